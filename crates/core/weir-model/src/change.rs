@@ -1,0 +1,55 @@
+use std::net::IpAddr;
+
+use crate::{Name, Namespace, Node, Pod, PodId, Policy, PolicyId};
+
+/// One thing that happened to the world. Saying it twice is the same as saying it once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// The object is now as given.
+    Put(Object),
+    /// The object is gone.
+    Remove(Key),
+}
+
+/// An object of the world.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Object {
+    /// A pod.
+    Pod(Pod),
+    /// A namespace.
+    Namespace(Namespace),
+    /// A node.
+    Node(Node),
+    /// A policy of any kind.
+    Policy(Policy),
+    /// The addresses that a domain name has now. The name is lower case and without the final dot.
+    Domain(Name, Vec<IpAddr>),
+}
+
+impl Object {
+    /// What identifies the object.
+    pub fn key(&self) -> Key {
+        match self {
+            Object::Pod(pod) => Key::Pod(pod.id.clone()),
+            Object::Namespace(namespace) => Key::Namespace(namespace.name.clone()),
+            Object::Node(node) => Key::Node(node.name.clone()),
+            Object::Policy(policy) => Key::Policy(policy.id.clone()),
+            Object::Domain(name, _) => Key::Domain(name.clone()),
+        }
+    }
+}
+
+/// What identifies an object of the world.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Key {
+    /// A pod.
+    Pod(PodId),
+    /// A namespace.
+    Namespace(Name),
+    /// A node.
+    Node(Name),
+    /// A policy.
+    Policy(PolicyId),
+    /// A domain name.
+    Domain(Name),
+}

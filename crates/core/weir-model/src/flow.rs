@@ -1,0 +1,87 @@
+use std::{fmt, net::IpAddr};
+
+use crate::{Policy, PolicyRule, Protocol, Spec};
+
+/// A connection someone tries to open, after service translation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Flow {
+    /// Who opens it.
+    pub from: IpAddr,
+    /// Whom it reaches.
+    pub to: IpAddr,
+    /// The transport.
+    pub protocol: Protocol,
+    /// The port at the destination.
+    pub port: u16,
+}
+
+impl fmt::Display for Flow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} -> {} {}/{}", self.from, self.to, self.port, self.protocol)
+    }
+}
+
+/// Whether a connection passes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Verdict {
+    /// It passes.
+    Allow,
+    /// It is dropped.
+    Deny,
+}
+
+impl Verdict {
+    /// Both must allow.
+    pub fn and(self, other: Verdict) -> Verdict {
+        self.max(other)
+    }
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Verdict::Allow => "allow",
+            Verdict::Deny => "deny",
+        })
+    }
+}
+
+/// As seen from the pod that a policy speaks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Direction {
+    /// Connections to the pod.
+    Ingress,
+    /// Connections from the pod.
+    Egress,
+}
+
+impl Direction {
+    /// Both, in order.
+    pub const BOTH: [Direction; 2] = [Direction::Ingress, Direction::Egress];
+}
+
+impl fmt::Display for Direction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Direction::Ingress => "ingress",
+            Direction::Egress => "egress",
+        })
+    }
+}
+
+impl Spec {
+    /// The rules of one direction; `None` if the policy does not speak about it.
+    pub fn rules(&self, direction: Direction) -> Option<&[PolicyRule]> {
+        match direction {
+            Direction::Ingress => self.ingress.as_deref(),
+            Direction::Egress => self.egress.as_deref(),
+        }
+    }
+}
+
+impl Policy {
+    /// The rules of one direction; `None` if the policy does not speak about it.
+    pub fn rules(&self, direction: Direction) -> Option<&[PolicyRule]> {
+        self.spec.rules(direction)
+    }
+}

@@ -1,0 +1,163 @@
+use std::{collections::BTreeSet, fmt, sync::Arc};
+
+use crate::Name;
+
+/// The labels of one object, sorted by key.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Labels(Box<[(Name, Name)]>);
+
+impl Labels {
+    /// The value under `key`.
+    pub fn value(&self, key: &str) -> Option<&Name> {
+        self.0.binary_search_by(|(k, _)| (**k).cmp(key)).ok().map(|at| &self.0[at].1)
+    }
+
+    /// The pairs, sorted by key.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = &(Name, Name)> {
+        self.0.iter()
+    }
+
+    /// How many labels there are.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl<K: Into<Name>, V: Into<Name>> FromIterator<(K, V)> for Labels {
+    /// The last value given for a key wins.
+    fn from_iter<I: IntoIterator<Item = (K, V)>>(pairs: I) -> Self {
+        let mut all: Vec<(Name, Name)> =
+            pairs.into_iter().map(|(k, v)| (k.into(), v.into())).collect();
+        all.reverse();
+        all.sort_by(|a, b| a.0.cmp(&b.0));
+        all.dedup_by(|later, first| later.0 == first.0);
+        Labels(all.into())
+    }
+}
+
+impl fmt::Display for Labels {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, (key, value)) in self.iter().enumerate() {
+            write!(f, "{}{key}={value}", if at == 0 { "" } else { "," })?;
+        }
+        Ok(())
+    }
+}
+
+/// A label selector in canonical form: requirements sorted and without repeats, all of which must hold.
+///
+/// The empty selector holds for every object. `matchLabels` entries are `In` with one value.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Selector(Arc<[Requirement]>);
+
+impl Selector {
+    /// The selector that holds for everything.
+    pub fn everything() -> Self {
+        Selector::default()
+    }
+
+    /// What must hold, sorted.
+    pub fn requirements(&self) -> &[Requirement] {
+        &self.0
+    }
+
+    /// Whether the selector asks for nothing.
+    pub fn is_everything(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl FromIterator<Requirement> for Selector {
+    fn from_iter<I: IntoIterator<Item = Requirement>>(requirements: I) -> Self {
+        let sorted: BTreeSet<Requirement> = requirements.into_iter().collect();
+        Selector(sorted.into_iter().collect())
+    }
+}
+
+impl fmt::Display for Selector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_everything() {
+            return f.write_str("*");
+        }
+        for (at, requirement) in self.0.iter().enumerate() {
+            write!(f, "{}{requirement}", if at == 0 { "" } else { "," })?;
+        }
+        Ok(())
+    }
+}
+
+/// One condition on a label.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Requirement {
+    /// The key is there with one of the values.
+    In(Name, BTreeSet<Name>),
+    /// The key is missing, or there with none of the values.
+    NotIn(Name, BTreeSet<Name>),
+    /// The key is there.
+    Exists(Name),
+    /// The key is missing.
+    Absent(Name),
+}
+
+impl Requirement {
+    /// The requirement that a `matchLabels` entry stands for.
+    pub fn equals(key: impl Into<Name>, value: impl Into<Name>) -> Self {
+        Requirement::In(key.into(), BTreeSet::from([value.into()]))
+    }
+
+    /// The key it looks at.
+    pub fn key(&self) -> &Name {
+        match self {
+            Requirement::In(key, _)
+            | Requirement::NotIn(key, _)
+            | Requirement::Exists(key)
+            | Requirement::Absent(key) => key,
+        }
+    }
+}
+
+impl fmt::Display for Requirement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let list =
+            |values: &BTreeSet<Name>| values.iter().map(|v| &**v).collect::<Vec<_>>().join("|");
+        match self {
+            Requirement::In(key, values) => write!(f, "{key}={}", list(values)),
+            Requirement::NotIn(key, values) => write!(f, "{key}!={}", list(values)),
+            Requirement::Exists(key) => write!(f, "{key}"),
+            Requirement::Absent(key) => write!(f, "!{key}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_value_of_a_repeated_key_wins() {
+        let labels: Labels = [("b", "1"), ("a", "2"), ("b", "3")].into_iter().collect();
+        assert_eq!(labels.to_string(), "a=2,b=3");
+        assert_eq!(labels.value("b").map(|v| &**v), Some("3"));
+        assert_eq!(labels.value("c"), None);
+    }
+
+    #[test]
+    fn selectors_that_say_the_same_are_equal() {
+        let one: Selector =
+            [Requirement::equals("a", "1"), Requirement::Exists("b".into())].into_iter().collect();
+        let two: Selector = [
+            Requirement::Exists("b".into()),
+            Requirement::equals("a", "1"),
+            Requirement::equals("a", "1"),
+        ]
+        .into_iter()
+        .collect();
+        assert_eq!(one, two);
+        assert_eq!(one.to_string(), "a=1,b");
+    }
+}

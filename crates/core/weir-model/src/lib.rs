@@ -1,0 +1,41 @@
+//! The words of weir. Every other crate speaks in these types and none of them does anything by itself.
+//!
+//! ```text
+//!  Change ──► World                what the cluster is: pods, namespaces, nodes, policies, names
+//!     │
+//!     └─────► (engine) ──► Delta ──► Program      what a node must enforce: endpoints, rule sets, sets
+//!
+//!  Flow ────► a question about either; Finding: something wrong with the input
+//! ```
+//!
+//! *Invariant*: the types are plain data. Two values that mean the same compare equal, and everything that can reach
+//! an output is ordered.
+
+mod change;
+mod delta;
+mod finding;
+mod flow;
+mod label;
+mod net;
+mod object;
+mod policy;
+mod program;
+mod rule;
+mod set;
+mod world;
+
+pub use change::{Change, Key, Object};
+pub use delta::{Delta, Endpoint, SetDelta};
+pub use finding::{Finding, Place, Severity};
+pub use flow::{Direction, Flow, Verdict};
+pub use label::{Labels, Requirement, Selector};
+pub use net::{Block, DomainPattern, PortRange, Protocol};
+pub use object::{Name, NamedPort, Namespace, Node, Pod, PodId};
+pub use policy::{
+    Action, Peer, Policy, PolicyId, PolicyKind, PolicyRule, PortMatch, PortSpec, Scope, Spec,
+    Subject, Tier, Who,
+};
+pub use program::Program;
+pub use rule::{Chain, Origin, Peers, Ports, Rule, RuleSet, Section};
+pub use set::{Member, PortOwners, SetId, SetKey};
+pub use world::World;

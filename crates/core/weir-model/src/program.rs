@@ -1,0 +1,137 @@
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+};
+
+use crate::{
+    Action, Chain, Delta, Direction, Endpoint, Flow, Member, Peers, PodId, Rule, Section, SetDelta,
+    SetId, SetKey, Verdict,
+};
+
+/// All that is in force: the sum of the deltas. The simplest of datapaths, and what the others must agree with.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Program {
+    /// The endpoints.
+    pub endpoints: BTreeMap<PodId, Endpoint>,
+    /// The sets their rules name.
+    pub sets: BTreeMap<SetId, BTreeSet<Member>>,
+    owners: BTreeMap<IpAddr, PodId>,
+}
+
+impl Program {
+    /// Takes in a delta.
+    pub fn apply(&mut self, delta: Delta) {
+        for (id, set) in delta.sets {
+            match set {
+                SetDelta::Put(members) => drop(self.sets.insert(id, members)),
+                SetDelta::Change { added, removed } => {
+                    let members = self.sets.entry(id).or_default();
+                    for member in &removed {
+                        members.remove(member);
+                    }
+                    members.extend(added);
+                }
+                SetDelta::Gone => drop(self.sets.remove(&id)),
+            }
+        }
+        // All old owners leave before any new one enters: an address may pass from one pod to another in one delta.
+        for id in delta.endpoints.keys() {
+            for address in self.endpoints.remove(id).into_iter().flat_map(|old| old.addresses) {
+                self.owners.remove(&address);
+            }
+        }
+        for (id, endpoint) in delta.endpoints {
+            let Some(endpoint) = endpoint else { continue };
+            self.owners.extend(endpoint.addresses.iter().map(|address| (*address, id.clone())));
+            self.endpoints.insert(id, endpoint);
+        }
+    }
+
+    /// The pod that owns an address, if it is an endpoint here.
+    pub fn owner(&self, address: IpAddr) -> Option<(&PodId, &Endpoint)> {
+        let id = self.owners.get(&address)?;
+        Some((id, self.endpoints.get(id)?))
+    }
+
+    /// Whether a connection passes, as far as the endpoints here have a say.
+    pub fn verdict(&self, flow: &Flow) -> Verdict {
+        Direction::BOTH
+            .into_iter()
+            .map(|direction| self.side(flow, direction))
+            .fold(Verdict::Allow, Verdict::and)
+    }
+
+    fn side(&self, flow: &Flow, direction: Direction) -> Verdict {
+        match self.judged(flow, direction) {
+            None => Verdict::Allow,
+            Some((_, endpoint)) => self.chain(endpoint.rules.chain(direction), flow),
+        }
+    }
+
+    /// The endpoint whose rules of this direction judge the flow: none if that end is no endpoint here, if a pod speaks
+    /// with itself, or if it speaks with its own node.
+    pub fn judged(&self, flow: &Flow, direction: Direction) -> Option<(&PodId, &Endpoint)> {
+        let (here, there) = ends(flow, direction);
+        let (id, endpoint) = self.owner(here)?;
+        let exempt = here == there || self.is_own_node(endpoint, there);
+        (!exempt).then_some((id, endpoint))
+    }
+
+    /// Whether the address belongs to the node that the endpoint runs on.
+    pub fn is_own_node(&self, endpoint: &Endpoint, address: IpAddr) -> bool {
+        let Some(node) = &endpoint.node else { return false };
+        let set = SetId::new(SetKey::Node(node.clone()));
+        self.sets.get(&set).is_some_and(|members| members.contains(&address.into()))
+    }
+
+    fn chain(&self, chain: &Chain, flow: &Flow) -> Verdict {
+        match self.first_match(&chain.admin, flow) {
+            Some(Action::Allow) => return Verdict::Allow,
+            Some(Action::Deny) => return Verdict::Deny,
+            Some(Action::Pass) | None => (),
+        }
+        match &chain.isolation {
+            Some(sections) if self.first_match(sections, flow).is_some() => Verdict::Allow,
+            Some(_) => Verdict::Deny,
+            None if self.first_match(&chain.baseline, flow) == Some(Action::Deny) => Verdict::Deny,
+            None => Verdict::Allow,
+        }
+    }
+
+    fn first_match(&self, sections: &[std::sync::Arc<Section>], flow: &Flow) -> Option<Action> {
+        sections
+            .iter()
+            .flat_map(|section| &section.rules)
+            .find(|rule| self.matches(rule, flow))
+            .map(|rule| rule.action)
+    }
+
+    /// Whether a rule fits a flow in the direction it was written for.
+    pub fn matches(&self, rule: &Rule, flow: &Flow) -> bool {
+        rule.ports.contains(flow.protocol, flow.port) && self.matches_peer(rule, flow)
+    }
+
+    /// Whether the other end of the flow is one of the rule's peers.
+    pub fn matches_peer(&self, rule: &Rule, flow: &Flow) -> bool {
+        let (_, there) = ends(flow, rule.origin.direction);
+        let contains = |set: &SetId, member: Member| {
+            self.sets.get(set).is_some_and(|members| members.contains(&member))
+        };
+        match &rule.peers {
+            Peers::Any => true,
+            Peers::Block(block) => block.contains(there),
+            Peers::Set(set) => contains(set, there.into()),
+            Peers::PortSet(set) => {
+                contains(set, Member { address: there, port: Some((flow.protocol, flow.port)) })
+            }
+        }
+    }
+}
+
+/// The address of the end that a direction is about, and the other one.
+fn ends(flow: &Flow, direction: Direction) -> (IpAddr, IpAddr) {
+    match direction {
+        Direction::Ingress => (flow.to, flow.from),
+        Direction::Egress => (flow.from, flow.to),
+    }
+}

@@ -1,0 +1,194 @@
+use std::{fmt, sync::Arc};
+
+use crate::{Action, Block, Direction, Place, PolicyId, PortRange, Protocol, SetId};
+
+/// All that is decided for a pod. Pods with equal rules share one.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct RuleSet {
+    /// For connections to the pod.
+    pub ingress: Chain,
+    /// For connections from the pod.
+    pub egress: Chain,
+}
+
+impl RuleSet {
+    /// The chain of one direction.
+    pub fn chain(&self, direction: Direction) -> &Chain {
+        match direction {
+            Direction::Ingress => &self.ingress,
+            Direction::Egress => &self.egress,
+        }
+    }
+
+    /// Whether it lets everything pass without a look.
+    pub fn is_open(&self) -> bool {
+        self.ingress.is_open() && self.egress.is_open()
+    }
+}
+
+/// The decision in one direction, in the order in which it is made.
+///
+/// First the admin tier: the first matching rule decides, unless it passes. Then, if any NetworkPolicy isolates the pod,
+/// any of their rules allows and nothing else does. Otherwise the baseline tier: the first matching rule decides.
+/// What nothing decided is allowed.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Chain {
+    /// The admin tier, by priority.
+    pub admin: Vec<Arc<Section>>,
+    /// The NetworkPolicies that isolate the pod, by id. `None`: none does.
+    pub isolation: Option<Vec<Arc<Section>>>,
+    /// The baseline tier, by priority. Empty if the pod is isolated, for then it is never reached.
+    pub baseline: Vec<Arc<Section>>,
+}
+
+impl Chain {
+    /// Whether it lets everything pass without a look.
+    pub fn is_open(&self) -> bool {
+        self.admin.is_empty() && self.isolation.is_none() && self.baseline.is_empty()
+    }
+
+    /// All rules of all tiers, in order.
+    pub fn rules(&self) -> impl Iterator<Item = &Rule> {
+        let isolation = self.isolation.iter().flatten();
+        self.admin.iter().chain(isolation).chain(&self.baseline).flat_map(|section| &section.rules)
+    }
+}
+
+/// What one policy contributes to a chain. It may have no rules and still isolate.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Section {
+    /// The policy.
+    pub policy: PolicyId,
+    /// Where the policy was written.
+    pub place: Option<Place>,
+    /// Its rules in order.
+    pub rules: Vec<Rule>,
+}
+
+/// One decision.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Rule {
+    /// Who is at the other end.
+    pub peers: Peers,
+    /// The ports at the destination.
+    pub ports: Ports,
+    /// What happens to a connection that fits both.
+    pub action: Action,
+    /// The policy line this was compiled from; `weir explain` prints it.
+    pub origin: Origin,
+}
+
+/// Who is at the other end.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Peers {
+    /// Anyone.
+    Any,
+    /// The addresses of the set.
+    Set(SetId),
+    /// The addresses of the set, each at the port given with it. Only for egress, with `Ports::Any`.
+    PortSet(SetId),
+    /// The addresses of the block.
+    Block(Block),
+}
+
+impl fmt::Display for Peers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Peers::Any => f.write_str("anyone"),
+            Peers::Set(set) | Peers::PortSet(set) => write!(f, "{}", **set),
+            Peers::Block(block) => block.fmt(f),
+        }
+    }
+}
+
+/// Ports at the destination.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Ports {
+    /// Every port of every protocol, and protocols that have no ports.
+    Any,
+    /// These: sorted, not touching and not overlapping; never empty.
+    Of(Vec<PortRange>),
+}
+
+impl Ports {
+    /// The ports in canonical form; `None` if there are none.
+    pub fn of(ranges: impl IntoIterator<Item = PortRange>) -> Option<Ports> {
+        let mut ranges: Vec<PortRange> = ranges.into_iter().collect();
+        ranges.sort();
+        ranges.dedup_by(|next, last| {
+            let touches =
+                next.protocol == last.protocol && u32::from(next.first) <= u32::from(last.last) + 1;
+            if touches {
+                last.last = last.last.max(next.last);
+            }
+            touches
+        });
+        (!ranges.is_empty()).then_some(Ports::Of(ranges))
+    }
+
+    /// Whether the port of that protocol is among them.
+    pub fn contains(&self, protocol: Protocol, port: u16) -> bool {
+        match self {
+            Ports::Any => true,
+            Ports::Of(ranges) => ranges.iter().any(|range| range.contains(protocol, port)),
+        }
+    }
+}
+
+impl fmt::Display for Ports {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Ports::Any => f.write_str("any port"),
+            Ports::Of(ranges) => {
+                let list: Vec<String> = ranges.iter().map(PortRange::to_string).collect();
+                f.write_str(&list.join(", "))
+            }
+        }
+    }
+}
+
+/// Where a rule comes from, inside its section's policy.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Origin {
+    /// The list it is in.
+    pub direction: Direction,
+    /// Its index in that list.
+    pub rule: u32,
+    /// The index of the peer inside the rule; `None` if the rule is about everyone.
+    pub peer: Option<u32>,
+    /// The line of the peer, or of the rule if it has no peers; 0 if unknown.
+    pub line: u32,
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}[{}]", self.direction, self.rule)?;
+        let list = match self.direction {
+            Direction::Ingress => "from",
+            Direction::Egress => "to",
+        };
+        self.peer.map_or(Ok(()), |peer| write!(f, ".{list}[{peer}]"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ports_that_touch_or_overlap_become_one_range() {
+        let range = |first, last| PortRange { protocol: Protocol::Tcp, first, last };
+        let ports = Ports::of([
+            range(90, 95),
+            range(80, 85),
+            range(84, 89),
+            PortRange::one(Protocol::Udp, 90),
+        ]);
+        assert_eq!(ports, Some(Ports::Of(vec![range(80, 95), PortRange::one(Protocol::Udp, 90)])));
+        assert_eq!(
+            Ports::of([range(0, u16::MAX), range(u16::MAX, u16::MAX)]),
+            Some(Ports::Of(vec![range(0, u16::MAX)]))
+        );
+        assert_eq!(Ports::of([]), None);
+    }
+}

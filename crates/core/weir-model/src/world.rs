@@ -1,0 +1,63 @@
+use std::{collections::BTreeMap, net::IpAddr};
+
+use crate::{Change, Key, Name, Namespace, Node, Object, Pod, PodId, Policy, PolicyId};
+
+/// The whole cluster as policies see it, in plain ordered maps.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct World {
+    /// The namespaces that exist.
+    pub namespaces: BTreeMap<Name, Namespace>,
+    /// The pods.
+    pub pods: BTreeMap<PodId, Pod>,
+    /// The nodes.
+    pub nodes: BTreeMap<Name, Node>,
+    /// The policies.
+    pub policies: BTreeMap<PolicyId, Policy>,
+    /// The addresses of domain names.
+    pub domains: BTreeMap<Name, Vec<IpAddr>>,
+}
+
+impl World {
+    /// Takes in one change.
+    pub fn apply(&mut self, change: Change) {
+        match change {
+            Change::Put(Object::Pod(pod)) => drop(self.pods.insert(pod.id.clone(), pod)),
+            Change::Put(Object::Namespace(namespace)) => {
+                drop(self.namespaces.insert(namespace.name.clone(), namespace))
+            }
+            Change::Put(Object::Node(node)) => drop(self.nodes.insert(node.name.clone(), node)),
+            Change::Put(Object::Policy(policy)) => {
+                drop(self.policies.insert(policy.id.clone(), policy))
+            }
+            Change::Put(Object::Domain(name, addresses)) => {
+                drop(self.domains.insert(name, addresses))
+            }
+            Change::Remove(Key::Pod(id)) => drop(self.pods.remove(&id)),
+            Change::Remove(Key::Namespace(name)) => drop(self.namespaces.remove(&name)),
+            Change::Remove(Key::Node(name)) => drop(self.nodes.remove(&name)),
+            Change::Remove(Key::Policy(id)) => drop(self.policies.remove(&id)),
+            Change::Remove(Key::Domain(name)) => drop(self.domains.remove(&name)),
+        }
+    }
+
+    /// Everything in it, as the changes that would build it anew.
+    pub fn changes(&self) -> impl Iterator<Item = Change> {
+        let namespaces = self.namespaces.values().cloned().map(Object::Namespace);
+        let nodes = self.nodes.values().cloned().map(Object::Node);
+        let pods = self.pods.values().cloned().map(Object::Pod);
+        let policies = self.policies.values().cloned().map(Object::Policy);
+        let domains = self
+            .domains
+            .iter()
+            .map(|(name, addresses)| Object::Domain(name.clone(), addresses.clone()));
+        namespaces.chain(nodes).chain(pods).chain(policies).chain(domains).map(Change::Put)
+    }
+}
+
+impl FromIterator<Object> for World {
+    fn from_iter<I: IntoIterator<Item = Object>>(objects: I) -> Self {
+        let mut world = World::default();
+        objects.into_iter().for_each(|object| world.apply(Change::Put(object)));
+        world
+    }
+}
