@@ -1,0 +1,1 @@
+//! Compiles the world into rule sets, incrementally, and explains a flow.

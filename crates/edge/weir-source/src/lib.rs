@@ -1,0 +1,1 @@
+//! Where the world comes from: folders of manifests.

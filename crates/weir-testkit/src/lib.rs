@@ -1,0 +1,1 @@
+//! Generators and runners for tests; a dev-dependency only.
