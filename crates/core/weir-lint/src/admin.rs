@@ -1,0 +1,124 @@
+//! Policies whose rules are asked in order: the admin and the baseline tier.
+
+use weir_model::{Direction, Finding, Policy, PolicyRule, Tier};
+
+use crate::{
+    code::{SAME_PRIORITY, SHADOWED},
+    cover,
+    index::Index,
+    select,
+    site::{Site, adds_up},
+};
+
+/// Rules that are never reached, for an earlier one decides all that they match.
+pub(crate) fn shadowed(index: &Index<'_>, findings: &mut Vec<Finding>) {
+    let policies = in_order(index);
+    for (at, policy) in policies.iter().enumerate() {
+        let earlier: Vec<&Policy> = policies[..at]
+            .iter()
+            .copied()
+            .filter(|e| precedes(e, policy))
+            .filter(|e| {
+                cover::subject(index, &policy.id.namespace, &e.spec.subject, &policy.spec.subject)
+            })
+            .collect();
+        for direction in Direction::BOTH {
+            let rules = policy.rules(direction).unwrap_or_default();
+            for (position, rule) in rules.iter().enumerate() {
+                let covers = |e: &&PolicyRule| cover::rule(index, &policy.id.namespace, e, rule);
+                let own = rules[..position].iter().find(covers).map(|by| (*policy, by));
+                let by = own.or_else(|| {
+                    earlier.iter().find_map(|e| {
+                        let mut rules = e.rules(direction).unwrap_or_default().iter();
+                        Some((*e, rules.find(covers)?))
+                    })
+                });
+                findings.extend(by.map(|by| never_reached(policy, direction, rule, by)));
+            }
+        }
+    }
+}
+
+fn never_reached(
+    policy: &Policy,
+    direction: Direction,
+    rule: &PolicyRule,
+    (other, by): (&Policy, &PolicyRule),
+) -> Finding {
+    let whose = match other.id == policy.id {
+        true => String::new(),
+        false => format!(" of {}", other.id),
+    };
+    let hint = match (by.action == rule.action, whose.is_empty()) {
+        (true, _) => "remove it: the earlier rule does the same",
+        (false, true) => "move it before that rule: the first rule that matches decides",
+        (false, false) => "give this policy a lower priority number, or narrow the earlier rule",
+    };
+    Site::rule(policy, direction, rule).warning(
+        SHADOWED,
+        format!(
+            "never reached: {direction} rule {}{whose} ({}) decides all that it matches",
+            by.index, by.action
+        ),
+        hint,
+    )
+}
+
+/// Policies of one priority that disagree about some connections: which of them wins is not defined.
+pub(crate) fn same_priority(index: &Index<'_>, findings: &mut Vec<Finding>) {
+    let policies = in_order(index);
+    for group in policies.chunk_by(|one, two| one.spec.tier == two.spec.tier) {
+        for (at, policy) in group.iter().enumerate() {
+            let rival = group[..at].iter().find(|rival| {
+                share_pods(index, rival, policy)
+                    && Direction::BOTH.into_iter().any(|d| disagree(rival, policy, d))
+            });
+            findings.extend(rival.map(|rival| {
+                Site::priority(policy).warning(
+                    SAME_PRIORITY,
+                    format!("{} has the same priority, and the two disagree", rival.id),
+                    "give them different priorities: which of two equals wins is not defined",
+                )
+            }));
+        }
+    }
+}
+
+fn disagree(one: &Policy, two: &Policy, direction: Direction) -> bool {
+    let two = two.rules(direction).unwrap_or_default();
+    let clashes = |one: &PolicyRule| {
+        two.iter().any(|two| one.action != two.action && cover::may_meet(one, two))
+    };
+    one.rules(direction).unwrap_or_default().iter().any(clashes)
+}
+
+fn share_pods(index: &Index<'_>, one: &Policy, two: &Policy) -> bool {
+    let pods = |policy: &Policy| {
+        let subject = &policy.spec.subject;
+        index.pods(&policy.id.namespace, &subject.scope, &subject.pods)
+    };
+    if index.world.pods.is_empty() {
+        return select::contradiction(&[&one.spec.subject.pods, &two.spec.subject.pods]).is_none();
+    }
+    let (one, two) = (pods(one), pods(two));
+    let (few, many) = if one.len() < two.len() { (one, two) } else { (two, one) };
+    few.iter().any(|pod| many.binary_search_by(|other| other.id.cmp(&pod.id)).is_ok())
+}
+
+/// The policies that are asked in order, by tier and priority.
+fn in_order<'w>(index: &Index<'w>) -> Vec<&'w Policy> {
+    let mut policies: Vec<&Policy> =
+        index.world.policies.values().filter(|policy| !adds_up(policy)).collect();
+    policies.sort_by(|one, two| (one.spec.tier, &one.id).cmp(&(two.spec.tier, &two.id)));
+    policies
+}
+
+/// Whether what a policy's rule decides, even by a pass, keeps the connection from another policy.
+fn precedes(one: &Policy, two: &Policy) -> bool {
+    match (one.spec.tier, two.spec.tier) {
+        (Tier::Admin { priority: one }, Tier::Admin { priority: two })
+        | (Tier::Baseline { priority: one }, Tier::Baseline { priority: two }) => one < two,
+        // A pass ends its tier only, so nothing is sure from one tier to the next.
+        _ => false,
+    }
+}

@@ -1,0 +1,210 @@
+//! Which rules, peers and ports are part of others. May miss a case, never invents one.
+
+use ipnet::IpNet;
+use weir_model::{
+    Block, Name, PolicyRule, PortMatch, PortRange, PortSpec, Protocol, Requirement, Scope,
+    Selector, Subject, Who,
+};
+
+use crate::{index::Index, select};
+
+/// The label that carries a namespace's name.
+pub(crate) const NAME_LABEL: &str = "kubernetes.io/metadata.name";
+
+/// Whether every connection that `narrow` matches is matched by `wide` too. Both are rules of namespace `own`.
+pub(crate) fn rule(index: &Index<'_>, own: &Name, wide: &PolicyRule, narrow: &PolicyRule) -> bool {
+    ports(wide.ports.as_deref(), narrow.ports.as_deref()) && peers(index, own, wide, narrow)
+}
+
+fn peers(index: &Index<'_>, own: &Name, wide: &PolicyRule, narrow: &PolicyRule) -> bool {
+    match (&wide.peers, &narrow.peers) {
+        (None, _) => true,
+        (Some(_), None) => false,
+        (Some(wide), Some(narrow)) => {
+            let covered = |n: &Who| wide.iter().any(|w| who(index, own, &w.who, n));
+            !narrow.is_empty() && narrow.iter().all(|n| covered(&n.who))
+        }
+    }
+}
+
+/// Whether whoever `narrow` means is meant by `wide` too.
+pub(crate) fn who(index: &Index<'_>, own: &Name, wide: &Who, narrow: &Who) -> bool {
+    match (wide, narrow) {
+        (Who::Pods { scope: w, pods: wide }, Who::Pods { scope: n, pods: narrow }) => {
+            select::covers(wide, narrow) && scope(index, own, w, n)
+        }
+        (Who::Block(wide), Who::Block(narrow)) => block(wide, narrow),
+        (Who::Nodes(wide), Who::Nodes(narrow)) => select::covers(wide, narrow),
+        (Who::Domain(wide), Who::Domain(narrow)) => wide == narrow,
+        _ => false,
+    }
+}
+
+/// Whether a cluster-wide policy speaks for every pod that another speaks for.
+pub(crate) fn subject(index: &Index<'_>, own: &Name, wide: &Subject, narrow: &Subject) -> bool {
+    select::covers(&wide.pods, &narrow.pods) && scope(index, own, &wide.scope, &narrow.scope)
+}
+
+fn scope(index: &Index<'_>, own: &Name, wide: &Scope, narrow: &Scope) -> bool {
+    match (wide, narrow) {
+        (Scope::Own, Scope::Own) => true,
+        (Scope::Own, Scope::Matching(narrow)) => select::covers(&only(own), narrow),
+        (Scope::Matching(wide), Scope::Own) => index.namespaces(wide).contains(own),
+        (Scope::Matching(wide), Scope::Matching(narrow)) => select::covers(wide, narrow),
+    }
+}
+
+/// The selector of the namespace with this name.
+fn only(name: &Name) -> Selector {
+    [Requirement::equals(NAME_LABEL, name.clone())].into_iter().collect()
+}
+
+fn block(wide: &Block, narrow: &Block) -> bool {
+    let inside = |outer: &IpNet, inner: &IpNet| outer.contains(inner);
+    let meets = |e: &&IpNet| inside(e, &narrow.net) || inside(&narrow.net, e);
+    let taken_out = |e: &IpNet| narrow.except.iter().any(|n| inside(n, e));
+    inside(&wide.net, &narrow.net) && wide.except.iter().filter(meets).all(taken_out)
+}
+
+/// Whether every port of `narrow` is one of `wide`.
+pub(crate) fn ports(wide: Option<&[PortSpec]>, narrow: Option<&[PortSpec]>) -> bool {
+    match (wide, narrow) {
+        (None, _) => true,
+        (Some(_), None) => false,
+        (Some(wide), Some(narrow)) => {
+            !narrow.is_empty()
+                && narrow.iter().all(|n| wide.iter().any(|w| port(&w.ports, &n.ports)))
+        }
+    }
+}
+
+fn port(wide: &PortMatch, narrow: &PortMatch) -> bool {
+    match (wide, narrow) {
+        (PortMatch::Range(wide), PortMatch::Range(narrow)) => {
+            wide.protocol == narrow.protocol
+                && wide.first <= narrow.first
+                && narrow.last <= wide.last
+        }
+        (PortMatch::Range(wide), PortMatch::Named { protocol: Some(protocol), .. }) => {
+            *wide == PortRange::all(*protocol)
+        }
+        (
+            PortMatch::Named { name: wide, protocol: any },
+            PortMatch::Named { name: narrow, protocol },
+        ) => wide == narrow && (any.is_none() || any == protocol),
+        _ => false,
+    }
+}
+
+/// Whether two rules may match one connection, as far as ports and selectors tell.
+pub(crate) fn may_meet(one: &PolicyRule, two: &PolicyRule) -> bool {
+    let ports = match (&one.ports, &two.ports) {
+        (Some(one), Some(two)) => {
+            one.iter().any(|one| two.iter().any(|two| ports_meet(&one.ports, &two.ports)))
+        }
+        _ => true,
+    };
+    let peers = match (&one.peers, &two.peers) {
+        (Some(one), Some(two)) => {
+            one.iter().any(|one| two.iter().any(|two| who_meet(&one.who, &two.who)))
+        }
+        _ => true,
+    };
+    ports && peers
+}
+
+/// Whether two entries of `ports` have a port in common.
+pub(crate) fn ports_meet(one: &PortMatch, two: &PortMatch) -> bool {
+    let protocols = |p: &PortMatch| match p {
+        PortMatch::Range(range) => Some(range.protocol),
+        PortMatch::Named { protocol, .. } => *protocol,
+    };
+    let same = |a: Option<Protocol>, b: Option<Protocol>| a.is_none() || b.is_none() || a == b;
+    same(protocols(one), protocols(two))
+        && match (one, two) {
+            (PortMatch::Range(one), PortMatch::Range(two)) => {
+                one.first <= two.last && two.first <= one.last
+            }
+            _ => true,
+        }
+}
+
+fn who_meet(one: &Who, two: &Who) -> bool {
+    match (one, two) {
+        (Who::Pods { scope: s, pods: one }, Who::Pods { scope: t, pods: two }) => {
+            let scopes = match (s, t) {
+                (Scope::Matching(s), Scope::Matching(t)) => {
+                    select::contradiction(&[s, t]).is_none()
+                }
+                _ => true,
+            };
+            scopes && select::contradiction(&[one, two]).is_none()
+        }
+        (Who::Block(one), Who::Block(two)) => {
+            one.net.contains(&two.net) || two.net.contains(&one.net)
+        }
+        (Who::Nodes(one), Who::Nodes(two)) => select::contradiction(&[one, two]).is_none(),
+        (Who::Nodes(_), Who::Pods { .. }) | (Who::Pods { .. }, Who::Nodes(_)) => false,
+        _ => true,
+    }
+}
+
+/// Whether the exceptions of a block leave nothing of it.
+pub(crate) fn is_empty(block: &Block) -> bool {
+    let mut except: Vec<(u128, u128)> = block.except.iter().map(|e| (first(e), last(e))).collect();
+    except.sort_unstable();
+    // The lowest address that no exception so far has taken out.
+    let mut free = first(&block.net);
+    for (first, last) in except {
+        match last.checked_add(1) {
+            _ if first > free => return false,
+            Some(next) => free = free.max(next),
+            None => return true,
+        }
+    }
+    free > last(&block.net)
+}
+
+fn first(net: &IpNet) -> u128 {
+    number(net.network())
+}
+
+fn last(net: &IpNet) -> u128 {
+    number(net.broadcast())
+}
+
+fn number(address: std::net::IpAddr) -> u128 {
+    match address {
+        std::net::IpAddr::V4(v4) => v4.to_bits().into(),
+        std::net::IpAddr::V6(v6) => v6.to_bits(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn block_of(net: &str, except: &[&str]) -> Block {
+        Block::new(net.parse().unwrap(), except.iter().map(|e| e.parse().unwrap()))
+    }
+
+    #[test]
+    fn a_block_is_empty_if_its_exceptions_cover_it() {
+        assert!(is_empty(&block_of("0.0.0.0/0", &["128.0.0.0/1", "0.0.0.0/1"])));
+        assert!(is_empty(&block_of("::/0", &["::/1", "8000::/1"])));
+        assert!(is_empty(&block_of("10.0.0.0/8", &["10.0.0.0/9", "10.64.0.0/10", "10.128.0.0/9"])));
+        assert!(!is_empty(&block_of("10.0.0.0/8", &[])));
+        assert!(!is_empty(&block_of("10.0.0.0/8", &["10.0.0.0/9", "10.192.0.0/10"])));
+        assert!(!is_empty(&block_of("::/0", &["8000::/1"])));
+    }
+
+    #[test]
+    fn a_block_covers_a_smaller_one_unless_it_takes_part_of_it_out() {
+        let wide = block_of("10.0.0.0/8", &["10.1.0.0/16"]);
+        assert!(block(&wide, &block_of("10.2.0.0/16", &[])));
+        assert!(block(&wide, &block_of("10.0.0.0/8", &["10.0.0.0/15"])));
+        assert!(!block(&wide, &block_of("10.0.0.0/8", &[])));
+        assert!(!block(&wide, &block_of("10.1.2.0/24", &[])));
+        assert!(!block(&wide, &block_of("::/0", &[])));
+    }
+}

@@ -1,0 +1,174 @@
+//! The pods of a world, by namespace and label.
+
+use std::{
+    cell::RefCell,
+    collections::{BTreeMap, BTreeSet, HashMap},
+    net::IpAddr,
+    rc::Rc,
+};
+
+use weir_model::{Name, Pod, Requirement, Scope, Selector, World};
+
+use crate::select;
+
+/// Finds pods and namespaces by selector, each distinct question once.
+pub(crate) struct Index<'w> {
+    pub(crate) world: &'w World,
+    seen: Shelf<'w>,
+    hosts: Shelf<'w>,
+    namespaces: RefCell<HashMap<Selector, Rc<BTreeSet<&'w Name>>>>,
+    by_address: Vec<(IpAddr, &'w Pod)>,
+}
+
+/// Pods in order, those of each namespace together.
+struct Shelf<'w> {
+    pods: Rc<[&'w Pod]>,
+    /// Which of `pods` have a label: in one namespace, and (without one) in all.
+    labelled: HashMap<(Option<&'w str>, &'w str, &'w str), Vec<u32>>,
+    spans: BTreeMap<&'w str, std::ops::Range<u32>>,
+    answers: RefCell<HashMap<Question, Rc<[&'w Pod]>>>,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash)]
+enum Question {
+    In(Name, Selector),
+    Across(Selector, Selector),
+}
+
+impl<'w> Index<'w> {
+    pub(crate) fn new(world: &'w World) -> Self {
+        let seen: Rc<[&Pod]> =
+            world.pods.values().filter(|pod| !pod.finished && !pod.host_network).collect();
+        let hosts = world.pods.values().filter(|pod| !pod.finished && pod.host_network).collect();
+        let mut by_address: Vec<(IpAddr, &Pod)> = seen
+            .iter()
+            .flat_map(|pod| pod.own_addresses().iter().map(|address| (*address, *pod)))
+            .collect();
+        by_address.sort_by(|a, b| (a.0, &a.1.id).cmp(&(b.0, &b.1.id)));
+        Index {
+            world,
+            seen: Shelf::new(seen),
+            hosts: Shelf::new(hosts),
+            namespaces: RefCell::default(),
+            by_address,
+        }
+    }
+
+    /// The pods that selectors can see: running, with a network of their own.
+    pub(crate) fn all(&self) -> Rc<[&'w Pod]> {
+        self.seen.pods.clone()
+    }
+
+    /// The pods with these labels, as a policy of namespace `own` means it.
+    pub(crate) fn pods(&self, own: &Name, scope: &Scope, pods: &Selector) -> Rc<[&'w Pod]> {
+        self.seen.pods(self, own, scope, pods)
+    }
+
+    /// The same for host network pods, which selectors do not see.
+    pub(crate) fn hosts(&self, own: &Name, scope: &Scope, pods: &Selector) -> Rc<[&'w Pod]> {
+        self.hosts.pods(self, own, scope, pods)
+    }
+
+    /// The names of the namespaces with these labels.
+    pub(crate) fn namespaces(&self, selector: &Selector) -> Rc<BTreeSet<&'w Name>> {
+        if let Some(known) = self.namespaces.borrow().get(selector) {
+            return known.clone();
+        }
+        let all = self.world.namespaces.values();
+        let found: Rc<BTreeSet<&Name>> = Rc::new(
+            all.filter(|n| select::matches(selector, &n.labels)).map(|n| &n.name).collect(),
+        );
+        self.namespaces.borrow_mut().insert(selector.clone(), found.clone());
+        found
+    }
+
+    /// The pods of a namespace that selectors can see.
+    pub(crate) fn pods_of(&self, namespace: &str) -> &[&'w Pod] {
+        let span = self.seen.spans.get(namespace).cloned().unwrap_or_default();
+        &self.seen.pods[span.start as usize..span.end as usize]
+    }
+
+    /// Pods and their addresses, from one address to another, sorted by address.
+    pub(crate) fn between(&self, first: IpAddr, last: IpAddr) -> &[(IpAddr, &'w Pod)] {
+        let start = self.by_address.partition_point(|(address, _)| *address < first);
+        let end = self.by_address.partition_point(|(address, _)| *address <= last);
+        &self.by_address[start..end.max(start)]
+    }
+
+    /// All pod addresses with their pods, sorted.
+    pub(crate) fn addresses(&self) -> &[(IpAddr, &'w Pod)] {
+        &self.by_address
+    }
+}
+
+impl<'w> Shelf<'w> {
+    fn new(pods: Rc<[&'w Pod]>) -> Self {
+        let mut labelled: HashMap<_, Vec<u32>> = HashMap::new();
+        let mut spans: BTreeMap<&str, std::ops::Range<u32>> = BTreeMap::new();
+        for (at, pod) in (0u32..).zip(&*pods) {
+            spans.entry(&pod.id.namespace).or_insert(at..at).end = at + 1;
+            for (key, value) in pod.labels.iter() {
+                for namespace in [None, Some(&*pod.id.namespace)] {
+                    labelled.entry((namespace, &**key, &**value)).or_default().push(at);
+                }
+            }
+        }
+        Shelf { pods, labelled, spans, answers: RefCell::default() }
+    }
+
+    fn pods(
+        &self,
+        index: &Index<'w>,
+        own: &Name,
+        scope: &Scope,
+        selector: &Selector,
+    ) -> Rc<[&'w Pod]> {
+        let question = match scope {
+            Scope::Own => Question::In(own.clone(), selector.clone()),
+            Scope::Matching(namespaces) => Question::Across(namespaces.clone(), selector.clone()),
+        };
+        if let Some(known) = self.answers.borrow().get(&question) {
+            return known.clone();
+        }
+        let found: Rc<[&Pod]> = match &question {
+            Question::In(namespace, selector) => self
+                .candidates(Some(namespace), selector)
+                .filter(|pod| select::matches(selector, &pod.labels))
+                .collect(),
+            Question::Across(namespaces, selector) => {
+                let namespaces = index.namespaces(namespaces);
+                self.candidates(None, selector)
+                    .filter(|pod| namespaces.contains(&pod.id.namespace))
+                    .filter(|pod| select::matches(selector, &pod.labels))
+                    .collect()
+            }
+        };
+        self.answers.borrow_mut().insert(question, found.clone());
+        found
+    }
+
+    /// A short list of pods with all in it that the selector holds for, in order.
+    fn candidates<'a>(
+        &'a self,
+        namespace: Option<&'a str>,
+        selector: &'a Selector,
+    ) -> Box<dyn Iterator<Item = &'w Pod> + 'a> {
+        let lists = selector.requirements().iter().filter_map(|requirement| match requirement {
+            Requirement::In(key, values) => {
+                let value = values.first().filter(|_| values.len() == 1)?;
+                Some(self.labelled.get(&(namespace, &**key, &**value)).map_or(&[][..], |l| l))
+            }
+            _ => None,
+        });
+        match lists.min_by_key(|list| list.len()) {
+            Some(list) => Box::new(list.iter().map(|at| self.pods[*at as usize])),
+            None => {
+                let span = match namespace {
+                    None => 0..self.pods.len() as u32,
+                    Some(namespace) => self.spans.get(namespace).cloned().unwrap_or_default(),
+                };
+                Box::new(span.map(|at| self.pods[at as usize]))
+            }
+        }
+    }
+}

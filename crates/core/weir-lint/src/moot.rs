@@ -1,0 +1,97 @@
+//! Policies that others make pointless.
+
+use std::collections::{BTreeMap, HashMap};
+
+use weir_model::{Direction, Finding, Name, Policy, PortMatch, Subject, Who};
+
+use crate::{
+    code::{DUPLICATE_POLICY, MOOT_POLICY},
+    index::Index,
+    select,
+    site::{Site, adds_up},
+};
+
+pub(crate) fn check(index: &Index<'_>, findings: &mut Vec<Finding>) {
+    let mut namespaces: BTreeMap<&Name, Vec<&Policy>> = BTreeMap::new();
+    for policy in index.world.policies.values().filter(|policy| adds_up(policy)) {
+        namespaces.entry(&policy.id.namespace).or_default().push(policy);
+    }
+    for policies in namespaces.values() {
+        let twins = duplicates(policies, findings);
+        for direction in Direction::BOTH {
+            moot(policies, &twins, direction, findings);
+        }
+    }
+}
+
+/// Policies that an allow-all policy for the same pods leaves without effect.
+fn moot(policies: &[&Policy], twins: &[bool], direction: Direction, findings: &mut Vec<Finding>) {
+    let opens = |policy: &Policy| {
+        let mut rules = policy.rules(direction).unwrap_or_default().iter();
+        rules.any(|rule| rule.peers.is_none() && rule.ports.is_none())
+    };
+    // One per selector is enough, and policies that open are few.
+    let mut open: BTreeMap<_, &Policy> = BTreeMap::new();
+    for policy in policies.iter().filter(|policy| opens(policy)) {
+        open.entry(&policy.spec.subject.pods).or_insert(policy);
+    }
+    for (policy, twin) in policies.iter().zip(twins) {
+        if *twin || policy.rules(direction).is_none() {
+            continue;
+        }
+        let pods = &policy.spec.subject.pods;
+        let by = open
+            .iter()
+            .find(|(selector, wide)| wide.id != policy.id && select::covers(selector, pods));
+        let Some((_, by)) = by else { continue };
+        let what = match policy.rules(direction) {
+            Some([]) => format!("denies nothing on {direction}"),
+            _ => format!("changes nothing on {direction}"),
+        };
+        findings.push(Site::policy(policy).warning(
+            MOOT_POLICY,
+            format!("{what}: {} allows everything for the same pods", by.id),
+            format!(
+                "policies add up and never deny: delete or narrow {}, or delete this one",
+                by.id
+            ),
+        ));
+    }
+}
+
+type Rules<'a> = Option<Vec<(Option<Vec<&'a Who>>, Option<Vec<&'a PortMatch>>)>>;
+
+/// Reports policies that say what another says, and marks them.
+fn duplicates(policies: &[&Policy], findings: &mut Vec<Finding>) -> Vec<bool> {
+    let mut said: HashMap<(&Subject, Rules<'_>, Rules<'_>), &Policy> = HashMap::new();
+    let mut twins = Vec::with_capacity(policies.len());
+    for policy in policies {
+        let key = (
+            &policy.spec.subject,
+            rules(policy, Direction::Ingress),
+            rules(policy, Direction::Egress),
+        );
+        let first = *said.entry(key).or_insert(policy);
+        twins.push(first.id != policy.id);
+        if first.id != policy.id {
+            findings.push(Site::policy(policy).info(
+                DUPLICATE_POLICY,
+                format!("says the same as {}", first.id),
+                "delete one of the two",
+            ));
+        }
+    }
+    twins
+}
+
+/// The rules without the lines they stand on.
+fn rules(policy: &Policy, direction: Direction) -> Rules<'_> {
+    let rules = policy.rules(direction)?;
+    let plain = rules.iter().map(|rule| {
+        (
+            rule.peers.as_ref().map(|peers| peers.iter().map(|peer| &peer.who).collect()),
+            rule.ports.as_ref().map(|ports| ports.iter().map(|port| &port.ports).collect()),
+        )
+    });
+    Some(plain.collect())
+}

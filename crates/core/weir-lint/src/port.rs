@@ -1,0 +1,149 @@
+//! Ports in rules.
+
+use std::{collections::BTreeSet, rc::Rc};
+
+use weir_model::{
+    Direction, Finding, Name, Pod, Policy, PolicyRule, PortMatch, PortRange, Protocol, Scope, Who,
+};
+
+use crate::{
+    code::{OVERLAPPING_PORTS, PORT_PROTOCOL, UNDECLARED_PORT, UNKNOWN_PORT_NAME},
+    cover,
+    index::Index,
+    site::{Site, rules},
+    subject,
+};
+
+pub(crate) fn check(index: &Index<'_>, findings: &mut Vec<Finding>) {
+    for policy in index.world.policies.values() {
+        for (direction, rule) in rules(policy) {
+            let ports = rule.ports.as_deref().unwrap_or_default();
+            for (at, port) in ports.iter().enumerate() {
+                let site = || Site::port(policy, direction, rule, at);
+                match &port.ports {
+                    PortMatch::Named { name, protocol } => {
+                        let pods = destinations(index, policy, direction, rule);
+                        findings.extend(name_of(&pods, name, *protocol, site));
+                    }
+                    PortMatch::Range(range) if direction == Direction::Ingress => {
+                        findings.extend(undeclared(index, policy, *range, site));
+                    }
+                    PortMatch::Range(_) => (),
+                }
+                let other = ports[..at].iter().find(|o| overlap(&o.ports, &port.ports));
+                findings.extend(other.map(|other| {
+                    site().info(
+                        OVERLAPPING_PORTS,
+                        format!("{} overlaps with {} of the same rule", port.ports, other.ports),
+                        "merge the two entries; one of them adds nothing",
+                    )
+                }));
+            }
+        }
+    }
+}
+
+fn overlap(one: &PortMatch, two: &PortMatch) -> bool {
+    match (one, two) {
+        (PortMatch::Range(_), PortMatch::Range(_)) => cover::ports_meet(one, two),
+        (PortMatch::Named { name: one_name, .. }, PortMatch::Named { name: two_name, .. }) => {
+            one_name == two_name && cover::ports_meet(one, two)
+        }
+        _ => false,
+    }
+}
+
+/// The pods whose names count: on ingress those the policy selects, on egress those the rule means.
+fn destinations<'w>(
+    index: &Index<'w>,
+    policy: &Policy,
+    direction: Direction,
+    rule: &PolicyRule,
+) -> Vec<Rc<[&'w Pod]>> {
+    let own = &policy.id.namespace;
+    let subject = &policy.spec.subject;
+    match (direction, &rule.peers) {
+        (Direction::Ingress, _) => vec![index.pods(own, &subject.scope, &subject.pods)],
+        (Direction::Egress, None) => vec![index.all()],
+        (Direction::Egress, Some(peers)) => peers
+            .iter()
+            .map(|peer| match &peer.who {
+                Who::Pods { scope, pods } => index.pods(own, scope, pods),
+                Who::Block(block) => index
+                    .between(block.net.network(), block.net.broadcast())
+                    .iter()
+                    .filter(|(address, _)| block.contains(*address))
+                    .map(|(_, pod)| *pod)
+                    .collect(),
+                Who::Nodes(_) | Who::Domain(_) => Rc::default(),
+            })
+            .collect(),
+    }
+}
+
+/// A name that no destination has, or has for another protocol only.
+fn name_of(
+    pods: &[Rc<[&Pod]>],
+    name: &Name,
+    protocol: Option<Protocol>,
+    site: impl Fn() -> Site,
+) -> Option<Finding> {
+    let ports = || pods.iter().flat_map(|pods| pods.iter()).flat_map(|pod| &pod.ports);
+    if pods.iter().all(|pods| pods.is_empty()) {
+        return None;
+    }
+    let named = |p: &&weir_model::NamedPort| p.name == *name;
+    if ports().filter(named).any(|p| protocol.is_none_or(|wanted| p.protocol == wanted)) {
+        return None;
+    }
+    if let (Some(other), Some(wanted)) = (ports().find(named), protocol) {
+        return Some(site().warning(
+            PORT_PROTOCOL,
+            format!("port {name} is a {} port, but the rule is about {wanted}", other.protocol),
+            format!("add `protocol: {}` (without it, TCP is meant)", other.protocol),
+        ));
+    }
+    let known: BTreeSet<&str> = ports().map(|p| &*p.name).collect();
+    let hint = match (subject::nearest(name, &known), known.is_empty()) {
+        (Some(near), _) => format!("did you mean `port: {near}`?"),
+        (None, true) => {
+            "name the container port in the pod, or give the port's number here".to_owned()
+        }
+        (None, false) => {
+            let some: Vec<&str> = known.into_iter().take(5).collect();
+            format!("the ports there are named {}; or give the port's number", some.join(", "))
+        }
+    };
+    let message =
+        format!("no pod at the destination has a port named {name}, so this allows nothing");
+    Some(site().warning(UNKNOWN_PORT_NAME, message, hint))
+}
+
+/// A number that no selected pod declares, though all of them declare ports.
+fn undeclared(
+    index: &Index<'_>,
+    policy: &Policy,
+    range: PortRange,
+    site: impl Fn() -> Site,
+) -> Option<Finding> {
+    let subject = &policy.spec.subject;
+    let narrow = range.first == range.last && !matches!(subject.scope, Scope::Matching(_));
+    if !narrow || subject.pods.is_everything() {
+        return None;
+    }
+    let pods = index.pods(&policy.id.namespace, &subject.scope, &subject.pods);
+    let silent = |pod: &&Pod| {
+        pod.ports.is_empty() || pod.ports.iter().any(|p| range.contains(p.protocol, p.port))
+    };
+    let example = pods.first().and_then(|pod| pod.ports.first())?;
+    (!pods.iter().any(|pod| silent(pod))).then(|| {
+        site().info(
+            UNDECLARED_PORT,
+            format!("no selected pod declares port {range}"),
+            format!(
+                "policies see the pod's port, not the Service's: did you mean {}/{} ({})?",
+                example.port, example.protocol, example.name
+            ),
+        )
+    })
+}

@@ -1,0 +1,140 @@
+//! Where a finding is: the object, the field and the line.
+
+use weir_model::{
+    Direction, Finding, Peer, Place, Policy, PolicyKind, PolicyRule, Severity, Tier, Who,
+};
+
+/// A place in the input that a finding can be about.
+pub(crate) struct Site {
+    place: Option<Place>,
+    object: String,
+    field: String,
+}
+
+impl Site {
+    /// A whole object.
+    pub(crate) fn object(place: Option<&Place>, object: String) -> Self {
+        Site { place: place.cloned(), object, field: String::new() }
+    }
+
+    /// The whole policy.
+    pub(crate) fn policy(policy: &Policy) -> Self {
+        Site::object(policy.place.as_ref(), policy.id.to_string())
+    }
+
+    /// What says for whom a policy speaks.
+    pub(crate) fn subject(policy: &Policy) -> Self {
+        let field = match policy.id.kind {
+            PolicyKind::NetworkPolicy => "spec.podSelector",
+            _ => "spec.subject",
+        };
+        Site { field: field.to_owned(), ..Site::policy(policy) }
+    }
+
+    /// The priority of a policy.
+    pub(crate) fn priority(policy: &Policy) -> Self {
+        Site { field: "spec.priority".to_owned(), ..Site::policy(policy) }
+    }
+
+    /// All rules of a direction.
+    pub(crate) fn rules(policy: &Policy, direction: Direction) -> Self {
+        let line = policy.rules(direction).and_then(|r| r.first()).map_or(0, |rule| rule.line);
+        Site::inside(policy, line, format!("spec.{direction}"))
+    }
+
+    /// One rule.
+    pub(crate) fn rule(policy: &Policy, direction: Direction, rule: &PolicyRule) -> Self {
+        Site::inside(policy, rule.line, format!("spec.{direction}[{}]", rule.index))
+    }
+
+    /// One peer of a rule.
+    pub(crate) fn peer(
+        policy: &Policy,
+        direction: Direction,
+        rule: &PolicyRule,
+        peer: &Peer,
+    ) -> Self {
+        let list = match direction {
+            Direction::Ingress => "from",
+            Direction::Egress => "to",
+        };
+        let networks = policy.id.kind != PolicyKind::NetworkPolicy;
+        let inner = match &peer.who {
+            Who::Pods { .. } => "",
+            Who::Block(_) if networks => ".networks",
+            Who::Block(_) => ".ipBlock",
+            Who::Nodes(_) => ".nodes",
+            Who::Domain(_) => ".domainNames",
+        };
+        let field = format!("spec.{direction}[{}].{list}[{}]{inner}", rule.index, peer.index);
+        Site::inside(policy, if peer.line == 0 { rule.line } else { peer.line }, field)
+    }
+
+    /// One entry of a rule's ports.
+    pub(crate) fn port(
+        policy: &Policy,
+        direction: Direction,
+        rule: &PolicyRule,
+        position: usize,
+    ) -> Self {
+        let list = match policy.id.kind {
+            PolicyKind::ClusterNetworkPolicy => "protocols",
+            _ => "ports",
+        };
+        let field = format!("spec.{direction}[{}].{list}[{position}]", rule.index);
+        let line = rule.ports.as_ref().and_then(|ports| ports.get(position)).map_or(0, |p| p.line);
+        Site::inside(policy, if line == 0 { rule.line } else { line }, field)
+    }
+
+    fn inside(policy: &Policy, line: u32, field: String) -> Self {
+        let mut site = Site { field, ..Site::policy(policy) };
+        if let (Some(place), 1..) = (&mut site.place, line) {
+            place.line = line;
+        }
+        site
+    }
+
+    /// Something that is probably not what was meant.
+    pub(crate) fn warning(
+        self,
+        code: &'static str,
+        message: impl Into<String>,
+        hint: impl Into<String>,
+    ) -> Finding {
+        self.finding(code, Severity::Warning, message, hint)
+    }
+
+    /// Something good to know.
+    pub(crate) fn info(
+        self,
+        code: &'static str,
+        message: impl Into<String>,
+        hint: impl Into<String>,
+    ) -> Finding {
+        self.finding(code, Severity::Info, message, hint)
+    }
+
+    /// A finding here.
+    pub(crate) fn finding(
+        self,
+        code: &'static str,
+        severity: Severity,
+        message: impl Into<String>,
+        hint: impl Into<String>,
+    ) -> Finding {
+        let Site { place, object, field } = self;
+        Finding { place, code, severity, object, field, message: message.into(), hint: hint.into() }
+    }
+}
+
+/// All rules of a policy with their direction, in order.
+pub(crate) fn rules(policy: &Policy) -> impl Iterator<Item = (Direction, &PolicyRule)> {
+    Direction::BOTH.into_iter().flat_map(move |direction| {
+        policy.rules(direction).unwrap_or_default().iter().map(move |rule| (direction, rule))
+    })
+}
+
+/// Whether the policy's rules add up, rather than being asked in order.
+pub(crate) fn adds_up(policy: &Policy) -> bool {
+    policy.spec.tier == Tier::Namespace
+}

@@ -1,0 +1,267 @@
+//! Whom policies speak for.
+
+use std::collections::BTreeSet;
+
+use weir_model::{Finding, Name, Policy, Requirement, Scope, Selector};
+
+use crate::{
+    code::{
+        HOST_NETWORK_SUBJECT, NEVER_MATCHES, NO_PODS, SELECTS_NOTHING, UNKNOWN_NAMESPACE,
+        UNKNOWN_NAMESPACE_LABEL,
+    },
+    cover::NAME_LABEL,
+    index::Index,
+    select,
+    site::{Site, adds_up},
+};
+
+/// Namespaces that every cluster has, whether or not the manifests mention them.
+const GIVEN_NAMESPACES: [&str; 4] = ["default", "kube-node-lease", "kube-public", "kube-system"];
+
+pub(crate) fn check(index: &Index<'_>, findings: &mut Vec<Finding>) {
+    let world = index.world;
+    if world.pods.is_empty() && !world.policies.is_empty() {
+        findings.push(Site::object(None, String::new()).info(
+            NO_PODS,
+            "no pods are given, so whom the policies select was not checked",
+            "give the manifests of the workloads too, with another -f",
+        ));
+    }
+    for policy in world.policies.values() {
+        findings.extend(subject(index, policy));
+    }
+}
+
+fn subject(index: &Index<'_>, policy: &Policy) -> Option<Finding> {
+    let subject = &policy.spec.subject;
+    let own = &policy.id.namespace;
+    if let Some((one, two)) = select::contradiction(&[&subject.pods]) {
+        return Some(contradiction(Site::subject(policy), "pod", one, two));
+    }
+    if let Scope::Matching(namespaces) = &subject.scope
+        && let Some(finding) = namespace_labels(index, namespaces, || Site::subject(policy))
+    {
+        return Some(finding);
+    }
+    if index.world.pods.is_empty() {
+        return None;
+    }
+    let pods = index.pods(own, &subject.scope, &subject.pods);
+    let hosts = index.hosts(own, &subject.scope, &subject.pods);
+    match (pods.first(), hosts.first()) {
+        (None, Some(host)) => Some(Site::subject(policy).warning(
+            HOST_NETWORK_SUBJECT,
+            format!(
+                "selects only host network pods ({} and {} more), which no policy applies to",
+                host.id,
+                hosts.len() - 1
+            ),
+            "a host network pod is its node: protect it with the node's firewall, or run it without hostNetwork",
+        )),
+        (Some(_), Some(host)) if !subject.pods.is_everything() => {
+            Some(Site::subject(policy).info(
+                HOST_NETWORK_SUBJECT,
+                format!("{} has hostNetwork: the policy does not apply to it", host.id),
+                "protect it with the node's firewall, or run it without hostNetwork",
+            ))
+        }
+        (None, None) if adds_up(policy) && is_unheard_of(index, own) => {
+            Some(Site::policy(policy).warning(
+                UNKNOWN_NAMESPACE,
+                format!("there is no namespace {own}, and no pod in it"),
+                namespace_hint(index, own),
+            ))
+        }
+        (None, None) if subject.pods.is_everything() => Some(Site::subject(policy).info(
+            SELECTS_NOTHING,
+            "selects every pod, but there is none yet",
+            "nothing to do if the namespace is still to be filled",
+        )),
+        (None, None) => Some(Site::subject(policy).warning(
+            SELECTS_NOTHING,
+            format!("no pod {}has {}", place(policy), subject.pods),
+            label_hint(index, own, &subject.scope, &subject.pods),
+        )),
+        (Some(_), _) => None,
+    }
+}
+
+fn place(policy: &Policy) -> String {
+    match policy.spec.subject.scope {
+        Scope::Own => format!("of namespace {} ", policy.id.namespace),
+        Scope::Matching(_) => String::new(),
+    }
+}
+
+/// A selector that asks for two things that exclude each other.
+pub(crate) fn contradiction(
+    site: Site,
+    what: &str,
+    one: &Requirement,
+    two: &Requirement,
+) -> Finding {
+    site.warning(
+        NEVER_MATCHES,
+        format!("no {what} can have both {one} and {two}"),
+        "remove one of the two; to accept either value, use matchExpressions with `operator: In`",
+    )
+}
+
+/// What is wrong with a namespace selector, if it holds for no namespace that is known.
+pub(crate) fn namespace_labels(
+    index: &Index<'_>,
+    selector: &Selector,
+    site: impl Fn() -> Site,
+) -> Option<Finding> {
+    if let Some((one, two)) = select::contradiction(&[selector]) {
+        return Some(contradiction(site(), "namespace", one, two));
+    }
+    let world = index.world;
+    if world.namespaces.is_empty()
+        || selector.is_everything()
+        || !index.namespaces(selector).is_empty()
+        || is_given(selector)
+    {
+        return None;
+    }
+    let met = |r: &&Requirement| world.namespaces.values().any(|n| select::meets(r, &n.labels));
+    let culprit = selector.requirements().iter().find(|r| !met(r));
+    let message = match culprit {
+        Some(requirement) => format!("no namespace has {requirement}"),
+        None => format!("no namespace has all of {selector}"),
+    };
+    let hint = match culprit {
+        Some(Requirement::In(key, values)) => {
+            let named = values.iter().find(|value| world.namespaces.contains_key(*value));
+            let known: BTreeSet<&str> = world
+                .namespaces
+                .values()
+                .filter_map(|n| n.labels.value(key))
+                .map(|v| &**v)
+                .collect();
+            match named {
+                Some(name) if &**key != NAME_LABEL => format!(
+                    "to select namespace {name} by its name, use the label {NAME_LABEL}: {name}"
+                ),
+                _ if known.is_empty() => format!(
+                    "label the namespace, for example `kubectl label namespace NAME {}`",
+                    pair(key, values)
+                ),
+                _ => format!("namespaces have {}", values_of(key, &known, values)),
+            }
+        }
+        Some(Requirement::Exists(key)) => {
+            format!("label the namespaces that are meant: `kubectl label namespace NAME {key}=…`")
+        }
+        _ => "compare the selector with the labels of the namespaces".to_owned(),
+    };
+    Some(site().warning(UNKNOWN_NAMESPACE_LABEL, message, hint))
+}
+
+fn pair(key: &Name, values: &BTreeSet<Name>) -> String {
+    format!("{key}={}", values.first().map_or("…", |value| value))
+}
+
+/// Whether the selector asks, by name, for namespaces that every cluster has.
+fn is_given(selector: &Selector) -> bool {
+    selector.requirements().iter().any(|requirement| match requirement {
+        Requirement::In(key, values) => {
+            &**key == NAME_LABEL && values.iter().any(|value| GIVEN_NAMESPACES.contains(&&**value))
+        }
+        _ => false,
+    })
+}
+
+fn is_unheard_of(index: &Index<'_>, namespace: &Name) -> bool {
+    !index.world.namespaces.is_empty()
+        && !index.world.namespaces.contains_key(namespace)
+        && !GIVEN_NAMESPACES.contains(&&**namespace)
+        && index.pods_of(namespace).is_empty()
+}
+
+fn namespace_hint(index: &Index<'_>, namespace: &Name) -> String {
+    let known: BTreeSet<&str> = index.world.namespaces.keys().map(|name| &**name).collect();
+    match nearest(namespace, &known) {
+        Some(near) => format!("did you mean `namespace: {near}`?"),
+        None => format!("create the namespace, or move the policy to one of {}", list(&known)),
+    }
+}
+
+/// What labels there are, where a selector looks for others.
+pub(crate) fn label_hint(
+    index: &Index<'_>,
+    own: &Name,
+    scope: &Scope,
+    selector: &Selector,
+) -> String {
+    /// Enough pods to know the labels in use by.
+    const SAMPLE: usize = 1000;
+    let all = index.pods(own, scope, &Selector::everything());
+    let pods = &all[..all.len().min(SAMPLE)];
+    let culprit = selector
+        .requirements()
+        .iter()
+        .find(|requirement| !pods.iter().any(|pod| select::meets(requirement, &pod.labels)));
+    let Some(requirement) = culprit.filter(|_| !pods.is_empty()) else {
+        return "compare the selector with the labels of the pods, or delete it if the pods are gone"
+            .to_owned();
+    };
+    let key = requirement.key();
+    let values: BTreeSet<&str> =
+        pods.iter().filter_map(|pod| pod.labels.value(key)).map(|value| &**value).collect();
+    match requirement {
+        Requirement::In(_, wanted) if !values.is_empty() => {
+            format!("the pods there have {}", values_of(key, &values, wanted))
+        }
+        _ => {
+            let keys: BTreeSet<&str> =
+                pods.iter().flat_map(|pod| pod.labels.iter()).map(|(key, _)| &**key).collect();
+            match nearest(key, &keys) {
+                Some(near) => format!("did you mean the label `{near}`?"),
+                None if keys.is_empty() => {
+                    format!("the pods there have no labels; give them {key}")
+                }
+                None => format!("the labels of the pods there are {}", list(&keys)),
+            }
+        }
+    }
+}
+
+fn values_of(key: &str, known: &BTreeSet<&str>, wanted: &BTreeSet<Name>) -> String {
+    match wanted.iter().find_map(|value| nearest(value, known)) {
+        Some(near) => format!("{key}={near}: did you mean that?"),
+        None => {
+            let pairs: BTreeSet<String> = known.iter().map(|v| format!("{key}={v}")).collect();
+            list(&pairs.iter().map(|p| &**p).collect())
+        }
+    }
+}
+
+fn list(words: &BTreeSet<&str>) -> String {
+    const SHOWN: usize = 5;
+    let some: Vec<&str> = words.iter().copied().take(SHOWN).collect();
+    let more = words.len().saturating_sub(SHOWN);
+    let tail = if more > 0 { format!(" and {more} more") } else { String::new() };
+    format!("{}{tail}", some.join(", "))
+}
+
+/// The word that was probably meant: at most two letters away, and closer than a third of its length.
+pub(crate) fn nearest<'a>(word: &str, known: &BTreeSet<&'a str>) -> Option<&'a str> {
+    let near = known.iter().map(|other| (distance(word, other), *other)).min()?;
+    (near.0 <= 2 && near.0 * 3 <= word.len()).then_some(near.1)
+}
+
+fn distance(one: &str, two: &str) -> usize {
+    let two: Vec<char> = two.chars().collect();
+    let mut row: Vec<usize> = (0..=two.len()).collect();
+    for (i, a) in one.chars().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, b) in two.iter().enumerate() {
+            let change = diagonal + usize::from(a != *b);
+            diagonal = row[j + 1];
+            row[j + 1] = change.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[two.len()]
+}

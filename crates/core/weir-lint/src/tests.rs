@@ -1,0 +1,233 @@
+//! Worlds in a few words. The examples of `docs/reference/lint.md` are tested with the command line.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use weir_model::{
+    Action, Block, Labels, NamedPort, Namespace, Object, Peer, Place, Pod, PodId, Policy, PolicyId,
+    PolicyKind, PolicyRule, PortMatch, PortRange, PortSpec, Protocol, Requirement, Scope, Selector,
+    Severity, Spec, Subject, Tier, Who, World,
+};
+
+use crate::{CODES, lint};
+
+fn labels(text: &str) -> Labels {
+    text.split_terminator(',').filter_map(|pair| pair.split_once('=')).collect()
+}
+
+fn selector(text: &str) -> Selector {
+    labels(text).iter().map(|(k, v)| Requirement::equals(k.clone(), v.clone())).collect()
+}
+
+fn namespace(name: &str) -> Object {
+    let labels = [("kubernetes.io/metadata.name", name)].into_iter().collect();
+    Object::Namespace(Namespace { name: name.into(), labels, place: None })
+}
+
+fn pod(id: &str, address: &str, text: &str) -> Object {
+    let (namespace, name) = id.split_once('/').unwrap();
+    Object::Pod(Pod {
+        id: PodId::new(namespace, name),
+        labels: labels(text),
+        addresses: vec![address.parse().unwrap()],
+        node: None,
+        ports: vec![NamedPort { name: "http".into(), protocol: Protocol::Tcp, port: 8080 }],
+        host_network: false,
+        finished: false,
+        born: 0,
+        place: None,
+    })
+}
+
+fn rule(peers: Option<Vec<Who>>, ports: Option<Vec<PortMatch>>) -> PolicyRule {
+    let peer = |(index, who)| Peer { index, line: 10 + index, who };
+    PolicyRule {
+        index: 0,
+        name: None,
+        line: 5,
+        action: Action::Allow,
+        peers: peers.map(|peers| (0..).zip(peers).map(peer).collect()),
+        ports: ports
+            .map(|ports| ports.into_iter().map(|ports| PortSpec { line: 20, ports }).collect()),
+    }
+}
+
+fn policy(
+    id: &str,
+    pods: &str,
+    ingress: Option<Vec<PolicyRule>>,
+    egress: Option<Vec<PolicyRule>>,
+) -> Object {
+    let (namespace, name) = id.split_once('/').unwrap();
+    let number = |rules: Vec<PolicyRule>| {
+        (0..).zip(rules).map(|(index, rule)| PolicyRule { index, ..rule }).collect()
+    };
+    Object::Policy(Policy {
+        id: PolicyId {
+            kind: PolicyKind::NetworkPolicy,
+            namespace: namespace.into(),
+            name: name.into(),
+        },
+        place: Some(Place { file: "policies.yaml".into(), line: 1 }),
+        spec: Arc::new(Spec {
+            tier: Tier::Namespace,
+            subject: Subject { scope: Scope::Own, pods: selector(pods) },
+            ingress: ingress.map(number),
+            egress: egress.map(number),
+        }),
+    })
+}
+
+fn own(text: &str) -> Who {
+    Who::Pods { scope: Scope::Own, pods: selector(text) }
+}
+
+fn tcp(port: u16) -> PortMatch {
+    PortMatch::Range(PortRange::one(Protocol::Tcp, port))
+}
+
+/// The codes found in a shop with a web and a db pod, and where.
+#[track_caller]
+fn check(objects: impl IntoIterator<Item = Object>, expected: &[&str]) {
+    let shop = [
+        namespace("shop"),
+        namespace("kube-system"),
+        pod("shop/web", "10.0.0.1", "app=web"),
+        pod("shop/db", "10.0.0.2", "app=db"),
+    ];
+    let world: World = shop.into_iter().chain(objects).collect();
+    let findings = lint(&world);
+    let line = |f: &weir_model::Finding| f.place.as_ref().map_or(0, |p| p.line);
+    let found: Vec<String> =
+        findings.iter().map(|f| format!("{} {} {}", f.code, line(f), f.field)).collect();
+    assert_eq!(found, expected, "{findings:#?}");
+    assert!(findings.iter().all(|f| CODES.contains(&f.code) && !f.hint.is_empty()));
+}
+
+#[test]
+fn a_good_policy_is_left_alone() {
+    let from_web = rule(Some(vec![own("app=web")]), Some(vec![tcp(8080)]));
+    check([policy("shop/db", "app=db", Some(vec![from_web]), None)], &[]);
+    check([policy("shop/deny", "", Some(vec![]), Some(vec![]))], &[]);
+}
+
+#[test]
+fn selecting_nothing_names_the_label_that_was_meant() {
+    check(
+        [policy("shop/p", "app=wep", Some(vec![]), None)],
+        &["selects-nothing 1 spec.podSelector"],
+    );
+    let world: World =
+        [pod("shop/web", "10.0.0.1", "app=web"), policy("shop/p", "app=wep", Some(vec![]), None)]
+            .into_iter()
+            .collect();
+    assert_eq!(lint(&world)[0].hint, "the pods there have app=web: did you mean that?");
+}
+
+#[test]
+fn a_world_without_pods_is_not_complained_about() {
+    let world: World = [policy("shop/p", "app=web", Some(vec![]), None)].into_iter().collect();
+    let codes: Vec<_> = lint(&world).into_iter().map(|f| (f.code, f.severity)).collect();
+    assert_eq!(codes, [("no-pods", Severity::Info)]);
+}
+
+#[test]
+fn peers_that_match_no_one_are_at_their_own_line() {
+    let rules = vec![rule(Some(vec![own("app=web"), own("app=cache")]), None)];
+    check(
+        [policy("shop/p", "app=db", Some(rules), None)],
+        &["peer-matches-nothing 11 spec.ingress[0].from[1]"],
+    );
+}
+
+#[test]
+fn two_entries_that_should_be_one() {
+    let billing = Selector::from_iter([Requirement::equals("kubernetes.io/metadata.name", "bill")]);
+    let all = Who::Pods { scope: Scope::Matching(billing), pods: Selector::everything() };
+    let rules = vec![rule(Some(vec![all, own("app=biller")]), None)];
+    check(
+        [
+            namespace("bill"),
+            pod("bill/b", "10.0.0.9", "app=biller"),
+            policy("shop/p", "app=db", Some(rules), None),
+        ],
+        &["split-peer 11 spec.ingress[0].from[1]"],
+    );
+}
+
+#[test]
+fn names_that_no_destination_has() {
+    let named = |name: &str, protocol| PortMatch::Named { name: name.into(), protocol };
+    let rules = vec![rule(
+        None,
+        Some(vec![
+            named("http", Some(Protocol::Tcp)),
+            named("htpp", Some(Protocol::Tcp)),
+            named("http", Some(Protocol::Udp)),
+        ]),
+    )];
+    check(
+        [policy("shop/p", "app=db", Some(rules), None)],
+        &[
+            "port-protocol 20 spec.ingress[0].ports[2]",
+            "unknown-port-name 20 spec.ingress[0].ports[1]",
+        ],
+    );
+}
+
+#[test]
+fn egress_without_dns_is_noticed_unless_another_policy_brings_it() {
+    let to_db = || vec![rule(Some(vec![own("app=db")]), Some(vec![tcp(8080)]))];
+    check([policy("shop/p", "app=web", None, Some(to_db()))], &["no-dns 5 spec.egress"]);
+    let dns = [Protocol::Udp, Protocol::Tcp]
+        .map(|protocol| PortMatch::Range(PortRange::one(protocol, 53)))
+        .to_vec();
+    check(
+        [
+            policy("shop/p", "app=web", None, Some(to_db())),
+            policy("shop/dns", "", None, Some(vec![rule(None, Some(dns))])),
+        ],
+        &[],
+    );
+}
+
+#[test]
+fn an_open_rule_makes_its_neighbours_redundant_and_other_policies_moot() {
+    let narrow = || rule(Some(vec![own("app=web")]), None);
+    check(
+        [
+            policy("shop/a", "", Some(vec![narrow(), rule(None, None)]), None),
+            policy("shop/b", "app=db", Some(vec![narrow()]), None),
+        ],
+        &["moot-policy 1 ", "redundant-rule 5 spec.ingress[0]", "world-open 5 spec.ingress[1]"],
+    );
+}
+
+#[test]
+fn blocks_are_for_addresses_outside() {
+    let block = |net: &str, except: &[&str]| {
+        Who::Block(Block::new(net.parse().unwrap(), except.iter().map(|e| e.parse().unwrap())))
+    };
+    let peers = vec![
+        block("10.0.0.1/32", &[]),
+        block("10.0.0.0/24", &["10.0.0.0/25", "10.0.0.128/25"]),
+        block("10.0.0.0/16", &["10.0.0.0/24"]),
+    ];
+    check(
+        [policy("shop/p", "app=db", Some(vec![rule(Some(peers), None)]), None)],
+        &[
+            "block-covers-pods 10 spec.ingress[0].from[0].ipBlock",
+            "never-matches 11 spec.ingress[0].from[1].ipBlock",
+        ],
+    );
+}
+
+#[test]
+fn one_address_has_one_owner() {
+    check([pod("shop/old", "10.0.0.2", "app=old")], &["duplicate-address 0 "]);
+}
+
+#[test]
+fn the_codes_are_sorted_and_distinct() {
+    let sorted: BTreeSet<_> = CODES.iter().collect();
+    assert!(CODES.iter().eq(sorted), "{CODES:?}");
+}
