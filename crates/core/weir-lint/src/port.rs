@@ -136,7 +136,7 @@ fn undeclared(
         pod.ports.is_empty() || pod.ports.iter().any(|p| range.contains(p.protocol, p.port))
     };
     let example = pods.first().and_then(|pod| pod.ports.first())?;
-    (!pods.iter().any(|pod| silent(pod))).then(|| {
+    (!pods.iter().any(silent)).then(|| {
         site().info(
             UNDECLARED_PORT,
             format!("no selected pod declares port {range}"),
