@@ -1,0 +1,63 @@
+use proptest::prelude::*;
+use weir_model::{Action, Change, Object, PolicyKind, Scope, Tier, World};
+
+use crate::{changes, changes_from_bytes, policy, world};
+
+proptest! {
+    #[test]
+    fn any_bytes_mean_something_and_always_the_same(bytes: Vec<u8>) {
+        let (changes, flows) = changes_from_bytes(&bytes);
+        prop_assert_eq!(changes_from_bytes(&bytes), (changes, flows));
+    }
+
+    #[test]
+    fn policies_keep_to_what_their_kind_may_say(policy in policy()) {
+        let spec = &policy.spec;
+        let mut rules = spec.ingress.iter().chain(&spec.egress).flatten();
+        match policy.id.kind {
+            PolicyKind::NetworkPolicy => {
+                prop_assert_eq!(spec.tier, Tier::Namespace);
+                prop_assert_eq!(&spec.subject.scope, &Scope::Own);
+                prop_assert!(rules.all(|rule| rule.action == Action::Allow));
+            }
+            PolicyKind::BaselineAdminNetworkPolicy => {
+                prop_assert_eq!(&*policy.id.name, "default");
+                prop_assert_eq!(spec.tier, Tier::Baseline { priority: 1001 });
+                prop_assert!(rules.all(|rule| rule.action != Action::Pass));
+            }
+            _ => prop_assert!(policy.id.namespace.is_empty() && spec.subject.scope != Scope::Own),
+        }
+    }
+
+    #[test]
+    fn a_world_is_the_sum_of_its_changes(world in world()) {
+        let mut again = World::default();
+        world.changes().for_each(|change| again.apply(change));
+        prop_assert_eq!(again, world);
+    }
+}
+
+#[test]
+fn no_bytes_are_the_simplest_input() {
+    assert_eq!(changes_from_bytes(&[]), (Vec::new(), Vec::new()));
+}
+
+#[test]
+fn a_failure_shrinks_to_the_one_change_that_matters() {
+    use proptest::test_runner::{TestError, TestRunner};
+    let mut runner = TestRunner::deterministic();
+    let result = runner.run(&changes(40), |changes| {
+        let denies = |change: &Change| match change {
+            Change::Put(Object::Policy(policy)) => {
+                policy.spec.egress.iter().flatten().any(|rule| rule.action == Action::Deny)
+            }
+            _ => false,
+        };
+        prop_assert!(!changes.iter().any(denies));
+        Ok(())
+    });
+    let Err(TestError::Fail(_, changes)) = result else { panic!("nothing denied anything") };
+    let [Change::Put(Object::Policy(policy))] = &changes[..] else { panic!("{changes:#?}") };
+    assert_eq!(policy.spec.egress.as_ref().map(Vec::len), Some(1), "{policy:#?}");
+    assert_eq!(policy.spec.ingress, None, "{policy:#?}");
+}
