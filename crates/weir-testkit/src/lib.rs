@@ -47,10 +47,10 @@ pub fn changes(max: usize) -> impl Strategy<Value = Vec<Change>> {
 /// A world with something of everything.
 pub fn world() -> impl Strategy<Value = World> {
     (
-        vec(namespace().prop_map(Object::Namespace), 0..=6),
-        vec(pod().prop_map(Object::Pod), 0..=12),
+        vec(namespace().prop_map(Object::Namespace), 0..=8),
+        vec(pod().prop_map(Object::Pod), 0..=16),
         vec(node().prop_map(Object::Node), 0..=3),
-        vec(policy().prop_map(Object::Policy), 0..=6),
+        vec(policy().prop_map(Object::Policy), 0..=8),
         vec(domain(), 0..=3),
     )
         .prop_map(|(namespaces, pods, nodes, policies, domains)| {

@@ -17,7 +17,7 @@ pub fn pod() -> impl Strategy<Value = Pod> {
     (
         pod_id(),
         labels(),
-        vec(address, 0..=2),
+        prop_oneof![9 => vec(address, 1..=2), 1 => Just(Vec::new())],
         vec(host_address, 0..=2),
         node,
         vec(named_port(), 0..=3),
@@ -89,6 +89,6 @@ pub fn domain() -> impl Strategy<Value = Object> {
 }
 
 fn labels() -> impl Strategy<Value = Labels> {
-    vec((pool::name(pool::LABEL_KEYS), pool::name(pool::LABEL_VALUES)), 0..=3)
+    vec((pool::name(pool::LABEL_KEYS), pool::name(pool::LABEL_VALUES)), 0..=2)
         .prop_map(Labels::from_iter)
 }

@@ -1,7 +1,12 @@
-use proptest::prelude::*;
-use weir_model::{Action, Change, Object, PolicyKind, Scope, Tier, World};
+use proptest::{
+    prelude::*,
+    strategy::ValueTree,
+    test_runner::{TestError, TestRunner},
+};
+use weir_model::{Action, Change, Object, Pod, PolicyKind, Scope, Tier, Verdict, World};
+use weir_oracle::verdict;
 
-use crate::{changes, changes_from_bytes, policy, world};
+use crate::{changes, changes_from_bytes, flow, policy, world};
 
 proptest! {
     #[test]
@@ -44,7 +49,6 @@ fn no_bytes_are_the_simplest_input() {
 
 #[test]
 fn a_failure_shrinks_to_the_one_change_that_matters() {
-    use proptest::test_runner::{TestError, TestRunner};
     let mut runner = TestRunner::deterministic();
     let result = runner.run(&changes(40), |changes| {
         let denies = |change: &Change| match change {
@@ -60,4 +64,17 @@ fn a_failure_shrinks_to_the_one_change_that_matters() {
     let [Change::Put(Object::Policy(policy))] = &changes[..] else { panic!("{changes:#?}") };
     assert_eq!(policy.spec.egress.as_ref().map(Vec::len), Some(1), "{policy:#?}");
     assert_eq!(policy.spec.ingress, None, "{policy:#?}");
+}
+
+#[test]
+fn the_pools_are_small_enough_to_meet() {
+    let mut runner = TestRunner::deterministic();
+    let (mut judged, mut denied) = (0, 0);
+    for _ in 0..1000 {
+        let (world, flow) = (world(), flow()).new_tree(&mut runner).unwrap().current();
+        let mut pods = world.pods.values().flat_map(Pod::own_addresses);
+        judged += usize::from(pods.any(|address| [flow.from, flow.to].contains(address)));
+        denied += usize::from(verdict(&world, &flow) == Verdict::Deny);
+    }
+    assert!(judged > 400 && denied > 70, "of 1000 flows {judged} meet a pod, {denied} are denied");
 }
