@@ -1,0 +1,204 @@
+//! The API server's rules for names, labels and ports. Each returns what is wrong, as a phrase.
+
+/// The name of a namespace or of another object that becomes a DNS label.
+pub(crate) fn dns_label(name: &str) -> Result<(), String> {
+    match name.len() <= 63 && is_dns_label(name) {
+        true => Ok(()),
+        false => Err(
+            "at most 63 lower case letters, digits and `-`, with a letter or digit at both ends"
+                .into(),
+        ),
+    }
+}
+
+/// The name of most objects.
+pub(crate) fn dns_subdomain(name: &str) -> Result<(), String> {
+    match name.len() <= 253 && name.split('.').all(is_dns_label) {
+        true => Ok(()),
+        false => Err("at most 253 lower case letters, digits, `-` and `.`, with a letter or digit at both ends of each part".into()),
+    }
+}
+
+/// The key of a label.
+pub(crate) fn label_key(key: &str) -> Result<(), String> {
+    let (prefix, name) = match key.split_once('/') {
+        Some((prefix, name)) => (Some(prefix), name),
+        None => (None, key),
+    };
+    if prefix.is_some_and(|prefix| dns_subdomain(prefix).is_err()) {
+        return Err("a DNS name before the `/`".into());
+    }
+    match !name.is_empty() && is_label_text(name) {
+        true => Ok(()),
+        false => Err("at most 63 letters, digits, `-`, `_` and `.`, with a letter or digit at both ends, after an optional DNS name and `/`".into()),
+    }
+}
+
+/// The value of a label.
+pub(crate) fn label_value(value: &str) -> Result<(), String> {
+    match value.is_empty() || is_label_text(value) {
+        true => Ok(()),
+        false => Err("at most 63 letters, digits, `-`, `_` and `.`, with a letter or digit at both ends, or nothing".into()),
+    }
+}
+
+/// The name of a container port.
+pub(crate) fn port_name(name: &str) -> Result<(), String> {
+    let fits = (1..=15).contains(&name.len())
+        && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
+        && name.bytes().any(|b| b.is_ascii_lowercase())
+        && !name.contains("--")
+        && !name.starts_with('-')
+        && !name.ends_with('-');
+    match fits {
+        true => Ok(()),
+        false => Err(
+            "at most 15 lower case letters, digits and single `-` inside, with at least one letter"
+                .into(),
+        ),
+    }
+}
+
+/// A domain name in a policy: two or more parts, optionally after `*.`.
+pub(crate) fn domain_name(name: &str) -> Result<(), String> {
+    let is_part = |part: &str| {
+        let ends = |b: Option<&u8>| b.is_some_and(u8::is_ascii_alphanumeric);
+        let bytes = part.as_bytes();
+        ends(bytes.first())
+            && ends(bytes.last())
+            && bytes.iter().all(|b| b.is_ascii_alphanumeric() || *b == b'-' || *b == b'_')
+    };
+    let parts = name.strip_prefix("*.").unwrap_or(name);
+    let parts = parts.strip_suffix('.').unwrap_or(parts);
+    match parts.contains('.') && parts.split('.').all(is_part) {
+        true => Ok(()),
+        false => {
+            Err("a domain name of two or more parts, as in `kubernetes.io` or `*.kubernetes.io`"
+                .into())
+        }
+    }
+}
+
+fn is_dns_label(text: &str) -> bool {
+    let end = |b: Option<&u8>| b.is_some_and(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
+    let bytes = text.as_bytes();
+    end(bytes.first())
+        && end(bytes.last())
+        && bytes.iter().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || *b == b'-')
+}
+
+fn is_label_text(text: &str) -> bool {
+    let end = |b: Option<&u8>| b.is_some_and(u8::is_ascii_alphanumeric);
+    let bytes = text.as_bytes();
+    bytes.len() <= 63
+        && end(bytes.first())
+        && end(bytes.last())
+        && bytes.iter().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(b))
+}
+
+/// The word of `known` that was probably meant.
+pub(crate) fn did_you_mean<'k>(word: &str, known: &[&'k str]) -> Option<&'k str> {
+    let limit = (word.chars().take(64).count() / 3).clamp(1, 3);
+    let (distance, best) = known.iter().map(|k| (distance(word, k), *k)).min()?;
+    (distance <= limit && word.len() < 64).then_some(best)
+}
+
+/// How many letters must be typed, removed, changed or swapped; the case does not count.
+fn distance(a: &str, b: &str) -> usize {
+    if a.len() >= 64 {
+        return usize::MAX;
+    }
+    let a: Vec<char> = a.to_lowercase().chars().collect();
+    let b: Vec<char> = b.to_lowercase().chars().collect();
+    let (mut before, mut last) = (Vec::new(), (0..=b.len()).collect::<Vec<_>>());
+    for i in 0..a.len() {
+        let mut row = vec![i + 1];
+        for j in 0..b.len() {
+            let change = last[j] + usize::from(a[i] != b[j]);
+            let mut best = change.min(last[j + 1] + 1).min(row[j] + 1);
+            if i > 0 && j > 0 && a[i] == b[j - 1] && a[i - 1] == b[j] {
+                best = best.min(before[j - 1] + 1);
+            }
+            row.push(best);
+        }
+        before = std::mem::replace(&mut last, row);
+    }
+    last[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_follow_the_api_server() {
+        let long = "a".repeat(64);
+        for (name, label, subdomain) in [
+            ("shop", true, true),
+            ("shop-1", true, true),
+            ("a.b", false, true),
+            ("Shop", false, false),
+            ("-a", false, false),
+            ("a-", false, false),
+            ("a..b", false, false),
+            ("", false, false),
+            ("a_b", false, false),
+            (&long, false, true),
+        ] {
+            assert_eq!(
+                (dns_label(name).is_ok(), dns_subdomain(name).is_ok()),
+                (label, subdomain),
+                "{name}"
+            );
+        }
+    }
+
+    #[test]
+    fn labels_follow_the_api_server() {
+        for (key, fits) in [
+            ("app", true),
+            ("kubernetes.io/metadata.name", true),
+            ("A_b.c", true),
+            ("a/b/c", false),
+            ("/a", false),
+            ("a/", false),
+            ("", false),
+            ("a b", false),
+            ("Example.com/a", false),
+        ] {
+            assert_eq!(label_key(key).is_ok(), fits, "{key}");
+        }
+        for (value, fits) in
+            [("", true), ("v1.0", true), ("-a", false), ("a b", false), ("*", false)]
+        {
+            assert_eq!(label_value(value).is_ok(), fits, "{value}");
+        }
+    }
+
+    /// V3.
+    #[test]
+    fn port_names_follow_the_api_server() {
+        for (name, fits) in [
+            ("http", true),
+            ("serve-80-tcp", true),
+            ("8080", false),
+            ("Http", false),
+            ("a--b", false),
+            ("-a", false),
+            ("a-", false),
+            ("abcdefghijklmnop", false),
+            ("", false),
+        ] {
+            assert_eq!(port_name(name).is_ok(), fits, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_close_word_is_suggested() {
+        let known = ["podSelector", "namespaceSelector", "ipBlock"];
+        assert_eq!(did_you_mean("podSelektor", &known), Some("podSelector"));
+        assert_eq!(did_you_mean("ipblock", &known), Some("ipBlock"));
+        assert_eq!(did_you_mean("iBplock", &known), Some("ipBlock"));
+        assert_eq!(did_you_mean("service", &known), None);
+    }
+}

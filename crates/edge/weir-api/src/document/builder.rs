@@ -1,0 +1,333 @@
+use std::collections::{BTreeMap, btree_map};
+
+use super::{DEPTH, Entry, Node, Repeat, Sink, SyntaxError, Value, node};
+
+/// How many nodes may be in memory at once.
+const MAX_LIVE: usize = 8_000_000;
+/// How many nodes the aliases of a file may stand for.
+const MAX_EXPANDED: usize = 4_000_000;
+
+/// What a YAML or a JSON reader sees.
+pub(super) enum Event {
+    DocumentStart,
+    /// A single value, and the id of its anchor or 0.
+    Scalar(Value, usize),
+    /// The plain scalar `<<`.
+    Merge,
+    Seq(usize),
+    Map(usize),
+    /// The end of a list or mapping.
+    End,
+    /// Stands for what has the anchor with this id.
+    Alias(usize),
+}
+
+/// Takes in events.
+pub(super) trait Events {
+    fn event(&mut self, event: Event, line: u32) -> Result<(), SyntaxError>;
+}
+
+/// Wants to know only whether there is an error.
+pub(super) struct Dry;
+
+impl Events for Dry {
+    fn event(&mut self, _: Event, _: u32) -> Result<(), SyntaxError> {
+        Ok(())
+    }
+}
+
+impl Sink for Dry {
+    const ITEMS: bool = true;
+    fn item(&mut self, _: &[Entry], _: usize, _: Node) {}
+    fn document(&mut self, _: Node) {}
+    fn repeat(&mut self, _: Repeat) {}
+}
+
+/// Builds nodes from events with an explicit stack, within a budget.
+pub(super) struct Builder<'s, S> {
+    sink: &'s mut S,
+    stack: Vec<Frame>,
+    /// What aliases can refer to; `None` while it is still being read.
+    anchors: BTreeMap<usize, Option<Subtree>>,
+    live: usize,
+    expanded: usize,
+}
+
+/// A collection that is being read.
+struct Frame {
+    line: u32,
+    anchor: usize,
+    weight: usize,
+    height: usize,
+    content: Content,
+}
+
+enum Content {
+    Seq(Vec<Node>),
+    /// The elements go to the sink: how many did, and how many nodes were there before.
+    Items(usize, usize),
+    Map {
+        entries: Vec<Entry>,
+        key: Option<(Key, u32)>,
+        merged: Vec<Entry>,
+    },
+}
+
+enum Key {
+    Text(Box<str>),
+    Merge,
+}
+
+/// A node with the number of nodes in it and how deep they nest.
+#[derive(Clone)]
+struct Subtree {
+    node: Node,
+    weight: usize,
+    height: usize,
+}
+
+impl<'s, S: Sink> Builder<'s, S> {
+    pub(super) fn new(sink: &'s mut S) -> Self {
+        Builder { sink, stack: Vec::new(), anchors: BTreeMap::new(), live: 0, expanded: 0 }
+    }
+
+    fn open(&mut self, content: Content, anchor: usize, line: u32) -> Result<(), SyntaxError> {
+        if self.stack.len() >= DEPTH {
+            return Err(too_deep(line));
+        }
+        if anchor != 0 {
+            self.anchors.insert(anchor, None);
+        }
+        self.stack.push(Frame { line, anchor, weight: 1, height: 1, content });
+        Ok(())
+    }
+
+    /// A list that begins now: one whose elements go to the sink if it is the `items` of a list object.
+    fn seq(&self, anchor: usize) -> Content {
+        if let [
+            Frame { content: Content::Map { entries, key: Some((Key::Text(key), _)), .. }, .. },
+        ] = &self.stack[..]
+        {
+            let kind = node::find(entries, "kind").and_then(Node::text);
+            if S::ITEMS && &**key == "items" && anchor == 0 && kind.is_none_or(is_list) {
+                return Content::Items(0, self.live);
+            }
+        }
+        Content::Seq(Vec::new())
+    }
+
+    fn close(&mut self, line: u32) -> Result<(), SyntaxError> {
+        let Some(frame) = self.stack.pop() else {
+            return Err(SyntaxError::new(line, "a collection ends that never began", ""));
+        };
+        let value = match frame.content {
+            Content::Seq(items) => Value::Seq(items),
+            Content::Items(..) => Value::Seq(Vec::new()),
+            Content::Map { mut entries, merged, .. } => {
+                self.report_repeats(&entries);
+                merge(&mut entries, merged);
+                Value::Map(entries)
+            }
+        };
+        let node = Node { line: frame.line, value };
+        self.complete(
+            Subtree { node, weight: frame.weight, height: frame.height },
+            frame.anchor,
+            line,
+        )
+    }
+
+    /// Puts a node that is complete where it belongs.
+    fn complete(&mut self, tree: Subtree, anchor: usize, line: u32) -> Result<(), SyntaxError> {
+        if anchor != 0 {
+            self.expand(tree.weight, line)?;
+            self.anchors.insert(anchor, Some(tree.clone()));
+        }
+        self.live += 1;
+        if self.live > MAX_LIVE {
+            let message = format!("the document has more than {MAX_LIVE} values");
+            return Err(SyntaxError::new(line, message, "split it into several documents"));
+        }
+        let Subtree { mut node, weight, height } = tree;
+        let Some((frame, below)) = self.stack.split_last_mut() else {
+            self.sink.document(node);
+            self.live = 0;
+            return Ok(());
+        };
+        frame.height = frame.height.max(height + 1);
+        match &mut frame.content {
+            Content::Seq(items) => {
+                frame.weight += weight;
+                items.push(node);
+            }
+            Content::Items(index, before) => {
+                let head = match below.first().map(|root| &root.content) {
+                    Some(Content::Map { entries, .. }) => &entries[..],
+                    _ => &[],
+                };
+                self.sink.item(head, *index, node);
+                *index += 1;
+                self.live = *before;
+            }
+            Content::Map { entries, key, merged } => {
+                frame.weight += weight;
+                match key.take() {
+                    None => *key = Some((key_of(node)?, line)),
+                    Some((Key::Merge, at)) => merge_source(node, at, merged)?,
+                    Some((Key::Text(key), at)) => {
+                        if node.is_null() {
+                            node.line = at;
+                        }
+                        entries.push(Entry { key, line: at, value: node });
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn alias(&mut self, id: usize, line: u32) -> Result<(), SyntaxError> {
+        let (weight, height) = match self.anchors.get(&id) {
+            Some(Some(tree)) => (tree.weight, tree.height),
+            Some(None) => {
+                let message = "an alias refers to the value that it is a part of";
+                return Err(SyntaxError::new(line, message, "write the value out"));
+            }
+            None => {
+                let message = "an alias refers to an anchor of another document";
+                return Err(SyntaxError::new(line, message, "write the value out"));
+            }
+        };
+        self.expand(weight, line)?;
+        if self.stack.len() + height > DEPTH {
+            return Err(too_deep(line));
+        }
+        self.live += weight;
+        match self.anchors.get(&id).cloned().flatten() {
+            Some(tree) => self.complete(tree, 0, line),
+            None => Ok(()),
+        }
+    }
+
+    fn expand(&mut self, weight: usize, line: u32) -> Result<(), SyntaxError> {
+        self.expanded += weight;
+        match self.expanded > MAX_EXPANDED {
+            false => Ok(()),
+            true => {
+                let message = format!("aliases stand for more than {MAX_EXPANDED} values");
+                Err(SyntaxError::new(line, message, "write the values out, without anchors"))
+            }
+        }
+    }
+
+    fn report_repeats(&mut self, entries: &[Entry]) {
+        let mut report = |key: &str, first, again| {
+            self.sink.repeat(Repeat { key: key.into(), first, again });
+        };
+        if entries.len() <= 16 {
+            for (at, entry) in entries.iter().enumerate() {
+                if let Some(first) = entries[..at].iter().find(|e| e.key == entry.key) {
+                    report(&entry.key, first.line, entry.line);
+                }
+            }
+            return;
+        }
+        let mut seen = BTreeMap::new();
+        for entry in entries {
+            match seen.entry(&*entry.key) {
+                btree_map::Entry::Vacant(place) => drop(place.insert(entry.line)),
+                btree_map::Entry::Occupied(first) => report(&entry.key, *first.get(), entry.line),
+            }
+        }
+    }
+}
+
+impl<S: Sink> Events for Builder<'_, S> {
+    fn event(&mut self, event: Event, line: u32) -> Result<(), SyntaxError> {
+        match event {
+            Event::DocumentStart => {
+                self.anchors.clear();
+                Ok(())
+            }
+            Event::Scalar(value, anchor) => self.complete(
+                Subtree { node: Node { line, value }, weight: 1, height: 1 },
+                anchor,
+                line,
+            ),
+            Event::Merge => match self.stack.last_mut().map(|frame| &mut frame.content) {
+                Some(Content::Map { key: key @ None, .. }) => {
+                    *key = Some((Key::Merge, line));
+                    Ok(())
+                }
+                _ => self.event(Event::Scalar(Value::Str("<<".into()), 0), line),
+            },
+            Event::Seq(anchor) => self.open(self.seq(anchor), anchor, line),
+            Event::Map(anchor) => {
+                let content = Content::Map { entries: Vec::new(), key: None, merged: Vec::new() };
+                self.open(content, anchor, line)
+            }
+            Event::End => self.close(line),
+            Event::Alias(id) => self.alias(id, line),
+        }
+    }
+}
+
+/// Whether objects of this kind hold others in `items`.
+pub(crate) fn is_list(kind: &str) -> bool {
+    kind.ends_with("List")
+}
+
+fn too_deep(line: u32) -> SyntaxError {
+    SyntaxError::new(
+        line,
+        format!("collections nest more than {DEPTH} deep"),
+        "flatten the document",
+    )
+}
+
+/// Keys are text. The API server's reader writes numbers and booleans as text, in their own spelling.
+fn key_of(node: Node) -> Result<Key, SyntaxError> {
+    match node.value {
+        Value::Str(text) | Value::Float(text) => Ok(Key::Text(text)),
+        Value::Bool(value, _) => Ok(Key::Text(value.to_string().into())),
+        Value::Int(value, _) => Ok(Key::Text(value.to_string().into())),
+        Value::Null | Value::Seq(_) | Value::Map(_) => {
+            let message = format!("a key of a mapping is {}; expected text", node.describe());
+            Err(SyntaxError::new(node.line, message, "quote the key"))
+        }
+    }
+}
+
+fn merge_source(node: Node, line: u32, merged: &mut Vec<Entry>) -> Result<(), SyntaxError> {
+    match node.value {
+        Value::Map(entries) => merged.extend(entries),
+        Value::Seq(items) => {
+            for item in items {
+                match item.value {
+                    Value::Map(entries) => merged.extend(entries),
+                    _ => return Err(not_mergeable(&item, line)),
+                }
+            }
+        }
+        _ => return Err(not_mergeable(&node, line)),
+    }
+    Ok(())
+}
+
+fn not_mergeable(node: &Node, line: u32) -> SyntaxError {
+    let message = format!("`<<` merges {}; expected a mapping", node.describe());
+    SyntaxError::new(line, message, "quote the key if it is not a merge key")
+}
+
+/// Adds what is merged in: a key of the mapping itself wins, then the first source that has it.
+fn merge(entries: &mut Vec<Entry>, merged: Vec<Entry>) {
+    let mut known: std::collections::BTreeSet<Box<str>> = match merged.is_empty() {
+        true => return,
+        false => entries.iter().map(|entry| entry.key.clone()).collect(),
+    };
+    for entry in merged {
+        if known.insert(entry.key.clone()) {
+            entries.push(entry);
+        }
+    }
+}

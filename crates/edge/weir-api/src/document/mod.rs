@@ -1,0 +1,114 @@
+//! Bytes to trees: YAML and JSON become the same [`Node`]s, each with the line it was written in.
+//!
+//! ```text
+//!  bytes ─► text ─► yaml ─┐ events
+//!                   json ─┴──────► builder ─► Sink: documents, and the elements of long lists one by one
+//! ```
+
+mod builder;
+mod json;
+mod node;
+mod scalar;
+mod text;
+mod yaml;
+
+pub(crate) use builder::is_list;
+pub use node::{Entry, Node, Value};
+pub(crate) use node::{find, quote};
+
+use builder::{Builder, Dry};
+
+/// How deep collections may nest.
+const DEPTH: usize = 128;
+/// The largest file that is read.
+pub const MAX_BYTES: usize = 512 << 20;
+/// Up to this size, text that looks like JSON and is not is tried as YAML: the scanner keeps all of a flow collection.
+const MAX_FLOW_BYTES: usize = 32 << 20;
+
+/// Why a file could not be read further.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SyntaxError {
+    /// The line where reading stopped, from 1; 0 if it never began.
+    pub line: u32,
+    /// What is wrong and what was expected.
+    pub message: String,
+    /// What to do.
+    pub hint: String,
+}
+
+impl SyntaxError {
+    fn new(line: u32, message: impl Into<String>, hint: impl Into<String>) -> Self {
+        SyntaxError { line, message: message.into(), hint: hint.into() }
+    }
+}
+
+/// A key that a mapping has more than once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Repeat {
+    /// The key.
+    pub key: Box<str>,
+    /// The line of the first one.
+    pub first: u32,
+    /// The line of the other one.
+    pub again: u32,
+}
+
+/// Takes in what is read, as soon as it is complete.
+pub(crate) trait Sink {
+    /// Whether the elements of a document's `items` are handed over one by one, so that the whole is never in memory.
+    const ITEMS: bool;
+
+    /// An element of `items`; `head` is what of its document came before.
+    fn item(&mut self, head: &[Entry], index: usize, item: Node);
+    /// A document. If its items were handed over, they are no longer in it.
+    fn document(&mut self, root: Node);
+    /// A mapping has a key twice. Both entries are in it.
+    fn repeat(&mut self, repeat: Repeat);
+}
+
+/// Reads a file. What came before an error has reached the sink.
+pub(crate) fn read(bytes: &[u8], sink: &mut impl Sink) -> Result<(), SyntaxError> {
+    let text = text::decode(bytes)?;
+    if !text.trim_start().starts_with(['{', '[']) {
+        return yaml::read(text, &mut Builder::new(sink));
+    }
+    let Err(as_json) = json::read(text, &mut Dry) else {
+        return json::read(text, &mut Builder::new(sink));
+    };
+    if text.len() > MAX_FLOW_BYTES {
+        return json::read(text, &mut Builder::new(sink));
+    }
+    match yaml::read(text, &mut Builder::new(&mut Dry)) {
+        // Flow style, or JSON with the liberties that YAML takes.
+        Ok(()) => yaml::read(text, &mut Builder::new(sink)),
+        // Whoever got further understood more of it.
+        Err(as_yaml) if as_yaml.line > as_json.line || text.trim_start().starts_with("{{") => {
+            yaml::read(text, &mut Builder::new(sink))
+        }
+        Err(_) => json::read(text, &mut Builder::new(sink)),
+    }
+}
+
+/// All documents of a file, as far as it can be read, and what is wrong with it.
+pub fn documents(bytes: &[u8]) -> (Vec<Node>, Vec<Repeat>, Option<SyntaxError>) {
+    let mut all = Documents::default();
+    let error = read(bytes, &mut all).err();
+    (all.roots, all.repeats, error)
+}
+
+#[derive(Default)]
+struct Documents {
+    roots: Vec<Node>,
+    repeats: Vec<Repeat>,
+}
+
+impl Sink for Documents {
+    const ITEMS: bool = false;
+    fn item(&mut self, _: &[Entry], _: usize, _: Node) {}
+    fn document(&mut self, root: Node) {
+        self.roots.push(root);
+    }
+    fn repeat(&mut self, repeat: Repeat) {
+        self.repeats.push(repeat);
+    }
+}

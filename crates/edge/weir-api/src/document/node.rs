@@ -1,0 +1,134 @@
+use std::fmt::Write;
+
+/// A piece of a document and the line it was written in.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Node {
+    /// The line it starts at, from 1.
+    pub line: u32,
+    /// What it is.
+    pub value: Value,
+}
+
+/// What was written. Scalars other than strings keep their text, for messages.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Value {
+    /// Nothing, `null` or `~`.
+    Null,
+    /// A boolean, in any of the spellings of YAML 1.1.
+    Bool(bool, Box<str>),
+    /// A whole number that fits.
+    Int(i64, Box<str>),
+    /// Any other number.
+    Float(Box<str>),
+    /// Text.
+    Str(Box<str>),
+    /// A list.
+    Seq(Vec<Node>),
+    /// A mapping in the order it was written. A repeated key is there twice.
+    Map(Vec<Entry>),
+}
+
+/// One entry of a mapping.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Entry {
+    /// The key.
+    pub key: Box<str>,
+    /// The line of the key.
+    pub line: u32,
+    /// The value.
+    pub value: Node,
+}
+
+impl Node {
+    /// A node that says nothing.
+    pub fn null(line: u32) -> Self {
+        Node { line, value: Value::Null }
+    }
+
+    /// The value under `key`; null counts as missing.
+    pub fn get(&self, key: &str) -> Option<&Node> {
+        find(self.entries(), key)
+    }
+
+    /// The value under a path of keys; null counts as missing.
+    pub fn path(&self, keys: &[&str]) -> Option<&Node> {
+        keys.iter().try_fold(self, |node, key| node.get(key))
+    }
+
+    /// The entries of a mapping; none if it is not one.
+    pub fn entries(&self) -> &[Entry] {
+        match &self.value {
+            Value::Map(entries) => entries,
+            _ => &[],
+        }
+    }
+
+    /// The elements of a list; none if it is not one.
+    pub fn items(&self) -> &[Node] {
+        match &self.value {
+            Value::Seq(items) => items,
+            _ => &[],
+        }
+    }
+
+    /// The text, if it is text.
+    pub fn text(&self) -> Option<&str> {
+        match &self.value {
+            Value::Str(text) => Some(text),
+            _ => None,
+        }
+    }
+
+    /// Whether it says nothing.
+    pub fn is_null(&self) -> bool {
+        self.value == Value::Null
+    }
+
+    /// What it is, for a sentence: `the boolean yes`, `a list`.
+    pub fn describe(&self) -> String {
+        match &self.value {
+            Value::Null => "nothing".into(),
+            Value::Bool(_, text) => format!("the boolean {text}"),
+            Value::Int(_, text) | Value::Float(text) => format!("the number {}", shorten(text)),
+            Value::Str(text) => format!("the string {}", quote(text)),
+            Value::Seq(_) => "a list".into(),
+            Value::Map(_) => "a mapping".into(),
+        }
+    }
+
+    /// Whether it is a single value that was written without quotes and is not text.
+    pub fn lacks_quotes(&self) -> bool {
+        matches!(self.value, Value::Bool(..) | Value::Int(..) | Value::Float(_))
+    }
+}
+
+/// The value under `key` in a mapping's entries; null counts as missing.
+pub(crate) fn find<'n>(entries: &'n [Entry], key: &str) -> Option<&'n Node> {
+    entries.iter().find(|entry| *entry.key == *key).map(|e| &e.value).filter(|v| !v.is_null())
+}
+
+/// Text in quotes, shortened if it is long, so that a message stays one line.
+pub(crate) fn quote(text: &str) -> String {
+    let mut out = String::from("\"");
+    for c in shorten(text).chars() {
+        match c {
+            '"' | '\\' => out.extend(['\\', c]),
+            '\n' => out.push_str("\\n"),
+            c if c.is_control() => {
+                // Writing to a string cannot fail.
+                let _ = write!(out, "\\u{{{:x}}}", u32::from(c));
+            }
+            c => out.push(c),
+        }
+    }
+    out.push('"');
+    out
+}
+
+fn shorten(text: &str) -> String {
+    const LONGEST: usize = 80;
+    match text.char_indices().nth(LONGEST) {
+        None => text.into(),
+        Some((at, _)) => format!("{}…", &text[..at]),
+    }
+}

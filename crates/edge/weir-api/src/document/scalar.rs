@@ -1,0 +1,117 @@
+use super::Value;
+
+/// What a plain YAML scalar means to the API server's reader, which speaks YAML 1.1: `yes` is a boolean, `010` is eight.
+pub(super) fn resolve(text: &str) -> Value {
+    match text {
+        "" | "~" | "null" | "Null" | "NULL" => Value::Null,
+        "y" | "Y" | "yes" | "Yes" | "YES" | "true" | "True" | "TRUE" | "on" | "On" | "ON" => {
+            Value::Bool(true, text.into())
+        }
+        "n" | "N" | "no" | "No" | "NO" | "false" | "False" | "FALSE" | "off" | "Off" | "OFF" => {
+            Value::Bool(false, text.into())
+        }
+        ".nan" | ".NaN" | ".NAN" => Value::Float(text.into()),
+        _ if text.starts_with(|c: char| c.is_ascii_digit() || "+-.".contains(c)) => number(text),
+        _ => Value::Str(text.into()),
+    }
+}
+
+fn number(text: &str) -> Value {
+    if matches!(text.trim_start_matches(['+', '-']), ".inf" | ".Inf" | ".INF") {
+        return Value::Float(text.into());
+    }
+    // No number that fits is longer, and a hostile one may be a gigabyte.
+    let plain = match text.len() {
+        0..=64 => text.replace('_', ""),
+        _ => text.into(),
+    };
+    if let Some(number) = integer(&plain) {
+        return Value::Int(number, text.into());
+    }
+    if !looks_like_float(&plain) {
+        return Value::Str(text.into());
+    }
+    // The reader writes 80.0 as 80 when it turns YAML into JSON.
+    const EXACT: f64 = (1_u64 << 53) as f64;
+    match plain.parse::<f64>() {
+        Ok(float) if plain.len() <= 64 && float.fract() == 0.0 && float.abs() <= EXACT => {
+            Value::Int(float as i64, text.into())
+        }
+        _ => Value::Float(text.into()),
+    }
+}
+
+fn integer(plain: &str) -> Option<i64> {
+    let (negative, digits) = match plain.as_bytes().first()? {
+        b'-' => (true, &plain[1..]),
+        b'+' => (false, &plain[1..]),
+        _ => (false, plain),
+    };
+    let (radix, digits) = match digits.get(..2).map(str::to_ascii_lowercase).as_deref() {
+        Some("0x") => (16, &digits[2..]),
+        Some("0b") => (2, &digits[2..]),
+        Some("0o") => (8, &digits[2..]),
+        Some(_) if digits.starts_with('0') => (8, &digits[1..]),
+        _ => (10, digits),
+    };
+    if !digits.starts_with(|c: char| c.is_digit(radix)) {
+        return None;
+    }
+    let number = i128::from(u64::from_str_radix(digits, radix).ok()?);
+    i64::try_from(if negative { -number } else { number }).ok()
+}
+
+/// `[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?`
+fn looks_like_float(plain: &str) -> bool {
+    let digits = |s: &str| !s.is_empty() && s.bytes().all(|b| b.is_ascii_digit());
+    let unsigned = plain.strip_prefix(['+', '-']).unwrap_or(plain);
+    let (mantissa, exponent) = match unsigned.split_once(['e', 'E']) {
+        Some((mantissa, exponent)) => (mantissa, Some(exponent)),
+        None => (unsigned, None),
+    };
+    let mantissa_fits = match mantissa.split_once('.') {
+        Some(("", fraction)) => digits(fraction),
+        Some((whole, fraction)) => digits(whole) && (fraction.is_empty() || digits(fraction)),
+        None => digits(mantissa),
+    };
+    mantissa_fits && exponent.is_none_or(|e| digits(e.strip_prefix(['+', '-']).unwrap_or(e)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn plain_scalars_mean_what_yaml_1_1_says() {
+        let int = |n, text: &str| Value::Int(n, text.into());
+        for (text, value) in [
+            ("", Value::Null),
+            ("~", Value::Null),
+            ("yes", Value::Bool(true, "yes".into())),
+            ("N", Value::Bool(false, "N".into())),
+            ("yEs", Value::Str("yEs".into())),
+            ("80", int(80, "80")),
+            ("-1", int(-1, "-1")),
+            ("010", int(8, "010")),
+            ("08", int(8, "08")),
+            ("0", int(0, "0")),
+            ("0x1F", int(31, "0x1F")),
+            ("1_000", int(1000, "1_000")),
+            ("80.0", int(80, "80.0")),
+            ("8e1", int(80, "8e1")),
+            ("1.5", Value::Float("1.5".into())),
+            ("99999999999999999999", Value::Float("99999999999999999999".into())),
+            ("10.0.0.0/8", Value::Str("10.0.0.0/8".into())),
+            ("10.0.0.1", Value::Str("10.0.0.1".into())),
+            ("1:30", Value::Str("1:30".into())),
+            ("2020-01-01", Value::Str("2020-01-01".into())),
+            ("-", Value::Str("-".into())),
+            ("--5", Value::Str("--5".into())),
+            ("+-5", Value::Str("+-5".into())),
+            (".inf", Value::Float(".inf".into())),
+            ("0x", Value::Str("0x".into())),
+        ] {
+            assert_eq!(resolve(text), value, "{text}");
+        }
+    }
+}

@@ -1,0 +1,72 @@
+use saphyr_parser::{Event as Parsed, Parser, ScalarStyle, ScanError, Tag};
+
+use super::{
+    SyntaxError, Value,
+    builder::{Event, Events},
+    scalar,
+};
+
+/// Reads a stream of YAML documents.
+pub(super) fn read(text: &str, events: &mut impl Events) -> Result<(), SyntaxError> {
+    let mut parser = Parser::new_from_str(text);
+    loop {
+        let (event, span) = match parser.next_event() {
+            None => return Ok(()),
+            Some(Ok(parsed)) => parsed,
+            Some(Err(error)) => return Err(explain(text, &error)),
+        };
+        let line = line(span.start.line());
+        let event = match event {
+            Parsed::StreamEnd => return Ok(()),
+            Parsed::Nothing | Parsed::StreamStart | Parsed::DocumentEnd => continue,
+            Parsed::DocumentStart(_) => Event::DocumentStart,
+            Parsed::Alias(id) => Event::Alias(id),
+            Parsed::SequenceStart(anchor, _) => Event::Seq(anchor),
+            Parsed::MappingStart(anchor, _) => Event::Map(anchor),
+            Parsed::SequenceEnd | Parsed::MappingEnd => Event::End,
+            Parsed::Scalar(text, style, anchor, tag) => {
+                match (style, tag.as_deref().map(is_text)) {
+                    (ScalarStyle::Plain, None) if text == "<<" && anchor == 0 => Event::Merge,
+                    (ScalarStyle::Plain, None | Some(false)) => {
+                        Event::Scalar(scalar::resolve(&text), anchor)
+                    }
+                    _ => Event::Scalar(Value::Str(text.into()), anchor),
+                }
+            }
+        };
+        events.event(event, line).map_err(|error| suspect_template(text, error))?;
+    }
+}
+
+fn is_text(tag: &Tag) -> bool {
+    tag.suffix == "str" || (tag.handle == "!" && tag.suffix.is_empty())
+}
+
+fn line(number: usize) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
+}
+
+fn explain(text: &str, error: &ScanError) -> SyntaxError {
+    let line = line(error.marker().line());
+    let column = error.marker().col() + 1;
+    let message = format!("this is not YAML: {} (column {column})", error.info());
+    let hint =
+        match line_of(text, line).is_some_and(|l| l.trim_start_matches(' ').starts_with('\t')) {
+            true => "indent with spaces; YAML does not allow tabs there",
+            false => "check indentation, quotes and brackets around this line",
+        };
+    suspect_template(text, SyntaxError::new(line, message, hint))
+}
+
+/// Unrendered templates are the most common reason why a manifest is not YAML.
+fn suspect_template(text: &str, mut error: SyntaxError) -> SyntaxError {
+    let near = error.line.saturating_sub(2)..=error.line;
+    if near.into_iter().any(|at| line_of(text, at).is_some_and(|line| line.contains("{{"))) {
+        error.hint = "this looks like a template: render it first, as with `helm template`".into();
+    }
+    error
+}
+
+fn line_of(text: &str, line: u32) -> Option<&str> {
+    text.lines().nth(usize::try_from(line).ok()?.checked_sub(1)?)
+}

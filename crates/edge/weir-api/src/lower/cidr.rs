@@ -1,0 +1,214 @@
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use weir_model::{Block, Severity};
+
+use super::{Context, Fields};
+use crate::document::{Node, quote};
+
+/// How forgiving the API server is with old spellings of networks.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Spelling {
+    /// NetworkPolicy: host bits, leading zeros and IPv4 written as IPv6 still come along (V6).
+    Old,
+    /// Admin kinds: only host bits do.
+    New,
+}
+
+/// An `ipBlock`.
+pub(crate) fn block(ctx: &mut Context, node: &Node) -> Option<Block> {
+    let fields = ctx.fields(node, &["cidr", "except"]);
+    let net = required_net(ctx, &fields);
+    let except = match fields.get("except") {
+        None => Some(Vec::new()),
+        Some(list) => ctx.at("except", |ctx| {
+            ctx.each(list, |ctx, _, item| {
+                let except = network(ctx, item, Spelling::Old)?;
+                match net {
+                    Some(net) if !is_inside(except, net) => {
+                        let message = format!("{except} is not a strict part of the cidr {net}");
+                        let hint = "except what lies inside the cidr and is smaller, or remove it";
+                        ctx.invalid(item.line, message, hint);
+                        None
+                    }
+                    _ => Some(except),
+                }
+            })
+        }),
+    };
+    fields.clean.then_some(())?;
+    Some(Block::new(net?, except?))
+}
+
+fn required_net(ctx: &mut Context, fields: &Fields) -> Option<IpNet> {
+    let cidr = fields.get("cidr").filter(|cidr| cidr.text() != Some(""));
+    ctx.at("cidr", |ctx| match cidr {
+        Some(cidr) => network(ctx, cidr, Spelling::Old),
+        None => {
+            ctx.invalid(fields.line, "an ipBlock needs a cidr", "add `cidr:`, as in 10.0.0.0/8");
+            None
+        }
+    })
+}
+
+/// V5.
+fn is_inside(except: IpNet, net: IpNet) -> bool {
+    net.contains(&except) && except.prefix_len() > net.prefix_len()
+}
+
+/// A network in CIDR notation, host bits cleared.
+pub(crate) fn network(ctx: &mut Context, node: &Node, spelling: Spelling) -> Option<IpNet> {
+    let text = ctx.text(node)?;
+    let hint = "write a network as in 10.0.0.0/8 or fd00::/8";
+    let Some(parsed) = parse(text) else {
+        ctx.invalid(node.line, format!("{} is not a network in CIDR notation", quote(text)), hint);
+        return None;
+    };
+    if spelling == Spelling::New && parsed.oddities != 0 && parsed.oddities != HOST_BITS {
+        let message = format!("{} is spelled in a way that is refused here", quote(text));
+        ctx.invalid(node.line, message, format!("write {}", parsed.net));
+        return None;
+    }
+    if parsed.oddities != 0 {
+        let names = [
+            (HOST_BITS, "bits behind the prefix"),
+            (LEADING_ZEROS, "leading zeros"),
+            (MAPPED, "IPv4 written as IPv6"),
+        ];
+        let odd: Vec<&str> = names
+            .iter()
+            .filter(|(bit, _)| parsed.oddities & bit != 0)
+            .map(|(_, name)| *name)
+            .collect();
+        let message = format!(
+            "{} has {}; it is read as {}, and newer API servers refuse it",
+            quote(text),
+            odd.join(" and "),
+            parsed.net
+        );
+        let hint = format!("write {}", parsed.net);
+        ctx.find("loose-cidr", Severity::Warning, node.line, message, hint);
+    }
+    Some(parsed.net)
+}
+
+const HOST_BITS: u8 = 1;
+const LEADING_ZEROS: u8 = 2;
+const MAPPED: u8 = 4;
+
+struct Parsed {
+    net: IpNet,
+    oddities: u8,
+}
+
+fn parse(text: &str) -> Option<Parsed> {
+    let (address, length) = text.rsplit_once('/')?;
+    let mut oddities = 0;
+    if length.is_empty() || length.len() > 4 || !length.bytes().all(|b| b.is_ascii_digit()) {
+        return None;
+    }
+    if length.len() > 1 && length.starts_with('0') {
+        oddities |= LEADING_ZEROS;
+    }
+    let length: u8 = length.parse().ok()?;
+    let net: IpNet = match address.contains(':') {
+        false => {
+            let (address, zeros) = parse_v4(address)?;
+            oddities |= if zeros { LEADING_ZEROS } else { 0 };
+            Ipv4Net::new(address, length).ok()?.into()
+        }
+        true => {
+            let address: Ipv6Addr = address.parse().ok()?;
+            match address.to_ipv4_mapped() {
+                Some(v4) => {
+                    oddities |= MAPPED;
+                    match length.checked_sub(96) {
+                        Some(length) => Ipv4Net::new(v4, length).ok()?.into(),
+                        None => Ipv6Net::new(address, length).ok()?.into(),
+                    }
+                }
+                None => Ipv6Net::new(address, length).ok()?.into(),
+            }
+        }
+    };
+    if net.trunc() != net {
+        oddities |= HOST_BITS;
+    }
+    Some(Parsed { net: net.trunc(), oddities })
+}
+
+/// Four decimal numbers, whatever zeros they begin with; and whether they do (B10).
+fn parse_v4(text: &str) -> Option<(Ipv4Addr, bool)> {
+    let mut zeros = false;
+    let mut octets = [0; 4];
+    let mut parts = text.split('.');
+    for octet in &mut octets {
+        let part = parts.next()?;
+        if part.is_empty() || part.len() > 8 || !part.bytes().all(|b| b.is_ascii_digit()) {
+            return None;
+        }
+        zeros |= part.len() > 1 && part.starts_with('0');
+        *octet = part.parse().ok()?;
+    }
+    parts.next().is_none().then_some((octets.into(), zeros))
+}
+
+/// An address; IPv4 written as IPv6 becomes IPv4.
+pub(crate) fn address(text: &str) -> Option<IpAddr> {
+    match text.contains(':') {
+        true => text.parse::<IpAddr>().ok().map(|address| address.to_canonical()),
+        false => parse_v4(text).map(|(address, _)| address.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> String {
+        match parse(text) {
+            None => "refused".into(),
+            Some(Parsed { net, oddities: 0 }) => net.to_string(),
+            Some(Parsed { net, .. }) => format!("{net}, loosely"),
+        }
+    }
+
+    /// V6, B9, B10, B13, B19.
+    #[test]
+    fn old_spellings_are_read_as_the_api_server_reads_them() {
+        for (text, net) in [
+            ("10.0.0.0/8", "10.0.0.0/8"),
+            ("0.0.0.0/0", "0.0.0.0/0"),
+            ("10.1.2.3/8", "10.0.0.0/8, loosely"),
+            ("010.001.0.0/16", "10.1.0.0/16, loosely"),
+            ("10.0.0.0/08", "10.0.0.0/8, loosely"),
+            ("::ffff:10.0.0.0/104", "10.0.0.0/8, loosely"),
+            ("::ffff:a00:0/104", "10.0.0.0/8, loosely"),
+            ("FD00:0::/8", "fd00::/8"),
+            ("fd00::1/64", "fd00::/64, loosely"),
+            ("10.0.0.0", "refused"),
+            ("10.0.0/8", "refused"),
+            ("10.0.0.0.0/8", "refused"),
+            ("10.0.0.256/8", "refused"),
+            ("10.0.0.0/33", "refused"),
+            ("10.0.0.0/-1", "refused"),
+            ("10.0.0.0/+8", "refused"),
+            ("fe80::1%eth0/64", "refused"),
+            ("::/129", "refused"),
+            ("", "refused"),
+            ("/", "refused"),
+        ] {
+            assert_eq!(read(text), net, "{text}");
+        }
+    }
+
+    /// V5.
+    #[test]
+    fn an_exception_is_strictly_inside() {
+        let net = |text: &str| parse(text).unwrap().net;
+        assert!(is_inside(net("10.1.0.0/16"), net("10.0.0.0/8")));
+        assert!(!is_inside(net("10.0.0.0/8"), net("10.0.0.0/8")));
+        assert!(!is_inside(net("11.0.0.0/16"), net("10.0.0.0/8")));
+        assert!(!is_inside(net("fd00::/16"), net("0.0.0.0/0")));
+    }
+}

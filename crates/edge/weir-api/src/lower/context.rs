@@ -1,0 +1,301 @@
+use std::{collections::HashSet, fmt, net::IpAddr};
+
+use weir_model::{Finding, Name, Place, Severity};
+
+use crate::{
+    check,
+    document::{Entry, Node, Value},
+};
+
+/// Texts that many objects share, kept once.
+#[derive(Debug, Default)]
+pub(crate) struct Names(HashSet<Name>);
+
+impl Names {
+    /// The shared copy of a text.
+    pub(crate) fn name(&mut self, text: &str) -> Name {
+        if let Some(name) = self.0.get(text) {
+            return name.clone();
+        }
+        let name = Name::from(text);
+        self.0.insert(name.clone());
+        name
+    }
+}
+
+/// Where we are while an object is lowered, and what was found so far.
+pub(crate) struct Context<'a> {
+    file: &'a Name,
+    names: &'a mut Names,
+    findings: &'a mut Vec<Finding>,
+    object: String,
+    path: Vec<Step>,
+    /// Something was found that the API server refuses.
+    pub(crate) invalid: bool,
+}
+
+/// A step on the way to a field.
+pub(crate) enum Step {
+    Field(&'static str),
+    Unknown(Box<str>),
+    Key(Box<str>),
+    Index(usize),
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Step::Field(name) => write!(f, ".{name}"),
+            Step::Unknown(name) => write!(f, ".{name}"),
+            Step::Key(key) => write!(f, "[{key}]"),
+            Step::Index(index) => write!(f, "[{index}]"),
+        }
+    }
+}
+
+impl From<&'static str> for Step {
+    fn from(name: &'static str) -> Self {
+        Step::Field(name)
+    }
+}
+
+impl From<usize> for Step {
+    fn from(index: usize) -> Self {
+        Step::Index(index)
+    }
+}
+
+/// The fields of a mapping.
+pub(crate) struct Fields<'n> {
+    pub(crate) line: u32,
+    entries: &'n [Entry],
+    /// It is a mapping, has no field that is unknown and none twice.
+    pub(crate) clean: bool,
+}
+
+impl<'n> Fields<'n> {
+    /// A field; null counts as missing (V1).
+    pub(crate) fn get(&self, name: &str) -> Option<&'n Node> {
+        crate::document::find(self.entries, name)
+    }
+
+    /// How many of these fields are given.
+    pub(crate) fn count(&self, names: &[&str]) -> usize {
+        names.iter().filter(|name| self.get(name).is_some()).count()
+    }
+}
+
+impl<'a> Context<'a> {
+    pub(crate) fn new(
+        file: &'a Name,
+        names: &'a mut Names,
+        findings: &'a mut Vec<Finding>,
+        object: String,
+    ) -> Self {
+        Context { file, names, findings, object, path: Vec::new(), invalid: false }
+    }
+
+    /// Says which object this is about from now on.
+    pub(crate) fn about(&mut self, object: String) {
+        self.object = object;
+    }
+
+    pub(crate) fn name(&mut self, text: &str) -> Name {
+        self.names.name(text)
+    }
+
+    pub(crate) fn place(&self, line: u32) -> Option<Place> {
+        Some(Place { file: self.file.clone(), line })
+    }
+
+    /// Does something one step further down.
+    pub(crate) fn at<T>(&mut self, step: impl Into<Step>, f: impl FnOnce(&mut Self) -> T) -> T {
+        self.path.push(step.into());
+        let done = f(self);
+        self.path.pop();
+        done
+    }
+
+    pub(crate) fn find(
+        &mut self,
+        code: &'static str,
+        severity: Severity,
+        line: u32,
+        message: impl Into<String>,
+        hint: impl Into<String>,
+    ) {
+        let path: String = self.path.iter().map(Step::to_string).collect();
+        self.findings.push(Finding {
+            place: self.place(line),
+            code,
+            severity,
+            object: self.object.clone(),
+            field: path.strip_prefix('.').unwrap_or(&path).into(),
+            message: message.into(),
+            hint: hint.into(),
+        });
+    }
+
+    /// The API server refuses this.
+    pub(crate) fn invalid(
+        &mut self,
+        line: u32,
+        message: impl Into<String>,
+        hint: impl Into<String>,
+    ) {
+        self.invalid = true;
+        self.find("invalid", Severity::Error, line, message, hint);
+    }
+
+    /// The fields of a mapping; those not in `known` are reported. Null is an empty mapping.
+    pub(crate) fn fields<'n>(&mut self, node: &'n Node, known: &[&'static str]) -> Fields<'n> {
+        let mut fields = self.any_fields(node);
+        for (at, entry) in fields.entries.iter().enumerate() {
+            if !known.contains(&&*entry.key) {
+                fields.clean = false;
+                self.unknown_field(entry, known);
+            } else if fields.entries[..at].iter().any(|e| e.key == entry.key) {
+                // Reported when the document was read.
+                fields.clean = false;
+                self.invalid = true;
+            }
+        }
+        fields
+    }
+
+    /// The fields of a mapping, whatever they are.
+    pub(crate) fn any_fields<'n>(&mut self, node: &'n Node) -> Fields<'n> {
+        let line = node.line;
+        match &node.value {
+            Value::Map(entries) => Fields { line, entries, clean: true },
+            Value::Null => Fields { line, entries: &[], clean: true },
+            _ => {
+                let message = format!("expected a mapping, found {}", node.describe());
+                self.invalid(line, message, "write `field: value` lines here");
+                Fields { line, entries: &[], clean: false }
+            }
+        }
+    }
+
+    fn unknown_field(&mut self, entry: &Entry, known: &[&'static str]) {
+        let key = crate::document::quote(&entry.key);
+        let known_list = known.join(", ");
+        let hint = match check::did_you_mean(&entry.key, known) {
+            Some(meant) => format!("did you mean `{meant}`?"),
+            None => "remove the field, or move it to where it belongs".into(),
+        };
+        let message = format!("there is no field {key} here; expected {known_list}");
+        self.at(Step::Unknown(entry.key.clone()), |ctx| {
+            ctx.find("unknown-field", Severity::Error, entry.line, message, hint);
+        });
+    }
+
+    /// The elements of a list. Null is an empty list.
+    pub(crate) fn list<'n>(&mut self, node: &'n Node) -> Option<&'n [Node]> {
+        match &node.value {
+            Value::Seq(items) => Some(items),
+            Value::Null => Some(&[]),
+            _ => {
+                let message = format!("expected a list, found {}", node.describe());
+                self.invalid(node.line, message, "begin each element with `- `");
+                None
+            }
+        }
+    }
+
+    /// Reads all elements of a list. `None` if any of them cannot be read; all their problems are reported.
+    pub(crate) fn each<T>(
+        &mut self,
+        node: &Node,
+        mut read: impl FnMut(&mut Self, usize, &Node) -> Option<T>,
+    ) -> Option<Vec<T>> {
+        let items = self.list(node)?;
+        let read: Vec<Option<T>> = items
+            .iter()
+            .enumerate()
+            .map(|(index, item)| self.at(index, |ctx| read(ctx, index, item)))
+            .collect();
+        read.into_iter().collect()
+    }
+
+    pub(crate) fn text<'n>(&mut self, node: &'n Node) -> Option<&'n str> {
+        match &node.value {
+            Value::Str(text) => Some(text),
+            _ => {
+                let (ask, hint) = match node.lacks_quotes() {
+                    true => ("; quote it", "write it in double quotes"),
+                    false => ("", "write a text here"),
+                };
+                let message = format!("expected a string, found {}{ask}", node.describe());
+                self.invalid(node.line, message, hint);
+                None
+            }
+        }
+    }
+
+    /// A whole number from `low` to `high`.
+    pub(crate) fn number(&mut self, node: &Node, low: i64, high: i64) -> Option<i64> {
+        match node.value {
+            Value::Int(number, _) if (low..=high).contains(&number) => Some(number),
+            Value::Int(..) | Value::Float(_) => {
+                let message = format!(
+                    "expected a whole number from {low} to {high}, found {}",
+                    node.describe()
+                );
+                self.invalid(node.line, message, format!("choose a number from {low} to {high}"));
+                None
+            }
+            _ => {
+                let message =
+                    format!("expected a number from {low} to {high}, found {}", node.describe());
+                self.invalid(node.line, message, "write the number without quotes");
+                None
+            }
+        }
+    }
+
+    /// A port number.
+    pub(crate) fn port(&mut self, node: &Node) -> Option<u16> {
+        self.number(node, 1, 65535).and_then(|port| u16::try_from(port).ok())
+    }
+
+    pub(crate) fn boolean(&mut self, node: &Node) -> Option<bool> {
+        match node.value {
+            Value::Bool(value, _) => Some(value),
+            _ => {
+                let message = format!("expected true or false, found {}", node.describe());
+                self.invalid(node.line, message, "write true or false, without quotes");
+                None
+            }
+        }
+    }
+
+    /// One of some words.
+    pub(crate) fn word<T: Copy>(&mut self, node: &Node, words: &[(&'static str, T)]) -> Option<T> {
+        let text = self.text(node)?;
+        if let Some((_, meaning)) = words.iter().find(|(word, _)| *word == text) {
+            return Some(*meaning);
+        }
+        let list: Vec<&'static str> = words.iter().map(|(word, _)| *word).collect();
+        let hint = match check::did_you_mean(text, &list) {
+            Some(meant) => format!("did you mean `{meant}`?"),
+            None => format!("use one of {}", list.join(", ")),
+        };
+        let message = format!("expected {}, found {}", list.join(" or "), node.describe());
+        self.invalid(node.line, message, hint);
+        None
+    }
+
+    /// An address.
+    pub(crate) fn address(&mut self, node: &Node) -> Option<IpAddr> {
+        let text = self.text(node)?;
+        match super::cidr::address(text) {
+            Some(address) => Some(address),
+            None => {
+                let message = format!("expected an IP address, found {}", node.describe());
+                self.invalid(node.line, message, "write an address as in 10.0.0.1 or fd00::1");
+                None
+            }
+        }
+    }
+}

@@ -1,0 +1,164 @@
+use weir_model::{Labels, Name, Place};
+
+use super::{Context, selector};
+use crate::{
+    check,
+    document::{Node, Value, quote},
+};
+
+/// What every object has.
+pub(crate) struct Meta {
+    pub(crate) name: Option<Name>,
+    /// `default` if none is given (S2).
+    pub(crate) namespace: Name,
+    pub(crate) labels: Labels,
+    pub(crate) place: Option<Place>,
+    /// Seconds since 1970, 0 if unknown.
+    pub(crate) born: u64,
+    /// Kind (lower case) and name of the owners.
+    pub(crate) owners: Vec<(Name, Name)>,
+}
+
+/// What a name must be.
+pub(crate) type Rule = fn(&str) -> Result<(), String>;
+
+/// The kind of an object and where it lives.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Home {
+    Namespace,
+    Cluster,
+}
+
+/// Reads `metadata`. From here on findings name the object.
+pub(crate) fn meta(ctx: &mut Context, node: &Node, kind: &str, home: Home, rule: Rule) -> Meta {
+    let none = Node::null(node.line);
+    let metadata = node.get("metadata").unwrap_or(&none);
+    let text = |key: &str| metadata.get(key).and_then(Node::text).filter(|text| !text.is_empty());
+    let namespace = match home {
+        Home::Namespace => text("namespace").unwrap_or("default"),
+        Home::Cluster => "",
+    };
+    let generated = text("generateName").map(|prefix| format!("{prefix}{}", node.line));
+    let name = text("name").or(generated.as_deref());
+    ctx.about(match (namespace, name.unwrap_or("without a name")) {
+        ("", name) => format!("{kind} {name}"),
+        (namespace, name) => format!("{kind} {namespace}/{name}"),
+    });
+    ctx.at("metadata", |ctx| {
+        if !ctx.any_fields(metadata).clean {
+            return;
+        }
+        for key in ["name", "generateName", "namespace"] {
+            if let Some(value) = metadata.get(key) {
+                ctx.at(key, |ctx| ctx.text(value));
+            }
+        }
+        match (text("name"), &generated) {
+            (Some(name), _) => {
+                let line = metadata.get("name").map_or(metadata.line, |name| name.line);
+                ctx.at("name", |ctx| fits(ctx, name, line, rule));
+            }
+            (None, Some(_)) => (),
+            (None, None)
+                if matches!(metadata.get("name").map(|n| &n.value), None | Some(Value::Str(_))) =>
+            {
+                ctx.at("name", |ctx| {
+                    ctx.invalid(metadata.line, "the object needs a name", "add `name:`");
+                });
+            }
+            (None, None) => (),
+        }
+        if home == Home::Namespace {
+            let line = metadata.get("namespace").map_or(metadata.line, |namespace| namespace.line);
+            ctx.at("namespace", |ctx| fits(ctx, namespace, line, check::dns_label));
+        }
+    });
+    let labels = match metadata.get("labels") {
+        None => Labels::default(),
+        Some(labels) => {
+            ctx.at("metadata", |ctx| ctx.at("labels", |ctx| selector::labels(ctx, labels)))
+        }
+    };
+    let owners = metadata.get("ownerReferences").map_or(&[][..], Node::items).iter();
+    let owners = owners.filter_map(|owner| {
+        let kind = owner.get("kind")?.text()?.to_lowercase();
+        let name = owner.get("name")?.text()?;
+        Some((ctx.name(&kind), ctx.name(name)))
+    });
+    let owners = owners.collect();
+    Meta {
+        name: name.map(|name| ctx.name(name)),
+        namespace: ctx.name(namespace),
+        labels,
+        place: ctx.place(node.line),
+        born: text("creationTimestamp").and_then(seconds).unwrap_or(0),
+        owners,
+    }
+}
+
+fn fits(ctx: &mut Context, name: &str, line: u32, rule: Rule) {
+    if let Err(expected) = rule(name) {
+        let message = format!("{} is not a name: expected {expected}", quote(name));
+        ctx.invalid(line, message, "correct the name");
+    }
+}
+
+/// Seconds since 1970 of an RFC 3339 time, as in `2024-05-01T12:00:00Z`.
+pub(crate) fn seconds(text: &str) -> Option<u64> {
+    let number = |from: usize, to: usize| -> Option<i64> {
+        let digits = text.get(from..to)?;
+        digits.bytes().all(|b| b.is_ascii_digit()).then(|| digits.parse().ok())?
+    };
+    let is = |at: usize, any: &[u8]| text.as_bytes().get(at).is_some_and(|b| any.contains(b));
+    let separated = is(4, b"-") && is(7, b"-") && is(10, b"Tt") && is(13, b":") && is(16, b":");
+    let (year, month, day) = (number(0, 4)?, number(5, 7)?, number(8, 10)?);
+    let (hour, minute, second) = (number(11, 13)?, number(14, 16)?, number(17, 19)?);
+    let in_range = (1..=12).contains(&month)
+        && (1..=31).contains(&day)
+        && hour < 24
+        && minute < 60
+        && second <= 60;
+    if !separated || !in_range {
+        return None;
+    }
+    let fraction = text.get(19..)?;
+    let zone = match fraction.strip_prefix('.') {
+        Some(digits) => digits.trim_start_matches(|c: char| c.is_ascii_digit()),
+        None => fraction,
+    };
+    let offset = match zone.as_bytes() {
+        b"Z" | b"z" => 0,
+        [sign @ (b'+' | b'-'), rest @ ..] if rest.len() == 5 && rest[2] == b':' => {
+            let part = |at: usize| std::str::from_utf8(&rest[at..at + 2]).ok()?.parse::<i64>().ok();
+            let minutes = part(0)? * 60 + part(3)?;
+            if *sign == b'+' { minutes } else { -minutes }
+        }
+        _ => return None,
+    };
+    // Days since 1970-03-01 by counting years from March, so that the leap day is the last one.
+    let (y, m) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
+    let days = 365 * y + y / 4 - y / 100 + y / 400 + (153 * m + 2) / 5 + day - 1 - 719_468;
+    u64::try_from(days * 86_400 + hour * 3_600 + (minute - offset) * 60 + second).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_become_seconds() {
+        assert_eq!(seconds("1970-01-01T00:00:00Z"), Some(0));
+        assert_eq!(seconds("2024-02-29T12:30:15Z"), Some(1_709_209_815));
+        assert_eq!(seconds("2024-02-29T12:30:15.123+01:30"), Some(1_709_209_815 - 5400));
+        for bad in [
+            "",
+            "yesterday",
+            "2024-13-01T00:00:00Z",
+            "2024-01-01",
+            "1969-01-01T00:00:00Z",
+            "2024-01-01T00:00:00",
+        ] {
+            assert_eq!(seconds(bad), None, "{bad}");
+        }
+    }
+}

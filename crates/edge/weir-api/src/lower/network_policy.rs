@@ -1,0 +1,157 @@
+use std::sync::Arc;
+
+use weir_model::{
+    Action, Direction, Object, Peer, Policy, PolicyId, PolicyKind, PolicyRule, PortSpec, Scope,
+    Selector, Spec, Subject, Tier, Who,
+};
+
+use super::{Context, Fields, Home, Lowered, check_version, cidr, meta, port, selector};
+use crate::{check, document::Node};
+
+/// A NetworkPolicy. If the API server refuses it, it isolates its pods and allows nothing.
+pub(crate) fn lower(ctx: &mut Context, node: &Node, version: Option<&str>) -> Option<Lowered> {
+    let meta = meta(ctx, node, "NetworkPolicy", Home::Namespace, check::dns_subdomain);
+    check_version(ctx, node, version, &["networking.k8s.io/v1"]);
+    if !ctx.fields(node, &["apiVersion", "kind", "metadata", "spec", "status"]).clean {
+        ctx.invalid = true;
+    }
+    let none = Node::null(node.line);
+    let spec = node.get("spec").unwrap_or(&none);
+    let spec = ctx.at("spec", |ctx| spec_of(ctx, spec));
+    let id = PolicyId {
+        kind: PolicyKind::NetworkPolicy,
+        namespace: meta.namespace,
+        name: meta.name.unwrap_or_else(|| ctx.name(&format!("unnamed-{}", node.line))),
+    };
+    let policy = Policy { id, place: meta.place, spec: Arc::new(spec) };
+    Some(Lowered::Object(Object::Policy(policy)))
+}
+
+fn spec_of(ctx: &mut Context, node: &Node) -> Spec {
+    let fields = ctx.fields(node, &["podSelector", "policyTypes", "ingress", "egress"]);
+    ctx.invalid |= !fields.clean;
+    let pods = match fields.get("podSelector") {
+        None => Some(Selector::everything()),
+        Some(pods) => ctx.at("podSelector", |ctx| selector::selector(ctx, pods)),
+    };
+    ctx.invalid |= pods.is_none();
+    let ingress = ctx.at("ingress", |ctx| rules(ctx, fields.get("ingress"), Direction::Ingress));
+    let egress = ctx.at("egress", |ctx| rules(ctx, fields.get("egress"), Direction::Egress));
+    let types = ctx.at("policyTypes", |ctx| directions(ctx, &fields));
+    let side = |rules: Option<Vec<PolicyRule>>, direction| match types.contains(&direction) {
+        // T4, T5.
+        false => None,
+        true if ctx.invalid => Some(Vec::new()),
+        true => Some(rules.unwrap_or_default()),
+    };
+    Spec {
+        tier: Tier::Namespace,
+        subject: Subject { scope: Scope::Own, pods: pods.unwrap_or_default() },
+        ingress: side(ingress, Direction::Ingress),
+        egress: side(egress, Direction::Egress),
+    }
+}
+
+/// The directions that the policy isolates: those listed, both if the list cannot be read.
+fn directions(ctx: &mut Context, fields: &Fields) -> Vec<Direction> {
+    let listed = match fields.get("policyTypes") {
+        None => Some(Vec::new()),
+        Some(list) => {
+            let words = [("Ingress", Direction::Ingress), ("Egress", Direction::Egress)];
+            let listed = ctx.each(list, |ctx, _, item| ctx.word(item, &words));
+            if list.items().len() > 2 {
+                let hint = "list Ingress and Egress at most once each";
+                ctx.invalid(list.line, "there are more than two policyTypes", hint);
+            }
+            listed.filter(|_| list.items().len() <= 2)
+        }
+    };
+    match listed {
+        None => Direction::BOTH.into(),
+        Some(listed) if !listed.is_empty() => listed,
+        // T1 to T3: egress only if there are rules for it, or what may be some.
+        Some(_) => match fields.get("egress") {
+            Some(egress) if !matches!(&egress.value, crate::document::Value::Seq(rules) if rules.is_empty()) => {
+                Direction::BOTH.into()
+            }
+            _ => vec![Direction::Ingress],
+        },
+    }
+}
+
+/// The rules of one direction. One that has something unknown in it is left out: it then allows nothing (V9).
+fn rules(ctx: &mut Context, node: Option<&Node>, direction: Direction) -> Option<Vec<PolicyRule>> {
+    let mut rules = Vec::new();
+    ctx.each(node?, |ctx, index, item| {
+        rules.extend(rule(ctx, index, item, direction));
+        Some(())
+    })?;
+    Some(rules)
+}
+
+fn rule(ctx: &mut Context, index: usize, node: &Node, direction: Direction) -> Option<PolicyRule> {
+    let list = match direction {
+        Direction::Ingress => "from",
+        Direction::Egress => "to",
+    };
+    let fields = ctx.fields(node, &[list, "ports"]);
+    // I9: missing and empty mean everyone, and every port.
+    let peers: Option<Option<Vec<Peer>>> = match fields.get(list) {
+        None => Some(None),
+        Some(peers) => ctx.at(list, |ctx| ctx.each(peers, peer).map(unless_empty)),
+    };
+    let ports: Option<Option<Vec<PortSpec>>> = match fields.get("ports") {
+        None => Some(None),
+        Some(ports) => ctx.at("ports", |ctx| {
+            ctx.each(ports, |ctx, _, item| port::port(ctx, item)).map(unless_empty)
+        }),
+    };
+    fields.clean.then_some(())?;
+    Some(PolicyRule {
+        index: u32::try_from(index).ok()?,
+        name: None,
+        line: node.line,
+        action: Action::Allow,
+        peers: peers?,
+        ports: ports?,
+    })
+}
+
+fn unless_empty<T>(list: Vec<T>) -> Option<Vec<T>> {
+    (!list.is_empty()).then_some(list)
+}
+
+/// V2, P1 to P7.
+fn peer(ctx: &mut Context, index: usize, node: &Node) -> Option<Peer> {
+    let fields = ctx.fields(node, &["podSelector", "namespaceSelector", "ipBlock"]);
+    let mut select = |field: &'static str| {
+        fields.get(field).map(|node| ctx.at(field, |ctx| selector::selector(ctx, node)))
+    };
+    let (pods, namespaces) = (select("podSelector"), select("namespaceSelector"));
+    let block = fields.get("ipBlock").map(|node| ctx.at("ipBlock", |ctx| cidr::block(ctx, node)));
+    let who = match (block, pods, namespaces) {
+        (Some(block), None, None) => Who::Block(block?),
+        (Some(_), _, _) => {
+            let hint = "make them two peers: begin the ipBlock with a `- ` of its own";
+            ctx.invalid(fields.line, "an ipBlock cannot be combined with a selector", hint);
+            return None;
+        }
+        (None, None, None) => {
+            if fields.clean {
+                let message = "an empty peer; expected podSelector, namespaceSelector or ipBlock";
+                let hint = "to mean everyone, leave the list of peers out";
+                ctx.invalid(fields.line, message, hint);
+            }
+            return None;
+        }
+        (None, pods, namespaces) => Who::Pods {
+            scope: match namespaces {
+                None => Scope::Own,
+                Some(namespaces) => Scope::Matching(namespaces?),
+            },
+            pods: pods.unwrap_or(Some(Selector::everything()))?,
+        },
+    };
+    fields.clean.then_some(())?;
+    Some(Peer { index: u32::try_from(index).ok()?, line: node.line, who })
+}

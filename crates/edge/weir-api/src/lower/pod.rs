@@ -1,0 +1,184 @@
+use std::net::IpAddr;
+
+use weir_model::{Labels, Name, NamedPort, Namespace, Node, Object, Pod, PodId, Protocol};
+
+use super::{Context, Home, Lowered, Meta, Template, meta, selector};
+use crate::{
+    check,
+    document::{self, Value},
+};
+
+/// The label that every namespace has (P9).
+pub(crate) const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";
+
+/// The protocols that ports can have.
+pub(crate) const PROTOCOLS: [(&str, Protocol); 3] =
+    [("TCP", Protocol::Tcp), ("UDP", Protocol::Udp), ("SCTP", Protocol::Sctp)];
+
+/// A Pod. Without addresses of its own it has none yet.
+pub(crate) fn pod(ctx: &mut Context, node: &document::Node) -> Option<Lowered> {
+    let meta = meta(ctx, node, "Pod", Home::Namespace, check::dns_subdomain);
+    let name = meta.name.clone()?;
+    let mut pod = from_spec(ctx, node, name, &meta);
+    let phase = node.path(&["status", "phase"]).and_then(document::Node::text);
+    pod.finished = matches!(phase, Some("Succeeded" | "Failed"));
+    pod.addresses = addresses(ctx, node);
+    Some(Lowered::Pod { pod, owners: meta.owners })
+}
+
+/// A workload, by the pod its template describes.
+pub(crate) fn template(ctx: &mut Context, node: &document::Node, kind: &str) -> Option<Lowered> {
+    let meta = meta(ctx, node, kind, Home::Namespace, check::dns_subdomain);
+    let name = meta.name.clone()?;
+    let path: &[&'static str] = match kind {
+        "CronJob" => &["spec", "jobTemplate", "spec", "template"],
+        _ => &["spec", "template"],
+    };
+    let none = document::Node::null(node.line);
+    let template = node.path(path).unwrap_or(&none);
+    let Meta { namespace, place, .. } = meta;
+    let pod = within(ctx, path, &mut |ctx| {
+        let labels = match template.path(&["metadata", "labels"]) {
+            None => Labels::default(),
+            Some(labels) => {
+                within(ctx, &["metadata", "labels"], &mut |ctx| selector::labels(ctx, labels))
+            }
+        };
+        let (namespace, place) = (namespace.clone(), place.clone());
+        let described = Meta { name: None, namespace, labels, place, born: 0, owners: Vec::new() };
+        from_spec(ctx, template, name.clone(), &described)
+    });
+    let idle = matches!(node.path(&["spec", "replicas"]).map(|n| &n.value), Some(Value::Int(0, _)));
+    let kind = ctx.name(&kind.to_lowercase());
+    Some(Lowered::Template(Template { kind, pod, owners: meta.owners, idle }))
+}
+
+/// Does something some steps further down.
+fn within<T>(ctx: &mut Context, path: &[&'static str], f: &mut dyn FnMut(&mut Context) -> T) -> T {
+    match path {
+        [] => f(ctx),
+        [step, rest @ ..] => ctx.at(*step, |ctx| within(ctx, rest, f)),
+    }
+}
+
+fn from_spec(ctx: &mut Context, node: &document::Node, name: Name, meta: &Meta) -> Pod {
+    let none = document::Node::null(node.line);
+    let spec = node.get("spec").unwrap_or(&none);
+    let host_network = match spec.get("hostNetwork") {
+        None => false,
+        Some(value) => {
+            within(ctx, &["spec", "hostNetwork"], &mut |ctx| ctx.boolean(value)) == Some(true)
+        }
+    };
+    Pod {
+        id: PodId { namespace: meta.namespace.clone(), name },
+        labels: meta.labels.clone(),
+        addresses: Vec::new(),
+        node: spec.get("nodeName").and_then(document::Node::text).map(|node| ctx.name(node)),
+        ports: named_ports(ctx, spec),
+        host_network,
+        finished: false,
+        born: meta.born,
+        place: meta.place.clone(),
+    }
+}
+
+/// The named ports of all containers, and of those init containers that keep running (N12).
+fn named_ports(ctx: &mut Context, spec: &document::Node) -> Vec<NamedPort> {
+    let mut ports = Vec::new();
+    for (field, sidecars_only) in [("containers", false), ("initContainers", true)] {
+        let containers = spec.get(field).map_or(&[][..], document::Node::items);
+        for (at, container) in containers.iter().enumerate() {
+            let restart = container.get("restartPolicy").and_then(document::Node::text);
+            if sidecars_only && restart != Some("Always") {
+                continue;
+            }
+            let Some(list) = container.get("ports") else { continue };
+            within(ctx, &["spec", field], &mut |ctx| {
+                ctx.at(at, |ctx| {
+                    ctx.at("ports", |ctx| {
+                        ctx.each(list, |ctx, _, item| {
+                            ports.extend(named_port(ctx, item));
+                            Some(())
+                        })
+                    })
+                })
+            });
+        }
+    }
+    ports
+}
+
+/// A container port, if it has a name (N10).
+pub(crate) fn named_port(ctx: &mut Context, node: &document::Node) -> Option<NamedPort> {
+    let fields = ctx.any_fields(node);
+    let protocol = match fields.get("protocol") {
+        None => Some(Protocol::Tcp),
+        Some(word) => ctx.at("protocol", |ctx| ctx.word(word, &PROTOCOLS)),
+    };
+    let port = ctx.at("containerPort", |ctx| match fields.get("containerPort") {
+        Some(port) => ctx.port(port),
+        None => {
+            ctx.invalid(fields.line, "a container port needs a number", "add `containerPort:`");
+            None
+        }
+    });
+    let name = fields.get("name")?;
+    let name = ctx.at("name", |ctx| {
+        let text = ctx.text(name)?;
+        if let Err(expected) = check::port_name(text) {
+            let message =
+                format!("{} is not a port name: expected {expected}", document::quote(text));
+            ctx.invalid(name.line, message, "correct the name");
+            return None;
+        }
+        Some(ctx.name(text))
+    });
+    Some(NamedPort { name: name?, protocol: protocol?, port: port? })
+}
+
+/// The addresses of a pod, `podIP` first (Y8).
+fn addresses(ctx: &mut Context, node: &document::Node) -> Vec<IpAddr> {
+    let mut all: Vec<IpAddr> = Vec::new();
+    let Some(status) = node.get("status") else { return all };
+    let first = status.get("podIP").filter(|ip| ip.text() != Some(""));
+    let list = status.get("podIPs").map_or(&[][..], document::Node::items);
+    let list = list.iter().filter_map(|entry| entry.get("ip"));
+    for ip in first.into_iter().chain(list) {
+        let address = within(ctx, &["status", "podIP"], &mut |ctx| ctx.address(ip));
+        all.extend(address.filter(|address| !all.contains(address)));
+    }
+    all
+}
+
+/// A Namespace. It always has its own name as a label (P9).
+pub(crate) fn namespace(ctx: &mut Context, node: &document::Node) -> Option<Lowered> {
+    let meta = meta(ctx, node, "Namespace", Home::Cluster, check::dns_label);
+    let name = meta.name?;
+    let labels = with_own_name(ctx, &meta.labels, &name);
+    Some(Lowered::Object(Object::Namespace(Namespace { name, labels, place: meta.place })))
+}
+
+/// The labels of a namespace with the one that the API server adds.
+pub(crate) fn with_own_name(ctx: &mut Context, labels: &Labels, name: &Name) -> Labels {
+    let own = (ctx.name(NAMESPACE_NAME), name.clone());
+    labels.iter().cloned().chain([own]).collect()
+}
+
+/// A Node, with those of its addresses that are addresses (C22).
+pub(crate) fn node(ctx: &mut Context, node: &document::Node) -> Option<Lowered> {
+    let meta = meta(ctx, node, "Node", Home::Cluster, check::dns_subdomain);
+    let name = meta.name?;
+    let list = node.path(&["status", "addresses"]).map_or(&[][..], document::Node::items);
+    let mut addresses: Vec<IpAddr> = Vec::new();
+    for entry in list {
+        let kind = entry.get("type").and_then(document::Node::text);
+        let text = entry.get("address").and_then(document::Node::text);
+        if let (Some("InternalIP" | "ExternalIP"), Some(text)) = (kind, text) {
+            let address = super::cidr::address(text);
+            addresses.extend(address.filter(|address| !addresses.contains(address)));
+        }
+    }
+    let node = Node { name, labels: meta.labels, addresses, place: meta.place };
+    Some(Lowered::Object(Object::Node(node)))
+}

@@ -1,0 +1,208 @@
+use weir_model::{PortMatch, PortRange, PortSpec, Protocol};
+
+use super::{Context, PROTOCOLS};
+use crate::{
+    check,
+    document::{Node, Value, quote},
+};
+
+/// One entry of a NetworkPolicy's `ports` (V3, V4, R1 to R10).
+pub(crate) fn port(ctx: &mut Context, node: &Node) -> Option<PortSpec> {
+    let fields = ctx.fields(node, &["protocol", "port", "endPort"]);
+    let protocol = protocol(ctx, fields.get("protocol"));
+    let end = fields.get("endPort");
+    let ports = match fields.get("port").map(|port| (port, &port.value)) {
+        None => {
+            if let Some(end) = end {
+                let hint = "add `port:`, or remove `endPort:`";
+                ctx.at("endPort", |ctx| {
+                    ctx.invalid(end.line, "endPort needs a port to begin at", hint)
+                });
+            }
+            protocol
+                .filter(|_| end.is_none())
+                .map(|protocol| PortMatch::Range(PortRange::all(protocol)))
+        }
+        Some((port, Value::Str(name))) => {
+            let name = ctx.at("port", |ctx| named(ctx, port, name));
+            if let Some(end) = end {
+                let hint = "give the port as a number, or remove `endPort:`";
+                ctx.at("endPort", |ctx| {
+                    ctx.invalid(end.line, "endPort needs a port number, not a name", hint)
+                });
+            }
+            name.zip(protocol)
+                .filter(|_| end.is_none())
+                .map(|(name, protocol)| PortMatch::Named { name, protocol: Some(protocol) })
+        }
+        Some((port, _)) => {
+            let first = ctx.at("port", |ctx| ctx.port(port));
+            let last = match end {
+                None => first,
+                Some(end) => ctx.at("endPort", |ctx| {
+                    let last = ctx.port(end)?;
+                    if first.is_some_and(|first| last < first) {
+                        let message =
+                            format!("endPort {last} is below the port {}", first.unwrap_or(0));
+                        ctx.invalid(end.line, message, "swap the two, or remove `endPort:`");
+                        return None;
+                    }
+                    Some(last)
+                }),
+            };
+            match (protocol, first, last) {
+                (Some(protocol), Some(first), Some(last)) => {
+                    Some(PortMatch::Range(PortRange { protocol, first, last }))
+                }
+                _ => None,
+            }
+        }
+    };
+    fields.clean.then_some(())?;
+    Some(PortSpec { line: node.line, ports: ports? })
+}
+
+/// A protocol; TCP if none is given (R1).
+fn protocol(ctx: &mut Context, node: Option<&Node>) -> Option<Protocol> {
+    match node {
+        None => Some(Protocol::Tcp),
+        Some(word) => ctx.at("protocol", |ctx| ctx.word(word, &PROTOCOLS)),
+    }
+}
+
+/// A port name.
+fn named(ctx: &mut Context, node: &Node, name: &str) -> Option<weir_model::Name> {
+    match check::port_name(name) {
+        Ok(()) => Some(ctx.name(name)),
+        Err(expected) => {
+            let hint = match name.bytes().all(|b| b.is_ascii_digit()) {
+                true => "write a port number without quotes",
+                false => "use the name that the container port has",
+            };
+            let message = format!("{} is not a port name: expected {expected}", quote(name));
+            ctx.invalid(node.line, message, hint);
+            None
+        }
+    }
+}
+
+/// One entry of `ports` of the v1alpha1 kinds (C15).
+pub(crate) fn v1alpha1(ctx: &mut Context, node: &Node) -> Option<PortSpec> {
+    let known = ["portNumber", "namedPort", "portRange"];
+    let fields = ctx.fields(node, &known);
+    let one = exactly_one(ctx, &fields, &known);
+    let number = fields.get("portNumber").map(|node| {
+        ctx.at("portNumber", |ctx| {
+            let fields = ctx.fields(node, &["protocol", "port"]);
+            let protocol = protocol(ctx, fields.get("protocol"));
+            let port = required_port(ctx, &fields, "port");
+            fields.clean.then_some(())?;
+            Some(PortMatch::Range(PortRange::one(protocol?, port?)))
+        })
+    });
+    let range = fields.get("portRange").map(|node| {
+        ctx.at("portRange", |ctx| {
+            let fields = ctx.fields(node, &["protocol", "start", "end"]);
+            let protocol = protocol(ctx, fields.get("protocol"));
+            let range = start_and_end(ctx, &fields);
+            fields.clean.then_some(())?;
+            let ((first, last), protocol) = (range?, protocol?);
+            Some(PortMatch::Range(PortRange { protocol, first, last }))
+        })
+    });
+    let name = fields.get("namedPort").map(|node| ctx.at("namedPort", |ctx| any_named(ctx, node)));
+    let ports = number.or(range).or(name).flatten();
+    (fields.clean && one).then_some(())?;
+    Some(PortSpec { line: node.line, ports: ports? })
+}
+
+/// One entry of `protocols` of v1alpha2 (C15).
+pub(crate) fn v1alpha2(ctx: &mut Context, node: &Node) -> Option<PortSpec> {
+    let known = ["tcp", "udp", "sctp", "destinationNamedPort"];
+    let fields = ctx.fields(node, &known);
+    let one = exactly_one(ctx, &fields, &known);
+    let mut ports = None;
+    for (field, protocol) in
+        [("tcp", Protocol::Tcp), ("udp", Protocol::Udp), ("sctp", Protocol::Sctp)]
+    {
+        if let Some(node) = fields.get(field) {
+            ports = ctx.at(field, |ctx| destination(ctx, node, protocol));
+        }
+    }
+    if let Some(node) = fields.get("destinationNamedPort") {
+        ports = ctx.at("destinationNamedPort", |ctx| any_named(ctx, node));
+    }
+    (fields.clean && one).then_some(())?;
+    Some(PortSpec { line: node.line, ports: ports? })
+}
+
+fn destination(ctx: &mut Context, node: &Node, protocol: Protocol) -> Option<PortMatch> {
+    let outer = ctx.fields(node, &["destinationPort"]);
+    let Some(node) = outer.get("destinationPort") else {
+        let hint = "add `destinationPort:` with `number:` or `range:`";
+        ctx.invalid(outer.line, "expected a destinationPort", hint);
+        return None;
+    };
+    ctx.at("destinationPort", |ctx| {
+        let known = ["number", "range"];
+        let fields = ctx.fields(node, &known);
+        let one = exactly_one(ctx, &fields, &known);
+        let number = fields.get("number").map(|node| ctx.at("number", |ctx| ctx.port(node)));
+        let range = fields.get("range").map(|node| {
+            ctx.at("range", |ctx| {
+                let fields = ctx.fields(node, &["start", "end"]);
+                let range = start_and_end(ctx, &fields);
+                range.filter(|_| fields.clean)
+            })
+        });
+        (outer.clean && fields.clean && one).then_some(())?;
+        let (first, last) = match (number, range) {
+            (Some(number), _) => (number?, number?),
+            (None, range) => range??,
+        };
+        Some(PortMatch::Range(PortRange { protocol, first, last }))
+    })
+}
+
+fn start_and_end(ctx: &mut Context, fields: &super::Fields) -> Option<(u16, u16)> {
+    let start = required_port(ctx, fields, "start");
+    let end = required_port(ctx, fields, "end");
+    let (start, end) = (start?, end?);
+    if start >= end {
+        let line = fields.get("end").map_or(fields.line, |end| end.line);
+        let message = format!("a range must end above where it starts; {end} is not above {start}");
+        ctx.at("end", |ctx| ctx.invalid(line, message, "use a single number for one port"));
+        return None;
+    }
+    Some((start, end))
+}
+
+fn required_port(ctx: &mut Context, fields: &super::Fields, field: &'static str) -> Option<u16> {
+    ctx.at(field, |ctx| match fields.get(field) {
+        Some(port) => ctx.port(port),
+        None => {
+            ctx.invalid(fields.line, format!("expected `{field}`"), "add it, from 1 to 65535");
+            None
+        }
+    })
+}
+
+/// A port name that carries no protocol of its own.
+fn any_named(ctx: &mut Context, node: &Node) -> Option<PortMatch> {
+    let text = ctx.text(node)?;
+    named(ctx, node, text).map(|name| PortMatch::Named { name, protocol: None })
+}
+
+/// Reports unless exactly one of the fields is given. What is unknown was reported already.
+pub(crate) fn exactly_one(ctx: &mut Context, fields: &super::Fields, known: &[&str]) -> bool {
+    match fields.count(known) {
+        1 => true,
+        0 if !fields.clean => false,
+        given => {
+            let list = known.join(", ");
+            let message = format!("expected exactly one of {list}, found {given} of them");
+            ctx.invalid(fields.line, message, "keep one of them");
+            false
+        }
+    }
+}

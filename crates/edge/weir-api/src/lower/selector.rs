@@ -1,0 +1,161 @@
+use std::collections::BTreeSet;
+
+use weir_model::{Labels, Name, Requirement, Selector};
+
+use super::{Context, Step};
+use crate::{
+    check,
+    document::{Node, quote},
+};
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Operator {
+    In,
+    NotIn,
+    Exists,
+    DoesNotExist,
+}
+
+/// A label selector. `None` if it cannot be read as a whole, for half of a selector selects more than was meant.
+pub(crate) fn selector(ctx: &mut Context, node: &Node) -> Option<Selector> {
+    let fields = ctx.fields(node, &["matchLabels", "matchExpressions"]);
+    let equals = match fields.get("matchLabels") {
+        None => Some(Vec::new()),
+        Some(labels) => ctx.at("matchLabels", |ctx| {
+            let (pairs, clean) = pairs(ctx, labels);
+            clean.then(|| pairs.into_iter().map(|(k, v)| Requirement::equals(k, v)).collect())
+        }),
+    };
+    let expressions = match fields.get("matchExpressions") {
+        None => Some(Vec::new()),
+        Some(list) => {
+            ctx.at("matchExpressions", |ctx| ctx.each(list, |ctx, _, item| requirement(ctx, item)))
+        }
+    };
+    fields.clean.then_some(())?;
+    Some(equals?.into_iter().chain(expressions?).collect())
+}
+
+/// V8, L1 to L8.
+fn requirement(ctx: &mut Context, node: &Node) -> Option<Requirement> {
+    let fields = ctx.fields(node, &["key", "operator", "values"]);
+    let key = ctx.at("key", |ctx| match fields.get("key") {
+        Some(key) => {
+            let text = ctx.text(key)?;
+            key_fits(ctx, text, key.line).then(|| ctx.name(text))
+        }
+        None => {
+            ctx.invalid(fields.line, "a label expression needs a key", "add `key:`");
+            None
+        }
+    });
+    let operator = ctx.at("operator", |ctx| match fields.get("operator") {
+        Some(operator) => ctx.word(
+            operator,
+            &[
+                ("In", Operator::In),
+                ("NotIn", Operator::NotIn),
+                ("Exists", Operator::Exists),
+                ("DoesNotExist", Operator::DoesNotExist),
+            ],
+        ),
+        None => {
+            let hint = "add `operator:` with In, NotIn, Exists or DoesNotExist";
+            ctx.invalid(fields.line, "a label expression needs an operator", hint);
+            None
+        }
+    });
+    let values = match fields.get("values") {
+        None => Some(BTreeSet::new()),
+        Some(list) => ctx.at("values", |ctx| {
+            let values: Option<Vec<Name>> = ctx.each(list, |ctx, _, item| value(ctx, item));
+            values.map(BTreeSet::from_iter)
+        }),
+    };
+    fields.clean.then_some(())?;
+    let (key, operator, values) = (key?, operator?, values?);
+    let line = fields.get("values").map_or(fields.line, |values| values.line);
+    let takes_values = matches!(operator, Operator::In | Operator::NotIn);
+    if takes_values == values.is_empty() {
+        let (message, hint) = match takes_values {
+            true => ("In and NotIn need at least one value", "add `values:`"),
+            false => ("Exists and DoesNotExist take no values", "remove `values:`"),
+        };
+        ctx.at("values", |ctx| ctx.invalid(line, message, hint));
+        return None;
+    }
+    Some(match operator {
+        Operator::In => Requirement::In(key, values),
+        Operator::NotIn => Requirement::NotIn(key, values),
+        Operator::Exists => Requirement::Exists(key),
+        Operator::DoesNotExist => Requirement::Absent(key),
+    })
+}
+
+/// The labels of an object. What is wrong with them is reported, and they are kept as they were probably meant.
+pub(crate) fn labels(ctx: &mut Context, node: &Node) -> Labels {
+    pairs(ctx, node).0.into_iter().collect()
+}
+
+/// Keys and values, and whether all of them are as the API server wants them.
+fn pairs(ctx: &mut Context, node: &Node) -> (Vec<(Name, Name)>, bool) {
+    let mut clean = ctx.any_fields(node).clean;
+    let entries = node.entries();
+    let mut pairs = Vec::with_capacity(entries.len());
+    for entry in entries {
+        let key_fits = key_fits(ctx, &entry.key, entry.line);
+        let key = ctx.name(&entry.key);
+        let value = ctx.at(Step::Key(entry.key.clone()), |ctx| {
+            // As in the API server, null is the empty text.
+            match entry.value.is_null() {
+                true => Some(ctx.name("")),
+                false => value(ctx, &entry.value),
+            }
+        });
+        clean &= key_fits && value.is_some();
+        if let Some(value) = value.or_else(|| ctx.meant(&entry.value)) {
+            pairs.push((key, value));
+        }
+    }
+    let distinct: BTreeSet<&Name> = pairs.iter().map(|(key, _)| key).collect();
+    if distinct.len() < pairs.len() {
+        // A key twice: reported when the document was read.
+        ctx.invalid = true;
+        clean = false;
+    }
+    (pairs, clean)
+}
+
+fn key_fits(ctx: &mut Context, key: &str, line: u32) -> bool {
+    let expected = check::label_key(key);
+    if let Err(expected) = &expected {
+        let message = format!("{} is not a label key: expected {expected}", quote(key));
+        ctx.invalid(line, message, "correct the key");
+    }
+    expected.is_ok()
+}
+
+fn value(ctx: &mut Context, node: &Node) -> Option<Name> {
+    let text = ctx.text(node)?;
+    match check::label_value(text) {
+        Ok(()) => Some(ctx.name(text)),
+        Err(expected) => {
+            let message = format!("{} is not a label value: expected {expected}", quote(text));
+            ctx.invalid(node.line, message, "correct the value");
+            None
+        }
+    }
+}
+
+impl Context<'_> {
+    /// What a single value would be if it were text.
+    fn meant(&mut self, node: &Node) -> Option<Name> {
+        use crate::document::Value;
+        match &node.value {
+            Value::Bool(_, text) | Value::Int(_, text) | Value::Float(text) | Value::Str(text) => {
+                Some(self.name(text))
+            }
+            Value::Null | Value::Seq(_) | Value::Map(_) => None,
+        }
+    }
+}

@@ -1,0 +1,220 @@
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+};
+
+use weir_model::{Finding, Name, Object, Place, PodId, Severity};
+
+use crate::{
+    document::{self, Entry, Node, Repeat, Sink, SyntaxError, Value},
+    lower::{self, ListKind, Lowered, Names},
+    settle,
+};
+
+/// What manifests say.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Manifests {
+    /// The objects of the model, sorted by kind and name: namespaces, nodes, pods, policies.
+    pub objects: Vec<Object>,
+    /// What is wrong with the input, in the order it was read.
+    pub findings: Vec<Finding>,
+    /// The pods of each workload.
+    pub owners: BTreeMap<Owner, Vec<PodId>>,
+    /// The addresses that were made up for pods that had none.
+    pub made_up: BTreeSet<IpAddr>,
+}
+
+/// A workload.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Owner {
+    /// The namespace it lives in.
+    pub namespace: Name,
+    /// Its kind in lower case, as in `deployment`.
+    pub kind: Name,
+    /// Its name.
+    pub name: Name,
+}
+
+/// Reads manifests, file by file.
+#[derive(Debug, Default)]
+pub struct Reader {
+    names: Names,
+    found: Vec<Lowered>,
+    findings: Vec<Finding>,
+    unknown: BTreeSet<Name>,
+}
+
+impl Reader {
+    /// A reader that has read nothing.
+    pub fn new() -> Self {
+        Reader::default()
+    }
+
+    /// Reads one file. What is wrong with it is a finding; what came before a syntax error stays.
+    pub fn read(&mut self, file: Name, bytes: &[u8]) {
+        let mut intake = Intake { reader: self, file: file.clone(), list: None };
+        if let Err(error) = document::read(bytes, &mut intake) {
+            self.findings.push(unreadable(&file, &error));
+        }
+    }
+
+    /// Puts together what was read: pods for workloads, namespaces that are only mentioned, addresses.
+    pub fn finish(self) -> Manifests {
+        settle::settle(self.found, self.findings)
+    }
+
+    fn take(&mut self, file: &Name, node: &Node, list: Option<&ListKind>) {
+        let kind = node.get("kind").and_then(Node::text);
+        if kind.is_some_and(document::is_list) && node.get("items").is_some() {
+            let inner = list_kind(node.entries());
+            for item in node.get("items").map_or(&[][..], Node::items) {
+                self.take(file, item, Some(&inner));
+            }
+            return;
+        }
+        match lower::lower(file, &mut self.names, &mut self.findings, node, list) {
+            Some(Lowered::Unknown { kind, line }) => self.skip(file, kind, line),
+            Some(lowered) => self.found.push(lowered),
+            None => (),
+        }
+    }
+
+    /// Kinds that are nothing to us are named once.
+    fn skip(&mut self, file: &Name, kind: Name, line: u32) {
+        if self.unknown.insert(kind.clone()) {
+            self.findings.push(Finding {
+                place: Some(Place { file: file.clone(), line }),
+                code: "unknown-kind",
+                severity: Severity::Info,
+                object: String::new(),
+                field: String::new(),
+                message: format!("objects of the kind {kind} are not read"),
+                hint: "nothing to do, unless it was meant to be a policy".into(),
+            });
+        }
+    }
+}
+
+/// A finding for a file that could not be read to its end.
+pub(crate) fn unreadable(file: &Name, error: &SyntaxError) -> Finding {
+    Finding {
+        place: Some(Place { file: file.clone(), line: error.line }),
+        code: "syntax",
+        severity: Severity::Error,
+        object: String::new(),
+        field: String::new(),
+        message: format!("{}; the file was not read from there on", error.message),
+        hint: error.hint.clone(),
+    }
+}
+
+/// A finding for a key that a mapping has twice.
+pub(crate) fn repeated(file: &Name, repeat: &Repeat) -> Finding {
+    let key = document::quote(&repeat.key);
+    Finding {
+        place: Some(Place { file: file.clone(), line: repeat.again }),
+        code: "duplicate-key",
+        severity: Severity::Error,
+        object: String::new(),
+        field: String::new(),
+        message: format!(
+            "the key {key} is there twice, in lines {} and {}",
+            repeat.first, repeat.again
+        ),
+        hint: "remove one of the two".into(),
+    }
+}
+
+/// Lowers documents as they are read.
+struct Intake<'r> {
+    reader: &'r mut Reader,
+    file: Name,
+    list: Option<OpenList>,
+}
+
+/// A list whose elements come one by one, before it is known to be one.
+struct OpenList {
+    /// How much had been found before it.
+    found: usize,
+    findings: usize,
+    /// Elements that do not say their kind.
+    waiting: Vec<Node>,
+}
+
+impl Sink for Intake<'_> {
+    const ITEMS: bool = true;
+
+    fn item(&mut self, head: &[Entry], _: usize, mut item: Node) {
+        let reader = &mut *self.reader;
+        let list = self.list.get_or_insert_with(|| OpenList {
+            found: reader.found.len(),
+            findings: reader.findings.len(),
+            waiting: Vec::new(),
+        });
+        let known = list_kind(head);
+        if item.get("kind").is_some() || !known.kind.is_empty() {
+            reader.take(&self.file, &item, Some(&known));
+        } else {
+            slim(&mut item);
+            list.waiting.push(item);
+        }
+    }
+
+    fn document(&mut self, root: Node) {
+        let list = self.list.take();
+        if root.is_null() {
+            return;
+        }
+        match (list, root.get("kind").and_then(Node::text)) {
+            (Some(list), Some(kind)) if document::is_list(kind) => {
+                let known = list_kind(root.entries());
+                for item in &list.waiting {
+                    self.reader.take(&self.file, item, Some(&known));
+                }
+            }
+            (Some(list), _) => {
+                self.reader.found.truncate(list.found);
+                self.reader.findings.truncate(list.findings);
+                self.reader.take(&self.file, &root, None);
+            }
+            (None, _) => self.reader.take(&self.file, &root, None),
+        }
+    }
+
+    fn repeat(&mut self, repeat: Repeat) {
+        self.reader.findings.push(repeated(&self.file, &repeat));
+    }
+}
+
+/// What a list says about its elements: a `PodList` holds Pods.
+fn list_kind(entries: &[Entry]) -> ListKind {
+    let text = |key| document::find(entries, key).and_then(Node::text);
+    let kind = text("kind").and_then(|kind| kind.strip_suffix("List")).unwrap_or("");
+    ListKind { api_version: text("apiVersion").map(Into::into), kind: kind.into() }
+}
+
+/// Takes out the bulk of an object that has to wait and that nobody will ask for.
+fn slim(node: &mut Node) {
+    const BULK: [&str; 12] = [
+        "annotations",
+        "args",
+        "command",
+        "conditions",
+        "containerStatuses",
+        "env",
+        "ephemeralContainers",
+        "images",
+        "initContainerStatuses",
+        "managedFields",
+        "volumeMounts",
+        "volumes",
+    ];
+    match &mut node.value {
+        Value::Map(entries) => {
+            entries.retain(|entry| !BULK.contains(&&*entry.key));
+            entries.iter_mut().for_each(|entry| slim(&mut entry.value));
+        }
+        Value::Seq(items) => items.iter_mut().for_each(slim),
+        _ => (),
+    }
+}

@@ -1,0 +1,253 @@
+use std::{
+    collections::{BTreeMap, BTreeSet, btree_map},
+    net::IpAddr,
+    sync::Arc,
+};
+
+use weir_model::{Finding, Key, Name, Namespace, Node, Object, Place, PodId, Severity};
+
+use crate::{
+    Manifests, Owner, address,
+    lower::{Lowered, NAMESPACE_NAME, Template},
+    stricter::{stricter, without_lines},
+};
+
+/// Puts together what was read. The result does not depend on the order of the files, except for which of two
+/// contradicting objects counts as the first.
+pub(crate) fn settle(found: Vec<Lowered>, findings: Vec<Finding>) -> Manifests {
+    let mut all = Gathered { findings, ..Gathered::default() };
+    found.into_iter().for_each(|lowered| all.take(lowered));
+    let owners = all.own();
+    all.imply_namespaces();
+    let made_up = make_up_addresses(&mut all.objects);
+    let mut objects: Vec<Object> = all.objects.into_values().collect();
+    // What holds the others comes first; within a kind they are sorted already.
+    objects.sort_by_key(|object| !matches!(object, Object::Namespace(_) | Object::Node(_)));
+    Manifests { objects, findings: all.findings, owners, made_up }
+}
+
+#[derive(Default)]
+struct Gathered {
+    objects: BTreeMap<Key, Object>,
+    findings: Vec<Finding>,
+    /// The owners of each pod, by kind and name.
+    owned: BTreeMap<PodId, Vec<(Name, Name)>>,
+    templates: BTreeMap<Owner, Template>,
+}
+
+impl Gathered {
+    fn take(&mut self, lowered: Lowered) {
+        match lowered {
+            Lowered::Object(object) => drop(self.put(object)),
+            Lowered::Pod { pod, owners } => {
+                let id = pod.id.clone();
+                if self.put(Object::Pod(pod)) {
+                    self.owned.insert(id, owners);
+                }
+            }
+            Lowered::Template(template) => self.put_template(template),
+            Lowered::Unknown { .. } => (),
+        }
+    }
+
+    /// Adds an object; `false` if there is one of that name.
+    fn put(&mut self, object: Object) -> bool {
+        let (again, name) = (place_of(&object).cloned(), describe(&object));
+        match self.objects.entry(object.key()) {
+            btree_map::Entry::Vacant(entry) => {
+                entry.insert(object);
+                true
+            }
+            btree_map::Entry::Occupied(mut entry) => {
+                let first = place_of(entry.get()).cloned();
+                let kept = match (entry.get_mut(), object) {
+                    (Object::Policy(policy), Object::Policy(other)) => {
+                        match without_lines(&policy.spec) == without_lines(&other.spec) {
+                            true => "the two say the same",
+                            false => {
+                                policy.spec = Arc::new(stricter(&policy.spec, &other.spec));
+                                "what only one of them allows is not allowed"
+                            }
+                        }
+                    }
+                    _ => "the first one counts",
+                };
+                self.findings.push(duplicate(name, first, again, kept));
+                false
+            }
+        }
+    }
+
+    fn put_template(&mut self, template: Template) {
+        let owner = Owner {
+            namespace: template.pod.id.namespace.clone(),
+            kind: template.kind.clone(),
+            name: template.pod.id.name.clone(),
+        };
+        let again = template.pod.place.clone();
+        match self.templates.entry(owner) {
+            btree_map::Entry::Vacant(entry) => drop(entry.insert(template)),
+            btree_map::Entry::Occupied(entry) => {
+                let owner = entry.key();
+                let name = format!("{} {}/{}", owner.kind, owner.namespace, owner.name);
+                let first = entry.get().pod.place.clone();
+                self.findings.push(duplicate(name, first, again, "the first one counts"));
+            }
+        }
+    }
+
+    /// Finds the pods of each workload, and makes one for each workload that has none.
+    fn own(&mut self) -> BTreeMap<Owner, Vec<PodId>> {
+        let mut owners: BTreeMap<Owner, Vec<PodId>> = BTreeMap::new();
+        for (id, own) in &self.owned {
+            let hash = match self.objects.get(&Key::Pod(id.clone())) {
+                Some(Object::Pod(pod)) => pod.labels.value("pod-template-hash"),
+                _ => None,
+            };
+            for owner in self.ancestors(&id.namespace, own, hash) {
+                owners.entry(owner).or_default().push(id.clone());
+            }
+        }
+        for (owner, template) in &self.templates {
+            // Of a Deployment and its ReplicaSets, one pod is enough; old ReplicaSets have none.
+            let above = self.ancestors(&owner.namespace, &template.owners, None);
+            let made_by_another =
+                above.iter().any(|above| template.idle || self.templates.contains_key(above));
+            if owners.contains_key(owner) || made_by_another {
+                continue;
+            }
+            let mut pod = template.pod.clone();
+            pod.id.name = free_name(&self.objects, owner);
+            owners.entry(owner.clone()).or_default().push(pod.id.clone());
+            self.objects.insert(Key::Pod(pod.id.clone()), Object::Pod(pod));
+        }
+        owners
+    }
+
+    /// The owners, their owners as far as they are known, and so on.
+    fn ancestors(
+        &self,
+        namespace: &Name,
+        own: &[(Name, Name)],
+        hash: Option<&Name>,
+    ) -> BTreeSet<Owner> {
+        let owner = |(kind, name): &(Name, Name)| Owner {
+            namespace: namespace.clone(),
+            kind: kind.clone(),
+            name: name.clone(),
+        };
+        let mut all = BTreeSet::new();
+        let mut next: Vec<Owner> = own.iter().map(owner).collect();
+        while let Some(one) = next.pop() {
+            match self.templates.get(&one) {
+                Some(template) => next.extend(template.owners.iter().map(owner)),
+                // A ReplicaSet that is not there still tells the name of its Deployment.
+                None if &*one.kind == "replicaset" => {
+                    let deployment =
+                        hash.and_then(|hash| one.name.strip_suffix(&**hash)?.strip_suffix('-'));
+                    next.extend(deployment.map(|name| owner(&("deployment".into(), name.into()))));
+                }
+                None => (),
+            }
+            // Owners in a circle end here.
+            if all.len() >= 16 || !all.insert(one) {
+                break;
+            }
+        }
+        all
+    }
+
+    /// A repository's manifests rarely have the namespaces they are for; in a cluster they exist.
+    fn imply_namespaces(&mut self) {
+        let mentioned: BTreeSet<Name> = self
+            .objects
+            .keys()
+            .filter_map(|key| match key {
+                Key::Pod(id) => Some(id.namespace.clone()),
+                Key::Policy(id) if !id.namespace.is_empty() => Some(id.namespace.clone()),
+                _ => None,
+            })
+            .collect();
+        for name in mentioned {
+            let labels = [(NAMESPACE_NAME, name.clone())].into_iter().collect();
+            let namespace = Namespace { name: name.clone(), labels, place: None };
+            self.objects.entry(Key::Namespace(name)).or_insert(Object::Namespace(namespace));
+        }
+    }
+}
+
+/// Makes up addresses for the pods that have none, and returns them.
+pub(crate) fn make_up_addresses(objects: &mut BTreeMap<Key, Object>) -> BTreeSet<IpAddr> {
+    let mut taken = BTreeSet::new();
+    let mut nodes: BTreeMap<Name, Node> = BTreeMap::new();
+    for object in objects.values() {
+        match object {
+            Object::Pod(pod) => taken.extend(&pod.addresses),
+            Object::Node(node) => {
+                taken.extend(&node.addresses);
+                nodes.insert(node.name.clone(), node.clone());
+            }
+            _ => (),
+        }
+    }
+    let pods = objects.values_mut().filter_map(|object| match object {
+        Object::Pod(pod) if pod.addresses.is_empty() => Some(pod),
+        _ => None,
+    });
+    address::make_up(pods, |name| nodes.get(name).cloned(), &mut taken)
+}
+
+/// A pod for a workload has the workload's name, or one close to it that no pod has.
+fn free_name(objects: &BTreeMap<Key, Object>, owner: &Owner) -> Name {
+    let Owner { namespace, kind, name } = owner;
+    let longer = (1_u32..).map(|n| match n {
+        1 => format!("{name}-{kind}"),
+        n => format!("{name}-{kind}-{n}"),
+    });
+    std::iter::once(name.to_string())
+        .chain(longer)
+        .map(|name| Name::from(name))
+        .find(|name| !objects.contains_key(&Key::Pod(PodId::new(namespace.clone(), name.clone()))))
+        .unwrap_or_else(|| name.clone())
+}
+
+/// A finding for an object that is there twice.
+pub(crate) fn duplicate(
+    object: String,
+    first: Option<Place>,
+    again: Option<Place>,
+    kept: &str,
+) -> Finding {
+    let first = first.map_or(String::new(), |first| format!(" and in {first}"));
+    Finding {
+        place: again,
+        code: "duplicate-object",
+        severity: Severity::Error,
+        message: format!("{object} is there twice, here{first}; {kept}"),
+        object,
+        field: String::new(),
+        hint: "remove one of the two, or give it another name".into(),
+    }
+}
+
+/// Where an object was written.
+pub(crate) fn place_of(object: &Object) -> Option<&Place> {
+    match object {
+        Object::Pod(pod) => pod.place.as_ref(),
+        Object::Namespace(namespace) => namespace.place.as_ref(),
+        Object::Node(node) => node.place.as_ref(),
+        Object::Policy(policy) => policy.place.as_ref(),
+        Object::Domain(..) => None,
+    }
+}
+
+/// An object as findings name it.
+pub(crate) fn describe(object: &Object) -> String {
+    match object {
+        Object::Pod(pod) => format!("Pod {}", pod.id),
+        Object::Namespace(namespace) => format!("Namespace {}", namespace.name),
+        Object::Node(node) => format!("Node {}", node.name),
+        Object::Policy(policy) => policy.id.to_string(),
+        Object::Domain(name, _) => format!("domain name {name}"),
+    }
+}

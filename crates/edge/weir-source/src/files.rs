@@ -1,0 +1,167 @@
+use std::{
+    collections::BTreeSet,
+    fs,
+    io::{self, Read},
+    path::{Path, PathBuf},
+};
+
+use weir_api::document::MAX_BYTES;
+
+/// Why input could not be loaded. What the input says is never a reason.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// There is nothing at the path.
+    #[error("cannot find {}", path.display())]
+    Missing {
+        /// The path as it was given.
+        path: PathBuf,
+    },
+    /// The path is there and cannot be read.
+    #[error("cannot read {}", path.display())]
+    Read {
+        /// The path as it was given.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// Standard input cannot be read.
+    #[error("cannot read standard input")]
+    Stdin(#[source] io::Error),
+    /// The input is larger than what is read.
+    #[error("{} is larger than {} MiB", path.display(), MAX_BYTES >> 20)]
+    TooLarge {
+        /// The path as it was given.
+        path: PathBuf,
+    },
+    /// The folder holds nothing to read.
+    #[error("there is no .yaml, .yml or .json file in {}", path.display())]
+    Empty {
+        /// The path as it was given.
+        path: PathBuf,
+    },
+}
+
+impl LoadError {
+    /// What to do about it.
+    pub fn hint(&self) -> &'static str {
+        match self {
+            LoadError::Missing { .. } => "check the path; it is relative to the current folder",
+            LoadError::Read { .. } => "check that it is a file or folder you may read",
+            LoadError::Stdin(_) => {
+                "pipe manifests into the command, as in `kubectl get … -o yaml | weir … -f -`"
+            }
+            LoadError::TooLarge { .. } => "split it into several files",
+            LoadError::Empty { .. } => {
+                "name a folder that holds manifests, or the files themselves"
+            }
+        }
+    }
+}
+
+/// The files that policy tests are read from: those named, and those in folders that are named.
+pub fn case_files(paths: &[PathBuf]) -> Result<Vec<PathBuf>, LoadError> {
+    let mut files = Vec::new();
+    let mut seen = BTreeSet::new();
+    for path in paths {
+        collect(path, &mut seen, &mut files)?;
+    }
+    Ok(files)
+}
+
+/// The bytes of a file that is not too large.
+pub fn read(path: &Path) -> Result<Vec<u8>, LoadError> {
+    let fail = |source: io::Error| unreadable(path, source);
+    let file = fs::File::open(path).map_err(fail)?;
+    let size = file.metadata().map_err(fail)?.len();
+    if size > MAX_BYTES as u64 {
+        return Err(LoadError::TooLarge { path: path.into() });
+    }
+    read_bounded(file, path).map_err(fail)?
+}
+
+/// Reads to the end, unless that is too far: a pipe does not say how much is coming, and a file can grow.
+pub(crate) fn read_bounded(from: impl Read, path: &Path) -> io::Result<Result<Vec<u8>, LoadError>> {
+    let mut bytes = Vec::new();
+    from.take(MAX_BYTES as u64 + 1).read_to_end(&mut bytes)?;
+    Ok(match bytes.len() > MAX_BYTES {
+        true => Err(LoadError::TooLarge { path: path.into() }),
+        false => Ok(bytes),
+    })
+}
+
+/// Adds the file, or the files of the folder, that a path names. `seen` holds the real paths of those that are in.
+pub(crate) fn collect(
+    path: &Path,
+    seen: &mut BTreeSet<PathBuf>,
+    files: &mut Vec<PathBuf>,
+) -> Result<(), LoadError> {
+    let real = fs::canonicalize(path).map_err(|source| unreadable(path, source))?;
+    if !real.is_dir() {
+        if seen.insert(real) {
+            files.push(path.into());
+        }
+        return Ok(());
+    }
+    let mut within = Folder { seen, files, open: BTreeSet::new(), manifests: 0 };
+    within.walk(path, real)?;
+    match within.manifests {
+        0 => Err(LoadError::Empty { path: path.into() }),
+        _ => Ok(()),
+    }
+}
+
+/// A folder that is being searched.
+struct Folder<'a> {
+    seen: &'a mut BTreeSet<PathBuf>,
+    files: &'a mut Vec<PathBuf>,
+    /// The real paths of the folders that were entered, so that a circle of links ends.
+    open: BTreeSet<PathBuf>,
+    manifests: usize,
+}
+
+impl Folder<'_> {
+    fn walk(&mut self, path: &Path, real: PathBuf) -> Result<(), LoadError> {
+        if !self.open.insert(real) {
+            return Ok(());
+        }
+        let fail = |source: io::Error| unreadable(path, source);
+        let mut names = Vec::new();
+        for entry in fs::read_dir(path).map_err(fail)? {
+            names.push(entry.map_err(fail)?.file_name());
+        }
+        names.sort();
+        for name in names {
+            if name.to_string_lossy().starts_with('.') {
+                continue;
+            }
+            let inner = path.join(&name);
+            let real = match fs::canonicalize(&inner) {
+                Ok(real) => real,
+                // A link that leads nowhere matters only if it should have been a manifest.
+                Err(_) if !is_manifest(&inner) => continue,
+                Err(source) => return Err(unreadable(&inner, source)),
+            };
+            if real.is_dir() {
+                self.walk(&inner, real)?;
+            } else if is_manifest(&inner) {
+                self.manifests += 1;
+                if self.seen.insert(real) {
+                    self.files.push(inner);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn is_manifest(path: &Path) -> bool {
+    let extension = path.extension().map(|extension| extension.to_string_lossy().to_lowercase());
+    matches!(extension.as_deref(), Some("yaml" | "yml" | "json"))
+}
+
+fn unreadable(path: &Path, source: io::Error) -> LoadError {
+    match source.kind() {
+        io::ErrorKind::NotFound => LoadError::Missing { path: path.into() },
+        _ => LoadError::Read { path: path.into(), source },
+    }
+}
