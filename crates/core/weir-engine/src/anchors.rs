@@ -1,0 +1,69 @@
+use hashbrown::HashMap;
+use smallvec::SmallVec;
+
+use crate::{
+    labels::LabelTable,
+    postings::Entry,
+    selectors::{Anchor, Anchors},
+};
+
+/// Finds the selectors that could hold for an object, by what they need and by the scope they look in.
+#[derive(Debug)]
+pub(crate) struct AnchorIndex<S> {
+    lists: HashMap<(S, Anchor), SmallVec<[u32; 2]>>,
+    by_key: usize,
+}
+
+impl<S> Default for AnchorIndex<S> {
+    fn default() -> Self {
+        AnchorIndex { lists: HashMap::new(), by_key: 0 }
+    }
+}
+
+impl<S: Copy + Eq + std::hash::Hash> AnchorIndex<S> {
+    /// Enters something that a selector with these anchors leads to.
+    pub(crate) fn insert(&mut self, scope: S, anchors: &Anchors, id: u32) {
+        for anchor in anchors {
+            self.lists.entry((scope, *anchor)).or_default().push(id);
+            self.by_key += usize::from(matches!(anchor, Anchor::Key(_)));
+        }
+    }
+
+    /// Takes it out again.
+    pub(crate) fn remove(&mut self, scope: S, anchors: &Anchors, id: u32) {
+        for anchor in anchors {
+            let Some(list) = self.lists.get_mut(&(scope, *anchor)) else { continue };
+            if let Some(at) = list.iter().position(|other| *other == id) {
+                list.swap_remove(at);
+                self.by_key -= usize::from(matches!(anchor, Anchor::Key(_)));
+            }
+            if list.is_empty() {
+                self.lists.remove(&(scope, *anchor));
+            }
+        }
+    }
+
+    /// Calls `visit` once with everything whose selector could hold for an object with these labels.
+    pub(crate) fn candidates(
+        &self,
+        scope: S,
+        row: &[Entry],
+        labels: &LabelTable,
+        mut visit: impl FnMut(u32),
+    ) {
+        let mut ask = |anchor| {
+            self.lists.get(&(scope, anchor)).into_iter().flatten().for_each(|id| visit(*id))
+        };
+        ask(Anchor::Anything);
+        for entry in row {
+            ask(Anchor::Pair(entry.pair));
+            if self.by_key > 0 {
+                ask(Anchor::Key(labels.key_of(entry.pair)));
+            }
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.lists.is_empty()
+    }
+}

@@ -1,0 +1,255 @@
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+};
+
+use smallvec::SmallVec;
+use weir_model::{Labels, PodId};
+
+use crate::{
+    Locality,
+    domains::Domains,
+    labels::{LabelTable, PairId},
+    namespaces::{NamespaceId, Namespaces, ScopeId},
+    nodes::Nodes,
+    pods::{Pod, PodIndex, Pods},
+    selectors::{SelectorId, Selectors},
+};
+
+/// The world, interned and indexed. It holds facts and answers questions about them; what follows from a change
+/// is the business of `Sets` and `Endpoints`.
+#[derive(Debug)]
+pub(crate) struct Cluster {
+    pub(crate) locality: Locality,
+    pub(crate) labels: LabelTable,
+    pub(crate) selectors: Selectors,
+    pub(crate) namespaces: Namespaces,
+    pub(crate) nodes: Nodes,
+    pub(crate) pods: Pods,
+    /// The pods that this node enforces rules for, by namespace.
+    local: BTreeMap<NamespaceId, BTreeSet<PodIndex>>,
+    pub(crate) domains: Domains,
+}
+
+impl Cluster {
+    pub(crate) fn new(locality: Locality) -> Self {
+        Cluster {
+            locality,
+            labels: LabelTable::default(),
+            selectors: Selectors::default(),
+            namespaces: Namespaces::default(),
+            nodes: Nodes::default(),
+            pods: Pods::default(),
+            local: BTreeMap::new(),
+            domains: Domains::default(),
+        }
+    }
+
+    pub(crate) fn find_pod(&self, id: &PodId) -> Option<PodIndex> {
+        self.pods.find(self.namespaces.find(&id.namespace)?, &id.name)
+    }
+
+    pub(crate) fn pod_id(&self, pod: PodIndex) -> PodId {
+        let pod = self.pods.get(pod);
+        PodId { namespace: self.namespaces.name(pod.namespace).clone(), name: pod.name.clone() }
+    }
+
+    /// Enters a pod that is not there.
+    pub(crate) fn insert_pod(&mut self, pod: &weir_model::Pod) -> PodIndex {
+        let Cluster { labels, namespaces, pods, nodes, .. } = self;
+        let namespace = namespaces.acquire(&pod.id.namespace, labels);
+        let node = pod.node.as_ref().map(|name| nodes.acquire(name));
+        let host_network = pod.host_network;
+        let given = if host_network { pod.node_addresses() } else { pod.own_addresses() };
+        let mut addresses: SmallVec<[IpAddr; 2]> = given.into();
+        if addresses.len() > 1 {
+            addresses.sort_unstable();
+            addresses.dedup();
+        }
+        if let (true, Some(node)) = (host_network, node) {
+            addresses.iter().for_each(|address| nodes.lend(node, *address));
+        }
+        let local =
+            !host_network && !addresses.is_empty() && self.locality.covers(pod.node.as_ref());
+        let known = !host_network && !addresses.is_empty();
+        let ports = pods.intern_ports(&pod.ports);
+        let entry = Pod {
+            namespace,
+            name: pod.id.name.clone(),
+            node,
+            addresses,
+            ports,
+            born: pod.born,
+            host_network,
+            local,
+        };
+        let id = pods.insert(entry);
+        if known {
+            let mut pairs: SmallVec<[PairId; 12]> = SmallVec::new();
+            pairs.push(namespaces.pods_pair(namespace));
+            pairs.extend(pod.labels.iter().map(|(key, value)| labels.acquire(key, value)));
+            pods.postings.insert(id, pairs);
+        }
+        if local {
+            self.local.entry(namespace).or_default().insert(id);
+        }
+        id
+    }
+
+    /// Takes a pod out.
+    pub(crate) fn remove_pod(&mut self, id: PodIndex) {
+        let Cluster { labels, namespaces, pods, nodes, .. } = self;
+        // The first pair of a row is the namespace's own.
+        pods.postings.remove(id).skip(1).for_each(|pair| labels.release(pair));
+        let pod = pods.remove(id);
+        if let Some(node) = pod.node {
+            if pod.host_network {
+                pod.addresses.iter().for_each(|address| nodes.take_back(node, *address));
+            }
+            nodes.release(node);
+        }
+        if pod.local
+            && let Some(local) = self.local.get_mut(&pod.namespace)
+        {
+            local.remove(&id);
+            if local.is_empty() {
+                self.local.remove(&pod.namespace);
+            }
+        }
+        pods.forget_ports(pod.ports);
+        namespaces.release(pod.namespace, labels);
+    }
+
+    /// Whether a known pod is just as given.
+    pub(crate) fn is_same_pod(&self, id: PodIndex, given: &weir_model::Pod) -> bool {
+        let pod = self.pods.get(id);
+        let addresses =
+            if given.host_network { given.node_addresses() } else { given.own_addresses() };
+        pod.host_network == given.host_network
+            && pod.born == given.born
+            && pod.node.map(|node| self.nodes.name(node)) == given.node.as_ref()
+            && pod.addresses.len() == addresses.len()
+            && addresses.iter().all(|address| pod.addresses.contains(address))
+            && same_ports(pod.ports.as_deref().unwrap_or_default(), &given.ports)
+            && (pod.own_addresses().is_empty() || self.has_labels(id, &given.labels))
+    }
+
+    fn has_labels(&self, id: PodIndex, given: &Labels) -> bool {
+        let row = &self.pods.postings.row(id)[1..];
+        row.len() == given.len()
+            && row
+                .iter()
+                .zip(given.iter())
+                .all(|(entry, (key, value))| self.labels.text(entry.pair) == (key, value))
+    }
+
+    /// The pod that an address belongs to: of all that claim it the youngest.
+    pub(crate) fn owner(&self, address: IpAddr) -> Option<PodIndex> {
+        let age = |id: PodIndex| {
+            let pod = self.pods.get(id);
+            (pod.born, self.namespaces.name(pod.namespace), &pod.name)
+        };
+        match self.pods.claimants(address) {
+            [] => None,
+            [only] => Some(*only),
+            several => several.iter().copied().max_by(|a, b| age(*a).cmp(&age(*b))),
+        }
+    }
+
+    /// The addresses a pod really has: those that no younger pod claims.
+    pub(crate) fn owned(&self, id: PodIndex) -> impl Iterator<Item = IpAddr> + '_ {
+        self.pods
+            .get(id)
+            .own_addresses()
+            .iter()
+            .copied()
+            .filter(move |address| self.owner(*address) == Some(id))
+    }
+
+    pub(crate) fn matches(&self, id: PodIndex, selector: SelectorId) -> bool {
+        self.selectors.matches(selector, self.pods.postings.row(id), &self.labels)
+    }
+
+    /// The local pods of a scope that a selector holds for.
+    pub(crate) fn select_local(&self, scope: ScopeId, selector: SelectorId) -> Vec<PodIndex> {
+        let in_scope = |id: PodIndex| self.namespaces.is_in(self.pods.get(id).namespace, scope);
+        let holds = |id: &PodIndex| self.matches(*id, selector);
+        let local_here = match scope {
+            ScopeId::Namespace(only) => self.local.get(&only).map_or(0, BTreeSet::len),
+            ScopeId::Matching(_) => self.local.values().map(BTreeSet::len).sum(),
+        };
+        if let Some(lists) =
+            self.pods.postings.lists(self.selectors.anchors(selector), &self.labels)
+            && lists.iter().map(|list| list.len()).sum::<usize>() < local_here
+        {
+            let local = lists
+                .into_iter()
+                .flatten()
+                .copied()
+                .filter(|id| self.pods.get(*id).local && in_scope(*id));
+            return local.filter(holds).collect();
+        }
+        match scope {
+            ScopeId::Namespace(only) => self.local_in(only).filter(holds).collect(),
+            ScopeId::Matching(_) => {
+                let namespaces = self
+                    .local
+                    .iter()
+                    .filter(|(namespace, _)| self.namespaces.is_in(**namespace, scope));
+                namespaces.flat_map(|(_, pods)| pods).copied().filter(holds).collect()
+            }
+        }
+    }
+
+    /// The local pods of a namespace.
+    pub(crate) fn local_in(&self, namespace: NamespaceId) -> impl Iterator<Item = PodIndex> {
+        self.local.get(&namespace).into_iter().flatten().copied()
+    }
+
+    /// All pods with addresses of a scope that a selector holds for, by the shortest way to find them.
+    pub(crate) fn select(&self, scope: ScopeId, selector: SelectorId) -> Vec<PodIndex> {
+        let anchored = self.pods.postings.lists(self.selectors.anchors(selector), &self.labels);
+        let by_label: Option<usize> =
+            anchored.as_ref().map(|lists| lists.iter().map(|list| list.len()).sum());
+        let lists = self
+            .namespaces
+            .members(scope)
+            .map(|namespace| self.pods.postings.members(self.namespaces.pods_pair(namespace)));
+        // Only as many namespaces are counted as could still be the shorter way.
+        let limit = by_label.unwrap_or(usize::MAX);
+        let mut by_namespace: Vec<&[PodIndex]> = Vec::new();
+        let mut count = 0_usize;
+        for list in lists {
+            count += list.len() + 1;
+            if count > limit {
+                break;
+            }
+            by_namespace.push(list);
+        }
+        match anchored {
+            Some(lists) if count > limit => {
+                let in_scope =
+                    |id: &PodIndex| self.namespaces.is_in(self.pods.get(*id).namespace, scope);
+                lists
+                    .into_iter()
+                    .flatten()
+                    .copied()
+                    .filter(|id| in_scope(id) && self.matches(*id, selector))
+                    .collect()
+            }
+            _ => by_namespace
+                .into_iter()
+                .flatten()
+                .copied()
+                .filter(|id| self.matches(*id, selector))
+                .collect(),
+        }
+    }
+}
+
+fn same_ports(known: &[weir_model::NamedPort], given: &[weir_model::NamedPort]) -> bool {
+    let mut given: SmallVec<[&weir_model::NamedPort; 8]> = given.iter().collect();
+    given.sort_unstable();
+    given.dedup();
+    known.iter().eq(given)
+}

@@ -1,0 +1,157 @@
+//! From the words of a policy to rules: a pure function of the policy, its namespace and the endpoint's named ports.
+
+use std::collections::BTreeSet;
+
+use weir_model::{
+    Block, Direction, Name, NamedPort, Origin, Peer, Peers, Place, PolicyId, PolicyRule, PortMatch,
+    PortOwners, PortRange, Ports, Protocol, Rule, Scope, Section, SetId, SetKey, Who,
+};
+
+/// Every set that the rules of a policy in this namespace can name.
+pub(crate) fn set_keys(
+    namespace: &Name,
+    rules: &[PolicyRule],
+    direction: Direction,
+) -> BTreeSet<SetKey> {
+    let mut keys = BTreeSet::new();
+    for rule in rules {
+        for peer in peers(rule) {
+            if let Some(Target::Set(key)) = peer.map(|peer| target(namespace, &peer.who)) {
+                keys.insert(key);
+            }
+            if direction == Direction::Egress {
+                keys.extend(port_keys(namespace, rule, peer));
+            }
+        }
+    }
+    keys
+}
+
+/// Whether rules look different on endpoints with different named ports.
+pub(crate) fn depends_on_ports(rules: &[PolicyRule], direction: Direction) -> bool {
+    direction == Direction::Ingress && rules.iter().any(|rule| names(rule).next().is_some())
+}
+
+/// What a policy contributes to the chains of one direction.
+pub(crate) fn section(
+    (policy, place): (&PolicyId, &Option<Place>),
+    rules: &[PolicyRule],
+    direction: Direction,
+    ports: &[NamedPort],
+    set: impl Fn(SetKey) -> SetId,
+) -> Section {
+    let mut compiled = Vec::new();
+    for rule in rules {
+        let numbers = numbers(rule, direction, ports);
+        for peer in peers(rule) {
+            let origin = Origin {
+                direction,
+                rule: rule.index,
+                peer: peer.map(|p| p.index),
+                line: peer.map_or(rule.line, |p| p.line),
+            };
+            let mut push = |peers, ports| {
+                compiled.push(Rule { peers, ports, action: rule.action, origin: origin.clone() })
+            };
+            if let Some(numbers) = &numbers {
+                let peers = match peer.map(|peer| target(&policy.namespace, &peer.who)) {
+                    None => Peers::Any,
+                    Some(Target::Set(key)) => Peers::Set(set(key)),
+                    Some(Target::Block(block)) => Peers::Block(block),
+                };
+                push(peers, numbers.clone());
+            }
+            if direction == Direction::Egress {
+                for key in port_keys(&policy.namespace, rule, peer) {
+                    push(Peers::PortSet(set(key)), Ports::Any);
+                }
+            }
+        }
+    }
+    Section { policy: policy.clone(), place: place.clone(), rules: compiled }
+}
+
+/// The peers of a rule; one `None` if it is about everyone.
+fn peers(rule: &PolicyRule) -> impl Iterator<Item = Option<&Peer>> {
+    let everyone = rule.peers.is_none().then_some(None);
+    everyone.into_iter().chain(rule.peers.iter().flatten().map(Some))
+}
+
+/// The ports of a rule as numbers: on ingress names are those of the endpoint itself. `None` if there are none.
+fn numbers(rule: &PolicyRule, direction: Direction, own: &[NamedPort]) -> Option<Ports> {
+    let Some(specs) = &rule.ports else { return Some(Ports::Any) };
+    let mut ranges: Vec<PortRange> = Vec::new();
+    for spec in specs {
+        match &spec.ports {
+            PortMatch::Range(range) => ranges.push(*range),
+            PortMatch::Named { name, protocol } if direction == Direction::Ingress => {
+                let fits = |port: &&NamedPort| {
+                    port.name == *name && protocol.is_none_or(|only| only == port.protocol)
+                };
+                ranges.extend(
+                    own.iter().filter(fits).map(|port| PortRange::one(port.protocol, port.port)),
+                );
+            }
+            PortMatch::Named { .. } => (),
+        }
+    }
+    Ports::of(ranges)
+}
+
+/// The sets of named ports that an egress rule means with one of its peers.
+fn port_keys(namespace: &Name, rule: &PolicyRule, peer: Option<&Peer>) -> Vec<SetKey> {
+    let names: BTreeSet<_> = names(rule).collect();
+    if names.is_empty() {
+        return Vec::new();
+    }
+    let Some(owners) = owners(namespace, peer) else { return Vec::new() };
+    let key = |(name, protocol): (&Name, _)| SetKey::Ports {
+        owners: owners.clone(),
+        name: name.clone(),
+        protocol,
+    };
+    names.into_iter().map(key).collect()
+}
+
+/// The port names that a rule uses.
+fn names(rule: &PolicyRule) -> impl Iterator<Item = (&Name, Option<Protocol>)> {
+    rule.ports.iter().flatten().filter_map(|spec| match &spec.ports {
+        PortMatch::Named { name, protocol } => Some((name, *protocol)),
+        PortMatch::Range(_) => None,
+    })
+}
+
+/// How the addresses of a peer are told.
+enum Target {
+    Set(SetKey),
+    Block(Block),
+}
+
+fn target(namespace: &Name, who: &Who) -> Target {
+    match who {
+        Who::Pods { scope: Scope::Own, pods } => {
+            Target::Set(SetKey::PodsIn(namespace.clone(), pods.clone()))
+        }
+        Who::Pods { scope: Scope::Matching(namespaces), pods } => {
+            Target::Set(SetKey::Pods { namespaces: namespaces.clone(), pods: pods.clone() })
+        }
+        Who::Nodes(selector) => Target::Set(SetKey::Nodes(selector.clone())),
+        Who::Domain(pattern) => Target::Set(SetKey::Domain(pattern.clone())),
+        Who::Block(block) => Target::Block(block.clone()),
+    }
+}
+
+/// Whose ports a name means on egress. Nodes and domains have no names: the API refuses the combination.
+fn owners(namespace: &Name, peer: Option<&Peer>) -> Option<PortOwners> {
+    match peer.map(|peer| &peer.who) {
+        None => Some(PortOwners::Everyone),
+        Some(Who::Pods { scope: Scope::Own, pods }) => {
+            Some(PortOwners::PodsIn(namespace.clone(), pods.clone()))
+        }
+        Some(Who::Pods { scope: Scope::Matching(namespaces), pods }) => {
+            Some(PortOwners::Pods { namespaces: namespaces.clone(), pods: pods.clone() })
+        }
+        Some(Who::Block(block)) => Some(PortOwners::Block(block.clone())),
+        Some(Who::Nodes(_) | Who::Domain(_)) => None,
+    }
+}

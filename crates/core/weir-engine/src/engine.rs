@@ -1,0 +1,223 @@
+use std::net::IpAddr;
+
+use smallvec::SmallVec;
+use weir_model::{Change, Delta, Key, Labels, Name, Namespace, Node, Object, Pod, PodId, Policy};
+
+use crate::{
+    Locality,
+    cluster::Cluster,
+    endpoints::Endpoints,
+    nodes::NodeId,
+    pods::PodIndex,
+    policies::{Policies, Touched},
+    sets::Sets,
+};
+
+/// Turns changes of the world into changes of the rules that one node must enforce.
+#[derive(Debug)]
+pub struct Engine {
+    cluster: Cluster,
+    policies: Policies,
+    sets: Sets,
+    endpoints: Endpoints,
+}
+
+type Addresses = SmallVec<[IpAddr; 4]>;
+
+impl Engine {
+    /// An engine for an empty world.
+    pub fn new(locality: Locality) -> Self {
+        Engine {
+            cluster: Cluster::new(locality),
+            policies: Policies::default(),
+            sets: Sets::default(),
+            endpoints: Endpoints::default(),
+        }
+    }
+
+    /// Takes in changes, all at once, and tells what follows from them.
+    pub fn apply(&mut self, changes: impl IntoIterator<Item = Change>) -> Delta {
+        for change in changes {
+            match change {
+                Change::Put(Object::Pod(pod)) => self.put_pod(&pod),
+                Change::Put(Object::Namespace(Namespace { name, labels, .. })) => {
+                    self.declare(&name, Some(&labels))
+                }
+                Change::Put(Object::Node(node)) => self.put_node(&node),
+                Change::Put(Object::Policy(policy)) => self.put_policy(&policy),
+                Change::Put(Object::Domain(name, addresses)) => self.put_domain(&name, &addresses),
+                Change::Remove(Key::Pod(id)) => self.remove_pod(&id),
+                Change::Remove(Key::Namespace(name)) => self.declare(&name, None),
+                Change::Remove(Key::Node(name)) => self.remove_node(&name),
+                Change::Remove(Key::Policy(id)) => {
+                    let touched = self.policies.remove(&id, &mut self.cluster);
+                    touched.into_iter().for_each(|touched| self.touch(&touched));
+                }
+                Change::Remove(Key::Domain(name)) => self.put_domain(&name, &[]),
+            }
+        }
+        self.settle()
+    }
+
+    fn settle(&mut self) -> Delta {
+        let endpoints =
+            self.endpoints.settle(&mut self.cluster, &mut self.policies, &mut self.sets);
+        self.policies.settle(&mut self.sets, &mut self.cluster);
+        Delta { endpoints, sets: self.sets.take_changes().collect() }
+    }
+
+    fn put_pod(&mut self, pod: &Pod) {
+        let known = self.cluster.find_pod(&pod.id);
+        if known.is_some_and(|known| self.cluster.is_same_pod(known, pod)) {
+            return;
+        }
+        self.replace_pod(known, Some(pod));
+    }
+
+    fn remove_pod(&mut self, id: &PodId) {
+        if let Some(known) = self.cluster.find_pod(id) {
+            self.replace_pod(Some(known), None);
+        }
+    }
+
+    fn replace_pod(&mut self, known: Option<PodIndex>, given: Option<&Pod>) {
+        let Engine { cluster, sets, endpoints, .. } = self;
+        let known_pod = known.map(|known| cluster.pods.get(known));
+        let own = union(given.map(Pod::own_addresses), known_pod.map(|pod| pod.own_addresses()));
+        let lent = union(given.map(Pod::node_addresses), known_pod.map(|pod| pod.lent_addresses()));
+        // Nodes are held while the pod changes, so that they are there to be asked before and after.
+        let mut nodes: SmallVec<[NodeId; 2]> = SmallVec::new();
+        if !lent.is_empty() {
+            let names = [
+                known_pod.and_then(|pod| pod.node).map(|node| cluster.nodes.name(node).clone()),
+                given.and_then(|pod| pod.node.clone()),
+            ];
+            nodes.extend(names.iter().flatten().map(|name| cluster.nodes.acquire(name)));
+        }
+
+        let before = (sets.of_pods(&own, cluster), sets.of_nodes(&nodes, &lent, cluster));
+        touch_owners(&own, cluster, endpoints);
+        if let Some(known) = known {
+            cluster.remove_pod(known);
+        }
+        if let Some(pod) = given {
+            cluster.insert_pod(pod);
+        }
+        touch_owners(&own, cluster, endpoints);
+        let now = (sets.of_pods(&own, cluster), sets.of_nodes(&nodes, &lent, cluster));
+        sets.record(before.0, now.0);
+        sets.record(before.1, now.1);
+        nodes.iter().for_each(|node| cluster.nodes.release(*node));
+    }
+
+    fn declare(&mut self, name: &Name, labels: Option<&Labels>) {
+        let Engine { cluster, sets, endpoints, .. } = self;
+        let Cluster { namespaces, labels: table, selectors, .. } = &mut *cluster;
+        // The namespace is held until everything about it is said.
+        let namespace = namespaces.acquire(name, table);
+        let moved = namespaces.declare(namespace, labels, table, selectors);
+        if !moved.is_nothing() {
+            sets.record_move(namespace, &moved, cluster);
+            cluster.local_in(namespace).for_each(|pod| endpoints.touch(cluster.pod_id(pod)));
+        }
+        cluster.namespaces.release(namespace, &mut cluster.labels);
+    }
+
+    fn put_node(&mut self, node: &Node) {
+        let id = self.cluster.nodes.acquire(&node.name);
+        let was_declared = self.cluster.nodes.declared(id).is_some();
+        self.replace_node(id, Some(node));
+        if was_declared {
+            self.cluster.nodes.release(id);
+        }
+    }
+
+    fn remove_node(&mut self, name: &Name) {
+        if let Some(id) =
+            self.cluster.nodes.find(name).filter(|id| self.cluster.nodes.declared(*id).is_some())
+        {
+            self.replace_node(id, None);
+            self.cluster.nodes.release(id);
+        }
+    }
+
+    fn replace_node(&mut self, id: NodeId, given: Option<&Node>) {
+        let Engine { cluster, sets, .. } = self;
+        let addresses = union(given.map(|node| &node.addresses[..]), cluster.nodes.declared(id));
+        let before = sets.of_nodes(&[id], &addresses, cluster);
+        cluster.nodes.declare(
+            id,
+            given.map(|node| (&node.labels, &node.addresses[..])),
+            &mut cluster.labels,
+        );
+        let now = sets.of_nodes(&[id], &addresses, cluster);
+        sets.record(before, now);
+    }
+
+    fn put_policy(&mut self, policy: &Policy) {
+        let touched = self.policies.put(policy, &mut self.cluster);
+        touched.iter().for_each(|touched| self.touch(touched));
+    }
+
+    fn touch(&mut self, touched: &Touched) {
+        let Engine { cluster, policies, endpoints, .. } = self;
+        let (Touched::Rules(group) | Touched::Subject(group)) = *touched;
+        endpoints.touch_classes(policies.classes_of(group));
+        if let Touched::Subject(_) = touched {
+            endpoints.touch_members(policies.classes_of(group));
+            for pod in policies.subjects(group, cluster) {
+                endpoints.touch(cluster.pod_id(pod));
+            }
+        }
+    }
+
+    fn put_domain(&mut self, name: &Name, addresses: &[IpAddr]) {
+        let Engine { cluster, sets, .. } = self;
+        let touched = union(Some(addresses), Some(cluster.domains.addresses(name)));
+        let before = sets.of_domains(&touched, cluster);
+        cluster.domains.put(name, addresses);
+        let now = sets.of_domains(&touched, cluster);
+        sets.record(before, now);
+    }
+}
+
+/// The endpoints that own these addresses must be looked at again.
+fn touch_owners(addresses: &[IpAddr], cluster: &Cluster, endpoints: &mut Endpoints) {
+    for pod in addresses.iter().filter_map(|address| cluster.owner(*address)) {
+        if cluster.pods.get(pod).local {
+            endpoints.touch(cluster.pod_id(pod));
+        }
+    }
+}
+
+fn union(some: Option<&[IpAddr]>, more: Option<&[IpAddr]>) -> Addresses {
+    let mut all: Addresses = some.unwrap_or_default().into();
+    all.extend_from_slice(more.unwrap_or_default());
+    all.sort_unstable();
+    all.dedup();
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 500, ..ProptestConfig::default() })]
+
+        #[test]
+        fn an_emptied_world_leaves_nothing_behind(road in weir_testkit::changes(60)) {
+            let mut engine = Engine::new(Locality::Everywhere);
+            engine.apply(road.iter().cloned());
+            let keys = road.iter().map(|change| match change {
+                Change::Put(object) => object.key(),
+                Change::Remove(key) => key.clone(),
+            });
+            engine.apply(keys.map(Change::Remove));
+            prop_assert!(engine.cluster.labels.is_empty(), "{:?}", engine.cluster.labels);
+            prop_assert!(engine.cluster.selectors.is_empty());
+        }
+    }
+}

@@ -1,0 +1,125 @@
+use std::{hash::BuildHasher, net::IpAddr, sync::Arc};
+
+use hashbrown::{DefaultHashBuilder, HashSet, HashTable};
+use smallvec::SmallVec;
+use weir_model::{Name, NamedPort};
+
+use crate::{
+    namespaces::NamespaceId, nodes::NodeId, owners::Owners, postings::Postings, slab::Slab,
+};
+
+/// A pod, as an index.
+pub(crate) type PodIndex = u32;
+
+/// Named ports, sorted; pods made from one template share them.
+pub(crate) type PortNames = Option<Arc<[NamedPort]>>;
+
+/// Pods and where to find them: by name, by address, by label and by namespace.
+#[derive(Debug, Default)]
+pub(crate) struct Pods {
+    table: Slab<Pod>,
+    by_name: HashTable<PodIndex>,
+    hasher: DefaultHashBuilder,
+    /// Only pods that own addresses have a row: their labels and the pseudo label of their namespace.
+    pub(crate) postings: Postings,
+    owners: Owners,
+    port_lists: HashSet<Arc<[NamedPort]>>,
+}
+
+/// What the engine keeps of a pod.
+#[derive(Debug)]
+pub(crate) struct Pod {
+    pub(crate) namespace: NamespaceId,
+    pub(crate) name: Name,
+    pub(crate) node: Option<NodeId>,
+    /// Its own addresses, or those it lends to its node.
+    pub(crate) addresses: SmallVec<[IpAddr; 2]>,
+    pub(crate) ports: PortNames,
+    pub(crate) born: u64,
+    pub(crate) host_network: bool,
+    /// It is an endpoint of this node, if it has addresses.
+    pub(crate) local: bool,
+}
+
+impl Pod {
+    /// The addresses at which it is known as a pod.
+    pub(crate) fn own_addresses(&self) -> &[IpAddr] {
+        if self.host_network { &[] } else { &self.addresses }
+    }
+
+    /// The addresses it lends to its node.
+    pub(crate) fn lent_addresses(&self) -> &[IpAddr] {
+        if self.host_network { &self.addresses } else { &[] }
+    }
+}
+
+impl Pods {
+    pub(crate) fn find(&self, namespace: NamespaceId, name: &str) -> Option<PodIndex> {
+        let hash = self.hasher.hash_one((namespace, name));
+        self.by_name
+            .find(hash, |id| {
+                self.table[*id].namespace == namespace && *self.table[*id].name == *name
+            })
+            .copied()
+    }
+
+    pub(crate) fn insert(&mut self, pod: Pod) -> PodIndex {
+        let hash = self.hasher.hash_one((pod.namespace, &*pod.name));
+        let own: SmallVec<[IpAddr; 2]> = pod.own_addresses().into();
+        let id = self.table.insert(pod);
+        let (table, hasher) = (&self.table, &self.hasher);
+        self.by_name.insert_unique(hash, id, |id| {
+            hasher.hash_one((table[*id].namespace, &*table[*id].name))
+        });
+        own.iter().for_each(|address| self.owners.insert(*address, id));
+        id
+    }
+
+    pub(crate) fn remove(&mut self, id: PodIndex) -> Pod {
+        let pod = self.table.remove(id);
+        let hash = self.hasher.hash_one((pod.namespace, &*pod.name));
+        if let Ok(entry) = self.by_name.find_entry(hash, |other| *other == id) {
+            entry.remove();
+        }
+        pod.own_addresses().iter().for_each(|address| self.owners.remove(*address, id));
+        pod
+    }
+
+    pub(crate) fn get(&self, id: PodIndex) -> &Pod {
+        &self.table[id]
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (PodIndex, &Pod)> {
+        self.table.iter()
+    }
+
+    /// All that claim an address.
+    pub(crate) fn claimants(&self, address: IpAddr) -> &[PodIndex] {
+        self.owners.of(address)
+    }
+
+    /// One copy of a list of named ports.
+    pub(crate) fn intern_ports(&mut self, ports: &[NamedPort]) -> PortNames {
+        if ports.is_empty() {
+            return None;
+        }
+        let mut sorted = ports.to_vec();
+        sorted.sort_unstable();
+        sorted.dedup();
+        if let Some(known) = self.port_lists.get(&*sorted) {
+            return Some(known.clone());
+        }
+        let list: Arc<[NamedPort]> = sorted.into();
+        self.port_lists.insert(list.clone());
+        Some(list)
+    }
+
+    /// Forgets a list of named ports once no pod has it.
+    pub(crate) fn forget_ports(&mut self, ports: PortNames) {
+        if let Some(list) = ports
+            && Arc::strong_count(&list) == 2
+        {
+            self.port_lists.remove(&list);
+        }
+    }
+}

@@ -1,0 +1,331 @@
+use std::{hash::BuildHasher, sync::Arc};
+
+use hashbrown::{DefaultHashBuilder, HashMap, HashSet, HashTable};
+use smallvec::SmallVec;
+use weir_model::{Direction, NamedPort, Place, PolicyId, PolicyRule, Section, Spec, Tier};
+
+use crate::{
+    anchors::AnchorIndex,
+    cluster::Cluster,
+    compile,
+    namespaces::ScopeId,
+    pods::PodIndex,
+    selectors::SelectorId,
+    sets::{SetIndex, Sets},
+    slab::Slab,
+};
+
+/// A policy, as an index.
+pub(crate) type PolicyIndex = u32;
+/// A distinct subject, as an index.
+pub(crate) type GroupIndex = u32;
+
+/// The policies, grouped by whom they speak for. Only those that speak for an endpoint here are compiled.
+#[derive(Debug, Default)]
+pub(crate) struct Policies {
+    table: Slab<Policy>,
+    by_id: HashTable<PolicyIndex>,
+    hasher: DefaultHashBuilder,
+    specs: HashSet<Arc<Spec>>,
+    groups: Slab<Group>,
+    group_ids: HashMap<(ScopeId, SelectorId), GroupIndex>,
+    by_anchor: AnchorIndex<ScopeId>,
+    /// Groups that may have lost their last policy or endpoint.
+    idle: Vec<GroupIndex>,
+    /// Sets of policies that changed or fell silent: given back once the new rules have taken theirs.
+    retired: Vec<SetIndex>,
+}
+
+#[derive(Debug)]
+struct Policy {
+    id: PolicyId,
+    place: Option<Place>,
+    spec: Arc<Spec>,
+    group: GroupIndex,
+    ingress: Option<Box<Compiled>>,
+    egress: Option<Box<Compiled>>,
+}
+
+/// One direction of a policy in force.
+#[derive(Debug)]
+struct Compiled {
+    sets: Vec<SetIndex>,
+    /// `None` if it depends on the endpoint's named ports.
+    section: Option<Arc<Section>>,
+}
+
+impl Policy {
+    fn compiled(&mut self, direction: Direction) -> &mut Option<Box<Compiled>> {
+        match direction {
+            Direction::Ingress => &mut self.ingress,
+            Direction::Egress => &mut self.egress,
+        }
+    }
+
+    fn compile(
+        &self,
+        rules: &[PolicyRule],
+        direction: Direction,
+        ports: &[NamedPort],
+        sets: &Sets,
+    ) -> Arc<Section> {
+        let Policy { id, place, .. } = self;
+        Arc::new(compile::section((id, place), rules, direction, ports, |key| sets.id_of(key)))
+    }
+
+    /// The sets it had, if it was in force.
+    fn retire(&mut self, direction: Direction) -> Vec<SetIndex> {
+        self.compiled(direction).take().map(|compiled| compiled.sets).unwrap_or_default()
+    }
+}
+
+/// All policies that speak for the same pods.
+#[derive(Debug)]
+struct Group {
+    scope: ScopeId,
+    selector: SelectorId,
+    /// In the order in which they are asked.
+    policies: SmallVec<[PolicyIndex; 2]>,
+    /// The classes of endpoints it speaks for.
+    classes: SmallVec<[u32; 2]>,
+}
+
+/// What a change of a policy means for endpoints.
+#[derive(Debug)]
+pub(crate) enum Touched {
+    /// The pods of this group must be asked again which groups speak for them.
+    Subject(GroupIndex),
+    /// The rules of the classes that this group speaks for have changed.
+    Rules(GroupIndex),
+}
+
+impl Policies {
+    fn find(&self, id: &PolicyId) -> Option<PolicyIndex> {
+        self.by_id.find(self.hasher.hash_one(id), |index| self.table[*index].id == *id).copied()
+    }
+
+    /// Sets a policy; tells what that touches.
+    pub(crate) fn put(
+        &mut self,
+        policy: &weir_model::Policy,
+        cluster: &mut Cluster,
+    ) -> SmallVec<[Touched; 2]> {
+        let mut touched = SmallVec::new();
+        if let Some(index) = self.find(&policy.id) {
+            let known = &self.table[index];
+            if known.spec == policy.spec && known.place == policy.place {
+                return touched;
+            }
+            touched.extend(self.remove_at(index, cluster));
+        }
+        let spec = self.intern(&policy.spec);
+        let (group, touch) = self.join(&policy.id, &spec, cluster);
+        touched.push(touch);
+        let hash = self.hasher.hash_one(&policy.id);
+        let policy = Policy {
+            id: policy.id.clone(),
+            place: policy.place.clone(),
+            spec,
+            group,
+            ingress: None,
+            egress: None,
+        };
+        let index = self.table.insert(policy);
+        let (table, hasher) = (&self.table, &self.hasher);
+        self.by_id.insert_unique(hash, index, |index| hasher.hash_one(&table[*index].id));
+        let order = |index: PolicyIndex| (self.table[index].spec.tier, &self.table[index].id);
+        let at = self.groups[group].policies.partition_point(|other| order(*other) < order(index));
+        self.groups[group].policies.insert(at, index);
+        touched
+    }
+
+    /// Removes a policy; tells what that touches.
+    pub(crate) fn remove(&mut self, id: &PolicyId, cluster: &mut Cluster) -> Option<Touched> {
+        let index = self.find(id)?;
+        self.remove_at(index, cluster)
+    }
+
+    fn remove_at(&mut self, index: PolicyIndex, cluster: &mut Cluster) -> Option<Touched> {
+        let hash = self.hasher.hash_one(&self.table[index].id);
+        if let Ok(entry) = self.by_id.find_entry(hash, |other| *other == index) {
+            entry.remove();
+        }
+        Direction::BOTH.into_iter().for_each(|direction| self.silence(index, direction));
+        let gone = self.table.remove(index);
+        if Arc::strong_count(&gone.spec) == 2 {
+            self.specs.remove(&gone.spec);
+        }
+        let group = &mut self.groups[gone.group];
+        group.policies.retain(|other| *other != index);
+        if !group.policies.is_empty() {
+            return Some(Touched::Rules(gone.group));
+        }
+        self.by_anchor.remove(group.scope, cluster.selectors.anchors(group.selector), gone.group);
+        self.idle.push(gone.group);
+        Some(Touched::Subject(gone.group))
+    }
+
+    /// One copy of what many policies say alike.
+    fn intern(&mut self, spec: &Arc<Spec>) -> Arc<Spec> {
+        self.specs.get_or_insert_with(spec, Arc::clone).clone()
+    }
+
+    fn join(&mut self, id: &PolicyId, spec: &Spec, cluster: &mut Cluster) -> (GroupIndex, Touched) {
+        let Cluster { namespaces, labels, selectors, .. } = cluster;
+        let scope = namespaces.acquire_scope(&id.namespace, &spec.subject.scope, labels, selectors);
+        let selector = selectors.acquire(&spec.subject.pods, labels);
+        if let Some(&group) = self.group_ids.get(&(scope, selector)) {
+            namespaces.release_scope(scope, labels, selectors);
+            selectors.release(selector, labels);
+            if !self.groups[group].policies.is_empty() {
+                return (group, Touched::Rules(group));
+            }
+            self.by_anchor.insert(scope, selectors.anchors(selector), group);
+            return (group, Touched::Subject(group));
+        }
+        let group = self.groups.insert(Group {
+            scope,
+            selector,
+            policies: SmallVec::new(),
+            classes: SmallVec::new(),
+        });
+        self.group_ids.insert((scope, selector), group);
+        self.by_anchor.insert(scope, selectors.anchors(selector), group);
+        (group, Touched::Subject(group))
+    }
+
+    /// The local pods that a group speaks for.
+    pub(crate) fn subjects(&self, group: GroupIndex, cluster: &Cluster) -> Vec<PodIndex> {
+        let Group { scope, selector, .. } = self.groups[group];
+        cluster.select_local(scope, selector)
+    }
+
+    /// The groups that speak for a pod, sorted.
+    pub(crate) fn groups_of(&self, pod: PodIndex, cluster: &Cluster) -> Box<[GroupIndex]> {
+        let mut found = Vec::new();
+        let row = cluster.pods.postings.row(pod);
+        for scope in cluster.namespaces.scopes(cluster.pods.get(pod).namespace) {
+            self.by_anchor.candidates(scope, row, &cluster.labels, |group| {
+                if cluster.selectors.matches(self.groups[group].selector, row, &cluster.labels) {
+                    found.push(group);
+                }
+            });
+        }
+        found.sort_unstable();
+        found.into()
+    }
+
+    pub(crate) fn classes_of(&self, group: GroupIndex) -> &[u32] {
+        &self.groups[group].classes
+    }
+
+    /// A class of endpoints came that these groups speak for.
+    pub(crate) fn link(&mut self, groups: &[GroupIndex], class: u32) {
+        groups.iter().for_each(|group| self.groups[*group].classes.push(class));
+    }
+
+    /// A class of endpoints went.
+    pub(crate) fn unlink(&mut self, groups: &[GroupIndex], class: u32) {
+        for group in groups {
+            self.groups[*group].classes.retain(|other| *other != class);
+            if self.groups[*group].classes.is_empty() {
+                self.idle.push(*group);
+            }
+        }
+    }
+
+    /// The policies of several groups, in the order in which they are asked.
+    pub(crate) fn in_order(&self, groups: &[GroupIndex]) -> Vec<PolicyIndex> {
+        let mut all: Vec<PolicyIndex> =
+            groups.iter().flat_map(|group| &self.groups[*group].policies).copied().collect();
+        if groups.len() > 1 {
+            all.sort_by(|a, b| {
+                (self.table[*a].spec.tier, &self.table[*a].id)
+                    .cmp(&(self.table[*b].spec.tier, &self.table[*b].id))
+            });
+        }
+        all
+    }
+
+    /// The baseline policies of several groups. They are the last of each group.
+    pub(crate) fn baseline_of(&self, groups: &[GroupIndex]) -> impl Iterator<Item = PolicyIndex> {
+        let is_baseline =
+            |policy: &PolicyIndex| matches!(self.tier(*policy), Tier::Baseline { .. });
+        let last = move |group: &GroupIndex| {
+            self.groups[*group].policies.iter().rev().copied().take_while(is_baseline)
+        };
+        groups.iter().flat_map(last)
+    }
+
+    pub(crate) fn tier(&self, policy: PolicyIndex) -> Tier {
+        self.table[policy].spec.tier
+    }
+
+    /// What a policy says in one direction to an endpoint with these named ports.
+    pub(crate) fn section(
+        &mut self,
+        policy: PolicyIndex,
+        direction: Direction,
+        ports: &[NamedPort],
+        sets: &mut Sets,
+        cluster: &mut Cluster,
+    ) -> Option<Arc<Section>> {
+        let policy = &mut self.table[policy];
+        let spec = policy.spec.clone();
+        let rules = spec.rules(direction)?;
+        // In the admin tiers an empty list of rules says nothing at all.
+        if rules.is_empty() && spec.tier != Tier::Namespace {
+            return None;
+        }
+        if policy.compiled(direction).is_none() {
+            let keys = compile::set_keys(&policy.id.namespace, rules, direction);
+            let used = keys.into_iter().map(|key| sets.acquire(key, cluster)).collect();
+            let fixed = !compile::depends_on_ports(rules, direction);
+            let section = fixed.then(|| policy.compile(rules, direction, &[], sets));
+            *policy.compiled(direction) = Some(Box::new(Compiled { sets: used, section }));
+        }
+        let known = policy.compiled(direction).as_ref().and_then(|known| known.section.clone());
+        known.or_else(|| Some(policy.compile(rules, direction, ports, sets)))
+    }
+
+    /// One direction of a policy concerns no endpoint any more.
+    pub(crate) fn silence(&mut self, policy: PolicyIndex, direction: Direction) {
+        let sets = self.table[policy].retire(direction);
+        self.retired.extend(sets);
+    }
+
+    pub(crate) fn group_of(&self, policy: PolicyIndex) -> GroupIndex {
+        self.table[policy].group
+    }
+
+    /// Lets go of what no endpoint needs any more.
+    pub(crate) fn settle(&mut self, sets: &mut Sets, cluster: &mut Cluster) {
+        for group in std::mem::take(&mut self.idle) {
+            let Some(&Group { scope, selector, ref policies, ref classes }) =
+                self.groups.get(group)
+            else {
+                continue;
+            };
+            if classes.is_empty() {
+                for policy in policies {
+                    for direction in Direction::BOTH {
+                        self.retired.extend(self.table[*policy].retire(direction));
+                    }
+                }
+            }
+            if policies.is_empty() && classes.is_empty() {
+                self.groups.remove(group);
+                self.group_ids.remove(&(scope, selector));
+                cluster.selectors.release(selector, &mut cluster.labels);
+                cluster.namespaces.release_scope(
+                    scope,
+                    &mut cluster.labels,
+                    &mut cluster.selectors,
+                );
+            }
+        }
+        for set in std::mem::take(&mut self.retired) {
+            sets.release(set, cluster);
+        }
+    }
+}

@@ -1,0 +1,136 @@
+use hashbrown::HashMap;
+use smallvec::{SmallVec, smallvec};
+use weir_model::{Requirement, Selector};
+
+use crate::{
+    labels::{KeyId, LabelTable, PairId},
+    postings::Entry,
+    slab::Slab,
+};
+
+/// A distinct selector.
+pub(crate) type SelectorId = u32;
+
+/// The distinct selectors in use, compiled to pair ids.
+#[derive(Debug, Default)]
+pub(crate) struct Selectors {
+    table: Slab<Compiled>,
+    ids: HashMap<Selector, SelectorId>,
+}
+
+#[derive(Debug)]
+struct Compiled {
+    words: Selector,
+    conditions: Box<[Condition]>,
+    anchors: Anchors,
+    uses: u32,
+}
+
+#[derive(Debug)]
+enum Condition {
+    In(Box<[PairId]>),
+    NotIn(Box<[PairId]>),
+    Exists(KeyId),
+    Absent(KeyId),
+}
+
+/// Something that every object a selector holds for must have. Objects are looked up by it, so that a change of one
+/// object asks only the selectors that could care.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Anchor {
+    /// This pair,
+    Pair(PairId),
+    /// some pair with this key,
+    Key(KeyId),
+    /// or nothing in particular.
+    Anything,
+}
+
+/// One of these must be there. Empty: the selector holds for nothing.
+pub(crate) type Anchors = SmallVec<[Anchor; 1]>;
+
+impl Selectors {
+    /// The id of a selector, counted as used once more.
+    pub(crate) fn acquire(&mut self, words: &Selector, labels: &mut LabelTable) -> SelectorId {
+        if let Some(&id) = self.ids.get(words) {
+            self.table[id].uses += 1;
+            return id;
+        }
+        let conditions: Box<[Condition]> =
+            words.requirements().iter().map(|r| Condition::new(r, labels)).collect();
+        let anchors = anchors(&conditions);
+        let id = self.table.insert(Compiled { words: words.clone(), conditions, anchors, uses: 1 });
+        self.ids.insert(words.clone(), id);
+        id
+    }
+
+    /// Gives back one use of a selector.
+    pub(crate) fn release(&mut self, id: SelectorId, labels: &mut LabelTable) {
+        self.table[id].uses -= 1;
+        if self.table[id].uses > 0 {
+            return;
+        }
+        let gone = self.table.remove(id);
+        self.ids.remove(&gone.words);
+        for condition in gone.conditions {
+            match condition {
+                Condition::In(pairs) | Condition::NotIn(pairs) => {
+                    pairs.into_iter().for_each(|pair| labels.release(pair))
+                }
+                Condition::Exists(key) | Condition::Absent(key) => labels.release_key(key),
+            }
+        }
+    }
+
+    pub(crate) fn anchors(&self, id: SelectorId) -> &Anchors {
+        &self.table[id].anchors
+    }
+
+    /// Whether the selector holds for an object with these labels.
+    pub(crate) fn matches(&self, id: SelectorId, row: &[Entry], labels: &LabelTable) -> bool {
+        let has_one_of = |pairs: &[PairId]| row.iter().any(|entry| pairs.contains(&entry.pair));
+        let has_key = |key: KeyId| row.iter().any(|entry| labels.key_of(entry.pair) == key);
+        self.table[id].conditions.iter().all(|condition| match condition {
+            Condition::In(pairs) => has_one_of(pairs),
+            Condition::NotIn(pairs) => !has_one_of(pairs),
+            Condition::Exists(key) => has_key(*key),
+            Condition::Absent(key) => !has_key(*key),
+        })
+    }
+
+    #[cfg(test)]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.table.is_empty()
+    }
+}
+
+impl Condition {
+    fn new(requirement: &Requirement, labels: &mut LabelTable) -> Self {
+        match requirement {
+            Requirement::In(key, values) => {
+                Condition::In(values.iter().map(|value| labels.acquire(key, value)).collect())
+            }
+            Requirement::NotIn(key, values) => {
+                Condition::NotIn(values.iter().map(|value| labels.acquire(key, value)).collect())
+            }
+            Requirement::Exists(key) => Condition::Exists(labels.acquire_key(key)),
+            Requirement::Absent(key) => Condition::Absent(labels.acquire_key(key)),
+        }
+    }
+}
+
+/// The condition that leaves the fewest objects: the shortest list of pairs, else a key, else none.
+fn anchors(conditions: &[Condition]) -> Anchors {
+    let shortest = conditions
+        .iter()
+        .filter_map(|c| if let Condition::In(pairs) = c { Some(pairs) } else { None })
+        .min_by_key(|p| p.len());
+    let key = conditions
+        .iter()
+        .find_map(|c| if let Condition::Exists(key) = c { Some(*key) } else { None });
+    match (shortest, key) {
+        (Some(pairs), _) => pairs.iter().map(|pair| Anchor::Pair(*pair)).collect(),
+        (None, Some(key)) => smallvec![Anchor::Key(key)],
+        (None, None) => smallvec![Anchor::Anything],
+    }
+}

@@ -1,0 +1,206 @@
+use std::collections::{BTreeMap, BTreeSet};
+
+use hashbrown::HashMap;
+use smallvec::SmallVec;
+use weir_model::{Member, Name, PortOwners, Scope, Selector, SetDelta, SetId, SetKey};
+
+use crate::{
+    anchors::AnchorIndex, cluster::Cluster, namespaces::ScopeId, nodes::NodeId,
+    selectors::SelectorId, slab::Slab,
+};
+
+/// A set in use.
+pub(crate) type SetIndex = u32;
+
+/// Which set an address is in, with what it is there. Sorted and without repeats where it is compared.
+pub(crate) type Memberships = Vec<(SetIndex, Member)>;
+
+/// The sets that rules in force name, and what happens to them.
+///
+/// Members are not stored: they follow from the cluster, and a change is found by asking which sets an address is in
+/// before it and after it.
+#[derive(Debug, Default)]
+pub(crate) struct Sets {
+    table: Slab<Set>,
+    ids: HashMap<SetId, SetIndex>,
+    pub(crate) selections: Slab<Selection>,
+    selection_ids: HashMap<(ScopeId, SelectorId), u32>,
+    pub(crate) by_anchor: AnchorIndex<ScopeId>,
+    pub(crate) by_scope: HashMap<ScopeId, Vec<u32>>,
+    pub(crate) port_sets: BTreeSet<SetIndex>,
+    pub(crate) node_sets: HashMap<NodeId, SetIndex>,
+    pub(crate) nodes_sets: BTreeMap<SetIndex, SelectorId>,
+    pub(crate) domain_sets: BTreeSet<SetIndex>,
+    /// What happened since the last `take_changes`.
+    pub(crate) changes: BTreeMap<SetIndex, SetDelta>,
+    pub(crate) gone: Vec<SetId>,
+}
+
+#[derive(Debug)]
+struct Set {
+    id: SetId,
+    uses: u32,
+    source: Source,
+}
+
+/// Where the members of a set come from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Source {
+    /// The pods of a selection.
+    Selection(u32),
+    /// The named ports of all pods, wherever they are.
+    Ports,
+    Nodes(SelectorId),
+    Node(NodeId),
+    Domain,
+}
+
+/// Pods by labels, and the sets that are made of them: their addresses, or their ports of some name.
+#[derive(Debug)]
+pub(crate) struct Selection {
+    pub(crate) scope: ScopeId,
+    pub(crate) selector: SelectorId,
+    pub(crate) sets: SmallVec<[SetIndex; 2]>,
+}
+
+impl Sets {
+    /// The set with this meaning, counted as used once more.
+    pub(crate) fn acquire(&mut self, key: SetKey, cluster: &mut Cluster) -> SetIndex {
+        let id = SetId::new(key);
+        if let Some(&index) = self.ids.get(&id) {
+            self.table[index].uses += 1;
+            return index;
+        }
+        let index = self.table.insert(Set { id: id.clone(), uses: 1, source: Source::Domain });
+        let source = self.attach(index, &id, cluster);
+        self.table[index].source = source;
+        self.ids.insert(id, index);
+        let members = self.contents(index, cluster);
+        self.changes.insert(index, SetDelta::Put(members));
+        index
+    }
+
+    fn attach(&mut self, index: SetIndex, key: &SetKey, cluster: &mut Cluster) -> Source {
+        match key {
+            SetKey::PodsIn(namespace, pods) => {
+                self.select(index, namespace, &Scope::Own, pods, cluster)
+            }
+            SetKey::Pods { namespaces, pods } => {
+                self.select(index, &"".into(), &Scope::Matching(namespaces.clone()), pods, cluster)
+            }
+            SetKey::Ports { owners: PortOwners::PodsIn(namespace, pods), .. } => {
+                self.select(index, namespace, &Scope::Own, pods, cluster)
+            }
+            SetKey::Ports { owners: PortOwners::Pods { namespaces, pods }, .. } => {
+                self.select(index, &"".into(), &Scope::Matching(namespaces.clone()), pods, cluster)
+            }
+            SetKey::Ports { owners: PortOwners::Everyone | PortOwners::Block(_), .. } => {
+                self.port_sets.insert(index);
+                Source::Ports
+            }
+            SetKey::Nodes(selector) => {
+                let selector = cluster.selectors.acquire(selector, &mut cluster.labels);
+                self.nodes_sets.insert(index, selector);
+                Source::Nodes(selector)
+            }
+            SetKey::Node(name) => {
+                let node = cluster.nodes.acquire(name);
+                self.node_sets.insert(node, index);
+                Source::Node(node)
+            }
+            SetKey::Domain(_) => {
+                self.domain_sets.insert(index);
+                Source::Domain
+            }
+        }
+    }
+
+    fn select(
+        &mut self,
+        index: SetIndex,
+        own: &Name,
+        scope: &Scope,
+        pods: &Selector,
+        cluster: &mut Cluster,
+    ) -> Source {
+        let Cluster { namespaces, labels, selectors, .. } = cluster;
+        let scope = namespaces.acquire_scope(own, scope, labels, selectors);
+        let selector = selectors.acquire(pods, labels);
+        if let Some(&selection) = self.selection_ids.get(&(scope, selector)) {
+            namespaces.release_scope(scope, labels, selectors);
+            selectors.release(selector, labels);
+            self.selections[selection].sets.push(index);
+            return Source::Selection(selection);
+        }
+        let selection = self.selections.insert(Selection {
+            scope,
+            selector,
+            sets: SmallVec::from_slice(&[index]),
+        });
+        self.selection_ids.insert((scope, selector), selection);
+        self.by_anchor.insert(scope, selectors.anchors(selector), selection);
+        self.by_scope.entry(scope).or_default().push(selection);
+        Source::Selection(selection)
+    }
+
+    /// The id of a set in use.
+    pub(crate) fn id(&self, index: SetIndex) -> &SetId {
+        &self.table[index].id
+    }
+
+    pub(crate) fn source(&self, index: SetIndex) -> Source {
+        self.table[index].source
+    }
+
+    /// The id of the set with this meaning.
+    pub(crate) fn id_of(&self, key: SetKey) -> SetId {
+        let id = SetId::new(key);
+        self.ids.get(&id).map_or(id, |index| self.table[*index].id.clone())
+    }
+
+    /// Gives back one use of a set.
+    pub(crate) fn release(&mut self, index: SetIndex, cluster: &mut Cluster) {
+        self.table[index].uses -= 1;
+        if self.table[index].uses > 0 {
+            return;
+        }
+        let gone = self.table.remove(index);
+        self.ids.remove(&gone.id);
+        match gone.source {
+            Source::Selection(selection) => self.unselect(index, selection, cluster),
+            Source::Ports => _ = self.port_sets.remove(&index),
+            Source::Nodes(selector) => {
+                self.nodes_sets.remove(&index);
+                cluster.selectors.release(selector, &mut cluster.labels);
+            }
+            Source::Node(node) => {
+                self.node_sets.remove(&node);
+                cluster.nodes.release(node);
+            }
+            Source::Domain => _ = self.domain_sets.remove(&index),
+        }
+        // A set that nobody was told of goes as quietly as it came.
+        match self.changes.remove(&index) {
+            Some(SetDelta::Put(_)) => (),
+            Some(_) | None => self.gone.push(gone.id),
+        }
+    }
+
+    fn unselect(&mut self, index: SetIndex, selection: u32, cluster: &mut Cluster) {
+        self.selections[selection].sets.retain(|set| *set != index);
+        if !self.selections[selection].sets.is_empty() {
+            return;
+        }
+        let Selection { scope, selector, .. } = self.selections.remove(selection);
+        self.selection_ids.remove(&(scope, selector));
+        self.by_anchor.remove(scope, cluster.selectors.anchors(selector), selection);
+        if let Some(list) = self.by_scope.get_mut(&scope) {
+            list.retain(|other| *other != selection);
+            if list.is_empty() {
+                self.by_scope.remove(&scope);
+            }
+        }
+        cluster.selectors.release(selector, &mut cluster.labels);
+        cluster.namespaces.release_scope(scope, &mut cluster.labels, &mut cluster.selectors);
+    }
+}
