@@ -21,6 +21,7 @@ mod compile;
 mod domains;
 mod endpoints;
 mod engine;
+mod explain;
 mod labels;
 mod members;
 mod namespaces;
@@ -29,11 +30,14 @@ mod owners;
 mod pods;
 mod policies;
 mod postings;
+mod remedy;
 mod selectors;
 mod sets;
 mod slab;
 
 pub use engine::Engine;
+pub use explain::{Cited, Explanation, Judgement, Miss, Missing, Reason, Side, explain};
+pub use remedy::{Remedy, remedy};
 use weir_model::{Name, Program, World};
 
 /// Whose endpoints an engine compiles rules for.

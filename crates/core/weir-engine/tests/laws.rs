@@ -1,8 +1,8 @@
 //! The laws of the engine, for any world and any road to it.
 
 use proptest::{collection::vec, prelude::*};
-use weir_engine::{Engine, Locality, compile};
-use weir_model::{Change, Delta, Flow, Program, World};
+use weir_engine::{Engine, Locality, Remedy, compile, explain, remedy};
+use weir_model::{Change, Delta, Flow, Object, Program, Verdict, World};
 use weir_testkit::{changes, flow};
 
 /// What the engine knows after the changes came in these portions.
@@ -126,6 +126,36 @@ proptest! {
         let program = compile(&world(&road), Locality::Node(weir_testkit::pool::NODES[0].into()));
         if program.endpoints.is_empty() {
             prop_assert!(program.sets.is_empty());
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 1500, ..ProptestConfig::default() })]
+
+    #[test]
+    fn an_explanation_says_what_the_program_does(road in changes(40), flows in vec(flow(), 1..40)) {
+        let program = compile(&world(&road), Locality::Everywhere);
+        for flow in &flows {
+            prop_assert_eq!(explain(&program, flow).verdict, program.verdict(flow), "{}", flow);
+        }
+    }
+
+    #[test]
+    fn a_remedy_lets_the_flow_pass_and_closes_nothing(road in changes(40), flows in vec(flow(), 1..20)) {
+        let world = world(&road);
+        let program = compile(&world, Locality::Everywhere);
+        for flow in &flows {
+            let Remedy::Add(policies) = remedy(&world, &explain(&program, flow)) else { continue };
+            prop_assert_eq!(policies.is_empty(), program.verdict(flow) == Verdict::Allow);
+            let mut mended = world.clone();
+            policies.into_iter().for_each(|policy| mended.apply(Change::Put(Object::Policy(policy))));
+            prop_assert_eq!(weir_oracle::verdict(&mended, flow), Verdict::Allow, "{}", flow);
+            for other in &flows {
+                if program.verdict(other) == Verdict::Allow {
+                    prop_assert_eq!(weir_oracle::verdict(&mended, other), Verdict::Allow, "{} closed {}", flow, other);
+                }
+            }
         }
     }
 }

@@ -1,0 +1,176 @@
+//! The smallest policies that would let a refused flow pass.
+
+use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
+
+use weir_model::{
+    Action, Block, Direction, Flow, Name, Peer, Pod, Policy, PolicyId, PolicyKind, PolicyRule,
+    PortMatch, PortRange, PortSpec, Requirement, Scope, Selector, Spec, Subject, Tier, Verdict,
+    Who, World,
+};
+
+use crate::explain::{Cited, Explanation, Judgement, Reason, Side, ends};
+
+/// Labels that tell one replica or one rollout from another; a policy that names them would not outlive it.
+const PASSING: [&str; 9] = [
+    "apps.kubernetes.io/pod-index",
+    "batch.kubernetes.io/controller-uid",
+    "batch.kubernetes.io/job-name",
+    "controller-revision-hash",
+    "controller-uid",
+    "job-name",
+    "pod-template-generation",
+    "pod-template-hash",
+    "statefulset.kubernetes.io/pod-name",
+];
+
+/// The label that every namespace has: its name.
+const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";
+
+/// What would let a refused flow pass.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Remedy {
+    /// Adding these policies; none if the flow passes as it is. They isolate no pod that was not isolated before.
+    Add(Vec<Policy>),
+    /// No policy can be added before this rule: it has to be changed itself.
+    Change(Cited),
+}
+
+/// The smallest addition to a world that would let the flow pass.
+pub fn remedy(world: &World, explanation: &Explanation) -> Remedy {
+    let mut policies = Vec::new();
+    for direction in [Direction::Egress, Direction::Ingress] {
+        let Side::Judged(judgement) = explanation.side(direction) else { continue };
+        if judgement.verdict == Verdict::Allow {
+            continue;
+        }
+        match allow(world, &explanation.flow, direction, judgement) {
+            Ok(policy) => policies.push(policy),
+            Err(rule) => return Remedy::Change(rule),
+        }
+    }
+    Remedy::Add(policies)
+}
+
+fn allow(
+    world: &World,
+    flow: &Flow,
+    direction: Direction,
+    judgement: &Judgement,
+) -> Result<Policy, Cited> {
+    let (_, there) = ends(flow, direction);
+    let tier = match &judgement.reason {
+        Reason::Admin(cited) | Reason::Baseline(cited) => {
+            before(world, judgement, cited).ok_or_else(|| cited.clone())?
+        }
+        Reason::Isolated | Reason::Allowed(_) | Reason::Default => Tier::Namespace,
+    };
+    let own = &judgement.pod.namespace;
+    let subject =
+        world.pods.get(&judgement.pod).map(|pod| selector_of(world, pod)).unwrap_or_default();
+    let subject = match tier {
+        Tier::Namespace => {
+            Subject { scope: Scope::Own, pods: and(&subject, isolating_selector(world, judgement)) }
+        }
+        Tier::Admin { .. } | Tier::Baseline { .. } => Subject { scope: named(own), pods: subject },
+    };
+    let who = match (peer(world, there, own, tier), &judgement.reason, direction) {
+        // Ingress rules of the admin tiers cannot name an address: only a rule that denies all can have refused it.
+        (Who::Block(_), Reason::Admin(cited) | Reason::Baseline(cited), Direction::Ingress) => {
+            return Err(cited.clone());
+        }
+        (who, ..) => who,
+    };
+    let rule = PolicyRule {
+        index: 0,
+        name: None,
+        line: 0,
+        action: Action::Allow,
+        peers: Some(vec![Peer { index: 0, line: 0, who }]),
+        ports: Some(vec![PortSpec {
+            line: 0,
+            ports: PortMatch::Range(PortRange::one(flow.protocol, flow.port)),
+        }]),
+    };
+    let (ingress, egress) = match direction {
+        Direction::Ingress => (Some(vec![rule]), None),
+        Direction::Egress => (None, Some(vec![rule])),
+    };
+    let spec = Arc::new(Spec { tier, subject, ingress, egress });
+    Ok(Policy { id: unused_id(world, tier, judgement, flow, direction), place: None, spec })
+}
+
+/// A place in the order of decision just before a rule of the admin tiers; `None` if there is none.
+fn before(world: &World, judgement: &Judgement, cited: &Cited) -> Option<Tier> {
+    match world.policies.get(&cited.section.policy)?.spec.tier {
+        Tier::Admin { priority } => Some(Tier::Admin { priority: priority.checked_sub(1)? }),
+        Tier::Baseline { priority: 0 } if judgement.passed.is_none() => {
+            Some(Tier::Admin { priority: 1000 })
+        }
+        Tier::Baseline { priority } => Some(Tier::Baseline { priority: priority.checked_sub(1)? }),
+        Tier::Namespace => None,
+    }
+}
+
+/// What a policy that isolates the pod asks of it. Whoever fits this too is isolated already.
+fn isolating_selector<'a>(world: &'a World, judgement: &Judgement) -> &'a [Requirement] {
+    let first = judgement.isolating.first().and_then(|section| world.policies.get(&section.policy));
+    first.map(|policy| policy.spec.subject.pods.requirements()).unwrap_or_default()
+}
+
+/// The other end: a pod by its labels and namespace, anything else by its address.
+fn peer(world: &World, address: IpAddr, own: &Name, tier: Tier) -> Who {
+    let claimants = world.pods.values().filter(|pod| pod.own_addresses().contains(&address));
+    let owner = claimants.max_by_key(|pod| (pod.born, &pod.id));
+    match owner {
+        Some(pod) if pod.id.namespace == *own && tier == Tier::Namespace => {
+            Who::Pods { scope: Scope::Own, pods: selector_of(world, pod) }
+        }
+        Some(pod) if world.namespaces.contains_key(&pod.id.namespace) => {
+            Who::Pods { scope: named(&pod.id.namespace), pods: selector_of(world, pod) }
+        }
+        Some(_) | None => Who::Block(Block::host(address)),
+    }
+}
+
+fn named(namespace: &Name) -> Scope {
+    Scope::Matching(Selector::from_iter([Requirement::equals(NAMESPACE_NAME, namespace.clone())]))
+}
+
+/// The lasting labels of a pod. A pod without any is told from its neighbours by the labels it does not have.
+fn selector_of(world: &World, pod: &Pod) -> Selector {
+    let lasting = pod.labels.iter().filter(|(key, _)| !PASSING.contains(&&**key));
+    let mut requirements: Vec<Requirement> =
+        lasting.map(|(key, value)| Requirement::equals(key.clone(), value.clone())).collect();
+    if requirements.is_empty() {
+        let neighbours = world.pods.values().filter(|other| other.id.namespace == pod.id.namespace);
+        let keys: BTreeSet<&Name> =
+            neighbours.flat_map(|other| other.labels.iter()).map(|(key, _)| key).collect();
+        let absent = keys.into_iter().filter(|key| pod.labels.value(key).is_none());
+        requirements.extend(absent.map(|key| Requirement::Absent(key.clone())));
+    }
+    requirements.into_iter().collect()
+}
+
+fn and(selector: &Selector, more: &[Requirement]) -> Selector {
+    selector.requirements().iter().chain(more).cloned().collect()
+}
+
+/// A name that says what the policy is for and that no other has.
+fn unused_id(
+    world: &World,
+    tier: Tier,
+    judgement: &Judgement,
+    flow: &Flow,
+    direction: Direction,
+) -> PolicyId {
+    let (kind, namespace): (_, Name) = match tier {
+        Tier::Namespace => (PolicyKind::NetworkPolicy, judgement.pod.namespace.clone()),
+        Tier::Admin { .. } | Tier::Baseline { .. } => (PolicyKind::ClusterNetworkPolicy, "".into()),
+    };
+    let pod: String = judgement.pod.name.chars().take(200).collect();
+    let base = format!("allow-{pod}-{direction}-{}-{}", flow.port, flow.protocol).to_lowercase();
+    let id = |name: String| PolicyId { kind, namespace: namespace.clone(), name: name.into() };
+    let candidates =
+        std::iter::once(id(base.clone())).chain((2..).map(|n| id(format!("{base}-{n}"))));
+    candidates.into_iter().find(|id| !world.policies.contains_key(id)).unwrap_or_else(|| id(base))
+}
