@@ -117,7 +117,8 @@ fn holds_for_system(index: &Index<'_>, namespaces: &Selector) -> bool {
 fn needs_names(rule: &PolicyRule) -> bool {
     rule.peers.as_ref().is_none_or(|peers| {
         peers.iter().any(|peer| match &peer.who {
-            Who::Block(block) => block.net.prefix_len() < block.net.max_prefix_len(),
+            // The internet is known by names; whoever writes a network knows the addresses.
+            Who::Block(block) => block.net.prefix_len() == 0,
             Who::Pods { .. } | Who::Domain(_) => true,
             Who::Nodes(_) => false,
         })

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use weir_model::{Finding, Name, Policy, Requirement, Scope, Selector};
+use weir_model::{Finding, Name, Namespace, Policy, Requirement, Scope, Selector, Severity};
 
 use crate::{
     code::{
@@ -155,7 +155,14 @@ pub(crate) fn namespace_labels(
         }
         _ => "compare the selector with the labels of the namespaces".to_owned(),
     };
-    Some(site().warning(UNKNOWN_NAMESPACE_LABEL, message, hint))
+    // Manifests rarely have the namespaces they are for; then nothing is known of their labels.
+    let is_bare = |n: &Namespace| n.labels.iter().all(|(key, _)| &**key == NAME_LABEL);
+    let by_name = culprit.is_some_and(|requirement| &**requirement.key() == NAME_LABEL);
+    let severity = match !by_name && world.namespaces.values().all(is_bare) {
+        true => Severity::Info,
+        false => Severity::Warning,
+    };
+    Some(site().finding(UNKNOWN_NAMESPACE_LABEL, severity, message, hint))
 }
 
 fn pair(key: &Name, values: &BTreeSet<Name>) -> String {
@@ -172,15 +179,18 @@ fn is_given(selector: &Selector) -> bool {
     })
 }
 
+/// Whether a namespace is only mentioned, where others are written down.
 fn is_unheard_of(index: &Index<'_>, namespace: &Name) -> bool {
-    !index.world.namespaces.is_empty()
-        && !index.world.namespaces.contains_key(namespace)
+    let all = &index.world.namespaces;
+    all.values().any(|namespace| namespace.place.is_some())
+        && all.get(namespace).is_none_or(|namespace| namespace.place.is_none())
         && !GIVEN_NAMESPACES.contains(&&**namespace)
         && index.pods_of(namespace).is_empty()
 }
 
 fn namespace_hint(index: &Index<'_>, namespace: &Name) -> String {
-    let known: BTreeSet<&str> = index.world.namespaces.keys().map(|name| &**name).collect();
+    let written = index.world.namespaces.values().filter(|n| n.place.is_some());
+    let known: BTreeSet<&str> = written.map(|n| &*n.name).collect();
     match nearest(namespace, &known) {
         Some(near) => format!("did you mean `namespace: {near}`?"),
         None => format!("create the namespace, or move the policy to one of {}", list(&known)),
@@ -216,7 +226,8 @@ pub(crate) fn label_hint(
         _ => {
             let keys: BTreeSet<&str> =
                 pods.iter().flat_map(|pod| pod.labels.iter()).map(|(key, _)| &**key).collect();
-            match nearest(key, &keys) {
+            let asked = |near: &&str| selector.requirements().iter().any(|r| **r.key() == **near);
+            match nearest(key, &keys).filter(|near| !asked(near)) {
                 Some(near) => format!("did you mean the label `{near}`?"),
                 None if keys.is_empty() => {
                     format!("the pods there have no labels; give them {key}")

@@ -1,0 +1,51 @@
+//! The words of the command line.
+
+use std::path::Path;
+
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+
+use crate::{
+    completions::Completions, diff::Diff, explain::Explain, lint::Lint, matrix::Matrix,
+    render::Render, test::Test, version::Version,
+};
+
+/// Kubernetes network policy: tested, explained, drawn, compared and compiled.
+#[derive(Parser)]
+#[command(
+    name = "weir",
+    version,
+    propagate_version = true,
+    after_help = "Exit status: 0 yes or clean, 1 no or findings, 2 failure."
+)]
+pub(crate) struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// The subcommands.
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    Test(Test),
+    Explain(Explain),
+    Matrix(Matrix),
+    Diff(Diff),
+    Lint(Lint),
+    Render(Render),
+    Completions(Completions),
+    Version(Version),
+}
+
+impl Cli {
+    /// The arguments of this process. Called as `kubectl-weir`, it speaks of itself as `kubectl weir`.
+    pub(crate) fn as_called() -> Self {
+        let mut command = Cli::command();
+        let called = std::env::args_os().next().unwrap_or_default();
+        let name = Path::new(&called).file_stem().unwrap_or_default().to_string_lossy();
+        if name == "kubectl-weir" || name == "kubectl_weir" {
+            command = command.bin_name("kubectl weir").display_name("kubectl weir");
+        }
+        let matches = command.get_matches();
+        Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
+    }
+}

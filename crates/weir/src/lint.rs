@@ -1,0 +1,77 @@
+use std::io::Write;
+
+use clap::Args;
+use serde::Serialize;
+use weir_model::{Finding, Severity};
+
+use crate::{
+    exit::Exit,
+    present::{self, Format, findings::Report},
+    source::Source,
+};
+
+/// Find policies that do not do what they seem to
+///
+/// Policies that select nothing, rules that never match, ports nobody has, egress that forgets DNS, and what the API
+/// server would refuse. Exit status 1 if there is a warning or an error.
+#[derive(Args)]
+#[command(after_help = "Example:\n  weir lint -f examples/shop")]
+pub(crate) struct Lint {
+    #[command(flatten)]
+    source: Source,
+    /// How to print the findings
+    #[arg(short, long, value_enum, default_value = "text")]
+    output: Format,
+}
+
+#[derive(Serialize)]
+struct Answer<'a> {
+    findings: Vec<Report<'a>>,
+}
+
+impl Lint {
+    pub(crate) fn run(&self, out: &mut dyn Write) -> anyhow::Result<Exit> {
+        let loaded = self.source.load()?;
+        let mut findings = loaded.findings;
+        findings.extend(weir_lint::lint(&loaded.world));
+        if let Some(namespace) = self.source.namespace() {
+            findings.retain(|finding| is_in(finding, namespace));
+        }
+        findings.sort();
+        findings.dedup();
+        match self.output.structured() {
+            Some(form) => {
+                let findings = findings.iter().map(Report::from).collect();
+                present::value(out, form, &Answer { findings })?;
+            }
+            None => {
+                present::findings::write(out, &findings)?;
+                writeln!(out, "{}", summary(&findings))?;
+            }
+        }
+        Ok(Exit::when(findings.iter().all(|finding| finding.severity == Severity::Info)))
+    }
+}
+
+/// Whether a finding is about an object of the namespace, or about no object at all.
+fn is_in(finding: &Finding, namespace: &str) -> bool {
+    match finding.object.split_once(' ') {
+        None => true,
+        Some((_, id)) => id.split_once('/').is_some_and(|(place, _)| place == namespace),
+    }
+}
+
+fn summary(findings: &[Finding]) -> String {
+    let count = |severity| findings.iter().filter(|f| f.severity == severity).count();
+    let words = [
+        (count(Severity::Error), "error"),
+        (count(Severity::Warning), "warning"),
+        (count(Severity::Info), "note"),
+    ];
+    let some: Vec<String> = words
+        .into_iter()
+        .filter(|(number, _)| *number > 0)
+        .map(|(number, noun)| present::count(number, noun))
+        .collect();
+    if some.is_empty() { "nothing found".to_owned() } else { some.join(", ") }
+}

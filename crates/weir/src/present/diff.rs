@@ -1,0 +1,62 @@
+//! What a change of manifests opens and closes, as text.
+
+use std::io::{self, Write};
+
+use weir_model::{PodId, Verdict};
+
+use super::{
+    count,
+    style::{BAD, FAINT, GOOD, Painted},
+    table::{self, Cell},
+};
+use crate::diff::{Answer, Change};
+
+/// Names to write out before saying how many more there are.
+const SHOWN: usize = 4;
+
+/// Writes what is opened, what is closed, and which pods came and went.
+pub(crate) fn write(out: &mut dyn Write, answer: &Answer) -> io::Result<()> {
+    for (verdict, word, style, sign) in
+        [(Verdict::Allow, "opened", GOOD, "+"), (Verdict::Deny, "closed", BAD, "-")]
+    {
+        let changes: Vec<&Change> = answer.changes.iter().filter(|c| c.now == verdict).collect();
+        if changes.is_empty() {
+            continue;
+        }
+        writeln!(out, "{}", Painted(style, word))?;
+        let rows: Vec<Vec<Cell>> = changes
+            .iter()
+            .map(|change| {
+                let family = change.family.map(|family| format!(" ({family} only)"));
+                vec![
+                    Cell::new(sign, style),
+                    some(&change.from).into(),
+                    "→".into(),
+                    some(&change.to).into(),
+                    format!("{}{}", change.ports.join(", "), family.unwrap_or_default()).into(),
+                ]
+            })
+            .collect();
+        table::write(out, 2, &rows)?;
+    }
+    if answer.changes.is_empty() {
+        writeln!(out, "no connection is opened or closed")?;
+    }
+    note(out, &answer.added, "new")?;
+    note(out, &answer.gone, "gone, and not compared")
+}
+
+fn note(out: &mut dyn Write, pods: &[PodId], what: &str) -> io::Result<()> {
+    if pods.is_empty() {
+        return Ok(());
+    }
+    let words: Vec<String> = pods.iter().map(PodId::to_string).collect();
+    let text = format!("{} {what}: {}", count(pods.len(), "pod"), some(&words));
+    writeln!(out, "{}", Painted(FAINT, text))
+}
+
+fn some(words: &[String]) -> String {
+    let more = words.len().saturating_sub(SHOWN);
+    let tail = if more > 0 { format!(" and {more} more") } else { String::new() };
+    format!("{}{tail}", words[..words.len() - more].join(", "))
+}

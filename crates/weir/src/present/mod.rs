@@ -1,0 +1,74 @@
+//! How answers are drawn: text for people, JSON and YAML for programs, pictures for documents.
+
+pub(crate) mod diff;
+pub(crate) mod dot;
+pub(crate) mod findings;
+pub(crate) mod junit;
+pub(crate) mod matrix;
+pub(crate) mod program;
+pub(crate) mod style;
+pub(crate) mod svg;
+pub(crate) mod table;
+pub(crate) mod tests;
+pub(crate) mod yaml;
+
+use std::io::{self, Write};
+
+use clap::ValueEnum;
+use serde::Serialize;
+
+/// How to print an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Format {
+    /// For people
+    Text,
+    /// For programs
+    Json,
+    /// For people and programs
+    Yaml,
+}
+
+/// A form that is the same for all answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Structured {
+    /// JSON.
+    Json,
+    /// YAML.
+    Yaml,
+}
+
+impl Format {
+    /// The structured form it asks for, if any.
+    pub(crate) fn structured(self) -> Option<Structured> {
+        match self {
+            Format::Text => None,
+            Format::Json => Some(Structured::Json),
+            Format::Yaml => Some(Structured::Yaml),
+        }
+    }
+}
+
+/// Prints a value for programs.
+pub(crate) fn value(
+    out: &mut dyn Write,
+    form: Structured,
+    value: &impl Serialize,
+) -> anyhow::Result<()> {
+    match form {
+        Structured::Json => {
+            serde_json::to_writer_pretty(&mut *out, value).map_err(io::Error::from)?;
+            writeln!(out)?;
+        }
+        Structured::Yaml => out.write_all(yaml::text(&serde_json::to_value(value)?).as_bytes())?,
+    }
+    Ok(())
+}
+
+/// `1 pod`, `2 pods`.
+pub(crate) fn count(number: usize, noun: &str) -> String {
+    let plural = match noun.strip_suffix('y') {
+        Some(stem) => format!("{stem}ies"),
+        None => format!("{noun}s"),
+    };
+    if number == 1 { format!("1 {noun}") } else { format!("{number} {plural}") }
+}

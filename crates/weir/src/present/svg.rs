@@ -1,0 +1,145 @@
+//! A matrix as a picture that needs nothing else.
+
+use crate::{
+    matrix::{Cell, Reach, Word},
+    reach::spell,
+};
+
+const CELL: usize = 26;
+const GAP: usize = 12;
+/// The width of a letter of the labels, about.
+const LETTER: f64 = 7.3;
+/// Namespaces get a little air between them.
+const AIR: usize = 8;
+
+const STYLE: &str = "\
+text { font: 12px ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; fill: #1f2937; }
+.title { font: 600 15px system-ui, sans-serif; }
+.note { font: 12px system-ui, sans-serif; fill: #4b5563; }
+.all { fill: #34a46b; } .some { fill: #e8b33f; } .none { fill: #dc6360; } .void { fill: #eef1f5; }
+rect.cell:hover { stroke: #111827; stroke-width: 2; }
+.mark { font: 600 13px system-ui, sans-serif; fill: #ffffff; text-anchor: middle; pointer-events: none; }
+";
+
+/// The picture: rows connect to columns, and every cell says more when it is pointed at.
+pub(crate) fn picture(reach: &Reach) -> String {
+    let longest = reach.ends.iter().map(|end| end.chars().count()).max().unwrap_or(0);
+    let label = (longest as f64 * LETTER) as usize + GAP;
+    let at = offsets(&reach.ends);
+    let side = at.last().map_or(0, |last| last + CELL);
+    let (left, top) = (label + GAP, label * 3 / 4 + 64);
+    // The last column's label leans out to the right.
+    let width = (left + side + label * 3 / 4 + GAP).max(left + 560);
+    let height = top + side + 56;
+    let mut svg = String::new();
+    let out = &mut svg;
+    out.push_str(&format!(
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" viewBox=\"0 0 {width} {height}\" role=\"img\">\n<title>who reaches whom</title>\n<style>\n{STYLE}</style>\n<rect width=\"{width}\" height=\"{height}\" fill=\"#ffffff\"/>\n"
+        ));
+    out.push_str(&format!("<text class=\"title\" x=\"{GAP}\" y=\"24\">Who reaches whom</text>\n"));
+    let asked = escape(&format!("rows connect to columns, on {}", reach.asked));
+    out.push_str(&format!("<text class=\"note\" x=\"{GAP}\" y=\"44\">{asked}</text>\n"));
+    for (end, offset) in reach.ends.iter().zip(&at) {
+        let (x, y) = (left + offset + CELL / 2 + 4, top - 8);
+        let text = escape(end);
+        out.push_str(&format!(
+            "<text x=\"{x}\" y=\"{y}\" transform=\"rotate(-45 {x} {y})\">{text}</text>\n"
+        ));
+        let y = top + offset + CELL / 2 + 4;
+        out.push_str(&format!(
+            "<text x=\"{}\" y=\"{y}\" text-anchor=\"end\">{text}</text>\n",
+            left - 8
+        ));
+    }
+    for ((from, row), y) in reach.ends.iter().zip(&reach.cells).zip(&at) {
+        for ((to, cell), x) in reach.ends.iter().zip(row).zip(&at) {
+            draw(out, (left + x, top + y), (from, to), cell.as_ref());
+        }
+    }
+    legend(out, left, top + side + 24);
+    out.push_str("</svg>\n");
+    svg
+}
+
+/// Where each row and column begins.
+fn offsets(ends: &[String]) -> Vec<usize> {
+    let namespace = |end: &str| end.split_once('/').map(|(namespace, _)| namespace.to_owned());
+    let mut at = 0;
+    let mut offsets = Vec::with_capacity(ends.len());
+    for (index, end) in ends.iter().enumerate() {
+        if index > 0 {
+            at += CELL;
+            at += if namespace(&ends[index - 1]) == namespace(end) { 0 } else { AIR };
+        }
+        offsets.push(at);
+    }
+    offsets
+}
+
+fn draw(out: &mut String, (x, y): (usize, usize), (from, to): (&str, &str), cell: Option<&Cell>) {
+    let (class, mark) = match cell.map(Cell::word) {
+        None => ("void", ""),
+        Some(Word::All) => ("all", "✓"),
+        Some(Word::Some) => ("some", "~"),
+        Some(Word::None) => ("none", "✗"),
+    };
+    let mut title = format!("{from} → {to}");
+    for (word, ports) in cell.iter().flat_map(|cell| {
+        [("allowed", &cell.allowed), ("denied", &cell.denied), ("in part", &cell.partly)]
+    }) {
+        if !ports.is_empty() {
+            title.push_str(&format!("\n{word}: {}", spell(ports).join(", ")));
+        }
+    }
+    if cell.is_none() {
+        title.push_str("\nnothing to ask");
+    }
+    let size = CELL - 2;
+    let title = escape(&title);
+    out.push_str(&format!(
+            "<g><rect class=\"cell {class}\" x=\"{x}\" y=\"{y}\" width=\"{size}\" height=\"{size}\" rx=\"4\"><title>{title}</title></rect>"
+        ));
+    if !mark.is_empty() {
+        let (x, y) = (x + size / 2, y + size / 2 + 5);
+        out.push_str(&format!("<text class=\"mark\" x=\"{x}\" y=\"{y}\">{mark}</text>"));
+    }
+    out.push_str("</g>\n");
+}
+
+fn legend(out: &mut String, left: usize, y: usize) {
+    let mut x = left;
+    for (class, text) in [
+        ("all", "all ports asked about"),
+        ("some", "some of them"),
+        ("none", "none"),
+        ("void", "nothing to ask"),
+    ] {
+        out.push_str(&format!(
+            "<rect class=\"{class}\" x=\"{x}\" y=\"{y}\" width=\"14\" height=\"14\" rx=\"3\"/>"
+        ));
+        out.push_str(&format!(
+            "<text class=\"note\" x=\"{}\" y=\"{}\">{text}</text>\n",
+            x + 20,
+            y + 11
+        ));
+        x += 40 + text.len() * 7;
+    }
+}
+
+/// Text for XML. Control characters that XML does not know become spaces.
+pub(crate) fn escape(text: &str) -> String {
+    let mut safe = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => safe.push_str("&amp;"),
+            '<' => safe.push_str("&lt;"),
+            '>' => safe.push_str("&gt;"),
+            '"' => safe.push_str("&quot;"),
+            '\'' => safe.push_str("&#39;"),
+            '\n' | '\t' => safe.push(c),
+            c if c.is_control() => safe.push(' '),
+            c => safe.push(c),
+        }
+    }
+    safe
+}

@@ -1,0 +1,49 @@
+//! Columns that line up.
+
+use std::io::{self, Write};
+
+use anstyle::Style;
+
+/// A cell: its text and its style.
+#[derive(Clone, Debug)]
+pub(crate) struct Cell {
+    text: String,
+    style: Style,
+}
+
+impl Cell {
+    /// A cell in a style.
+    pub(crate) fn new(text: impl Into<String>, style: Style) -> Self {
+        Cell { text: text.into(), style }
+    }
+
+    fn width(&self) -> usize {
+        self.text.chars().count()
+    }
+}
+
+impl<T: Into<String>> From<T> for Cell {
+    fn from(text: T) -> Self {
+        Cell::new(text, Style::new())
+    }
+}
+
+/// Writes rows with two spaces between columns. Rows may be of different lengths.
+pub(crate) fn write(out: &mut dyn Write, indent: usize, rows: &[Vec<Cell>]) -> io::Result<()> {
+    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let width = |at: usize| rows.iter().filter_map(|row| row.get(at)).map(Cell::width).max();
+    let widths: Vec<usize> = (0..columns).map(|at| width(at).unwrap_or(0)).collect();
+    for row in rows {
+        let mut line = " ".repeat(indent);
+        let last = row.iter().rposition(|cell| !cell.text.is_empty()).map_or(0, |at| at + 1);
+        for (at, cell) in row[..last].iter().enumerate() {
+            let style = cell.style;
+            line.push_str(&format!("{style}{}{style:#}", cell.text));
+            if at + 1 < last {
+                line.push_str(&" ".repeat(widths[at] - cell.width() + 2));
+            }
+        }
+        writeln!(out, "{line}")?;
+    }
+    Ok(())
+}

@@ -1,0 +1,58 @@
+//! Test results as text.
+
+use std::io::{self, Write};
+
+use super::{
+    count, findings,
+    style::{BAD, FAINT, GOOD, Painted, STRONG},
+};
+use crate::test::{CaseResult, ProbeResult, Run};
+
+/// Writes what failed and why, a line per case, and the closing line.
+pub(crate) fn write(out: &mut dyn Write, run: &Run) -> io::Result<()> {
+    for case in &run.cases {
+        case_of(out, case)?;
+    }
+    writeln!(out, "{} passed, {} failed", run.passed, run.failed)
+}
+
+fn case_of(out: &mut dyn Write, case: &CaseResult) -> io::Result<()> {
+    let (passed, failed) = case.counts();
+    match (failed, &case.error) {
+        (0, _) => {
+            let many = count(passed, "probe");
+            return writeln!(out, "{} {} ({many})", Painted(GOOD, "ok  "), case.name);
+        }
+        (_, None) => {
+            let score = format!("{failed} of {}", count(passed + failed, "probe"));
+            writeln!(out, "{} {} ({score})", Painted(BAD, "FAIL"), Painted(STRONG, &case.name))?;
+        }
+        (_, Some(error)) => {
+            writeln!(out, "{} {}", Painted(BAD, "FAIL"), Painted(STRONG, &case.name))?;
+            let mut lines = Vec::new();
+            findings::write(&mut lines, &case.findings)?;
+            if lines.is_empty() {
+                writeln!(&mut lines, "{}: {error}", Painted(BAD, "error"))?;
+            }
+            for line in String::from_utf8_lossy(&lines).lines() {
+                writeln!(out, "       {line}")?;
+            }
+        }
+    }
+    for probe in case.probes.iter().filter(|probe| !probe.passed) {
+        probe_of(out, probe)?;
+    }
+    Ok(())
+}
+
+fn probe_of(out: &mut dyn Write, probe: &ProbeResult) -> io::Result<()> {
+    let ProbeResult { from, to, port, protocol, expect, verdict, why, place, note, .. } = probe;
+    let about = format!("{from} → {to} {port}/{protocol}");
+    let verdict = Painted(BAD, verdict);
+    writeln!(out, "     {about}: expected {expect}, got {verdict}  {}", Painted(FAINT, place))?;
+    writeln!(out, "       {why}")?;
+    match note {
+        None => Ok(()),
+        Some(note) => writeln!(out, "       {}", Painted(FAINT, format_args!("note: {note}"))),
+    }
+}

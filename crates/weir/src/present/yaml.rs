@@ -1,0 +1,157 @@
+//! JSON values as YAML. What it writes is read back as the same value by any YAML 1.1 or 1.2 reader.
+
+use serde_json::Value;
+
+/// The value as a YAML document.
+pub(crate) fn text(value: &Value) -> String {
+    let mut out = String::new();
+    match value {
+        Value::Object(map) if !map.is_empty() => block(&mut out, value, 0),
+        Value::Array(list) if !list.is_empty() => block(&mut out, value, 0),
+        _ => {
+            scalar(&mut out, value);
+            out.push('\n');
+        }
+    }
+    out
+}
+
+/// A map or list that is not empty, from the start of a line.
+fn block(out: &mut String, value: &Value, indent: usize) {
+    match value {
+        Value::Object(map) => {
+            for (key, value) in map {
+                pad(out, indent);
+                string(out, key);
+                out.push(':');
+                entry(out, value, indent);
+            }
+        }
+        Value::Array(list) => {
+            for value in list {
+                pad(out, indent);
+                out.push('-');
+                item(out, value, indent);
+            }
+        }
+        _ => scalar(out, value),
+    }
+}
+
+/// What follows `key:`. Lists stay at the indent of their key.
+fn entry(out: &mut String, value: &Value, indent: usize) {
+    match value {
+        Value::Object(map) if !map.is_empty() => {
+            out.push('\n');
+            block(out, value, indent + 2);
+        }
+        Value::Array(list) if !list.is_empty() => {
+            out.push('\n');
+            block(out, value, indent);
+        }
+        _ => {
+            out.push(' ');
+            scalar(out, value);
+            out.push('\n');
+        }
+    }
+}
+
+/// What follows `-`. The first line of a map or list stands beside it.
+fn item(out: &mut String, value: &Value, indent: usize) {
+    let nested = match value {
+        Value::Object(map) => !map.is_empty(),
+        Value::Array(list) => !list.is_empty(),
+        _ => false,
+    };
+    out.push(' ');
+    if nested {
+        let mut inner = String::new();
+        block(&mut inner, value, indent + 2);
+        out.push_str(inner.trim_start());
+    } else {
+        scalar(out, value);
+        out.push('\n');
+    }
+}
+
+fn scalar(out: &mut String, value: &Value) {
+    match value {
+        Value::String(text) => string(out, text),
+        other => out.push_str(&other.to_string()),
+    }
+}
+
+fn string(out: &mut String, text: &str) {
+    match is_plain(text) {
+        true => out.push_str(text),
+        // A JSON string is a YAML string, but for line breaks that only YAML knows.
+        false => out.push_str(
+            &Value::from(text)
+                .to_string()
+                .replace('\u{85}', "\\u0085")
+                .replace('\u{2028}', "\\u2028")
+                .replace('\u{2029}', "\\u2029")
+                .replace('\u{feff}', "\\ufeff")
+                .replace('\u{7f}', "\\u007f"),
+        ),
+    }
+}
+
+/// Whether every reader takes the bare text for a string.
+fn is_plain(text: &str) -> bool {
+    const WORDS: [&str; 10] = ["true", "false", "null", "yes", "no", "on", "off", "y", "n", "~"];
+    let first = text.chars().next().is_some_and(|c| c.is_ascii_alphabetic() || c == '/');
+    first
+        && !text.ends_with(' ')
+        && text.chars().all(|c| c.is_ascii_alphanumeric() || "-_./ ()*=".contains(c))
+        && !WORDS.contains(&text.to_ascii_lowercase().as_str())
+}
+
+fn pad(out: &mut String, indent: usize) {
+    out.push_str(&" ".repeat(indent));
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn maps_lists_and_scalars() {
+        let value = json!({
+            "name": "web", "port": 80, "yes": "yes", "address": "10.0.0.1", "none": null, "empty": [],
+            "list": ["a", 1, {"b": true, "c": {"d": []}}, ["x", ["y"]], {}],
+        });
+        expect_test::expect![[r#"
+            name: web
+            port: 80
+            "yes": "yes"
+            address: "10.0.0.1"
+            none: null
+            empty: []
+            list:
+            - a
+            - 1
+            - b: true
+              c:
+                d: []
+            - - x
+              - - "y"
+            - {}
+        "#]]
+        .assert_eq(&text(&value));
+    }
+
+    #[test]
+    fn strange_strings_are_quoted() {
+        for odd in [
+            "", " a", "a ", "a: b", "a #b", "1.5", "0x1f", "No", "- a", "a\nb", "é\u{85}", "*a",
+            "&a",
+        ] {
+            let line = text(&Value::from(odd));
+            assert!(line.starts_with('"') && line.lines().count() == 1, "{line}");
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! Who reaches whom: everything that rules can tell apart, asked once.
+//!
+//! ```text
+//!  State (a world and its program) ┐                ┌ groups   pods that no rule tells apart
+//!                                  ├──► Field ──────┤ outside  addresses that no rule tells apart
+//!  State, another one (for diff)   ┘                └ ports    ports that no rule tells apart
+//! ```
+//!
+//! *Invariant*: one question per group, address class and port class gives the answer for all of their members, in every
+//! state that the field was made for.
+
+mod name;
+mod outside;
+mod port;
+mod view;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    net::IpAddr,
+};
+
+use weir_engine::Locality;
+use weir_model::{Flow, Name, PodId, PortRange, Program, Verdict, World};
+
+pub(crate) use name::{Names, networks};
+pub(crate) use outside::Outside;
+pub(crate) use port::{spell, union};
+
+/// A world and what it compiles to.
+pub(crate) struct State {
+    /// The cluster.
+    pub(crate) world: World,
+    /// Its rules, of all nodes.
+    pub(crate) program: Program,
+}
+
+impl State {
+    /// Compiles a world.
+    pub(crate) fn new(world: World) -> Self {
+        let program = weir_engine::compile(&world, Locality::Everywhere);
+        State { world, program }
+    }
+
+    /// Whether the first port of a range is open from one address to another.
+    pub(crate) fn verdict(&self, from: IpAddr, to: IpAddr, port: PortRange) -> Verdict {
+        let flow = Flow { from, to, protocol: port.protocol, port: port.first.max(1) };
+        self.program.verdict(&flow)
+    }
+}
+
+/// The two families of addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Family {
+    /// IPv4.
+    V4,
+    /// IPv6.
+    V6,
+}
+
+impl Family {
+    /// Both.
+    pub(crate) const BOTH: [Family; 2] = [Family::V4, Family::V6];
+
+    /// The family of an address.
+    pub(crate) fn of(address: IpAddr) -> Self {
+        if address.is_ipv4() { Family::V4 } else { Family::V6 }
+    }
+
+    /// The first address of this family.
+    pub(crate) fn pick(self, addresses: &[IpAddr]) -> Option<IpAddr> {
+        addresses.iter().copied().find(|address| Family::of(*address) == self)
+    }
+}
+
+impl fmt::Display for Family {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Family::V4 => "IPv4",
+            Family::V6 => "IPv6",
+        })
+    }
+}
+
+/// All that the rules of some states can tell apart.
+pub(crate) struct Field {
+    /// Pods, those that no rule tells apart together; by their first member.
+    pub(crate) groups: Vec<Group>,
+    /// Addresses that are no pod's.
+    pub(crate) outside: Vec<Outside>,
+    /// Ports, in order.
+    pub(crate) ports: Vec<PortRange>,
+}
+
+/// Pods that every rule of every state treats alike.
+pub(crate) struct Group {
+    /// The pods, sorted; never empty.
+    pub(crate) pods: Vec<PodId>,
+    /// Whether the rules see these pods differently in the states.
+    pub(crate) differs: bool,
+}
+
+impl Field {
+    /// The field of some states. Only pods that are in all of them are in it.
+    pub(crate) fn new(states: &[&State]) -> Self {
+        let view = view::View::new(states);
+        let mut groups: BTreeMap<Vec<view::Sight>, Vec<PodId>> = BTreeMap::new();
+        for id in common_pods(states) {
+            let sights = states.iter().enumerate().map(|(at, _)| view.pod(at, id)).collect();
+            groups.entry(sights).or_default().push(id.clone());
+        }
+        let mut groups: Vec<Group> = groups
+            .into_iter()
+            .map(|(sights, pods)| Group {
+                pods,
+                differs: sights.windows(2).any(|pair| pair[0] != pair[1]),
+            })
+            .collect();
+        groups.sort_by(|one, two| one.pods.cmp(&two.pods));
+        let programs: Vec<&Program> = states.iter().map(|state| &state.program).collect();
+        Field { groups, outside: outside::classes(&view, states), ports: port::slices(&programs) }
+    }
+}
+
+/// The pods that are at an address of their own in all states.
+fn common_pods<'a>(states: &'a [&State]) -> BTreeSet<&'a PodId> {
+    let of = |state: &'a State| {
+        let pods = state.world.pods.values();
+        pods.filter(|pod| !pod.own_addresses().is_empty()).map(|pod| &pod.id)
+    };
+    let Some((first, rest)) = states.split_first() else { return BTreeSet::new() };
+    let mut common: BTreeSet<&PodId> = of(first).collect();
+    for state in rest {
+        let here: BTreeSet<&PodId> = of(state).collect();
+        common.retain(|id| here.contains(id));
+    }
+    common
+}
+
+/// One end of a question: a pod or an address.
+#[derive(Clone, Copy)]
+pub(crate) enum End<'a> {
+    /// A pod.
+    Pod(&'a PodId),
+    /// An address outside.
+    Outside(&'a Outside),
+}
+
+impl End<'_> {
+    /// Its address of a family, in a state.
+    pub(crate) fn address(&self, state: &State, family: Family) -> Option<IpAddr> {
+        match self {
+            End::Pod(id) => family.pick(state.world.pods.get(*id)?.own_addresses()),
+            End::Outside(outside) => {
+                (Family::of(outside.example) == family).then_some(outside.example)
+            }
+        }
+    }
+
+    /// The node it is or runs on, if that makes connections exempt.
+    fn node<'s>(&'s self, state: &'s State) -> Option<&'s Name> {
+        match self {
+            End::Pod(id) => state.world.pods.get(*id)?.node.as_ref(),
+            End::Outside(outside) => outside.node.as_ref(),
+        }
+    }
+}
+
+/// The two ends to ask about for connections between two choices of ends: not one pod with itself, and not a pod with
+/// its own node if that can be helped. `None` if there is no such pair.
+pub(crate) fn representatives<'a>(
+    state: &State,
+    from: &[End<'a>],
+    to: &[End<'a>],
+) -> Option<(End<'a>, End<'a>)> {
+    /// Members to look at: they differ in nothing but themselves and their node.
+    const ENOUGH: usize = 50;
+    let pairs =
+        from.iter().take(ENOUGH).flat_map(|f| to.iter().take(ENOUGH).map(move |t| (*f, *t)));
+    pairs.into_iter().find(|(from, to)| match (from, to) {
+        (End::Pod(from), End::Pod(to)) => from != to,
+        (End::Outside(_), End::Outside(_)) => false,
+        (from, to) => from.node(state).is_none() || from.node(state) != to.node(state),
+    })
+}

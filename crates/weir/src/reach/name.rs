@@ -1,0 +1,167 @@
+//! Short names for many pods and many addresses.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ipnet::IpNet;
+use weir_model::{Name, PodId};
+
+use super::Outside;
+
+/// Knows all pods and whose they are, to call many of them by one name.
+pub(crate) struct Names<'a> {
+    namespaces: BTreeMap<&'a Name, usize>,
+    owners: &'a BTreeMap<PodId, String>,
+    owned: BTreeMap<&'a str, usize>,
+    total: usize,
+}
+
+impl<'a> Names<'a> {
+    /// The names for these pods; `owners` says `namespace/deployment/name` for those that are known to have one.
+    pub(crate) fn new(
+        pods: impl IntoIterator<Item = &'a PodId>,
+        owners: &'a BTreeMap<PodId, String>,
+    ) -> Self {
+        let mut names =
+            Names { namespaces: BTreeMap::new(), owners, owned: BTreeMap::new(), total: 0 };
+        for id in pods {
+            names.total += 1;
+            *names.namespaces.entry(&id.namespace).or_default() += 1;
+            if let Some(owner) = owners.get(id) {
+                *names.owned.entry(owner).or_default() += 1;
+            }
+        }
+        names
+    }
+
+    /// A row of a table: pods of one namespace that are alike.
+    pub(crate) fn row(&self, pods: &[&PodId]) -> String {
+        match (pods, self.pods(&pods.iter().copied().collect()).as_slice()) {
+            ([one], _) => one.to_string(),
+            (_, [word]) => word.clone(),
+            (_, [first, rest @ ..]) => format!("{first} and {} more", rest.len()),
+            (_, []) => String::new(),
+        }
+    }
+
+    /// These pods in as few words as possible.
+    pub(crate) fn pods(&self, pods: &BTreeSet<&PodId>) -> Vec<String> {
+        if pods.len() == self.total && self.total > 1 {
+            return vec![format!("every pod ({})", self.total)];
+        }
+        let mut words = Vec::new();
+        let mut by_namespace: BTreeMap<&Name, Vec<&PodId>> = BTreeMap::new();
+        for id in pods {
+            by_namespace.entry(&id.namespace).or_default().push(id);
+        }
+        for (namespace, members) in by_namespace {
+            if members.len() > 1 && self.namespaces.get(namespace) == Some(&members.len()) {
+                words.push(format!("{namespace}/* ({})", members.len()));
+            } else {
+                words.extend(self.some(&members));
+            }
+        }
+        words
+    }
+
+    /// Pods of one namespace, not all of them.
+    fn some(&self, pods: &[&PodId]) -> Vec<String> {
+        let mut owned: BTreeMap<&str, Vec<&PodId>> = BTreeMap::new();
+        let mut words = BTreeSet::new();
+        for id in pods {
+            match self.owners.get(*id) {
+                Some(owner) => owned.entry(owner).or_default().push(id),
+                None => drop(words.insert(id.to_string())),
+            }
+        }
+        for (owner, members) in owned {
+            match self.owned.get(owner) {
+                Some(all) if *all == members.len() && *all > 1 => {
+                    words.insert(format!("{owner} ({all})"));
+                }
+                _ => words.extend(members.iter().map(|id| id.to_string())),
+            }
+        }
+        words.into_iter().collect()
+    }
+}
+
+/// Addresses outside in as few words as possible, given all classes there are.
+pub(crate) fn networks(some: &[&Outside], all: &[Outside]) -> Vec<String> {
+    let plain = |classes: &[&Outside]| -> Vec<IpNet> {
+        let nets = classes.iter().filter(|o| o.name.is_none()).flat_map(|o| o.nets.clone());
+        IpNet::aggregate(&nets.collect())
+    };
+    let every: Vec<&Outside> = all.iter().collect();
+    let (mine, whole) = (plain(some), plain(&every));
+    let mut words = Vec::new();
+    if mine == whole && !mine.is_empty() {
+        words.push("outside".to_owned());
+    } else {
+        for (family, zero) in [("IPv4", "0.0.0.0/0"), ("IPv6", "::/0")] {
+            let of = |nets: &[IpNet]| -> Vec<IpNet> {
+                let v4 = family == "IPv4";
+                nets.iter().copied().filter(|net| net.addr().is_ipv4() == v4).collect()
+            };
+            let (mine, whole) = (of(&mine), of(&whole));
+            if mine.is_empty() {
+                continue;
+            }
+            match (mine == whole, complement(&mine, &whole)) {
+                (true, _) => words.push(format!("outside ({family})")),
+                (false, rest) if rest.len() < mine.len() => {
+                    let rest: Vec<String> = rest.iter().map(IpNet::to_string).collect();
+                    words.push(format!("{zero} except {}", rest.join(", ")));
+                }
+                _ => words.extend(mine.iter().map(IpNet::to_string)),
+            }
+        }
+    }
+    words.extend(some.iter().filter_map(|outside| outside.name.clone()));
+    words
+}
+
+/// What is in `whole` and not in `part`, both aggregated.
+fn complement(part: &[IpNet], whole: &[IpNet]) -> Vec<IpNet> {
+    let mut rest: Vec<IpNet> = whole.to_vec();
+    for taken in part {
+        rest = rest.into_iter().flat_map(|net| without(net, taken)).collect();
+    }
+    IpNet::aggregate(&rest)
+}
+
+/// A network without a part of it.
+fn without(net: IpNet, taken: &IpNet) -> Vec<IpNet> {
+    if taken.contains(&net) {
+        return Vec::new();
+    }
+    if !net.contains(taken) {
+        return vec![net];
+    }
+    let halves = net.subnets(net.prefix_len() + 1).into_iter().flatten();
+    halves.flat_map(|half| without(half, taken)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn outside(nets: &[&str]) -> Outside {
+        let nets: Vec<IpNet> = nets.iter().map(|net| net.parse().unwrap()).collect();
+        Outside { example: nets[0].network(), nets, name: None, node: None, differs: false }
+    }
+
+    #[test]
+    fn outside_is_told_by_the_shorter_list() {
+        let inner = outside(&["10.0.0.0/8"]);
+        let rest = Outside {
+            nets: complement(&["10.0.0.0/8".parse().unwrap()], &["0.0.0.0/0".parse().unwrap()]),
+            ..outside(&["0.0.0.0/5"])
+        };
+        let v6 = outside(&["::/0"]);
+        let all = [inner.clone(), rest.clone(), v6.clone()];
+        assert_eq!(networks(&[&inner], &all), ["10.0.0.0/8"]);
+        assert_eq!(networks(&[&rest], &all), ["0.0.0.0/0 except 10.0.0.0/8"]);
+        assert_eq!(networks(&[&inner, &rest], &all), ["outside (IPv4)"]);
+        assert_eq!(networks(&[&inner, &rest, &v6], &all), ["outside"]);
+    }
+}

@@ -1,0 +1,59 @@
+use std::io::Write;
+
+use clap::Args;
+use weir_engine::Locality;
+
+use crate::{
+    exit::Exit,
+    failure::Failure,
+    present::{self, Format, program::Listing},
+    source::{self, Source},
+};
+
+/// Print what would be programmed
+///
+/// The endpoints with their rules, the rules with the policy lines they come from, and the sets that they name. Rules
+/// that several endpoints share are printed once.
+#[derive(Args)]
+#[command(
+    after_help = "Examples:\n  weir render -f examples/shop\n  weir render -f examples/shop -n shop -o yaml"
+)]
+pub(crate) struct Render {
+    #[command(flatten)]
+    source: Source,
+    /// The datapath to print it for
+    #[arg(long, value_name = "NAME", default_value = "sim")]
+    datapath: String,
+    /// The node to print it for [default: all]
+    #[arg(long, value_name = "NAME")]
+    node: Option<String>,
+    /// How to print it
+    #[arg(short, long, value_enum, default_value = "text")]
+    output: Format,
+}
+
+impl Render {
+    pub(crate) fn run(&self, out: &mut dyn Write) -> anyhow::Result<Exit> {
+        source::known_datapath(&self.datapath)?;
+        let loaded = self.source.load_and_mention()?;
+        let world = &loaded.world;
+        let locality = match &self.node {
+            None => Locality::Everywhere,
+            Some(node) => {
+                let runs = |pod: &weir_model::Pod| pod.node.as_deref() == Some(node);
+                if !world.nodes.contains_key(&**node) && !world.pods.values().any(runs) {
+                    let hint = "leave out --node to print the rules of all nodes";
+                    return Err(Failure::new(format!("there is no node {node}"), hint).into());
+                }
+                Locality::Node(node.as_str().into())
+            }
+        };
+        let program = weir_engine::compile(world, locality);
+        let listing = Listing::new(&program, self.source.namespace());
+        match self.output.structured() {
+            Some(form) => present::value(out, form, &listing)?,
+            None => present::program::write(out, &listing)?,
+        }
+        Ok(Exit::Yes)
+    }
+}

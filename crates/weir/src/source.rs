@@ -1,0 +1,139 @@
+//! Where the world comes from, the same for all read-only commands.
+
+use std::{
+    collections::BTreeMap,
+    io::{self, Read},
+    path::{Path, PathBuf},
+};
+
+use anyhow::Context;
+use clap::Args;
+use weir_api::Manifests;
+use weir_model::{Finding, PodId, World};
+
+use crate::{failure::Failure, present};
+
+/// Where to read the cluster from.
+#[derive(Args)]
+pub(crate) struct Source {
+    /// Manifests to read: a file, a directory, or `-` for standard input [repeatable]
+    #[arg(short = 'f', long = "filename", value_name = "PATH")]
+    files: Vec<PathBuf>,
+    /// The kubeconfig of the cluster to read, without -f
+    #[arg(long, value_name = "PATH", conflicts_with = "files")]
+    kubeconfig: Option<PathBuf>,
+    /// The context of the kubeconfig
+    #[arg(long, value_name = "NAME", conflicts_with = "files")]
+    context: Option<String>,
+    /// The namespace to look at
+    #[arg(short, long, value_name = "NAME")]
+    namespace: Option<String>,
+}
+
+/// A world as it was read.
+pub(crate) struct Loaded {
+    /// The cluster.
+    pub(crate) world: World,
+    /// What reading it found.
+    pub(crate) findings: Vec<Finding>,
+    /// The workload that made a pod, as `namespace/deployment/name`: the outermost that is known.
+    pub(crate) owners: BTreeMap<PodId, String>,
+    /// The pods of each workload, under all of its names.
+    pub(crate) workloads: BTreeMap<String, Vec<PodId>>,
+}
+
+impl Source {
+    /// Reads the world.
+    pub(crate) fn load(&self) -> anyhow::Result<Loaded> {
+        if self.files.is_empty() {
+            return Err(Failure::new(
+                "this build cannot read a live cluster",
+                "give manifests with -f PATH, for example from `kubectl get pods,namespaces,networkpolicies -A -o yaml`",
+            )
+            .into());
+        }
+        load_paths(&self.files)
+    }
+
+    /// Reads the world and says on standard error what is wrong with it.
+    pub(crate) fn load_and_mention(&self) -> anyhow::Result<Loaded> {
+        let loaded = self.load()?;
+        present::findings::mention(&loaded.findings);
+        Ok(loaded)
+    }
+
+    /// The namespace to look at, if one was given.
+    pub(crate) fn namespace(&self) -> Option<&str> {
+        self.namespace.as_deref()
+    }
+}
+
+/// Reads the world from files and directories.
+pub(crate) fn load_paths(paths: &[PathBuf]) -> anyhow::Result<Loaded> {
+    Ok(Loaded::from(manifests(paths)?))
+}
+
+/// Reads a file, or standard input for `-`.
+pub(crate) fn read(file: &Path) -> anyhow::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let done = match file.as_os_str() == "-" {
+        true => io::stdin().lock().read_to_end(&mut bytes).map(drop),
+        false => std::fs::read(file).map(|all| bytes = all),
+    };
+    done.with_context(|| format!("cannot read {}", file.display()))?;
+    Ok(bytes)
+}
+
+/// Fails for a datapath that this build does not have.
+pub(crate) fn known_datapath(name: &str) -> Result<(), Failure> {
+    match name {
+        "sim" => Ok(()),
+        _ => Err(Failure::new(
+            format!("this build has no datapath `{name}`"),
+            "use `--datapath sim`, the compiled rules in memory",
+        )),
+    }
+}
+
+/// Reads manifests from files and directories.
+pub(crate) fn manifests(paths: &[PathBuf]) -> anyhow::Result<Manifests> {
+    let mut reader = weir_api::Reader::new();
+    let mut todo: Vec<PathBuf> = paths.iter().rev().cloned().collect();
+    while let Some(path) = todo.pop() {
+        if path.is_dir() {
+            let mut inner: Vec<PathBuf> =
+                std::fs::read_dir(&path)?.filter_map(|e| Some(e.ok()?.path())).collect();
+            inner.retain(|p| {
+                p.is_dir()
+                    || p.extension().is_some_and(|e| e == "yaml" || e == "yml" || e == "json")
+            });
+            inner.sort();
+            inner.reverse();
+            todo.extend(inner);
+        } else {
+            let bytes = read(&path)?;
+            reader.read(path.display().to_string().into(), &bytes);
+        }
+    }
+    Ok(reader.finish())
+}
+
+impl From<Manifests> for Loaded {
+    fn from(manifests: Manifests) -> Self {
+        let Manifests { objects, findings, owners, .. } = manifests;
+        let mut names: BTreeMap<PodId, String> = BTreeMap::new();
+        let mut workloads = BTreeMap::new();
+        for (owner, pods) in owners {
+            let name = format!("{}/{}/{}", owner.namespace, owner.kind, owner.name);
+            for id in &pods {
+                let known = names.entry(id.clone()).or_insert_with(|| name.clone());
+                // A ReplicaSet is only the hand of its Deployment.
+                if known.contains("/replicaset/") {
+                    known.clone_from(&name);
+                }
+            }
+            workloads.insert(name, pods);
+        }
+        Loaded { world: objects.into_iter().collect(), findings, owners: names, workloads }
+    }
+}

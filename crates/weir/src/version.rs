@@ -1,0 +1,36 @@
+use std::io::Write;
+
+use clap::Args;
+use serde::Serialize;
+
+use crate::{
+    exit::Exit,
+    present::{self, Format},
+};
+
+/// Print the version
+#[derive(Args)]
+#[command(after_help = "Example:\n  weir version -o json")]
+pub(crate) struct Version {
+    /// How to print it
+    #[arg(short, long, value_enum, default_value = "text")]
+    output: Format,
+}
+
+#[derive(Serialize)]
+struct Answer {
+    version: &'static str,
+    platform: String,
+}
+
+impl Version {
+    pub(crate) fn run(&self, out: &mut dyn Write) -> anyhow::Result<Exit> {
+        let version = env!("CARGO_PKG_VERSION");
+        let platform = format!("{}/{}", std::env::consts::OS, std::env::consts::ARCH);
+        match self.output.structured() {
+            None => writeln!(out, "weir {version} {platform}")?,
+            Some(form) => present::value(out, form, &Answer { version, platform })?,
+        }
+        Ok(Exit::Yes)
+    }
+}
