@@ -5,6 +5,7 @@ mod case;
 mod check;
 pub mod document;
 mod lower;
+mod manifest;
 mod probe;
 mod reader;
 mod settle;
@@ -12,5 +13,6 @@ mod stricter;
 
 pub use case::{Case, cases};
 pub use lower::object;
+pub use manifest::manifest;
 pub use probe::{End, Family, Probe, ProbeError};
 pub use reader::{Manifests, Owner, Reader};

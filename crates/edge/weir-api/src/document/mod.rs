@@ -5,6 +5,7 @@
 //!                   json ─┴──────► builder ─► Sink: documents, and the elements of long lists one by one
 //! ```
 
+mod bounded;
 mod builder;
 mod json;
 mod node;
@@ -22,8 +23,6 @@ use builder::{Builder, Dry};
 const DEPTH: usize = 128;
 /// The largest file that is read.
 pub const MAX_BYTES: usize = 512 << 20;
-/// Up to this size, text that looks like JSON and is not is tried as YAML: the scanner keeps all of a flow collection.
-const MAX_FLOW_BYTES: usize = 32 << 20;
 
 /// Why a file could not be read further.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,9 +74,6 @@ pub(crate) fn read(bytes: &[u8], sink: &mut impl Sink) -> Result<(), SyntaxError
     let Err(as_json) = json::read(text, &mut Dry) else {
         return json::read(text, &mut Builder::new(sink));
     };
-    if text.len() > MAX_FLOW_BYTES {
-        return json::read(text, &mut Builder::new(sink));
-    }
     match yaml::read(text, &mut Builder::new(&mut Dry)) {
         // Flow style, or JSON with the liberties that YAML takes.
         Ok(()) => yaml::read(text, &mut Builder::new(sink)),
@@ -111,4 +107,9 @@ impl Sink for Documents {
     fn repeat(&mut self, repeat: Repeat) {
         self.repeats.push(repeat);
     }
+}
+
+/// Whether YAML reads this as text when it is written without quotes.
+pub(crate) fn is_plain_text(text: &str) -> bool {
+    matches!(scalar::resolve(text), Value::Str(_))
 }

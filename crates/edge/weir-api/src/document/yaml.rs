@@ -2,20 +2,26 @@ use saphyr_parser::{Event as Parsed, Parser, ScalarStyle, ScanError, Tag};
 
 use super::{
     SyntaxError, Value,
+    bounded::{Ahead, Bounded},
     builder::{Event, Events},
     scalar,
 };
 
 /// Reads a stream of YAML documents.
 pub(super) fn read(text: &str, events: &mut impl Events) -> Result<(), SyntaxError> {
-    let mut parser = Parser::new_from_str(text);
+    let ahead = Ahead::default();
+    let mut parser = Parser::new(Bounded::new(text, ahead.clone()));
+    let mut last = 1;
     loop {
         let (event, span) = match parser.next_event() {
             None => return Ok(()),
+            Some(_) if ahead.is_too_far() => return Err(too_long(last)),
             Some(Ok(parsed)) => parsed,
             Some(Err(error)) => return Err(explain(text, &error)),
         };
+        ahead.reset();
         let line = line(span.start.line());
+        last = line;
         let event = match event {
             Parsed::StreamEnd => return Ok(()),
             Parsed::Nothing | Parsed::StreamStart | Parsed::DocumentEnd => continue,
@@ -36,6 +42,11 @@ pub(super) fn read(text: &str, events: &mut impl Events) -> Result<(), SyntaxErr
         };
         events.event(event, line).map_err(|error| suspect_template(text, error))?;
     }
+}
+
+fn too_long(line: u32) -> SyntaxError {
+    let message = "a collection in brackets is too long";
+    SyntaxError::new(line, message, "write it as a block, with `- ` and `key:` lines")
 }
 
 fn is_text(tag: &Tag) -> bool {
