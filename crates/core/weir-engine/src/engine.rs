@@ -1,4 +1,4 @@
-use std::net::IpAddr;
+use std::{borrow::Borrow, net::IpAddr};
 
 use smallvec::SmallVec;
 use weir_model::{Change, Delta, Key, Labels, Name, Namespace, Node, Object, Pod, PodId, Policy};
@@ -36,24 +36,24 @@ impl Engine {
     }
 
     /// Takes in changes, all at once, and tells what follows from them.
-    pub fn apply(&mut self, changes: impl IntoIterator<Item = Change>) -> Delta {
+    pub fn apply<C: Borrow<Change>>(&mut self, changes: impl IntoIterator<Item = C>) -> Delta {
         for change in changes {
-            match change {
-                Change::Put(Object::Pod(pod)) => self.put_pod(&pod),
+            match change.borrow() {
+                Change::Put(Object::Pod(pod)) => self.put_pod(pod),
                 Change::Put(Object::Namespace(Namespace { name, labels, .. })) => {
-                    self.declare(&name, Some(&labels))
+                    self.declare(name, Some(labels));
                 }
-                Change::Put(Object::Node(node)) => self.put_node(&node),
-                Change::Put(Object::Policy(policy)) => self.put_policy(&policy),
-                Change::Put(Object::Domain(name, addresses)) => self.put_domain(&name, &addresses),
-                Change::Remove(Key::Pod(id)) => self.remove_pod(&id),
-                Change::Remove(Key::Namespace(name)) => self.declare(&name, None),
-                Change::Remove(Key::Node(name)) => self.remove_node(&name),
+                Change::Put(Object::Node(node)) => self.put_node(node),
+                Change::Put(Object::Policy(policy)) => self.put_policy(policy),
+                Change::Put(Object::Domain(name, addresses)) => self.put_domain(name, addresses),
+                Change::Remove(Key::Pod(id)) => self.remove_pod(id),
+                Change::Remove(Key::Namespace(name)) => self.declare(name, None),
+                Change::Remove(Key::Node(name)) => self.remove_node(name),
                 Change::Remove(Key::Policy(id)) => {
-                    let touched = self.policies.remove(&id, &mut self.cluster);
+                    let touched = self.policies.remove(id, &mut self.cluster);
                     touched.into_iter().for_each(|touched| self.touch(&touched));
                 }
-                Change::Remove(Key::Domain(name)) => self.put_domain(&name, &[]),
+                Change::Remove(Key::Domain(name)) => self.put_domain(name, &[]),
             }
         }
         self.settle()

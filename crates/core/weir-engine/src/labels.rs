@@ -103,6 +103,11 @@ impl LabelTable {
         self.pairs[pair].key
     }
 
+    /// How many objects and selectors have a pair.
+    pub(crate) fn uses(&self, pair: PairId) -> u64 {
+        u64::from(self.pairs[pair].uses)
+    }
+
     /// A pair in words.
     pub(crate) fn text(&self, pair: PairId) -> (&Name, &Name) {
         let pair = &self.pairs[pair];

@@ -58,7 +58,7 @@ impl Selectors {
         }
         let conditions: Box<[Condition]> =
             words.requirements().iter().map(|r| Condition::new(r, labels)).collect();
-        let anchors = anchors(&conditions);
+        let anchors = anchors(&conditions, labels);
         let id = self.table.insert(Compiled { words: words.clone(), conditions, anchors, uses: 1 });
         self.ids.insert(words.clone(), id);
         id
@@ -119,16 +119,18 @@ impl Condition {
     }
 }
 
-/// The condition that leaves the fewest objects: the shortest list of pairs, else a key, else none.
-fn anchors(conditions: &[Condition]) -> Anchors {
-    let shortest = conditions
-        .iter()
-        .filter_map(|c| if let Condition::In(pairs) = c { Some(pairs) } else { None })
-        .min_by_key(|p| p.len());
-    let key = conditions
-        .iter()
-        .find_map(|c| if let Condition::Exists(key) = c { Some(*key) } else { None });
-    match (shortest, key) {
+/// What to look an object up by: the pairs that the fewest objects and selectors have, else a key, else nothing.
+fn anchors(conditions: &[Condition], labels: &LabelTable) -> Anchors {
+    let pairs = conditions.iter().filter_map(|condition| match condition {
+        Condition::In(pairs) => Some(pairs),
+        Condition::NotIn(_) | Condition::Exists(_) | Condition::Absent(_) => None,
+    });
+    let rarest = pairs.min_by_key(|pairs| pairs.iter().map(|pair| labels.uses(*pair)).sum::<u64>());
+    let key = conditions.iter().find_map(|condition| match condition {
+        Condition::Exists(key) => Some(*key),
+        Condition::In(_) | Condition::NotIn(_) | Condition::Absent(_) => None,
+    });
+    match (rarest, key) {
         (Some(pairs), _) => pairs.iter().map(|pair| Anchor::Pair(*pair)).collect(),
         (None, Some(key)) => smallvec![Anchor::Key(key)],
         (None, None) => smallvec![Anchor::Anything],

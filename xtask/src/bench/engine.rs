@@ -1,0 +1,234 @@
+//! `cargo xtask bench engine`: what compiling costs, and what one change costs, as the cluster grows.
+
+use std::{process::Command, sync::Arc};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+use weir_engine::{Engine, Locality};
+use weir_model::{
+    Change, Delta, Key, Labels, Object, Policy, PolicyId, PolicyKind, Requirement, Scope, Selector,
+    SetDelta, Who,
+};
+
+use super::{
+    bound,
+    measure::{Spread, cpu, resident},
+    workload::{NODE, Shape, address, spec},
+};
+
+/// Rounds of a full compile; each is interleaved with the bound.
+const ROUNDS: usize = 5;
+/// Single changes of one kind per world.
+const EVENTS: usize = 400;
+
+/// One measured figure.
+pub(crate) struct Row {
+    pub(crate) what: String,
+    pub(crate) world: String,
+    pub(crate) unit: &'static str,
+    pub(crate) spread: Spread,
+    /// The same as a multiple of the bound that was measured in between.
+    pub(crate) bound: Option<Spread>,
+}
+
+impl Row {
+    pub(crate) fn json(&self) -> Value {
+        let spread = |spread: &Spread| json!({"median": spread.median, "min": spread.min, "max": spread.max});
+        json!({"what": self.what, "world": self.world, "unit": self.unit, "value": spread(&self.spread), "times_bound": self.bound.as_ref().map(spread)})
+    }
+}
+
+fn engine() -> Engine {
+    Engine::new(Locality::Node(NODE.into()))
+}
+
+/// Full compiles, against the bound.
+pub(crate) fn compile(shape: Shape) -> Result<Vec<Row>> {
+    let changes: Vec<Change> = shape.changes().collect();
+    let (mut ours, mut ratio) = (Vec::new(), Vec::new());
+    for _ in 0..ROUNDS {
+        let (bare, visited) = cpu(|| bound::index_only(&changes, NODE));
+        ensure!(visited > 0, "the bound found nothing to visit in {shape}");
+        let mut engine = engine();
+        let (full, delta) = cpu(|| engine.apply(&changes));
+        ensure!(!delta.endpoints.is_empty(), "the engine found no endpoint in {shape}");
+        ours.push(full.as_secs_f64() * 1e3);
+        ratio.push(full.as_secs_f64() / bare.as_secs_f64());
+    }
+    Ok(vec![Row {
+        what: "full compile".to_owned(),
+        world: describe(shape),
+        unit: "ms",
+        spread: Spread::of(ours),
+        bound: Some(Spread::of(ratio)),
+    }])
+}
+
+/// Memory after a full compile, in a process of its own that never holds the input.
+pub(crate) fn memory(shape: Shape) -> Result<Row> {
+    let program = std::env::current_exe().context("cannot tell which program this is")?;
+    let mut values = Vec::new();
+    for _ in 0..3 {
+        let output = Command::new(&program)
+            .args(["bench", "memory", &shape.to_string()])
+            .output()
+            .context("cannot start the measurement")?;
+        let text = String::from_utf8_lossy(&output.stdout);
+        let bytes: f64 =
+            text.trim().parse().with_context(|| format!("the measurement said `{text}`"))?;
+        values.push(bytes / 1e6);
+    }
+    Ok(Row {
+        what: "memory after it".to_owned(),
+        world: describe(shape),
+        unit: "MB",
+        spread: Spread::of(values),
+        bound: None,
+    })
+}
+
+/// What `memory` runs: compiles a cluster and prints the resident bytes.
+pub(crate) fn memory_child(shape: Shape) -> Result<u64> {
+    let mut engine = engine();
+    let mut endpoints = 0;
+    let mut changes = shape.changes().peekable();
+    while changes.peek().is_some() {
+        endpoints += engine.apply(changes.by_ref().take(1000)).endpoints.len();
+    }
+    ensure!(endpoints > 0, "the engine found no endpoint in {shape}");
+    let bytes = resident()?;
+    drop(engine);
+    Ok(bytes)
+}
+
+/// Single changes in a compiled cluster.
+pub(crate) fn events(shape: Shape, selectors: usize) -> Result<Vec<Row>> {
+    let mut engine = engine();
+    engine.apply(shape.changes());
+    let crowd: Vec<Change> = unrelated(shape, selectors).collect();
+    engine.apply(&crowd);
+    let world = match selectors {
+        0 => describe(shape),
+        more => format!("{}, {more} more selectors", describe(shape)),
+    };
+    // A pod that local rules name as a peer.
+    let mut pod = shape.pod(shape.peer_of_first());
+    pod.id.name = "newcomer".into();
+    let mut rows = Vec::new();
+    let mut pods = [Vec::new(), Vec::new(), Vec::new()];
+    let mut members = 0;
+    for round in 0..EVENTS {
+        pod.addresses = vec![address(0xff_0000 - 1 - round)];
+        let plain = pod.clone();
+        let mut relabelled = pod.clone();
+        relabelled.labels =
+            [("app", "elsewhere"), ("tier", "backend")].into_iter().collect::<Labels>();
+        let steps = [
+            Change::Put(Object::Pod(plain)),
+            Change::Put(Object::Pod(relabelled)),
+            Change::Remove(Key::Pod(pod.id.clone())),
+        ];
+        for (step, times) in steps.iter().zip(&mut pods) {
+            let (time, delta) = cpu(|| engine.apply([step]));
+            members += touched_members(&delta);
+            times.push(time.as_secs_f64() * 1e6);
+        }
+    }
+    ensure!(members >= EVENTS, "the pod events did not reach any set in {world}");
+    for (what, times) in ["pod added", "pod relabelled", "pod removed"].into_iter().zip(pods) {
+        rows.push(Row {
+            what: what.to_owned(),
+            world: world.clone(),
+            unit: "µs",
+            spread: Spread::of(times),
+            bound: None,
+        });
+    }
+    rows.extend(namespace_events(&mut engine, shape, &world));
+    rows.extend(policy_events(&mut engine, shape, &world)?);
+    Ok(rows)
+}
+
+fn touched_members(delta: &Delta) -> usize {
+    let count = |set: &SetDelta| match set {
+        SetDelta::Put(members) => members.len(),
+        SetDelta::Change { added, removed } => added.len() + removed.len(),
+        SetDelta::Gone => 0,
+    };
+    delta.sets.values().map(count).sum()
+}
+
+fn namespace_events(engine: &mut Engine, shape: Shape, world: &str) -> Vec<Row> {
+    let (plain, mut moved) = (shape.namespace(0), shape.namespace(0));
+    moved.labels = [("kubernetes.io/metadata.name", &*moved.name), ("company", "another")]
+        .into_iter()
+        .collect();
+    let steps = [Change::Put(Object::Namespace(moved)), Change::Put(Object::Namespace(plain))];
+    let mut times = Vec::new();
+    for round in 0..EVENTS {
+        times.push(cpu(|| engine.apply([&steps[round % 2]])).0.as_secs_f64() * 1e6);
+    }
+    vec![Row {
+        what: "namespace relabelled".to_owned(),
+        world: world.to_owned(),
+        unit: "µs",
+        spread: Spread::of(times),
+        bound: None,
+    }]
+}
+
+fn policy_events(engine: &mut Engine, shape: Shape, world: &str) -> Result<Vec<Row>> {
+    let namespace = shape.pod(0).id.namespace;
+    let id = PolicyId { kind: PolicyKind::NetworkPolicy, namespace, name: "newcomer".into() };
+    let policy = |round: usize, port: u16| {
+        let spec = Arc::new(spec(Selector::everything(), Some(shape.new_peer(round)), port));
+        Change::Put(Object::Policy(Policy { id: id.clone(), place: None, spec }))
+    };
+    let mut times = [Vec::new(), Vec::new(), Vec::new()];
+    let (mut members, mut endpoints) = (0, 0);
+    for round in 0..EVENTS {
+        let steps = [policy(round, 80), policy(round, 81), Change::Remove(Key::Policy(id.clone()))];
+        for (step, times) in steps.iter().zip(&mut times) {
+            let (time, delta) = cpu(|| engine.apply([step]));
+            members += touched_members(&delta);
+            endpoints += delta.endpoints.len();
+            times.push(time.as_secs_f64() * 1e6);
+        }
+    }
+    ensure!(endpoints >= 3 * EVENTS, "the policy events did not reach any pod in {world}");
+    let per_policy = members / EVENTS;
+    let names = ["policy added", "policy edited", "policy removed"];
+    let row = |(what, times): (&str, Vec<f64>)| Row {
+        what: format!("{what} ({per_policy} new members)"),
+        world: world.to_owned(),
+        unit: "µs",
+        spread: Spread::of(times),
+        bound: None,
+    };
+    Ok(names.into_iter().zip(times).map(row).collect())
+}
+
+/// Policies of the first local pod's namespace, whose peers are labels that the pods of the events do not have.
+fn unrelated(shape: Shape, count: usize) -> impl Iterator<Item = Change> {
+    let namespace = shape.pod(0).id.namespace;
+    (0..count).map(move |at| {
+        let app = Requirement::equals("tier", "backend");
+        let peer =
+            Selector::from_iter([app, Requirement::equals("unrelated", format!("value-{at}"))]);
+        let who = Who::Pods { scope: Scope::Matching(Selector::everything()), pods: peer };
+        let id = PolicyId {
+            kind: PolicyKind::NetworkPolicy,
+            namespace: namespace.clone(),
+            name: format!("crowd-{at}").into(),
+        };
+        Change::Put(Object::Policy(Policy {
+            id,
+            place: None,
+            spec: Arc::new(spec(Selector::everything(), Some(who), 80)),
+        }))
+    })
+}
+
+fn describe(shape: Shape) -> String {
+    format!("{shape} ({} pods, {} policies)", shape.pods(), shape.policies())
+}

@@ -1,0 +1,46 @@
+//! CPU time and memory of this process, and medians of repeated measurements.
+
+use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
+
+/// The CPU time of this thread while `work` ran, and what it made.
+pub(crate) fn cpu<T>(work: impl FnOnce() -> T) -> (Duration, T) {
+    let start = now();
+    let made = work();
+    (now() - start, made)
+}
+
+fn now() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or_default())
+}
+
+/// The memory that this process holds now, in bytes.
+pub(crate) fn resident() -> anyhow::Result<u64> {
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kilobytes = line
+        .and_then(|line| line.trim().strip_suffix("kB"))
+        .and_then(|number| number.trim().parse::<u64>().ok());
+    kilobytes
+        .map(|kilobytes| kilobytes * 1024)
+        .ok_or_else(|| anyhow::anyhow!("/proc/self/status does not tell VmRSS"))
+}
+
+/// The median of several measurements, and their range.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Spread {
+    pub(crate) median: f64,
+    pub(crate) min: f64,
+    pub(crate) max: f64,
+}
+
+impl Spread {
+    /// The spread of at least one measurement.
+    pub(crate) fn of(mut values: Vec<f64>) -> Self {
+        values.sort_by(f64::total_cmp);
+        let at = |index: usize| values.get(index).copied().unwrap_or(f64::NAN);
+        Spread { median: at(values.len() / 2), min: at(0), max: at(values.len().saturating_sub(1)) }
+    }
+}

@@ -1,0 +1,256 @@
+//! The clusters that the benchmarks run on, made up object by object so that none need be held in memory.
+
+use std::{net::IpAddr, sync::Arc};
+
+use weir_model::{
+    Action, Change, Labels, Name, Namespace, Object, Peer, Pod, PodId, Policy, PolicyId,
+    PolicyKind, PolicyRule, PortMatch, PortRange, PortSpec, Protocol, Requirement, Scope, Selector,
+    Spec, Subject, Tier, Who,
+};
+
+/// The node under test.
+pub(crate) const NODE: &str = "here";
+
+/// How many pods run on the node under test, whatever the size of the cluster.
+pub(crate) const LOCAL: usize = 100;
+
+/// The shape of a cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Shape {
+    /// Namespaces of 4 pods and 3 policies: default deny and two that admit one app to another.
+    Small(usize),
+    /// Namespaces of 100 pods and 10 policies, each of which admits an app of ten namespaces: 100 peers.
+    Cross(usize),
+    /// One namespace in which every policy selects every pod.
+    AllSelectAll(usize),
+    /// One namespace with one policy for each pod.
+    OnePolicyPerPod(usize),
+}
+
+impl std::fmt::Display for Shape {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Shape::Small(n) => write!(f, "small-{n}"),
+            Shape::Cross(n) => write!(f, "cross-{n}"),
+            Shape::AllSelectAll(n) => write!(f, "all-select-all-{n}"),
+            Shape::OnePolicyPerPod(n) => write!(f, "one-policy-per-pod-{n}"),
+        }
+    }
+}
+
+impl std::str::FromStr for Shape {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (shape, size) =
+            text.rsplit_once('-').ok_or("expected a shape and a size, such as small-25000")?;
+        let size = size.parse().map_err(|_| format!("`{size}` is not a number"))?;
+        match shape {
+            "small" => Ok(Shape::Small(size)),
+            "cross" => Ok(Shape::Cross(size)),
+            "all-select-all" => Ok(Shape::AllSelectAll(size)),
+            "one-policy-per-pod" => Ok(Shape::OnePolicyPerPod(size)),
+            other => Err(format!(
+                "`{other}` is not a shape; expected small, cross, all-select-all or one-policy-per-pod"
+            )),
+        }
+    }
+}
+
+impl Shape {
+    fn namespaces(self) -> usize {
+        match self {
+            Shape::Small(n) | Shape::Cross(n) => n,
+            Shape::AllSelectAll(_) | Shape::OnePolicyPerPod(_) => 1,
+        }
+    }
+
+    fn pods_per_namespace(self) -> usize {
+        match self {
+            Shape::Small(_) => 4,
+            Shape::Cross(_) => 100,
+            Shape::AllSelectAll(n) | Shape::OnePolicyPerPod(n) => n,
+        }
+    }
+
+    fn policies_per_namespace(self) -> usize {
+        match self {
+            Shape::Small(_) => 3,
+            Shape::Cross(_) => 10,
+            Shape::AllSelectAll(n) | Shape::OnePolicyPerPod(n) => n,
+        }
+    }
+
+    /// How many pods there are.
+    pub(crate) fn pods(self) -> usize {
+        self.namespaces() * self.pods_per_namespace()
+    }
+
+    /// How many policies there are.
+    pub(crate) fn policies(self) -> usize {
+        self.namespaces() * self.policies_per_namespace()
+    }
+
+    /// A pod that the rules of the first local pod, which is the first of all, name as a peer.
+    pub(crate) fn peer_of_first(self) -> usize {
+        match self {
+            Shape::Small(_) | Shape::Cross(_) => 2,
+            Shape::AllSelectAll(_) | Shape::OnePolicyPerPod(_) => 1,
+        }
+    }
+
+    /// A peer with a selector that was never used before, except where all policies have one and the same.
+    pub(crate) fn new_peer(self, round: usize) -> Who {
+        let one_of = |key: &str, values: Vec<String>| {
+            let values = values.into_iter().chain([format!("new-{round}")]).map(Name::from);
+            Selector::from_iter([Requirement::In(key.into(), values.collect())])
+        };
+        match self {
+            Shape::Small(_) | Shape::Cross(_) => {
+                let companies =
+                    one_of("company", (0..5).map(|company| format!("c{company}")).collect());
+                Who::Pods {
+                    scope: Scope::Matching(companies),
+                    pods: one_of("app", vec!["app-0".to_owned()]),
+                }
+            }
+            Shape::AllSelectAll(_) => own(Selector::everything()),
+            Shape::OnePolicyPerPod(_) => {
+                own(one_of("pod", (0..100).map(|pod| format!("p{pod}")).collect()))
+            }
+        }
+    }
+
+    /// Every object: namespaces, then pods, then policies.
+    pub(crate) fn changes(self) -> impl Iterator<Item = Change> {
+        let namespaces =
+            (0..self.namespaces()).map(move |at| Object::Namespace(self.namespace(at)));
+        let pods = (0..self.pods()).map(move |at| Object::Pod(self.pod(at)));
+        let policies = (0..self.policies()).map(move |at| Object::Policy(self.policy(at)));
+        namespaces.chain(pods).chain(policies).map(Change::Put)
+    }
+
+    /// A namespace by number.
+    pub(crate) fn namespace(self, at: usize) -> Namespace {
+        let name = namespace_name(at);
+        let labels = [
+            ("kubernetes.io/metadata.name", name.to_string()),
+            ("company", format!("c{}", at / 10)),
+        ];
+        Namespace { labels: labels.into_iter().collect(), name, place: None }
+    }
+
+    /// A pod by number.
+    pub(crate) fn pod(self, at: usize) -> Pod {
+        let (namespace, index) = (at / self.pods_per_namespace(), at % self.pods_per_namespace());
+        let labels: Labels = match self {
+            Shape::Small(_) => {
+                [("app", format!("app-{}", index / 2)), ("tier", "backend".to_owned())]
+                    .into_iter()
+                    .collect()
+            }
+            Shape::Cross(_) => {
+                [("app", format!("app-{}", index / 10)), ("tier", "backend".to_owned())]
+                    .into_iter()
+                    .collect()
+            }
+            Shape::AllSelectAll(_) => [("app", "web".to_owned())].into_iter().collect(),
+            Shape::OnePolicyPerPod(_) => [("pod", format!("p{index}"))].into_iter().collect(),
+        };
+        // Every hundredth of the cluster has one pod here, each at another index of its namespace.
+        let stride = (self.pods() / LOCAL).max(1);
+        let here = at / stride < LOCAL && at % stride == (at / stride) % stride;
+        Pod {
+            id: PodId::new(namespace_name(namespace), format!("pod-{index}")),
+            labels,
+            addresses: vec![address(at)],
+            node: Some(if here { NODE.into() } else { format!("node-{}", at % 1000).into() }),
+            ports: Vec::new(),
+            host_network: false,
+            finished: false,
+            born: 0,
+            place: None,
+        }
+    }
+
+    /// A policy by number.
+    pub(crate) fn policy(self, at: usize) -> Policy {
+        let (namespace, index) =
+            (at / self.policies_per_namespace(), at % self.policies_per_namespace());
+        let spec = match self {
+            Shape::Small(_) if index == 0 => spec(Selector::everything(), None, 0),
+            Shape::Small(_) => spec(app(index - 1), Some(own(app(2 - index))), 8080),
+            Shape::Cross(_) => {
+                let company = Selector::from_iter([Requirement::equals(
+                    "company",
+                    format!("c{}", namespace / 10),
+                )]);
+                let peer = Who::Pods { scope: Scope::Matching(company), pods: app(index) };
+                spec(app(index), Some(peer), 8080)
+            }
+            Shape::AllSelectAll(_) => spec(
+                Selector::everything(),
+                Some(own(Selector::everything())),
+                1 + (index % 60_000) as u16,
+            ),
+            Shape::OnePolicyPerPod(n) => {
+                spec(pod_label(index), Some(own(pod_label((index + 1) % n))), 8080)
+            }
+        };
+        let id = PolicyId {
+            kind: PolicyKind::NetworkPolicy,
+            namespace: namespace_name(namespace),
+            name: format!("policy-{index}").into(),
+        };
+        Policy { id, place: None, spec: Arc::new(spec) }
+    }
+}
+
+fn namespace_name(at: usize) -> Name {
+    format!("namespace-{at}").into()
+}
+
+/// The address of a pod by number.
+pub(crate) fn address(at: usize) -> IpAddr {
+    let [_, a, b, c] = u32::to_be_bytes(at as u32);
+    IpAddr::from([10, a, b, c])
+}
+
+fn app(index: usize) -> Selector {
+    Selector::from_iter([Requirement::equals("app", format!("app-{index}"))])
+}
+
+fn pod_label(index: usize) -> Selector {
+    Selector::from_iter([Requirement::equals("pod", format!("p{index}"))])
+}
+
+fn own(pods: Selector) -> Who {
+    Who::Pods { scope: Scope::Own, pods }
+}
+
+/// A NetworkPolicy that isolates both ways and admits one peer on one port.
+pub(crate) fn spec(pods: Selector, peer: Option<Who>, port: u16) -> Spec {
+    let rules = || {
+        let who = peer.clone()?;
+        let ports = vec![PortSpec {
+            line: 0,
+            ports: PortMatch::Range(PortRange::one(Protocol::Tcp, port)),
+        }];
+        let peers = Some(vec![Peer { index: 0, line: 0, who }]);
+        Some(PolicyRule {
+            index: 0,
+            name: None,
+            line: 0,
+            action: Action::Allow,
+            peers,
+            ports: Some(ports),
+        })
+    };
+    let (ingress, egress) = (rules().into_iter().collect(), rules().into_iter().collect());
+    Spec {
+        tier: Tier::Namespace,
+        subject: Subject { scope: Scope::Own, pods },
+        ingress: Some(ingress),
+        egress: Some(egress),
+    }
+}
