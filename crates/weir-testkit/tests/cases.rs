@@ -1,0 +1,72 @@
+//! The oracle against the policy tests of this repository: what upstream projects expect, and what our reading of the
+//! semantics says, rule by rule.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use weir_api::{Case, Reader};
+use weir_model::{Severity, World};
+use weir_oracle::verdict;
+
+#[test]
+fn the_oracle_agrees_with_upstream() {
+    check("upstream", "json");
+}
+
+#[test]
+fn the_oracle_agrees_with_our_reading_of_the_semantics() {
+    check("semantics", "yaml");
+}
+
+#[track_caller]
+fn check(folder: &str, extension: &str) {
+    let folder = cases_folder().join(folder);
+    let mut files: Vec<PathBuf> =
+        fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.retain(|file| file.extension().is_some_and(|e| e == extension));
+    files.sort();
+    assert!(!files.is_empty(), "there are no cases in {}", folder.display());
+    let mut wrong = Vec::new();
+    for file in &files {
+        let name = file.strip_prefix(cases_folder()).unwrap().to_string_lossy();
+        let cases = weir_api::cases(name.as_ref().into(), &fs::read(file).unwrap());
+        assert!(!cases.is_empty(), "{name} has no cases");
+        for case in cases {
+            wrong.extend(disagreements(case, &folder).iter().map(|line| format!("{name}: {line}")));
+        }
+    }
+    assert!(wrong.is_empty(), "{} disagreements:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+/// What is wrong with a case, a line for each thing.
+fn disagreements(mut case: Case, folder: &Path) -> Vec<String> {
+    if !case.manifests.is_empty() {
+        let mut reader = Reader::new();
+        for path in &case.manifests {
+            reader.read(path.as_str().into(), &fs::read(folder.join(path)).unwrap());
+        }
+        case.join(reader.finish());
+    }
+    let errors = case.findings.iter().filter(|finding| finding.severity == Severity::Error);
+    let mut wrong: Vec<String> = errors
+        .map(|error| format!("{}: {} {}: {}", case.name, error.object, error.field, error.message))
+        .collect();
+    let world: World = case.objects.iter().cloned().collect();
+    for probe in &case.probes {
+        let said = probe.flow(&world).map(|flow| verdict(&world, &flow));
+        if said.as_ref() != Ok(&probe.expect) {
+            let (from, to, port, protocol) = (&probe.from, &probe.to, probe.port, probe.protocol);
+            wrong.push(format!(
+                "{}: line {}: {from} -> {to} {port}/{protocol}: expected {}, the oracle says {said:?}",
+                case.name, probe.line, probe.expect
+            ));
+        }
+    }
+    wrong
+}
+
+fn cases_folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../cases")
+}
