@@ -10,6 +10,8 @@ mod probe;
 mod reader;
 mod settle;
 mod stricter;
+#[cfg(test)]
+mod testing;
 
 pub use case::{Case, cases};
 pub use lower::object;

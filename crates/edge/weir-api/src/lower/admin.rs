@@ -8,7 +8,7 @@ use weir_model::{
 use super::{
     Context, Fields, Home, Lowered, check_version,
     cidr::{self, Spelling},
-    meta, port, selector,
+    meta, one_of, port, selector,
 };
 use crate::{
     check,
@@ -91,12 +91,14 @@ pub(crate) fn lower(
             ctx.at("name", |ctx| ctx.invalid(line, message, "name it default"));
         });
     }
-    if !ctx.fields(node, &["apiVersion", "kind", "metadata", "spec", "status"]).clean {
-        ctx.invalid = true;
-    }
+    let fields = ctx.fields(node, &["apiVersion", "kind", "metadata", "spec", "status"]);
+    ctx.invalid |= !fields.clean;
     let none = Node::null(node.line);
-    let spec = node.get("spec").unwrap_or(&none);
-    let spec = ctx.at("spec", |ctx| spec_of(ctx, spec, dialect));
+    let mut spec = ctx.at("spec", |ctx| spec_of(ctx, fields.get("spec").unwrap_or(&none), dialect));
+    if fields.is_repeated("spec") {
+        let denial = Some(vec![deny_all(0, node.line)]);
+        spec = Spec { subject: everyone(), ingress: denial.clone(), egress: denial, ..spec };
+    }
     let id = PolicyId { kind: dialect.kind, namespace: ctx.name(""), name };
     let policy = Policy { id, place: meta.place, spec: Arc::new(spec) };
     Some(Lowered::Object(Object::Policy(policy)))
@@ -109,12 +111,13 @@ fn spec_of(ctx: &mut Context, node: &Node, dialect: &Dialect) -> Spec {
     let subject = ctx.at("subject", |ctx| subject(ctx, &fields, dialect));
     let mut side = |direction, field: &'static str| {
         let list = fields.get(field)?;
-        ctx.at(field, |ctx| rules(ctx, list, direction, dialect))
+        match fields.is_repeated(field) {
+            true => Some(vec![deny_all(0, list.line)]),
+            false => ctx.at(field, |ctx| rules(ctx, list, direction, dialect)),
+        }
     };
     let ingress = side(Direction::Ingress, "ingress");
     let egress = side(Direction::Egress, "egress");
-    let everyone =
-        Subject { scope: Scope::Matching(Selector::everything()), pods: Selector::everything() };
     ctx.invalid |= subject.is_none();
     let closed = |rules: Option<Vec<PolicyRule>>| match ctx.invalid {
         true => rules.map(fail_closed),
@@ -122,10 +125,15 @@ fn spec_of(ctx: &mut Context, node: &Node, dialect: &Dialect) -> Spec {
     };
     Spec {
         tier,
-        subject: subject.unwrap_or(everyone),
+        subject: subject.unwrap_or_else(everyone),
         ingress: closed(ingress),
         egress: closed(egress),
     }
+}
+
+/// Every pod there is.
+fn everyone() -> Subject {
+    Subject { scope: Scope::Matching(Selector::everything()), pods: Selector::everything() }
 }
 
 /// The rules of an object that the API server refuses: nothing is allowed, and what would be passed on is denied.
@@ -167,7 +175,7 @@ fn tier(ctx: &mut Context, fields: &Fields, dialect: &Dialect) -> Tier {
 
 /// C14.
 fn subject(ctx: &mut Context, fields: &Fields, dialect: &Dialect) -> Option<Subject> {
-    let Some(node) = fields.get("subject") else {
+    let Some(node) = fields.get("subject").filter(|_| !fields.is_repeated("subject")) else {
         let hint = "add `subject:` with `namespaces:` or `pods:`";
         ctx.invalid(fields.line, "the policy needs a subject", hint);
         return None;
@@ -253,10 +261,11 @@ fn rule(
     };
     let fields = ctx.fields(node, &["name", "action", list, dialect.ports]);
     let action = ctx.at("action", |ctx| match fields.get("action") {
+        Some(_) if fields.is_repeated("action") => None,
         Some(action) => ctx.word(action, dialect.actions),
         None => {
             let words: Vec<&str> = dialect.actions.iter().map(|(word, _)| *word).collect();
-            let message = format!("a rule needs an action: {}", words.join(" or "));
+            let message = format!("a rule needs an action: {}", one_of(&words));
             ctx.invalid(fields.line, message, "add `action:`");
             None
         }
@@ -386,11 +395,9 @@ fn peer(
             ctx.at("domainNames", |ctx| {
                 if action.is_some_and(|action| action != Action::Allow) {
                     let message = "domainNames can only be allowed, not denied or passed";
-                    ctx.invalid(
-                        list.line,
-                        message,
-                        "deny by networks, or allow the names before a denial",
-                    );
+                    let hint = "deny by networks, or allow the names before a denial";
+                    ctx.invalid(list.line, message, hint);
+                    return None;
                 }
                 several(ctx, list, |ctx, item| {
                     let domain = domain(ctx, item)?;

@@ -80,12 +80,12 @@ pub(crate) fn network(ctx: &mut Context, node: &Node, spelling: Spelling) -> Opt
             .filter(|(bit, _)| parsed.oddities & bit != 0)
             .map(|(_, name)| *name)
             .collect();
-        let message = format!(
-            "{} has {}; it is read as {}, and newer API servers refuse it",
-            quote(text),
-            odd.join(" and "),
-            parsed.net
-        );
+        let later = match spelling {
+            Spelling::Old => ", and newer API servers refuse it",
+            Spelling::New => "",
+        };
+        let (text, odd) = (quote(text), odd.join(" and "));
+        let message = format!("{text} has {odd}; it is read as {}{later}", parsed.net);
         let hint = format!("write {}", parsed.net);
         ctx.find("loose-cidr", Severity::Warning, node.line, message, hint);
     }

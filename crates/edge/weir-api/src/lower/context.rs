@@ -79,6 +79,11 @@ impl<'n> Fields<'n> {
         crate::document::find(self.entries, name)
     }
 
+    /// Whether a field is there more than once, so that nobody knows which was meant.
+    pub(crate) fn is_repeated(&self, name: &str) -> bool {
+        self.entries.iter().filter(|entry| *entry.key == *name).count() > 1
+    }
+
     /// How many of these fields are given.
     pub(crate) fn count(&self, names: &[&str]) -> usize {
         names.iter().filter(|name| self.get(name).is_some()).count()
@@ -248,7 +253,11 @@ impl<'a> Context<'a> {
             _ => {
                 let message =
                     format!("expected a number from {low} to {high}, found {}", node.describe());
-                self.invalid(node.line, message, "write the number without quotes");
+                let hint = match node.text() {
+                    Some(_) => "write the number without quotes",
+                    None => "write a number",
+                };
+                self.invalid(node.line, message, hint);
                 None
             }
         }
@@ -277,11 +286,15 @@ impl<'a> Context<'a> {
             return Some(*meaning);
         }
         let list: Vec<&'static str> = words.iter().map(|(word, _)| *word).collect();
-        let hint = match check::did_you_mean(text, &list) {
+        // The admin kinds have changed the word from one version to the next.
+        let renamed = list
+            .iter()
+            .find(|word| matches!((text, **word), ("Allow", "Accept") | ("Accept", "Allow")));
+        let hint = match renamed.copied().or_else(|| check::did_you_mean(text, &list)) {
             Some(meant) => format!("did you mean `{meant}`?"),
-            None => format!("use one of {}", list.join(", ")),
+            None => format!("write {}", one_of(&list)),
         };
-        let message = format!("expected {}, found {}", list.join(" or "), node.describe());
+        let message = format!("expected {}, found {}", one_of(&list), node.describe());
         self.invalid(node.line, message, hint);
         None
     }
@@ -297,5 +310,14 @@ impl<'a> Context<'a> {
                 None
             }
         }
+    }
+}
+
+/// Words for a sentence: `a, b or c`.
+pub(crate) fn one_of(words: &[&str]) -> String {
+    match words {
+        [] => String::new(),
+        [word] => (*word).into(),
+        [rest @ .., last] => format!("{} or {last}", rest.join(", ")),
     }
 }

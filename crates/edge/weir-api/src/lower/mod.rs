@@ -14,7 +14,7 @@ mod selector;
 
 use weir_model::{Finding, Name, Object, Pod, Severity};
 
-pub(crate) use context::{Context, Fields, Names, Step};
+pub(crate) use context::{Context, Fields, Names, Step, one_of};
 pub(crate) use meta::{Home, Meta, meta};
 pub(crate) use pod::{NAMESPACE_NAME, PROTOCOLS, named_port, with_own_name};
 pub(crate) use selector::labels;
@@ -222,3 +222,6 @@ fn is_familiar(kind: &str, group: Option<&str>) -> bool {
     });
     core && KINDS.contains(&kind)
 }
+
+#[cfg(test)]
+mod tests;

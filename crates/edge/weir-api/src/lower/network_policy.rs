@@ -12,12 +12,14 @@ use crate::{check, document::Node};
 pub(crate) fn lower(ctx: &mut Context, node: &Node, version: Option<&str>) -> Option<Lowered> {
     let meta = meta(ctx, node, "NetworkPolicy", Home::Namespace, check::dns_subdomain);
     check_version(ctx, node, version, &["networking.k8s.io/v1"]);
-    if !ctx.fields(node, &["apiVersion", "kind", "metadata", "spec", "status"]).clean {
-        ctx.invalid = true;
-    }
-    let none = Node::null(node.line);
-    let spec = node.get("spec").unwrap_or(&none);
-    let spec = ctx.at("spec", |ctx| spec_of(ctx, spec));
+    let fields = ctx.fields(node, &["apiVersion", "kind", "metadata", "spec", "status"]);
+    ctx.invalid |= !fields.clean;
+    let spec = match fields.get("spec") {
+        Some(spec) if !fields.is_repeated("spec") => ctx.at("spec", |ctx| spec_of(ctx, spec)),
+        // Perhaps the spec is there under a name that nobody knows.
+        _ if !fields.clean => lockdown(),
+        _ => ctx.at("spec", |ctx| spec_of(ctx, &Node::null(node.line))),
+    };
     let id = PolicyId {
         kind: PolicyKind::NetworkPolicy,
         namespace: meta.namespace,
@@ -27,10 +29,17 @@ pub(crate) fn lower(ctx: &mut Context, node: &Node, version: Option<&str>) -> Op
     Some(Lowered::Object(Object::Policy(policy)))
 }
 
+/// What a policy says that nobody can read.
+fn lockdown() -> Spec {
+    let subject = Subject { scope: Scope::Own, pods: Selector::everything() };
+    Spec { tier: Tier::Namespace, subject, ingress: Some(Vec::new()), egress: Some(Vec::new()) }
+}
+
 fn spec_of(ctx: &mut Context, node: &Node) -> Spec {
     let fields = ctx.fields(node, &["podSelector", "policyTypes", "ingress", "egress"]);
     ctx.invalid |= !fields.clean;
     let pods = match fields.get("podSelector") {
+        _ if fields.is_repeated("podSelector") => None,
         None => Some(Selector::everything()),
         Some(pods) => ctx.at("podSelector", |ctx| selector::selector(ctx, pods)),
     };
@@ -55,6 +64,9 @@ fn spec_of(ctx: &mut Context, node: &Node) -> Spec {
 /// The directions that the policy isolates: those listed, both if the list cannot be read.
 fn directions(ctx: &mut Context, fields: &Fields) -> Vec<Direction> {
     let listed = match fields.get("policyTypes") {
+        _ if fields.is_repeated("policyTypes") => None,
+        // Perhaps they are there under a name that nobody knows.
+        None if !fields.clean => None,
         None => Some(Vec::new()),
         Some(list) => {
             let words = [("Ingress", Direction::Ingress), ("Egress", Direction::Egress)];

@@ -1,6 +1,6 @@
 use weir_model::{PortMatch, PortRange, PortSpec, Protocol};
 
-use super::{Context, PROTOCOLS};
+use super::{Context, Fields, PROTOCOLS, one_of};
 use crate::{
     check,
     document::{Node, Value, quote},
@@ -164,7 +164,7 @@ fn destination(ctx: &mut Context, node: &Node, protocol: Protocol) -> Option<Por
     })
 }
 
-fn start_and_end(ctx: &mut Context, fields: &super::Fields) -> Option<(u16, u16)> {
+fn start_and_end(ctx: &mut Context, fields: &Fields) -> Option<(u16, u16)> {
     let start = required_port(ctx, fields, "start");
     let end = required_port(ctx, fields, "end");
     let (start, end) = (start?, end?);
@@ -177,7 +177,7 @@ fn start_and_end(ctx: &mut Context, fields: &super::Fields) -> Option<(u16, u16)
     Some((start, end))
 }
 
-fn required_port(ctx: &mut Context, fields: &super::Fields, field: &'static str) -> Option<u16> {
+fn required_port(ctx: &mut Context, fields: &Fields, field: &'static str) -> Option<u16> {
     ctx.at(field, |ctx| match fields.get(field) {
         Some(port) => ctx.port(port),
         None => {
@@ -194,13 +194,17 @@ fn any_named(ctx: &mut Context, node: &Node) -> Option<PortMatch> {
 }
 
 /// Reports unless exactly one of the fields is given. What is unknown was reported already.
-pub(crate) fn exactly_one(ctx: &mut Context, fields: &super::Fields, known: &[&str]) -> bool {
+pub(crate) fn exactly_one(ctx: &mut Context, fields: &Fields, known: &[&str]) -> bool {
     match fields.count(known) {
         1 => true,
         0 if !fields.clean => false,
-        given => {
-            let list = known.join(", ");
-            let message = format!("expected exactly one of {list}, found {given} of them");
+        0 => {
+            let message = format!("expected {}, found none of them", one_of(known));
+            ctx.invalid(fields.line, message, "add one of them");
+            false
+        }
+        _ => {
+            let message = format!("expected only one of {}", known.join(", "));
             ctx.invalid(fields.line, message, "keep one of them");
             false
         }

@@ -1,0 +1,3 @@
+mod admin;
+mod network_policy;
+mod pods;

@@ -1,0 +1,196 @@
+use expect_test::{Expect, expect};
+
+use crate::testing::everything;
+
+#[track_caller]
+fn check(text: &str, expected: Expect) {
+    expected.assert_eq(&everything(text.trim_start_matches('\n')));
+}
+
+/// Y8, N10, N12.
+#[test]
+fn a_pod_has_its_addresses_and_the_named_ports_of_all_that_keeps_running() {
+    check(
+        "
+apiVersion: v1
+kind: Pod
+metadata: {name: web, namespace: shop, labels: {app: web}}
+spec:
+  nodeName: n1
+  containers:
+  - name: a
+    ports: [{containerPort: 80, name: http}, {containerPort: 81}]
+  - name: b
+    ports: [{containerPort: 53, name: dns, protocol: UDP}]
+  initContainers:
+  - name: setup
+    ports: [{containerPort: 1, name: never}]
+  - name: sidecar
+    restartPolicy: Always
+    ports: [{containerPort: 9090, name: metrics}]
+status:
+  podIP: 10.0.0.1
+  podIPs: [{ip: 10.0.0.1}, {ip: \"fd00::1\"}]",
+        expect![[r#"
+            Namespace shop kubernetes.io/metadata.name=shop
+            Pod shop/web [app=web] [10.0.0.1, fd00::1] [http=80/TCP,dns=53/UDP,metrics=9090/TCP] on n1
+        "#]],
+    );
+}
+
+/// Y5.
+#[test]
+fn a_pod_that_ran_to_its_end_is_finished() {
+    check(
+        "
+{apiVersion: v1, kind: Pod, metadata: {name: a}, status: {phase: Succeeded, podIP: 10.0.0.1}}
+---
+{apiVersion: v1, kind: Pod, metadata: {name: b}, status: {phase: Failed, podIP: 10.0.0.2}}
+---
+{apiVersion: v1, kind: Pod, metadata: {name: c}, status: {phase: Pending}}",
+        expect![[r#"
+            Namespace default kubernetes.io/metadata.name=default
+            Pod default/a [] [10.0.0.1] [] finished
+            Pod default/b [] [10.0.0.2] [] finished
+            Pod default/c [] [10.233.234.12] []
+        "#]],
+    );
+}
+
+#[test]
+fn what_is_wrong_with_a_pod_is_said_and_the_pod_stays() {
+    check(
+        "
+apiVersion: v1
+kind: Pod
+metadata: {name: Web, labels: {app: yes, n: 5}}
+spec:
+  hostNetwork: \"yes\"
+  containers: [{ports: [{containerPort: 0, name: http}, {containerPort: 80, name: HTTP}, {name: x}]}]
+status: {podIP: 10.0.0}
+unheardOf: 5",
+        expect![[r#"
+            Namespace default kubernetes.io/metadata.name=default
+            Pod default/Web [app=yes,false=5] [10.187.132.19] []
+            3: error invalid Pod default/Web metadata.name
+                "Web" is not a name: expected at most 253 lower case letters, digits, `-` and `.`, with a letter or digit at both ends of each part
+                correct the name
+            3: error invalid Pod default/Web metadata.labels[app]
+                expected a string, found the boolean yes; quote it
+                write it in double quotes
+            3: error invalid Pod default/Web metadata.labels[false]
+                expected a string, found the number 5; quote it
+                write it in double quotes
+            5: error invalid Pod default/Web spec.hostNetwork
+                expected true or false, found the string "yes"
+                write true or false, without quotes
+            6: error invalid Pod default/Web spec.containers[0].ports[0].containerPort
+                expected a whole number from 1 to 65535, found the number 0
+                choose a number from 1 to 65535
+            6: error invalid Pod default/Web spec.containers[0].ports[1].name
+                "HTTP" is not a port name: expected at most 15 lower case letters, digits and single `-` inside, with at least one letter
+                correct the name
+            6: error invalid Pod default/Web spec.containers[0].ports[2].containerPort
+                a container port needs a number
+                add `containerPort:`
+            7: error invalid Pod default/Web status.podIP
+                expected an IP address, found the string "10.0.0"
+                write an address as in 10.0.0.1 or fd00::1
+        "#]],
+    );
+}
+
+/// P9.
+#[test]
+fn a_namespace_has_its_name_as_a_label_whatever_it_says() {
+    check(
+        "{apiVersion: v1, kind: Namespace, metadata: {name: shop, labels: {a: b, kubernetes.io/metadata.name: other}}}",
+        expect![[r#"
+            Namespace shop a=b,kubernetes.io/metadata.name=shop
+        "#]],
+    );
+}
+
+/// C22.
+#[test]
+fn a_node_has_the_addresses_that_are_addresses() {
+    check(
+        "
+apiVersion: v1
+kind: Node
+metadata: {name: n1, labels: {zone: a}}
+status:
+  addresses:
+  - {type: InternalIP, address: 192.168.0.1}
+  - {type: InternalIP, address: \"fd00::1\"}
+  - {type: Hostname, address: n1}
+  - {type: ExternalIP, address: 203.0.113.1}",
+        expect![[r#"
+            Node n1 zone=a [192.168.0.1, fd00::1, 203.0.113.1]
+        "#]],
+    );
+}
+
+/// S2.
+#[test]
+fn a_pod_without_a_namespace_is_in_the_default_one() {
+    check(
+        "{apiVersion: v1, kind: Pod, metadata: {name: a}}",
+        expect![[r#"
+        Namespace default kubernetes.io/metadata.name=default
+        Pod default/a [] [10.233.236.234] []
+    "#]],
+    );
+}
+
+#[test]
+fn a_host_network_pod_has_the_addresses_of_its_node() {
+    check(
+        "
+{apiVersion: v1, kind: Pod, metadata: {name: a}, spec: {hostNetwork: true, nodeName: n1}}
+---
+{apiVersion: v1, kind: Node, metadata: {name: n1}, status: {addresses: [{type: InternalIP, address: 192.168.0.1}]}}",
+        expect![[r#"
+            Namespace default kubernetes.io/metadata.name=default
+            Node n1  [192.168.0.1]
+            Pod default/a [] [192.168.0.1] [] on n1 host
+        "#]],
+    );
+}
+
+#[test]
+fn other_kinds_are_named_once_and_familiar_ones_not_at_all() {
+    check(
+        "
+{apiVersion: v1, kind: Service, metadata: {name: a}}
+---
+{apiVersion: example.com/v1, kind: Foo, metadata: {name: a}}
+---
+{apiVersion: example.com/v1, kind: Foo, metadata: {name: b}}
+---
+{apiVersion: serving.knative.dev/v1, kind: Service, metadata: {name: a}}
+---
+a: values file
+---
+[a, list]
+---
+text",
+        expect![[r#"
+            3: info unknown-kind  
+                objects of the kind Foo.example.com are not read
+                nothing to do, unless it was meant to be a policy
+            7: info unknown-kind  
+                objects of the kind Service.serving.knative.dev are not read
+                nothing to do, unless it was meant to be a policy
+            9: warning not-an-object  
+                expected a Kubernetes object, found a mapping without `kind`; it was skipped
+                give it `apiVersion` and `kind`, or leave the file out
+            11: warning not-an-object  
+                expected a Kubernetes object, found a list; it was skipped
+                give it `apiVersion` and `kind`, or leave the file out
+            13: warning not-an-object  
+                expected a Kubernetes object, found the string "text"; it was skipped
+                give it `apiVersion` and `kind`, or leave the file out
+        "#]],
+    );
+}
