@@ -6,7 +6,7 @@ use std::{
 
 use clap::Args;
 use serde::Serialize;
-use weir_model::{PodId, PortRange, Verdict, World};
+use weir_model::{Finding, PodId, PortRange, Verdict, World};
 
 use crate::{
     exit::Exit,
@@ -22,12 +22,17 @@ use crate::{
 /// tell apart is asked about, so nothing that the rules decide is left out. Pods that are only in NEW are looked at as
 /// if they had been there before. Exit status 1 if there is a difference.
 #[derive(Args)]
-#[command(after_help = "Example:\n  weir diff examples/shop examples/shop-next")]
+#[command(
+    after_help = "Example:\n  weir diff -f examples/shop/manifests/apps examples/shop/manifests/policies examples/shop/repaired"
+)]
 pub(crate) struct Diff {
     /// The manifests before: a file, a directory, or `-`
     old: PathBuf,
     /// The manifests after
     new: PathBuf,
+    /// Manifests that both sides have, for example the workloads [repeatable]
+    #[arg(short = 'f', long = "filename", value_name = "PATH")]
+    files: Vec<PathBuf>,
     /// How to print the differences
     #[arg(short, long, value_enum, default_value = "text")]
     output: Format,
@@ -35,14 +40,18 @@ pub(crate) struct Diff {
 
 impl Diff {
     pub(crate) fn run(&self, out: &mut dyn Write) -> anyhow::Result<Exit> {
-        if self.old.as_os_str() == "-" && self.new.as_os_str() == "-" {
-            let hint = "give at least one of OLD and NEW as a path";
-            return Err(Failure::new("standard input cannot be both sides", hint).into());
+        let is_stdin = |path: &PathBuf| path.as_os_str() == "-";
+        if self.files.iter().any(is_stdin) || (is_stdin(&self.old) && is_stdin(&self.new)) {
+            let hint = "`-` can be OLD or NEW, and not both";
+            return Err(Failure::new("standard input can be only one of the sides", hint).into());
         }
-        let old = source::load_paths(std::slice::from_ref(&self.old))?;
-        let new = source::load_paths(std::slice::from_ref(&self.new))?;
-        present::findings::mention(&old.findings);
-        present::findings::mention(&new.findings);
+        let side = |path: &PathBuf| {
+            let paths: Vec<PathBuf> = self.files.iter().chain([path]).cloned().collect();
+            source::load_paths(&paths)
+        };
+        let (old, new) = (side(&self.old)?, side(&self.new)?);
+        let findings: BTreeSet<Finding> = old.findings.into_iter().chain(new.findings).collect();
+        present::findings::mention(&Vec::from_iter(findings));
         let gone: Vec<PodId> =
             old.world.pods.keys().filter(|id| !new.world.pods.contains_key(*id)).cloned().collect();
         let (before, added) = with_pods_of(old.world, &new.world);
@@ -79,7 +88,7 @@ pub(crate) struct Change {
     /// To whom.
     pub(crate) to: Vec<String>,
     /// On which ports.
-    pub(crate) ports: Vec<String>,
+    pub(crate) ports: Vec<PortRange>,
     /// Only over this family, if the other one is different.
     pub(crate) family: Option<Family>,
 }
@@ -96,7 +105,7 @@ struct Report<'a> {
 struct Entry<'a> {
     from: &'a [String],
     to: &'a [String],
-    ports: &'a [String],
+    ports: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     family: Option<String>,
 }
@@ -108,7 +117,7 @@ impl<'a> From<&'a Answer> for Report<'a> {
             let entry = |change: &'a Change| Entry {
                 from: &change.from,
                 to: &change.to,
-                ports: &change.ports,
+                ports: spell(&change.ports),
                 family: change.family.map(|family| family.to_string()),
             };
             some.map(entry).collect()
@@ -174,7 +183,7 @@ impl<'a> Comparison<'a> {
                 now,
                 from: self.names(&names, &from),
                 to: self.names(&names, &to),
-                ports: spell(&ports),
+                ports,
                 family,
             })
             .collect();

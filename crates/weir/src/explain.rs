@@ -1,24 +1,37 @@
-use std::io::Write;
+use std::{collections::BTreeSet, io::Write, net::IpAddr};
 
 use clap::Args;
+use weir_engine::{Explanation, Side};
+use weir_model::{Direction, Finding, Flow, Severity, Verdict};
 
-use crate::{exit::Exit, port::PortArg, present::Format, source::Source};
+use crate::{
+    end::End,
+    exit::Exit,
+    failure::Failure,
+    port::PortArg,
+    present::{self, Format, explanation::Story},
+    reach::{Family, State},
+    source::{Loaded, Source},
+};
 
 /// Explain why a connection is allowed or denied
+///
+/// For each direction: the policies that isolate the pod and the rule that decided, with file and line. If it is denied,
+/// also the rules that nearly matched and the smallest policy that would allow it. Exit status 1 if it is denied.
 #[derive(Args)]
 #[command(
-    after_help = "Example:\n  weir explain -f examples/shop --from shop/web --to shop/db --port 5432"
+    after_help = "Examples:\n  weir explain -f examples/shop/manifests --from shop/web --to shop/db --port 5432\n  weir explain -f examples/shop/manifests --from 203.0.113.7 --to shop/deployment/web --port http"
 )]
 pub(crate) struct Explain {
     #[command(flatten)]
     source: Source,
-    /// Who connects
+    /// Who connects: `namespace/pod`, `pod` with -n, an address, or `namespace/deployment/name`
     #[arg(long, value_name = "END")]
     from: String,
-    /// To whom
+    /// To whom, likewise
     #[arg(long, value_name = "END")]
     to: String,
-    /// The port at the destination
+    /// The port at the destination: a number or the name of a container port
     #[arg(long, value_name = "PORT[/PROTOCOL]")]
     port: PortArg,
     /// How to print it
@@ -27,7 +40,76 @@ pub(crate) struct Explain {
 }
 
 impl Explain {
-    pub(crate) fn run(&self, _out: &mut dyn Write) -> anyhow::Result<Exit> {
-        Ok(Exit::Yes)
+    pub(crate) fn run(&self, out: &mut dyn Write) -> anyhow::Result<Exit> {
+        let loaded = self.source.load_and_mention()?;
+        let end = |text| End::find(text, self.source.namespace(), &loaded);
+        let (from, to) = (end(&self.from)?, end(&self.to)?);
+        let flow = self.flow(&loaded, &from, &to)?;
+        let state = State::new(loaded.world);
+        let explanation = weir_engine::explain(&state.program, &flow);
+        let remedy = weir_engine::remedy(&state.world, &explanation);
+        let story = Story::new(&explanation, &remedy, [&from, &to], odd(&state, &explanation));
+        match self.output.structured() {
+            Some(form) => present::value(out, form, &story)?,
+            None => present::explanation::write(out, &explanation, &story)?,
+        }
+        Ok(explanation.verdict.into())
     }
+
+    /// The connection that was asked about.
+    fn flow(&self, loaded: &Loaded, from: &End, to: &End) -> Result<Flow, Failure> {
+        let (from_address, to_address) = addresses(loaded, (&self.from, from), (&self.to, to))?;
+        let ports = self.port.at(to.pod(loaded));
+        let Some(port) = ports.first() else {
+            let names: Vec<&str> = to
+                .pod(loaded)
+                .map(|pod| pod.ports.iter().map(|port| &*port.name).collect())
+                .unwrap_or_default();
+            let hint = match names.is_empty() {
+                true => "give the port as a number".to_owned(),
+                false => format!("its ports are named {}; or give a number", names.join(", ")),
+            };
+            return Err(Failure::new(format!("{} has no port {}", self.to, self.port), hint));
+        };
+        Ok(Flow { from: from_address, to: to_address, protocol: port.protocol, port: port.first })
+    }
+}
+
+/// The addresses the two would use: of the family of the destination's first address, or else of one they share.
+fn addresses(
+    loaded: &Loaded,
+    (from_text, from): (&str, &End),
+    (to_text, to): (&str, &End),
+) -> Result<(IpAddr, IpAddr), Failure> {
+    let (sources, targets) = (from.addresses(loaded), to.addresses(loaded));
+    for (text, list) in [(from_text, &sources), (to_text, &targets)] {
+        if list.is_empty() {
+            let hint = "a pod without an address cannot connect; is it still starting?";
+            return Err(Failure::new(format!("{text} has no address"), hint));
+        }
+    }
+    let pair = |to: &IpAddr| Some((Family::of(*to).pick(&sources)?, *to));
+    targets.iter().find_map(pair).ok_or_else(|| {
+        let hint = "one is IPv4 and the other IPv6; give addresses of one family";
+        Failure::new(format!("{from_text} and {to_text} share no address family"), hint)
+    })
+}
+
+/// What is probably wrong with the policies that refuse the connection.
+fn odd(state: &State, explanation: &Explanation) -> Vec<Finding> {
+    let refusing: BTreeSet<String> = Direction::BOTH
+        .into_iter()
+        .filter_map(|direction| match explanation.side(direction) {
+            Side::Judged(judgement) if judgement.verdict == Verdict::Deny => Some(judgement),
+            _ => None,
+        })
+        .flat_map(|judgement| &judgement.isolating)
+        .map(|section| section.policy.to_string())
+        .collect();
+    let mut findings = match refusing.is_empty() {
+        true => Vec::new(),
+        false => weir_lint::lint(&state.world),
+    };
+    findings.retain(|f| f.severity > Severity::Info && refusing.contains(&f.object));
+    findings
 }

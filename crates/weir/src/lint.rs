@@ -15,7 +15,7 @@ use crate::{
 /// Policies that select nothing, rules that never match, ports nobody has, egress that forgets DNS, and what the API
 /// server would refuse. Exit status 1 if there is a warning or an error.
 #[derive(Args)]
-#[command(after_help = "Example:\n  weir lint -f examples/shop")]
+#[command(after_help = "Example:\n  weir lint -f examples/shop/manifests")]
 pub(crate) struct Lint {
     #[command(flatten)]
     source: Source,
@@ -25,8 +25,8 @@ pub(crate) struct Lint {
 }
 
 #[derive(Serialize)]
-struct Answer<'a> {
-    findings: Vec<Report<'a>>,
+struct Answer {
+    findings: Vec<Report>,
 }
 
 impl Lint {

@@ -21,7 +21,7 @@ use crate::{
 /// destination names in its containers are asked about, and every port where it names none.
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  weir matrix -f examples/shop\n  weir matrix -f examples/shop --port 5432 -o svg > shop.svg"
+    after_help = "Examples:\n  weir matrix -f examples/shop/manifests\n  weir matrix -f examples/shop/manifests --port 5432 -o svg > shop.svg"
 )]
 pub(crate) struct Matrix {
     #[command(flatten)]
@@ -139,8 +139,8 @@ impl Question<'_> {
             .collect();
         let names = Names::new(pods.iter().map(|(_, id)| *id), self.owners);
         // Pods that are alike to the rules share a row if they also look alike to the reader.
-        let mut rows: BTreeMap<(Option<&PodId>, usize, &str, &[NamedPort]), Vec<&PodId>> =
-            BTreeMap::new();
+        type Looks<'a> = (Option<&'a PodId>, usize, &'a str, &'a [NamedPort]);
+        let mut rows: BTreeMap<Looks<'_>, Vec<&PodId>> = BTreeMap::new();
         for (group, id) in &pods {
             let own = (pods.len() <= many).then_some(*id);
             let ports = world.pods.get(*id).map(|pod| pod.ports.as_slice()).unwrap_or_default();

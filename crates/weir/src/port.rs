@@ -80,6 +80,7 @@ impl FromStr for PortArg {
 fn is_name(text: &str) -> bool {
     (1..=15).contains(&text.len())
         && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
+        && text.bytes().any(|b| b.is_ascii_lowercase())
 }
 
 #[cfg(test)]

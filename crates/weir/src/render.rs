@@ -16,7 +16,7 @@ use crate::{
 /// that several endpoints share are printed once.
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  weir render -f examples/shop\n  weir render -f examples/shop -n shop -o yaml"
+    after_help = "Examples:\n  weir render -f examples/shop/manifests\n  weir render -f examples/shop/manifests -n shop -o yaml"
 )]
 pub(crate) struct Render {
     #[command(flatten)]

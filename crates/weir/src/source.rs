@@ -6,10 +6,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use anyhow::Context;
 use clap::Args;
-use weir_api::Manifests;
+use weir_api::{Case, Manifests};
 use weir_model::{Finding, PodId, World};
+use weir_source::LoadError;
 
 use crate::{failure::Failure, present};
 
@@ -70,18 +70,47 @@ impl Source {
 
 /// Reads the world from files and directories.
 pub(crate) fn load_paths(paths: &[PathBuf]) -> anyhow::Result<Loaded> {
-    Ok(Loaded::from(manifests(paths)?))
+    let manifests = weir_source::manifests::load(paths, &mut io::stdin().lock()).map_err(failed)?;
+    Ok(Loaded::from(manifests))
 }
 
 /// Reads a file, or standard input for `-`.
 pub(crate) fn read(file: &Path) -> anyhow::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    let done = match file.as_os_str() == "-" {
-        true => io::stdin().lock().read_to_end(&mut bytes).map(drop),
-        false => std::fs::read(file).map(|all| bytes = all),
-    };
-    done.with_context(|| format!("cannot read {}", file.display()))?;
+    match file.as_os_str() == "-" {
+        true => io::stdin().lock().read_to_end(&mut bytes).map_err(LoadError::Stdin),
+        false => weir_source::read(file).map(|all| {
+            bytes = all;
+            bytes.len()
+        }),
+    }
+    .map_err(failed)?;
     Ok(bytes)
+}
+
+/// The files that policy tests are in.
+pub(crate) fn case_files(paths: &[PathBuf]) -> anyhow::Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    for path in paths {
+        match path.as_os_str() == "-" {
+            true => files.push(path.clone()),
+            false => {
+                files.extend(weir_source::case_files(std::slice::from_ref(path)).map_err(failed)?)
+            }
+        }
+    }
+    Ok(files)
+}
+
+/// The manifests that a policy test asks for.
+pub(crate) fn manifests_of(case: &Case) -> anyhow::Result<Manifests> {
+    weir_source::manifests::of_case(case).map_err(failed)
+}
+
+/// An error of loading, with its way out.
+fn failed(error: LoadError) -> anyhow::Error {
+    let hint = error.hint();
+    Failure::new(error, hint).into()
 }
 
 /// Fails for a datapath that this build does not have.
@@ -93,29 +122,6 @@ pub(crate) fn known_datapath(name: &str) -> Result<(), Failure> {
             "use `--datapath sim`, the compiled rules in memory",
         )),
     }
-}
-
-/// Reads manifests from files and directories.
-pub(crate) fn manifests(paths: &[PathBuf]) -> anyhow::Result<Manifests> {
-    let mut reader = weir_api::Reader::new();
-    let mut todo: Vec<PathBuf> = paths.iter().rev().cloned().collect();
-    while let Some(path) = todo.pop() {
-        if path.is_dir() {
-            let mut inner: Vec<PathBuf> =
-                std::fs::read_dir(&path)?.filter_map(|e| Some(e.ok()?.path())).collect();
-            inner.retain(|p| {
-                p.is_dir()
-                    || p.extension().is_some_and(|e| e == "yaml" || e == "yml" || e == "json")
-            });
-            inner.sort();
-            inner.reverse();
-            todo.extend(inner);
-        } else {
-            let bytes = read(&path)?;
-            reader.read(path.display().to_string().into(), &bytes);
-        }
-    }
-    Ok(reader.finish())
 }
 
 impl From<Manifests> for Loaded {

@@ -51,7 +51,7 @@ impl Test {
         source::known_datapath(&self.datapath)?;
         let mut run = Run::default();
         let mut unreadable = None;
-        for file in &self.files {
+        for file in &source::case_files(&self.files)? {
             let cases = read(file)?;
             if cases.is_empty() {
                 let hint = "a policy test has `probes:`; see docs/reference/tests.md";
@@ -59,7 +59,7 @@ impl Test {
             }
             for case in cases {
                 unreadable = unreadable.or_else(|| syntax_error(&case));
-                run.add(judge(case, file)?);
+                run.add(judge(case)?);
             }
         }
         match self.output {
@@ -164,11 +164,9 @@ fn syntax_error(case: &Case) -> Option<Failure> {
 }
 
 /// Tries every probe of a case.
-fn judge(mut case: Case, file: &Path) -> anyhow::Result<CaseResult> {
+fn judge(mut case: Case) -> anyhow::Result<CaseResult> {
     if !case.manifests.is_empty() {
-        let beside = file.parent().unwrap_or(Path::new(""));
-        let paths: Vec<PathBuf> = case.manifests.iter().map(|path| beside.join(path)).collect();
-        let manifests = source::manifests(&paths)
+        let manifests = source::manifests_of(&case)
             .with_context(|| format!("{}: cannot read its manifests", case.place))?;
         case.join(manifests);
     }
@@ -193,7 +191,7 @@ fn judge(mut case: Case, file: &Path) -> anyhow::Result<CaseResult> {
                         )
                     });
                 }
-                (Some(verdict), why::line(&state, &flow))
+                (Some(verdict), why::line(&weir_engine::explain(&state.program, &flow)))
             }
             Err(problem) => {
                 error.get_or_insert_with(|| format!("{}:{}: {problem}", place.file, probe.line));

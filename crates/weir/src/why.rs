@@ -1,14 +1,96 @@
 //! What decided about a flow, in a line.
 
-use weir_model::{Direction, Flow};
+use weir_engine::{Cited, Explanation, Judgement, Missing, Reason, Side};
+use weir_model::{Direction, Section, Verdict};
 
-use crate::reach::State;
-
-/// What decided about a flow, in a line.
-pub(crate) fn line(state: &State, flow: &Flow) -> String {
-    let sides: Vec<String> = [Direction::Egress, Direction::Ingress]
-        .into_iter()
-        .filter_map(|d| state.program.judged(flow, d).map(|(id, _)| format!("{d} of {id}")))
+/// What decided about a flow, in a line: the sides that refuse it, or both if none does.
+pub(crate) fn line(explanation: &Explanation) -> String {
+    let sides = [Direction::Egress, Direction::Ingress].map(|d| (d, explanation.side(d)));
+    let told: Vec<String> = sides
+        .iter()
+        .filter(|(_, side)| side.verdict() == explanation.verdict)
+        .filter_map(|(direction, side)| side_of(*direction, side))
         .collect();
-    sides.join(", ")
+    match told.is_empty() {
+        true => "no policy is asked: neither end is a pod".to_owned(),
+        false => told.join("; "),
+    }
+}
+
+fn side_of(direction: Direction, side: &Side) -> Option<String> {
+    match side {
+        Side::NoPod => None,
+        Side::Itself(pod) => Some(format!("{pod} always reaches itself")),
+        Side::OwnNode(pod, node) => {
+            Some(format!("{pod} runs on node {node}, which is never judged"))
+        }
+        Side::Judged(judgement) => {
+            Some(format!("{direction} of {}: {}", judgement.pod, reason(direction, judgement)))
+        }
+    }
+}
+
+/// What decided for one pod.
+pub(crate) fn reason(direction: Direction, judgement: &Judgement) -> String {
+    match &judgement.reason {
+        Reason::Admin(cited) | Reason::Baseline(cited) => {
+            format!("{} by {}", past(judgement.verdict), rule(cited))
+        }
+        Reason::Allowed(cited) => format!("allowed by {}", rule(cited)),
+        Reason::Default => format!("no policy isolates it for {direction}"),
+        Reason::Isolated => {
+            let mut text = format!("isolated by {}", policies(&judgement.isolating));
+            match judgement.misses.first() {
+                None => text.push_str(", and no rule matches"),
+                Some(miss) => {
+                    let what = match miss.missing {
+                        Missing::Port => "port",
+                        Missing::Peer => "peer",
+                    };
+                    text.push_str(&format!(
+                        ", and no rule matches; {} misses only the {what}",
+                        rule(&miss.cited)
+                    ));
+                }
+            }
+            text
+        }
+    }
+}
+
+/// `allowed` or `denied`.
+pub(crate) fn past(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Allow => "allowed",
+        Verdict::Deny => "denied",
+    }
+}
+
+/// A rule: its policy, its place in it and the line it stands on.
+pub(crate) fn rule(cited: &Cited) -> String {
+    let place = place(&cited.section, cited.rule().origin.line);
+    let place = place.map(|place| format!(" ({place})")).unwrap_or_default();
+    format!("{} {}{place}", cited.section.policy, cited.rule().origin)
+}
+
+/// The file and line of something inside a policy.
+pub(crate) fn place(section: &Section, line: u32) -> Option<String> {
+    let mut place = section.place.clone()?;
+    if line > 0 {
+        place.line = line;
+    }
+    Some(place.to_string())
+}
+
+fn policies(sections: &[std::sync::Arc<Section>]) -> String {
+    const SHOWN: usize = 3;
+    let name = |section: &std::sync::Arc<Section>| {
+        let place = section.place.as_ref().map(|place| format!(" ({place})")).unwrap_or_default();
+        format!("{}{place}", section.policy)
+    };
+    let mut names: Vec<String> = sections.iter().take(SHOWN).map(name).collect();
+    if sections.len() > SHOWN {
+        names.push(format!("{} more", sections.len() - SHOWN));
+    }
+    names.join(" and ")
 }

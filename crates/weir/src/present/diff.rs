@@ -9,7 +9,10 @@ use super::{
     style::{BAD, FAINT, GOOD, Painted},
     table::{self, Cell},
 };
-use crate::diff::{Answer, Change};
+use crate::{
+    diff::{Answer, Change},
+    reach::phrase,
+};
 
 /// Names to write out before saying how many more there are.
 const SHOWN: usize = 4;
@@ -33,7 +36,7 @@ pub(crate) fn write(out: &mut dyn Write, answer: &Answer) -> io::Result<()> {
                     some(&change.from).into(),
                     "→".into(),
                     some(&change.to).into(),
-                    format!("{}{}", change.ports.join(", "), family.unwrap_or_default()).into(),
+                    format!("{}{}", phrase(&change.ports), family.unwrap_or_default()).into(),
                 ]
             })
             .collect();

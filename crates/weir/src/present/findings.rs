@@ -9,30 +9,22 @@ use super::style::{FAINT, Painted, STRONG, of_severity};
 
 /// A finding as it is printed for programs.
 #[derive(Serialize)]
-pub(crate) struct Report<'a> {
-    code: &'a str,
+pub(crate) struct Report {
+    code: &'static str,
     severity: String,
-    file: &'a str,
+    file: String,
     line: u32,
-    object: &'a str,
-    field: &'a str,
-    message: &'a str,
-    hint: &'a str,
+    object: String,
+    field: String,
+    message: String,
+    hint: String,
 }
 
-impl<'a> From<&'a Finding> for Report<'a> {
-    fn from(finding: &'a Finding) -> Self {
-        let place = finding.place.as_ref();
-        Report {
-            code: finding.code,
-            severity: finding.severity.to_string(),
-            file: place.map_or("", |place| &place.file),
-            line: place.map_or(0, |place| place.line),
-            object: &finding.object,
-            field: &finding.field,
-            message: &finding.message,
-            hint: &finding.hint,
-        }
+impl From<&Finding> for Report {
+    fn from(finding: &Finding) -> Self {
+        let Finding { place, code, severity, object, field, message, hint } = finding.clone();
+        let (file, line) = place.map_or((String::new(), 0), |p| (p.file.to_string(), p.line));
+        Report { code, severity: severity.to_string(), file, line, object, field, message, hint }
     }
 }
 

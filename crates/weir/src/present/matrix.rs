@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     matrix::{Reach, Word},
-    reach::spell,
+    reach::phrase,
 };
 
 /// Wider than this, and the columns have numbers instead of names.
@@ -74,17 +74,11 @@ fn details(out: &mut dyn Write, reach: &Reach) -> io::Result<()> {
         .take(LISTED)
         .map(|(from, to, cell)| {
             let mut words = Vec::new();
-            let lists = [
-                ("", &cell.allowed, ""),
-                ("not ", &cell.denied, ""),
-                ("", &cell.partly, " for some addresses"),
-            ];
-            for (before, ports, after) in lists {
-                // What is closed is said only if it is the shorter list.
-                let ports = spell(ports);
-                if !ports.is_empty() && (before.is_empty() || cell.allowed.is_empty()) {
-                    words.push(format!("{before}{}{after}", ports.join(", ")));
-                }
+            if !cell.allowed.is_empty() {
+                words.push(phrase(&cell.allowed));
+            }
+            if !cell.partly.is_empty() {
+                words.push(format!("{} for some addresses", phrase(&cell.partly)));
             }
             let plain = |text: &str| Cell::new(text, Style::new());
             vec![plain(from), plain("→"), plain(to), plain(&words.join("; "))]

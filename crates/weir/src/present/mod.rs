@@ -2,6 +2,7 @@
 
 pub(crate) mod diff;
 pub(crate) mod dot;
+pub(crate) mod explanation;
 pub(crate) mod findings;
 pub(crate) mod junit;
 pub(crate) mod matrix;

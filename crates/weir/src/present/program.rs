@@ -219,7 +219,8 @@ fn sections(out: &mut dyn Write, tier: &str, word: &str, list: &[SectionOf]) -> 
             .rules
             .iter()
             .map(|rule| {
-                let line = if rule.line == 0 { String::new() } else { format!(":{}", rule.line) };
+                let line =
+                    if rule.line == 0 { String::new() } else { format!(" line {}", rule.line) };
                 vec![
                     rule.action.as_str().into(),
                     format!("{word} {}", rule.peers).into(),

@@ -9,6 +9,8 @@
 //! *Invariant*: one question per group, address class and port class gives the answer for all of their members, in every
 //! state that the field was made for.
 
+#[cfg(test)]
+mod laws;
 mod name;
 mod outside;
 mod port;
@@ -25,7 +27,7 @@ use weir_model::{Flow, Name, PodId, PortRange, Program, Verdict, World};
 
 pub(crate) use name::{Names, networks};
 pub(crate) use outside::Outside;
-pub(crate) use port::{spell, union};
+pub(crate) use port::{phrase, spell, union};
 
 /// A world and what it compiles to.
 pub(crate) struct State {

@@ -12,7 +12,7 @@ pub(crate) struct Names<'a> {
     namespaces: BTreeMap<&'a Name, usize>,
     owners: &'a BTreeMap<PodId, String>,
     owned: BTreeMap<&'a str, usize>,
-    total: usize,
+    all: BTreeSet<&'a PodId>,
 }
 
 impl<'a> Names<'a> {
@@ -21,10 +21,14 @@ impl<'a> Names<'a> {
         pods: impl IntoIterator<Item = &'a PodId>,
         owners: &'a BTreeMap<PodId, String>,
     ) -> Self {
-        let mut names =
-            Names { namespaces: BTreeMap::new(), owners, owned: BTreeMap::new(), total: 0 };
+        let mut names = Names {
+            namespaces: BTreeMap::new(),
+            owners,
+            owned: BTreeMap::new(),
+            all: BTreeSet::new(),
+        };
         for id in pods {
-            names.total += 1;
+            names.all.insert(id);
             *names.namespaces.entry(&id.namespace).or_default() += 1;
             if let Some(owner) = owners.get(id) {
                 *names.owned.entry(owner).or_default() += 1;
@@ -45,8 +49,16 @@ impl<'a> Names<'a> {
 
     /// These pods in as few words as possible.
     pub(crate) fn pods(&self, pods: &BTreeSet<&PodId>) -> Vec<String> {
-        if pods.len() == self.total && self.total > 1 {
-            return vec![format!("every pod ({})", self.total)];
+        if pods.len() == self.all.len() && self.all.len() > 1 {
+            return vec![format!("every pod ({})", self.all.len())];
+        }
+        let missing: Vec<&PodId> = match self.all.len().saturating_sub(pods.len()) {
+            1..=2 if self.all.len() >= 6 => self.all.difference(pods).copied().collect(),
+            _ => Vec::new(),
+        };
+        if !missing.is_empty() {
+            let but: Vec<String> = missing.iter().map(|id| id.to_string()).collect();
+            return vec![format!("every pod but {} ({})", but.join(" and "), pods.len())];
         }
         let mut words = Vec::new();
         let mut by_namespace: BTreeMap<&Name, Vec<&PodId>> = BTreeMap::new();
@@ -97,10 +109,12 @@ pub(crate) fn networks(some: &[&Outside], all: &[Outside]) -> Vec<String> {
     if mine == whole && !mine.is_empty() {
         words.push("outside".to_owned());
     } else {
+        let is_v4 = |net: &IpNet| net.addr().is_ipv4();
+        let both = whole.iter().any(is_v4) && !whole.iter().all(is_v4);
         for (family, zero) in [("IPv4", "0.0.0.0/0"), ("IPv6", "::/0")] {
+            let zero = if both { zero } else { "outside" };
             let of = |nets: &[IpNet]| -> Vec<IpNet> {
-                let v4 = family == "IPv4";
-                nets.iter().copied().filter(|net| net.addr().is_ipv4() == v4).collect()
+                nets.iter().copied().filter(|net| is_v4(net) == (family == "IPv4")).collect()
             };
             let (mine, whole) = (of(&mine), of(&whole));
             if mine.is_empty() {

@@ -9,7 +9,7 @@ use ipnet::{IpNet, Ipv4Subnets, Ipv6Subnets};
 use weir_model::Name;
 
 use super::{
-    State,
+    Family, State,
     view::{Spot, View, after, before},
 };
 
@@ -36,7 +36,10 @@ pub(crate) fn classes(view: &View<'_>, states: &[&State]) -> Vec<Outside> {
         .flat_map(|pod| pod.own_addresses().iter().copied())
         .collect();
     let special = special(states);
+    // Whom no pod shares a family with, no pod speaks with.
+    let families: BTreeSet<Family> = pods.iter().map(|address| Family::of(*address)).collect();
     let mut classes: Vec<Outside> = stretches(&view.cuts)
+        .filter(|(first, _)| families.contains(&Family::of(*first)))
         .filter_map(|(first, last)| {
             let mut free = Some(first);
             while let Some(address) = free
@@ -56,7 +59,7 @@ pub(crate) fn classes(view: &View<'_>, states: &[&State]) -> Vec<Outside> {
     // Of the addresses with a name, one for each thing the rules can see.
     let mut named: BTreeMap<Vec<Spot>, Outside> = BTreeMap::new();
     for (address, (name, node)) in special {
-        if pods.contains(&address) {
+        if pods.contains(&address) || !families.contains(&Family::of(address)) {
             continue;
         }
         let spots: Vec<Spot> = (0..states.len()).map(|at| view.spot(at, address)).collect();

@@ -23,8 +23,9 @@ pub(crate) fn slices(programs: &[&Program]) -> Vec<PortRange> {
                     ranges.iter().copied().for_each(&mut cut);
                 }
                 let Peers::PortSet(set) = &rule.peers else { continue };
-                for member in program.sets.get(set).into_iter().flatten() {
-                    member.port.map(|(protocol, port)| cut(PortRange::one(protocol, port)));
+                let members = program.sets.get(set).into_iter().flatten();
+                for (protocol, port) in members.filter_map(|member| member.port) {
+                    cut(PortRange::one(protocol, port));
                 }
             }
         }
@@ -61,6 +62,36 @@ pub(crate) fn spell(ranges: &[PortRange]) -> Vec<String> {
     }
 }
 
+/// Joined ranges for a reader: what is missing, if that is shorter to say.
+pub(crate) fn phrase(ranges: &[PortRange]) -> String {
+    let rest = rest(ranges);
+    match !rest.is_empty() && rest.len() < ranges.len() {
+        true => format!("every port but {}", spell(&rest).join(", ")),
+        false => spell(ranges).join(", "),
+    }
+}
+
+/// All ports that are not in the ranges.
+fn rest(ranges: &[PortRange]) -> Vec<PortRange> {
+    let mut rest = Vec::new();
+    for protocol in Protocol::ALL {
+        let mut next = 1_u32;
+        let mut upto = |first: u32, next: u32| {
+            if let (Ok(first), Ok(last)) = (u16::try_from(next), u16::try_from(first - 1))
+                && first <= last
+            {
+                rest.push(PortRange { protocol, first, last });
+            }
+        };
+        for range in ranges.iter().filter(|range| range.protocol == protocol) {
+            upto(u32::from(range.first.max(1)), next);
+            next = u32::from(range.last) + 1;
+        }
+        upto(65536, next);
+    }
+    union(rest)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -77,5 +108,18 @@ mod tests {
         let range = |first, last| PortRange { protocol: Protocol::Tcp, first, last };
         assert_eq!(spell(&union([range(80, 80), range(81, 90)])), ["80-90/TCP"]);
         assert_eq!(spell(&union([range(1, 79), range(80, 65535)])), ["TCP"]);
+    }
+
+    #[test]
+    fn what_is_missing_is_said_if_it_is_shorter() {
+        let all_but_80 = slices(&[]).into_iter().flat_map(|slice| match slice.protocol {
+            Protocol::Tcp => {
+                vec![PortRange { last: 79, ..slice }, PortRange { first: 81, ..slice }]
+            }
+            _ => vec![slice],
+        });
+        assert_eq!(phrase(&union(all_but_80)), "every port but 80/TCP");
+        assert_eq!(phrase(&union(slices(&[]))), "any port");
+        assert_eq!(phrase(&[PortRange::one(Protocol::Udp, 53)]), "53/UDP");
     }
 }

@@ -13,20 +13,21 @@ use weir_model::{
 
 use super::State;
 
-/// What rules can see of a pod in one state: its rules, and for each of its addresses what they see of it.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Sight {
-    rules: u32,
-    addresses: Vec<Spot>,
-}
+/// What rules can see of a pod in one state: what they see of each of its addresses.
+pub(crate) type Sight = Vec<Spot>;
+
+/// The sets an address is in, by number, with the ports it has there.
+type Memberships = Vec<(u32, Option<(Protocol, u16)>)>;
 
 /// What rules can see of an address.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Spot {
+    /// The rules of the pod that owns it, by number; 0 if they are open or no pod does.
+    rules: u32,
     /// The first address of the stretch that no block tells apart.
-    pub(crate) stretch: IpAddr,
-    /// The sets it is in, with the ports it has there.
-    sets: Vec<(u32, Option<(Protocol, u16)>)>,
+    stretch: IpAddr,
+    /// The sets it is in.
+    sets: Memberships,
 }
 
 /// Answers for some states, in numbers that mean the same in all of them.
@@ -38,7 +39,7 @@ pub(crate) struct View<'a> {
 
 struct Seen<'a> {
     state: &'a State,
-    sets: HashMap<IpAddr, Vec<(u32, Option<(Protocol, u16)>)>>,
+    sets: HashMap<IpAddr, Memberships>,
     rules: HashMap<*const RuleSet, u32>,
 }
 
@@ -47,12 +48,11 @@ impl<'a> View<'a> {
         let mut cuts = BTreeSet::from([Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()]);
         let mut set_numbers: BTreeMap<&SetId, u32> = BTreeMap::new();
         let mut rule_numbers: HashMap<Bare<'a>, u32> = HashMap::new();
-        let open = Bare::default();
-        rule_numbers.insert(open, 0);
+        rule_numbers.insert(Bare::default(), 0);
         let mut seen = Vec::new();
         for state in states {
             let program = &state.program;
-            let mut sets: HashMap<IpAddr, Vec<_>> = HashMap::new();
+            let mut sets: HashMap<IpAddr, Memberships> = HashMap::new();
             for (id, members) in &program.sets {
                 if matches!(**id, SetKey::Node(_)) {
                     continue;
@@ -79,24 +79,23 @@ impl<'a> View<'a> {
 
     /// What the rules of a state see of a pod.
     pub(crate) fn pod(&self, state: usize, id: &PodId) -> Sight {
-        let seen = &self.states[state];
-        let endpoint = seen.state.program.endpoints.get(id);
-        let rules = endpoint.and_then(|e| seen.rules.get(&Arc::as_ptr(&e.rules))).copied();
-        let pod = seen.state.world.pods.get(id);
-        let mut addresses: Vec<Spot> = pod
-            .map(|pod| pod.own_addresses())
-            .unwrap_or_default()
-            .iter()
-            .map(|address| self.spot(state, *address))
-            .collect();
-        addresses.sort();
-        Sight { rules: rules.unwrap_or(0), addresses }
+        let pod = self.states[state].state.world.pods.get(id);
+        let addresses = pod.map(|pod| pod.own_addresses()).unwrap_or_default();
+        let mut spots: Vec<Spot> = addresses.iter().map(|a| self.spot(state, *a)).collect();
+        spots.sort();
+        spots
     }
 
     /// What the rules of a state see of an address.
     pub(crate) fn spot(&self, state: usize, address: IpAddr) -> Spot {
-        let stretch = self.cuts.range(..=address).next_back().copied().unwrap_or(address);
-        Spot { stretch, sets: self.states[state].sets.get(&address).cloned().unwrap_or_default() }
+        let seen = &self.states[state];
+        let owner = seen.state.program.owner(address);
+        let rules = owner.and_then(|(_, e)| seen.rules.get(&Arc::as_ptr(&e.rules)));
+        Spot {
+            rules: rules.copied().unwrap_or(0),
+            stretch: self.cuts.range(..=address).next_back().copied().unwrap_or(address),
+            sets: seen.sets.get(&address).cloned().unwrap_or_default(),
+        }
     }
 }
 
