@@ -436,3 +436,6 @@ fn one_end(ctx: &mut Context, node: &document::Node) -> Option<End> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

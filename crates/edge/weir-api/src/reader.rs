@@ -218,3 +218,6 @@ fn slim(node: &mut Node) {
         _ => (),
     }
 }
+
+#[cfg(test)]
+mod tests;

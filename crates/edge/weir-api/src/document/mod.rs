@@ -71,17 +71,22 @@ pub(crate) fn read(bytes: &[u8], sink: &mut impl Sink) -> Result<(), SyntaxError
     if !text.trim_start().starts_with(['{', '[']) {
         return yaml::read(text, &mut Builder::new(sink));
     }
-    let Err(as_json) = json::read(text, &mut Dry) else {
-        return json::read(text, &mut Builder::new(sink));
-    };
-    match yaml::read(text, &mut Builder::new(&mut Dry)) {
-        // Flow style, or JSON with the liberties that YAML takes.
-        Ok(()) => yaml::read(text, &mut Builder::new(sink)),
-        // Whoever got further understood more of it.
-        Err(as_yaml) if as_yaml.line > as_json.line || text.trim_start().starts_with("{{") => {
-            yaml::read(text, &mut Builder::new(sink))
-        }
-        Err(_) => json::read(text, &mut Builder::new(sink)),
+    let is_json = json::read(text, &mut Dry).is_ok();
+    // Otherwise it is flow style, or JSON with the liberties that YAML takes, or broken: then what it looks like tells
+    // which error is the useful one.
+    let is_yaml = !is_json && yaml::read(text, &mut Builder::new(&mut Dry)).is_ok();
+    match is_json || (!is_yaml && looks_like_json(text)) {
+        true => json::read(text, &mut Builder::new(sink)),
+        false => yaml::read(text, &mut Builder::new(sink)),
+    }
+}
+
+fn looks_like_json(text: &str) -> bool {
+    let mut chars = text.chars().filter(|c| !c.is_whitespace());
+    match (chars.next(), chars.next()) {
+        (Some('{'), Some(second)) => matches!(second, '"' | '}'),
+        (Some('['), Some(second)) => "\"{[]-0123456789tfn".contains(second),
+        _ => false,
     }
 }
 
@@ -113,3 +118,6 @@ impl Sink for Documents {
 pub(crate) fn is_plain_text(text: &str) -> bool {
     matches!(scalar::resolve(text), Value::Str(_))
 }
+
+#[cfg(test)]
+mod tests;

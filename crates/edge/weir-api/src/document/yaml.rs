@@ -50,7 +50,7 @@ fn too_long(line: u32) -> SyntaxError {
 }
 
 fn is_text(tag: &Tag) -> bool {
-    tag.suffix == "str" || (tag.handle == "!" && tag.suffix.is_empty())
+    tag.suffix == "str" || (tag.handle.is_empty() && tag.suffix == "!")
 }
 
 fn line(number: usize) -> u32 {

@@ -175,7 +175,10 @@ fn tier(ctx: &mut Context, fields: &Fields, dialect: &Dialect) -> Tier {
 
 /// C14.
 fn subject(ctx: &mut Context, fields: &Fields, dialect: &Dialect) -> Option<Subject> {
-    let Some(node) = fields.get("subject").filter(|_| !fields.is_repeated("subject")) else {
+    if fields.is_repeated("subject") {
+        return None;
+    }
+    let Some(node) = fields.get("subject") else {
         let hint = "add `subject:` with `namespaces:` or `pods:`";
         ctx.invalid(fields.line, "the policy needs a subject", hint);
         return None;

@@ -251,9 +251,6 @@ egress: [{action: Deny, to: [{namespaces: {}}]}]",
             12: error duplicate-key  
                 the key "egress" is there twice, in lines 11 and 12
                 remove one of the two
-            5: error invalid AdminNetworkPolicy a spec.subject
-                the policy needs a subject
-                add `subject:` with `namespaces:` or `pods:`
         "#]],
     );
 }

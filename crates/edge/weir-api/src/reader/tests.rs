@@ -1,0 +1,278 @@
+use expect_test::{Expect, expect};
+
+use crate::{
+    Reader,
+    testing::{everything, finding, object, read},
+};
+
+#[track_caller]
+fn check(text: &str, expected: Expect) {
+    expected.assert_eq(&everything(text.trim_start_matches('\n')));
+}
+
+const POD: &str = "{apiVersion: v1, kind: Pod, metadata: {name: a}, status: {podIP: 10.0.0.1}}";
+
+#[test]
+fn lists_of_every_kind_are_opened() {
+    check(
+        "
+apiVersion: v1
+items:
+- {apiVersion: v1, kind: Pod, metadata: {name: a}, status: {podIP: 10.0.0.1}}
+- {apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: a}}
+- apiVersion: v1
+  kind: List
+  items: [{apiVersion: v1, kind: Node, metadata: {name: n1}}]
+kind: List
+---
+kind: PodList
+apiVersion: v1
+items: [{metadata: {name: b}, status: {podIP: 10.0.0.2}}]
+---
+apiVersion: v1
+items: [{metadata: {name: c, annotations: {x: y}}, status: {podIP: 10.0.0.3}}]
+kind: PodList
+---
+{apiVersion: networking.k8s.io/v1, kind: NetworkPolicyList, items: [{metadata: {name: b}}]}",
+        expect![[r#"
+            Namespace default kubernetes.io/metadata.name=default
+            Node n1  []
+            Pod default/a [] [10.0.0.1] []
+            Pod default/b [] [10.0.0.2] []
+            Pod default/c [] [10.0.0.3] []
+            NetworkPolicy default/a Namespace for own/*
+              ingress: no rules
+            NetworkPolicy default/b Namespace for own/*
+              ingress: no rules
+        "#]],
+    );
+}
+
+#[test]
+fn what_has_items_and_is_no_list_stays_whole() {
+    check(
+        "
+apiVersion: example.com/v1
+items:
+- {apiVersion: v1, kind: Pod, metadata: {name: a}}
+- {no: kind}
+kind: Basket
+---
+items: [{apiVersion: v1, kind: Pod, metadata: {name: a}}]",
+        expect![[r#"
+            1: info unknown-kind  
+                objects of the kind Basket.example.com are not read
+                nothing to do, unless it was meant to be a policy
+            7: warning not-an-object  
+                expected a Kubernetes object, found a mapping without `kind`; it was skipped
+                give it `apiVersion` and `kind`, or leave the file out
+        "#]],
+    );
+}
+
+#[test]
+fn what_came_before_a_syntax_error_stays() {
+    check(&format!("{POD}\n---\nkind: [\n"), expect![[r#"
+        Namespace default kubernetes.io/metadata.name=default
+        Pod default/a [] [10.0.0.1] []
+        4: error syntax  
+            this is not YAML: while parsing a node, did not find expected node content (column 1); the file was not read from there on
+            check indentation, quotes and brackets around this line
+    "#]]);
+    check(
+        "
+apiVersion: v1
+items:
+- {apiVersion: v1, kind: Pod, metadata: {name: a}, status: {podIP: 10.0.0.1}}
+- {apiVersion: v1, kind: Pod, metadata: {name: b",
+        expect![[r#"
+            Namespace default kubernetes.io/metadata.name=default
+            Pod default/a [] [10.0.0.1] []
+            5: error syntax  
+                this is not YAML: while parsing a flow mapping, did not find expected ',' or '}' (column 1); the file was not read from there on
+                check indentation, quotes and brackets around this line
+        "#]],
+    );
+}
+
+#[test]
+fn a_workload_without_pods_gets_one() {
+    check(
+        "
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web, namespace: shop, labels: {not: these}}
+spec:
+  template:
+    metadata: {labels: {app: web}}
+    spec: {containers: [{ports: [{name: http, containerPort: 80}]}]}
+---
+{apiVersion: batch/v1, kind: CronJob, metadata: {name: web, namespace: shop}, spec: {jobTemplate: {spec: {template: {metadata: {labels: {app: job}}}}}}}
+---
+{apiVersion: apps/v1, kind: StatefulSet, metadata: {name: db, namespace: shop}}
+---
+{apiVersion: apps/v1, kind: DaemonSet, metadata: {name: Bad}, spec: {template: {metadata: {labels: {app: 5}}}}}",
+        expect![[r#"
+            Namespace default kubernetes.io/metadata.name=default
+            Namespace shop kubernetes.io/metadata.name=shop
+            Pod default/Bad [app=5] [10.153.236.158] []
+            Pod shop/db [] [10.237.159.27] []
+            Pod shop/web [app=job] [10.134.156.248] []
+            Pod shop/web-deployment [app=web] [10.239.59.234] [http=80/TCP]
+            13: error invalid DaemonSet default/Bad metadata.name
+                "Bad" is not a name: expected at most 253 lower case letters, digits, `-` and `.`, with a letter or digit at both ends of each part
+                correct the name
+            13: error invalid DaemonSet default/Bad spec.template.metadata.labels[app]
+                expected a string, found the number 5; quote it
+                write it in double quotes
+        "#]],
+    );
+}
+
+#[test]
+fn a_workload_with_pods_gets_none() {
+    let manifests = read(
+        "
+{apiVersion: apps/v1, kind: Deployment, metadata: {name: web}}
+---
+apiVersion: apps/v1
+kind: ReplicaSet
+metadata: {name: web-1, ownerReferences: [{kind: Deployment, name: web}]}
+spec: {replicas: 0}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: web-1-x, ownerReferences: [{kind: ReplicaSet, name: web-1}]}
+---
+{apiVersion: apps/v1, kind: Deployment, metadata: {name: api}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: api-2-x, labels: {pod-template-hash: \"2\"}, ownerReferences: [{kind: ReplicaSet, name: api-2}]}
+---
+apiVersion: apps/v1
+kind: ReplicaSet
+metadata: {name: old-1, ownerReferences: [{kind: Deployment, name: old}]}
+spec: {replicas: 0}
+---
+{apiVersion: batch/v1, kind: CronJob, metadata: {name: tick}}
+---
+{apiVersion: batch/v1, kind: Job, metadata: {name: tick-1, ownerReferences: [{kind: CronJob, name: tick}]}}
+---
+{apiVersion: apps/v1, kind: ReplicaSet, metadata: {name: o, ownerReferences: [{kind: ReplicaSet, name: o}]}}
+",
+    );
+    let owners: String = manifests
+        .owners
+        .iter()
+        .map(|(owner, pods)| {
+            let pods: Vec<String> = pods.iter().map(ToString::to_string).collect();
+            format!("{}/{}/{}: {}\n", owner.namespace, owner.kind, owner.name, pods.join(", "))
+        })
+        .collect();
+    expect![[r#"
+        default/cronjob/tick: default/tick
+        default/deployment/api: default/api-2-x
+        default/deployment/web: default/web-1-x
+        default/replicaset/api-2: default/api-2-x
+        default/replicaset/web-1: default/web-1-x
+    "#]].assert_eq(&owners);
+    assert_eq!(manifests.findings, []);
+}
+
+/// Two policies of one name: whichever the cluster has, nothing gets through that one of them forbids.
+#[test]
+fn an_object_that_is_there_twice_is_an_error() {
+    check(&format!("{POD}\n---\n{POD}"), expect![[r#"
+        Namespace default kubernetes.io/metadata.name=default
+        Pod default/a [] [10.0.0.1] []
+        3: error duplicate-object Pod default/a 
+            Pod default/a is there twice, here and in f:1; the first one counts
+            remove one of the two, or give it another name
+    "#]]);
+    let policy = |spec: &str| {
+        format!(
+            "{{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {{name: a}}, spec: {spec}}}"
+        )
+    };
+    let (one, other) = (
+        policy("{podSelector: {matchLabels: {a: b}}, ingress: [{}]}"),
+        policy("{podSelector: {matchLabels: {c: d}}, policyTypes: [Egress]}"),
+    );
+    check(&format!("{one}\n---\n{one}"), expect![[r#"
+        Namespace default kubernetes.io/metadata.name=default
+        NetworkPolicy default/a Namespace for own/a=b
+          ingress[0] line 1: allow anyone at any port
+        3: error duplicate-object NetworkPolicy default/a 
+            NetworkPolicy default/a is there twice, here and in f:1; the two say the same
+            remove one of the two, or give it another name
+    "#]]);
+    check(&format!("{one}\n---\n{other}"), expect![[r#"
+        Namespace default kubernetes.io/metadata.name=default
+        NetworkPolicy default/a Namespace for own/*
+          ingress: no rules
+          egress: no rules
+        3: error duplicate-object NetworkPolicy default/a 
+            NetworkPolicy default/a is there twice, here and in f:1; what only one of them allows is not allowed
+            remove one of the two, or give it another name
+    "#]]);
+    let admin = |spec: &str| {
+        format!(
+            "{{apiVersion: policy.networking.k8s.io/v1alpha1, kind: AdminNetworkPolicy, metadata: {{name: a}}, spec: {spec}}}"
+        )
+    };
+    let (one, other) = (
+        admin(
+            "{priority: 5, subject: {namespaces: {}}, ingress: [{action: Allow, from: [{namespaces: {}}]}]}",
+        ),
+        admin(
+            "{priority: 4, subject: {namespaces: {}}, ingress: [{action: Pass, from: [{namespaces: {}}]}]}",
+        ),
+    );
+    check(&format!("{one}\n---\n{other}"), expect![[r#"
+        AdminNetworkPolicy a Admin { priority: 4 } for [*]/*
+          ingress[0] line 3: deny [*]/* at any port
+        3: error duplicate-object AdminNetworkPolicy a 
+            AdminNetworkPolicy a is there twice, here and in f:1; what only one of them allows is not allowed
+            remove one of the two, or give it another name
+    "#]]);
+}
+
+#[test]
+fn the_order_of_files_does_not_matter() {
+    let files = [
+        "{apiVersion: v1, kind: Pod, metadata: {name: a, namespace: x}}",
+        "{apiVersion: v1, kind: Pod, metadata: {name: b, namespace: y}}",
+        "{apiVersion: v1, kind: Namespace, metadata: {name: x, labels: {a: b}}}",
+        "{apiVersion: apps/v1, kind: Deployment, metadata: {name: a, namespace: x}}",
+    ];
+    let read_in = |order: &[usize]| {
+        let mut reader = Reader::new();
+        for at in order {
+            reader.read(format!("f{at}").into(), files[*at].as_bytes());
+        }
+        let manifests = reader.finish();
+        (manifests.objects, manifests.owners, manifests.made_up)
+    };
+    let first = read_in(&[0, 1, 2, 3]);
+    assert_eq!(first, read_in(&[3, 2, 1, 0]));
+    let shown: String = first.0.iter().map(object).collect();
+    expect![[r#"
+        Namespace default kubernetes.io/metadata.name=default
+        Namespace x a=b,kubernetes.io/metadata.name=x
+        Pod default/b [] [10.233.237.191] []
+        Pod x/a [] [10.226.74.226] []
+        Pod x/a-deployment [] [10.233.208.13] []
+    "#]].assert_eq(&shown);
+}
+
+#[test]
+fn one_object_can_be_lowered_alone() {
+    let (roots, _, _) = crate::document::documents(POD.as_bytes());
+    let (lowered, findings) = crate::object(&"f".into(), &roots[0]);
+    expect![[r#"
+        Pod default/a [] [10.0.0.1] []
+    "#]].assert_eq(
+        &lowered.iter().map(object).chain(findings.iter().map(finding)).collect::<String>(),
+    );
+}
