@@ -1,6 +1,8 @@
 //! The oracle against the policy tests of this repository: what upstream projects expect, and what our reading of the
 //! semantics says, rule by rule.
 
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
 use std::{
     fs,
     path::{Path, PathBuf},
