@@ -1,6 +1,11 @@
 //! The chores of the repository, as a program: `cargo xtask help`.
 
 mod bench;
+mod fuzz;
+mod shell;
+mod test;
+#[cfg(test)]
+mod tidy;
 
 use std::process::ExitCode;
 
@@ -17,6 +22,16 @@ struct Chores {
 
 #[derive(Debug, Subcommand)]
 enum Chore {
+    /// Check everything: style, tests, fuzz targets for a short time, licences.
+    Test,
+    /// Run the fuzz targets for longer.
+    Fuzz {
+        /// Only this one: manifests, cases or engine.
+        target: Option<String>,
+        /// How long each runs.
+        #[arg(long, default_value = "600")]
+        seconds: u64,
+    },
     /// Measure speed and memory; figures go to docs/performance.md.
     #[command(subcommand)]
     Bench(bench::Bench),
@@ -34,6 +49,8 @@ fn main() -> ExitCode {
 
 fn run() -> Result<()> {
     match Chores::parse().chore {
+        Chore::Test => test::run(),
+        Chore::Fuzz { target, seconds } => fuzz::run(target.as_deref(), seconds).map(|_| ()),
         Chore::Bench(bench) => bench.run(&mut std::io::stdout().lock()),
     }
 }

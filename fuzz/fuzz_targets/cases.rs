@@ -1,0 +1,14 @@
+//! Any bytes are read as policy tests without a panic, and every probe can be asked.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use weir_model::World;
+
+fuzz_target!(|bytes: &[u8]| {
+    for case in weir_api::cases("fuzz.yaml".into(), bytes) {
+        let world: World = case.objects.iter().cloned().collect();
+        for flow in case.probes.iter().filter_map(|probe| probe.flow(&world).ok()) {
+            weir_oracle::verdict(&world, &flow);
+        }
+    }
+});

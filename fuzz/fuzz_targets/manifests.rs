@@ -1,0 +1,19 @@
+//! Any bytes are read, lowered, linted and compiled without a panic, and what is compiled is what the oracle says.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use weir_engine::{Locality, compile};
+use weir_model::{Flow, Protocol, World};
+
+fuzz_target!(|bytes: &[u8]| {
+    let mut reader = weir_api::Reader::new();
+    reader.read("fuzz.yaml".into(), bytes);
+    let world: World = reader.finish().objects.into_iter().collect();
+    weir_lint::lint(&world);
+    let program = compile(&world, Locality::Everywhere);
+    let addresses = || world.pods.values().flat_map(|pod| pod.addresses.iter().copied()).take(6);
+    for (from, to) in addresses().flat_map(|from| addresses().map(move |to| (from, to))) {
+        let flow = Flow { from, to, protocol: Protocol::Tcp, port: 80 };
+        assert_eq!(program.verdict(&flow), weir_oracle::verdict(&world, &flow), "{flow}");
+    }
+});

@@ -1,0 +1,78 @@
+//! `cargo xtask fuzz`: builds the fuzz targets with coverage feedback on the stable compiler, and runs them for a time.
+
+use std::{fs::File, path::PathBuf};
+
+use anyhow::{Context, Result};
+
+use crate::shell;
+
+/// The fuzz targets and the inputs they start from.
+pub(crate) const TARGETS: [(&str, &[&str]); 3] = [
+    ("manifests", &["examples/shop", "cases/invalid"]),
+    ("cases", &["cases/semantics"]),
+    ("engine", &[]),
+];
+
+/// What libFuzzer needs to see which code an input reaches. All of it is Rust without unsafe, so no sanitizer is needed.
+const FLAGS: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
+                     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
+                     -Cllvm-args=-sanitizer-coverage-trace-compares -Ccodegen-units=1";
+
+/// Runs each target, or the one named, for so many seconds; tells how many ran.
+pub(crate) fn run(only: Option<&str>, seconds: u64) -> Result<usize> {
+    if !shell::exists("c++", &["--version"]) {
+        eprintln!("The fuzzer is C++: installing a compiler for it.");
+        shell::run(shell::command("apt-get", &["install", "-y", "g++"]))?;
+    }
+    // With a target named, the flags do not reach build scripts, which have no fuzzer to report to.
+    let host = shell::host()?;
+    let mut build = shell::command("cargo", &["build", "--release", "--locked", "--target", &host]);
+    build
+        .current_dir(shell::root().join("fuzz"))
+        .env("RUSTFLAGS", FLAGS)
+        .env("CARGO_TARGET_DIR", "target");
+    shell::run(build).context("cannot build the fuzz targets")?;
+    let chosen = || TARGETS.iter().filter(|(name, _)| only.is_none_or(|only| only == *name));
+    anyhow::ensure!(
+        chosen().next().is_some(),
+        "no fuzz target is called `{}`",
+        only.unwrap_or_default()
+    );
+    for (name, seeds) in chosen() {
+        let corpus = shell::root().join("fuzz/corpus").join(name);
+        let artifacts = shell::root().join("fuzz/artifacts").join(name);
+        std::fs::create_dir_all(&corpus)
+            .with_context(|| format!("cannot make {}", corpus.display()))?;
+        std::fs::create_dir_all(&artifacts)
+            .with_context(|| format!("cannot make {}", artifacts.display()))?;
+        let program: PathBuf =
+            shell::root().join("fuzz/target").join(&host).join("release").join(name);
+        let log = artifacts.join("log");
+        let file = File::create(&log).with_context(|| format!("cannot write {}", log.display()))?;
+        let mut fuzz = shell::command(&program.to_string_lossy(), &[&corpus.to_string_lossy()]);
+        fuzz.args(*seeds)
+            .arg(format!("-max_total_time={seconds}"))
+            .arg(format!("-artifact_prefix={}/", artifacts.display()))
+            .args(["-timeout=10", "-rss_limit_mb=2048", "-max_len=16384", "-print_final_stats=1"])
+            .stderr(file);
+        let outcome = shell::run(fuzz);
+        let said = std::fs::read(&log).with_context(|| format!("cannot read {}", log.display()))?;
+        let said = String::from_utf8_lossy(&said);
+        if outcome.is_err() {
+            let last: Vec<&str> = said.lines().rev().take(60).collect();
+            last.iter().rev().for_each(|line| eprintln!("{line}"));
+        }
+        outcome.with_context(|| {
+            format!(
+                "the fuzz target `{name}` found something; the input is in fuzz/artifacts/{name}"
+            )
+        })?;
+        let count =
+            said.lines().find_map(|line| line.strip_prefix("stat::number_of_executed_units:"));
+        eprintln!(
+            "fuzz target {name}: {} inputs in {seconds} s, nothing found",
+            count.unwrap_or("?").trim()
+        );
+    }
+    Ok(chosen().count())
+}

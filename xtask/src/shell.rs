@@ -1,0 +1,72 @@
+//! Running other programs, and saying so.
+
+use std::{
+    io::{BufRead, BufReader, Write},
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+use anyhow::{Context, Result, bail};
+
+/// The root of the repository.
+pub(crate) fn root() -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.parent().unwrap_or(here).to_path_buf()
+}
+
+/// A command that runs at the root.
+pub(crate) fn command(program: &str, arguments: &[&str]) -> Command {
+    let mut command = Command::new(program);
+    command.args(arguments).current_dir(root());
+    command
+}
+
+/// Runs a command; its failure is an error.
+pub(crate) fn run(mut command: Command) -> Result<()> {
+    let text = describe(&command);
+    eprintln!("$ {text}");
+    let status = command.status().with_context(|| format!("cannot run `{text}`"))?;
+    if !status.success() {
+        bail!("`{text}` failed: {status}");
+    }
+    Ok(())
+}
+
+/// Runs a command, passes its output on and shows every line to `look`; tells whether it succeeded.
+pub(crate) fn watch(mut command: Command, mut look: impl FnMut(&str)) -> Result<bool> {
+    let text = describe(&command);
+    eprintln!("$ {text}");
+    let mut child =
+        command.stdout(Stdio::piped()).spawn().with_context(|| format!("cannot run `{text}`"))?;
+    let stdout = child.stdout.take().context("the output was asked for")?;
+    let mut out = std::io::stdout().lock();
+    for line in BufReader::new(stdout).lines() {
+        let line = line?;
+        writeln!(out, "{line}")?;
+        look(&line);
+    }
+    Ok(child.wait()?.success())
+}
+
+/// Whether a command can be run at all.
+pub(crate) fn exists(program: &str, arguments: &[&str]) -> bool {
+    let mut command = command(program, arguments);
+    command
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .is_ok_and(|status| status.success())
+}
+
+/// The kind of machine that the compiler runs on.
+pub(crate) fn host() -> Result<String> {
+    let output = command("rustc", &["-vV"]).output().context("cannot run `rustc -vV`")?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let host = text.lines().find_map(|line| line.strip_prefix("host: "));
+    Ok(host.context("`rustc -vV` does not tell the host")?.to_owned())
+}
+
+fn describe(command: &Command) -> String {
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    words.map(|word| word.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" ")
+}

@@ -1,0 +1,105 @@
+//! `cargo xtask test`: everything that must hold, in one command. `.ci/run` calls it.
+
+use std::io::Write;
+
+use anyhow::{Result, bail};
+
+use crate::{fuzz, shell};
+
+/// How long each fuzz target runs here; `cargo xtask fuzz` runs them longer.
+const FUZZ_SECONDS: u64 = 30;
+
+/// Checks style, tests, fuzzes and checks the dependencies; prints how many tests passed.
+pub(crate) fn run() -> Result<()> {
+    for (program, arguments, component) in
+        [("cargo", ["fmt", "--version"], "rustfmt"), ("cargo", ["clippy", "--version"], "clippy")]
+    {
+        if !shell::exists(program, &arguments) {
+            bail!(
+                "`cargo {}` is missing; install it with `rustup component add {component}`",
+                arguments[0]
+            );
+        }
+    }
+    shell::run(shell::command("cargo", &["fmt", "--all", "--check"]))?;
+    shell::run(shell::command(
+        "cargo",
+        &["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"],
+    ))?;
+
+    let mut counts = Counts::default();
+    let tests = shell::command("cargo", &["test", "--workspace", "--locked", "--no-fail-fast"]);
+    let passed = shell::watch(tests, |line| counts.add(line))?;
+
+    let targets = fuzz::run(None, FUZZ_SECONDS)?;
+    eprintln!("{targets} fuzz targets ran for {FUZZ_SECONDS} s each and found nothing");
+
+    deny()?;
+    writeln!(std::io::stdout(), "{} passed, {} failed", counts.passed, counts.failed)?;
+    if counts.ignored > 0 {
+        bail!("{} tests were ignored; a test that does not run does not pass", counts.ignored);
+    }
+    if !passed || counts.failed > 0 || counts.passed == 0 {
+        bail!("not all tests passed");
+    }
+    Ok(())
+}
+
+/// Licences, bans and sources of the dependencies.
+fn deny() -> Result<()> {
+    if !shell::exists("cargo", &["deny", "--version"]) {
+        eprintln!(
+            "Installing cargo-deny, which checks the licences of the dependencies; this takes some minutes, once."
+        );
+        shell::run(shell::command(
+            "cargo",
+            &["install", "cargo-deny", "--version", "0.20.2", "--locked"],
+        ))?;
+    }
+    shell::run(shell::command(
+        "cargo",
+        &["deny", "--offline", "check", "licenses", "bans", "sources"],
+    ))
+}
+
+/// What the test harness said in its closing lines.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Counts {
+    passed: u64,
+    failed: u64,
+    ignored: u64,
+}
+
+impl Counts {
+    fn add(&mut self, line: &str) {
+        let Some(result) = line.trim().strip_prefix("test result:") else { return };
+        for part in result.split([';', '.']) {
+            let mut words = part.split_whitespace();
+            let (Some(number), Some(what)) =
+                (words.next().and_then(|word| word.parse::<u64>().ok()), words.next())
+            else {
+                continue;
+            };
+            match what {
+                "passed" => self.passed += number,
+                "failed" => self.failed += number,
+                "ignored" => self.ignored += number,
+                _ => (),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_closing_lines_of_the_harness_are_added_up() {
+        let mut counts = Counts::default();
+        counts.add("test result: ok. 12 passed; 0 failed; 1 ignored; 0 measured; 3 filtered out; finished in 0.10s");
+        counts.add("test some::test ... ok");
+        counts.add("test result: FAILED. 2 passed; 3 failed; 0 ignored; 0 measured; 0 filtered out; finished in 1.00s");
+        assert_eq!(counts, Counts { passed: 14, failed: 3, ignored: 1 });
+    }
+}

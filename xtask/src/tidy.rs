@@ -1,0 +1,125 @@
+//! Rules of the repository, as tests.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+    process::Command,
+};
+
+use serde_json::Value;
+
+use crate::shell::root;
+
+/// All that the core may be linked with, beside its own crates: data structures, and nothing that acts.
+const CORE_MAY_USE: [&str; 6] =
+    ["allocator-api2", "equivalent", "foldhash", "hashbrown", "ipnet", "smallvec"];
+
+fn metadata() -> Value {
+    let output = Command::new(env!("CARGO"))
+        .args(["metadata", "--format-version", "1", "--locked", "--all-features"])
+        .current_dir(root())
+        .output();
+    serde_json::from_slice(&output.expect("cargo runs").stdout).expect("cargo metadata is JSON")
+}
+
+/// The packages of the workspace: name to folder.
+fn members(metadata: &Value) -> BTreeMap<String, String> {
+    let packages = metadata["packages"].as_array().expect("there are packages");
+    let ours = packages.iter().filter(|package| package["source"].is_null());
+    let folder = |package: &Value| {
+        let manifest = Path::new(package["manifest_path"].as_str().expect("a path"))
+            .parent()
+            .expect("a folder");
+        manifest.strip_prefix(root()).expect("inside the repository").to_string_lossy().into_owned()
+    };
+    ours.map(|package| (package["name"].as_str().expect("a name").to_owned(), folder(package)))
+        .collect()
+}
+
+/// What a package is linked with outside its own tests: name by name, transitively.
+fn linked_with(metadata: &Value, package: &str) -> BTreeSet<String> {
+    let name = |id: &Value| {
+        let package =
+            metadata["packages"].as_array()?.iter().find(|package| package["id"] == *id)?;
+        Some(package["name"].as_str()?.to_owned())
+    };
+    let nodes = metadata["resolve"]["nodes"].as_array().expect("a resolved graph");
+    let mut seen: BTreeSet<String> = BTreeSet::new();
+    let mut todo: Vec<&Value> =
+        nodes.iter().filter(|node| name(&node["id"]).as_deref() == Some(package)).collect();
+    assert!(!todo.is_empty(), "{package} is in the graph");
+    while let Some(node) = todo.pop() {
+        for dependency in node["deps"].as_array().into_iter().flatten() {
+            let normal = dependency["dep_kinds"]
+                .as_array()
+                .is_some_and(|kinds| kinds.iter().any(|kind| kind["kind"].is_null()));
+            if normal && seen.insert(name(&dependency["pkg"]).expect("dependencies are packages")) {
+                todo.extend(nodes.iter().filter(|node| node["id"] == dependency["pkg"]));
+            }
+        }
+    }
+    seen
+}
+
+#[test]
+fn the_core_is_pure() {
+    let metadata = metadata();
+    let members = members(&metadata);
+    let core: Vec<&String> = members
+        .iter()
+        .filter(|(_, folder)| folder.starts_with("crates/core/"))
+        .map(|(name, _)| name)
+        .collect();
+    assert!(core.len() >= 4, "the core has its rooms: {core:?}");
+    for package in core {
+        for dependency in linked_with(&metadata, package) {
+            assert!(
+                dependency == "weir-model" || CORE_MAY_USE.contains(&&*dependency),
+                "{package} is in the core and must not be linked with {dependency}: the core knows the model, data structures and nothing else"
+            );
+        }
+    }
+}
+
+#[test]
+fn arrows_point_inward() {
+    let metadata = metadata();
+    let members = members(&metadata);
+    for (package, folder) in &members {
+        for dependency in linked_with(&metadata, package) {
+            let Some(to) = members.get(&dependency) else { continue };
+            let from_edge = folder.starts_with("crates/edge/");
+            assert!(
+                !(from_edge && !to.starts_with("crates/core/") && !to.starts_with("crates/edge/")),
+                "{package} must not know {dependency}"
+            );
+            assert!(
+                dependency != "weir-testkit",
+                "{package} is linked with weir-testkit, which is for tests"
+            );
+            assert!(dependency != "xtask", "{package} is linked with xtask");
+        }
+    }
+}
+
+#[test]
+fn every_crate_obeys_the_lints_of_the_workspace() {
+    for (package, folder) in members(&metadata()) {
+        let manifest =
+            std::fs::read_to_string(root().join(folder).join("Cargo.toml")).expect("a manifest");
+        assert!(manifest.contains("[lints]\nworkspace = true"), "{package} does not");
+    }
+}
+
+#[test]
+fn the_repository_speaks_of_no_machine_but_its_own() {
+    let output = Command::new("git")
+        .args(["grep", "-nIE", "/(work|root|home)/[a-z]"])
+        .current_dir(root())
+        .output()
+        .expect("git runs");
+    let hits = String::from_utf8_lossy(&output.stdout);
+    let hits: Vec<&str> =
+        hits.lines().filter(|line| !line.starts_with("xtask/src/tidy.rs:")).collect();
+    assert!(hits.is_empty(), "paths of a machine:\n{}", hits.join("\n"));
+}
