@@ -153,7 +153,7 @@ fn address_all(objects: &mut BTreeMap<Key, Object>, none: &BTreeSet<PodId>) -> B
 
 fn case(file: &Name, names: &mut Names, node: &document::Node) -> Case {
     let place = Place { file: file.clone(), line: node.line };
-    let name = match node.get("name").and_then(document::Node::text) {
+    let name = match node.get("name").and_then(document::Node::written) {
         Some(name) => name.to_owned(),
         None => place.to_string(),
     };
@@ -173,9 +173,7 @@ fn case(file: &Name, names: &mut Names, node: &document::Node) -> Case {
     ];
     let fields = ctx.fields(node, &known);
     for field in ["name", "source"] {
-        if let Some(text) = fields.get(field) {
-            ctx.at(field, |ctx| ctx.text(text));
-        }
+        fields.get(field).and_then(|_| text(&mut ctx, &fields, field));
     }
     let manifests =
         each(&mut ctx, &fields, "manifests", |ctx, item| ctx.text(item).map(str::to_owned));
@@ -257,9 +255,13 @@ fn required<'n>(
     node
 }
 
+/// A text as it was written. The format is ours: a namespace `y` needs no quotes here.
 fn text(ctx: &mut Context, fields: &Fields, field: &'static str) -> Option<Name> {
     let node = required(ctx, fields, field)?;
-    let text = ctx.at(field, |ctx| ctx.text(node))?;
+    let text = match node.written() {
+        Some(text) => text,
+        None => ctx.at(field, |ctx| ctx.text(node))?,
+    };
     Some(ctx.name(text))
 }
 

@@ -312,3 +312,6 @@ fn text(text: &str) -> String {
     out.push('"');
     out
 }
+
+#[cfg(test)]
+mod tests;

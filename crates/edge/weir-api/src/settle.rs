@@ -206,7 +206,7 @@ fn free_name(objects: &BTreeMap<Key, Object>, owner: &Owner) -> Name {
     });
     std::iter::once(name.to_string())
         .chain(longer)
-        .map(|name| Name::from(name))
+        .map(Name::from)
         .find(|name| !objects.contains_key(&Key::Pod(PodId::new(namespace.clone(), name.clone()))))
         .unwrap_or_else(|| name.clone())
 }

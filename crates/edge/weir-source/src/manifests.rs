@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeSet,
-    io::Read,
+    io::{self, Read},
     path::{Path, PathBuf},
 };
 
@@ -23,8 +23,7 @@ pub fn load(paths: &[PathBuf], stdin: &mut dyn Read) -> Result<Manifests, LoadEr
         let mut files = Vec::new();
         collect(path, &mut seen, &mut files)?;
         for file in files {
-            let bytes = read(&file)?;
-            reader.read(file.to_string_lossy().into(), &bytes);
+            reader.read(file.to_string_lossy().into(), &read(&file)?);
         }
     }
     Ok(reader.finish())
@@ -32,18 +31,120 @@ pub fn load(paths: &[PathBuf], stdin: &mut dyn Read) -> Result<Manifests, LoadEr
 
 /// Loads the manifests that a policy test asks for, beside the file it is in.
 pub fn of_case(case: &Case) -> Result<Manifests, LoadError> {
-    let file = Path::new(&*case.place.file);
-    let folder = file.parent().unwrap_or(Path::new(""));
+    let folder = Path::new(&*case.place.file).parent().unwrap_or(Path::new(""));
     let paths: Vec<PathBuf> = case.manifests.iter().map(|path| folder.join(path)).collect();
-    let mut reader = Reader::new();
-    let mut files = Vec::new();
-    let mut seen = BTreeSet::new();
-    for path in &paths {
-        collect(path, &mut seen, &mut files)?;
+    load(&paths, &mut io::empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use tempfile::TempDir;
+    use weir_model::Object;
+
+    use super::*;
+
+    fn pod(name: &str) -> String {
+        format!("{{apiVersion: v1, kind: Pod, metadata: {{name: {name}}}}}")
     }
-    for file in files {
-        let bytes = read(&file)?;
-        reader.read(file.to_string_lossy().into(), &bytes);
+
+    /// A folder with these files.
+    fn folder(files: &[(&str, &str)]) -> TempDir {
+        let folder = tempfile::tempdir().unwrap();
+        for (path, text) in files {
+            let path = folder.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        folder
     }
-    Ok(reader.finish())
+
+    fn names(manifests: &Manifests) -> Vec<String> {
+        let pods = manifests.objects.iter().filter_map(|object| match object {
+            Object::Pod(pod) => Some(pod.id.name.to_string()),
+            _ => None,
+        });
+        pods.collect()
+    }
+
+    #[test]
+    fn a_folder_is_searched_to_its_depths_and_hidden_entries_are_not() {
+        let folder = folder(&[
+            ("b.yaml", &pod("b")),
+            ("a.yml", &pod("a")),
+            ("deep/er/c.JSON", r#"{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "c"}}"#),
+            ("README.md", "not: [a manifest"),
+            (".hidden/d.yaml", &pod("d")),
+            (".e.yaml", &pod("e")),
+        ]);
+        let manifests = load(&[folder.path().into()], &mut io::empty()).unwrap();
+        assert_eq!(names(&manifests), ["a", "b", "c"]);
+        assert_eq!(manifests.findings, []);
+    }
+
+    #[test]
+    fn standard_input_is_named_by_a_dash() {
+        let mut stdin = io::Cursor::new(pod("a"));
+        let manifests = load(&["-".into()], &mut stdin).unwrap();
+        assert_eq!(names(&manifests), ["a"]);
+    }
+
+    #[test]
+    fn a_file_that_is_named_twice_is_read_once() {
+        let folder = folder(&[("a.yaml", &pod("a"))]);
+        let file = folder.path().join("a.yaml");
+        let paths = [folder.path().into(), file.clone(), file];
+        let manifests = load(&paths, &mut io::empty()).unwrap();
+        assert_eq!((names(&manifests).len(), manifests.findings.len()), (1, 0));
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_circle_of_links_ends() {
+        let folder = folder(&[("a.yaml", &pod("a"))]);
+        std::os::unix::fs::symlink(folder.path(), folder.path().join("loop")).unwrap();
+        std::os::unix::fs::symlink("nowhere", folder.path().join("dangling")).unwrap();
+        let manifests = load(&[folder.path().into()], &mut io::empty()).unwrap();
+        assert_eq!(names(&manifests), ["a"]);
+    }
+
+    #[test]
+    fn what_cannot_be_loaded_is_named() {
+        let empty = tempfile::tempdir().unwrap();
+        let missing = empty.path().join("missing");
+        let error = |path: &Path| load(&[path.into()], &mut io::empty()).unwrap_err();
+        assert!(matches!(error(&missing), LoadError::Missing { path } if path == missing));
+        assert!(matches!(error(empty.path()), LoadError::Empty { path } if path == empty.path()));
+        assert_eq!(error(Path::new("no/such")).to_string(), "cannot find no/such");
+        assert!(!error(&missing).hint().is_empty());
+    }
+
+    #[test]
+    fn findings_name_files_as_they_were_given() {
+        let folder = folder(&[("a.yaml", "kind: [")]);
+        let path = folder.path().join("a.yaml");
+        let manifests = load(std::slice::from_ref(&path), &mut io::empty()).unwrap();
+        let place = manifests.findings[0].place.clone().unwrap();
+        assert_eq!(&*place.file, path.to_str().unwrap());
+    }
+
+    #[test]
+    fn the_manifests_of_a_case_lie_beside_it() {
+        let folder = folder(&[
+            ("cases/one.yaml", "{name: one, manifests: [../pods, c.yaml]}"),
+            ("cases/c.yaml", &pod("c")),
+            ("pods/a.yaml", &pod("a")),
+        ]);
+        let file = folder.path().join("cases/one.yaml");
+        let cases = weir_api::cases(file.to_string_lossy().into(), &read(&file).unwrap());
+        assert_eq!(names(&of_case(&cases[0]).unwrap()), ["a", "c"]);
+    }
+
+    #[test]
+    fn a_folder_of_cases_is_all_its_files() {
+        let folder = folder(&[("b.yaml", ""), ("a.json", ""), ("c.txt", "")]);
+        let files = crate::case_files(&[folder.path().into()]).unwrap();
+        assert_eq!(files, [folder.path().join("a.json"), folder.path().join("b.yaml")]);
+    }
 }

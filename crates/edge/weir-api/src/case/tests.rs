@@ -76,18 +76,24 @@ probes:
 fn a_file_holds_one_case_a_list_or_several_documents() {
     let one =
         "{name: one, probes: [{from: {ip: 10.0.0.1}, to: {ip: 10.0.0.2}, port: 1, expect: allow}]}";
-    check(&format!("- {one}\n- {one}"), expect![[r#"
+    check(
+        &format!("- {one}\n- {one}"),
+        expect![[r#"
         case one at f:1
         1: 10.0.0.1 10.0.0.2 10.0.0.1 -> 10.0.0.2 1/TCP allow 
         case one at f:2
         2: 10.0.0.1 10.0.0.2 10.0.0.1 -> 10.0.0.2 1/TCP allow 
-    "#]]);
-    check(&format!("{one}\n---\n{one}"), expect![[r#"
+    "#]],
+    );
+    check(
+        &format!("{one}\n---\n{one}"),
+        expect![[r#"
         case one at f:1
         1: 10.0.0.1 10.0.0.2 10.0.0.1 -> 10.0.0.2 1/TCP allow 
         case one at f:3
         3: 10.0.0.1 10.0.0.2 10.0.0.1 -> 10.0.0.2 1/TCP allow 
-    "#]]);
+    "#]],
+    );
     check("", expect![[""]]);
 }
 
@@ -131,7 +137,7 @@ probes:
 fn what_is_wrong_fails_the_case() {
     check(
         "
-name: 5
+name: [5]
 podz: []
 pods:
 - {name: a, image: x}
@@ -162,8 +168,8 @@ probes:
                 there is no field "podz" here; expected name, source, namespaces, pods, nodes, manifests, policies, adminPolicies, dns, probes
                 did you mean `pods`?
             2: error invalid case f:2 name
-                expected a string, found the number 5; quote it
-                write it in double quotes
+                expected a string, found a list
+                write a text here
             9: error invalid case f:2 namespaces[0]
                 expected a mapping, found the string "a"
                 write `field: value` lines here
@@ -241,13 +247,18 @@ probes:
                 add it to `pods:`, or correct the name
         "#]],
     );
-    check("name: nothing is tried", expect![[r#"
+    check(
+        "name: nothing is tried",
+        expect![[r#"
         case nothing is tried at f:1
         1: error invalid case nothing is tried probes
             a case without probes tests nothing
             add `probes:` with what is to be tried
-    "#]]);
-    check("just text", expect![[r#"
+    "#]],
+    );
+    check(
+        "just text",
+        expect![[r#"
         case f:1 at f:1
         1: error invalid case f:1 
             expected a mapping, found the string "just text"
@@ -255,7 +266,8 @@ probes:
         1: error invalid case f:1 probes
             a case without probes tests nothing
             add `probes:` with what is to be tried
-    "#]]);
+    "#]],
+    );
     check(
         "name: a\nname: b\nprobes: [{from: {ip: 10.0.0.1}, to: {ip: 10.0.0.2}, port: 1, expect: allow}]",
         expect![[r#"
@@ -266,40 +278,54 @@ probes:
                 remove one of the two
         "#]],
     );
-    check("name: [", expect![[r#"
+    check(
+        "name: [",
+        expect![[r#"
         case f at f:2
         2: error syntax  
             this is not YAML: while parsing a node, did not find expected node content (column 1); the file was not read from there on
             check indentation, quotes and brackets around this line
-    "#]]);
+    "#]],
+    );
 }
 
 /// Y9: a namespace that nobody lists is unknown.
 #[test]
 fn the_namespace_of_an_inline_pod_is_not_implied_and_that_of_a_manifest_is() {
-    let text = "{manifests: [m.yaml], pods: [{namespace: x, name: a}], probes: [{from: {pod: x/a}, to: {pod: y/b}, port: 1, expect: allow}, {from: {pod: x/a}, to: {pod: y/c}, port: 1, expect: allow}]}";
+    let text = "{manifests: [m.yaml], pods: [{namespace: x, name: a}], probes: [{from: {pod: x/a}, to: {pod: z/b}, port: 1, expect: allow}, {from: {pod: x/a}, to: {pod: z/c}, port: 1, expect: allow}]}";
     let mut case = cases("f".into(), text.as_bytes()).remove(0);
     assert_eq!(case.findings, []);
-    case.join(read("{apiVersion: v1, kind: Pod, metadata: {namespace: y, name: b}}\n---\n{apiVersion: v1, kind: Pod, metadata: {namespace: x, name: a}}"));
+    let pod = |namespace: &str, name: &str| {
+        format!("{{apiVersion: v1, kind: Pod, metadata: {{namespace: {namespace}, name: {name}}}}}")
+    };
+    case.join(read(&format!("{}\n---\n{}", pod("z", "b"), pod("x", "a"))));
     expect![[r#"
         case f:1 at f:1
-        Pod default/b [] [10.233.237.191] []
         Pod x/a [] [10.226.74.226] []
-        Namespace default kubernetes.io/metadata.name=default
+        Pod z/b [] [10.130.1.149] []
         Namespace x kubernetes.io/metadata.name=x
-        1: x/a y/b there is no pod y/b allow 
-        1: x/a y/c there is no pod y/c allow 
-        1: error invalid Pod default/b metadata.namespace
-            expected a string, found the boolean y; quote it
-            write it in double quotes
+        Namespace z kubernetes.io/metadata.name=z
+        1: x/a z/b 10.226.74.226 -> 10.130.1.149 1/TCP allow 
+        1: x/a z/c there is no pod z/c allow 
         3: error duplicate-object Pod x/a 
             Pod x/a is there twice, here and in f:1; the one in the case counts
             remove one of the two, or give it another name
-        1: error invalid case f:1 probes[0].to.pod
-            there is no pod y/b in this case
-            add it to `pods:`, or correct the name
         1: error invalid case f:1 probes[1].to.pod
-            there is no pod y/c in this case
+            there is no pod z/c in this case
             add it to `pods:`, or correct the name
-    "#]].assert_eq(&show(&case));
+    "#]]
+    .assert_eq(&show(&case));
+}
+
+#[test]
+fn names_that_yaml_takes_for_booleans_need_no_quotes() {
+    check(
+        "{name: yes, namespaces: [{name: y}], pods: [{namespace: y, name: n}], probes: [{from: {pod: y/n}, to: {pod: y/n}, port: 1, expect: allow}]}",
+        expect![[r#"
+            case yes at f:1
+            Pod y/n [] [10.227.75.132] []
+            Namespace y kubernetes.io/metadata.name=y
+            1: y/n y/n 10.227.75.132 -> 10.227.75.132 1/TCP allow 
+        "#]],
+    );
 }

@@ -79,6 +79,16 @@ impl Node {
         }
     }
 
+    /// The text of any single value, as it was written.
+    pub fn written(&self) -> Option<&str> {
+        match &self.value {
+            Value::Bool(_, text) | Value::Int(_, text) | Value::Float(text) | Value::Str(text) => {
+                Some(text)
+            }
+            Value::Null | Value::Seq(_) | Value::Map(_) => None,
+        }
+    }
+
     /// Whether it says nothing.
     pub fn is_null(&self) -> bool {
         self.value == Value::Null

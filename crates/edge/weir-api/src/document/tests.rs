@@ -35,51 +35,78 @@ fn show(node: &Node) -> String {
 
 #[test]
 fn yaml_and_json_give_the_same_tree() {
-    check("a: 1\nb:\n- x\n- null\n- {c: true}\n", expect![[r#"
+    check(
+        "a: 1\nb:\n- x\n- null\n- {c: true}\n",
+        expect![[r#"
         1 {1 a: 1 1, 2 b: 3 [3 "x", 4 null, 5 {5 c: 5 true}]}
-    "#]]);
-    check("{\"a\": 1,\n\"b\": [\n\"x\", null,\n{\"c\": true}]}", expect![[r#"
+    "#]],
+    );
+    check(
+        "{\"a\": 1,\n\"b\": [\n\"x\", null,\n{\"c\": true}]}",
+        expect![[r#"
         1 {1 a: 1 1, 2 b: 2 [3 "x", 3 null, 4 {4 c: 4 true}]}
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
 fn a_file_can_hold_several_documents_or_none() {
     check("", expect![[""]]);
     check("# only a comment\n", expect![[""]]);
-    check("---\na: 1\n---\n---\nb: 2\n...\n", expect![[r#"
+    check(
+        "---\na: 1\n---\n---\nb: 2\n...\n",
+        expect![[r#"
         2 {2 a: 2 1}
         4 null
         5 {5 b: 5 2}
-    "#]]);
-    check("{\"a\": 1}\n{\"b\": 2}\n[]", expect![[r#"
+    "#]],
+    );
+    check(
+        "{\"a\": 1}\n{\"b\": 2}\n[]",
+        expect![[r#"
         1 {1 a: 1 1}
         2 {2 b: 2 2}
         3 []
-    "#]]);
-    check("\u{feff}a: 1\r\nb: 2\r\n", expect![[r#"
+    "#]],
+    );
+    check(
+        "\u{feff}a: 1\r\nb: 2\r\n",
+        expect![[r#"
         1 {1 a: 1 1, 2 b: 2 2}
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
 fn quotes_and_tags_make_text() {
-    check("[\"80\", 'yes', !!str 5, ! no, |\n  5\n]", expect![[r#"
+    check(
+        "[\"80\", 'yes', !!str 5, ! no, |\n  5\n]",
+        expect![[r#"
         1 [1 "80", 1 "yes", 1 "5", 1 "no", 1 "| 5"]
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
 fn keys_are_text_as_the_api_server_writes_it() {
-    check("80: a\nyes: b\n1.50: c\n\"0x10\": d\n0x10: e", expect![[r#"
+    check(
+        "80: a\nyes: b\n1.50: c\n\"0x10\": d\n0x10: e",
+        expect![[r#"
         1 {1 80: 1 "a", 2 true: 2 "b", 3 1.50: 3 "c", 4 0x10: 4 "d", 5 16: 5 "e"}
-    "#]]);
-    check("[a]: b", expect![[r#"
+    "#]],
+    );
+    check(
+        "[a]: b",
+        expect![[r#"
         error in 1: a key of a mapping is a list; expected text (quote the key)
-    "#]]);
-    check("? \n: b", expect![[r#"
+    "#]],
+    );
+    check(
+        "? \n: b",
+        expect![[r#"
         error in 2: a key of a mapping is nothing; expected text (quote the key)
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
@@ -90,38 +117,59 @@ fn anchors_and_merge_keys_are_written_out() {
             1 {1 a: 1 {1 k: 1 1, 1 l: 1 2}, 2 b: 1 {1 k: 1 1, 1 l: 1 2}, 3 c: 4 {5 l: 5 3, 1 k: 1 1}, 6 d: 7 {7 k: 7 4, 1 l: 1 2}}
         "#]],
     );
-    check("a: {<<: 5}", expect![[r#"
+    check(
+        "a: {<<: 5}",
+        expect![[r#"
         error in 1: `<<` merges the number 5; expected a mapping (quote the key if it is not a merge key)
-    "#]]);
-    check("\"<<\": 5", expect![[r#"
+    "#]],
+    );
+    check(
+        "\"<<\": 5",
+        expect![[r#"
         1 {1 <<: 1 5}
-    "#]]);
-    check("a: &x 1\n---\nb: *x", expect![[r#"
+    "#]],
+    );
+    check(
+        "a: &x 1\n---\nb: *x",
+        expect![[r#"
         1 {1 a: 1 1}
         error in 3: an alias refers to an anchor of another document (write the value out)
-    "#]]);
-    check("a: *nobody", expect![[r#"
+    "#]],
+    );
+    check(
+        "a: *nobody",
+        expect![[r#"
         error in 1: this is not YAML: while parsing node, found unknown anchor (column 4) (check indentation, quotes and brackets around this line)
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
 fn an_alias_of_itself_is_an_error() {
-    check("a: &x [1, *x]", expect![[r#"
+    check(
+        "a: &x [1, *x]",
+        expect![[r#"
         error in 1: an alias refers to the value that it is a part of (write the value out)
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
 fn repeated_keys_are_reported_with_both_lines() {
-    check("a: 1\nb: 2\na: 3", expect![[r#"
+    check(
+        "a: 1\nb: 2\na: 3",
+        expect![[r#"
         1 {1 a: 1 1, 2 b: 2 2, 3 a: 3 3}
         twice: a in 1 and 3
-    "#]]);
-    check("{\"a\": 1,\n\"a\": 2}", expect![[r#"
+    "#]],
+    );
+    check(
+        "{\"a\": 1,\n\"a\": 2}",
+        expect![[r#"
         1 {1 a: 1 1, 2 a: 2 2}
         twice: a in 1 and 2
-    "#]]);
+    "#]],
+    );
     let many: String = (0..40).map(|n| format!("k{}: 1\n", n % 39)).collect();
     let (_, repeats, _) = documents(many.as_bytes());
     assert_eq!(repeats.len(), 1);
@@ -135,60 +183,99 @@ fn json_is_read_exactly() {
             1 {1 a: 1 "é😀\n/\"", 1 b: 1 float -1.5e3, 1 c: 1 float 12345678901234567890}
         "#]],
     );
-    check(r#"["\ud83d", "\ud83d\u0041"]"#, expect![[r#"
+    check(
+        r#"["\ud83d", "\ud83d\u0041"]"#,
+        expect![[r#"
         1 [1 "�", 1 "�A"]
-    "#]]);
-    check("[01]", expect![[r#"
+    "#]],
+    );
+    check(
+        "[01]",
+        expect![[r#"
         1 [1 1]
-    "#]]);
-    check("{\"a\": 1} x", expect![[r#"
+    "#]],
+    );
+    check(
+        "{\"a\": 1} x",
+        expect![[r#"
         1 {1 a: 1 1}
         error in 1: this is not JSON: expected a value, found `x` (check commas, quotes and brackets around this line)
-    "#]]);
-    check("{\"a\": 1,\n\"b\" 2}", expect![[r#"
+    "#]],
+    );
+    check(
+        "{\"a\": 1,\n\"b\" 2}",
+        expect![[r#"
         error in 2: this is not JSON: expected `:`, found `2` (check commas, quotes and brackets around this line)
-    "#]]);
-    check("[1, 2", expect![[r#"
+    "#]],
+    );
+    check(
+        "[1, 2",
+        expect![[r#"
         error in 1: this is not JSON: expected `,` or `]`, found the end of the file (check commas, quotes and brackets around this line)
-    "#]]);
-    check("[\"a\tb\", nul]", expect![[r#"
+    "#]],
+    );
+    check(
+        "[\"a\tb\", nul]",
+        expect![[r#"
         1 [1 "a\tb", 1 "nul"]
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
 fn flow_style_that_is_not_json_is_read_as_yaml() {
-    check("{a: 1, b: [x, y,],}", expect![[r#"
+    check(
+        "{a: 1, b: [x, y,],}",
+        expect![[r#"
         1 {1 a: 1 1, 1 b: 1 [1 "x", 1 true]}
-    "#]]);
-    check("[a]: [b", expect![[r#"
+    "#]],
+    );
+    check(
+        "[a]: [b",
+        expect![[r#"
         error in 1: a key of a mapping is a list; expected text (quote the key)
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
 fn what_came_before_an_error_stays() {
-    check("a: 1\n---\nb: 2\n---\nc: [\n", expect![[r#"
+    check(
+        "a: 1\n---\nb: 2\n---\nc: [\n",
+        expect![[r#"
         1 {1 a: 1 1}
         3 {3 b: 3 2}
         error in 6: this is not YAML: while parsing a node, did not find expected node content (column 1) (check indentation, quotes and brackets around this line)
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
 fn errors_say_what_to_do() {
-    check("a:\n\tb: 1", expect![[r#"
+    check(
+        "a:\n\tb: 1",
+        expect![[r#"
         error in 2: this is not YAML: tabs disallowed within this context (block indentation) (column 2) (indent with spaces; YAML does not allow tabs there)
-    "#]]);
-    check("name: {{ .Values.name }}", expect![[r#"
+    "#]],
+    );
+    check(
+        "name: {{ .Values.name }}",
+        expect![[r#"
         error in 1: a key of a mapping is a mapping; expected text (this looks like a template: render it first, as with `helm template`)
-    "#]]);
-    check("{{- if .Values.on }}\na: 1\n{{- end }}", expect![[r#"
+    "#]],
+    );
+    check(
+        "{{- if .Values.on }}\na: 1\n{{- end }}",
+        expect![[r#"
         error in 1: this is not YAML: "-" is only valid inside a block (column 3) (this looks like a template: render it first, as with `helm template`)
-    "#]]);
-    check("a: b: c", expect![[r#"
+    "#]],
+    );
+    check(
+        "a: b: c",
+        expect![[r#"
         error in 1: this is not YAML: mapping values are not allowed in this context (column 5) (check indentation, quotes and brackets around this line)
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]

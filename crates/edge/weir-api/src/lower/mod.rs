@@ -89,10 +89,7 @@ pub(crate) fn lower(
         ctx.find("not-an-object", Severity::Warning, node.line, message, hint);
         return None;
     }
-    let group = match version {
-        None => None,
-        Some(version) => Some(version.split_once('/').map_or("", |(group, _)| group)),
-    };
+    let group = version.map(|version| version.split_once('/').map_or("", |(group, _)| group));
     let unknown = |ctx: &mut Context| {
         let kind = match group {
             None | Some("") => ctx.name(kind),

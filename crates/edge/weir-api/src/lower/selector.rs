@@ -113,9 +113,8 @@ fn pairs(ctx: &mut Context, node: &Node) -> (Vec<(Name, Name)>, bool) {
             }
         });
         clean &= key_fits && value.is_some();
-        if let Some(value) = value.or_else(|| ctx.meant(&entry.value)) {
-            pairs.push((key, value));
-        }
+        let meant = entry.value.written().map(|text| ctx.name(text));
+        pairs.extend(value.or(meant).map(|value| (key, value)));
     }
     let distinct: BTreeSet<&Name> = pairs.iter().map(|(key, _)| key).collect();
     if distinct.len() < pairs.len() {
@@ -143,19 +142,6 @@ fn value(ctx: &mut Context, node: &Node) -> Option<Name> {
             let message = format!("{} is not a label value: expected {expected}", quote(text));
             ctx.invalid(node.line, message, "correct the value");
             None
-        }
-    }
-}
-
-impl Context<'_> {
-    /// What a single value would be if it were text.
-    fn meant(&mut self, node: &Node) -> Option<Name> {
-        use crate::document::Value;
-        match &node.value {
-            Value::Bool(_, text) | Value::Int(_, text) | Value::Float(text) | Value::Str(text) => {
-                Some(self.name(text))
-            }
-            Value::Null | Value::Seq(_) | Value::Map(_) => None,
         }
     }
 }

@@ -72,13 +72,16 @@ items: [{apiVersion: v1, kind: Pod, metadata: {name: a}}]",
 
 #[test]
 fn what_came_before_a_syntax_error_stays() {
-    check(&format!("{POD}\n---\nkind: [\n"), expect![[r#"
+    check(
+        &format!("{POD}\n---\nkind: [\n"),
+        expect![[r#"
         Namespace default kubernetes.io/metadata.name=default
         Pod default/a [] [10.0.0.1] []
         4: error syntax  
             this is not YAML: while parsing a node, did not find expected node content (column 1); the file was not read from there on
             check indentation, quotes and brackets around this line
-    "#]]);
+    "#]],
+    );
     check(
         "
 apiVersion: v1
@@ -176,20 +179,24 @@ spec: {replicas: 0}
         default/deployment/web: default/web-1-x
         default/replicaset/api-2: default/api-2-x
         default/replicaset/web-1: default/web-1-x
-    "#]].assert_eq(&owners);
+    "#]]
+    .assert_eq(&owners);
     assert_eq!(manifests.findings, []);
 }
 
 /// Two policies of one name: whichever the cluster has, nothing gets through that one of them forbids.
 #[test]
 fn an_object_that_is_there_twice_is_an_error() {
-    check(&format!("{POD}\n---\n{POD}"), expect![[r#"
+    check(
+        &format!("{POD}\n---\n{POD}"),
+        expect![[r#"
         Namespace default kubernetes.io/metadata.name=default
         Pod default/a [] [10.0.0.1] []
         3: error duplicate-object Pod default/a 
             Pod default/a is there twice, here and in f:1; the first one counts
             remove one of the two, or give it another name
-    "#]]);
+    "#]],
+    );
     let policy = |spec: &str| {
         format!(
             "{{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {{name: a}}, spec: {spec}}}"
@@ -199,15 +206,20 @@ fn an_object_that_is_there_twice_is_an_error() {
         policy("{podSelector: {matchLabels: {a: b}}, ingress: [{}]}"),
         policy("{podSelector: {matchLabels: {c: d}}, policyTypes: [Egress]}"),
     );
-    check(&format!("{one}\n---\n{one}"), expect![[r#"
+    check(
+        &format!("{one}\n---\n{one}"),
+        expect![[r#"
         Namespace default kubernetes.io/metadata.name=default
         NetworkPolicy default/a Namespace for own/a=b
           ingress[0] line 1: allow anyone at any port
         3: error duplicate-object NetworkPolicy default/a 
             NetworkPolicy default/a is there twice, here and in f:1; the two say the same
             remove one of the two, or give it another name
-    "#]]);
-    check(&format!("{one}\n---\n{other}"), expect![[r#"
+    "#]],
+    );
+    check(
+        &format!("{one}\n---\n{other}"),
+        expect![[r#"
         Namespace default kubernetes.io/metadata.name=default
         NetworkPolicy default/a Namespace for own/*
           ingress: no rules
@@ -215,7 +227,8 @@ fn an_object_that_is_there_twice_is_an_error() {
         3: error duplicate-object NetworkPolicy default/a 
             NetworkPolicy default/a is there twice, here and in f:1; what only one of them allows is not allowed
             remove one of the two, or give it another name
-    "#]]);
+    "#]],
+    );
     let admin = |spec: &str| {
         format!(
             "{{apiVersion: policy.networking.k8s.io/v1alpha1, kind: AdminNetworkPolicy, metadata: {{name: a}}, spec: {spec}}}"
@@ -229,13 +242,16 @@ fn an_object_that_is_there_twice_is_an_error() {
             "{priority: 4, subject: {namespaces: {}}, ingress: [{action: Pass, from: [{namespaces: {}}]}]}",
         ),
     );
-    check(&format!("{one}\n---\n{other}"), expect![[r#"
+    check(
+        &format!("{one}\n---\n{other}"),
+        expect![[r#"
         AdminNetworkPolicy a Admin { priority: 4 } for [*]/*
           ingress[0] line 3: deny [*]/* at any port
         3: error duplicate-object AdminNetworkPolicy a 
             AdminNetworkPolicy a is there twice, here and in f:1; what only one of them allows is not allowed
             remove one of the two, or give it another name
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
@@ -263,7 +279,8 @@ fn the_order_of_files_does_not_matter() {
         Pod default/b [] [10.233.237.191] []
         Pod x/a [] [10.226.74.226] []
         Pod x/a-deployment [] [10.233.208.13] []
-    "#]].assert_eq(&shown);
+    "#]]
+    .assert_eq(&shown);
 }
 
 #[test]
@@ -272,7 +289,6 @@ fn one_object_can_be_lowered_alone() {
     let (lowered, findings) = crate::object(&"f".into(), &roots[0]);
     expect![[r#"
         Pod default/a [] [10.0.0.1] []
-    "#]].assert_eq(
-        &lowered.iter().map(object).chain(findings.iter().map(finding)).collect::<String>(),
-    );
+    "#]]
+    .assert_eq(&lowered.iter().map(object).chain(findings.iter().map(finding)).collect::<String>());
 }
