@@ -71,6 +71,7 @@ struct RuleOf {
     place: Option<String>,
     action: String,
     peers: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
     ports: String,
 }
 
@@ -206,7 +207,8 @@ fn rule(cited: &Cited) -> RuleOf {
         action: action.to_string(),
         peers: peers.to_string(),
         ports: match peers {
-            Peers::PortSet(_) => "at that port".to_owned(),
+            // The set itself names the port.
+            Peers::PortSet(_) => String::new(),
             _ => ports.to_string(),
         },
     }
@@ -290,7 +292,11 @@ fn terms(direction: Direction, rule: &RuleOf) -> String {
         Direction::Ingress => "from",
         Direction::Egress => "to",
     };
-    format!("{} {word} {}, {}", rule.action, rule.peers, rule.ports)
+    let ports = match rule.ports.is_empty() {
+        true => String::new(),
+        false => format!(", {}", rule.ports),
+    };
+    format!("{} {word} {}{ports}", rule.action, rule.peers)
 }
 
 fn remedy_to(out: &mut dyn Write, remedy: &RemedyOf) -> io::Result<()> {

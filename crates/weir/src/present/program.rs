@@ -1,7 +1,7 @@
 //! A program, as text and as data.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeSet, HashMap},
     io::{self, Write},
     sync::Arc,
 };
@@ -61,6 +61,7 @@ struct SectionOf {
 struct RuleOf {
     action: String,
     peers: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
     ports: String,
     origin: String,
     #[serde(skip_serializing_if = "is_zero")]
@@ -80,13 +81,13 @@ fn is_zero(line: &u32) -> bool {
 impl Listing {
     /// The program, or the part of it that is about the pods of a namespace.
     pub(crate) fn new(program: &Program, namespace: Option<&str>) -> Self {
-        let mut numbers: BTreeMap<*const RuleSet, usize> = BTreeMap::new();
+        let mut numbers: HashMap<&RuleSet, usize> = HashMap::new();
         let mut rules: Vec<(&Arc<RuleSet>, usize)> = Vec::new();
         let mut endpoints = Vec::new();
         let shown = program.endpoints.iter();
         for (id, endpoint) in shown.filter(|(id, _)| namespace.is_none_or(|n| *id.namespace == *n))
         {
-            let number = *numbers.entry(Arc::as_ptr(&endpoint.rules)).or_insert_with(|| {
+            let number = *numbers.entry(&endpoint.rules).or_insert_with(|| {
                 rules.push((&endpoint.rules, 0));
                 rules.len()
             });
@@ -148,7 +149,8 @@ fn section(section: &Section) -> SectionOf {
                 action: rule.action.to_string(),
                 peers: rule.peers.to_string(),
                 ports: match rule.peers {
-                    Peers::PortSet(_) => "at that port".to_owned(),
+                    // The set itself names the port.
+                    Peers::PortSet(_) => String::new(),
                     _ => rule.ports.to_string(),
                 },
                 origin: rule.origin.to_string(),

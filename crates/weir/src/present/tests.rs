@@ -2,6 +2,8 @@
 
 use std::io::{self, Write};
 
+use weir_model::Severity;
+
 use super::{
     count, findings,
     style::{BAD, FAINT, GOOD, Painted, STRONG},
@@ -31,7 +33,7 @@ fn case_of(out: &mut dyn Write, case: &CaseResult) -> io::Result<()> {
             writeln!(out, "{} {}", Painted(BAD, "FAIL"), Painted(STRONG, &case.name))?;
             let mut lines = Vec::new();
             findings::write(&mut lines, &case.findings)?;
-            if lines.is_empty() {
+            if !case.findings.iter().any(|finding| finding.severity == Severity::Error) {
                 writeln!(&mut lines, "{}: {error}", Painted(BAD, "error"))?;
             }
             for line in String::from_utf8_lossy(&lines).lines() {
@@ -46,10 +48,17 @@ fn case_of(out: &mut dyn Write, case: &CaseResult) -> io::Result<()> {
 }
 
 fn probe_of(out: &mut dyn Write, probe: &ProbeResult) -> io::Result<()> {
-    let ProbeResult { from, to, port, protocol, expect, verdict, why, place, note, .. } = probe;
+    let ProbeResult { from, to, port, protocol, expect, verdict, why, place, note, tried, .. } =
+        probe;
     let about = format!("{from} → {to} {port}/{protocol}");
-    let verdict = Painted(BAD, verdict);
-    writeln!(out, "     {about}: expected {expect}, got {verdict}  {}", Painted(FAINT, place))?;
+    let place = Painted(FAINT, place);
+    match tried {
+        true => {
+            let verdict = Painted(BAD, verdict);
+            writeln!(out, "     {about}: expected {expect}, got {verdict}  {place}")?;
+        }
+        false => writeln!(out, "     {about}: {}  {place}", Painted(BAD, "cannot be tried"))?,
+    }
     writeln!(out, "       {why}")?;
     match note {
         None => Ok(()),

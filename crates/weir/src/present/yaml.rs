@@ -154,4 +154,32 @@ mod tests {
             assert!(line.starts_with('"') && line.lines().count() == 1, "{line}");
         }
     }
+
+    #[test]
+    fn what_is_written_is_read_back_the_same() {
+        let value = json!({
+            "": "", "a b": ["no", "~", "1e3", "0o7", "-", "? x", "a:b", "x: y", "#", "'", "\"", "\t", "tr ue"],
+            "nested": [[[]], [{}], [[{"k": [1, -2, true, null]}]], {"a": {"b": {"c": "d"}}, "e": []}],
+            "text": "two\nlines\u{85}\u{2028}ü ✓",
+            "=": "<<", "*x": "&y", "!t": "%d", "@a": "`b`", "[": "]", "{": "}", "|": ">", ",": "null",
+        });
+        let (roots, repeats, error) = weir_api::document::documents(text(&value).as_bytes());
+        assert!(repeats.is_empty() && error.is_none(), "{error:?}");
+        assert_eq!(roots.iter().map(read).collect::<Vec<_>>(), [value]);
+    }
+
+    fn read(node: &weir_api::document::Node) -> Value {
+        use weir_api::document::Value as Read;
+        match &node.value {
+            Read::Null => Value::Null,
+            Read::Bool(flag, _) => Value::from(*flag),
+            Read::Int(number, _) => Value::from(*number),
+            Read::Float(text) => panic!("{text}"),
+            Read::Str(text) => Value::from(&**text),
+            Read::Seq(items) => items.iter().map(read).collect(),
+            Read::Map(entries) => {
+                entries.iter().map(|entry| (entry.key.to_string(), read(&entry.value))).collect()
+            }
+        }
+    }
 }

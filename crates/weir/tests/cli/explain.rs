@@ -1,0 +1,203 @@
+use expect_test::expect;
+
+use crate::{check, json, weir};
+
+#[test]
+fn a_refusal_is_explained_with_a_way_out() {
+    check(
+        &weir("explain -f examples/shop/manifests --from shop/api --to shop/db --port sql"),
+        expect![[r#"
+            denied: shop/api → shop/db 5432/TCP
+
+            egress of shop/api (10.192.4.42): allowed
+              allowed by NetworkPolicy shop/api egress[0].to[0] examples/shop/manifests/policies/shop.yaml:54
+                allow to pods shop/app=db, 5432/TCP
+              isolated by
+                NetworkPolicy shop/api           examples/shop/manifests/policies/shop.yaml:41
+                NetworkPolicy shop/default-deny  examples/shop/manifests/policies/shop.yaml:2
+                NetworkPolicy shop/dns           examples/shop/manifests/policies/shop.yaml:10
+
+            ingress of shop/db (10.237.159.27): denied
+              isolated by
+                NetworkPolicy shop/db            examples/shop/manifests/policies/shop.yaml:65
+                NetworkPolicy shop/default-deny  examples/shop/manifests/policies/shop.yaml:2
+                NetworkPolicy shop/metrics       examples/shop/manifests/policies/shop.yaml:79
+              no rule matches, not even in part
+
+            worth a look:
+            examples/shop/manifests/policies/shop.yaml:75: warning: no pod at the destination has a port named postgres, so this allows nothing [unknown-port-name]
+              NetworkPolicy shop/db spec.ingress[0].ports[0]
+              hint: the ports there are named metrics, sql; or give the port's number
+            examples/shop/manifests/policies/shop.yaml:88: warning: two entries: this admits every pod of the namespaces above, and here matches no one [split-peer]
+              NetworkPolicy shop/metrics spec.ingress[0].from[1]
+              hint: to mean those pods in those namespaces, write one entry: remove the `-` before podSelector
+
+            the smallest addition that would allow it:
+            apiVersion: networking.k8s.io/v1
+            kind: NetworkPolicy
+            metadata:
+              name: allow-db-ingress-5432-tcp
+              namespace: shop
+            spec:
+              podSelector: {matchLabels: {app: db, tier: back}}
+              policyTypes: [Ingress]
+              ingress:
+              - from:
+                - podSelector: {matchLabels: {app: api, tier: back}}
+                ports:
+                - {protocol: TCP, port: 5432}
+            --- exit 1
+        "#]],
+    );
+}
+
+#[test]
+fn a_near_miss_is_named() {
+    check(
+        &weir(
+            "explain -f examples/shop/manifests --from shop/web --to shop/deployment/api --port 9100",
+        ),
+        expect![[r#"
+            denied: shop/web → shop/api 9100/TCP
+
+            egress of shop/web (10.134.156.248): denied
+              isolated by
+                NetworkPolicy shop/default-deny  examples/shop/manifests/policies/shop.yaml:2
+                NetworkPolicy shop/dns           examples/shop/manifests/policies/shop.yaml:10
+                NetworkPolicy shop/web           examples/shop/manifests/policies/shop.yaml:25
+              no rule matches; nearest
+                NetworkPolicy shop/web egress[0].to[0] examples/shop/manifests/policies/shop.yaml:36: the port does not fit
+                  allow to port "http"/TCP of pods shop/app=api
+
+            ingress of shop/api (10.192.4.42): denied
+              isolated by
+                NetworkPolicy shop/api           examples/shop/manifests/policies/shop.yaml:41
+                NetworkPolicy shop/default-deny  examples/shop/manifests/policies/shop.yaml:2
+                NetworkPolicy shop/metrics       examples/shop/manifests/policies/shop.yaml:79
+              no rule matches; nearest
+                NetworkPolicy shop/api ingress[0].from[0] examples/shop/manifests/policies/shop.yaml:49: the port does not fit
+                  allow from pods shop/app=web, 8080/TCP
+                NetworkPolicy shop/metrics ingress[0].from[0] examples/shop/manifests/policies/shop.yaml:87: the peer does not fit
+                  allow from pods [team=platform]/*, 9100/TCP
+                NetworkPolicy shop/metrics ingress[0].from[1] examples/shop/manifests/policies/shop.yaml:88: the peer does not fit
+                  allow from pods shop/app=prometheus, 9100/TCP
+
+            worth a look:
+            examples/shop/manifests/policies/shop.yaml:88: warning: two entries: this admits every pod of the namespaces above, and here matches no one [split-peer]
+              NetworkPolicy shop/metrics spec.ingress[0].from[1]
+              hint: to mean those pods in those namespaces, write one entry: remove the `-` before podSelector
+
+            the smallest addition that would allow it:
+            apiVersion: networking.k8s.io/v1
+            kind: NetworkPolicy
+            metadata:
+              name: allow-web-egress-9100-tcp
+              namespace: shop
+            spec:
+              podSelector: {matchLabels: {app: web, tier: front}}
+              policyTypes: [Egress]
+              egress:
+              - to:
+                - podSelector: {matchLabels: {app: api, tier: back}}
+                ports:
+                - {protocol: TCP, port: 9100}
+            ---
+            apiVersion: networking.k8s.io/v1
+            kind: NetworkPolicy
+            metadata:
+              name: allow-api-ingress-9100-tcp
+              namespace: shop
+            spec:
+              podSelector: {matchLabels: {app: api, tier: back}}
+              policyTypes: [Ingress]
+              ingress:
+              - from:
+                - podSelector: {matchLabels: {app: web, tier: front}}
+                ports:
+                - {protocol: TCP, port: 9100}
+            --- exit 1
+        "#]],
+    );
+}
+
+#[test]
+fn an_allowed_connection_is_a_yes() {
+    check(
+        &weir("explain -f examples/shop/manifests -n shop --from 203.0.113.7 --to web --port http"),
+        expect![[r#"
+            allowed: 203.0.113.7 → shop/web 8080/TCP
+
+            egress of 203.0.113.7: allowed
+              no pod has this address, so no policy is asked
+
+            ingress of shop/web (10.134.156.248): allowed
+              allowed by NetworkPolicy shop/web ingress[0] examples/shop/manifests/policies/shop.yaml:32
+                allow from anyone, 8080/TCP
+              isolated by
+                NetworkPolicy shop/default-deny  examples/shop/manifests/policies/shop.yaml:2
+                NetworkPolicy shop/metrics       examples/shop/manifests/policies/shop.yaml:79
+                NetworkPolicy shop/web           examples/shop/manifests/policies/shop.yaml:25
+            --- exit 0
+        "#]],
+    );
+}
+
+#[test]
+fn an_explanation_for_programs() {
+    let output = weir(
+        "explain -f examples/shop/manifests --from payments/checkout --to 203.0.113.7 --port 443 -o json",
+    );
+    assert_eq!(output.status.code(), Some(1));
+    let answer = json(&output);
+    assert_eq!(answer["verdict"], "deny");
+    assert_eq!(answer["ingress"]["reason"], "no-pod");
+    assert_eq!(answer["egress"]["reason"], "isolated");
+    assert_eq!(answer["egress"]["nearest"][0]["missing"], "peer");
+    assert!(answer["remedy"]["add"][0].as_str().unwrap().contains("203.0.113.7/32"));
+}
+
+#[test]
+fn the_remedy_is_one() {
+    let ask = "explain --from shop/api --to shop/db --port sql";
+    let answer = json(&weir(&format!("{ask} -f examples/shop/manifests -o json")));
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("remedy.yaml");
+    let policies: Vec<&str> =
+        answer["remedy"]["add"].as_array().unwrap().iter().map(|p| p.as_str().unwrap()).collect();
+    std::fs::write(&file, policies.join("---\n")).unwrap();
+    let cured = weir(&format!("{ask} -f examples/shop/manifests -f {}", file.display()));
+    assert_eq!(cured.status.code(), Some(0));
+}
+
+#[test]
+fn ends_that_are_not_there_are_failures_with_a_hint() {
+    let shop = "explain -f examples/shop/manifests --port 80";
+    for arguments in [
+        "--from shop/weeb --to shop/db",
+        "--from shop/deployment/weeb --to shop/db",
+        "--from web --to shop/db",
+        "--from a/b/c/d --to shop/db",
+        "--from 2001:db8::1 --to shop/db",
+    ] {
+        let output = weir(&format!("{shop} {arguments}"));
+        assert_eq!(output.status.code(), Some(2), "{arguments}");
+    }
+    check(
+        &weir(&format!("{shop} --from web --to shop/db")),
+        expect![[r#"
+        --- stderr
+        error: there is no pod default/web
+        hint: did you mean shop/web?
+        --- exit 2
+    "#]],
+    );
+    check(
+        &weir("explain -f examples/shop/manifests --port htpp --from shop/api --to shop/web"),
+        expect![[r#"
+            --- stderr
+            error: shop/web has no port htpp
+            hint: its ports are named http, metrics; or give a number
+            --- exit 2
+        "#]],
+    );
+}

@@ -1,0 +1,157 @@
+use std::collections::BTreeSet;
+
+use expect_test::expect;
+
+use crate::{check, json, root, weir, weir_reading};
+
+/// The codes that reading gives.
+const READING: [&str; 8] = [
+    "duplicate-key",
+    "duplicate-object",
+    "invalid",
+    "loose-cidr",
+    "not-an-object",
+    "syntax",
+    "unknown-field",
+    "unknown-kind",
+];
+
+#[test]
+fn the_mistakes_of_the_shop_are_found() {
+    check(
+        &weir("lint -f examples/shop/manifests"),
+        expect![[r#"
+        examples/shop/manifests/policies/shop.yaml:75: warning: no pod at the destination has a port named postgres, so this allows nothing [unknown-port-name]
+          NetworkPolicy shop/db spec.ingress[0].ports[0]
+          hint: the ports there are named metrics, sql; or give the port's number
+        examples/shop/manifests/policies/shop.yaml:88: warning: two entries: this admits every pod of the namespaces above, and here matches no one [split-peer]
+          NetworkPolicy shop/metrics spec.ingress[0].from[1]
+          hint: to mean those pods in those namespaces, write one entry: remove the `-` before podSelector
+        2 warnings
+        --- exit 1
+    "#]],
+    );
+}
+
+#[test]
+fn the_repaired_shop_is_clean() {
+    check(
+        &weir("lint -f examples/shop/manifests/apps -f examples/shop/repaired"),
+        expect![[r#"
+        nothing found
+        --- exit 0
+    "#]],
+    );
+}
+
+#[test]
+fn findings_for_programs_have_all_fields() {
+    let output = weir("lint -f examples/shop/manifests -o json");
+    assert_eq!(output.status.code(), Some(1));
+    let findings = json(&output)["findings"].as_array().unwrap().clone();
+    assert!(!findings.is_empty());
+    for finding in findings {
+        let keys: Vec<&String> = finding.as_object().unwrap().keys().collect();
+        let expected = ["code", "severity", "file", "line", "object", "field", "message", "hint"];
+        assert_eq!(keys, expected);
+        assert!(finding["line"].is_u64());
+    }
+}
+
+#[test]
+fn one_namespace_can_be_looked_at() {
+    let output = weir("lint -f examples/shop/manifests -n payments");
+    check(
+        &output,
+        expect![[r#"
+        nothing found
+        --- exit 0
+    "#]],
+    );
+}
+
+/// A section of the reference: its code and its YAML blocks.
+struct Section {
+    code: String,
+    blocks: Vec<String>,
+}
+
+fn reference() -> (String, Vec<Section>) {
+    let text = std::fs::read_to_string(root().join("docs/reference/lint.md")).unwrap();
+    let mut shop = None;
+    let mut sections: Vec<Section> = Vec::new();
+    let mut block: Option<String> = None;
+    for line in text.lines() {
+        match (&mut block, line) {
+            (None, "```yaml") => block = Some(String::new()),
+            (Some(done), "```") => {
+                match sections.last_mut() {
+                    Some(section) => section.blocks.push(done.clone()),
+                    None => shop = Some(done.clone()),
+                }
+                block = None;
+            }
+            (Some(block), line) => {
+                block.push_str(line);
+                block.push('\n');
+            }
+            (None, line) => {
+                if let Some(code) = line.strip_prefix("### ") {
+                    sections.push(Section { code: code.to_owned(), blocks: Vec::new() });
+                }
+            }
+        }
+    }
+    (shop.expect("the reference begins with the shop"), sections)
+}
+
+#[test]
+fn every_code_is_in_the_reference_and_nothing_else() {
+    let (_, sections) = reference();
+    let documented: Vec<&str> = sections.iter().map(|section| section.code.as_str()).collect();
+    let known: BTreeSet<&str> = weir_lint::CODES.iter().copied().chain(READING).collect();
+    assert_eq!(BTreeSet::from_iter(documented.iter().copied()), known);
+    assert_eq!(documented.len(), known.len(), "a code has two sections");
+}
+
+#[test]
+fn the_examples_of_the_reference_are_true() {
+    let (shop, sections) = reference();
+    let codes = |yaml: &str| -> BTreeSet<String> {
+        let output = weir_reading("lint -o json -f -", yaml);
+        let findings = json(&output)["findings"].as_array().unwrap().clone();
+        findings.iter().map(|f| f["code"].as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!(codes(&shop), BTreeSet::new(), "the shop itself is clean");
+    for Section { code, blocks } in sections {
+        if let Some(wrong) = blocks.first() {
+            let found = codes(&format!("{shop}---\n{wrong}"));
+            assert!(found.contains(&code), "the example of {code} gives {found:?}");
+        }
+        if let Some(right) = blocks.get(1) {
+            let found = codes(&format!("{shop}---\n{right}"));
+            assert!(!found.contains(&code), "the repaired example of {code} still has it");
+            let innocent = |code: &&String| code.as_str() != "world-open";
+            assert_eq!(found.iter().find(innocent), None, "the repaired example of {code}");
+        }
+    }
+}
+
+#[test]
+fn without_pods_there_is_a_note_only() {
+    let policy = "\
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: lock, namespace: shop}
+spec: {podSelector: {matchLabels: {app: db}}, policyTypes: [Ingress]}
+";
+    check(
+        &weir_reading("lint -f -", policy),
+        expect![[r#"
+        info: no pods are given, so whom the policies select was not checked [no-pods]
+          hint: give the manifests of the workloads too, with another -f
+        1 note
+        --- exit 0
+    "#]],
+    );
+}

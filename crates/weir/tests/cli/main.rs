@@ -1,0 +1,71 @@
+//! The binary as its users see it: what it prints, where, and how it exits.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot run has failed")]
+
+mod diff;
+mod explain;
+mod lint;
+mod matrix;
+mod render;
+mod test;
+mod usage;
+
+use std::{
+    io::Write,
+    path::{Path, PathBuf},
+    process::{Command, Output, Stdio},
+};
+
+use expect_test::Expect;
+
+/// The root of the repository, which all paths in these tests start from.
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn command() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+    command.current_dir(root()).stdin(Stdio::null()).env_remove("CLICOLOR_FORCE");
+    command
+}
+
+/// Runs weir with arguments that have no spaces.
+fn weir(arguments: &str) -> Output {
+    command().args(arguments.split_whitespace()).output().unwrap()
+}
+
+/// Runs weir with something on its standard input.
+fn weir_reading(arguments: &str, input: &str) -> Output {
+    let mut child = command()
+        .args(arguments.split_whitespace())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    child.wait_with_output().unwrap()
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+/// What a command prints on standard output, then what it says on standard error, then how it exits.
+#[track_caller]
+fn check(output: &Output, expected: Expect) {
+    let (out, err) = (stdout(output), stderr(output));
+    let err = if err.is_empty() { err } else { format!("--- stderr\n{err}") };
+    expected.assert_eq(&format!("{out}{err}--- exit {}\n", output.status.code().unwrap()));
+}
+
+/// The parsed JSON of a command that must have printed some.
+#[track_caller]
+fn json(output: &Output) -> serde_json::Value {
+    serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|error| panic!("{error}: {}{}", stdout(output), stderr(output)))
+}

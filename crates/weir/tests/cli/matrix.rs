@@ -1,0 +1,165 @@
+use expect_test::expect;
+
+use crate::{check, json, stdout, weir};
+
+#[test]
+fn the_shop_as_a_table() {
+    check(
+        &weir("matrix -f examples/shop/manifests"),
+        expect![[r#"
+           from ↓  to →           1  2  3  4  5  6  7  8
+        1  kube-system/coredns    ·  ✓  ✓  ✗  ✗  ✗  ~  ✓
+        2  monitoring/grafana     ✓  ·  ✓  ✗  ~  ~  ✓  ✓
+        3  monitoring/prometheus  ✓  ✓  ·  ✗  ~  ~  ✓  ✓
+        4  payments/checkout      ✓  ✗  ✗  ·  ✗  ✗  ✗  ~
+        5  shop/api               ✓  ✗  ✗  ✓  ·  ✗  ✗  ✗
+        6  shop/db                ✓  ✗  ✗  ✗  ✗  ·  ✗  ✗
+        7  shop/web               ✓  ✗  ✗  ✗  ~  ✗  ·  ✗
+        8  outside                ✓  ✓  ✓  ✗  ✗  ✗  ~  ·
+
+        ✓ all, ~ some, ✗ none of: the ports that the destination names, every port if it names none
+
+        where it is some:
+          kube-system/coredns    →  shop/web  8080/TCP
+          monitoring/grafana     →  shop/api  9100/TCP
+          monitoring/grafana     →  shop/db   9187/TCP
+          monitoring/prometheus  →  shop/api  9100/TCP
+          monitoring/prometheus  →  shop/db   9187/TCP
+          payments/checkout      →  outside   443/TCP for some addresses
+          shop/web               →  shop/api  8080/TCP
+          outside                →  shop/web  8080/TCP
+        --- exit 0
+    "#]],
+    );
+}
+
+#[test]
+fn one_namespace_and_one_port() {
+    check(
+        &weir("matrix -f examples/shop/manifests -n shop --port metrics"),
+        expect![[r#"
+        from ↓  to →  shop/api  shop/db  shop/web  outside
+        shop/api      ·         ✗        ✗         ·
+        shop/db       ✗         ·        ✗         ·
+        shop/web      ✗         ✗        ·         ·
+        outside       ✗         ✗        ✗         ·
+
+        ✓ all, ~ some, ✗ none of: metrics
+        --- exit 0
+    "#]],
+    );
+}
+
+#[test]
+fn the_shop_for_programs() {
+    let answer =
+        json(&weir("matrix -f examples/shop/manifests -n shop --port 8080 --port 53/UDP -o json"));
+    assert_eq!(answer["asked"], "8080/TCP, 53/UDP");
+    let connections = answer["connections"].as_array().unwrap();
+    let web_to_api = connections.iter().find(|c| c["from"] == "shop/web" && c["to"] == "shop/api");
+    expect![[r#"
+        {
+          "from": "shop/web",
+          "to": "shop/api",
+          "reach": "some",
+          "allowed": [
+            "8080/TCP"
+          ],
+          "denied": [
+            "53/UDP"
+          ]
+        }"#]]
+    .assert_eq(&serde_json::to_string_pretty(web_to_api.unwrap()).unwrap());
+}
+
+#[test]
+fn the_shop_as_yaml() {
+    let text = stdout(&weir("matrix -f examples/shop/manifests -n payments -o yaml"));
+    expect![[r#"
+        asked: "the ports that the destination names, every port if it names none"
+        ends:
+        - payments/checkout
+        - outside
+        connections:
+        - from: payments/checkout
+          to: outside
+          reach: some
+          allowed: []
+          denied:
+          - "1-442/TCP"
+          - "444-65535/TCP"
+          - UDP
+          - SCTP
+          partly:
+          - "443/TCP"
+        - from: outside
+          to: payments/checkout
+          reach: none
+          allowed: []
+          denied:
+          - "8443/TCP"
+    "#]]
+    .assert_eq(&text);
+}
+
+#[test]
+fn the_shop_as_a_graph() {
+    check(
+        &weir("matrix -f examples/shop/manifests -n shop -o dot"),
+        expect![[r##"
+        digraph reach {
+          rankdir=LR;
+          concentrate=true;
+          node [shape=box, style="rounded,filled", fillcolor=white, fontname="sans-serif"];
+          edge [fontname="sans-serif", fontsize=10, color="#2e7d32"];
+          "outside" [label="outside"];
+          subgraph cluster_1 {
+            label="shop";
+            style="rounded,filled";
+            color="#eef2f7";
+            "shop/api" [label="api"];
+            "shop/db" [label="db"];
+            "shop/web" [label="web"];
+          }
+          "shop/web" -> "shop/api" [label="8080/TCP", style=dashed];
+          "outside" -> "shop/web" [label="8080/TCP", style=dashed];
+        }
+        --- exit 0
+    "##]],
+    );
+}
+
+#[test]
+fn the_shop_as_a_picture() {
+    let text = stdout(&weir("matrix -f examples/shop/manifests -o svg"));
+    assert!(text.starts_with("<svg xmlns=") && text.ends_with("</svg>\n"));
+    assert!(
+        text.contains("<title>shop/web → shop/api\nallowed: 8080/TCP\ndenied: 9100/TCP</title>")
+    );
+    assert_eq!(text.matches("<title>").count(), 8 * 8 + 1);
+}
+
+#[test]
+fn pods_that_no_rule_tells_apart_share_a_row() {
+    let pods: Vec<String> = (1..=60)
+        .map(|n| {
+            let app = if n % 2 == 0 { "even" } else { "odd" };
+            format!("{{apiVersion: v1, kind: Pod, metadata: {{name: p{n}, namespace: shop, labels: {{app: {app}}}}}, spec: {{containers: []}}}}\n---\n")
+        })
+        .collect();
+    let policy = "{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: odd, namespace: shop}, spec: {podSelector: {matchLabels: {app: odd}}, ingress: [{from: [{podSelector: {matchLabels: {app: even}}}]}]}}\n";
+    let input = format!("{}{policy}", pods.concat());
+    check(
+        &crate::weir_reading("matrix -f -", &input),
+        expect![[r#"
+        from ↓  to →          shop/p1 and 29 more  shop/p10 and 29 more  outside
+        shop/p1 and 29 more   ✗                    ✓                     ✓
+        shop/p10 and 29 more  ✓                    ✓                     ✓
+        outside               ✗                    ✓                     ·
+
+        ✓ all, ~ some, ✗ none of: the ports that the destination names, every port if it names none
+        60 pods in 2 rows: those that no rule tells apart share one
+        --- exit 0
+    "#]],
+    );
+}

@@ -1,0 +1,69 @@
+use expect_test::expect;
+
+use crate::{check, json, weir};
+
+#[test]
+fn the_payments_as_text() {
+    check(
+        &weir("render -f examples/shop/manifests -n payments"),
+        expect![[r#"
+        endpoints
+          payments/checkout  10.243.47.192    rules 1
+
+        rules 1 (1 endpoint)
+          ingress:
+            isolated by NetworkPolicy payments/checkout  examples/shop/manifests/policies/payments.yaml:1
+              allow  from pods [team=shop]/app=api  8443/TCP  ingress[0].from[0] line 9
+            otherwise deny
+          egress:
+            isolated by NetworkPolicy payments/checkout  examples/shop/manifests/policies/payments.yaml:1
+              allow  to pods [kubernetes.io/metadata.name=kube-system]/k8s-app=kube-dns  53/TCP, 53/UDP  egress[0].to[0] line 15
+              allow  to 198.51.100.0/24                                                  443/TCP         egress[1].to[0] line 22
+            otherwise deny
+
+        sets
+          pods [kubernetes.io/metadata.name=kube-system]/k8s-app=kube-dns  1 member
+            10.251.250.118
+          pods [team=shop]/app=api  1 member
+            10.192.4.42
+        --- exit 0
+    "#]],
+    );
+}
+
+#[test]
+fn rules_that_are_shared_are_printed_once() {
+    let answer = json(&weir("render -f examples/shop/manifests -o json"));
+    assert_eq!(answer["endpoints"].as_array().unwrap().len(), 7);
+    let shared: u64 =
+        answer["rules"].as_array().unwrap().iter().map(|r| r["endpoints"].as_u64().unwrap()).sum();
+    assert_eq!(shared, 7);
+    assert!(answer["rules"].as_array().unwrap().len() < 7);
+    assert!(!answer["sets"].as_array().unwrap().is_empty());
+}
+
+#[test]
+fn a_node_that_is_not_there() {
+    check(
+        &weir("render -f examples/shop/manifests --node n9"),
+        expect![[r#"
+        --- stderr
+        error: there is no node n9
+        hint: leave out --node to print the rules of all nodes
+        --- exit 2
+    "#]],
+    );
+}
+
+#[test]
+fn other_datapaths_are_not_there_yet() {
+    check(
+        &weir("render -f examples/shop/manifests --datapath hcn"),
+        expect![[r#"
+        --- stderr
+        error: this build has no datapath `hcn`
+        hint: use `--datapath sim`, the compiled rules in memory
+        --- exit 2
+    "#]],
+    );
+}

@@ -1,0 +1,246 @@
+use expect_test::expect;
+
+use crate::{check, json, stdout, weir, weir_reading};
+
+const CASE: &str = "\
+name: only the api reaches the database
+namespaces: [{name: shop}]
+pods:
+- {namespace: shop, name: api, labels: {app: api}, ips: [10.0.0.1]}
+- {namespace: shop, name: db, labels: {app: db}, ips: [10.0.0.2]}
+policies:
+- apiVersion: networking.k8s.io/v1
+  kind: NetworkPolicy
+  metadata: {name: db, namespace: shop}
+  spec:
+    podSelector: {matchLabels: {app: db}}
+    ingress: [{from: [{podSelector: {matchLabels: {app: api}}}], ports: [{port: 5432}]}]
+probes:
+- {from: {pod: shop/api}, to: {pod: shop/db}, port: 5432, expect: allow}
+- {from: {pod: shop/api}, to: {pod: shop/db}, port: 80, expect: allow, note: the old port}
+- {from: {ip: 203.0.113.7}, to: {pod: shop/db}, port: 5432, expect: deny}
+";
+
+#[test]
+fn the_tests_of_the_shop_pass() {
+    check(
+        &weir("test examples/shop/tests.yaml"),
+        expect![[r#"
+        ok   customers reach the web servers and nothing behind them (4 probes)
+        ok   an order goes from the web to the api to the checkout to the bank (5 probes)
+        ok   only prometheus reads metrics (3 probes)
+        ok   everyone in the shop may ask for names (3 probes)
+        ok   the api does not reach the database yet (1 probe)
+        16 passed, 0 failed
+        --- exit 0
+    "#]],
+    );
+}
+
+#[test]
+fn a_probe_that_fails_is_explained() {
+    check(
+        &weir_reading("test -", CASE),
+        expect![[r#"
+        FAIL only the api reaches the database (1 of 3 probes)
+             shop/api → shop/db 80/TCP: expected allow, got deny  -:15
+               ingress of shop/db: isolated by NetworkPolicy shop/db (-:7), and no rule matches; NetworkPolicy shop/db ingress[0].from[0] (-:12) misses only the port
+               note: the old port
+        2 passed, 1 failed
+        --- exit 1
+    "#]],
+    );
+}
+
+#[test]
+fn results_for_programs() {
+    check(
+        &weir_reading("test - -o json", CASE),
+        expect![[r#"
+        {
+          "passed": 2,
+          "failed": 1,
+          "cases": [
+            {
+              "name": "only the api reaches the database",
+              "probes": [
+                {
+                  "from": "shop/api",
+                  "to": "shop/db",
+                  "port": 5432,
+                  "protocol": "TCP",
+                  "expect": "allow",
+                  "verdict": "allow",
+                  "why": "egress of shop/api: no policy isolates it for egress; ingress of shop/db: allowed by NetworkPolicy shop/db ingress[0].from[0] (-:12)"
+                },
+                {
+                  "from": "shop/api",
+                  "to": "shop/db",
+                  "port": 80,
+                  "protocol": "TCP",
+                  "expect": "allow",
+                  "verdict": "deny",
+                  "why": "ingress of shop/db: isolated by NetworkPolicy shop/db (-:7), and no rule matches; NetworkPolicy shop/db ingress[0].from[0] (-:12) misses only the port"
+                },
+                {
+                  "from": "203.0.113.7",
+                  "to": "shop/db",
+                  "port": 5432,
+                  "protocol": "TCP",
+                  "expect": "deny",
+                  "verdict": "deny",
+                  "why": "ingress of shop/db: isolated by NetworkPolicy shop/db (-:7), and no rule matches; NetworkPolicy shop/db ingress[0].from[0] (-:12) misses only the peer"
+                }
+              ]
+            }
+          ]
+        }
+        --- exit 1
+    "#]],
+    );
+}
+
+#[test]
+fn results_for_ci_systems() {
+    let case = CASE.replace("only the api", "<only> the \"api\" &");
+    check(
+        &weir_reading("test - -o junit", &case),
+        expect![[r#"
+        <?xml version="1.0" encoding="UTF-8"?>
+        <testsuites name="weir" tests="3" failures="1" errors="0">
+          <testsuite name="&lt;only&gt; the &quot;api&quot; &amp; reaches the database" tests="3" failures="1" errors="0">
+            <testcase classname="&lt;only&gt; the &quot;api&quot; &amp; reaches the database" name="shop/api to shop/db 5432/TCP is allow"/>
+            <testcase classname="&lt;only&gt; the &quot;api&quot; &amp; reaches the database" name="shop/api to shop/db 80/TCP is allow">
+              <failure message="expected allow, got deny">-:15: ingress of shop/db: isolated by NetworkPolicy shop/db (-:7), and no rule matches; NetworkPolicy shop/db ingress[0].from[0] (-:12) misses only the port</failure>
+            </testcase>
+            <testcase classname="&lt;only&gt; the &quot;api&quot; &amp; reaches the database" name="203.0.113.7 to shop/db 5432/TCP is deny"/>
+          </testsuite>
+        </testsuites>
+        --- exit 1
+    "#]],
+    );
+}
+
+#[test]
+fn a_case_that_cannot_be_understood_has_failed() {
+    let case = CASE.replace("ports: [{port: 5432}]", "prots: [{port: 5432}]");
+    let case = case.replace("{ip: 203.0.113.7}", "{pod: shop/nobody}");
+    check(
+        &weir_reading("test -", &case),
+        expect![[r#"
+            FAIL only the api reaches the database
+                   -:12: error: there is no field "prots" here; expected from, ports [unknown-field]
+                     NetworkPolicy shop/db spec.ingress[0].prots
+                     hint: did you mean `ports`?
+                   -:16: error: there is no pod shop/nobody in this case [invalid]
+                     case only the api reaches the database probes[2].from.pod
+                     hint: add it to `pods:`, or correct the name
+                 shop/api → shop/db 5432/TCP: expected allow, got deny  -:14
+                   ingress of shop/db: isolated by NetworkPolicy shop/db (-:7), and no rule matches
+                 shop/api → shop/db 80/TCP: expected allow, got deny  -:15
+                   ingress of shop/db: isolated by NetworkPolicy shop/db (-:7), and no rule matches
+                   note: the old port
+                 shop/nobody → shop/db 5432/TCP: cannot be tried  -:16
+                   there is no pod shop/nobody
+            0 passed, 3 failed
+            --- exit 1
+        "#]],
+    );
+    let result = json(&weir_reading("test - -o json", &case));
+    assert_eq!((&result["passed"], &result["failed"]), (&0.into(), &3.into()));
+    assert!(result["cases"][0]["error"].is_string());
+}
+
+#[test]
+fn a_case_whose_manifests_are_not_there_has_failed() {
+    let case = CASE.replace("namespaces:", "manifests: [nowhere]\nnamespaces:");
+    check(
+        &weir_reading("test -", &case),
+        expect![[r#"
+        FAIL only the api reaches the database
+               error: -:1: cannot find nowhere
+             shop/api → shop/db 80/TCP: expected allow, got deny  -:16
+               ingress of shop/db: isolated by NetworkPolicy shop/db (-:8), and no rule matches; NetworkPolicy shop/db ingress[0].from[0] (-:13) misses only the port
+               note: the old port
+        0 passed, 3 failed
+        --- exit 1
+    "#]],
+    );
+}
+
+#[test]
+fn a_case_without_probes_has_failed_once() {
+    check(
+        &weir_reading("test -", "name: nothing\nprobes: []\n"),
+        expect![[r#"
+        FAIL nothing
+               -:1: error: a case without probes tests nothing [invalid]
+                 case nothing probes
+                 hint: add `probes:` with what is to be tried
+        0 passed, 1 failed
+        --- exit 1
+    "#]],
+    );
+}
+
+#[test]
+fn what_is_no_test_is_a_failure() {
+    check(
+        &weir_reading("test -", "name: [\n"),
+        expect![[r#"
+        FAIL -
+               -:2: error: this is not YAML: while parsing a node, did not find expected node content (column 1); the file was not read from there on [syntax]
+                 hint: check indentation, quotes and brackets around this line
+        0 passed, 1 failed
+        --- stderr
+        error: -:2: this is not YAML: while parsing a node, did not find expected node content (column 1); the file was not read from there on
+        hint: check indentation, quotes and brackets around this line
+        --- exit 2
+    "#]],
+    );
+    check(
+        &weir_reading("test -", ""),
+        expect![[r#"
+            --- stderr
+            error: no tests in -
+            hint: a policy test has `probes:`; name a file that has some
+            --- exit 2
+        "#]],
+    );
+    check(
+        &weir("test examples/nowhere.yaml"),
+        expect![[r#"
+        --- stderr
+        error: cannot find examples/nowhere.yaml
+        hint: check the path; it is relative to the current folder
+        --- exit 2
+    "#]],
+    );
+}
+
+#[test]
+fn other_datapaths_are_not_there_yet() {
+    check(
+        &weir("test --datapath nftables examples/shop/tests.yaml"),
+        expect![[r#"
+        --- stderr
+        error: this build has no datapath `nftables`
+        hint: use `--datapath sim`, the compiled rules in memory
+        --- exit 2
+    "#]],
+    );
+}
+
+#[test]
+fn all_cases_of_the_repository_pass() {
+    let output = weir("test cases/upstream cases/semantics");
+    let text = stdout(&output);
+    let closing = text.lines().last().unwrap();
+    let passed: usize = closing
+        .strip_suffix(" passed, 0 failed")
+        .unwrap_or_else(|| panic!("{text}"))
+        .parse()
+        .unwrap();
+    assert!(passed > 1300, "{closing}");
+    assert_eq!(output.status.code(), Some(0));
+}
