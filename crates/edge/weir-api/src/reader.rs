@@ -59,7 +59,12 @@ impl Reader {
     }
 
     /// Puts together what was read: pods for workloads, namespaces that are only mentioned, addresses.
-    pub fn finish(self) -> Manifests {
+    pub fn finish(mut self) -> Manifests {
+        if self.findings.len() >= lower::MAX_FINDINGS {
+            let message = "there is more wrong than what is listed".into();
+            let hint = "correct what is listed first".into();
+            self.findings.push(general(None, "too-many-findings", message, hint));
+        }
         settle::settle(self.found, self.findings)
     }
 
@@ -97,32 +102,24 @@ impl Reader {
 
 /// A finding for a file that could not be read to its end.
 pub(crate) fn unreadable(file: &Name, error: &SyntaxError) -> Finding {
-    Finding {
-        place: Some(Place { file: file.clone(), line: error.line }),
-        code: "syntax",
-        severity: Severity::Error,
-        object: String::new(),
-        field: String::new(),
-        message: format!("{}; the file was not read from there on", error.message),
-        hint: error.hint.clone(),
-    }
+    let place = Place { file: file.clone(), line: error.line };
+    let message = format!("{}; the file was not read from there on", error.message);
+    general(Some(place), "syntax", message, error.hint.clone())
 }
 
 /// A finding for a key that a mapping has twice.
 pub(crate) fn repeated(file: &Name, repeat: &Repeat) -> Finding {
-    let key = document::quote(&repeat.key);
-    Finding {
-        place: Some(Place { file: file.clone(), line: repeat.again }),
-        code: "duplicate-key",
-        severity: Severity::Error,
-        object: String::new(),
-        field: String::new(),
-        message: format!(
-            "the key {key} is there twice, in lines {} and {}",
-            repeat.first, repeat.again
-        ),
-        hint: "remove one of the two".into(),
-    }
+    let Repeat { key, first, again } = repeat;
+    let place = Place { file: file.clone(), line: *again };
+    let key = document::quote(key);
+    let message = format!("the key {key} is there twice, in lines {first} and {again}");
+    general(Some(place), "duplicate-key", message, "remove one of the two".into())
+}
+
+/// An error that is about no object in particular.
+fn general(place: Option<Place>, code: &'static str, message: String, hint: String) -> Finding {
+    let (object, field) = (String::new(), String::new());
+    Finding { place, code, severity: Severity::Error, object, field, message, hint }
 }
 
 /// Lowers documents as they are read.
@@ -182,7 +179,9 @@ impl Sink for Intake<'_> {
     }
 
     fn repeat(&mut self, repeat: Repeat) {
-        self.reader.findings.push(repeated(&self.file, &repeat));
+        if self.reader.findings.len() < lower::MAX_FINDINGS {
+            self.reader.findings.push(repeated(&self.file, &repeat));
+        }
     }
 }
 

@@ -3,7 +3,7 @@ use std::collections::{BTreeMap, btree_map};
 use super::{DEPTH, Entry, Node, Repeat, Sink, SyntaxError, Value, node};
 
 /// How many nodes may be in memory at once.
-const MAX_LIVE: usize = 8_000_000;
+const MAX_LIVE: usize = 4_000_000;
 /// How many nodes the aliases of a file may stand for.
 const MAX_EXPANDED: usize = 4_000_000;
 

@@ -7,6 +7,9 @@ use crate::{
     document::{Entry, Node, Value},
 };
 
+/// How many findings are kept.
+pub(crate) const MAX_FINDINGS: usize = 50_000;
+
 /// Texts that many objects share, kept once.
 #[derive(Debug, Default)]
 pub(crate) struct Names(HashSet<Name>);
@@ -129,6 +132,10 @@ impl<'a> Context<'a> {
         message: impl Into<String>,
         hint: impl Into<String>,
     ) {
+        // Hostile input can be wrong in a million places.
+        if self.findings.len() >= MAX_FINDINGS {
+            return;
+        }
         let path: String = self.path.iter().map(Step::to_string).collect();
         self.findings.push(Finding {
             place: self.place(line),

@@ -1,3 +1,4 @@
 mod admin;
 mod network_policy;
+mod parts;
 mod pods;

@@ -1,0 +1,228 @@
+//! What is written in a case itself.
+
+use weir_model::{
+    Finding, Labels, Name, Namespace, Node, Object, Pod, PodId, PolicyKind, Protocol, Verdict,
+};
+
+use crate::{
+    document,
+    lower::{self, Context, Fields, Lowered, Names},
+    probe::{End, Family, Probe},
+};
+
+/// What can be read of a list.
+pub(super) fn each<T>(
+    ctx: &mut Context,
+    fields: &Fields,
+    field: &'static str,
+    mut read: impl FnMut(&mut Context, &document::Node) -> Option<T>,
+) -> Vec<T> {
+    let mut all = Vec::new();
+    if let Some(list) = fields.get(field) {
+        ctx.at(field, |ctx| {
+            ctx.each(list, |ctx, _, item| {
+                all.extend(read(ctx, item));
+                Some(())
+            })
+        });
+    }
+    all
+}
+
+fn required<'n>(
+    ctx: &mut Context,
+    fields: &Fields<'n>,
+    field: &'static str,
+) -> Option<&'n document::Node> {
+    let node = fields.get(field);
+    if node.is_none() {
+        ctx.at(field, |ctx| {
+            ctx.invalid(fields.line, format!("expected `{field}`"), format!("add `{field}:`"));
+        });
+    }
+    node
+}
+
+/// A text as it was written. The format is ours: a namespace `y` needs no quotes here.
+pub(super) fn text(ctx: &mut Context, fields: &Fields, field: &'static str) -> Option<Name> {
+    let node = required(ctx, fields, field)?;
+    let text = match node.written() {
+        Some(text) => text,
+        None => ctx.at(field, |ctx| ctx.text(node))?,
+    };
+    Some(ctx.name(text))
+}
+
+fn labels(ctx: &mut Context, fields: &Fields) -> Labels {
+    match fields.get("labels") {
+        None => Default::default(),
+        Some(labels) => ctx.at("labels", |ctx| lower::labels(ctx, labels)),
+    }
+}
+
+pub(super) fn namespace(ctx: &mut Context, node: &document::Node) -> Option<Object> {
+    let fields = ctx.fields(node, &["name", "labels"]);
+    let name = text(ctx, &fields, "name")?;
+    let labels = labels(ctx, &fields);
+    let labels = lower::with_own_name(ctx, &labels, &name);
+    Some(Object::Namespace(Namespace { name, labels, place: ctx.place(node.line) }))
+}
+
+pub(super) fn worker(ctx: &mut Context, node: &document::Node) -> Option<Object> {
+    let fields = ctx.fields(node, &["name", "labels", "ips"]);
+    let name = text(ctx, &fields, "name")?;
+    let labels = labels(ctx, &fields);
+    let addresses = each(ctx, &fields, "ips", |ctx, item| ctx.address(item));
+    Some(Object::Node(Node { name, labels, addresses, place: ctx.place(node.line) }))
+}
+
+/// A pod, and whether it is meant to have no address.
+pub(super) fn pod(ctx: &mut Context, node: &document::Node) -> Option<(Pod, bool)> {
+    let known = [
+        "namespace",
+        "name",
+        "labels",
+        "ips",
+        "node",
+        "ports",
+        "hostNetwork",
+        "phase",
+        "terminating",
+    ];
+    let fields = ctx.fields(node, &known);
+    let namespace = match fields.get("namespace") {
+        None => Some(ctx.name("default")),
+        Some(_) => text(ctx, &fields, "namespace"),
+    };
+    let name = text(ctx, &fields, "name");
+    let labels = labels(ctx, &fields);
+    let addresses = each(ctx, &fields, "ips", |ctx, item| ctx.address(item));
+    let bare = fields.get("ips").is_some_and(|ips| ips.items().is_empty());
+    let worker = fields.get("node").and_then(|_| text(ctx, &fields, "node"));
+    let ports = each(ctx, &fields, "ports", |ctx, item| {
+        let clean = ctx.fields(item, &["name", "containerPort", "protocol"]).clean;
+        lower::named_port(ctx, item).filter(|_| clean)
+    });
+    let mut flag = |field: &'static str| {
+        fields.get(field).and_then(|node| ctx.at(field, |ctx| ctx.boolean(node))) == Some(true)
+    };
+    let host_network = flag("hostNetwork");
+    // A pod that is being deleted owns its addresses until it is gone (Y6).
+    flag("terminating");
+    let phases = [
+        ("Pending", false),
+        ("Running", false),
+        ("Succeeded", true),
+        ("Failed", true),
+        ("Unknown", false),
+    ];
+    let phase = fields.get("phase");
+    let finished = phase.and_then(|phase| ctx.at("phase", |ctx| ctx.word(phase, &phases)));
+    let pod = Pod {
+        id: PodId { namespace: namespace?, name: name? },
+        labels,
+        addresses,
+        node: worker,
+        ports,
+        host_network,
+        finished: finished.unwrap_or(false),
+        born: 0,
+        place: ctx.place(node.line),
+    };
+    Some((pod, bare))
+}
+
+pub(super) fn domains(ctx: &mut Context, node: &document::Node) -> Vec<Object> {
+    ctx.any_fields(node);
+    let mut all = Vec::new();
+    for entry in node.entries() {
+        let name = entry.key.strip_suffix('.').unwrap_or(&entry.key).to_ascii_lowercase();
+        let addresses = ctx.at(lower::Step::Key(entry.key.clone()), |ctx| {
+            ctx.each(&entry.value, |ctx, _, item| ctx.address(item))
+        });
+        all.extend(addresses.map(|addresses| Object::Domain(ctx.name(&name), addresses)));
+    }
+    all
+}
+
+/// A policy; whatever else is in the list fails the case.
+pub(super) fn policy(
+    file: &Name,
+    names: &mut Names,
+    findings: &mut Vec<Finding>,
+    node: &document::Node,
+    cluster_wide: bool,
+) -> Option<Object> {
+    let lowered = lower::lower(file, names, findings, node, None);
+    if let Some(Lowered::Object(Object::Policy(policy))) = lowered
+        && (policy.id.kind != PolicyKind::NetworkPolicy) == cluster_wide
+    {
+        return Some(Object::Policy(policy));
+    }
+    let expected = match cluster_wide {
+        true => "AdminNetworkPolicy, BaselineAdminNetworkPolicy or ClusterNetworkPolicy",
+        false => "NetworkPolicy",
+    };
+    let mut ctx = Context::new(file, names, findings, String::new());
+    let kind = node.get("kind").map_or("no kind".into(), document::Node::describe);
+    let message = format!("expected an object of the kind {expected}, found {kind}");
+    ctx.at("kind", |ctx| ctx.invalid(node.line, message, "move it to the list it belongs to"));
+    None
+}
+
+pub(super) fn probe(ctx: &mut Context, node: &document::Node) -> Option<Probe> {
+    let known = ["from", "to", "port", "protocol", "expect", "ipFamily", "note"];
+    let fields = ctx.fields(node, &known);
+    let mut end = |field: &'static str| {
+        required(ctx, &fields, field).and_then(|node| ctx.at(field, |ctx| one_end(ctx, node)))
+    };
+    let (from, to) = (end("from"), end("to"));
+    let port = required(ctx, &fields, "port").and_then(|port| ctx.at("port", |ctx| ctx.port(port)));
+    let protocol = match fields.get("protocol") {
+        None => Some(Protocol::Tcp),
+        Some(word) => ctx.at("protocol", |ctx| ctx.word(word, &lower::PROTOCOLS)),
+    };
+    let verdicts = [("allow", Verdict::Allow), ("deny", Verdict::Deny)];
+    let expect = required(ctx, &fields, "expect")
+        .and_then(|word| ctx.at("expect", |ctx| ctx.word(word, &verdicts)));
+    let families = [("IPv4", Family::V4), ("IPv6", Family::V6)];
+    let family = fields.get("ipFamily");
+    let family = family.and_then(|word| ctx.at("ipFamily", |ctx| ctx.word(word, &families)));
+    let note = fields.get("note").and_then(|note| ctx.at("note", |ctx| ctx.text(note)));
+    Some(Probe {
+        line: node.line,
+        from: from?,
+        to: to?,
+        port: port?,
+        protocol: protocol?,
+        expect: expect?,
+        family,
+        note: note.map(str::to_owned),
+    })
+}
+
+fn one_end(ctx: &mut Context, node: &document::Node) -> Option<End> {
+    let fields = ctx.fields(node, &["pod", "ip"]);
+    match (fields.get("pod"), fields.get("ip")) {
+        (Some(pod), None) => ctx.at("pod", |ctx| {
+            let text = ctx.text(pod)?;
+            let id = text.split_once('/').filter(|(ns, name)| !ns.is_empty() && !name.is_empty());
+            match id {
+                Some((namespace, name)) => {
+                    Some(End::Pod(PodId { namespace: ctx.name(namespace), name: ctx.name(name) }))
+                }
+                None => {
+                    let message = format!("expected namespace/name, found {}", pod.describe());
+                    ctx.invalid(pod.line, message, "write it as in `shop/api`");
+                    None
+                }
+            }
+        }),
+        (None, Some(ip)) => ctx.at("ip", |ctx| ctx.address(ip)).map(End::Address),
+        _ => {
+            let hint = "write `{pod: namespace/name}` or `{ip: address}`";
+            ctx.invalid(fields.line, "expected either `pod` or `ip`", hint);
+            None
+        }
+    }
+}

@@ -1,0 +1,229 @@
+use weir_model::{
+    Action, Block, Direction, DomainPattern, Name, Peer, PolicyRule, PortMatch, PortSpec, Who,
+};
+
+use super::{Dialect, pods_or_namespaces};
+use crate::{
+    check,
+    document::{Node, Value, quote},
+    lower::{
+        Context,
+        cidr::{self, Spelling},
+        one_of, port, selector,
+    },
+};
+
+/// The most networks or domain names in a peer (C26).
+const MAX_NETWORKS: usize = 25;
+
+/// The rules of a direction; `None` if there are none: then it is not touched (C2, C24).
+pub(super) fn rules(
+    ctx: &mut Context,
+    list: &Node,
+    direction: Direction,
+    dialect: &Dialect,
+) -> Option<Vec<PolicyRule>> {
+    at_most(ctx, list, dialect.limit, "rules");
+    let Some(items) = ctx.list(list) else {
+        return Some(vec![deny_all(0, list.line)]);
+    };
+    let mut rules = Vec::new();
+    for (index, item) in items.iter().enumerate() {
+        rules.extend(ctx.at(index, |ctx| rule(ctx, index, item, direction, dialect)));
+    }
+    (!items.is_empty()).then_some(rules)
+}
+
+pub(super) fn deny_all(index: usize, line: u32) -> PolicyRule {
+    let index = u32::try_from(index).unwrap_or(u32::MAX);
+    PolicyRule { index, name: None, line, action: Action::Deny, peers: None, ports: None }
+}
+
+/// A rule. If it cannot be read it fails closed (C16, C17): an allowing one matches nothing, any other denies everything.
+fn rule(
+    ctx: &mut Context,
+    index: usize,
+    node: &Node,
+    direction: Direction,
+    dialect: &Dialect,
+) -> Option<PolicyRule> {
+    let list = match direction {
+        Direction::Ingress => "from",
+        Direction::Egress => "to",
+    };
+    let fields = ctx.fields(node, &["name", "action", list, dialect.ports]);
+    let action = ctx.at("action", |ctx| match fields.get("action") {
+        Some(_) if fields.is_repeated("action") => None,
+        Some(action) => ctx.word(action, dialect.actions),
+        None => {
+            let words: Vec<&str> = dialect.actions.iter().map(|(word, _)| *word).collect();
+            let message = format!("a rule needs an action: {}", one_of(&words));
+            ctx.invalid(fields.line, message, "add `action:`");
+            None
+        }
+    });
+    let name = fields.get("name").and_then(|name| ctx.at("name", |ctx| rule_name(ctx, name)));
+    let peers = ctx.at(list, |ctx| match fields.get(list).filter(|l| !is_empty_list(l)) {
+        Some(peers) => {
+            at_most(ctx, peers, dialect.limit, "peers");
+            let peers = ctx
+                .each(peers, |ctx, index, item| peer(ctx, index, item, direction, dialect, action));
+            peers.map(|peers| peers.into_iter().flatten().collect::<Vec<Peer>>())
+        }
+        None => {
+            let message = format!("a rule needs at least one peer in `{list}`");
+            ctx.invalid(fields.line, message, "to mean all pods, add `- namespaces: {}`");
+            None
+        }
+    });
+    let ports = match fields.get(dialect.ports) {
+        None => Some(None),
+        Some(node) => ctx.at(dialect.ports, |ctx| {
+            at_most(ctx, node, dialect.limit, dialect.ports);
+            if is_empty_list(node) {
+                let message = format!("`{}` must not be empty", dialect.ports);
+                ctx.invalid(node.line, message, "leave it out to mean every port");
+                return None;
+            }
+            ctx.each(node, |ctx, _, item| (dialect.port)(ctx, item)).map(Some)
+        }),
+    };
+    if let (Some(peers), Some(Some(ports))) = (&peers, &ports) {
+        names_need_pods(ctx, peers, ports, dialect, fields.line);
+    }
+    match (action, peers, ports) {
+        (Some(action), Some(peers), Some(ports)) if fields.clean => Some(PolicyRule {
+            index: u32::try_from(index).ok()?,
+            name,
+            line: node.line,
+            action,
+            peers: Some(peers),
+            ports,
+        }),
+        (Some(Action::Allow), _, _) => None,
+        _ => Some(PolicyRule { name, ..deny_all(index, node.line) }),
+    }
+}
+
+fn is_empty_list(node: &Node) -> bool {
+    matches!(&node.value, Value::Seq(items) if items.is_empty())
+}
+
+fn rule_name(ctx: &mut Context, node: &Node) -> Option<Name> {
+    let text = ctx.text(node)?;
+    if text.chars().count() > 100 {
+        let message = "the name of a rule has at most 100 characters";
+        ctx.invalid(node.line, message, "shorten the name");
+        return None;
+    }
+    Some(ctx.name(text))
+}
+
+/// C26.
+fn at_most(ctx: &mut Context, list: &Node, limit: usize, what: &str) {
+    let count = list.items().len();
+    if count > limit {
+        let message = format!("there are {count} {what}; at most {limit} are allowed");
+        ctx.invalid(list.line, message, "split them over several rules or policies");
+    }
+}
+
+/// C15: only pods have named ports.
+fn names_need_pods(
+    ctx: &mut Context,
+    peers: &[Peer],
+    ports: &[PortSpec],
+    dialect: &Dialect,
+    line: u32,
+) {
+    let named = ports.iter().find(|port| matches!(port.ports, PortMatch::Named { .. }));
+    if let Some(port) = named
+        && peers.iter().any(|peer| !matches!(peer.who, Who::Pods { .. }))
+    {
+        let message = "networks, nodes and domainNames have no named ports";
+        let hint = "give the ports as numbers, or put these peers in a rule of their own";
+        let line = if port.line == 0 { line } else { port.line };
+        ctx.at(dialect.ports, |ctx| ctx.invalid(line, message, hint));
+    }
+}
+
+/// A peer: a list of networks or names is several, with one index.
+fn peer(
+    ctx: &mut Context,
+    index: usize,
+    node: &Node,
+    direction: Direction,
+    dialect: &Dialect,
+    action: Option<Action>,
+) -> Option<Vec<Peer>> {
+    let known = match direction {
+        Direction::Ingress => &["namespaces", "pods"],
+        Direction::Egress => dialect.egress_peers,
+    };
+    let fields = ctx.fields(node, known);
+    let one = port::exactly_one(ctx, &fields, known);
+    let index = u32::try_from(index).ok()?;
+    let chosen = pods_or_namespaces(ctx, &fields, dialect);
+    let one_peer = |who| vec![Peer { index, line: node.line, who }];
+    let pods = chosen.map(|chosen| chosen.map(|(scope, pods)| one_peer(Who::Pods { scope, pods })));
+    let nodes = fields.get("nodes").filter(|_| known.contains(&"nodes")).map(|nodes| {
+        ctx.at("nodes", |ctx| selector::selector(ctx, nodes))
+            .map(|nodes| one_peer(Who::Nodes(nodes)))
+    });
+    let networks = fields.get("networks").filter(|_| known.contains(&"networks")).map(|list| {
+        ctx.at("networks", |ctx| {
+            several(ctx, list, |ctx, item| {
+                let net = cidr::network(ctx, item, Spelling::New)?;
+                Some(Peer { index, line: item.line, who: Who::Block(Block::new(net, [])) })
+            })
+        })
+    });
+    let domains =
+        fields.get("domainNames").filter(|_| known.contains(&"domainNames")).map(|list| {
+            ctx.at("domainNames", |ctx| {
+                if action.is_some_and(|action| action != Action::Allow) {
+                    let message = "domainNames can only be allowed, not denied or passed";
+                    let hint = "deny by networks, or allow the names before a denial";
+                    ctx.invalid(list.line, message, hint);
+                    return None;
+                }
+                several(ctx, list, |ctx, item| {
+                    let domain = domain(ctx, item)?;
+                    Some(Peer { index, line: item.line, who: Who::Domain(domain) })
+                })
+            })
+        });
+    (fields.clean && one).then_some(())?;
+    pods.or(nodes).or(networks).or(domains).flatten()
+}
+
+fn several<T>(
+    ctx: &mut Context,
+    list: &Node,
+    mut read: impl FnMut(&mut Context, &Node) -> Option<T>,
+) -> Option<Vec<T>> {
+    at_most(ctx, list, MAX_NETWORKS, "entries");
+    if is_empty_list(list) {
+        ctx.invalid(list.line, "the list must not be empty", "add an entry, or remove the peer");
+        return None;
+    }
+    ctx.each(list, |ctx, _, item| read(ctx, item))
+}
+
+/// C18: case and a final dot do not matter.
+fn domain(ctx: &mut Context, node: &Node) -> Option<DomainPattern> {
+    let text = ctx.text(node)?;
+    if let Err(expected) = check::domain_name(text) {
+        ctx.invalid(
+            node.line,
+            format!("expected {expected}, found {}", quote(text)),
+            "correct the name",
+        );
+        return None;
+    }
+    let name = text.strip_suffix('.').unwrap_or(text).to_ascii_lowercase();
+    Some(match name.strip_prefix("*.") {
+        Some(parent) => DomainPattern::Under(ctx.name(parent)),
+        None => DomainPattern::Exact(ctx.name(&name)),
+    })
+}
