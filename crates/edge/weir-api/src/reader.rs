@@ -7,7 +7,7 @@ use weir_model::{Finding, Name, Object, Place, PodId, Severity};
 
 use crate::{
     document::{self, Entry, Node, Repeat, Sink, SyntaxError, Value},
-    lower::{self, ListKind, Lowered, Names},
+    lower::{self, ListKind, Lowered, Names, keep},
     settle,
 };
 
@@ -54,17 +54,12 @@ impl Reader {
     pub fn read(&mut self, file: Name, bytes: &[u8]) {
         let mut intake = Intake { reader: self, file: file.clone(), list: None };
         if let Err(error) = document::read(bytes, &mut intake) {
-            self.findings.push(unreadable(&file, &error));
+            keep(&mut self.findings, unreadable(&file, &error));
         }
     }
 
     /// Puts together what was read: pods for workloads, namespaces that are only mentioned, addresses.
-    pub fn finish(mut self) -> Manifests {
-        if self.findings.len() >= lower::MAX_FINDINGS {
-            let message = "there is more wrong than what is listed".into();
-            let hint = "correct what is listed first".into();
-            self.findings.push(general(None, "too-many-findings", message, hint));
-        }
+    pub fn finish(self) -> Manifests {
         settle::settle(self.found, self.findings)
     }
 
@@ -87,15 +82,11 @@ impl Reader {
     /// Kinds that are nothing to us are named once.
     fn skip(&mut self, file: &Name, kind: Name, line: u32) {
         if self.unknown.insert(kind.clone()) {
-            self.findings.push(Finding {
-                place: Some(Place { file: file.clone(), line }),
-                code: "unknown-kind",
-                severity: Severity::Info,
-                object: String::new(),
-                field: String::new(),
-                message: format!("objects of the kind {kind} are not read"),
-                hint: "nothing to do, unless it was meant to be a policy".into(),
-            });
+            let place = Place { file: file.clone(), line };
+            let message = format!("objects of the kind {kind} are not read");
+            let hint = "nothing to do, unless it was meant to be a policy".into();
+            let finding = general(place, "unknown-kind", message, hint);
+            keep(&mut self.findings, Finding { severity: Severity::Info, ..finding });
         }
     }
 }
@@ -104,7 +95,7 @@ impl Reader {
 pub(crate) fn unreadable(file: &Name, error: &SyntaxError) -> Finding {
     let place = Place { file: file.clone(), line: error.line };
     let message = format!("{}; the file was not read from there on", error.message);
-    general(Some(place), "syntax", message, error.hint.clone())
+    general(place, "syntax", message, error.hint.clone())
 }
 
 /// A finding for a key that a mapping has twice.
@@ -113,12 +104,12 @@ pub(crate) fn repeated(file: &Name, repeat: &Repeat) -> Finding {
     let place = Place { file: file.clone(), line: *again };
     let key = document::quote(key);
     let message = format!("the key {key} is there twice, in lines {first} and {again}");
-    general(Some(place), "duplicate-key", message, "remove one of the two".into())
+    general(place, "duplicate-key", message, "remove one of the two".into())
 }
 
 /// An error that is about no object in particular.
-fn general(place: Option<Place>, code: &'static str, message: String, hint: String) -> Finding {
-    let (object, field) = (String::new(), String::new());
+fn general(place: Place, code: &'static str, message: String, hint: String) -> Finding {
+    let (place, object, field) = (Some(place), String::new(), String::new());
     Finding { place, code, severity: Severity::Error, object, field, message, hint }
 }
 
@@ -179,9 +170,7 @@ impl Sink for Intake<'_> {
     }
 
     fn repeat(&mut self, repeat: Repeat) {
-        if self.reader.findings.len() < lower::MAX_FINDINGS {
-            self.reader.findings.push(repeated(&self.file, &repeat));
-        }
+        keep(&mut self.reader.findings, repeated(&self.file, &repeat));
     }
 }
 

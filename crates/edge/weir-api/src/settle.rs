@@ -8,7 +8,7 @@ use weir_model::{Finding, Key, Name, Namespace, Node, Object, Place, PodId, Seve
 
 use crate::{
     Manifests, Owner, address,
-    lower::{Lowered, NAMESPACE_NAME, Template},
+    lower::{Lowered, NAMESPACE_NAME, Template, keep},
     stricter::{stricter, without_lines},
 };
 
@@ -72,7 +72,7 @@ impl Gathered {
                     }
                     _ => "the first one counts",
                 };
-                self.findings.push(duplicate(name, first, again, kept));
+                keep(&mut self.findings, duplicate(name, first, again, kept));
                 false
             }
         }
@@ -91,7 +91,8 @@ impl Gathered {
                 let owner = entry.key();
                 let name = format!("{} {}/{}", owner.kind, owner.namespace, owner.name);
                 let first = entry.get().pod.place.clone();
-                self.findings.push(duplicate(name, first, again, "the first one counts"));
+                let finding = duplicate(name, first, again, "the first one counts");
+                keep(&mut self.findings, finding);
             }
         }
     }

@@ -8,7 +8,24 @@ use crate::{
 };
 
 /// How many findings are kept.
-pub(crate) const MAX_FINDINGS: usize = 50_000;
+const MAX_FINDINGS: usize = 50_000;
+
+/// Adds a finding. Hostile input can be wrong in a million places: the last finding that is kept says so.
+pub(crate) fn keep(findings: &mut Vec<Finding>, finding: Finding) {
+    match findings.len() {
+        0..MAX_FINDINGS => findings.push(finding),
+        MAX_FINDINGS => findings.push(Finding {
+            code: "too-many-findings",
+            severity: Severity::Error,
+            object: String::new(),
+            field: String::new(),
+            message: "there is more wrong than what is listed".into(),
+            hint: "correct what is listed first".into(),
+            ..finding
+        }),
+        _ => (),
+    }
+}
 
 /// Texts that many objects share, kept once.
 #[derive(Debug, Default)]
@@ -132,12 +149,8 @@ impl<'a> Context<'a> {
         message: impl Into<String>,
         hint: impl Into<String>,
     ) {
-        // Hostile input can be wrong in a million places.
-        if self.findings.len() >= MAX_FINDINGS {
-            return;
-        }
         let path: String = self.path.iter().map(Step::to_string).collect();
-        self.findings.push(Finding {
+        let finding = Finding {
             place: self.place(line),
             code,
             severity,
@@ -145,7 +158,8 @@ impl<'a> Context<'a> {
             field: path.strip_prefix('.').unwrap_or(&path).into(),
             message: message.into(),
             hint: hint.into(),
-        });
+        };
+        keep(self.findings, finding);
     }
 
     /// The API server refuses this.

@@ -292,3 +292,12 @@ fn one_object_can_be_lowered_alone() {
     "#]]
     .assert_eq(&lowered.iter().map(object).chain(findings.iter().map(finding)).collect::<String>());
 }
+
+#[test]
+fn there_is_an_end_to_what_is_reported() {
+    let policy =
+        "{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: A}}\n---\n";
+    let findings = read(&policy.repeat(30_000)).findings;
+    assert_eq!(findings.len(), 50_001);
+    assert_eq!(findings[50_000].code, "too-many-findings");
+}
