@@ -23,7 +23,7 @@ fn what_the_api_server_refuses_is_found_at_its_field() {
         reader.read(name.as_ref().into(), text.as_bytes());
         let findings = reader.finish().findings;
         let fits = |finding: &Finding| {
-            finding.severity == Severity::Error
+            finding.severity >= Severity::Warning
                 && finding.field == field
                 && finding.message.contains(words)
         };

@@ -52,6 +52,8 @@ pub(crate) struct Context<'a> {
     path: Vec<Step>,
     /// Something was found that the API server refuses.
     pub(crate) invalid: bool,
+    /// How bad a field is that nobody knows.
+    unknown: Severity,
 }
 
 /// A step on the way to a field.
@@ -117,7 +119,15 @@ impl<'a> Context<'a> {
         findings: &'a mut Vec<Finding>,
         object: String,
     ) -> Self {
-        Context { file, names, findings, object, path: Vec::new(), invalid: false }
+        Context {
+            file,
+            names,
+            findings,
+            object,
+            path: Vec::new(),
+            invalid: false,
+            unknown: Severity::Error,
+        }
     }
 
     /// Says which object this is about from now on.
@@ -131,6 +141,14 @@ impl<'a> Context<'a> {
 
     pub(crate) fn place(&self, line: u32) -> Option<Place> {
         Some(Place { file: self.file.clone(), line })
+    }
+
+    /// Does something where a field that nobody knows may be one of a newer API: a warning, not an error.
+    pub(crate) fn newer<T>(&mut self, f: impl FnOnce(&mut Self) -> T) -> T {
+        let before = std::mem::replace(&mut self.unknown, Severity::Warning);
+        let done = f(self);
+        self.unknown = before;
+        done
     }
 
     /// Does something one step further down.
@@ -212,7 +230,7 @@ impl<'a> Context<'a> {
         };
         let message = format!("there is no field {key} here; expected {known_list}");
         self.at(Step::Unknown(entry.key.clone()), |ctx| {
-            ctx.find("unknown-field", Severity::Error, entry.line, message, hint);
+            ctx.find("unknown-field", ctx.unknown, entry.line, message, hint);
         });
     }
 

@@ -1,5 +1,6 @@
 use weir_model::{
-    Action, Block, Direction, DomainPattern, Name, Peer, PolicyRule, PortMatch, PortSpec, Who,
+    Action, Block, Direction, DomainPattern, Name, Peer, PolicyRule, PortMatch, PortSpec, Severity,
+    Who,
 };
 
 use super::{Dialect, pods_or_namespaces};
@@ -66,8 +67,9 @@ fn rule(
     let peers = ctx.at(list, |ctx| match fields.get(list).filter(|l| !is_empty_list(l)) {
         Some(peers) => {
             at_most(ctx, peers, dialect.limit, "peers");
-            let peers = ctx
-                .each(peers, |ctx, index, item| peer(ctx, index, item, direction, dialect, action));
+            let peers = ctx.each(peers, |ctx, index, item| {
+                ctx.newer(|ctx| peer(ctx, index, item, direction, dialect, action))
+            });
             peers.map(|peers| peers.into_iter().flatten().collect::<Vec<Peer>>())
         }
         None => {
@@ -161,7 +163,16 @@ fn peer(
         Direction::Egress => dialect.egress_peers,
     };
     let fields = ctx.fields(node, known);
-    let one = port::exactly_one(ctx, &fields, known);
+    let one = match fields.count(known) {
+        // C16: perhaps a peer of a newer API, of which nothing is left that we know.
+        0 if fields.clean => {
+            let message = format!("expected {}, found none of them", one_of(known));
+            let hint = "add one of them; until then the rule allows nothing, and denies everyone";
+            ctx.find("invalid", Severity::Warning, fields.line, message, hint);
+            false
+        }
+        _ => port::exactly_one(ctx, &fields, known),
+    };
     let index = u32::try_from(index).ok()?;
     let chosen = pods_or_namespaces(ctx, &fields, dialect);
     let one_peer = |who| vec![Peer { index, line: node.line, who }];

@@ -77,7 +77,7 @@ egress:
             8: error invalid BaselineAdminNetworkPolicy default spec.ingress[1].action
                 expected Allow or Deny, found the string "Pass"
                 write Allow or Deny
-            10: error unknown-field BaselineAdminNetworkPolicy default spec.egress[0].to[0].domainNames
+            10: warning unknown-field BaselineAdminNetworkPolicy default spec.egress[0].to[0].domainNames
                 there is no field "domainNames" here; expected namespaces, pods, nodes, networks
                 remove the field, or move it to where it belongs
         "#]],
@@ -209,13 +209,13 @@ ingress:
               ingress[1] line 9: deny anyone at any port
               ingress[2] line 10: deny anyone at any port
               ingress[3] line 11: allow [*]/* at any port
-            8: error unknown-field AdminNetworkPolicy a spec.ingress[0].from[0].sameLabels
+            8: warning unknown-field AdminNetworkPolicy a spec.ingress[0].from[0].sameLabels
                 there is no field "sameLabels" here; expected namespaces, pods
                 remove the field, or move it to where it belongs
-            9: error unknown-field AdminNetworkPolicy a spec.ingress[1].from[0].namespaces.notSameLabels
+            9: warning unknown-field AdminNetworkPolicy a spec.ingress[1].from[0].namespaces.notSameLabels
                 there is no field "notSameLabels" here; expected matchLabels, matchExpressions
                 remove the field, or move it to where it belongs
-            10: error unknown-field AdminNetworkPolicy a spec.ingress[2].from[0].networks
+            10: warning unknown-field AdminNetworkPolicy a spec.ingress[2].from[0].networks
                 there is no field "networks" here; expected namespaces, pods
                 remove the field, or move it to where it belongs
         "#]],
