@@ -45,10 +45,12 @@ impl Explain {
         let end = |text| End::find(text, self.source.namespace(), &loaded);
         let (from, to) = (end(&self.from)?, end(&self.to)?);
         let flow = self.flow(&loaded, &from, &to)?;
+        let notes = [&from, &to].into_iter().filter_map(|end| note(end, &loaded)).collect();
         let state = State::new(loaded.world);
         let explanation = weir_engine::explain(&state.program, &flow);
         let remedy = weir_engine::remedy(&state.world, &explanation);
-        let story = Story::new(&explanation, &remedy, [&from, &to], odd(&state, &explanation));
+        let odd = odd(&state, &explanation);
+        let story = Story::new(&explanation, &remedy, [&from, &to], odd, notes);
         match self.output.structured() {
             Some(form) => present::value(out, form, &story)?,
             None => present::explanation::write(out, &explanation, &story)?,
@@ -72,6 +74,22 @@ impl Explain {
             return Err(Failure::new(format!("{} has no port {}", self.to, self.port), hint));
         };
         Ok(Flow { from: from_address, to: to_address, protocol: port.protocol, port: port.first })
+    }
+}
+
+/// What is special about an end.
+fn note(end: &End, loaded: &Loaded) -> Option<String> {
+    let pod = end.pod(loaded)?;
+    let id = &pod.id;
+    match end {
+        _ if pod.finished => {
+            Some(format!("{id} has run to its end: its address is no longer its own"))
+        }
+        _ if pod.host_network => {
+            Some(format!("{id} has the network of its node: to policies it is a node, not a pod"))
+        }
+        End::Pod(_, many @ 2..) => Some(format!("{id} is one of {many} pods of its workload")),
+        _ => None,
     }
 }
 

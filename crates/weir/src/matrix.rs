@@ -9,9 +9,10 @@ use weir_model::{NamedPort, PodId, PortRange, Verdict, World};
 
 use crate::{
     exit::Exit,
+    fold,
     port::PortArg,
     present::{self, Structured},
-    reach::{End, Family, Field, Names, Outside, State, representatives, spell, union},
+    reach::{End, Family, Field, Names, State, representatives, spell, union},
     source::Source,
 };
 
@@ -68,7 +69,7 @@ impl Matrix {
     }
 }
 
-/// More pods than this, and those that no rule tells apart share a row.
+/// More pods than this, and those that are alike share a row.
 const MANY: usize = 24;
 
 /// Who reaches whom.
@@ -84,7 +85,7 @@ pub(crate) struct Reach {
 }
 
 /// What passes from one end to another.
-#[derive(Clone, Default, PartialEq, Eq)]
+#[derive(Clone, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Cell {
     /// The ports that are open.
     pub(crate) allowed: Vec<PortRange>,
@@ -124,7 +125,8 @@ struct Question<'a> {
 
 /// A row and column: ends that are alike, or several such if they share a name.
 struct Line<'a> {
-    name: String,
+    /// The pods; none for what is outside.
+    pods: Vec<&'a PodId>,
     alike: Vec<Vec<End<'a>>>,
 }
 
@@ -148,20 +150,26 @@ impl Question<'_> {
         }
         let mut lines: Vec<Line<'_>> = rows
             .into_values()
-            .map(|pods| Line {
-                name: names.row(&pods),
-                alike: vec![pods.into_iter().map(End::Pod).collect()],
+            .map(|pods| {
+                let alike = vec![pods.iter().copied().map(End::Pod).collect()];
+                Line { pods, alike }
             })
             .collect();
-        lines.sort_by(|one, two| one.name.cmp(&two.name));
-        let outside: Vec<&Outside> = field.outside.iter().filter(|o| o.name.is_none()).collect();
-        lines.push(Line {
-            name: "outside".to_owned(),
-            alike: outside.into_iter().map(|o| vec![End::Outside(o)]).collect(),
-        });
+        lines.sort_by(|one, two| one.pods.cmp(&two.pods));
+        let outside = field.outside.iter().filter(|outside| outside.name.is_none());
+        let alike = outside.map(|outside| vec![End::Outside(outside)]).collect();
+        lines.push(Line { pods: Vec::new(), alike });
         let row = |from| lines.iter().map(|to| self.cell(from, to, &field.ports)).collect();
-        let cells = lines.iter().map(row).collect();
-        let ends = lines.into_iter().map(|line| line.name).collect();
+        let mut cells: Vec<Vec<Option<Cell>>> = lines.iter().map(row).collect();
+        let mut members: Vec<Vec<&PodId>> = lines.into_iter().map(|line| line.pods).collect();
+        if pods.len() > many {
+            (members, cells) = fold::fold(members, cells);
+        }
+        let name = |pods: &Vec<&PodId>| match pods.is_empty() {
+            true => "outside".to_owned(),
+            false => names.row(pods),
+        };
+        let ends = members.iter().map(name).collect();
         Reach { asked: self.asked(), ends, pods: pods.len(), cells }
     }
 

@@ -48,7 +48,7 @@ fn moot(policies: &[&Policy], twins: &[bool], direction: Direction, findings: &m
             Some([]) => format!("denies nothing on {direction}"),
             _ => format!("changes nothing on {direction}"),
         };
-        findings.push(Site::policy(policy).warning(
+        findings.push(Site::rules(policy, direction).warning(
             MOOT_POLICY,
             format!("{what}: {} allows everything for the same pods", by.id),
             format!(

@@ -35,7 +35,7 @@ pub(crate) fn check(index: &Index<'_>, findings: &mut Vec<Finding>) {
                     site().info(
                         OVERLAPPING_PORTS,
                         format!("{} overlaps with {} of the same rule", port.ports, other.ports),
-                        "merge the two entries; one of them adds nothing",
+                        "merge the two entries into one range",
                     )
                 }));
             }

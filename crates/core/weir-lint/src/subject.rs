@@ -256,23 +256,29 @@ fn list(words: &BTreeSet<&str>) -> String {
     format!("{}{tail}", some.join(", "))
 }
 
-/// The word that was probably meant: at most two letters away, and closer than a third of its length.
+/// The word that was probably meant: a third of its letters may be wrong, but no more than two.
 pub(crate) fn nearest<'a>(word: &str, known: &BTreeSet<&'a str>) -> Option<&'a str> {
-    let near = known.iter().map(|other| (distance(word, other), *other)).min()?;
-    (near.0 <= 2 && near.0 * 3 <= word.len()).then_some(near.1)
+    let limit = (word.len() / 3).clamp(1, 2);
+    let (distance, near) = known.iter().map(|other| (distance(word, other), *other)).min()?;
+    (distance <= limit && distance < word.len()).then_some(near)
 }
 
+/// How many letters must be typed, removed, changed or swapped.
 fn distance(one: &str, two: &str) -> usize {
-    let two: Vec<char> = two.chars().collect();
-    let mut row: Vec<usize> = (0..=two.len()).collect();
-    for (i, a) in one.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, b) in two.iter().enumerate() {
-            let change = diagonal + usize::from(a != *b);
-            diagonal = row[j + 1];
-            row[j + 1] = change.min(row[j] + 1).min(diagonal + 1);
+    let (one, two): (Vec<char>, Vec<char>) = (one.chars().collect(), two.chars().collect());
+    let mut before = Vec::new();
+    let mut last: Vec<usize> = (0..=two.len()).collect();
+    for i in 0..one.len() {
+        let mut row = vec![i + 1];
+        for j in 0..two.len() {
+            let change = last[j] + usize::from(one[i] != two[j]);
+            let mut best = change.min(last[j + 1] + 1).min(row[j] + 1);
+            if i > 0 && j > 0 && one[i] == two[j - 1] && one[i - 1] == two[j] {
+                best = best.min(before[j - 1] + 1);
+            }
+            row.push(best);
         }
+        before = std::mem::replace(&mut last, row);
     }
-    row[two.len()]
+    last[two.len()]
 }

@@ -198,7 +198,11 @@ fn an_open_rule_makes_its_neighbours_redundant_and_other_policies_moot() {
             policy("shop/a", "", Some(vec![narrow(), rule(None, None)]), None),
             policy("shop/b", "app=db", Some(vec![narrow()]), None),
         ],
-        &["moot-policy 1 ", "redundant-rule 5 spec.ingress[0]", "world-open 5 spec.ingress[1]"],
+        &[
+            "moot-policy 5 spec.ingress",
+            "redundant-rule 5 spec.ingress[0]",
+            "world-open 5 spec.ingress[1]",
+        ],
     );
 }
 

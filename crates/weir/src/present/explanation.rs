@@ -36,7 +36,8 @@ pub(crate) struct Story {
     /// What is odd about the policies that refuse it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     findings: Vec<findings::Report>,
-    #[serde(skip)]
+    /// What is special about the ends.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     notes: Vec<String>,
     #[serde(skip)]
     odd: Vec<Finding>,
@@ -92,22 +93,19 @@ struct RemedyOf {
 
 impl Story {
     /// The explanation of a connection between two ends.
-    /// `odd` is what there is to say about the policies.
+    /// `odd` is what there is to say about the policies, `notes` about the ends.
     pub(crate) fn new(
         explanation: &Explanation,
         remedy: &Remedy,
         ends: [&End; 2],
         odd: Vec<Finding>,
+        notes: Vec<String>,
     ) -> Self {
         let Explanation { flow, verdict, .. } = explanation;
         let [from, to] = ends;
         let name = |end: &End| match end {
             End::Pod(id, _) => id.to_string(),
             End::Address(address) => address.to_string(),
-        };
-        let many = |end: &End| match end {
-            End::Pod(id, 2..) => Some(format!("{id} stands for all pods of its workload")),
-            _ => None,
         };
         Story {
             from: name(from),
@@ -120,7 +118,7 @@ impl Story {
             ingress: side(explanation, Direction::Ingress),
             remedy: (*verdict == Verdict::Deny).then(|| remedy_of(remedy)),
             findings: odd.iter().map(findings::Report::from).collect(),
-            notes: ends.into_iter().filter_map(many).collect(),
+            notes,
             odd,
         }
     }

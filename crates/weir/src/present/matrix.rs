@@ -53,7 +53,7 @@ pub(crate) fn write(out: &mut dyn Write, reach: &Reach) -> io::Result<()> {
     let shared = reach.ends.len().saturating_sub(1);
     if shared < reach.pods {
         let note = format!(
-            "{} in {}: those that no rule tells apart share one",
+            "{} in {}: those that are alike share one",
             count(reach.pods, "pod"),
             count(shared, "row")
         );

@@ -152,14 +152,14 @@ fn pods_that_no_rule_tells_apart_share_a_row() {
     check(
         &crate::weir_reading("matrix -f -", &input),
         expect![[r#"
-        from ↓  to →          shop/p1 and 29 more  shop/p10 and 29 more  outside
-        shop/p1 and 29 more   ✗                    ✓                     ✓
-        shop/p10 and 29 more  ✓                    ✓                     ✓
-        outside               ✗                    ✓                     ·
+            from ↓  to →          shop/p1 and 29 more  shop/p10 and 29 more  outside
+            shop/p1 and 29 more   ✗                    ✓                     ✓
+            shop/p10 and 29 more  ✓                    ✓                     ✓
+            outside               ✗                    ✓                     ·
 
-        ✓ all, ~ some, ✗ none of: the ports that the destination names, every port if it names none
-        60 pods in 2 rows: those that no rule tells apart share one
-        --- exit 0
-    "#]],
+            ✓ all, ~ some, ✗ none of: the ports that the destination names, every port if it names none
+            60 pods in 2 rows: those that are alike share one
+            --- exit 0
+        "#]],
     );
 }
