@@ -1,7 +1,7 @@
 use std::{collections::BTreeSet, io::Write, net::IpAddr};
 
 use clap::Args;
-use weir_engine::{Explanation, Side};
+use weir_engine::{Explanation, Locality, Side};
 use weir_model::{Direction, Finding, Flow, Severity, Verdict};
 
 use crate::{
@@ -9,8 +9,11 @@ use crate::{
     exit::Exit,
     failure::Failure,
     port::PortArg,
-    present::{self, Format, explanation::Story},
-    reach::{Family, State},
+    present::{
+        self, Format,
+        explanation::{Beside, Story},
+    },
+    reach::Family,
     source::{Loaded, Source},
 };
 
@@ -46,11 +49,12 @@ impl Explain {
         let (from, to) = (end(&self.from)?, end(&self.to)?);
         let flow = self.flow(&loaded, &from, &to)?;
         let notes = [&from, &to].into_iter().filter_map(|end| note(end, &loaded)).collect();
-        let state = State::new(loaded.world);
-        let explanation = weir_engine::explain(&state.program, &flow);
-        let remedy = weir_engine::remedy(&state.world, &explanation);
-        let odd = odd(&state, &explanation);
-        let story = Story::new(&explanation, &remedy, [&from, &to], odd, notes);
+        let program = weir_engine::compile(&loaded.world, Locality::Everywhere);
+        let explanation = weir_engine::explain(&program, &flow);
+        let remedy = weir_engine::remedy(&loaded.world, &explanation);
+        let odd = odd(&loaded, &explanation);
+        let beside = Beside { ends: [&from, &to], odd, notes, made_up: &loaded.made_up };
+        let story = Story::new(&explanation, &remedy, beside);
         match self.output.structured() {
             Some(form) => present::value(out, form, &story)?,
             None => present::explanation::write(out, &explanation, &story)?,
@@ -114,7 +118,7 @@ fn addresses(
 }
 
 /// What is probably wrong with the policies that refuse the connection.
-fn odd(state: &State, explanation: &Explanation) -> Vec<Finding> {
+fn odd(loaded: &Loaded, explanation: &Explanation) -> Vec<Finding> {
     let refusing: BTreeSet<String> = Direction::BOTH
         .into_iter()
         .filter_map(|direction| match explanation.side(direction) {
@@ -126,7 +130,7 @@ fn odd(state: &State, explanation: &Explanation) -> Vec<Finding> {
         .collect();
     let mut findings = match refusing.is_empty() {
         true => Vec::new(),
-        false => weir_lint::lint(&state.world),
+        false => loaded.lint(),
     };
     findings.retain(|f| f.severity > Severity::Info && refusing.contains(&f.object));
     findings

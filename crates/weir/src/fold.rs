@@ -10,10 +10,10 @@ use crate::matrix::Cell;
 type Numbered = Vec<Vec<u32>>;
 
 /// Joins lines of one namespace whose rows and columns say the same, towards each other as well.
-pub(crate) fn fold<'a>(
-    lines: Vec<Vec<&'a PodId>>,
+pub(crate) fn fold(
+    lines: Vec<Vec<&PodId>>,
     cells: Vec<Vec<Option<Cell>>>,
-) -> (Vec<Vec<&'a PodId>>, Vec<Vec<Option<Cell>>>) {
+) -> (Vec<Vec<&PodId>>, Vec<Vec<Option<Cell>>>) {
     let numbered = number(&cells);
     let mut groups: Vec<Vec<usize>> = Vec::new();
     // Only lines with the same cells in any order can be alike.

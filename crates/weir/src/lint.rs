@@ -32,8 +32,8 @@ struct Answer {
 impl Lint {
     pub(crate) fn run(&self, out: &mut dyn Write) -> anyhow::Result<Exit> {
         let loaded = self.source.load()?;
-        let mut findings = loaded.findings;
-        findings.extend(weir_lint::lint(&loaded.world));
+        let mut findings = loaded.lint();
+        findings.extend(loaded.findings);
         if let Some(namespace) = self.source.namespace() {
             findings.retain(|finding| is_in(finding, namespace));
         }

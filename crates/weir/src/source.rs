@@ -1,8 +1,9 @@
 //! Where the world comes from, the same for all read-only commands.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     io::{self, Read},
+    net::IpAddr,
     path::{Path, PathBuf},
 };
 
@@ -40,6 +41,19 @@ pub(crate) struct Loaded {
     pub(crate) owners: BTreeMap<PodId, String>,
     /// The pods of each workload, under all of its names.
     pub(crate) workloads: BTreeMap<String, Vec<PodId>>,
+    /// The addresses that were made up for pods that had none.
+    pub(crate) made_up: BTreeSet<IpAddr>,
+}
+
+impl Loaded {
+    /// What lint has to say about the world as it was written: addresses that were made up are nobody's mistake.
+    pub(crate) fn lint(&self) -> Vec<Finding> {
+        let mut world = self.world.clone();
+        for pod in world.pods.values_mut() {
+            pod.addresses.retain(|address| !self.made_up.contains(address));
+        }
+        weir_lint::lint(&world)
+    }
 }
 
 impl Source {
@@ -126,7 +140,7 @@ pub(crate) fn known_datapath(name: &str) -> Result<(), Failure> {
 
 impl From<Manifests> for Loaded {
     fn from(manifests: Manifests) -> Self {
-        let Manifests { objects, findings, owners, .. } = manifests;
+        let Manifests { objects, findings, owners, made_up } = manifests;
         let mut names: BTreeMap<PodId, String> = BTreeMap::new();
         let mut workloads = BTreeMap::new();
         for (owner, pods) in owners {
@@ -140,6 +154,7 @@ impl From<Manifests> for Loaded {
             }
             workloads.insert(name, pods);
         }
-        Loaded { world: objects.into_iter().collect(), findings, owners: names, workloads }
+        let world = objects.into_iter().collect();
+        Loaded { world, findings, owners: names, workloads, made_up }
     }
 }

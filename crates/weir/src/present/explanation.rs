@@ -1,7 +1,9 @@
 //! Why a connection passes or not, as text and as data.
 
 use std::{
+    collections::BTreeSet,
     io::{self, Write},
+    net::IpAddr,
     sync::Arc,
 };
 
@@ -48,6 +50,9 @@ struct SideOf {
     #[serde(skip_serializing_if = "Option::is_none")]
     pod: Option<String>,
     address: String,
+    /// Whether the manifests gave no address, so that one was made up.
+    #[serde(skip_serializing_if = "is_false")]
+    made_up: bool,
     verdict: String,
     reason: &'static str,
     why: String,
@@ -91,16 +96,26 @@ struct RemedyOf {
     add: Vec<String>,
 }
 
+fn is_false(flag: &bool) -> bool {
+    !flag
+}
+
+/// What is known about the ends and the policies beside the explanation itself.
+pub(crate) struct Beside<'a> {
+    /// The two ends, as they were asked about.
+    pub(crate) ends: [&'a End; 2],
+    /// What is odd about the policies.
+    pub(crate) odd: Vec<Finding>,
+    /// What is special about the ends.
+    pub(crate) notes: Vec<String>,
+    /// The addresses that were made up.
+    pub(crate) made_up: &'a BTreeSet<IpAddr>,
+}
+
 impl Story {
     /// The explanation of a connection between two ends.
-    /// `odd` is what there is to say about the policies, `notes` about the ends.
-    pub(crate) fn new(
-        explanation: &Explanation,
-        remedy: &Remedy,
-        ends: [&End; 2],
-        odd: Vec<Finding>,
-        notes: Vec<String>,
-    ) -> Self {
+    pub(crate) fn new(explanation: &Explanation, remedy: &Remedy, beside: Beside<'_>) -> Self {
+        let Beside { ends, odd, notes, made_up } = beside;
         let Explanation { flow, verdict, .. } = explanation;
         let [from, to] = ends;
         let name = |end: &End| match end {
@@ -114,8 +129,8 @@ impl Story {
             protocol: flow.protocol.to_string(),
             verdict: verdict.to_string(),
             why: why::line(explanation),
-            egress: side(explanation, Direction::Egress),
-            ingress: side(explanation, Direction::Ingress),
+            egress: side(explanation, Direction::Egress, made_up),
+            ingress: side(explanation, Direction::Ingress, made_up),
             remedy: (*verdict == Verdict::Deny).then(|| remedy_of(remedy)),
             findings: odd.iter().map(findings::Report::from).collect(),
             notes,
@@ -133,7 +148,7 @@ fn remedy_of(remedy: &Remedy) -> RemedyOf {
     }
 }
 
-fn side(explanation: &Explanation, direction: Direction) -> SideOf {
+fn side(explanation: &Explanation, direction: Direction, made_up: &BTreeSet<IpAddr>) -> SideOf {
     let side = explanation.side(direction);
     let address = match direction {
         Direction::Egress => explanation.flow.from,
@@ -142,6 +157,7 @@ fn side(explanation: &Explanation, direction: Direction) -> SideOf {
     let mut told = SideOf {
         pod: None,
         address: address.to_string(),
+        made_up: made_up.contains(&address),
         verdict: side.verdict().to_string(),
         reason: "no-pod",
         why: "no pod has this address, so no policy is asked".to_owned(),
@@ -247,9 +263,10 @@ fn side_to(
     verdict: Verdict,
     side: &SideOf,
 ) -> io::Result<()> {
-    let SideOf { pod, address, why, rule, isolated_by, nearest, reason, .. } = side;
+    let SideOf { pod, address, made_up, why, rule, isolated_by, nearest, reason, .. } = side;
+    let origin = if *made_up { ", made up" } else { "" };
     let who = match pod {
-        Some(pod) => format!("{direction} of {pod} ({address})"),
+        Some(pod) => format!("{direction} of {pod} ({address}{origin})"),
         None => format!("{direction} of {address}"),
     };
     let word = Painted(of_verdict(verdict), why::past(verdict));

@@ -19,8 +19,16 @@ const WIDTH: usize = 100;
 /// Cells with some open ports to list below the table.
 const LISTED: usize = 30;
 
-/// Writes the table, a legend, and what is open where only some ports are.
+/// More rows than this are no table any more.
+const ROWS: usize = 60;
+/// Names to write out before saying how many more there are.
+const NAMED: usize = 6;
+
+/// Writes the table, a legend, and what is open where only some ports are; if there are too many rows, a list.
 pub(crate) fn write(out: &mut dyn Write, reach: &Reach) -> io::Result<()> {
+    if reach.ends.len() > ROWS {
+        return list(out, reach);
+    }
     let name = |text: &str| text.chars().count();
     let longest = reach.ends.iter().map(|end| name(end)).max().unwrap_or(0);
     let width: usize = longest + reach.ends.iter().map(|end| name(end) + 2).sum::<usize>();
@@ -60,6 +68,44 @@ pub(crate) fn write(out: &mut dyn Write, reach: &Reach) -> io::Result<()> {
         writeln!(out, "{}", Painted(FAINT, note))?;
     }
     details(out, reach)
+}
+
+/// Writes for each end who reaches it.
+fn list(out: &mut dyn Write, reach: &Reach) -> io::Result<()> {
+    writeln!(out, "who reaches whom, on {}\n", reach.asked)?;
+    let rows: Vec<Vec<Cell>> = (0..reach.ends.len())
+        .map(|to| {
+            let with = |word: Word| {
+                let froms = reach.ends.iter().zip(&reach.cells);
+                let has = froms.filter(move |(_, row)| {
+                    row[to].as_ref().is_some_and(|cell| cell.word() == word)
+                });
+                has.map(|(from, _)| from.as_str()).collect::<Vec<_>>()
+            };
+            let (all, some, none) = (with(Word::All), with(Word::Some), with(Word::None));
+            let text = match (all.is_empty(), some.is_empty(), none.is_empty()) {
+                (false, true, true) => "everyone".to_owned(),
+                (true, true, _) => "no one".to_owned(),
+                (_, true, _) => few(&all),
+                (true, false, _) => format!("in part {}", few(&some)),
+                (false, false, _) => format!("{}; in part {}", few(&all), few(&some)),
+            };
+            vec![Cell::new(&reach.ends[to], STRONG), Cell::new("←", FAINT), text.into()]
+        })
+        .collect();
+    table::write(out, 0, &rows)?;
+    let note = format!(
+        "\n{} in {}, too many for a table; -n NAME shows one namespace, -o json everything",
+        count(reach.pods, "pod"),
+        count(reach.ends.len() - 1, "row")
+    );
+    writeln!(out, "{}", Painted(FAINT, note))
+}
+
+fn few(names: &[&str]) -> String {
+    let more = names.len().saturating_sub(NAMED);
+    let tail = if more > 0 { format!(" and {more} more") } else { String::new() };
+    format!("{}{tail}", names[..names.len() - more].join(", "))
 }
 
 fn details(out: &mut dyn Write, reach: &Reach) -> io::Result<()> {

@@ -9,7 +9,7 @@ fn a_refusal_is_explained_with_a_way_out() {
         expect![[r#"
             denied: shop/api → shop/db 5432/TCP
 
-            egress of shop/api (10.192.4.42): allowed
+            egress of shop/api (10.192.4.42, made up): allowed
               allowed by NetworkPolicy shop/api egress[0].to[0] examples/shop/manifests/policies/shop.yaml:54
                 allow to pods shop/app=db, 5432/TCP
               isolated by
@@ -17,7 +17,7 @@ fn a_refusal_is_explained_with_a_way_out() {
                 NetworkPolicy shop/default-deny  examples/shop/manifests/policies/shop.yaml:2
                 NetworkPolicy shop/dns           examples/shop/manifests/policies/shop.yaml:10
 
-            ingress of shop/db (10.237.159.27): denied
+            ingress of shop/db (10.237.159.27, made up): denied
               isolated by
                 NetworkPolicy shop/db            examples/shop/manifests/policies/shop.yaml:65
                 NetworkPolicy shop/default-deny  examples/shop/manifests/policies/shop.yaml:2
@@ -60,7 +60,7 @@ fn a_near_miss_is_named() {
         expect![[r#"
             denied: shop/web → shop/api 9100/TCP
 
-            egress of shop/web (10.134.156.248): denied
+            egress of shop/web (10.134.156.248, made up): denied
               isolated by
                 NetworkPolicy shop/default-deny  examples/shop/manifests/policies/shop.yaml:2
                 NetworkPolicy shop/dns           examples/shop/manifests/policies/shop.yaml:10
@@ -69,7 +69,7 @@ fn a_near_miss_is_named() {
                 NetworkPolicy shop/web egress[0].to[0] examples/shop/manifests/policies/shop.yaml:36: the port does not fit
                   allow to port "http"/TCP of pods shop/app=api
 
-            ingress of shop/api (10.192.4.42): denied
+            ingress of shop/api (10.192.4.42, made up): denied
               isolated by
                 NetworkPolicy shop/api           examples/shop/manifests/policies/shop.yaml:41
                 NetworkPolicy shop/default-deny  examples/shop/manifests/policies/shop.yaml:2
@@ -130,7 +130,7 @@ fn an_allowed_connection_is_a_yes() {
             egress of 203.0.113.7: allowed
               no pod has this address, so no policy is asked
 
-            ingress of shop/web (10.134.156.248): allowed
+            ingress of shop/web (10.134.156.248, made up): allowed
               allowed by NetworkPolicy shop/web ingress[0] examples/shop/manifests/policies/shop.yaml:32
                 allow from anyone, 8080/TCP
               isolated by

@@ -155,3 +155,27 @@ spec: {podSelector: {matchLabels: {app: db}}, policyTypes: [Ingress]}
     "#]],
     );
 }
+
+#[test]
+fn addresses_that_were_made_up_are_nobodys_mistake() {
+    let input = "\
+apiVersion: v1
+kind: Pod
+metadata: {name: web, namespace: shop, labels: {app: web}}
+spec: {containers: []}
+---
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: web, namespace: shop}
+spec: {podSelector: {}, ingress: [{from: [{ipBlock: {cidr: 10.0.0.0/8}}, {ipBlock: {cidr: \"::/0\"}}], ports: [{port: 80}]}]}
+---
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: web-6, namespace: shop}
+spec: {podSelector: {}, ingress: [{from: [{ipBlock: {cidr: \"::/0\"}}], ports: [{port: 81}]}]}
+";
+    check(&weir_reading("lint -f -", input), expect![[r#"
+        nothing found
+        --- exit 0
+    "#]]);
+}

@@ -163,3 +163,20 @@ fn pods_that_no_rule_tells_apart_share_a_row() {
         "#]],
     );
 }
+
+#[test]
+fn what_is_too_large_for_a_table_is_a_list() {
+    let pods: Vec<String> = (1..=70)
+        .map(|n| {
+            format!(
+                "{{apiVersion: v1, kind: Pod, metadata: {{name: p{n}, namespace: shop, labels: {{pod: p{n}}}}}, spec: {{containers: []}}}}\n---\n\
+                 {{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {{name: n{n}, namespace: shop}}, spec: {{podSelector: {{matchLabels: {{pod: p{n}}}}}, ingress: [{{from: [{{podSelector: {{matchLabels: {{pod: p{}}}}}}}]}}]}}}}\n---\n",
+                n + 1
+            )
+        })
+        .collect();
+    let text = stdout(&crate::weir_reading("matrix -f -", &pods.concat()));
+    assert!(text.contains("shop/p9   ←  shop/p10\n"), "{text}");
+    assert!(text.contains("outside   ←  everyone\n"), "{text}");
+    assert!(text.contains("shop/p70  ←  no one\n"), "{text}");
+}
