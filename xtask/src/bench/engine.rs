@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 use weir_engine::{Engine, Locality};
 use weir_model::{
-    Change, Delta, Key, Labels, Object, Policy, PolicyId, PolicyKind, Requirement, Scope, Selector,
+    Change, Delta, Key, Object, Pod, Policy, PolicyId, PolicyKind, Requirement, Scope, Selector,
     SetDelta, Who,
 };
 
@@ -111,42 +111,46 @@ pub(crate) fn events(shape: Shape, selectors: usize) -> Result<Vec<Row>> {
         0 => describe(shape),
         more => format!("{}, {more} more selectors", describe(shape)),
     };
-    // A pod that local rules name as a peer.
-    let mut pod = shape.pod(shape.peer_of_first());
-    pod.id.name = "newcomer".into();
     let mut rows = Vec::new();
-    let mut pods = [Vec::new(), Vec::new(), Vec::new()];
+    // A pod elsewhere that local rules name as a peer, and one that runs here.
+    let elsewhere = shape.pod(shape.peer_of_first());
+    rows.extend(pod_events(&mut engine, elsewhere.clone(), "pod", &world)?);
+    let here = Pod { node: Some(NODE.into()), ..elsewhere };
+    rows.extend(pod_events(&mut engine, here, "local pod", &world)?);
+    rows.extend(namespace_events(&mut engine, shape, &world));
+    rows.extend(policy_events(&mut engine, shape, &world)?);
+    Ok(rows)
+}
+
+fn pod_events(engine: &mut Engine, mut pod: Pod, who: &str, world: &str) -> Result<Vec<Row>> {
+    pod.id.name = "newcomer".into();
+    let mut times = [Vec::new(), Vec::new(), Vec::new()];
     let mut members = 0;
     for round in 0..EVENTS {
         pod.addresses = vec![address(0xff_0000 - 1 - round)];
         let plain = pod.clone();
         let mut relabelled = pod.clone();
-        relabelled.labels =
-            [("app", "elsewhere"), ("tier", "backend")].into_iter().collect::<Labels>();
+        relabelled.labels = [("app", "elsewhere"), ("tier", "backend")].into_iter().collect();
         let steps = [
             Change::Put(Object::Pod(plain)),
             Change::Put(Object::Pod(relabelled)),
             Change::Remove(Key::Pod(pod.id.clone())),
         ];
-        for (step, times) in steps.iter().zip(&mut pods) {
+        for (step, times) in steps.iter().zip(&mut times) {
             let (time, delta) = cpu(|| engine.apply([step]));
             members += touched_members(&delta);
             times.push(time.as_secs_f64() * 1e6);
         }
     }
     ensure!(members >= EVENTS, "the pod events did not reach any set in {world}");
-    for (what, times) in ["pod added", "pod relabelled", "pod removed"].into_iter().zip(pods) {
-        rows.push(Row {
-            what: what.to_owned(),
-            world: world.clone(),
-            unit: "µs",
-            spread: Spread::of(times),
-            bound: None,
-        });
-    }
-    rows.extend(namespace_events(&mut engine, shape, &world));
-    rows.extend(policy_events(&mut engine, shape, &world)?);
-    Ok(rows)
+    let row = |(what, times): (&str, Vec<f64>)| Row {
+        what: format!("{who} {what}"),
+        world: world.to_owned(),
+        unit: "µs",
+        spread: Spread::of(times),
+        bound: None,
+    };
+    Ok(["added", "relabelled", "removed"].into_iter().zip(times).map(row).collect())
 }
 
 fn touched_members(delta: &Delta) -> usize {

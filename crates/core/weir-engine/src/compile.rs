@@ -15,8 +15,10 @@ pub(crate) fn set_keys(
 ) -> BTreeSet<SetKey> {
     let mut keys = BTreeSet::new();
     for rule in rules {
+        let numbers = may_have_numbers(rule, direction);
         for peer in peers(rule) {
-            if let Some(Target::Set(key)) = peer.map(|peer| target(namespace, &peer.who)) {
+            if numbers && let Some(Target::Set(key)) = peer.map(|peer| target(namespace, &peer.who))
+            {
                 keys.insert(key);
             }
             if direction == Direction::Egress {
@@ -96,6 +98,16 @@ fn numbers(rule: &PolicyRule, direction: Direction, own: &[NamedPort]) -> Option
         }
     }
     Ports::of(ranges)
+}
+
+/// Whether a rule has ports by number on some endpoint.
+fn may_have_numbers(rule: &PolicyRule, direction: Direction) -> bool {
+    rule.ports.as_ref().is_none_or(|specs| {
+        specs.iter().any(|spec| match spec.ports {
+            PortMatch::Range(_) => true,
+            PortMatch::Named { .. } => direction == Direction::Ingress,
+        })
+    })
 }
 
 /// The sets of named ports that an egress rule means with one of its peers.

@@ -1,8 +1,13 @@
 //! The laws of the engine, for any world and any road to it.
 
+use std::collections::BTreeSet;
+
 use proptest::{collection::vec, prelude::*};
 use weir_engine::{Engine, Locality, Remedy, compile, explain, remedy};
-use weir_model::{Change, Delta, Flow, Object, Program, Verdict, World};
+use weir_model::{
+    Change, Delta, Direction, Flow, Object, Peers, Policy, PortMatch, Program, SetId, SetKey,
+    Verdict, World,
+};
 use weir_testkit::{changes, flow};
 
 /// What the engine knows after the changes came in these portions.
@@ -122,10 +127,26 @@ proptest! {
     }
 
     #[test]
-    fn a_node_names_only_sets_that_its_rules_need(road in changes(60)) {
-        let program = compile(&world(&road), Locality::Node(weir_testkit::pool::NODES[0].into()));
-        if program.endpoints.is_empty() {
-            prop_assert!(program.sets.is_empty());
+    fn a_node_keeps_only_the_sets_that_its_rules_name(road in changes(60)) {
+        let world = world(&road);
+        let program = compile(&world, Locality::Node(weir_testkit::pool::NODES[0].into()));
+        let rules = program.endpoints.values().flat_map(|endpoint| {
+            Direction::BOTH.into_iter().flat_map(|direction| endpoint.rules.chain(direction).rules())
+        });
+        let named: BTreeSet<&SetId> = rules.filter_map(|rule| match &rule.peers {
+            Peers::Set(set) | Peers::PortSet(set) => Some(set),
+            Peers::Any | Peers::Block(_) => None,
+        }).collect();
+        prop_assert!(named.iter().all(|set| program.sets.contains_key(set)));
+        // A policy with named ports keeps its sets ready even if no endpoint gives a port that name.
+        let by_name = |policy: &Policy| policy.rules(Direction::Ingress).into_iter().flatten()
+            .flat_map(|rule| rule.ports.iter().flatten())
+            .any(|port| matches!(port.ports, PortMatch::Named { .. }));
+        if !world.policies.values().any(by_name) {
+            for set in program.sets.keys() {
+                let of_node = matches!(&**set, SetKey::Node(_)) && !program.endpoints.is_empty();
+                prop_assert!(of_node || named.contains(set), "nobody names {}", **set);
+            }
         }
     }
 }
