@@ -80,6 +80,8 @@ pub(crate) struct Reach {
     pub(crate) ends: Vec<String>,
     /// How many pods there are in all rows.
     pub(crate) pods: usize,
+    /// How many pods are left out, for they have the network of their node.
+    pub(crate) hosts: usize,
     /// Row by row; `None` where there is no connection to ask about.
     pub(crate) cells: Vec<Vec<Option<Cell>>>,
 }
@@ -170,7 +172,8 @@ impl Question<'_> {
             false => names.row(pods),
         };
         let ends = members.iter().map(name).collect();
-        Reach { asked: self.asked(), ends, pods: pods.len(), cells }
+        let hosts = world.pods.values().filter(|pod| pod.host_network && wanted(&pod.id)).count();
+        Reach { asked: self.asked(), ends, pods: pods.len(), hosts, cells }
     }
 
     fn asked(&self) -> String {

@@ -58,6 +58,9 @@ struct SideOf {
     why: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     rule: Option<RuleOf>,
+    /// The admin rule that handed the decision on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    passed: Option<RuleOf>,
     isolated_by: Vec<PolicyOf>,
     nearest: Vec<MissOf>,
 }
@@ -162,6 +165,7 @@ fn side(explanation: &Explanation, direction: Direction, made_up: &BTreeSet<IpAd
         reason: "no-pod",
         why: "no pod has this address, so no policy is asked".to_owned(),
         rule: None,
+        passed: None,
         isolated_by: Vec::new(),
         nearest: Vec::new(),
     };
@@ -194,6 +198,7 @@ fn judged(told: &mut SideOf, direction: Direction, judgement: &Judgement) {
     };
     told.reason = reason;
     told.rule = cited.map(rule);
+    told.passed = judgement.passed.as_ref().map(rule);
     told.isolated_by = judgement.isolating.iter().map(policy).collect();
     told.nearest = judgement
         .misses
@@ -263,7 +268,8 @@ fn side_to(
     verdict: Verdict,
     side: &SideOf,
 ) -> io::Result<()> {
-    let SideOf { pod, address, made_up, why, rule, isolated_by, nearest, reason, .. } = side;
+    let SideOf { pod, address, made_up, why, rule, passed, isolated_by, nearest, reason, .. } =
+        side;
     let origin = if *made_up { ", made up" } else { "" };
     let who = match pod {
         Some(pod) => format!("{direction} of {pod} ({address}{origin})"),
@@ -271,6 +277,10 @@ fn side_to(
     };
     let word = Painted(of_verdict(verdict), why::past(verdict));
     writeln!(out, "{}: {word}", Painted(STRONG, who))?;
+    if let Some(passed) = passed {
+        writeln!(out, "  passed on by {}", cite(passed))?;
+        writeln!(out, "    {}", terms(direction, passed))?;
+    }
     if let Some(rule) = rule {
         writeln!(out, "  {word} by {}", cite(rule))?;
         writeln!(out, "    {}", terms(direction, rule))?;

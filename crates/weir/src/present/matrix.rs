@@ -67,6 +67,14 @@ pub(crate) fn write(out: &mut dyn Write, reach: &Reach) -> io::Result<()> {
         );
         writeln!(out, "{}", Painted(FAINT, note))?;
     }
+    if reach.hosts > 0 {
+        let who = count(reach.hosts, "host network pod");
+        writeln!(
+            out,
+            "{}",
+            Painted(FAINT, format!("not shown: {who}, which policies do not see"))
+        )?;
+    }
     details(out, reach)
 }
 

@@ -1,6 +1,6 @@
 use expect_test::expect;
 
-use crate::{check, json, weir};
+use crate::{check, json, weir, weir_reading};
 
 #[test]
 fn a_refusal_is_explained_with_a_way_out() {
@@ -200,4 +200,87 @@ fn ends_that_are_not_there_are_failures_with_a_hint() {
             --- exit 2
         "#]],
     );
+}
+
+const GUARDED: &str = "\
+apiVersion: v1
+kind: Pod
+metadata: {name: web, namespace: shop, labels: {app: web}}
+spec: {nodeName: n1, containers: []}
+status: {podIP: 10.0.0.1}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: probe, namespace: shop}
+spec: {nodeName: n1, hostNetwork: true, containers: []}
+status: {podIP: 192.168.0.1}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: db, namespace: shop, labels: {app: db}}
+spec: {nodeName: n2, containers: []}
+status: {podIP: 10.0.0.2}
+---
+apiVersion: policy.networking.k8s.io/v1alpha2
+kind: ClusterNetworkPolicy
+metadata: {name: guard}
+spec:
+  tier: Admin
+  priority: 0
+  subject: {namespaces: {}}
+  ingress:
+  - {action: Deny, from: [{namespaces: {}}], protocols: [{tcp: {destinationPort: {number: 22}}}]}
+  - {action: Pass, from: [{namespaces: {}}]}
+---
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: db, namespace: shop}
+spec: {podSelector: {matchLabels: {app: db}}, ingress: [{from: [{podSelector: {matchLabels: {app: web}}}]}]}
+";
+
+#[test]
+fn the_tiers_are_told_in_order() {
+    let ask = |arguments: &str| weir_reading(&format!("explain -f - -n shop {arguments}"), GUARDED);
+    check(&ask("--from web --to db --port 80"), expect![[r#"
+        allowed: shop/web → shop/db 80/TCP
+
+        egress of shop/web (10.0.0.1): allowed
+          no policy isolates it for egress
+
+        ingress of shop/db (10.0.0.2): allowed
+          passed on by ClusterNetworkPolicy guard ingress[1].from[0] -:28
+            pass from pods [*]/*, any port
+          allowed by NetworkPolicy shop/db ingress[0].from[0] -:33
+            allow from pods shop/app=web, any port
+          isolated by
+            NetworkPolicy shop/db  -:30
+        --- exit 0
+    "#]]);
+    check(&ask("--from web --to db --port 22"), expect![[r#"
+        denied: shop/web → shop/db 22/TCP
+
+        egress of shop/web (10.0.0.1): allowed
+          no policy isolates it for egress
+
+        ingress of shop/db (10.0.0.2): denied
+          denied by ClusterNetworkPolicy guard ingress[0].from[0] -:27
+            deny from pods [*]/*, 22/TCP
+          isolated by
+            NetworkPolicy shop/db  -:30
+
+        no policy can come before this rule; to allow it, change
+          ClusterNetworkPolicy guard ingress[0].from[0] -:27
+        --- exit 1
+    "#]]);
+    check(&ask("--from probe --to web --port 22"), expect![[r#"
+        allowed: shop/probe → shop/web 22/TCP
+        shop/probe has the network of its node: to policies it is a node, not a pod
+
+        egress of 192.168.0.1: allowed
+          no pod has this address, so no policy is asked
+
+        ingress of shop/web (10.0.0.1): allowed
+          it runs on node n1; a pod and its node are never kept apart
+        --- exit 0
+    "#]]);
 }

@@ -174,8 +174,11 @@ kind: NetworkPolicy
 metadata: {name: web-6, namespace: shop}
 spec: {podSelector: {}, ingress: [{from: [{ipBlock: {cidr: \"::/0\"}}], ports: [{port: 81}]}]}
 ";
-    check(&weir_reading("lint -f -", input), expect![[r#"
+    check(
+        &weir_reading("lint -f -", input),
+        expect![[r#"
         nothing found
         --- exit 0
-    "#]]);
+    "#]],
+    );
 }
