@@ -11,7 +11,7 @@ use crate::{
     port::PortArg,
     present::{
         self, Format,
-        explanation::{Beside, Story},
+        story::{Beside, Story},
     },
     reach::Family,
     source::{Loaded, Source},

@@ -10,7 +10,6 @@ mod end;
 mod exit;
 mod explain;
 mod failure;
-mod fold;
 mod lint;
 mod matrix;
 mod port;

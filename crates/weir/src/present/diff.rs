@@ -10,8 +10,8 @@ use super::{
     table::{self, Cell},
 };
 use crate::{
-    diff::{Answer, Change},
-    reach::phrase,
+    diff::Answer,
+    reach::{Change, phrase},
 };
 
 /// Names to write out before saying how many more there are.

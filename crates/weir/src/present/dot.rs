@@ -2,10 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::{
-    matrix::{Reach, Word},
-    reach::spell,
-};
+use crate::reach::{Reach, Word, spell};
 
 /// The graph: an edge for every connection that is open, dashed if only in part; namespaces as boxes.
 pub(crate) fn graph(reach: &Reach) -> String {

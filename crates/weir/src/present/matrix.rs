@@ -9,10 +9,7 @@ use super::{
     style::{BAD, FAINT, GOOD, Painted, SOME, STRONG},
     table::{self, Cell},
 };
-use crate::{
-    matrix::{Reach, Word},
-    reach::phrase,
-};
+use crate::reach::{Reach, Word, phrase};
 
 /// Wider than this, and the columns have numbers instead of names.
 const WIDTH: usize = 100;

@@ -7,6 +7,7 @@ pub(crate) mod findings;
 pub(crate) mod junit;
 pub(crate) mod matrix;
 pub(crate) mod program;
+pub(crate) mod story;
 pub(crate) mod style;
 pub(crate) mod svg;
 pub(crate) mod table;

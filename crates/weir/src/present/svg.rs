@@ -1,9 +1,6 @@
 //! A matrix as a picture that needs nothing else.
 
-use crate::{
-    matrix::{Cell, Reach, Word},
-    reach::spell,
-};
+use crate::reach::{Cell, Reach, Word, spell};
 
 const CELL: usize = 26;
 const GAP: usize = 12;

@@ -9,8 +9,11 @@
 //! *Invariant*: one question per group, address class and port class gives the answer for all of their members, in every
 //! state that the field was made for.
 
+mod comparison;
+mod fold;
 #[cfg(test)]
 mod laws;
+mod matrix;
 mod name;
 mod outside;
 mod port;
@@ -25,9 +28,12 @@ use std::{
 use weir_engine::Locality;
 use weir_model::{Flow, Name, PodId, PortRange, Program, Verdict, World};
 
-pub(crate) use name::{Names, networks};
-pub(crate) use outside::Outside;
-pub(crate) use port::{phrase, spell, union};
+pub(crate) use comparison::{Change, Comparison, with_pods_of};
+pub(crate) use matrix::{Cell, Question, Reach, Word};
+use name::{Names, networks};
+use outside::Outside;
+use port::union;
+pub(crate) use port::{phrase, spell};
 
 /// A world and what it compiles to.
 pub(crate) struct State {

@@ -241,7 +241,9 @@ spec: {podSelector: {matchLabels: {app: db}}, ingress: [{from: [{podSelector: {m
 #[test]
 fn the_tiers_are_told_in_order() {
     let ask = |arguments: &str| weir_reading(&format!("explain -f - -n shop {arguments}"), GUARDED);
-    check(&ask("--from web --to db --port 80"), expect![[r#"
+    check(
+        &ask("--from web --to db --port 80"),
+        expect![[r#"
         allowed: shop/web → shop/db 80/TCP
 
         egress of shop/web (10.0.0.1): allowed
@@ -255,8 +257,11 @@ fn the_tiers_are_told_in_order() {
           isolated by
             NetworkPolicy shop/db  -:30
         --- exit 0
-    "#]]);
-    check(&ask("--from web --to db --port 22"), expect![[r#"
+    "#]],
+    );
+    check(
+        &ask("--from web --to db --port 22"),
+        expect![[r#"
         denied: shop/web → shop/db 22/TCP
 
         egress of shop/web (10.0.0.1): allowed
@@ -271,8 +276,11 @@ fn the_tiers_are_told_in_order() {
         no policy can come before this rule; to allow it, change
           ClusterNetworkPolicy guard ingress[0].from[0] -:27
         --- exit 1
-    "#]]);
-    check(&ask("--from probe --to web --port 22"), expect![[r#"
+    "#]],
+    );
+    check(
+        &ask("--from probe --to web --port 22"),
+        expect![[r#"
         allowed: shop/probe → shop/web 22/TCP
         shop/probe has the network of its node: to policies it is a node, not a pod
 
@@ -282,5 +290,6 @@ fn the_tiers_are_told_in_order() {
         ingress of shop/web (10.0.0.1): allowed
           it runs on node n1; a pod and its node are never kept apart
         --- exit 0
-    "#]]);
+    "#]],
+    );
 }

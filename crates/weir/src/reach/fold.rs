@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use weir_model::PodId;
 
-use crate::matrix::Cell;
+use super::Cell;
 
 /// A cell by number, so that comparing is cheap; 0 where there is nothing to ask.
 type Numbered = Vec<Vec<u32>>;
