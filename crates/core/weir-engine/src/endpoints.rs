@@ -14,8 +14,8 @@ use crate::{
     slab::Slab,
 };
 
-/// The endpoints of this node. Those that the same policies speak for, and that give their ports the same names,
-/// form a class and share one rule set.
+/// The endpoints of this node. Those that the same policies speak for form a class and share one rule set; if one of the
+/// policies asks for ports by name, only those that give their ports the same names.
 #[derive(Debug, Default)]
 pub(crate) struct Endpoints {
     table: BTreeMap<PodId, State>,
@@ -160,11 +160,10 @@ impl Endpoints {
         }
         addresses.sort_unstable();
         let node = cluster.pods.get(pod).node.map(|node| cluster.nodes.name(node).clone());
-        let class = self.class(
-            policies.groups_of(pod, cluster),
-            cluster.pods.get(pod).ports.clone(),
-            policies,
-        );
+        let groups = policies.groups_of(pod, cluster);
+        let by_name = policies.are_by_name(&groups);
+        let ports = cluster.pods.get(pod).ports.clone().filter(|_| by_name);
+        let class = self.class(groups, ports, policies);
         let node_set = node.clone().map(|node| sets.acquire(SetKey::Node(node), cluster));
         let rules = self.classes[class].rules.clone();
         match self.table.get_mut(id) {

@@ -202,7 +202,60 @@ fn union(some: Option<&[IpAddr]>, more: Option<&[IpAddr]>) -> Addresses {
 mod tests {
     use proptest::prelude::*;
 
+    use std::sync::Arc;
+
+    use weir_model::{
+        Action, Endpoint, NamedPort, PolicyId, PolicyKind, PolicyRule, PortMatch, PortRange,
+        PortSpec, Protocol, Scope, Selector, Spec, Subject, Tier,
+    };
+
     use super::*;
+
+    fn pod(name: &str, last: u8, port: u16) -> Change {
+        Change::Put(Object::Pod(Pod {
+            id: PodId::new("shop", name),
+            labels: Labels::default(),
+            addresses: vec![IpAddr::from([10, 0, 0, last])],
+            node: None,
+            ports: vec![NamedPort { name: "http".into(), protocol: Protocol::Tcp, port }],
+            host_network: false,
+            finished: false,
+            born: 0,
+            place: None,
+        }))
+    }
+
+    fn policy(ports: PortMatch) -> Change {
+        let rule = PolicyRule {
+            index: 0,
+            name: None,
+            line: 0,
+            action: Action::Allow,
+            peers: None,
+            ports: Some(vec![PortSpec { line: 0, ports }]),
+        };
+        let subject = Subject { scope: Scope::Own, pods: Selector::everything() };
+        let spec = Spec { tier: Tier::Namespace, subject, ingress: Some(vec![rule]), egress: None };
+        let (kind, namespace) = (PolicyKind::NetworkPolicy, "shop".into());
+        let id = PolicyId { kind, namespace, name: "web".into() };
+        Change::Put(Object::Policy(Policy { id, place: None, spec: Arc::new(spec) }))
+    }
+
+    #[test]
+    fn only_policies_that_ask_for_names_tell_pods_with_other_names_apart() {
+        let mut engine = Engine::new(Locality::Everywhere);
+        let shared = |delta: Delta| {
+            let endpoints: Vec<Endpoint> = delta.endpoints.into_values().flatten().collect();
+            let [one, other] = &endpoints[..] else { panic!("two endpoints, not {endpoints:?}") };
+            Arc::ptr_eq(&one.rules, &other.rules)
+        };
+        let by_number = PortMatch::Range(PortRange::one(Protocol::Tcp, 80));
+        let by_name = PortMatch::Named { name: "http".into(), protocol: Some(Protocol::Tcp) };
+        let pods = [pod("one", 1, 8080), pod("other", 2, 9090)];
+        assert!(shared(engine.apply(pods.iter().chain([&policy(by_number.clone())]))));
+        assert!(!shared(engine.apply([policy(by_name)])));
+        assert!(shared(engine.apply([policy(by_number)])));
+    }
 
     proptest! {
         #![proptest_config(ProptestConfig { cases: 500, ..ProptestConfig::default() })]

@@ -62,6 +62,12 @@ impl Policy {
         }
     }
 
+    /// Whether it says something else to endpoints with other named ports.
+    fn by_name(&self) -> bool {
+        let ingress = self.spec.rules(Direction::Ingress).unwrap_or_default();
+        compile::depends_on_ports(ingress, Direction::Ingress)
+    }
+
     fn compile(
         &self,
         rules: &[PolicyRule],
@@ -86,6 +92,8 @@ struct Group {
     selector: SelectorId,
     /// In the order in which they are asked.
     policies: SmallVec<[PolicyIndex; 2]>,
+    /// How many of them say something else to endpoints with other named ports.
+    by_name: u32,
     /// The classes of endpoints it speaks for.
     classes: SmallVec<[u32; 2]>,
 }
@@ -120,7 +128,6 @@ impl Policies {
         }
         let spec = self.intern(&policy.spec);
         let (group, touch) = self.join(&policy.id, &spec, cluster);
-        touched.push(touch);
         let hash = self.hasher.hash_one(&policy.id);
         let policy = Policy {
             id: policy.id.clone(),
@@ -136,6 +143,9 @@ impl Policies {
         let order = |index: PolicyIndex| (self.table[index].spec.tier, &self.table[index].id);
         let at = self.groups[group].policies.partition_point(|other| order(*other) < order(index));
         self.groups[group].policies.insert(at, index);
+        let by_name = self.table[index].by_name();
+        self.groups[group].by_name += u32::from(by_name);
+        touched.push(if by_name { Touched::Subject(group) } else { touch });
         touched
     }
 
@@ -157,8 +167,12 @@ impl Policies {
         }
         let group = &mut self.groups[gone.group];
         group.policies.retain(|other| *other != index);
+        group.by_name -= u32::from(gone.by_name());
         if !group.policies.is_empty() {
-            return Some(Touched::Rules(gone.group));
+            return Some(match gone.by_name() {
+                true => Touched::Subject(gone.group),
+                false => Touched::Rules(gone.group),
+            });
         }
         self.by_anchor.remove(group.scope, cluster.selectors.anchors(group.selector), gone.group);
         self.idle.push(gone.group);
@@ -187,6 +201,7 @@ impl Policies {
             scope,
             selector,
             policies: SmallVec::new(),
+            by_name: 0,
             classes: SmallVec::new(),
         });
         self.group_ids.insert((scope, selector), group);
@@ -213,6 +228,11 @@ impl Policies {
         }
         found.sort_unstable();
         found.into()
+    }
+
+    /// Whether these groups say something else to endpoints with other named ports.
+    pub(crate) fn are_by_name(&self, groups: &[GroupIndex]) -> bool {
+        groups.iter().any(|group| self.groups[*group].by_name > 0)
     }
 
     pub(crate) fn classes_of(&self, group: GroupIndex) -> &[u32] {
@@ -301,7 +321,7 @@ impl Policies {
     /// Lets go of what no endpoint needs any more.
     pub(crate) fn settle(&mut self, sets: &mut Sets, cluster: &mut Cluster) {
         for group in std::mem::take(&mut self.idle) {
-            let Some(&Group { scope, selector, ref policies, ref classes }) =
+            let Some(&Group { scope, selector, ref policies, ref classes, .. }) =
                 self.groups.get(group)
             else {
                 continue;

@@ -149,11 +149,9 @@ fn peer(ctx: &mut Context, index: usize, node: &Node) -> Option<Peer> {
             return None;
         }
         (None, None, None) => {
-            if fields.clean {
-                let message = "an empty peer; expected podSelector, namespaceSelector or ipBlock";
-                let hint = "to mean everyone, leave the list of peers out";
-                ctx.invalid(fields.line, message, hint);
-            }
+            let message = "an empty peer; expected podSelector, namespaceSelector or ipBlock";
+            let hint = "to mean everyone, leave the list of peers out";
+            ctx.invalid(fields.line, message, hint);
             return None;
         }
         (None, pods, namespaces) => Who::Pods {

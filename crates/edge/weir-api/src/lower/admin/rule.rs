@@ -165,9 +165,9 @@ fn peer(
     let fields = ctx.fields(node, known);
     let one = match fields.count(known) {
         // C16: perhaps a peer of a newer API, of which nothing is left that we know.
-        0 if fields.clean => {
+        0 => {
             let message = format!("expected {}, found none of them", one_of(known));
-            let hint = "add one of them; until then the rule allows nothing, and denies everyone";
+            let hint = "add one of them; until then an accepting rule matches no one, any other denies everyone";
             ctx.find("invalid", Severity::Warning, fields.line, message, hint);
             false
         }

@@ -80,6 +80,9 @@ egress:
             10: warning unknown-field BaselineAdminNetworkPolicy default spec.egress[0].to[0].domainNames
                 there is no field "domainNames" here; expected namespaces, pods, nodes, networks
                 remove the field, or move it to where it belongs
+            10: warning invalid BaselineAdminNetworkPolicy default spec.egress[0].to[0]
+                expected namespaces, pods, nodes or networks, found none of them
+                add one of them; until then an accepting rule matches no one, any other denies everyone
         "#]],
     );
     check(
@@ -212,12 +215,18 @@ ingress:
             8: warning unknown-field AdminNetworkPolicy a spec.ingress[0].from[0].sameLabels
                 there is no field "sameLabels" here; expected namespaces, pods
                 remove the field, or move it to where it belongs
+            8: warning invalid AdminNetworkPolicy a spec.ingress[0].from[0]
+                expected namespaces or pods, found none of them
+                add one of them; until then an accepting rule matches no one, any other denies everyone
             9: warning unknown-field AdminNetworkPolicy a spec.ingress[1].from[0].namespaces.notSameLabels
                 there is no field "notSameLabels" here; expected matchLabels, matchExpressions
                 remove the field, or move it to where it belongs
             10: warning unknown-field AdminNetworkPolicy a spec.ingress[2].from[0].networks
                 there is no field "networks" here; expected namespaces, pods
                 remove the field, or move it to where it belongs
+            10: warning invalid AdminNetworkPolicy a spec.ingress[2].from[0]
+                expected namespaces or pods, found none of them
+                add one of them; until then an accepting rule matches no one, any other denies everyone
         "#]],
     );
 }
