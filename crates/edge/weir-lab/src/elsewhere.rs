@@ -1,0 +1,46 @@
+//! The lab on systems that have no network namespaces: it says so.
+
+use std::{net::IpAddr, time::Duration};
+
+use weir_model::{Flow, Verdict};
+
+use crate::{LabError, Layout};
+
+/// Linux only: see [`LabError::Unsupported`].
+pub fn enter() -> Result<(), LabError> {
+    Err(LabError::Unsupported)
+}
+
+/// A running cluster of network namespaces. Linux only: it cannot be built here.
+#[derive(Debug)]
+pub enum Lab {}
+
+impl Lab {
+    /// Linux only: see [`LabError::Unsupported`].
+    pub fn build(_layout: &Layout) -> Result<Lab, LabError> {
+        Err(LabError::Unsupported)
+    }
+
+    /// Runs something in the node's namespace.
+    pub fn on_node<T: Send>(
+        &self,
+        _node: &str,
+        _work: impl FnOnce() -> T + Send,
+    ) -> Result<T, LabError> {
+        match *self {}
+    }
+
+    /// Runs something in the namespace that owns the address.
+    pub fn at<T: Send>(
+        &self,
+        _address: IpAddr,
+        _work: impl FnOnce() -> T + Send,
+    ) -> Result<T, LabError> {
+        match *self {}
+    }
+
+    /// Tries all flows at once.
+    pub fn probe(&self, _flows: &[Flow], _patience: Duration) -> Result<Vec<Verdict>, LabError> {
+        match *self {}
+    }
+}

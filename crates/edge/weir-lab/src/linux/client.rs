@@ -1,0 +1,79 @@
+use std::{
+    net::SocketAddr,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    time::Duration,
+};
+
+use rustix::{
+    io::{Errno, Result},
+    net::{RecvFlags, connect, recv, sockopt},
+};
+use weir_model::{Flow, Protocol};
+
+use super::{
+    sctp,
+    socket::{open, receive, say},
+};
+
+/// The near end of a probe.
+#[derive(Debug)]
+pub(super) struct Client {
+    flow: Flow,
+    port: u16,
+    socket: OwnedFd,
+}
+
+impl Client {
+    /// Sends the first packet of a flow from the namespace that this thread is in.
+    pub(super) fn start(flow: Flow, port: u16) -> Result<Client> {
+        let socket = open(flow.protocol, flow.from, port)?;
+        match flow.protocol {
+            Protocol::Tcp => {
+                // Closing is then forgetting: no connection is left to be waited for.
+                sockopt::set_socket_linger(&socket, Some(Duration::ZERO))?;
+                match connect(&socket, &SocketAddr::new(flow.to, flow.port)) {
+                    Ok(()) | Err(Errno::INPROGRESS) => (),
+                    Err(errno) => return Err(errno),
+                }
+            }
+            Protocol::Udp => {
+                connect(&socket, &SocketAddr::new(flow.to, flow.port))?;
+                say(&socket, b"?")?;
+            }
+            Protocol::Sctp => {
+                connect(&socket, &SocketAddr::new(flow.to, 0))?;
+                say(&socket, &sctp::init(port, flow.port))?;
+            }
+        }
+        Ok(Client { flow, port, socket })
+    }
+
+    /// Whether the answer has come.
+    pub(super) fn is_answered(&self) -> Result<bool> {
+        match self.flow.protocol {
+            Protocol::Tcp => match recv(&self.socket, &mut [0_u8; 1][..], RecvFlags::empty()) {
+                Ok((0, _)) => Err(Errno::CONNABORTED),
+                Ok(_) => Ok(true),
+                Err(Errno::AGAIN) => Ok(false),
+                Err(errno) => Err(errno),
+            },
+            Protocol::Udp => Ok(receive(&self.socket, Protocol::Udp)?.is_some()),
+            // A raw socket hears all that one end says to the other. Any reply will do: a kernel that knows SCTP
+            // may be quicker to refuse than we are to accept.
+            Protocol::Sctp => {
+                while let Some((packet, ..)) = receive(&self.socket, Protocol::Sctp)? {
+                    if sctp::is_between(&packet, self.flow.port, self.port) {
+                        return Ok(true);
+                    }
+                }
+                Ok(false)
+            }
+        }
+    }
+}
+
+impl AsFd for Client {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}

@@ -1,0 +1,58 @@
+use std::{
+    fs::{self, File},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    panic, thread,
+};
+
+use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space};
+
+use crate::LabError;
+
+/// A network namespace without a name: it lives as long as this, a socket in it or a thread in it.
+#[derive(Debug)]
+pub(super) struct Namespace(OwnedFd);
+
+impl Namespace {
+    /// Makes one and moves this thread into it.
+    pub(super) fn create() -> Result<Namespace, LabError> {
+        let what = "make a network namespace";
+        unshare(UnshareFlags::NEWNET)
+            .map_err(|errno| LabError::Namespace { what, source: errno.into() })?;
+        let own = File::open("/proc/thread-self/ns/net")
+            .map_err(|source| LabError::Namespace { what, source })?;
+        Ok(Namespace(own.into()))
+    }
+
+    /// Moves this thread into it.
+    pub(super) fn enter(&self) -> Result<(), LabError> {
+        let what = "enter a network namespace";
+        move_into_link_name_space(self.0.as_fd(), Some(LinkNameSpaceType::Network))
+            .map_err(|errno| LabError::Namespace { what, source: errno.into() })
+    }
+}
+
+impl AsFd for Namespace {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// Runs something on a thread of its own, so that the caller stays in the namespace it is in.
+pub(super) fn apart<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+    thread::scope(|scope| scope.spawn(work).join())
+        .unwrap_or_else(|payload| panic::resume_unwind(payload))
+}
+
+#[expect(
+    deprecated,
+    reason = "its successor is unsafe on account of `FILES`, which nobody here asks for"
+)]
+pub(super) fn unshare(flags: UnshareFlags) -> rustix::io::Result<()> {
+    rustix::thread::unshare(flags)
+}
+
+/// Writes a setting of the namespace that this thread is in.
+pub(super) fn set(setting: &'static str, value: &str) -> Result<(), LabError> {
+    fs::write(format!("/proc/sys/net/{setting}"), value)
+        .map_err(|source| LabError::Setting { setting, source })
+}

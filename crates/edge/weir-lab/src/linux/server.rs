@@ -1,0 +1,87 @@
+use std::{
+    net::{IpAddr, SocketAddr},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+};
+
+use rustix::{
+    io::{Errno, Result},
+    net::{SocketFlags, accept_with, listen},
+};
+use weir_model::{Flow, Protocol};
+
+use super::{
+    sctp,
+    socket::{open, receive, say, say_to},
+};
+
+/// What a server is for. One serves all flows to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Service {
+    address: IpAddr,
+    protocol: Protocol,
+    /// 0 for SCTP: raw sockets have no ports.
+    port: u16,
+}
+
+impl Service {
+    pub(super) fn of(flow: &Flow) -> Service {
+        let port = if flow.protocol == Protocol::Sctp { 0 } else { flow.port };
+        Service { address: flow.to, protocol: flow.protocol, port }
+    }
+}
+
+/// The far end of probes.
+#[derive(Debug)]
+pub(super) struct Server {
+    protocol: Protocol,
+    socket: OwnedFd,
+}
+
+impl Server {
+    /// Waits for visitors in the namespace that this thread is in.
+    pub(super) fn open(service: Service) -> Result<Server> {
+        let socket = open(service.protocol, service.address, service.port)?;
+        if service.protocol == Protocol::Tcp {
+            listen(&socket, 4096)?;
+        }
+        Ok(Server { protocol: service.protocol, socket })
+    }
+
+    /// Answers everyone who is waiting.
+    pub(super) fn serve(&self) -> Result<()> {
+        if self.protocol == Protocol::Tcp {
+            return self.greet();
+        }
+        while let Some((datagram, from, port)) = receive(&self.socket, self.protocol)? {
+            let reply = match self.protocol {
+                Protocol::Sctp => sctp::answer(&datagram),
+                _ => Some(datagram),
+            };
+            if let Some(reply) = reply {
+                say_to(&self.socket, &reply, SocketAddr::new(from, port))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn greet(&self) -> Result<()> {
+        loop {
+            match accept_with(&self.socket, SocketFlags::CLOEXEC) {
+                Ok(visitor) => match say(&visitor, b"!") {
+                    // Whoever is gone already will be missed at the near end.
+                    Ok(()) | Err(Errno::CONNRESET | Errno::PIPE) => (),
+                    Err(errno) => return Err(errno),
+                },
+                Err(Errno::AGAIN) => return Ok(()),
+                Err(Errno::CONNABORTED) => (),
+                Err(errno) => return Err(errno),
+            }
+        }
+    }
+}
+
+impl AsFd for Server {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
