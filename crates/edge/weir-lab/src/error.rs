@@ -78,7 +78,7 @@ pub enum LabError {
     /// A probe met something other than an answer or silence.
     #[error("{flow} was neither answered nor dropped")]
     Probe {
-        /// The flow.
+        /// The flow; of several over SCTP between the same two ends, any: refusals of raw packets do not say their port.
         flow: Flow,
         /// What it met.
         source: io::Error,

@@ -1,13 +1,17 @@
-//! Real packets in real network namespaces. Needs root or a user namespace, and the `nft` program for the filters.
+//! Real packets in real network namespaces. Needs root or user namespaces, and the `nft` program for the filters.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests, though with a `main` of their own")]
 
 use std::{
-    collections::BTreeMap,
-    net::IpAddr,
+    collections::BTreeSet,
+    error::Error,
+    fs,
+    net::{IpAddr, TcpListener, UdpSocket},
     process::{Command, ExitCode},
     time::Duration,
 };
 
-use libtest_mimic::{Arguments, Failed, Trial};
+use libtest_mimic::{Arguments, Trial};
 use weir_lab::{Lab, LabError, LabNode, LabPod, Layout};
 use weir_model::{Flow, PodId, Protocol, Verdict};
 
@@ -15,25 +19,39 @@ const PATIENCE: Duration = Duration::from_millis(400);
 
 fn main() -> ExitCode {
     let arguments = Arguments::from_args();
+    // Without rights there is nothing to be tested, which is not the same as a success.
     if !arguments.list
         && let Err(error) = weir_lab::enter()
     {
-        eprintln!("error: {error}: {:?}\nhint: {}", error, error.hint().unwrap_or("none"));
+        let cause = error.source().map(|cause| format!(": {cause}")).unwrap_or_default();
+        eprintln!("error: {error}{cause}\nhint: {}", error.hint().unwrap_or_default());
         return ExitCode::FAILURE;
     }
-    let trials =
-        vec![trial("pods reach each other, on one node and on two", everyone_reaches_everyone)];
+    let trials = vec![
+        trial("everyone_reaches_everyone", everyone_reaches_everyone),
+        trial("what_is_dropped_is_denied_and_nothing_else", what_is_dropped_is_denied),
+        trial("a_reply_that_is_dropped_is_a_denial", a_reply_that_is_dropped_is_a_denial),
+        trial("what_a_node_may_not_send_is_denied", what_a_node_may_not_send_is_denied),
+        trial("a_refusal_is_an_error_that_names_the_flow", a_refusal_is_an_error),
+        trial("packets_keep_their_addresses", packets_keep_their_addresses),
+        trial("what_a_filter_tracks_is_a_proper_connection", connections_are_proper),
+        trial("a_probe_is_never_taken_for_an_older_one", a_probe_is_never_taken_for_an_older_one),
+        trial("a_thousand_flows_are_tried_at_once", a_thousand_flows),
+        trial("labs_do_not_know_each_other", labs_do_not_know_each_other),
+        trial("work_runs_where_it_should_and_callers_stay", work_runs_where_it_should),
+        trial("a_lab_leaves_nothing_behind", a_lab_leaves_nothing_behind),
+    ];
     libtest_mimic::run(&arguments, trials).exit_code()
 }
 
 fn trial(name: &str, test: fn()) -> Trial {
-    Trial::test(name.replace([' ', ','], "_"), move || {
+    Trial::test(name, move || {
         test();
-        Ok::<(), Failed>(())
+        Ok(())
     })
 }
 
-/// Two nodes with two pods each, a host network pod, both families, and addresses that overlap in every way.
+/// Two nodes, one of them without an address; pods, host network pods, both families, and addresses that lie inside each other's networks.
 fn layout() -> Layout {
     let node =
         |name: &str, addresses: &[&str]| LabNode { name: name.into(), addresses: parse(addresses) };
@@ -44,13 +62,18 @@ fn layout() -> Layout {
         host_network,
     };
     Layout {
-        nodes: vec![node("n1", &["192.168.0.1", "fd01::1"]), node("n2", &[])],
+        nodes: vec![
+            node("n1", &["192.168.0.1", "fd01::1"]),
+            node("n2", &["192.168.0.2", "fd01::2"]),
+            node("n3", &[]),
+        ],
         pods: vec![
             pod("a", "n1", false, &["10.0.0.1", "fd00::1"]),
             pod("b", "n1", false, &["192.168.0.7", "fd01::7"]),
             pod("c", "n2", false, &["10.0.0.2", "fd00::2"]),
-            pod("d", "n2", false, &["192.168.0.2", "2001:db8::2"]),
-            pod("h", "n2", true, &["192.168.0.9", "fd01::9"]),
+            pod("d", "n3", false, &["192.168.0.254", "2001:db8::2"]),
+            pod("shares", "n2", true, &["192.168.0.2", "fd01::2"]),
+            pod("lends", "n3", true, &["192.168.0.9", "fd01::9"]),
         ],
         outside: parse(&["203.0.113.7", "2001:db8::7"]),
     }
@@ -60,26 +83,193 @@ fn parse(addresses: &[&str]) -> Vec<IpAddr> {
     addresses.iter().map(|address| address.parse().unwrap()).collect()
 }
 
+fn flow(from: &str, to: &str, protocol: Protocol, port: u16) -> Flow {
+    Flow { from: from.parse().unwrap(), to: to.parse().unwrap(), protocol, port }
+}
+
+const PROTOCOLS: [Protocol; 3] = [Protocol::Tcp, Protocol::Udp, Protocol::Sctp];
+
+/// Every protocol from everyone to everyone of the same family.
+fn all_flows(ends: &[IpAddr], port: u16) -> Vec<Flow> {
+    let pairs = ends.iter().flat_map(|from| ends.iter().map(move |to| (*from, *to)));
+    pairs
+        .filter(|(from, to)| from.is_ipv4() == to.is_ipv4())
+        .flat_map(|(from, to)| PROTOCOLS.map(|protocol| Flow { from, to, protocol, port }))
+        .collect()
+}
+
+/// The flows of those that were denied.
+#[track_caller]
+fn denied(lab: &Lab, flows: &[Flow]) -> Vec<Flow> {
+    let verdicts = lab.probe(flows, PATIENCE).unwrap();
+    assert_eq!(verdicts.len(), flows.len());
+    let denied = flows.iter().zip(verdicts).filter(|(_, verdict)| *verdict == Verdict::Deny);
+    denied.map(|(flow, _)| *flow).collect()
+}
+
+/// Gives a node a table with one rule.
+#[track_caller]
+fn filter(lab: &Lab, node: &str, hook: &str, rule: &str) {
+    let script = format!(
+        "table inet test {{ chain test {{ type filter hook {hook} priority 0; {rule}; }}; }}"
+    );
+    let run = || Command::new("nft").arg(&script).output().expect("the `nft` program is installed");
+    let output = lab.on_node(node, run).unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
 fn everyone_reaches_everyone() {
     let layout = layout();
     let lab = Lab::build(&layout).unwrap();
-    let mut ends = parse(&["203.0.113.7", "2001:db8::7", "10.0.0.99"]);
+    let mut ends: BTreeSet<IpAddr> = layout.outside.iter().copied().collect();
+    ends.extend(parse(&["10.0.0.99", "169.254.169.254", "8.8.8.8", "fd00::99"]));
     ends.extend(layout.nodes.iter().flat_map(|node| &node.addresses));
     ends.extend(layout.pods.iter().flat_map(|pod| &pod.addresses));
-    let mut flows = Vec::new();
-    for from in &ends {
-        for to in ends.iter().filter(|to| to.is_ipv4() == from.is_ipv4()) {
-            for protocol in [Protocol::Tcp, Protocol::Udp, Protocol::Sctp] {
-                flows.push(Flow { from: *from, to: *to, protocol, port: 80 });
+    let flows = all_flows(&Vec::from_iter(ends), 80);
+    assert!(flows.len() > 500);
+    assert_eq!(denied(&lab, &flows), []);
+}
+
+fn what_is_dropped_is_denied() {
+    let lab = Lab::build(&layout()).unwrap();
+    filter(&lab, "n1", "forward", "ip daddr 10.0.0.1 drop; ip6 daddr fd00::1 drop");
+    let ends = parse(&["10.0.0.1", "192.168.0.7", "10.0.0.2", "203.0.113.7", "192.168.0.1"]);
+    let ends = [ends, parse(&["fd00::1", "fd01::7", "fd00::2", "2001:db8::7", "fd01::1"])].concat();
+    let flows = all_flows(&ends, 5432);
+    // Its own address and its node are not forwarded to, and the replies it gets are.
+    let near = parse(&["10.0.0.1", "fd00::1", "192.168.0.1", "fd01::1"]);
+    let a = parse(&["10.0.0.1", "fd00::1"]);
+    let hit = |flow: &&Flow| {
+        !near.contains(&flow.from) && a.contains(&flow.to)
+            || a.contains(&flow.from) && !near.contains(&flow.to)
+    };
+    let expected: Vec<Flow> = flows.iter().filter(hit).copied().collect();
+    assert_eq!(denied(&lab, &flows), expected);
+}
+
+fn a_reply_that_is_dropped_is_a_denial() {
+    let lab = Lab::build(&layout()).unwrap();
+    filter(&lab, "n2", "forward", "ip saddr 10.0.0.2 drop");
+    let flows = PROTOCOLS.map(|protocol| flow("10.0.0.1", "10.0.0.2", protocol, 80));
+    assert_eq!(denied(&lab, &flows), flows);
+}
+
+fn what_a_node_may_not_send_is_denied() {
+    let lab = Lab::build(&layout()).unwrap();
+    filter(&lab, "n1", "output", "ip daddr 10.0.0.2 drop; ip6 daddr fd00::2 drop");
+    let v4 = PROTOCOLS.map(|protocol| flow("192.168.0.1", "10.0.0.2", protocol, 80));
+    let v6 = PROTOCOLS.map(|protocol| flow("fd01::1", "fd00::2", protocol, 80));
+    let back = PROTOCOLS.map(|protocol| flow("10.0.0.2", "192.168.0.1", protocol, 80));
+    let flows = [v4, v6, back].concat();
+    assert_eq!(denied(&lab, &flows), flows, "an answer that may not be sent is none");
+}
+
+fn a_refusal_is_an_error() {
+    let lab = Lab::build(&layout()).unwrap();
+    filter(&lab, "n1", "forward", "tcp dport 81 reject with tcp reset; th dport 81 reject");
+    let ends = [("10.0.0.2", "10.0.0.1"), ("fd00::2", "fd00::1")];
+    for (from, to) in ends {
+        for protocol in PROTOCOLS {
+            let refused = flow(from, to, protocol, 81);
+            let fine = flow(from, to, protocol, 80);
+            match lab.probe(&[fine, refused], PATIENCE) {
+                Err(LabError::Probe { flow, .. }) if protocol == Protocol::Sctp => {
+                    assert!([fine, refused].contains(&flow), "{flow}");
+                }
+                Err(LabError::Probe { flow, .. }) => assert_eq!(flow, refused),
+                other => panic!("{refused}: {other:?}"),
             }
         }
     }
-    let verdicts = lab.probe(&flows, PATIENCE).unwrap();
-    let denied: Vec<String> = flows
-        .iter()
-        .zip(verdicts)
-        .filter(|(_, verdict)| *verdict == Verdict::Deny)
-        .map(|(flow, _)| flow.to_string())
-        .collect();
-    assert!(denied.is_empty(), "{denied:#?}");
+}
+
+fn packets_keep_their_addresses() {
+    let lab = Lab::build(&layout()).unwrap();
+    let only = "ip saddr 203.0.113.7 ip daddr 10.0.0.1 accept; ip saddr 10.0.0.1 ip daddr 203.0.113.7 accept; drop";
+    filter(&lab, "n1", "forward", only);
+    let flows = PROTOCOLS.map(|protocol| flow("203.0.113.7", "10.0.0.1", protocol, 80));
+    assert_eq!(denied(&lab, &flows), []);
+    let flows = PROTOCOLS.map(|protocol| flow("203.0.113.8", "10.0.0.1", protocol, 80));
+    assert_eq!(denied(&lab, &flows), flows);
+}
+
+fn connections_are_proper() {
+    let lab = Lab::build(&layout()).unwrap();
+    let rules = "ct state invalid drop; ct state established accept; meta l4proto { tcp, udp, sctp } th dport 80 ct state new accept; drop";
+    filter(&lab, "n1", "forward", rules);
+    let ends = parse(&["10.0.0.1", "10.0.0.2", "203.0.113.7", "fd00::1", "fd00::2", "2001:db8::7"]);
+    assert_eq!(denied(&lab, &all_flows(&ends, 80)), []);
+    let flows = PROTOCOLS.map(|protocol| flow("10.0.0.2", "10.0.0.1", protocol, 81));
+    assert_eq!(denied(&lab, &flows), flows);
+}
+
+fn a_probe_is_never_taken_for_an_older_one() {
+    let lab = Lab::build(&layout()).unwrap();
+    filter(&lab, "n1", "forward", "ct state established accept");
+    let flows = PROTOCOLS.map(|protocol| flow("10.0.0.2", "10.0.0.1", protocol, 80));
+    assert_eq!(denied(&lab, &flows), []);
+    let close = || Command::new("nft").arg("add rule inet test test drop").status().unwrap();
+    assert!(lab.on_node("n1", close).unwrap().success());
+    assert_eq!(denied(&lab, &flows), flows);
+}
+
+fn a_thousand_flows() {
+    let lab = Lab::build(&layout()).unwrap();
+    filter(&lab, "n1", "forward", "th dport 2-100 drop");
+    let ports = 1..=1000;
+    let flows: Vec<Flow> =
+        ports.map(|port| flow("10.0.0.2", "10.0.0.1", Protocol::Tcp, port)).collect();
+    let closed: Vec<u16> = denied(&lab, &flows).iter().map(|flow| flow.port).collect();
+    assert_eq!(closed, Vec::from_iter(2..=100));
+}
+
+fn labs_do_not_know_each_other() {
+    let (open, closed) = (Lab::build(&layout()).unwrap(), Lab::build(&layout()).unwrap());
+    filter(&closed, "n1", "forward", "drop");
+    let flows = [flow("10.0.0.2", "10.0.0.1", Protocol::Tcp, 80)];
+    assert_eq!(denied(&open, &flows), []);
+    assert_eq!(denied(&closed, &flows), flows);
+}
+
+fn own_namespace() -> String {
+    fs::read_link("/proc/thread-self/ns/net").unwrap().display().to_string()
+}
+
+fn work_runs_where_it_should() {
+    let here = own_namespace();
+    let lab = Lab::build(&layout()).unwrap();
+    assert_eq!(own_namespace(), here);
+    let n1 = lab.on_node("n1", own_namespace).unwrap();
+    assert_ne!(n1, here);
+    assert_eq!(own_namespace(), here);
+
+    let at = |address: &str| lab.at(address.parse().unwrap(), own_namespace).unwrap();
+    assert_eq!(at("192.168.0.1"), n1);
+    let all = ["192.168.0.1", "192.168.0.2", "192.168.0.9", "10.0.0.1", "10.0.0.2", "8.8.8.8"];
+    assert_eq!(all.map(at).into_iter().collect::<BTreeSet<_>>().len(), all.len());
+    assert_eq!(at("8.8.8.8"), at("2001:db8::7"));
+
+    let listen =
+        || TcpListener::bind(("10.0.0.1", 80)).is_ok() && UdpSocket::bind(("fd00::1", 80)).is_ok();
+    assert!(lab.at("10.0.0.1".parse().unwrap(), listen).unwrap());
+    assert!(!lab.at("10.0.0.2".parse().unwrap(), listen).unwrap());
+    assert!(matches!(lab.on_node("n4", || ()), Err(LabError::NoNode(name)) if name == "n4"));
+}
+
+fn a_lab_leaves_nothing_behind() {
+    let lab = Lab::build(&layout()).unwrap();
+    let node = lab.on_node("n1", own_namespace).unwrap();
+    let held = |pattern: &str| -> Vec<String> {
+        let entries = fs::read_dir(format!("/proc/self/{pattern}")).unwrap();
+        let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
+        let path =
+            |path: std::path::PathBuf| if pattern == "task" { path.join("ns/net") } else { path };
+        let links = paths.filter_map(|entry| fs::read_link(path(entry)).ok());
+        links.map(|link| link.display().to_string()).filter(|link| *link == node).collect()
+    };
+    assert_eq!(held("fd").len(), 1, "the lab holds the node by one file");
+    denied(&lab, &[flow("192.168.0.1", "10.0.0.1", Protocol::Tcp, 80)]);
+    drop(lab);
+    assert_eq!(held("fd"), Vec::<String>::new());
+    assert_eq!(held("task"), Vec::<String>::new());
 }

@@ -21,8 +21,8 @@ use crate::{
 /// The index of the first link that leads down, to a node or to a pod.
 const DOWNLINKS: u32 = 1000;
 
-/// How long the kernel may take to notice that a link is up.
-const LINK_PATIENCE: Duration = Duration::from_secs(5);
+/// How long the kernel may take for what it does in its own time: some microseconds, unless the machine is very busy.
+const KERNEL_PATIENCE: Duration = Duration::from_secs(10);
 
 /// A running cluster of network namespaces. Dropping it is its end.
 #[derive(Debug)]
@@ -94,33 +94,35 @@ fn raise(plan: Plan) -> Result<Lab, LabError> {
         sky.route(&Route { to: None, family, link: LOOPBACK, kind: RouteKind::Local })?;
     }
     let mut nodes = Vec::with_capacity(plan.nodes.len());
-    let mut wires = Vec::with_capacity(plan.nodes.len());
     for (number, node) in plan.nodes.iter().enumerate() {
         let (namespace, wire) = router()?;
         let down = downlink(number);
         sky.join(down, &format!("n{number}"), &namespace)?;
         uplink(&wire, &node.addresses)?;
         lead_to(&sky, &node.addresses, down, RouteKind::UnicastFirst)?;
-        nodes.push(namespace);
-        wires.push(wire);
+        nodes.push((namespace, wire));
     }
     let mut pods = Vec::with_capacity(plan.pods.len());
     for (number, pod) in plan.pods.iter().enumerate() {
         let (namespace, wire) = host()?;
         let down = downlink(number);
-        wires[pod.node].join(down, &format!("p{number}"), &namespace)?;
+        let (_, above) = &nodes[pod.node];
+        above.join(down, &format!("p{number}"), &namespace)?;
         uplink(&wire, &pod.addresses)?;
-        lead_to(&wires[pod.node], &pod.addresses, down, RouteKind::Unicast)?;
+        lead_to(above, &pod.addresses, down, RouteKind::Unicast)?;
         lead_to(&sky, &pod.addresses, downlink(pod.node), RouteKind::UnicastFirst)?;
-        pods.push(namespace);
+        pods.push((namespace, wire));
     }
-    // The end that was up first hears of the other one a little later.
-    (0..nodes.len()).try_for_each(|node| wait_for(&sky, downlink(node)))?;
-    plan.pods
-        .iter()
-        .enumerate()
-        .try_for_each(|(number, pod)| wait_for(&wires[pod.node], downlink(number)))?;
-    Ok(Lab { plan, outside, nodes, pods, next_port: Mutex::new(0) })
+
+    for (number, (node, (_, wire))) in plan.nodes.iter().zip(&nodes).enumerate() {
+        settle(&sky, downlink(number), wire, &node.addresses)?;
+    }
+    for (number, (pod, (_, wire))) in plan.pods.iter().zip(&pods).enumerate() {
+        settle(&nodes[pod.node].1, downlink(number), wire, &pod.addresses)?;
+    }
+    let keep =
+        |made: Vec<(Namespace, Wire)>| made.into_iter().map(|(namespace, _)| namespace).collect();
+    Ok(Lab { plan, outside, nodes: keep(nodes), pods: keep(pods), next_port: Mutex::new(0) })
 }
 
 /// A new namespace with nothing but itself.
@@ -162,14 +164,25 @@ fn lead_to(wire: &Wire, addresses: &[IpAddr], link: u32, kind: RouteKind) -> Res
         .try_for_each(|&to| wire.route(&Route { to: Some(to), family: Family::of(to), link, kind }))
 }
 
-fn wait_for(wire: &Wire, link: u32) -> Result<(), LabError> {
+/// Waits for what the kernel does in its own time: it tells the end of a link that was up first of the other one, and puts
+/// addresses of IPv6 to use.
+fn settle(above: &Wire, link: u32, below: &Wire, addresses: &[IpAddr]) -> Result<(), LabError> {
+    wait_until(|| above.is_running(link), || format!("get link {link} to run"))?;
+    addresses.iter().try_for_each(|&address| {
+        wait_until(|| below.is_local(address), || format!("get {address} into use"))
+    })
+}
+
+fn wait_until(
+    done: impl Fn() -> Result<bool, LabError>,
+    what: impl Fn() -> String,
+) -> Result<(), LabError> {
     let began = Instant::now();
-    while !wire.is_running(link)? {
-        if began.elapsed() > LINK_PATIENCE {
-            let what = format!("get link {link} to run");
-            return Err(LabError::Link { what, source: io::ErrorKind::TimedOut.into() });
+    while !done()? {
+        if began.elapsed() > KERNEL_PATIENCE {
+            return Err(LabError::Link { what: what(), source: io::ErrorKind::TimedOut.into() });
         }
-        thread::sleep(Duration::from_millis(1));
+        thread::sleep(Duration::from_micros(200));
     }
     Ok(())
 }

@@ -136,14 +136,28 @@ impl Wire {
     /// Whether packets can pass over a link: it and its other end are up, and the kernel has noticed.
     pub(super) fn is_running(&self, link: u32) -> Result<bool, LabError> {
         let request = Message::new(RTM_GETLINK, 0).link(link, 0);
-        let failed = |source| LabError::Link { what: format!("look at link {link}"), source };
-        let reply = self.send(request).map_err(failed)?;
+        let reply = self.look(request, || format!("look at link {link}"))?;
         let flags = reply.get(HEADER + 8..HEADER + 12).and_then(|flags| flags.try_into().ok());
         Ok(flags.is_some_and(|flags| u32::from_ne_bytes(flags) & IFF_RUNNING != 0))
     }
 
+    /// Whether an address of this namespace is in use, for IPv6 takes its time.
+    pub(super) fn is_local(&self, address: IpAddr) -> Result<bool, LabError> {
+        let bytes = octets(address);
+        let request = Message::new(RTM_GETROUTE, 0)
+            .bytes(&[Family::of(address) as u8, (bytes.len() * 8) as u8])
+            .bytes(&[0; 10])
+            .attribute(RTA_DST, &bytes);
+        let reply = self.look(request, || format!("look up the route to {address}"))?;
+        Ok(reply.get(HEADER + 7) == Some(&RTN_LOCAL))
+    }
+
     fn ask(&self, request: Message, what: impl Fn() -> String) -> Result<(), LabError> {
-        self.send(request).map(drop).map_err(|source| LabError::Link { what: what(), source })
+        self.look(request, what).map(drop)
+    }
+
+    fn look(&self, request: Message, what: impl Fn() -> String) -> Result<Vec<u8>, LabError> {
+        self.send(request).map_err(|source| LabError::Link { what: what(), source })
     }
 
     /// Sends a request and waits for the first message of the answer, if it is not an error.
@@ -175,8 +189,8 @@ struct Message(Vec<u8>);
 
 impl Message {
     fn new(kind: u16, flags: u16) -> Message {
-        // Links are read without an acknowledgement: their description is the answer.
-        let answer = if kind == RTM_GETLINK { 0 } else { NLM_F_ACK };
+        // A question needs no acknowledgement: it has an answer.
+        let answer = if matches!(kind, RTM_GETLINK | RTM_GETROUTE) { 0 } else { NLM_F_ACK };
         Message(vec![0; 4])
             .bytes(&kind.to_ne_bytes())
             .bytes(&(NLM_F_REQUEST | answer | flags).to_ne_bytes())
@@ -235,6 +249,7 @@ const RTM_GETLINK: u16 = 18;
 const RTM_SETLINK: u16 = 19;
 const RTM_NEWADDR: u16 = 20;
 const RTM_NEWROUTE: u16 = 24;
+const RTM_GETROUTE: u16 = 26;
 const IFF_UP: u32 = 0x1;
 const IFF_RUNNING: u32 = 0x40;
 const IFF_NOARP: u32 = 0x80;
