@@ -7,7 +7,7 @@ use weir_model::{Finding, Name, Object, Place, PodId, Severity};
 
 use crate::{
     document::{self, Entry, Node, Repeat, Sink, SyntaxError, Value},
-    lower::{self, ListKind, Lowered, Names, keep},
+    lower::{self, ListKind, Lowered, Names, TOO_MANY, keep},
     settle,
 };
 
@@ -22,6 +22,18 @@ pub struct Manifests {
     pub owners: BTreeMap<Owner, Vec<PodId>>,
     /// The addresses that were made up for pods that had none.
     pub made_up: BTreeSet<IpAddr>,
+}
+
+impl Manifests {
+    /// The findings that mean that something is not in `objects`: the rest of a file that could not be read, one of two
+    /// objects of one name that differ, or whatever came after the last finding that was kept.
+    ///
+    /// An answer about the world is a guess while there are any.
+    pub fn missing(&self) -> impl Iterator<Item = &Finding> {
+        self.findings
+            .iter()
+            .filter(|finding| [SYNTAX, TOO_MANY, settle::CONFLICT].contains(&finding.code))
+    }
 }
 
 /// A workload.
@@ -91,11 +103,14 @@ impl Reader {
     }
 }
 
+/// The code of a finding about a file that could not be read to its end.
+const SYNTAX: &str = "syntax";
+
 /// A finding for a file that could not be read to its end.
 pub(crate) fn unreadable(file: &Name, error: &SyntaxError) -> Finding {
     let place = Place { file: file.clone(), line: error.line };
     let message = format!("{}; the file was not read from there on", error.message);
-    general(place, "syntax", message, error.hint.clone())
+    general(place, SYNTAX, message, error.hint.clone())
 }
 
 /// A finding for a key that a mapping has twice.

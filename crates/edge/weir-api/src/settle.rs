@@ -4,13 +4,16 @@ use std::{
     sync::Arc,
 };
 
-use weir_model::{Finding, Key, Name, Namespace, Node, Object, Place, PodId, Severity};
+use weir_model::{Finding, Key, Name, Namespace, Node, Object, Place, Pod, PodId, Severity};
 
 use crate::{
     Manifests, Owner, address,
     lower::{Lowered, NAMESPACE_NAME, Template, keep},
     stricter::{stricter, without_lines},
 };
+
+/// The code of a finding about an object that is there twice, where nobody knows which of the two counts.
+pub(crate) const CONFLICT: &str = "conflicting-object";
 
 /// Puts together what was read. The result does not depend on the order of the files, except for which of two
 /// contradicting objects counts as the first.
@@ -60,19 +63,17 @@ impl Gathered {
             }
             btree_map::Entry::Occupied(mut entry) => {
                 let first = place_of(entry.get()).cloned();
-                let kept = match (entry.get_mut(), object) {
-                    (Object::Policy(policy), Object::Policy(other)) => {
-                        match without_lines(&policy.spec) == without_lines(&other.spec) {
-                            true => "the two say the same",
-                            false => {
-                                policy.spec = Arc::new(stricter(&policy.spec, &other.spec));
-                                "what only one of them allows is not allowed"
-                            }
-                        }
+                let same = says_the_same(entry.get(), &object);
+                let finding = match (entry.get_mut(), object) {
+                    (Object::Policy(policy), Object::Policy(other)) if !same => {
+                        policy.spec = Arc::new(stricter(&policy.spec, &other.spec));
+                        let kept = "what only one of them allows is not allowed";
+                        duplicate(name, first, again, kept)
                     }
-                    _ => "the first one counts",
+                    _ if same => duplicate(name, first, again, SAME),
+                    _ => conflict(name, first, again),
                 };
-                keep(&mut self.findings, duplicate(name, first, again, kept));
+                keep(&mut self.findings, finding);
                 false
             }
         }
@@ -91,7 +92,10 @@ impl Gathered {
                 let owner = entry.key();
                 let name = format!("{} {}/{}", owner.kind, owner.namespace, owner.name);
                 let first = entry.get().pod.place.clone();
-                let finding = duplicate(name, first, again, "the first one counts");
+                let finding = match entry.get().says_the_same(&template) {
+                    true => duplicate(name, first, again, SAME),
+                    false => conflict(name, first, again),
+                };
                 keep(&mut self.findings, finding);
             }
         }
@@ -228,6 +232,39 @@ pub(crate) fn duplicate(
         object,
         field: String::new(),
         hint: "remove one of the two, or give it another name".into(),
+    }
+}
+
+/// What is said about an object that is there twice and does not differ.
+const SAME: &str = "the two say the same";
+
+/// A finding for an object that is there twice, where neither of the two is the stricter one.
+fn conflict(object: String, first: Option<Place>, again: Option<Place>) -> Finding {
+    let kept = "they differ, and the first one counts";
+    Finding { code: CONFLICT, ..duplicate(object, first, again, kept) }
+}
+
+/// Whether two objects differ in nothing but where they were written.
+fn says_the_same(one: &Object, other: &Object) -> bool {
+    match (one, other) {
+        (Object::Pod(one), Object::Pod(other)) => {
+            *one == Pod { place: one.place.clone(), ..other.clone() }
+        }
+        (Object::Namespace(one), Object::Namespace(other)) => one.labels == other.labels,
+        (Object::Node(one), Object::Node(other)) => {
+            (&one.labels, &one.addresses) == (&other.labels, &other.addresses)
+        }
+        (Object::Policy(one), Object::Policy(other)) => {
+            without_lines(&one.spec) == without_lines(&other.spec)
+        }
+        (one, other) => one == other,
+    }
+}
+
+impl Template {
+    fn says_the_same(&self, other: &Template) -> bool {
+        let pod = Pod { place: self.pod.place.clone(), ..other.pod.clone() };
+        self.pod == pod && self.owners == other.owners && self.idle == other.idle
     }
 }
 

@@ -5,13 +5,15 @@ use expect_test::expect;
 use crate::{check, json, root, weir, weir_reading};
 
 /// The codes that reading gives.
-const READING: [&str; 8] = [
+const READING: [&str; 10] = [
+    "conflicting-object",
     "duplicate-key",
     "duplicate-object",
     "invalid",
     "loose-cidr",
     "not-an-object",
     "syntax",
+    "too-many-findings",
     "unknown-field",
     "unknown-kind",
 ];

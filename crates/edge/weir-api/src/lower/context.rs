@@ -10,12 +10,15 @@ use crate::{
 /// How many findings are kept.
 const MAX_FINDINGS: usize = 50_000;
 
+/// The code of the finding that stands for all that are not kept.
+pub(crate) const TOO_MANY: &str = "too-many-findings";
+
 /// Adds a finding. Hostile input can be wrong in a million places: the last finding that is kept says so.
 pub(crate) fn keep(findings: &mut Vec<Finding>, finding: Finding) {
     match findings.len() {
         0..MAX_FINDINGS => findings.push(finding),
         MAX_FINDINGS => findings.push(Finding {
-            code: "too-many-findings",
+            code: TOO_MANY,
             severity: Severity::Error,
             object: String::new(),
             field: String::new(),

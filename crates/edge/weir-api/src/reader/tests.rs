@@ -193,7 +193,7 @@ fn an_object_that_is_there_twice_is_an_error() {
         Namespace default kubernetes.io/metadata.name=default
         Pod default/a [] [10.0.0.1] []
         3: error duplicate-object Pod default/a 
-            Pod default/a is there twice, here and in f:1; the first one counts
+            Pod default/a is there twice, here and in f:1; the two say the same
             remove one of the two, or give it another name
     "#]],
     );
@@ -300,4 +300,52 @@ fn there_is_an_end_to_what_is_reported() {
     let findings = read(&policy.repeat(30_000)).findings;
     assert_eq!(findings.len(), 50_001);
     assert_eq!(findings[50_000].code, "too-many-findings");
+}
+
+fn missing(text: &str) -> Vec<String> {
+    let manifests = read(text);
+    manifests.missing().map(|finding| format!("{} {}", finding.code, finding.object)).collect()
+}
+
+#[test]
+fn what_could_not_be_read_is_known_to_be_missing() {
+    assert_eq!(missing(POD), [""; 0]);
+    assert_eq!(missing(&format!("{POD}\n---\nkind: [\n")), ["syntax "]);
+    let deep = "[".repeat(200);
+    assert_eq!(missing(&format!("{POD}\n---\n{deep}")), ["syntax "]);
+}
+
+#[test]
+fn of_two_objects_that_differ_one_is_missing() {
+    let pod = |labels: &str| {
+        format!("{{apiVersion: v1, kind: Pod, metadata: {{name: a, labels: {labels}}}}}\n---\n")
+    };
+    assert_eq!(missing(&[pod("{a: b}"), pod("{a: b}")].concat()), [""; 0]);
+    assert_eq!(
+        missing(&[pod("{a: b}"), pod("{a: c}")].concat()),
+        ["conflicting-object Pod default/a"]
+    );
+    for (kind, name) in [("Namespace", "Namespace a"), ("Node", "Node a")] {
+        assert_eq!(
+            missing(&[pod("{a: b}"), pod("{a: c}")].concat().replace("Pod", kind)),
+            [format!("conflicting-object {name}")]
+        );
+    }
+    let workload = |labels: &str| {
+        format!(
+            "{{apiVersion: apps/v1, kind: Deployment, metadata: {{name: a}}, spec: {{template: {{metadata: {{labels: {labels}}}}}}}}}\n---\n"
+        )
+    };
+    assert_eq!(missing(&[workload("{a: b}"), workload("{a: b}")].concat()), [""; 0]);
+    assert_eq!(
+        missing(&[workload("{a: b}"), workload("{}")].concat()),
+        ["conflicting-object deployment default/a"]
+    );
+    // Of policies the stricter reading is known.
+    let policy = |spec: &str| {
+        format!(
+            "{{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {{name: a}}, spec: {spec}}}\n---\n"
+        )
+    };
+    assert_eq!(missing(&[policy("{}"), policy("{ingress: [{}]}")].concat()), [""; 0]);
 }
