@@ -12,16 +12,16 @@ use crate::{
 
 /// Print what would be programmed
 ///
-/// The endpoints with their rules, the rules with the policy lines they come from, and the sets that they name. Rules
-/// that several endpoints share are printed once.
+/// For `sim`: the endpoints with their rules, the rules with the policy lines they come from, and the sets that they name. Rules
+/// that several endpoints share are printed once. For `nftables`: the ruleset of a node, in nft's own syntax.
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  weir render -f examples/shop/manifests\n  weir render -f examples/shop/manifests -n shop -o yaml"
+    after_help = "Examples:\n  weir render -f examples/shop/manifests\n  weir render -f examples/shop/manifests -n shop -o yaml\n  weir render -f examples/shop/manifests --datapath nftables"
 )]
 pub(crate) struct Render {
     #[command(flatten)]
     source: Source,
-    /// The datapath to print it for
+    /// The datapath to print it for: sim or nftables
     #[arg(long, value_name = "NAME", default_value = "sim")]
     datapath: String,
     /// The node to print it for [default: all]
@@ -34,7 +34,7 @@ pub(crate) struct Render {
 
 impl Render {
     pub(crate) fn run(&self, out: &mut dyn Write) -> anyhow::Result<Exit> {
-        source::known_datapath(&self.datapath)?;
+        source::known_datapath(&self.datapath, &["sim", "nftables"])?;
         let loaded = self.source.load_and_mention()?;
         let world = &loaded.world;
         let locality = match &self.node {
@@ -49,6 +49,10 @@ impl Render {
             }
         };
         let program = weir_engine::compile(world, locality);
+        if self.datapath == "nftables" {
+            write!(out, "{}", weir_nft::render(&program))?;
+            return Ok(Exit::Yes);
+        }
         let listing = Listing::new(&program, self.source.namespace());
         match self.output.structured() {
             Some(form) => present::value(out, form, &listing)?,

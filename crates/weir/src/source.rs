@@ -127,15 +127,13 @@ fn failed(error: LoadError) -> anyhow::Error {
     Failure::new(error, hint).into()
 }
 
-/// Fails for a datapath that this build does not have.
-pub(crate) fn known_datapath(name: &str) -> Result<(), Failure> {
-    match name {
-        "sim" => Ok(()),
-        _ => Err(Failure::new(
-            format!("this build has no datapath `{name}`"),
-            "use `--datapath sim`, the compiled rules in memory",
-        )),
+/// Fails for a datapath that a command does not have in this build.
+pub(crate) fn known_datapath(name: &str, known: &[&str]) -> Result<(), Failure> {
+    if known.contains(&name) {
+        return Ok(());
     }
+    let hint = format!("use `--datapath {}`", known.join("` or `--datapath "));
+    Err(Failure::new(format!("this build has no datapath `{name}` here"), hint))
 }
 
 impl From<Manifests> for Loaded {

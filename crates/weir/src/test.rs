@@ -47,7 +47,7 @@ enum TestFormat {
 
 impl Test {
     pub(crate) fn run(&self, out: &mut dyn Write) -> anyhow::Result<Exit> {
-        source::known_datapath(&self.datapath)?;
+        source::known_datapath(&self.datapath, &["sim"])?;
         let mut run = Run::default();
         let mut unreadable = None;
         for file in &source::case_files(&self.files)? {

@@ -45,6 +45,7 @@ pub(crate) fn reason(direction: Direction, judgement: &Judgement) -> String {
                 Some(miss) => {
                     let what = match miss.missing {
                         Missing::Port => "port",
+                        Missing::PortName => "port name",
                         Missing::Peer => "peer",
                     };
                     text.push_str(&format!(

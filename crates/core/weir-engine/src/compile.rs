@@ -42,9 +42,10 @@ pub(crate) fn section(
     ports: &[NamedPort],
     set: impl Fn(SetKey) -> SetId,
 ) -> Section {
-    let mut compiled = Vec::new();
+    let (mut compiled, mut idle) = (Vec::new(), Vec::new());
     for rule in rules {
         let numbers = numbers(rule, direction, ports);
+        let nameless = direction == Direction::Ingress && names(rule).next().is_some();
         for peer in peers(rule) {
             let origin = Origin {
                 direction,
@@ -52,25 +53,26 @@ pub(crate) fn section(
                 peer: peer.map(|p| p.index),
                 line: peer.map_or(rule.line, |p| p.line),
             };
-            let mut push = |peers, ports| {
-                compiled.push(Rule { peers, ports, action: rule.action, origin: origin.clone() })
+            let made =
+                |peers, ports| Rule { peers, ports, action: rule.action, origin: origin.clone() };
+            let addresses = || match peer.map(|peer| target(&policy.namespace, &peer.who)) {
+                None => Peers::Any,
+                Some(Target::Set(key)) => Peers::Set(set(key)),
+                Some(Target::Block(block)) => Peers::Block(block),
             };
-            if let Some(numbers) = &numbers {
-                let peers = match peer.map(|peer| target(&policy.namespace, &peer.who)) {
-                    None => Peers::Any,
-                    Some(Target::Set(key)) => Peers::Set(set(key)),
-                    Some(Target::Block(block)) => Peers::Block(block),
-                };
-                push(peers, numbers.clone());
+            match &numbers {
+                Some(numbers) => compiled.push(made(addresses(), numbers.clone())),
+                None if nameless => idle.push(made(addresses(), Ports::Any)),
+                None => (),
             }
             if direction == Direction::Egress {
                 for key in port_keys(&policy.namespace, rule, peer) {
-                    push(Peers::PortSet(set(key)), Ports::Any);
+                    compiled.push(made(Peers::PortSet(set(key)), Ports::Any));
                 }
             }
         }
     }
-    Section { policy: policy.clone(), place: place.clone(), rules: compiled }
+    Section { policy: policy.clone(), place: place.clone(), rules: compiled, idle }
 }
 
 /// The peers of a rule; one `None` if it is about everyone.

@@ -79,14 +79,15 @@ pub enum Reason {
 pub struct Cited {
     /// The section that the policy contributes.
     pub section: Arc<Section>,
-    /// The index of the rule in the section.
+    /// The index of the rule in the section; those that are idle come after the others.
     pub at: usize,
 }
 
 impl Cited {
     /// The rule itself.
     pub fn rule(&self) -> &Rule {
-        &self.section.rules[self.at]
+        let Section { rules, idle, .. } = &*self.section;
+        rules.get(self.at).unwrap_or_else(|| &idle[self.at - rules.len()])
     }
 }
 
@@ -104,6 +105,8 @@ pub struct Miss {
 pub enum Missing {
     /// The peer matches, the port does not.
     Port,
+    /// The peer matches, but the pod gives no port the name that the rule asks for.
+    PortName,
     /// The port matches, the peer does not.
     Peer,
 }
@@ -195,13 +198,20 @@ fn misses(program: &Program, sections: &[Arc<Section>], flow: &Flow) -> Vec<Miss
                 let at_some_port = |member: &Member| member.address == there;
                 members.iter().any(at_some_port).then_some(Missing::Port)?
             }
+            _ if cited.at >= cited.section.rules.len() => {
+                program.matches_peer(rule, flow).then_some(Missing::PortName)?
+            }
             _ if program.matches_peer(rule, flow) => Missing::Port,
             _ if rule.ports.contains(flow.protocol, flow.port) => Missing::Peer,
             _ => return None,
         };
         Some(Miss { cited, missing })
     };
-    let mut misses: Vec<Miss> = cite(sections).filter_map(miss).collect();
+    let idle = sections.iter().flat_map(|section| {
+        let first = section.rules.len();
+        (first..first + section.idle.len()).map(|at| Cited { section: section.clone(), at })
+    });
+    let mut misses: Vec<Miss> = cite(sections).chain(idle).filter_map(miss).collect();
     misses.sort_by_key(|miss| miss.missing);
     misses
 }

@@ -63,6 +63,9 @@ pub struct Section {
     pub place: Option<Place>,
     /// Its rules in order.
     pub rules: Vec<Rule>,
+    /// Rules that match nothing here, because the pod gives no port the name they ask for. Nobody enforces them; they are
+    /// kept to explain, and their ports say nothing.
+    pub idle: Vec<Rule>,
 }
 
 /// One decision.

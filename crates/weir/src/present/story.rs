@@ -195,6 +195,7 @@ fn judged(told: &mut SideOf, direction: Direction, judgement: &Judgement) {
         .map(|miss| MissOf {
             missing: match miss.missing {
                 Missing::Port => "port",
+                Missing::PortName => "port name",
                 Missing::Peer => "peer",
             },
             rule: rule(&miss.cited),

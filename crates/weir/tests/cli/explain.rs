@@ -22,7 +22,9 @@ fn a_refusal_is_explained_with_a_way_out() {
                 NetworkPolicy shop/db            examples/shop/manifests/policies/shop.yaml:65
                 NetworkPolicy shop/default-deny  examples/shop/manifests/policies/shop.yaml:2
                 NetworkPolicy shop/metrics       examples/shop/manifests/policies/shop.yaml:79
-              no rule matches, not even in part
+              no rule matches; nearest
+                NetworkPolicy shop/db ingress[0].from[0] examples/shop/manifests/policies/shop.yaml:73: the port name does not fit
+                  allow from pods shop/app=api, any port
 
             worth a look:
             examples/shop/manifests/policies/shop.yaml:75: warning: no pod at the destination has a port named postgres, so this allows nothing [unknown-port-name]

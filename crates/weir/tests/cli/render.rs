@@ -60,10 +60,10 @@ fn other_datapaths_are_not_there_yet() {
     check(
         &weir("render -f examples/shop/manifests --datapath hcn"),
         expect![[r#"
-        --- stderr
-        error: this build has no datapath `hcn`
-        hint: use `--datapath sim`, the compiled rules in memory
-        --- exit 2
-    "#]],
+            --- stderr
+            error: this build has no datapath `hcn` here
+            hint: use `--datapath sim` or `--datapath nftables`
+            --- exit 2
+        "#]],
     );
 }

@@ -223,11 +223,11 @@ fn other_datapaths_are_not_there_yet() {
     check(
         &weir("test --datapath nftables examples/shop/tests.yaml"),
         expect![[r#"
-        --- stderr
-        error: this build has no datapath `nftables`
-        hint: use `--datapath sim`, the compiled rules in memory
-        --- exit 2
-    "#]],
+            --- stderr
+            error: this build has no datapath `nftables` here
+            hint: use `--datapath sim`
+            --- exit 2
+        "#]],
     );
 }
 

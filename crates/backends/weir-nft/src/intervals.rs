@@ -1,0 +1,161 @@
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use weir_model::Block;
+
+use crate::Family;
+
+/// Addresses `first` to `last` of one family, as numbers, both included.
+type Interval = (u128, u128);
+
+/// The addresses of some blocks, in one family, as the fewest intervals in nft's syntax.
+pub(crate) fn intervals<'a>(
+    blocks: impl IntoIterator<Item = &'a Block>,
+    family: Family,
+) -> Vec<String> {
+    let ours = blocks.into_iter().filter(|block| Family::of(block.net.addr()) == family);
+    let mut parts: Vec<Interval> = ours.flat_map(parts_of).collect();
+    parts.sort_unstable();
+    let mut joined: Vec<Interval> = Vec::new();
+    for (first, last) in parts {
+        match joined.last_mut() {
+            Some(before) if first <= before.1.saturating_add(1) => before.1 = before.1.max(last),
+            _ => joined.push((first, last)),
+        }
+    }
+    joined.into_iter().map(|interval| text(interval, family)).collect()
+}
+
+/// The addresses of some blocks, in one family, cut wherever a block begins or ends, with the blocks that hold each piece.
+pub(crate) fn segments<'a>(
+    blocks: impl IntoIterator<Item = &'a Block>,
+    family: Family,
+) -> Vec<(String, Vec<&'a Block>)> {
+    let ours = blocks.into_iter().filter(|block| Family::of(block.net.addr()) == family);
+    let parts: Vec<(Interval, &Block)> =
+        ours.flat_map(|block| parts_of(block).into_iter().map(move |part| (part, block))).collect();
+    let mut cuts: Vec<u128> = parts.iter().map(|((first, _), _)| *first).collect();
+    cuts.extend(parts.iter().filter_map(|((_, last), _)| last.checked_add(1)));
+    cuts.sort_unstable();
+    cuts.dedup();
+    let ends = cuts.iter().skip(1).map(|next| next - 1).chain([u128::MAX]);
+    let pieces = cuts.iter().copied().zip(ends).map(|(first, last)| {
+        let inside = parts.iter().filter(|((from, to), _)| *from <= first && first <= *to);
+        ((first, last), inside.map(|(_, block)| *block).collect::<Vec<_>>())
+    });
+    let held = pieces.filter(|(_, inside)| !inside.is_empty());
+    held.map(|(piece, inside)| (text(piece, family), inside)).collect()
+}
+
+/// What is left of a block when its exceptions are cut out.
+fn parts_of(block: &Block) -> Vec<Interval> {
+    let (mut first, last) = (number(block.net.network()), number(block.net.broadcast()));
+    let mut holes: Vec<Interval> = block
+        .except
+        .iter()
+        .map(|hole| (number(hole.network()), number(hole.broadcast())))
+        .collect();
+    holes.sort_unstable();
+    let mut parts = Vec::new();
+    for (from, to) in holes {
+        if from > first {
+            parts.push((first, from - 1));
+        }
+        match to.checked_add(1) {
+            Some(next) => first = first.max(next),
+            None => return parts,
+        }
+    }
+    if first <= last {
+        parts.push((first, last));
+    }
+    parts
+}
+
+fn number(address: IpAddr) -> u128 {
+    match address {
+        IpAddr::V4(address) => u128::from(address.to_bits()),
+        IpAddr::V6(address) => address.to_bits(),
+    }
+}
+
+fn address(number: u128, family: Family) -> IpAddr {
+    match family {
+        Family::V4 => Ipv4Addr::from_bits(u32::try_from(number).unwrap_or(u32::MAX)).into(),
+        Family::V6 => Ipv6Addr::from_bits(number).into(),
+    }
+}
+
+/// An interval as nft prints it: one address, a prefix where it is one, else a range.
+fn text((first, last): Interval, family: Family) -> String {
+    let (bits, size) = match family {
+        Family::V4 => (32, last - first),
+        Family::V6 => (128, last - first),
+    };
+    if size == 0 {
+        return address(first, family).to_string();
+    }
+    let host = size.count_ones();
+    if size & (size.wrapping_add(1)) == 0 && first & size == 0 {
+        return format!("{}/{}", address(first, family), bits - host);
+    }
+    format!("{}-{}", address(first, family), address(last, family))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn block(net: &str, except: &[&str]) -> Block {
+        Block::new(net.parse().unwrap(), except.iter().map(|net| net.parse().unwrap()))
+    }
+
+    #[test]
+    fn exceptions_are_cut_out_of_their_own_block_only() {
+        let blocks = [
+            block("10.0.0.0/8", &["10.1.0.0/16"]),
+            block("10.1.2.0/24", &[]),
+            block("fd00::/8", &[]),
+        ];
+        assert_eq!(
+            intervals(&blocks, Family::V4),
+            ["10.0.0.0/16", "10.1.2.0/24", "10.2.0.0-10.255.255.255"]
+        );
+        assert_eq!(intervals(&blocks, Family::V6), ["fd00::/8"]);
+        assert_eq!(
+            intervals(&[block("0.0.0.0/0", &["0.0.0.0/1", "128.0.0.0/1"])], Family::V4),
+            [""; 0]
+        );
+        assert_eq!(intervals(&[block("::/0", &[])], Family::V6), ["::/0"]);
+    }
+
+    fn small() -> impl Strategy<Value = Block> {
+        let hole = (0_u8..=255, 25_u8..=32);
+        let holes = proptest::collection::vec(hole, 0..4);
+        (24_u8..=32, 0_u8..=255, holes).prop_map(|(length, last, holes)| {
+            let net = |last: u8, length: u8| {
+                format!("10.0.0.{last}/{length}").parse::<ipnet::IpNet>().unwrap().trunc()
+            };
+            let outer = net(last, length);
+            let inside = holes
+                .into_iter()
+                .map(|(last, length)| net(last, length))
+                .filter(|hole| outer.contains(hole) && *hole != outer);
+            Block::new(outer, inside)
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn the_intervals_hold_what_the_blocks_hold(blocks in proptest::collection::vec(small(), 0..5), last in 0_u8..=255) {
+            let address = IpAddr::from([10, 0, 0, last]);
+            let inside = |text: &String| match text.split_once('-') {
+                Some((first, last)) => first.parse::<IpAddr>().unwrap() <= address && address <= last.parse::<IpAddr>().unwrap(),
+                None => text.parse::<ipnet::IpNet>().unwrap_or_else(|_| text.parse::<IpAddr>().unwrap().into()).contains(&address),
+            };
+            let held = intervals(&blocks, Family::V4).iter().any(inside);
+            prop_assert_eq!(held, blocks.iter().any(|block| block.contains(address)));
+        }
+    }
+}
