@@ -226,12 +226,16 @@ impl<'a> Context<'a> {
 
     fn unknown_field(&mut self, entry: &Entry, known: &[&'static str]) {
         let key = crate::document::quote(&entry.key);
-        let known_list = known.join(", ");
+        // So many that nobody would read them.
+        let expected = match known.len() {
+            0..=12 => format!("; expected {}", known.join(", ")),
+            _ => String::new(),
+        };
         let hint = match check::did_you_mean(&entry.key, known) {
             Some(meant) => format!("did you mean `{meant}`?"),
             None => "remove the field, or move it to where it belongs".into(),
         };
-        let message = format!("there is no field {key} here; expected {known_list}");
+        let message = format!("there is no field {key} here{expected}");
         self.at(Step::Unknown(entry.key.clone()), |ctx| {
             ctx.find("unknown-field", ctx.unknown, entry.line, message, hint);
         });

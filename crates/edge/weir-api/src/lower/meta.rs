@@ -1,6 +1,6 @@
 use weir_model::{Labels, Name, Place};
 
-use super::{Context, selector};
+use super::{Context, Step, selector};
 use crate::{
     check,
     document::{Node, Value, quote},
@@ -29,11 +29,35 @@ pub(crate) enum Home {
     Cluster,
 }
 
+/// What `metadata` can have.
+const FIELDS: [&str; 17] = [
+    "name",
+    "generateName",
+    "namespace",
+    "labels",
+    "annotations",
+    "ownerReferences",
+    "finalizers",
+    "managedFields",
+    "creationTimestamp",
+    "deletionTimestamp",
+    "deletionGracePeriodSeconds",
+    "generation",
+    "resourceVersion",
+    "uid",
+    "selfLink",
+    "clusterName",
+    "initializers",
+];
+
 /// Reads `metadata`. From here on findings name the object.
+///
+/// A name or namespace that is no text is taken as it was written, so that the object stays where it was meant to be.
 pub(crate) fn meta(ctx: &mut Context, node: &Node, kind: &str, home: Home, rule: Rule) -> Meta {
     let none = Node::null(node.line);
     let metadata = node.get("metadata").unwrap_or(&none);
-    let text = |key: &str| metadata.get(key).and_then(Node::text).filter(|text| !text.is_empty());
+    let text =
+        |key: &str| metadata.get(key).and_then(Node::written).filter(|text| !text.is_empty());
     let namespace = match home {
         Home::Namespace => text("namespace").unwrap_or("default"),
         Home::Cluster => "",
@@ -44,8 +68,12 @@ pub(crate) fn meta(ctx: &mut Context, node: &Node, kind: &str, home: Home, rule:
         ("", name) => format!("{kind} {name}"),
         (namespace, name) => format!("{kind} {namespace}/{name}"),
     });
+    ctx.at("metadata", |ctx| match kind.ends_with("NetworkPolicy") {
+        true => policy_fields(ctx, metadata, home),
+        false => drop(ctx.newer(|ctx| ctx.fields(metadata, &FIELDS))),
+    });
     ctx.at("metadata", |ctx| {
-        if !ctx.any_fields(metadata).clean {
+        if !matches!(metadata.value, Value::Map(_) | Value::Null) {
             return;
         }
         for key in ["name", "generateName", "namespace"] {
@@ -53,22 +81,18 @@ pub(crate) fn meta(ctx: &mut Context, node: &Node, kind: &str, home: Home, rule:
                 ctx.at(key, |ctx| ctx.text(value));
             }
         }
+        let is_text = |key: &str| metadata.get(key).is_none_or(|value| value.text().is_some());
         match (text("name"), &generated) {
-            (Some(name), _) => {
+            (Some(name), _) if is_text("name") => {
                 let line = metadata.get("name").map_or(metadata.line, |name| name.line);
                 ctx.at("name", |ctx| fits(ctx, name, line, rule));
             }
-            (None, Some(_)) => (),
-            (None, None)
-                if matches!(metadata.get("name").map(|n| &n.value), None | Some(Value::Str(_))) =>
-            {
-                ctx.at("name", |ctx| {
-                    ctx.invalid(metadata.line, "the object needs a name", "add `name:`");
-                });
-            }
-            (None, None) => (),
+            (None, None) if is_text("name") => ctx.at("name", |ctx| {
+                ctx.invalid(metadata.line, "the object needs a name", "add `name:`");
+            }),
+            _ => (),
         }
-        if home == Home::Namespace {
+        if home == Home::Namespace && is_text("namespace") {
             let line = metadata.get("namespace").map_or(metadata.line, |namespace| namespace.line);
             ctx.at("namespace", |ctx| fits(ctx, namespace, line, check::dns_label));
         }
@@ -93,6 +117,28 @@ pub(crate) fn meta(ctx: &mut Context, node: &Node, kind: &str, home: Home, rule:
         place: ctx.place(node.line),
         born: text("creationTimestamp").and_then(seconds).unwrap_or(0),
         owners,
+    }
+}
+
+/// A policy with something in its `metadata` that nobody can read is refused, for that may be where it belongs.
+fn policy_fields(ctx: &mut Context, metadata: &Node, home: Home) {
+    let fields = ctx.fields(metadata, &FIELDS);
+    if !fields.clean {
+        ctx.invalid = true;
+        let unknown = fields.get("namespace").is_none() || fields.is_repeated("namespace");
+        if home == Home::Namespace && unknown {
+            let message = "the namespace of the policy is not known; it is taken to be the first that is given, or default";
+            let hint = "correct the fields of `metadata`";
+            ctx.at("namespace", |ctx| ctx.invalid(metadata.line, message, hint));
+        }
+    }
+    if let Some(annotations) = fields.get("annotations") {
+        ctx.at("annotations", |ctx| {
+            ctx.any_fields(annotations);
+            for entry in annotations.entries().iter().filter(|entry| !entry.value.is_null()) {
+                ctx.at(Step::Key(entry.key.clone()), |ctx| ctx.text(&entry.value));
+            }
+        });
     }
 }
 

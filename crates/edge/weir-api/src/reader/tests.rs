@@ -274,11 +274,11 @@ fn the_order_of_files_does_not_matter() {
     assert_eq!(first, read_in(&[3, 2, 1, 0]));
     let shown: String = first.0.iter().map(object).collect();
     expect![[r#"
-        Namespace default kubernetes.io/metadata.name=default
         Namespace x a=b,kubernetes.io/metadata.name=x
-        Pod default/b [] [10.233.237.191] []
+        Namespace y kubernetes.io/metadata.name=y
         Pod x/a [] [10.226.74.226] []
         Pod x/a-deployment [] [10.233.208.13] []
+        Pod y/b [] [10.227.67.32] []
     "#]]
     .assert_eq(&shown);
 }

@@ -405,9 +405,9 @@ fn names_and_versions_are_checked() {
         (
             "{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: 5}}",
             expect![[r#"
-                NetworkPolicy default/unnamed-1 Namespace for own/*
+                NetworkPolicy default/5 Namespace for own/*
                   ingress: no rules
-                1: error invalid NetworkPolicy default/without a name metadata.name
+                1: error invalid NetworkPolicy default/5 metadata.name
                     expected a string, found the number 5; quote it
                     write it in double quotes
             "#]],
@@ -430,4 +430,117 @@ fn names_and_versions_are_checked() {
     ] {
         expected.assert_eq(&policies(text));
     }
+}
+
+/// Checks a NetworkPolicy with this metadata that would allow everything.
+#[track_caller]
+fn check_metadata(metadata: &str, expected: Expect) {
+    let text = format!(
+        "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {metadata}\nspec: {{ingress: [{{}}]}}"
+    );
+    expected.assert_eq(&policies(&text));
+}
+
+#[test]
+fn a_policy_stays_in_the_namespace_it_was_meant_for() {
+    check_metadata(
+        "{name: n, namespace: 5}",
+        expect![[r#"
+        NetworkPolicy 5/n Namespace for own/*
+          ingress: no rules
+        3: error invalid NetworkPolicy 5/n metadata.name
+            expected a string, found the boolean n; quote it
+            write it in double quotes
+        3: error invalid NetworkPolicy 5/n metadata.namespace
+            expected a string, found the number 5; quote it
+            write it in double quotes
+    "#]],
+    );
+    check_metadata(
+        "{name: 010, namespace: on}",
+        expect![[r#"
+        NetworkPolicy on/010 Namespace for own/*
+          ingress: no rules
+        3: error invalid NetworkPolicy on/010 metadata.name
+            expected a string, found the number 010; quote it
+            write it in double quotes
+        3: error invalid NetworkPolicy on/010 metadata.namespace
+            expected a string, found the boolean on; quote it
+            write it in double quotes
+    "#]],
+    );
+    check_metadata(
+        "{name: a, namespace: [shop]}",
+        expect![[r#"
+        NetworkPolicy default/a Namespace for own/*
+          ingress: no rules
+        3: error invalid NetworkPolicy default/a metadata.namespace
+            expected a string, found a list
+            write a text here
+    "#]],
+    );
+}
+
+#[test]
+fn a_policy_with_unknown_metadata_allows_nothing() {
+    check_metadata(
+        "{name: a, namespase: shop}",
+        expect![[r#"
+        NetworkPolicy default/a Namespace for own/*
+          ingress: no rules
+        3: error unknown-field NetworkPolicy default/a metadata.namespase
+            there is no field "namespase" here
+            did you mean `namespace`?
+        3: error invalid NetworkPolicy default/a metadata.namespace
+            the namespace of the policy is not known; it is taken to be the first that is given, or default
+            correct the fields of `metadata`
+    "#]],
+    );
+    check_metadata(
+        "{name: a, namespace: shop, label: {}}",
+        expect![[r#"
+        NetworkPolicy shop/a Namespace for own/*
+          ingress: no rules
+        3: error unknown-field NetworkPolicy shop/a metadata.label
+            there is no field "label" here
+            did you mean `labels`?
+    "#]],
+    );
+    check_metadata(
+        "{name: a, namespace: shop, namespace: billing}",
+        expect![[r#"
+        NetworkPolicy shop/a Namespace for own/*
+          ingress: no rules
+        3: error duplicate-key  
+            the key "namespace" is there twice, in lines 3 and 3
+            remove one of the two
+        3: error invalid NetworkPolicy shop/a metadata.namespace
+            the namespace of the policy is not known; it is taken to be the first that is given, or default
+            correct the fields of `metadata`
+    "#]],
+    );
+    check_metadata(
+        "{name: a, annotations: {a: 5, b: c, d: }, labels: {e: yes}}",
+        expect![[r#"
+        NetworkPolicy default/a Namespace for own/*
+          ingress: no rules
+        3: error invalid NetworkPolicy default/a metadata.annotations[a]
+            expected a string, found the number 5; quote it
+            write it in double quotes
+        3: error invalid NetworkPolicy default/a metadata.labels[e]
+            expected a string, found the boolean yes; quote it
+            write it in double quotes
+    "#]],
+    );
+}
+
+#[test]
+fn all_that_a_cluster_writes_into_metadata_is_known() {
+    check_metadata(
+        "{name: a, generateName: a-, namespace: shop, labels: {a: b}, annotations: {a: b}, ownerReferences: [], finalizers: [], managedFields: [], creationTimestamp: null, deletionTimestamp: \"2024-05-01T12:00:00Z\", deletionGracePeriodSeconds: 30, generation: 1, resourceVersion: \"1\", uid: x, selfLink: x, clusterName: x}",
+        expect![[r#"
+            NetworkPolicy shop/a Namespace for own/*
+              ingress[0] line 4: allow anyone at any port
+        "#]],
+    );
 }

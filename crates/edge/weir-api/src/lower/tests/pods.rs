@@ -194,3 +194,33 @@ text",
         "#]],
     );
 }
+
+#[test]
+fn the_metadata_of_other_kinds_is_read_as_it_was_meant() {
+    check(
+        "
+{apiVersion: v1, kind: Pod, metadata: {name: 5, namespace: y, label: {a: b}}, status: {podIP: 10.0.0.1}}
+---
+{apiVersion: v1, kind: Namespace, metadata: {name: no, labels: {a: b}, lables: {c: d}}}",
+        expect![[r#"
+            Namespace no a=b,kubernetes.io/metadata.name=no
+            Namespace y kubernetes.io/metadata.name=y
+            Pod y/5 [] [10.0.0.1] []
+            1: warning unknown-field Pod y/5 metadata.label
+                there is no field "label" here
+                did you mean `labels`?
+            1: error invalid Pod y/5 metadata.name
+                expected a string, found the number 5; quote it
+                write it in double quotes
+            1: error invalid Pod y/5 metadata.namespace
+                expected a string, found the boolean y; quote it
+                write it in double quotes
+            3: warning unknown-field Namespace no metadata.lables
+                there is no field "lables" here
+                did you mean `labels`?
+            3: error invalid Namespace no metadata.name
+                expected a string, found the boolean no; quote it
+                write it in double quotes
+        "#]],
+    );
+}
