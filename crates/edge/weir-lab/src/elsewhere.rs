@@ -13,7 +13,7 @@ pub fn enter() -> Result<(), LabError> {
 
 /// A running cluster of network namespaces. Linux only: it cannot be built here.
 #[derive(Debug)]
-pub enum Lab {}
+pub struct Lab(());
 
 impl Lab {
     /// Linux only: see [`LabError::Unsupported`].
@@ -21,26 +21,26 @@ impl Lab {
         Err(LabError::Unsupported)
     }
 
-    /// Runs something in the node's namespace.
+    /// Linux only: runs something in the node's namespace.
     pub fn on_node<T: Send>(
         &self,
         _node: &str,
         _work: impl FnOnce() -> T + Send,
     ) -> Result<T, LabError> {
-        match *self {}
+        Err(LabError::Unsupported)
     }
 
-    /// Runs something in the namespace that owns the address.
+    /// Linux only: runs something in the namespace that owns the address.
     pub fn at<T: Send>(
         &self,
         _address: IpAddr,
         _work: impl FnOnce() -> T + Send,
     ) -> Result<T, LabError> {
-        match *self {}
+        Err(LabError::Unsupported)
     }
 
-    /// Tries all flows at once.
+    /// Linux only: tries all flows at once.
     pub fn probe(&self, _flows: &[Flow], _patience: Duration) -> Result<Vec<Verdict>, LabError> {
-        match *self {}
+        Err(LabError::Unsupported)
     }
 }

@@ -124,6 +124,9 @@ impl LabError {
                     "something answers for the far end: a filter that rejects instead of dropping?",
                 )
             }
+            LabError::Answer { source, .. } if source.kind() == io::ErrorKind::AddrInUse => {
+                Some("stop what listens there: the lab puts a listener of its own at the far end")
+            }
             _ => None,
         }
     }

@@ -83,7 +83,9 @@ impl Plan {
         }
         let owners = claims.owners;
         let spare = free.find(|address| !owners.contains_key(address));
-        Ok(Plan { nodes, pods, spare: spare.unwrap_or(Ipv4Addr::BROADCAST.into()), owners })
+        // There is always one; and if not, somebody's address reaches itself just as well.
+        let spare = spare.unwrap_or(Ipv4Addr::new(198, 18, 0, 1).into());
+        Ok(Plan { nodes, pods, spare, owners })
     }
 
     /// Where an address is: all that are nobody's are outside.

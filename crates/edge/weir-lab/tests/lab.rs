@@ -51,7 +51,8 @@ fn trial(name: &str, test: fn()) -> Trial {
     })
 }
 
-/// Two nodes, one of them without an address; pods, host network pods, both families, and addresses that lie inside each other's networks.
+/// Three nodes, one of them without an address; pods, host network pods, both families, and addresses that lie inside each
+/// other's networks.
 fn layout() -> Layout {
     let node =
         |name: &str, addresses: &[&str]| LabNode { name: name.into(), addresses: parse(addresses) };
@@ -195,7 +196,8 @@ fn packets_keep_their_addresses() {
 
 fn connections_are_proper() {
     let lab = Lab::build(&layout()).unwrap();
-    let rules = "ct state invalid drop; ct state established accept; meta l4proto { tcp, udp, sctp } th dport 80 ct state new accept; drop";
+    let rules =
+        "ct state invalid drop; ct state established accept; ct state new th dport 80 accept; drop";
     filter(&lab, "n1", "forward", rules);
     let ends = parse(&["10.0.0.1", "10.0.0.2", "203.0.113.7", "fd00::1", "fd00::2", "2001:db8::7"]);
     assert_eq!(denied(&lab, &all_flows(&ends, 80)), []);

@@ -66,8 +66,9 @@ impl Lab {
 
     /// Tries all flows at once, for real; the answers in order.
     ///
-    /// `Allow`: a connection or request was answered, from exactly the one end to exactly the other. `Deny`: nothing came back within the
-    /// patience. If the machine was too slow for silence to mean anything, those that were denied are tried again for longer.
+    /// `Allow`: a connection or request from exactly the one end was answered by exactly the other. `Deny`: nothing came back
+    /// within the patience. A tenth of a second is enough: if the machine was too slow for silence to mean anything, those
+    /// that were denied are tried again for longer.
     pub fn probe(&self, flows: &[Flow], patience: Duration) -> Result<Vec<Verdict>, LabError> {
         probe::probe(self, flows, patience)
     }
@@ -115,10 +116,10 @@ fn raise(plan: Plan) -> Result<Lab, LabError> {
     }
 
     for (number, (node, (_, wire))) in plan.nodes.iter().zip(&nodes).enumerate() {
-        settle(&sky, downlink(number), wire, &node.addresses)?;
+        wait_for(&sky, downlink(number), wire, &node.addresses)?;
     }
     for (number, (pod, (_, wire))) in plan.pods.iter().zip(&pods).enumerate() {
-        settle(&nodes[pod.node].1, downlink(number), wire, &pod.addresses)?;
+        wait_for(&nodes[pod.node].1, downlink(number), wire, &pod.addresses)?;
     }
     let keep =
         |made: Vec<(Namespace, Wire)>| made.into_iter().map(|(namespace, _)| namespace).collect();
@@ -166,7 +167,7 @@ fn lead_to(wire: &Wire, addresses: &[IpAddr], link: u32, kind: RouteKind) -> Res
 
 /// Waits for what the kernel does in its own time: it tells the end of a link that was up first of the other one, and puts
 /// addresses of IPv6 to use.
-fn settle(above: &Wire, link: u32, below: &Wire, addresses: &[IpAddr]) -> Result<(), LabError> {
+fn wait_for(above: &Wire, link: u32, below: &Wire, addresses: &[IpAddr]) -> Result<(), LabError> {
     wait_until(|| above.is_running(link), || format!("get link {link} to run"))?;
     addresses.iter().try_for_each(|&address| {
         wait_until(|| below.is_local(address), || format!("get {address} into use"))

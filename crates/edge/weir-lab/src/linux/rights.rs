@@ -11,9 +11,9 @@ use crate::LabError;
 
 /// Gets this process ready to build labs; to be called first thing in `main`, while there is one thread.
 ///
-/// The process moves into an empty network of its own, so that no mistake can reach the machine's, and without the rights of
-/// root into a user namespace in which it has them. It may open as many files as it is ever allowed to, for a probe is a
-/// socket or two.
+/// The process moves into an empty network of its own, so that no mistake can reach the machine's; nor can the process reach
+/// anyone else from then on. Without the rights of root it moves into a user namespace too, in which it has them. It may open
+/// as many files as it is ever allowed to, for a probe is a socket or two.
 pub fn enter() -> Result<(), LabError> {
     let needed = CapabilitySet::NET_ADMIN | CapabilitySet::NET_RAW | CapabilitySet::SYS_ADMIN;
     let capable = capabilities(None).is_ok_and(|sets| sets.effective.contains(needed));
