@@ -104,7 +104,7 @@ pub(crate) fn did_you_mean<'k>(word: &str, known: &[&'k str]) -> Option<&'k str>
 }
 
 /// How many letters must be typed, removed, changed or swapped; the case does not count.
-fn distance(a: &str, b: &str) -> usize {
+pub(crate) fn distance(a: &str, b: &str) -> usize {
     if a.len() >= 64 {
         return usize::MAX;
     }

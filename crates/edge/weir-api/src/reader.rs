@@ -85,7 +85,14 @@ impl Reader {
             return;
         }
         match lower::lower(file, &mut self.names, &mut self.findings, node, list) {
-            Some(Lowered::Unknown { kind, line }) => self.skip(file, kind, line),
+            Some(Lowered::Unknown { kind, line, meant: None }) => self.skip(file, kind, line),
+            Some(Lowered::Unknown { kind, line, meant: Some(meant) }) => {
+                let place = Place { file: file.clone(), line };
+                let message = format!("there is no kind {kind}; the object was not read");
+                let hint = format!("did you mean `{meant}`?");
+                let finding = general(place, "unknown-kind", message, hint);
+                keep(&mut self.findings, Finding { severity: Severity::Warning, ..finding });
+            }
             Some(lowered) => self.found.push(lowered),
             None => (),
         }
@@ -115,8 +122,15 @@ pub(crate) fn unreadable(file: &Name, error: &SyntaxError) -> Finding {
 
 /// A finding for a key that a mapping has twice.
 pub(crate) fn repeated(file: &Name, repeat: &Repeat) -> Finding {
-    let Repeat { key, first, again } = repeat;
+    let Repeat { key, first, again, depth } = repeat;
     let place = Place { file: file.clone(), line: *again };
+    if *depth == 0 && &**key == "kind" {
+        let message = format!(
+            "the key \"kind\" is there twice, in lines {first} and {again}: a second object seems to follow without `---`"
+        );
+        let hint = "write `---` on a line of its own between the two objects".into();
+        return general(place, "duplicate-key", message, hint);
+    }
     let key = document::quote(key);
     let message = format!("the key {key} is there twice, in lines {first} and {again}");
     general(place, "duplicate-key", message, "remove one of the two".into())
@@ -180,13 +194,44 @@ impl Sink for Intake<'_> {
                 self.reader.findings.truncate(list.findings);
                 self.reader.take(&self.file, &root, None);
             }
-            (None, _) => self.reader.take(&self.file, &root, None),
+            (None, _) => {
+                let (root, others) = apart(root);
+                self.reader.take(&self.file, &root, None);
+                others.iter().for_each(|other| self.reader.take(&self.file, other, None));
+            }
         }
     }
 
     fn repeat(&mut self, repeat: Repeat) {
         keep(&mut self.reader.findings, repeated(&self.file, &repeat));
     }
+}
+
+/// Objects that follow each other without `---` are one mapping with keys that are there twice: takes them apart, so that
+/// none of them vanishes. The first keeps all keys, and the others the key they begin with twice, so that a policy among
+/// them is known to be refused.
+fn apart(root: Node) -> (Node, Vec<Node>) {
+    let is_kind = |entry: &&Entry| &*entry.key == "kind";
+    if root.entries().iter().filter(is_kind).count() < 2 {
+        return (root, Vec::new());
+    }
+    let mut parts: Vec<Vec<Entry>> = Vec::new();
+    let mut seen = BTreeSet::new();
+    for entry in root.entries() {
+        if parts.is_empty() || !seen.insert(&entry.key) {
+            seen = BTreeSet::from([&entry.key]);
+            parts.push(Vec::new());
+        }
+        parts.last_mut().into_iter().for_each(|part| part.push(entry.clone()));
+    }
+    let others = parts.into_iter().skip(1).filter_map(|mut part| {
+        let first = part.first()?.clone();
+        let line = first.line;
+        part.push(first);
+        Some(Node { line, value: Value::Map(part) })
+    });
+    let others = others.collect();
+    (root, others)
 }
 
 /// What a list says about its elements: a `PodList` holds Pods.

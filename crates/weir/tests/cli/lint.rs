@@ -5,10 +5,11 @@ use expect_test::expect;
 use crate::{check, json, root, weir, weir_reading};
 
 /// The codes that reading gives.
-const READING: [&str; 10] = [
+const READING: [&str; 11] = [
     "conflicting-object",
     "duplicate-key",
     "duplicate-object",
+    "ignored-rules",
     "invalid",
     "loose-cidr",
     "not-an-object",

@@ -74,7 +74,8 @@ enum Content {
 }
 
 enum Key {
-    Text(Box<str>),
+    /// What it means, and how it was written if that is something else.
+    Text(Box<str>, Option<Box<str>>),
     Merge,
 }
 
@@ -105,7 +106,9 @@ impl<'s, S: Sink> Builder<'s, S> {
     /// A list that begins now: one whose elements go to the sink if it is the `items` of a list object.
     fn seq(&self, anchor: usize) -> Content {
         if let [
-            Frame { content: Content::Map { entries, key: Some((Key::Text(key), _)), .. }, .. },
+            Frame {
+                content: Content::Map { entries, key: Some((Key::Text(key, _), _)), .. }, ..
+            },
         ] = &self.stack[..]
         {
             let kind = node::find(entries, "kind").and_then(Node::text);
@@ -174,11 +177,11 @@ impl<'s, S: Sink> Builder<'s, S> {
                 match key.take() {
                     None => *key = Some((key_of(node)?, line)),
                     Some((Key::Merge, at)) => merge_source(node, at, merged)?,
-                    Some((Key::Text(key), at)) => {
+                    Some((Key::Text(key, written), at)) => {
                         if node.is_null() {
                             node.line = at;
                         }
-                        entries.push(Entry { key, line: at, value: node });
+                        entries.push(Entry { key, written, line: at, value: node });
                     }
                 }
             }
@@ -221,8 +224,9 @@ impl<'s, S: Sink> Builder<'s, S> {
     }
 
     fn report_repeats(&mut self, entries: &[Entry]) {
+        let depth = self.stack.len();
         let mut report = |key: &str, first, again| {
-            self.sink.repeat(Repeat { key: key.into(), first, again });
+            self.sink.repeat(Repeat { key: key.into(), first, again, depth });
         };
         if entries.len() <= 16 {
             for (at, entry) in entries.iter().enumerate() {
@@ -288,14 +292,19 @@ fn too_deep(line: u32) -> SyntaxError {
 /// Keys are text. The API server's reader writes numbers and booleans as text, in their own spelling.
 fn key_of(node: Node) -> Result<Key, SyntaxError> {
     match node.value {
-        Value::Str(text) | Value::Float(text) => Ok(Key::Text(text)),
-        Value::Bool(value, _) => Ok(Key::Text(value.to_string().into())),
-        Value::Int(value, _) => Ok(Key::Text(value.to_string().into())),
+        Value::Str(text) | Value::Float(text) => Ok(Key::Text(text, None)),
+        Value::Bool(value, text) => Ok(meaning(value.to_string(), text)),
+        Value::Int(value, text) => Ok(meaning(value.to_string(), text)),
         Value::Null | Value::Seq(_) | Value::Map(_) => {
             let message = format!("a key of a mapping is {}; expected text", node.describe());
             Err(SyntaxError::new(node.line, message, "quote the key"))
         }
     }
+}
+
+fn meaning(key: String, written: Box<str>) -> Key {
+    let differs = *key != *written;
+    Key::Text(key.into(), differs.then_some(written))
 }
 
 fn merge_source(node: Node, line: u32, merged: &mut Vec<Entry>) -> Result<(), SyntaxError> {

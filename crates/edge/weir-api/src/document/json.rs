@@ -5,11 +5,14 @@ use super::{
     builder::{Event, Events},
 };
 
-/// Reads JSON documents that follow each other.
+/// Reads JSON documents that follow each other, with or without the `---` of YAML between them.
 pub(super) fn read(text: &str, events: &mut impl Events) -> Result<(), SyntaxError> {
     let mut reader = Reader { text, at: 0, line: 1 };
     loop {
         reader.skip_space();
+        while reader.skip_separator() {
+            reader.skip_space();
+        }
         if reader.peek().is_none() {
             return Ok(());
         }
@@ -44,6 +47,17 @@ impl<'t> Reader<'t> {
             }
             self.at += 1;
         }
+    }
+
+    /// A line that is `---`.
+    fn skip_separator(&mut self) -> bool {
+        let (before, rest) = self.text.split_at(self.at);
+        let is_line = (before.is_empty() || before.ends_with('\n'))
+            && rest
+                .strip_prefix("---")
+                .is_some_and(|rest| rest.is_empty() || rest.starts_with(char::is_whitespace));
+        self.at += if is_line { 3 } else { 0 };
+        is_line
     }
 
     fn wrong(&self, expected: &str) -> SyntaxError {

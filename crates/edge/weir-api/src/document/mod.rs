@@ -50,6 +50,8 @@ pub struct Repeat {
     pub first: u32,
     /// The line of the other one.
     pub again: u32,
+    /// How many collections the mapping is in: 0 if it is the document.
+    pub depth: usize,
 }
 
 /// Takes in what is read, as soon as it is complete.
@@ -68,14 +70,27 @@ pub(crate) trait Sink {
 /// Reads a file. What came before an error has reached the sink.
 pub(crate) fn read(bytes: &[u8], sink: &mut impl Sink) -> Result<(), SyntaxError> {
     let text = text::decode(bytes)?;
-    if !text.trim_start().starts_with(['{', '[']) {
+    let first = text.trim_start();
+    let first = first.strip_prefix("---").unwrap_or(first).trim_start();
+    if !first.starts_with(['{', '[']) {
         return yaml::read(text, &mut Builder::new(sink));
     }
-    let is_json = json::read(text, &mut Dry).is_ok();
-    // Otherwise it is flow style, or JSON with the liberties that YAML takes, or broken: then what it looks like tells
-    // which error is the useful one.
-    let is_yaml = !is_json && yaml::read(text, &mut Builder::new(&mut Dry)).is_ok();
-    match is_json || (!is_yaml && looks_like_json(text)) {
+    let is_json = match json::read(text, &mut Dry) {
+        Ok(()) => true,
+        // Otherwise it is flow style, or JSON with the liberties that YAML takes, or broken: then the one that got
+        // further was the one that was meant, and tells where the fault is.
+        Err(in_json) => match yaml::read(text, &mut Builder::new(&mut Dry)) {
+            Ok(()) => false,
+            Err(in_yaml) => {
+                // What is missing at the end, YAML misses in the line behind it.
+                let last = text.trim_end().lines().count();
+                let [in_json, in_yaml] = [in_json, in_yaml]
+                    .map(|error| usize::try_from(error.line).map_or(last, |line| line.min(last)));
+                in_json > in_yaml || (in_json == in_yaml && looks_like_json(first))
+            }
+        },
+    };
+    match is_json {
         true => json::read(text, &mut Builder::new(sink)),
         false => yaml::read(text, &mut Builder::new(sink)),
     }

@@ -31,8 +31,10 @@ pub enum Value {
 /// One entry of a mapping.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Entry {
-    /// The key.
+    /// The key, as the API server's reader has it.
     pub key: Box<str>,
+    /// The key as it was written, if it means something else: `on` is the boolean true.
+    pub written: Option<Box<str>>,
     /// The line of the key.
     pub line: u32,
     /// The value.

@@ -223,6 +223,36 @@ fn json_is_read_exactly() {
 }
 
 #[test]
+fn json_documents_may_stand_between_lines_of_dashes() {
+    for text in [
+        "---\n{\"a\": \"\\ud83d\\ude00\"}\n---\n{\"b\": 2}\n---\n",
+        "{\"a\": \"\\ud83d\\ude00\"}\n--- \n---\n{\"b\": 2}",
+    ] {
+        let (roots, _, error) = documents(text.as_bytes());
+        assert_eq!((roots.len(), error), (2, None), "{text}");
+    }
+}
+
+#[test]
+fn of_two_errors_the_one_further_down_is_told() {
+    check(
+        "{\"a\": 1}\n---\nb: 2\n---\nc: [\n",
+        expect![[r#"
+        1 {1 a: 1 1}
+        3 {3 b: 3 2}
+        error in 6: this is not YAML: while parsing a node, did not find expected node content (column 1) (check indentation, quotes and brackets around this line)
+    "#]],
+    );
+    check(
+        "{\"a\": \"\\ud83d\\ude00\"}\n---\n{\"b\": nul}\n",
+        expect![[r#"
+        1 {1 a: 1 "😀"}
+        error in 3: this is not JSON: expected a value, found `n` (check commas, quotes and brackets around this line)
+    "#]],
+    );
+}
+
+#[test]
 fn flow_style_that_is_not_json_is_read_as_yaml() {
     check(
         "{a: 1, b: [x, y,],}",

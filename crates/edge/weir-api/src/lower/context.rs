@@ -104,6 +104,11 @@ impl<'n> Fields<'n> {
         crate::document::find(self.entries, name)
     }
 
+    /// The line of a field's name.
+    pub(crate) fn line_of(&self, name: &str) -> Option<u32> {
+        self.entries.iter().find(|entry| *entry.key == *name).map(|entry| entry.line)
+    }
+
     /// Whether a field is there more than once, so that nobody knows which was meant.
     pub(crate) fn is_repeated(&self, name: &str) -> bool {
         self.entries.iter().filter(|entry| *entry.key == *name).count() > 1
@@ -225,7 +230,8 @@ impl<'a> Context<'a> {
     }
 
     fn unknown_field(&mut self, entry: &Entry, known: &[&'static str]) {
-        let key = crate::document::quote(&entry.key);
+        let written = entry.written.as_deref().unwrap_or(&entry.key);
+        let key = crate::document::quote(written);
         // So many that nobody would read them.
         let expected = match known.len() {
             0..=12 => format!("; expected {}", known.join(", ")),

@@ -19,7 +19,10 @@ pub(crate) use meta::{Home, Meta, meta};
 pub(crate) use pod::{NAMESPACE_NAME, PROTOCOLS, named_port, with_own_name};
 pub(crate) use selector::labels;
 
-use crate::document::{Node, quote};
+use crate::{
+    check,
+    document::{Node, quote},
+};
 
 /// What an object of the input is to us.
 #[derive(Debug)]
@@ -30,8 +33,8 @@ pub(crate) enum Lowered {
     Pod { pod: Pod, owners: Vec<(Name, Name)> },
     /// A workload.
     Template(Template),
-    /// A kind that is nothing to us.
-    Unknown { kind: Name, line: u32 },
+    /// A kind that is nothing to us, and the one that was perhaps meant.
+    Unknown { kind: Name, line: u32, meant: Option<String> },
 }
 
 /// A workload, by the pod it would create.
@@ -95,11 +98,12 @@ pub(crate) fn lower(
     }
     let group = version.map(|version| version.split_once('/').map_or("", |(group, _)| group));
     let unknown = |ctx: &mut Context| {
+        let meant = meant(kind, group);
         let kind = match group {
             None | Some("") => ctx.name(kind),
             Some(group) => ctx.name(&format!("{kind}.{group}")),
         };
-        Some(Lowered::Unknown { kind, line: node.line })
+        Some(Lowered::Unknown { kind, line: node.line, meant })
     };
     match (kind, group) {
         ("Pod", None | Some("")) => with_version(&mut ctx, node, version, &["v1"], pod::pod),
@@ -161,6 +165,46 @@ fn check_version(ctx: &mut Context, node: &Node, version: Option<&str>, expected
     };
     let hint = format!("write `apiVersion: {expected}`");
     ctx.at("apiVersion", |ctx| ctx.invalid(line, message, hint));
+}
+
+/// The kind or the group that was probably meant, if the other of the two is right or nearly so.
+fn meant(kind: &str, group: Option<&str>) -> Option<String> {
+    const KINDS: [(&str, &[&str]); 14] = [
+        ("Pod", &["v1"]),
+        ("Namespace", &["v1"]),
+        ("Node", &["v1"]),
+        ("ReplicationController", &["v1"]),
+        ("Deployment", &["apps/v1"]),
+        ("StatefulSet", &["apps/v1"]),
+        ("DaemonSet", &["apps/v1"]),
+        ("ReplicaSet", &["apps/v1"]),
+        ("Job", &["batch/v1"]),
+        ("CronJob", &["batch/v1"]),
+        ("NetworkPolicy", &["networking.k8s.io/v1", "extensions/v1beta1"]),
+        ("AdminNetworkPolicy", &["policy.networking.k8s.io/v1alpha1"]),
+        ("BaselineAdminNetworkPolicy", &["policy.networking.k8s.io/v1alpha1"]),
+        ("ClusterNetworkPolicy", &["policy.networking.k8s.io/v1alpha2"]),
+    ];
+    let group_of = |version: &'static str| version.split_once('/').map_or("", |(group, _)| group);
+    let near = |versions: &'static [&'static str]| match group {
+        None | Some("") => Some(0),
+        Some(group) => versions
+            .iter()
+            .map(|version| check::distance(group, group_of(version)))
+            .min()
+            .filter(|distance| *distance <= 2),
+    };
+    let close = KINDS.iter().filter_map(|(known, versions)| {
+        let limit = if known.len() > 4 { 2 } else { 1 };
+        let distance = check::distance(kind, known);
+        (distance <= limit).then_some(())?;
+        Some((distance + near(versions)?, *known, versions.first()?))
+    });
+    let (_, known, version) = close.min()?;
+    Some(match kind == known {
+        true => format!("apiVersion: {version}"),
+        false => format!("kind: {known}"),
+    })
 }
 
 /// Kinds that everyone has in their manifests and that are nothing to us.

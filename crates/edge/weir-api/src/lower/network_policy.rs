@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use weir_model::{
     Action, Direction, Object, Peer, Policy, PolicyId, PolicyKind, PolicyRule, PortSpec, Scope,
-    Selector, Spec, Subject, Tier, Who,
+    Selector, Severity, Spec, Subject, Tier, Who,
 };
 
 use super::{Context, Fields, Home, Lowered, check_version, cidr, meta, port, selector};
@@ -47,6 +47,7 @@ fn spec_of(ctx: &mut Context, node: &Node) -> Spec {
     let ingress = ctx.at("ingress", |ctx| rules(ctx, fields.get("ingress"), Direction::Ingress));
     let egress = ctx.at("egress", |ctx| rules(ctx, fields.get("egress"), Direction::Egress));
     let types = ctx.at("policyTypes", |ctx| directions(ctx, &fields));
+    ignored_rules(ctx, &fields, &types);
     let side = |rules: Option<Vec<PolicyRule>>, direction| match types.contains(&direction) {
         // T4, T5.
         false => None,
@@ -58,6 +59,25 @@ fn spec_of(ctx: &mut Context, node: &Node) -> Spec {
         subject: Subject { scope: Scope::Own, pods: pods.unwrap_or_default() },
         ingress: side(ingress, Direction::Ingress),
         egress: side(egress, Direction::Egress),
+    }
+}
+
+/// Rules of a direction that `policyTypes` leaves out do nothing (T4, T5).
+fn ignored_rules(ctx: &mut Context, fields: &Fields, types: &[Direction]) {
+    let sides =
+        [(Direction::Ingress, "ingress", "Ingress"), (Direction::Egress, "egress", "Egress")];
+    for (direction, field, word) in sides {
+        if let Some(list) = fields.get(field)
+            && !list.items().is_empty()
+            && !types.contains(&direction)
+        {
+            let message = format!("policyTypes leaves {word} out, so these rules are ignored");
+            let hint = format!("add {word} to policyTypes, or remove the rules");
+            let line = fields.line_of(field).unwrap_or(list.line);
+            ctx.at(field, |ctx| {
+                ctx.find("ignored-rules", Severity::Warning, line, message, hint);
+            });
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use weir_model::{Labels, Name, Requirement, Selector};
 use super::{Context, Step};
 use crate::{
     check,
-    document::{Node, quote},
+    document::{Entry, Node, quote},
 };
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -103,7 +103,7 @@ fn pairs(ctx: &mut Context, node: &Node) -> (Vec<(Name, Name)>, bool) {
     let entries = node.entries();
     let mut pairs = Vec::with_capacity(entries.len());
     for entry in entries {
-        let key_fits = key_fits(ctx, &entry.key, entry.line);
+        let key_fits = is_string(ctx, entry) && key_fits(ctx, &entry.key, entry.line);
         let key = ctx.name(&entry.key);
         let value = ctx.at(Step::Key(entry.key.clone()), |ctx| {
             // As in the API server, null is the empty text.
@@ -123,6 +123,21 @@ fn pairs(ctx: &mut Context, node: &Node) -> (Vec<(Name, Name)>, bool) {
         clean = false;
     }
     (pairs, clean)
+}
+
+/// A key such as `on` is read as another one, and nobody would know why nothing has it.
+fn is_string(ctx: &mut Context, entry: &Entry) -> bool {
+    if let Some(written) = &entry.written {
+        let is_boolean = ["true", "false"].contains(&&*entry.key);
+        let what = if is_boolean { "boolean" } else { "number" };
+        let message = format!(
+            "expected a string key, found the {what} {written}, which means {}; quote it",
+            entry.key
+        );
+        let hint = format!("write \"{written}\" in double quotes");
+        ctx.at(Step::Key(written.clone()), |ctx| ctx.invalid(entry.line, message, hint));
+    }
+    entry.written.is_none()
 }
 
 fn key_fits(ctx: &mut Context, key: &str, line: u32) -> bool {

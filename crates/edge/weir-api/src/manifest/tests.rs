@@ -14,7 +14,7 @@ apiVersion: networking.k8s.io/v1
 kind: NetworkPolicy
 metadata: {name: a, namespace: shop}
 spec:
-  podSelector: {matchLabels: {app: db, on: \"yes\"}}
+  podSelector: {matchLabels: {app: db, \"on\": \"yes\"}}
   ingress:
   - {}
   - from: [{podSelector: {}}, {ipBlock: {cidr: 10.0.0.0/8, except: [10.1.0.0/16]}}, {namespaceSelector: {matchExpressions: [{key: a, operator: NotIn, values: [b, \"5\"]}]}, podSelector: {matchLabels: {x: z}}}]
@@ -31,7 +31,7 @@ spec:
           name: a
           namespace: shop
         spec:
-          podSelector: {matchLabels: {app: db, "true": "yes"}}
+          podSelector: {matchLabels: {app: db, "on": "yes"}}
           policyTypes: [Ingress]
           ingress:
           - {}

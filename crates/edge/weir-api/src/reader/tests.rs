@@ -349,3 +349,144 @@ fn of_two_objects_that_differ_one_is_missing() {
     };
     assert_eq!(missing(&[policy("{}"), policy("{ingress: [{}]}")].concat()), [""; 0]);
 }
+
+#[test]
+fn a_second_object_without_a_separator_does_not_vanish() {
+    check(
+        "
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: a, namespace: shop}
+spec: {podSelector: {matchLabels: {app: web}}, ingress: [{}]}
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: b, namespace: billing}
+spec: {podSelector: {matchLabels: {app: db}}, ingress: [{}]}
+apiVersion: v1
+kind: Pod
+metadata: {name: c, namespace: other}
+status: {podIP: 10.0.0.1}",
+        expect![[r#"
+            Namespace billing kubernetes.io/metadata.name=billing
+            Namespace other kubernetes.io/metadata.name=other
+            Namespace shop kubernetes.io/metadata.name=shop
+            Pod other/c [] [10.0.0.1] []
+            NetworkPolicy billing/b Namespace for own/app=db
+              ingress: no rules
+            NetworkPolicy shop/a Namespace for own/*
+              ingress: no rules
+              egress: no rules
+            5: error duplicate-key  
+                the key "apiVersion" is there twice, in lines 1 and 5
+                remove one of the two
+            6: error duplicate-key  
+                the key "kind" is there twice, in lines 2 and 6: a second object seems to follow without `---`
+                write `---` on a line of its own between the two objects
+            7: error duplicate-key  
+                the key "metadata" is there twice, in lines 3 and 7
+                remove one of the two
+            8: error duplicate-key  
+                the key "spec" is there twice, in lines 4 and 8
+                remove one of the two
+            9: error duplicate-key  
+                the key "apiVersion" is there twice, in lines 1 and 9
+                remove one of the two
+            10: error duplicate-key  
+                the key "kind" is there twice, in lines 2 and 10: a second object seems to follow without `---`
+                write `---` on a line of its own between the two objects
+            11: error duplicate-key  
+                the key "metadata" is there twice, in lines 3 and 11
+                remove one of the two
+        "#]],
+    );
+}
+
+#[test]
+fn a_kind_that_is_nearly_one_of_ours_is_a_warning() {
+    check(
+        "
+{apiVersion: networking.k8s.io/v1, kind: networkpolicy, metadata: {name: a}}
+---
+{apiVersion: networking.k8s.io/v1, kind: NetworkPolicies, metadata: {name: a}}
+---
+{apiVersion: networking.k8s.io/v1, kind: NetworkPolcy, metadata: {name: a}}
+---
+{apiVersion: networking.k8.io/v1, kind: NetworkPolicy, metadata: {name: a}}
+---
+{kind: pod, metadata: {name: a}}
+---
+{apiVersion: projectcalico.org/v3, kind: NetworkPolicy, metadata: {name: a}}
+---
+{apiVersion: cilium.io/v2, kind: CiliumNetworkPolicy, metadata: {name: a}}
+---
+{apiVersion: crd.antrea.io/v1beta1, kind: ClusterNetworkPolicy, metadata: {name: a}}",
+        expect![[r#"
+            1: warning unknown-kind  
+                there is no kind networkpolicy.networking.k8s.io; the object was not read
+                did you mean `kind: NetworkPolicy`?
+            3: info unknown-kind  
+                objects of the kind NetworkPolicies.networking.k8s.io are not read
+                nothing to do, unless it was meant to be a policy
+            5: warning unknown-kind  
+                there is no kind NetworkPolcy.networking.k8s.io; the object was not read
+                did you mean `kind: NetworkPolicy`?
+            7: warning unknown-kind  
+                there is no kind NetworkPolicy.networking.k8.io; the object was not read
+                did you mean `apiVersion: networking.k8s.io/v1`?
+            9: warning unknown-kind  
+                there is no kind pod; the object was not read
+                did you mean `kind: Pod`?
+            11: info unknown-kind  
+                objects of the kind NetworkPolicy.projectcalico.org are not read
+                nothing to do, unless it was meant to be a policy
+            13: info unknown-kind  
+                objects of the kind CiliumNetworkPolicy.cilium.io are not read
+                nothing to do, unless it was meant to be a policy
+            15: info unknown-kind  
+                objects of the kind ClusterNetworkPolicy.crd.antrea.io are not read
+                nothing to do, unless it was meant to be a policy
+        "#]],
+    );
+}
+
+#[test]
+fn a_label_key_that_yaml_reads_as_another_is_reported() {
+    check(
+        "
+apiVersion: v1
+kind: Pod
+metadata: {name: a, labels: {on: x, 010: y, \"off\": z, true: a, 5: b}}
+status: {podIP: 10.0.0.1}",
+        expect![[r#"
+            Namespace default kubernetes.io/metadata.name=default
+            Pod default/a [5=b,8=y,off=z,true=a] [10.0.0.1] []
+            3: error duplicate-key  
+                the key "true" is there twice, in lines 3 and 3
+                remove one of the two
+            3: error invalid Pod default/a metadata.labels[on]
+                expected a string key, found the boolean on, which means true; quote it
+                write "on" in double quotes
+            3: error invalid Pod default/a metadata.labels[010]
+                expected a string key, found the number 010, which means 8; quote it
+                write "010" in double quotes
+            3: error invalid Pod default/a metadata.labels[8]
+                expected a string, found the boolean y; quote it
+                write it in double quotes
+        "#]],
+    );
+    check(
+        "
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: a}
+spec: {podSelector: {matchLabels: {on: x}}, ingress: [{}]}",
+        expect![[r#"
+            Namespace default kubernetes.io/metadata.name=default
+            NetworkPolicy default/a Namespace for own/*
+              ingress: no rules
+            4: error invalid NetworkPolicy default/a spec.podSelector.matchLabels[on]
+                expected a string key, found the boolean on, which means true; quote it
+                write "on" in double quotes
+        "#]],
+    );
+}

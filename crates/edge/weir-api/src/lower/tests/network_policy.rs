@@ -79,9 +79,12 @@ fn rules_of_a_direction_that_is_not_listed_are_ignored() {
     check(
         "policyTypes: [Egress]\ningress: [{}]",
         expect![[r#"
-        NetworkPolicy shop/a Namespace for own/*
-          egress: no rules
-    "#]],
+            NetworkPolicy shop/a Namespace for own/*
+              egress: no rules
+            6: warning ignored-rules NetworkPolicy shop/a spec.ingress
+                policyTypes leaves Ingress out, so these rules are ignored
+                add Ingress to policyTypes, or remove the rules
+        "#]],
     );
     check(
         "policyTypes: [Egress, Ingress]",

@@ -78,6 +78,9 @@ unheardOf: 5",
             3: error invalid Pod default/Web metadata.labels[app]
                 expected a string, found the boolean yes; quote it
                 write it in double quotes
+            3: error invalid Pod default/Web metadata.labels[n]
+                expected a string key, found the boolean n, which means false; quote it
+                write "n" in double quotes
             3: error invalid Pod default/Web metadata.labels[false]
                 expected a string, found the number 5; quote it
                 write it in double quotes
