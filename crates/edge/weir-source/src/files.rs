@@ -27,6 +27,12 @@ pub enum LoadError {
     /// Standard input cannot be read.
     #[error("cannot read standard input")]
     Stdin(#[source] io::Error),
+    /// The path is a pipe, a socket or a device, which may never end.
+    #[error("{} is not a regular file", path.display())]
+    Special {
+        /// The path as it was given.
+        path: PathBuf,
+    },
     /// The input is larger than what is read.
     #[error("{} is larger than {} MiB", path.display(), MAX_BYTES >> 20)]
     TooLarge {
@@ -50,6 +56,9 @@ impl LoadError {
             LoadError::Stdin(_) => {
                 "pipe manifests into the command, as in `kubectl get … -o yaml | weir … -f -`"
             }
+            LoadError::Special { .. } => {
+                "name a file or a folder, or pipe it into the command and give `-`"
+            }
             LoadError::TooLarge { .. } => "split it into several files",
             LoadError::Empty { .. } => {
                 "name a folder that holds manifests, or the files themselves"
@@ -71,6 +80,10 @@ pub fn case_files(paths: &[PathBuf]) -> Result<Vec<PathBuf>, LoadError> {
 /// The bytes of a file that is not too large.
 pub fn read(path: &Path) -> Result<Vec<u8>, LoadError> {
     let fail = |source: io::Error| unreadable(path, source);
+    // Before it is opened: opening a pipe waits for whoever writes into it.
+    if is_special(path).map_err(fail)? {
+        return Err(LoadError::Special { path: path.into() });
+    }
     let file = fs::File::open(path).map_err(fail)?;
     let size = file.metadata().map_err(fail)?.len();
     if size > MAX_BYTES as u64 {
@@ -95,7 +108,14 @@ pub(crate) fn collect(
     seen: &mut BTreeSet<PathBuf>,
     files: &mut Vec<PathBuf>,
 ) -> Result<(), LoadError> {
+    if is_handed_over(path) {
+        files.push(path.into());
+        return Ok(());
+    }
     let real = fs::canonicalize(path).map_err(|source| unreadable(path, source))?;
+    if is_special(&real).map_err(|source| unreadable(path, source))? {
+        return Err(LoadError::Special { path: path.into() });
+    }
     if !real.is_dir() {
         if seen.insert(real) {
             files.push(path.into());
@@ -143,7 +163,7 @@ impl Folder<'_> {
             };
             if real.is_dir() {
                 self.walk(&inner, real)?;
-            } else if is_manifest(&inner) {
+            } else if is_manifest(&inner) && real.is_file() {
                 self.manifests += 1;
                 if self.seen.insert(real) {
                     self.files.push(inner);
@@ -152,6 +172,17 @@ impl Folder<'_> {
         }
         Ok(())
     }
+}
+
+/// Whether it is a pipe, a socket or a device that nobody has opened for us.
+fn is_special(path: &Path) -> io::Result<bool> {
+    let kind = fs::metadata(path)?.file_type();
+    Ok(!(kind.is_file() || kind.is_dir() || is_handed_over(path)))
+}
+
+/// Whether it is standard input, or the pipe of a shell's `<(…)`: the one who started us writes into it and closes it.
+fn is_handed_over(path: &Path) -> bool {
+    path == Path::new("/dev/stdin") || path.parent() == Some(Path::new("/dev/fd"))
 }
 
 fn is_manifest(path: &Path) -> bool {

@@ -4,8 +4,8 @@
 //!  paths ─► files (folders opened, sorted) ─► bytes ─► weir_api::Reader ─► Manifests
 //! ```
 //!
-//! *Invariant*: a path that was asked for is read or named in an error; nothing is skipped in silence but hidden entries and
-//! files with other endings inside a folder. What is wrong *inside* a file is a finding, not an error.
+//! *Invariant*: a path that was asked for is read or named in an error; nothing is skipped in silence but hidden entries,
+//! files with other endings and what is no regular file inside a folder. What is wrong *inside* a file is a finding, not an error.
 
 mod files;
 pub mod manifests;

@@ -109,6 +109,37 @@ mod tests {
         assert_eq!(names(&manifests), ["a"]);
     }
 
+    #[cfg(unix)]
+    #[test]
+    fn only_regular_files_are_read() {
+        let folder = folder(&[("a.yaml", &pod("a"))]);
+        let pipe = folder.path().join("b.yaml");
+        let made = std::process::Command::new("mkfifo").arg(&pipe).status().unwrap();
+        assert!(made.success());
+        let socket = folder.path().join("c.yaml");
+        let _open = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+        let link = folder.path().join("d.yaml");
+        std::os::unix::fs::symlink("/dev/zero", &link).unwrap();
+        let manifests = load(&[folder.path().into()], &mut io::empty()).unwrap();
+        assert_eq!(names(&manifests), ["a"]);
+        for path in [pipe, socket, link] {
+            let error = load(std::slice::from_ref(&path), &mut io::empty()).unwrap_err();
+            assert_eq!(error.to_string(), format!("{} is not a regular file", path.display()));
+            assert!(matches!(read(&path), Err(LoadError::Special { .. })));
+        }
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn the_pipe_of_a_shell_is_read() {
+        use std::{io::Write, os::fd::AsRawFd};
+        let (reader, mut writer) = io::pipe().unwrap();
+        writer.write_all(pod("a").as_bytes()).unwrap();
+        drop(writer);
+        let path = PathBuf::from(format!("/dev/fd/{}", reader.as_raw_fd()));
+        assert_eq!(names(&load(&[path], &mut io::empty()).unwrap()), ["a"]);
+    }
+
     #[test]
     fn what_cannot_be_loaded_is_named() {
         let empty = tempfile::tempdir().unwrap();
