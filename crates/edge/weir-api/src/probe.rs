@@ -51,9 +51,9 @@ pub enum Family {
 }
 
 impl Family {
-    /// The family of an address.
+    /// The family of an address. IPv4 written as IPv6 is IPv4.
     pub fn of(address: IpAddr) -> Self {
-        if address.is_ipv4() { Family::V4 } else { Family::V6 }
+        if address.to_canonical().is_ipv4() { Family::V4 } else { Family::V6 }
     }
 }
 
@@ -114,7 +114,7 @@ fn find<'w>(world: &'w World, id: &PodId) -> Result<&'w Pod, ProbeError> {
 
 fn address(world: &World, end: &End, family: Family) -> Result<IpAddr, ProbeError> {
     match end {
-        End::Address(address) if Family::of(*address) == family => Ok(*address),
+        End::Address(address) if Family::of(*address) == family => Ok(address.to_canonical()),
         End::Address(address) => Err(ProbeError::OtherFamily(*address, family)),
         End::Pod(id) => {
             let addresses = &find(world, id)?.addresses;

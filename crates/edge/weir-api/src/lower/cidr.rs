@@ -153,8 +153,8 @@ fn parse_v4(text: &str) -> Option<(Ipv4Addr, bool)> {
     parts.next().is_none().then_some((octets.into(), zeros))
 }
 
-/// An address; IPv4 written as IPv6 becomes IPv4.
-pub(crate) fn address(text: &str) -> Option<IpAddr> {
+/// An address as weir reads it everywhere: IPv4 written as IPv6 becomes IPv4, for that is what goes over the wire.
+pub fn address(text: &str) -> Option<IpAddr> {
     match text.contains(':') {
         true => text.parse::<IpAddr>().ok().map(|address| address.to_canonical()),
         false => parse_v4(text).map(|(address, _)| address.into()),
@@ -199,6 +199,20 @@ mod tests {
             ("/", "refused"),
         ] {
             assert_eq!(read(text), net, "{text}");
+        }
+    }
+
+    #[test]
+    fn an_address_of_ipv4_is_one_in_any_spelling() {
+        let eight = Some(IpAddr::from([8, 8, 8, 8]));
+        for text in
+            ["8.8.8.8", "::ffff:8.8.8.8", "::FFFF:808:808", "0:0:0:0:0:ffff:8.8.8.8", "008.8.8.8"]
+        {
+            assert_eq!(address(text), eight, "{text}");
+        }
+        assert_eq!(address("fd00::1"), "fd00::1".parse().ok());
+        for text in ["", "8.8.8", "8.8.8.8/32", "fe80::1%eth0", "web", " 8.8.8.8"] {
+            assert_eq!(address(text), None, "{text}");
         }
     }
 

@@ -14,6 +14,7 @@ mod selector;
 
 use weir_model::{Finding, Name, Object, Pod, Severity};
 
+pub use cidr::address;
 pub(crate) use context::{Context, Fields, Names, Step, TOO_MANY, keep, one_of};
 pub(crate) use meta::{Home, Meta, meta};
 pub(crate) use pod::{NAMESPACE_NAME, PROTOCOLS, named_port, with_own_name};

@@ -227,3 +227,23 @@ fn the_metadata_of_other_kinds_is_read_as_it_was_meant() {
         "#]],
     );
 }
+
+#[test]
+fn addresses_of_ipv4_written_as_ipv6_are_ipv4() {
+    check(
+        "
+{apiVersion: v1, kind: Pod, metadata: {name: a}, status: {podIP: \"::ffff:10.0.0.1\", podIPs: [{ip: 10.0.0.1}]}}
+---
+{apiVersion: v1, kind: Node, metadata: {name: n1}, status: {addresses: [{type: InternalIP, address: \"::ffff:10.0.0.2\"}]}}",
+        expect![[r#"
+            Namespace default kubernetes.io/metadata.name=default
+            Node n1  [10.0.0.2]
+            Pod default/a [] [10.0.0.1] []
+        "#]],
+    );
+    let case = "{name: a, pods: [{name: a, ips: [\"::ffff:10.0.0.1\"]}], probes: [{from: {ip: \"::ffff:8.8.8.8\"}, to: {pod: default/a}, port: 1, expect: allow}]}";
+    let case = crate::cases("f".into(), case.as_bytes()).remove(0);
+    let shown: String = case.objects.iter().map(crate::testing::object).collect();
+    assert_eq!(shown, "Pod default/a [] [10.0.0.1] []\n");
+    assert_eq!(case.probes[0].from.to_string(), "8.8.8.8");
+}
