@@ -1,4 +1,4 @@
-use std::net::IpAddr;
+use std::{collections::BTreeSet, net::IpAddr};
 
 use weir_model::{Labels, Name, NamedPort, Namespace, Node, Object, Pod, PodId, Protocol};
 
@@ -139,16 +139,21 @@ pub(crate) fn named_port(ctx: &mut Context, node: &document::Node) -> Option<Nam
 
 /// The addresses of a pod, `podIP` first (Y8).
 fn addresses(ctx: &mut Context, node: &document::Node) -> Vec<IpAddr> {
-    let mut all: Vec<IpAddr> = Vec::new();
-    let Some(status) = node.get("status") else { return all };
+    let Some(status) = node.get("status") else { return Vec::new() };
     let first = status.get("podIP").filter(|ip| ip.text() != Some(""));
     let list = status.get("podIPs").map_or(&[][..], document::Node::items);
     let list = list.iter().filter_map(|entry| entry.get("ip"));
-    for ip in first.into_iter().chain(list) {
-        let address = within(ctx, &["status", "podIP"], &mut |ctx| ctx.address(ip));
-        all.extend(address.filter(|address| !all.contains(address)));
-    }
-    all
+    let all = first
+        .into_iter()
+        .chain(list)
+        .filter_map(|ip| within(ctx, &["status", "podIP"], &mut |ctx| ctx.address(ip)));
+    distinct(all)
+}
+
+/// Each address once, in the order they came.
+fn distinct(addresses: impl Iterator<Item = IpAddr>) -> Vec<IpAddr> {
+    let mut seen = BTreeSet::new();
+    addresses.filter(|address| seen.insert(*address)).collect()
 }
 
 /// A Namespace. It always has its own name as a label (P9).
@@ -170,15 +175,12 @@ pub(crate) fn node(ctx: &mut Context, node: &document::Node) -> Option<Lowered> 
     let meta = meta(ctx, node, "Node", Home::Cluster, check::dns_subdomain);
     let name = meta.name?;
     let list = node.path(&["status", "addresses"]).map_or(&[][..], document::Node::items);
-    let mut addresses: Vec<IpAddr> = Vec::new();
-    for entry in list {
-        let kind = entry.get("type").and_then(document::Node::text);
-        let text = entry.get("address").and_then(document::Node::text);
-        if let (Some("InternalIP" | "ExternalIP"), Some(text)) = (kind, text) {
-            let address = super::cidr::address(text);
-            addresses.extend(address.filter(|address| !addresses.contains(address)));
-        }
-    }
+    let addresses = list.iter().filter_map(|entry| {
+        let kind = entry.get("type").and_then(document::Node::text)?;
+        let text = entry.get("address").and_then(document::Node::text)?;
+        super::cidr::address(text).filter(|_| ["InternalIP", "ExternalIP"].contains(&kind))
+    });
+    let addresses = distinct(addresses);
     let node = Node { name, labels: meta.labels, addresses, place: meta.place };
     Some(Lowered::Object(Object::Node(node)))
 }

@@ -1,4 +1,7 @@
+use std::net::Ipv4Addr;
+
 use expect_test::{Expect, expect};
+use weir_model::Object;
 
 use crate::{
     Reader,
@@ -489,4 +492,24 @@ spec: {podSelector: {matchLabels: {on: x}}, ingress: [{}]}",
                 write "on" in double quotes
         "#]],
     );
+}
+
+/// Nobody waits for these: reading them takes time in proportion to their length.
+#[test]
+fn long_lists_of_labels_requirements_and_addresses_are_read() {
+    const MANY: u32 = 20_000;
+    let list = |show: fn(u32) -> String| (0..MANY).map(show).collect::<String>();
+    let labels = list(|n| format!("    k{n}: v\n"));
+    let ips = list(|n| format!("  - ip: {}\n", Ipv4Addr::from(0x0a00_0000 + n)));
+    let requirements = list(|n| format!("    - {{key: a, operator: NotIn, values: [v{n}]}}\n"));
+    let manifests = read(&format!(
+        "apiVersion: v1\nkind: Pod\nmetadata:\n  name: a\n  labels:\n{labels}status:\n  podIPs:\n{ips}---\napiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {{name: a}}\nspec:\n  podSelector:\n    matchExpressions:\n{requirements}"
+    ));
+    assert_eq!(manifests.findings, []);
+    let [_, Object::Pod(pod), Object::Policy(policy)] = &manifests.objects[..] else {
+        panic!("there are a namespace, a pod and a policy")
+    };
+    let requirements = policy.spec.subject.pods.requirements().len();
+    let lengths = [pod.labels.iter().count(), pod.addresses.len(), requirements];
+    assert_eq!(lengths, [MANY as usize; 3]);
 }
