@@ -46,8 +46,10 @@ impl Diff {
             source::load_paths(&paths)
         };
         let (old, new) = (side(&self.old)?, side(&self.new)?);
+        // Both sides are looked at before either is a reason to stop.
+        let (old, new) = (old.complete(), new.complete());
+        let (old, new) = (old?, new?);
         let findings: BTreeSet<Finding> = old.findings.into_iter().chain(new.findings).collect();
-        present::findings::mention(&Vec::from_iter(findings));
         let gone: Vec<PodId> =
             old.world.pods.keys().filter(|id| !new.world.pods.contains_key(*id)).cloned().collect();
         let (before, added) = with_pods_of(old.world, &new.world);
@@ -55,7 +57,8 @@ impl Diff {
         let mut owners = old.owners;
         owners.extend(new.owners);
         let changes = Comparison::new(&before, &after).changes(&owners);
-        let answer = Answer { changes, added, gone };
+        let findings = Vec::from_iter(findings);
+        let answer = Answer { changes, added, gone, findings };
         match self.output.structured() {
             Some(form) => present::value(out, form, &Report::from(&answer))?,
             None => present::diff::write(out, &answer)?,
@@ -72,6 +75,8 @@ pub(crate) struct Answer {
     pub(crate) added: Vec<PodId>,
     /// Pods that are no longer there; they are not compared.
     pub(crate) gone: Vec<PodId>,
+    /// What reading the two sides found.
+    findings: Vec<Finding>,
 }
 
 #[derive(Serialize)]
@@ -80,6 +85,7 @@ struct Report<'a> {
     closed: Vec<Entry<'a>>,
     added: Vec<String>,
     gone: Vec<String>,
+    findings: Vec<present::findings::Report>,
 }
 
 #[derive(Serialize)]
@@ -109,6 +115,7 @@ impl<'a> From<&'a Answer> for Report<'a> {
             closed: of(Verdict::Deny),
             added: words(&answer.added),
             gone: words(&answer.gone),
+            findings: present::findings::reports(&answer.findings),
         }
     }
 }

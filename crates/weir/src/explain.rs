@@ -44,7 +44,7 @@ pub(crate) struct Explain {
 
 impl Explain {
     pub(crate) fn run(&self, out: &mut dyn Write) -> anyhow::Result<Exit> {
-        let loaded = self.source.load_and_mention()?;
+        let loaded = self.source.load_complete()?;
         let end = |text| End::find(text, self.source.namespace(), &loaded);
         let (from, to) = (end(&self.from)?, end(&self.to)?);
         let flow = self.flow(&loaded, &from, &to)?;
@@ -53,7 +53,8 @@ impl Explain {
         let explanation = weir_engine::explain(&program, &flow);
         let remedy = weir_engine::remedy(&loaded.world, &explanation);
         let odd = odd(&loaded, &explanation);
-        let beside = Beside { ends: [&from, &to], odd, notes, made_up: &loaded.made_up };
+        let (read, made_up) = (&loaded.findings, &loaded.made_up);
+        let beside = Beside { ends: [&from, &to], read, odd, notes, made_up };
         let story = Story::new(&explanation, &remedy, beside);
         match self.output.structured() {
             Some(form) => present::value(out, form, &story)?,

@@ -7,7 +7,7 @@ use weir_model::{Finding, Severity};
 use crate::{
     exit::Exit,
     present::{self, Format, findings::Report},
-    source::Source,
+    source::{Source, is_about},
 };
 
 /// Find policies that do not do what they seem to
@@ -55,10 +55,7 @@ impl Lint {
 
 /// Whether a finding is about an object of the namespace, or about no object at all.
 fn is_in(finding: &Finding, namespace: &str) -> bool {
-    match finding.object.split_once(' ') {
-        None => true,
-        Some((_, id)) => id.split_once('/').is_some_and(|(place, _)| place == namespace),
-    }
+    !finding.object.contains(' ') || is_about(finding, namespace)
 }
 
 fn summary(findings: &[Finding]) -> String {

@@ -7,7 +7,7 @@ use weir_model::PodId;
 use crate::{
     exit::Exit,
     port::PortArg,
-    present::{self, Structured},
+    present::{self, Structured, findings::Report},
     reach::{Question, Reach, State, Word, spell},
     source::Source,
 };
@@ -48,7 +48,8 @@ enum MatrixFormat {
 
 impl Matrix {
     pub(crate) fn run(&self, out: &mut dyn Write) -> anyhow::Result<Exit> {
-        let loaded = self.source.load_and_mention()?;
+        let loaded = self.source.load_complete()?;
+        let findings = present::findings::reports(&loaded.findings);
         let state = State::new(loaded.world);
         let in_namespace = |id: &PodId| self.source.namespace().is_none_or(|n| *id.namespace == *n);
         let question = Question { state: &state, ports: &self.port, owners: &loaded.owners };
@@ -56,8 +57,12 @@ impl Matrix {
         let reach = question.answer(in_namespace, if per_pod { usize::MAX } else { MANY });
         match self.output {
             MatrixFormat::Text => present::matrix::write(out, &reach)?,
-            MatrixFormat::Json => present::value(out, Structured::Json, &Answer::from(&reach))?,
-            MatrixFormat::Yaml => present::value(out, Structured::Yaml, &Answer::from(&reach))?,
+            MatrixFormat::Json => {
+                present::value(out, Structured::Json, &Answer::new(&reach, findings))?;
+            }
+            MatrixFormat::Yaml => {
+                present::value(out, Structured::Yaml, &Answer::new(&reach, findings))?;
+            }
             MatrixFormat::Dot => out.write_all(present::dot::graph(&reach).as_bytes())?,
             MatrixFormat::Svg => out.write_all(present::svg::picture(&reach).as_bytes())?,
         }
@@ -73,6 +78,8 @@ struct Answer<'a> {
     asked: &'a str,
     ends: &'a [String],
     connections: Vec<Connection<'a>>,
+    /// What reading the input found.
+    findings: Vec<Report>,
 }
 
 #[derive(Serialize)]
@@ -86,8 +93,8 @@ struct Connection<'a> {
     partly: Vec<String>,
 }
 
-impl<'a> From<&'a Reach> for Answer<'a> {
-    fn from(reach: &'a Reach) -> Self {
+impl<'a> Answer<'a> {
+    fn new(reach: &'a Reach, findings: Vec<Report>) -> Self {
         let connections = reach.connections().map(|(from, to, cell)| Connection {
             from,
             to,
@@ -100,6 +107,7 @@ impl<'a> From<&'a Reach> for Answer<'a> {
             denied: spell(&cell.denied),
             partly: spell(&cell.partly),
         });
-        Answer { asked: &reach.asked, ends: &reach.ends, connections: connections.collect() }
+        let connections = connections.collect();
+        Answer { asked: &reach.asked, ends: &reach.ends, connections, findings }
     }
 }

@@ -1,12 +1,13 @@
 use std::io::Write;
 
 use clap::Args;
+use serde::Serialize;
 use weir_engine::Locality;
 
 use crate::{
     exit::Exit,
     failure::Failure,
-    present::{self, Format, program::Listing},
+    present::{self, Format, findings::Report, program::Listing},
     source::{self, Source},
 };
 
@@ -35,7 +36,7 @@ pub(crate) struct Render {
 impl Render {
     pub(crate) fn run(&self, out: &mut dyn Write) -> anyhow::Result<Exit> {
         source::known_datapath(&self.datapath, &["sim", "nftables"])?;
-        let loaded = self.source.load_and_mention()?;
+        let loaded = self.source.load_complete()?;
         let world = &loaded.world;
         let locality = match &self.node {
             None => Locality::Everywhere,
@@ -55,9 +56,20 @@ impl Render {
         }
         let listing = Listing::new(&program, self.source.namespace());
         match self.output.structured() {
-            Some(form) => present::value(out, form, &listing)?,
+            Some(form) => {
+                let findings = present::findings::reports(&loaded.findings);
+                present::value(out, form, &Answer { listing: &listing, findings })?;
+            }
             None => present::program::write(out, &listing)?,
         }
         Ok(Exit::Yes)
     }
+}
+
+#[derive(Serialize)]
+struct Answer<'a> {
+    #[serde(flatten)]
+    listing: &'a Listing,
+    /// What reading the input found.
+    findings: Vec<Report>,
 }

@@ -12,7 +12,10 @@ use weir_api::{Case, Manifests};
 use weir_model::{Finding, PodId, World};
 use weir_source::LoadError;
 
-use crate::{failure::Failure, present};
+use crate::{
+    failure::{Failure, nearest},
+    present,
+};
 
 /// Where to read the cluster from.
 #[derive(Args)]
@@ -37,6 +40,8 @@ pub(crate) struct Loaded {
     pub(crate) world: World,
     /// What reading it found.
     pub(crate) findings: Vec<Finding>,
+    /// Those of the findings that mean that something is missing from the world.
+    missing: Vec<Finding>,
     /// The workload that made a pod, as `namespace/deployment/name`: the outermost that is known.
     pub(crate) owners: BTreeMap<PodId, String>,
     /// The pods of each workload, under all of its names.
@@ -54,6 +59,45 @@ impl Loaded {
         }
         weir_lint::lint(&world)
     }
+
+    /// The world for an answer about it: what reading found is said on standard error, and if something is missing, that
+    /// is a failure. A policy that was not read would otherwise be a policy that allows everything.
+    pub(crate) fn complete(self) -> Result<Self, Failure> {
+        present::findings::mention(self.findings.iter().chain(&self.missing));
+        match self.missing.is_empty() {
+            true => Ok(self),
+            false => Err(incomplete()),
+        }
+    }
+
+    /// Fails for a namespace that nothing is in.
+    fn knows(&self, namespace: &str) -> Result<(), Failure> {
+        // What could not be read may have been all there is of it.
+        let mentioned = self.findings.iter().any(|finding| is_about(finding, namespace));
+        if self.world.namespaces.contains_key(namespace) || mentioned || !self.missing.is_empty() {
+            return Ok(());
+        }
+        let known: Vec<&str> = self.world.namespaces.keys().map(|name| &**name).collect();
+        let hint = match nearest(namespace, &known).as_slice() {
+            [] => "no object of the input is in a namespace".to_owned(),
+            near => format!("did you mean {}?", near.join(" or ")),
+        };
+        Err(Failure::new(format!("there is no namespace {namespace}"), hint))
+    }
+}
+
+/// Why there is no answer.
+pub(crate) fn incomplete() -> Failure {
+    Failure::new(
+        "part of the input could not be read, so no answer would be safe",
+        "repair what is named above; `weir lint` lists everything that is wrong",
+    )
+}
+
+/// Whether a finding is about an object of the namespace.
+pub(crate) fn is_about(finding: &Finding, namespace: &str) -> bool {
+    let id = finding.object.split_once(' ').map(|(_, id)| id);
+    id.and_then(|id| id.split_once('/')).is_some_and(|(place, _)| place == namespace)
 }
 
 impl Source {
@@ -66,14 +110,16 @@ impl Source {
             )
             .into());
         }
-        load_paths(&self.files)
+        let loaded = load_paths(&self.files)?;
+        if let Some(namespace) = self.namespace() {
+            loaded.knows(namespace)?;
+        }
+        Ok(loaded)
     }
 
-    /// Reads the world and says on standard error what is wrong with it.
-    pub(crate) fn load_and_mention(&self) -> anyhow::Result<Loaded> {
-        let loaded = self.load()?;
-        present::findings::mention(&loaded.findings);
-        Ok(loaded)
+    /// Reads the world, says on standard error what is wrong with it, and fails if something is missing from it.
+    pub(crate) fn load_complete(&self) -> anyhow::Result<Loaded> {
+        Ok(self.load()?.complete()?)
     }
 
     /// The namespace to look at, if one was given.
@@ -138,7 +184,8 @@ pub(crate) fn known_datapath(name: &str, known: &[&str]) -> Result<(), Failure> 
 
 impl From<Manifests> for Loaded {
     fn from(manifests: Manifests) -> Self {
-        let Manifests { objects, findings, owners, made_up } = manifests;
+        let missing = manifests.missing().cloned().collect();
+        let Manifests { objects, findings, owners, made_up, .. } = manifests;
         let mut names: BTreeMap<PodId, String> = BTreeMap::new();
         let mut workloads = BTreeMap::new();
         for (owner, pods) in owners {
@@ -153,6 +200,6 @@ impl From<Manifests> for Loaded {
             workloads.insert(name, pods);
         }
         let world = objects.into_iter().collect();
-        Loaded { world, findings, owners: names, workloads, made_up }
+        Loaded { world, findings, missing, owners: names, workloads, made_up }
     }
 }

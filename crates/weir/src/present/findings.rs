@@ -1,6 +1,9 @@
 //! Findings, as lines to read and as data.
 
-use std::io::{self, Write};
+use std::{
+    collections::BTreeSet,
+    io::{self, Write},
+};
 
 use serde::Serialize;
 use weir_model::{Finding, Severity};
@@ -29,7 +32,10 @@ impl From<&Finding> for Report {
 }
 
 /// Writes findings for people, with what to do about each.
-pub(crate) fn write(out: &mut dyn Write, findings: &[Finding]) -> io::Result<()> {
+pub(crate) fn write<'a>(
+    out: &mut dyn Write,
+    findings: impl IntoIterator<Item = &'a Finding>,
+) -> io::Result<()> {
     for finding in findings {
         let Finding { place, code, severity, object, field, message, hint } = finding;
         let place = place.as_ref().map(|place| format!("{place}: ")).unwrap_or_default();
@@ -46,10 +52,14 @@ pub(crate) fn write(out: &mut dyn Write, findings: &[Finding]) -> io::Result<()>
     Ok(())
 }
 
-/// Says on standard error what reading the input found, if it matters.
-pub(crate) fn mention(findings: &[Finding]) {
-    let grave: Vec<Finding> =
-        findings.iter().filter(|f| f.severity > Severity::Info).cloned().collect();
+/// Says on standard error what reading the input found, if it matters, each finding once.
+pub(crate) fn mention<'a>(findings: impl Iterator<Item = &'a Finding>) {
+    let grave: BTreeSet<&Finding> = findings.filter(|f| f.severity > Severity::Info).collect();
     // Standard error may be closed; then there is no one to tell.
-    drop(write(&mut anstream::stderr().lock(), &grave));
+    drop(write(&mut anstream::stderr().lock(), grave));
+}
+
+/// What reading the input found, if it matters, as data.
+pub(crate) fn reports(findings: &[Finding]) -> Vec<Report> {
+    findings.iter().filter(|f| f.severity > Severity::Info).map(Report::from).collect()
 }

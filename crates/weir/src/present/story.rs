@@ -23,8 +23,7 @@ pub(crate) struct Story {
     /// What would allow it; only if it is denied.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) remedy: Option<RemedyOf>,
-    /// What is odd about the policies that refuse it.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    /// What reading the input found, and what is odd about the policies that refuse it.
     pub(super) findings: Vec<findings::Report>,
     /// What is special about the ends.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -96,6 +95,8 @@ fn is_false(flag: &bool) -> bool {
 pub(crate) struct Beside<'a> {
     /// The two ends, as they were asked about.
     pub(crate) ends: [&'a End; 2],
+    /// What reading the input found.
+    pub(crate) read: &'a [Finding],
     /// What is odd about the policies.
     pub(crate) odd: Vec<Finding>,
     /// What is special about the ends.
@@ -107,7 +108,9 @@ pub(crate) struct Beside<'a> {
 impl Story {
     /// The explanation of a connection between two ends.
     pub(crate) fn new(explanation: &Explanation, remedy: &Remedy, beside: Beside<'_>) -> Self {
-        let Beside { ends, odd, notes, made_up } = beside;
+        let Beside { ends, read, odd, notes, made_up } = beside;
+        let mut findings = findings::reports(read);
+        findings.extend(odd.iter().map(findings::Report::from));
         let Explanation { flow, verdict, .. } = explanation;
         let [from, to] = ends;
         let name = |end: &End| match end {
@@ -124,7 +127,7 @@ impl Story {
             egress: side(explanation, Direction::Egress, made_up),
             ingress: side(explanation, Direction::Ingress, made_up),
             remedy: (*verdict == Verdict::Deny).then(|| remedy_of(remedy)),
-            findings: odd.iter().map(findings::Report::from).collect(),
+            findings,
             notes,
             odd,
         }

@@ -98,6 +98,7 @@ fn the_shop_as_yaml() {
           allowed: []
           denied:
           - "8443/TCP"
+        findings: []
     "#]]
     .assert_eq(&text);
 }

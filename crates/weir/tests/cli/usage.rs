@@ -115,3 +115,86 @@ fn colour_is_for_terminals() {
     let plain = coloured.env("NO_COLOR", "1").env_remove("CLICOLOR_FORCE").output().unwrap();
     assert!(!stdout(&plain).contains('\u{1b}'));
 }
+
+const BROKEN: &str = "\
+apiVersion: v1
+kind: Pod
+metadata: {name: web, namespace: shop}
+---
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: deny, namespace: shop}
+spec: {podSelector: {}, policyTypes: [Ingress]
+";
+
+#[test]
+fn what_could_not_be_read_is_never_answered_about() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("broken.yaml"), BROKEN).unwrap();
+    std::fs::write(folder.path().join("whole.yaml"), BROKEN.split("---").next().unwrap()).unwrap();
+    let place = folder.path().display();
+    let refused = [
+        format!("explain -f {place}/broken.yaml --from 192.0.2.1 --to shop/web --port 80"),
+        format!("explain -f {place}/broken.yaml --from 192.0.2.1 --to shop/web --port 80 -o json"),
+        format!("matrix -f {place}/broken.yaml"),
+        format!("matrix -f {place}/broken.yaml -o svg"),
+        format!("diff {place}/broken.yaml {place}/whole.yaml"),
+        format!("diff {place}/whole.yaml {place}/broken.yaml -o yaml"),
+        format!("render -f {place}/broken.yaml"),
+        format!("render -f {place}/broken.yaml --datapath nftables"),
+    ];
+    for arguments in refused {
+        let output = weir(&arguments);
+        let told = stderr(&output);
+        assert_eq!(output.status.code(), Some(2), "{arguments}");
+        assert!(output.stdout.is_empty(), "{arguments}");
+        assert!(told.contains("[syntax]"), "{arguments}: {told}");
+        let refusal =
+            "error: part of the input could not be read, so no answer would be safe\nhint: ";
+        assert!(told.contains(refusal), "{arguments}: {told}");
+    }
+    assert_eq!(weir(&format!("lint -f {place}/broken.yaml")).status.code(), Some(1));
+    assert_eq!(weir(&format!("lint -f {place}/broken.yaml -n nosuch")).status.code(), Some(1));
+}
+
+#[test]
+fn what_reading_found_is_in_every_answer_for_programs() {
+    let odd = BROKEN.replace("[Ingress]", "[Ingres]}");
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("odd.yaml");
+    std::fs::write(&file, odd).unwrap();
+    let file = file.display();
+    for arguments in [
+        format!("explain -f {file} --from 192.0.2.1 --to shop/web --port 80"),
+        format!("matrix -f {file}"),
+        format!("diff {file} {file}"),
+        format!("render -f {file}"),
+        format!("lint -f {file}"),
+    ] {
+        let answer = json(&weir(&format!("{arguments} -o json")));
+        let found = answer["findings"].as_array().unwrap();
+        let is_it = |f: &serde_json::Value| f["code"] == "invalid" && f["line"].is_number();
+        assert!(found.iter().any(is_it), "{arguments}: {answer}");
+    }
+}
+
+#[test]
+fn a_namespace_that_is_not_there_is_a_failure() {
+    let shop = "-f examples/shop/manifests -n shpo";
+    for arguments in [
+        format!("lint {shop}"),
+        format!("matrix {shop} -o json"),
+        format!("render {shop}"),
+        format!("explain {shop} --from web --to db --port 80"),
+    ] {
+        check(
+            &weir(&arguments),
+            expect![[r#"
+                --- stderr
+                error: there is no namespace shpo
+                hint: did you mean shop?
+                --- exit 2
+            "#]],
+        );
+    }
+}
