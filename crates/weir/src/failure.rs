@@ -2,7 +2,10 @@
 
 use std::{error, fmt};
 
-use crate::present::style::{BAD, Painted, STRONG};
+use crate::present::{
+    plain::Plain,
+    style::{BAD, Painted, STRONG},
+};
 
 /// Something that cannot be done, and what to do instead.
 #[derive(Debug)]
@@ -64,9 +67,9 @@ fn distance(one: &str, two: &str) -> usize {
 /// Says on standard error what failed, why, and what helps.
 pub(crate) fn report(error: &anyhow::Error) {
     let causes: Vec<String> = error.chain().map(ToString::to_string).collect();
-    anstream::eprintln!("{}: {}", Painted(BAD, "error"), causes.join(": "));
+    anstream::eprintln!("{}: {}", Painted(BAD, "error"), Plain(causes.join(": ")));
     let hints = error.chain().filter_map(|cause| cause.downcast_ref::<Failure>());
     for Failure { hint, .. } in hints {
-        anstream::eprintln!("{}: {hint}", Painted(STRONG, "hint"));
+        anstream::eprintln!("{}: {}", Painted(STRONG, "hint"), Plain(hint));
     }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::plain::Plain;
 use crate::reach::{Reach, Word, spell};
 
 /// The graph: an edge for every connection that is open, dashed if only in part; namespaces as boxes.
@@ -47,5 +48,9 @@ pub(crate) fn graph(reach: &Reach) -> String {
 }
 
 fn quote(text: &str) -> String {
-    format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n"))
+    let lines: Vec<String> = text.split('\n').map(|line| Plain(line).to_string()).collect();
+    format!(
+        "\"{}\"",
+        lines.join("\n").replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+    )
 }

@@ -7,6 +7,7 @@ use weir_model::{Direction, Verdict};
 
 use super::{
     findings,
+    plain::Plain,
     story::{MissOf, PolicyOf, RemedyOf, RuleOf, SideOf, Story},
     style::{FAINT, Painted, STRONG, of_verdict},
     table::{self, Cell},
@@ -24,7 +25,7 @@ pub(crate) fn write(
 ) -> io::Result<()> {
     let verdict = Painted(of_verdict(explanation.verdict), why::past(explanation.verdict));
     let Story { from, to, port, protocol, .. } = story;
-    writeln!(out, "{verdict}: {from} → {to} {port}/{protocol}")?;
+    writeln!(out, "{verdict}: {} → {} {port}/{protocol}", Plain(from), Plain(to))?;
     for note in &story.notes {
         writeln!(out, "{}", Painted(FAINT, note))?;
     }
@@ -84,7 +85,7 @@ fn side_to(
                 writeln!(out, "      {}", terms(direction, rule))?;
             }
         }
-        (_, _) if rule.is_none() => writeln!(out, "  {why}")?,
+        (_, _) if rule.is_none() => writeln!(out, "  {}", Plain(why))?,
         _ => (),
     }
     Ok(())
@@ -92,7 +93,7 @@ fn side_to(
 
 fn cite(rule: &RuleOf) -> String {
     let place = rule.place.as_deref().map(|place| format!(" {}", Painted(FAINT, place)));
-    format!("{} {}{}", rule.policy, rule.rule, place.unwrap_or_default())
+    format!("{} {}{}", Plain(&rule.policy), rule.rule, place.unwrap_or_default())
 }
 
 fn terms(direction: Direction, rule: &RuleOf) -> String {
@@ -104,7 +105,7 @@ fn terms(direction: Direction, rule: &RuleOf) -> String {
         true => String::new(),
         false => format!(", {}", rule.ports),
     };
-    format!("{} {word} {}{ports}", rule.action, rule.peers)
+    Plain(format_args!("{} {word} {}{ports}", rule.action, rule.peers)).to_string()
 }
 
 fn remedy_to(out: &mut dyn Write, remedy: &RemedyOf) -> io::Result<()> {
@@ -120,7 +121,9 @@ fn remedy_to(out: &mut dyn Write, remedy: &RemedyOf) -> io::Result<()> {
         if at > 0 {
             writeln!(out, "---")?;
         }
-        writeln!(out, "{}", policy.trim_end())?;
+        for line in policy.trim_end().lines() {
+            writeln!(out, "{}", Plain(line))?;
+        }
     }
     Ok(())
 }

@@ -8,6 +8,7 @@ use std::{
 use serde::Serialize;
 use weir_model::{Finding, Severity};
 
+use super::plain::Plain;
 use super::style::{FAINT, Painted, STRONG, of_severity};
 
 /// A finding as it is printed for programs.
@@ -40,13 +41,13 @@ pub(crate) fn write<'a>(
         let Finding { place, code, severity, object, field, message, hint } = finding;
         let place = place.as_ref().map(|place| format!("{place}: ")).unwrap_or_default();
         let severity = Painted(of_severity(*severity), severity);
-        writeln!(out, "{}{severity}: {message} [{code}]", Painted(STRONG, place))?;
+        writeln!(out, "{}{severity}: {} [{code}]", Painted(STRONG, place), Plain(message))?;
         let about = [object.as_str(), field.as_str()].join(" ");
         if !about.trim().is_empty() {
             writeln!(out, "  {}", Painted(FAINT, about.trim()))?;
         }
         if !hint.is_empty() {
-            writeln!(out, "  hint: {hint}")?;
+            writeln!(out, "  hint: {}", Plain(hint))?;
         }
     }
     Ok(())

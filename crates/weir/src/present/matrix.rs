@@ -6,6 +6,7 @@ use anstyle::Style;
 
 use super::{
     count,
+    plain::Plain,
     style::{BAD, FAINT, GOOD, Painted, SOME, STRONG},
     table::{self, Cell},
 };
@@ -54,7 +55,14 @@ pub(crate) fn write(out: &mut dyn Write, reach: &Reach) -> io::Result<()> {
     }
     table::write(out, 0, &rows)?;
     writeln!(out)?;
-    writeln!(out, "{} all, {} some, {} none of: {}", good("✓"), some("~"), bad("✗"), reach.asked)?;
+    writeln!(
+        out,
+        "{} all, {} some, {} none of: {}",
+        good("✓"),
+        some("~"),
+        bad("✗"),
+        Plain(&reach.asked)
+    )?;
     let shared = reach.ends.len().saturating_sub(1);
     if shared < reach.pods {
         let note = format!(
@@ -77,7 +85,7 @@ pub(crate) fn write(out: &mut dyn Write, reach: &Reach) -> io::Result<()> {
 
 /// Writes for each end who reaches it.
 fn list(out: &mut dyn Write, reach: &Reach) -> io::Result<()> {
-    writeln!(out, "who reaches whom, on {}\n", reach.asked)?;
+    writeln!(out, "who reaches whom, on {}\n", Plain(&reach.asked))?;
     let rows: Vec<Vec<Cell>> = (0..reach.ends.len())
         .map(|to| {
             let with = |word: Word| {
@@ -100,11 +108,11 @@ fn list(out: &mut dyn Write, reach: &Reach) -> io::Result<()> {
         .collect();
     table::write(out, 0, &rows)?;
     let note = format!(
-        "\n{} in {}, too many for a table; -n NAME shows one namespace, -o json everything",
+        "{} in {}, too many for a table; -n NAME shows one namespace, -o json everything",
         count(reach.pods, "pod"),
         count(reach.ends.len() - 1, "row")
     );
-    writeln!(out, "{}", Painted(FAINT, note))
+    writeln!(out, "\n{}", Painted(FAINT, note))
 }
 
 fn few(names: &[&str]) -> String {

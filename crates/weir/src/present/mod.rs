@@ -6,6 +6,7 @@ pub(crate) mod explanation;
 pub(crate) mod findings;
 pub(crate) mod junit;
 pub(crate) mod matrix;
+pub(crate) mod plain;
 pub(crate) mod program;
 pub(crate) mod story;
 pub(crate) mod style;

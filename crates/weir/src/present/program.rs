@@ -11,6 +11,7 @@ use weir_model::{Chain, Peers, Program, RuleSet, Section};
 
 use super::{
     count,
+    plain::Plain,
     style::{FAINT, Painted, STRONG},
     table::{self, Cell},
 };
@@ -187,7 +188,12 @@ pub(crate) fn write(out: &mut dyn Write, listing: &Listing) -> io::Result<()> {
         writeln!(out, "\n{}", Painted(STRONG, "sets"))?;
     }
     for set in &listing.sets {
-        writeln!(out, "  {}  {}", set.set, Painted(FAINT, count(set.members.len(), "member")))?;
+        writeln!(
+            out,
+            "  {}  {}",
+            Plain(&set.set),
+            Painted(FAINT, count(set.members.len(), "member"))
+        )?;
         for member in &set.members {
             writeln!(out, "    {member}")?;
         }
@@ -216,7 +222,7 @@ fn direction(out: &mut dyn Write, name: &str, word: &str, chain: &ChainOf) -> io
 fn sections(out: &mut dyn Write, tier: &str, word: &str, list: &[SectionOf]) -> io::Result<()> {
     for section in list {
         let place = section.place.as_deref().unwrap_or_default();
-        writeln!(out, "    {tier} {}  {}", section.policy, Painted(FAINT, place))?;
+        writeln!(out, "    {tier} {}  {}", Plain(&section.policy), Painted(FAINT, place))?;
         let rows: Vec<Vec<Cell>> = section
             .rules
             .iter()

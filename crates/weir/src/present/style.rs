@@ -5,6 +5,8 @@ use std::fmt;
 use anstyle::{AnsiColor, Style};
 use weir_model::{Severity, Verdict};
 
+use super::plain::Plain;
+
 /// For what passes.
 pub(crate) const GOOD: Style = AnsiColor::Green.on_default();
 /// For what does not.
@@ -16,13 +18,13 @@ pub(crate) const STRONG: Style = Style::new().bold();
 /// For what matters least.
 pub(crate) const FAINT: Style = Style::new().dimmed();
 
-/// A text in a style.
+/// A text in a style, whoever wrote it.
 pub(crate) struct Painted<T>(pub(crate) Style, pub(crate) T);
 
 impl<T: fmt::Display> fmt::Display for Painted<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Painted(style, text) = self;
-        write!(f, "{style}{text}{style:#}")
+        write!(f, "{style}{}{style:#}", Plain(text))
     }
 }
 

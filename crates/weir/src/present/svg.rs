@@ -1,5 +1,6 @@
 //! A matrix as a picture that needs nothing else.
 
+use super::plain::Plain;
 use crate::reach::{Cell, Reach, Word, spell};
 
 const CELL: usize = 26;
@@ -80,19 +81,20 @@ fn draw(out: &mut String, (x, y): (usize, usize), (from, to): (&str, &str), cell
         Some(Word::Some) => ("some", "~"),
         Some(Word::None) => ("none", "✗"),
     };
-    let mut title = format!("{from} → {to}");
+    let mut title = vec![format!("{from} → {to}")];
     for (word, ports) in cell.iter().flat_map(|cell| {
         [("allowed", &cell.allowed), ("denied", &cell.denied), ("in part", &cell.partly)]
     }) {
         if !ports.is_empty() {
-            title.push_str(&format!("\n{word}: {}", spell(ports).join(", ")));
+            title.push(format!("{word}: {}", spell(ports).join(", ")));
         }
     }
     if cell.is_none() {
-        title.push_str("\nnothing to ask");
+        title.push("nothing to ask".to_owned());
     }
     let size = CELL - 2;
-    let title = escape(&title);
+    let lines: Vec<String> = title.iter().map(|line| escape(line)).collect();
+    let title = lines.join("\n");
     out.push_str(&format!(
             "<g><rect class=\"cell {class}\" x=\"{x}\" y=\"{y}\" width=\"{size}\" height=\"{size}\" rx=\"4\"><title>{title}</title></rect>"
         ));
@@ -123,8 +125,9 @@ fn legend(out: &mut String, left: usize, y: usize) {
     }
 }
 
-/// Text for XML. Control characters that XML does not know become spaces.
+/// A line of text for XML.
 pub(crate) fn escape(text: &str) -> String {
+    let text = Plain(text).to_string();
     let mut safe = String::with_capacity(text.len());
     for c in text.chars() {
         match c {
@@ -133,8 +136,6 @@ pub(crate) fn escape(text: &str) -> String {
             '>' => safe.push_str("&gt;"),
             '"' => safe.push_str("&quot;"),
             '\'' => safe.push_str("&#39;"),
-            '\n' | '\t' => safe.push(c),
-            c if c.is_control() => safe.push(' '),
             c => safe.push(c),
         }
     }

@@ -1,8 +1,13 @@
 //! Columns that line up.
 
-use std::io::{self, Write};
+use std::{
+    fmt,
+    io::{self, Write},
+};
 
 use anstyle::Style;
+
+use super::plain::Plain;
 
 /// A cell: its text and its style.
 #[derive(Clone, Debug)]
@@ -12,9 +17,9 @@ pub(crate) struct Cell {
 }
 
 impl Cell {
-    /// A cell in a style.
-    pub(crate) fn new(text: impl Into<String>, style: Style) -> Self {
-        Cell { text: text.into(), style }
+    /// A cell in a style, with a text of whoever wrote it.
+    pub(crate) fn new(text: impl fmt::Display, style: Style) -> Self {
+        Cell { text: Plain(text).to_string(), style }
     }
 
     fn width(&self) -> usize {
@@ -22,7 +27,7 @@ impl Cell {
     }
 }
 
-impl<T: Into<String>> From<T> for Cell {
+impl<T: fmt::Display> From<T> for Cell {
     fn from(text: T) -> Self {
         Cell::new(text, Style::new())
     }

@@ -6,6 +6,7 @@ use weir_model::Severity;
 
 use super::{
     count, findings,
+    plain::Plain,
     style::{BAD, FAINT, GOOD, Painted, STRONG},
 };
 use crate::test::{CaseResult, ProbeResult, Run};
@@ -23,7 +24,7 @@ fn case_of(out: &mut dyn Write, case: &CaseResult) -> io::Result<()> {
     match (failed, &case.error) {
         (0, _) => {
             let many = count(passed, "probe");
-            return writeln!(out, "{} {} ({many})", Painted(GOOD, "ok  "), case.name);
+            return writeln!(out, "{} {} ({many})", Painted(GOOD, "ok  "), Plain(&case.name));
         }
         (_, None) => {
             let score = format!("{failed} of {}", count(passed + failed, "probe"));
@@ -34,7 +35,7 @@ fn case_of(out: &mut dyn Write, case: &CaseResult) -> io::Result<()> {
             let mut lines = Vec::new();
             findings::write(&mut lines, &case.findings)?;
             if !case.findings.iter().any(|finding| finding.severity == Severity::Error) {
-                writeln!(&mut lines, "{}: {error}", Painted(BAD, "error"))?;
+                writeln!(&mut lines, "{}: {}", Painted(BAD, "error"), Plain(error))?;
             }
             for line in String::from_utf8_lossy(&lines).lines() {
                 writeln!(out, "       {line}")?;
@@ -50,7 +51,7 @@ fn case_of(out: &mut dyn Write, case: &CaseResult) -> io::Result<()> {
 fn probe_of(out: &mut dyn Write, probe: &ProbeResult) -> io::Result<()> {
     let ProbeResult { from, to, port, protocol, expect, verdict, why, place, note, tried, .. } =
         probe;
-    let about = format!("{from} → {to} {port}/{protocol}");
+    let about = Plain(format_args!("{from} → {to} {port}/{protocol}")).to_string();
     let place = Painted(FAINT, place);
     match tried {
         true => {
@@ -59,7 +60,7 @@ fn probe_of(out: &mut dyn Write, probe: &ProbeResult) -> io::Result<()> {
         }
         false => writeln!(out, "     {about}: {}  {place}", Painted(BAD, "cannot be tried"))?,
     }
-    writeln!(out, "       {why}")?;
+    writeln!(out, "       {}", Plain(why))?;
     match note {
         None => Ok(()),
         Some(note) => writeln!(out, "       {}", Painted(FAINT, format_args!("note: {note}"))),

@@ -198,3 +198,63 @@ fn a_namespace_that_is_not_there_is_a_failure() {
         );
     }
 }
+
+/// Pods, a policy, a kind and a file name that would like to rule the terminal.
+const EVIL: &str = r#"
+apiVersion: v1
+kind: Pod
+metadata: {name: "web\e[31mRED\a\r\nfake line", namespace: "shop\e]0;pwn\a", labels: {"a\nfake line": "b\e[2J"}}
+---
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: "deny\e[1A\nfake line", namespace: "shop\e]0;pwn\a"}
+spec:
+  podSelector: {matchLabels: {"a\nfake line": "b\e[2J"}}
+  ingress: [{from: [{podSelector: {matchLabels: {"x\nfake line": "\e[2J"}}}], ports: [{port: "htt\e[31mp\nfake line"}]}]
+---
+apiVersion: foo/v1
+kind: "X\e[31mRED\nfake line"
+metadata: {name: a}
+"#;
+
+#[test]
+fn no_text_from_outside_reaches_the_terminal_raw() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("evil\u{1b}[31m\u{7}.yaml");
+    std::fs::write(&file, EVIL).unwrap();
+    let test = folder.path().join("test.yaml");
+    let case = "name: \"a\\e[31m\\nfake line\"\nmanifests: [\"evil\\e[31m\\a.yaml\"]\nprobes:\n- {from: {pod: \"a/b\\e[31m\\nfake line\"}, to: {ip: 192.0.2.1}, port: 80, expect: deny, note: \"x\\nfake line\"}\n";
+    std::fs::write(&test, case).unwrap();
+    let pod = "shop\u{1b}]0;pwn\u{7}/web\u{1b}[31mRED\u{7}\r\nfake line";
+    let explain = ["--from", "192.0.2.1", "--to", pod, "--port", "80"];
+    for (name, rest) in [
+        ("lint", &[][..]),
+        ("matrix", &[]),
+        ("matrix", &["-o", "dot"]),
+        ("matrix", &["-o", "svg"]),
+        ("matrix", &["-o", "yaml"]),
+        ("matrix", &["-n", "no\u{1b}[31m\nfake line"]),
+        ("render", &[]),
+        ("render", &["-o", "json"]),
+        ("explain", &explain),
+        ("explain", &["--from", "192.0.2.1", "--to", "no/b\u{1b}[31m\nfake line", "--port", "80"]),
+        ("test", &[]),
+    ] {
+        let mut weir = command();
+        // Colours are asked for, so that nothing is taken out for want of a terminal.
+        weir.env("CLICOLOR_FORCE", "1").arg(name).args(rest);
+        match name {
+            "test" => weir.arg(&test),
+            _ => weir.arg("-f").arg(&file),
+        };
+        let output = weir.output().unwrap();
+        let mut told = format!("{}{}", stdout(&output), stderr(&output));
+        for colour in ["0", "1", "2", "31", "32", "33"] {
+            told = told.replace(&format!("\u{1b}[{colour}m"), "");
+        }
+        let obeyed = |c: char| c.is_control() && c != '\n';
+        assert!(!told.contains(obeyed), "{name} {rest:?}: {told:?}");
+        assert!(!told.contains("\nfake line"), "{name} {rest:?}: {told}");
+        assert!(!told.is_empty() && output.status.code() < Some(3), "{name} {rest:?}");
+    }
+}
