@@ -10,6 +10,7 @@ mod end;
 mod exit;
 mod explain;
 mod failure;
+mod kernel;
 mod lint;
 mod matrix;
 mod port;

@@ -1,16 +1,20 @@
 use std::{
+    collections::BTreeMap,
     io::Write,
     path::{Path, PathBuf},
+    sync::{Mutex, PoisonError},
+    thread,
 };
 
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 use weir_api::Case;
-use weir_model::{Finding, Severity, Verdict};
+use weir_model::{Finding, Flow, Severity, Verdict};
 
 use crate::{
     exit::Exit,
     failure::Failure,
+    kernel,
     present::{self, Structured},
     reach::State,
     source, why,
@@ -19,14 +23,18 @@ use crate::{
 /// Run policy tests
 ///
 /// Every probe is asked of the compiled rules, and of a second, slower reading of the API's text; the two must agree.
+/// With `--datapath nftables` the pods are network namespaces on this machine, and real connections are tried between them; this needs
+/// root, or a kernel that lets everyone make user namespaces, and the program `nft`.
 /// The closing line is `N passed, M failed`. Exit status 1 if anything failed.
 #[derive(Args)]
-#[command(after_help = "Example:\n  weir test examples/shop/tests.yaml")]
+#[command(
+    after_help = "Examples:\n  weir test examples/shop/tests.yaml\n  weir test --datapath nftables examples/shop/tests.yaml"
+)]
 pub(crate) struct Test {
     /// Files with policy tests
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// What decides: the compiled rules in memory, or a kernel
+    /// What decides: `sim`, the compiled rules in memory, or `nftables`, a real kernel with real packets
     #[arg(long, value_name = "NAME", default_value = "sim")]
     datapath: String,
     /// How to print the results
@@ -47,8 +55,15 @@ enum TestFormat {
 
 impl Test {
     pub(crate) fn run(&self, out: &mut dyn Write) -> anyhow::Result<Exit> {
-        source::known_datapath(&self.datapath, &["sim"])?;
-        let mut run = Run::default();
+        source::known_datapath(&self.datapath, &["sim", "nftables"])?;
+        let decides = match &*self.datapath {
+            "nftables" => Decides::Kernel,
+            _ => Decides::Memory,
+        };
+        if decides == Decides::Kernel {
+            kernel::enter()?;
+        }
+        let mut all = Vec::new();
         let mut unreadable = None;
         for file in &source::case_files(&self.files)? {
             let cases = read(file)?;
@@ -61,9 +76,11 @@ impl Test {
             }
             for case in cases {
                 unreadable = unreadable.or_else(|| syntax_error(&case));
-                run.add(judge(case));
+                all.push(case);
             }
         }
+        let mut run = Run::default();
+        judge_all(all, decides).into_iter().for_each(|case| run.add(case));
         if run.cases.is_empty() {
             let hint = "a policy test has `probes:`; name a file that has some";
             return Err(Failure::new("there are no tests in these folders", hint).into());
@@ -177,8 +194,42 @@ fn syntax_error(case: &Case) -> Option<Failure> {
     Some(Failure::new(format!("{place}{}", finding.message), finding.hint.clone()))
 }
 
+/// Cases that run in kernels at once.
+const AT_ONCE: usize = 6;
+
+/// What decides about a probe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Decides {
+    /// The compiled rules in memory.
+    Memory,
+    /// A real kernel, with real packets.
+    Kernel,
+}
+
+/// Tries every probe of all cases; the results in order. In a kernel most of the time is spent waiting for packets that do
+/// not come, so there several cases run at once.
+fn judge_all(cases: Vec<Case>, decides: Decides) -> Vec<CaseResult> {
+    if decides == Decides::Memory {
+        return cases.into_iter().map(|case| judge(case, decides)).collect();
+    }
+    let waiting = Mutex::new(cases.into_iter().enumerate());
+    let done = Mutex::new(BTreeMap::new());
+    let next = || waiting.lock().unwrap_or_else(PoisonError::into_inner).next();
+    thread::scope(|scope| {
+        for _ in 0..AT_ONCE {
+            scope.spawn(|| {
+                while let Some((at, case)) = next() {
+                    let result = judge(case, decides);
+                    done.lock().unwrap_or_else(PoisonError::into_inner).insert(at, result);
+                }
+            });
+        }
+    });
+    done.into_inner().unwrap_or_else(PoisonError::into_inner).into_values().collect()
+}
+
 /// Tries every probe of a case.
-fn judge(mut case: Case) -> CaseResult {
+fn judge(mut case: Case, decides: Decides) -> CaseResult {
     let mut error = None;
     if !case.manifests.is_empty() {
         match source::manifests_of(&case) {
@@ -196,20 +247,30 @@ fn judge(mut case: Case) -> CaseResult {
         });
     }
     let state = State::new(objects.into_iter().collect());
+    let flows: Vec<_> = probes.iter().map(|probe| probe.flow(&state.world)).collect();
+    let mut seen = Vec::new().into_iter();
+    if decides == Decides::Kernel && error.is_none() {
+        let known: Vec<Flow> = flows.iter().flatten().copied().collect();
+        match kernel::verdicts(&state.world, &known) {
+            Ok(verdicts) => seen = verdicts.into_iter(),
+            Err(cause) => error = Some(format!("{place}: {:#}", anyhow::Error::from(cause))),
+        }
+    }
     let mut results = Vec::with_capacity(probes.len());
-    for probe in probes {
-        let (verdict, why) = match probe.flow(&state.world) {
+    for (probe, flow) in probes.into_iter().zip(flows) {
+        let (verdict, why) = match flow {
             Ok(flow) => {
-                let verdict = state.program.verdict(&flow);
+                let compiled = state.program.verdict(&flow);
                 let oracle = weir_oracle::verdict(&state.world, &flow);
-                if verdict != oracle {
+                let real = seen.next().unwrap_or(compiled);
+                if compiled != oracle || compiled != real {
                     error.get_or_insert_with(|| {
                         format!(
-                            "weir contradicts itself about {flow}: the rules say {verdict}, the oracle {oracle}; please report this"
+                            "weir contradicts itself about {flow}: the rules say {compiled}, the oracle {oracle}, the datapath {real}; please report this"
                         )
                     });
                 }
-                (Some(verdict), why::line(&weir_engine::explain(&state.program, &flow)))
+                (Some(real), why::line(&weir_engine::explain(&state.program, &flow)))
             }
             Err(problem) => {
                 error.get_or_insert_with(|| format!("{}:{}: {problem}", place.file, probe.line));

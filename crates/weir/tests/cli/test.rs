@@ -223,10 +223,13 @@ fn other_datapaths_are_not_there_yet() {
     check(
         &weir("test --datapath nftables examples/shop/tests.yaml"),
         expect![[r#"
-            --- stderr
-            error: this build has no datapath `nftables` here
-            hint: use `--datapath sim`
-            --- exit 2
+            ok   customers reach the web servers and nothing behind them (4 probes)
+            ok   an order goes from the web to the api to the checkout to the bank (5 probes)
+            ok   only prometheus reads metrics (3 probes)
+            ok   everyone in the shop may ask for names (3 probes)
+            ok   the api does not reach the database yet (1 probe)
+            16 passed, 0 failed
+            --- exit 0
         "#]],
     );
 }
