@@ -7,7 +7,7 @@ use weir_model::{Finding, Name, Object, Place, PodId, Severity};
 
 use crate::{
     document::{self, Entry, Node, Repeat, Sink, SyntaxError, Value},
-    lower::{self, ListKind, Lowered, Names, TOO_MANY, keep},
+    lower::{self, ListKind, Lowered, MISPLACED, NOT_AN_OBJECT, Names, TOO_MANY, keep},
     settle,
 };
 
@@ -25,14 +25,18 @@ pub struct Manifests {
 }
 
 impl Manifests {
-    /// The findings that mean that something is not in `objects`: the rest of a file that could not be read, one of two
-    /// objects of one name that differ, or whatever came after the last finding that was kept.
+    /// The findings that mean that something is not in `objects`, or not where it belongs: the rest of a file that could
+    /// not be read, an object whose kind is missing or misspelt, a policy whose namespace cannot be read, one of two
+    /// objects of one name that differ, and whatever came after the last finding that was kept.
     ///
     /// An answer about the world is a guess while there are any.
     pub fn missing(&self) -> impl Iterator<Item = &Finding> {
-        self.findings
-            .iter()
-            .filter(|finding| [SYNTAX, TOO_MANY, settle::CONFLICT].contains(&finding.code))
+        self.findings.iter().filter(|finding| match finding.code {
+            SYNTAX | TOO_MANY | MISPLACED | settle::CONFLICT => true,
+            UNKNOWN_KIND => finding.severity >= Severity::Warning,
+            NOT_AN_OBJECT => finding.severity == Severity::Error,
+            _ => false,
+        })
     }
 }
 
@@ -90,7 +94,7 @@ impl Reader {
                 let place = Place { file: file.clone(), line };
                 let message = format!("there is no kind {kind}; the object was not read");
                 let hint = format!("did you mean `{meant}`?");
-                let finding = general(place, "unknown-kind", message, hint);
+                let finding = general(place, UNKNOWN_KIND, message, hint);
                 keep(&mut self.findings, Finding { severity: Severity::Warning, ..finding });
             }
             Some(lowered) => self.found.push(lowered),
@@ -104,11 +108,14 @@ impl Reader {
             let place = Place { file: file.clone(), line };
             let message = format!("objects of the kind {kind} are not read");
             let hint = "nothing to do, unless it was meant to be a policy".into();
-            let finding = general(place, "unknown-kind", message, hint);
+            let finding = general(place, UNKNOWN_KIND, message, hint);
             keep(&mut self.findings, Finding { severity: Severity::Info, ..finding });
         }
     }
 }
+
+/// The code of a finding about a kind that is not read: a warning if it is nearly one that is.
+const UNKNOWN_KIND: &str = "unknown-kind";
 
 /// The code of a finding about a file that could not be read to its end.
 const SYNTAX: &str = "syntax";

@@ -5,13 +5,14 @@ use expect_test::expect;
 use crate::{check, json, root, weir, weir_reading};
 
 /// The codes that reading gives.
-const READING: [&str; 11] = [
+const READING: [&str; 12] = [
     "conflicting-object",
     "duplicate-key",
     "duplicate-object",
     "ignored-rules",
     "invalid",
     "loose-cidr",
+    "misplaced-policy",
     "not-an-object",
     "syntax",
     "too-many-findings",

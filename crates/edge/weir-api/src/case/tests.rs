@@ -230,7 +230,7 @@ probes:
             12: error invalid  kind
                 expected an object of the kind NetworkPolicy, found the string "Pod"
                 move it to the list it belongs to
-            13: warning not-an-object  
+            13: error not-an-object  
                 expected a Kubernetes object, found a mapping without `kind`; it was skipped
                 give it `apiVersion` and `kind`, or leave the file out
             13: error invalid  kind

@@ -1,4 +1,4 @@
-use weir_model::{Labels, Name, Place};
+use weir_model::{Labels, Name, Place, Severity};
 
 use super::{Context, Step, selector};
 use crate::{
@@ -28,6 +28,9 @@ pub(crate) enum Home {
     Namespace,
     Cluster,
 }
+
+/// The code of a finding about a policy that may belong elsewhere.
+pub(crate) const MISPLACED: &str = "misplaced-policy";
 
 /// What `metadata` can have.
 const FIELDS: [&str; 17] = [
@@ -69,7 +72,7 @@ pub(crate) fn meta(ctx: &mut Context, node: &Node, kind: &str, home: Home, rule:
         (namespace, name) => format!("{kind} {namespace}/{name}"),
     });
     ctx.at("metadata", |ctx| match kind.ends_with("NetworkPolicy") {
-        true => policy_fields(ctx, metadata, home),
+        true => policy_fields(ctx, node, metadata, home),
         false => drop(ctx.newer(|ctx| ctx.fields(metadata, &FIELDS))),
     });
     ctx.at("metadata", |ctx| {
@@ -121,16 +124,20 @@ pub(crate) fn meta(ctx: &mut Context, node: &Node, kind: &str, home: Home, rule:
 }
 
 /// A policy with something in its `metadata` that nobody can read is refused, for that may be where it belongs.
-fn policy_fields(ctx: &mut Context, metadata: &Node, home: Home) {
+fn policy_fields(ctx: &mut Context, node: &Node, metadata: &Node, home: Home) {
     let fields = ctx.fields(metadata, &FIELDS);
-    if !fields.clean {
-        ctx.invalid = true;
-        let unknown = fields.get("namespace").is_none() || fields.is_repeated("namespace");
-        if home == Home::Namespace && unknown {
-            let message = "the namespace of the policy is not known; it is taken to be the first that is given, or default";
-            let hint = "correct the fields of `metadata`";
-            ctx.at("namespace", |ctx| ctx.invalid(metadata.line, message, hint));
-        }
+    ctx.invalid |= !fields.clean;
+    let is_known = match fields.get("namespace") {
+        None => fields.clean,
+        Some(namespace) => namespace.written().is_some() && !fields.is_repeated("namespace"),
+    };
+    let twice = node.entries().iter().filter(|entry| &*entry.key == "metadata").count() > 1;
+    if home == Home::Namespace && (twice || !is_known) {
+        let message = "the namespace of the policy cannot be read; it is taken to be the first one given, or default";
+        let hint = "correct `metadata`, and give the namespace once";
+        ctx.at("namespace", |ctx| {
+            ctx.find(MISPLACED, Severity::Error, metadata.line, message, hint);
+        });
     }
     if let Some(annotations) = fields.get("annotations") {
         ctx.at("annotations", |ctx| {

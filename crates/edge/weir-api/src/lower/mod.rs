@@ -16,7 +16,7 @@ use weir_model::{Finding, Name, Object, Pod, Severity};
 
 pub use cidr::address;
 pub(crate) use context::{Context, Fields, Names, Step, TOO_MANY, keep, one_of};
-pub(crate) use meta::{Home, Meta, meta};
+pub(crate) use meta::{Home, MISPLACED, Meta, meta};
 pub(crate) use pod::{NAMESPACE_NAME, PROTOCOLS, named_port, with_own_name};
 pub(crate) use selector::labels;
 
@@ -24,6 +24,9 @@ use crate::{
     check,
     document::{Node, quote},
 };
+
+/// The code of a finding about a document that is no Kubernetes object.
+pub(crate) const NOT_AN_OBJECT: &str = "not-an-object";
 
 /// What an object of the input is to us.
 #[derive(Debug)]
@@ -94,7 +97,12 @@ pub(crate) fn lower(
         };
         let message = format!("expected a Kubernetes object, found {found}; it was skipped");
         let hint = "give it `apiVersion` and `kind`, or leave the file out";
-        ctx.find("not-an-object", Severity::Warning, node.line, message, hint);
+        // What has metadata is an object that cannot be read, and not some other file.
+        let severity = match node.get("metadata") {
+            Some(_) => Severity::Error,
+            None => Severity::Warning,
+        };
+        ctx.find(NOT_AN_OBJECT, severity, node.line, message, hint);
         return None;
     }
     let group = version.map(|version| version.split_once('/').map_or("", |(group, _)| group));

@@ -316,6 +316,20 @@ fn what_could_not_be_read_is_known_to_be_missing() {
     assert_eq!(missing(&format!("{POD}\n---\nkind: [\n")), ["syntax "]);
     let deep = "[".repeat(200);
     assert_eq!(missing(&format!("{POD}\n---\n{deep}")), ["syntax "]);
+    assert_eq!(missing("{kidn: Pod, metadata: {name: a}}"), ["not-an-object "]);
+    assert_eq!(missing("{replicas: 5}"), [""; 0]);
+    assert_eq!(missing("{kind: networkpolicy, metadata: {name: a}}"), ["unknown-kind "]);
+    assert_eq!(missing("{kind: CiliumNetworkPolicy, metadata: {name: a}}"), [""; 0]);
+    let policy = |metadata: &str| {
+        missing(&format!(
+            "{{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {metadata}}}"
+        ))
+    };
+    assert_eq!(policy("{name: a, namespase: shop}"), ["misplaced-policy NetworkPolicy default/a"]);
+    assert_eq!(policy("{name: a, namespace: [a]}"), ["misplaced-policy NetworkPolicy default/a"]);
+    let twice = "{name: a, namespace: a}, metadata: {name: a, namespace: b}";
+    assert_eq!(policy(twice), ["misplaced-policy NetworkPolicy a/a"]);
+    assert_eq!(policy("{name: a, namespace: 5}"), [""; 0]);
 }
 
 #[test]
@@ -400,6 +414,9 @@ status: {podIP: 10.0.0.1}",
             11: error duplicate-key  
                 the key "metadata" is there twice, in lines 3 and 11
                 remove one of the two
+            3: error misplaced-policy NetworkPolicy shop/a metadata.namespace
+                the namespace of the policy cannot be read; it is taken to be the first one given, or default
+                correct `metadata`, and give the namespace once
         "#]],
     );
 }

@@ -475,12 +475,15 @@ fn a_policy_stays_in_the_namespace_it_was_meant_for() {
     check_metadata(
         "{name: a, namespace: [shop]}",
         expect![[r#"
-        NetworkPolicy default/a Namespace for own/*
-          ingress: no rules
-        3: error invalid NetworkPolicy default/a metadata.namespace
-            expected a string, found a list
-            write a text here
-    "#]],
+            NetworkPolicy default/a Namespace for own/*
+              ingress: no rules
+            3: error misplaced-policy NetworkPolicy default/a metadata.namespace
+                the namespace of the policy cannot be read; it is taken to be the first one given, or default
+                correct `metadata`, and give the namespace once
+            3: error invalid NetworkPolicy default/a metadata.namespace
+                expected a string, found a list
+                write a text here
+        "#]],
     );
 }
 
@@ -489,15 +492,15 @@ fn a_policy_with_unknown_metadata_allows_nothing() {
     check_metadata(
         "{name: a, namespase: shop}",
         expect![[r#"
-        NetworkPolicy default/a Namespace for own/*
-          ingress: no rules
-        3: error unknown-field NetworkPolicy default/a metadata.namespase
-            there is no field "namespase" here
-            did you mean `namespace`?
-        3: error invalid NetworkPolicy default/a metadata.namespace
-            the namespace of the policy is not known; it is taken to be the first that is given, or default
-            correct the fields of `metadata`
-    "#]],
+            NetworkPolicy default/a Namespace for own/*
+              ingress: no rules
+            3: error unknown-field NetworkPolicy default/a metadata.namespase
+                there is no field "namespase" here
+                did you mean `namespace`?
+            3: error misplaced-policy NetworkPolicy default/a metadata.namespace
+                the namespace of the policy cannot be read; it is taken to be the first one given, or default
+                correct `metadata`, and give the namespace once
+        "#]],
     );
     check_metadata(
         "{name: a, namespace: shop, label: {}}",
@@ -512,15 +515,15 @@ fn a_policy_with_unknown_metadata_allows_nothing() {
     check_metadata(
         "{name: a, namespace: shop, namespace: billing}",
         expect![[r#"
-        NetworkPolicy shop/a Namespace for own/*
-          ingress: no rules
-        3: error duplicate-key  
-            the key "namespace" is there twice, in lines 3 and 3
-            remove one of the two
-        3: error invalid NetworkPolicy shop/a metadata.namespace
-            the namespace of the policy is not known; it is taken to be the first that is given, or default
-            correct the fields of `metadata`
-    "#]],
+            NetworkPolicy shop/a Namespace for own/*
+              ingress: no rules
+            3: error duplicate-key  
+                the key "namespace" is there twice, in lines 3 and 3
+                remove one of the two
+            3: error misplaced-policy NetworkPolicy shop/a metadata.namespace
+                the namespace of the policy cannot be read; it is taken to be the first one given, or default
+                correct `metadata`, and give the namespace once
+        "#]],
     );
     check_metadata(
         "{name: a, annotations: {a: 5, b: c, d: }, labels: {e: yes}}",
