@@ -7,7 +7,7 @@ use weir_model::{Finding, PodId, Verdict};
 use crate::{
     exit::Exit,
     failure::Failure,
-    present::{self, Format},
+    present::{self, Format, progress::Progress},
     reach::{Change, Comparison, State, spell, with_pods_of},
     source,
 };
@@ -56,7 +56,10 @@ impl Diff {
         let (before, after) = (State::new(before), State::new(new.world));
         let mut owners = old.owners;
         owners.extend(new.owners);
-        let changes = Comparison::new(&before, &after).changes(&owners);
+        let mut progress = Progress::new("comparing");
+        let changes =
+            Comparison::new(&before, &after).changes(&owners, |done, all| progress.at(done, all));
+        drop(progress);
         let findings = Vec::from_iter(findings);
         let answer = Answer { changes, added, gone, findings };
         match self.output.structured() {

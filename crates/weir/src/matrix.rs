@@ -6,8 +6,9 @@ use weir_model::PodId;
 
 use crate::{
     exit::Exit,
+    failure::Failure,
     port::PortArg,
-    present::{self, Structured, findings::Report},
+    present::{self, Structured, findings::Report, progress::Progress},
     reach::{Question, Reach, State, Word, spell},
     source::Source,
 };
@@ -54,7 +55,17 @@ impl Matrix {
         let in_namespace = |id: &PodId| self.source.namespace().is_none_or(|n| *id.namespace == *n);
         let question = Question { state: &state, ports: &self.port, owners: &loaded.owners };
         let per_pod = matches!(self.output, MatrixFormat::Json | MatrixFormat::Yaml);
-        let reach = question.answer(in_namespace, if per_pod { usize::MAX } else { MANY });
+        let mut progress = Progress::new("asking who reaches whom");
+        let many = if per_pod { usize::MAX } else { MANY };
+        let reach = question.answer(in_namespace, many, |done, all| progress.at(done, all));
+        drop(progress);
+        if !per_pod && reach.ends.len() > DRAWN {
+            let rows = present::count(reach.ends.len(), "row");
+            let hint = "choose a namespace with -n NAME, or take everything with -o json";
+            return Err(
+                Failure::new(format!("a matrix of {rows} is too large to look at"), hint).into()
+            );
+        }
         match self.output {
             MatrixFormat::Text => present::matrix::write(out, &reach)?,
             MatrixFormat::Json => {
@@ -72,6 +83,9 @@ impl Matrix {
 
 /// More pods than this, and those that are alike share a row.
 const MANY: usize = 24;
+
+/// More rows than this are not drawn.
+const DRAWN: usize = 200;
 
 #[derive(Serialize)]
 struct Answer<'a> {

@@ -8,6 +8,7 @@ pub(crate) mod junit;
 pub(crate) mod matrix;
 pub(crate) mod plain;
 pub(crate) mod program;
+pub(crate) mod progress;
 pub(crate) mod story;
 pub(crate) mod style;
 pub(crate) mod svg;

@@ -51,7 +51,7 @@ pub(crate) fn picture(reach: &Reach) -> String {
     }
     for ((from, row), y) in reach.ends.iter().zip(&reach.cells).zip(&at) {
         for ((to, cell), x) in reach.ends.iter().zip(row).zip(&at) {
-            draw(out, (left + x, top + y), (from, to), cell.as_ref());
+            draw(out, (left + x, top + y), (from, to), cell.as_deref());
         }
     }
     legend(out, left, top + side + 24);

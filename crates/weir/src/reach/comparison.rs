@@ -1,10 +1,14 @@
 //! What a change opens and closes.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use weir_model::{PodId, PortRange, Verdict, World};
 
-use super::{End, Family, Field, Names, Outside, State, networks, representatives, union};
+use super::{
+    End, Family, Field, Names, Outside, State,
+    judge::{Judge, Open, Party},
+    networks, union,
+};
 
 /// Connections that a change opens or closes.
 #[derive(Clone, Debug)]
@@ -29,7 +33,7 @@ pub(crate) struct Comparison<'a> {
 }
 
 /// The place of an end among the groups, and after them the outside classes.
-type At = usize;
+type At = u32;
 
 /// Connections that changed alike: which way, over which family, on which ports.
 type Kind = (Verdict, Option<Family>, Vec<PortRange>);
@@ -40,100 +44,68 @@ impl<'a> Comparison<'a> {
         Comparison { old, new, field: Field::new(&[old, new]) }
     }
 
-    /// All that is opened and closed, openings first.
-    pub(crate) fn changes(&self, owners: &BTreeMap<PodId, String>) -> Vec<Change> {
+    /// All that is opened and closed, openings first. Says how far it is: so many of so many.
+    pub(crate) fn changes(
+        &self,
+        owners: &BTreeMap<PodId, String>,
+        mut progress: impl FnMut(usize, usize),
+    ) -> Vec<Change> {
+        let mut judge = Judge::new(&[self.old, self.new], &self.field.ports);
+        let parties = self.parties(&mut judge);
+        let groups = self.field.groups.len();
+        let differs = |at: usize| match at < groups {
+            true => self.field.groups[at].differs,
+            false => self.field.outside[at - groups].differs,
+        };
         // Those who changed alike towards one end, and then ends that the same changed towards.
-        let mut towards: BTreeMap<(Kind, At), BTreeSet<At>> = BTreeMap::new();
-        let ends: Vec<Vec<End<'_>>> = self.ends();
-        for (from, to) in self.pairs() {
-            for kind in self.compare(&ends[from], &ends[to]) {
-                towards.entry((kind, to)).or_default().insert(from);
+        let mut kinds = Kinds::default();
+        let mut towards: HashMap<(usize, At), Vec<At>> = HashMap::new();
+        for (from, source) in parties.iter().enumerate() {
+            progress(from, parties.len());
+            for (to, target) in parties.iter().enumerate() {
+                let judged = from < groups || to < groups;
+                if !judged || !(differs(from) || differs(to)) {
+                    continue;
+                }
+                let Some(open) = judge.open(source, target) else { continue };
+                for kind in kinds.of(&judge, open) {
+                    towards.entry((*kind, to as At)).or_default().push(from as At);
+                }
             }
         }
-        let mut merged: BTreeMap<(Kind, BTreeSet<At>), BTreeSet<At>> = BTreeMap::new();
+        progress(parties.len(), parties.len());
+        let mut merged: HashMap<(usize, Vec<At>), Vec<At>> = HashMap::new();
         for ((kind, to), from) in towards {
-            merged.entry((kind, from)).or_default().insert(to);
+            merged.entry((kind, from)).or_default().push(to);
         }
         let names = Names::new(self.field.groups.iter().flat_map(|group| &group.pods), owners);
         let mut changes: Vec<Change> = merged
             .into_iter()
-            .map(|(((now, family, ports), from), to)| Change {
-                now,
-                from: self.names(&names, &from),
-                to: self.names(&names, &to),
-                ports,
-                family,
+            .map(|((kind, from), to)| {
+                let (now, family, ports) = kinds.all[kind].clone();
+                let (from, to) = (self.names(&names, &from), self.names(&names, &to));
+                Change { now, from, to, ports, family }
             })
             .collect();
         changes.sort_by(|one, two| {
-            (one.now, &one.to, &one.from, &one.ports)
-                .cmp(&(two.now, &two.to, &two.from, &two.ports))
+            (one.now, &one.to, &one.from, &one.ports, one.family)
+                .cmp(&(two.now, &two.to, &two.from, &two.ports, two.family))
         });
         changes
     }
 
     /// All ends: groups first, then what is outside.
-    fn ends(&self) -> Vec<Vec<End<'_>>> {
+    fn parties<'s>(&'s self, judge: &mut Judge<'s>) -> Vec<Party<'s>> {
         let groups =
             self.field.groups.iter().map(|group| group.pods.iter().map(End::Pod).collect());
-        groups.chain(self.field.outside.iter().map(|o| vec![End::Outside(o)])).collect()
+        let outside = self.field.outside.iter().map(|outside| vec![End::Outside(outside)]);
+        groups.chain(outside).map(|ends: Vec<End<'s>>| judge.party(ends)).collect()
     }
 
-    /// The pairs between which something may have changed.
-    fn pairs(&self) -> Vec<(At, At)> {
+    fn names(&self, names: &Names<'_>, ends: &[At]) -> Vec<String> {
         let groups = self.field.groups.len();
-        let all = groups + self.field.outside.len();
-        let differs = |at: At| match at < groups {
-            true => self.field.groups[at].differs,
-            false => self.field.outside[at - groups].differs,
-        };
-        let judged = |from: At, to: At| from < groups || to < groups;
-        (0..all)
-            .flat_map(|from| (0..all).map(move |to| (from, to)))
-            .filter(|(from, to)| judged(*from, *to) && (differs(*from) || differs(*to)))
-            .collect()
-    }
-
-    /// What changed from one end to another.
-    fn compare(&self, from: &[End<'_>], to: &[End<'_>]) -> Vec<Kind> {
-        let Some((from, to)) = representatives(self.new, from, to) else { return Vec::new() };
-        let mut families: Vec<(Family, Changed)> = Vec::new();
-        for family in Family::BOTH {
-            let addresses =
-                |state| Some((from.address(state, family)?, to.address(state, family)?));
-            let (Some(before), Some(after)) = (addresses(self.old), addresses(self.new)) else {
-                continue;
-            };
-            let mut changed = Changed::default();
-            for port in &self.field.ports {
-                let was = self.old.verdict(before.0, before.1, *port);
-                let is = self.new.verdict(after.0, after.1, *port);
-                match (was, is) {
-                    (Verdict::Deny, Verdict::Allow) => changed.opened.push(*port),
-                    (Verdict::Allow, Verdict::Deny) => changed.closed.push(*port),
-                    _ => (),
-                }
-            }
-            families.push((family, changed));
-        }
-        let alike = families.windows(2).all(|pair| pair[0].1 == pair[1].1);
-        let named = if alike { &families[..families.len().min(1)] } else { &families[..] };
-        let mut kinds = Vec::new();
-        for (family, changed) in named {
-            let family = (!alike).then_some(*family);
-            for (now, ports) in
-                [(Verdict::Allow, &changed.opened), (Verdict::Deny, &changed.closed)]
-            {
-                if !ports.is_empty() {
-                    kinds.push((now, family, union(ports.iter().copied())));
-                }
-            }
-        }
-        kinds
-    }
-
-    fn names(&self, names: &Names<'_>, ends: &BTreeSet<At>) -> Vec<String> {
-        let groups = self.field.groups.len();
+        let mut ends: Vec<usize> = ends.iter().map(|at| *at as usize).collect();
+        ends.sort_unstable();
         let pods: BTreeSet<&PodId> = ends
             .iter()
             .filter_map(|at| self.field.groups.get(*at))
@@ -147,10 +119,59 @@ impl<'a> Comparison<'a> {
     }
 }
 
-#[derive(Default, PartialEq, Eq)]
-struct Changed {
-    opened: Vec<PortRange>,
-    closed: Vec<PortRange>,
+/// The kinds of changes, each worked out once.
+#[derive(Default)]
+struct Kinds {
+    all: Vec<Kind>,
+    numbers: HashMap<Kind, usize>,
+    known: HashMap<[Option<Vec<Open>>; 2], Vec<usize>>,
+}
+
+impl Kinds {
+    /// What changed, given what was and is open over each family.
+    fn of(&mut self, judge: &Judge<'_>, open: [Option<Vec<Open>>; 2]) -> &[usize] {
+        let same = |both: &Vec<Open>| both[0] == both[1];
+        if open.iter().flatten().all(same) {
+            return &[];
+        }
+        if !self.known.contains_key(&open) {
+            let kinds = self.work_out(judge, &open);
+            self.known.insert(open.clone(), kinds);
+        }
+        &self.known[&open]
+    }
+
+    fn work_out(&mut self, judge: &Judge<'_>, open: &[Option<Vec<Open>>; 2]) -> Vec<usize> {
+        let changed: Vec<(Family, [Vec<PortRange>; 2])> = Family::BOTH
+            .into_iter()
+            .zip(open)
+            .filter_map(|(family, both)| {
+                let both = both.as_ref()?;
+                let (opened, closed) =
+                    (judge.without(both[1], both[0]), judge.without(both[0], both[1]));
+                Some((family, [union(opened), union(closed)]))
+            })
+            .collect();
+        let alike = changed.windows(2).all(|pair| pair[0].1 == pair[1].1);
+        let named = if alike { &changed[..changed.len().min(1)] } else { &changed[..] };
+        let mut kinds = Vec::new();
+        for (family, [opened, closed]) in named {
+            let family = (!alike).then_some(*family);
+            for (now, ports) in [(Verdict::Allow, opened), (Verdict::Deny, closed)] {
+                if ports.is_empty() {
+                    continue;
+                }
+                let kind = (now, family, ports.clone());
+                let next = self.all.len();
+                let number = *self.numbers.entry(kind.clone()).or_insert(next);
+                if number == next {
+                    self.all.push(kind);
+                }
+                kinds.push(number);
+            }
+        }
+        kinds
+    }
 }
 
 /// The old world with the pods that are only in the new one, and with their namespaces.

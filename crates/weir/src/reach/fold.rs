@@ -1,6 +1,9 @@
 //! Joins the rows of a large matrix that say the same.
 
-use std::collections::{BTreeMap, HashMap};
+use std::{
+    collections::{BTreeMap, HashMap},
+    rc::Rc,
+};
 
 use weir_model::PodId;
 
@@ -12,8 +15,8 @@ type Numbered = Vec<Vec<u32>>;
 /// Joins lines of one namespace whose rows and columns say the same, towards each other as well.
 pub(crate) fn fold(
     lines: Vec<Vec<&PodId>>,
-    cells: Vec<Vec<Option<Cell>>>,
-) -> (Vec<Vec<&PodId>>, Vec<Vec<Option<Cell>>>) {
+    cells: Vec<Vec<Option<Rc<Cell>>>>,
+) -> (Vec<Vec<&PodId>>, Vec<Vec<Option<Rc<Cell>>>>) {
     let numbered = number(&cells);
     let mut groups: Vec<Vec<usize>> = Vec::new();
     // Only lines with the same cells in any order can be alike.
@@ -46,7 +49,7 @@ pub(crate) fn fold(
     (members.collect(), folded)
 }
 
-fn number(cells: &[Vec<Option<Cell>>]) -> Numbered {
+fn number(cells: &[Vec<Option<Rc<Cell>>>]) -> Numbered {
     let mut numbers: HashMap<&Cell, u32> = HashMap::new();
     let mut number = |cell| {
         let next = numbers.len() as u32 + 1;
@@ -54,7 +57,7 @@ fn number(cells: &[Vec<Option<Cell>>]) -> Numbered {
     };
     cells
         .iter()
-        .map(|row| row.iter().map(|c| c.as_ref().map_or(0, &mut number)).collect())
+        .map(|row| row.iter().map(|c| c.as_deref().map_or(0, &mut number)).collect())
         .collect()
 }
 
@@ -79,8 +82,10 @@ mod tests {
 
     #[test]
     fn lines_that_say_the_same_become_one() {
-        let open = Some(Cell { allowed: vec![PortRange::all(Protocol::Tcp)], ..Cell::default() });
-        let shut = Some(Cell { denied: vec![PortRange::all(Protocol::Tcp)], ..Cell::default() });
+        let open =
+            Some(Rc::new(Cell { allowed: vec![PortRange::all(Protocol::Tcp)], ..Cell::default() }));
+        let shut =
+            Some(Rc::new(Cell { denied: vec![PortRange::all(Protocol::Tcp)], ..Cell::default() }));
         let pods = ["a", "b", "c"].map(|name| PodId::new("shop", name));
         let lines = pods.iter().map(|id| vec![id]).collect();
         let cells = vec![

@@ -3,9 +3,9 @@
 use std::{collections::BTreeSet, net::IpAddr};
 
 use proptest::prelude::*;
-use weir_model::{Direction, Flow};
+use weir_model::{Direction, Flow, Verdict};
 
-use super::{Field, State, view::View};
+use super::{End, Family, Field, State, judge::Judge, view::View};
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
@@ -51,6 +51,42 @@ proptest! {
         let same = |address| view.spot(0, address) == view.spot(1, address);
         if same(flow.from) && same(flow.to) && is_judged(&old, &flow) && is_judged(&new, &flow) {
             prop_assert_eq!(old.program.verdict(&flow), new.program.verdict(&flow));
+        }
+    }
+
+    #[test]
+    fn what_is_judged_once_for_many_is_what_the_rules_decide(
+        old in weir_testkit::world(),
+        changes in weir_testkit::changes(4),
+    ) {
+        let mut new = old.clone();
+        changes.into_iter().for_each(|change| new.apply(change));
+        let (old, new) = (State::new(old), State::new(new));
+        let field = Field::new(&[&old, &new]);
+        let mut judge = Judge::new(&[&old, &new], &field.ports);
+        let pods = field.groups.iter().flat_map(|group| &group.pods).map(End::Pod);
+        let ends: Vec<End<'_>> = pods.chain(field.outside.iter().map(End::Outside)).collect();
+        for from in &ends {
+            for to in &ends {
+                let (one, two) = (judge.party([*from]), judge.party([*to]));
+                let open = judge.open(&one, &two).into_iter().flatten();
+                for (family, open) in Family::BOTH.into_iter().zip(open) {
+                    for (state, open) in [&old, &new].into_iter().zip(open.into_iter().flatten()) {
+                        let address = |end: &End<'_>| end.address(state, family).unwrap();
+                        for (at, port) in field.ports.iter().enumerate() {
+                            let flow = Flow {
+                                from: address(from),
+                                to: address(to),
+                                protocol: port.protocol,
+                                port: port.first.max(1),
+                            };
+                            let allowed = state.program.verdict(&flow) == Verdict::Allow;
+                            prop_assert_eq!(judge.contains(open, at), allowed, "{}", flow);
+                            prop_assert_eq!(judge.slice(*port), at);
+                        }
+                    }
+                }
+            }
         }
     }
 

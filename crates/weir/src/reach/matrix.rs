@@ -1,10 +1,17 @@
 //! Who reaches whom, as rows and columns.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, HashMap},
+    rc::Rc,
+};
 
-use weir_model::{NamedPort, PodId, PortRange, Verdict, World};
+use weir_model::{NamedPort, PodId, PortRange};
 
-use super::{End, Family, Field, Names, State, fold, representatives, union};
+use super::{
+    End, Field, Names, State, fold,
+    judge::{Judge, Open, Party},
+    union,
+};
 use crate::port::PortArg;
 
 /// Who reaches whom.
@@ -18,7 +25,7 @@ pub(crate) struct Reach {
     /// How many pods are left out, for they have the network of their node.
     pub(crate) hosts: usize,
     /// Row by row; `None` where there is no connection to ask about.
-    pub(crate) cells: Vec<Vec<Option<Cell>>>,
+    pub(crate) cells: Vec<Vec<Option<Rc<Cell>>>>,
 }
 
 /// What passes from one end to another.
@@ -59,7 +66,7 @@ impl Reach {
     pub(crate) fn connections(&self) -> impl Iterator<Item = (&str, &str, &Cell)> {
         self.ends.iter().zip(&self.cells).flat_map(|(from, row)| {
             self.ends.iter().zip(row).filter_map(move |(to, cell)| {
-                cell.as_ref().map(|cell| (from.as_str(), to.as_str(), cell))
+                cell.as_deref().map(|cell| (from.as_str(), to.as_str(), cell))
             })
         })
     }
@@ -79,13 +86,26 @@ pub(crate) struct Question<'a> {
 struct Line<'a> {
     /// The pods; none for what is outside.
     pods: Vec<&'a PodId>,
-    alike: Vec<Vec<End<'a>>>,
+    parties: Vec<Party<'a>>,
+    /// The ports to ask about there.
+    asked: Asked,
 }
+
+/// Ports to ask about, each with the slice it is in; by number, so that those that are the same are known to be.
+type Asked = (usize, Rc<[(PortRange, usize)]>);
 
 impl Question<'_> {
     /// The matrix of the pods that are wanted. If there are more than `many`, those that are alike share a row.
-    pub(crate) fn answer(&self, wanted: impl Fn(&PodId) -> bool, many: usize) -> Reach {
+    /// Says how far it is: so many of so many.
+    pub(crate) fn answer(
+        &self,
+        wanted: impl Fn(&PodId) -> bool,
+        many: usize,
+        mut progress: impl FnMut(usize, usize),
+    ) -> Reach {
         let field = Field::new(&[self.state]);
+        let mut judge = Judge::new(&[self.state], &field.ports);
+        let mut asked = AskedAll::default();
         let world = &self.state.world;
         let pods: Vec<(usize, &PodId)> = (0..)
             .zip(&field.groups)
@@ -104,16 +124,24 @@ impl Question<'_> {
         let mut lines: Vec<Line<'_>> = rows
             .into_values()
             .map(|pods| {
-                let alike = vec![pods.iter().copied().map(End::Pod).collect()];
-                Line { pods, alike }
+                let parties = vec![judge.party(pods.iter().copied().map(End::Pod))];
+                let asked = asked.of(&judge, self.asked_at(pods.first().copied(), &field.ports));
+                Line { pods, parties, asked }
             })
             .collect();
         lines.sort_by(|one, two| one.pods.cmp(&two.pods));
         let outside = field.outside.iter().filter(|outside| outside.name.is_none());
-        let alike = outside.map(|outside| vec![End::Outside(outside)]).collect();
-        lines.push(Line { pods: Vec::new(), alike });
-        let row = |from| lines.iter().map(|to| self.cell(from, to, &field.ports)).collect();
-        let mut cells: Vec<Vec<Option<Cell>>> = lines.iter().map(row).collect();
+        let parties = outside.map(|outside| judge.party([End::Outside(outside)])).collect();
+        let asked = asked.of(&judge, self.asked_at(None, &field.ports));
+        lines.push(Line { pods: Vec::new(), parties, asked });
+        let mut known = Known::new();
+        let mut cells: Vec<Vec<Option<Rc<Cell>>>> = Vec::with_capacity(lines.len());
+        for (at, from) in lines.iter().enumerate() {
+            progress(at, lines.len());
+            let row = lines.iter().map(|to| cell(&mut judge, &mut known, from, to));
+            cells.push(row.collect());
+        }
+        progress(lines.len(), lines.len());
         let mut members: Vec<Vec<&PodId>> = lines.into_iter().map(|line| line.pods).collect();
         if pods.len() > many {
             (members, cells) = fold::fold(members, cells);
@@ -129,7 +157,8 @@ impl Question<'_> {
 
     fn asked(&self) -> String {
         match self.ports {
-            [] => "the ports that the destination names, every port if it names none".to_owned(),
+            [] => "the named ports of the destination's containers, every port if it has none"
+                .to_owned(),
             ports => {
                 let list: Vec<String> = ports.iter().map(PortArg::to_string).collect();
                 list.join(", ")
@@ -137,43 +166,9 @@ impl Question<'_> {
         }
     }
 
-    fn cell(&self, from: &Line<'_>, to: &Line<'_>, slices: &[PortRange]) -> Option<Cell> {
-        let mut cell = Cell::default();
-        let mut answers: BTreeMap<PortRange, BTreeSet<Verdict>> = BTreeMap::new();
-        for from in &from.alike {
-            for to in &to.alike {
-                let Some((from, to)) = representatives(self.state, from, to) else { continue };
-                for family in Family::BOTH {
-                    let address = |end: End<'_>| end.address(self.state, family);
-                    let (Some(from), Some(there)) = (address(from), address(to)) else { continue };
-                    for port in self.asked_at(to, slices) {
-                        let verdict = self.state.verdict(from, there, port);
-                        answers.entry(port).or_default().insert(verdict);
-                    }
-                }
-            }
-        }
-        for (port, verdicts) in &answers {
-            let list = match (verdicts.contains(&Verdict::Allow), verdicts.contains(&Verdict::Deny))
-            {
-                (true, false) => &mut cell.allowed,
-                (false, true) => &mut cell.denied,
-                _ => &mut cell.partly,
-            };
-            list.push(*port);
-        }
-        let Cell { allowed, denied, partly } = cell;
-        let cell = Cell { allowed: union(allowed), denied: union(denied), partly: union(partly) };
-        (!answers.is_empty()).then_some(cell)
-    }
-
     /// The ports to ask about at a destination.
-    fn asked_at(&self, to: End<'_>, slices: &[PortRange]) -> Vec<PortRange> {
-        let world: &World = &self.state.world;
-        let pod = match to {
-            End::Pod(id) => world.pods.get(id),
-            End::Outside(_) => None,
-        };
+    fn asked_at(&self, to: Option<&PodId>, slices: &[PortRange]) -> Vec<PortRange> {
+        let pod = to.and_then(|id| self.state.world.pods.get(id));
         match (self.ports, pod) {
             ([], Some(pod)) if !pod.ports.is_empty() => {
                 pod.ports.iter().map(|port| PortRange::one(port.protocol, port.port)).collect()
@@ -182,4 +177,60 @@ impl Question<'_> {
             (ports, pod) => ports.iter().flat_map(|port| port.at(pod)).collect(),
         }
     }
+}
+
+/// All lists of ports that are asked about.
+#[derive(Default)]
+struct AskedAll {
+    numbers: HashMap<Vec<PortRange>, Asked>,
+}
+
+impl AskedAll {
+    fn of(&mut self, judge: &Judge<'_>, ports: Vec<PortRange>) -> Asked {
+        let number = self.numbers.len();
+        let asked = self.numbers.entry(ports).or_insert_with_key(|ports| {
+            let mut ports = ports.clone();
+            ports.sort();
+            ports.dedup();
+            (number, ports.into_iter().map(|port| (port, judge.slice(port))).collect())
+        });
+        asked.clone()
+    }
+}
+
+/// Cells by what is open and by what is asked.
+type Known = HashMap<(Vec<Open>, usize), Option<Rc<Cell>>>;
+
+fn cell<'a>(
+    judge: &mut Judge<'a>,
+    known: &mut Known,
+    from: &Line<'a>,
+    to: &Line<'a>,
+) -> Option<Rc<Cell>> {
+    let mut open: Vec<Open> = Vec::new();
+    for from in &from.parties {
+        for to in &to.parties {
+            let both = judge.open(from, to);
+            open.extend(both.into_iter().flatten().flatten().flatten());
+        }
+    }
+    open.sort_unstable();
+    open.dedup();
+    if let Some(cell) = known.get(&(open.clone(), to.asked.0)) {
+        return cell.clone();
+    }
+    let (mut allowed, mut denied, mut partly) = (Vec::new(), Vec::new(), Vec::new());
+    for (port, slice) in &*to.asked.1 {
+        let opens = open.iter().filter(|open| judge.contains(**open, *slice)).count();
+        match opens {
+            0 => denied.push(*port),
+            all if all == open.len() => allowed.push(*port),
+            _ => partly.push(*port),
+        }
+    }
+    let cell = (!open.is_empty() && !to.asked.1.is_empty()).then(|| {
+        Rc::new(Cell { allowed: union(allowed), denied: union(denied), partly: union(partly) })
+    });
+    known.insert((open, to.asked.0), cell.clone());
+    cell
 }

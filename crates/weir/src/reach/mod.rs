@@ -11,6 +11,7 @@
 
 mod comparison;
 mod fold;
+mod judge;
 #[cfg(test)]
 mod laws;
 mod matrix;
@@ -26,7 +27,7 @@ use std::{
 };
 
 use weir_engine::Locality;
-use weir_model::{Flow, Name, PodId, PortRange, Program, Verdict, World};
+use weir_model::{Name, PodId, PortRange, Program, World};
 
 pub(crate) use comparison::{Change, Comparison, with_pods_of};
 pub(crate) use matrix::{Cell, Question, Reach, Word};
@@ -49,16 +50,10 @@ impl State {
         let program = weir_engine::compile(&world, Locality::Everywhere);
         State { world, program }
     }
-
-    /// Whether the first port of a range is open from one address to another.
-    pub(crate) fn verdict(&self, from: IpAddr, to: IpAddr, port: PortRange) -> Verdict {
-        let flow = Flow { from, to, protocol: port.protocol, port: port.first.max(1) };
-        self.program.verdict(&flow)
-    }
 }
 
 /// The two families of addresses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Family {
     /// IPv4.
     V4,
@@ -154,7 +149,7 @@ pub(crate) enum End<'a> {
     Outside(&'a Outside),
 }
 
-impl End<'_> {
+impl<'a> End<'a> {
     /// Its address of a family, in a state.
     pub(crate) fn address(&self, state: &State, family: Family) -> Option<IpAddr> {
         match self {
@@ -166,28 +161,13 @@ impl End<'_> {
     }
 
     /// The node it is or runs on, if that makes connections exempt.
-    fn node<'s>(&'s self, state: &'s State) -> Option<&'s Name> {
+    fn node<'s>(&self, state: &'s State) -> Option<&'s Name>
+    where
+        'a: 's,
+    {
         match self {
             End::Pod(id) => state.world.pods.get(*id)?.node.as_ref(),
             End::Outside(outside) => outside.node.as_ref(),
         }
     }
-}
-
-/// The two ends to ask about for connections between two choices of ends: not one pod with itself, and not a pod with
-/// its own node if that can be helped. `None` if there is no such pair.
-pub(crate) fn representatives<'a>(
-    state: &State,
-    from: &[End<'a>],
-    to: &[End<'a>],
-) -> Option<(End<'a>, End<'a>)> {
-    /// Members to look at: they differ in nothing but themselves and their node.
-    const ENOUGH: usize = 50;
-    let pairs =
-        from.iter().take(ENOUGH).flat_map(|f| to.iter().take(ENOUGH).map(move |t| (*f, *t)));
-    pairs.into_iter().find(|(from, to)| match (from, to) {
-        (End::Pod(from), End::Pod(to)) => from != to,
-        (End::Outside(_), End::Outside(_)) => false,
-        (from, to) => from.node(state).is_none() || from.node(state) != to.node(state),
-    })
 }

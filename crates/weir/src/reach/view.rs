@@ -16,8 +16,10 @@ use super::State;
 /// What rules can see of a pod in one state: what they see of each of its addresses.
 pub(crate) type Sight = Vec<Spot>;
 
-/// The sets an address is in, by number, with the ports it has there.
-type Memberships = Vec<(u32, Option<(Protocol, u16)>)>;
+/// A set that an address is in, by number, with the port it has there.
+pub(crate) type Membership = (u32, Option<(Protocol, u16)>);
+
+type Memberships = Vec<Membership>;
 
 /// What rules can see of an address.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -33,8 +35,11 @@ pub(crate) struct Spot {
 /// Answers for some states, in numbers that mean the same in all of them.
 pub(crate) struct View<'a> {
     states: Vec<Seen<'a>>,
+    numbers: BTreeMap<&'a SetId, u32>,
     /// Where blocks begin and end, over all states.
     pub(crate) cuts: BTreeSet<IpAddr>,
+    /// The same as a list, by number.
+    starts: Vec<IpAddr>,
 }
 
 struct Seen<'a> {
@@ -46,7 +51,7 @@ struct Seen<'a> {
 impl<'a> View<'a> {
     pub(crate) fn new(states: &[&'a State]) -> Self {
         let mut cuts = BTreeSet::from([Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()]);
-        let mut set_numbers: BTreeMap<&SetId, u32> = BTreeMap::new();
+        let mut set_numbers: BTreeMap<&'a SetId, u32> = BTreeMap::new();
         let mut rule_numbers: HashMap<Bare<'a>, u32> = HashMap::new();
         rule_numbers.insert(Bare::default(), 0);
         let mut seen = Vec::new();
@@ -74,7 +79,28 @@ impl<'a> View<'a> {
             }
             seen.push(Seen { state, sets, rules });
         }
-        View { states: seen, cuts }
+        let starts = cuts.iter().copied().collect();
+        View { states: seen, numbers: set_numbers, cuts, starts }
+    }
+
+    /// The number of a set; one that has no members in any state is the last.
+    pub(crate) fn number(&self, set: &SetId) -> u32 {
+        self.numbers.get(set).copied().unwrap_or(u32::MAX)
+    }
+
+    /// The sets that an address is in.
+    pub(crate) fn sets(&self, state: usize, address: IpAddr) -> &[Membership] {
+        self.states[state].sets.get(&address).map(Vec::as_slice).unwrap_or_default()
+    }
+
+    /// The stretch that an address is in, by number.
+    pub(crate) fn stretch(&self, address: IpAddr) -> u32 {
+        self.starts.partition_point(|start| *start <= address).saturating_sub(1) as u32
+    }
+
+    /// The first address of a stretch.
+    pub(crate) fn start(&self, stretch: u32) -> IpAddr {
+        self.starts[stretch as usize]
     }
 
     /// What the rules of a state see of a pod.

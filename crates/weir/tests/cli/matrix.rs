@@ -1,35 +1,35 @@
 use expect_test::expect;
 
-use crate::{check, json, stdout, weir};
+use crate::{check, json, stdout, weir, weir_reading};
 
 #[test]
 fn the_shop_as_a_table() {
     check(
         &weir("matrix -f examples/shop/manifests"),
         expect![[r#"
-           from ↓  to →           1  2  3  4  5  6  7  8
-        1  kube-system/coredns    ·  ✓  ✓  ✗  ✗  ✗  ~  ✓
-        2  monitoring/grafana     ✓  ·  ✓  ✗  ~  ~  ✓  ✓
-        3  monitoring/prometheus  ✓  ✓  ·  ✗  ~  ~  ✓  ✓
-        4  payments/checkout      ✓  ✗  ✗  ·  ✗  ✗  ✗  ~
-        5  shop/api               ✓  ✗  ✗  ✓  ·  ✗  ✗  ✗
-        6  shop/db                ✓  ✗  ✗  ✗  ✗  ·  ✗  ✗
-        7  shop/web               ✓  ✗  ✗  ✗  ~  ✗  ·  ✗
-        8  outside                ✓  ✓  ✓  ✗  ✗  ✗  ~  ·
+               from ↓  to →           1  2  3  4  5  6  7  8
+            1  kube-system/coredns    ·  ✓  ✓  ✗  ✗  ✗  ~  ✓
+            2  monitoring/grafana     ✓  ·  ✓  ✗  ~  ~  ✓  ✓
+            3  monitoring/prometheus  ✓  ✓  ·  ✗  ~  ~  ✓  ✓
+            4  payments/checkout      ✓  ✗  ✗  ·  ✗  ✗  ✗  ~
+            5  shop/api               ✓  ✗  ✗  ✓  ·  ✗  ✗  ✗
+            6  shop/db                ✓  ✗  ✗  ✗  ✗  ·  ✗  ✗
+            7  shop/web               ✓  ✗  ✗  ✗  ~  ✗  ·  ✗
+            8  outside                ✓  ✓  ✓  ✗  ✗  ✗  ~  ·
 
-        ✓ all, ~ some, ✗ none of: the ports that the destination names, every port if it names none
+            ✓ all, ~ some, ✗ none of: the named ports of the destination's containers, every port if it has none
 
-        where it is some:
-          kube-system/coredns    →  shop/web  8080/TCP
-          monitoring/grafana     →  shop/api  9100/TCP
-          monitoring/grafana     →  shop/db   9187/TCP
-          monitoring/prometheus  →  shop/api  9100/TCP
-          monitoring/prometheus  →  shop/db   9187/TCP
-          payments/checkout      →  outside   443/TCP for some addresses
-          shop/web               →  shop/api  8080/TCP
-          outside                →  shop/web  8080/TCP
-        --- exit 0
-    "#]],
+            where it is some:
+              kube-system/coredns    →  shop/web  8080/TCP
+              monitoring/grafana     →  shop/api  9100/TCP
+              monitoring/grafana     →  shop/db   9187/TCP
+              monitoring/prometheus  →  shop/api  9100/TCP
+              monitoring/prometheus  →  shop/db   9187/TCP
+              payments/checkout      →  outside   443/TCP for some addresses
+              shop/web               →  shop/api  8080/TCP
+              outside                →  shop/web  8080/TCP
+            --- exit 0
+        "#]],
     );
 }
 
@@ -76,7 +76,7 @@ fn the_shop_for_programs() {
 fn the_shop_as_yaml() {
     let text = stdout(&weir("matrix -f examples/shop/manifests -n payments -o yaml"));
     expect![[r#"
-        asked: "the ports that the destination names, every port if it names none"
+        asked: "the named ports of the destination's containers, every port if it has none"
         ends:
         - payments/checkout
         - outside
@@ -158,7 +158,7 @@ fn pods_that_no_rule_tells_apart_share_a_row() {
             shop/p10 and 29 more  ✓                    ✓                     ✓
             outside               ✗                    ✓                     ·
 
-            ✓ all, ~ some, ✗ none of: the ports that the destination names, every port if it names none
+            ✓ all, ~ some, ✗ none of: the named ports of the destination's containers, every port if it has none
             60 pods in 2 rows: those that are alike share one
             --- exit 0
         "#]],
@@ -180,4 +180,39 @@ fn what_is_too_large_for_a_table_is_a_list() {
     assert!(text.contains("shop/p9   ←  shop/p10\n"), "{text}");
     assert!(text.contains("outside   ←  everyone\n"), "{text}");
     assert!(text.contains("shop/p70  ←  no one\n"), "{text}");
+}
+
+/// Namespaces with a pod and a policy each, none like another.
+fn many_namespaces(namespaces: usize) -> String {
+    let each = |at: usize| {
+        format!(
+            "apiVersion: v1\nkind: Pod\nmetadata: {{name: a, namespace: n{at}, labels: {{app: a}}}}\n---\n\
+             apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {{name: p, namespace: n{at}}}\n\
+             spec: {{podSelector: {{}}, ingress: [{{from: [{{ipBlock: {{cidr: 198.51.{}.{}/32}}}}]}}]}}\n---\n",
+            at / 256,
+            at % 256
+        )
+    };
+    (0..namespaces).map(each).collect()
+}
+
+#[test]
+fn what_is_too_large_to_look_at_is_not_drawn() {
+    let manifests = many_namespaces(201);
+    for form in ["text", "svg", "dot"] {
+        check(
+            &weir_reading(&format!("matrix -f - -o {form}"), &manifests),
+            expect![[r#"
+                --- stderr
+                error: a matrix of 202 rows is too large to look at
+                hint: choose a namespace with -n NAME, or take everything with -o json
+                --- exit 2
+            "#]],
+        );
+    }
+    let one = weir_reading("matrix -f - -n n200", &manifests);
+    assert_eq!(one.status.code(), Some(0));
+    let answer = json(&weir_reading("matrix -f - -o json", &manifests));
+    assert_eq!(answer["ends"].as_array().unwrap().len(), 202);
+    assert_eq!(answer["connections"].as_array().unwrap().len(), 202 * 202 - 202);
 }
