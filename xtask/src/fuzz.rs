@@ -22,7 +22,7 @@ const FLAGS: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer
 pub(crate) fn run(only: Option<&str>, seconds: u64) -> Result<usize> {
     if !shell::exists("c++", &["--version"]) {
         eprintln!("The fuzzer is C++: installing a compiler for it.");
-        shell::run(shell::command("apt-get", &["install", "-y", "g++"]))?;
+        shell::apt_install("g++")?;
     }
     // With a target named, the flags do not reach build scripts, which have no fuzzer to report to.
     let host = shell::host()?;

@@ -48,6 +48,13 @@ pub(crate) fn watch(mut command: Command, mut look: impl FnMut(&str)) -> Result<
     Ok(child.wait()?.success())
 }
 
+/// Installs a package of the system.
+pub(crate) fn apt_install(package: &str) -> Result<()> {
+    run(command("apt-get", &["update"]))?;
+    run(command("apt-get", &["install", "-y", package]))
+        .with_context(|| format!("cannot install {package}; install it by hand"))
+}
+
 /// Whether a command can be run at all.
 pub(crate) fn exists(program: &str, arguments: &[&str]) -> bool {
     let mut command = command(program, arguments);

@@ -21,6 +21,7 @@ pub(crate) fn run() -> Result<()> {
             );
         }
     }
+    kernel_tools()?;
     shell::run(shell::command("cargo", &["fmt", "--all", "--check"]))?;
     shell::run(shell::command(
         "cargo",
@@ -43,6 +44,15 @@ pub(crate) fn run() -> Result<()> {
         bail!("not all tests passed");
     }
     Ok(())
+}
+
+/// What the tests with real packets need.
+fn kernel_tools() -> Result<()> {
+    if shell::exists("nft", &["--version"]) {
+        return Ok(());
+    }
+    eprintln!("The kernel tests load rules with nft: installing nftables.");
+    shell::apt_install("nftables")
 }
 
 /// Licences, bans and sources of the dependencies.

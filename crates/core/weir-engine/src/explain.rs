@@ -132,7 +132,7 @@ impl Side {
 fn explain_side(program: &Program, flow: &Flow, direction: Direction) -> Side {
     let (here, there) = ends(flow, direction);
     let Some((id, endpoint)) = program.owner(here) else { return Side::NoPod };
-    if here == there {
+    if endpoint.addresses.contains(&there) {
         return Side::Itself(id.clone());
     }
     if let Some(node) = &endpoint.node

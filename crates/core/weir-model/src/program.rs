@@ -73,7 +73,7 @@ impl Program {
     pub fn judged(&self, flow: &Flow, direction: Direction) -> Option<(&PodId, &Endpoint)> {
         let (here, there) = ends(flow, direction);
         let (id, endpoint) = self.owner(here)?;
-        let exempt = here == there || self.is_own_node(endpoint, there);
+        let exempt = endpoint.addresses.contains(&there) || self.is_own_node(endpoint, there);
         (!exempt).then_some((id, endpoint))
     }
 

@@ -15,8 +15,9 @@ pub(crate) fn passes(world: &World, flow: &Flow, direction: Direction) -> bool {
     };
     // Only pods have a side. H1, C21: a host network pod owns no address, so it is never a subject.
     let Some(pod) = owner(world, here) else { return true };
-    // H6, C23: a pod reaches its own address. H5, H7, H8: so do it and its node.
-    if here == there || is_own_node(world, pod, there) {
+    // H6, C23: a pod reaches its own addresses. H5, H7, H8: so do it and its node.
+    let itself = owner(world, there).is_some_and(|other| other.id == pod.id);
+    if itself || is_own_node(world, pod, there) {
         return true;
     }
     let speaking: Vec<&Policy> =

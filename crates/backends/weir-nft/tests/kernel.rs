@@ -1,0 +1,178 @@
+//! The kernel as third reader: random clusters, whose nodes load what was rendered, and real connections in them.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io::Write,
+    net::IpAddr,
+    process::{Command, ExitCode, Stdio},
+    time::Duration,
+};
+
+use libtest_mimic::{Arguments, Failed, Trial};
+use proptest::{
+    collection::vec,
+    strategy::{Strategy, ValueTree},
+    test_runner::{Config, RngAlgorithm, TestRng, TestRunner},
+};
+use weir_engine::{Locality, compile};
+use weir_lab::{Lab, Layout};
+use weir_model::{Change, Flow, Object, World};
+
+/// How many clusters are drawn. `WEIR_CLUSTERS=1000 cargo test -p weir-nft --test kernel` draws more.
+const CLUSTERS: u64 = 60;
+
+fn main() -> ExitCode {
+    let arguments = Arguments::from_args();
+    if let Err(error) = weir_lab::enter() {
+        eprintln!("error: {error}\nhint: {}", error.hint().unwrap_or("run the tests as root"));
+        return ExitCode::FAILURE;
+    }
+    let clusters =
+        std::env::var("WEIR_CLUSTERS").ok().and_then(|n| n.parse().ok()).unwrap_or(CLUSTERS);
+    let agree = Trial::test("engine_oracle_and_kernel_agree_on_random_clusters", move || {
+        (0..clusters)
+            .try_for_each(|seed| agree(seed).map_err(|why| format!("cluster {seed}: {why}").into()))
+    });
+    let merged = Trial::test("crowded_clusters_have_merged_rules", || {
+        let merged = (0..CLUSTERS).filter(|seed| {
+            let program = compile(&draw(*seed).0, Locality::Everywhere);
+            weir_nft::render(&program).sets.keys().any(|name| name.starts_with("peers"))
+        });
+        match merged.count() {
+            0..5 => Err("hardly any cluster needed a merged map".into()),
+            _ => Ok(()),
+        }
+    });
+    let text = Trial::test("the_kernel_lists_what_was_rendered", listed);
+    libtest_mimic::run(&arguments, vec![agree, merged, text]).exit_code()
+}
+
+/// A cluster and connections to try in it, drawn from a seed.
+fn draw(seed: u64) -> (World, Vec<Flow>) {
+    let mut bytes = [0; 32];
+    bytes[..8].copy_from_slice(&seed.to_le_bytes());
+    let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
+    let mut runner = TestRunner::new_with_rng(Config::default(), rng);
+    // Every other cluster is crowded with policies, so that their rules have to be merged.
+    let crowd = if seed.is_multiple_of(2) { 0 } else { 60 };
+    let strategy = (
+        weir_testkit::changes(60),
+        vec(weir_testkit::policy(), crowd),
+        vec(weir_testkit::flow(), 60),
+    );
+    let (changes, policies, flows) =
+        strategy.new_tree(&mut runner).expect("strategies always draw").current();
+    let mut world = World::default();
+    let policies = policies.into_iter().map(|policy| Change::Put(Object::Policy(policy)));
+    changes.into_iter().chain(policies).for_each(|change: Change| world.apply(change));
+    weir_lab::settle(&mut world);
+    // An address that is a pod's and a node's at once, or that of two nodes, is only in one place here.
+    let mut places: BTreeMap<IpAddr, BTreeSet<&str>> = BTreeMap::new();
+    for node in world.nodes.values() {
+        node.addresses
+            .iter()
+            .for_each(|address| _ = places.entry(*address).or_default().insert(&node.name));
+    }
+    for pod in world.pods.values() {
+        let node = pod.node.as_deref().unwrap_or_default();
+        pod.node_addresses()
+            .iter()
+            .for_each(|address| _ = places.entry(*address).or_default().insert(node));
+        pod.own_addresses()
+            .iter()
+            .for_each(|address| _ = places.entry(*address).or_default().insert("a pod"));
+    }
+    let alone = |address: IpAddr| places.get(&address).is_none_or(|places| places.len() == 1);
+    let in_one_place = |flow: &Flow| alone(flow.from) && alone(flow.to);
+    let flows = flows.into_iter().filter(in_one_place).collect();
+    (world, flows)
+}
+
+fn agree(seed: u64) -> Result<(), String> {
+    let (world, flows) = draw(seed);
+    let layout = Layout::of(&world, &flows);
+    let lab = Lab::build(&layout).map_err(|error| format!("{error}"))?;
+    for node in &layout.nodes {
+        let program = compile(&world, Locality::Node(node.name.clone()));
+        let ruleset = weir_nft::render(&program).to_string();
+        lab.on_node(&node.name, || nft(&["-f", "-"], &ruleset))
+            .map_err(|error| format!("{error}"))??;
+    }
+    let program = compile(&world, Locality::Everywhere);
+    let real = lab.probe(&flows, Duration::from_millis(150)).map_err(|error| format!("{error}"))?;
+    for (flow, kernel) in flows.iter().zip(real) {
+        let (oracle, rules) = (weir_oracle::verdict(&world, flow), program.verdict(flow));
+        if kernel != oracle || rules != oracle {
+            return Err(format!(
+                "{flow}: the oracle says {oracle}, the rules {rules}, the kernel {kernel}"
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// What the kernel lists is what was rendered, apart from white space, counters and the order within sets.
+fn listed() -> Result<(), Failed> {
+    for seed in 0..20 {
+        let (world, _) = draw(seed);
+        let layout = Layout::of(&world, &[]);
+        let lab = Lab::build(&layout).map_err(|error| format!("{error}"))?;
+        for node in &layout.nodes {
+            let rendered = weir_nft::render(&compile(&world, Locality::Node(node.name.clone())));
+            let listed = lab
+                .on_node(&node.name, || {
+                    nft(&["-f", "-"], &rendered.to_string())?;
+                    nft(&["--stateless", "--numeric-priority", "list", "table", "inet", "weir"], "")
+                })
+                .map_err(|error| format!("{error}"))??;
+            for (name, chain) in &rendered.chains {
+                let rules = chain.rules.len();
+                let there = section(&listed, &format!("chain {name} {{"))
+                    .ok_or(format!("no chain {name}"))?;
+                let there = there.iter().filter(|line| !line.starts_with("type ")).count();
+                if there != rules {
+                    return Err(
+                        format!("chain {name} has {there} rules, not {rules}:\n{listed}").into()
+                    );
+                }
+            }
+            for (name, set) in &rendered.sets {
+                let words = ["set", "map"]
+                    .iter()
+                    .find_map(|word| section(&listed, &format!("{word} {name} {{")));
+                let text = words.ok_or(format!("no set {name}"))?.join(" ");
+                for element in &set.elements {
+                    if !text.contains(&element.address.to_string()) {
+                        return Err(
+                            format!("{} is not in {name}:\n{listed}", element.address).into()
+                        );
+                    }
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The lines between a heading and its closing brace.
+fn section<'a>(listed: &'a str, heading: &str) -> Option<Vec<&'a str>> {
+    let lines = listed.lines().map(str::trim).skip_while(|line| *line != heading);
+    let inside: Vec<&str> = lines.skip(1).take_while(|line| *line != "}").collect();
+    listed.lines().any(|line| line.trim() == heading).then_some(inside)
+}
+
+fn nft(arguments: &[&str], input: &str) -> Result<String, String> {
+    let mut child = Command::new("nft")
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(|error| format!("cannot run `nft`: {error}; install nftables"))?;
+    child.stdin.take().map(|mut stdin| stdin.write_all(input.as_bytes()));
+    let output = child.wait_with_output().map_err(|error| error.to_string())?;
+    match output.status.success() {
+        true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
+        false => Err(format!("{}\n{input}", String::from_utf8_lossy(&output.stderr))),
+    }
+}
