@@ -5,7 +5,7 @@ use std::path::Path;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::{
-    completions::Completions, diff::Diff, explain::Explain, lint::Lint, matrix::Matrix,
+    completions::Completions, demo::Demo, diff::Diff, explain::Explain, lint::Lint, matrix::Matrix,
     render::Render, test::Test, version::Version,
 };
 
@@ -32,6 +32,7 @@ pub(crate) enum Command {
     Diff(Diff),
     Lint(Lint),
     Render(Render),
+    Demo(Demo),
     Completions(Completions),
     Version(Version),
 }

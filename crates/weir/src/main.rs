@@ -5,6 +5,7 @@
 
 mod args;
 mod completions;
+mod demo;
 mod diff;
 mod end;
 mod exit;
@@ -56,6 +57,7 @@ fn run(command: &Command, out: &mut dyn Write) -> anyhow::Result<Exit> {
         Command::Diff(diff) => diff.run(out),
         Command::Lint(lint) => lint.run(out),
         Command::Render(render) => render.run(out),
+        Command::Demo(demo) => demo.run(out),
         Command::Completions(completions) => completions.run(out),
         Command::Version(version) => version.run(out),
     }

@@ -1,5 +1,6 @@
 //! How answers are drawn: text for people, JSON and YAML for programs, pictures for documents.
 
+pub(crate) mod demo;
 pub(crate) mod diff;
 pub(crate) mod dot;
 pub(crate) mod explanation;

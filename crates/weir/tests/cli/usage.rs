@@ -4,8 +4,8 @@ use expect_test::expect;
 
 use crate::{check, command, json, stderr, stdout, weir};
 
-const COMMANDS: [&str; 8] =
-    ["test", "explain", "matrix", "diff", "lint", "render", "completions", "version"];
+const COMMANDS: [&str; 9] =
+    ["test", "explain", "matrix", "diff", "lint", "render", "demo", "completions", "version"];
 
 #[test]
 fn version_is_said_in_two_ways() {
