@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use weir_model::{Block, Direction, Finding, Peer, Policy, PolicyRule, Who};
+use weir_model::{Block, Direction, Finding, Peer, Pod, Policy, PolicyRule, Who};
 
 use crate::{
     code::{BLOCK_COVERS_PODS, NEVER_MATCHES, ONE_FAMILY_BLOCK},
@@ -76,10 +76,11 @@ fn one_family(index: &Index<'_>, policy: &Policy, direction: Direction) -> Optio
     if blocks().any(|(.., block)| is_v4(&block.net) != is_v4(&first.net)) {
         return None;
     }
-    let other = |address: &IpAddr| address.is_ipv4() != is_v4(&first.net);
+    let same = |address: &IpAddr| address.is_ipv4() == is_v4(&first.net);
+    let has_both = |pod: &&&Pod| pod.addresses.iter().any(same) && !pod.addresses.iter().all(same);
     let pods =
         index.pods(&policy.id.namespace, &policy.spec.subject.scope, &policy.spec.subject.pods);
-    let pod = pods.iter().find(|pod| pod.addresses.iter().any(other))?;
+    let pod = pods.iter().find(has_both)?;
     let (this, that, all) = match first.net {
         IpNet::V4(_) => ("IPv4", "IPv6", "::/0"),
         IpNet::V6(_) => ("IPv6", "IPv4", "0.0.0.0/0"),

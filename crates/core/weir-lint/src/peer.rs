@@ -24,7 +24,7 @@ pub(crate) fn check(index: &Index<'_>, findings: &mut Vec<Finding>) {
             let splits: Vec<usize> =
                 (1..peers.len()).filter(|at| rule.is_split(&peers[at - 1], &peers[*at])).collect();
             for (at, peer) in peers.iter().enumerate() {
-                match splits.contains(&at) {
+                match splits.binary_search(&at).is_ok() {
                     true => findings.push(rule.split(peer)),
                     false => findings.extend(rule.nothing(peer)),
                 }
@@ -139,8 +139,8 @@ impl RuleOf<'_, '_> {
     fn split(&self, peer: &Peer) -> Finding {
         self.site(peer).warning(
             SPLIT_PEER,
-            "two entries: this admits every pod of the namespaces above, and here matches no one",
-            "to mean those pods in those namespaces, write one entry: remove the `-` before podSelector",
+            "matches no pod here; the entry before it is one of its own, and admits every pod of its namespaces",
+            "to mean these pods in those namespaces, make the two one entry: remove the `-` before podSelector",
         )
     }
 

@@ -1,6 +1,9 @@
 //! Ports in rules.
 
-use std::{collections::BTreeSet, rc::Rc};
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    rc::Rc,
+};
 
 use weir_model::{
     Direction, Finding, Name, Pod, Policy, PolicyRule, PortMatch, PortRange, Protocol, Scope, Who,
@@ -8,7 +11,6 @@ use weir_model::{
 
 use crate::{
     code::{OVERLAPPING_PORTS, PORT_PROTOCOL, UNDECLARED_PORT, UNKNOWN_PORT_NAME},
-    cover,
     index::Index,
     site::{Site, rules},
     subject,
@@ -18,6 +20,7 @@ pub(crate) fn check(index: &Index<'_>, findings: &mut Vec<Finding>) {
     for policy in index.world.policies.values() {
         for (direction, rule) in rules(policy) {
             let ports = rule.ports.as_deref().unwrap_or_default();
+            let mut earlier = Earlier::default();
             for (at, port) in ports.iter().enumerate() {
                 let site = || Site::port(policy, direction, rule, at);
                 match &port.ports {
@@ -30,7 +33,7 @@ pub(crate) fn check(index: &Index<'_>, findings: &mut Vec<Finding>) {
                     }
                     PortMatch::Range(_) => (),
                 }
-                let other = ports[..at].iter().find(|o| overlap(&o.ports, &port.ports));
+                let other = earlier.overlapping(at, &port.ports).map(|other| &ports[other]);
                 findings.extend(other.map(|other| {
                     site().info(
                         OVERLAPPING_PORTS,
@@ -43,13 +46,54 @@ pub(crate) fn check(index: &Index<'_>, findings: &mut Vec<Finding>) {
     }
 }
 
-fn overlap(one: &PortMatch, two: &PortMatch) -> bool {
-    match (one, two) {
-        (PortMatch::Range(_), PortMatch::Range(_)) => cover::ports_meet(one, two),
-        (PortMatch::Named { name: one_name, .. }, PortMatch::Named { name: two_name, .. }) => {
-            one_name == two_name && cover::ports_meet(one, two)
+/// The entries of a rule so far, by the ports that they were the last to have.
+#[derive(Default)]
+struct Earlier<'a> {
+    /// Ranges that do not overlap, by their last port.
+    ranges: BTreeMap<(Protocol, u16), (u16, usize)>,
+    names: HashMap<&'a Name, Vec<(Option<Protocol>, usize)>>,
+}
+
+impl<'a> Earlier<'a> {
+    /// An entry before this one that has some of its ports too.
+    fn overlapping(&mut self, at: usize, ports: &'a PortMatch) -> Option<usize> {
+        match ports {
+            PortMatch::Range(range) => self.range(at, *range),
+            PortMatch::Named { name, protocol } => {
+                let known = self.names.entry(name).or_default();
+                let meets = |other: &Option<Protocol>| {
+                    other.is_none() || protocol.is_none() || other == protocol
+                };
+                let other = known.iter().find(|(other, _)| meets(other)).map(|(_, at)| *at);
+                if other.is_none() {
+                    known.push((*protocol, at));
+                }
+                other
+            }
         }
-        _ => false,
+    }
+
+    fn range(&mut self, at: usize, range: PortRange) -> Option<usize> {
+        let PortRange { protocol, first, last } = range;
+        let meeting: Vec<(u16, u16, usize)> = self
+            .ranges
+            .range((protocol, first)..=(protocol, u16::MAX))
+            .map(|((_, end), (start, by))| (*start, *end, *by))
+            .take_while(|(start, ..)| *start <= last)
+            .collect();
+        let other = meeting.iter().map(|(.., by)| *by).min();
+        // Who has a port now is who had it last, so that what is covered need not be looked at again.
+        for (from, to, by) in meeting {
+            self.ranges.remove(&(protocol, to));
+            if from < first {
+                self.ranges.insert((protocol, first - 1), (from, by));
+            }
+            if to > last {
+                self.ranges.insert((protocol, to), (last + 1, by));
+            }
+        }
+        self.ranges.insert((protocol, last), (first, at));
+        other
     }
 }
 
@@ -146,4 +190,28 @@ fn undeclared(
             ),
         )
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_entry_overlaps_with_one_that_has_some_of_its_ports() {
+        let mut earlier = Earlier::default();
+        let range = |first, last| PortRange { protocol: Protocol::Tcp, first, last };
+        for (at, (first, last), by) in [
+            (0, (80, 85), None),
+            (1, (84, 90), Some(0)),
+            (2, (80, 80), Some(0)),
+            (3, (90, 99), Some(1)),
+            (4, (86, 86), Some(1)),
+            (5, (1, u16::MAX), Some(0)),
+            (6, (88, 88), Some(5)),
+            (7, (100, 100), Some(5)),
+        ] {
+            assert_eq!(earlier.range(at, range(first, last)), by, "{first}-{last}");
+        }
+        assert_eq!(earlier.range(8, PortRange::one(Protocol::Udp, 80)), None);
+    }
 }

@@ -258,8 +258,14 @@ fn list(words: &BTreeSet<&str>) -> String {
 
 /// The word that was probably meant: a third of its letters may be wrong, but no more than two.
 pub(crate) fn nearest<'a>(word: &str, known: &BTreeSet<&'a str>) -> Option<&'a str> {
+    const LONGEST: usize = 400;
+    if word.len() > LONGEST {
+        return None;
+    }
     let limit = (word.len() / 3).clamp(1, 2);
-    let (distance, near) = known.iter().map(|other| (distance(word, other), *other)).min()?;
+    // Words of very different lengths are not near, however long it takes to find out.
+    let near = known.iter().filter(|other| other.len().abs_diff(word.len()) <= 4 * limit);
+    let (distance, near) = near.map(|other| (distance(word, other), *other)).min()?;
     (distance <= limit && distance < word.len()).then_some(near)
 }
 

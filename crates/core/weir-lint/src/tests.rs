@@ -226,6 +226,28 @@ fn blocks_are_for_addresses_outside() {
 }
 
 #[test]
+fn blocks_of_one_family_are_noticed_for_pods_that_have_both() {
+    let any = Who::Block(Block::new("0.0.0.0/0".parse().unwrap(), []));
+    let policy = || {
+        let ports = Some(vec![tcp(8080)]);
+        policy("shop/p", "app=x", Some(vec![rule(Some(vec![any.clone()]), ports)]), None)
+    };
+    let with = |addresses: &[&str]| {
+        let mut pod = pod("shop/x", addresses[0], "app=x");
+        if let Object::Pod(pod) = &mut pod {
+            pod.addresses = addresses.iter().map(|address| address.parse().unwrap()).collect();
+        }
+        pod
+    };
+    check([with(&["10.0.0.7"]), policy()], &[]);
+    check([with(&["fd00::7"]), policy()], &[]);
+    check(
+        [with(&["10.0.0.7", "fd00::7"]), policy()],
+        &["one-family-block 10 spec.ingress[0].from[0].ipBlock"],
+    );
+}
+
+#[test]
 fn one_address_has_one_owner() {
     check([pod("shop/old", "10.0.0.2", "app=old")], &["duplicate-address 0 "]);
 }

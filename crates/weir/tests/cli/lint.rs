@@ -28,9 +28,9 @@ fn the_mistakes_of_the_shop_are_found() {
         examples/shop/manifests/policies/shop.yaml:75: warning: no pod at the destination has a port named postgres, so this allows nothing [unknown-port-name]
           NetworkPolicy shop/db spec.ingress[0].ports[0]
           hint: the ports there are named metrics, sql; or give the port's number
-        examples/shop/manifests/policies/shop.yaml:88: warning: two entries: this admits every pod of the namespaces above, and here matches no one [split-peer]
+        examples/shop/manifests/policies/shop.yaml:88: warning: matches no pod here; the entry before it is one of its own, and admits every pod of its namespaces [split-peer]
           NetworkPolicy shop/metrics spec.ingress[0].from[1]
-          hint: to mean those pods in those namespaces, write one entry: remove the `-` before podSelector
+          hint: to mean these pods in those namespaces, make the two one entry: remove the `-` before podSelector
         2 warnings
         --- exit 1
     "#]],
