@@ -24,6 +24,8 @@ struct Chores {
 enum Chore {
     /// Check everything: style, tests, fuzz targets for a short time, licences.
     Test,
+    /// Show weir at work on this machine: real pods, real packets. Installs nft if it is not there.
+    Demo,
     /// Run the fuzz targets for longer.
     Fuzz {
         /// Only this one: manifests, cases or engine.
@@ -50,6 +52,13 @@ fn main() -> ExitCode {
 fn run() -> Result<()> {
     match Chores::parse().chore {
         Chore::Test => test::run(),
+        Chore::Demo => {
+            test::kernel_tools()?;
+            shell::run(shell::command(
+                "cargo",
+                &["run", "--release", "--quiet", "-p", "weir", "--", "demo"],
+            ))
+        }
         Chore::Fuzz { target, seconds } => fuzz::run(target.as_deref(), seconds).map(|_| ()),
         Chore::Bench(bench) => bench.run(&mut std::io::stdout().lock()),
     }

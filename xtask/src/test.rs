@@ -46,12 +46,13 @@ pub(crate) fn run() -> Result<()> {
     Ok(())
 }
 
-/// What the tests with real packets need.
-fn kernel_tools() -> Result<()> {
-    if shell::exists("nft", &["--version"]) {
+/// What the demo and the tests with real packets need.
+pub(crate) fn kernel_tools() -> Result<()> {
+    // Debian keeps nft where an ordinary user's path does not lead.
+    if ["nft", "/usr/sbin/nft"].iter().any(|nft| shell::exists(nft, &["--version"])) {
         return Ok(());
     }
-    eprintln!("The kernel tests load rules with nft: installing nftables.");
+    eprintln!("Rules are loaded into the kernel with nft: installing nftables.");
     shell::apt_install("nftables")
 }
 

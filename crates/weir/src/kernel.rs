@@ -1,6 +1,7 @@
 //! What a real kernel says: the nodes and pods of a world as network namespaces, their rules loaded, connections tried.
 
 use std::{
+    env,
     io::Write,
     process::{Command, Stdio},
     time::Duration,
@@ -19,10 +20,22 @@ const PATIENCE: Duration = Duration::from_millis(150);
 /// What to do without nft.
 const INSTALL: &str = "install nftables, on Debian with `apt-get install nftables`";
 
+/// Debian keeps nft where an ordinary user's path does not lead.
+const ELSEWHERE: &str = "/usr/sbin/nft";
+
+/// The program nft, ready to be given arguments.
+fn nft() -> Command {
+    let on_path = env::var_os("PATH")
+        .into_iter()
+        .flat_map(|path| env::split_paths(&path).collect::<Vec<_>>());
+    let mut there = on_path.map(|folder| folder.join("nft")).filter(|nft| nft.is_file());
+    Command::new(there.next().unwrap_or_else(|| ELSEWHERE.into()))
+}
+
 /// Makes sure that namespaces can be made and rules loaded. To be called before there is a second thread.
 pub(crate) fn enter() -> Result<(), Failure> {
-    let nft = Command::new("nft").arg("--version").stdout(Stdio::null()).status();
-    nft.map_err(|error| Failure::new(format!("cannot run `nft`: {error}"), INSTALL))?;
+    let asked = nft().arg("--version").stdout(Stdio::null()).status();
+    asked.map_err(|error| Failure::new(format!("cannot run `nft`: {error}"), INSTALL))?;
     weir_lab::enter().map_err(failed)
 }
 
@@ -71,7 +84,7 @@ pub(crate) fn verdicts(world: &World, flows: &[Flow]) -> Result<Vec<Verdict>, Fa
 
 /// Hands a ruleset to the kernel of the namespace that this thread is in.
 fn load(ruleset: &str) -> Result<(), Failure> {
-    let mut child = Command::new("nft")
+    let mut child = nft()
         .args(["-f", "-"])
         .stdin(Stdio::piped())
         .stderr(Stdio::piped())

@@ -215,16 +215,3 @@ fn a_kernel_that_was_told_nothing_is_found_out() {
     .assert_eq(&told.join("\n"));
     assert_eq!(output.status.code(), Some(1));
 }
-
-#[test]
-fn without_nft_it_says_how_to_get_it() {
-    check(
-        &command().arg("demo").env("PATH", "/nowhere").output().unwrap(),
-        expect![[r#"
-        --- stderr
-        error: cannot run `nft`: No such file or directory (os error 2)
-        hint: install nftables, on Debian with `apt-get install nftables`
-        --- exit 2
-    "#]],
-    );
-}
