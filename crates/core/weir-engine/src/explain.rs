@@ -1,6 +1,6 @@
 //! Why a flow passes or not, read from the compiled rules.
 
-use std::{net::IpAddr, sync::Arc};
+use std::sync::Arc;
 
 use weir_model::{
     Action, Direction, Endpoint, Flow, Member, Name, Peers, PodId, Program, Rule, Section, Verdict,
@@ -130,7 +130,7 @@ impl Side {
 }
 
 fn explain_side(program: &Program, flow: &Flow, direction: Direction) -> Side {
-    let (here, there) = ends(flow, direction);
+    let (here, there) = flow.ends(direction);
     let Some((id, endpoint)) = program.owner(here) else { return Side::NoPod };
     if endpoint.addresses.contains(&there) {
         return Side::Itself(id.clone());
@@ -191,7 +191,7 @@ fn first_match(program: &Program, sections: &[Arc<Section>], flow: &Flow) -> Opt
 fn misses(program: &Program, sections: &[Arc<Section>], flow: &Flow) -> Vec<Miss> {
     let miss = |cited: Cited| {
         let rule = cited.rule();
-        let (_, there) = ends(flow, rule.origin.direction);
+        let (_, there) = flow.ends(rule.origin.direction);
         let missing = match &rule.peers {
             Peers::PortSet(set) => {
                 let members = program.sets.get(set)?;
@@ -214,12 +214,4 @@ fn misses(program: &Program, sections: &[Arc<Section>], flow: &Flow) -> Vec<Miss
     let mut misses: Vec<Miss> = cite(sections).chain(idle).filter_map(miss).collect();
     misses.sort_by_key(|miss| miss.missing);
     misses
-}
-
-/// The address of the end that a direction is about, and the other one.
-pub(crate) fn ends(flow: &Flow, direction: Direction) -> (IpAddr, IpAddr) {
-    match direction {
-        Direction::Ingress => (flow.to, flow.from),
-        Direction::Egress => (flow.from, flow.to),
-    }
 }

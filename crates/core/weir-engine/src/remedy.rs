@@ -8,7 +8,7 @@ use weir_model::{
     Who, World,
 };
 
-use crate::explain::{Cited, Explanation, Judgement, Reason, Side, ends};
+use crate::explain::{Cited, Explanation, Judgement, Reason, Side};
 
 /// Labels that tell one replica or one rollout from another; a policy that names them would not outlive it.
 const PASSING: [&str; 9] = [
@@ -57,7 +57,7 @@ fn allow(
     direction: Direction,
     judgement: &Judgement,
 ) -> Result<Policy, Cited> {
-    let (_, there) = ends(flow, direction);
+    let (_, there) = flow.ends(direction);
     let tier = match &judgement.reason {
         Reason::Admin(cited) | Reason::Baseline(cited) => {
             before(world, judgement, cited).ok_or_else(|| cited.clone())?

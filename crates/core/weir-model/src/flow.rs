@@ -15,6 +15,16 @@ pub struct Flow {
     pub port: u16,
 }
 
+impl Flow {
+    /// The address of the end that a direction is about, and the other one.
+    pub fn ends(&self, direction: Direction) -> (IpAddr, IpAddr) {
+        match direction {
+            Direction::Ingress => (self.to, self.from),
+            Direction::Egress => (self.from, self.to),
+        }
+    }
+}
+
 impl fmt::Display for Flow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} -> {} {}/{}", self.from, self.to, self.port, self.protocol)

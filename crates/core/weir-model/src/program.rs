@@ -71,7 +71,7 @@ impl Program {
     /// The endpoint whose rules of this direction judge the flow: none if that end is no endpoint here, if a pod speaks
     /// with itself, or if it speaks with its own node.
     pub fn judged(&self, flow: &Flow, direction: Direction) -> Option<(&PodId, &Endpoint)> {
-        let (here, there) = ends(flow, direction);
+        let (here, there) = flow.ends(direction);
         let (id, endpoint) = self.owner(here)?;
         let exempt = endpoint.addresses.contains(&there) || self.is_own_node(endpoint, there);
         (!exempt).then_some((id, endpoint))
@@ -113,7 +113,7 @@ impl Program {
 
     /// Whether the other end of the flow is one of the rule's peers.
     pub fn matches_peer(&self, rule: &Rule, flow: &Flow) -> bool {
-        let (_, there) = ends(flow, rule.origin.direction);
+        let (_, there) = flow.ends(rule.origin.direction);
         let contains = |set: &SetId, member: Member| {
             self.sets.get(set).is_some_and(|members| members.contains(&member))
         };
@@ -125,13 +125,5 @@ impl Program {
                 contains(set, Member { address: there, port: Some((flow.protocol, flow.port)) })
             }
         }
-    }
-}
-
-/// The address of the end that a direction is about, and the other one.
-fn ends(flow: &Flow, direction: Direction) -> (IpAddr, IpAddr) {
-    match direction {
-        Direction::Ingress => (flow.to, flow.from),
-        Direction::Egress => (flow.from, flow.to),
     }
 }
