@@ -58,11 +58,13 @@ fn allow(
     judgement: &Judgement,
 ) -> Result<Policy, Cited> {
     let (_, there) = flow.ends(direction);
-    let tier = match &judgement.reason {
+    let (kind, tier) = match &judgement.reason {
         Reason::Admin(cited) | Reason::Baseline(cited) => {
             before(world, judgement, cited).ok_or_else(|| cited.clone())?
         }
-        Reason::Isolated | Reason::Allowed(_) | Reason::Default => Tier::Namespace,
+        Reason::Isolated | Reason::Allowed(_) | Reason::Default => {
+            (PolicyKind::NetworkPolicy, Tier::Namespace)
+        }
     };
     let own = &judgement.pod.namespace;
     let subject =
@@ -96,18 +98,29 @@ fn allow(
         Direction::Egress => (None, Some(vec![rule])),
     };
     let spec = Arc::new(Spec { tier, subject, ingress, egress });
-    Ok(Policy { id: unused_id(world, tier, judgement, flow, direction), place: None, spec })
+    Ok(Policy { id: unused_id(world, kind, judgement, flow, direction), place: None, spec })
 }
 
-/// A place in the order of decision just before a rule of the admin tiers; `None` if there is none.
-fn before(world: &World, judgement: &Judgement, cited: &Cited) -> Option<Tier> {
-    match world.policies.get(&cited.section.policy)?.spec.tier {
-        Tier::Admin { priority } => Some(Tier::Admin { priority: priority.checked_sub(1)? }),
-        Tier::Baseline { priority: 0 } if judgement.passed.is_none() => {
-            Some(Tier::Admin { priority: 1000 })
+/// A place in the order of decision just before a rule of the admin tiers, in a policy of the same version of the API where
+/// it has one; `None` if there is none.
+fn before(world: &World, judgement: &Judgement, cited: &Cited) -> Option<(PolicyKind, Tier)> {
+    let denying = world.policies.get(&cited.section.policy)?;
+    let kind = match denying.id.kind {
+        PolicyKind::ClusterNetworkPolicy => PolicyKind::ClusterNetworkPolicy,
+        _ => PolicyKind::AdminNetworkPolicy,
+    };
+    // The last of the admin tier comes before all of the baseline tier, unless a rule passed it by.
+    let last = judgement.passed.is_none().then_some((kind, Tier::Admin { priority: 1000 }));
+    match (denying.spec.tier, kind) {
+        (Tier::Admin { priority }, _) => {
+            Some((kind, Tier::Admin { priority: priority.checked_sub(1)? }))
         }
-        Tier::Baseline { priority } => Some(Tier::Baseline { priority: priority.checked_sub(1)? }),
-        Tier::Namespace => None,
+        (Tier::Baseline { .. }, PolicyKind::AdminNetworkPolicy) if last.is_some() => last,
+        (Tier::Baseline { priority: 0 }, _) => last,
+        (Tier::Baseline { priority }, _) => {
+            Some((PolicyKind::ClusterNetworkPolicy, Tier::Baseline { priority: priority - 1 }))
+        }
+        (Tier::Namespace, _) => None,
     }
 }
 
@@ -151,21 +164,29 @@ fn selector_of(world: &World, pod: &Pod) -> Selector {
     requirements.into_iter().collect()
 }
 
+/// Both selectors. What the second asks of a label whose value the first fixes is known to hold, and left out.
 fn and(selector: &Selector, more: &[Requirement]) -> Selector {
-    selector.requirements().iter().chain(more).cloned().collect()
+    let fixed = |key: &Name| {
+        selector
+            .requirements()
+            .iter()
+            .any(|one| matches!(one, Requirement::In(k, values) if k == key && values.len() == 1))
+    };
+    let rest = more.iter().filter(|requirement| !fixed(requirement.key()));
+    selector.requirements().iter().chain(rest).cloned().collect()
 }
 
 /// A name that says what the policy is for and that no other has.
 fn unused_id(
     world: &World,
-    tier: Tier,
+    kind: PolicyKind,
     judgement: &Judgement,
     flow: &Flow,
     direction: Direction,
 ) -> PolicyId {
-    let (kind, namespace): (_, Name) = match tier {
-        Tier::Namespace => (PolicyKind::NetworkPolicy, judgement.pod.namespace.clone()),
-        Tier::Admin { .. } | Tier::Baseline { .. } => (PolicyKind::ClusterNetworkPolicy, "".into()),
+    let namespace: Name = match kind {
+        PolicyKind::NetworkPolicy => judgement.pod.namespace.clone(),
+        _ => "".into(),
     };
     let pod: String = judgement.pod.name.chars().take(200).collect();
     let base = format!("allow-{pod}-{direction}-{}-{}", flow.port, flow.protocol).to_lowercase();
