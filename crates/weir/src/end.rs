@@ -4,7 +4,10 @@ use std::net::IpAddr;
 
 use weir_model::{Pod, PodId};
 
-use crate::{failure::Failure, source::Loaded};
+use crate::{
+    failure::{Failure, nearest},
+    source::Loaded,
+};
 
 /// One end of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,19 +25,30 @@ impl End {
         namespace: Option<&str>,
         loaded: &Loaded,
     ) -> Result<Self, Failure> {
-        if let Ok(address) = text.parse() {
+        if let Some(address) = weir_api::address(text) {
             return Ok(End::Address(address));
         }
         let parts: Vec<&str> = text.split('/').collect();
         let id = match parts[..] {
             [name] => PodId::new(namespace.unwrap_or("default"), name),
             [namespace, name] => PodId::new(namespace, name),
-            [_, _, _] => return workload(text, loaded),
+            [namespace, kind, name] => match full(kind).as_str() {
+                "pod" => PodId::new(namespace, name),
+                kind => return workload(&format!("{namespace}/{kind}/{name}"), loaded),
+            },
             _ => return Err(Failure::new(format!("`{text}` is no end of a connection"), FORMS)),
         };
-        match loaded.world.pods.contains_key(&id) {
-            true => Ok(End::Pod(id, 1)),
-            false => Err(no_pod(&id, loaded)),
+        match loaded.world.pods.get(&id) {
+            Some(pod) if pod.finished => Err(finished(pod, loaded)),
+            Some(_) => Ok(End::Pod(id, 1)),
+            None if text.parse::<ipnet::IpNet>().is_ok() => {
+                Err(Failure::new(format!("{text} is a network"), "give one address of it"))
+            }
+            None if is_like_an_address(text) => {
+                let hint = "an IPv4 address has four numbers from 0 to 255, an IPv6 address hexadecimal ones and `:`";
+                Err(Failure::new(format!("{text} is not an address"), hint))
+            }
+            None => Err(no_pod(&id, loaded)),
         }
     }
 
@@ -58,20 +72,58 @@ impl End {
 const FORMS: &str =
     "an end is an address, `namespace/pod`, `pod` with -n, or `namespace/deployment/name`";
 
-fn workload(text: &str, loaded: &Loaded) -> Result<End, Failure> {
-    let lower = text.to_ascii_lowercase();
-    match loaded.workloads.get(&lower).map(Vec::as_slice) {
-        Some([first, ..]) => {
-            let all = loaded.workloads.get(&lower).map_or(1, Vec::len);
-            Ok(End::Pod(first.clone(), all))
+/// The full kind that kubectl has a short name or a plural for.
+fn full(kind: &str) -> String {
+    match kind.to_ascii_lowercase().as_str() {
+        "deploy" | "deployments" => "deployment",
+        "sts" | "statefulsets" => "statefulset",
+        "ds" | "daemonsets" => "daemonset",
+        "rs" | "replicasets" => "replicaset",
+        "rc" | "replicationcontrollers" => "replicationcontroller",
+        "jobs" => "job",
+        "cj" | "cronjobs" => "cronjob",
+        "po" | "pods" => "pod",
+        other => other,
+    }
+    .to_owned()
+}
+
+/// Whether it was probably meant to be an address.
+fn is_like_an_address(text: &str) -> bool {
+    let dotted = text.contains('.') && text.bytes().all(|b| b.is_ascii_digit() || b == b'.');
+    dotted || text.contains(':')
+}
+
+/// A pod that has run to its end is no end of a connection: its address may be another's by now.
+fn finished(pod: &Pod, loaded: &Loaded) -> Failure {
+    let hint = match pod.addresses.iter().find(|address| !loaded.made_up.contains(address)) {
+        Some(address) => {
+            format!("ask about a pod that runs, or about {address}, whoever has it now")
         }
-        _ => {
-            let known: Vec<&str> = loaded.workloads.keys().map(String::as_str).take(5).collect();
-            let hint = match known.is_empty() {
-                true => FORMS.to_owned(),
-                false => format!("known workloads are {}", known.join(", ")),
+        None => "ask about a pod that runs".to_owned(),
+    };
+    Failure::new(format!("{} has run to its end and owns no address any more", pod.id), hint)
+}
+
+fn workload(name: &str, loaded: &Loaded) -> Result<End, Failure> {
+    let running = |id: &&PodId| loaded.world.pods.get(id).is_some_and(|pod| !pod.finished);
+    match loaded.workloads.get(name) {
+        Some(pods) => match pods.iter().find(running).or(pods.first()) {
+            Some(id) => match loaded.world.pods.get(id) {
+                Some(pod) if pod.finished => Err(finished(pod, loaded)),
+                _ => Ok(End::Pod(id.clone(), pods.len())),
+            },
+            None => {
+                Err(Failure::new(format!("{name} has no pods"), "give it replicas, or name a pod"))
+            }
+        },
+        None => {
+            let known: Vec<&str> = loaded.workloads.keys().map(String::as_str).collect();
+            let hint = match nearest(name, &known).as_slice() {
+                [] => FORMS.to_owned(),
+                near => format!("did you mean {}?", near.join(" or ")),
             };
-            Err(Failure::new(format!("there is no workload {text}"), hint))
+            Err(Failure::new(format!("there is no workload {name}"), hint))
         }
     }
 }
@@ -83,13 +135,15 @@ fn no_pod(id: &PodId, loaded: &Loaded) -> Failure {
         let mut parts = name.splitn(3, '/');
         parts.next() == Some(&*id.namespace) && parts.nth(1) == Some(&*id.name)
     });
-    let near: Vec<String> =
-        pods.keys().filter(|o| o.namespace == id.namespace).map(PodId::to_string).take(5).collect();
-    let hint = match (workload, other, near.is_empty()) {
-        (Some(workload), ..) => format!("there is {workload}; use that"),
-        (None, Some(other), _) => format!("did you mean {other}?"),
-        (None, None, false) => format!("pods of {} are {}", id.namespace, near.join(", ")),
-        (None, None, true) => format!("there is no pod in namespace {}; {FORMS}", id.namespace),
+    let names: Vec<String> = pods.keys().map(PodId::to_string).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let hint = match (workload, other) {
+        (Some(workload), _) => format!("there is {workload}; use that"),
+        (None, Some(other)) => format!("did you mean {other}?"),
+        (None, None) if names.is_empty() => format!("the input has no pods; {FORMS}"),
+        (None, None) => {
+            format!("did you mean {}?", nearest(&id.to_string(), &names).join(" or "))
+        }
     };
     Failure::new(format!("there is no pod {id}"), hint)
 }

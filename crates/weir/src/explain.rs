@@ -1,8 +1,8 @@
 use std::{collections::BTreeSet, io::Write, net::IpAddr};
 
-use clap::Args;
-use weir_engine::{Explanation, Locality, Side};
-use weir_model::{Direction, Finding, Flow, Severity, Verdict};
+use clap::{Args, ValueEnum};
+use weir_engine::{Explanation, Locality, Reason, Side};
+use weir_model::{Direction, Finding, Flow, Program, Severity, Verdict};
 
 use crate::{
     end::End,
@@ -15,6 +15,7 @@ use crate::{
     },
     reach::Family,
     source::{Loaded, Source},
+    why,
 };
 
 /// Explain why a connection is allowed or denied
@@ -37,6 +38,9 @@ pub(crate) struct Explain {
     /// The port at the destination: a number or the name of a container port
     #[arg(long, value_name = "PORT[/PROTOCOL]")]
     port: PortArg,
+    /// The family to connect over, if both ends have addresses of both
+    #[arg(long, value_name = "FAMILY", value_enum, ignore_case = true)]
+    ip_family: Option<FamilyArg>,
     /// How to print it
     #[arg(short, long, value_enum, default_value = "text")]
     output: Format,
@@ -48,13 +52,14 @@ impl Explain {
         let end = |text| End::find(text, self.source.namespace(), &loaded);
         let (from, to) = (end(&self.from)?, end(&self.to)?);
         let flow = self.flow(&loaded, &from, &to)?;
-        let notes = [&from, &to].into_iter().filter_map(|end| note(end, &loaded)).collect();
+        let mut notes: Vec<String> =
+            [&from, &to].into_iter().filter_map(|end| note(end, &loaded)).collect();
         let program = weir_engine::compile(&loaded.world, Locality::Everywhere);
         let explanation = weir_engine::explain(&program, &flow);
+        notes.extend(other_family(&loaded, &program, &explanation, [&from, &to]));
         let remedy = weir_engine::remedy(&loaded.world, &explanation);
         let odd = odd(&loaded, &explanation);
-        let (read, made_up) = (&loaded.findings, &loaded.made_up);
-        let beside = Beside { ends: [&from, &to], read, odd, notes, made_up };
+        let beside = Beside { ends: [&from, &to], loaded: &loaded, odd, notes };
         let story = Story::new(&explanation, &remedy, beside);
         match self.output.structured() {
             Some(form) => present::value(out, form, &story)?,
@@ -65,8 +70,21 @@ impl Explain {
 
     /// The connection that was asked about.
     fn flow(&self, loaded: &Loaded, from: &End, to: &End) -> Result<Flow, Failure> {
-        let (from_address, to_address) = addresses(loaded, (&self.from, from), (&self.to, to))?;
-        let ports = self.port.at(to.pod(loaded));
+        let family = self.ip_family.map(Family::from);
+        let (from_address, to_address) =
+            addresses(loaded, (&self.from, from), (&self.to, to), family)?;
+        let mut ports = self.port.at(to.pod(loaded));
+        ports.sort();
+        ports.dedup();
+        if ports.len() > 1 {
+            let list: Vec<String> = ports.iter().map(ToString::to_string).collect();
+            let hint = match ports.windows(2).all(|pair| pair[0].protocol != pair[1].protocol) {
+                true => format!("say which: `--port {}/{}`", self.port, ports[1].protocol),
+                false => format!("give the number: `--port {}`", list[0]),
+            };
+            let what = format!("{} has several ports {}: {}", self.to, self.port, list.join(", "));
+            return Err(Failure::new(what, hint));
+        }
         let Some(port) = ports.first() else {
             let names: Vec<&str> = to
                 .pod(loaded)
@@ -87,9 +105,6 @@ fn note(end: &End, loaded: &Loaded) -> Option<String> {
     let pod = end.pod(loaded)?;
     let id = &pod.id;
     match end {
-        _ if pod.finished => {
-            Some(format!("{id} has run to its end: its address is no longer its own"))
-        }
         _ if pod.host_network => {
             Some(format!("{id} has the network of its node: to policies it is a node, not a pod"))
         }
@@ -98,11 +113,33 @@ fn note(end: &End, loaded: &Loaded) -> Option<String> {
     }
 }
 
-/// The addresses the two would use: of the family of the destination's first address, or else of one they share.
+/// A family, as typed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum FamilyArg {
+    /// IPv4
+    #[value(name = "IPv4")]
+    V4,
+    /// IPv6
+    #[value(name = "IPv6")]
+    V6,
+}
+
+impl From<FamilyArg> for Family {
+    fn from(family: FamilyArg) -> Self {
+        match family {
+            FamilyArg::V4 => Family::V4,
+            FamilyArg::V6 => Family::V6,
+        }
+    }
+}
+
+/// The addresses the two would use: of the family that was asked for, or else of that of the destination's first address
+/// that they share.
 fn addresses(
     loaded: &Loaded,
     (from_text, from): (&str, &End),
     (to_text, to): (&str, &End),
+    family: Option<Family>,
 ) -> Result<(IpAddr, IpAddr), Failure> {
     let (sources, targets) = (from.addresses(loaded), to.addresses(loaded));
     for (text, list) in [(from_text, &sources), (to_text, &targets)] {
@@ -110,29 +147,74 @@ fn addresses(
             let hint = "a pod without an address cannot connect; is it still starting?";
             return Err(Failure::new(format!("{text} has no address"), hint));
         }
+        if let Some(family) = family.filter(|family| family.pick(list).is_none()) {
+            let hint = "leave out --ip-family, or ask for the other one";
+            return Err(Failure::new(format!("{text} has no {family} address"), hint));
+        }
     }
+    let wanted = |to: &&IpAddr| family.is_none_or(|family| Family::of(**to) == family);
     let pair = |to: &IpAddr| Some((Family::of(*to).pick(&sources)?, *to));
-    targets.iter().find_map(pair).ok_or_else(|| {
+    targets.iter().filter(wanted).find_map(pair).ok_or_else(|| {
         let hint = "one is IPv4 and the other IPv6; give addresses of one family";
         Failure::new(format!("{from_text} and {to_text} share no address family"), hint)
     })
 }
 
-/// What is probably wrong with the policies that refuse the connection.
+/// What is to be said about the other family, if both ends have addresses of it too.
+fn other_family(
+    loaded: &Loaded,
+    program: &Program,
+    explanation: &Explanation,
+    [from, to]: [&End; 2],
+) -> Option<String> {
+    let flow = explanation.flow;
+    let asked = Family::of(flow.to);
+    let other = Family::BOTH.into_iter().find(|family| *family != asked)?;
+    let address = |end: &End| other.pick(&end.addresses(loaded));
+    let also = Flow { from: address(from)?, to: address(to)?, ..flow };
+    let verdict = program.verdict(&also);
+    Some(match verdict == explanation.verdict {
+        true => format!("asked over {asked}; over {other} it is {} too", why::past(verdict)),
+        false => format!(
+            "asked over {asked}; over {other} it is {}: see `--ip-family {other}`",
+            why::past(verdict)
+        ),
+    })
+}
+
+/// What is probably wrong with the policies that refuse the connection, where they do.
 fn odd(loaded: &Loaded, explanation: &Explanation) -> Vec<Finding> {
-    let refusing: BTreeSet<String> = Direction::BOTH
-        .into_iter()
-        .filter_map(|direction| match explanation.side(direction) {
-            Side::Judged(judgement) if judgement.verdict == Verdict::Deny => Some(judgement),
-            _ => None,
-        })
-        .flat_map(|judgement| &judgement.isolating)
-        .map(|section| section.policy.to_string())
-        .collect();
+    let mut refusing: BTreeSet<(String, Direction)> = BTreeSet::new();
+    for direction in Direction::BOTH {
+        let Side::Judged(judgement) = explanation.side(direction) else { continue };
+        match &judgement.reason {
+            _ if judgement.verdict == Verdict::Allow => (),
+            Reason::Admin(cited) | Reason::Baseline(cited) => {
+                refusing.insert((cited.section.policy.to_string(), direction));
+            }
+            Reason::Isolated | Reason::Allowed(_) | Reason::Default => {
+                let policies = judgement.isolating.iter();
+                refusing.extend(policies.map(|section| (section.policy.to_string(), direction)));
+            }
+        }
+    }
     let mut findings = match refusing.is_empty() {
         true => Vec::new(),
         false => loaded.lint(),
     };
-    findings.retain(|f| f.severity > Severity::Info && refusing.contains(&f.object));
+    let is_of = |finding: &Finding, direction: Direction| {
+        finding.field.starts_with(&format!("spec.{direction}"))
+    };
+    findings.retain(|finding| {
+        let [ingress, egress] = Direction::BOTH.map(|direction| is_of(finding, direction));
+        finding.severity > Severity::Info
+            && refusing.iter().any(|(policy, direction)| {
+                let elsewhere = match direction {
+                    Direction::Ingress => egress,
+                    Direction::Egress => ingress,
+                };
+                finding.object == *policy && !elsewhere
+            })
+    });
     findings
 }

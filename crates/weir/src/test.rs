@@ -153,6 +153,9 @@ pub(crate) struct ProbeResult {
     /// Whether there was a connection to ask about.
     #[serde(skip)]
     pub(crate) tried: bool,
+    /// The family it asks for.
+    #[serde(skip)]
+    pub(crate) family: Option<String>,
     /// What its author says about it.
     #[serde(skip)]
     pub(crate) note: Option<String>,
@@ -289,6 +292,7 @@ fn judge(mut case: Case, decides: Decides) -> CaseResult {
             place: format!("{}:{}", place.file, probe.line),
             passed: verdict == Some(probe.expect),
             tried: verdict.is_some(),
+            family: probe.family.map(|family| family.to_string()),
             note: probe.note,
         });
     }

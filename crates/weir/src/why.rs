@@ -44,14 +44,11 @@ pub(crate) fn reason(direction: Direction, judgement: &Judgement) -> String {
                 None => text.push_str(", and no rule matches"),
                 Some(miss) => {
                     let what = match miss.missing {
-                        Missing::Port => "port",
-                        Missing::PortName => "port name",
-                        Missing::Peer => "peer",
+                        Missing::Port => "misses only the port",
+                        Missing::PortName => "asks for a port name that the pod does not have",
+                        Missing::Peer => "misses only the peer",
                     };
-                    text.push_str(&format!(
-                        ", and no rule matches; {} misses only the {what}",
-                        rule(&miss.cited)
-                    ));
+                    text.push_str(&format!(", and no rule matches; {} {what}", rule(&miss.cited)));
                 }
             }
             text

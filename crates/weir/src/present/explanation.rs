@@ -16,6 +16,8 @@ use crate::why;
 
 /// Rules that nearly matched to write out.
 const NEAREST: usize = 3;
+/// Findings to write out.
+const ODD: usize = 5;
 
 /// Writes the explanation for people: the verdict first.
 pub(crate) fn write(
@@ -38,7 +40,10 @@ pub(crate) fn write(
     }
     if !story.odd.is_empty() {
         writeln!(out, "\n{}", Painted(STRONG, "worth a look:"))?;
-        findings::write(out, &story.odd)?;
+        findings::write(out, story.odd.iter().take(ODD))?;
+        if story.odd.len() > ODD {
+            writeln!(out, "and {} more: weir lint", story.odd.len() - ODD)?;
+        }
     }
     match &story.remedy {
         None => Ok(()),
@@ -57,6 +62,7 @@ fn side_to(
     let origin = if *made_up { ", made up" } else { "" };
     let who = match pod {
         Some(pod) => format!("{direction} of {pod} ({address}{origin})"),
+        None if *made_up => format!("{direction} of {address} (made up)"),
         None => format!("{direction} of {address}"),
     };
     let word = Painted(of_verdict(verdict), why::past(verdict));
@@ -80,9 +86,12 @@ fn side_to(
         ("isolated", true) => writeln!(out, "  no rule matches, not even in part")?,
         ("isolated", false) => {
             writeln!(out, "  no rule matches; nearest")?;
-            for MissOf { missing, rule } in nearest.iter().take(NEAREST) {
-                writeln!(out, "    {}: the {missing} does not fit", cite(rule))?;
+            for MissOf { why, rule, .. } in nearest.iter().take(NEAREST) {
+                writeln!(out, "    {}: {}", cite(rule), Plain(why))?;
                 writeln!(out, "      {}", terms(direction, rule))?;
+            }
+            if nearest.len() > NEAREST {
+                writeln!(out, "    and {} more; -o json lists all", nearest.len() - NEAREST)?;
             }
         }
         (_, _) if rule.is_none() => writeln!(out, "  {}", Plain(why))?,
@@ -113,10 +122,17 @@ fn remedy_to(out: &mut dyn Write, remedy: &RemedyOf) -> io::Result<()> {
         writeln!(out, "\nno policy can come before this rule; to allow it, change")?;
         return writeln!(out, "  {}", cite(rule));
     }
+    if let Some(note) = &remedy.note {
+        writeln!(out, "\n{}", Plain(note))?;
+    }
     if remedy.add.is_empty() {
         return Ok(());
     }
-    writeln!(out, "\n{}", Painted(STRONG, "the smallest addition that would allow it:"))?;
+    let title = match remedy.note {
+        None => "the smallest addition that would allow it:",
+        Some(_) => "beside that, the smallest addition that would allow it:",
+    };
+    writeln!(out, "\n{}", Painted(STRONG, title))?;
     for (at, policy) in remedy.add.iter().enumerate() {
         if at > 0 {
             writeln!(out, "---")?;

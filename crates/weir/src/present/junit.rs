@@ -44,9 +44,17 @@ fn suite(xml: &mut String, case: &CaseResult) {
             ));
     }
     for probe in &case.probes {
+        let family = probe.family.as_ref().map(|family| format!(" over {family}"));
+        let note = probe.note.as_ref().map(|note| format!(" ({note})"));
         let about = format!(
-            "{} to {} {}/{} is {}",
-            probe.from, probe.to, probe.port, probe.protocol, probe.expect
+            "{} to {} {}/{}{} is {}{}",
+            probe.from,
+            probe.to,
+            probe.port,
+            probe.protocol,
+            family.unwrap_or_default(),
+            probe.expect,
+            note.unwrap_or_default()
         );
         xml.push_str(&format!("    <testcase classname=\"{name}\" name=\"{}\"", escape(&about)));
         let place = escape(&probe.place);

@@ -3,11 +3,14 @@
 use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
 
 use serde::Serialize;
-use weir_engine::{Cited, Explanation, Judgement, Missing, Reason, Remedy, Side};
-use weir_model::{Direction, Finding, Peers, Rule, Section, Verdict};
+use weir_engine::{Cited, Explanation, Judgement, Miss, Missing, Reason, Remedy, Side};
+use weir_model::{
+    Direction, Finding, Flow, Peers, Pod, Policy, PortMatch, Protocol, Rule, Section, Verdict, Who,
+    World,
+};
 
 use super::findings;
-use crate::{end::End, why};
+use crate::{end::End, reach::Family, source::Loaded, why};
 
 /// An explanation as it is printed for programs.
 #[derive(Serialize)]
@@ -16,6 +19,7 @@ pub(crate) struct Story {
     pub(super) to: String,
     pub(super) port: u16,
     pub(super) protocol: String,
+    pub(super) family: String,
     pub(super) verdict: String,
     pub(super) why: String,
     pub(super) egress: SideOf,
@@ -75,6 +79,8 @@ pub(super) struct RuleOf {
 #[derive(Serialize)]
 pub(super) struct MissOf {
     pub(super) missing: &'static str,
+    /// What keeps it from matching, in words.
+    pub(super) why: String,
     #[serde(flatten)]
     pub(super) rule: RuleOf,
 }
@@ -85,6 +91,9 @@ pub(super) struct RemedyOf {
     pub(super) change: Option<RuleOf>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) add: Vec<String>,
+    /// Why nothing can be added for one of the ends.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) note: Option<String>,
 }
 
 fn is_false(flag: &bool) -> bool {
@@ -95,21 +104,19 @@ fn is_false(flag: &bool) -> bool {
 pub(crate) struct Beside<'a> {
     /// The two ends, as they were asked about.
     pub(crate) ends: [&'a End; 2],
-    /// What reading the input found.
-    pub(crate) read: &'a [Finding],
+    /// The world they are in.
+    pub(crate) loaded: &'a Loaded,
     /// What is odd about the policies.
     pub(crate) odd: Vec<Finding>,
     /// What is special about the ends.
     pub(crate) notes: Vec<String>,
-    /// The addresses that were made up.
-    pub(crate) made_up: &'a BTreeSet<IpAddr>,
 }
 
 impl Story {
     /// The explanation of a connection between two ends.
     pub(crate) fn new(explanation: &Explanation, remedy: &Remedy, beside: Beside<'_>) -> Self {
-        let Beside { ends, read, odd, notes, made_up } = beside;
-        let mut findings = findings::reports(read);
+        let Beside { ends, loaded, odd, notes } = beside;
+        let mut findings = findings::reports(&loaded.findings);
         findings.extend(odd.iter().map(findings::Report::from));
         let Explanation { flow, verdict, .. } = explanation;
         let [from, to] = ends;
@@ -124,9 +131,10 @@ impl Story {
             protocol: flow.protocol.to_string(),
             verdict: verdict.to_string(),
             why: why::line(explanation),
-            egress: side(explanation, Direction::Egress, made_up),
-            ingress: side(explanation, Direction::Ingress, made_up),
-            remedy: (*verdict == Verdict::Deny).then(|| remedy_of(remedy)),
+            egress: side(explanation, Direction::Egress, loaded),
+            ingress: side(explanation, Direction::Ingress, loaded),
+            family: Family::of(flow.to).to_string(),
+            remedy: (*verdict == Verdict::Deny).then(|| remedy_of(remedy, ends, loaded)),
             findings,
             notes,
             odd,
@@ -134,16 +142,105 @@ impl Story {
     }
 }
 
-fn remedy_of(remedy: &Remedy) -> RemedyOf {
-    match remedy {
-        Remedy::Add(policies) => {
-            RemedyOf { change: None, add: policies.iter().map(weir_api::manifest).collect() }
+fn remedy_of(remedy: &Remedy, ends: [&End; 2], loaded: &Loaded) -> RemedyOf {
+    let policies = match remedy {
+        Remedy::Add(policies) => policies,
+        Remedy::Change(cited) => {
+            return RemedyOf { change: Some(rule(cited)), add: Vec::new(), note: None };
         }
-        Remedy::Change(cited) => RemedyOf { change: Some(rule(cited)), add: Vec::new() },
+    };
+    // A policy must not name an address that nobody has, or that is another's tomorrow.
+    let passing = |policy: &Policy| {
+        let rules = Direction::BOTH.into_iter().filter_map(|direction| policy.rules(direction));
+        let peers = rules.flatten().flat_map(|rule| rule.peers.iter().flatten());
+        peers.into_iter().find_map(|peer| match &peer.who {
+            Who::Block(block) => not_lasting(block.net.addr(), ends, loaded),
+            _ => None,
+        })
+    };
+    RemedyOf {
+        change: None,
+        add: policies.iter().filter(|p| passing(p).is_none()).map(weir_api::manifest).collect(),
+        note: policies.iter().find_map(passing),
     }
 }
 
-fn side(explanation: &Explanation, direction: Direction, made_up: &BTreeSet<IpAddr>) -> SideOf {
+/// Why an address is none that a policy should name.
+fn not_lasting(address: IpAddr, ends: [&End; 2], loaded: &Loaded) -> Option<String> {
+    let whose = |pod: &&Pod| pod.addresses.contains(&address);
+    if loaded.made_up.contains(&address) {
+        let named = ends.into_iter().filter_map(|end| end.pod(loaded)).find(whose);
+        let pod = named.or_else(|| loaded.world.pods.values().find(whose))?;
+        return Some(format!(
+            "{} has no address of its own yet: once it has one, allow that of its node with an ipBlock",
+            pod.id
+        ));
+    }
+    let mut owners = loaded.world.pods.values().filter(whose);
+    let last = owners.clone().find(|pod| pod.finished)?;
+    owners.all(|pod| pod.finished).then(|| {
+        format!(
+            "{address} was the address of {}, which has none any more: it may be anyone's next",
+            last.id
+        )
+    })
+}
+
+fn miss_of(miss: &Miss, flow: &Flow, judgement: &Judgement, world: &World) -> MissOf {
+    let mut told = rule(&miss.cited);
+    let Rule { peers, origin, .. } = miss.cited.rule();
+    let there = match origin.direction {
+        Direction::Ingress => flow.from,
+        Direction::Egress => flow.to,
+    };
+    let (missing, why) = match (miss.missing, peers) {
+        (Missing::Port, _) => ("port", "the port does not fit".to_owned()),
+        (Missing::PortName, _) => {
+            let names = port_names(&miss.cited, world);
+            told.ports = format!("port {}", names.join(", "));
+            let pod = &judgement.pod;
+            let known = world.pods.get(pod).map(|pod| pod.ports.as_slice()).unwrap_or_default();
+            let known: BTreeSet<&str> = known.iter().map(|port| &*port.name).collect();
+            let known = match known.is_empty() {
+                true => "it names none".to_owned(),
+                false => format!("it names {}", Vec::from_iter(known).join(", ")),
+            };
+            let what = format!("asks for a port named {}", names.join(" or "));
+            ("port name", format!("{what}, which {pod} does not have ({known})"))
+        }
+        (Missing::Peer, Peers::Block(block)) => {
+            let taken = block.except.iter().find(|except| except.contains(&there));
+            let (own, other) = (Family::of(block.net.addr()), Family::of(there));
+            let why = match taken {
+                Some(except) => format!("{there} is in its exception {except}"),
+                None if own != other => format!("{there} is {other}, the block {own}"),
+                None => format!("{there} is not in the block"),
+            };
+            ("peer", why)
+        }
+        (Missing::Peer, _) => ("peer", "the peer does not fit".to_owned()),
+    };
+    MissOf { missing, why, rule: told }
+}
+
+/// The names of ports that a rule was written with.
+fn port_names(cited: &Cited, world: &World) -> Vec<String> {
+    let origin = &cited.rule().origin;
+    let policy = world.policies.get(&cited.section.policy);
+    let rules = policy.and_then(|policy| policy.rules(origin.direction)).unwrap_or_default();
+    let rule = rules.iter().find(|rule| rule.index == origin.rule);
+    let ports = rule.and_then(|rule| rule.ports.as_deref()).unwrap_or_default();
+    let names = ports.iter().filter_map(|port| match &port.ports {
+        PortMatch::Named { name, protocol } => Some(match protocol {
+            None | Some(Protocol::Tcp) => name.to_string(),
+            Some(protocol) => format!("{name}/{protocol}"),
+        }),
+        PortMatch::Range(_) => None,
+    });
+    names.collect()
+}
+
+fn side(explanation: &Explanation, direction: Direction, loaded: &Loaded) -> SideOf {
     let side = explanation.side(direction);
     let address = match direction {
         Direction::Egress => explanation.flow.from,
@@ -152,7 +249,7 @@ fn side(explanation: &Explanation, direction: Direction, made_up: &BTreeSet<IpAd
     let mut told = SideOf {
         pod: None,
         address: address.to_string(),
-        made_up: made_up.contains(&address),
+        made_up: loaded.made_up.contains(&address),
         verdict: side.verdict().to_string(),
         reason: "no-pod",
         why: "no pod has this address, so no policy is asked".to_owned(),
@@ -173,12 +270,18 @@ fn side(explanation: &Explanation, direction: Direction, made_up: &BTreeSet<IpAd
             told.reason = "own-node";
             told.why = format!("it runs on node {node}; a pod and its node are never kept apart");
         }
-        Side::Judged(judgement) => judged(&mut told, direction, judgement),
+        Side::Judged(judgement) => judged(&mut told, explanation, direction, judgement, loaded),
     }
     told
 }
 
-fn judged(told: &mut SideOf, direction: Direction, judgement: &Judgement) {
+fn judged(
+    told: &mut SideOf,
+    explanation: &Explanation,
+    direction: Direction,
+    judgement: &Judgement,
+    loaded: &Loaded,
+) {
     told.pod = Some(judgement.pod.to_string());
     told.why = why::reason(direction, judgement);
     let (reason, cited) = match &judgement.reason {
@@ -195,14 +298,7 @@ fn judged(told: &mut SideOf, direction: Direction, judgement: &Judgement) {
     told.nearest = judgement
         .misses
         .iter()
-        .map(|miss| MissOf {
-            missing: match miss.missing {
-                Missing::Port => "port",
-                Missing::PortName => "port name",
-                Missing::Peer => "peer",
-            },
-            rule: rule(&miss.cited),
-        })
+        .map(|miss| miss_of(miss, &explanation.flow, judgement, &loaded.world))
         .collect();
 }
 

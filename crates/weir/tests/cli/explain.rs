@@ -1,6 +1,6 @@
 use expect_test::expect;
 
-use crate::{check, json, weir, weir_reading};
+use crate::{check, json, stderr, weir, weir_reading};
 
 #[test]
 fn a_refusal_is_explained_with_a_way_out() {
@@ -23,8 +23,8 @@ fn a_refusal_is_explained_with_a_way_out() {
                 NetworkPolicy shop/default-deny  examples/shop/manifests/policies/shop.yaml:2
                 NetworkPolicy shop/metrics       examples/shop/manifests/policies/shop.yaml:79
               no rule matches; nearest
-                NetworkPolicy shop/db ingress[0].from[0] examples/shop/manifests/policies/shop.yaml:73: the port name does not fit
-                  allow from pods shop/app=api, any port
+                NetworkPolicy shop/db ingress[0].from[0] examples/shop/manifests/policies/shop.yaml:73: asks for a port named postgres, which shop/db does not have (it names metrics, sql)
+                  allow from pods shop/app=api, port postgres
 
             worth a look:
             examples/shop/manifests/policies/shop.yaml:75: warning: no pod at the destination has a port named postgres, so this allows nothing [unknown-port-name]
@@ -294,4 +294,264 @@ fn the_tiers_are_told_in_order() {
         --- exit 0
     "#]],
     );
+}
+
+const ENDS: &str = "\
+apiVersion: v1
+kind: Pod
+metadata: {name: done, namespace: shop, labels: {app: done}}
+status: {podIP: 10.0.0.9, phase: Succeeded}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: db, namespace: shop, labels: {app: db}}
+spec: {containers: [{name: db, image: db, ports: [{name: sql, containerPort: 5432}]}]}
+status: {podIPs: [{ip: 10.0.0.2}, {ip: 'fd00::2'}]}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: web, namespace: shop, labels: {app: web}}
+status: {podIPs: [{ip: 10.0.0.3}, {ip: 'fd00::3'}]}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: dns, namespace: shop, labels: {app: dns}}
+spec: {containers: [{name: dns, image: dns, ports: [{name: dns, containerPort: 53}, {name: dns, containerPort: 53, protocol: UDP}]}]}
+status: {podIP: 10.0.0.4}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: agent, namespace: shop}
+spec: {hostNetwork: true, containers: []}
+---
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: db, namespace: shop}
+spec:
+  podSelector: {matchLabels: {app: db}}
+  ingress:
+  - from:
+    - ipBlock: {cidr: 10.0.0.0/24, except: [10.0.0.4/32, 10.0.0.9/32]}
+    - ipBlock: {cidr: 192.0.2.0/24}
+    - podSelector: {matchLabels: {app: none}}
+    - podSelector: {matchLabels: {app: nobody}}
+    - podSelector: {matchLabels: {app: nil}}
+";
+
+fn ask(arguments: &str) -> std::process::Output {
+    weir_reading(&format!("explain -f - -n shop {arguments}"), ENDS)
+}
+
+#[test]
+fn a_block_that_nearly_matches_says_why_it_does_not() {
+    check(
+        &ask("--from dns --to db --port 5432"),
+        expect![[r#"
+        denied: shop/dns → shop/db 5432/TCP
+
+        egress of shop/dns (10.0.0.4): allowed
+          no policy isolates it for egress
+
+        ingress of shop/db (10.0.0.2): denied
+          isolated by
+            NetworkPolicy shop/db  -:28
+          no rule matches; nearest
+            NetworkPolicy shop/db ingress[0].from[0] -:35: 10.0.0.4 is in its exception 10.0.0.4/32
+              allow from 10.0.0.0/24 except 10.0.0.4/32, 10.0.0.9/32, any port
+            NetworkPolicy shop/db ingress[0].from[1] -:36: 10.0.0.4 is not in the block
+              allow from 192.0.2.0/24, any port
+            NetworkPolicy shop/db ingress[0].from[2] -:37: the peer does not fit
+              allow from pods shop/app=none, any port
+            and 2 more; -o json lists all
+
+        worth a look:
+        -:37: warning: no pod of namespace shop has app=none [peer-matches-nothing]
+          NetworkPolicy shop/db spec.ingress[0].from[2]
+          hint: the pods there have app=db, app=dns, app=web
+        -:38: warning: no pod of namespace shop has app=nobody [peer-matches-nothing]
+          NetworkPolicy shop/db spec.ingress[0].from[3]
+          hint: the pods there have app=db, app=dns, app=web
+        -:39: warning: no pod of namespace shop has app=nil [peer-matches-nothing]
+          NetworkPolicy shop/db spec.ingress[0].from[4]
+          hint: the pods there have app=db, app=dns, app=web
+
+        the smallest addition that would allow it:
+        apiVersion: networking.k8s.io/v1
+        kind: NetworkPolicy
+        metadata:
+          name: allow-db-ingress-5432-tcp
+          namespace: shop
+        spec:
+          podSelector: {matchLabels: {app: db}}
+          policyTypes: [Ingress]
+          ingress:
+          - from:
+            - podSelector: {matchLabels: {app: dns}}
+            ports:
+            - {protocol: TCP, port: 5432}
+        --- exit 1
+    "#]],
+    );
+}
+
+#[test]
+fn the_other_family_is_mentioned() {
+    check(
+        &ask("--from web --to db --port sql"),
+        expect![[r#"
+        allowed: shop/web → shop/db 5432/TCP
+        asked over IPv4; over IPv6 it is denied: see `--ip-family IPv6`
+
+        egress of shop/web (10.0.0.3): allowed
+          no policy isolates it for egress
+
+        ingress of shop/db (10.0.0.2): allowed
+          allowed by NetworkPolicy shop/db ingress[0].from[0] -:35
+            allow from 10.0.0.0/24 except 10.0.0.4/32, 10.0.0.9/32, any port
+          isolated by
+            NetworkPolicy shop/db  -:28
+        --- exit 0
+    "#]],
+    );
+    check(
+        &ask("--from web --to db --port sql --ip-family ipv6"),
+        expect![[r#"
+        denied: shop/web → shop/db 5432/TCP
+        asked over IPv6; over IPv4 it is allowed: see `--ip-family IPv4`
+
+        egress of shop/web (fd00::3): allowed
+          no policy isolates it for egress
+
+        ingress of shop/db (fd00::2): denied
+          isolated by
+            NetworkPolicy shop/db  -:28
+          no rule matches; nearest
+            NetworkPolicy shop/db ingress[0].from[0] -:35: fd00::3 is IPv6, the block IPv4
+              allow from 10.0.0.0/24 except 10.0.0.4/32, 10.0.0.9/32, any port
+            NetworkPolicy shop/db ingress[0].from[1] -:36: fd00::3 is IPv6, the block IPv4
+              allow from 192.0.2.0/24, any port
+            NetworkPolicy shop/db ingress[0].from[2] -:37: the peer does not fit
+              allow from pods shop/app=none, any port
+            and 2 more; -o json lists all
+
+        worth a look:
+        -:37: warning: no pod of namespace shop has app=none [peer-matches-nothing]
+          NetworkPolicy shop/db spec.ingress[0].from[2]
+          hint: the pods there have app=db, app=dns, app=web
+        -:38: warning: no pod of namespace shop has app=nobody [peer-matches-nothing]
+          NetworkPolicy shop/db spec.ingress[0].from[3]
+          hint: the pods there have app=db, app=dns, app=web
+        -:39: warning: no pod of namespace shop has app=nil [peer-matches-nothing]
+          NetworkPolicy shop/db spec.ingress[0].from[4]
+          hint: the pods there have app=db, app=dns, app=web
+
+        the smallest addition that would allow it:
+        apiVersion: networking.k8s.io/v1
+        kind: NetworkPolicy
+        metadata:
+          name: allow-db-ingress-5432-tcp
+          namespace: shop
+        spec:
+          podSelector: {matchLabels: {app: db}}
+          policyTypes: [Ingress]
+          ingress:
+          - from:
+            - podSelector: {matchLabels: {app: web}}
+            ports:
+            - {protocol: TCP, port: 5432}
+        --- exit 1
+    "#]],
+    );
+    check(
+        &ask("--from dns --to db --port sql --ip-family IPv6"),
+        expect![[r#"
+        --- stderr
+        error: dns has no IPv6 address
+        hint: leave out --ip-family, or ask for the other one
+        --- exit 2
+    "#]],
+    );
+}
+
+#[test]
+fn a_remedy_names_no_address_that_does_not_last() {
+    check(
+        &ask("--from agent --to db --port 5432"),
+        expect![[r#"
+        denied: shop/agent → shop/db 5432/TCP
+        shop/agent has the network of its node: to policies it is a node, not a pod
+
+        egress of 10.142.148.158 (made up): allowed
+          no pod has this address, so no policy is asked
+
+        ingress of shop/db (10.0.0.2): denied
+          isolated by
+            NetworkPolicy shop/db  -:28
+          no rule matches; nearest
+            NetworkPolicy shop/db ingress[0].from[0] -:35: 10.142.148.158 is not in the block
+              allow from 10.0.0.0/24 except 10.0.0.4/32, 10.0.0.9/32, any port
+            NetworkPolicy shop/db ingress[0].from[1] -:36: 10.142.148.158 is not in the block
+              allow from 192.0.2.0/24, any port
+            NetworkPolicy shop/db ingress[0].from[2] -:37: the peer does not fit
+              allow from pods shop/app=none, any port
+            and 2 more; -o json lists all
+
+        worth a look:
+        -:37: warning: no pod of namespace shop has app=none [peer-matches-nothing]
+          NetworkPolicy shop/db spec.ingress[0].from[2]
+          hint: the pods there have app=db, app=dns, app=web
+        -:38: warning: no pod of namespace shop has app=nobody [peer-matches-nothing]
+          NetworkPolicy shop/db spec.ingress[0].from[3]
+          hint: the pods there have app=db, app=dns, app=web
+        -:39: warning: no pod of namespace shop has app=nil [peer-matches-nothing]
+          NetworkPolicy shop/db spec.ingress[0].from[4]
+          hint: the pods there have app=db, app=dns, app=web
+
+        shop/agent has no address of its own yet: once it has one, allow that of its node with an ipBlock
+        --- exit 1
+    "#]],
+    );
+    let gone = ask("--from 10.0.0.9 --to db --port 5432 -o json");
+    let answer = json(&gone);
+    assert_eq!(answer["remedy"]["add"], serde_json::Value::Null);
+    let note = answer["remedy"]["note"].as_str().unwrap();
+    assert!(note.starts_with("10.0.0.9 was the address of shop/done"), "{note}");
+}
+
+#[test]
+fn ends_are_named_in_many_ways_and_what_is_wrong_is_said() {
+    for (arguments, told) in [
+        (
+            "--from done --to db --port 1",
+            "error: shop/done has run to its end and owns no address any more\nhint: ask about a pod that runs, or about 10.0.0.9, whoever has it now\n",
+        ),
+        ("--from web --to 10.0.0.300 --port 1", "error: 10.0.0.300 is not an address\n"),
+        (
+            "--from web --to 10.0.0.0/24 --port 1",
+            "error: 10.0.0.0/24 is a network\nhint: give one address of it\n",
+        ),
+        (
+            "--from shop/weeb --to db --port 1",
+            "error: there is no pod shop/weeb\nhint: did you mean shop/web?\n",
+        ),
+        (
+            "--from web --to dns --port dns",
+            "error: dns has several ports dns: 53/TCP, 53/UDP\nhint: say which: `--port dns/UDP`\n",
+        ),
+    ] {
+        let output = ask(arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments}");
+        assert!(stderr(&output).contains(told), "{arguments}: {}", stderr(&output));
+    }
+    // IPv4 written as IPv6 is IPv4.
+    let mapped = json(&ask("--from ::ffff:192.0.2.1 --to db --port 5432 -o json"));
+    assert_eq!((&mapped["from"], &mapped["verdict"]), (&"192.0.2.1".into(), &"allow".into()));
+    assert_eq!(ask("--from shop/po/web --to dns --port dns/UDP").status.code(), Some(0));
+    let shop = "explain -f examples/shop/manifests --port 5432 --from shop/api";
+    for workload in ["shop/deploy/web", "shop/Deployment/web", "shop/deployments/web"] {
+        let output = weir(&format!("{shop} --to {workload}"));
+        assert_eq!(output.status.code(), Some(1), "{workload}: {}", stderr(&output));
+    }
+    let output = weir(&format!("{shop} --to shop/deploy/weeb"));
+    assert!(stderr(&output).ends_with("hint: did you mean shop/deployment/web?\n"));
 }

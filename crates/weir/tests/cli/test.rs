@@ -106,18 +106,18 @@ fn results_for_ci_systems() {
     check(
         &weir_reading("test - -o junit", &case),
         expect![[r#"
-        <?xml version="1.0" encoding="UTF-8"?>
-        <testsuites name="weir" tests="3" failures="1" errors="0">
-          <testsuite name="&lt;only&gt; the &quot;api&quot; &amp; reaches the database" tests="3" failures="1" errors="0">
-            <testcase classname="&lt;only&gt; the &quot;api&quot; &amp; reaches the database" name="shop/api to shop/db 5432/TCP is allow"/>
-            <testcase classname="&lt;only&gt; the &quot;api&quot; &amp; reaches the database" name="shop/api to shop/db 80/TCP is allow">
-              <failure message="expected allow, got deny">-:15: ingress of shop/db: isolated by NetworkPolicy shop/db (-:7), and no rule matches; NetworkPolicy shop/db ingress[0].from[0] (-:12) misses only the port</failure>
-            </testcase>
-            <testcase classname="&lt;only&gt; the &quot;api&quot; &amp; reaches the database" name="203.0.113.7 to shop/db 5432/TCP is deny"/>
-          </testsuite>
-        </testsuites>
-        --- exit 1
-    "#]],
+            <?xml version="1.0" encoding="UTF-8"?>
+            <testsuites name="weir" tests="3" failures="1" errors="0">
+              <testsuite name="&lt;only&gt; the &quot;api&quot; &amp; reaches the database" tests="3" failures="1" errors="0">
+                <testcase classname="&lt;only&gt; the &quot;api&quot; &amp; reaches the database" name="shop/api to shop/db 5432/TCP is allow"/>
+                <testcase classname="&lt;only&gt; the &quot;api&quot; &amp; reaches the database" name="shop/api to shop/db 80/TCP is allow (the old port)">
+                  <failure message="expected allow, got deny">-:15: ingress of shop/db: isolated by NetworkPolicy shop/db (-:7), and no rule matches; NetworkPolicy shop/db ingress[0].from[0] (-:12) misses only the port</failure>
+                </testcase>
+                <testcase classname="&lt;only&gt; the &quot;api&quot; &amp; reaches the database" name="203.0.113.7 to shop/db 5432/TCP is deny"/>
+              </testsuite>
+            </testsuites>
+            --- exit 1
+        "#]],
     );
 }
 
@@ -258,4 +258,34 @@ fn all_pass(command: &str) {
         .unwrap();
     assert!(passed > 1300, "{closing}");
     assert_eq!(output.status.code(), Some(0));
+}
+
+#[test]
+fn probes_that_differ_in_family_or_note_have_different_names_in_junit() {
+    let case = "\
+name: both
+pods:
+- {namespace: shop, name: a, ips: [10.0.0.1, 'fd00::1']}
+- {namespace: shop, name: b, ips: [10.0.0.2, 'fd00::2']}
+probes:
+- {from: {pod: shop/a}, to: {pod: shop/b}, port: 80, expect: allow}
+- {from: {pod: shop/a}, to: {pod: shop/b}, port: 80, expect: allow, ipFamily: IPv4}
+- {from: {pod: shop/a}, to: {pod: shop/b}, port: 80, expect: allow, ipFamily: IPv6}
+- {from: {pod: shop/a}, to: {pod: shop/b}, port: 80, expect: allow, note: again}
+";
+    let report = stdout(&weir_reading("test - -o junit", case));
+    let names: Vec<&str> = report
+        .lines()
+        .filter_map(|line| line.split_once(" name=\"")?.1.split('"').next())
+        .collect();
+    assert_eq!(
+        names[1..],
+        [
+            "both",
+            "shop/a to shop/b 80/TCP is allow",
+            "shop/a to shop/b 80/TCP over IPv4 is allow",
+            "shop/a to shop/b 80/TCP over IPv6 is allow",
+            "shop/a to shop/b 80/TCP is allow (again)",
+        ]
+    );
 }
