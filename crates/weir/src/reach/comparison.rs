@@ -6,8 +6,10 @@ use weir_model::{PodId, PortRange, Verdict, World};
 
 use super::{
     End, Family, Field, Names, Outside, State,
-    judge::{Judge, Open, Party},
-    networks, union,
+    judge::{Judge, Party},
+    networks,
+    shelf::Open,
+    union,
 };
 
 /// Connections that a change opens or closes.
@@ -59,7 +61,7 @@ impl<'a> Comparison<'a> {
         };
         // Those who changed alike towards one end, and then ends that the same changed towards.
         let mut kinds = Kinds::default();
-        let mut towards: HashMap<(usize, At), Vec<At>> = HashMap::new();
+        let mut towards: BTreeMap<(usize, At), Vec<At>> = BTreeMap::new();
         for (from, source) in parties.iter().enumerate() {
             progress(from, parties.len());
             for (to, target) in parties.iter().enumerate() {
@@ -74,7 +76,7 @@ impl<'a> Comparison<'a> {
             }
         }
         progress(parties.len(), parties.len());
-        let mut merged: HashMap<(usize, Vec<At>), Vec<At>> = HashMap::new();
+        let mut merged: BTreeMap<(usize, Vec<At>), Vec<At>> = BTreeMap::new();
         for ((kind, to), from) in towards {
             merged.entry((kind, from)).or_default().push(to);
         }
@@ -104,8 +106,7 @@ impl<'a> Comparison<'a> {
 
     fn names(&self, names: &Names<'_>, ends: &[At]) -> Vec<String> {
         let groups = self.field.groups.len();
-        let mut ends: Vec<usize> = ends.iter().map(|at| *at as usize).collect();
-        ends.sort_unstable();
+        let ends: Vec<usize> = ends.iter().map(|at| *at as usize).collect();
         let pods: BTreeSet<&PodId> = ends
             .iter()
             .filter_map(|at| self.field.groups.get(*at))

@@ -9,14 +9,14 @@ use weir_model::PodId;
 
 use super::Cell;
 
+/// Cells, row by row; none where there is nothing to ask.
+type Cells = Vec<Vec<Option<Rc<Cell>>>>;
+
 /// A cell by number, so that comparing is cheap; 0 where there is nothing to ask.
 type Numbered = Vec<Vec<u32>>;
 
 /// Joins lines of one namespace whose rows and columns say the same, towards each other as well.
-pub(crate) fn fold(
-    lines: Vec<Vec<&PodId>>,
-    cells: Vec<Vec<Option<Rc<Cell>>>>,
-) -> (Vec<Vec<&PodId>>, Vec<Vec<Option<Rc<Cell>>>>) {
+pub(crate) fn fold(lines: Vec<Vec<&PodId>>, cells: Cells) -> (Vec<Vec<&PodId>>, Cells) {
     let numbered = number(&cells);
     let mut groups: Vec<Vec<usize>> = Vec::new();
     // Only lines with the same cells in any order can be alike.
@@ -49,7 +49,7 @@ pub(crate) fn fold(
     (members.collect(), folded)
 }
 
-fn number(cells: &[Vec<Option<Rc<Cell>>>]) -> Numbered {
+fn number(cells: &Cells) -> Numbered {
     let mut numbers: HashMap<&Cell, u32> = HashMap::new();
     let mut number = |cell| {
         let next = numbers.len() as u32 + 1;

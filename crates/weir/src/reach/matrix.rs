@@ -9,7 +9,8 @@ use weir_model::{NamedPort, PodId, PortRange};
 
 use super::{
     End, Field, Names, State, fold,
-    judge::{Judge, Open, Party},
+    judge::{Judge, Party},
+    shelf::Open,
     union,
 };
 use crate::port::PortArg;

@@ -18,6 +18,7 @@ mod matrix;
 mod name;
 mod outside;
 mod port;
+mod shelf;
 mod view;
 
 use std::{
