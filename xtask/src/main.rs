@@ -54,10 +54,7 @@ fn run() -> Result<()> {
         Chore::Test => test::run(),
         Chore::Demo => {
             test::kernel_tools()?;
-            shell::run(shell::command(
-                "cargo",
-                &["run", "--release", "--quiet", "-p", "weir", "--", "demo"],
-            ))
+            shell::run(shell::command("cargo", &["run", "--release", "-p", "weir", "--", "demo"]))
         }
         Chore::Fuzz { target, seconds } => fuzz::run(target.as_deref(), seconds).map(|_| ()),
         Chore::Bench(bench) => bench.run(&mut std::io::stdout().lock()),
