@@ -72,7 +72,7 @@ impl Cluster {
         let local =
             !host_network && !addresses.is_empty() && self.locality.covers(pod.node.as_ref());
         let known = !host_network && !addresses.is_empty();
-        let ports = pods.intern_ports(&pod.ports);
+        let ports = pods.acquire_ports(&pod.ports);
         let entry = Pod {
             namespace,
             name: pod.id.name.clone(),
@@ -116,7 +116,7 @@ impl Cluster {
                 self.local.remove(&pod.namespace);
             }
         }
-        pods.forget_ports(pod.ports);
+        pods.release_ports(pod.ports);
         namespaces.release(pod.namespace, labels);
     }
 

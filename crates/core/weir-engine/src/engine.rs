@@ -271,6 +271,8 @@ mod tests {
             engine.apply(keys.map(Change::Remove));
             prop_assert!(engine.cluster.labels.is_empty(), "{:?}", engine.cluster.labels);
             prop_assert!(engine.cluster.selectors.is_empty());
+            prop_assert!(engine.cluster.pods.is_empty());
+            prop_assert!(engine.policies.is_empty());
         }
     }
 }

@@ -1,6 +1,6 @@
 use std::{hash::BuildHasher, net::IpAddr, sync::Arc};
 
-use hashbrown::{DefaultHashBuilder, HashSet, HashTable};
+use hashbrown::{DefaultHashBuilder, HashMap, HashTable};
 use smallvec::SmallVec;
 use weir_model::{Name, NamedPort};
 
@@ -23,7 +23,7 @@ pub(crate) struct Pods {
     /// Only pods that own addresses have a row: their labels and the pseudo label of their namespace.
     pub(crate) postings: Postings,
     owners: Owners,
-    port_lists: HashSet<Arc<[NamedPort]>>,
+    port_lists: HashMap<Arc<[NamedPort]>, u32>,
 }
 
 /// What the engine keeps of a pod.
@@ -98,28 +98,36 @@ impl Pods {
         self.owners.of(address)
     }
 
-    /// One copy of a list of named ports.
-    pub(crate) fn intern_ports(&mut self, ports: &[NamedPort]) -> PortNames {
+    /// One copy of a list of named ports, counted as used once more.
+    pub(crate) fn acquire_ports(&mut self, ports: &[NamedPort]) -> PortNames {
         if ports.is_empty() {
             return None;
         }
         let mut sorted = ports.to_vec();
         sorted.sort_unstable();
         sorted.dedup();
-        if let Some(known) = self.port_lists.get(&*sorted) {
-            return Some(known.clone());
-        }
-        let list: Arc<[NamedPort]> = sorted.into();
-        self.port_lists.insert(list.clone());
+        let list: Arc<[NamedPort]> = match self.port_lists.get_key_value(&*sorted) {
+            Some((known, _)) => known.clone(),
+            None => sorted.into(),
+        };
+        *self.port_lists.entry(list.clone()).or_default() += 1;
         Some(list)
     }
 
-    /// Forgets a list of named ports once no pod has it.
-    pub(crate) fn forget_ports(&mut self, ports: PortNames) {
+    /// Gives back one use of a list of named ports.
+    pub(crate) fn release_ports(&mut self, ports: PortNames) {
         if let Some(list) = ports
-            && Arc::strong_count(&list) == 2
+            && let Some(uses) = self.port_lists.get_mut(&list)
         {
-            self.port_lists.remove(&list);
+            *uses -= 1;
+            if *uses == 0 {
+                self.port_lists.remove(&list);
+            }
         }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.table.is_empty() && self.port_lists.is_empty()
     }
 }

@@ -1,6 +1,6 @@
 use std::{hash::BuildHasher, sync::Arc};
 
-use hashbrown::{DefaultHashBuilder, HashMap, HashSet, HashTable};
+use hashbrown::{DefaultHashBuilder, HashMap, HashTable};
 use smallvec::SmallVec;
 use weir_model::{Direction, NamedPort, Place, PolicyId, PolicyRule, Section, Spec, Tier};
 
@@ -26,7 +26,8 @@ pub(crate) struct Policies {
     table: Slab<Policy>,
     by_id: HashTable<PolicyIndex>,
     hasher: DefaultHashBuilder,
-    specs: HashSet<Arc<Spec>>,
+    /// What policies say, and how many say it.
+    specs: HashMap<Arc<Spec>, u32>,
     groups: Slab<Group>,
     group_ids: HashMap<(ScopeId, SelectorId), GroupIndex>,
     by_anchor: AnchorIndex<ScopeId>,
@@ -126,7 +127,7 @@ impl Policies {
             }
             touched.extend(self.remove_at(index, cluster));
         }
-        let spec = self.intern(&policy.spec);
+        let spec = self.acquire_spec(&policy.spec);
         let (group, touch) = self.join(&policy.id, &spec, cluster);
         let hash = self.hasher.hash_one(&policy.id);
         let policy = Policy {
@@ -162,9 +163,7 @@ impl Policies {
         }
         Direction::BOTH.into_iter().for_each(|direction| self.silence(index, direction));
         let gone = self.table.remove(index);
-        if Arc::strong_count(&gone.spec) == 2 {
-            self.specs.remove(&gone.spec);
-        }
+        self.release_spec(&gone.spec);
         let group = &mut self.groups[gone.group];
         group.policies.retain(|other| *other != index);
         group.by_name -= u32::from(gone.by_name());
@@ -179,9 +178,29 @@ impl Policies {
         Some(Touched::Subject(gone.group))
     }
 
-    /// One copy of what many policies say alike.
-    fn intern(&mut self, spec: &Arc<Spec>) -> Arc<Spec> {
-        self.specs.get_or_insert_with(spec, Arc::clone).clone()
+    /// One copy of what many policies say alike, counted as used once more.
+    fn acquire_spec(&mut self, spec: &Arc<Spec>) -> Arc<Spec> {
+        if let Some((known, uses)) = self.specs.get_key_value_mut(spec) {
+            *uses += 1;
+            return known.clone();
+        }
+        self.specs.insert(spec.clone(), 1);
+        spec.clone()
+    }
+
+    /// Gives back one use of it.
+    fn release_spec(&mut self, spec: &Arc<Spec>) {
+        if let Some(uses) = self.specs.get_mut(spec) {
+            *uses -= 1;
+            if *uses == 0 {
+                self.specs.remove(spec);
+            }
+        }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.table.is_empty() && self.specs.is_empty() && self.groups.is_empty()
     }
 
     fn join(&mut self, id: &PolicyId, spec: &Spec, cluster: &mut Cluster) -> (GroupIndex, Touched) {
