@@ -33,15 +33,13 @@ use exit::Exit;
 
 fn main() -> ExitCode {
     let cli = Cli::as_called();
-    let mut out = BufWriter::new(anstream::stdout().lock());
+    let mut out = BufWriter::new(UntilClosed(anstream::stdout().lock()));
     let done = run(&cli.command, &mut out).and_then(|exit| {
         out.flush()?;
         Ok(exit)
     });
     match done {
         Ok(exit) => exit.into(),
-        // The reader has seen enough, as in `weir matrix | head`.
-        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             failure::report(&error);
             ExitCode::from(2)
@@ -63,7 +61,22 @@ fn run(command: &Command, out: &mut dyn Write) -> anyhow::Result<Exit> {
     }
 }
 
-fn is_broken_pipe(error: &anyhow::Error) -> bool {
-    let is = |e: &io::Error| e.kind() == io::ErrorKind::BrokenPipe;
-    error.chain().filter_map(|cause| cause.downcast_ref::<io::Error>()).any(is)
+/// A writer whose reader may have seen enough, as in `weir matrix | head`: the rest goes nowhere, and the exit status stays
+/// what it is.
+struct UntilClosed<W>(W);
+
+impl<W: Write> Write for UntilClosed<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self.0.write(bytes) {
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(bytes.len()),
+            done => done,
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self.0.flush() {
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+            done => done,
+        }
+    }
 }

@@ -236,7 +236,10 @@ fn judge(mut case: Case, decides: Decides) -> CaseResult {
     let mut error = None;
     if !case.manifests.is_empty() {
         match source::manifests_of(&case) {
-            Ok(manifests) => case.join(manifests),
+            Ok(manifests) => {
+                error = manifests.missing().next().map(describe);
+                case.join(manifests);
+            }
             Err(cause) => error = Some(format!("{}: {cause:#}", case.place)),
         }
     }

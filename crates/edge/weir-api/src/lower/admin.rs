@@ -88,9 +88,9 @@ pub(crate) fn lower(
     ctx.invalid |= !fields.clean;
     let none = Node::null(node.line);
     let mut spec = ctx.at("spec", |ctx| spec_of(ctx, fields.get("spec").unwrap_or(&none), dialect));
-    if fields.is_repeated("spec") {
-        let denial = Some(vec![deny_all(0, node.line)]);
-        spec = Spec { subject: everyone(), ingress: denial.clone(), egress: denial, ..spec };
+    // Perhaps the spec is there under a name that nobody knows.
+    if fields.is_repeated("spec") || !fields.clean {
+        spec = Spec { subject: everyone(), ..lockdown(spec, node.line) };
     }
     let id = PolicyId { kind: dialect.kind, namespace: ctx.name(""), name };
     let policy = Policy { id, place: meta.place, spec: Arc::new(spec) };
@@ -116,12 +116,24 @@ fn spec_of(ctx: &mut Context, node: &Node, dialect: &Dialect) -> Spec {
         true => rules.map(fail_closed),
         false => rules,
     };
-    Spec {
+    let spec = Spec {
         tier,
         subject: subject.unwrap_or_else(everyone),
         ingress: closed(ingress),
         egress: closed(egress),
-    }
+    };
+    // A field that nobody knows may have been a list of rules.
+    if fields.clean { spec } else { lockdown(spec, node.line) }
+}
+
+/// Denies everything that the rules do not deny already.
+fn lockdown(spec: Spec, line: u32) -> Spec {
+    let more = |rules: Option<Vec<PolicyRule>>| {
+        let mut rules = rules.unwrap_or_default();
+        rules.push(deny_all(rules.len(), line));
+        Some(rules)
+    };
+    Spec { ingress: more(spec.ingress), egress: more(spec.egress), ..spec }
 }
 
 /// Every pod there is.

@@ -184,14 +184,16 @@ fn what_stands_above_the_rules_must_be_there() {
     admin(
         "priority: 5\nsubject: {pods: {podSelector: {}}}\ntier: Admin",
         expect![[r#"
-        AdminNetworkPolicy a Admin { priority: 5 } for [*]/*
-        7: error unknown-field AdminNetworkPolicy a spec.tier
-            there is no field "tier" here; expected priority, subject, ingress, egress
-            remove the field, or move it to where it belongs
-        6: error invalid AdminNetworkPolicy a spec.subject.pods.namespaceSelector
-            expected `namespaceSelector`
-            add `namespaceSelector: {}` to mean all of them
-    "#]],
+            AdminNetworkPolicy a Admin { priority: 5 } for [*]/*
+              ingress[0] line 5: deny anyone at any port
+              egress[0] line 5: deny anyone at any port
+            7: error unknown-field AdminNetworkPolicy a spec.tier
+                there is no field "tier" here; expected priority, subject, ingress, egress
+                remove the field, or move it to where it belongs
+            6: error invalid AdminNetworkPolicy a spec.subject.pods.namespaceSelector
+                expected `namespaceSelector`
+                add `namespaceSelector: {}` to mean all of them
+        "#]],
     );
 }
 
@@ -247,7 +249,9 @@ egress: [{action: Deny, to: [{namespaces: {}}]}]",
             AdminNetworkPolicy a Admin { priority: 5 } for [*]/*
               ingress[0] line 9: deny anyone at any port
               ingress[1] line 10: deny anyone at any port
+              ingress[2] line 5: deny anyone at any port
               egress[0] line 11: deny anyone at any port
+              egress[1] line 5: deny anyone at any port
             9: error duplicate-key  
                 the key "action" is there twice, in lines 9 and 9
                 remove one of the two
