@@ -2,7 +2,7 @@ use std::{collections::BTreeSet, io::Write, net::IpAddr};
 
 use clap::{Args, ValueEnum};
 use weir_engine::{Explanation, Locality, Reason, Side};
-use weir_model::{Direction, Finding, Flow, Program, Severity, Verdict};
+use weir_model::{Direction, Finding, Flow, Pod, Program, Severity, Verdict};
 
 use crate::{
     end::End,
@@ -56,6 +56,9 @@ impl Explain {
             [&from, &to].into_iter().filter_map(|end| note(end, &loaded)).collect();
         let program = weir_engine::compile(&loaded.world, Locality::Everywhere);
         let explanation = weir_engine::explain(&program, &flow);
+        for (end, address) in [(&from, flow.from), (&to, flow.to)] {
+            notes.extend(end.pod(&loaded).and_then(|pod| not_its_own(pod, address, &program)));
+        }
         notes.extend(other_family(&loaded, &program, &explanation, [&from, &to]));
         let remedy = weir_engine::remedy(&loaded.world, &explanation);
         let odd = odd(&loaded, &explanation);
@@ -111,6 +114,15 @@ fn note(end: &End, loaded: &Loaded) -> Option<String> {
         End::Pod(_, many @ 2..) => Some(format!("{id} is one of {many} pods of its workload")),
         _ => None,
     }
+}
+
+/// That another pod has the address: of several that claim one, the youngest owns it.
+fn not_its_own(pod: &Pod, address: IpAddr, program: &Program) -> Option<String> {
+    let (owner, _) = program.owner(address).filter(|(owner, _)| **owner != pod.id)?;
+    let id = &pod.id;
+    Some(format!(
+        "{id} does not own {address}: {owner} claims it too, and is younger or of the same age"
+    ))
 }
 
 /// A family, as typed.

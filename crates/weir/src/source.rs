@@ -23,7 +23,7 @@ pub(crate) struct Source {
     /// Manifests to read: a file, a directory, or `-` for standard input [repeatable]
     #[arg(short = 'f', long = "filename", value_name = "PATH")]
     files: Vec<PathBuf>,
-    /// The kubeconfig of the cluster to read, without -f
+    /// The kubeconfig of the cluster to read, without -f (this build cannot read a cluster yet)
     #[arg(long, value_name = "PATH", conflicts_with = "files")]
     kubeconfig: Option<PathBuf>,
     /// The context of the kubeconfig

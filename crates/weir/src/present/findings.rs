@@ -55,12 +55,17 @@ pub(crate) fn write<'a>(
 
 /// Says on standard error what reading the input found, if it matters, each finding once.
 pub(crate) fn mention<'a>(findings: impl Iterator<Item = &'a Finding>) {
-    let grave: BTreeSet<&Finding> = findings.filter(|f| f.severity > Severity::Info).collect();
+    let grave: BTreeSet<&Finding> = findings.filter(|finding| matters(finding)).collect();
     // Standard error may be closed; then there is no one to tell.
     drop(write(&mut anstream::stderr().lock(), grave));
 }
 
 /// What reading the input found, if it matters, as data.
 pub(crate) fn reports(findings: &[Finding]) -> Vec<Report> {
-    findings.iter().filter(|f| f.severity > Severity::Info).map(Report::from).collect()
+    findings.iter().filter(|finding| matters(finding)).map(Report::from).collect()
+}
+
+/// Whether an answer should not go without it: what is wrong, and what was left out.
+fn matters(finding: &Finding) -> bool {
+    finding.severity > Severity::Info || finding.code == "unknown-kind"
 }

@@ -555,3 +555,17 @@ fn ends_are_named_in_many_ways_and_what_is_wrong_is_said() {
     let output = weir(&format!("{shop} --to shop/deploy/weeb"));
     assert!(stderr(&output).ends_with("hint: did you mean shop/deployment/web?\n"));
 }
+
+#[test]
+fn a_pod_whose_address_another_has_is_told_apart() {
+    let pod = |name: &str, born: &str| {
+        format!(
+            "---\napiVersion: v1\nkind: Pod\nmetadata: {{name: {name}, namespace: a, creationTimestamp: '{born}'}}\nstatus: {{podIP: 10.0.0.1}}\n"
+        )
+    };
+    let manifests = pod("old", "2026-01-01T00:00:00Z") + &pod("young", "2026-01-02T00:00:00Z");
+    let output =
+        crate::weir_reading("explain -f - --from 10.9.9.9 --to a/old --port 80", &manifests);
+    let text = crate::stdout(&output);
+    assert!(text.contains("a/old does not own 10.0.0.1: a/young claims it too"), "{text}");
+}

@@ -289,3 +289,19 @@ probes:
         ]
     );
 }
+
+#[test]
+fn a_manifest_that_was_not_read_fails_the_test() {
+    let folder = tempfile::tempdir().unwrap();
+    let manifests = "apiVersion: networking.k8s.io/v1\nkind: networkpolicy\nmetadata: {name: d, namespace: a}\nspec: {podSelector: {}}\n";
+    let case = "
+name: nothing is in the way
+manifests: [m.yaml]
+pods: [{namespace: a, name: p, ips: [10.0.0.1]}]
+probes: [{from: {ip: 10.9.9.9}, to: {pod: a/p}, port: 80, expect: allow}]";
+    std::fs::write(folder.path().join("m.yaml"), manifests).unwrap();
+    std::fs::write(folder.path().join("t.yaml"), case).unwrap();
+    let output = crate::command().arg("test").arg(folder.path().join("t.yaml")).output().unwrap();
+    assert!(stdout(&output).ends_with("0 passed, 1 failed\n"), "{}", stdout(&output));
+    assert_eq!(output.status.code(), Some(1));
+}

@@ -92,17 +92,20 @@ fn kubectl_finds_it_under_its_own_name() {
 }
 
 #[test]
-fn a_reader_that_has_seen_enough_is_no_failure() {
-    let mut child = command()
-        .args(["completions", "bash"])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    drop(child.stdout.take());
-    let output = child.wait_with_output().unwrap();
-    assert_eq!(output.status.code(), Some(0));
-    assert_eq!(stderr(&output), "");
+fn a_reader_that_has_seen_enough_changes_no_exit_status() {
+    let denied = "explain -f examples/shop/manifests --from shop/web --to shop/db --port 5432";
+    for (arguments, code) in [("completions bash", 0), (denied, 1)] {
+        let mut child = command()
+            .args(arguments.split_whitespace())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        drop(child.stdout.take());
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(code), "{arguments}");
+        assert_eq!(stderr(&output), "");
+    }
 }
 
 #[test]
