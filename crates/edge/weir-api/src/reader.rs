@@ -7,7 +7,7 @@ use weir_model::{Finding, Name, Object, Place, PodId, Severity};
 
 use crate::{
     document::{self, Entry, Node, Repeat, Sink, SyntaxError, Value},
-    lower::{self, ListKind, Lowered, MISPLACED, NOT_AN_OBJECT, Names, TOO_MANY, keep},
+    lower::{self, ListKind, Lowered, MISPLACED, NOT_AN_OBJECT, Names, Stranger, TOO_MANY, keep},
     settle,
 };
 
@@ -26,14 +26,16 @@ pub struct Manifests {
 
 impl Manifests {
     /// The findings that mean that something is not in `objects`, or not where it belongs: the rest of a file that could
-    /// not be read, an object whose kind is missing or misspelt, a policy whose namespace cannot be read, one of two
-    /// objects of one name that differ, and whatever came after the last finding that was kept.
+    /// not be read, an object whose kind is missing or misspelt, objects in a list that is none, a policy whose namespace
+    /// cannot be read, one of two objects of one name that differ, and whatever came after the last finding that was kept.
     ///
     /// An answer about the world is a guess while there are any.
     pub fn missing(&self) -> impl Iterator<Item = &Finding> {
         self.findings.iter().filter(|finding| match finding.code {
             SYNTAX | TOO_MANY | MISPLACED | settle::CONFLICT => true,
-            UNKNOWN_KIND => finding.severity >= Severity::Warning,
+            UNKNOWN_KIND => finding.severity >= Severity::Warning && finding.hint != FOREIGN_POLICY,
+            // Of a list: the field of an object says which.
+            UNKNOWN_FIELD => finding.object.is_empty(),
             NOT_AN_OBJECT => finding.severity == Severity::Error,
             _ => false,
         })
@@ -83,39 +85,101 @@ impl Reader {
         let kind = node.get("kind").and_then(Node::text);
         if kind.is_some_and(document::is_list) && node.get("items").is_some() {
             let inner = list_kind(node.entries());
+            self.stray(file, node);
             for item in node.get("items").map_or(&[][..], Node::items) {
                 self.take(file, item, Some(&inner));
             }
             return;
         }
+        if kind.is_some_and(document::is_list) && self.stray(file, node) {
+            return;
+        }
+        let may_be_list = |entry: &Entry| is_items(&entry.key);
+        if let Some(kind) = kind.filter(|kind| !document::is_list(kind))
+            && node.entries().iter().any(may_be_list)
+            && let Some(meant) = lower::meant_list(kind)
+        {
+            self.near(file, kind, node.line, &format!("kind: {meant}"));
+            return;
+        }
         match lower::lower(file, &mut self.names, &mut self.findings, node, list) {
-            Some(Lowered::Unknown { kind, line, meant: None }) => self.skip(file, kind, line),
-            Some(Lowered::Unknown { kind, line, meant: Some(meant) }) => {
-                let place = Place { file: file.clone(), line };
-                let message = format!("there is no kind {kind}; the object was not read");
-                let hint = format!("did you mean `{meant}`?");
-                let finding = general(place, UNKNOWN_KIND, message, hint);
-                keep(&mut self.findings, Finding { severity: Severity::Warning, ..finding });
-            }
+            Some(Lowered::Unknown { kind, line, stranger }) => match stranger {
+                Stranger::Near(meant) => self.near(file, &kind, line, &meant),
+                Stranger::Policy => self.skip(file, kind, line, true),
+                Stranger::Other => self.skip(file, kind, line, false),
+            },
             Some(lowered) => self.found.push(lowered),
             None => (),
         }
     }
 
-    /// Kinds that are nothing to us are named once.
-    fn skip(&mut self, file: &Name, kind: Name, line: u32) {
+    /// A kind that is nearly one of ours.
+    fn near(&mut self, file: &Name, kind: &str, line: u32, meant: &str) {
+        let place = Place { file: file.clone(), line };
+        let message = format!("there is no kind {kind}; the object was not read");
+        let hint = format!("did you mean `{meant}`?");
+        let finding = general(place, UNKNOWN_KIND, message, hint);
+        keep(&mut self.findings, Finding { severity: Severity::Warning, ..finding });
+    }
+
+    /// Reports what is in a list under a key that is nearly `items`, or is no list there. Whether there is any.
+    fn stray(&mut self, file: &Name, list: &Node) -> bool {
+        let before = self.findings.len();
+        for Entry { key, line, value, .. } in list.entries() {
+            let place = Place { file: file.clone(), line: *line };
+            if &**key != "items" && is_items(key) {
+                let key = document::quote(key);
+                let message =
+                    format!("there is no field {key} in a list; its objects were not read");
+                let finding =
+                    general(place, UNKNOWN_FIELD, message, "did you mean `items`?".into());
+                keep(&mut self.findings, finding);
+            } else if &**key == "items" && !matches!(value.value, Value::Seq(_) | Value::Null) {
+                let found = value.describe();
+                let message =
+                    format!("expected a list of objects in `items`, found {found}; it was skipped");
+                let hint = "begin each object with `- `".into();
+                keep(&mut self.findings, general(place, NOT_AN_OBJECT, message, hint));
+            }
+        }
+        self.findings.len() > before
+    }
+
+    /// Kinds that are not read are named once.
+    fn skip(&mut self, file: &Name, kind: Name, line: u32, is_policy: bool) {
         if self.unknown.insert(kind.clone()) {
             let place = Place { file: file.clone(), line };
-            let message = format!("objects of the kind {kind} are not read");
-            let hint = "nothing to do, unless it was meant to be a policy".into();
-            let finding = general(place, UNKNOWN_KIND, message, hint);
-            keep(&mut self.findings, Finding { severity: Severity::Info, ..finding });
+            let (severity, message, hint) = match is_policy {
+                true => {
+                    let message = format!(
+                        "policies of the kind {kind} are not read; answers do not know them"
+                    );
+                    (Severity::Warning, message, FOREIGN_POLICY)
+                }
+                false => {
+                    let message = format!("objects of the kind {kind} are not read");
+                    (Severity::Info, message, "nothing to do, unless it was meant to be a policy")
+                }
+            };
+            let finding = general(place, UNKNOWN_KIND, message, hint.into());
+            keep(&mut self.findings, Finding { severity, ..finding });
         }
     }
 }
 
-/// The code of a finding about a kind that is not read: a warning if it is nearly one that is.
+/// Whether a key is `items`, or nearly.
+fn is_items(key: &str) -> bool {
+    key.eq_ignore_ascii_case("items") || key.eq_ignore_ascii_case("item")
+}
+
+/// The code of a finding about a kind that is not read: a warning if it is nearly one that is, or one of policies.
 const UNKNOWN_KIND: &str = "unknown-kind";
+
+/// What to do about policies of others, which are known not to be read: unlike a misspelt kind nothing of ours is missing.
+const FOREIGN_POLICY: &str = "keep in mind that such policies may deny or allow more";
+
+/// The code of a finding about a field that is not known.
+const UNKNOWN_FIELD: &str = "unknown-field";
 
 /// The code of a finding about a file that could not be read to its end.
 const SYNTAX: &str = "syntax";
@@ -192,6 +256,7 @@ impl Sink for Intake<'_> {
         match (list, root.get("kind").and_then(Node::text)) {
             (Some(list), Some(kind)) if document::is_list(kind) => {
                 let known = list_kind(root.entries());
+                self.reader.stray(&self.file, &root);
                 for item in &list.waiting {
                     self.reader.take(&self.file, item, Some(&known));
                 }

@@ -129,7 +129,10 @@ fn policy_fields(ctx: &mut Context, node: &Node, metadata: &Node, home: Home) {
     ctx.invalid |= !fields.clean;
     let is_known = match fields.get("namespace") {
         None => fields.clean,
-        Some(namespace) => namespace.written().is_some() && !fields.is_repeated("namespace"),
+        Some(namespace) => {
+            let usable = |text: &str| text.is_empty() || check::dns_label(text).is_ok();
+            namespace.text().is_some_and(usable) && !fields.is_repeated("namespace")
+        }
     };
     let twice = node.entries().iter().filter(|entry| &*entry.key == "metadata").count() > 1;
     if home == Home::Namespace && (twice || !is_known) {

@@ -37,8 +37,19 @@ pub(crate) enum Lowered {
     Pod { pod: Pod, owners: Vec<(Name, Name)> },
     /// A workload.
     Template(Template),
-    /// A kind that is nothing to us, and the one that was perhaps meant.
-    Unknown { kind: Name, line: u32, meant: Option<String> },
+    /// A kind that is not read.
+    Unknown { kind: Name, line: u32, stranger: Stranger },
+}
+
+/// What a kind that is not read probably is.
+#[derive(Debug)]
+pub(crate) enum Stranger {
+    /// Nearly one of ours, and what to write for it.
+    Near(String),
+    /// A policy for something other than Kubernetes itself.
+    Policy,
+    /// Nothing to us.
+    Other,
 }
 
 /// A workload, by the pod it would create.
@@ -96,23 +107,34 @@ pub(crate) fn lower(
             _ => "a mapping without `kind`".into(),
         };
         let message = format!("expected a Kubernetes object, found {found}; it was skipped");
-        let hint = "give it `apiVersion` and `kind`, or leave the file out";
         // What has metadata is an object that cannot be read, and not some other file.
-        let severity = match node.get("metadata") {
-            Some(_) => Severity::Error,
-            None => Severity::Warning,
+        let (severity, hint) = match (node.get("metadata"), holds_objects(node)) {
+            (None, true) => (
+                Severity::Error,
+                "write `---` between the objects, or make them the `items` of a `List`",
+            ),
+            (Some(_), _) => {
+                (Severity::Error, "give it `apiVersion` and `kind`, or leave the file out")
+            }
+            (None, false) => {
+                (Severity::Warning, "give it `apiVersion` and `kind`, or leave the file out")
+            }
         };
         ctx.find(NOT_AN_OBJECT, severity, node.line, message, hint);
         return None;
     }
     let group = version.map(|version| version.split_once('/').map_or("", |(group, _)| group));
     let unknown = |ctx: &mut Context| {
-        let meant = meant(kind, group);
+        let stranger = match (is_foreign(group), meant(kind, group)) {
+            (true, _) if is_policy(kind) => Stranger::Policy,
+            (false, Some(meant)) => Stranger::Near(meant),
+            _ => Stranger::Other,
+        };
         let kind = match group {
             None | Some("") => ctx.name(kind),
             Some(group) => ctx.name(&format!("{kind}.{group}")),
         };
-        Some(Lowered::Unknown { kind, line: node.line, meant })
+        Some(Lowered::Unknown { kind, line: node.line, stranger })
     };
     match (kind, group) {
         ("Pod", None | Some("")) => with_version(&mut ctx, node, version, &["v1"], pod::pod),
@@ -139,10 +161,10 @@ pub(crate) fn lower(
         ("NetworkPolicy", None | Some("" | "networking.k8s.io" | "extensions")) => {
             network_policy::lower(&mut ctx, node, version)
         }
-        ("AdminNetworkPolicy" | "BaselineAdminNetworkPolicy", _)
-        | ("ClusterNetworkPolicy", None | Some("" | "policy.networking.k8s.io")) => {
-            admin::lower(&mut ctx, node, kind, version)
-        }
+        (
+            "AdminNetworkPolicy" | "BaselineAdminNetworkPolicy" | "ClusterNetworkPolicy",
+            None | Some("" | "policy.networking.k8s.io"),
+        ) => admin::lower(&mut ctx, node, kind, version),
         (kind, group) if is_familiar(kind, group) => None,
         _ => unknown(&mut ctx),
     }
@@ -176,24 +198,83 @@ fn check_version(ctx: &mut Context, node: &Node, version: Option<&str>, expected
     ctx.at("apiVersion", |ctx| ctx.invalid(line, message, hint));
 }
 
-/// The kind or the group that was probably meant, if the other of the two is right or nearly so.
-fn meant(kind: &str, group: Option<&str>) -> Option<String> {
-    const KINDS: [(&str, &[&str]); 14] = [
-        ("Pod", &["v1"]),
-        ("Namespace", &["v1"]),
-        ("Node", &["v1"]),
-        ("ReplicationController", &["v1"]),
-        ("Deployment", &["apps/v1"]),
-        ("StatefulSet", &["apps/v1"]),
-        ("DaemonSet", &["apps/v1"]),
-        ("ReplicaSet", &["apps/v1"]),
-        ("Job", &["batch/v1"]),
-        ("CronJob", &["batch/v1"]),
-        ("NetworkPolicy", &["networking.k8s.io/v1", "extensions/v1beta1"]),
-        ("AdminNetworkPolicy", &["policy.networking.k8s.io/v1alpha1"]),
-        ("BaselineAdminNetworkPolicy", &["policy.networking.k8s.io/v1alpha1"]),
-        ("ClusterNetworkPolicy", &["policy.networking.k8s.io/v1alpha2"]),
+/// Whether a list has Kubernetes objects in it.
+fn holds_objects(node: &Node) -> bool {
+    node.items().iter().any(|item| {
+        item.get("kind").is_some() || item.get("metadata").is_some() || holds_objects(item)
+    })
+}
+
+/// Whether a kind is one of policies, by its name.
+fn is_policy(kind: &str) -> bool {
+    let kind = kind.to_lowercase();
+    kind.ends_with("networkpolicy") || kind.ends_with("networkpolicies") || policy(&kind).is_some()
+}
+
+/// Whether a group is known to have policies of its own.
+fn is_foreign(group: Option<&str>) -> bool {
+    const GROUPS: [&str; 11] = [
+        "antrea.io",
+        "cilium.io",
+        "k8s.aws",
+        "k8s.cni.cncf.io",
+        "k8s.ovn.org",
+        "kubeovn.io",
+        "networking.gke.io",
+        "openshift.io",
+        "projectcalico.org",
+        "tigera.io",
+        "vmware.com",
     ];
+    let is_in = |group: &str, known: &str| {
+        group.strip_suffix(known).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
+    };
+    group.is_some_and(|group| GROUPS.iter().any(|known| is_in(group, known)))
+}
+
+/// The kind of policy that a kind in lower case begins like or is short for.
+fn policy(kind: &str) -> Option<&'static str> {
+    const KINDS: [(&str, &str, &str); 4] = [
+        ("networkpolic", "netpol", "NetworkPolicy"),
+        ("adminnetworkpolic", "anp", "AdminNetworkPolicy"),
+        ("baselineadminnetworkpolic", "banp", "BaselineAdminNetworkPolicy"),
+        ("clusternetworkpolic", "cnp", "ClusterNetworkPolicy"),
+    ];
+    let is = |(start, short, _): &&(&str, &str, &str)| kind.starts_with(start) || kind == *short;
+    KINDS.iter().find(is).map(|(_, _, known)| *known)
+}
+
+/// The kinds that are read, and their versions.
+const KINDS: [(&str, &[&str]); 14] = [
+    ("Pod", &["v1"]),
+    ("Namespace", &["v1"]),
+    ("Node", &["v1"]),
+    ("ReplicationController", &["v1"]),
+    ("Deployment", &["apps/v1"]),
+    ("StatefulSet", &["apps/v1"]),
+    ("DaemonSet", &["apps/v1"]),
+    ("ReplicaSet", &["apps/v1"]),
+    ("Job", &["batch/v1"]),
+    ("CronJob", &["batch/v1"]),
+    ("NetworkPolicy", &["networking.k8s.io/v1", "extensions/v1beta1"]),
+    ("AdminNetworkPolicy", &["policy.networking.k8s.io/v1alpha1"]),
+    ("BaselineAdminNetworkPolicy", &["policy.networking.k8s.io/v1alpha1"]),
+    ("ClusterNetworkPolicy", &["policy.networking.k8s.io/v1alpha2"]),
+];
+
+/// The kind of list that was probably meant, as in `PodList` by `podlist`.
+pub(crate) fn meant_list(kind: &str) -> Option<String> {
+    if check::distance(kind, "List") <= 1 {
+        return Some("List".into());
+    }
+    let lower = kind.to_lowercase();
+    let of = lower.strip_suffix("list")?;
+    let (known, _) = KINDS.iter().find(|(known, _)| known.eq_ignore_ascii_case(of))?;
+    Some(format!("{known}List"))
+}
+
+/// The kind or the group that was probably meant, if the other of the two is right or nearly so, or if it is a policy.
+fn meant(kind: &str, group: Option<&str>) -> Option<String> {
     let group_of = |version: &'static str| version.split_once('/').map_or("", |(group, _)| group);
     let near = |versions: &'static [&'static str]| match group {
         None | Some("") => Some(0),
@@ -209,7 +290,12 @@ fn meant(kind: &str, group: Option<&str>) -> Option<String> {
         (distance <= limit).then_some(())?;
         Some((distance + near(versions)?, *known, versions.first()?))
     });
-    let (_, known, version) = close.min()?;
+    let by_name = || {
+        let meant = policy(&kind.to_lowercase())?;
+        let (known, versions) = KINDS.iter().find(|(known, _)| *known == meant)?;
+        Some((0, *known, versions.first()?))
+    };
+    let (_, known, version) = close.min().or_else(by_name)?;
     Some(match kind == known {
         true => format!("apiVersion: {version}"),
         false => format!("kind: {known}"),

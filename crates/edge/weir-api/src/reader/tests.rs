@@ -1,7 +1,7 @@
 use std::net::Ipv4Addr;
 
 use expect_test::{Expect, expect};
-use weir_model::Object;
+use weir_model::{Object, Severity};
 
 use crate::{
     Reader,
@@ -329,7 +329,101 @@ fn what_could_not_be_read_is_known_to_be_missing() {
     assert_eq!(policy("{name: a, namespace: [a]}"), ["misplaced-policy NetworkPolicy default/a"]);
     let twice = "{name: a, namespace: a}, metadata: {name: a, namespace: b}";
     assert_eq!(policy(twice), ["misplaced-policy NetworkPolicy a/a"]);
-    assert_eq!(policy("{name: a, namespace: 5}"), [""; 0]);
+    for (bad, shown) in
+        [("Shop", "Shop"), ("'shop '", "shop "), ("5", "5"), ("on", "on"), ("' '", " ")]
+    {
+        assert_eq!(
+            policy(&format!("{{name: a, namespace: {bad}}}")),
+            [format!("misplaced-policy NetworkPolicy {shown}/a")]
+        );
+    }
+    assert_eq!(policy("{name: a, namespace: shop}"), [""; 0]);
+    assert_eq!(policy("{name: a, namespace: ''}"), [""; 0]);
+}
+
+#[test]
+fn policies_that_are_not_quite_ours_are_missing() {
+    for kind in [
+        "networkpolicies",
+        "NetworkPolicys",
+        "NetPol",
+        "ANP",
+        "banp",
+        "cnp",
+        "adminnetworkpolicies",
+        "BaselineAdminNetworkPolicys",
+        "clusterNetworkPolicies",
+    ] {
+        for version in ["networking.k8s.io/v1", "example.com/v1", "v1"] {
+            let text = format!("{{apiVersion: {version}, kind: {kind}, metadata: {{name: a}}}}");
+            assert_eq!(missing(&text), ["unknown-kind "], "{text}");
+        }
+    }
+    for kind in [
+        "NetworkPolicy",
+        "AdminNetworkPolicy",
+        "BaselineAdminNetworkPolicy",
+        "ClusterNetworkPolicy",
+    ] {
+        let text = format!("{{apiVersion: example.com/v1, kind: {kind}, metadata: {{name: a}}}}");
+        assert_eq!(missing(&text), ["unknown-kind "], "{text}");
+        for group in ["crd.projectcalico.org", "cilium.io", "crd.antrea.io", "k8s.ovn.org"] {
+            let text = format!("{{apiVersion: {group}/v1, kind: {kind}, metadata: {{name: a}}}}");
+            assert_eq!(missing(&text), [""; 0], "{text}");
+            assert_eq!(read(&text).findings[0].severity, Severity::Warning, "{text}");
+        }
+    }
+    let text = "{apiVersion: notcilium.io/v1, kind: NetworkPolicy, metadata: {name: a}}";
+    assert_eq!(missing(text), ["unknown-kind "]);
+}
+
+#[test]
+fn lists_that_are_not_quite_lists_do_not_vanish() {
+    for (text, expected) in [
+        (format!("{{apiVersion: v1, kind: list, items: [{POD}]}}"), "unknown-kind "),
+        (format!("{{apiVersion: v1, items: [{POD}], kind: LIST}}"), "unknown-kind "),
+        (format!("{{apiVersion: v1, kind: Lists, items: [{POD}]}}"), "unknown-kind "),
+        (format!("{{apiVersion: v1, kind: podlist, items: [{POD}]}}"), "unknown-kind "),
+        (format!("{{apiVersion: v1, kind: List, Items: [{POD}]}}"), "unknown-field "),
+        (format!("{{apiVersion: v1, kind: PodList, item: [{POD}]}}"), "unknown-field "),
+        (format!("{{items: [], item: [{POD}], kind: List}}"), "unknown-field "),
+        (format!("{{items: [{POD}], Items: [], kind: List}}"), "unknown-field "),
+        (format!("{{apiVersion: v1, kind: List, items: {POD}}}"), "not-an-object "),
+        (format!("{{kind: List, items: [{{kind: list, items: [{POD}]}}]}}"), "unknown-kind "),
+        (format!("[{POD}]"), "not-an-object "),
+        (format!("[5, [{POD}]]"), "not-an-object "),
+        ("- metadata: {name: a}".into(), "not-an-object "),
+    ] {
+        assert_eq!(missing(&text), [expected], "{text}");
+    }
+    for fine in ["{kind: List, items: []}", "{kind: List, items: }", "[{op: add}]", "{kind: List}"]
+    {
+        assert_eq!(missing(fine), [""; 0], "{fine}");
+    }
+    check(
+        "
+{apiVersion: v1, kind: list, items: [{kind: Pod}]}
+---
+{apiVersion: v1, kind: List, Items: [{kind: Pod}]}
+---
+{apiVersion: v1, kind: List, items: {kind: Pod}}
+---
+- {kind: Pod}",
+        expect![[r#"
+            1: warning unknown-kind  
+                there is no kind list; the object was not read
+                did you mean `kind: List`?
+            3: error unknown-field  
+                there is no field "Items" in a list; its objects were not read
+                did you mean `items`?
+            5: error not-an-object  
+                expected a list of objects in `items`, found a mapping; it was skipped
+                begin each object with `- `
+            7: error not-an-object  
+                expected a Kubernetes object, found a list; it was skipped
+                write `---` between the objects, or make them the `items` of a `List`
+        "#]],
+    );
 }
 
 #[test]
@@ -444,9 +538,9 @@ fn a_kind_that_is_nearly_one_of_ours_is_a_warning() {
             1: warning unknown-kind  
                 there is no kind networkpolicy.networking.k8s.io; the object was not read
                 did you mean `kind: NetworkPolicy`?
-            3: info unknown-kind  
-                objects of the kind NetworkPolicies.networking.k8s.io are not read
-                nothing to do, unless it was meant to be a policy
+            3: warning unknown-kind  
+                there is no kind NetworkPolicies.networking.k8s.io; the object was not read
+                did you mean `kind: NetworkPolicy`?
             5: warning unknown-kind  
                 there is no kind NetworkPolcy.networking.k8s.io; the object was not read
                 did you mean `kind: NetworkPolicy`?
@@ -456,15 +550,15 @@ fn a_kind_that_is_nearly_one_of_ours_is_a_warning() {
             9: warning unknown-kind  
                 there is no kind pod; the object was not read
                 did you mean `kind: Pod`?
-            11: info unknown-kind  
-                objects of the kind NetworkPolicy.projectcalico.org are not read
-                nothing to do, unless it was meant to be a policy
-            13: info unknown-kind  
-                objects of the kind CiliumNetworkPolicy.cilium.io are not read
-                nothing to do, unless it was meant to be a policy
-            15: info unknown-kind  
-                objects of the kind ClusterNetworkPolicy.crd.antrea.io are not read
-                nothing to do, unless it was meant to be a policy
+            11: warning unknown-kind  
+                policies of the kind NetworkPolicy.projectcalico.org are not read; answers do not know them
+                keep in mind that such policies may deny or allow more
+            13: warning unknown-kind  
+                policies of the kind CiliumNetworkPolicy.cilium.io are not read; answers do not know them
+                keep in mind that such policies may deny or allow more
+            15: warning unknown-kind  
+                policies of the kind ClusterNetworkPolicy.crd.antrea.io are not read; answers do not know them
+                keep in mind that such policies may deny or allow more
         "#]],
     );
 }

@@ -376,6 +376,9 @@ fn names_and_versions_are_checked() {
             expect![[r#"
                 NetworkPolicy x.y/A_b Namespace for own/*
                   ingress: no rules
+                1: error misplaced-policy NetworkPolicy x.y/A_b metadata.namespace
+                    the namespace of the policy cannot be read; it is taken to be the first one given, or default
+                    correct `metadata`, and give the namespace once
                 1: error invalid NetworkPolicy x.y/A_b metadata.name
                     "A_b" is not a name: expected at most 253 lower case letters, digits, `-` and `.`, with a letter or digit at both ends of each part
                     correct the name
@@ -425,9 +428,9 @@ fn names_and_versions_are_checked() {
         (
             "{apiVersion: crd.projectcalico.org/v1, kind: NetworkPolicy, metadata: {name: a}}",
             expect![[r#"
-                1: info unknown-kind  
-                    objects of the kind NetworkPolicy.crd.projectcalico.org are not read
-                    nothing to do, unless it was meant to be a policy
+                1: warning unknown-kind  
+                    policies of the kind NetworkPolicy.crd.projectcalico.org are not read; answers do not know them
+                    keep in mind that such policies may deny or allow more
             "#]],
         ),
     ] {
@@ -449,28 +452,34 @@ fn a_policy_stays_in_the_namespace_it_was_meant_for() {
     check_metadata(
         "{name: n, namespace: 5}",
         expect![[r#"
-        NetworkPolicy 5/n Namespace for own/*
-          ingress: no rules
-        3: error invalid NetworkPolicy 5/n metadata.name
-            expected a string, found the boolean n; quote it
-            write it in double quotes
-        3: error invalid NetworkPolicy 5/n metadata.namespace
-            expected a string, found the number 5; quote it
-            write it in double quotes
-    "#]],
+            NetworkPolicy 5/n Namespace for own/*
+              ingress: no rules
+            3: error misplaced-policy NetworkPolicy 5/n metadata.namespace
+                the namespace of the policy cannot be read; it is taken to be the first one given, or default
+                correct `metadata`, and give the namespace once
+            3: error invalid NetworkPolicy 5/n metadata.name
+                expected a string, found the boolean n; quote it
+                write it in double quotes
+            3: error invalid NetworkPolicy 5/n metadata.namespace
+                expected a string, found the number 5; quote it
+                write it in double quotes
+        "#]],
     );
     check_metadata(
         "{name: 010, namespace: on}",
         expect![[r#"
-        NetworkPolicy on/010 Namespace for own/*
-          ingress: no rules
-        3: error invalid NetworkPolicy on/010 metadata.name
-            expected a string, found the number 010; quote it
-            write it in double quotes
-        3: error invalid NetworkPolicy on/010 metadata.namespace
-            expected a string, found the boolean on; quote it
-            write it in double quotes
-    "#]],
+            NetworkPolicy on/010 Namespace for own/*
+              ingress: no rules
+            3: error misplaced-policy NetworkPolicy on/010 metadata.namespace
+                the namespace of the policy cannot be read; it is taken to be the first one given, or default
+                correct `metadata`, and give the namespace once
+            3: error invalid NetworkPolicy on/010 metadata.name
+                expected a string, found the number 010; quote it
+                write it in double quotes
+            3: error invalid NetworkPolicy on/010 metadata.namespace
+                expected a string, found the boolean on; quote it
+                write it in double quotes
+        "#]],
     );
     check_metadata(
         "{name: a, namespace: [shop]}",
