@@ -33,7 +33,7 @@ impl Manifests {
     pub fn missing(&self) -> impl Iterator<Item = &Finding> {
         self.findings.iter().filter(|finding| match finding.code {
             SYNTAX | TOO_MANY | MISPLACED | settle::CONFLICT => true,
-            UNKNOWN_KIND => finding.severity >= Severity::Warning && finding.hint != FOREIGN_POLICY,
+            UNKNOWN_KIND => finding.severity >= Severity::Warning,
             // Of a list: the field of an object says which.
             UNKNOWN_FIELD => finding.object.is_empty(),
             NOT_AN_OBJECT => finding.severity == Severity::Error,
@@ -149,19 +149,21 @@ impl Reader {
     fn skip(&mut self, file: &Name, kind: Name, line: u32, is_policy: bool) {
         if self.unknown.insert(kind.clone()) {
             let place = Place { file: file.clone(), line };
-            let (severity, message, hint) = match is_policy {
-                true => {
-                    let message = format!(
-                        "policies of the kind {kind} are not read; answers do not know them"
-                    );
-                    (Severity::Warning, message, FOREIGN_POLICY)
-                }
-                false => {
-                    let message = format!("objects of the kind {kind} are not read");
-                    (Severity::Info, message, "nothing to do, unless it was meant to be a policy")
-                }
+            let (severity, code, message, hint) = match is_policy {
+                true => (
+                    Severity::Warning,
+                    FOREIGN_POLICY,
+                    format!("policies of the kind {kind} are not read; answers do not know them"),
+                    "keep in mind that such policies may deny or allow more",
+                ),
+                false => (
+                    Severity::Info,
+                    UNKNOWN_KIND,
+                    format!("objects of the kind {kind} are not read"),
+                    "nothing to do, unless it was meant to be a policy",
+                ),
             };
-            let finding = general(place, UNKNOWN_KIND, message, hint.into());
+            let finding = general(place, code, message, hint.into());
             keep(&mut self.findings, Finding { severity, ..finding });
         }
     }
@@ -172,11 +174,12 @@ fn is_items(key: &str) -> bool {
     key.eq_ignore_ascii_case("items") || key.eq_ignore_ascii_case("item")
 }
 
-/// The code of a finding about a kind that is not read: a warning if it is nearly one that is, or one of policies.
+/// The code of a finding about a kind that is not read: a warning if it is nearly one that is.
 const UNKNOWN_KIND: &str = "unknown-kind";
 
-/// What to do about policies of others, which are known not to be read: unlike a misspelt kind nothing of ours is missing.
-const FOREIGN_POLICY: &str = "keep in mind that such policies may deny or allow more";
+/// The code of a finding about policies of others, which are known not to be read: unlike with a misspelt kind, nothing of
+/// ours is missing.
+const FOREIGN_POLICY: &str = "foreign-policy";
 
 /// The code of a finding about a field that is not known.
 const UNKNOWN_FIELD: &str = "unknown-field";

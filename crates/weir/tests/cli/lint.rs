@@ -5,10 +5,11 @@ use expect_test::expect;
 use crate::{check, json, root, weir, weir_reading};
 
 /// The codes that reading gives.
-const READING: [&str; 12] = [
+const READING: [&str; 13] = [
     "conflicting-object",
     "duplicate-key",
     "duplicate-object",
+    "foreign-policy",
     "ignored-rules",
     "invalid",
     "loose-cidr",

@@ -550,13 +550,13 @@ fn a_kind_that_is_nearly_one_of_ours_is_a_warning() {
             9: warning unknown-kind  
                 there is no kind pod; the object was not read
                 did you mean `kind: Pod`?
-            11: warning unknown-kind  
+            11: warning foreign-policy  
                 policies of the kind NetworkPolicy.projectcalico.org are not read; answers do not know them
                 keep in mind that such policies may deny or allow more
-            13: warning unknown-kind  
+            13: warning foreign-policy  
                 policies of the kind CiliumNetworkPolicy.cilium.io are not read; answers do not know them
                 keep in mind that such policies may deny or allow more
-            15: warning unknown-kind  
+            15: warning foreign-policy  
                 policies of the kind ClusterNetworkPolicy.crd.antrea.io are not read; answers do not know them
                 keep in mind that such policies may deny or allow more
         "#]],

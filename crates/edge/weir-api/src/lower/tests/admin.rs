@@ -456,9 +456,9 @@ fn a_kind_under_another_version_is_refused() {
         "#]],
     );
     expect![[r#"
-        1: info unknown-kind  
-            objects of the kind ClusterNetworkPolicy.crd.antrea.io are not read
-            nothing to do, unless it was meant to be a policy
+        1: warning foreign-policy  
+            policies of the kind ClusterNetworkPolicy.crd.antrea.io are not read; answers do not know them
+            keep in mind that such policies may deny or allow more
     "#]]
     .assert_eq(&policies(
         "{apiVersion: crd.antrea.io/v1beta1, kind: ClusterNetworkPolicy, metadata: {name: a}}",

@@ -428,7 +428,7 @@ fn names_and_versions_are_checked() {
         (
             "{apiVersion: crd.projectcalico.org/v1, kind: NetworkPolicy, metadata: {name: a}}",
             expect![[r#"
-                1: warning unknown-kind  
+                1: warning foreign-policy  
                     policies of the kind NetworkPolicy.crd.projectcalico.org are not read; answers do not know them
                     keep in mind that such policies may deny or allow more
             "#]],
