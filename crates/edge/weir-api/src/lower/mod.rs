@@ -116,6 +116,10 @@ pub(crate) fn lower(
             (Some(_), _) => {
                 (Severity::Error, "give it `apiVersion` and `kind`, or leave the file out")
             }
+            (None, false) if node.entries().iter().any(|entry| &*entry.key == "items") => (
+                Severity::Error,
+                "if it is a list of objects, add `apiVersion: v1` and `kind: List`",
+            ),
             (None, false) => {
                 (Severity::Warning, "give it `apiVersion` and `kind`, or leave the file out")
             }

@@ -66,9 +66,9 @@ items: [{apiVersion: v1, kind: Pod, metadata: {name: a}}]",
             1: info unknown-kind  
                 objects of the kind Basket.example.com are not read
                 nothing to do, unless it was meant to be a policy
-            7: warning not-an-object  
+            7: error not-an-object  
                 expected a Kubernetes object, found a mapping without `kind`; it was skipped
-                give it `apiVersion` and `kind`, or leave the file out
+                if it is a list of objects, add `apiVersion: v1` and `kind: List`
         "#]],
     );
 }
@@ -623,4 +623,14 @@ fn long_lists_of_labels_requirements_and_addresses_are_read() {
     let requirements = policy.spec.subject.pods.requirements().len();
     let lengths = [pod.labels.iter().count(), pod.addresses.len(), requirements];
     assert_eq!(lengths, [MANY as usize; 3]);
+}
+
+#[test]
+fn a_list_without_a_kind_is_missed() {
+    let policy =
+        "{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: d}, spec: {}}";
+    let mut reader = Reader::new();
+    reader.read("a.yaml".into(), format!("items:\n- {policy}\n").as_bytes());
+    let manifests = reader.finish();
+    assert_eq!(manifests.missing().count(), 1, "{:?}", manifests.findings);
 }
