@@ -93,6 +93,11 @@ fn arrows_point_inward() {
                 !(from_edge && !to.starts_with("crates/core/") && !to.starts_with("crates/edge/")),
                 "{package} must not know {dependency}"
             );
+            let from_backend = folder.starts_with("crates/backends/");
+            assert!(
+                !from_backend || to.starts_with("crates/core/weir-model"),
+                "{package} is a backend and must not know {dependency}"
+            );
             assert!(
                 dependency != "weir-testkit",
                 "{package} is linked with weir-testkit, which is for tests"

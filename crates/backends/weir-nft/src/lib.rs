@@ -12,8 +12,9 @@
 //! *Invariant*: rendering is pure and depends on the program alone. Chains and sets are named by what they say, so that two
 //! renderings of one program are the same text, and what did not change keeps its name.
 //!
-//! *Invariant*: the work for a new connection does not grow with the policies that speak for a pod: a chain that would need
-//! more than a few set lookups has one map from the address of the peer to the ports it may use.
+//! *Invariant*: the work for a new connection does not grow with the NetworkPolicies that speak for a pod: a chain that would
+//! need more than a few set lookups has one map from the address of the peer to the ports it may use. Rules of the admin
+//! tiers are asked in order, one by one.
 
 mod intervals;
 mod merge;

@@ -101,7 +101,7 @@ impl Allowed {
                 .filter_map(|set| render.peers(&Peers::PortSet(set.clone()), direction, family));
             return peers.map(|peers| line([&peers, "return"])).collect();
         }
-        let meaning: Vec<String> = self.port_sets.iter().map(|set| set.to_string()).collect();
+        let meaning: Vec<String> = self.port_sets.iter().map(|set| format!("{set:?}")).collect();
         let name = format!("ports{}-{}", family.digit(), digest(&meaning.join("\n")));
         let mut elements = BTreeSet::new();
         for set in &self.port_sets {
@@ -146,13 +146,10 @@ impl Allowed {
             let chain = ports_chain(render, direction, family, &all, drop);
             elements.insert(Element { address, rest: format!(" : goto {chain}") });
         }
-        let meaning: Vec<String> =
-            self.sets.iter().map(|(set, to)| format!("{} {to}", **set)).collect();
-        let name = format!(
-            "peers{}-{}-{direction}",
-            family.digit(),
-            digest(&format!("{}\n{drop}", meaning.join("\n")))
-        );
+        // What an address may use follows from everything that is allowed, so all of it is in the name.
+        let Allowed { anyone, sets, blocks, port_sets: _ } = self;
+        let meaning = format!("{anyone:?}\n{sets:?}\n{blocks:?}\n{drop}");
+        let name = format!("peers{}-{}-{direction}", family.digit(), digest(&meaning));
         let rule = format!("{} {} vmap @{name}", family.header(), there(direction));
         let comment = comment(&format!("{} sets of pods together", self.sets.len()));
         render.ruleset.sets.insert(name, Set { kind: Kind::Verdicts, family, comment, elements });

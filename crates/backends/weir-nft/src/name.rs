@@ -1,10 +1,11 @@
-use std::fmt::Display;
+use sha2::{Digest, Sha256};
 
-/// A short, stable digest of what something says, for its name: FNV-1a, as 16 hexadecimal digits.
-pub(crate) fn digest(said: &impl Display) -> String {
-    let text = said.to_string();
-    let mix = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
-    format!("{:016x}", text.bytes().fold(0xcbf2_9ce4_8422_2325, mix))
+/// A stable digest of what something says, for its name: the first 128 bits of SHA-256, as hexadecimal digits.
+///
+/// What is said comes from whoever may write a policy, and two things with one name would be one thing in the kernel: nobody
+/// must be able to make a second text for a name.
+pub(crate) fn digest(said: &str) -> String {
+    Sha256::digest(said).iter().take(16).map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Text that fits in a comment of nft: quotes and control characters are replaced, and it is cut at 120 bytes.

@@ -188,7 +188,7 @@ impl Render<'_> {
     /// The kernel's copy of a set, in one family.
     fn set(&mut self, id: &SetId, family: Family, kind: Kind) -> String {
         let word = if kind == Kind::Ports { "ports" } else { "pods" };
-        let name = format!("{word}{}-{}", family.digit(), digest(&**id));
+        let name = format!("{word}{}-{}", family.digit(), digest(&format!("{id:?}")));
         if !self.ruleset.sets.contains_key(&name) {
             let members = self.program.sets.get(id).into_iter().flatten();
             let ours = members.filter(|member| Family::of(member.address) == family);

@@ -3,15 +3,20 @@
 use expect_test::{Expect, expect};
 use weir_engine::{Locality, compile};
 use weir_model::World;
+use weir_nft::Ruleset;
 
 #[track_caller]
 fn check(case: &str, expected: Expect) {
+    expected.assert_eq(&rendered(case).to_string());
+}
+
+#[track_caller]
+fn rendered(case: &str) -> Ruleset {
     let mut cases = weir_api::cases("case.yaml".into(), case.as_bytes());
     let case = cases.pop().expect("there is a case");
     assert!(case.findings.is_empty(), "{:?}", case.findings);
     let world: World = case.objects.into_iter().collect();
-    let ruleset = weir_nft::render(&compile(&world, Locality::Everywhere));
-    expected.assert_eq(&ruleset.to_string());
+    weir_nft::render(&compile(&world, Locality::Everywhere))
 }
 
 #[test]
@@ -90,19 +95,19 @@ probes: [{from: {pod: shop/api}, to: {pod: shop/db}, port: 5432, expect: allow}]
             	map in4 {
             		type ipv4_addr : verdict
             		comment "pods that policies speak for, ingress"
-            		elements = { 10.0.0.2 comment "shop/db" : jump ingress4-d8a4b2acabb28acd }
+            		elements = { 10.0.0.2 comment "shop/db" : jump ingress4-65f7081d2541f60460d3b55dd463773f }
             	}
 
             	map in6 {
             		type ipv6_addr : verdict
             		comment "pods that policies speak for, ingress"
-            		elements = { fd00::2 comment "shop/db" : jump ingress6-91083b3d880dd42e }
+            		elements = { fd00::2 comment "shop/db" : jump ingress6-5bebb72e682bd5262dc03988e2915efd }
             	}
 
             	map out4 {
             		type ipv4_addr : verdict
             		comment "pods that policies speak for, egress"
-            		elements = { 10.0.0.1 comment "shop/api" : jump egress4-38073f53b9975b03 }
+            		elements = { 10.0.0.1 comment "shop/api" : jump egress4-d0778b65e699c0c20e52ecf65aab3675 }
             	}
 
             	map out6 {
@@ -110,18 +115,18 @@ probes: [{from: {pod: shop/api}, to: {pod: shop/db}, port: 5432, expect: allow}]
             		comment "pods that policies speak for, egress"
             	}
 
-            	set pods4-744dceccf6024e42 {
+            	set pods4-7543e6b514c489a1d86808fea30f45c2 {
             		type ipv4_addr
             		comment "pods shop/app=api"
             		elements = { 10.0.0.1 }
             	}
 
-            	set pods6-744dceccf6024e42 {
+            	set pods6-7543e6b514c489a1d86808fea30f45c2 {
             		type ipv6_addr
             		comment "pods shop/app=api"
             	}
 
-            	set ports4-8ed0c0a5f2696b4c {
+            	set ports4-046c9911a84e7f8883bd456569a4be2a {
             		type ipv4_addr . inet_proto . inet_service
             		comment "port 'sql'/TCP of pods shop/app=db"
             		elements = { 10.0.0.2 . tcp . 5432 }
@@ -140,8 +145,8 @@ probes: [{from: {pod: shop/api}, to: {pod: shop/db}, port: 5432, expect: allow}]
             		elements = { fd00::2 . fd00::2 }
             	}
 
-            	chain egress4-38073f53b9975b03 {
-            		ip daddr . meta l4proto . th dport @ports4-8ed0c0a5f2696b4c return
+            	chain egress4-d0778b65e699c0c20e52ecf65aab3675 {
+            		ip daddr . meta l4proto . th dport @ports4-046c9911a84e7f8883bd456569a4be2a return
             		counter drop comment "isolated by shop/api"
             	}
 
@@ -157,14 +162,14 @@ probes: [{from: {pod: shop/api}, to: {pod: shop/db}, port: 5432, expect: allow}]
             		ip6 daddr vmap @in6
             	}
 
-            	chain ingress4-d8a4b2acabb28acd {
-            		ip saddr @pods4-744dceccf6024e42 meta l4proto . th dport { tcp . 5432, udp . 1000-2000 } return
+            	chain ingress4-65f7081d2541f60460d3b55dd463773f {
+            		ip saddr @pods4-7543e6b514c489a1d86808fea30f45c2 meta l4proto . th dport { tcp . 5432, udp . 1000-2000 } return
             		ip saddr { 192.168.0.0-192.168.6.255, 192.168.8.0-192.168.255.255 } return
             		counter drop comment "isolated by shop/db"
             	}
 
-            	chain ingress6-91083b3d880dd42e {
-            		ip6 saddr @pods6-744dceccf6024e42 meta l4proto . th dport { tcp . 5432, udp . 1000-2000 } return
+            	chain ingress6-5bebb72e682bd5262dc03988e2915efd {
+            		ip6 saddr @pods6-7543e6b514c489a1d86808fea30f45c2 meta l4proto . th dport { tcp . 5432, udp . 1000-2000 } return
             		counter drop comment "isolated by shop/db"
             	}
 
@@ -206,7 +211,7 @@ probes: [{from: {pod: spy/spy}, to: {pod: shop/web}, port: 80, expect: deny}]",
             	map in4 {
             		type ipv4_addr : verdict
             		comment "pods that policies speak for, ingress"
-            		elements = { 10.0.0.1 comment "shop/web" : jump ingress4-d52e0ad845ac2010 }
+            		elements = { 10.0.0.1 comment "shop/web" : jump ingress4-fe09e400c606710f0c3f7f6fd7aff1e2 }
             	}
 
             	map in6 {
@@ -224,20 +229,20 @@ probes: [{from: {pod: spy/spy}, to: {pod: shop/web}, port: 80, expect: deny}]",
             		comment "pods that policies speak for, egress"
             	}
 
-            	set pods4-185b1790df3fef8c {
+            	set pods4-347f642169910a0a39e6e375bade759e {
             		type ipv4_addr
             		comment "pods [kubernetes.io/metadata.name=shop]/*"
             		elements = { 10.0.0.1 }
             	}
 
-            	set pods4-726cd784ca5c7d2c {
+            	set pods4-53c40d2375483ddae194ef9b69fcec15 {
             		type ipv4_addr
             		comment "pods [*]/*"
             		elements = { 10.0.0.1,
             			     10.0.0.2 }
             	}
 
-            	set pods4-ee1bed2e6905efda {
+            	set pods4-d5290067149184bc6820c7e42eb65e4f {
             		type ipv4_addr
             		comment "pods [kubernetes.io/metadata.name=spy]/*"
             		elements = { 10.0.0.2 }
@@ -260,17 +265,50 @@ probes: [{from: {pod: spy/spy}, to: {pod: shop/web}, port: 80, expect: deny}]",
             		ip6 daddr vmap @in6
             	}
 
-            	chain ingress4-83b9df57f7294bdd-rest {
-            		ip saddr @pods4-726cd784ca5c7d2c counter drop comment "ClusterNetworkPolicy last ingress[0].from[0]"
+            	chain ingress4-b956e688a9285932bb90d96578a55986-rest {
+            		ip saddr @pods4-53c40d2375483ddae194ef9b69fcec15 counter drop comment "ClusterNetworkPolicy last ingress[0].from[0]"
             	}
 
-            	chain ingress4-d52e0ad845ac2010 {
-            		ip saddr @pods4-185b1790df3fef8c goto ingress4-83b9df57f7294bdd-rest comment "ClusterNetworkPolicy first ingress[0].from[0]"
-            		ip saddr @pods4-ee1bed2e6905efda tcp dport 80 counter drop comment "ClusterNetworkPolicy first ingress[1].from[0]"
-            		goto ingress4-83b9df57f7294bdd-rest
+            	chain ingress4-fe09e400c606710f0c3f7f6fd7aff1e2 {
+            		ip saddr @pods4-347f642169910a0a39e6e375bade759e goto ingress4-b956e688a9285932bb90d96578a55986-rest comment "ClusterNetworkPolicy first ingress[0].from[0]"
+            		ip saddr @pods4-d5290067149184bc6820c7e42eb65e4f tcp dport 80 counter drop comment "ClusterNetworkPolicy first ingress[1].from[0]"
+            		goto ingress4-b956e688a9285932bb90d96578a55986-rest
             	}
 
             }
         "#]],
     );
+}
+
+/// The two pods differ only in the last policy, which neither the sets nor the names in the comment of the drop tell.
+#[test]
+fn merged_maps_of_chains_that_allow_different_things_are_different_maps() {
+    let mut case = "
+namespaces: [{name: shop}]
+pods:
+- {namespace: shop, name: one, labels: {app: one, both: v}, ips: [10.0.0.1]}
+- {namespace: shop, name: two, labels: {app: two, both: v}, ips: [10.0.0.2]}
+- {namespace: shop, name: peer, labels: {l1: v, l2: v, l3: v, l4: v, l5: v}, ips: [10.0.0.3]}
+probes: [{from: {pod: shop/peer}, to: {pod: shop/one}, port: 80, expect: allow}]
+policies:
+"
+    .to_owned();
+    let mut policy = |name: &str, subject: &str, peers: &str, port: u16| {
+        case += &format!(
+            "- apiVersion: networking.k8s.io/v1
+  kind: NetworkPolicy
+  metadata: {{name: {name}, namespace: shop}}
+  spec: {{podSelector: {{matchLabels: {{{subject}}}}}, ingress: [{{from: [{peers}], ports: [{{port: {port}}}]}}]}}
+"
+        );
+    };
+    let with = |label: &str| format!("{{podSelector: {{matchLabels: {{{label}: v}}}}}}");
+    policy("a", "both: v", &format!("{}, {}", with("l1"), with("l2")), 80);
+    policy("b", "both: v", &format!("{}, {}", with("l3"), with("l4")), 80);
+    policy("c", "both: v", &with("l5"), 80);
+    policy("d", "app: one", "{ipBlock: {cidr: 10.0.0.3/32}}", 81);
+    policy("e", "app: two", "{ipBlock: {cidr: 10.0.0.3/32}}", 82);
+    let ruleset = rendered(&case);
+    let maps = ruleset.sets.keys().filter(|name| name.starts_with("peers4")).count();
+    assert_eq!(maps, 2, "{ruleset}");
 }
