@@ -43,4 +43,30 @@ impl Lab {
     pub fn probe(&self, _flows: &[Flow], _patience: Duration) -> Result<Vec<Verdict>, LabError> {
         Err(LabError::Unsupported)
     }
+
+    /// Linux only: sends an echo request.
+    pub fn ping(
+        &self,
+        _from: IpAddr,
+        _to: IpAddr,
+        _patience: Duration,
+    ) -> Result<Verdict, LabError> {
+        Err(LabError::Unsupported)
+    }
+
+    /// Linux only: opens a flow and keeps it open.
+    pub fn converse(&self, _flow: Flow, _patience: Duration) -> Result<Conversation, LabError> {
+        Err(LabError::Unsupported)
+    }
+}
+
+/// A connection, or datagrams to and fro, between two ends of a lab. Linux only: there is none here.
+#[derive(Debug)]
+pub struct Conversation(());
+
+impl Conversation {
+    /// Linux only: says one byte more.
+    pub fn exchange(&mut self, _patience: Duration) -> Result<Verdict, LabError> {
+        Err(LabError::Unsupported)
+    }
 }

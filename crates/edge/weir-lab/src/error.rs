@@ -83,6 +83,22 @@ pub enum LabError {
         /// What it met.
         source: io::Error,
     },
+    /// An echo request met something other than an answer or silence.
+    #[error("an echo request from {from} to {to} was neither answered nor dropped")]
+    Ping {
+        /// Where it came from.
+        from: IpAddr,
+        /// Where it went.
+        to: IpAddr,
+        /// What it met.
+        source: io::Error,
+    },
+    /// A conversation that could not begin.
+    #[error("{flow} cannot be kept open: it is not answered")]
+    Unanswered {
+        /// The flow.
+        flow: Flow,
+    },
     /// Nobody could be put at the far end of a probe.
     #[error("cannot answer at the far end of {flow}")]
     Answer {
@@ -114,6 +130,13 @@ impl LabError {
             }
             LabError::Namespace { source, .. } if denied(source) => {
                 Some("run as root, or call `weir_lab::enter` first thing in `main`")
+            }
+            LabError::Setting { setting, source }
+                if setting.starts_with("bridge/") && source.kind() == io::ErrorKind::NotFound =>
+            {
+                Some(
+                    "load the module that shows what bridges switch to filters: `modprobe br_netfilter`",
+                )
             }
             LabError::Setting { .. } => Some(
                 "`/proc/sys/net` must be writable, as it is outside containers and in privileged ones",

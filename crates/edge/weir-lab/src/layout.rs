@@ -15,6 +15,21 @@ pub struct Layout {
     /// Addresses beyond the cluster that will be probed. All that nobody else has are there anyway; these are kept free
     /// when addresses are made up.
     pub outside: Vec<IpAddr>,
+    /// How pods are joined to their nodes.
+    pub wiring: Wiring,
+}
+
+/// How the pods of a node are joined to it, and so to each other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Wiring {
+    /// Each by a link of its own. The node passes on every packet between them.
+    #[default]
+    Routed,
+    /// All by a bridge, which shows what it switches to the filters of the node: `net.bridge.bridge-nf-call-iptables` and
+    /// `net.bridge.bridge-nf-call-ip6tables` are on.
+    Bridged,
+    /// All by a bridge, with these two settings off: the filters of the node never see what goes from one of its pods to another.
+    BridgedUnseen,
 }
 
 /// A node of a lab.
@@ -76,7 +91,8 @@ impl Layout {
         settled.sort_by(|a, b| a.id.cmp(&b.id));
 
         let ends: BTreeSet<IpAddr> = flows.iter().flat_map(|flow| [flow.from, flow.to]).collect();
-        Layout { nodes, pods: settled, outside: ends.difference(&taken).copied().collect() }
+        let outside = ends.difference(&taken).copied().collect();
+        Layout { nodes, pods: settled, outside, wiring: Wiring::default() }
     }
 }
 

@@ -11,7 +11,8 @@
 //! ```
 //!
 //! Every line is a veth pair, every address a host route, so that addresses may lie wherever they like. Nothing is translated:
-//! a probe leaves from exactly `Flow::from` and arrives at exactly `Flow::to`.
+//! a probe leaves from exactly `Flow::from` and arrives at exactly `Flow::to`. With [`Wiring::Bridged`] the links `p0`, `p1` of a
+//! node are ports of a bridge: pods find each other by ARP and neighbour discovery, and everyone else through a gateway.
 //!
 //! *Invariant*: nothing outside the namespaces made here is touched, and they have no name: they are gone when the `Lab` is
 //! dropped or the process ends, however it ends.
@@ -34,5 +35,5 @@ mod system;
 mod system;
 
 pub use error::LabError;
-pub use layout::{LabNode, LabPod, Layout, settle};
-pub use system::{Lab, enter};
+pub use layout::{LabNode, LabPod, Layout, Wiring, settle};
+pub use system::{Conversation, Lab, enter};

@@ -7,7 +7,7 @@ use std::{
 
 use weir_model::{Flow, Name};
 
-use crate::{LabError, Layout};
+use crate::{LabError, Layout, Wiring};
 
 /// One of the namespaces of a lab.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -25,6 +25,9 @@ pub(crate) enum Spot {
 pub(crate) struct Plan {
     pub(crate) nodes: Vec<PlannedNode>,
     pub(crate) pods: Vec<PlannedPod>,
+    pub(crate) wiring: Wiring,
+    /// What pods of a bridge send to that is for someone else: an address that each bridge has.
+    pub(crate) gateway: IpAddr,
     /// An address outside that nobody asked for, to see how quick the machine is.
     pub(crate) spare: IpAddr,
     owners: BTreeMap<IpAddr, Spot>,
@@ -82,10 +85,11 @@ impl Plan {
             node.addresses.dedup();
         }
         let owners = claims.owners;
-        let spare = free.find(|address| !owners.contains_key(address));
-        // There is always one; and if not, somebody's address reaches itself just as well.
-        let spare = spare.unwrap_or(Ipv4Addr::new(198, 18, 0, 1).into());
-        Ok(Plan { nodes, pods, spare, owners })
+        let mut free = free.filter(|address| address.is_ipv4() && !owners.contains_key(address));
+        // There are always two; and if not, somebody's address reaches itself just as well.
+        let mut next = || free.next().unwrap_or(Ipv4Addr::new(198, 18, 0, 1).into());
+        let (spare, gateway) = (next(), next());
+        Ok(Plan { nodes, pods, wiring: layout.wiring, gateway, spare, owners })
     }
 
     /// Where an address is: all that are nobody's are outside.
@@ -101,17 +105,19 @@ impl Plan {
 
 /// Whether packets can be sent for a flow at all.
 pub(crate) fn check(flow: &Flow) -> Result<(), LabError> {
-    let impossible = |why| Err(LabError::Impossible { flow: *flow, why });
-    if flow.from.is_ipv4() != flow.to.is_ipv4() {
-        return impossible("its ends are of different address families");
-    }
-    if flow.port == 0 {
-        return impossible("nobody can listen on port 0");
-    }
-    match special(flow.from).or(special(flow.to)) {
-        Some(why) => impossible(why),
+    let no_port = (flow.port == 0).then_some("nobody can listen on port 0");
+    match obstacle(flow.from, flow.to).or(no_port) {
+        Some(why) => Err(LabError::Impossible { flow: *flow, why }),
         None => Ok(()),
     }
+}
+
+/// What keeps packets from going from the one address to the other.
+pub(crate) fn obstacle(from: IpAddr, to: IpAddr) -> Option<&'static str> {
+    if from.is_ipv4() != to.is_ipv4() {
+        return Some("its ends are of different address families");
+    }
+    special(from).or(special(to))
 }
 
 /// Addresses that were given out, and to whom.
@@ -192,7 +198,7 @@ mod tests {
     }
 
     fn refusal(nodes: Vec<LabNode>, pods: Vec<LabPod>) -> String {
-        Plan::new(&Layout { nodes, pods, outside: Vec::new() }).unwrap_err().to_string()
+        Plan::new(&Layout { nodes, pods, ..Layout::default() }).unwrap_err().to_string()
     }
 
     #[test]
@@ -204,6 +210,7 @@ mod tests {
                 LabPod { host_network: true, ..pod("h", "n2", &["198.18.0.2", "fd00::2"]) },
             ],
             outside: parse(&["fd77:6569:7200::2"]),
+            wiring: Wiring::Bridged,
         };
         let plan = Plan::new(&layout).unwrap();
         assert_eq!(plan.nodes[0].addresses, parse(&["198.18.0.3", "fd77:6569:7200::3"]));
@@ -212,6 +219,8 @@ mod tests {
         assert_eq!(plan.spot("198.18.0.1".parse().unwrap()), Spot::Pod(0));
         assert_eq!(plan.spot("8.8.8.8".parse().unwrap()), Spot::Outside);
         assert_eq!(plan.spot(plan.spare), Spot::Outside);
+        assert_eq!(plan.spot(plan.gateway), Spot::Outside);
+        assert_ne!(plan.spare, plan.gateway);
     }
 
     #[test]

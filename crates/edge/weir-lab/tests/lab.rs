@@ -12,7 +12,7 @@ use std::{
 };
 
 use libtest_mimic::{Arguments, Trial};
-use weir_lab::{Lab, LabError, LabNode, LabPod, Layout};
+use weir_lab::{Lab, LabError, LabNode, LabPod, Layout, Wiring};
 use weir_model::{Flow, PodId, Protocol, Verdict};
 
 const PATIENCE: Duration = Duration::from_millis(400);
@@ -29,6 +29,12 @@ fn main() -> ExitCode {
     }
     let trials = vec![
         trial("everyone_reaches_everyone", everyone_reaches_everyone),
+        trial("everyone_reaches_everyone_over_bridges", everyone_reaches_everyone_over_bridges),
+        trial("a_bridge_shows_what_it_switches_if_it_is_told_to", a_bridge_shows_what_it_switches),
+        trial("pings_are_answered_by_kernels", pings_are_answered),
+        trial("a_conversation_goes_on_until_it_is_cut", a_conversation_goes_on),
+        trial("a_conversation_that_nobody_answers_is_none", a_conversation_that_nobody_answers),
+        trial("conversations_and_probes_do_not_disturb_each_other", conversations_and_probes),
         trial("what_is_dropped_is_denied_and_nothing_else", what_is_dropped_is_denied),
         trial("a_reply_that_is_dropped_is_a_denial", a_reply_that_is_dropped_is_a_denial),
         trial("what_a_node_may_not_send_is_denied", what_a_node_may_not_send_is_denied),
@@ -77,7 +83,12 @@ fn layout() -> Layout {
             pod("lends", "n3", true, &["192.168.0.9", "fd01::9"]),
         ],
         outside: parse(&["203.0.113.7", "2001:db8::7"]),
+        wiring: Wiring::Routed,
     }
+}
+
+fn wired(wiring: Wiring) -> Lab {
+    Lab::build(&Layout { wiring, ..layout() }).unwrap()
 }
 
 fn parse(addresses: &[&str]) -> Vec<IpAddr> {
@@ -114,13 +125,27 @@ fn filter(lab: &Lab, node: &str, hook: &str, rule: &str) {
     let script = format!(
         "table inet test {{ chain test {{ type filter hook {hook} priority 0; {rule}; }}; }}"
     );
-    let run = || Command::new("nft").arg(&script).output().expect("the `nft` program is installed");
+    nft(lab, node, &script);
+}
+
+#[track_caller]
+fn nft(lab: &Lab, node: &str, script: &str) {
+    let run = || Command::new("nft").arg(script).output().expect("the `nft` program is installed");
     let output = lab.on_node(node, run).unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
 fn everyone_reaches_everyone() {
-    let layout = layout();
+    everyone(layout());
+}
+
+fn everyone_reaches_everyone_over_bridges() {
+    everyone(Layout { wiring: Wiring::Bridged, ..layout() });
+    everyone(Layout { wiring: Wiring::BridgedUnseen, ..layout() });
+}
+
+#[track_caller]
+fn everyone(layout: Layout) {
     let lab = Lab::build(&layout).unwrap();
     let mut ends: BTreeSet<IpAddr> = layout.outside.iter().copied().collect();
     ends.extend(parse(&["10.0.0.99", "169.254.169.254", "8.8.8.8", "fd00::99"]));
@@ -129,6 +154,102 @@ fn everyone_reaches_everyone() {
     let flows = all_flows(&Vec::from_iter(ends), 80);
     assert!(flows.len() > 500);
     assert_eq!(denied(&lab, &flows), []);
+}
+
+fn a_bridge_shows_what_it_switches() {
+    let settings = || {
+        ["iptables", "ip6tables"].map(|family| {
+            let path = format!("/proc/sys/net/bridge/bridge-nf-call-{family}");
+            fs::read_to_string(path).unwrap().trim().to_owned()
+        })
+    };
+    // Neighbours of IPv6 find each other by packets, which a bridge shows too.
+    let drop_to_b = "ip daddr 192.168.0.7 drop; ip6 daddr fd01::7 meta l4proto != icmpv6 drop";
+    let switched = [("10.0.0.1", "192.168.0.7"), ("fd00::1", "fd01::7")];
+    let routed = [("10.0.0.2", "192.168.0.7"), ("fd00::2", "fd01::7")];
+    let flows = |ends: [(&str, &str); 2]| {
+        ends.map(|(from, to)| PROTOCOLS.map(|protocol| flow(from, to, protocol, 80))).concat()
+    };
+    for (wiring, set) in [(Wiring::Bridged, "1"), (Wiring::BridgedUnseen, "0")] {
+        let lab = wired(wiring);
+        assert_eq!(lab.on_node("n1", settings).unwrap(), [set, set]);
+        filter(&lab, "n1", "forward", drop_to_b);
+        let seen = if wiring == Wiring::Bridged { flows(switched) } else { Vec::new() };
+        assert_eq!(denied(&lab, &flows(switched)), seen, "{wiring:?}");
+        assert_eq!(denied(&lab, &flows(routed)), flows(routed), "{wiring:?}");
+    }
+}
+
+fn pings_are_answered() {
+    for wiring in [Wiring::Routed, Wiring::Bridged] {
+        let lab = wired(wiring);
+        let ping = |from: &str, to: &str| {
+            lab.ping(from.parse().unwrap(), to.parse().unwrap(), PATIENCE).unwrap()
+        };
+        let ends = ["10.0.0.1", "192.168.0.7", "10.0.0.2", "192.168.0.1", "203.0.113.7"];
+        let ends6 = ["fd00::1", "fd01::7", "fd00::2", "fd01::1", "2001:db8::7"];
+        for ends in [ends, ends6] {
+            for (from, to) in ends.iter().flat_map(|from| ends.map(|to| (from, to))) {
+                assert_eq!(ping(from, to), Verdict::Allow, "{wiring:?}: {from} to {to}");
+            }
+        }
+        filter(&lab, "n1", "forward", "icmp type echo-request drop; icmpv6 type echo-reply drop");
+        assert_eq!(ping("10.0.0.2", "10.0.0.1"), Verdict::Deny);
+        assert_eq!(ping("fd00::2", "fd00::1"), Verdict::Deny);
+        assert_eq!(ping("10.0.0.1", "192.168.0.7"), Verdict::Deny, "{wiring:?}");
+        assert_eq!(ping("10.0.0.1", "192.168.0.1"), Verdict::Allow, "its node does not forward it");
+    }
+    let lab = Lab::build(&layout()).unwrap();
+    filter(&lab, "n1", "forward", "icmp type echo-request reject with icmp type admin-prohibited");
+    let [from, to, other] = ["10.0.0.2", "10.0.0.1", "fd00::1"].map(|end| end.parse().unwrap());
+    assert!(matches!(lab.ping(from, to, PATIENCE), Err(LabError::Ping { .. })));
+    assert!(matches!(lab.ping(from, other, PATIENCE), Err(LabError::Ping { .. })));
+}
+
+/// What conversations are held over.
+const KEPT: [Protocol; 2] = [Protocol::Tcp, Protocol::Udp];
+
+fn a_conversation_goes_on() {
+    for (from, to) in [("10.0.0.2", "10.0.0.1"), ("fd00::2", "fd00::1")] {
+        let lab = Lab::build(&layout()).unwrap();
+        filter(&lab, "n1", "forward", "ct state established accept");
+        let mut kept =
+            KEPT.map(|protocol| lab.converse(flow(from, to, protocol, 80), PATIENCE).unwrap());
+        let mut exchange = |patience| kept.each_mut().map(|kept| kept.exchange(patience).unwrap());
+        assert_eq!(exchange(PATIENCE), [Verdict::Allow; 2]);
+        // New flows are closed, and those that are known go on.
+        nft(&lab, "n1", "add rule inet test test meta l4proto != icmpv6 drop");
+        assert_eq!(exchange(PATIENCE), [Verdict::Allow; 2]);
+        assert_eq!(denied(&lab, &[flow(from, to, Protocol::Tcp, 81)]).len(), 1);
+        nft(&lab, "n1", "flush chain inet test test; add rule inet test test drop");
+        assert_eq!(exchange(PATIENCE), [Verdict::Deny; 2]);
+        assert_eq!(exchange(PATIENCE), [Verdict::Deny; 2]);
+        nft(&lab, "n1", "flush chain inet test test");
+        assert_eq!(exchange(Duration::from_secs(20)), [Verdict::Allow; 2], "nobody hung up");
+    }
+}
+
+fn a_conversation_that_nobody_answers() {
+    let lab = Lab::build(&layout()).unwrap();
+    filter(&lab, "n1", "forward", "ip daddr 10.0.0.1 drop");
+    for protocol in KEPT {
+        let silent = flow("10.0.0.2", "10.0.0.1", protocol, 80);
+        let refused = lab.converse(silent, PATIENCE).unwrap_err();
+        assert!(matches!(refused, LabError::Unanswered { flow } if flow == silent), "{refused}");
+    }
+    let sctp = flow("10.0.0.1", "10.0.0.2", Protocol::Sctp, 80);
+    assert!(matches!(lab.converse(sctp, PATIENCE), Err(LabError::Impossible { .. })));
+}
+
+fn conversations_and_probes() {
+    let lab = Lab::build(&layout()).unwrap();
+    let flows = KEPT.map(|protocol| flow("10.0.0.2", "10.0.0.1", protocol, 80));
+    let mut kept = flows.map(|flow| lab.converse(flow, PATIENCE).unwrap());
+    assert_eq!(denied(&lab, &flows), []);
+    let mut more = flows.map(|flow| lab.converse(flow, PATIENCE).unwrap());
+    for kept in kept.iter_mut().chain(&mut more) {
+        assert_eq!(kept.exchange(PATIENCE).unwrap(), Verdict::Allow);
+    }
 }
 
 fn what_is_dropped_is_denied() {

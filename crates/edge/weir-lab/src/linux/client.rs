@@ -12,7 +12,7 @@ use weir_model::{Flow, Protocol};
 
 use super::{
     sctp,
-    socket::{open, receive, say},
+    socket::{open, receive, receive_raw, say},
 };
 
 /// The near end of a probe.
@@ -57,11 +57,11 @@ impl Client {
                 Err(Errno::AGAIN) => Ok(false),
                 Err(errno) => Err(errno),
             },
-            Protocol::Udp => Ok(receive(&self.socket, Protocol::Udp)?.is_some()),
+            Protocol::Udp => Ok(receive(&self.socket)?.is_some()),
             // A raw socket hears all that one end says to the other. Any reply will do: a kernel that knows SCTP
             // may be quicker to refuse than we are to accept.
             Protocol::Sctp => {
-                while let Some((packet, ..)) = receive(&self.socket, Protocol::Sctp)? {
+                while let Some((packet, ..)) = receive_raw(&self.socket)? {
                     if sctp::is_between(&packet, self.flow.port, self.port) {
                         return Ok(true);
                     }

@@ -79,7 +79,7 @@ fn attempt(
 }
 
 /// A port that no probe is to come to.
-fn next(port: &mut u16, busy: &BTreeSet<u16>) -> u16 {
+pub(super) fn next(port: &mut u16, busy: &BTreeSet<u16>) -> u16 {
     loop {
         *port = if PORTS.contains(&(*port + 1)) { *port + 1 } else { PORTS.start };
         if !busy.contains(port) {

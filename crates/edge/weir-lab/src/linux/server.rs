@@ -11,7 +11,7 @@ use weir_model::{Flow, Protocol};
 
 use super::{
     sctp,
-    socket::{open, receive, say, say_to},
+    socket::{open, receive, receive_raw, say, say_to},
 };
 
 /// What a server is for. One serves all flows to it.
@@ -52,7 +52,11 @@ impl Server {
         if self.protocol == Protocol::Tcp {
             return self.greet();
         }
-        while let Some((datagram, from, port)) = receive(&self.socket, self.protocol)? {
+        let next = match self.protocol {
+            Protocol::Sctp => receive_raw,
+            _ => receive,
+        };
+        while let Some((datagram, from, port)) = next(&self.socket)? {
             let reply = match self.protocol {
                 Protocol::Sctp => sctp::answer(&datagram),
                 _ => Some(datagram),

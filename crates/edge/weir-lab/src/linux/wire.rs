@@ -14,19 +14,33 @@ use crate::LabError;
 pub(super) const LOOPBACK: u32 = 1;
 /// The index that we give to the link to the next namespace up, `eth0`.
 pub(super) const UPLINK: u32 = 100;
+/// The index that we give to the bridge of a node, `br0`.
+pub(super) const BRIDGE: u32 = 101;
 
-/// Both ends of every link have the same hardware address, and none asks for addresses: a frame that is sent is for
-/// the other end. So there are no neighbours to be found, and no duplicates to be looked for.
+/// Both ends of a link that stands alone have the same hardware address, and none asks for addresses: a frame that is sent is
+/// for the other end. So there are no neighbours to be found, and no duplicates to be looked for. A bridge has this address
+/// too, and whoever is joined to it one that the kernel makes up.
 const HARDWARE: [u8; 6] = *b"\x02weir\0";
 
 /// A line to the kernel about the links, addresses and routes of one namespace.
 #[derive(Debug)]
 pub(super) struct Wire(RefCell<Socket>);
 
+/// Who else is on a pair of links.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Ends {
+    /// Nobody.
+    Alone,
+    /// Those on the bridge, which the end here is a port of.
+    Bridged,
+}
+
 /// A route to one address or, without one, to all.
 pub(super) struct Route {
     pub(super) to: Option<IpAddr>,
     pub(super) family: Family,
+    /// Who passes it on; `None`: whoever it is for is on the link.
+    pub(super) via: Option<IpAddr>,
     pub(super) link: u32,
     pub(super) kind: RouteKind,
 }
@@ -68,23 +82,40 @@ impl Wire {
     }
 
     /// Makes a pair of links: one here, up at once, and `eth0` in the other namespace.
-    pub(super) fn join(&self, link: u32, name: &str, there: &Namespace) -> Result<(), LabError> {
+    pub(super) fn join(
+        &self,
+        link: u32,
+        name: &str,
+        there: &Namespace,
+        ends: Ends,
+    ) -> Result<(), LabError> {
         let there = there.as_fd().as_raw_fd().cast_unsigned();
         let what = || format!("make the link {name}");
         self.ask(RTM_NEWLINK, kind::CREATE | kind::EXCL, what, |message| {
-            this_link(message, link, IFF_NOARP | IFF_UP)
-                .text(IFLA_IFNAME, name)
-                .bytes(IFLA_ADDRESS, &HARDWARE)
-                .nest(IFLA_LINKINFO, |info| {
-                    info.text(IFLA_INFO_KIND, "veth").nest(IFLA_INFO_DATA, |data| {
-                        data.nest(VETH_INFO_PEER, |peer| {
-                            this_link(peer, UPLINK, IFF_NOARP)
-                                .text(IFLA_IFNAME, "eth0")
-                                .bytes(IFLA_ADDRESS, &HARDWARE)
-                                .u32(IFLA_NET_NS_FD, there);
-                        });
+            this_end(message, link, IFF_UP, ends).text(IFLA_IFNAME, name);
+            if ends == Ends::Bridged {
+                message.u32(IFLA_MASTER, BRIDGE);
+            }
+            message.nest(IFLA_LINKINFO, |info| {
+                info.text(IFLA_INFO_KIND, "veth").nest(IFLA_INFO_DATA, |data| {
+                    data.nest(VETH_INFO_PEER, |peer| {
+                        this_end(peer, UPLINK, 0, ends)
+                            .text(IFLA_IFNAME, "eth0")
+                            .u32(IFLA_NET_NS_FD, there);
                     });
                 });
+            });
+        })
+    }
+
+    /// Makes a bridge without ports.
+    pub(super) fn bridge(&self) -> Result<(), LabError> {
+        let what = || "make a bridge".to_owned();
+        self.ask(RTM_NEWLINK, kind::CREATE | kind::EXCL, what, |message| {
+            this_link(message, BRIDGE, 0)
+                .text(IFLA_IFNAME, "br0")
+                .bytes(IFLA_ADDRESS, &HARDWARE)
+                .nest(IFLA_LINKINFO, |info| _ = info.text(IFLA_INFO_KIND, "bridge"));
         })
     }
 
@@ -112,6 +143,9 @@ impl Wire {
     pub(super) fn route(&self, route: &Route) -> Result<(), LabError> {
         let to = route.to.map(octets).unwrap_or_default();
         let (table, scope, kind) = match route.kind {
+            RouteKind::Unicast if route.via.is_some() => {
+                (RT_TABLE_MAIN, RT_SCOPE_UNIVERSE, RTN_UNICAST)
+            }
             RouteKind::Unicast => (RT_TABLE_MAIN, RT_SCOPE_LINK, RTN_UNICAST),
             RouteKind::UnicastFirst => (RT_TABLE_LOCAL, RT_SCOPE_LINK, RTN_UNICAST),
             RouteKind::Local => (RT_TABLE_LOCAL, RT_SCOPE_HOST, RTN_LOCAL),
@@ -126,6 +160,9 @@ impl Wire {
                 .u32(RTA_OIF, route.link);
             if !to.is_empty() {
                 message.bytes(RTA_DST, &to);
+            }
+            if let Some(via) = route.via {
+                message.bytes(RTA_GATEWAY, &octets(via));
             }
         })
     }
@@ -194,6 +231,14 @@ fn this_link<'a, 'b>(body: &'a mut Body<'b>, link: u32, flags: u32) -> &'a mut B
     body.fixed(&[0; 4]).fixed(&link.to_ne_bytes()).fixed(&flags).fixed(&flags)
 }
 
+/// The same for an end of a pair.
+fn this_end<'a, 'b>(body: &'a mut Body<'b>, link: u32, flags: u32, ends: Ends) -> &'a mut Body<'b> {
+    match ends {
+        Ends::Alone => this_link(body, link, flags | IFF_NOARP).bytes(IFLA_ADDRESS, &HARDWARE),
+        Ends::Bridged => this_link(body, link, flags),
+    }
+}
+
 /// The kernel's own error, unless it had more to say.
 fn unlucky(error: NetlinkError) -> io::Error {
     match error {
@@ -221,6 +266,7 @@ const IFF_RUNNING: u32 = 0x40;
 const IFF_NOARP: u32 = 0x80;
 const IFLA_ADDRESS: u16 = 1;
 const IFLA_IFNAME: u16 = 3;
+const IFLA_MASTER: u16 = 10;
 const IFLA_LINKINFO: u16 = 18;
 const IFLA_NET_NS_FD: u16 = 28;
 const IFLA_INFO_KIND: u16 = 1;
@@ -231,9 +277,11 @@ const IFA_LOCAL: u16 = 2;
 const IFA_F_NODAD: u8 = 0x2;
 const RTA_DST: u16 = 1;
 const RTA_OIF: u16 = 4;
+const RTA_GATEWAY: u16 = 5;
 const RTPROT_STATIC: u8 = 4;
 const RT_TABLE_MAIN: u8 = 254;
 const RT_TABLE_LOCAL: u8 = 255;
+const RT_SCOPE_UNIVERSE: u8 = 0;
 const RT_SCOPE_LINK: u8 = 253;
 const RT_SCOPE_HOST: u8 = 254;
 const RTN_UNICAST: u8 = 1;
