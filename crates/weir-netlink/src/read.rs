@@ -13,6 +13,8 @@ pub struct Message<'a> {
     pub flags: u16,
     /// The sequence number of what it answers.
     pub sequence: u32,
+    /// Who asked for what it answers or tells; 0 for the kernel itself.
+    pub port: u32,
     /// What follows: the protocol's own header, then attributes.
     pub payload: &'a [u8],
 }
@@ -71,12 +73,13 @@ impl<'a> Iterator for Messages<'a> {
 
 fn message(bytes: &[u8]) -> Option<(Message<'_>, &[u8])> {
     let (header, _) = bytes.split_first_chunk::<MESSAGE>()?;
-    let [l0, l1, l2, l3, k0, k1, f0, f1, s0, s1, s2, s3, ..] = *header;
+    let [l0, l1, l2, l3, k0, k1, f0, f1, s0, s1, s2, s3, p0, p1, p2, p3] = *header;
     let length = u32::from_ne_bytes([l0, l1, l2, l3]) as usize;
     let message = Message {
         kind: u16::from_ne_bytes([k0, k1]),
         flags: u16::from_ne_bytes([f0, f1]),
         sequence: u32::from_ne_bytes([s0, s1, s2, s3]),
+        port: u32::from_ne_bytes([p0, p1, p2, p3]),
         payload: bytes.get(MESSAGE..length)?,
     };
     Some((message, after(bytes, length)))
@@ -236,7 +239,7 @@ mod tests {
 
     #[test]
     fn a_payload_without_the_protocols_header_is_malformed() {
-        let message = Message { kind: 16, flags: 0, sequence: 0, payload: &[0; 3] };
+        let message = Message { kind: 16, flags: 0, sequence: 0, port: 0, payload: &[0; 3] };
         let attributes: Vec<_> = message.attributes(4).collect();
         assert_eq!(attributes, [Err(Malformed::Message)]);
     }

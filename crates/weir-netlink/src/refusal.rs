@@ -1,6 +1,6 @@
 use std::{fmt, io};
 
-use crate::{Attribute, Attributes, Message, kind};
+use crate::{Attribute, Attributes, Message};
 
 /// Why the kernel did not do what it was asked.
 #[derive(Debug)]
@@ -45,7 +45,7 @@ impl std::error::Error for Refusal {
 impl Message<'_> {
     /// The kernel's verdict on the request with this message's sequence number; `None` if this is no such message.
     pub fn verdict(&self) -> Option<Result<(), Refusal>> {
-        if self.kind != kind::ERROR {
+        if self.kind != ERROR {
             return None;
         }
         let attribute = Attribute { kind: 0, value: self.payload.get(..4).unwrap_or_default() };
@@ -58,7 +58,7 @@ impl Message<'_> {
 
     /// The same for the message that ends a dump.
     pub(crate) fn end_of_dump(&self) -> Option<Result<(), Refusal>> {
-        if self.kind != kind::DONE {
+        if self.kind != DONE {
             return None;
         }
         let code = self.payload.first_chunk().map_or(0, |code| i32::from_ne_bytes(*code));
@@ -67,17 +67,25 @@ impl Message<'_> {
 
     /// What follows the code and the beginning of the request, or all of it.
     fn explanation(&self) -> Attributes<'_> {
-        if self.flags & kind::EXPLAINED == 0 {
+        if self.flags & EXPLAINED == 0 {
             return Attributes::new(&[]);
         }
         let echoed = match self.payload.get(4..8).and_then(|length| length.try_into().ok()) {
-            Some(length) if self.flags & kind::CAPPED == 0 => u32::from_ne_bytes(length) as usize,
+            Some(length) if self.flags & CAPPED == 0 => u32::from_ne_bytes(length) as usize,
             _ => HEADER,
         };
         self.attributes(echoed.saturating_add(4).min(self.payload.len()))
     }
 }
 
+/// An error or, with the code 0, an acknowledgement.
+const ERROR: u16 = 2;
+/// The end of a dump.
+const DONE: u16 = 3;
+/// The flag of an error without the request's content.
+const CAPPED: u16 = 0x100;
+/// The flag of an error with attributes.
+const EXPLAINED: u16 = 0x200;
 /// The length of a message's header.
 const HEADER: usize = 16;
 /// What we say ourselves about an error without a code: `EPROTO`.
@@ -92,7 +100,7 @@ mod tests {
 
     fn refusal(flags: u16, body: impl FnOnce(&mut Body<'_>)) -> Result<(), Refusal> {
         let mut writer = Writer::default();
-        writer.message(Header { kind: kind::ERROR, flags, sequence: 1 }, body).unwrap();
+        writer.message(Header { kind: ERROR, flags, sequence: 1 }, body).unwrap();
         Messages::new(writer.bytes()).next().unwrap().unwrap().verdict().unwrap()
     }
 
@@ -103,7 +111,7 @@ mod tests {
 
     #[test]
     fn the_reason_follows_a_request_that_is_capped() {
-        let refusal = refusal(kind::CAPPED | kind::EXPLAINED, |body| {
+        let refusal = refusal(CAPPED | EXPLAINED, |body| {
             body.fixed(&(-22_i32).to_ne_bytes()).fixed(&100_u32.to_ne_bytes()).fixed(&[0; 12]);
             body.text(REASON, "no such thing").u32(OFFSET, 40);
         })
@@ -115,7 +123,7 @@ mod tests {
 
     #[test]
     fn the_reason_follows_a_request_that_is_repeated() {
-        let refusal = refusal(kind::EXPLAINED, |body| {
+        let refusal = refusal(EXPLAINED, |body| {
             body.fixed(&(-2_i32).to_ne_bytes()).fixed(&24_u32.to_ne_bytes()).fixed(&[0; 20]);
             body.text(REASON, "gone");
         })
@@ -129,7 +137,7 @@ mod tests {
     #[test]
     fn an_error_that_is_cut_short_is_still_an_error() {
         assert!(refusal(0, |_| ()).is_err());
-        let lie = refusal(kind::EXPLAINED, |body| {
+        let lie = refusal(EXPLAINED, |body| {
             body.fixed(&(-1_i32).to_ne_bytes()).fixed(&u32::MAX.to_ne_bytes());
         });
         assert_eq!(lie.unwrap_err().error.raw_os_error(), Some(1));

@@ -13,7 +13,7 @@ use rustix::{
     },
 };
 
-use crate::{Malformed, Message, Messages, Refusal, kind};
+use crate::{Malformed, Message, Messages, Refusal};
 
 /// A line to the kernel about the network namespace that it was opened in.
 pub struct Socket {
@@ -59,6 +59,12 @@ pub enum NetlinkError {
 /// How long an answer may take. The kernel has it ready when the request is sent, unless the machine is very busy.
 const PATIENCE: Duration = Duration::from_secs(20);
 const BUFFER: usize = 64 * 1024;
+/// The kernel doubles what it is asked for, in a number that has a sign.
+const LARGEST: usize = (i32::MAX / 2) as usize;
+/// A message that says nothing.
+const NOOP: u16 = 1;
+/// The flag of a message from a list that changed while it was read.
+const DUMP_INTERRUPTED: u16 = 0x10;
 
 impl Socket {
     /// Opens a line about the network namespace that this thread is in. Later the thread may be elsewhere.
@@ -127,14 +133,14 @@ impl Socket {
         }
     }
 
-    /// Sends one request, with [`kind::ACK`], and waits for the kernel's verdict.
+    /// Sends one request, with [`ACK`](crate::kind::ACK), and waits for the kernel's verdict.
     ///
     /// Answers are told apart by the sequence number of the request.
     pub fn request(&mut self, request: &[u8]) -> Result<(), NetlinkError> {
         self.query(request, |_| ())
     }
 
-    /// Sends one request, with [`kind::ACK`] or [`kind::DUMP`], and visits all that the kernel says before its verdict.
+    /// Sends one request, with [`ACK`](crate::kind::ACK) or [`DUMP`](crate::kind::DUMP), and visits all that the kernel says before its verdict.
     ///
     /// After [`NetlinkError::Interrupted`] all was visited that came; whoever needs to know exactly asks again.
     pub fn query(
@@ -153,10 +159,10 @@ impl Socket {
             for message in Messages::new(&self.buffer[..length]) {
                 let message = message?;
                 // What is left of an earlier answer, or was told to everyone.
-                if message.sequence != sequence || message.kind == kind::NOOP {
+                if message.sequence != sequence || message.kind == NOOP {
                     continue;
                 }
-                interrupted |= message.flags & kind::DUMP_INTERRUPTED != 0;
+                interrupted |= message.flags & DUMP_INTERRUPTED != 0;
                 match message.verdict().or_else(|| message.end_of_dump()) {
                     Some(Err(refusal)) => return Err(refusal.into()),
                     Some(Ok(())) if interrupted => return Err(NetlinkError::Interrupted),
@@ -180,9 +186,6 @@ impl Socket {
         retry_on_intr(|| send(&self.socket, messages, SendFlags::empty()))
     }
 }
-
-/// The kernel doubles what it is asked for, in a number that has a sign.
-const LARGEST: usize = (i32::MAX / 2) as usize;
 
 impl AsFd for Socket {
     fn as_fd(&self) -> BorrowedFd<'_> {
@@ -233,7 +236,7 @@ fn receive(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Header, Writer};
+    use crate::{Header, Writer, kind};
 
     const RTM_GETLINK: u16 = 18;
     const NOBODY: u32 = 0x7fff_fff0;
@@ -285,7 +288,7 @@ mod tests {
     #[test]
     fn what_is_larger_than_the_send_buffer_is_sent() {
         let (mut socket, mut writer) = route();
-        let noop = Header { kind: kind::NOOP, flags: kind::REQUEST, sequence: 1 };
+        let noop = Header { kind: NOOP, flags: kind::REQUEST, sequence: 1 };
         writer.message(noop, |body| _ = body.fixed(&[0; 300_000])).unwrap();
         about_link(&mut writer, 1, kind::ACK);
         socket.request(writer.bytes()).unwrap();

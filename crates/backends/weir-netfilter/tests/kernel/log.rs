@@ -1,0 +1,150 @@
+//! What the kernel reports.
+
+use std::{
+    net::{IpAddr, SocketAddr, UdpSocket},
+    process::Command,
+    time::{Duration, Instant, SystemTime},
+};
+
+use libtest_mimic::Trial;
+use weir_lab::Lab;
+use weir_model::{
+    Flow,
+    Protocol::{Sctp, Tcp, Udp},
+    Verdict,
+};
+use weir_netfilter::{LogError, Logged, PacketLog};
+
+use crate::node::{A, A6, B, B6, PATIENCE, address, flow, node, trial};
+
+const GROUP: u16 = 77;
+/// Long enough for a packet that is not dropped.
+const SILENCE: Duration = Duration::from_millis(200);
+
+pub(crate) fn trials() -> Vec<Trial> {
+    vec![
+        trial("dropped_packets_are_reported", dropped_packets_are_reported),
+        trial("dropped_pings_are_reported", dropped_pings_are_reported),
+        trial("a_group_has_one_reader_at_a_time", one_reader_at_a_time),
+        trial("silence_ends_with_the_patience", silence_ends),
+        trial("what_is_lost_is_counted", what_is_lost_is_counted),
+    ]
+}
+
+/// Reports everything to the group, and drops it.
+const REPORT: &str = "counter log prefix \"weir says no\" group 77; drop";
+
+fn open(lab: &Lab) -> PacketLog {
+    lab.on_node("node", || PacketLog::open(GROUP).unwrap()).unwrap()
+}
+
+/// Waits until all of these flows were reported, and gives the first packet of each.
+#[track_caller]
+fn find<const N: usize>(log: &mut PacketLog, ends: [(IpAddr, IpAddr, u8); N]) -> [Logged; N] {
+    let deadline = Instant::now() + PATIENCE;
+    let mut reported = Vec::new();
+    loop {
+        let of = |ends| {
+            let like =
+                |logged: &&Logged| (logged.source, logged.destination, logged.protocol) == ends;
+            reported.iter().find(like).cloned()
+        };
+        let found = ends.map(of);
+        if found.iter().all(Option::is_some) {
+            return found.map(Option::unwrap);
+        }
+        assert!(Instant::now() < deadline, "not all of {ends:?} were reported: {reported:?}");
+        log.receive(SILENCE, |logged| reported.push(logged)).unwrap();
+    }
+}
+
+fn dropped_packets_are_reported() {
+    let lab = node(REPORT);
+    let mut log = open(&lab);
+    let began = SystemTime::now() - Duration::from_secs(1);
+    let flows = [
+        flow(A, B, Tcp, 80),
+        flow(A6, B6, Tcp, 81),
+        flow(B, A, Udp, 53),
+        flow(B6, A6, Udp, 54),
+        flow(A, B, Sctp, 90),
+    ];
+    let verdicts = lab.probe(&flows, SILENCE).unwrap();
+    assert_eq!(verdicts, [Verdict::Deny; 5]);
+    let numbers = [6, 6, 17, 17, 132];
+    let ends = [0, 1, 2, 3, 4].map(|at| (flows[at].from, flows[at].to, numbers[at]));
+    for (Flow { port, .. }, logged) in flows.into_iter().zip(find(&mut log, ends)) {
+        assert_eq!(logged.prefix, "weir says no");
+        assert_eq!(logged.destination_port, Some(port));
+        assert!(logged.source_port >= Some(10_000));
+        assert_eq!(logged.icmp_type, None);
+        assert!((28..120).contains(&logged.length), "{logged:?}");
+        assert!(logged.time > began && logged.time <= SystemTime::now(), "{logged:?}");
+        assert!(logged.input.is_some() && logged.output.is_some() && logged.input != logged.output);
+    }
+    assert_eq!(log.lost(), 0);
+}
+
+fn dropped_pings_are_reported() {
+    let lab = node(REPORT);
+    let mut log = open(&lab);
+    for (from, to, protocol, kind) in [(A6, B6, 58, 128), (B, A, 1, 8)] {
+        let (from, to) = (address(from), address(to));
+        assert_eq!(lab.ping(from, to, SILENCE).unwrap(), Verdict::Deny);
+        let [logged] = find(&mut log, [(from, to, protocol)]);
+        assert_eq!(logged.icmp_type, Some(kind));
+        assert_eq!((logged.source_port, logged.destination_port), (None, None));
+    }
+}
+
+fn one_reader_at_a_time() {
+    let lab = node(REPORT);
+    let first = open(&lab);
+    let second = lab.on_node("node", || PacketLog::open(GROUP)).unwrap();
+    assert!(matches!(second, Err(LogError::Taken { group: GROUP })), "{second:?}");
+    lab.on_node("node", || PacketLog::open(GROUP + 1)).unwrap().unwrap();
+    drop(first);
+    open(&lab);
+}
+
+fn silence_ends() {
+    let lab = node(REPORT);
+    let mut log = open(&lab);
+    let began = Instant::now();
+    log.receive(SILENCE, |logged| panic!("{logged:?}")).unwrap();
+    assert!(began.elapsed() >= SILENCE);
+}
+
+/// Nobody reads while more packets come than can wait.
+fn what_is_lost_is_counted() {
+    const MANY: u64 = 40_000;
+    let lab = node(REPORT);
+    let mut log = open(&lab);
+    let socket =
+        lab.at(address(A), || UdpSocket::bind(SocketAddr::new(address(A), 2000)).unwrap()).unwrap();
+    let send = |port| socket.send_to(b"x", SocketAddr::new(address(B), port)).unwrap();
+    (0..MANY).for_each(|_| _ = send(1));
+    let mut read = 0;
+    let mut quiet = false;
+    while !quiet {
+        let before = read;
+        log.receive(SILENCE, |_| read += 1).unwrap();
+        // The first error says that some were lost.
+        quiet = read == before && before > 0;
+    }
+    send(2);
+    let [last] = find(&mut log, [(address(A), address(B), 17)]);
+    assert_eq!(last.destination_port, Some(2));
+    assert!(log.lost() > 0, "all {read} could wait");
+    // A busy machine may drop some before they come to the rule.
+    assert_eq!(read + log.lost() + 1, logged(&lab));
+}
+
+/// How many packets met the rule.
+fn logged(lab: &Lab) -> u64 {
+    let list = || Command::new("nft").args(["list", "chain", "inet", "test", "f"]).output();
+    let output = lab.on_node("node", list).unwrap().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let (_, rest) = text.split_once("counter packets ").unwrap();
+    rest.split_once(' ').unwrap().0.parse().unwrap()
+}
