@@ -61,6 +61,20 @@ pub enum Trouble {
     Unavailable,
 }
 
+impl ApplyError {
+    /// The error and everything that led to it, as one line.
+    pub fn with_causes(&self) -> String {
+        let mut line = self.what.clone();
+        let mut next = self.source();
+        while let Some(cause) = next {
+            line.push_str(": ");
+            line.push_str(&cause.to_string());
+            next = cause.source();
+        }
+        line
+    }
+}
+
 impl fmt::Display for ApplyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.what)

@@ -6,7 +6,17 @@
 //! ```
 //!
 //! *Invariant*: planning is pure. A plan leaves nothing to decide, and printing it is the dry run.
+//!
+//! *Invariant*: nothing is written before the source is in sync, and nothing where nothing changed. What is refused keeps its
+//! old rules, and never keeps others from theirs.
 
+pub mod conformance;
 mod datapath;
+mod drops;
+mod ledger;
+mod memory;
 
 pub use datapath::{ApplyError, Datapath, Plan, Trouble};
+pub use drops::{Dropped, Drops};
+pub use ledger::{Established, Held, Ledger, Outcome};
+pub use memory::{Memory, MemoryPlan, MemoryState};

@@ -59,6 +59,16 @@ impl Engine {
         self.settle()
     }
 
+    /// The pod that an address belongs to, on whatever node it runs.
+    pub fn owner(&self, address: IpAddr) -> Option<PodId> {
+        self.cluster.owner(address).map(|pod| self.cluster.pod_id(pod))
+    }
+
+    /// How many policies there are.
+    pub fn policies(&self) -> usize {
+        self.policies.len()
+    }
+
     fn settle(&mut self) -> Delta {
         let endpoints =
             self.endpoints.settle(&mut self.cluster, &mut self.policies, &mut self.sets);

@@ -198,6 +198,10 @@ impl Policies {
         }
     }
 
+    pub(crate) fn len(&self) -> usize {
+        self.table.len()
+    }
+
     #[cfg(test)]
     pub(crate) fn is_empty(&self) -> bool {
         self.table.is_empty() && self.specs.is_empty() && self.groups.is_empty()

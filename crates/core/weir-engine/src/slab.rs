@@ -40,9 +40,13 @@ impl<T> Slab<T> {
         self.items.iter().zip(0..).filter_map(|(item, id)| Some((id, item.as_ref()?)))
     }
 
+    pub(crate) fn len(&self) -> usize {
+        self.items.len() - self.free.len()
+    }
+
     #[cfg(test)]
     pub(crate) fn is_empty(&self) -> bool {
-        self.items.len() == self.free.len()
+        self.len() == 0
     }
 }
 

@@ -4,7 +4,7 @@ use std::{
     sync::Arc,
 };
 
-use crate::{Member, Name, PodId, RuleSet, SetId};
+use crate::{Member, Name, PodId, Program, RuleSet, SetId};
 
 /// What changed between two states of the compiled rules; for endpoints, `None` means gone.
 ///
@@ -63,6 +63,18 @@ impl Delta {
             }
         }
         self
+    }
+}
+
+/// All of it, as if nothing had been there before.
+impl From<&Program> for Delta {
+    fn from(program: &Program) -> Self {
+        let endpoints = program.endpoints.iter();
+        let sets = program.sets.iter();
+        Delta {
+            endpoints: endpoints.map(|(id, one)| (id.clone(), Some(one.clone()))).collect(),
+            sets: sets.map(|(id, all)| (id.clone(), SetDelta::Put(all.clone()))).collect(),
+        }
     }
 }
 

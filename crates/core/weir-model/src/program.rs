@@ -19,31 +19,53 @@ pub struct Program {
 }
 
 impl Program {
-    /// Takes in a delta.
-    pub fn apply(&mut self, delta: Delta) {
+    /// Takes in a delta, and returns the one that takes it back.
+    pub fn apply(&mut self, delta: Delta) -> Delta {
+        let mut undo = Delta::default();
         for (id, set) in delta.sets {
-            match set {
-                SetDelta::Put(members) => drop(self.sets.insert(id, members)),
-                SetDelta::Change { added, removed } => {
-                    let members = self.sets.entry(id).or_default();
-                    for member in &removed {
-                        members.remove(member);
-                    }
-                    members.extend(added);
+            let back = match set {
+                SetDelta::Put(members) => {
+                    self.sets.insert(id.clone(), members).map_or(SetDelta::Gone, SetDelta::Put)
                 }
-                SetDelta::Gone => drop(self.sets.remove(&id)),
-            }
+                SetDelta::Change { added, removed } => self.change(&id, added, removed),
+                SetDelta::Gone => match self.sets.remove(&id) {
+                    Some(members) => SetDelta::Put(members),
+                    None => continue,
+                },
+            };
+            undo.sets.insert(id, back);
         }
         // All old owners leave before any new one enters: an address may pass from one pod to another in one delta.
         for id in delta.endpoints.keys() {
-            for address in self.endpoints.remove(id).into_iter().flat_map(|old| old.addresses) {
-                self.owners.remove(&address);
+            let old = self.endpoints.remove(id);
+            for address in old.iter().flat_map(|old| &old.addresses) {
+                if self.owners.get(address) == Some(id) {
+                    self.owners.remove(address);
+                }
             }
+            undo.endpoints.insert(id.clone(), old);
         }
         for (id, endpoint) in delta.endpoints {
             let Some(endpoint) = endpoint else { continue };
             self.owners.extend(endpoint.addresses.iter().map(|address| (*address, id.clone())));
             self.endpoints.insert(id, endpoint);
+        }
+        undo
+    }
+
+    fn change(
+        &mut self,
+        id: &SetId,
+        mut added: BTreeSet<Member>,
+        mut removed: BTreeSet<Member>,
+    ) -> SetDelta {
+        let is_new = !self.sets.contains_key(id);
+        let members = self.sets.entry(id.clone()).or_default();
+        removed.retain(|member| members.remove(member));
+        added.retain(|member| members.insert(*member));
+        match is_new {
+            true => SetDelta::Gone,
+            false => SetDelta::Change { added: removed, removed: added },
         }
     }
 

@@ -1,0 +1,240 @@
+use weir_model::{
+    Flow, Member, Origin, PolicyId, PolicyKind, Ports, Protocol, Section, Selector, SetKey,
+};
+
+use super::*;
+use crate::Memory;
+
+fn pod(name: &str) -> PodId {
+    PodId::new("shop", name)
+}
+
+fn address(last: u8) -> IpAddr {
+    IpAddr::from([10, 0, 0, last])
+}
+
+fn flow(from: u8, to: u8) -> Flow {
+    Flow { from: address(from), to: address(to), protocol: Protocol::Tcp, port: 80 }
+}
+
+fn set(name: &str) -> SetId {
+    SetId::new(SetKey::PodsIn(name.into(), Selector::everything()))
+}
+
+fn members(last: &[u8]) -> BTreeSet<Member> {
+    last.iter().map(|last| Member::from(address(*last))).collect()
+}
+
+fn section(set: &SetId, action: Action) -> Arc<Section> {
+    let (kind, namespace) = (PolicyKind::NetworkPolicy, "shop".into());
+    let origin = Origin { direction: Direction::Ingress, rule: 0, peer: None, line: 0 };
+    let rule = Rule { peers: Peers::Set(set.clone()), ports: Ports::Any, action, origin };
+    let policy = PolicyId { kind, namespace, name: "web".into() };
+    Arc::new(Section { policy, place: None, rules: vec![rule], idle: Vec::new() })
+}
+
+/// An endpoint that only the set may reach.
+fn only(last: u8, set: &SetId) -> Option<Endpoint> {
+    let isolation = Some(vec![section(set, Action::Allow)]);
+    endpoint(last, Chain { isolation, ..Chain::default() })
+}
+
+fn endpoint(last: u8, ingress: Chain) -> Option<Endpoint> {
+    let rules = Arc::new(RuleSet { ingress, egress: Chain::default() });
+    Some(Endpoint { addresses: vec![address(last)], node: None, rules })
+}
+
+fn delta(
+    endpoints: impl IntoIterator<Item = (&'static str, Option<Endpoint>)>,
+    sets: impl IntoIterator<Item = (SetId, SetDelta)>,
+) -> Delta {
+    let endpoints = endpoints.into_iter().map(|(name, endpoint)| (pod(name), endpoint)).collect();
+    Delta { endpoints, sets: sets.into_iter().collect() }
+}
+
+/// A ledger in sync that has settled this, and the machine.
+fn settled(first: Delta) -> (Ledger<Memory>, Memory) {
+    let memory = Memory::default();
+    let mut ledger = Ledger::new(memory.clone(), Established::Cut);
+    ledger.want(first);
+    ledger.in_sync();
+    assert!(matches!(ledger.settle(), Outcome::Applied));
+    ledger.touched.clear();
+    (ledger, memory)
+}
+
+/// A web pod that only the friends may reach.
+fn web(friends: &[u8]) -> Delta {
+    let friends_set = set("friends");
+    delta([("web", only(1, &friends_set))], [(friends_set, SetDelta::Put(members(friends)))])
+}
+
+fn verdict(memory: &Memory, from: u8, to: u8) -> Verdict {
+    memory.machine(|machine| machine.installed.verdict(&flow(from, to)))
+}
+
+#[test]
+fn nothing_is_written_before_the_source_is_in_sync() {
+    let memory = Memory::default();
+    memory.machine(|machine| machine.installed.apply(web(&[2])));
+    let mut ledger = Ledger::new(memory.clone(), Established::Cut);
+    assert!(matches!(ledger.settle(), Outcome::Waiting) && ledger.is_settled());
+    ledger.want(delta([("db", only(3, &set("friends")))], []));
+    ledger.distrust();
+    assert!(matches!(ledger.settle(), Outcome::Waiting));
+    assert_eq!(memory.machine(|machine| machine.writes), 0);
+    ledger.in_sync();
+    assert!(matches!(ledger.settle(), Outcome::Applied));
+    assert!(!memory.machine(|machine| machine.installed.endpoints.contains_key(&pod("web"))));
+}
+
+#[test]
+fn a_restart_with_nothing_changed_writes_nothing_and_cuts_nothing() {
+    let (_, memory) = settled(web(&[2]));
+    let writes = memory.machine(|machine| machine.writes);
+    let mut ledger = Ledger::new(memory.clone(), Established::Cut);
+    ledger.want(web(&[2]));
+    ledger.in_sync();
+    assert!(matches!(ledger.settle(), Outcome::Unchanged));
+    assert_eq!(memory.machine(|machine| machine.writes), writes);
+    assert!(!ledger.may_cut());
+}
+
+#[test]
+fn drift_is_repaired_and_what_slipped_through_is_cut() {
+    let (mut ledger, memory) = settled(web(&[2]));
+    assert!(!ledger.drifted().unwrap());
+    memory.machine(|machine| {
+        machine.disturb(|program| *program = Program::default());
+        machine.connections.extend([flow(2, 1), flow(3, 1)]);
+    });
+    assert!(ledger.drifted().unwrap() && !ledger.is_settled());
+    assert!(matches!(ledger.settle(), Outcome::Applied));
+    assert_eq!(verdict(&memory, 3, 1), Verdict::Deny);
+    assert_eq!(ledger.cut().unwrap(), 1);
+    assert_eq!(memory.machine(|machine| machine.connections.clone()), [flow(2, 1)].into());
+}
+
+#[test]
+fn a_machine_that_is_away_is_tried_again() {
+    let (mut ledger, memory) = settled(web(&[2]));
+    memory.machine(|machine| machine.unavailable = true);
+    let change = SetDelta::Change { added: members(&[3]), removed: members(&[2]) };
+    ledger.want(delta([], [(set("friends"), change)]));
+    for n in 1..4 {
+        let outcome = ledger.settle();
+        let Outcome::Failed { error, attempts } = outcome else { panic!("{outcome:?}") };
+        assert_eq!((attempts, error.trouble), (n, Trouble::Unavailable));
+        assert_eq!(error.with_causes(), "cannot reach the machine: it is away");
+    }
+    assert!(ledger.drifted().is_ok_and(|drifted| !drifted), "it is not trusted anyway");
+    memory.machine(|machine| machine.unavailable = false);
+    assert!(matches!(ledger.settle(), Outcome::Applied));
+    assert_eq!((verdict(&memory, 2, 1), verdict(&memory, 3, 1)), (Verdict::Deny, Verdict::Allow));
+    memory.machine(|machine| machine.unavailable = true);
+    ledger.want(delta([("web", None)], []));
+    let outcome = ledger.settle();
+    assert!(matches!(outcome, Outcome::Failed { attempts: 1, .. }), "{outcome:?}");
+}
+
+#[test]
+fn what_is_refused_keeps_its_rules_and_their_sets_and_the_others_go_on() {
+    let (mut ledger, memory) = settled(web(&[2]));
+    memory.machine(|machine| machine.refuses = [pod("web")].into());
+    let family = set("family");
+    let many = (10..20).map(|last| (pod(&format!("pod-{last}")), only(last, &family)));
+    let mut next = delta(
+        [("web", only(1, &family))],
+        [(family.clone(), SetDelta::Put(members(&[3]))), (set("friends"), SetDelta::Gone)],
+    );
+    next.endpoints.extend(many);
+    ledger.want(next);
+    assert!(matches!(ledger.settle(), Outcome::Applied));
+    assert_eq!((verdict(&memory, 2, 1), verdict(&memory, 3, 1)), (Verdict::Allow, Verdict::Deny));
+    assert!((10..20).all(|last| verdict(&memory, 3, last) == Verdict::Allow));
+    assert!((10..20).all(|last| verdict(&memory, 2, last) == Verdict::Deny));
+    let held: Vec<_> = ledger.held().iter().map(|(id, held)| (id.clone(), held.attempts)).collect();
+    assert_eq!(held, [(pod("web"), 1)]);
+    assert_eq!(ledger.held()[&pod("web")].error, "cannot apply the rules: not for shop/web");
+
+    assert!(ledger.is_settled(), "it waits to be told");
+    ledger.retry();
+    assert!(matches!(ledger.settle(), Outcome::Applied | Outcome::Unchanged));
+    assert_eq!(ledger.held()[&pod("web")].attempts, 2);
+
+    memory.machine(|machine| machine.refuses.clear());
+    ledger.retry();
+    assert!(matches!(ledger.settle(), Outcome::Applied));
+    assert!(ledger.held().is_empty());
+    assert_eq!((verdict(&memory, 2, 1), verdict(&memory, 3, 1)), (Verdict::Deny, Verdict::Allow));
+    let sets = memory.machine(|machine| machine.installed.sets.clone());
+    assert!(sets.keys().eq([&family]), "the set of the old rules went with them");
+}
+
+#[test]
+fn who_is_refused_and_has_no_old_rules_is_locked() {
+    let (mut ledger, memory) = settled(web(&[2]));
+    memory.machine(|machine| machine.refuses = [pod("db")].into());
+    ledger.want(delta([("db", endpoint(3, Chain::default()))], []));
+    assert!(matches!(ledger.settle(), Outcome::Applied));
+    assert_eq!((verdict(&memory, 2, 3), verdict(&memory, 2, 1)), (Verdict::Deny, Verdict::Allow));
+    ledger.want(delta([("db", None)], []));
+    assert!(matches!(ledger.settle(), Outcome::Applied));
+    assert!(ledger.held().is_empty(), "a pod that is gone is not held");
+}
+
+#[test]
+fn a_machine_that_goes_away_while_the_refused_are_looked_for() {
+    let (mut ledger, memory) = settled(web(&[2]));
+    memory.machine(|machine| machine.refuses = [pod("web")].into());
+    ledger.want(delta([("web", endpoint(1, Chain::default()))], []));
+    memory.machine(|machine| machine.unavailable = true);
+    assert!(matches!(ledger.settle(), Outcome::Failed { .. }));
+    memory.machine(|machine| machine.unavailable = false);
+    ledger.settle();
+    assert_eq!(ledger.held().len(), 1);
+    assert_eq!(verdict(&memory, 3, 1), Verdict::Deny, "its old rules are in force");
+}
+
+#[test]
+fn tightening_cuts_what_it_forbids_and_nothing_else() {
+    let (mut ledger, memory) = settled(web(&[2, 3]));
+    memory.machine(|machine| machine.connections.extend([flow(2, 1), flow(3, 1), flow(8, 9)]));
+    let change = SetDelta::Change { added: members(&[4]), removed: members(&[3]) };
+    ledger.want(delta([], [(set("friends"), change)]));
+    ledger.settle();
+    assert_eq!(ledger.touched, [address(3)].into());
+    assert_eq!(ledger.cut().unwrap(), 1);
+    assert!(!ledger.may_cut());
+    assert_eq!(
+        memory.machine(|machine| machine.connections.clone()),
+        [flow(2, 1), flow(8, 9)].into()
+    );
+}
+
+#[test]
+fn who_joins_a_set_that_is_denied_may_be_cut() {
+    let foes = set("foes");
+    let admin = vec![section(&foes, Action::Deny)];
+    let guarded = endpoint(1, Chain { admin, ..Chain::default() });
+    let (mut ledger, _) =
+        settled(delta([("web", guarded)], [(foes.clone(), SetDelta::Put(members(&[])))]));
+    let change = SetDelta::Change { added: members(&[7]), removed: members(&[]) };
+    ledger.want(delta([], [(foes, change)]));
+    ledger.settle();
+    assert_eq!(ledger.touched, [address(7)].into());
+}
+
+#[test]
+fn established_connections_are_kept_on_request() {
+    let memory = Memory::default();
+    let mut ledger = Ledger::new(memory.clone(), Established::Keep);
+    ledger.want(web(&[2]));
+    ledger.in_sync();
+    ledger.settle();
+    memory.machine(|machine| machine.connections.insert(flow(3, 1)));
+    ledger.want(web(&[]));
+    ledger.settle();
+    assert!(!ledger.may_cut());
+    assert_eq!(ledger.cut().unwrap(), 0);
+}
