@@ -1,0 +1,1 @@
+//! Keeps one datapath equal to what the policies say.
