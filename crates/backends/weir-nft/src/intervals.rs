@@ -2,16 +2,16 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use weir_model::Block;
 
-use crate::Family;
+use crate::{Family, Key};
 
 /// Addresses `first` to `last` of one family, as numbers, both included.
 type Interval = (u128, u128);
 
-/// The addresses of some blocks, in one family, as the fewest intervals in nft's syntax.
+/// The addresses of some blocks, in one family, as the fewest intervals.
 pub(crate) fn intervals<'a>(
     blocks: impl IntoIterator<Item = &'a Block>,
     family: Family,
-) -> Vec<String> {
+) -> Vec<Key> {
     let ours = blocks.into_iter().filter(|block| Family::of(block.net.addr()) == family);
     let mut parts: Vec<Interval> = ours.flat_map(parts_of).collect();
     parts.sort_unstable();
@@ -22,14 +22,14 @@ pub(crate) fn intervals<'a>(
             _ => joined.push((first, last)),
         }
     }
-    joined.into_iter().map(|interval| text(interval, family)).collect()
+    joined.into_iter().map(|interval| key(interval, family)).collect()
 }
 
 /// The addresses of some blocks, in one family, cut wherever a block begins or ends, with the blocks that hold each piece.
 pub(crate) fn segments<'a>(
     blocks: impl IntoIterator<Item = &'a Block>,
     family: Family,
-) -> Vec<(String, Vec<&'a Block>)> {
+) -> Vec<(Key, Vec<&'a Block>)> {
     let ours = blocks.into_iter().filter(|block| Family::of(block.net.addr()) == family);
     let parts: Vec<(Interval, &Block)> =
         ours.flat_map(|block| parts_of(block).into_iter().map(move |part| (part, block))).collect();
@@ -43,7 +43,7 @@ pub(crate) fn segments<'a>(
         ((first, last), inside.map(|(_, block)| *block).collect::<Vec<_>>())
     });
     let held = pieces.filter(|(_, inside)| !inside.is_empty());
-    held.map(|(piece, inside)| (text(piece, family), inside)).collect()
+    held.map(|(piece, inside)| (key(piece, family), inside)).collect()
 }
 
 /// What is left of a block when its exceptions are cut out.
@@ -85,20 +85,22 @@ fn address(number: u128, family: Family) -> IpAddr {
     }
 }
 
+fn key((first, last): Interval, family: Family) -> Key {
+    // A last piece may reach beyond what the family has.
+    Key::Block(address(first, family), address(last, family))
+}
+
 /// An interval as nft prints it: one address, a prefix where it is one, else a range.
-fn text((first, last): Interval, family: Family) -> String {
-    let (bits, size) = match family {
-        Family::V4 => (32, last - first),
-        Family::V6 => (128, last - first),
-    };
+pub(crate) fn text(first: IpAddr, last: IpAddr) -> String {
+    let size = number(last).saturating_sub(number(first));
+    let bits = if first.is_ipv4() { 32 } else { 128 };
     if size == 0 {
-        return address(first, family).to_string();
+        return first.to_string();
     }
-    let host = size.count_ones();
-    if size & (size.wrapping_add(1)) == 0 && first & size == 0 {
-        return format!("{}/{}", address(first, family), bits - host);
+    if size & (size.wrapping_add(1)) == 0 && number(first) & size == 0 {
+        return format!("{first}/{}", bits - size.count_ones());
     }
-    format!("{}-{}", address(first, family), address(last, family))
+    format!("{first}-{last}")
 }
 
 #[cfg(test)]
@@ -111,6 +113,10 @@ mod tests {
         Block::new(net.parse().unwrap(), except.iter().map(|net| net.parse().unwrap()))
     }
 
+    fn texts(blocks: &[Block], family: Family) -> Vec<String> {
+        intervals(blocks, family).iter().map(Key::to_string).collect()
+    }
+
     #[test]
     fn exceptions_are_cut_out_of_their_own_block_only() {
         let blocks = [
@@ -119,15 +125,15 @@ mod tests {
             block("fd00::/8", &[]),
         ];
         assert_eq!(
-            intervals(&blocks, Family::V4),
+            texts(&blocks, Family::V4),
             ["10.0.0.0/16", "10.1.2.0/24", "10.2.0.0-10.255.255.255"]
         );
-        assert_eq!(intervals(&blocks, Family::V6), ["fd00::/8"]);
+        assert_eq!(texts(&blocks, Family::V6), ["fd00::/8"]);
         assert_eq!(
-            intervals(&[block("0.0.0.0/0", &["0.0.0.0/1", "128.0.0.0/1"])], Family::V4),
+            texts(&[block("0.0.0.0/0", &["0.0.0.0/1", "128.0.0.0/1"])], Family::V4),
             [""; 0]
         );
-        assert_eq!(intervals(&[block("::/0", &[])], Family::V6), ["::/0"]);
+        assert_eq!(texts(&[block("::/0", &[])], Family::V6), ["::/0"]);
     }
 
     fn small() -> impl Strategy<Value = Block> {
@@ -150,10 +156,7 @@ mod tests {
         #[test]
         fn the_intervals_hold_what_the_blocks_hold(blocks in proptest::collection::vec(small(), 0..5), last in 0_u8..=255) {
             let address = IpAddr::from([10, 0, 0, last]);
-            let inside = |text: &String| match text.split_once('-') {
-                Some((first, last)) => first.parse::<IpAddr>().unwrap() <= address && address <= last.parse::<IpAddr>().unwrap(),
-                None => text.parse::<ipnet::IpNet>().unwrap_or_else(|_| text.parse::<IpAddr>().unwrap().into()).contains(&address),
-            };
+            let inside = |key: &Key| matches!(key, Key::Block(first, last) if *first <= address && address <= *last);
             let held = intervals(&blocks, Family::V4).iter().any(inside);
             prop_assert_eq!(held, blocks.iter().any(|block| block.contains(address)));
         }

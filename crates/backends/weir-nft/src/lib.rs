@@ -1,26 +1,47 @@
-//! Compiled rules as an nftables ruleset: one table, `inet weir`, in nft's own syntax.
+//! Compiled rules as an nftables ruleset: one table, `inet weir`.
 //!
 //! ```text
 //!   forward ─► established? accept
-//!           ─► source address ─► map out4/out6 ─► chain of its rule set ─► return (passes) or drop
-//!           ─► destination    ─► map in4/in6   ─► chain of its rule set ─► return (passes) or drop
+//!           ─► source address ─► map out4/out6 ─► chain of its rule set ─► return (passes) or denied
+//!           ─► destination    ─► map in4/in6   ─► chain of its rule set ─► return (passes) or denied
+//!
+//!   Program, Delta ─Planner→ Transaction ─encode→ netlink ─► kernel ─decode→ Installed ─replan→ Transaction
 //! ```
 //!
-//! A pod that no policy speaks about is in no map, and its packets meet two failed lookups. Traffic between a pod and its node
-//! never passes the forward hook, so it is not judged.
+//! A pod that no policy speaks about is in no map, and its packets meet a few failed lookups. Traffic between a pod and its
+//! node never passes the forward hook, so it is not judged.
 //!
-//! *Invariant*: rendering is pure and depends on the program alone. Chains and sets are named by what they say, so that two
-//! renderings of one program are the same text, and what did not change keeps its name.
+//! *Invariant*: planning is pure and depends on the program alone. Chains and sets are named by what they say, so that two
+//! plans for one program lead to the same table, and what did not change keeps its name.
 //!
 //! *Invariant*: the work for a new connection does not grow with the NetworkPolicies that speak for a pod: a chain that would
-//! need more than a few set lookups has one map from the address of the peer to the ports it may use. Rules of the admin
-//! tiers are asked in order, one by one.
+//! need more than a few set lookups has one map from the address of the peer to the ports it may use, and pods that few
+//! peers may reach share one chain and one set. Rules of the admin tiers are asked in order, one by one.
 
+#[cfg(target_os = "linux")]
+mod apply;
+mod chain;
+mod encode;
+mod expr;
+mod installed;
 mod intervals;
+#[cfg(target_os = "linux")]
+mod kernel;
+pub mod log;
 mod merge;
 mod name;
-mod render;
+mod objects;
+mod place;
+mod planner;
+mod replan;
 mod ruleset;
+mod text;
+mod transaction;
+mod wire;
 
-pub use render::render;
-pub use ruleset::{Chain, Element, Family, Hook, Kind, Ruleset, Set};
+#[cfg(target_os = "linux")]
+pub use apply::Nft;
+pub use installed::Installed;
+pub use planner::{Mode, Planner, render};
+pub use ruleset::{Act, Aim, Chain, Family, Field, Go, Hook, Key, Kind, Match, Rule, Ruleset, Set};
+pub use transaction::{Step, Transaction};

@@ -6,20 +6,20 @@ use std::{
     sync::Arc,
 };
 
-use weir_model::{Block, Direction, Peers, PortRange, Ports, Section, SetId};
+use weir_model::{Block, Direction, Name, Peers, PortRange, Ports, Program, Section, SetId};
 
 use crate::{
-    Element, Family, Kind, Set,
+    Act, Aim, Family, Kind, Match, Planner, Rule, Set, chain,
     intervals::segments,
     name::{comment, digest},
-    render::{Render, line, ports, there},
+    place::{denied, there},
 };
 
 /// So many lookups one after the other are as good as one in a map.
 const FEW: usize = 4;
 
 /// What policies allow, by how it is told.
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Allowed {
     /// To everyone. `None`: nothing.
     anyone: Option<Ports>,
@@ -28,49 +28,43 @@ struct Allowed {
     port_sets: BTreeSet<SetId>,
 }
 
-/// The rules for a pod that these policies isolate: what one of them allows returns, the rest is dropped.
+/// The rules for a pod that these policies isolate: what one of them allows returns, the rest is denied.
 pub(crate) fn isolation(
-    render: &mut Render,
+    planner: &mut Planner,
+    program: &Program,
     sections: &[Arc<Section>],
     direction: Direction,
     family: Family,
-) -> Vec<String> {
-    let allowed = Allowed::of(sections);
-    let drop = format!("counter drop comment \"{}\"", comment(&isolated_by(sections)));
+) -> Vec<Rule> {
+    let allowed = Arc::new(Allowed::of(sections));
     if allowed.anyone == Some(Ports::Any) {
-        return vec!["return".to_owned()];
+        return vec![Rule::new([], Act::Return)];
     }
+    let why = comment(&chain::names(&sections.iter().collect::<Vec<_>>()));
+    let deny = Rule { matches: Vec::new(), act: Act::Goto(denied(direction)), comment: why };
     let mut rules = Vec::new();
-    rules.extend(allowed.port_set_rules(render, direction, family));
+    rules.extend(allowed.port_set_rules(planner, program, direction, family));
     if allowed.sets.len() + allowed.blocks.len() <= FEW {
-        for (set, to) in &allowed.sets {
-            let peers = render.peers(&Peers::Set(set.clone()), direction, family);
-            rules.extend(peers.map(|peers| line([&peers, &ports(to), "return"])));
-        }
-        for (block, to) in &allowed.blocks {
-            let peers = render.peers(&Peers::Block(block.clone()), direction, family);
-            rules.extend(peers.map(|peers| line([&peers, &ports(to), "return"])));
+        let sets = allowed.sets.iter().map(|(set, to)| (Peers::Set(set.clone()), to));
+        let blocks = allowed.blocks.iter().map(|(block, to)| (Peers::Block(block.clone()), to));
+        for (peers, to) in sets.chain(blocks) {
+            let Some(mut matches) = chain::peers(planner, program, &peers, direction, family)
+            else {
+                continue;
+            };
+            matches.extend(chain::ports(planner, to));
+            rules.push(Rule::new(matches, Act::Return));
         }
     } else {
-        rules.extend(allowed.member_map(render, direction, family, &drop));
-        rules.extend(allowed.block_map(render, direction, family, &drop));
+        let merged = Merged { allowed: allowed.clone(), direction, family, deny: deny.clone() };
+        rules.extend(merged.members(planner, program));
+        rules.extend(merged.blocks(planner));
     }
-    rules.extend(allowed.anyone.as_ref().map(|to| line([&ports(to), "return"])));
-    rules.push(drop);
+    if let Some(to) = &allowed.anyone {
+        rules.push(Rule::new(chain::ports(planner, to), Act::Return));
+    }
+    rules.push(deny);
     rules
-}
-
-fn isolated_by(sections: &[Arc<Section>]) -> String {
-    let names: Vec<String> = sections
-        .iter()
-        .take(3)
-        .map(|section| format!("{}/{}", section.policy.namespace, section.policy.name))
-        .collect();
-    let more = sections.len().saturating_sub(3);
-    match more {
-        0 => format!("isolated by {}", names.join(", ")),
-        more => format!("isolated by {} and {more} more", names.join(", ")),
-    }
 }
 
 impl Allowed {
@@ -90,109 +84,107 @@ impl Allowed {
     /// Named ports: a lookup each if they are few, else one in a set that holds them all.
     fn port_set_rules(
         &self,
-        render: &mut Render,
+        planner: &mut Planner,
+        program: &Program,
         direction: Direction,
         family: Family,
-    ) -> Vec<String> {
-        if self.port_sets.len() <= FEW {
-            let peers = self
-                .port_sets
-                .iter()
-                .filter_map(|set| render.peers(&Peers::PortSet(set.clone()), direction, family));
-            return peers.map(|peers| line([&peers, "return"])).collect();
-        }
-        let meaning: Vec<String> = self.port_sets.iter().map(|set| format!("{set:?}")).collect();
-        let name = format!("ports{}-{}", family.digit(), digest(&meaning.join("\n")));
-        let mut elements = BTreeSet::new();
-        for set in &self.port_sets {
-            let single = render.peers(&Peers::PortSet(set.clone()), direction, family);
-            let single =
-                single.and_then(|text| text.rsplit_once('@').map(|(_, name)| name.to_owned()));
-            elements.extend(
-                single
-                    .and_then(|single| render.ruleset.sets.remove(&single))
-                    .into_iter()
-                    .flat_map(|set| set.elements),
-            );
-        }
-        let header = family.header();
-        let rule =
-            format!("{header} {} . meta l4proto . th dport @{name} return", there(direction));
-        let comment = comment(&format!("{} sets of named ports together", self.port_sets.len()));
-        render.ruleset.sets.insert(name, Set { kind: Kind::Ports, family, comment, elements });
-        vec![rule]
-    }
-
-    /// One map from the address of a peer to the ports that all sets it is in allow it together.
-    fn member_map(
-        &self,
-        render: &mut Render,
-        direction: Direction,
-        family: Family,
-        drop: &str,
-    ) -> Option<String> {
-        let mut by_address: BTreeMap<IpAddr, Ports> = BTreeMap::new();
-        for (set, to) in &self.sets {
-            let members = render.program.sets.get(set).into_iter().flatten();
-            for member in members.filter(|member| Family::of(member.address) == family) {
-                extend(&mut by_address, &member.address, to);
-            }
-        }
-        let mut elements = BTreeSet::new();
-        for (address, to) in by_address {
-            let blocks =
-                self.blocks.iter().filter(|(block, _)| block.contains(address)).map(|(_, to)| to);
-            let all = blocks.chain(&self.anyone).fold(to, |all, more| and(Some(&all), more));
-            let chain = ports_chain(render, direction, family, &all, drop);
-            elements.insert(Element { address, rest: format!(" : goto {chain}") });
-        }
-        // What an address may use follows from everything that is allowed, so all of it is in the name.
-        let Allowed { anyone, sets, blocks, port_sets: _ } = self;
-        let meaning = format!("{anyone:?}\n{sets:?}\n{blocks:?}\n{drop}");
-        let name = format!("peers{}-{}-{direction}", family.digit(), digest(&meaning));
-        let rule = format!("{} {} vmap @{name}", family.header(), there(direction));
-        let comment = comment(&format!("{} sets of pods together", self.sets.len()));
-        render.ruleset.sets.insert(name, Set { kind: Kind::Verdicts, family, comment, elements });
-        (!self.sets.is_empty()).then_some(rule)
-    }
-
-    /// One map from the blocks, cut where they overlap, to the ports that they allow together.
-    fn block_map(
-        &self,
-        render: &mut Render,
-        direction: Direction,
-        family: Family,
-        drop: &str,
-    ) -> Option<String> {
-        let mut elements = Vec::new();
-        for (interval, inside) in segments(self.blocks.keys(), family) {
-            let to = inside.iter().filter_map(|block| self.blocks.get(*block));
-            let all = to
-                .chain(&self.anyone)
-                .fold(None, |all: Option<Ports>, more| Some(and(all.as_ref(), more)));
-            let Some(all) = all else { continue };
-            let chain = ports_chain(render, direction, family, &all, drop);
-            elements.push(format!("{interval} : goto {chain}"));
-        }
-        let rule =
-            format!("{} {} vmap {{ {} }}", family.header(), there(direction), elements.join(", "));
-        (!elements.is_empty()).then_some(rule)
+    ) -> Vec<Rule> {
+        let groups: Vec<Vec<SetId>> = match self.port_sets.len() {
+            0..=FEW => self.port_sets.iter().map(|set| vec![set.clone()]).collect(),
+            _ => vec![self.port_sets.iter().cloned().collect()],
+        };
+        let rule = |group| {
+            Rule::new(chain::port_sets(planner, program, group, direction, family), Act::Return)
+        };
+        groups.into_iter().map(rule).collect()
     }
 }
 
-/// A chain that lets these ports pass and drops the rest.
-fn ports_chain(
-    render: &mut Render,
+/// A map from the address of a peer to the ports that all sets and blocks it is in allow it together.
+#[derive(Clone, Debug)]
+pub(crate) struct Merged {
+    allowed: Arc<Allowed>,
     direction: Direction,
-    family: Family,
-    to: &Ports,
-    drop: &str,
-) -> String {
-    let rules = match ports(to) {
-        all if all.is_empty() => vec!["return".to_owned()],
-        some => vec![format!("{some} return"), drop.to_owned()],
-    };
-    render.add_chain(direction, family, "-ports", rules)
+    pub(crate) family: Family,
+    deny: Rule,
+}
+
+impl Merged {
+    /// The sets whose members are in it.
+    pub(crate) fn sets(&self) -> impl Iterator<Item = &SetId> {
+        self.allowed.sets.keys()
+    }
+
+    /// The addresses in it.
+    pub(crate) fn addresses(&self, program: &Program) -> BTreeSet<IpAddr> {
+        let members = self.sets().filter_map(|set| program.sets.get(set)).flatten();
+        let ours = members.filter(|member| Family::of(member.address) == self.family);
+        ours.map(|member| member.address).collect()
+    }
+
+    /// Where it leads an address; `None` if the address is in no set.
+    pub(crate) fn aim(
+        &self,
+        planner: &mut Planner,
+        program: &Program,
+        address: IpAddr,
+    ) -> Option<Aim> {
+        let Allowed { anyone, sets, blocks, port_sets: _ } = &*self.allowed;
+        if Family::of(address) != self.family {
+            return None;
+        }
+        let member = address.into();
+        let holds = |set: &SetId| program.sets.get(set).is_some_and(|all| all.contains(&member));
+        let by_sets = sets.iter().filter(|(set, _)| holds(set)).map(|(_, to)| to);
+        let by_sets = together(by_sets)?;
+        let by_blocks = blocks.iter().filter(|(block, _)| block.contains(address));
+        let all = by_blocks.map(|(_, to)| to).chain(anyone).chain([&by_sets]);
+        Some(Aim::goto(self.ports_chain(planner, &together(all)?)))
+    }
+
+    fn members(&self, planner: &mut Planner, program: &Program) -> Option<Rule> {
+        let Allowed { anyone, sets, blocks, port_sets: _ } = &*self.allowed;
+        if sets.is_empty() {
+            return None;
+        }
+        // What an address may use follows from everything that is allowed, so all of it is in the name.
+        let meaning = format!("{anyone:?}\n{sets:?}\n{blocks:?}\n{}", self.deny);
+        let name = format!("peers{}-{}", self.family.digit(), digest(&meaning)).into();
+        let said = comment(&format!("{} sets of pods together", sets.len()));
+        planner.merge(program, &name, self.clone(), said);
+        Some(Rule::new([], Act::Map(vec![there(self.direction, self.family)], name)))
+    }
+
+    /// A map from the blocks, cut where they overlap, to the ports that they allow together.
+    fn blocks(&self, planner: &mut Planner) -> Option<Rule> {
+        let Allowed { anyone, blocks, .. } = &*self.allowed;
+        let mut elements = BTreeMap::new();
+        for (interval, inside) in segments(blocks.keys(), self.family) {
+            let to = inside.iter().filter_map(|block| blocks.get(*block));
+            let Some(all) = together(to.chain(anyone)) else { continue };
+            let aim = Aim::goto(self.ports_chain(planner, &all));
+            elements.insert(interval, Some(Arc::new(aim)));
+        }
+        if elements.is_empty() {
+            return None;
+        }
+        let meaning = format!("{anyone:?}\n{blocks:?}\n{}", self.deny);
+        let name = format!("ranges{}-{}", self.family.digit(), digest(&meaning)).into();
+        let said = comment(&format!("{} blocks together", blocks.len()));
+        let kind = Kind::BlockChains(self.family);
+        planner.objects.add_set(&name, Set { kind, comment: said, elements });
+        Some(Rule::new([], Act::Map(vec![there(self.direction, self.family)], name)))
+    }
+
+    /// A chain that lets these ports pass and denies the rest.
+    fn ports_chain(&self, planner: &mut Planner, to: &Ports) -> Name {
+        let matches: Vec<Match> = chain::ports(planner, to);
+        let mut rules = vec![Rule::new(matches, Act::Return)];
+        if *to != Ports::Any {
+            rules.push(self.deny.clone());
+        }
+        chain::enter(planner, self.direction, self.family, "-ports", rules)
+    }
 }
 
 fn extend<K: Ord + Clone>(map: &mut BTreeMap<K, Ports>, key: &K, more: &Ports) {
@@ -200,14 +192,19 @@ fn extend<K: Ord + Clone>(map: &mut BTreeMap<K, Ports>, key: &K, more: &Ports) {
     map.insert(key.clone(), all);
 }
 
-/// These ports and those.
-fn and(some: Option<&Ports>, more: &Ports) -> Ports {
-    match (some, more) {
-        (None, more) => more.clone(),
-        (Some(Ports::Any), _) | (_, Ports::Any) => Ports::Any,
-        (Some(Ports::Of(some)), Ports::Of(more)) => {
-            let both: Vec<PortRange> = some.iter().chain(more).copied().collect();
-            Ports::of(both).unwrap_or_else(|| Ports::Of(some.clone()))
+/// All of these ports; `None` if there are none.
+fn together<'a>(all: impl Iterator<Item = &'a Ports>) -> Option<Ports> {
+    let mut ranges: Vec<PortRange> = Vec::new();
+    for ports in all {
+        match ports {
+            Ports::Any => return Some(Ports::Any),
+            Ports::Of(more) => ranges.extend(more),
         }
     }
+    Ports::of(ranges)
+}
+
+/// These ports and those.
+fn and(some: Option<&Ports>, more: &Ports) -> Ports {
+    together(some.into_iter().chain([more])).unwrap_or_else(|| more.clone())
 }

@@ -1,4 +1,5 @@
 use sha2::{Digest, Sha256};
+use weir_model::Name;
 
 /// A stable digest of what something says, for its name: the first 128 bits of SHA-256, as hexadecimal digits.
 ///
@@ -9,7 +10,7 @@ pub(crate) fn digest(said: &str) -> String {
 }
 
 /// Text that fits in a comment of nft: quotes and control characters are replaced, and it is cut at 120 bytes.
-pub(crate) fn comment(text: &str) -> String {
+pub(crate) fn comment(text: &str) -> Name {
     let mut clean = String::new();
     for letter in text.chars() {
         let letter =
@@ -19,5 +20,5 @@ pub(crate) fn comment(text: &str) -> String {
         }
         clean.push(letter);
     }
-    clean
+    clean.into()
 }

@@ -1,8 +1,6 @@
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fmt,
-    net::IpAddr,
-};
+use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
+
+use weir_model::{Direction, Name, PortRange, Protocol};
 
 /// The family of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -22,14 +20,6 @@ impl Family {
         if address.is_ipv4() { Family::V4 } else { Family::V6 }
     }
 
-    /// The header whose addresses a rule looks at.
-    pub(crate) fn header(self) -> &'static str {
-        match self {
-            Family::V4 => "ip",
-            Family::V6 => "ip6",
-        }
-    }
-
     pub(crate) fn digit(self) -> char {
         match self {
             Family::V4 => '4',
@@ -42,44 +32,104 @@ impl Family {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ruleset {
     /// Sets and maps by name.
-    pub sets: BTreeMap<String, Set>,
+    pub sets: BTreeMap<Name, Set>,
     /// Chains by name.
-    pub chains: BTreeMap<String, Chain>,
+    pub chains: BTreeMap<Name, Chain>,
 }
 
-/// A set, or a map from its elements to verdicts.
+/// A set, or a map from its keys to chains.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Set {
-    /// What the elements are.
+    /// What the keys are.
     pub kind: Kind,
-    /// The family of the addresses in them.
-    pub family: Family,
     /// What it means, for people.
-    pub comment: String,
-    /// The elements.
-    pub elements: BTreeSet<Element>,
+    pub comment: Name,
+    /// The keys, each with where it leads to if this is a map.
+    pub elements: BTreeMap<Key, Option<Arc<Aim>>>,
 }
 
-/// What the elements of a set are.
+/// What the keys of a set are, and whether it is a map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Addresses.
-    Addresses,
+    Addresses(Family),
     /// Two addresses.
-    Pairs,
+    Pairs(Family),
     /// Addresses, each with a protocol and a port.
-    Ports,
-    /// Addresses, each with the chain to go to.
-    Verdicts,
+    Ports(Family),
+    /// The addresses of a pod and of a peer, with a protocol and a port.
+    Grants(Family),
+    /// A map from addresses to chains.
+    Chains(Family),
+    /// Intervals of addresses.
+    Blocks(Family),
+    /// A map from intervals of addresses to chains.
+    BlockChains(Family),
+    /// A protocol and a port.
+    Services,
+    /// A protocol and a range of ports.
+    ServiceRanges,
+    /// Packets of connections that were cut: both addresses and ports, and the protocol. The kernel forgets them in time.
+    Cut(Family),
 }
 
-/// An element of a set.
+/// One part of a key, and of the packet that it is compared with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Field {
+    /// The source address.
+    Source(Family),
+    /// The destination address.
+    Destination(Family),
+    /// The protocol above IP.
+    Protocol,
+    /// The source port.
+    SourcePort,
+    /// The destination port.
+    DestinationPort,
+}
+
+/// A key of a set.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Element {
-    /// The address.
-    pub address: IpAddr,
-    /// What comes after it: nothing, another address, a protocol and port, or a verdict, in nft's syntax.
-    pub rest: String,
+pub enum Key {
+    /// An address.
+    Address(IpAddr),
+    /// Two addresses.
+    Pair(IpAddr, IpAddr),
+    /// An address and a port there.
+    Port(IpAddr, Protocol, u16),
+    /// The address of a pod, that of a peer, and a port at the destination.
+    Grant(IpAddr, IpAddr, Protocol, u16),
+    /// The addresses from the first to the last.
+    Block(IpAddr, IpAddr),
+    /// Ports.
+    Service(PortRange),
+}
+
+/// Where an element of a map leads to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Aim {
+    /// How.
+    pub go: Go,
+    /// Why, for people; may be empty.
+    pub comment: Name,
+}
+
+/// A way to another chain.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Go {
+    /// There and back.
+    Jump(Name),
+    /// There, and back to where this chain was called.
+    Goto(Name),
+}
+
+impl Go {
+    /// The chain that it leads to.
+    pub fn chain(&self) -> &Name {
+        match self {
+            Go::Jump(chain) | Go::Goto(chain) => chain,
+        }
+    }
 }
 
 /// A chain and its rules.
@@ -87,8 +137,8 @@ pub struct Element {
 pub struct Chain {
     /// Where the kernel calls it; `None` if other chains do.
     pub hook: Option<Hook>,
-    /// The rules in order, in nft's syntax.
-    pub rules: Vec<String>,
+    /// The rules in order.
+    pub rules: Vec<Rule>,
 }
 
 /// Where the kernel calls a chain.
@@ -98,55 +148,65 @@ pub enum Hook {
     Forward,
 }
 
-impl fmt::Display for Ruleset {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "table inet weir {{")?;
-        for (name, set) in &self.sets {
-            set.write(f, name)?;
-        }
-        for (name, chain) in &self.chains {
-            chain.write(f, name)?;
-        }
-        writeln!(f, "}}")
-    }
+/// A rule: what it does with packets that fit all of its matches.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rule {
+    /// What must be so.
+    pub matches: Vec<Match>,
+    /// What happens then.
+    pub act: Act,
+    /// Where it comes from, for people; may be empty.
+    pub comment: Name,
 }
 
-impl Set {
-    fn write(&self, f: &mut fmt::Formatter<'_>, name: &str) -> fmt::Result {
-        let address = match self.family {
-            Family::V4 => "ipv4_addr",
-            Family::V6 => "ipv6_addr",
-        };
-        let (word, kind) = match self.kind {
-            Kind::Addresses => ("set", address.to_owned()),
-            Kind::Pairs => ("set", format!("{address} . {address}")),
-            Kind::Ports => ("set", format!("{address} . inet_proto . inet_service")),
-            Kind::Verdicts => ("map", format!("{address} : verdict")),
-        };
-        writeln!(f, "\t{word} {name} {{\n\t\ttype {kind}")?;
-        writeln!(f, "\t\tcomment \"{}\"", self.comment)?;
-        if !self.elements.is_empty() {
-            let elements =
-                self.elements.iter().map(|element| format!("{}{}", element.address, element.rest));
-            writeln!(
-                f,
-                "\t\telements = {{ {} }}",
-                elements.collect::<Vec<_>>().join(",\n\t\t\t     ")
-            )?;
-        }
-        writeln!(f, "\t}}\n")
-    }
+/// Something that a packet may be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Match {
+    /// Part of a connection that was let through, or an error about one.
+    Established,
+    /// What IPv6 needs to find its neighbours.
+    NeighbourDiscovery,
+    /// These fields together are in this set.
+    In(Vec<Field>, Name),
+    /// To one of these ports.
+    To(PortRange),
 }
 
-impl Chain {
-    fn write(&self, f: &mut fmt::Formatter<'_>, name: &str) -> fmt::Result {
-        writeln!(f, "\tchain {name} {{")?;
-        if let Some(Hook::Forward) = self.hook {
-            writeln!(f, "\t\ttype filter hook forward priority filter; policy accept;")?;
-        }
-        for rule in &self.rules {
-            writeln!(f, "\t\t{rule}")?;
-        }
-        writeln!(f, "\t}}\n")
+/// What a rule does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Act {
+    /// The packet passes; no other chain of ours is asked.
+    Accept,
+    /// Back to the chain that called.
+    Return,
+    /// Back to the chain that called, and counted.
+    CountReturn,
+    /// The packet is dropped, and counted.
+    CountDrop,
+    /// On in another chain.
+    Goto(Name),
+    /// On in the chain that this map has for these fields; if it has none, with the next rule.
+    Map(Vec<Field>, Name),
+    /// The head of the packet is reported, unless there were too many just now.
+    Log(Direction),
+}
+
+impl Rule {
+    /// A rule without a comment.
+    pub(crate) fn new(matches: impl Into<Vec<Match>>, act: Act) -> Self {
+        Rule { matches: matches.into(), act, comment: Name::from("") }
+    }
+
+    /// The sets and chains that it refers to.
+    pub(crate) fn refers_to(&self) -> impl Iterator<Item = &Name> {
+        let sets = self.matches.iter().filter_map(|one| match one {
+            Match::In(_, set) => Some(set),
+            Match::Established | Match::NeighbourDiscovery | Match::To(_) => None,
+        });
+        let last = match &self.act {
+            Act::Goto(name) | Act::Map(_, name) => Some(name),
+            Act::Accept | Act::Return | Act::CountReturn | Act::CountDrop | Act::Log(_) => None,
+        };
+        sets.chain(last)
     }
 }

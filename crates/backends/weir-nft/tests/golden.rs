@@ -27,9 +27,26 @@ pods: [{namespace: shop, name: web, ips: [10.0.0.1]}]
 probes: [{from: {ip: 10.9.9.9}, to: {pod: shop/web}, port: 80, expect: allow}]",
         expect![[r#"
             table inet weir {
+            	set cut4 {
+            		type ipv4_addr . inet_service . ipv4_addr . inet_service . inet_proto
+            		flags timeout
+            		comment "connections that policies ended"
+            	}
+
+            	set cut6 {
+            		type ipv6_addr . inet_service . ipv6_addr . inet_service . inet_proto
+            		flags timeout
+            		comment "connections that policies ended"
+            	}
+
             	map in4 {
             		type ipv4_addr : verdict
             		comment "pods that policies speak for, ingress"
+            	}
+
+            	set in4-grants {
+            		type ipv4_addr . ipv4_addr . inet_proto . inet_service
+            		comment "pod, peer and port that policies allow, ingress"
             	}
 
             	map in6 {
@@ -37,9 +54,19 @@ probes: [{from: {ip: 10.9.9.9}, to: {pod: shop/web}, port: 80, expect: allow}]",
             		comment "pods that policies speak for, ingress"
             	}
 
+            	set in6-grants {
+            		type ipv6_addr . ipv6_addr . inet_proto . inet_service
+            		comment "pod, peer and port that policies allow, ingress"
+            	}
+
             	map out4 {
             		type ipv4_addr : verdict
             		comment "pods that policies speak for, egress"
+            	}
+
+            	set out4-grants {
+            		type ipv4_addr . ipv4_addr . inet_proto . inet_service
+            		comment "pod, peer and port that policies allow, egress"
             	}
 
             	map out6 {
@@ -47,14 +74,63 @@ probes: [{from: {ip: 10.9.9.9}, to: {pod: shop/web}, port: 80, expect: allow}]",
             		comment "pods that policies speak for, egress"
             	}
 
+            	set out6-grants {
+            		type ipv6_addr . ipv6_addr . inet_proto . inet_service
+            		comment "pod, peer and port that policies allow, egress"
+            	}
+
+            	set self4 {
+            		type ipv4_addr . ipv4_addr
+            		comment "pods that reach themselves"
+            	}
+
+            	set self6 {
+            		type ipv6_addr . ipv6_addr
+            		comment "pods that reach themselves"
+            	}
+
+            	chain egress-denied {
+            		limit rate 100/second burst 100 packets log prefix "weir egress" group 100 snaplen 128
+            		counter drop
+            	}
+
+            	chain egress4 {
+            		ip saddr . ip daddr . meta l4proto . th dport @out4-grants return
+            		goto egress-denied
+            	}
+
+            	chain egress6 {
+            		ip6 saddr . ip6 daddr . meta l4proto . th dport @out6-grants return
+            		goto egress-denied
+            	}
+
             	chain forward {
             		type filter hook forward priority filter; policy accept;
             		ct state established,related accept
-            		icmpv6 type { nd-router-solicit, nd-router-advert, nd-neighbor-solicit, nd-neighbor-advert, nd-redirect } accept
+            		icmpv6 type nd-router-solicit-nd-redirect accept
+            		ip saddr . th sport . ip daddr . th dport . meta l4proto @cut4 counter drop
+            		ip6 saddr . th sport . ip6 daddr . th dport . meta l4proto @cut6 counter drop
+            		ip saddr . ip daddr @self4 accept
+            		ip6 saddr . ip6 daddr @self6 accept
             		ip saddr vmap @out4
             		ip6 saddr vmap @out6
             		ip daddr vmap @in4
             		ip6 daddr vmap @in6
+            	}
+
+            	chain ingress-denied {
+            		limit rate 100/second burst 100 packets log prefix "weir ingress" group 100 snaplen 128
+            		counter drop
+            	}
+
+            	chain ingress4 {
+            		ip daddr . ip saddr . meta l4proto . th dport @in4-grants return
+            		goto ingress-denied
+            	}
+
+            	chain ingress6 {
+            		ip6 daddr . ip6 saddr . meta l4proto . th dport @in6-grants return
+            		goto ingress-denied
             	}
 
             }
@@ -92,27 +168,68 @@ policies:
 probes: [{from: {pod: shop/api}, to: {pod: shop/db}, port: 5432, expect: allow}]",
         expect![[r#"
             table inet weir {
+            	set blocks4-983580524d074eb53b69a745ba52b620 {
+            		type ipv4_addr
+            		flags interval
+            		comment "192.168.0.0/16 except 192.168.7.0/24"
+            		elements = { 192.168.0.0-192.168.6.255,
+            			     192.168.8.0-192.168.255.255 }
+            	}
+
+            	set cut4 {
+            		type ipv4_addr . inet_service . ipv4_addr . inet_service . inet_proto
+            		flags timeout
+            		comment "connections that policies ended"
+            	}
+
+            	set cut6 {
+            		type ipv6_addr . inet_service . ipv6_addr . inet_service . inet_proto
+            		flags timeout
+            		comment "connections that policies ended"
+            	}
+
             	map in4 {
             		type ipv4_addr : verdict
             		comment "pods that policies speak for, ingress"
-            		elements = { 10.0.0.2 comment "shop/db" : jump ingress4-65f7081d2541f60460d3b55dd463773f }
+            		elements = { 10.0.0.2 comment "shop/db isolated by shop/db" : jump ingress4-23994cea1ca1a39b4f7a8cb90bffee1f }
+            	}
+
+            	set in4-grants {
+            		type ipv4_addr . ipv4_addr . inet_proto . inet_service
+            		comment "pod, peer and port that policies allow, ingress"
             	}
 
             	map in6 {
             		type ipv6_addr : verdict
             		comment "pods that policies speak for, ingress"
-            		elements = { fd00::2 comment "shop/db" : jump ingress6-5bebb72e682bd5262dc03988e2915efd }
+            		elements = { fd00::2 comment "shop/db isolated by shop/db" : jump ingress6-c8c6f15f89db745db7fe0864cabb3b4b }
+            	}
+
+            	set in6-grants {
+            		type ipv6_addr . ipv6_addr . inet_proto . inet_service
+            		comment "pod, peer and port that policies allow, ingress"
             	}
 
             	map out4 {
             		type ipv4_addr : verdict
             		comment "pods that policies speak for, egress"
-            		elements = { 10.0.0.1 comment "shop/api" : jump egress4-d0778b65e699c0c20e52ecf65aab3675 }
+            		elements = { 10.0.0.1 comment "shop/api isolated by shop/api" : jump egress4 }
+            	}
+
+            	set out4-grants {
+            		type ipv4_addr . ipv4_addr . inet_proto . inet_service
+            		comment "pod, peer and port that policies allow, egress"
+            		elements = { 10.0.0.1 . 10.0.0.2 . tcp . 5432 }
             	}
 
             	map out6 {
             		type ipv6_addr : verdict
             		comment "pods that policies speak for, egress"
+            	}
+
+            	set out6-grants {
+            		type ipv6_addr . ipv6_addr . inet_proto . inet_service
+            		comment "pod, peer and port that policies allow, egress"
             	}
 
             	set pods4-7543e6b514c489a1d86808fea30f45c2 {
@@ -124,12 +241,6 @@ probes: [{from: {pod: shop/api}, to: {pod: shop/db}, port: 5432, expect: allow}]
             	set pods6-7543e6b514c489a1d86808fea30f45c2 {
             		type ipv6_addr
             		comment "pods shop/app=api"
-            	}
-
-            	set ports4-046c9911a84e7f8883bd456569a4be2a {
-            		type ipv4_addr . inet_proto . inet_service
-            		comment "port 'sql'/TCP of pods shop/app=db"
-            		elements = { 10.0.0.2 . tcp . 5432 }
             	}
 
             	set self4 {
@@ -145,15 +256,35 @@ probes: [{from: {pod: shop/api}, to: {pod: shop/db}, port: 5432, expect: allow}]
             		elements = { fd00::2 . fd00::2 }
             	}
 
-            	chain egress4-d0778b65e699c0c20e52ecf65aab3675 {
-            		ip daddr . meta l4proto . th dport @ports4-046c9911a84e7f8883bd456569a4be2a return
-            		counter drop comment "isolated by shop/api"
+            	set services-38e42b196d040d166f2c051937e8d5d1 {
+            		type inet_proto . inet_service
+            		flags interval
+            		comment "5432/TCP, 1000-2000/UDP"
+            		elements = { tcp . 5432,
+            			     udp . 1000-2000 }
+            	}
+
+            	chain egress-denied {
+            		limit rate 100/second burst 100 packets log prefix "weir egress" group 100 snaplen 128
+            		counter drop
+            	}
+
+            	chain egress4 {
+            		ip saddr . ip daddr . meta l4proto . th dport @out4-grants return
+            		goto egress-denied
+            	}
+
+            	chain egress6 {
+            		ip6 saddr . ip6 daddr . meta l4proto . th dport @out6-grants return
+            		goto egress-denied
             	}
 
             	chain forward {
             		type filter hook forward priority filter; policy accept;
             		ct state established,related accept
-            		icmpv6 type { nd-router-solicit, nd-router-advert, nd-neighbor-solicit, nd-neighbor-advert, nd-redirect } accept
+            		icmpv6 type nd-router-solicit-nd-redirect accept
+            		ip saddr . th sport . ip daddr . th dport . meta l4proto @cut4 counter drop
+            		ip6 saddr . th sport . ip6 daddr . th dport . meta l4proto @cut6 counter drop
             		ip saddr . ip daddr @self4 accept
             		ip6 saddr . ip6 daddr @self6 accept
             		ip saddr vmap @out4
@@ -162,15 +293,30 @@ probes: [{from: {pod: shop/api}, to: {pod: shop/db}, port: 5432, expect: allow}]
             		ip6 daddr vmap @in6
             	}
 
-            	chain ingress4-65f7081d2541f60460d3b55dd463773f {
-            		ip saddr @pods4-7543e6b514c489a1d86808fea30f45c2 meta l4proto . th dport { tcp . 5432, udp . 1000-2000 } return
-            		ip saddr { 192.168.0.0-192.168.6.255, 192.168.8.0-192.168.255.255 } return
-            		counter drop comment "isolated by shop/db"
+            	chain ingress-denied {
+            		limit rate 100/second burst 100 packets log prefix "weir ingress" group 100 snaplen 128
+            		counter drop
             	}
 
-            	chain ingress6-5bebb72e682bd5262dc03988e2915efd {
-            		ip6 saddr @pods6-7543e6b514c489a1d86808fea30f45c2 meta l4proto . th dport { tcp . 5432, udp . 1000-2000 } return
-            		counter drop comment "isolated by shop/db"
+            	chain ingress4 {
+            		ip daddr . ip saddr . meta l4proto . th dport @in4-grants return
+            		goto ingress-denied
+            	}
+
+            	chain ingress4-23994cea1ca1a39b4f7a8cb90bffee1f {
+            		ip saddr @pods4-7543e6b514c489a1d86808fea30f45c2 meta l4proto . th dport @services-38e42b196d040d166f2c051937e8d5d1 return
+            		ip saddr @blocks4-983580524d074eb53b69a745ba52b620 return
+            		goto ingress-denied comment "isolated by shop/db"
+            	}
+
+            	chain ingress6 {
+            		ip6 daddr . ip6 saddr . meta l4proto . th dport @in6-grants return
+            		goto ingress-denied
+            	}
+
+            	chain ingress6-c8c6f15f89db745db7fe0864cabb3b4b {
+            		ip6 saddr @pods6-7543e6b514c489a1d86808fea30f45c2 meta l4proto . th dport @services-38e42b196d040d166f2c051937e8d5d1 return
+            		goto ingress-denied comment "isolated by shop/db"
             	}
 
             }
@@ -208,10 +354,27 @@ adminPolicies:
 probes: [{from: {pod: spy/spy}, to: {pod: shop/web}, port: 80, expect: deny}]",
         expect![[r#"
             table inet weir {
+            	set cut4 {
+            		type ipv4_addr . inet_service . ipv4_addr . inet_service . inet_proto
+            		flags timeout
+            		comment "connections that policies ended"
+            	}
+
+            	set cut6 {
+            		type ipv6_addr . inet_service . ipv6_addr . inet_service . inet_proto
+            		flags timeout
+            		comment "connections that policies ended"
+            	}
+
             	map in4 {
             		type ipv4_addr : verdict
             		comment "pods that policies speak for, ingress"
-            		elements = { 10.0.0.1 comment "shop/web" : jump ingress4-fe09e400c606710f0c3f7f6fd7aff1e2 }
+            		elements = { 10.0.0.1 comment "shop/web isolated by first, last" : jump ingress4-5c887603cfb1dd1f646c812841438e8a }
+            	}
+
+            	set in4-grants {
+            		type ipv4_addr . ipv4_addr . inet_proto . inet_service
+            		comment "pod, peer and port that policies allow, ingress"
             	}
 
             	map in6 {
@@ -219,14 +382,29 @@ probes: [{from: {pod: spy/spy}, to: {pod: shop/web}, port: 80, expect: deny}]",
             		comment "pods that policies speak for, ingress"
             	}
 
+            	set in6-grants {
+            		type ipv6_addr . ipv6_addr . inet_proto . inet_service
+            		comment "pod, peer and port that policies allow, ingress"
+            	}
+
             	map out4 {
             		type ipv4_addr : verdict
             		comment "pods that policies speak for, egress"
             	}
 
+            	set out4-grants {
+            		type ipv4_addr . ipv4_addr . inet_proto . inet_service
+            		comment "pod, peer and port that policies allow, egress"
+            	}
+
             	map out6 {
             		type ipv6_addr : verdict
             		comment "pods that policies speak for, egress"
+            	}
+
+            	set out6-grants {
+            		type ipv6_addr . ipv6_addr . inet_proto . inet_service
+            		comment "pod, peer and port that policies allow, egress"
             	}
 
             	set pods4-347f642169910a0a39e6e375bade759e {
@@ -254,25 +432,63 @@ probes: [{from: {pod: spy/spy}, to: {pod: shop/web}, port: 80, expect: deny}]",
             		elements = { 10.0.0.1 . 10.0.0.1 }
             	}
 
+            	set self6 {
+            		type ipv6_addr . ipv6_addr
+            		comment "pods that reach themselves"
+            	}
+
+            	chain egress-denied {
+            		limit rate 100/second burst 100 packets log prefix "weir egress" group 100 snaplen 128
+            		counter drop
+            	}
+
+            	chain egress4 {
+            		ip saddr . ip daddr . meta l4proto . th dport @out4-grants return
+            		goto egress-denied
+            	}
+
+            	chain egress6 {
+            		ip6 saddr . ip6 daddr . meta l4proto . th dport @out6-grants return
+            		goto egress-denied
+            	}
+
             	chain forward {
             		type filter hook forward priority filter; policy accept;
             		ct state established,related accept
-            		icmpv6 type { nd-router-solicit, nd-router-advert, nd-neighbor-solicit, nd-neighbor-advert, nd-redirect } accept
+            		icmpv6 type nd-router-solicit-nd-redirect accept
+            		ip saddr . th sport . ip daddr . th dport . meta l4proto @cut4 counter drop
+            		ip6 saddr . th sport . ip6 daddr . th dport . meta l4proto @cut6 counter drop
             		ip saddr . ip daddr @self4 accept
+            		ip6 saddr . ip6 daddr @self6 accept
             		ip saddr vmap @out4
             		ip6 saddr vmap @out6
             		ip daddr vmap @in4
             		ip6 daddr vmap @in6
             	}
 
-            	chain ingress4-b956e688a9285932bb90d96578a55986-rest {
-            		ip saddr @pods4-53c40d2375483ddae194ef9b69fcec15 counter drop comment "ClusterNetworkPolicy last ingress[0].from[0]"
+            	chain ingress-denied {
+            		limit rate 100/second burst 100 packets log prefix "weir ingress" group 100 snaplen 128
+            		counter drop
             	}
 
-            	chain ingress4-fe09e400c606710f0c3f7f6fd7aff1e2 {
-            		ip saddr @pods4-347f642169910a0a39e6e375bade759e goto ingress4-b956e688a9285932bb90d96578a55986-rest comment "ClusterNetworkPolicy first ingress[0].from[0]"
-            		ip saddr @pods4-d5290067149184bc6820c7e42eb65e4f tcp dport 80 counter drop comment "ClusterNetworkPolicy first ingress[1].from[0]"
-            		goto ingress4-b956e688a9285932bb90d96578a55986-rest
+            	chain ingress4 {
+            		ip daddr . ip saddr . meta l4proto . th dport @in4-grants return
+            		goto ingress-denied
+            	}
+
+            	chain ingress4-5c887603cfb1dd1f646c812841438e8a {
+            		ip saddr @pods4-347f642169910a0a39e6e375bade759e goto ingress4-6e02f76f8fc1c30b48f0124fea6aaf03-rest comment "ClusterNetworkPolicy first ingress[0].from[0]"
+            		ip saddr @pods4-d5290067149184bc6820c7e42eb65e4f tcp dport 80 goto ingress-denied comment "ClusterNetworkPolicy first ingress[1].from[0]"
+            		goto ingress4-6e02f76f8fc1c30b48f0124fea6aaf03-rest
+            	}
+
+            	chain ingress4-6e02f76f8fc1c30b48f0124fea6aaf03-rest {
+            		ip saddr @pods4-53c40d2375483ddae194ef9b69fcec15 goto ingress-denied comment "ClusterNetworkPolicy last ingress[0].from[0]"
+            	}
+
+            	chain ingress6 {
+            		ip6 daddr . ip6 saddr . meta l4proto . th dport @in6-grants return
+            		goto ingress-denied
             	}
 
             }

@@ -14,9 +14,11 @@ use proptest::{
     strategy::{Strategy, ValueTree},
     test_runner::{Config, RngAlgorithm, TestRng, TestRunner},
 };
-use weir_engine::{Locality, compile};
-use weir_lab::{Lab, Layout};
-use weir_model::{Change, Flow, Object, World};
+use weir_datapath::{ApplyError, Datapath, Plan};
+use weir_engine::{Engine, Locality, compile};
+use weir_lab::{Lab, LabNode, Layout};
+use weir_model::{Change, Flow, Name, Object, Program, World};
+use weir_nft::{Mode, Nft, Transaction};
 
 /// How many clusters are drawn. `WEIR_CLUSTERS=1000 cargo test -p weir-nft --test kernel` draws more.
 const CLUSTERS: u64 = 60;
@@ -44,7 +46,13 @@ fn main() -> ExitCode {
         }
     });
     let text = Trial::test("the_kernel_lists_what_was_rendered", listed);
-    libtest_mimic::run(&arguments, vec![agree, merged, text]).exit_code()
+    let walks =
+        Trial::test("change_by_change_the_kernel_has_what_a_fresh_start_would_put_there", || {
+            (0..10).try_for_each(|seed| {
+                steps(seed).map_err(|why| format!("world {seed}: {why}").into())
+            })
+        });
+    libtest_mimic::run(&arguments, vec![agree, merged, text, walks]).exit_code()
 }
 
 /// A cluster and connections to try in it, drawn from a seed.
@@ -94,9 +102,7 @@ fn agree(seed: u64) -> Result<(), String> {
     let lab = Lab::build(&layout).map_err(|error| format!("{error}"))?;
     for node in &layout.nodes {
         let program = compile(&world, Locality::Node(node.name.clone()));
-        let ruleset = weir_nft::render(&program).to_string();
-        lab.on_node(&node.name, || nft(&["-f", "-"], &ruleset))
-            .map_err(|error| format!("{error}"))??;
+        lab.on_node(&node.name, || install(&program)).map_err(|error| format!("{error}"))??;
     }
     let program = compile(&world, Locality::Everywhere);
     let real = lab.probe(&flows, Duration::from_millis(150)).map_err(|error| format!("{error}"))?;
@@ -111,6 +117,82 @@ fn agree(seed: u64) -> Result<(), String> {
     Ok(())
 }
 
+/// Puts a program into force, and makes sure that doing it again writes nothing.
+fn install(program: &Program) -> Result<(), String> {
+    let mut nft = open()?;
+    sync(&mut nft, program)?;
+    let again = replan(&mut open()?, program)?;
+    if !again.is_empty() {
+        return Err(format!("what was written is not what is read: {again}"));
+    }
+    Ok(())
+}
+
+fn open() -> Result<Nft, String> {
+    Nft::open(Mode::Enforce).map_err(told)
+}
+
+fn replan(nft: &mut Nft, program: &Program) -> Result<Transaction, String> {
+    let installed = nft.installed().map_err(told)?;
+    Ok(nft.replan(program, &installed))
+}
+
+fn sync(nft: &mut Nft, program: &Program) -> Result<(), String> {
+    let plan = replan(nft, program)?;
+    nft.apply(&plan).map_err(told)
+}
+
+fn told(error: ApplyError) -> String {
+    let mut told = error.to_string();
+    let mut cause: Option<&dyn std::error::Error> = std::error::Error::source(&error);
+    while let Some(error) = cause {
+        told = format!("{told}: {error}");
+        cause = error.source();
+    }
+    told
+}
+
+/// Change by change, what is in the kernel is what a fresh start would put there, and its listing is that of the text.
+fn steps(seed: u64) -> Result<(), String> {
+    let (world, _) = draw(seed);
+    let changes: Vec<Change> = world.changes().collect();
+    let back = changes.iter().rev().map(|change| match change {
+        Change::Put(object) => Change::Remove(object.key()),
+        Change::Remove(key) => Change::Remove(key.clone()),
+    });
+    let there_and_back: Vec<Change> = changes.iter().cloned().chain(back).collect();
+    let name = Name::from("n1");
+    let node = LabNode { name: name.clone(), addresses: Vec::new() };
+    let lab = Lab::build(&Layout { nodes: vec![node], ..Layout::default() })
+        .map_err(|error| error.to_string())?;
+    lab.on_node(&name, || walk(&there_and_back)).map_err(|error| error.to_string())?
+}
+
+fn walk(changes: &[Change]) -> Result<(), String> {
+    let mut engine = Engine::new(Locality::Everywhere);
+    let mut program = Program::default();
+    let mut kernel = open()?;
+    sync(&mut kernel, &program)?;
+    let empty = nft(&["list", "table", "inet", "weir"], "")?;
+    for some in changes.chunks(3) {
+        let delta = engine.apply(some);
+        program.apply(delta.clone());
+        let plan = kernel.plan(&program, &delta);
+        kernel.apply(&plan).map_err(|error| format!("{}\n{plan}", told(error)))?;
+        let fresh = replan(&mut open()?, &program)?;
+        if !fresh.is_empty() {
+            return Err(format!("after {some:?}\n{plan}\nthere is still to do\n{fresh}"));
+        }
+        if kernel.drifted().map_err(told)? {
+            return Err("our own change counts as somebody else's".to_owned());
+        }
+    }
+    match nft(&["list", "table", "inet", "weir"], "")? {
+        last if last == empty => Ok(()),
+        last => Err(format!("an emptied world leaves something behind:\n{last}")),
+    }
+}
+
 /// What the kernel lists is what was rendered, apart from white space, counters and the order within sets.
 fn listed() -> Result<(), Failed> {
     for seed in 0..20 {
@@ -119,10 +201,19 @@ fn listed() -> Result<(), Failed> {
         let lab = Lab::build(&layout).map_err(|error| format!("{error}"))?;
         for node in &layout.nodes {
             let rendered = weir_nft::render(&compile(&world, Locality::Node(node.name.clone())));
+            let program = compile(&world, Locality::Node(node.name.clone()));
             let listed = lab
                 .on_node(&node.name, || {
+                    nft(&["--check", "-f", "-"], &rendered.to_string())?;
                     nft(&["-f", "-"], &rendered.to_string())?;
-                    nft(&["--stateless", "--numeric-priority", "list", "table", "inet", "weir"], "")
+                    let by_text = nft(&LIST, "")?;
+                    nft(&["delete", "table", "inet", "weir"], "")?;
+                    sync(&mut open()?, &program)?;
+                    let by_netlink = nft(&LIST, "")?;
+                    match sorted(&by_text) == sorted(&by_netlink) {
+                        true => Ok(by_netlink),
+                        false => Err(format!("nft wrote\n{by_text}\nand we\n{by_netlink}")),
+                    }
                 })
                 .map_err(|error| format!("{error}"))??;
             for (name, chain) in &rendered.chains {
@@ -141,17 +232,25 @@ fn listed() -> Result<(), Failed> {
                     .iter()
                     .find_map(|word| section(&listed, &format!("{word} {name} {{")));
                 let text = words.ok_or(format!("no set {name}"))?.join(" ");
-                for element in &set.elements {
-                    if !text.contains(&element.address.to_string()) {
-                        return Err(
-                            format!("{} is not in {name}:\n{listed}", element.address).into()
-                        );
+                for key in set.elements.keys() {
+                    if !text.contains(&key.to_string()) {
+                        return Err(format!("{key} is not in {name}:\n{listed}").into());
                     }
                 }
             }
         }
     }
     Ok(())
+}
+
+const LIST: [&str; 6] = ["--stateless", "--numeric-priority", "list", "table", "inet", "weir"];
+
+/// The words of a listing, sorted: in the kernel, sets have no order.
+fn sorted(listed: &str) -> Vec<&str> {
+    let words = listed.split([' ', '\t', '\n', ',']).filter(|word| !word.is_empty());
+    let mut words: Vec<&str> = words.collect();
+    words.sort_unstable();
+    words
 }
 
 /// The lines between a heading and its closing brace.

@@ -1,0 +1,84 @@
+use std::{collections::BTreeSet, net::IpAddr};
+
+use weir_datapath::{ApplyError, Datapath, Trouble};
+use weir_model::{Delta, Flow, Program};
+
+use crate::{
+    Installed, Mode, Planner, Transaction,
+    kernel::{Kernel, KernelError},
+    replan, transaction,
+};
+
+/// nftables in the network namespace of the thread that opened it.
+#[derive(Debug)]
+pub struct Nft {
+    mode: Mode,
+    planner: Planner,
+    kernel: Kernel,
+}
+
+impl Nft {
+    /// Opens the nftables of the network namespace that this thread is in. Nothing is read or written yet.
+    pub fn open(mode: Mode) -> Result<Self, ApplyError> {
+        let kernel = Kernel::open().map_err(failed("cannot open nftables"))?;
+        Ok(Nft { mode, planner: Planner::new(mode), kernel })
+    }
+}
+
+impl Datapath for Nft {
+    type Installed = Installed;
+    type Plan = Transaction;
+
+    fn plan(&mut self, program: &Program, delta: &Delta) -> Transaction {
+        self.planner.plan(program, delta)
+    }
+
+    fn replan(&mut self, program: &Program, installed: &Installed) -> Transaction {
+        self.planner = Planner::new(self.mode);
+        self.planner.plan(program, &Delta::from(program));
+        replan::replan(&self.planner, installed)
+    }
+
+    fn installed(&mut self) -> Result<Installed, ApplyError> {
+        self.kernel.read().map_err(failed("cannot read table inet weir"))
+    }
+
+    fn apply(&mut self, plan: &Transaction) -> Result<(), ApplyError> {
+        self.kernel.run(plan).map_err(failed("cannot write table inet weir"))
+    }
+
+    fn drifted(&mut self) -> Result<bool, ApplyError> {
+        self.kernel.changed().map_err(failed("cannot listen to changes of nftables"))
+    }
+
+    fn cut(
+        &mut self,
+        _touched: &BTreeSet<IpAddr>,
+        _forbidden: &dyn Fn(&Flow) -> bool,
+    ) -> Result<usize, ApplyError> {
+        Ok(0)
+    }
+
+    fn remove(&mut self) -> Result<(), ApplyError> {
+        self.planner = Planner::new(self.mode);
+        self.kernel.run(&transaction::removal()).map_err(failed("cannot remove table inet weir"))
+    }
+}
+
+fn failed(what: &'static str) -> impl Fn(KernelError) -> ApplyError {
+    move |error| {
+        let trouble = match &error {
+            KernelError::Refused { source, .. } if !is_passing(&source.error) => Trouble::Refused,
+            KernelError::TooLong(_) => Trouble::Refused,
+            _ => Trouble::Unavailable,
+        };
+        ApplyError { trouble, what: what.to_owned(), source: error.into() }
+    }
+}
+
+/// Whether the same may go well later: no memory, no room, no right yet, or the rules are no longer those that were read.
+fn is_passing(error: &std::io::Error) -> bool {
+    /// `ENOMEM`, `EINTR`, `EAGAIN`, `ERESTART`, `ENOBUFS`, `EPERM`.
+    const PASSING: [i32; 6] = [12, 4, 11, 85, 105, 1];
+    error.raw_os_error().is_some_and(|code| PASSING.contains(&code))
+}

@@ -1,0 +1,157 @@
+//! What is in the kernel, read back.
+
+use std::collections::BTreeMap;
+
+use weir_model::Name;
+use weir_netlink::{Attribute, Attributes, Malformed};
+
+use crate::{
+    expr::{Expr, Verdict},
+    wire::{Declared, Element, KeyBytes},
+};
+
+/// Our table as it is in the kernel.
+#[derive(Clone, Debug, Default)]
+pub struct Installed {
+    /// Whether there is a table.
+    pub(crate) table: bool,
+    /// The generation of the kernel's rules when it was read.
+    pub(crate) generation: u32,
+    pub(crate) sets: BTreeMap<Name, InstalledSet>,
+    pub(crate) chains: BTreeMap<Name, InstalledChain>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct InstalledSet {
+    pub(crate) declared: Declared,
+    pub(crate) note: Vec<u8>,
+    pub(crate) elements: Vec<Element>,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(crate) struct InstalledChain {
+    /// The hook, the priority there and the policy.
+    pub(crate) hook: Option<(u32, i32, u32)>,
+    /// The expressions of each rule, and what is noted there.
+    pub(crate) rules: Vec<(Vec<Expr>, Vec<u8>)>,
+}
+
+impl Installed {
+    /// Reads a message about a chain.
+    pub(crate) fn chain(&mut self, message: Attributes<'_>) -> Result<(), Malformed> {
+        let (mut name, mut hook, mut policy) = (None, None, 0);
+        for attribute in message {
+            let attribute = attribute?;
+            match attribute.kind {
+                3 => name = Some(Name::from(attribute.text()?)),
+                4 => hook = Some(read_hook(&attribute)?),
+                5 => policy = attribute.be_u32()?,
+                _ => (),
+            }
+        }
+        if let Some(name) = name {
+            let hook = hook.map(|(number, priority)| (number, priority, policy));
+            self.chains.entry(name).or_default().hook = hook;
+        }
+        Ok(())
+    }
+
+    /// Reads a message about a rule.
+    pub(crate) fn rule(&mut self, message: Attributes<'_>) -> Result<(), Malformed> {
+        let (mut chain, mut exprs, mut note) = (None, Vec::new(), Vec::new());
+        for attribute in message {
+            let attribute = attribute?;
+            match attribute.kind {
+                2 => chain = Some(Name::from(attribute.text()?)),
+                4 => {
+                    for element in attribute.attributes() {
+                        exprs.push(Expr::read(&element?)?);
+                    }
+                }
+                7 => note = attribute.value.into(),
+                _ => (),
+            }
+        }
+        if let Some(chain) = chain {
+            self.chains.entry(chain).or_default().rules.push((exprs, note));
+        }
+        Ok(())
+    }
+
+    /// Reads a message about a set.
+    pub(crate) fn set(&mut self, message: Attributes<'_>) -> Result<(), Malformed> {
+        let mut name = None;
+        let mut declared = Declared { flags: 0, key_type: 0, key_length: 0, data_type: 0 };
+        let mut note = Vec::new();
+        for attribute in message {
+            let attribute = attribute?;
+            match attribute.kind {
+                2 => name = Some(Name::from(attribute.text()?)),
+                3 => declared.flags = attribute.be_u32()?,
+                4 => declared.key_type = attribute.be_u32()?,
+                5 => declared.key_length = attribute.be_u32()?,
+                6 => declared.data_type = attribute.be_u32()?,
+                13 => note = attribute.value.into(),
+                _ => (),
+            }
+        }
+        if let Some(name) = name {
+            self.sets.insert(name, InstalledSet { declared, note, elements: Vec::new() });
+        }
+        Ok(())
+    }
+}
+
+fn read_hook(hook: &Attribute<'_>) -> Result<(u32, i32), Malformed> {
+    let (mut number, mut priority) = (0, 0);
+    for attribute in hook.attributes() {
+        let attribute = attribute?;
+        match attribute.kind {
+            1 => number = attribute.be_u32()?,
+            2 => priority = i32::from_be_bytes(attribute.array()?),
+            _ => (),
+        }
+    }
+    Ok((number, priority))
+}
+
+impl InstalledSet {
+    /// Reads a message with elements.
+    pub(crate) fn read(&mut self, message: Attributes<'_>) -> Result<(), Malformed> {
+        for attribute in message {
+            let attribute = attribute?;
+            if attribute.kind == 3 {
+                for element in attribute.attributes() {
+                    self.elements.push(read_element(&element?)?);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn read_element(element: &Attribute<'_>) -> Result<Element, Malformed> {
+    let mut read = Element::default();
+    for attribute in element.attributes() {
+        let attribute = attribute?;
+        match attribute.kind {
+            1 => read.key = read_key(&attribute)?,
+            2 => read.verdict = Verdict::read(attribute.attributes())?,
+            3 => read.flags = attribute.be_u32()?,
+            6 => read.note = attribute.value.into(),
+            10 => read.end = Some(read_key(&attribute)?),
+            _ => (),
+        }
+    }
+    Ok(read)
+}
+
+fn read_key(key: &Attribute<'_>) -> Result<KeyBytes, Malformed> {
+    for value in key.attributes() {
+        let value = value?;
+        if value.kind == 1 {
+            return KeyBytes::read(value.value).ok_or(Malformed::Value(key.kind));
+        }
+    }
+    Err(Malformed::Value(key.kind))
+}

@@ -1,0 +1,361 @@
+use std::collections::{BTreeMap, BTreeSet};
+
+use weir_model::{Delta, Direction, Member, Name, PodId, Program, SetDelta, SetId};
+
+use crate::{
+    Act, Aim, Chain, Family, Field, Go, Hook, Key, Kind, Match, Rule, Ruleset, Set, Step,
+    Transaction,
+    merge::Merged,
+    objects::Objects,
+    place::{self, Place},
+};
+
+/// Whether what policies deny is dropped.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// It is.
+    #[default]
+    Enforce,
+    /// It is reported, and passes.
+    Audit,
+}
+
+/// Turns deltas of the compiled rules into transactions of the kernel.
+///
+/// *Invariant*: after any deltas, its ruleset is the one that a new planner would make of their sum.
+#[derive(Clone, Debug)]
+pub struct Planner {
+    pub(crate) objects: Objects,
+    places: BTreeMap<PodId, Place>,
+    /// The sets of the ruleset that are copies of sets, or of several together.
+    copies: BTreeMap<Name, Copied>,
+    /// The maps of the ruleset that say what each member of several sets may do.
+    pub(crate) maps: BTreeMap<Name, Merged>,
+    followers: BTreeMap<SetId, Followers>,
+}
+
+/// A set of the ruleset with the members of these.
+#[derive(Clone, Debug)]
+struct Copied {
+    of: Vec<SetId>,
+    family: Family,
+}
+
+/// What must be looked at again when a set changes.
+#[derive(Clone, Debug, Default)]
+struct Followers {
+    pods: BTreeSet<PodId>,
+    copies: BTreeSet<Name>,
+    maps: BTreeSet<Name>,
+}
+
+impl Followers {
+    fn is_empty(&self) -> bool {
+        self.pods.is_empty() && self.copies.is_empty() && self.maps.is_empty()
+    }
+}
+
+impl Planner {
+    /// A planner whose ruleset judges nobody.
+    pub fn new(mode: Mode) -> Self {
+        let mut planner = Planner {
+            objects: Objects::default(),
+            places: BTreeMap::new(),
+            copies: BTreeMap::new(),
+            maps: BTreeMap::new(),
+            followers: BTreeMap::new(),
+        };
+        planner.skeleton(mode);
+        planner
+    }
+
+    /// The ruleset that is wanted now.
+    pub fn ruleset(&self) -> &Ruleset {
+        &self.objects.ruleset
+    }
+
+    /// Goes on to `program`, which differs from what it was by `delta`.
+    pub fn plan(&mut self, program: &Program, delta: &Delta) -> Transaction {
+        let mut touched: BTreeSet<&PodId> = delta.endpoints.keys().collect();
+        let small = delta.sets.iter().filter(|(id, change)| place::may_matter(program, id, change));
+        let pods = small.filter_map(|(id, _)| self.followers.get(id)).flat_map(|them| &them.pods);
+        let pods: Vec<PodId> = pods.cloned().collect();
+        touched.extend(&pods);
+        self.move_pods(program, &touched);
+        for (id, change) in &delta.sets {
+            self.follow(program, id, change);
+        }
+        for dead in self.objects.sweep() {
+            self.forget(&dead);
+        }
+        self.objects.transaction()
+    }
+
+    /// The steps that make a table of everything wanted, in place of whatever table there is.
+    pub(crate) fn whole(&self) -> Transaction {
+        let Ruleset { sets, chains } = self.ruleset();
+        let mut steps = vec![Step::AddTable, Step::DeleteTable, Step::AddTable];
+        steps.extend(sets.iter().map(|(name, set)| Step::add_set(name, set)));
+        steps.extend(chains.iter().map(|(name, chain)| Step::AddChain(name.clone(), chain.hook)));
+        let filled = chains.iter().filter(|(_, chain)| !chain.rules.is_empty());
+        steps.extend(filled.map(|(name, chain)| Step::AddRules(name.clone(), chain.rules.clone())));
+        let filled = sets.iter().filter(|(_, set)| !set.elements.is_empty());
+        steps.extend(filled.map(|(name, set)| {
+            let elements = set.elements.iter().map(|(key, aim)| (key.clone(), aim.clone()));
+            Step::Add(name.clone(), set.kind, elements.collect())
+        }));
+        Transaction::of(steps)
+    }
+
+    /// Gives every touched pod its new place. New elements come before old ones go, so that what both need stays.
+    fn move_pods(&mut self, program: &Program, touched: &BTreeSet<&PodId>) {
+        let mut gone = BTreeSet::new();
+        for id in touched {
+            let Some(old) = self.places.remove(*id) else { continue };
+            for set in &old.follows {
+                self.unfollow(set, |them| _ = them.pods.remove(*id));
+            }
+            gone.extend(old.elements);
+        }
+        let mut moved = Vec::new();
+        for id in touched {
+            let Some(endpoint) = program.endpoints.get(*id) else { continue };
+            let (place, elements) = place::of(self, program, id, endpoint);
+            for set in &place.follows {
+                self.followers.entry(set.clone()).or_default().pods.insert((*id).clone());
+            }
+            for (name, key, aim) in elements {
+                gone.remove(&(name.clone(), key.clone()));
+                self.objects.put(&name, key, aim);
+            }
+            moved.push(((*id).clone(), place));
+        }
+        gone.iter().for_each(|(set, key)| self.objects.take(set, key));
+        self.places.extend(moved);
+    }
+
+    /// Brings the copies of a set, and the maps made of it, up to date.
+    fn follow(&mut self, program: &Program, id: &SetId, change: &SetDelta) {
+        let Some(Followers { copies, maps, .. }) = self.followers.get(id) else { return };
+        let (copies, maps) = (copies.clone(), maps.clone());
+        for name in &copies {
+            let Some(Copied { of, family }) = self.copies.get(name).cloned() else { continue };
+            for member in self.concerned(program, id, change, name) {
+                let ours = Family::of(member.address) == family;
+                let wanted = ours && of.iter().any(|set| contains(program, set, &member));
+                match wanted {
+                    true => self.put_once(name, key(&member)),
+                    false => self.objects.take(name, &key(&member)),
+                }
+            }
+        }
+        for name in &maps {
+            let Some(merged) = self.maps.get(name).cloned() else { continue };
+            for member in self.concerned(program, id, change, name) {
+                let address = member.address;
+                match merged.aim(self, program, address) {
+                    Some(aim) => self.put_aim(name, Key::Address(address), aim),
+                    None => self.objects.take(name, &Key::Address(address)),
+                }
+            }
+        }
+    }
+
+    /// The members that may have come or gone: those that the change names, or all that are there or should be.
+    fn concerned(
+        &self,
+        program: &Program,
+        id: &SetId,
+        change: &SetDelta,
+        name: &Name,
+    ) -> Vec<Member> {
+        if let SetDelta::Change { added, removed } = change {
+            return added.iter().chain(removed).copied().collect();
+        }
+        let there = self.ruleset().sets.get(name).into_iter().flat_map(|set| set.elements.keys());
+        let there = there.filter_map(|key| match *key {
+            Key::Address(address) => Some(address.into()),
+            Key::Port(address, protocol, port) => {
+                Some(Member { address, port: Some((protocol, port)) })
+            }
+            _ => None,
+        });
+        there.chain(program.sets.get(id).into_iter().flatten().copied()).collect()
+    }
+
+    fn put_once(&mut self, set: &Name, key: Key) {
+        let there = self.ruleset().sets.get(set).is_some_and(|set| set.elements.contains_key(&key));
+        if !there {
+            self.objects.put(set, key, None);
+        }
+    }
+
+    fn put_aim(&mut self, set: &Name, key: Key, aim: Aim) {
+        let there = self.ruleset().sets.get(set).and_then(|set| set.elements.get(&key));
+        if there.is_none_or(|old| old.as_deref() != Some(&aim)) {
+            self.objects.put(set, key, Some(aim.into()));
+        }
+    }
+
+    /// Enters a set that has the members of these, and keeps it up to date.
+    pub(crate) fn copy(
+        &mut self,
+        program: &Program,
+        name: &Name,
+        of: Vec<SetId>,
+        kind: Kind,
+        comment: Name,
+    ) {
+        let (Kind::Addresses(family) | Kind::Ports(family)) = kind else { return };
+        if self.copies.contains_key(name) {
+            return;
+        }
+        let members = of.iter().filter_map(|set| program.sets.get(set)).flatten();
+        let ours = members.filter(|member| Family::of(member.address) == family);
+        let elements = ours.map(|member| (key(member), None)).collect();
+        self.objects.add_set(name, Set { kind, comment, elements });
+        for set in &of {
+            self.followers.entry(set.clone()).or_default().copies.insert(name.clone());
+        }
+        self.copies.insert(name.clone(), Copied { of, family });
+    }
+
+    /// Enters a map of what each member of several sets may do, and keeps it up to date.
+    pub(crate) fn merge(&mut self, program: &Program, name: &Name, merged: Merged, comment: Name) {
+        if self.maps.contains_key(name) {
+            return;
+        }
+        let mut elements = BTreeMap::new();
+        for address in merged.addresses(program) {
+            let aim = merged.aim(self, program, address);
+            elements.extend(aim.map(|aim| (Key::Address(address), Some(aim.into()))));
+        }
+        self.objects.add_set(name, Set { kind: Kind::Chains(merged.family), comment, elements });
+        for set in merged.sets() {
+            self.followers.entry(set.clone()).or_default().maps.insert(name.clone());
+        }
+        self.maps.insert(name.clone(), merged);
+    }
+
+    fn unfollow(&mut self, set: &SetId, leave: impl FnOnce(&mut Followers)) {
+        if let Some(them) = self.followers.get_mut(set) {
+            leave(them);
+            if them.is_empty() {
+                self.followers.remove(set);
+            }
+        }
+    }
+
+    /// A set of the ruleset is gone: nothing needs to keep it up to date any more.
+    fn forget(&mut self, name: &Name) {
+        if let Some(Copied { of, .. }) = self.copies.remove(name) {
+            for set in &of {
+                self.unfollow(set, |them| _ = them.copies.remove(name));
+            }
+        }
+        if let Some(merged) = self.maps.remove(name) {
+            for set in merged.sets() {
+                self.unfollow(set, |them| _ = them.maps.remove(name));
+            }
+        }
+    }
+
+    /// What is there in every ruleset, whatever the policies are.
+    fn skeleton(&mut self, mode: Mode) {
+        let mut forward = vec![
+            Rule::new([Match::Established], Act::Accept),
+            Rule::new([Match::NeighbourDiscovery], Act::Accept),
+        ];
+        for family in Family::BOTH {
+            let (from, to) = (Field::Source(family), Field::Destination(family));
+            let name = place::cut(family);
+            let ends = vec![from, Field::SourcePort, to, Field::DestinationPort, Field::Protocol];
+            forward.push(Rule::new([Match::In(ends, name.clone())], Act::CountDrop));
+            self.keep(&name, Kind::Cut(family), "connections that policies ended");
+        }
+        for family in Family::BOTH {
+            let name = place::own(family);
+            let pair = vec![Field::Source(family), Field::Destination(family)];
+            forward.push(Rule::new([Match::In(pair, name.clone())], Act::Accept));
+            self.keep(&name, Kind::Pairs(family), "pods that reach themselves");
+        }
+        for direction in [Direction::Egress, Direction::Ingress] {
+            for family in Family::BOTH {
+                let name = place::dispatch(direction, family);
+                let here = vec![place::here(direction, family)];
+                forward.push(Rule::new([], Act::Map(here, name.clone())));
+                let comment = format!("pods that policies speak for, {direction}");
+                self.keep(&name, Kind::Chains(family), &comment);
+                self.judge(direction, family);
+            }
+            self.denied(direction, mode);
+        }
+        let forward = Chain { hook: Some(Hook::Forward), rules: forward };
+        self.keep_chain("forward", forward);
+    }
+
+    /// The chain for pods whose grants are looked up one by one.
+    fn judge(&mut self, direction: Direction, family: Family) {
+        let grants = place::grants(direction, family);
+        let comment = format!("pod, peer and port that policies allow, {direction}");
+        self.keep(&grants, Kind::Grants(family), &comment);
+        let key = vec![
+            place::here(direction, family),
+            place::there(direction, family),
+            Field::Protocol,
+            Field::DestinationPort,
+        ];
+        let rules = vec![
+            Rule::new([Match::In(key, grants)], Act::Return),
+            Rule::new([], Act::Goto(place::denied(direction))),
+        ];
+        self.keep_chain(&place::judge(direction, family), Chain { hook: None, rules });
+    }
+
+    /// Where all packets go that policies deny.
+    fn denied(&mut self, direction: Direction, mode: Mode) {
+        let end = match mode {
+            Mode::Enforce => Act::CountDrop,
+            Mode::Audit => Act::CountReturn,
+        };
+        let rules = vec![Rule::new([], Act::Log(direction)), Rule::new([], end)];
+        self.keep_chain(&place::denied(direction), Chain { hook: None, rules });
+    }
+
+    fn keep(&mut self, name: &Name, kind: Kind, comment: &str) {
+        let set = Set { kind, comment: comment.into(), elements: BTreeMap::new() };
+        self.objects.add_set(name, set);
+        self.objects.pin(name);
+    }
+
+    fn keep_chain(&mut self, name: &str, chain: Chain) {
+        let name = Name::from(name);
+        self.objects.add_chain(&name, chain);
+        self.objects.pin(&name);
+    }
+}
+
+/// The ruleset that enforces a program.
+pub fn render(program: &Program) -> Ruleset {
+    let mut planner = Planner::new(Mode::Enforce);
+    planner.plan(program, &Delta::from(program));
+    planner.objects.ruleset
+}
+
+fn contains(program: &Program, set: &SetId, member: &Member) -> bool {
+    program.sets.get(set).is_some_and(|members| members.contains(member))
+}
+
+fn key(member: &Member) -> Key {
+    match member.port {
+        None => Key::Address(member.address),
+        Some((protocol, port)) => Key::Port(member.address, protocol, port),
+    }
+}
+
+impl Aim {
+    /// A way there, without a word.
+    pub(crate) fn goto(chain: Name) -> Self {
+        Aim { go: Go::Goto(chain), comment: Name::from("") }
+    }
+}

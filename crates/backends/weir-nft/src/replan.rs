@@ -1,0 +1,142 @@
+//! The difference between what is wanted and what is in the kernel.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use weir_model::Name;
+
+use crate::{
+    Aim, Chain, Hook, Installed, Key, Planner, Ruleset, Set, Step, Transaction, expr,
+    installed::{InstalledChain, InstalledSet},
+    wire::{self, Element, KeyBytes},
+};
+
+/// Something has our name and is not what the name says: somebody changed it, or another version of weir made it.
+struct Strange;
+
+/// The steps from what is installed to what the planner wants.
+///
+/// What is there and right stays untouched. If anything in the table is not what its name says, the whole table is made anew
+/// in the same transaction: packets meet the old one or the new one.
+pub(crate) fn replan(planner: &Planner, installed: &Installed) -> Transaction {
+    let steps = match installed.table {
+        true => difference(planner.ruleset(), installed),
+        false => Err(Strange),
+    };
+    let mut transaction = match steps {
+        Ok(steps) => Transaction::of(steps),
+        Err(Strange) => planner.whole(),
+    };
+    transaction.generation = Some(installed.generation);
+    transaction
+}
+
+fn difference(wanted: &Ruleset, installed: &Installed) -> Result<Vec<Step>, Strange> {
+    let mut steps = Vec::new();
+    let (mut rules, mut removing, mut adding) = (Vec::new(), Vec::new(), Vec::new());
+    for (name, set) in &wanted.sets {
+        match installed.sets.get(name) {
+            None => {
+                steps.push(Step::add_set(name, set));
+                let all = set.elements.iter().map(|(key, aim)| (key.clone(), aim.clone()));
+                adding.push(Step::Add(name.clone(), set.kind, all.collect()));
+            }
+            Some(there) => {
+                let (removed, added) = elements(set, there)?;
+                removing.push(Step::Remove(name.clone(), set.kind, removed));
+                adding.push(Step::Add(name.clone(), set.kind, added));
+            }
+        }
+    }
+    for (name, chain) in &wanted.chains {
+        match installed.chains.get(name) {
+            None => {
+                steps.push(Step::AddChain(name.clone(), chain.hook));
+                rules.push(Step::AddRules(name.clone(), chain.rules.clone()));
+            }
+            Some(there) if same_chain(chain, there) => (),
+            Some(_) => return Err(Strange),
+        }
+    }
+    let is_work = |step: &Step| match step {
+        Step::Add(_, _, elements) => !elements.is_empty(),
+        Step::Remove(_, _, keys) => !keys.is_empty(),
+        _ => true,
+    };
+    steps.extend(rules.into_iter().chain(removing).chain(adding).filter(is_work));
+    steps.extend(superfluous(wanted, installed)?);
+    Ok(steps)
+}
+
+/// The steps that remove what nobody wants: first all that refers to something, then the things themselves.
+fn superfluous(wanted: &Ruleset, installed: &Installed) -> Result<Vec<Step>, Strange> {
+    let chains = installed.chains.keys().filter(|name| !wanted.chains.contains_key(*name));
+    let chains: Vec<Name> = chains.cloned().collect();
+    let sets = installed.sets.iter().filter(|(name, _)| !wanted.sets.contains_key(*name));
+    let mut maps = Vec::new();
+    let mut gone = Vec::new();
+    for (name, set) in sets {
+        // A set without a name goes with the rule that has it; ours have names.
+        if name.starts_with("__") {
+            return Err(Strange);
+        }
+        if set.declared.data_type == wire::VERDICT {
+            maps.push(Step::FlushSet(name.clone()));
+        }
+        gone.push(Step::DeleteSet(name.clone()));
+    }
+    let mut steps: Vec<Step> = chains.iter().cloned().map(Step::FlushChain).collect();
+    steps.extend(maps);
+    steps.extend(chains.into_iter().map(Step::DeleteChain));
+    steps.extend(gone);
+    Ok(steps)
+}
+
+fn same_chain(wanted: &Chain, installed: &InstalledChain) -> bool {
+    let accept = 1;
+    let hook = wanted.hook.map(|Hook::Forward| (wire::FORWARD.0, wire::FORWARD.1, accept));
+    let mut there = installed.rules.iter();
+    let same = wanted.rules.iter().all(|rule| {
+        there.next().is_some_and(|(exprs, note)| {
+            *exprs == expr::of(rule) && *note == wire::note(&rule.comment)
+        })
+    });
+    same && there.next().is_none() && hook == installed.hook
+}
+
+type Difference = (Vec<Key>, Vec<(Key, Option<Arc<Aim>>)>);
+
+/// The elements to remove and to add. A key that leads elsewhere is in both.
+fn elements(wanted: &Set, installed: &InstalledSet) -> Result<Difference, Strange> {
+    let Set { kind, comment, elements } = wanted;
+    let same = installed.declared == kind.declared();
+    if !same || installed.note != wire::set_note(*kind, comment) {
+        return Err(Strange);
+    }
+    let mut there: BTreeMap<(KeyBytes, u32), &Element> = BTreeMap::new();
+    for element in &installed.elements {
+        there.insert((element.key, element.flags), element);
+    }
+    let (mut removed, mut added) = (Vec::new(), Vec::new());
+    for (key, aim) in elements {
+        let mut same = true;
+        let mut replaced = false;
+        for element in wire::elements(*kind, key, aim.as_deref()) {
+            let old = there.remove(&(element.key, element.flags));
+            same &= old == Some(&element);
+            replaced |= old.is_some();
+        }
+        if !same && kind.is_constant() {
+            return Err(Strange);
+        }
+        if !same {
+            added.push((key.clone(), aim.clone()));
+            removed.extend(replaced.then(|| key.clone()));
+        }
+    }
+    // Elements that go by themselves are nobody's business.
+    let superfluous = !matches!(kind, crate::Kind::Cut(_));
+    for element in there.values().filter(|_| superfluous) {
+        removed.push(wire::key(*kind, element).ok_or(Strange)?);
+    }
+    Ok((removed, added))
+}

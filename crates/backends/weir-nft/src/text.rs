@@ -1,0 +1,223 @@
+//! A ruleset in nft's own syntax, as `nft list` would print it.
+
+use std::fmt;
+
+use weir_model::{PortRange, Protocol};
+
+use crate::{
+    Act, Chain, Family, Field, Go, Hook, Key, Kind, Match, Rule, Ruleset, Set, intervals,
+    log::{BURST, GROUP, PER_SECOND, SNAPLEN, prefix},
+};
+
+impl fmt::Display for Ruleset {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "table inet weir {{")?;
+        for (name, set) in &self.sets {
+            set.write(f, name)?;
+        }
+        for (name, chain) in &self.chains {
+            chain.write(f, name)?;
+        }
+        writeln!(f, "}}")
+    }
+}
+
+impl Set {
+    fn write(&self, f: &mut fmt::Formatter<'_>, name: &str) -> fmt::Result {
+        let word = if self.kind.is_map() { "map" } else { "set" };
+        writeln!(f, "\t{word} {name} {{\n\t\ttype {}", self.kind)?;
+        if let Some(flags) = self.kind.flags() {
+            writeln!(f, "\t\tflags {flags}")?;
+        }
+        writeln!(f, "\t\tcomment \"{}\"", self.comment)?;
+        if !self.elements.is_empty() {
+            let elements: Vec<String> =
+                self.elements.iter().map(|(key, aim)| element(key, aim.as_deref())).collect();
+            writeln!(f, "\t\telements = {{ {} }}", elements.join(",\n\t\t\t     "))?;
+        }
+        writeln!(f, "\t}}\n")
+    }
+}
+
+/// An element as it stands in a list of elements.
+pub(crate) fn element(key: &Key, aim: Option<&crate::Aim>) -> String {
+    match aim {
+        None => key.to_string(),
+        Some(aim) if aim.comment.is_empty() => format!("{key} : {}", aim.go),
+        Some(aim) => format!("{key} comment \"{}\" : {}", aim.comment, aim.go),
+    }
+}
+
+impl Kind {
+    /// Whether its keys lead to chains.
+    pub fn is_map(self) -> bool {
+        matches!(self, Kind::Chains(_) | Kind::BlockChains(_))
+    }
+
+    /// The flags that it is declared with.
+    pub(crate) fn flags(self) -> Option<&'static str> {
+        match self {
+            Kind::Blocks(_) | Kind::BlockChains(_) | Kind::ServiceRanges => Some("interval"),
+            Kind::Cut(_) => Some("timeout"),
+            Kind::Addresses(_)
+            | Kind::Pairs(_)
+            | Kind::Ports(_)
+            | Kind::Grants(_)
+            | Kind::Chains(_)
+            | Kind::Services => None,
+        }
+    }
+}
+
+/// The type of the keys, and of what they lead to.
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let address = |family: Family| match family {
+            Family::V4 => "ipv4_addr",
+            Family::V6 => "ipv6_addr",
+        };
+        match *self {
+            Kind::Addresses(family) | Kind::Blocks(family) => write!(f, "{}", address(family)),
+            Kind::Pairs(family) => write!(f, "{0} . {0}", address(family)),
+            Kind::Ports(family) => write!(f, "{} . inet_proto . inet_service", address(family)),
+            Kind::Grants(family) => {
+                write!(f, "{0} . {0} . inet_proto . inet_service", address(family))
+            }
+            Kind::Chains(family) | Kind::BlockChains(family) => {
+                write!(f, "{} : verdict", address(family))
+            }
+            Kind::Services | Kind::ServiceRanges => f.write_str("inet_proto . inet_service"),
+            Kind::Cut(family) => {
+                let address = address(family);
+                write!(f, "{address} . inet_service . {address} . inet_service . inet_proto")
+            }
+        }
+    }
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Key::Address(address) => write!(f, "{address}"),
+            Key::Pair(one, other) => write!(f, "{one} . {other}"),
+            Key::Port(address, protocol, port) => {
+                write!(f, "{address} . {} . {port}", word(*protocol))
+            }
+            Key::Grant(pod, peer, protocol, port) => {
+                write!(f, "{pod} . {peer} . {} . {port}", word(*protocol))
+            }
+            Key::Block(first, last) => f.write_str(&intervals::text(*first, *last)),
+            Key::Service(range) => write!(f, "{} . {}", word(range.protocol), ports(range)),
+        }
+    }
+}
+
+impl fmt::Display for Go {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Go::Jump(chain) => write!(f, "jump {chain}"),
+            Go::Goto(chain) => write!(f, "goto {chain}"),
+        }
+    }
+}
+
+impl Chain {
+    fn write(&self, f: &mut fmt::Formatter<'_>, name: &str) -> fmt::Result {
+        writeln!(f, "\tchain {name} {{")?;
+        if let Some(hook) = self.hook {
+            writeln!(f, "\t\t{hook}")?;
+        }
+        for rule in &self.rules {
+            writeln!(f, "\t\t{rule}")?;
+        }
+        writeln!(f, "\t}}\n")
+    }
+}
+
+impl fmt::Display for Hook {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Hook::Forward => {
+                f.write_str("type filter hook forward priority filter; policy accept;")
+            }
+        }
+    }
+}
+
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for one in &self.matches {
+            write!(f, "{one} ")?;
+        }
+        write!(f, "{}", self.act)?;
+        match &*self.comment {
+            "" => Ok(()),
+            comment => write!(f, " comment \"{comment}\""),
+        }
+    }
+}
+
+impl fmt::Display for Match {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Match::Established => f.write_str("ct state established,related"),
+            Match::NeighbourDiscovery => f.write_str("icmpv6 type 133-137"),
+            Match::In(key, set) => write!(f, "{} @{set}", joined(key)),
+            Match::To(range) if *range == PortRange::all(range.protocol) => {
+                write!(f, "meta l4proto {}", word(range.protocol))
+            }
+            Match::To(range) => write!(f, "{} dport {}", word(range.protocol), ports(range)),
+        }
+    }
+}
+
+impl fmt::Display for Act {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Act::Accept => f.write_str("accept"),
+            Act::Return => f.write_str("return"),
+            Act::CountReturn => f.write_str("counter return"),
+            Act::CountDrop => f.write_str("counter drop"),
+            Act::Goto(chain) => write!(f, "goto {chain}"),
+            Act::Map(key, map) => write!(f, "{} vmap @{map}", joined(key)),
+            Act::Log(direction) => write!(
+                f,
+                "limit rate {PER_SECOND}/second burst {BURST} packets log prefix \"{}\" group {GROUP} snaplen {SNAPLEN}",
+                prefix(*direction)
+            ),
+        }
+    }
+}
+
+impl fmt::Display for Field {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Field::Source(Family::V4) => "ip saddr",
+            Field::Source(Family::V6) => "ip6 saddr",
+            Field::Destination(Family::V4) => "ip daddr",
+            Field::Destination(Family::V6) => "ip6 daddr",
+            Field::Protocol => "meta l4proto",
+            Field::SourcePort => "th sport",
+            Field::DestinationPort => "th dport",
+        })
+    }
+}
+
+fn joined(fields: &[Field]) -> String {
+    fields.iter().map(Field::to_string).collect::<Vec<_>>().join(" . ")
+}
+
+fn word(protocol: Protocol) -> &'static str {
+    match protocol {
+        Protocol::Tcp => "tcp",
+        Protocol::Udp => "udp",
+        Protocol::Sctp => "sctp",
+    }
+}
+
+fn ports(range: &PortRange) -> String {
+    match (range.first, range.last) {
+        (first, last) if first == last => first.to_string(),
+        (first, last) => format!("{first}-{last}"),
+    }
+}
