@@ -3,10 +3,13 @@ use std::{collections::BTreeSet, net::IpAddr};
 use weir_datapath::{ApplyError, Datapath, Trouble};
 use weir_model::{Delta, Flow, Program};
 
+use weir_netfilter::{Connection, Conntrack, ConntrackError, Tuple};
+
 use crate::{
-    Installed, Mode, Planner, Transaction,
+    Family, Installed, Mode, Planner, Transaction,
     kernel::{Kernel, KernelError},
-    replan, transaction,
+    place, replan, transaction,
+    wire::{self, KeyBytes},
 };
 
 /// nftables in the network namespace of the thread that opened it.
@@ -15,13 +18,18 @@ pub struct Nft {
     mode: Mode,
     planner: Planner,
     kernel: Kernel,
+    conntrack: Conntrack,
 }
+
+/// So many milliseconds, one day, the answers of a connection that was cut are told from a connection of its own.
+const REMEMBERED: u64 = 24 * 60 * 60 * 1000;
 
 impl Nft {
     /// Opens the nftables of the network namespace that this thread is in. Nothing is read or written yet.
     pub fn open(mode: Mode) -> Result<Self, ApplyError> {
         let kernel = Kernel::open().map_err(failed("cannot open nftables"))?;
-        Ok(Nft { mode, planner: Planner::new(mode), kernel })
+        let conntrack = Conntrack::open().map_err(untracked)?;
+        Ok(Nft { mode, planner: Planner::new(mode), kernel, conntrack })
     }
 }
 
@@ -53,16 +61,49 @@ impl Datapath for Nft {
 
     fn cut(
         &mut self,
-        _touched: &BTreeSet<IpAddr>,
-        _forbidden: &dyn Fn(&Flow) -> bool,
+        touched: &BTreeSet<IpAddr>,
+        forbidden: &dyn Fn(&Flow) -> bool,
     ) -> Result<usize, ApplyError> {
-        Ok(0)
+        let mut all = Vec::new();
+        let listed = self.conntrack.list(|connection| {
+            let flow = connection.flow();
+            let concerned = touched.contains(&flow.from) || touched.contains(&flow.to);
+            if concerned && forbidden(&flow) {
+                all.push(connection);
+            }
+        });
+        listed.map_err(untracked)?;
+        // Once forgotten, an answer that is still under way would look like a connection of its own in the other direction.
+        for family in Family::BOTH {
+            let ours = all.iter().filter(|one| Family::of(one.reply.source) == family);
+            let answers: Vec<KeyBytes> = ours.map(answer).collect();
+            if !answers.is_empty() {
+                self.kernel
+                    .hold(&place::cut(family), &answers, REMEMBERED)
+                    .map_err(failed("cannot stop the answers of connections"))?;
+            }
+        }
+        for connection in &all {
+            self.conntrack.forget(connection).map_err(untracked)?;
+        }
+        Ok(all.len())
     }
 
     fn remove(&mut self) -> Result<(), ApplyError> {
         self.planner = Planner::new(self.mode);
         self.kernel.run(&transaction::removal()).map_err(failed("cannot remove table inet weir"))
     }
+}
+
+/// How the packets of the server look.
+fn answer(connection: &Connection) -> KeyBytes {
+    let Tuple { source, destination, source_port, destination_port } = connection.reply;
+    wire::cut_key((source, source_port), (destination, destination_port), connection.protocol)
+}
+
+fn untracked(error: ConntrackError) -> ApplyError {
+    let what = "cannot cut connections".to_owned();
+    ApplyError { trouble: Trouble::Unavailable, what, source: error.into() }
 }
 
 fn failed(what: &'static str) -> impl Fn(KernelError) -> ApplyError {

@@ -21,8 +21,10 @@ pub(crate) struct Objects {
     /// Each after all that referred to it.
     deleted: Vec<Step>,
     /// The elements that were touched, as they were before: `None` if they were not there.
-    before: BTreeMap<Name, BTreeMap<Key, Option<Option<Arc<Aim>>>>>,
+    before: BTreeMap<Name, BTreeMap<Key, Before>>,
 }
+
+type Before = Option<Option<Arc<Aim>>>;
 
 impl Objects {
     /// Enters a chain, unless it is there. Its name says all that it does, so there is nothing to compare.
@@ -83,7 +85,7 @@ impl Objects {
         self.touch(set, key.clone(), Some(old));
     }
 
-    fn touch(&mut self, set: &Name, key: Key, old: Option<Option<Arc<Aim>>>) {
+    fn touch(&mut self, set: &Name, key: Key, old: Before) {
         if !self.created.contains(set) {
             self.before.entry(set.clone()).or_default().entry(key).or_insert(old);
         }
