@@ -9,7 +9,7 @@
 
 use std::collections::BTreeSet;
 
-use weir_model::{Delta, Flow, PodId, Program, SetDelta, Verdict};
+use weir_model::{Delta, Flow, PodId, Program, Verdict};
 
 use crate::{Datapath, Established, Ledger, Outcome};
 
@@ -74,12 +74,7 @@ impl<M: Machine> Run<'_, M> {
     /// A ledger that wants what is in force, and knows it not.
     fn restart(&mut self) -> Ledger<M::Datapath> {
         let mut ledger = Ledger::new(self.machine.start(), Established::Keep);
-        let mut delta = Delta::default();
-        let sets = self.program.sets.iter();
-        delta.sets.extend(sets.map(|(id, set)| (id.clone(), SetDelta::Put(set.clone()))));
-        let endpoints = self.program.endpoints.iter();
-        delta.endpoints.extend(endpoints.map(|(id, e)| (id.clone(), Some(e.clone()))));
-        ledger.want(delta);
+        ledger.want(Delta::from(&self.program));
         ledger
     }
 

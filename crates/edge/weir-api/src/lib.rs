@@ -35,3 +35,4 @@ pub use lower::{address, object};
 pub use manifest::manifest;
 pub use probe::{End, Family, Probe, ProbeError};
 pub use reader::{Manifests, Owner, Reader};
+pub use settle::merge;

@@ -55,24 +55,13 @@ impl Gathered {
 
     /// Adds an object; `false` if there is one of that name.
     fn put(&mut self, object: Object) -> bool {
-        let (again, name) = (place_of(&object).cloned(), describe(&object));
         match self.objects.entry(object.key()) {
             btree_map::Entry::Vacant(entry) => {
                 entry.insert(object);
                 true
             }
             btree_map::Entry::Occupied(mut entry) => {
-                let first = place_of(entry.get()).cloned();
-                let same = says_the_same(entry.get(), &object);
-                let finding = match (entry.get_mut(), object) {
-                    (Object::Policy(policy), Object::Policy(other)) if !same => {
-                        policy.spec = Arc::new(stricter(&policy.spec, &other.spec));
-                        let kept = "what only one of them allows is not allowed";
-                        duplicate(name, first, again, kept)
-                    }
-                    _ if same => duplicate(name, first, again, SAME),
-                    _ => conflict(name, first, again),
-                };
+                let finding = merge(entry.get_mut(), object);
                 keep(&mut self.findings, finding);
                 false
             }
@@ -178,6 +167,22 @@ impl Gathered {
             let namespace = Namespace { name: name.clone(), labels, place: None };
             self.objects.entry(Key::Namespace(name)).or_insert(Object::Namespace(namespace));
         }
+    }
+}
+
+/// Makes one object of two that have the same name, and tells of it. Of two policies that differ nothing is allowed that
+/// only one of them allows; of other objects the first counts.
+pub fn merge(first: &mut Object, again: Object) -> Finding {
+    let (places, name) = ((place_of(first).cloned(), place_of(&again).cloned()), describe(&again));
+    let same = says_the_same(first, &again);
+    match (first, again) {
+        (Object::Policy(policy), Object::Policy(other)) if !same => {
+            policy.spec = Arc::new(stricter(&policy.spec, &other.spec));
+            let kept = "what only one of them allows is not allowed";
+            duplicate(name, places.0, places.1, kept)
+        }
+        _ if same => duplicate(name, places.0, places.1, SAME),
+        _ => conflict(name, places.0, places.1),
     }
 }
 

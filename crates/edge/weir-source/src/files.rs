@@ -185,12 +185,14 @@ fn is_handed_over(path: &Path) -> bool {
     path == Path::new("/dev/stdin") || path.parent() == Some(Path::new("/dev/fd"))
 }
 
-fn is_manifest(path: &Path) -> bool {
+/// Whether the ending is that of a manifest.
+pub(crate) fn is_manifest(path: &Path) -> bool {
     let extension = path.extension().map(|extension| extension.to_string_lossy().to_lowercase());
     matches!(extension.as_deref(), Some("yaml" | "yml" | "json"))
 }
 
-fn unreadable(path: &Path, source: io::Error) -> LoadError {
+/// The error of a path that cannot be read.
+pub(crate) fn unreadable(path: &Path, source: io::Error) -> LoadError {
     match source.kind() {
         io::ErrorKind::NotFound => LoadError::Missing { path: path.into() },
         _ => LoadError::Read { path: path.into(), source },

@@ -1,0 +1,241 @@
+//! A folder of manifests that changes while we look.
+//!
+//! ```text
+//!  Watch: notifications, a slow poll ─► Folder ─► Listing: what lies there, by fingerprint
+//!                                          ├─► weir_api::Reader, for files that changed
+//!                                          └─► Shelf: what the files together say ─► Update
+//! ```
+//!
+//! *Invariant*: a file that cannot be read completely counts as it was when it could. Only a file that is gone, in a folder
+//! that can be listed, says nothing any more.
+
+mod listing;
+mod shelf;
+#[cfg(all(test, unix))]
+mod tests;
+mod watch;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    mem,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+
+use weir_api::Reader;
+use weir_model::{Change, Finding, Key, Object, Place, Severity};
+
+use crate::files::{LoadError, read};
+use listing::{Fingerprint, Listing};
+use shelf::Shelf;
+pub use watch::Watch;
+
+/// A file that was written less long ago may not be finished, if nobody says so.
+const MOMENT: Duration = Duration::from_millis(200);
+
+/// What is new in a source.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Update {
+    /// What happened to the world.
+    pub changes: Vec<Change>,
+    /// All that is wrong with the input now.
+    pub findings: Vec<Finding>,
+    /// Those of the findings for which something is missing, or still counts as it was before.
+    pub unread: Vec<Finding>,
+    /// Whether everything has been read at least once.
+    pub in_sync: bool,
+    /// Whether something is being written right now and will be read in a moment.
+    pub is_settling: bool,
+}
+
+/// A folder and what its files say.
+#[derive(Debug)]
+pub struct Folder {
+    root: PathBuf,
+    files: BTreeMap<Arc<Path>, File>,
+    shelf: Shelf,
+    /// Why the folder, or a part of it, could not be listed.
+    problems: Vec<Finding>,
+    /// Whether every file that lies there has an entry in `files`.
+    is_listed: bool,
+    in_sync: bool,
+    is_settling: bool,
+    /// What happened since the last update, what was said in it, and whether there may be more to say.
+    changes: Vec<Change>,
+    said: Option<Update>,
+    is_stale: bool,
+}
+
+/// What is known about whoever writes a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Writer {
+    /// Nothing.
+    Unknown,
+    /// They have not finished.
+    Busy,
+    /// They have finished.
+    Done,
+}
+
+/// A file of the folder.
+#[derive(Debug, Default)]
+struct File {
+    /// What it was when it was last read, or tried to.
+    print: Option<Fingerprint>,
+    /// Whether it was ever read.
+    is_known: bool,
+    findings: Vec<Finding>,
+    /// Why it does not count as it is.
+    unread: Vec<Finding>,
+}
+
+impl Folder {
+    /// A folder of which nothing is known yet.
+    pub fn new(root: impl Into<PathBuf>) -> Self {
+        Folder {
+            root: root.into(),
+            files: BTreeMap::new(),
+            shelf: Shelf::default(),
+            problems: Vec::new(),
+            is_listed: false,
+            in_sync: false,
+            is_settling: false,
+            changes: Vec::new(),
+            said: None,
+            is_stale: true,
+        }
+    }
+
+    /// Looks at all files and reads those that changed, unless they are being written.
+    pub fn scan(&mut self, now: SystemTime, writer: impl Fn(&Path) -> Writer) {
+        let Listing { files, problems } = Listing::of(&self.root);
+        self.problems = problems.iter().map(|(path, error)| finding(path, error)).collect();
+        (self.is_settling, self.is_stale) = (false, true);
+        let mut gone: BTreeSet<Arc<Path>> = self.files.keys().cloned().collect();
+        self.is_listed = problems.is_empty();
+        for (path, print) in files {
+            gone.remove(&*path);
+            let file = self.files.get(&*path);
+            if file.and_then(|file| file.print.as_ref()) != Some(&print) {
+                let is_finished = match writer(&path) {
+                    Writer::Busy => false,
+                    Writer::Done => true,
+                    Writer::Unknown => !print.is_fresh(now, MOMENT),
+                };
+                match is_finished {
+                    true => self.read(&path, print),
+                    false => self.is_settling = true,
+                }
+            }
+            self.is_listed &= self.files.contains_key(&*path);
+        }
+        gone.retain(|path| !problems.iter().any(|(problem, _)| path.starts_with(problem)));
+        for path in gone {
+            self.files.remove(&path);
+            self.shelf.put(&path, BTreeMap::new(), &mut self.changes);
+        }
+        self.check();
+    }
+
+    /// Looks at one file; `false` if it is not one of those that are known, and the folder must be looked at instead.
+    pub fn look(&mut self, path: &Path) -> bool {
+        let (Some(file), Ok(print)) = (self.files.get(path), Fingerprint::of(path)) else {
+            return false;
+        };
+        if file.print.as_ref() != Some(&print) {
+            self.read(path, print);
+            self.check();
+        }
+        true
+    }
+
+    /// Once everything has been read, the folder is in sync for good.
+    fn check(&mut self) {
+        let is_complete = || self.is_listed && self.files.values().all(|file| file.is_known);
+        self.in_sync = self.in_sync || is_complete();
+    }
+
+    /// Forgets what the files looked like, so that all are read again.
+    pub fn distrust(&mut self) {
+        self.files.values_mut().for_each(|file| file.print = None);
+        (self.said, self.is_stale) = (None, true);
+    }
+
+    /// What is new since the last update, if anything is.
+    pub fn update(&mut self) -> Option<Update> {
+        if !mem::take(&mut self.is_stale) {
+            return None;
+        }
+        let files = self.files.values();
+        let unread = files.clone().flat_map(|file| &file.unread).chain(&self.problems);
+        let said = files.flat_map(|file| &file.findings);
+        let update = Update {
+            changes: Vec::new(),
+            findings: said.chain(self.shelf.findings()).chain(unread.clone()).cloned().collect(),
+            unread: unread.cloned().collect(),
+            in_sync: self.in_sync,
+            is_settling: self.is_settling,
+        };
+        if self.changes.is_empty() && self.said.as_ref() == Some(&update) {
+            return None;
+        }
+        self.said = Some(update.clone());
+        Some(Update { changes: mem::take(&mut self.changes), ..update })
+    }
+
+    /// Reads a file that is now as the fingerprint says.
+    fn read(&mut self, path: &Path, print: Fingerprint) {
+        self.is_stale = true;
+        let name: Arc<Path> = path.into();
+        let file = self.files.entry(name.clone()).or_default();
+        let bytes = match read(path) {
+            Ok(bytes) => bytes,
+            Err(error) => {
+                file.print = Some(print);
+                file.unread = vec![finding(path, &error)];
+                return;
+            }
+        };
+        if Fingerprint::of(path).ok().as_ref() != Some(&print) {
+            // Somebody writes at this moment: look again soon.
+            self.is_settling = true;
+            return;
+        }
+        file.print = Some(print);
+        let mut reader = Reader::new();
+        reader.read(path.to_string_lossy().into(), &bytes);
+        let manifests = reader.finish();
+        let is_missing: Vec<Finding> = manifests.missing().cloned().collect();
+        let is_wrong =
+            |finding: &Finding| finding.severity == Severity::Error || is_missing.contains(finding);
+        let (wrong, rest) = manifests.findings.into_iter().partition(is_wrong);
+        (file.unread, file.findings) = (wrong, rest);
+        // A policy that is wrong and was never right counts: it allows nothing. What is missing cannot.
+        if !is_missing.is_empty() || (file.is_known && !file.unread.is_empty()) {
+            return;
+        }
+        file.is_known = true;
+        let is_real = |object: &Object| match object {
+            Object::Pod(pod) => !pod.addresses.iter().any(|a| manifests.made_up.contains(a)),
+            _ => true,
+        };
+        let objects = manifests.objects.into_iter().filter(is_real);
+        let objects: BTreeMap<Key, Object> = objects.map(|one| (one.key(), one)).collect();
+        self.shelf.put(&name, objects, &mut self.changes);
+    }
+}
+
+/// A finding for a path that cannot be read.
+fn finding(path: &Path, error: &LoadError) -> Finding {
+    let cause = std::error::Error::source(error).map_or(String::new(), |why| format!(": {why}"));
+    Finding {
+        place: Some(Place { file: path.to_string_lossy().into(), line: 0 }),
+        code: "unreadable",
+        severity: Severity::Error,
+        object: String::new(),
+        field: String::new(),
+        message: format!("{error}{cause}"),
+        hint: error.hint().into(),
+    }
+}

@@ -1,0 +1,262 @@
+use std::{
+    fs,
+    sync::mpsc::{self, Receiver},
+};
+
+use tempfile::TempDir;
+use weir_model::World;
+
+use super::*;
+
+fn pod(name: &str, address: &str) -> String {
+    format!(
+        "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}, namespace: shop}}\nstatus: {{podIP: {address}}}\n---\n"
+    )
+}
+
+fn policy(name: &str, app: &str) -> String {
+    format!(
+        "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {{name: {name}, namespace: shop}}\nspec: {{podSelector: {{matchLabels: {{app: {app}}}}}}}\n---\n"
+    )
+}
+
+/// A folder on a disk, and the world as its updates tell it.
+struct Bench {
+    disk: TempDir,
+    folder: Folder,
+    world: World,
+    last: Update,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let disk = tempfile::tempdir().unwrap();
+        let folder = Folder::new(disk.path());
+        Bench { disk, folder, world: World::default(), last: Update::default() }
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        let path = self.disk.path().join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+
+    /// Looks at the folder; the names of the pods and policies that are there then.
+    fn scan(&mut self) -> Vec<String> {
+        self.folder.scan(SystemTime::now(), |_| Writer::Done);
+        if let Some(update) = self.folder.update() {
+            update.changes.iter().for_each(|change| self.world.apply(change.clone()));
+            self.last = update;
+        }
+        names(&self.world)
+    }
+
+    fn unread(&self) -> Vec<String> {
+        let root = format!("{}/", self.disk.path().display());
+        let text = |finding: &Finding| {
+            let place = finding.place.as_ref().unwrap().to_string();
+            format!("{} {}", place.replace(&root, ""), finding.code)
+        };
+        self.last.unread.iter().map(text).collect()
+    }
+}
+
+fn names(world: &World) -> Vec<String> {
+    let pods = world.pods.keys().map(|id| id.name.to_string());
+    pods.chain(world.policies.keys().map(|id| id.name.to_string())).collect()
+}
+
+#[test]
+fn files_come_change_and_go() {
+    let mut bench = Bench::new();
+    bench.write("a.yaml", &pod("a", "10.0.0.1"));
+    bench.write("b.yaml", &pod("b", "10.0.0.2"));
+    assert_eq!(bench.scan(), ["a", "b"]);
+    assert!(bench.last.in_sync && bench.last.unread.is_empty());
+    assert!(bench.world.namespaces.contains_key("shop"), "what is mentioned exists");
+    bench.write("b.yaml", &(pod("b", "10.0.0.3") + &policy("p", "b")));
+    assert_eq!(bench.scan(), ["a", "b", "p"]);
+    assert_eq!(bench.last.changes.len(), 2, "only what changed is told: {:?}", bench.last.changes);
+    fs::remove_file(bench.disk.path().join("a.yaml")).unwrap();
+    assert_eq!(bench.scan(), ["b", "p"]);
+    bench.folder.scan(SystemTime::now(), |_| Writer::Unknown);
+    assert_eq!(bench.folder.update(), None, "nothing happened");
+}
+
+#[test]
+fn a_broken_file_counts_as_it_was() {
+    let mut bench = Bench::new();
+    bench.write("a.yaml", &(pod("a", "10.0.0.1") + &policy("p", "a")));
+    bench.write("b.yaml", &pod("b", "10.0.0.2"));
+    bench.scan();
+    bench.write("a.yaml", &(pod("a", "10.0.0.1") + "kind: ["));
+    bench.write("b.yaml", &pod("c", "10.0.0.3"));
+    assert_eq!(bench.scan(), ["a", "c", "p"], "the others go on");
+    assert_eq!(bench.unread(), ["a.yaml:7 syntax"]);
+    assert!(bench.last.in_sync);
+    bench.write("a.yaml", &policy("p", "{}").replace("podSelector", "podselector"));
+    assert_eq!(bench.scan(), ["a", "c", "p"], "as with an object that the API server refuses");
+    assert!(!bench.last.unread.is_empty());
+    bench.write("a.yaml", &policy("p", "b"));
+    assert_eq!(bench.scan(), ["c", "p"]);
+    assert_eq!(bench.unread(), [""; 0]);
+}
+
+#[test]
+fn nothing_is_in_sync_before_everything_was_read_once() {
+    let mut bench = Bench::new();
+    assert_eq!(bench.scan(), [""; 0]);
+    assert_eq!(bench.unread().len(), 1, "a folder without manifests may not be mounted yet");
+    bench.write("a.yaml", &pod("a", "10.0.0.1"));
+    bench.write("b.yaml", "kind: [");
+    assert_eq!(bench.scan(), ["a"]);
+    assert!(!bench.last.in_sync);
+    assert_eq!(bench.unread(), ["b.yaml:2 syntax"]);
+    bench.write("b.yaml", "");
+    assert!(bench.folder.look(&bench.disk.path().join("b.yaml")));
+    assert!(bench.folder.update().unwrap().in_sync);
+    bench.write("c.yaml", "kind: [");
+    bench.scan();
+    assert!(bench.last.in_sync && !bench.last.unread.is_empty(), "from then on only told");
+}
+
+#[test]
+fn a_policy_that_is_wrong_from_the_start_allows_nothing() {
+    let mut bench = Bench::new();
+    bench.write("a.yaml", &policy("p", "a").replace("spec: {", "spec: {ingress: [{frm: []}], "));
+    assert_eq!(bench.scan(), ["p"]);
+    assert!(bench.last.in_sync && !bench.last.unread.is_empty());
+    let policy = bench.world.policies.values().next().unwrap();
+    let rules = policy.spec.ingress.iter().flatten();
+    assert!(rules.clone().all(|rule| rule.peers.as_ref().is_some_and(Vec::is_empty)), "{policy:?}");
+}
+
+#[test]
+fn what_cannot_be_listed_stays() {
+    let mut bench = Bench::new();
+    bench.write("deep/a.yaml", &pod("a", "10.0.0.1"));
+    bench.write("b.yaml", &pod("b", "10.0.0.2"));
+    bench.scan();
+    fs::remove_file(bench.disk.path().join("deep/a.yaml")).unwrap();
+    let link = bench.disk.path().join("deep/a.yaml");
+    std::os::unix::fs::symlink("nowhere", &link).unwrap();
+    fs::remove_file(bench.disk.path().join("b.yaml")).unwrap();
+    assert_eq!(bench.scan(), ["a"]);
+    assert_eq!(bench.unread(), ["deep/a.yaml unreadable"]);
+    fs::remove_file(link).unwrap();
+    assert_eq!(bench.scan(), ["a"], "an empty folder is not believed");
+    fs::remove_dir_all(bench.disk.path()).unwrap();
+    assert_eq!(bench.scan(), ["a"]);
+    bench.write("c.yaml", &pod("c", "10.0.0.3"));
+    assert_eq!(bench.scan(), ["c"]);
+}
+
+#[test]
+fn an_object_in_two_files_does_not_depend_on_who_came_first() {
+    for order in [["a.yaml", "b.yaml"], ["b.yaml", "a.yaml"]] {
+        let mut bench = Bench::new();
+        for file in order {
+            let address = if file == "a.yaml" { "10.0.0.1" } else { "10.0.0.2" };
+            bench.write(file, &(pod("x", address) + &policy("p", file)));
+            bench.scan();
+        }
+        let pod = bench.world.pods.values().next().unwrap();
+        assert_eq!(pod.addresses[0].to_string(), "10.0.0.1");
+        let subject = &bench.world.policies.values().next().unwrap().spec.subject;
+        assert!(subject.pods.is_everything(), "two policies that differ are both obeyed");
+        let mut codes: Vec<&str> = bench.last.findings.iter().map(|finding| finding.code).collect();
+        codes.sort_unstable();
+        assert_eq!(codes, ["conflicting-object", "duplicate-object"]);
+        fs::remove_file(bench.disk.path().join("a.yaml")).unwrap();
+        bench.scan();
+        let pod = bench.world.pods.values().next().unwrap();
+        assert_eq!(pod.addresses[0].to_string(), "10.0.0.2");
+        assert!(bench.last.findings.is_empty());
+    }
+}
+
+#[test]
+fn a_namespace_that_is_declared_counts_more_than_one_that_is_mentioned() {
+    let mut bench = Bench::new();
+    bench.write("a.yaml", &pod("a", "10.0.0.1"));
+    let declared =
+        "{apiVersion: v1, kind: Namespace, metadata: {name: shop, labels: {team: shop}}}";
+    bench.write("b.yaml", declared);
+    bench.scan();
+    assert_eq!(bench.world.namespaces["shop"].labels.len(), 2);
+    fs::remove_file(bench.disk.path().join("b.yaml")).unwrap();
+    bench.scan();
+    assert_eq!(bench.world.namespaces["shop"].labels.len(), 1);
+}
+
+#[test]
+fn pods_without_an_address_are_not_there() {
+    let mut bench = Bench::new();
+    let pod = "{apiVersion: v1, kind: Pod, metadata: {name: a, namespace: shop}}";
+    let deployment = "{apiVersion: apps/v1, kind: Deployment, metadata: {name: b, namespace: shop}, spec: {selector: {}, template: {metadata: {labels: {a: b}}}}}";
+    bench.write("a.yaml", &format!("{pod}\n---\n{deployment}"));
+    assert_eq!(bench.scan(), [""; 0]);
+}
+
+#[test]
+fn a_file_that_is_being_written_is_left_alone() {
+    let mut bench = Bench::new();
+    bench.write("a.yaml", &pod("a", "10.0.0.1"));
+    bench.scan();
+    bench.write("a.yaml", "");
+    bench.folder.scan(SystemTime::now(), |_| Writer::Busy);
+    let update = bench.folder.update().unwrap();
+    assert!(update.is_settling && update.changes.is_empty());
+    bench.folder.scan(SystemTime::now(), |_| Writer::Unknown);
+    assert!(bench.folder.is_settling, "it is too young to be believed");
+    bench.folder.scan(SystemTime::now() + MOMENT, |_| Writer::Unknown);
+    assert_eq!(bench.folder.update().unwrap().changes.len(), 2, "the pod and its namespace");
+}
+
+/// Waits until the pods are these.
+#[track_caller]
+fn wait_for(updates: &Receiver<Update>, world: &mut World, expected: &[&str]) {
+    let deadline = std::time::Instant::now() + Duration::from_secs(20);
+    while names(world) != expected {
+        let left = deadline.saturating_duration_since(std::time::Instant::now());
+        let update = updates.recv_timeout(left).unwrap_or_else(|_| panic!("still {world:?}"));
+        update.changes.into_iter().for_each(|change| world.apply(change));
+    }
+}
+
+#[test]
+fn a_watched_folder_tells_of_edits_swaps_and_its_own_return() {
+    let disk = tempfile::tempdir().unwrap();
+    let root = disk.path().join("manifests");
+    // As Kubernetes mounts a ConfigMap: the names lead through a link that is swapped.
+    let generation = |name: &str, text: &str| {
+        fs::create_dir_all(root.join(name)).unwrap();
+        fs::write(root.join(name).join("a.yaml"), text).unwrap();
+        std::os::unix::fs::symlink(name, root.join("..tmp")).unwrap();
+        fs::rename(root.join("..tmp"), root.join("..data")).unwrap();
+    };
+    generation("..1", &pod("a", "10.0.0.1"));
+    std::os::unix::fs::symlink("..data/a.yaml", root.join("a.yaml")).unwrap();
+    let (sender, updates) = mpsc::channel();
+    let watch = Watch::start(&root, move |update| sender.send(update).is_ok()).unwrap();
+    let mut world = World::default();
+    wait_for(&updates, &mut world, &["a"]);
+    generation("..2", &pod("b", "10.0.0.2"));
+    wait_for(&updates, &mut world, &["b"]);
+    fs::write(root.join("c.yaml"), pod("c", "10.0.0.3")).unwrap();
+    wait_for(&updates, &mut world, &["b", "c"]);
+    let start = std::time::Instant::now();
+    fs::write(root.join("c.yaml"), pod("d", "10.0.0.3")).unwrap();
+    wait_for(&updates, &mut world, &["b", "d"]);
+    assert!(start.elapsed() < Duration::from_secs(5), "notified, not polled");
+    fs::remove_dir_all(&root).unwrap();
+    fs::create_dir(&root).unwrap();
+    fs::write(root.join("e.yaml"), pod("e", "10.0.0.4")).unwrap();
+    wait_for(&updates, &mut world, &["e"]);
+    fs::write(root.join("e.yaml"), pod("f", "10.0.0.4")).unwrap();
+    wait_for(&updates, &mut world, &["f"]);
+    while updates.recv_timeout(Duration::from_millis(300)).is_ok() {}
+    watch.reload();
+    let told = updates.recv_timeout(Duration::from_secs(20)).unwrap();
+    assert!(told.changes.is_empty() && told.in_sync, "told again, though nothing changed");
+}
