@@ -65,6 +65,10 @@ impl Demo {
             present::demo::round(out, &ends, &round)?;
             rounds.push(round);
         }
+        if let Some(answer) = rounds.last().and_then(Round::refused) {
+            let reported = kernel.reported(answer.explanation.flow)?;
+            present::demo::dropped(out, &ends, answer, reported.as_deref())?;
+        }
         drop(kernel);
         present::demo::closing(out, &rounds)?;
         Ok(Exit::when(rounds.iter().all(|round| round.wrong().next().is_none())))
@@ -179,6 +183,11 @@ impl Round {
         self.answers
             .iter()
             .filter(move |answer| answer.real == to && answer.before.is_some_and(|was| was != to))
+    }
+
+    /// A connection that the kernel refused.
+    fn refused(&self) -> Option<&Answer> {
+        self.answers.iter().find(|answer| answer.real == Verdict::Deny)
     }
 
     /// The answers that are not what the rules say.

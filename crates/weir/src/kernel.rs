@@ -1,15 +1,16 @@
-//! What a real kernel says: the nodes and pods of a world as network namespaces, their rules loaded, connections tried.
+//! What a real kernel says: the nodes and pods of a world as network namespaces, their rules in force, connections tried.
 
 use std::{
-    env,
-    io::Write,
-    process::{Command, Stdio},
+    net::{IpAddr, SocketAddr},
     time::Duration,
 };
 
+use weir_datapath::{ApplyError, Established, Ledger, Outcome};
 use weir_engine::Locality;
 use weir_lab::{Lab, LabError, Layout};
-use weir_model::{Flow, Name, Verdict, World};
+use weir_model::{Delta, Flow, Name, Verdict, World};
+use weir_netfilter::{LogError, Logged, PacketLog};
+use weir_nft::{Mode, Nft};
 
 use crate::failure::Failure;
 
@@ -17,25 +18,8 @@ use crate::failure::Failure;
 /// for silence to mean anything, the lab tries again for longer.
 const PATIENCE: Duration = Duration::from_millis(150);
 
-/// What to do without nft.
-const INSTALL: &str = "install nftables, on Debian with `apt-get install nftables`";
-
-/// Debian keeps nft where an ordinary user's path does not lead.
-const ELSEWHERE: &str = "/usr/sbin/nft";
-
-/// The program nft, ready to be given arguments.
-fn nft() -> Command {
-    let on_path = env::var_os("PATH")
-        .into_iter()
-        .flat_map(|path| env::split_paths(&path).collect::<Vec<_>>());
-    let mut there = on_path.map(|folder| folder.join("nft")).filter(|nft| nft.is_file());
-    Command::new(there.next().unwrap_or_else(|| ELSEWHERE.into()))
-}
-
-/// Makes sure that namespaces can be made and rules loaded. To be called before there is a second thread.
+/// Makes sure that namespaces can be made. To be called before there is a second thread.
 pub(crate) fn enter() -> Result<(), Failure> {
-    let asked = nft().arg("--version").stdout(Stdio::null()).status();
-    asked.map_err(|error| Failure::new(format!("cannot run `nft`: {error}"), INSTALL))?;
     weir_lab::enter().map_err(failed)
 }
 
@@ -53,18 +37,23 @@ impl Kernel {
         Ok(Kernel { lab, nodes: layout.nodes.into_iter().map(|node| node.name).collect() })
     }
 
-    /// Makes every node enforce the policies of a world with the same pods, in place of what it enforced before.
+    /// Makes every node enforce the policies of a world with the same pods, as an agent does that starts there.
     pub(crate) fn enforce(&self, world: &World) -> Result<(), Failure> {
         let mut world = world.clone();
         weir_lab::settle(&mut world);
         for node in &self.nodes {
             let program = weir_engine::compile(&world, Locality::Node(node.clone()));
-            // One transaction: the old table goes as the new one comes.
-            let ruleset = format!(
-                "add table inet weir\ndelete table inet weir\n{}",
-                weir_nft::render(&program)
-            );
-            self.lab.on_node(node, || load(&ruleset)).map_err(failed)??;
+            let nft = self.lab.on_node(node, || Nft::open(Mode::Enforce)).map_err(failed)?;
+            let mut ledger = Ledger::new(nft.map_err(refused)?, Established::Keep);
+            ledger.want(Delta::from(&program));
+            ledger.in_sync();
+            if let Outcome::Failed { error, .. } = ledger.settle() {
+                return Err(refused(error));
+            }
+            if let Some((pod, held)) = ledger.held().first_key_value() {
+                let what = format!("the kernel refuses the rules of {pod}: {}", held.error);
+                return Err(Failure::new(what, REPORT));
+            }
         }
         Ok(())
     }
@@ -72,6 +61,22 @@ impl Kernel {
     /// Tries all flows at once; the answers in order.
     pub(crate) fn probe(&self, flows: &[Flow]) -> Result<Vec<Verdict>, Failure> {
         self.lab.probe(flows, PATIENCE).map_err(failed)
+    }
+
+    /// Tries a flow, and says what the first packet of it was that a node reported: in words, and which rules dropped it.
+    pub(crate) fn reported(&self, flow: Flow) -> Result<Option<String>, Failure> {
+        let mut logs = Vec::new();
+        for node in &self.nodes {
+            let log = self.lab.on_node(node, || PacketLog::open(weir_nft::log::GROUP));
+            logs.push(log.map_err(failed)?.map_err(unheard)?);
+        }
+        self.probe(&[flow])?;
+        let mut first = None;
+        for log in &mut logs {
+            log.receive(PATIENCE, |packet| _ = first.get_or_insert_with(|| words(&packet)))
+                .map_err(unheard)?;
+        }
+        Ok(first)
     }
 }
 
@@ -82,27 +87,30 @@ pub(crate) fn verdicts(world: &World, flows: &[Flow]) -> Result<Vec<Verdict>, Fa
     kernel.probe(flows)
 }
 
-/// Hands a ruleset to the kernel of the namespace that this thread is in.
-fn load(ruleset: &str) -> Result<(), Failure> {
-    let mut child = nft()
-        .args(["-f", "-"])
-        .stdin(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .map_err(|error| Failure::new(format!("cannot run `nft`: {error}"), INSTALL))?;
-    if let Some(mut stdin) = child.stdin.take() {
-        // If nft gives up early it says why; a broken pipe adds nothing to that.
-        _ = stdin.write_all(ruleset.as_bytes());
-    }
-    let output = child
-        .wait_with_output()
-        .map_err(|error| Failure::new(format!("cannot run `nft`: {error}"), INSTALL))?;
-    if output.status.success() {
-        return Ok(());
-    }
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    let hint = "please report this, with the output of `weir render --datapath nftables`";
-    Err(Failure::new(format!("the kernel refuses the ruleset: {said}"), hint))
+/// A packet as it was reported: where it came from and went to, and what it was marked with.
+fn words(packet: &Logged) -> String {
+    let end = |address: IpAddr, port: Option<u16>| match port {
+        Some(port) => SocketAddr::new(address, port).to_string(),
+        None => address.to_string(),
+    };
+    format!(
+        "{} → {}, protocol {}, {} bytes, marked \"{}\"",
+        end(packet.source, packet.source_port),
+        end(packet.destination, packet.destination_port),
+        packet.protocol,
+        packet.length,
+        packet.prefix
+    )
+}
+
+const REPORT: &str = "please report this, with the output of `weir render --datapath nftables`";
+
+fn refused(error: ApplyError) -> Failure {
+    Failure::new(error, REPORT)
+}
+
+fn unheard(error: LogError) -> Failure {
+    Failure::new(error, "please report this")
 }
 
 fn failed(error: LabError) -> Failure {

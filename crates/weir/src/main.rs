@@ -11,6 +11,7 @@ mod end;
 mod exit;
 mod explain;
 mod failure;
+#[cfg_attr(not(target_os = "linux"), path = "elsewhere.rs")]
 mod kernel;
 mod lint;
 mod matrix;

@@ -88,6 +88,23 @@ fn wrong(out: &mut dyn Write, ends: &[End], round: &Round) -> io::Result<()> {
     }
 }
 
+/// Writes what the kernel reported about a connection that it refused.
+pub(crate) fn dropped(
+    out: &mut dyn Write,
+    ends: &[End],
+    answer: &Answer,
+    reported: Option<&str>,
+) -> io::Result<()> {
+    let connection = connection(ends, &answer.explanation.flow);
+    writeln!(out, "\n{}", Painted(STRONG, format_args!("A drop: {connection}")))?;
+    wrapped(out, 3, "The node reports each packet that it drops; `weir drops` shows them.")?;
+    match reported {
+        Some(words) => wrapped(out, 3, &format!("Reported: {words}."))?,
+        None => wrapped(out, 3, "This time nothing was reported.")?,
+    }
+    wrapped(out, 3, &format!("That is: {}.", why::line(&answer.explanation)))
+}
+
 /// Writes how it went, and what to try next.
 pub(crate) fn closing(out: &mut dyn Write, rounds: &[Round]) -> io::Result<()> {
     let tried = rounds.iter().map(|round| round.answers.len()).sum();
