@@ -69,4 +69,9 @@ impl Conversation {
     pub fn exchange(&mut self, _patience: Duration) -> Result<Verdict, LabError> {
         Err(LabError::Unsupported)
     }
+
+    /// Linux only: the far end says one byte more.
+    pub fn call_back(&mut self, _patience: Duration) -> Result<Verdict, LabError> {
+        Err(LabError::Unsupported)
+    }
 }

@@ -33,6 +33,7 @@ fn main() -> ExitCode {
         trial("a_bridge_shows_what_it_switches_if_it_is_told_to", a_bridge_shows_what_it_switches),
         trial("pings_are_answered_by_kernels", pings_are_answered),
         trial("a_conversation_goes_on_until_it_is_cut", a_conversation_goes_on),
+        trial("either_end_of_a_conversation_may_speak_first", either_end_may_speak_first),
         trial("a_conversation_that_nobody_answers_is_none", a_conversation_that_nobody_answers),
         trial("conversations_and_probes_do_not_disturb_each_other", conversations_and_probes),
         trial("what_is_dropped_is_denied_and_nothing_else", what_is_dropped_is_denied),
@@ -226,6 +227,24 @@ fn a_conversation_goes_on() {
         assert_eq!(exchange(PATIENCE), [Verdict::Deny; 2]);
         nft(&lab, "n1", "flush chain inet test test");
         assert_eq!(exchange(Duration::from_secs(20)), [Verdict::Allow; 2], "nobody hung up");
+    }
+}
+
+fn either_end_may_speak_first() {
+    for protocol in KEPT {
+        let lab = Lab::build(&layout()).unwrap();
+        let mut kept = lab.converse(flow("10.0.0.2", "10.0.0.1", protocol, 80), PATIENCE).unwrap();
+        assert_eq!(kept.call_back(PATIENCE).unwrap(), Verdict::Allow);
+        filter(&lab, "n1", "forward", "ip saddr 10.0.0.1 drop");
+        assert_eq!(kept.call_back(PATIENCE).unwrap(), Verdict::Deny);
+        nft(
+            &lab,
+            "n1",
+            "flush chain inet test test; add rule inet test test ip daddr 10.0.0.1 drop",
+        );
+        assert_eq!(kept.exchange(PATIENCE).unwrap(), Verdict::Deny, "the near end is not heard");
+        nft(&lab, "n1", "flush chain inet test test");
+        assert_eq!(kept.call_back(Duration::from_secs(20)).unwrap(), Verdict::Allow);
     }
 }
 

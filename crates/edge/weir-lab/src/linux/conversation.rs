@@ -23,7 +23,7 @@ pub struct Conversation {
     flow: Flow,
     near: OwnedFd,
     far: OwnedFd,
-    /// The last byte that the near end said.
+    /// The last byte that somebody said first.
     said: u8,
 }
 
@@ -87,6 +87,22 @@ impl Conversation {
                 say(&self.far, &heard).map_err(far)?;
             }
             // What was lost before may come late; only what was said last is an answer.
+            if hear(&self.near).map_err(near)?.is_some_and(|heard| heard.contains(&self.said)) {
+                return Ok(Verdict::Allow);
+            }
+        }
+        Ok(Verdict::Deny)
+    }
+
+    /// The far end says one byte more, though nobody asked. `Allow`: the near end heard it. `Deny`: not within the patience.
+    pub fn call_back(&mut self, patience: Duration) -> Result<Verdict, LabError> {
+        let flow = self.flow;
+        let near = |errno: Errno| LabError::Probe { flow, source: errno.into() };
+        let far = |errno: Errno| LabError::Answer { flow, source: errno.into() };
+        self.said = self.said.wrapping_add(1);
+        say(&self.far, &[self.said]).map_err(far)?;
+        let deadline = Instant::now() + patience;
+        while readable(&[self.near.as_fd()], deadline).map_err(near)? {
             if hear(&self.near).map_err(near)?.is_some_and(|heard| heard.contains(&self.said)) {
                 return Ok(Verdict::Allow);
             }
