@@ -1,6 +1,8 @@
 use std::{
     net::{IpAddr, SocketAddr},
     os::fd::OwnedFd,
+    thread,
+    time::{Duration, Instant},
 };
 
 use rustix::{
@@ -11,6 +13,10 @@ use rustix::{
     },
 };
 use weir_model::Protocol;
+
+/// How long an address may be in use by a socket that was closed: a program that another thread starts has all sockets of this
+/// process until it runs.
+const LINGERING: Duration = Duration::from_secs(1);
 
 /// A socket of the namespace that this thread is in, bound to the address. It never blocks.
 ///
@@ -39,8 +45,15 @@ fn bound(kind: SocketType, transport: Transport, address: IpAddr, port: u16) -> 
     }
     // A port may be listened at while a conversation goes on there.
     sockopt::set_socket_reuseaddr(&socket, true)?;
-    bind(&socket, &SocketAddr::new(address, port))?;
-    Ok(socket)
+    let deadline = Instant::now() + LINGERING;
+    loop {
+        match bind(&socket, &SocketAddr::new(address, port)) {
+            Err(Errno::ADDRINUSE) if Instant::now() < deadline => {
+                thread::sleep(Duration::from_millis(1));
+            }
+            result => return result.map(|()| socket),
+        }
+    }
 }
 
 /// What a datagram says, and who sent it; `None` if none is waiting.
