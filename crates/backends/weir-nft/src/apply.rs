@@ -64,12 +64,12 @@ impl Datapath for Nft {
         touched: &BTreeSet<IpAddr>,
         forbidden: &dyn Fn(&Flow) -> bool,
     ) -> Result<usize, ApplyError> {
-        let mut all = Vec::new();
+        let mut all = BTreeSet::new();
         let listed = self.conntrack.list(|connection| {
             let flow = connection.flow();
             let concerned = touched.contains(&flow.from) || touched.contains(&flow.to);
             if concerned && forbidden(&flow) {
-                all.push(connection);
+                all.insert(connection);
             }
         });
         listed.map_err(untracked)?;

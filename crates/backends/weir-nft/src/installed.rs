@@ -7,7 +7,7 @@ use weir_netlink::{Attribute, Attributes, Malformed};
 
 use crate::{
     expr::{Expr, Verdict},
-    wire::{Declared, Element, KeyBytes},
+    wire::{Declared, Element, KeyBytes, TABLE},
 };
 
 /// Our table as it is in the kernel.
@@ -15,6 +15,8 @@ use crate::{
 pub struct Installed {
     /// Whether there is a table.
     pub(crate) table: bool,
+    /// Whether it is asleep, or holds something that ours never do: an object, a flowtable.
+    pub(crate) strange: bool,
     /// The generation of the kernel's rules when it was read.
     pub(crate) generation: u32,
     pub(crate) sets: BTreeMap<Name, InstalledSet>,
@@ -37,6 +39,22 @@ pub(crate) struct InstalledChain {
 }
 
 impl Installed {
+    /// Reads a message about any table.
+    pub(crate) fn table(&mut self, message: Attributes<'_>) -> Result<(), Malformed> {
+        let (mut ours, mut flags) = (false, 0);
+        for attribute in message {
+            let attribute = attribute?;
+            match attribute.kind {
+                1 => ours = attribute.text()? == TABLE,
+                2 => flags = attribute.be_u32()?,
+                _ => (),
+            }
+        }
+        self.table |= ours;
+        self.strange |= ours && flags != 0;
+        Ok(())
+    }
+
     /// Reads a message about a chain.
     pub(crate) fn chain(&mut self, message: Attributes<'_>) -> Result<(), Malformed> {
         let (mut name, mut hook, mut policy) = (None, None, 0);
@@ -138,6 +156,7 @@ fn read_element(element: &Attribute<'_>) -> Result<Element, Malformed> {
             1 => read.key = read_key(&attribute)?,
             2 => read.verdict = Verdict::read(attribute.attributes())?,
             3 => read.flags = attribute.be_u32()?,
+            4 => read.expires = true,
             6 => read.note = attribute.value.into(),
             10 => read.end = Some(read_key(&attribute)?),
             _ => (),

@@ -90,21 +90,7 @@ impl Kernel {
     fn try_read(&mut self) -> Result<Installed, KernelError> {
         let generation = self.generation()?;
         let mut installed = Installed { generation, ..Installed::default() };
-        let mut tables = Vec::new();
-        self.dump(
-            wire::GET_TABLE,
-            |_| (),
-            |table| {
-                for attribute in table {
-                    let attribute = attribute?;
-                    if attribute.kind == 1 {
-                        tables.push(attribute.text()? == TABLE);
-                    }
-                }
-                Ok(())
-            },
-        )?;
-        installed.table = tables.contains(&true);
+        self.dump(wire::GET_TABLE, |_| (), |table| installed.table(table))?;
         if !installed.table {
             return Ok(installed);
         }
@@ -113,6 +99,12 @@ impl Kernel {
             true => installed.chain(chain),
             false => Ok(()),
         })?;
+        for kind in [wire::GET_OBJECT, wire::GET_FLOWTABLE] {
+            self.dump(kind, ours, |object| {
+                installed.strange |= is_ours(object)?;
+                Ok(())
+            })?;
+        }
         self.dump(wire::GET_RULE, ours, |rule| installed.rule(rule))?;
         self.dump(wire::GET_SET, ours, |set| installed.set(set))?;
         for (name, set) in &mut installed.sets {

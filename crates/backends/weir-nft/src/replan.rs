@@ -18,7 +18,7 @@ struct Strange;
 /// What is there and right stays untouched. If anything in the table is not what its name says, the whole table is made anew
 /// in the same transaction: packets meet the old one or the new one.
 pub(crate) fn replan(planner: &Planner, installed: &Installed) -> Transaction {
-    let steps = match installed.table {
+    let steps = match installed.table && !installed.strange {
         true => difference(planner.ruleset(), installed),
         false => Err(Strange),
     };
@@ -134,8 +134,7 @@ fn elements(wanted: &Set, installed: &InstalledSet) -> Result<Difference, Strang
         }
     }
     // Elements that go by themselves are nobody's business.
-    let superfluous = !matches!(kind, crate::Kind::Cut(_));
-    for element in there.values().filter(|_| superfluous) {
+    for element in there.values().filter(|element| !element.expires) {
         removed.push(wire::key(*kind, element).ok_or(Strange)?);
     }
     Ok((removed, added))

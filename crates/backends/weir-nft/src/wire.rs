@@ -40,6 +40,8 @@ pub(crate) const GET_ELEMENTS: u16 = message(13);
 pub(crate) const DELETE_ELEMENTS: u16 = message(14);
 pub(crate) const NEW_GENERATION: u16 = message(15);
 pub(crate) const GET_GENERATION: u16 = message(16);
+pub(crate) const GET_OBJECT: u16 = message(19);
+pub(crate) const GET_FLOWTABLE: u16 = message(23);
 
 /// The group that hears of every change.
 pub(crate) const CHANGES: u32 = 7;
@@ -132,6 +134,8 @@ pub(crate) struct Element {
     pub(crate) flags: u32,
     pub(crate) verdict: Option<Verdict>,
     pub(crate) note: Vec<u8>,
+    /// Whether the kernel will remove it in time.
+    pub(crate) expires: bool,
 }
 
 /// A key as the kernel stores it: every part in whole registers of four bytes.
@@ -221,7 +225,7 @@ pub(crate) fn elements(kind: Kind, key: &Key, aim: Option<&Aim>) -> impl Iterato
     };
     let open = last.is_some() && last.and_then(after).is_none();
     let note = if open { OPEN.into() } else { note };
-    let first = Element { key, end, flags: 0, verdict, note };
+    let first = Element { key, end, flags: 0, verdict, note, expires: false };
     let closing = last.and_then(after).map(|next| Element {
         key: start.address(next),
         flags: INTERVAL_END,
