@@ -1,0 +1,1 @@
+//! Where the world comes from: the API server of a cluster.
