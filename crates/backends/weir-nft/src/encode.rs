@@ -5,7 +5,7 @@ use std::sync::Arc;
 use weir_netlink::{Body, Header, TooLong, Writer, kind};
 
 use crate::{
-    Aim, Hook, Key, Kind, Rule, Step, Transaction, expr, wire,
+    Aim, Hook, Key, Kind, Rule, Step, expr, wire,
     wire::{Element, KeyBytes, TABLE},
 };
 
@@ -21,10 +21,10 @@ pub(crate) struct Batch {
 }
 
 impl Batch {
-    /// The batch of a transaction.
-    pub(crate) fn of(transaction: &Transaction) -> Result<Batch, TooLong> {
-        let mut batch = Batch::begin(transaction.generation)?;
-        for (index, step) in transaction.steps.iter().enumerate() {
+    /// The batch of some steps; the kernel takes it only in this generation of its rules, if one is given.
+    pub(crate) fn of(steps: &[Step], generation: Option<u32>) -> Result<Batch, TooLong> {
+        let mut batch = Batch::begin(generation)?;
+        for (index, step) in steps.iter().enumerate() {
             batch.step(index, step)?;
         }
         batch.end()

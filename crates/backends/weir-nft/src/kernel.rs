@@ -1,6 +1,8 @@
 //! The kernel's nf_tables, over netlink: the only I/O here.
 
-use std::{io, time::Duration};
+use std::{io, thread, time::Duration};
+
+use rustix::thread::{MembarrierCommand, membarrier};
 
 use weir_netlink::{
     Attributes, Header, Malformed, Message, Messages, NetlinkError, Protocol, Refusal, Socket,
@@ -8,8 +10,9 @@ use weir_netlink::{
 };
 
 use crate::{
-    Installed, Transaction,
+    Installed, Step, Transaction,
     encode::Batch,
+    transaction,
     wire::{self, KeyBytes, TABLE},
 };
 
@@ -114,13 +117,25 @@ impl Kernel {
         Ok(installed)
     }
 
-    /// Takes all steps of a transaction, or none.
+    /// Takes the steps of a transaction, group by group.
     pub(crate) fn run(&mut self, transaction: &Transaction) -> Result<(), KernelError> {
-        let batch = Batch::of(transaction)?;
+        let mut generation = transaction.generation;
+        for (number, steps) in transaction.groups().into_iter().enumerate() {
+            if number > 0 {
+                let_packets_arrive();
+            }
+            self.take(steps, generation.take())?;
+        }
+        Ok(())
+    }
+
+    /// Takes all of these steps, or none.
+    fn take(&mut self, steps: &[Step], generation: Option<u32>) -> Result<(), KernelError> {
+        let batch = Batch::of(steps, generation)?;
         let step = |index: Option<usize>| {
-            index.and_then(|index| transaction.steps.get(index)).map(ToString::to_string)
+            index.and_then(|index| steps.get(index)).map(ToString::to_string)
         };
-        if transaction.elements() <= MANY {
+        if transaction::elements(steps) <= MANY {
             return self.send(&batch, step);
         }
         // Hearing of so many changes of our own would drown those of others. Nobody else wrote meanwhile if the generation
@@ -209,6 +224,14 @@ impl Kernel {
             }
         }
         first.map_or(Ok(()), Err)
+    }
+}
+
+/// Returns when every packet that was being judged has been judged: when each processor has been elsewhere once.
+fn let_packets_arrive() {
+    if membarrier(MembarrierCommand::Global).is_err() {
+        // Where the kernel does not offer to wait for that, it takes no longer than this.
+        thread::sleep(Duration::from_millis(20));
     }
 }
 

@@ -1,15 +1,22 @@
-use std::{fmt, sync::Arc};
+use std::{collections::BTreeSet, fmt, sync::Arc};
 
 use weir_datapath::Plan;
 use weir_model::Name;
 
 use crate::{Aim, Hook, Key, Kind, Rule, Set, text};
 
-/// Steps that the kernel takes all at once or not at all. It displays as commands of nft that do the same.
+/// Steps that lead from one table to another. It displays as commands of nft that do the same.
+///
+/// The kernel takes steps all at once or not at all; but a packet that is under way meanwhile looks each map and set up as it is
+/// at that moment. So what packets cannot meet yet is prepared first, then the maps that lead them are switched at once, and what they
+/// cannot meet any more is tidied away last.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Transaction {
-    /// The steps in order.
+    /// The steps in order, phase by phase.
     pub steps: Vec<Step>,
+    /// Where the phases begin in which maps are switched, and in which things are tidied away.
+    switch: usize,
+    tidy: usize,
     /// The generation of the kernel's rules that it was planned for; `None` if any will do.
     pub generation: Option<u32>,
 }
@@ -42,25 +49,89 @@ pub enum Step {
 }
 
 impl Step {
+    /// When it is taken, in a transaction that makes some sets and deletes others.
+    fn phase(&self, new: &BTreeSet<Name>, old: &BTreeSet<Name>) -> Phase {
+        match self {
+            Step::AddTable
+            | Step::DeleteTable
+            | Step::AddSet(..)
+            | Step::AddChain(..)
+            | Step::AddRules(..) => Phase::Prepare,
+            Step::Add(name, ..) if new.contains(name) => Phase::Prepare,
+            Step::Remove(name, ..) if old.contains(name) => Phase::Tidy,
+            // These are asked after a map has led the packet there, or in its place: what both states allow must stay.
+            Step::Add(_, Kind::Grants(_) | Kind::Pairs(_), _) => Phase::Prepare,
+            Step::Remove(_, Kind::Grants(_) | Kind::Pairs(_), _) => Phase::Tidy,
+            Step::Add(..) | Step::Remove(..) => Phase::Switch,
+            Step::FlushChain(_)
+            | Step::FlushSet(_)
+            | Step::DeleteChain(_)
+            | Step::DeleteSet(_) => Phase::Tidy,
+        }
+    }
+
     pub(crate) fn add_set(name: &Name, set: &Set) -> Self {
         Step::AddSet(name.clone(), set.kind, set.comment.clone())
     }
 }
 
+/// When a step is taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Phase {
+    Prepare,
+    Switch,
+    Tidy,
+}
+
 impl Transaction {
-    pub(crate) fn of(steps: Vec<Step>) -> Self {
-        Transaction { steps, generation: None }
+    /// The steps in the order of their phases.
+    pub(crate) fn of(mut steps: Vec<Step>) -> Self {
+        let names = |of: fn(&Step) -> Option<&Name>| -> BTreeSet<Name> {
+            steps.iter().filter_map(of).cloned().collect()
+        };
+        let new = names(|step| match step {
+            Step::AddSet(name, ..) => Some(name),
+            _ => None,
+        });
+        let old = names(|step| match step {
+            Step::DeleteSet(name) => Some(name),
+            _ => None,
+        });
+        steps.sort_by_cached_key(|step| step.phase(&new, &old));
+        let switch = steps.partition_point(|step| step.phase(&new, &old) < Phase::Switch);
+        let tidy = steps.partition_point(|step| step.phase(&new, &old) < Phase::Tidy);
+        Transaction { steps, switch, tidy, generation: None }
+    }
+
+    /// The steps that are taken at once, one group after the other. Between two of them, packets that were under way must have
+    /// arrived. If no map changes that leads packets somewhere, all steps are one group.
+    pub fn groups(&self) -> Vec<&[Step]> {
+        let (before, tidy) = self.steps.split_at(self.tidy);
+        let (prepare, switch) = before.split_at(self.switch);
+        let leads = |step: &Step| match step {
+            Step::Add(_, kind, _) | Step::Remove(_, kind, _) => kind.is_map(),
+            _ => false,
+        };
+        match switch.iter().any(leads) {
+            true => [prepare, switch, tidy].into_iter().filter(|group| !group.is_empty()).collect(),
+            false => vec![&self.steps],
+        }
     }
 
     /// How many elements come or go.
     pub fn elements(&self) -> usize {
-        let count = |step: &Step| match step {
-            Step::Add(_, _, elements) => elements.len(),
-            Step::Remove(_, _, keys) => keys.len(),
-            _ => 0,
-        };
-        self.steps.iter().map(count).sum()
+        elements(&self.steps)
     }
+}
+
+/// How many elements come or go in these steps.
+pub(crate) fn elements(steps: &[Step]) -> usize {
+    let count = |step: &Step| match step {
+        Step::Add(_, _, elements) => elements.len(),
+        Step::Remove(_, _, keys) => keys.len(),
+        _ => 0,
+    };
+    steps.iter().map(count).sum()
 }
 
 /// The steps that leave no table of ours, whether there is one or not.

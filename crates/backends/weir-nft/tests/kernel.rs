@@ -1,24 +1,22 @@
 //! The kernel as third reader: random clusters, whose nodes load what was rendered, and real connections in them.
 
+#[path = "datapath/random.rs"]
+mod random;
+
 use std::{
-    collections::{BTreeMap, BTreeSet},
     io::Write,
-    net::IpAddr,
     process::{Command, ExitCode, Stdio},
     time::Duration,
 };
 
 use libtest_mimic::{Arguments, Failed, Trial};
-use proptest::{
-    collection::vec,
-    strategy::{Strategy, ValueTree},
-    test_runner::{Config, RngAlgorithm, TestRng, TestRunner},
-};
 use weir_datapath::{ApplyError, Datapath, Plan};
 use weir_engine::{Engine, Locality, compile};
 use weir_lab::{Lab, LabNode, Layout};
-use weir_model::{Change, Flow, Name, Object, Program, World};
+use weir_model::{Change, Name, Program};
 use weir_nft::{Mode, Nft, Transaction};
+
+use random::draw;
 
 /// How many clusters are drawn. `WEIR_CLUSTERS=1000 cargo test -p weir-nft --test kernel` draws more.
 const CLUSTERS: u64 = 60;
@@ -53,47 +51,6 @@ fn main() -> ExitCode {
             })
         });
     libtest_mimic::run(&arguments, vec![agree, merged, text, walks]).exit_code()
-}
-
-/// A cluster and connections to try in it, drawn from a seed.
-fn draw(seed: u64) -> (World, Vec<Flow>) {
-    let mut bytes = [0; 32];
-    bytes[..8].copy_from_slice(&seed.to_le_bytes());
-    let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
-    let mut runner = TestRunner::new_with_rng(Config::default(), rng);
-    // Every other cluster is crowded with policies, so that their rules have to be merged.
-    let crowd = if seed.is_multiple_of(2) { 0 } else { 60 };
-    let strategy = (
-        weir_testkit::changes(60),
-        vec(weir_testkit::policy(), crowd),
-        vec(weir_testkit::flow(), 60),
-    );
-    let (changes, policies, flows) =
-        strategy.new_tree(&mut runner).expect("strategies always draw").current();
-    let mut world = World::default();
-    let policies = policies.into_iter().map(|policy| Change::Put(Object::Policy(policy)));
-    changes.into_iter().chain(policies).for_each(|change: Change| world.apply(change));
-    weir_lab::settle(&mut world);
-    // An address that is a pod's and a node's at once, or that of two nodes, is only in one place here.
-    let mut places: BTreeMap<IpAddr, BTreeSet<&str>> = BTreeMap::new();
-    for node in world.nodes.values() {
-        node.addresses
-            .iter()
-            .for_each(|address| _ = places.entry(*address).or_default().insert(&node.name));
-    }
-    for pod in world.pods.values() {
-        let node = pod.node.as_deref().unwrap_or_default();
-        pod.node_addresses()
-            .iter()
-            .for_each(|address| _ = places.entry(*address).or_default().insert(node));
-        pod.own_addresses()
-            .iter()
-            .for_each(|address| _ = places.entry(*address).or_default().insert("a pod"));
-    }
-    let alone = |address: IpAddr| places.get(&address).is_none_or(|places| places.len() == 1);
-    let in_one_place = |flow: &Flow| alone(flow.from) && alone(flow.to);
-    let flows = flows.into_iter().filter(in_one_place).collect();
-    (world, flows)
 }
 
 fn agree(seed: u64) -> Result<(), String> {

@@ -1,0 +1,72 @@
+//! In audit mode everything passes, and what would not is counted.
+
+use libtest_mimic::Trial;
+use weir_engine::{Locality, compile};
+use weir_lab::{Lab, Wiring};
+use weir_model::{Direction, Protocol, Verdict};
+use weir_nft::Mode;
+
+use crate::{
+    cluster::{Cluster, PODS, flow, policy, trial, world},
+    node,
+};
+
+pub(crate) fn trials() -> Vec<Trial> {
+    vec![
+        trial("in_audit_mode_denials_pass_and_are_counted", denials_pass),
+        trial("a_restart_in_another_mode_goes_over_to_it", another_mode),
+    ]
+}
+
+/// `db` lets `api` in, and `web` may not get out.
+fn policies() -> String {
+    let db = "podSelector: {matchLabels: {app: db}}, ingress: [{from: [{podSelector: {matchLabels: {app: api}}}]}]";
+    let web = "podSelector: {matchLabels: {app: web}}, policyTypes: [Egress]";
+    format!("{PODS}policies:\n{}{}", policy("db", db), policy("web", web))
+}
+
+/// The packets that were counted as denied.
+fn counted(lab: &Lab, direction: Direction) -> u64 {
+    let chain = format!("{direction}-denied");
+    let listed = node::list(lab, &["list", "chain", "inet", "weir", &chain]);
+    let (_, rest) = listed.split_once("counter packets ").unwrap();
+    rest.split(' ').next().unwrap().parse().unwrap()
+}
+
+fn denials_pass() {
+    let cluster = Cluster::new(&world(&policies()), Wiring::Routed, Mode::Audit);
+    let counts = || Direction::BOTH.map(|direction| counted(&cluster.lab, direction));
+    let pairs = |ends: [(&str, &str); 2]| {
+        let flows = ends.map(|(from, to)| {
+            [Protocol::Tcp, Protocol::Udp].map(|protocol| flow(from, to, protocol, 80))
+        });
+        flows.concat().into_iter().map(|flow| (flow, Verdict::Allow)).collect::<Vec<_>>()
+    };
+    let [ingress, egress] = Direction::BOTH;
+    assert_eq!((ingress, egress), (Direction::Ingress, Direction::Egress));
+    cluster.probe(&pairs([("10.0.0.1", "10.0.0.3"), ("fd00::1", "fd00::3")]));
+    assert_eq!(counts(), [0, 0], "what is allowed is not counted");
+    cluster.probe(&pairs([("10.0.0.4", "10.0.0.3"), ("fd00::4", "fd00::3")]));
+    assert_eq!(counts(), [4, 0], "the first packet of each connection is judged");
+    cluster.probe(&pairs([("10.0.0.2", "10.0.0.4"), ("fd00::2", "fd00::4")]));
+    assert_eq!(counts(), [4, 4]);
+    cluster.probe(&pairs([("10.0.0.2", "10.0.0.3"), ("fd00::2", "fd00::3")]));
+    assert_eq!(counts(), [8, 8], "both ends have something against it");
+    cluster.ping("10.0.0.4", "10.0.0.3", Verdict::Allow);
+    cluster.ping("fd00::4", "fd00::3", Verdict::Allow);
+    assert_eq!(counts(), [10, 8]);
+}
+
+fn another_mode() {
+    let world = world(&policies());
+    let program = compile(&world, Locality::Node("n1".into()));
+    let cluster = Cluster::new(&world, Wiring::Routed, Mode::Enforce);
+    let denied = flow("10.0.0.4", "10.0.0.3", Protocol::Tcp, 80);
+    cluster.probe(&[(denied, Verdict::Deny)]);
+    let enforced = node::ours(&cluster.lab);
+    node::sync(&mut node::open(&cluster.lab, "n1", Mode::Audit), &program);
+    cluster.probe(&[(denied, Verdict::Allow)]);
+    node::sync(&mut node::open(&cluster.lab, "n1", Mode::Enforce), &program);
+    cluster.probe(&[(denied, Verdict::Deny)]);
+    assert_eq!(node::ours(&cluster.lab), enforced);
+}

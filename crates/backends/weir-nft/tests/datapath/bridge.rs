@@ -1,0 +1,106 @@
+//! Pods on the bridge of their node.
+
+use libtest_mimic::Trial;
+use weir_lab::{Layout, Wiring};
+use weir_model::{Flow, Protocol, Verdict, World};
+use weir_nft::Mode;
+
+use crate::{
+    cluster::{Cluster, PODS, disagreements, flow, policy, trial, world},
+    random,
+};
+
+/// How many clusters are drawn.
+const CLUSTERS: u64 = 12;
+
+pub(crate) fn trials() -> Vec<Trial> {
+    vec![
+        trial("oracle_and_kernel_agree_on_bridges_in_random_clusters", random_clusters),
+        trial("isolated_pods_of_a_bridge_find_each_other", isolated_pods),
+        trial("ports_names_and_blocks_hold_on_a_bridge", ports_names_and_blocks),
+        trial("egress_and_ingress_both_count_on_a_bridge", both_directions),
+    ]
+}
+
+fn random_clusters() {
+    for seed in 0..CLUSTERS {
+        let (mut world, flows) = random::draw(200 + seed);
+        if seed.is_multiple_of(2) {
+            let pods = world.pods.values_mut().filter(|pod| !pod.host_network);
+            pods.for_each(|pod| pod.node = Some("n1".into()));
+        }
+        check(&world, &flows, &format!("cluster {seed}"));
+    }
+}
+
+#[track_caller]
+fn check(world: &World, flows: &[Flow], what: &str) {
+    let layout = Layout { wiring: Wiring::Bridged, ..Layout::of(world, flows) };
+    let cluster = Cluster::of(world, layout, Mode::Enforce);
+    assert_eq!(disagreements(&cluster, world, flows), [""; 0], "{what}");
+}
+
+/// The usual pods on a bridge, under policies that allow something and forbid something: everyone tries everything.
+#[track_caller]
+fn everyone(policies: &[String]) {
+    let world = world(&format!("{PODS}policies:\n{}", policies.concat()));
+    let v4 = [
+        "10.0.0.1",
+        "10.0.0.2",
+        "10.0.0.3",
+        "10.0.0.4",
+        "192.168.0.1",
+        "192.168.0.2",
+        "203.0.113.7",
+    ];
+    let v6 = ["fd00::1", "fd00::2", "fd00::3", "fd00::4", "fd01::1", "fd01::2", "2001:db8::7"];
+    let pairs = [v4, v6].map(|ends| ends.map(|from| ends.map(|to| (from, to))).concat()).concat();
+    let flows: Vec<Flow> = pairs
+        .into_iter()
+        .flat_map(|(from, to)| Protocol::ALL.map(|protocol| (from, to, protocol)))
+        .flat_map(|(from, to, protocol)| [80, 81].map(|port| flow(from, to, protocol, port)))
+        .collect();
+    let denied = flows.iter().filter(|flow| weir_oracle::verdict(&world, flow) == Verdict::Deny);
+    assert!((1..flows.len()).contains(&denied.count()), "something passes and something does not");
+    check(&world, &flows, "everyone");
+}
+
+fn isolated_pods() {
+    let to_port_80 = "ports: [{port: 80}]";
+    everyone(&[policy(
+        "all",
+        &format!(
+            "podSelector: {{}}, policyTypes: [Ingress, Egress],
+            ingress: [{{from: [{{podSelector: {{}}}}], {to_port_80}}}],
+            egress: [{{to: [{{podSelector: {{}}}}], {to_port_80}}}]"
+        ),
+    )]);
+}
+
+fn ports_names_and_blocks() {
+    everyone(&[
+        policy(
+            "db",
+            "podSelector: {matchLabels: {app: db}}, ingress: [
+            {from: [{podSelector: {matchLabels: {app: api}}}], ports: [{port: 80}, {protocol: UDP, port: 80, endPort: 81}]},
+            {from: [{ipBlock: {cidr: 10.0.0.0/8, except: [10.0.0.1/32, 10.0.0.4/32]}}], ports: [{port: 81}]},
+            {from: [{ipBlock: {cidr: '2001:db8::/32'}}]}]",
+        ),
+        policy("web", "podSelector: {matchLabels: {app: web}}, ingress: [{ports: [{protocol: SCTP, port: 80}]}]"),
+    ]);
+}
+
+fn both_directions() {
+    everyone(&[
+        policy(
+            "api",
+            "podSelector: {matchLabels: {app: api}}, policyTypes: [Egress],
+            egress: [{to: [{podSelector: {matchExpressions: [{key: app, operator: In, values: [db, far]}]}}]}]",
+        ),
+        policy(
+            "db",
+            "podSelector: {matchLabels: {app: db}},
+            ingress: [{from: [{podSelector: {matchExpressions: [{key: app, operator: In, values: [web, far]}]}}]}]",
+        ),
+    ]);
+}

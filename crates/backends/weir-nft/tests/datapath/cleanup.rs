@@ -1,0 +1,50 @@
+//! Going leaves everything as it was before coming.
+
+use libtest_mimic::Trial;
+use weir_datapath::Datapath;
+use weir_engine::{Locality, compile};
+use weir_nft::Mode;
+
+use crate::{cluster::trial, drift::OTHERS, node, random};
+
+pub(crate) fn trials() -> Vec<Trial> {
+    vec![
+        trial("what_is_removed_leaves_nothing_behind", leaves_nothing_behind),
+        trial("there_may_be_nothing_to_remove", nothing_to_remove),
+        trial("what_was_removed_can_come_back", can_come_back),
+    ]
+}
+
+fn leaves_nothing_behind() {
+    let lab = node::lonely();
+    node::run(&lab, OTHERS);
+    let before = node::list(&lab, &["list", "ruleset"]);
+    for seed in 0..10 {
+        let program = compile(&random::draw(seed).0, Locality::Everywhere);
+        let mut nft = node::open(&lab, "n1", Mode::Enforce);
+        node::sync(&mut nft, &program);
+        assert_ne!(node::list(&lab, &["list", "ruleset"]), before);
+        nft.remove().unwrap();
+        assert_eq!(node::list(&lab, &["list", "ruleset"]), before);
+        nft.remove().unwrap();
+        assert_eq!(node::list(&lab, &["list", "ruleset"]), before);
+    }
+}
+
+fn nothing_to_remove() {
+    let lab = node::lonely();
+    node::open(&lab, "n1", Mode::Enforce).remove().unwrap();
+    assert_eq!(node::list(&lab, &["list", "ruleset"]), "");
+}
+
+fn can_come_back() {
+    let lab = node::lonely();
+    let program = compile(&random::draw(1).0, Locality::Everywhere);
+    let mut nft = node::open(&lab, "n1", Mode::Enforce);
+    node::sync(&mut nft, &program);
+    let before = node::ours(&lab);
+    nft.remove().unwrap();
+    assert!(!nft.drifted().unwrap(), "we went ourselves");
+    node::sync(&mut nft, &program);
+    assert_eq!(node::ours(&lab), before);
+}

@@ -1,0 +1,233 @@
+//! Others write to our table: it is noticed, and everything is as it was. What is theirs stays theirs.
+
+use libtest_mimic::Trial;
+use weir_datapath::{Datapath, Plan, Trouble};
+use weir_engine::{Locality, compile};
+use weir_lab::Lab;
+use weir_model::Program;
+use weir_nft::{Mode, Nft};
+
+use crate::{
+    cluster::{PODS, policy, trial, world},
+    node,
+};
+
+/// What is done to our table. `CHAIN` stands for a chain that judges pods, `SET` for a set of pods, `HANDLE` for the rule that
+/// asks about destinations.
+const DISTURBANCES: &[(&str, &str)] = &[
+    ("a_table_that_was_flushed", "flush table inet weir"),
+    ("a_table_that_was_deleted", "delete table inet weir"),
+    ("a_ruleset_that_was_flushed", "flush ruleset"),
+    ("a_table_that_was_made_anew", "delete table inet weir; add table inet weir"),
+    ("a_table_that_was_put_to_sleep", "add table inet weir { flags dormant; }"),
+    ("a_rule_that_was_deleted", "delete rule inet weir forward handle HANDLE"),
+    ("a_rule_that_was_inserted", "insert rule inet weir forward accept"),
+    ("a_rule_that_was_added", "add rule inet weir CHAIN accept"),
+    ("a_rule_that_was_replaced", "replace rule inet weir forward handle HANDLE counter"),
+    (
+        "an_anonymous_set_in_our_chain",
+        "insert rule inet weir CHAIN ip saddr { 10.7.7.7, 10.7.7.8 } return",
+    ),
+    ("a_chain_that_was_flushed", "flush chain inet weir CHAIN"),
+    (
+        "a_chain_that_was_deleted",
+        "delete element inet weir in4 { 10.0.0.3 }; delete chain inet weir CHAIN",
+    ),
+    ("a_chain_that_was_renamed", "rename chain inet weir CHAIN theirs"),
+    ("a_base_chain_that_was_renamed", "rename chain inet weir forward theirs"),
+    (
+        "a_base_chain_that_was_deleted",
+        "flush chain inet weir forward; delete chain inet weir forward",
+    ),
+    ("a_policy_that_was_changed", "add chain inet weir forward { policy drop; }"),
+    ("an_element_that_was_removed", "delete element inet weir in4 { 10.0.0.3 }"),
+    ("an_element_that_was_added", "add element inet weir SET { 10.7.7.7 }"),
+    (
+        "an_element_that_leads_elsewhere",
+        "delete element inet weir in4 { 10.0.0.3 }; add element inet weir in4 { 10.0.0.3 : jump egress4 }",
+    ),
+    (
+        "an_element_that_never_expires",
+        "add element inet weir cut4 { 10.0.0.1 . 80 . 10.0.0.2 . 99 . tcp }",
+    ),
+    ("a_set_that_was_flushed", "flush set inet weir SET"),
+    ("a_set_of_theirs", "add set inet weir theirs { type ipv4_addr; elements = { 10.7.7.7 }; }"),
+    (
+        "a_map_of_theirs",
+        "add map inet weir theirs { type ipv4_addr : verdict; elements = { 10.7.7.7 : goto CHAIN }; }",
+    ),
+    (
+        "a_chain_of_theirs",
+        "add chain inet weir more; add rule inet weir more drop; \
+         add chain inet weir theirs { type filter hook forward priority -5; }; add rule inet weir theirs jump more",
+    ),
+    (
+        "a_chain_of_theirs_with_an_anonymous_set",
+        "add chain inet weir theirs; add rule inet weir theirs tcp dport { 80, 81 } drop",
+    ),
+    ("a_counter_of_theirs", "add counter inet weir theirs"),
+    (
+        "a_quota_of_theirs_that_a_rule_uses",
+        "add quota inet weir theirs { over 1 mbytes }; add chain inet weir more; \
+         add rule inet weir more quota name theirs drop",
+    ),
+];
+
+/// What others do that is no business of ours.
+const ELSEWHERE: &[&str] = &[
+    "add rule inet other forward counter",
+    "add element inet other some { 10.7.7.7 }",
+    "add rule ip weir forward counter",
+    "delete table ip weir",
+    "add table inet weirs; add chain inet weirs weir",
+    "flush table ip other",
+];
+
+/// The tables of others, in other families and in ours, and one with our name.
+pub(crate) const OTHERS: &str = "
+table inet other {
+    set some { type ipv4_addr; elements = { 10.0.0.1, 10.0.0.2 }; }
+    map ways { type ipv4_addr : verdict; elements = { 10.0.0.1 : jump one }; }
+    counter seen { packets 7 bytes 700 }
+    chain one { counter packets 3 bytes 300 return; }
+    chain forward { type filter hook forward priority -10; ip saddr @some counter name seen; ip daddr vmap @ways; }
+}
+table ip other {
+    chain postrouting { type nat hook postrouting priority srcnat; ip saddr 10.9.0.0/16 counter masquerade; }
+}
+table ip weir {
+    set in4 { type ipv4_addr; elements = { 10.0.0.3 }; }
+    chain forward { type filter hook forward priority 5; ip saddr @in4 counter accept; }
+}
+table bridge other {
+    chain forward { type filter hook forward priority 0; counter packets 5 bytes 500 accept; }
+}
+";
+
+pub(crate) fn trials() -> Vec<Trial> {
+    let repaired = DISTURBANCES.iter().map(|(what, commands)| {
+        trial(&format!("{what}_is_noticed_and_repaired"), move || is_repaired(commands))
+    });
+    let more = [
+        trial("changes_elsewhere_are_no_drift", changes_elsewhere),
+        trial("our_own_writes_are_no_drift", our_own_writes),
+        trial("a_plan_for_rules_that_changed_is_not_carried_out", stale_plans),
+    ];
+    repaired.chain(more).collect()
+}
+
+/// A node with others' tables and ours, in which each kind of chain and set is in use.
+struct Node {
+    lab: Lab,
+    nft: Nft,
+    program: Program,
+}
+
+impl Node {
+    fn new() -> Node {
+        let ports = "ports: [{port: 80}, {port: 443}, {protocol: UDP, port: 1000, endPort: 2000}]";
+        let policies = [
+            policy(
+                "db",
+                &format!(
+                    "podSelector: {{matchLabels: {{app: db}}}}, ingress: [
+                    {{from: [{{podSelector: {{matchLabels: {{app: api}}}}}}]}},
+                    {{from: [{{ipBlock: {{cidr: 10.0.0.0/8, except: [10.1.0.0/16]}}}}], {ports}}}]"
+                ),
+            ),
+            policy(
+                "web",
+                "podSelector: {matchLabels: {app: web}}, policyTypes: [Ingress, Egress],
+                ingress: [{from: [{podSelector: {}}], ports: [{port: 80}]}],
+                egress: [{to: [{ipBlock: {cidr: '::/0'}}]}]",
+            ),
+        ];
+        let world = world(&format!("{PODS}policies:\n{}", policies.concat()));
+        let program = compile(&world, Locality::Node("n1".into()));
+        let lab = node::lonely();
+        node::run(&lab, OTHERS);
+        let mut nft = node::open(&lab, "n1", Mode::Enforce);
+        node::sync(&mut nft, &program);
+        assert!(!nft.drifted().unwrap(), "our own writes are no drift");
+        Node { lab, nft, program }
+    }
+
+    /// Commands with the names that our things have here.
+    fn disturb(&self, commands: &str) {
+        let ruleset = weir_nft::render(&self.program);
+        let chain = ruleset.sets["in4"].elements.values().flatten().map(|aim| aim.go.chain());
+        let chain = chain.filter(|name| &***name != "ingress4").next().unwrap();
+        let set = ruleset.sets.keys().find(|name| name.starts_with("pods4-")).unwrap();
+        let rules = node::list(&self.lab, &["-a", "list", "chain", "inet", "weir", "forward"]);
+        let rule = rules.lines().find(|line| line.contains("vmap @in4")).unwrap();
+        let (_, handle) = rule.rsplit_once(" handle ").unwrap();
+        let commands = commands.replace("CHAIN", chain).replace("SET", set);
+        node::run(&self.lab, &commands.replace("HANDLE", handle).replace("; ", "\n"));
+    }
+
+    /// The tables of others, with their counters.
+    fn others(&self) -> Vec<String> {
+        let listed = node::list(&self.lab, &["list", "ruleset"]);
+        let tables = format!("\n{listed}");
+        let tables = tables.split("\ntable ").filter(|table| !table.starts_with("inet weir {"));
+        tables.map(|table| table.trim().to_owned()).filter(|table| !table.is_empty()).collect()
+    }
+}
+
+fn is_repaired(commands: &str) {
+    let mut node = Node::new();
+    let (before, others) = (node::ours(&node.lab), node.others());
+    assert_eq!(others.len(), 4, "{others:?}");
+    node.disturb(commands);
+    assert_ne!(node::ours(&node.lab), before, "something was done");
+    let others = if commands == "flush ruleset" { Vec::new() } else { others };
+    assert!(node.nft.drifted().unwrap(), "it is noticed");
+    node::sync(&mut node.nft, &node.program);
+    assert_same(&node::ours(&node.lab), &before);
+    assert_eq!(node.others(), others, "what is theirs is as it was");
+    assert!(!node.nft.drifted().unwrap(), "a repair is no drift");
+}
+
+/// Says only what differs: a whole table is long.
+#[track_caller]
+fn assert_same(now: &[String], before: &[String]) {
+    let missing: Vec<&String> = before.iter().filter(|block| !now.contains(block)).collect();
+    let extra: Vec<&String> = now.iter().filter(|block| !before.contains(block)).collect();
+    assert!(missing.is_empty() && extra.is_empty(), "missing: {missing:#?}\nextra: {extra:#?}");
+}
+
+fn changes_elsewhere() {
+    let mut node = Node::new();
+    let before = node::ours(&node.lab);
+    for commands in ELSEWHERE {
+        node::run(&node.lab, &commands.replace("; ", "\n"));
+        assert!(!node.nft.drifted().unwrap(), "{commands}");
+    }
+    let plan = node::replan(&mut node.nft, &node.program);
+    assert!(plan.is_empty(), "{plan}");
+    assert_eq!(node::ours(&node.lab), before);
+}
+
+fn our_own_writes() {
+    let mut node = Node::new();
+    let nothing = Program::default();
+    node::sync(&mut node.nft, &nothing);
+    node::sync(&mut node.nft, &node.program);
+    assert!(!node.nft.drifted().unwrap());
+    // Another process with the same code is somebody else.
+    node::sync(&mut node::open(&node.lab, "n1", Mode::Enforce), &nothing);
+    assert!(node.nft.drifted().unwrap());
+    assert!(!node.nft.drifted().unwrap(), "it is said once");
+}
+
+fn stale_plans() {
+    let mut node = Node::new();
+    let before = node::ours(&node.lab);
+    let plan = node::replan(&mut node.nft, &Program::default());
+    assert!(!plan.is_empty());
+    node::run(&node.lab, "add rule inet other forward counter");
+    let refused = node.nft.apply(&plan).unwrap_err();
+    assert_eq!(refused.trouble, Trouble::Unavailable, "{}", refused.with_causes());
+    assert_eq!(node::ours(&node.lab), before, "all or nothing");
+    node::sync(&mut node.nft, &Program::default());
+}

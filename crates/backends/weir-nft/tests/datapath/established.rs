@@ -1,0 +1,124 @@
+//! Connections that are open when policies change.
+
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+};
+
+use libtest_mimic::Trial;
+use weir_engine::{Locality, compile};
+use weir_lab::Conversation;
+use weir_model::{Flow, Protocol, Verdict};
+use weir_nft::Mode;
+
+use crate::{
+    cluster::{Cluster, LONG, PATIENCE, PODS, flow, policy, trial, world},
+    node,
+};
+
+pub(crate) fn trials() -> Vec<Trial> {
+    let scenes = [
+        ("between_two_pods_of_a_node", Scene { client: "2", server: "3", beside: "1", policy: DB }),
+        ("from_another_node", Scene { client: "4", server: "3", beside: "1", policy: DB }),
+        ("to_another_node", Scene { client: "2", server: "4", beside: "1", policy: WEB }),
+    ];
+    let cut = scenes.map(|(place, scene)| {
+        trial(&format!("what_a_policy_forbids_is_cut_{place}"), move || is_cut(&scene))
+    });
+    let mut trials = Vec::from(cut);
+    trials.push(trial("what_was_cut_stays_cut_after_a_restart", stays_cut));
+    trials
+}
+
+/// `db` lets only `api` in. It may go out wherever it likes.
+const DB: &str = "podSelector: {matchLabels: {app: db}}, policyTypes: [Ingress], ingress: [{from: [{podSelector: {matchLabels: {app: api}}}]}]";
+
+/// `web` may not get out. Everyone may come in.
+const WEB: &str = "podSelector: {matchLabels: {app: web}}, policyTypes: [Egress]";
+
+/// Pods by the last digit of their addresses: who talks to whom until the policy comes, and who may go on to do so.
+struct Scene {
+    client: &'static str,
+    server: &'static str,
+    beside: &'static str,
+    policy: &'static str,
+}
+
+/// All kinds of connections between two pods.
+fn flows(from: &str, to: &str) -> Vec<Flow> {
+    let ends = ["10.0.0.", "fd00::"].map(|net| (format!("{net}{from}"), format!("{net}{to}")));
+    let kinds = ends.each_ref().map(|(from, to)| {
+        [Protocol::Tcp, Protocol::Udp].map(|protocol| flow(from, to, protocol, 80))
+    });
+    kinds.concat()
+}
+
+fn converse(cluster: &Cluster, from: &str, to: &str) -> Vec<Conversation> {
+    let open = |flow| cluster.lab.converse(flow, LONG).unwrap();
+    flows(from, to).into_iter().map(open).collect()
+}
+
+/// Every one of them meets the same, when the near end speaks.
+#[track_caller]
+fn exchange(all: &mut [Conversation], expected: Verdict) {
+    let patience = if expected == Verdict::Allow { LONG } else { PATIENCE };
+    for one in all {
+        assert_eq!(one.exchange(patience).unwrap(), expected, "{one:?}");
+    }
+}
+
+/// The same when the far end does.
+#[track_caller]
+fn call_back(all: &mut [Conversation], expected: Verdict) {
+    let patience = if expected == Verdict::Allow { LONG } else { PATIENCE };
+    for one in all {
+        assert_eq!(one.call_back(patience).unwrap(), expected, "{one:?}");
+    }
+}
+
+fn is_cut(scene: &Scene) {
+    let mut cluster = Cluster::with(&[]);
+    let mut forbidden = converse(&cluster, scene.client, scene.server);
+    let mut allowed = converse(&cluster, scene.beside, scene.server);
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let beside = scope.spawn(|| {
+            let mut rounds = 0;
+            while !done.load(Ordering::Relaxed) {
+                exchange(&mut allowed, Verdict::Allow);
+                call_back(&mut allowed, Verdict::Allow);
+                rounds += 1;
+            }
+            rounds
+        });
+        cluster.put(&policy("tight", scene.policy));
+        exchange(&mut forbidden, Verdict::Allow);
+        assert_eq!(cluster.cut(), [forbidden.len(), 0], "the others go on");
+        // The far end must not get through as if it had begun, neither before the near end tries nor after.
+        call_back(&mut forbidden, Verdict::Deny);
+        exchange(&mut forbidden, Verdict::Deny);
+        call_back(&mut forbidden, Verdict::Deny);
+        exchange(&mut forbidden, Verdict::Deny);
+        assert_eq!(cluster.cut(), [0, 0], "nothing came back to be cut");
+        done.store(true, Ordering::Relaxed);
+        assert!(beside.join().unwrap() > 2, "they went on all the time");
+    });
+    let denied: Vec<_> =
+        flows(scene.client, scene.server).into_iter().map(|flow| (flow, Verdict::Deny)).collect();
+    cluster.probe(&denied);
+    cluster.remove("tight");
+    exchange(&mut forbidden, Verdict::Allow);
+    call_back(&mut forbidden, Verdict::Allow);
+}
+
+fn stays_cut() {
+    let mut cluster = Cluster::with(&[]);
+    let mut forbidden = converse(&cluster, "2", "3");
+    cluster.put(&policy("tight", DB));
+    assert_eq!(cluster.cut(), [forbidden.len(), 0]);
+    let world = world(&format!("{PODS}policies:\n{}", policy("tight", DB)));
+    let program = compile(&world, Locality::Node("n1".into()));
+    node::sync(&mut node::open(&cluster.lab, "n1", Mode::Enforce), &program);
+    call_back(&mut forbidden, Verdict::Deny);
+    exchange(&mut forbidden, Verdict::Deny);
+}

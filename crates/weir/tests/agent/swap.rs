@@ -1,0 +1,92 @@
+use std::net::IpAddr;
+
+use weir_api::Reader;
+use weir_datapath::{Established, Ledger, Outcome};
+use weir_engine::{Engine, Locality};
+use weir_lab::{Lab, Layout};
+use weir_model::{Change, Name, World};
+use weir_nft::{Mode, Nft};
+
+use crate::prober::Prober;
+
+/// Two pods on one node, and others to fill sets with.
+pub(crate) const PODS: &str = "
+apiVersion: v1
+kind: Namespace
+metadata: {name: shop}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: web, namespace: shop, labels: {app: web, tier: front}}
+spec: {nodeName: n1, containers: [{name: c}]}
+status: {podIP: 10.0.0.1}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: db, namespace: shop, labels: {app: db}}
+spec: {nodeName: n1, containers: [{name: c}]}
+status: {podIP: 10.0.0.2}
+";
+
+pub(crate) const WEB: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1));
+pub(crate) const DB: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 2));
+pub(crate) const OPEN: u16 = 5432;
+pub(crate) const CLOSED: u16 = 5433;
+
+/// A policy that lets the web server reach the one port of the database, said in many ways.
+pub(crate) fn policy(way: usize) -> String {
+    let peer = match way % 3 {
+        0 => "podSelector: {matchLabels: {app: web}}",
+        1 => "namespaceSelector: {}",
+        _ => "ipBlock: {cidr: 10.0.0.0/30}",
+    };
+    let ports = match way % 2 {
+        0 => format!("{{port: {OPEN}, protocol: UDP}}"),
+        _ => format!("{{port: {OPEN}, protocol: UDP}}, {{port: {}, protocol: TCP}}", 1 + way),
+    };
+    format!(
+        "
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {{name: db, namespace: shop}}
+spec:
+  podSelector: {{matchLabels: {{app: db}}}}
+  policyTypes: [Ingress]
+  ingress: [{{from: [{{{peer}}}], ports: [{ports}]}}]
+"
+    )
+}
+
+/// The objects of manifests that nothing is wrong with.
+pub(crate) fn changes(text: &str) -> Vec<Change> {
+    let mut reader = Reader::new();
+    reader.read("test".into(), text.as_bytes());
+    let manifests = reader.finish();
+    assert!(manifests.findings.is_empty(), "{:?}", manifests.findings);
+    manifests.objects.into_iter().map(Change::Put).collect()
+}
+
+/// The node and its two pods.
+pub(crate) fn lab() -> Lab {
+    let mut world = World::default();
+    changes(PODS).into_iter().for_each(|change| world.apply(change));
+    Lab::build(&Layout::of(&world, &[])).unwrap()
+}
+
+pub(crate) fn a_thousand_times() {
+    let lab = lab();
+    let node = Name::from("n1");
+    let nft = lab.on_node(&node, || Nft::open(Mode::Enforce)).unwrap().unwrap();
+    let mut ledger = Ledger::new(nft, Established::Keep);
+    let mut engine = Engine::new(Locality::Node(node));
+    ledger.want(engine.apply(changes(PODS)));
+    ledger.want(engine.apply(changes(&policy(0))));
+    ledger.in_sync();
+    assert!(matches!(ledger.settle(), Outcome::Applied));
+    let probing = Prober::new(&lab, WEB, DB, OPEN, CLOSED).start();
+    for way in 1..=1_000 {
+        ledger.want(engine.apply(changes(&policy(way))));
+        assert!(matches!(ledger.settle(), Outcome::Applied), "swap {way}");
+    }
+    probing.stop().is_right(1_000);
+}
