@@ -1,6 +1,7 @@
 //! The chores of the repository, as a program: `cargo xtask help`.
 
 mod bench;
+mod cluster;
 mod fuzz;
 mod shell;
 mod test;
@@ -26,6 +27,8 @@ enum Chore {
     Test,
     /// Show weir at work on this machine: real pods, real packets. Installs nft if it is not there.
     Demo,
+    /// Get a real API server for tests, built from Debian's source into a cache. `test` does this by itself.
+    Cluster,
     /// Run the fuzz targets for longer.
     Fuzz {
         /// Only this one: manifests, cases or engine.
@@ -56,6 +59,7 @@ fn run() -> Result<()> {
             test::kernel_tools()?;
             shell::run(shell::command("cargo", &["run", "--release", "-p", "weir", "--", "demo"]))
         }
+        Chore::Cluster => cluster::run(),
         Chore::Fuzz { target, seconds } => fuzz::run(target.as_deref(), seconds).map(|_| ()),
         Chore::Bench(bench) => bench.run(&mut std::io::stdout().lock()),
     }

@@ -4,7 +4,7 @@ use std::io::Write;
 
 use anyhow::{Result, bail};
 
-use crate::{fuzz, shell};
+use crate::{cluster, fuzz, shell};
 
 /// How long each fuzz target runs here; `cargo xtask fuzz` runs them longer.
 const FUZZ_SECONDS: u64 = 30;
@@ -22,6 +22,7 @@ pub(crate) fn run() -> Result<()> {
         }
     }
     kernel_tools()?;
+    cluster::run()?;
     shell::run(shell::command("cargo", &["fmt", "--all", "--check"]))?;
     shell::run(shell::command(
         "cargo",

@@ -1,0 +1,404 @@
+use std::{
+    fs, io,
+    io::{Read, Write},
+    net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
+    path::{Path, PathBuf},
+    thread,
+    time::{Duration, Instant},
+};
+
+use ring::{
+    rand::{SecureRandom, SystemRandom},
+    signature::{ECDSA_P256_SHA256_ASN1_SIGNING, EcdsaKeyPair, KeyPair},
+};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::{
+    Access, Gate, Missing, Programs, Right,
+    api::{Api, ApiError, Method},
+    process::Process,
+};
+
+/// How long a program may take to be ready; machines that do much else are slow.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// How often to start again if a port was taken in the meantime.
+const ATTEMPTS: usize = 3;
+
+/// Why there is no cluster.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// A program is nowhere to be found.
+    #[error(transparent)]
+    Missing(#[from] Missing),
+    /// The machine refused something.
+    #[error("cannot start a cluster")]
+    Io(#[from] io::Error),
+    /// A program ended, or was not ready in time.
+    #[error("{program} is not ready; its last words:\n{log}")]
+    NotReady {
+        /// The program.
+        program: &'static str,
+        /// The end of its log.
+        log: String,
+    },
+    /// The API server answered with an error.
+    #[error("the API server refused a request")]
+    Api(#[source] ApiError),
+}
+
+impl From<kube::Error> for StartError {
+    fn from(error: kube::Error) -> Self {
+        StartError::Api(error.into())
+    }
+}
+
+/// How a cluster is to be.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// Further flags for the API server.
+    pub flags: Vec<String>,
+}
+
+/// An API server and its store.
+#[derive(Debug)]
+pub struct Cluster {
+    /// Ended first.
+    server: Option<Process>,
+    _store: Process,
+    programs: Programs,
+    options: Options,
+    folder: PathBuf,
+    address: SocketAddr,
+    store_address: SocketAddr,
+    admin: Access,
+    api: Api,
+}
+
+impl Cluster {
+    /// Starts a cluster and waits until it is ready.
+    pub fn start() -> Result<Self, StartError> {
+        Cluster::with(Options::default())
+    }
+
+    /// Starts a cluster that is as asked for.
+    pub fn with(options: Options) -> Result<Self, StartError> {
+        let programs = Programs::find()?;
+        for attempt in 1.. {
+            match Cluster::attempt(&programs, &options) {
+                Err(StartError::NotReady { log, .. })
+                    if attempt < ATTEMPTS && log.contains("address already in use") => {}
+                done => return done,
+            }
+        }
+        unreachable!("the last attempt is returned")
+    }
+
+    fn attempt(programs: &Programs, options: &Options) -> Result<Self, StartError> {
+        // The watchman of the store removes it.
+        let folder = TempDir::with_prefix("weir-cluster-")?.keep();
+        let [address, store_address, peers] = free_addresses()?;
+        let token = secret()?;
+        fs::write(folder.join("tokens"), format!("{token},admin,admin,system:masters\n"))?;
+        let [private, public] = signing_keys()?;
+        fs::write(folder.join("signing-key"), private)?;
+        fs::write(folder.join("checking-key"), public)?;
+        let store = start_store(programs, &folder, store_address, peers)?;
+        let url = format!("https://{address}");
+        let server = start_server(programs, options, &folder, address, store_address)?;
+        let (server, ca) = await_certificate(server, &folder)?;
+        let admin = Access { url, ca, token };
+        let api = Api::new(&admin).map_err(StartError::Api)?;
+        let mut cluster = Cluster {
+            server: Some(server),
+            _store: store,
+            programs: programs.clone(),
+            options: options.clone(),
+            folder,
+            address,
+            store_address,
+            admin,
+            api,
+        };
+        cluster.await_ready()?;
+        Ok(cluster)
+    }
+
+    /// Everything is allowed to this one.
+    pub fn admin(&self) -> &Access {
+        &self.admin
+    }
+
+    /// A new user who may do this and nothing else. Asked for again under the same name, the rights are replaced and former
+    /// tokens no longer count.
+    pub fn user(&self, name: &str, rights: &[Right]) -> Result<Access, StartError> {
+        let accounts = "/api/v1/namespaces/default/serviceaccounts";
+        let rbac = "/apis/rbac.authorization.k8s.io/v1";
+        for path in [
+            format!("{accounts}/{name}"),
+            format!("{rbac}/clusterroles/{name}"),
+            format!("{rbac}/clusterrolebindings/{name}"),
+        ] {
+            match self.delete(&path) {
+                Err(kube::Error::Api(status)) if status.is_not_found() => (),
+                done => done?,
+            }
+        }
+        let metadata = json!({"name": name});
+        let rules: Vec<Value> = rights
+            .iter()
+            .map(|right| {
+                json!({"apiGroups": [right.group], "resources": right.resources, "verbs": right.verbs})
+            })
+            .collect();
+        self.create(accounts, &json!({"metadata": metadata}))?;
+        self.create(
+            &format!("{rbac}/clusterroles"),
+            &json!({"metadata": metadata, "rules": rules}),
+        )?;
+        let group = "rbac.authorization.k8s.io";
+        let binding = json!({
+            "metadata": metadata,
+            "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": name},
+            "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": "default"}],
+        });
+        self.create(&format!("{rbac}/clusterrolebindings"), &binding)?;
+        let request = json!({
+            "apiVersion": "authentication.k8s.io/v1",
+            "kind": "TokenRequest",
+            "spec": {"audiences": []},
+        });
+        let answer = self.create(&format!("{accounts}/{name}/token"), &request)?;
+        let token = answer["status"]["token"].as_str().unwrap_or_default().to_owned();
+        Ok(Access { token, ..self.admin.clone() })
+    }
+
+    /// A way to the API server that can be cut.
+    pub fn gate(&self) -> Result<Gate, StartError> {
+        Ok(Gate::to(self.address)?)
+    }
+
+    /// Creates an object in the collection at a path, as in `/api/v1/namespaces`.
+    pub fn create(&self, path: &str, object: &Value) -> Result<Value, kube::Error> {
+        self.api.send(Method::Post, path, object)
+    }
+
+    /// Creates many, many at a time.
+    pub fn create_all(
+        &self,
+        objects: impl IntoIterator<Item = (String, Value)>,
+    ) -> Result<(), kube::Error> {
+        self.api.send_all(Method::Post, objects)
+    }
+
+    /// Changes the object at a path by a merge patch; its status if the path ends in `/status`.
+    pub fn patch(&self, path: &str, change: &Value) -> Result<Value, kube::Error> {
+        self.api.send(Method::Patch, path, change)
+    }
+
+    /// Changes many, many at a time.
+    pub fn patch_all(
+        &self,
+        changes: impl IntoIterator<Item = (String, Value)>,
+    ) -> Result<(), kube::Error> {
+        self.api.send_all(Method::Patch, changes)
+    }
+
+    /// Deletes the object at a path, at once.
+    pub fn delete(&self, path: &str) -> Result<(), kube::Error> {
+        self.api.send(Method::Delete, path, &Value::Null).map(|_| ())
+    }
+
+    /// What is at a path.
+    pub fn get(&self, path: &str) -> Result<Value, kube::Error> {
+        self.api.text(path).map(|text| serde_json::from_str(&text).unwrap_or(Value::String(text)))
+    }
+
+    /// Ends the API server, and not the store.
+    pub fn stop_server(&mut self) {
+        self.server = None;
+    }
+
+    /// Starts the API server again, at the same address, and waits until it is ready.
+    pub fn start_server(&mut self) -> Result<(), StartError> {
+        self.server = None;
+        let Cluster { programs, options, folder, address, store_address, .. } = self;
+        self.server = Some(start_server(programs, options, folder, *address, *store_address)?);
+        self.await_ready()
+    }
+
+    /// Makes the store forget all that was before now, so that nobody can go on from there.
+    pub fn compact(&self) -> Result<(), StartError> {
+        let answer = self.ask_store("/v3/kv/range", &json!({"key": "AA=="}))?;
+        let revision = answer["header"]["revision"].as_str().unwrap_or_default().to_owned();
+        self.ask_store("/v3/kv/compaction", &json!({"revision": revision, "physical": true}))?;
+        Ok(())
+    }
+
+    /// The process ids of the store and the API server are in this folder's logs; for those who look what went wrong.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Asks the store, in the JSON that it also speaks.
+    fn ask_store(&self, path: &str, body: &Value) -> Result<Value, StartError> {
+        let mut stream = TcpStream::connect(self.store_address)?;
+        let body = body.to_string();
+        write!(
+            stream,
+            "POST {path} HTTP/1.0\r\nHost: {}\r\nContent-Length: {}\r\n\r\n{body}",
+            self.store_address,
+            body.len()
+        )?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        let refused = || StartError::Api(format!("the store answered {answer:?}").into());
+        let (head, body) = answer.split_once("\r\n\r\n").ok_or_else(refused)?;
+        if !head.contains(" 200 ") {
+            return Err(refused());
+        }
+        serde_json::from_str(body).map_err(|_| refused())
+    }
+
+    fn await_ready(&mut self) -> Result<(), StartError> {
+        let start = Instant::now();
+        loop {
+            // Ready is when it says so and has made what it makes by itself.
+            if self.api.text("/readyz").is_ok()
+                && self.api.text("/api/v1/namespaces/default").is_ok()
+            {
+                return Ok(());
+            }
+            let has_ended = self.server.as_mut().is_none_or(Process::has_ended);
+            if has_ended || start.elapsed() > PATIENCE {
+                return Err(not_ready("kube-apiserver", &self.folder));
+            }
+            thread::sleep(Duration::from_millis(50));
+        }
+    }
+}
+
+fn start_store(
+    programs: &Programs,
+    folder: &Path,
+    clients: SocketAddr,
+    peers: SocketAddr,
+) -> Result<Process, StartError> {
+    let arguments = [
+        format!("--data-dir={}", folder.join("store").display()),
+        format!("--listen-client-urls=http://{clients}"),
+        format!("--advertise-client-urls=http://{clients}"),
+        format!("--listen-peer-urls=http://{peers}"),
+        format!("--initial-advertise-peer-urls=http://{peers}"),
+        format!("--initial-cluster=default=http://{peers}"),
+    ];
+    let log = folder.join("etcd.log");
+    let mut store = Process::start(&programs.etcd, arguments, &log, Some(folder))?;
+    let start = Instant::now();
+    while TcpStream::connect(clients).is_err() {
+        if store.has_ended() || start.elapsed() > PATIENCE {
+            return Err(not_ready("etcd", folder));
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+    Ok(store)
+}
+
+fn start_server(
+    programs: &Programs,
+    options: &Options,
+    folder: &Path,
+    address: SocketAddr,
+    store: SocketAddr,
+) -> Result<Process, StartError> {
+    let at = |name: &str| folder.join(name).display().to_string();
+    let mut arguments = vec![
+        format!("--etcd-servers=http://{store}"),
+        format!("--bind-address={}", address.ip()),
+        format!("--advertise-address={}", address.ip()),
+        format!("--secure-port={}", address.port()),
+        format!("--cert-dir={}", at("certificates")),
+        format!("--token-auth-file={}", at("tokens")),
+        "--authorization-mode=RBAC".into(),
+        "--service-cluster-ip-range=10.96.0.0/16".into(),
+        "--service-account-issuer=https://kubernetes.default.svc".into(),
+        format!("--service-account-key-file={}", at("checking-key")),
+        format!("--service-account-signing-key-file={}", at("signing-key")),
+        "--disable-admission-plugins=ServiceAccount".into(),
+        "--allow-privileged=true".into(),
+        // Nobody waits for the watches of a test to end.
+        "--shutdown-delay-duration=0s".into(),
+    ];
+    arguments.extend(options.flags.iter().cloned());
+    Ok(Process::start(
+        &programs.kube_apiserver,
+        arguments,
+        &folder.join("kube-apiserver.log"),
+        None,
+    )?)
+}
+
+/// Waits until the API server has made its certificate, and returns it.
+fn await_certificate(mut server: Process, folder: &Path) -> Result<(Process, String), StartError> {
+    let start = Instant::now();
+    loop {
+        let text = fs::read_to_string(folder.join("certificates/apiserver.crt"));
+        if let Ok(text) = text
+            && text.trim_end().ends_with("-----END CERTIFICATE-----")
+            && folder.join("certificates/apiserver.key").exists()
+        {
+            return Ok((server, text));
+        }
+        if server.has_ended() || start.elapsed() > PATIENCE {
+            return Err(not_ready("kube-apiserver", folder));
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn not_ready(program: &'static str, folder: &Path) -> StartError {
+    let log = fs::read_to_string(folder.join(format!("{program}.log"))).unwrap_or_default();
+    let lines: Vec<&str> = log.lines().collect();
+    let log = lines[lines.len().saturating_sub(20)..].join("\n");
+    StartError::NotReady { program, log }
+}
+
+/// Addresses that nobody listens at, at this moment.
+fn free_addresses<const N: usize>() -> io::Result<[SocketAddr; N]> {
+    let mut addresses = [SocketAddr::from((Ipv4Addr::LOCALHOST, 0)); N];
+    // All are held until all are known, so that they differ.
+    let mut held = Vec::new();
+    for address in &mut addresses {
+        let listener = TcpListener::bind(*address)?;
+        *address = listener.local_addr()?;
+        held.push(listener);
+    }
+    Ok(addresses)
+}
+
+fn secret() -> io::Result<String> {
+    let mut bytes = [0; 16];
+    SystemRandom::new().fill(&mut bytes).map_err(|_| io::Error::other("no random numbers"))?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// A key that the API server signs the tokens of users with, and the one that it checks them with, as PEM.
+fn signing_keys() -> io::Result<[String; 2]> {
+    use base64::Engine;
+    /// What says that a point on the curve P-256 follows.
+    const POINT: [u8; 26] = [
+        0x30, 0x59, 0x30, 0x13, 0x06, 0x07, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x02, 0x01, 0x06, 0x08,
+        0x2a, 0x86, 0x48, 0xce, 0x3d, 0x03, 0x01, 0x07, 0x03, 0x42, 0x00,
+    ];
+    let (random, kind) = (SystemRandom::new(), &ECDSA_P256_SHA256_ASN1_SIGNING);
+    let fail = |_| io::Error::other("cannot make a key");
+    let private = EcdsaKeyPair::generate_pkcs8(kind, &random).map_err(fail)?;
+    let pair = EcdsaKeyPair::from_pkcs8(kind, private.as_ref(), &random)
+        .map_err(|error| io::Error::other(error.to_string()))?;
+    let public = [&POINT, pair.public_key().as_ref()].concat();
+    let pem = |label: &str, bytes: &[u8]| {
+        let text = base64::engine::general_purpose::STANDARD.encode(bytes);
+        format!("-----BEGIN {label}-----\n{text}\n-----END {label}-----\n")
+    };
+    Ok([pem("PRIVATE KEY", private.as_ref()), pem("PUBLIC KEY", &public)])
+}

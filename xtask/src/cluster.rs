@@ -1,0 +1,273 @@
+//! `cargo xtask cluster`: an API server and its store for tests, made from what Debian has, without touching the system.
+//!
+//! ```text
+//!  the system's package sources ─► lists of our own ─► etcd-server, golang-1.19, source of kubernetes
+//!                                                            go build ─► cache, in one move
+//! ```
+//!
+//! Nothing is installed: packages are unpacked beside the cache, so that this needs no rights and starts no services.
+
+#[path = "../../crates/weir-cluster/src/programs.rs"]
+#[allow(unreachable_pub, reason = "it is the tests' own search, which is public there")]
+mod programs;
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+    time::Instant,
+};
+
+use anyhow::{Context, Result, bail};
+
+use crate::shell;
+use programs::{Programs, cache};
+
+/// The source of the API server. It comes with all its dependencies.
+const SOURCE: &str = "kubernetes_1.20.5+really1.20.2.orig.tar.gz";
+const SOURCE_SHA256: &str = "b83c0780efb182d928dc63d46488a847f161f04e40a94b96bf5247dd671ecdfc";
+const VERSION: &str = "v1.20.2";
+const PACKAGES: [&str; 3] = ["etcd-server", "golang-1.19-go", "golang-1.19-src"];
+/// Where the source lies, as Go names it.
+const MODULE: &str = "k8s.io/kubernetes";
+
+/// Makes sure that tests find the programs of a cluster.
+pub(crate) fn run() -> Result<()> {
+    if let Ok(Programs { etcd, kube_apiserver }) = Programs::find() {
+        eprintln!("API tests use {} and {}.", kube_apiserver.display(), etcd.display());
+        return Ok(());
+    }
+    let tools = [("apt-get", "--version"), ("dpkg-deb", "--version"), ("tar", "--version")];
+    if let Some((tool, _)) = tools.iter().find(|(tool, flag)| !shell::exists(tool, &[flag])) {
+        bail!(
+            "there is no {tool}: on systems other than Debian, set KUBEBUILDER_ASSETS to a folder with etcd and kube-apiserver"
+        );
+    }
+    let cache = cache().context("neither XDG_CACHE_HOME nor HOME names a folder for the cache")?;
+    eprintln!(
+        "API tests need kube-apiserver and etcd: building the first from Debian's source into {}. \
+         This takes about four minutes, once.",
+        cache.display()
+    );
+    let start = Instant::now();
+    let folder = Scratch::new(&cache)?;
+    let finished = build(&folder.0)?;
+    // Somebody may have been faster, with the same result.
+    if let Err(error) = fs::rename(&finished, &cache)
+        && Programs::find().is_err()
+    {
+        return Err(error)
+            .with_context(|| format!("cannot move the programs to {}", cache.display()));
+    }
+    eprintln!("The API server is ready for tests after {} s.", start.elapsed().as_secs());
+    Ok(())
+}
+
+/// A folder beside the cache that vanishes when it is no longer needed.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(cache: &Path) -> Result<Self> {
+        let path = cache.with_file_name(format!("cluster-build-{}", std::process::id()));
+        fs::create_dir_all(&path).with_context(|| format!("cannot create {}", path.display()))?;
+        Ok(Scratch(path))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // Go makes some of its folders read-only only in module mode, which this does not use.
+        _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Gets and builds everything inside a folder; the result is a folder in it.
+fn build(folder: &Path) -> Result<PathBuf> {
+    let at = |name: &str| folder.join(name);
+    download(folder)?;
+    for package in fs::read_dir(folder)? {
+        let package = package?.path();
+        if package.extension().is_some_and(|extension| extension == "deb") {
+            let mut unpack = shell::command("dpkg-deb", &["-x"]);
+            unpack.arg(package).arg(at("root"));
+            shell::run(unpack)?;
+        }
+    }
+    let source = at("go/src").join(MODULE);
+    fs::create_dir_all(&source)?;
+    let mut unpack = shell::command("tar", &["-xz", "--strip-components=1", "-f"]);
+    unpack.arg(at(SOURCE)).arg("-C").arg(&source);
+    shell::run(unpack)?;
+
+    let generator = at("openapi-gen");
+    let mut compile = go(folder, &source, "go");
+    compile.args(["build", "-o"]).arg(&generator);
+    compile.arg(format!("{MODULE}/vendor/k8s.io/kube-openapi/cmd/openapi-gen"));
+    shell::run(compile)?;
+    // Debian leaves out what can be generated.
+    let mut generate = go(folder, &source, &generator.to_string_lossy());
+    generate.arg("-i").arg(described(&source)?.join(","));
+    generate.args(["-p", "k8s.io/kubernetes/pkg/generated/openapi", "-O", "zz_generated.openapi"]);
+    generate.args(["-h", "vendor/k8s.io/code-generator/hack/boilerplate.go.txt", "-r"]);
+    generate.arg(at("violations"));
+    eprintln!("$ openapi-gen …");
+    let generated = generate.output().context("cannot run openapi-gen")?;
+    if !generated.status.success() {
+        bail!("openapi-gen failed: {}", String::from_utf8_lossy(&generated.stderr));
+    }
+
+    let finished = at("finished");
+    fs::create_dir(&finished)?;
+    let server = finished.join("kube-apiserver");
+    let set = |name: &str, value: &str| {
+        format!("-X {MODULE}/vendor/k8s.io/component-base/version.{name}={value}")
+    };
+    let flags =
+        ["-s -w".into(), set("gitVersion", VERSION), set("gitMajor", "1"), set("gitMinor", "20")];
+    let mut compile = go(folder, &source, "go");
+    compile.args(["build", "-trimpath", "-ldflags", &flags.join(" "), "-o"]).arg(&server);
+    compile.arg(format!("{MODULE}/cmd/kube-apiserver"));
+    shell::run(compile)?;
+    fs::copy(at("root/usr/bin/etcd"), finished.join("etcd")).context("cannot copy etcd")?;
+    for program in ["kube-apiserver", "etcd"] {
+        let mut version = Command::new(finished.join(program));
+        version.arg("--version");
+        shell::run(version)?;
+    }
+    Ok(finished)
+}
+
+/// Gets the packages and the source, with lists of our own: the system's may not know of sources, and need rights.
+fn download(folder: &Path) -> Result<()> {
+    let sources = folder.join("sources");
+    for path in ["sources", "lists/partial", "archives/partial"] {
+        fs::create_dir_all(folder.join(path))?;
+    }
+    let mut found = 0;
+    let parts = fs::read_dir("/etc/apt/sources.list.d").into_iter().flatten().flatten();
+    for file in parts.map(|part| part.path()).chain(["/etc/apt/sources.list".into()]) {
+        let (Some(name), Ok(text)) = (file.file_name(), fs::read_to_string(&file)) else {
+            continue;
+        };
+        let text = match file.extension().and_then(|extension| extension.to_str()) {
+            Some("sources") => with_sources(&text),
+            Some("list") => with_source_lines(&text),
+            _ => continue,
+        };
+        fs::write(sources.join(name), text)?;
+        found += 1;
+    }
+    if found == 0 {
+        bail!("the system names no package sources in /etc/apt; set KUBEBUILDER_ASSETS instead");
+    }
+    let apt = |arguments: &[&str]| {
+        let mut apt = Command::new("apt-get");
+        let option = |name: &str, value: &Path| format!("{name}={}", value.display());
+        let options = [
+            option("Dir::Etc::sourcelist", Path::new("/dev/null")),
+            option("Dir::Etc::sourceparts", &sources),
+            option("Dir::State::lists", &folder.join("lists")),
+            option("Dir::Cache", folder),
+            // Otherwise root's downloads are done by a user who may not read the folder.
+            "APT::Sandbox::User=".into(),
+            "Acquire::Languages=none".into(),
+        ];
+        for option in &options {
+            apt.args(["-o", option]);
+        }
+        apt.args(["-q"]).args(arguments).current_dir(folder);
+        shell::run(apt)
+    };
+    apt(&["update"])?;
+    apt(&[&["download"], &PACKAGES[..]].concat())?;
+    apt(&["source", "--download-only", "kubernetes"])?;
+    let sum = Command::new("sha256sum").arg(SOURCE).current_dir(folder).output();
+    let sum = sum.context("cannot run sha256sum")?;
+    if !String::from_utf8_lossy(&sum.stdout).starts_with(SOURCE_SHA256) {
+        bail!("{SOURCE} is not there or not the one that is known; Debian 12 has it");
+    }
+    Ok(())
+}
+
+/// A file of stanzas that also speak of source packages.
+fn with_sources(text: &str) -> String {
+    let lines = text.lines().map(|line| match line.split_once(':') {
+        Some((key, _)) if key.eq_ignore_ascii_case("Types") => "Types: deb deb-src",
+        _ => line,
+    });
+    lines.flat_map(|line| [line, "\n"]).collect()
+}
+
+/// A file of lines that also speak of source packages.
+fn with_source_lines(text: &str) -> String {
+    let mut all = String::new();
+    for line in text.lines().map(str::trim) {
+        let Some(rest) = line.strip_prefix("deb ").or_else(|| line.strip_prefix("deb\t")) else {
+            continue;
+        };
+        all.push_str(&format!("deb {rest}\ndeb-src {rest}\n"));
+    }
+    all
+}
+
+/// A command with Debian's Go in its environment, and nothing of the user's. It is patient with everybody else.
+fn go(folder: &Path, source: &Path, program: &str) -> Command {
+    let root = folder.join("root/usr/lib/go-1.19");
+    let path = std::env::var("PATH").unwrap_or_default();
+    let mut command = Command::new("nice");
+    command
+        .args(["-n", "10"])
+        .arg(if program == "go" { root.join("bin/go") } else { program.into() })
+        .current_dir(source)
+        .env("PATH", format!("{}:{path}", root.join("bin").display()))
+        .env("GOROOT", root)
+        .env("GOPATH", folder.join("go"))
+        .env("GOCACHE", folder.join("go-cache"))
+        .env("GOFLAGS", "")
+        .env("GO111MODULE", "off")
+        .env("CGO_ENABLED", "0");
+    command
+}
+
+/// The packages whose types are to be described.
+fn described(source: &Path) -> Result<Vec<String>> {
+    let mut packages = BTreeSet::new();
+    let mut folders = vec![source.join("pkg"), source.join("staging/src/k8s.io")];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder)? {
+            let entry = entry?;
+            let (kind, path) = (entry.file_type()?, entry.path());
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if kind.is_dir() && !["code-generator", "sample-apiserver"].contains(&name.as_str()) {
+                folders.push(path);
+            } else if kind.is_file() && name.ends_with(".go") && !name.ends_with("_test.go") {
+                let text = fs::read(&path)?;
+                let mark = b"+k8s:openapi-gen=";
+                if text.windows(mark.len()).any(|part| part == mark) {
+                    let package = folder.strip_prefix(source)?.to_string_lossy();
+                    let package = package.replacen("staging/src", "vendor", 1);
+                    packages.insert(format!("{MODULE}/{package}"));
+                }
+            }
+        }
+    }
+    Ok(packages.into_iter().collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn package_sources_also_speak_of_sources() {
+        let stanza = "Types: deb\nURIs: mirror\nSuites: bookworm\n";
+        assert_eq!(with_sources(stanza), "Types: deb deb-src\nURIs: mirror\nSuites: bookworm\n");
+        let lines =
+            "# a comment\ndeb [arch=amd64] mirror bookworm main\ndeb-src other bookworm main\n";
+        assert_eq!(
+            with_source_lines(lines),
+            "deb [arch=amd64] mirror bookworm main\ndeb-src [arch=amd64] mirror bookworm main\n"
+        );
+    }
+}
