@@ -33,8 +33,7 @@ pub(crate) struct Row {
 
 impl Row {
     pub(crate) fn json(&self) -> Value {
-        let spread = |spread: &Spread| json!({"median": spread.median, "min": spread.min, "max": spread.max});
-        json!({"what": self.what, "world": self.world, "unit": self.unit, "value": spread(&self.spread), "times_bound": self.bound.as_ref().map(spread)})
+        json!({"what": self.what, "world": self.world, "unit": self.unit, "value": self.spread.json(), "times_bound": self.bound.as_ref().map(Spread::json)})
     }
 }
 

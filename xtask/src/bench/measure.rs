@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
+use serde_json::{Value, json};
 
 /// The CPU time of this thread while `work` ran, and what it made.
 pub(crate) fn cpu<T>(work: impl FnOnce() -> T) -> (Duration, T) {
@@ -37,6 +38,11 @@ pub(crate) struct Spread {
 }
 
 impl Spread {
+    /// For programs.
+    pub(crate) fn json(&self) -> Value {
+        json!({"median": self.median, "min": self.min, "max": self.max})
+    }
+
     /// The spread of at least one measurement.
     pub(crate) fn of(mut values: Vec<f64>) -> Self {
         values.sort_by(f64::total_cmp);

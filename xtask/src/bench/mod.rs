@@ -1,6 +1,7 @@
 //! Benchmarks are programs: they print figures and assert none. Times are CPU time of one thread.
 
 mod bound;
+mod datapath;
 mod engine;
 mod measure;
 mod workload;
@@ -25,6 +26,8 @@ pub(crate) enum Bench {
         #[arg(long)]
         quick: bool,
     },
+    /// What packets cost under rules, how many rules there are, and what it costs to change them; in namespaces of its own.
+    Datapath(datapath::Datapath),
     /// Compile a world and print the resident bytes; `engine` starts this.
     #[command(hide = true)]
     Memory {
@@ -46,6 +49,7 @@ impl Bench {
     /// Measures and prints.
     pub(crate) fn run(&self, out: &mut dyn Write) -> Result<()> {
         match self {
+            Bench::Datapath(datapath) => datapath.run(out)?,
             Bench::Memory { shape } => writeln!(out, "{}", engine::memory_child(*shape)?)?,
             Bench::Engine { output, quick } => {
                 let rows = engine_rows(*quick)?;

@@ -1,0 +1,152 @@
+use std::{net::IpAddr, sync::Arc};
+
+use weir_engine::Locality;
+use weir_model::{
+    Action, Name, Namespace, Object, Peer, Pod, PodId, Policy, PolicyId, PolicyKind, PolicyRule,
+    PortMatch, PortRange, PortSpec, Program, Protocol, Requirement, Scope, Selector, Spec, Subject,
+    Tier, Who, World,
+};
+
+use crate::bench::workload::{LOCAL, NODE, address};
+
+/// The port that policies admit peers to, over TCP and UDP.
+pub(crate) const PORT: u16 = 8080;
+
+/// Which of the local pods is the server.
+const SERVER: usize = 49;
+
+const NAMESPACE: &str = "shop";
+
+/// A cluster in which several policies speak for one of the hundred pods of a node. Each admits peers of its own, and only the
+/// last one admits the client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Cluster {
+    /// How many policies speak for the server.
+    pub(crate) policies: usize,
+    /// How many peers each of them admits.
+    pub(crate) members: usize,
+}
+
+/// A pod of the node, by number.
+pub(crate) fn local(at: usize) -> IpAddr {
+    address(1 + at)
+}
+
+/// The pod that policies speak for.
+pub(crate) fn server() -> IpAddr {
+    local(SERVER)
+}
+
+/// The pod that the last policy admits. No policy speaks for it.
+pub(crate) fn client() -> IpAddr {
+    address(0x8000)
+}
+
+impl Cluster {
+    /// The peers that a policy admits.
+    pub(crate) fn peers(self, policy: usize) -> impl Iterator<Item = IpAddr> {
+        let last = policy + 1 == self.policies;
+        let others = self.members - usize::from(last);
+        let first = 0x1_0000 + policy * self.members;
+        (0..others).map(move |at| address(first + at)).chain(last.then(client))
+    }
+
+    /// What the node has to enforce.
+    pub(crate) fn program(self) -> Program {
+        weir_engine::compile(&self.world(), Locality::Node(NODE.into()))
+    }
+
+    fn world(self) -> World {
+        let labels = [("kubernetes.io/metadata.name", NAMESPACE)].into_iter().collect();
+        let namespace = Namespace { name: NAMESPACE.into(), labels, place: None };
+        let locals = (0..LOCAL).map(|at| {
+            let role = if at == SERVER { "server" } else { "other" };
+            pod(format!("local-{at}"), ("role", role.into()), local(at), NODE)
+        });
+        let team = |policy: usize| ("team", Name::from(format!("team-{policy}")));
+        let peers = (0..self.policies).flat_map(|policy| {
+            self.peers(policy).map(move |address| {
+                pod(format!("peer-{address}"), team(policy), address, "elsewhere")
+            })
+        });
+        let selecting = |(key, value)| Selector::from_iter([Requirement::equals(key, value)]);
+        let policies = (0..self.policies).map(|number| {
+            policy(
+                format!("policy-{number}"),
+                selecting(("role", "server".into())),
+                selecting(team(number)),
+            )
+        });
+        let others =
+            policy("others".to_owned(), selecting(("role", "other".into())), selecting(team(0)));
+        [Object::Namespace(namespace), Object::Policy(others)]
+            .into_iter()
+            .chain(locals.chain(peers).map(Object::Pod))
+            .chain(policies.map(Object::Policy))
+            .collect()
+    }
+}
+
+fn pod(name: String, label: (&str, Name), address: IpAddr, node: &str) -> Pod {
+    Pod {
+        id: PodId::new(NAMESPACE, name),
+        labels: [label].into_iter().collect(),
+        addresses: vec![address],
+        node: Some(node.into()),
+        ports: Vec::new(),
+        host_network: false,
+        finished: false,
+        born: 0,
+        place: None,
+    }
+}
+
+fn policy(name: String, subject: Selector, peers: Selector) -> Policy {
+    let port =
+        |protocol| PortSpec { line: 0, ports: PortMatch::Range(PortRange::one(protocol, PORT)) };
+    let who = Who::Pods { scope: Scope::Own, pods: peers };
+    let rule = PolicyRule {
+        index: 0,
+        name: None,
+        line: 0,
+        action: Action::Allow,
+        peers: Some(vec![Peer { index: 0, line: 0, who }]),
+        ports: Some([Protocol::Tcp, Protocol::Udp].map(port).into()),
+    };
+    let spec = Spec {
+        tier: Tier::Namespace,
+        subject: Subject { scope: Scope::Own, pods: subject },
+        ingress: Some(vec![rule]),
+        egress: None,
+    };
+    let id = PolicyId {
+        kind: PolicyKind::NetworkPolicy,
+        namespace: NAMESPACE.into(),
+        name: name.into(),
+    };
+    Policy { id, place: None, spec: Arc::new(spec) }
+}
+
+#[cfg(test)]
+mod tests {
+    use weir_model::{Flow, Verdict};
+
+    use super::*;
+
+    #[test]
+    fn only_the_last_policy_admits_the_client() {
+        for policies in [1, 10] {
+            let cluster = Cluster { policies, members: 20 };
+            let program = cluster.program();
+            assert_eq!(program.endpoints.len(), LOCAL);
+            assert_eq!(cluster.peers(0).count(), 20);
+            let verdict = |from, port| {
+                program.verdict(&Flow { from, to: server(), protocol: Protocol::Udp, port })
+            };
+            assert_eq!(verdict(client(), PORT), Verdict::Allow);
+            assert_eq!(verdict(client(), PORT + 1), Verdict::Deny);
+            let admitting = (0..policies).filter(|at| cluster.peers(*at).any(|it| it == client()));
+            assert_eq!(admitting.collect::<Vec<_>>(), [policies - 1]);
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! Puts the tables and pictures into `docs/`.
+
+use std::{fs, path::Path};
+
+use anyhow::{Context, Result};
+
+use super::{probe::Operation, report::Report};
+use crate::shell;
+
+/// Replaces the tables of `docs/performance.md` and the pictures beside it.
+pub(crate) fn write(report: &Report) -> Result<()> {
+    let docs = shell::root().join("docs");
+    let page = docs.join("performance.md");
+    let mut text = fs::read_to_string(&page).with_context(|| cannot("read", &page))?;
+    for (name, table) in [
+        ("packets", report.packets_table()),
+        ("objects", report.objects_table()),
+        ("control", report.control_table()),
+    ] {
+        text = replace(&text, name, &table)
+            .with_context(|| format!("{} has no place for `{name}`", page.display()))?;
+    }
+    save(&page, &text)?;
+    let pictures = docs.join("img");
+    fs::create_dir_all(&pictures).with_context(|| cannot("make", &pictures))?;
+    for (name, operation) in
+        [("connections.svg", Operation::Connection), ("datagrams.svg", Operation::OneWay)]
+    {
+        save(&pictures.join(name), &report.plot(operation))?;
+    }
+    Ok(())
+}
+
+/// The text with something else between the marks of that name; `None` if it has no such marks.
+fn replace(text: &str, name: &str, table: &str) -> Option<String> {
+    let (open, close) = (format!("<!-- {name} -->\n"), format!("<!-- end of {name} -->"));
+    let (before, rest) = text.split_once(&open)?;
+    let (_, after) = rest.split_once(&close)?;
+    Some(format!("{before}{open}\n{table}\n{close}{after}"))
+}
+
+fn save(path: &Path, text: &str) -> Result<()> {
+    eprintln!("writing {}", path.display());
+    fs::write(path, text).with_context(|| cannot("write", path))
+}
+
+fn cannot(verb: &str, path: &Path) -> String {
+    format!("cannot {verb} {}", path.display())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_between_the_marks_is_replaced() {
+        let text = "a\n<!-- x -->\nold\n<!-- end of x -->\nb\n";
+        let new = replace(text, "x", "new\n").expect("the marks are there");
+        assert_eq!(new, "a\n<!-- x -->\n\nnew\n\n<!-- end of x -->\nb\n");
+        assert_eq!(replace(&new, "x", "new\n").as_ref(), Some(&new));
+        assert_eq!(replace(text, "y", "new"), None);
+    }
+
+    #[test]
+    fn the_page_has_a_place_for_every_table() {
+        let page = shell::root().join("docs/performance.md");
+        let text = fs::read_to_string(page).expect("the page is there");
+        for name in ["packets", "objects", "control"] {
+            assert!(replace(&text, name, "").is_some(), "{name}");
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! How many things a node with a hundred pods has in its kernel.
+
+use std::fmt;
+
+use anyhow::Result;
+use serde_json::{Value, json};
+use weir_engine::Engine;
+use weir_engine::Locality;
+use weir_lab::{Lab, LabNode, Layout};
+use weir_model::Program;
+
+use super::nft;
+use crate::bench::workload::{NODE, Shape};
+
+/// The things in a kernel, counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Objects {
+    pub(crate) tables: usize,
+    pub(crate) chains: usize,
+    pub(crate) rules: usize,
+    /// Sets and maps with names.
+    pub(crate) sets: usize,
+    /// Sets and maps inside rules.
+    pub(crate) anonymous: usize,
+}
+
+impl Objects {
+    pub(crate) fn all(self) -> usize {
+        self.tables + self.chains + self.rules + self.sets + self.anonymous
+    }
+
+    pub(crate) fn json(self) -> Value {
+        json!({
+            "tables": self.tables, "chains": self.chains, "rules": self.rules, "sets": self.sets,
+            "anonymous_sets": self.anonymous, "all": self.all(),
+        })
+    }
+}
+
+impl fmt::Display for Objects {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} chains, {} rules, {} sets",
+            self.chains,
+            self.rules,
+            self.sets + self.anonymous
+        )
+    }
+}
+
+/// The objects of one cluster.
+pub(crate) struct Row {
+    pub(crate) shape: Shape,
+    /// As rendered.
+    pub(crate) rendered: Objects,
+    /// As listed by the kernel that they were loaded into.
+    pub(crate) listed: Objects,
+}
+
+impl Row {
+    pub(crate) fn json(&self) -> Value {
+        json!({
+            "world": self.shape.to_string(),
+            "pods": self.shape.pods(),
+            "policies": self.shape.policies(),
+            "rendered": self.rendered.json(),
+            "listed": self.listed.json(),
+        })
+    }
+}
+
+/// Renders and loads what a node of each cluster needs.
+pub(crate) fn count(quick: bool) -> Result<Vec<Row>> {
+    let sizes: &[usize] = if quick { &[1_000] } else { &[1_000, 25_000] };
+    let row = |&size: &usize| {
+        let shape = Shape::Small(size);
+        eprintln!("{shape}: counting");
+        let mut program = Program::default();
+        program.apply(Engine::new(Locality::Node(NODE.into())).apply(shape.changes()));
+        let text = weir_nft::render(&program).to_string();
+        let nodes = vec![LabNode { name: NODE.into(), addresses: Vec::new() }];
+        let lab = Lab::build(&Layout { nodes, ..Layout::default() })?;
+        let listed = lab.on_node(NODE, || {
+            nft::load(&text)?;
+            nft::list()
+        })??;
+        Ok(Row { shape, rendered: in_text(&text), listed: in_listing(&listed) })
+    };
+    sizes.iter().map(row).collect()
+}
+
+/// Counts in a ruleset as it is written: a table holds sets and chains, a chain holds rules.
+fn in_text(text: &str) -> Objects {
+    let mut objects = Objects::default();
+    let mut in_chain = false;
+    for line in text.lines().map(str::trim) {
+        match line.split_whitespace().next() {
+            Some("table") => objects.tables += 1,
+            Some("set" | "map") => objects.sets += 1,
+            Some("chain") => {
+                objects.chains += 1;
+                in_chain = true;
+            }
+            Some("}") => in_chain = false,
+            Some("type" | "policy") | None => (),
+            Some(_) if in_chain => {
+                objects.rules += 1;
+                objects.anonymous += line.matches('{').count();
+            }
+            Some(_) => (),
+        }
+    }
+    objects
+}
+
+/// Counts in what `nft -j list ruleset` says.
+fn in_listing(listing: &Value) -> Objects {
+    let mut objects = Objects::default();
+    for (kind, object) in
+        listing["nftables"].as_array().into_iter().flatten().filter_map(Value::as_object).flatten()
+    {
+        match kind.as_str() {
+            "table" => objects.tables += 1,
+            "chain" => objects.chains += 1,
+            "set" | "map" => objects.sets += 1,
+            "rule" => {
+                objects.rules += 1;
+                objects.anonymous += anonymous(&object["expr"]);
+            }
+            _ => (),
+        }
+    }
+    objects
+}
+
+fn anonymous(expression: &Value) -> usize {
+    match expression {
+        Value::Array(parts) => parts.iter().map(anonymous).sum(),
+        Value::Object(parts) => {
+            let own = parts.get("set").is_some_and(Value::is_array);
+            usize::from(own) + parts.values().map(anonymous).sum::<usize>()
+        }
+        _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn objects_are_counted_where_they_are_written() {
+        let text = "table inet weir {\n\tset a {\n\t\ttype ipv4_addr\n\t\telements = { 10.0.0.1,\n\t\t\t10.0.0.2 }\n\t}\n\
+                    \n\tchain forward {\n\t\ttype filter hook forward priority filter; policy accept;\n\t\tip saddr @a accept\n\
+                    \t\ttcp dport { 80, 81 } accept\n\t}\n}\n";
+        let expected = Objects { tables: 1, chains: 1, rules: 2, sets: 1, anonymous: 1 };
+        assert_eq!(in_text(text), expected);
+        let ports = json!({"match": {"op": "==", "left": {}, "right": {"set": [80, 81]}}});
+        let listing = json!({"nftables": [
+            {"metainfo": {}}, {"table": {}}, {"chain": {}}, {"set": {}},
+            {"rule": {"expr": [{"match": {"right": "@a"}}, {"accept": null}]}},
+            {"rule": {"expr": [ports, {"accept": null}]}},
+        ]});
+        assert_eq!(in_listing(&listing), expected);
+    }
+}

@@ -1,0 +1,199 @@
+//! What a packet costs under different rules.
+
+use std::{fmt, thread, time::Duration};
+
+use anyhow::{Context, Result};
+use serde_json::{Value, json};
+use weir_model::Verdict;
+
+use super::{
+    cluster::Cluster,
+    linear::Linear,
+    probe::{Operation, Probe, Samples},
+};
+use crate::bench::measure::Spread;
+
+/// Rules that packets meet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rules {
+    /// None at all.
+    Nothing,
+    /// One: whatever belongs to a connection passes. Every filter that knows connections costs as much.
+    Conntrack,
+    /// Those of weir.
+    Weir(Cluster),
+    /// The same policies, one after the other, as kube-router does it.
+    Linear(Cluster),
+}
+
+impl fmt::Display for Rules {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut policies = |who: &str, cluster: &Cluster| {
+            let plural = if cluster.policies == 1 { "policy" } else { "policies" };
+            write!(f, "{who}, {} {plural} of {} peers", cluster.policies, cluster.members)
+        };
+        match self {
+            Rules::Nothing => f.write_str("no rules"),
+            Rules::Conntrack => f.write_str("conntrack alone"),
+            Rules::Weir(cluster) => policies("weir", cluster),
+            Rules::Linear(cluster) => policies("kube-router's shape", cluster),
+        }
+    }
+}
+
+impl Rules {
+    fn text(self) -> String {
+        match self {
+            Rules::Nothing => String::new(),
+            Rules::Conntrack => "table inet conntrack { chain forward { \
+                 type filter hook forward priority filter; policy accept; \
+                 ct state established,related accept; }; }"
+                .to_owned(),
+            Rules::Weir(cluster) => weir_nft::render(&cluster.program()).to_string(),
+            Rules::Linear(cluster) => Linear(cluster).to_string(),
+        }
+    }
+
+    /// What becomes of packets that no policy admits.
+    fn rest(self) -> Verdict {
+        match self {
+            Rules::Nothing | Rules::Conntrack => Verdict::Allow,
+            Rules::Weir(_) | Rules::Linear(_) => Verdict::Deny,
+        }
+    }
+}
+
+/// How much is measured.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Effort {
+    rounds: usize,
+    /// How often each round comes back to each of its labs.
+    slices: usize,
+    /// How many sizes of clusters.
+    sizes: usize,
+}
+
+/// Policies, and the peers that each of them admits.
+const SIZES: [(usize, usize); 4] = [(1, 1000), (10, 1000), (100, 1000), (1000, 100)];
+/// One policy with very many peers.
+const LARGE: Cluster = Cluster { policies: 1, members: 100_000 };
+
+impl Effort {
+    pub(crate) fn new(rounds: usize, quick: bool) -> Effort {
+        let (slices, sizes) = if quick { (5, 2) } else { (25, SIZES.len()) };
+        Effort { rounds, slices, sizes }
+    }
+
+    /// The clusters that are measured, each beside no rules and conntrack alone.
+    fn clusters(self) -> Vec<Vec<Rules>> {
+        let of = |&(policies, members): &(usize, usize)| Cluster { policies, members };
+        let both = |cluster| vec![Rules::Weir(cluster), Rules::Linear(cluster)];
+        let mut clusters: Vec<_> = SIZES.iter().take(self.sizes).map(of).map(both).collect();
+        if self.sizes == SIZES.len() {
+            clusters.push(vec![Rules::Weir(LARGE)]);
+        }
+        clusters
+    }
+}
+
+/// What one operation costs under some rules.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Figure {
+    pub(crate) rules: Rules,
+    pub(crate) operation: Operation,
+    /// Microseconds of CPU.
+    pub(crate) time: Spread,
+    pub(crate) times_nothing: Spread,
+    pub(crate) times_conntrack: Spread,
+}
+
+impl Figure {
+    pub(crate) fn json(&self) -> Value {
+        json!({
+            "rules": self.rules.to_string(),
+            "operation": self.operation.name(),
+            "microseconds": self.time.json(),
+            "times_no_rules": self.times_nothing.json(),
+            "times_conntrack_alone": self.times_conntrack.json(),
+        })
+    }
+}
+
+/// Measures everything, in rounds. Within one, the probe goes from lab to lab and comes back many times, so that all meet the
+/// same weather; a ratio is taken between neighbours each time. Every round has labs of its own.
+pub(crate) fn measure(effort: Effort) -> Result<Vec<Figure>> {
+    let mut medians: Vec<(Rules, Vec<Medians>)> = Vec::new();
+    for rules in effort.clusters() {
+        let anchors = [Rules::Nothing, Rules::Conntrack];
+        let together: Vec<Rules> = anchors.into_iter().chain(rules).collect();
+        let texts: Vec<String> = together.iter().map(|rules| rules.text()).collect();
+        for round in 0..effort.rounds {
+            eprintln!("round {}: packets under {}", round + 1, together[anchors.len()]);
+            for (rules, found) in together.iter().zip(self::round(&together, &texts, effort)?) {
+                match medians.iter_mut().find(|(known, _)| known == rules) {
+                    Some((_, medians)) => medians.push(found),
+                    None => medians.push((*rules, vec![found])),
+                }
+            }
+        }
+    }
+    let figures = medians.iter().flat_map(|(rules, medians)| {
+        Operation::ALL.into_iter().enumerate().map(|(number, operation)| {
+            let spread = |of: fn(&Medians) -> &[f64; 4]| {
+                Spread::of(medians.iter().map(|medians| of(medians)[number]).collect())
+            };
+            Figure {
+                rules: *rules,
+                operation,
+                time: spread(|medians| &medians.time),
+                times_nothing: spread(|medians| &medians.times_nothing),
+                times_conntrack: spread(|medians| &medians.times_conntrack),
+            }
+        })
+    });
+    Ok(figures.collect())
+}
+
+/// The medians of one round under some rules, by operation, and how they compare with their neighbours'.
+struct Medians {
+    time: [f64; 4],
+    times_nothing: [f64; 4],
+    times_conntrack: [f64; 4],
+}
+
+fn round(together: &[Rules], texts: &[String], effort: Effort) -> Result<Vec<Medians>> {
+    let mut probes = Vec::with_capacity(together.len());
+    for (rules, text) in together.iter().zip(texts) {
+        let probe = Probe::new(text).with_context(|| format!("cannot load {rules}"))?;
+        probe.check(rules.rest()).with_context(|| rules.to_string())?;
+        probes.push((probe, Vec::new()));
+    }
+    // The kernel clears up what came before in its own time.
+    thread::sleep(Duration::from_millis(300));
+    for slice in 0..effort.slices {
+        for turn in 0..probes.len() {
+            // Nobody always comes after the same one.
+            let at = (turn + slice) % together.len();
+            let (probe, slices) = &mut probes[at];
+            let mut samples = Samples::default();
+            probe.slice(&mut samples).with_context(|| together[at].to_string())?;
+            slices.push(samples.map(|samples| Spread::of(samples).median));
+        }
+    }
+    let slices: Vec<Vec<[f64; 4]>> = probes.into_iter().map(|(_, slices)| slices).collect();
+    let compare = |own: &Vec<[f64; 4]>| Medians {
+        time: std::array::from_fn(|at| median(own.iter().map(|slice| slice[at]))),
+        times_nothing: ratio(own, &slices[0]),
+        times_conntrack: ratio(own, &slices[1]),
+    };
+    Ok(slices.iter().map(compare).collect())
+}
+
+/// The median of the ratios of neighbouring slices, by operation.
+fn ratio(own: &[[f64; 4]], to: &[[f64; 4]]) -> [f64; 4] {
+    std::array::from_fn(|at| median(own.iter().zip(to).map(|(own, to)| own[at] / to[at])))
+}
+
+fn median(values: impl Iterator<Item = f64>) -> f64 {
+    Spread::of(values.collect()).median
+}

@@ -1,0 +1,150 @@
+//! A picture of figures that grow, both axes logarithmic. Its colours follow the theme of whoever looks at it.
+
+use std::fmt::{Display, Formatter, Result};
+
+use crate::bench::measure::Spread;
+
+/// Three curves.
+pub(crate) struct Plot {
+    pub(crate) title: String,
+    /// What the horizontal axis is.
+    pub(crate) below: &'static str,
+    pub(crate) series: [Series; 3],
+}
+
+/// A curve: for each number, a median and its range.
+pub(crate) struct Series {
+    pub(crate) name: &'static str,
+    pub(crate) points: Vec<(f64, Spread)>,
+}
+
+const WIDTH: f64 = 760.0;
+const HEIGHT: f64 = 360.0;
+const LEFT: f64 = 56.0;
+const RIGHT: f64 = 536.0;
+const TOP: f64 = 56.0;
+const BOTTOM: f64 = 304.0;
+/// Names closer than this would touch.
+const LINE: f64 = 18.0;
+
+const STYLE: &str = "\
+text { font: 13px system-ui, -apple-system, 'Segoe UI', Helvetica, Arial, sans-serif; fill: #57606a; }
+.title { font-size: 15px; font-weight: 600; fill: #1f2328; }
+.name { font-weight: 600; }
+.grid { stroke: #d0d7de; stroke-width: 1; }
+.curve { fill: none; stroke-width: 2.5; stroke-linejoin: round; stroke-linecap: round; }
+.range { stroke-width: 1.5; }
+.s0 { stroke: #cf222e; } .d0 { fill: #cf222e; }
+.s1 { stroke: #0969da; } .d1 { fill: #0969da; }
+.s2 { stroke: #6e7781; stroke-dasharray: 2 6; } .d2 { fill: #6e7781; }
+@media (prefers-color-scheme: dark) {
+text { fill: #8d96a0; }
+.title { fill: #e6edf3; }
+.grid { stroke: #30363d; }
+.s0 { stroke: #ff7b72; } .d0 { fill: #ff7b72; }
+.s1 { stroke: #58a6ff; } .d1 { fill: #58a6ff; }
+.s2 { stroke: #8d96a0; } .d2 { fill: #8d96a0; }
+}
+";
+
+impl Display for Plot {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        let points = || self.series.iter().flat_map(|series| &series.points);
+        let most = points().map(|(x, _)| *x).fold(10.0, f64::max);
+        let highest = points().map(|(_, y)| y.max).fold(2.0, f64::max);
+        let x = |value: f64| LEFT + (RIGHT - LEFT) * value.ln() / most.ln();
+        let y = |value: f64| BOTTOM - (BOTTOM - TOP) * value.ln().max(0.0) / highest.ln();
+
+        writeln!(
+            f,
+            r#"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img">"#
+        )?;
+        writeln!(f, "<title>{}</title>\n<style>\n{STYLE}</style>", self.title)?;
+        writeln!(f, r#"<text class="title" x="{LEFT}" y="26">{}</text>"#, self.title)?;
+        for tick in ticks(highest) {
+            let at = y(tick);
+            writeln!(
+                f,
+                r#"<line class="grid" x1="{LEFT}" x2="{RIGHT}" y1="{at:.1}" y2="{at:.1}"/>"#
+            )?;
+            let (left, base) = (LEFT - 10.0, at + 4.5);
+            writeln!(f, r#"<text x="{left}" y="{base:.1}" text-anchor="end">{tick}×</text>"#)?;
+        }
+        let mut tick = 1.0;
+        while tick <= most {
+            let (at, base) = (x(tick), BOTTOM + 22.0);
+            writeln!(f, r#"<text x="{at:.1}" y="{base}" text-anchor="middle">{tick}</text>"#)?;
+            tick *= 10.0;
+        }
+        let (middle, base) = ((LEFT + RIGHT) / 2.0, BOTTOM + 44.0);
+        writeln!(f, r#"<text x="{middle}" y="{base}" text-anchor="middle">{}</text>"#, self.below)?;
+
+        for (number, series) in self.series.iter().enumerate() {
+            let path: Vec<String> = series
+                .points
+                .iter()
+                .map(|(policies, spread)| format!("{:.1},{:.1}", x(*policies), y(spread.median)))
+                .collect();
+            let path = path.join(" ");
+            writeln!(f, r#"<polyline class="curve s{number}" points="{path}"/>"#)?;
+            // A curve that is the same everywhere needs no marks.
+            if number == 2 {
+                continue;
+            }
+            for (policies, spread) in &series.points {
+                let at = x(*policies);
+                let (low, high, middle) = (y(spread.min), y(spread.max), y(spread.median));
+                writeln!(
+                    f,
+                    r#"<line class="range s{number}" x1="{at:.1}" x2="{at:.1}" y1="{low:.1}" y2="{high:.1}"/>"#
+                )?;
+                writeln!(f, r#"<circle class="d{number}" cx="{at:.1}" cy="{middle:.1}" r="4"/>"#)?;
+            }
+        }
+        for (number, (series, base)) in self.series.iter().zip(self.names(y)).enumerate() {
+            let Some((_, last)) = series.points.last() else { continue };
+            let left = RIGHT + 14.0;
+            let (name, ratio) = (series.name, last.median);
+            let digits = if ratio < 10.0 { 2 } else { 0 };
+            writeln!(
+                f,
+                r#"<text class="name d{number}" x="{left}" y="{base:.1}">{name} {ratio:.digits$}×</text>"#
+            )?;
+        }
+        writeln!(f, "</svg>")
+    }
+}
+
+impl Plot {
+    /// The base lines of the names: each at the end of its curve, unless another is there, which comes before or after it.
+    fn names(&self, y: impl Fn(f64) -> f64) -> [f64; 3] {
+        let ends = [0, 1, 2].map(|number| {
+            let last = self.series[number].points.last();
+            last.map_or(BOTTOM, |(_, spread)| y(spread.median)) + 4.5
+        });
+        let mut order = [0, 1, 2];
+        order.sort_by(|a, b| ends[*b].total_cmp(&ends[*a]));
+        let mut places = ends;
+        let mut lowest = BOTTOM + 4.5;
+        for number in order {
+            places[number] = ends[number].min(lowest);
+            lowest = places[number] - LINE;
+        }
+        places
+    }
+}
+
+/// 1, 2, 5, 10 and so on; without 2 and 5 where they would be too close.
+fn ticks(highest: f64) -> Vec<f64> {
+    let steps: &[f64] = match highest {
+        ..3.0 => &[1.0, 1.2, 1.5, 2.0, 2.5],
+        ..10.0 => &[1.0, 1.5, 2.0, 3.0, 5.0, 7.0],
+        ..60.0 => &[1.0, 2.0, 5.0],
+        _ => &[1.0],
+    };
+    let decades = [1.0, 10.0, 100.0, 1000.0].into_iter();
+    decades
+        .flat_map(|decade| steps.iter().map(move |step| step * decade))
+        .filter(|tick| *tick <= highest)
+        .collect()
+}

@@ -1,0 +1,192 @@
+//! A probe that owns both ends, in one thread: the whole path of a packet runs in its context, from one pod through the node to
+//! the other, so that its CPU time is what the path costs.
+
+use std::{
+    io::{Read, Write},
+    net::{SocketAddr, TcpListener, TcpStream, UdpSocket},
+    time::Duration,
+};
+
+use anyhow::{Context, Result, ensure};
+use weir_lab::{Lab, LabNode, LabPod, Layout};
+use weir_model::{PodId, Verdict};
+
+use super::{
+    cluster::{PORT, client, server},
+    nft,
+};
+use crate::bench::{measure::cpu, workload::NODE};
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Operation {
+    /// Connect, request, reply, close.
+    Connection,
+    /// A request of 64 bytes and its reply on a connection that is open.
+    RoundTrip,
+    /// A datagram that never gets a reply.
+    OneWay,
+    /// A new socket and the first datagram from it.
+    FirstDatagram,
+}
+
+impl Operation {
+    pub(crate) const ALL: [Operation; 4] =
+        [Operation::Connection, Operation::RoundTrip, Operation::OneWay, Operation::FirstDatagram];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Operation::Connection => "new connection (CRR)",
+            Operation::RoundTrip => "TCP round trip (RR)",
+            Operation::OneWay => "one-way UDP packet",
+            Operation::FirstDatagram => "first UDP packet",
+        }
+    }
+
+    /// How often it is done in a slice, and how many of these are timed together: what is short is timed less precisely.
+    fn repeats(self) -> (usize, usize) {
+        match self {
+            Operation::Connection | Operation::FirstDatagram => (60, 1),
+            Operation::RoundTrip | Operation::OneWay => (10, 20),
+        }
+    }
+}
+
+/// Microseconds of CPU per operation, by operation in order.
+pub(crate) type Samples = [Vec<f64>; 4];
+
+/// A request, and a reply.
+const MESSAGE: [u8; 64] = [b'w'; 64];
+/// Nothing takes this long unless it is dropped.
+const PATIENCE: Duration = Duration::from_millis(100);
+/// What is done and not measured when the probe comes back to a lab.
+const WARM_UP: usize = 3;
+
+/// Two pods and their node, with rules, and sockets at both ends.
+pub(crate) struct Probe {
+    lab: Lab,
+    listener: TcpListener,
+    receiver: UdpSocket,
+    /// A receiver at a port that no policy admits anyone to.
+    closed: UdpSocket,
+}
+
+/// What stays open between operations.
+struct Open {
+    near: TcpStream,
+    far: TcpStream,
+    sender: UdpSocket,
+}
+
+impl Probe {
+    /// Builds a lab and loads rules into its node.
+    pub(crate) fn new(ruleset: &str) -> Result<Probe> {
+        let lab = Lab::build(&layout())?;
+        lab.on_node(NODE, || nft::load(ruleset))??;
+        let bind = || -> Result<_> {
+            let receiver = |port| -> Result<UdpSocket> {
+                let socket = UdpSocket::bind((server(), port))?;
+                socket.set_read_timeout(Some(PATIENCE))?;
+                Ok(socket)
+            };
+            Ok((TcpListener::bind((server(), PORT))?, receiver(PORT)?, receiver(PORT + 1)?))
+        };
+        let (listener, receiver, closed) = lab.at(server(), bind)??;
+        Ok(Probe { lab, listener, receiver, closed })
+    }
+
+    /// Makes sure that what policies admit arrives, and that the rest does or does not.
+    pub(crate) fn check(&self, rest: Verdict) -> Result<()> {
+        self.inside(|| {
+            let _ = self.open().context("what the policies admit is dropped")?;
+            let sender = UdpSocket::bind((client(), 0))?;
+            sender.send_to(&MESSAGE, (server(), PORT + 1))?;
+            let arrived = self.closed.recv(&mut [0; 64]).is_ok();
+            ensure!(arrived == (rest == Verdict::Allow), "the rules do not do what they should");
+            Ok(())
+        })
+    }
+
+    /// Does every operation some times.
+    pub(crate) fn slice(&self, samples: &mut Samples) -> Result<()> {
+        self.inside(|| {
+            let mut open = self.open()?;
+            for (operation, samples) in Operation::ALL.into_iter().zip(samples) {
+                for _ in 0..WARM_UP {
+                    self.perform(operation, &mut open)?;
+                }
+                let (repeats, together) = operation.repeats();
+                for _ in 0..repeats {
+                    let work =
+                        || (0..together).try_for_each(|_| self.perform(operation, &mut open));
+                    let (time, done) = cpu(work);
+                    done.with_context(|| format!("cannot measure {}", operation.name()))?;
+                    samples.push(time.as_secs_f64() * 1e6 / together as f64);
+                }
+            }
+            Ok(())
+        })
+    }
+
+    fn inside<T: Send>(&self, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+        self.lab.at(client(), work)?
+    }
+
+    fn open(&self) -> Result<Open> {
+        let near = TcpStream::connect_timeout(&SocketAddr::new(server(), PORT), PATIENCE)?;
+        let (far, _) = self.listener.accept()?;
+        Ok(Open { near, far, sender: sender()? })
+    }
+
+    fn perform(&self, operation: Operation, open: &mut Open) -> Result<()> {
+        match operation {
+            Operation::Connection => {
+                let mut near = TcpStream::connect((server(), PORT))?;
+                let (mut far, _) = self.listener.accept()?;
+                round_trip(&mut near, &mut far)?;
+                // Who closes first has to remember the connection, and the ports of the near end are needed again.
+                drop(far);
+                drop(near);
+            }
+            Operation::RoundTrip => round_trip(&mut open.near, &mut open.far)?,
+            Operation::OneWay => self.datagram(&open.sender)?,
+            Operation::FirstDatagram => self.datagram(&sender()?)?,
+        }
+        Ok(())
+    }
+
+    fn datagram(&self, sender: &UdpSocket) -> Result<()> {
+        sender.send(&MESSAGE)?;
+        self.receiver.recv(&mut [0; 64])?;
+        Ok(())
+    }
+}
+
+fn sender() -> Result<UdpSocket> {
+    let sender = UdpSocket::bind((client(), 0))?;
+    sender.connect((server(), PORT))?;
+    Ok(sender)
+}
+
+fn round_trip(near: &mut TcpStream, far: &mut TcpStream) -> Result<()> {
+    let mut buffer = [0; MESSAGE.len()];
+    near.write_all(&MESSAGE)?;
+    far.read_exact(&mut buffer)?;
+    far.write_all(&MESSAGE)?;
+    near.read_exact(&mut buffer)?;
+    Ok(())
+}
+
+fn layout() -> Layout {
+    let pod = |name: &str, address| LabPod {
+        id: PodId::new("shop", name),
+        addresses: vec![address],
+        node: NODE.into(),
+        host_network: false,
+    };
+    Layout {
+        nodes: vec![LabNode { name: NODE.into(), addresses: Vec::new() }],
+        pods: vec![pod("client", client()), pod("server", server())],
+        ..Layout::default()
+    }
+}

@@ -1,0 +1,125 @@
+//! The figures as tables, JSON and pictures.
+
+use std::fmt::Write;
+
+use serde_json::{Value, json};
+
+use super::{
+    control, objects,
+    packets::{Figure, Rules},
+    plot::{Plot, Series},
+    probe::Operation,
+};
+use crate::bench::measure::Spread;
+
+/// All that was measured.
+#[derive(Default)]
+pub(crate) struct Report {
+    pub(crate) packets: Vec<Figure>,
+    pub(crate) objects: Vec<objects::Row>,
+    pub(crate) control: Vec<control::Row>,
+}
+
+impl Report {
+    pub(crate) fn json(&self) -> Value {
+        json!({
+            "packets": self.packets.iter().map(Figure::json).collect::<Vec<_>>(),
+            "objects": self.objects.iter().map(objects::Row::json).collect::<Vec<_>>(),
+            "control": self.control.iter().map(control::Row::json).collect::<Vec<_>>(),
+        })
+    }
+
+    /// What packets cost: as multiples of no rules, and then of conntrack alone.
+    pub(crate) fn packets_table(&self) -> String {
+        let of = |anchor: Rules, ratio: fn(&Figure) -> Spread| {
+            let mut table = format!("| × {anchor} |");
+            let names = Operation::ALL.map(|operation| format!(" {} |", operation.name()));
+            table.extend(names);
+            table += "\n| --- |";
+            table += &" ---: |".repeat(Operation::ALL.len());
+            for figures in self.packets.chunks(Operation::ALL.len()) {
+                let rules = figures[0].rules;
+                if anchor == Rules::Conntrack && rules == Rules::Nothing {
+                    continue;
+                }
+                _ = write!(table, "\n| {rules} |");
+                for figure in figures {
+                    let (Spread { median, min, max }, unit) = match rules == anchor {
+                        true => (figure.time, " µs"),
+                        false => (ratio(figure), ""),
+                    };
+                    _ = write!(table, " {median:.2}{unit} ({min:.2}–{max:.2}) |");
+                }
+            }
+            table + "\n"
+        };
+        let nothing = of(Rules::Nothing, |figure| figure.times_nothing);
+        nothing + "\n" + &of(Rules::Conntrack, |figure| figure.times_conntrack)
+    }
+
+    /// How many objects there are.
+    pub(crate) fn objects_table(&self) -> String {
+        let mut table = String::from(
+            "| world | objects | of which | listed by the kernel |\n| --- | ---: | --- | ---: |\n",
+        );
+        for objects::Row { shape, rendered, listed } in &self.objects {
+            let (pods, policies) = (shape.pods(), shape.policies());
+            _ = writeln!(
+                table,
+                "| {shape} ({pods} pods, {policies} policies) | {} | {rendered} | {} |",
+                rendered.all(),
+                listed.all()
+            );
+        }
+        table
+    }
+
+    /// What changes cost.
+    pub(crate) fn control_table(&self) -> String {
+        let mut table = String::from("| what | how | CPU |\n| --- | --- | ---: |\n");
+        for control::Row { what, how, unit, spread } in &self.control {
+            let Spread { median, min, max } = spread;
+            _ = writeln!(table, "| {what} | {how} | {median:.1} {unit} ({min:.1}–{max:.1}) |");
+        }
+        table
+    }
+
+    /// What an operation costs as policies become more.
+    pub(crate) fn plot(&self, operation: Operation) -> String {
+        let of = |name, kind: fn(Rules) -> Option<usize>| {
+            let figures = self.packets.iter().filter(|figure| figure.operation == operation);
+            let points = figures
+                .filter_map(|figure| Some((kind(figure.rules)? as f64, figure.times_nothing)));
+            Series { name, points: points.collect() }
+        };
+        let mut conntrack = of("conntrack alone", |rules| (rules == Rules::Conntrack).then_some(1));
+        let weir = of("weir", |rules| match rules {
+            Rules::Weir(cluster) if cluster.members <= 1000 => Some(cluster.policies),
+            _ => None,
+        });
+        let linear = of("kube-router's shape", |rules| match rules {
+            Rules::Linear(cluster) => Some(cluster.policies),
+            _ => None,
+        });
+        // It has no policies, and costs the same beside any number of them.
+        let last = weir.points.last().map_or(1.0, |(policies, _)| *policies);
+        conntrack.points =
+            conntrack.points.iter().flat_map(|(_, y)| [(1.0, *y), (last, *y)]).collect();
+        Plot {
+            title: format!(
+                "{}: CPU time, as a multiple of no rules",
+                capitalised(operation.name())
+            ),
+            below: "NetworkPolicies that select the pod",
+            series: [linear, weir, conntrack],
+        }
+        .to_string()
+    }
+}
+
+fn capitalised(text: &str) -> String {
+    let mut characters = text.chars();
+    characters
+        .next()
+        .map_or(String::new(), |first| first.to_uppercase().chain(characters).collect())
+}
