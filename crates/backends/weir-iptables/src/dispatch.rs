@@ -1,0 +1,115 @@
+//! The way from the address of a pod to its chain: a tree, for iptables has no maps.
+
+use std::{collections::BTreeMap, net::IpAddr};
+
+use ipnet::IpNet;
+use weir_model::{Direction, Name};
+
+use crate::{Act, Match, Rule, Side, name, skeleton};
+
+/// So many addresses one after the other are as good as another branch.
+const FEW: usize = 16;
+
+/// Where each address leads to, and a word for people.
+pub(crate) type Pods = BTreeMap<IpAddr, (Name, Name)>;
+
+/// The chains of the tree, with the root. An address that is not in it is denied: it is here because policies speak for it, and
+/// nothing granted what it wants.
+pub(crate) fn tree(direction: Direction, pods: &Pods) -> Vec<(Name, Vec<Rule>)> {
+    let mut chains = Vec::new();
+    let all: Vec<_> = pods.iter().collect();
+    grow(direction, skeleton::dispatch(direction), &all, &mut chains);
+    chains
+}
+
+fn grow(
+    direction: Direction,
+    name: Name,
+    pods: &[(&IpAddr, &(Name, Name))],
+    chains: &mut Vec<(Name, Vec<Rule>)>,
+) {
+    let here = Side::here(direction);
+    let mut rules = Vec::new();
+    if pods.len() <= FEW {
+        rules.extend(pods.iter().map(|(address, (chain, word))| Rule {
+            matches: vec![Match::At(here, IpNet::from(**address))],
+            act: Act::Goto(chain.clone()),
+            comment: word.clone(),
+        }));
+    } else {
+        for (net, inside) in branches(pods) {
+            let branch = name::branch(direction, &net.to_string());
+            rules.push(Rule::new([Match::At(here, net)], Act::Goto(branch.clone())));
+            grow(direction, branch, inside, chains);
+        }
+    }
+    rules.push(Rule::new([], Act::Goto(skeleton::denied(direction))));
+    chains.push((name, rules));
+}
+
+/// The addresses, which are sorted and of one family, by the four bits after those that all have in common.
+fn branches<'a, 'p, T>(pods: &'a [(&'p IpAddr, T)]) -> Vec<(IpNet, &'a [(&'p IpAddr, T)])> {
+    let (Some((first, _)), Some((last, _))) = (pods.first(), pods.last()) else {
+        return Vec::new();
+    };
+    let whole = IpNet::from(**first).max_prefix_len();
+    let length = (common(**first, **last) + 4).min(whole);
+    let net = |address: &IpAddr| IpNet::new(*address, length).map(|net| net.trunc());
+    pods.chunk_by(|(one, _), (other, _)| net(one) == net(other))
+        .filter_map(|inside| Some((net(inside.first()?.0).ok()?, inside)))
+        .collect()
+}
+
+/// How many bits two addresses of one family have in common at their beginning.
+fn common(one: IpAddr, other: IpAddr) -> u8 {
+    let bits = match (one, other) {
+        (IpAddr::V4(one), IpAddr::V4(other)) => (one.to_bits() ^ other.to_bits()).leading_zeros(),
+        (IpAddr::V6(one), IpAddr::V6(other)) => (one.to_bits() ^ other.to_bits()).leading_zeros(),
+        _ => 0,
+    };
+    u8::try_from(bits).unwrap_or(u8::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn leads(chains: &BTreeMap<Name, Vec<Rule>>, address: IpAddr) -> (Name, usize) {
+        let mut chain = skeleton::dispatch(Direction::Ingress);
+        let mut asked = 0;
+        while let Some(rules) = chains.get(&chain) {
+            let fits = |rule: &&Rule| {
+                asked += 1;
+                let is_there = |one: &Match| matches!(one, Match::At(Side::Destination, net) if net.contains(&address));
+                rule.matches.iter().all(is_there)
+            };
+            let rule = rules.iter().find(fits).expect("the last one fits all");
+            let Act::Goto(next) = &rule.act else { panic!("a way on") };
+            chain = next.clone();
+        }
+        (chain, asked)
+    }
+
+    #[test]
+    fn every_pod_is_found_in_few_steps_and_nobody_else() {
+        for family in 0..2 {
+            let address = |n: u32| match family {
+                0 => IpAddr::from((0x0a00_0000 + n * 7).to_be_bytes()),
+                _ => {
+                    IpAddr::from((0xfd00_u128 << 112 | u128::from(n) << (n % 3 * 16)).to_be_bytes())
+                }
+            };
+            let pods: Pods = (1..250)
+                .map(|n| (address(n), (format!("pod-{n}").into(), Name::from(""))))
+                .collect();
+            let chains: BTreeMap<_, _> = tree(Direction::Ingress, &pods).into_iter().collect();
+            for (address, (chain, _)) in &pods {
+                let (found, asked) = leads(&chains, *address);
+                assert_eq!(&found, chain);
+                assert!(asked <= 64, "{asked} rules for {address}");
+            }
+            let nobody = leads(&chains, address(10_000)).0;
+            assert_eq!(nobody, skeleton::denied(Direction::Ingress));
+        }
+    }
+}

@@ -1,0 +1,330 @@
+//! The kernel's sets, over netlink, and its rules, through the programs of iptables: the only I/O here.
+
+use std::{
+    io::{self, Write},
+    path::Path,
+    process::{Command, Stdio},
+    thread,
+    time::Duration,
+};
+
+use weir_model::Name;
+use weir_netlink::{
+    Body, Header, Malformed, NetlinkError, Protocol, Socket, TooLong, Writer, kind,
+};
+
+use crate::{
+    Entry, Family, Installed, Plan, Script, Step,
+    installed::{InstalledSet, Table},
+    name, wire,
+};
+
+/// Which iptables the rules are for: the two have tables of their own in the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Variant {
+    /// `iptables-nft`, on top of nf_tables.
+    Nft,
+    /// `iptables-legacy`.
+    Legacy,
+}
+
+/// Where rules and sets of one network namespace are read and written.
+#[derive(Debug)]
+pub(crate) struct Kernel {
+    socket: Socket,
+    sequence: u32,
+    families: Vec<Family>,
+    variant: Variant,
+    /// What the names of the programs have in the middle.
+    middle: &'static str,
+}
+
+/// Why rules or sets could not be read or written.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum KernelError {
+    /// The netlink socket failed.
+    #[error("the kernel cannot be reached over netlink")]
+    Socket(#[source] io::Error),
+    /// Sets cannot be listed.
+    #[error("the kernel's sets cannot be read")]
+    Read(#[from] NetlinkError),
+    /// An answer makes no sense.
+    #[error("the kernel's sets cannot be read")]
+    Malformed(#[from] Malformed),
+    /// A step was refused.
+    #[error("the kernel refused `{step}`")]
+    Refused {
+        /// The step, as a command of ipset.
+        step: String,
+        source: NetlinkError,
+    },
+    /// A step cannot be written down.
+    #[error("an entry does not fit into a netlink message")]
+    TooLong(#[from] TooLong),
+    /// A program cannot be started.
+    #[error("cannot run `{program}`; is iptables installed?")]
+    Run {
+        /// The program.
+        program: String,
+        source: io::Error,
+    },
+    /// A program failed.
+    #[error("`{program}` failed: {reason}")]
+    Failed {
+        /// The program.
+        program: String,
+        /// What it said.
+        reason: String,
+    },
+}
+
+/// A set that was in use by a rule until just now is let go of by the kernel a little later; so long it is waited for.
+const PATIENCE: Duration = Duration::from_millis(2);
+const TRIES: usize = 500;
+/// `IPSET_ERR_BUSY`.
+const BUSY: i32 = 4100;
+/// `ENOENT`.
+const GONE: i32 = 2;
+
+impl Kernel {
+    /// The rules and sets of the network namespace that this thread is in. Whatever is called later must be called there too.
+    pub(crate) fn open(variant: Option<Variant>) -> Result<Self, KernelError> {
+        let socket = Socket::open(Protocol::Netfilter).map_err(KernelError::Socket)?;
+        let middle = match variant {
+            Some(Variant::Nft) => "-nft",
+            Some(Variant::Legacy) => "-legacy",
+            None => "",
+        };
+        let variant = variant.map_or_else(found, Ok)?;
+        let families = match Path::new("/proc/thread-self/net/if_inet6").exists() {
+            true => vec![Family::V4, Family::V6],
+            false => vec![Family::V4],
+        };
+        Ok(Kernel { socket, sequence: 0, families, variant, middle })
+    }
+
+    /// All that is ours.
+    pub(crate) fn read(&mut self) -> Result<Installed, KernelError> {
+        let mut installed = Installed { tables: self.tables()?, ..Installed::default() };
+        let mut names = Vec::new();
+        self.list(wire::names, |message| {
+            names.push(wire::name_in(message.attributes(wire::HEADER))?);
+            Ok(())
+        })?;
+        for name in names.into_iter().filter(|name| name::is_our_set(name)) {
+            let mut set = InstalledSet::default();
+            self.list(
+                |body| wire::named(body, &name),
+                |message| wire::read(&mut set, message.attributes(wire::HEADER)),
+            )?;
+            installed.sets.insert(name, set);
+        }
+        Ok(installed)
+    }
+
+    /// Our rules alone.
+    pub(crate) fn tables(&self) -> Result<std::collections::BTreeMap<Family, Table>, KernelError> {
+        let read = |family: &Family| {
+            let saved = self.run(*family, "save", &["-t", "filter"], "")?;
+            Ok((*family, Table::read(&saved)))
+        };
+        self.families.iter().map(read).collect()
+    }
+
+    /// How many entries each set of ours has.
+    pub(crate) fn sizes(&mut self) -> Result<Vec<(Name, u32)>, KernelError> {
+        let mut sizes = Vec::new();
+        self.list(wire::heads, |message| {
+            let name = wire::name_in(message.attributes(wire::HEADER))?;
+            let mut set = InstalledSet::default();
+            wire::read(&mut set, message.attributes(wire::HEADER))?;
+            sizes.push((name, set.size));
+            Ok(())
+        })?;
+        sizes.retain(|(name, _)| name::is_our_set(name));
+        Ok(sizes)
+    }
+
+    /// A number that changes whenever rules do; `None` if nobody counts.
+    pub(crate) fn generation(&mut self) -> Result<Option<u32>, KernelError> {
+        /// `NFT_MSG_GETGEN` and its answer.
+        const GET: u16 = 10 << 8 | 16;
+        const NEW: u16 = 10 << 8 | 15;
+        if self.variant == Variant::Legacy {
+            return Ok(None);
+        }
+        let request = self.request(GET, kind::ACK, |body| _ = body.fixed(&[0; 4]))?;
+        let mut generation = Ok(None);
+        self.socket.query(&request, |message| {
+            if message.kind == NEW {
+                let first = message
+                    .attributes(wire::HEADER)
+                    .find(|one| one.as_ref().is_ok_and(|attribute| attribute.kind == 1));
+                generation =
+                    first.transpose().and_then(|one| one.map(|one| one.be_u32()).transpose());
+            }
+        })?;
+        Ok(generation?)
+    }
+
+    /// Takes the steps of a plan, one after the other.
+    pub(crate) fn perform(&mut self, plan: &Plan) -> Result<(), KernelError> {
+        plan.steps.iter().try_for_each(|step| self.step(step))
+    }
+
+    fn step(&mut self, step: &Step) -> Result<(), KernelError> {
+        match step {
+            Step::Create(name, kind, family) => {
+                let create = |body: &mut Body<'_>| wire::create(body, name, *kind, *family);
+                let request = self.request(wire::CREATE, kind::ACK, create)?;
+                self.tell(&request, || step.to_string())
+            }
+            Step::Add(name, _, entries) => {
+                let entries = entries.iter().map(|(entry, word)| (entry, &**word));
+                self.entries(wire::ADD, name, entries, None)
+            }
+            Step::Remove(name, _, entries) => {
+                self.entries(wire::REMOVE, name, entries.iter().map(|entry| (entry, "")), None)
+            }
+            Step::Restore(script) => self.restore(script),
+            Step::Destroy(name) => self.destroy(name),
+        }
+    }
+
+    /// Puts entries into a set for a while.
+    pub(crate) fn hold(
+        &mut self,
+        set: &str,
+        entries: &[Entry],
+        seconds: u32,
+    ) -> Result<(), KernelError> {
+        self.entries(wire::ADD, set, entries.iter().map(|entry| (entry, "")), Some(seconds))
+    }
+
+    fn entries<'e>(
+        &mut self,
+        number: u16,
+        set: &str,
+        entries: impl Iterator<Item = (&'e Entry, &'e str)>,
+        seconds: Option<u32>,
+    ) -> Result<(), KernelError> {
+        let mut entries = entries.peekable();
+        while let Some((first, _)) = entries.peek() {
+            let first = (*first).clone();
+            let some = |body: &mut Body<'_>| wire::entries(body, set, &mut entries, seconds);
+            let request = self.request(number, kind::ACK, some)?;
+            let word = if number == wire::ADD { "add" } else { "del" };
+            self.tell(&request, || format!("{word} {set} {first} …"))?;
+        }
+        Ok(())
+    }
+
+    /// Removes a set. One that rules of others name stays.
+    fn destroy(&mut self, name: &str) -> Result<(), KernelError> {
+        for _ in 0..TRIES {
+            let request = self.request(wire::DESTROY, kind::ACK, |body| wire::named(body, name))?;
+            match self.tell(&request, || format!("destroy {name}")) {
+                Err(error) if error.code() == Some(BUSY) => thread::sleep(PATIENCE),
+                Err(error) if error.code() == Some(GONE) => return Ok(()),
+                result => return result,
+            }
+        }
+        Ok(())
+    }
+
+    fn restore(&self, script: &Script) -> Result<(), KernelError> {
+        if !self.families.contains(&script.family) {
+            return Ok(());
+        }
+        let arguments = ["-w", "10", "--noflush"];
+        self.run(script.family, "restore", &arguments, &script.to_string()).map(drop)
+    }
+
+    fn run(
+        &self,
+        family: Family,
+        what: &str,
+        arguments: &[&str],
+        input: &str,
+    ) -> Result<String, KernelError> {
+        let ip = match family {
+            Family::V4 => "iptables",
+            Family::V6 => "ip6tables",
+        };
+        run(&format!("{ip}{}-{what}", self.middle), arguments, input)
+    }
+
+    fn tell(&mut self, request: &[u8], step: impl Fn() -> String) -> Result<(), KernelError> {
+        self.socket.request(request).map_err(|source| KernelError::Refused { step: step(), source })
+    }
+
+    fn list(
+        &mut self,
+        body: impl FnOnce(&mut Body<'_>),
+        mut visit: impl FnMut(weir_netlink::Message<'_>) -> Result<(), Malformed>,
+    ) -> Result<(), KernelError> {
+        let request = self.request(wire::LIST, kind::DUMP, body)?;
+        let mut read = Ok(());
+        let listed = self.socket.query(&request, |message| {
+            if read.is_ok() {
+                read = visit(message);
+            }
+        });
+        match listed {
+            Err(NetlinkError::Refused(refusal)) if refusal.error.raw_os_error() == Some(GONE) => (),
+            listed => listed?,
+        }
+        Ok(read?)
+    }
+
+    fn request(
+        &mut self,
+        number: u16,
+        flags: u16,
+        body: impl FnOnce(&mut Body<'_>),
+    ) -> Result<Vec<u8>, TooLong> {
+        self.sequence = self.sequence.wrapping_add(1);
+        let mut writer = Writer::default();
+        let flags = kind::REQUEST | flags;
+        writer.message(Header { kind: number, flags, sequence: self.sequence }, body)?;
+        Ok(writer.bytes().to_vec())
+    }
+}
+
+impl KernelError {
+    /// The code of a refusal.
+    pub(crate) fn code(&self) -> Option<i32> {
+        match self {
+            KernelError::Refused { source: NetlinkError::Refused(refusal), .. } => {
+                refusal.error.raw_os_error()
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Which iptables the machine uses.
+fn found() -> Result<Variant, KernelError> {
+    let version = run("iptables", &["--version"], "")?;
+    Ok(if version.contains("nf_tables") { Variant::Nft } else { Variant::Legacy })
+}
+
+fn run(program: &str, arguments: &[&str], input: &str) -> Result<String, KernelError> {
+    let failed = |source| KernelError::Run { program: program.to_owned(), source };
+    let mut child = Command::new(program)
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(failed)?;
+    // It reads everything before it says anything. If it ends early, what it said is worth more than a broken pipe.
+    let wrote = child.stdin.take().map_or(Ok(()), |mut stdin| stdin.write_all(input.as_bytes()));
+    let output = child.wait_with_output().map_err(failed)?;
+    if output.status.success() {
+        wrote.map_err(failed)?;
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+    }
+    let reason = String::from_utf8_lossy(&output.stderr).trim().replace('\n', "; ");
+    Err(KernelError::Failed { program: program.to_owned(), reason })
+}

@@ -1,0 +1,189 @@
+//! What all policies that isolate a pod allow, merged so that their number does not matter.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use ipnet::IpNet;
+use weir_model::{Block, Direction, Peers, PortRange, Ports, Program, Protocol, Section, SetId};
+
+use crate::{
+    Act, Entry, Family, Kind, Match, Planner, Rule, Side, blocks, chain, feed::Share,
+    name::comment, skeleton::allow,
+};
+
+/// What policies allow, by how it is told.
+#[derive(Debug, Default)]
+pub(crate) struct Allowed {
+    /// To everyone. `None`: nothing.
+    anyone: Option<Ports>,
+    sets: BTreeMap<SetId, Ports>,
+    blocks: BTreeMap<Block, Ports>,
+    port_sets: BTreeSet<SetId>,
+}
+
+/// Peers by the ports that they may use: single ones go into sets together with the peers, ranges cannot.
+#[derive(Debug)]
+struct Sorted<T> {
+    anywhere: Vec<T>,
+    at: Vec<(T, Vec<(Protocol, u16)>)>,
+    within: BTreeMap<PortRange, Vec<T>>,
+}
+
+impl Allowed {
+    pub(crate) fn of(sections: &[Arc<Section>]) -> Self {
+        let mut allowed = Allowed::default();
+        for rule in sections.iter().flat_map(|section| &section.rules) {
+            match &rule.peers {
+                Peers::Any => allowed.anyone = Some(and(allowed.anyone.as_ref(), &rule.ports)),
+                Peers::Set(set) => extend(&mut allowed.sets, set, &rule.ports),
+                Peers::Block(block) => extend(&mut allowed.blocks, block, &rule.ports),
+                Peers::PortSet(set) => _ = allowed.port_sets.insert(set.clone()),
+            }
+        }
+        allowed
+    }
+
+    /// The rules that mark all of it. There are few, whatever the number of policies; one more for each range of ports.
+    pub(crate) fn rules(
+        &self,
+        planner: &mut Planner,
+        program: &Program,
+        direction: Direction,
+        family: Family,
+        policies: &str,
+    ) -> Vec<Rule> {
+        let word = comment(policies);
+        let mark = |matches| Rule { matches, act: Act::Goto(allow()), comment: word.clone() };
+        if self.anyone == Some(Ports::Any) {
+            return vec![mark(Vec::new())];
+        }
+        let mut rules = Vec::new();
+        rules.extend(self.members(planner, program, direction, family).into_iter().map(mark));
+        rules.extend(self.networks(planner, direction, family).into_iter().map(mark));
+        rules
+    }
+
+    /// Peers that are members of sets.
+    fn members(
+        &self,
+        planner: &mut Planner,
+        program: &Program,
+        direction: Direction,
+        family: Family,
+    ) -> Vec<Vec<Match>> {
+        let there = Side::there(direction);
+        let sorted = Sorted::of(self.sets.iter().map(|(set, to)| (set.clone(), to)));
+        let own = |sets: Vec<SetId>| sets.into_iter().map(|set| (set, Share::Own)).collect();
+        let mut all = Vec::new();
+        let mut at: Vec<(SetId, Share)> = own(self.port_sets.iter().cloned().collect());
+        at.extend(sorted.at.into_iter().map(|(set, ports)| (set, Share::At(ports))));
+        if !at.is_empty() {
+            let name = planner.feed(program, direction, family, Kind::Ports, at);
+            all.push(vec![Match::In(name, vec![there, Side::Destination])]);
+        }
+        if !sorted.anywhere.is_empty() {
+            let of = own(sorted.anywhere);
+            let name = planner.feed(program, direction, family, Kind::Addresses, of);
+            all.push(vec![Match::In(name, vec![there])]);
+        }
+        for (range, sets) in sorted.within {
+            let name = planner.feed(program, direction, family, Kind::Addresses, own(sets));
+            let to = chain::ports(&Ports::Of(vec![range]));
+            all.extend(to.into_iter().map(|to| vec![to, Match::In(name.clone(), vec![there])]));
+        }
+        all
+    }
+
+    /// Peers that are addresses of blocks, or anyone.
+    fn networks(
+        &self,
+        planner: &mut Planner,
+        direction: Direction,
+        family: Family,
+    ) -> Vec<Vec<Match>> {
+        let there = Side::there(direction);
+        let nets = |block: &Block| {
+            let all = blocks::nets(block, family).into_iter();
+            all.flat_map(blocks::halves).collect::<Vec<IpNet>>()
+        };
+        let everyone = blocks::halves(blocks::everything(family));
+        let each = self.blocks.iter().map(|(block, to)| (nets(block), to));
+        let each = each.chain(self.anyone.iter().map(|to| (everyone.clone(), to)));
+        let sorted = Sorted::of(each.filter(|(nets, _)| !nets.is_empty()));
+        let mut all = Vec::new();
+        let at: BTreeSet<Entry> = sorted
+            .at
+            .iter()
+            .flat_map(|(nets, ports)| {
+                let one = |net: IpNet| {
+                    ports
+                        .iter()
+                        .map(move |(protocol, port)| Entry::BlockPort(net, *protocol, *port))
+                };
+                nets.iter().copied().flat_map(one)
+            })
+            .collect();
+        if !at.is_empty() {
+            let name = planner.fixed(direction, family, Kind::BlockPorts, at);
+            all.push(vec![Match::In(name, vec![there, Side::Destination])]);
+        }
+        let entries = |groups: Vec<Vec<IpNet>>| -> BTreeSet<Entry> {
+            groups.into_iter().flatten().map(Entry::Block).collect()
+        };
+        if !sorted.anywhere.is_empty() {
+            let entries = entries(sorted.anywhere);
+            let name = planner.fixed(direction, family, Kind::Blocks, entries);
+            all.push(vec![Match::In(name, vec![there])]);
+        }
+        for (range, groups) in sorted.within {
+            let to = chain::ports(&Ports::Of(vec![range])).into_iter();
+            if groups.contains(&everyone) {
+                all.extend(to.map(|to| vec![to]));
+                continue;
+            }
+            let name = planner.fixed(direction, family, Kind::Blocks, entries(groups));
+            all.extend(to.map(|to| vec![to, Match::In(name.clone(), vec![there])]));
+        }
+        all
+    }
+}
+
+impl<T: Clone> Sorted<T> {
+    fn of<'a>(peers: impl Iterator<Item = (T, &'a Ports)>) -> Self {
+        let mut sorted = Sorted { anywhere: Vec::new(), at: Vec::new(), within: BTreeMap::new() };
+        for (peer, ports) in peers {
+            let Ports::Of(ranges) = ports else {
+                sorted.anywhere.push(peer);
+                continue;
+            };
+            let single = |range: &&PortRange| range.first == range.last;
+            let at: Vec<_> =
+                ranges.iter().filter(single).map(|range| (range.protocol, range.first)).collect();
+            for range in ranges.iter().filter(|range| !single(range)) {
+                sorted.within.entry(*range).or_default().push(peer.clone());
+            }
+            if !at.is_empty() {
+                sorted.at.push((peer, at));
+            }
+        }
+        sorted
+    }
+}
+
+fn extend<K: Ord + Clone>(map: &mut BTreeMap<K, Ports>, key: &K, more: &Ports) {
+    let all = and(map.get(key), more);
+    map.insert(key.clone(), all);
+}
+
+/// These ports and those.
+fn and(some: Option<&Ports>, more: &Ports) -> Ports {
+    match (some, more) {
+        (Some(Ports::Of(some)), Ports::Of(more)) => {
+            Ports::of(some.iter().chain(more).copied()).unwrap_or(Ports::Any)
+        }
+        (Some(Ports::Any), _) | (_, Ports::Any) => Ports::Any,
+        (None, more) => more.clone(),
+    }
+}

@@ -1,0 +1,146 @@
+//! The names of chains and sets, by kube-router's recipe: a prefix, and the beginning of a digest of what the thing is.
+//!
+//! The recipe joins its words with nothing between them, so that two things could share a name. Its last free word is a
+//! version; ours says what the others leave open, and never the time: what did not change keeps its name.
+
+use sha2::{Digest, Sha256};
+use weir_model::{Direction, Name, PodId, PolicyId};
+
+use crate::{Family, Hook};
+
+/// The chain of a pod.
+pub(crate) const POD: &str = "KUBE-POD-FW-";
+/// The chain of a policy.
+pub(crate) const POLICY: &str = "KUBE-NWPLCY-";
+/// A set that the source of a packet is looked up in.
+pub(crate) const SOURCES: &str = "KUBE-SRC-";
+/// A set that the destination of a packet is looked up in.
+pub(crate) const DESTINATIONS: &str = "KUBE-DST-";
+/// What the name of a set for IPv6 begins with.
+const SIX: &str = "inet6:";
+
+/// A prefix and the digest of some words: SHA-256, in base 32, the first 16 letters.
+pub(crate) fn hashed(prefix: &str, words: &[&str]) -> Name {
+    format!("{prefix}{}", id(&words.concat())).into()
+}
+
+/// The first 16 letters of SHA-256 in base 32.
+pub(crate) fn id(text: &str) -> String {
+    const LETTERS: [u8; 32] = *b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567";
+    let digest = Sha256::digest(text);
+    let bits = digest.iter().take(10).fold(0_u128, |bits, byte| bits << 8 | u128::from(*byte));
+    (0..16).rev().map(|at| char::from(LETTERS[(bits >> (5 * at)) as usize & 31])).collect()
+}
+
+/// The chain that judges one direction for a pod. The same name is used for both families.
+pub(crate) fn pod_chain(pod: &PodId, direction: Direction) -> Name {
+    let version = format!("/{}/{direction}", pod.namespace.len());
+    hashed(POD, &[&pod.namespace, &pod.name, &version])
+}
+
+/// The chain of a policy that says this.
+pub(crate) fn policy_chain(policy: &PolicyId, family: Family, said: &str) -> Name {
+    let version = format!("/{}/{}/{said}", policy.namespace.len(), policy.kind);
+    hashed(POLICY, &[&policy.namespace, &policy.name, &version, family.word()])
+}
+
+/// The chain of several policies that say this together.
+pub(crate) fn merged_chain(family: Family, said: &str) -> Name {
+    hashed(POLICY, &["/", said, family.word()])
+}
+
+/// A chain on the way to those of pods.
+pub(crate) fn branch(direction: Direction, net: &str) -> Name {
+    hashed(POD, &["/", &direction.to_string(), "/", net])
+}
+
+/// The set that means this, for the peers of one direction.
+pub(crate) fn peer_set(direction: Direction, family: Family, meaning: &str) -> Name {
+    let prefix = match direction {
+        Direction::Ingress => SOURCES,
+        Direction::Egress => DESTINATIONS,
+    };
+    in_family(family, &hashed(prefix, &["/", meaning, family.word()]))
+}
+
+/// The name of a set in a family.
+pub(crate) fn in_family(family: Family, name: &str) -> Name {
+    match family {
+        Family::V4 => name.into(),
+        Family::V6 => format!("{SIX}{name}").into(),
+    }
+}
+
+/// Whether a chain is ours, or was kube-router's.
+pub(crate) fn is_our_chain(name: &str) -> bool {
+    name.starts_with(POD)
+        || name.starts_with(POLICY)
+        || Hook::ALL.into_iter().any(|hook| hook.chain() == name)
+}
+
+/// Whether a set is ours, or was kube-router's for its policies.
+pub(crate) fn is_our_set(name: &str) -> bool {
+    let bare = name.strip_prefix(SIX).unwrap_or(name);
+    bare.starts_with(SOURCES) || bare.starts_with(DESTINATIONS) || bare == "kube-router-local-pods"
+}
+
+/// Text that fits in a comment: quotes and control characters are replaced, and it is cut at 120 bytes.
+pub(crate) fn comment(text: &str) -> Name {
+    let mut clean = String::new();
+    for letter in text.chars() {
+        let strange = matches!(letter, '"' | '\'' | '\\') || letter.is_control();
+        let letter = if strange { '.' } else { letter };
+        if clean.len() + letter.len_utf8() > 120 {
+            break;
+        }
+        clean.push(letter);
+    }
+    clean.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Names that kube-router gives, from its tests and from reports of its users.
+    #[test]
+    fn the_recipe_is_that_of_kube_router() {
+        let policy = |name| hashed(POLICY, &["nsA", name, "1", "IPv4"]);
+        assert_eq!(&*policy("simple-egress"), "KUBE-NWPLCY-C23KD7UE4TAT3Y5M");
+        assert_eq!(&*policy("simple-ingress-egress"), "KUBE-NWPLCY-IDIX352DRLNY3D23");
+        assert_eq!(&*policy("simple-egress-pr"), "KUBE-NWPLCY-2UTXQIFBI5TAPUCL");
+        assert_eq!(&*policy("sctp-egress"), "KUBE-NWPLCY-HHGHJNRMJN6UUDNA");
+        assert_eq!(&*policy("sctp-ingress"), "KUBE-NWPLCY-BHQGYKZ6X5RBPUOB");
+        assert_eq!(&*policy("invalid-endport"), "KUBE-NWPLCY-N5DQE4SCQ56JEMH7");
+        let v6 = |prefix, words: &[&str]| in_family(Family::V6, &hashed(prefix, words));
+        let whoami = |family| ["default", "whoami", family];
+        assert_eq!(&*hashed(DESTINATIONS, &whoami("IPv4")), "KUBE-DST-IZ5JGF4W6BKI7CEV");
+        assert_eq!(&*v6(DESTINATIONS, &whoami("IPv6")), "inet6:KUBE-DST-GZIEGRFLGG6BN3N7");
+        let debug = |family| ["default", "debug", family];
+        assert_eq!(&*hashed(SOURCES, &debug("IPv4")), "KUBE-SRC-C2EUPKL23CCP4COF");
+        assert_eq!(&*v6(SOURCES, &debug("IPv6")), "inet6:KUBE-SRC-VY6KNKQ4BF6Y4J2K");
+        let egress = |family| ["default", "debug", "egressrule", "0", family, "pod"];
+        assert_eq!(&*hashed(DESTINATIONS, &egress("IPv4")), "KUBE-DST-P226T6HGLTLDGDLC");
+        assert_eq!(&*v6(DESTINATIONS, &egress("IPv6")), "inet6:KUBE-DST-KSECZGZUJPU4SKA3");
+        let block = ["default", "whoami", "ingressrule", "0", "IPv4", "ipblock"];
+        assert_eq!(&*hashed(SOURCES, &block), "KUBE-SRC-KLLOHJLFVAV654Z2");
+    }
+
+    #[test]
+    fn words_that_run_together_do_not_share_a_name() {
+        let chain = |namespace: &str, name: &str| {
+            pod_chain(&PodId::new(namespace, name), Direction::Ingress)
+        };
+        assert_ne!(chain("dev", "opsdb"), chain("devops", "db"));
+        assert_ne!(chain("a", "bcdefghijklm1"), chain("abcdefghijk", "lm"));
+        assert_eq!(chain("dev", "opsdb").len(), 28);
+    }
+
+    #[test]
+    fn what_is_ours_is_told_by_its_name() {
+        assert!(is_our_chain("KUBE-ROUTER-FORWARD") && is_our_chain("KUBE-POD-FW-ABC"));
+        assert!(!is_our_chain("KUBE-ROUTER-SERVICES") && !is_our_chain("KUBE-FORWARD"));
+        assert!(is_our_set("inet6:KUBE-SRC-ABC") && is_our_set("KUBE-DST-ABC"));
+        assert!(!is_our_set("kube-router-svip") && !is_our_set("KUBE-CLUSTER-IP"));
+    }
+}

@@ -1,0 +1,179 @@
+//! The named things of a ruleset: who refers to what, and what changed since the last plan.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use weir_model::Name;
+
+use crate::{
+    Entry, Family, Rule, Ruleset, Set,
+    plan::{Draft, Plan, Script},
+};
+
+/// A chain or a set.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Thing {
+    /// A chain of a family.
+    Chain(Family, Name),
+    /// A set.
+    Set(Name),
+}
+
+/// A ruleset that knows how often each of its chains and sets is referred to. What nothing refers to is removed by `sweep`.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Objects {
+    pub(crate) ruleset: Ruleset,
+    uses: BTreeMap<Thing, usize>,
+    idle: BTreeSet<Thing>,
+    /// The chains that were touched, as they were before: `None` if they were not there.
+    chains: BTreeMap<(Family, Name), Option<Vec<Rule>>>,
+    created: BTreeSet<Name>,
+    destroyed: Vec<Name>,
+    /// The entries that were touched, as they were before: `None` if they were not there.
+    entries: BTreeMap<Name, BTreeMap<Entry, Option<Name>>>,
+}
+
+impl Objects {
+    /// Makes a chain have these rules.
+    pub(crate) fn put_chain(&mut self, family: Family, name: &Name, rules: Vec<Rule>) {
+        let key = (family, name.clone());
+        if self.ruleset.chains.get(&key) == Some(&rules) {
+            return;
+        }
+        for thing in things(family, &rules) {
+            *self.uses.entry(thing).or_default() += 1;
+        }
+        let old = self.ruleset.chains.insert(key.clone(), rules);
+        for thing in things(family, old.as_deref().unwrap_or_default()) {
+            self.release(thing);
+        }
+        if old.is_none() {
+            self.idle.insert(Thing::Chain(family, name.clone()));
+        }
+        self.chains.entry(key).or_insert(old);
+    }
+
+    /// Enters a set, unless it is there.
+    pub(crate) fn add_set(&mut self, name: &Name, set: Set) {
+        if self.ruleset.sets.contains_key(name) {
+            return;
+        }
+        self.ruleset.sets.insert(name.clone(), set);
+        self.created.insert(name.clone());
+        self.idle.insert(Thing::Set(name.clone()));
+    }
+
+    /// Keeps a thing though nothing refers to it.
+    pub(crate) fn pin(&mut self, thing: Thing) {
+        *self.uses.entry(thing).or_default() += 1;
+    }
+
+    /// Puts an entry into a set that is there, or gives it another word.
+    pub(crate) fn put(&mut self, set: &Name, entry: Entry, word: &Name) {
+        let Some(there) = self.ruleset.sets.get_mut(set) else { return };
+        if there.entries.get(&entry) == Some(word) {
+            return;
+        }
+        let old = there.entries.insert(entry.clone(), word.clone());
+        self.touch(set, entry, old);
+    }
+
+    /// Takes an entry out of a set.
+    pub(crate) fn take(&mut self, set: &Name, entry: &Entry) {
+        let Some(there) = self.ruleset.sets.get_mut(set) else { return };
+        if let Some(old) = there.entries.remove(entry) {
+            self.touch(set, entry.clone(), Some(old));
+        }
+    }
+
+    fn touch(&mut self, set: &Name, entry: Entry, old: Option<Name>) {
+        if !self.created.contains(set) {
+            self.entries.entry(set.clone()).or_default().entry(entry).or_insert(old);
+        }
+    }
+
+    fn release(&mut self, thing: Thing) {
+        if let Some(uses) = self.uses.get_mut(&thing) {
+            *uses = uses.saturating_sub(1);
+            if *uses == 0 {
+                self.idle.insert(thing);
+            }
+        }
+    }
+
+    /// Removes everything that nothing refers to. Returns the names of the sets among it.
+    pub(crate) fn sweep(&mut self) -> Vec<Name> {
+        let mut sets = Vec::new();
+        while let Some(thing) = self.idle.pop_first() {
+            if self.uses.get(&thing).is_some_and(|uses| *uses > 0) {
+                continue;
+            }
+            self.uses.remove(&thing);
+            match thing {
+                Thing::Chain(family, name) => {
+                    let key = (family, name);
+                    let Some(rules) = self.ruleset.chains.remove(&key) else { continue };
+                    things(family, &rules).for_each(|thing| self.release(thing));
+                    self.chains.entry(key).or_insert(Some(rules));
+                }
+                Thing::Set(name) => {
+                    self.ruleset.sets.remove(&name);
+                    self.entries.remove(&name);
+                    if !self.created.remove(&name) {
+                        self.destroyed.push(name.clone());
+                    }
+                    sets.push(name);
+                }
+            }
+        }
+        sets
+    }
+
+    /// The steps from the ruleset of the last plan to this one.
+    pub(crate) fn plan(&mut self) -> Plan {
+        let mut draft =
+            Draft { destroyed: std::mem::take(&mut self.destroyed), ..Draft::default() };
+        for name in std::mem::take(&mut self.created) {
+            let Some(Set { kind, family, entries }) = self.ruleset.sets.get(&name) else {
+                continue;
+            };
+            let all = entries.iter().map(|(entry, word)| (entry.clone(), word.clone()));
+            draft.created.push((name, *kind, *family, all.collect()));
+        }
+        for (name, touched) in std::mem::take(&mut self.entries) {
+            let Some(set) = self.ruleset.sets.get(&name) else { continue };
+            let (mut added, mut removed) = (Vec::new(), Vec::new());
+            for (entry, before) in touched {
+                match set.entries.get(&entry) {
+                    now if now == before.as_ref() => (),
+                    Some(word) => added.push((entry, word.clone())),
+                    None => removed.push(entry),
+                }
+            }
+            draft.added.push((name.clone(), set.kind, added));
+            draft.removed.push((name, set.kind, removed));
+        }
+        let touched = std::mem::take(&mut self.chains);
+        for family in Family::BOTH {
+            let mut script = Script::new(family);
+            for ((_, name), before) in touched.iter().filter(|((of, _), _)| *of == family) {
+                match (before, self.ruleset.chains.get(&(family, name.clone()))) {
+                    (Some(_), None) => script.gone.push(name.clone()),
+                    (before, Some(now)) if before.as_ref() != Some(now) => {
+                        script.chains.insert(name.clone(), now.clone());
+                    }
+                    _ => (),
+                }
+            }
+            draft.scripts.push(script);
+        }
+        draft.plan()
+    }
+}
+
+/// What rules refer to.
+fn things(family: Family, rules: &[Rule]) -> impl Iterator<Item = Thing> {
+    rules.iter().flat_map(move |rule| {
+        let sets = rule.sets().cloned().map(Thing::Set);
+        sets.chain(rule.chain().map(|chain| Thing::Chain(family, chain.clone())))
+    })
+}

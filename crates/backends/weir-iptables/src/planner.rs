@@ -1,0 +1,215 @@
+use std::collections::{BTreeMap, BTreeSet};
+
+use weir_model::{Delta, Direction, Name, PodId, Program, SetDelta, SetId};
+
+use crate::{
+    Entry, Family, Kind, Plan, Ruleset, Set,
+    dispatch::{self, Pods},
+    feed::{Feed, Share},
+    name::{self, comment},
+    objects::Objects,
+    place::{self, Place},
+    skeleton,
+};
+
+/// Whether what policies deny is dropped.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// It is.
+    #[default]
+    Enforce,
+    /// It is reported, and passes.
+    Audit,
+}
+
+/// Turns deltas of the compiled rules into plans.
+///
+/// *Invariant*: after any deltas, its ruleset is the one that a new planner would make of their sum.
+#[derive(Clone, Debug)]
+pub struct Planner {
+    pub(crate) objects: Objects,
+    places: BTreeMap<PodId, Place>,
+    /// The ways from addresses to chains.
+    ways: BTreeMap<(Direction, Family), Pods>,
+    /// The sets that follow from sets of the program.
+    feeds: BTreeMap<Name, Feed>,
+    followers: BTreeMap<SetId, Followers>,
+}
+
+/// What must be looked at again when a set changes.
+#[derive(Clone, Debug, Default)]
+struct Followers {
+    pods: BTreeSet<PodId>,
+    feeds: BTreeSet<Name>,
+}
+
+impl Planner {
+    /// A planner whose ruleset judges nobody.
+    pub fn new(mode: Mode) -> Self {
+        let mut planner = Planner {
+            objects: Objects::default(),
+            places: BTreeMap::new(),
+            ways: BTreeMap::new(),
+            feeds: BTreeMap::new(),
+            followers: BTreeMap::new(),
+        };
+        skeleton::enter(&mut planner.objects, mode);
+        planner
+    }
+
+    /// The ruleset that is wanted now.
+    pub fn ruleset(&self) -> &Ruleset {
+        &self.objects.ruleset
+    }
+
+    /// Goes on to `program`, which differs from what it was by `delta`.
+    pub fn plan(&mut self, program: &Program, delta: &Delta) -> Plan {
+        let mut touched: BTreeSet<&PodId> = delta.endpoints.keys().collect();
+        let small = delta.sets.iter().filter(|(id, change)| place::may_matter(program, id, change));
+        let pods = small.filter_map(|(id, _)| self.followers.get(id)).flat_map(|them| &them.pods);
+        let pods: Vec<PodId> = pods.cloned().collect();
+        touched.extend(&pods);
+        self.move_pods(program, &touched);
+        for (id, change) in &delta.sets {
+            self.follow(program, id, change);
+        }
+        for dead in self.objects.sweep() {
+            self.forget(&dead);
+        }
+        self.objects.plan()
+    }
+
+    /// Gives every touched pod its new place. New entries come before old ones go, so that what both need stays.
+    fn move_pods(&mut self, program: &Program, touched: &BTreeSet<&PodId>) {
+        let (mut entries, mut ways) = (BTreeSet::new(), BTreeSet::new());
+        for id in touched {
+            let Some(old) = self.places.remove(*id) else { continue };
+            for set in &old.follows {
+                self.unfollow(set, |them| _ = them.pods.remove(*id));
+            }
+            entries.extend(old.entries.into_keys());
+            ways.extend(old.ways.into_keys());
+        }
+        let mut turned = BTreeSet::new();
+        for id in touched {
+            let Some(endpoint) = program.endpoints.get(*id) else { continue };
+            let place = place::of(self, program, id, endpoint);
+            for set in &place.follows {
+                self.followers.entry(set.clone()).or_default().pods.insert((*id).clone());
+            }
+            for (key, word) in &place.entries {
+                entries.remove(key);
+                self.objects.put(&key.0, key.1.clone(), word);
+            }
+            for (way, chain) in &place.ways {
+                ways.remove(way);
+                let root = (way.0, Family::of(way.1));
+                let pods = self.ways.entry(root).or_default();
+                pods.insert(way.1, (chain.clone(), comment(&id.to_string())));
+                turned.insert(root);
+            }
+            self.places.insert((*id).clone(), place);
+        }
+        entries.iter().for_each(|(set, entry)| self.objects.take(set, entry));
+        for (direction, address) in ways {
+            let root = (direction, Family::of(address));
+            if let Some(pods) = self.ways.get_mut(&root) {
+                pods.remove(&address);
+            }
+            turned.insert(root);
+        }
+        for root in turned {
+            let pods = self.ways.get(&root).cloned().unwrap_or_default();
+            for (name, rules) in dispatch::tree(root.0, &pods) {
+                self.objects.put_chain(root.1, &name, rules);
+            }
+        }
+    }
+
+    /// Brings the sets that are made of a set up to date.
+    fn follow(&mut self, program: &Program, id: &SetId, change: &SetDelta) {
+        let Some(Followers { feeds, .. }) = self.followers.get(id) else { return };
+        let none = Name::from("");
+        for name in &feeds.clone() {
+            let Some(feed) = self.feeds.get(name) else { continue };
+            let concerned: Vec<Entry> = match change {
+                SetDelta::Change { added, removed } => {
+                    let members = added.iter().chain(removed);
+                    members.flat_map(|member| feed.entries_of(id, member)).collect()
+                }
+                SetDelta::Put(_) | SetDelta::Gone => {
+                    let there = self.objects.ruleset.sets.get(name);
+                    let there = there.into_iter().flat_map(|set| set.entries.keys().cloned());
+                    let wanted = program.sets.get(id).into_iter().flatten();
+                    there.chain(wanted.flat_map(|member| feed.entries_of(id, member))).collect()
+                }
+            };
+            for entry in concerned {
+                match feed.holds(program, &entry) {
+                    true => self.objects.put(name, entry, &none),
+                    false => self.objects.take(name, &entry),
+                }
+            }
+        }
+    }
+
+    /// Enters a set that follows from these, and keeps it up to date.
+    pub(crate) fn feed(
+        &mut self,
+        program: &Program,
+        direction: Direction,
+        family: Family,
+        kind: Kind,
+        of: Vec<(SetId, Share)>,
+    ) -> Name {
+        let name = name::peer_set(direction, family, &format!("{kind:?} {of:?}"));
+        if self.feeds.contains_key(&name) {
+            return name;
+        }
+        for (set, _) in &of {
+            self.followers.entry(set.clone()).or_default().feeds.insert(name.clone());
+        }
+        let feed = Feed { kind, family, of };
+        self.objects.add_set(&name, Set { kind, family, entries: feed.entries(program) });
+        self.feeds.insert(name.clone(), feed);
+        name
+    }
+
+    /// Enters a set that stays as it is.
+    pub(crate) fn fixed(
+        &mut self,
+        direction: Direction,
+        family: Family,
+        kind: Kind,
+        entries: BTreeSet<Entry>,
+    ) -> Name {
+        let name = name::peer_set(direction, family, &format!("{kind:?} {entries:?}"));
+        let entries = entries.into_iter().map(|entry| (entry, Name::from(""))).collect();
+        self.objects.add_set(&name, Set { kind, family, entries });
+        name
+    }
+
+    fn unfollow(&mut self, set: &SetId, leave: impl FnOnce(&mut Followers)) {
+        if let Some(them) = self.followers.get_mut(set) {
+            leave(them);
+            if them.pods.is_empty() && them.feeds.is_empty() {
+                self.followers.remove(set);
+            }
+        }
+    }
+
+    /// A set is gone: nothing needs to keep it up to date any more.
+    fn forget(&mut self, name: &Name) {
+        let Some(feed) = self.feeds.remove(name) else { return };
+        for (set, _) in &feed.of {
+            self.unfollow(set, |them| _ = them.feeds.remove(name));
+        }
+    }
+}
+
+/// The ruleset that enforces a program.
+pub fn render(program: &Program) -> Ruleset {
+    let mut planner = Planner::new(Mode::Enforce);
+    planner.plan(program, &Delta::from(program));
+    planner.objects.ruleset
+}

@@ -1,0 +1,264 @@
+//! Rules as iptables-save writes them, sets as `ipset save` does.
+
+use std::fmt;
+
+use weir_model::Protocol;
+
+use crate::{Act, Entry, Family, Hook, Kind, Match, Rule, Ruleset, Set, Side, log, name};
+
+/// The rule that leads from a built-in chain to ours, as kube-router writes it.
+pub(crate) fn jump(hook: Hook) -> String {
+    let words = ["-m", "comment", "--comment", "kube-router netpol", "-j", hook.chain()];
+    let id = name::id(&format!("{}{}", hook.name(), words.concat()));
+    format!("-m comment --comment \"kube-router netpol - {id}\" -j {}", hook.chain())
+}
+
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Rule { matches, act, comment } = self;
+        for one in matches {
+            write!(f, "{one} ")?;
+        }
+        if !comment.is_empty() {
+            write!(f, "-m comment --comment \"{comment}\" ")?;
+        }
+        act.fmt(f)
+    }
+}
+
+impl fmt::Display for Match {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Match::At(Side::Source, net) => write!(f, "-s {net}"),
+            Match::At(Side::Destination, net) => write!(f, "-d {net}"),
+            Match::To(protocol, ports) => {
+                let word = word(*protocol);
+                let list: Vec<String> = ports
+                    .iter()
+                    .map(|(first, last)| match first == last {
+                        true => first.to_string(),
+                        false => format!("{first}:{last}"),
+                    })
+                    .collect();
+                match &list[..] {
+                    [] => write!(f, "-p {word}"),
+                    [one] => write!(f, "-p {word} -m {word} --dport {one}"),
+                    several => write!(f, "-p {word} -m multiport --dports {}", several.join(",")),
+                }
+            }
+            Match::NeighbourDiscovery(number) => {
+                write!(f, "-p ipv6-icmp -m icmp6 --icmpv6-type {number}")
+            }
+            Match::Established => f.write_str("-m conntrack --ctstate RELATED,ESTABLISHED"),
+            Match::In(set, sides) => {
+                let sides: Vec<String> = sides.iter().map(Side::to_string).collect();
+                write!(f, "-m set --match-set {set} {}", sides.join(","))
+            }
+            Match::Forwarded => f.write_str("-m addrtype ! --src-type LOCAL"),
+            Match::Itself(family) => write!(f, "-m bpf --bytecode \"{}\"", itself(*family)),
+            Match::Unmarked(mask) => write!(f, "-m mark --mark 0x0/{mask:#x}"),
+        }
+    }
+}
+
+impl fmt::Display for Side {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Side::Source => "src",
+            Side::Destination => "dst",
+        })
+    }
+}
+
+impl fmt::Display for Act {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Act::Accept => f.write_str("-j ACCEPT"),
+            Act::Drop => f.write_str("-j DROP"),
+            Act::Return => f.write_str("-j RETURN"),
+            Act::Jump(chain) => write!(f, "-j {chain}"),
+            Act::Goto(chain) => write!(f, "-g {chain}"),
+            Act::Mark { value, mask } => write!(f, "-j MARK --set-xmark {value:#x}/{mask:#x}"),
+            Act::Log(direction) => write!(
+                f,
+                "-m limit --limit {}/sec --limit-burst {} -j NFLOG --nflog-prefix \"{}\" --nflog-group {} --nflog-size {}",
+                log::PER_SECOND,
+                log::BURST,
+                log::prefix(*direction),
+                log::GROUP,
+                log::SNAPLEN
+            ),
+        }
+    }
+}
+
+/// A program of the old packet filter that compares the two addresses, word by word.
+fn itself(family: Family) -> String {
+    let (source, destination, words) = match family {
+        Family::V4 => (12, 16, 1),
+        Family::V6 => (8, 24, 4),
+    };
+    let mut code = Vec::new();
+    for word in 0..words {
+        // Load, keep, load, compare; where they differ, on to the last line.
+        let otherwise = 4 * (words - word - 1) + 1;
+        code.push(format!("32 0 0 {}", source + 4 * word));
+        code.push("7 0 0 0".to_owned());
+        code.push(format!("32 0 0 {}", destination + 4 * word));
+        code.push(format!("29 0 {otherwise} 0"));
+    }
+    code.push("6 0 0 1".to_owned());
+    code.push("6 0 0 0".to_owned());
+    format!("{},{}", code.len(), code.join(","))
+}
+
+pub(crate) fn word(protocol: Protocol) -> &'static str {
+    match protocol {
+        Protocol::Tcp => "tcp",
+        Protocol::Udp => "udp",
+        Protocol::Sctp => "sctp",
+    }
+}
+
+impl Kind {
+    /// The type, as ipset calls it.
+    pub(crate) fn type_name(self) -> &'static str {
+        match self {
+            Kind::Pods | Kind::Isolated | Kind::Addresses => "hash:ip",
+            Kind::Ports => "hash:ip,port",
+            Kind::Grants | Kind::Cut => "hash:ip,port,ip",
+            Kind::Blocks => "hash:net",
+            Kind::BlockPorts => "hash:net,port",
+        }
+    }
+}
+
+/// The most entries that a set may have: as many as fit.
+pub(crate) const MAXELEM: u32 = u32::MAX;
+
+impl fmt::Display for Entry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Entry::Address(address) => address.fmt(f),
+            Entry::Port(address, protocol, port) => {
+                write!(f, "{address},{}:{port}", word(*protocol))
+            }
+            Entry::Grant(address, protocol, port, peer) => {
+                write!(f, "{address},{}:{port},{peer}", word(*protocol))
+            }
+            Entry::Block(net) => net.fmt(f),
+            Entry::BlockPort(net, protocol, port) => write!(f, "{net},{}:{port}", word(*protocol)),
+        }
+    }
+}
+
+/// The line that makes a set, as `ipset restore` reads it.
+pub(crate) fn create(name: &str, kind: Kind, family: Family) -> String {
+    let inet = match family {
+        Family::V4 => "inet",
+        Family::V6 => "inet6",
+    };
+    let rest = match kind {
+        Kind::Pods | Kind::Isolated => " comment",
+        Kind::Cut => " timeout 0",
+        _ => "",
+    };
+    format!("create {name} {} family {inet} maxelem {MAXELEM}{rest}", kind.type_name())
+}
+
+/// The line that puts an entry into a set.
+pub(crate) fn add(name: &str, entry: &Entry, comment: &str) -> String {
+    match comment {
+        "" => format!("add {name} {entry}"),
+        comment => format!("add {name} {entry} comment \"{comment}\""),
+    }
+}
+
+/// What can be fed to `ipset restore`, `iptables-restore --noflush` and `ip6tables-restore --noflush`, part by part.
+impl fmt::Display for Ruleset {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "# ipset save")?;
+        for (name, Set { kind, family, entries }) in &self.sets {
+            writeln!(f, "{}", create(name, *kind, *family))?;
+            for (entry, comment) in entries {
+                writeln!(f, "{}", add(name, entry, comment))?;
+            }
+        }
+        for family in Family::BOTH {
+            let program = match family {
+                Family::V4 => "iptables-save",
+                Family::V6 => "ip6tables-save",
+            };
+            writeln!(f, "\n# {program} -t filter\n*filter")?;
+            let ours = || self.chains.iter().filter(|((of, _), _)| *of == family);
+            for ((_, name), _) in ours() {
+                writeln!(f, ":{name} - [0:0]")?;
+            }
+            for hook in Hook::ALL {
+                writeln!(f, "-A {} {}", hook.name(), jump(hook))?;
+            }
+            for ((_, name), rules) in ours() {
+                for rule in rules {
+                    writeln!(f, "-A {name} {rule}")?;
+                }
+            }
+            writeln!(f, "COMMIT")?;
+        }
+        Ok(())
+    }
+}
+
+/// The words of a line of iptables, without quotes; the comment comes last wherever it stands.
+pub(crate) fn words(line: &str) -> Vec<String> {
+    let mut words = Vec::new();
+    let mut word: Option<String> = None;
+    let mut quoted = false;
+    let mut letters = line.chars();
+    while let Some(letter) = letters.next() {
+        match letter {
+            '"' => {
+                quoted = !quoted;
+                word.get_or_insert_default();
+            }
+            '\\' if quoted => word.get_or_insert_default().extend(letters.next()),
+            ' ' if !quoted => words.extend(word.take()),
+            letter => word.get_or_insert_default().push(letter),
+        }
+    }
+    words.extend(word);
+    if let Some(at) = words.windows(3).position(|w| w[0] == "-m" && w[1] == "comment") {
+        let end = words.len().min(at + 4);
+        let comment: Vec<String> = words.drain(at..end).collect();
+        words.extend(comment);
+    }
+    words
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_ways_in_are_those_of_kube_router() {
+        assert_eq!(
+            jump(Hook::Input),
+            "-m comment --comment \"kube-router netpol - 4IA2OSFRMVNDXBVV\" -j KUBE-ROUTER-INPUT"
+        );
+        assert!(jump(Hook::Forward).contains("TEMCG2JMHZYE7H7T"));
+        assert!(jump(Hook::Output).contains("VEAAIY32XVBHCSCY"));
+    }
+
+    #[test]
+    fn a_line_is_read_whatever_is_quoted_and_wherever_its_comment_is() {
+        assert_eq!(
+            words("-A C -m comment --comment \"it\\'s  \\\"so\\\"\" -p tcp  -j X"),
+            ["-A", "C", "-p", "tcp", "-j", "X", "-m", "comment", "--comment", "it's  \"so\""]
+        );
+    }
+
+    #[test]
+    fn the_comparison_of_addresses_ends_where_they_differ() {
+        assert_eq!(itself(Family::V4), "6,32 0 0 12,7 0 0 0,32 0 0 16,29 0 1 0,6 0 0 1,6 0 0 0");
+        assert!(itself(Family::V6).starts_with("18,32 0 0 8,7 0 0 0,32 0 0 24,29 0 13 0,"));
+    }
+}

@@ -1,0 +1,44 @@
+//! What holds for every plan, whatever the policies are.
+
+use proptest::prelude::*;
+use weir_datapath::Plan;
+use weir_engine::{Engine, Locality};
+use weir_iptables::{Mode, Planner, render};
+use weir_model::{Change, Delta, Object, Program};
+
+/// Changes in a world that is crowded with policies, so that rules have to be merged.
+fn crowded() -> impl Strategy<Value = Vec<Change>> {
+    let policies = proptest::collection::vec(weir_testkit::policy(), 0..40);
+    (policies, weir_testkit::changes(60)).prop_map(|(policies, changes)| {
+        let policies = policies.into_iter().map(|policy| Change::Put(Object::Policy(policy)));
+        policies.chain(changes).collect()
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(100))]
+
+    #[test]
+    fn the_ruleset_depends_on_the_world_and_not_on_the_road_to_it(changes in crowded(), step in 1_usize..5) {
+        let mut engine = Engine::new(Locality::Everywhere);
+        let mut planner = Planner::new(Mode::Enforce);
+        let mut program = Program::default();
+        for some in changes.chunks(step) {
+            let delta = engine.apply(some);
+            program.apply(delta.clone());
+            planner.plan(&program, &delta);
+            prop_assert_eq!(planner.ruleset(), &render(&program));
+        }
+    }
+
+    #[test]
+    fn nothing_changed_is_nothing_to_do(changes in crowded()) {
+        let mut engine = Engine::new(Locality::Everywhere);
+        let mut program = Program::default();
+        program.apply(engine.apply(&changes));
+        let mut planner = Planner::new(Mode::Enforce);
+        planner.plan(&program, &Delta::from(&program));
+        prop_assert!(planner.plan(&program, &Delta::default()).is_empty());
+        prop_assert!(planner.plan(&program, &Delta::from(&program)).is_empty());
+    }
+}
