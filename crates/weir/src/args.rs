@@ -5,8 +5,8 @@ use std::path::Path;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::{
-    completions::Completions, demo::Demo, diff::Diff, explain::Explain, lint::Lint, matrix::Matrix,
-    render::Render, test::Test, version::Version,
+    agent::Agent, completions::Completions, demo::Demo, diff::Diff, drops::Drops, explain::Explain,
+    lint::Lint, matrix::Matrix, render::Render, test::Test, version::Version,
 };
 
 /// Kubernetes network policy: tested, explained, drawn, compared and compiled.
@@ -32,6 +32,8 @@ pub(crate) enum Command {
     Diff(Diff),
     Lint(Lint),
     Render(Render),
+    Agent(Agent),
+    Drops(Drops),
     Demo(Demo),
     Completions(Completions),
     Version(Version),

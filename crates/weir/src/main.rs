@@ -3,10 +3,12 @@
 //!
 //! *Invariant*: standard output is for data, standard error for talk. 0 means yes or clean, 1 no or findings, 2 failure.
 
+mod agent;
 mod args;
 mod completions;
 mod demo;
 mod diff;
+mod drops;
 mod end;
 mod exit;
 mod explain;
@@ -56,6 +58,8 @@ fn run(command: &Command, out: &mut dyn Write) -> anyhow::Result<Exit> {
         Command::Diff(diff) => diff.run(out),
         Command::Lint(lint) => lint.run(out),
         Command::Render(render) => render.run(out),
+        Command::Agent(agent) => agent.run(),
+        Command::Drops(drops) => drops.run(out),
         Command::Demo(demo) => demo.run(out),
         Command::Completions(completions) => completions.run(out),
         Command::Version(version) => version.run(out),

@@ -1,1 +1,30 @@
-//! Keeps one datapath equal to what the policies say.
+//! Keeps one datapath equal to what the policies say, and reports how that goes.
+//!
+//! ```text
+//!  folder ──Update──┐                      ┌ Engine ─Delta→ Ledger ─→ Datapath
+//!  signals ─────────┼─Event→ the loop ─────┤
+//!  drops ───────────┘        one thread    └ Report ←── HTTP: /healthz /readyz /metrics /status /drops
+//! ```
+//!
+//! *Invariant*: one thread owns the engine, the ledger and the datapath; everything else reaches it as an `Event`.
+//!
+//! *Invariant*: the loop waits for nobody who asks. HTTP reads a report, and a flood of dropped packets is counted, not heard.
+
+mod agent;
+mod bridge;
+mod drops;
+mod event;
+mod http;
+mod lock;
+mod metrics;
+mod report;
+mod run;
+#[cfg(test)]
+mod tests;
+mod threads;
+mod time;
+
+pub use bridge::Sysctls;
+use event::Event;
+pub use lock::LockError;
+pub use run::{AgentError, Mode, Options, cleanup, once, run};

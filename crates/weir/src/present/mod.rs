@@ -3,6 +3,7 @@
 pub(crate) mod demo;
 pub(crate) mod diff;
 pub(crate) mod dot;
+pub(crate) mod drops;
 pub(crate) mod explanation;
 pub(crate) mod findings;
 pub(crate) mod junit;

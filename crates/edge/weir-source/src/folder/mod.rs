@@ -11,7 +11,7 @@
 
 mod listing;
 mod shelf;
-#[cfg(all(test, unix))]
+#[cfg(test)]
 mod tests;
 mod watch;
 

@@ -1,0 +1,421 @@
+//! The loop's own state: one engine, one ledger, and what is due when.
+
+use std::{
+    collections::BTreeSet,
+    mem,
+    sync::Arc,
+    time::{Duration, Instant, SystemTime},
+};
+
+use weir_datapath::{ApplyError, Datapath, Dropped, Ledger, Outcome};
+use weir_engine::{Engine, Locality};
+use weir_model::{Change, Finding, Program, RuleSet, Severity};
+use weir_source::Update;
+
+use crate::{
+    Event, Options,
+    bridge::Bridges,
+    drops::Drop,
+    metrics::label,
+    report::{Counts, FindingReport, HeldEndpoint, LastApply, Report},
+    time,
+};
+
+/// The time between two transactions, so that what comes in a burst is written together.
+const BREATHER: Duration = Duration::from_millis(10);
+/// How often to ask whether somebody changed our rules.
+const DRIFT: Duration = Duration::from_secs(1);
+/// The time between two searches for connections to end.
+const CUT: Duration = Duration::from_secs(1);
+/// How often to look at the settings of bridges.
+const BRIDGES: Duration = Duration::from_secs(60);
+/// How often to count anew, at most.
+const COUNT: Duration = Duration::from_millis(200);
+/// How many drops are logged in a second.
+const LOGGED_DROPS: u32 = 50;
+/// How many findings of one update are logged.
+const LOGGED_FINDINGS: usize = 100;
+/// How many events are timed at once.
+const TIMED: usize = 10_000;
+
+/// What the loop owns.
+pub(crate) struct Agent<D> {
+    engine: Engine,
+    ledger: Ledger<D>,
+    report: Arc<Report>,
+    bridges: Bridges,
+    options: Options,
+    /// Changes that are not compiled yet.
+    changes: Vec<Change>,
+    /// When the events came whose rules are not in force yet.
+    waiting: Vec<Instant>,
+    /// What was found when the source last said something.
+    findings: BTreeSet<Finding>,
+    /// The kinds of drops that are told apart.
+    kinds: BTreeSet<(String, String)>,
+    logged_drops: u32,
+    unlogged_drops: u64,
+    /// Why dropped packets cannot be heard of.
+    deaf: Option<String>,
+    /// Whether rules are applied because somebody changed them.
+    is_repair: bool,
+    /// Whether numbers must be counted anew.
+    is_uncounted: bool,
+    due: Due,
+    pub(crate) is_stopping: bool,
+}
+
+/// When things may or must be done.
+#[derive(Debug)]
+struct Due {
+    /// Not before this.
+    settle: Instant,
+    /// What was refused, once more.
+    retry: Option<Instant>,
+    drift: Instant,
+    cut: Instant,
+    bridges: Instant,
+    count: Instant,
+}
+
+impl<D: Datapath> Agent<D> {
+    pub(crate) fn new(options: &Options, datapath: D, report: Arc<Report>, now: Instant) -> Self {
+        Agent {
+            engine: Engine::new(Locality::Node(options.node.clone())),
+            ledger: Ledger::new(datapath, options.established()),
+            report,
+            bridges: Bridges::here(),
+            options: options.clone(),
+            changes: Vec::new(),
+            waiting: Vec::new(),
+            findings: BTreeSet::new(),
+            kinds: BTreeSet::new(),
+            logged_drops: 0,
+            unlogged_drops: 0,
+            deaf: None,
+            is_repair: false,
+            is_uncounted: true,
+            due: Due { settle: now, retry: None, drift: now, cut: now, bridges: now, count: now },
+            is_stopping: false,
+        }
+    }
+
+    /// Takes in an event. What follows from it is done in the next turn.
+    pub(crate) fn take(&mut self, event: Event) {
+        match event {
+            Event::Source(update, since) => self.update(update, since),
+            Event::Dropped(packets, place) => {
+                self.deaf = None;
+                self.dropped(&packets);
+                drop(place);
+            }
+            Event::Missed(count) => drop(self.report.metrics.missed.inc_by(count)),
+            Event::Deaf(error) => {
+                self.report.metrics.error("drops");
+                if self.deaf.as_ref() != Some(&error) {
+                    tracing::warn!("{error}");
+                    self.deaf = Some(error);
+                }
+            }
+            Event::Compare => {
+                tracing::info!("comparing with what is installed");
+                self.ledger.distrust();
+                self.ledger.retry();
+                self.due.settle = Instant::now();
+            }
+            Event::Stop => self.is_stopping = true,
+        }
+    }
+
+    /// Does all that is due.
+    pub(crate) fn turn(&mut self, now: Instant) {
+        self.report.beat();
+        self.compile();
+        if now >= self.due.drift {
+            self.look_for_drift(now);
+        }
+        if self.due.retry.is_some_and(|due| now >= due) {
+            self.due.retry = None;
+            self.ledger.retry();
+        }
+        if !self.ledger.is_settled() && now >= self.due.settle {
+            self.settle();
+        }
+        if self.ledger.may_cut() && now >= self.due.cut {
+            self.cut(now);
+        }
+        if now >= self.due.bridges {
+            self.due.bridges = now + BRIDGES;
+            self.look_at_bridges();
+        }
+        if self.is_uncounted && now >= self.due.count {
+            self.due.count = now + COUNT;
+            self.count();
+        }
+    }
+
+    /// When the next turn is due, if nothing happens before.
+    pub(crate) fn deadline(&self) -> Instant {
+        let due = &self.due;
+        let settle = (!self.ledger.is_settled()).then_some(due.settle);
+        let cut = self.ledger.may_cut().then_some(due.cut);
+        let count = self.is_uncounted.then_some(due.count);
+        let rest = [settle, cut, count, due.retry, Some(due.bridges)];
+        rest.into_iter().flatten().fold(due.drift, Instant::min)
+    }
+
+    /// Until when to let more events come, if some are waiting and it is too early to write.
+    pub(crate) fn breather(&self, now: Instant) -> Duration {
+        match self.changes.is_empty() {
+            true => Duration::ZERO,
+            false => self.due.settle.saturating_duration_since(now).min(BREATHER),
+        }
+    }
+
+    /// Why not all that is wanted is in force.
+    pub(crate) fn reasons(&self) -> Vec<String> {
+        self.report.status().reasons()
+    }
+
+    /// Why not all input counts as it is.
+    pub(crate) fn unread(&self) -> Vec<String> {
+        self.report.status().unread()
+    }
+
+    /// Whether the last attempt to apply has failed.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.report.status().last_apply.as_ref().is_some_and(|last| last.error.is_some())
+    }
+
+    fn update(&mut self, update: Update, since: Instant) {
+        let Update { changes, findings, unread, in_sync, is_settling: _ } = update;
+        if !changes.is_empty() && self.waiting.len() < TIMED {
+            self.waiting.push(since);
+        }
+        self.changes.extend(changes);
+        let metrics = &self.report.metrics;
+        for severity in [Severity::Error, Severity::Warning, Severity::Info] {
+            let count = findings.iter().filter(|finding| finding.severity == severity).count();
+            metrics
+                .findings
+                .get_or_create(&label("severity", &severity.to_string()))
+                .set(number(count));
+        }
+        metrics.unread.set(number(unread.len()));
+        metrics.in_sync.set(i64::from(in_sync));
+        {
+            let mut status = self.report.status();
+            status.findings = FindingReport::all(&findings);
+            status.unread = FindingReport::all(&unread);
+            if in_sync && !status.source.in_sync {
+                status.source.in_sync = true;
+                status.source.since = Some(time::text(SystemTime::now()));
+                tracing::info!(source = status.source.path, "in sync");
+            }
+        }
+        let findings: BTreeSet<Finding> = findings.into_iter().collect();
+        let new: Vec<&Finding> = findings.difference(&self.findings).collect();
+        if new.iter().any(|finding| unread.contains(finding)) {
+            metrics.error("source");
+        }
+        new.into_iter().take(LOGGED_FINDINGS).for_each(log_finding);
+        self.findings = findings;
+        if in_sync {
+            self.ledger.in_sync();
+        }
+    }
+
+    fn compile(&mut self) {
+        if self.changes.is_empty() {
+            return;
+        }
+        let start = Instant::now();
+        let delta = self.engine.apply(mem::take(&mut self.changes));
+        self.report.metrics.compile.observe(start.elapsed().as_secs_f64());
+        self.is_uncounted = true;
+        if !delta.is_empty() {
+            self.ledger.want(delta);
+        } else if self.ledger.is_settled() {
+            self.in_force();
+        }
+    }
+
+    fn settle(&mut self) {
+        let start = Instant::now();
+        let before = self.ledger.held().clone();
+        let outcome = self.ledger.settle();
+        let (end, took) = (Instant::now(), start.elapsed());
+        let (word, error, attempts) = match outcome {
+            Outcome::Waiting => return,
+            Outcome::Unchanged => ("unchanged", None, 0),
+            Outcome::Applied => ("applied", None, 0),
+            Outcome::Failed { error, attempts } => ("failed", Some(error.with_causes()), attempts),
+        };
+        self.report.metrics.applied(word);
+        self.report.metrics.apply.observe(took.as_secs_f64());
+        self.is_uncounted = true;
+        match &error {
+            None => {
+                self.due.settle = end + BREATHER;
+                self.in_force();
+                if word == "applied" {
+                    self.applied(took);
+                }
+                self.is_repair = false;
+            }
+            Some(error) => {
+                let wait = time::back_off(attempts);
+                self.due.settle = end + wait;
+                self.report.metrics.error("apply");
+                tracing::error!(error, attempts, again_in = ?wait, "cannot apply; what was in force stays");
+            }
+        }
+        if *self.ledger.held() != before {
+            self.tell_held();
+        }
+        let tries = self.ledger.held().values().map(|held| held.attempts).min();
+        self.due.retry = match (tries, self.due.retry) {
+            (None, _) => None,
+            (Some(_), Some(due)) => Some(due),
+            (Some(tries), None) => Some(end + time::back_off(tries)),
+        };
+        let mut status = self.report.status();
+        status.generation += u64::from(word == "applied");
+        let (time, seconds) = (time::text(SystemTime::now()), took.as_secs_f64());
+        status.last_apply = Some(LastApply { time, outcome: word, seconds, error, attempts });
+    }
+
+    /// What the waiting events asked for is in force.
+    fn in_force(&mut self) {
+        for since in self.waiting.drain(..) {
+            self.report.metrics.latency.observe(since.elapsed().as_secs_f64());
+        }
+    }
+
+    fn applied(&mut self, took: Duration) {
+        let endpoints = self.ledger.program().endpoints.len();
+        match mem::take(&mut self.is_repair) {
+            true => {
+                self.report.metrics.repairs.inc();
+                tracing::warn!(?took, "somebody changed our rules; they are repaired");
+            }
+            false => tracing::info!(endpoints, ?took, "applied"),
+        }
+    }
+
+    fn tell_held(&mut self) {
+        let held = self.ledger.held();
+        for (pod, held) in held {
+            let HeldEndpoint { pod, policies, error, attempts } = HeldEndpoint::new(pod, held);
+            let policies = policies.join(", ");
+            tracing::error!(pod, policies, error, attempts, "rules are refused; the old ones stay");
+            self.report.metrics.error("apply");
+        }
+        let held: Vec<_> = held.iter().map(|(pod, held)| HeldEndpoint::new(pod, held)).collect();
+        self.report.metrics.held.set(number(held.len()));
+        self.report.status().held = held;
+    }
+
+    fn look_for_drift(&mut self, now: Instant) {
+        self.due.drift = now + DRIFT;
+        self.logged_drops = 0;
+        match mem::take(&mut self.unlogged_drops) {
+            0 => (),
+            count => tracing::info!(count, "more packets were dropped"),
+        }
+        match self.ledger.drifted() {
+            Ok(false) => (),
+            Ok(true) => {
+                self.is_repair = true;
+                self.due.settle = self.due.settle.min(now);
+            }
+            Err(error) => self.failed("drift", "cannot look for changes by others", &error),
+        }
+    }
+
+    fn cut(&mut self, now: Instant) {
+        self.due.cut = now + CUT;
+        match self.ledger.cut() {
+            Ok(0) => (),
+            Ok(count) => {
+                self.report.metrics.cut.inc_by(count as u64);
+                tracing::info!(count, "ended connections that are forbidden now");
+            }
+            Err(error) => self.failed("cut", "cannot end forbidden connections", &error),
+        }
+    }
+
+    fn failed(&self, stage: &'static str, what: &str, error: &ApplyError) {
+        self.report.metrics.error(stage);
+        tracing::error!(error = error.with_causes(), "{what}");
+    }
+
+    fn look_at_bridges(&mut self) {
+        let warnings = self.bridges.check(self.options.sysctls);
+        let mut status = self.report.status();
+        if status.warnings != warnings {
+            warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
+            status.warnings = warnings;
+        }
+    }
+
+    fn dropped(&mut self, packets: &[Dropped]) {
+        let program = self.ledger.program();
+        let drops: Vec<Drop> =
+            packets.iter().map(|packet| Drop::new(packet, &self.engine, program)).collect();
+        for drop in &drops {
+            self.report.metrics.dropped(drop.direction(), &drop.policies(), &mut self.kinds);
+            match self.logged_drops < LOGGED_DROPS {
+                true => drop.log(),
+                false => self.unlogged_drops += 1,
+            }
+            self.logged_drops = self.logged_drops.saturating_add(1);
+        }
+        self.report.drops.extend(drops);
+    }
+
+    fn count(&mut self) {
+        self.is_uncounted = false;
+        let counts = counts(self.engine.policies(), self.ledger.program());
+        let metrics = &self.report.metrics;
+        for (gauge, count) in [
+            (&metrics.policies, counts.policies),
+            (&metrics.endpoints, counts.endpoints),
+            (&metrics.rules, counts.rules),
+            (&metrics.sets, counts.sets),
+            (&metrics.members, counts.members),
+        ] {
+            gauge.set(number(count));
+        }
+        self.report.status().counts = counts;
+    }
+}
+
+/// How much there is in a program.
+fn counts(policies: usize, program: &Program) -> Counts {
+    let mut seen = BTreeSet::new();
+    let endpoints = program.endpoints.values();
+    let distinct = endpoints.filter(|endpoint| seen.insert(Arc::as_ptr(&endpoint.rules)));
+    let rules = |rules: &RuleSet| rules.ingress.rules().count() + rules.egress.rules().count();
+    Counts {
+        policies,
+        endpoints: program.endpoints.len(),
+        rules: distinct.map(|endpoint| rules(&endpoint.rules)).sum(),
+        sets: program.sets.len(),
+        members: program.sets.values().map(BTreeSet::len).sum(),
+    }
+}
+
+fn number(count: usize) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}
+
+fn log_finding(finding: &Finding) {
+    let Finding { place, code, severity, object, field, message, hint } = finding;
+    let (file, line) = place.as_ref().map_or(("", 0), |place| (&*place.file, place.line));
+    match severity {
+        Severity::Error => tracing::error!(file, line, code, object, field, hint, "{message}"),
+        Severity::Warning => tracing::warn!(file, line, code, object, field, hint, "{message}"),
+        Severity::Info => tracing::debug!(file, line, code, object, field, hint, "{message}"),
+    }
+}

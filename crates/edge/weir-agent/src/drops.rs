@@ -1,0 +1,248 @@
+//! Dropped packets: who, why, and the last of them.
+
+use std::{
+    collections::VecDeque,
+    sync::{Mutex, PoisonError},
+};
+
+use serde::Serialize;
+use tokio::sync::watch;
+use weir_datapath::Dropped;
+use weir_engine::Engine;
+use weir_model::{Action, Flow, PodId, PolicyId, Ports, Program, Protocol, Rule, Section};
+
+use crate::time;
+
+/// How many are kept.
+const KEPT: usize = 1000;
+
+/// A dropped packet, with what is known about it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Drop {
+    /// Its number, from 1.
+    pub(crate) number: u64,
+    time: String,
+    direction: String,
+    from: String,
+    from_pod: Option<String>,
+    from_port: Option<u16>,
+    to: String,
+    to_pod: Option<String>,
+    to_port: Option<u16>,
+    protocol: String,
+    /// The policies that isolate the pod, or the one whose rule denied.
+    policies: Vec<String>,
+}
+
+impl Drop {
+    /// What is known about a packet.
+    pub(crate) fn new(packet: &Dropped, engine: &Engine, program: &Program) -> Self {
+        let pod = |address| {
+            let local = program.owner(address).map(|(id, _)| id.clone());
+            local.or_else(|| engine.owner(address)).map(|id: PodId| id.to_string())
+        };
+        Drop {
+            number: 0,
+            time: time::text(packet.time),
+            direction: packet.direction.to_string(),
+            from: packet.from.to_string(),
+            from_pod: pod(packet.from),
+            from_port: packet.ports.map(|(from, _)| from),
+            to: packet.to.to_string(),
+            to_pod: pod(packet.to),
+            to_port: packet.ports.map(|(_, to)| to),
+            protocol: protocol(packet.protocol),
+            policies: blame(packet, program).iter().map(ToString::to_string).collect(),
+        }
+    }
+
+    /// Its policies, for a label.
+    pub(crate) fn policies(&self) -> String {
+        self.policies.join(", ")
+    }
+
+    /// Its direction, for a label.
+    pub(crate) fn direction(&self) -> &str {
+        &self.direction
+    }
+
+    /// Says it in the log.
+    pub(crate) fn log(&self) {
+        let Drop { direction, from, to, protocol, .. } = self;
+        tracing::info!(
+            direction,
+            from,
+            from_pod = self.from_pod,
+            from_port = self.from_port,
+            to,
+            to_pod = self.to_pod,
+            to_port = self.to_port,
+            protocol,
+            policies = self.policies(),
+            "dropped"
+        );
+    }
+}
+
+fn protocol(number: u8) -> String {
+    match number {
+        1 => "ICMP".into(),
+        6 => "TCP".into(),
+        17 => "UDP".into(),
+        58 => "ICMPv6".into(),
+        132 => "SCTP".into(),
+        other => other.to_string(),
+    }
+}
+
+/// The policies a packet was dropped for, as far as the rules are still those it met.
+fn blame(packet: &Dropped, program: &Program) -> Vec<PolicyId> {
+    let flow = packet.flow();
+    // Without ports, only rules about every port can have been meant.
+    let some_flow = Flow { from: packet.from, to: packet.to, protocol: Protocol::Tcp, port: 0 };
+    let matches = |rule: &&Rule| match &flow {
+        Some(flow) => program.matches(rule, flow),
+        None => rule.ports == Ports::Any && program.matches_peer(rule, &some_flow),
+    };
+    let (here, _) = some_flow.ends(packet.direction);
+    let Some((_, endpoint)) = program.owner(here) else { return Vec::new() };
+    let chain = endpoint.rules.chain(packet.direction);
+    let denier = |sections: &[std::sync::Arc<Section>]| {
+        let decides =
+            |section: &&std::sync::Arc<Section>| section.rules.iter().any(|r| matches(&r));
+        let section = sections.iter().find(decides)?;
+        let rule = section.rules.iter().find(matches)?;
+        (rule.action == Action::Deny).then(|| vec![section.policy.clone()])
+    };
+    if let Some(denier) = denier(&chain.admin) {
+        return denier;
+    }
+    match &chain.isolation {
+        Some(sections) => sections.iter().map(|section| section.policy.clone()).collect(),
+        None => denier(&chain.baseline).unwrap_or_default(),
+    }
+}
+
+/// The last drops, numbered.
+#[derive(Debug)]
+pub(crate) struct Ring {
+    kept: Mutex<VecDeque<Drop>>,
+    /// The number of the last one.
+    last: watch::Sender<u64>,
+}
+
+/// What a reader of the ring gets.
+#[derive(Debug, Serialize)]
+pub(crate) struct Page {
+    /// Oldest first.
+    pub(crate) drops: Vec<Drop>,
+    /// The number to ask after next time.
+    pub(crate) last: u64,
+    /// How many came and went before they were asked for.
+    pub(crate) missed: u64,
+}
+
+impl Ring {
+    pub(crate) fn new() -> Self {
+        Ring { kept: Mutex::default(), last: watch::Sender::new(0) }
+    }
+
+    /// Adds drops, which get their numbers.
+    pub(crate) fn extend(&self, drops: impl IntoIterator<Item = Drop>) {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = *self.last.borrow();
+        for drop in drops {
+            last += 1;
+            if kept.len() == KEPT {
+                kept.pop_front();
+            }
+            kept.push_back(Drop { number: last, ..drop });
+        }
+        std::mem::drop(kept);
+        self.last.send_replace(last);
+    }
+
+    /// The drops after a number. A number that was never given out is one of an agent that ran before: all are new.
+    pub(crate) fn after(&self, number: u64) -> Page {
+        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let last = *self.last.borrow();
+        let number = if number > last { 0 } else { number };
+        let drops: Vec<Drop> = kept.iter().filter(|drop| drop.number > number).cloned().collect();
+        let missed = match number {
+            0 => 0,
+            number => (last - number).saturating_sub(drops.len() as u64),
+        };
+        Page { drops, last, missed }
+    }
+
+    /// Told of each new number.
+    pub(crate) fn subscribe(&self) -> watch::Receiver<u64> {
+        self.last.subscribe()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{net::IpAddr, time::UNIX_EPOCH};
+
+    use weir_engine::Locality;
+    use weir_model::{Direction, World};
+
+    use super::*;
+
+    const MANIFESTS: &str = "
+{apiVersion: v1, kind: Pod, metadata: {name: web, namespace: shop, labels: {app: web}}, spec: {nodeName: n1}, status: {podIP: 10.0.0.1}}
+---
+{apiVersion: v1, kind: Pod, metadata: {name: far, namespace: shop}, spec: {nodeName: n2}, status: {podIP: 10.0.0.2}}
+---
+{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: closed, namespace: shop}, spec: {podSelector: {}}}
+---
+{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: web, namespace: shop}, spec: {podSelector: {matchLabels: {app: web}}}}
+---
+{apiVersion: policy.networking.k8s.io/v1alpha1, kind: AdminNetworkPolicy, metadata: {name: admin}, spec: {priority: 1, subject: {namespaces: {}}, ingress: [{action: Deny, from: [{namespaces: {}}], ports: [{portNumber: {protocol: TCP, port: 22}}]}]}}
+";
+
+    fn engine() -> (Engine, Program) {
+        let mut reader = weir_api::Reader::new();
+        reader.read("test".into(), MANIFESTS.as_bytes());
+        let world: World = reader.finish().objects.into_iter().collect();
+        let mut engine = Engine::new(Locality::Node("n1".into()));
+        let mut program = Program::default();
+        program.apply(engine.apply(world.changes()));
+        (engine, program)
+    }
+
+    fn packet(protocol: u8, ports: Option<(u16, u16)>) -> Dropped {
+        let (from, to) = (IpAddr::from([10, 0, 0, 2]), IpAddr::from([10, 0, 0, 1]));
+        Dropped { time: UNIX_EPOCH, direction: Direction::Ingress, from, to, protocol, ports }
+    }
+
+    #[test]
+    fn a_drop_names_the_pods_and_the_policies() {
+        let (engine, program) = engine();
+        let drop = Drop::new(&packet(6, Some((40000, 80))), &engine, &program);
+        assert_eq!(drop.from_pod.as_deref(), Some("shop/far"), "though it runs elsewhere");
+        assert_eq!(drop.to_pod.as_deref(), Some("shop/web"));
+        assert_eq!(drop.policies, ["NetworkPolicy shop/closed", "NetworkPolicy shop/web"]);
+        let drop = Drop::new(&packet(6, Some((40000, 22))), &engine, &program);
+        assert_eq!(drop.policies, ["AdminNetworkPolicy admin"]);
+        let drop = Drop::new(&packet(1, None), &engine, &program);
+        assert_eq!((drop.protocol.as_str(), drop.policies.len()), ("ICMP", 2));
+    }
+
+    #[test]
+    fn the_ring_keeps_the_last_and_counts_the_others() {
+        let (engine, program) = engine();
+        let drop = Drop::new(&packet(6, Some((40000, 80))), &engine, &program);
+        let ring = Ring::new();
+        ring.extend(vec![drop.clone(); 10]);
+        assert_eq!(ring.after(0).drops.len(), 10);
+        let page = ring.after(7);
+        assert_eq!((page.drops.len(), page.last, page.missed), (3, 10, 0));
+        ring.extend(vec![drop; KEPT + 5]);
+        let page = ring.after(10);
+        assert_eq!((page.drops.len(), page.missed), (KEPT, 5));
+        assert_eq!(ring.after(1_000_000).drops.len(), KEPT, "the agent was started anew");
+    }
+}

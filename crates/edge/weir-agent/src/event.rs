@@ -1,0 +1,21 @@
+use std::{sync::Arc, time::Instant};
+
+use weir_datapath::Dropped;
+use weir_source::Update;
+
+/// Every way in.
+#[derive(Debug)]
+pub(crate) enum Event {
+    /// The source has news, since this moment.
+    Source(Update, Instant),
+    /// Packets were dropped. As long as they wait here, they hold one of few places.
+    Dropped(Vec<Dropped>, Arc<()>),
+    /// So many more were, and nobody could look at them.
+    Missed(u64),
+    /// Dropped packets cannot be heard of.
+    Deaf(String),
+    /// Everything is to be compared with what is installed.
+    Compare,
+    /// It is enough.
+    Stop,
+}

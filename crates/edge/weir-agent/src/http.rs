@@ -1,0 +1,181 @@
+//! What can be asked over HTTP. Only the report is read: the loop never waits for anybody here.
+
+use std::{
+    io,
+    net::{SocketAddr, TcpListener},
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use axum::{
+    Json, Router,
+    extract::{Query, State},
+    http::{StatusCode, header},
+    response::IntoResponse,
+    routing::get,
+    serve::Listener,
+};
+use prometheus_client::encoding::text::encode;
+use serde::{Deserialize, Serialize};
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    net::TcpStream,
+    sync::{OwnedSemaphorePermit, Semaphore},
+    time::{Sleep, sleep, timeout},
+};
+
+use crate::report::{Report, Status};
+
+/// How many may ask at once; the others wait.
+const CONNECTIONS: usize = 64;
+/// How long a connection may last.
+const LIFETIME: Duration = Duration::from_secs(60);
+/// How long to wait for drops that have not happened yet, at most.
+const WAIT: u64 = 30;
+
+/// Answers for ever.
+pub(crate) async fn serve(listener: TcpListener, report: Arc<Report>) -> io::Result<()> {
+    listener.set_nonblocking(true)?;
+    let listener = tokio::net::TcpListener::from_std(listener)?;
+    let places = Arc::new(Semaphore::new(CONNECTIONS));
+    axum::serve(Limited { listener, places }, router(report)).await
+}
+
+fn router(report: Arc<Report>) -> Router {
+    Router::new()
+        .route("/healthz", get(healthz))
+        .route("/readyz", get(readyz))
+        .route("/metrics", get(metrics))
+        .route("/status", get(status))
+        .route("/drops", get(drops))
+        .with_state(report)
+}
+
+async fn healthz(State(report): State<Arc<Report>>) -> impl IntoResponse {
+    match report.is_alive() {
+        true => (StatusCode::OK, "ok\n"),
+        false => (StatusCode::SERVICE_UNAVAILABLE, "the loop does not answer\n"),
+    }
+}
+
+async fn readyz(State(report): State<Arc<Report>>) -> impl IntoResponse {
+    let reasons = report.status().reasons();
+    match reasons.is_empty() {
+        true => (StatusCode::OK, "ok\n".to_owned()),
+        false => (StatusCode::SERVICE_UNAVAILABLE, reasons.join("\n") + "\n"),
+    }
+}
+
+async fn metrics(State(report): State<Arc<Report>>) -> impl IntoResponse {
+    let mut text = String::new();
+    let kind =
+        [(header::CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")];
+    match encode(&mut text, &report.registry) {
+        Ok(()) => (StatusCode::OK, kind, text),
+        Err(_) => (StatusCode::INTERNAL_SERVER_ERROR, kind, String::new()),
+    }
+}
+
+#[derive(Serialize)]
+struct Answer {
+    ready: bool,
+    /// Why not.
+    reasons: Vec<String>,
+    #[serde(flatten)]
+    status: Status,
+}
+
+async fn status(State(report): State<Arc<Report>>) -> impl IntoResponse {
+    let status = report.status().clone();
+    let reasons = status.reasons();
+    Json(Answer { ready: reasons.is_empty(), reasons, status })
+}
+
+#[derive(Deserialize)]
+struct Since {
+    /// Only drops with a higher number.
+    #[serde(default)]
+    after: u64,
+    /// So many seconds are waited for one, if there is none.
+    #[serde(default)]
+    wait: u64,
+}
+
+async fn drops(
+    State(report): State<Arc<Report>>,
+    Query(Since { after, wait }): Query<Since>,
+) -> impl IntoResponse {
+    let mut last = report.drops.subscribe();
+    let page = report.drops.after(after);
+    if !page.drops.is_empty() || wait == 0 {
+        return Json(page);
+    }
+    // Whether one came or the time is over: the page tells.
+    _ = timeout(Duration::from_secs(wait.min(WAIT)), last.changed()).await;
+    Json(report.drops.after(after))
+}
+
+/// A listener that has only so many places.
+struct Limited {
+    listener: tokio::net::TcpListener,
+    places: Arc<Semaphore>,
+}
+
+/// A connection that does not last for ever, and its place.
+struct Brief {
+    stream: TcpStream,
+    end: Pin<Box<Sleep>>,
+    _place: Option<OwnedSemaphorePermit>,
+}
+
+impl Listener for Limited {
+    type Io = Brief;
+    type Addr = SocketAddr;
+
+    async fn accept(&mut self) -> (Brief, SocketAddr) {
+        // The semaphore is never closed.
+        let place = self.places.clone().acquire_owned().await.ok();
+        let (stream, address) = Listener::accept(&mut self.listener).await;
+        (Brief { stream, end: Box::pin(sleep(LIFETIME)), _place: place }, address)
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+}
+
+impl AsyncRead for Brief {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match self.end.as_mut().poll(context) {
+            Poll::Ready(()) => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
+            Poll::Pending => Pin::new(&mut self.stream).poll_read(context, buffer),
+        }
+    }
+}
+
+impl AsyncWrite for Brief {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        match self.end.as_mut().poll(context) {
+            Poll::Ready(()) => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
+            Poll::Pending => Pin::new(&mut self.stream).poll_write(context, bytes),
+        }
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}

@@ -1,0 +1,148 @@
+//! What is counted, as Prometheus reads it.
+
+use std::collections::BTreeSet;
+
+use prometheus_client::{
+    metrics::{
+        counter::Counter,
+        family::Family,
+        gauge::Gauge,
+        histogram::{Histogram, exponential_buckets},
+    },
+    registry::Registry,
+};
+
+/// More different drops than this are not told apart.
+const KINDS_OF_DROPS: usize = 500;
+
+/// A label and its value.
+pub(crate) type Label = (&'static str, String);
+
+/// All that is counted. Clones count together.
+#[derive(Clone, Debug)]
+pub(crate) struct Metrics {
+    pub(crate) policies: Gauge,
+    pub(crate) endpoints: Gauge,
+    pub(crate) rules: Gauge,
+    pub(crate) sets: Gauge,
+    pub(crate) members: Gauge,
+    pub(crate) held: Gauge,
+    pub(crate) in_sync: Gauge,
+    pub(crate) unread: Gauge,
+    pub(crate) findings: Family<[Label; 1], Gauge>,
+    pub(crate) compile: Histogram,
+    pub(crate) apply: Histogram,
+    pub(crate) latency: Histogram,
+    pub(crate) applies: Family<[Label; 1], Counter>,
+    pub(crate) repairs: Counter,
+    pub(crate) cut: Counter,
+    pub(crate) errors: Family<[Label; 1], Counter>,
+    drops: Family<[Label; 2], Counter>,
+    pub(crate) missed: Counter,
+}
+
+/// Where something can go wrong.
+pub(crate) const STAGES: [&str; 5] = ["source", "apply", "drift", "cut", "drops"];
+
+impl Metrics {
+    /// Metrics that a registry knows.
+    pub(crate) fn new(registry: &mut Registry) -> Self {
+        // From 50 µs to 26 s.
+        let seconds = || Histogram::new(exponential_buckets(0.000_05, 2.0, 20));
+        let metrics = Metrics {
+            policies: Gauge::default(),
+            endpoints: Gauge::default(),
+            rules: Gauge::default(),
+            sets: Gauge::default(),
+            members: Gauge::default(),
+            held: Gauge::default(),
+            in_sync: Gauge::default(),
+            unread: Gauge::default(),
+            findings: Family::default(),
+            compile: seconds(),
+            apply: seconds(),
+            latency: seconds(),
+            applies: Family::default(),
+            repairs: Counter::default(),
+            cut: Counter::default(),
+            errors: Family::default(),
+            drops: Family::default(),
+            missed: Counter::default(),
+        };
+        metrics.register(registry);
+        // What has not happened yet is there, too, and zero.
+        STAGES.iter().for_each(|stage| drop(metrics.errors.get_or_create(&label("stage", stage))));
+        ["error", "warning", "info"].iter().for_each(|severity| {
+            drop(metrics.findings.get_or_create(&label("severity", severity)));
+        });
+        ["applied", "unchanged", "failed"].iter().for_each(|outcome| {
+            drop(metrics.applies.get_or_create(&label("outcome", outcome)));
+        });
+        metrics
+    }
+
+    fn register(&self, registry: &mut Registry) {
+        let mut gauge = |name, help, gauge: &Gauge| registry.register(name, help, gauge.clone());
+        gauge("weir_policies", "Policies of the source", &self.policies);
+        gauge("weir_endpoints", "Pods that rules are enforced for", &self.endpoints);
+        gauge("weir_rules", "Rules of these pods, equal sets of rules counted once", &self.rules);
+        gauge("weir_sets", "Sets of addresses that rules name", &self.sets);
+        gauge("weir_set_members", "Members of these sets", &self.members);
+        gauge("weir_held_endpoints", "Pods whose new rules are refused", &self.held);
+        gauge("weir_source_in_sync", "Whether everything was read at least once", &self.in_sync);
+        gauge("weir_source_unread", "Reasons why input does not count as it is", &self.unread);
+        let findings = self.findings.clone();
+        registry.register("weir_findings", "What is wrong with the input", findings);
+        let mut histogram =
+            |name, help, histogram: &Histogram| registry.register(name, help, histogram.clone());
+        histogram("weir_compile_seconds", "Time to compile a batch of changes", &self.compile);
+        histogram("weir_apply_seconds", "Time to plan and apply a transaction", &self.apply);
+        histogram(
+            "weir_event_to_kernel_seconds",
+            "Time from an event to its rules being in force",
+            &self.latency,
+        );
+        registry.register("weir_applies", "Attempts to apply, by outcome", self.applies.clone());
+        let repairs = self.repairs.clone();
+        registry.register("weir_repairs", "Repairs of rules that others changed", repairs);
+        let cut = self.cut.clone();
+        registry.register("weir_cut_connections", "Connections ended by tighter rules", cut);
+        registry.register("weir_errors", "Errors, by stage", self.errors.clone());
+        let drops = self.drops.clone();
+        registry.register("weir_drops", "Packets dropped, by direction and policies", drops);
+        let missed = self.missed.clone();
+        registry.register("weir_drops_missed", "Dropped packets that were not looked at", missed);
+    }
+
+    /// Counts an error.
+    pub(crate) fn error(&self, stage: &'static str) {
+        self.errors.get_or_create(&label("stage", stage)).inc();
+    }
+
+    /// Counts an attempt to apply.
+    pub(crate) fn applied(&self, outcome: &'static str) {
+        self.applies.get_or_create(&label("outcome", outcome)).inc();
+    }
+
+    /// Counts a packet that was dropped. `seen` holds the kinds of drops that are told apart.
+    pub(crate) fn dropped(
+        &self,
+        direction: &str,
+        policies: &str,
+        seen: &mut BTreeSet<(String, String)>,
+    ) {
+        let mut kind = (direction.to_owned(), policies.to_owned());
+        if !seen.contains(&kind) && seen.len() >= KINDS_OF_DROPS {
+            kind.1 = "others".into();
+        }
+        self.drops
+            .get_or_create(&[("direction", kind.0.clone()), ("policy", kind.1.clone())])
+            .inc();
+        seen.insert(kind);
+    }
+}
+
+/// One label.
+pub(crate) fn label(name: &'static str, value: &str) -> [Label; 1] {
+    [(name, value.to_owned())]
+}

@@ -1,0 +1,113 @@
+//! What runs beside the loop and sends it events.
+
+use std::{
+    io,
+    net::TcpListener,
+    sync::{
+        Arc,
+        mpsc::{self, SyncSender, TrySendError},
+    },
+    thread,
+    time::Duration,
+};
+
+use tokio::runtime::{self, Runtime};
+use weir_datapath::Drops;
+
+use crate::{Event, http, report::Report};
+
+/// How many batches of drops may wait for the loop. What comes beyond is counted and not looked at.
+const BATCHES: usize = 16;
+/// How long to wait after an error.
+const PAUSE: Duration = Duration::from_secs(5);
+
+/// Listens for signals and, if asked to, for HTTP.
+pub(crate) fn listen(
+    listener: Option<TcpListener>,
+    report: Arc<Report>,
+    events: SyncSender<Event>,
+) -> io::Result<()> {
+    let runtime = runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
+    let (ready, is_ready) = mpsc::channel();
+    let run = move || {
+        if let Some(listener) = listener {
+            runtime.spawn(async {
+                if let Err(error) = http::serve(listener, report).await {
+                    tracing::error!(%error, "cannot serve HTTP");
+                }
+            });
+        }
+        signals(&runtime, &events, &ready);
+    };
+    thread::Builder::new().name("weir-listen".into()).spawn(run)?;
+    is_ready.recv().unwrap_or(Err(io::ErrorKind::BrokenPipe.into()))
+}
+
+#[cfg(unix)]
+fn signals(runtime: &Runtime, events: &SyncSender<Event>, ready: &mpsc::Sender<io::Result<()>>) {
+    use tokio::signal::unix::{SignalKind, signal};
+    let _entered = runtime.enter();
+    let meanings: [(SignalKind, fn() -> Event); 3] = [
+        (SignalKind::terminate(), || Event::Stop),
+        (SignalKind::interrupt(), || Event::Stop),
+        (SignalKind::hangup(), || Event::Compare),
+    ];
+    let listening = meanings.into_iter().try_for_each(|(kind, meaning)| {
+        let mut signal = signal(kind)?;
+        let events = events.clone();
+        runtime.spawn(async move {
+            while signal.recv().await.is_some() {
+                // A loop that is busy hears of it later, and HTTP goes on meanwhile.
+                while let Err(TrySendError::Full(_)) = events.try_send(meaning()) {
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                }
+            }
+        });
+        Ok(())
+    });
+    // Whoever started the thread waits for this.
+    _ = ready.send(listening);
+    runtime.block_on(std::future::pending::<()>());
+}
+
+#[cfg(not(unix))]
+fn signals(runtime: &Runtime, events: &SyncSender<Event>, ready: &mpsc::Sender<io::Result<()>>) {
+    runtime.block_on(async {
+        _ = ready.send(Ok(()));
+        if tokio::signal::ctrl_c().await.is_ok() {
+            _ = events.send(Event::Stop);
+        }
+        std::future::pending::<()>().await;
+    });
+}
+
+/// Hears of dropped packets. A flood of them never keeps the loop from anything else.
+pub(crate) fn hear(mut drops: Box<dyn Drops + Send>, events: SyncSender<Event>) -> io::Result<()> {
+    let hear = move || {
+        // Every batch that waits holds a part of this.
+        let places = Arc::new(());
+        let mut missed = 0;
+        loop {
+            let event = match drops.next() {
+                Ok(packets) if Arc::strong_count(&places) > BATCHES => {
+                    missed += packets.len() as u64;
+                    continue;
+                }
+                Ok(packets) => Event::Dropped(packets, places.clone()),
+                Err(error) => Event::Deaf(error.with_causes()),
+            };
+            let is_deaf = matches!(event, Event::Deaf(_));
+            let told = events.send(event);
+            if is_deaf {
+                thread::sleep(PAUSE);
+            }
+            if missed > 0 && told.is_ok() {
+                _ = events.send(Event::Missed(std::mem::take(&mut missed)));
+            }
+            if told.is_err() {
+                return;
+            }
+        }
+    };
+    thread::Builder::new().name("weir-drops".into()).spawn(hear).map(drop)
+}

@@ -1,0 +1,209 @@
+use std::{
+    io::{self, IsTerminal},
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use clap::{Args, ValueEnum};
+use tracing::level_filters::LevelFilter;
+use weir_agent::{AgentError, Mode, Options, Sysctls};
+use weir_datapath::{ApplyError, Datapath, Dropped, Drops, Established, Trouble};
+use weir_model::Direction;
+use weir_netfilter::{LogError, Logged, PacketLog};
+use weir_nft::Nft;
+
+use crate::{exit::Exit, failure::Failure, source};
+
+/// Where `weir drops` asks, unless told otherwise.
+pub(crate) const ADDRESS: &str = "127.0.0.1:9640";
+
+/// Enforce the policies on this node
+///
+/// Watches a folder of manifests and keeps the rules of this network namespace equal to what it says about the pods of the node.
+/// Nothing is written before every file was read once; a file that is broken counts as it was before. Rules that others change are
+/// put back within seconds. SIGHUP reads everything again and compares it with the kernel; SIGTERM ends the agent, and the
+/// rules stay in force. This needs root, or CAP_NET_ADMIN.
+#[derive(Args)]
+#[command(
+    after_help = "Examples:\n  weir agent --source /etc/weir/manifests --node node-1\n  weir agent --source /etc/weir/manifests --node node-1 --audit --log-format json\n  weir agent --cleanup\n\nHTTP: /healthz /readyz /metrics /status /drops"
+)]
+pub(crate) struct Agent {
+    /// The folder of manifests: pods, namespaces, nodes and policies
+    #[arg(long, value_name = "DIR", required_unless_present = "cleanup")]
+    source: Option<PathBuf>,
+    /// The datapath: nftables
+    #[arg(long, value_name = "NAME", default_value = "nftables")]
+    datapath: String,
+    /// The node whose pods the rules are for
+    #[arg(long, value_name = "NAME", required_unless_present = "cleanup")]
+    node: Option<String>,
+    /// Tell what would be dropped, and drop nothing
+    #[arg(long)]
+    audit: bool,
+    /// Apply once and exit: 1 if something is not as it should be
+    #[arg(long, conflicts_with = "cleanup")]
+    once: bool,
+    /// Remove everything of weir's and exit
+    #[arg(long)]
+    cleanup: bool,
+    /// What happens to established connections that are forbidden now
+    #[arg(long, value_enum, default_value = "cut")]
+    established: Fate,
+    /// Where to listen for HTTP, or `off`
+    #[arg(long, value_name = "ADDRESS", default_value = ADDRESS, value_parser = http)]
+    http: Http,
+    /// How to write the log
+    #[arg(long, value_enum, default_value = "text")]
+    log_format: LogFormat,
+    /// Set net.bridge.bridge-nf-call-iptables and -ip6tables if there are bridges
+    #[arg(long)]
+    manage_sysctls: bool,
+}
+
+/// What happens to connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Fate {
+    /// They go on
+    Keep,
+    /// They are ended
+    Cut,
+}
+
+/// The forms of the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum LogFormat {
+    /// For people
+    Text,
+    /// For programs
+    Json,
+}
+
+/// Where to listen.
+#[derive(Clone, Copy, Debug)]
+struct Http(Option<SocketAddr>);
+
+fn http(text: &str) -> Result<Http, String> {
+    match text {
+        "off" => Ok(Http(None)),
+        address => match address.parse() {
+            Ok(address) => Ok(Http(Some(address))),
+            Err(_) => Err(format!("expected an address with a port, as in {ADDRESS}, or `off`")),
+        },
+    }
+}
+
+impl Agent {
+    pub(crate) fn run(&self) -> anyhow::Result<Exit> {
+        source::known_datapath(&self.datapath, &["nftables"])?;
+        self.log();
+        let mode = if self.audit { weir_nft::Mode::Audit } else { weir_nft::Mode::Enforce };
+        let nft = Nft::open(mode).map_err(refused)?;
+        if self.cleanup {
+            weir_agent::cleanup(nft).map_err(failed)?;
+            tracing::info!("removed everything of weir's");
+            return Ok(Exit::Yes);
+        }
+        self.keep(nft, Box::new(Reported::default()))
+    }
+
+    /// Keeps a datapath equal to the folder.
+    fn keep(&self, datapath: impl Datapath, drops: Box<dyn Drops + Send>) -> anyhow::Result<Exit> {
+        let options = self.options("nftables")?;
+        if self.once {
+            let reasons = weir_agent::once(&options, datapath).map_err(failed)?;
+            reasons.iter().for_each(|reason| tracing::warn!("{reason}"));
+            return Ok(Exit::when(reasons.is_empty()));
+        }
+        weir_agent::run(&options, datapath, Some(drops)).map_err(failed)?;
+        Ok(Exit::Yes)
+    }
+
+    fn options(&self, datapath: &'static str) -> Result<Options, Failure> {
+        let source = self.source.as_deref().unwrap_or(Path::new(""));
+        if source == Path::new("kube") {
+            let hint =
+                "give a folder of manifests with `--source DIR`; a folder of that name is `./kube`";
+            return Err(Failure::new("this build cannot read a live cluster", hint));
+        }
+        Ok(Options {
+            source: source.into(),
+            node: self.node.as_deref().unwrap_or_default().into(),
+            datapath,
+            mode: if self.audit { Mode::Audit } else { Mode::Enforce },
+            established: match self.established {
+                Fate::Keep => Established::Keep,
+                Fate::Cut => Established::Cut,
+            },
+            http: self.http.0,
+            sysctls: if self.manage_sysctls { Sysctls::Manage } else { Sysctls::Report },
+            version: env!("CARGO_PKG_VERSION"),
+        })
+    }
+
+    /// Sends what is logged to standard error.
+    fn log(&self) {
+        let log = tracing_subscriber::fmt()
+            .with_max_level(LevelFilter::INFO)
+            .with_target(false)
+            .with_ansi(io::stderr().is_terminal())
+            .with_writer(io::stderr);
+        match self.log_format {
+            LogFormat::Text => log.init(),
+            LogFormat::Json => log.json().flatten_event(true).init(),
+        }
+    }
+}
+
+/// The packets that the rules report. The kernel is asked when somebody listens, and again after an error.
+#[derive(Default)]
+struct Reported(Option<PacketLog>);
+
+impl Drops for Reported {
+    fn next(&mut self) -> Result<Vec<Dropped>, ApplyError> {
+        let log = match &mut self.0 {
+            Some(log) => log,
+            none => none.insert(PacketLog::open(weir_nft::log::GROUP).map_err(unheard)?),
+        };
+        let mut packets = Vec::new();
+        while packets.is_empty() {
+            let received =
+                log.receive(Duration::from_secs(60), |packet| packets.extend(dropped(&packet)));
+            if let Err(error) = received {
+                self.0 = None;
+                return Err(unheard(error));
+            }
+        }
+        Ok(packets)
+    }
+}
+
+/// A packet that our rules reported; others may report to the same group.
+fn dropped(packet: &Logged) -> Option<Dropped> {
+    let is_its_own = |direction: &Direction| weir_nft::log::prefix(*direction) == packet.prefix;
+    Some(Dropped {
+        time: packet.time,
+        direction: Direction::BOTH.into_iter().find(is_its_own)?,
+        from: packet.source,
+        to: packet.destination,
+        protocol: packet.protocol,
+        ports: packet.source_port.zip(packet.destination_port),
+    })
+}
+
+fn unheard(error: LogError) -> ApplyError {
+    ApplyError {
+        trouble: Trouble::Unavailable,
+        what: "cannot hear of dropped packets".into(),
+        source: error.into(),
+    }
+}
+
+fn refused(error: ApplyError) -> Failure {
+    Failure::new(error, "run it as root, or with CAP_NET_ADMIN, on a kernel that has nftables")
+}
+
+fn failed(error: AgentError) -> Failure {
+    let hint = error.hint();
+    Failure::new(error, hint)
+}
