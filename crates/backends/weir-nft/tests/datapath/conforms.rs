@@ -21,10 +21,11 @@ pub(crate) fn trials() -> Vec<Trial> {
         "delete table inet weir",
         "flush chain inet weir forward",
         "insert rule inet weir forward drop",
+        "add table inet weir { flags dormant; }",
+        "add chain inet weir forward { policy drop; }",
     ];
-    let wirings = [Wiring::Routed, Wiring::Bridged];
     let conforms = (0..).zip(disturbances).map(|(seed, disturbance)| {
-        let wiring = wirings[usize::from(seed % 4 > 1)];
+        let wiring = if seed % 4 < 2 { Wiring::Routed } else { Wiring::Bridged };
         trial(&format!("nftables_conforms_in_cluster_{seed}"), move || {
             conforms(seed, wiring, disturbance);
         })

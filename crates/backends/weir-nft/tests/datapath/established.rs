@@ -1,13 +1,10 @@
 //! Connections that are open when policies change.
 
-use std::{
-    sync::atomic::{AtomicBool, Ordering},
-    thread,
-};
+use std::{thread, time::Duration};
 
 use libtest_mimic::Trial;
 use weir_engine::{Locality, compile};
-use weir_lab::Conversation;
+use weir_lab::{Conversation, LabError};
 use weir_model::{Flow, Protocol, Verdict};
 use weir_nft::Mode;
 
@@ -61,47 +58,51 @@ fn converse(cluster: &Cluster, from: &str, to: &str) -> Vec<Conversation> {
 /// Every one of them meets the same, when the near end speaks.
 #[track_caller]
 fn exchange(all: &mut [Conversation], expected: Verdict) {
-    let patience = if expected == Verdict::Allow { LONG } else { PATIENCE };
-    for one in all {
-        assert_eq!(one.exchange(patience).unwrap(), expected, "{one:?}");
-    }
+    each(all, expected, Conversation::exchange);
 }
 
 /// The same when the far end does.
 #[track_caller]
 fn call_back(all: &mut [Conversation], expected: Verdict) {
+    each(all, expected, Conversation::call_back);
+}
+
+#[track_caller]
+fn each(
+    all: &mut [Conversation],
+    expected: Verdict,
+    speak: fn(&mut Conversation, Duration) -> Result<Verdict, LabError>,
+) {
     let patience = if expected == Verdict::Allow { LONG } else { PATIENCE };
-    for one in all {
-        assert_eq!(one.call_back(patience).unwrap(), expected, "{one:?}");
-    }
+    thread::scope(|scope| {
+        let started: Vec<_> =
+            all.iter_mut().map(|one| scope.spawn(move || speak(one, patience))).collect();
+        for one in started {
+            assert_eq!(one.join().unwrap().unwrap(), expected);
+        }
+    });
 }
 
 fn is_cut(scene: &Scene) {
     let mut cluster = Cluster::with(&[]);
     let mut forbidden = converse(&cluster, scene.client, scene.server);
     let mut allowed = converse(&cluster, scene.beside, scene.server);
-    let done = AtomicBool::new(false);
     thread::scope(|scope| {
-        let beside = scope.spawn(|| {
-            let mut rounds = 0;
-            while !done.load(Ordering::Relaxed) {
-                exchange(&mut allowed, Verdict::Allow);
-                call_back(&mut allowed, Verdict::Allow);
-                rounds += 1;
-            }
-            rounds
+        let steps = scope.spawn(|| {
+            cluster.put(&policy("tight", scene.policy));
+            exchange(&mut forbidden, Verdict::Allow);
+            assert_eq!(cluster.cut(), [forbidden.len(), 0], "the others go on");
+            // The far end must not get through as if it had begun, neither before the near end tries nor after.
+            call_back(&mut forbidden, Verdict::Deny);
+            exchange(&mut forbidden, Verdict::Deny);
+            call_back(&mut forbidden, Verdict::Deny);
+            exchange(&mut forbidden, Verdict::Deny);
+            assert_eq!(cluster.cut(), [0, 0], "nothing came back to be cut");
         });
-        cluster.put(&policy("tight", scene.policy));
-        exchange(&mut forbidden, Verdict::Allow);
-        assert_eq!(cluster.cut(), [forbidden.len(), 0], "the others go on");
-        // The far end must not get through as if it had begun, neither before the near end tries nor after.
-        call_back(&mut forbidden, Verdict::Deny);
-        exchange(&mut forbidden, Verdict::Deny);
-        call_back(&mut forbidden, Verdict::Deny);
-        exchange(&mut forbidden, Verdict::Deny);
-        assert_eq!(cluster.cut(), [0, 0], "nothing came back to be cut");
-        done.store(true, Ordering::Relaxed);
-        assert!(beside.join().unwrap() > 2, "they went on all the time");
+        while !steps.is_finished() {
+            exchange(&mut allowed, Verdict::Allow);
+            call_back(&mut allowed, Verdict::Allow);
+        }
     });
     let denied: Vec<_> =
         flows(scene.client, scene.server).into_iter().map(|flow| (flow, Verdict::Deny)).collect();

@@ -45,7 +45,11 @@ const LOCKED: &str = "podSelector: {}, policyTypes: [Ingress, Egress]";
 
 #[track_caller]
 fn pings(cluster: &Cluster, from: [&str; 2], to: [&str; 2], expected: Verdict) {
-    from.into_iter().zip(to).for_each(|(from, to)| cluster.ping(from, to, expected));
+    thread::scope(|scope| {
+        for (from, to) in from.into_iter().zip(to) {
+            scope.spawn(move || cluster.ping(from, to, expected));
+        }
+    });
 }
 
 /// New connections of all kinds.
@@ -122,7 +126,7 @@ fn admin_rules() {
         format!("pods: {{namespaceSelector: {{}}, podSelector: {{matchLabels: {{app: {app}}}}}}}")
     };
     let admin = format!(
-        "adminNetworkPolicies:
+        "adminPolicies:
 - apiVersion: policy.networking.k8s.io/v1alpha1
   kind: AdminNetworkPolicy
   metadata: {{name: first}}
