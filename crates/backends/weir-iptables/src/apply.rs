@@ -13,7 +13,7 @@ use crate::{
     replan, skeleton,
 };
 
-/// iptables and ipset in the network namespace of the thread that opened it, which must also call what acts.
+/// iptables and ipset in the network namespace of the thread that opened it.
 #[derive(Debug)]
 pub struct Iptables {
     mode: Mode,

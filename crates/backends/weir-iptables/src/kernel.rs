@@ -1,6 +1,7 @@
 //! The kernel's sets, over netlink, and its rules, through the programs of iptables: the only I/O here.
 
 use std::{
+    collections::BTreeMap,
     io::{self, Write},
     path::Path,
     process::{Command, Stdio},
@@ -8,6 +9,7 @@ use std::{
     time::Duration,
 };
 
+use rustix::thread::{MembarrierCommand, membarrier};
 use weir_model::Name;
 use weir_netlink::{
     Body, Header, Malformed, NetlinkError, Protocol, Socket, TooLong, Writer, kind,
@@ -15,6 +17,7 @@ use weir_netlink::{
 
 use crate::{
     Entry, Family, Installed, Plan, Script, Step,
+    home::Home,
     installed::{InstalledSet, Table},
     name, wire,
 };
@@ -31,6 +34,7 @@ pub enum Variant {
 /// Where rules and sets of one network namespace are read and written.
 #[derive(Debug)]
 pub(crate) struct Kernel {
+    home: Home,
     socket: Socket,
     sequence: u32,
     families: Vec<Family>,
@@ -87,7 +91,7 @@ const BUSY: i32 = 4100;
 const GONE: i32 = 2;
 
 impl Kernel {
-    /// The rules and sets of the network namespace that this thread is in. Whatever is called later must be called there too.
+    /// The rules and sets of the network namespace that this thread is in. Later the thread may be elsewhere.
     pub(crate) fn open(variant: Option<Variant>) -> Result<Self, KernelError> {
         let socket = Socket::open(Protocol::Netfilter).map_err(KernelError::Socket)?;
         let middle = match variant {
@@ -100,7 +104,7 @@ impl Kernel {
             true => vec![Family::V4, Family::V6],
             false => vec![Family::V4],
         };
-        Ok(Kernel { socket, sequence: 0, families, variant, middle })
+        Ok(Kernel { home: Home::here(), socket, sequence: 0, families, variant, middle })
     }
 
     /// All that is ours.
@@ -123,7 +127,7 @@ impl Kernel {
     }
 
     /// Our rules alone.
-    pub(crate) fn tables(&self) -> Result<std::collections::BTreeMap<Family, Table>, KernelError> {
+    pub(crate) fn tables(&self) -> Result<BTreeMap<Family, Table>, KernelError> {
         let read = |family: &Family| {
             let saved = self.run(*family, "save", &["-t", "filter"], "")?;
             Ok((*family, Table::read(&saved)))
@@ -187,6 +191,10 @@ impl Kernel {
                 self.entries(wire::REMOVE, name, entries.iter().map(|entry| (entry, "")), None)
             }
             Step::Restore(script) => self.restore(script),
+            Step::Settle => {
+                let_packets_arrive();
+                Ok(())
+            }
             Step::Destroy(name) => self.destroy(name),
         }
     }
@@ -251,7 +259,9 @@ impl Kernel {
             Family::V4 => "iptables",
             Family::V6 => "ip6tables",
         };
-        run(&format!("{ip}{}-{what}", self.middle), arguments, input)
+        let program = format!("{ip}{}-{what}", self.middle);
+        let ran = self.home.run(|| run(&program, arguments, input));
+        ran.map_err(|source| KernelError::Run { program: program.clone(), source })?
     }
 
     fn tell(&mut self, request: &[u8], step: impl Fn() -> String) -> Result<(), KernelError> {
@@ -300,6 +310,14 @@ impl KernelError {
             }
             _ => None,
         }
+    }
+}
+
+/// Returns when every packet that was being judged has been judged: when each processor has been elsewhere once.
+fn let_packets_arrive() {
+    if membarrier(MembarrierCommand::Global).is_err() {
+        // Where the kernel does not offer to wait for that, it takes no longer than this.
+        thread::sleep(Duration::from_millis(20));
     }
 }
 

@@ -18,6 +18,8 @@ mod blocks;
 mod chain;
 mod dispatch;
 mod feed;
+#[cfg(target_os = "linux")]
+mod home;
 mod installed;
 #[cfg(target_os = "linux")]
 mod kernel;

@@ -8,7 +8,9 @@ use crate::{Entry, Family, Kind, Rule, text};
 ///
 /// Sets and rules are not one transaction, so the order matters: a packet at any moment meets the old decision of a direction or
 /// the new one. First come new sets and new entries, and pods that nobody judges any more are let out; then the rules change, all
-/// of a family at once; last come pods that are judged from now on, and what nothing needs any more goes.
+/// of a family at once; last come pods that are judged from now on, and what nothing needs any more goes. A packet that is under way
+/// meets the rules as they were when it came and the sets as they are when they are asked, so before the last part all that are
+/// under way arrive.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
     /// The steps in order.
@@ -26,8 +28,21 @@ pub enum Step {
     Remove(Name, Kind, Vec<Entry>),
     /// Rules change, all at once.
     Restore(Script),
+    /// Packets that are being judged are judged to the end.
+    Settle,
     /// A set goes, with its entries.
     Destroy(Name),
+}
+
+impl Step {
+    fn is_work(&self) -> bool {
+        match self {
+            Step::Add(_, _, entries) => !entries.is_empty(),
+            Step::Remove(_, _, entries) => !entries.is_empty(),
+            Step::Restore(script) => !script.is_empty(),
+            Step::Create(..) | Step::Settle | Step::Destroy(_) => true,
+        }
+    }
 }
 
 /// What `iptables-restore --noflush` is told.
@@ -81,15 +96,15 @@ impl Draft {
         steps.extend(opening.into_iter().map(add));
         steps.extend(letting_out.into_iter().map(remove));
         steps.extend(self.scripts.into_iter().map(Step::Restore));
-        steps.extend(closing.into_iter().map(add));
-        steps.extend(leaving.into_iter().map(remove));
+        let mut last: Vec<Step> = closing.into_iter().map(add).collect();
+        last.extend(leaving.into_iter().map(remove));
+        steps.retain(Step::is_work);
+        last.retain(Step::is_work);
+        if !steps.is_empty() && !last.is_empty() {
+            steps.push(Step::Settle);
+        }
+        steps.extend(last);
         steps.extend(self.destroyed.into_iter().map(Step::Destroy));
-        steps.retain(|step| match step {
-            Step::Add(_, _, entries) => !entries.is_empty(),
-            Step::Remove(_, _, entries) => !entries.is_empty(),
-            Step::Restore(script) => !script.is_empty(),
-            Step::Create(..) | Step::Destroy(_) => true,
-        });
         Plan { steps }
     }
 }
@@ -125,6 +140,7 @@ impl fmt::Display for Step {
                 };
                 write!(f, "# {program} --noflush\n{script}")
             }
+            Step::Settle => writeln!(f, "# packets that are under way arrive"),
             Step::Destroy(name) => writeln!(f, "destroy {name}"),
         }
     }

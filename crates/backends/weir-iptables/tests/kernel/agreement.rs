@@ -26,8 +26,8 @@ pub(crate) fn all(variant: Variant) -> Result<(), String> {
         .try_for_each(|seed| agree(seed, variant).map_err(|why| format!("cluster {seed}: {why}")))
 }
 
-/// A cluster and connections to try in it, drawn from a seed.
-pub(crate) fn draw(seed: u64) -> (World, Vec<Flow>) {
+/// Changes of a cluster and connections to try in it, drawn from a seed.
+pub(crate) fn changes(seed: u64) -> (Vec<Change>, Vec<Flow>) {
     let mut bytes = [0; 32];
     bytes[..8].copy_from_slice(&seed.to_le_bytes());
     let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
@@ -41,9 +41,15 @@ pub(crate) fn draw(seed: u64) -> (World, Vec<Flow>) {
     );
     let (changes, policies, flows) =
         strategy.new_tree(&mut runner).expect("strategies always draw").current();
-    let mut world = World::default();
     let policies = policies.into_iter().map(|policy| Change::Put(Object::Policy(policy)));
-    changes.into_iter().chain(policies).for_each(|change: Change| world.apply(change));
+    (changes.into_iter().chain(policies).collect(), flows)
+}
+
+/// A cluster and connections to try in it.
+pub(crate) fn draw(seed: u64) -> (World, Vec<Flow>) {
+    let (changes, flows) = changes(seed);
+    let mut world = World::default();
+    changes.into_iter().for_each(|change| world.apply(change));
     weir_lab::settle(&mut world);
     // An address that is a pod's and a node's at once, or that of two nodes, is only in one place here.
     let mut places: BTreeMap<IpAddr, BTreeSet<&str>> = BTreeMap::new();

@@ -1,0 +1,120 @@
+//! Connections that are open when policies change.
+
+use std::{thread, time::Duration};
+
+use weir_engine::{Locality, compile};
+use weir_iptables::{Mode, Variant};
+use weir_lab::{Conversation, LabError};
+use weir_model::{Flow, Protocol, Verdict};
+
+use crate::{
+    cluster::{Cluster, LONG, PATIENCE, PODS, flow, policy, world},
+    node,
+};
+
+/// What a policy forbids is cut, wherever the ends are.
+pub(crate) fn is_cut_everywhere(variant: Variant) -> Result<(), String> {
+    is_cut(variant, &Scene { client: "2", server: "3", beside: "1", policy: DB });
+    is_cut(variant, &Scene { client: "4", server: "3", beside: "1", policy: DB });
+    is_cut(variant, &Scene { client: "2", server: "4", beside: "1", policy: WEB });
+    Ok(())
+}
+
+/// `db` lets only `api` in. It may go out wherever it likes.
+const DB: &str = "podSelector: {matchLabels: {app: db}}, policyTypes: [Ingress], ingress: [{from: [{podSelector: {matchLabels: {app: api}}}]}]";
+
+/// `web` may not get out. Everyone may come in.
+const WEB: &str = "podSelector: {matchLabels: {app: web}}, policyTypes: [Egress]";
+
+/// Pods by the last digit of their addresses: who talks to whom until the policy comes, and who may go on to do so.
+struct Scene {
+    client: &'static str,
+    server: &'static str,
+    beside: &'static str,
+    policy: &'static str,
+}
+
+/// All kinds of connections between two pods.
+fn flows(from: &str, to: &str) -> Vec<Flow> {
+    let ends = ["10.0.0.", "fd00::"].map(|net| (format!("{net}{from}"), format!("{net}{to}")));
+    let kinds = ends.each_ref().map(|(from, to)| {
+        [Protocol::Tcp, Protocol::Udp].map(|protocol| flow(from, to, protocol, 80))
+    });
+    kinds.concat()
+}
+
+fn converse(cluster: &Cluster, from: &str, to: &str) -> Vec<Conversation> {
+    let open = |flow| cluster.lab.converse(flow, LONG).unwrap();
+    flows(from, to).into_iter().map(open).collect()
+}
+
+/// Every one of them meets the same, when the near end speaks.
+#[track_caller]
+fn exchange(all: &mut [Conversation], expected: Verdict) {
+    each(all, expected, Conversation::exchange);
+}
+
+/// The same when the far end does.
+#[track_caller]
+fn call_back(all: &mut [Conversation], expected: Verdict) {
+    each(all, expected, Conversation::call_back);
+}
+
+#[track_caller]
+fn each(
+    all: &mut [Conversation],
+    expected: Verdict,
+    speak: fn(&mut Conversation, Duration) -> Result<Verdict, LabError>,
+) {
+    let patience = if expected == Verdict::Allow { LONG } else { PATIENCE };
+    thread::scope(|scope| {
+        let started: Vec<_> =
+            all.iter_mut().map(|one| scope.spawn(move || speak(one, patience))).collect();
+        for one in started {
+            assert_eq!(one.join().unwrap().unwrap(), expected);
+        }
+    });
+}
+
+fn is_cut(variant: Variant, scene: &Scene) {
+    let mut cluster = Cluster::with(&[], variant);
+    let mut forbidden = converse(&cluster, scene.client, scene.server);
+    let mut allowed = converse(&cluster, scene.beside, scene.server);
+    thread::scope(|scope| {
+        let steps = scope.spawn(|| {
+            cluster.put(&policy("tight", scene.policy));
+            exchange(&mut forbidden, Verdict::Allow);
+            assert_eq!(cluster.cut(), [forbidden.len(), 0], "the others go on");
+            // The far end must not get through as if it had begun, neither before the near end tries nor after.
+            call_back(&mut forbidden, Verdict::Deny);
+            exchange(&mut forbidden, Verdict::Deny);
+            call_back(&mut forbidden, Verdict::Deny);
+            exchange(&mut forbidden, Verdict::Deny);
+            assert_eq!(cluster.cut(), [0, 0], "nothing came back to be cut");
+        });
+        while !steps.is_finished() {
+            exchange(&mut allowed, Verdict::Allow);
+            call_back(&mut allowed, Verdict::Allow);
+        }
+    });
+    let denied: Vec<_> =
+        flows(scene.client, scene.server).into_iter().map(|flow| (flow, Verdict::Deny)).collect();
+    cluster.probe(&denied);
+    cluster.remove("tight");
+    exchange(&mut forbidden, Verdict::Allow);
+    call_back(&mut forbidden, Verdict::Allow);
+}
+
+/// What was cut stays cut after a restart.
+pub(crate) fn stays_cut(variant: Variant) -> Result<(), String> {
+    let mut cluster = Cluster::with(&[], variant);
+    let mut forbidden = converse(&cluster, "2", "3");
+    cluster.put(&policy("tight", DB));
+    assert_eq!(cluster.cut(), [forbidden.len(), 0]);
+    let world = world(&format!("{PODS}policies:\n{}", policy("tight", DB)));
+    let program = compile(&world, Locality::Node("n1".into()));
+    node::sync(&mut node::open(&cluster.lab, "n1", Mode::Enforce, variant), &program);
+    call_back(&mut forbidden, Verdict::Deny);
+    exchange(&mut forbidden, Verdict::Deny);
+    Ok(())
+}
