@@ -142,6 +142,8 @@ fn matching(one: &Match, all: &mut Vec<Expr>) {
         Match::NeighbourDiscovery => {
             family(Family::V6, all);
             all.extend([
+                Expr::Payload { base: NETWORK, offset: 7, length: 1, to: 0 },
+                compare(EQUAL, &[u8::MAX]),
                 Expr::Meta { key: META_L4PROTO, to: 0 },
                 compare(EQUAL, &[ICMPV6]),
                 Expr::Payload { base: TRANSPORT, offset: 0, length: 1, to: 0 },

@@ -164,7 +164,7 @@ pub struct Rule {
 pub enum Match {
     /// Part of a connection that was let through, or an error about one.
     Established,
-    /// What IPv6 needs to find its neighbours.
+    /// What IPv6 needs to find its neighbours, between neighbours: no router has passed it on.
     NeighbourDiscovery,
     /// These fields together are in this set.
     In(Vec<Field>, Name),

@@ -161,7 +161,7 @@ impl fmt::Display for Match {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Match::Established => f.write_str("ct state established,related"),
-            Match::NeighbourDiscovery => f.write_str("icmpv6 type 133-137"),
+            Match::NeighbourDiscovery => f.write_str("ip6 hoplimit 255 icmpv6 type 133-137"),
             Match::In(key, set) => write!(f, "{} @{set}", joined(key)),
             Match::To(range) if *range == PortRange::all(range.protocol) => {
                 write!(f, "meta l4proto {}", word(range.protocol))

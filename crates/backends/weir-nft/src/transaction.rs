@@ -63,10 +63,9 @@ impl Step {
             Step::Add(_, Kind::Grants(_) | Kind::Pairs(_), _) => Phase::Prepare,
             Step::Remove(_, Kind::Grants(_) | Kind::Pairs(_), _) => Phase::Tidy,
             Step::Add(..) | Step::Remove(..) => Phase::Switch,
-            Step::FlushChain(_)
-            | Step::FlushSet(_)
-            | Step::DeleteChain(_)
-            | Step::DeleteSet(_) => Phase::Tidy,
+            Step::FlushChain(_) | Step::FlushSet(_) | Step::DeleteChain(_) | Step::DeleteSet(_) => {
+                Phase::Tidy
+            }
         }
     }
 

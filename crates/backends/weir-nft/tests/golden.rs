@@ -107,7 +107,7 @@ probes: [{from: {ip: 10.9.9.9}, to: {pod: shop/web}, port: 80, expect: allow}]",
             	chain forward {
             		type filter hook forward priority filter; policy accept;
             		ct state established,related accept
-            		icmpv6 type 133-137 accept
+            		ip6 hoplimit 255 icmpv6 type 133-137 accept
             		ip saddr . th sport . ip daddr . th dport . meta l4proto @cut4 counter drop
             		ip6 saddr . th sport . ip6 daddr . th dport . meta l4proto @cut6 counter drop
             		ip saddr . ip daddr @self4 accept
@@ -282,7 +282,7 @@ probes: [{from: {pod: shop/api}, to: {pod: shop/db}, port: 5432, expect: allow}]
             	chain forward {
             		type filter hook forward priority filter; policy accept;
             		ct state established,related accept
-            		icmpv6 type 133-137 accept
+            		ip6 hoplimit 255 icmpv6 type 133-137 accept
             		ip saddr . th sport . ip daddr . th dport . meta l4proto @cut4 counter drop
             		ip6 saddr . th sport . ip6 daddr . th dport . meta l4proto @cut6 counter drop
             		ip saddr . ip daddr @self4 accept
@@ -455,7 +455,7 @@ probes: [{from: {pod: spy/spy}, to: {pod: shop/web}, port: 80, expect: deny}]",
             	chain forward {
             		type filter hook forward priority filter; policy accept;
             		ct state established,related accept
-            		icmpv6 type 133-137 accept
+            		ip6 hoplimit 255 icmpv6 type 133-137 accept
             		ip saddr . th sport . ip daddr . th dport . meta l4proto @cut4 counter drop
             		ip6 saddr . th sport . ip6 daddr . th dport . meta l4proto @cut6 counter drop
             		ip saddr . ip daddr @self4 accept

@@ -9,11 +9,15 @@ use std::{
 };
 
 use libtest_mimic::Trial;
+use rustix::net;
 use weir_lab::{LabPod, Layout, Wiring};
 use weir_model::{PodId, Protocol, Verdict};
 use weir_nft::Mode;
 
-use crate::cluster::{Cluster, LONG, PATIENCE, PODS, address, flow, policy, trial, world};
+use crate::{
+    cluster::{Cluster, LONG, PATIENCE, PODS, address, flow, policy, trial, world},
+    node,
+};
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
@@ -21,6 +25,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("echo_is_judged_on_the_way_out_too", echo_on_the_way_out),
         trial("echo_needs_a_rule_without_ports_among_many", echo_among_many),
         trial("admin_rules_without_ports_are_about_echo_too", admin_rules),
+        trial("neighbour_discovery_is_no_way_out", neighbour_discovery_is_no_way_out),
         trial("port_unreachable_passes_for_what_is_allowed", port_unreachable),
         trial("packet_too_big_passes_for_what_is_allowed", packet_too_big),
         trial("a_pod_and_its_node_always_reach_each_other", a_pod_and_its_node),
@@ -145,6 +150,44 @@ fn admin_rules() {
     pings(&cluster, API, DB, Deny);
     cluster.probe(&[(flow(WEB[0], DB[0], Protocol::Tcp, 80), Deny)]);
     pings(&cluster, WEB, DB, Allow);
+}
+
+/// Messages to neighbours pass between neighbours, and to nobody else: anything could be in them.
+fn neighbour_discovery_is_no_way_out() {
+    for wiring in [Wiring::Routed, Wiring::Bridged] {
+        let mut cluster = Cluster::new(&world(PODS), wiring, Mode::Enforce);
+        let counting = format!("ip6 saddr {} ip6 daddr {} counter", API[1], OUTSIDE[1]);
+        node::run(
+            &cluster.lab,
+            &format!(
+                "table ip6 seen {{ chain seen {{ type filter hook postrouting priority 0; {counting}; }}; }}"
+            ),
+        );
+        let seen = || node::list(&cluster.lab, &["list", "table", "ip6", "seen"]);
+        call_neighbours(&cluster, API[1], OUTSIDE[1]);
+        assert!(seen().contains("counter packets 5 "), "{}", seen());
+        cluster.put(&policy("all", LOCKED));
+        call_neighbours(&cluster, API[1], OUTSIDE[1]);
+        let seen = node::list(&cluster.lab, &["list", "table", "ip6", "seen"]);
+        assert!(seen.contains("counter packets 5 "), "{wiring:?}: {seen}");
+    }
+}
+
+/// Sends one message of every kind that neighbours send each other, as they do.
+fn call_neighbours(cluster: &Cluster, from: &str, to: &str) {
+    let (from, to) = (address(from), address(to));
+    let send = || {
+        let (family, kind) = (net::AddressFamily::INET6, net::SocketType::RAW);
+        let socket = net::socket(family, kind, Some(net::ipproto::ICMPV6)).unwrap();
+        net::sockopt::set_ipv6_unicast_hops(&socket, Some(255)).unwrap();
+        net::bind(&socket, &SocketAddr::new(from, 0)).unwrap();
+        for kind in 133..=137 {
+            let message = [kind, 0, 0, 0, 0, 0, 0, 0, b'?'];
+            let to = SocketAddr::new(to, 0);
+            net::sendto(&socket, &message, net::SendFlags::empty(), &to).unwrap();
+        }
+    };
+    cluster.lab.at(from, send).unwrap();
 }
 
 /// Only `api` may talk to `db`, and only over UDP. Errors come back though nothing else may.
