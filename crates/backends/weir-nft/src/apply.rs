@@ -31,6 +31,14 @@ impl Nft {
         let conntrack = Conntrack::open().map_err(untracked)?;
         Ok(Nft { mode, planner: Planner::new(mode), kernel, conntrack })
     }
+
+    fn hold(&mut self, set: &str, keys: &[KeyBytes]) -> Result<(), ApplyError> {
+        if keys.is_empty() {
+            return Ok(());
+        }
+        let held = self.kernel.hold(set, keys, REMEMBERED);
+        held.map_err(failed("cannot stop the answers of connections"))
+    }
 }
 
 impl Datapath for Nft {
@@ -76,11 +84,11 @@ impl Datapath for Nft {
         // Once forgotten, an answer that is still under way would look like a connection of its own in the other direction.
         for family in Family::BOTH {
             let ours = all.iter().filter(|one| Family::of(one.reply.source) == family);
-            let answers: Vec<KeyBytes> = ours.map(answer).collect();
-            if !answers.is_empty() {
-                self.kernel
-                    .hold(&place::cut(family), &answers, REMEMBERED)
-                    .map_err(failed("cannot stop the answers of connections"))?;
+            let (senders, answers): (Vec<KeyBytes>, Vec<KeyBytes>) = ours.map(answer).unzip();
+            for (set, keys) in
+                [(place::cut(family), answers), (place::cut_senders(family), senders)]
+            {
+                self.hold(&set, &keys)?;
             }
         }
         for connection in &all {
@@ -95,10 +103,11 @@ impl Datapath for Nft {
     }
 }
 
-/// How the packets of the server look.
-fn answer(connection: &Connection) -> KeyBytes {
+/// Who sends the answers of a connection, and how they look.
+fn answer(connection: &Connection) -> (KeyBytes, KeyBytes) {
     let Tuple { source, destination, source_port, destination_port } = connection.reply;
-    wire::cut_key((source, source_port), (destination, destination_port), connection.protocol)
+    let (from, to) = ((source, source_port), (destination, destination_port));
+    (wire::sender_key(source), wire::cut_key(from, to, connection.protocol))
 }
 
 fn untracked(error: ConntrackError) -> ApplyError {

@@ -139,6 +139,7 @@ fn matching(one: &Match, all: &mut Vec<Expr>) {
             Expr::And { register: 0, mask: ESTABLISHED.to_ne_bytes().into() },
             compare(UNEQUAL, &[0; 4]),
         ]),
+        Match::Of(one) => family(*one, all),
         Match::NeighbourDiscovery => {
             family(Family::V6, all);
             all.extend([
@@ -163,6 +164,7 @@ fn acting(act: &Act, all: &mut Vec<Expr>) {
         Act::CountReturn => all.extend([Expr::Counter, Expr::Verdict(Verdict::plain(RETURN))]),
         Act::CountDrop => all.extend([Expr::Counter, Expr::Verdict(Verdict::plain(DROP))]),
         Act::Goto(chain) => all.push(Expr::Verdict(Verdict::to(GOTO, chain))),
+        Act::Jump(chain) => all.push(Expr::Verdict(Verdict::to(JUMP, chain))),
         Act::Map(key, map) => lookup(key, map, true, all),
         Act::Log(direction) => all.extend([
             Expr::Limit { rate: PER_SECOND, unit: SECOND, burst: BURST },

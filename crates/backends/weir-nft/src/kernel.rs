@@ -10,9 +10,9 @@ use weir_netlink::{
 };
 
 use crate::{
-    Installed, Step, Transaction,
+    Installed, Transaction,
     encode::Batch,
-    transaction,
+    transaction::{Group, When},
     wire::{self, KeyBytes, TABLE},
 };
 
@@ -119,33 +119,35 @@ impl Kernel {
 
     /// Takes the steps of a transaction, group by group.
     pub(crate) fn run(&mut self, transaction: &Transaction) -> Result<(), KernelError> {
-        let mut generation = transaction.generation;
-        for (number, steps) in transaction.groups().into_iter().enumerate() {
-            if number > 0 {
-                let_packets_arrive();
-            }
-            self.take(steps, generation.take())?;
+        let groups = transaction.groups();
+        if transaction.elements() <= MANY {
+            return self.take(&groups, transaction.generation);
         }
+        // Hearing of so many changes of our own would drown those of others. Nobody else wrote meanwhile if the generation
+        // went on by one for each of ours.
+        let before = self.generation()?;
+        self.changes.leave(wire::CHANGES)?;
+        let taken = self.take(&groups, transaction.generation);
+        self.changes.join(wire::CHANGES)?;
+        taken?;
+        let ours = u32::try_from(groups.len()).unwrap_or(u32::MAX);
+        self.missed |= self.generation()?.wrapping_sub(before) != ours;
         Ok(())
     }
 
-    /// Takes all of these steps, or none.
-    fn take(&mut self, steps: &[Step], generation: Option<u32>) -> Result<(), KernelError> {
-        let batch = Batch::of(steps, generation)?;
-        let step = |index: Option<usize>| {
-            index.and_then(|index| steps.get(index)).map(ToString::to_string)
-        };
-        if transaction::elements(steps) <= MANY {
-            return self.send(&batch, step);
+    /// Takes groups one after the other, each of them as a whole or not at all. The first one is for this generation.
+    fn take(
+        &mut self,
+        groups: &[Group<'_>],
+        mut generation: Option<u32>,
+    ) -> Result<(), KernelError> {
+        for Group { steps, when } in groups {
+            if *when == When::PacketsHaveArrived {
+                let_packets_arrive();
+            }
+            let batch = Batch::of(steps, generation.take())?;
+            self.send(&batch, |index| Some(steps.get(index?)?.to_string()))?;
         }
-        // Hearing of so many changes of our own would drown those of others. Nobody else wrote meanwhile if the generation
-        // went on by one.
-        let before = self.generation()?;
-        self.changes.leave(wire::CHANGES)?;
-        let sent = self.send(&batch, step);
-        self.changes.join(wire::CHANGES)?;
-        sent?;
-        self.missed |= self.generation()?.wrapping_sub(before) != 1;
         Ok(())
     }
 

@@ -152,11 +152,7 @@ impl Objects {
                 .filter(|(_, chain)| !chain.rules.is_empty())
                 .map(|(name, chain)| Step::AddRules(name.clone(), chain.rules.clone())),
         );
-        let mut adding = Vec::new();
-        for (name, set) in sets().filter(|(_, set)| !set.elements.is_empty()) {
-            let elements = set.elements.iter().map(|(key, aim)| (key.clone(), aim.clone()));
-            adding.push(Step::Add(name.clone(), set.kind, elements.collect()));
-        }
+        let mut adding: Vec<Step> = sets().flat_map(|(name, set)| Step::fill(name, set)).collect();
         for (name, touched) in std::mem::take(&mut self.before) {
             let Some(set) = self.ruleset.sets.get(&name) else { continue };
             let (mut added, mut removed) = (Vec::new(), Vec::new());

@@ -179,6 +179,16 @@ pub(crate) fn cut(family: Family) -> Name {
     format!("cut{}", family.digit()).into()
 }
 
+/// The set of those who send such packets.
+pub(crate) fn cut_senders(family: Family) -> Name {
+    format!("cut{}-senders", family.digit()).into()
+}
+
+/// The chain for packets that belong to no known connection.
+pub(crate) fn new(family: Family) -> Name {
+    format!("new{}", family.digit()).into()
+}
+
 fn own_set(address: IpAddr) -> Name {
     own(Family::of(address))
 }

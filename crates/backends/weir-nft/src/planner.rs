@@ -91,20 +91,16 @@ impl Planner {
         self.objects.transaction()
     }
 
-    /// The steps that make a table of everything wanted, in place of whatever table there is.
-    pub(crate) fn whole(&self) -> Transaction {
+    /// The steps that make a table of everything wanted.
+    pub(crate) fn whole(&self) -> Vec<Step> {
         let Ruleset { sets, chains } = self.ruleset();
-        let mut steps = vec![Step::AddTable, Step::DeleteTable, Step::AddTable];
+        let mut steps = vec![Step::AddTable];
         steps.extend(sets.iter().map(|(name, set)| Step::add_set(name, set)));
         steps.extend(chains.iter().map(|(name, chain)| Step::AddChain(name.clone(), chain.hook)));
         let filled = chains.iter().filter(|(_, chain)| !chain.rules.is_empty());
         steps.extend(filled.map(|(name, chain)| Step::AddRules(name.clone(), chain.rules.clone())));
-        let filled = sets.iter().filter(|(_, set)| !set.elements.is_empty());
-        steps.extend(filled.map(|(name, set)| {
-            let elements = set.elements.iter().map(|(key, aim)| (key.clone(), aim.clone()));
-            Step::Add(name.clone(), set.kind, elements.collect())
-        }));
-        Transaction::of(steps)
+        steps.extend(sets.iter().flat_map(|(name, set)| Step::fill(name, set)));
+        steps
     }
 
     /// Gives every touched pod its new place. New elements come before old ones go, so that what both need stays.
@@ -262,36 +258,50 @@ impl Planner {
 
     /// What is there in every ruleset, whatever the policies are.
     fn skeleton(&mut self, mode: Mode) {
-        let mut forward = vec![
-            Rule::new([Match::Established], Act::Accept),
-            Rule::new([Match::NeighbourDiscovery], Act::Accept),
+        let mut forward = vec![Rule::new([Match::Established], Act::Accept)];
+        for family in Family::BOTH {
+            forward.push(Rule::new([Match::Of(family)], Act::Goto(place::new(family))));
+            self.keep(&place::own(family), Kind::Pairs(family), "pods that reach themselves");
+            self.cut(family);
+            self.new_connections(family);
+        }
+        Direction::BOTH.into_iter().for_each(|direction| self.denied(direction, mode));
+        self.keep_chain("forward", Chain { hook: Some(Hook::Forward), rules: forward });
+    }
+
+    /// The chain for packets of connections that policies ended.
+    fn cut(&mut self, family: Family) {
+        let (name, from) = (place::cut(family), Field::Source(family));
+        let ends = vec![
+            from,
+            Field::SourcePort,
+            Field::Destination(family),
+            Field::DestinationPort,
+            Field::Protocol,
         ];
-        for family in Family::BOTH {
-            let (from, to) = (Field::Source(family), Field::Destination(family));
-            let name = place::cut(family);
-            let ends = vec![from, Field::SourcePort, to, Field::DestinationPort, Field::Protocol];
-            forward.push(Rule::new([Match::In(ends, name.clone())], Act::CountDrop));
-            self.keep(&name, Kind::Cut(family), "connections that policies ended");
+        self.keep(&name, Kind::Cut(family), "answers of connections that policies ended");
+        self.keep(&place::cut_senders(family), Kind::CutSenders(family), "who sends them");
+        let rules = vec![Rule::new([Match::In(ends, name.clone())], Act::CountDrop)];
+        self.keep_chain(&name, Chain { hook: None, rules });
+    }
+
+    /// The chain for packets that belong to no known connection.
+    fn new_connections(&mut self, family: Family) {
+        let mut rules = Vec::new();
+        if family == Family::V6 {
+            rules.push(Rule::new([Match::NeighbourDiscovery], Act::Accept));
         }
-        for family in Family::BOTH {
-            let name = place::own(family);
-            let pair = vec![Field::Source(family), Field::Destination(family)];
-            forward.push(Rule::new([Match::In(pair, name.clone())], Act::Accept));
-            self.keep(&name, Kind::Pairs(family), "pods that reach themselves");
-        }
+        let senders = Match::In(vec![Field::Source(family)], place::cut_senders(family));
+        rules.push(Rule::new([senders], Act::Jump(place::cut(family))));
         for direction in [Direction::Egress, Direction::Ingress] {
-            for family in Family::BOTH {
-                let name = place::dispatch(direction, family);
-                let here = vec![place::here(direction, family)];
-                forward.push(Rule::new([], Act::Map(here, name.clone())));
-                let comment = format!("pods that policies speak for, {direction}");
-                self.keep(&name, Kind::Chains(family), &comment);
-                self.judge(direction, family);
-            }
-            self.denied(direction, mode);
+            let name = place::dispatch(direction, family);
+            let here = vec![place::here(direction, family)];
+            rules.push(Rule::new([], Act::Map(here, name.clone())));
+            let comment = format!("pods that policies speak for, {direction}");
+            self.keep(&name, Kind::Chains(family), &comment);
+            self.judge(direction, family);
         }
-        let forward = Chain { hook: Some(Hook::Forward), rules: forward };
-        self.keep_chain("forward", forward);
+        self.keep_chain(&place::new(family), Chain { hook: None, rules });
     }
 
     /// The chain for pods whose grants are looked up one by one.
@@ -318,7 +328,13 @@ impl Planner {
             Mode::Enforce => Act::CountDrop,
             Mode::Audit => Act::CountReturn,
         };
-        let rules = vec![Rule::new([], Act::Log(direction)), Rule::new([], end)];
+        // A pod that reaches itself through a service is not judged; this is where its packets would end.
+        let own = Family::BOTH.map(|family| {
+            let pair = vec![Field::Source(family), Field::Destination(family)];
+            Rule::new([Match::In(pair, place::own(family))], Act::Return)
+        });
+        let mut rules = Vec::from(own);
+        rules.extend([Rule::new([], Act::Log(direction)), Rule::new([], end)]);
         self.keep_chain(&place::denied(direction), Chain { hook: None, rules });
     }
 

@@ -18,14 +18,13 @@ struct Strange;
 /// What is there and right stays untouched. If anything in the table is not what its name says, the whole table is made anew
 /// in the same transaction: packets meet the old one or the new one.
 pub(crate) fn replan(planner: &Planner, installed: &Installed) -> Transaction {
-    let steps = match installed.table && !installed.strange {
-        true => difference(planner.ruleset(), installed),
-        false => Err(Strange),
+    let anew = || [Step::DeleteTable].into_iter().chain(planner.whole()).collect();
+    let steps = match installed {
+        Installed { table: false, .. } => planner.whole(),
+        Installed { strange: true, .. } => anew(),
+        _ => difference(planner.ruleset(), installed).unwrap_or_else(|Strange| anew()),
     };
-    let mut transaction = match steps {
-        Ok(steps) => Transaction::of(steps),
-        Err(Strange) => planner.whole(),
-    };
+    let mut transaction = Transaction::of(steps);
     transaction.generation = Some(installed.generation);
     transaction
 }
@@ -37,8 +36,7 @@ fn difference(wanted: &Ruleset, installed: &Installed) -> Result<Vec<Step>, Stra
         match installed.sets.get(name) {
             None => {
                 steps.push(Step::add_set(name, set));
-                let all = set.elements.iter().map(|(key, aim)| (key.clone(), aim.clone()));
-                adding.push(Step::Add(name.clone(), set.kind, all.collect()));
+                adding.extend(Step::fill(name, set));
             }
             Some(there) => {
                 let (removed, added) = elements(set, there)?;

@@ -71,6 +71,8 @@ pub enum Kind {
     ServiceRanges,
     /// Packets of connections that were cut: both addresses and ports, and the protocol. The kernel forgets them in time.
     Cut(Family),
+    /// Who sends such packets. The kernel forgets them in time.
+    CutSenders(Family),
 }
 
 /// One part of a key, and of the packet that it is compared with.
@@ -164,6 +166,8 @@ pub struct Rule {
 pub enum Match {
     /// Part of a connection that was let through, or an error about one.
     Established,
+    /// Of this family.
+    Of(Family),
     /// What IPv6 needs to find its neighbours, between neighbours: no router has passed it on.
     NeighbourDiscovery,
     /// These fields together are in this set.
@@ -185,6 +189,8 @@ pub enum Act {
     CountDrop,
     /// On in another chain.
     Goto(Name),
+    /// Through another chain, and back.
+    Jump(Name),
     /// On in the chain that this map has for these fields; if it has none, with the next rule.
     Map(Vec<Field>, Name),
     /// The head of the packet is reported, unless there were too many just now.
@@ -201,10 +207,10 @@ impl Rule {
     pub(crate) fn refers_to(&self) -> impl Iterator<Item = &Name> {
         let sets = self.matches.iter().filter_map(|one| match one {
             Match::In(_, set) => Some(set),
-            Match::Established | Match::NeighbourDiscovery | Match::To(_) => None,
+            Match::Established | Match::Of(_) | Match::NeighbourDiscovery | Match::To(_) => None,
         });
         let last = match &self.act {
-            Act::Goto(name) | Act::Map(_, name) => Some(name),
+            Act::Goto(name) | Act::Jump(name) | Act::Map(_, name) => Some(name),
             Act::Accept | Act::Return | Act::CountReturn | Act::CountDrop | Act::Log(_) => None,
         };
         sets.chain(last)

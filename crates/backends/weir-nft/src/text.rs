@@ -58,7 +58,7 @@ impl Kind {
     pub(crate) fn flags(self) -> Option<&'static str> {
         match self {
             Kind::Blocks(_) | Kind::BlockChains(_) | Kind::ServiceRanges => Some("interval"),
-            Kind::Cut(_) => Some("timeout"),
+            Kind::Cut(_) | Kind::CutSenders(_) => Some("timeout"),
             Kind::Addresses(_)
             | Kind::Pairs(_)
             | Kind::Ports(_)
@@ -77,7 +77,9 @@ impl fmt::Display for Kind {
             Family::V6 => "ipv6_addr",
         };
         match *self {
-            Kind::Addresses(family) | Kind::Blocks(family) => write!(f, "{}", address(family)),
+            Kind::Addresses(family) | Kind::Blocks(family) | Kind::CutSenders(family) => {
+                write!(f, "{}", address(family))
+            }
             Kind::Pairs(family) => write!(f, "{0} . {0}", address(family)),
             Kind::Ports(family) => write!(f, "{} . inet_proto . inet_service", address(family)),
             Kind::Grants(family) => {
@@ -161,6 +163,8 @@ impl fmt::Display for Match {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Match::Established => f.write_str("ct state established,related"),
+            Match::Of(Family::V4) => f.write_str("meta nfproto ipv4"),
+            Match::Of(Family::V6) => f.write_str("meta nfproto ipv6"),
             Match::NeighbourDiscovery => f.write_str("ip6 hoplimit 255 icmpv6 type 133-137"),
             Match::In(key, set) => write!(f, "{} @{set}", joined(key)),
             Match::To(range) if *range == PortRange::all(range.protocol) => {
@@ -179,6 +183,7 @@ impl fmt::Display for Act {
             Act::CountReturn => f.write_str("counter return"),
             Act::CountDrop => f.write_str("counter drop"),
             Act::Goto(chain) => write!(f, "goto {chain}"),
+            Act::Jump(chain) => write!(f, "jump {chain}"),
             Act::Map(key, map) => write!(f, "{} vmap @{map}", joined(key)),
             Act::Log(direction) => write!(
                 f,

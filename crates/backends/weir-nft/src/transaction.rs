@@ -52,6 +52,9 @@ impl Step {
     /// When it is taken, in a transaction that makes some sets and deletes others.
     fn phase(&self, new: &BTreeSet<Name>, old: &BTreeSet<Name>) -> Phase {
         match self {
+            // Nothing leads into the table before the kernel calls one of its chains.
+            Step::AddChain(_, Some(_)) => Phase::Switch,
+            Step::AddRules(name, _) if &**name == HOOKED => Phase::Switch,
             Step::AddTable
             | Step::DeleteTable
             | Step::AddSet(..)
@@ -72,7 +75,40 @@ impl Step {
     pub(crate) fn add_set(name: &Name, set: &Set) -> Self {
         Step::AddSet(name.clone(), set.kind, set.comment.clone())
     }
+
+    /// The steps that fill a new set.
+    pub(crate) fn fill(name: &Name, set: &Set) -> impl Iterator<Item = Self> {
+        let elements: Vec<_> =
+            set.elements.iter().map(|(key, aim)| (key.clone(), aim.clone())).collect();
+        let some = elements.chunks(AT_ONCE).map(<[_]>::to_vec).collect::<Vec<_>>();
+        some.into_iter().map(move |some| Step::Add(name.clone(), set.kind, some))
+    }
 }
+
+/// Steps that the kernel takes all at once.
+#[derive(Clone, Copy, Debug)]
+pub struct Group<'a> {
+    /// The steps.
+    pub steps: &'a [Step],
+    /// When they may be taken.
+    pub when: When,
+}
+
+/// When steps may be taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum When {
+    /// After those before them.
+    Now,
+    /// When every packet has arrived that was under way after those before them.
+    PacketsHaveArrived,
+}
+
+/// So many elements come into new sets at once: a hash table of the kernel grows between transactions, and in a longer one it
+/// fills faster than that.
+const AT_ONCE: usize = 4_000;
+
+/// The chain that the kernel calls.
+pub(crate) const HOOKED: &str = "forward";
 
 /// When a step is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -102,25 +138,45 @@ impl Transaction {
         Transaction { steps, switch, tidy, generation: None }
     }
 
-    /// The steps that are taken at once, one group after the other. Between two of them, packets that were under way must have
-    /// arrived. If no map changes that leads packets somewhere, all steps are one group.
-    pub fn groups(&self) -> Vec<&[Step]> {
+    /// The steps in groups that are taken at once.
+    pub fn groups(&self) -> Vec<Group<'_>> {
         let (before, tidy) = self.steps.split_at(self.tidy);
         let (prepare, switch) = before.split_at(self.switch);
         let leads = |step: &Step| match step {
             Step::Add(_, kind, _) | Step::Remove(_, kind, _) => kind.is_map(),
+            Step::AddChain(..) => true,
             _ => false,
         };
-        match switch.iter().any(leads) {
-            true => [prepare, switch, tidy].into_iter().filter(|group| !group.is_empty()).collect(),
-            false => vec![&self.steps],
+        let at_once = |steps| Group { steps, when: When::Now };
+        if !switch.iter().any(leads) || self.steps.contains(&Step::DeleteTable) {
+            return vec![at_once(&self.steps)];
         }
+        let mut groups: Vec<Group<'_>> = parts(prepare).into_iter().map(at_once).collect();
+        let later = [switch, tidy].into_iter().filter(|steps| !steps.is_empty());
+        groups.extend(later.map(|steps| Group { steps, when: When::PacketsHaveArrived }));
+        groups
     }
 
     /// How many elements come or go.
     pub fn elements(&self) -> usize {
         elements(&self.steps)
     }
+}
+
+/// Cuts steps that no packet can meet into parts with not too many elements.
+fn parts(mut steps: &[Step]) -> Vec<&[Step]> {
+    let mut parts = Vec::new();
+    while !steps.is_empty() {
+        let mut sum = 0;
+        let fits = steps.iter().take_while(|step| {
+            sum += elements(std::slice::from_ref(*step));
+            sum <= AT_ONCE
+        });
+        let (part, rest) = steps.split_at(fits.count().max(1));
+        parts.push(part);
+        steps = rest;
+    }
+    parts
 }
 
 /// How many elements come or go in these steps.

@@ -79,7 +79,8 @@ fn fields(kind: Kind) -> Vec<(u32, u32)> {
         Kind::Addresses(family)
         | Kind::Chains(family)
         | Kind::Blocks(family)
-        | Kind::BlockChains(family) => vec![address(family)],
+        | Kind::BlockChains(family)
+        | Kind::CutSenders(family) => vec![address(family)],
         Kind::Pairs(family) => vec![address(family), address(family)],
         Kind::Ports(family) => vec![address(family), protocol, port],
         Kind::Grants(family) => vec![address(family), address(family), protocol, port],
@@ -96,7 +97,7 @@ impl Kind {
             Kind::BlockChains(_) => INTERVAL | MAP,
             Kind::Chains(_) => MAP,
             Kind::ServiceRanges => INTERVAL | CONCATENATION,
-            Kind::Cut(_) => TIMEOUT,
+            Kind::Cut(_) | Kind::CutSenders(_) => TIMEOUT,
             Kind::Addresses(_)
             | Kind::Pairs(_)
             | Kind::Ports(_)
@@ -187,6 +188,11 @@ impl KeyBytes {
     fn port(self, port: u16) -> Self {
         self.push(&port.to_be_bytes())
     }
+}
+
+/// The key of who sends the packets of a connection that was cut.
+pub(crate) fn sender_key(source: IpAddr) -> KeyBytes {
+    KeyBytes::default().address(source)
 }
 
 /// The key of a packet of a connection that was cut.
@@ -313,7 +319,8 @@ pub(crate) fn key(kind: Kind, element: &Element) -> Option<Key> {
         | Kind::BlockChains(_)
         | Kind::Services
         | Kind::ServiceRanges
-        | Kind::Cut(_) => return None,
+        | Kind::Cut(_)
+        | Kind::CutSenders(_) => return None,
     };
     rest.is_empty().then_some(key)
 }

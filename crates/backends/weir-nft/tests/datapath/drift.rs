@@ -20,10 +20,10 @@ const DISTURBANCES: &[(&str, &str)] = &[
     ("a_ruleset_that_was_flushed", "flush ruleset"),
     ("a_table_that_was_made_anew", "delete table inet weir; add table inet weir"),
     ("a_table_that_was_put_to_sleep", "add table inet weir { flags dormant; }"),
-    ("a_rule_that_was_deleted", "delete rule inet weir forward handle HANDLE"),
+    ("a_rule_that_was_deleted", "delete rule inet weir new4 handle HANDLE"),
     ("a_rule_that_was_inserted", "insert rule inet weir forward accept"),
     ("a_rule_that_was_added", "add rule inet weir CHAIN accept"),
-    ("a_rule_that_was_replaced", "replace rule inet weir forward handle HANDLE counter"),
+    ("a_rule_that_was_replaced", "replace rule inet weir new4 handle HANDLE counter"),
     (
         "an_anonymous_set_in_our_chain",
         "insert rule inet weir CHAIN ip saddr { 10.7.7.7, 10.7.7.8 } return",
@@ -158,7 +158,7 @@ impl Node {
         let mut chains = ruleset.sets["in4"].elements.values().flatten().map(|aim| aim.go.chain());
         let chain = chains.find(|name| &***name != "ingress4").unwrap();
         let set = ruleset.sets.keys().find(|name| name.starts_with("pods4-")).unwrap();
-        let rules = node::list(&self.lab, &["-a", "list", "chain", "inet", "weir", "forward"]);
+        let rules = node::list(&self.lab, &["-a", "list", "chain", "inet", "weir", "new4"]);
         let rule = rules.lines().find(|line| line.contains("vmap @in4")).unwrap();
         let (_, handle) = rule.rsplit_once(" handle ").unwrap();
         let commands = commands.replace("CHAIN", chain).replace("SET", set);

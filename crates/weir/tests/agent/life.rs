@@ -1,0 +1,187 @@
+//! What happens to an agent, and what must not follow from it.
+
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+use weir_model::{Flow, Protocol, Verdict};
+
+use crate::{
+    node::Node,
+    prober::Prober,
+    swap::{CLOSED, DB, OPEN, WEB, policy},
+};
+
+const TABLE: &str = "--stateless list table inet weir";
+const PATIENCE: Duration = Duration::from_millis(300);
+
+fn prober(node: &Node) -> Prober {
+    Prober::new(&node.lab, WEB, DB, OPEN, CLOSED)
+}
+
+fn verdict(node: &Node, port: u16) -> Verdict {
+    let flow = Flow { from: WEB, to: DB, protocol: Protocol::Udp, port };
+    node.lab.probe(&[flow], PATIENCE).unwrap()[0]
+}
+
+pub(crate) fn killed_again_and_again() {
+    let node = Node::new();
+    let mut agent = node.started(&[]);
+    let probing = prober(&node).start();
+    for life in 0..50_u64 {
+        agent.kill();
+        agent = node.start(&[]);
+        // Sometimes it is killed while it starts, sometimes at work; now and then there is something to do.
+        if life % 3 == 0 {
+            node.write("policy.yaml", &policy(usize::try_from(life).unwrap()));
+        }
+        thread::sleep(Duration::from_millis(life * 7 % 190));
+    }
+    drop(agent);
+    probing.stop().is_right(1_000);
+    let agent = node.started(&[]);
+    assert_eq!(verdict(&node, OPEN), Verdict::Allow);
+    drop(agent);
+}
+
+pub(crate) fn the_table_is_deleted() {
+    let node = Node::new();
+    let _agent = node.started(&[]);
+    let before = node.nft(TABLE);
+    let probing = prober(&node).start();
+    thread::sleep(Duration::from_millis(200));
+    let deleted = Instant::now();
+    node.nft("delete table inet weir");
+    let window = node.until("the table is back", || {
+        node.run("nft", &["list", "table", "inet", "weir"]).status.success()
+    });
+    thread::sleep(Duration::from_millis(300));
+    assert!(window < Duration::from_secs(2), "repaired only after {window:?}");
+    // Connections that slipped through meanwhile are cut, which the first sets tell; all else is as it was.
+    let after = node.nft(TABLE);
+    let rest = |table: &str| table.split_once("map in4").map(|(_, rest)| rest.to_owned()).unwrap();
+    assert_eq!(rest(&after), rest(&before));
+    let seen = probing.stop();
+    assert!(seen.lost.is_empty(), "{} packets lost", seen.lost.len());
+    let last = seen.slipped.iter().max().map(|at| at.saturating_duration_since(deleted));
+    assert!(last.is_none_or(|last| last < Duration::from_secs(2)), "open for {last:?}");
+    let (_, metrics) = node.get("/metrics").unwrap();
+    assert!(metrics.contains("weir_repairs_total 1"), "{metrics}");
+}
+
+pub(crate) fn a_manifest_breaks() {
+    let node = Node::new();
+    let agent = node.started(&[]);
+    let before = node.nft(TABLE);
+    let broken = policy(0).replace("policyTypes: [Ingress]", "policyTypes: [Ingress");
+    node.write("policy.yaml", &broken);
+    node.until("the agent says so", || node.get("/readyz").is_some_and(|(code, _)| code == 503));
+    let (_, reasons) = node.get("/readyz").unwrap();
+    let (_, status) = node.get("/status").unwrap();
+    let (_, metrics) = node.get("/metrics").unwrap();
+    for told in [&reasons, &status, &agent.log()] {
+        assert!(told.contains("policy.yaml"), "{told}");
+    }
+    let status: serde_json::Value = serde_json::from_str(&status).unwrap();
+    let finding = &status["findings"][0];
+    assert!(finding["line"].as_u64().is_some_and(|line| line > 1), "{status}");
+    assert!(metrics.contains("weir_source_unread 1"), "{metrics}");
+    assert_eq!(node.nft(TABLE), before);
+    assert_eq!((verdict(&node, OPEN), verdict(&node, CLOSED)), (Verdict::Allow, Verdict::Deny));
+    node.write("policy.yaml", &policy(1));
+    node.until("it is ready again", || node.get("/readyz").is_some_and(|(code, _)| code == 200));
+    assert_ne!(node.nft(TABLE), before);
+}
+
+pub(crate) fn a_restart_writes_nothing() {
+    let node = Node::new();
+    let mut agent = node.started(&[]);
+    let handles = "--handle list table inet weir";
+    let before = node.nft(handles);
+    agent.signal("TERM");
+    assert_eq!(agent.ends(), Some(0));
+    assert_eq!(node.nft(handles), before, "rules stay when the agent stops");
+    let agent = node.started(&[]);
+    assert_eq!(node.nft(handles), before, "a restart writes nothing");
+    agent.signal("HUP");
+    thread::sleep(Duration::from_millis(500));
+    assert_eq!(node.nft(handles), before, "nor does reading everything again");
+}
+
+pub(crate) fn cleanup() {
+    let node = Node::new();
+    node.nft("add table ip others");
+    node.nft("add chain ip others c { type filter hook forward priority 10 ; }");
+    node.nft("add rule ip others c counter accept");
+    let before = node.nft("--stateless list ruleset");
+    let mut agent = node.started(&["--established", "keep"]);
+    let refused = node.weir(&as_str(&[&node.arguments()[..], &["--cleanup".to_owned()]].concat()));
+    assert_eq!(refused.status.code(), Some(2), "not while an agent runs");
+    agent.signal("TERM");
+    assert_eq!(agent.ends(), Some(0));
+    assert_ne!(node.nft("--stateless list ruleset"), before);
+    for _ in 0..2 {
+        let cleaned = node.weir(&as_str(&[&node.arguments()[..], &["--cleanup".to_owned()]].concat()));
+        assert_eq!(cleaned.status.code(), Some(0), "{}", String::from_utf8_lossy(&cleaned.stderr));
+        assert_eq!(node.nft("--stateless list ruleset"), before);
+    }
+}
+
+pub(crate) fn a_second_agent() {
+    let node = Node::new();
+    let _agent = node.started(&[]);
+    let second = node.weir(&as_str(&node.arguments()));
+    let told = String::from_utf8_lossy(&second.stderr);
+    assert_eq!(second.status.code(), Some(2), "{told}");
+    assert!(told.contains("another weir agent"), "{told}");
+    assert!(node.get("/healthz").is_some_and(|(code, _)| code == 200));
+}
+
+pub(crate) fn once_and_audit() {
+    let node = Node::new();
+    let arguments = [&node.arguments()[..], &["--once".to_owned()]].concat();
+    let once = node.weir(&as_str(&arguments));
+    assert_eq!(once.status.code(), Some(0), "{}", String::from_utf8_lossy(&once.stderr));
+    assert_eq!((verdict(&node, OPEN), verdict(&node, CLOSED)), (Verdict::Allow, Verdict::Deny));
+    let _agent = node.started(&["--audit"]);
+    assert_eq!((verdict(&node, OPEN), verdict(&node, CLOSED)), (Verdict::Allow, Verdict::Allow));
+    node.until("the drop that was none is told", || {
+        node.get("/drops").is_some_and(|(_, drops)| drops.contains(&CLOSED.to_string()))
+    });
+}
+
+pub(crate) fn drops() {
+    let node = Node::new();
+    let agent = node.started(&[]);
+    assert_eq!(verdict(&node, CLOSED), Verdict::Deny);
+    let told = || String::from_utf8(node.weir(&["drops"]).stdout).unwrap();
+    node.until("the drop is told", || told().contains(&CLOSED.to_string()));
+    let text = told();
+    for word in ["shop/web", "shop/db", "ingress", "UDP", "NetworkPolicy shop/db"] {
+        assert!(text.contains(word), "no {word}: {text}");
+    }
+    let json = node.weir(&["drops", "-o", "json"]);
+    let first = String::from_utf8(json.stdout).unwrap();
+    assert!(first.contains("\"shop/db\"") && first.contains("ingress"), "{first}");
+    let (_, metrics) = node.get("/metrics").unwrap();
+    assert!(metrics.contains("weir_drops_total{") && metrics.contains("shop/db"), "{metrics}");
+    assert!(agent.log().contains("5433"), "{}", agent.log());
+}
+
+pub(crate) fn a_tightened_policy_cuts() {
+    let node = Node::new();
+    let _agent = node.started(&[]);
+    let flow = Flow { from: WEB, to: DB, protocol: Protocol::Udp, port: OPEN };
+    let mut talk = node.lab.converse(flow, PATIENCE).unwrap();
+    assert_eq!(talk.exchange(PATIENCE).unwrap(), Verdict::Allow);
+    node.write("policy.yaml", &policy(0).replace(&OPEN.to_string(), "1"));
+    let cut = node.until("the conversation ends", || {
+        node.get("/metrics").is_some_and(|(_, text)| text.contains("weir_cut_connections_total 1"))
+    });
+    assert_eq!(talk.exchange(PATIENCE).unwrap(), Verdict::Deny, "after {cut:?}");
+}
+
+fn as_str(words: &[String]) -> Vec<&str> {
+    words.iter().map(String::as_str).collect()
+}

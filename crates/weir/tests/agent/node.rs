@@ -1,0 +1,160 @@
+//! A node with two pods, a folder of manifests, and an agent that runs there.
+
+use std::{
+    fs,
+    io::{Read, Write},
+    net::{SocketAddr, TcpStream},
+    path::Path,
+    process::{Child, Command, Output, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use tempfile::TempDir;
+use weir_lab::Lab;
+
+use crate::swap::{self, PODS, policy};
+
+/// Where the agent of a test listens, on the loopback of its node.
+pub(crate) const HTTP: &str = "127.0.0.1:9640";
+
+/// Nothing takes longer than this, unless it is broken.
+const LONG: Duration = Duration::from_secs(20);
+
+pub(crate) struct Node {
+    pub(crate) lab: Lab,
+    pub(crate) folder: TempDir,
+}
+
+impl Node {
+    /// A node whose folder has the pods, and a policy that opens one port of one of them.
+    pub(crate) fn new() -> Self {
+        let node = Node { lab: swap::lab(), folder: tempfile::tempdir().unwrap() };
+        node.write("pods.yaml", PODS);
+        node.write("policy.yaml", &policy(0));
+        node
+    }
+
+    /// Writes a file of the folder.
+    pub(crate) fn write(&self, name: &str, text: &str) {
+        fs::write(self.folder.path().join(name), text).unwrap();
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Runs a program on the node.
+    pub(crate) fn run(&self, program: &str, arguments: &[&str]) -> Output {
+        let output = || Command::new(program).args(arguments).stdin(Stdio::null()).output();
+        self.lab.on_node("n1", output).unwrap().unwrap()
+    }
+
+    /// Runs nft on the node; it must succeed.
+    #[track_caller]
+    pub(crate) fn nft(&self, arguments: &str) -> String {
+        let output = self.run("nft", &arguments.split_whitespace().collect::<Vec<_>>());
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// Runs weir on the node.
+    pub(crate) fn weir(&self, arguments: &[&str]) -> Output {
+        self.run(env!("CARGO_BIN_EXE_weir"), arguments)
+    }
+
+    /// The arguments of an agent here.
+    pub(crate) fn arguments(&self) -> Vec<String> {
+        let source = self.path().to_str().unwrap();
+        let all = ["agent", "--source", source, "--datapath", "nftables", "--node", "n1"];
+        all.into_iter().map(str::to_owned).collect()
+    }
+
+    /// Starts an agent.
+    pub(crate) fn start(&self, more: &[&str]) -> Agent {
+        let log = self.folder.path().with_extension("log");
+        let file = fs::File::options().create(true).append(true).open(&log).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+        command.args(self.arguments()).args(["--log-format", "json"]).args(more);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(file);
+        let child = self.lab.on_node("n1", || command.spawn()).unwrap().unwrap();
+        Agent { child, log }
+    }
+
+    /// Starts an agent, and waits until it is ready.
+    pub(crate) fn started(&self, more: &[&str]) -> Agent {
+        let agent = self.start(more);
+        self.until("the agent is ready", || self.get("/readyz").is_some_and(|(code, _)| code == 200));
+        agent
+    }
+
+    /// Asks the agent; `None` if nobody answers.
+    pub(crate) fn get(&self, path: &str) -> Option<(u16, String)> {
+        self.lab.on_node("n1", || get(path)).unwrap()
+    }
+
+    /// Waits until something is so.
+    #[track_caller]
+    pub(crate) fn until(&self, what: &str, is_so: impl Fn() -> bool) -> Duration {
+        let begun = Instant::now();
+        while !is_so() {
+            assert!(begun.elapsed() < LONG, "not in time: {what}");
+            thread::sleep(Duration::from_millis(10));
+        }
+        begun.elapsed()
+    }
+}
+
+fn get(path: &str) -> Option<(u16, String)> {
+    let address: SocketAddr = HTTP.parse().unwrap();
+    let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(1)).ok()?;
+    stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: {HTTP}\r\nConnection: close\r\n\r\n").ok()?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text).ok()?;
+    let (head, body) = text.split_once("\r\n\r\n")?;
+    Some((head.split(' ').nth(1)?.parse().ok()?, body.to_owned()))
+}
+
+/// An agent that runs. It is killed when it is dropped.
+pub(crate) struct Agent {
+    child: Child,
+    log: std::path::PathBuf,
+}
+
+impl Agent {
+    pub(crate) fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// Sends a signal by its name.
+    pub(crate) fn signal(&self, name: &str) {
+        let id = self.child.id().to_string();
+        assert!(Command::new("kill").args(["-s", name, &id]).status().unwrap().success());
+    }
+
+    /// Waits until it ends by itself. How did it?
+    pub(crate) fn ends(&mut self) -> Option<i32> {
+        let begun = Instant::now();
+        while begun.elapsed() < LONG {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status.code();
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+        panic!("the agent goes on");
+    }
+
+    /// All that agents on this node have logged.
+    pub(crate) fn log(&self) -> String {
+        fs::read_to_string(&self.log).unwrap()
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        _ = self.child.kill();
+        _ = self.child.wait();
+    }
+}
