@@ -96,26 +96,33 @@ fn http(text: &str) -> Result<Http, String> {
 impl Agent {
     pub(crate) fn run(&self) -> anyhow::Result<Exit> {
         source::known_datapath(&self.datapath, &["nftables"])?;
+        let options = self.options("nftables")?;
         self.log();
-        let mode = if self.audit { weir_nft::Mode::Audit } else { weir_nft::Mode::Enforce };
-        let nft = Nft::open(mode).map_err(refused)?;
+        let mode = match options.mode {
+            Mode::Enforce => weir_nft::Mode::Enforce,
+            Mode::Audit => weir_nft::Mode::Audit,
+        };
+        self.keep(&options, Nft::open(mode).map_err(refused)?, Box::new(Reported::default()))
+    }
+
+    /// Does what was asked for with a datapath, whichever it is.
+    fn keep(
+        &self,
+        options: &Options,
+        datapath: impl Datapath,
+        drops: Box<dyn Drops + Send>,
+    ) -> anyhow::Result<Exit> {
         if self.cleanup {
-            weir_agent::cleanup(nft).map_err(failed)?;
+            weir_agent::cleanup(datapath).map_err(failed)?;
             tracing::info!("removed everything of weir's");
             return Ok(Exit::Yes);
         }
-        self.keep(nft, Box::new(Reported::default()))
-    }
-
-    /// Keeps a datapath equal to the folder.
-    fn keep(&self, datapath: impl Datapath, drops: Box<dyn Drops + Send>) -> anyhow::Result<Exit> {
-        let options = self.options("nftables")?;
         if self.once {
-            let reasons = weir_agent::once(&options, datapath).map_err(failed)?;
+            let reasons = weir_agent::once(options, datapath).map_err(failed)?;
             reasons.iter().for_each(|reason| tracing::warn!("{reason}"));
             return Ok(Exit::when(reasons.is_empty()));
         }
-        weir_agent::run(&options, datapath, Some(drops)).map_err(failed)?;
+        weir_agent::run(options, datapath, Some(drops)).map_err(failed)?;
         Ok(Exit::Yes)
     }
 

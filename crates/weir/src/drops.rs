@@ -150,7 +150,8 @@ fn fetch(agent: &str, path: &str, wait: u64) -> anyhow::Result<String> {
     let address = agent.to_socket_addrs()?.next().context("the name has no address")?;
     let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
     stream.set_read_timeout(Some(PATIENCE + Duration::from_secs(wait)))?;
-    write!(stream, "GET {path} HTTP/1.1\r\nHost: {agent}\r\nConnection: close\r\n\r\n")?;
+    let question = format!("GET {path} HTTP/1.1\r\nHost: {agent}\r\nConnection: close\r\n\r\n");
+    stream.write_all(question.as_bytes())?;
     let mut answer = Vec::new();
     stream.take(LONGEST).read_to_end(&mut answer)?;
     let answer = String::from_utf8_lossy(&answer);

@@ -49,8 +49,9 @@ pub(crate) struct Agent<D> {
     changes: Vec<Change>,
     /// When the events came whose rules are not in force yet.
     waiting: Vec<Instant>,
-    /// What was found when the source last said something.
-    findings: BTreeSet<Finding>,
+    /// What was wrong with the input when the source last said something, and why not all of it counts.
+    findings: Vec<Finding>,
+    unread: Vec<Finding>,
     /// The kinds of drops that are told apart.
     kinds: BTreeSet<(String, String)>,
     logged_drops: u32,
@@ -88,7 +89,8 @@ impl<D: Datapath> Agent<D> {
             options: options.clone(),
             changes: Vec::new(),
             waiting: Vec::new(),
-            findings: BTreeSet::new(),
+            findings: Vec::new(),
+            unread: Vec::new(),
             kinds: BTreeSet::new(),
             logged_drops: 0,
             unlogged_drops: 0,
@@ -193,36 +195,42 @@ impl<D: Datapath> Agent<D> {
             self.waiting.push(since);
         }
         self.changes.extend(changes);
-        let metrics = &self.report.metrics;
-        for severity in [Severity::Error, Severity::Warning, Severity::Info] {
-            let count = findings.iter().filter(|finding| finding.severity == severity).count();
-            metrics
-                .findings
-                .get_or_create(&label("severity", &severity.to_string()))
-                .set(number(count));
+        if (&findings, &unread) != (&self.findings, &self.unread) {
+            self.find(findings, unread);
         }
-        metrics.unread.set(number(unread.len()));
-        metrics.in_sync.set(i64::from(in_sync));
-        {
+        if in_sync {
+            self.ledger.in_sync();
+            self.report.metrics.in_sync.set(1);
             let mut status = self.report.status();
-            status.findings = FindingReport::all(&findings);
-            status.unread = FindingReport::all(&unread);
-            if in_sync && !status.source.in_sync {
-                status.source.in_sync = true;
+            if !mem::replace(&mut status.source.in_sync, true) {
                 status.source.since = Some(time::text(SystemTime::now()));
                 tracing::info!(source = status.source.path, "in sync");
             }
         }
-        let findings: BTreeSet<Finding> = findings.into_iter().collect();
-        let new: Vec<&Finding> = findings.difference(&self.findings).collect();
-        if new.iter().any(|finding| unread.contains(finding)) {
+    }
+
+    /// Something else is wrong with the input than before.
+    fn find(&mut self, findings: Vec<Finding>, unread: Vec<Finding>) {
+        let metrics = &self.report.metrics;
+        for severity in [Severity::Error, Severity::Warning, Severity::Info] {
+            let count = findings.iter().filter(|finding| finding.severity == severity).count();
+            let label = label("severity", &severity.to_string());
+            metrics.findings.get_or_create(&label).set(number(count));
+        }
+        metrics.unread.set(number(unread.len()));
+        {
+            let mut status = self.report.status();
+            status.findings = FindingReport::all(&findings);
+            status.unread = FindingReport::all(&unread);
+        }
+        let known: BTreeSet<&Finding> = self.findings.iter().collect();
+        let new: BTreeSet<&Finding> =
+            findings.iter().filter(|finding| !known.contains(finding)).collect();
+        if unread.iter().any(|finding| new.contains(finding)) {
             metrics.error("source");
         }
         new.into_iter().take(LOGGED_FINDINGS).for_each(log_finding);
-        self.findings = findings;
-        if in_sync {
-            self.ledger.in_sync();
-        }
+        (self.findings, self.unread) = (findings, unread);
     }
 
     fn compile(&mut self) {

@@ -1,0 +1,125 @@
+use std::{
+    io::{BufRead, BufReader, Read, Write},
+    net::{SocketAddr, TcpListener},
+    process::Stdio,
+    thread,
+};
+
+use expect_test::expect;
+
+use crate::{check, command, json, stdout, weir};
+
+#[test]
+fn help_has_examples() {
+    for name in ["agent", "drops"] {
+        let text = stdout(&weir(&format!("{name} --help")));
+        assert!(text.contains(&format!("\n  weir {name}")), "{text}");
+    }
+}
+
+#[test]
+fn an_agent_must_know_where_it_is_and_what_to_read() {
+    for arguments in [
+        "agent",
+        "agent --source examples",
+        "agent --node n1",
+        "agent --source examples --node n1 --once --cleanup",
+        "agent --source examples --node n1 --established maybe",
+        "agent --source examples --node n1 --http 9640",
+    ] {
+        let output = weir(arguments);
+        assert_eq!(output.status.code(), Some(2), "weir {arguments}");
+        assert!(output.stdout.is_empty() && !output.stderr.is_empty(), "weir {arguments}");
+    }
+}
+
+#[test]
+fn a_cluster_and_other_datapaths_are_not_there_yet() {
+    check(
+        &weir("agent --source kube --node n1"),
+        expect![[r#"
+            --- stderr
+            error: this build cannot read a live cluster
+            hint: give a folder of manifests with `--source DIR`; a folder of that name is `./kube`
+            --- exit 2
+        "#]],
+    );
+    check(
+        &weir("agent --source examples --node n1 --datapath hcn"),
+        expect![[r#"
+            --- stderr
+            error: this build has no datapath `hcn` here
+            hint: use `--datapath nftables`
+            --- exit 2
+        "#]],
+    );
+}
+
+/// Someone who answers as an agent would, over and over; where.
+fn answering(body: &'static str) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let mut asked = [0; 1024];
+            let _ = stream.read(&mut asked);
+            let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n";
+            let _ = stream.write_all(format!("{head}{body}").as_bytes());
+        }
+    });
+    address
+}
+
+const ONE: &str = r#"{"drops": [{"number": 7, "time": "2026-01-02T03:04:05.678Z", "direction": "ingress", "from": "10.0.0.3", "fromPod": null, "fromPort": 40000, "to": "10.0.0.1", "toPod": "shop/web", "toPort": 80, "protocol": "TCP", "policies": ["NetworkPolicy shop/web"]}], "last": 7, "missed": 0}"#;
+
+#[test]
+fn drops_are_a_table_or_json() {
+    let agent = answering(ONE);
+    check(
+        &weir(&format!("drops --agent {agent}")),
+        expect![[r#"
+            time                      direction  from                      to                                  policies
+            2026-01-02T03:04:05.678Z  ingress    10.0.0.3                  shop/web (10.0.0.1) 80/TCP          NetworkPolicy shop/web
+            --- exit 0
+        "#]],
+    );
+    let answer = json(&weir(&format!("drops -o json --agent {agent}")));
+    assert_eq!(answer["drops"][0]["toPod"], "shop/web");
+}
+
+#[test]
+fn following_ends_when_nobody_reads() {
+    let agent = answering(ONE);
+    let mut child = command()
+        .args(["drops", "--follow", "-o", "json", "--agent", &agent.to_string()])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    for _ in 0..3 {
+        let drop: serde_json::Value =
+            serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
+        assert_eq!(drop["number"], 7);
+    }
+    drop(lines);
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn without_an_agent_there_is_nobody_to_ask() {
+    let nobody = {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.local_addr().unwrap()
+    };
+    let output = weir(&format!("drops --agent {nobody}"));
+    let told = String::from_utf8(output.stderr).unwrap();
+    assert!(told.starts_with(&format!("error: no agent answers at {nobody}")), "{told}");
+    assert!(told.contains("hint: start `weir agent`"), "{told}");
+    assert_eq!(output.status.code(), Some(2));
+    let stranger = answering("<html>");
+    let output = weir(&format!("drops --agent {stranger}"));
+    let told = String::from_utf8(output.stderr).unwrap();
+    assert!(told.starts_with(&format!("error: what answers at {stranger} is no agent")), "{told}");
+    assert_eq!(output.status.code(), Some(2));
+}
