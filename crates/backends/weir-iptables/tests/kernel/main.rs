@@ -12,11 +12,21 @@ mod cluster;
 #[cfg(target_os = "linux")]
 mod established;
 #[cfg(target_os = "linux")]
+mod judged;
+#[cfg(target_os = "linux")]
 mod machine;
 #[cfg(target_os = "linux")]
 mod node;
 #[cfg(target_os = "linux")]
+mod others;
+#[cfg(target_os = "linux")]
 mod steps;
+#[cfg(target_os = "linux")]
+mod swap;
+#[cfg(target_os = "linux")]
+mod takeover;
+#[cfg(target_os = "linux")]
+mod traffic;
 
 #[cfg(target_os = "linux")]
 fn main() -> ExitCode {
@@ -43,6 +53,27 @@ fn main() -> ExitCode {
         test("it_does_what_every_datapath_must", machine::conforms);
         test("what_a_policy_forbids_is_cut", established::is_cut_everywhere);
         test("what_was_cut_stays_cut_after_a_restart", established::stays_cut);
+        test("what_others_change_of_ours_is_repaired", others::what_is_changed_is_repaired);
+        test("what_is_theirs_stays_theirs", others::what_is_theirs_stays);
+        test("changes_elsewhere_are_no_drift", others::changes_elsewhere_are_no_drift);
+        test(
+            "taking_over_from_kube_router_no_packet_meets_a_wrong_verdict",
+            takeover::no_packet_meets_a_wrong_verdict,
+        );
+        test(
+            "while_policies_change_nothing_is_lost_and_nothing_slips_through",
+            swap::nothing_is_lost_and_nothing_slips_through,
+        );
+        test("a_pod_and_its_node_always_reach_each_other", judged::a_pod_and_its_node);
+        test("what_has_no_pod_at_either_end_is_not_judged", judged::no_pod_at_either_end);
+        test(
+            "a_pod_reaches_itself_through_a_service",
+            judged::a_pod_reaches_itself_through_a_service,
+        );
+        test(
+            "in_audit_mode_denials_pass_and_are_reported",
+            judged::in_audit_mode_denials_pass_and_are_reported,
+        );
     }
     libtest_mimic::run(&arguments, trials).exit_code()
 }

@@ -71,7 +71,8 @@ pub(crate) fn saved(lab: &Lab, variant: Variant) -> String {
     let mut sets: Vec<String> = run(lab, "ipset", &["save"], "").lines().map(plain).collect();
     sets.sort();
     let rules = format!("{}{}", save("iptables-save"), save("ip6tables-save"));
-    let rules: Vec<&str> = rules.lines().filter(|line| !line.starts_with('#')).collect();
+    let rules = rules.lines().filter(|line| !line.starts_with('#'));
+    let rules: Vec<&str> = rules.map(|line| line.split(" [").next().unwrap_or(line)).collect();
     format!("{}\n{}", rules.join("\n"), sets.join("\n"))
 }
 

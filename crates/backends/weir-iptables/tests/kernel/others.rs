@@ -1,0 +1,207 @@
+//! Others write rules too: ours are repaired, and what is theirs stays theirs.
+
+use weir_datapath::{Datapath, Plan as _};
+use weir_engine::{Locality, compile};
+use weir_iptables::{Iptables, Mode, Variant};
+use weir_lab::Lab;
+use weir_model::Program;
+
+use crate::{
+    agreement,
+    cluster::{PODS, policy, world},
+    node,
+    steps::bare,
+};
+
+/// Rules of others, with counters, odd comments and a chain whose name is nearly ours.
+const THEIRS: &str = r#"*filter
+:INPUT DROP [7:700]
+:FORWARD DROP [3:300]
+:OUTPUT ACCEPT [1:100]
+:DOCKER-USER - [0:0]
+:KUBE-ROUTER-SERVICES - [0:0]
+[5:500] -A INPUT -i lo -j ACCEPT
+[6:600] -A INPUT -p tcp -m tcp --dport 22 -m comment --comment "COMMIT \"KUBE-POD-FW-\"" -j ACCEPT
+[8:800] -A FORWARD -j DOCKER-USER
+[9:900] -A FORWARD -m set --match-set theirs src -j ACCEPT
+[2:200] -A DOCKER-USER -m mark --mark 0x10000/0x10000 -j RETURN
+[4:400] -A KUBE-ROUTER-SERVICES -j RETURN
+COMMIT
+*mangle
+:PREROUTING ACCEPT [0:0]
+-A PREROUTING -m mark --mark 0x1/0x1 -j ACCEPT
+COMMIT
+*nat
+:POSTROUTING ACCEPT [0:0]
+-A POSTROUTING -o eth9 -j MASQUERADE
+COMMIT
+"#;
+
+const THEIR_SETS: &str =
+    "create theirs hash:ip\nadd theirs 10.7.7.7\ncreate kube-router-svip hash:ip\n";
+
+/// What is done to our rules and sets. `CHAIN` stands for the chain of a pod, `SET` for a set of peers.
+const DISTURBANCES: &[&[&str]] = &[
+    &["iptables", "-F", "KUBE-ROUTER-FORWARD"],
+    &["iptables", "-I", "FORWARD", "1", "-s", "10.1.2.3", "-j", "ACCEPT"],
+    &["ip6tables", "-I", "OUTPUT", "1", "-j", "ACCEPT"],
+    &["iptables", "-D", "INPUT", "1"],
+    &["iptables", "-I", "CHAIN", "1", "-j", "RETURN"],
+    &["iptables", "-R", "KUBE-NWPLCY-COMMON", "1", "-j", "ACCEPT"],
+    &["iptables", "-N", "KUBE-POD-FW-THEIRS"],
+    &["iptables", "-A", "FORWARD", "-j", "KUBE-ROUTER-FORWARD"],
+    &["ip6tables", "-F"],
+    &["ipset", "flush", "KUBE-DST-ISOLATED"],
+    &["ipset", "del", "KUBE-DST-ISOLATED", "10.0.0.3"],
+    &["ipset", "add", "SET", "10.7.7.7"],
+    &["ipset", "add", "inet6:KUBE-DST-LOCAL", "fd07::7"],
+];
+
+/// A node with rules of others and ours.
+struct Node {
+    lab: Lab,
+    iptables: Iptables,
+    program: Program,
+    variant: Variant,
+}
+
+impl Node {
+    fn new(variant: Variant) -> Node {
+        let (lab, _) = bare().unwrap();
+        theirs(&lab, variant);
+        let program = program();
+        let mut iptables = node::open(&lab, "n1", Mode::Enforce, variant);
+        node::sync(&mut iptables, &program);
+        assert!(!iptables.drifted().unwrap(), "our own writes are no drift");
+        Node { lab, iptables, program, variant }
+    }
+
+    fn saved(&self) -> String {
+        node::saved(&self.lab, self.variant)
+    }
+}
+
+fn theirs(lab: &Lab, variant: Variant) {
+    node::run(lab, "ipset", &["restore"], THEIR_SETS);
+    node::run(lab, &node::program("iptables-restore", variant), &["-w", "-c"], THEIRS);
+}
+
+fn program() -> Program {
+    let policies = [
+        policy(
+            "db",
+            "podSelector: {matchLabels: {app: db}}, ingress: [
+            {from: [{podSelector: {matchLabels: {app: api}}}]},
+            {from: [{ipBlock: {cidr: 10.0.0.0/8, except: [10.1.0.0/16]}}], ports: [{port: 80}, {port: 443}]}]",
+        ),
+        policy(
+            "web",
+            "podSelector: {matchLabels: {app: web}}, policyTypes: [Ingress, Egress],
+            ingress: [{from: [{podSelector: {}}], ports: [{port: 80}]}],
+            egress: [{to: [{ipBlock: {cidr: '::/0'}}]}]",
+        ),
+    ];
+    let world = world(&format!("{PODS}policies:\n{}", policies.concat()));
+    compile(&world, Locality::Node("n1".into()))
+}
+
+pub(crate) fn what_is_changed_is_repaired(variant: Variant) -> Result<(), String> {
+    let mut node = Node::new(variant);
+    let before = node.saved();
+    let rules = weir_iptables::render(&node.program).to_string();
+    let word = |prefix: &str, rest: &str| {
+        let line = rules.lines().find(|line| line.starts_with(prefix) && line.contains(rest));
+        let line = line.unwrap_or_else(|| panic!("no {prefix} in {rules}"));
+        line.split(' ').rfind(|word| word.contains("KUBE-")).unwrap().to_owned()
+    };
+    let chain = word("-A KUBE-POD-FW-INGRESS -d 10.0.0.3/32", "");
+    let set = word("create KUBE-SRC-", "hash:ip family inet maxelem 4294967295");
+    let set = if set.ends_with("ISOLATED") {
+        word("-A KUBE-NWPLCY-", "--match-set KUBE-SRC-")
+    } else {
+        set
+    };
+    for disturbance in DISTURBANCES {
+        let [name, arguments @ ..] = disturbance else { continue };
+        let fill = |word: &&str| word.replace("CHAIN", &chain).replace("SET", &set);
+        let arguments: Vec<String> = arguments.iter().map(fill).collect();
+        let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        node::run(&node.lab, &node::program(name, variant), &words, "");
+        assert_ne!(node.saved(), before, "{disturbance:?} does something");
+        assert!(node.iptables.drifted().unwrap(), "{disturbance:?} is noticed");
+        node::sync(&mut node.iptables, &node.program);
+        let after = node.saved();
+        // What they put into a chain of theirs stays, below our line.
+        let of_theirs = |line: &&str| !line.contains("10.1.2.3") && *line != "-A OUTPUT -j ACCEPT";
+        let after: Vec<&str> = after.lines().filter(of_theirs).collect();
+        assert_eq!(after, before.lines().collect::<Vec<_>>(), "{disturbance:?}");
+        assert!(!node.iptables.drifted().unwrap(), "a repair is no drift");
+    }
+    Ok(())
+}
+
+pub(crate) fn what_is_theirs_stays(variant: Variant) -> Result<(), String> {
+    let (lab, _) = bare()?;
+    theirs(&lab, variant);
+    let counted = || {
+        let save = |table: &str| {
+            let program = node::program("iptables-save", variant);
+            let saved = node::run(&lab, &program, &["-c", "-t", table], "");
+            let lines = saved.lines().filter(|line| !line.starts_with('#'));
+            let foreign = lines.filter(|line| {
+                !line.contains("KUBE-POD-FW-I") && !line.contains("KUBE-NWPLCY-")
+                    || line.contains("COMMIT \\\"")
+            });
+            foreign.map(without_policy_counters).collect::<Vec<_>>()
+        };
+        ["filter", "mangle", "nat"].map(save).concat()
+    };
+    let before = (counted(), node::saved(&lab, variant));
+    for seed in 0..4 {
+        let program = compile(&agreement::draw(seed).0, Locality::Everywhere);
+        let mut iptables = node::open(&lab, "n1", Mode::Enforce, variant);
+        node::sync(&mut iptables, &program);
+        let now = counted();
+        let kept = before.0.iter().filter(|line| now.contains(line)).count();
+        assert_eq!(kept, before.0.len(), "{:#?}\n{now:#?}", before.0);
+        iptables.remove().unwrap();
+        assert_eq!(counted(), before.0, "with their counters");
+        assert_eq!(without_ip6(&node::saved(&lab, variant)), without_ip6(&before.1));
+        iptables.remove().unwrap();
+    }
+    Ok(())
+}
+
+/// Every command of iptables-legacy, whatever it does, sets the counters of built-in chains to nought.
+fn without_policy_counters(line: &str) -> String {
+    match line.split_once(" [") {
+        Some((chain, _)) if line.starts_with(':') => chain.to_owned(),
+        _ => line.to_owned(),
+    }
+}
+
+/// Empty tables are not worth a word: the kernel keeps them once somebody looked.
+fn without_ip6(saved: &str) -> Vec<&str> {
+    let empty = |line: &&str| {
+        !line.starts_with(":INPUT ACCEPT")
+            && !line.starts_with(":FORWARD ACCEPT")
+            && !line.starts_with(":OUTPUT ACCEPT")
+            && *line != "*filter"
+            && *line != "COMMIT"
+    };
+    saved.lines().filter(empty).collect()
+}
+
+pub(crate) fn changes_elsewhere_are_no_drift(variant: Variant) -> Result<(), String> {
+    let mut node = Node::new(variant);
+    let run = |name: &str, words: &[&str]| {
+        node::run(&node.lab, &node::program(name, variant), words, "");
+    };
+    run("iptables", &["-A", "FORWARD", "-s", "10.8.8.8", "-j", "DROP"]);
+    run("ip6tables", &["-t", "mangle", "-A", "FORWARD", "-j", "ACCEPT"]);
+    run("ipset", &["add", "theirs", "10.8.8.8"]);
+    assert!(!node.iptables.drifted().unwrap());
+    let plan = node::replan(&mut node.iptables, &node.program);
+    assert!(plan.is_empty(), "{plan}");
+    Ok(())
+}

@@ -1,0 +1,42 @@
+//! Policies that change under traffic: what the old and the new one allow is never lost, what both deny never gets through.
+
+use weir_iptables::Variant;
+
+use crate::{
+    cluster::{Cluster, policy},
+    traffic::Traffic,
+};
+
+/// Ways to say that `api` reaches `db` over UDP, and `far` does not: by grants, by chains, by networks and all merged.
+fn ways() -> Vec<String> {
+    let from = |app: &str| format!("{{podSelector: {{matchLabels: {{app: {app}}}}}}}");
+    let udp = "ports: [{protocol: UDP, port: 80}]";
+    let some: Vec<String> = ["api", "web", "db", "nobody", "none", "noone"]
+        .iter()
+        .map(|app| format!("{{from: [{}], {udp}}}", from(app)))
+        .collect();
+    let rules = [
+        format!("{{from: [{}], {udp}}}", from("api")),
+        format!("{{from: [{}]}}", from("api")),
+        format!("{{from: [{}], ports: [{{protocol: UDP, port: 50, endPort: 90}}]}}", from("api")),
+        "{from: [{ipBlock: {cidr: 10.0.0.0/30}}, {ipBlock: {cidr: 'fd00::/126'}}]}".to_owned(),
+        some.join(","),
+        format!("{{from: [{}, {}], {udp}}}", from("web"), from("api")),
+    ];
+    let spec =
+        |rules: String| format!("podSelector: {{matchLabels: {{app: db}}}}, ingress: [{rules}]");
+    rules.map(spec).to_vec()
+}
+
+pub(crate) fn nothing_is_lost_and_nothing_slips_through(variant: Variant) -> Result<(), String> {
+    let ways = ways();
+    let mut cluster = Cluster::with(&[policy("db", &ways[0])], variant);
+    let pairs = (0..ways.len()).flat_map(|one| (0..ways.len()).map(move |other| [one, other]));
+    let road: Vec<usize> = pairs.flatten().collect();
+    Traffic::new(&cluster.lab).none_is_misjudged(|| {
+        for way in road {
+            cluster.put(&policy("db", &ways[way]));
+        }
+    });
+    Ok(())
+}
