@@ -30,13 +30,25 @@ probes: [{from: {ip: 10.9.9.9}, to: {pod: shop/web}, port: 80, expect: allow}]",
             	set cut4 {
             		type ipv4_addr . inet_service . ipv4_addr . inet_service . inet_proto
             		flags timeout
-            		comment "connections that policies ended"
+            		comment "answers of connections that policies ended"
+            	}
+
+            	set cut4-senders {
+            		type ipv4_addr
+            		flags timeout
+            		comment "who sends them"
             	}
 
             	set cut6 {
             		type ipv6_addr . inet_service . ipv6_addr . inet_service . inet_proto
             		flags timeout
-            		comment "connections that policies ended"
+            		comment "answers of connections that policies ended"
+            	}
+
+            	set cut6-senders {
+            		type ipv6_addr
+            		flags timeout
+            		comment "who sends them"
             	}
 
             	map in4 {
@@ -89,7 +101,17 @@ probes: [{from: {ip: 10.9.9.9}, to: {pod: shop/web}, port: 80, expect: allow}]",
             		comment "pods that reach themselves"
             	}
 
+            	chain cut4 {
+            		ip saddr . th sport . ip daddr . th dport . meta l4proto @cut4 counter drop
+            	}
+
+            	chain cut6 {
+            		ip6 saddr . th sport . ip6 daddr . th dport . meta l4proto @cut6 counter drop
+            	}
+
             	chain egress-denied {
+            		ip saddr . ip daddr @self4 return
+            		ip6 saddr . ip6 daddr @self6 return
             		limit rate 100/second burst 100 packets log prefix "weir egress" group 100 snaplen 128
             		counter drop
             	}
@@ -107,18 +129,13 @@ probes: [{from: {ip: 10.9.9.9}, to: {pod: shop/web}, port: 80, expect: allow}]",
             	chain forward {
             		type filter hook forward priority filter; policy accept;
             		ct state established,related accept
-            		ip6 hoplimit 255 icmpv6 type 133-137 accept
-            		ip saddr . th sport . ip daddr . th dport . meta l4proto @cut4 counter drop
-            		ip6 saddr . th sport . ip6 daddr . th dport . meta l4proto @cut6 counter drop
-            		ip saddr . ip daddr @self4 accept
-            		ip6 saddr . ip6 daddr @self6 accept
-            		ip saddr vmap @out4
-            		ip6 saddr vmap @out6
-            		ip daddr vmap @in4
-            		ip6 daddr vmap @in6
+            		meta nfproto ipv4 goto new4
+            		meta nfproto ipv6 goto new6
             	}
 
             	chain ingress-denied {
+            		ip saddr . ip daddr @self4 return
+            		ip6 saddr . ip6 daddr @self6 return
             		limit rate 100/second burst 100 packets log prefix "weir ingress" group 100 snaplen 128
             		counter drop
             	}
@@ -131,6 +148,19 @@ probes: [{from: {ip: 10.9.9.9}, to: {pod: shop/web}, port: 80, expect: allow}]",
             	chain ingress6 {
             		ip6 daddr . ip6 saddr . meta l4proto . th dport @in6-grants return
             		goto ingress-denied
+            	}
+
+            	chain new4 {
+            		ip saddr @cut4-senders jump cut4
+            		ip saddr vmap @out4
+            		ip daddr vmap @in4
+            	}
+
+            	chain new6 {
+            		ip6 hoplimit 255 icmpv6 type 133-137 accept
+            		ip6 saddr @cut6-senders jump cut6
+            		ip6 saddr vmap @out6
+            		ip6 daddr vmap @in6
             	}
 
             }
@@ -179,13 +209,25 @@ probes: [{from: {pod: shop/api}, to: {pod: shop/db}, port: 5432, expect: allow}]
             	set cut4 {
             		type ipv4_addr . inet_service . ipv4_addr . inet_service . inet_proto
             		flags timeout
-            		comment "connections that policies ended"
+            		comment "answers of connections that policies ended"
+            	}
+
+            	set cut4-senders {
+            		type ipv4_addr
+            		flags timeout
+            		comment "who sends them"
             	}
 
             	set cut6 {
             		type ipv6_addr . inet_service . ipv6_addr . inet_service . inet_proto
             		flags timeout
-            		comment "connections that policies ended"
+            		comment "answers of connections that policies ended"
+            	}
+
+            	set cut6-senders {
+            		type ipv6_addr
+            		flags timeout
+            		comment "who sends them"
             	}
 
             	map in4 {
@@ -264,7 +306,17 @@ probes: [{from: {pod: shop/api}, to: {pod: shop/db}, port: 5432, expect: allow}]
             			     udp . 1000-2000 }
             	}
 
+            	chain cut4 {
+            		ip saddr . th sport . ip daddr . th dport . meta l4proto @cut4 counter drop
+            	}
+
+            	chain cut6 {
+            		ip6 saddr . th sport . ip6 daddr . th dport . meta l4proto @cut6 counter drop
+            	}
+
             	chain egress-denied {
+            		ip saddr . ip daddr @self4 return
+            		ip6 saddr . ip6 daddr @self6 return
             		limit rate 100/second burst 100 packets log prefix "weir egress" group 100 snaplen 128
             		counter drop
             	}
@@ -282,18 +334,13 @@ probes: [{from: {pod: shop/api}, to: {pod: shop/db}, port: 5432, expect: allow}]
             	chain forward {
             		type filter hook forward priority filter; policy accept;
             		ct state established,related accept
-            		ip6 hoplimit 255 icmpv6 type 133-137 accept
-            		ip saddr . th sport . ip daddr . th dport . meta l4proto @cut4 counter drop
-            		ip6 saddr . th sport . ip6 daddr . th dport . meta l4proto @cut6 counter drop
-            		ip saddr . ip daddr @self4 accept
-            		ip6 saddr . ip6 daddr @self6 accept
-            		ip saddr vmap @out4
-            		ip6 saddr vmap @out6
-            		ip daddr vmap @in4
-            		ip6 daddr vmap @in6
+            		meta nfproto ipv4 goto new4
+            		meta nfproto ipv6 goto new6
             	}
 
             	chain ingress-denied {
+            		ip saddr . ip daddr @self4 return
+            		ip6 saddr . ip6 daddr @self6 return
             		limit rate 100/second burst 100 packets log prefix "weir ingress" group 100 snaplen 128
             		counter drop
             	}
@@ -317,6 +364,19 @@ probes: [{from: {pod: shop/api}, to: {pod: shop/db}, port: 5432, expect: allow}]
             	chain ingress6-c8c6f15f89db745db7fe0864cabb3b4b {
             		ip6 saddr @pods6-7543e6b514c489a1d86808fea30f45c2 meta l4proto . th dport @services-38e42b196d040d166f2c051937e8d5d1 return
             		goto ingress-denied comment "isolated by shop/db"
+            	}
+
+            	chain new4 {
+            		ip saddr @cut4-senders jump cut4
+            		ip saddr vmap @out4
+            		ip daddr vmap @in4
+            	}
+
+            	chain new6 {
+            		ip6 hoplimit 255 icmpv6 type 133-137 accept
+            		ip6 saddr @cut6-senders jump cut6
+            		ip6 saddr vmap @out6
+            		ip6 daddr vmap @in6
             	}
 
             }
@@ -357,13 +417,25 @@ probes: [{from: {pod: spy/spy}, to: {pod: shop/web}, port: 80, expect: deny}]",
             	set cut4 {
             		type ipv4_addr . inet_service . ipv4_addr . inet_service . inet_proto
             		flags timeout
-            		comment "connections that policies ended"
+            		comment "answers of connections that policies ended"
+            	}
+
+            	set cut4-senders {
+            		type ipv4_addr
+            		flags timeout
+            		comment "who sends them"
             	}
 
             	set cut6 {
             		type ipv6_addr . inet_service . ipv6_addr . inet_service . inet_proto
             		flags timeout
-            		comment "connections that policies ended"
+            		comment "answers of connections that policies ended"
+            	}
+
+            	set cut6-senders {
+            		type ipv6_addr
+            		flags timeout
+            		comment "who sends them"
             	}
 
             	map in4 {
@@ -437,7 +509,17 @@ probes: [{from: {pod: spy/spy}, to: {pod: shop/web}, port: 80, expect: deny}]",
             		comment "pods that reach themselves"
             	}
 
+            	chain cut4 {
+            		ip saddr . th sport . ip daddr . th dport . meta l4proto @cut4 counter drop
+            	}
+
+            	chain cut6 {
+            		ip6 saddr . th sport . ip6 daddr . th dport . meta l4proto @cut6 counter drop
+            	}
+
             	chain egress-denied {
+            		ip saddr . ip daddr @self4 return
+            		ip6 saddr . ip6 daddr @self6 return
             		limit rate 100/second burst 100 packets log prefix "weir egress" group 100 snaplen 128
             		counter drop
             	}
@@ -455,18 +537,13 @@ probes: [{from: {pod: spy/spy}, to: {pod: shop/web}, port: 80, expect: deny}]",
             	chain forward {
             		type filter hook forward priority filter; policy accept;
             		ct state established,related accept
-            		ip6 hoplimit 255 icmpv6 type 133-137 accept
-            		ip saddr . th sport . ip daddr . th dport . meta l4proto @cut4 counter drop
-            		ip6 saddr . th sport . ip6 daddr . th dport . meta l4proto @cut6 counter drop
-            		ip saddr . ip daddr @self4 accept
-            		ip6 saddr . ip6 daddr @self6 accept
-            		ip saddr vmap @out4
-            		ip6 saddr vmap @out6
-            		ip daddr vmap @in4
-            		ip6 daddr vmap @in6
+            		meta nfproto ipv4 goto new4
+            		meta nfproto ipv6 goto new6
             	}
 
             	chain ingress-denied {
+            		ip saddr . ip daddr @self4 return
+            		ip6 saddr . ip6 daddr @self6 return
             		limit rate 100/second burst 100 packets log prefix "weir ingress" group 100 snaplen 128
             		counter drop
             	}
@@ -489,6 +566,19 @@ probes: [{from: {pod: spy/spy}, to: {pod: shop/web}, port: 80, expect: deny}]",
             	chain ingress6 {
             		ip6 daddr . ip6 saddr . meta l4proto . th dport @in6-grants return
             		goto ingress-denied
+            	}
+
+            	chain new4 {
+            		ip saddr @cut4-senders jump cut4
+            		ip saddr vmap @out4
+            		ip daddr vmap @in4
+            	}
+
+            	chain new6 {
+            		ip6 hoplimit 255 icmpv6 type 133-137 accept
+            		ip6 saddr @cut6-senders jump cut6
+            		ip6 saddr vmap @out6
+            		ip6 daddr vmap @in6
             	}
 
             }
