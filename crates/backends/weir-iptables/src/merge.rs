@@ -104,37 +104,26 @@ impl Allowed {
         family: Family,
     ) -> Vec<Vec<Match>> {
         let there = Side::there(direction);
-        let nets = |block: &Block| {
-            let all = blocks::nets(block, family).into_iter();
-            all.flat_map(blocks::halves).collect::<Vec<IpNet>>()
-        };
-        let everyone = blocks::halves(blocks::everything(family));
-        let each = self.blocks.iter().map(|(block, to)| (nets(block), to));
+        let everyone = vec![blocks::everything(family)];
+        let each = self.blocks.iter().map(|(block, to)| (blocks::nets(block, family), to));
         let each = each.chain(self.anyone.iter().map(|to| (everyone.clone(), to)));
         let sorted = Sorted::of(each.filter(|(nets, _)| !nets.is_empty()));
         let mut all = Vec::new();
-        let at: BTreeSet<Entry> = sorted
-            .at
-            .iter()
-            .flat_map(|(nets, ports)| {
-                let one = |net: IpNet| {
-                    ports
-                        .iter()
-                        .map(move |(protocol, port)| Entry::BlockPort(net, *protocol, *port))
-                };
-                nets.iter().copied().flat_map(one)
-            })
-            .collect();
+        let mut by_port: BTreeMap<(Protocol, u16), Vec<Vec<IpNet>>> = BTreeMap::new();
+        for (nets, ports) in sorted.at {
+            ports.into_iter().for_each(|port| by_port.entry(port).or_default().push(nets.clone()));
+        }
+        let at = |((protocol, port), groups)| {
+            union(groups).into_iter().map(move |net| Entry::BlockPort(net, protocol, port))
+        };
+        let at: BTreeSet<Entry> = by_port.into_iter().flat_map(at).collect();
         if !at.is_empty() {
             let name = planner.fixed(direction, family, Kind::BlockPorts, at);
             all.push(vec![Match::In(name, vec![there, Side::Destination])]);
         }
-        let entries = |groups: Vec<Vec<IpNet>>| -> BTreeSet<Entry> {
-            groups.into_iter().flatten().map(Entry::Block).collect()
-        };
+        let entries = |groups| union(groups).into_iter().map(Entry::Block).collect();
         if !sorted.anywhere.is_empty() {
-            let entries = entries(sorted.anywhere);
-            let name = planner.fixed(direction, family, Kind::Blocks, entries);
+            let name = planner.fixed(direction, family, Kind::Blocks, entries(sorted.anywhere));
             all.push(vec![Match::In(name, vec![there])]);
         }
         for (range, groups) in sorted.within {
@@ -148,6 +137,11 @@ impl Allowed {
         }
         all
     }
+}
+
+/// The addresses of some networks, as the fewest networks that a set can hold.
+fn union(groups: Vec<Vec<IpNet>>) -> Vec<IpNet> {
+    IpNet::aggregate(&groups.concat()).into_iter().flat_map(blocks::halves).collect()
 }
 
 impl<T: Clone> Sorted<T> {

@@ -69,11 +69,14 @@ impl Script {
     }
 }
 
+/// Entries, each with a word for people.
+type Entries = Vec<(Entry, Name)>;
+
 /// What is to be done, in no order yet.
 #[derive(Debug, Default)]
 pub(crate) struct Draft {
-    pub(crate) created: Vec<(Name, Kind, Family, Vec<(Entry, Name)>)>,
-    pub(crate) added: Vec<(Name, Kind, Vec<(Entry, Name)>)>,
+    pub(crate) created: Vec<(Name, Kind, Family, Entries)>,
+    pub(crate) added: Vec<(Name, Kind, Entries)>,
     pub(crate) removed: Vec<(Name, Kind, Vec<Entry>)>,
     pub(crate) scripts: Vec<Script>,
     pub(crate) destroyed: Vec<Name>,

@@ -1,0 +1,365 @@
+//! What is rendered, as text to be read in review. `UPDATE_EXPECT=1 cargo test -p weir-iptables` accepts a change.
+
+use expect_test::{Expect, expect};
+use weir_engine::{Locality, compile};
+use weir_iptables::Ruleset;
+use weir_model::World;
+
+#[track_caller]
+fn rendered(case: &str) -> Ruleset {
+    let anything = "probes: [{from: {ip: 10.9.9.9}, to: {ip: 10.9.9.9}, port: 1, expect: allow}]";
+    let text = format!("{case}\n{anything}");
+    let mut cases = weir_api::cases("case.yaml".into(), text.as_bytes());
+    let case = cases.pop().expect("there is a case");
+    assert!(case.findings.is_empty(), "{:?}", case.findings);
+    let world: World = case.objects.into_iter().collect();
+    weir_iptables::render(&compile(&world, Locality::Everywhere))
+}
+
+#[track_caller]
+fn check(case: &str, expected: Expect) {
+    expected.assert_eq(&rendered(case).to_string());
+}
+
+/// Only what a ruleset has beyond that of an empty world.
+#[track_caller]
+fn check_more(case: &str, expected: Expect) {
+    let empty = rendered("pods: []").to_string();
+    let skeleton: Vec<&str> = empty.lines().collect();
+    let all = rendered(case).to_string();
+    let more = all.lines().filter(|line| !skeleton.contains(line) || line.starts_with('#'));
+    let more: Vec<&str> = more.collect();
+    expected.assert_eq(&format!("{}\n", more.join("\n")));
+}
+
+#[test]
+fn without_policies_there_is_the_skeleton() {
+    check(
+        "pods: [{namespace: shop, name: web, ips: [10.0.0.1]}]",
+        expect![[r##"
+        # ipset save
+        create KUBE-DST-CUT hash:ip,port,ip family inet maxelem 4294967295 timeout 0
+        create KUBE-DST-GRANTS hash:ip,port,ip family inet maxelem 4294967295
+        create KUBE-DST-ISOLATED hash:ip family inet maxelem 4294967295 comment
+        create KUBE-DST-LOCAL hash:ip family inet maxelem 4294967295 comment
+        add KUBE-DST-LOCAL 10.0.0.1 comment "shop/web"
+        create KUBE-SRC-CUT hash:ip,port,ip family inet maxelem 4294967295 timeout 0
+        create KUBE-SRC-GRANTS hash:ip,port,ip family inet maxelem 4294967295
+        create KUBE-SRC-ISOLATED hash:ip family inet maxelem 4294967295 comment
+        create inet6:KUBE-DST-CUT hash:ip,port,ip family inet6 maxelem 4294967295 timeout 0
+        create inet6:KUBE-DST-GRANTS hash:ip,port,ip family inet6 maxelem 4294967295
+        create inet6:KUBE-DST-ISOLATED hash:ip family inet6 maxelem 4294967295 comment
+        create inet6:KUBE-DST-LOCAL hash:ip family inet6 maxelem 4294967295 comment
+        create inet6:KUBE-SRC-CUT hash:ip,port,ip family inet6 maxelem 4294967295 timeout 0
+        create inet6:KUBE-SRC-GRANTS hash:ip,port,ip family inet6 maxelem 4294967295
+        create inet6:KUBE-SRC-ISOLATED hash:ip family inet6 maxelem 4294967295 comment
+
+        # iptables-save -t filter
+        *filter
+        :KUBE-NWPLCY-COMMON - [0:0]
+        :KUBE-NWPLCY-DEFAULT - [0:0]
+        :KUBE-NWPLCY-DENIED-EGRESS - [0:0]
+        :KUBE-NWPLCY-DENIED-INGRESS - [0:0]
+        :KUBE-NWPLCY-EGRESS - [0:0]
+        :KUBE-NWPLCY-INGRESS - [0:0]
+        :KUBE-NWPLCY-PASS - [0:0]
+        :KUBE-NWPLCY-TAIL - [0:0]
+        :KUBE-POD-FW-EGRESS - [0:0]
+        :KUBE-POD-FW-INGRESS - [0:0]
+        :KUBE-ROUTER-FORWARD - [0:0]
+        :KUBE-ROUTER-INPUT - [0:0]
+        :KUBE-ROUTER-OUTPUT - [0:0]
+        -A INPUT -m comment --comment "kube-router netpol - 4IA2OSFRMVNDXBVV" -j KUBE-ROUTER-INPUT
+        -A FORWARD -m comment --comment "kube-router netpol - TEMCG2JMHZYE7H7T" -j KUBE-ROUTER-FORWARD
+        -A OUTPUT -m comment --comment "kube-router netpol - VEAAIY32XVBHCSCY" -j KUBE-ROUTER-OUTPUT
+        -A KUBE-NWPLCY-COMMON -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT
+        -A KUBE-NWPLCY-COMMON -m set --match-set KUBE-SRC-CUT src,src,dst -m set --match-set KUBE-DST-CUT dst,dst,src -j DROP
+        -A KUBE-NWPLCY-COMMON -m set --match-set KUBE-SRC-ISOLATED src -j KUBE-NWPLCY-EGRESS
+        -A KUBE-NWPLCY-COMMON -m set --match-set KUBE-DST-ISOLATED dst -j KUBE-NWPLCY-INGRESS
+        -A KUBE-NWPLCY-COMMON -g KUBE-NWPLCY-TAIL
+        -A KUBE-NWPLCY-DEFAULT -j MARK --set-xmark 0x10000/0x10000
+        -A KUBE-NWPLCY-DENIED-EGRESS -m limit --limit 100/sec --limit-burst 100 -j NFLOG --nflog-prefix "weir egress" --nflog-group 100 --nflog-size 128
+        -A KUBE-NWPLCY-DENIED-EGRESS -j DROP
+        -A KUBE-NWPLCY-DENIED-INGRESS -m limit --limit 100/sec --limit-burst 100 -j NFLOG --nflog-prefix "weir ingress" --nflog-group 100 --nflog-size 128
+        -A KUBE-NWPLCY-DENIED-INGRESS -j DROP
+        -A KUBE-NWPLCY-EGRESS -m set --match-set KUBE-SRC-GRANTS src,dst,dst -j RETURN
+        -A KUBE-NWPLCY-EGRESS -m bpf --bytecode "6,32 0 0 12,7 0 0 0,32 0 0 16,29 0 1 0,6 0 0 1,6 0 0 0" -j RETURN
+        -A KUBE-NWPLCY-EGRESS -j MARK --set-xmark 0x0/0x30000
+        -A KUBE-NWPLCY-EGRESS -g KUBE-POD-FW-EGRESS
+        -A KUBE-NWPLCY-INGRESS -m set --match-set KUBE-DST-GRANTS dst,dst,src -j RETURN
+        -A KUBE-NWPLCY-INGRESS -m bpf --bytecode "6,32 0 0 12,7 0 0 0,32 0 0 16,29 0 1 0,6 0 0 1,6 0 0 0" -j RETURN
+        -A KUBE-NWPLCY-INGRESS -j MARK --set-xmark 0x0/0x30000
+        -A KUBE-NWPLCY-INGRESS -g KUBE-POD-FW-INGRESS
+        -A KUBE-NWPLCY-PASS -j MARK --set-xmark 0x20000/0x20000
+        -A KUBE-NWPLCY-TAIL -j MARK --set-xmark 0x0/0x30000
+        -A KUBE-NWPLCY-TAIL -j ACCEPT
+        -A KUBE-POD-FW-EGRESS -g KUBE-NWPLCY-DENIED-EGRESS
+        -A KUBE-POD-FW-INGRESS -g KUBE-NWPLCY-DENIED-INGRESS
+        -A KUBE-ROUTER-FORWARD -m set --match-set KUBE-DST-LOCAL src -g KUBE-NWPLCY-COMMON
+        -A KUBE-ROUTER-FORWARD -m set --match-set KUBE-DST-LOCAL dst -g KUBE-NWPLCY-COMMON
+        -A KUBE-ROUTER-INPUT -m comment --comment "traffic between pods and their node is not judged" -j RETURN
+        -A KUBE-ROUTER-OUTPUT -m set --match-set KUBE-DST-LOCAL src -g KUBE-NWPLCY-COMMON
+        -A KUBE-ROUTER-OUTPUT -m set --match-set KUBE-DST-LOCAL dst -m addrtype ! --src-type LOCAL -g KUBE-NWPLCY-COMMON
+        COMMIT
+
+        # ip6tables-save -t filter
+        *filter
+        :KUBE-NWPLCY-COMMON - [0:0]
+        :KUBE-NWPLCY-DEFAULT - [0:0]
+        :KUBE-NWPLCY-DENIED-EGRESS - [0:0]
+        :KUBE-NWPLCY-DENIED-INGRESS - [0:0]
+        :KUBE-NWPLCY-EGRESS - [0:0]
+        :KUBE-NWPLCY-INGRESS - [0:0]
+        :KUBE-NWPLCY-PASS - [0:0]
+        :KUBE-NWPLCY-TAIL - [0:0]
+        :KUBE-POD-FW-EGRESS - [0:0]
+        :KUBE-POD-FW-INGRESS - [0:0]
+        :KUBE-ROUTER-FORWARD - [0:0]
+        :KUBE-ROUTER-INPUT - [0:0]
+        :KUBE-ROUTER-OUTPUT - [0:0]
+        -A INPUT -m comment --comment "kube-router netpol - 4IA2OSFRMVNDXBVV" -j KUBE-ROUTER-INPUT
+        -A FORWARD -m comment --comment "kube-router netpol - TEMCG2JMHZYE7H7T" -j KUBE-ROUTER-FORWARD
+        -A OUTPUT -m comment --comment "kube-router netpol - VEAAIY32XVBHCSCY" -j KUBE-ROUTER-OUTPUT
+        -A KUBE-NWPLCY-COMMON -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT
+        -A KUBE-NWPLCY-COMMON -p ipv6-icmp -m icmp6 --icmpv6-type 133 -j ACCEPT
+        -A KUBE-NWPLCY-COMMON -p ipv6-icmp -m icmp6 --icmpv6-type 134 -j ACCEPT
+        -A KUBE-NWPLCY-COMMON -p ipv6-icmp -m icmp6 --icmpv6-type 135 -j ACCEPT
+        -A KUBE-NWPLCY-COMMON -p ipv6-icmp -m icmp6 --icmpv6-type 136 -j ACCEPT
+        -A KUBE-NWPLCY-COMMON -p ipv6-icmp -m icmp6 --icmpv6-type 137 -j ACCEPT
+        -A KUBE-NWPLCY-COMMON -m set --match-set inet6:KUBE-SRC-CUT src,src,dst -m set --match-set inet6:KUBE-DST-CUT dst,dst,src -j DROP
+        -A KUBE-NWPLCY-COMMON -m set --match-set inet6:KUBE-SRC-ISOLATED src -j KUBE-NWPLCY-EGRESS
+        -A KUBE-NWPLCY-COMMON -m set --match-set inet6:KUBE-DST-ISOLATED dst -j KUBE-NWPLCY-INGRESS
+        -A KUBE-NWPLCY-COMMON -g KUBE-NWPLCY-TAIL
+        -A KUBE-NWPLCY-DEFAULT -j MARK --set-xmark 0x10000/0x10000
+        -A KUBE-NWPLCY-DENIED-EGRESS -m limit --limit 100/sec --limit-burst 100 -j NFLOG --nflog-prefix "weir egress" --nflog-group 100 --nflog-size 128
+        -A KUBE-NWPLCY-DENIED-EGRESS -j DROP
+        -A KUBE-NWPLCY-DENIED-INGRESS -m limit --limit 100/sec --limit-burst 100 -j NFLOG --nflog-prefix "weir ingress" --nflog-group 100 --nflog-size 128
+        -A KUBE-NWPLCY-DENIED-INGRESS -j DROP
+        -A KUBE-NWPLCY-EGRESS -m set --match-set inet6:KUBE-SRC-GRANTS src,dst,dst -j RETURN
+        -A KUBE-NWPLCY-EGRESS -m bpf --bytecode "18,32 0 0 8,7 0 0 0,32 0 0 24,29 0 13 0,32 0 0 12,7 0 0 0,32 0 0 28,29 0 9 0,32 0 0 16,7 0 0 0,32 0 0 32,29 0 5 0,32 0 0 20,7 0 0 0,32 0 0 36,29 0 1 0,6 0 0 1,6 0 0 0" -j RETURN
+        -A KUBE-NWPLCY-EGRESS -j MARK --set-xmark 0x0/0x30000
+        -A KUBE-NWPLCY-EGRESS -g KUBE-POD-FW-EGRESS
+        -A KUBE-NWPLCY-INGRESS -m set --match-set inet6:KUBE-DST-GRANTS dst,dst,src -j RETURN
+        -A KUBE-NWPLCY-INGRESS -m bpf --bytecode "18,32 0 0 8,7 0 0 0,32 0 0 24,29 0 13 0,32 0 0 12,7 0 0 0,32 0 0 28,29 0 9 0,32 0 0 16,7 0 0 0,32 0 0 32,29 0 5 0,32 0 0 20,7 0 0 0,32 0 0 36,29 0 1 0,6 0 0 1,6 0 0 0" -j RETURN
+        -A KUBE-NWPLCY-INGRESS -j MARK --set-xmark 0x0/0x30000
+        -A KUBE-NWPLCY-INGRESS -g KUBE-POD-FW-INGRESS
+        -A KUBE-NWPLCY-PASS -j MARK --set-xmark 0x20000/0x20000
+        -A KUBE-NWPLCY-TAIL -j MARK --set-xmark 0x0/0x30000
+        -A KUBE-NWPLCY-TAIL -j ACCEPT
+        -A KUBE-POD-FW-EGRESS -g KUBE-NWPLCY-DENIED-EGRESS
+        -A KUBE-POD-FW-INGRESS -g KUBE-NWPLCY-DENIED-INGRESS
+        -A KUBE-ROUTER-FORWARD -m set --match-set inet6:KUBE-DST-LOCAL src -g KUBE-NWPLCY-COMMON
+        -A KUBE-ROUTER-FORWARD -m set --match-set inet6:KUBE-DST-LOCAL dst -g KUBE-NWPLCY-COMMON
+        -A KUBE-ROUTER-INPUT -m comment --comment "traffic between pods and their node is not judged" -j RETURN
+        -A KUBE-ROUTER-OUTPUT -m set --match-set inet6:KUBE-DST-LOCAL src -g KUBE-NWPLCY-COMMON
+        -A KUBE-ROUTER-OUTPUT -m set --match-set inet6:KUBE-DST-LOCAL dst -m addrtype ! --src-type LOCAL -g KUBE-NWPLCY-COMMON
+        COMMIT
+    "##]],
+    );
+}
+
+#[test]
+fn few_peers_at_single_ports_are_grants() {
+    check_more(
+        "
+pods:
+- {namespace: shop, name: db, labels: {app: db}, ips: [10.0.0.1, 'fd00::1']}
+- {namespace: shop, name: api, labels: {app: api}, ips: [10.0.0.2, 'fd00::2']}
+policies:
+- apiVersion: networking.k8s.io/v1
+  kind: NetworkPolicy
+  metadata: {namespace: shop, name: lock}
+  spec:
+    podSelector: {matchLabels: {app: db}}
+    ingress: [{from: [{podSelector: {matchLabels: {app: api}}}], ports: [{port: 5432}, {protocol: SCTP, port: 7}]}]",
+        expect![[r##"
+            # ipset save
+            add KUBE-DST-GRANTS 10.0.0.1,tcp:5432,10.0.0.2
+            add KUBE-DST-GRANTS 10.0.0.1,sctp:7,10.0.0.2
+            add KUBE-DST-ISOLATED 10.0.0.1 comment "shop/db isolated by shop/lock"
+            add KUBE-DST-LOCAL 10.0.0.1 comment "shop/db"
+            add KUBE-DST-LOCAL 10.0.0.2 comment "shop/api"
+            add inet6:KUBE-DST-GRANTS fd00::1,tcp:5432,fd00::2
+            add inet6:KUBE-DST-GRANTS fd00::1,sctp:7,fd00::2
+            add inet6:KUBE-DST-ISOLATED fd00::1 comment "shop/db isolated by shop/lock"
+            add inet6:KUBE-DST-LOCAL fd00::1 comment "shop/db"
+            add inet6:KUBE-DST-LOCAL fd00::2 comment "shop/api"
+            # iptables-save -t filter
+            # ip6tables-save -t filter
+        "##]],
+    );
+}
+
+#[test]
+fn what_grants_cannot_say_has_chains() {
+    check_more(
+        "
+pods:
+- {namespace: shop, name: db, labels: {app: db}, ips: [10.0.0.1]}
+- {namespace: shop, name: api, labels: {app: api}, ips: [10.0.0.2]}
+policies:
+- apiVersion: networking.k8s.io/v1
+  kind: NetworkPolicy
+  metadata: {namespace: shop, name: pods}
+  spec:
+    podSelector: {matchLabels: {app: db}}
+    ingress: [{from: [{podSelector: {matchLabels: {app: api}}}]}]
+- apiVersion: networking.k8s.io/v1
+  kind: NetworkPolicy
+  metadata: {namespace: shop, name: blocks}
+  spec:
+    podSelector: {matchLabels: {app: db}}
+    policyTypes: [Ingress, Egress]
+    ingress: [{from: [{ipBlock: {cidr: 10.0.0.0/29, except: [10.0.0.4/31]}}], ports: [{port: 80}, {port: 443}, {port: 8000, endPort: 8100}]}]
+    egress: [{to: [{ipBlock: {cidr: 0.0.0.0/0}}], ports: [{protocol: UDP, port: 53}]}]",
+        expect![[r##"
+            # ipset save
+            add KUBE-DST-ISOLATED 10.0.0.1 comment "shop/db isolated by shop/blocks, shop/pods"
+            add KUBE-DST-LOCAL 10.0.0.1 comment "shop/db"
+            add KUBE-DST-LOCAL 10.0.0.2 comment "shop/api"
+            create KUBE-SRC-DBAMONH7DG2DDNBN hash:ip family inet maxelem 4294967295
+            add KUBE-SRC-DBAMONH7DG2DDNBN 10.0.0.2
+            add KUBE-SRC-ISOLATED 10.0.0.1 comment "shop/db isolated by shop/blocks"
+            create KUBE-SRC-XA2C7BJIHUJDO4CB hash:net family inet maxelem 4294967295
+            add KUBE-SRC-XA2C7BJIHUJDO4CB 10.0.0.0/30
+            add KUBE-SRC-XA2C7BJIHUJDO4CB 10.0.0.6/31
+            # iptables-save -t filter
+            :KUBE-NWPLCY-35CWYR5E6XRNAPR6 - [0:0]
+            :KUBE-NWPLCY-7KQZD3ZKGUUFPM53 - [0:0]
+            :KUBE-NWPLCY-YBGYKMWCKW7RWDIW - [0:0]
+            :KUBE-POD-FW-2RI25T3Q76IA5TZQ - [0:0]
+            :KUBE-POD-FW-PQS4CPMQ3AQ6OESX - [0:0]
+            -A KUBE-NWPLCY-35CWYR5E6XRNAPR6 -p udp -m udp --dport 53 -m comment --comment "shop/blocks egress[0].to[0]" -g KUBE-NWPLCY-DEFAULT
+            -A KUBE-NWPLCY-7KQZD3ZKGUUFPM53 -m set --match-set KUBE-SRC-DBAMONH7DG2DDNBN src -m comment --comment "shop/pods ingress[0].from[0]" -g KUBE-NWPLCY-DEFAULT
+            -A KUBE-NWPLCY-YBGYKMWCKW7RWDIW -p tcp -m multiport --dports 80,443,8000:8100 -m set --match-set KUBE-SRC-XA2C7BJIHUJDO4CB src -m comment --comment "shop/blocks ingress[0].from[0]" -g KUBE-NWPLCY-DEFAULT
+            -A KUBE-POD-FW-2RI25T3Q76IA5TZQ -m comment --comment "shop/blocks" -j KUBE-NWPLCY-35CWYR5E6XRNAPR6
+            -A KUBE-POD-FW-2RI25T3Q76IA5TZQ -m mark --mark 0x0/0x10000 -m comment --comment "shop/db isolated by shop/blocks" -g KUBE-NWPLCY-DENIED-EGRESS
+            -A KUBE-POD-FW-EGRESS -s 10.0.0.1/32 -m comment --comment "shop/db" -g KUBE-POD-FW-2RI25T3Q76IA5TZQ
+            -A KUBE-POD-FW-INGRESS -d 10.0.0.1/32 -m comment --comment "shop/db" -g KUBE-POD-FW-PQS4CPMQ3AQ6OESX
+            -A KUBE-POD-FW-PQS4CPMQ3AQ6OESX -m comment --comment "shop/blocks" -j KUBE-NWPLCY-YBGYKMWCKW7RWDIW
+            -A KUBE-POD-FW-PQS4CPMQ3AQ6OESX -m mark --mark 0x0/0x10000 -m comment --comment "shop/pods" -j KUBE-NWPLCY-7KQZD3ZKGUUFPM53
+            -A KUBE-POD-FW-PQS4CPMQ3AQ6OESX -m mark --mark 0x0/0x10000 -m comment --comment "shop/db isolated by shop/blocks, shop/pods" -g KUBE-NWPLCY-DENIED-INGRESS
+            # ip6tables-save -t filter
+        "##]],
+    );
+}
+
+#[test]
+fn many_rules_are_merged() {
+    check_more(
+        "
+pods:
+- {namespace: shop, name: db, labels: {app: db}, ips: [10.0.0.1]}
+- {namespace: shop, name: a, labels: {app: a}, ips: [10.0.0.2]}
+- {namespace: shop, name: b, labels: {app: b}, ips: [10.0.0.3]}
+policies:
+- apiVersion: networking.k8s.io/v1
+  kind: NetworkPolicy
+  metadata: {namespace: shop, name: many}
+  spec:
+    podSelector: {matchLabels: {app: db}}
+    ingress:
+    - {from: [{podSelector: {matchLabels: {app: a}}}], ports: [{port: 80}]}
+    - {from: [{podSelector: {matchLabels: {app: b}}}], ports: [{port: 81}]}
+    - {from: [{podSelector: {matchLabels: {app: b}}}], ports: [{port: 90, endPort: 99}]}
+    - {from: [{podSelector: {matchLabels: {app: c}}}]}
+    - {from: [{ipBlock: {cidr: 10.0.0.0/8, except: [10.1.1.0/24]}}, {ipBlock: {cidr: 10.1.0.0/16}}], ports: [{port: 82}]}
+    - {from: [{ipBlock: {cidr: 10.9.0.0/16}}]}
+    - {ports: [{port: 83}, {protocol: UDP, port: 1, endPort: 5}]}",
+        expect![[r##"
+            # ipset save
+            add KUBE-DST-ISOLATED 10.0.0.1 comment "shop/db isolated by shop/many"
+            add KUBE-DST-LOCAL 10.0.0.1 comment "shop/db"
+            add KUBE-DST-LOCAL 10.0.0.2 comment "shop/a"
+            add KUBE-DST-LOCAL 10.0.0.3 comment "shop/b"
+            create KUBE-SRC-7YTXRQJ2J7TUWVUB hash:ip,port family inet maxelem 4294967295
+            add KUBE-SRC-7YTXRQJ2J7TUWVUB 10.0.0.2,tcp:80
+            add KUBE-SRC-7YTXRQJ2J7TUWVUB 10.0.0.3,tcp:81
+            create KUBE-SRC-DFP7GDBVRVS6WW6F hash:net family inet maxelem 4294967295
+            add KUBE-SRC-DFP7GDBVRVS6WW6F 10.9.0.0/16
+            create KUBE-SRC-TNRDIITNKGNQ7UOE hash:net,port family inet maxelem 4294967295
+            add KUBE-SRC-TNRDIITNKGNQ7UOE 0.0.0.0/1,tcp:83
+            add KUBE-SRC-TNRDIITNKGNQ7UOE 10.0.0.0/8,tcp:82
+            add KUBE-SRC-TNRDIITNKGNQ7UOE 128.0.0.0/1,tcp:83
+            create KUBE-SRC-XEMJIR3AAL4GZUFV hash:ip family inet maxelem 4294967295
+            add KUBE-SRC-XEMJIR3AAL4GZUFV 10.0.0.3
+            create KUBE-SRC-YMVBNEL6DMWUZWJ5 hash:ip family inet maxelem 4294967295
+            # iptables-save -t filter
+            :KUBE-NWPLCY-YOI3ZFWQKBYVTGUV - [0:0]
+            :KUBE-POD-FW-PQS4CPMQ3AQ6OESX - [0:0]
+            -A KUBE-NWPLCY-YOI3ZFWQKBYVTGUV -m set --match-set KUBE-SRC-7YTXRQJ2J7TUWVUB src,dst -m comment --comment "shop/many" -g KUBE-NWPLCY-DEFAULT
+            -A KUBE-NWPLCY-YOI3ZFWQKBYVTGUV -m set --match-set KUBE-SRC-YMVBNEL6DMWUZWJ5 src -m comment --comment "shop/many" -g KUBE-NWPLCY-DEFAULT
+            -A KUBE-NWPLCY-YOI3ZFWQKBYVTGUV -p tcp -m tcp --dport 90:99 -m set --match-set KUBE-SRC-XEMJIR3AAL4GZUFV src -m comment --comment "shop/many" -g KUBE-NWPLCY-DEFAULT
+            -A KUBE-NWPLCY-YOI3ZFWQKBYVTGUV -m set --match-set KUBE-SRC-TNRDIITNKGNQ7UOE src,dst -m comment --comment "shop/many" -g KUBE-NWPLCY-DEFAULT
+            -A KUBE-NWPLCY-YOI3ZFWQKBYVTGUV -m set --match-set KUBE-SRC-DFP7GDBVRVS6WW6F src -m comment --comment "shop/many" -g KUBE-NWPLCY-DEFAULT
+            -A KUBE-NWPLCY-YOI3ZFWQKBYVTGUV -p udp -m udp --dport 1:5 -m comment --comment "shop/many" -g KUBE-NWPLCY-DEFAULT
+            -A KUBE-POD-FW-INGRESS -d 10.0.0.1/32 -m comment --comment "shop/db" -g KUBE-POD-FW-PQS4CPMQ3AQ6OESX
+            -A KUBE-POD-FW-PQS4CPMQ3AQ6OESX -m comment --comment "shop/many" -j KUBE-NWPLCY-YOI3ZFWQKBYVTGUV
+            -A KUBE-POD-FW-PQS4CPMQ3AQ6OESX -m mark --mark 0x0/0x10000 -m comment --comment "shop/db isolated by shop/many" -g KUBE-NWPLCY-DENIED-INGRESS
+            # ip6tables-save -t filter
+        "##]],
+    );
+}
+
+#[test]
+fn admin_policies_are_asked_in_order_and_the_baseline_last() {
+    check_more(
+        "
+namespaces: [{name: shop}]
+pods:
+- {namespace: shop, name: db, labels: {app: db}, ips: [10.0.0.1]}
+- {namespace: shop, name: a, labels: {app: a}, ips: [10.0.0.2]}
+adminPolicies:
+- apiVersion: policy.networking.k8s.io/v1alpha1
+  kind: AdminNetworkPolicy
+  metadata: {name: first}
+  spec:
+    priority: 1
+    subject: {pods: {namespaceSelector: {}, podSelector: {matchLabels: {app: db}}}}
+    ingress:
+    - {action: Pass, from: [{pods: {namespaceSelector: {}, podSelector: {matchLabels: {app: a}}}}]}
+    - {action: Deny, from: [{namespaces: {}}], ports: [{portNumber: {protocol: TCP, port: 22}}]}
+- apiVersion: policy.networking.k8s.io/v1alpha1
+  kind: AdminNetworkPolicy
+  metadata: {name: second}
+  spec:
+    priority: 2
+    subject: {pods: {namespaceSelector: {}, podSelector: {matchLabels: {app: db}}}}
+    ingress: [{action: Allow, from: [{namespaces: {}}]}]
+- apiVersion: policy.networking.k8s.io/v1alpha1
+  kind: BaselineAdminNetworkPolicy
+  metadata: {name: default}
+  spec:
+    subject: {namespaces: {}}
+    ingress: [{action: Deny, from: [{namespaces: {}}]}]",
+        expect![[r##"
+            # ipset save
+            add KUBE-DST-ISOLATED 10.0.0.1 comment "shop/db isolated by first, second, default"
+            add KUBE-DST-ISOLATED 10.0.0.2 comment "shop/a isolated by default"
+            add KUBE-DST-LOCAL 10.0.0.1 comment "shop/db"
+            add KUBE-DST-LOCAL 10.0.0.2 comment "shop/a"
+            create KUBE-SRC-Q26OIYBGSCR5FLQI hash:ip family inet maxelem 4294967295
+            add KUBE-SRC-Q26OIYBGSCR5FLQI 10.0.0.2
+            create KUBE-SRC-RKIPG7Y7M4YSYE7W hash:ip family inet maxelem 4294967295
+            add KUBE-SRC-RKIPG7Y7M4YSYE7W 10.0.0.1
+            add KUBE-SRC-RKIPG7Y7M4YSYE7W 10.0.0.2
+            # iptables-save -t filter
+            :KUBE-NWPLCY-FDCCS3UWY2YE5RHR - [0:0]
+            :KUBE-NWPLCY-QNYMJB34HYM5S446 - [0:0]
+            :KUBE-NWPLCY-TPFAJFUDVDMC3NH7 - [0:0]
+            :KUBE-POD-FW-PQS4CPMQ3AQ6OESX - [0:0]
+            :KUBE-POD-FW-QMGFJDRLKKCIEIQ5 - [0:0]
+            -A KUBE-NWPLCY-FDCCS3UWY2YE5RHR -m set --match-set KUBE-SRC-RKIPG7Y7M4YSYE7W src -m comment --comment "second ingress[0].from[0]" -g KUBE-NWPLCY-DEFAULT
+            -A KUBE-NWPLCY-QNYMJB34HYM5S446 -m set --match-set KUBE-SRC-RKIPG7Y7M4YSYE7W src -m comment --comment "default ingress[0].from[0]" -g KUBE-NWPLCY-DENIED-INGRESS
+            -A KUBE-NWPLCY-TPFAJFUDVDMC3NH7 -m set --match-set KUBE-SRC-Q26OIYBGSCR5FLQI src -m comment --comment "first ingress[0].from[0]" -g KUBE-NWPLCY-PASS
+            -A KUBE-NWPLCY-TPFAJFUDVDMC3NH7 -p tcp -m tcp --dport 22 -m set --match-set KUBE-SRC-RKIPG7Y7M4YSYE7W src -m comment --comment "first ingress[1].from[0]" -g KUBE-NWPLCY-DENIED-INGRESS
+            -A KUBE-POD-FW-INGRESS -d 10.0.0.1/32 -m comment --comment "shop/db" -g KUBE-POD-FW-PQS4CPMQ3AQ6OESX
+            -A KUBE-POD-FW-INGRESS -d 10.0.0.2/32 -m comment --comment "shop/a" -g KUBE-POD-FW-QMGFJDRLKKCIEIQ5
+            -A KUBE-POD-FW-PQS4CPMQ3AQ6OESX -m comment --comment "first" -j KUBE-NWPLCY-TPFAJFUDVDMC3NH7
+            -A KUBE-POD-FW-PQS4CPMQ3AQ6OESX -m mark --mark 0x0/0x30000 -m comment --comment "second" -j KUBE-NWPLCY-FDCCS3UWY2YE5RHR
+            -A KUBE-POD-FW-PQS4CPMQ3AQ6OESX -m mark --mark 0x0/0x10000 -m comment --comment "default" -j KUBE-NWPLCY-QNYMJB34HYM5S446
+            -A KUBE-POD-FW-QMGFJDRLKKCIEIQ5 -m comment --comment "default" -j KUBE-NWPLCY-QNYMJB34HYM5S446
+            # ip6tables-save -t filter
+        "##]],
+    );
+}
