@@ -1,12 +1,12 @@
-use std::{collections::BTreeSet, net::IpAddr};
+use std::{collections::BTreeSet, mem, net::IpAddr};
 
 use weir_datapath::{ApplyError, Datapath, Trouble};
-use weir_model::{Delta, Flow, Program};
+use weir_model::{Delta, Flow, Name, Program};
 
 use weir_netfilter::{Connection, Conntrack, ConntrackError, Tuple};
 
 use crate::{
-    Family, Installed, Mode, Planner, Transaction,
+    Family, Installed, Mode, Planner, Step, Transaction,
     kernel::{Kernel, KernelError},
     place, replan, transaction,
     wire::{self, KeyBytes},
@@ -19,6 +19,8 @@ pub struct Nft {
     planner: Planner,
     kernel: Kernel,
     conntrack: Conntrack,
+    /// Answers of ended connections that a table has which is about to be replaced, by set.
+    carried: Vec<(Name, Vec<KeyBytes>)>,
 }
 
 /// So many milliseconds, one day, the answers of a connection that was cut are told from a connection of its own.
@@ -29,7 +31,7 @@ impl Nft {
     pub fn open(mode: Mode) -> Result<Self, ApplyError> {
         let kernel = Kernel::open().map_err(failed("cannot open nftables"))?;
         let conntrack = Conntrack::open().map_err(untracked)?;
-        Ok(Nft { mode, planner: Planner::new(mode), kernel, conntrack })
+        Ok(Nft { mode, planner: Planner::new(mode), kernel, conntrack, carried: Vec::new() })
     }
 
     fn hold(&mut self, set: &str, keys: &[KeyBytes]) -> Result<(), ApplyError> {
@@ -52,7 +54,10 @@ impl Datapath for Nft {
     fn replan(&mut self, program: &Program, installed: &Installed) -> Transaction {
         self.planner = Planner::new(self.mode);
         self.planner.plan(program, &Delta::from(program));
-        replan::replan(&self.planner, installed)
+        let transaction = replan::replan(&self.planner, installed);
+        let replaces = transaction.steps.contains(&Step::DeleteTable);
+        self.carried = if replaces { installed.held() } else { Vec::new() };
+        transaction
     }
 
     fn installed(&mut self) -> Result<Installed, ApplyError> {
@@ -60,7 +65,11 @@ impl Datapath for Nft {
     }
 
     fn apply(&mut self, plan: &Transaction) -> Result<(), ApplyError> {
-        self.kernel.run(plan).map_err(failed("cannot write table inet weir"))
+        self.kernel.run(plan).map_err(failed("cannot write table inet weir"))?;
+        for (set, keys) in mem::take(&mut self.carried) {
+            self.hold(&set, &keys)?;
+        }
+        Ok(())
     }
 
     fn drifted(&mut self) -> Result<bool, ApplyError> {

@@ -6,7 +6,9 @@ use weir_model::Name;
 use weir_netlink::{Attribute, Attributes, Malformed};
 
 use crate::{
+    Family, Kind,
     expr::{Expr, Verdict},
+    place,
     wire::{Declared, Element, KeyBytes, TABLE},
 };
 
@@ -39,6 +41,22 @@ pub(crate) struct InstalledChain {
 }
 
 impl Installed {
+    /// The answers of ended connections and who sends them, by the sets that hold them.
+    pub(crate) fn held(&self) -> Vec<(Name, Vec<KeyBytes>)> {
+        let names = Family::BOTH.into_iter().flat_map(|family| {
+            [
+                (place::cut(family), Kind::Cut(family)),
+                (place::cut_senders(family), Kind::CutSenders(family)),
+            ]
+        });
+        let ours = names.filter_map(|(name, kind)| {
+            let set = self.sets.get(&name).filter(|set| set.declared == kind.declared())?;
+            let held = set.elements.iter().filter(|element| element.expires);
+            Some((name, held.map(|element| element.key).collect()))
+        });
+        ours.collect()
+    }
+
     /// Reads a message about any table.
     pub(crate) fn table(&mut self, message: Attributes<'_>) -> Result<(), Malformed> {
         let (mut ours, mut flags) = (false, 0);
