@@ -56,7 +56,6 @@ fn run() -> Result<()> {
     match Chores::parse().chore {
         Chore::Test => test::run(),
         Chore::Demo => {
-            test::kernel_tools()?;
             shell::run(shell::command("cargo", &["run", "--release", "-p", "weir", "--", "demo"]))
         }
         Chore::Cluster => cluster::run(),

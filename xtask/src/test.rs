@@ -47,14 +47,25 @@ pub(crate) fn run() -> Result<()> {
     Ok(())
 }
 
-/// What the demo and the tests with real packets need.
-pub(crate) fn kernel_tools() -> Result<()> {
-    // Debian keeps nft where an ordinary user's path does not lead.
-    if ["nft", "/usr/sbin/nft"].iter().any(|nft| shell::exists(nft, &["--version"])) {
-        return Ok(());
+/// What the tests with real packets need beside the kernel: the program, the package that has it, and what it is for.
+const KERNEL_TOOLS: [(&str, &str, &str); 4] = [
+    ("nft", "nftables", "what is in the kernel is compared with what nft lists"),
+    ("ip", "iproute2", "tests give links other settings"),
+    ("iptables", "iptables", "rules of the iptables datapath are loaded with iptables-restore"),
+    ("ipset", "ipset", "sets of the iptables datapath are compared with what ipset lists"),
+];
+
+/// Installs what is missing of it.
+fn kernel_tools() -> Result<()> {
+    for (program, package, purpose) in KERNEL_TOOLS {
+        // Debian keeps them where an ordinary user's path does not lead.
+        let places = [program.to_owned(), format!("/usr/sbin/{program}")];
+        if !places.iter().any(|place| shell::exists(place, &["-V"])) {
+            eprintln!("Installing {package}: {purpose}.");
+            shell::apt_install(package)?;
+        }
     }
-    eprintln!("Rules are loaded into the kernel with nft: installing nftables.");
-    shell::apt_install("nftables")
+    Ok(())
 }
 
 /// Licences, bans and sources of the dependencies.

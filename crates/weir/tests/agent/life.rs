@@ -5,6 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use rustix::process::Signal;
 use weir_model::{Flow, Protocol, Verdict};
 
 use crate::{
@@ -99,12 +100,12 @@ pub(crate) fn a_restart_writes_nothing() {
     let mut agent = node.started(&[]);
     let handles = "--handle list table inet weir";
     let before = node.nft(handles);
-    agent.signal("TERM");
+    agent.signal(Signal::TERM);
     assert_eq!(agent.ends(), Some(0));
     assert_eq!(node.nft(handles), before, "rules stay when the agent stops");
     let agent = node.started(&[]);
     assert_eq!(node.nft(handles), before, "a restart writes nothing");
-    agent.signal("HUP");
+    agent.signal(Signal::HUP);
     thread::sleep(Duration::from_millis(500));
     assert_eq!(node.nft(handles), before, "nor does reading everything again");
 }
@@ -118,11 +119,12 @@ pub(crate) fn cleanup() {
     let mut agent = node.started(&["--established", "keep"]);
     let refused = node.weir(&as_str(&[&node.arguments()[..], &["--cleanup".to_owned()]].concat()));
     assert_eq!(refused.status.code(), Some(2), "not while an agent runs");
-    agent.signal("TERM");
+    agent.signal(Signal::TERM);
     assert_eq!(agent.ends(), Some(0));
     assert_ne!(node.nft("--stateless list ruleset"), before);
     for _ in 0..2 {
-        let cleaned = node.weir(&as_str(&[&node.arguments()[..], &["--cleanup".to_owned()]].concat()));
+        let cleaned =
+            node.weir(&as_str(&[&node.arguments()[..], &["--cleanup".to_owned()]].concat()));
         assert_eq!(cleaned.status.code(), Some(0), "{}", String::from_utf8_lossy(&cleaned.stderr));
         assert_eq!(node.nft("--stateless list ruleset"), before);
     }

@@ -20,7 +20,10 @@ fn main() -> ExitCode {
         return ExitCode::FAILURE;
     }
     let trials = vec![
-        trial("an_agent_that_is_killed_fifty_times_changes_no_verdict", life::killed_again_and_again),
+        trial(
+            "an_agent_that_is_killed_fifty_times_changes_no_verdict",
+            life::killed_again_and_again,
+        ),
         trial("rules_that_are_swapped_a_thousand_times_let_nothing_slip", swap::a_thousand_times),
         trial("a_table_that_is_deleted_is_back_within_two_seconds", life::the_table_is_deleted),
         trial("a_broken_manifest_is_told_and_what_was_in_force_stays", life::a_manifest_breaks),

@@ -10,6 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 use weir_lab::Lab;
 
@@ -84,7 +85,9 @@ impl Node {
     /// Starts an agent, and waits until it is ready.
     pub(crate) fn started(&self, more: &[&str]) -> Agent {
         let agent = self.start(more);
-        self.until("the agent is ready", || self.get("/readyz").is_some_and(|(code, _)| code == 200));
+        self.until("the agent is ready", || {
+            self.get("/readyz").is_some_and(|(code, _)| code == 200)
+        });
         agent
     }
 
@@ -128,10 +131,8 @@ impl Agent {
         self.child.wait().unwrap();
     }
 
-    /// Sends a signal by its name.
-    pub(crate) fn signal(&self, name: &str) {
-        let id = self.child.id().to_string();
-        assert!(Command::new("kill").args(["-s", name, &id]).status().unwrap().success());
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
     /// Waits until it ends by itself. How did it?
