@@ -9,11 +9,12 @@ use clap::{Args, ValueEnum};
 use tracing::level_filters::LevelFilter;
 use weir_agent::{AgentError, Mode, Options, Sysctls};
 use weir_datapath::{ApplyError, Datapath, Dropped, Drops, Established, Trouble};
+use weir_iptables::Iptables;
 use weir_model::Direction;
 use weir_netfilter::{LogError, Logged, PacketLog};
 use weir_nft::Nft;
 
-use crate::{exit::Exit, failure::Failure, source};
+use crate::{exit::Exit, failure::Failure, filter::Filter, source};
 
 /// Where `weir drops` asks, unless told otherwise.
 pub(crate) const ADDRESS: &str = "127.0.0.1:9640";
@@ -32,7 +33,7 @@ pub(crate) struct Agent {
     /// The folder of manifests: pods, namespaces, nodes and policies
     #[arg(long, value_name = "DIR", required_unless_present = "cleanup")]
     source: Option<PathBuf>,
-    /// The datapath: nftables
+    /// The datapath: nftables or iptables
     #[arg(long, value_name = "NAME", default_value = "nftables")]
     datapath: String,
     /// The node whose pods the rules are for
@@ -95,14 +96,27 @@ fn http(text: &str) -> Result<Http, String> {
 
 impl Agent {
     pub(crate) fn run(&self) -> anyhow::Result<Exit> {
-        source::known_datapath(&self.datapath, &["nftables"])?;
-        let options = self.options("nftables")?;
+        source::known_datapath(&self.datapath, &["nftables", "iptables"])?;
+        let filter = Filter::named(&self.datapath).unwrap_or(Filter::Nftables);
+        let options = self.options(filter.name())?;
         self.log();
-        let mode = match options.mode {
-            Mode::Enforce => weir_nft::Mode::Enforce,
-            Mode::Audit => weir_nft::Mode::Audit,
-        };
-        self.keep(&options, Nft::open(mode).map_err(refused)?, Box::new(Reported::default()))
+        let drops = Box::new(Reported::default());
+        match filter {
+            Filter::Nftables => {
+                let mode = match options.mode {
+                    Mode::Enforce => weir_nft::Mode::Enforce,
+                    Mode::Audit => weir_nft::Mode::Audit,
+                };
+                self.keep(&options, Nft::open(mode).map_err(refused)?, drops)
+            }
+            Filter::Iptables => {
+                let mode = match options.mode {
+                    Mode::Enforce => weir_iptables::Mode::Enforce,
+                    Mode::Audit => weir_iptables::Mode::Audit,
+                };
+                self.keep(&options, Iptables::open(mode, None).map_err(refused)?, drops)
+            }
+        }
     }
 
     /// Does what was asked for with a datapath, whichever it is.

@@ -12,6 +12,7 @@ use weir_model::{Change, Flow, Object, Pod, Policy, Protocol, Verdict, World};
 use crate::{
     exit::Exit,
     failure::Failure,
+    filter::Filter,
     kernel::{self, Kernel},
     present,
 };
@@ -60,7 +61,7 @@ impl Demo {
                 out.flush()?;
                 world.apply(Change::Put(Object::Policy(step.policy.clone())));
             }
-            kernel.enforce(&world)?;
+            kernel.enforce(&world, Filter::Nftables)?;
             let round = Round::new(&world, &flows, rounds.last(), &kernel.probe(&flows)?);
             present::demo::round(out, &ends, &round)?;
             rounds.push(round);

@@ -4,12 +4,12 @@ use std::convert::Infallible;
 
 use weir_model::{Flow, Verdict, World};
 
-use crate::failure::Failure;
+use crate::{failure::Failure, filter::Filter};
 
 /// Fails: there are no network namespaces here.
 pub(crate) fn enter() -> Result<(), Failure> {
     Err(Failure::new(
-        "this needs the network namespaces and nftables of Linux",
+        "this needs the network namespaces and the packet filters of Linux",
         "run it on Linux; `weir test` without `--datapath` works everywhere",
     ))
 }
@@ -25,7 +25,7 @@ impl Kernel {
         }
     }
 
-    pub(crate) fn enforce(&self, _: &World) -> Result<(), Failure> {
+    pub(crate) fn enforce(&self, _: &World, _: Filter) -> Result<(), Failure> {
         match self.0 {}
     }
 
@@ -39,6 +39,6 @@ impl Kernel {
 }
 
 /// Fails: there is no kernel to ask.
-pub(crate) fn verdicts(_: &World, _: &[Flow]) -> Result<Vec<Verdict>, Failure> {
+pub(crate) fn verdicts(_: &World, _: &[Flow], _: Filter) -> Result<Vec<Verdict>, Failure> {
     enter().map(|()| Vec::new())
 }

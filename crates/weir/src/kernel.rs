@@ -5,14 +5,15 @@ use std::{
     time::Duration,
 };
 
-use weir_datapath::{ApplyError, Established, Ledger, Outcome};
+use weir_datapath::{ApplyError, Datapath, Established, Ledger, Outcome};
 use weir_engine::Locality;
+use weir_iptables::Iptables;
 use weir_lab::{Lab, LabError, Layout};
-use weir_model::{Delta, Flow, Name, Verdict, World};
+use weir_model::{Delta, Flow, Name, Program, Verdict, World};
 use weir_netfilter::{LogError, Logged, PacketLog};
-use weir_nft::{Mode, Nft};
+use weir_nft::Nft;
 
-use crate::failure::Failure;
+use crate::{failure::Failure, filter::Filter};
 
 /// How long a connection may take to be answered. Nothing but a rule loses packets here, and if the machine is too busy
 /// for silence to mean anything, the lab tries again for longer.
@@ -38,24 +39,45 @@ impl Kernel {
     }
 
     /// Makes every node enforce the policies of a world with the same pods, as an agent does that starts there.
-    pub(crate) fn enforce(&self, world: &World) -> Result<(), Failure> {
+    pub(crate) fn enforce(&self, world: &World, filter: Filter) -> Result<(), Failure> {
         let mut world = world.clone();
         weir_lab::settle(&mut world);
         for node in &self.nodes {
             let program = weir_engine::compile(&world, Locality::Node(node.clone()));
-            let nft = self.lab.on_node(node, || Nft::open(Mode::Enforce)).map_err(failed)?;
-            let mut ledger = Ledger::new(nft.map_err(refused)?, Established::Keep);
-            ledger.want(Delta::from(&program));
-            ledger.in_sync();
-            if let Outcome::Failed { error, .. } = ledger.settle() {
-                return Err(refused(error));
-            }
-            if let Some((pod, held)) = ledger.held().first_key_value() {
-                let what = format!("the kernel refuses the rules of {pod}: {}", held.error);
-                return Err(Failure::new(what, REPORT));
-            }
+            match filter {
+                Filter::Nftables => {
+                    self.settle(node, &program, || Nft::open(weir_nft::Mode::Enforce))
+                }
+                Filter::Iptables => {
+                    let open = || Iptables::open(weir_iptables::Mode::Enforce, None);
+                    self.settle(node, &program, open)
+                }
+            }?;
         }
         Ok(())
+    }
+
+    /// Puts a program into force on a node, with a datapath that is opened there.
+    fn settle<D: Datapath + Send>(
+        &self,
+        node: &Name,
+        program: &Program,
+        open: impl FnOnce() -> Result<D, ApplyError> + Send,
+    ) -> Result<(), Failure> {
+        let datapath = self.lab.on_node(node, open).map_err(failed)?.map_err(refused)?;
+        let mut ledger = Ledger::new(datapath, Established::Keep);
+        ledger.want(Delta::from(program));
+        ledger.in_sync();
+        if let Outcome::Failed { error, .. } = ledger.settle() {
+            return Err(refused(error));
+        }
+        match ledger.held().first_key_value() {
+            None => Ok(()),
+            Some((pod, held)) => {
+                let what = format!("the kernel refuses the rules of {pod}: {}", held.error);
+                Err(Failure::new(what, REPORT))
+            }
+        }
     }
 
     /// Tries all flows at once; the answers in order.
@@ -80,10 +102,14 @@ impl Kernel {
     }
 }
 
-/// Tries all flows in a world whose nodes enforce their policies with nftables; the answers in order.
-pub(crate) fn verdicts(world: &World, flows: &[Flow]) -> Result<Vec<Verdict>, Failure> {
+/// Tries all flows in a world whose nodes enforce their policies; the answers in order.
+pub(crate) fn verdicts(
+    world: &World,
+    flows: &[Flow],
+    filter: Filter,
+) -> Result<Vec<Verdict>, Failure> {
     let kernel = Kernel::build(world, flows)?;
-    kernel.enforce(world)?;
+    kernel.enforce(world, filter)?;
     kernel.probe(flows)
 }
 
@@ -103,7 +129,7 @@ fn words(packet: &Logged) -> String {
     )
 }
 
-const REPORT: &str = "please report this, with the output of `weir render --datapath nftables`";
+const REPORT: &str = "please report this, with the output of `weir render` for this datapath";
 
 fn refused(error: ApplyError) -> Failure {
     Failure::new(error, REPORT)

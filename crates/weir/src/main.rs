@@ -13,6 +13,7 @@ mod end;
 mod exit;
 mod explain;
 mod failure;
+mod filter;
 #[cfg_attr(not(target_os = "linux"), path = "elsewhere.rs")]
 mod kernel;
 mod lint;

@@ -7,6 +7,7 @@ use weir_engine::Locality;
 use crate::{
     exit::Exit,
     failure::Failure,
+    filter::Filter,
     present::{self, Format, findings::Report, program::Listing},
     source::{self, Source},
 };
@@ -14,15 +15,16 @@ use crate::{
 /// Print what would be programmed
 ///
 /// For `sim`: the endpoints with their rules, the rules with the policy lines they come from, and the sets that they name. Rules
-/// that several endpoints share are printed once. For `nftables`: the ruleset of a node, in nft's own syntax.
+/// that several endpoints share are printed once. For `nftables`: the ruleset of a node, in nft's own syntax. For `iptables`: its sets and
+/// rules, as `ipset save`, `iptables-save` and `ip6tables-save` would print them.
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  weir render -f examples/shop/manifests\n  weir render -f examples/shop/manifests -n shop -o yaml\n  weir render -f examples/shop/manifests --datapath nftables"
+    after_help = "Examples:\n  weir render -f examples/shop/manifests\n  weir render -f examples/shop/manifests -n shop -o yaml\n  weir render -f examples/shop/manifests --datapath nftables\n  weir render -f examples/shop/manifests --datapath iptables"
 )]
 pub(crate) struct Render {
     #[command(flatten)]
     source: Source,
-    /// The datapath to print it for: sim or nftables
+    /// The datapath to print it for: sim, nftables or iptables
     #[arg(long, value_name = "NAME", default_value = "sim")]
     datapath: String,
     /// The node to print it for [default: all]
@@ -35,7 +37,7 @@ pub(crate) struct Render {
 
 impl Render {
     pub(crate) fn run(&self, out: &mut dyn Write) -> anyhow::Result<Exit> {
-        source::known_datapath(&self.datapath, &["sim", "nftables"])?;
+        source::known_datapath(&self.datapath, &["sim", "nftables", "iptables"])?;
         let loaded = self.source.load_complete()?;
         let world = &loaded.world;
         let locality = match &self.node {
@@ -50,9 +52,16 @@ impl Render {
             }
         };
         let program = weir_engine::compile(world, locality);
-        if self.datapath == "nftables" {
-            write!(out, "{}", weir_nft::render(&program))?;
-            return Ok(Exit::Yes);
+        match Filter::named(&self.datapath) {
+            Some(Filter::Nftables) => {
+                write!(out, "{}", weir_nft::render(&program))?;
+                return Ok(Exit::Yes);
+            }
+            Some(Filter::Iptables) => {
+                write!(out, "{}", weir_iptables::render(&program))?;
+                return Ok(Exit::Yes);
+            }
+            None => (),
         }
         let listing = Listing::new(&program, self.source.namespace());
         match self.output.structured() {

@@ -14,6 +14,7 @@ use weir_model::{Finding, Flow, Severity, Verdict};
 use crate::{
     exit::Exit,
     failure::Failure,
+    filter::Filter,
     kernel,
     present::{self, Structured},
     reach::State,
@@ -23,8 +24,8 @@ use crate::{
 /// Run policy tests
 ///
 /// Every probe is asked of the compiled rules, and of a second, slower reading of the API's text; the two must agree.
-/// With `--datapath nftables` the pods are network namespaces on this machine, and real connections are tried between them; this needs
-/// root, or a kernel that lets everyone make user namespaces, and the program `nft`.
+/// With `--datapath nftables` or `iptables` the pods are network namespaces on this machine, and real connections are tried between
+/// them; this needs root, or a kernel that lets everyone make user namespaces, and for `iptables` its programs.
 /// The closing line is `N passed, M failed`. Exit status 1 if anything failed.
 #[derive(Args)]
 #[command(
@@ -34,7 +35,7 @@ pub(crate) struct Test {
     /// Files with policy tests
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// What decides: `sim`, the compiled rules in memory, or `nftables`, a real kernel with real packets
+    /// What decides: `sim`, the compiled rules in memory, or `nftables` or `iptables`, a real kernel with real packets
     #[arg(long, value_name = "NAME", default_value = "sim")]
     datapath: String,
     /// How to print the results
@@ -55,12 +56,9 @@ enum TestFormat {
 
 impl Test {
     pub(crate) fn run(&self, out: &mut dyn Write) -> anyhow::Result<Exit> {
-        source::known_datapath(&self.datapath, &["sim", "nftables"])?;
-        let decides = match &*self.datapath {
-            "nftables" => Decides::Kernel,
-            _ => Decides::Memory,
-        };
-        if decides == Decides::Kernel {
+        source::known_datapath(&self.datapath, &["sim", "nftables", "iptables"])?;
+        let decides = Filter::named(&self.datapath).map_or(Decides::Memory, Decides::Kernel);
+        if decides != Decides::Memory {
             kernel::enter()?;
         }
         let mut all = Vec::new();
@@ -206,7 +204,7 @@ enum Decides {
     /// The compiled rules in memory.
     Memory,
     /// A real kernel, with real packets.
-    Kernel,
+    Kernel(Filter),
 }
 
 /// Tries every probe of all cases; the results in order. In a kernel most of the time is spent waiting for packets that do
@@ -255,9 +253,9 @@ fn judge(mut case: Case, decides: Decides) -> CaseResult {
     let state = State::new(objects.into_iter().collect());
     let flows: Vec<_> = probes.iter().map(|probe| probe.flow(&state.world)).collect();
     let mut seen = Vec::new().into_iter();
-    if decides == Decides::Kernel && error.is_none() {
+    if let (Decides::Kernel(filter), None) = (decides, &error) {
         let known: Vec<Flow> = flows.iter().flatten().copied().collect();
-        match kernel::verdicts(&state.world, &known) {
+        match kernel::verdicts(&state.world, &known, filter) {
             Ok(verdicts) => seen = verdicts.into_iter(),
             Err(cause) => error = Some(format!("{place}: {:#}", anyhow::Error::from(cause))),
         }

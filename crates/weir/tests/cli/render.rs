@@ -55,6 +55,23 @@ fn a_node_that_is_not_there() {
     );
 }
 
+/// What the rules are is in the golden tests of the backend.
+#[test]
+fn rules_of_iptables_are_what_its_own_programs_read() {
+    let output = weir("render -f examples/shop/manifests --datapath iptables");
+    let text = String::from_utf8_lossy(&output.stdout);
+    let parts: Vec<&str> = text.lines().filter(|line| line.starts_with('#')).collect();
+    let heads = ["# ipset save", "# iptables-save -t filter", "# ip6tables-save -t filter"];
+    assert_eq!(parts, heads);
+    let ours = |word: &&str| word.starts_with("KUBE-") || word.starts_with("inet6:KUBE-");
+    for line in text.lines().filter(|line| line.starts_with("create ")) {
+        let name = line.split(' ').nth(1).unwrap_or_default();
+        assert!(ours(&name) && name.len() <= 31, "{line}");
+    }
+    assert_eq!(text.matches("\nCOMMIT\n").count(), 2);
+    assert_eq!(output.status.code(), Some(0));
+}
+
 #[test]
 fn other_datapaths_are_not_there_yet() {
     check(
@@ -62,7 +79,7 @@ fn other_datapaths_are_not_there_yet() {
         expect![[r#"
             --- stderr
             error: this build has no datapath `hcn` here
-            hint: use `--datapath sim` or `--datapath nftables`
+            hint: use `--datapath sim` or `--datapath nftables` or `--datapath iptables`
             --- exit 2
         "#]],
     );

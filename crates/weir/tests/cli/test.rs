@@ -246,6 +246,13 @@ fn all_cases_of_the_repository_pass_in_a_kernel() {
     all_pass("test --datapath nftables cases/upstream cases/semantics");
 }
 
+/// The same with iptables, of whichever variant the machine has. Needs its programs.
+#[cfg(target_os = "linux")]
+#[test]
+fn all_cases_of_the_repository_pass_in_a_kernel_with_iptables() {
+    all_pass("test --datapath iptables cases/upstream cases/semantics");
+}
+
 #[track_caller]
 fn all_pass(command: &str) {
     let output = weir(command);
