@@ -31,7 +31,7 @@ mod stricter;
 mod testing;
 
 pub use case::{Case, cases};
-pub use lower::{address, object};
+pub use lower::{Lowering, address, object};
 pub use manifest::manifest;
 pub use probe::{End, Family, Probe, ProbeError};
 pub use reader::{Manifests, Owner, Reader};

@@ -42,6 +42,21 @@ impl Manifests {
     }
 }
 
+impl Manifests {
+    /// The same, read from a cluster and not from files: nothing is made up, and nothing has a place.
+    pub fn of_cluster(mut self) -> Self {
+        let made_up = std::mem::take(&mut self.made_up);
+        for object in &mut self.objects {
+            lower::without_place(object);
+            if let Object::Pod(pod) = object {
+                pod.addresses.retain(|address| !made_up.contains(address));
+            }
+        }
+        self.findings.iter_mut().for_each(|finding| finding.place = None);
+        self
+    }
+}
+
 /// A workload.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Owner {

@@ -112,6 +112,29 @@ pub fn documents(bytes: &[u8]) -> (Vec<Node>, Vec<Repeat>, Option<SyntaxError>) 
     (all.roots, all.repeats, error)
 }
 
+/// Hands over the elements of a list's `items` one by one, so that the whole is never in memory, and returns the rest of it.
+pub fn items(bytes: &[u8], each: impl FnMut(Node)) -> Result<Node, SyntaxError> {
+    let mut all = Items { each, rest: Node::null(1) };
+    read(bytes, &mut all)?;
+    Ok(all.rest)
+}
+
+struct Items<F> {
+    each: F,
+    rest: Node,
+}
+
+impl<F: FnMut(Node)> Sink for Items<F> {
+    const ITEMS: bool = true;
+    fn item(&mut self, _: &[Entry], _: usize, item: Node) {
+        (self.each)(item);
+    }
+    fn document(&mut self, root: Node) {
+        self.rest = root;
+    }
+    fn repeat(&mut self, _: Repeat) {}
+}
+
 #[derive(Default)]
 struct Documents {
     roots: Vec<Node>,

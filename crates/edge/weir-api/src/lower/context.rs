@@ -1,4 +1,4 @@
-use std::{collections::HashSet, fmt, net::IpAddr};
+use std::{collections::HashSet, fmt, net::IpAddr, sync::Arc};
 
 use weir_model::{Finding, Name, Place, Severity};
 
@@ -32,17 +32,30 @@ pub(crate) fn keep(findings: &mut Vec<Finding>, finding: Finding) {
 
 /// Texts that many objects share, kept once.
 #[derive(Debug, Default)]
-pub(crate) struct Names(HashSet<Name>);
+pub(crate) struct Names {
+    all: HashSet<Name>,
+    /// How many there may be before it is time to forget some.
+    limit: usize,
+}
 
 impl Names {
     /// The shared copy of a text.
     pub(crate) fn name(&mut self, text: &str) -> Name {
-        if let Some(name) = self.0.get(text) {
+        if let Some(name) = self.all.get(text) {
             return name.clone();
         }
         let name = Name::from(text);
-        self.0.insert(name.clone());
+        self.all.insert(name.clone());
         name
+    }
+
+    /// Forgets, from time to time, what nobody else has any more.
+    pub(crate) fn tidy(&mut self) {
+        const FEW: usize = 4096;
+        if self.all.len() > self.limit.max(FEW) {
+            self.all.retain(|name| Arc::strong_count(name) > 1);
+            self.limit = 2 * self.all.len();
+        }
     }
 }
 

@@ -12,6 +12,8 @@ mod pod;
 mod port;
 mod selector;
 
+use std::sync::Arc;
+
 use weir_model::{Finding, Name, Object, Pod, Severity};
 
 pub use cidr::address;
@@ -23,6 +25,7 @@ pub(crate) use selector::labels;
 use crate::{
     check,
     document::{Node, quote},
+    stricter::without_lines,
 };
 
 /// The code of a finding about a document that is no Kubernetes object.
@@ -65,17 +68,55 @@ pub(crate) struct Template {
     pub(crate) idle: bool,
 }
 
+/// Lowers objects one after the other, for as long as it takes. Texts that they share are kept once, and no longer than
+/// anybody has them.
+#[derive(Debug, Default)]
+pub struct Lowering {
+    names: Names,
+}
+
+impl Lowering {
+    /// Lowers an object of a cluster, which is in no file. Pods keep the addresses they have; workloads and kinds that are
+    /// nothing to us are `None`.
+    pub fn object(&mut self, node: &Node) -> (Option<Object>, Vec<Finding>) {
+        let mut findings = Vec::new();
+        self.names.tidy();
+        let lowered = lower(&Name::default(), &mut self.names, &mut findings, node, None);
+        let mut object = object_of(lowered);
+        object.iter_mut().for_each(without_place);
+        findings.iter_mut().for_each(|finding| finding.place = None);
+        (object, findings)
+    }
+}
+
+/// Forgets in which lines of which file an object was written.
+pub(crate) fn without_place(object: &mut Object) {
+    match object {
+        Object::Pod(pod) => pod.place = None,
+        Object::Namespace(namespace) => namespace.place = None,
+        Object::Node(node) => node.place = None,
+        Object::Policy(policy) => {
+            policy.place = None;
+            policy.spec = Arc::new(without_lines(&policy.spec));
+        }
+        Object::Domain(..) => (),
+    }
+}
+
+fn object_of(lowered: Option<Lowered>) -> Option<Object> {
+    match lowered {
+        Some(Lowered::Object(object)) => Some(object),
+        Some(Lowered::Pod { pod, .. }) => Some(Object::Pod(pod)),
+        Some(Lowered::Template(_) | Lowered::Unknown { .. }) | None => None,
+    }
+}
+
 /// Lowers one Kubernetes object. Pods keep the addresses they have; workloads and kinds that are nothing to us are `None`.
 pub fn object(file: &Name, node: &Node) -> (Option<Object>, Vec<Finding>) {
     let mut findings = Vec::new();
     let mut names = Names::default();
     let lowered = lower(file, &mut names, &mut findings, node, None);
-    let object = match lowered {
-        Some(Lowered::Object(object)) => Some(object),
-        Some(Lowered::Pod { pod, .. }) => Some(Object::Pod(pod)),
-        Some(Lowered::Template(_) | Lowered::Unknown { .. }) | None => None,
-    };
-    (object, findings)
+    (object_of(lowered), findings)
 }
 
 /// The kind of the elements of a list, for elements that do not say it themselves.
