@@ -28,7 +28,11 @@ use programs::{Programs, cache};
 const SOURCE: &str = "kubernetes_1.20.5+really1.20.2.orig.tar.gz";
 const SOURCE_SHA256: &str = "b83c0780efb182d928dc63d46488a847f161f04e40a94b96bf5247dd671ecdfc";
 const VERSION: &str = "v1.20.2";
-const PACKAGES: [&str; 3] = ["etcd-server", "golang-1.19-go", "golang-1.19-src"];
+const PACKAGES: [&str; 4] =
+    ["etcd-server", "golang-1.19-go", "golang-1.19-src", "golang-github-modern-go-reflect2-dev"];
+/// A dependency that is too old for this Go: the API server would crash as soon as it reads an object of a
+/// CustomResourceDefinition. Debian has a newer one.
+const REPLACED: &str = "github.com/modern-go/reflect2";
 /// Where the source lies, as Go names it.
 const MODULE: &str = "k8s.io/kubernetes";
 
@@ -99,6 +103,11 @@ fn build(folder: &Path) -> Result<PathBuf> {
     let mut unpack = shell::command("tar", &["-xz", "--strip-components=1", "-f"]);
     unpack.arg(at(SOURCE)).arg("-C").arg(&source);
     shell::run(unpack)?;
+
+    let old = source.join("vendor").join(REPLACED);
+    fs::remove_dir_all(&old).with_context(|| format!("cannot remove {}", old.display()))?;
+    fs::rename(at("root/usr/share/gocode/src").join(REPLACED), old)
+        .with_context(|| format!("cannot replace {REPLACED}"))?;
 
     let generator = at("openapi-gen");
     let mut compile = go(folder, &source, "go");

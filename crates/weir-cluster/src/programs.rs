@@ -34,7 +34,7 @@ pub fn cache() -> Option<PathBuf> {
     let absolute =
         |name: &str| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let caches = absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")))?;
-    Some(caches.join("weir").join("cluster-1.20.2"))
+    Some(caches.join("weir").join("cluster-1.20.2-2"))
 }
 
 /// A program that is nowhere to be found.

@@ -1,1 +1,29 @@
 //! Where the world comes from: the API server of a cluster.
+//!
+//! ```text
+//!  Access ─► client ─┬─► pages of lists ──────────────► weir_api::Reader ─► Manifests   one look: read
+//!                    └─► follow: list, watch, list … ─► Known ─► Update                 all the time: Watch
+//! ```
+//!
+//! *Invariants*
+//!
+//! * Nothing is removed before a list is complete, and nothing because the API server is away, starts, or forgets. A kind of
+//!   policy is gone only if its definition is.
+//! * What cannot be read is a finding. It stops nothing else, and the policy it is about allows nothing.
+//! * Objects are lowered and dropped one by one: what stays is a name, and what tells one version from another.
+
+mod access;
+mod backoff;
+mod error;
+mod follow;
+mod kind;
+mod known;
+mod link;
+mod look;
+mod watch;
+mod wire;
+
+pub use access::Access;
+pub use error::ReadError;
+pub use look::{Step, read};
+pub use watch::{Pace, Watch};

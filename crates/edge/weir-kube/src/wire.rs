@@ -1,0 +1,233 @@
+//! Requests and answers.
+
+use std::{io, time::Duration};
+
+use futures::{AsyncBufRead, AsyncBufReadExt};
+use kube::{
+    Client,
+    api::{GetParams, ListParams, WatchParams},
+    core::Request,
+};
+use weir_api::document::{self, Entry, Node, Value};
+
+use crate::{ReadError, kind::Kind};
+
+/// How long an answer that is not a watch may take.
+const ANSWER: Duration = Duration::from_secs(60);
+/// How long a watch may take to open.
+const OPENING: Duration = Duration::from_secs(15);
+/// How long a watch goes on, at most. The API server ends it.
+const WATCH_SECONDS: u32 = 290;
+
+/// A page of a list, still as text.
+#[derive(Debug)]
+pub(crate) struct Page {
+    pub(crate) text: String,
+}
+
+/// What a page says beside its objects.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Rest {
+    /// The version of the whole list.
+    pub(crate) version: String,
+    /// What to ask the next page with; `None` if this is the last.
+    pub(crate) more: Option<String>,
+}
+
+impl Page {
+    /// Asks for a page: the first, or the one after.
+    pub(crate) async fn get(
+        client: &Client,
+        kind: Kind,
+        size: u32,
+        after: Option<&str>,
+    ) -> Result<Self, ReadError> {
+        let mut params = ListParams::default().limit(size);
+        if let Some(token) = after {
+            params = params.continue_token(token);
+        }
+        let request = Request::new(kind.path()).list(&params);
+        let answer = answer(client, request, "list", kind.resource()).await?;
+        Ok(Page { text: answer })
+    }
+
+    /// Hands over its objects one by one.
+    pub(crate) fn each(&self, kind: Kind, each: impl FnMut(Node)) -> Result<Rest, ReadError> {
+        let rest = document::items(self.text.as_bytes(), each).map_err(|error| {
+            ReadError::Garbled { resource: kind.resource().into(), message: error.message }
+        })?;
+        rest_of(kind, &rest)
+    }
+
+    /// What it says beside its objects.
+    pub(crate) fn rest(&self, kind: Kind) -> Result<Rest, ReadError> {
+        self.each(kind, drop)
+    }
+}
+
+fn rest_of(kind: Kind, list: &Node) -> Result<Rest, ReadError> {
+    let text = |key: &str| {
+        let text = list.path(&["metadata", key]).and_then(Node::text);
+        text.filter(|text| !text.is_empty()).map(str::to_owned)
+    };
+    // Without it this may be any text, and no list that is complete.
+    let version = text("resourceVersion").ok_or_else(|| ReadError::Garbled {
+        resource: kind.resource().into(),
+        message: "the list has no resourceVersion".into(),
+    })?;
+    Ok(Rest { version, more: text("continue") })
+}
+
+/// What happened to an object.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Seen {
+    Put(Node),
+    Removed(Node),
+    Bookmark(Node),
+}
+
+impl Seen {
+    /// The version that the watch has come to.
+    pub(crate) fn version(&self) -> Option<String> {
+        let (Seen::Put(node) | Seen::Removed(node) | Seen::Bookmark(node)) = self;
+        let text = node.path(&["metadata", "resourceVersion"]).and_then(Node::text)?;
+        (!text.is_empty()).then(|| text.to_owned())
+    }
+
+    fn read(kind: Kind, line: &[u8]) -> Result<Self, ReadError> {
+        let garbled = |message: &str| ReadError::Garbled {
+            resource: kind.resource().into(),
+            message: message.into(),
+        };
+        let (mut roots, _, error) = document::documents(line);
+        if let Some(error) = error {
+            return Err(garbled(&error.message));
+        }
+        let root = roots.pop().ok_or_else(|| garbled("an empty event"))?;
+        let what = root.get("type").and_then(Node::text).unwrap_or_default().to_owned();
+        let Value::Map(entries) = root.value else { return Err(garbled("no event")) };
+        let object = entries.into_iter().find(|entry| &*entry.key == "object");
+        let Entry { value: object, .. } =
+            object.ok_or_else(|| garbled("an event without object"))?;
+        match &*what {
+            "ADDED" | "MODIFIED" => Ok(Seen::Put(object)),
+            "DELETED" => Ok(Seen::Removed(object)),
+            "BOOKMARK" => Ok(Seen::Bookmark(object)),
+            "ERROR" => {
+                let code = match object.get("code").map(|code| &code.value) {
+                    Some(Value::Int(code, _)) => u16::try_from(*code).unwrap_or_default(),
+                    _ => 0,
+                };
+                let message = object.get("message").and_then(Node::text).unwrap_or_default();
+                Err(ReadError::status(code, message.into(), "watch", kind.resource().into()))
+            }
+            other => Err(garbled(&format!("an event of the type {other:?}"))),
+        }
+    }
+}
+
+/// A watch that is open.
+pub(crate) struct Events<R> {
+    kind: Kind,
+    reader: R,
+    line: Vec<u8>,
+}
+
+/// Opens a watch that goes on from a version.
+pub(crate) async fn watch(
+    client: &Client,
+    kind: Kind,
+    version: &str,
+) -> Result<Events<impl AsyncBufRead + Unpin + use<>>, ReadError> {
+    let params = WatchParams::default().timeout(WATCH_SECONDS);
+    let request = Request::new(kind.path()).watch(&params, version);
+    let request = request.map_err(kube::Error::BuildRequest);
+    let request = request.map_err(|error| ReadError::answer(error, "watch", kind))?;
+    let opened = tokio::time::timeout(OPENING, client.request_stream(request)).await;
+    let reader = opened.map_err(|_| too_late(OPENING))?;
+    let reader = reader.map_err(|error| ReadError::answer(error, "watch", kind))?;
+    Ok(Events { kind, reader, line: Vec::new() })
+}
+
+impl<R: AsyncBufRead + Unpin> Events<R> {
+    /// The next event; `None` if the watch has ended.
+    pub(crate) async fn next(&mut self) -> Result<Option<Seen>, ReadError> {
+        loop {
+            self.line.clear();
+            let length = self.reader.read_until(b'\n', &mut self.line).await?;
+            // A line that is cut off is the end, too: it comes again.
+            if length == 0 || !self.line.ends_with(b"\n") {
+                return Ok(None);
+            }
+            if !self.line.trim_ascii().is_empty() {
+                return Seen::read(self.kind, &self.line).map(Some);
+            }
+        }
+    }
+}
+
+/// What the API server knows about a kind that can be installed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Definition {
+    /// There is none.
+    None,
+    /// It is there, and has the version that we read.
+    Served,
+    /// It is there, in other versions only.
+    Other,
+}
+
+/// Looks up the definition of a kind in the store: what the API server serves lags behind it, most of all after a start.
+pub(crate) async fn definition(client: &Client, kind: Kind) -> Result<Definition, ReadError> {
+    const DEFINITIONS: &str = "customresourcedefinitions.apiextensions.k8s.io";
+    let path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+    let request = Request::new(path).get(kind.resource(), &GetParams::default());
+    let text = match answer(client, request, "get", DEFINITIONS).await {
+        Err(ReadError::Missing { .. }) => return Ok(Definition::None),
+        text => text?,
+    };
+    let root = document::documents(text.as_bytes()).0.pop().unwrap_or_else(|| Node::null(1));
+    let version = kind.version().rsplit('/').next().unwrap_or_default();
+    let versions = root.path(&["spec", "versions"]).map_or(&[][..], Node::items);
+    let is_served = versions.iter().any(|one| {
+        let served =
+            one.get("served").is_some_and(|served| matches!(served.value, Value::Bool(true, _)));
+        served && one.get("name").and_then(Node::text) == Some(version)
+    });
+    Ok(if is_served { Definition::Served } else { Definition::Other })
+}
+
+/// Whether the API server says that it serves a kind, which everybody may ask.
+pub(crate) async fn is_served(client: &Client, kind: Kind) -> Result<bool, ReadError> {
+    let path = format!("/apis/{}", kind.version());
+    let request = Request::new(path).list(&ListParams::default());
+    let text = match answer(client, request, "get", kind.resource()).await {
+        Err(ReadError::Missing { .. }) => return Ok(false),
+        text => text?,
+    };
+    let root = document::documents(text.as_bytes()).0.pop().unwrap_or_else(|| Node::null(1));
+    let resources = root.get("resources").map_or(&[][..], Node::items);
+    Ok(resources.iter().any(|one| one.get("name").and_then(Node::text) == Some(kind.plural())))
+}
+
+/// A request, if it could be built.
+type Built = Result<http::Request<Vec<u8>>, kube::core::request::Error>;
+
+async fn answer(
+    client: &Client,
+    request: Built,
+    verb: &'static str,
+    resource: &str,
+) -> Result<String, ReadError> {
+    let fail = |error| ReadError::about(error, verb, resource);
+    let request = request.map_err(kube::Error::BuildRequest).map_err(fail)?;
+    match tokio::time::timeout(ANSWER, client.request_text(request)).await {
+        Ok(answer) => answer.map_err(fail),
+        Err(_) => Err(too_late(ANSWER)),
+    }
+}
+
+fn too_late(time: Duration) -> ReadError {
+    let seconds = time.as_secs();
+    io::Error::new(io::ErrorKind::TimedOut, format!("no answer within {seconds} s")).into()
+}

@@ -1,0 +1,127 @@
+//! Kinds that are installed and taken away.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use weir_cluster::Cluster;
+use weir_model::{Action, PolicyKind};
+
+use crate::{observer::Observer, policy_id};
+
+const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+const ADMIN: &str = "/apis/policy.networking.k8s.io/v1alpha1/adminnetworkpolicies";
+
+/// A definition that lets everything pass: what it means is checked by those who read it.
+fn definition(plural: &str, kind: &str, version: &str) -> Value {
+    let group = "policy.networking.k8s.io";
+    json!({
+        "metadata": {
+            "name": format!("{plural}.{group}"),
+            "annotations": {"api-approved.kubernetes.io": "unapproved, for a test"},
+        },
+        "spec": {
+            "group": group,
+            "scope": "Cluster",
+            "names": {"plural": plural, "singular": kind.to_lowercase(), "kind": kind},
+            "versions": [{
+                "name": version,
+                "served": true,
+                "storage": true,
+                "schema": {"openAPIV3Schema": {
+                    "type": "object",
+                    "x-kubernetes-preserve-unknown-fields": true,
+                }},
+            }],
+        },
+    })
+}
+
+fn admin_policy(name: &str, priority: u32) -> Value {
+    json!({
+        "apiVersion": "policy.networking.k8s.io/v1alpha1",
+        "kind": "AdminNetworkPolicy",
+        "metadata": {"name": name},
+        "spec": {
+            "priority": priority,
+            "subject": {"namespaces": {}},
+            "ingress": [{"action": "Deny", "from": [{"namespaces": {}}]}],
+        },
+    })
+}
+
+/// Creates an object of a kind that was defined just now.
+fn create_soon(cluster: &Cluster, path: &str, object: &Value) {
+    for _ in 0..200 {
+        if cluster.create(path, object).is_ok() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    cluster.create(path, object).unwrap();
+}
+
+#[test]
+fn kinds_of_policies_come_and_go() {
+    let mut cluster = Cluster::start().unwrap();
+    let mut seen = Observer::start(cluster.admin());
+    seen.until_in_sync();
+    let admin = definition("adminnetworkpolicies", "AdminNetworkPolicy", "v1alpha1");
+    cluster.create(DEFINITIONS, &admin).unwrap();
+    create_soon(&cluster, ADMIN, &admin_policy("deny", 10));
+    let deny = policy_id(PolicyKind::AdminNetworkPolicy, "", "deny");
+    seen.until("the policy", |seen| seen.world.policies.contains_key(&deny));
+
+    // One that no API server with a proper definition would take.
+    cluster.create(ADMIN, &admin_policy("refused", 5000)).unwrap();
+    let refused = policy_id(PolicyKind::AdminNetworkPolicy, "", "refused");
+    seen.until("the other policy", |seen| {
+        seen.world.policies.contains_key(&refused) && !seen.findings.is_empty()
+    });
+    assert_eq!(seen.findings[0].object, "AdminNetworkPolicy refused");
+    assert_eq!(seen.findings[0].place, None);
+    assert_eq!(seen.unread, []);
+    let rules = seen.world.policies[&refused].spec.ingress.clone().unwrap();
+    assert!(rules.iter().all(|rule| rule.action == Action::Deny), "{rules:?}");
+    cluster.delete(&format!("{ADMIN}/refused")).unwrap();
+    seen.until("nothing wrong", |seen| seen.findings.is_empty());
+
+    // After a start the API server does not know at once what was installed.
+    seen.forget();
+    for _ in 0..2 {
+        cluster.stop_server();
+        cluster.start_server().unwrap();
+        seen.until("calm", |seen| seen.unread.is_empty());
+        seen.linger(Duration::from_secs(1));
+    }
+    assert_eq!(seen.removed, []);
+
+    let other = definition("clusternetworkpolicies", "ClusterNetworkPolicy", "v1alpha2");
+    cluster.create(DEFINITIONS, &other).unwrap();
+    let path = "/apis/policy.networking.k8s.io/v1alpha2/clusternetworkpolicies";
+    let policy = json!({
+        "apiVersion": "policy.networking.k8s.io/v1alpha2",
+        "kind": "ClusterNetworkPolicy",
+        "metadata": {"name": "base"},
+        "spec": {"tier": "Baseline", "priority": 1, "subject": {"namespaces": {}}},
+    });
+    create_soon(&cluster, path, &policy);
+    let base = policy_id(PolicyKind::ClusterNetworkPolicy, "", "base");
+    seen.until("another kind", |seen| seen.world.policies.contains_key(&base));
+
+    cluster
+        .delete(&format!("{DEFINITIONS}/adminnetworkpolicies.policy.networking.k8s.io"))
+        .unwrap();
+    seen.until("that it is gone", |seen| !seen.world.policies.contains_key(&deny));
+    assert!(seen.world.policies.contains_key(&base));
+}
+
+#[test]
+fn a_version_that_is_not_known_is_reported() {
+    let cluster = Cluster::start().unwrap();
+    let later = definition("adminnetworkpolicies", "AdminNetworkPolicy", "v2");
+    cluster.create(DEFINITIONS, &later).unwrap();
+    let mut seen = Observer::start(cluster.admin());
+    seen.until_in_sync();
+    seen.until("a finding", |seen| !seen.findings.is_empty());
+    assert_eq!(seen.findings[0].code, "unknown-version");
+}

@@ -1,0 +1,73 @@
+//! The live source against a real API server. `cargo xtask cluster` gets one.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot run has failed")]
+
+mod away;
+mod definitions;
+mod look;
+mod observer;
+mod rights;
+mod watch;
+
+use std::sync::OnceLock;
+
+use serde_json::{Value, json};
+use weir_cluster::Cluster;
+use weir_model::{Key, Name, PodId, PolicyId, PolicyKind};
+
+/// The cluster of all tests that leave others alone: each has a namespace of its own, and takes nothing away that is not.
+fn cluster() -> &'static Cluster {
+    static CLUSTER: OnceLock<Cluster> = OnceLock::new();
+    CLUSTER.get_or_init(|| Cluster::start().unwrap())
+}
+
+fn namespace(cluster: &Cluster, name: &str, labels: Value) {
+    let namespace = json!({"metadata": {"name": name, "labels": labels}});
+    cluster.create("/api/v1/namespaces", &namespace).unwrap();
+}
+
+fn pods_of(namespace: &str) -> String {
+    format!("/api/v1/namespaces/{namespace}/pods")
+}
+
+fn policies_of(namespace: &str) -> String {
+    format!("/apis/networking.k8s.io/v1/namespaces/{namespace}/networkpolicies")
+}
+
+/// A pod as one creates it: without an address.
+fn pod(name: &str) -> Value {
+    json!({
+        "metadata": {"name": name, "labels": {"app": name}},
+        "spec": {"nodeName": "n1", "containers": [{"name": "c", "image": "i"}]},
+    })
+}
+
+/// Creates a pod that runs.
+fn run_pod(cluster: &Cluster, namespace: &str, name: &str, address: &str) {
+    let path = pods_of(namespace);
+    cluster.create(&path, &pod(name)).unwrap();
+    cluster.patch(&format!("{path}/{name}/status"), &at(address)).unwrap();
+}
+
+/// The status of a pod with an address.
+fn at(address: &str) -> Value {
+    json!({"status": {"phase": "Running", "podIP": address, "podIPs": [{"ip": address}]}})
+}
+
+fn policy(name: &str, app: &str) -> Value {
+    json!({
+        "metadata": {"name": name},
+        "spec": {
+            "podSelector": {"matchLabels": {"app": app}},
+            "ingress": [{"from": [{"podSelector": {}}]}],
+        },
+    })
+}
+
+fn pod_key(namespace: &str, name: &str) -> Key {
+    Key::Pod(PodId::new(namespace, name))
+}
+
+fn policy_id(kind: PolicyKind, namespace: &str, name: &str) -> PolicyId {
+    PolicyId { kind, namespace: Name::from(namespace), name: Name::from(name) }
+}

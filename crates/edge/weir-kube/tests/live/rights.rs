@@ -1,0 +1,83 @@
+//! Users who may not do everything, and tokens that end.
+
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+use weir_cluster::Right;
+use weir_kube::{Access, ReadError};
+
+use crate::{cluster, namespace, observer::Observer, pod_key, run_pod};
+
+const READ: &[&str] = &["list", "watch"];
+const ALL_BUT_NODES: [Right; 2] = [
+    Right { group: "", resources: &["pods", "namespaces"], verbs: READ },
+    Right { group: "networking.k8s.io", resources: &["networkpolicies"], verbs: READ },
+];
+
+#[test]
+fn without_the_right_to_list_nodes_the_rest_comes_and_it_is_never_in_sync() {
+    let cluster = cluster();
+    namespace(cluster, "rights", json!({}));
+    run_pod(cluster, "rights", "web", "10.4.0.1");
+    let user = cluster.user("no-nodes", &ALL_BUT_NODES).unwrap();
+    let pace = weir_kube::Pace { patience: Duration::from_secs(1), ..crate::observer::pace() };
+    let mut seen = Observer::with(&user, pace);
+    let web = pod_key("rights", "web");
+    seen.until("the pod and trouble", |seen| seen.put.contains(&web) && !seen.unread.is_empty());
+    seen.linger(Duration::from_secs(2));
+    assert!(!seen.in_sync);
+    assert_eq!(seen.unread.len(), 1, "{:?}", seen.unread);
+    assert_eq!(
+        seen.unread[0].message,
+        "nodes cannot be followed: the API server forbids to list nodes"
+    );
+    assert!(seen.unread[0].hint.contains(r#"resources ["nodes"], verbs ["list"]"#));
+    // One who only looks can do without, and is told.
+    let manifests = weir_kube::read(&Access::new(Some(&seen.kubeconfig()), None), |_| ()).unwrap();
+    assert!(manifests.findings.iter().any(|finding| finding.code == "nodes-unread"));
+
+    let right = json!({"rules": [
+        {"apiGroups": [""], "resources": ["pods", "namespaces", "nodes"], "verbs": READ},
+        {"apiGroups": ["networking.k8s.io"], "resources": ["networkpolicies"], "verbs": READ},
+    ]});
+    cluster.patch("/apis/rbac.authorization.k8s.io/v1/clusterroles/no-nodes", &right).unwrap();
+    seen.until_in_sync();
+    seen.until("calm", |seen| seen.unread.is_empty());
+}
+
+#[test]
+fn a_token_that_no_longer_counts_is_replaced_by_the_one_that_does() {
+    let cluster = cluster();
+    namespace(cluster, "tokens", json!({}));
+    let rights = [
+        ALL_BUT_NODES[0],
+        ALL_BUT_NODES[1],
+        Right { group: "", resources: &["nodes"], verbs: READ },
+    ];
+    let old = cluster.user("rotating", &rights).unwrap();
+    let gate = cluster.gate().unwrap();
+    let pace = weir_kube::Pace { patience: Duration::from_secs(1), ..crate::observer::pace() };
+    let mut seen = Observer::with(&old.through(gate.address()), pace);
+    seen.until_in_sync();
+    gate.shut();
+    let new = cluster.user("rotating", &rights).unwrap();
+    // The API server remembers for a moment that the old one was good.
+    let folder = tempfile::tempdir().unwrap();
+    let direct = Access::new(Some(&old.write_kubeconfig(folder.path()).unwrap()), None);
+    let start = Instant::now();
+    while !matches!(weir_kube::read(&direct, |_| ()), Err(ReadError::Unauthorized)) {
+        assert!(start.elapsed() < Duration::from_secs(60), "the old token still counts");
+        std::thread::sleep(Duration::from_millis(500));
+    }
+    gate.open();
+    seen.until("trouble", |seen| {
+        let is_it = |message: &str| message.contains("does not accept the credentials");
+        seen.unread.iter().any(|finding| is_it(&finding.message))
+    });
+    seen.forget();
+    run_pod(cluster, "tokens", "late", "10.5.0.1");
+    seen.replace_token(&new.token);
+    let late = pod_key("tokens", "late");
+    seen.until("news", |seen| seen.put.contains(&late) && seen.unread.is_empty());
+    assert!(!seen.removed.contains(&late));
+}

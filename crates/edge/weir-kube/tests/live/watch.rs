@@ -1,0 +1,96 @@
+use std::time::Duration;
+
+use serde_json::json;
+use weir_model::{Key, PolicyKind};
+
+use crate::{
+    at, cluster, namespace, observer::Observer, pod, pod_key, pods_of, policies_of, policy,
+    policy_id, run_pod,
+};
+
+#[test]
+fn everything_is_listed_page_by_page() {
+    let cluster = cluster();
+    namespace(cluster, "pages", json!({"team": "a"}));
+    for i in 0..10 {
+        run_pod(cluster, "pages", &format!("p{i}"), &format!("10.1.0.{i}"));
+    }
+    cluster.create(&policies_of("pages"), &policy("lock", "p1")).unwrap();
+    let node = json!({
+        "metadata": {"name": "pages-node"},
+        "status": {"addresses": [{"type": "InternalIP", "address": "192.0.2.1"}]},
+    });
+    cluster.create("/api/v1/nodes", &node).unwrap();
+    cluster.patch("/api/v1/nodes/pages-node/status", &json!({"status": node["status"]})).unwrap();
+
+    let mut seen = Observer::start(cluster.admin());
+    seen.until_in_sync();
+    let world = &seen.world;
+    let pods: Vec<_> = world.pods.values().filter(|pod| &*pod.id.namespace == "pages").collect();
+    assert_eq!(pods.len(), 10);
+    assert_eq!(pods[3].addresses, ["10.1.0.3".parse::<std::net::IpAddr>().unwrap()]);
+    assert_eq!(pods[3].node.as_deref(), Some("n1"));
+    assert_eq!((&pods[3].place, pods[3].born > 0), (&None, true));
+    let labels = &world.namespaces["pages"].labels;
+    assert_eq!(labels.value("team").map(|text| &**text), Some("a"));
+    assert_eq!(labels.value("kubernetes.io/metadata.name").map(|text| &**text), Some("pages"));
+    let lock = &world.policies[&policy_id(PolicyKind::NetworkPolicy, "pages", "lock")];
+    assert_eq!(lock.place, None);
+    assert_eq!(world.nodes["pages-node"].addresses.len(), 1);
+    assert_eq!((seen.unread, seen.removed), (vec![], vec![]));
+}
+
+#[test]
+fn what_happens_is_told_as_it_happens() {
+    let cluster = cluster();
+    let mut seen = Observer::start(cluster.admin());
+    seen.until_in_sync();
+    namespace(cluster, "events", json!({"team": "a"}));
+    seen.until("the namespace", |seen| seen.world.namespaces.contains_key("events"));
+    let team = |seen: &Observer| {
+        let namespace = seen.world.namespaces.get("events")?;
+        namespace.labels.value("team").map(ToString::to_string)
+    };
+    assert_eq!(team(&seen).as_deref(), Some("a"));
+    let relabel = json!({"metadata": {"labels": {"team": "b"}}});
+    cluster.patch("/api/v1/namespaces/events", &relabel).unwrap();
+    seen.until("another label", |seen| team(seen).as_deref() == Some("b"));
+
+    let Key::Pod(id) = pod_key("events", "web") else { unreachable!() };
+    cluster.create(&pods_of("events"), &pod("web")).unwrap();
+    seen.until("the pod", |seen| seen.world.pods.contains_key(&id));
+    assert_eq!(seen.world.pods[&id].addresses, [] as [std::net::IpAddr; 0]);
+    let path = format!("{}/web", pods_of("events"));
+    cluster.patch(&format!("{path}/status"), &at("10.2.0.1")).unwrap();
+    seen.until("its address", |seen| seen.world.pods[&id].addresses.len() == 1);
+    let finished = json!({"status": {"phase": "Succeeded"}});
+    cluster.patch(&format!("{path}/status"), &finished).unwrap();
+    seen.until("its end", |seen| seen.world.pods[&id].finished);
+    cluster.delete(&path).unwrap();
+    seen.until("that it is gone", |seen| !seen.world.pods.contains_key(&id));
+
+    let lock = policy_id(PolicyKind::NetworkPolicy, "events", "lock");
+    cluster.create(&policies_of("events"), &policy("lock", "web")).unwrap();
+    seen.until("the policy", |seen| seen.world.policies.contains_key(&lock));
+    let spec = seen.world.policies[&lock].spec.clone();
+    let path = format!("{}/lock", policies_of("events"));
+    cluster.patch(&path, &json!({"spec": {"ingress": []}})).unwrap();
+    seen.until("another rule", |seen| seen.world.policies[&lock].spec != spec);
+    cluster.delete(&path).unwrap();
+    seen.until("that it is gone", |seen| !seen.world.policies.contains_key(&lock));
+}
+
+#[test]
+fn reading_again_tells_everything_again_and_removes_nothing() {
+    let cluster = cluster();
+    namespace(cluster, "again", json!({}));
+    run_pod(cluster, "again", "web", "10.3.0.1");
+    let mut seen = Observer::start(cluster.admin());
+    seen.until_in_sync();
+    seen.forget();
+    seen.watch.reload();
+    let web = pod_key("again", "web");
+    seen.until("the pod, again", |seen| seen.put.contains(&web));
+    seen.linger(Duration::from_millis(300));
+    assert!(!seen.removed.contains(&web));
+}
