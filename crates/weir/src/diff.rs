@@ -9,7 +9,7 @@ use crate::{
     failure::Failure,
     present::{self, Format, progress::Progress},
     reach::{Change, Comparison, State, spell, with_pods_of},
-    source,
+    source::{self, Live},
 };
 
 /// Show which connections a change of manifests opens and closes
@@ -19,16 +19,19 @@ use crate::{
 /// if they had been there before. Exit status 1 if there is a difference.
 #[derive(Args)]
 #[command(
+    override_usage = "weir diff [OPTIONS] OLD NEW\n       weir diff [OPTIONS] NEW",
     after_help = "Example:\n  weir diff -f examples/shop/manifests/apps examples/shop/manifests/policies examples/shop/repaired"
 )]
 pub(crate) struct Diff {
-    /// The manifests before: a file, a directory, or `-`
-    old: PathBuf,
-    /// The manifests after
-    new: PathBuf,
+    /// The manifests before and after, each a file, a directory, or `-`; with one alone, what applying it to the current cluster
+    /// would change
+    #[arg(value_names = ["OLD", "NEW"], num_args = 1..=2, required = true)]
+    sides: Vec<PathBuf>,
     /// Manifests that both sides have, for example the workloads [repeatable]
     #[arg(short = 'f', long = "filename", value_name = "PATH")]
     files: Vec<PathBuf>,
+    #[command(flatten)]
+    live: Live,
     /// How to print the differences
     #[arg(short, long, value_enum, default_value = "text")]
     output: Format,
@@ -37,7 +40,9 @@ pub(crate) struct Diff {
 impl Diff {
     pub(crate) fn run(&self, out: &mut dyn Write) -> anyhow::Result<Exit> {
         let is_stdin = |path: &PathBuf| path.as_os_str() == "-";
-        if self.files.iter().any(is_stdin) || (is_stdin(&self.old) && is_stdin(&self.new)) {
+        if self.files.iter().any(is_stdin)
+            || self.sides.iter().filter(|side| is_stdin(side)).count() > 1
+        {
             let hint = "`-` can be OLD or NEW, and not both";
             return Err(Failure::new("standard input can be only one of the sides", hint).into());
         }
@@ -45,7 +50,19 @@ impl Diff {
             let paths: Vec<PathBuf> = self.files.iter().chain([path]).cloned().collect();
             source::load_paths(&paths)
         };
-        let (old, new) = (side(&self.old)?, side(&self.new)?);
+        let (old, new) = match &self.sides[..] {
+            [old, new] => (side(old)?, side(new)?),
+            [new] if self.files.is_empty() => {
+                let new = source::load_paths(std::slice::from_ref(new))?;
+                let cluster = self.live.load()?;
+                let new = cluster.with(new);
+                (cluster, new)
+            }
+            _ => {
+                let hint = "give OLD and NEW, or leave out -f to compare with the current cluster";
+                return Err(Failure::new("there is nothing to compare with", hint).into());
+            }
+        };
         // Both sides are looked at before either is a reason to stop.
         let (old, new) = (old.complete(), new.complete());
         let (old, new) = (old?, new?);

@@ -9,29 +9,52 @@ use std::{
 
 use clap::Args;
 use weir_api::{Case, Manifests};
-use weir_model::{Finding, PodId, World};
+use weir_kube::Access;
+use weir_model::{Change, Finding, Object, PodId, World};
 use weir_source::LoadError;
 
 use crate::{
     failure::{Failure, nearest},
-    present,
+    present::{self, progress::Progress},
 };
 
 /// Where to read the cluster from.
 #[derive(Args)]
 pub(crate) struct Source {
-    /// Manifests to read: a file, a directory, or `-` for standard input [repeatable]
+    /// Manifests to read: a file, a directory, or `-` for standard input [repeatable] [default: the current cluster]
     #[arg(short = 'f', long = "filename", value_name = "PATH")]
     files: Vec<PathBuf>,
-    /// The kubeconfig of the cluster to read, without -f (this build cannot read a cluster yet)
+    #[command(flatten)]
+    live: Live,
+    /// The namespace to look at
+    #[arg(short, long, value_name = "NAME")]
+    namespace: Option<String>,
+}
+
+/// Which cluster to read.
+#[derive(Args)]
+pub(crate) struct Live {
+    /// The kubeconfig of the cluster to read, without -f
     #[arg(long, value_name = "PATH", conflicts_with = "files")]
     kubeconfig: Option<PathBuf>,
     /// The context of the kubeconfig
     #[arg(long, value_name = "NAME", conflicts_with = "files")]
     context: Option<String>,
-    /// The namespace to look at
-    #[arg(short, long, value_name = "NAME")]
-    namespace: Option<String>,
+}
+
+impl Live {
+    /// Reads the cluster, once.
+    pub(crate) fn load(&self) -> anyhow::Result<Loaded> {
+        let access = Access::new(self.kubeconfig.as_deref(), self.context.as_deref());
+        let mut progress = Progress::new("reading the cluster");
+        let manifests = weir_kube::read(&access, |step| progress.at(step.done, step.all));
+        drop(progress);
+        let manifests = manifests.map_err(|error| {
+            let hint = error.hint();
+            Failure::new(error, hint)
+        })?;
+        Ok(Loaded::from(manifests))
+    }
 }
 
 /// A world as it was read.
@@ -70,6 +93,24 @@ impl Loaded {
         }
     }
 
+    /// The world after these manifests are applied to it. What they do not speak of stays.
+    pub(crate) fn with(&self, manifests: Loaded) -> Loaded {
+        let mut world = self.world.clone();
+        for change in manifests.world.changes() {
+            // A namespace that is only mentioned says nothing about its labels.
+            let is_mentioned = matches!(&change, Change::Put(Object::Namespace(namespace))
+                if namespace.place.is_none() && world.namespaces.contains_key(&namespace.name));
+            if !is_mentioned {
+                world.apply(change);
+            }
+        }
+        let mut owners = self.owners.clone();
+        owners.extend(manifests.owners);
+        let mut workloads = self.workloads.clone();
+        workloads.extend(manifests.workloads);
+        Loaded { world, owners, workloads, ..manifests }
+    }
+
     /// Fails for a namespace that nothing is in.
     fn knows(&self, namespace: &str) -> Result<(), Failure> {
         // What could not be read may have been all there is of it.
@@ -103,14 +144,10 @@ pub(crate) fn is_about(finding: &Finding, namespace: &str) -> bool {
 impl Source {
     /// Reads the world.
     pub(crate) fn load(&self) -> anyhow::Result<Loaded> {
-        if self.files.is_empty() {
-            return Err(Failure::new(
-                "this build cannot read a live cluster",
-                "give manifests with -f PATH, for example from `kubectl get pods,namespaces,networkpolicies -A -o yaml`",
-            )
-            .into());
-        }
-        let loaded = load_paths(&self.files)?;
+        let loaded = match self.files.is_empty() {
+            true => self.live.load()?,
+            false => load_paths(&self.files)?,
+        };
         if let Some(namespace) = self.namespace() {
             loaded.knows(namespace)?;
         }

@@ -7,6 +7,7 @@ mod demo;
 mod diff;
 mod explain;
 mod lint;
+mod live;
 mod matrix;
 mod render;
 mod test;
@@ -28,6 +29,8 @@ fn root() -> PathBuf {
 fn command() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
     command.current_dir(root()).stdin(Stdio::null()).env_remove("CLICOLOR_FORCE");
+    // Nobody's cluster is of interest here.
+    command.env_remove("KUBECONFIG").env_remove("KUBERNETES_SERVICE_HOST").env("HOME", "/nowhere");
     command
 }
 

@@ -48,25 +48,13 @@ fn completions_exist_for_every_shell() {
 
 #[test]
 fn wrong_words_are_a_failure() {
-    for arguments in ["", "frobnicate", "lint --frob", "matrix -f examples/shop -o jpg", "diff one"]
+    for arguments in
+        ["", "frobnicate", "lint --frob", "matrix -f examples/shop -o jpg", "diff -f one two"]
     {
         let output = weir(arguments);
         assert_eq!(output.status.code(), Some(2), "weir {arguments}");
         assert!(output.stdout.is_empty() && !output.stderr.is_empty(), "weir {arguments}");
     }
-}
-
-#[test]
-fn a_live_cluster_is_not_there_yet() {
-    check(
-        &weir("lint"),
-        expect![[r#"
-            --- stderr
-            error: this build cannot read a live cluster
-            hint: give manifests with -f PATH, for example from `kubectl get pods,namespaces,networkpolicies -A -o yaml`
-            --- exit 2
-        "#]],
-    );
 }
 
 #[test]

@@ -1,0 +1,161 @@
+//! A cluster instead of files. `cargo xtask cluster` gets one.
+
+use std::path::Path;
+
+use expect_test::expect;
+use serde_json::json;
+use weir_cluster::{Cluster, Right};
+
+use crate::{check, command, stderr, stdout};
+
+/// Runs weir with the kubeconfig of somebody.
+fn weir(arguments: &str, kubeconfig: &Path) -> std::process::Output {
+    command()
+        .args(arguments.split_whitespace())
+        .arg("--kubeconfig")
+        .arg(kubeconfig)
+        .output()
+        .unwrap()
+}
+
+/// A shop: web may reach the database, and nobody else.
+fn shop(cluster: &Cluster) {
+    let namespace = json!({"metadata": {"name": "shop", "labels": {"team": "shop"}}});
+    cluster.create("/api/v1/namespaces", &namespace).unwrap();
+    let pods = "/api/v1/namespaces/shop/pods";
+    for (name, address) in [("web", "10.0.0.1"), ("db", "10.0.0.2"), ("cart", "10.0.0.3")] {
+        let pod = json!({
+            "metadata": {"name": name, "labels": {"app": name}},
+            "spec": {"nodeName": "n1", "containers": [{"name": "c", "image": "i"}]},
+        });
+        cluster.create(pods, &pod).unwrap();
+        let status =
+            json!({"status": {"phase": "Running", "podIP": address, "podIPs": [{"ip": address}]}});
+        cluster.patch(&format!("{pods}/{name}/status"), &status).unwrap();
+    }
+    let policy = json!({
+        "metadata": {"name": "db"},
+        "spec": {
+            "podSelector": {"matchLabels": {"app": "db"}},
+            "ingress": [{
+                "from": [{"podSelector": {"matchLabels": {"app": "web"}}}],
+                "ports": [{"port": 5432}],
+            }],
+        },
+    });
+    cluster.create("/apis/networking.k8s.io/v1/namespaces/shop/networkpolicies", &policy).unwrap();
+}
+
+#[test]
+fn every_command_that_reads_manifests_reads_a_cluster() {
+    let cluster = Cluster::start().unwrap();
+    shop(&cluster);
+    let folder = tempfile::tempdir().unwrap();
+    let kubeconfig = cluster.admin().write_kubeconfig(folder.path()).unwrap();
+
+    check(
+        &weir("explain --from shop/cart --to shop/db --port 5432", &kubeconfig),
+        expect![[r#"
+            denied: shop/cart → shop/db 5432/TCP
+
+            egress of shop/cart (10.0.0.3): allowed
+              no policy isolates it for egress
+
+            ingress of shop/db (10.0.0.2): denied
+              isolated by
+                NetworkPolicy shop/db
+              no rule matches; nearest
+                NetworkPolicy shop/db ingress[0].from[0]: the peer does not fit
+                  allow from pods shop/app=web, 5432/TCP
+
+            the smallest addition that would allow it:
+            apiVersion: networking.k8s.io/v1
+            kind: NetworkPolicy
+            metadata:
+              name: allow-db-ingress-5432-tcp
+              namespace: shop
+            spec:
+              podSelector: {matchLabels: {app: db}}
+              policyTypes: [Ingress]
+              ingress:
+              - from:
+                - podSelector: {matchLabels: {app: cart}}
+                ports:
+                - {protocol: TCP, port: 5432}
+            --- exit 1
+        "#]],
+    );
+    let allowed =
+        weir("explain -n shop --from web --to db --port 5432 --context test", &kubeconfig);
+    assert_eq!(allowed.status.code(), Some(0), "{}", stderr(&allowed));
+    check(&weir("matrix -n shop --port 5432", &kubeconfig), expect![[r#"
+        from ↓  to →  shop/cart  shop/db  shop/web  outside
+        shop/cart     ·          ✗        ✓         ✓
+        shop/db       ✓          ·        ✓         ✓
+        shop/web      ✓          ✓        ·         ✓
+        outside       ✓          ✗        ✓         ·
+
+        ✓ all, ~ some, ✗ none of: 5432/TCP
+        --- exit 0
+    "#]]);
+    check(&weir("lint", &kubeconfig), expect![[r#"
+        nothing found
+        --- exit 0
+    "#]]);
+    let rendered = weir("render --datapath nftables --node n1", &kubeconfig);
+    assert!(stdout(&rendered).contains("10.0.0.2"), "{}{}", stdout(&rendered), stderr(&rendered));
+
+    let new = folder.path().join("new.yaml");
+    std::fs::write(
+        &new,
+        "{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: db, namespace: shop}, \
+         spec: {podSelector: {matchLabels: {app: db}}, ingress: [{from: [{podSelector: {}}], ports: [{port: 5432}]}]}}",
+    )
+    .unwrap();
+    check(&weir(&format!("diff {}", new.display()), &kubeconfig), expect![[r#"
+        opened
+          +  shop/cart  →  shop/db  5432/TCP
+        --- exit 1
+    "#]]);
+    check(&weir("explain -n nowhere --from a --to b --port 1", &kubeconfig), expect![[r#"
+        --- stderr
+        error: there is no namespace nowhere
+        hint: did you mean shop?
+        --- exit 2
+    "#]]);
+
+    let right = Right { group: "", resources: &["namespaces"], verbs: &["list"] };
+    let user = cluster.user("guest", &[right]).unwrap();
+    let guests = tempfile::tempdir().unwrap();
+    let kubeconfig = user.write_kubeconfig(guests.path()).unwrap();
+    check(&weir("lint", &kubeconfig), expect![[r#"
+        --- stderr
+        error: the API server forbids to list networkpolicies.networking.k8s.io
+        hint: grant it by a ClusterRole: apiGroups ["networking.k8s.io"], resources ["networkpolicies"], verbs ["list"]
+        --- exit 2
+    "#]]);
+}
+
+#[test]
+fn without_a_cluster_the_way_out_is_named() {
+    check(
+        &command().arg("lint").output().unwrap(),
+        expect![[r#"
+        --- stderr
+        error: there is no kubeconfig
+        hint: give manifests with -f PATH, or a cluster with --kubeconfig PATH or KUBECONFIG
+        --- exit 2
+    "#]],
+    );
+    let folder = tempfile::tempdir().unwrap();
+    let nobody = weir_cluster::Access {
+        url: "https://127.0.0.1:1".into(),
+        ca: String::new(),
+        token: "x".into(),
+    };
+    let kubeconfig = nobody.write_kubeconfig(folder.path()).unwrap();
+    let other = stderr(&weir("lint --context other", &kubeconfig));
+    assert!(other.contains("failed to load current context: other\nhint: "), "{other}");
+    std::fs::write(&kubeconfig, "not: [a kubeconfig").unwrap();
+    assert_eq!(weir("lint", &kubeconfig).status.code(), Some(2));
+}
