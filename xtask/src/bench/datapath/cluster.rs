@@ -1,10 +1,10 @@
 use std::{net::IpAddr, sync::Arc};
 
-use weir_engine::Locality;
+use weir_engine::{Engine, Locality};
 use weir_model::{
-    Action, Name, Namespace, Object, Peer, Pod, PodId, Policy, PolicyId, PolicyKind, PolicyRule,
-    PortMatch, PortRange, PortSpec, Program, Protocol, Requirement, Scope, Selector, Spec, Subject,
-    Tier, Who, World,
+    Action, Change, Key, Name, Namespace, Object, Peer, Pod, PodId, Policy, PolicyId, PolicyKind,
+    PolicyRule, PortMatch, PortRange, PortSpec, Program, Protocol, Requirement, Scope, Selector,
+    Spec, Subject, Tier, Who,
 };
 
 use crate::bench::workload::{LOCAL, NODE, address};
@@ -53,24 +53,34 @@ impl Cluster {
 
     /// What the node has to enforce.
     pub(crate) fn program(self) -> Program {
-        weir_engine::compile(&self.world(), Locality::Node(NODE.into()))
+        compiled(self.changes())
     }
 
-    fn world(self) -> World {
-        let labels = [("kubernetes.io/metadata.name", NAMESPACE)].into_iter().collect();
-        let namespace = Namespace { name: NAMESPACE.into(), labels, place: None };
+    /// Everything in it, as a source tells it.
+    pub(crate) fn changes(self) -> impl Iterator<Item = Change> {
+        self.objects().map(Change::Put)
+    }
+
+    /// One of many events: a pod that the first policy admits comes with the even ones, and goes with the odd ones.
+    pub(crate) fn event(self, number: usize) -> Change {
+        let pod = pod("newcomer".to_owned(), team(0), address(0xff_0000 + number / 2), "elsewhere");
+        match number % 2 {
+            0 => Change::Put(Object::Pod(pod)),
+            _ => Change::Remove(Key::Pod(pod.id)),
+        }
+    }
+
+    fn objects(self) -> impl Iterator<Item = Object> {
         let locals = (0..LOCAL).map(|at| {
             let role = if at == SERVER { "server" } else { "other" };
             pod(format!("local-{at}"), ("role", role.into()), local(at), NODE)
         });
-        let team = |policy: usize| ("team", Name::from(format!("team-{policy}")));
-        let peers = (0..self.policies).flat_map(|policy| {
+        let peers = (0..self.policies).flat_map(move |policy| {
             self.peers(policy).map(move |address| {
                 pod(format!("peer-{address}"), team(policy), address, "elsewhere")
             })
         });
-        let selecting = |(key, value)| Selector::from_iter([Requirement::equals(key, value)]);
-        let policies = (0..self.policies).map(|number| {
+        let policies = (0..self.policies).map(move |number| {
             policy(
                 format!("policy-{number}"),
                 selecting(("role", "server".into())),
@@ -79,12 +89,63 @@ impl Cluster {
         });
         let others =
             policy("others".to_owned(), selecting(("role", "other".into())), selecting(team(0)));
-        [Object::Namespace(namespace), Object::Policy(others)]
+        [Object::Namespace(namespace()), Object::Policy(others)]
             .into_iter()
             .chain(locals.chain(peers).map(Object::Pod))
             .chain(policies.map(Object::Policy))
-            .collect()
     }
+}
+
+/// A cluster in which every pod of the node has policies of its own, few enough that each keeps a set of its own.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tenants {
+    /// Sets, one for each policy.
+    pub(crate) sets: usize,
+    /// Peers that each of them admits.
+    pub(crate) members: usize,
+}
+
+/// Policies of each pod of [`Tenants`].
+const EACH: usize = 4;
+
+impl Tenants {
+    /// Everything in it, as a source tells it.
+    pub(crate) fn changes(self) -> impl Iterator<Item = Change> {
+        let role = |tenant: usize| ("role", Name::from(format!("tenant-{tenant}")));
+        let locals = (0..self.sets / EACH)
+            .map(move |tenant| pod(format!("local-{tenant}"), role(tenant), local(tenant), NODE));
+        let peers = (0..self.sets * self.members).map(move |at| {
+            pod(format!("peer-{at}"), team(at / self.members), address(0x1_0000 + at), "elsewhere")
+        });
+        let policies = (0..self.sets).map(move |number| {
+            let name = format!("policy-{number}");
+            policy(name, selecting(role(number / EACH)), selecting(team(number)))
+        });
+        [Object::Namespace(namespace())]
+            .into_iter()
+            .chain(locals.chain(peers).map(Object::Pod))
+            .chain(policies.map(Object::Policy))
+            .map(Change::Put)
+    }
+}
+
+fn compiled(changes: impl Iterator<Item = Change>) -> Program {
+    let mut program = Program::default();
+    program.apply(Engine::new(Locality::Node(NODE.into())).apply(changes));
+    program
+}
+
+fn namespace() -> Namespace {
+    let labels = [("kubernetes.io/metadata.name", NAMESPACE)].into_iter().collect();
+    Namespace { name: NAMESPACE.into(), labels, place: None }
+}
+
+fn team(number: usize) -> (&'static str, Name) {
+    ("team", format!("team-{number}").into())
+}
+
+fn selecting((key, value): (&str, Name)) -> Selector {
+    Selector::from_iter([Requirement::equals(key, value)])
 }
 
 fn pod(name: String, label: (&str, Name), address: IpAddr, node: &str) -> Pod {

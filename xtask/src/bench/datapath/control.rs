@@ -1,14 +1,17 @@
-//! What it costs to change what the kernel has: with nft, and with nothing but the bytes that must be sent.
+//! What it costs to change what the kernel has: for weir, for nft, and with nothing but the bytes that must be sent.
 
-use std::net::Ipv4Addr;
+use std::{net::Ipv4Addr, time::Duration};
 
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 use weir_lab::{Lab, LabNode, Layout};
 
 use super::{
+    churn,
+    cluster::{Cluster, Tenants},
     netlink::{Edit, Netlink, TABLE},
     nft,
+    node::{Node, Settled},
 };
 use crate::bench::{
     measure::{Spread, cpu},
@@ -17,10 +20,13 @@ use crate::bench::{
 
 /// Members in each transaction of a load that is split: in a longer one the kernel's hash table fills faster than it grows.
 const SPLIT: usize = 4000;
-/// Transactions of one member, in each round.
+/// Times that a member comes and goes, in each round.
 const SINGLES: usize = 400;
 /// The same with nft, which takes a thousand times as long.
 const SINGLES_BY_NFT: usize = 5;
+
+/// The one that others are compared with.
+const BARE: &str = "bare netlink";
 
 /// One measured figure.
 pub(crate) struct Row {
@@ -28,54 +34,123 @@ pub(crate) struct Row {
     pub(crate) how: &'static str,
     pub(crate) unit: &'static str,
     pub(crate) spread: Spread,
+    /// The same as a multiple of bare netlink in the same round.
+    pub(crate) times_bare: Option<Spread>,
 }
 
 impl Row {
     pub(crate) fn json(&self) -> Value {
-        json!({"what": self.what, "how": self.how, "unit": self.unit, "value": self.spread.json()})
+        json!({
+            "what": self.what, "how": self.how, "unit": self.unit, "value": self.spread.json(),
+            "times_bare_netlink": self.times_bare.as_ref().map(Spread::json),
+        })
     }
 }
 
-/// How large the sets are.
+/// How much there is.
 #[derive(Clone, Copy)]
 struct Size {
     /// Members of the one large set.
-    members: u32,
-    /// Sets in a table that is read back.
-    sets: u32,
-    /// Members of each of them.
-    members_each: u32,
+    members: usize,
+    /// What is there when an agent starts again.
+    tenants: Tenants,
+    /// How long pods come and go.
+    churn: Duration,
 }
 
-/// The medians of all rounds: one member, a first load, and reading everything back.
-pub(crate) fn measure(rounds: usize, quick: bool) -> Result<Vec<Row>> {
-    let scale = if quick { 10 } else { 1 };
-    let size = Size { members: 100_000 / scale, sets: 2_000 / scale, members_each: 100 };
-    let mut times: [Vec<f64>; 6] = Default::default();
-    for round in 0..rounds {
-        eprintln!("round {}: sets of {} members", round + 1, size.members);
-        let found = apart(|| one_and_all(size))?.into_iter().chain([apart(|| read_back(size))?]);
-        times.iter_mut().zip(found).for_each(|(times, found)| times.push(found));
+impl Size {
+    fn new(quick: bool) -> Size {
+        let scale = if quick { 10 } else { 1 };
+        Size {
+            members: 100_000 / scale,
+            tenants: Tenants { sets: 2_000 / scale, members: 100 },
+            churn: Duration::from_secs(if quick { 6 } else { 60 }),
+        }
     }
-    let Size { members, sets, members_each } = size;
-    let load = format!("first load of {members} members");
-    let one = format!("one member more or less among {members}");
-    let read = format!("reading {sets} sets of {members_each} members");
-    let names = [
-        (&load, "nft -f", "ms"),
-        (&load, "bare netlink, one transaction", "ms"),
-        (&load, "bare netlink, transactions of 4000", "ms"),
-        (&one, "nft -f", "ms"),
-        (&one, "bare netlink", "µs"),
-        (&read, "bare netlink", "ms"),
-    ];
-    let row = |((what, how, unit), times): ((&String, _, _), _)| Row {
-        what: what.clone(),
-        how,
-        unit,
-        spread: Spread::of(times),
-    };
-    Ok(names.into_iter().zip(times).map(row).collect())
+
+    fn cluster(self) -> Cluster {
+        Cluster { policies: 1, members: self.members }
+    }
+}
+
+/// Measures everything, in rounds, and once what happens when pods never stop to come and go.
+pub(crate) fn measure(rounds: usize, quick: bool) -> Result<Vec<Row>> {
+    let size = Size::new(quick);
+    let mut times = Times::default();
+    for round in 0..rounds {
+        eprintln!("round {}: changes to sets of {} members", round + 1, size.members);
+        for work in [first_load_and_members, read_back, weir] {
+            times.0.extend(apart(|| work(size))?);
+        }
+    }
+    eprintln!("pods come and go for {} s", size.churn.as_secs());
+    let mut rows = times.rows(size);
+    rows.extend(rows_of(&apart(|| churn::run(size.cluster(), size.churn))?, size));
+    Ok(rows)
+}
+
+/// What is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Task {
+    Load,
+    One,
+    Restart,
+}
+
+impl Task {
+    const ALL: [Task; 3] = [Task::Load, Task::One, Task::Restart];
+
+    fn what(self, size: Size) -> String {
+        let Size { members, tenants, .. } = size;
+        match self {
+            Task::Load => format!("first load of {members} members"),
+            Task::One => format!("one pod more or less among {members}"),
+            Task::Restart => format!(
+                "starting again, nothing changed, {} sets of {} members",
+                tenants.sets, tenants.members
+            ),
+        }
+    }
+
+    /// The unit, and how many of it make a second.
+    fn unit(self) -> (&'static str, f64) {
+        match self {
+            Task::Load | Task::Restart => ("ms", 1e3),
+            Task::One => ("µs", 1e6),
+        }
+    }
+}
+
+/// One measurement: what was done, how, and the CPU time it took.
+type Time = (Task, &'static str, Duration);
+
+/// The measurements of all rounds, one after the other.
+#[derive(Default)]
+struct Times(Vec<Time>);
+
+impl Times {
+    fn of(&self, task: Task, how: &str) -> Vec<f64> {
+        let ours = self.0.iter().filter(|(other, by, _)| *other == task && *by == how);
+        ours.map(|(.., time)| time.as_secs_f64()).collect()
+    }
+
+    fn rows(&self, size: Size) -> Vec<Row> {
+        let row = |(task, how): (Task, &'static str)| {
+            let (unit, per_second) = task.unit();
+            let (times, bare) = (self.of(task, how), self.of(task, BARE));
+            let ratios = times.iter().zip(&bare).map(|(time, bare)| time / bare).collect();
+            Row {
+                what: task.what(size),
+                how,
+                unit,
+                spread: Spread::of(times.iter().map(|time| time * per_second).collect()),
+                times_bare: (how != BARE).then(|| Spread::of(ratios)),
+            }
+        };
+        let hows = ["weir", BARE, "bare netlink, one transaction", "nft -f"];
+        let all = Task::ALL.into_iter().flat_map(|task| hows.map(|how| (task, how)));
+        all.filter(|(task, how)| !self.of(*task, how).is_empty()).map(row).collect()
+    }
 }
 
 /// Runs something on a node of a lab of its own.
@@ -84,8 +159,8 @@ fn apart<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     Lab::build(&Layout { nodes, ..Layout::default() })?.on_node(NODE, work)?
 }
 
-/// A first load and single members, each by nft and by bare netlink.
-fn one_and_all(size: Size) -> Result<[f64; 5]> {
+/// A first load and single members, by nft and by bare netlink.
+fn first_load_and_members(size: Size) -> Result<Vec<Time>> {
     let members: Vec<Ipv4Addr> = (0..size.members).map(member).collect();
     let empty = set("at-once", &[]) + &set("split", &[]);
     nft::load(&format!("table inet {TABLE} {{ {empty} }}"))?;
@@ -97,47 +172,104 @@ fn one_and_all(size: Size) -> Result<[f64; 5]> {
         cpu(|| transactions.try_for_each(|members| netlink.edit(Edit::Add, "split", members)));
     done?;
     let text = format!("table inet {TABLE} {{ {} }}", set("by-nft", &members));
-    let nft_load = nft::load_timed(&text)?;
+    let by_nft = nft::load_timed(&text)?;
 
     let newcomer = [member(size.members)];
-    let mut bare = Vec::with_capacity(2 * SINGLES);
+    let mut singles = Vec::with_capacity(2 * SINGLES);
     for _ in 0..SINGLES {
         for edit in [Edit::Add, Edit::Remove] {
             let (time, done) = cpu(|| netlink.edit(edit, "split", &newcomer));
             done?;
-            bare.push(time.as_secs_f64() * 1e6);
+            singles.push(time);
         }
     }
-    let mut by_nft = Vec::with_capacity(2 * SINGLES_BY_NFT);
+    let mut singles_by_nft = Vec::with_capacity(2 * SINGLES_BY_NFT);
     for _ in 0..SINGLES_BY_NFT {
         for verb in ["add", "delete"] {
             let text = format!("{verb} element inet {TABLE} by-nft {{ {} }}", newcomer[0]);
-            by_nft.push(nft::load_timed(&text)?.as_secs_f64() * 1e3);
+            singles_by_nft.push(nft::load_timed(&text)?);
         }
     }
-    Ok([
-        nft_load.as_secs_f64() * 1e3,
-        at_once.as_secs_f64() * 1e3,
-        split.as_secs_f64() * 1e3,
-        Spread::of(by_nft).median,
-        Spread::of(bare).median,
+    Ok(vec![
+        (Task::Load, BARE, split),
+        (Task::Load, "bare netlink, one transaction", at_once),
+        (Task::Load, "nft -f", by_nft),
+        (Task::One, BARE, median(singles)),
+        (Task::One, "nft -f", median(singles_by_nft)),
     ])
 }
 
 /// Reads every member of many sets.
-fn read_back(size: Size) -> Result<f64> {
-    let sets = (0..size.sets).map(|number| {
-        let first = number * size.members_each;
-        let members: Vec<Ipv4Addr> = (first..first + size.members_each).map(member).collect();
-        set(&format!("set-{number}"), &members)
+fn read_back(size: Size) -> Result<Vec<Time>> {
+    let Tenants { sets, members: each } = size.tenants;
+    let names: Vec<String> = (0..sets).map(|number| format!("set-{number}")).collect();
+    let text = names.iter().enumerate().map(|(number, name)| {
+        let members: Vec<Ipv4Addr> = (number * each..(number + 1) * each).map(member).collect();
+        set(name, &members)
     });
-    nft::load(&format!("table inet {TABLE} {{ {} }}", sets.collect::<String>()))?;
-    let names: Vec<String> = (0..size.sets).map(|number| format!("set-{number}")).collect();
+    nft::load(&format!("table inet {TABLE} {{ {} }}", text.collect::<String>()))?;
     let mut netlink = Netlink::open()?;
     let (time, bytes) = cpu(|| names.iter().map(|name| netlink.read(name)).sum::<Result<usize>>());
     // A member takes four bytes at least.
-    ensure!(bytes? > (size.sets * size.members_each * 4) as usize, "the kernel did not list all");
-    Ok(time.as_secs_f64() * 1e3)
+    ensure!(bytes? > sets * each * 4, "the kernel did not list all");
+    Ok(vec![(Task::Restart, BARE, time)])
+}
+
+/// The same by weir, from the compiled rules or from the event to the kernel's answer.
+fn weir(size: Size) -> Result<Vec<Time>> {
+    let cluster = size.cluster();
+    let mut node = Node::open()?;
+    node.hear(cluster.changes());
+    let (load, settled) = cpu(|| node.settle());
+    ensure!(settled? == Settled::Applied, "a first load wrote nothing");
+    let mut singles = Vec::with_capacity(2 * SINGLES);
+    for number in 0..2 * SINGLES {
+        let event = [cluster.event(number)];
+        let (time, settled) = cpu(|| {
+            node.hear(event);
+            node.settle()
+        });
+        ensure!(settled? == Settled::Applied, "an event wrote nothing");
+        singles.push(time);
+    }
+    let restart = apart(|| {
+        let start = || -> Result<Node> {
+            let mut node = Node::open()?;
+            node.hear(size.tenants.changes());
+            Ok(node)
+        };
+        start()?.settle()?;
+        let mut again = start()?;
+        let (time, settled) = cpu(|| again.settle());
+        ensure!(settled? == Settled::Unchanged, "something was written again");
+        Ok(time)
+    })?;
+    Ok(vec![
+        (Task::Load, "weir", load),
+        (Task::One, "weir", median(singles)),
+        (Task::Restart, "weir", restart),
+    ])
+}
+
+fn rows_of(churn: &churn::Churn, size: Size) -> [Row; 3] {
+    let what = format!("1000 pod events a second for {} s", size.churn.as_secs());
+    let row = |what: String, unit, value: f64| Row {
+        what,
+        how: "weir",
+        unit,
+        spread: Spread::of(vec![value]),
+        times_bare: None,
+    };
+    [
+        row(format!("{what}: busy"), "% of a core", churn.busy),
+        row(format!("{what}: event to kernel, median"), "ms", churn.percentile(0.5)),
+        row(format!("{what}: event to kernel, 99 of 100"), "ms", churn.percentile(0.99)),
+    ]
+}
+
+fn median(mut times: Vec<Duration>) -> Duration {
+    times.sort();
+    times.get(times.len() / 2).copied().unwrap_or_default()
 }
 
 fn set(name: &str, members: &[Ipv4Addr]) -> String {
@@ -149,6 +281,6 @@ fn set(name: &str, members: &[Ipv4Addr]) -> String {
     format!("set {name} {{ type ipv4_addr; {elements}; }}; ")
 }
 
-fn member(number: u32) -> Ipv4Addr {
-    Ipv4Addr::from_bits(Ipv4Addr::new(10, 0, 0, 0).to_bits() + number)
+fn member(number: usize) -> Ipv4Addr {
+    Ipv4Addr::from_bits(Ipv4Addr::new(10, 0, 0, 0).to_bits() + number as u32)
 }

@@ -1,12 +1,14 @@
 //! `cargo xtask bench datapath`: what packets cost under rules, how many rules a node has, and what it costs to change them, in
 //! real kernels' namespaces.
 
+mod churn;
 mod cluster;
 mod control;
 mod docs;
 mod linear;
 mod netlink;
 mod nft;
+mod node;
 mod objects;
 mod packets;
 mod plot;

@@ -4,12 +4,11 @@ use std::fmt;
 
 use anyhow::Result;
 use serde_json::{Value, json};
-use weir_engine::Engine;
-use weir_engine::Locality;
+use weir_engine::{Engine, Locality};
 use weir_lab::{Lab, LabNode, Layout};
 use weir_model::Program;
 
-use super::nft;
+use super::{nft, node};
 use crate::bench::workload::{NODE, Shape};
 
 /// The things in a kernel, counted.
@@ -82,7 +81,7 @@ pub(crate) fn count(quick: bool) -> Result<Vec<Row>> {
         let nodes = vec![LabNode { name: NODE.into(), addresses: Vec::new() }];
         let lab = Lab::build(&Layout { nodes, ..Layout::default() })?;
         let listed = lab.on_node(NODE, || {
-            nft::load(&text)?;
+            node::enforce(&program)?;
             nft::list()
         })??;
         Ok(Row { shape, rendered: in_text(&text), listed: in_listing(&listed) })

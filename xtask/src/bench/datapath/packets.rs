@@ -4,11 +4,12 @@ use std::{fmt, thread, time::Duration};
 
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
-use weir_model::Verdict;
+use weir_model::{Program, Verdict};
 
 use super::{
     cluster::Cluster,
     linear::Linear,
+    nft, node,
     probe::{Operation, Probe, Samples},
 };
 use crate::bench::measure::Spread;
@@ -42,15 +43,13 @@ impl fmt::Display for Rules {
 }
 
 impl Rules {
-    fn text(self) -> String {
+    /// Compiles and writes what can be loaded often.
+    fn prepare(self) -> Prepared {
         match self {
-            Rules::Nothing => String::new(),
-            Rules::Conntrack => "table inet conntrack { chain forward { \
-                 type filter hook forward priority filter; policy accept; \
-                 ct state established,related accept; }; }"
-                .to_owned(),
-            Rules::Weir(cluster) => weir_nft::render(&cluster.program()).to_string(),
-            Rules::Linear(cluster) => Linear(cluster).to_string(),
+            Rules::Nothing => Prepared::Text(String::new()),
+            Rules::Conntrack => Prepared::Text(CONNTRACK.to_owned()),
+            Rules::Weir(cluster) => Prepared::Program(cluster.program()),
+            Rules::Linear(cluster) => Prepared::Text(Linear(cluster).to_string()),
         }
     }
 
@@ -59,6 +58,29 @@ impl Rules {
         match self {
             Rules::Nothing | Rules::Conntrack => Verdict::Allow,
             Rules::Weir(_) | Rules::Linear(_) => Verdict::Deny,
+        }
+    }
+}
+
+/// The one rule of conntrack alone.
+const CONNTRACK: &str = "table inet conntrack { chain forward { \
+     type filter hook forward priority filter; policy accept; \
+     ct state established,related accept; }; }";
+
+/// Rules, ready to be loaded.
+enum Prepared {
+    /// With the program nft.
+    Text(String),
+    /// As an agent does it.
+    Program(Program),
+}
+
+impl Prepared {
+    /// Loads them in the namespace that this thread is in.
+    fn load(&self) -> Result<()> {
+        match self {
+            Prepared::Text(text) => nft::load(text),
+            Prepared::Program(program) => node::enforce(program),
         }
     }
 }
@@ -126,10 +148,10 @@ pub(crate) fn measure(effort: Effort) -> Result<Vec<Figure>> {
     for rules in effort.clusters() {
         let anchors = [Rules::Nothing, Rules::Conntrack];
         let together: Vec<Rules> = anchors.into_iter().chain(rules).collect();
-        let texts: Vec<String> = together.iter().map(|rules| rules.text()).collect();
+        let ready: Vec<Prepared> = together.iter().map(|rules| rules.prepare()).collect();
         for round in 0..effort.rounds {
             eprintln!("round {}: packets under {}", round + 1, together[anchors.len()]);
-            for (rules, found) in together.iter().zip(self::round(&together, &texts, effort)?) {
+            for (rules, found) in together.iter().zip(self::round(&together, &ready, effort)?) {
                 match medians.iter_mut().find(|(known, _)| known == rules) {
                     Some((_, medians)) => medians.push(found),
                     None => medians.push((*rules, vec![found])),
@@ -161,10 +183,10 @@ struct Medians {
     times_conntrack: [f64; 4],
 }
 
-fn round(together: &[Rules], texts: &[String], effort: Effort) -> Result<Vec<Medians>> {
+fn round(together: &[Rules], ready: &[Prepared], effort: Effort) -> Result<Vec<Medians>> {
     let mut probes = Vec::with_capacity(together.len());
-    for (rules, text) in together.iter().zip(texts) {
-        let probe = Probe::new(text).with_context(|| format!("cannot load {rules}"))?;
+    for (rules, ready) in together.iter().zip(ready) {
+        let probe = Probe::new(|| ready.load()).with_context(|| format!("cannot load {rules}"))?;
         probe.check(rules.rest()).with_context(|| rules.to_string())?;
         probes.push((probe, Vec::new()));
     }

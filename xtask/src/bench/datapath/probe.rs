@@ -11,10 +11,7 @@ use anyhow::{Context, Result, ensure};
 use weir_lab::{Lab, LabNode, LabPod, Layout};
 use weir_model::{PodId, Verdict};
 
-use super::{
-    cluster::{PORT, client, server},
-    nft,
-};
+use super::cluster::{PORT, client, server};
 use crate::bench::{measure::cpu, workload::NODE};
 
 /// What is measured.
@@ -80,9 +77,9 @@ struct Open {
 
 impl Probe {
     /// Builds a lab and loads rules into its node.
-    pub(crate) fn new(ruleset: &str) -> Result<Probe> {
+    pub(crate) fn new(load: impl FnOnce() -> Result<()> + Send) -> Result<Probe> {
         let lab = Lab::build(&layout())?;
-        lab.on_node(NODE, || nft::load(ruleset))??;
+        lab.on_node(NODE, load)??;
         let bind = || -> Result<_> {
             let receiver = |port| -> Result<UdpSocket> {
                 let socket = UdpSocket::bind((server(), port))?;

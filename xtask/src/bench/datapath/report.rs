@@ -76,10 +76,16 @@ impl Report {
 
     /// What changes cost.
     pub(crate) fn control_table(&self) -> String {
-        let mut table = String::from("| what | how | CPU |\n| --- | --- | ---: |\n");
-        for control::Row { what, how, unit, spread } in &self.control {
-            let Spread { median, min, max } = spread;
-            _ = writeln!(table, "| {what} | {how} | {median:.1} {unit} ({min:.1}–{max:.1}) |");
+        let mut table =
+            String::from("| what | how | cost | × bare netlink |\n| --- | --- | ---: | ---: |\n");
+        for control::Row { what, how, unit, spread, times_bare } in &self.control {
+            let range = |Spread { median, min, max }: &Spread, unit: &str| match min == max {
+                true => format!("{median:.1}{unit}"),
+                false => format!("{median:.1}{unit} ({min:.1}–{max:.1})"),
+            };
+            let times_bare = times_bare.as_ref().map(|ratio| range(ratio, "")).unwrap_or_default();
+            let spread = range(spread, &format!(" {unit}"));
+            _ = writeln!(table, "| {what} | {how} | {spread} | {times_bare} |");
         }
         table
     }
