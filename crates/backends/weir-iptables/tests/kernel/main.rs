@@ -8,6 +8,8 @@ use std::process::ExitCode;
 #[cfg(target_os = "linux")]
 mod agreement;
 #[cfg(target_os = "linux")]
+mod big;
+#[cfg(target_os = "linux")]
 mod cluster;
 #[cfg(target_os = "linux")]
 mod established;
@@ -64,6 +66,7 @@ fn main() -> ExitCode {
             "while_policies_change_nothing_is_lost_and_nothing_slips_through",
             swap::nothing_is_lost_and_nothing_slips_through,
         );
+        test("one_member_more_of_twenty_thousand_is_one_entry", big::one_member_more_is_one_entry);
         test("a_pod_and_its_node_always_reach_each_other", judged::a_pod_and_its_node);
         test("what_has_no_pod_at_either_end_is_not_judged", judged::no_pod_at_either_end);
         test(

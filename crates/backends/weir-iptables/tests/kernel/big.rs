@@ -1,0 +1,73 @@
+//! A large cluster: what is written when it comes, when weir comes back, and when it changes a little.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use weir_datapath::{Datapath, Plan as _};
+use weir_engine::{Engine, Locality};
+use weir_iptables::{Mode, Step, Variant};
+use weir_model::{Change, Name, Object, Pod, PodId, Program};
+
+use crate::{
+    cluster::{policy, world},
+    node,
+    steps::bare,
+};
+
+/// Pods on this node, and peers elsewhere that may reach them.
+const PODS: u32 = 100;
+const PEERS: u32 = 20_000;
+
+fn pod(app: &str, number: u32, node: &str) -> Change {
+    let first = u32::from(Ipv4Addr::new(10, if app == "peer" { 1 } else { 0 }, 0, 0));
+    Change::Put(Object::Pod(Pod {
+        id: PodId::new("shop", format!("{app}-{number}")),
+        labels: [(Name::from("app"), Name::from(app))].into_iter().collect(),
+        addresses: vec![IpAddr::V4(Ipv4Addr::from(first + number))],
+        node: Some(node.into()),
+        ports: Vec::new(),
+        host_network: false,
+        finished: false,
+        born: 0,
+        place: None,
+    }))
+}
+
+pub(crate) fn one_member_more_is_one_entry(variant: Variant) -> Result<(), String> {
+    let spec = "podSelector: {matchLabels: {app: here}}, ingress: [{from: [{podSelector: {matchLabels: {app: peer}}}]}]";
+    let text = format!("namespaces: [{{name: shop}}]\npolicies:\n{}", policy("here", spec));
+    let mut changes: Vec<Change> = world(&text).changes().collect();
+    changes.extend((0..PODS).map(|number| pod("here", number, "n1")));
+    changes.extend((0..PEERS).map(|number| pod("peer", number, "n2")));
+    let mut engine = Engine::new(Locality::Node("n1".into()));
+    let mut program = Program::default();
+    program.apply(engine.apply(&changes));
+
+    let (lab, _) = bare()?;
+    let mut iptables = node::open(&lab, "n1", Mode::Enforce, variant);
+    node::sync(&mut iptables, &program);
+    assert!(!iptables.drifted().unwrap(), "our own writes are no drift, however many");
+
+    let delta = engine.apply(&[pod("peer", PEERS, "n2")]);
+    program.apply(delta.clone());
+    let plan = iptables.plan(&program, &delta);
+    let [Step::Add(_, _, entries)] = &plan.steps[..] else { panic!("{plan}") };
+    assert_eq!(entries.len(), 1, "{plan}");
+    iptables.apply(&plan).unwrap();
+    assert!(!iptables.drifted().unwrap());
+    let mut again = node::open(&lab, "n1", Mode::Enforce, variant);
+    let plan = node::replan(&mut again, &program);
+    assert!(plan.is_empty(), "{plan}");
+
+    // A pod of this node that policies only grant a few peers: no rule changes, so no program is started.
+    let few = "podSelector: {matchLabels: {app: small}}, ingress: [{from: [{podSelector: {matchLabels: {app: small}}}], ports: [{port: 80}]}]";
+    let text = format!("policies:\n{}", policy("small", few));
+    let mut changes: Vec<Change> = world(&text).changes().collect();
+    changes.push(pod("small", PODS, "n1"));
+    let delta = engine.apply(&changes);
+    program.apply(delta.clone());
+    let plan = iptables.plan(&program, &delta);
+    assert!(!plan.steps.iter().any(|step| matches!(step, Step::Restore(_))), "{plan}");
+    iptables.apply(&plan).unwrap();
+    assert!(node::replan(&mut again, &program).is_empty());
+    Ok(())
+}
