@@ -57,6 +57,7 @@ fn main() -> ExitCode {
         test("what_was_cut_stays_cut_after_a_restart", established::stays_cut);
         test("what_others_change_of_ours_is_repaired", others::what_is_changed_is_repaired);
         test("what_is_theirs_stays_theirs", others::what_is_theirs_stays);
+        test("a_set_of_another_kind_is_replaced", others::a_set_of_another_kind_is_replaced);
         test("changes_elsewhere_are_no_drift", others::changes_elsewhere_are_no_drift);
         test(
             "taking_over_from_kube_router_no_packet_meets_a_wrong_verdict",

@@ -205,3 +205,19 @@ pub(crate) fn changes_elsewhere_are_no_drift(variant: Variant) -> Result<(), Str
     assert!(plan.is_empty(), "{plan}");
     Ok(())
 }
+
+/// A set has a name of ours and is of another kind: by hand, or by another version. It is replaced, also where rules use it.
+pub(crate) fn a_set_of_another_kind_is_replaced(variant: Variant) -> Result<(), String> {
+    let (lab, _) = bare()?;
+    let sets = "create KUBE-DST-LOCAL hash:net\ncreate KUBE-SRC-GRANTS hash:ip timeout 5\n";
+    node::run(&lab, "ipset", &["restore"], sets);
+    let rules = "*filter\n:KUBE-ROUTER-FORWARD - [0:0]\n\
+        -A KUBE-ROUTER-FORWARD -m set --match-set KUBE-DST-LOCAL src -j RETURN\n\
+        -I FORWARD 1 -j KUBE-ROUTER-FORWARD\nCOMMIT\n";
+    let restore = node::program("iptables-restore", variant);
+    node::run(&lab, &restore, &["-w", "--noflush"], rules);
+    let mut iptables = node::open(&lab, "n1", Mode::Enforce, variant);
+    node::sync(&mut iptables, &program());
+    assert!(!iptables.drifted().unwrap());
+    Ok(())
+}
