@@ -49,6 +49,7 @@ fn pod(cursor: &mut Cursor<'_>) -> Pod {
         host_network,
         finished,
         born: cursor.below(3) as u64,
+        uid: None,
         place: None,
     }
 }

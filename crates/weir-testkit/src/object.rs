@@ -33,8 +33,8 @@ pub fn pod() -> impl Strategy<Value = Pod> {
                 addresses.truncate(1);
             }
             ports.dedup();
-            let place = None;
-            Pod { id, labels, addresses, node, ports, host_network, finished, born, place }
+            let (uid, place) = (None, None);
+            Pod { id, labels, addresses, node, ports, host_network, finished, born, uid, place }
         })
 }
 

@@ -169,6 +169,7 @@ impl Shape {
             host_network: false,
             finished: false,
             born: 0,
+            uid: None,
             place: None,
         }
     }

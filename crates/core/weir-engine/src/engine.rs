@@ -231,6 +231,7 @@ mod tests {
             host_network: false,
             finished: false,
             born: 0,
+            uid: None,
             place: None,
         }))
     }

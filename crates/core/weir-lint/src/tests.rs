@@ -34,6 +34,7 @@ fn pod(id: &str, address: &str, text: &str) -> Object {
         host_network: false,
         finished: false,
         born: 0,
+        uid: None,
         place: None,
     })
 }

@@ -47,6 +47,8 @@ pub struct Pod {
     /// Seconds since 1970 at its creation, 0 if unknown. Of two pods with one address, the younger owns it
     /// (of the same age, the one whose id sorts last).
     pub born: u64,
+    /// What tells it from others that had its name before, if the source knows. No policy can ask for it.
+    pub uid: Option<Name>,
     /// Where it was written.
     pub place: Option<Place>,
 }

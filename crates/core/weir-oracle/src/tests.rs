@@ -190,6 +190,7 @@ fn pod(namespace: &str, name: &str, address: &str) -> Pod {
         host_network: false,
         finished: false,
         born: 0,
+        uid: None,
         place: None,
     }
 }

@@ -68,6 +68,7 @@ mod tests {
             host_network: false,
             finished: false,
             born: 0,
+            uid: None,
             place: None,
         }
     }

@@ -126,6 +126,7 @@ mod tests {
             host_network: false,
             finished: false,
             born,
+            uid: None,
             place: None,
         }
     }

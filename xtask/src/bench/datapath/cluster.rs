@@ -158,6 +158,7 @@ fn pod(name: String, label: (&str, Name), address: IpAddr, node: &str) -> Pod {
         host_network: false,
         finished: false,
         born: 0,
+        uid: None,
         place: None,
     }
 }

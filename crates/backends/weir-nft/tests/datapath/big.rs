@@ -32,6 +32,7 @@ fn pod(app: &str, number: u32, node: &str) -> Change {
         host_network: false,
         finished: false,
         born: 0,
+        uid: None,
         place: None,
     }))
 }

@@ -127,6 +127,7 @@ pub(super) fn pod(ctx: &mut Context, node: &document::Node) -> Option<(Pod, bool
         host_network,
         finished: finished.unwrap_or(false),
         born: 0,
+        uid: None,
         place: ctx.place(node.line),
     };
     Some((pod, bare))

@@ -15,6 +15,8 @@ pub(crate) struct Meta {
     pub(crate) place: Option<Place>,
     /// Seconds since 1970, 0 if unknown.
     pub(crate) born: u64,
+    /// What tells it from others of its name, if it is given.
+    pub(crate) uid: Option<Name>,
     /// Kind (lower case) and name of the owners.
     pub(crate) owners: Vec<(Name, Name)>,
 }
@@ -119,6 +121,11 @@ pub(crate) fn meta(ctx: &mut Context, node: &Node, kind: &str, home: Home, rule:
         labels,
         place: ctx.place(node.line),
         born: text("creationTimestamp").and_then(seconds).unwrap_or(0),
+        uid: metadata
+            .get("uid")
+            .and_then(Node::text)
+            .filter(|uid| !uid.is_empty())
+            .map(|uid| ctx.name(uid)),
         owners,
     }
 }

@@ -45,7 +45,8 @@ pub(crate) fn template(ctx: &mut Context, node: &document::Node, kind: &str) -> 
             }
         };
         let (namespace, place) = (namespace.clone(), place.clone());
-        let described = Meta { name: None, namespace, labels, place, born: 0, owners: Vec::new() };
+        let (uid, owners) = (None, Vec::new());
+        let described = Meta { name: None, namespace, labels, place, born: 0, uid, owners };
         from_spec(ctx, template, name.clone(), &described)
     });
     let idle = matches!(node.path(&["spec", "replicas"]).map(|n| &n.value), Some(Value::Int(0, _)));
@@ -79,6 +80,7 @@ fn from_spec(ctx: &mut Context, node: &document::Node, name: Name, meta: &Meta) 
         host_network,
         finished: false,
         born: meta.born,
+        uid: meta.uid.clone(),
         place: meta.place.clone(),
     }
 }

@@ -216,11 +216,15 @@ impl Folder {
             return;
         }
         file.is_known = true;
-        let is_real = |object: &Object| match object {
-            Object::Pod(pod) => !pod.addresses.iter().any(|a| manifests.made_up.contains(a)),
-            _ => true,
+        // Nothing is made up here. A pod that has a node will have an address soon; one that has neither is not there.
+        let real = |mut object: Object| {
+            if let Object::Pod(pod) = &mut object {
+                pod.addresses.retain(|address| !manifests.made_up.contains(address));
+                return (pod.node.is_some() || !pod.addresses.is_empty()).then_some(object);
+            }
+            Some(object)
         };
-        let objects = manifests.objects.into_iter().filter(is_real);
+        let objects = manifests.objects.into_iter().filter_map(real);
         let objects: BTreeMap<Key, Object> = objects.map(|one| (one.key(), one)).collect();
         self.shelf.put(&name, objects, &mut self.changes);
     }

@@ -192,12 +192,17 @@ fn a_namespace_that_is_declared_counts_more_than_one_that_is_mentioned() {
 }
 
 #[test]
-fn pods_without_an_address_are_not_there() {
+fn pods_without_an_address_and_a_node_are_not_there() {
     let mut bench = Bench::new();
     let pod = "{apiVersion: v1, kind: Pod, metadata: {name: a, namespace: shop}}";
     let deployment = "{apiVersion: apps/v1, kind: Deployment, metadata: {name: b, namespace: shop}, spec: {selector: {}, template: {metadata: {labels: {a: b}}}}}";
     bench.write("a.yaml", &format!("{pod}\n---\n{deployment}"));
     assert_eq!(bench.scan(), [""; 0]);
+    let scheduled = pod.replace("}}", ", uid: u-1}, spec: {nodeName: n1}}");
+    bench.write("a.yaml", &format!("{scheduled}\n---\n{deployment}"));
+    assert_eq!(bench.scan(), ["a"]);
+    let a = bench.world.pods.values().next().unwrap();
+    assert_eq!((a.addresses.len(), a.uid.as_deref()), (0, Some("u-1")));
 }
 
 #[test]
