@@ -45,8 +45,8 @@ pub(crate) struct Follower {
     reload: watch::Receiver<u64>,
     known: Known,
     backoff: Backoff,
-    /// What was said last about the objects.
-    findings: Vec<Finding>,
+    /// What is wrong with the definition of the kind.
+    definition: Option<Finding>,
     in_trouble: bool,
     /// Since when the API server says that there is no such kind.
     missing_since: Option<Instant>,
@@ -81,7 +81,7 @@ impl Follower {
             reload,
             known: Known::new(kind),
             backoff: Backoff::new(pace.retry, pace.longest_retry),
-            findings: Vec::new(),
+            definition: None,
             in_trouble: false,
             missing_since: None,
         }
@@ -156,6 +156,7 @@ impl Follower {
                 Err(error) => return Ok(Err(self.failed(error, count))),
             };
             self.missing_since = None;
+            self.defined(None).await?;
             let mut changes = Vec::new();
             let known = &mut self.known;
             let rest = page.each(self.kind, |node| changes.extend(known.put(node)));
@@ -179,25 +180,29 @@ impl Follower {
     /// The API server says that there is no such kind. That it is so, only its definition can tell: after a start the API server
     /// says so for a moment about everything that was installed.
     async fn absent(&mut self, client: &Client) -> Result<Tried, Unheard> {
-        let since = *self.missing_since.get_or_insert_with(Instant::now);
-        let mut findings = Vec::new();
-        match wire::definition(client, self.kind).await {
-            Ok(Definition::None) => (),
-            Ok(Definition::Other) => findings.push(unknown_version(self.kind)),
+        let for_long =
+            self.missing_since.get_or_insert_with(Instant::now).elapsed() >= self.pace.patience;
+        let definition = match wire::definition(client, self.kind).await {
+            Ok(Definition::None) => None,
+            Ok(Definition::Other) => Some(unknown_version(self.kind)),
             // Without the right to look, time has to tell.
-            Err(ReadError::Forbidden { .. }) if since.elapsed() >= self.pace.patience => (),
+            Err(ReadError::Forbidden { .. }) if for_long => None,
+            Ok(Definition::Served) if for_long => {
+                let resource = self.kind.resource().into();
+                return Ok(Err(ReadError::Missing { resource }));
+            }
             Ok(Definition::Served) | Err(ReadError::Forbidden { .. }) => {
                 let wait = self.backoff.about(self.pace.retry);
                 self.pause(wait).await;
                 return Ok(Ok(Some(Next::List)));
             }
             Err(error) => return Ok(Err(error)),
-        }
+        };
+        self.calm().await?;
+        self.defined(definition).await?;
         self.known.begin();
         let gone = self.known.complete();
-        self.calm().await?;
         self.changed(gone).await?;
-        self.tell(Told::Findings(self.kind, findings)).await?;
         self.tell(Told::Listed(self.kind)).await?;
         Ok(Ok(Some(Next::Later)))
     }
@@ -279,15 +284,28 @@ impl Follower {
 
     /// Tells what happened, and what is wrong now.
     async fn changed(&mut self, changes: Vec<Change>) -> Result<(), Unheard> {
-        let findings = self.known.findings();
-        if findings != self.findings {
-            self.findings.clone_from(&findings);
-            self.tell(Told::Findings(self.kind, findings)).await?;
+        if self.known.has_news() {
+            self.tell_findings().await?;
         }
         if !changes.is_empty() {
             self.tell(Told::Changes(changes)).await?;
         }
         Ok(())
+    }
+
+    /// Tells what is wrong with the definition of the kind, if that is new.
+    async fn defined(&mut self, finding: Option<Finding>) -> Result<(), Unheard> {
+        if self.definition == finding {
+            return Ok(());
+        }
+        self.definition = finding;
+        self.tell_findings().await
+    }
+
+    async fn tell_findings(&mut self) -> Result<(), Unheard> {
+        let mut findings = self.known.findings();
+        findings.extend(self.definition.clone());
+        self.tell(Told::Findings(self.kind, findings)).await
     }
 
     async fn trouble(&mut self, error: &ReadError) -> Result<(), Unheard> {

@@ -4,7 +4,7 @@ use std::{
 };
 
 use weir_api::{Lowering, document::Node};
-use weir_model::{Change, Finding, Key, Severity};
+use weir_model::{Change, Finding, Key, Object, Severity};
 
 use crate::kind::Kind;
 
@@ -15,6 +15,8 @@ pub(crate) struct Known {
     lowering: Lowering,
     objects: BTreeMap<Key, Version>,
     findings: BTreeMap<Key, Vec<Finding>>,
+    /// Whether the findings are others than when somebody last asked.
+    is_news: bool,
     /// Of lists.
     round: u32,
     hasher: RandomState,
@@ -34,6 +36,7 @@ impl Known {
             lowering: Lowering::default(),
             objects: BTreeMap::new(),
             findings: BTreeMap::new(),
+            is_news: false,
             round: 0,
             hasher: RandomState::new(),
         }
@@ -63,21 +66,20 @@ impl Known {
         if object.is_none() && findings.is_empty() {
             findings.push(unreadable(&key));
         }
-        match findings.is_empty() {
-            true => drop(self.findings.remove(&key)),
-            false => drop(self.findings.insert(key.clone(), findings)),
-        }
-        // What cannot be read at all stays as it was.
-        let object = object?;
-        // The object's own key shares its texts.
-        self.objects.insert(object.key(), version);
-        Some(Change::Put(object))
+        let before = match findings.is_empty() {
+            true => self.findings.remove(&key),
+            false => self.findings.insert(key.clone(), findings.clone()),
+        };
+        self.is_news |= before.unwrap_or_default() != findings;
+        // The object's own key shares its texts. What cannot be read at all stays as it was.
+        self.objects.insert(object.as_ref().map_or(key, Object::key), version);
+        object.map(Change::Put)
     }
 
     /// An object is gone.
     pub(crate) fn remove(&mut self, node: &Node) -> Option<Change> {
         let key = self.kind.key(node)?;
-        self.findings.remove(&key);
+        self.is_news |= self.findings.remove(&key).is_some();
         self.objects.remove(&key).map(|_| Change::Remove(key))
     }
 
@@ -86,13 +88,20 @@ impl Known {
         let round = self.round;
         let gone = self.objects.extract_if(.., |_, version| version.round != round);
         let gone: Vec<Change> = gone.map(|(key, _)| Change::Remove(key)).collect();
+        let before = self.findings.len();
         self.findings.retain(|key, _| self.objects.contains_key(key));
+        self.is_news |= self.findings.len() != before;
         gone
     }
 
     /// Forgets the versions, so that everything is told again.
     pub(crate) fn distrust(&mut self) {
         self.hasher = RandomState::new();
+    }
+
+    /// Whether what is wrong with the objects has changed since this was last asked.
+    pub(crate) fn has_news(&mut self) -> bool {
+        std::mem::take(&mut self.is_news)
     }
 
     /// What is wrong with the objects.
@@ -186,8 +195,10 @@ mod tests {
         assert!(known.put(policy(2, "10.0.0.0/8")).is_some());
         assert_eq!(known.findings(), []);
         known.put(policy(3, "nonsense"));
+        assert!(known.has_news() && !known.has_news());
         known.begin();
         assert_eq!(known.complete().len(), 1);
+        assert!(known.has_news());
         assert_eq!(known.findings(), []);
     }
 }

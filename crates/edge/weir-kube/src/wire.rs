@@ -169,7 +169,7 @@ impl<R: AsyncBufRead + Unpin> Events<R> {
 /// What the API server knows about a kind that can be installed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Definition {
-    /// There is none.
+    /// There is none, or none that ever worked.
     None,
     /// It is there, and has the version that we read.
     Served,
@@ -187,6 +187,14 @@ pub(crate) async fn definition(client: &Client, kind: Kind) -> Result<Definition
         text => text?,
     };
     let root = document::documents(text.as_bytes()).0.pop().unwrap_or_else(|| Node::null(1));
+    let conditions = root.path(&["status", "conditions"]).map_or(&[][..], Node::items);
+    let is_established = conditions.iter().any(|one| {
+        let text = |key| one.get(key).and_then(Node::text);
+        text("type") == Some("Established") && text("status") == Some("True")
+    });
+    if !is_established {
+        return Ok(Definition::None);
+    }
     let version = kind.version().rsplit('/').next().unwrap_or_default();
     let versions = root.path(&["spec", "versions"]).map_or(&[][..], Node::items);
     let is_served = versions.iter().any(|one| {
