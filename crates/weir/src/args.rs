@@ -46,9 +46,18 @@ impl Cli {
         let called = std::env::args_os().next().unwrap_or_default();
         let name = Path::new(&called).file_stem().unwrap_or_default().to_string_lossy();
         if name == "kubectl-weir" || name == "kubectl_weir" {
-            command = command.bin_name("kubectl weir").display_name("kubectl weir");
+            command = as_plugin(command).bin_name("kubectl weir").display_name("kubectl weir");
         }
         let matches = command.get_matches();
         Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
+    }
+}
+
+/// The same with examples as they are typed after `kubectl`.
+fn as_plugin(command: clap::Command) -> clap::Command {
+    let command = command.mut_subcommands(as_plugin);
+    match command.get_after_help().map(ToString::to_string) {
+        Some(help) => command.after_help(help.replace("  weir ", "  kubectl weir ")),
+        None => command,
     }
 }

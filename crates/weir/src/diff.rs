@@ -19,14 +19,13 @@ use crate::{
 /// if they had been there before. Exit status 1 if there is a difference.
 #[derive(Args)]
 #[command(
-    override_usage = "weir diff [OPTIONS] OLD NEW\n       weir diff [OPTIONS] NEW",
     after_help = "Example:\n  weir diff -f examples/shop/manifests/apps examples/shop/manifests/policies examples/shop/repaired"
 )]
 pub(crate) struct Diff {
-    /// The manifests before and after, each a file, a directory, or `-`; with one alone, what applying it to the current cluster
-    /// would change
-    #[arg(value_names = ["OLD", "NEW"], num_args = 1..=2, required = true)]
-    sides: Vec<PathBuf>,
+    /// The manifests before: a file, a directory, or `-`
+    old: PathBuf,
+    /// The manifests after; without them, those given are what comes after, applied to the current cluster
+    new: Option<PathBuf>,
     /// Manifests that both sides have, for example the workloads [repeatable]
     #[arg(short = 'f', long = "filename", value_name = "PATH")]
     files: Vec<PathBuf>,
@@ -41,7 +40,7 @@ impl Diff {
     pub(crate) fn run(&self, out: &mut dyn Write) -> anyhow::Result<Exit> {
         let is_stdin = |path: &PathBuf| path.as_os_str() == "-";
         if self.files.iter().any(is_stdin)
-            || self.sides.iter().filter(|side| is_stdin(side)).count() > 1
+            || (is_stdin(&self.old) && self.new.as_ref().is_some_and(is_stdin))
         {
             let hint = "`-` can be OLD or NEW, and not both";
             return Err(Failure::new("standard input can be only one of the sides", hint).into());
@@ -50,15 +49,15 @@ impl Diff {
             let paths: Vec<PathBuf> = self.files.iter().chain([path]).cloned().collect();
             source::load_paths(&paths)
         };
-        let (old, new) = match &self.sides[..] {
-            [old, new] => (side(old)?, side(new)?),
-            [new] if self.files.is_empty() => {
-                let new = source::load_paths(std::slice::from_ref(new))?;
+        let (old, new) = match &self.new {
+            Some(new) => (side(&self.old)?, side(new)?),
+            None if self.files.is_empty() => {
+                let new = source::load_paths(std::slice::from_ref(&self.old))?;
                 let cluster = self.live.load()?;
                 let new = cluster.with(new);
                 (cluster, new)
             }
-            _ => {
+            None => {
                 let hint = "give OLD and NEW, or leave out -f to compare with the current cluster";
                 return Err(Failure::new("there is nothing to compare with", hint).into());
             }

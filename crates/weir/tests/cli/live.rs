@@ -88,7 +88,9 @@ fn every_command_that_reads_manifests_reads_a_cluster() {
     let allowed =
         weir("explain -n shop --from web --to db --port 5432 --context test", &kubeconfig);
     assert_eq!(allowed.status.code(), Some(0), "{}", stderr(&allowed));
-    check(&weir("matrix -n shop --port 5432", &kubeconfig), expect![[r#"
+    check(
+        &weir("matrix -n shop --port 5432", &kubeconfig),
+        expect![[r#"
         from ↓  to →  shop/cart  shop/db  shop/web  outside
         shop/cart     ·          ✗        ✓         ✓
         shop/db       ✓          ·        ✓         ✓
@@ -97,11 +99,15 @@ fn every_command_that_reads_manifests_reads_a_cluster() {
 
         ✓ all, ~ some, ✗ none of: 5432/TCP
         --- exit 0
-    "#]]);
-    check(&weir("lint", &kubeconfig), expect![[r#"
+    "#]],
+    );
+    check(
+        &weir("lint", &kubeconfig),
+        expect![[r#"
         nothing found
         --- exit 0
-    "#]]);
+    "#]],
+    );
     let rendered = weir("render --datapath nftables --node n1", &kubeconfig);
     assert!(stdout(&rendered).contains("10.0.0.2"), "{}{}", stdout(&rendered), stderr(&rendered));
 
@@ -112,28 +118,37 @@ fn every_command_that_reads_manifests_reads_a_cluster() {
          spec: {podSelector: {matchLabels: {app: db}}, ingress: [{from: [{podSelector: {}}], ports: [{port: 5432}]}]}}",
     )
     .unwrap();
-    check(&weir(&format!("diff {}", new.display()), &kubeconfig), expect![[r#"
+    check(
+        &weir(&format!("diff {}", new.display()), &kubeconfig),
+        expect![[r#"
         opened
           +  shop/cart  →  shop/db  5432/TCP
         --- exit 1
-    "#]]);
-    check(&weir("explain -n nowhere --from a --to b --port 1", &kubeconfig), expect![[r#"
+    "#]],
+    );
+    check(
+        &weir("explain -n nowhere --from a --to b --port 1", &kubeconfig),
+        expect![[r#"
         --- stderr
         error: there is no namespace nowhere
         hint: did you mean shop?
         --- exit 2
-    "#]]);
+    "#]],
+    );
 
     let right = Right { group: "", resources: &["namespaces"], verbs: &["list"] };
     let user = cluster.user("guest", &[right]).unwrap();
     let guests = tempfile::tempdir().unwrap();
     let kubeconfig = user.write_kubeconfig(guests.path()).unwrap();
-    check(&weir("lint", &kubeconfig), expect![[r#"
+    check(
+        &weir("lint", &kubeconfig),
+        expect![[r#"
         --- stderr
         error: the API server forbids to list networkpolicies.networking.k8s.io
         hint: grant it by a ClusterRole: apiGroups ["networking.k8s.io"], resources ["networkpolicies"], verbs ["list"]
         --- exit 2
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]

@@ -76,7 +76,9 @@ fn kubectl_finds_it_under_its_own_name() {
     let plugin = folder.path().join("kubectl-weir");
     std::fs::copy(env!("CARGO_BIN_EXE_weir"), &plugin).unwrap();
     let output = std::process::Command::new(plugin).args(["lint", "--help"]).output().unwrap();
-    assert!(stdout(&output).contains("Usage: kubectl weir lint"), "{}", stdout(&output));
+    let help = stdout(&output);
+    assert!(help.contains("Usage: kubectl weir lint"), "{help}");
+    assert!(help.contains("  kubectl weir lint -f"), "{help}");
 }
 
 #[test]
