@@ -54,6 +54,9 @@ pub(crate) struct Agent {
     /// Where to listen for HTTP, or `off`
     #[arg(long, value_name = "ADDRESS", default_value = ADDRESS, value_parser = http)]
     http: Http,
+    /// Where the CNI plugin asks whether a pod's rules are in force; without it nobody is listened to
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["once", "cleanup"])]
+    cni_socket: Option<PathBuf>,
     /// How to write the log
     #[arg(long, value_enum, default_value = "text")]
     log_format: LogFormat,
@@ -136,7 +139,7 @@ impl Agent {
             reasons.iter().for_each(|reason| tracing::warn!("{reason}"));
             return Ok(Exit::when(reasons.is_empty()));
         }
-        weir_agent::run(options, datapath, Some(drops)).map_err(failed)?;
+        weir_agent::run(options, datapath, Some(drops), None).map_err(failed)?;
         Ok(Exit::Yes)
     }
 
@@ -157,6 +160,7 @@ impl Agent {
                 Fate::Cut => Established::Cut,
             },
             http: self.http.0,
+            cni: self.cni_socket.clone(),
             sysctls: if self.manage_sysctls { Sysctls::Manage } else { Sysctls::Report },
             version: env!("CARGO_PKG_VERSION"),
         })

@@ -1,5 +1,7 @@
 //! The loop's own state: one engine, one ledger, and what is due when.
 
+mod plugin;
+
 use std::{
     collections::BTreeSet,
     mem,
@@ -20,6 +22,8 @@ use crate::{
     report::{Counts, FindingReport, HeldEndpoint, LastApply, Report},
     time,
 };
+
+pub(crate) use plugin::Plugins;
 
 /// The time between two transactions, so that what comes in a burst is written together.
 const BREATHER: Duration = Duration::from_millis(10);
@@ -45,6 +49,8 @@ pub(crate) struct Agent<D> {
     report: Arc<Report>,
     bridges: Bridges,
     options: Options,
+    /// Those who add and remove pods, if they are listened to.
+    plugins: Option<Plugins>,
     /// Changes that are not compiled yet.
     changes: Vec<Change>,
     /// When the events came whose rules are not in force yet.
@@ -87,6 +93,7 @@ impl<D: Datapath> Agent<D> {
             report,
             bridges: Bridges::here(),
             options: options.clone(),
+            plugins: None,
             changes: Vec::new(),
             waiting: Vec::new(),
             findings: Vec::new(),
@@ -119,6 +126,13 @@ impl<D: Datapath> Agent<D> {
                     self.deaf = Some(error);
                 }
             }
+            Event::Asked(asked) => self.asked(asked),
+            Event::Read(pod) => self.read(*pod),
+            Event::Unread(pod, error) => {
+                if let Some(plugins) = &mut self.plugins {
+                    plugins.unread(&pod, &error);
+                }
+            }
             Event::Compare => {
                 tracing::info!("comparing with what is installed");
                 self.ledger.distrust();
@@ -143,6 +157,7 @@ impl<D: Datapath> Agent<D> {
         if !self.ledger.is_settled() && now >= self.due.settle {
             self.settle();
         }
+        self.answer(now);
         if self.ledger.may_cut() && now >= self.due.cut {
             self.cut(now);
         }
@@ -162,7 +177,8 @@ impl<D: Datapath> Agent<D> {
         let settle = (!self.ledger.is_settled()).then_some(due.settle);
         let cut = self.ledger.may_cut().then_some(due.cut);
         let count = self.is_uncounted.then_some(due.count);
-        let rest = [settle, cut, count, due.retry, Some(due.bridges)];
+        let answer = self.plugins.as_ref().and_then(Plugins::deadline);
+        let rest = [settle, cut, count, answer, due.retry, Some(due.bridges)];
         rest.into_iter().flatten().fold(due.drift, Instant::min)
     }
 
@@ -194,7 +210,10 @@ impl<D: Datapath> Agent<D> {
         if !changes.is_empty() && self.waiting.len() < TIMED {
             self.waiting.push(since);
         }
-        self.changes.extend(changes);
+        self.changes.extend(match &mut self.plugins {
+            Some(plugins) => plugins.lay(changes),
+            None => changes,
+        });
         if (&findings, &unread) != (&self.findings, &self.unread) {
             self.find(findings, unread);
         }

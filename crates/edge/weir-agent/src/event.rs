@@ -1,7 +1,10 @@
 use std::{sync::Arc, time::Instant};
 
 use weir_datapath::Dropped;
+use weir_model::{Pod, PodId};
 use weir_source::Update;
+
+use crate::cni::Asked;
 
 /// Every way in.
 #[derive(Debug)]
@@ -14,6 +17,12 @@ pub(crate) enum Event {
     Missed(u64),
     /// Dropped packets cannot be heard of.
     Deaf(String),
+    /// A plugin asks.
+    Asked(Asked),
+    /// A pod was read, because the source was behind.
+    Read(Box<Pod>),
+    /// A pod could not be read.
+    Unread(PodId, String),
     /// Everything is to be compared with what is installed.
     Compare,
     /// It is enough.

@@ -3,7 +3,7 @@
 //! ```text
 //!  folder ──Update──┐                      ┌ Engine ─Delta→ Ledger ─→ Datapath
 //!  signals ─────────┼─Event→ the loop ─────┤
-//!  drops ───────────┘        one thread    └ Report ←── HTTP: /healthz /readyz /metrics /status /drops
+//!  drops, plugins ──┘        one thread    └ Report ←── HTTP: /healthz /readyz /metrics /status /drops
 //! ```
 //!
 //! *Invariant*: one thread owns the engine, the ledger and the datapath; everything else reaches it as an `Event`.
@@ -12,6 +12,7 @@
 
 mod agent;
 mod bridge;
+mod cni;
 mod drops;
 mod event;
 mod http;
@@ -25,6 +26,7 @@ mod threads;
 mod time;
 
 pub use bridge::Sysctls;
+pub use cni::PodReader;
 use event::Event;
 pub use lock::LockError;
 pub use run::{AgentError, Mode, Options, cleanup, once, run};

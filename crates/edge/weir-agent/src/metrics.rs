@@ -33,6 +33,7 @@ pub(crate) struct Metrics {
     pub(crate) compile: Histogram,
     pub(crate) apply: Histogram,
     pub(crate) latency: Histogram,
+    pub(crate) plugins: Histogram,
     pub(crate) applies: Family<[Label; 1], Counter>,
     pub(crate) repairs: Counter,
     pub(crate) cut: Counter,
@@ -42,7 +43,7 @@ pub(crate) struct Metrics {
 }
 
 /// Where something can go wrong.
-pub(crate) const STAGES: [&str; 5] = ["source", "apply", "drift", "cut", "drops"];
+pub(crate) const STAGES: [&str; 6] = ["source", "apply", "drift", "cut", "drops", "cni"];
 
 impl Metrics {
     /// Metrics that a registry knows.
@@ -62,6 +63,7 @@ impl Metrics {
             compile: seconds(),
             apply: seconds(),
             latency: seconds(),
+            plugins: seconds(),
             applies: Family::default(),
             repairs: Counter::default(),
             cut: Counter::default(),
@@ -101,6 +103,11 @@ impl Metrics {
             "weir_event_to_kernel_seconds",
             "Time from an event to its rules being in force",
             &self.latency,
+        );
+        histogram(
+            "weir_cni_wait_seconds",
+            "Time that a plugin waited for a pod's rules to be in force",
+            &self.plugins,
         );
         registry.register("weir_applies", "Attempts to apply, by outcome", self.applies.clone());
         let repairs = self.repairs.clone();

@@ -3,7 +3,7 @@
 use std::{
     io,
     net::{SocketAddr, TcpListener},
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{
         Arc,
         mpsc::{self, Receiver, RecvTimeoutError},
@@ -16,7 +16,14 @@ use weir_datapath::{ApplyError, Datapath, Drops, Established};
 use weir_model::Name;
 use weir_source::Watch;
 
-use crate::{Event, Sysctls, agent::Agent, lock::Lock, lock::LockError, report::Report, threads};
+use crate::{
+    Event, PodReader, Sysctls,
+    agent::{Agent, Plugins},
+    cni::{self, Socket},
+    lock::{Lock, LockError},
+    report::Report,
+    threads,
+};
 
 /// How many events may wait for the loop.
 const QUEUE: usize = 4096;
@@ -38,6 +45,8 @@ pub struct Options {
     pub established: Established,
     /// Where to listen for HTTP.
     pub http: Option<SocketAddr>,
+    /// Where the CNI plugin asks.
+    pub cni: Option<PathBuf>,
     /// Whether settings of the kernel may be changed.
     pub sysctls: Sysctls,
     /// The version of the program.
@@ -85,6 +94,14 @@ pub enum AgentError {
         /// Why.
         source: io::Error,
     },
+    /// The socket for the CNI plugin cannot be made.
+    #[error("cannot listen at {}", path.display())]
+    Socket {
+        /// Where.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
     /// A thread cannot be started.
     #[error("cannot start")]
     Start(#[source] io::Error),
@@ -118,6 +135,9 @@ impl AgentError {
             AgentError::Listen { .. } => {
                 "use `--http ADDRESS:PORT` for another address, or `--http off`"
             }
+            AgentError::Socket { .. } => {
+                "use `--cni-socket PATH` for a path that root can make a socket at, as in /run/weir/agent.sock"
+            }
             AgentError::Incomplete { .. } => {
                 "repair the files; what is installed stays in force meanwhile"
             }
@@ -129,25 +149,35 @@ impl AgentError {
 }
 
 /// Keeps the datapath equal to what the folder says, until a signal ends it. Rules stay in force then.
+///
+/// The reader is asked for pods that plugins add and that the source does not have yet.
 pub fn run<D: Datapath>(
     options: &Options,
     datapath: D,
     drops: Option<Box<dyn Drops + Send>>,
+    reader: Option<Box<dyn PodReader>>,
 ) -> Result<(), AgentError> {
     lock()?;
     let listener = options.http.map(bind).transpose()?;
+    let socket = options.cni.as_deref().map(bind_socket).transpose()?;
     let report = Arc::new(Report::new(options));
     let (sender, events) = mpsc::sync_channel(QUEUE);
-    threads::listen(listener, report.clone(), sender.clone()).map_err(AgentError::Start)?;
+    let is_plugged = socket.is_some();
+    threads::listen(listener, socket, report.clone(), sender.clone()).map_err(AgentError::Start)?;
     if let Some(drops) = drops {
         threads::hear(drops, sender.clone()).map_err(AgentError::Start)?;
     }
+    let read = |reader| cni::start(reader, sender.clone());
+    let reads = reader.map(read).transpose().map_err(AgentError::Start)?;
     let tell = move |update| sender.send(Event::Source(update, Instant::now())).is_ok();
     let watch = Watch::start(&options.source, tell).map_err(AgentError::Start)?;
     let Options { node, datapath: name, mode, source, .. } = options;
     let (mode, source) = (mode.word(), source.display());
     tracing::info!(%node, datapath = name, mode, %source, version = options.version, "started");
     let mut agent = Agent::new(options, datapath, report, Instant::now());
+    if is_plugged {
+        agent = agent.with_plugins(Plugins::new(options.node.clone(), reads));
+    }
     turn(&mut agent, &events, &watch);
     tracing::info!("stopped; the rules stay in force");
     Ok(())
@@ -224,6 +254,10 @@ fn lock() -> Result<(), AgentError> {
     let lock = Lock::take()?;
     lock.warning.iter().for_each(|warning| tracing::warn!("{warning}"));
     Ok(())
+}
+
+fn bind_socket(path: &Path) -> Result<Socket, AgentError> {
+    Socket::bind(path).map_err(|source| AgentError::Socket { path: path.into(), source })
 }
 
 fn bind(address: SocketAddr) -> Result<TcpListener, AgentError> {

@@ -50,6 +50,7 @@ fn options(source: &Path) -> Options {
         mode: Mode::Enforce,
         established: Established::Cut,
         http: None,
+        cni: None,
         sysctls: Sysctls::Report,
         version: "1.2.3",
     }

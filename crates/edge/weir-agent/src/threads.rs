@@ -14,16 +14,17 @@ use std::{
 use tokio::runtime::{self, Runtime};
 use weir_datapath::Drops;
 
-use crate::{Event, http, report::Report};
+use crate::{Event, cni::Socket, http, report::Report};
 
 /// How many batches of drops may wait for the loop. What comes beyond is counted and not looked at.
 const BATCHES: usize = 16;
 /// How long to wait after an error.
 const PAUSE: Duration = Duration::from_secs(5);
 
-/// Listens for signals and, if asked to, for HTTP.
+/// Listens for signals and, if asked to, for HTTP and for plugins.
 pub(crate) fn listen(
     listener: Option<TcpListener>,
+    socket: Option<Socket>,
     report: Arc<Report>,
     events: SyncSender<Event>,
 ) -> io::Result<()> {
@@ -34,6 +35,14 @@ pub(crate) fn listen(
             runtime.spawn(async {
                 if let Err(error) = http::serve(listener, report).await {
                     tracing::error!(%error, "cannot serve HTTP");
+                }
+            });
+        }
+        if let Some(socket) = socket {
+            let events = events.clone();
+            runtime.spawn(async {
+                if let Err(error) = socket.serve(events).await {
+                    tracing::error!(%error, "cannot hear plugins");
                 }
             });
         }

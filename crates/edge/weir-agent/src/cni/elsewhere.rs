@@ -1,0 +1,20 @@
+//! Where there are no sockets with a path, there is no plugin.
+
+use std::{convert::Infallible, io, path::Path, sync::mpsc::SyncSender};
+
+use crate::Event;
+
+/// A socket that nobody can make.
+#[derive(Debug)]
+pub(crate) struct Socket(Infallible);
+
+impl Socket {
+    /// Fails.
+    pub(crate) fn bind(_: &Path) -> io::Result<Socket> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    pub(crate) async fn serve(self, _: SyncSender<Event>) -> io::Result<()> {
+        match self.0 {}
+    }
+}

@@ -1,0 +1,270 @@
+//! The loop with a datapath in memory, and plugins that ask at a real socket.
+
+#![cfg(unix)]
+
+use std::{
+    io::{BufRead, BufReader, Write},
+    net::IpAddr,
+    os::unix::net::UnixStream,
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        mpsc::{self, SyncSender},
+    },
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use weir_api::Reader;
+use weir_datapath::{Established, Memory};
+use weir_model::{Change, Key, Object, Pod, PodId};
+use weir_source::Update;
+
+use super::*;
+use crate::{
+    Event, Mode, Options, Sysctls,
+    agent::{Agent, Plugins},
+    report::Report,
+    run, threads,
+};
+
+const POLICY: &str = "
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: web, namespace: shop}
+spec: {podSelector: {matchLabels: {app: web}}}
+";
+
+fn pod(uid: &str) -> String {
+    format!(
+        "{{apiVersion: v1, kind: Pod, metadata: {{name: web, namespace: shop, uid: {uid}, labels: {{app: web}}}}, spec: {{nodeName: n1}}}}"
+    )
+}
+
+/// Changes without made-up addresses.
+fn changes(text: &str) -> Vec<Change> {
+    let mut reader = Reader::new();
+    reader.read("test".into(), text.as_bytes());
+    let manifests = reader.finish();
+    let objects = manifests.objects.into_iter().map(|mut object| {
+        if let Object::Pod(pod) = &mut object {
+            pod.addresses.retain(|address| !manifests.made_up.contains(address));
+        }
+        object
+    });
+    objects.map(Change::Put).collect()
+}
+
+/// A loop on its own thread.
+struct Bench {
+    events: SyncSender<Event>,
+    socket: PathBuf,
+    _disk: TempDir,
+    turning: Option<JoinHandle<()>>,
+}
+
+/// What can be done to the machine, inside the loop's thread.
+type Machine = fn(&Memory);
+
+impl Bench {
+    fn new(machine: Machine, reader: Option<Box<dyn PodReader>>) -> Self {
+        let disk = tempfile::tempdir().unwrap();
+        let socket = disk.path().join("agent.sock");
+        let options = Options {
+            source: disk.path().into(),
+            node: "n1".into(),
+            datapath: "memory",
+            mode: Mode::Enforce,
+            established: Established::Cut,
+            http: None,
+            cni: Some(socket.clone()),
+            sysctls: Sysctls::Report,
+            version: "1.2.3",
+        };
+        let (events, asked) = mpsc::sync_channel(16);
+        let report = Arc::new(Report::new(&options));
+        let listening = Socket::bind(&socket).unwrap();
+        threads::listen(None, Some(listening), report.clone(), events.clone()).unwrap();
+        let reads = reader.map(|reader| start(reader, events.clone()).unwrap());
+        let turning = thread::spawn(move || {
+            let memory = Memory::default();
+            machine(&memory);
+            let agent = Agent::new(&options, memory.clone(), report, Instant::now());
+            let mut agent = agent.with_plugins(Plugins::new("n1".into(), reads));
+            let watch = weir_source::Watch::start(Path::new("/nonexistent"), |_| true).unwrap();
+            run::turn(&mut agent, &asked, &watch);
+        });
+        Bench { events, socket, _disk: disk, turning: Some(turning) }
+    }
+
+    /// In sync, with a policy that locks every web pod.
+    fn started() -> Self {
+        let bench = Bench::new(|_| (), None);
+        bench.tell(changes(POLICY));
+        bench
+    }
+
+    fn tell(&self, changes: Vec<Change>) {
+        let update = Update { changes, in_sync: true, ..Update::default() };
+        self.events.send(Event::Source(update, Instant::now())).unwrap();
+    }
+
+    fn ask(&self, question: &Value) -> Value {
+        let mut stream = UnixStream::connect(&self.socket).unwrap();
+        writeln!(stream, "{question}").unwrap();
+        let mut line = String::new();
+        BufReader::new(stream).read_line(&mut line).unwrap();
+        serde_json::from_str(&line).unwrap()
+    }
+
+    /// Adds the pod, and tells why that failed.
+    fn add(&self, uid: &str, last: u8, timeout: f64) -> Option<String> {
+        let answer = self.ask(&question("add", uid, last, timeout));
+        assert_eq!(answer["ok"].as_bool().unwrap(), answer["reason"].is_null());
+        answer["reason"].as_str().map(str::to_owned)
+    }
+}
+
+impl Drop for Bench {
+    fn drop(&mut self) {
+        _ = self.events.send(Event::Stop);
+        self.turning.take().map(JoinHandle::join);
+    }
+}
+
+fn question(verb: &str, uid: &str, last: u8, timeout: f64) -> Value {
+    json!({
+        "verb": verb, "namespace": "shop", "name": "web", "uid": uid, "container": uid, "interface": "eth0",
+        "network": "net", "addresses": [IpAddr::from([10, 0, 0, last])], "timeout": timeout,
+    })
+}
+
+#[test]
+fn an_answer_means_that_the_rules_are_in_force() {
+    let bench = Bench::started();
+    bench.tell(changes(&pod("u")));
+    assert_eq!(bench.add("u", 1, 5.0), None);
+    assert_eq!(bench.ask(&question("check", "u", 1, 1.0)), json!({"ok": true}));
+    let other = bench.ask(&question("check", "u", 2, 0.1));
+    assert_eq!(other["reason"], "10.0.0.2 is not known as an address of the pod");
+    assert_eq!(bench.ask(&question("del", "u", 1, 1.0)), json!({"ok": true}));
+    assert_eq!(bench.ask(&question("check", "u", 1, 0.1))["ok"], false);
+}
+
+#[test]
+fn a_pod_that_the_source_shows_later_is_waited_for() {
+    let bench = Bench::started();
+    assert_eq!(bench.add("u", 1, 0.1).unwrap(), "the source does not have it on this node");
+    thread::scope(|scope| {
+        let added = scope.spawn(|| bench.add("u", 1, 10.0));
+        thread::sleep(Duration::from_millis(100));
+        assert!(!added.is_finished());
+        bench.tell(changes(&pod("old")));
+        thread::sleep(Duration::from_millis(100));
+        assert!(!added.is_finished(), "this is not the one");
+        bench.tell(vec![Change::Remove(Key::Pod(PodId::new("shop", "web")))]);
+        bench.tell(changes(&pod("u")));
+        assert_eq!(added.join().unwrap(), None);
+    });
+}
+
+#[test]
+fn nothing_is_promised_before_the_source_is_in_sync() {
+    let bench = Bench::new(|_| (), None);
+    let update = Update { changes: changes(&pod("u")), ..Update::default() };
+    bench.events.send(Event::Source(update, Instant::now())).unwrap();
+    let reason = bench.add("u", 1, 0.1).unwrap();
+    assert!(reason.ends_with("has not been read completely yet"), "{reason}");
+    assert_eq!(bench.ask(&json!({"verb": "status"}))["ok"], false);
+    bench.tell(changes(POLICY));
+    assert_eq!(bench.add("u", 1, 5.0), None);
+    assert_eq!(bench.ask(&json!({"verb": "status"})), json!({"ok": true}));
+}
+
+#[test]
+fn rules_that_cannot_be_applied_are_not_in_force() {
+    let away = Bench::new(|memory| memory.machine(|machine| machine.unavailable = true), None);
+    away.tell(changes(&format!("{POLICY}---\n{}", pod("u"))));
+    assert_eq!(away.add("u", 1, 0.3).unwrap(), "cannot reach the machine: it is away");
+    let picky = Bench::new(
+        |memory| memory.machine(|machine| machine.refuses = [PodId::new("shop", "web")].into()),
+        None,
+    );
+    let open = POLICY.replace("}}}", "}}, ingress: [{}]}");
+    picky.tell(changes(&format!("{open}---\n{}", pod("u"))));
+    let reason = picky.add("u", 1, 0.3).unwrap();
+    assert!(reason.starts_with("its rules are refused: "), "{reason}");
+}
+
+/// A reader that has one pod.
+struct One(Pod);
+
+impl PodReader for One {
+    fn read(
+        &self,
+        namespace: &str,
+        name: &str,
+    ) -> Result<Option<Pod>, Box<dyn std::error::Error + Send + Sync>> {
+        match PodId::new(namespace, name) == self.0.id {
+            true => Ok(Some(self.0.clone())),
+            false => Err("there is only one".into()),
+        }
+    }
+}
+
+#[test]
+fn a_pod_that_the_source_does_not_have_yet_is_read() {
+    let read = changes(&pod("new")).into_iter().find_map(|change| match change {
+        Change::Put(Object::Pod(pod)) => Some(pod),
+        _ => None,
+    });
+    let bench = Bench::new(|_| (), Some(Box::new(One(read.unwrap()))));
+    bench.tell(changes(&format!("{POLICY}---\n{}", pod("old"))));
+    assert_eq!(bench.add("new", 1, 10.0), None);
+    let mut other = question("add", "x", 2, 0.5);
+    other["name"] = "api".into();
+    let answer = bench.ask(&other);
+    let reason = answer["reason"].as_str().unwrap();
+    assert!(reason.ends_with("and it cannot be read: there is only one"), "{reason}");
+}
+
+#[test]
+fn many_pods_at_once_are_few_transactions() {
+    let bench = Bench::started();
+    thread::scope(|scope| {
+        let adds: Vec<_> = (0..200_u8)
+            .map(|n| {
+                let bench = &bench;
+                scope.spawn(move || {
+                    let mut question = question("add", "u", n, 30.0);
+                    question["name"] = format!("web-{n}").into();
+                    question["container"] = n.to_string().into();
+                    bench.ask(&question)
+                })
+            })
+            .collect();
+        let pods = (0..200).map(|n| pod("u").replace("name: web", &format!("name: web-{n}")));
+        bench.tell(changes(&pods.collect::<Vec<_>>().join("\n---\n")));
+        for add in adds {
+            assert_eq!(add.join().unwrap(), json!({"ok": true}));
+        }
+    });
+    let gone = json!({"verb": "gc", "network": "net", "containers": ["7"]});
+    assert_eq!(bench.ask(&gone), json!({"ok": true}));
+    let mut check = question("check", "u", 7, 0.1);
+    check["name"] = "web-7".into();
+    assert_eq!(bench.ask(&check), json!({"ok": true}));
+    (check["name"], check["addresses"]) = ("web-8".into(), json!(["10.0.0.8"]));
+    assert_eq!(bench.ask(&check)["ok"], false);
+}
+
+#[test]
+fn nonsense_is_answered_and_silence_is_not_waited_for() {
+    let bench = Bench::started();
+    let answer = bench.ask(&json!({"verb": "jump"}));
+    assert!(answer["reason"].as_str().unwrap().starts_with("the question makes no sense: "));
+    drop(UnixStream::connect(&bench.socket).unwrap());
+    assert_eq!(bench.ask(&question("del", "u", 1, 1.0)), json!({"ok": true}));
+}
