@@ -329,13 +329,19 @@ fn found() -> Result<Variant, KernelError> {
 
 fn run(program: &str, arguments: &[&str], input: &str) -> Result<String, KernelError> {
     let failed = |source| KernelError::Run { program: program.to_owned(), source };
-    let mut child = Command::new(program)
-        .args(arguments)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .map_err(failed)?;
+    let start = |path: &str| {
+        let mut command = Command::new(path);
+        command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped());
+        command.stderr(Stdio::piped()).spawn()
+    };
+    // Some systems keep them where the path of an ordinary user does not lead.
+    let mut child = match start(program) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            start(&format!("/usr/sbin/{program}"))
+        }
+        started => started,
+    }
+    .map_err(failed)?;
     // It reads everything before it says anything. If it ends early, what it said is worth more than a broken pipe.
     let wrote = child.stdin.take().map_or(Ok(()), |mut stdin| stdin.write_all(input.as_bytes()));
     let output = child.wait_with_output().map_err(failed)?;

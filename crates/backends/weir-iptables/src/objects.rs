@@ -62,6 +62,17 @@ impl Objects {
         self.idle.insert(Thing::Set(name.clone()));
     }
 
+    /// Whether a set was entered since the last plan.
+    pub(crate) fn is_new(&self, set: &Name) -> bool {
+        self.created.contains(set)
+    }
+
+    /// The entries of a set.
+    pub(crate) fn entries(&self, set: &Name) -> Vec<Entry> {
+        let set = self.ruleset.sets.get(set);
+        set.into_iter().flat_map(|set| set.entries.keys().cloned()).collect()
+    }
+
     /// Keeps a thing though nothing refers to it.
     pub(crate) fn pin(&mut self, thing: Thing) {
         *self.uses.entry(thing).or_default() += 1;

@@ -126,30 +126,36 @@ impl Planner {
         }
     }
 
-    /// Brings the sets that are made of a set up to date.
+    /// Brings the sets that are made of a set up to date. Those that are new are so already.
     fn follow(&mut self, program: &Program, id: &SetId, change: &SetDelta) {
         let Some(Followers { feeds, .. }) = self.followers.get(id) else { return };
+        let old = feeds.iter().filter(|name| !self.objects.is_new(name));
         let none = Name::from("");
-        for name in &feeds.clone() {
+        for name in &old.cloned().collect::<Vec<_>>() {
             let Some(feed) = self.feeds.get(name) else { continue };
-            let concerned: Vec<Entry> = match change {
+            let wanted: Vec<Entry>;
+            let doubtful: Vec<Entry>;
+            match change {
                 SetDelta::Change { added, removed } => {
-                    let members = added.iter().chain(removed);
-                    members.flat_map(|member| feed.entries_of(id, member)).collect()
+                    let entries = |member| feed.entries_of(id, member);
+                    wanted = added.iter().flat_map(entries).collect();
+                    doubtful = removed.iter().flat_map(entries).collect();
                 }
-                SetDelta::Put(_) | SetDelta::Gone => {
-                    let there = self.objects.ruleset.sets.get(name);
-                    let there = there.into_iter().flat_map(|set| set.entries.keys().cloned());
-                    let wanted = program.sets.get(id).into_iter().flatten();
-                    there.chain(wanted.flat_map(|member| feed.entries_of(id, member))).collect()
+                SetDelta::Put(members) => {
+                    wanted =
+                        members.iter().flat_map(|member| feed.entries_of(id, member)).collect();
+                    doubtful = self.objects.entries(name);
                 }
-            };
-            for entry in concerned {
-                match feed.holds(program, &entry) {
-                    true => self.objects.put(name, entry, &none),
-                    false => self.objects.take(name, &entry),
+                SetDelta::Gone => {
+                    wanted = Vec::new();
+                    doubtful = self.objects.entries(name);
                 }
             }
+            // Another set may want what this one does not.
+            let gone = doubtful.into_iter().filter(|entry| !feed.holds(program, entry));
+            let gone: Vec<Entry> = gone.collect();
+            wanted.into_iter().for_each(|entry| self.objects.put(name, entry, &none));
+            gone.iter().for_each(|entry| self.objects.take(name, entry));
         }
     }
 
