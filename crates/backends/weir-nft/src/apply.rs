@@ -52,8 +52,7 @@ impl Datapath for Nft {
     }
 
     fn replan(&mut self, program: &Program, installed: &Installed) -> Transaction {
-        self.planner = Planner::new(self.mode);
-        self.planner.plan(program, &Delta::from(program));
+        self.planner = Planner::of(program, self.mode);
         let transaction = replan::replan(&self.planner, installed);
         let replaces = transaction.steps.contains(&Step::DeleteTable);
         self.carried = if replaces { installed.held() } else { Vec::new() };

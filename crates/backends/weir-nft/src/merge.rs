@@ -9,7 +9,7 @@ use std::{
 use weir_model::{Block, Direction, Name, Peers, PortRange, Ports, Program, Section, SetId};
 
 use crate::{
-    Act, Aim, Family, Kind, Match, Planner, Rule, Set, chain,
+    Act, Aim, Family, Key, Kind, Match, Planner, Rule, Set, chain,
     intervals::segments,
     name::{comment, digest},
     place::{denied, there},
@@ -115,11 +115,30 @@ impl Merged {
         self.allowed.sets.keys()
     }
 
-    /// The addresses in it.
-    pub(crate) fn addresses(&self, program: &Program) -> BTreeSet<IpAddr> {
-        let members = self.sets().filter_map(|set| program.sets.get(set)).flatten();
-        let ours = members.filter(|member| Family::of(member.address) == self.family);
-        ours.map(|member| member.address).collect()
+    /// Where it leads every address in it.
+    pub(crate) fn aims(
+        &self,
+        planner: &mut Planner,
+        program: &Program,
+    ) -> BTreeMap<Key, Option<Arc<Aim>>> {
+        let mut by_sets: BTreeMap<IpAddr, Vec<&Ports>> = BTreeMap::new();
+        for (set, to) in &self.allowed.sets {
+            let members = program.sets.get(set).into_iter().flatten();
+            for member in members.filter(|member| Family::of(member.address) == self.family) {
+                by_sets.entry(member.address).or_default().push(to);
+            }
+        }
+        // Many addresses, few kinds of ports: each kind has its chain made once.
+        let mut known: BTreeMap<Ports, Arc<Aim>> = BTreeMap::new();
+        let mut aims = BTreeMap::new();
+        for (address, to) in by_sets {
+            let Some(all) = self.all(address, to.into_iter()) else { continue };
+            let aim = known.entry(all).or_insert_with_key(|all| {
+                Arc::new(Aim::goto(self.ports_chain(planner, all)))
+            });
+            aims.insert(Key::Address(address), Some(aim.clone()));
+        }
+        aims
     }
 
     /// Where it leads an address; `None` if the address is in no set.
@@ -129,17 +148,26 @@ impl Merged {
         program: &Program,
         address: IpAddr,
     ) -> Option<Aim> {
-        let Allowed { anyone, sets, blocks, port_sets: _ } = &*self.allowed;
         if Family::of(address) != self.family {
             return None;
         }
         let member = address.into();
         let holds = |set: &SetId| program.sets.get(set).is_some_and(|all| all.contains(&member));
-        let by_sets = sets.iter().filter(|(set, _)| holds(set)).map(|(_, to)| to);
+        let by_sets = self.allowed.sets.iter().filter(|(set, _)| holds(set)).map(|(_, to)| to);
+        let all = self.all(address, by_sets)?;
+        Some(Aim::goto(self.ports_chain(planner, &all)))
+    }
+
+    /// All that an address may use which the sets it is in allow this much; `None` if it is in no set.
+    fn all<'a>(
+        &'a self,
+        address: IpAddr,
+        by_sets: impl Iterator<Item = &'a Ports>,
+    ) -> Option<Ports> {
+        let Allowed { anyone, blocks, .. } = &*self.allowed;
         let by_sets = together(by_sets)?;
         let by_blocks = blocks.iter().filter(|(block, _)| block.contains(address));
-        let all = by_blocks.map(|(_, to)| to).chain(anyone).chain([&by_sets]);
-        Some(Aim::goto(self.ports_chain(planner, &together(all)?)))
+        together(by_blocks.map(|(_, to)| to).chain(anyone).chain([&by_sets]))
     }
 
     fn members(&self, planner: &mut Planner, program: &Program) -> Option<Rule> {

@@ -138,6 +138,14 @@ impl Objects {
         sets
     }
 
+    /// Takes what there is for granted: the next transaction starts from here.
+    pub(crate) fn settle(&mut self) {
+        self.created.clear();
+        self.before.clear();
+        self.removed.clear();
+        self.deleted.clear();
+    }
+
     /// The steps from the ruleset of the last transaction to this one.
     pub(crate) fn transaction(&mut self) -> Transaction {
         let mut steps = Vec::new();

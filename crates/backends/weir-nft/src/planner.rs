@@ -69,6 +69,16 @@ impl Planner {
         planner
     }
 
+    /// A planner whose ruleset enforces a program.
+    pub fn of(program: &Program, mode: Mode) -> Self {
+        let mut planner = Planner::new(mode);
+        let pods: BTreeSet<&PodId> = program.endpoints.keys().collect();
+        planner.move_pods(program, &pods);
+        planner.sweep();
+        planner.objects.settle();
+        planner
+    }
+
     /// The ruleset that is wanted now.
     pub fn ruleset(&self) -> &Ruleset {
         &self.objects.ruleset
@@ -81,14 +91,19 @@ impl Planner {
         let pods = small.filter_map(|(id, _)| self.followers.get(id)).flat_map(|them| &them.pods);
         let pods: Vec<PodId> = pods.cloned().collect();
         touched.extend(&pods);
-        self.move_pods(program, &touched);
+        // What pods need that was not there is made of the members as they are now, so the rest comes first.
         for (id, change) in &delta.sets {
             self.follow(program, id, change);
         }
+        self.move_pods(program, &touched);
+        self.sweep();
+        self.objects.transaction()
+    }
+
+    fn sweep(&mut self) {
         for dead in self.objects.sweep() {
             self.forget(&dead);
         }
-        self.objects.transaction()
     }
 
     /// The steps that make a table of everything wanted.
@@ -221,11 +236,7 @@ impl Planner {
         if self.maps.contains_key(name) {
             return;
         }
-        let mut elements = BTreeMap::new();
-        for address in merged.addresses(program) {
-            let aim = merged.aim(self, program, address);
-            elements.extend(aim.map(|aim| (Key::Address(address), Some(aim.into()))));
-        }
+        let elements = merged.aims(self, program);
         self.objects.add_set(name, Set { kind: Kind::Chains(merged.family), comment, elements });
         for set in merged.sets() {
             self.followers.entry(set.clone()).or_default().maps.insert(name.clone());
@@ -353,9 +364,7 @@ impl Planner {
 
 /// The ruleset that enforces a program.
 pub fn render(program: &Program) -> Ruleset {
-    let mut planner = Planner::new(Mode::Enforce);
-    planner.plan(program, &Delta::from(program));
-    planner.objects.ruleset
+    Planner::of(program, Mode::Enforce).objects.ruleset
 }
 
 fn contains(program: &Program, set: &SetId, member: &Member) -> bool {

@@ -1,4 +1,4 @@
-use std::{collections::BTreeSet, fmt, sync::Arc};
+use std::{collections::BTreeSet, fmt, iter, sync::Arc};
 
 use weir_datapath::Plan;
 use weir_model::Name;
@@ -78,10 +78,11 @@ impl Step {
 
     /// The steps that fill a new set.
     pub(crate) fn fill(name: &Name, set: &Set) -> impl Iterator<Item = Self> {
-        let elements: Vec<_> =
-            set.elements.iter().map(|(key, aim)| (key.clone(), aim.clone())).collect();
-        let some = elements.chunks(AT_ONCE).map(<[_]>::to_vec).collect::<Vec<_>>();
-        some.into_iter().map(move |some| Step::Add(name.clone(), set.kind, some))
+        let mut elements = set.elements.iter().map(|(key, aim)| (key.clone(), aim.clone()));
+        iter::from_fn(move || {
+            let some: Vec<_> = elements.by_ref().take(AT_ONCE).collect();
+            (!some.is_empty()).then(|| Step::Add(name.clone(), set.kind, some))
+        })
     }
 }
 
