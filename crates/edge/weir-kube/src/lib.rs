@@ -11,6 +11,11 @@
 //!   policy is gone only if its definition is.
 //! * What cannot be read is a finding. It stops nothing else, and the policy it is about allows nothing.
 //! * Objects are lowered and dropped one by one: what stays is a name, and what tells one version from another.
+//!
+//! Who follows a cluster needs the verbs `list` and `watch` on pods, namespaces, nodes, networkpolicies.networking.k8s.io and, if they are
+//! installed, the three kinds of policy.networking.k8s.io; and should have `get` on customresourcedefinitions.apiextensions.k8s.io: without
+//! it a kind that is not installed counts as such only after a while. Who only looks needs `list`, and can do without nodes as long as no
+//! policy names them.
 
 mod access;
 mod backoff;
