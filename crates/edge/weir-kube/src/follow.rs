@@ -199,10 +199,13 @@ impl Follower {
             Err(error) => return Ok(Err(error)),
         };
         self.calm().await?;
+        // What is only not served in our version is still meant: it stays as it was.
+        if definition.is_none() {
+            self.known.begin();
+            let gone = self.known.complete();
+            self.changed(gone).await?;
+        }
         self.defined(definition).await?;
-        self.known.begin();
-        let gone = self.known.complete();
-        self.changed(gone).await?;
         self.tell(Told::Listed(self.kind)).await?;
         Ok(Ok(Some(Next::Later)))
     }

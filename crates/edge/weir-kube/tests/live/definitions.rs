@@ -95,6 +95,22 @@ fn kinds_of_policies_come_and_go() {
     }
     assert_eq!(seen.removed, []);
 
+    // A version that is not served any more takes nothing away; one that is, again, is read again.
+    let path = format!("{DEFINITIONS}/adminnetworkpolicies.policy.networking.k8s.io");
+    let (mut old, mut later) =
+        (admin["spec"]["versions"][0].clone(), admin["spec"]["versions"][0].clone());
+    old["served"] = false.into();
+    (later["name"], later["storage"]) = ("v2".into(), false.into());
+    cluster.patch(&path, &json!({"spec": {"versions": [old, later]}})).unwrap();
+    seen.until("a finding", |seen| {
+        seen.findings.iter().any(|finding| finding.code == "unknown-version")
+    });
+    assert_eq!((&seen.removed[..], &seen.unread[..]), (&[][..], &[][..]));
+    old["served"] = true.into();
+    cluster.patch(&path, &json!({"spec": {"versions": [old, later]}})).unwrap();
+    seen.until("nothing wrong", |seen| seen.findings.is_empty());
+    assert_eq!(seen.removed, []);
+
     let other = definition("clusternetworkpolicies", "ClusterNetworkPolicy", "v1alpha2");
     cluster.create(DEFINITIONS, &other).unwrap();
     let path = "/apis/policy.networking.k8s.io/v1alpha2/clusternetworkpolicies";
