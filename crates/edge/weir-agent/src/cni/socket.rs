@@ -103,7 +103,7 @@ async fn converse(mut stream: net::UnixStream, events: SyncSender<Event>) -> io:
     let mut reader = BufReader::new((&mut stream).take(QUESTION));
     timeout(SPEECH, reader.read_line(&mut line)).await.map_err(io::Error::from)??;
     let answer = match serde_json::from_str(&line) {
-        Ok(request) => ask(request, &events).await,
+        Ok(request) => ask(request, &events).await?,
         Err(error) => Err(format!("the question makes no sense: {error}")).into(),
     };
     let mut line = serde_json::to_vec(&answer)?;
@@ -111,18 +111,16 @@ async fn converse(mut stream: net::UnixStream, events: SyncSender<Event>) -> io:
     timeout(SPEECH, stream.write_all(&line)).await.map_err(io::Error::from)?
 }
 
-/// The loop's answer.
-async fn ask(request: Request, events: &SyncSender<Event>) -> Answer {
+/// The loop's answer. A loop that ends gives none, and the plugin asks whoever comes next.
+async fn ask(request: Request, events: &SyncSender<Event>) -> io::Result<Answer> {
     let (reply, answer) = oneshot::channel();
     let mut event = Event::Asked(Asked { request, since: Instant::now(), reply });
     while let Err(TrySendError::Full(back)) = events.try_send(event) {
         event = back;
         sleep(Duration::from_millis(10)).await;
     }
-    match timeout(LONGEST + SPEECH, answer).await {
-        Ok(Ok(answer)) => answer,
-        _ => Err("the agent is stopping or does not answer".to_owned()).into(),
-    }
+    let answer = timeout(LONGEST + SPEECH, answer).await.map_err(io::Error::from)?;
+    answer.map_err(|_| io::ErrorKind::BrokenPipe.into())
 }
 
 #[cfg(test)]

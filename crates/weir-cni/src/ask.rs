@@ -1,0 +1,86 @@
+//! Asking the agent, for so long and no longer.
+
+use std::{
+    io::{self, BufRead, BufReader, Read, Write},
+    os::unix::net::UnixStream,
+    path::Path,
+    thread,
+    time::{Duration, Instant},
+};
+
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with, sockopt,
+};
+use serde_json::Value;
+
+/// How long until an agent that is away is looked for again.
+const PAUSE: Duration = Duration::from_millis(50);
+/// No answer is longer, in bytes.
+const ANSWER: u64 = 1 << 16;
+
+/// How often an agent that is away is looked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Patience {
+    /// Once.
+    Once,
+    /// Until the time is over: it may be restarted at this moment.
+    Persist,
+}
+
+/// What the agent says; an error if it says nothing in time.
+///
+/// The question is told how long the agent may take, a little less than we do.
+pub(crate) fn ask(
+    socket: &Path,
+    mut question: Value,
+    until: Instant,
+    patience: Patience,
+) -> io::Result<Result<(), String>> {
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        let margin = (left / 4).min(Duration::from_millis(200));
+        question["timeout"] = (left - margin).as_secs_f64().into();
+        let error = match attempt(socket, &question, until) {
+            Ok(answer) => return Ok(answer),
+            Err(error) => error,
+        };
+        if patience == Patience::Once || Instant::now() + PAUSE >= until {
+            return Err(error);
+        }
+        thread::sleep(PAUSE);
+    }
+}
+
+fn attempt(socket: &Path, question: &Value, until: Instant) -> io::Result<Result<(), String>> {
+    let left = until.saturating_duration_since(Instant::now());
+    if left.is_zero() {
+        return Err(io::ErrorKind::TimedOut.into());
+    }
+    let mut stream = open(socket)?;
+    stream.set_write_timeout(Some(left))?;
+    stream.set_read_timeout(Some(left))?;
+    writeln!(stream, "{question}")?;
+    let mut line = String::new();
+    BufReader::new(stream.take(ANSWER)).read_line(&mut line)?;
+    let answer: Value = serde_json::from_str(&line)?;
+    match (answer["ok"].as_bool(), answer["reason"].as_str()) {
+        (Some(true), _) => Ok(Ok(())),
+        (Some(false), reason) => Ok(Err(reason.unwrap_or("no reason is given").to_owned())),
+        (None, _) => Err(io::ErrorKind::InvalidData.into()),
+    }
+}
+
+/// Connects without waiting, to root or to ourselves.
+fn open(path: &Path) -> io::Result<UnixStream> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    connect(&socket, &SocketAddrUnix::new(path)?)?;
+    let agent = sockopt::socket_peercred(&socket)?.uid;
+    if !agent.is_root() && agent != rustix::process::geteuid() {
+        let who = format!("user {} listens there, who is not trusted", agent.as_raw());
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, who));
+    }
+    let stream = UnixStream::from(socket);
+    stream.set_nonblocking(false)?;
+    Ok(stream)
+}

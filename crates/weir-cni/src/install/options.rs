@@ -1,0 +1,62 @@
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+
+use crate::{Failure, config, error::CniError};
+
+/// What `install` and `uninstall` are told.
+#[derive(Debug)]
+pub(crate) struct Options {
+    pub(crate) conf_dir: PathBuf,
+    pub(crate) bin_dir: PathBuf,
+    pub(crate) keep_binary: bool,
+    /// What is added to the configuration.
+    pub(crate) plugin: Value,
+}
+
+impl Options {
+    pub(crate) fn read(arguments: &[String]) -> Result<Options, Failure> {
+        let mut options = Options {
+            conf_dir: "/etc/cni/net.d".into(),
+            bin_dir: "/opt/cni/bin".into(),
+            keep_binary: false,
+            plugin: json!({ "type": super::NAME }),
+        };
+        // `--key value` and `--key=value` are the same.
+        let words = arguments.iter().flat_map(|word| match word.split_once('=') {
+            Some((key, value)) if key.starts_with("--") => vec![key, value],
+            _ => vec![&**word],
+        });
+        let mut words = words;
+        while let Some(key) = words.next() {
+            if key == "--keep-binary" {
+                options.keep_binary = true;
+                continue;
+            }
+            let mut value = || words.next().ok_or(format!("`{key}` needs a value"));
+            match key {
+                "--conf-dir" => options.conf_dir = value()?.into(),
+                "--bin-dir" => options.bin_dir = value()?.into(),
+                "--socket" => options.plugin["socket"] = value()?.into(),
+                "--timeout" => options.plugin["timeout"] = seconds(value()?)?,
+                "--on-failure" => {
+                    let word = value()?;
+                    config::on_failure(Some(word)).map_err(senseless)?;
+                    options.plugin["onFailure"] = word.into();
+                }
+                other => return Err(format!("there is no option `{other}`").into()),
+            }
+        }
+        Ok(options)
+    }
+}
+
+fn seconds(text: &str) -> Result<Value, Failure> {
+    let value = serde_json::from_str(text).unwrap_or_else(|_| Value::from(text));
+    config::timeout(Some(&value)).map_err(senseless)?;
+    Ok(value)
+}
+
+fn senseless(error: CniError) -> Failure {
+    error.line().into()
+}
