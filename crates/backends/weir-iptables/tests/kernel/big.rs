@@ -19,16 +19,14 @@ const PEERS: u32 = 20_000;
 
 fn pod(app: &str, number: u32, node: &str) -> Change {
     let first = u32::from(Ipv4Addr::new(10, if app == "peer" { 1 } else { 0 }, 0, 0));
+    let template = world("pods: [{namespace: shop, name: some}]");
+    let template = template.pods.into_values().next().expect("there is a pod");
     Change::Put(Object::Pod(Pod {
         id: PodId::new("shop", format!("{app}-{number}")),
         labels: [(Name::from("app"), Name::from(app))].into_iter().collect(),
         addresses: vec![IpAddr::V4(Ipv4Addr::from(first + number))],
         node: Some(node.into()),
-        ports: Vec::new(),
-        host_network: false,
-        finished: false,
-        born: 0,
-        place: None,
+        ..template
     }))
 }
 
