@@ -176,7 +176,7 @@ fn read_element(element: &Attribute<'_>) -> Result<Element, Malformed> {
             3 => read.flags = attribute.be_u32()?,
             4 => read.expires = true,
             6 => read.note = attribute.value.into(),
-            10 => read.end = Some(read_key(&attribute)?),
+            10 => read.end = Some(read_key(&attribute)?.into()),
             _ => (),
         }
     }

@@ -1,7 +1,8 @@
 //! The difference between what is wanted and what is in the kernel.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::sync::Arc;
 
+use hashbrown::HashMap;
 use weir_model::Name;
 
 use crate::{
@@ -110,10 +111,8 @@ fn elements(wanted: &Set, installed: &InstalledSet) -> Result<Difference, Strang
     if !same || installed.note != wire::set_note(*kind, comment) {
         return Err(Strange);
     }
-    let mut there: BTreeMap<(KeyBytes, u32), &Element> = BTreeMap::new();
-    for element in &installed.elements {
-        there.insert((element.key, element.flags), element);
-    }
+    let keyed = installed.elements.iter().map(|element| ((element.key, element.flags), element));
+    let mut there: HashMap<(KeyBytes, u32), &Element> = keyed.collect();
     let (mut removed, mut added) = (Vec::new(), Vec::new());
     for (key, aim) in elements {
         let mut same = true;
@@ -132,7 +131,9 @@ fn elements(wanted: &Set, installed: &InstalledSet) -> Result<Difference, Strang
         }
     }
     // Elements that go by themselves are nobody's business.
-    for element in there.values().filter(|element| !element.expires) {
+    let mut more: Vec<_> = there.into_values().filter(|element| !element.expires).collect();
+    more.sort_unstable_by_key(|element| element.key);
+    for element in more {
         removed.push(wire::key(*kind, element).ok_or(Strange)?);
     }
     Ok((removed, added))

@@ -131,7 +131,7 @@ impl Kind {
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub(crate) struct Element {
     pub(crate) key: KeyBytes,
-    pub(crate) end: Option<KeyBytes>,
+    pub(crate) end: Option<Box<KeyBytes>>,
     pub(crate) flags: u32,
     pub(crate) verdict: Option<Verdict>,
     pub(crate) note: Vec<u8>,
@@ -140,7 +140,7 @@ pub(crate) struct Element {
 }
 
 /// A key as the kernel stores it: every part in whole registers of four bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct KeyBytes {
     bytes: [u8; 44],
     length: u8,
@@ -226,7 +226,7 @@ pub(crate) fn elements(kind: Kind, key: &Key, aim: Option<&Aim>) -> impl Iterato
         Key::Service(PortRange { protocol, first, last }) => {
             let end = start.protocol(protocol).port(last);
             let ranges = kind == Kind::ServiceRanges;
-            (start.protocol(protocol).port(first), ranges.then_some(end), None)
+            (start.protocol(protocol).port(first), ranges.then(|| Box::new(end)), None)
         }
     };
     let open = last.is_some() && last.and_then(after).is_none();
