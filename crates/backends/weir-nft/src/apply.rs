@@ -1,13 +1,18 @@
-use std::{collections::BTreeSet, mem, net::IpAddr};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    mem,
+    net::IpAddr,
+    time::{Duration, Instant},
+};
 
 use weir_datapath::{ApplyError, Datapath, Trouble};
-use weir_model::{Delta, Flow, Name, Program};
+use weir_model::{Delta, Flow, Name, Program, Protocol};
 
 use weir_netfilter::{Connection, Conntrack, ConntrackError, Tuple};
 
 use crate::{
     Family, Installed, Mode, Planner, Step, Transaction,
-    kernel::{Kernel, KernelError},
+    kernel::{self, Kernel, KernelError},
     place, replan, transaction,
     wire::{self, KeyBytes},
 };
@@ -19,27 +24,62 @@ pub struct Nft {
     planner: Planner,
     kernel: Kernel,
     conntrack: Conntrack,
-    /// Answers of ended connections that a table has which is about to be replaced, by set.
-    carried: Vec<(Name, Vec<KeyBytes>)>,
+    /// The answers of connections that were ended here, by set, and until when they are told from connections of their own.
+    ended: BTreeMap<(Name, KeyBytes), Instant>,
+    /// Those that a new table must have.
+    carried: Vec<(Name, KeyBytes, Duration)>,
 }
 
-/// So many milliseconds, one day, the answers of a connection that was cut are told from a connection of its own.
-const REMEMBERED: u64 = 24 * 60 * 60 * 1000;
+/// How long the answers of an ended connection are told from a connection of its own.
+const REMEMBERED: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// The same where a packet out of the blue is a connection like any other: as long as the kernel would have known it.
+const REMEMBERED_UDP: Duration = Duration::from_secs(120);
 
 impl Nft {
     /// Opens the nftables of the network namespace that this thread is in. Nothing is read or written yet.
     pub fn open(mode: Mode) -> Result<Self, ApplyError> {
         let kernel = Kernel::open().map_err(failed("cannot open nftables"))?;
         let conntrack = Conntrack::open().map_err(untracked)?;
-        Ok(Nft { mode, planner: Planner::new(mode), kernel, conntrack, carried: Vec::new() })
+        Ok(Nft {
+            mode,
+            planner: Planner::new(mode),
+            kernel,
+            conntrack,
+            ended: BTreeMap::new(),
+            carried: Vec::new(),
+        })
     }
 
-    fn hold(&mut self, set: &str, keys: &[KeyBytes]) -> Result<(), ApplyError> {
-        if keys.is_empty() {
-            return Ok(());
+    /// Stops answers for a while.
+    fn hold(&mut self, answers: Vec<(Name, KeyBytes, Duration)>) -> Result<(), ApplyError> {
+        let now = Instant::now();
+        let mut groups: BTreeMap<(Name, Duration), Vec<KeyBytes>> = BTreeMap::new();
+        for (set, key, time) in answers {
+            self.ended.insert((set.clone(), key), now + time);
+            groups.entry((set, time)).or_default().push(key);
         }
-        let held = self.kernel.hold(set, keys, REMEMBERED);
-        held.map_err(failed("cannot stop the answers of connections"))
+        for ((set, time), keys) in groups {
+            let held = self.kernel.hold(&set, &keys, time);
+            held.map_err(failed("cannot stop the answers of connections"))?;
+        }
+        self.ended.retain(|_, until| *until > now);
+        Ok(())
+    }
+
+    /// What a table must remember that takes the place of another, or of none.
+    fn carried(&self, installed: &Installed) -> Vec<(Name, KeyBytes, Duration)> {
+        let now = Instant::now();
+        let ours = self
+            .ended
+            .iter()
+            .map(|((set, key), until)| (set.clone(), *key, until.saturating_duration_since(now)));
+        let theirs = installed.held().into_iter().flat_map(|(set, keys)| {
+            keys.into_iter().map(move |key| (set.clone(), key, REMEMBERED))
+        });
+        let known = |set: &Name, key: KeyBytes| self.ended.contains_key(&(set.clone(), key));
+        let theirs = theirs.filter(|(set, key, _)| !known(set, *key));
+        ours.chain(theirs).filter(|(_, _, time)| !time.is_zero()).collect()
     }
 }
 
@@ -54,8 +94,8 @@ impl Datapath for Nft {
     fn replan(&mut self, program: &Program, installed: &Installed) -> Transaction {
         self.planner = Planner::of(program, self.mode);
         let transaction = replan::replan(&self.planner, installed);
-        let replaces = transaction.steps.contains(&Step::DeleteTable);
-        self.carried = if replaces { installed.held() } else { Vec::new() };
+        let new = transaction.steps.contains(&Step::AddTable);
+        self.carried = if new { self.carried(installed) } else { Vec::new() };
         transaction
     }
 
@@ -65,10 +105,8 @@ impl Datapath for Nft {
 
     fn apply(&mut self, plan: &Transaction) -> Result<(), ApplyError> {
         self.kernel.run(plan).map_err(failed("cannot write table inet weir"))?;
-        for (set, keys) in mem::take(&mut self.carried) {
-            self.hold(&set, &keys)?;
-        }
-        Ok(())
+        let carried = mem::take(&mut self.carried);
+        self.hold(carried)
     }
 
     fn drifted(&mut self) -> Result<bool, ApplyError> {
@@ -80,6 +118,8 @@ impl Datapath for Nft {
         touched: &BTreeSet<IpAddr>,
         forbidden: &dyn Fn(&Flow) -> bool,
     ) -> Result<usize, ApplyError> {
+        // Whoever was let through a moment ago is in the list only after that.
+        kernel::let_packets_arrive();
         let mut all = BTreeSet::new();
         let listed = self.conntrack.list(|connection| {
             let flow = connection.flow();
@@ -90,19 +130,14 @@ impl Datapath for Nft {
         });
         listed.map_err(untracked)?;
         // Once forgotten, an answer that is still under way would look like a connection of its own in the other direction.
-        for family in Family::BOTH {
-            let ours = all.iter().filter(|one| Family::of(one.reply.source) == family);
-            let (senders, answers): (Vec<KeyBytes>, Vec<KeyBytes>) = ours.map(answer).unzip();
-            for (set, keys) in
-                [(place::cut(family), answers), (place::cut_senders(family), senders)]
-            {
-                self.hold(&set, &keys)?;
-            }
-        }
+        self.hold(all.iter().flat_map(answers).collect())?;
+        // One that cannot be ended must not keep the others alive.
+        let mut first = None;
         for connection in &all {
-            self.conntrack.forget(connection).map_err(untracked)?;
+            let forgotten = self.conntrack.forget(connection).map_err(untracked);
+            first = first.or(forgotten.err());
         }
-        Ok(all.len())
+        first.map_or(Ok(all.len()), Err)
     }
 
     fn remove(&mut self) -> Result<(), ApplyError> {
@@ -111,11 +146,19 @@ impl Datapath for Nft {
     }
 }
 
-/// Who sends the answers of a connection, and how they look.
-fn answer(connection: &Connection) -> (KeyBytes, KeyBytes) {
+/// How the answers of a connection look and who sends them, with the sets for both and for how long.
+fn answers(connection: &Connection) -> [(Name, KeyBytes, Duration); 2] {
     let Tuple { source, destination, source_port, destination_port } = connection.reply;
     let (from, to) = ((source, source_port), (destination, destination_port));
-    (wire::sender_key(source), wire::cut_key(from, to, connection.protocol))
+    let time = match connection.protocol {
+        Protocol::Udp => REMEMBERED_UDP,
+        Protocol::Tcp | Protocol::Sctp => REMEMBERED,
+    };
+    let family = Family::of(source);
+    [
+        (place::cut(family), wire::cut_key(from, to, connection.protocol), time),
+        (place::cut_senders(family), wire::sender_key(source), time),
+    ]
 }
 
 fn untracked(error: ConntrackError) -> ApplyError {

@@ -21,7 +21,8 @@ pub(crate) enum Expr {
         length: u32,
         to: u32,
     },
-    ConntrackState {
+    Conntrack {
+        key: u32,
         to: u32,
     },
     And {
@@ -75,6 +76,10 @@ const EQUAL: u32 = 0;
 const UNEQUAL: u32 = 1;
 const AT_MOST: u32 = 3;
 const AT_LEAST: u32 = 5;
+const CONNTRACK_STATE: u32 = 0;
+const CONNTRACK_STATUS: u32 = 2;
+/// The destination was translated.
+const TRANSLATED: u32 = 1 << 5;
 /// `established` and `related`.
 const ESTABLISHED: u32 = 2 | 4;
 const ICMPV6: u8 = 58;
@@ -135,8 +140,13 @@ fn compare(op: u32, value: &[u8]) -> Expr {
 fn matching(one: &Match, all: &mut Vec<Expr>) {
     match one {
         Match::Established => all.extend([
-            Expr::ConntrackState { to: 0 },
+            Expr::Conntrack { key: CONNTRACK_STATE, to: 0 },
             Expr::And { register: 0, mask: ESTABLISHED.to_ne_bytes().into() },
+            compare(UNEQUAL, &[0; 4]),
+        ]),
+        Match::Translated => all.extend([
+            Expr::Conntrack { key: CONNTRACK_STATUS, to: 0 },
+            Expr::And { register: 0, mask: TRANSLATED.to_ne_bytes().into() },
             compare(UNEQUAL, &[0; 4]),
         ]),
         Match::Of(one) => family(*one, all),
@@ -258,7 +268,7 @@ impl Expr {
         match self {
             Expr::Meta { .. } => "meta",
             Expr::Payload { .. } => "payload",
-            Expr::ConntrackState { .. } => "ct",
+            Expr::Conntrack { .. } => "ct",
             Expr::And { .. } => "bitwise",
             Expr::Compare { .. } => "cmp",
             Expr::Lookup { .. } => "lookup",
@@ -277,7 +287,7 @@ impl Expr {
                 data.be_u32(1, register(*to)).be_u32(2, *base);
                 data.be_u32(3, *offset).be_u32(4, *length);
             }
-            Expr::ConntrackState { to } => _ = data.be_u32(1, register(*to)).be_u32(2, 0),
+            Expr::Conntrack { key, to } => _ = data.be_u32(1, register(*to)).be_u32(2, *key),
             Expr::And { register: at, mask } => {
                 data.be_u32(1, register(*at)).be_u32(2, register(*at)).be_u32(3, 4);
                 data.nest(4, |value| _ = value.bytes(1, mask));
@@ -345,8 +355,9 @@ impl Parts<'_> {
                 let (base, offset, length) = (self.number(2)?, self.number(3)?, self.number(4)?);
                 at(self.number(1)?).map(|to| Expr::Payload { base, offset, length, to })
             }
-            "ct" if self.number(2)? == 0 && self.0[3].is_none() => {
-                at(self.number(1)?).map(|to| Expr::ConntrackState { to })
+            "ct" if self.0[3].is_none() => {
+                let key = self.number(2)?;
+                at(self.number(1)?).map(|to| Expr::Conntrack { key, to })
             }
             "bitwise" => {
                 let (mask, xor) = (self.value(4)?, self.value(5)?);

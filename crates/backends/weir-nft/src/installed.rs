@@ -63,7 +63,7 @@ impl Installed {
         for attribute in message {
             let attribute = attribute?;
             match attribute.kind {
-                1 => ours = attribute.text()? == TABLE,
+                1 => ours = attribute.value.strip_suffix(&[0]) == Some(TABLE.as_bytes()),
                 2 => flags = attribute.be_u32()?,
                 _ => (),
             }
@@ -104,6 +104,8 @@ impl Installed {
                         exprs.push(Expr::read(&element?)?);
                     }
                 }
+                // A match or target of iptables: ours have none.
+                5 => exprs.push(Expr::Foreign("compat".into())),
                 7 => note = attribute.value.into(),
                 _ => (),
             }
@@ -128,6 +130,8 @@ impl Installed {
                 5 => declared.key_length = attribute.be_u32()?,
                 6 => declared.data_type = attribute.be_u32()?,
                 13 => note = attribute.value.into(),
+                // A time that all elements have, or an expression: ours have none.
+                11 | 17 | 18 => self.strange = true,
                 _ => (),
             }
         }
@@ -176,6 +180,8 @@ fn read_element(element: &Attribute<'_>) -> Result<Element, Malformed> {
             3 => read.flags = attribute.be_u32()?,
             4 => read.expires = true,
             6 => read.note = attribute.value.into(),
+            // A counter, a limit or an object at an element: ours have none.
+            7 | 9 | 11 => read.is_odd = true,
             10 => read.end = Some(read_key(&attribute)?.into()),
             _ => (),
         }

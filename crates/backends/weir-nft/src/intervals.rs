@@ -1,4 +1,7 @@
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::{
+    collections::BTreeMap,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+};
 
 use weir_model::Block;
 
@@ -31,19 +34,30 @@ pub(crate) fn segments<'a>(
     family: Family,
 ) -> Vec<(Key, Vec<&'a Block>)> {
     let ours = blocks.into_iter().filter(|block| Family::of(block.net.addr()) == family);
-    let parts: Vec<(Interval, &Block)> =
+    let mut parts: Vec<(Interval, &Block)> =
         ours.flat_map(|block| parts_of(block).into_iter().map(move |part| (part, block))).collect();
     let mut cuts: Vec<u128> = parts.iter().map(|((first, _), _)| *first).collect();
     cuts.extend(parts.iter().filter_map(|((_, last), _)| last.checked_add(1)));
     cuts.sort_unstable();
     cuts.dedup();
     let ends = cuts.iter().skip(1).map(|next| next - 1).chain([u128::MAX]);
-    let pieces = cuts.iter().copied().zip(ends).map(|(first, last)| {
-        let inside = parts.iter().filter(|((from, to), _)| *from <= first && first <= *to);
-        ((first, last), inside.map(|(_, block)| *block).collect::<Vec<_>>())
-    });
-    let held = pieces.filter(|(_, inside)| !inside.is_empty());
-    held.map(|(piece, inside)| (key(piece, family), inside)).collect()
+    parts.sort_unstable_by_key(|(part, _)| *part);
+    let mut coming = parts.iter().enumerate().peekable();
+    // The parts that a piece is in, by where they end.
+    let mut inside: BTreeMap<(u128, usize), &Block> = BTreeMap::new();
+    let mut pieces = Vec::new();
+    for piece in cuts.iter().copied().zip(ends) {
+        inside = inside.split_off(&(piece.0, 0));
+        while let Some((number, ((_, last), block))) =
+            coming.next_if(|(_, ((first, _), _))| *first <= piece.0)
+        {
+            inside.insert((*last, number), block);
+        }
+        if !inside.is_empty() {
+            pieces.push((key(piece, family), inside.values().copied().collect()));
+        }
+    }
+    pieces
 }
 
 /// What is left of a block when its exceptions are cut out.
@@ -56,7 +70,7 @@ fn parts_of(block: &Block) -> Vec<Interval> {
         .collect();
     holes.sort_unstable();
     let mut parts = Vec::new();
-    for (from, to) in holes {
+    for (from, to) in holes.into_iter().filter(|(from, _)| *from <= last) {
         if from > first {
             parts.push((first, from - 1));
         }

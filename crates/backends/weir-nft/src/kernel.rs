@@ -81,39 +81,42 @@ impl Kernel {
     /// Our table as it is.
     pub(crate) fn read(&mut self) -> Result<Installed, KernelError> {
         for _ in 0..TRIES {
-            match self.try_read() {
-                Err(KernelError::Read(NetlinkError::Interrupted)) => (),
-                Ok(read) if read.generation != self.generation()? => (),
-                result => return result,
+            // What happened before is read now; only what happens meanwhile matters, and only to our table.
+            self.changed()?;
+            let mut installed = self.try_read()?;
+            if !self.changed()? {
+                installed.generation = self.generation()?;
+                return Ok(installed);
             }
         }
         Err(KernelError::Busy)
     }
 
     fn try_read(&mut self) -> Result<Installed, KernelError> {
-        let generation = self.generation()?;
-        let mut installed = Installed { generation, ..Installed::default() };
-        self.dump(wire::GET_TABLE, |_| (), |table| installed.table(table))?;
+        let mut installed = Installed::default();
+        let mut clear = self.dump(wire::GET_TABLE, |_| (), |table| installed.table(table))?;
         if !installed.table {
             return Ok(installed);
         }
         let ours = |body: &mut weir_netlink::Body<'_>| _ = body.text(1, TABLE);
-        self.dump(wire::GET_CHAIN, ours, |chain| match is_ours(chain.clone())? {
+        clear &= self.dump(wire::GET_CHAIN, ours, |chain| match is_ours(chain.clone())? {
             true => installed.chain(chain),
             false => Ok(()),
         })?;
         for kind in [wire::GET_OBJECT, wire::GET_FLOWTABLE] {
-            self.dump(kind, ours, |object| {
+            clear &= self.dump(kind, ours, |object| {
                 installed.strange |= is_ours(object)?;
                 Ok(())
             })?;
         }
-        self.dump(wire::GET_RULE, ours, |rule| installed.rule(rule))?;
-        self.dump(wire::GET_SET, ours, |set| installed.set(set))?;
+        clear &= self.dump(wire::GET_RULE, ours, |rule| installed.rule(rule))?;
+        clear &= self.dump(wire::GET_SET, ours, |set| installed.set(set))?;
         for (name, set) in &mut installed.sets {
             let of_set = |body: &mut weir_netlink::Body<'_>| _ = body.text(1, TABLE).text(2, name);
-            self.dump(wire::GET_ELEMENTS, of_set, |elements| set.read(elements))?;
+            clear &= self.dump(wire::GET_ELEMENTS, of_set, |elements| set.read(elements))?;
         }
+        // Whatever cannot be read, we did not write.
+        installed.strange |= !clear;
         Ok(installed)
     }
 
@@ -156,8 +159,9 @@ impl Kernel {
         &mut self,
         set: &str,
         keys: &[KeyBytes],
-        milliseconds: u64,
+        time: Duration,
     ) -> Result<(), KernelError> {
+        let milliseconds = u64::try_from(time.as_millis()).unwrap_or(u64::MAX).max(1);
         let batch = Batch::for_a_while(set, keys, milliseconds)?;
         self.send(&batch, |_| Some(format!("add element inet weir {set}")))
     }
@@ -170,12 +174,18 @@ impl Kernel {
                 Ok(None) => return Ok(changed),
                 Ok(Some(received)) => {
                     for message in Messages::new(received) {
-                        changed |= is_foreign(&message?, self.port)?;
+                        // What cannot be read may be about us.
+                        changed |= message
+                            .map_or(Ok(true), |one| is_foreign(&one, self.port))
+                            .unwrap_or(true);
                     }
                 }
                 // Some were lost: anything may have happened.
                 Err(error) if error.raw_os_error() == Some(NO_BUFFERS) => changed = true,
-                Err(error) => return Err(error.into()),
+                Err(error) => {
+                    self.missed = true;
+                    return Err(error.into());
+                }
             }
         }
     }
@@ -191,20 +201,23 @@ impl Kernel {
         Ok(found?)
     }
 
+    /// Visits everything of a kind. Returns whether all of it could be read.
     fn dump(
         &mut self,
         number: u16,
         body: impl FnOnce(&mut weir_netlink::Body<'_>),
         mut visit: impl FnMut(Attributes<'_>) -> Result<(), Malformed>,
-    ) -> Result<(), KernelError> {
+    ) -> Result<bool, KernelError> {
         let request = request(number, kind::DUMP, wire::INET, body)?;
-        let mut read = Ok(());
-        self.socket.query(&request, |message| {
-            if read.is_ok() {
-                read = visit(message.attributes(HEADER));
-            }
-        })?;
-        Ok(read?)
+        let mut clear = true;
+        let listed = self.socket.query(&request, |message| {
+            clear &= visit(message.attributes(HEADER)).is_ok();
+        });
+        match listed {
+            // Somebody wrote something somewhere; whether it was our table is told elsewhere.
+            Ok(()) | Err(NetlinkError::Interrupted) => Ok(clear),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// The kernel has its answers ready when the batch is sent: no answer means that all went well.
@@ -230,7 +243,7 @@ impl Kernel {
 }
 
 /// Returns when every packet that was being judged has been judged: when each processor has been elsewhere once.
-fn let_packets_arrive() {
+pub(crate) fn let_packets_arrive() {
     if membarrier(MembarrierCommand::Global).is_err() {
         // Where the kernel does not offer to wait for that, it takes no longer than this.
         thread::sleep(Duration::from_millis(20));
@@ -270,7 +283,7 @@ fn is_ours(attributes: Attributes<'_>) -> Result<bool, Malformed> {
     for attribute in attributes {
         let attribute = attribute?;
         if attribute.kind == 1 {
-            return Ok(attribute.text()? == TABLE);
+            return Ok(attribute.value.strip_suffix(&[0]) == Some(TABLE.as_bytes()));
         }
     }
     Ok(false)

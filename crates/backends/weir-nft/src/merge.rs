@@ -133,9 +133,9 @@ impl Merged {
         let mut aims = BTreeMap::new();
         for (address, to) in by_sets {
             let Some(all) = self.all(address, to.into_iter()) else { continue };
-            let aim = known.entry(all).or_insert_with_key(|all| {
-                Arc::new(Aim::goto(self.ports_chain(planner, all)))
-            });
+            let aim = known
+                .entry(all)
+                .or_insert_with_key(|all| Arc::new(Aim::goto(self.ports_chain(planner, all))));
             aims.insert(Key::Address(address), Some(aim.clone()));
         }
         aims

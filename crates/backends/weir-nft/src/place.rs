@@ -48,7 +48,17 @@ pub(crate) fn of(
             let family = Family::of(address);
             let chain = match &granted {
                 Some(_) => judge(direction, family),
-                None => chain::of(planner, program, rules, direction, family),
+                None => {
+                    let known = (Arc::as_ptr(&endpoint.rules).addr(), direction, family);
+                    match planner.chains.get(&known) {
+                        Some(chain) => chain.clone(),
+                        None => {
+                            let chain = chain::of(planner, program, rules, direction, family);
+                            planner.chains.insert(known, chain.clone());
+                            chain
+                        }
+                    }
+                }
             };
             let why = comment(&format!("{id} {}", chain::spoken_for_by(rules)));
             let aim = Aim { go: Go::Jump(chain), comment: why };

@@ -32,6 +32,8 @@ pub struct Planner {
     /// The maps of the ruleset that say what each member of several sets may do.
     pub(crate) maps: BTreeMap<Name, Merged>,
     followers: BTreeMap<SetId, Followers>,
+    /// The chains of the rule sets that were looked at in this plan, by where the rule sets are in memory.
+    pub(crate) chains: BTreeMap<(usize, Direction, Family), Name>,
 }
 
 /// A set of the ruleset with the members of these.
@@ -64,6 +66,7 @@ impl Planner {
             copies: BTreeMap::new(),
             maps: BTreeMap::new(),
             followers: BTreeMap::new(),
+            chains: BTreeMap::new(),
         };
         planner.skeleton(mode);
         planner
@@ -120,6 +123,7 @@ impl Planner {
 
     /// Gives every touched pod its new place. New elements come before old ones go, so that what both need stays.
     fn move_pods(&mut self, program: &Program, touched: &BTreeSet<&PodId>) {
+        self.chains.clear();
         let mut gone = BTreeSet::new();
         for id in touched {
             let Some(old) = self.places.remove(*id) else { continue };
@@ -342,7 +346,8 @@ impl Planner {
         // A pod that reaches itself through a service is not judged; this is where its packets would end.
         let own = Family::BOTH.map(|family| {
             let pair = vec![Field::Source(family), Field::Destination(family)];
-            Rule::new([Match::In(pair, place::own(family))], Act::Return)
+            let own = Match::In(pair, place::own(family));
+            Rule::new([Match::Translated, own], Act::Return)
         });
         let mut rules = Vec::from(own);
         rules.extend([Rule::new([], Act::Log(direction)), Rule::new([], end)]);

@@ -168,6 +168,8 @@ pub enum Match {
     Established,
     /// Of this family.
     Of(Family),
+    /// Sent to a service, which gave it another destination.
+    Translated,
     /// What IPv6 needs to find its neighbours, between neighbours: no router has passed it on.
     NeighbourDiscovery,
     /// These fields together are in this set.
@@ -207,7 +209,11 @@ impl Rule {
     pub(crate) fn refers_to(&self) -> impl Iterator<Item = &Name> {
         let sets = self.matches.iter().filter_map(|one| match one {
             Match::In(_, set) => Some(set),
-            Match::Established | Match::Of(_) | Match::NeighbourDiscovery | Match::To(_) => None,
+            Match::Established
+            | Match::Translated
+            | Match::Of(_)
+            | Match::NeighbourDiscovery
+            | Match::To(_) => None,
         });
         let last = match &self.act {
             Act::Goto(name) | Act::Jump(name) | Act::Map(_, name) => Some(name),

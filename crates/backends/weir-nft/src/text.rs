@@ -163,6 +163,7 @@ impl fmt::Display for Match {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Match::Established => f.write_str("ct state established,related"),
+            Match::Translated => f.write_str("ct status dnat"),
             Match::Of(Family::V4) => f.write_str("meta nfproto ipv4"),
             Match::Of(Family::V6) => f.write_str("meta nfproto ipv6"),
             Match::NeighbourDiscovery => f.write_str("ip6 hoplimit 255 icmpv6 type 133-137"),

@@ -137,6 +137,8 @@ pub(crate) struct Element {
     pub(crate) note: Vec<u8>,
     /// Whether the kernel will remove it in time.
     pub(crate) expires: bool,
+    /// Whether something hangs on it that ours never have.
+    pub(crate) is_odd: bool,
 }
 
 /// A key as the kernel stores it: every part in whole registers of four bytes.
@@ -231,7 +233,7 @@ pub(crate) fn elements(kind: Kind, key: &Key, aim: Option<&Aim>) -> impl Iterato
     };
     let open = last.is_some() && last.and_then(after).is_none();
     let note = if open { OPEN.into() } else { note };
-    let first = Element { key, end, flags: 0, verdict, note, expires: false };
+    let first = Element { key, end, flags: 0, verdict, note, expires: false, is_odd: false };
     let closing = last.and_then(after).map(|next| Element {
         key: start.address(next),
         flags: INTERVAL_END,

@@ -110,8 +110,8 @@ probes: [{from: {ip: 10.9.9.9}, to: {pod: shop/web}, port: 80, expect: allow}]",
             	}
 
             	chain egress-denied {
-            		ip saddr . ip daddr @self4 return
-            		ip6 saddr . ip6 daddr @self6 return
+            		ct status dnat ip saddr . ip daddr @self4 return
+            		ct status dnat ip6 saddr . ip6 daddr @self6 return
             		limit rate 100/second burst 100 packets log prefix "weir egress" group 100 snaplen 128
             		counter drop
             	}
@@ -134,8 +134,8 @@ probes: [{from: {ip: 10.9.9.9}, to: {pod: shop/web}, port: 80, expect: allow}]",
             	}
 
             	chain ingress-denied {
-            		ip saddr . ip daddr @self4 return
-            		ip6 saddr . ip6 daddr @self6 return
+            		ct status dnat ip saddr . ip daddr @self4 return
+            		ct status dnat ip6 saddr . ip6 daddr @self6 return
             		limit rate 100/second burst 100 packets log prefix "weir ingress" group 100 snaplen 128
             		counter drop
             	}
@@ -315,8 +315,8 @@ probes: [{from: {pod: shop/api}, to: {pod: shop/db}, port: 5432, expect: allow}]
             	}
 
             	chain egress-denied {
-            		ip saddr . ip daddr @self4 return
-            		ip6 saddr . ip6 daddr @self6 return
+            		ct status dnat ip saddr . ip daddr @self4 return
+            		ct status dnat ip6 saddr . ip6 daddr @self6 return
             		limit rate 100/second burst 100 packets log prefix "weir egress" group 100 snaplen 128
             		counter drop
             	}
@@ -339,8 +339,8 @@ probes: [{from: {pod: shop/api}, to: {pod: shop/db}, port: 5432, expect: allow}]
             	}
 
             	chain ingress-denied {
-            		ip saddr . ip daddr @self4 return
-            		ip6 saddr . ip6 daddr @self6 return
+            		ct status dnat ip saddr . ip daddr @self4 return
+            		ct status dnat ip6 saddr . ip6 daddr @self6 return
             		limit rate 100/second burst 100 packets log prefix "weir ingress" group 100 snaplen 128
             		counter drop
             	}
@@ -518,8 +518,8 @@ probes: [{from: {pod: spy/spy}, to: {pod: shop/web}, port: 80, expect: deny}]",
             	}
 
             	chain egress-denied {
-            		ip saddr . ip daddr @self4 return
-            		ip6 saddr . ip6 daddr @self6 return
+            		ct status dnat ip saddr . ip daddr @self4 return
+            		ct status dnat ip6 saddr . ip6 daddr @self6 return
             		limit rate 100/second burst 100 packets log prefix "weir egress" group 100 snaplen 128
             		counter drop
             	}
@@ -542,8 +542,8 @@ probes: [{from: {pod: spy/spy}, to: {pod: shop/web}, port: 80, expect: deny}]",
             	}
 
             	chain ingress-denied {
-            		ip saddr . ip daddr @self4 return
-            		ip6 saddr . ip6 daddr @self6 return
+            		ct status dnat ip saddr . ip daddr @self4 return
+            		ct status dnat ip6 saddr . ip6 daddr @self6 return
             		limit rate 100/second burst 100 packets log prefix "weir ingress" group 100 snaplen 128
             		counter drop
             	}

@@ -222,10 +222,12 @@ impl<D: Datapath> Ledger<D> {
         if !delta.endpoints.is_empty() {
             self.denying = denying(&self.program);
         }
-        if wrote == Wrote::Something && self.established == Established::Cut {
-            self.touched.extend(touched);
+        if self.established == Established::Cut {
+            if wrote == Wrote::Something {
+                self.touched.extend(touched);
+            }
             if !was_trusted {
-                // Nobody knows what passed before.
+                // Nobody knows what passed before, nor whether it was looked for.
                 let all = self.program.endpoints.values().flat_map(|endpoint| &endpoint.addresses);
                 self.touched.extend(all);
             }
