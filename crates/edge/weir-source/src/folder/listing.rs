@@ -54,6 +54,11 @@ impl Fingerprint {
         }
     }
 
+    /// Whether it is the same file, whatever is in it.
+    pub(crate) fn is_same_file(&self, other: &Fingerprint) -> bool {
+        self.identity == other.identity
+    }
+
     /// Whether it was written so shortly before `now` that the writer may not have finished.
     pub(crate) fn is_fresh(&self, now: SystemTime, moment: Duration) -> bool {
         let age = self.modified.and_then(|modified| now.duration_since(modified).ok());

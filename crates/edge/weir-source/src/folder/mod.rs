@@ -31,8 +31,18 @@ use listing::{Fingerprint, Listing};
 use shelf::Shelf;
 pub use watch::Watch;
 
-/// A file that was written less long ago may not be finished, if nobody says so.
+/// How long until to look again at what is about to change.
 const MOMENT: Duration = Duration::from_millis(200);
+/// A file that is new and was written less long ago may not be finished, if nobody says so.
+const FRESH: Duration = Duration::from_secs(1);
+/// A file that is written to is read when it is closed; if nobody says so, after this long a silence,
+const SILENCE: Duration = Duration::from_secs(10);
+/// or after this long at the latest.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Files are gone when for this long no other one has gone: they may be about to be replaced, and go together;
+const ABSENCE: Duration = Duration::from_millis(500);
+/// or when they have been away for this long.
+const LONG_ABSENCE: Duration = Duration::from_secs(5);
 
 /// What is new in a source.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -61,6 +71,8 @@ pub struct Folder {
     is_listed: bool,
     in_sync: bool,
     is_settling: bool,
+    /// When a file was last found to be gone.
+    vanished: SystemTime,
     /// What happened since the last update, what was said in it, and whether there may be more to say.
     changes: Vec<Change>,
     said: Option<Update>,
@@ -88,6 +100,25 @@ struct File {
     findings: Vec<Finding>,
     /// Why it does not count as it is.
     unread: Vec<Finding>,
+    /// Since when it is seen to be written to, or to be gone.
+    changing: Option<SystemTime>,
+    gone: Option<SystemTime>,
+}
+
+impl File {
+    /// Whether a file that is not what it was, and whose writer is not known, is as it will be.
+    fn is_finished(&mut self, print: &Fingerprint, now: SystemTime) -> bool {
+        // Whoever replaces a file has mostly written it before.
+        let is_same = self.print.as_ref().is_some_and(|known| known.is_same_file(print));
+        let since = *self.changing.get_or_insert(now);
+        !print.is_fresh(now, if is_same { SILENCE } else { FRESH })
+            || has_passed(PATIENCE, since, now)
+    }
+}
+
+/// Whether so much time has passed; a clock that was put back is not waited for.
+fn has_passed(time: Duration, since: SystemTime, now: SystemTime) -> bool {
+    now.duration_since(since).map_or(true, |passed| passed >= time)
 }
 
 impl Folder {
@@ -101,6 +132,7 @@ impl Folder {
             is_listed: false,
             in_sync: false,
             is_settling: false,
+            vanished: SystemTime::UNIX_EPOCH,
             changes: Vec::new(),
             said: None,
             is_stale: true,
@@ -116,12 +148,18 @@ impl Folder {
         self.is_listed = problems.is_empty();
         for (path, print) in files {
             gone.remove(&*path);
-            let file = self.files.get(&*path);
-            if file.and_then(|file| file.print.as_ref()) != Some(&print) {
+            let mut file = self.files.get_mut(&*path);
+            if let Some(file) = &mut file {
+                file.gone = None;
+            }
+            if file.as_ref().and_then(|file| file.print.as_ref()) != Some(&print) {
                 let is_finished = match writer(&path) {
                     Writer::Busy => false,
                     Writer::Done => true,
-                    Writer::Unknown => !print.is_fresh(now, MOMENT),
+                    Writer::Unknown => match file {
+                        Some(file) => file.is_finished(&print, now),
+                        None => !print.is_fresh(now, FRESH),
+                    },
                 };
                 match is_finished {
                     true => self.read(&path, print),
@@ -131,7 +169,21 @@ impl Folder {
             self.is_listed &= self.files.contains_key(&*path);
         }
         gone.retain(|path| !problems.iter().any(|(problem, _)| path.starts_with(problem)));
+        for path in &gone {
+            if let Some(file) = self.files.get_mut(path)
+                && file.gone.is_none()
+            {
+                (file.gone, self.vanished) = (Some(now), now);
+            }
+        }
         for path in gone {
+            let since = self.files.get(&path).and_then(|file| file.gone).unwrap_or(now);
+            let is_gone =
+                has_passed(ABSENCE, self.vanished, now) || has_passed(LONG_ABSENCE, since, now);
+            if !is_gone {
+                self.is_settling = true;
+                continue;
+            }
             self.files.remove(&path);
             self.shelf.put(&path, BTreeMap::new(), &mut self.changes);
         }
@@ -140,9 +192,10 @@ impl Folder {
 
     /// Looks at one file; `false` if it is not one of those that are known, and the folder must be looked at instead.
     pub fn look(&mut self, path: &Path) -> bool {
-        let (Some(file), Ok(print)) = (self.files.get(path), Fingerprint::of(path)) else {
+        let (Some(file), Ok(print)) = (self.files.get_mut(path), Fingerprint::of(path)) else {
             return false;
         };
+        file.gone = None;
         if file.print.as_ref() != Some(&print) {
             self.read(path, print);
             self.check();
@@ -192,7 +245,7 @@ impl Folder {
         let bytes = match read(path) {
             Ok(bytes) => bytes,
             Err(error) => {
-                file.print = Some(print);
+                (file.print, file.changing) = (Some(print), None);
                 file.unread = vec![finding(path, &error)];
                 return;
             }
@@ -202,7 +255,7 @@ impl Folder {
             self.is_settling = true;
             return;
         }
-        file.print = Some(print);
+        (file.print, file.changing) = (Some(print), None);
         let mut reader = Reader::new();
         reader.read(path.to_string_lossy().into(), &bytes);
         let manifests = reader.finish();

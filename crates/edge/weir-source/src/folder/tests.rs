@@ -45,7 +45,10 @@ impl Bench {
 
     /// Looks at the folder; the names of the pods and policies that are there then.
     fn scan(&mut self) -> Vec<String> {
-        self.folder.scan(SystemTime::now(), |_| Writer::Done);
+        // What is gone is believed to be gone a moment later.
+        let now = SystemTime::now();
+        self.folder.scan(now, |_| Writer::Done);
+        self.folder.scan(now + ABSENCE, |_| Writer::Done);
         if let Some(update) = self.folder.update() {
             update.changes.iter().for_each(|change| self.world.apply(change.clone()));
             self.last = update;
@@ -216,8 +219,86 @@ fn a_file_that_is_being_written_is_left_alone() {
     assert!(update.is_settling && update.changes.is_empty());
     bench.folder.scan(SystemTime::now(), |_| Writer::Unknown);
     assert!(bench.folder.is_settling, "it is too young to be believed");
-    bench.folder.scan(SystemTime::now() + MOMENT, |_| Writer::Unknown);
+    bench.folder.scan(SystemTime::now() + SILENCE / 2, |_| Writer::Unknown);
+    assert!(bench.folder.is_settling, "and so it is, as long as whoever writes it may pause");
+    bench.folder.scan(SystemTime::now() + SILENCE, |_| Writer::Unknown);
     assert_eq!(bench.folder.update().unwrap().changes.len(), 2, "the pod and its namespace");
+}
+
+#[test]
+fn a_file_that_is_written_to_for_ever_is_read_now_and_then() {
+    let mut bench = Bench::new();
+    bench.write("a.yaml", &pod("a", "10.0.0.1"));
+    bench.scan();
+    let start = SystemTime::now();
+    let mut pods = Vec::new();
+    for (seconds, name) in [(0, "b"), (30, "c"), (61, "d")] {
+        bench.write("a.yaml", &pod(name, "10.0.0.1"));
+        let now = start + Duration::from_secs(seconds);
+        let file = fs::File::options().write(true).open(bench.disk.path().join("a.yaml")).unwrap();
+        file.set_modified(now).unwrap();
+        bench.folder.scan(now, |_| Writer::Unknown);
+        let changes = bench.folder.update().map_or(Vec::new(), |update| update.changes);
+        changes.into_iter().for_each(|change| bench.world.apply(change));
+        pods.push(names(&bench.world).join(" "));
+    }
+    assert_eq!(pods, ["a", "a", "d"]);
+}
+
+#[test]
+fn a_new_file_is_read_when_it_is_a_second_old() {
+    let mut bench = Bench::new();
+    bench.write("a.yaml", &pod("a", "10.0.0.1"));
+    bench.folder.scan(SystemTime::now() + Duration::from_millis(500), |_| Writer::Unknown);
+    assert!(!bench.folder.update().unwrap().in_sync, "whoever writes it may not have finished");
+    bench.folder.scan(SystemTime::now() + FRESH, |_| Writer::Unknown);
+    assert!(bench.folder.update().unwrap().in_sync);
+}
+
+#[test]
+fn a_file_that_is_gone_for_a_moment_is_not_gone() {
+    let mut bench = Bench::new();
+    bench.write("a.yaml", &pod("a", "10.0.0.1"));
+    bench.write("b.yaml", &pod("b", "10.0.0.2"));
+    bench.write("c.yaml", &pod("c", "10.0.0.2"));
+    bench.scan();
+    let start = SystemTime::now();
+    let look = |bench: &mut Bench, millis| {
+        bench.folder.scan(start + Duration::from_millis(millis), |_| Writer::Done);
+        bench.folder.update().map_or(0, |update| update.changes.len())
+    };
+    fs::remove_file(bench.disk.path().join("a.yaml")).unwrap();
+    assert_eq!(look(&mut bench, 0), 0);
+    bench.write("a.yaml", &pod("a", "10.0.0.1"));
+    assert_eq!(look(&mut bench, 600), 0, "it is back, and says what it said");
+    fs::remove_file(bench.disk.path().join("a.yaml")).unwrap();
+    assert_eq!(look(&mut bench, 700), 0);
+    fs::remove_file(bench.disk.path().join("b.yaml")).unwrap();
+    assert_eq!(look(&mut bench, 1000), 0);
+    assert_eq!(look(&mut bench, 1300), 0, "others go, too");
+    assert_eq!(look(&mut bench, 1500), 2, "and all of them are gone at once");
+}
+
+#[test]
+fn a_file_is_read_when_its_writer_has_finished() {
+    use std::io::Write;
+    let disk = tempfile::tempdir().unwrap();
+    let path = disk.path().join("a.yaml");
+    fs::write(&path, pod("a", "10.0.0.1")).unwrap();
+    let (sender, updates) = mpsc::channel();
+    let _watch = Watch::start(disk.path(), move |update| sender.send(update).is_ok()).unwrap();
+    let mut world = World::default();
+    wait_for(&updates, &mut world, &["a"]);
+    let mut file = fs::File::create(&path).unwrap();
+    file.write_all(pod("b", "10.0.0.2").as_bytes()).unwrap();
+    while let Ok(update) = updates.recv_timeout(Duration::from_millis(2500)) {
+        assert_eq!(update.changes, [], "it is only half written");
+    }
+    file.write_all(pod("c", "10.0.0.3").as_bytes()).unwrap();
+    drop(file);
+    let closed = std::time::Instant::now();
+    wait_for(&updates, &mut world, &["b", "c"]);
+    assert!(closed.elapsed() < Duration::from_secs(2), "{:?}", closed.elapsed());
 }
 
 /// Waits until the pods are these.

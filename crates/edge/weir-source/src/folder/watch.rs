@@ -12,15 +12,13 @@ use notify::{
     event::{AccessKind, AccessMode, CreateKind, ModifyKind},
 };
 
-use super::{Folder, MOMENT, Update, Writer, listing::Identity};
+use super::{Folder, MOMENT, PATIENCE, SILENCE, Update, Writer, listing::Identity};
 use crate::files::is_manifest;
 
 /// How long to wait for more notifications after the first one.
 const GATHER: Duration = Duration::from_millis(5);
-/// A file that is open for writing is read when it is closed, or after this long a silence,
-const SILENCE: Duration = Duration::from_secs(1);
-/// or after this long at the latest.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// How long to rest after looking at the whole folder, at most.
+const REST: Duration = Duration::from_millis(500);
 /// How often to make sure that the folder is still the one that is watched.
 const GLANCE: Duration = Duration::from_secs(1);
 /// How often to look at all files, because notifications can be lost or may not exist for a file system.
@@ -104,7 +102,7 @@ struct Writing {
 impl Watched {
     fn run(mut self, poked: &Receiver<Poke>, mut tell: impl FnMut(Update) -> bool) {
         let mut poll = Instant::now();
-        // A folder that takes long to look at is looked at less often.
+        // A folder that takes long to look at is looked at less often, but not so rarely that anybody waits for it.
         let mut rest_until = Instant::now();
         loop {
             self.watch();
@@ -114,7 +112,7 @@ impl Watched {
                 self.due.all = None;
                 self.scan(start);
                 let took = start.elapsed();
-                rest_until = start + took * 10;
+                rest_until = start + took + (took * 3).min(REST);
                 poll = start + if self.watcher.is_some() { POLL } else { GLANCE };
             }
             self.look(start);
@@ -207,6 +205,10 @@ impl Watched {
             match event.kind {
                 EventKind::Access(AccessKind::Close(AccessMode::Write)) if is_visible(&path) => {
                     self.due.files.insert(path, Writing { since: now, due: now });
+                }
+                // Nobody writes into a link: what it leads to is finished, or somebody else's.
+                EventKind::Create(CreateKind::File) if path.is_symlink() => {
+                    self.due.all.get_or_insert(now);
                 }
                 EventKind::Modify(ModifyKind::Data(_)) | EventKind::Create(CreateKind::File)
                     if is_visible(&path) =>
