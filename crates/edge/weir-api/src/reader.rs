@@ -75,6 +75,7 @@ pub struct Reader {
     found: Vec<Lowered>,
     findings: Vec<Finding>,
     unknown: BTreeSet<Name>,
+    documents: usize,
 }
 
 impl Reader {
@@ -89,6 +90,11 @@ impl Reader {
         if let Err(error) = document::read(bytes, &mut intake) {
             keep(&mut self.findings, unreadable(&file, &error));
         }
+    }
+
+    /// How many documents were read that say anything, be it that there is nothing, as an empty list does.
+    pub fn documents(&self) -> usize {
+        self.documents
     }
 
     /// Puts together what was read: pods for workloads, namespaces that are only mentioned, addresses.
@@ -271,6 +277,7 @@ impl Sink for Intake<'_> {
         if root.is_null() {
             return;
         }
+        self.reader.documents += 1;
         match (list, root.get("kind").and_then(Node::text)) {
             (Some(list), Some(kind)) if document::is_list(kind) => {
                 let known = list_kind(root.entries());

@@ -258,8 +258,15 @@ impl Folder {
         (file.print, file.changing) = (Some(print), None);
         let mut reader = Reader::new();
         reader.read(path.to_string_lossy().into(), &bytes);
-        let manifests = reader.finish();
-        let is_missing: Vec<Finding> = manifests.missing().cloned().collect();
+        let is_silent = reader.documents() == 0;
+        let mut manifests = reader.finish();
+        if is_silent && manifests.findings.is_empty() {
+            manifests.findings.push(silent(path));
+        }
+        // Here lie manifests: what is no object should have been one.
+        let no_object =
+            manifests.findings.iter().filter(|one| [SILENT, NOT_AN_OBJECT].contains(&one.code));
+        let is_missing: Vec<Finding> = manifests.missing().chain(no_object).cloned().collect();
         let is_wrong =
             |finding: &Finding| finding.severity == Severity::Error || is_missing.contains(finding);
         let (wrong, rest) = manifests.findings.into_iter().partition(is_wrong);
@@ -280,6 +287,25 @@ impl Folder {
         let objects = manifests.objects.into_iter().filter_map(real);
         let objects: BTreeMap<Key, Object> = objects.map(|one| (one.key(), one)).collect();
         self.shelf.put(&name, objects, &mut self.changes);
+    }
+}
+
+/// The code of a finding about a file without a document.
+const SILENT: &str = "says-nothing";
+
+/// The code of a finding about a document that is no object.
+const NOT_AN_OBJECT: &str = "not-an-object";
+
+/// A finding for a file that is empty, or nothing but comments: more often an accident than meant.
+fn silent(path: &Path) -> Finding {
+    Finding {
+        place: Some(Place { file: path.to_string_lossy().into(), line: 0 }),
+        code: SILENT,
+        severity: Severity::Error,
+        object: String::new(),
+        field: String::new(),
+        message: "the file says nothing: remove it, or write an empty List if that is meant".into(),
+        hint: "an empty list is `{apiVersion: v1, kind: List, items: []}`".into(),
     }
 }
 

@@ -22,6 +22,9 @@ fn policy(name: &str, app: &str) -> String {
     )
 }
 
+/// The way to say it.
+const NOTHING: &str = "{apiVersion: v1, kind: List, items: []}";
+
 /// A folder on a disk, and the world as its updates tell it.
 struct Bench {
     disk: TempDir,
@@ -117,12 +120,38 @@ fn nothing_is_in_sync_before_everything_was_read_once() {
     assert_eq!(bench.scan(), ["a"]);
     assert!(!bench.last.in_sync);
     assert_eq!(bench.unread(), ["b.yaml:2 syntax"]);
-    bench.write("b.yaml", "");
+    bench.write("b.yaml", NOTHING);
     assert!(bench.folder.look(&bench.disk.path().join("b.yaml")));
     assert!(bench.folder.update().unwrap().in_sync);
     bench.write("c.yaml", "kind: [");
     bench.scan();
     assert!(bench.last.in_sync && !bench.last.unread.is_empty(), "from then on only told");
+}
+
+#[test]
+fn a_file_that_says_nothing_counts_as_it_was() {
+    let nothing = [
+        ("", "a.yaml says-nothing"),
+        ("# later\n---\n# perhaps\n", "a.yaml says-nothing"),
+        ("just a moment\n", "a.yaml:1 not-an-object"),
+        ("<html><body>502</body></html>\n", "a.yaml:1 not-an-object"),
+        ("replicas: 5\n", "a.yaml:1 not-an-object"),
+        ("- 5\n", "a.yaml:1 not-an-object"),
+    ];
+    for (text, unread) in nothing {
+        let mut bench = Bench::new();
+        bench.write("a.yaml", text);
+        bench.write("b.yaml", &pod("b", "10.0.0.2"));
+        assert_eq!((bench.scan(), bench.unread()), (vec!["b".into()], vec![unread.into()]));
+        assert!(!bench.last.in_sync, "{text:?} from the start");
+        bench.write("a.yaml", &pod("a", "10.0.0.1"));
+        bench.scan();
+        bench.write("a.yaml", text);
+        assert_eq!(bench.scan(), ["a", "b"], "{text:?}");
+        assert_eq!(bench.unread(), [unread]);
+        bench.write("a.yaml", NOTHING);
+        assert_eq!((bench.scan(), bench.unread()), (vec!["b".into()], vec![]));
+    }
 }
 
 #[test]
@@ -213,7 +242,7 @@ fn a_file_that_is_being_written_is_left_alone() {
     let mut bench = Bench::new();
     bench.write("a.yaml", &pod("a", "10.0.0.1"));
     bench.scan();
-    bench.write("a.yaml", "");
+    bench.write("a.yaml", NOTHING);
     bench.folder.scan(SystemTime::now(), |_| Writer::Busy);
     let update = bench.folder.update().unwrap();
     assert!(update.is_settling && update.changes.is_empty());
