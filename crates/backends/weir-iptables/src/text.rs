@@ -47,7 +47,7 @@ impl fmt::Display for Match {
                 }
             }
             Match::NeighbourDiscovery(number) => {
-                write!(f, "-p ipv6-icmp -m icmp6 --icmpv6-type {number}")
+                write!(f, "-p ipv6-icmp -m icmp6 --icmpv6-type {number} -m hl --hl-eq 255")
             }
             Match::Established => f.write_str("-m conntrack --ctstate RELATED,ESTABLISHED"),
             Match::In(set, sides) => {

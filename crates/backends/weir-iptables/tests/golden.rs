@@ -37,124 +37,124 @@ fn without_policies_there_is_the_skeleton() {
     check(
         "pods: [{namespace: shop, name: web, ips: [10.0.0.1]}]",
         expect![[r##"
-        # ipset save
-        create KUBE-DST-CUT hash:ip,port,ip family inet maxelem 4294967295 timeout 0
-        create KUBE-DST-GRANTS hash:ip,port,ip family inet maxelem 4294967295
-        create KUBE-DST-ISOLATED hash:ip family inet maxelem 4294967295 comment
-        create KUBE-DST-LOCAL hash:ip family inet maxelem 4294967295 comment
-        add KUBE-DST-LOCAL 10.0.0.1 comment "shop/web"
-        create KUBE-SRC-CUT hash:ip,port,ip family inet maxelem 4294967295 timeout 0
-        create KUBE-SRC-GRANTS hash:ip,port,ip family inet maxelem 4294967295
-        create KUBE-SRC-ISOLATED hash:ip family inet maxelem 4294967295 comment
-        create inet6:KUBE-DST-CUT hash:ip,port,ip family inet6 maxelem 4294967295 timeout 0
-        create inet6:KUBE-DST-GRANTS hash:ip,port,ip family inet6 maxelem 4294967295
-        create inet6:KUBE-DST-ISOLATED hash:ip family inet6 maxelem 4294967295 comment
-        create inet6:KUBE-DST-LOCAL hash:ip family inet6 maxelem 4294967295 comment
-        create inet6:KUBE-SRC-CUT hash:ip,port,ip family inet6 maxelem 4294967295 timeout 0
-        create inet6:KUBE-SRC-GRANTS hash:ip,port,ip family inet6 maxelem 4294967295
-        create inet6:KUBE-SRC-ISOLATED hash:ip family inet6 maxelem 4294967295 comment
+            # ipset save
+            create KUBE-DST-CUT hash:ip,port,ip family inet maxelem 4294967295 timeout 0
+            create KUBE-DST-GRANTS hash:ip,port,ip family inet maxelem 4294967295
+            create KUBE-DST-ISOLATED hash:ip family inet maxelem 4294967295 comment
+            create KUBE-DST-LOCAL hash:ip family inet maxelem 4294967295 comment
+            add KUBE-DST-LOCAL 10.0.0.1 comment "shop/web"
+            create KUBE-SRC-CUT hash:ip,port,ip family inet maxelem 4294967295 timeout 0
+            create KUBE-SRC-GRANTS hash:ip,port,ip family inet maxelem 4294967295
+            create KUBE-SRC-ISOLATED hash:ip family inet maxelem 4294967295 comment
+            create inet6:KUBE-DST-CUT hash:ip,port,ip family inet6 maxelem 4294967295 timeout 0
+            create inet6:KUBE-DST-GRANTS hash:ip,port,ip family inet6 maxelem 4294967295
+            create inet6:KUBE-DST-ISOLATED hash:ip family inet6 maxelem 4294967295 comment
+            create inet6:KUBE-DST-LOCAL hash:ip family inet6 maxelem 4294967295 comment
+            create inet6:KUBE-SRC-CUT hash:ip,port,ip family inet6 maxelem 4294967295 timeout 0
+            create inet6:KUBE-SRC-GRANTS hash:ip,port,ip family inet6 maxelem 4294967295
+            create inet6:KUBE-SRC-ISOLATED hash:ip family inet6 maxelem 4294967295 comment
 
-        # iptables-save -t filter
-        *filter
-        :KUBE-NWPLCY-COMMON - [0:0]
-        :KUBE-NWPLCY-DEFAULT - [0:0]
-        :KUBE-NWPLCY-DENIED-EGRESS - [0:0]
-        :KUBE-NWPLCY-DENIED-INGRESS - [0:0]
-        :KUBE-NWPLCY-EGRESS - [0:0]
-        :KUBE-NWPLCY-INGRESS - [0:0]
-        :KUBE-NWPLCY-PASS - [0:0]
-        :KUBE-NWPLCY-TAIL - [0:0]
-        :KUBE-POD-FW-EGRESS - [0:0]
-        :KUBE-POD-FW-INGRESS - [0:0]
-        :KUBE-ROUTER-FORWARD - [0:0]
-        :KUBE-ROUTER-INPUT - [0:0]
-        :KUBE-ROUTER-OUTPUT - [0:0]
-        -A INPUT -m comment --comment "kube-router netpol - 4IA2OSFRMVNDXBVV" -j KUBE-ROUTER-INPUT
-        -A FORWARD -m comment --comment "kube-router netpol - TEMCG2JMHZYE7H7T" -j KUBE-ROUTER-FORWARD
-        -A OUTPUT -m comment --comment "kube-router netpol - VEAAIY32XVBHCSCY" -j KUBE-ROUTER-OUTPUT
-        -A KUBE-NWPLCY-COMMON -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT
-        -A KUBE-NWPLCY-COMMON -m set --match-set KUBE-SRC-CUT src,src,dst -m set --match-set KUBE-DST-CUT dst,dst,src -j DROP
-        -A KUBE-NWPLCY-COMMON -m set --match-set KUBE-SRC-ISOLATED src -j KUBE-NWPLCY-EGRESS
-        -A KUBE-NWPLCY-COMMON -m set --match-set KUBE-DST-ISOLATED dst -j KUBE-NWPLCY-INGRESS
-        -A KUBE-NWPLCY-COMMON -g KUBE-NWPLCY-TAIL
-        -A KUBE-NWPLCY-DEFAULT -j MARK --set-xmark 0x10000/0x10000
-        -A KUBE-NWPLCY-DENIED-EGRESS -m limit --limit 100/sec --limit-burst 100 -j NFLOG --nflog-prefix "weir egress" --nflog-group 100 --nflog-size 128
-        -A KUBE-NWPLCY-DENIED-EGRESS -j DROP
-        -A KUBE-NWPLCY-DENIED-INGRESS -m limit --limit 100/sec --limit-burst 100 -j NFLOG --nflog-prefix "weir ingress" --nflog-group 100 --nflog-size 128
-        -A KUBE-NWPLCY-DENIED-INGRESS -j DROP
-        -A KUBE-NWPLCY-EGRESS -m set --match-set KUBE-SRC-GRANTS src,dst,dst -j RETURN
-        -A KUBE-NWPLCY-EGRESS -m bpf --bytecode "6,32 0 0 12,7 0 0 0,32 0 0 16,29 0 1 0,6 0 0 1,6 0 0 0" -j RETURN
-        -A KUBE-NWPLCY-EGRESS -j MARK --set-xmark 0x0/0x30000
-        -A KUBE-NWPLCY-EGRESS -g KUBE-POD-FW-EGRESS
-        -A KUBE-NWPLCY-INGRESS -m set --match-set KUBE-DST-GRANTS dst,dst,src -j RETURN
-        -A KUBE-NWPLCY-INGRESS -m bpf --bytecode "6,32 0 0 12,7 0 0 0,32 0 0 16,29 0 1 0,6 0 0 1,6 0 0 0" -j RETURN
-        -A KUBE-NWPLCY-INGRESS -j MARK --set-xmark 0x0/0x30000
-        -A KUBE-NWPLCY-INGRESS -g KUBE-POD-FW-INGRESS
-        -A KUBE-NWPLCY-PASS -j MARK --set-xmark 0x20000/0x20000
-        -A KUBE-NWPLCY-TAIL -j MARK --set-xmark 0x0/0x30000
-        -A KUBE-NWPLCY-TAIL -j ACCEPT
-        -A KUBE-POD-FW-EGRESS -g KUBE-NWPLCY-DENIED-EGRESS
-        -A KUBE-POD-FW-INGRESS -g KUBE-NWPLCY-DENIED-INGRESS
-        -A KUBE-ROUTER-FORWARD -m set --match-set KUBE-DST-LOCAL src -g KUBE-NWPLCY-COMMON
-        -A KUBE-ROUTER-FORWARD -m set --match-set KUBE-DST-LOCAL dst -g KUBE-NWPLCY-COMMON
-        -A KUBE-ROUTER-INPUT -m comment --comment "traffic between pods and their node is not judged" -j RETURN
-        -A KUBE-ROUTER-OUTPUT -m set --match-set KUBE-DST-LOCAL src -g KUBE-NWPLCY-COMMON
-        -A KUBE-ROUTER-OUTPUT -m set --match-set KUBE-DST-LOCAL dst -m addrtype ! --src-type LOCAL -g KUBE-NWPLCY-COMMON
-        COMMIT
+            # iptables-save -t filter
+            *filter
+            :KUBE-NWPLCY-COMMON - [0:0]
+            :KUBE-NWPLCY-DEFAULT - [0:0]
+            :KUBE-NWPLCY-DENIED-EGRESS - [0:0]
+            :KUBE-NWPLCY-DENIED-INGRESS - [0:0]
+            :KUBE-NWPLCY-EGRESS - [0:0]
+            :KUBE-NWPLCY-INGRESS - [0:0]
+            :KUBE-NWPLCY-PASS - [0:0]
+            :KUBE-NWPLCY-TAIL - [0:0]
+            :KUBE-POD-FW-EGRESS - [0:0]
+            :KUBE-POD-FW-INGRESS - [0:0]
+            :KUBE-ROUTER-FORWARD - [0:0]
+            :KUBE-ROUTER-INPUT - [0:0]
+            :KUBE-ROUTER-OUTPUT - [0:0]
+            -A INPUT -m comment --comment "kube-router netpol - 4IA2OSFRMVNDXBVV" -j KUBE-ROUTER-INPUT
+            -A FORWARD -m comment --comment "kube-router netpol - TEMCG2JMHZYE7H7T" -j KUBE-ROUTER-FORWARD
+            -A OUTPUT -m comment --comment "kube-router netpol - VEAAIY32XVBHCSCY" -j KUBE-ROUTER-OUTPUT
+            -A KUBE-NWPLCY-COMMON -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT
+            -A KUBE-NWPLCY-COMMON -m set --match-set KUBE-SRC-CUT src,src,dst -m set --match-set KUBE-DST-CUT dst,dst,src -j DROP
+            -A KUBE-NWPLCY-COMMON -m set --match-set KUBE-SRC-ISOLATED src -j KUBE-NWPLCY-EGRESS
+            -A KUBE-NWPLCY-COMMON -m set --match-set KUBE-DST-ISOLATED dst -j KUBE-NWPLCY-INGRESS
+            -A KUBE-NWPLCY-COMMON -g KUBE-NWPLCY-TAIL
+            -A KUBE-NWPLCY-DEFAULT -j MARK --set-xmark 0x10000/0x10000
+            -A KUBE-NWPLCY-DENIED-EGRESS -m limit --limit 100/sec --limit-burst 100 -j NFLOG --nflog-prefix "weir egress" --nflog-group 100 --nflog-size 128
+            -A KUBE-NWPLCY-DENIED-EGRESS -j DROP
+            -A KUBE-NWPLCY-DENIED-INGRESS -m limit --limit 100/sec --limit-burst 100 -j NFLOG --nflog-prefix "weir ingress" --nflog-group 100 --nflog-size 128
+            -A KUBE-NWPLCY-DENIED-INGRESS -j DROP
+            -A KUBE-NWPLCY-EGRESS -m set --match-set KUBE-SRC-GRANTS src,dst,dst -j RETURN
+            -A KUBE-NWPLCY-EGRESS -m bpf --bytecode "6,32 0 0 12,7 0 0 0,32 0 0 16,29 0 1 0,6 0 0 1,6 0 0 0" -j RETURN
+            -A KUBE-NWPLCY-EGRESS -j MARK --set-xmark 0x0/0x30000
+            -A KUBE-NWPLCY-EGRESS -g KUBE-POD-FW-EGRESS
+            -A KUBE-NWPLCY-INGRESS -m set --match-set KUBE-DST-GRANTS dst,dst,src -j RETURN
+            -A KUBE-NWPLCY-INGRESS -m bpf --bytecode "6,32 0 0 12,7 0 0 0,32 0 0 16,29 0 1 0,6 0 0 1,6 0 0 0" -j RETURN
+            -A KUBE-NWPLCY-INGRESS -j MARK --set-xmark 0x0/0x30000
+            -A KUBE-NWPLCY-INGRESS -g KUBE-POD-FW-INGRESS
+            -A KUBE-NWPLCY-PASS -j MARK --set-xmark 0x20000/0x20000
+            -A KUBE-NWPLCY-TAIL -j MARK --set-xmark 0x0/0x30000
+            -A KUBE-NWPLCY-TAIL -j ACCEPT
+            -A KUBE-POD-FW-EGRESS -g KUBE-NWPLCY-DENIED-EGRESS
+            -A KUBE-POD-FW-INGRESS -g KUBE-NWPLCY-DENIED-INGRESS
+            -A KUBE-ROUTER-FORWARD -m set --match-set KUBE-DST-LOCAL src -g KUBE-NWPLCY-COMMON
+            -A KUBE-ROUTER-FORWARD -m set --match-set KUBE-DST-LOCAL dst -g KUBE-NWPLCY-COMMON
+            -A KUBE-ROUTER-INPUT -m comment --comment "traffic between pods and their node is not judged" -j RETURN
+            -A KUBE-ROUTER-OUTPUT -m set --match-set KUBE-DST-LOCAL src -g KUBE-NWPLCY-COMMON
+            -A KUBE-ROUTER-OUTPUT -m set --match-set KUBE-DST-LOCAL dst -m addrtype ! --src-type LOCAL -g KUBE-NWPLCY-COMMON
+            COMMIT
 
-        # ip6tables-save -t filter
-        *filter
-        :KUBE-NWPLCY-COMMON - [0:0]
-        :KUBE-NWPLCY-DEFAULT - [0:0]
-        :KUBE-NWPLCY-DENIED-EGRESS - [0:0]
-        :KUBE-NWPLCY-DENIED-INGRESS - [0:0]
-        :KUBE-NWPLCY-EGRESS - [0:0]
-        :KUBE-NWPLCY-INGRESS - [0:0]
-        :KUBE-NWPLCY-PASS - [0:0]
-        :KUBE-NWPLCY-TAIL - [0:0]
-        :KUBE-POD-FW-EGRESS - [0:0]
-        :KUBE-POD-FW-INGRESS - [0:0]
-        :KUBE-ROUTER-FORWARD - [0:0]
-        :KUBE-ROUTER-INPUT - [0:0]
-        :KUBE-ROUTER-OUTPUT - [0:0]
-        -A INPUT -m comment --comment "kube-router netpol - 4IA2OSFRMVNDXBVV" -j KUBE-ROUTER-INPUT
-        -A FORWARD -m comment --comment "kube-router netpol - TEMCG2JMHZYE7H7T" -j KUBE-ROUTER-FORWARD
-        -A OUTPUT -m comment --comment "kube-router netpol - VEAAIY32XVBHCSCY" -j KUBE-ROUTER-OUTPUT
-        -A KUBE-NWPLCY-COMMON -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT
-        -A KUBE-NWPLCY-COMMON -p ipv6-icmp -m icmp6 --icmpv6-type 133 -j ACCEPT
-        -A KUBE-NWPLCY-COMMON -p ipv6-icmp -m icmp6 --icmpv6-type 134 -j ACCEPT
-        -A KUBE-NWPLCY-COMMON -p ipv6-icmp -m icmp6 --icmpv6-type 135 -j ACCEPT
-        -A KUBE-NWPLCY-COMMON -p ipv6-icmp -m icmp6 --icmpv6-type 136 -j ACCEPT
-        -A KUBE-NWPLCY-COMMON -p ipv6-icmp -m icmp6 --icmpv6-type 137 -j ACCEPT
-        -A KUBE-NWPLCY-COMMON -m set --match-set inet6:KUBE-SRC-CUT src,src,dst -m set --match-set inet6:KUBE-DST-CUT dst,dst,src -j DROP
-        -A KUBE-NWPLCY-COMMON -m set --match-set inet6:KUBE-SRC-ISOLATED src -j KUBE-NWPLCY-EGRESS
-        -A KUBE-NWPLCY-COMMON -m set --match-set inet6:KUBE-DST-ISOLATED dst -j KUBE-NWPLCY-INGRESS
-        -A KUBE-NWPLCY-COMMON -g KUBE-NWPLCY-TAIL
-        -A KUBE-NWPLCY-DEFAULT -j MARK --set-xmark 0x10000/0x10000
-        -A KUBE-NWPLCY-DENIED-EGRESS -m limit --limit 100/sec --limit-burst 100 -j NFLOG --nflog-prefix "weir egress" --nflog-group 100 --nflog-size 128
-        -A KUBE-NWPLCY-DENIED-EGRESS -j DROP
-        -A KUBE-NWPLCY-DENIED-INGRESS -m limit --limit 100/sec --limit-burst 100 -j NFLOG --nflog-prefix "weir ingress" --nflog-group 100 --nflog-size 128
-        -A KUBE-NWPLCY-DENIED-INGRESS -j DROP
-        -A KUBE-NWPLCY-EGRESS -m set --match-set inet6:KUBE-SRC-GRANTS src,dst,dst -j RETURN
-        -A KUBE-NWPLCY-EGRESS -m bpf --bytecode "18,32 0 0 8,7 0 0 0,32 0 0 24,29 0 13 0,32 0 0 12,7 0 0 0,32 0 0 28,29 0 9 0,32 0 0 16,7 0 0 0,32 0 0 32,29 0 5 0,32 0 0 20,7 0 0 0,32 0 0 36,29 0 1 0,6 0 0 1,6 0 0 0" -j RETURN
-        -A KUBE-NWPLCY-EGRESS -j MARK --set-xmark 0x0/0x30000
-        -A KUBE-NWPLCY-EGRESS -g KUBE-POD-FW-EGRESS
-        -A KUBE-NWPLCY-INGRESS -m set --match-set inet6:KUBE-DST-GRANTS dst,dst,src -j RETURN
-        -A KUBE-NWPLCY-INGRESS -m bpf --bytecode "18,32 0 0 8,7 0 0 0,32 0 0 24,29 0 13 0,32 0 0 12,7 0 0 0,32 0 0 28,29 0 9 0,32 0 0 16,7 0 0 0,32 0 0 32,29 0 5 0,32 0 0 20,7 0 0 0,32 0 0 36,29 0 1 0,6 0 0 1,6 0 0 0" -j RETURN
-        -A KUBE-NWPLCY-INGRESS -j MARK --set-xmark 0x0/0x30000
-        -A KUBE-NWPLCY-INGRESS -g KUBE-POD-FW-INGRESS
-        -A KUBE-NWPLCY-PASS -j MARK --set-xmark 0x20000/0x20000
-        -A KUBE-NWPLCY-TAIL -j MARK --set-xmark 0x0/0x30000
-        -A KUBE-NWPLCY-TAIL -j ACCEPT
-        -A KUBE-POD-FW-EGRESS -g KUBE-NWPLCY-DENIED-EGRESS
-        -A KUBE-POD-FW-INGRESS -g KUBE-NWPLCY-DENIED-INGRESS
-        -A KUBE-ROUTER-FORWARD -m set --match-set inet6:KUBE-DST-LOCAL src -g KUBE-NWPLCY-COMMON
-        -A KUBE-ROUTER-FORWARD -m set --match-set inet6:KUBE-DST-LOCAL dst -g KUBE-NWPLCY-COMMON
-        -A KUBE-ROUTER-INPUT -m comment --comment "traffic between pods and their node is not judged" -j RETURN
-        -A KUBE-ROUTER-OUTPUT -m set --match-set inet6:KUBE-DST-LOCAL src -g KUBE-NWPLCY-COMMON
-        -A KUBE-ROUTER-OUTPUT -m set --match-set inet6:KUBE-DST-LOCAL dst -m addrtype ! --src-type LOCAL -g KUBE-NWPLCY-COMMON
-        COMMIT
-    "##]],
+            # ip6tables-save -t filter
+            *filter
+            :KUBE-NWPLCY-COMMON - [0:0]
+            :KUBE-NWPLCY-DEFAULT - [0:0]
+            :KUBE-NWPLCY-DENIED-EGRESS - [0:0]
+            :KUBE-NWPLCY-DENIED-INGRESS - [0:0]
+            :KUBE-NWPLCY-EGRESS - [0:0]
+            :KUBE-NWPLCY-INGRESS - [0:0]
+            :KUBE-NWPLCY-PASS - [0:0]
+            :KUBE-NWPLCY-TAIL - [0:0]
+            :KUBE-POD-FW-EGRESS - [0:0]
+            :KUBE-POD-FW-INGRESS - [0:0]
+            :KUBE-ROUTER-FORWARD - [0:0]
+            :KUBE-ROUTER-INPUT - [0:0]
+            :KUBE-ROUTER-OUTPUT - [0:0]
+            -A INPUT -m comment --comment "kube-router netpol - 4IA2OSFRMVNDXBVV" -j KUBE-ROUTER-INPUT
+            -A FORWARD -m comment --comment "kube-router netpol - TEMCG2JMHZYE7H7T" -j KUBE-ROUTER-FORWARD
+            -A OUTPUT -m comment --comment "kube-router netpol - VEAAIY32XVBHCSCY" -j KUBE-ROUTER-OUTPUT
+            -A KUBE-NWPLCY-COMMON -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT
+            -A KUBE-NWPLCY-COMMON -p ipv6-icmp -m icmp6 --icmpv6-type 133 -m hl --hl-eq 255 -j ACCEPT
+            -A KUBE-NWPLCY-COMMON -p ipv6-icmp -m icmp6 --icmpv6-type 134 -m hl --hl-eq 255 -j ACCEPT
+            -A KUBE-NWPLCY-COMMON -p ipv6-icmp -m icmp6 --icmpv6-type 135 -m hl --hl-eq 255 -j ACCEPT
+            -A KUBE-NWPLCY-COMMON -p ipv6-icmp -m icmp6 --icmpv6-type 136 -m hl --hl-eq 255 -j ACCEPT
+            -A KUBE-NWPLCY-COMMON -p ipv6-icmp -m icmp6 --icmpv6-type 137 -m hl --hl-eq 255 -j ACCEPT
+            -A KUBE-NWPLCY-COMMON -m set --match-set inet6:KUBE-SRC-CUT src,src,dst -m set --match-set inet6:KUBE-DST-CUT dst,dst,src -j DROP
+            -A KUBE-NWPLCY-COMMON -m set --match-set inet6:KUBE-SRC-ISOLATED src -j KUBE-NWPLCY-EGRESS
+            -A KUBE-NWPLCY-COMMON -m set --match-set inet6:KUBE-DST-ISOLATED dst -j KUBE-NWPLCY-INGRESS
+            -A KUBE-NWPLCY-COMMON -g KUBE-NWPLCY-TAIL
+            -A KUBE-NWPLCY-DEFAULT -j MARK --set-xmark 0x10000/0x10000
+            -A KUBE-NWPLCY-DENIED-EGRESS -m limit --limit 100/sec --limit-burst 100 -j NFLOG --nflog-prefix "weir egress" --nflog-group 100 --nflog-size 128
+            -A KUBE-NWPLCY-DENIED-EGRESS -j DROP
+            -A KUBE-NWPLCY-DENIED-INGRESS -m limit --limit 100/sec --limit-burst 100 -j NFLOG --nflog-prefix "weir ingress" --nflog-group 100 --nflog-size 128
+            -A KUBE-NWPLCY-DENIED-INGRESS -j DROP
+            -A KUBE-NWPLCY-EGRESS -m set --match-set inet6:KUBE-SRC-GRANTS src,dst,dst -j RETURN
+            -A KUBE-NWPLCY-EGRESS -m bpf --bytecode "18,32 0 0 8,7 0 0 0,32 0 0 24,29 0 13 0,32 0 0 12,7 0 0 0,32 0 0 28,29 0 9 0,32 0 0 16,7 0 0 0,32 0 0 32,29 0 5 0,32 0 0 20,7 0 0 0,32 0 0 36,29 0 1 0,6 0 0 1,6 0 0 0" -j RETURN
+            -A KUBE-NWPLCY-EGRESS -j MARK --set-xmark 0x0/0x30000
+            -A KUBE-NWPLCY-EGRESS -g KUBE-POD-FW-EGRESS
+            -A KUBE-NWPLCY-INGRESS -m set --match-set inet6:KUBE-DST-GRANTS dst,dst,src -j RETURN
+            -A KUBE-NWPLCY-INGRESS -m bpf --bytecode "18,32 0 0 8,7 0 0 0,32 0 0 24,29 0 13 0,32 0 0 12,7 0 0 0,32 0 0 28,29 0 9 0,32 0 0 16,7 0 0 0,32 0 0 32,29 0 5 0,32 0 0 20,7 0 0 0,32 0 0 36,29 0 1 0,6 0 0 1,6 0 0 0" -j RETURN
+            -A KUBE-NWPLCY-INGRESS -j MARK --set-xmark 0x0/0x30000
+            -A KUBE-NWPLCY-INGRESS -g KUBE-POD-FW-INGRESS
+            -A KUBE-NWPLCY-PASS -j MARK --set-xmark 0x20000/0x20000
+            -A KUBE-NWPLCY-TAIL -j MARK --set-xmark 0x0/0x30000
+            -A KUBE-NWPLCY-TAIL -j ACCEPT
+            -A KUBE-POD-FW-EGRESS -g KUBE-NWPLCY-DENIED-EGRESS
+            -A KUBE-POD-FW-INGRESS -g KUBE-NWPLCY-DENIED-INGRESS
+            -A KUBE-ROUTER-FORWARD -m set --match-set inet6:KUBE-DST-LOCAL src -g KUBE-NWPLCY-COMMON
+            -A KUBE-ROUTER-FORWARD -m set --match-set inet6:KUBE-DST-LOCAL dst -g KUBE-NWPLCY-COMMON
+            -A KUBE-ROUTER-INPUT -m comment --comment "traffic between pods and their node is not judged" -j RETURN
+            -A KUBE-ROUTER-OUTPUT -m set --match-set inet6:KUBE-DST-LOCAL src -g KUBE-NWPLCY-COMMON
+            -A KUBE-ROUTER-OUTPUT -m set --match-set inet6:KUBE-DST-LOCAL dst -m addrtype ! --src-type LOCAL -g KUBE-NWPLCY-COMMON
+            COMMIT
+        "##]],
     );
 }
 

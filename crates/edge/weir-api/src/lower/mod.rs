@@ -173,7 +173,12 @@ pub(crate) fn lower(
         let stranger = match (is_foreign(group), meant(kind, group)) {
             (true, _) if is_policy(kind) => Stranger::Policy,
             (false, Some(meant)) => Stranger::Near(meant),
-            _ => Stranger::Other,
+            // Whatever else these groups have is a policy, or was meant to be one.
+            _ => match group {
+                Some("networking.k8s.io") => Stranger::Near("NetworkPolicy".into()),
+                Some("policy.networking.k8s.io") => Stranger::Near("ClusterNetworkPolicy".into()),
+                _ => Stranger::Other,
+            },
         };
         let kind = match group {
             None | Some("") => ctx.name(kind),

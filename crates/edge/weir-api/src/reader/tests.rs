@@ -228,7 +228,7 @@ fn an_object_that_is_there_twice_is_an_error() {
           ingress: no rules
           egress: no rules
         3: error duplicate-object NetworkPolicy default/a 
-            NetworkPolicy default/a is there twice, here and in f:1; what only one of them allows is not allowed
+            NetworkPolicy default/a is there twice, here and in f:1; they differ: until one is gone, it allows nothing
             remove one of the two, or give it another name
     "#]],
     );
@@ -251,7 +251,7 @@ fn an_object_that_is_there_twice_is_an_error() {
         AdminNetworkPolicy a Admin { priority: 4 } for [*]/*
           ingress[0] line 3: deny [*]/* at any port
         3: error duplicate-object AdminNetworkPolicy a 
-            AdminNetworkPolicy a is there twice, here and in f:1; what only one of them allows is not allowed
+            AdminNetworkPolicy a is there twice, here and in f:1; they differ: until one is gone, it allows nothing
             remove one of the two, or give it another name
     "#]],
     );
@@ -318,6 +318,8 @@ fn what_could_not_be_read_is_known_to_be_missing() {
     assert_eq!(missing(&format!("{POD}\n---\n{deep}")), ["syntax "]);
     assert_eq!(missing("{kidn: Pod, metadata: {name: a}}"), ["not-an-object "]);
     assert_eq!(missing("{replicas: 5}"), [""; 0]);
+    let text = "{apiVersion: policy.networking.k8s.io/v1alpha1, kind: AdminNetPolicy, metadata: {name: a}}";
+    assert_eq!(missing(text), ["unknown-kind "]);
     assert_eq!(missing("{kind: networkpolicy, metadata: {name: a}}"), ["unknown-kind "]);
     assert_eq!(missing("{kind: CiliumNetworkPolicy, metadata: {name: a}}"), [""; 0]);
     let policy = |metadata: &str| {
