@@ -1,6 +1,6 @@
 //! `cargo xtask test`: everything that must hold, in one command. `.ci/run` calls it.
 
-use std::io::Write;
+use std::{io::Write, path::Path};
 
 use anyhow::{Result, bail};
 
@@ -55,6 +55,9 @@ const KERNEL_TOOLS: [(&str, &str, &str); 4] = [
     ("ipset", "ipset", "sets of the iptables datapath are compared with what ipset lists"),
 ];
 
+/// A CNI plugin that weir's own comes after in tests, and the package that has it.
+const PLUGIN: (&str, &str) = ("/usr/lib/cni/bridge", "containernetworking-plugins");
+
 /// Installs what is missing of it.
 fn kernel_tools() -> Result<()> {
     for (program, package, purpose) in KERNEL_TOOLS {
@@ -64,6 +67,13 @@ fn kernel_tools() -> Result<()> {
             eprintln!("Installing {package}: {purpose}.");
             shell::apt_install(package)?;
         }
+    }
+    let (plugin, package) = PLUGIN;
+    if !Path::new(plugin).exists() {
+        eprintln!(
+            "Installing {package}: weir-cni is tested behind bridge, ptp, host-local and portmap."
+        );
+        shell::apt_install(package)?;
     }
     Ok(())
 }

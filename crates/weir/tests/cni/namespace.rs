@@ -1,0 +1,46 @@
+//! A network namespace for a pod, as a runtime makes it: empty, and known by a path.
+
+use std::{
+    fs::File,
+    os::fd::{AsFd, AsRawFd},
+    panic, process, thread,
+};
+
+use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space};
+
+pub(crate) struct Namespace(File);
+
+impl Namespace {
+    pub(crate) fn new() -> Self {
+        apart(|| {
+            unshare();
+            Namespace(File::open("/proc/thread-self/ns/net").unwrap())
+        })
+    }
+
+    /// Where others find it.
+    pub(crate) fn path(&self) -> String {
+        format!("/proc/{}/fd/{}", process::id(), self.0.as_raw_fd())
+    }
+
+    /// Runs something inside.
+    pub(crate) fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+        apart(|| {
+            move_into_link_name_space(self.0.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
+            work()
+        })
+    }
+}
+
+fn apart<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+    thread::scope(|scope| scope.spawn(work).join())
+        .unwrap_or_else(|payload| panic::resume_unwind(payload))
+}
+
+#[expect(
+    deprecated,
+    reason = "its successor is unsafe on account of `FILES`, which nobody here asks for"
+)]
+fn unshare() {
+    rustix::thread::unshare(UnshareFlags::NEWNET).unwrap();
+}
