@@ -178,7 +178,7 @@ pub fn merge(first: &mut Object, again: Object) -> Finding {
     match (first, again) {
         (Object::Policy(policy), Object::Policy(other)) if !same => {
             policy.spec = Arc::new(stricter(&policy.spec, &other.spec));
-            let kept = "what only one of them allows is not allowed";
+            let kept = "they differ: until one is gone, it allows nothing";
             duplicate(name, places.0, places.1, kept)
         }
         _ if same => duplicate(name, places.0, places.1, SAME),
@@ -250,7 +250,7 @@ fn conflict(object: String, first: Option<Place>, again: Option<Place>) -> Findi
 }
 
 /// Whether two objects differ in nothing but where they were written.
-fn says_the_same(one: &Object, other: &Object) -> bool {
+pub fn says_the_same(one: &Object, other: &Object) -> bool {
     match (one, other) {
         (Object::Pod(one), Object::Pod(other)) => {
             *one == Pod { place: one.place.clone(), ..other.clone() }

@@ -185,7 +185,7 @@ impl Folder {
                 continue;
             }
             self.files.remove(&path);
-            self.shelf.put(&path, BTreeMap::new(), &mut self.changes);
+            self.shelf.remove(&path, &mut self.changes);
         }
         self.check();
     }
@@ -203,8 +203,11 @@ impl Folder {
         true
     }
 
-    /// Once everything has been read, the folder is in sync for good.
+    /// Lets count what was read. Once everything does, the folder is in sync for good.
     fn check(&mut self) {
+        for path in self.shelf.settle(&mut self.changes) {
+            self.files.entry(path).or_default().is_known = true;
+        }
         let is_complete = || self.is_listed && self.files.values().all(|file| file.is_known);
         self.in_sync = self.in_sync || is_complete();
     }
@@ -221,12 +224,15 @@ impl Folder {
             return None;
         }
         let files = self.files.values();
-        let unread = files.clone().flat_map(|file| &file.unread).chain(&self.problems);
+        let doubts = self.shelf.doubts();
+        let unread = files.clone().flat_map(|file| &file.unread);
+        let unread = unread.chain(&doubts).chain(self.shelf.disputed()).chain(&self.problems);
+        let unread: Vec<Finding> = unread.cloned().collect();
         let said = files.flat_map(|file| &file.findings);
         let update = Update {
             changes: Vec::new(),
-            findings: said.chain(self.shelf.findings()).chain(unread.clone()).cloned().collect(),
-            unread: unread.cloned().collect(),
+            findings: said.chain(self.shelf.findings()).chain(&unread).cloned().collect(),
+            unread,
             in_sync: self.in_sync,
             is_settling: self.is_settling,
         };
@@ -247,6 +253,7 @@ impl Folder {
             Err(error) => {
                 (file.print, file.changing) = (Some(print), None);
                 file.unread = vec![finding(path, &error)];
+                self.shelf.withdraw(path);
                 return;
             }
         };
@@ -273,9 +280,9 @@ impl Folder {
         (file.unread, file.findings) = (wrong, rest);
         // A policy that is wrong and was never right counts: it allows nothing. What is missing cannot.
         if !is_missing.is_empty() || (file.is_known && !file.unread.is_empty()) {
+            self.shelf.withdraw(path);
             return;
         }
-        file.is_known = true;
         // Nothing is made up here. A pod that has a node will have an address soon; one that has neither is not there.
         let real = |mut object: Object| {
             if let Object::Pod(pod) = &mut object {
@@ -286,7 +293,7 @@ impl Folder {
         };
         let objects = manifests.objects.into_iter().filter_map(real);
         let objects: BTreeMap<Key, Object> = objects.map(|one| (one.key(), one)).collect();
-        self.shelf.put(&name, objects, &mut self.changes);
+        self.shelf.bring(&name, objects);
     }
 }
 

@@ -1,29 +1,108 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
+    mem,
     path::Path,
     sync::Arc,
 };
 
-use weir_model::{Change, Finding, Key, Object};
+use weir_model::{Change, Finding, Key, Object, Place};
 
-/// What files say, put together by name. Which file counts for an object depends on the names of the files, never on the
-/// order in which they were read.
+/// What a file says, by name.
+pub(crate) type Said = BTreeMap<Key, Object>;
+
+/// What files say, put together by name.
+///
+/// A file that contradicts another one waits beside the shelf, and counts as it was: of two pods of one name it cannot be
+/// known which is right. Two policies can both be obeyed.
 #[derive(Debug, Default)]
 pub(crate) struct Shelf {
-    files: BTreeMap<Arc<Path>, BTreeMap<Key, Object>>,
+    files: BTreeMap<Arc<Path>, Said>,
+    /// What files say that are not on the shelf as they are.
+    waiting: BTreeMap<Arc<Path>, Said>,
     claims: BTreeMap<Key, BTreeSet<Arc<Path>>>,
-    /// What there is to say about objects that are there twice.
+    /// What there is to say about objects that are there twice, and about policies that differ.
     twice: BTreeMap<Key, Vec<Finding>>,
+    disputed: BTreeMap<Key, Vec<Finding>>,
 }
 
 impl Shelf {
+    /// A file says this now. It counts once nothing contradicts it.
+    pub(crate) fn bring(&mut self, file: &Arc<Path>, objects: Said) {
+        self.waiting.insert(file.clone(), objects);
+    }
+
+    /// A file cannot be read any more, and counts as it did.
+    pub(crate) fn withdraw(&mut self, file: &Path) {
+        self.waiting.remove(file);
+    }
+
+    /// A file is gone.
+    pub(crate) fn remove(&mut self, file: &Arc<Path>, changes: &mut Vec<Change>) {
+        self.withdraw(file);
+        self.put(file, Said::new(), changes);
+    }
+
+    /// Puts on the shelf what waits and contradicts nothing. Returns those files, and tells what follows.
+    pub(crate) fn settle(&mut self, changes: &mut Vec<Change>) -> Vec<Arc<Path>> {
+        let mut coming = mem::take(&mut self.waiting);
+        loop {
+            let contradicting = self.contradictions(&coming, |file| coming.contains_key(file));
+            let contradicting: BTreeSet<Arc<Path>> =
+                contradicting.into_iter().map(|(file, _)| file.clone()).collect();
+            if contradicting.is_empty() {
+                break;
+            }
+            // What they said before stays, and may contradict others in turn.
+            for file in contradicting {
+                let said = coming.remove(&file);
+                self.waiting.extend(said.map(|said| (file, said)));
+            }
+        }
+        let files = coming.keys().cloned().collect();
+        for (file, said) in coming {
+            self.put(&file, said, changes);
+        }
+        files
+    }
+
+    /// Why files wait.
+    pub(crate) fn doubts(&self) -> Vec<Finding> {
+        let all = self.contradictions(&self.waiting, |_| false);
+        all.into_iter().map(|(_, doubt)| doubt).collect()
+    }
+
+    /// What files say that is different from what another one says, be it on the shelf and staying there, or coming, too.
+    fn contradictions<'a>(
+        &self,
+        coming: &'a BTreeMap<Arc<Path>, Said>,
+        is_leaving: impl Fn(&Path) -> bool,
+    ) -> Vec<(&'a Arc<Path>, Finding)> {
+        let mut claims: BTreeMap<&Key, Vec<(&Arc<Path>, &Object)>> = BTreeMap::new();
+        for (file, said) in coming {
+            for (key, object) in said.iter().filter(|(_, object)| declared(object).is_some()) {
+                claims.entry(key).or_default().push((file, object));
+            }
+        }
+        let mut found = Vec::new();
+        for (key, coming) in claims {
+            let shelved = self.claims.get(key).into_iter().flatten();
+            let shelved = shelved.filter(|file| !is_leaving(file));
+            let shelved = shelved.filter_map(|file| Some((file, self.files.get(file)?.get(key)?)));
+            let all: Vec<(&Arc<Path>, &Object)> = shelved.chain(coming.iter().copied()).collect();
+            for (file, object) in coming {
+                let mut others = all.iter().filter(|(other, _)| *other != file);
+                let differs = |(_, other): &&(_, &Object)| {
+                    declared(other).is_some() && !weir_api::says_the_same(other, object)
+                };
+                let other = others.find(differs);
+                found.extend(other.map(|(_, other)| (file, doubt(other, object))));
+            }
+        }
+        found
+    }
+
     /// A file says this now, instead of what it said before. Tells what follows.
-    pub(crate) fn put(
-        &mut self,
-        file: &Arc<Path>,
-        objects: BTreeMap<Key, Object>,
-        changes: &mut Vec<Change>,
-    ) {
+    fn put(&mut self, file: &Arc<Path>, objects: Said, changes: &mut Vec<Change>) {
         let before = self.files.get(file);
         let old = before.into_iter().flat_map(BTreeMap::keys);
         let is_new = |key: &&Key| before.and_then(|old| old.get(*key)) != objects.get(*key);
@@ -40,10 +119,12 @@ impl Shelf {
             false => drop(self.files.insert(file.clone(), objects)),
         }
         for (key, before) in keys.into_iter().zip(settled) {
-            let (now, findings) = self.settled(&key);
-            match findings.is_empty() {
-                true => drop(self.twice.remove(&key)),
-                false => drop(self.twice.insert(key.clone(), findings)),
+            let (now, twice, disputed) = self.settled(&key);
+            for (all, findings) in [(&mut self.twice, twice), (&mut self.disputed, disputed)] {
+                match findings.is_empty() {
+                    true => drop(all.remove(&key)),
+                    false => drop(all.insert(key.clone(), findings)),
+                }
             }
             match now {
                 now if now == before => (),
@@ -53,7 +134,12 @@ impl Shelf {
         }
     }
 
-    /// What there is to say about objects that are there twice.
+    /// What there is to say about policies that are there twice and differ: they do not count as either says.
+    pub(crate) fn disputed(&self) -> impl Iterator<Item = &Finding> {
+        self.disputed.values().flatten()
+    }
+
+    /// What there is to say about other objects that are there twice.
     pub(crate) fn findings(&self) -> impl Iterator<Item = &Finding> {
         self.twice.values().flatten()
     }
@@ -67,7 +153,7 @@ impl Shelf {
     }
 
     /// What the files together say about an object.
-    fn settled(&self, key: &Key) -> (Option<Object>, Vec<Finding>) {
+    fn settled(&self, key: &Key) -> (Option<Object>, Vec<Finding>, Vec<Finding>) {
         let files = self.claims.get(key).into_iter().flatten();
         let mut all: Vec<&Object> =
             files.filter_map(|file| self.files.get(file)).filter_map(|one| one.get(key)).collect();
@@ -78,12 +164,37 @@ impl Shelf {
         }
         let mut rest = all.into_iter();
         let mut settled = rest.next().cloned();
-        let mut findings = Vec::new();
+        let (mut twice, mut disputed) = (Vec::new(), Vec::new());
         if let Some(settled) = &mut settled {
-            findings.extend(rest.map(|again| weir_api::merge(settled, again.clone())));
+            for again in rest {
+                let is_same = weir_api::says_the_same(settled, again);
+                let finding = weir_api::merge(settled, again.clone());
+                if is_same { twice.push(finding) } else { disputed.push(finding) }
+            }
         }
-        (settled, findings)
+        (settled, twice, disputed)
     }
+}
+
+/// Where an object is declared of which there can be only one.
+fn declared(object: &Object) -> Option<&Place> {
+    match object {
+        Object::Pod(pod) => pod.place.as_ref(),
+        Object::Node(node) => node.place.as_ref(),
+        Object::Namespace(namespace) => namespace.place.as_ref(),
+        Object::Policy(_) | Object::Domain(..) => None,
+    }
+}
+
+/// A finding for an object that another file declares differently.
+fn doubt(other: &Object, object: &Object) -> Finding {
+    let finding = weir_api::merge(&mut other.clone(), object.clone());
+    let place = declared(other).map_or(String::new(), |place| format!(" and in {place}"));
+    let message = format!(
+        "{} is there twice, here{place}; they differ, and this file counts as it was before",
+        finding.object
+    );
+    Finding { message, ..finding }
 }
 
 /// Whether it is a namespace that is only mentioned.

@@ -186,26 +186,82 @@ fn what_cannot_be_listed_stays() {
 }
 
 #[test]
-fn an_object_in_two_files_does_not_depend_on_who_came_first() {
+fn a_policy_in_two_files_allows_nothing_whoever_came_first() {
     for order in [["a.yaml", "b.yaml"], ["b.yaml", "a.yaml"]] {
         let mut bench = Bench::new();
         for file in order {
-            let address = if file == "a.yaml" { "10.0.0.1" } else { "10.0.0.2" };
-            bench.write(file, &(pod("x", address) + &policy("p", file)));
+            bench.write(file, &(pod("x", "10.0.0.1") + &policy("p", file)));
             bench.scan();
         }
-        let pod = bench.world.pods.values().next().unwrap();
-        assert_eq!(pod.addresses[0].to_string(), "10.0.0.1");
         let subject = &bench.world.policies.values().next().unwrap().spec.subject;
         assert!(subject.pods.is_everything(), "two policies that differ are both obeyed");
-        let mut codes: Vec<&str> = bench.last.findings.iter().map(|finding| finding.code).collect();
-        codes.sort_unstable();
-        assert_eq!(codes, ["conflicting-object", "duplicate-object"]);
+        assert_eq!(bench.unread(), ["b.yaml:6 duplicate-object"], "the pod is the same");
+        assert_eq!(bench.last.findings.len(), 2);
+        assert!(bench.last.unread[0].message.ends_with("until one is gone, it allows nothing"));
         fs::remove_file(bench.disk.path().join("a.yaml")).unwrap();
         bench.scan();
-        let pod = bench.world.pods.values().next().unwrap();
-        assert_eq!(pod.addresses[0].to_string(), "10.0.0.2");
         assert!(bench.last.findings.is_empty());
+    }
+}
+
+/// The first address of the only pod.
+fn address(bench: &mut Bench) -> String {
+    bench.scan();
+    let pod = bench.world.pods.values().next();
+    pod.map_or(String::new(), |pod| pod.addresses[0].to_string())
+}
+
+#[test]
+fn a_file_that_contradicts_another_one_counts_as_it_was() {
+    let mut bench = Bench::new();
+    bench.write("b.yaml", &pod("x", "10.0.0.2"));
+    assert_eq!(address(&mut bench), "10.0.0.2");
+    bench.write("a.yaml", &(pod("x", "10.0.0.1") + &policy("p", "a")));
+    assert_eq!(address(&mut bench), "10.0.0.2", "though its name comes first");
+    assert_eq!(names(&bench.world), ["x"], "nothing of it counts");
+    assert_eq!(bench.unread(), ["a.yaml:1 conflicting-object"]);
+    bench.write("b.yaml", &pod("x", "10.0.0.1"));
+    assert_eq!(address(&mut bench), "10.0.0.1", "they agree");
+    assert_eq!(bench.unread(), [""; 0]);
+    bench.write("a.yaml", &pod("x", "10.0.0.3"));
+    assert_eq!(address(&mut bench), "10.0.0.1");
+    bench.write("a.yaml", "kind: [");
+    assert_eq!(address(&mut bench), "10.0.0.1");
+    assert_eq!(bench.unread(), ["a.yaml:2 syntax"]);
+    bench.write("a.yaml", &pod("x", "10.0.0.3"));
+    assert_eq!(address(&mut bench), "10.0.0.1");
+    fs::remove_file(bench.disk.path().join("b.yaml")).unwrap();
+    assert_eq!(address(&mut bench), "10.0.0.3", "nobody contradicts any more");
+    assert_eq!(bench.unread(), [""; 0]);
+    bench.write("a.yaml", NOTHING);
+    bench.write("c.yaml", &pod("x", "10.0.0.4"));
+    assert_eq!(address(&mut bench), "10.0.0.4", "it has moved");
+    bench.write("a.yaml", &pod("x", "10.0.0.5"));
+    bench.write("c.yaml", NOTHING);
+    assert_eq!((address(&mut bench), bench.unread()), ("10.0.0.5".into(), vec![]), "and back");
+}
+
+#[test]
+fn nothing_is_in_sync_while_two_files_contradict_each_other() {
+    let node = |label: &str| {
+        format!("{{apiVersion: v1, kind: Node, metadata: {{name: n1, labels: {{a: {label}}}}}}}")
+    };
+    let space = |label: &str| node(label).replace("Node", "Namespace");
+    for [one, other] in [
+        [pod("x", "10.0.0.1"), pod("x", "10.0.0.2")],
+        [node("a"), node("b")],
+        [space("a"), space("b")],
+    ] {
+        let mut bench = Bench::new();
+        bench.write("a.yaml", &one);
+        bench.write("b.yaml", &other);
+        assert_eq!(bench.scan(), [""; 0]);
+        assert!(!bench.last.in_sync);
+        let unread = ["a.yaml:1 conflicting-object", "b.yaml:1 conflicting-object"];
+        assert_eq!(bench.unread(), unread);
+        bench.write("b.yaml", &one);
+        bench.scan();
+        assert!(bench.last.in_sync && bench.last.unread.is_empty());
     }
 }
 
