@@ -1,5 +1,6 @@
 //! The loop's own state: one engine, one ledger, and what is due when.
 
+mod nodes;
 mod plugin;
 
 use std::{
@@ -23,6 +24,7 @@ use crate::{
     time,
 };
 
+use nodes::Nodes;
 pub(crate) use plugin::Plugins;
 
 /// The time between two transactions, so that what comes in a burst is written together.
@@ -51,6 +53,8 @@ pub(crate) struct Agent<D> {
     options: Options,
     /// Those who add and remove pods, if they are listened to.
     plugins: Option<Plugins>,
+    /// Whether this node is one that the source knows.
+    nodes: Nodes,
     /// Changes that are not compiled yet.
     changes: Vec<Change>,
     /// When the events came whose rules are not in force yet.
@@ -94,6 +98,7 @@ impl<D: Datapath> Agent<D> {
             bridges: Bridges::here(),
             options: options.clone(),
             plugins: None,
+            nodes: Nodes::new(options.node.clone()),
             changes: Vec::new(),
             waiting: Vec::new(),
             findings: Vec::new(),
@@ -200,6 +205,11 @@ impl<D: Datapath> Agent<D> {
         self.report.status().unread()
     }
 
+    /// Whether everything was read, and is meant for this node.
+    pub(crate) fn is_in_sync(&self) -> bool {
+        self.report.status().source.in_sync
+    }
+
     /// Whether the last attempt to apply has failed.
     pub(crate) fn has_failed(&self) -> bool {
         self.report.status().last_apply.as_ref().is_some_and(|last| last.error.is_some())
@@ -210,6 +220,7 @@ impl<D: Datapath> Agent<D> {
         if !changes.is_empty() && self.waiting.len() < TIMED {
             self.waiting.push(since);
         }
+        self.nodes.hear(&changes);
         self.changes.extend(match &mut self.plugins {
             Some(plugins) => plugins.lay(changes),
             None => changes,
@@ -217,7 +228,15 @@ impl<D: Datapath> Agent<D> {
         if (&findings, &unread) != (&self.findings, &self.unread) {
             self.find(findings, unread);
         }
-        if in_sync {
+        let objection = self.nodes.objection().filter(|_| in_sync);
+        {
+            let mut status = self.report.status();
+            if status.source.objection != objection {
+                objection.iter().for_each(|why| tracing::warn!("nothing is applied: {why}"));
+                status.source.objection = objection.clone();
+            }
+        }
+        if in_sync && objection.is_none() {
             self.ledger.in_sync();
             self.report.metrics.in_sync.set(1);
             let mut status = self.report.status();

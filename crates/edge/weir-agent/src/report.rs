@@ -64,6 +64,9 @@ pub(crate) struct Source {
     pub(crate) in_sync: bool,
     /// Since when.
     pub(crate) since: Option<String>,
+    /// Why it cannot be meant for this node.
+    #[serde(skip)]
+    pub(crate) objection: Option<String>,
 }
 
 /// How much there is.
@@ -157,7 +160,12 @@ impl Report {
             datapath: options.datapath,
             mode: options.mode.word(),
             started: time::text(SystemTime::now()),
-            source: Source { path: shown(&options.source), in_sync: false, since: None },
+            source: Source {
+                path: shown(&options.source),
+                in_sync: false,
+                since: None,
+                objection: None,
+            },
             generation: 0,
             counts: Counts::default(),
             last_apply: None,
@@ -212,7 +220,9 @@ impl Status {
     /// Why not everything that is wanted is in force; nothing if it is.
     pub(crate) fn reasons(&self) -> Vec<String> {
         let mut reasons = Vec::new();
-        if !self.source.in_sync {
+        if let Some(objection) = &self.source.objection {
+            reasons.push(objection.clone());
+        } else if !self.source.in_sync {
             reasons.push(format!(
                 "{} has not been read completely yet: nothing is applied before that",
                 self.source.path

@@ -237,6 +237,9 @@ pub(crate) fn unlocked_once<D: Datapath>(
     if !in_sync {
         return Err(AgentError::Incomplete { reasons: agent.unread() });
     }
+    if !agent.is_in_sync() {
+        return Ok(agent.reasons());
+    }
     agent.turn(Instant::now());
     match agent.has_failed() {
         true => Err(AgentError::Failed { reasons: agent.reasons() }),

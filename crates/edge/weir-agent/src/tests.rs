@@ -177,6 +177,32 @@ fn nothing_is_applied_before_everything_was_read() {
 }
 
 #[test]
+fn a_source_that_does_not_know_the_node_changes_nothing() {
+    let mut bench = Bench::new();
+    bench.memory.machine(|machine| {
+        machine.installed = Bench::started().memory.machine(|m| m.installed.clone())
+    });
+    let elsewhere = PODS.replace("nodeName: n1", "nodeName: n3");
+    bench.write("pods.yaml", &elsewhere);
+    bench.turn();
+    assert_eq!((bench.passes(), bench.writes()), (vec![2], 0), "what is installed stays");
+    let reasons = bench.reasons();
+    let reason =
+        "no pod is on a node called n1, and no Node object is called n1; there are: n2, n3";
+    assert_eq!(reasons, [reason, "nothing has been applied yet"]);
+    assert_eq!(bench.report.metrics.in_sync.get(), 0);
+    let told = run::unlocked_once(&options(bench.disk.path()), bench.memory.clone()).unwrap();
+    assert_eq!((told.len(), bench.writes()), (2, 0));
+
+    bench.write("node.yaml", "{apiVersion: v1, kind: Node, metadata: {name: n1}}");
+    bench.turn();
+    assert_eq!((bench.reasons().len(), bench.writes()), (0, 1));
+    fs::remove_file(bench.disk.path().join("node.yaml")).unwrap();
+    bench.turn();
+    assert_eq!(bench.reasons().len(), 0, "a node may be emptied later");
+}
+
+#[test]
 fn a_restart_writes_nothing() {
     let mut bench = Bench::started();
     let writes = bench.writes();

@@ -164,6 +164,9 @@ impl<D: Datapath> Agent<D> {
     /// Whether rules can be put into force at all.
     fn is_able(&self) -> Result<(), String> {
         let status = self.report.status();
+        if let Some(objection) = &status.source.objection {
+            return Err(objection.clone());
+        }
         match (&status.source.in_sync, &status.last_apply) {
             (false, _) => Err(format!("{} has not been read completely yet", status.source.path)),
             (true, None) => Err("nothing has been applied yet".into()),

@@ -35,6 +35,8 @@ apiVersion: networking.k8s.io/v1
 kind: NetworkPolicy
 metadata: {name: web, namespace: shop}
 spec: {podSelector: {matchLabels: {app: web}}}
+---
+{apiVersion: v1, kind: Node, metadata: {name: n1}}
 ";
 
 fn pod(uid: &str) -> String {
