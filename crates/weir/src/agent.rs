@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use clap::{Args, ValueEnum};
+use clap::{Args, ValueEnum, builder::NonEmptyStringValueParser};
 use tracing::level_filters::LevelFilter;
 use weir_agent::{AgentError, Mode, Options, Sysctls};
 use weir_datapath::{ApplyError, Datapath, Dropped, Drops, Established, Trouble};
@@ -37,7 +37,7 @@ pub(crate) struct Agent {
     #[arg(long, value_name = "NAME", default_value = "nftables")]
     datapath: String,
     /// The node whose pods the rules are for
-    #[arg(long, value_name = "NAME", required_unless_present = "cleanup")]
+    #[arg(long, value_name = "NAME", required_unless_present = "cleanup", value_parser = NonEmptyStringValueParser::new())]
     node: Option<String>,
     /// Tell what would be dropped, and drop nothing
     #[arg(long)]
@@ -172,6 +172,8 @@ impl Agent {
             .with_max_level(LevelFilter::INFO)
             .with_target(false)
             .with_ansi(io::stderr().is_terminal())
+            // Nobody may read it any more; telling them so would end the agent.
+            .log_internal_errors(false)
             .with_writer(io::stderr);
         match self.log_format {
             LogFormat::Text => log.init(),

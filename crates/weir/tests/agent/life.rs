@@ -153,6 +153,21 @@ pub(crate) fn once_and_audit() {
     });
 }
 
+pub(crate) fn nobody_reads_the_log() {
+    let node = Node::new();
+    let mut agent = node.start_unread();
+    node.until("the agent is ready", || node.get("/readyz").is_some_and(|(code, _)| code == 200));
+    agent.close_log();
+    node.write("policy.yaml", "kind: [");
+    node.until("the agent goes on", || node.get("/readyz").is_some_and(|(code, _)| code == 503));
+    node.write("policy.yaml", &policy(1));
+    node.until("it is ready again", || node.get("/readyz").is_some_and(|(code, _)| code == 200));
+    agent.signal(Signal::TERM);
+    assert_eq!(agent.ends(), Some(0));
+    let nameless = node.weir(&["agent", "--source", "/nowhere", "--node", ""]);
+    assert_eq!(nameless.status.code(), Some(2), "a node has a name");
+}
+
 pub(crate) fn drops() {
     let node = Node::new();
     let agent = node.started(&[]);

@@ -31,6 +31,7 @@ fn main() -> ExitCode {
         trial("cleanup_leaves_the_rules_of_others_and_nothing_else", life::cleanup),
         trial("a_second_agent_says_so_and_leaves", life::a_second_agent),
         trial("once_applies_and_audit_lets_everything_pass", life::once_and_audit),
+        trial("an_agent_whose_log_nobody_reads_goes_on", life::nobody_reads_the_log),
         trial("a_drop_is_told_with_pods_and_policies", life::drops),
         trial("a_tightened_policy_cuts_a_conversation", life::a_tightened_policy_cuts),
     ];

@@ -82,6 +82,15 @@ impl Node {
         Agent { child, log }
     }
 
+    /// Starts an agent whose log goes into a pipe.
+    pub(crate) fn start_unread(&self) -> Agent {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+        command.args(self.arguments()).stdin(Stdio::null()).stdout(Stdio::null());
+        command.stderr(Stdio::piped());
+        let child = self.lab.on_node("n1", || command.spawn()).unwrap().unwrap();
+        Agent { child, log: self.folder.path().with_extension("log") }
+    }
+
     /// Starts an agent, and waits until it is ready.
     pub(crate) fn started(&self, more: &[&str]) -> Agent {
         let agent = self.start(more);
@@ -129,6 +138,11 @@ impl Agent {
     pub(crate) fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
+    }
+
+    /// Nobody reads its log any more.
+    pub(crate) fn close_log(&mut self) {
+        drop(self.child.stderr.take());
     }
 
     pub(crate) fn signal(&self, signal: Signal) {
