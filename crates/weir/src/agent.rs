@@ -188,9 +188,10 @@ struct Reported(Option<PacketLog>);
 
 impl Drops for Reported {
     fn next(&mut self) -> Result<Vec<Dropped>, ApplyError> {
-        let log = match &mut self.0 {
-            Some(log) => log,
-            none => none.insert(PacketLog::open(weir_nft::log::GROUP).map_err(unheard)?),
+        let Some(log) = &mut self.0 else {
+            self.0 = Some(PacketLog::open(weir_nft::log::GROUP).map_err(unheard)?);
+            // From now on they can be heard of, and that is news.
+            return Ok(Vec::new());
         };
         let mut packets = Vec::new();
         while packets.is_empty() {

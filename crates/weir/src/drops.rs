@@ -55,6 +55,9 @@ struct Page {
     last: u64,
     /// How many came and went before they were asked for.
     missed: u64,
+    /// Why there may be others that the agent has not heard of.
+    #[serde(default)]
+    deaf: Option<String>,
 }
 
 /// A dropped packet.
@@ -77,6 +80,9 @@ pub(crate) struct Dropped {
 impl Drops {
     pub(crate) fn run(&self, out: &mut dyn Write) -> anyhow::Result<Exit> {
         let page = self.ask(0, 0)?;
+        if let Some(why) = &page.deaf {
+            anstream::eprintln!("the agent cannot hear of drops: {why}");
+        }
         if self.follow {
             // Written past the buffer, and to the end of whoever reads.
             return match self.follow(page, &mut anstream::stdout().lock()) {
@@ -86,6 +92,7 @@ impl Drops {
         }
         match self.output {
             DropsFormat::Json => present::value(out, present::Structured::Json, &page)?,
+            DropsFormat::Text if page.drops.is_empty() && page.deaf.is_some() => (),
             DropsFormat::Text if page.drops.is_empty() => {
                 anstream::eprintln!("nothing was dropped since the agent was started");
             }

@@ -34,7 +34,7 @@ const DRIFT: Duration = Duration::from_secs(1);
 /// The time between two searches for connections to end.
 const CUT: Duration = Duration::from_secs(1);
 /// How often to look at the settings of bridges.
-const BRIDGES: Duration = Duration::from_secs(60);
+const BRIDGES: Duration = Duration::from_secs(10);
 /// How often to count anew, at most.
 const COUNT: Duration = Duration::from_millis(200);
 /// How many drops are logged in a second.
@@ -68,8 +68,9 @@ pub(crate) struct Agent<D> {
     unlogged_drops: u64,
     /// Why dropped packets cannot be heard of.
     deaf: Option<String>,
-    /// Whether rules are applied because somebody changed them.
+    /// Whether rules are applied because somebody changed them, and whether somebody asked for a comparison.
     is_repair: bool,
+    is_asked: bool,
     /// Whether numbers must be counted anew.
     is_uncounted: bool,
     due: Due,
@@ -108,6 +109,7 @@ impl<D: Datapath> Agent<D> {
             unlogged_drops: 0,
             deaf: None,
             is_repair: false,
+            is_asked: false,
             is_uncounted: true,
             due: Due { settle: now, retry: None, drift: now, cut: now, bridges: now, count: now },
             is_stopping: false,
@@ -119,7 +121,10 @@ impl<D: Datapath> Agent<D> {
         match event {
             Event::Source(update, since) => self.update(update, since),
             Event::Dropped(packets, place) => {
-                self.deaf = None;
+                if self.deaf.take().is_some() {
+                    tracing::info!("dropped packets are heard of again");
+                    self.warn();
+                }
                 self.dropped(&packets);
                 drop(place);
             }
@@ -127,8 +132,8 @@ impl<D: Datapath> Agent<D> {
             Event::Deaf(error) => {
                 self.report.metrics.error("drops");
                 if self.deaf.as_ref() != Some(&error) {
-                    tracing::warn!("{error}");
                     self.deaf = Some(error);
+                    self.warn();
                 }
             }
             Event::Asked(asked) => self.asked(asked),
@@ -140,6 +145,7 @@ impl<D: Datapath> Agent<D> {
             }
             Event::Compare => {
                 tracing::info!("comparing with what is installed");
+                self.is_asked = true;
                 self.ledger.distrust();
                 self.ledger.retry();
                 self.due.settle = Instant::now();
@@ -268,6 +274,12 @@ impl<D: Datapath> Agent<D> {
             metrics.error("source");
         }
         new.into_iter().take(LOGGED_FINDINGS).for_each(log_finding);
+        let broken: BTreeSet<&str> = unread.iter().filter_map(file).collect();
+        let repaired: BTreeSet<&str> =
+            self.unread.iter().filter_map(file).filter(|file| !broken.contains(file)).collect();
+        for file in repaired.into_iter().take(LOGGED_FINDINGS) {
+            tracing::info!(file, "counts as it is again");
+        }
         (self.findings, self.unread) = (findings, unread);
     }
 
@@ -304,8 +316,11 @@ impl<D: Datapath> Agent<D> {
             None => {
                 self.due.settle = end + BREATHER;
                 self.in_force();
-                if word == "applied" {
-                    self.applied(took);
+                let is_asked = mem::take(&mut self.is_asked);
+                match word {
+                    "applied" => self.applied(took),
+                    _ if is_asked => tracing::info!("compared: there is nothing to do"),
+                    _ => (),
                 }
                 self.is_repair = false;
             }
@@ -397,12 +412,27 @@ impl<D: Datapath> Agent<D> {
     }
 
     fn look_at_bridges(&mut self) {
-        let warnings = self.bridges.check(self.options.sysctls);
-        let mut status = self.report.status();
-        if status.warnings != warnings {
-            warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
-            status.warnings = warnings;
+        let unjudged = self.bridges.check(self.options.sysctls);
+        if unjudged != self.report.status().unjudged {
+            self.report.status().unjudged = unjudged;
+            self.warn();
         }
+    }
+
+    /// Something else is wrong with the machine than before.
+    fn warn(&self) {
+        let mut status = self.report.status();
+        let warnings: Vec<String> = status.unjudged.iter().chain(&self.deaf).cloned().collect();
+        let is_new = |warning: &&String| !status.warnings.contains(warning);
+        warnings.iter().filter(is_new).for_each(|warning| tracing::warn!("{warning}"));
+        self.report.metrics.warnings.set(number(warnings.len()));
+        (status.warnings, status.deaf) = (warnings, self.deaf.clone());
+    }
+
+    /// Looks at these bridges, and not at those of the machine.
+    #[cfg(test)]
+    pub(crate) fn look_at(&mut self, bridges: Bridges) {
+        self.bridges = bridges;
     }
 
     fn dropped(&mut self, packets: &[Dropped]) {
@@ -412,7 +442,7 @@ impl<D: Datapath> Agent<D> {
         for drop in &drops {
             self.report.metrics.dropped(drop.direction(), &drop.policies(), &mut self.kinds);
             match self.logged_drops < LOGGED_DROPS {
-                true => drop.log(),
+                true => drop.log(self.options.mode),
                 false => self.unlogged_drops += 1,
             }
             self.logged_drops = self.logged_drops.saturating_add(1);
@@ -454,6 +484,11 @@ fn counts(policies: usize, program: &Program) -> Counts {
 
 fn number(count: usize) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
+}
+
+/// The file that a finding is about.
+fn file(finding: &Finding) -> Option<&str> {
+    finding.place.as_ref().map(|place| &*place.file)
 }
 
 fn log_finding(finding: &Finding) {

@@ -11,7 +11,7 @@ use weir_datapath::Dropped;
 use weir_engine::Engine;
 use weir_model::{Action, Flow, PodId, PolicyId, Ports, Program, Protocol, Rule, Section};
 
-use crate::time;
+use crate::{Mode, time};
 
 /// How many are kept.
 const KEPT: usize = 1000;
@@ -68,7 +68,11 @@ impl Drop {
     }
 
     /// Says it in the log.
-    pub(crate) fn log(&self) {
+    pub(crate) fn log(&self, mode: Mode) {
+        let what = match mode {
+            Mode::Enforce => "dropped",
+            Mode::Audit => "would be dropped",
+        };
         let Drop { direction, from, to, protocol, .. } = self;
         tracing::info!(
             direction,
@@ -80,7 +84,7 @@ impl Drop {
             to_port = self.to_port,
             protocol,
             policies = self.policies(),
-            "dropped"
+            "{what}"
         );
     }
 }
@@ -141,6 +145,8 @@ pub(crate) struct Page {
     pub(crate) last: u64,
     /// How many came and went before they were asked for.
     pub(crate) missed: u64,
+    /// Why there may be others that nobody has heard of.
+    pub(crate) deaf: Option<String>,
 }
 
 impl Ring {
@@ -173,7 +179,7 @@ impl Ring {
             0 => 0,
             number => (last - number).saturating_sub(drops.len() as u64),
         };
-        Page { drops, last, missed }
+        Page { drops, last, missed, deaf: None }
     }
 
     /// Told of each new number.

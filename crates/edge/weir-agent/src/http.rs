@@ -26,7 +26,10 @@ use tokio::{
     time::{Sleep, sleep, timeout},
 };
 
-use crate::report::{Report, Status};
+use crate::{
+    drops::Page,
+    report::{Report, Status},
+};
 
 /// How many may ask at once; the others wait.
 const CONNECTIONS: usize = 64;
@@ -108,13 +111,14 @@ async fn drops(
     Query(Since { after, wait }): Query<Since>,
 ) -> impl IntoResponse {
     let mut last = report.drops.subscribe();
-    let page = report.drops.after(after);
-    if !page.drops.is_empty() || wait == 0 {
-        return Json(page);
+    let page = || Page { deaf: report.status().deaf.clone(), ..report.drops.after(after) };
+    let now = page();
+    if !now.drops.is_empty() || wait == 0 {
+        return Json(now);
     }
     // Whether one came or the time is over: the page tells.
     _ = timeout(Duration::from_secs(wait.min(WAIT)), last.changed()).await;
-    Json(report.drops.after(after))
+    Json(page())
 }
 
 /// A listener that has only so many places.

@@ -29,6 +29,7 @@ pub(crate) struct Metrics {
     pub(crate) held: Gauge,
     pub(crate) in_sync: Gauge,
     pub(crate) unread: Gauge,
+    pub(crate) warnings: Gauge,
     pub(crate) findings: Family<[Label; 1], Gauge>,
     pub(crate) compile: Histogram,
     pub(crate) apply: Histogram,
@@ -59,6 +60,7 @@ impl Metrics {
             held: Gauge::default(),
             in_sync: Gauge::default(),
             unread: Gauge::default(),
+            warnings: Gauge::default(),
             findings: Family::default(),
             compile: seconds(),
             apply: seconds(),
@@ -93,6 +95,7 @@ impl Metrics {
         gauge("weir_held_endpoints", "Pods whose new rules are refused", &self.held);
         gauge("weir_source_in_sync", "Whether everything was read at least once", &self.in_sync);
         gauge("weir_source_unread", "Reasons why input does not count as it is", &self.unread);
+        gauge("weir_warnings", "What is wrong with the machine", &self.warnings);
         let findings = self.findings.clone();
         registry.register("weir_findings", "What is wrong with the input", findings);
         let mut histogram =

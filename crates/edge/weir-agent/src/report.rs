@@ -54,6 +54,12 @@ pub(crate) struct Status {
     pub(crate) findings: Vec<FindingReport>,
     pub(crate) unread: Vec<FindingReport>,
     pub(crate) warnings: Vec<String>,
+    /// Those of the warnings for which packets pass that no rule sees.
+    #[serde(skip)]
+    pub(crate) unjudged: Vec<String>,
+    /// Why dropped packets are not heard of.
+    #[serde(skip)]
+    pub(crate) deaf: Option<String>,
 }
 
 /// Where the world comes from.
@@ -173,6 +179,8 @@ impl Report {
             findings: Vec::new(),
             unread: Vec::new(),
             warnings: Vec::new(),
+            unjudged: Vec::new(),
+            deaf: None,
         };
         Report {
             status: Mutex::new(status),
@@ -239,6 +247,7 @@ impl Status {
         let held = self.held.iter();
         reasons
             .extend(held.map(|held| format!("rules for {} are refused: {}", held.pod, held.error)));
+        reasons.extend(self.unjudged.iter().cloned());
         reasons
     }
 

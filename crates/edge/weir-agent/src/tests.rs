@@ -13,13 +13,16 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 use weir_datapath::{Dropped, Established, Memory};
 use weir_model::{Change, Direction, Flow, Object, PodId, Program, Protocol, Verdict};
 use weir_source::{Folder, Update, Watch, Writer};
 
-use crate::{AgentError, Event, Mode, Options, Sysctls, agent::Agent, http, report::Report, run};
+use crate::{
+    AgentError, Event, Mode, Options, Sysctls, agent::Agent, bridge::Bridges, http, report::Report,
+    run,
+};
 
 const PODS: &str = "
 {apiVersion: v1, kind: Pod, metadata: {name: web, namespace: shop, labels: {app: web}}, spec: {nodeName: n1}, status: {podIP: 10.0.0.1}}
@@ -282,6 +285,38 @@ fn packet() -> Dropped {
     let Flow { from, to, port, .. } = flow(3);
     let (time, direction) = (SystemTime::now(), Direction::Ingress);
     Dropped { time, direction, from, to, protocol: 6, ports: Some((40000, port)) }
+}
+
+#[test]
+fn bridges_that_pass_packets_by_the_rules_are_a_reason() {
+    let mut bench = Bench::started();
+    let links = bench.disk.path().join("..links");
+    fs::create_dir_all(links.join("cni0/bridge")).unwrap();
+    bench.agent.look_at(Bridges::at(bench.disk.path().join("..none"), links.clone()));
+    bench.turn();
+    let reasons = bench.reasons();
+    assert!(reasons.len() == 1 && reasons[0].contains("br_netfilter is not loaded"), "{reasons:?}");
+    assert_eq!(bench.report.metrics.warnings.get(), 1);
+    let soon = bench.now + Duration::from_secs(10);
+    assert!(bench.agent.deadline() <= soon, "it is looked at soon again");
+    fs::remove_dir_all(links).unwrap();
+    bench.turn();
+    assert_eq!((bench.reasons().len(), bench.report.metrics.warnings.get()), (0, 0));
+}
+
+#[test]
+fn drops_that_cannot_be_heard_of_are_told() {
+    let mut bench = Bench::started();
+    let address = serve(bench.report.clone());
+    let told = |path: &str| serde_json::from_str::<Value>(&ask(address, path).1).unwrap();
+    bench.agent.take(Event::Deaf("cannot hear of dropped packets: taken".into()));
+    assert_eq!(told("/status")["warnings"][0], "cannot hear of dropped packets: taken");
+    assert_eq!(told("/drops")["deaf"], "cannot hear of dropped packets: taken");
+    assert_eq!(bench.reasons(), [""; 0], "the rules are in force all the same");
+    bench.turn();
+    assert_eq!(told("/status")["warnings"].as_array().map(Vec::len), Some(1));
+    bench.agent.take(Event::Dropped(Vec::new(), Arc::default()));
+    assert_eq!((&told("/status")["warnings"], &told("/drops")["deaf"]), (&json!([]), &Value::Null));
 }
 
 #[test]
