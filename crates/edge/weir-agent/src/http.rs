@@ -32,7 +32,11 @@ use crate::{
 };
 
 /// How many may ask at once; the others wait.
-const CONNECTIONS: usize = 64;
+const CONNECTIONS: usize = 512;
+/// How many may wait for drops at once; the others are answered at once.
+pub(crate) const WAITING: usize = 32;
+/// How long a connection may be silent while it has asked for nothing.
+const SILENCE: Duration = Duration::from_secs(3);
 /// How long a connection may last.
 const LIFETIME: Duration = Duration::from_secs(60);
 /// How long to wait for drops that have not happened yet, at most.
@@ -116,6 +120,7 @@ async fn drops(
     if !now.drops.is_empty() || wait == 0 {
         return Json(now);
     }
+    let Ok(_place) = report.waiting.try_acquire() else { return Json(now) };
     // Whether one came or the time is over: the page tells.
     _ = timeout(Duration::from_secs(wait.min(WAIT)), last.changed()).await;
     Json(page())
@@ -131,7 +136,32 @@ struct Limited {
 struct Brief {
     stream: TcpStream,
     end: Pin<Box<Sleep>>,
+    /// Until when it must have asked for something, if it has not.
+    ask: Option<Pin<Box<Sleep>>>,
+    /// How much of the end of a question was read last.
+    ending: usize,
     _place: Option<OwnedSemaphorePermit>,
+}
+
+impl Brief {
+    fn is_over(&mut self, context: &mut Context<'_>) -> bool {
+        let is_late = |ask: &mut Pin<Box<Sleep>>| ask.as_mut().poll(context).is_ready();
+        self.ask.as_mut().is_some_and(is_late) || self.end.as_mut().poll(context).is_ready()
+    }
+
+    /// Takes note of what was read: a question ends with an empty line, and then it is our turn.
+    fn heard(&mut self, bytes: &[u8]) {
+        const END: &[u8] = b"\r\n\r\n";
+        for byte in bytes {
+            self.ending = match *byte == END[self.ending] {
+                true => self.ending + 1,
+                false => usize::from(*byte == END[0]),
+            };
+            if self.ending == END.len() {
+                (self.ending, self.ask) = (0, None);
+            }
+        }
+    }
 }
 
 impl Listener for Limited {
@@ -142,7 +172,8 @@ impl Listener for Limited {
         // The semaphore is never closed.
         let place = self.places.clone().acquire_owned().await.ok();
         let (stream, address) = Listener::accept(&mut self.listener).await;
-        (Brief { stream, end: Box::pin(sleep(LIFETIME)), _place: place }, address)
+        let (end, ask) = (Box::pin(sleep(LIFETIME)), Some(Box::pin(sleep(SILENCE))));
+        (Brief { stream, end, ask, ending: 0, _place: place }, address)
     }
 
     fn local_addr(&self) -> io::Result<SocketAddr> {
@@ -156,10 +187,13 @@ impl AsyncRead for Brief {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        match self.end.as_mut().poll(context) {
-            Poll::Ready(()) => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
-            Poll::Pending => Pin::new(&mut self.stream).poll_read(context, buffer),
+        if self.is_over(context) {
+            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
         }
+        let before = buffer.filled().len();
+        let read = Pin::new(&mut self.stream).poll_read(context, buffer);
+        self.heard(&buffer.filled()[before..]);
+        read
     }
 }
 
@@ -169,10 +203,11 @@ impl AsyncWrite for Brief {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        match self.end.as_mut().poll(context) {
-            Poll::Ready(()) => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
-            Poll::Pending => Pin::new(&mut self.stream).poll_write(context, bytes),
+        if self.end.as_mut().poll(context).is_ready() {
+            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
         }
+        self.ask = Some(Box::pin(sleep(SILENCE)));
+        Pin::new(&mut self.stream).poll_write(context, bytes)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {

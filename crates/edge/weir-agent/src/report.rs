@@ -11,10 +11,11 @@ use std::{
 
 use prometheus_client::registry::Registry;
 use serde::Serialize;
+use tokio::sync::Semaphore;
 use weir_datapath::Held;
 use weir_model::{Finding, PodId};
 
-use crate::{Options, drops::Ring, metrics::Metrics, time};
+use crate::{Options, drops::Ring, http, metrics::Metrics, time};
 
 /// The loop shows that it is alive more often than this.
 const ALIVE: Duration = Duration::from_secs(10);
@@ -32,6 +33,8 @@ pub(crate) struct Report {
     #[cfg(test)]
     passed: AtomicU64,
     pub(crate) drops: Ring,
+    /// Places for those who wait for drops.
+    pub(crate) waiting: Semaphore,
     pub(crate) metrics: Metrics,
     pub(crate) registry: Registry,
 }
@@ -189,6 +192,7 @@ impl Report {
             #[cfg(test)]
             passed: AtomicU64::new(0),
             drops: Ring::new(),
+            waiting: Semaphore::new(http::WAITING),
             metrics,
             registry,
         }

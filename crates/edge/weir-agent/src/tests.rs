@@ -484,6 +484,33 @@ fn those_who_ask_too_much_only_keep_each_other_waiting() {
 }
 
 #[test]
+fn health_is_told_while_others_hang() {
+    let bench = Bench::started();
+    let address = serve(bench.report.clone());
+    let mut silent: Vec<TcpStream> =
+        (0..200).map(|_| TcpStream::connect(address).unwrap()).collect();
+    for stream in &mut silent[..100] {
+        stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: ").unwrap();
+    }
+    let wait = b"GET /drops?wait=30 HTTP/1.1\r\nHost: agent\r\n\r\n";
+    silent[199].write_all(wait).unwrap();
+    let start = Instant::now();
+    assert_eq!(ask(address, "/healthz").0, 200);
+    assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
+    for stream in [0, 100, 198] {
+        let stream = &mut silent[stream];
+        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        let mut said = Vec::new();
+        let ended = stream.read_to_end(&mut said);
+        let is_open = ended.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock);
+        assert!(!is_open, "who asks for nothing is not waited for");
+    }
+    silent[199].set_read_timeout(Some(Duration::from_secs(2))).unwrap();
+    let error = silent[199].read(&mut [0; 10]).unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock, "who waits for an answer may wait");
+}
+
+#[test]
 fn every_metric_is_documented_and_nothing_else() {
     let mut bench = Bench::started();
     bench.agent.take(Event::Dropped(vec![packet()], Arc::default()));
