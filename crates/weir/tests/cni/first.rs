@@ -8,7 +8,7 @@ use std::{
 };
 
 use crate::{
-    node::{BAD, GOOD, Node, PORT, manifest},
+    node::{BAD, Node, PORT, manifest},
     runtime::{Runtime, Sandbox, addresses},
 };
 
@@ -36,26 +36,57 @@ fn judged(node: &Node, runtime: &Runtime) -> serde_json::Value {
     node.database("db", "u1", None);
     let _agent = node.agent(runtime);
     let sandbox = Sandbox::new("db", "u1");
-    // It listens before it can be reached, as no real container can.
-    let inside = sandbox.namespace.run(|| UdpSocket::bind(("0.0.0.0", PORT)).unwrap());
-    let at = |address: IpAddr| {
-        node.lab.at(address, || UdpSocket::bind((address, PORT))).unwrap().unwrap()
-    };
-    let (good, bad) = (at(GOOD), at(BAD));
+    let families: [Family; 2] =
+        [FAMILY4, FAMILY6].map(|addresses| Family::new(node, &sandbox, addresses));
 
     let result = runtime.add(&node.lab, &sandbox).unwrap();
-    let to = SocketAddr::new(addresses(&result)[0], PORT);
-    inside.send_to(b"out", (BAD, PORT)).unwrap();
-    inside.send_to(b"out", (GOOD, PORT)).unwrap();
-    bad.send_to(b"bad", to).unwrap();
-    good.send_to(b"good", to).unwrap();
-
-    assert_eq!(heard(&inside, LATE), ["good"]);
-    assert_eq!(heard(&good, LATE), ["out"]);
-    assert_eq!(heard(&bad, SILENCE), [""; 0]);
-    assert_eq!(heard(&inside, SILENCE), [""; 0]);
+    let mine = addresses(&result);
+    let families: Vec<(&Family, IpAddr)> =
+        mine.iter().map(|to| (&families[usize::from(to.is_ipv6())], *to)).collect();
+    families.iter().for_each(|(family, to)| family.send(*to));
+    families.iter().for_each(|(family, _)| family.is_judged());
     runtime.del(&node.lab, &sandbox).unwrap();
     result
+}
+
+/// Who may, and who may not, of each family.
+const FAMILY4: [&str; 3] = ["0.0.0.0", "10.0.0.1", "10.0.0.2"];
+const FAMILY6: [&str; 3] = ["::", "fd00::1", "fd00::2"];
+
+/// A socket in the pod, and one each of who may and who may not.
+struct Family {
+    inside: UdpSocket,
+    good: UdpSocket,
+    bad: UdpSocket,
+}
+
+impl Family {
+    fn new(node: &Node, sandbox: &Sandbox, addresses: [&str; 3]) -> Self {
+        let [any, good, bad] = addresses.map(|address| address.parse::<IpAddr>().unwrap());
+        let at = |address: IpAddr| node.lab.at(address, || UdpSocket::bind((address, PORT)));
+        // It listens before it can be reached, as no real container can.
+        let inside = sandbox.namespace.run(|| {
+            let socket = UdpSocket::bind((any, if any.is_ipv6() { PORT + 1 } else { PORT }));
+            socket.unwrap()
+        });
+        Family { inside, good: at(good).unwrap().unwrap(), bad: at(bad).unwrap().unwrap() }
+    }
+
+    /// Sends in both directions.
+    fn send(&self, to: IpAddr) {
+        let to = SocketAddr::new(to, self.inside.local_addr().unwrap().port());
+        self.inside.send_to(b"out", self.bad.local_addr().unwrap()).unwrap();
+        self.inside.send_to(b"out", self.good.local_addr().unwrap()).unwrap();
+        self.bad.send_to(b"bad", to).unwrap();
+        self.good.send_to(b"good", to).unwrap();
+    }
+
+    fn is_judged(&self) {
+        assert_eq!(heard(&self.inside, LATE), ["good"]);
+        assert_eq!(heard(&self.good, LATE), ["out"]);
+        assert_eq!(heard(&self.bad, SILENCE), [""; 0]);
+        assert_eq!(heard(&self.inside, SILENCE), [""; 0]);
+    }
 }
 
 /// Waits for the first packet, and a moment for more.
@@ -82,6 +113,8 @@ pub(crate) fn hammered() {
     let clock = Clock(Instant::now());
     let sender = node.lab.at(BAD, || UdpSocket::bind((BAD, 0))).unwrap().unwrap();
     thread::scope(|scope| {
+        // Whatever fails, the sender comes to an end.
+        let ending = Stop(&stop);
         let sending = scope.spawn(|| {
             let mut sent = 0_u64;
             while !stop.load(Ordering::Relaxed) {
@@ -91,18 +124,24 @@ pub(crate) fn hammered() {
             }
             sent
         });
-        let mut early = 0;
-        for round in 0..20 {
-            let seen = clock.seen(&node, &runtime, &Sandbox::new("db", "u1"));
-            assert_eq!(seen.late, 0, "round {round}: {} were early", seen.early);
-            early += seen.early;
-        }
+        let rounds: Vec<Seen> =
+            (0..20).map(|_| clock.seen(&node, &runtime, &Sandbox::new("db", "u1"))).collect();
         let open = clock.seen(&node, &runtime, &Sandbox::new("open", "u2"));
-        stop.store(true, Ordering::Relaxed);
+        drop(ending);
         let sent = sending.join().unwrap();
+        assert!(rounds.iter().all(|seen| seen.late == 0), "{rounds:?}");
         assert!(open.late > 100, "{open:?}: whoever is not isolated hears them");
+        let early: u64 = rounds.iter().map(|seen| seen.early).sum();
         eprintln!("{sent} packets, {early} of them in before ADD was done");
     });
+}
+
+struct Stop<'s>(&'s AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 /// Packets carry the time at which they were sent.
@@ -135,10 +174,11 @@ impl Clock {
                 }
                 times
             });
-            runtime.add(&node.lab, sandbox).unwrap();
+            let result = runtime.add(&node.lab, sandbox);
             let added = self.now();
             thread::sleep(SILENCE);
             done.store(true, Ordering::Relaxed);
+            result.unwrap();
             let mut seen = Seen::default();
             for at in hearing.join().unwrap() {
                 *if at > added { &mut seen.late } else { &mut seen.early } += 1;

@@ -21,7 +21,7 @@ use crate::runtime::{Runtime, Sandbox};
 pub(crate) const GOOD: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
 pub(crate) const BAD: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
 
-/// The port that is open for those who may.
+/// The port that is open for those who may, and so is the next one.
 pub(crate) const PORT: u16 = 5432;
 
 const WORLD: &str = "
@@ -43,7 +43,7 @@ metadata: {name: db, namespace: shop}
 spec:
   podSelector: {matchLabels: {app: db}}
   policyTypes: [Ingress, Egress]
-  ingress: [{from: [{podSelector: {matchLabels: {app: web}}}], ports: [{port: 5432, protocol: UDP}]}]
+  ingress: [{from: [{podSelector: {matchLabels: {app: web}}}], ports: [{port: 5432, endPort: 5433, protocol: UDP}]}]
   egress: [{to: [{podSelector: {matchLabels: {app: web}}}]}]
 ";
 
