@@ -173,7 +173,7 @@ pub enum Match {
     In(Name, Vec<Side>),
     /// From another machine.
     Forwarded,
-    /// From and to the same address.
+    /// From and to the same address, where a service translated it, so that nobody can pose as the pod.
     Itself(Family),
     /// Without the marks of this mask.
     Unmarked(u32),

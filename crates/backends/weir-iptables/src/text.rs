@@ -55,7 +55,9 @@ impl fmt::Display for Match {
                 write!(f, "-m set --match-set {set} {}", sides.join(","))
             }
             Match::Forwarded => f.write_str("-m addrtype ! --src-type LOCAL"),
-            Match::Itself(family) => write!(f, "-m bpf --bytecode \"{}\"", itself(*family)),
+            Match::Itself(family) => {
+                write!(f, "-m bpf --bytecode \"{}\" -m conntrack --ctstate DNAT", itself(*family))
+            }
             Match::Unmarked(mask) => write!(f, "-m mark --mark 0x0/{mask:#x}"),
         }
     }

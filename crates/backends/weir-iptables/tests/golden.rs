@@ -83,11 +83,11 @@ fn without_policies_there_is_the_skeleton() {
             -A KUBE-NWPLCY-DENIED-INGRESS -m limit --limit 100/sec --limit-burst 100 -j NFLOG --nflog-prefix "weir ingress" --nflog-group 100 --nflog-size 128
             -A KUBE-NWPLCY-DENIED-INGRESS -j DROP
             -A KUBE-NWPLCY-EGRESS -m set --match-set KUBE-SRC-GRANTS src,dst,dst -j RETURN
-            -A KUBE-NWPLCY-EGRESS -m bpf --bytecode "6,32 0 0 12,7 0 0 0,32 0 0 16,29 0 1 0,6 0 0 1,6 0 0 0" -j RETURN
+            -A KUBE-NWPLCY-EGRESS -m bpf --bytecode "6,32 0 0 12,7 0 0 0,32 0 0 16,29 0 1 0,6 0 0 1,6 0 0 0" -m conntrack --ctstate DNAT -j RETURN
             -A KUBE-NWPLCY-EGRESS -j MARK --set-xmark 0x0/0x30000
             -A KUBE-NWPLCY-EGRESS -g KUBE-POD-FW-EGRESS
             -A KUBE-NWPLCY-INGRESS -m set --match-set KUBE-DST-GRANTS dst,dst,src -j RETURN
-            -A KUBE-NWPLCY-INGRESS -m bpf --bytecode "6,32 0 0 12,7 0 0 0,32 0 0 16,29 0 1 0,6 0 0 1,6 0 0 0" -j RETURN
+            -A KUBE-NWPLCY-INGRESS -m bpf --bytecode "6,32 0 0 12,7 0 0 0,32 0 0 16,29 0 1 0,6 0 0 1,6 0 0 0" -m conntrack --ctstate DNAT -j RETURN
             -A KUBE-NWPLCY-INGRESS -j MARK --set-xmark 0x0/0x30000
             -A KUBE-NWPLCY-INGRESS -g KUBE-POD-FW-INGRESS
             -A KUBE-NWPLCY-PASS -j MARK --set-xmark 0x20000/0x20000
@@ -136,11 +136,11 @@ fn without_policies_there_is_the_skeleton() {
             -A KUBE-NWPLCY-DENIED-INGRESS -m limit --limit 100/sec --limit-burst 100 -j NFLOG --nflog-prefix "weir ingress" --nflog-group 100 --nflog-size 128
             -A KUBE-NWPLCY-DENIED-INGRESS -j DROP
             -A KUBE-NWPLCY-EGRESS -m set --match-set inet6:KUBE-SRC-GRANTS src,dst,dst -j RETURN
-            -A KUBE-NWPLCY-EGRESS -m bpf --bytecode "18,32 0 0 8,7 0 0 0,32 0 0 24,29 0 13 0,32 0 0 12,7 0 0 0,32 0 0 28,29 0 9 0,32 0 0 16,7 0 0 0,32 0 0 32,29 0 5 0,32 0 0 20,7 0 0 0,32 0 0 36,29 0 1 0,6 0 0 1,6 0 0 0" -j RETURN
+            -A KUBE-NWPLCY-EGRESS -m bpf --bytecode "18,32 0 0 8,7 0 0 0,32 0 0 24,29 0 13 0,32 0 0 12,7 0 0 0,32 0 0 28,29 0 9 0,32 0 0 16,7 0 0 0,32 0 0 32,29 0 5 0,32 0 0 20,7 0 0 0,32 0 0 36,29 0 1 0,6 0 0 1,6 0 0 0" -m conntrack --ctstate DNAT -j RETURN
             -A KUBE-NWPLCY-EGRESS -j MARK --set-xmark 0x0/0x30000
             -A KUBE-NWPLCY-EGRESS -g KUBE-POD-FW-EGRESS
             -A KUBE-NWPLCY-INGRESS -m set --match-set inet6:KUBE-DST-GRANTS dst,dst,src -j RETURN
-            -A KUBE-NWPLCY-INGRESS -m bpf --bytecode "18,32 0 0 8,7 0 0 0,32 0 0 24,29 0 13 0,32 0 0 12,7 0 0 0,32 0 0 28,29 0 9 0,32 0 0 16,7 0 0 0,32 0 0 32,29 0 5 0,32 0 0 20,7 0 0 0,32 0 0 36,29 0 1 0,6 0 0 1,6 0 0 0" -j RETURN
+            -A KUBE-NWPLCY-INGRESS -m bpf --bytecode "18,32 0 0 8,7 0 0 0,32 0 0 24,29 0 13 0,32 0 0 12,7 0 0 0,32 0 0 28,29 0 9 0,32 0 0 16,7 0 0 0,32 0 0 32,29 0 5 0,32 0 0 20,7 0 0 0,32 0 0 36,29 0 1 0,6 0 0 1,6 0 0 0" -m conntrack --ctstate DNAT -j RETURN
             -A KUBE-NWPLCY-INGRESS -j MARK --set-xmark 0x0/0x30000
             -A KUBE-NWPLCY-INGRESS -g KUBE-POD-FW-INGRESS
             -A KUBE-NWPLCY-PASS -j MARK --set-xmark 0x20000/0x20000
