@@ -90,7 +90,8 @@ impl Planner {
     /// Goes on to `program`, which differs from what it was by `delta`.
     pub fn plan(&mut self, program: &Program, delta: &Delta) -> Transaction {
         let mut touched: BTreeSet<&PodId> = delta.endpoints.keys().collect();
-        let small = delta.sets.iter().filter(|(id, change)| place::may_matter(program, id, change));
+        let small =
+            delta.sets.iter().filter(|(id, change)| weir_datapath::may_matter(program, id, change));
         let pods = small.filter_map(|(id, _)| self.followers.get(id)).flat_map(|them| &them.pods);
         let pods: Vec<PodId> = pods.cloned().collect();
         touched.extend(&pods);

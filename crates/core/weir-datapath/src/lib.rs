@@ -13,10 +13,12 @@
 pub mod conformance;
 mod datapath;
 mod drops;
+mod grants;
 mod ledger;
 mod memory;
 
 pub use datapath::{ApplyError, Datapath, Plan, Trouble};
 pub use drops::{Dropped, Drops};
+pub use grants::{Granted, may_matter};
 pub use ledger::{Established, Held, Ledger, Outcome};
 pub use memory::{Memory, MemoryPlan, MemoryState};
