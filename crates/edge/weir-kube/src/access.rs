@@ -27,11 +27,10 @@ impl Access {
         Access { kubeconfig: kubeconfig.map(Into::into), context: context.map(Into::into) }
     }
 
-    /// A client for it.
-    pub(crate) async fn client(&self) -> Result<Client, ReadError> {
+    /// A client for it. What is asked with it may take for ever: a watch is silent for long.
+    pub async fn client(&self) -> Result<Client, ReadError> {
         let mut config = self.config().await?;
         config.connect_timeout = Some(CONNECT);
-        // Watches are silent for long, and know by themselves for how long.
         config.read_timeout = None;
         Client::try_from(config).map_err(ReadError::client)
     }

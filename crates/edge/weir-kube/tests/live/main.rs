@@ -4,6 +4,7 @@
 
 mod away;
 mod definitions;
+mod events;
 mod look;
 mod observer;
 mod rights;
