@@ -1,0 +1,174 @@
+use std::{collections::BTreeMap, time::Duration};
+
+use weir_model::Name;
+
+/// For how long a cluster may be silent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// How often a cluster gives a sign of life.
+    pub renewal: Duration,
+    /// After this long without one, it is gone, and so are its addresses.
+    pub expiry: Duration,
+}
+
+/// A sign of life, as somebody saw it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pulse {
+    /// The cluster that gave it, by something that no other has: two of one name differ in it.
+    pub holder: Name,
+    /// Which sign: another text is another sign.
+    pub renewal: Name,
+    /// How old it is by the clocks of two machines. Only asked when a cluster is seen for the first time.
+    pub age: Duration,
+}
+
+/// How a cluster is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Life {
+    /// It gives signs of life.
+    Alive,
+    /// It misses some, and what it told still counts.
+    Late,
+    /// It is silent for too long.
+    Gone,
+}
+
+/// Who of the set is alive.
+///
+/// Time is counted by our own clock, and only while we hear anything at all: while the broker is away nobody expires.
+#[derive(Clone, Debug)]
+pub struct Roster {
+    limits: Limits,
+    clusters: BTreeMap<Name, Seen>,
+    last: Option<Duration>,
+}
+
+#[derive(Clone, Debug)]
+struct Seen {
+    holder: Name,
+    renewal: Name,
+    /// For how long it was silent, at the last look.
+    silent: Duration,
+}
+
+impl Roster {
+    /// A roster that has seen nobody.
+    pub fn new(limits: Limits) -> Self {
+        Roster { limits, clusters: BTreeMap::new(), last: None }
+    }
+
+    /// Takes in all signs of life, at a time of our own clock.
+    pub fn look(&mut self, now: Duration, pulses: BTreeMap<Name, Pulse>) {
+        // A gap between two looks is a broker that was away: it counts as little as if there had been none.
+        let most = self.limits.renewal * 3;
+        let passed = self.last.map_or(Duration::ZERO, |last| now.saturating_sub(last)).min(most);
+        self.last = Some(now);
+        self.clusters.retain(|cluster, _| pulses.contains_key(cluster));
+        for (cluster, pulse) in pulses {
+            match self.clusters.get_mut(&cluster) {
+                Some(seen) if seen.renewal == pulse.renewal && seen.holder == pulse.holder => {
+                    seen.silent += passed;
+                }
+                Some(seen) => {
+                    (seen.holder, seen.renewal) = (pulse.holder, pulse.renewal);
+                    seen.silent = Duration::ZERO;
+                }
+                None => {
+                    // Who was silent before we looked has some time to prove otherwise: clocks differ.
+                    let silent = pulse.age.min(self.limits.expiry.saturating_sub(most));
+                    let Pulse { holder, renewal, .. } = pulse;
+                    self.clusters.insert(cluster, Seen { holder, renewal, silent });
+                }
+            }
+        }
+    }
+
+    /// How a cluster is; `None` if it never gave a sign, or has left.
+    pub fn life(&self, cluster: &str) -> Option<Life> {
+        let seen = self.clusters.get(cluster)?;
+        Some(match seen.silent {
+            silent if silent >= self.limits.expiry => Life::Gone,
+            silent if silent >= self.limits.renewal * 3 => Life::Late,
+            _ => Life::Alive,
+        })
+    }
+
+    /// Who gives the signs of a cluster.
+    pub fn holder(&self, cluster: &str) -> Option<&Name> {
+        self.clusters.get(cluster).map(|seen| &seen.holder)
+    }
+
+    /// Who else goes by this name and is alive, if anybody: then it is not ours.
+    pub fn rival(&self, cluster: &str, holder: &str) -> Option<&Name> {
+        let other = self.holder(cluster).filter(|other| &***other != holder)?;
+        (self.life(cluster) != Some(Life::Gone)).then_some(other)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn roster() -> Roster {
+        Roster::new(Limits { renewal: SECOND * 10, expiry: SECOND * 100 })
+    }
+
+    fn pulse(holder: &str, renewal: u32, age: u64) -> BTreeMap<Name, Pulse> {
+        let pulse = Pulse {
+            holder: holder.into(),
+            renewal: renewal.to_string().into(),
+            age: Duration::from_secs(age),
+        };
+        BTreeMap::from([("east".into(), pulse)])
+    }
+
+    #[test]
+    fn a_silent_cluster_is_late_and_then_gone_and_a_sign_brings_it_back() {
+        let mut roster = roster();
+        let mut lives = Vec::new();
+        for at in 0..=11 {
+            roster.look(SECOND * at * 10, pulse("h", 0, 0));
+            lives.extend(roster.life("east"));
+        }
+        assert_eq!(lives[..3], [Life::Alive; 3]);
+        assert_eq!(lives[3..10], [Life::Late; 7]);
+        assert_eq!(lives[10..], [Life::Gone; 2]);
+        roster.look(SECOND * 120, pulse("h", 1, 0));
+        assert_eq!(roster.life("east"), Some(Life::Alive));
+        roster.look(SECOND * 130, BTreeMap::new());
+        assert_eq!(roster.life("east"), None);
+    }
+
+    #[test]
+    fn nobody_expires_while_the_broker_is_away() {
+        let mut roster = roster();
+        roster.look(SECOND, pulse("h", 0, 0));
+        roster.look(SECOND * 100_000, pulse("h", 0, 0));
+        assert_eq!(roster.life("east"), Some(Life::Late));
+    }
+
+    #[test]
+    fn who_was_silent_before_we_came_has_some_time_to_prove_otherwise() {
+        let mut roster = roster();
+        roster.look(SECOND, pulse("h", 0, 1_000_000));
+        assert_eq!(roster.life("east"), Some(Life::Late));
+        for at in 2..6 {
+            roster.look(SECOND * at * 10, pulse("h", 0, 1_000_000));
+        }
+        assert_eq!(roster.life("east"), Some(Life::Gone));
+    }
+
+    #[test]
+    fn a_name_belongs_to_who_is_alive_under_it() {
+        let mut roster = roster();
+        roster.look(SECOND, pulse("other", 0, 0));
+        assert_eq!(roster.rival("east", "me").map(|name| &**name), Some("other"));
+        assert_eq!(roster.rival("east", "other"), None);
+        for at in 1..=12 {
+            roster.look(SECOND * at * 10, pulse("other", 0, 0));
+        }
+        assert_eq!(roster.rival("east", "me"), None, "it is gone, and the name is free");
+    }
+}

@@ -1,0 +1,383 @@
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+    sync::Arc,
+};
+
+use ipnet::IpNet;
+use weir_model::{Direction, Labels, Name, Policy, PolicyId};
+
+use crate::{
+    Interest, Member, Merging, RemoteId, RemotePod, ShardKey,
+    directory::{Directory, InterestId, Known, Shift},
+    rules, shard,
+    tracked::Tracked,
+    tree::Ports,
+};
+
+/// Who we are, and how to write.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Our own cluster. Nothing that is told in its name is taken for remote.
+    pub cluster: Name,
+    /// The networks of our own pods. An address in them is never a remote pod's.
+    pub networks: Vec<IpNet>,
+    /// How many peers a NetworkPolicy may have.
+    pub shard: usize,
+    /// Whether addresses next to each other are written as one network.
+    pub merging: Merging,
+}
+
+/// The policies of this cluster and the pods of all others, and what follows.
+#[derive(Clone, Debug)]
+pub struct ClusterSet {
+    options: Options,
+    /// Clusters that are alive.
+    members: BTreeMap<Name, Member>,
+    /// Everything that was told, by cluster, namespace and name.
+    told: BTreeMap<Name, BTreeMap<(Name, Name), Arc<RemotePod>>>,
+    refused: BTreeMap<Name, BTreeMap<RemoteId, Vec<IpAddr>>>,
+    directory: Directory,
+    claims: BTreeMap<IpAddr, Vec<RemoteId>>,
+    policies: BTreeMap<PolicyId, Tracked>,
+    users: BTreeMap<InterestId, BTreeSet<PolicyId>>,
+    touched: BTreeMap<PolicyId, BTreeSet<ShardKey>>,
+}
+
+/// A policy in numbers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Summary {
+    /// Remote addresses that it allows, by cluster.
+    pub addresses: BTreeMap<Name, usize>,
+    /// NetworkPolicies that it is written as.
+    pub policies: usize,
+    /// Addresses that pods of several clusters claim, and the policy does not select all of them: they are not allowed.
+    pub overlaps: BTreeSet<IpAddr>,
+    /// A peer asks for labels that no cluster tells, and selects no remote pod.
+    pub unanswerable: bool,
+}
+
+impl ClusterSet {
+    /// A set of which nothing is known.
+    pub fn new(options: Options) -> Self {
+        ClusterSet {
+            options,
+            members: BTreeMap::new(),
+            told: BTreeMap::new(),
+            refused: BTreeMap::new(),
+            directory: Directory::default(),
+            claims: BTreeMap::new(),
+            policies: BTreeMap::new(),
+            users: BTreeMap::new(),
+            touched: BTreeMap::new(),
+        }
+    }
+
+    /// A cluster is alive; `None` if it is not, or not any more. What it told stays, and counts again when it is back.
+    pub fn member(&mut self, cluster: &Name, member: Option<Member>) {
+        if *cluster == self.options.cluster || self.members.get(cluster) == member.as_ref() {
+            return;
+        }
+        match member {
+            Some(member) => drop(self.members.insert(cluster.clone(), member)),
+            None => drop(self.members.remove(cluster)),
+        }
+        let pods: Vec<Arc<RemotePod>> =
+            self.told.get(cluster).into_iter().flat_map(|pods| pods.values().cloned()).collect();
+        for pod in pods {
+            self.admit(&pod);
+        }
+    }
+
+    /// The clusters that are alive.
+    pub fn members(&self) -> &BTreeMap<Name, Member> {
+        &self.members
+    }
+
+    /// A remote pod is as given.
+    pub fn put_pod(&mut self, pod: RemotePod) {
+        let key = (pod.id.namespace.clone(), pod.id.name.clone());
+        let told = self.told.entry(pod.id.cluster.clone()).or_default();
+        if told.get(&key).is_some_and(|known| **known == pod) {
+            return;
+        }
+        let pod = Arc::new(pod);
+        told.insert(key, pod.clone());
+        self.admit(&pod);
+    }
+
+    /// A remote pod is gone.
+    pub fn remove_pod(&mut self, id: &RemoteId) {
+        if let Some(told) = self.told.get_mut(&id.cluster) {
+            told.remove(&(id.namespace.clone(), id.name.clone()));
+            if told.is_empty() {
+                self.told.remove(&id.cluster);
+            }
+        }
+        self.forgive(id);
+        let shift = self.directory.remove_pod(id);
+        self.settle(vec![shift]);
+    }
+
+    /// A remote namespace has these labels; `None` if it is gone.
+    pub fn namespace(&mut self, cluster: &Name, namespace: &Name, labels: Option<Labels>) {
+        let shifts = self.directory.label(cluster, namespace, labels);
+        self.settle(shifts);
+    }
+
+    /// A policy of this cluster is as given. Another uid makes it another policy.
+    pub fn put_policy(&mut self, policy: Policy, uid: &str) {
+        let id = policy.id.clone();
+        let is_known = |known: &Tracked| known.policy.spec == policy.spec && *known.uid == *uid;
+        if self.policies.get(&id).is_some_and(is_known) {
+            return;
+        }
+        let wanted: BTreeSet<Interest> = rules::interests(&policy).collect();
+        let mine: BTreeSet<InterestId> = wanted
+            .into_iter()
+            .map(|interest| match self.directory.id(&interest) {
+                Some(known) => known,
+                // Nobody but this policy asks for it, so nothing else follows.
+                None => self.directory.add(interest).0,
+            })
+            .collect();
+        // From here on it is asked about them; what it was before is forgotten, and what nobody asks for any more goes.
+        self.remove_policy_but(&id, &mine);
+        for interest in &mine {
+            self.users.entry(*interest).or_default().insert(id.clone());
+        }
+        let limit = self.options.shard;
+        let rules = rules::remote_rules(&policy, |interest| self.directory.id(interest));
+        let tracked = Tracked::new(policy, uid.into(), rules, limit);
+        self.policies.insert(id.clone(), tracked);
+        self.touched.entry(id.clone()).or_default();
+        let members = mine.iter().flat_map(|interest| self.directory.members(*interest));
+        let addresses: BTreeSet<IpAddr> =
+            members.flat_map(|known| known.pod.addresses.iter().copied()).collect();
+        for address in addresses {
+            self.judge(&id, address);
+        }
+    }
+
+    /// A policy is gone.
+    pub fn remove_policy(&mut self, id: &PolicyId) {
+        self.remove_policy_but(id, &BTreeSet::new());
+    }
+
+    /// The policies that there are, with their uids.
+    pub fn policies(&self) -> impl Iterator<Item = (&Policy, &Name)> {
+        self.policies.values().map(|tracked| (&tracked.policy, &tracked.uid))
+    }
+
+    /// A policy and its uid.
+    pub fn policy(&self, id: &PolicyId) -> Option<(&Policy, &Name)> {
+        self.policies.get(id).map(|tracked| (&tracked.policy, &tracked.uid))
+    }
+
+    /// What all policies ask for, sorted.
+    pub fn interests(&self) -> impl Iterator<Item = &Interest> {
+        self.directory.interests()
+    }
+
+    /// The policies that are not as they were when this was last asked, and those of their shards that are not.
+    pub fn touched(&mut self) -> BTreeMap<PolicyId, BTreeSet<ShardKey>> {
+        std::mem::take(&mut self.touched)
+    }
+
+    /// The NetworkPolicy that isolates.
+    pub fn base(&self, id: &PolicyId) -> Option<Policy> {
+        let tracked = self.policies.get(id)?;
+        Some(shard::base(&tracked.policy, &tracked.uid))
+    }
+
+    /// The NetworkPolicy of a shard, if there is anything in it.
+    pub fn shard(&self, id: &PolicyId, key: &ShardKey) -> Option<Policy> {
+        let tracked = self.policies.get(id)?;
+        let leaf = tracked.tree(key.direction).leaf(key.network)?;
+        let rules = shard::rules(leaf, self.options.merging);
+        Some(shard::shard(&tracked.policy, &tracked.uid, key, rules))
+    }
+
+    /// The shards that there are.
+    pub fn shards(&self, id: &PolicyId) -> impl Iterator<Item = ShardKey> {
+        let tracked = self.policies.get(id);
+        tracked.into_iter().flat_map(Tracked::shards)
+    }
+
+    /// Everything that a policy is written as: the base, and the shards.
+    pub fn translate(&self, id: &PolicyId) -> Vec<Policy> {
+        let shards = self.shards(id).filter_map(|key| self.shard(id, &key));
+        self.base(id).into_iter().chain(shards).collect()
+    }
+
+    /// A policy in numbers.
+    pub fn summary(&self, id: &PolicyId) -> Option<Summary> {
+        let tracked = self.policies.get(id)?;
+        Some(Summary {
+            addresses: tracked.clusters.clone(),
+            policies: 1 + tracked.shards().count(),
+            overlaps: tracked.overlaps.clone(),
+            unanswerable: rules::has_unanswerable(&tracked.policy),
+        })
+    }
+
+    /// The addresses that clusters told and that are not where they said their pods are, or where ours are.
+    pub fn refused(&self) -> impl Iterator<Item = (&Name, &BTreeMap<RemoteId, Vec<IpAddr>>)> {
+        self.refused.iter()
+    }
+
+    /// The pods that claim an address, as far as their clusters may.
+    pub fn claimants(&self, address: IpAddr) -> &[RemoteId] {
+        self.claims.get(&address).map_or(&[], Vec::as_slice)
+    }
+
+    /// The policy itself, with the remote pods that it selects written out beside the peer that selects them.
+    pub fn expanded(&self, id: &PolicyId) -> Option<Policy> {
+        let tracked = self.policies.get(id)?;
+        Some(tracked.expanded(|address| claimants(&self.claims, &self.directory, address)))
+    }
+
+    /// Takes from a pod what its cluster may say about it.
+    fn admit(&mut self, pod: &Arc<RemotePod>) {
+        self.forgive(&pod.id);
+        let cluster = &pod.id.cluster;
+        let member = self.members.get(cluster).filter(|_| *cluster != self.options.cluster);
+        let shift = match member {
+            None => self.directory.remove_pod(&pod.id),
+            Some(member) => {
+                let ours = |address: &IpAddr| {
+                    self.options.networks.iter().any(|network| network.contains(address))
+                };
+                let good = |address: &&IpAddr| member.holds(**address) && !ours(address);
+                let bad: Vec<IpAddr> =
+                    pod.addresses.iter().filter(|address| !good(address)).copied().collect();
+                let admitted = match bad.is_empty() {
+                    true => pod.clone(),
+                    false => {
+                        let addresses = pod.addresses.iter().filter(good).copied().collect();
+                        Arc::new(RemotePod { addresses, ..(**pod).clone() })
+                    }
+                };
+                if !bad.is_empty() {
+                    let refused = self.refused.entry(cluster.clone()).or_default();
+                    refused.insert(pod.id.clone(), bad);
+                }
+                self.directory.put_pod(admitted)
+            }
+        };
+        self.settle(vec![shift]);
+    }
+
+    /// Forgets that addresses of a pod were refused.
+    fn forgive(&mut self, id: &RemoteId) {
+        let Some(refused) = self.refused.get_mut(&id.cluster) else { return };
+        refused.remove(id);
+        if refused.is_empty() {
+            self.refused.remove(&id.cluster);
+        }
+    }
+
+    /// Works out what follows from what happened to pods.
+    fn settle(&mut self, shifts: Vec<Shift>) {
+        let mut asked: BTreeMap<IpAddr, BTreeSet<InterestId>> = BTreeMap::new();
+        for Shift { before, after } in shifts {
+            for (known, is_there) in [(&before, false), (&after, true)] {
+                let Some(known) = known else { continue };
+                for address in &known.pod.addresses {
+                    claim(&mut self.claims, *address, &known.pod.id, is_there);
+                    asked.entry(*address).or_default().extend(known.interests.iter().copied());
+                }
+            }
+        }
+        for (address, mut interests) in asked {
+            for known in claimants(&self.claims, &self.directory, address) {
+                interests.extend(known.interests.iter().copied());
+            }
+            let policies: BTreeSet<PolicyId> =
+                interests.iter().filter_map(|id| self.users.get(id)).flatten().cloned().collect();
+            for policy in policies {
+                self.judge(&policy, address);
+            }
+        }
+    }
+
+    /// Works out what a policy allows an address.
+    fn judge(&mut self, id: &PolicyId, address: IpAddr) {
+        let Some(tracked) = self.policies.get_mut(id) else { return };
+        let claimants = claimants(&self.claims, &self.directory, address);
+        let mut allowed: [BTreeSet<Ports>; 2] = Default::default();
+        let mut overlap = false;
+        for rule in &tracked.rules {
+            let (ports, agree) = match rule.allowed(&claimants) {
+                Ok(ports) => (ports, true),
+                Err(ports) => (ports, false),
+            };
+            overlap |= !agree;
+            if let Some(ports) = ports {
+                allowed[rule.direction as usize].insert(ports);
+            }
+        }
+        let several =
+            claimants.windows(2).any(|two| two[0].pod.id.cluster != two[1].pod.id.cluster);
+        match overlap && several {
+            true => drop(tracked.overlaps.insert(address)),
+            false => drop(tracked.overlaps.remove(&address)),
+        }
+        let owner = claimants.first().map(|known| known.pod.id.cluster.clone());
+        let owner = owner.filter(|_| allowed.iter().any(|allowed| !allowed.is_empty()));
+        tracked.own(address, owner);
+        let touched = self.touched.entry(id.clone()).or_default();
+        for (direction, mut allowed) in Direction::BOTH.into_iter().zip(allowed) {
+            // All ports are all ports.
+            if allowed.contains(&None) {
+                allowed = BTreeSet::from([None]);
+            }
+            let mut networks = BTreeSet::new();
+            tracked.tree_mut(direction).set(address, allowed, &mut networks);
+            touched.extend(networks.into_iter().map(|network| ShardKey { direction, network }));
+        }
+    }
+
+    /// Forgets a policy, and the interests that nobody has any more, apart from these.
+    fn remove_policy_but(&mut self, id: &PolicyId, kept: &BTreeSet<InterestId>) {
+        let Some(tracked) = self.policies.remove(id) else { return };
+        self.touched.entry(id.clone()).or_default().extend(tracked.shards());
+        let had = tracked.rules.iter().flat_map(|rule| rule.peers.iter().map(|(_, id)| *id));
+        for interest in had.collect::<BTreeSet<InterestId>>() {
+            let Some(users) = self.users.get_mut(&interest) else { continue };
+            users.remove(id);
+            if users.is_empty() {
+                self.users.remove(&interest);
+                if !kept.contains(&interest) {
+                    self.directory.drop_interest(interest);
+                }
+            }
+        }
+    }
+}
+
+fn claim(
+    claims: &mut BTreeMap<IpAddr, Vec<RemoteId>>,
+    address: IpAddr,
+    id: &RemoteId,
+    is_there: bool,
+) {
+    let pods = claims.entry(address).or_default();
+    match (pods.binary_search(id), is_there) {
+        (Err(at), true) => pods.insert(at, id.clone()),
+        (Ok(at), false) => drop(pods.remove(at)),
+        _ => (),
+    }
+    if pods.is_empty() {
+        claims.remove(&address);
+    }
+}
+
+fn claimants<'a>(
+    claims: &BTreeMap<IpAddr, Vec<RemoteId>>,
+    directory: &'a Directory,
+    address: IpAddr,
+) -> Vec<&'a Known> {
+    let ids = claims.get(&address).into_iter().flatten();
+    ids.filter_map(|id| directory.pod(id)).collect()
+}

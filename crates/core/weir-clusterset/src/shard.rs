@@ -1,0 +1,128 @@
+use std::{collections::BTreeMap, fmt, net::IpAddr, sync::Arc};
+
+use ipnet::IpNet;
+use weir_model::{
+    Action, Block, Direction, Name, Peer, Policy, PolicyId, PolicyKind, PolicyRule, PortSpec, Spec,
+    Tier, Who,
+};
+
+use crate::{
+    merge::merge,
+    tree::{Leaf, Ports},
+};
+
+/// Which part of a policy: a direction, and the network that its remote addresses are in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ShardKey {
+    /// The direction it speaks about, and no other.
+    pub direction: Direction,
+    /// The network. Every remote address in it that the policy allows is in this shard.
+    pub network: IpNet,
+}
+
+impl fmt::Display for ShardKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let direction = match self.direction {
+            Direction::Ingress => 'i',
+            Direction::Egress => 'e',
+        };
+        let length = self.network.prefix_len();
+        match self.network.network() {
+            IpAddr::V4(address) => write!(f, "{direction}4-{:08x}-{length}", u32::from(address)),
+            IpAddr::V6(address) => write!(f, "{direction}6-{:032x}-{length}", u128::from(address)),
+        }
+    }
+}
+
+/// The name of the NetworkPolicy of a policy with this uid: of its base, or of a shard. It does not depend on the policy's name,
+/// which may be too long to be part of another.
+pub(crate) fn name(uid: &str, shard: Option<&ShardKey>) -> Name {
+    match shard {
+        None => format!("csnp-{uid}").into(),
+        Some(key) => format!("csnp-{uid}-{key}").into(),
+    }
+}
+
+/// The NetworkPolicy that isolates the pods a policy selects, and allows what is local or has an address already.
+///
+/// It says for which directions it speaks, and is there while the policy is, however little it allows.
+pub(crate) fn base(policy: &Policy, uid: &str) -> Policy {
+    let rules = |direction| {
+        // What matches nothing cannot be written: the API reads an empty list as everything.
+        let rules = policy.rules(direction)?.iter().filter(|rule| {
+            !rule.peers.as_ref().is_some_and(Vec::is_empty)
+                && !rule.ports.as_ref().is_some_and(Vec::is_empty)
+        });
+        Some(rules.zip(0..).map(|(rule, index)| as_written(rule, index)).collect())
+    };
+    let spec = Spec {
+        tier: Tier::Namespace,
+        subject: policy.spec.subject.clone(),
+        ingress: rules(Direction::Ingress),
+        egress: rules(Direction::Egress),
+    };
+    Policy { id: id(policy, name(uid, None)), place: None, spec: Arc::new(spec) }
+}
+
+/// The NetworkPolicy of a shard. It speaks about one direction, so it isolates for no other.
+pub(crate) fn shard(policy: &Policy, uid: &str, key: &ShardKey, rules: Vec<PolicyRule>) -> Policy {
+    let (ingress, egress) = match key.direction {
+        Direction::Ingress => (Some(rules), None),
+        Direction::Egress => (None, Some(rules)),
+    };
+    let subject = policy.spec.subject.clone();
+    let spec = Spec { tier: Tier::Namespace, subject, ingress, egress };
+    Policy { id: id(policy, name(uid, Some(key))), place: None, spec: Arc::new(spec) }
+}
+
+/// A rule for each list of ports that addresses of a leaf are allowed, sorted.
+pub(crate) fn rules(leaf: &Leaf, merging: Merging) -> Vec<PolicyRule> {
+    let mut by_ports: BTreeMap<&Ports, Vec<IpAddr>> = BTreeMap::new();
+    for (address, allowed) in &leaf.addresses {
+        for ports in allowed {
+            by_ports.entry(ports).or_default().push(*address);
+        }
+    }
+    let rules = by_ports.into_iter().zip(0..).map(|((ports, addresses), index)| {
+        let networks = match merging {
+            Merging::None => addresses.into_iter().map(IpNet::from).collect(),
+            Merging::Exact => merge(addresses),
+        };
+        let peers = networks.into_iter().zip(0..).map(|(net, index)| Peer {
+            index,
+            line: 0,
+            who: Who::Block(Block { net, except: Vec::new() }),
+        });
+        let ports = ports.as_ref().map(|ports| {
+            ports.iter().map(|ports| PortSpec { line: 0, ports: ports.clone() }).collect()
+        });
+        let (name, action) = (None, Action::Allow);
+        PolicyRule { index, name, line: 0, action, peers: Some(peers.collect()), ports }
+    });
+    rules.collect()
+}
+
+/// Whether addresses next to each other are written as one network.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Merging {
+    /// Each address is a network of its own.
+    #[default]
+    None,
+    /// Where all addresses of a network are allowed, the network is written.
+    Exact,
+}
+
+fn id(policy: &Policy, name: Name) -> PolicyId {
+    let namespace = policy.id.namespace.clone();
+    PolicyId { kind: PolicyKind::NetworkPolicy, namespace, name }
+}
+
+/// The rule as it will be read back.
+fn as_written(rule: &PolicyRule, index: u32) -> PolicyRule {
+    let mut rule = PolicyRule { index, line: 0, ..rule.clone() };
+    for (peer, index) in rule.peers.iter_mut().flatten().zip(0..) {
+        (peer.index, peer.line) = (index, 0);
+    }
+    rule.ports.iter_mut().flatten().for_each(|port| port.line = 0);
+    rule
+}

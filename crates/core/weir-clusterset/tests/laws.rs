@@ -1,0 +1,495 @@
+//! The laws of policies over several clusters, for any clusters and any road to them.
+//!
+//! The naive reader here is the definition: a flow at a pod of our cluster is allowed by a ClusterSetNetworkPolicy if it is allowed by
+//! the same rules as a NetworkPolicy, or if the other end is an address that remote pods claim, each of which a rule selects.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+    sync::Arc,
+};
+
+use proptest::{collection::vec, prelude::*};
+use weir_clusterset::{
+    ClusterSet, Member, Merging, Options, Publication, RemoteId, RemotePod, Step, is_reserved,
+    steps,
+};
+use weir_model::{
+    Change, Direction, Flow, Labels, Name, Object, Pod, PodId, Policy, PolicyId, PolicyKind,
+    PolicyRule, PortMatch, Requirement, Scope, Selector, Verdict, Who, World,
+};
+
+/// One thing that happens to another cluster.
+#[derive(Clone, Debug)]
+struct Event {
+    cluster: Name,
+    change: Change,
+}
+
+/// Addresses of the pool, moved away from those of our own cluster.
+fn away(address: IpAddr) -> IpAddr {
+    match address {
+        IpAddr::V4(address) => IpAddr::from((u32::from(address) | 0x0001_0000).to_be_bytes()),
+        IpAddr::V6(address) => IpAddr::from((u128::from(address) | 1 << 96).to_be_bytes()),
+    }
+}
+
+/// A change of a remote cluster; pods and namespaces only.
+fn event() -> impl Strategy<Value = Event> {
+    let change = weir_testkit::change().prop_filter_map("pods and namespaces", |change| {
+        Some(match change {
+            Change::Put(Object::Pod(mut pod)) => {
+                pod.addresses.iter_mut().for_each(|address| *address = away(*address));
+                Change::Put(Object::Pod(pod))
+            }
+            Change::Put(Object::Namespace(_)) => change,
+            Change::Remove(weir_model::Key::Pod(_) | weir_model::Key::Namespace(_)) => change,
+            _ => return None,
+        })
+    });
+    (prop::sample::select(vec!["east", "west"]), change)
+        .prop_map(|(cluster, change)| Event { cluster: cluster.into(), change })
+}
+
+fn cluster_policy() -> impl Strategy<Value = Policy> {
+    weir_testkit::policy()
+        .prop_filter("namespaced", |policy| policy.id.kind == PolicyKind::NetworkPolicy)
+}
+
+fn flow() -> impl Strategy<Value = Flow> {
+    (weir_testkit::flow(), 0..4_u8).prop_map(|(flow, moved)| Flow {
+        from: if moved == 1 { away(flow.from) } else { flow.from },
+        to: if moved >= 2 { away(flow.to) } else { flow.to },
+        ..flow
+    })
+}
+
+fn options(shard: usize, merging: Merging) -> Options {
+    Options {
+        cluster: "home".into(),
+        networks: vec!["10.0.0.0/24".parse().expect("a network")],
+        shard,
+        merging,
+    }
+}
+
+/// Everywhere but where our own pods are.
+fn anywhere() -> Member {
+    Member {
+        networks: vec!["0.0.0.0/0".parse().expect("a network"), "::/0".parse().expect("a network")],
+    }
+}
+
+/// Another cluster tells what happened, as it would.
+fn tell(set: &mut ClusterSet, event: &Event) {
+    let id = |id: &PodId| RemoteId {
+        namespace: id.namespace.clone(),
+        cluster: event.cluster.clone(),
+        name: id.name.clone(),
+    };
+    match &event.change {
+        Change::Put(Object::Pod(pod)) if pod.own_addresses().is_empty() => {
+            set.remove_pod(&id(&pod.id));
+        }
+        Change::Put(Object::Pod(pod)) => set.put_pod(RemotePod {
+            id: id(&pod.id),
+            labels: pod.labels.clone(),
+            addresses: pod.own_addresses().to_vec(),
+            ports: pod.ports.clone(),
+        }),
+        Change::Put(Object::Namespace(one)) => {
+            set.namespace(&event.cluster, &one.name, Some(one.labels.clone()));
+        }
+        Change::Remove(weir_model::Key::Pod(gone)) => set.remove_pod(&id(gone)),
+        Change::Remove(weir_model::Key::Namespace(name)) => {
+            set.namespace(&event.cluster, name, None);
+        }
+        _ => (),
+    }
+}
+
+fn set_of(events: &[Event], policies: &[Policy], shard: usize, merging: Merging) -> ClusterSet {
+    let mut set = ClusterSet::new(options(shard, merging));
+    for cluster in ["east", "west"] {
+        set.member(&cluster.into(), Some(anywhere()));
+    }
+    events.iter().for_each(|event| tell(&mut set, event));
+    policies.iter().for_each(|policy| set.put_policy(policy.clone(), &uid(&policy.id)));
+    set
+}
+
+fn uid(id: &PolicyId) -> String {
+    format!("{}-{}", id.namespace, id.name)
+}
+
+/// The worlds of the others, and nothing clever.
+fn worlds(events: &[Event]) -> BTreeMap<Name, World> {
+    let mut worlds: BTreeMap<Name, World> = BTreeMap::new();
+    for event in events {
+        worlds.entry(event.cluster.clone()).or_default().apply(event.change.clone());
+    }
+    worlds
+}
+
+mod naive {
+    use super::*;
+
+    fn holds(selector: &Selector, labels: &Labels) -> bool {
+        selector.requirements().iter().all(|requirement| {
+            let value = labels.value(requirement.key());
+            match requirement {
+                Requirement::In(_, values) => value.is_some_and(|value| values.contains(value)),
+                Requirement::NotIn(_, values) => !value.is_some_and(|value| values.contains(value)),
+                Requirement::Exists(_) => value.is_some(),
+                Requirement::Absent(_) => value.is_none(),
+            }
+        })
+    }
+
+    fn selects(policy: &Policy, rule: &PolicyRule, world: &World, pod: &Pod) -> bool {
+        rule.peers.iter().flatten().any(|peer| {
+            let Who::Pods { scope, pods } = &peer.who else { return false };
+            let namespace = &pod.id.namespace;
+            let reaches = match scope {
+                Scope::Own => *namespace == policy.id.namespace,
+                Scope::Matching(selector) if selector.is_everything() => true,
+                Scope::Matching(selector) => world
+                    .namespaces
+                    .get(namespace)
+                    .is_some_and(|namespace| holds(selector, &namespace.labels)),
+            };
+            reaches && holds(pods, &pod.labels)
+        })
+    }
+
+    /// Whether a rule allows the port of a flow. `at` is the pod at the destination.
+    fn port(rule: &PolicyRule, flow: &Flow, at: &Pod) -> bool {
+        let Some(ports) = &rule.ports else { return true };
+        ports.iter().any(|port| match &port.ports {
+            PortMatch::Range(range) => range.contains(flow.protocol, flow.port),
+            PortMatch::Named { name, protocol } => at.ports.iter().any(|port| {
+                port.name == *name
+                    && port.port == flow.port
+                    && port.protocol == flow.protocol
+                    && protocol.is_none_or(|protocol| protocol == flow.protocol)
+            }),
+        })
+    }
+
+    /// Whether some policy allows a flow because of remote pods, in a direction.
+    fn remote(
+        policies: &[Policy],
+        home: &World,
+        others: &BTreeMap<Name, World>,
+        flow: &Flow,
+        direction: Direction,
+    ) -> bool {
+        let (own, other) = flow.ends(direction);
+        let owns = |pod: &&Pod| pod.own_addresses().contains(&own);
+        let Some(pod) = home.pods.values().filter(owns).max_by_key(|pod| (pod.born, &pod.id))
+        else {
+            return false;
+        };
+        let claimants: Vec<(&World, &Pod)> = others
+            .values()
+            .flat_map(|world| world.pods.values().map(move |pod| (world, pod)))
+            .filter(|(_, pod)| pod.own_addresses().contains(&other))
+            .collect();
+        policies.iter().any(|policy| {
+            let subject = &policy.spec.subject;
+            policy.id.namespace == pod.id.namespace
+                && holds(&subject.pods, &pod.labels)
+                && policy.rules(direction).unwrap_or_default().iter().any(|rule| {
+                    !claimants.is_empty()
+                        && claimants.iter().all(|(world, remote)| {
+                            let destination = match direction {
+                                Direction::Ingress => pod,
+                                Direction::Egress => *remote,
+                            };
+                            selects(policy, rule, world, remote) && port(rule, flow, destination)
+                        })
+                })
+        })
+    }
+
+    /// The verdict of our cluster about a flow.
+    pub(super) fn verdict(
+        home: &World,
+        policies: &[Policy],
+        others: &BTreeMap<Name, World>,
+        flow: &Flow,
+    ) -> Verdict {
+        // Each direction for itself: what one allows by a remote pod, the other still has to allow.
+        let sides = Direction::BOTH.map(|direction| {
+            let mut world = home.clone();
+            for policy in policies {
+                let mut spec = (*policy.spec).clone();
+                match direction {
+                    Direction::Ingress => spec.egress = None,
+                    Direction::Egress => spec.ingress = None,
+                }
+                let id = named(&policy.id);
+                let policy = Policy { id, spec: Arc::new(spec), ..policy.clone() };
+                world.apply(Change::Put(Object::Policy(policy)));
+            }
+            match remote(policies, home, others, flow, direction) {
+                true => Verdict::Allow,
+                false => weir_oracle::verdict(&world, flow),
+            }
+        });
+        sides[0].and(sides[1])
+    }
+}
+
+/// A name that no other policy has.
+fn named(id: &PolicyId) -> PolicyId {
+    PolicyId { name: format!("csnp-{}", id.name).into(), ..id.clone() }
+}
+
+/// A world with pods, namespaces and no other policies than those that the translation writes.
+fn home() -> impl Strategy<Value = World> {
+    weir_testkit::world().prop_map(|mut world| {
+        world.policies.clear();
+        world
+    })
+}
+
+fn distinct(policies: Vec<Policy>) -> Vec<Policy> {
+    let by_id: BTreeMap<PolicyId, Policy> =
+        policies.into_iter().map(|policy| (policy.id.clone(), policy)).collect();
+    by_id.into_values().collect()
+}
+
+fn with(home: &World, policies: impl IntoIterator<Item = Policy>) -> World {
+    let mut world = home.clone();
+    policies.into_iter().for_each(|policy| world.apply(Change::Put(Object::Policy(policy))));
+    world
+}
+
+/// Whatever the parts of a policy are written as.
+fn written(set: &ClusterSet, policies: &[Policy]) -> Vec<Policy> {
+    policies.iter().flat_map(|policy| set.translate(&policy.id)).collect()
+}
+
+fn merging() -> impl Strategy<Value = Merging> {
+    prop::sample::select(vec![Merging::None, Merging::Exact])
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+
+    #[test]
+    fn the_network_policies_say_what_the_policy_says_over_all_clusters(
+        home in home(),
+        events in vec(event(), 0..30),
+        policies in vec(cluster_policy(), 1..4),
+        flows in vec(flow(), 1..30),
+        shard in 1..5_usize,
+        merging in merging(),
+    ) {
+        let policies = distinct(policies);
+        let set = set_of(&events, &policies, shard, merging);
+        let world = with(&home, written(&set, &policies));
+        let expanded = with(&home, policies.iter().filter_map(|policy| set.expanded(&policy.id)));
+        let others = worlds(&events);
+        for flow in &flows {
+            let naive = naive::verdict(&home, &policies, &others, flow);
+            prop_assert_eq!(weir_oracle::verdict(&world, flow), naive, "written: {}", flow);
+            prop_assert_eq!(weir_oracle::verdict(&expanded, flow), naive, "expanded: {}", flow);
+        }
+    }
+
+    #[test]
+    fn any_road_ends_in_the_same_place(
+        events in vec(event(), 0..40),
+        policies in vec(cluster_policy(), 1..4),
+        early in vec(cluster_policy(), 0..3),
+        at in 0..40_usize,
+        shard in 1..5_usize,
+    ) {
+        let policies = distinct(policies);
+        let fresh = set_of(&events, &policies, shard, Merging::None);
+        // The same, with policies that come and go in between, members that come late, and everything told twice.
+        let mut set = ClusterSet::new(options(shard, Merging::None));
+        set.member(&"west".into(), Some(anywhere()));
+        let mut told: BTreeMap<Name, Policy> = BTreeMap::new();
+        let mut keep = |set: &mut ClusterSet| {
+            for (id, shards) in set.touched() {
+                let names = shards.iter().map(|key| set.shard(&id, key));
+                let keys = shards.iter().map(|key| Name::from(format!("csnp-{}-{key}", uid(&id))));
+                for (name, policy) in keys.zip(names) {
+                    match policy {
+                        Some(policy) => told.insert(policy.id.name.clone(), policy),
+                        None => told.remove(&name),
+                    };
+                }
+                let base = Name::from(format!("csnp-{}", uid(&id)));
+                match set.base(&id) {
+                    Some(policy) => told.insert(base, policy),
+                    None => told.remove(&base),
+                };
+            }
+        };
+        for (count, event) in events.iter().enumerate() {
+            if count == at.min(events.len() / 2) {
+                early.iter().for_each(|policy| set.put_policy(policy.clone(), &uid(&policy.id)));
+                policies.iter().for_each(|policy| set.put_policy(policy.clone(), &uid(&policy.id)));
+            }
+            tell(&mut set, event);
+            tell(&mut set, event);
+            keep(&mut set);
+        }
+        early.iter().for_each(|policy| set.remove_policy(&policy.id));
+        set.member(&"east".into(), Some(anywhere()));
+        policies.iter().for_each(|policy| set.put_policy(policy.clone(), &uid(&policy.id)));
+        keep(&mut set);
+        prop_assert_eq!(written(&set, &policies), written(&fresh, &policies));
+        prop_assert_eq!(set.interests().collect::<Vec<_>>(), fresh.interests().collect::<Vec<_>>());
+        for policy in &policies {
+            prop_assert_eq!(set.summary(&policy.id), fresh.summary(&policy.id));
+        }
+        // And who only listened to what was touched knows the same.
+        let all = written(&fresh, &policies).into_iter().map(|policy| (policy.id.name.clone(), policy));
+        prop_assert_eq!(told, all.collect());
+    }
+
+    #[test]
+    fn what_is_told_to_others_is_all_that_their_policies_need(
+        events in vec(event(), 0..30),
+        policies in vec(cluster_policy(), 1..4),
+    ) {
+        let policies = distinct(policies);
+        let everything = set_of(&events, &policies, 3, Merging::None);
+        // Each source tells only what the interests ask for.
+        let mut set = ClusterSet::new(options(3, Merging::None));
+        policies.iter().for_each(|policy| set.put_policy(policy.clone(), &uid(&policy.id)));
+        let interests: BTreeSet<_> = set.interests().cloned().collect();
+        for cluster in ["east", "west"].map(Name::from) {
+            set.member(&cluster, Some(anywhere()));
+            let mut source = Publication::new(cluster.clone());
+            for (count, event) in events.iter().filter(|event| event.cluster == cluster).enumerate() {
+                if count == 3 {
+                    source.interests(&"home".into(), interests.clone());
+                }
+                match &event.change {
+                    Change::Put(Object::Pod(pod)) => source.put_pod(pod),
+                    Change::Put(Object::Namespace(namespace)) => source.put_namespace(namespace),
+                    Change::Remove(weir_model::Key::Pod(id)) => source.remove_pod(id),
+                    Change::Remove(weir_model::Key::Namespace(name)) => source.remove_namespace(name),
+                    _ => (),
+                }
+                let (pods, namespaces) = source.touched();
+                for name in namespaces {
+                    set.namespace(&cluster, &name, source.namespace(&name).cloned());
+                }
+                for id in pods {
+                    match source.pod(&id) {
+                        Some(pod) => set.put_pod(pod.clone()),
+                        None => set.remove_pod(&RemoteId {
+                            namespace: id.namespace, cluster: cluster.clone(), name: id.name,
+                        }),
+                    }
+                }
+            }
+            source.interests(&"home".into(), interests.clone());
+            let (pods, namespaces) = source.touched();
+            for name in namespaces {
+                set.namespace(&cluster, &name, source.namespace(&name).cloned());
+            }
+            for pod in pods.iter().filter_map(|id| source.pod(id)) {
+                set.put_pod(pod.clone());
+            }
+        }
+        let overlaps = policies.iter().any(|policy| {
+            everything.summary(&policy.id).is_some_and(|summary| !summary.overlaps.is_empty())
+        });
+        if !overlaps && !shares_addresses(&events) {
+            prop_assert_eq!(written(&set, &policies), written(&everything, &policies));
+        }
+    }
+
+    #[test]
+    fn on_the_way_nothing_is_open_that_is_not_open_before_or_after(
+        before in vec(event(), 0..25),
+        after in vec(event(), 0..25),
+        policies in vec(cluster_policy(), 2..3),
+        flows in vec(flow(), 1..15),
+        home in home(),
+        shard in 1..4_usize,
+    ) {
+        let (first, second) = (&policies[0], Policy { id: policies[0].id.clone(), ..policies[1].clone() });
+        let mut set = set_of(&before, std::slice::from_ref(first), shard, Merging::None);
+        let mut installed: BTreeMap<Name, Policy> =
+            set.translate(&first.id).into_iter().map(|policy| (policy.id.name.clone(), policy)).collect();
+        set.touched();
+        after.iter().for_each(|event| tell(&mut set, event));
+        if shard == 1 {
+            set.put_policy(second, &uid(&first.id));
+        }
+        let touched = set.touched().remove(&first.id).unwrap_or_default();
+        let wanted = touched.iter().map(|key| {
+            (Name::from(format!("csnp-{}-{key}", uid(&first.id))), set.shard(&first.id, key))
+        });
+        let plan = steps(&installed, &wanted.collect(), set.base(&first.id).as_ref());
+        let verdicts = |installed: &BTreeMap<Name, Policy>| -> Vec<Verdict> {
+            let world = with(&home, installed.values().cloned());
+            flows.iter().map(|flow| weir_oracle::verdict(&world, flow)).collect()
+        };
+        let start = verdicts(&installed);
+        let end: BTreeMap<Name, Policy> =
+            set.translate(&first.id).into_iter().map(|policy| (policy.id.name.clone(), policy)).collect();
+        let finish = verdicts(&end);
+        for step in plan {
+            let before = installed.clone();
+            match step {
+                Step::Put(policy) => drop(installed.insert(policy.id.name.clone(), policy)),
+                Step::Delete(name) => drop(installed.remove(&name)),
+            }
+            // What takes away comes before what only adds.
+            let (had, has, last) = (granted(&before), granted(&installed), granted(&end));
+            let only_adds = had.is_subset(&has) && had != has;
+            prop_assert!(shard == 1 || !only_adds || had.is_subset(&last), "{had:?} {has:?} {last:?}");
+            for (at, verdict) in verdicts(&installed).into_iter().enumerate() {
+                let (start, finish) = (start[at], finish[at]);
+                if shard != 1 {
+                    prop_assert!(verdict == start || verdict == finish, "{}", flows[at]);
+                } else {
+                    prop_assert!(verdict == Verdict::Deny || start == Verdict::Allow || finish == Verdict::Allow);
+                }
+            }
+        }
+        prop_assert_eq!(installed, end);
+    }
+}
+
+/// The addresses that policies allow, in which direction and to which ports.
+fn granted(policies: &BTreeMap<Name, Policy>) -> BTreeSet<String> {
+    let mut all = BTreeSet::new();
+    for (policy, direction) in policies.values().flat_map(|one| Direction::BOTH.map(|d| (one, d))) {
+        let rules = policy.rules(direction).unwrap_or_default().iter();
+        let peers =
+            rules.flat_map(|rule| rule.peers.iter().flatten().map(move |peer| (rule, peer)));
+        all.extend(
+            peers.map(|(rule, peer)| format!("{direction} {:?} {:?}", peer.who, rule.ports)),
+        );
+    }
+    all
+}
+
+/// Whether two pods claim an address: who is told about one of them only cannot know.
+fn shares_addresses(events: &[Event]) -> bool {
+    let worlds = worlds(events);
+    let all: Vec<IpAddr> = worlds
+        .values()
+        .flat_map(|world| world.pods.values())
+        .flat_map(|pod| pod.own_addresses().iter().copied())
+        .collect();
+    let distinct: BTreeSet<&IpAddr> = all.iter().collect();
+    distinct.len() != all.len()
+}
+
+#[test]
+fn labels_of_the_exchange_are_reserved() {
+    assert!(is_reserved("submariner-io/clusterID"));
+    assert!(!is_reserved("app"));
+}
