@@ -16,15 +16,16 @@ use crate::{
 ///
 /// For `sim`: the endpoints with their rules, the rules with the policy lines they come from, and the sets that they name. Rules
 /// that several endpoints share are printed once. For `nftables`: the ruleset of a node, in nft's own syntax. For `iptables`: its sets and
-/// rules, as `ipset save`, `iptables-save` and `ip6tables-save` would print them.
+/// rules, as `ipset save`, `iptables-save` and `ip6tables-save` would print them. For `hcn`: the ACL policies of each pod's endpoint on
+/// Windows, as HNS is given them.
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  weir render -f examples/shop/manifests\n  weir render -f examples/shop/manifests -n shop -o yaml\n  weir render -f examples/shop/manifests --datapath nftables\n  weir render -f examples/shop/manifests --datapath iptables"
+    after_help = "Examples:\n  weir render -f examples/shop/manifests\n  weir render -f examples/shop/manifests -n shop -o yaml\n  weir render -f examples/shop/manifests --datapath nftables\n  weir render -f examples/shop/manifests --datapath iptables\n  weir render -f examples/shop/manifests --datapath hcn"
 )]
 pub(crate) struct Render {
     #[command(flatten)]
     source: Source,
-    /// The datapath to print it for: sim, nftables or iptables
+    /// The datapath to print it for: sim, nftables, iptables or hcn
     #[arg(long, value_name = "NAME", default_value = "sim")]
     datapath: String,
     /// The node to print it for [default: all]
@@ -37,7 +38,7 @@ pub(crate) struct Render {
 
 impl Render {
     pub(crate) fn run(&self, out: &mut dyn Write) -> anyhow::Result<Exit> {
-        source::known_datapath(&self.datapath, &["sim", "nftables", "iptables"])?;
+        source::known_datapath(&self.datapath, &["sim", "nftables", "iptables", "hcn"])?;
         let loaded = self.source.load_complete()?;
         let world = &loaded.world;
         let locality = match &self.node {
@@ -52,6 +53,10 @@ impl Render {
             }
         };
         let program = weir_engine::compile(world, locality);
+        if self.datapath == "hcn" {
+            write!(out, "{}", weir_hcn::Acls::of(&program))?;
+            return Ok(Exit::Yes);
+        }
         match Filter::named(&self.datapath) {
             Some(Filter::Nftables) => {
                 write!(out, "{}", weir_nft::render(&program))?;

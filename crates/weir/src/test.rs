@@ -9,6 +9,7 @@ use std::{
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 use weir_api::Case;
+use weir_hcn::Acls;
 use weir_model::{Finding, Flow, Severity, Verdict};
 
 use crate::{
@@ -26,16 +27,17 @@ use crate::{
 /// Every probe is asked of the compiled rules, and of a second, slower reading of the API's text; the two must agree.
 /// With `--datapath nftables` or `iptables` the pods are network namespaces on this machine, and real connections are tried between
 /// them; this needs root, or a kernel that lets everyone make user namespaces, and for `iptables` its programs.
+/// With `--datapath hcn` the ACLs that Windows nodes would get are read, too, on any machine; what they cannot express fails.
 /// The closing line is `N passed, M failed`. Exit status 1 if anything failed.
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  weir test examples/shop/tests.yaml\n  weir test --datapath nftables examples/shop/tests.yaml"
+    after_help = "Examples:\n  weir test examples/shop/tests.yaml\n  weir test --datapath nftables examples/shop/tests.yaml\n  weir test --datapath hcn examples/shop/tests.yaml"
 )]
 pub(crate) struct Test {
     /// Files with policy tests
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// What decides: `sim`, the compiled rules in memory, or `nftables` or `iptables`, a real kernel with real packets
+    /// What decides: `sim`, the compiled rules in memory, `nftables` or `iptables`, a real kernel with real packets, or `hcn`, the ACLs of Windows
     #[arg(long, value_name = "NAME", default_value = "sim")]
     datapath: String,
     /// How to print the results
@@ -56,9 +58,12 @@ enum TestFormat {
 
 impl Test {
     pub(crate) fn run(&self, out: &mut dyn Write) -> anyhow::Result<Exit> {
-        source::known_datapath(&self.datapath, &["sim", "nftables", "iptables"])?;
-        let decides = Filter::named(&self.datapath).map_or(Decides::Memory, Decides::Kernel);
-        if decides != Decides::Memory {
+        source::known_datapath(&self.datapath, &["sim", "nftables", "iptables", "hcn"])?;
+        let decides = match &*self.datapath {
+            "hcn" => Decides::Acls,
+            name => Filter::named(name).map_or(Decides::Memory, Decides::Kernel),
+        };
+        if let Decides::Kernel(_) = decides {
             kernel::enter()?;
         }
         let mut all = Vec::new();
@@ -205,12 +210,14 @@ enum Decides {
     Memory,
     /// A real kernel, with real packets.
     Kernel(Filter),
+    /// The ACLs that Windows nodes would get.
+    Acls,
 }
 
 /// Tries every probe of all cases; the results in order. In a kernel most of the time is spent waiting for packets that do
 /// not come, so there several cases run at once.
 fn judge_all(cases: Vec<Case>, decides: Decides) -> Vec<CaseResult> {
-    if decides == Decides::Memory {
+    if decides == Decides::Memory || decides == Decides::Acls {
         return cases.into_iter().map(|case| judge(case, decides)).collect();
     }
     let waiting = Mutex::new(cases.into_iter().enumerate());
@@ -260,21 +267,29 @@ fn judge(mut case: Case, decides: Decides) -> CaseResult {
             Err(cause) => error = Some(format!("{place}: {:#}", anyhow::Error::from(cause))),
         }
     }
+    let acls = (decides == Decides::Acls).then(|| Acls::of(&state.program));
     let mut results = Vec::with_capacity(probes.len());
     for (probe, flow) in probes.into_iter().zip(flows) {
         let (verdict, why) = match flow {
             Ok(flow) => {
                 let compiled = state.program.verdict(&flow);
                 let oracle = weir_oracle::verdict(&state.world, &flow);
-                let real = seen.next().unwrap_or(compiled);
-                if compiled != oracle || compiled != real {
+                let said = acls.as_ref().map(|acls| acls.verdict(&flow));
+                let real = said.or_else(|| seen.next()).unwrap_or(compiled);
+                let short = acls.as_ref().and_then(|acls| acls.shortfall(&flow));
+                let short = short.filter(|_| real == Verdict::Deny && compiled == Verdict::Allow);
+                if compiled != oracle || (compiled != real && short.is_none()) {
                     error.get_or_insert_with(|| {
                         format!(
                             "weir contradicts itself about {flow}: the rules say {compiled}, the oracle {oracle}, the datapath {real}; please report this"
                         )
                     });
                 }
-                (Some(real), why::line(&weir_engine::explain(&state.program, &flow)))
+                let why = match short {
+                    Some(short) => format!("allowed by policy, but not expressed: {short}"),
+                    None => why::line(&weir_engine::explain(&state.program, &flow)),
+                };
+                (Some(real), why)
             }
             Err(problem) => {
                 error.get_or_insert_with(|| format!("{}:{}: {problem}", place.file, probe.line));

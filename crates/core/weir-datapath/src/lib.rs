@@ -16,9 +16,11 @@ mod drops;
 mod grants;
 mod ledger;
 mod memory;
+mod notes;
 
 pub use datapath::{ApplyError, Datapath, Plan, Trouble};
 pub use drops::{Dropped, Drops};
 pub use grants::{Granted, may_matter};
 pub use ledger::{Established, Held, Ledger, Outcome};
 pub use memory::{Memory, MemoryPlan, MemoryState};
+pub use notes::{Notes, Shortfall};

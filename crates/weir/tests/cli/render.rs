@@ -72,14 +72,29 @@ fn rules_of_iptables_are_what_its_own_programs_read() {
     assert_eq!(output.status.code(), Some(0));
 }
 
+/// What the rules are is in the golden tests of the backend.
+#[test]
+fn acls_are_what_hns_takes() {
+    let pods = json(&weir("render -f examples/shop/manifests --datapath hcn"));
+    let pods = pods.as_array().unwrap();
+    assert_eq!(pods.len(), 7);
+    let checkout = pods.iter().find(|pod| pod["Pod"] == "payments/checkout").unwrap();
+    assert_eq!(checkout["IpAddresses"][0], "10.243.47.192");
+    let policies = checkout["Policies"].as_array().unwrap();
+    assert!(policies.iter().all(|policy| policy["Type"] == "ACL"));
+    let ids = policies.iter().map(|policy| policy["Settings"]["Id"].as_str().unwrap());
+    let granted: Vec<&str> = ids.filter(|id| id.contains("payments/checkout#in")).collect();
+    assert_eq!(granted, ["weir:NetworkPolicy/payments/checkout#in.0"]);
+}
+
 #[test]
 fn other_datapaths_are_not_there_yet() {
     check(
-        &weir("render -f examples/shop/manifests --datapath hcn"),
+        &weir("render -f examples/shop/manifests --datapath ebpf"),
         expect![[r#"
             --- stderr
-            error: this build has no datapath `hcn` here
-            hint: use `--datapath sim` or `--datapath nftables` or `--datapath iptables`
+            error: this build has no datapath `ebpf` here
+            hint: use `--datapath sim` or `--datapath nftables` or `--datapath iptables` or `--datapath hcn`
             --- exit 2
         "#]],
     );

@@ -253,6 +253,54 @@ fn all_cases_of_the_repository_pass_in_a_kernel_with_iptables() {
     all_pass("test --datapath iptables cases/upstream cases/semantics");
 }
 
+/// The ACLs of Windows say the same about every probe, apart from SCTP that a rule allows by port: that is denied, and told.
+#[test]
+fn all_cases_of_the_repository_are_the_same_in_acls_but_for_sctp() {
+    let answer = json(&weir("test --datapath hcn -o json cases/upstream cases/semantics"));
+    let (mut passed, mut short) = (0, 0);
+    for case in answer["cases"].as_array().unwrap() {
+        assert_eq!(case.get("error"), None, "{}", case["name"]);
+        for probe in case["probes"].as_array().unwrap() {
+            if probe["verdict"] == probe["expect"] {
+                passed += 1;
+                continue;
+            }
+            short += 1;
+            let (protocol, verdict) = (&probe["protocol"], &probe["verdict"]);
+            assert_eq!(
+                (protocol.as_str(), verdict.as_str()),
+                (Some("SCTP"), Some("deny")),
+                "{probe}"
+            );
+            assert!(probe["why"].as_str().unwrap().contains("HNS does not filter SCTP"), "{probe}");
+        }
+    }
+    assert_eq!((answer["passed"].as_u64(), answer["failed"].as_u64()), (Some(passed), Some(short)));
+    assert!(passed > 1000 && short > 0 && short < 10, "{passed} passed, {short} are short");
+}
+
+#[test]
+fn what_acls_cannot_express_fails_and_says_why() {
+    let case = "
+pods: [{namespace: shop, name: web, ips: [10.0.0.1]}]
+policies:
+- {apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: sctp, namespace: shop}, spec: {podSelector: {}, ingress: [{ports: [{port: 9, protocol: SCTP}, {port: 80}]}]}}
+probes:
+- {from: {ip: 203.0.113.7}, to: {pod: shop/web}, port: 9, protocol: SCTP, expect: allow}
+- {from: {ip: 203.0.113.7}, to: {pod: shop/web}, port: 80, expect: allow}
+";
+    check(
+        &weir_reading("test --datapath hcn -", case),
+        expect![[r#"
+        FAIL -:2 (1 of 2 probes)
+             203.0.113.7 → shop/web 9/SCTP: expected allow, got deny  -:6
+               allowed by policy, but not expressed: NetworkPolicy shop/sctp for shop/web: HNS does not filter SCTP: what its ports would decide is denied
+        1 passed, 1 failed
+        --- exit 1
+    "#]],
+    );
+}
+
 #[track_caller]
 fn all_pass(command: &str) {
     let output = weir(command);

@@ -1,0 +1,195 @@
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use ipnet::{IpNet, Ipv4Subnets, Ipv6Subnets};
+use weir_model::Block;
+
+/// The two kinds of addresses. No rule ever mixes them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Family {
+    V4,
+    V6,
+}
+
+impl Family {
+    pub(crate) const BOTH: [Family; 2] = [Family::V4, Family::V6];
+
+    pub(crate) fn of(address: IpAddr) -> Self {
+        if address.is_ipv4() { Family::V4 } else { Family::V6 }
+    }
+}
+
+/// Addresses that a rule is about: everyone, or ranges that are sorted and do not touch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Addresses {
+    Everyone,
+    Of { v4: Vec<(u128, u128)>, v6: Vec<(u128, u128)> },
+}
+
+impl Addresses {
+    /// Exactly these.
+    pub(crate) fn hosts(all: impl IntoIterator<Item = IpAddr>) -> Self {
+        let (mut v4, mut v6) = (Vec::new(), Vec::new());
+        for address in all {
+            let ranges = if address.is_ipv4() { &mut v4 } else { &mut v6 };
+            ranges.push((number(address), number(address)));
+        }
+        Addresses::Of { v4: joined(v4), v6: joined(v6) }
+    }
+
+    /// Those of a block, with its exceptions cut out.
+    pub(crate) fn block(block: &Block) -> Self {
+        let mut first = number(block.net.network());
+        let last = number(block.net.broadcast());
+        let mut holes: Vec<(u128, u128)> = block
+            .except
+            .iter()
+            .map(|hole| (number(hole.network()), number(hole.broadcast())))
+            .collect();
+        holes.sort_unstable();
+        let mut ranges = Vec::new();
+        let mut is_open = true;
+        for (from, to) in holes {
+            if from > first {
+                ranges.push((first, from - 1));
+            }
+            match to.checked_add(1) {
+                Some(next) => first = first.max(next),
+                None => is_open = false,
+            }
+        }
+        if is_open && first <= last {
+            ranges.push((first, last));
+        }
+        match Family::of(block.net.addr()) {
+            Family::V4 => Addresses::Of { v4: ranges, v6: Vec::new() },
+            Family::V6 => Addresses::Of { v4: Vec::new(), v6: ranges },
+        }
+    }
+
+    /// Those that are in both.
+    pub(crate) fn and(&self, other: &Addresses) -> Addresses {
+        match (self, other) {
+            (Addresses::Everyone, other) => other.clone(),
+            (some, Addresses::Everyone) => some.clone(),
+            (Addresses::Of { v4, v6 }, Addresses::Of { v4: four, v6: six }) => {
+                Addresses::Of { v4: common(v4, four), v6: common(v6, six) }
+            }
+        }
+    }
+
+    /// Those that are in either.
+    pub(crate) fn or(self, other: Addresses) -> Addresses {
+        match (self, other) {
+            (Addresses::Of { mut v4, mut v6 }, Addresses::Of { v4: four, v6: six }) => {
+                v4.extend(four);
+                v6.extend(six);
+                Addresses::Of { v4: joined(v4), v6: joined(v6) }
+            }
+            _ => Addresses::Everyone,
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        matches!(self, Addresses::Of { v4, v6 } if v4.is_empty() && v6.is_empty())
+    }
+
+    /// The addresses of one family as HNS reads them: networks, and single addresses without a length.
+    pub(crate) fn texts(&self, family: Family) -> Vec<String> {
+        let ranges = match (self, family) {
+            (Addresses::Everyone, _) => return Vec::new(),
+            (Addresses::Of { v4, .. }, Family::V4) => v4,
+            (Addresses::Of { v6, .. }, Family::V6) => v6,
+        };
+        let nets = ranges.iter().flat_map(|(first, last)| cover(*first, *last, family));
+        nets.map(|net| match net.prefix_len() == net.max_prefix_len() {
+            true => net.addr().to_string(),
+            false => net.to_string(),
+        })
+        .collect()
+    }
+}
+
+/// The same addresses in ranges that are sorted and do not touch.
+fn joined(mut ranges: Vec<(u128, u128)>) -> Vec<(u128, u128)> {
+    ranges.sort_unstable();
+    ranges.dedup_by(|next, last| {
+        let touches = next.0 <= last.1.saturating_add(1);
+        if touches {
+            last.1 = last.1.max(next.1);
+        }
+        touches
+    });
+    ranges
+}
+
+fn common(left: &[(u128, u128)], right: &[(u128, u128)]) -> Vec<(u128, u128)> {
+    let (mut left, mut right) = (left.iter().peekable(), right.iter().peekable());
+    let mut both = Vec::new();
+    while let (Some(one), Some(other)) = (left.peek(), right.peek()) {
+        let (first, last) = (one.0.max(other.0), one.1.min(other.1));
+        if first <= last {
+            both.push((first, last));
+        }
+        if one.1 <= other.1 {
+            left.next()
+        } else {
+            right.next()
+        };
+    }
+    both
+}
+
+fn cover(first: u128, last: u128, family: Family) -> Vec<IpNet> {
+    let four = |number: u128| Ipv4Addr::from_bits(u32::try_from(number).unwrap_or(u32::MAX));
+    match family {
+        Family::V4 => Ipv4Subnets::new(four(first), four(last), 0).map(IpNet::V4).collect(),
+        Family::V6 => {
+            let (first, last) = (Ipv6Addr::from_bits(first), Ipv6Addr::from_bits(last));
+            Ipv6Subnets::new(first, last, 0).map(IpNet::V6).collect()
+        }
+    }
+}
+
+fn number(address: IpAddr) -> u128 {
+    match address {
+        IpAddr::V4(address) => u128::from(address.to_bits()),
+        IpAddr::V6(address) => address.to_bits(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn block(text: &str, except: &[&str]) -> Addresses {
+        let parsed = |text: &&str| text.parse::<IpNet>().unwrap();
+        Addresses::block(&Block::new(parsed(&text), except.iter().map(parsed)))
+    }
+
+    #[test]
+    fn exceptions_are_cut_out() {
+        let texts = |net, except: &[&str], family| block(net, except).texts(family);
+        assert_eq!(texts("10.0.0.0/30", &["10.0.0.1/32"], Family::V4), ["10.0.0.0", "10.0.0.2/31"]);
+        assert_eq!(texts("0.0.0.0/0", &[], Family::V4), ["0.0.0.0/0"]);
+        assert_eq!(texts("0.0.0.0/0", &["0.0.0.0/1", "128.0.0.0/1"], Family::V4), [""; 0]);
+        assert_eq!(texts("::/0", &["8000::/1"], Family::V6), ["::/1"]);
+        assert_eq!(texts("::/0", &["::/1"], Family::V6), ["8000::/1"]);
+        assert_eq!(texts("::/0", &["::/1"], Family::V4), [""; 0], "never across families");
+    }
+
+    #[test]
+    fn neighbours_become_one_network() {
+        let hosts = (0..4).map(|last| IpAddr::from([10, 0, 0, last]));
+        assert_eq!(Addresses::hosts(hosts).texts(Family::V4), ["10.0.0.0/30"]);
+    }
+
+    #[test]
+    fn what_is_in_both_and_what_is_in_either() {
+        let (wide, narrow) = (block("10.0.0.0/8", &["10.1.0.0/16"]), block("10.1.0.0/15", &[]));
+        assert_eq!(wide.and(&narrow).texts(Family::V4), ["10.0.0.0/16"]);
+        assert_eq!(narrow.and(&wide), wide.and(&narrow));
+        assert_eq!(wide.clone().or(narrow).texts(Family::V4), ["10.0.0.0/8"]);
+        assert_eq!(wide.and(&Addresses::Everyone), wide);
+        assert!(block("10.0.0.0/8", &[]).and(&block("::/0", &[])).is_empty());
+    }
+}

@@ -1,0 +1,123 @@
+//! What ACLs do with a packet: the third reader, beside the oracle and the compiled rules. It reads what HNS would be given.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use weir_model::{Direction, Flow, Protocol, Verdict};
+
+use crate::{Acl, Action, RuleType, Way};
+
+/// What the ACLs of an endpoint say about a connection in one direction. `None` if none speaks about it: what happens then
+/// differs from one Windows to another.
+///
+/// Rules with the lowest number that fit decide. If an Allow and a Block share that number nobody knows who wins; then it is the
+/// Block here.
+pub fn judge(acls: &[Acl], flow: &Flow, direction: Direction) -> Option<Verdict> {
+    let way = match direction {
+        Direction::Ingress => Way::In,
+        Direction::Egress => Way::Out,
+    };
+    let matching =
+        || acls.iter().filter(|acl| acl.rule_type == RuleType::Switch && fits(acl, flow, way));
+    let first = matching().map(|acl| acl.priority.unwrap_or(0)).min()?;
+    let mut deciding = matching().filter(|acl| acl.priority.unwrap_or(0) == first);
+    match deciding.any(|acl| acl.action == Action::Block) {
+        true => Some(Verdict::Deny),
+        false => Some(Verdict::Allow),
+    }
+}
+
+fn fits(acl: &Acl, flow: &Flow, way: Way) -> bool {
+    let (here, there, destination_ports, source_ports) = match way {
+        Way::In => (flow.to, flow.from, &acl.local_ports, &acl.remote_ports),
+        Way::Out => (flow.from, flow.to, &acl.remote_ports, &acl.local_ports),
+    };
+    acl.direction == way
+        && in_list(&acl.protocols, |number| number == protocol(flow.protocol))
+        && in_list(&acl.local_addresses, |net| holds(net, here))
+        && in_list(&acl.remote_addresses, |net| holds(net, there))
+        && in_list(destination_ports, |ports| covers(ports, flow.port))
+        // Nobody knows the port that a connection comes from.
+        && source_ports.is_empty()
+}
+
+/// Whether an empty list stands for everything, or one of its parts fits.
+fn in_list(list: &str, fits: impl Fn(&str) -> bool) -> bool {
+    list.is_empty() || list.split(',').any(fits)
+}
+
+fn holds(net: &str, address: IpAddr) -> bool {
+    match net.parse::<IpNet>() {
+        Ok(net) => net.contains(&address),
+        Err(_) => net.parse() == Ok(address),
+    }
+}
+
+fn covers(ports: &str, port: u16) -> bool {
+    let (first, last) = ports.split_once('-').unwrap_or((ports, ports));
+    match (first.parse::<u16>(), last.parse::<u16>()) {
+        (Ok(first), Ok(last)) => first <= port && port <= last,
+        _ => false,
+    }
+}
+
+fn protocol(protocol: Protocol) -> &'static str {
+    match protocol {
+        Protocol::Tcp => "6",
+        Protocol::Udp => "17",
+        Protocol::Sctp => "132",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn flow() -> Flow {
+        Flow {
+            from: [10, 0, 0, 1].into(),
+            to: [10, 0, 0, 2].into(),
+            protocol: Protocol::Tcp,
+            port: 80,
+        }
+    }
+
+    #[test]
+    fn the_lowest_number_decides() {
+        let acl = |action, priority| Acl::new("weir:x".into(), Way::In, action, priority);
+        let check = |acls: &[Acl], expected| {
+            assert_eq!(judge(acls, &flow(), Direction::Ingress), expected, "{acls:?}");
+        };
+        check(&[acl(Action::Block, 20), acl(Action::Allow, 10)], Some(Verdict::Allow));
+        check(&[acl(Action::Allow, 20), acl(Action::Block, 10)], Some(Verdict::Deny));
+        check(&[acl(Action::Allow, 10), acl(Action::Block, 10)], Some(Verdict::Deny));
+        check(&[], None);
+        let other = Acl { direction: Way::Out, ..acl(Action::Block, 10) };
+        check(&[other, acl(Action::Allow, 20)], Some(Verdict::Allow));
+        let host = Acl { rule_type: RuleType::Host, ..acl(Action::Allow, 1) };
+        check(&[host, acl(Action::Block, 20)], Some(Verdict::Deny));
+    }
+
+    #[test]
+    fn lists_and_ranges_are_read() {
+        let fits = |acl: Acl, direction| judge(&[acl], &flow(), direction).is_some();
+        let acl = |way| Acl::new("weir:x".into(), way, Action::Allow, 10);
+        let ports = |local: &str, remote: &str, way| Acl {
+            local_ports: local.into(),
+            remote_ports: remote.into(),
+            ..acl(way)
+        };
+        assert!(fits(ports("1,79-81", "", Way::In), Direction::Ingress));
+        assert!(!fits(ports("1,81-90", "", Way::In), Direction::Ingress));
+        assert!(!fits(ports("", "80", Way::In), Direction::Ingress), "the port of the sender");
+        assert!(fits(ports("", "80", Way::Out), Direction::Egress));
+        let from = |list: &str| Acl { remote_addresses: list.into(), ..acl(Way::In) };
+        assert!(fits(from("192.0.2.0/24,10.0.0.1"), Direction::Ingress));
+        assert!(fits(from("10.0.0.0/31"), Direction::Ingress));
+        assert!(!fits(from("10.0.0.2"), Direction::Ingress));
+        assert!(!fits(from("Any"), Direction::Ingress), "a word is no address");
+        let protocol = |list: &str| Acl { protocols: list.into(), ..acl(Way::In) };
+        assert!(fits(protocol("17,6"), Direction::Ingress));
+        assert!(!fits(protocol("17"), Direction::Ingress));
+    }
+}

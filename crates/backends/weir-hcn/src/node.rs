@@ -1,0 +1,79 @@
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    net::IpAddr,
+};
+
+use serde_json::{Value, json};
+use weir_datapath::Shortfall;
+use weir_model::{Direction, Flow, PodId, Program, Verdict};
+
+use crate::{Acl, Rendered, judge, render};
+
+/// The ACLs of all pods of a program, and what they do together.
+#[derive(Clone, Debug)]
+pub struct Acls {
+    pods: BTreeMap<PodId, (Vec<IpAddr>, Rendered)>,
+    owners: BTreeMap<IpAddr, PodId>,
+}
+
+impl Acls {
+    /// What would be programmed for a program.
+    pub fn of(program: &Program) -> Self {
+        let mut acls = Acls { pods: BTreeMap::new(), owners: BTreeMap::new() };
+        for (id, endpoint) in &program.endpoints {
+            let own = endpoint
+                .addresses
+                .iter()
+                .filter(|address| program.owner(**address).is_some_and(|(owner, _)| owner == id));
+            let own: Vec<IpAddr> = own.copied().collect();
+            acls.owners.extend(own.iter().map(|address| (*address, id.clone())));
+            let rendered = render(id, endpoint, program, &BTreeSet::new());
+            acls.pods.insert(id.clone(), (own, rendered));
+        }
+        acls
+    }
+
+    /// Whether a connection passes the ACLs at both of its ends. Where none speaks about it, it does not, unless there are none at
+    /// all.
+    pub fn verdict(&self, flow: &Flow) -> Verdict {
+        let side = |direction| {
+            let (here, _) = flow.ends(direction);
+            let acls = self.at(here);
+            let closed = if acls.is_empty() { Verdict::Allow } else { Verdict::Deny };
+            judge(acls, flow, direction).unwrap_or(closed)
+        };
+        Direction::BOTH.into_iter().map(side).fold(Verdict::Allow, Verdict::and)
+    }
+
+    /// The first reason why fewer connections pass between two addresses than policies let.
+    pub fn shortfall(&self, flow: &Flow) -> Option<&Shortfall> {
+        let ends = [flow.to, flow.from].into_iter();
+        let pods = ends.filter_map(|address| self.pods.get(self.owners.get(&address)?));
+        pods.flat_map(|(_, rendered)| &rendered.shortfalls).next()
+    }
+
+    fn at(&self, address: IpAddr) -> &[Acl] {
+        let pod = self.owners.get(&address).and_then(|pod| self.pods.get(pod));
+        pod.map_or(&[], |(_, rendered)| &rendered.acls)
+    }
+}
+
+/// What each pod's endpoint would be given, as JSON.
+impl fmt::Display for Acls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let pods = self.pods.iter().map(|(id, (addresses, rendered))| {
+            let addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+            let policies: Vec<Value> = rendered.acls.iter().map(Acl::policy).collect();
+            let mut pod =
+                json!({"Pod": id.to_string(), "IpAddresses": addresses, "Policies": policies});
+            if !rendered.shortfalls.is_empty() {
+                let shortfalls = rendered.shortfalls.iter().map(ToString::to_string);
+                pod["Shortfalls"] = shortfalls.collect::<Vec<String>>().into();
+            }
+            pod
+        });
+        let pods = Value::Array(pods.collect());
+        writeln!(f, "{}", serde_json::to_string_pretty(&pods).map_err(|_| fmt::Error)?)
+    }
+}

@@ -1,0 +1,78 @@
+//! What holds for every rendering, whatever the policies are.
+
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use proptest::{collection::vec, prelude::*};
+use weir_engine::{Locality, compile};
+use weir_hcn::{Acl, Acls, PREFIX, Rendered, RuleType, judge, render};
+use weir_model::{Change, Direction, Flow, Object, PodId, Program, Protocol, World};
+
+fn worlds() -> impl Strategy<Value = World> {
+    let policies = vec(weir_testkit::policy(), 0..12);
+    (policies, weir_testkit::changes(40)).prop_map(|(policies, changes)| {
+        let policies = policies.into_iter().map(|policy| Change::Put(Object::Policy(policy)));
+        let mut world = World::default();
+        policies.chain(changes).for_each(|change| world.apply(change));
+        world
+    })
+}
+
+fn rendered(program: &Program) -> BTreeMap<PodId, Rendered> {
+    let endpoints = program.endpoints.iter();
+    let one = |(id, endpoint)| (PodId::clone(id), render(id, endpoint, program, &BTreeSet::new()));
+    endpoints.map(one).collect()
+}
+
+/// A connection that no rule of the pool is about.
+fn stranger(leaves: bool) -> Flow {
+    let (pod, other) = ([192, 0, 2, 1].into(), [192, 0, 2, 2].into());
+    let (from, to) = if leaves { (pod, other) } else { (other, pod) };
+    Flow { from, to, protocol: Protocol::Tcp, port: 65_432 }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    #[test]
+    fn oracle_engine_and_acls_agree(world in worlds(), flows in vec(weir_testkit::flow(), 1..40)) {
+        let program = compile(&world, Locality::Everywhere);
+        let acls = Acls::of(&program);
+        for flow in &flows {
+            let (meant, real) = (program.verdict(flow), acls.verdict(flow));
+            prop_assert_eq!(meant, weir_oracle::verdict(&world, flow), "{}", flow);
+            if flow.protocol == Protocol::Sctp && acls.shortfall(flow).is_some() {
+                prop_assert!(real >= meant, "{} passes, and must not", flow);
+            } else {
+                prop_assert_eq!(real, meant, "{}", flow);
+            }
+        }
+    }
+
+    #[test]
+    fn every_list_of_rules_is_well_formed(world in worlds()) {
+        let program = compile(&world, Locality::Everywhere);
+        for (id, one) in rendered(&program) {
+            let mut actions = BTreeMap::new();
+            for acl in &one.acls {
+                prop_assert!(acl.id.starts_with(PREFIX) && acl.id.len() <= 200, "{}", acl);
+                prop_assert!(acl.local_addresses.is_empty() && acl.rule_type == RuleType::Switch);
+                let number = acl.priority.unwrap();
+                prop_assert!((300..=3200).contains(&number));
+                let other = actions.insert((acl.direction, number), acl.action);
+                prop_assert!(other.is_none_or(|other| other == acl.action), "{} shares {}", acl, number);
+                let lists = acl.remote_addresses.split(',').filter(|part| !part.is_empty());
+                let families: BTreeSet<bool> = lists.map(|part| part.contains(':')).collect();
+                prop_assert!(families.len() <= 1, "{} mixes families", acl);
+                prop_assert_eq!(Acl::read(&acl.policy()).map(|read| read.id), Some(acl.id.clone()));
+            }
+            for (way, flow) in [(Direction::Ingress, stranger(false)), (Direction::Egress, stranger(true))] {
+                let says = judge(&one.acls, &flow, way);
+                prop_assert_eq!(says.is_none(), one.acls.is_empty(), "there is a tail in each direction");
+            }
+            let is_open = program.endpoints[&id].rules.is_open();
+            prop_assert_eq!(one.acls.is_empty(), is_open, "{}", id);
+        }
+    }
+}
