@@ -1,12 +1,9 @@
 use std::{
-    io::{self, IsTerminal},
-    net::SocketAddr,
     path::{Path, PathBuf},
     time::Duration,
 };
 
 use clap::{Args, ValueEnum, builder::NonEmptyStringValueParser};
-use tracing::level_filters::LevelFilter;
 use weir_agent::{AgentError, Mode, Options, Sysctls};
 use weir_datapath::{ApplyError, Datapath, Dropped, Drops, Established, Trouble};
 use weir_iptables::Iptables;
@@ -14,7 +11,14 @@ use weir_model::Direction;
 use weir_netfilter::{LogError, Logged, PacketLog};
 use weir_nft::Nft;
 
-use crate::{exit::Exit, failure::Failure, filter::Filter, source};
+use crate::{
+    exit::Exit,
+    failure::Failure,
+    filter::Filter,
+    listen::{self, Http},
+    log::LogFormat,
+    source,
+};
 
 /// Where `weir drops` asks, unless told otherwise.
 pub(crate) const ADDRESS: &str = "127.0.0.1:9640";
@@ -52,7 +56,7 @@ pub(crate) struct Agent {
     #[arg(long, value_enum, default_value = "cut")]
     established: Fate,
     /// Where to listen for HTTP, or `off`
-    #[arg(long, value_name = "ADDRESS", default_value = ADDRESS, value_parser = http)]
+    #[arg(long, value_name = "ADDRESS", default_value = ADDRESS, value_parser = listen::http)]
     http: Http,
     /// Where the CNI plugin asks whether a pod's rules are in force; without it nobody is listened to
     #[arg(long, value_name = "PATH", conflicts_with_all = ["once", "cleanup"])]
@@ -74,35 +78,12 @@ enum Fate {
     Cut,
 }
 
-/// The forms of the log.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum LogFormat {
-    /// For people
-    Text,
-    /// For programs
-    Json,
-}
-
-/// Where to listen.
-#[derive(Clone, Copy, Debug)]
-struct Http(Option<SocketAddr>);
-
-fn http(text: &str) -> Result<Http, String> {
-    match text {
-        "off" => Ok(Http(None)),
-        address => match address.parse() {
-            Ok(address) => Ok(Http(Some(address))),
-            Err(_) => Err(format!("expected an address with a port, as in {ADDRESS}, or `off`")),
-        },
-    }
-}
-
 impl Agent {
     pub(crate) fn run(&self) -> anyhow::Result<Exit> {
         source::known_datapath(&self.datapath, &["nftables", "iptables"])?;
         let filter = Filter::named(&self.datapath).unwrap_or(Filter::Nftables);
         let options = self.options(filter.name())?;
-        self.log();
+        self.log_format.start();
         let drops = Box::new(Reported::default());
         match filter {
             Filter::Nftables => {
@@ -164,21 +145,6 @@ impl Agent {
             sysctls: if self.manage_sysctls { Sysctls::Manage } else { Sysctls::Report },
             version: env!("CARGO_PKG_VERSION"),
         })
-    }
-
-    /// Sends what is logged to standard error.
-    fn log(&self) {
-        let log = tracing_subscriber::fmt()
-            .with_max_level(LevelFilter::INFO)
-            .with_target(false)
-            .with_ansi(io::stderr().is_terminal())
-            // Nobody may read it any more; telling them so would end the agent.
-            .log_internal_errors(false)
-            .with_writer(io::stderr);
-        match self.log_format {
-            LogFormat::Text => log.init(),
-            LogFormat::Json => log.json().flatten_event(true).init(),
-        }
     }
 }
 

@@ -5,8 +5,9 @@ use std::path::Path;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::{
-    agent::Agent, completions::Completions, demo::Demo, diff::Diff, drops::Drops, explain::Explain,
-    lint::Lint, matrix::Matrix, render::Render, test::Test, version::Version,
+    agent::Agent, completions::Completions, controller::ControllerCommand, crds::Crds, demo::Demo,
+    diff::Diff, drops::Drops, explain::Explain, lint::Lint, matrix::Matrix, render::Render,
+    test::Test, version::Version,
 };
 
 /// Kubernetes network policy: tested, explained, drawn, compared and compiled.
@@ -33,8 +34,10 @@ pub(crate) enum Command {
     Lint(Lint),
     Render(Render),
     Agent(Agent),
+    Controller(ControllerCommand),
     Drops(Drops),
     Demo(Demo),
+    Crds(Crds),
     Completions(Completions),
     Version(Version),
 }

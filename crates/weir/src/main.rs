@@ -6,6 +6,8 @@
 mod agent;
 mod args;
 mod completions;
+mod controller;
+mod crds;
 mod demo;
 mod diff;
 mod drops;
@@ -17,6 +19,8 @@ mod filter;
 #[cfg_attr(not(target_os = "linux"), path = "elsewhere.rs")]
 mod kernel;
 mod lint;
+mod listen;
+mod log;
 mod matrix;
 mod port;
 mod present;
@@ -60,8 +64,10 @@ fn run(command: &Command, out: &mut dyn Write) -> anyhow::Result<Exit> {
         Command::Lint(lint) => lint.run(out),
         Command::Render(render) => render.run(out),
         Command::Agent(agent) => agent.run(),
+        Command::Controller(controller) => controller.run(),
         Command::Drops(drops) => drops.run(out),
         Command::Demo(demo) => demo.run(out),
+        Command::Crds(crds) => crds.run(out),
         Command::Completions(completions) => completions.run(out),
         Command::Version(version) => version.run(out),
     }

@@ -105,7 +105,7 @@ impl ReadError {
     }
 
     /// With the cause, in one line.
-    pub(crate) fn text(&self) -> String {
+    pub fn text(&self) -> String {
         match self.source() {
             None => self.to_string(),
             Some(cause) => format!("{self}: {cause}"),
@@ -123,7 +123,7 @@ impl ReadError {
     }
 
     /// An error of an answer about anything.
-    pub(crate) fn about(error: kube::Error, verb: &'static str, resource: &str) -> Self {
+    pub fn about(error: kube::Error, verb: &'static str, resource: &str) -> Self {
         let resource = resource.to_owned();
         match error {
             kube::Error::Api(status) => {
@@ -135,7 +135,7 @@ impl ReadError {
     }
 
     /// What a status of the API server means.
-    pub(crate) fn status(code: u16, message: String, verb: &'static str, resource: String) -> Self {
+    pub fn status(code: u16, message: String, verb: &'static str, resource: String) -> Self {
         match code {
             401 => ReadError::Unauthorized,
             403 => ReadError::Forbidden { verb, resource },
@@ -146,7 +146,7 @@ impl ReadError {
     }
 
     /// Whether a new client could help: credentials and certificates may have changed.
-    pub(crate) fn is_about_access(&self) -> bool {
+    pub fn is_about_access(&self) -> bool {
         matches!(
             self,
             ReadError::Unauthorized | ReadError::Unreachable(_) | ReadError::Credentials(_)

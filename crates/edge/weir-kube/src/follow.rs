@@ -123,7 +123,7 @@ impl Follower {
             (_, retry) => retry,
         };
         self.trouble(&error).await?;
-        let wait = self.backoff.next();
+        let wait = self.backoff.wait();
         self.pause(wait).await;
         Ok(retry)
     }
@@ -244,7 +244,7 @@ impl Follower {
                 Ok(Ok(None)) | Err(_) => {
                     // A watch that ends at once is no way to go on quickly.
                     if start.elapsed() < Duration::from_secs(1) {
-                        let wait = self.backoff.next();
+                        let wait = self.backoff.wait();
                         self.pause(wait).await;
                     }
                     self.lasted(start);

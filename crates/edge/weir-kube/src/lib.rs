@@ -32,6 +32,7 @@ mod watch;
 mod wire;
 
 pub use access::Access;
+pub use backoff::Backoff;
 pub use error::ReadError;
 pub use events::{Events, Note, NoteKind};
 pub use look::{Step, read};

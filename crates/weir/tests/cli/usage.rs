@@ -4,8 +4,18 @@ use expect_test::expect;
 
 use crate::{check, command, json, stderr, stdout, weir};
 
-const COMMANDS: [&str; 9] =
-    ["test", "explain", "matrix", "diff", "lint", "render", "demo", "completions", "version"];
+const COMMANDS: [&str; 10] = [
+    "test",
+    "explain",
+    "matrix",
+    "diff",
+    "lint",
+    "render",
+    "demo",
+    "crds",
+    "completions",
+    "version",
+];
 
 #[test]
 fn version_is_said_in_two_ways() {
@@ -29,7 +39,7 @@ fn every_command_has_help_with_an_example_that_works() {
             .collect();
         assert!(!examples.is_empty(), "{name} has no example");
         for example in examples {
-            let arguments = example.split(" > ").next().unwrap();
+            let arguments = example.split(['>', '|']).next().unwrap();
             let output = weir(arguments);
             let code = output.status.code();
             assert!(code < Some(2), "weir {arguments} exits {code:?}: {}", stderr(&output));

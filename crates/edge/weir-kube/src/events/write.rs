@@ -147,7 +147,7 @@ impl Writer {
                 return Outcome::Refused;
             }
             self.reach.renew();
-            sleep(backoff.next()).await;
+            sleep(backoff.wait()).await;
         }
     }
 

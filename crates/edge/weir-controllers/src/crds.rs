@@ -1,0 +1,32 @@
+//! The definitions of the kinds that controllers serve, as they can be installed.
+
+use crate::Resource;
+
+/// A definition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Crd {
+    /// The controller that it is for.
+    pub controller: &'static str,
+    /// The name of the definition.
+    pub name: &'static str,
+    /// The definition as YAML.
+    pub yaml: &'static str,
+}
+
+/// All definitions.
+pub const ALL: &[Crd] = &[Crd {
+    controller: crate::memcached::NAME,
+    name: "memcacheds.memcached.c5c3.io",
+    yaml: include_str!("memcached/crd.yaml"),
+}];
+
+/// How to get a kind that is not there.
+pub(crate) fn hint(resource: &Resource) -> String {
+    let name = resource.name();
+    match ALL.iter().find(|crd| crd.name == name) {
+        Some(crd) => {
+            format!("install it with `weir crds --only {} | kubectl apply -f -`", crd.controller)
+        }
+        None => "install its CustomResourceDefinition".into(),
+    }
+}

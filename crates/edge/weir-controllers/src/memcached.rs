@@ -1,0 +1,147 @@
+//! The NetworkPolicy that a Memcached asks for.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::{
+    api::networking::v1::{
+        NetworkPolicy, NetworkPolicyIngressRule, NetworkPolicyPeer, NetworkPolicyPort,
+        NetworkPolicySpec,
+    },
+    apimachinery::pkg::{
+        apis::meta::v1::{LabelSelector, ObjectMeta},
+        util::intstr::IntOrString,
+    },
+};
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::{Object, OnDisable, Resource, workload::Workload};
+
+/// The name of the controller.
+pub const NAME: &str = "memcached";
+
+/// Memcacheds, in either version: both say the same.
+pub const MEMCACHEDS: Resource = Resource {
+    group: "memcached.c5c3.io",
+    versions: &["v1alpha1", "v1beta1"],
+    kind: "Memcached",
+    plural: "memcacheds",
+};
+
+/// How the controller is to be.
+pub fn workload(on_disable: OnDisable) -> Workload {
+    Workload { name: NAME, owner: MEMCACHEDS, desired: wish, on_disable }
+}
+
+/// What matters of a Memcached.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+pub struct Memcached {
+    /// Which one it is.
+    #[serde(default)]
+    pub metadata: ObjectMeta,
+    /// What it asks for.
+    #[serde(default)]
+    pub spec: Spec,
+}
+
+/// What a Memcached asks for.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+pub struct Spec {
+    /// The exporter of metrics.
+    #[serde(default)]
+    pub monitoring: Option<Switch>,
+    /// Who may do what.
+    #[serde(default)]
+    pub security: Option<Security>,
+}
+
+/// Something that can be switched on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+pub struct Switch {
+    /// Whether it is on.
+    #[serde(default)]
+    pub enabled: bool,
+}
+
+/// Who may do what.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Security {
+    /// The port with TLS.
+    #[serde(default)]
+    pub tls: Option<Switch>,
+    /// The NetworkPolicy.
+    #[serde(default)]
+    pub network_policy: Option<Sources>,
+}
+
+/// The NetworkPolicy, as a Memcached asks for it.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Sources {
+    /// Whether there is one.
+    #[serde(default)]
+    pub enabled: bool,
+    /// Who may connect; everybody if there is nobody in it.
+    #[serde(default)]
+    pub allowed_sources: Option<Vec<NetworkPolicyPeer>>,
+}
+
+/// The policy that a Memcached asks for, if it asks for one.
+pub fn desired(memcached: &Memcached) -> Option<NetworkPolicy> {
+    let Spec { monitoring, security } = &memcached.spec;
+    let security = security.as_ref()?;
+    let sources = security.network_policy.as_ref().filter(|sources| sources.enabled)?;
+    let is_on = |switch: &Option<Switch>| switch.is_some_and(|switch| switch.enabled);
+    let ports = [(11211, true), (11212, is_on(&security.tls)), (9150, is_on(monitoring))];
+    let ports = ports.into_iter().filter(|(_, is_open)| *is_open).map(|(port, _)| tcp(port));
+    let labels = labels(memcached.metadata.name.as_deref().unwrap_or_default());
+    Some(NetworkPolicy {
+        metadata: ObjectMeta {
+            name: memcached.metadata.name.clone(),
+            namespace: memcached.metadata.namespace.clone(),
+            labels: Some(labels.clone()),
+            ..ObjectMeta::default()
+        },
+        spec: Some(NetworkPolicySpec {
+            pod_selector: Some(LabelSelector {
+                match_labels: Some(labels),
+                ..LabelSelector::default()
+            }),
+            policy_types: Some(vec!["Ingress".into()]),
+            ingress: Some(vec![NetworkPolicyIngressRule {
+                ports: Some(ports.collect()),
+                // Nobody in the list means everybody, and so does no list; an empty one is not written.
+                from: sources.allowed_sources.clone().filter(|peers| !peers.is_empty()),
+            }]),
+            egress: None,
+        }),
+    })
+}
+
+/// The labels of all that belongs to a Memcached.
+fn labels(name: &str) -> BTreeMap<String, String> {
+    let label = |key: &str, value: &str| (format!("app.kubernetes.io/{key}"), value.to_owned());
+    BTreeMap::from([
+        label("name", "memcached"),
+        label("instance", name),
+        label("managed-by", "memcached-operator"),
+    ])
+}
+
+fn tcp(port: i32) -> NetworkPolicyPort {
+    NetworkPolicyPort {
+        protocol: Some("TCP".into()),
+        port: Some(IntOrString::Int(port)),
+        end_port: None,
+    }
+}
+
+/// The same for an object as it was read.
+fn wish(object: &Object) -> Result<Option<NetworkPolicy>, String> {
+    let spec = object.data.get("spec").cloned().unwrap_or(Value::Null);
+    let spec: Option<Spec> =
+        serde_json::from_value(spec).map_err(|error| format!("spec cannot be read: {error}"))?;
+    let metadata = object.metadata.clone();
+    Ok(desired(&Memcached { metadata, spec: spec.unwrap_or_default() }))
+}

@@ -1,0 +1,242 @@
+use std::{
+    io,
+    net::{SocketAddr, TcpListener},
+    pin::pin,
+    sync::Arc,
+    time::Duration,
+};
+
+use axum::{Router, extract::State, response::IntoResponse, routing::get};
+use futures::future::{Either, select};
+use tokio::{sync::watch, task::JoinSet, time::timeout};
+use weir_kube::{Access, Events, Pace};
+
+use crate::{
+    Controller, Hand, Server, Term,
+    lease::Candidate,
+    report::{Charge, Report},
+};
+
+/// How long controllers may take to finish what they are at.
+const FINISH: Duration = Duration::from_secs(5);
+
+/// How controllers are to run.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The cluster that they serve.
+    pub access: Access,
+    /// The namespace that they live in; the lease is there.
+    pub namespace: String,
+    /// Which of them.
+    pub controllers: Vec<Controller>,
+    /// Where to listen for HTTP.
+    pub http: Option<SocketAddr>,
+    /// The name of this process, which no other has.
+    pub identity: String,
+    /// How patient to be.
+    pub pace: Pace,
+}
+
+/// Why controllers do not run.
+#[derive(Debug, thiserror::Error)]
+pub enum ControllerError {
+    /// The machine refused something.
+    #[error("cannot start")]
+    Start(#[source] io::Error),
+    /// Somebody else listens there.
+    #[error("cannot listen at {address}")]
+    Listen {
+        /// Where.
+        address: SocketAddr,
+        /// Why not.
+        source: io::Error,
+    },
+    /// A controller ended by itself, which it never should.
+    #[error("controller {0} has died")]
+    Died(String),
+}
+
+impl ControllerError {
+    /// What to do about it.
+    pub fn hint(&self) -> &'static str {
+        match self {
+            ControllerError::Start(_) => "check the limits of the process",
+            ControllerError::Listen { .. } => "choose another address with `--http`, or `off`",
+            ControllerError::Died(_) => "start it again; the log says what it was at",
+        }
+    }
+}
+
+/// What a controller works with.
+#[derive(Clone, Debug)]
+pub struct Context {
+    /// The cluster.
+    pub server: Server,
+    /// The namespace that weir lives in.
+    pub namespace: String,
+    /// How patient to be.
+    pub pace: Pace,
+    /// How it goes.
+    pub report: Arc<Report>,
+    events: Events,
+    term: Term,
+    stop: watch::Receiver<()>,
+}
+
+impl Context {
+    /// What a controller writes with.
+    pub fn hand(&self, controller: &'static str) -> Hand {
+        let (server, term) = (self.server.clone(), self.term.clone());
+        Hand::new(server, term, self.report.clone(), self.events.clone(), controller)
+    }
+
+    /// Whether it is time to finish.
+    pub fn is_stopped(&self) -> bool {
+        self.stop.has_changed().is_err()
+    }
+
+    /// Waits until it is time to finish.
+    pub async fn stopped(&self) {
+        let mut stop = self.stop.clone();
+        // The other end goes when it is time.
+        while stop.changed().await.is_ok() {}
+    }
+}
+
+/// Runs controllers until a signal says that it is enough.
+pub fn run(options: Options) -> Result<(), ControllerError> {
+    let listener = match options.http {
+        Some(address) => Some(
+            TcpListener::bind(address)
+                .map_err(|source| ControllerError::Listen { address, source })?,
+        ),
+        None => None,
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(ControllerError::Start)?;
+    let names: Vec<&'static str> = options.controllers.iter().map(Controller::name).collect();
+    let report = Arc::new(Report::new(&names));
+    let done = runtime.block_on(async {
+        if let Some(listener) = listener {
+            let router = router(report.clone());
+            tokio::spawn(async {
+                if let Err(error) = weir_http::serve(listener, router).await {
+                    tracing::error!(%error, "cannot serve HTTP");
+                }
+            });
+        }
+        let signal = signal().map_err(ControllerError::Start)?;
+        lead(&options, &report, signal).await
+    });
+    // A request may be under way whose answer nobody waits for.
+    runtime.shutdown_background();
+    done
+}
+
+/// Is in charge, again and again, until the signal.
+async fn lead(
+    options: &Options,
+    report: &Arc<Report>,
+    signal: impl Future<Output = ()>,
+) -> Result<(), ControllerError> {
+    let server = Server::new(options.access.clone());
+    let events = Events::start(options.access.clone(), "weir-controller", &options.identity)
+        .map_err(ControllerError::Start)?;
+    let mut candidate =
+        Candidate::new(server.clone(), options.namespace.clone(), options.identity.clone());
+    let mut signal = pin!(signal);
+    loop {
+        let term = match select(pin!(candidate.acquire()), &mut signal).await {
+            Either::Left((term, _)) => term,
+            Either::Right(_) => return Ok(()),
+        };
+        tracing::info!("this process is in charge");
+        report.lead(Charge::Ours);
+        let (keep_on, stop) = watch::channel(());
+        let mut controllers = JoinSet::new();
+        for controller in options.controllers.iter().cloned() {
+            let context = Context {
+                server: server.clone(),
+                namespace: options.namespace.clone(),
+                pace: options.pace,
+                report: report.clone(),
+                events: events.clone(),
+                term: term.clone(),
+                stop: stop.clone(),
+            };
+            controllers.spawn(async move {
+                let name = controller.name();
+                controller.run(context).await;
+                name
+            });
+        }
+        let end = {
+            let (hold, ended) = (pin!(candidate.hold()), pin!(controllers.join_next()));
+            match select(select(hold, ended), &mut signal).await {
+                Either::Left((Either::Left(_), _)) => End::Lost,
+                Either::Left((Either::Right((ended, _)), _)) => End::Died(match ended {
+                    Some(Ok(name)) => name.to_owned(),
+                    Some(Err(error)) => error.to_string(),
+                    None => "none".into(),
+                }),
+                Either::Right(_) => End::Signal,
+            }
+        };
+        report.lead(Charge::Others);
+        match end {
+            // At once: another may be at work by now.
+            End::Lost => controllers.shutdown().await,
+            End::Died(name) => return Err(ControllerError::Died(name)),
+            End::Signal => {
+                drop(keep_on);
+                let finish = async { while controllers.join_next().await.is_some() {} };
+                _ = timeout(FINISH, finish).await;
+                controllers.shutdown().await;
+                _ = timeout(FINISH, candidate.release()).await;
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// Why a term ended.
+enum End {
+    Lost,
+    Died(String),
+    Signal,
+}
+
+fn router(report: Arc<Report>) -> Router {
+    Router::new()
+        .route("/healthz", get(async || "ok\n"))
+        .route("/readyz", get(readyz))
+        .route("/metrics", get(metrics))
+        .with_state(report)
+}
+
+async fn readyz(State(report): State<Arc<Report>>) -> impl IntoResponse {
+    weir_http::readiness(&report.reasons())
+}
+
+async fn metrics(State(report): State<Arc<Report>>) -> impl IntoResponse {
+    weir_http::metrics(&report.registry)
+}
+
+#[cfg(unix)]
+fn signal() -> io::Result<impl Future<Output = ()>> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let (mut terminate, mut interrupt) =
+        (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    Ok(async move {
+        select(pin!(terminate.recv()), pin!(interrupt.recv())).await;
+    })
+}
+
+#[cfg(not(unix))]
+fn signal() -> io::Result<impl Future<Output = ()>> {
+    Ok(async {
+        _ = tokio::signal::ctrl_c().await;
+    })
+}

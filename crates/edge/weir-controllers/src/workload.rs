@@ -1,0 +1,258 @@
+//! Objects that ask for a NetworkPolicy of their own name, and the loop that keeps these as asked for.
+
+use std::time::Instant;
+
+use k8s_openapi::api::networking::v1::NetworkPolicy;
+use weir_kube::NoteKind;
+
+use crate::{
+    Condition, Context, Hand, Id, Inbox, NETWORK_POLICIES, Next, Object, Outcome, Queue, Resource,
+    Shelf, Step, Told, Watched, WriteError, condition, controller_of, controller_reference,
+    is_controlled_by, is_terminating, steps,
+};
+
+/// The condition that tells how it goes with the policy.
+pub const CONDITION: &str = "NetworkPolicyReady";
+
+/// The reason of that condition if no policy is asked for.
+const DISABLED: &str = "Disabled";
+
+/// A kind of object that asks for a NetworkPolicy of its own name.
+#[derive(Clone, Debug)]
+pub struct Workload {
+    /// The name of the controller.
+    pub name: &'static str,
+    /// The kind of object.
+    pub owner: Resource,
+    /// The policy that an object asks for, if it asks for one; or what is wrong with what it asks for. Pure.
+    pub desired: fn(&Object) -> Result<Option<NetworkPolicy>, String>,
+    /// What happens to a policy that is no longer asked for.
+    pub on_disable: OnDisable,
+}
+
+/// What happens to a policy that is no longer asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnDisable {
+    /// It stays as it is until its owner goes.
+    #[default]
+    Keep,
+    /// It is deleted.
+    Delete,
+}
+
+/// What is to be done about an object, and what is to be said about it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Plan {
+    /// What is to be done.
+    pub steps: Vec<Step>,
+    /// What is to be said; nothing if it never was anybody's business.
+    pub condition: Option<Condition>,
+}
+
+/// Decides what to do about an object, given the policy of its name.
+pub fn plan(workload: &Workload, owner: &Object, there: Option<&Object>) -> Plan {
+    // What it owns goes with it.
+    if is_terminating(owner) {
+        return Plan::default();
+    }
+    let uid = owner.metadata.uid.as_deref().unwrap_or_default();
+    let owns = |object: &Object| is_controlled_by(object, uid);
+    let is_there = there.is_some_and(owns);
+    match (workload.desired)(owner) {
+        Err(why) => {
+            let kept = if is_there { "; the last good NetworkPolicy stays in force" } else { "" };
+            Plan {
+                steps: Vec::new(),
+                condition: Some(not_ready("Invalid", format!("{why}{kept}"))),
+            }
+        }
+        Ok(None) => {
+            let is_news = is_there || condition::is_said(owner, CONDITION);
+            let (keeps, word) = match workload.on_disable {
+                OnDisable::Keep if is_there => (true, "stays until this object is deleted"),
+                OnDisable::Keep => (true, "is not asked for"),
+                OnDisable::Delete => (false, "is not asked for"),
+            };
+            let surplus = there.filter(|there| !keeps && owns(there) && !is_terminating(there));
+            Plan {
+                steps: surplus.cloned().map(Step::Delete).into_iter().collect(),
+                condition: is_news
+                    .then(|| not_ready(DISABLED, format!("the NetworkPolicy {word}"))),
+            }
+        }
+        Ok(Some(policy)) => match object(policy, owner) {
+            Err(why) => Plan { steps: Vec::new(), condition: Some(not_ready("Invalid", why)) },
+            Ok(wanted) => {
+                let todo = steps(&[wanted], there, owns);
+                let condition = match todo.taken.first() {
+                    Some(id) => not_ready("NotOwned", taken(id, there)),
+                    None => Condition {
+                        kind: CONDITION,
+                        holds: true,
+                        reason: "Applied",
+                        message: "the NetworkPolicy is as asked for".into(),
+                    },
+                };
+                Plan { steps: todo.steps, condition: Some(condition) }
+            }
+        },
+    }
+}
+
+fn taken(id: &Id, there: Option<&Object>) -> String {
+    let whose = there
+        .and_then(controller_of)
+        .map_or_else(|| "nobody".to_owned(), |owner| format!("{} {}", owner.kind, owner.name));
+    format!(
+        "there is a NetworkPolicy {id} that belongs to {whose}; it is left alone, so that what is asked for here is not in force: rename or delete one of the two"
+    )
+}
+
+fn not_ready(reason: &'static str, message: String) -> Condition {
+    Condition { kind: CONDITION, holds: false, reason, message }
+}
+
+/// The policy as it is written: the owner's.
+fn object(policy: NetworkPolicy, owner: &Object) -> Result<Object, String> {
+    let value = serde_json::to_value(policy).and_then(serde_json::from_value);
+    let mut object: Object = value.map_err(|error| error.to_string())?;
+    object.metadata.owner_references = Some(vec![controller_reference(owner)]);
+    Ok(object)
+}
+
+/// What is heard of.
+enum News {
+    Owner(Told),
+    Policy(Told),
+}
+
+/// Keeps the policies of a kind of workload as asked for, until it is time to finish.
+pub async fn keep(context: &Context, workload: &Workload) {
+    let mut inbox = Inbox::new(context);
+    inbox.follow(&context.server, Watched::all(workload.owner), News::Owner);
+    let policies = Watched { keep: slim, ..Watched::all(NETWORK_POLICIES) };
+    inbox.follow(&context.server, policies, News::Policy);
+    let mut keeper = Keeper {
+        context,
+        workload,
+        hand: context.hand(workload.name),
+        owners: Shelf::default(),
+        policies: Shelf::default(),
+        queue: Queue::default(),
+    };
+    keeper.tell();
+    loop {
+        let due = keeper.is_in_sync().then(|| keeper.queue.next()).flatten();
+        match inbox.next(due).await {
+            Next::News(news) => keeper.take(news),
+            Next::Due => keeper.turn().await,
+            Next::Stop => return,
+        }
+    }
+}
+
+/// Of policies that no controller made, it only matters that they are there.
+fn slim(mut object: Object) -> Object {
+    if controller_of(&object).is_none() {
+        object.data = serde_json::Value::Null;
+        (object.metadata.labels, object.metadata.annotations) = (None, None);
+    }
+    object
+}
+
+struct Keeper<'a> {
+    context: &'a Context,
+    workload: &'a Workload,
+    hand: Hand,
+    owners: Shelf,
+    policies: Shelf,
+    queue: Queue<Id>,
+}
+
+impl Keeper<'_> {
+    fn is_in_sync(&self) -> bool {
+        self.owners.is_in_sync() && self.policies.is_in_sync()
+    }
+
+    fn take(&mut self, news: News) {
+        let touched = match news {
+            News::Owner(told) => self.owners.take(told),
+            // A policy has the name of its owner.
+            News::Policy(told) => self.policies.take(told),
+        };
+        let now = Instant::now();
+        touched.into_iter().for_each(|id| self.queue.push(id, now));
+        self.tell();
+    }
+
+    /// Says why not everything can be read.
+    fn tell(&self) {
+        let shelves = [(&self.owners, self.workload.owner), (&self.policies, NETWORK_POLICIES)];
+        let reasons = shelves.into_iter().filter_map(|(shelf, resource)| match shelf.trouble() {
+            Some(trouble) => Some(trouble.to_owned()),
+            None if !shelf.is_in_sync() => Some(format!("{} is not read yet", resource.name())),
+            None => None,
+        });
+        self.context.report.ready(self.workload.name, reasons.collect());
+    }
+
+    /// Looks at the key whose turn it is.
+    async fn turn(&mut self) {
+        let start = Instant::now();
+        let Some(id) = self.queue.pop(start) else { return };
+        let outcome = match self.reconcile(&id).await {
+            Ok(()) => {
+                self.queue.done(&id);
+                Outcome::Done
+            }
+            Err(error) => {
+                let controller = self.workload.name;
+                tracing::warn!(controller, "{} {id}: {error}", self.workload.owner.kind);
+                self.queue.failed(id, Instant::now());
+                Outcome::Failed
+            }
+        };
+        let failing = self.queue.failing();
+        self.context.report.reconciled(self.workload.name, outcome, start.elapsed(), failing);
+    }
+
+    async fn reconcile(&mut self, id: &Id) -> Result<(), WriteError> {
+        let Some(owner) = self.owners.get(id).cloned() else { return Ok(()) };
+        let mut plan = plan(self.workload, &owner, self.policies.get(id));
+        let mut refusal = None;
+        for step in &plan.steps {
+            match self.hand.perform(&NETWORK_POLICIES, "v1", step).await {
+                Ok(policy) => {
+                    match policy {
+                        Some(policy) => drop(self.policies.put(slim(policy))),
+                        None => self.policies.remove(id),
+                    }
+                    let word = match step {
+                        Step::Create(_) => "Created",
+                        Step::Update(_) => "Updated",
+                        Step::Delete(_) => "Deleted",
+                    };
+                    let message = format!("{word} NetworkPolicy {}", id.name);
+                    self.hand.note(&owner, NoteKind::Normal, word, message);
+                }
+                Err(WriteError::Refused(why)) => {
+                    plan.condition = Some(not_ready("Refused", why.clone()));
+                    refusal = Some(WriteError::Refused(why));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        if let Some(condition) = &plan.condition {
+            let version = self.owners.version().unwrap_or_default();
+            let said = self.hand.say(&self.workload.owner, version, &owner, condition).await?;
+            if let Some(owner) = said {
+                if !condition.holds && condition.reason != DISABLED {
+                    let Condition { reason, message, .. } = condition;
+                    self.hand.note(&owner, NoteKind::Warning, reason, message);
+                }
+                self.owners.put(owner);
+            }
+        }
+        refusal.map_or(Ok(()), Err)
+    }
+}

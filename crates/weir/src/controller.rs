@@ -1,0 +1,114 @@
+use std::{
+    fs,
+    hash::{BuildHasher, RandomState},
+    path::PathBuf,
+};
+
+use clap::{Args, ValueEnum, builder::NonEmptyStringValueParser};
+use weir_controllers::{Controller, OnDisable, Options, memcached};
+use weir_kube::{Access, Pace};
+
+use crate::{
+    exit::Exit,
+    failure::Failure,
+    listen::{self, Http},
+    log::LogFormat,
+};
+
+/// Run controllers
+///
+/// Each keeps objects of the cluster as other objects ask for them. Of several processes, the one that holds the lease
+/// `weir-controller` is in charge, and the others wait. Nothing is written before everything was read, what is not theirs is
+/// never changed, and SIGTERM lets another process be in charge at once.
+#[derive(Args)]
+#[command(
+    after_help = "Controllers:\n  memcached   the NetworkPolicy that a Memcached asks for\n\nExamples:\n  weir controller --enable memcached\n  weir controller --enable memcached --memcached-on-disable delete --http 0.0.0.0:9641\n\nHTTP: /healthz /readyz /metrics"
+)]
+pub(crate) struct ControllerCommand {
+    /// The controllers to run
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', required = true)]
+    enable: Vec<String>,
+    /// The kubeconfig of the cluster [default: the user's own, or the service account of the pod]
+    #[arg(long, value_name = "PATH")]
+    kubeconfig: Option<PathBuf>,
+    /// The context of the kubeconfig
+    #[arg(long, value_name = "NAME")]
+    context: Option<String>,
+    /// The namespace that weir lives in: the lease is there [default: that of the pod, or kube-system]
+    #[arg(short, long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
+    namespace: Option<String>,
+    /// Where to listen for HTTP, or `off`
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9641", value_parser = listen::http)]
+    http: Http,
+    /// How to write the log
+    #[arg(long, value_enum, default_value = "text")]
+    log_format: LogFormat,
+    /// What happens to the NetworkPolicy of a Memcached that no longer asks for one
+    #[arg(long, value_enum, default_value = "keep")]
+    memcached_on_disable: Fate,
+}
+
+/// What happens to objects that are no longer asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Fate {
+    /// It stays until its owner is deleted
+    Keep,
+    /// It is deleted
+    Delete,
+}
+
+impl ControllerCommand {
+    pub(crate) fn run(&self) -> anyhow::Result<Exit> {
+        let mut controllers = Vec::new();
+        for name in &self.enable {
+            let controller = self.controller(name)?;
+            if !controllers.contains(&controller) {
+                controllers.push(controller);
+            }
+        }
+        self.log_format.start();
+        let options = Options {
+            access: Access::new(self.kubeconfig.as_deref(), self.context.as_deref()),
+            namespace: self.namespace.clone().unwrap_or_else(own_namespace),
+            controllers,
+            http: self.http.0,
+            identity: identity(),
+            pace: Pace::default(),
+        };
+        weir_controllers::run(options).map_err(|error| {
+            let hint = error.hint();
+            Failure::new(error, hint)
+        })?;
+        Ok(Exit::Yes)
+    }
+
+    fn controller(&self, name: &str) -> Result<Controller, Failure> {
+        match name {
+            memcached::NAME => Ok(Controller::Memcached(match self.memcached_on_disable {
+                Fate::Keep => OnDisable::Keep,
+                Fate::Delete => OnDisable::Delete,
+            })),
+            _ => {
+                let hint = format!("there are: {}", Controller::NAMES.join(", "));
+                Err(Failure::new(format!("there is no controller `{name}`"), hint))
+            }
+        }
+    }
+}
+
+/// The namespace of the pod that we are in.
+fn own_namespace() -> String {
+    const FILE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
+    let namespace = fs::read_to_string(FILE).unwrap_or_default();
+    match namespace.trim() {
+        "" => "kube-system".into(),
+        namespace => namespace.into(),
+    }
+}
+
+/// A name that no other process has: that of the pod, and some dice.
+fn identity() -> String {
+    let host = std::env::var("HOSTNAME").unwrap_or_default();
+    let host = if host.is_empty() { "weir" } else { &host };
+    format!("{host}_{:016x}", RandomState::new().hash_one(std::process::id()))
+}
