@@ -29,6 +29,9 @@ pub struct Installed {
 pub(crate) struct InstalledSet {
     pub(crate) declared: Declared,
     pub(crate) note: Vec<u8>,
+    /// The keys of elements that are nothing but a key, back to back: most are, and there may be hundreds of thousands.
+    keys: Vec<u8>,
+    /// The other elements.
     pub(crate) elements: Vec<Element>,
 }
 
@@ -136,7 +139,7 @@ impl Installed {
             }
         }
         if let Some(name) = name {
-            self.sets.insert(name, InstalledSet { declared, note, elements: Vec::new() });
+            self.sets.insert(name, InstalledSet::new(declared, note));
         }
         Ok(())
     }
@@ -156,18 +159,49 @@ fn read_hook(hook: &Attribute<'_>) -> Result<(u32, i32), Malformed> {
 }
 
 impl InstalledSet {
+    fn new(declared: Declared, note: Vec<u8>) -> Self {
+        InstalledSet { declared, note, keys: Vec::new(), elements: Vec::new() }
+    }
+
     /// Reads a message with elements.
     pub(crate) fn read(&mut self, message: Attributes<'_>) -> Result<(), Malformed> {
         for attribute in message {
             let attribute = attribute?;
             if attribute.kind == 3 {
                 for element in attribute.attributes() {
-                    self.elements.push(read_element(&element?)?);
+                    let element = element?;
+                    match bare_key(&element)?.filter(|key| key.len() == self.key_length()) {
+                        Some(key) => self.keys.extend(key),
+                        None => self.elements.push(read_element(&element)?),
+                    }
                 }
             }
         }
         Ok(())
     }
+
+    /// The keys of the elements that are nothing but a key.
+    pub(crate) fn keys(&self) -> impl ExactSizeIterator<Item = &[u8]> {
+        // Without a length there are no keys.
+        self.keys.chunks_exact(self.key_length().max(1))
+    }
+
+    fn key_length(&self) -> usize {
+        usize::try_from(self.declared.key_length).unwrap_or(usize::MAX)
+    }
+}
+
+/// The key of an element that is nothing but a key.
+fn bare_key<'m>(element: &Attribute<'m>) -> Result<Option<&'m [u8]>, Malformed> {
+    let mut attributes = element.attributes();
+    let Some(key) = attributes.next().transpose()?.filter(|first| first.kind == 1) else {
+        return Ok(None);
+    };
+    if attributes.next().is_some() {
+        return Ok(None);
+    }
+    let value = key.attributes().next().transpose()?.filter(|value| value.kind == 1);
+    Ok(value.map(|value| value.value))
 }
 
 fn read_element(element: &Attribute<'_>) -> Result<Element, Malformed> {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 use weir_model::Name;
 
 use crate::{
@@ -104,6 +104,18 @@ fn same_chain(wanted: &Chain, installed: &InstalledChain) -> bool {
 
 type Difference = (Vec<Key>, Vec<(Key, Option<Arc<Aim>>)>);
 
+/// Whether a set has the wanted elements and no others, where all are nothing but keys.
+fn same_keys(wanted: &Set, installed: &InstalledSet) -> bool {
+    let there: HashSet<&[u8]> = installed.keys().collect();
+    let is_there = |(key, aim): (&Key, &Option<Arc<Aim>>)| {
+        let key = wire::bare_key(wanted.kind, key).filter(|_| aim.is_none());
+        key.is_some_and(|key| there.contains(key.as_slice()))
+    };
+    installed.elements.is_empty()
+        && there.len() == wanted.elements.len()
+        && wanted.elements.iter().all(is_there)
+}
+
 /// The elements to remove and to add. A key that leads elsewhere is in both.
 fn elements(wanted: &Set, installed: &InstalledSet) -> Result<Difference, Strange> {
     let Set { kind, comment, elements } = wanted;
@@ -111,7 +123,14 @@ fn elements(wanted: &Set, installed: &InstalledSet) -> Result<Difference, Strang
     if !same || installed.note != wire::set_note(*kind, comment) {
         return Err(Strange);
     }
-    let keyed = installed.elements.iter().map(|element| ((element.key, element.flags), element));
+    if same_keys(wanted, installed) {
+        return Ok(Difference::default());
+    }
+    let bare = installed.keys().map(|key| KeyBytes::read(key).ok_or(Strange));
+    let bare = bare.map(|key| Ok(Element { key: key?, ..Element::default() }));
+    let bare: Vec<Element> = bare.collect::<Result<_, _>>()?;
+    let all = bare.iter().chain(&installed.elements);
+    let keyed = all.map(|element| ((element.key, element.flags), element));
     let mut there: HashMap<(KeyBytes, u32), &Element> = keyed.collect();
     let (mut removed, mut added) = (Vec::new(), Vec::new());
     for (key, aim) in elements {

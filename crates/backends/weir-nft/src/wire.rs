@@ -215,22 +215,14 @@ pub(crate) fn elements(kind: Kind, key: &Key, aim: Option<&Aim>) -> impl Iterato
         Go::Goto(chain) => Verdict::to(expr::GOTO, chain),
     });
     let start = KeyBytes::default();
-    let (key, end, last) = match *key {
-        Key::Address(address) => (start.address(address), None, None),
-        Key::Pair(one, other) => (start.address(one).address(other), None, None),
-        Key::Port(address, protocol, port) => {
-            (start.address(address).protocol(protocol).port(port), None, None)
+    let (end, last) = match *key {
+        Key::Block(_, last) => (None, Some(last)),
+        Key::Service(PortRange { protocol, last, .. }) if kind == Kind::ServiceRanges => {
+            (Some(Box::new(start.protocol(protocol).port(last))), None)
         }
-        Key::Grant(pod, peer, protocol, port) => {
-            (start.address(pod).address(peer).protocol(protocol).port(port), None, None)
-        }
-        Key::Block(first, last) => (start.address(first), None, Some(last)),
-        Key::Service(PortRange { protocol, first, last }) => {
-            let end = start.protocol(protocol).port(last);
-            let ranges = kind == Kind::ServiceRanges;
-            (start.protocol(protocol).port(first), ranges.then(|| Box::new(end)), None)
-        }
+        _ => (None, None),
     };
+    let key = first_key(key);
     let open = last.is_some() && last.and_then(after).is_none();
     let note = if open { OPEN.into() } else { note };
     let first = Element { key, end, flags: 0, verdict, note, expires: false, is_odd: false };
@@ -240,6 +232,26 @@ pub(crate) fn elements(kind: Kind, key: &Key, aim: Option<&Aim>) -> impl Iterato
         ..Element::default()
     });
     std::iter::once(first).chain(closing)
+}
+
+/// The key of an element that is stored as one key.
+pub(crate) fn bare_key(kind: Kind, key: &Key) -> Option<KeyBytes> {
+    let is_more = matches!(key, Key::Block(..)) || kind == Kind::ServiceRanges;
+    (!is_more).then(|| first_key(key))
+}
+
+/// The key itself, or the first of an interval.
+fn first_key(key: &Key) -> KeyBytes {
+    let start = KeyBytes::default();
+    match *key {
+        Key::Address(address) | Key::Block(address, _) => start.address(address),
+        Key::Pair(one, other) => start.address(one).address(other),
+        Key::Port(address, protocol, port) => start.address(address).protocol(protocol).port(port),
+        Key::Grant(pod, peer, protocol, port) => {
+            start.address(pod).address(peer).protocol(protocol).port(port)
+        }
+        Key::Service(PortRange { protocol, first, .. }) => start.protocol(protocol).port(first),
+    }
 }
 
 /// What nft notes at an interval that reaches to the end of all addresses.
