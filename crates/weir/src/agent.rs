@@ -7,8 +7,7 @@ use clap::{Args, ValueEnum, builder::NonEmptyStringValueParser};
 use weir_agent::{AgentError, Mode, Options, Sysctls};
 use weir_datapath::{ApplyError, Datapath, Dropped, Drops, Established, Trouble};
 use weir_iptables::Iptables;
-use weir_model::Direction;
-use weir_netfilter::{LogError, Logged, PacketLog};
+use weir_netfilter::{LogError, PacketLog, report};
 use weir_nft::Nft;
 
 use crate::{
@@ -155,14 +154,15 @@ struct Reported(Option<PacketLog>);
 impl Drops for Reported {
     fn next(&mut self) -> Result<Vec<Dropped>, ApplyError> {
         let Some(log) = &mut self.0 else {
-            self.0 = Some(PacketLog::open(weir_nft::log::GROUP).map_err(unheard)?);
+            self.0 = Some(PacketLog::open(report::GROUP).map_err(unheard)?);
             // From now on they can be heard of, and that is news.
             return Ok(Vec::new());
         };
         let mut packets = Vec::new();
         while packets.is_empty() {
-            let received =
-                log.receive(Duration::from_secs(60), |packet| packets.extend(dropped(&packet)));
+            let received = log.receive(Duration::from_secs(60), |packet| {
+                packets.extend(report::dropped(&packet))
+            });
             if let Err(error) = received {
                 self.0 = None;
                 return Err(unheard(error));
@@ -170,19 +170,6 @@ impl Drops for Reported {
         }
         Ok(packets)
     }
-}
-
-/// A packet that our rules reported; others may report to the same group.
-fn dropped(packet: &Logged) -> Option<Dropped> {
-    let is_its_own = |direction: &Direction| weir_nft::log::prefix(*direction) == packet.prefix;
-    Some(Dropped {
-        time: packet.time,
-        direction: Direction::BOTH.into_iter().find(is_its_own)?,
-        from: packet.source,
-        to: packet.destination,
-        protocol: packet.protocol,
-        ports: packet.source_port.zip(packet.destination_port),
-    })
 }
 
 fn unheard(error: LogError) -> ApplyError {

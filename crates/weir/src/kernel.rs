@@ -89,7 +89,7 @@ impl Kernel {
     pub(crate) fn reported(&self, flow: Flow) -> Result<Option<String>, Failure> {
         let mut logs = Vec::new();
         for node in &self.nodes {
-            let log = self.lab.on_node(node, || PacketLog::open(weir_nft::log::GROUP));
+            let log = self.lab.on_node(node, || PacketLog::open(weir_netfilter::report::GROUP));
             logs.push(log.map_err(failed)?.map_err(unheard)?);
         }
         self.probe(&[flow])?;

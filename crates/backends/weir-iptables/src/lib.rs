@@ -23,7 +23,6 @@ mod home;
 mod installed;
 #[cfg(target_os = "linux")]
 mod kernel;
-pub mod log;
 mod merge;
 mod name;
 mod objects;

@@ -1,6 +1,7 @@
 use std::{collections::BTreeMap, net::IpAddr};
 
 use ipnet::IpNet;
+use weir_datapath::Cause;
 use weir_model::{Direction, Name, Protocol};
 
 /// The family of an address. Each has a table of its own.
@@ -200,7 +201,7 @@ pub enum Act {
         mask: u32,
     },
     /// The head of the packet is reported, unless there were too many just now.
-    Log(Direction),
+    Log(Cause),
 }
 
 /// A policy allowed the packet.

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   KUBE-ROUTER-FORWARD ─ a pod of this node? ─► KUBE-NWPLCY-COMMON ─ part of a connection? ─► accepted
-//!                                                  │ cut? ─► dropped
+//!                                                  │ cut? ─► KUBE-NWPLCY-CUT: dropped
 //!                                                  ├ source isolated?      ─► KUBE-NWPLCY-EGRESS  ─┐
 //!                                                  ├ destination isolated? ─► KUBE-NWPLCY-INGRESS ─┤
 //!                                                  └► KUBE-NWPLCY-TAIL: accepted                   │
@@ -12,6 +12,7 @@
 
 use std::collections::BTreeMap;
 
+use weir_datapath::Cause;
 use weir_model::{Direction, Name};
 
 use crate::{
@@ -70,6 +71,7 @@ fn chains(objects: &mut Objects, family: Family, mode: Mode) {
         ],
     );
     keep(common(), common_rules(family));
+    keep(answers(), vec![Rule::new([], Act::Log(Cause::Answer)), Rule::new([], Act::Drop)]);
     keep(allow(), vec![Rule::new([], Act::Mark { value: ALLOWED, mask: ALLOWED })]);
     keep(pass(), vec![Rule::new([], Act::Mark { value: PASSED, mask: PASSED })]);
     keep(tail(), vec![Rule::new([], clear()), Rule::new([], Act::Accept)]);
@@ -87,7 +89,7 @@ fn chains(objects: &mut Objects, family: Family, mode: Mode) {
             Mode::Enforce => Act::Drop,
             Mode::Audit => Act::Goto(allow()),
         };
-        let rules = vec![Rule::new([], Act::Log(direction)), Rule::new([], end)];
+        let rules = vec![Rule::new([], Act::Log(Cause::Rules(direction))), Rule::new([], end)];
         keep(denied(direction), rules);
         for (name, rules) in dispatch::tree(direction, &BTreeMap::new()) {
             keep(name, rules);
@@ -106,7 +108,7 @@ fn common_rules(family: Family) -> Vec<Rule> {
         Match::In(from, vec![Side::Source, Side::Source, Side::Destination]),
         Match::In(to, vec![Side::Destination, Side::Destination, Side::Source]),
     ];
-    rules.push(Rule::new(ended, Act::Drop));
+    rules.push(Rule::new(ended, Act::Goto(answers())));
     for direction in [Direction::Egress, Direction::Ingress] {
         let here = Match::In(isolated(direction, family), vec![Side::here(direction)]);
         rules.push(Rule::new([here], Act::Jump(judge(direction))));
@@ -155,6 +157,11 @@ pub(crate) fn cut(family: Family) -> [Name; 2] {
 
 fn common() -> Name {
     format!("{POLICY}COMMON").into()
+}
+
+/// Where packets of connections that policies ended go.
+fn answers() -> Name {
+    format!("{POLICY}CUT").into()
 }
 
 fn tail() -> Name {

@@ -3,8 +3,9 @@
 use std::fmt;
 
 use weir_model::Protocol;
+use weir_netfilter::report;
 
-use crate::{Act, Entry, Family, Hook, Kind, Match, Rule, Ruleset, Set, Side, log, name};
+use crate::{Act, Entry, Family, Hook, Kind, Match, Rule, Ruleset, Set, Side, name};
 
 /// The rule that leads from a built-in chain to ours, as kube-router writes it.
 pub(crate) fn jump(hook: Hook) -> String {
@@ -81,14 +82,14 @@ impl fmt::Display for Act {
             Act::Jump(chain) => write!(f, "-j {chain}"),
             Act::Goto(chain) => write!(f, "-g {chain}"),
             Act::Mark { value, mask } => write!(f, "-j MARK --set-xmark {value:#x}/{mask:#x}"),
-            Act::Log(direction) => write!(
+            Act::Log(cause) => write!(
                 f,
                 "-m limit --limit {}/sec --limit-burst {} -j NFLOG --nflog-prefix \"{}\" --nflog-group {} --nflog-size {}",
-                log::PER_SECOND,
-                log::BURST,
-                log::prefix(*direction),
-                log::GROUP,
-                log::SNAPLEN
+                report::PER_SECOND,
+                report::BURST,
+                report::prefix(*cause),
+                report::GROUP,
+                report::SNAPLEN
             ),
         }
     }

@@ -57,6 +57,7 @@ fn without_policies_there_is_the_skeleton() {
             # iptables-save -t filter
             *filter
             :KUBE-NWPLCY-COMMON - [0:0]
+            :KUBE-NWPLCY-CUT - [0:0]
             :KUBE-NWPLCY-DEFAULT - [0:0]
             :KUBE-NWPLCY-DENIED-EGRESS - [0:0]
             :KUBE-NWPLCY-DENIED-INGRESS - [0:0]
@@ -73,10 +74,12 @@ fn without_policies_there_is_the_skeleton() {
             -A FORWARD -m comment --comment "kube-router netpol - TEMCG2JMHZYE7H7T" -j KUBE-ROUTER-FORWARD
             -A OUTPUT -m comment --comment "kube-router netpol - VEAAIY32XVBHCSCY" -j KUBE-ROUTER-OUTPUT
             -A KUBE-NWPLCY-COMMON -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT
-            -A KUBE-NWPLCY-COMMON -m set --match-set KUBE-SRC-CUT src,src,dst -m set --match-set KUBE-DST-CUT dst,dst,src -j DROP
+            -A KUBE-NWPLCY-COMMON -m set --match-set KUBE-SRC-CUT src,src,dst -m set --match-set KUBE-DST-CUT dst,dst,src -g KUBE-NWPLCY-CUT
             -A KUBE-NWPLCY-COMMON -m set --match-set KUBE-SRC-ISOLATED src -j KUBE-NWPLCY-EGRESS
             -A KUBE-NWPLCY-COMMON -m set --match-set KUBE-DST-ISOLATED dst -j KUBE-NWPLCY-INGRESS
             -A KUBE-NWPLCY-COMMON -g KUBE-NWPLCY-TAIL
+            -A KUBE-NWPLCY-CUT -m limit --limit 100/sec --limit-burst 100 -j NFLOG --nflog-prefix "weir answer" --nflog-group 100 --nflog-size 128
+            -A KUBE-NWPLCY-CUT -j DROP
             -A KUBE-NWPLCY-DEFAULT -j MARK --set-xmark 0x10000/0x10000
             -A KUBE-NWPLCY-DENIED-EGRESS -m limit --limit 100/sec --limit-burst 100 -j NFLOG --nflog-prefix "weir egress" --nflog-group 100 --nflog-size 128
             -A KUBE-NWPLCY-DENIED-EGRESS -j DROP
@@ -105,6 +108,7 @@ fn without_policies_there_is_the_skeleton() {
             # ip6tables-save -t filter
             *filter
             :KUBE-NWPLCY-COMMON - [0:0]
+            :KUBE-NWPLCY-CUT - [0:0]
             :KUBE-NWPLCY-DEFAULT - [0:0]
             :KUBE-NWPLCY-DENIED-EGRESS - [0:0]
             :KUBE-NWPLCY-DENIED-INGRESS - [0:0]
@@ -126,10 +130,12 @@ fn without_policies_there_is_the_skeleton() {
             -A KUBE-NWPLCY-COMMON -p ipv6-icmp -m icmp6 --icmpv6-type 135 -m hl --hl-eq 255 -j ACCEPT
             -A KUBE-NWPLCY-COMMON -p ipv6-icmp -m icmp6 --icmpv6-type 136 -m hl --hl-eq 255 -j ACCEPT
             -A KUBE-NWPLCY-COMMON -p ipv6-icmp -m icmp6 --icmpv6-type 137 -m hl --hl-eq 255 -j ACCEPT
-            -A KUBE-NWPLCY-COMMON -m set --match-set inet6:KUBE-SRC-CUT src,src,dst -m set --match-set inet6:KUBE-DST-CUT dst,dst,src -j DROP
+            -A KUBE-NWPLCY-COMMON -m set --match-set inet6:KUBE-SRC-CUT src,src,dst -m set --match-set inet6:KUBE-DST-CUT dst,dst,src -g KUBE-NWPLCY-CUT
             -A KUBE-NWPLCY-COMMON -m set --match-set inet6:KUBE-SRC-ISOLATED src -j KUBE-NWPLCY-EGRESS
             -A KUBE-NWPLCY-COMMON -m set --match-set inet6:KUBE-DST-ISOLATED dst -j KUBE-NWPLCY-INGRESS
             -A KUBE-NWPLCY-COMMON -g KUBE-NWPLCY-TAIL
+            -A KUBE-NWPLCY-CUT -m limit --limit 100/sec --limit-burst 100 -j NFLOG --nflog-prefix "weir answer" --nflog-group 100 --nflog-size 128
+            -A KUBE-NWPLCY-CUT -j DROP
             -A KUBE-NWPLCY-DEFAULT -j MARK --set-xmark 0x10000/0x10000
             -A KUBE-NWPLCY-DENIED-EGRESS -m limit --limit 100/sec --limit-burst 100 -j NFLOG --nflog-prefix "weir egress" --nflog-group 100 --nflog-size 128
             -A KUBE-NWPLCY-DENIED-EGRESS -j DROP

@@ -6,7 +6,7 @@
 //!            └ nflog ────── packets that a rule logs ──────► Logged
 //! ```
 //!
-//! Decoding is pure and exists everywhere; [`Conntrack`] and [`PacketLog`] exist on Linux.
+//! [`report`] has the words by which our rules log what they drop. Decoding is pure and exists everywhere; [`Conntrack`] and [`PacketLog`] exist on Linux.
 //!
 //! *Invariant*: any bytes can be decoded. Of a packet that is cut short there is what can be known.
 //!
@@ -20,6 +20,7 @@ mod log;
 mod logged;
 mod nfnetlink;
 mod packet;
+pub mod report;
 
 pub use connection::{Connection, Tuple};
 #[cfg(target_os = "linux")]

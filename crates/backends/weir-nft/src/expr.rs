@@ -1,12 +1,10 @@
 //! Rules as the kernel knows them: expressions that load, compare and decide.
 
 use weir_model::{Name, PortRange, Protocol};
+use weir_netfilter::report::{BURST, GROUP, PER_SECOND, SNAPLEN, prefix};
 use weir_netlink::{Attribute, Attributes, Body, Malformed};
 
-use crate::{
-    Act, Family, Field, Match, Rule,
-    log::{BURST, GROUP, PER_SECOND, SNAPLEN, prefix},
-};
+use crate::{Act, Family, Field, Match, Rule};
 
 /// An expression. Registers are those of four bytes, counted from 0.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -176,9 +174,9 @@ fn acting(act: &Act, all: &mut Vec<Expr>) {
         Act::Goto(chain) => all.push(Expr::Verdict(Verdict::to(GOTO, chain))),
         Act::Jump(chain) => all.push(Expr::Verdict(Verdict::to(JUMP, chain))),
         Act::Map(key, map) => lookup(key, map, true, all),
-        Act::Log(direction) => all.extend([
-            Expr::Limit { rate: PER_SECOND, unit: SECOND, burst: BURST },
-            Expr::Log { group: GROUP, prefix: prefix(*direction).into(), snaplen: SNAPLEN },
+        Act::Log(cause) => all.extend([
+            Expr::Limit { rate: PER_SECOND.into(), unit: SECOND, burst: BURST },
+            Expr::Log { group: GROUP, prefix: prefix(*cause).into(), snaplen: SNAPLEN },
         ]),
     }
 }

@@ -27,7 +27,6 @@ mod installed;
 mod intervals;
 #[cfg(target_os = "linux")]
 mod kernel;
-pub mod log;
 mod merge;
 mod name;
 mod objects;

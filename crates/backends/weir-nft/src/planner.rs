@@ -1,5 +1,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
+use weir_datapath::Cause;
 use weir_model::{Delta, Direction, Member, Name, PodId, Program, SetDelta, SetId};
 
 use crate::{
@@ -297,7 +298,11 @@ impl Planner {
         ];
         self.keep(&name, Kind::Cut(family), "answers of connections that policies ended");
         self.keep(&place::cut_senders(family), Kind::CutSenders(family), "who sends them");
-        let rules = vec![Rule::new([Match::In(ends, name.clone())], Act::CountDrop)];
+        let ended = || Match::In(ends.clone(), name.clone());
+        let rules = vec![
+            Rule::new([ended()], Act::Log(Cause::Answer)),
+            Rule::new([ended()], Act::CountDrop),
+        ];
         self.keep_chain(&name, Chain { hook: None, rules });
     }
 
@@ -351,7 +356,7 @@ impl Planner {
             Rule::new([Match::Translated, own], Act::Return)
         });
         let mut rules = Vec::from(own);
-        rules.extend([Rule::new([], Act::Log(direction)), Rule::new([], end)]);
+        rules.extend([Rule::new([], Act::Log(Cause::Rules(direction))), Rule::new([], end)]);
         self.keep_chain(&place::denied(direction), Chain { hook: None, rules });
     }
 

@@ -1,6 +1,7 @@
 use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
 
-use weir_model::{Direction, Name, PortRange, Protocol};
+use weir_datapath::Cause;
+use weir_model::{Name, PortRange, Protocol};
 
 /// The family of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -196,7 +197,7 @@ pub enum Act {
     /// On in the chain that this map has for these fields; if it has none, with the next rule.
     Map(Vec<Field>, Name),
     /// The head of the packet is reported, unless there were too many just now.
-    Log(Direction),
+    Log(Cause),
 }
 
 impl Rule {

@@ -3,11 +3,9 @@
 use std::fmt;
 
 use weir_model::{PortRange, Protocol};
+use weir_netfilter::report::{BURST, GROUP, PER_SECOND, SNAPLEN, prefix};
 
-use crate::{
-    Act, Chain, Family, Field, Go, Hook, Key, Kind, Match, Rule, Ruleset, Set, intervals,
-    log::{BURST, GROUP, PER_SECOND, SNAPLEN, prefix},
-};
+use crate::{Act, Chain, Family, Field, Go, Hook, Key, Kind, Match, Rule, Ruleset, Set, intervals};
 
 impl fmt::Display for Ruleset {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -186,10 +184,10 @@ impl fmt::Display for Act {
             Act::Goto(chain) => write!(f, "goto {chain}"),
             Act::Jump(chain) => write!(f, "jump {chain}"),
             Act::Map(key, map) => write!(f, "{} vmap @{map}", joined(key)),
-            Act::Log(direction) => write!(
+            Act::Log(cause) => write!(
                 f,
                 "limit rate {PER_SECOND}/second burst {BURST} packets log prefix \"{}\" group {GROUP} snaplen {SNAPLEN}",
-                prefix(*direction)
+                prefix(*cause)
             ),
         }
     }

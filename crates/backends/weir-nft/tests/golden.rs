@@ -102,10 +102,12 @@ probes: [{from: {ip: 10.9.9.9}, to: {pod: shop/web}, port: 80, expect: allow}]",
             	}
 
             	chain cut4 {
+            		ip saddr . th sport . ip daddr . th dport . meta l4proto @cut4 limit rate 100/second burst 100 packets log prefix "weir answer" group 100 snaplen 128
             		ip saddr . th sport . ip daddr . th dport . meta l4proto @cut4 counter drop
             	}
 
             	chain cut6 {
+            		ip6 saddr . th sport . ip6 daddr . th dport . meta l4proto @cut6 limit rate 100/second burst 100 packets log prefix "weir answer" group 100 snaplen 128
             		ip6 saddr . th sport . ip6 daddr . th dport . meta l4proto @cut6 counter drop
             	}
 
@@ -307,10 +309,12 @@ probes: [{from: {pod: shop/api}, to: {pod: shop/db}, port: 5432, expect: allow}]
             	}
 
             	chain cut4 {
+            		ip saddr . th sport . ip daddr . th dport . meta l4proto @cut4 limit rate 100/second burst 100 packets log prefix "weir answer" group 100 snaplen 128
             		ip saddr . th sport . ip daddr . th dport . meta l4proto @cut4 counter drop
             	}
 
             	chain cut6 {
+            		ip6 saddr . th sport . ip6 daddr . th dport . meta l4proto @cut6 limit rate 100/second burst 100 packets log prefix "weir answer" group 100 snaplen 128
             		ip6 saddr . th sport . ip6 daddr . th dport . meta l4proto @cut6 counter drop
             	}
 
@@ -510,10 +514,12 @@ probes: [{from: {pod: spy/spy}, to: {pod: shop/web}, port: 80, expect: deny}]",
             	}
 
             	chain cut4 {
+            		ip saddr . th sport . ip daddr . th dport . meta l4proto @cut4 limit rate 100/second burst 100 packets log prefix "weir answer" group 100 snaplen 128
             		ip saddr . th sport . ip daddr . th dport . meta l4proto @cut4 counter drop
             	}
 
             	chain cut6 {
+            		ip6 saddr . th sport . ip6 daddr . th dport . meta l4proto @cut6 limit rate 100/second burst 100 packets log prefix "weir answer" group 100 snaplen 128
             		ip6 saddr . th sport . ip6 daddr . th dport . meta l4proto @cut6 counter drop
             	}
 

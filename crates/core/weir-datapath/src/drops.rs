@@ -1,4 +1,4 @@
-use std::{net::IpAddr, time::SystemTime};
+use std::{fmt, net::IpAddr, time::SystemTime};
 
 use weir_model::{Direction, Flow, Protocol};
 
@@ -15,8 +15,8 @@ pub trait Drops {
 pub struct Dropped {
     /// When.
     pub time: SystemTime,
-    /// By which rules: those of the pod it came from or those of the pod it went to.
-    pub direction: Direction,
+    /// Why.
+    pub cause: Cause,
     /// Who sent it.
     pub from: IpAddr,
     /// Whom it was for.
@@ -27,8 +27,32 @@ pub struct Dropped {
     pub ports: Option<(u16, u16)>,
 }
 
+/// Why a packet was dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// It opens a connection that the rules of a pod deny: of the one it came from, or of the one it went to.
+    Rules(Direction),
+    /// It answers a connection that was ended because rules deny it now.
+    Answer,
+}
+
+impl Cause {
+    /// All there are.
+    pub const ALL: [Cause; 3] =
+        [Cause::Rules(Direction::Ingress), Cause::Rules(Direction::Egress), Cause::Answer];
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Cause::Rules(direction) => direction.fmt(f),
+            Cause::Answer => f.write_str("answer"),
+        }
+    }
+}
+
 impl Dropped {
-    /// The connection that the packet wanted to open; `None` for protocols that rules with ports do not know.
+    /// The connection that the packet wanted to open, or answered; `None` for protocols that rules with ports do not know.
     pub fn flow(&self) -> Option<Flow> {
         let protocol = match self.protocol {
             6 => Protocol::Tcp,
@@ -36,7 +60,17 @@ impl Dropped {
             132 => Protocol::Sctp,
             _ => return None,
         };
-        let (_, port) = self.ports?;
-        Some(Flow { from: self.from, to: self.to, protocol, port })
+        let (source, destination) = self.ports?;
+        let (from, to) = self.ends();
+        let port = if self.cause == Cause::Answer { source } else { destination };
+        Some(Flow { from, to, protocol, port })
+    }
+
+    /// Who opens the connection, and to whom.
+    pub fn ends(&self) -> (IpAddr, IpAddr) {
+        match self.cause {
+            Cause::Rules(_) => (self.from, self.to),
+            Cause::Answer => (self.to, self.from),
+        }
     }
 }

@@ -19,7 +19,7 @@ mod memory;
 mod notes;
 
 pub use datapath::{ApplyError, Datapath, Plan, Trouble};
-pub use drops::{Dropped, Drops};
+pub use drops::{Cause, Dropped, Drops};
 pub use grants::{Granted, may_matter};
 pub use ledger::{Established, Held, Ledger, Outcome};
 pub use memory::{Memory, MemoryPlan, MemoryState};

@@ -83,7 +83,8 @@ impl Program {
             .fold(Verdict::Allow, Verdict::and)
     }
 
-    fn side(&self, flow: &Flow, direction: Direction) -> Verdict {
+    /// The verdict of the pod that the rules of one direction are for; if none is judged, it is allowed.
+    pub fn side(&self, flow: &Flow, direction: Direction) -> Verdict {
         match self.judged(flow, direction) {
             None => Verdict::Allow,
             Some((_, endpoint)) => self.chain(endpoint.rules.chain(direction), flow),

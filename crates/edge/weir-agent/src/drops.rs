@@ -7,9 +7,11 @@ use std::{
 
 use serde::Serialize;
 use tokio::sync::watch;
-use weir_datapath::Dropped;
+use weir_datapath::{Cause, Dropped};
 use weir_engine::Engine;
-use weir_model::{Action, Flow, PodId, PolicyId, Ports, Program, Protocol, Rule, Section};
+use weir_model::{
+    Action, Direction, Flow, PodId, PolicyId, Ports, Program, Protocol, Rule, Section, Verdict,
+};
 
 use crate::{Mode, time};
 
@@ -45,7 +47,7 @@ impl Drop {
         Drop {
             number: 0,
             time: time::text(packet.time),
-            direction: packet.direction.to_string(),
+            direction: packet.cause.to_string(),
             from: packet.from.to_string(),
             from_pod: pod(packet.from),
             from_port: packet.ports.map(|(from, _)| from),
@@ -102,16 +104,31 @@ fn protocol(number: u8) -> String {
 
 /// The policies a packet was dropped for, as far as the rules are still those it met.
 fn blame(packet: &Dropped, program: &Program) -> Vec<PolicyId> {
+    match packet.cause {
+        Cause::Rules(direction) => deniers(packet, direction, program),
+        Cause::Answer => {
+            let denies = |direction: &Direction| {
+                packet.flow().is_some_and(|flow| program.side(&flow, *direction) == Verdict::Deny)
+            };
+            let both = Direction::BOTH.into_iter().filter(denies);
+            both.flat_map(|direction| deniers(packet, direction, program)).collect()
+        }
+    }
+}
+
+/// The policies that deny the connection of a packet to a pod, or from it.
+fn deniers(packet: &Dropped, direction: Direction, program: &Program) -> Vec<PolicyId> {
     let flow = packet.flow();
     // Without ports, only rules about every port can have been meant.
-    let some_flow = Flow { from: packet.from, to: packet.to, protocol: Protocol::Tcp, port: 0 };
+    let (from, to) = packet.ends();
+    let some_flow = Flow { from, to, protocol: Protocol::Tcp, port: 0 };
     let matches = |rule: &&Rule| match &flow {
         Some(flow) => program.matches(rule, flow),
         None => rule.ports == Ports::Any && program.matches_peer(rule, &some_flow),
     };
-    let (here, _) = some_flow.ends(packet.direction);
+    let (here, _) = some_flow.ends(direction);
     let Some((_, endpoint)) = program.owner(here) else { return Vec::new() };
-    let chain = endpoint.rules.chain(packet.direction);
+    let chain = endpoint.rules.chain(direction);
     let denier = |sections: &[std::sync::Arc<Section>]| {
         let decides =
             |section: &&std::sync::Arc<Section>| section.rules.iter().any(|r| matches(&r));
@@ -193,7 +210,7 @@ mod tests {
     use std::{net::IpAddr, time::UNIX_EPOCH};
 
     use weir_engine::Locality;
-    use weir_model::{Direction, World};
+    use weir_model::World;
 
     use super::*;
 
@@ -221,7 +238,14 @@ mod tests {
 
     fn packet(protocol: u8, ports: Option<(u16, u16)>) -> Dropped {
         let (from, to) = (IpAddr::from([10, 0, 0, 2]), IpAddr::from([10, 0, 0, 1]));
-        Dropped { time: UNIX_EPOCH, direction: Direction::Ingress, from, to, protocol, ports }
+        Dropped {
+            time: UNIX_EPOCH,
+            cause: Cause::Rules(Direction::Ingress),
+            from,
+            to,
+            protocol,
+            ports,
+        }
     }
 
     #[test]
@@ -235,6 +259,23 @@ mod tests {
         assert_eq!(drop.policies, ["AdminNetworkPolicy admin"]);
         let drop = Drop::new(&packet(1, None), &engine, &program);
         assert_eq!((drop.protocol.as_str(), drop.policies.len()), ("ICMP", 2));
+    }
+
+    #[test]
+    fn an_answer_names_the_policies_that_end_the_connection() {
+        let (engine, program) = engine();
+        let opening = packet(6, Some((40000, 22)));
+        let answer = Dropped {
+            cause: Cause::Answer,
+            from: opening.to,
+            to: opening.from,
+            ports: Some((22, 40000)),
+            ..opening
+        };
+        let drop = Drop::new(&answer, &engine, &program);
+        assert_eq!(drop.direction, "answer");
+        assert_eq!(drop.from_pod.as_deref(), Some("shop/web"));
+        assert_eq!(drop.policies, ["AdminNetworkPolicy admin"]);
     }
 
     #[test]

@@ -15,7 +15,7 @@ use std::{
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use weir_datapath::{Dropped, Established, Memory};
+use weir_datapath::{Cause, Dropped, Established, Memory};
 use weir_model::{Change, Direction, Flow, Object, PodId, Program, Protocol, Verdict};
 use weir_source::{Folder, Update, Watch, Writer};
 
@@ -283,8 +283,8 @@ fn forbidden_connections_are_ended() {
 
 fn packet() -> Dropped {
     let Flow { from, to, port, .. } = flow(3);
-    let (time, direction) = (SystemTime::now(), Direction::Ingress);
-    Dropped { time, direction, from, to, protocol: 6, ports: Some((40000, port)) }
+    let (time, cause) = (SystemTime::now(), Cause::Rules(Direction::Ingress));
+    Dropped { time, cause, from, to, protocol: 6, ports: Some((40000, port)) }
 }
 
 #[test]

@@ -1,11 +1,17 @@
 //! Connections that are open when policies change.
 
-use std::{thread, time::Duration};
+use std::{
+    collections::BTreeSet,
+    thread,
+    time::{Duration, Instant},
+};
 
+use weir_datapath::Cause;
 use weir_engine::{Locality, compile};
 use weir_iptables::{Mode, Variant};
 use weir_lab::{Conversation, LabError};
 use weir_model::{Flow, Protocol, Verdict};
+use weir_netfilter::{PacketLog, report};
 
 use crate::{
     cluster::{Cluster, LONG, PATIENCE, PODS, flow, policy, world},
@@ -116,5 +122,28 @@ pub(crate) fn stays_cut(variant: Variant) -> Result<(), String> {
     node::sync(&mut node::open(&cluster.lab, "n1", Mode::Enforce, variant), &program);
     call_back(&mut forbidden, Verdict::Deny);
     exchange(&mut forbidden, Verdict::Deny);
+    Ok(())
+}
+
+/// What was cut is reported with its cause when it is answered.
+pub(crate) fn answers_are_reported(variant: Variant) -> Result<(), String> {
+    let mut cluster = Cluster::with(&[], variant);
+    let mut forbidden = converse(&cluster, "2", "3");
+    let log = cluster.lab.on_node("n1", || PacketLog::open(report::GROUP));
+    let mut log = log.unwrap().unwrap();
+    cluster.put(&policy("tight", DB));
+    assert_eq!(cluster.cut(), [forbidden.len(), 0]);
+    call_back(&mut forbidden, Verdict::Deny);
+    let all: BTreeSet<Flow> = flows("2", "3").into_iter().collect();
+    let (mut reported, end) = (BTreeSet::new(), Instant::now() + LONG);
+    while reported != all && Instant::now() < end {
+        let received = log.receive(PATIENCE, |packet| {
+            let dropped = report::dropped(&packet).unwrap();
+            assert_eq!(dropped.cause, Cause::Answer);
+            reported.extend(dropped.flow());
+        });
+        received.unwrap();
+    }
+    assert_eq!(reported, all);
     Ok(())
 }

@@ -2,11 +2,12 @@
 
 use std::{net::SocketAddr, net::UdpSocket, time::Duration};
 
+use weir_datapath::Cause;
 use weir_engine::{Locality, compile};
 use weir_iptables::{Mode, Variant};
 use weir_lab::{LabPod, Layout, Wiring};
 use weir_model::{Direction, PodId, Protocol, Verdict};
-use weir_netfilter::PacketLog;
+use weir_netfilter::{PacketLog, report};
 
 use crate::{
     cluster::{Cluster, PODS, address, flow, policy, world},
@@ -123,8 +124,7 @@ fn policies() -> String {
 pub(crate) fn in_audit_mode_denials_pass_and_are_reported(variant: Variant) -> Result<(), String> {
     let world = world(&policies());
     let cluster = Cluster::new(&world, Wiring::Routed, Mode::Audit, variant);
-    let mut log =
-        cluster.lab.on_node("n1", || PacketLog::open(weir_iptables::log::GROUP)).unwrap().unwrap();
+    let mut log = cluster.lab.on_node("n1", || PacketLog::open(report::GROUP)).unwrap().unwrap();
     let mut reported = |from: &str, to: &str| {
         cluster.probe(&[(flow(from, to, Protocol::Tcp, 80), Allow)]);
         let mut prefixes = Vec::new();
@@ -133,7 +133,8 @@ pub(crate) fn in_audit_mode_denials_pass_and_are_reported(variant: Variant) -> R
         prefixes.sort();
         prefixes
     };
-    let [ingress, egress] = Direction::BOTH.map(weir_iptables::log::prefix);
+    let [ingress, egress] =
+        Direction::BOTH.map(|direction| report::prefix(Cause::Rules(direction)));
     for at in [0, 1] {
         assert_eq!(reported(API[at], DB[at]), [""; 0]);
         assert_eq!(reported(FAR[at], DB[at]), [ingress]);

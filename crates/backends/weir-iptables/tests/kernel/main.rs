@@ -55,6 +55,7 @@ fn main() -> ExitCode {
         test("it_does_what_every_datapath_must", machine::conforms);
         test("what_a_policy_forbids_is_cut", established::is_cut_everywhere);
         test("what_was_cut_stays_cut_after_a_restart", established::stays_cut);
+        test("answers_of_what_was_cut_are_reported", established::answers_are_reported);
         test("what_others_change_of_ours_is_repaired", others::what_is_changed_is_repaired);
         test("what_is_theirs_stays_theirs", others::what_is_theirs_stays);
         test("a_set_of_another_kind_is_replaced", others::a_set_of_another_kind_is_replaced);

@@ -1,11 +1,17 @@
 //! Connections that are open when policies change.
 
-use std::{thread, time::Duration};
+use std::{
+    collections::BTreeSet,
+    thread,
+    time::{Duration, Instant},
+};
 
 use libtest_mimic::Trial;
+use weir_datapath::Cause;
 use weir_engine::{Locality, compile};
 use weir_lab::{Conversation, LabError};
 use weir_model::{Flow, Protocol, Verdict};
+use weir_netfilter::{PacketLog, report};
 use weir_nft::Mode;
 
 use crate::{
@@ -24,6 +30,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     });
     let mut trials = Vec::from(cut);
     trials.push(trial("what_was_cut_stays_cut_after_a_restart_and_a_repair", stays_cut));
+    trials.push(trial("answers_of_what_was_cut_are_reported", answers_are_reported));
     trials
 }
 
@@ -126,4 +133,26 @@ fn stays_cut() {
         call_back(&mut forbidden, Verdict::Deny);
         exchange(&mut forbidden, Verdict::Deny);
     }
+}
+
+/// What was cut is reported with its cause when it is answered.
+fn answers_are_reported() {
+    let mut cluster = Cluster::with(&[]);
+    let mut forbidden = converse(&cluster, "2", "3");
+    let log = cluster.lab.on_node("n1", || PacketLog::open(report::GROUP));
+    let mut log = log.unwrap().unwrap();
+    cluster.put(&policy("tight", DB));
+    assert_eq!(cluster.cut(), [forbidden.len(), 0]);
+    call_back(&mut forbidden, Verdict::Deny);
+    let all: BTreeSet<Flow> = flows("2", "3").into_iter().collect();
+    let (mut reported, end) = (BTreeSet::new(), Instant::now() + LONG);
+    while reported != all && Instant::now() < end {
+        let received = log.receive(PATIENCE, |packet| {
+            let dropped = report::dropped(&packet).unwrap();
+            assert_eq!(dropped.cause, Cause::Answer);
+            reported.extend(dropped.flow());
+        });
+        received.unwrap();
+    }
+    assert_eq!(reported, all);
 }
