@@ -58,6 +58,9 @@ const KERNEL_TOOLS: [(&str, &str, &str); 4] = [
 /// A CNI plugin that weir's own comes after in tests, and the package that has it.
 const PLUGIN: (&str, &str) = ("/usr/lib/cni/bridge", "containernetworking-plugins");
 
+/// What applies objects to the API server in tests, and the package that has it.
+const KUBECTL: (&str, &str) = ("kubectl", "kubernetes-client");
+
 /// Installs what is missing of it.
 fn kernel_tools() -> Result<()> {
     for (program, package, purpose) in KERNEL_TOOLS {
@@ -67,6 +70,11 @@ fn kernel_tools() -> Result<()> {
             eprintln!("Installing {package}: {purpose}.");
             shell::apt_install(package)?;
         }
+    }
+    let (kubectl, package) = KUBECTL;
+    if !shell::exists(kubectl, &["version", "--client"]) {
+        eprintln!("Installing {package}: policies are applied with {kubectl}.");
+        shell::apt_install(package)?;
     }
     let (plugin, package) = PLUGIN;
     if !Path::new(plugin).exists() {

@@ -29,7 +29,11 @@ struct Inner {
 impl Gate {
     /// A way to this address.
     pub(crate) fn to(server: SocketAddr) -> io::Result<Self> {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+        Gate::from(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?, server)
+    }
+
+    /// A way to this address from wherever somebody listens, which may be another network.
+    pub(crate) fn from(listener: TcpListener, server: SocketAddr) -> io::Result<Self> {
         let address = listener.local_addr()?;
         let inner = Arc::new(Inner { state: AtomicU8::new(OPEN), connections: Mutex::default() });
         let shared = inner.clone();

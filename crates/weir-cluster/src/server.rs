@@ -178,6 +178,11 @@ impl Cluster {
         Ok(Gate::to(self.address)?)
     }
 
+    /// A way to the API server that begins at a listener, which may be in another network.
+    pub fn gate_at(&self, listener: TcpListener) -> Result<Gate, StartError> {
+        Ok(Gate::from(listener, self.address)?)
+    }
+
     /// Creates an object in the collection at a path, as in `/api/v1/namespaces`.
     pub fn create(&self, path: &str, object: &Value) -> Result<Value, kube::Error> {
         self.api.send(Method::Post, path, object)

@@ -4,9 +4,10 @@ use std::{
 };
 
 use clap::{Args, ValueEnum, builder::NonEmptyStringValueParser};
-use weir_agent::{AgentError, Mode, Options, Sysctls};
+use weir_agent::{AgentError, Mode, Options, Source, Sysctls};
 use weir_datapath::{ApplyError, Datapath, Dropped, Drops, Established, Trouble};
 use weir_iptables::Iptables;
+use weir_kube::Access;
 use weir_netfilter::{LogError, PacketLog, report};
 use weir_nft::Nft;
 
@@ -24,23 +25,29 @@ pub(crate) const ADDRESS: &str = "127.0.0.1:9640";
 
 /// Enforce the policies on this node
 ///
-/// Watches a folder of manifests and keeps the rules of this network namespace equal to what it says about the pods of the node.
-/// Nothing is written before every file was read once; a file that is broken counts as it was before. Rules that others change are
-/// put back within seconds. SIGHUP reads everything again and compares it with the kernel; SIGTERM ends the agent, and the
+/// Watches a cluster, or a folder of manifests, and keeps the rules of this network namespace equal to what it says about the pods of
+/// the node. Nothing is written before everything was read once; while the API server is away, and as long as a file is broken,
+/// what was in force stays. Rules that others change are put back within seconds. SIGHUP reads everything again and compares it with the kernel; SIGTERM ends the agent, and the
 /// rules stay in force. This needs root, or CAP_NET_ADMIN.
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  weir agent --source /etc/weir/manifests --node node-1\n  weir agent --source /etc/weir/manifests --node node-1 --audit --log-format json\n  weir agent --cleanup\n\nHTTP: /healthz /readyz /metrics /status /drops"
+    after_help = "Examples:\n  weir agent --source kube --node node-1 --kubeconfig /etc/weir/kubeconfig\n  NODE_NAME=node-1 weir agent --source kube     # in a pod, as its service account\n  weir agent --source /etc/weir/manifests --node node-1\n  weir agent --source /etc/weir/manifests --node node-1 --audit --log-format json\n  weir agent --cleanup\n\nHTTP: /healthz /readyz /metrics /status /drops"
 )]
 pub(crate) struct Agent {
-    /// The folder of manifests: pods, namespaces, nodes and policies
-    #[arg(long, value_name = "DIR", required_unless_present = "cleanup")]
+    /// Where pods, namespaces, nodes and policies come from: a cluster, or a folder of manifests
+    #[arg(long, value_name = "kube|DIR", required_unless_present = "cleanup")]
     source: Option<PathBuf>,
+    /// The kubeconfig to reach the cluster with [default: KUBECONFIG, or ~/.kube/config, or the service account of the pod]
+    #[arg(long, value_name = "PATH")]
+    kubeconfig: Option<PathBuf>,
+    /// The context of the kubeconfig [default: its current one]
+    #[arg(long, value_name = "NAME")]
+    context: Option<String>,
     /// The datapath: nftables or iptables
     #[arg(long, value_name = "NAME", default_value = "nftables")]
     datapath: String,
     /// The node whose pods the rules are for
-    #[arg(long, value_name = "NAME", required_unless_present = "cleanup", value_parser = NonEmptyStringValueParser::new())]
+    #[arg(long, value_name = "NAME", env = "NODE_NAME", hide_env_values = true, required_unless_present = "cleanup", value_parser = NonEmptyStringValueParser::new())]
     node: Option<String>,
     /// Tell what would be dropped, and drop nothing
     #[arg(long)]
@@ -119,19 +126,13 @@ impl Agent {
             reasons.iter().for_each(|reason| tracing::warn!("{reason}"));
             return Ok(Exit::when(reasons.is_empty()));
         }
-        weir_agent::run(options, datapath, Some(drops), None).map_err(failed)?;
+        weir_agent::run(options, datapath, Some(drops)).map_err(failed)?;
         Ok(Exit::Yes)
     }
 
     fn options(&self, datapath: &'static str) -> Result<Options, Failure> {
-        let source = self.source.as_deref().unwrap_or(Path::new(""));
-        if source == Path::new("kube") {
-            let hint =
-                "give a folder of manifests with `--source DIR`; a folder of that name is `./kube`";
-            return Err(Failure::new("this build cannot read a live cluster", hint));
-        }
         Ok(Options {
-            source: source.into(),
+            source: self.source()?,
             node: self.node.as_deref().unwrap_or_default().into(),
             datapath,
             mode: if self.audit { Mode::Audit } else { Mode::Enforce },
@@ -144,6 +145,20 @@ impl Agent {
             sysctls: if self.manage_sysctls { Sysctls::Manage } else { Sysctls::Report },
             version: env!("CARGO_PKG_VERSION"),
         })
+    }
+
+    fn source(&self) -> Result<Source, Failure> {
+        let source = self.source.as_deref().unwrap_or(Path::new(""));
+        if source == Path::new("kube") {
+            let access = Access::new(self.kubeconfig.as_deref(), self.context.as_deref());
+            return Ok(Source::Kube(access));
+        }
+        if self.kubeconfig.is_some() || self.context.is_some() {
+            let what = "--kubeconfig and --context are about a cluster, and this is a folder";
+            let hint = "use `--source kube`; a folder of that name is `./kube`";
+            return Err(Failure::new(what, hint));
+        }
+        Ok(Source::Folder(source.into()))
     }
 }
 

@@ -20,6 +20,7 @@ mod filter;
 mod kernel;
 mod lint;
 mod listen;
+mod live;
 mod log;
 mod matrix;
 mod port;

@@ -1,15 +1,17 @@
-use std::io::Write;
+use std::{env, io::Write};
 
 use clap::Args;
 use serde::Serialize;
 use weir_engine::Locality;
+use weir_model::Program;
 
 use crate::{
     exit::Exit,
     failure::Failure,
     filter::Filter,
+    live,
     present::{self, Format, findings::Report, program::Listing},
-    source::{self, Source},
+    source::{self, Loaded, Source},
 };
 
 /// Print what would be programmed
@@ -18,19 +20,26 @@ use crate::{
 /// that several endpoints share are printed once. For `nftables`: the ruleset of a node, in nft's own syntax. For `iptables`: its sets and
 /// rules, as `ipset save`, `iptables-save` and `ip6tables-save` would print them. For `hcn`: the ACL policies of each pod's endpoint on
 /// Windows, as HNS is given them.
+///
+/// With `--live`, on a node: what would have to be done to the packet filter of this network namespace to make it so. Nothing is
+/// written; the exit status is 0 if nothing would have to be done, and 1 otherwise. Right after a change that is usual: the agent
+/// is about to do it.
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  weir render -f examples/shop/manifests\n  weir render -f examples/shop/manifests -n shop -o yaml\n  weir render -f examples/shop/manifests --datapath nftables\n  weir render -f examples/shop/manifests --datapath iptables\n  weir render -f examples/shop/manifests --datapath hcn"
+    after_help = "Examples:\n  weir render -f examples/shop/manifests\n  weir render -f examples/shop/manifests -n shop -o yaml\n  weir render -f examples/shop/manifests --datapath nftables\n  weir render -f examples/shop/manifests --datapath iptables\n  weir render -f examples/shop/manifests --datapath hcn\n  weir render --live --node node-1     # on node-1: is what the cluster wants in force?"
 )]
 pub(crate) struct Render {
     #[command(flatten)]
     source: Source,
-    /// The datapath to print it for: sim, nftables, iptables or hcn
-    #[arg(long, value_name = "NAME", default_value = "sim")]
-    datapath: String,
-    /// The node to print it for [default: all]
+    /// The datapath to print it for: sim, nftables, iptables or hcn [default: sim; with --live, nftables]
+    #[arg(long, value_name = "NAME")]
+    datapath: Option<String>,
+    /// The node to print it for [default: all; with --live, NODE_NAME]
     #[arg(long, value_name = "NAME")]
     node: Option<String>,
+    /// Print the difference to what is in force here
+    #[arg(long)]
+    live: bool,
     /// How to print it
     #[arg(short, long, value_enum, default_value = "text")]
     output: Format,
@@ -38,10 +47,16 @@ pub(crate) struct Render {
 
 impl Render {
     pub(crate) fn run(&self, out: &mut dyn Write) -> anyhow::Result<Exit> {
-        source::known_datapath(&self.datapath, &["sim", "nftables", "iptables", "hcn"])?;
+        let known: &[&str] = match self.live {
+            true => &["nftables", "iptables"],
+            false => &["sim", "nftables", "iptables", "hcn"],
+        };
+        let datapath = self.datapath.as_deref().unwrap_or(known[0]);
+        source::known_datapath(datapath, known)?;
+        let node = self.node()?;
         let loaded = self.source.load_complete()?;
         let world = &loaded.world;
-        let locality = match &self.node {
+        let locality = match &node {
             None => Locality::Everywhere,
             Some(node) => {
                 let runs = |pod: &weir_model::Pod| pod.node.as_deref() == Some(node);
@@ -52,12 +67,17 @@ impl Render {
                 Locality::Node(node.as_str().into())
             }
         };
+        let filter = Filter::named(datapath);
+        if let (true, Some(filter), Some(node)) = (self.live, filter, node) {
+            let program = weir_engine::compile(&loaded.without_made_up(), locality);
+            return self.compare(&program, filter, &node, &loaded, out);
+        }
         let program = weir_engine::compile(world, locality);
-        if self.datapath == "hcn" {
+        if datapath == "hcn" {
             write!(out, "{}", weir_hcn::Acls::of(&program))?;
             return Ok(Exit::Yes);
         }
-        match Filter::named(&self.datapath) {
+        match filter {
             Some(Filter::Nftables) => {
                 write!(out, "{}", weir_nft::render(&program))?;
                 return Ok(Exit::Yes);
@@ -78,6 +98,54 @@ impl Render {
         }
         Ok(Exit::Yes)
     }
+}
+
+impl Render {
+    /// The node to print it for. The rules of a machine are those of one node.
+    fn node(&self) -> Result<Option<String>, Failure> {
+        if !self.live || self.node.is_some() {
+            return Ok(self.node.clone());
+        }
+        match env::var("NODE_NAME") {
+            Ok(node) if !node.is_empty() => Ok(Some(node)),
+            _ => Err(Failure::new(
+                "which node this is is not known",
+                "say it with `--node NAME`, or in the variable NODE_NAME",
+            )),
+        }
+    }
+
+    fn compare(
+        &self,
+        program: &Program,
+        filter: Filter,
+        node: &str,
+        loaded: &Loaded,
+        out: &mut dyn Write,
+    ) -> anyhow::Result<Exit> {
+        let difference = live::difference(program, filter)?;
+        match self.output.structured() {
+            Some(form) => {
+                let datapath = filter.name();
+                let difference = difference.lines().collect();
+                let findings = present::findings::reports(&loaded.findings);
+                present::value(out, form, &Difference { node, datapath, difference, findings })?;
+            }
+            None if difference.is_empty() => writeln!(out, "no difference")?,
+            None => writeln!(out, "{}", difference.trim_end())?,
+        }
+        Ok(Exit::when(difference.is_empty()))
+    }
+}
+
+#[derive(Serialize)]
+struct Difference<'a> {
+    node: &'a str,
+    datapath: &'a str,
+    /// What would have to be done, step by step.
+    difference: Vec<&'a str>,
+    /// What reading the input found.
+    findings: Vec<Report>,
 }
 
 #[derive(Serialize)]

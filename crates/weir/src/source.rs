@@ -76,11 +76,16 @@ pub(crate) struct Loaded {
 impl Loaded {
     /// What lint has to say about the world as it was written: addresses that were made up are nobody's mistake.
     pub(crate) fn lint(&self) -> Vec<Finding> {
+        weir_lint::lint(&self.without_made_up())
+    }
+
+    /// The world as it was written: pods that have no address have none.
+    pub(crate) fn without_made_up(&self) -> World {
         let mut world = self.world.clone();
         for pod in world.pods.values_mut() {
             pod.addresses.retain(|address| !self.made_up.contains(address));
         }
-        weir_lint::lint(&world)
+        world
     }
 
     /// The world for an answer about it: what reading found is said on standard error, and if something is missing, that

@@ -1,6 +1,7 @@
 //! The loop's own state: one engine, one ledger, and what is due when.
 
 mod nodes;
+mod notes;
 mod plugin;
 
 use std::{
@@ -25,6 +26,7 @@ use crate::{
 };
 
 use nodes::Nodes;
+use notes::Notes;
 pub(crate) use plugin::Plugins;
 
 /// The time between two transactions, so that what comes in a burst is written together.
@@ -53,12 +55,15 @@ pub(crate) struct Agent<D> {
     options: Options,
     /// Those who add and remove pods, if they are listened to.
     plugins: Option<Plugins>,
+    /// What is said about policies, if the source can be told.
+    notes: Option<Notes>,
     /// Whether this node is one that the source knows.
     nodes: Nodes,
     /// Changes that are not compiled yet.
     changes: Vec<Change>,
-    /// When the events came whose rules are not in force yet.
+    /// When the events came whose rules are not in force yet, and when their objects were written.
     waiting: Vec<Instant>,
+    written: Vec<SystemTime>,
     /// What was wrong with the input when the source last said something, and why not all of it counts.
     findings: Vec<Finding>,
     unread: Vec<Finding>,
@@ -99,9 +104,11 @@ impl<D: Datapath> Agent<D> {
             bridges: Bridges::here(),
             options: options.clone(),
             plugins: None,
+            notes: None,
             nodes: Nodes::new(options.node.clone()),
             changes: Vec::new(),
             waiting: Vec::new(),
+            written: Vec::new(),
             findings: Vec::new(),
             unread: Vec::new(),
             kinds: BTreeSet::new(),
@@ -172,6 +179,7 @@ impl<D: Datapath> Agent<D> {
         if self.ledger.may_cut() && now >= self.due.cut {
             self.cut(now);
         }
+        self.remind(now);
         if now >= self.due.bridges {
             self.due.bridges = now + BRIDGES;
             self.look_at_bridges();
@@ -222,7 +230,9 @@ impl<D: Datapath> Agent<D> {
     }
 
     fn update(&mut self, update: Update, since: Instant) {
-        let Update { changes, findings, unread, in_sync, is_settling: _ } = update;
+        let Update { changes, written, findings, unread, in_sync, is_settling: _ } = update;
+        let room = TIMED - self.written.len().min(TIMED);
+        self.written.extend(written.into_iter().take(room));
         if !changes.is_empty() && self.waiting.len() < TIMED {
             self.waiting.push(since);
         }
@@ -272,6 +282,9 @@ impl<D: Datapath> Agent<D> {
             findings.iter().filter(|finding| !known.contains(finding)).collect();
         if unread.iter().any(|finding| new.contains(finding)) {
             metrics.error("source");
+        }
+        if let Some(notes) = &self.notes {
+            notes.findings(new.iter().copied());
         }
         new.into_iter().take(LOGGED_FINDINGS).for_each(log_finding);
         let broken: BTreeSet<&str> = unread.iter().filter_map(file).collect();
@@ -328,6 +341,9 @@ impl<D: Datapath> Agent<D> {
                 let wait = time::back_off(attempts);
                 self.due.settle = end + wait;
                 self.report.metrics.error("apply");
+                if let Some(notes) = &self.notes {
+                    notes.failure(error);
+                }
                 tracing::error!(error, attempts, again_in = ?wait, "cannot apply; what was in force stays");
             }
         }
@@ -351,6 +367,11 @@ impl<D: Datapath> Agent<D> {
         for since in self.waiting.drain(..) {
             self.report.metrics.latency.observe(since.elapsed().as_secs_f64());
         }
+        for written in self.written.drain(..) {
+            // A clock that is ahead of ours makes it no time at all.
+            let time = written.elapsed().unwrap_or_default();
+            self.report.metrics.change.observe(time.as_secs_f64());
+        }
     }
 
     fn applied(&mut self, took: Duration) {
@@ -373,6 +394,9 @@ impl<D: Datapath> Agent<D> {
             self.report.metrics.error("apply");
         }
         let held: Vec<_> = held.iter().map(|(pod, held)| HeldEndpoint::new(pod, held)).collect();
+        if let Some(notes) = &self.notes {
+            notes.held(&held);
+        }
         self.report.metrics.held.set(number(held.len()));
         self.report.status().held = held;
     }

@@ -1,9 +1,9 @@
 //! Keeps one datapath equal to what the policies say, and reports how that goes.
 //!
 //! ```text
-//!  folder ──Update──┐                      ┌ Engine ─Delta→ Ledger ─→ Datapath
-//!  signals ─────────┼─Event→ the loop ─────┤
-//!  drops, plugins ──┘        one thread    └ Report ←── HTTP: /healthz /readyz /metrics /status /drops
+//!  Source ──Update──┐                      ┌ Engine ─Delta→ Ledger ─→ Datapath
+//!  signals ─────────┼─Event→ the loop ─────┼ Report ←── HTTP: /healthz /readyz /metrics /status /drops
+//!  drops, plugins ──┘        one thread    └ notes about policies ─→ Events of the cluster
 //! ```
 //!
 //! *Invariant*: one thread owns the engine, the ledger and the datapath; everything else reaches it as an `Event`.
@@ -18,8 +18,10 @@ mod event;
 mod http;
 mod lock;
 mod metrics;
+mod notes;
 mod report;
 mod run;
+mod source;
 #[cfg(test)]
 mod tests;
 mod threads;
@@ -30,3 +32,4 @@ pub use cni::PodReader;
 use event::Event;
 pub use lock::LockError;
 pub use run::{AgentError, Mode, Options, cleanup, once, run};
+pub use source::Source;

@@ -15,6 +15,9 @@ use prometheus_client::{
 /// More different drops than this are not told apart.
 const KINDS_OF_DROPS: usize = 500;
 
+/// What the API server says when an object was written to the second.
+const CHANGE: [f64; 9] = [1.0, 2.0, 3.0, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0];
+
 /// A label and its value.
 pub(crate) type Label = (&'static str, String);
 
@@ -34,6 +37,7 @@ pub(crate) struct Metrics {
     pub(crate) compile: Histogram,
     pub(crate) apply: Histogram,
     pub(crate) latency: Histogram,
+    pub(crate) change: Histogram,
     pub(crate) plugins: Histogram,
     pub(crate) applies: Family<[Label; 1], Counter>,
     pub(crate) repairs: Counter,
@@ -65,6 +69,7 @@ impl Metrics {
             compile: seconds(),
             apply: seconds(),
             latency: seconds(),
+            change: Histogram::new(CHANGE),
             plugins: seconds(),
             applies: Family::default(),
             repairs: Counter::default(),
@@ -106,6 +111,11 @@ impl Metrics {
             "weir_event_to_kernel_seconds",
             "Time from an event to its rules being in force",
             &self.latency,
+        );
+        histogram(
+            "weir_change_to_kernel_seconds",
+            "Time from an object being written to the API server to its rules being in force",
+            &self.change,
         );
         histogram(
             "weir_cni_wait_seconds",

@@ -1,7 +1,6 @@
 //! How it goes, as others may ask: the loop writes it, HTTP reads it, and neither waits for the other.
 
 use std::{
-    path::Path,
     sync::{
         Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
@@ -170,7 +169,7 @@ impl Report {
             mode: options.mode.word(),
             started: time::text(SystemTime::now()),
             source: Source {
-                path: shown(&options.source),
+                path: options.source.to_string(),
                 in_sync: false,
                 since: None,
                 objection: None,
@@ -265,8 +264,4 @@ impl Status {
         let line = |finding: &FindingReport| format!("{}{}", place(finding), finding.message);
         self.unread.iter().map(line).collect()
     }
-}
-
-fn shown(path: &Path) -> String {
-    path.display().to_string()
 }

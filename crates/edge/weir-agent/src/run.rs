@@ -14,27 +14,27 @@ use std::{
 
 use weir_datapath::{ApplyError, Datapath, Drops, Established};
 use weir_model::Name;
-use weir_source::Watch;
 
 use crate::{
-    Event, PodReader, Sysctls,
+    Event, Source, Sysctls,
     agent::{Agent, Plugins},
     cni::{self, Socket},
     lock::{Lock, LockError},
     report::Report,
+    source::Watch,
     threads,
 };
 
 /// How many events may wait for the loop.
 const QUEUE: usize = 4096;
-/// How long a folder may take to be read, once.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// How long a source may take to be read, once.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// What an agent is to do.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The folder of manifests.
-    pub source: PathBuf,
+    /// Where the world comes from.
+    pub source: Source,
     /// The node whose pods it enforces rules for.
     pub node: Name,
     /// What the datapath is called.
@@ -105,11 +105,13 @@ pub enum AgentError {
     /// A thread cannot be started.
     #[error("cannot start")]
     Start(#[source] io::Error),
-    /// The folder cannot be read completely, and so nothing was applied.
+    /// The source cannot be read completely, and so nothing was applied.
     #[error("nothing was applied: {}", reasons.join("; "))]
     Incomplete {
         /// What is missing.
         reasons: Vec<String>,
+        /// What to do about it.
+        hint: &'static str,
     },
     /// The rules could not be applied.
     #[error("the rules are not in force: {}", reasons.join("; "))]
@@ -138,9 +140,7 @@ impl AgentError {
             AgentError::Socket { .. } => {
                 "use `--cni-socket PATH` for a path that root can make a socket at, as in /run/weir/agent.sock"
             }
-            AgentError::Incomplete { .. } => {
-                "repair the files; what is installed stays in force meanwhile"
-            }
+            AgentError::Incomplete { hint, .. } => hint,
             AgentError::Failed { .. } | AgentError::Remove(_) => {
                 "run it as root, or with CAP_NET_ADMIN, on a kernel that has the datapath"
             }
@@ -148,14 +148,11 @@ impl AgentError {
     }
 }
 
-/// Keeps the datapath equal to what the folder says, until a signal ends it. Rules stay in force then.
-///
-/// The reader is asked for pods that plugins add and that the source does not have yet.
+/// Keeps the datapath equal to what the source says, until a signal ends it. Rules stay in force then.
 pub fn run<D: Datapath>(
     options: &Options,
     datapath: D,
     drops: Option<Box<dyn Drops + Send>>,
-    reader: Option<Box<dyn PodReader>>,
 ) -> Result<(), AgentError> {
     lock()?;
     let listener = options.http.map(bind).transpose()?;
@@ -167,14 +164,16 @@ pub fn run<D: Datapath>(
     if let Some(drops) = drops {
         threads::hear(drops, sender.clone()).map_err(AgentError::Start)?;
     }
+    let Options { node, datapath: name, mode, source, .. } = options;
+    let reader = source.reader().map_err(AgentError::Start)?.filter(|_| is_plugged);
     let read = |reader| cni::start(reader, sender.clone());
     let reads = reader.map(read).transpose().map_err(AgentError::Start)?;
+    let notes = source.events(node).map_err(AgentError::Start)?;
     let tell = move |update| sender.send(Event::Source(update, Instant::now())).is_ok();
-    let watch = Watch::start(&options.source, tell).map_err(AgentError::Start)?;
-    let Options { node, datapath: name, mode, source, .. } = options;
-    let (mode, source) = (mode.word(), source.display());
+    let watch = source.watch(tell).map_err(AgentError::Start)?;
+    let mode = mode.word();
     tracing::info!(%node, datapath = name, mode, %source, version = options.version, "started");
-    let mut agent = Agent::new(options, datapath, report, Instant::now());
+    let mut agent = Agent::new(options, datapath, report, Instant::now()).with_notes(notes);
     if is_plugged {
         agent = agent.with_plugins(Plugins::new(options.node.clone(), reads));
     }
@@ -209,7 +208,7 @@ pub(crate) fn turn<D: Datapath>(agent: &mut Agent<D>, events: &Receiver<Event>, 
     }
 }
 
-/// Reads the folder once and makes the datapath equal to it. Returns what is not as it should be.
+/// Reads the source once and makes the datapath equal to it. Returns what is not as it should be.
 pub fn once<D: Datapath>(options: &Options, datapath: D) -> Result<Vec<String>, AgentError> {
     lock()?;
     unlocked_once(options, datapath)
@@ -221,7 +220,7 @@ pub(crate) fn unlocked_once<D: Datapath>(
 ) -> Result<Vec<String>, AgentError> {
     let (sender, updates) = mpsc::channel();
     let tell = move |update| sender.send(update).is_ok();
-    let _watch = Watch::start(&options.source, tell).map_err(AgentError::Start)?;
+    let _watch = options.source.watch(tell).map_err(AgentError::Start)?;
     let report = Arc::new(Report::new(options));
     let mut agent = Agent::new(options, datapath, report, Instant::now());
     let end = Instant::now() + PATIENCE;
@@ -235,7 +234,8 @@ pub(crate) fn unlocked_once<D: Datapath>(
         }
     }
     if !in_sync {
-        return Err(AgentError::Incomplete { reasons: agent.unread() });
+        let (reasons, hint) = (agent.unread(), options.source.hint());
+        return Err(AgentError::Incomplete { reasons, hint });
     }
     if !agent.is_in_sync() {
         return Ok(agent.reasons());

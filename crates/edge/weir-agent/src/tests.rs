@@ -17,11 +17,11 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use weir_datapath::{Cause, Dropped, Established, Memory};
 use weir_model::{Change, Direction, Flow, Object, PodId, Program, Protocol, Verdict};
-use weir_source::{Folder, Update, Watch, Writer};
+use weir_source::{Folder, Update, Writer};
 
 use crate::{
-    AgentError, Event, Mode, Options, Sysctls, agent::Agent, bridge::Bridges, http, report::Report,
-    run,
+    AgentError, Event, Mode, Options, Source, Sysctls, agent::Agent, bridge::Bridges, http,
+    report::Report, run,
 };
 
 const PODS: &str = "
@@ -47,7 +47,7 @@ spec:
 
 fn options(source: &Path) -> Options {
     Options {
-        source: source.into(),
+        source: Source::Folder(source.into()),
         node: "n1".into(),
         datapath: "memory",
         mode: Mode::Enforce,
@@ -343,7 +343,8 @@ fn a_burst_is_written_together() {
     let writes = bench.writes();
     let (sender, events) = mpsc::sync_channel(10);
     let (told, _) = mpsc::channel();
-    let watch = Watch::start(bench.disk.path(), move |update| told.send(update).is_ok()).unwrap();
+    let source = Source::Folder(bench.disk.path().into());
+    let watch = source.watch(move |update| told.send(update).is_ok()).unwrap();
     let mut web = a_web_pod(&bench);
     let burst = thread::spawn(move || {
         for n in 0..1000_u32 {

@@ -1,6 +1,6 @@
 use std::{
     pin::pin,
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime},
 };
 
 use futures::future::{Either, select};
@@ -23,8 +23,8 @@ use crate::{
 /// What is new about a kind.
 #[derive(Debug)]
 pub(crate) enum Told {
-    /// What happened to the world.
-    Changes(Vec<Change>),
+    /// What happened to the world, and when it was written, if that is known.
+    Changes(Vec<Change>, Option<SystemTime>),
     /// All that is wrong with the objects of the kind.
     Findings(Kind, Vec<Finding>),
     /// A list is complete.
@@ -166,11 +166,11 @@ impl Follower {
                 Err(error) => return Ok(Err(error)),
             };
             self.calm().await?;
-            self.changed(changes).await?;
+            self.changed(changes, None).await?;
             after = rest.more;
             if after.is_none() {
                 let gone = self.known.complete();
-                self.changed(gone).await?;
+                self.changed(gone, None).await?;
                 self.tell(Told::Listed(self.kind)).await?;
                 return Ok(Ok(Some(Next::Watch(rest.version))));
             }
@@ -203,7 +203,7 @@ impl Follower {
         if definition.is_none() {
             self.known.begin();
             let gone = self.known.complete();
-            self.changed(gone).await?;
+            self.changed(gone, None).await?;
         }
         self.defined(definition).await?;
         self.tell(Told::Listed(self.kind)).await?;
@@ -252,13 +252,13 @@ impl Follower {
                 }
             };
             self.backoff.reset();
-            let to = seen.version();
+            let (to, written) = (seen.version(), seen.written());
             let change = match seen {
                 Seen::Put(node) => self.known.put(node),
                 Seen::Removed(node) => self.known.remove(&node),
                 Seen::Bookmark(_) => None,
             };
-            self.changed(change.into_iter().collect()).await?;
+            self.changed(change.into_iter().collect(), written).await?;
             // Only now, so that nothing is skipped.
             if let Some(to) = to {
                 *version = to;
@@ -286,12 +286,16 @@ impl Follower {
     }
 
     /// Tells what happened, and what is wrong now.
-    async fn changed(&mut self, changes: Vec<Change>) -> Result<(), Unheard> {
+    async fn changed(
+        &mut self,
+        changes: Vec<Change>,
+        written: Option<SystemTime>,
+    ) -> Result<(), Unheard> {
         if self.known.has_news() {
             self.tell_findings().await?;
         }
         if !changes.is_empty() {
-            self.tell(Told::Changes(changes)).await?;
+            self.tell(Told::Changes(changes, written)).await?;
         }
         Ok(())
     }

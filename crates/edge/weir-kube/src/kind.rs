@@ -25,7 +25,7 @@ impl Kind {
         Kind::Pod,
     ];
 
-    fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Kind::Namespace => "Namespace",
             Kind::Node => "Node",

@@ -3,6 +3,7 @@
 //! ```text
 //!  Access ─► client ─┬─► pages of lists ──────────────► weir_api::Reader ─► Manifests   one look: read
 //!                    ├─► follow: list, watch, list … ─► Known ─► Update                 all the time: Watch
+//!                    ├─► one pod ───────────────────────────────────────────────► Pod   when a watch is behind: Pods
 //!                    └─◄ Event ◄─ counted, few ◄─ Note                                  what there is to say: Events
 //! ```
 //!
@@ -13,11 +14,16 @@
 //! * What cannot be read is a finding. It stops nothing else, and the policy it is about allows nothing.
 //! * Objects are lowered and dropped one by one: what stays is a name, and what tells one version from another.
 //!
-//! Who follows a cluster needs the verbs `list` and `watch` on pods, namespaces, nodes, networkpolicies.networking.k8s.io and, if they are
-//! installed, the three kinds of policy.networking.k8s.io; and should have `get` on customresourcedefinitions.apiextensions.k8s.io: without
-//! it a kind that is not installed counts as such only after a while. Who has something to say about objects needs `create` and `patch` on
-//! events. Who only looks needs `list`, and can do without nodes as long as no
-//! policy names them.
+//! Rights, by what is done with a cluster:
+//!
+//! | who | needs |
+//! | --- | --- |
+//! | `Watch` | `list` and `watch` on pods, namespaces, nodes, networkpolicies.networking.k8s.io and, if they are installed, adminnetworkpolicies, baselineadminnetworkpolicies and clusternetworkpolicies of policy.networking.k8s.io; `get` on the customresourcedefinitions.apiextensions.k8s.io of these three: without it a kind that is not installed counts as such only after a while |
+//! | `Pods` | `get` on pods |
+//! | `Events` | `create` and `patch` on events of the core group |
+//! | `read` | `list` on the same kinds as `Watch`; can do without nodes as long as no policy names them |
+//!
+//! The agent uses the first three, and nothing else.
 
 mod access;
 mod backoff;
@@ -28,6 +34,8 @@ mod kind;
 mod known;
 mod link;
 mod look;
+mod pods;
+mod reference;
 mod watch;
 mod wire;
 
@@ -36,4 +44,6 @@ pub use backoff::Backoff;
 pub use error::ReadError;
 pub use events::{Events, Note, NoteKind};
 pub use look::{Step, read};
+pub use pods::Pods;
+pub use reference::{node_reference, policy_reference};
 pub use watch::{Pace, Watch};

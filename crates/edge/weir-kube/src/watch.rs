@@ -145,9 +145,10 @@ impl Gathered {
 
     fn take(&mut self, told: Told) {
         match told {
-            Told::Changes(changes) => {
+            Told::Changes(changes, written) => {
                 self.is_new |= !changes.is_empty();
                 self.update.changes.extend(changes);
+                self.update.written.extend(written);
             }
             Told::Findings(kind, findings) => {
                 self.is_new = true;
@@ -170,13 +171,16 @@ impl Gathered {
             return None;
         }
         let troubles: Vec<Finding> = self.troubles.values().cloned().collect();
-        let findings = self.findings.values().flatten().chain(&troubles);
+        let findings = self.findings.values().flatten().chain(&troubles).cloned().collect();
+        let in_sync = self.listed.len() == Kind::ALL.len();
         Some(Update {
             changes: std::mem::take(&mut self.update.changes),
-            findings: findings.cloned().collect(),
-            unread: troubles.clone(),
-            in_sync: self.listed.len() == Kind::ALL.len(),
-            is_settling: false,
+            written: std::mem::take(&mut self.update.written),
+            findings,
+            in_sync,
+            // Before that a part is missing; with trouble nobody knows for how long.
+            is_settling: !in_sync && troubles.is_empty(),
+            unread: troubles,
         })
     }
 }

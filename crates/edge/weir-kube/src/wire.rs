@@ -1,8 +1,12 @@
 //! Requests and answers.
 
-use std::{io, time::Duration};
+use std::{
+    io,
+    time::{Duration, SystemTime},
+};
 
 use futures::{AsyncBufRead, AsyncBufReadExt};
+use k8s_openapi::jiff::Timestamp;
 use kube::{
     Client,
     api::{GetParams, ListParams, WatchParams},
@@ -94,6 +98,16 @@ impl Seen {
         (!text.is_empty()).then(|| text.to_owned())
     }
 
+    /// When the object was written, by the API server's clock and to the second, if it says so.
+    pub(crate) fn written(&self) -> Option<SystemTime> {
+        let Seen::Put(node) = self else { return None };
+        let managed = node.path(&["metadata", "managedFields"]).map_or(&[][..], Node::items);
+        let times = managed.iter().filter_map(|one| one.get("time"));
+        let times = times.chain(node.path(&["metadata", "creationTimestamp"]));
+        let times = times.filter_map(|time| time.text()?.parse::<Timestamp>().ok());
+        times.max().map(SystemTime::from)
+    }
+
     fn read(kind: Kind, line: &[u8]) -> Result<Self, ReadError> {
         let garbled = |message: &str| ReadError::Garbled {
             resource: kind.resource().into(),
@@ -163,6 +177,33 @@ impl<R: AsyncBufRead + Unpin> Events<R> {
                 return Seen::read(self.kind, &self.line).map(Some);
             }
         }
+    }
+}
+
+/// Asks for a pod; `None` if there is none.
+pub(crate) async fn pod(
+    client: &Client,
+    namespace: &str,
+    name: &str,
+) -> Result<Option<Node>, ReadError> {
+    // Whoever asks says what it was told; no pod has a name that leads elsewhere.
+    let is_odd = |byte: u8| !byte.is_ascii_alphanumeric() && !b"-.".contains(&byte);
+    if [namespace, name].iter().any(|text| text.is_empty() || text.bytes().any(is_odd)) {
+        return Ok(None);
+    }
+    let path = format!("/api/v1/namespaces/{namespace}/pods");
+    let request = Request::new(path).get(name, &GetParams::default());
+    let text = match answer(client, request, "get", Kind::Pod.resource()).await {
+        Err(ReadError::Missing { .. }) => return Ok(None),
+        text => text?,
+    };
+    let (mut roots, _, error) = document::documents(text.as_bytes());
+    match error {
+        None => Ok(roots.pop()),
+        Some(error) => Err(ReadError::Garbled {
+            resource: Kind::Pod.resource().into(),
+            message: error.message,
+        }),
     }
 }
 

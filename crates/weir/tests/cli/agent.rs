@@ -34,13 +34,13 @@ fn an_agent_must_know_where_it_is_and_what_to_read() {
 }
 
 #[test]
-fn a_cluster_and_other_datapaths_are_not_there_yet() {
+fn a_folder_has_no_kubeconfig_and_other_datapaths_are_not_there_yet() {
     check(
-        &weir("agent --source kube --node n1"),
+        &weir("agent --source ./kube --node n1 --context other"),
         expect![[r#"
             --- stderr
-            error: this build cannot read a live cluster
-            hint: give a folder of manifests with `--source DIR`; a folder of that name is `./kube`
+            error: --kubeconfig and --context are about a cluster, and this is a folder
+            hint: use `--source kube`; a folder of that name is `./kube`
             --- exit 2
         "#]],
     );

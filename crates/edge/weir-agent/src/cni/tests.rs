@@ -6,7 +6,7 @@ use std::{
     io::{BufRead, BufReader, Write},
     net::IpAddr,
     os::unix::net::UnixStream,
-    path::{Path, PathBuf},
+    path::PathBuf,
     sync::{
         Arc,
         mpsc::{self, SyncSender},
@@ -24,7 +24,7 @@ use weir_source::Update;
 
 use super::*;
 use crate::{
-    Event, Mode, Options, Sysctls,
+    Event, Mode, Options, Source, Sysctls,
     agent::{Agent, Plugins},
     report::Report,
     run, threads,
@@ -75,7 +75,7 @@ impl Bench {
         let disk = tempfile::tempdir().unwrap();
         let socket = disk.path().join("agent.sock");
         let options = Options {
-            source: disk.path().into(),
+            source: Source::Folder(disk.path().into()),
             node: "n1".into(),
             datapath: "memory",
             mode: Mode::Enforce,
@@ -95,7 +95,7 @@ impl Bench {
             machine(&memory);
             let agent = Agent::new(&options, memory.clone(), report, Instant::now());
             let mut agent = agent.with_plugins(Plugins::new("n1".into(), reads));
-            let watch = weir_source::Watch::start(Path::new("/nonexistent"), |_| true).unwrap();
+            let watch = Source::Folder("/nonexistent".into()).watch(|_| true).unwrap();
             run::turn(&mut agent, &asked, &watch);
         });
         Bench { events, socket, _disk: disk, turning: Some(turning) }

@@ -49,6 +49,8 @@ const LONG_ABSENCE: Duration = Duration::from_secs(5);
 pub struct Update {
     /// What happened to the world.
     pub changes: Vec<Change>,
+    /// When what changed was written, for those changes that tell.
+    pub written: Vec<SystemTime>,
     /// All that is wrong with the input now.
     pub findings: Vec<Finding>,
     /// Those of the findings for which something is missing, or still counts as it was before.
@@ -231,6 +233,7 @@ impl Folder {
         let said = files.flat_map(|file| &file.findings);
         let update = Update {
             changes: Vec::new(),
+            written: Vec::new(),
             findings: said.chain(self.shelf.findings()).chain(&unread).cloned().collect(),
             unread,
             in_sync: self.in_sync,

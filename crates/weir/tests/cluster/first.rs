@@ -1,0 +1,166 @@
+//! Pods that send as soon as they are there.
+
+use std::{
+    io::Read,
+    net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket},
+    path::Path,
+    thread,
+    time::{Duration, Instant},
+};
+
+use serde_json::{Value, json};
+use weir_cluster::Cluster;
+use weir_lab::{Lab, LabNode, LabPod, Layout};
+use weir_model::PodId;
+
+use crate::{
+    objects::{self, pods_of, policies_of},
+    runtime::{Runtime, Sandbox, addresses},
+    site::{Agent, Desk},
+};
+
+const PODS: usize = 200;
+const PORT: u16 = 5432;
+/// Who may talk to databases, and who may not.
+const GOOD: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
+const BAD: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
+/// What passes is there at once; a busy machine may take longer.
+const LATE: Duration = Duration::from_secs(20);
+
+fn lab() -> Lab {
+    let pod = |name: &str, address| LabPod {
+        id: PodId::new("shop", name),
+        addresses: vec![address],
+        node: "n1".into(),
+        host_network: false,
+    };
+    let nodes =
+        vec![LabNode { name: "n1".into(), addresses: vec!["192.168.77.1".parse().unwrap()] }];
+    let pods = vec![pod("good", GOOD), pod("bad", BAD)];
+    Lab::build(&Layout { nodes, pods, ..Layout::default() }).unwrap()
+}
+
+/// A shop whose databases talk to good ones only.
+fn fill(cluster: &Cluster) {
+    objects::node(cluster, "n1", "192.168.77.1");
+    cluster.create("/api/v1/namespaces", &objects::namespace("shop", &json!({}))).unwrap();
+    objects::run(cluster, "good", "good", "n1", &GOOD.to_string());
+    objects::run(cluster, "bad", "bad", "n1", &BAD.to_string());
+    let good = json!([{"podSelector": {"matchLabels": {"app": "good"}}}]);
+    let policy = json!({
+        "metadata": {"name": "db"},
+        "spec": {
+            "podSelector": {"matchLabels": {"app": "db"}},
+            "policyTypes": ["Ingress", "Egress"],
+            "ingress": [{"from": good}],
+            "egress": [{"to": good}],
+        },
+    });
+    cluster.create(&policies_of("shop"), &policy).unwrap();
+}
+
+/// Pods each on a link of their own, and our plugin after that.
+fn chain(desk: &Desk) -> Runtime {
+    let ipam = json!({
+        "type": "host-local",
+        "dataDir": desk.path("ipam"),
+        "ranges": [[{"subnet": "10.23.0.0/16"}]],
+        "routes": [{"dst": "0.0.0.0/0"}],
+    });
+    let ours = json!({"type": "weir-cni", "socket": desk.path("agent.sock"), "timeout": 30});
+    let folder = desk.path("runtime");
+    Runtime::new(Path::new(&folder), vec![json!({"type": "ptp", "ipam": ipam})], ours)
+}
+
+pub(crate) fn two_hundred() {
+    let (lab, cluster, desk) = (lab(), Cluster::start().unwrap(), Desk::new());
+    fill(&cluster);
+    let runtime = chain(&desk);
+    let socket = desk.path("agent.sock");
+    let options = ["--cni-socket", socket.to_str().unwrap()];
+    let agent = Agent::start(&cluster, &lab, &desk, "n1", cluster.admin(), &options).ready(&lab);
+    let at = |address| lab.at(address, || UdpSocket::bind((address, PORT)).unwrap()).unwrap();
+    let (good, bad) = (at(GOOD), at(BAD));
+    let listen = |address| lab.at(address, || TcpListener::bind((address, PORT)).unwrap()).unwrap();
+    let (open, shut) = (listen(GOOD), listen(BAD));
+    let serving = thread::spawn(move || {
+        for _ in 0..PODS {
+            // Whoever connects gets an answer.
+            let (mut stream, _) = open.accept().unwrap();
+            std::io::Write::write_all(&mut stream, b"hello").unwrap();
+        }
+    });
+    let mut waits: Vec<Duration> = Vec::new();
+    let mut last: Option<Sandbox> = None;
+    for number in 0..PODS {
+        let name = format!("db-{number}");
+        let pod = objects::pod("shop", &name, &json!({"app": "db"}), &json!([]), "n1");
+        let pod = cluster.create(&pods_of("shop"), &pod).unwrap();
+        let sandbox = Sandbox::new(&name, pod["metadata"]["uid"].as_str().unwrap());
+        let inside = sandbox.namespace.run(|| UdpSocket::bind(("0.0.0.0", PORT)).unwrap());
+        let begun = Instant::now();
+        let result =
+            runtime.add(&lab, &sandbox).unwrap_or_else(|why| panic!("{why}\n{}", agent.log()));
+        waits.push(begun.elapsed());
+        first_packets(&sandbox, &inside, &good, &bad, &result);
+        // What the kubelet says comes after.
+        let address = addresses(&result)[0];
+        objects::runs(&cluster, "shop", &name, &address.to_string());
+        if let Some(last) = last.replace(sandbox) {
+            runtime.del(&lab, &last).unwrap();
+            cluster.delete(&format!("{}/{}", pods_of("shop"), last.name)).unwrap();
+        }
+    }
+    serving.join().unwrap();
+    let last = last.unwrap();
+    runtime.check(&lab, &last).unwrap();
+    runtime.ours(&lab, "STATUS", &last, &[("cniVersion", "1.1.0".into())]).unwrap();
+    bad.set_nonblocking(true).unwrap();
+    assert!(bad.recv(&mut [0; 8]).is_err(), "a forbidden packet arrived");
+    shut.set_nonblocking(true).unwrap();
+    assert!(shut.accept().is_err(), "a forbidden connection was opened");
+    waits.sort();
+    eprintln!(
+        "{PODS} pods; ADD took {:?} in the middle, {:?} at most",
+        waits[PODS / 2],
+        waits[PODS - 1]
+    );
+    let (_, metrics) = agent.get(&lab, "/metrics").unwrap();
+    // All of them, and the check.
+    let waited = format!("weir_cni_wait_seconds_count {}", PODS + 1);
+    assert!(metrics.contains(&waited), "{metrics}");
+}
+
+/// A pod sends, and is sent to, at once. What must not pass is sent first, so that it would arrive first.
+fn first_packets(
+    sandbox: &Sandbox,
+    inside: &UdpSocket,
+    good: &UdpSocket,
+    bad: &UdpSocket,
+    result: &Value,
+) {
+    let own = SocketAddr::new(addresses(result)[0], PORT);
+    let (to_good, to_bad) = (SocketAddr::new(GOOD, PORT), SocketAddr::new(BAD, PORT));
+    inside.send_to(b"out", to_bad).unwrap();
+    inside.send_to(b"out", to_good).unwrap();
+    bad.send_to(b"bad", own).unwrap();
+    good.send_to(b"good", own).unwrap();
+    sandbox.namespace.run(|| {
+        // A connection that must not open gets no answer; nobody waits for it.
+        let brief = Duration::from_millis(1);
+        assert!(TcpStream::connect_timeout(&to_bad, brief).is_err(), "{}", sandbox.name);
+        let mut stream = TcpStream::connect_timeout(&to_good, LATE).unwrap();
+        stream.set_read_timeout(Some(LATE)).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        assert_eq!(answer, "hello");
+    });
+    let mut buffer = [0; 8];
+    for (socket, expected) in [(inside, &b"good"[..]), (good, b"out")] {
+        socket.set_read_timeout(Some(LATE)).unwrap();
+        let length = socket.recv(&mut buffer).unwrap();
+        assert_eq!(&buffer[..length], expected, "{}", sandbox.name);
+    }
+    inside.set_nonblocking(true).unwrap();
+    assert!(inside.recv(&mut buffer).is_err(), "{} heard more than it may", sandbox.name);
+}

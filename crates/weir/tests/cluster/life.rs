@@ -1,0 +1,185 @@
+//! What an agent does in a cluster besides enforcing: it says what is wrong, counts, and can be asked.
+
+use std::{net::IpAddr, time::Duration};
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use weir_cluster::{Cluster, Right};
+use weir_lab::{Lab, LabNode, LabPod, Layout};
+use weir_model::{Flow, PodId, Protocol, Verdict};
+
+use crate::{
+    objects::{self, policies_of},
+    site::{Agent, Desk, gate, kubectl_apply, run_weir, until},
+};
+
+/// What the crate documentation of weir-kube says that an agent needs.
+const RIGHTS: [Right; 6] = [
+    Right { group: "", resources: &["namespaces", "nodes"], verbs: &["list", "watch"] },
+    Right { group: "", resources: &["pods"], verbs: &["get", "list", "watch"] },
+    Right { group: "", resources: &["events"], verbs: &["create", "patch"] },
+    Right {
+        group: "networking.k8s.io",
+        resources: &["networkpolicies"],
+        verbs: &["list", "watch"],
+    },
+    Right {
+        group: "policy.networking.k8s.io",
+        resources: &[
+            "adminnetworkpolicies",
+            "baselineadminnetworkpolicies",
+            "clusternetworkpolicies",
+        ],
+        verbs: &["list", "watch"],
+    },
+    Right {
+        group: "apiextensions.k8s.io",
+        resources: &["customresourcedefinitions"],
+        verbs: &["get"],
+    },
+];
+
+const WEB: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1));
+const DB: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 2));
+
+fn lab() -> Lab {
+    let pod = |name: &str, address| LabPod {
+        id: PodId::new("shop", name),
+        addresses: vec![address],
+        node: "n1".into(),
+        host_network: false,
+    };
+    let nodes = vec![LabNode { name: "n1".into(), addresses: Vec::new() }];
+    let pods = vec![pod("web", WEB), pod("db", DB)];
+    Lab::build(&Layout { nodes, pods, ..Layout::default() }).unwrap()
+}
+
+/// The database is reached by the web at this port.
+fn policy(port: u16) -> Value {
+    json!({
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": {"name": "db", "namespace": "shop"},
+        "spec": {
+            "podSelector": {"matchLabels": {"app": "db"}},
+            "ingress": [{"from": [{"podSelector": {"matchLabels": {"app": "web"}}}], "ports": [{"port": port}]}],
+        },
+    })
+}
+
+/// A definition that lets everything pass, also what makes no sense.
+fn definition() -> Value {
+    let group = "policy.networking.k8s.io";
+    json!({
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {
+            "name": format!("adminnetworkpolicies.{group}"),
+            "annotations": {"api-approved.kubernetes.io": "unapproved, for a test"},
+        },
+        "spec": {
+            "group": group,
+            "scope": "Cluster",
+            "names": {"plural": "adminnetworkpolicies", "singular": "adminnetworkpolicy", "kind": "AdminNetworkPolicy"},
+            "versions": [{
+                "name": "v1alpha1", "served": true, "storage": true,
+                "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}},
+            }],
+        },
+    })
+}
+
+pub(crate) fn in_a_cluster() {
+    let (lab, cluster, desk) = (lab(), Cluster::start().unwrap(), Desk::new());
+    let admin = desk.kubeconfig(cluster.admin(), "admin");
+    objects::node(&cluster, "n1", "192.168.77.1");
+    cluster.create("/api/v1/namespaces", &objects::namespace("shop", &json!({}))).unwrap();
+    objects::run(&cluster, "web", "web", "n1", &WEB.to_string());
+    objects::run(&cluster, "db", "db", "n1", &DB.to_string());
+    kubectl_apply(&desk, &admin, &[definition(), policy(80)]);
+    let agents = cluster.user("weir-agent", &RIGHTS).unwrap();
+    let reaches = |port| {
+        let flow = Flow { from: WEB, to: DB, protocol: Protocol::Tcp, port };
+        lab.probe(&[flow], Duration::from_millis(300)).unwrap()[0]
+    };
+
+    // Once.
+    let door = gate(&cluster, &lab, "n1");
+    let kubeconfig = desk.kubeconfig(&agents.through(door.address()), "once");
+    let weir = |words: &str| run_weir(&lab, &kubeconfig, "n1", words);
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let live = weir("render --live");
+    assert_eq!(live.status.code(), Some(1), "nothing is installed: {}", text(&live.stderr));
+    assert!(text(&live.stdout).contains("10.0.0.2"), "{}", text(&live.stdout));
+    let once = weir("agent --source kube --once");
+    assert_eq!(once.status.code(), Some(0), "{}", text(&once.stderr));
+    assert_eq!([reaches(80), reaches(81)], [Verdict::Allow, Verdict::Deny]);
+    let live = weir("render --live");
+    assert_eq!((text(&live.stdout), live.status.code()), ("no difference\n".into(), Some(0)));
+    let elsewhere = weir("agent --source kube --once --node n9");
+    assert_eq!(elsewhere.status.code(), Some(1), "{}", text(&elsewhere.stderr));
+    assert_eq!(reaches(81), Verdict::Deny, "an agent of nowhere changes nothing");
+    door.shut();
+    let away = weir("agent --source kube --once");
+    assert_eq!(away.status.code(), Some(2));
+    let told = text(&away.stderr);
+    assert!(told.contains("nothing was applied") && told.contains("cannot reach"), "{told}");
+    assert_eq!(reaches(81), Verdict::Deny);
+
+    // Audit: what is told and not dropped.
+    let audit = Agent::start(&cluster, &lab, &desk, "n1", &agents, &["--audit"]).ready(&lab);
+    assert_eq!(reaches(81), Verdict::Allow);
+    audit.until("the drop that was none", || {
+        audit.get(&lab, "/drops").is_some_and(|(_, drops)| drops.contains("shop/db"))
+    });
+    drop(audit);
+
+    // For good.
+    let agent = Agent::start(&cluster, &lab, &desk, "n1", &agents, &[]).ready(&lab);
+    assert_eq!(reaches(81), Verdict::Deny);
+    kubectl_apply(&desk, &admin, &[policy(81)]);
+    until("the change is in force", || reaches(81) == Verdict::Allow, || agent.log());
+    agent.signal(Signal::HUP);
+    agent.until("it compares", || agent.log().contains("there is nothing to do"));
+    assert_eq!([reaches(80), reaches(81)], [Verdict::Deny, Verdict::Allow]);
+    let (_, metrics) = agent.get(&lab, "/metrics").unwrap();
+    let value = |name: &str| {
+        let line = metrics.lines().find(|line| line.starts_with(&format!("{name} ")));
+        line.and_then(|line| line.rsplit_once(' ')?.1.parse::<f64>().ok()).unwrap_or(-1.0)
+    };
+    assert!(value("weir_change_to_kernel_seconds_count") >= 1.0, "{metrics}");
+    assert_eq!((value("weir_policies"), value("weir_endpoints")), (1.0, 2.0), "{metrics}");
+
+    // What makes no sense is said where its owner looks.
+    let wrong = json!({
+        "apiVersion": "policy.networking.k8s.io/v1alpha1",
+        "kind": "AdminNetworkPolicy",
+        "metadata": {"name": "wrong"},
+        "spec": {"priority": 5000, "subject": {"namespaces": {}}},
+    });
+    kubectl_apply(&desk, &admin, &[wrong]);
+    let events = || cluster.get("/api/v1/namespaces/default/events").unwrap()["items"].clone();
+    let said = || {
+        let about = |event: &&Value| event["involvedObject"]["name"] == "wrong";
+        events().as_array().unwrap().iter().find(about).cloned()
+    };
+    agent.until("an Event", || said().is_some());
+    let event = said().unwrap();
+    assert_eq!(event["involvedObject"]["kind"], "AdminNetworkPolicy");
+    assert_eq!((&event["type"], &event["reason"]), (&json!("Warning"), &json!("Invalid")));
+    assert!(event["message"].as_str().unwrap().contains("priority"), "{event}");
+    assert_eq!(event["source"], json!({"component": "weir-agent", "host": "n1"}));
+    assert!(!agent.log().contains("forbids"), "a right is missing: {}", agent.log());
+
+    // Behind the agent's back.
+    drop(agent);
+    cluster
+        .patch(&format!("{}/db", policies_of("shop")), &json!({"spec": policy(82)["spec"]}))
+        .unwrap();
+    door.open();
+    let live = weir("render --live -o json");
+    assert_eq!(live.status.code(), Some(1), "{}", text(&live.stderr));
+    let live: Value = serde_json::from_slice(&live.stdout).unwrap();
+    assert_eq!((&live["node"], &live["datapath"]), (&json!("n1"), &json!("nftables")));
+    assert!(live["difference"].to_string().contains("82"), "{live}");
+}

@@ -1,0 +1,67 @@
+//! Agents on nodes of network namespaces, with a real API server: real rules, real packets. `cargo xtask cluster` gets the server.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot run has failed")]
+
+mod cases;
+mod first;
+mod life;
+#[path = "../cni/namespace.rs"]
+mod namespace;
+mod objects;
+#[path = "../agent/prober.rs"]
+mod prober;
+#[path = "../cni/runtime.rs"]
+mod runtime;
+mod site;
+mod trouble;
+
+use std::{
+    env, io,
+    process::{Command, ExitCode},
+};
+
+use libtest_mimic::{Arguments, Trial};
+
+fn main() -> ExitCode {
+    // Runtimes start this program under the name of the plugin.
+    if env::var_os("CNI_COMMAND").is_some() {
+        return ExitCode::from(plugin());
+    }
+    let arguments = Arguments::from_args();
+    if !arguments.list
+        && let Err(error) = weir_lab::enter()
+    {
+        eprintln!("error: {error}\nhint: {}", error.hint().unwrap_or("run the tests as root"));
+        return ExitCode::FAILURE;
+    }
+    if !arguments.list {
+        // The API server listens on the loopback of a network that has nothing else.
+        let up = Command::new("ip").args(["link", "set", "lo", "up"]).status();
+        assert!(up.is_ok_and(|status| status.success()), "`ip link set lo up` has failed");
+    }
+    let trials = vec![
+        trial("shared_cases_hold_on_one_node", cases::on_one_node),
+        trial("shared_cases_hold_across_two_nodes", cases::across_two_nodes),
+        trial("an_agent_lives_in_a_cluster_with_the_rights_it_asks_for", life::in_a_cluster),
+        trial("whatever_happens_to_the_api_server_no_verdict_changes", trouble::no_verdict_changes),
+        trial("the_first_packets_of_two_hundred_pods_are_judged", first::two_hundred),
+    ];
+    libtest_mimic::run(&arguments, trials).exit_code()
+}
+
+fn plugin() -> u8 {
+    weir_cni::run(weir_cni::Call {
+        arguments: Vec::new(),
+        variable: &|name| env::var(name).ok(),
+        input: &mut io::stdin(),
+        output: &mut io::stdout(),
+        talk: &mut io::stderr(),
+    })
+}
+
+fn trial(name: &str, test: fn()) -> Trial {
+    Trial::test(name, move || {
+        test();
+        Ok(())
+    })
+}

@@ -1,0 +1,51 @@
+//! Objects as one writes them, and as an API server has them.
+
+use serde_json::{Value, json};
+use weir_cluster::Cluster;
+
+/// Creates a node with an address.
+pub(crate) fn node(cluster: &Cluster, name: &str, address: &str) {
+    cluster.create("/api/v1/nodes", &json!({"metadata": {"name": name}})).unwrap();
+    let status = json!({"status": {"addresses": [{"type": "InternalIP", "address": address}]}});
+    cluster.patch(&format!("/api/v1/nodes/{name}/status"), &status).unwrap();
+}
+
+pub(crate) fn namespace(name: &str, labels: &Value) -> Value {
+    json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}})
+}
+
+/// A pod as one creates it: without an address.
+pub(crate) fn pod(namespace: &str, name: &str, labels: &Value, ports: &Value, node: &str) -> Value {
+    json!({
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"namespace": namespace, "name": name, "labels": labels},
+        "spec": {
+            "nodeName": node,
+            "terminationGracePeriodSeconds": 0,
+            "containers": [{"name": "c", "image": "i", "ports": ports}],
+        },
+    })
+}
+
+pub(crate) fn pods_of(namespace: &str) -> String {
+    format!("/api/v1/namespaces/{namespace}/pods")
+}
+
+pub(crate) fn policies_of(namespace: &str) -> String {
+    format!("/apis/networking.k8s.io/v1/namespaces/{namespace}/networkpolicies")
+}
+
+/// Says what the kubelet says when a pod runs.
+pub(crate) fn runs(cluster: &Cluster, namespace: &str, name: &str, address: &str) {
+    let status =
+        json!({"status": {"phase": "Running", "podIP": address, "podIPs": [{"ip": address}]}});
+    cluster.patch(&format!("{}/{name}/status", pods_of(namespace)), &status).unwrap();
+}
+
+/// Creates a pod of an app that runs.
+pub(crate) fn run(cluster: &Cluster, name: &str, app: &str, node: &str, address: &str) {
+    let pod = pod("shop", name, &json!({ "app": app }), &json!([]), node);
+    cluster.create(&pods_of("shop"), &pod).unwrap();
+    runs(cluster, "shop", name, address);
+}

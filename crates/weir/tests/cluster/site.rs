@@ -1,0 +1,180 @@
+//! A cluster: an API server, nodes of network namespaces, and agents on them.
+
+use std::{
+    fs::{self, File},
+    io::{Read, Write},
+    net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
+    path::{Path, PathBuf},
+    process::{Child, Command, Output, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use weir_cluster::{Access, Cluster, Gate};
+use weir_datapath::{Datapath, Plan};
+use weir_engine::Locality;
+use weir_lab::Lab;
+use weir_model::World;
+use weir_nft::{Mode, Nft};
+
+/// Where the agent of a node listens, on the loopback of its node.
+const HTTP: &str = "127.0.0.1:9640";
+/// Nothing takes longer than this, unless it is broken.
+pub(crate) const LONG: Duration = Duration::from_secs(90);
+
+/// A folder of things that others find by their path.
+pub(crate) struct Desk(TempDir);
+
+impl Desk {
+    pub(crate) fn new() -> Self {
+        Desk(tempfile::tempdir().unwrap())
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    /// A kubeconfig for somebody.
+    pub(crate) fn kubeconfig(&self, access: &Access, name: &str) -> PathBuf {
+        let folder = self.path(name);
+        fs::create_dir_all(&folder).unwrap();
+        access.write_kubeconfig(&folder).unwrap()
+    }
+}
+
+/// Applies objects, as their owners do.
+pub(crate) fn kubectl_apply(desk: &Desk, kubeconfig: &Path, objects: &[Value]) {
+    let list = json!({"apiVersion": "v1", "kind": "List", "items": objects});
+    let file = desk.path("objects.json");
+    fs::write(&file, list.to_string()).unwrap();
+    let mut command = Command::new("kubectl");
+    // What it would check first, the API server checks anyway.
+    command.args(["apply", "--validate=false", "-o", "name", "-f"]).arg(&file);
+    command.arg("--kubeconfig").arg(kubeconfig).arg("--cache-dir").arg(desk.path("kubectl"));
+    let output = command.stdin(Stdio::null()).output().unwrap_or_else(|error| {
+        panic!("kubectl: {error}; Debian has it in the package kubernetes-client")
+    });
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// An agent that runs on a node. It is killed when it is dropped.
+pub(crate) struct Agent {
+    node: String,
+    child: Child,
+    log: PathBuf,
+    /// The way to the API server, which can be cut.
+    pub(crate) gate: Gate,
+}
+
+/// Opens a way to the API server on a node.
+pub(crate) fn gate(cluster: &Cluster, lab: &Lab, node: &str) -> Gate {
+    let bind = || TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    cluster.gate_at(lab.on_node(node, bind).unwrap()).unwrap()
+}
+
+impl Agent {
+    /// Starts an agent on a node, as somebody.
+    pub(crate) fn start(
+        cluster: &Cluster,
+        lab: &Lab,
+        desk: &Desk,
+        node: &str,
+        access: &Access,
+        more: &[&str],
+    ) -> Self {
+        let gate = gate(cluster, lab, node);
+        let kubeconfig = desk.kubeconfig(&access.through(gate.address()), &format!("agent-{node}"));
+        let log = desk.path(&format!("{node}.log"));
+        let file = File::options().create(true).append(true).open(&log).unwrap();
+        let mut command = weir(&kubeconfig, node);
+        command.args(["agent", "--source", "kube", "--log-format", "json"]).args(more);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(file);
+        let child = lab.on_node(node, || command.spawn()).unwrap().unwrap();
+        Agent { node: node.into(), child, log, gate }
+    }
+
+    /// Waits until it is ready.
+    pub(crate) fn ready(self, lab: &Lab) -> Self {
+        self.until("the agent is ready", || {
+            self.get(lab, "/readyz").is_some_and(|(code, _)| code == 200)
+        });
+        self
+    }
+
+    /// Asks it; `None` if nobody answers.
+    pub(crate) fn get(&self, lab: &Lab, path: &str) -> Option<(u16, String)> {
+        lab.on_node(&self.node, || get(path)).unwrap()
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    /// All that it has logged.
+    pub(crate) fn log(&self) -> String {
+        fs::read_to_string(&self.log).unwrap()
+    }
+
+    /// Waits until something is so.
+    #[track_caller]
+    pub(crate) fn until(&self, what: &str, is_so: impl Fn() -> bool) {
+        until(what, is_so, || self.log());
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        _ = self.child.kill();
+        _ = self.child.wait();
+    }
+}
+
+/// Waits until something is so; tells more if it never is.
+#[track_caller]
+pub(crate) fn until(what: &str, is_so: impl Fn() -> bool, more: impl Fn() -> String) {
+    let begun = Instant::now();
+    while !is_so() {
+        assert!(begun.elapsed() < LONG, "not in time: {what}\n{}", more());
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// The program, for a node and a cluster. What this test was started with is not its business.
+fn weir(kubeconfig: &Path, node: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+    command.env("KUBECONFIG", kubeconfig).env("NODE_NAME", node);
+    command
+}
+
+/// Runs weir on a node.
+pub(crate) fn run_weir(lab: &Lab, kubeconfig: &Path, node: &str, words: &str) -> Output {
+    let mut command = weir(kubeconfig, node);
+    command.args(words.split_whitespace()).stdin(Stdio::null());
+    lab.on_node(node, || command.output()).unwrap().unwrap()
+}
+
+/// What would have to be done on a node to enforce the policies of a world; nothing if they are in force.
+pub(crate) fn difference(lab: &Lab, node: &str, world: &World) -> String {
+    let program = weir_engine::compile(world, Locality::Node(node.into()));
+    let compare = || {
+        let mut nft = Nft::open(Mode::Enforce).unwrap();
+        let installed = nft.installed().unwrap();
+        let plan = nft.replan(&program, &installed);
+        if plan.is_empty() { String::new() } else { plan.to_string() }
+    };
+    lab.on_node(node, compare).unwrap()
+}
+
+fn get(path: &str) -> Option<(u16, String)> {
+    let address: SocketAddr = HTTP.parse().unwrap();
+    let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(1)).ok()?;
+    stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: {HTTP}\r\nConnection: close\r\n\r\n").ok()?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text).ok()?;
+    let (head, body) = text.split_once("\r\n\r\n")?;
+    Some((head.split(' ').nth(1)?.parse().ok()?, body.to_owned()))
+}

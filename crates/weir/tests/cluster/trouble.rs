@@ -1,0 +1,228 @@
+//! The API server goes away, forgets, and cannot be reached, while everything changes. Packets are sent throughout.
+
+use std::{
+    env,
+    net::IpAddr,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use serde_json::{Value, json};
+use weir_cluster::Cluster;
+use weir_kube::Access;
+use weir_lab::{Lab, LabNode, LabPod, Layout};
+use weir_model::{Flow, PodId, Protocol, Verdict, World};
+
+use crate::{
+    objects::{self, pods_of, policies_of},
+    prober::Prober,
+    site::{Agent, Desk, difference, until},
+};
+
+const WEB: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 1, 1));
+const DB: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 2, 1));
+/// One more on the node of the database, whose policy is made tighter while its agent cannot hear of it.
+const CACHE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 2, 2));
+const OPEN: u16 = 5432;
+const CLOSED: u16 = 5433;
+/// The standing connection is on this port, which is open, too.
+const STANDING: u16 = 5434;
+const PATIENCE: Duration = Duration::from_secs(2);
+const NODES: [(&str, &str); 2] = [("n1", "192.168.77.1"), ("n2", "192.168.77.2")];
+
+/// How long an agent cannot reach the API server. `WEIR_PARTITION_SECONDS=60` makes it a minute, and the test so much longer.
+fn partition() -> Duration {
+    let seconds = env::var("WEIR_PARTITION_SECONDS").ok().map(|text| text.parse().unwrap());
+    Duration::from_secs(seconds.unwrap_or(10))
+}
+
+/// Who is allowed does not change, only how it is said.
+fn policy(way: u64) -> Value {
+    let peer = match way % 3 {
+        0 => json!({"podSelector": {"matchLabels": {"app": "web"}}}),
+        1 => json!({"namespaceSelector": {}}),
+        _ => json!({"ipBlock": {"cidr": "10.0.1.0/24"}}),
+    };
+    let extra = json!({"port": 1 + way % 5000, "protocol": "TCP"});
+    let open = |port: u16| json!({"port": port, "protocol": "UDP"});
+    json!({
+        "spec": {
+            "podSelector": {"matchLabels": {"app": "db"}},
+            "policyTypes": ["Ingress"],
+            "ingress": [{"from": [peer], "ports": [open(OPEN), open(STANDING), extra]}],
+        },
+    })
+}
+
+fn lab() -> Lab {
+    let pod = |name: &str, address: IpAddr, node: &str| LabPod {
+        id: PodId::new("shop", name),
+        addresses: vec![address],
+        node: node.into(),
+        host_network: false,
+    };
+    let node = |(name, address): (&str, &str)| LabNode {
+        name: name.into(),
+        addresses: vec![address.parse().unwrap()],
+    };
+    let pods = vec![pod("web", WEB, "n1"), pod("db", DB, "n2"), pod("cache", CACHE, "n2")];
+    Lab::build(&Layout { nodes: NODES.map(node).into(), pods, ..Layout::default() }).unwrap()
+}
+
+fn fill(cluster: &Cluster) {
+    NODES.iter().for_each(|(name, address)| objects::node(cluster, name, address));
+    cluster.create("/api/v1/namespaces", &objects::namespace("shop", &json!({}))).unwrap();
+    for (name, node, address) in [("web", "n1", WEB), ("db", "n2", DB), ("cache", "n2", CACHE)] {
+        objects::run(cluster, name, name, node, &address.to_string());
+    }
+    let mut first = policy(0);
+    first["metadata"] = json!({"name": "db"});
+    cluster.create(&policies_of("shop"), &first).unwrap();
+}
+
+/// Changes the cluster without a pause, in ways that change no verdict. What fails because the API server is away is tried no more.
+fn churn(cluster: &Cluster, round: u64) {
+    let path = policies_of("shop");
+    _ = cluster.patch(&format!("{path}/db"), &policy(round));
+    let name = format!("web-{}", round % 40);
+    let pod = objects::pod("shop", &name, &json!({"app": "web"}), &json!([]), "n3");
+    match cluster.create(&pods_of("shop"), &pod) {
+        Ok(_) => {
+            let address = format!("10.0.3.{}", 1 + round % 40);
+            let status = json!({"status": {"phase": "Running", "podIP": address, "podIPs": [{"ip": address}]}});
+            _ = cluster.patch(&format!("{}/{name}/status", pods_of("shop")), &status);
+        }
+        Err(_) => _ = cluster.delete(&format!("{}/{name}", pods_of("shop"))),
+    }
+}
+
+pub(crate) fn no_verdict_changes() {
+    let lab = lab();
+    let cluster = Cluster::start().unwrap();
+    fill(&cluster);
+    let desk = Desk::new();
+    let start = |node| Agent::start(&cluster, &lab, &desk, node, cluster.admin(), &[]);
+    let agents = [start("n1"), start("n2")].map(|agent| agent.ready(&lab));
+    let flow = |to, port| Flow { from: WEB, to, protocol: Protocol::Udp, port };
+    let mut talk = lab.converse(flow(DB, STANDING), PATIENCE).unwrap();
+    let probing = Prober::new(&lab, WEB, DB, OPEN, CLOSED).start();
+
+    let cluster = Mutex::new(cluster);
+    let (stop, rounds) = (AtomicBool::new(false), AtomicU64::new(0));
+    let exchanged = Arc::new(AtomicU64::new(0));
+    thread::scope(|scope| {
+        let ending = Ending(&stop);
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                churn(&cluster.lock().unwrap(), rounds.fetch_add(1, Ordering::Relaxed));
+                // Whoever stops the server gets its turn.
+                thread::sleep(Duration::from_millis(5));
+            }
+        });
+        let count = exchanged.clone();
+        let stopped = &stop;
+        let talking = scope.spawn(move || {
+            let mut cut = 0;
+            while !stopped.load(Ordering::Relaxed) {
+                cut += u64::from(talk.exchange(PATIENCE).unwrap() != Verdict::Allow);
+                count.fetch_add(1, Ordering::Relaxed);
+                thread::sleep(Duration::from_millis(2));
+            }
+            cut
+        });
+        go_through(&lab, &cluster, &agents);
+        drop(ending);
+        assert_eq!(talking.join().unwrap(), 0, "the standing connection was cut");
+    });
+
+    let cluster = cluster.into_inner().unwrap();
+    let world = world(&cluster, &desk);
+    let differences = || NODES.map(|(node, _)| difference(&lab, node, &world));
+    let is_equal = || differences().iter().all(String::is_empty);
+    until("the kernels are as they should be", is_equal, || {
+        let logs = agents.each_ref().map(Agent::log);
+        differences().iter().chain(&logs).map(String::as_str).collect::<Vec<_>>().join("\n---\n")
+    });
+    let seen = probing.stop();
+    let flows = [flow(DB, OPEN), flow(DB, CLOSED), flow(DB, STANDING), flow(CACHE, OPEN)];
+    let verdicts = lab.probe(&flows, Duration::from_millis(300)).unwrap();
+    let oracle: Vec<Verdict> =
+        flows.iter().map(|flow| weir_oracle::verdict(&world, flow)).collect();
+    assert_eq!(verdicts, oracle);
+    assert_eq!(oracle[3], Verdict::Deny, "what became tighter meanwhile is in force");
+    let (rounds, exchanged) = (rounds.into_inner(), exchanged.load(Ordering::Relaxed));
+    eprintln!("{rounds} rounds of changes, {} packets, {exchanged} exchanges", seen.sent);
+    assert!(rounds > 100 && exchanged > 100, "{rounds} rounds, {exchanged} exchanges");
+    seen.is_right(1_000);
+}
+
+/// Everything that can happen, one after the other.
+fn go_through(lab: &Lab, cluster: &Mutex<Cluster>, agents: &[Agent; 2]) {
+    thread::sleep(Duration::from_secs(2));
+
+    // The API server is killed, and comes back.
+    cluster.lock().unwrap().stop_server();
+    for agent in agents {
+        agent.until("the agent tells", || {
+            let told = agent.get(lab, "/readyz");
+            told.is_some_and(|(code, why)| {
+                code == 503 && why.contains("cannot reach the API server")
+            })
+        });
+    }
+    thread::sleep(Duration::from_secs(2));
+    cluster.lock().unwrap().start_server().unwrap();
+    for agent in agents {
+        agent.until("the agent is ready again", || {
+            agent.get(lab, "/readyz").is_some_and(|(code, _)| code == 200)
+        });
+    }
+
+    // One agent is cut off while everything changes, something becomes tighter, and all memory of it is lost.
+    let alone = &agents[1];
+    alone.gate.shut();
+    let begun = Instant::now();
+    thread::sleep(partition() / 2);
+    {
+        let mut cluster = cluster.lock().unwrap();
+        let lock = json!({
+            "metadata": {"name": "cache"},
+            "spec": {"podSelector": {"matchLabels": {"app": "cache"}}, "policyTypes": ["Ingress"]},
+        });
+        cluster.create(&policies_of("shop"), &lock).unwrap();
+        cluster.compact().unwrap();
+        // What it keeps in memory would hide that.
+        cluster.start_server().unwrap();
+    }
+    thread::sleep(partition().saturating_sub(begun.elapsed()));
+    let (code, why) = alone.get(lab, "/readyz").unwrap();
+    assert_eq!(code, 503, "{why}");
+    alone.gate.open();
+    for agent in agents {
+        agent.until("the agent is ready again", || {
+            agent.get(lab, "/readyz").is_some_and(|(code, _)| code == 200)
+        });
+    }
+    thread::sleep(Duration::from_secs(1));
+}
+
+/// The world as the API server has it.
+fn world(cluster: &Cluster, desk: &Desk) -> World {
+    let kubeconfig = desk.kubeconfig(cluster.admin(), "admin");
+    let manifests = weir_kube::read(&Access::new(Some(&kubeconfig), None), |_| ()).unwrap();
+    assert!(manifests.findings.is_empty(), "{:?}", manifests.findings);
+    manifests.objects.into_iter().collect()
+}
+
+/// Whatever fails, those who wait for the end hear of it.
+struct Ending<'e>(&'e AtomicBool);
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
