@@ -4,6 +4,7 @@ A chained CNI plugin: a pod starts when its policies are in force
 
 Usage:
   weir-cni install   [--conf-dir DIR] [--bin-dir DIR] [--socket PATH] [--timeout SECONDS] [--on-failure refuse|allow]
+                     [--watch [--remove-on-exit]]
   weir-cni uninstall [--conf-dir DIR] [--bin-dir DIR] [--keep-binary]
 
 Container runtimes start it without arguments, with CNI_COMMAND and the other variables of the CNI specification, versions
@@ -20,6 +21,9 @@ Options:
       --timeout SECONDS       how long a pod waits for its policies, 0.1 to 60 [default: 10]
       --on-failure WHAT       what happens if the agent is away or too slow: refuse, and the kubelet tries again; or
                               allow, and the pod starts without being sure [default: refuse]
+      --watch                 stay, and install again whenever somebody writes the configuration anew; one that is not
+                              there yet is waited for. SIGTERM ends it, and what is installed stays
+      --remove-on-exit        with --watch: SIGTERM uninstalls
       --keep-binary           leave the program where it is
   -h, --help                  this text
   -V, --version               the version
@@ -27,5 +31,6 @@ Options:
 Examples:
   weir-cni install
   weir-cni install --conf-dir /host/etc/cni/net.d --bin-dir /host/opt/cni/bin --timeout 20
+  weir-cni install --watch
   weir-cni uninstall
 ";

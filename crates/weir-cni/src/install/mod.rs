@@ -7,6 +7,7 @@
 mod conflist;
 mod disk;
 mod options;
+mod watch;
 
 use std::{
     fs, io,
@@ -25,14 +26,31 @@ const NAME: &str = "weir-cni";
 /// What the name of a file that is kept ends with. Runtimes do not read such files.
 const KEPT: &str = "weir-backup";
 
-/// Copies the program to the folder of plugins, and adds it to the first configuration.
+/// Copies the program to the folder of plugins, and adds it to the first configuration; once, or for as long as it runs.
 pub(crate) fn install(arguments: &[String], talk: &mut dyn Write) -> Result<(), Failure> {
     let options = Options::read(arguments)?;
+    if let Some(end) = options.watch {
+        return watch::watch(&options, end, talk);
+    }
+    place_program(&options, talk)?;
+    add_plugin(&options, talk)
+}
+
+/// Removes this plugin from every configuration, and the program.
+pub(crate) fn uninstall(arguments: &[String], talk: &mut dyn Write) -> Result<(), Failure> {
+    remove_everything(&Options::read(arguments)?, talk)
+}
+
+fn place_program(options: &Options, talk: &mut dyn Write) -> Result<(), Failure> {
     let program = options.bin_dir.join(NAME);
     match copy_program(&program).map_err(|error| failed("copy the program to", &program, &error))? {
         true => writeln!(talk, "copied the program to {}", program.display())?,
         false => writeln!(talk, "the program is at {}", program.display())?,
     }
+    Ok(())
+}
+
+fn add_plugin(options: &Options, talk: &mut dyn Write) -> Result<(), Failure> {
     for path in configurations(&options.conf_dir)? {
         let text = read(&path)?;
         match add(&path, &text, &options.plugin) {
@@ -53,9 +71,7 @@ pub(crate) fn install(arguments: &[String], talk: &mut dyn Write) -> Result<(), 
     })
 }
 
-/// Removes this plugin from every configuration, and the program.
-pub(crate) fn uninstall(arguments: &[String], talk: &mut dyn Write) -> Result<(), Failure> {
-    let options = Options::read(arguments)?;
+fn remove_everything(options: &Options, talk: &mut dyn Write) -> Result<(), Failure> {
     for path in configurations(&options.conf_dir)? {
         if let Ok(Some(text)) = conflist::without(&read(&path)?) {
             let done = remove(&path, &text)?;

@@ -2,6 +2,7 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
+use super::watch::AtTheEnd;
 use crate::{Failure, config, error::CniError};
 
 /// What `install` and `uninstall` are told.
@@ -10,6 +11,8 @@ pub(crate) struct Options {
     pub(crate) conf_dir: PathBuf,
     pub(crate) bin_dir: PathBuf,
     pub(crate) keep_binary: bool,
+    /// Whether to stay and install again, and what happens at the end.
+    pub(crate) watch: Option<AtTheEnd>,
     /// What is added to the configuration.
     pub(crate) plugin: Value,
 }
@@ -20,6 +23,7 @@ impl Options {
             conf_dir: "/etc/cni/net.d".into(),
             bin_dir: "/opt/cni/bin".into(),
             keep_binary: false,
+            watch: None,
             plugin: json!({ "type": super::NAME }),
         };
         // `--key value` and `--key=value` are the same.
@@ -29,9 +33,20 @@ impl Options {
         });
         let mut words = words;
         while let Some(key) = words.next() {
-            if key == "--keep-binary" {
-                options.keep_binary = true;
-                continue;
+            match key {
+                "--keep-binary" => {
+                    options.keep_binary = true;
+                    continue;
+                }
+                "--watch" => {
+                    options.watch.get_or_insert(AtTheEnd::Keep);
+                    continue;
+                }
+                "--remove-on-exit" => {
+                    options.watch = Some(AtTheEnd::Remove);
+                    continue;
+                }
+                _ => (),
             }
             let mut value = || words.next().ok_or(format!("`{key}` needs a value"));
             match key {

@@ -1,4 +1,10 @@
-use std::{collections::BTreeMap, os::unix::fs::PermissionsExt};
+use std::{
+    collections::BTreeMap,
+    os::unix::fs::PermissionsExt,
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
 
 use tempfile::TempDir;
 
@@ -243,4 +249,52 @@ fn links_and_rights_stay_as_they_are() {
     node.uninstall();
     assert_eq!(fs::read_to_string(&real).unwrap(), FLANNEL);
     assert!(fs::symlink_metadata(node.path("10-flannel.conflist")).unwrap().is_symlink());
+}
+
+#[test]
+fn who_watches_adds_the_plugin_again_and_leaves_it_or_not() {
+    for (end, left) in [
+        (watch::AtTheEnd::Keep, &["flannel", "portmap", "weir-cni"][..]),
+        (watch::AtTheEnd::Remove, &["flannel", "portmap"]),
+    ] {
+        let node = Node::new(&[]);
+        let folder = |name: &str| format!("--{name}={}", node.disk.path().join(name).display());
+        let words = [
+            folder("conf-dir").replace("/conf-dir", "/net.d"),
+            folder("bin-dir").replace("/bin-dir", "/bin"),
+        ];
+        let options = Options::read(&words).unwrap();
+        let stop = AtomicBool::new(false);
+        let until = |what: &str, is_so: &dyn Fn() -> bool| {
+            let begun = Instant::now();
+            while !is_so() {
+                assert!(begun.elapsed() < Duration::from_secs(60), "not in time: {what}");
+                thread::sleep(Duration::from_millis(20));
+            }
+        };
+        let name = "10-flannel.conflist";
+        let has = || node.path(name).exists() && conflist::has(&node.files()[name]);
+        let mut talk = Vec::new();
+        thread::scope(|scope| {
+            let watching = scope.spawn(|| watch::until(&options, end, &mut talk, &stop));
+            until("the program", &|| node.program().exists());
+            // The network plugin comes later, and writes its configuration again and again.
+            for _ in 0..3 {
+                fs::write(node.path("new"), FLANNEL).unwrap();
+                fs::rename(node.path("new"), node.path(name)).unwrap();
+                until("the plugin", &has);
+            }
+            fs::remove_file(node.program()).unwrap();
+            until("the program again", &|| node.program().exists());
+            stop.store(true, Ordering::Relaxed);
+            watching.join().unwrap().unwrap();
+        });
+        assert_eq!(node.plugins(name), left);
+        assert_eq!(node.program().exists(), end == watch::AtTheEnd::Keep);
+        let talk = String::from_utf8(talk).unwrap();
+        assert!(talk.contains("added the plugin"), "{talk}");
+        assert!(talk.lines().count() < 20, "what stays so is said once: {talk}");
+        node.uninstall();
+        assert_eq!(node.files()[name], FLANNEL);
+    }
 }
