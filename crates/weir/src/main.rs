@@ -23,6 +23,7 @@ mod listen;
 mod live;
 mod log;
 mod matrix;
+mod opflex;
 mod port;
 mod present;
 mod reach;

@@ -9,7 +9,7 @@ use crate::{
     exit::Exit,
     failure::Failure,
     filter::Filter,
-    live,
+    live, opflex,
     present::{self, Format, findings::Report, program::Listing},
     source::{self, Loaded, Source},
 };
@@ -19,19 +19,20 @@ use crate::{
 /// For `sim`: the endpoints with their rules, the rules with the policy lines they come from, and the sets that they name. Rules
 /// that several endpoints share are printed once. For `nftables`: the ruleset of a node, in nft's own syntax. For `iptables`: its sets and
 /// rules, as `ipset save`, `iptables-save` and `ip6tables-save` would print them. For `hcn`: the ACL policies of each pod's endpoint on
-/// Windows, as HNS is given them.
+/// Windows, as HNS is given them. For `opflex`: the `.netpol` files, each after its name; as JSON or YAML also the HostprotPols and
+/// HostprotRemoteIpContainers, and the security groups that each pod's endpoint must list.
 ///
 /// With `--live`, on a node: what would have to be done to the packet filter of this network namespace to make it so. Nothing is
 /// written; the exit status is 0 if nothing would have to be done, and 1 otherwise. Right after a change that is usual: the agent
 /// is about to do it.
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  weir render -f examples/shop/manifests\n  weir render -f examples/shop/manifests -n shop -o yaml\n  weir render -f examples/shop/manifests --datapath nftables\n  weir render -f examples/shop/manifests --datapath iptables\n  weir render -f examples/shop/manifests --datapath hcn\n  weir render --live --node node-1     # on node-1: is what the cluster wants in force?"
+    after_help = "Examples:\n  weir render -f examples/shop/manifests\n  weir render -f examples/shop/manifests -n shop -o yaml\n  weir render -f examples/shop/manifests --datapath nftables\n  weir render -f examples/shop/manifests --datapath iptables\n  weir render -f examples/shop/manifests --datapath hcn\n  weir render -f examples/shop/manifests --datapath opflex -o yaml\n  weir render --live --node node-1     # on node-1: is what the cluster wants in force?"
 )]
 pub(crate) struct Render {
     #[command(flatten)]
     source: Source,
-    /// The datapath to print it for: sim, nftables, iptables or hcn [default: sim; with --live, nftables]
+    /// The datapath to print it for: sim, nftables, iptables, hcn or opflex [default: sim; with --live, nftables]
     #[arg(long, value_name = "NAME")]
     datapath: Option<String>,
     /// The node to print it for [default: all; with --live, NODE_NAME]
@@ -40,6 +41,9 @@ pub(crate) struct Render {
     /// Print the difference to what is in force here
     #[arg(long)]
     live: bool,
+    /// What names begin with, for opflex
+    #[arg(long, value_name = "PREFIX", default_value = opflex::PREFIX, value_parser = opflex::prefix)]
+    aci_prefix: String,
     /// How to print it
     #[arg(short, long, value_enum, default_value = "text")]
     output: Format,
@@ -49,7 +53,7 @@ impl Render {
     pub(crate) fn run(&self, out: &mut dyn Write) -> anyhow::Result<Exit> {
         let known: &[&str] = match self.live {
             true => &["nftables", "iptables"],
-            false => &["sim", "nftables", "iptables", "hcn"],
+            false => &["sim", "nftables", "iptables", "hcn", "opflex"],
         };
         let datapath = self.datapath.as_deref().unwrap_or(known[0]);
         source::known_datapath(datapath, known)?;
@@ -67,6 +71,11 @@ impl Render {
                 Locality::Node(node.as_str().into())
             }
         };
+        if datapath == "opflex" {
+            let findings = &loaded.findings;
+            opflex::render(world, findings, node.as_deref(), &self.aci_prefix, self.output, out)?;
+            return Ok(Exit::Yes);
+        }
         let filter = Filter::named(datapath);
         if let (true, Some(filter), Some(node)) = (self.live, filter, node) {
             let program = weir_engine::compile(&loaded.without_made_up(), locality);

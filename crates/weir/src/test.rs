@@ -16,7 +16,7 @@ use crate::{
     exit::Exit,
     failure::Failure,
     filter::Filter,
-    kernel,
+    kernel, opflex,
     present::{self, Structured},
     reach::State,
     source, why,
@@ -28,6 +28,7 @@ use crate::{
 /// With `--datapath nftables` or `iptables` the pods are network namespaces on this machine, and real connections are tried between
 /// them; this needs root, or a kernel that lets everyone make user namespaces, and for `iptables` its programs.
 /// With `--datapath hcn` the ACLs that Windows nodes would get are read, too, on any machine; what they cannot express fails.
+/// With `--datapath opflex` the files for opflex-agent are written, and read back as it reads them.
 /// The closing line is `N passed, M failed`. Exit status 1 if anything failed.
 #[derive(Args)]
 #[command(
@@ -37,7 +38,8 @@ pub(crate) struct Test {
     /// Files with policy tests
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// What decides: `sim`, the compiled rules in memory, `nftables` or `iptables`, a real kernel with real packets, or `hcn`, the ACLs of Windows
+    /// What decides: `sim`, the compiled rules in memory, `nftables` or `iptables`, a real kernel with real packets, `hcn`, the ACLs of Windows,
+    /// or `opflex`, the files for opflex-agent
     #[arg(long, value_name = "NAME", default_value = "sim")]
     datapath: String,
     /// How to print the results
@@ -58,9 +60,10 @@ enum TestFormat {
 
 impl Test {
     pub(crate) fn run(&self, out: &mut dyn Write) -> anyhow::Result<Exit> {
-        source::known_datapath(&self.datapath, &["sim", "nftables", "iptables", "hcn"])?;
+        source::known_datapath(&self.datapath, &["sim", "nftables", "iptables", "hcn", "opflex"])?;
         let decides = match &*self.datapath {
             "hcn" => Decides::Acls,
+            "opflex" => Decides::Opflex,
             name => Filter::named(name).map_or(Decides::Memory, Decides::Kernel),
         };
         if let Decides::Kernel(_) = decides {
@@ -212,12 +215,14 @@ enum Decides {
     Kernel(Filter),
     /// The ACLs that Windows nodes would get.
     Acls,
+    /// The files for opflex-agent.
+    Opflex,
 }
 
 /// Tries every probe of all cases; the results in order. In a kernel most of the time is spent waiting for packets that do
 /// not come, so there several cases run at once.
 fn judge_all(cases: Vec<Case>, decides: Decides) -> Vec<CaseResult> {
-    if decides == Decides::Memory || decides == Decides::Acls {
+    if !matches!(decides, Decides::Kernel(_)) {
         return cases.into_iter().map(|case| judge(case, decides)).collect();
     }
     let waiting = Mutex::new(cases.into_iter().enumerate());
@@ -260,12 +265,17 @@ fn judge(mut case: Case, decides: Decides) -> CaseResult {
     let state = State::new(objects.into_iter().collect());
     let flows: Vec<_> = probes.iter().map(|probe| probe.flow(&state.world)).collect();
     let mut seen = Vec::new().into_iter();
-    if let (Decides::Kernel(filter), None) = (decides, &error) {
-        let known: Vec<Flow> = flows.iter().flatten().copied().collect();
-        match kernel::verdicts(&state.world, &known, filter) {
-            Ok(verdicts) => seen = verdicts.into_iter(),
-            Err(cause) => error = Some(format!("{place}: {:#}", anyhow::Error::from(cause))),
+    let known: Vec<Flow> = flows.iter().flatten().copied().collect();
+    let asked = match decides {
+        Decides::Kernel(filter) if error.is_none() => {
+            kernel::verdicts(&state.world, &known, filter)
         }
+        Decides::Opflex if error.is_none() => opflex::verdicts(&state.world, &known),
+        Decides::Memory | Decides::Kernel(_) | Decides::Acls | Decides::Opflex => Ok(Vec::new()),
+    };
+    match asked {
+        Ok(verdicts) => seen = verdicts.into_iter(),
+        Err(cause) => error = Some(format!("{place}: {:#}", anyhow::Error::from(cause))),
     }
     let acls = (decides == Decides::Acls).then(|| Acls::of(&state.program));
     let mut results = Vec::with_capacity(probes.len());

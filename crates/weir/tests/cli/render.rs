@@ -1,6 +1,6 @@
 use expect_test::expect;
 
-use crate::{check, json, weir};
+use crate::{check, json, stderr, stdout, weir};
 
 #[test]
 fn the_payments_as_text() {
@@ -87,6 +87,48 @@ fn acls_are_what_hns_takes() {
     assert_eq!(granted, ["weir:NetworkPolicy/payments/checkout#in.0"]);
 }
 
+/// What the files say is in the golden tests of the backend.
+#[test]
+fn files_of_opflex_are_those_of_the_node() {
+    let all = json(&weir(
+        "render -f examples/shop/manifests --datapath opflex --aci-prefix demo -o json",
+    ));
+    let files = all["files"].as_object().unwrap();
+    assert!(files.contains_key("demo_np_static-discovery.netpol"));
+    for (name, objects) in files {
+        assert_eq!(objects[0]["subject"], "GbpLocalSecGroup");
+        assert_eq!(
+            format!("{}.netpol", objects[0]["properties"][0]["data"].as_str().unwrap()),
+            *name
+        );
+    }
+    for (pod, groups) in all["groups"].as_object().unwrap() {
+        for group in groups.as_array().unwrap() {
+            assert!(
+                files.contains_key(&format!("{}.netpol", group.as_str().unwrap())),
+                "{pod} {group}"
+            );
+        }
+    }
+    let text =
+        stdout(&weir("render -f examples/shop/manifests --datapath opflex --aci-prefix demo"));
+    assert_eq!(text.lines().filter(|line| line.starts_with("# ")).count(), files.len());
+    let kinds: Vec<&str> = all["objects"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|one| one["kind"].as_str().unwrap())
+        .collect();
+    assert!(kinds.contains(&"HostprotPol") && kinds.contains(&"HostprotRemoteIpContainer"));
+}
+
+#[test]
+fn a_prefix_that_names_cannot_have() {
+    let output = weir("render -f examples/shop/manifests --datapath opflex --aci-prefix Demo");
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr(&output).contains("expected lower case letters"), "{}", stderr(&output));
+}
+
 #[test]
 fn other_datapaths_are_not_there_yet() {
     check(
@@ -94,7 +136,7 @@ fn other_datapaths_are_not_there_yet() {
         expect![[r#"
             --- stderr
             error: this build has no datapath `ebpf` here
-            hint: use `--datapath sim` or `--datapath nftables` or `--datapath iptables` or `--datapath hcn`
+            hint: use `--datapath sim` or `--datapath nftables` or `--datapath iptables` or `--datapath hcn` or `--datapath opflex`
             --- exit 2
         "#]],
     );

@@ -301,6 +301,22 @@ probes:
     );
 }
 
+/// The files for opflex-agent, read as it reads them. Policies of other kinds than NetworkPolicy it cannot enforce, and that is said.
+#[test]
+fn cases_pass_in_the_files_for_opflex_and_what_they_cannot_say_fails() {
+    let output = weir("test --datapath opflex cases/upstream -o json");
+    let answer = crate::json(&output);
+    assert_eq!((answer["failed"].as_u64(), output.status.code()), (Some(0), Some(0)));
+    assert!(answer["passed"].as_u64() > Some(800), "{}", answer["passed"]);
+    let output = weir("test --datapath opflex cases/semantics/c.yaml");
+    assert_eq!(output.status.code(), Some(1));
+    let text = stdout(&output);
+    assert!(
+        text.contains("AdminNetworkPolicy") && text.contains("not enforced by opflex"),
+        "{text}"
+    );
+}
+
 #[track_caller]
 fn all_pass(command: &str) {
     let output = weir(command);

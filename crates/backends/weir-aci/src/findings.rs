@@ -1,0 +1,32 @@
+use weir_model::{Finding, PolicyKind, Severity};
+
+use crate::Hpp;
+
+impl Hpp {
+    /// What host protection policies cannot say, or say under another name than expected.
+    pub fn findings(&self) -> Vec<Finding> {
+        let others = self.world.policies.values();
+        let others = others.filter(|policy| policy.id.kind != PolicyKind::NetworkPolicy);
+        let unenforced = others.map(|policy| Finding {
+            place: policy.place.clone(),
+            code: "aci-kind",
+            severity: Severity::Error,
+            object: policy.id.to_string(),
+            field: String::new(),
+            message: "host protection policies only allow, and only for pods that a NetworkPolicy selects: this policy is not enforced by opflex".into(),
+            hint: "say it with a NetworkPolicy, or use another datapath".into(),
+        });
+        let shared = self.shared_hashes().map(|(id, hash, others)| Finding {
+            place: self.world.policies.get(id).and_then(|policy| policy.place.clone()),
+            code: "aci-hash",
+            severity: Severity::Warning,
+            object: id.to_string(),
+            field: String::new(),
+            message: format!(
+                "{others} other policies that mean something else have the published hash {hash} too, so each has an object of another name"
+            ),
+            hint: "whoever computes the name from the policy does not find it; change one of them, for example the order of its ports".into(),
+        });
+        unenforced.chain(shared).collect()
+    }
+}

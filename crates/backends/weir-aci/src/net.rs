@@ -1,0 +1,75 @@
+//! Networks as exact lists.
+
+use ipnet::IpNet;
+use weir_model::Block;
+
+/// The networks that hold exactly the addresses of a block: sorted, and none twice.
+pub(crate) fn without(block: &Block) -> Vec<IpNet> {
+    let mut left = vec![block.net];
+    for except in &block.except {
+        left = left.into_iter().flat_map(|net| minus(net, *except)).collect();
+    }
+    left.sort();
+    left
+}
+
+fn minus(net: IpNet, except: IpNet) -> Vec<IpNet> {
+    if except.contains(&net) {
+        return Vec::new();
+    }
+    if !net.contains(&except) {
+        return vec![net];
+    }
+    // The half without it stays whole; the other one is cut further.
+    let halves = net.subnets(net.prefix_len() + 1);
+    halves.into_iter().flatten().flat_map(|half| minus(half, except)).collect()
+}
+
+/// Networks without those that lie inside others: sorted.
+pub(crate) fn distinct(mut nets: Vec<IpNet>) -> Vec<IpNet> {
+    nets.sort();
+    nets.dedup();
+    let mut kept: Vec<IpNet> = Vec::with_capacity(nets.len());
+    for net in nets {
+        // A network sorts right before those inside it.
+        if !kept.last().is_some_and(|last| last.contains(&net)) {
+            kept.push(net);
+        }
+    }
+    kept
+}
+
+/// A network; one address alone without its length.
+pub(crate) fn text(net: &IpNet) -> String {
+    match net.prefix_len() == net.max_prefix_len() {
+        true => net.addr().to_string(),
+        false => net.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn nets(list: &[&str]) -> Vec<IpNet> {
+        list.iter().map(|net| net.parse().unwrap()).collect()
+    }
+
+    #[test]
+    fn exceptions_leave_exactly_the_rest() {
+        let block = Block::new("8.8.8.8/24".parse().unwrap(), nets(&["8.8.8.9/31"]));
+        let rest = without(&block).iter().map(text).collect::<Vec<_>>().join(" ");
+        assert_eq!(
+            rest,
+            "8.8.8.0/29 8.8.8.10/31 8.8.8.12/30 8.8.8.16/28 8.8.8.32/27 8.8.8.64/26 8.8.8.128/25"
+        );
+        let all = Block::new("10.0.0.0/8".parse().unwrap(), nets(&["10.0.0.0/9", "10.128.0.0/9"]));
+        assert_eq!(without(&all), []);
+    }
+
+    #[test]
+    fn what_lies_inside_another_network_is_left_out() {
+        let list = nets(&["10.0.0.0/16", "10.0.0.0/8", "10.0.0.1/32", "11.0.0.0/8", "fd00::1/128"]);
+        assert_eq!(distinct(list), nets(&["10.0.0.0/8", "11.0.0.0/8", "fd00::1/128"]));
+    }
+}

@@ -1,0 +1,75 @@
+//! The files against the policy tests of this repository.
+
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use weir_aci::{Judge, Settings};
+use weir_api::{Case, Reader};
+use weir_model::{PolicyKind, World};
+
+#[test]
+fn the_files_agree_with_upstream() {
+    let tried = check("upstream", "json");
+    assert!(tried > 800, "{tried}");
+}
+
+#[test]
+fn the_files_agree_with_our_reading_of_the_semantics() {
+    let tried = check("semantics", "yaml");
+    assert!(tried > 400, "{tried}");
+}
+
+/// How many probes were tried. Cases with policies of other kinds than NetworkPolicy are none for this datapath, which says so.
+#[track_caller]
+fn check(folder: &str, extension: &str) -> usize {
+    let cases = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../cases");
+    let folder = cases.join(folder);
+    let mut files: Vec<PathBuf> =
+        fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.retain(|file| file.extension().is_some_and(|e| e == extension));
+    files.sort();
+    let (mut tried, mut wrong) = (0, Vec::new());
+    for file in &files {
+        let name = file.strip_prefix(&cases).unwrap().to_string_lossy();
+        for case in weir_api::cases(name.as_ref().into(), &fs::read(file).unwrap()) {
+            let title = format!("{name}: {}", case.name);
+            tried += judge(case, &folder, &mut |line| wrong.push(format!("{title}: {line}")));
+        }
+    }
+    assert!(wrong.is_empty(), "{} disagreements:\n{}", wrong.len(), wrong.join("\n"));
+    tried
+}
+
+fn judge(mut case: Case, folder: &Path, wrong: &mut dyn FnMut(String)) -> usize {
+    if !case.manifests.is_empty() {
+        let mut reader = Reader::new();
+        for path in &case.manifests {
+            reader.read(path.as_str().into(), &fs::read(folder.join(path)).unwrap());
+        }
+        case.join(reader.finish());
+    }
+    let world: World = case.objects.iter().cloned().collect();
+    let settings = Settings { prefix: "kube".into() };
+    let judge = Judge::new(&settings, "kube", &world).unwrap();
+    if world.policies.keys().any(|id| id.kind != PolicyKind::NetworkPolicy) {
+        let findings = judge.hpp().findings();
+        if !findings.iter().any(|finding| finding.code == "aci-kind") {
+            wrong("policies of other kinds are not reported".into());
+        }
+        return 0;
+    }
+    for probe in &case.probes {
+        let said = probe.flow(&world).map(|flow| judge.verdict(&flow));
+        if said.as_ref() != Ok(&probe.expect) {
+            wrong(format!(
+                "line {}: expected {}, the files say {said:?}",
+                probe.line, probe.expect
+            ));
+        }
+    }
+    case.probes.len()
+}

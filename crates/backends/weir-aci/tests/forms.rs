@@ -1,0 +1,271 @@
+//! Where the published format loses meaning: what is written instead.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
+
+use std::collections::BTreeMap;
+
+use expect_test::{Expect, expect};
+use serde_json::{Value, json};
+use weir_aci::{Hpp, Kind, Object, Reading, Settings, render};
+use weir_api::Reader;
+use weir_model::{Change, Direction, Protocol};
+
+/// Two namespaces with pods of both families.
+const PODS: &str = r#"
+{apiVersion: v1, kind: Namespace, metadata: {name: shop, labels: {team: shop}}}
+---
+{apiVersion: v1, kind: Namespace, metadata: {name: jobs, labels: {team: jobs}}}
+---
+{apiVersion: v1, kind: Pod, metadata: {name: web, namespace: shop, labels: {app: web}}, spec: {containers: [{name: c, ports: [{name: http, containerPort: 80}]}]}, status: {podIPs: [{ip: 10.0.0.1}, {ip: "fd00::1"}]}}
+---
+{apiVersion: v1, kind: Pod, metadata: {name: api, namespace: shop, labels: {app: api}}, spec: {containers: [{name: c, ports: [{name: http, containerPort: 8080}]}]}, status: {podIPs: [{ip: 10.0.0.2}]}}
+---
+{apiVersion: v1, kind: Pod, metadata: {name: bare, namespace: jobs}, status: {podIPs: [{ip: 10.0.0.3}]}}
+"#;
+
+fn policy(name: &str, spec: &str) -> String {
+    format!(
+        "{{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {{name: {name}, namespace: shop}}, spec: {spec}}}"
+    )
+}
+
+fn hpp(policies: &[String]) -> Hpp {
+    let mut reader = Reader::new();
+    reader.read("pods.yaml".into(), PODS.as_bytes());
+    for (at, text) in policies.iter().enumerate() {
+        reader.read(format!("{at}.yaml").into(), text.as_bytes());
+    }
+    let manifests = reader.finish();
+    assert_eq!(manifests.findings, []);
+    let changes: Vec<Change> = manifests.objects.into_iter().map(Change::Put).collect();
+    let mut hpp = Hpp::new(Settings { prefix: "k".into() });
+    hpp.apply(&changes);
+    hpp
+}
+
+/// The objects of policies.
+fn pols(hpp: &Hpp) -> Vec<Value> {
+    let objects = hpp.objects().iter().filter(|(id, _)| {
+        id.kind == Kind::Pol && id.name.starts_with("k-np-") && !id.name.contains("static")
+    });
+    objects.map(|(_, object)| object.manifest("x")["spec"].clone()).collect()
+}
+
+/// The rules that one policy gets, a line each.
+fn rules(spec: &str) -> String {
+    let pols = pols(&hpp(&[policy("np", spec)]));
+    let mut lines = Vec::new();
+    for rule in pols.iter().flat_map(|pol| pol["hostprotSubj"].as_array().unwrap()) {
+        for rule in rule["hostprotRule"].as_array().into_iter().flatten() {
+            let text = |key: &str| rule[key].as_str().unwrap_or_default().to_owned();
+            let of = match rule["hostprotServiceRemoteIps"].as_array() {
+                Some(list) => format!("{}", json!(list)),
+                None => {
+                    format!("{} {}", rule["rsRemoteIpContainer"], rule["hostprotFilterContainer"])
+                }
+            };
+            let ports = format!("{} {}-{}", text("protocol"), text("fromPort"), text("toPort"));
+            lines.push(format!("{} {}: {ports} {of}", text("direction"), text("name"),));
+        }
+    }
+    lines.join("\n")
+}
+
+#[track_caller]
+fn check(spec: &str, expected: Expect) {
+    expected.assert_eq(&rules(spec));
+}
+
+#[test]
+fn each_peer_has_rules_of_its_own() {
+    check(
+        "{podSelector: {}, ingress: [{from: [{podSelector: {matchLabels: {app: api}}}, {namespaceSelector: {matchLabels: {team: jobs}}}, {ipBlock: {cidr: 192.168.0.0/30, except: [192.168.0.1/32]}}, {ipBlock: {cidr: 'fd01::/64'}}]}]}",
+        expect![[r#"
+            ingress 0-ipv4: unspecified unspecified-unspecified ["shop"] {"hostprotFilter":[{"key":"app","operator":"Equals","values":["api"]}]}
+            ingress 0-ipv4__1: unspecified unspecified-unspecified ["jobs"] {}
+            ingress 0-ipv4__2: unspecified unspecified-unspecified ["192.168.0.0","192.168.0.2/31"]
+            ingress 0-ipv6__3: unspecified unspecified-unspecified ["fd01::/64"]"#]],
+    );
+}
+
+#[test]
+fn a_range_of_ports_has_two_ends_and_one_port_only_the_last() {
+    check(
+        "{podSelector: {}, ingress: [{ports: [{port: 80, endPort: 90}, {port: 443}, {port: 53, protocol: UDP}, {protocol: SCTP}]}]}",
+        expect![[r#"
+            ingress 0_0-ipv4: tcp 80-90 null {}
+            ingress 0_0-ipv6: tcp 80-90 null {}
+            ingress 0_1-ipv4: tcp unspecified-443 null {}
+            ingress 0_1-ipv6: tcp unspecified-443 null {}
+            ingress 0_2-ipv4: udp unspecified-53 null {}
+            ingress 0_2-ipv6: udp unspecified-53 null {}
+            ingress 0_3-ipv4: sctp unspecified-unspecified null {}
+            ingress 0_3-ipv6: sctp unspecified-unspecified null {}"#]],
+    );
+}
+
+#[test]
+fn what_must_be_missing_is_told_by_a_mark() {
+    let spec = "{podSelector: {}, ingress: [{from: [{namespaceSelector: {}, podSelector: {matchExpressions: [{key: app, operator: NotIn, values: [web]}]}}]}]}";
+    check(
+        spec,
+        expect![[
+            r#"ingress 0-ipv4: unspecified unspecified-unspecified ["jobs","shop"] {"hostprotFilter":[{"key":"!selected/a33977c950a21c4325ee9f4e5edba986","operator":"Equals","values":["yes"]}]}"#
+        ]],
+    );
+    let hpp = hpp(&[policy("np", spec)]);
+    let containers: Vec<String> = ["jobs", "shop"]
+        .iter()
+        .map(|name| {
+            let object = hpp.objects().iter().find(|(id, _)| id.name == *name).unwrap().1;
+            object.manifest("x")["spec"]["hostprotRemoteIp"].to_string()
+        })
+        .collect();
+    expect![[r#"
+        [{"addr":"10.0.0.3","hppEpLabel":[{"key":"!selected/a33977c950a21c4325ee9f4e5edba986","value":"yes"}]}]
+        [{"addr":"10.0.0.1","hppEpLabel":[{"key":"app","value":"web"}]},{"addr":"10.0.0.2","hppEpLabel":[{"key":"app","value":"api"},{"key":"!selected/a33977c950a21c4325ee9f4e5edba986","value":"yes"}]},{"addr":"fd00::1","hppEpLabel":[{"key":"app","value":"web"}]}]"#]].assert_eq(&containers.join("\n"));
+}
+
+#[test]
+fn a_port_of_the_other_end_is_told_by_a_mark() {
+    check(
+        "{podSelector: {}, policyTypes: [Egress], egress: [{to: [{podSelector: {}}], ports: [{port: http}]}]}",
+        expect![[r#"
+            egress 0_0-ipv4: tcp unspecified-80 ["shop"] {"hostprotFilter":[{"key":"!port/tcp/http","operator":"Equals","values":["80"]}]}
+            egress 0_0-ipv6: tcp unspecified-80 ["shop"] {"hostprotFilter":[{"key":"!port/tcp/http","operator":"Equals","values":["80"]}]}
+            egress 0_1-ipv4: tcp unspecified-8080 ["shop"] {"hostprotFilter":[{"key":"!port/tcp/http","operator":"Equals","values":["8080"]}]}"#]],
+    );
+    check(
+        "{podSelector: {}, policyTypes: [Egress], egress: [{to: [{ipBlock: {cidr: 10.0.0.0/31}}], ports: [{port: http}]}]}",
+        expect![[r#"egress 0_0-ipv4: tcp unspecified-80 ["10.0.0.1"]"#]],
+    );
+}
+
+#[test]
+fn pods_that_number_their_own_ports_differently_have_objects_of_their_own() {
+    let spec = "{podSelector: {}, ingress: [{ports: [{port: http}]}]}";
+    check(
+        spec,
+        expect![[r#"
+        ingress 0_0-ipv4: tcp unspecified-8080 null {}
+        ingress 0_0-ipv6: tcp unspecified-8080 null {}
+        ingress 0_0-ipv4: tcp unspecified-80 null {}
+        ingress 0_0-ipv6: tcp unspecified-80 null {}"#]],
+    );
+    let hpp = hpp(&[policy("np", spec)]);
+    assert_eq!(pols(&hpp).len(), 2);
+}
+
+#[test]
+fn policies_that_only_seem_to_say_the_same_do_not_share_an_object() {
+    let range = |last: u16| {
+        format!("{{podSelector: {{}}, ingress: [{{ports: [{{port: 80, endPort: {last}}}]}}]}}")
+    };
+    let names = |policies: &[String]| -> Vec<String> {
+        let pols = pols(&hpp(policies));
+        pols.iter().map(|pol| pol["name"].as_str().unwrap().to_owned()).collect()
+    };
+    let (one, other) = (policy("one", &range(90)), policy("other", &range(91)));
+    let alone = names(std::slice::from_ref(&one));
+    assert_eq!(alone, names(std::slice::from_ref(&other)));
+    let both = names(&[one.clone(), other.clone()]);
+    assert_eq!(both.len(), 2);
+    assert!(!both.contains(&alone[0]), "nobody keeps an ambiguous name");
+    let codes: Vec<&str> =
+        hpp(&[one, other]).findings().iter().map(|finding| finding.code).collect();
+    assert_eq!(codes, ["aci-hash", "aci-hash"]);
+}
+
+#[test]
+fn a_policy_that_is_refused_allows_nothing_and_shares_nothing() {
+    let mut reader = Reader::new();
+    reader.read("pods.yaml".into(), PODS.as_bytes());
+    let refused = policy("np", "{podSelector: {}, ingress: [{from: [{}]}]}");
+    reader.read("np.yaml".into(), refused.as_bytes());
+    let changes: Vec<Change> = reader.finish().objects.into_iter().map(Change::Put).collect();
+    let mut hpp = Hpp::new(Settings { prefix: "k".into() });
+    hpp.apply(&changes);
+    let pols = pols(&hpp);
+    assert_eq!(pols.len(), 1);
+    for subject in pols[0]["hostprotSubj"].as_array().unwrap() {
+        assert_eq!(subject["hostprotRule"], Value::Null);
+    }
+}
+
+/// An object as somebody else might have written it.
+fn foreign(rule: Value) -> weir_aci::Netpol {
+    let manifest = json!({
+        "metadata": {"name": "k-np-1"},
+        "spec": {"name": "k_np_1", "hostprotSubj": [{"name": "s", "hostprotRule": [rule]}]},
+    });
+    let Object::Pol(pol) = Object::read(Kind::Pol, &manifest).unwrap() else { panic!() };
+    render(&pol.spec, &BTreeMap::new(), "k")
+}
+
+fn rule(more: Value) -> Value {
+    let mut rule =
+        json!({"name": "r", "direction": "ingress", "ethertype": "ipv4", "connTrack": "reflexive"});
+    rule.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    rule
+}
+
+#[test]
+fn a_rule_whose_container_is_empty_or_missing_is_not_written() {
+    for more in [
+        json!({"rsRemoteIpContainer": ["nowhere"]}),
+        json!({"hostprotFilterContainer": {"hostprotFilter": [{"key": "a", "operator": "Exists"}]}}),
+        json!({"hostprotServiceRemoteIps": ["fd00::1"]}),
+        json!({"hostprotServiceRemoteIps": ["nonsense"]}),
+    ] {
+        let netpol = foreign(rule(more.clone()));
+        assert!(!netpol.text.contains("GbpLocalSecGroupRule"), "{more}");
+        let mut reading = Reading::default();
+        reading.add(&netpol.text).unwrap();
+        let remote = "10.0.0.1".parse().unwrap();
+        let groups = ["k_np_1".to_owned()];
+        assert!(
+            !reading.allows(&groups, Direction::Ingress, remote, (Protocol::Tcp, 80)),
+            "{more}"
+        );
+    }
+}
+
+#[test]
+fn a_rule_that_makes_no_sense_is_left_out_and_named() {
+    let complaint = |more: Value| {
+        let netpol = foreign(rule(more));
+        assert!(!netpol.text.contains("GbpLocalSecGroupRule"));
+        netpol.complaints.join("\n")
+    };
+    expect![[r#"
+        rule k_np_1|s|r is left out: direction: expected ingress or egress, not "sideways"
+        rule k_np_1|s|r is left out: ethertype: expected ipv4, ipv6 or arp, not "ipx"
+        rule k_np_1|s|r is left out: connTrack: expected reflexive or normal, not ""
+        rule k_np_1|s|r is left out: protocol: "tcp4" is not known
+        rule k_np_1|s|r is left out: toPort: expected a port, not "65536"
+        rule k_np_1|s|a/../b is left out: its name is used twice, or cannot be part of an address"#]].assert_eq(
+        &[
+            complaint(json!({"direction": "sideways"})),
+            complaint(json!({"ethertype": "ipx"})),
+            complaint(json!({"connTrack": ""})),
+            complaint(json!({"protocol": "tcp4"})),
+            complaint(json!({"toPort": "65536"})),
+            complaint(json!({"name": "a/../b"})),
+        ]
+        .join("\n"),
+    );
+}
+
+#[test]
+fn a_name_that_leads_elsewhere_is_refused() {
+    for name in ["../../etc/passwd", ".hidden", "", "a/b"] {
+        let manifest =
+            json!({"metadata": {"name": name.replace('_', "-")}, "spec": {"name": name}});
+        let error = Object::read(Kind::Pol, &manifest).unwrap_err().to_string();
+        assert!(error.contains("spec.name cannot be read"), "{error}");
+    }
+    let manifest = json!({"metadata": {"name": "a"}, "spec": {"name": "b"}});
+    assert!(Object::read(Kind::Pol, &manifest).is_err());
+    let manifest = json!({"metadata": {"name": "a"}, "spec": {"hostprotRemoteIp": 1}});
+    assert!(Object::read(Kind::Container, &manifest).is_err());
+}

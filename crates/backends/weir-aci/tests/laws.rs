@@ -1,0 +1,77 @@
+//! What holds for all worlds: three readers agree, and only the world counts.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
+
+use std::collections::BTreeMap;
+
+use proptest::{collection::vec, prelude::*};
+use weir_aci::{Hpp, Judge, Object, ObjectId, Settings, desired};
+use weir_model::{Change, Object as Model, PolicyKind, World};
+
+fn settings() -> Settings {
+    Settings { prefix: "demo_xyz1".into() }
+}
+
+/// Changes in a world that is crowded with NetworkPolicies.
+fn changes() -> impl Strategy<Value = Vec<Change>> {
+    let policies = vec(weir_testkit::policy(), 0..30).prop_map(|policies| {
+        policies.into_iter().map(|policy| Change::Put(Model::Policy(policy))).collect::<Vec<_>>()
+    });
+    (policies, weir_testkit::changes(80)).prop_map(|(mut first, then)| {
+        first.extend(then);
+        first.retain(|change| match change {
+            Change::Put(Model::Policy(policy)) => policy.id.kind == PolicyKind::NetworkPolicy,
+            _ => true,
+        });
+        first
+    })
+}
+
+fn world(changes: &[Change]) -> World {
+    let mut world = World::default();
+    changes.iter().for_each(|change| world.apply(change.clone()));
+    world
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(120))]
+
+    #[test]
+    fn objects_depend_on_the_world_and_not_on_the_road_to_it(changes in changes(), step in 1_usize..6) {
+        let mut hpp = Hpp::new(settings());
+        let mut told: BTreeMap<ObjectId, Object> = hpp.objects().clone();
+        for some in changes.chunks(step) {
+            for (id, object) in hpp.apply(some) {
+                match object {
+                    Some(object) => prop_assert!(told.insert(id, object.clone()) != Some(object)),
+                    None => prop_assert!(told.remove(&id).is_some()),
+                }
+            }
+        }
+        let fresh = desired(&settings(), &world(&changes));
+        prop_assert_eq!(&told, &fresh);
+        prop_assert_eq!(hpp.objects(), &fresh);
+    }
+
+    #[test]
+    fn what_is_written_to_the_api_is_what_is_read_from_it(changes in changes()) {
+        for (id, object) in desired(&settings(), &world(&changes)) {
+            let manifest = object.manifest("aci-containers-system");
+            prop_assert_eq!(manifest["metadata"]["name"].as_str(), Some(id.name.as_str()));
+            prop_assert_eq!(Object::read(id.kind, &manifest).unwrap(), object);
+        }
+    }
+
+    #[test]
+    fn the_files_and_the_oracle_agree(changes in changes(), flows in vec(weir_testkit::flow(), 40)) {
+        let world = world(&changes);
+        let judge = Judge::new(&settings(), "demo_xyz1", &world).unwrap();
+        for file in judge.files() {
+            prop_assert!(file.complaints.is_empty(), "{:?}", file.complaints);
+        }
+        for flow in flows {
+            let (files, oracle) = (judge.verdict(&flow), weir_oracle::verdict(&world, &flow));
+            prop_assert_eq!(files, oracle, "{}", flow);
+        }
+    }
+}

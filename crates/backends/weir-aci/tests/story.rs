@@ -1,0 +1,256 @@
+//! The example of the design, step by step: the objects and the files as it prints them.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
+
+use std::{fs, path::Path};
+
+use expect_test::{Expect, expect, expect_file};
+use serde_json::{Value, json};
+use weir_aci::{Judge, Settings};
+use weir_api::Reader;
+use weir_model::World;
+
+const POLICY: &str = r#"
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata:
+  name: taatfan-np
+  namespace: default
+  labels:
+    test: test-taatfan
+spec:
+  ingress:
+    - from:
+        - namespaceSelector:
+            matchLabels:
+              purpose: production
+  podSelector:
+    matchLabels:
+      app: web
+  policyTypes:
+    - Ingress
+"#;
+const WEB: &str = r#"
+apiVersion: v1
+kind: Pod
+metadata: {name: web, namespace: default, labels: {app: web}}
+spec: {nodeName: k8s20-node-1.local.lan}
+status: {podIP: 10.2.0.10}
+"#;
+const NODE: &str = r#"
+apiVersion: v1
+kind: Node
+metadata: {name: k8s20-node-1.local.lan}
+status: {addresses: [{type: InternalIP, address: 192.168.20.1}]}
+"#;
+const PROD: &str = r#"
+apiVersion: v1
+kind: Namespace
+metadata: {name: prod, labels: {purpose: production}}
+"#;
+const PROD_POD: &str = r#"
+apiVersion: v1
+kind: Pod
+metadata: {name: prod-ns-pod, namespace: prod}
+status: {podIP: 10.2.64.1}
+"#;
+const PROD_POD_LABELLED: &str = r#"
+apiVersion: v1
+kind: Pod
+metadata: {name: prod-ns-pod, namespace: prod, labels: {app: browser}}
+status: {podIP: 10.2.64.1}
+"#;
+
+/// The policy with a selector of pods too.
+fn filtered() -> String {
+    POLICY.replace(
+        "              purpose: production\n",
+        "              purpose: production\n          podSelector: {matchLabels: {app: browser}}\n",
+    )
+}
+
+/// The same said by another policy, for other pods of another namespace.
+fn second() -> String {
+    POLICY
+        .replace("taatfan-np", "another-np")
+        .replace("default", "prod")
+        .replace("app: web", "app: x")
+}
+
+fn judge(manifests: &[&str]) -> Judge {
+    let mut reader = Reader::new();
+    for (at, text) in manifests.iter().enumerate() {
+        reader.read(format!("{at}.yaml").into(), text.as_bytes());
+    }
+    let manifests = reader.finish();
+    assert_eq!(manifests.findings, []);
+    let world: World = manifests.objects.into_iter().collect();
+    Judge::new(&Settings { prefix: "demo_xyz1".into() }, "demo_xyz1", &world).unwrap()
+}
+
+fn names(judge: &Judge) -> Vec<String> {
+    let kinds = judge.hpp().objects().keys();
+    kinds.map(|id| format!("{} {}", id.kind.name(), id.name)).collect()
+}
+
+fn spec(judge: &Judge, name: &str) -> Value {
+    let object = judge.hpp().objects().iter().find(|(id, _)| id.name == name);
+    object.unwrap().1.manifest("aci-containers-system")["spec"].clone()
+}
+
+fn file(judge: &Judge, name: &str) -> String {
+    judge.files().iter().find(|file| file.file == name).unwrap().text.clone()
+}
+
+#[track_caller]
+fn golden(judge: &Judge, name: &str, golden: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(golden);
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    expect_file![path].assert_eq(&file(judge, name));
+}
+
+#[track_caller]
+fn check(value: &Value, expected: Expect) {
+    expected.assert_eq(&serde_json::to_string_pretty(value).unwrap());
+}
+
+const NAME: &str = "demo-xyz1-np-54f6fbaeb1e26d3bbcd23109158b9bb3";
+const FILE: &str = "demo_xyz1_np_54f6fbaeb1e26d3bbcd23109158b9bb3.netpol";
+
+#[test]
+fn a_policy_alone_has_no_rules() {
+    let judge = judge(&[POLICY, WEB, NODE]);
+    expect![[r#"
+        HostprotRemoteIpContainer default
+        HostprotPol demo-xyz1-node-k8s20-node-1.local.lan
+        HostprotPol demo-xyz1-np-54f6fbaeb1e26d3bbcd23109158b9bb3
+        HostprotPol demo-xyz1-np-static-discovery
+        HostprotPol demo-xyz1-np-static-egress
+        HostprotPol demo-xyz1-np-static-ingress"#]]
+    .assert_eq(&names(&judge).join("\n"));
+    let printed = json!({
+        "hostprotSubj": [{"name": "networkpolicy-ingress"}],
+        "name": "demo_xyz1_np_54f6fbaeb1e26d3bbcd23109158b9bb3",
+        "networkPolicies": ["default/taatfan-np"],
+    });
+    assert_eq!(spec(&judge, NAME), printed);
+    golden(&judge, FILE, "1-policy-alone.netpol");
+}
+
+#[test]
+fn a_namespace_without_pods_changes_nothing() {
+    let judge = judge(&[POLICY, WEB, NODE, PROD]);
+    assert_eq!(spec(&judge, NAME)["hostprotSubj"], json!([{"name": "networkpolicy-ingress"}]));
+    assert_eq!(spec(&judge, "prod"), json!({"name": "prod"}));
+}
+
+#[test]
+fn a_namespace_with_a_pod_makes_a_rule() {
+    let judge = judge(&[POLICY, WEB, NODE, PROD, PROD_POD]);
+    let printed = json!({
+        "hostprotSubj": [{
+            "hostprotRule": [{
+                "connTrack": "reflexive",
+                "direction": "ingress",
+                "ethertype": "ipv4",
+                "fromPort": "unspecified",
+                "hostprotFilterContainer": {},
+                "name": "0-ipv4",
+                "protocol": "unspecified",
+                "rsRemoteIpContainer": ["prod"],
+                "toPort": "unspecified",
+            }],
+            "name": "networkpolicy-ingress",
+        }],
+        "name": "demo_xyz1_np_54f6fbaeb1e26d3bbcd23109158b9bb3",
+        "networkPolicies": ["default/taatfan-np"],
+    });
+    assert_eq!(spec(&judge, NAME), printed);
+    let printed = json!({"hostprotRemoteIp": [{"addr": "10.2.64.1"}], "name": "prod"});
+    assert_eq!(spec(&judge, "prod"), printed);
+    golden(&judge, FILE, "2-namespace-and-pod.netpol");
+}
+
+#[test]
+fn a_selector_of_pods_becomes_a_filter() {
+    let filtered = filtered();
+    let without = judge(&[&filtered, WEB, NODE, PROD, PROD_POD]);
+    let name = "demo-xyz1-np-5ab57ed77c5abb12b3e258dfd6464877";
+    assert_eq!(spec(&without, name)["hostprotSubj"], json!([{"name": "networkpolicy-ingress"}]));
+    let with = judge(&[&filtered, WEB, NODE, PROD, PROD_POD_LABELLED]);
+    let container =
+        &spec(&with, name)["hostprotSubj"][0]["hostprotRule"][0]["hostprotFilterContainer"];
+    let printed =
+        json!({"hostprotFilter": [{"key": "app", "operator": "Equals", "values": ["browser"]}]});
+    assert_eq!(*container, printed);
+    let printed =
+        json!([{"addr": "10.2.64.1", "hppEpLabel": [{"key": "app", "value": "browser"}]}]);
+    assert_eq!(spec(&with, "prod")["hostprotRemoteIp"], printed);
+    golden(&with, "demo_xyz1_np_5ab57ed77c5abb12b3e258dfd6464877.netpol", "3-labels.netpol");
+}
+
+#[test]
+fn a_second_policy_that_says_the_same_shares_the_object() {
+    let second = second();
+    let judge = judge(&[POLICY, &second, WEB, NODE, PROD, PROD_POD]);
+    assert_eq!(names(&judge).iter().filter(|name| name.contains("np-54f6")).count(), 1);
+    assert_eq!(
+        spec(&judge, NAME)["networkPolicies"],
+        json!(["default/taatfan-np", "prod/another-np"])
+    );
+    golden(&judge, FILE, "2-namespace-and-pod.netpol");
+}
+
+#[test]
+fn without_its_last_policy_an_object_goes() {
+    let second = second();
+    let one = judge(&[&second, WEB, NODE, PROD, PROD_POD]);
+    assert_eq!(spec(&one, NAME)["networkPolicies"], json!(["prod/another-np"]));
+    let none = judge(&[WEB, NODE, PROD, PROD_POD]);
+    assert!(!names(&none).iter().any(|name| name.contains("54f6fbae")));
+}
+
+#[test]
+fn pods_without_policies_have_their_own_objects() {
+    let judge = judge(&[POLICY, WEB, NODE, PROD, PROD_POD]);
+    golden(&judge, "demo_xyz1_np_static-discovery.netpol", "static-discovery.netpol");
+    golden(&judge, "demo_xyz1_np_static-ingress.netpol", "static-ingress.netpol");
+    golden(&judge, "demo_xyz1_node_k8s20-node-1.local.lan.netpol", "node.netpol");
+    check(
+        &spec(&judge, "demo-xyz1-node-k8s20-node-1.local.lan"),
+        expect![[r#"
+        {
+          "name": "demo_xyz1_node_k8s20-node-1.local.lan",
+          "hostprotSubj": [
+            {
+              "name": "local-node",
+              "hostprotRule": [
+                {
+                  "name": "allow-all-egress",
+                  "direction": "egress",
+                  "ethertype": "ipv4",
+                  "connTrack": "normal",
+                  "hostprotFilterContainer": {},
+                  "hostprotServiceRemoteIps": [
+                    "192.168.20.1"
+                  ]
+                },
+                {
+                  "name": "allow-all-ingress",
+                  "direction": "ingress",
+                  "ethertype": "ipv4",
+                  "connTrack": "normal",
+                  "hostprotFilterContainer": {},
+                  "hostprotServiceRemoteIps": [
+                    "192.168.20.1"
+                  ]
+                }
+              ]
+            }
+          ],
+          "networkPolicies": [
+            "demo_xyz1_node_k8s20-node-1.local.lan"
+          ]
+        }"#]],
+    );
+}

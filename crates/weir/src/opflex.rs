@@ -1,0 +1,120 @@
+//! What opflex-agent would make of a world: the files of its nodes.
+
+use std::{collections::BTreeMap, io::Write};
+
+use serde::Serialize;
+use weir_aci::{Files, Judge, Settings};
+use weir_model::{Finding, Flow, Verdict, World};
+
+use crate::{
+    failure::Failure,
+    present::{self, Format, findings::Report},
+};
+
+/// What names begin with where nobody says anything else.
+pub(crate) const PREFIX: &str = "kube";
+
+/// A prefix of names: what Kubernetes and ACI both allow.
+pub(crate) fn prefix(text: &str) -> Result<String, String> {
+    let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '_' | '-');
+    match text.starts_with(|c: char| c.is_ascii_alphanumeric()) && text.chars().all(plain) {
+        true => Ok(text.into()),
+        false => {
+            Err("expected lower case letters, digits, `_` and `-`, a letter or digit first".into())
+        }
+    }
+}
+
+/// Whether connections pass, as the files say.
+pub(crate) fn verdicts(world: &World, flows: &[Flow]) -> Result<Vec<Verdict>, Failure> {
+    let judge = judge(world, PREFIX)?;
+    let unenforced = judge.hpp().findings().into_iter().find(|finding| finding.code == "aci-kind");
+    if let Some(Finding { object, message, hint, .. }) = unenforced {
+        return Err(Failure::new(format!("{object}: {message}"), hint));
+    }
+    Ok(flows.iter().map(|flow| judge.verdict(flow)).collect())
+}
+
+/// Prints the files of a node, or of all.
+pub(crate) fn render(
+    world: &World,
+    read: &[Finding],
+    node: Option<&str>,
+    prefix: &str,
+    output: Format,
+    out: &mut dyn Write,
+) -> anyhow::Result<()> {
+    let judge = judge(world, prefix)?;
+    let findings = judge.hpp().findings();
+    let files: BTreeMap<&str, &str> = match node {
+        None => judge.files().iter().map(|file| (&*file.file, &*file.text)).collect(),
+        Some(node) => {
+            let needed = needed(&judge, world, node, prefix);
+            let files = judge.files().iter().filter(|file| needed.contains(&file.file));
+            files.map(|file| (&*file.file, &*file.text)).collect()
+        }
+    };
+    let Some(form) = output.structured() else {
+        for finding in &findings {
+            writeln!(out, "# {}: {}", finding.object, finding.message)?;
+        }
+        for (name, text) in files {
+            writeln!(out, "# {name}\n{text}")?;
+        }
+        return Ok(());
+    };
+    let objects = judge.hpp().objects().values();
+    let answer = Answer {
+        objects: objects.map(|object| object.manifest(NAMESPACE)).collect(),
+        files: files
+            .into_iter()
+            .map(|(name, text)| Ok((name, serde_json::from_str(text)?)))
+            .collect::<Result<_, serde_json::Error>>()?,
+        groups: world
+            .pods
+            .values()
+            .filter(|pod| node.is_none_or(|node| pod.node.as_deref() == Some(node)))
+            .filter(|pod| !pod.own_addresses().is_empty())
+            .map(|pod| (pod.id.to_string(), judge.hpp().groups(pod)))
+            .collect(),
+        findings: present::findings::reports(&[read, &findings].concat()),
+    };
+    present::value(out, form, &answer)
+}
+
+/// Where the objects are kept.
+pub(crate) const NAMESPACE: &str = "aci-containers-system";
+
+#[derive(Serialize)]
+struct Answer<'a> {
+    /// What the controller keeps in the API.
+    objects: Vec<serde_json::Value>,
+    /// What the agent keeps on the node.
+    files: BTreeMap<&'a str, serde_json::Value>,
+    /// The security groups that the endpoint of each pod must list.
+    groups: BTreeMap<String, Vec<String>>,
+    /// What reading the input found, and what cannot be said so.
+    findings: Vec<Report>,
+}
+
+fn needed(
+    judge: &Judge,
+    world: &World,
+    node: &str,
+    prefix: &str,
+) -> std::collections::BTreeSet<String> {
+    let mut files = Files::new(&Settings { prefix: prefix.into() }, prefix, node);
+    for pod in world.pods.values().filter(|pod| pod.node.as_deref() == Some(node)) {
+        files.put_pod(pod);
+    }
+    judge.hpp().objects().values().for_each(|object| files.put(object.clone()));
+    files.take();
+    files.needed().clone()
+}
+
+fn judge(world: &World, prefix: &str) -> Result<Judge, Failure> {
+    let settings = Settings { prefix: prefix.into() };
+    Judge::new(&settings, prefix, world).map_err(|error| {
+        Failure::new(format!("weir cannot read its own files: {error}"), "please report this")
+    })
+}
