@@ -1,10 +1,11 @@
 use std::{collections::BTreeSet, io::Write, net::IpAddr};
 
 use clap::{Args, ValueEnum};
-use weir_engine::{Explanation, Locality, Reason, Side};
+use weir_engine::{Explanation, Locality, Reason, Remedy, Side};
 use weir_model::{Direction, Finding, Flow, Pod, Program, Severity, Verdict};
 
 use crate::{
+    clusters::Clusters,
     end::End,
     exit::Exit,
     failure::Failure,
@@ -29,6 +30,8 @@ use crate::{
 pub(crate) struct Explain {
     #[command(flatten)]
     source: Source,
+    #[command(flatten)]
+    clusters: Clusters,
     /// Who connects: `namespace/pod`, `pod` with -n, an address, or `namespace/deployment/name`
     #[arg(long, value_name = "END")]
     from: String,
@@ -48,7 +51,7 @@ pub(crate) struct Explain {
 
 impl Explain {
     pub(crate) fn run(&self, out: &mut dyn Write) -> anyhow::Result<Exit> {
-        let loaded = self.source.load_complete()?;
+        let loaded = self.source.load_clusters(&self.clusters)?;
         let end = |text| End::find(text, self.source.namespace(), &loaded);
         let (from, to) = (end(&self.from)?, end(&self.to)?);
         let flow = self.flow(&loaded, &from, &to)?;
@@ -60,7 +63,15 @@ impl Explain {
             notes.extend(end.pod(&loaded).and_then(|pod| not_its_own(pod, address, &program)));
         }
         notes.extend(other_family(&loaded, &program, &explanation, [&from, &to]));
-        let remedy = weir_engine::remedy(&loaded.world, &explanation);
+        let mut remedy = weir_engine::remedy(&loaded.world, &explanation);
+        if let (Remedy::Add(policies), false) = (&mut remedy, self.clusters.is_empty()) {
+            for policy in policies {
+                let (cluster, parted) = weir_clusterset::parted(policy);
+                let cluster = cluster.unwrap_or_default();
+                notes.push(format!("{} belongs into cluster {cluster}", parted.id));
+                *policy = parted;
+            }
+        }
         let odd = odd(&loaded, &explanation);
         let beside = Beside { ends: [&from, &to], loaded: &loaded, odd, notes };
         let story = Story::new(&explanation, &remedy, beside);

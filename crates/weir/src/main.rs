@@ -5,6 +5,7 @@
 
 mod agent;
 mod args;
+mod clusters;
 mod completions;
 mod controller;
 mod crds;

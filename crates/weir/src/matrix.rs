@@ -5,6 +5,7 @@ use serde::Serialize;
 use weir_model::PodId;
 
 use crate::{
+    clusters::Clusters,
     exit::Exit,
     failure::Failure,
     port::PortArg,
@@ -19,11 +20,13 @@ use crate::{
 /// destination names in its containers are asked about, and every port where it names none.
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  weir matrix -f examples/shop/manifests\n  weir matrix -f examples/shop/manifests --port 5432 -o svg > shop.svg"
+    after_help = "Examples:\n  weir matrix -f examples/shop/manifests\n  weir matrix -f examples/shop/manifests --port 5432 -o svg > shop.svg\n  weir matrix --cluster east=examples/clusterset/east --cluster west=examples/clusterset/west"
 )]
 pub(crate) struct Matrix {
     #[command(flatten)]
     source: Source,
+    #[command(flatten)]
+    clusters: Clusters,
     /// A port at the destination: a number or the name of a container port [repeatable]
     #[arg(long, value_name = "PORT[/PROTOCOL]")]
     port: Vec<PortArg>,
@@ -49,7 +52,7 @@ enum MatrixFormat {
 
 impl Matrix {
     pub(crate) fn run(&self, out: &mut dyn Write) -> anyhow::Result<Exit> {
-        let loaded = self.source.load_complete()?;
+        let loaded = self.source.load_clusters(&self.clusters)?;
         let findings = present::findings::reports(&loaded.findings);
         let state = State::new(loaded.world);
         let in_namespace = |id: &PodId| self.source.namespace().is_none_or(|n| *id.namespace == *n);

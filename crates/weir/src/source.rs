@@ -14,6 +14,7 @@ use weir_model::{Change, Finding, Object, PodId, World};
 use weir_source::LoadError;
 
 use crate::{
+    clusters::Clusters,
     failure::{Failure, nearest},
     present::{self, progress::Progress},
 };
@@ -64,7 +65,7 @@ pub(crate) struct Loaded {
     /// What reading it found.
     pub(crate) findings: Vec<Finding>,
     /// Those of the findings that mean that something is missing from the world.
-    missing: Vec<Finding>,
+    pub(crate) missing: Vec<Finding>,
     /// The workload that made a pod, as `namespace/deployment/name`: the outermost that is known.
     pub(crate) owners: BTreeMap<PodId, String>,
     /// The pods of each workload, under all of its names.
@@ -157,6 +158,22 @@ impl Source {
             loaded.knows(namespace)?;
         }
         Ok(loaded)
+    }
+
+    /// Reads the clusters of a set if there are any, else the world, as [`load_complete`](Source::load_complete) does.
+    pub(crate) fn load_clusters(&self, clusters: &Clusters) -> anyhow::Result<Loaded> {
+        if clusters.is_empty() {
+            return self.load_complete();
+        }
+        if !self.files.is_empty() || self.live.kubeconfig.is_some() || self.live.context.is_some() {
+            let what = "--cluster says where everything is; -f, --kubeconfig and --context do not go with it";
+            return Err(Failure::new(what, "give each cluster with --cluster NAME=PATH").into());
+        }
+        let loaded = clusters.load()?;
+        if let Some(namespace) = self.namespace() {
+            loaded.knows(namespace)?;
+        }
+        Ok(loaded.complete()?)
     }
 
     /// Reads the world, says on standard error what is wrong with it, and fails if something is missing from it.

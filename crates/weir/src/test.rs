@@ -10,9 +10,10 @@ use clap::{Args, ValueEnum};
 use serde::Serialize;
 use weir_api::Case;
 use weir_hcn::Acls;
-use weir_model::{Finding, Flow, Severity, Verdict};
+use weir_model::{Finding, Flow, Object, Severity, Verdict};
 
 use crate::{
+    clusters::Clusters,
     exit::Exit,
     failure::Failure,
     filter::Filter,
@@ -42,6 +43,8 @@ pub(crate) struct Test {
     /// or `opflex`, the files for opflex-agent
     #[arg(long, value_name = "NAME", default_value = "sim")]
     datapath: String,
+    #[command(flatten)]
+    clusters: Clusters,
     /// How to print the results
     #[arg(short, long, value_enum, default_value = "text")]
     output: TestFormat,
@@ -69,6 +72,10 @@ impl Test {
         if let Decides::Kernel(_) = decides {
             kernel::enter()?;
         }
+        let clusters = match self.clusters.is_empty() {
+            true => None,
+            false => Some(self.clusters.objects()?),
+        };
         let mut all = Vec::new();
         let mut unreadable = None;
         for file in &source::case_files(&self.files)? {
@@ -80,7 +87,10 @@ impl Test {
                 let hint = "a policy test has `probes:`; name a file that has some";
                 return Err(Failure::new(format!("no tests in {}", file.display()), hint).into());
             }
-            for case in cases {
+            for mut case in cases {
+                if let Some(objects) = &clusters {
+                    in_clusters(&mut case, objects)?;
+                }
                 unreadable = unreadable.or_else(|| syntax_error(&case));
                 all.push(case);
             }
@@ -190,6 +200,19 @@ impl Run {
 fn read(file: &Path) -> anyhow::Result<Vec<Case>> {
     let bytes = source::read(file)?;
     Ok(weir_api::cases(file.display().to_string().into(), &bytes))
+}
+
+/// Puts a case into the clusters that were named.
+fn in_clusters(case: &mut Case, objects: &[Object]) -> Result<(), Failure> {
+    if !case.objects.is_empty() || !case.manifests.is_empty() {
+        let what = format!("{}: with --cluster, a test has probes and nothing else", case.place);
+        return Err(Failure::new(
+            what,
+            "put its objects and manifests into the folder of a cluster",
+        ));
+    }
+    case.put_into(objects.to_vec());
+    Ok(())
 }
 
 /// Whether a file that was found in a folder has no tests in it: the manifests of tests may lie beside them.

@@ -34,6 +34,7 @@ mod steps;
 mod tests;
 mod tracked;
 mod tree;
+mod union;
 
 pub use interest::{Interest, Reach, is_reserved};
 pub use publication::Publication;
@@ -42,3 +43,4 @@ pub use roster::{Life, Limits, Pulse, Roster};
 pub use set::{ClusterSet, Options, Summary};
 pub use shard::{Merging, ShardKey};
 pub use steps::{Step, steps};
+pub use union::{crosses, parted, qualified, union};

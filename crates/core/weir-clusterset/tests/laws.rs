@@ -254,6 +254,22 @@ fn home() -> impl Strategy<Value = World> {
     })
 }
 
+/// The world with the namespaces that its pods mention, and without nodes: those of one cluster are nothing to another.
+fn implied(mut world: World) -> World {
+    world.nodes.clear();
+    for pod in world.pods.values_mut() {
+        pod.node = None;
+        pod.addresses = pod.own_addresses().to_vec();
+        let name = pod.id.namespace.clone();
+        world.namespaces.entry(name.clone()).or_insert_with(|| weir_model::Namespace {
+            labels: [("kubernetes.io/metadata.name", name.clone())].into_iter().collect(),
+            name,
+            place: None,
+        });
+    }
+    world
+}
+
 fn distinct(policies: Vec<Policy>) -> Vec<Policy> {
     let by_id: BTreeMap<PolicyId, Policy> =
         policies.into_iter().map(|policy| (policy.id.clone(), policy)).collect();
@@ -296,6 +312,30 @@ proptest! {
             let naive = naive::verdict(&home, &policies, &others, flow);
             prop_assert_eq!(weir_oracle::verdict(&world, flow), naive, "written: {}", flow);
             prop_assert_eq!(weir_oracle::verdict(&expanded, flow), naive, "expanded: {}", flow);
+        }
+    }
+
+    #[test]
+    fn one_world_of_all_clusters_says_the_same(
+        home in home(),
+        events in vec(event(), 0..30),
+        policies in vec(cluster_policy(), 1..4),
+        flows in vec(flow(), 1..30),
+    ) {
+        let policies = distinct(policies);
+        let home = implied(home);
+        let others: BTreeMap<Name, World> =
+            worlds(&events).into_iter().map(|(name, world)| (name, implied(world))).collect();
+        let mut clusters = others.clone();
+        let over_all = policies.iter().map(|policy| {
+            let kind = PolicyKind::ClusterSetNetworkPolicy;
+            Policy { id: PolicyId { kind, ..policy.id.clone() }, ..policy.clone() }
+        });
+        clusters.insert("home".into(), with(&home, over_all));
+        let world = weir_clusterset::union(&clusters);
+        for flow in flows.iter().filter(|_| !shares_addresses(&events)) {
+            let naive = naive::verdict(&home, &policies, &others, flow);
+            prop_assert_eq!(weir_oracle::verdict(&world, flow), naive, "{}", flow);
         }
     }
 

@@ -25,7 +25,7 @@ impl Site {
     /// What says for whom a policy speaks.
     pub(crate) fn subject(policy: &Policy) -> Self {
         let field = match policy.id.kind {
-            PolicyKind::NetworkPolicy => "spec.podSelector",
+            kind if kind.is_namespaced() => "spec.podSelector",
             _ => "spec.subject",
         };
         Site { field: field.to_owned(), ..Site::policy(policy) }
@@ -58,7 +58,7 @@ impl Site {
             Direction::Ingress => "from",
             Direction::Egress => "to",
         };
-        let networks = policy.id.kind != PolicyKind::NetworkPolicy;
+        let networks = !policy.id.kind.is_namespaced();
         let inner = match &peer.who {
             Who::Pods { .. } => "",
             Who::Block(_) if networks => ".networks",

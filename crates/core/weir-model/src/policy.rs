@@ -33,6 +33,13 @@ impl fmt::Display for PolicyId {
     }
 }
 
+impl PolicyKind {
+    /// Whether objects of the kind live in a namespace and are written as NetworkPolicies are.
+    pub fn is_namespaced(self) -> bool {
+        matches!(self, PolicyKind::NetworkPolicy | PolicyKind::ClusterSetNetworkPolicy)
+    }
+}
+
 /// The kinds of policy objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum PolicyKind {
@@ -42,6 +49,8 @@ pub enum PolicyKind {
     BaselineAdminNetworkPolicy,
     /// `policy.networking.k8s.io/v1alpha2` ClusterNetworkPolicy.
     ClusterNetworkPolicy,
+    /// `submariner.io/v1alpha1` ClusterSetNetworkPolicy: a NetworkPolicy whose peers may be in other clusters, too.
+    ClusterSetNetworkPolicy,
     /// `networking.k8s.io/v1` NetworkPolicy.
     NetworkPolicy,
 }
@@ -52,6 +61,7 @@ impl fmt::Display for PolicyKind {
             PolicyKind::AdminNetworkPolicy => "AdminNetworkPolicy",
             PolicyKind::BaselineAdminNetworkPolicy => "BaselineAdminNetworkPolicy",
             PolicyKind::ClusterNetworkPolicy => "ClusterNetworkPolicy",
+            PolicyKind::ClusterSetNetworkPolicy => "ClusterSetNetworkPolicy",
             PolicyKind::NetworkPolicy => "NetworkPolicy",
         })
     }

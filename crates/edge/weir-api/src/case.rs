@@ -108,11 +108,20 @@ impl Case {
         }
         self.made_up = address_all(&mut all, &none);
         self.objects = all.into_values().collect();
-        self.check_probes();
+        self.findings.extend(self.strangers());
     }
 
-    /// Reports probes of pods that are not there.
-    fn check_probes(&mut self) {
+    /// Takes these objects for the world, in place of its own, and checks the probes against them.
+    pub fn put_into(&mut self, objects: Vec<Object>) {
+        let strangers = self.strangers();
+        self.findings.retain(|finding| !strangers.contains(finding));
+        self.objects = objects;
+        self.findings.extend(self.strangers());
+    }
+
+    /// A finding for each pod of a probe that is not there.
+    fn strangers(&self) -> Vec<Finding> {
+        let mut findings = Vec::new();
         let pods: BTreeSet<&PodId> = self
             .objects
             .iter()
@@ -126,7 +135,7 @@ impl Case {
                 if let End::Pod(id) = end
                     && !pods.contains(id)
                 {
-                    self.findings.push(Finding {
+                    findings.push(Finding {
                         place: Some(Place { file: self.place.file.clone(), line: probe.line }),
                         code: "invalid",
                         severity: Severity::Error,
@@ -138,6 +147,7 @@ impl Case {
                 }
             }
         }
+        findings
     }
 }
 
@@ -218,7 +228,7 @@ fn case(file: &Name, names: &mut Names, node: &document::Node) -> Case {
     let objects = all.into_values().collect();
     let mut case = Case { name, place, manifests, objects, probes, findings, made_up };
     if case.manifests.is_empty() {
-        case.check_probes();
+        case.findings.extend(case.strangers());
     }
     case
 }

@@ -35,4 +35,4 @@ pub use lower::{Lowering, address, object};
 pub use manifest::manifest;
 pub use probe::{End, Family, Probe, ProbeError};
 pub use reader::{Manifests, Owner, Reader};
-pub use settle::{merge, says_the_same};
+pub use settle::{merge, readdress, says_the_same};

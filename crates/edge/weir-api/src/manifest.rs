@@ -13,6 +13,7 @@ pub fn manifest(policy: &Policy) -> String {
     let mut out = Yaml::default();
     let (version, kind) = match policy.id.kind {
         PolicyKind::NetworkPolicy => ("networking.k8s.io/v1", Kind::Network),
+        PolicyKind::ClusterSetNetworkPolicy => ("submariner.io/v1alpha1", Kind::Network),
         PolicyKind::AdminNetworkPolicy | PolicyKind::BaselineAdminNetworkPolicy => {
             ("policy.networking.k8s.io/v1alpha1", Kind::V1alpha1)
         }

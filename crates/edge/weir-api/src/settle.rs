@@ -4,7 +4,9 @@ use std::{
     sync::Arc,
 };
 
-use weir_model::{Finding, Key, Name, Namespace, Node, Object, Place, Pod, PodId, Severity};
+use weir_model::{
+    Change, Finding, Key, Name, Namespace, Node, Object, Place, Pod, PodId, Severity, World,
+};
 
 use crate::{
     Manifests, Owner, address,
@@ -184,6 +186,21 @@ pub fn merge(first: &mut Object, again: Object) -> Finding {
         _ if same => duplicate(name, places.0, places.1, SAME),
         _ => conflict(name, places.0, places.1),
     }
+}
+
+/// Makes up addresses for the pods of a world that have none, and returns them.
+pub fn readdress(world: &mut World) -> BTreeSet<IpAddr> {
+    let objects = std::mem::take(world)
+        .changes()
+        .filter_map(|change| match change {
+            Change::Put(object) => Some((object.key(), object)),
+            Change::Remove(_) => None,
+        })
+        .collect::<Vec<_>>();
+    let mut objects: BTreeMap<Key, Object> = objects.into_iter().collect();
+    let made_up = make_up_addresses(&mut objects);
+    *world = objects.into_values().collect();
+    made_up
 }
 
 /// Makes up addresses for the pods that have none, and returns them.

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot run has failed")]
 
 mod agent;
+mod clusters;
 mod demo;
 mod diff;
 mod explain;

@@ -1,8 +1,6 @@
 //! What is written in a case itself.
 
-use weir_model::{
-    Finding, Labels, Name, Namespace, Node, Object, Pod, PodId, PolicyKind, Protocol, Verdict,
-};
+use weir_model::{Finding, Labels, Name, Namespace, Node, Object, Pod, PodId, Protocol, Verdict};
 
 use crate::{
     document,
@@ -156,13 +154,13 @@ pub(super) fn policy(
 ) -> Option<Object> {
     let lowered = lower::lower(file, names, findings, node, None);
     if let Some(Lowered::Object(Object::Policy(policy))) = lowered
-        && (policy.id.kind != PolicyKind::NetworkPolicy) == cluster_wide
+        && policy.id.kind.is_namespaced() != cluster_wide
     {
         return Some(Object::Policy(policy));
     }
     let expected = match cluster_wide {
         true => "AdminNetworkPolicy, BaselineAdminNetworkPolicy or ClusterNetworkPolicy",
-        false => "NetworkPolicy",
+        false => "NetworkPolicy or ClusterSetNetworkPolicy",
     };
     let mut ctx = Context::new(file, names, findings, String::new());
     let kind = node.get("kind").map_or("no kind".into(), document::Node::describe);

@@ -228,13 +228,13 @@ probes:
                 there is no field "app" here; expected matchLabels, matchExpressions
                 remove the field, or move it to where it belongs
             12: error invalid  kind
-                expected an object of the kind NetworkPolicy, found the string "Pod"
+                expected an object of the kind NetworkPolicy or ClusterSetNetworkPolicy, found the string "Pod"
                 move it to the list it belongs to
             13: error not-an-object  
                 expected a Kubernetes object, found a mapping without `kind`; it was skipped
                 give it `apiVersion` and `kind`, or leave the file out
             13: error invalid  kind
-                expected an object of the kind NetworkPolicy, found no kind
+                expected an object of the kind NetworkPolicy or ClusterSetNetworkPolicy, found no kind
                 move it to the list it belongs to
             15: error invalid  kind
                 expected an object of the kind AdminNetworkPolicy, BaselineAdminNetworkPolicy or ClusterNetworkPolicy, found the string "NetworkPolicy"

@@ -14,7 +14,7 @@ mod selector;
 
 use std::sync::Arc;
 
-use weir_model::{Finding, Name, Object, Pod, Severity};
+use weir_model::{Finding, Name, Object, Pod, PolicyKind, Severity};
 
 pub use cidr::address;
 pub(crate) use context::{Context, Fields, Names, Step, TOO_MANY, keep, one_of};
@@ -209,7 +209,10 @@ pub(crate) fn lower(
             })
         }
         ("NetworkPolicy", None | Some("" | "networking.k8s.io" | "extensions")) => {
-            network_policy::lower(&mut ctx, node, version)
+            network_policy::lower(&mut ctx, node, PolicyKind::NetworkPolicy, version)
+        }
+        ("ClusterSetNetworkPolicy", None | Some("" | "submariner.io")) => {
+            network_policy::lower(&mut ctx, node, PolicyKind::ClusterSetNetworkPolicy, version)
         }
         (
             "AdminNetworkPolicy" | "BaselineAdminNetworkPolicy" | "ClusterNetworkPolicy",
@@ -284,18 +287,19 @@ fn is_foreign(group: Option<&str>) -> bool {
 
 /// The kind of policy that a kind in lower case begins like or is short for.
 fn policy(kind: &str) -> Option<&'static str> {
-    const KINDS: [(&str, &str, &str); 4] = [
+    const KINDS: [(&str, &str, &str); 5] = [
         ("networkpolic", "netpol", "NetworkPolicy"),
         ("adminnetworkpolic", "anp", "AdminNetworkPolicy"),
         ("baselineadminnetworkpolic", "banp", "BaselineAdminNetworkPolicy"),
         ("clusternetworkpolic", "cnp", "ClusterNetworkPolicy"),
+        ("clustersetnetworkpolic", "csnp", "ClusterSetNetworkPolicy"),
     ];
     let is = |(start, short, _): &&(&str, &str, &str)| kind.starts_with(start) || kind == *short;
     KINDS.iter().find(is).map(|(_, _, known)| *known)
 }
 
 /// The kinds that are read, and their versions.
-const KINDS: [(&str, &[&str]); 14] = [
+const KINDS: [(&str, &[&str]); 15] = [
     ("Pod", &["v1"]),
     ("Namespace", &["v1"]),
     ("Node", &["v1"]),
@@ -310,6 +314,7 @@ const KINDS: [(&str, &[&str]); 14] = [
     ("AdminNetworkPolicy", &["policy.networking.k8s.io/v1alpha1"]),
     ("BaselineAdminNetworkPolicy", &["policy.networking.k8s.io/v1alpha1"]),
     ("ClusterNetworkPolicy", &["policy.networking.k8s.io/v1alpha2"]),
+    ("ClusterSetNetworkPolicy", &["submariner.io/v1alpha1"]),
 ];
 
 /// The kind of list that was probably meant, as in `PodList` by `podlist`.

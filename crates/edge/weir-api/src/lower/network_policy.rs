@@ -8,10 +8,21 @@ use weir_model::{
 use super::{Context, Fields, Home, Lowered, check_version, cidr, meta, port, selector};
 use crate::{check, document::Node};
 
-/// A NetworkPolicy. If the API server refuses it, it isolates its pods and allows nothing.
-pub(crate) fn lower(ctx: &mut Context, node: &Node, version: Option<&str>) -> Option<Lowered> {
-    let meta = meta(ctx, node, "NetworkPolicy", Home::Namespace, check::dns_subdomain);
-    check_version(ctx, node, version, &["networking.k8s.io/v1"]);
+/// A NetworkPolicy, or a kind that is written like one. If the API server refuses it, it isolates its pods and allows nothing.
+pub(crate) fn lower(
+    ctx: &mut Context,
+    node: &Node,
+    kind: PolicyKind,
+    version: Option<&str>,
+) -> Option<Lowered> {
+    let (name, expected) = match kind {
+        PolicyKind::ClusterSetNetworkPolicy => {
+            ("ClusterSetNetworkPolicy", "submariner.io/v1alpha1")
+        }
+        _ => ("NetworkPolicy", "networking.k8s.io/v1"),
+    };
+    let meta = meta(ctx, node, name, Home::Namespace, check::dns_subdomain);
+    check_version(ctx, node, version, &[expected]);
     let fields = ctx.fields(node, &["apiVersion", "kind", "metadata", "spec", "status"]);
     ctx.invalid |= !fields.clean;
     let spec = match fields.get("spec") {
@@ -21,7 +32,7 @@ pub(crate) fn lower(ctx: &mut Context, node: &Node, version: Option<&str>) -> Op
         _ => ctx.at("spec", |ctx| spec_of(ctx, &Node::null(node.line))),
     };
     let id = PolicyId {
-        kind: PolicyKind::NetworkPolicy,
+        kind,
         namespace: meta.namespace,
         name: meta.name.unwrap_or_else(|| ctx.name(&format!("unnamed-{}", node.line))),
     };

@@ -1,0 +1,111 @@
+//! Several clusters at once, for policies that reach from one to another.
+
+use std::{collections::BTreeMap, path::PathBuf, str::FromStr};
+
+use clap::Args;
+use weir_clusterset::qualified;
+use weir_model::{Name, Object, PodId, World};
+
+use crate::{
+    failure::Failure,
+    source::{Loaded, load_paths},
+};
+
+/// The clusters of a set.
+#[derive(Args)]
+pub(crate) struct Clusters {
+    /// A cluster of a set and its manifests; its pods are then `NAME:namespace/pod`, and ClusterSetNetworkPolicies reach the pods of all
+    /// clusters [repeatable]
+    #[arg(long = "cluster", value_name = "NAME=PATH")]
+    clusters: Vec<ClusterArg>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct ClusterArg {
+    name: String,
+    path: PathBuf,
+}
+
+impl FromStr for ClusterArg {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let (name, path) = text.split_once('=').unwrap_or((text, ""));
+        let is_label = !name.is_empty()
+            && name.len() <= 63
+            && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
+            && !name.starts_with('-')
+            && !name.ends_with('-');
+        match (is_label, path) {
+            (false, _) => Err(format!("{name:?} is no name of a cluster: use a-z, 0-9 and `-`")),
+            (true, "") => Err("expected NAME=PATH, as in `east=clusters/east`".into()),
+            (true, path) => Ok(ClusterArg { name: name.into(), path: path.into() }),
+        }
+    }
+}
+
+impl Clusters {
+    /// Whether none was named.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.clusters.is_empty()
+    }
+
+    /// All clusters as one.
+    pub(crate) fn load(&self) -> anyhow::Result<Loaded> {
+        let mut paths: BTreeMap<Name, Vec<PathBuf>> = BTreeMap::new();
+        for ClusterArg { name, path } in &self.clusters {
+            if path.as_os_str() == "-" && self.clusters.len() > 1 {
+                let hint = "name a file or a folder for each cluster";
+                return Err(Failure::new("standard input is of one cluster only", hint).into());
+            }
+            paths.entry(name.as_str().into()).or_default().push(path.clone());
+        }
+        let mut loaded = BTreeMap::new();
+        for (name, paths) in paths {
+            loaded.insert(name, load_paths(&paths)?);
+        }
+        Ok(joined(loaded))
+    }
+
+    /// The objects of all clusters, for tests about them. The error is what is missing from them.
+    pub(crate) fn objects(&self) -> anyhow::Result<Vec<Object>> {
+        let Loaded { world, .. } = self.load()?.complete()?;
+        Ok(world
+            .changes()
+            .filter_map(|change| match change {
+                weir_model::Change::Put(object) => Some(object),
+                weir_model::Change::Remove(_) => None,
+            })
+            .collect())
+    }
+}
+
+/// Clusters that were read one by one, as one world.
+fn joined(clusters: BTreeMap<Name, Loaded>) -> Loaded {
+    let mut worlds: BTreeMap<Name, World> = BTreeMap::new();
+    let (mut findings, mut missing) = (Vec::new(), Vec::new());
+    let (mut owners, mut workloads) = (BTreeMap::new(), BTreeMap::new());
+    for (cluster, mut loaded) in clusters {
+        let id = |id: &PodId| PodId {
+            namespace: qualified(&cluster, &id.namespace),
+            name: id.name.clone(),
+        };
+        // What was made up apart may collide now, with each other and with what is real elsewhere.
+        for pod in loaded.world.pods.values_mut() {
+            pod.addresses.retain(|address| !loaded.made_up.contains(address));
+        }
+        findings.append(&mut loaded.findings);
+        missing.append(&mut loaded.missing);
+        let named =
+            loaded.owners.iter().map(|(pod, owner)| (id(pod), format!("{cluster}:{owner}")));
+        owners.extend(named);
+        let pods = |pods: &Vec<PodId>| pods.iter().map(id).collect::<Vec<PodId>>();
+        let named =
+            loaded.workloads.iter().map(|(name, all)| (format!("{cluster}:{name}"), pods(all)));
+        workloads.extend(named);
+        worlds.insert(cluster.clone(), loaded.world);
+    }
+    let mut world = weir_clusterset::union(&worlds);
+    let made_up = weir_api::readdress(&mut world);
+    Loaded { world, findings, missing, owners, workloads, made_up }
+}

@@ -1,0 +1,190 @@
+use expect_test::expect;
+
+use crate::{check, weir, weir_reading};
+
+const BOTH: &str =
+    "--cluster east=examples/clusterset/east --cluster west=examples/clusterset/west";
+
+#[test]
+fn a_remote_pod_is_allowed_by_the_line_that_selects_it() {
+    check(
+        &weir(&format!("explain {BOTH} --from west:shop/api --to east:shop/db --port 5432")),
+        expect![[r#"
+            allowed: west:shop/api → east:shop/db 5432/TCP
+
+            egress of west:shop/api (10.2.0.3): allowed
+              no policy isolates it for egress
+
+            ingress of east:shop/db (10.1.0.2): allowed
+              allowed by ClusterSetNetworkPolicy east:shop/db ingress[0].from[0] examples/clusterset/east/shop.yaml:28
+                allow from pods [kubernetes.io/metadata.name=shop]/app=api, 5432/TCP
+              isolated by
+                ClusterSetNetworkPolicy east:shop/db  examples/clusterset/east/shop.yaml:21
+            --- exit 0
+        "#]],
+    );
+}
+
+#[test]
+fn a_remote_pod_is_refused_with_a_policy_that_would_let_it_in() {
+    check(
+        &weir(&format!("explain {BOTH} --from west:shop/report --to east:shop/db --port 5432")),
+        expect![[r#"
+            denied: west:shop/report → east:shop/db 5432/TCP
+            ClusterSetNetworkPolicy shop/allow-db-ingress-5432-tcp belongs into cluster east
+
+            egress of west:shop/report (10.2.0.4): allowed
+              no policy isolates it for egress
+
+            ingress of east:shop/db (10.1.0.2): denied
+              isolated by
+                ClusterSetNetworkPolicy east:shop/db  examples/clusterset/east/shop.yaml:21
+              no rule matches; nearest
+                ClusterSetNetworkPolicy east:shop/db ingress[0].from[0] examples/clusterset/east/shop.yaml:28: the peer does not fit
+                  allow from pods [kubernetes.io/metadata.name=shop]/app=api, 5432/TCP
+
+            the smallest addition that would allow it:
+            apiVersion: submariner.io/v1alpha1
+            kind: ClusterSetNetworkPolicy
+            metadata:
+              name: allow-db-ingress-5432-tcp
+              namespace: shop
+            spec:
+              podSelector: {matchLabels: {app: db}}
+              policyTypes: [Ingress]
+              ingress:
+              - from:
+                - namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: shop}}
+                  podSelector: {matchLabels: {app: report}}
+                ports:
+                - {protocol: TCP, port: 5432}
+            --- exit 1
+        "#]],
+    );
+}
+
+#[test]
+fn a_network_policy_does_not_know_other_clusters() {
+    check(
+        &weir(&format!("explain {BOTH} --from west:shop/api --to east:shop/api --port 8080")),
+        expect![[r#"
+            denied: west:shop/api → east:shop/api 8080/TCP
+            ClusterSetNetworkPolicy shop/allow-api-ingress-8080-tcp belongs into cluster east
+
+            egress of west:shop/api (10.2.0.3): allowed
+              no policy isolates it for egress
+
+            ingress of east:shop/api (10.1.0.3): denied
+              isolated by
+                NetworkPolicy east:shop/api  examples/clusterset/east/shop.yaml:33
+              no rule matches; nearest
+                NetworkPolicy east:shop/api ingress[0].from[0] examples/clusterset/east/shop.yaml:40: the peer does not fit
+                  allow from pods [submariner-io/clusterID=east]/*, any port
+
+            the smallest addition that would allow it:
+            apiVersion: submariner.io/v1alpha1
+            kind: ClusterSetNetworkPolicy
+            metadata:
+              name: allow-api-ingress-8080-tcp
+              namespace: shop
+            spec:
+              podSelector: {matchLabels: {app: api}}
+              policyTypes: [Ingress]
+              ingress:
+              - from:
+                - namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: shop}}
+                  podSelector: {matchLabels: {app: api}}
+                ports:
+                - {protocol: TCP, port: 8080}
+            --- exit 1
+        "#]],
+    );
+}
+
+#[test]
+fn the_matrix_has_the_pods_of_all_clusters() {
+    check(
+        &weir(&format!("matrix {BOTH} --port 5432")),
+        expect![[r#"
+        from ↓  to →      east:shop/api  east:shop/db  west:shop/api  west:shop/report  outside
+        east:shop/api     ·              ✓             ✓              ✓                 ✓
+        east:shop/db      ✓              ·             ✓              ✓                 ✓
+        west:shop/api     ✗              ✓             ·              ✓                 ✓
+        west:shop/report  ✗              ✗             ✓              ·                 ✓
+        outside           ✗              ✗             ✓              ✓                 ·
+
+        ✓ all, ~ some, ✗ none of: 5432/TCP
+        --- exit 0
+    "#]],
+    );
+}
+
+#[test]
+fn tests_can_be_about_several_clusters() {
+    check(
+        &weir(&format!("test {BOTH} examples/clusterset/tests.yaml")),
+        expect![[r#"
+        ok   the api reaches the database from every cluster, and nobody else does (5 probes)
+        5 passed, 0 failed
+        --- exit 0
+    "#]],
+    );
+    check(
+        &weir(&format!("test {BOTH} examples/shop/tests.yaml")),
+        expect![[r#"
+        --- stderr
+        error: examples/shop/tests.yaml:1: with --cluster, a test has probes and nothing else
+        hint: put its objects and manifests into the folder of a cluster
+        --- exit 2
+    "#]],
+    );
+    check(
+        &weir_reading(
+            &format!("test {BOTH} -"),
+            "name: typo\nprobes:\n- {from: {pod: \"north:shop/api\"}, to: {pod: \"east:shop/db\"}, port: 1, expect: deny}\n",
+        ),
+        expect![[r#"
+            FAIL typo
+                   -:3: error: there is no pod north:shop/api in this case [invalid]
+                     case typo probes[0].from.pod
+                     hint: add it to `pods:`, or correct the name
+                 north:shop/api → east:shop/db 1/TCP: cannot be tried  -:3
+                   there is no pod north:shop/api
+            0 passed, 1 failed
+            --- exit 1
+        "#]],
+    );
+}
+
+#[test]
+fn clusters_are_named_and_do_not_mix_with_other_sources() {
+    check(
+        &weir("matrix --cluster east"),
+        expect![[r#"
+        --- stderr
+        error: invalid value 'east' for '--cluster <NAME=PATH>': expected NAME=PATH, as in `east=clusters/east`
+
+        For more information, try '--help'.
+        --- exit 2
+    "#]],
+    );
+    check(
+        &weir("matrix --cluster East=examples/clusterset/east"),
+        expect![[r#"
+        --- stderr
+        error: invalid value 'East=examples/clusterset/east' for '--cluster <NAME=PATH>': "East" is no name of a cluster: use a-z, 0-9 and `-`
+
+        For more information, try '--help'.
+        --- exit 2
+    "#]],
+    );
+    check(
+        &weir(&format!("matrix {BOTH} -f examples/shop/manifests")),
+        expect![[r#"
+        --- stderr
+        error: --cluster says where everything is; -f, --kubeconfig and --context do not go with it
+        hint: give each cluster with --cluster NAME=PATH
+        --- exit 2
+    "#]],
+    );
+}
