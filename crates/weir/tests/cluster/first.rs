@@ -111,6 +111,7 @@ pub(crate) fn two_hundred() {
             cluster.delete(&format!("{}/{}", pods_of("shop"), last.name)).unwrap();
         }
     }
+    behind(&cluster, &lab, &runtime, &agent);
     serving.join().unwrap();
     let last = last.unwrap();
     runtime.check(&lab, &last).unwrap();
@@ -126,9 +127,29 @@ pub(crate) fn two_hundred() {
         waits[PODS - 1]
     );
     let (_, metrics) = agent.get(&lab, "/metrics").unwrap();
-    // All of them, and the check.
-    let waited = format!("weir_cni_wait_seconds_count {}", PODS + 1);
+    // All of them, the one that the watch did not tell of, and two checks.
+    let waited = format!("weir_cni_wait_seconds_count {}", PODS + 3);
     assert!(metrics.contains(&waited), "{metrics}");
+}
+
+/// A watch that has lost its way does not tell of a pod; the agent asks for it.
+fn behind(cluster: &Cluster, lab: &Lab, runtime: &Runtime, agent: &Agent) {
+    let create = |name: &str| {
+        let pod = objects::pod("shop", name, &json!({"app": "db"}), &json!([]), "n1");
+        let pod = cluster.create(&pods_of("shop"), &pod).unwrap();
+        pod["metadata"]["uid"].as_str().unwrap().to_owned()
+    };
+    agent.gate.silence();
+    // The news of this one is lost, and from then on so is everything on that connection. New ones work.
+    create("lost");
+    thread::sleep(Duration::from_millis(500));
+    agent.gate.open();
+    let sandbox = Sandbox::new("unheard-of", &create("unheard-of"));
+    let begun = Instant::now();
+    runtime.add(lab, &sandbox).unwrap_or_else(|why| panic!("{why}\n{}", agent.log()));
+    assert!(begun.elapsed() < Duration::from_secs(30), "the watch has found its way again");
+    runtime.check(lab, &sandbox).unwrap();
+    runtime.del(lab, &sandbox).unwrap();
 }
 
 /// A pod sends, and is sent to, at once. What must not pass is sent first, so that it would arrive first.

@@ -1,6 +1,6 @@
 //! What an agent does in a cluster besides enforcing: it says what is wrong, counts, and can be asked.
 
-use std::{net::IpAddr, time::Duration};
+use std::{env, fs, net::IpAddr, os::unix::fs::symlink, process::Command, time::Duration};
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -149,6 +149,21 @@ pub(crate) fn in_a_cluster() {
     };
     assert!(value("weir_change_to_kernel_seconds_count") >= 1.0, "{metrics}");
     assert_eq!((value("weir_policies"), value("weir_endpoints")), (1.0, 2.0), "{metrics}");
+
+    // What users see of the same.
+    let plugins = desk.path("plugins");
+    fs::create_dir(&plugins).unwrap();
+    symlink(env!("CARGO_BIN_EXE_weir"), plugins.join("kubectl-weir")).unwrap();
+    let path = format!("{}:{}", plugins.display(), env::var("PATH").unwrap());
+    let mut kubectl = Command::new("kubectl");
+    kubectl.args(["weir", "explain", "--from", "shop/web", "--to", "shop/db", "--port", "80"]);
+    let output = kubectl.env("PATH", path).env("KUBECONFIG", &admin).output().unwrap();
+    let told = text(&output.stdout);
+    assert!(
+        told.starts_with("denied: shop/web → shop/db 80/TCP"),
+        "{told}{}",
+        text(&output.stderr)
+    );
 
     // What makes no sense is said where its owner looks.
     let wrong = json!({

@@ -1,11 +1,11 @@
 //! One look at a cluster.
 
-use std::{error::Error, path::Path};
+use std::{error::Error, fs, path::Path};
 
 use serde_json::json;
 use weir_api::Owner;
 use weir_cluster::Right;
-use weir_kube::{Access, ReadError, read};
+use weir_kube::{Access, Pods, ReadError, read};
 use weir_model::{Object, PodId};
 
 use crate::{cluster, namespace, pod, pods_of, policies_of, policy, run_pod};
@@ -44,6 +44,32 @@ fn one_look_sees_everything_as_it_is() {
     let owner = Owner { namespace: "look".into(), kind: "deployment".into(), name: "api".into() };
     assert_eq!(manifests.owners[&owner], [PodId::new("look", "api-5d4f-x")]);
     assert!(manifests.made_up.is_empty());
+}
+
+#[test]
+fn single_pods_are_read_as_they_are_now() {
+    let cluster = cluster();
+    namespace(cluster, "single", json!({}));
+    run_pod(cluster, "single", "web", "10.6.1.1");
+    let folder = tempfile::tempdir().unwrap();
+    let right = Right { group: "", resources: &["pods"], verbs: &["get"] };
+    let user = cluster.user("getter", &[right]).unwrap();
+    let kubeconfig = user.write_kubeconfig(folder.path()).unwrap();
+    let pods = Pods::new(Access::new(Some(&kubeconfig), None)).unwrap();
+    let pod = pods.get("single", "web").unwrap().unwrap();
+    assert_eq!((&*pod.id.name, pod.addresses.len(), pod.node.as_deref()), ("web", 1, Some("n1")));
+    assert!(pod.uid.is_some());
+    for (namespace, name) in
+        [("single", "api"), ("nowhere", "web"), ("single", ""), ("single/pods/web", "log")]
+    {
+        assert_eq!(pods.get(namespace, name).unwrap(), None, "{namespace} {name}");
+    }
+    // A token that no longer counts, and one that does again.
+    fs::write(folder.path().join("token"), "no such token").unwrap();
+    let stranger = Pods::new(Access::new(Some(&kubeconfig), None)).unwrap();
+    assert!(matches!(stranger.get("single", "web"), Err(ReadError::Unauthorized)));
+    fs::write(folder.path().join("token"), &user.token).unwrap();
+    assert!(stranger.get("single", "web").unwrap().is_some());
 }
 
 #[test]
