@@ -72,6 +72,9 @@ impl Datapath for Iptables {
 
     fn replan(&mut self, program: &Program, installed: &Installed) -> Plan {
         self.planner = Planner::new(self.mode);
+        if installed.remembers_cuts() {
+            self.planner.remember_cuts();
+        }
         self.planner.plan(program, &Delta::from(program));
         replan::replan(self.planner.ruleset(), installed)
     }
@@ -117,6 +120,11 @@ impl Datapath for Iptables {
                     .hold(&set, &entries, REMEMBERED)
                     .map_err(failed("cannot stop the answers of connections"))?;
             }
+        }
+        // As long as nothing was cut, no packet is asked whether it is such an answer.
+        if !all.is_empty() {
+            let plan = self.planner.remember_cuts();
+            self.apply(&plan)?;
         }
         for connection in &all {
             self.conntrack.forget(connection).map_err(untracked)?;

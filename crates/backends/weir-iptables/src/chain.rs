@@ -1,7 +1,7 @@
 //! The chains of pods and of policies.
 //!
-//! A chain of a pod asks those of its policies in turn; each marks what it allows and returns, and what is left unmarked is
-//! denied. Policies that would need many lookups have one chain together.
+//! A chain of a pod asks those of its policies in turn. What one of them allows goes its way at once; what comes back from all
+//! is denied. Policies that would need many lookups have one chain together.
 
 use std::sync::Arc;
 
@@ -15,14 +15,14 @@ use crate::{
     feed::Share,
     merge::Allowed,
     name::{self, comment},
-    ruleset::{ALLOWED, PASSED},
-    skeleton::{allow, denied, pass},
+    ruleset::PASSED,
+    skeleton::{allowed, denied, pass},
 };
 
 /// So many rules one after the other are as good as merged ones.
 const FEW: usize = 4;
 
-/// Enters the chain that decides as these rules do, for packets of one family. A packet that passes returns.
+/// Enters the chain that decides as these rules do, for packets of one family. No packet comes back from it.
 pub(crate) fn of(
     planner: &mut Planner,
     program: &Program,
@@ -31,52 +31,51 @@ pub(crate) fn of(
     direction: Direction,
     family: Family,
 ) -> Name {
+    let pass = Act::Goto(pass());
+    let admin = rules.admin.iter();
+    let admin: Vec<Name> = admin
+        .filter_map(|section| section_chain(planner, program, section, direction, family, &pass))
+        .collect();
     let mut all = Vec::new();
-    for section in &rules.admin {
-        let chain = section_chain(planner, program, section, direction, family, pass());
-        all.extend(chain.map(|chain| ask(chain, ALLOWED | PASSED, &[section])));
+    if !admin.is_empty() {
+        // The mark says that one of them passed the packet on. Nobody else gets to see it.
+        let unmarked = || Rule::new([], Act::Mark { value: 0, mask: PASSED });
+        all.push(unmarked());
+        let jump = |(at, chain)| match at {
+            0 => ask(chain),
+            _ => Rule { matches: vec![Match::Unmarked(PASSED)], ..ask(chain) },
+        };
+        all.extend(admin.into_iter().enumerate().map(jump));
+        all.push(unmarked());
     }
-    let after = if all.is_empty() { 0 } else { ALLOWED };
-    match &rules.isolation {
-        Some(sections) => {
-            let jumps = isolation(planner, program, sections, direction, family);
-            let marked = if jumps.is_empty() { after } else { ALLOWED };
-            all.extend(jumps);
-            let why = comment(&format!("{pod} {}", isolated_by(rules)));
-            let act = Act::Goto(denied(direction));
-            all.push(Rule { matches: unmarked(marked), act, comment: why });
-        }
-        None => {
-            for section in &rules.baseline {
-                let chain = section_chain(planner, program, section, direction, family, allow());
-                all.extend(chain.map(|chain| ask(chain, ALLOWED, &[section])));
-            }
-        }
-    }
-    // Nothing is marked before the first one is asked.
-    if let Some(first) = all.first_mut() {
-        first.matches.clear();
-    }
+    let sections = rules.isolation.as_ref().unwrap_or(&rules.baseline);
+    let chains = match &rules.isolation {
+        Some(sections) => isolation(planner, program, sections, direction, family),
+        None => one_by_one(planner, program, sections, direction, family),
+    };
+    all.extend(chains.into_iter().map(ask));
+    let act = match rules.isolation {
+        Some(_) => Act::Goto(denied(direction)),
+        None => allowed(direction),
+    };
+    let comment = comment(&format!("{pod} {}", isolated_by(rules)));
+    all.push(Rule { act, comment, matches: Vec::new() });
     let name = name::pod_chain(pod, direction);
     planner.objects.put_chain(family, &name, all);
     name
 }
 
-/// The rules that ask the policies which isolate a pod.
+/// Enters the chains of the policies that isolate a pod, each with one of its own as long as that is no more work.
 fn isolation(
     planner: &mut Planner,
     program: &Program,
     sections: &[Arc<Section>],
     direction: Direction,
     family: Family,
-) -> Vec<Rule> {
+) -> Vec<Name> {
     let lines = sections.iter().map(|section| section.rules.len()).sum::<usize>();
     if lines <= FEW {
-        let chain = |section: &Arc<Section>| {
-            let chain = section_chain(planner, program, section, direction, family, allow())?;
-            Some(ask(chain, ALLOWED, &[section]))
-        };
-        return sections.iter().filter_map(chain).collect();
+        return one_by_one(planner, program, sections, direction, family);
     }
     let all: Vec<&Arc<Section>> = sections.iter().collect();
     let rules = Allowed::of(sections).rules(planner, program, direction, family, &names(&all));
@@ -86,23 +85,38 @@ fn isolation(
         _ => name::merged_chain(family, &said.join("\n")),
     };
     planner.objects.put_chain(family, &name, rules);
-    vec![ask(name, ALLOWED, &all)]
+    vec![name]
 }
 
-/// Enters the chain of a policy: the first rule that fits decides, or passes on. `None` if none can fit in this family.
+/// Enters the chains of policies that leave nothing to others.
+fn one_by_one(
+    planner: &mut Planner,
+    program: &Program,
+    sections: &[Arc<Section>],
+    direction: Direction,
+    family: Family,
+) -> Vec<Name> {
+    let pass = allowed(direction);
+    sections
+        .iter()
+        .filter_map(|section| section_chain(planner, program, section, direction, family, &pass))
+        .collect()
+}
+
+/// Enters the chain of a policy: the first rule that fits decides. `None` if none can fit in this family.
 fn section_chain(
     planner: &mut Planner,
     program: &Program,
     section: &Section,
     direction: Direction,
     family: Family,
-    passes: Name,
+    pass: &Act,
 ) -> Option<Name> {
     let mut rules = Vec::new();
     for rule in &section.rules {
         let act = match rule.action {
-            Action::Allow => Act::Goto(allow()),
-            Action::Pass => Act::Goto(passes.clone()),
+            Action::Allow => allowed(direction),
+            Action::Pass => pass.clone(),
             Action::Deny => Act::Goto(denied(direction)),
         };
         rules.extend(decision(planner, program, section, rule, family, &act));
@@ -117,13 +131,10 @@ fn section_chain(
     Some(name)
 }
 
-/// A rule that asks the chain of some policies, unless these marks are there.
-fn ask(chain: Name, marks: u32, policies: &[&Arc<Section>]) -> Rule {
-    Rule { matches: unmarked(marks), act: Act::Jump(chain), comment: comment(&names(policies)) }
-}
-
-fn unmarked(marks: u32) -> Vec<Match> {
-    if marks == 0 { Vec::new() } else { vec![Match::Unmarked(marks)] }
+/// A rule that asks the chain of a policy. It has no comment, for a comment takes a packet as long as many comparisons: the
+/// rules that it leads to have.
+fn ask(chain: Name) -> Rule {
+    Rule::new([], Act::Jump(chain))
 }
 
 /// One rule of a policy, as several if its ports need it.

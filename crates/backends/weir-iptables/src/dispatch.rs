@@ -10,11 +10,10 @@ use crate::{Act, Match, Rule, Side, name, skeleton};
 /// So many addresses one after the other are as good as another branch.
 const FEW: usize = 16;
 
-/// Where each address leads to, and a word for people.
-pub(crate) type Pods = BTreeMap<IpAddr, (Name, Name)>;
+/// Where each address leads to.
+pub(crate) type Pods = BTreeMap<IpAddr, Name>;
 
-/// The chains of the tree, with the root. An address that is not in it is denied: it is here because policies speak for it, and
-/// nothing granted what it wants.
+/// The chains of the tree, with the root. Who comes with an address that is not in it goes back to where they came from.
 pub(crate) fn tree(direction: Direction, pods: &Pods) -> Vec<(Name, Vec<Rule>)> {
     let mut chains = Vec::new();
     let all: Vec<_> = pods.iter().collect();
@@ -25,16 +24,14 @@ pub(crate) fn tree(direction: Direction, pods: &Pods) -> Vec<(Name, Vec<Rule>)> 
 fn grow(
     direction: Direction,
     name: Name,
-    pods: &[(&IpAddr, &(Name, Name))],
+    pods: &[(&IpAddr, &Name)],
     chains: &mut Vec<(Name, Vec<Rule>)>,
 ) {
     let here = Side::here(direction);
     let mut rules = Vec::new();
     if pods.len() <= FEW {
-        rules.extend(pods.iter().map(|(address, (chain, word))| Rule {
-            matches: vec![Match::At(here, IpNet::from(**address))],
-            act: Act::Goto(chain.clone()),
-            comment: word.clone(),
+        rules.extend(pods.iter().map(|(address, chain)| {
+            Rule::new([Match::At(here, IpNet::from(**address))], Act::Goto((*chain).clone()))
         }));
     } else {
         for (net, inside) in branches(pods) {
@@ -43,7 +40,6 @@ fn grow(
             grow(direction, branch, inside, chains);
         }
     }
-    rules.push(Rule::new([], Act::Goto(skeleton::denied(direction))));
     chains.push((name, rules));
 }
 
@@ -53,7 +49,7 @@ fn branches<'a, 'p, T>(pods: &'a [(&'p IpAddr, T)]) -> Vec<(IpNet, &'a [(&'p IpA
         return Vec::new();
     };
     let whole = IpNet::from(**first).max_prefix_len();
-    let length = (common(**first, **last) + 4).min(whole);
+    let length = (shared_bits(**first, **last) + 4).min(whole);
     let net = |address: &IpAddr| IpNet::new(*address, length).map(|net| net.trunc());
     pods.chunk_by(|(one, _), (other, _)| net(one) == net(other))
         .filter_map(|inside| Some((net(inside.first()?.0).ok()?, inside)))
@@ -61,7 +57,7 @@ fn branches<'a, 'p, T>(pods: &'a [(&'p IpAddr, T)]) -> Vec<(IpNet, &'a [(&'p IpA
 }
 
 /// How many bits two addresses of one family have in common at their beginning.
-fn common(one: IpAddr, other: IpAddr) -> u8 {
+pub(crate) fn shared_bits(one: IpAddr, other: IpAddr) -> u8 {
     let bits = match (one, other) {
         (IpAddr::V4(one), IpAddr::V4(other)) => (one.to_bits() ^ other.to_bits()).leading_zeros(),
         (IpAddr::V6(one), IpAddr::V6(other)) => (one.to_bits() ^ other.to_bits()).leading_zeros(),
@@ -74,7 +70,8 @@ fn common(one: IpAddr, other: IpAddr) -> u8 {
 mod tests {
     use super::*;
 
-    fn leads(chains: &BTreeMap<Name, Vec<Rule>>, address: IpAddr) -> (Name, usize) {
+    /// The chain of an address, `None` if it has none, and how many rules were asked for it.
+    fn leads(chains: &BTreeMap<Name, Vec<Rule>>, address: IpAddr) -> (Option<Name>, usize) {
         let mut chain = skeleton::dispatch(Direction::Ingress);
         let mut asked = 0;
         while let Some(rules) = chains.get(&chain) {
@@ -83,11 +80,11 @@ mod tests {
                 let is_there = |one: &Match| matches!(one, Match::At(Side::Destination, net) if net.contains(&address));
                 rule.matches.iter().all(is_there)
             };
-            let rule = rules.iter().find(fits).expect("the last one fits all");
+            let Some(rule) = rules.iter().find(fits) else { return (None, asked) };
             let Act::Goto(next) = &rule.act else { panic!("a way on") };
             chain = next.clone();
         }
-        (chain, asked)
+        (Some(chain), asked)
     }
 
     #[test]
@@ -99,17 +96,14 @@ mod tests {
                     IpAddr::from((0xfd00_u128 << 112 | u128::from(n) << (n % 3 * 16)).to_be_bytes())
                 }
             };
-            let pods: Pods = (1..250)
-                .map(|n| (address(n), (format!("pod-{n}").into(), Name::from(""))))
-                .collect();
+            let pods: Pods = (1..250).map(|n| (address(n), format!("pod-{n}").into())).collect();
             let chains: BTreeMap<_, _> = tree(Direction::Ingress, &pods).into_iter().collect();
-            for (address, (chain, _)) in &pods {
+            for (address, chain) in &pods {
                 let (found, asked) = leads(&chains, *address);
-                assert_eq!(&found, chain);
+                assert_eq!(found.as_ref(), Some(chain));
                 assert!(asked <= 64, "{asked} rules for {address}");
             }
-            let nobody = leads(&chains, address(10_000)).0;
-            assert_eq!(nobody, skeleton::denied(Direction::Ingress));
+            assert_eq!(leads(&chains, address(10_000)).0, None);
         }
     }
 }

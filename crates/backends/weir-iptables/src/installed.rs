@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 
 use weir_model::Name;
 
-use crate::{Entry, Family, Hook, Kind, Set, name, text, text::MAXELEM};
+use crate::{Entry, Family, Hook, Kind, Set, name, skeleton, text, text::MAXELEM};
 
 /// What is in the kernel of ours, or was kube-router's.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -10,6 +10,15 @@ pub struct Installed {
     /// The tables of the families that the machine has.
     pub(crate) tables: BTreeMap<Family, Table>,
     pub(crate) sets: BTreeMap<Name, InstalledSet>,
+}
+
+impl Installed {
+    /// Whether answers of connections that were cut are remembered.
+    pub(crate) fn remembers_cuts(&self) -> bool {
+        let remembers =
+            |name: &Name| self.sets.get(name).is_some_and(|set| !set.entries.is_empty());
+        Family::BOTH.into_iter().flat_map(skeleton::cut).any(|name| remembers(&name))
+    }
 }
 
 /// The part of a table that is ours.

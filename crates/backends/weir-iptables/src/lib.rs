@@ -18,6 +18,7 @@ mod blocks;
 mod chain;
 mod dispatch;
 mod feed;
+mod gate;
 #[cfg(target_os = "linux")]
 mod home;
 mod installed;

@@ -9,8 +9,8 @@ use ipnet::IpNet;
 use weir_model::{Block, Direction, Peers, PortRange, Ports, Program, Protocol, Section, SetId};
 
 use crate::{
-    Act, Entry, Family, Kind, Match, Planner, Rule, Side, blocks, chain, feed::Share,
-    name::comment, skeleton::allow,
+    Entry, Family, Kind, Match, Planner, Rule, Side, blocks, chain, feed::Share, name::comment,
+    skeleton::allowed,
 };
 
 /// What policies allow, by how it is told.
@@ -45,7 +45,7 @@ impl Allowed {
         allowed
     }
 
-    /// The rules that mark all of it. There are few, whatever the number of policies; one more for each range of ports.
+    /// The rules that let all of it pass. There are few, whatever the number of policies; one more for each range of ports.
     pub(crate) fn rules(
         &self,
         planner: &mut Planner,
@@ -55,13 +55,13 @@ impl Allowed {
         policies: &str,
     ) -> Vec<Rule> {
         let word = comment(policies);
-        let mark = |matches| Rule { matches, act: Act::Goto(allow()), comment: word.clone() };
+        let pass = |matches| Rule { matches, act: allowed(direction), comment: word.clone() };
         if self.anyone == Some(Ports::Any) {
-            return vec![mark(Vec::new())];
+            return vec![pass(Vec::new())];
         }
         let mut rules = Vec::new();
-        rules.extend(self.members(planner, program, direction, family).into_iter().map(mark));
-        rules.extend(self.networks(planner, direction, family).into_iter().map(mark));
+        rules.extend(self.members(planner, program, direction, family).into_iter().map(pass));
+        rules.extend(self.networks(planner, direction, family).into_iter().map(pass));
         rules
     }
 

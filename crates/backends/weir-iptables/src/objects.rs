@@ -73,6 +73,12 @@ impl Objects {
         set.into_iter().flat_map(|set| set.entries.keys().cloned()).collect()
     }
 
+    /// The first entry of a set and the last, if it has any.
+    pub(crate) fn ends(&self, set: &Name) -> Option<(&Entry, &Entry)> {
+        let entries = &self.ruleset.sets.get(set)?.entries;
+        Some((entries.first_key_value()?.0, entries.last_key_value()?.0))
+    }
+
     /// Keeps a thing though nothing refers to it.
     pub(crate) fn pin(&mut self, thing: Thing) {
         *self.uses.entry(thing).or_default() += 1;

@@ -1,12 +1,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
+use ipnet::IpNet;
 use weir_model::{Delta, Direction, Name, PodId, Program, SetDelta, SetId};
 
 use crate::{
     Entry, Family, Kind, Plan, Ruleset, Set,
     dispatch::{self, Pods},
     feed::{Feed, Share},
-    name::{self, comment},
+    gate::{self, Gate},
+    name,
     objects::Objects,
     place::{self, Place},
     skeleton,
@@ -31,6 +33,9 @@ pub struct Planner {
     places: BTreeMap<PodId, Place>,
     /// The ways from addresses to chains.
     ways: BTreeMap<(Direction, Family), Pods>,
+    gates: BTreeMap<Family, Gate>,
+    /// Connections were cut.
+    cut: bool,
     /// The sets that follow from sets of the program.
     feeds: BTreeMap<Name, Feed>,
     followers: BTreeMap<SetId, Followers>,
@@ -50,6 +55,8 @@ impl Planner {
             objects: Objects::default(),
             places: BTreeMap::new(),
             ways: BTreeMap::new(),
+            gates: BTreeMap::new(),
+            cut: false,
             feeds: BTreeMap::new(),
             followers: BTreeMap::new(),
         };
@@ -71,6 +78,9 @@ impl Planner {
         let pods: Vec<PodId> = pods.cloned().collect();
         touched.extend(&pods);
         self.move_pods(program, &touched);
+        if !touched.is_empty() {
+            self.set_gates();
+        }
         for (id, change) in &delta.sets {
             self.follow(program, id, change);
         }
@@ -78,6 +88,33 @@ impl Planner {
             self.forget(&dead);
         }
         self.objects.plan()
+    }
+
+    /// Goes on to rules that look for the answers of connections which were cut.
+    pub(crate) fn remember_cuts(&mut self) -> Plan {
+        self.cut = true;
+        self.set_gates();
+        self.objects.plan()
+    }
+
+    /// Makes the rules that all packets meet fit the pods that there are.
+    fn set_gates(&mut self) {
+        for family in Family::BOTH {
+            let has_chains = |direction| {
+                self.ways.get(&(direction, family)).is_some_and(|pods| !pods.is_empty())
+            };
+            let gate = Gate {
+                net: self.objects.ends(&skeleton::local(family)).and_then(net_of),
+                egress: has_chains(Direction::Egress),
+                ingress: has_chains(Direction::Ingress),
+                cut: self.cut,
+            };
+            if self.gates.insert(family, gate) != Some(gate) {
+                for (name, rules) in gate.chains(family) {
+                    self.objects.put_chain(family, &name, rules);
+                }
+            }
+        }
     }
 
     /// Gives every touched pod its new place. New entries come before old ones go, so that what both need stays.
@@ -106,7 +143,7 @@ impl Planner {
                 ways.remove(way);
                 let root = (way.0, Family::of(way.1));
                 let pods = self.ways.entry(root).or_default();
-                pods.insert(way.1, (chain.clone(), comment(&id.to_string())));
+                pods.insert(way.1, chain.clone());
                 turned.insert(root);
             }
             self.places.insert((*id).clone(), place);
@@ -211,6 +248,14 @@ impl Planner {
         for (set, _) in &feed.of {
             self.unfollow(set, |them| _ = them.feeds.remove(name));
         }
+    }
+}
+
+/// A network with everything from the first entry of a set of addresses to the last in it.
+fn net_of(ends: (&Entry, &Entry)) -> Option<IpNet> {
+    match ends {
+        (Entry::Address(first), Entry::Address(last)) => gate::around(*first, *last),
+        _ => None,
     }
 }
 

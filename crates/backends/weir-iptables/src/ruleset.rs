@@ -166,6 +166,8 @@ pub enum Match {
     At(Side, IpNet),
     /// To one of these ports, from first to last each; without any, of this protocol.
     To(Protocol, Vec<(u16, u16)>),
+    /// Any message of ICMP for IPv6.
+    Icmp6,
     /// One of the messages that IPv6 finds its neighbours with, by number.
     NeighbourDiscovery(u8),
     /// Part of a connection that was let through, or an error about one.
@@ -204,8 +206,6 @@ pub enum Act {
     Log(Cause),
 }
 
-/// A policy allowed the packet.
-pub(crate) const ALLOWED: u32 = 0x10000;
 /// An admin policy leaves the packet to the others.
 pub(crate) const PASSED: u32 = 0x20000;
 

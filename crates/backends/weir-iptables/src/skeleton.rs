@@ -1,13 +1,10 @@
-//! What is there in every ruleset, whatever the policies are.
+//! What is there in every ruleset, whatever the policies are: the sets and chains with fixed names.
 //!
 //! ```text
-//!   KUBE-ROUTER-FORWARD ─ a pod of this node? ─► KUBE-NWPLCY-COMMON ─ part of a connection? ─► accepted
-//!                                                  │ cut? ─► KUBE-NWPLCY-CUT: dropped
-//!                                                  ├ source isolated?      ─► KUBE-NWPLCY-EGRESS  ─┐
-//!                                                  ├ destination isolated? ─► KUBE-NWPLCY-INGRESS ─┤
-//!                                                  └► KUBE-NWPLCY-TAIL: accepted                   │
-//!   granted, or from itself? ─► back                                          ◄────────────────────┤
-//!   KUBE-POD-FW-EGRESS, -INGRESS ─ by address ─► KUBE-POD-FW-… ─► KUBE-NWPLCY-…, denied or back    ◄┘
+//!   KUBE-NWPLCY-EGRESS, -INGRESS ─ granted? ─► let pass
+//!    └► KUBE-NWPLCY-DENIED-EGRESS, -INGRESS ─ from the pod itself, through a service? ─► let pass
+//!        └► reported, dropped
+//!   KUBE-NWPLCY-CUT: answers of connections that were cut are reported, dropped
 //! ```
 
 use std::collections::BTreeMap;
@@ -16,10 +13,11 @@ use weir_datapath::Cause;
 use weir_model::{Direction, Name};
 
 use crate::{
-    Act, Family, Hook, Kind, Match, Mode, Rule, Set, Side, dispatch,
+    Act, Family, Hook, Kind, Match, Mode, Rule, Set, Side,
+    gate::Gate,
     name::{DESTINATIONS, POD, POLICY, SOURCES, comment, in_family},
     objects::{Objects, Thing},
-    ruleset::{ALLOWED, PASSED},
+    ruleset::PASSED,
 };
 
 /// Enters it.
@@ -48,77 +46,44 @@ fn chains(objects: &mut Objects, family: Family, mode: Mode) {
         objects.put_chain(family, &name, rules);
         objects.pin(Thing::Chain(family, name));
     };
-    let is_local = |side| Match::In(local(family), vec![side]);
-    let judged = || Act::Goto(common());
     let not_judged = Rule {
         comment: comment("traffic between pods and their node is not judged"),
         ..Rule::new([], Act::Return)
     };
     keep(Hook::Input.chain().into(), vec![not_judged]);
-    keep(
-        Hook::Forward.chain().into(),
-        vec![
-            Rule::new([is_local(Side::Source)], judged()),
-            Rule::new([is_local(Side::Destination)], judged()),
-        ],
-    );
-    // What leaves the node with the address of another machine is a service's, sent on by IPVS.
-    keep(
-        Hook::Output.chain().into(),
-        vec![
-            Rule::new([is_local(Side::Source)], judged()),
-            Rule::new([is_local(Side::Destination), Match::Forwarded], judged()),
-        ],
-    );
-    keep(common(), common_rules(family));
+    keep(Hook::Forward.chain().into(), vec![Rule::new([], Act::Goto(common()))]);
+    for (name, rules) in Gate::default().chains(family) {
+        keep(name, rules);
+    }
     keep(answers(), vec![Rule::new([], Act::Log(Cause::Answer)), Rule::new([], Act::Drop)]);
-    keep(allow(), vec![Rule::new([], Act::Mark { value: ALLOWED, mask: ALLOWED })]);
     keep(pass(), vec![Rule::new([], Act::Mark { value: PASSED, mask: PASSED })]);
-    keep(tail(), vec![Rule::new([], clear()), Rule::new([], Act::Accept)]);
+    if family == Family::V6 {
+        let discovery = (133..=137).map(Match::NeighbourDiscovery);
+        let pass = |one| Rule::new([one], Act::Goto(tail()));
+        keep(neighbours(), discovery.map(pass).collect());
+    }
     for direction in Direction::BOTH {
         let (here, there) = (Side::here(direction), Side::there(direction));
         let granted = Match::In(grants(direction, family), vec![here, Side::Destination, there]);
-        let rules = vec![
-            Rule::new([granted], Act::Return),
-            Rule::new([Match::Itself(family)], Act::Return),
-            Rule::new([], clear()),
-            Rule::new([], Act::Goto(dispatch(direction))),
-        ];
-        keep(judge(direction), rules);
+        let granted = Rule::new([granted], allowed(direction));
+        keep(judge(direction), vec![granted, Rule::new([], Act::Goto(denied(direction)))]);
         let end = match mode {
             Mode::Enforce => Act::Drop,
-            Mode::Audit => Act::Goto(allow()),
+            Mode::Audit => allowed(direction),
         };
-        let rules = vec![Rule::new([], Act::Log(Cause::Rules(direction))), Rule::new([], end)];
-        keep(denied(direction), rules);
-        for (name, rules) in dispatch::tree(direction, &BTreeMap::new()) {
-            keep(name, rules);
-        }
+        let itself = Rule::new([Match::Itself(family)], allowed(direction));
+        let log = Rule::new([], Act::Log(Cause::Rules(direction)));
+        keep(denied(direction), vec![itself, log, Rule::new([], end)]);
+        keep(dispatch(direction), Vec::new());
     }
 }
 
-fn common_rules(family: Family) -> Vec<Rule> {
-    let mut rules = vec![Rule::new([Match::Established], Act::Accept)];
-    if family == Family::V6 {
-        let all = (133..=137).map(Match::NeighbourDiscovery);
-        rules.extend(all.map(|one| Rule::new([one], Act::Accept)));
+/// What becomes of a packet that the rules of one direction allow. Who may leave is next asked who may come in.
+pub(crate) fn allowed(direction: Direction) -> Act {
+    match direction {
+        Direction::Ingress => Act::Accept,
+        Direction::Egress => Act::Goto(default()),
     }
-    let [from, to] = cut(family);
-    let ended = [
-        Match::In(from, vec![Side::Source, Side::Source, Side::Destination]),
-        Match::In(to, vec![Side::Destination, Side::Destination, Side::Source]),
-    ];
-    rules.push(Rule::new(ended, Act::Goto(answers())));
-    for direction in [Direction::Egress, Direction::Ingress] {
-        let here = Match::In(isolated(direction, family), vec![Side::here(direction)]);
-        rules.push(Rule::new([here], Act::Jump(judge(direction))));
-    }
-    rules.push(Rule::new([], Act::Goto(tail())));
-    rules
-}
-
-fn clear() -> Act {
-    Act::Mark { value: 0, mask: ALLOWED | PASSED }
 }
 
 fn prefix(direction: Direction) -> &'static str {
@@ -155,26 +120,34 @@ pub(crate) fn cut(family: Family) -> [Name; 2] {
     [SOURCES, DESTINATIONS].map(|prefix| in_family(family, &format!("{prefix}CUT")))
 }
 
-fn common() -> Name {
+/// The chain that all packets come to.
+pub(crate) fn common() -> Name {
     format!("{POLICY}COMMON").into()
 }
 
 /// Where packets of connections that policies ended go.
-fn answers() -> Name {
+pub(crate) fn answers() -> Name {
     format!("{POLICY}CUT").into()
 }
 
-fn tail() -> Name {
+/// The chain of what may leave, whoever it is sent to.
+pub(crate) fn default() -> Name {
+    format!("{POLICY}DEFAULT").into()
+}
+
+/// The chain that lets pass what is of a pod.
+pub(crate) fn tail() -> Name {
     format!("{POLICY}TAIL").into()
 }
 
-fn judge(direction: Direction) -> Name {
-    format!("{POLICY}{}", capital(direction)).into()
+/// The chain that lets neighbours find each other.
+pub(crate) fn neighbours() -> Name {
+    format!("{POLICY}NEIGHBOURS").into()
 }
 
-/// The chain that marks a packet as allowed.
-pub(crate) fn allow() -> Name {
-    format!("{POLICY}DEFAULT").into()
+/// The chain that asks what was granted to a pod.
+pub(crate) fn judge(direction: Direction) -> Name {
+    format!("{POLICY}{}", capital(direction)).into()
 }
 
 /// The chain that marks a packet as left to the next tier.

@@ -47,6 +47,7 @@ impl fmt::Display for Match {
                     several => write!(f, "-p {word} -m multiport --dports {}", several.join(",")),
                 }
             }
+            Match::Icmp6 => f.write_str("-p ipv6-icmp"),
             Match::NeighbourDiscovery(number) => {
                 write!(f, "-p ipv6-icmp -m icmp6 --icmpv6-type {number} -m hl --hl-eq 255")
             }

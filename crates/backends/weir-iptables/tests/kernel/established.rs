@@ -116,12 +116,21 @@ pub(crate) fn stays_cut(variant: Variant) -> Result<(), String> {
     let mut cluster = Cluster::with(&[], variant);
     let mut forbidden = converse(&cluster, "2", "3");
     cluster.put(&policy("tight", DB));
+    let asks =
+        |cluster: &Cluster| node::saved(&cluster.lab, variant).contains("--match-set KUBE-SRC-CUT");
+    assert!(!asks(&cluster), "as long as nothing was cut, no packet is asked about it");
     assert_eq!(cluster.cut(), [forbidden.len(), 0]);
+    assert!(asks(&cluster));
     let world = world(&format!("{PODS}policies:\n{}", policy("tight", DB)));
     let program = compile(&world, Locality::Node("n1".into()));
     node::sync(&mut node::open(&cluster.lab, "n1", Mode::Enforce, variant), &program);
     call_back(&mut forbidden, Verdict::Deny);
     exchange(&mut forbidden, Verdict::Deny);
+    for set in ["KUBE-SRC-CUT", "KUBE-DST-CUT", "inet6:KUBE-SRC-CUT", "inet6:KUBE-DST-CUT"] {
+        node::run(&cluster.lab, "ipset", &["flush", set], "");
+    }
+    node::sync(&mut node::open(&cluster.lab, "n1", Mode::Enforce, variant), &program);
+    assert!(!asks(&cluster), "when all is forgotten, a restart stops asking");
     Ok(())
 }
 

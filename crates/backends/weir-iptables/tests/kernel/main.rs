@@ -12,6 +12,8 @@ mod big;
 #[cfg(target_os = "linux")]
 mod cluster;
 #[cfg(target_os = "linux")]
+mod crafted;
+#[cfg(target_os = "linux")]
 mod established;
 #[cfg(target_os = "linux")]
 mod judged;
@@ -74,6 +76,11 @@ fn main() -> ExitCode {
         test(
             "a_pod_reaches_itself_through_a_service",
             judged::a_pod_reaches_itself_through_a_service,
+        );
+        test("who_poses_as_itself_is_judged", crafted::who_poses_as_itself_is_judged);
+        test(
+            "what_leaves_the_node_for_another_is_judged",
+            crafted::what_leaves_the_node_for_another_is_judged,
         );
         test(
             "in_audit_mode_denials_pass_and_are_reported",

@@ -1,0 +1,141 @@
+//! The way of every packet until it is known whose rules to ask, and the way out.
+//!
+//! ```text
+//!   KUBE-NWPLCY-COMMON ─ part of a connection? ──────────────────────────────────────► KUBE-NWPLCY-TAIL: of a pod? accepted
+//!     │ cut? ─► KUBE-NWPLCY-CUT: dropped
+//!     ├ from a pod with a chain? ─► KUBE-POD-FW-EGRESS ─ by address ─► KUBE-POD-FW-… ─► KUBE-NWPLCY-… ─┐
+//!     ├ from an isolated pod? ────► KUBE-NWPLCY-EGRESS ─ granted? ────────────────────────────────────┤
+//!     │                                                     KUBE-NWPLCY-DEFAULT: the same two, or accepted ◄┘
+//!     ├ to a pod with a chain? ───► KUBE-POD-FW-INGRESS ─ by address ─► KUBE-POD-FW-… ─► KUBE-NWPLCY-…: accepted
+//!     ├ to an isolated pod? ──────► KUBE-NWPLCY-INGRESS ─ granted? accepted
+//!     └► KUBE-NWPLCY-TAIL
+//! ```
+//!
+//! Looking an address up in a set costs as much as comparing it with fifteen to thirty others, so that one comparison comes
+//! before each lookup: only addresses that are near those of pods are looked up at all.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use weir_model::{Direction, Name};
+
+use crate::{
+    Act, Family, Hook, Match, Rule, Side,
+    dispatch::shared_bits,
+    skeleton::{answers, common, cut, default, dispatch, isolated, judge, local, neighbours, tail},
+};
+
+/// What these rules depend on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Gate {
+    /// A network with all pods of this node in it; `None` if there are none.
+    pub(crate) net: Option<IpNet>,
+    /// Whether some pod has a chain for what it sends.
+    pub(crate) egress: bool,
+    /// Whether some pod has a chain for what it receives.
+    pub(crate) ingress: bool,
+    /// Whether connections were cut, so that their answers must be told from connections of their own.
+    pub(crate) cut: bool,
+}
+
+impl Gate {
+    /// The chains, by name.
+    pub(crate) fn chains(self, family: Family) -> Vec<(Name, Vec<Rule>)> {
+        let output = self.net.map_or(Vec::new(), |net| {
+            let to = Act::Goto(common());
+            // What leaves the node with the address of another machine is a service's, sent on by IPVS.
+            let mut sent_on = pod(Side::Destination, net, family);
+            sent_on.push(Match::Forwarded);
+            vec![Rule::new(pod(Side::Source, net, family), to.clone()), Rule::new(sent_on, to)]
+        });
+        let ways_out = self.net.map_or(Vec::new(), |net| {
+            let out = |side| Rule::new(pod(side, net, family), Act::Accept);
+            vec![out(Side::Source), out(Side::Destination)]
+        });
+        let mut admitted = self.judge(Direction::Ingress, family);
+        admitted.push(Rule::new([], Act::Accept));
+        vec![
+            (Hook::Output.chain().into(), output),
+            (common(), self.common(family)),
+            (default(), admitted),
+            (tail(), ways_out),
+        ]
+    }
+
+    fn common(self, family: Family) -> Vec<Rule> {
+        let mut rules = vec![Rule::new([Match::Established], Act::Goto(tail()))];
+        if family == Family::V6 {
+            rules.push(Rule::new([Match::Icmp6], Act::Jump(neighbours())));
+        }
+        if self.cut {
+            let [from, to] = cut(family);
+            let ended = [
+                Match::In(from, vec![Side::Source, Side::Source, Side::Destination]),
+                Match::In(to, vec![Side::Destination, Side::Destination, Side::Source]),
+            ];
+            rules.push(Rule::new(ended, Act::Goto(answers())));
+        }
+        rules.extend(self.judge(Direction::Egress, family));
+        rules.extend(self.judge(Direction::Ingress, family));
+        rules.push(Rule::new([], Act::Goto(tail())));
+        rules
+    }
+
+    /// The rules that lead to those of a pod. Who has none comes back.
+    fn judge(self, direction: Direction, family: Family) -> Vec<Rule> {
+        let Some(net) = self.net else { return Vec::new() };
+        let has_chains = match direction {
+            Direction::Egress => self.egress,
+            Direction::Ingress => self.ingress,
+        };
+        let here = Side::here(direction);
+        let mut rules = Vec::new();
+        if has_chains {
+            rules.push(Rule::new(near(here, net), Act::Jump(dispatch(direction))));
+        }
+        let mut matches = near(here, net);
+        matches.push(Match::In(isolated(direction, family), vec![here]));
+        rules.push(Rule::new(matches, Act::Goto(judge(direction))));
+        rules
+    }
+}
+
+/// A pod of this node, at this end.
+fn pod(side: Side, net: IpNet, family: Family) -> Vec<Match> {
+    let mut matches = near(side, net);
+    matches.push(Match::In(local(family), vec![side]));
+    matches
+}
+
+fn near(side: Side, net: IpNet) -> Vec<Match> {
+    // Everywhere is not worth a question.
+    (net.prefix_len() > 0).then_some(Match::At(side, net)).into_iter().collect()
+}
+
+/// A network with all addresses from the first to the last in it, which are of one family. Its size goes in great steps, so that
+/// it rarely changes when a pod comes or goes.
+pub(crate) fn around(first: IpAddr, last: IpAddr) -> Option<IpNet> {
+    let whole = IpNet::from(first).max_prefix_len();
+    let step = if first.is_ipv4() { 8 } else { 16 };
+    let length = shared_bits(first, last).min(whole - step);
+    IpNet::new(first, length - length % step).map(|net| net.trunc()).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_network_around_pods_grows_in_great_steps() {
+        let net = |first: &str, last: &str| {
+            let [first, last] = [first, last].map(|text| text.parse().expect("an address"));
+            around(first, last).expect("one family").to_string()
+        };
+        assert_eq!(net("10.0.0.7", "10.0.0.7"), "10.0.0.0/24");
+        assert_eq!(net("10.0.0.7", "10.0.0.255"), "10.0.0.0/24");
+        assert_eq!(net("10.0.0.7", "10.0.1.0"), "10.0.0.0/16");
+        assert_eq!(net("10.0.0.7", "11.0.0.0"), "0.0.0.0/0");
+        assert_eq!(net("fd00::7", "fd00::7"), "fd00::/112");
+        assert_eq!(net("fd00::7", "fd00::1:0:7"), "fd00::/80");
+    }
+}

@@ -1,0 +1,139 @@
+//! Packets whose sender is not who they say: written by hand, head and all.
+
+use std::{
+    net::{IpAddr, SocketAddr, UdpSocket},
+    process::Command,
+    time::Duration,
+};
+
+use rustix::{io::Errno, net};
+use weir_iptables::Variant;
+use weir_lab::Lab;
+
+use crate::{
+    cluster::{Cluster, LONG, PATIENCE, address, policy},
+    node,
+};
+
+const PORT: u16 = 80;
+
+/// A pod sends a packet that comes from its own address and goes to it. No service translated it, so policies have their say.
+pub(crate) fn who_poses_as_itself_is_judged(variant: Variant) -> Result<(), String> {
+    let cluster =
+        Cluster::with(&[policy("all", "podSelector: {}, policyTypes: [Ingress, Egress]")], variant);
+    for (at, pod) in ["10.0.0.3", "fd00::3"].into_iter().enumerate() {
+        let away = || {
+            // What goes to one's own address never leaves, unless one forgets that it is one's own.
+            ip(&[["-4", "-6"][at], "route", "del", "local", pod, "table", "local"]);
+            send(address(pod), address(pod)).unwrap();
+        };
+        cluster.lab.at(address(pod), away).unwrap();
+        let denied = || dropped(&cluster.lab, variant, at, "KUBE-NWPLCY-DENIED-EGRESS");
+        until("the packet is denied", || denied() == 1);
+        assert_eq!(dropped(&cluster.lab, variant, at, "KUBE-NWPLCY-DENIED-INGRESS"), 0);
+    }
+    Ok(())
+}
+
+/// What IPVS sends on for a service leaves through OUTPUT with the address of another machine, and is judged there. What the node
+/// sends itself is not.
+pub(crate) fn what_leaves_the_node_for_another_is_judged(variant: Variant) -> Result<(), String> {
+    let from_far = "podSelector: {matchLabels: {app: db}}, ingress: [{from: [{podSelector: {matchLabels: {app: far}}}]}]";
+    let nowhere = "podSelector: {matchLabels: {app: web}}, policyTypes: [Egress]";
+    let cluster = Cluster::with(&[policy("db", from_far), policy("web", nowhere)], variant);
+    let lab = &cluster.lab;
+    let v4 = ["10.0.0.3", "10.0.0.4", "192.168.0.1", "203.0.113.7", "10.0.0.2"];
+    let v6 = ["fd00::3", "fd00::4", "fd01::1", "2001:db8::7", "fd00::2"];
+    for (at, ends) in [v4, v6].into_iter().enumerate() {
+        let [db, far, node, outside, web] = ends.map(address);
+        let heard = |from: IpAddr, patience: Duration| {
+            let bind = || UdpSocket::bind(SocketAddr::new(db, PORT));
+            let socket = lab.at(db, bind).unwrap().unwrap();
+            // Whose packet is dropped on the way out is told so.
+            let sent = lab.on_node("n1", || send(from, db)).unwrap();
+            assert!(matches!(sent, Ok(_) | Err(Errno::PERM)), "{sent:?}");
+            socket.set_read_timeout(Some(patience)).unwrap();
+            socket.recv_from(&mut [0; 8]).map(|(_, sender)| sender.ip()).ok()
+        };
+        let denied =
+            |direction: &str| dropped(lab, variant, at, &format!("KUBE-NWPLCY-DENIED-{direction}"));
+        assert_eq!(heard(far, LONG), Some(far), "a policy lets it in");
+        assert_eq!(heard(node, LONG), Some(node), "the node always gets through");
+        assert_eq!((denied("INGRESS"), denied("EGRESS")), (0, 0));
+        assert_eq!(heard(outside, PATIENCE), None);
+        assert_eq!((denied("INGRESS"), denied("EGRESS")), (1, 0));
+        assert_eq!(heard(web, PATIENCE), None);
+        assert_eq!((denied("INGRESS"), denied("EGRESS")), (1, 1), "it may not get out");
+    }
+    Ok(())
+}
+
+/// How many packets of a family a chain has dropped.
+#[track_caller]
+fn dropped(lab: &Lab, variant: Variant, family: usize, chain: &str) -> u64 {
+    let iptables = node::program(["iptables", "ip6tables"][family], variant);
+    let listed = node::run(lab, &iptables, &["-vxnL", chain], "");
+    let line = listed.lines().find(|line| line.contains(" DROP ")).expect("there is such a rule");
+    line.split_whitespace().next().unwrap().parse().unwrap()
+}
+
+#[track_caller]
+fn until(what: &str, is_so: impl Fn() -> bool) {
+    let begun = std::time::Instant::now();
+    while !is_so() {
+        assert!(begun.elapsed() < LONG, "not in time: {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[track_caller]
+fn ip(arguments: &[&str]) {
+    let output = Command::new("ip").args(arguments).output().expect("`ip` is installed");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// Sends a datagram in the namespace of this thread, whoever lives there.
+fn send(from: IpAddr, to: IpAddr) -> Result<usize, Errno> {
+    let family = match to {
+        IpAddr::V4(_) => net::AddressFamily::INET,
+        IpAddr::V6(_) => net::AddressFamily::INET6,
+    };
+    let socket = net::socket(family, net::SocketType::RAW, Some(net::ipproto::RAW))?;
+    let to = SocketAddr::new(to, 0);
+    net::sendto(&socket, &datagram(from, to.ip()), net::SendFlags::empty(), &to)
+}
+
+/// A datagram of one byte with all of its heads. The kernel fills in what is missing of that of IPv4.
+fn datagram(from: IpAddr, to: IpAddr) -> Vec<u8> {
+    const UDP: u8 = 17;
+    let mut udp = [[0x13, 0x88], PORT.to_be_bytes(), [0, 9], [0, 0]].concat();
+    udp.push(b'!');
+    let ends = [octets(from), octets(to)].concat();
+    let sum = checksum(&[&ends[..], &[0, UDP, 0, 9], &udp].concat());
+    udp[6..8].copy_from_slice(&sum.to_be_bytes());
+    let head: Vec<u8> = match to {
+        IpAddr::V4(_) => {
+            let head = [0x45, 0, 0, 29, 0, 0, 0, 0, 64, UDP, 0, 0];
+            head.into_iter().chain(ends).collect()
+        }
+        IpAddr::V6(_) => [0x60, 0, 0, 0, 0, 9, UDP, 64].into_iter().chain(ends).collect(),
+    };
+    [head, udp].concat()
+}
+
+fn octets(address: IpAddr) -> Vec<u8> {
+    match address {
+        IpAddr::V4(address) => address.octets().to_vec(),
+        IpAddr::V6(address) => address.octets().to_vec(),
+    }
+}
+
+/// The checksum of the Internet protocols (RFC 1071).
+fn checksum(bytes: &[u8]) -> u16 {
+    let word = |pair: &[u8]| u32::from(pair[0]) << 8 | pair.get(1).map_or(0, |low| u32::from(*low));
+    let mut sum: u32 = bytes.chunks(2).map(word).sum();
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    !(sum as u16)
+}
