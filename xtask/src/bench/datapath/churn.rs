@@ -8,6 +8,7 @@ use std::{
 use anyhow::{Result, ensure};
 
 use super::{
+    backend::nftables,
     cluster::Cluster,
     node::{Node, Settled},
 };
@@ -34,7 +35,7 @@ impl Churn {
 
 /// Has pods come and go for so long. What happens while the node is busy waits, and is taken in at once.
 pub(crate) fn run(cluster: Cluster, long: Duration) -> Result<Churn> {
-    let mut node = Node::open()?;
+    let mut node = Node::open(nftables()?);
     node.hear(cluster.changes());
     node.settle()?;
     let events = long.as_millis() / PACE.as_millis();

@@ -7,8 +7,10 @@ use serde_json::{Value, json};
 use weir_lab::{Lab, LabNode, Layout};
 
 use super::{
+    backend::nftables,
     churn,
     cluster::{Cluster, Tenants},
+    ipset,
     netlink::{Edit, Netlink, TABLE},
     nft,
     node::{Node, Settled},
@@ -22,8 +24,8 @@ use crate::bench::{
 const SPLIT: usize = 4000;
 /// Times that a member comes and goes, in each round.
 const SINGLES: usize = 400;
-/// The same with nft, which takes a thousand times as long.
-const SINGLES_BY_NFT: usize = 5;
+/// The same with a program, which takes a thousand times as long.
+const SINGLES_BY_PROGRAM: usize = 5;
 
 /// The one that others are compared with.
 const BARE: &str = "bare netlink";
@@ -79,7 +81,7 @@ pub(crate) fn measure(rounds: usize, quick: bool) -> Result<Vec<Row>> {
     let mut times = Times::default();
     for round in 0..rounds {
         eprintln!("round {}: changes to sets of {} members", round + 1, size.members);
-        for work in [first_load_and_members, read_back, weir] {
+        for work in [first_load_and_members, read_back, weir, one_in_ipset] {
             times.0.extend(apart(|| work(size))?);
         }
     }
@@ -94,17 +96,19 @@ pub(crate) fn measure(rounds: usize, quick: bool) -> Result<Vec<Row>> {
 enum Task {
     Load,
     One,
+    OneInIpset,
     Restart,
 }
 
 impl Task {
-    const ALL: [Task; 3] = [Task::Load, Task::One, Task::Restart];
+    const ALL: [Task; 4] = [Task::Load, Task::One, Task::OneInIpset, Task::Restart];
 
     fn what(self, size: Size) -> String {
         let Size { members, tenants, .. } = size;
         match self {
             Task::Load => format!("first load of {members} members"),
             Task::One => format!("one pod more or less among {members}"),
+            Task::OneInIpset => format!("one pod more or less among {members} of ipset"),
             Task::Restart => format!(
                 "starting again, nothing changed, {} sets of {} members",
                 tenants.sets, tenants.members
@@ -116,7 +120,7 @@ impl Task {
     fn unit(self) -> (&'static str, f64) {
         match self {
             Task::Load | Task::Restart => ("ms", 1e3),
-            Task::One => ("µs", 1e6),
+            Task::One | Task::OneInIpset => ("µs", 1e6),
         }
     }
 }
@@ -147,7 +151,7 @@ impl Times {
                 times_bare: (how != BARE).then(|| Spread::of(ratios)),
             }
         };
-        let hows = ["weir", BARE, "bare netlink, one transaction", "nft -f"];
+        let hows = ["weir", BARE, "bare netlink, one transaction", "nft -f", "ipset"];
         let all = Task::ALL.into_iter().flat_map(|task| hows.map(|how| (task, how)));
         all.filter(|(task, how)| !self.of(*task, how).is_empty()).map(row).collect()
     }
@@ -183,8 +187,8 @@ fn first_load_and_members(size: Size) -> Result<Vec<Time>> {
             singles.push(time);
         }
     }
-    let mut singles_by_nft = Vec::with_capacity(2 * SINGLES_BY_NFT);
-    for _ in 0..SINGLES_BY_NFT {
+    let mut singles_by_nft = Vec::with_capacity(2 * SINGLES_BY_PROGRAM);
+    for _ in 0..SINGLES_BY_PROGRAM {
         for verb in ["add", "delete"] {
             let text = format!("{verb} element inet {TABLE} by-nft {{ {} }}", newcomer[0]);
             singles_by_nft.push(nft::load_timed(&text)?);
@@ -218,7 +222,7 @@ fn read_back(size: Size) -> Result<Vec<Time>> {
 /// The same by weir, from the compiled rules or from the event to the kernel's answer.
 fn weir(size: Size) -> Result<Vec<Time>> {
     let cluster = size.cluster();
-    let mut node = Node::open()?;
+    let mut node = Node::open(nftables()?);
     node.hear(cluster.changes());
     let (load, settled) = cpu(|| node.settle());
     ensure!(settled? == Settled::Applied, "a first load wrote nothing");
@@ -233,8 +237,8 @@ fn weir(size: Size) -> Result<Vec<Time>> {
         singles.push(time);
     }
     let restart = apart(|| {
-        let start = || -> Result<Node> {
-            let mut node = Node::open()?;
+        let start = || -> Result<_> {
+            let mut node = Node::open(nftables()?);
             node.hear(size.tenants.changes());
             Ok(node)
         };
@@ -248,6 +252,20 @@ fn weir(size: Size) -> Result<Vec<Time>> {
         (Task::Load, "weir", load),
         (Task::One, "weir", median(singles)),
         (Task::Restart, "weir", restart),
+    ])
+}
+
+/// Single members in ipset, each way in a namespace of its own.
+fn one_in_ipset(size: Size) -> Result<Vec<Time>> {
+    let members: Vec<Ipv4Addr> = (0..size.members).map(member).collect();
+    let newcomer = member(size.members);
+    let bare = ipset::bare(&members, newcomer, SINGLES)?;
+    let by_program = ipset::by_program(newcomer, SINGLES_BY_PROGRAM)?;
+    let weir = apart(|| ipset::weir(size.cluster(), SINGLES))?;
+    Ok(vec![
+        (Task::OneInIpset, BARE, median(bare)),
+        (Task::OneInIpset, "ipset", median(by_program)),
+        (Task::OneInIpset, "weir", median(weir)),
     ])
 }
 

@@ -1,11 +1,14 @@
 //! `cargo xtask bench datapath`: what packets cost under rules, how many rules a node has, and what it costs to change them, in
 //! real kernels' namespaces.
 
+mod backend;
 mod churn;
 mod cluster;
 mod control;
 mod docs;
+mod ipset;
 mod linear;
+mod linear_iptables;
 mod netlink;
 mod nft;
 mod node;
@@ -13,6 +16,7 @@ mod objects;
 mod packets;
 mod plot;
 mod probe;
+mod program;
 mod report;
 
 use std::io::Write;

@@ -1,15 +1,14 @@
 use anyhow::{Result, bail, ensure};
-use weir_datapath::{Established, Ledger, Outcome};
+use weir_datapath::{Datapath, Established, Ledger, Outcome};
 use weir_engine::{Engine, Locality};
 use weir_model::{Change, Delta, Program};
-use weir_nft::{Mode, Nft};
 
 use crate::bench::workload::NODE;
 
-/// What an agent is without a source: changes come in, and the nftables of the namespace it was opened in follow.
-pub(crate) struct Node {
+/// What an agent is without a source: changes come in, and a datapath follows.
+pub(crate) struct Node<D: Datapath> {
     engine: Engine,
-    ledger: Ledger<Nft>,
+    ledger: Ledger<D>,
 }
 
 /// What came of it.
@@ -21,19 +20,18 @@ pub(crate) enum Settled {
     Unchanged,
 }
 
-/// Enforces a program in the namespace that this thread is in.
-pub(crate) fn enforce(program: &Program) -> Result<()> {
-    let mut node = Node::open()?;
-    node.ledger.want(Delta::from(program));
-    node.settle().map(drop)
-}
-
-impl Node {
+impl<D: Datapath> Node<D> {
     /// A node that has heard of nothing yet.
-    pub(crate) fn open() -> Result<Node> {
-        let mut ledger = Ledger::new(Nft::open(Mode::Enforce)?, Established::Keep);
+    pub(crate) fn open(datapath: D) -> Self {
+        let mut ledger = Ledger::new(datapath, Established::Keep);
         ledger.in_sync();
-        Ok(Node { engine: Engine::new(Locality::Node(NODE.into())), ledger })
+        Node { engine: Engine::new(Locality::Node(NODE.into())), ledger }
+    }
+
+    /// Enforces what was compiled elsewhere.
+    pub(crate) fn enforce(mut self, program: &Program) -> Result<()> {
+        self.ledger.want(Delta::from(program));
+        self.settle().map(drop)
     }
 
     /// Compiles what changed.

@@ -5,10 +5,11 @@ use std::fmt;
 use anyhow::Result;
 use serde_json::{Value, json};
 use weir_engine::{Engine, Locality};
+use weir_iptables::Variant;
 use weir_lab::{Lab, LabNode, Layout};
 use weir_model::Program;
 
-use super::{nft, node};
+use super::{backend::Backend, nft, program::Program as Tool};
 use crate::bench::workload::{NODE, Shape};
 
 /// The things in a kernel, counted.
@@ -51,6 +52,7 @@ impl fmt::Display for Objects {
 /// The objects of one cluster.
 pub(crate) struct Row {
     pub(crate) shape: Shape,
+    pub(crate) backend: Backend,
     /// As rendered.
     pub(crate) rendered: Objects,
     /// As listed by the kernel that they were loaded into.
@@ -61,6 +63,7 @@ impl Row {
     pub(crate) fn json(&self) -> Value {
         json!({
             "world": self.shape.to_string(),
+            "backend": self.backend.to_string(),
             "pods": self.shape.pods(),
             "policies": self.shape.policies(),
             "rendered": self.rendered.json(),
@@ -72,21 +75,52 @@ impl Row {
 /// Renders and loads what a node of each cluster needs.
 pub(crate) fn count(quick: bool) -> Result<Vec<Row>> {
     let sizes: &[usize] = if quick { &[1_000] } else { &[1_000, 25_000] };
-    let row = |&size: &usize| {
+    let mut rows = Vec::new();
+    for &size in sizes {
         let shape = Shape::Small(size);
         eprintln!("{shape}: counting");
         let mut program = Program::default();
         program.apply(Engine::new(Locality::Node(NODE.into())).apply(shape.changes()));
-        let text = weir_nft::render(&program).to_string();
-        let nodes = vec![LabNode { name: NODE.into(), addresses: Vec::new() }];
-        let lab = Lab::build(&Layout { nodes, ..Layout::default() })?;
-        let listed = lab.on_node(NODE, || {
-            node::enforce(&program)?;
-            nft::list()
-        })??;
-        Ok(Row { shape, rendered: in_text(&text), listed: in_listing(&listed) })
+        for backend in Backend::ALL {
+            let nodes = vec![LabNode { name: NODE.into(), addresses: Vec::new() }];
+            let lab = Lab::build(&Layout { nodes, ..Layout::default() })?;
+            let listed = lab.on_node(NODE, || {
+                backend.enforce(&program)?;
+                listed(backend)
+            })??;
+            let rendered = match backend {
+                Backend::Nftables => in_text(&weir_nft::render(&program).to_string()),
+                Backend::Iptables(_) => in_saved(&weir_iptables::render(&program).to_string()),
+            };
+            rows.push(Row { shape, backend, rendered, listed });
+        }
+    }
+    Ok(rows)
+}
+
+/// Counts what there is in the namespace that this thread is in.
+fn listed(backend: Backend) -> Result<Objects> {
+    let saves = match backend {
+        Backend::Nftables => return Ok(in_listing(&nft::list()?)),
+        Backend::Iptables(Variant::Nft) => ["iptables-nft-save", "ip6tables-nft-save"],
+        Backend::Iptables(Variant::Legacy) => ["iptables-legacy-save", "ip6tables-legacy-save"],
     };
-    sizes.iter().map(row).collect()
+    let mut text = Tool("ipset").run(&["save"], "")?;
+    for save in saves {
+        text.extend(Tool(save).run(&["-t", "filter"], "")?);
+    }
+    Ok(in_saved(&String::from_utf8_lossy(&text)))
+}
+
+/// Counts in what ipset and iptables save. Chains that are always there have a policy, and do not count.
+fn in_saved(text: &str) -> Objects {
+    let count = |is: fn(&str) -> bool| text.lines().filter(|line| is(line)).count();
+    Objects {
+        chains: count(|line| line.starts_with(':') && line.contains(" - ")),
+        rules: count(|line| line.starts_with("-A ")),
+        sets: count(|line| line.starts_with("create ")),
+        ..Objects::default()
+    }
 }
 
 /// Counts in a ruleset as it is written: a table holds sets and chains, a chain holds rules.
@@ -162,5 +196,9 @@ mod tests {
             {"rule": {"expr": [ports, {"accept": null}]}},
         ]});
         assert_eq!(in_listing(&listing), expected);
+        let saved = "create a hash:ip\nadd a 10.0.0.1\n*filter\n:FORWARD ACCEPT [0:0]\n:ours - [0:0]\n\
+                     -A FORWARD -j ours\n-A ours -m set --match-set a src -j ACCEPT\nCOMMIT\n";
+        let expected = Objects { chains: 1, rules: 2, sets: 1, ..Objects::default() };
+        assert_eq!(in_saved(saved), expected);
     }
 }

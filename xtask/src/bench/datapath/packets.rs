@@ -7,9 +7,11 @@ use serde_json::{Value, json};
 use weir_model::{Program, Verdict};
 
 use super::{
+    backend::Backend,
     cluster::Cluster,
     linear::Linear,
-    nft, node,
+    linear_iptables::LinearIptables,
+    nft,
     probe::{Operation, Probe, Samples},
 };
 use crate::bench::measure::Spread;
@@ -22,22 +24,23 @@ pub(crate) enum Rules {
     /// One: whatever belongs to a connection passes. Every filter that knows connections costs as much.
     Conntrack,
     /// Those of weir.
-    Weir(Cluster),
+    Weir(Backend, Cluster),
     /// The same policies, one after the other, as kube-router does it.
-    Linear(Cluster),
+    Linear(Backend, Cluster),
 }
 
 impl fmt::Display for Rules {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut policies = |who: &str, cluster: &Cluster| {
+        let mut policies = |who: &str, backend: &Backend, cluster: &Cluster| {
             let plural = if cluster.policies == 1 { "policy" } else { "policies" };
-            write!(f, "{who}, {} {plural} of {} peers", cluster.policies, cluster.members)
+            let Cluster { policies, members } = cluster;
+            write!(f, "{who}, {backend}, {policies} {plural} of {members} peers")
         };
         match self {
             Rules::Nothing => f.write_str("no rules"),
             Rules::Conntrack => f.write_str("conntrack alone"),
-            Rules::Weir(cluster) => policies("weir", cluster),
-            Rules::Linear(cluster) => policies("kube-router's shape", cluster),
+            Rules::Weir(backend, cluster) => policies("weir", backend, cluster),
+            Rules::Linear(backend, cluster) => policies("kube-router's shape", backend, cluster),
         }
     }
 }
@@ -48,8 +51,13 @@ impl Rules {
         match self {
             Rules::Nothing => Prepared::Text(String::new()),
             Rules::Conntrack => Prepared::Text(CONNTRACK.to_owned()),
-            Rules::Weir(cluster) => Prepared::Program(cluster.program()),
-            Rules::Linear(cluster) => Prepared::Text(Linear(cluster).to_string()),
+            Rules::Weir(backend, cluster) => Prepared::Program(backend, cluster.program()),
+            Rules::Linear(Backend::Nftables, cluster) => {
+                Prepared::Text(Linear(cluster).to_string())
+            }
+            Rules::Linear(Backend::Iptables(variant), cluster) => {
+                Prepared::Iptables(LinearIptables::new(cluster, variant))
+            }
         }
     }
 
@@ -57,7 +65,7 @@ impl Rules {
     fn rest(self) -> Verdict {
         match self {
             Rules::Nothing | Rules::Conntrack => Verdict::Allow,
-            Rules::Weir(_) | Rules::Linear(_) => Verdict::Deny,
+            Rules::Weir(..) | Rules::Linear(..) => Verdict::Deny,
         }
     }
 }
@@ -71,8 +79,10 @@ const CONNTRACK: &str = "table inet conntrack { chain forward { \
 enum Prepared {
     /// With the program nft.
     Text(String),
+    /// With ipset and iptables-restore.
+    Iptables(LinearIptables),
     /// As an agent does it.
-    Program(Program),
+    Program(Backend, Program),
 }
 
 impl Prepared {
@@ -80,7 +90,8 @@ impl Prepared {
     fn load(&self) -> Result<()> {
         match self {
             Prepared::Text(text) => nft::load(text),
-            Prepared::Program(program) => node::enforce(program),
+            Prepared::Iptables(rules) => rules.load(),
+            Prepared::Program(backend, program) => backend.enforce(program),
         }
     }
 }
@@ -109,10 +120,12 @@ impl Effort {
     /// The clusters that are measured, each beside no rules and conntrack alone.
     fn clusters(self) -> Vec<Vec<Rules>> {
         let of = |&(policies, members): &(usize, usize)| Cluster { policies, members };
-        let both = |cluster| vec![Rules::Weir(cluster), Rules::Linear(cluster)];
+        let weir = |cluster| Backend::ALL.map(|backend| Rules::Weir(backend, cluster));
+        let linear = |cluster| Backend::ALL.map(|backend| Rules::Linear(backend, cluster));
+        let both = |cluster| [weir(cluster), linear(cluster)].concat();
         let mut clusters: Vec<_> = SIZES.iter().take(self.sizes).map(of).map(both).collect();
         if self.sizes == SIZES.len() {
-            clusters.push(vec![Rules::Weir(LARGE)]);
+            clusters.push(weir(LARGE).to_vec());
         }
         clusters
     }

@@ -5,6 +5,7 @@ use std::fmt::Write;
 use serde_json::{Value, json};
 
 use super::{
+    backend::Backend,
     control, objects,
     packets::{Figure, Rules},
     plot::{Plot, Series},
@@ -60,13 +61,13 @@ impl Report {
     /// How many objects there are.
     pub(crate) fn objects_table(&self) -> String {
         let mut table = String::from(
-            "| world | objects | of which | listed by the kernel |\n| --- | ---: | --- | ---: |\n",
+            "| world | backend | objects | of which | listed by the kernel |\n| --- | --- | ---: | --- | ---: |\n",
         );
-        for objects::Row { shape, rendered, listed } in &self.objects {
+        for objects::Row { shape, backend, rendered, listed } in &self.objects {
             let (pods, policies) = (shape.pods(), shape.policies());
             _ = writeln!(
                 table,
-                "| {shape} ({pods} pods, {policies} policies) | {} | {rendered} | {} |",
+                "| {shape} ({pods} pods, {policies} policies) | {backend} | {} | {rendered} | {} |",
                 rendered.all(),
                 listed.all()
             );
@@ -100,11 +101,13 @@ impl Report {
         };
         let mut conntrack = of("conntrack alone", |rules| (rules == Rules::Conntrack).then_some(1));
         let weir = of("weir", |rules| match rules {
-            Rules::Weir(cluster) if cluster.members <= 1000 => Some(cluster.policies),
+            Rules::Weir(Backend::Nftables, cluster) if cluster.members <= 1000 => {
+                Some(cluster.policies)
+            }
             _ => None,
         });
         let linear = of("kube-router's shape", |rules| match rules {
-            Rules::Linear(cluster) => Some(cluster.policies),
+            Rules::Linear(Backend::Nftables, cluster) => Some(cluster.policies),
             _ => None,
         });
         // It has no policies, and costs the same beside any number of them.
