@@ -10,7 +10,7 @@ use std::{
 use clap::Args;
 use weir_api::{Case, Manifests};
 use weir_kube::Access;
-use weir_model::{Change, Finding, Object, PodId, World};
+use weir_model::{Change, Finding, Name, Object, PodId, PolicyId, World};
 use weir_source::LoadError;
 
 use crate::{
@@ -70,6 +70,8 @@ pub(crate) struct Loaded {
     pub(crate) owners: BTreeMap<PodId, String>,
     /// The pods of each workload, under all of its names.
     pub(crate) workloads: BTreeMap<String, Vec<PodId>>,
+    /// The policies that a controller made, and for which object.
+    pub(crate) makers: BTreeMap<PolicyId, Name>,
     /// The addresses that were made up for pods that had none.
     pub(crate) made_up: BTreeSet<IpAddr>,
 }
@@ -114,7 +116,9 @@ impl Loaded {
         owners.extend(manifests.owners);
         let mut workloads = self.workloads.clone();
         workloads.extend(manifests.workloads);
-        Loaded { world, owners, workloads, ..manifests }
+        let mut makers = self.makers.clone();
+        makers.extend(manifests.makers);
+        Loaded { world, owners, workloads, makers, ..manifests }
     }
 
     /// Fails for a namespace that nothing is in.
@@ -244,7 +248,7 @@ pub(crate) fn known_datapath(name: &str, known: &[&str]) -> Result<(), Failure> 
 impl From<Manifests> for Loaded {
     fn from(manifests: Manifests) -> Self {
         let missing = manifests.missing().cloned().collect();
-        let Manifests { objects, findings, owners, made_up, .. } = manifests;
+        let Manifests { objects, findings, owners, makers, made_up, .. } = manifests;
         let mut names: BTreeMap<PodId, String> = BTreeMap::new();
         let mut workloads = BTreeMap::new();
         for (owner, pods) in owners {
@@ -259,6 +263,6 @@ impl From<Manifests> for Loaded {
             workloads.insert(name, pods);
         }
         let world = objects.into_iter().collect();
-        Loaded { world, findings, missing, owners: names, workloads, made_up }
+        Loaded { world, findings, missing, owners: names, workloads, makers, made_up }
     }
 }

@@ -3,7 +3,7 @@ use std::{
     net::IpAddr,
 };
 
-use weir_model::{Finding, Name, Object, Place, PodId, Severity};
+use weir_model::{Finding, Name, Object, Place, PodId, PolicyId, Severity};
 
 use crate::{
     document::{self, Entry, Node, Repeat, Sink, SyntaxError, Value},
@@ -20,6 +20,8 @@ pub struct Manifests {
     pub findings: Vec<Finding>,
     /// The pods of each workload.
     pub owners: BTreeMap<Owner, Vec<PodId>>,
+    /// The policies that a controller made, and for which object, as in `Memcached shop/cache`.
+    pub makers: BTreeMap<PolicyId, Name>,
     /// The addresses that were made up for pods that had none.
     pub made_up: BTreeSet<IpAddr>,
 }

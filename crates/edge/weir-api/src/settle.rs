@@ -5,7 +5,8 @@ use std::{
 };
 
 use weir_model::{
-    Change, Finding, Key, Name, Namespace, Node, Object, Place, Pod, PodId, Severity, World,
+    Change, Finding, Key, Name, Namespace, Node, Object, Place, Pod, PodId, PolicyId, Severity,
+    World,
 };
 
 use crate::{
@@ -28,7 +29,7 @@ pub(crate) fn settle(found: Vec<Lowered>, findings: Vec<Finding>) -> Manifests {
     let mut objects: Vec<Object> = all.objects.into_values().collect();
     // What holds the others comes first; within a kind they are sorted already.
     objects.sort_by_key(|object| !matches!(object, Object::Namespace(_) | Object::Node(_)));
-    Manifests { objects, findings: all.findings, owners, made_up }
+    Manifests { objects, findings: all.findings, owners, makers: all.makers, made_up }
 }
 
 #[derive(Default)]
@@ -38,12 +39,22 @@ struct Gathered {
     /// The owners of each pod, by kind and name.
     owned: BTreeMap<PodId, Vec<(Name, Name)>>,
     templates: BTreeMap<Owner, Template>,
+    makers: BTreeMap<PolicyId, Name>,
 }
 
 impl Gathered {
     fn take(&mut self, lowered: Lowered) {
         match lowered {
             Lowered::Object(object) => drop(self.put(object)),
+            Lowered::Made { object, by } => {
+                let id = match &object {
+                    Object::Policy(policy) => Some(policy.id.clone()),
+                    _ => None,
+                };
+                if self.put(object) {
+                    self.makers.extend(id.map(|id| (id, by)));
+                }
+            }
             Lowered::Pod { pod, owners } => {
                 let id = pod.id.clone();
                 if self.put(Object::Pod(pod)) {

@@ -78,7 +78,9 @@ fn side_to(
     if !isolated_by.is_empty() {
         writeln!(out, "  isolated by")?;
         let row = |of: &PolicyOf| {
-            vec![of.policy.as_str().into(), Cell::new(of.place.as_deref().unwrap_or(""), FAINT)]
+            let origin = of.made_for.as_ref().map(|owner| format!("made for {owner}"));
+            let place = of.place.clone().into_iter().chain(origin).collect::<Vec<_>>();
+            vec![of.policy.as_str().into(), Cell::new(&place.join(", "), FAINT)]
         };
         table::write(out, 4, &isolated_by.iter().map(row).collect::<Vec<_>>())?;
     }

@@ -58,10 +58,14 @@ pub(super) struct SideOf {
 }
 
 #[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
 pub(super) struct PolicyOf {
     pub(super) policy: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) place: Option<String>,
+    /// The object that a controller made it for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) made_for: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -294,7 +298,7 @@ fn judged(
     told.reason = reason;
     told.rule = cited.map(rule);
     told.passed = judgement.passed.as_ref().map(rule);
-    told.isolated_by = judgement.isolating.iter().map(policy).collect();
+    told.isolated_by = judgement.isolating.iter().map(|of| policy(of, loaded)).collect();
     told.nearest = judgement
         .misses
         .iter()
@@ -302,8 +306,12 @@ fn judged(
         .collect();
 }
 
-fn policy(section: &Arc<Section>) -> PolicyOf {
-    PolicyOf { policy: section.policy.to_string(), place: why::place(section, 0) }
+fn policy(section: &Arc<Section>, loaded: &Loaded) -> PolicyOf {
+    PolicyOf {
+        policy: section.policy.to_string(),
+        place: why::place(section, 0),
+        made_for: loaded.makers.get(&section.policy).map(ToString::to_string),
+    }
 }
 
 fn rule(cited: &Cited) -> RuleOf {

@@ -5,7 +5,7 @@ use expect_test::expect;
 use crate::{check, json, root, weir, weir_reading};
 
 /// The codes that reading gives.
-const READING: [&str; 13] = [
+const READING: [&str; 18] = [
     "conflicting-object",
     "duplicate-key",
     "duplicate-object",
@@ -13,6 +13,11 @@ const READING: [&str; 13] = [
     "ignored-rules",
     "invalid",
     "loose-cidr",
+    "memcached-everyone",
+    "memcached-metrics",
+    "memcached-no-certificate",
+    "memcached-plaintext",
+    "memcached-unprotected",
     "misplaced-policy",
     "not-an-object",
     "syntax",

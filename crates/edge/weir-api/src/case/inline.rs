@@ -153,7 +153,10 @@ pub(super) fn policy(
     cluster_wide: bool,
 ) -> Option<Object> {
     let lowered = lower::lower(file, names, findings, node, None);
-    if let Some(Lowered::Object(Object::Policy(policy))) = lowered
+    if let Some(
+        Lowered::Object(Object::Policy(policy))
+        | Lowered::Made { object: Object::Policy(policy), .. },
+    ) = lowered
         && policy.id.kind.is_namespaced() != cluster_wide
     {
         return Some(Object::Policy(policy));

@@ -19,6 +19,8 @@ pub(crate) struct Meta {
     pub(crate) uid: Option<Name>,
     /// Kind (lower case) and name of the owners.
     pub(crate) owners: Vec<(Name, Name)>,
+    /// The object that a controller made it for, by kind and name.
+    pub(crate) made_for: Option<Name>,
 }
 
 /// What a name must be.
@@ -108,8 +110,15 @@ pub(crate) fn meta(ctx: &mut Context, node: &Node, kind: &str, home: Home, rule:
             ctx.at("metadata", |ctx| ctx.at("labels", |ctx| selector::labels(ctx, labels)))
         }
     };
-    let owners = metadata.get("ownerReferences").map_or(&[][..], Node::items).iter();
-    let owners = owners.filter_map(|owner| {
+    let references = metadata.get("ownerReferences").map_or(&[][..], Node::items);
+    let is_true = |node: &Node| matches!(node.value, Value::Bool(true, _));
+    let maker = references.iter().find(|owner| owner.get("controller").is_some_and(is_true));
+    let maker = maker.and_then(|owner| {
+        let kind = owner.get("kind")?.text()?;
+        let name = owner.get("name")?.text()?;
+        Some(ctx.name(&format!("{kind} {namespace}/{name}")))
+    });
+    let owners = references.iter().filter_map(|owner| {
         let kind = owner.get("kind")?.text()?.to_lowercase();
         let name = owner.get("name")?.text()?;
         Some((ctx.name(&kind), ctx.name(name)))
@@ -127,6 +136,7 @@ pub(crate) fn meta(ctx: &mut Context, node: &Node, kind: &str, home: Home, rule:
             .filter(|uid| !uid.is_empty())
             .map(|uid| ctx.name(uid)),
         owners,
+        made_for: maker,
     }
 }
 

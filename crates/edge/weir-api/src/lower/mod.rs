@@ -6,6 +6,7 @@
 mod admin;
 mod cidr;
 mod context;
+mod memcached;
 mod meta;
 mod network_policy;
 mod pod;
@@ -36,6 +37,8 @@ pub(crate) const NOT_AN_OBJECT: &str = "not-an-object";
 pub(crate) enum Lowered {
     /// An object of the model.
     Object(Object),
+    /// An object of the model that a controller made, for an object of this name.
+    Made { object: Object, by: Name },
     /// A pod and its owners, by kind (lower case) and name.
     Pod { pod: Pod, owners: Vec<(Name, Name)> },
     /// A workload.
@@ -105,7 +108,7 @@ pub(crate) fn without_place(object: &mut Object) {
 
 fn object_of(lowered: Option<Lowered>) -> Option<Object> {
     match lowered {
-        Some(Lowered::Object(object)) => Some(object),
+        Some(Lowered::Object(object) | Lowered::Made { object, .. }) => Some(object),
         Some(Lowered::Pod { pod, .. }) => Some(Object::Pod(pod)),
         Some(Lowered::Template(_) | Lowered::Unknown { .. }) | None => None,
     }
@@ -218,6 +221,7 @@ pub(crate) fn lower(
             "AdminNetworkPolicy" | "BaselineAdminNetworkPolicy" | "ClusterNetworkPolicy",
             None | Some("" | "policy.networking.k8s.io"),
         ) => admin::lower(&mut ctx, node, kind, version),
+        ("Memcached", Some("memcached.c5c3.io")) => memcached::lower(&mut ctx, node, version),
         (kind, group) if is_familiar(kind, group) => None,
         _ => unknown(&mut ctx),
     }

@@ -37,7 +37,11 @@ pub(crate) fn lower(
         name: meta.name.unwrap_or_else(|| ctx.name(&format!("unnamed-{}", node.line))),
     };
     let policy = Policy { id, place: meta.place, spec: Arc::new(spec) };
-    Some(Lowered::Object(Object::Policy(policy)))
+    let object = Object::Policy(policy);
+    Some(match meta.made_for {
+        Some(by) => Lowered::Made { object, by },
+        None => Lowered::Object(object),
+    })
 }
 
 /// What a policy says that nobody can read.
@@ -165,7 +169,7 @@ fn unless_empty<T>(list: Vec<T>) -> Option<Vec<T>> {
 }
 
 /// V2, P1 to P7.
-fn peer(ctx: &mut Context, index: usize, node: &Node) -> Option<Peer> {
+pub(super) fn peer(ctx: &mut Context, index: usize, node: &Node) -> Option<Peer> {
     let fields = ctx.fields(node, &["podSelector", "namespaceSelector", "ipBlock"]);
     let mut select = |field: &'static str| {
         fields.get(field).map(|node| ctx.at(field, |ctx| selector::selector(ctx, node)))

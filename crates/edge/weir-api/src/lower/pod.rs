@@ -46,7 +46,8 @@ pub(crate) fn template(ctx: &mut Context, node: &document::Node, kind: &str) -> 
         };
         let (namespace, place) = (namespace.clone(), place.clone());
         let (uid, owners) = (None, Vec::new());
-        let described = Meta { name: None, namespace, labels, place, born: 0, uid, owners };
+        let described =
+            Meta { name: None, namespace, labels, place, born: 0, uid, owners, made_for: None };
         from_spec(ctx, template, name.clone(), &described)
     });
     let idle = matches!(node.path(&["spec", "replicas"]).map(|n| &n.value), Some(Value::Int(0, _)));

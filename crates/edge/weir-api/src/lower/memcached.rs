@@ -1,0 +1,132 @@
+//! A Memcached: no object of the model, but one that asks for a NetworkPolicy, and perhaps not for the one that was meant.
+
+use weir_model::Severity;
+
+use super::{Context, Fields, Home, Lowered, check_version, meta, network_policy};
+use crate::{check, document::Node};
+
+/// The longest name that fits into a label.
+const LABEL: usize = 63;
+
+/// Reads a Memcached. What is wrong with its policy is found; fields that are not about the policy are its operator's business.
+pub(crate) fn lower(ctx: &mut Context, node: &Node, version: Option<&str>) -> Option<Lowered> {
+    const VERSIONS: [&str; 2] = ["memcached.c5c3.io/v1alpha1", "memcached.c5c3.io/v1beta1"];
+    let meta = meta(ctx, node, "Memcached", Home::Namespace, check::dns_subdomain);
+    check_version(ctx, node, version, &VERSIONS);
+    let spec = node.get("spec")?;
+    let asked = ctx.at("spec", |ctx| {
+        let spec = ctx.any_fields(spec);
+        let monitoring = part(ctx, &spec, "monitoring", |ctx, fields| is_on(ctx, fields));
+        part(ctx, &spec, "security", |ctx, security| {
+            let tls = part(ctx, security, "tls", tls);
+            let is_monitored = monitoring == Some(true);
+            part(ctx, security, "networkPolicy", |ctx, policy| {
+                let protection = Protection { tls: tls.unwrap_or_default(), is_monitored };
+                network_policy_of(ctx, policy, &protection)
+            })
+        })
+    });
+    let is_asked_for = asked.flatten() == Some(true);
+    if let Some(name) = meta.name.filter(|name| is_asked_for && name.len() > LABEL) {
+        let message = format!(
+            "the name has {} letters, and the label app.kubernetes.io/instance has room for {LABEL}",
+            name.len()
+        );
+        let line = node.path(&["metadata", "name"]).map_or(node.line, |name| name.line);
+        ctx.at("metadata", |ctx| {
+            ctx.at("name", |ctx| ctx.invalid(line, message, "choose a shorter name"));
+        });
+    }
+    None
+}
+
+/// What else there is to protect, or to protect by.
+struct Protection {
+    tls: Tls,
+    is_monitored: bool,
+}
+
+/// Whether TLS is spoken, and in which line that is said.
+#[derive(Clone, Copy, Default)]
+struct Tls {
+    line: Option<u32>,
+}
+
+/// Reads a part of a mapping, if it is there.
+fn part<T>(
+    ctx: &mut Context,
+    fields: &Fields,
+    name: &'static str,
+    read: impl FnOnce(&mut Context, &Fields) -> T,
+) -> Option<T> {
+    let node = fields.get(name)?;
+    Some(ctx.at(name, |ctx| {
+        let fields = ctx.any_fields(node);
+        read(ctx, &fields)
+    }))
+}
+
+fn is_on(ctx: &mut Context, fields: &Fields) -> bool {
+    let enabled = fields.get("enabled");
+    enabled.and_then(|node| ctx.at("enabled", |ctx| ctx.boolean(node))) == Some(true)
+}
+
+fn tls(ctx: &mut Context, fields: &Fields) -> Tls {
+    if !is_on(ctx, fields) {
+        return Tls::default();
+    }
+    let name = fields.get("certificateSecretRef").and_then(|secret| secret.get("name"));
+    if name.and_then(Node::text).is_none_or(str::is_empty) {
+        ctx.at("certificateSecretRef", |ctx| {
+            let message = "TLS is enabled and no certificate is named, so that nobody can speak it";
+            let hint = "name the Secret with tls.crt and tls.key in certificateSecretRef.name";
+            ctx.find("memcached-no-certificate", Severity::Warning, fields.line, message, hint);
+        });
+    }
+    Tls { line: fields.line_of("enabled") }
+}
+
+/// Whether there is to be a policy.
+fn network_policy_of(ctx: &mut Context, fields: &Fields, protection: &Protection) -> bool {
+    let is_asked_for = is_on(ctx, fields);
+    let sources = fields.get("allowedSources");
+    let line = fields.line_of("allowedSources").unwrap_or(fields.line);
+    if let Some(sources) = sources {
+        ctx.at("allowedSources", |ctx| drop(ctx.each(sources, network_policy::peer)));
+    }
+    let count = sources.map_or(0, |sources| sources.items().len());
+    match (is_asked_for, sources, count) {
+        (false, Some(_), 1..) => ctx.at("enabled", |ctx| {
+            let message = "there are allowedSources, but no NetworkPolicy: everybody may connect";
+            let hint = "write `enabled: true`";
+            ctx.find("memcached-unprotected", Severity::Warning, line, message, hint);
+        }),
+        (true, Some(_), 0) => ctx.at("allowedSources", |ctx| {
+            let message = "an empty list of allowedSources means everybody, not nobody";
+            let hint = "list who may connect; or leave the list out, if everybody may";
+            ctx.find("memcached-everyone", Severity::Warning, line, message, hint);
+        }),
+        (true, None, _) => ctx.at("allowedSources", |ctx| {
+            let message =
+                "the NetworkPolicy closes other ports, but everybody may connect to these";
+            let hint = "list who may connect in allowedSources";
+            ctx.find("memcached-everyone", Severity::Info, line, message, hint);
+        }),
+        _ => (),
+    }
+    if let (true, 0, Some(line)) = (is_asked_for, count, protection.tls.line) {
+        let message =
+            "TLS opens port 11212 and does not close 11211, and everybody may connect to both";
+        let hint = "list in allowedSources who may connect: that counts for either port";
+        ctx.find("memcached-plaintext", Severity::Warning, line, message, hint);
+    }
+    if is_asked_for && protection.is_monitored && count > 0 {
+        ctx.at("allowedSources", |ctx| {
+            let message = "these sources also count for the metrics at port 9150";
+            let hint =
+                "see that Prometheus is among them; whoever is may also connect to memcached";
+            ctx.find("memcached-metrics", Severity::Info, line, message, hint);
+        });
+    }
+    is_asked_for
+}
