@@ -75,7 +75,7 @@ impl ControllerCommand {
             identity: identity(),
             pace: Pace::default(),
         };
-        weir_controllers::run(options).map_err(|error| {
+        weir_controllers::run(&options).map_err(|error| {
             let hint = error.hint();
             Failure::new(error, hint)
         })?;

@@ -45,7 +45,7 @@ pub use object::{
 };
 pub use queue::Queue;
 pub use report::{Outcome, Report};
-pub use run::{Context, ControllerError, Options, run};
+pub use run::{Context, ControllerError, Options, run, run_until};
 pub use server::Server;
 pub use shelf::{Shelf, Told};
 pub use steps::{Step, Steps, adjusted, steps};

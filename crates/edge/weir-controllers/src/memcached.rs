@@ -15,7 +15,10 @@ use k8s_openapi::{
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::{Object, OnDisable, Resource, workload::Workload};
+use crate::{
+    Object, OnDisable, Resource,
+    workload::{self, Workload},
+};
 
 /// The name of the controller.
 pub const NAME: &str = "memcached";
@@ -137,11 +140,16 @@ fn tcp(port: i32) -> NetworkPolicyPort {
     }
 }
 
-/// The same for an object as it was read.
+/// The same for an object as it was read, if nothing is wrong with it.
 fn wish(object: &Object) -> Result<Option<NetworkPolicy>, String> {
     let spec = object.data.get("spec").cloned().unwrap_or(Value::Null);
-    let spec: Option<Spec> =
-        serde_json::from_value(spec).map_err(|error| format!("spec cannot be read: {error}"))?;
-    let metadata = object.metadata.clone();
-    Ok(desired(&Memcached { metadata, spec: spec.unwrap_or_default() }))
+    let spec = serde_json::from_value::<Option<Spec>>(spec).map_err(|error| error.to_string());
+    let policy = spec.map(|spec| {
+        let metadata = object.metadata.clone();
+        desired(&Memcached { metadata, spec: spec.unwrap_or_default() })
+    });
+    match policy {
+        Ok(None) => Ok(None),
+        policy => workload::check(object).and(policy),
+    }
 }

@@ -104,7 +104,15 @@ impl Context {
 }
 
 /// Runs controllers until a signal says that it is enough.
-pub fn run(options: Options) -> Result<(), ControllerError> {
+pub fn run(options: &Options) -> Result<(), ControllerError> {
+    run_until(options, signal)
+}
+
+/// Runs controllers until something happens.
+pub fn run_until<F: Future<Output = ()>>(
+    options: &Options,
+    end: impl FnOnce() -> io::Result<F>,
+) -> Result<(), ControllerError> {
     let listener = match options.http {
         Some(address) => Some(
             TcpListener::bind(address)
@@ -127,8 +135,8 @@ pub fn run(options: Options) -> Result<(), ControllerError> {
                 }
             });
         }
-        let signal = signal().map_err(ControllerError::Start)?;
-        lead(&options, &report, signal).await
+        let end = end().map_err(ControllerError::Start)?;
+        lead(options, &report, end).await
     });
     // A request may be under way whose answer nobody waits for.
     runtime.shutdown_background();

@@ -3,7 +3,9 @@
 use std::time::Instant;
 
 use k8s_openapi::api::networking::v1::NetworkPolicy;
+use weir_api::{Lowering, document};
 use weir_kube::NoteKind;
+use weir_model::{Finding, Severity};
 
 use crate::{
     Condition, Context, Hand, Id, Inbox, NETWORK_POLICIES, Next, Object, Outcome, Queue, Resource,
@@ -38,6 +40,23 @@ pub enum OnDisable {
     Keep,
     /// It is deleted.
     Delete,
+}
+
+/// Whether an object is as those who read manifests expect it; if not, what is wrong, with fields. A field that nobody knows where peers
+/// are listed is wrong: a selector that is misspelt would select everything.
+pub fn check(object: &Object) -> Result<(), String> {
+    let text = serde_json::to_vec(object).map_err(|error| error.to_string())?;
+    let (nodes, _, error) = document::documents(&text);
+    if let Some(error) = error {
+        return Err(error.message);
+    }
+    let mut lowering = Lowering::default();
+    let findings = nodes.iter().flat_map(|node| lowering.object(node).1);
+    let wrong = findings.filter(|finding| finding.severity == Severity::Error);
+    let wrong: Vec<String> = wrong
+        .map(|Finding { field, message, hint, .. }| format!("{field}: {message} ({hint})"))
+        .collect();
+    if wrong.is_empty() { Ok(()) } else { Err(wrong.join("; ")) }
 }
 
 /// What is to be done about an object, and what is to be said about it.

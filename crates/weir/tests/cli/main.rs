@@ -4,6 +4,7 @@
 
 mod agent;
 mod clusters;
+mod controller;
 mod demo;
 mod diff;
 mod explain;

@@ -1,0 +1,74 @@
+//! The definition that `weir crds --only memcached` prints.
+
+use serde_json::{Value, json};
+
+use crate::setting::{Place, shared};
+
+/// What the API server says about a Memcached with this spec.
+fn answer(place: &Place, spec: Value) -> Result<Value, String> {
+    let object = json!({
+        "apiVersion": "memcached.c5c3.io/v1alpha1",
+        "kind": "Memcached",
+        "metadata": {"generateName": "try-"},
+        "spec": spec,
+    });
+    place.cluster.create(&place.memcacheds(), &object).map_err(|error| error.to_string())
+}
+
+#[test]
+fn what_has_the_wrong_shape_is_refused_with_its_field() {
+    let place = Place::new(shared());
+    let policy =
+        |sources: Value| json!({"security": {"networkPolicy": {"allowedSources": sources}}});
+    for (spec, field) in [
+        (json!({"replicas": 65}), "spec.replicas"),
+        (json!({"replicas": -1}), "spec.replicas"),
+        (json!({"monitoring": {"enabled": "yes"}}), "spec.monitoring.enabled"),
+        (json!({"security": {"tls": {"enabled": 1}}}), "spec.security.tls.enabled"),
+        (
+            json!({"security": {"networkPolicy": {"enabled": "true"}}}),
+            "spec.security.networkPolicy.enabled",
+        ),
+        (policy(json!({})), "spec.security.networkPolicy.allowedSources"),
+        (policy(json!([{"ipBlock": {}}])), "ipBlock.cidr"),
+        (policy(json!([{"ipBlock": {"cidr": "anywhere"}}])), "ipBlock.cidr"),
+        (
+            policy(json!([{"ipBlock": {"cidr": "10.0.0.0/8", "except": ["10.0.0.1"]}}])),
+            "ipBlock.except",
+        ),
+        (
+            policy(
+                json!([{"podSelector": {"matchExpressions": [{"key": "a", "operator": "Is"}]}}]),
+            ),
+            "operator",
+        ),
+        (policy(json!([{"podSelector": {"matchLabels": {"a": 1}}}])), "matchLabels.a"),
+    ] {
+        let error = answer(&place, spec.clone()).expect_err(&spec.to_string());
+        assert!(error.contains(field), "{spec}: {error}");
+    }
+}
+
+#[test]
+fn fields_of_the_operator_that_are_not_ours_are_kept() {
+    let place = Place::new(shared());
+    let spec = json!({
+        "image": "memcached:1.6",
+        "memcached": {"maxMemoryMB": 64},
+        "monitoring": {"enabled": true, "serviceMonitor": {"interval": "30s"}},
+        "security": {
+            "sasl": {"enabled": true},
+            "tls": {"enabled": true, "enableClientCert": true, "certificateSecretRef": {"name": "tls"}},
+            "networkPolicy": {"enabled": false, "later": 1},
+        },
+    });
+    assert_eq!(answer(&place, spec.clone()).unwrap()["spec"], spec);
+}
+
+#[test]
+fn the_rules_in_cel_are_there_for_servers_that_know_them() {
+    // This server is too old to evaluate them, and drops what it does not know.
+    let yaml = weir_controllers::crds::ALL[0].yaml;
+    let rules: Vec<&str> = yaml.lines().filter(|line| line.contains("- rule: ")).collect();
+    assert_eq!(rules.len(), 3, "{rules:?}");
+}
