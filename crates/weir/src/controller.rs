@@ -1,4 +1,5 @@
 use std::{
+    collections::BTreeSet,
     fs,
     hash::{BuildHasher, RandomState},
     path::PathBuf,
@@ -59,13 +60,9 @@ enum Fate {
 
 impl ControllerCommand {
     pub(crate) fn run(&self) -> anyhow::Result<Exit> {
-        let mut controllers = Vec::new();
-        for name in &self.enable {
-            let controller = self.controller(name)?;
-            if !controllers.contains(&controller) {
-                controllers.push(controller);
-            }
-        }
+        let names: BTreeSet<&str> = self.enable.iter().map(String::as_str).collect();
+        let controllers = names.into_iter().map(|name| self.controller(name));
+        let controllers = controllers.collect::<Result<_, _>>()?;
         self.log_format.start();
         let options = Options {
             access: Access::new(self.kubeconfig.as_deref(), self.context.as_deref()),
@@ -84,10 +81,13 @@ impl ControllerCommand {
 
     fn controller(&self, name: &str) -> Result<Controller, Failure> {
         match name {
-            memcached::NAME => Ok(Controller::Memcached(match self.memcached_on_disable {
-                Fate::Keep => OnDisable::Keep,
-                Fate::Delete => OnDisable::Delete,
-            })),
+            memcached::NAME => {
+                let on_disable = match self.memcached_on_disable {
+                    Fate::Keep => OnDisable::Keep,
+                    Fate::Delete => OnDisable::Delete,
+                };
+                Ok(Controller::Workload(memcached::workload(on_disable)))
+            }
             _ => {
                 let hint = format!("there are: {}", Controller::NAMES.join(", "));
                 Err(Failure::new(format!("there is no controller `{name}`"), hint))

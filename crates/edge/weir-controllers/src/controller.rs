@@ -1,29 +1,30 @@
-use crate::{Context, OnDisable, memcached, workload};
+use crate::{
+    Context, memcached,
+    workload::{self, Workload},
+};
 
 /// A controller, and how it is to be.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub enum Controller {
-    /// The NetworkPolicy that a Memcached asks for.
-    Memcached(OnDisable),
+    /// The NetworkPolicy that each object of a kind asks for, as a Memcached does.
+    Workload(Workload),
 }
 
 impl Controller {
-    /// The names of all.
-    pub const NAMES: [&str; 1] = [memcached::NAME];
+    /// The names of all, as `--enable` takes them.
+    pub const NAMES: &[&str] = &[memcached::NAME];
 
-    /// Its name, as `--enable` takes it.
+    /// Its name.
     pub fn name(&self) -> &'static str {
         match self {
-            Controller::Memcached(_) => memcached::NAME,
+            Controller::Workload(workload) => workload.name,
         }
     }
 
     /// Works until the context says that it is time to finish.
     pub(crate) async fn run(self, context: Context) {
         match self {
-            Controller::Memcached(on_disable) => {
-                workload::keep(&context, &memcached::workload(on_disable)).await;
-            }
+            Controller::Workload(workload) => workload::keep(&context, &workload).await,
         }
     }
 }

@@ -114,7 +114,9 @@ spec:
   ingress: [{ports: [{protocol: TCP, port: 11211}]}]
 ";
     let question = "explain -f - --from shop/web --to shop/cache-0 --port 22";
-    check(&crate::weir_reading(question, input), expect![[r#"
+    check(
+        &crate::weir_reading(question, input),
+        expect![[r#"
         denied: shop/web → shop/cache-0 22/TCP
 
         egress of shop/web (10.0.0.1): allowed
@@ -142,7 +144,8 @@ spec:
             ports:
             - {protocol: TCP, port: 22}
         --- exit 1
-    "#]]);
+    "#]],
+    );
     let json = crate::json(&crate::weir_reading(&format!("{question} -o json"), input));
     let policy = &json["ingress"]["isolatedBy"][0];
     assert_eq!(policy["madeFor"], "Memcached shop/cache");

@@ -16,7 +16,7 @@ pub(crate) fn lower(ctx: &mut Context, node: &Node, version: Option<&str>) -> Op
     let spec = node.get("spec")?;
     let asked = ctx.at("spec", |ctx| {
         let spec = ctx.any_fields(spec);
-        let monitoring = part(ctx, &spec, "monitoring", |ctx, fields| is_on(ctx, fields));
+        let monitoring = part(ctx, &spec, "monitoring", is_on);
         part(ctx, &spec, "security", |ctx, security| {
             let tls = part(ctx, security, "tls", tls);
             let is_monitored = monitoring == Some(true);

@@ -15,7 +15,9 @@ use tempfile::TempDir;
 use tokio::sync::oneshot;
 use weir_api::document::{self, Node};
 use weir_cluster::{Access, Cluster, Right};
-use weir_controllers::{Controller, ControllerError, OnDisable, Options, crds, run_until};
+use weir_controllers::{
+    Controller, ControllerError, OnDisable, Options, crds, memcached, run_until, workload::Workload,
+};
 use weir_kube::Pace;
 
 use crate::eventually;
@@ -65,7 +67,9 @@ pub(crate) fn install(cluster: &Cluster, definition: &Value) {
     let path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
     cluster.create(path, definition).unwrap();
     let version = definition["spec"]["versions"][0]["name"].as_str().unwrap();
-    let path = format!("/apis/memcached.c5c3.io/{version}/memcacheds");
+    let (group, plural) = (&definition["spec"]["group"], &definition["spec"]["names"]["plural"]);
+    let [group, plural] = [group, plural].map(|text| text.as_str().unwrap());
+    let path = format!("/apis/{group}/{version}/{plural}");
     eventually("the definition is served", || cluster.get(&path).ok());
 }
 
@@ -100,6 +104,10 @@ pub(crate) struct Process {
 
 impl Process {
     pub(crate) fn start(access: &Access, identity: &str, on_disable: OnDisable) -> Self {
+        Process::of(access, identity, memcached::workload(on_disable))
+    }
+
+    pub(crate) fn of(access: &Access, identity: &str, workload: Workload) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let kubeconfig = access.write_kubeconfig(folder.path()).unwrap();
         let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -108,7 +116,7 @@ impl Process {
         let options = Options {
             access: weir_kube::Access::new(Some(&kubeconfig), None),
             namespace: "kube-system".into(),
-            controllers: vec![Controller::Memcached(on_disable)],
+            controllers: vec![Controller::Workload(workload)],
             http: Some(http),
             identity: identity.into(),
             pace: Pace {

@@ -1,0 +1,86 @@
+//! Another kind of workload is one pure function.
+
+use k8s_openapi::api::networking::v1::NetworkPolicy;
+use serde_json::{Value, json};
+use weir_cluster::Cluster;
+use weir_controllers::{Object, OnDisable, Resource, workload::Workload};
+
+use crate::{
+    eventually,
+    setting::{Process, install},
+};
+
+const REDISES: Resource =
+    Resource { group: "redis.example.com", versions: &["v1"], kind: "Redis", plural: "redises" };
+
+/// A Redis that says who its clients are is open to these.
+fn desired(redis: &Object) -> Result<Option<NetworkPolicy>, String> {
+    let Some(clients) = redis.data.pointer("/spec/clients") else { return Ok(None) };
+    let clients = clients.as_str().ok_or("spec.clients: expected the name of an app")?;
+    let policy = json!({
+        "metadata": {"name": redis.metadata.name, "namespace": redis.metadata.namespace},
+        "spec": {
+            "podSelector": {"matchLabels": {"redis": redis.metadata.name}},
+            "ingress": [{
+                "from": [{"podSelector": {"matchLabels": {"app": clients}}}],
+                "ports": [{"port": 6379}],
+            }],
+        },
+    });
+    serde_json::from_value(policy).map(Some).map_err(|error| error.to_string())
+}
+
+#[test]
+fn another_kind_of_workload_is_one_pure_function() {
+    let cluster = Cluster::start().unwrap();
+    let schema = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
+    install(
+        &cluster,
+        &json!({
+            "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+            "metadata": {"name": REDISES.name()},
+            "spec": {
+                "group": REDISES.group, "scope": "Namespaced",
+                "names": {"kind": "Redis", "plural": "redises", "singular": "redis"},
+                "versions": [{"name": "v1", "served": true, "storage": true,
+                              "subresources": {"status": {}}, "schema": {"openAPIV3Schema": schema}}],
+            },
+        }),
+    );
+    let workload =
+        Workload { name: "redis", owner: REDISES, desired, on_disable: OnDisable::Delete };
+    let process = Process::of(cluster.admin(), "one", workload);
+    let redises = "/apis/redis.example.com/v1/namespaces/default/redises";
+    let policies = "/apis/networking.k8s.io/v1/namespaces/default/networkpolicies";
+    let redis = json!({
+        "apiVersion": "redis.example.com/v1", "kind": "Redis",
+        "metadata": {"name": "cart"}, "spec": {"clients": "web"},
+    });
+    let redis = cluster.create(redises, &redis).unwrap();
+    let policy = || cluster.get(&format!("{policies}/cart")).ok();
+    let said = |reason: &str| {
+        eventually(reason, || {
+            let redis = cluster.get(&format!("{redises}/cart")).unwrap();
+            let condition = redis.pointer("/status/conditions/0")?.clone();
+            (condition["reason"] == reason).then_some(condition)
+        })
+    };
+    let made = eventually("a policy", policy);
+    assert_eq!(made["metadata"]["ownerReferences"][0]["uid"], redis["metadata"]["uid"]);
+    said("Applied");
+    // Defaults that the API server adds are no drift.
+    let version = |policy: &Value| policy["metadata"]["resourceVersion"].clone();
+    let change = |spec: Value| {
+        cluster.patch(&format!("{redises}/cart"), &json!({"spec": spec})).unwrap();
+    };
+    change(json!({"memory": 1}));
+    eventually("it is looked at", || (said("Applied")["observedGeneration"] == 2).then_some(()));
+    assert_eq!(version(&policy().unwrap()), version(&made));
+    change(json!({"clients": 7}));
+    assert!(said("Invalid")["message"].as_str().unwrap().starts_with("spec.clients: expected"));
+    assert_eq!(policy(), Some(made));
+    change(json!({"clients": null}));
+    said("Disabled");
+    assert_eq!(policy(), None);
+    process.stop();
+}
