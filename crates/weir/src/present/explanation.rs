@@ -80,7 +80,7 @@ fn side_to(
         let row = |of: &PolicyOf| {
             let origin = of.made_for.as_ref().map(|owner| format!("made for {owner}"));
             let place = of.place.clone().into_iter().chain(origin).collect::<Vec<_>>();
-            vec![of.policy.as_str().into(), Cell::new(&place.join(", "), FAINT)]
+            vec![of.policy.as_str().into(), Cell::new(place.join(", "), FAINT)]
         };
         table::write(out, 4, &isolated_by.iter().map(row).collect::<Vec<_>>())?;
     }
