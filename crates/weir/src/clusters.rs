@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, path::PathBuf, str::FromStr};
 
 use clap::Args;
 use weir_clusterset::qualified;
-use weir_model::{Name, Object, PodId, World};
+use weir_model::{Name, Object, PodId, PolicyId, World};
 
 use crate::{
     failure::Failure,
@@ -85,6 +85,7 @@ fn joined(clusters: BTreeMap<Name, Loaded>) -> Loaded {
     let mut worlds: BTreeMap<Name, World> = BTreeMap::new();
     let (mut findings, mut missing) = (Vec::new(), Vec::new());
     let (mut owners, mut workloads) = (BTreeMap::new(), BTreeMap::new());
+    let mut makers = BTreeMap::new();
     for (cluster, mut loaded) in clusters {
         let id = |id: &PodId| PodId {
             namespace: qualified(&cluster, &id.namespace),
@@ -103,9 +104,14 @@ fn joined(clusters: BTreeMap<Name, Loaded>) -> Loaded {
         let named =
             loaded.workloads.iter().map(|(name, all)| (format!("{cluster}:{name}"), pods(all)));
         workloads.extend(named);
+        let made = loaded.makers.into_iter().map(|(policy, maker)| {
+            let namespace = qualified(&cluster, &policy.namespace);
+            (PolicyId { namespace, ..policy }, maker)
+        });
+        makers.extend(made);
         worlds.insert(cluster.clone(), loaded.world);
     }
     let mut world = weir_clusterset::union(&worlds);
     let made_up = weir_api::readdress(&mut world);
-    Loaded { world, findings, missing, owners, workloads, made_up }
+    Loaded { world, findings, missing, owners, workloads, makers, made_up }
 }
