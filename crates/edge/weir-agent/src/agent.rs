@@ -293,6 +293,9 @@ impl<D: Datapath> Agent<D> {
         for file in repaired.into_iter().take(LOGGED_FINDINGS) {
             tracing::info!(file, "counts as it is again");
         }
+        if unread.is_empty() && !self.unread.is_empty() {
+            tracing::info!("all input counts as it is again");
+        }
         (self.findings, self.unread) = (findings, unread);
     }
 

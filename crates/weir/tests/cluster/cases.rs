@@ -21,7 +21,7 @@ use crate::{
 
 const FILES: [&str; 2] = ["k8s-e2e.json", "recipes.json"];
 /// How long a connection may take to be answered.
-const PATIENCE: Duration = Duration::from_millis(150);
+const PATIENCE: Duration = Duration::from_millis(100);
 const NODES: [(&str, &str); 2] = [("n1", "192.168.77.1"), ("n2", "192.168.77.2")];
 
 pub(crate) fn on_one_node() {

@@ -1,10 +1,16 @@
 //! What an agent does in a cluster besides enforcing: it says what is wrong, counts, and can be asked.
 
-use std::{env, fs, net::IpAddr, os::unix::fs::symlink, process::Command, time::Duration};
+use std::{
+    env, fs,
+    net::{IpAddr, SocketAddr},
+    os::unix::fs::symlink,
+    process::{Command, Output, Stdio},
+    time::Duration,
+};
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use weir_cluster::{Cluster, Right};
+use weir_cluster::{Access, Cluster, Right};
 use weir_lab::{Lab, LabNode, LabPod, Layout};
 use weir_model::{Flow, PodId, Protocol, Verdict};
 
@@ -119,6 +125,8 @@ pub(crate) fn in_a_cluster() {
     let elsewhere = weir("agent --source kube --once --node n9");
     assert_eq!(elsewhere.status.code(), Some(1), "{}", text(&elsewhere.stderr));
     assert_eq!(reaches(81), Verdict::Deny, "an agent of nowhere changes nothing");
+    let in_a_pod = in_a_pod(&lab, &desk, &agents.through(door.address()));
+    assert_eq!(in_a_pod.status.code(), Some(0), "{}", text(&in_a_pod.stderr));
     door.shut();
     let away = weir("agent --source kube --once");
     assert_eq!(away.status.code(), Some(2));
@@ -197,4 +205,34 @@ pub(crate) fn in_a_cluster() {
     let live: Value = serde_json::from_slice(&live.stdout).unwrap();
     assert_eq!((&live["node"], &live["datapath"]), (&json!("n1"), &json!("nftables")));
     assert!(live["difference"].to_string().contains("82"), "{live}");
+
+    // The other datapath.
+    for words in [
+        "agent --cleanup",
+        "agent --source kube --once --datapath iptables",
+        "render --live --datapath iptables",
+    ] {
+        let done = weir(words);
+        let told = format!("{words}: {}{}", text(&done.stdout), text(&done.stderr));
+        assert_eq!(done.status.code(), Some(0), "{told}");
+    }
+    assert_eq!([reaches(81), reaches(82)], [Verdict::Deny, Verdict::Allow]);
+}
+
+/// Applies once as in a pod: with the files of a service account and the variables that the kubelet sets.
+fn in_a_pod(lab: &Lab, desk: &Desk, access: &Access) -> Output {
+    let account = desk.path("account");
+    fs::create_dir(&account).unwrap();
+    fs::write(account.join("token"), &access.token).unwrap();
+    fs::write(account.join("ca.crt"), &access.ca).unwrap();
+    fs::write(account.join("namespace"), "default").unwrap();
+    let address: SocketAddr = access.url.trim_start_matches("https://").parse().unwrap();
+    let script = "mount -t tmpfs none /run && mkdir -p /run/secrets/kubernetes.io \
+        && cp -r \"$0\" /run/secrets/kubernetes.io/serviceaccount && exec \"$1\" agent --source kube --once";
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", script]).arg(&account).arg(env!("CARGO_BIN_EXE_weir"));
+    command.env_remove("KUBECONFIG").env("HOME", "/nonexistent").env("NODE_NAME", "n1");
+    command.env("KUBERNETES_SERVICE_HOST", address.ip().to_string());
+    command.env("KUBERNETES_SERVICE_PORT", address.port().to_string());
+    lab.on_node("n1", || command.stdin(Stdio::null()).output()).unwrap().unwrap()
 }
