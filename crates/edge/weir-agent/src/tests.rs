@@ -2,6 +2,8 @@
 
 #![cfg(target_os = "linux")]
 
+mod told;
+
 use std::{
     collections::BTreeSet,
     fs,
