@@ -43,4 +43,4 @@ pub use apply::Nft;
 pub use installed::Installed;
 pub use planner::{Mode, Planner, render};
 pub use ruleset::{Act, Aim, Chain, Family, Field, Go, Hook, Key, Kind, Match, Rule, Ruleset, Set};
-pub use transaction::{Step, Transaction};
+pub use transaction::{Group, Step, Transaction, When};

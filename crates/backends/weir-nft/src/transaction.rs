@@ -1,4 +1,4 @@
-use std::{collections::BTreeSet, fmt, iter, sync::Arc};
+use std::{collections::BTreeSet, fmt, iter, net::IpAddr, sync::Arc};
 
 use weir_datapath::Plan;
 use weir_model::Name;
@@ -17,6 +17,8 @@ pub struct Transaction {
     /// Where the phases begin in which maps are switched, and in which things are tidied away.
     switch: usize,
     tidy: usize,
+    /// Whether members go from one set to another.
+    is_moving: bool,
     /// The generation of the kernel's rules that it was planned for; `None` if any will do.
     pub generation: Option<u32>,
 }
@@ -49,8 +51,8 @@ pub enum Step {
 }
 
 impl Step {
-    /// When it is taken, in a transaction that makes some sets and deletes others.
-    fn phase(&self, new: &BTreeSet<Name>, old: &BTreeSet<Name>) -> Phase {
+    /// When it is taken, in a transaction like that.
+    fn phase(&self, Scope { new, old, movers }: &Scope) -> Phase {
         match self {
             // Nothing leads into the table before the kernel calls one of its chains.
             Step::AddChain(_, Some(_)) => Phase::Switch,
@@ -65,6 +67,12 @@ impl Step {
             // These are asked after a map has led the packet there, or in its place: what both states allow must stay.
             Step::Add(_, Kind::Grants(_) | Kind::Pairs(_), _) => Phase::Prepare,
             Step::Remove(_, Kind::Grants(_) | Kind::Pairs(_), _) => Phase::Tidy,
+            // Whoever goes from one set to another is never in neither.
+            Step::Remove(_, kind, keys)
+                if members(*kind, keys).any(|member| movers.contains(&member)) =>
+            {
+                Phase::Tidy
+            }
             Step::Add(..) | Step::Remove(..) => Phase::Switch,
             Step::FlushChain(_) | Step::FlushSet(_) | Step::DeleteChain(_) | Step::DeleteSet(_) => {
                 Phase::Tidy
@@ -111,6 +119,52 @@ const AT_ONCE: usize = 4_000;
 /// The chain that the kernel calls.
 pub(crate) const HOOKED: &str = "forward";
 
+/// What the steps of a transaction are about together.
+struct Scope {
+    /// The sets that come to be.
+    new: BTreeSet<Name>,
+    /// The sets that go.
+    old: BTreeSet<Name>,
+    /// Whoever goes from one set of members and comes into another.
+    movers: BTreeSet<IpAddr>,
+}
+
+/// The members that keys are about, in sets of members.
+fn members<'k>(
+    kind: Kind,
+    keys: impl IntoIterator<Item = &'k Key>,
+) -> impl Iterator<Item = IpAddr> {
+    keys.into_iter().filter_map(move |key| match (kind, key) {
+        (Kind::Addresses(_), Key::Address(at)) | (Kind::Ports(_), Key::Port(at, ..)) => Some(*at),
+        _ => None,
+    })
+}
+
+impl Scope {
+    fn of(steps: &[Step]) -> Self {
+        let mut scope =
+            Scope { new: BTreeSet::new(), old: BTreeSet::new(), movers: BTreeSet::new() };
+        let mut going = BTreeSet::new();
+        for step in steps {
+            match step {
+                Step::AddSet(name, ..) => _ = scope.new.insert(name.clone()),
+                Step::DeleteSet(name) => _ = scope.old.insert(name.clone()),
+                Step::Remove(_, kind, keys) => going.extend(members(*kind, keys)),
+                _ => (),
+            }
+        }
+        let added = steps.iter().filter_map(|step| match step {
+            Step::Add(_, kind, elements) if !going.is_empty() => Some((kind, elements)),
+            _ => None,
+        });
+        for (kind, elements) in added {
+            let coming = members(*kind, elements.iter().map(|(key, _)| key));
+            scope.movers.extend(coming.filter(|member| going.contains(member)));
+        }
+        scope
+    }
+}
+
 /// When a step is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Phase {
@@ -122,21 +176,12 @@ enum Phase {
 impl Transaction {
     /// The steps in the order of their phases.
     pub(crate) fn of(mut steps: Vec<Step>) -> Self {
-        let names = |of: fn(&Step) -> Option<&Name>| -> BTreeSet<Name> {
-            steps.iter().filter_map(of).cloned().collect()
-        };
-        let new = names(|step| match step {
-            Step::AddSet(name, ..) => Some(name),
-            _ => None,
-        });
-        let old = names(|step| match step {
-            Step::DeleteSet(name) => Some(name),
-            _ => None,
-        });
-        steps.sort_by_cached_key(|step| step.phase(&new, &old));
-        let switch = steps.partition_point(|step| step.phase(&new, &old) < Phase::Switch);
-        let tidy = steps.partition_point(|step| step.phase(&new, &old) < Phase::Tidy);
-        Transaction { steps, switch, tidy, generation: None }
+        let scope = Scope::of(&steps);
+        steps.sort_by_cached_key(|step| step.phase(&scope));
+        let switch = steps.partition_point(|step| step.phase(&scope) < Phase::Switch);
+        let tidy = steps.partition_point(|step| step.phase(&scope) < Phase::Tidy);
+        let is_moving = !scope.movers.is_empty();
+        Transaction { steps, switch, tidy, is_moving, generation: None }
     }
 
     /// The steps in groups that are taken at once.
@@ -149,12 +194,19 @@ impl Transaction {
             _ => false,
         };
         let at_once = |steps| Group { steps, when: When::Now };
-        if !switch.iter().any(leads) || self.steps.contains(&Step::DeleteTable) {
+        if self.steps.contains(&Step::DeleteTable) {
             return vec![at_once(&self.steps)];
+        }
+        let when_arrived = |steps| Group { steps, when: When::PacketsHaveArrived };
+        if !switch.iter().any(leads) {
+            return match self.is_moving {
+                true => vec![at_once(before), when_arrived(tidy)],
+                false => vec![at_once(&self.steps)],
+            };
         }
         let mut groups: Vec<Group<'_>> = parts(prepare).into_iter().map(at_once).collect();
         let later = [switch, tidy].into_iter().filter(|steps| !steps.is_empty());
-        groups.extend(later.map(|steps| Group { steps, when: When::PacketsHaveArrived }));
+        groups.extend(later.map(when_arrived));
         groups
     }
 

@@ -1,0 +1,112 @@
+//! A packet on its way through a ruleset, as the kernel would lead it.
+
+use std::sync::Arc;
+
+use weir_model::{Flow, Name, Verdict};
+use weir_nft::{Act, Aim, Family, Field, Go, Key, Kind, Match, Ruleset, Set};
+
+/// The rules that a packet meets, and the sets: those that were, and those that are from some lookup on.
+///
+/// The kernel reads the rules of one state to the end, but looks up each set as it is at that moment.
+pub(crate) struct Way<'a> {
+    pub(crate) before: &'a Ruleset,
+    pub(crate) after: &'a Ruleset,
+    /// So many lookups are made before the change.
+    pub(crate) early: usize,
+    /// So many were made.
+    pub(crate) made: usize,
+}
+
+impl Way<'_> {
+    /// What becomes of the first packet of a connection.
+    pub(crate) fn verdict(&mut self, flow: &Flow) -> Verdict {
+        self.chain("forward", flow).unwrap_or(Verdict::Allow)
+    }
+
+    /// What a chain decides; `None` if it leads back to where it was called.
+    fn chain(&mut self, name: &str, flow: &Flow) -> Option<Verdict> {
+        // A chain that the packet's rules do not know has nothing to say.
+        let rules = &self.before.chains.get(name)?.rules;
+        for rule in rules {
+            if !rule.matches.iter().all(|one| self.fits(one, flow)) {
+                continue;
+            }
+            let go = match &rule.act {
+                Act::Accept => return Some(Verdict::Allow),
+                Act::CountDrop => return Some(Verdict::Deny),
+                Act::Return | Act::CountReturn => return None,
+                Act::Log(_) => continue,
+                Act::Goto(chain) => Go::Goto(chain.clone()),
+                Act::Jump(chain) => Go::Jump(chain.clone()),
+                Act::Map(fields, map) => match self.find(fields, map, flow).flatten() {
+                    Some(aim) => aim.go.clone(),
+                    None => continue,
+                },
+            };
+            match go {
+                Go::Goto(chain) => return self.chain(&chain, flow),
+                Go::Jump(chain) => match self.chain(&chain, flow) {
+                    None => continue,
+                    decided => return decided,
+                },
+            }
+        }
+        None
+    }
+
+    fn fits(&mut self, one: &Match, flow: &Flow) -> bool {
+        match one {
+            // It is the first of its connection, to where it was sent, and no neighbour discovery.
+            Match::Established | Match::Translated | Match::NeighbourDiscovery => false,
+            Match::Of(family) => Family::of(flow.from) == *family,
+            Match::In(fields, set) => self.find(fields, set, flow).is_some(),
+            Match::To(range) => {
+                range.protocol == flow.protocol && (range.first..=range.last).contains(&flow.port)
+            }
+        }
+    }
+
+    fn find(&mut self, fields: &[Field], set: &Name, flow: &Flow) -> Option<Option<Arc<Aim>>> {
+        let state = if self.made < self.early { self.before } else { self.after };
+        self.made += 1;
+        // A set that is gone is there for packets under way.
+        let set = state.sets.get(set).or_else(|| self.before.sets.get(set))?;
+        look_up(fields, set, flow)
+    }
+}
+
+fn look_up(fields: &[Field], set: &Set, flow: &Flow) -> Option<Option<Arc<Aim>>> {
+    let mut addresses = fields.iter().filter_map(|field| match field {
+        Field::Source(family) => Some((flow.from, *family)),
+        Field::Destination(family) => Some((flow.to, *family)),
+        Field::Protocol | Field::SourcePort | Field::DestinationPort => None,
+    });
+    if addresses.clone().any(|(address, family)| Family::of(address) != family) {
+        return None;
+    }
+    let mut address = || addresses.next().map(|(address, _)| address);
+    let Flow { protocol, port, .. } = *flow;
+    let key = match set.kind {
+        Kind::Addresses(_) | Kind::Chains(_) => Key::Address(address()?),
+        Kind::Pairs(_) => Key::Pair(address()?, address()?),
+        Kind::Ports(_) => Key::Port(address()?, protocol, port),
+        Kind::Grants(_) => Key::Grant(address()?, address()?, protocol, port),
+        Kind::Blocks(_) | Kind::BlockChains(_) => {
+            let address = address()?;
+            let holds = |key: &&Key| matches!(key, Key::Block(first, last) if (first..=last).contains(&&address));
+            set.elements.keys().find(holds)?.clone()
+        }
+        Kind::Services | Kind::ServiceRanges => {
+            let holds = |key: &&Key| match key {
+                Key::Service(range) => {
+                    range.protocol == protocol && (range.first..=range.last).contains(&port)
+                }
+                _ => false,
+            };
+            set.elements.keys().find(holds)?.clone()
+        }
+        // No connection was ended.
+        Kind::Cut(_) | Kind::CutSenders(_) => return None,
+    };
+    set.elements.get(&key).cloned()
+}
