@@ -8,6 +8,7 @@ mod events;
 mod look;
 mod observer;
 mod rights;
+mod semantics;
 mod watch;
 
 use std::sync::OnceLock;
