@@ -53,3 +53,42 @@ fn now() -> String {
     let now = Timestamp::now();
     Timestamp::from_second(now.as_second()).unwrap_or(now).to_string()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn object(conditions: Value) -> Object {
+        serde_json::from_value(json!({
+            "metadata": {"name": "a", "generation": 2}, "status": {"conditions": conditions},
+        }))
+        .unwrap()
+    }
+
+    const FINE: Condition =
+        Condition { kind: "Fine", holds: true, reason: "Yes", message: String::new() };
+
+    #[test]
+    fn the_time_changes_only_with_the_status_and_nothing_is_said_twice() {
+        let then = "2026-01-01T00:00:00Z";
+        let other = json!({"type": "Other", "status": "True"});
+        let was = |status: &str, generation: i64| {
+            json!({"type": "Fine", "status": status, "observedGeneration": generation,
+                   "lastTransitionTime": then, "reason": "Yes", "message": ""})
+        };
+        assert_eq!(with(&object(json!([other, was("True", 2)])), &FINE), None);
+        let newer = with(&object(json!([other, was("True", 1)])), &FINE).unwrap();
+        assert_eq!(newer, [other.clone(), was("True", 2)]);
+        let changed = with(&object(json!([was("False", 2), other])), &FINE).unwrap();
+        assert_ne!(changed[0]["lastTransitionTime"], then);
+        assert_eq!((&changed[0]["status"], &changed[1]), (&json!("True"), &other));
+        let first = with(&object(Value::Null), &FINE).unwrap();
+        assert_eq!(first.len(), 1);
+    }
+
+    #[test]
+    fn times_are_whole_seconds_as_the_api_server_keeps_them() {
+        let now = now();
+        assert!(now.len() == "2026-01-01T00:00:00Z".len() && now.ends_with('Z'), "{now}");
+    }
+}

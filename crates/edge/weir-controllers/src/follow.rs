@@ -70,6 +70,11 @@ impl<M> Follower<M> {
     async fn round(&mut self) -> Result<(), Unheard> {
         let (version, mut from, objects) = match self.list().await {
             Ok(listed) => listed,
+            // The list took too long, and its rest is forgotten.
+            Err(ReadError::Gone { .. }) => {
+                sleep(self.backoff.wait()).await;
+                return Ok(());
+            }
             Err(error) => return self.wait_out(&error).await,
         };
         self.calm().await?;

@@ -1,7 +1,7 @@
 use std::{
     collections::BTreeMap,
     hash::{DefaultHasher, Hash, Hasher},
-    sync::Arc,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use k8s_openapi::api::core::v1::ObjectReference;
@@ -43,7 +43,7 @@ pub struct Hand {
     events: Events,
     controller: &'static str,
     /// Updates that changed nothing: the API server says the same in other words.
-    idle: BTreeMap<(String, Id), u64>,
+    idle: Arc<Mutex<BTreeMap<(String, Id), u64>>>,
 }
 
 impl Hand {
@@ -54,19 +54,19 @@ impl Hand {
         events: Events,
         controller: &'static str,
     ) -> Self {
-        Hand { server, term, report, events, controller, idle: BTreeMap::new() }
+        Hand { server, term, report, events, controller, idle: Arc::default() }
     }
 
     /// Takes a step. Returns the object as it is now, if it is there.
     pub async fn perform(
-        &mut self,
+        &self,
         resource: &Resource,
         version: &str,
         step: &Step,
     ) -> Result<Option<Object>, WriteError> {
         let (id, key) = (Id::of(step.object()), (resource.name(), Id::of(step.object())));
         let digest = digest(step.object());
-        if matches!(step, Step::Update(_)) && self.idle.get(&key) == Some(&digest) {
+        if matches!(step, Step::Update(_)) && self.idle().get(&key) == Some(&digest) {
             return Ok(Some(step.object().clone()));
         }
         let verb = match step {
@@ -87,11 +87,11 @@ impl Hand {
         });
         let done: Option<Object> = done.await?;
         let done = done.map(|object| tidy(object, resource, version));
-        self.idle.remove(&key);
+        self.idle().remove(&key);
         if let (Step::Update(sent), Some(now)) = (step, &done)
             && sent.metadata.resource_version == now.metadata.resource_version
         {
-            self.idle.insert(key, digest);
+            self.idle().insert(key, digest);
         }
         tracing::info!(controller = self.controller, "{verb} {} {id}", resource.kind);
         self.report.metrics.wrote(self.controller, resource.kind, verb);
@@ -100,7 +100,7 @@ impl Hand {
 
     /// Says how it goes on an object's status, if that is not what it says already. Returns the object if it was written.
     pub async fn say(
-        &mut self,
+        &self,
         resource: &Resource,
         version: &str,
         object: &Object,
@@ -133,6 +133,10 @@ impl Hand {
         };
         let (reason, message) = (reason.to_owned(), message.into());
         self.events.publish(Note { regarding, kind, reason, message });
+    }
+
+    fn idle(&self) -> MutexGuard<'_, BTreeMap<(String, Id), u64>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn write<T, F>(

@@ -153,3 +153,139 @@ fn wish(object: &Object) -> Result<Option<NetworkPolicy>, String> {
         policy => workload::check(object).and(policy),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn memcached(name: &str, spec: Value) -> Memcached {
+        let object = json!({"metadata": {"name": name, "namespace": "shop"}, "spec": spec});
+        serde_json::from_value(object).unwrap()
+    }
+
+    /// The only rule of the policy that a spec asks for; every policy has one rule, one type and the three labels.
+    #[track_caller]
+    fn rule(spec: Value) -> Value {
+        let policy = desired(&memcached("cache", spec)).expect("a policy is asked for");
+        let value = serde_json::to_value(&policy).unwrap();
+        assert_eq!(value["spec"]["policyTypes"], json!(["Ingress"]));
+        assert_eq!(
+            value["spec"]["podSelector"],
+            json!({"matchLabels": value["metadata"]["labels"]})
+        );
+        assert_eq!(value["spec"].get("egress"), None);
+        assert_eq!(value["spec"]["ingress"].as_array().unwrap().len(), 1);
+        value["spec"]["ingress"][0].clone()
+    }
+
+    fn tcp(ports: &[i32]) -> Value {
+        ports.iter().map(|port| json!({"protocol": "TCP", "port": port})).collect()
+    }
+
+    #[test]
+    fn ports_follow_the_spec_in_one_order() {
+        for (spec, ports) in [
+            (json!({}), &[11211][..]),
+            (json!({"monitoring": {"enabled": true}}), &[11211, 9150]),
+            (json!({"security": {"tls": {"enabled": true}}}), &[11211, 11212]),
+            (
+                json!({"monitoring": {"enabled": true}, "security": {"tls": {"enabled": true}}}),
+                &[11211, 11212, 9150],
+            ),
+            (json!({"monitoring": {"enabled": false}, "security": {"tls": {}}}), &[11211]),
+        ] {
+            let mut spec = spec;
+            spec["security"]["networkPolicy"] = json!({"enabled": true});
+            assert_eq!(rule(spec.clone()), json!({"ports": tcp(ports)}), "{spec}");
+        }
+    }
+
+    #[test]
+    fn sources_are_copied_in_order_and_an_empty_list_is_left_out() {
+        let with = |sources: Value| {
+            rule(
+                json!({"security": {"networkPolicy": {"enabled": true, "allowedSources": sources}}}),
+            )
+        };
+        let two = json!([
+            {"namespaceSelector": {"matchLabels": {"env": "production"}}},
+            {"podSelector": {"matchLabels": {"app": "frontend"}}},
+        ]);
+        assert_eq!(with(two.clone())["from"], two);
+        for none in [json!([]), Value::Null] {
+            assert_eq!(with(none).get("from"), None);
+        }
+    }
+
+    #[test]
+    fn labels_follow_the_name() {
+        for name in ["cache-alpha", "cache-beta"] {
+            let spec = json!({"security": {"networkPolicy": {"enabled": true}}});
+            let policy = desired(&memcached(name, spec)).unwrap();
+            assert_eq!(policy.metadata.name.as_deref(), Some(name));
+            let labels = policy.metadata.labels.unwrap();
+            let labels: Vec<(&str, &str)> =
+                labels.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
+            assert_eq!(
+                labels,
+                [
+                    ("app.kubernetes.io/instance", name),
+                    ("app.kubernetes.io/managed-by", "memcached-operator"),
+                    ("app.kubernetes.io/name", "memcached"),
+                ]
+            );
+        }
+    }
+
+    #[test]
+    fn a_policy_is_there_only_if_it_is_asked_for() {
+        for spec in [
+            json!({}),
+            json!({"security": null}),
+            json!({"security": {}}),
+            json!({"security": {"networkPolicy": {}}}),
+            json!({"security": {"networkPolicy": {"enabled": false, "allowedSources": [{}]}}}),
+        ] {
+            assert_eq!(desired(&memcached("cache", spec)), None);
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_an_error_that_names_the_field() {
+        let object = |spec: Value| -> Object {
+            serde_json::from_value(json!({
+                "apiVersion": "memcached.c5c3.io/v1beta1", "kind": "Memcached",
+                "metadata": {"name": "cache", "namespace": "shop"}, "spec": spec,
+            }))
+            .unwrap()
+        };
+        for (spec, expected) in [
+            (
+                json!({"security": {"networkPolicy": {"enabled": "yes"}}}),
+                "spec.security.networkPolicy.enabled: expected true or false",
+            ),
+            (
+                json!({"security": {"networkPolicy": [1]}}),
+                "spec.security.networkPolicy: expected a mapping",
+            ),
+            (json!("all"), "spec: expected a mapping"),
+            (
+                json!({"security": {"networkPolicy": {"enabled": true, "allowedSources": [{"podSelectors": {}}]}}}),
+                "spec.security.networkPolicy.allowedSources[0].podSelectors: there is no field",
+            ),
+            (
+                json!({"monitoring": {"enabled": 1}, "security": {"networkPolicy": {"enabled": true}}}),
+                "spec.monitoring.enabled: expected true or false",
+            ),
+        ] {
+            let error = wish(&object(spec.clone())).expect_err(&spec.to_string());
+            assert!(error.starts_with(expected), "{error}");
+        }
+        let fine =
+            json!({"security": {"networkPolicy": {"enabled": true}}, "image": "memcached:1.6"});
+        assert!(wish(&object(fine)).unwrap().is_some());
+        assert_eq!(wish(&object(Value::Null)), Ok(None));
+    }
+}

@@ -1,7 +1,8 @@
 //! Objects that ask for a NetworkPolicy of their own name, and the loop that keeps these as asked for.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use futures::future::join_all;
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use weir_api::{Lowering, document};
 use weir_kube::NoteKind;
@@ -18,6 +19,9 @@ pub const CONDITION: &str = "NetworkPolicyReady";
 
 /// The reason of that condition if no policy is asked for.
 const DISABLED: &str = "Disabled";
+
+/// How many objects are looked at at once.
+const AT_ONCE: usize = 16;
 
 /// A kind of object that asks for a NetworkPolicy of its own name.
 #[derive(Clone, Debug)]
@@ -215,44 +219,71 @@ impl Keeper<'_> {
         self.context.report.ready(self.workload.name, reasons.collect());
     }
 
-    /// Looks at the key whose turn it is.
+    /// Looks at the keys whose turn it is, some at once.
     async fn turn(&mut self) {
-        let start = Instant::now();
-        let Some(id) = self.queue.pop(start) else { return };
-        let outcome = match self.reconcile(&id).await {
+        let now = Instant::now();
+        let due = std::iter::from_fn(|| self.queue.pop(now)).take(AT_ONCE);
+        let ids: Vec<Id> = due.collect();
+        let keeper = &*self;
+        let looks = ids.into_iter().map(|id| async move {
+            let (start, mut written) = (Instant::now(), Written::default());
+            let done = keeper.reconcile(&id, &mut written).await;
+            (id, done, written, start.elapsed())
+        });
+        for (id, done, written, took) in join_all(looks).await {
+            self.remember(&id, written);
+            self.settle(id, done, took);
+        }
+    }
+
+    /// Takes note of what was written, before it is told.
+    fn remember(&mut self, id: &Id, written: Written) {
+        match written.policy {
+            Some(Some(policy)) => drop(self.policies.put(slim(policy))),
+            Some(None) => self.policies.remove(id),
+            None => (),
+        }
+        if let Some(owner) = written.owner {
+            self.owners.put(owner);
+        }
+    }
+
+    /// Takes note of what came of it.
+    fn settle(&mut self, id: Id, done: Result<(), WriteError>, took: Duration) {
+        let (controller, kind) = (self.workload.name, self.workload.owner.kind);
+        let outcome = match done {
             Ok(()) => {
                 self.queue.done(&id);
                 Outcome::Done
             }
             Err(error) => {
-                let controller = self.workload.name;
-                tracing::warn!(controller, "{} {id}: {error}", self.workload.owner.kind);
+                match error {
+                    // That happens, and it is looked at again at once.
+                    WriteError::Conflict => tracing::debug!(controller, "{kind} {id}: {error}"),
+                    error => tracing::warn!(controller, "{kind} {id}: {error}"),
+                }
                 self.queue.failed(id, Instant::now());
                 Outcome::Failed
             }
         };
-        let failing = self.queue.failing();
-        self.context.report.reconciled(self.workload.name, outcome, start.elapsed(), failing);
+        self.context.report.reconciled(controller, outcome, took, self.queue.failing());
     }
 
-    async fn reconcile(&mut self, id: &Id) -> Result<(), WriteError> {
-        let Some(owner) = self.owners.get(id).cloned() else { return Ok(()) };
-        let mut plan = plan(self.workload, &owner, self.policies.get(id));
+    async fn reconcile(&self, id: &Id, written: &mut Written) -> Result<(), WriteError> {
+        let Some(owner) = self.owners.get(id) else { return Ok(()) };
+        let mut plan = plan(self.workload, owner, self.policies.get(id));
         let mut refusal = None;
         for step in &plan.steps {
             match self.hand.perform(&NETWORK_POLICIES, "v1", step).await {
                 Ok(policy) => {
-                    match policy {
-                        Some(policy) => drop(self.policies.put(slim(policy))),
-                        None => self.policies.remove(id),
-                    }
+                    written.policy = Some(policy);
                     let word = match step {
                         Step::Create(_) => "Created",
                         Step::Update(_) => "Updated",
                         Step::Delete(_) => "Deleted",
                     };
                     let message = format!("{word} NetworkPolicy {}", id.name);
-                    self.hand.note(&owner, NoteKind::Normal, word, message);
+                    self.hand.note(owner, NoteKind::Normal, word, message);
                 }
                 Err(WriteError::Refused(why)) => {
                     plan.condition = Some(not_ready("Refused", why.clone()));
@@ -263,15 +294,106 @@ impl Keeper<'_> {
         }
         if let Some(condition) = &plan.condition {
             let version = self.owners.version().unwrap_or_default();
-            let said = self.hand.say(&self.workload.owner, version, &owner, condition).await?;
-            if let Some(owner) = said {
-                if !condition.holds && condition.reason != DISABLED {
-                    let Condition { reason, message, .. } = condition;
-                    self.hand.note(&owner, NoteKind::Warning, reason, message);
-                }
-                self.owners.put(owner);
+            written.owner = self.hand.say(&self.workload.owner, version, owner, condition).await?;
+            if written.owner.is_some() && !condition.holds && condition.reason != DISABLED {
+                let Condition { reason, message, .. } = condition;
+                self.hand.note(owner, NoteKind::Warning, reason, message);
             }
         }
         refusal.map_or(Ok(()), Err)
+    }
+}
+
+/// What was written for an object.
+#[derive(Default)]
+struct Written {
+    /// The policy as it is now; `None` in it if it is gone.
+    policy: Option<Option<Object>>,
+    /// The object itself, with its new status.
+    owner: Option<Object>,
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::memcached;
+
+    fn owner(spec: Value) -> Object {
+        serde_json::from_value(json!({
+            "apiVersion": "memcached.c5c3.io/v1alpha1", "kind": "Memcached",
+            "metadata": {"name": "cache", "namespace": "shop", "uid": "o"}, "spec": spec,
+        }))
+        .unwrap()
+    }
+
+    fn on() -> Object {
+        owner(json!({"security": {"networkPolicy": {"enabled": true}}}))
+    }
+
+    /// What there would be after the first plan.
+    fn made() -> Object {
+        let plan = plan(&memcached::workload(OnDisable::Keep), &on(), None);
+        let [Step::Create(policy)] = &plan.steps[..] else { panic!("{plan:?}") };
+        let mut policy = policy.clone();
+        policy.metadata.uid = Some("p".into());
+        policy.metadata.resource_version = Some("1".into());
+        policy
+    }
+
+    /// What is done, and the reason that is said.
+    fn decide(on_disable: OnDisable, owner: &Object, there: Option<&Object>) -> String {
+        let Plan { steps, condition } = plan(&memcached::workload(on_disable), owner, there);
+        let steps: Vec<&str> = steps
+            .iter()
+            .map(|step| match step {
+                Step::Create(_) => "create",
+                Step::Update(_) => "update",
+                Step::Delete(_) => "delete",
+            })
+            .collect();
+        let reason = condition.map_or("-", |condition| condition.reason);
+        format!("{} {reason}", if steps.is_empty() { "-".into() } else { steps.join(",") })
+    }
+
+    #[test]
+    fn decisions_are_made_by_what_is_asked_for_and_what_is_there() {
+        use OnDisable::{Delete, Keep};
+        let (off, bad) = (owner(json!({})), owner(json!({"security": {"networkPolicy": 1}})));
+        let ours = made();
+        let mut drifted = ours.clone();
+        drifted.data["spec"]["policyTypes"] = json!(["Egress"]);
+        let mut theirs = ours.clone();
+        theirs.metadata.owner_references = None;
+        let mut of_predecessor = ours.clone();
+        of_predecessor.metadata.owner_references.as_mut().unwrap()[0].uid = "before".into();
+        let mut leaving = on();
+        leaving.metadata.deletion_timestamp =
+            serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
+        let mut told = off.clone();
+        told.data["status"] = json!({"conditions": [{"type": CONDITION}]});
+        for (on_disable, owner, there, expected) in [
+            (Keep, &on(), None, "create Applied"),
+            (Keep, &on(), Some(&ours), "- Applied"),
+            (Keep, &on(), Some(&drifted), "update Applied"),
+            (Keep, &on(), Some(&theirs), "- NotOwned"),
+            (Keep, &on(), Some(&of_predecessor), "- NotOwned"),
+            (Keep, &off, None, "- -"),
+            (Keep, &off, Some(&theirs), "- -"),
+            (Keep, &off, Some(&ours), "- Disabled"),
+            (Keep, &told, None, "- Disabled"),
+            (Delete, &off, Some(&ours), "delete Disabled"),
+            (Delete, &off, Some(&theirs), "- -"),
+            (Delete, &off, Some(&of_predecessor), "- -"),
+            (Delete, &off, None, "- -"),
+            (Keep, &bad, Some(&ours), "- Invalid"),
+            (Delete, &bad, Some(&ours), "- Invalid"),
+            (Delete, &leaving, Some(&drifted), "- -"),
+            (Keep, &leaving, None, "- -"),
+        ] {
+            let decided = decide(on_disable, owner, there);
+            assert_eq!(decided, expected, "{on_disable:?} {owner:?} {there:?}");
+        }
     }
 }
