@@ -9,6 +9,7 @@ use rustix::process::Signal;
 use weir_model::{Flow, Protocol, Verdict};
 
 use crate::{
+    filter::Filter,
     node::Node,
     prober::Prober,
     swap::{CLOSED, DB, OPEN, WEB, policy},
@@ -21,16 +22,17 @@ fn prober(node: &Node) -> Prober {
     Prober::new(&node.lab, WEB, DB, OPEN, CLOSED)
 }
 
-fn verdict(node: &Node, port: u16) -> Verdict {
+pub(crate) fn verdict(node: &Node, port: u16) -> Verdict {
     let flow = Flow { from: WEB, to: DB, protocol: Protocol::Udp, port };
     node.lab.probe(&[flow], PATIENCE).unwrap()[0]
 }
 
-pub(crate) fn killed_again_and_again() {
-    let node = Node::new();
+pub(crate) fn killed_again_and_again(filter: Filter) {
+    let lives = if filter == Filter::Nftables { 50 } else { 15 };
+    let node = Node::with(filter);
     let mut agent = node.started(&[]);
     let probing = prober(&node).start();
-    for life in 0..50_u64 {
+    for life in 0..lives {
         agent.kill();
         agent = node.start(&[]);
         // Sometimes it is killed while it starts, sometimes at work; now and then there is something to do.
@@ -140,8 +142,8 @@ pub(crate) fn a_second_agent() {
     assert!(node.get("/healthz").is_some_and(|(code, _)| code == 200));
 }
 
-pub(crate) fn once_and_audit() {
-    let node = Node::new();
+pub(crate) fn once_and_audit(filter: Filter) {
+    let node = Node::with(filter);
     let arguments = [&node.arguments()[..], &["--once".to_owned()]].concat();
     let once = node.weir(&as_str(&arguments));
     assert_eq!(once.status.code(), Some(0), "{}", String::from_utf8_lossy(&once.stderr));
@@ -168,8 +170,8 @@ pub(crate) fn nobody_reads_the_log() {
     assert_eq!(nameless.status.code(), Some(2), "a node has a name");
 }
 
-pub(crate) fn drops() {
-    let node = Node::new();
+pub(crate) fn drops(filter: Filter) {
+    let node = Node::with(filter);
     let agent = node.started(&[]);
     assert_eq!(verdict(&node, CLOSED), Verdict::Deny);
     let told = || String::from_utf8(node.weir(&["drops"]).stdout).unwrap();
@@ -186,8 +188,8 @@ pub(crate) fn drops() {
     assert!(agent.log().contains("5433"), "{}", agent.log());
 }
 
-pub(crate) fn a_tightened_policy_cuts() {
-    let node = Node::new();
+pub(crate) fn a_tightened_policy_cuts(filter: Filter) {
+    let node = Node::with(filter);
     let _agent = node.started(&[]);
     let flow = Flow { from: WEB, to: DB, protocol: Protocol::Udp, port: OPEN };
     let mut talk = node.lab.converse(flow, PATIENCE).unwrap();

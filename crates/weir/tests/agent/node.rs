@@ -14,7 +14,11 @@ use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 use weir_lab::Lab;
 
-use crate::swap::{self, PODS, policy};
+use crate::{
+    filter::Filter,
+    swap::{self, PODS, policy},
+    variant,
+};
 
 /// Where the agent of a test listens, on the loopback of its node.
 pub(crate) const HTTP: &str = "127.0.0.1:9640";
@@ -25,12 +29,20 @@ const LONG: Duration = Duration::from_secs(20);
 pub(crate) struct Node {
     pub(crate) lab: Lab,
     pub(crate) folder: TempDir,
+    filter: Filter,
+    programs: TempDir,
 }
 
 impl Node {
     /// A node whose folder has the pods, and a policy that opens one port of one of them.
     pub(crate) fn new() -> Self {
-        let node = Node { lab: swap::lab(), folder: tempfile::tempdir().unwrap() };
+        Self::with(Filter::Nftables)
+    }
+
+    /// The same where agents enforce with something else.
+    pub(crate) fn with(filter: Filter) -> Self {
+        let (lab, folder) = (swap::lab(), tempfile::tempdir().unwrap());
+        let node = Node { lab, folder, filter, programs: filter.programs() };
         node.write("pods.yaml", PODS);
         node.write("policy.yaml", &policy(0));
         node
@@ -47,16 +59,30 @@ impl Node {
 
     /// Runs a program on the node.
     pub(crate) fn run(&self, program: &str, arguments: &[&str]) -> Output {
-        let output = || Command::new(program).args(arguments).stdin(Stdio::null()).output();
+        let output = || self.command(program).args(arguments).stdin(Stdio::null()).output();
         self.lab.on_node("n1", output).unwrap().unwrap()
+    }
+
+    fn command(&self, program: &str) -> Command {
+        let mut command = Command::new(program);
+        command.env("PATH", variant::path(self.programs.path()));
+        command
+    }
+
+    /// Runs a program with words on the node; it must succeed. Returns what it says.
+    #[track_caller]
+    pub(crate) fn does(&self, words: &str) -> String {
+        let mut words = words.split_whitespace();
+        let program = words.next().unwrap();
+        let output = self.run(program, &words.collect::<Vec<_>>());
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
     }
 
     /// Runs nft on the node; it must succeed.
     #[track_caller]
     pub(crate) fn nft(&self, arguments: &str) -> String {
-        let output = self.run("nft", &arguments.split_whitespace().collect::<Vec<_>>());
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        String::from_utf8(output.stdout).unwrap()
+        self.does(&format!("nft {arguments}"))
     }
 
     /// Runs weir on the node.
@@ -67,7 +93,8 @@ impl Node {
     /// The arguments of an agent here.
     pub(crate) fn arguments(&self) -> Vec<String> {
         let source = self.path().to_str().unwrap();
-        let all = ["agent", "--source", source, "--datapath", "nftables", "--node", "n1"];
+        let datapath = self.filter.datapath();
+        let all = ["agent", "--source", source, "--datapath", datapath, "--node", "n1"];
         all.into_iter().map(str::to_owned).collect()
     }
 
@@ -75,7 +102,7 @@ impl Node {
     pub(crate) fn start(&self, more: &[&str]) -> Agent {
         let log = self.folder.path().with_extension("log");
         let file = fs::File::options().create(true).append(true).open(&log).unwrap();
-        let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+        let mut command = self.command(env!("CARGO_BIN_EXE_weir"));
         command.args(self.arguments()).args(["--log-format", "json"]).args(more);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(file);
         let child = self.lab.on_node("n1", || command.spawn()).unwrap().unwrap();
@@ -84,7 +111,7 @@ impl Node {
 
     /// Starts an agent whose log goes into a pipe.
     pub(crate) fn start_unread(&self) -> Agent {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+        let mut command = self.command(env!("CARGO_BIN_EXE_weir"));
         command.args(self.arguments()).stdin(Stdio::null()).stdout(Stdio::null());
         command.stderr(Stdio::piped());
         let child = self.lab.on_node("n1", || command.spawn()).unwrap().unwrap();

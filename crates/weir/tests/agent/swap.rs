@@ -1,7 +1,7 @@
 use std::net::IpAddr;
 
 use weir_api::Reader;
-use weir_datapath::{Established, Ledger, Outcome};
+use weir_datapath::{ApplyError, Datapath, Established, Ledger, Outcome};
 use weir_engine::{Engine, Locality};
 use weir_lab::{Lab, Layout};
 use weir_model::{Change, Name, World};
@@ -74,17 +74,24 @@ pub(crate) fn lab() -> Lab {
 }
 
 pub(crate) fn a_thousand_times() {
+    again_and_again(|| Nft::open(Mode::Enforce), 1_000);
+}
+
+/// Changes the policy so many times, while packets that each of them treats alike are sent all the time.
+pub(crate) fn again_and_again<D: Datapath + Send>(
+    open: impl FnOnce() -> Result<D, ApplyError> + Send,
+    times: usize,
+) {
     let lab = lab();
     let node = Name::from("n1");
-    let nft = lab.on_node(&node, || Nft::open(Mode::Enforce)).unwrap().unwrap();
-    let mut ledger = Ledger::new(nft, Established::Keep);
+    let mut ledger = Ledger::new(lab.on_node(&node, open).unwrap().unwrap(), Established::Keep);
     let mut engine = Engine::new(Locality::Node(node));
     ledger.want(engine.apply(changes(PODS)));
     ledger.want(engine.apply(changes(&policy(0))));
     ledger.in_sync();
     assert!(matches!(ledger.settle(), Outcome::Applied));
     let probing = Prober::new(&lab, WEB, DB, OPEN, CLOSED).start();
-    for way in 1..=1_000 {
+    for way in 1..=times {
         ledger.want(engine.apply(changes(&policy(way))));
         assert!(matches!(ledger.settle(), Outcome::Applied), "swap {way}");
     }

@@ -14,6 +14,9 @@ mod matrix;
 mod render;
 mod test;
 mod usage;
+#[cfg(target_os = "linux")]
+#[path = "../variant/mod.rs"]
+mod variant;
 
 use std::{
     io::Write,

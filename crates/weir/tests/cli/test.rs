@@ -1,6 +1,10 @@
+use std::process::Output;
+
 use expect_test::expect;
 
 use crate::{check, json, stdout, weir, weir_reading};
+#[cfg(target_os = "linux")]
+use crate::{command, variant};
 
 const CASE: &str = "\
 name: only the api reaches the database
@@ -246,11 +250,27 @@ fn all_cases_of_the_repository_pass_in_a_kernel() {
     all_pass("test --datapath nftables cases/upstream cases/semantics");
 }
 
-/// The same with iptables, of whichever variant the machine has. Needs its programs.
+/// The same with iptables. Needs the programs of both variants.
 #[cfg(target_os = "linux")]
 #[test]
-fn all_cases_of_the_repository_pass_in_a_kernel_with_iptables() {
-    all_pass("test --datapath iptables cases/upstream cases/semantics");
+fn all_cases_of_the_repository_pass_in_a_kernel_with_iptables_nft() {
+    all_pass_with_iptables(variant::NFT);
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn all_cases_of_the_repository_pass_in_a_kernel_with_iptables_legacy() {
+    all_pass_with_iptables(variant::LEGACY);
+}
+
+#[cfg(target_os = "linux")]
+#[track_caller]
+fn all_pass_with_iptables(program: &str) {
+    let programs = variant::programs(program);
+    let mut command = command();
+    command.env("PATH", variant::path(programs.path()));
+    command.args("test --datapath iptables cases/upstream cases/semantics".split(' '));
+    have_passed(&command.output().unwrap());
 }
 
 /// The ACLs of Windows say the same about every probe, apart from SCTP that a rule allows by port: that is denied, and told.
@@ -319,8 +339,12 @@ fn cases_pass_in_the_files_for_opflex_and_what_they_cannot_say_fails() {
 
 #[track_caller]
 fn all_pass(command: &str) {
-    let output = weir(command);
-    let text = stdout(&output);
+    have_passed(&weir(command));
+}
+
+#[track_caller]
+fn have_passed(output: &Output) {
+    let text = stdout(output);
     let closing = text.lines().last().unwrap_or_default();
     let passed: usize = closing
         .strip_suffix(" passed, 0 failed")

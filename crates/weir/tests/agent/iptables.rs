@@ -1,0 +1,135 @@
+//! The agent with iptables: what it leaves alone, and what it puts right.
+
+use std::{thread, time::Duration};
+
+use rustix::process::Signal;
+use weir_iptables::{Iptables, Mode, Variant};
+use weir_model::Verdict;
+
+use crate::{
+    filter::Filter,
+    life::verdict,
+    node::Node,
+    swap::{self, CLOSED, OPEN},
+};
+
+/// Rules of others, some of them before the way to ours.
+const THEIRS: [&str; 6] = [
+    "iptables -N THEIRS",
+    "iptables -A THEIRS -s 192.0.2.1 -m comment --comment KUBE-POD-FW-COMMIT -j ACCEPT",
+    "iptables -A FORWARD -j THEIRS",
+    "iptables -t nat -A POSTROUTING -o eth9 -j MASQUERADE",
+    "ip6tables -A INPUT -s 2001:db8::1 -j DROP",
+    "ipset create theirs hash:ip",
+];
+
+fn node(filter: Filter) -> Node {
+    let node = Node::with(filter);
+    THEIRS.iter().for_each(|command| _ = node.does(command));
+    node
+}
+
+/// All rules and sets of the node, of whomever, without what the kernel counts or picks.
+fn rules(node: &Node) -> String {
+    let saved = ["iptables-save", "ip6tables-save"].map(|save| node.does(save)).concat();
+    let rules = saved.lines().filter(|line| !line.starts_with('#'));
+    let rules: Vec<&str> = rules.map(|line| line.split(" [").next().unwrap_or(line)).collect();
+    let sets = node.does("ipset save -o save");
+    let mut sets: Vec<String> = sets.lines().map(without_picks).collect();
+    sets.sort();
+    format!("{}\n{}", rules.join("\n"), sets.join("\n"))
+}
+
+/// A line of `ipset save` without the numbers that the kernel picks.
+fn without_picks(line: &str) -> String {
+    let words: Vec<&str> = line.split(' ').collect();
+    let picked = |word: &str| word == "hashsize" || word == "initval";
+    let kept = (0..words.len())
+        .filter(|&at| !picked(words[at]) && (at == 0 || !picked(words[at - 1])))
+        .map(|at| words[at]);
+    kept.collect::<Vec<_>>().join(" ")
+}
+
+/// Our rules with what they have counted: whoever writes a rule anew begins at nought.
+fn counted(node: &Node) -> Vec<String> {
+    let saved = node.does("iptables-save -c -t filter");
+    let ours = |line: &&str| line.contains("-A KUBE-NWPLCY-") || line.contains("-A KUBE-POD-FW-");
+    saved.lines().filter(ours).map(str::to_owned).collect()
+}
+
+pub(crate) fn a_restart_writes_nothing(filter: Filter) {
+    let node = node(filter);
+    let mut agent = node.started(&[]);
+    assert_eq!((verdict(&node, OPEN), verdict(&node, CLOSED)), (Verdict::Allow, Verdict::Deny));
+    let before = (counted(&node), rules(&node));
+    assert!(before.0.iter().any(|line| !line.starts_with("[0:0]")), "{:?}", before.0);
+    agent.signal(Signal::TERM);
+    assert_eq!(agent.ends(), Some(0));
+    assert_eq!((counted(&node), rules(&node)), before, "rules stay when the agent stops");
+    let agent = node.started(&[]);
+    assert_eq!((counted(&node), rules(&node)), before, "a restart writes nothing");
+    agent.signal(Signal::HUP);
+    thread::sleep(Duration::from_millis(500));
+    assert_eq!((counted(&node), rules(&node)), before, "nor does reading everything again");
+}
+
+pub(crate) fn what_others_do_is_put_right(filter: Filter) {
+    let node = node(filter);
+    let _agent = node.started(&[]);
+    let before = rules(&node);
+    let disturbances = [
+        "iptables -F KUBE-NWPLCY-COMMON",
+        "iptables -F KUBE-ROUTER-FORWARD",
+        "iptables -D FORWARD 1",
+        "ip6tables -R KUBE-NWPLCY-COMMON 1 -j ACCEPT",
+        "ipset flush KUBE-DST-ISOLATED",
+        "ipset del KUBE-DST-LOCAL 10.0.0.2",
+    ];
+    for disturbance in disturbances {
+        node.does(disturbance);
+        assert_ne!(rules(&node), before, "{disturbance} does something");
+        node.until(disturbance, || rules(&node) == before);
+    }
+    // What they put before our line comes after it, and stays.
+    node.does("iptables -I FORWARD 1 -s 192.0.2.9 -j ACCEPT");
+    let others = |text: String| -> Vec<String> {
+        text.lines().filter(|line| !line.contains("192.0.2.9")).map(str::to_owned).collect()
+    };
+    node.until("our line is the first again", || {
+        let forward = node.does("iptables -S FORWARD");
+        forward.lines().nth(1).is_some_and(|line| line.ends_with("-j KUBE-ROUTER-FORWARD"))
+    });
+    let after = rules(&node);
+    assert!(after.contains("-A FORWARD -s 192.0.2.9/32 -j ACCEPT"), "{after}");
+    assert_eq!(others(after), others(before));
+    let (_, metrics) = node.get("/metrics").unwrap();
+    let repairs = metrics.lines().find_map(|line| line.strip_prefix("weir_repairs_total "));
+    let repairs: usize = repairs.unwrap().parse().unwrap();
+    assert!(repairs > disturbances.len(), "{repairs} repairs");
+    assert_eq!((verdict(&node, OPEN), verdict(&node, CLOSED)), (Verdict::Allow, Verdict::Deny));
+}
+
+pub(crate) fn cleanup(filter: Filter) {
+    let node = node(filter);
+    let before = rules(&node);
+    let mut agent = node.started(&["--established", "keep"]);
+    let arguments = [&node.arguments()[..], &["--cleanup".to_owned()]].concat();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    assert_eq!(node.weir(&arguments).status.code(), Some(2), "not while an agent runs");
+    agent.signal(Signal::TERM);
+    assert_eq!(agent.ends(), Some(0));
+    assert_ne!(rules(&node), before);
+    for _ in 0..2 {
+        let cleaned = node.weir(&arguments);
+        assert_eq!(cleaned.status.code(), Some(0), "{}", String::from_utf8_lossy(&cleaned.stderr));
+        assert_eq!(rules(&node), before);
+    }
+}
+
+pub(crate) fn swaps(filter: Filter) {
+    let (variant, times) = match filter {
+        Filter::IptablesLegacy => (Variant::Legacy, 30),
+        _ => (Variant::Nft, 60),
+    };
+    swap::again_and_again(|| Iptables::open(Mode::Enforce, Some(variant)), times);
+}
