@@ -31,6 +31,13 @@ pub(crate) fn behind_ptp() {
     judged(&node, &runtime);
 }
 
+pub(crate) fn with_iptables() {
+    let node = Node::with("iptables");
+    judged(&node, &node.ptp(5, 5, &[]));
+    let node = Node::with("iptables");
+    judged(&node, &node.bridge(&[]));
+}
+
 /// Adds a database, sends at once in both directions, and tells the result of the chain.
 fn judged(node: &Node, runtime: &Runtime) -> serde_json::Value {
     node.database("db", "u1", None);

@@ -32,6 +32,7 @@ fn main() -> ExitCode {
     let trials = vec![
         trial("the_first_packets_behind_a_bridge_are_judged", first::behind_a_bridge),
         trial("the_first_packets_behind_ptp_are_judged", first::behind_ptp),
+        trial("the_first_packets_are_judged_with_iptables", first::with_iptables),
         trial("no_packet_slips_in_once_add_is_done", first::hammered),
         trial("without_an_agent_a_pod_is_refused_or_allowed", failure::no_agent),
         trial("an_agent_that_is_stopped_is_not_waited_for_longer_than_that", failure::stopped),

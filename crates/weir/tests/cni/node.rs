@@ -53,10 +53,16 @@ const LONG: Duration = Duration::from_secs(20);
 pub(crate) struct Node {
     pub(crate) lab: Lab,
     disk: TempDir,
+    datapath: &'static str,
 }
 
 impl Node {
     pub(crate) fn new() -> Self {
+        Self::with("nftables")
+    }
+
+    /// The same with another datapath.
+    pub(crate) fn with(datapath: &'static str) -> Self {
         let mut reader = Reader::new();
         reader.read("test".into(), WORLD.as_bytes());
         let mut world = World::default();
@@ -65,6 +71,7 @@ impl Node {
         let node = Node {
             lab: Lab::build(&Layout::of(&world, &[])).unwrap(),
             disk: tempfile::tempdir().unwrap(),
+            datapath,
         };
         fs::create_dir(node.path("manifests")).unwrap();
         node.write("world.yaml", WORLD);
@@ -92,6 +99,7 @@ impl Node {
         let log = fs::File::options().create(true).append(true).open(self.path("log")).unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
         command.args(["agent", "--node", "n1", "--http", "off", "--log-format", "json"]);
+        command.args(["--datapath", self.datapath]);
         command.arg("--source").arg(self.path("manifests"));
         command.arg("--cni-socket").arg(self.path("agent.sock"));
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);

@@ -76,6 +76,25 @@ pub(crate) fn no_pod_at_either_end(variant: Variant) -> Result<(), String> {
     Ok(())
 }
 
+/// Rules of others let everything pass, or nothing. Neither has a say in what pods send and receive.
+pub(crate) fn policies_have_the_first_word_and_the_last(variant: Variant) -> Result<(), String> {
+    let db = "podSelector: {matchLabels: {app: db}}, ingress: [{from: [{podSelector: {matchLabels: {app: api}}}]}]";
+    let cluster = Cluster::with(&[policy("db", db)], variant);
+    for others in ["-A FORWARD -j ACCEPT", ":FORWARD DROP [0:0]\n-A FORWARD -j DROP"] {
+        for restore in ["iptables-restore", "ip6tables-restore"] {
+            let rules = format!("*filter\n{others}\nCOMMIT\n");
+            let restore = node::program(restore, variant);
+            node::run(&cluster.lab, &restore, &["-w", "--noflush"], &rules);
+        }
+        pings(&cluster, API, DB, Allow);
+        probes(&cluster, API, DB, Allow);
+        probes(&cluster, DB, FAR, Allow);
+        pings(&cluster, FAR, DB, Deny);
+        probes(&cluster, FAR, DB, Deny);
+    }
+    Ok(())
+}
+
 /// A service leads back to the pod that asked. What the pod sends leaves it, is translated, and comes back through the node.
 pub(crate) fn a_pod_reaches_itself_through_a_service(variant: Variant) -> Result<(), String> {
     let cluster = Cluster::with(&[policy("all", LOCKED)], variant);

@@ -72,6 +72,10 @@ fn main() -> ExitCode {
         );
         test("one_member_more_of_twenty_thousand_is_one_entry", big::one_member_more_is_one_entry);
         test("a_pod_and_its_node_always_reach_each_other", judged::a_pod_and_its_node);
+        test(
+            "policies_have_the_first_word_and_the_last",
+            judged::policies_have_the_first_word_and_the_last,
+        );
         test("what_has_no_pod_at_either_end_is_not_judged", judged::no_pod_at_either_end);
         test(
             "a_pod_reaches_itself_through_a_service",
