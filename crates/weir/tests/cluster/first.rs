@@ -4,6 +4,7 @@ use std::{
     io::Read,
     net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket},
     path::Path,
+    process::Command,
     thread,
     time::{Duration, Instant},
 };
@@ -14,9 +15,9 @@ use weir_lab::{Lab, LabNode, LabPod, Layout};
 use weir_model::PodId;
 
 use crate::{
-    objects::{self, pods_of, policies_of},
+    objects::{self, pods_of},
     runtime::{Runtime, Sandbox, addresses},
-    site::{Agent, Desk},
+    site::{Agent, Desk, kubectl_apply},
 };
 
 const PODS: usize = 200;
@@ -27,36 +28,55 @@ const BAD: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
 /// What passes is there at once; a busy machine may take longer.
 const LATE: Duration = Duration::from_secs(20);
 
+/// The nodes. Pods are added to the first.
+const NODES: [(&str, &str); 2] = [("n1", "192.168.77.1"), ("n2", "192.168.77.2")];
+/// The addresses of pods that are added.
+const ADDED: &str = "10.23.0.0/16";
+
 fn lab() -> Lab {
-    let pod = |name: &str, address| LabPod {
+    let pod = |name: &str, address, node: &str| LabPod {
         id: PodId::new("shop", name),
         addresses: vec![address],
-        node: "n1".into(),
+        node: node.into(),
         host_network: false,
     };
-    let nodes =
-        vec![LabNode { name: "n1".into(), addresses: vec!["192.168.77.1".parse().unwrap()] }];
-    let pods = vec![pod("good", GOOD), pod("bad", BAD)];
-    Lab::build(&Layout { nodes, pods, ..Layout::default() }).unwrap()
+    let node = |(name, address): (&str, &str)| LabNode {
+        name: name.into(),
+        addresses: vec![address.parse().unwrap()],
+    };
+    let pods = vec![pod("good", GOOD, "n2"), pod("bad", BAD, "n1")];
+    let lab = Lab::build(&Layout { nodes: NODES.map(node).into(), pods, ..Layout::default() });
+    let lab = lab.unwrap();
+    // Whoever is between the nodes knows where pods will be.
+    let route = format!("route add {ADDED} dev n0 scope link table local");
+    let add = || Command::new("ip").args(route.split(' ')).status();
+    assert!(lab.at(IpAddr::from([203, 0, 113, 1]), add).unwrap().unwrap().success());
+    lab
 }
 
-/// A shop whose databases talk to good ones only.
-fn fill(cluster: &Cluster) {
-    objects::node(cluster, "n1", "192.168.77.1");
+/// A shop whose databases talk to good ones only, which talk to them only.
+fn fill(cluster: &Cluster, desk: &Desk) {
+    NODES.iter().for_each(|(name, address)| objects::node(cluster, name, address));
     cluster.create("/api/v1/namespaces", &objects::namespace("shop", &json!({}))).unwrap();
-    objects::run(cluster, "good", "good", "n1", &GOOD.to_string());
+    objects::run(cluster, "good", "good", "n2", &GOOD.to_string());
     objects::run(cluster, "bad", "bad", "n1", &BAD.to_string());
     let good = json!([{"podSelector": {"matchLabels": {"app": "good"}}}]);
-    let policy = json!({
-        "metadata": {"name": "db"},
-        "spec": {
-            "podSelector": {"matchLabels": {"app": "db"}},
-            "policyTypes": ["Ingress", "Egress"],
-            "ingress": [{"from": good}],
-            "egress": [{"to": good}],
-        },
-    });
-    cluster.create(&policies_of("shop"), &policy).unwrap();
+    let policy = |app: &str, ingress: Value, egress: Value| {
+        json!({
+            "apiVersion": "networking.k8s.io/v1",
+            "kind": "NetworkPolicy",
+            "metadata": {"name": app, "namespace": "shop"},
+            "spec": {
+                "podSelector": {"matchLabels": {"app": app}},
+                "policyTypes": ["Ingress", "Egress"],
+                "ingress": [{ "from": ingress }],
+                "egress": [{ "to": egress }],
+            },
+        })
+    };
+    let added = json!([{"ipBlock": {"cidr": ADDED}}]);
+    let policies = [policy("db", good.clone(), good), policy("good", added.clone(), added)];
+    kubectl_apply(desk, &desk.kubeconfig(cluster.admin(), "admin"), &policies);
 }
 
 /// Pods each on a link of their own, and our plugin after that.
@@ -64,7 +84,7 @@ fn chain(desk: &Desk) -> Runtime {
     let ipam = json!({
         "type": "host-local",
         "dataDir": desk.path("ipam"),
-        "ranges": [[{"subnet": "10.23.0.0/16"}]],
+        "ranges": [[{ "subnet": ADDED }]],
         "routes": [{"dst": "0.0.0.0/0"}],
     });
     let ours = json!({"type": "weir-cni", "socket": desk.path("agent.sock"), "timeout": 30});
@@ -74,11 +94,12 @@ fn chain(desk: &Desk) -> Runtime {
 
 pub(crate) fn two_hundred() {
     let (lab, cluster, desk) = (lab(), Cluster::start().unwrap(), Desk::new());
-    fill(&cluster);
+    fill(&cluster, &desk);
     let runtime = chain(&desk);
     let socket = desk.path("agent.sock");
     let options = ["--cni-socket", socket.to_str().unwrap()];
     let agent = Agent::start(&cluster, &lab, &desk, "n1", cluster.admin(), &options).ready(&lab);
+    let _other = Agent::start(&cluster, &lab, &desk, "n2", cluster.admin(), &[]).ready(&lab);
     let at = |address| lab.at(address, || UdpSocket::bind((address, PORT)).unwrap()).unwrap();
     let (good, bad) = (at(GOOD), at(BAD));
     let listen = |address| lab.at(address, || TcpListener::bind((address, PORT)).unwrap()).unwrap();
