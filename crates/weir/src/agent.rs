@@ -64,6 +64,9 @@ pub(crate) struct Agent {
     /// Where to listen for HTTP, or `off`
     #[arg(long, value_name = "ADDRESS", default_value = ADDRESS, value_parser = listen::http)]
     http: Http,
+    /// Where to serve /metrics and nothing else, beside --http, or `off`
+    #[arg(long, value_name = "ADDRESS", default_value = "off", value_parser = listen::http)]
+    metrics: Http,
     /// Where the CNI plugin asks whether a pod's rules are in force; without it nobody is listened to
     #[arg(long, value_name = "PATH", conflicts_with_all = ["once", "cleanup"])]
     cni_socket: Option<PathBuf>,
@@ -141,6 +144,7 @@ impl Agent {
                 Fate::Cut => Established::Cut,
             },
             http: self.http.0,
+            metrics: self.metrics.0,
             cni: self.cni_socket.clone(),
             sysctls: if self.manage_sysctls { Sysctls::Manage } else { Sysctls::Report },
             version: env!("CARGO_PKG_VERSION"),

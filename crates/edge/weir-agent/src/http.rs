@@ -22,19 +22,35 @@ pub(crate) const WAITING: usize = 32;
 /// How long to wait for drops that have not happened yet, at most.
 const WAIT: u64 = 30;
 
-/// Answers for ever.
-pub(crate) async fn serve(listener: TcpListener, report: Arc<Report>) -> io::Result<()> {
-    weir_http::serve(listener, router(report)).await
+/// What can be asked for at an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Offer {
+    /// Everything, also who talks to whom.
+    Everything,
+    /// What is counted, for those who may know no more.
+    Metrics,
 }
 
-fn router(report: Arc<Report>) -> Router {
-    Router::new()
-        .route("/healthz", get(healthz))
-        .route("/readyz", get(readyz))
-        .route("/metrics", get(metrics))
-        .route("/status", get(status))
-        .route("/drops", get(drops))
-        .with_state(report)
+/// Answers for ever.
+pub(crate) async fn serve(
+    listener: TcpListener,
+    report: Arc<Report>,
+    offer: Offer,
+) -> io::Result<()> {
+    weir_http::serve(listener, router(report, offer)).await
+}
+
+fn router(report: Arc<Report>, offer: Offer) -> Router {
+    let router = Router::new().route("/metrics", get(metrics));
+    let router = match offer {
+        Offer::Metrics => router,
+        Offer::Everything => router
+            .route("/healthz", get(healthz))
+            .route("/readyz", get(readyz))
+            .route("/status", get(status))
+            .route("/drops", get(drops)),
+    };
+    router.with_state(report)
 }
 
 async fn healthz(State(report): State<Arc<Report>>) -> impl IntoResponse {

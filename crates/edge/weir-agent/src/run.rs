@@ -19,6 +19,7 @@ use crate::{
     Event, Source, Sysctls,
     agent::{Agent, Plugins},
     cni::{self, Socket},
+    http::Offer,
     lock::{Lock, LockError},
     report::Report,
     source::Watch,
@@ -45,6 +46,8 @@ pub struct Options {
     pub established: Established,
     /// Where to listen for HTTP.
     pub http: Option<SocketAddr>,
+    /// Where to serve the metrics, and nothing else.
+    pub metrics: Option<SocketAddr>,
     /// Where the CNI plugin asks.
     pub cni: Option<PathBuf>,
     /// Whether settings of the kernel may be changed.
@@ -135,7 +138,7 @@ impl AgentError {
                 "run it as root, with threads and sockets to spare"
             }
             AgentError::Listen { .. } => {
-                "use `--http ADDRESS:PORT` for another address, or `--http off`"
+                "use another address with `--http ADDRESS:PORT` or `--metrics ADDRESS:PORT`, or none: `off`"
             }
             AgentError::Socket { .. } => {
                 "use `--cni-socket PATH` for a path that root can make a socket at, as in /run/weir/agent.sock"
@@ -155,12 +158,16 @@ pub fn run<D: Datapath>(
     drops: Option<Box<dyn Drops + Send>>,
 ) -> Result<(), AgentError> {
     lock()?;
-    let listener = options.http.map(bind).transpose()?;
+    let places = [(options.http, Offer::Everything), (options.metrics, Offer::Metrics)];
+    let places = places.into_iter().filter_map(|(address, offer)| Some((address?, offer)));
+    let listeners = places.map(|(address, offer)| Ok((bind(address)?, offer)));
+    let listeners = listeners.collect::<Result<_, AgentError>>()?;
     let socket = options.cni.as_deref().map(bind_socket).transpose()?;
     let report = Arc::new(Report::new(options));
     let (sender, events) = mpsc::sync_channel(QUEUE);
     let is_plugged = socket.is_some();
-    threads::listen(listener, socket, report.clone(), sender.clone()).map_err(AgentError::Start)?;
+    threads::listen(listeners, socket, report.clone(), sender.clone())
+        .map_err(AgentError::Start)?;
     if let Some(drops) = drops {
         threads::hear(drops, sender.clone()).map_err(AgentError::Start)?;
     }

@@ -22,8 +22,12 @@ use weir_model::{Change, Direction, Flow, Object, PodId, Program, Protocol, Verd
 use weir_source::{Folder, Update, Writer};
 
 use crate::{
-    AgentError, Event, Mode, Options, Source, Sysctls, agent::Agent, bridge::Bridges, http,
-    report::Report, run,
+    AgentError, Event, Mode, Options, Source, Sysctls,
+    agent::Agent,
+    bridge::Bridges,
+    http::{self, Offer},
+    report::Report,
+    run,
 };
 
 const PODS: &str = "
@@ -55,6 +59,7 @@ fn options(source: &Path) -> Options {
         mode: Mode::Enforce,
         established: Established::Cut,
         http: None,
+        metrics: None,
         cni: None,
         sysctls: Sysctls::Report,
         version: "1.2.3",
@@ -382,11 +387,15 @@ fn a_web_pod(bench: &Bench) -> weir_model::Pod {
 
 /// Serves the report; where.
 fn serve(report: Arc<Report>) -> SocketAddr {
+    offer(report, Offer::Everything)
+}
+
+fn offer(report: Arc<Report>, offer: Offer) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build().unwrap();
-    thread::spawn(move || runtime.block_on(http::serve(listener, report)));
+    thread::spawn(move || runtime.block_on(http::serve(listener, report, offer)));
     address
 }
 
@@ -434,6 +443,17 @@ fn everything_can_be_asked_over_http() {
     assert!(status.pointer("/source/since").is_some_and(Value::is_string));
     assert_eq!(ask(address, "/nothing").0, 404);
     assert_eq!(ask(address, "/drops?after=x").0, 400);
+}
+
+#[test]
+fn where_metrics_are_served_nobody_hears_who_talks_to_whom() {
+    let bench = Bench::new();
+    let address = offer(bench.report.clone(), Offer::Metrics);
+    let (code, metrics) = ask(address, "/metrics");
+    assert!(code == 200 && metrics.contains("weir_source_in_sync 0"), "{metrics}");
+    for path in ["/status", "/drops", "/readyz", "/"] {
+        assert_eq!(ask(address, path).0, 404, "{path}");
+    }
 }
 
 #[test]

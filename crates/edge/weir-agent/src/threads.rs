@@ -14,7 +14,12 @@ use std::{
 use tokio::runtime::{self, Runtime};
 use weir_datapath::Drops;
 
-use crate::{Event, cni::Socket, http, report::Report};
+use crate::{
+    Event,
+    cni::Socket,
+    http::{self, Offer},
+    report::Report,
+};
 
 /// How many batches of drops may wait for the loop. What comes beyond is counted and not looked at.
 const BATCHES: usize = 16;
@@ -23,7 +28,7 @@ const PAUSE: Duration = Duration::from_secs(5);
 
 /// Listens for signals and, if asked to, for HTTP and for plugins.
 pub(crate) fn listen(
-    listener: Option<TcpListener>,
+    listeners: Vec<(TcpListener, Offer)>,
     socket: Option<Socket>,
     report: Arc<Report>,
     events: SyncSender<Event>,
@@ -31,9 +36,10 @@ pub(crate) fn listen(
     let runtime = runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
     let (ready, is_ready) = mpsc::channel();
     let run = move || {
-        if let Some(listener) = listener {
-            runtime.spawn(async {
-                if let Err(error) = http::serve(listener, report).await {
+        for (listener, offer) in listeners {
+            let report = report.clone();
+            runtime.spawn(async move {
+                if let Err(error) = http::serve(listener, report, offer).await {
                     tracing::error!(%error, "cannot serve HTTP");
                 }
             });

@@ -81,6 +81,7 @@ impl Bench {
             mode: Mode::Enforce,
             established: Established::Cut,
             http: None,
+            metrics: None,
             cni: Some(socket.clone()),
             sysctls: Sysctls::Report,
             version: "1.2.3",
@@ -88,7 +89,7 @@ impl Bench {
         let (events, asked) = mpsc::sync_channel(16);
         let report = Arc::new(Report::new(&options));
         let listening = Socket::bind(&socket).unwrap();
-        threads::listen(None, Some(listening), report.clone(), events.clone()).unwrap();
+        threads::listen(Vec::new(), Some(listening), report.clone(), events.clone()).unwrap();
         let reads = reader.map(|reader| start(reader, events.clone()).unwrap());
         let turning = thread::spawn(move || {
             let memory = Memory::default();
