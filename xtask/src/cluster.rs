@@ -9,7 +9,7 @@
 
 #[path = "../../crates/weir-cluster/src/programs.rs"]
 #[allow(unreachable_pub, reason = "it is the tests' own search, which is public there")]
-mod programs;
+pub(crate) mod programs;
 
 use std::{
     collections::BTreeSet,

@@ -3,10 +3,12 @@
 mod bench;
 mod cluster;
 mod fuzz;
+mod package;
 mod shell;
 mod test;
 #[cfg(test)]
 mod tidy;
+mod tools;
 
 use std::process::ExitCode;
 
@@ -29,6 +31,10 @@ enum Chore {
     Demo,
     /// Get a real API server for tests, built from Debian's source into a cache. `test` does this by itself.
     Cluster,
+    /// Get the programs that check the chart and the Dockerfiles, into a cache. `test` does this by itself.
+    Tools,
+    /// Write what is generated in deploy/ and in the chart.
+    Package,
     /// Run the fuzz targets for longer.
     Fuzz {
         /// Only this one: manifests, cases or engine.
@@ -59,6 +65,8 @@ fn run() -> Result<()> {
             shell::run(shell::command("cargo", &["run", "--release", "-p", "weir", "--", "demo"]))
         }
         Chore::Cluster => cluster::run(),
+        Chore::Tools => tools::run(),
+        Chore::Package => package::run(),
         Chore::Fuzz { target, seconds } => fuzz::run(target.as_deref(), seconds).map(|_| ()),
         Chore::Bench(bench) => bench.run(&mut std::io::stdout().lock()),
     }

@@ -4,7 +4,7 @@ use std::{io::Write, path::Path};
 
 use anyhow::{Result, bail};
 
-use crate::{cluster, fuzz, shell};
+use crate::{cluster, fuzz, shell, tools};
 
 /// How long each fuzz target runs here; `cargo xtask fuzz` runs them longer.
 const FUZZ_SECONDS: u64 = 30;
@@ -23,6 +23,7 @@ pub(crate) fn run() -> Result<()> {
     }
     kernel_tools()?;
     cluster::run()?;
+    tools::run()?;
     shell::run(shell::command("cargo", &["fmt", "--all", "--check"]))?;
     shell::run(shell::command(
         "cargo",

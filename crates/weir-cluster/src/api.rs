@@ -80,6 +80,8 @@ impl Api {
 pub(crate) enum Method {
     /// Adds to it.
     Post,
+    /// Tells what adding to it would do.
+    DryPost,
     /// Replaces parts of it.
     Patch,
     /// Removes it.
@@ -95,8 +97,9 @@ async fn send(
     use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
     let (folder, name) = path.rsplit_once('/').unwrap_or(("", path));
     let request = match method {
-        Method::Post => {
-            Request::new(path).create(&PostParams::default(), body.to_string().into_bytes())
+        Method::Post | Method::DryPost => {
+            let how = PostParams { dry_run: method == Method::DryPost, ..PostParams::default() };
+            Request::new(path).create(&how, body.to_string().into_bytes())
         }
         Method::Patch => {
             let (folder, name, sub) = match name {

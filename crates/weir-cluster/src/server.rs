@@ -163,12 +163,18 @@ impl Cluster {
             "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": "default"}],
         });
         self.create(&format!("{rbac}/clusterrolebindings"), &binding)?;
+        Ok(self.account("default", name)?)
+    }
+
+    /// Whoever runs with a ServiceAccount that is there.
+    pub fn account(&self, namespace: &str, name: &str) -> Result<Access, kube::Error> {
         let request = json!({
             "apiVersion": "authentication.k8s.io/v1",
             "kind": "TokenRequest",
             "spec": {"audiences": []},
         });
-        let answer = self.create(&format!("{accounts}/{name}/token"), &request)?;
+        let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token");
+        let answer = self.create(&path, &request)?;
         let token = answer["status"]["token"].as_str().unwrap_or_default().to_owned();
         Ok(Access { token, ..self.admin.clone() })
     }
@@ -186,6 +192,11 @@ impl Cluster {
     /// Creates an object in the collection at a path, as in `/api/v1/namespaces`.
     pub fn create(&self, path: &str, object: &Value) -> Result<Value, kube::Error> {
         self.api.send(Method::Post, path, object)
+    }
+
+    /// Has the API server do everything to create an object, but keep it; returns what it would be.
+    pub fn try_create(&self, path: &str, object: &Value) -> Result<Value, kube::Error> {
+        self.api.send(Method::DryPost, path, object)
     }
 
     /// Creates many, many at a time.

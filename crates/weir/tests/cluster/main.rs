@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot run has failed")]
 
 mod cases;
+mod deploy;
 mod first;
 mod life;
 #[path = "../cni/namespace.rs"]
@@ -40,6 +41,8 @@ fn main() -> ExitCode {
         assert!(up.is_ok_and(|status| status.success()), "`ip link set lo up` has failed");
     }
     let trials = vec![
+        trial("agents_work_as_they_are_packaged", deploy::agents),
+        trial("the_memcached_controller_works_as_it_is_packaged", deploy::memcached),
         trial("shared_cases_hold_on_one_node", cases::on_one_node),
         trial("shared_cases_hold_across_two_nodes", cases::across_two_nodes),
         trial("an_agent_lives_in_a_cluster_with_the_rights_it_asks_for", life::in_a_cluster),

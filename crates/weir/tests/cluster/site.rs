@@ -50,9 +50,14 @@ pub(crate) fn kubectl_apply(desk: &Desk, kubeconfig: &Path, objects: &[Value]) {
     let list = json!({"apiVersion": "v1", "kind": "List", "items": objects});
     let file = desk.path("objects.json");
     fs::write(&file, list.to_string()).unwrap();
+    kubectl_apply_file(desk, kubeconfig, &file);
+}
+
+/// Applies the objects of a file.
+pub(crate) fn kubectl_apply_file(desk: &Desk, kubeconfig: &Path, file: &Path) {
     let mut command = Command::new("kubectl");
     // What it would check first, the API server checks anyway.
-    command.args(["apply", "--validate=false", "-o", "name", "-f"]).arg(&file);
+    command.args(["apply", "--validate=false", "-o", "name", "-f"]).arg(file);
     command.arg("--kubeconfig").arg(kubeconfig).arg("--cache-dir").arg(desk.path("kubectl"));
     let output = command.stdin(Stdio::null()).output().unwrap_or_else(|error| {
         panic!("kubectl: {error}; Debian has it in the package kubernetes-client")
@@ -87,10 +92,21 @@ impl Agent {
     ) -> Self {
         let gate = gate(cluster, lab, node);
         let kubeconfig = desk.kubeconfig(&access.through(gate.address()), &format!("agent-{node}"));
-        let log = desk.path(&format!("{node}.log"));
-        let file = File::options().create(true).append(true).open(&log).unwrap();
         let mut command = weir(&kubeconfig, node);
         command.args(["agent", "--source", "kube", "--log-format", "json"]).args(more);
+        Agent::launch(lab, desk, node, gate, command)
+    }
+
+    /// Starts an agent by a command.
+    pub(crate) fn launch(
+        lab: &Lab,
+        desk: &Desk,
+        node: &str,
+        gate: Gate,
+        mut command: Command,
+    ) -> Self {
+        let log = desk.path(&format!("{node}.log"));
+        let file = File::options().create(true).append(true).open(&log).unwrap();
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(file);
         let child = lab.on_node(node, || command.spawn()).unwrap().unwrap();
         Agent { node: node.into(), child, log, gate }

@@ -1,0 +1,152 @@
+//! What the chart gives, and what it refuses.
+
+use std::fs;
+
+use serde_json::Value;
+
+use weir_controllers::crds;
+
+use super::{CHART, CONTROLLERS, MANIFESTS, definitions, render};
+use crate::{shell::root, tools::HELM};
+
+/// Values that switch on everything that can be on at once.
+const EVERYTHING: &[&str] = &[
+    "agent.cni.enabled=true",
+    "agent.datapath=iptables",
+    "agent.audit=true",
+    "windows.enabled=true",
+    "controller.enable={memcached}",
+    "monitoring.serviceMonitor.enabled=true",
+    "monitoring.alerts.enabled=true",
+    "monitoring.dashboard.enabled=true",
+];
+
+/// The documents of a rendered text.
+pub(super) fn documents(text: &str) -> Vec<Value> {
+    let documents: Vec<Value> = serde_saphyr::from_multiple(text).expect("rendered YAML");
+    documents.into_iter().filter(|document| !document.is_null()).collect()
+}
+
+/// The documents of every file in deploy/, and of a release with everything on.
+fn all() -> Vec<Value> {
+    let files =
+        MANIFESTS.iter().map(|manifest| fs::read_to_string(manifest.path()).expect("a file"));
+    let everything = render("weir", EVERYTHING).expect("renders");
+    files.chain([everything]).flat_map(|text| documents(&text)).collect()
+}
+
+fn kind(document: &Value) -> &str {
+    document["kind"].as_str().unwrap_or_default()
+}
+
+#[test]
+fn what_is_generated_is_what_the_chart_says() {
+    for manifest in MANIFESTS {
+        let there = fs::read_to_string(manifest.path()).unwrap_or_default();
+        let text = manifest.text().expect("renders");
+        assert!(there == text, "deploy/{} is stale: run `cargo xtask package`", manifest.file);
+    }
+    let files = fs::read_dir(root().join("deploy")).expect("a folder").flatten();
+    for file in files.map(|file| file.file_name().to_string_lossy().into_owned()) {
+        let is_generated = MANIFESTS.iter().any(|manifest| manifest.file == file);
+        assert!(is_generated || !file.ends_with(".yaml"), "nobody generates deploy/{file}");
+    }
+}
+
+#[test]
+fn the_chart_has_the_definitions_that_weir_prints() {
+    for controller in CONTROLLERS {
+        let of = |crd: &&crds::Crd| crd.controller == controller;
+        let all: Vec<&str> = crds::ALL.iter().filter(of).map(|crd| crd.yaml).collect();
+        let there = fs::read_to_string(definitions(controller)).unwrap_or_default();
+        assert!(there == all.join("---\n"), "{controller} is stale: run `cargo xtask package`");
+    }
+    for crd in crds::ALL {
+        assert!(CONTROLLERS.contains(&crd.controller), "the chart has nothing of {}", crd.name);
+    }
+}
+
+#[test]
+fn helm_finds_nothing_wrong() {
+    for values in [&[][..], EVERYTHING, &["cleanup.enabled=true"]] {
+        let mut helm = HELM.command().expect("helm");
+        helm.args(["lint", "--strict", CHART]);
+        values.iter().for_each(|value| {
+            helm.args(["--set", value]);
+        });
+        let output = helm.output().expect("helm runs");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+    }
+}
+
+#[test]
+fn a_value_that_makes_no_sense_is_refused_by_name() {
+    for (value, names) in [
+        ("agent.datapth=iptables", "datapth"),
+        ("agent.datapath=ebpf", "agent.datapath"),
+        ("agent.established=maybe", "agent.established"),
+        ("agent.cni.onFailure=ignore", "agent.cni.onFailure"),
+        ("agent.cni.timeout=90", "agent.cni.timeout"),
+        ("agent.port=70000", "agent.port"),
+        ("controller.enable={unheard}", "controller.enable"),
+        ("surprise=1", "surprise"),
+    ] {
+        let refused = render("weir", &[value]).expect_err(value).to_string();
+        assert!(refused.contains(names), "{value}: {refused}");
+    }
+}
+
+#[test]
+fn the_chart_has_the_version_of_the_program() {
+    let chart = fs::read_to_string(root().join(CHART).join("Chart.yaml")).expect("a file");
+    let chart: Value = serde_saphyr::from_str(&chart).expect("YAML");
+    assert_eq!(chart["version"], env!("CARGO_PKG_VERSION"));
+    assert_eq!(chart["appVersion"], env!("CARGO_PKG_VERSION"));
+}
+
+/// What Linux containers may have of root's powers, by the name of the container.
+fn powers(container: &str) -> &'static [&'static str] {
+    match container {
+        "agent" | "rules" => &["NET_ADMIN", "NET_RAW"],
+        _ => &[],
+    }
+}
+
+#[test]
+fn containers_have_no_right_that_they_do_not_need() {
+    let mut seen = 0;
+    for document in all() {
+        let pod = &document["spec"]["template"]["spec"];
+        if pod.is_null() || pod["nodeSelector"]["kubernetes.io/os"] == "windows" {
+            continue;
+        }
+        let name = &document["metadata"]["name"];
+        assert!(pod["hostPID"].is_null() && pod["hostIPC"].is_null(), "{name}");
+        assert_eq!(pod["securityContext"]["seccompProfile"]["type"], "RuntimeDefault", "{name}");
+        let is_iptables = pod.to_string().contains("iptables");
+        for list in ["containers", "initContainers"] {
+            for container in pod[list].as_array().into_iter().flatten() {
+                seen += 1;
+                let (context, name) =
+                    (&container["securityContext"], container["name"].as_str().expect("a name"));
+                assert!(context["privileged"].is_null(), "{name}");
+                assert_eq!(context["allowPrivilegeEscalation"], false, "{name}");
+                assert_eq!(context["readOnlyRootFilesystem"], true, "{name}");
+                assert_eq!(context["capabilities"]["drop"], serde_json::json!(["ALL"]), "{name}");
+                let added = context["capabilities"]["add"].as_array();
+                for power in added.into_iter().flatten().flat_map(|power| power.as_str()) {
+                    assert!(powers(name).contains(&power), "{name} has {power}");
+                    assert!(power != "NET_RAW" || is_iptables, "{name} has {power}");
+                }
+            }
+        }
+    }
+    assert!(seen > 8, "containers were looked at: {seen}");
+}
+
+#[test]
+fn an_agent_without_the_cni_plugin_sees_no_file_of_its_node() {
+    let agent = documents(&render("weir", &[]).expect("renders"));
+    let set = agent.iter().find(|document| kind(document) == "DaemonSet").expect("a DaemonSet");
+    assert!(set["spec"]["template"]["spec"]["volumes"].is_null());
+}

@@ -1,0 +1,130 @@
+//! What a real API server says to the manifests and to the chart.
+
+use std::{fs, process::Command, sync::OnceLock};
+
+use serde_json::{Value, json};
+use weir_cluster::Cluster;
+
+use super::{CHART, MANIFESTS, NAMESPACE, chart::documents};
+use crate::tools::HELM;
+
+/// Fields that came after the oldest API server that tests have, 1.20, and that it leaves out.
+const YOUNGER: [&str; 2] = ["hostProcess", "x-kubernetes-validations"];
+
+pub(super) fn cluster() -> &'static Cluster {
+    static CLUSTER: OnceLock<Cluster> = OnceLock::new();
+    CLUSTER.get_or_init(|| {
+        let cluster = Cluster::start().expect("`cargo xtask cluster` gets the programs");
+        let namespace = json!({"metadata": {"name": NAMESPACE}});
+        cluster.create("/api/v1/namespaces", &namespace).expect("a namespace");
+        cluster
+    })
+}
+
+/// Where objects of this kind are created.
+pub(super) fn collection(object: &Value) -> String {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let (version, kind) = (text(&object["apiVersion"]), text(&object["kind"]).to_lowercase());
+    let root = if version.contains('/') { "apis" } else { "api" };
+    match object["metadata"]["namespace"].as_str() {
+        Some(namespace) => format!("/{root}/{version}/namespaces/{namespace}/{kind}s"),
+        None => format!("/{root}/{version}/{kind}s"),
+    }
+}
+
+/// The first place where the answer lacks something that was sent: an API server leaves out what it does not know.
+fn lost(sent: &Value, answer: &Value, place: &str) -> Option<String> {
+    match (sent, answer) {
+        (Value::Object(sent), Value::Object(answer)) => sent.iter().find_map(|(key, sent)| {
+            let place = format!("{place}.{key}");
+            lost(sent, answer.get(key).unwrap_or(&Value::Null), &place)
+                .filter(|_| !YOUNGER.contains(&key.as_str()))
+        }),
+        (Value::Array(sent), Value::Array(answer)) if sent.len() == answer.len() => {
+            let mut pairs = sent.iter().zip(answer).enumerate();
+            pairs.find_map(|(n, (sent, answer))| lost(sent, answer, &format!("{place}[{n}]")))
+        }
+        (sent, answer) => (sent != answer).then(|| format!("{place}: {sent} became {answer}")),
+    }
+}
+
+#[test]
+fn the_api_server_takes_every_manifest_as_it_is() {
+    let cluster = cluster();
+    for manifest in MANIFESTS {
+        let text = fs::read_to_string(manifest.path()).expect("a file");
+        for sent in documents(&text) {
+            if sent["kind"] == "Namespace" {
+                continue;
+            }
+            let name = format!("{}: {} {}", manifest.file, sent["kind"], sent["metadata"]["name"]);
+            let answer = match cluster.try_create(&collection(&sent), &sent) {
+                Ok(answer) => answer,
+                Err(error) => panic!("{name}: {error}"),
+            };
+            assert_eq!(lost(&sent, &answer, ""), None, "{name}");
+        }
+    }
+}
+
+#[test]
+fn what_an_api_server_does_not_know_is_noticed() {
+    let account = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {
+        "name": "typo", "namespace": NAMESPACE, "labls": {}}});
+    let answer = cluster().try_create(&collection(&account), &account).expect("an answer");
+    assert_eq!(lost(&account, &answer, ""), Some(".metadata.labls: {} became null".into()));
+}
+
+#[test]
+fn helm_installs_upgrades_cleans_up_and_uninstalls() {
+    let cluster = cluster();
+    let disk = tempfile::tempdir().expect("a folder");
+    let kubeconfig = cluster.admin().write_kubeconfig(disk.path()).expect("a kubeconfig");
+    let namespace = json!({"metadata": {"name": "by-helm"}});
+    cluster.create("/api/v1/namespaces", &namespace).expect("a namespace");
+    let helm = |arguments: &[&str]| {
+        let mut helm: Command = HELM.command().expect("helm");
+        helm.args(arguments).args(["--namespace", "by-helm", "--kubeconfig"]).arg(&kubeconfig);
+        for place in ["HELM_CACHE_HOME", "HELM_CONFIG_HOME", "HELM_DATA_HOME"] {
+            helm.env(place, disk.path());
+        }
+        let output = helm.output().expect("helm runs");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{arguments:?}: {said}");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let sets = || {
+        let list = cluster.get("/apis/apps/v1/namespaces/by-helm/daemonsets").expect("a list");
+        let names = list["items"].as_array().expect("items").iter();
+        names.map(|set| set["metadata"]["name"].as_str().unwrap_or_default().to_owned()).collect()
+    };
+    let none: [String; 0] = [];
+    let notes = helm(&["install", "shield", CHART, "--set", "agent.cni.enabled=true"]);
+    assert!(notes.contains("rollout status daemonset/shield-weir-agent"), "{notes}");
+    assert!(notes.contains("Never uninstall without the step above"), "{notes}");
+    let there: Vec<String> = sets();
+    assert_eq!(there, ["shield-weir-agent"]);
+    helm(&["upgrade", "shield", CHART, "--reuse-values", "--set", "agent.audit=true"]);
+    let notes =
+        helm(&["upgrade", "shield", CHART, "--reuse-values", "--set", "cleanup.enabled=true"]);
+    assert!(notes.contains("rollout status daemonset/shield-weir-cleanup"), "{notes}");
+    let there: Vec<String> = sets();
+    assert_eq!(there, ["shield-weir-cleanup"], "agents and cleanup never run side by side");
+    // Helm asks what the API server says of itself, and one of 1.20 knows no rules in definitions.
+    let controller = ["--set", "controller.enable={memcached}", "--disable-openapi-validation"];
+    helm(&[&["upgrade", "shield", CHART, "--reuse-values"][..], &controller].concat());
+    helm(&["uninstall", "shield"]);
+    let there: Vec<String> = sets();
+    assert_eq!(there, none);
+    let definition =
+        "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/memcacheds.memcached.c5c3.io";
+    let kept = cluster.get(definition).expect("the objects of users are kept");
+    // It is somebody else's now, and is left alone.
+    helm(&[&["install", "other", CHART][..], &controller].concat());
+    let there = cluster.get(definition).expect("a definition");
+    assert_eq!(there["metadata"]["resourceVersion"], kept["metadata"]["resourceVersion"]);
+    helm(&["uninstall", "other"]);
+    let roles = cluster.get("/apis/rbac.authorization.k8s.io/v1/clusterroles").expect("a list");
+    let roles = roles.to_string();
+    assert!(!roles.contains("shield-weir") && !roles.contains("other-weir"), "nothing stays");
+}

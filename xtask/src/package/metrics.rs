@@ -1,0 +1,126 @@
+//! Whatever the dashboard and the alerts ask for is something that is counted.
+
+use std::{collections::BTreeSet, fs};
+
+use serde_json::Value;
+
+use super::CHART;
+use crate::shell::root;
+
+/// The pages that list what agents and controllers count.
+const PAGES: [&str; 2] = ["docs/reference/metrics.md", "docs/reference/controller.md"];
+
+/// The metrics of these pages: their names, types and labels.
+fn counted() -> Vec<(String, String, Vec<String>)> {
+    let page = PAGES.map(|page| fs::read_to_string(root().join(page)).expect("a page")).concat();
+    let rows = page.lines().filter_map(|line| {
+        let mut cells = line.strip_prefix("| `weir_")?.split('|');
+        let (name, kind) = (cells.next()?.trim().trim_end_matches('`'), cells.next()?.trim());
+        let (name, labels) = name.split_once('{').unwrap_or((name, ""));
+        let labels = labels.trim_end_matches('}').split(',').filter(|label| !label.is_empty());
+        Some((format!("weir_{name}"), kind.to_owned(), labels.map(str::to_owned).collect()))
+    });
+    let rows: Vec<_> = rows.collect();
+    assert!(rows.len() >= 20, "the page lists metrics: {rows:?}");
+    rows
+}
+
+/// The words of a query: names of metrics, labels, functions, text.
+fn words(query: &str) -> impl Iterator<Item = &str> {
+    query.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').filter(|word| !word.is_empty())
+}
+
+/// The names of series that are there: a histogram has three.
+fn series() -> BTreeSet<String> {
+    let parts = |(name, kind, _): (String, String, Vec<String>)| match &*kind {
+        "histogram" => ["_bucket", "_sum", "_count"].map(|part| format!("{name}{part}")).to_vec(),
+        _ => vec![name],
+    };
+    counted().into_iter().flat_map(parts).collect()
+}
+
+/// All queries in a document, and the series that none of them asks for.
+fn check(name: &str, queries: &[String]) -> BTreeSet<String> {
+    let mut unasked = series();
+    for query in queries {
+        let (weir, balance): (Vec<&str>, _) = (
+            words(query).filter(|word| word.starts_with("weir_")).collect(),
+            [('(', ')'), ('{', '}'), ('[', ']')],
+        );
+        assert!(!weir.is_empty(), "{name}: {query} asks for nothing of weir's");
+        for word in weir {
+            assert!(
+                series().contains(word),
+                "{name} asks for {word}, which nobody counts: {query}"
+            );
+            unasked.remove(word);
+        }
+        for (open, close) in balance {
+            let count = |wanted| query.chars().filter(|c| *c == wanted).count();
+            assert_eq!(count(open), count(close), "{name}: {query}");
+        }
+        // A counter says something only as a rate.
+        if query.contains("_total") {
+            assert!(query.contains("rate(") || query.contains("increase("), "{name}: {query}");
+        }
+        check_labels(name, query);
+    }
+    unasked
+}
+
+/// A label in braces, or after `by`, is one that the metric has, or that scraping adds.
+fn check_labels(name: &str, query: &str) {
+    let metrics = counted();
+    let has = |label: &str| {
+        let of_metric = |(metric, _, labels): &(String, String, Vec<String>)| {
+            query.contains(metric.as_str()) && labels.iter().any(|one| one == label)
+        };
+        ["node", "le"].contains(&label) || metrics.iter().any(of_metric)
+    };
+    let after = |start: &'static str, end: char| {
+        query.split(start).skip(1).filter_map(move |rest| rest.split(end).next())
+    };
+    let matched = after("{", '}').flat_map(|inside| inside.split(','));
+    let matched = matched.filter_map(|one| one.split(['=', '!']).next());
+    let grouped = after("by (", ')').flat_map(|inside| inside.split(','));
+    for label in matched.chain(grouped).map(str::trim) {
+        assert!(has(label), "{name}: no metric of {query} has the label {label}");
+    }
+}
+
+#[test]
+fn the_dashboard_asks_for_what_is_counted_and_shows_all_of_it() {
+    let text = fs::read_to_string(root().join(CHART).join("files/dashboard.json")).expect("a file");
+    let dashboard: Value = serde_json::from_str(&text).expect("JSON");
+    let panels = dashboard["panels"].as_array().expect("panels");
+    let mut queries = Vec::new();
+    let mut ids = BTreeSet::new();
+    for panel in panels {
+        assert!(ids.insert(panel["id"].as_u64()), "two panels have the id {}", panel["id"]);
+        let targets = panel["targets"].as_array().into_iter().flatten();
+        for target in targets {
+            queries.push(target["expr"].as_str().expect("a query").to_owned());
+        }
+    }
+    assert!(queries.len() > 20);
+    let mut unasked = check("the dashboard", &queries);
+    unasked.retain(|series| !series.ends_with("_sum") && !series.ends_with("_count"));
+    assert_eq!(unasked, BTreeSet::new(), "the dashboard does not show everything");
+}
+
+#[test]
+fn the_alerts_ask_for_what_is_counted_and_say_what_to_do() {
+    let text = fs::read_to_string(root().join(CHART).join("files/alerts.yaml")).expect("a file");
+    let file: Value = serde_saphyr::from_str(&text).expect("YAML");
+    let rules = file["groups"][0]["rules"].as_array().expect("rules");
+    assert!(rules.len() >= 5);
+    let queries: Vec<String> =
+        rules.iter().map(|rule| rule["expr"].as_str().expect("a query").to_owned()).collect();
+    check("an alert", &queries);
+    for rule in rules {
+        for field in ["summary", "description"] {
+            assert!(rule["annotations"][field].is_string(), "{} has no {field}", rule["alert"]);
+        }
+        assert!(rule["for"].is_string() && rule["labels"]["severity"].is_string());
+    }
+}

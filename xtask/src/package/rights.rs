@@ -1,0 +1,173 @@
+//! What the ServiceAccounts of the manifests may do, asked of a real API server: all that is written here, and nothing else.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+};
+
+use expect_test::{Expect, expect};
+use serde_json::{Value, json};
+use weir_cluster::Cluster;
+
+use super::{
+    NAMESPACE,
+    chart::documents,
+    live::{cluster, collection},
+};
+use crate::shell::root;
+
+const VERBS: [&str; 9] = [
+    "get",
+    "list",
+    "watch",
+    "create",
+    "update",
+    "patch",
+    "delete",
+    "deletecollection",
+    "impersonate",
+];
+
+/// Something to have rights to: a group, a resource with its subresource, and a name if only that one is meant.
+type Thing = (String, String, String);
+
+/// Everything that the API server serves.
+fn served(cluster: &Cluster) -> BTreeSet<Thing> {
+    let groups = cluster.get("/apis").expect("groups");
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let mut versions = vec![(String::new(), "/api/v1".to_owned())];
+    for group in groups["groups"].as_array().expect("groups") {
+        let version = text(&group["preferredVersion"]["groupVersion"]);
+        versions.push((text(&group["name"]), format!("/apis/{version}")));
+    }
+    let mut things = BTreeSet::new();
+    for (group, path) in versions {
+        let list = cluster.get(&path).expect("a group");
+        for resource in list["resources"].as_array().expect("resources") {
+            things.insert((group.clone(), text(&resource["name"]), String::new()));
+        }
+    }
+    assert!(things.len() > 80, "there is much to have rights to: {}", things.len());
+    things
+}
+
+/// What roles speak of, whether it is served or not.
+fn named(roles: &[Value]) -> BTreeSet<Thing> {
+    let mut things = BTreeSet::new();
+    let list = |value: &Value| -> Vec<String> {
+        let items = value.as_array().into_iter().flatten();
+        items.map(|item| item.as_str().unwrap_or_default().to_owned()).collect()
+    };
+    for rule in roles.iter().flat_map(|role| role["rules"].as_array().into_iter().flatten()) {
+        for group in list(&rule["apiGroups"]) {
+            for resource in list(&rule["resources"]) {
+                things.insert((group.clone(), resource.clone(), String::new()));
+                for name in list(&rule["resourceNames"]) {
+                    things.insert((group.clone(), resource.clone(), name));
+                }
+            }
+        }
+    }
+    things
+}
+
+/// Whether an account may do something, in a namespace or, without one, everywhere.
+fn may(cluster: &Cluster, account: &str, place: &str, thing: &Thing, verb: &str) -> bool {
+    let (group, resource, name) = thing;
+    let (resource, sub) = resource.split_once('/').unwrap_or((resource, ""));
+    let review = json!({
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SubjectAccessReview",
+        "spec": {
+            "user": format!("system:serviceaccount:{NAMESPACE}:{account}"),
+            "groups": ["system:serviceaccounts", format!("system:serviceaccounts:{NAMESPACE}"), "system:authenticated"],
+            "resourceAttributes": {
+                "namespace": place, "group": group, "resource": resource, "subresource": sub, "name": name, "verb": verb,
+            },
+        },
+    });
+    let path = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
+    let answer = cluster.create(path, &review).expect("an answer");
+    answer["status"]["allowed"] == true
+}
+
+/// Creates the accounts and roles of a file, and compares what the account may do with what it should.
+#[track_caller]
+fn check(file: &str, account: &str, expected: Expect) {
+    let cluster = cluster();
+    let text = fs::read_to_string(root().join("deploy").join(file)).expect("a file");
+    let rbac = |object: &Value| {
+        let kind = object["kind"].as_str().unwrap_or_default();
+        kind.contains("Role") || kind == "ServiceAccount"
+    };
+    let objects: Vec<Value> = documents(&text).into_iter().filter(rbac).collect();
+    for object in &objects {
+        if let Err(error) = cluster.create(&collection(object), object) {
+            panic!("{} {}: {error}", object["kind"], object["metadata"]["name"]);
+        }
+    }
+    let things: BTreeSet<Thing> = served(cluster).into_iter().chain(named(&objects)).collect();
+    let mut rights: BTreeMap<(&str, Thing), Vec<&str>> = BTreeMap::new();
+    for thing in things {
+        for verb in VERBS {
+            let can = |account: &str, place: &str| may(cluster, account, place, &thing, verb);
+            // Not what everybody may do who has any account.
+            if can("nobody", "") {
+                continue;
+            }
+            let unnamed = (thing.0.clone(), thing.1.clone(), String::new());
+            let places = [("everywhere", ""), ("in its own namespace", NAMESPACE)];
+            let Some((place, at)) = places.into_iter().find(|(_, at)| can(account, at)) else {
+                continue;
+            };
+            // One that may be done to all need not be told of one.
+            if thing.2.is_empty() || !may(cluster, account, at, &unnamed, verb) {
+                rights.entry((place, thing.clone())).or_default().push(verb);
+            }
+        }
+    }
+    let lines = rights.iter().map(|((place, (group, resource, name)), verbs)| {
+        let dot = if group.is_empty() { "" } else { "." };
+        let name = if name.is_empty() { String::new() } else { format!(" {name}") };
+        format!("{resource}{dot}{group}{name}: {} {place}\n", verbs.join(" "))
+    });
+    expected.assert_eq(&lines.collect::<String>());
+}
+
+#[test]
+fn an_agent_may_read_what_policies_are_about_and_tell_of_them_and_nothing_else() {
+    check(
+        "agent.yaml",
+        "weir-agent",
+        expect![[r#"
+        events: create patch everywhere
+        namespaces: list watch everywhere
+        nodes: list watch everywhere
+        pods: get list watch everywhere
+        customresourcedefinitions.apiextensions.k8s.io adminnetworkpolicies.policy.networking.k8s.io: get everywhere
+        customresourcedefinitions.apiextensions.k8s.io baselineadminnetworkpolicies.policy.networking.k8s.io: get everywhere
+        customresourcedefinitions.apiextensions.k8s.io clusternetworkpolicies.policy.networking.k8s.io: get everywhere
+        networkpolicies.networking.k8s.io: list watch everywhere
+        adminnetworkpolicies.policy.networking.k8s.io: list watch everywhere
+        baselineadminnetworkpolicies.policy.networking.k8s.io: list watch everywhere
+        clusternetworkpolicies.policy.networking.k8s.io: list watch everywhere
+    "#]],
+    );
+}
+
+#[test]
+fn the_memcached_controller_may_write_network_policies_and_its_own_lease_and_nothing_else() {
+    check(
+        "controller-memcached.yaml",
+        "weir-controller",
+        expect![[r#"
+        events: create patch everywhere
+        memcacheds.memcached.c5c3.io: list watch everywhere
+        memcacheds/finalizers.memcached.c5c3.io: update everywhere
+        memcacheds/status.memcached.c5c3.io: patch everywhere
+        networkpolicies.networking.k8s.io: list watch create update delete everywhere
+        leases.coordination.k8s.io: create in its own namespace
+        leases.coordination.k8s.io weir-controller: get update in its own namespace
+    "#]],
+    );
+}
