@@ -9,6 +9,7 @@ mod test;
 #[cfg(test)]
 mod tidy;
 mod tools;
+mod windows;
 
 use std::process::ExitCode;
 
@@ -25,8 +26,11 @@ struct Chores {
 
 #[derive(Debug, Subcommand)]
 enum Chore {
-    /// Check everything: style, tests, fuzz targets for a short time, licences.
-    Test,
+    /// Check everything: style, tests, fuzz targets for a short time, licences. Or a part of it.
+    Test {
+        /// Only this.
+        part: Option<test::Part>,
+    },
     /// Show weir at work on this machine: real pods, real packets. Installs nft if it is not there.
     Demo,
     /// Get a real API server for tests, built from Debian's source into a cache. `test` does this by itself.
@@ -60,7 +64,8 @@ fn main() -> ExitCode {
 
 fn run() -> Result<()> {
     match Chores::parse().chore {
-        Chore::Test => test::run(),
+        Chore::Test { part: None } => test::run(),
+        Chore::Test { part: Some(part) } => test::run_part(part),
         Chore::Demo => {
             shell::run(shell::command("cargo", &["run", "--release", "-p", "weir", "--", "demo"]))
         }

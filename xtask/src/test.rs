@@ -4,10 +4,26 @@ use std::{io::Write, path::Path};
 
 use anyhow::{Result, bail};
 
-use crate::{cluster, fuzz, shell, tools};
+use crate::{cluster, fuzz, shell, tools, windows};
 
 /// How long each fuzz target runs here; `cargo xtask fuzz` runs them longer.
 const FUZZ_SECONDS: u64 = 30;
+
+/// A part of the tests that can be asked for by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Part {
+    /// The agent for Windows, under Wine with a double of HNS.
+    Windows,
+}
+
+/// Runs a part of the tests.
+pub(crate) fn run_part(part: Part) -> Result<()> {
+    let mut counts = Counts::default();
+    let passed = match part {
+        Part::Windows => windows::run(|line| counts.add(line))?,
+    };
+    counts.finish(passed)
+}
 
 /// Checks style, tests, fuzzes and checks the dependencies; prints how many tests passed.
 pub(crate) fn run() -> Result<()> {
@@ -32,20 +48,14 @@ pub(crate) fn run() -> Result<()> {
 
     let mut counts = Counts::default();
     let tests = shell::command("cargo", &["test", "--workspace", "--locked", "--no-fail-fast"]);
-    let passed = shell::watch(tests, |line| counts.add(line))?;
+    let mut passed = shell::watch(tests, |line| counts.add(line))?;
+    passed &= windows::run(|line| counts.add(line))?;
 
     let targets = fuzz::run(None, FUZZ_SECONDS)?;
     eprintln!("{targets} fuzz targets ran for {FUZZ_SECONDS} s each and found nothing");
 
     deny()?;
-    writeln!(std::io::stdout(), "{} passed, {} failed", counts.passed, counts.failed)?;
-    if counts.ignored > 0 {
-        bail!("{} tests were ignored; a test that does not run does not pass", counts.ignored);
-    }
-    if !passed || counts.failed > 0 || counts.passed == 0 {
-        bail!("not all tests passed");
-    }
-    Ok(())
+    counts.finish(passed)
 }
 
 /// What the tests with real packets need beside the kernel: the program, the package that has it, and what it is for.
@@ -113,6 +123,18 @@ struct Counts {
 }
 
 impl Counts {
+    /// Says how many there were; all of them must have passed.
+    fn finish(&self, passed: bool) -> Result<()> {
+        writeln!(std::io::stdout(), "{} passed, {} failed", self.passed, self.failed)?;
+        if self.ignored > 0 {
+            bail!("{} tests were ignored; a test that does not run does not pass", self.ignored);
+        }
+        if !passed || self.failed > 0 || self.passed == 0 {
+            bail!("not all tests passed");
+        }
+        Ok(())
+    }
+
     fn add(&mut self, line: &str) {
         let Some(result) = line.trim().strip_prefix("test result:") else { return };
         for part in result.split([';', '.']) {

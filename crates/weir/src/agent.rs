@@ -1,23 +1,16 @@
-use std::{
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum, builder::NonEmptyStringValueParser};
 use weir_agent::{AgentError, Mode, Options, Source, Sysctls};
-use weir_datapath::{ApplyError, Datapath, Dropped, Drops, Established, Trouble};
-use weir_iptables::Iptables;
+use weir_datapath::{Datapath, Drops, Established};
 use weir_kube::Access;
-use weir_netfilter::{LogError, PacketLog, report};
-use weir_nft::Nft;
 
 use crate::{
     exit::Exit,
     failure::Failure,
-    filter::Filter,
     listen::{self, Http},
     log::LogFormat,
-    source,
+    node, source,
 };
 
 /// Where `weir drops` asks, unless told otherwise.
@@ -43,8 +36,8 @@ pub(crate) struct Agent {
     /// The context of the kubeconfig [default: its current one]
     #[arg(long, value_name = "NAME")]
     context: Option<String>,
-    /// The datapath: nftables or iptables
-    #[arg(long, value_name = "NAME", default_value = "nftables")]
+    /// The datapath: nftables or iptables on Linux, hcn on Windows
+    #[arg(long, value_name = "NAME", default_value = node::DATAPATHS[0])]
     datapath: String,
     /// The node whose pods the rules are for
     #[arg(long, value_name = "NAME", env = "NODE_NAME", hide_env_values = true, required_unless_present = "cleanup", value_parser = NonEmptyStringValueParser::new())]
@@ -89,35 +82,19 @@ enum Fate {
 
 impl Agent {
     pub(crate) fn run(&self) -> anyhow::Result<Exit> {
-        source::known_datapath(&self.datapath, &["nftables", "iptables"])?;
-        let filter = Filter::named(&self.datapath).unwrap_or(Filter::Nftables);
-        let options = self.options(filter.name())?;
+        source::known_datapath(&self.datapath, node::DATAPATHS)?;
+        let known = node::DATAPATHS.iter().find(|known| **known == self.datapath);
+        let options = self.options(known.unwrap_or(&""))?;
         self.log_format.start();
-        let drops = Box::new(Reported::default());
-        match filter {
-            Filter::Nftables => {
-                let mode = match options.mode {
-                    Mode::Enforce => weir_nft::Mode::Enforce,
-                    Mode::Audit => weir_nft::Mode::Audit,
-                };
-                self.keep(&options, Nft::open(mode).map_err(refused)?, drops)
-            }
-            Filter::Iptables => {
-                let mode = match options.mode {
-                    Mode::Enforce => weir_iptables::Mode::Enforce,
-                    Mode::Audit => weir_iptables::Mode::Audit,
-                };
-                self.keep(&options, Iptables::open(mode, None).map_err(refused)?, drops)
-            }
-        }
+        node::open(self, &options)
     }
 
     /// Does what was asked for with a datapath, whichever it is.
-    fn keep(
+    pub(crate) fn keep(
         &self,
         options: &Options,
         datapath: impl Datapath,
-        drops: Box<dyn Drops + Send>,
+        drops: Option<Box<dyn Drops + Send>>,
     ) -> anyhow::Result<Exit> {
         if self.cleanup {
             weir_agent::cleanup(datapath).map_err(failed)?;
@@ -129,7 +106,7 @@ impl Agent {
             reasons.iter().for_each(|reason| tracing::warn!("{reason}"));
             return Ok(Exit::when(reasons.is_empty()));
         }
-        weir_agent::run(options, datapath, Some(drops)).map_err(failed)?;
+        weir_agent::run(options, datapath, drops).map_err(failed)?;
         Ok(Exit::Yes)
     }
 
@@ -164,43 +141,6 @@ impl Agent {
         }
         Ok(Source::Folder(source.into()))
     }
-}
-
-/// The packets that the rules report. The kernel is asked when somebody listens, and again after an error.
-#[derive(Default)]
-struct Reported(Option<PacketLog>);
-
-impl Drops for Reported {
-    fn next(&mut self) -> Result<Vec<Dropped>, ApplyError> {
-        let Some(log) = &mut self.0 else {
-            self.0 = Some(PacketLog::open(report::GROUP).map_err(unheard)?);
-            // From now on they can be heard of, and that is news.
-            return Ok(Vec::new());
-        };
-        let mut packets = Vec::new();
-        while packets.is_empty() {
-            let received = log.receive(Duration::from_secs(60), |packet| {
-                packets.extend(report::dropped(&packet))
-            });
-            if let Err(error) = received {
-                self.0 = None;
-                return Err(unheard(error));
-            }
-        }
-        Ok(packets)
-    }
-}
-
-fn unheard(error: LogError) -> ApplyError {
-    ApplyError {
-        trouble: Trouble::Unavailable,
-        what: "cannot hear of dropped packets".into(),
-        source: error.into(),
-    }
-}
-
-fn refused(error: ApplyError) -> Failure {
-    Failure::new(error, "run it as root, or with CAP_NET_ADMIN, on a kernel that has nftables")
 }
 
 fn failed(error: AgentError) -> Failure {

@@ -21,9 +21,14 @@ mod filter;
 mod kernel;
 mod lint;
 mod listen;
+#[cfg_attr(not(target_os = "linux"), path = "live/elsewhere.rs")]
 mod live;
 mod log;
 mod matrix;
+#[cfg_attr(target_os = "linux", path = "node/linux.rs")]
+#[cfg_attr(windows, path = "node/windows.rs")]
+#[cfg_attr(not(any(target_os = "linux", windows)), path = "node/elsewhere.rs")]
+mod node;
 mod opflex;
 mod port;
 mod present;

@@ -149,7 +149,6 @@ impl Acl {
         })
     }
 
-    #[cfg(test)]
     /// The same rule with its lists in one order, so that it can be compared with what was read.
     pub(crate) fn normal(mut self) -> Acl {
         let lists = [

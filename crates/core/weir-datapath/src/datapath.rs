@@ -1,6 +1,13 @@
-use std::{collections::BTreeSet, error::Error, fmt, net::IpAddr};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    error::Error,
+    fmt,
+    net::IpAddr,
+};
 
-use weir_model::{Delta, Flow, Program};
+use weir_model::{Delta, Flow, PodId, Program};
+
+use crate::Remarks;
 
 /// A place where rule sets take effect. Planning is pure; the other methods touch the machine.
 pub trait Datapath {
@@ -18,7 +25,7 @@ pub trait Datapath {
     /// Reads what is in force, so that a restarted agent compares instead of writing everything again.
     fn installed(&mut self) -> Result<Self::Installed, ApplyError>;
 
-    /// All or nothing. After an error the way on is `installed` and `replan`.
+    /// All or nothing, unless the trouble says for whom not. After any other error the way on is `installed` and `replan`.
     fn apply(&mut self, plan: &Self::Plan) -> Result<(), ApplyError>;
 
     /// Whether somebody else changed what is ours since this was asked last. Cheap, and never waits.
@@ -30,6 +37,17 @@ pub trait Datapath {
         touched: &BTreeSet<IpAddr>,
         forbidden: &dyn Fn(&Flow) -> bool,
     ) -> Result<usize, ApplyError>;
+
+    /// Whether something is to be done that the last plan could not do: whom it was for has come since this was asked last, or
+    /// there is time now. Cheap, and never waits.
+    fn resumes(&mut self) -> bool {
+        false
+    }
+
+    /// What the backend has to say about itself.
+    fn remarks(&self) -> Remarks {
+        Remarks::default()
+    }
 
     /// Removes everything that is ours and nothing else.
     fn remove(&mut self) -> Result<(), ApplyError>;
@@ -53,12 +71,15 @@ pub struct ApplyError {
 }
 
 /// Kinds of trouble with a datapath.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Trouble {
     /// It does not accept this plan. A part of the plan may be accepted.
     Refused,
     /// It cannot be reached, or has no room now. The same plan may be accepted later.
     Unavailable,
+    /// It has carried out the plan, but not for these pods, each with the reason. The old rules of these stay; without any, nothing
+    /// passes, as far as it could be made so.
+    Partly(BTreeMap<PodId, String>),
 }
 
 impl ApplyError {

@@ -10,7 +10,7 @@ use weir_model::{
     SetId, Verdict,
 };
 
-use crate::{ApplyError, Datapath, Plan, Trouble};
+use crate::{ApplyError, Datapath, Plan, Remarks, Trouble};
 
 /// What is wanted against what is in force, and the datapath that makes the two equal.
 ///
@@ -114,6 +114,18 @@ impl<D: Datapath> Ledger<D> {
         Ok(drifted)
     }
 
+    /// Asks the datapath whether it can do what it could not do before, and reads what is installed if so.
+    pub fn resumes(&mut self) -> bool {
+        let resumes = self.trusted && self.datapath.resumes();
+        self.trusted &= !resumes;
+        resumes
+    }
+
+    /// What the datapath has to say about itself.
+    pub fn remarks(&self) -> Remarks {
+        self.datapath.remarks()
+    }
+
     /// Wants what was refused once more.
     pub fn retry(&mut self) {
         for (id, held) in &self.held {
@@ -149,7 +161,7 @@ impl<D: Datapath> Ledger<D> {
         self.part_with_sets(&mut delta);
         let done = match self.attempt(&delta) {
             Ok(wrote) => {
-                self.held.retain(|id, _| !delta.endpoints.contains_key(id));
+                self.accepted(&delta, &wrote);
                 Ok(wrote)
             }
             Err(error) if error.trouble == Trouble::Refused => self.apart(delta),
@@ -161,7 +173,7 @@ impl<D: Datapath> Ledger<D> {
         match done {
             Ok(wrote) => {
                 self.failures = 0;
-                if wrote == Wrote::Something { Outcome::Applied } else { Outcome::Unchanged }
+                if wrote == Wrote::Nothing { Outcome::Unchanged } else { Outcome::Applied }
             }
             Err(error) => {
                 self.failures += 1;
@@ -209,6 +221,9 @@ impl<D: Datapath> Ledger<D> {
         let was_trusted = mem::take(&mut self.trusted);
         let wrote = match self.transact(delta, was_trusted) {
             Ok(wrote) => wrote,
+            Err(ApplyError { trouble: Trouble::Partly(pods), what, .. }) => {
+                self.keep_back(pods, &what, delta, &undo)
+            }
             Err(error) => {
                 self.program.apply(undo);
                 if error.trouble == Trouble::Unavailable {
@@ -223,7 +238,7 @@ impl<D: Datapath> Ledger<D> {
             self.denying = denying(&self.program);
         }
         if self.established == Established::Cut {
-            if wrote == Wrote::Something {
+            if wrote != Wrote::Nothing {
                 self.touched.extend(touched);
             }
             if !was_trusted {
@@ -233,6 +248,45 @@ impl<D: Datapath> Ledger<D> {
             }
         }
         Ok(wrote)
+    }
+
+    /// All but these pods have what they should have: they are held.
+    fn keep_back(
+        &mut self,
+        pods: BTreeMap<PodId, String>,
+        what: &str,
+        delta: &Delta,
+        undo: &Delta,
+    ) -> Wrote {
+        let mut back = Delta::default();
+        for (id, reason) in pods {
+            let Some(wanted) = self.program.endpoints.get(&id).cloned() else { continue };
+            let rules = match undo.endpoints.get(&id) {
+                Some(Some(old)) => old.rules.clone(),
+                Some(None) => Arc::new(locked()),
+                // A set changed, and not the rules that name it.
+                None => wanted.rules.clone(),
+            };
+            back.endpoints.insert(id.clone(), Some(Endpoint { rules, ..wanted.clone() }));
+            let attempts = self.held.get(&id).map_or(0, |held| held.attempts) + 1;
+            self.held.insert(id, Held { wanted, error: format!("{what}: {reason}"), attempts });
+        }
+        let named = named_by(back.endpoints.values().flatten());
+        for (id, change) in &undo.sets {
+            if named.contains(id) && delta.sets.get(id) == Some(&SetDelta::Gone) {
+                back.sets.insert(id.clone(), change.clone());
+                self.kept.insert(id.clone());
+            }
+        }
+        let refused = back.endpoints.keys().cloned().collect();
+        self.program.apply(back);
+        Wrote::AllBut(refused)
+    }
+
+    /// The pods of a delta are no longer held, apart from those that it was not accepted for.
+    fn accepted(&mut self, delta: &Delta, wrote: &Wrote) {
+        let is_refused = |id: &PodId| matches!(wrote, Wrote::AllBut(pods) if pods.contains(id));
+        self.held.retain(|id, _| !delta.endpoints.contains_key(id) || is_refused(id));
     }
 
     fn transact(&mut self, delta: &Delta, trusted: bool) -> Result<Wrote, ApplyError> {
@@ -277,7 +331,7 @@ impl<D: Datapath> Ledger<D> {
         while let Some(endpoints) = groups.pop() {
             let mut group = Delta { endpoints, ..Delta::default() };
             match self.attempt(&group) {
-                Ok(_) => self.held.retain(|id, _| !group.endpoints.contains_key(id)),
+                Ok(wrote) => self.accepted(&group, &wrote),
                 Err(error) if error.trouble == Trouble::Refused => {
                     let middle = group.endpoints.keys().nth(group.endpoints.len() / 2).cloned();
                     match middle {
@@ -351,11 +405,13 @@ impl<D: Datapath> Ledger<D> {
     }
 }
 
-/// Whether a transaction had something in it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What came of a transaction.
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum Wrote {
     Nothing,
     Something,
+    /// Something, but not for these.
+    AllBut(BTreeSet<PodId>),
 }
 
 /// Rules that let nothing pass.

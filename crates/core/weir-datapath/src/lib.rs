@@ -16,11 +16,11 @@ mod drops;
 mod grants;
 mod ledger;
 mod memory;
-mod notes;
+mod remarks;
 
 pub use datapath::{ApplyError, Datapath, Plan, Trouble};
 pub use drops::{Cause, Dropped, Drops};
 pub use grants::{Granted, may_matter};
 pub use ledger::{Established, Held, Ledger, Outcome};
 pub use memory::{Memory, MemoryPlan, MemoryState};
-pub use notes::{Notes, Shortfall};
+pub use remarks::{Remarks, Shortfall};

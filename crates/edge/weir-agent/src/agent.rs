@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-use weir_datapath::{ApplyError, Datapath, Dropped, Ledger, Outcome};
+use weir_datapath::{ApplyError, Datapath, Dropped, Ledger, Outcome, Shortfall};
 use weir_engine::{Engine, Locality};
 use weir_model::{Change, Finding, Program, RuleSet, Severity};
 use weir_source::Update;
@@ -73,6 +73,8 @@ pub(crate) struct Agent<D> {
     unlogged_drops: u64,
     /// Why dropped packets cannot be heard of.
     deaf: Option<String>,
+    /// What the datapath has to say about itself.
+    remarks: Vec<String>,
     /// Whether rules are applied because somebody changed them, and whether somebody asked for a comparison.
     is_repair: bool,
     is_asked: bool,
@@ -115,6 +117,7 @@ impl<D: Datapath> Agent<D> {
             logged_drops: 0,
             unlogged_drops: 0,
             deaf: None,
+            remarks: Vec::new(),
             is_repair: false,
             is_asked: false,
             is_uncounted: true,
@@ -353,6 +356,7 @@ impl<D: Datapath> Agent<D> {
         if *self.ledger.held() != before {
             self.tell_held();
         }
+        self.remark();
         let tries = self.ledger.held().values().map(|held| held.attempts).min();
         self.due.retry = match (tries, self.due.retry) {
             (None, _) => None,
@@ -419,6 +423,10 @@ impl<D: Datapath> Agent<D> {
             }
             Err(error) => self.failed("drift", "cannot look for changes by others", &error),
         }
+        if self.ledger.resumes() {
+            self.due.settle = self.due.settle.min(now);
+        }
+        self.remark();
     }
 
     fn cut(&mut self, now: Instant) {
@@ -446,10 +454,29 @@ impl<D: Datapath> Agent<D> {
         }
     }
 
+    /// What the datapath has to say about itself.
+    fn remark(&mut self) {
+        let remarks = self.ledger.remarks();
+        if let Some(rules) = remarks.rules {
+            self.report.metrics.acl_rules.set(number(rules));
+        }
+        if let Some(notes) = &self.notes {
+            let is_new = |one: &&Shortfall| !self.remarks.contains(&one.to_string());
+            notes.shortfalls(remarks.shortfalls.iter().filter(is_new));
+        }
+        let shortfalls = remarks.shortfalls.iter().map(ToString::to_string);
+        let remarks: Vec<String> = shortfalls.chain(remarks.warnings).collect();
+        if remarks != self.remarks {
+            self.remarks = remarks;
+            self.warn();
+        }
+    }
+
     /// Something else is wrong with the machine than before.
     fn warn(&self) {
         let mut status = self.report.status();
-        let warnings: Vec<String> = status.unjudged.iter().chain(&self.deaf).cloned().collect();
+        let warnings = status.unjudged.iter().chain(&self.deaf).chain(&self.remarks);
+        let warnings: Vec<String> = warnings.cloned().collect();
         let is_new = |warning: &&String| !status.warnings.contains(warning);
         warnings.iter().filter(is_new).for_each(|warning| tracing::warn!("{warning}"));
         self.report.metrics.warnings.set(number(warnings.len()));

@@ -1,7 +1,7 @@
 //! One agent per network namespace.
 //!
 //! The lock is a socket with an abstract name. Such names belong to the network namespace, as the rules do, and vanish with
-//! the process.
+//! the process. On Windows it is a file that is locked, for there is one agent for a machine.
 
 use std::io;
 
@@ -165,9 +165,15 @@ mod linux {
 
 #[cfg(not(target_os = "linux"))]
 mod other {
+    use std::{
+        env,
+        fs::{self, File, TryLockError},
+        path::PathBuf,
+    };
+
     use super::LockError;
 
-    /// Only Linux has network namespaces.
+    /// The right to keep the rules of this machine, for as long as the process lives: a file that is locked.
     #[derive(Debug)]
     pub(crate) struct Lock {
         pub(crate) warning: Option<String>,
@@ -175,7 +181,19 @@ mod other {
 
     impl Lock {
         pub(crate) fn take() -> Result<Lock, LockError> {
-            Ok(Lock { warning: None })
+            let data = env::var_os("ProgramData").map_or_else(env::temp_dir, PathBuf::from);
+            let folder = data.join("weir");
+            fs::create_dir_all(&folder).map_err(LockError::Unknown)?;
+            let file = File::create(folder.join("agent.lock")).map_err(LockError::Unknown)?;
+            match file.try_lock() {
+                Ok(()) => {
+                    // It is held until the process ends.
+                    std::mem::forget(file);
+                    Ok(Lock { warning: None })
+                }
+                Err(TryLockError::WouldBlock) => Err(LockError::Taken { process: 0 }),
+                Err(TryLockError::Error(error)) => Err(LockError::Unknown(error)),
+            }
         }
     }
 }

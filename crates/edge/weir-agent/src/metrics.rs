@@ -45,6 +45,10 @@ pub(crate) struct Metrics {
     pub(crate) errors: Family<[Label; 1], Counter>,
     drops: Family<[Label; 2], Counter>,
     pub(crate) missed: Counter,
+    /// The rules that a datapath writes, if it counts them itself.
+    pub(crate) acl_rules: Gauge,
+    /// All errors, of whichever stage.
+    failures: Counter,
 }
 
 /// Where something can go wrong.
@@ -77,6 +81,8 @@ impl Metrics {
             errors: Family::default(),
             drops: Family::default(),
             missed: Counter::default(),
+            acl_rules: Gauge::default(),
+            failures: Counter::default(),
         };
         metrics.register(registry);
         // What has not happened yet is there, too, and zero.
@@ -134,8 +140,19 @@ impl Metrics {
         registry.register("weir_drops_missed", "Dropped packets that were not looked at", missed);
     }
 
+    /// The names that agents for Windows nodes have for what they count.
+    pub(crate) fn register_for_windows(&self, registry: &mut Registry) {
+        let policies = self.policies.clone();
+        registry.register("networkpolicies_watched", "Policies of the source", policies);
+        let rules = self.acl_rules.clone();
+        registry.register("acl_rules_applied", "ACL rules of weir's on endpoints", rules);
+        let failures = self.failures.clone();
+        registry.register("reconciliation_errors", "Errors of every kind", failures);
+    }
+
     /// Counts an error.
     pub(crate) fn error(&self, stage: &'static str) {
+        self.failures.inc();
         self.errors.get_or_create(&label("stage", stage)).inc();
     }
 

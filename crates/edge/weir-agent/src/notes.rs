@@ -1,5 +1,6 @@
 //! What is said about policies where their owners look: as Events. Pure; who writes them is elsewhere.
 
+use weir_datapath::Shortfall;
 use weir_kube::{Note, NoteKind, node_reference, policy_reference};
 use weir_model::{Finding, PolicyId, PolicyKind, Severity};
 
@@ -44,6 +45,17 @@ pub(crate) fn of_held<'a>(
                 "the rules for pod {pod} are refused on node {node}; its old ones stay: {error}"
             ),
         })
+    })
+}
+
+/// What to say about a policy that asks for something the datapath of a node cannot express.
+pub(crate) fn of_shortfall(shortfall: &Shortfall, node: &str) -> Option<Note> {
+    let Shortfall { pod, policy, what } = shortfall;
+    Some(Note {
+        regarding: policy_reference(policy.as_ref()?),
+        kind: NoteKind::Warning,
+        reason: "NotExpressed".into(),
+        message: format!("the rules for pod {pod} are stricter on node {node}: {what}"),
     })
 }
 

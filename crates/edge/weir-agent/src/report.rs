@@ -162,6 +162,9 @@ impl Report {
     pub(crate) fn new(options: &Options) -> Self {
         let mut registry = Registry::default();
         let metrics = Metrics::new(&mut registry);
+        if options.datapath == "hcn" {
+            metrics.register_for_windows(&mut registry);
+        }
         let status = Status {
             version: options.version,
             node: options.node.to_string(),

@@ -85,15 +85,32 @@ fn signals(runtime: &Runtime, events: &SyncSender<Event>, ready: &mpsc::Sender<i
     runtime.block_on(std::future::pending::<()>());
 }
 
-#[cfg(not(unix))]
+#[cfg(windows)]
 fn signals(runtime: &Runtime, events: &SyncSender<Event>, ready: &mpsc::Sender<io::Result<()>>) {
-    runtime.block_on(async {
-        _ = ready.send(Ok(()));
-        if tokio::signal::ctrl_c().await.is_ok() {
-            _ = events.send(Event::Stop);
+    use tokio::signal::windows::{ctrl_break, ctrl_c, ctrl_close, ctrl_shutdown};
+    let _entered = runtime.enter();
+    let listening =
+        || Ok::<_, io::Error>((ctrl_c()?, ctrl_break()?, ctrl_close()?, ctrl_shutdown()?));
+    match listening() {
+        Err(error) => _ = ready.send(Err(error)),
+        Ok((mut interrupt, mut stop, mut close, mut shutdown)) => {
+            let events = events.clone();
+            runtime.spawn(async move {
+                tokio::select! {
+                    _ = interrupt.recv() => (),
+                    _ = stop.recv() => (),
+                    _ = close.recv() => (),
+                    _ = shutdown.recv() => (),
+                }
+                // A loop that is busy hears of it later, and HTTP goes on meanwhile.
+                while let Err(TrySendError::Full(_)) = events.try_send(Event::Stop) {
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                }
+            });
+            _ = ready.send(Ok(()));
         }
-        std::future::pending::<()>().await;
-    });
+    }
+    runtime.block_on(std::future::pending::<()>());
 }
 
 /// Hears of dropped packets. A flood of them never keeps the loop from anything else.

@@ -46,9 +46,15 @@ impl Access {
             Ok(kubeconfig) => Config::from_custom_kubeconfig(kubeconfig, &options)
                 .await
                 .map_err(|source| self.unusable(source)),
-            Err(_) if !is_asked_for && is_in_cluster() => {
-                Config::incluster().map_err(|source| ReadError::Pod(source.into()))
-            }
+            Err(_) if !is_asked_for && is_in_cluster() => match account() {
+                None => Config::incluster().map_err(|source| ReadError::Pod(source.into())),
+                Some(folder) => {
+                    let pod =
+                        of_account(&folder).map_err(|source| ReadError::Pod(source.into()))?;
+                    let config = Config::from_custom_kubeconfig(pod, &options).await;
+                    config.map_err(|source| ReadError::Pod(source.into()))
+                }
+            },
             Err(source) => Err(self.unusable(source)),
         }
     }
@@ -73,4 +79,49 @@ impl Access {
 
 fn is_in_cluster() -> bool {
     env::var_os("KUBERNETES_SERVICE_HOST").is_some()
+}
+
+/// Where the files of the service account are, if not where Linux has them: on Windows, a process of the host finds what is mounted
+/// into its container below a folder that the runtime names, or on the drive of the system.
+fn account() -> Option<PathBuf> {
+    let roots = [env::var_os("CONTAINER_SANDBOX_MOUNT_POINT"), env::var_os("SystemDrive")];
+    let folders = roots.into_iter().flatten().map(|root| {
+        // A drive alone, as in `C:`, is wherever somebody is on it.
+        let root = format!("{}/", root.to_string_lossy().trim_end_matches(['/', '\\']));
+        Path::new(&root).join("var/run/secrets/kubernetes.io/serviceaccount")
+    });
+    folders.into_iter().find(|folder| folder.join("token").exists())
+}
+
+/// The cluster of the pod we are in, with a service account whose files are in this folder. The token is read again when it ends.
+fn of_account(folder: &Path) -> Result<Kubeconfig, KubeconfigError> {
+    let text = |name| env::var(name).unwrap_or_default();
+    let (host, port) = (text("KUBERNETES_SERVICE_HOST"), text("KUBERNETES_SERVICE_PORT"));
+    let host = if host.contains(':') { format!("[{host}]") } else { host };
+    let config = serde_json::json!({
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "pod", "cluster": {
+            "server": format!("https://{host}:{}", if port.is_empty() { "443" } else { &port }),
+            "certificate-authority": folder.join("ca.crt"),
+        }}],
+        "users": [{"name": "pod", "user": {"tokenFile": folder.join("token")}}],
+        "contexts": [{"name": "pod", "context": {"cluster": "pod", "user": "pod"}}],
+        "current-context": "pod",
+    });
+    Kubeconfig::from_yaml(&config.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_service_account_is_found_by_its_folder() {
+        let config = of_account(Path::new("C:/hpc/account")).unwrap();
+        let cluster = config.clusters[0].cluster.clone().unwrap();
+        assert_eq!(cluster.certificate_authority.as_deref(), Some("C:/hpc/account/ca.crt"));
+        let user = config.auth_infos[0].auth_info.clone().unwrap();
+        assert_eq!(user.token_file.as_deref(), Some("C:/hpc/account/token"));
+    }
 }

@@ -124,7 +124,7 @@ fn a_machine_that_is_away_is_tried_again() {
     for n in 1..4 {
         let outcome = ledger.settle();
         let Outcome::Failed { error, attempts } = outcome else { panic!("{outcome:?}") };
-        assert_eq!((attempts, error.trouble), (n, Trouble::Unavailable));
+        assert_eq!((attempts, &error.trouble), (n, &Trouble::Unavailable));
         assert_eq!(error.with_causes(), "cannot reach the machine: it is away");
     }
     assert!(ledger.drifted().is_ok_and(|drifted| !drifted), "it is not trusted anyway");

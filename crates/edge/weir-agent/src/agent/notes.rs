@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use weir_datapath::Datapath;
+use weir_datapath::{Datapath, Shortfall};
 use weir_kube::Events;
 use weir_model::{Finding, Name};
 
@@ -30,6 +30,12 @@ impl Notes {
     /// These are refused.
     pub(super) fn held(&self, held: &[HeldEndpoint]) {
         let all = held.iter().flat_map(|held| notes::of_held(held, &self.node));
+        all.for_each(|note| self.events.publish(note));
+    }
+
+    /// These cannot be expressed.
+    pub(super) fn shortfalls<'a>(&self, shortfalls: impl Iterator<Item = &'a Shortfall>) {
+        let all = shortfalls.filter_map(|shortfall| notes::of_shortfall(shortfall, &self.node));
         all.for_each(|note| self.events.publish(note));
     }
 

@@ -4,11 +4,11 @@ use weir_model::{PodId, PolicyId};
 
 /// What a backend has to say about itself, beside what is in force.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Notes {
+pub struct Remarks {
     /// What it cannot express, and made stricter.
     pub shortfalls: Vec<Shortfall>,
-    /// Whom or what it waits for.
-    pub waiting: Vec<String>,
+    /// Whom it waits for, and what else is wrong with the machine.
+    pub warnings: Vec<String>,
     /// How many rules of its own it keeps in force, if it counts them.
     pub rules: Option<usize>,
 }

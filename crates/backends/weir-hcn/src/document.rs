@@ -1,0 +1,290 @@
+//! What HNS says about endpoints and networks, and what it is told to change.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+};
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, value::RawValue};
+
+use crate::{Acl, Action, PREFIX, RuleType, Way};
+
+/// The kinds of networks whose endpoints are filtered by the switch.
+const KINDS: [&str; 3] = ["L2Bridge", "L2Tunnel", "Overlay"];
+/// Nobody's namespace.
+const NOBODY: &str = "00000000-0000-0000-0000-000000000000";
+
+/// All endpoints and networks of a machine, and its own addresses.
+#[derive(Clone, Debug, Default)]
+pub struct Inventory {
+    /// The endpoints.
+    pub endpoints: Vec<Endpoint>,
+    /// The networks, by id.
+    pub networks: BTreeMap<String, Network>,
+    /// The addresses of the machine.
+    pub addresses: BTreeSet<IpAddr>,
+}
+
+/// An endpoint. Ids are in lower case.
+#[derive(Clone, Debug)]
+pub struct Endpoint {
+    /// Which one.
+    pub id: String,
+    /// The network it is part of.
+    pub network: String,
+    /// Its addresses.
+    pub addresses: Vec<IpAddr>,
+    /// Whether it is in a namespace: the endpoints of dead pods are not.
+    pub is_attached: bool,
+    /// Whether it stands for a pod of another node.
+    pub is_remote: bool,
+    /// Its policies, of whoever put them there, byte by byte.
+    policies: Vec<Box<RawValue>>,
+}
+
+/// A network.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Network {
+    /// Its name.
+    pub name: String,
+    /// Its kind.
+    pub kind: String,
+}
+
+impl Inventory {
+    /// The endpoints of a pod: those with one of its addresses, on a network that the switch filters, or on the one with this
+    /// name. Where there are several, those that are in use.
+    pub fn of_pod(&self, addresses: &[IpAddr], network: Option<&str>) -> Vec<&Endpoint> {
+        let is_filtered = |endpoint: &&Endpoint| {
+            let network_of = self.networks.get(&endpoint.network);
+            network_of.is_some_and(|one| {
+                KINDS.contains(&&*one.kind)
+                    || network.is_some_and(|name| one.name.eq_ignore_ascii_case(name))
+            })
+        };
+        let has = |endpoint: &&Endpoint| {
+            !endpoint.is_remote && endpoint.addresses.iter().any(|own| addresses.contains(own))
+        };
+        let all: Vec<&Endpoint> = self.endpoints.iter().filter(has).filter(is_filtered).collect();
+        match all.iter().any(|endpoint| endpoint.is_attached) {
+            true => all.into_iter().filter(|endpoint| endpoint.is_attached).collect(),
+            false => all,
+        }
+    }
+
+    /// The networks that endpoints with these addresses are on and that are not filtered, in words.
+    pub(crate) fn unfiltered(&self, addresses: &[IpAddr]) -> Option<String> {
+        let has = |endpoint: &&Endpoint| {
+            !endpoint.is_remote && endpoint.addresses.iter().any(|own| addresses.contains(own))
+        };
+        let endpoint = self.endpoints.iter().find(has)?;
+        Some(match self.networks.get(&endpoint.network) {
+            Some(Network { name, kind }) => format!("network {name} of kind {kind}"),
+            None => format!("network {}, which HNS does not list", endpoint.network),
+        })
+    }
+}
+
+impl Endpoint {
+    /// Reads what HNS says about an endpoint.
+    pub fn read(text: &str) -> Result<Endpoint, serde_json::Error> {
+        #[derive(Deserialize)]
+        #[serde(rename_all = "PascalCase")]
+        struct Document {
+            #[serde(rename = "ID", alias = "Id")]
+            id: String,
+            host_compute_network: Option<String>,
+            host_compute_namespace: Option<String>,
+            ip_configurations: Option<Vec<IpConfiguration>>,
+            policies: Option<Vec<Box<RawValue>>>,
+            flags: Option<u64>,
+        }
+        #[derive(Deserialize)]
+        #[serde(rename_all = "PascalCase")]
+        struct IpConfiguration {
+            ip_address: Option<String>,
+        }
+        let document: Document = serde_json::from_str(text)?;
+        let namespace = document.host_compute_namespace.unwrap_or_default();
+        let configurations = document.ip_configurations.into_iter().flatten();
+        let addresses = configurations.filter_map(|one| one.ip_address?.parse().ok());
+        Ok(Endpoint {
+            id: document.id.to_ascii_lowercase(),
+            network: document.host_compute_network.unwrap_or_default().to_ascii_lowercase(),
+            addresses: addresses.collect(),
+            is_attached: !namespace.is_empty() && namespace != NOBODY,
+            is_remote: document.flags.unwrap_or(0) & 1 == 1,
+            policies: document.policies.unwrap_or_default(),
+        })
+    }
+
+    /// The ACLs of ours that it has, in order.
+    pub fn ours(&self) -> Vec<Acl> {
+        let mut ours: Vec<Acl> = self.acls().filter(Acl::is_ours).collect();
+        ours.sort();
+        ours
+    }
+
+    /// Whether it has any of ours.
+    pub fn has_ours(&self) -> bool {
+        self.policies.iter().any(|policy| is_ours(policy))
+    }
+
+    /// What it should have, if the rules of its pod are these. The firewall of the host sees packets, too; unless somebody has told
+    /// it about them, it is told to let them pass.
+    pub fn desired(&self, acls: &[Acl]) -> Vec<Acl> {
+        let is_told = self.acls().any(|acl| acl.rule_type == RuleType::Host && !acl.is_ours());
+        let host = |way: Way| Acl {
+            rule_type: RuleType::Host,
+            priority: None,
+            ..Acl::new(format!("{PREFIX}host-{way}").to_ascii_lowercase(), way, Action::Allow, 0)
+        };
+        let mut desired: Vec<Acl> = acls.iter().cloned().map(Acl::normal).collect();
+        if !acls.is_empty() && !is_told {
+            desired.extend([host(Way::In), host(Way::Out)]);
+        }
+        desired.sort();
+        desired
+    }
+
+    /// What HNS is told so that the endpoint has these rules of ours and everything else as it is.
+    pub fn update(&self, desired: &[Acl]) -> Result<String, serde_json::Error> {
+        #[derive(Serialize)]
+        #[serde(rename_all = "PascalCase")]
+        struct Request<'a> {
+            resource_type: &'a str,
+            request_type: &'a str,
+            settings: Settings<'a>,
+        }
+        #[derive(Serialize)]
+        #[serde(rename_all = "PascalCase")]
+        struct Settings<'a> {
+            policies: Vec<&'a RawValue>,
+        }
+        let ours: Vec<Box<RawValue>> = desired
+            .iter()
+            .map(|acl| serde_json::value::to_raw_value(&acl.policy()))
+            .collect::<Result<_, _>>()?;
+        let foreign = self.policies.iter().filter(|policy| !is_ours(policy));
+        let policies = foreign.chain(&ours).map(|policy| &**policy).collect();
+        serde_json::to_string(&Request {
+            resource_type: "Policy",
+            request_type: "Update",
+            settings: Settings { policies },
+        })
+    }
+
+    fn acls(&self) -> impl Iterator<Item = Acl> {
+        self.policies.iter().filter_map(|policy| Acl::read(&value(policy)))
+    }
+}
+
+impl Network {
+    /// Reads what HNS says about a network: its id, and the rest. It does not mention the kind of a NAT network.
+    pub fn read(text: &str) -> Result<(String, Network), serde_json::Error> {
+        #[derive(Deserialize)]
+        #[serde(rename_all = "PascalCase")]
+        struct Document {
+            #[serde(rename = "ID", alias = "Id")]
+            id: String,
+            name: Option<String>,
+            r#type: Option<String>,
+        }
+        let Document { id, name, r#type } = serde_json::from_str(text)?;
+        let kind = r#type.filter(|kind| !kind.is_empty()).unwrap_or_else(|| "NAT".into());
+        Ok((id.to_ascii_lowercase(), Network { name: name.unwrap_or_default(), kind }))
+    }
+}
+
+/// Whether a policy is an ACL with an id of ours, understood or not.
+fn is_ours(policy: &RawValue) -> bool {
+    let policy = value(policy);
+    let id = policy.get("Settings").and_then(|settings| settings.get("Id"));
+    policy["Type"] == "ACL" && id.and_then(Value::as_str).is_some_and(|id| id.starts_with(PREFIX))
+}
+
+fn value(policy: &RawValue) -> Value {
+    serde_json::from_str(policy.get()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ENDPOINT: &str = r#"{"ID":"AAAA","HostComputeNetwork":"N1","HostComputeNamespace":"S1","IpConfigurations":[{"IpAddress":"10.0.0.1","PrefixLength":24},{"IpAddress":"fd00::1"}],
+        "Policies":[{"Type":"OutBoundNAT","Settings":{"Exceptions":["10.96.0.0/12"],"Odd":1.50}},{"Type":"ACL","Settings":{"Id":"azure-acl","Action":"Block","Direction":"Out","Priority":200}},
+        {"Type":"ACL","Settings":{"Id":"weir:tail-in","Action":"Block","Direction":"In","RuleType":"Switch","Priority":3000,"Scope":0}}],"Flags":0}"#;
+
+    fn inventory(endpoints: &[(&str, &str, u64, &str)]) -> Inventory {
+        let one = |(id, address, flags, namespace): &(&str, &str, u64, &str)| {
+            let text = format!(
+                r#"{{"ID":"{id}","HostComputeNetwork":"n1","HostComputeNamespace":"{namespace}","Flags":{flags},"IpConfigurations":[{{"IpAddress":"{address}"}}]}}"#
+            );
+            Endpoint::read(&text).unwrap()
+        };
+        let network = Network { name: "Calico".into(), kind: "L2Bridge".into() };
+        let networks = [("n1".to_owned(), network)].into();
+        Inventory {
+            endpoints: endpoints.iter().map(one).collect(),
+            networks,
+            ..Inventory::default()
+        }
+    }
+
+    fn found(inventory: &Inventory, network: Option<&str>) -> Vec<String> {
+        let found = inventory.of_pod(&[IpAddr::from([10, 0, 0, 1])], network);
+        found.iter().map(|endpoint| endpoint.id.clone()).collect()
+    }
+
+    #[test]
+    fn what_others_have_put_there_passes_through_byte_by_byte() {
+        let endpoint = Endpoint::read(ENDPOINT).unwrap();
+        let acl = Acl::new("weir:tail-out".into(), Way::Out, Action::Block, 3000);
+        let update = endpoint.update(&[acl]).unwrap();
+        assert_eq!(
+            update,
+            r#"{"ResourceType":"Policy","RequestType":"Update","Settings":{"Policies":[{"Type":"OutBoundNAT","Settings":{"Exceptions":["10.96.0.0/12"],"Odd":1.50}},{"Type":"ACL","Settings":{"Id":"azure-acl","Action":"Block","Direction":"Out","Priority":200}},{"Type":"ACL","Settings":{"Id":"weir:tail-out","Action":"Block","Direction":"Out","RuleType":"Switch","Priority":3000}}]}}"#
+        );
+        assert_eq!(endpoint.ours().len(), 1);
+        assert_eq!(endpoint.addresses.len(), 2, "every address counts");
+    }
+
+    #[test]
+    fn the_firewall_of_the_host_is_told_once() {
+        let endpoint = Endpoint::read(ENDPOINT).unwrap();
+        let acl = Acl::new("weir:tail-out".into(), Way::Out, Action::Block, 3000);
+        let hosts = |endpoint: &Endpoint, acls: &[Acl]| {
+            let desired = endpoint.desired(acls);
+            desired.iter().filter(|acl| acl.rule_type == RuleType::Host).count()
+        };
+        assert_eq!((hosts(&endpoint, std::slice::from_ref(&acl)), hosts(&endpoint, &[])), (2, 0));
+        let told =
+            ENDPOINT.replace(r#""Direction":"Out","#, r#""Direction":"Out","RuleType":"Host","#);
+        assert_eq!(hosts(&Endpoint::read(&told).unwrap(), &[acl]), 0);
+    }
+
+    #[test]
+    fn a_pods_endpoint_is_local_and_in_use_and_on_a_network_of_the_switch() {
+        let all = [
+            ("remote", "10.0.0.1", 1, "s"),
+            ("stale", "10.0.0.1", 0, ""),
+            ("mine", "10.0.0.1", 0, "s"),
+            ("other", "10.0.0.2", 0, "s"),
+        ];
+        assert_eq!(found(&inventory(&all), None), ["mine"]);
+        assert_eq!(found(&inventory(&all[..2]), None), ["stale"], "nobody else has the address");
+        let mut nat = inventory(&all);
+        nat.networks.get_mut("n1").unwrap().kind = "NAT".into();
+        assert_eq!(found(&nat, None), [""; 0]);
+        assert_eq!(nat.unfiltered(&[[10, 0, 0, 1].into()]).unwrap(), "network Calico of kind NAT");
+        assert_eq!(found(&nat, Some("calico")), ["mine"], "whoever asks for it by name gets it");
+    }
+
+    #[test]
+    fn a_network_without_a_kind_is_nat() {
+        let (id, network) = Network::read(r#"{"ID":"ABC","Name":"nat"}"#).unwrap();
+        assert_eq!((&*id, &*network.name, &*network.kind), ("abc", "nat", "NAT"));
+        assert!(Endpoint::read("[]").is_err() && Network::read("{}").is_err());
+    }
+}

@@ -1,0 +1,409 @@
+//! What every backend must do, done by this one against a stand-in for HNS; and what is special about HNS.
+
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+use std::{cell::RefCell, collections::BTreeSet, net::IpAddr, rc::Rc};
+
+use proptest::{
+    strategy::{Strategy, ValueTree},
+    test_runner::{Config, TestRng, TestRunner},
+};
+use serde_json::{Value, json};
+use weir_datapath::{
+    Established, Ledger, Outcome,
+    conformance::{self, Machine},
+};
+use weir_engine::{Engine, Locality};
+use weir_hcn::{Endpoint, Hcn, Host, HostError, Inventory, Network, Settings, StateFile, judge};
+use weir_hns_double::{Fault, Service};
+use weir_model::{Change, Delta, Direction, Flow, Object, PodId, Program, Verdict};
+use weir_testkit::pool;
+
+/// HNS without a DLL. Clones speak to one service.
+#[derive(Clone)]
+struct Hns(Rc<RefCell<State>>);
+
+struct State {
+    service: Service,
+    writes: usize,
+    hinted: bool,
+    /// Endpoints with these addresses take nothing that grants anything.
+    refuses: BTreeSet<IpAddr>,
+    /// If every pod has an address that nobody else ever has, all that there will be; HNS knows no pods.
+    program: Option<Program>,
+}
+
+impl Hns {
+    fn new() -> Self {
+        let mut service = Service::new();
+        for (number, address) in pool::POD_V4.iter().chain(pool::POD_V6).enumerate() {
+            service.add(&id(number), *address);
+        }
+        Hns(Rc::new(RefCell::new(State {
+            service,
+            writes: 0,
+            hinted: false,
+            refuses: BTreeSet::new(),
+            program: None,
+        })))
+    }
+
+    fn edit<T>(&self, edit: impl FnOnce(&mut State) -> T) -> T {
+        edit(&mut self.0.borrow_mut())
+    }
+
+    fn call<T>(
+        &self,
+        call: &'static str,
+        id: &str,
+        act: impl FnOnce(&mut Service) -> Result<T, Fault>,
+    ) -> Result<T, HostError> {
+        let failed = |fault: Fault| HostError { call, code: fault.code, record: fault.text.into() };
+        self.edit(|state| {
+            let (_, fault) = state.service.begin(call, id);
+            fault.map_or_else(|| act(&mut state.service), Err).map_err(failed)
+        })
+    }
+
+    fn rules_at(&self, address: IpAddr) -> Vec<weir_hcn::Acl> {
+        let inventory = self.clone().inventory().unwrap();
+        let endpoint = inventory.endpoints.into_iter().find(|one| one.addresses.contains(&address));
+        endpoint.map(|endpoint| endpoint.ours()).unwrap_or_default()
+    }
+}
+
+fn id(number: usize) -> String {
+    format!("aaaaaaaa-0000-0000-0000-{number:012}")
+}
+
+impl Host for Hns {
+    fn inventory(&mut self) -> Result<Inventory, HostError> {
+        let ids = self.call("Enumerate", "", |service| service.enumerate("endpoints", ""))?;
+        let ids: Vec<String> = serde_json::from_str(&ids).unwrap();
+        let mut inventory = Inventory::default();
+        for id in ids {
+            match self.endpoint(&id) {
+                Ok(endpoint) => inventory.endpoints.push(endpoint),
+                Err(error) if error.meaning() == weir_hcn::Meaning::Gone => (),
+                Err(error) => return Err(error),
+            }
+        }
+        let networks = self.edit(|state| state.service.list("networks").clone());
+        inventory.networks =
+            networks.iter().map(|one| Network::read(&one.to_string()).unwrap()).collect();
+        Ok(inventory)
+    }
+
+    fn endpoint(&mut self, id: &str) -> Result<Endpoint, HostError> {
+        let text = self.call("Query", id, |service| service.query("endpoints", id))?;
+        Ok(Endpoint::read(&text).unwrap())
+    }
+
+    fn modify(&mut self, id: &str, request: &str) -> Result<(), HostError> {
+        let own = self.endpoint(id)?.addresses;
+        let is_refused = self.edit(|state| own.iter().any(|one| state.refuses.contains(one)));
+        if is_refused && request.contains('#') {
+            return Err(HostError { call: "Modify", code: 0x803B_000D, record: "no".into() });
+        }
+        self.edit(|state| state.writes += 1);
+        self.call("Modify", id, |service| service.modify(id, request))
+    }
+
+    fn hinted(&mut self) -> bool {
+        self.edit(|state| std::mem::take(&mut state.hinted))
+    }
+}
+
+impl Machine for Hns {
+    type Datapath = Hcn<Hns>;
+
+    fn start(&mut self) -> Hcn<Hns> {
+        Hcn::new(self.clone(), Settings::default(), None)
+    }
+
+    fn verdict(&mut self, flow: &Flow) -> Verdict {
+        let side = |direction| {
+            let acls = self.rules_at(flow.ends(direction).0);
+            let unsaid = if acls.is_empty() { Verdict::Allow } else { Verdict::Deny };
+            judge(&acls, flow, direction).unwrap_or(unsaid)
+        };
+        Direction::BOTH.into_iter().map(side).fold(Verdict::Allow, Verdict::and)
+    }
+
+    fn disturb(&mut self) {
+        self.edit(|state| {
+            state.hinted = true;
+            let mut changed = false;
+            for endpoint in state.service.list("endpoints") {
+                let policies = endpoint["Policies"].as_array_mut().unwrap();
+                let before = policies.len();
+                policies.retain(|policy| policy["Type"] != "ACL");
+                changed |= policies.len() != before;
+            }
+            if !changed {
+                // Nobody has rules: then somebody gets one of ours that should not be there.
+                let acl = json!({"Type": "ACL", "Settings": {"Id": "weir:tail-in", "Action": "Block", "Direction": "In", "RuleType": "Switch", "Priority": 3000}});
+                state.service.list("endpoints")[0]["Policies"].as_array_mut().unwrap().push(acl);
+            }
+        });
+    }
+
+    fn refuse(&mut self, pods: &BTreeSet<PodId>) -> bool {
+        self.edit(|state| {
+            let Some(program) = &state.program else { return false };
+            let addresses = |pod| program.endpoints.get(pod).map(|one| one.addresses.clone());
+            state.refuses = pods.iter().filter_map(addresses).flatten().collect();
+            true
+        })
+    }
+}
+
+fn draw<S: Strategy>(strategy: S, seed: u8) -> S::Value {
+    let rng = TestRng::from_seed(proptest::test_runner::RngAlgorithm::ChaCha, &[seed; 32]);
+    let mut runner = TestRunner::new_with_rng(Config::default(), rng);
+    strategy.new_tree(&mut runner).unwrap().current()
+}
+
+/// The same where all pods live on one node; what lives in the node's own namespace has no endpoint.
+fn on_one_node(mut change: Change) -> Option<Change> {
+    let is_of_a_node =
+        |address: &IpAddr| pool::NODE_V4.contains(address) || pool::NODE_V6.contains(address);
+    if let Change::Put(Object::Pod(pod)) = &mut change {
+        if pod.host_network || pod.addresses.iter().any(is_of_a_node) {
+            return None;
+        }
+        pod.node = Some("n1".into());
+    }
+    Some(change)
+}
+
+/// The same with few pods, each of which has one address of its own.
+fn each_at_home(mut change: Change) -> Option<Change> {
+    if let Change::Put(Object::Pod(pod)) = &mut change {
+        let number: usize = pod.id.name[1..].parse().unwrap();
+        let is_kept = *pod.id.namespace == *if number < 4 { "alpha" } else { "beta" };
+        pod.addresses = vec![*pool::POD_V4.get(number).filter(|_| is_kept)?];
+    }
+    Some(change)
+}
+
+#[test]
+fn it_conforms() {
+    for seed in 0..6 {
+        let is_at_home = seed % 2 == 1;
+        let policies = proptest::collection::vec(weir_testkit::policy(), 6..12);
+        let policies = draw(policies, seed).into_iter();
+        let policies = policies.map(|policy| Change::Put(Object::Policy(policy)));
+        let changes: Vec<Change> =
+            policies.chain(draw(weir_testkit::changes(80), seed)).filter_map(on_one_node).collect();
+        let changes: Vec<Change> = match is_at_home {
+            true => changes.into_iter().filter_map(each_at_home).collect(),
+            false => changes,
+        };
+        let mut flows = draw(proptest::collection::vec(weir_testkit::flow(), 60..61), seed);
+        // Its ports cannot be told apart here.
+        flows.retain(|flow| flow.protocol != weir_model::Protocol::Sctp);
+        flows.sort();
+        flows.dedup();
+        let mut engine = Engine::new(Locality::Everywhere);
+        let road: Vec<Delta> = changes.chunks(12).map(|some| engine.apply(some)).collect();
+        let mut hns = Hns::new();
+        let mut program = Program::default();
+        road.iter().for_each(|delta| drop(program.apply(delta.clone())));
+        hns.edit(|state| state.program = is_at_home.then_some(program));
+        conformance::check(&mut hns, &road, &flows);
+        hns.edit(|state| {
+            for endpoint in state.service.list("endpoints") {
+                let policies = endpoint["Policies"].as_array().unwrap();
+                let nat = policies.iter().filter(|policy| policy["Type"] == "OutBoundNAT").count();
+                assert_eq!((policies.len(), nat), (1, 1), "what others put there is still there");
+            }
+        });
+    }
+}
+
+const WORLD: &str = "
+nodes: [{name: n1, ips: [192.168.0.1]}]
+pods:
+- {namespace: shop, name: web, labels: {app: web}, ips: [10.7.0.1], node: n1}
+- {namespace: shop, name: api, labels: {app: api}, ips: [10.7.0.2], node: n1}
+policies:
+- apiVersion: networking.k8s.io/v1
+  kind: NetworkPolicy
+  metadata: {name: web, namespace: shop}
+  spec: {podSelector: {matchLabels: {app: web}}, ingress: [{from: [{podSelector: {matchLabels: {app: api}}}], ports: [{port: 80}]}]}
+";
+const WEB: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 7, 0, 1));
+const API: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 7, 0, 2));
+
+fn delta(world: &str) -> Delta {
+    let anything = "probes: [{from: {ip: 10.9.9.9}, to: {ip: 10.9.9.9}, port: 1, expect: allow}]";
+    let mut cases = weir_api::cases("case.yaml".into(), format!("{world}{anything}").as_bytes());
+    let case = cases.pop().unwrap();
+    assert!(case.findings.is_empty(), "{:?}", case.findings);
+    let mut engine = Engine::new(Locality::Node("n1".into()));
+    engine.apply(case.objects.into_iter().map(Change::Put))
+}
+
+fn ledger(hns: &Hns, delta: Delta) -> Ledger<Hcn<Hns>> {
+    let mut ledger = Ledger::new(hns.clone().start(), Established::Keep);
+    ledger.want(delta);
+    ledger.in_sync();
+    ledger
+}
+
+fn hns(pods: &[(usize, IpAddr)]) -> Hns {
+    let hns = Hns::new();
+    hns.edit(|state| {
+        state.service.list("endpoints").clear();
+        pods.iter().for_each(|(number, address)| state.service.add(&id(*number), *address));
+    });
+    hns
+}
+
+#[test]
+fn only_endpoints_of_selected_pods_get_rules_and_nothing_is_written_twice() {
+    let hns = hns(&[(1, WEB), (2, API), (3, [10, 7, 0, 9].into())]);
+    let mut first = ledger(&hns, delta(WORLD));
+    assert!(matches!(first.settle(), Outcome::Applied));
+    assert_eq!(hns.edit(|state| state.writes), 1);
+    assert!(!hns.rules_at(WEB).is_empty() && hns.rules_at(API).is_empty());
+    let mut second = ledger(&hns, delta(WORLD));
+    assert!(matches!(second.settle(), Outcome::Unchanged));
+    assert_eq!(hns.edit(|state| state.writes), 1);
+    assert_eq!(second.remarks().rules, Some(hns.rules_at(WEB).len() - 2), "but for the host's");
+}
+
+#[test]
+fn a_pod_without_an_endpoint_is_waited_for() {
+    let hns = hns(&[(2, API)]);
+    let mut ledger = ledger(&hns, delta(WORLD));
+    assert!(!matches!(ledger.settle(), Outcome::Failed { .. }));
+    assert!(ledger.held().is_empty());
+    let warnings = ledger.remarks().warnings;
+    assert!(warnings[0].contains("shop/web (10.7.0.1) has no endpoint yet"), "{warnings:?}");
+    assert!(!ledger.drifted().unwrap() && !ledger.resumes(), "it is not there yet");
+    hns.edit(|state| {
+        state.service.add(&id(1), WEB);
+        state.hinted = true;
+    });
+    assert!(!ledger.drifted().unwrap(), "nobody changed anything of ours");
+    assert!(ledger.resumes());
+    assert!(matches!(ledger.settle(), Outcome::Applied));
+    assert!(!hns.rules_at(WEB).is_empty());
+    assert_eq!(ledger.remarks().warnings, [""; 0]);
+}
+
+#[test]
+fn what_is_left_by_those_before_is_removed_and_addresses_are_used_again() {
+    let hns = hns(&[(1, WEB), (2, API)]);
+    assert!(matches!(ledger(&hns, delta(WORLD)).settle(), Outcome::Applied));
+    // The agent is gone; meanwhile the pod has ended, and another one has its address.
+    let world = WORLD.replace("name: web, labels: {app: web}", "name: new, labels: {app: new}");
+    let mut next = ledger(&hns, delta(&world));
+    assert!(matches!(next.settle(), Outcome::Applied));
+    assert_eq!(hns.rules_at(WEB), [], "nobody speaks for the new one");
+    // Now it is the web again, under another name, and at once.
+    let world = WORLD.replace("name: web, labels: {app: web}", "name: again, labels: {app: web}");
+    next.want(
+        Delta { endpoints: [(PodId::new("shop", "new"), None)].into(), ..Delta::default() }
+            .then(delta(&world)),
+    );
+    assert!(matches!(next.settle(), Outcome::Applied));
+    assert!(!hns.rules_at(WEB).is_empty());
+}
+
+#[test]
+fn what_fails_for_one_endpoint_is_tried_again_and_the_others_have_theirs() {
+    let world = WORLD.replace("podSelector: {matchLabels: {app: web}}", "podSelector: {}");
+    let hns = hns(&[(1, WEB), (2, API)]);
+    hns.edit(|state| {
+        let fault = json!({"call": "Modify", "id": id(1), "times": 2, "code": 0x803B_000D_u32});
+        state.service.list("faults").push(fault);
+    });
+    let mut ledger = ledger(&hns, delta(&world));
+    assert!(matches!(ledger.settle(), Outcome::Applied));
+    let web = PodId::new("shop", "web");
+    assert_eq!(ledger.held().keys().collect::<Vec<_>>(), [&web]);
+    assert!(ledger.held()[&web].error.contains("0x803b000d"), "{}", ledger.held()[&web].error);
+    assert!(!hns.rules_at(API).is_empty(), "it has its rules");
+    hns.edit(|state| state.hinted = true);
+    assert!(!ledger.drifted().unwrap(), "what is held is not repaired");
+    ledger.retry();
+    assert!(matches!(ledger.settle(), Outcome::Applied));
+    assert!(ledger.held().is_empty() && !hns.rules_at(WEB).is_empty());
+}
+
+#[test]
+fn a_new_endpoint_whose_rules_are_refused_lets_nothing_pass() {
+    let hns = hns(&[(1, WEB), (2, API)]);
+    hns.edit(|state| state.refuses.insert(WEB));
+    let mut ledger = ledger(&hns, delta(WORLD));
+    assert!(matches!(ledger.settle(), Outcome::Applied));
+    assert_eq!(ledger.held().len(), 1);
+    let flow = Flow { from: API, to: WEB, protocol: weir_model::Protocol::Tcp, port: 80 };
+    assert_eq!(hns.clone().verdict(&flow), Verdict::Deny);
+    let probe = Flow { from: [192, 168, 0, 1].into(), ..flow };
+    assert_eq!(hns.clone().verdict(&probe), Verdict::Allow, "its own node is never judged");
+    hns.edit(|state| state.refuses.clear());
+    ledger.retry();
+    assert!(matches!(ledger.settle(), Outcome::Applied));
+    assert_eq!(hns.clone().verdict(&flow), Verdict::Allow);
+}
+
+#[test]
+fn an_endpoint_that_vanishes_in_between_is_no_failure() {
+    let hns = hns(&[(1, WEB), (2, API)]);
+    hns.edit(|state| {
+        state.service.list("faults").push(json!({"call": "Modify", "vanish": true, "times": 1}))
+    });
+    let mut ledger = ledger(&hns, delta(WORLD));
+    let outcome = ledger.settle();
+    assert!(!matches!(outcome, Outcome::Failed { .. }), "{outcome:?}");
+    assert!(ledger.held().is_empty());
+    assert_eq!(ledger.remarks().warnings.len(), 1, "it is waited for");
+}
+
+#[test]
+fn while_hns_is_away_nothing_changes_and_all_is_tried_again() {
+    let hns = hns(&[(1, WEB), (2, API)]);
+    hns.edit(|state| {
+        state
+            .service
+            .list("faults")
+            .push(json!({"call": "Enumerate", "times": 1, "code": 0x8007_06B5_u32}))
+    });
+    let mut ledger = ledger(&hns, delta(WORLD));
+    assert!(matches!(ledger.settle(), Outcome::Failed { .. }));
+    assert!(matches!(ledger.settle(), Outcome::Applied));
+}
+
+/// HNS may write rules in a way that nobody has seen yet. They are not written again for it, for that would end connections.
+#[test]
+fn what_reads_back_strangely_is_not_written_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let hns = hns(&[(1, WEB), (2, API)]);
+    let open = || {
+        let file = StateFile::at(folder.path()).unwrap();
+        Hcn::new(hns.clone(), Settings { network: None, version: "1" }, Some(file))
+    };
+    let settle = || {
+        let mut ledger = Ledger::new(open(), Established::Keep);
+        ledger.want(delta(WORLD));
+        ledger.in_sync();
+        (ledger.settle(), ledger)
+    };
+    assert!(matches!(settle().0, Outcome::Applied));
+    let file = folder.path().join("tracker.json");
+    let tracked: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    assert_eq!(tracked["policies"]["shop/web"][0]["EndpointID"], id(1));
+    assert_eq!(tracked["endpoints"][id(1)]["pod"], "shop/web");
+    // A broken file costs nothing but the memory.
+    std::fs::write(&file, "{").unwrap();
+    let (outcome, mut ledger) = settle();
+    assert!(matches!(outcome, Outcome::Unchanged));
+    assert!(ledger.remarks().warnings[0].contains("cannot be read"));
+    hns.edit(|state| state.hinted = true);
+    assert!(!ledger.drifted().unwrap());
+    assert!(file.exists(), "it is rebuilt");
+}

@@ -1,0 +1,218 @@
+//! A Windows node: what HNS has, and an agent that runs there.
+
+use std::{
+    env, fs,
+    io::{Read, Write},
+    net::{IpAddr, SocketAddr, TcpListener, TcpStream},
+    path::{Path, PathBuf},
+    process::{Child, Command, ExitStatus, Output, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use tempfile::TempDir;
+use weir_hns_double::Store;
+
+use crate::cluster;
+
+/// Nothing takes longer than this, unless it is broken.
+const LONG: Duration = Duration::from_secs(90);
+
+/// The node.
+pub(crate) struct Desk {
+    folder: TempDir,
+    hns: Store,
+}
+
+impl Desk {
+    /// A node where nothing has run yet, with these endpoints.
+    pub(crate) fn new(endpoints: &[(&str, IpAddr)]) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        _ = fs::remove_dir_all(program_data());
+        let hns = Store::at(folder.path().join("hns.json"));
+        hns.with(|service| {
+            endpoints.iter().for_each(|(id, address)| service.add(id, *address));
+        })
+        .unwrap();
+        // The files of a service account, as a runtime mounts them below a folder it names.
+        let account = folder.path().join("mount/var/run/secrets/kubernetes.io/serviceaccount");
+        fs::create_dir_all(&account).unwrap();
+        fs::write(account.join("token"), &cluster().admin().token).unwrap();
+        fs::write(account.join("ca.crt"), &cluster().admin().ca).unwrap();
+        Desk { folder, hns }
+    }
+
+    /// weir.exe with HNS and the service account of this node.
+    pub(crate) fn weir(&self, arguments: &[&str]) -> Command {
+        let mut command =
+            Command::new(env::var_os("WEIR_WINE").expect("run `cargo xtask test windows`"));
+        command
+            .arg(env::var_os("WEIR_EXE").expect("run `cargo xtask test windows`"))
+            .args(arguments);
+        let url = &cluster().admin().url;
+        let address: SocketAddr = url.trim_start_matches("https://").parse().unwrap();
+        command
+            .env("WEIR_HNS_DOUBLE", windows(&self.folder.path().join("hns.json")))
+            .env("CONTAINER_SANDBOX_MOUNT_POINT", windows(&self.folder.path().join("mount")))
+            .env("KUBERNETES_SERVICE_HOST", address.ip().to_string())
+            .env("KUBERNETES_SERVICE_PORT", address.port().to_string())
+            .env("NODE_NAME", "win-1")
+            .env_remove("KUBECONFIG")
+            .env_remove("RUST_BACKTRACE")
+            .stdin(Stdio::null());
+        command
+    }
+
+    /// Starts an agent and waits until it listens.
+    pub(crate) fn agent(&self) -> Agent<'_> {
+        let http = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let log = self.folder.path().join("log");
+        let file = fs::OpenOptions::new().append(true).create(true).open(&log).unwrap();
+        let child = self
+            .weir(&["agent", "--source", "kube", "--http", &http.to_string()])
+            .stdout(Stdio::null())
+            .stderr(file)
+            .spawn()
+            .unwrap();
+        let agent = Agent { child, http, log, desk: self };
+        agent.until("it listens", || agent.get("/healthz").is_some());
+        agent
+    }
+
+    /// Runs weir.exe to its end.
+    pub(crate) fn run(&self, arguments: &[&str]) -> Output {
+        self.weir(arguments).output().unwrap()
+    }
+
+    /// Looks at HNS, or changes it.
+    pub(crate) fn hns<T>(&self, act: impl FnOnce(&mut weir_hns_double::Service) -> T) -> T {
+        self.hns.with(act).unwrap()
+    }
+
+    /// The ids of weir's rules of the switch on an endpoint, sorted.
+    pub(crate) fn rules(&self, id: &str) -> Vec<String> {
+        let policies = self.policies(id);
+        let acls = policies.iter().filter(|policy| policy["Settings"]["RuleType"] == "Switch");
+        let ids = acls.filter_map(|acl| acl["Settings"]["Id"].as_str());
+        let mut ids: Vec<String> =
+            ids.filter(|id| id.starts_with("weir:")).map(Into::into).collect();
+        ids.sort();
+        ids
+    }
+
+    /// All policies of an endpoint.
+    pub(crate) fn policies(&self, id: &str) -> Vec<Value> {
+        let document = self.hns(|service| service.query("endpoints", id)).unwrap_or_default();
+        let document: Value = serde_json::from_str(&document).unwrap_or_default();
+        document["Policies"].as_array().cloned().unwrap_or_default()
+    }
+
+    /// How often HNS was asked to change something.
+    pub(crate) fn writes(&self) -> usize {
+        self.hns(|service| {
+            service.list("calls").iter().filter(|call| call["call"] == "HcnModifyEndpoint").count()
+        })
+    }
+
+    /// The state file.
+    pub(crate) fn tracker(&self) -> PathBuf {
+        program_data().join("tracker.json")
+    }
+}
+
+/// An agent, ended if the test does not.
+pub(crate) struct Agent<'a> {
+    child: Child,
+    http: SocketAddr,
+    log: PathBuf,
+    desk: &'a Desk,
+}
+
+impl Agent<'_> {
+    /// Waits for something that must come.
+    #[track_caller]
+    pub(crate) fn until(&self, what: &str, is_so: impl Fn() -> bool) {
+        let end = Instant::now() + LONG;
+        while !is_so() {
+            if Instant::now() > end {
+                let log = fs::read_to_string(&self.log).unwrap_or_default();
+                let state = self.desk.hns(|service| service.state["endpoints"].to_string());
+                panic!("not so: {what}\n{state}\n{log}");
+            }
+            thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// Waits for an endpoint to have exactly these rules.
+    #[track_caller]
+    pub(crate) fn until_rules(&self, id: &str, rules: &[&str]) {
+        self.until(&format!("{id} has {rules:?}"), || self.desk.rules(id) == rules);
+    }
+
+    /// Waits for words in the log.
+    #[track_caller]
+    pub(crate) fn until_logged(&self, words: &str) {
+        self.until(words, || fs::read_to_string(&self.log).unwrap_or_default().contains(words));
+    }
+
+    /// The answer of the agent, with its status.
+    pub(crate) fn get(&self, path: &str) -> Option<(u16, String)> {
+        let mut stream = TcpStream::connect(self.http).ok()?;
+        stream.set_read_timeout(Some(Duration::from_secs(10))).ok()?;
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").ok()?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).ok()?;
+        let status = answer.split(' ').nth(1)?.parse().ok()?;
+        Some((status, answer.split_once("\r\n\r\n")?.1.to_owned()))
+    }
+
+    /// Whether it says that everything is in force.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.get("/readyz").is_some_and(|(status, _)| status == 200)
+    }
+
+    /// The value of a metric.
+    pub(crate) fn metric(&self, name: &str) -> Option<f64> {
+        let (_, text) = self.get("/metrics")?;
+        let line = text.lines().find(|line| line.split(' ').next() == Some(name))?;
+        line.split(' ').nth(1)?.parse().ok()
+    }
+
+    /// Ends it as a user at its console does, and waits; with what it logged.
+    pub(crate) fn stop(mut self) -> (ExitStatus, String) {
+        kill_process(Pid::from_child(&self.child), Signal::INT).unwrap();
+        let end = Instant::now() + LONG;
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return (status, fs::read_to_string(&self.log).unwrap_or_default());
+            }
+            assert!(Instant::now() < end, "it does not stop");
+            thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// Ends it as the worst of accidents does.
+    pub(crate) fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for Agent<'_> {
+    fn drop(&mut self) {
+        _ = self.child.kill();
+        _ = self.child.wait();
+    }
+}
+
+fn program_data() -> PathBuf {
+    let prefix = env::var_os("WINEPREFIX").expect("run `cargo xtask test windows`");
+    Path::new(&prefix).join("drive_c/ProgramData/weir")
+}
+
+/// A path as Wine shows it to programs.
+fn windows(path: &Path) -> String {
+    format!("Z:{}", path.display()).replace('/', "\\")
+}
