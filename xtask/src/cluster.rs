@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  the system's package sources ─► lists of our own ─► etcd-server, golang-1.19, source of kubernetes
-//!                                                            go build ─► cache, in one move
+//!                                                            go build ─► cache, a program at a time
 //! ```
 //!
 //! Nothing is installed: packages are unpacked beside the cache, so that this needs no rights and starts no services.
@@ -22,7 +22,7 @@ use std::{
 use anyhow::{Context, Result, bail};
 
 use crate::shell;
-use programs::{Programs, cache};
+use programs::{Programs, cache, garbage_collector};
 
 /// The source of the API server. It comes with all its dependencies.
 const SOURCE: &str = "kubernetes_1.20.5+really1.20.2.orig.tar.gz";
@@ -38,33 +38,45 @@ const MODULE: &str = "k8s.io/kubernetes";
 
 /// Makes sure that tests find the programs of a cluster.
 pub(crate) fn run() -> Result<()> {
-    if let Ok(Programs { etcd, kube_apiserver }) = Programs::find() {
-        eprintln!("API tests use {} and {}.", kube_apiserver.display(), etcd.display());
+    if let (Ok(Programs { etcd, kube_apiserver }), Ok(collector)) =
+        (Programs::find(), garbage_collector())
+    {
+        let [etcd, kube_apiserver, collector] =
+            [etcd, kube_apiserver, collector].map(|program| program.display().to_string());
+        eprintln!("API tests use {kube_apiserver}, {etcd} and {collector}.");
         return Ok(());
     }
     let tools = [("apt-get", "--version"), ("dpkg-deb", "--version"), ("tar", "--version")];
     if let Some((tool, _)) = tools.iter().find(|(tool, flag)| !shell::exists(tool, &[flag])) {
         bail!(
-            "there is no {tool}: on systems other than Debian, set KUBEBUILDER_ASSETS to a folder with etcd and kube-apiserver"
+            "there is no {tool}: on systems other than Debian, set KUBEBUILDER_ASSETS to a folder with etcd, kube-apiserver and garbage-collector (xtask/src/garbage-collector.go)"
         );
     }
     let cache = cache().context("neither XDG_CACHE_HOME nor HOME names a folder for the cache")?;
     eprintln!(
-        "API tests need kube-apiserver and etcd: building the first from Debian's source into {}. \
-         This takes about four minutes, once.",
+        "API tests need kube-apiserver, etcd and Kubernetes' garbage collector: building the first and the last from Debian's \
+         source into {}. This takes about five minutes, once.",
         cache.display()
     );
     let start = Instant::now();
     let folder = Scratch::new(&cache)?;
-    let finished = build(&folder.0)?;
-    // Somebody may have been faster, with the same result.
-    if let Err(error) = fs::rename(&finished, &cache)
-        && Programs::find().is_err()
-    {
-        return Err(error)
-            .with_context(|| format!("cannot move the programs to {}", cache.display()));
+    let source = unpack(&folder.0)?;
+    let finished = folder.0.join("finished");
+    fs::create_dir(&finished)?;
+    // Those of the user, if there are any, are as good.
+    if Programs::find().is_err() {
+        build_server(&folder.0, &source, &finished)?;
     }
-    eprintln!("The API server is ready for tests after {} s.", start.elapsed().as_secs());
+    build_collector(&folder.0, &source, &finished)?;
+    fs::create_dir_all(&cache).with_context(|| format!("cannot create {}", cache.display()))?;
+    for program in fs::read_dir(&finished)? {
+        let program = program?;
+        let place = cache.join(program.file_name());
+        // Each at once, so that nobody ever finds half of one.
+        fs::rename(program.path(), &place)
+            .with_context(|| format!("cannot move a program to {}", place.display()))?;
+    }
+    eprintln!("They are ready for tests after {} s.", start.elapsed().as_secs());
     Ok(())
 }
 
@@ -86,8 +98,8 @@ impl Drop for Scratch {
     }
 }
 
-/// Gets and builds everything inside a folder; the result is a folder in it.
-fn build(folder: &Path) -> Result<PathBuf> {
+/// Gets everything into a folder, and unpacks the source; the result is where that lies.
+fn unpack(folder: &Path) -> Result<PathBuf> {
     let at = |name: &str| folder.join(name);
     download(folder)?;
     for package in fs::read_dir(folder)? {
@@ -108,15 +120,20 @@ fn build(folder: &Path) -> Result<PathBuf> {
     fs::remove_dir_all(&old).with_context(|| format!("cannot remove {}", old.display()))?;
     fs::rename(at("root/usr/share/gocode/src").join(REPLACED), old)
         .with_context(|| format!("cannot replace {REPLACED}"))?;
+    Ok(source)
+}
 
+/// Builds the API server, and puts the store beside it.
+fn build_server(folder: &Path, source: &Path, finished: &Path) -> Result<()> {
+    let at = |name: &str| folder.join(name);
     let generator = at("openapi-gen");
-    let mut compile = go(folder, &source, "go");
+    let mut compile = go(folder, source, "go");
     compile.args(["build", "-o"]).arg(&generator);
     compile.arg(format!("{MODULE}/vendor/k8s.io/kube-openapi/cmd/openapi-gen"));
     shell::run(compile)?;
     // Debian leaves out what can be generated.
-    let mut generate = go(folder, &source, &generator.to_string_lossy());
-    generate.arg("-i").arg(described(&source)?.join(","));
+    let mut generate = go(folder, source, &generator.to_string_lossy());
+    generate.arg("-i").arg(described(source)?.join(","));
     generate.args(["-p", "k8s.io/kubernetes/pkg/generated/openapi", "-O", "zz_generated.openapi"]);
     generate.args(["-h", "vendor/k8s.io/code-generator/hack/boilerplate.go.txt", "-r"]);
     generate.arg(at("violations"));
@@ -126,15 +143,13 @@ fn build(folder: &Path) -> Result<PathBuf> {
         bail!("openapi-gen failed: {}", String::from_utf8_lossy(&generated.stderr));
     }
 
-    let finished = at("finished");
-    fs::create_dir(&finished)?;
     let server = finished.join("kube-apiserver");
     let set = |name: &str, value: &str| {
         format!("-X {MODULE}/vendor/k8s.io/component-base/version.{name}={value}")
     };
     let flags =
         ["-s -w".into(), set("gitVersion", VERSION), set("gitMajor", "1"), set("gitMinor", "20")];
-    let mut compile = go(folder, &source, "go");
+    let mut compile = go(folder, source, "go");
     compile.args(["build", "-trimpath", "-ldflags", &flags.join(" "), "-o"]).arg(&server);
     compile.arg(format!("{MODULE}/cmd/kube-apiserver"));
     shell::run(compile)?;
@@ -144,7 +159,19 @@ fn build(folder: &Path) -> Result<PathBuf> {
         version.arg("--version");
         shell::run(version)?;
     }
-    Ok(finished)
+    Ok(())
+}
+
+/// Builds the garbage collector: a program of our own around a part of Kubernetes, whose controller manager would take as long as
+/// the API server.
+fn build_collector(folder: &Path, source: &Path, finished: &Path) -> Result<()> {
+    let main = source.join("cmd/garbage-collector");
+    fs::create_dir_all(&main)?;
+    fs::write(main.join("main.go"), include_str!("garbage-collector.go"))?;
+    let mut compile = go(folder, source, "go");
+    compile.args(["build", "-trimpath", "-ldflags", "-s -w", "-o"]);
+    compile.arg(finished.join("garbage-collector")).arg(format!("{MODULE}/cmd/garbage-collector"));
+    shell::run(compile)
 }
 
 /// Gets the packages and the source, with lists of our own: the system's may not know of sources, and need rights.

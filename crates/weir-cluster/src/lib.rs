@@ -3,6 +3,7 @@
 //! ```text
 //!  Cluster ─┬─ etcd            ports and a folder of its own
 //!           ├─ kube-apiserver  can be stopped and started again
+//!           ├─ Collector       Kubernetes' own garbage collector, if a test asks for it
 //!           ├─ Access          who may talk to it: an administrator, and users with the rights a test gives them
 //!           └─ Gate            a way to it that a test can cut
 //! ```
@@ -21,5 +22,5 @@ mod server;
 
 pub use access::{Access, Right};
 pub use gate::Gate;
-pub use programs::{Missing, Programs, cache};
-pub use server::{Cluster, Options, StartError};
+pub use programs::{Missing, Programs, cache, garbage_collector};
+pub use server::{Cluster, Collector, Options, StartError};

@@ -16,17 +16,23 @@ impl Programs {
     /// Looks in the folder that `KUBEBUILDER_ASSETS` names, then along `PATH`, then in the cache. The two may come from
     /// different places.
     pub fn find() -> Result<Self, Missing> {
-        let assets = env::var_os("KUBEBUILDER_ASSETS").map(PathBuf::from);
-        let path = env::var_os("PATH").unwrap_or_default();
-        let folders = assets.into_iter().chain(env::split_paths(&path)).chain(cache());
-        let folders: Vec<PathBuf> =
-            folders.filter(|folder| !folder.as_os_str().is_empty()).collect();
-        let find = |name: &'static str| {
-            let candidates = folders.iter().map(|folder| folder.join(name));
-            candidates.into_iter().find(|file| is_program(file)).ok_or(Missing { program: name })
-        };
         Ok(Programs { etcd: find("etcd")?, kube_apiserver: find("kube-apiserver")? })
     }
+}
+
+/// Looks for Kubernetes' own garbage collector, which is no part of what others pack with an API server, in the same places.
+pub fn garbage_collector() -> Result<PathBuf, Missing> {
+    find("garbage-collector")
+}
+
+/// Looks for a program in the folder that `KUBEBUILDER_ASSETS` names, then along `PATH`, then in the cache.
+fn find(name: &'static str) -> Result<PathBuf, Missing> {
+    let assets = env::var_os("KUBEBUILDER_ASSETS").map(PathBuf::from);
+    let path = env::var_os("PATH").unwrap_or_default();
+    let folders = assets.into_iter().chain(env::split_paths(&path)).chain(cache());
+    let folders = folders.filter(|folder| !folder.as_os_str().is_empty());
+    let mut candidates = folders.map(|folder| folder.join(name));
+    candidates.find(|file| is_program(file)).ok_or(Missing { program: name })
 }
 
 /// The folder that `cargo xtask cluster` puts the programs into. Its name changes with the way they are made.
@@ -34,7 +40,7 @@ pub fn cache() -> Option<PathBuf> {
     let absolute =
         |name: &str| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let caches = absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")))?;
-    Some(caches.join("weir").join("cluster-1.20.2-2"))
+    Some(caches.join("weir").join("cluster-1.20.2-3"))
 }
 
 /// A program that is nowhere to be found.

@@ -18,6 +18,7 @@ use crate::{
     Access, Gate, Missing, Programs, Right,
     api::{Api, ApiError, Method},
     process::Process,
+    programs,
 };
 
 /// How long a program may take to be ready; machines that do much else are slow.
@@ -58,6 +59,12 @@ impl From<kube::Error> for StartError {
 pub struct Options {
     /// Further flags for the API server.
     pub flags: Vec<String>,
+}
+
+/// A garbage collector that runs.
+#[derive(Debug)]
+pub struct Collector {
+    _process: Process,
 }
 
 /// An API server and its store.
@@ -228,6 +235,16 @@ impl Cluster {
     /// What is at a path.
     pub fn get(&self, path: &str) -> Result<Value, kube::Error> {
         self.api.text(path).map(|text| serde_json::from_str(&text).unwrap_or(Value::String(text)))
+    }
+
+    /// Starts Kubernetes' own garbage collector: what belongs to objects that are gone goes, too, for as long as the collector is there.
+    pub fn collect_garbage(&self) -> Result<Collector, StartError> {
+        let program = programs::garbage_collector()?;
+        let folder = self.folder.join("collector");
+        fs::create_dir_all(&folder)?;
+        let kubeconfig = self.admin.write_kubeconfig(&folder)?;
+        let log = self.folder.join("garbage-collector.log");
+        Ok(Collector { _process: Process::start(&program, [kubeconfig], &log, None)? })
     }
 
     /// Ends the API server, and not the store.

@@ -1,7 +1,6 @@
 //! Controllers against a real API server. `cargo xtask cluster` gets one.
 //!
-//! It is of version 1.20: schemas are checked, CEL rules are not. It has no garbage collector: what that does is up to Kubernetes, and
-//! the tests look at what it needs for it.
+//! It is of version 1.20: schemas are checked, CEL rules are not. Kubernetes' own garbage collector runs beside it.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot run has failed")]
 

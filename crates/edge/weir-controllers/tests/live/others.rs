@@ -18,11 +18,13 @@ fn foreign(name: &str, owner: Option<Value>) -> Value {
 #[test]
 fn a_policy_of_that_name_that_is_not_ours_is_left_alone_and_told() {
     let place = Place::new(shared());
+    let config_maps = format!("/api/v1/namespaces/{}/configmaps", place.namespace);
+    let owner = place.cluster.create(&config_maps, &json!({"metadata": {"name": "web"}})).unwrap();
     let another = json!({
-        "apiVersion": "apps/v1", "kind": "Deployment", "name": "web", "uid": "1-2-3", "controller": true,
+        "apiVersion": "v1", "kind": "ConfigMap", "name": "web", "uid": owner["metadata"]["uid"], "controller": true,
     });
     for (name, owner, whose) in
-        [("free", None, "nobody"), ("taken", Some(another), "Deployment web")]
+        [("free", None, "nobody"), ("taken", Some(another), "ConfigMap web")]
     {
         let theirs = place.cluster.create(&place.policies(), &foreign(name, owner)).unwrap();
         place.create(name, enabled());

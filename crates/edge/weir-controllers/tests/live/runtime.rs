@@ -119,8 +119,10 @@ fn removing_the_security_section_leaves_the_existing_policy_until_the_object_is_
 }
 
 #[test]
-fn deleting_the_object_leaves_the_policy_to_the_garbage_collector_which_knows_its_owner() {
+fn deleting_the_object_deletes_the_policy_by_garbage_collection() {
     let place = cache();
+    let other = place.create("other", enabled());
+    place.settled("other");
     let memcached = place.cluster.get(&format!("{}/cache", place.memcacheds())).unwrap();
     let owners = place.policy("cache").unwrap()["metadata"]["ownerReferences"].clone();
     assert_eq!(
@@ -131,14 +133,14 @@ fn deleting_the_object_leaves_the_policy_to_the_garbage_collector_which_knows_it
         }])
     );
     place.cluster.delete(&format!("{}/cache", place.memcacheds())).unwrap();
-    // As the garbage collector does it.
-    place.cluster.delete(&format!("{}/cache", place.policies())).unwrap();
-    place.create("zz-last", enabled());
-    place.settled("zz-last");
+    eventually("the policy is gone", || place.policy("cache").is_none().then_some(()));
+    place.change("other", json!({"monitoring": {"enabled": true}}));
     assert_eq!(place.policy("cache"), None, "nobody asks for it any more");
+    let owners = place.policy("other").unwrap()["metadata"]["ownerReferences"].clone();
+    assert_eq!(owners[0]["uid"], other["metadata"]["uid"], "that of another stays");
     // Another of the same name has a policy of its own, and not its predecessor's.
     let memcached = place.create("cache", enabled());
-    place.settled("cache");
+    eventually("all is well", || (place.settled("cache")["status"] == "True").then_some(()));
     let owners = place.policy("cache").unwrap()["metadata"]["ownerReferences"].clone();
     assert_eq!(owners[0]["uid"], memcached["metadata"]["uid"]);
 }

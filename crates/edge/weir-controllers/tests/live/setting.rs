@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::sync::oneshot;
 use weir_api::document::{self, Node};
-use weir_cluster::{Access, Cluster, Right};
+use weir_cluster::{Access, Cluster, Collector, Right};
 use weir_controllers::{
     Controller, ControllerError, OnDisable, Options, crds, memcached, run_until, workload::Workload,
 };
@@ -41,12 +41,13 @@ const RIGHTS: [Right; 5] = [
 
 /// The cluster of all tests that leave others alone, with a controller that keeps policies which are no longer asked for.
 pub(crate) fn shared() -> &'static Cluster {
-    static SHARED: OnceLock<(Cluster, Process)> = OnceLock::new();
-    let (cluster, _) = SHARED.get_or_init(|| {
+    static SHARED: OnceLock<(Cluster, Process, Collector)> = OnceLock::new();
+    let (cluster, ..) = SHARED.get_or_init(|| {
         let cluster = Cluster::start().unwrap();
         install(&cluster, &definition());
         let process = Process::start(&user(&cluster), "one", OnDisable::Keep);
-        (cluster, process)
+        let collector = cluster.collect_garbage().unwrap();
+        (cluster, process, collector)
     });
     cluster
 }
