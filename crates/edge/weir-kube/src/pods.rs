@@ -1,11 +1,17 @@
-use std::{cell::RefCell, io};
+use std::{cell::RefCell, io, time::Duration};
 
 use kube::Client;
-use tokio::runtime::{Builder, Runtime};
+use tokio::{
+    runtime::{Builder, Runtime},
+    time::timeout,
+};
 use weir_api::Lowering;
 use weir_model::{Object, Pod};
 
 use crate::{Access, ReadError, kind::Kind, wire};
+
+/// How long an answer may take: somebody waits for it, and others after.
+const ANSWER: Duration = Duration::from_secs(5);
 
 /// Reads single pods, for those who cannot wait until a watch tells of them.
 ///
@@ -25,7 +31,9 @@ impl Pods {
 
     /// A pod as it is now; `None` if there is none. Waits for the answer, though not for ever.
     pub fn get(&self, namespace: &str, name: &str) -> Result<Option<Pod>, ReadError> {
-        let got = self.runtime.block_on(self.ask(namespace, name));
+        let asked = async { timeout(ANSWER, self.ask(namespace, name)).await };
+        let got = self.runtime.block_on(asked);
+        let got = got.unwrap_or_else(|late| Err(ReadError::Unreachable(late.into())));
         if got.as_ref().is_err_and(ReadError::is_about_access) {
             self.client.take();
         }
