@@ -15,6 +15,8 @@ use serde_json::Value;
 
 /// How long until an agent that is away is looked for again.
 const PAUSE: Duration = Duration::from_millis(50);
+/// How much less an agent may take than we do, at most: an answer that comes late on a busy machine says more than none.
+const MARGIN: Duration = Duration::from_secs(1);
 /// No answer is longer, in bytes.
 const ANSWER: u64 = 1 << 16;
 
@@ -38,7 +40,7 @@ pub(crate) fn ask(
 ) -> io::Result<Result<(), String>> {
     loop {
         let left = until.saturating_duration_since(Instant::now());
-        let margin = (left / 4).min(Duration::from_millis(200));
+        let margin = (left / 4).min(MARGIN);
         question["timeout"] = (left - margin).as_secs_f64().into();
         let error = match attempt(socket, &question, until) {
             Ok(answer) => return Ok(answer),

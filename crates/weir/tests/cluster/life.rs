@@ -4,13 +4,14 @@ use std::{
     env, fs,
     net::{IpAddr, SocketAddr},
     os::unix::fs::symlink,
+    path::Path,
     process::{Command, Output, Stdio},
     time::Duration,
 };
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use weir_cluster::{Access, Cluster, Right};
+use weir_cluster::{Access, Cluster};
 use weir_lab::{Lab, LabNode, LabPod, Layout};
 use weir_model::{Flow, PodId, Protocol, Verdict};
 
@@ -18,32 +19,6 @@ use crate::{
     objects::{self, policies_of},
     site::{Agent, Desk, gate, kubectl_apply, run_weir, until},
 };
-
-/// What the crate documentation of weir-kube says that an agent needs.
-const RIGHTS: [Right; 6] = [
-    Right { group: "", resources: &["namespaces", "nodes"], verbs: &["list", "watch"] },
-    Right { group: "", resources: &["pods"], verbs: &["get", "list", "watch"] },
-    Right { group: "", resources: &["events"], verbs: &["create", "patch"] },
-    Right {
-        group: "networking.k8s.io",
-        resources: &["networkpolicies"],
-        verbs: &["list", "watch"],
-    },
-    Right {
-        group: "policy.networking.k8s.io",
-        resources: &[
-            "adminnetworkpolicies",
-            "baselineadminnetworkpolicies",
-            "clusternetworkpolicies",
-        ],
-        verbs: &["list", "watch"],
-    },
-    Right {
-        group: "apiextensions.k8s.io",
-        resources: &["customresourcedefinitions"],
-        verbs: &["get"],
-    },
-];
 
 const WEB: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1));
 const DB: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 2));
@@ -103,7 +78,7 @@ pub(crate) fn in_a_cluster() {
     objects::run(&cluster, "web", "web", "n1", &WEB.to_string());
     objects::run(&cluster, "db", "db", "n1", &DB.to_string());
     kubectl_apply(&desk, &admin, &[definition(), policy(80)]);
-    let agents = cluster.user("weir-agent", &RIGHTS).unwrap();
+    let (agents, words) = installed(&cluster, &admin);
     let reaches = |port| {
         let flow = Flow { from: WEB, to: DB, protocol: Protocol::Tcp, port };
         lab.probe(&[flow], Duration::from_millis(300)).unwrap()[0]
@@ -125,6 +100,8 @@ pub(crate) fn in_a_cluster() {
     let elsewhere = weir("agent --source kube --once --node n9");
     assert_eq!(elsewhere.status.code(), Some(1), "{}", text(&elsewhere.stderr));
     assert_eq!(reaches(81), Verdict::Deny, "an agent of nowhere changes nothing");
+    let as_installed = weir(&format!("{words} --once"));
+    assert_eq!(as_installed.status.code(), Some(0), "{words}: {}", text(&as_installed.stderr));
     let in_a_pod = in_a_pod(&lab, &desk, &agents.through(door.address()));
     assert_eq!(in_a_pod.status.code(), Some(0), "{}", text(&in_a_pod.stderr));
     door.shut();
@@ -217,6 +194,28 @@ pub(crate) fn in_a_cluster() {
         assert_eq!(done.status.code(), Some(0), "{told}");
     }
     assert_eq!([reaches(81), reaches(82)], [Verdict::Deny, Verdict::Allow]);
+}
+
+/// Installs the manifests. Who are the agents then, and how are they started?
+fn installed(cluster: &Cluster, admin: &Path) -> (Access, String) {
+    let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/agent.yaml");
+    let mut kubectl = Command::new("kubectl");
+    kubectl.args(["apply", "--validate=false", "-f"]).arg(manifest);
+    let output = kubectl.arg("--kubeconfig").arg(admin).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let set = "/apis/apps/v1/namespaces/weir-system/daemonsets/weir-agent";
+    let agent = &cluster.get(set).unwrap()["spec"]["template"]["spec"]["containers"][0];
+    let words = agent["args"].as_array().unwrap().iter().map(|word| word.as_str().unwrap());
+    let words = words.collect::<Vec<_>>().join(" ").replace("$(NODE_NAME)", "n1");
+    let request = json!({
+        "apiVersion": "authentication.k8s.io/v1",
+        "kind": "TokenRequest",
+        "spec": {"audiences": []},
+    });
+    let account = "/api/v1/namespaces/weir-system/serviceaccounts/weir-agent";
+    let answer = cluster.create(&format!("{account}/token"), &request).unwrap();
+    let token = answer["status"]["token"].as_str().unwrap().to_owned();
+    (Access { token, ..cluster.admin().clone() }, words)
 }
 
 /// Applies once as in a pod: with the files of a service account and the variables that the kubelet sets.

@@ -45,7 +45,10 @@ fn main() -> ExitCode {
         trial("the_memcached_controller_works_as_it_is_packaged", deploy::memcached),
         trial("shared_cases_hold_on_one_node", cases::on_one_node),
         trial("shared_cases_hold_across_two_nodes", cases::across_two_nodes),
-        trial("an_agent_lives_in_a_cluster_with_the_rights_it_asks_for", life::in_a_cluster),
+        trial(
+            "an_agent_lives_in_a_cluster_with_the_rights_that_the_manifests_grant",
+            life::in_a_cluster,
+        ),
         trial("whatever_happens_to_the_api_server_no_verdict_changes", trouble::no_verdict_changes),
         trial("the_first_packets_of_two_hundred_pods_are_judged", first::two_hundred),
     ];

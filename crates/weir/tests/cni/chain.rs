@@ -16,7 +16,7 @@ use crate::{
 
 pub(crate) fn verbs() {
     let node = Node::new();
-    let (lab, runtime) = (&node.lab, node.ptp(5, 9, &[("timeout", 1.into())]));
+    let (lab, runtime) = (&node.lab, node.ptp(5, 9, &[("timeout", 3.into())]));
     node.database("db", "u1", None);
     assert!(!node.status(&runtime), "there is no agent");
     let agent = node.agent(&runtime);

@@ -105,7 +105,8 @@ fn kinds_of_policies_come_and_go() {
     seen.until("a finding", |seen| {
         seen.findings.iter().any(|finding| finding.code == "unknown-version")
     });
-    assert_eq!((&seen.removed[..], &seen.unread[..]), (&[][..], &[][..]));
+    seen.until("calm", |seen| seen.unread.is_empty());
+    assert_eq!(seen.removed, []);
     old["served"] = true.into();
     cluster.patch(&path, &json!({"spec": {"versions": [old, later]}})).unwrap();
     seen.until("nothing wrong", |seen| seen.findings.is_empty());
