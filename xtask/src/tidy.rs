@@ -91,7 +91,12 @@ fn arrows_point_inward() {
             let netlink = to == "crates/weir-netlink";
             let from_edge = folder.starts_with("crates/edge/");
             let within_edge = to.starts_with("crates/core/") || to.starts_with("crates/edge/");
-            assert!(!from_edge || within_edge || netlink, "{package} must not know {dependency}");
+            // What it compiles is kept in the API, by a controller, and not by a datapath.
+            let aci = to == "crates/backends/weir-aci";
+            assert!(
+                !from_edge || within_edge || netlink || aci,
+                "{package} must not know {dependency}"
+            );
             let from_backend = folder.starts_with("crates/backends/");
             let within_backend = [
                 "crates/core/weir-model",

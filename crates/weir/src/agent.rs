@@ -3,14 +3,14 @@ use std::path::{Path, PathBuf};
 use clap::{Args, ValueEnum, builder::NonEmptyStringValueParser};
 use weir_agent::{AgentError, Mode, Options, Source, Sysctls};
 use weir_datapath::{Datapath, Drops, Established};
-use weir_kube::Access;
+use weir_kube::{Access, Pace};
 
 use crate::{
     exit::Exit,
     failure::Failure,
     listen::{self, Http},
     log::LogFormat,
-    node, source,
+    node, opflex, source,
 };
 
 /// Where `weir drops` asks, unless told otherwise.
@@ -22,9 +22,12 @@ pub(crate) const ADDRESS: &str = "127.0.0.1:9640";
 /// the node. Nothing is written before everything was read once; while the API server is away, and as long as a file is broken,
 /// what was in force stays. Rules that others change are put back within seconds. SIGHUP reads everything again and compares it with the kernel; SIGTERM ends the agent, and the
 /// rules stay in force. This needs root, or CAP_NET_ADMIN.
+///
+/// With `--datapath opflex` it keeps the files of opflex-agent equal to what the controller `hpp` has written about this node, and needs no right but to
+/// read the cluster and write to the folder.
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  weir agent --source kube --node node-1 --kubeconfig /etc/weir/kubeconfig\n  NODE_NAME=node-1 weir agent --source kube     # in a pod, as its service account\n  weir agent --source /etc/weir/manifests --node node-1\n  weir agent --source /etc/weir/manifests --node node-1 --audit --log-format json\n  weir agent --cleanup\n\nHTTP: /healthz /readyz /metrics /status /drops"
+    after_help = "Examples:\n  weir agent --source kube --node node-1 --kubeconfig /etc/weir/kubeconfig\n  NODE_NAME=node-1 weir agent --source kube     # in a pod, as its service account\n  weir agent --source /etc/weir/manifests --node node-1\n  weir agent --source /etc/weir/manifests --node node-1 --audit --log-format json\n  weir agent --cleanup\n  weir agent --datapath opflex --source kube --node node-1 --aci-prefix demo\n\nHTTP: /healthz /readyz /metrics /status /drops"
 )]
 pub(crate) struct Agent {
     /// Where pods, namespaces, nodes and policies come from: a cluster, or a folder of manifests
@@ -36,7 +39,7 @@ pub(crate) struct Agent {
     /// The context of the kubeconfig [default: its current one]
     #[arg(long, value_name = "NAME")]
     context: Option<String>,
-    /// The datapath: nftables or iptables on Linux, hcn on Windows
+    /// The datapath: nftables, iptables or opflex on Linux, hcn on Windows
     #[arg(long, value_name = "NAME", default_value = node::DATAPATHS[0])]
     datapath: String,
     /// The node whose pods the rules are for
@@ -69,6 +72,8 @@ pub(crate) struct Agent {
     /// Set net.bridge.bridge-nf-call-iptables and -ip6tables if there are bridges
     #[arg(long)]
     manage_sysctls: bool,
+    #[command(flatten)]
+    aci: opflex::NodeOptions,
 }
 
 /// What happens to connections.
@@ -82,6 +87,9 @@ enum Fate {
 
 impl Agent {
     pub(crate) fn run(&self) -> anyhow::Result<Exit> {
+        if self.datapath == "opflex" {
+            return self.opflex();
+        }
         source::known_datapath(&self.datapath, node::DATAPATHS)?;
         let known = node::DATAPATHS.iter().find(|known| **known == self.datapath);
         let options = self.options(known.unwrap_or(&""))?;
@@ -108,6 +116,45 @@ impl Agent {
         }
         weir_agent::run(options, datapath, drops).map_err(failed)?;
         Ok(Exit::Yes)
+    }
+
+    /// Keeps the files of opflex-agent.
+    fn opflex(&self) -> anyhow::Result<Exit> {
+        let opflex::NodeOptions { aci, aci_space, netpol_dir } = &self.aci;
+        let failed = |error: weir_opflex::OpflexError| {
+            let hint = error.hint();
+            Failure::new(error, hint)
+        };
+        if self.audit || self.cni_socket.is_some() {
+            let what = "--audit and --cni-socket are about packets, and opflex-agent has those";
+            return Err(Failure::new(what, "leave them out, or use another datapath").into());
+        }
+        self.log_format.start();
+        if self.cleanup {
+            weir_opflex::cleanup(netpol_dir).map_err(failed)?;
+            tracing::info!("removed all files from {}", netpol_dir.display());
+            return Ok(Exit::Yes);
+        }
+        let Source::Kube(access) = self.source()? else {
+            let what = "opflex is told by objects of a cluster, and this is a folder";
+            return Err(Failure::new(what, "use `--source kube`").into());
+        };
+        let options = weir_opflex::Options {
+            access,
+            namespace: aci.hpp_namespace.clone(),
+            node: self.node.clone().unwrap_or_default(),
+            prefix: aci.aci_prefix.clone(),
+            space: aci_space.clone().unwrap_or_else(|| aci.aci_prefix.clone()),
+            folder: netpol_dir.clone(),
+            http: self.http.0,
+            pace: Pace::default(),
+        };
+        let until = match self.once {
+            true => weir_opflex::Until::Settled,
+            false => weir_opflex::Until::Signal,
+        };
+        let reasons = weir_opflex::run(&options, until).map_err(failed)?;
+        Ok(Exit::when(!self.once || reasons.is_empty()))
     }
 
     fn options(&self, datapath: &'static str) -> Result<Options, Failure> {

@@ -6,7 +6,7 @@ use std::{
 };
 
 use clap::{Args, ValueEnum, builder::NonEmptyStringValueParser};
-use weir_controllers::{Controller, OnDisable, Options, memcached};
+use weir_controllers::{Controller, OnDisable, Options, hpp, memcached};
 use weir_kube::{Access, Pace};
 
 use crate::{
@@ -14,6 +14,7 @@ use crate::{
     failure::Failure,
     listen::{self, Http},
     log::LogFormat,
+    opflex,
 };
 
 /// Run controllers
@@ -21,14 +22,19 @@ use crate::{
 /// Each keeps objects of the cluster as other objects ask for them. Of several processes, the one that holds the lease
 /// `weir-controller` is in charge, and the others wait. Nothing is written before everything was read, what is not theirs is
 /// never changed, and SIGTERM lets another process be in charge at once.
+///
+/// `hpp` owns all HostprotPols and HostprotRemoteIpContainers in its namespace; when it is no longer wanted, `--cleanup hpp` removes them.
 #[derive(Args)]
 #[command(
-    after_help = "Controllers:\n  memcached   the NetworkPolicy that a Memcached asks for\n\nExamples:\n  weir controller --enable memcached\n  weir controller --enable memcached --memcached-on-disable delete --http 0.0.0.0:9641\n\nHTTP: /healthz /readyz /metrics"
+    after_help = "Controllers:\n  memcached   the NetworkPolicy that a Memcached asks for\n  hpp         host protection policies of Cisco ACI\n\nExamples:\n  weir controller --enable memcached\n  weir controller --enable memcached --memcached-on-disable delete --http 0.0.0.0:9641\n  weir controller --enable hpp --aci-prefix demo\n  weir controller --cleanup hpp\n\nHTTP: /healthz /readyz /metrics; for hpp, at its own address: /hpp"
 )]
 pub(crate) struct ControllerCommand {
     /// The controllers to run
-    #[arg(long, value_name = "NAMES", value_delimiter = ',', required = true)]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', required_unless_present = "cleanup")]
     enable: Vec<String>,
+    /// Remove all objects that a controller has made, and exit; it must not run
+    #[arg(long, value_name = "NAME", value_parser = [hpp::NAME], conflicts_with = "enable")]
+    cleanup: Option<String>,
     /// The kubeconfig of the cluster [default: the user's own, or the service account of the pod]
     #[arg(long, value_name = "PATH")]
     kubeconfig: Option<PathBuf>,
@@ -47,6 +53,11 @@ pub(crate) struct ControllerCommand {
     /// What happens to the NetworkPolicy of a Memcached that no longer asks for one
     #[arg(long, value_enum, default_value = "keep")]
     memcached_on_disable: Fate,
+    #[command(flatten)]
+    aci: opflex::Aci,
+    /// Where to listen for `/hpp`, or `off`
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8091", value_parser = listen::http, help_heading = "Cisco ACI")]
+    hpp_http: Http,
 }
 
 /// What happens to objects that are no longer asked for.
@@ -60,6 +71,16 @@ enum Fate {
 
 impl ControllerCommand {
     pub(crate) fn run(&self) -> anyhow::Result<Exit> {
+        if self.cleanup.is_some() {
+            self.log_format.start();
+            let access = Access::new(self.kubeconfig.as_deref(), self.context.as_deref());
+            hpp::cleanup(access, &self.aci.hpp_namespace).map_err(|error| {
+                let hint = error.hint();
+                Failure::new(error, hint)
+            })?;
+            tracing::info!("removed all HostprotPols and HostprotRemoteIpContainers");
+            return Ok(Exit::Yes);
+        }
         let names: BTreeSet<&str> = self.enable.iter().map(String::as_str).collect();
         let controllers = names.into_iter().map(|name| self.controller(name));
         let controllers = controllers.collect::<Result<_, _>>()?;
@@ -88,6 +109,11 @@ impl ControllerCommand {
                 };
                 Ok(Controller::Workload(memcached::workload(on_disable)))
             }
+            hpp::NAME => Ok(Controller::Hpp(hpp::Settings {
+                prefix: self.aci.aci_prefix.clone(),
+                namespace: self.aci.hpp_namespace.clone(),
+                http: self.hpp_http.0,
+            })),
             _ => {
                 let hint = format!("there are: {}", Controller::NAMES.join(", "));
                 Err(Failure::new(format!("there is no controller `{name}`"), hint))

@@ -1,7 +1,8 @@
-//! What opflex-agent would make of a world: the files of its nodes.
+//! Cisco ACI: what opflex-agent would make of a world, and what keeps the files of its nodes.
 
-use std::{collections::BTreeMap, io::Write};
+use std::{collections::BTreeMap, io::Write, path::PathBuf};
 
+use clap::Args;
 use serde::Serialize;
 use weir_aci::{Files, Judge, Settings};
 use weir_model::{Finding, Flow, Verdict, World};
@@ -10,6 +11,35 @@ use crate::{
     failure::Failure,
     present::{self, Format, findings::Report},
 };
+
+/// What controller and agents have to agree on.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Aci {
+    /// What names begin with: the aci-prefix, or system id, of the installation
+    #[arg(long, value_name = "PREFIX", default_value = PREFIX, value_parser = prefix, help_heading = "Cisco ACI")]
+    pub(crate) aci_prefix: String,
+    /// The namespace of HostprotPols and HostprotRemoteIpContainers
+    #[arg(long, value_name = "NAME", default_value = NAMESPACE, help_heading = "Cisco ACI")]
+    pub(crate) hpp_namespace: String,
+}
+
+/// What the agent of a node has to know beside that.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct NodeOptions {
+    #[command(flatten)]
+    pub(crate) aci: Aci,
+    /// The policy space of the files [default: the prefix]
+    #[arg(long, value_name = "NAME", value_parser = prefix, help_heading = "Cisco ACI")]
+    pub(crate) aci_space: Option<String>,
+    /// The folder that opflex-agent watches
+    #[arg(
+        long,
+        value_name = "DIR",
+        default_value = "/var/lib/opflex-agent-ovs/netpols",
+        help_heading = "Cisco ACI"
+    )]
+    pub(crate) netpol_dir: PathBuf,
+}
 
 /// What names begin with where nobody says anything else.
 pub(crate) const PREFIX: &str = "kube";

@@ -3,6 +3,7 @@ use std::{
     fs, io,
     io::Write,
     path::{Path, PathBuf},
+    time::SystemTime,
 };
 
 /// What the names of all files end with.
@@ -82,6 +83,12 @@ impl Folder {
             }
         }
         Ok(removed)
+    }
+
+    /// What changes when somebody writes to a file; nothing if it is not there.
+    pub fn stamp(&self, name: &str) -> Option<(u64, Option<SystemTime>)> {
+        let about = fs::symlink_metadata(self.path.join(name)).ok()?;
+        about.is_file().then(|| (about.len(), about.modified().ok()))
     }
 
     /// The files that are there.

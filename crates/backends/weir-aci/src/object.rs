@@ -27,7 +27,7 @@ impl Kind {
     pub const BOTH: [Kind; 2] = [Kind::Container, Kind::Pol];
 
     /// What the API calls it.
-    pub fn name(self) -> &'static str {
+    pub const fn name(self) -> &'static str {
         match self {
             Kind::Container => "HostprotRemoteIpContainer",
             Kind::Pol => "HostprotPol",
@@ -35,7 +35,7 @@ impl Kind {
     }
 
     /// What the API calls several of them.
-    pub fn plural(self) -> &'static str {
+    pub const fn plural(self) -> &'static str {
         match self {
             Kind::Container => "hostprotremoteipcontainers",
             Kind::Pol => "hostprotpols",

@@ -108,6 +108,11 @@ impl Hpp {
         &self.objects
     }
 
+    /// Whether a namespace exists.
+    pub fn has_namespace(&self, name: &str) -> bool {
+        self.world.namespaces.contains_key(name)
+    }
+
     pub(crate) fn into_objects(self) -> BTreeMap<ObjectId, Object> {
         self.objects
     }

@@ -14,11 +14,23 @@ pub struct Crd {
 }
 
 /// All definitions.
-pub const ALL: &[Crd] = &[Crd {
-    controller: crate::memcached::NAME,
-    name: "memcacheds.memcached.c5c3.io",
-    yaml: include_str!("memcached/crd.yaml"),
-}];
+pub const ALL: &[Crd] = &[
+    Crd {
+        controller: crate::memcached::NAME,
+        name: "memcacheds.memcached.c5c3.io",
+        yaml: include_str!("memcached/crd.yaml"),
+    },
+    Crd {
+        controller: crate::hpp::NAME,
+        name: "hostprotpols.aci.hpp",
+        yaml: weir_aci::Kind::Pol.definition(),
+    },
+    Crd {
+        controller: crate::hpp::NAME,
+        name: "hostprotremoteipcontainers.aci.hpp",
+        yaml: weir_aci::Kind::Container.definition(),
+    },
+];
 
 /// How to get a kind that is not there.
 pub(crate) fn hint(resource: &Resource) -> String {

@@ -27,6 +27,8 @@ pub struct Watched {
     pub namespace: String,
     /// With which labels, as kubectl takes them; whichever if it is empty.
     pub labels: String,
+    /// With which fields, as kubectl takes them; whichever if it is empty.
+    pub fields: String,
     /// What to keep of an object. What is not looked at need not be remembered.
     pub keep: fn(Object) -> Object,
 }
@@ -35,12 +37,12 @@ impl Watched {
     /// All objects of a kind, whole.
     pub fn all(resource: Resource) -> Self {
         let all = String::new;
-        Watched { resource, namespace: all(), labels: all(), keep: |object| object }
+        Watched { resource, namespace: all(), labels: all(), fields: all(), keep: |object| object }
     }
 }
 
 /// Lists objects, watches them, and begins again when that is needed, until nobody listens.
-pub(crate) async fn follow<M>(
+pub async fn follow<M>(
     server: Server,
     watched: Watched,
     pace: Pace,
@@ -110,11 +112,14 @@ impl<M> Follower<M> {
     }
 
     async fn list_in(&self, version: &'static str) -> Result<(String, Vec<Object>), ReadError> {
-        let Watched { resource, namespace, labels, .. } = &self.watched;
+        let Watched { resource, namespace, labels, fields, .. } = &self.watched;
         let name = resource.name();
         let mut params = ListParams::default().limit(self.pace.page);
         if !labels.is_empty() {
             params = params.labels(labels);
+        }
+        if !fields.is_empty() {
+            params = params.fields(fields);
         }
         let mut objects = Vec::new();
         loop {
@@ -140,7 +145,7 @@ impl<M> Follower<M> {
         version: &'static str,
         from: &mut String,
     ) -> Result<Result<(), ReadError>, Unheard> {
-        let Watched { resource, namespace, labels, .. } = self.watched.clone();
+        let Watched { resource, namespace, labels, fields, .. } = self.watched.clone();
         let name = resource.name();
         let fail = |error| ReadError::about(error, "watch", &name);
         let (client, count) = match self.server.client().await {
@@ -151,6 +156,9 @@ impl<M> Follower<M> {
         let mut params = WatchParams::default().timeout(WATCH_SECONDS);
         if !labels.is_empty() {
             params = params.labels(&labels);
+        }
+        if !fields.is_empty() {
+            params = params.fields(&fields);
         }
         let events = match timeout(OPENING, api.watch(&params, from)).await {
             Ok(Ok(events)) => events,

@@ -21,6 +21,7 @@ mod controller;
 pub mod crds;
 mod follow;
 mod hand;
+pub mod hpp;
 mod inbox;
 mod lease;
 pub mod memcached;
@@ -35,7 +36,7 @@ pub mod workload;
 
 pub use condition::Condition;
 pub use controller::Controller;
-pub use follow::Watched;
+pub use follow::{Watched, follow};
 pub use hand::{Hand, WriteError};
 pub use inbox::{Inbox, Next};
 pub use lease::Term;

@@ -38,6 +38,11 @@ impl Server {
         Server { access, made: Arc::default() }
     }
 
+    /// How it is reached.
+    pub(crate) fn access(&self) -> Access {
+        self.access.clone()
+    }
+
     /// Asks for something: the answer, or why there is none.
     pub async fn ask<T, F>(
         &self,

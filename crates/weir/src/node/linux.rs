@@ -11,7 +11,7 @@ use weir_nft::Nft;
 use crate::{agent::Agent, exit::Exit, failure::Failure, filter::Filter};
 
 /// Their names; the first is what is taken if nothing is asked for.
-pub(crate) const DATAPATHS: &[&str] = &["nftables", "iptables"];
+pub(crate) const DATAPATHS: &[&str] = &["nftables", "iptables", "opflex"];
 
 /// Opens the datapath that the options name, and does what was asked for with it.
 pub(crate) fn open(agent: &Agent, options: &Options) -> anyhow::Result<Exit> {

@@ -49,7 +49,7 @@ fn a_folder_has_no_kubeconfig_and_other_datapaths_are_not_there_yet() {
         expect![[r#"
             --- stderr
             error: this build has no datapath `hcn` here
-            hint: use `--datapath nftables` or `--datapath iptables`
+            hint: use `--datapath nftables` or `--datapath iptables` or `--datapath opflex`
             --- exit 2
         "#]],
     );

@@ -1,0 +1,101 @@
+//! Whether the definitions in a cluster keep all that we write.
+
+use kube::api::PostParams;
+use weir_aci::{
+    ContainerSpec, EpLabel, Filter, FilterContainer, Object, Pol, PolSpec, RemoteIp, Rule, Subj,
+};
+use weir_kube::ReadError;
+
+use super::resource_of;
+use crate::{Id, Server, crds, server::api};
+
+/// Lets the API server say how it would keep an object with every field. Nothing is written.
+pub(super) async fn check(server: &Server, namespace: &str) -> Result<(), String> {
+    for sample in samples() {
+        let (kind, name) = (sample.id().kind, sample.id().name);
+        let resource = resource_of(kind);
+        let object = serde_json::from_value(sample.manifest(namespace));
+        let object: crate::Object = object.map_err(|error| error.to_string())?;
+        let params = PostParams { dry_run: true, ..PostParams::default() };
+        let resource_name = resource.name();
+        let kept = server.ask("create", &resource_name, async |client| {
+            let place = Id::new(namespace, name);
+            api(client, resource, "v1", &place).create(&params, &object).await
+        });
+        let misfit = |why: &str| {
+            let hint = crds::hint(resource);
+            format!("the definition of {} does not fit: {why}; {hint}", resource.name())
+        };
+        let kept = match kept.await {
+            Ok(kept) => serde_json::to_value(kept).map_err(|error| error.to_string())?,
+            Err(ReadError::Missing { .. }) => {
+                return Err(format!(
+                    "there is no namespace {namespace}; make it with `kubectl create namespace {namespace}`"
+                ));
+            }
+            Err(ReadError::Refused { message, .. }) => return Err(misfit(&message)),
+            Err(error) => return Err(format!("{error}; {}", error.hint())),
+        };
+        if Object::read(kind, &kept).ok().as_ref() != Some(&sample) {
+            return Err(misfit("it does not know all fields"));
+        }
+    }
+    Ok(())
+}
+
+/// An object of each kind with every field.
+fn samples() -> [Object; 2] {
+    let text = |text: &str| text.to_owned();
+    let label = EpLabel { key: text("app"), value: text("web") };
+    let address = RemoteIp { addr: text("192.0.2.1"), hpp_ep_label: vec![label] };
+    let filter = Filter { key: text("app"), operator: text("In"), values: vec![text("web")] };
+    let rule = Rule {
+        name: text("0-ipv4"),
+        direction: text("ingress"),
+        ethertype: text("ipv4"),
+        conn_track: text("reflexive"),
+        protocol: text("tcp"),
+        to_port: text("2"),
+        from_port: text("1"),
+        rs_remote_ip_container: vec![text("weir-sample")],
+        hostprot_filter_container: FilterContainer { hostprot_filter: vec![filter] },
+        hostprot_service_remote_ips: vec![text("192.0.2.1")],
+    };
+    let name = text("weir_sample");
+    let subject = Subj { name: text("sample"), hostprot_rule: vec![rule] };
+    let spec = PolSpec { name, hostprot_subj: vec![subject], network_policies: vec![text("a/b")] };
+    let container = ContainerSpec { name: text("weir-sample"), hostprot_remote_ip: vec![address] };
+    [Object::Container(container), Object::Pol(Pol { spec, selects: Some(Vec::new()) })]
+}
+
+#[cfg(test)]
+mod tests {
+    use weir_aci::Kind;
+
+    use super::*;
+
+    #[test]
+    fn the_samples_have_every_field_and_are_read_as_they_are_written() {
+        for sample in samples() {
+            let manifest = sample.manifest("x");
+            assert_eq!(Object::read(sample.id().kind, &manifest).unwrap(), sample);
+            let text = Kind::definition(sample.id().kind);
+            fn keys(value: &serde_json::Value, all: &mut Vec<String>) {
+                match value {
+                    serde_json::Value::Object(map) => map.iter().for_each(|(key, value)| {
+                        all.push(key.clone());
+                        keys(value, all);
+                    }),
+                    serde_json::Value::Array(list) => list.iter().for_each(|one| keys(one, all)),
+                    _ => (),
+                }
+            }
+            let mut all = Vec::new();
+            keys(&manifest["spec"], &mut all);
+            assert!(all.len() >= 5);
+            for key in all {
+                assert!(text.contains(&format!(" {key}:\n")), "{key}");
+            }
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! Cisco ACI from end to end: a real API server, the controller, the agents of two nodes, and the files on their disks. The story is that of
+//! the design. `cargo xtask cluster` gets the API server.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot run has failed")]
+
+mod site;
+
+use std::{fs, path::Path};
+
+use serde_json::{Value, json};
+use site::{PODS_OF_DEFAULT, Site, eventually};
+
+const NAME: &str = "demo-xyz1-np-54f6fbaeb1e26d3bbcd23109158b9bb3";
+const FILE: &str = "demo_xyz1_np_54f6fbaeb1e26d3bbcd23109158b9bb3.netpol";
+const POLICIES: &str = "/apis/networking.k8s.io/v1/namespaces";
+
+/// What the design's policy says, for the pods with a label.
+fn policy(name: &str, app: &str) -> Value {
+    json!({
+        "metadata": {"name": name},
+        "spec": {
+            "ingress": [{"from": [{"namespaceSelector": {"matchLabels": {"purpose": "production"}}}]}],
+            "podSelector": {"matchLabels": {"app": app}},
+            "policyTypes": ["Ingress"],
+        },
+    })
+}
+
+fn golden(name: &str) -> String {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../backends/weir-aci/tests/golden");
+    fs::read_to_string(folder.join(name)).unwrap()
+}
+
+#[test]
+fn the_story_of_the_design_from_the_policy_to_the_files_of_two_nodes() {
+    let mut site = Site::new();
+    site.pod("default", "web", "n1", "10.2.0.10", json!({"app": "web"}));
+    site.start();
+
+    // Before any policy: objects of the nodes, static ones, and a container for each namespace.
+    eventually("the first objects", || {
+        let wanted = [
+            "demo-xyz1-node-n1",
+            "demo-xyz1-node-n2",
+            "demo-xyz1-np-static-discovery",
+            "demo-xyz1-np-static-egress",
+            "demo-xyz1-np-static-ingress",
+        ];
+        site.pols() == wanted && site.containers() == site.namespaces()
+    });
+    eventually("the first files", || {
+        let files = |node: &str| {
+            let own = format!("demo_xyz1_node_{node}.netpol");
+            let fixed = ["discovery", "egress", "ingress"]
+                .map(|name| format!("demo_xyz1_np_static-{name}.netpol"));
+            site.files(node) == [[own].as_slice(), &fixed].concat()
+        };
+        files("n1") && files("n2")
+    });
+
+    // The policy alone has no rules yet.
+    site.cluster
+        .create(&format!("{POLICIES}/default/networkpolicies"), &policy("taatfan-np", "web"))
+        .unwrap();
+    let alone = json!({
+        "hostprotSubj": [{"name": "networkpolicy-ingress"}],
+        "name": "demo_xyz1_np_54f6fbaeb1e26d3bbcd23109158b9bb3",
+        "networkPolicies": ["default/taatfan-np"],
+    });
+    eventually("an object for the policy", || site.pol(NAME) == Some(alone.clone()));
+    eventually("its file", || site.file("n1", FILE) == Some(golden("1-policy-alone.netpol")));
+    assert_eq!(site.file("n2", FILE), None, "no pod of n2 is selected");
+
+    // A namespace and a pod.
+    let namespace = json!({"metadata": {"name": "prod", "labels": {"purpose": "production"}}});
+    site.cluster.create("/api/v1/namespaces", &namespace).unwrap();
+    eventually("a container", || site.container("prod") == Some(json!({"name": "prod"})));
+    assert_eq!(site.pol(NAME), Some(alone));
+    site.pod("prod", "prod-ns-pod", "n2", "10.2.64.1", json!({}));
+    let rule = json!([{
+        "connTrack": "reflexive",
+        "direction": "ingress",
+        "ethertype": "ipv4",
+        "fromPort": "unspecified",
+        "hostprotFilterContainer": {},
+        "name": "0-ipv4",
+        "protocol": "unspecified",
+        "rsRemoteIpContainer": ["prod"],
+        "toPort": "unspecified",
+    }]);
+    eventually("a rule", || {
+        site.pol(NAME).is_some_and(|spec| spec["hostprotSubj"][0]["hostprotRule"] == rule)
+    });
+    let printed = json!({"hostprotRemoteIp": [{"addr": "10.2.64.1"}], "name": "prod"});
+    assert_eq!(site.container("prod"), Some(printed));
+    eventually("the file with the rule", || {
+        site.file("n1", FILE) == Some(golden("2-namespace-and-pod.netpol"))
+    });
+
+    // Labels change the container and nothing else.
+    let version = site.version(NAME);
+    let labels = json!({"metadata": {"labels": {"app": "browser"}}});
+    site.cluster.patch("/api/v1/namespaces/prod/pods/prod-ns-pod", &labels).unwrap();
+    let labelled =
+        json!([{"addr": "10.2.64.1", "hppEpLabel": [{"key": "app", "value": "browser"}]}]);
+    eventually("labels in the container", || {
+        site.container("prod").is_some_and(|spec| spec["hostprotRemoteIp"] == labelled)
+    });
+    assert_eq!(site.version(NAME), version);
+    let stamp = site.stamp("n1", FILE);
+
+    // A second policy that says the same shares the object.
+    site.cluster
+        .create(&format!("{POLICIES}/prod/networkpolicies"), &policy("another-np", "browser"))
+        .unwrap();
+    let both = json!(["default/taatfan-np", "prod/another-np"]);
+    eventually("two policies with one object", || {
+        site.pol(NAME).is_some_and(|spec| spec["networkPolicies"] == both)
+    });
+    eventually("the file on the second node", || site.file("n2", FILE) == site.file("n1", FILE));
+    assert_eq!(site.stamp("n1", FILE), stamp, "a file that says the same is not written");
+    let status = site.hpp();
+    let told = &status["demo_xyz1_np_54f6fbaeb1e26d3bbcd23109158b9bb3"];
+    assert_eq!((&told["ref-count"], &told["npkeys"]), (&json!(2), &both));
+    assert_eq!(told["hpp-cr"]["metadata"]["name"], NAME);
+    assert_eq!(told["hpp-cr"]["spec"], site.pol(NAME).unwrap());
+
+    // What somebody renders from the policies is what lies on the nodes.
+    for node in ["n1", "n2"] {
+        assert_eq!(site.rendered(node), site.on_disk(node), "{node}");
+    }
+
+    // All stop. What is there stays; what is stale by then goes, but only when everything was read.
+    site.stop();
+    assert_eq!(site.stamp("n1", FILE), stamp);
+    let stale = json!({
+        "apiVersion": "aci.hpp/v1",
+        "kind": "HostprotPol",
+        "metadata": {"name": "demo-xyz1-np-stale"},
+        "spec": {"name": "demo_xyz1_np_stale", "networkPolicies": ["default/gone"]},
+    });
+    site.cluster.create(&site.path("hostprotpols"), &stale).unwrap();
+    fs::write(site.folder("n1").join("demo_xyz1_np_stale.netpol"), "[]").unwrap();
+    site.start();
+    eventually("stale objects to go", || !site.pols().contains(&"demo-xyz1-np-stale".to_owned()));
+    eventually("stale files to go", || site.file("n1", "demo_xyz1_np_stale.netpol").is_none());
+    assert_eq!((site.stamp("n1", FILE), site.version(NAME).is_some()), (stamp, true));
+
+    // An object that somebody else changes is put right.
+    let wrong = json!({"spec": {"hostprotSubj": [{"name": "networkpolicy-ingress", "hostprotRule": [{
+        "name": "all", "direction": "ingress", "ethertype": "ipv4", "connTrack": "reflexive",
+    }]}]}});
+    site.cluster.patch(&format!("{}/{NAME}", site.path("hostprotpols")), &wrong).unwrap();
+    eventually("the object to be put right", || {
+        site.pol(NAME).is_some_and(|spec| spec["hostprotSubj"][0]["hostprotRule"] == rule)
+    });
+
+    // The first policy goes, and then the second.
+    site.cluster.delete(&format!("{POLICIES}/default/networkpolicies/taatfan-np")).unwrap();
+    eventually("the file of the first to go", || site.file("n1", FILE).is_none());
+    assert!(site.file("n2", FILE).is_some());
+    site.cluster.delete(&format!("{POLICIES}/prod/networkpolicies/another-np")).unwrap();
+    eventually("the object to go", || site.pol(NAME).is_none());
+    eventually("its last file to go", || site.file("n2", FILE).is_none());
+
+    // A namespace that goes takes its container with it.
+    site.cluster.delete("/api/v1/namespaces/prod/pods/prod-ns-pod").unwrap();
+    eventually("an empty container", || site.container("prod") == Some(json!({"name": "prod"})));
+
+    // Disabled: nothing is left.
+    site.stop_controller();
+    site.cleanup();
+    eventually("no objects", || site.pols().is_empty() && site.containers().is_empty());
+    eventually("no files", || site.files("n1").is_empty() && site.files("n2").is_empty());
+    assert!(site.cluster.get(PODS_OF_DEFAULT).is_ok());
+}

@@ -1,0 +1,325 @@
+//! A cluster with two nodes, and what runs there.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    io::{Read, Write},
+    net::{TcpListener, TcpStream},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    thread,
+    time::{Duration, Instant, SystemTime},
+};
+
+use serde_json::{Value, json};
+use weir_api::document::{self, Node};
+use weir_cluster::{Cluster, Right};
+
+/// Where the pods of the first namespace are.
+pub(crate) const PODS_OF_DEFAULT: &str = "/api/v1/namespaces/default/pods";
+/// Where the objects are.
+const OBJECTS: &str = "aci-containers-system";
+/// The nodes.
+const NODES: [&str; 2] = ["n1", "n2"];
+
+/// Waits until something holds; machines that do much else are slow.
+#[track_caller]
+pub(crate) fn eventually(what: &str, holds: impl Fn() -> bool) {
+    let end = Instant::now() + Duration::from_secs(120);
+    while !holds() {
+        assert!(Instant::now() < end, "there is still no sign of {what}");
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// A process that ends with the test.
+struct Running(Child);
+
+impl Running {
+    /// Asks it to end, and waits until it has.
+    fn stop(mut self) {
+        let id = rustix::process::Pid::from_child(&self.0);
+        rustix::process::kill_process(id, rustix::process::Signal::TERM).unwrap();
+        assert!(self.0.wait().unwrap().success());
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// All of it.
+pub(crate) struct Site {
+    controller: Option<Running>,
+    agents: Vec<Running>,
+    pub(crate) cluster: Cluster,
+    place: tempfile::TempDir,
+    port: u16,
+}
+
+impl Site {
+    /// A cluster with the definitions, two nodes, and nothing that runs.
+    pub(crate) fn new() -> Self {
+        let cluster = Cluster::start().unwrap();
+        let place = tempfile::tempdir().unwrap();
+        let list_watch: &[&str] = &["list", "watch"];
+        let read = |group, resources| Right { group, resources, verbs: list_watch };
+        let hpp = &["hostprotpols", "hostprotremoteipcontainers"];
+        let write = &["create", "update", "delete", "deletecollection", "list", "watch"];
+        let controller = [
+            read("", &["pods", "namespaces", "nodes"]),
+            read("networking.k8s.io", &["networkpolicies"]),
+            Right { group: "aci.hpp", resources: hpp, verbs: write },
+            Right {
+                group: "coordination.k8s.io",
+                resources: &["leases"],
+                verbs: &["get", "create", "update"],
+            },
+            Right { group: "", resources: &["events"], verbs: &["create", "patch"] },
+            Right {
+                group: "apiextensions.k8s.io",
+                resources: &["customresourcedefinitions"],
+                verbs: &["get"],
+            },
+        ];
+        let agent = [read("", &["pods"]), read("aci.hpp", hpp)];
+        let users: [(&str, &[Right]); 2] = [("controller", &controller), ("agent", &agent)];
+        for (name, rights) in users {
+            let folder = place.path().join(name);
+            fs::create_dir(&folder).unwrap();
+            cluster.user(name, rights).unwrap().write_kubeconfig(&folder).unwrap();
+        }
+        let admin = place.path().join("admin");
+        fs::create_dir(&admin).unwrap();
+        cluster.admin().write_kubeconfig(&admin).unwrap();
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let site = Site { controller: None, agents: Vec::new(), cluster, place, port };
+        site.define();
+        let namespace = json!({"metadata": {"name": OBJECTS}});
+        site.cluster.create("/api/v1/namespaces", &namespace).unwrap();
+        for (at, node) in NODES.iter().enumerate() {
+            site.cluster.create("/api/v1/nodes", &json!({"metadata": {"name": node}})).unwrap();
+            let address = format!("192.168.20.{}", at + 1);
+            let status =
+                json!({"status": {"addresses": [{"type": "InternalIP", "address": address}]}});
+            site.cluster.patch(&format!("/api/v1/nodes/{node}/status"), &status).unwrap();
+        }
+        site
+    }
+
+    /// Installs what `weir crds` prints, and waits until it is served.
+    fn define(&self) {
+        let crds = weir().args(["crds", "--only", "hpp"]).output().unwrap();
+        assert!(crds.status.success());
+        let (definitions, _, error) = document::documents(&crds.stdout);
+        assert!(error.is_none());
+        assert_eq!(definitions.len(), 2);
+        for definition in &definitions {
+            let path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+            let made = self.cluster.create(path, &value(definition)).unwrap();
+            // A schema that is not structural would be said here.
+            let name = made["metadata"]["name"].as_str().unwrap().to_owned();
+            eventually("a definition", || {
+                let crd = self.cluster.get(&format!("{path}/{name}")).unwrap();
+                let conditions =
+                    crd["status"]["conditions"].as_array().cloned().unwrap_or_default();
+                let is = |kind: &str| {
+                    conditions.iter().any(|one| one["type"] == kind && one["status"] == "True")
+                };
+                assert!(!is("NonStructuralSchema"), "{crd}");
+                is("Established")
+            });
+        }
+        eventually("the kinds", || {
+            ["hostprotpols", "hostprotremoteipcontainers"]
+                .iter()
+                .all(|plural| self.cluster.get(&self.path(plural)).is_ok())
+        });
+    }
+
+    /// Starts the controller and both agents.
+    pub(crate) fn start(&mut self) {
+        let hpp = format!("127.0.0.1:{}", self.port);
+        let mut controller = self.weir("controller");
+        controller.args(["controller", "--enable", "hpp", "--aci-prefix", "demo_xyz1"]);
+        controller.args(["--http", "off", "--hpp-http", &hpp]);
+        self.controller = Some(Running(controller.spawn().unwrap()));
+        for node in NODES {
+            let mut agent = self.weir("agent");
+            agent.args(["agent", "--datapath", "opflex", "--source", "kube", "--node", node]);
+            agent.args(["--aci-prefix", "demo_xyz1", "--http", "off", "--netpol-dir"]);
+            self.agents.push(Running(agent.arg(self.folder(node)).spawn().unwrap()));
+        }
+    }
+
+    /// Stops everything that runs.
+    pub(crate) fn stop(&mut self) {
+        self.stop_controller();
+        self.agents.drain(..).for_each(Running::stop);
+    }
+
+    pub(crate) fn stop_controller(&mut self) {
+        self.controller.take().unwrap().stop();
+    }
+
+    /// Removes all objects.
+    pub(crate) fn cleanup(&self) {
+        let mut command = self.weir("controller");
+        assert!(command.args(["controller", "--cleanup", "hpp"]).status().unwrap().success());
+    }
+
+    /// Makes a pod that runs, and has an address.
+    pub(crate) fn pod(
+        &self,
+        namespace: &str,
+        name: &str,
+        node: &str,
+        address: &str,
+        labels: Value,
+    ) {
+        let pods = format!("/api/v1/namespaces/{namespace}/pods");
+        let pod = json!({
+            "metadata": {"name": name, "labels": labels},
+            "spec": {"nodeName": node, "containers": [{"name": "c", "image": "i"}]},
+        });
+        self.cluster.create(&pods, &pod).unwrap();
+        let status =
+            json!({"status": {"phase": "Running", "podIP": address, "podIPs": [{"ip": address}]}});
+        self.cluster.patch(&format!("{pods}/{name}/status"), &status).unwrap();
+    }
+
+    /// weir, as one of the users.
+    fn weir(&self, user: &str) -> Command {
+        let mut command = weir();
+        command.env("KUBECONFIG", self.place.path().join(user).join("kubeconfig"));
+        command
+    }
+
+    /// Where objects of a kind are.
+    pub(crate) fn path(&self, plural: &str) -> String {
+        format!("/apis/aci.hpp/v1/namespaces/{OBJECTS}/{plural}")
+    }
+
+    fn names(&self, path: &str) -> Vec<String> {
+        let list = self.cluster.get(path).unwrap();
+        let mut names: Vec<String> = list["items"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|object| object["metadata"]["name"].as_str().unwrap().to_owned())
+            .collect();
+        names.sort();
+        names
+    }
+
+    pub(crate) fn pols(&self) -> Vec<String> {
+        self.names(&self.path("hostprotpols"))
+    }
+
+    pub(crate) fn containers(&self) -> Vec<String> {
+        self.names(&self.path("hostprotremoteipcontainers"))
+    }
+
+    pub(crate) fn namespaces(&self) -> Vec<String> {
+        self.names("/api/v1/namespaces")
+    }
+
+    fn spec(&self, plural: &str, name: &str) -> Option<Value> {
+        let object = self.cluster.get(&format!("{}/{name}", self.path(plural))).ok()?;
+        Some(object["spec"].clone())
+    }
+
+    pub(crate) fn pol(&self, name: &str) -> Option<Value> {
+        self.spec("hostprotpols", name)
+    }
+
+    pub(crate) fn container(&self, name: &str) -> Option<Value> {
+        self.spec("hostprotremoteipcontainers", name)
+    }
+
+    /// The version of a HostprotPol: another one after each write.
+    pub(crate) fn version(&self, name: &str) -> Option<String> {
+        let object = self.cluster.get(&format!("{}/{name}", self.path("hostprotpols"))).ok()?;
+        Some(object["metadata"]["resourceVersion"].as_str()?.to_owned())
+    }
+
+    pub(crate) fn folder(&self, node: &str) -> PathBuf {
+        self.place.path().join(format!("netpols-{node}"))
+    }
+
+    /// All that is in the folder of a node.
+    pub(crate) fn files(&self, node: &str) -> Vec<String> {
+        let Ok(entries) = fs::read_dir(self.folder(node)) else { return Vec::new() };
+        let mut names: Vec<String> =
+            entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    pub(crate) fn file(&self, node: &str, name: &str) -> Option<String> {
+        fs::read_to_string(self.folder(node).join(name)).ok()
+    }
+
+    /// When a file was written.
+    pub(crate) fn stamp(&self, node: &str, name: &str) -> SystemTime {
+        fs::metadata(self.folder(node).join(name)).unwrap().modified().unwrap()
+    }
+
+    /// The files of a node, parsed.
+    pub(crate) fn on_disk(&self, node: &str) -> BTreeMap<String, Value> {
+        let names = self.files(node).into_iter();
+        let parsed = names.map(|name| {
+            let text = self.file(node, &name).unwrap();
+            (name, serde_json::from_str(&text).unwrap())
+        });
+        parsed.collect()
+    }
+
+    /// What `weir render` makes of the cluster for a node.
+    pub(crate) fn rendered(&self, node: &str) -> BTreeMap<String, Value> {
+        let mut command = self.weir("admin");
+        command.args(["render", "--datapath", "opflex", "--aci-prefix", "demo_xyz1"]);
+        let output = command.args(["--node", node, "-o", "json"]).output().unwrap();
+        let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
+        serde_json::from_value(answer["files"].clone()).unwrap()
+    }
+
+    /// What the controller says at `/hpp`.
+    pub(crate) fn hpp(&self) -> Value {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
+        stream.write_all(b"GET /hpp HTTP/1.0\r\nHost: hpp\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        assert!(
+            answer.starts_with("HTTP/1.0 200") || answer.starts_with("HTTP/1.1 200"),
+            "{answer}"
+        );
+        serde_json::from_str(answer.split_once("\r\n\r\n").unwrap().1).unwrap()
+    }
+}
+
+fn weir() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    command.current_dir(root).stdin(Stdio::null()).env("HOME", "/nowhere");
+    command.env_remove("KUBERNETES_SERVICE_HOST");
+    command
+}
+
+/// A document as JSON.
+fn value(node: &Node) -> Value {
+    use weir_api::document::Value as Yaml;
+    match &node.value {
+        Yaml::Map(entries) => Value::Object(
+            entries.iter().map(|entry| (entry.key.to_string(), value(&entry.value))).collect(),
+        ),
+        Yaml::Seq(items) => items.iter().map(value).collect(),
+        Yaml::Null => Value::Null,
+        Yaml::Bool(yes, _) => json!(yes),
+        Yaml::Int(number, _) => json!(number),
+        Yaml::Float(text) | Yaml::Str(text) => json!(text),
+    }
+}
