@@ -104,6 +104,32 @@ fn the_chart_has_the_version_of_the_program() {
     assert_eq!(chart["appVersion"], env!("CARGO_PKG_VERSION"));
 }
 
+#[test]
+fn the_agent_of_windows_nodes_is_a_process_of_its_node() {
+    let is_for_windows = |document: &&Value| {
+        document["spec"]["template"]["spec"]["nodeSelector"]["kubernetes.io/os"] == "windows"
+    };
+    let documents = all();
+    let sets: Vec<&Value> = documents.iter().filter(is_for_windows).collect();
+    assert!(!sets.is_empty(), "there is one");
+    for set in sets {
+        let pod = &set["spec"]["template"]["spec"];
+        assert_eq!((&set["kind"], &pod["hostNetwork"]), (&"DaemonSet".into(), &true.into()));
+        let windows = &pod["securityContext"]["windowsOptions"];
+        assert_eq!(windows["hostProcess"], true, "the API server wants it so");
+        assert_eq!(windows["runAsUserName"], r"NT AUTHORITY\SYSTEM", "HCN wants it so");
+        let container = &pod["containers"][0];
+        if container["name"] == "agent" {
+            let arguments = container["args"].to_string();
+            assert!(arguments.contains("--datapath=hcn") && arguments.contains("--source=kube"));
+            assert_eq!(container["env"][0]["name"], "NODE_NAME");
+            for probe in ["livenessProbe", "readinessProbe"] {
+                assert_eq!(container[probe]["httpGet"]["host"], "127.0.0.1", "{probe}");
+            }
+        }
+    }
+}
+
 /// What Linux containers may have of root's powers, by the name of the container.
 fn powers(container: &str) -> &'static [&'static str] {
     match container {

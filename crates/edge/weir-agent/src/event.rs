@@ -18,12 +18,14 @@ pub(crate) enum Event {
     /// Dropped packets cannot be heard of.
     Deaf(String),
     /// A plugin asks.
+    #[cfg_attr(not(unix), allow(dead_code, reason = "there are no plugins"))]
     Asked(Asked),
     /// A pod was read, because the source was behind.
     Read(Box<Pod>),
     /// A pod could not be read.
     Unread(PodId, String),
     /// Everything is to be compared with what is installed.
+    #[cfg_attr(not(unix), allow(dead_code, reason = "there is no signal for it"))]
     Compare,
     /// It is enough.
     Stop,
