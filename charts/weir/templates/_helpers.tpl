@@ -38,10 +38,87 @@ capabilities:
 
 {{/*
 The agent's rights on a node. Root: Kubernetes gives added capabilities to no other user. NET_ADMIN: rules, sets, connections and the reports of
-dropped packets. NET_RAW, with iptables: its programs open a raw socket. Nothing else of root's is left.
+dropped packets. NET_RAW, with iptables: its programs open a raw socket. With opflex: none, the folder is root's. Nothing else of root's is left.
 */}}
 {{- define "weir.agent.securityContext" -}}
 runAsUser: 0
 {{ include "weir.confined" . }}
+{{- if ne .Values.agent.datapath "opflex" }}
   add: [{{ ternary "NET_ADMIN, NET_RAW" "NET_ADMIN" (eq .Values.agent.datapath "iptables") }}]
+{{- end }}
+{{- end -}}
+
+{{/* What the datapath needs of the files of the node, as mounts and as volumes. */}}
+{{- define "weir.agent.mounts" -}}
+{{- if eq .Values.agent.datapath "iptables" }}
+- {name: xtables-lock, mountPath: /run/xtables.lock}
+{{- else if eq .Values.agent.datapath "opflex" }}
+- {name: netpols, mountPath: {{ .Values.aci.netpolDir }}}
+{{- end }}
+{{- end -}}
+
+{{- define "weir.agent.volumes" -}}
+{{- if eq .Values.agent.datapath "iptables" }}
+# Shared with whoever else uses iptables on the node, as kube-proxy does.
+- name: xtables-lock
+  hostPath: {path: /run/xtables.lock, type: FileOrCreate}
+{{- else if eq .Values.agent.datapath "opflex" }}
+- name: netpols
+  hostPath: {path: {{ .Values.aci.netpolDir }}, type: DirectoryOrCreate}
+{{- end }}
+{{- end -}}
+
+{{/* The rights to follow what policies are about. */}}
+{{- define "weir.rules.world" -}}
+- apiGroups: [""]
+  resources: [namespaces, nodes, pods]
+  verbs: [list, watch]
+- apiGroups: [networking.k8s.io]
+  resources: [networkpolicies]
+  verbs: [list, watch]
+- apiGroups: [policy.networking.k8s.io]
+  resources: [adminnetworkpolicies, baselineadminnetworkpolicies, clusternetworkpolicies]
+  verbs: [list, watch]
+# Whether these kinds are installed: one whose definition is gone has no policies; one that merely cannot be listed keeps them.
+- apiGroups: [apiextensions.k8s.io]
+  resources: [customresourcedefinitions]
+  resourceNames:
+    - adminnetworkpolicies.policy.networking.k8s.io
+    - baselineadminnetworkpolicies.policy.networking.k8s.io
+    - clusternetworkpolicies.policy.networking.k8s.io
+  verbs: [get]
+{{- end -}}
+
+{{/* Rights to the objects of ACI's, where they are: (list . "agent" "list, watch") */}}
+{{- define "weir.aci.role" -}}
+{{- $root := index . 0 -}}
+{{- $name := printf "%s-%s" (include "weir.fullname" $root) (index . 1) }}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: Role
+metadata:
+  name: {{ $name }}
+  namespace: {{ $root.Values.aci.namespace }}
+  labels:
+    {{- include "weir.labels" (list $root (index . 1)) | nindent 4 }}
+rules:
+  - apiGroups: [aci.hpp]
+    resources: [hostprotpols, hostprotremoteipcontainers]
+    verbs: [{{ index . 2 }}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata:
+  name: {{ $name }}
+  namespace: {{ $root.Values.aci.namespace }}
+  labels:
+    {{- include "weir.labels" (list $root (index . 1)) | nindent 4 }}
+roleRef:
+  apiGroup: rbac.authorization.k8s.io
+  kind: Role
+  name: {{ $name }}
+subjects:
+  - kind: ServiceAccount
+    name: {{ $name }}
+    namespace: {{ $root.Release.Namespace }}
 {{- end -}}

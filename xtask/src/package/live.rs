@@ -11,12 +11,17 @@ use crate::tools::HELM;
 /// Fields that came after the oldest API server that tests have, 1.20, and that it leaves out.
 const YOUNGER: [&str; 2] = ["hostProcess", "x-kubernetes-validations"];
 
+/// Where the objects of Cisco ACI are.
+pub(super) const ACI: &str = "aci-containers-system";
+
 pub(super) fn cluster() -> &'static Cluster {
     static CLUSTER: OnceLock<Cluster> = OnceLock::new();
     CLUSTER.get_or_init(|| {
         let cluster = Cluster::start().expect("`cargo xtask cluster` gets the programs");
-        let namespace = json!({"metadata": {"name": NAMESPACE}});
-        cluster.create("/api/v1/namespaces", &namespace).expect("a namespace");
+        for name in [NAMESPACE, ACI] {
+            let namespace = json!({"metadata": {"name": name}});
+            cluster.create("/api/v1/namespaces", &namespace).expect("a namespace");
+        }
         cluster
     })
 }
@@ -104,15 +109,21 @@ fn helm_installs_upgrades_cleans_up_and_uninstalls() {
     assert!(notes.contains("Never uninstall without the step above"), "{notes}");
     let there: Vec<String> = sets();
     assert_eq!(there, ["shield-weir-agent"]);
-    helm(&["upgrade", "shield", CHART, "--reuse-values", "--set", "agent.audit=true"]);
-    let notes =
-        helm(&["upgrade", "shield", CHART, "--reuse-values", "--set", "cleanup.enabled=true"]);
+    helm(&["upgrade", "shield", CHART, "--reset-then-reuse-values", "--set", "agent.audit=true"]);
+    let notes = helm(&[
+        "upgrade",
+        "shield",
+        CHART,
+        "--reset-then-reuse-values",
+        "--set",
+        "cleanup.enabled=true",
+    ]);
     assert!(notes.contains("rollout status daemonset/shield-weir-cleanup"), "{notes}");
     let there: Vec<String> = sets();
     assert_eq!(there, ["shield-weir-cleanup"], "agents and cleanup never run side by side");
     // Helm asks what the API server says of itself, and one of 1.20 knows no rules in definitions.
     let controller = ["--set", "controller.enable={memcached}", "--disable-openapi-validation"];
-    helm(&[&["upgrade", "shield", CHART, "--reuse-values"][..], &controller].concat());
+    helm(&[&["upgrade", "shield", CHART, "--reset-then-reuse-values"][..], &controller].concat());
     helm(&["uninstall", "shield"]);
     let there: Vec<String> = sets();
     assert_eq!(there, none);

@@ -58,6 +58,12 @@ const MANIFESTS: &[Manifest] = &[
         what: "the agent on every Linux node, with iptables and ipset",
     },
     Manifest {
+        file: "agent-opflex.yaml",
+        release: "weir",
+        values: &["agent.datapath=opflex"],
+        what: "the agent on every Linux node, for Cisco's opflex-agent",
+    },
+    Manifest {
         file: "cleanup.yaml",
         release: "weir",
         values: &["cleanup.enabled=true"],
@@ -68,6 +74,12 @@ const MANIFESTS: &[Manifest] = &[
         release: "weir",
         values: &["cleanup.enabled=true", "agent.datapath=iptables"],
         what: "removes everything of weir's from the nodes, after agents with iptables",
+    },
+    Manifest {
+        file: "cleanup-opflex.yaml",
+        release: "weir",
+        values: &["cleanup.enabled=true", "agent.datapath=opflex"],
+        what: "removes everything of weir's from the nodes, after agents for opflex-agent",
     },
     Manifest {
         file: "windows.yaml",
@@ -83,6 +95,12 @@ const MANIFESTS: &[Manifest] = &[
     },
     // These have one name and one lease: a cluster has one of them. For several controllers, or other values, there is the chart.
     Manifest {
+        file: "controller-hpp.yaml",
+        release: "weir",
+        values: &["agent.enabled=false", "controller.enable={hpp}"],
+        what: "the controller hpp, for Cisco ACI",
+    },
+    Manifest {
         file: "controller-memcached.yaml",
         release: "weir",
         values: &["agent.enabled=false", "controller.enable={memcached}"],
@@ -91,7 +109,7 @@ const MANIFESTS: &[Manifest] = &[
 ];
 
 /// The controllers whose CustomResourceDefinitions the chart has.
-const CONTROLLERS: [&str; 1] = ["memcached"];
+const CONTROLLERS: [&str; 2] = ["hpp", "memcached"];
 
 /// Where the chart has them.
 fn definitions(controller: &str) -> PathBuf {

@@ -12,7 +12,7 @@ use weir_cluster::Cluster;
 use super::{
     NAMESPACE,
     chart::documents,
-    live::{cluster, collection},
+    live::{ACI, cluster, collection},
 };
 use crate::shell::root;
 
@@ -96,6 +96,9 @@ fn may(cluster: &Cluster, account: &str, place: &str, thing: &Thing, verb: &str)
 fn check(file: &str, account: &str, expected: Expect) {
     let cluster = cluster();
     let text = fs::read_to_string(root().join("deploy").join(file)).expect("a file");
+    // Files give their accounts the same names, and rights would add up.
+    let name = |account: &str| format!("name: {account}\n");
+    let (text, account) = (text.replace(&name(account), &name(file)), file);
     let rbac = |object: &Value| {
         let kind = object["kind"].as_str().unwrap_or_default();
         kind.contains("Role") || kind == "ServiceAccount"
@@ -116,7 +119,8 @@ fn check(file: &str, account: &str, expected: Expect) {
                 continue;
             }
             let unnamed = (thing.0.clone(), thing.1.clone(), String::new());
-            let places = [("everywhere", ""), ("in its own namespace", NAMESPACE)];
+            let places =
+                [("everywhere", ""), ("in its own namespace", NAMESPACE), ("in that of ACI", ACI)];
             let Some((place, at)) = places.into_iter().find(|(_, at)| can(account, at)) else {
                 continue;
             };
@@ -161,13 +165,51 @@ fn the_memcached_controller_may_write_network_policies_and_its_own_lease_and_not
         "controller-memcached.yaml",
         "weir-controller",
         expect![[r#"
+            events: create patch everywhere
+            memcacheds.memcached.c5c3.io: list watch everywhere
+            memcacheds/finalizers.memcached.c5c3.io: update everywhere
+            memcacheds/status.memcached.c5c3.io: patch everywhere
+            networkpolicies.networking.k8s.io: list watch create update delete everywhere
+            leases.coordination.k8s.io: create in its own namespace
+            leases.coordination.k8s.io weir-controller: get update in its own namespace
+        "#]],
+    );
+}
+
+#[test]
+fn an_agent_for_opflex_may_read_pods_and_what_the_controller_has_made_of_policies() {
+    check(
+        "agent-opflex.yaml",
+        "weir-agent",
+        expect![[r#"
+        pods: list watch everywhere
+        hostprotpols.aci.hpp: list watch in that of ACI
+        hostprotremoteipcontainers.aci.hpp: list watch in that of ACI
+    "#]],
+    );
+}
+
+#[test]
+fn the_hpp_controller_may_write_its_two_kinds_where_they_are_and_nothing_else() {
+    check(
+        "controller-hpp.yaml",
+        "weir-controller",
+        expect![[r#"
         events: create patch everywhere
-        memcacheds.memcached.c5c3.io: list watch everywhere
-        memcacheds/finalizers.memcached.c5c3.io: update everywhere
-        memcacheds/status.memcached.c5c3.io: patch everywhere
-        networkpolicies.networking.k8s.io: list watch create update delete everywhere
+        namespaces: list watch everywhere
+        nodes: list watch everywhere
+        pods: list watch everywhere
+        customresourcedefinitions.apiextensions.k8s.io adminnetworkpolicies.policy.networking.k8s.io: get everywhere
+        customresourcedefinitions.apiextensions.k8s.io baselineadminnetworkpolicies.policy.networking.k8s.io: get everywhere
+        customresourcedefinitions.apiextensions.k8s.io clusternetworkpolicies.policy.networking.k8s.io: get everywhere
+        networkpolicies.networking.k8s.io: list watch everywhere
+        adminnetworkpolicies.policy.networking.k8s.io: list watch everywhere
+        baselineadminnetworkpolicies.policy.networking.k8s.io: list watch everywhere
+        clusternetworkpolicies.policy.networking.k8s.io: list watch everywhere
         leases.coordination.k8s.io: create in its own namespace
         leases.coordination.k8s.io weir-controller: get update in its own namespace
+        hostprotpols.aci.hpp: list watch create update delete in that of ACI
+        hostprotremoteipcontainers.aci.hpp: list watch create update delete in that of ACI
     "#]],
     );
 }
