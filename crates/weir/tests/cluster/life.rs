@@ -17,7 +17,7 @@ use weir_model::{Flow, PodId, Protocol, Verdict};
 
 use crate::{
     objects::{self, policies_of},
-    site::{Agent, Desk, gate, kubectl_apply, run_weir, until},
+    site::{Agent, Desk, gate, kubectl_apply, kubectl_apply_file, run_weir, until},
 };
 
 const WEB: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1));
@@ -78,7 +78,9 @@ pub(crate) fn in_a_cluster() {
     objects::run(&cluster, "web", "web", "n1", &WEB.to_string());
     objects::run(&cluster, "db", "db", "n1", &DB.to_string());
     kubectl_apply(&desk, &admin, &[definition(), policy(80)]);
-    let (agents, words) = installed(&cluster, &admin);
+    let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/agent.yaml");
+    kubectl_apply_file(&desk, &admin, &manifest);
+    let agents = cluster.account("weir-system", "weir-agent").unwrap();
     let reaches = |port| {
         let flow = Flow { from: WEB, to: DB, protocol: Protocol::Tcp, port };
         lab.probe(&[flow], Duration::from_millis(300)).unwrap()[0]
@@ -100,8 +102,6 @@ pub(crate) fn in_a_cluster() {
     let elsewhere = weir("agent --source kube --once --node n9");
     assert_eq!(elsewhere.status.code(), Some(1), "{}", text(&elsewhere.stderr));
     assert_eq!(reaches(81), Verdict::Deny, "an agent of nowhere changes nothing");
-    let as_installed = weir(&format!("{words} --once"));
-    assert_eq!(as_installed.status.code(), Some(0), "{words}: {}", text(&as_installed.stderr));
     let in_a_pod = in_a_pod(&lab, &desk, &agents.through(door.address()));
     assert_eq!(in_a_pod.status.code(), Some(0), "{}", text(&in_a_pod.stderr));
     door.shut();
@@ -194,28 +194,6 @@ pub(crate) fn in_a_cluster() {
         assert_eq!(done.status.code(), Some(0), "{told}");
     }
     assert_eq!([reaches(81), reaches(82)], [Verdict::Deny, Verdict::Allow]);
-}
-
-/// Installs the manifests. Who are the agents then, and how are they started?
-fn installed(cluster: &Cluster, admin: &Path) -> (Access, String) {
-    let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/agent.yaml");
-    let mut kubectl = Command::new("kubectl");
-    kubectl.args(["apply", "--validate=false", "-f"]).arg(manifest);
-    let output = kubectl.arg("--kubeconfig").arg(admin).output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let set = "/apis/apps/v1/namespaces/weir-system/daemonsets/weir-agent";
-    let agent = &cluster.get(set).unwrap()["spec"]["template"]["spec"]["containers"][0];
-    let words = agent["args"].as_array().unwrap().iter().map(|word| word.as_str().unwrap());
-    let words = words.collect::<Vec<_>>().join(" ").replace("$(NODE_NAME)", "n1");
-    let request = json!({
-        "apiVersion": "authentication.k8s.io/v1",
-        "kind": "TokenRequest",
-        "spec": {"audiences": []},
-    });
-    let account = "/api/v1/namespaces/weir-system/serviceaccounts/weir-agent";
-    let answer = cluster.create(&format!("{account}/token"), &request).unwrap();
-    let token = answer["status"]["token"].as_str().unwrap().to_owned();
-    (Access { token, ..cluster.admin().clone() }, words)
 }
 
 /// Applies once as in a pod: with the files of a service account and the variables that the kubelet sets.
