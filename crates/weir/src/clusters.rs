@@ -31,17 +31,21 @@ impl FromStr for ClusterArg {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let (name, path) = text.split_once('=').unwrap_or((text, ""));
-        let is_label = !name.is_empty()
-            && name.len() <= 63
-            && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
-            && !name.starts_with('-')
-            && !name.ends_with('-');
-        match (is_label, path) {
+        match (is_label(name), path) {
             (false, _) => Err(format!("{name:?} is no name of a cluster: use a-z, 0-9 and `-`")),
             (true, "") => Err("expected NAME=PATH, as in `east=clusters/east`".into()),
             (true, path) => Ok(ClusterArg { name: name.into(), path: path.into() }),
         }
     }
+}
+
+/// Whether a name can be that of a cluster: a DNS label.
+pub(crate) fn is_label(name: &str) -> bool {
+    !name.is_empty()
+        && name.len() <= 63
+        && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
+        && !name.starts_with('-')
+        && !name.ends_with('-')
 }
 
 impl Clusters {

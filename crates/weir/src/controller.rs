@@ -6,10 +6,11 @@ use std::{
 };
 
 use clap::{Args, ValueEnum, builder::NonEmptyStringValueParser};
-use weir_controllers::{Controller, OnDisable, Options, hpp, memcached};
+use weir_controllers::{Controller, OnDisable, Options, clusterset, hpp, memcached};
 use weir_kube::{Access, Pace};
 
 use crate::{
+    clusterset_args::ClusterSetArgs,
     exit::Exit,
     failure::Failure,
     listen::{self, Http},
@@ -26,7 +27,7 @@ use crate::{
 /// `hpp` owns all HostprotPols and HostprotRemoteIpContainers in its namespace; when it is no longer wanted, `--cleanup hpp` removes them.
 #[derive(Args)]
 #[command(
-    after_help = "Controllers:\n  memcached   the NetworkPolicy that a Memcached asks for\n  hpp         host protection policies of Cisco ACI\n\nExamples:\n  weir controller --enable memcached\n  weir controller --enable memcached --memcached-on-disable delete --http 0.0.0.0:9641\n  weir controller --enable hpp --aci-prefix demo\n  weir controller --cleanup hpp\n\nHTTP: /healthz /readyz /metrics; for hpp, at its own address: /hpp"
+    after_help = "Controllers:\n  clusterset  ClusterSetNetworkPolicies, as NetworkPolicies of this cluster, through a broker\n  memcached   the NetworkPolicy that a Memcached asks for\n  hpp         host protection policies of Cisco ACI\n\nExamples:\n  weir controller --enable memcached\n  weir controller --enable memcached --memcached-on-disable delete --http 0.0.0.0:9641\n  weir controller --enable hpp --aci-prefix demo\n  weir controller --cleanup hpp\n\nHTTP: /healthz /readyz /metrics; for hpp, at its own address: /hpp"
 )]
 pub(crate) struct ControllerCommand {
     /// The controllers to run
@@ -58,6 +59,8 @@ pub(crate) struct ControllerCommand {
     /// Where to listen for `/hpp`, or `off`
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8091", value_parser = listen::http, help_heading = "Cisco ACI")]
     hpp_http: Http,
+    #[command(flatten)]
+    clusterset: ClusterSetArgs,
 }
 
 /// What happens to objects that are no longer asked for.
@@ -114,6 +117,7 @@ impl ControllerCommand {
                 namespace: self.aci.hpp_namespace.clone(),
                 http: self.hpp_http.0,
             })),
+            clusterset::NAME => Ok(Controller::ClusterSet(Box::new(self.clusterset.settings()?))),
             _ => {
                 let hint = format!("there are: {}", Controller::NAMES.join(", "));
                 Err(Failure::new(format!("there is no controller `{name}`"), hint))

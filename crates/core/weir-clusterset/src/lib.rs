@@ -41,6 +41,6 @@ pub use publication::Publication;
 pub use remote::{Member, RemoteId, RemotePod};
 pub use roster::{Life, Limits, Pulse, Roster};
 pub use set::{ClusterSet, Options, Summary};
-pub use shard::{Merging, ShardKey};
+pub use shard::{Merging, ShardKey, shard_name};
 pub use steps::{Step, steps};
 pub use union::{crosses, parted, qualified, union};

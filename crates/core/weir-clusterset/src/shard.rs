@@ -1,4 +1,4 @@
-use std::{collections::BTreeMap, fmt, net::IpAddr, sync::Arc};
+use std::{collections::BTreeMap, fmt, net::IpAddr, str::FromStr, sync::Arc};
 
 use ipnet::IpNet;
 use weir_model::{
@@ -34,9 +34,37 @@ impl fmt::Display for ShardKey {
     }
 }
 
+impl FromStr for ShardKey {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let mut parts = text.split('-');
+        let (Some(head), Some(bits), Some(length), None) =
+            (parts.next(), parts.next(), parts.next(), parts.next())
+        else {
+            return Err(());
+        };
+        let direction = match head.as_bytes().first() {
+            Some(b'i') => Direction::Ingress,
+            Some(b'e') => Direction::Egress,
+            _ => return Err(()),
+        };
+        let bits = u128::from_str_radix(bits, 16).map_err(|_| ())?;
+        let address = match head.get(1..).ok_or(())? {
+            "4" => IpAddr::from(u32::try_from(bits).map_err(|_| ())?.to_be_bytes()),
+            "6" => IpAddr::from(bits.to_be_bytes()),
+            _ => return Err(()),
+        };
+        let length = length.parse().map_err(|_| ())?;
+        let key = ShardKey { direction, network: IpNet::new(address, length).map_err(|_| ())? };
+        // One name for each, and no other.
+        (key.to_string() == text).then_some(key).ok_or(())
+    }
+}
+
 /// The name of the NetworkPolicy of a policy with this uid: of its base, or of a shard. It does not depend on the policy's name,
 /// which may be too long to be part of another.
-pub(crate) fn name(uid: &str, shard: Option<&ShardKey>) -> Name {
+pub fn shard_name(uid: &str, shard: Option<&ShardKey>) -> Name {
     match shard {
         None => format!("csnp-{uid}").into(),
         Some(key) => format!("csnp-{uid}-{key}").into(),
@@ -61,7 +89,7 @@ pub(crate) fn base(policy: &Policy, uid: &str) -> Policy {
         ingress: rules(Direction::Ingress),
         egress: rules(Direction::Egress),
     };
-    Policy { id: id(policy, name(uid, None)), place: None, spec: Arc::new(spec) }
+    Policy { id: id(policy, shard_name(uid, None)), place: None, spec: Arc::new(spec) }
 }
 
 /// The NetworkPolicy of a shard. It speaks about one direction, so it isolates for no other.
@@ -72,7 +100,7 @@ pub(crate) fn shard(policy: &Policy, uid: &str, key: &ShardKey, rules: Vec<Polic
     };
     let subject = policy.spec.subject.clone();
     let spec = Spec { tier: Tier::Namespace, subject, ingress, egress };
-    Policy { id: id(policy, name(uid, Some(key))), place: None, spec: Arc::new(spec) }
+    Policy { id: id(policy, shard_name(uid, Some(key))), place: None, spec: Arc::new(spec) }
 }
 
 /// A rule for each list of ports that addresses of a leaf are allowed, sorted.
@@ -125,4 +153,24 @@ fn as_written(rule: &PolicyRule, index: u32) -> PolicyRule {
     }
     rule.ports.iter_mut().flatten().for_each(|port| port.line = 0);
     rule
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shard_is_known_by_its_name() {
+        for network in ["0.0.0.0/0", "10.128.0.0/9", "fd00::/16", "10.0.0.1/32"] {
+            for direction in Direction::BOTH {
+                let key = ShardKey { direction, network: network.parse().unwrap() };
+                assert_eq!(key.to_string().parse(), Ok(key));
+            }
+        }
+        for text in
+            ["", "i", "i4", "x4-0a000000-8", "i4-a000000-8", "i4-0a000000-33", "i6-0-0", "é4-0-0"]
+        {
+            assert_eq!(text.parse::<ShardKey>(), Err(()), "{text}");
+        }
+    }
 }

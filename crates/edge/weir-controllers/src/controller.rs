@@ -1,5 +1,5 @@
 use crate::{
-    Context, hpp, memcached,
+    Context, clusterset, hpp, memcached,
     workload::{self, Workload},
 };
 
@@ -10,17 +10,20 @@ pub enum Controller {
     Workload(Workload),
     /// Host protection policies of Cisco ACI.
     Hpp(hpp::Settings),
+    /// ClusterSetNetworkPolicies, through a broker.
+    ClusterSet(Box<clusterset::Settings>),
 }
 
 impl Controller {
     /// The names of all, as `--enable` takes them.
-    pub const NAMES: &[&str] = &[memcached::NAME, hpp::NAME];
+    pub const NAMES: &[&str] = &[clusterset::NAME, hpp::NAME, memcached::NAME];
 
     /// Its name.
     pub fn name(&self) -> &'static str {
         match self {
             Controller::Workload(workload) => workload.name,
             Controller::Hpp(_) => hpp::NAME,
+            Controller::ClusterSet(_) => clusterset::NAME,
         }
     }
 
@@ -29,6 +32,7 @@ impl Controller {
         match self {
             Controller::Workload(workload) => workload::keep(&context, &workload).await,
             Controller::Hpp(settings) => hpp::keep(&context, &settings).await,
+            Controller::ClusterSet(settings) => clusterset::keep(&context, &settings).await,
         }
     }
 }

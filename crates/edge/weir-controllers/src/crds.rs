@@ -16,6 +16,26 @@ pub struct Crd {
 /// All definitions.
 pub const ALL: &[Crd] = &[
     Crd {
+        controller: crate::clusterset::NAME,
+        name: "clustersetnetworkpolicies.submariner.io",
+        yaml: include_str!("clusterset/policy.yaml"),
+    },
+    Crd {
+        controller: crate::clusterset::NAME,
+        name: "clustersetmembers.submariner.io",
+        yaml: include_str!("clusterset/member.yaml"),
+    },
+    Crd {
+        controller: crate::clusterset::NAME,
+        name: "remotenamespaces.submariner.io",
+        yaml: include_str!("clusterset/remotenamespace.yaml"),
+    },
+    Crd {
+        controller: crate::clusterset::NAME,
+        name: "remotepods.submariner.io",
+        yaml: include_str!("clusterset/remotepod.yaml"),
+    },
+    Crd {
         controller: crate::memcached::NAME,
         name: "memcacheds.memcached.c5c3.io",
         yaml: include_str!("memcached/crd.yaml"),

@@ -6,7 +6,7 @@ use std::{
 
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
-use serde_json::json;
+use serde_json::{Value, json};
 use weir_kube::{Events, Note, NoteKind, ReadError};
 
 use crate::{
@@ -107,17 +107,29 @@ impl Hand {
         condition: &Condition,
     ) -> Result<Option<Object>, WriteError> {
         let Some(conditions) = condition::with(object, condition) else { return Ok(None) };
+        let status = json!({"conditions": conditions});
+        self.put_status(resource, version, object, status).await.map(Some)
+    }
+
+    /// Writes these fields of an object's status. Returns the object.
+    pub async fn put_status(
+        &self,
+        resource: &Resource,
+        version: &str,
+        object: &Object,
+        status: Value,
+    ) -> Result<Object, WriteError> {
         let id = Id::of(object);
         // In this very version: a list is replaced as a whole, and others write to it, too.
         let patch = Patch::Merge(json!({
             "metadata": {"resourceVersion": object.metadata.resource_version, "uid": object.metadata.uid},
-            "status": {"conditions": conditions},
+            "status": status,
         }));
         let params = PatchParams { field_manager: Some(MANAGER.into()), ..PatchParams::default() };
         let done = self.write(resource, "patch", async |client| {
             api(client, resource, version, &id).patch_status(&id.name, &params, &patch).await
         });
-        Ok(Some(tidy(done.await?, resource, version)))
+        Ok(tidy(done.await?, resource, version))
     }
 
     /// Says something about an object, where `kubectl get events` shows it.

@@ -16,6 +16,7 @@
 //! * What is not ours is neither changed nor removed; each write and removal is of the very version that was looked at.
 //! * What is as it should be is not written.
 
+pub mod clusterset;
 mod condition;
 mod controller;
 pub mod crds;

@@ -86,7 +86,12 @@ pub struct Context {
 impl Context {
     /// What a controller writes with.
     pub fn hand(&self, controller: &'static str) -> Hand {
-        let (server, term) = (self.server.clone(), self.term.clone());
+        self.hand_at(self.server.clone(), controller)
+    }
+
+    /// What a controller writes with elsewhere.
+    pub(crate) fn hand_at(&self, server: Server, controller: &'static str) -> Hand {
+        let term = self.term.clone();
         Hand::new(server, term, self.report.clone(), self.events.clone(), controller)
     }
 

@@ -6,7 +6,10 @@ use std::{
 
 use kube::{
     Client, Config,
-    config::{KubeConfigOptions, Kubeconfig, KubeconfigError},
+    config::{
+        AuthInfo, Cluster, Context, KubeConfigOptions, Kubeconfig, KubeconfigError, NamedAuthInfo,
+        NamedCluster, NamedContext,
+    },
 };
 
 use crate::ReadError;
@@ -19,12 +22,28 @@ const CONNECT: Duration = Duration::from_secs(10);
 pub struct Access {
     kubeconfig: Option<PathBuf>,
     context: Option<String>,
+    direct: Option<Direct>,
+}
+
+/// An API server without a kubeconfig.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Direct {
+    url: String,
+    token: PathBuf,
+    ca: Option<PathBuf>,
 }
 
 impl Access {
     /// The cluster of a kubeconfig, by default the user's own; or that of the pod we are in, if there is none.
     pub fn new(kubeconfig: Option<&Path>, context: Option<&str>) -> Self {
-        Access { kubeconfig: kubeconfig.map(Into::into), context: context.map(Into::into) }
+        let (kubeconfig, context) = (kubeconfig.map(Into::into), context.map(Into::into));
+        Access { kubeconfig, context, direct: None }
+    }
+
+    /// The cluster at an address, with a file that has the token and one that has the certificates to trust, if not those of the machine.
+    pub fn direct(url: &str, token: &Path, ca: Option<&Path>) -> Self {
+        let direct = Direct { url: url.into(), token: token.into(), ca: ca.map(Into::into) };
+        Access { direct: Some(direct), ..Access::default() }
     }
 
     /// A client for it. What is asked with it may take for ever: a watch is silent for long.
@@ -37,9 +56,10 @@ impl Access {
 
     async fn config(&self) -> Result<Config, ReadError> {
         let options = KubeConfigOptions { context: self.context.clone(), ..Default::default() };
-        let kubeconfig = match &self.kubeconfig {
-            Some(path) => Kubeconfig::read_from(path),
-            None => Kubeconfig::read(),
+        let kubeconfig = match (&self.direct, &self.kubeconfig) {
+            (Some(direct), _) => Ok(direct.kubeconfig()),
+            (None, Some(path)) => Kubeconfig::read_from(path),
+            (None, None) => Kubeconfig::read(),
         };
         let is_asked_for = self.kubeconfig.is_some() || self.context.is_some();
         match kubeconfig {
@@ -73,6 +93,40 @@ impl Access {
                 ReadError::NoKubeconfig
             }
             source => ReadError::Kubeconfig { path, source: source.into() },
+        }
+    }
+}
+
+impl Direct {
+    fn kubeconfig(&self) -> Kubeconfig {
+        const NAME: &str = "direct";
+        let text = |path: &Path| path.display().to_string();
+        let cluster = Cluster {
+            server: Some(self.url.clone()),
+            certificate_authority: self.ca.as_deref().map(text),
+            ..Cluster::default()
+        };
+        let user = AuthInfo { token_file: Some(text(&self.token)), ..AuthInfo::default() };
+        let context =
+            Context { cluster: NAME.into(), user: Some(NAME.into()), ..Context::default() };
+        Kubeconfig {
+            clusters: vec![NamedCluster {
+                name: NAME.into(),
+                cluster: Some(cluster),
+                other: Default::default(),
+            }],
+            auth_infos: vec![NamedAuthInfo {
+                name: NAME.into(),
+                auth_info: Some(user),
+                other: Default::default(),
+            }],
+            contexts: vec![NamedContext {
+                name: NAME.into(),
+                context: Some(context),
+                other: Default::default(),
+            }],
+            current_context: Some(NAME.into()),
+            ..Kubeconfig::default()
         }
     }
 }

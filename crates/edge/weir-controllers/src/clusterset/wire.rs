@@ -1,0 +1,371 @@
+//! What goes over the wire: objects of the broker and of this cluster, to the words of the model and back.
+
+use std::{collections::BTreeMap, net::IpAddr};
+
+use ipnet::IpNet;
+use serde_json::{Map, Value, json};
+use weir_api::document;
+use weir_clusterset::{Interest, Member, Reach, RemoteId, RemotePod, is_reserved};
+use weir_model::{
+    Finding, Labels, Name, NamedPort, Policy, PolicyId, Protocol, Requirement, Selector, Severity,
+};
+
+use crate::{NETWORK_POLICIES, Object, Resource, controller_reference};
+
+const GROUP: &str = "submariner.io";
+const VERSIONS: &[&str] = &["v1alpha1"];
+
+/// ClusterSetNetworkPolicies.
+pub const POLICIES: Resource = Resource {
+    group: GROUP,
+    versions: VERSIONS,
+    kind: "ClusterSetNetworkPolicy",
+    plural: "clustersetnetworkpolicies",
+};
+/// Pods, for other clusters.
+pub const REMOTE_PODS: Resource =
+    Resource { group: GROUP, versions: VERSIONS, kind: "RemotePod", plural: "remotepods" };
+/// Namespaces, for other clusters.
+pub const REMOTE_NAMESPACES: Resource = Resource {
+    group: GROUP,
+    versions: VERSIONS,
+    kind: "RemoteNamespace",
+    plural: "remotenamespaces",
+};
+/// The clusters of a set.
+pub const MEMBERS: Resource = Resource {
+    group: GROUP,
+    versions: VERSIONS,
+    kind: "ClusterSetMember",
+    plural: "clustersetmembers",
+};
+/// Pods.
+pub(crate) const PODS: Resource =
+    Resource { group: "", versions: &["v1"], kind: "Pod", plural: "pods" };
+/// Namespaces.
+pub(crate) const NAMESPACES: Resource =
+    Resource { group: "", versions: &["v1"], kind: "Namespace", plural: "namespaces" };
+
+/// The label of the cluster that an object of the broker is of.
+pub const CLUSTER: &str = "submariner-io/clusterID";
+/// The label of what we make in this cluster, and its value.
+pub const MANAGED: (&str, &str) = ("app.kubernetes.io/managed-by", "weir-clusterset");
+/// The label of the policy that a NetworkPolicy is part of.
+pub const POLICY_UID: &str = "clusterset.weir.dev/policy-uid";
+/// The annotation with its name, which may be too long for a label.
+pub const POLICY_NAME: &str = "clusterset.weir.dev/policy";
+const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";
+
+/// The name of an object of the broker: the cluster, the namespace and the pod, as far as they fit.
+///
+/// Clusters and namespaces have no dots in their names, so different pods have different names.
+pub fn remote_name(id: &RemoteId) -> String {
+    let name = match &*id.name {
+        "" => format!("{}.{}", id.cluster, id.namespace),
+        pod => format!("{}.{}.{pod}", id.cluster, id.namespace),
+    };
+    match name.len() <= 253 {
+        true => name,
+        false => format!("{}.{:016x}", name[..236].trim_end_matches(['.', '-']), fnv(&name)),
+    }
+}
+
+/// FNV-1a: the same on every machine and for ever.
+fn fnv(text: &str) -> u64 {
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}
+
+/// A pod as others read it.
+pub fn remote_pod(pod: &RemotePod, namespace: &str) -> Object {
+    let mut spec = json!({
+        "clusterID": &*pod.id.cluster,
+        "podIPs": pod.addresses.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        "remoteNamespace": &*pod.id.namespace,
+        "podName": &*pod.id.name,
+    });
+    if !pod.ports.is_empty() {
+        let ports = pod.ports.iter().map(|port| {
+            json!({"name": &*port.name, "protocol": port.protocol.to_string(), "port": port.port})
+        });
+        spec["ports"] = ports.collect();
+    }
+    object(&REMOTE_PODS, namespace, &remote_name(&pod.id), &pod.id.cluster, &pod.labels, spec)
+}
+
+/// A namespace as others read it.
+pub fn remote_namespace(cluster: &Name, name: &Name, labels: &Labels, namespace: &str) -> Object {
+    let id = RemoteId { namespace: name.clone(), cluster: cluster.clone(), name: Name::default() };
+    let spec = json!({"clusterID": &**cluster, "name": &**name});
+    object(&REMOTE_NAMESPACES, namespace, &remote_name(&id), cluster, labels, spec)
+}
+
+/// A cluster as others read it.
+pub fn member<'a>(
+    cluster: &Name,
+    uid: &str,
+    networks: &[IpNet],
+    interests: impl IntoIterator<Item = &'a Interest>,
+    namespace: &str,
+) -> Object {
+    let interests = interests.into_iter().map(|interest| {
+        let pods = selector(&interest.pods);
+        match &interest.reach {
+            Reach::Named(name) => json!({"namespace": &**name, "podSelector": pods}),
+            Reach::Matching(namespaces) => {
+                json!({"namespaceSelector": selector(namespaces), "podSelector": pods})
+            }
+        }
+    });
+    let spec = json!({
+        "clusterID": &**cluster,
+        "clusterUID": uid,
+        "podCIDRs": networks.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        "interests": interests.collect::<Vec<_>>(),
+    });
+    object(&MEMBERS, namespace, cluster, cluster, &Labels::default(), spec)
+}
+
+fn object(
+    resource: &Resource,
+    namespace: &str,
+    name: &str,
+    cluster: &str,
+    labels: &Labels,
+    spec: Value,
+) -> Object {
+    let labels = labels.iter().filter(|(key, _)| !is_reserved(key));
+    let mut labels: BTreeMap<String, String> =
+        labels.map(|(key, value)| (key.to_string(), value.to_string())).collect();
+    labels.insert(CLUSTER.into(), cluster.into());
+    let mut object =
+        Object::new(name, &resource.at(VERSIONS[0])).within(namespace).data(json!({"spec": spec}));
+    object.metadata.labels = Some(labels);
+    object
+}
+
+/// The cluster that an object of the broker is of, if all it says about that agrees.
+pub fn cluster_of(object: &Object) -> Result<Name, String> {
+    let name = object.metadata.name.as_deref().unwrap_or_default();
+    let label = object.metadata.labels.as_ref().and_then(|labels| labels.get(CLUSTER));
+    let said = text(&object.data["spec"], "clusterID")?;
+    if label.map(String::as_str) != Some(said) {
+        return Err(format!("its label {CLUSTER} is not its spec.clusterID {said}"));
+    }
+    if name.split('.').next() != Some(said) {
+        return Err(format!("its name does not begin with its cluster {said}"));
+    }
+    Ok(said.into())
+}
+
+/// What another cluster tells about a pod.
+pub fn read_pod(object: &Object) -> Result<RemotePod, String> {
+    let (cluster, spec) = (cluster_of(object)?, &object.data["spec"]);
+    let namespace = text(spec, "remoteNamespace").or_else(|_| text(spec, "namespace"))?;
+    let name = spec["podName"].as_str().or(object.metadata.name.as_deref()).unwrap_or_default();
+    let id = RemoteId { namespace: namespace.into(), cluster, name: name.into() };
+    let addresses = array(spec, "podIPs")?.iter().map(|address| {
+        let text = address.as_str().ok_or("spec.podIPs has something other than text")?;
+        weir_api::address(text).ok_or_else(|| format!("spec.podIPs: {text} is not an address"))
+    });
+    let addresses = addresses.collect::<Result<Vec<IpAddr>, String>>()?;
+    let ports = match spec.get("ports") {
+        None | Some(Value::Null) => Vec::new(),
+        Some(_) => array(spec, "ports")?.iter().map(port).collect::<Result<Vec<_>, String>>()?,
+    };
+    Ok(RemotePod { id, labels: labels(object), addresses, ports })
+}
+
+fn port(value: &Value) -> Result<NamedPort, String> {
+    let protocol = match text(value, "protocol")? {
+        "TCP" => Protocol::Tcp,
+        "UDP" => Protocol::Udp,
+        "SCTP" => Protocol::Sctp,
+        other => return Err(format!("spec.ports: {other} is no protocol")),
+    };
+    let number = value["port"].as_u64().and_then(|port| u16::try_from(port).ok());
+    let port = number.filter(|port| *port > 0).ok_or("spec.ports: port is not from 1 to 65535")?;
+    Ok(NamedPort { name: text(value, "name")?.into(), protocol, port })
+}
+
+/// What another cluster tells about a namespace: the cluster, its name and its labels.
+pub fn read_namespace(object: &Object) -> Result<(Name, Name, Labels), String> {
+    let (cluster, labels) = (cluster_of(object)?, labels(object));
+    let name = object.data["spec"]["name"].as_str().map(Name::from);
+    let name = name.or_else(|| labels.value(NAMESPACE_NAME).cloned());
+    let name = name.ok_or("it has neither spec.name nor the label kubernetes.io/metadata.name")?;
+    // The name is a label of every namespace, whatever is told.
+    let own = (Name::from(NAMESPACE_NAME), name.clone());
+    Ok((cluster, name, labels.iter().cloned().chain([own]).collect()))
+}
+
+/// What a cluster tells about itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Told {
+    /// Its id.
+    pub cluster: Name,
+    /// What tells it from others of that id.
+    pub uid: Name,
+    /// Where its pods are.
+    pub member: Member,
+    /// What it asks for. What cannot be read it is not told about.
+    pub interests: Vec<Interest>,
+}
+
+/// What a cluster tells about itself.
+pub fn read_member(object: &Object) -> Result<Told, String> {
+    let (cluster, spec) = (cluster_of(object)?, &object.data["spec"]);
+    let networks = array(spec, "podCIDRs")?.iter().map(|network| {
+        let text = network.as_str().unwrap_or_default();
+        text.parse::<IpNet>().map_err(|_| format!("spec.podCIDRs: {network} is no network"))
+    });
+    let member = Member { networks: networks.collect::<Result<_, String>>()? };
+    let interests = spec["interests"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let interests = interests.iter().filter_map(|value| interest(value).ok()).collect();
+    Ok(Told { cluster, uid: text(spec, "clusterUID")?.into(), member, interests })
+}
+
+fn interest(value: &Value) -> Result<Interest, String> {
+    let pods = read_selector(&value["podSelector"])?;
+    let reach = match (value.get("namespace"), value.get("namespaceSelector")) {
+        (Some(name), None) => Reach::Named(name.as_str().ok_or("no name")?.into()),
+        (None, Some(namespaces)) => Reach::Matching(read_selector(namespaces)?),
+        _ => return Err("neither a namespace nor a selector of namespaces".into()),
+    };
+    Ok(Interest { reach, pods })
+}
+
+fn selector(selector: &Selector) -> Value {
+    let expressions = selector.requirements().iter().map(|requirement| {
+        let (operator, values) = match requirement {
+            Requirement::In(_, values) => ("In", Some(values)),
+            Requirement::NotIn(_, values) => ("NotIn", Some(values)),
+            Requirement::Exists(_) => ("Exists", None),
+            Requirement::Absent(_) => ("DoesNotExist", None),
+        };
+        let mut expression = json!({"key": &**requirement.key(), "operator": operator});
+        if let Some(values) = values {
+            expression["values"] = values.iter().map(|value| json!(&**value)).collect();
+        }
+        expression
+    });
+    match expressions.collect::<Vec<Value>>() {
+        none if none.is_empty() => json!({}),
+        expressions => json!({"matchExpressions": expressions}),
+    }
+}
+
+fn read_selector(value: &Value) -> Result<Selector, String> {
+    let empty = Map::new();
+    let fields = match value {
+        Value::Null => &empty,
+        value => value.as_object().ok_or("a selector is no object")?,
+    };
+    if let Some(odd) =
+        fields.keys().find(|key| !["matchLabels", "matchExpressions"].contains(&key.as_str()))
+    {
+        return Err(format!("a selector has no {odd}"));
+    }
+    let mut requirements = Vec::new();
+    for (key, value) in fields.get("matchLabels").and_then(Value::as_object).into_iter().flatten() {
+        let value = value.as_str().ok_or("a label is no text")?;
+        requirements.push(Requirement::equals(key.as_str(), value));
+    }
+    for one in fields.get("matchExpressions").and_then(Value::as_array).into_iter().flatten() {
+        let key: Name = text(one, "key")?.into();
+        let values = one["values"].as_array().into_iter().flatten();
+        let values = values.filter_map(Value::as_str).map(Name::from).collect();
+        requirements.push(match text(one, "operator")? {
+            "In" => Requirement::In(key, values),
+            "NotIn" => Requirement::NotIn(key, values),
+            "Exists" => Requirement::Exists(key),
+            "DoesNotExist" => Requirement::Absent(key),
+            other => return Err(format!("{other} is no operator")),
+        });
+    }
+    Ok(requirements.into_iter().collect())
+}
+
+/// An object of this cluster in the words of the model, and what is wrong with it.
+pub(crate) fn lower(object: &Object) -> (Option<weir_model::Object>, Vec<Finding>) {
+    let text = serde_json::to_vec(object).unwrap_or_default();
+    let (mut roots, _, _) = document::documents(&text);
+    match roots.pop() {
+        Some(node) => weir_api::Lowering::default().object(&node),
+        None => (None, Vec::new()),
+    }
+}
+
+/// A policy, and what is wrong with it, if anything is. What is wrong isolates and allows nothing.
+pub fn policy(object: &Object) -> Option<(Policy, Option<String>)> {
+    let mut bare = object.clone();
+    // What is said about it is not part of it.
+    if let Value::Object(data) = &mut bare.data {
+        data.remove("status");
+    }
+    let (lowered, findings) = lower(&bare);
+    let wrong = findings.iter().find(|finding| finding.severity == Severity::Error);
+    let wrong = wrong.map(|finding| match finding.field.is_empty() {
+        true => finding.message.clone(),
+        false => format!("{}: {}", finding.field, finding.message),
+    });
+    match lowered {
+        Some(weir_model::Object::Policy(policy)) => Some((policy, wrong)),
+        _ => None,
+    }
+}
+
+/// A NetworkPolicy as an object of this cluster, owned by a ClusterSetNetworkPolicy.
+pub fn network_policy(policy: &Policy, owner: &Object) -> Option<Object> {
+    let text = weir_api::manifest(policy);
+    let (mut roots, _, _) = document::documents(text.as_bytes());
+    let value = json_of(&roots.pop()?);
+    let mut object = Object::new(&policy.id.name, &NETWORK_POLICIES.at("v1"))
+        .within(&policy.id.namespace)
+        .data(json!({"spec": value["spec"].clone()}));
+    let uid = owner.metadata.uid.clone()?;
+    let labels = [(MANAGED.0.into(), MANAGED.1.into()), (POLICY_UID.into(), uid)];
+    object.metadata.labels = Some(labels.into());
+    let name = owner.metadata.name.clone().unwrap_or_default();
+    object.metadata.annotations = Some([(POLICY_NAME.into(), name)].into());
+    object.metadata.owner_references = Some(vec![controller_reference(owner)]);
+    Some(object)
+}
+
+fn json_of(node: &document::Node) -> Value {
+    use document::Value as Tree;
+    match &node.value {
+        Tree::Null => Value::Null,
+        Tree::Bool(value, _) => json!(value),
+        Tree::Int(value, _) => json!(value),
+        Tree::Seq(items) => items.iter().map(json_of).collect(),
+        Tree::Map(entries) => {
+            Value::Object(entries.iter().map(|e| (e.key.to_string(), json_of(&e.value))).collect())
+        }
+        _ => node.text().map_or(Value::Null, |text| json!(text)),
+    }
+}
+
+/// The id of a ClusterSetNetworkPolicy.
+pub(crate) fn policy_id(namespace: &str, name: &str) -> PolicyId {
+    let kind = weir_model::PolicyKind::ClusterSetNetworkPolicy;
+    PolicyId { kind, namespace: namespace.into(), name: name.into() }
+}
+
+/// The labels of an object of the broker that are the pod's own.
+fn labels(object: &Object) -> Labels {
+    let labels = object.metadata.labels.iter().flatten().filter(|(key, _)| !is_reserved(key));
+    labels.map(|(key, value)| (key.as_str(), value.as_str())).collect()
+}
+
+fn text<'a>(value: &'a Value, field: &str) -> Result<&'a str, String> {
+    value[field]
+        .as_str()
+        .filter(|text| !text.is_empty())
+        .ok_or_else(|| format!("{field} is missing"))
+}
+
+fn array<'a>(value: &'a Value, field: &str) -> Result<&'a Vec<Value>, String> {
+    value[field].as_array().ok_or_else(|| format!("{field} is missing"))
+}

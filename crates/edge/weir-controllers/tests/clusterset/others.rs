@@ -1,0 +1,176 @@
+//! Other clusters, some of which are not what they say. They are objects that the test writes to the broker.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde_json::{Value, json};
+
+use crate::{
+    setting::{Process, SET, at_broker, set, unused},
+    until,
+};
+
+/// A cluster that is nothing but words.
+struct Ghost {
+    name: &'static str,
+}
+
+impl Ghost {
+    /// A cluster that gave its last sign of life at a time.
+    fn new(name: &'static str, network: &str, renewed: &str) -> Self {
+        let set = set();
+        let member = json!({
+            "apiVersion": "submariner.io/v1alpha1", "kind": "ClusterSetMember",
+            "metadata": {"name": name, "labels": {"submariner-io/clusterID": name}},
+            "spec": {"clusterID": name, "clusterUID": name, "podCIDRs": [network]},
+        });
+        set.broker.create(&at_broker("clustersetmembers"), &member).unwrap();
+        let lease = json!({
+            "metadata": {"name": format!("weir-clusterset-{name}"), "labels": {"submariner-io/clusterID": name}},
+            "spec": {"holderIdentity": name, "renewTime": renewed},
+        });
+        set.broker.create(&leases(), &lease).unwrap();
+        Ghost { name }
+    }
+
+    fn renew(&self, renewed: &str) {
+        let path = format!("{}/weir-clusterset-{}", leases(), self.name);
+        set().broker.patch(&path, &json!({"spec": {"renewTime": renewed}})).unwrap();
+    }
+
+    fn pod(&self, namespace: &str, name: &str, address: &str) -> Value {
+        json!({
+            "apiVersion": "submariner.io/v1alpha1", "kind": "RemotePod",
+            "metadata": {
+                "name": format!("{}.{namespace}.{name}", self.name),
+                "labels": {"app": "web", "submariner-io/clusterID": self.name},
+            },
+            "spec": {"clusterID": self.name, "podIPs": [address], "remoteNamespace": namespace, "podName": name},
+        })
+    }
+
+    fn tell(&self, pod: &Value) {
+        set().broker.create(&at_broker("remotepods"), pod).unwrap();
+    }
+}
+
+fn leases() -> String {
+    format!("/apis/coordination.k8s.io/v1/namespaces/{SET}/leases")
+}
+
+/// A time of day that is now, or was long ago.
+fn now() -> String {
+    let seconds = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+    let (days, rest) = (seconds / 86_400, seconds % 86_400);
+    // From days since 1970 to a date, by the civil calendar.
+    let shifted = days + 719_468;
+    let (era, day) = (shifted / 146_097, shifted % 146_097);
+    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
+    let of_year = day - (365 * year + year / 4 - year / 100);
+    let part = (5 * of_year + 2) / 153;
+    let (day, month) =
+        (of_year - (153 * part + 2) / 5 + 1, if part < 10 { part + 3 } else { part - 9 });
+    let year = year + era * 400 + u64::from(month <= 2);
+    format!(
+        "{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}.000000Z",
+        rest / 3600,
+        rest / 60 % 60,
+        rest % 60
+    )
+}
+
+fn everyone() -> Value {
+    json!({"podSelector": {}, "ingress": [{"from": [{"podSelector": {}}]}]})
+}
+
+#[test]
+fn a_cluster_that_is_gone_expires_and_counts_again_when_it_is_back() {
+    let (set, namespace) = (set(), unused("expiry"));
+    set.east.namespace(&namespace, json!({}));
+    set.east.policy(&namespace, "everyone", everyone());
+    let ghost = Ghost::new("north", "10.3.0.0/16", &now());
+    ghost.tell(&ghost.pod(&namespace, "web", "10.3.1.1"));
+    until("it is allowed", || set.east.allowed(&namespace).len() == 1);
+    // It is silent, and the broker is there: after the time that was set its addresses are gone.
+    until("it has expired", || set.east.allowed(&namespace).is_empty());
+    assert!(
+        set.broker.get(&format!("{}/north.{namespace}.web", at_broker("remotepods"))).is_ok(),
+        "nobody removes what another cluster told"
+    );
+    ghost.renew(&now());
+    until("it is back", || set.east.allowed(&namespace).len() == 1);
+}
+
+#[test]
+fn what_a_cluster_may_not_say_is_refused_and_reported() {
+    let (set, namespace) = (set(), unused("refused"));
+    set.east.namespace(&namespace, json!({}));
+    set.east.policy(&namespace, "everyone", everyone());
+    let ghost = Ghost::new("south", "10.0.0.0/8", &now());
+    let good = ghost.pod(&namespace, "good", "10.4.1.1");
+    // Inside of our own networks, and outside of its own.
+    ghost.tell(&ghost.pod(&namespace, "ours", "10.1.9.9"));
+    ghost.tell(&ghost.pod(&namespace, "outside", "192.0.2.1"));
+    // In the name of another: by its label, by its spec, by its name; and of nobody that is known.
+    let mut forged = ghost.pod(&namespace, "forged", "10.4.1.2");
+    forged["metadata"]["labels"]["submariner-io/clusterID"] = json!("west");
+    ghost.tell(&forged);
+    let mut forged = ghost.pod(&namespace, "forged-too", "10.4.1.3");
+    forged["spec"]["clusterID"] = json!("west");
+    ghost.tell(&forged);
+    let mut forged = ghost.pod(&namespace, "forged-three", "10.2.99.1");
+    forged["spec"]["clusterID"] = json!("west");
+    forged["metadata"]["labels"]["submariner-io/clusterID"] = json!("west");
+    ghost.tell(&forged);
+    let stranger = Ghost { name: "stranger" };
+    stranger.tell(&stranger.pod(&namespace, "stranger", "10.4.1.4"));
+    let mut garbled = ghost.pod(&namespace, "garbled", "10.4.1.5");
+    garbled["spec"]["podIPs"] = json!(["10.4.1.5/8"]);
+    ghost.tell(&garbled);
+    ghost.tell(&good);
+    until("what may be said is believed", || !set.east.allowed(&namespace).is_empty());
+    assert_eq!(set.east.allowed(&namespace), ["ingress 10.4.1.1/32".to_owned()].into());
+    until("the rest is reported", || {
+        let text = set.east_process().readyz();
+        text.contains("cluster south tells 2 pods") && text.contains("is not believed")
+    });
+    for name in ["ours", "outside", "forged", "forged-too", "forged-three", "garbled"] {
+        let path = format!("{}/south.{namespace}.{name}", at_broker("remotepods"));
+        // What bears its label, west may have removed by itself.
+        _ = set.broker.delete(&path);
+    }
+    set.broker
+        .delete(&format!("{}/stranger.{namespace}.stranger", at_broker("remotepods")))
+        .unwrap();
+    until("and no longer when it is repaired", || {
+        let text = set.east_process().readyz();
+        !text.contains("cluster south tells") && !text.contains("is not believed")
+    });
+}
+
+#[test]
+fn two_clusters_with_one_id_are_detected_and_the_second_is_refused() {
+    let (set, namespace) = (set(), unused("twice"));
+    for site in [&set.east, &set.west] {
+        site.namespace(&namespace, json!({}));
+    }
+    set.west.policy(&namespace, "everyone", everyone());
+    set.east.pod(&namespace, "web", "web", &["10.1.8.1"]);
+    until("east is believed", || set.west.allowed(&namespace).len() == 1);
+    let holder = || {
+        let lease = set.broker.get(&format!("{}/weir-clusterset-east", leases())).unwrap();
+        lease["spec"]["holderIdentity"].clone()
+    };
+    let before = holder();
+    // Another cluster comes along under the same id: a third API server with pods of its own.
+    let intruder = crate::setting::site("intruder", 1);
+    intruder.namespace(&namespace, json!({}));
+    intruder.pod(&namespace, "evil", "web", &["10.1.8.2"]);
+    let process = Process::start(&intruder, &set.broker, set.broker.admin(), "east");
+    until("it says why", || process.readyz().contains("goes by the id east"));
+    std::thread::sleep(Duration::from_secs(3));
+    assert_eq!(holder(), before);
+    let told = set.broker.get(&at_broker("remotepods")).unwrap();
+    let told = told["items"].as_array().unwrap();
+    assert!(told.iter().all(|one| one["spec"]["podName"] != "evil"));
+    assert_eq!(set.west.allowed(&namespace), ["ingress 10.1.8.1/32".to_owned()].into());
+}

@@ -1,0 +1,243 @@
+//! What a policy becomes in its cluster.
+
+use serde_json::{Value, json};
+
+use crate::{
+    eventually,
+    setting::{network_policies, policies, set, unused},
+    until,
+};
+
+/// Allows pods of an app, in namespaces of the same name, to reach pods of another.
+fn from_app(app: &str) -> Value {
+    json!({
+        "podSelector": {"matchLabels": {"app": "db"}},
+        "ingress": [{"from": [{"podSelector": {"matchLabels": {"app": app}}}], "ports": [{"port": 5432}]}],
+    })
+}
+
+#[test]
+fn local_peers_keep_their_selector_and_remote_pods_become_single_addresses() {
+    let (set, namespace) = (set(), unused("peers"));
+    for site in [&set.east, &set.west] {
+        site.namespace(&namespace, json!({}));
+    }
+    let uid = set.east.policy(&namespace, "db", from_app("api"));
+    // First the policy, then the pod; and the other way round.
+    set.west.pod(&namespace, "api", "api", &["10.2.1.1", "fd02::1"]);
+    set.west.pod(&namespace, "other", "other", &["10.2.1.2"]);
+    until("both addresses of the remote pod are allowed, and no others", || {
+        let wanted = ["ingress 10.2.1.1/32", "ingress fd02::1/128"].map(String::from);
+        set.east.allowed(&namespace) == wanted.into()
+    });
+    let all = set.east.network_policies(&namespace);
+    let base = all.iter().find(|one| one["metadata"]["name"] == format!("csnp-{uid}")).unwrap();
+    assert_eq!(base["spec"]["policyTypes"], json!(["Ingress"]));
+    assert_eq!(
+        base["spec"]["ingress"][0]["from"],
+        json!([{"podSelector": {"matchLabels": {"app": "api"}}}])
+    );
+    for policy in &all {
+        assert_eq!(policy["spec"]["podSelector"], json!({"matchLabels": {"app": "db"}}));
+        assert_eq!(policy["spec"]["policyTypes"], json!(["Ingress"]));
+        assert_eq!(policy["spec"]["ingress"][0]["ports"][0]["port"], 5432);
+        let owner = &policy["metadata"]["ownerReferences"][0];
+        assert_eq!(
+            (&owner["kind"], &owner["uid"]),
+            (&json!("ClusterSetNetworkPolicy"), &json!(uid))
+        );
+        assert_eq!(owner["controller"], true);
+        assert_eq!(policy["metadata"]["labels"]["app.kubernetes.io/managed-by"], "weir-clusterset");
+    }
+    // The policies are local to the cluster.
+    assert_eq!(set.west.network_policies(&namespace).len(), 0);
+    // A policy that comes after the pod.
+    let second = set.east.policy(&namespace, "second", from_app("other"));
+    until("the pod that was there before is allowed", || {
+        set.east.allowed(&namespace).contains("ingress 10.2.1.2/32")
+    });
+    assert_ne!(uid, second);
+}
+
+#[test]
+fn policies_follow_pods_and_namespaces_as_they_change() {
+    let (set, namespace) = (set(), unused("follow"));
+    set.east.namespace(&namespace, json!({}));
+    set.west.namespace(&namespace, json!({"team": "other"}));
+    let spec = json!({
+        "podSelector": {},
+        "policyTypes": ["Ingress", "Egress"],
+        "ingress": [{"from": [{"namespaceSelector": {"matchLabels": {"team": namespace}}}]}],
+        "egress": [{
+            "to": [{"namespaceSelector": {"matchLabels": {"team": namespace}}, "podSelector": {"matchLabels": {"app": "web"}}}],
+            "ports": [{"port": "http"}],
+        }],
+    });
+    set.east.policy(&namespace, "all", spec);
+    set.west.pod(&namespace, "web", "web", &["10.2.2.1"]);
+    until("the base isolates", || set.east.network_policies(&namespace).len() == 1);
+    assert!(set.east.allowed(&namespace).is_empty(), "the namespace has other labels");
+    let path = format!("/api/v1/namespaces/{namespace}");
+    set.west.relabel(&path, json!({"team": namespace}));
+    let both = ["egress 10.2.2.1/32", "ingress 10.2.2.1/32"].map(String::from);
+    until("a namespace is relabelled in", || set.east.allowed(&namespace) == both.clone().into());
+    let egress = set.east.network_policies(&namespace);
+    let egress = egress.iter().find(|one| one["spec"]["egress"][0]["to"][0]["ipBlock"].is_object());
+    assert_eq!(
+        egress.unwrap()["spec"]["egress"][0]["ports"][0]["port"],
+        8080,
+        "the pod's own number"
+    );
+    set.west.relabel(&format!("{path}/pods/web"), json!({"app": "other"}));
+    until("a pod is relabelled out of egress", || {
+        set.east.allowed(&namespace) == ["ingress 10.2.2.1/32".to_owned()].into()
+    });
+    set.west.status(&namespace, "web", "Running", &["10.2.2.9"]);
+    until("a pod has another address", || {
+        set.east.allowed(&namespace) == ["ingress 10.2.2.9/32".to_owned()].into()
+    });
+    set.west.status(&namespace, "web", "Succeeded", &["10.2.2.9"]);
+    until("a pod has finished", || set.east.allowed(&namespace).is_empty());
+    set.west.pod(&namespace, "again", "web", &["10.2.2.9"]);
+    until("another pod has its address", || set.east.allowed(&namespace).len() == 2);
+    set.west.cluster.delete(&format!("{path}/pods/again")).unwrap();
+    until("a pod is deleted", || set.east.allowed(&namespace).is_empty());
+    assert_eq!(set.east.network_policies(&namespace).len(), 1, "the base is always there");
+}
+
+#[test]
+fn what_is_not_ours_stays_and_what_is_ours_is_repaired() {
+    let (set, namespace) = (set(), unused("drift"));
+    for site in [&set.east, &set.west] {
+        site.namespace(&namespace, json!({}));
+    }
+    // A user's own policy, and one that only looks like ours.
+    for (name, labels) in [
+        ("mine", json!({})),
+        (
+            "like-yours",
+            json!({"app.kubernetes.io/managed-by": "weir-clusterset", "clusterset.weir.dev/policy-uid": "x"}),
+        ),
+    ] {
+        let policy = json!({"metadata": {"name": name, "labels": labels}, "spec": {"podSelector": {}, "ingress": [{}]}});
+        set.east.cluster.create(&network_policies(&namespace), &policy).unwrap();
+    }
+    set.west.pod(&namespace, "api", "api", &["10.2.3.1"]);
+    let uid = set.east.policy(&namespace, "db", from_app("api"));
+    until("the remote pod is allowed", || set.east.allowed(&namespace).len() == 1);
+    let shard = |all: &[Value]| {
+        let is = |one: &&Value| one["spec"]["ingress"][0]["from"][0]["ipBlock"].is_object();
+        all.iter().find(is).map(|one| one["metadata"]["name"].as_str().unwrap().to_owned())
+    };
+    let name = shard(&set.east.network_policies(&namespace)).unwrap();
+    let path = format!("{}/{name}", network_policies(&namespace));
+    set.east.cluster.patch(&path, &json!({"spec": {"ingress": [{}]}})).unwrap();
+    until("a shard that was opened is as it was", || {
+        set.east.cluster.get(&path).unwrap()["spec"]["ingress"][0]["from"][0]["ipBlock"]["cidr"]
+            == "10.2.3.1/32"
+    });
+    for name in [name.clone(), format!("csnp-{uid}")] {
+        let path = format!("{}/{name}", network_policies(&namespace));
+        set.east.cluster.delete(&path).unwrap();
+        eventually("what was deleted is there again", || set.east.cluster.get(&path).ok());
+    }
+    // The policy goes, and all that is ours; nobody collects garbage here.
+    set.east.cluster.delete(&format!("{}/db", policies(&namespace))).unwrap();
+    until("only what is not ours is there", || {
+        let all = set.east.network_policies(&namespace);
+        let names: Vec<&str> =
+            all.iter().map(|one| one["metadata"]["name"].as_str().unwrap()).collect();
+        names == ["like-yours", "mine"]
+    });
+    let all = set.east.network_policies(&namespace);
+    assert!(all.iter().all(|one| one["metadata"]["generation"] == 1), "nobody touched them");
+    // The same under another name, and under its own again: other objects.
+    let other = set.east.policy(&namespace, "renamed", from_app("api"));
+    until("it is there under its new name", || set.east.allowed(&namespace).len() == 1);
+    assert!(
+        set.east
+            .network_policies(&namespace)
+            .iter()
+            .any(|one| one["metadata"]["name"] == format!("csnp-{other}"))
+    );
+}
+
+#[test]
+fn many_remote_pods_are_shards_of_bounded_size_and_one_pod_writes_one() {
+    let (set, namespace) = (set(), unused("shards"));
+    for site in [&set.east, &set.west] {
+        site.namespace(&namespace, json!({}));
+    }
+    for at in 0..24 {
+        set.west.pod(&namespace, &format!("api-{at}"), "api", &[&format!("10.2.4.{at}")]);
+    }
+    set.east.policy(&namespace, "db", from_app("api"));
+    until("all are allowed", || set.east.allowed(&namespace).len() == 24);
+    let versions = || -> std::collections::BTreeMap<String, String> {
+        let text = |one: &Value, key: &str| one["metadata"][key].as_str().unwrap().to_owned();
+        let all = set.east.network_policies(&namespace);
+        all.iter().map(|one| (text(one, "name"), text(one, "resourceVersion"))).collect()
+    };
+    for policy in set.east.network_policies(&namespace) {
+        for rule in policy["spec"]["ingress"].as_array().unwrap() {
+            let peers = rule["from"].as_array().unwrap();
+            assert!((1..=10).contains(&peers.len()), "{policy}");
+            let cidrs: Vec<&str> =
+                peers.iter().filter_map(|one| one["ipBlock"]["cidr"].as_str()).collect();
+            assert!(cidrs.len() == peers.len() || peers.len() == 1);
+        }
+    }
+    let before = versions();
+    assert!(before.len() >= 4, "{before:?}");
+    set.west.cluster.delete(&format!("/api/v1/namespaces/{namespace}/pods/api-3")).unwrap();
+    until("one is gone", || set.east.allowed(&namespace).len() == 23);
+    let after = versions();
+    let changed = before.iter().filter(|(name, version)| after.get(*name) != Some(version)).count();
+    assert_eq!(changed, 1, "{before:?} {after:?}");
+    // Nothing happens, nothing is written.
+    std::thread::sleep(std::time::Duration::from_secs(3));
+    assert_eq!(versions(), after);
+}
+
+#[test]
+fn the_status_has_conditions_and_counts_and_what_is_wrong_isolates() {
+    let (set, namespace) = (set(), unused("status"));
+    for site in [&set.east, &set.west] {
+        site.namespace(&namespace, json!({}));
+    }
+    set.west.pod(&namespace, "api", "api", &["10.2.5.1"]);
+    set.east.policy(&namespace, "db", from_app("api"));
+    let status = eventually("the status tells", || {
+        let policy = set.east.get_policy(&namespace, "db");
+        let status = policy["status"].clone();
+        (status["remoteAddresses"] == 1).then_some(status)
+    });
+    assert_eq!((&status["clusters"], &status["networkPolicies"]), (&json!(1), &json!(2)));
+    let condition = |status: &Value, kind: &str| {
+        let all = status["conditions"].as_array().unwrap();
+        let one = all.iter().find(|one| one["type"] == kind).unwrap();
+        (one["status"].as_str().unwrap().to_owned(), one["reason"].as_str().unwrap().to_owned())
+    };
+    let is = |status: &str, reason: &str| (status.to_owned(), reason.to_owned());
+    assert_eq!(condition(&status, "Accepted"), is("True", "Valid"));
+    assert_eq!(condition(&status, "Programmed"), is("True", "Written"));
+    assert_eq!(condition(&status, "Degraded"), is("False", "AsExpected"));
+    // What the definition lets through and the API server would not.
+    let bad =
+        json!({"podSelector": {}, "ingress": [{"from": [{"ipBlock": {"cidr": "10.0.0.0/99"}}]}]});
+    let uid = set.east.policy(&namespace, "bad", bad);
+    let status = eventually("what is wrong is told", || {
+        let policy = set.east.get_policy(&namespace, "bad");
+        policy["status"]["conditions"].is_array().then(|| policy["status"].clone())
+    });
+    assert_eq!(condition(&status, "Accepted"), is("False", "Invalid"));
+    let path = format!("{}/csnp-{uid}", network_policies(&namespace));
+    let base = eventually("it isolates", || set.east.cluster.get(&path).ok());
+    assert_eq!(base["spec"]["policyTypes"], json!(["Ingress"]));
+    assert!(base["spec"]["ingress"].as_array().is_none_or(Vec::is_empty), "and allows nothing");
+    let events = format!("/api/v1/namespaces/{namespace}/events");
+    until("there is an Event", || {
+        let events = set.east.cluster.get(&events).unwrap();
+        events["items"].as_array().unwrap().iter().any(|one| one["reason"] == "Invalid")
+    });
+}

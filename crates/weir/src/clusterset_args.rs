@@ -1,0 +1,106 @@
+//! How the controller `clusterset` is to be, as typed.
+
+use std::{path::PathBuf, time::Duration};
+
+use clap::Args;
+use ipnet::IpNet;
+use weir_clusterset::Merging;
+use weir_controllers::clusterset::Settings;
+use weir_kube::Access;
+
+use crate::failure::Failure;
+
+/// How the controller `clusterset` is to be.
+#[derive(Args)]
+#[command(next_help_heading = "Controller clusterset")]
+pub(crate) struct ClusterSetArgs {
+    /// The id of this cluster, which no other of the set has: a DNS label
+    #[arg(long, value_name = "ID")]
+    cluster_id: Option<String>,
+    /// A network that the pods of this cluster are in; addresses outside of them are refused by the others [repeatable]
+    #[arg(long, value_name = "CIDR")]
+    pod_cidr: Vec<IpNet>,
+    /// The kubeconfig of the broker
+    #[arg(long, value_name = "PATH")]
+    broker_kubeconfig: Option<PathBuf>,
+    /// The context of that kubeconfig
+    #[arg(long, value_name = "NAME", requires = "broker_kubeconfig")]
+    broker_context: Option<String>,
+    /// The address of the broker's API server, without a kubeconfig
+    #[arg(
+        long,
+        value_name = "URL",
+        requires = "broker_token_file",
+        conflicts_with = "broker_kubeconfig"
+    )]
+    broker_url: Option<String>,
+    /// The file with the token for it
+    #[arg(long, value_name = "PATH", requires = "broker_url")]
+    broker_token_file: Option<PathBuf>,
+    /// The file with the certificates to trust there [default: those of the machine]
+    #[arg(long, value_name = "PATH", requires = "broker_url")]
+    broker_ca_file: Option<PathBuf>,
+    /// The namespace of the set on the broker
+    #[arg(long, value_name = "NAME", default_value = "submariner-k8s-broker")]
+    broker_namespace: String,
+    /// How often this cluster gives a sign of life
+    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = clap::value_parser!(u64).range(1..))]
+    cluster_renewal: u64,
+    /// After how long without a sign of life a cluster is gone, and its addresses with it
+    #[arg(long, value_name = "SECONDS", default_value = "86400", value_parser = clap::value_parser!(u64).range(3..))]
+    cluster_expiry: u64,
+    /// How many peers a NetworkPolicy may have
+    #[arg(long, value_name = "COUNT", default_value = "500", value_parser = clap::value_parser!(u16).range(10..=5000))]
+    shard_size: u16,
+    /// Write networks where all of their addresses are allowed
+    #[arg(long)]
+    merge_cidrs: bool,
+}
+
+impl ClusterSetArgs {
+    /// The same, as meant.
+    pub(crate) fn settings(&self) -> Result<Settings, Failure> {
+        let missing = |what: &str, hint: &str| {
+            Failure::new(format!("controller clusterset needs {what}"), hint.to_owned())
+        };
+        let id = self
+            .cluster_id
+            .as_deref()
+            .ok_or_else(|| missing("the id of this cluster", "give it with `--cluster-id ID`"))?;
+        if !crate::clusters::is_label(id) {
+            let hint = "use up to 63 of a-z, 0-9 and `-`, which is neither first nor last";
+            return Err(Failure::new(format!("{id:?} is no id of a cluster"), hint));
+        }
+        if self.pod_cidr.is_empty() {
+            let hint =
+                "give them with `--pod-cidr CIDR`: others believe no address outside of them";
+            return Err(missing("the networks of this cluster's pods", hint));
+        }
+        let broker = match (&self.broker_kubeconfig, &self.broker_url, &self.broker_token_file) {
+            (Some(path), _, _) => Access::new(Some(path), self.broker_context.as_deref()),
+            (None, Some(url), Some(token)) => {
+                Access::direct(url, token, self.broker_ca_file.as_deref())
+            }
+            _ => {
+                let hint = "give it with `--broker-kubeconfig PATH`, or `--broker-url URL --broker-token-file PATH --broker-ca-file PATH`";
+                return Err(missing("the broker", hint));
+            }
+        };
+        let (renewal, expiry) =
+            (Duration::from_secs(self.cluster_renewal), Duration::from_secs(self.cluster_expiry));
+        if expiry < renewal * 3 {
+            let hint = "let --cluster-expiry be at least three times --cluster-renewal";
+            return Err(Failure::new("clusters would be gone before they are late", hint));
+        }
+        Ok(Settings {
+            cluster: id.into(),
+            networks: self.pod_cidr.clone(),
+            broker,
+            namespace: self.broker_namespace.clone(),
+            renewal,
+            expiry,
+            shard: self.shard_size.into(),
+            merging: if self.merge_cidrs { Merging::Exact } else { Merging::None },
+        })
+    }
+}
