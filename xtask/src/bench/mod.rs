@@ -1,6 +1,7 @@
 //! Benchmarks are programs: they print figures and assert none. Times are CPU time of one thread.
 
 mod bound;
+mod clusterset;
 mod datapath;
 mod engine;
 mod measure;
@@ -28,6 +29,8 @@ pub(crate) enum Bench {
     },
     /// What packets cost under rules, how many rules there are, and what it costs to change them; in namespaces of its own.
     Datapath(datapath::Datapath),
+    /// A set of clusters, simulated: what its broker would hold and be told, and what a change costs.
+    Clusterset(clusterset::Clusters),
     /// Compile a world and print the resident bytes; `engine` starts this.
     #[command(hide = true)]
     Memory {
@@ -50,6 +53,7 @@ impl Bench {
     pub(crate) fn run(&self, out: &mut dyn Write) -> Result<()> {
         match self {
             Bench::Datapath(datapath) => datapath.run(out)?,
+            Bench::Clusterset(clusters) => clusters.run(out)?,
             Bench::Memory { shape } => writeln!(out, "{}", engine::memory_child(*shape)?)?,
             Bench::Engine { output, quick } => {
                 let rows = engine_rows(*quick)?;

@@ -109,7 +109,7 @@ const MANIFESTS: &[Manifest] = &[
 ];
 
 /// The controllers whose CustomResourceDefinitions the chart has.
-const CONTROLLERS: [&str; 2] = ["hpp", "memcached"];
+const CONTROLLERS: [&str; 3] = ["clusterset", "hpp", "memcached"];
 
 /// Where the chart has them.
 fn definitions(controller: &str) -> PathBuf {

@@ -31,6 +31,22 @@ pub(crate) fn write(report: &Report) -> Result<()> {
     Ok(())
 }
 
+/// Replaces one table of `docs/performance.md`.
+pub(crate) fn put(name: &str, table: &str) -> Result<()> {
+    let page = shell::root().join("docs/performance.md");
+    let text = fs::read_to_string(&page).with_context(|| cannot("read", &page))?;
+    let text = replace(&text, name, table)
+        .with_context(|| format!("{} has no place for `{name}`", page.display()))?;
+    save(&page, &text)
+}
+
+/// Whether the page has a place for a table.
+#[cfg(test)]
+pub(crate) fn has(name: &str) -> bool {
+    let page = shell::root().join("docs/performance.md");
+    fs::read_to_string(page).is_ok_and(|text| replace(&text, name, "").is_some())
+}
+
 /// The text with something else between the marks of that name; `None` if it has no such marks.
 fn replace(text: &str, name: &str, table: &str) -> Option<String> {
     let (open, close) = (format!("<!-- {name} -->\n"), format!("<!-- end of {name} -->"));

@@ -5,7 +5,7 @@ mod backend;
 mod churn;
 mod cluster;
 mod control;
-mod docs;
+pub(crate) mod docs;
 mod ipset;
 mod linear;
 mod linear_iptables;

@@ -1,0 +1,409 @@
+//! A set of clusters in memory: what its broker would hold and be told, and what a change costs on the way to a policy.
+//!
+//! Sources, interests, publication and translation are those of the controller; the broker is a map that counts. What API servers and
+//! networks cost comes on top.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Write as _,
+    io::Write,
+    net::{IpAddr, Ipv4Addr},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use anyhow::Result;
+use clap::Args;
+use serde_json::json;
+use weir_clusterset::{ClusterSet, Interest, Member, Merging, Options, Publication, RemotePod};
+use weir_model::{
+    Action, Labels, Name, Namespace, Peer, Pod, PodId, Policy, PolicyId, PolicyKind, PolicyRule,
+    Requirement, Scope, Selector, Spec, Subject, Tier, Who,
+};
+
+use super::{datapath::docs, measure};
+
+/// Pods in a namespace.
+const CROWD: usize = 100;
+/// Apps in a namespace.
+const APPS: usize = 10;
+/// How long the controllers gather changes: the source, and the translation.
+const GATHER: [Duration; 2] = [Duration::from_millis(100), Duration::from_millis(50)];
+/// How many pods an aggregated object would hold.
+const SLICE: usize = 100;
+
+/// A set of clusters, simulated.
+#[derive(Debug, Args)]
+pub(crate) struct Clusters {
+    /// How many clusters.
+    #[arg(long, default_value_t = 40)]
+    clusters: usize,
+    /// How many pods in each.
+    #[arg(long, default_value_t = 5_000)]
+    pods: usize,
+    /// How many pods of the whole set are replaced each second.
+    #[arg(long, default_value_t = 50)]
+    churn: usize,
+    /// For how many seconds of the set's time.
+    #[arg(long, default_value_t = 30)]
+    seconds: usize,
+    /// Put the table into docs/performance.md.
+    #[arg(long)]
+    write_docs: bool,
+}
+
+/// One cluster of the set.
+struct Source {
+    name: Name,
+    number: usize,
+    publication: Publication,
+    /// The pods by their place: how often each was replaced.
+    lives: Vec<usize>,
+}
+
+impl Clusters {
+    pub(crate) fn run(&self, out: &mut dyn Write) -> Result<()> {
+        let mut table = String::from(
+            "| | all pods are selected | one app of ten is |\n| --- | ---: | ---: |\n",
+        );
+        let columns = [self.simulate(APPS)?, self.simulate(1)?];
+        for (all, one) in columns[0].iter().zip(&columns[1]) {
+            writeln!(table, "| {} | {} | {} |", all.0, all.1, one.1)?;
+        }
+        write!(out, "{table}")?;
+        match self.write_docs {
+            true => docs::put("clusterset", &table),
+            false => Ok(()),
+        }
+    }
+
+    /// Simulates a set whose policies select so many apps.
+    fn simulate(&self, apps: usize) -> Result<Vec<(&'static str, String)>> {
+        eprintln!(
+            "{} clusters of {} pods, {apps} of {APPS} apps are selected",
+            self.clusters, self.pods
+        );
+        let mut reader = self.reader(apps);
+        let interests: BTreeSet<Interest> = reader.interests().cloned().collect();
+        let mut sources: Vec<Source> =
+            (1..=self.clusters).map(|number| self.source(number, &interests)).collect();
+        let mut broker: BTreeMap<String, usize> = BTreeMap::new();
+        let (first, _) = measure::cpu(|| {
+            for source in &mut sources {
+                for (name, told) in source.told() {
+                    broker.insert(name, told.as_ref().map_or(0, size));
+                    reader.put_pod(told.unwrap_or_default());
+                }
+                for at in 0..self.pods / CROWD {
+                    reader.namespace(&source.name, &namespace(at), Some(labels_of(&namespace(at))));
+                }
+            }
+            reader.touched()
+        });
+        let memory = measure::resident()?;
+        let (mut writes, mut bytes) = (0, 0);
+        let (mut slices, mut policies_written) = (0, Vec::new());
+        let (mut source_cost, mut reader_cost) = (Vec::new(), Vec::new());
+        let mut delays = Vec::new();
+        let mut dice = Dice(7);
+        for _ in 0..self.seconds {
+            let mut touched_slices: BTreeSet<(usize, usize)> = BTreeSet::new();
+            for _ in 0..self.churn {
+                let source = &mut sources[dice.below(self.clusters)];
+                let at = dice.below(self.pods);
+                let start = Instant::now();
+                let (cost, told) = measure::cpu(|| {
+                    source.replace(at);
+                    source.told()
+                });
+                source_cost.push(micros(cost));
+                let (cost, written) = measure::cpu(|| {
+                    for (name, pod) in &told {
+                        match pod {
+                            Some(pod) => reader.put_pod(pod.clone()),
+                            None => reader.remove_pod(&id_of(name)),
+                        }
+                    }
+                    let touched = reader.touched();
+                    let parts = touched.iter().flat_map(|(id, shards)| {
+                        shards.iter().filter_map(|key| reader.shard(id, key)).collect::<Vec<_>>()
+                    });
+                    let texts: Vec<String> = parts.map(|part| weir_api::manifest(&part)).collect();
+                    texts.len()
+                });
+                reader_cost.push(micros(cost));
+                delays.push((start.elapsed() + GATHER[0] + GATHER[1]).as_secs_f64() * 1e3);
+                if !told.is_empty() {
+                    policies_written.push(written as f64);
+                    touched_slices.insert((source.number, at / SLICE));
+                }
+                for (name, pod) in told {
+                    writes += 1;
+                    let new = pod.as_ref().map_or(0, size);
+                    bytes += new.max(broker.get(&name).copied().unwrap_or_default().min(300));
+                    match pod {
+                        Some(_) => drop(broker.insert(name, new)),
+                        None => drop(broker.remove(&name)),
+                    }
+                }
+            }
+            slices += touched_slices.len();
+        }
+        let seconds = self.seconds as f64;
+        let others = (self.clusters - 1) as f64;
+        let stored: usize = broker.values().sum();
+        let per_pod = stored as f64 / broker.len().max(1) as f64;
+        // An aggregated object names labels once: in a namespace each app has one set of them.
+        let slice_bytes =
+            (SLICE * 58) as f64 * broker.len() as f64 / (self.clusters * self.pods) as f64;
+        let namespaces = self.clusters * self.pods / CROWD;
+        let leases = self.clusters as f64 / 10.0;
+        let spread = |values: Vec<f64>| measure::Spread::of(values);
+        let (source_cost, reader_cost) = (spread(source_cost), spread(reader_cost));
+        let (delays, parts) = (spread(delays), spread(policies_written));
+        Ok(vec![
+            ("pods in the set", format!("{}", self.clusters * self.pods)),
+            ("objects on the broker: RemotePod", format!("{}", broker.len())),
+            (
+                "… RemoteNamespace, ClusterSetMember, Lease",
+                format!("{}", namespaces + 2 * self.clusters),
+            ),
+            ("… together", format!("{:.0} MB", stored as f64 / 1e6)),
+            ("pods replaced a second", format!("{}", self.churn)),
+            ("writes to the broker a second, for pods", format!("{:.1}", writes as f64 / seconds)),
+            ("… for signs of life", format!("{leases:.1}")),
+            ("bytes written a second", format!("{:.0} kB", bytes as f64 / seconds / 1e3)),
+            (
+                "bytes sent to watchers a second",
+                format!("{:.1} MB", bytes as f64 / seconds * others / 1e6),
+            ),
+            (
+                "aggregated by 100 pods instead: objects",
+                format!("{:.0}", (self.clusters * self.pods / SLICE) as f64),
+            ),
+            ("… writes a second, gathered for a second", format!("{:.1}", slices as f64 / seconds)),
+            (
+                "… bytes sent to watchers a second",
+                format!("{:.1} MB", slices as f64 / seconds * slice_bytes * others / 1e6),
+            ),
+            (
+                "… together",
+                format!("{:.0} MB", slice_bytes * (self.clusters * self.pods / SLICE) as f64 / 1e6),
+            ),
+            ("one RemotePod", format!("{per_pod:.0} bytes")),
+            ("a cluster reads the whole set: CPU", format!("{:.1} s", first.as_secs_f64())),
+            (
+                "… memory of the simulation, all sources included",
+                format!("{:.0} MB", memory as f64 / 1e6),
+            ),
+            (
+                "a pod is replaced: CPU of its cluster",
+                format!(
+                    "{:.0} µs ({:.0}–{:.0})",
+                    source_cost.median, source_cost.min, source_cost.max
+                ),
+            ),
+            (
+                "… CPU of each other cluster, to the text of the NetworkPolicies",
+                format!(
+                    "{:.0} µs ({:.0}–{:.0})",
+                    reader_cost.median, reader_cost.min, reader_cost.max
+                ),
+            ),
+            (
+                "… NetworkPolicies that change in each",
+                format!("{:.0} ({:.0}–{:.0})", parts.median, parts.min, parts.max),
+            ),
+            (
+                "… from the change to the policy, 150 ms of gathering included",
+                format!("{:.0} ms ({:.0}–{:.0})", delays.median, delays.min, delays.max),
+            ),
+        ])
+    }
+
+    fn source(&self, number: usize, interests: &BTreeSet<Interest>) -> Source {
+        let name = Name::from(format!("cluster-{number}"));
+        let mut publication = Publication::new(name.clone());
+        publication.interests(&"reader".into(), interests.clone());
+        for at in 0..self.pods / CROWD {
+            let (name, place) = (namespace(at), None);
+            let labels = labels_of(&name);
+            publication.put_namespace(&Namespace { name, labels, place });
+        }
+        let mut source = Source { name, number, publication, lives: vec![0; self.pods] };
+        (0..self.pods).for_each(|at| source.put(at));
+        source
+    }
+
+    /// A cluster with a policy for each of so many apps, which selects its pods in all namespaces of all clusters.
+    fn reader(&self, apps: usize) -> ClusterSet {
+        let mut reader = ClusterSet::new(Options {
+            cluster: "reader".into(),
+            networks: Vec::new(),
+            shard: 500,
+            merging: Merging::None,
+        });
+        let all = Member { networks: vec![ipnet::IpNet::V4(ipnet::Ipv4Net::default())] };
+        for number in 1..=self.clusters {
+            reader.member(&format!("cluster-{number}").into(), Some(all.clone()));
+        }
+        for app in 0..apps {
+            let pods = Selector::from_iter([Requirement::equals("app", format!("app-{app}"))]);
+            let scope = Scope::Matching(Selector::everything());
+            let peer = Peer { index: 0, line: 0, who: Who::Pods { scope, pods } };
+            let rule = PolicyRule {
+                index: 0,
+                name: None,
+                line: 0,
+                action: Action::Allow,
+                peers: Some(vec![peer]),
+                ports: None,
+            };
+            let subject = Subject { scope: Scope::Own, pods: Selector::everything() };
+            let spec =
+                Spec { tier: Tier::Namespace, subject, ingress: Some(vec![rule]), egress: None };
+            let id = PolicyId {
+                kind: PolicyKind::ClusterSetNetworkPolicy,
+                namespace: "shop".into(),
+                name: format!("policy-{app}").into(),
+            };
+            let uid = format!("00000000-0000-0000-0000-{app:012}");
+            reader.put_policy(Policy { id, place: None, spec: Arc::new(spec) }, &uid);
+        }
+        reader
+    }
+}
+
+impl Source {
+    fn id(&self, at: usize) -> PodId {
+        PodId::new(
+            namespace(at / CROWD),
+            format!("app-{}-{:x}-{:x}", at % APPS, at, self.lives[at]),
+        )
+    }
+
+    fn put(&mut self, at: usize) {
+        // Addresses come back: a replaced pod has that of another that went.
+        let address = Ipv4Addr::from(
+            0x0a00_0000
+                + ((self.number as u32) << 16)
+                + at as u32
+                + (self.lives[at] as u32 % 7) * 8000,
+        );
+        let app = format!("app-{}", at % APPS);
+        let labels = [
+            ("app", app.as_str()),
+            ("app.kubernetes.io/instance", "production"),
+            ("pod-template-hash", "5f6d8c9b7d"),
+            ("tier", "backend"),
+        ];
+        let pod = Pod {
+            id: self.id(at),
+            labels: labels.into_iter().collect(),
+            addresses: vec![IpAddr::from(address)],
+            node: None,
+            ports: Vec::new(),
+            host_network: false,
+            finished: false,
+            born: 0,
+            uid: None,
+            place: None,
+        };
+        self.publication.put_pod(&pod);
+    }
+
+    /// A pod goes, and another comes in its place.
+    fn replace(&mut self, at: usize) {
+        self.publication.remove_pod(&self.id(at));
+        self.lives[at] += 1;
+        self.put(at);
+    }
+
+    /// What is to be told, by the name of its object: what goes first.
+    fn told(&mut self) -> Vec<(String, Option<RemotePod>)> {
+        let (pods, _) = self.publication.touched();
+        let name = |id: &PodId| format!("{}.{}.{}", self.name, id.namespace, id.name);
+        let mut told: Vec<_> =
+            pods.iter().map(|id| (name(id), self.publication.pod(id).cloned())).collect();
+        told.sort_by_key(|(_, pod)| pod.is_some());
+        told
+    }
+}
+
+/// The bytes of a pod's object on the broker, with what the API server adds to it.
+pub(crate) fn size(pod: &RemotePod) -> usize {
+    let labels: BTreeMap<&str, &str> = pod.labels.iter().map(|(k, v)| (&**k, &**v)).collect();
+    let addresses: Vec<String> = pod.addresses.iter().map(ToString::to_string).collect();
+    let object = json!({
+        "apiVersion": "submariner.io/v1alpha1",
+        "kind": "RemotePod",
+        "metadata": {
+            "name": format!("{}.{}.{}", pod.id.cluster, pod.id.namespace, pod.id.name),
+            "namespace": "submariner-k8s-broker",
+            "uid": "00000000-0000-0000-0000-000000000000",
+            "resourceVersion": "12345678",
+            "generation": 1,
+            "creationTimestamp": "2026-01-01T00:00:00Z",
+            "labels": labels,
+        },
+        "spec": {
+            "clusterID": &*pod.id.cluster,
+            "podIPs": addresses,
+            "remoteNamespace": &*pod.id.namespace,
+            "podName": &*pod.id.name,
+        },
+    });
+    // The label of the cluster.
+    object.to_string().len() + "\"submariner-io/clusterID\":\"\",".len() + pod.id.cluster.len()
+}
+
+fn id_of(name: &str) -> weir_clusterset::RemoteId {
+    let mut parts = name.splitn(3, '.');
+    let mut next = || Name::from(parts.next().unwrap_or_default());
+    let (cluster, namespace, name) = (next(), next(), next());
+    weir_clusterset::RemoteId { namespace, cluster, name }
+}
+
+fn namespace(at: usize) -> Name {
+    format!("namespace-{at}").into()
+}
+
+fn labels_of(namespace: &Name) -> Labels {
+    [("kubernetes.io/metadata.name", &**namespace), ("team", "one")].into_iter().collect()
+}
+
+fn micros(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e6
+}
+
+/// The same numbers every time.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, limit: usize) -> usize {
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) as usize % limit.max(1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_small_set_is_simulated() {
+        let small = Clusters { clusters: 3, pods: 200, churn: 5, seconds: 2, write_docs: false };
+        let rows = small.simulate(APPS).expect("it runs");
+        let row =
+            |what: &str| rows.iter().find(|(name, _)| name.contains(what)).map(|(_, v)| v.clone());
+        assert_eq!(row("pods in the set").as_deref(), Some("600"));
+        assert_eq!(row("RemotePod").as_deref(), Some("600"));
+        assert_eq!(row("for pods").as_deref(), Some("10.0"), "one goes and one comes");
+    }
+
+    #[test]
+    fn the_page_has_a_place_for_the_table() {
+        assert!(docs::has("clusterset"));
+    }
+}
