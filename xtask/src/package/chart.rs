@@ -92,6 +92,7 @@ fn a_value_that_makes_no_sense_is_refused_by_name() {
         ("agent.cni.timeout=90", "agent.cni.timeout"),
         ("agent.port=70000", "agent.port"),
         ("controller.enable={unheard}", "controller.enable"),
+        ("controller.enable={clusterset}", "controller.clusterset.clusterId"),
         ("surprise=1", "surprise"),
     ] {
         let refused = render("weir", &[value]).expect_err(value).to_string();

@@ -95,6 +95,18 @@ const MANIFESTS: &[Manifest] = &[
     },
     // These have one name and one lease: a cluster has one of them. For several controllers, or other values, there is the chart.
     Manifest {
+        file: "controller-clusterset.yaml",
+        release: "weir",
+        values: &[
+            "agent.enabled=false",
+            "controller.enable={clusterset}",
+            "controller.clusterset.clusterId=this-cluster",
+            "controller.clusterset.podCidrs={10.244.0.0/16}",
+            "controller.clusterset.brokerUrl=https://broker.example:6443",
+        ],
+        what: "the controller clusterset; the id, the networks, the broker and the Secret weir-broker are yours to set",
+    },
+    Manifest {
         file: "controller-hpp.yaml",
         release: "weir",
         values: &["agent.enabled=false", "controller.enable={hpp}"],

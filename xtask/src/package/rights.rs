@@ -213,3 +213,22 @@ fn the_hpp_controller_may_write_its_two_kinds_where_they_are_and_nothing_else() 
     "#]],
     );
 }
+
+#[test]
+fn the_clusterset_controller_may_read_pods_and_write_network_policies_and_nothing_else() {
+    check(
+        "controller-clusterset.yaml",
+        "weir-controller",
+        expect![[r#"
+            events: create patch everywhere
+            namespaces: list watch everywhere
+            pods: list watch everywhere
+            networkpolicies.networking.k8s.io: list watch create update delete everywhere
+            clustersetnetworkpolicies.submariner.io: list watch everywhere
+            clustersetnetworkpolicies/finalizers.submariner.io: update everywhere
+            clustersetnetworkpolicies/status.submariner.io: patch everywhere
+            leases.coordination.k8s.io: create in its own namespace
+            leases.coordination.k8s.io weir-controller: get update in its own namespace
+        "#]],
+    );
+}
