@@ -80,7 +80,9 @@ impl<H: Host> Hcn<H> {
     /// Whether anything is not as it should be, apart from pods that have no endpoint; and who has come.
     fn compare(&mut self, inventory: &Inventory) -> bool {
         let plan = self.planner.differences(inventory, &self.tracker, self.network());
-        let mut drifted = inventory.addresses != *self.planner.host();
+        let mut drifted = false;
+        // The machine has other addresses than before, which every pod must be reached from.
+        self.resumes |= inventory.addresses != *self.planner.host();
         for step in plan.steps {
             let Step::Put { pod, addresses, .. } = step else {
                 drifted = true;

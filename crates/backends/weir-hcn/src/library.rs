@@ -139,7 +139,13 @@ impl Host for Library {
         for document in self.endpoints.all()? {
             inventory.endpoints.extend(Endpoint::read(&document));
         }
-        let interfaces = if_addrs::get_if_addrs().unwrap_or_default().into_iter();
+        // Without them probes of the kubelet would be blocked: better nothing is changed.
+        let unknown = |error: std::io::Error| HostError {
+            call: "GetAdaptersAddresses",
+            code: HostError::SENSELESS,
+            record: error.to_string(),
+        };
+        let interfaces = if_addrs::get_if_addrs().map_err(unknown)?.into_iter();
         let own = interfaces.filter(|interface| !interface.is_loopback());
         inventory.addresses = own.map(|interface| interface.ip()).collect();
         Ok(inventory)

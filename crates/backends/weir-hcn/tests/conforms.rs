@@ -27,6 +27,7 @@ struct State {
     service: Service,
     writes: usize,
     hinted: bool,
+    addresses: BTreeSet<IpAddr>,
     /// Endpoints with these addresses take nothing that grants anything.
     refuses: BTreeSet<IpAddr>,
     /// If every pod has an address that nobody else ever has, all that there will be; HNS knows no pods.
@@ -43,6 +44,7 @@ impl Hns {
             service,
             writes: 0,
             hinted: false,
+            addresses: BTreeSet::new(),
             refuses: BTreeSet::new(),
             program: None,
         })))
@@ -91,6 +93,7 @@ impl Host for Hns {
         let networks = self.edit(|state| state.service.list("networks").clone());
         inventory.networks =
             networks.iter().map(|one| Network::read(&one.to_string()).unwrap()).collect();
+        inventory.addresses = self.edit(|state| state.addresses.clone());
         Ok(inventory)
     }
 
@@ -292,6 +295,24 @@ fn a_pod_without_an_endpoint_is_waited_for() {
     assert!(matches!(ledger.settle(), Outcome::Applied));
     assert!(!hns.rules_at(WEB).is_empty());
     assert_eq!(ledger.remarks().warnings, [""; 0]);
+}
+
+#[test]
+fn a_pod_is_reached_from_every_address_of_its_machine() {
+    let hns = hns(&[(1, WEB), (2, API)]);
+    let mut ledger = ledger(&hns, delta(WORLD));
+    assert!(matches!(ledger.settle(), Outcome::Applied));
+    let gateway = IpAddr::from([10, 7, 0, 254]);
+    let probe = Flow { from: gateway, to: WEB, protocol: weir_model::Protocol::Tcp, port: 8081 };
+    assert_eq!(hns.clone().verdict(&probe), Verdict::Deny);
+    hns.edit(|state| {
+        state.addresses.insert(gateway);
+        state.hinted = true;
+    });
+    assert!(!ledger.drifted().unwrap(), "nobody changed anything of ours");
+    assert!(ledger.resumes());
+    assert!(matches!(ledger.settle(), Outcome::Applied));
+    assert_eq!(hns.clone().verdict(&probe), Verdict::Allow);
 }
 
 #[test]
