@@ -4,6 +4,7 @@ mod bound;
 mod clusterset;
 mod datapath;
 mod engine;
+mod hpp;
 mod measure;
 mod workload;
 
@@ -31,6 +32,8 @@ pub(crate) enum Bench {
     Datapath(datapath::Datapath),
     /// A set of clusters, simulated: what its broker would hold and be told, and what a change costs.
     Clusterset(clusterset::Clusters),
+    /// Host protection policies of Cisco ACI: 100,000 pods, 2,000 namespaces, 5,000 policies, and what a pod changes.
+    Hpp,
     /// Compile a world and print the resident bytes; `engine` starts this.
     #[command(hide = true)]
     Memory {
@@ -54,6 +57,7 @@ impl Bench {
         match self {
             Bench::Datapath(datapath) => datapath.run(out)?,
             Bench::Clusterset(clusters) => clusters.run(out)?,
+            Bench::Hpp => table(&hpp::rows(), out)?,
             Bench::Memory { shape } => writeln!(out, "{}", engine::memory_child(*shape)?)?,
             Bench::Engine { output, quick } => {
                 let rows = engine_rows(*quick)?;

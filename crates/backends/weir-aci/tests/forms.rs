@@ -192,6 +192,42 @@ fn a_policy_that_is_refused_allows_nothing_and_shares_nothing() {
     }
 }
 
+#[test]
+fn a_pod_changes_one_container_and_no_rule_unless_it_is_the_first_or_the_last_of_its_sort() {
+    let spec = "{podSelector: {}, ingress: [{from: [{namespaceSelector: {}, podSelector: {matchLabels: {app: web}}}]}]}";
+    let mut hpp = hpp(&[policy("np", spec)]);
+    let pod = |name: &str, address: &str, app: &str| {
+        let mut reader = Reader::new();
+        let text = format!(
+            "{{apiVersion: v1, kind: Pod, metadata: {{name: {name}, namespace: jobs, labels: {{app: {app}}}}}, status: {{podIP: {address}}}}}"
+        );
+        reader.read("pod.yaml".into(), text.as_bytes());
+        let objects = reader.finish().objects.into_iter();
+        objects
+            .map(Change::Put)
+            .filter(|change| matches!(change, Change::Put(weir_model::Object::Pod(_))))
+            .collect::<Vec<_>>()
+    };
+    let names = |changed: weir_aci::Changed| -> Vec<String> {
+        changed.into_keys().map(|id| format!("{} {}", id.kind.name(), id.name)).collect()
+    };
+    assert_eq!(
+        names(hpp.apply(&pod("other", "10.0.1.1", "db"))),
+        ["HostprotRemoteIpContainer jobs"]
+    );
+    let first = names(hpp.apply(&pod("one", "10.0.1.2", "web")));
+    assert_eq!(first.len(), 2, "{first:?}");
+    assert_eq!(
+        names(hpp.apply(&pod("two", "10.0.1.3", "web"))),
+        ["HostprotRemoteIpContainer jobs"]
+    );
+    assert_eq!(
+        names(hpp.apply(&pod("two", "10.0.1.4", "web"))),
+        ["HostprotRemoteIpContainer jobs"]
+    );
+    assert_eq!(names(hpp.apply(&pod("two", "10.0.1.4", "web"))), [""; 0]);
+}
+
 /// An object as somebody else might have written it.
 fn foreign(rule: Value) -> weir_aci::Netpol {
     let manifest = json!({

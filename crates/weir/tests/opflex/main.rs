@@ -173,4 +173,22 @@ fn the_story_of_the_design_from_the_policy_to_the_files_of_two_nodes() {
     eventually("no objects", || site.pols().is_empty() && site.containers().is_empty());
     eventually("no files", || site.files("n1").is_empty() && site.files("n2").is_empty());
     assert!(site.cluster.get(PODS_OF_DEFAULT).is_ok());
+
+    // A definition that drops a list of addresses would leave a rule for all: nothing is written.
+    let crd = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/hostprotpols.aci.hpp";
+    let mut versions = site.cluster.get(crd).unwrap()["spec"]["versions"].clone();
+    let rule = "/0/schema/openAPIV3Schema/properties/spec/properties/hostprotSubj/items/properties/hostprotRule/items/properties";
+    let fields = versions.pointer_mut(rule).unwrap().as_object_mut().unwrap();
+    assert!(fields.remove("hostprotServiceRemoteIps").is_some());
+    site.cluster.patch(crd, &json!({"spec": {"versions": versions}})).unwrap();
+    let before = fs::read_to_string(site.log()).unwrap().len();
+    site.start_controller();
+    eventually("a word about the definition", || {
+        let log = fs::read_to_string(site.log()).unwrap().split_off(before);
+        // The API server may keep serving the old definition for a moment.
+        log.contains(
+            "the definition of hostprotpols.aci.hpp does not fit: it does not know all fields",
+        )
+    });
+    assert_eq!(site.pols(), [""; 0]);
 }

@@ -142,17 +142,29 @@ impl Site {
 
     /// Starts the controller and both agents.
     pub(crate) fn start(&mut self) {
-        let hpp = format!("127.0.0.1:{}", self.port);
-        let mut controller = self.weir("controller");
-        controller.args(["controller", "--enable", "hpp", "--aci-prefix", "demo_xyz1"]);
-        controller.args(["--http", "off", "--hpp-http", &hpp]);
-        self.controller = Some(Running(controller.spawn().unwrap()));
+        self.start_controller();
         for node in NODES {
             let mut agent = self.weir("agent");
             agent.args(["agent", "--datapath", "opflex", "--source", "kube", "--node", node]);
             agent.args(["--aci-prefix", "demo_xyz1", "--http", "off", "--netpol-dir"]);
             self.agents.push(Running(agent.arg(self.folder(node)).spawn().unwrap()));
         }
+    }
+
+    /// Starts the controller alone.
+    pub(crate) fn start_controller(&mut self) {
+        let hpp = format!("127.0.0.1:{}", self.port);
+        let mut controller = self.weir("controller");
+        controller.args(["controller", "--enable", "hpp", "--aci-prefix", "demo_xyz1"]);
+        controller.args(["--http", "off", "--hpp-http", &hpp]);
+        let log = fs::OpenOptions::new().create(true).append(true).open(self.log()).unwrap();
+        controller.stderr(log);
+        self.controller = Some(Running(controller.spawn().unwrap()));
+    }
+
+    /// Where the controller says what it does.
+    pub(crate) fn log(&self) -> PathBuf {
+        self.place.path().join("controller.log")
     }
 
     /// Stops everything that runs.

@@ -19,7 +19,7 @@ use crate::{
 /// How long to wait for more about an object before it is written.
 const GATHER: Duration = Duration::from_millis(200);
 /// How many writes may be under way.
-const AT_ONCE: usize = 8;
+const AT_ONCE: usize = 16;
 
 /// When to look again whether definitions fit.
 const AGAIN: Duration = Duration::from_secs(10);
