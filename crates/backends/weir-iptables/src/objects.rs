@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use weir_datapath::Uses;
 use weir_model::Name;
 
 use crate::{
@@ -22,8 +23,7 @@ pub(crate) enum Thing {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Objects {
     pub(crate) ruleset: Ruleset,
-    uses: BTreeMap<Thing, usize>,
-    idle: BTreeSet<Thing>,
+    uses: Uses<Thing>,
     /// The chains that were touched, as they were before: `None` if they were not there.
     chains: BTreeMap<(Family, Name), Option<Vec<Rule>>>,
     created: BTreeSet<Name>,
@@ -40,14 +40,14 @@ impl Objects {
             return;
         }
         for thing in things(family, &rules) {
-            *self.uses.entry(thing).or_default() += 1;
+            self.uses.add(thing);
         }
         let old = self.ruleset.chains.insert(key.clone(), rules);
         for thing in things(family, old.as_deref().unwrap_or_default()) {
-            self.release(thing);
+            self.uses.release(&thing);
         }
         if old.is_none() {
-            self.idle.insert(Thing::Chain(family, name.clone()));
+            self.uses.enter(Thing::Chain(family, name.clone()));
         }
         self.chains.entry(key).or_insert(old);
     }
@@ -59,7 +59,7 @@ impl Objects {
         }
         self.ruleset.sets.insert(name.clone(), set);
         self.created.insert(name.clone());
-        self.idle.insert(Thing::Set(name.clone()));
+        self.uses.enter(Thing::Set(name.clone()));
     }
 
     /// Whether a set was entered since the last plan.
@@ -81,7 +81,7 @@ impl Objects {
 
     /// Keeps a thing though nothing refers to it.
     pub(crate) fn pin(&mut self, thing: Thing) {
-        *self.uses.entry(thing).or_default() += 1;
+        self.uses.add(thing);
     }
 
     /// Puts an entry into a set that is there, or gives it another word.
@@ -108,28 +108,15 @@ impl Objects {
         }
     }
 
-    fn release(&mut self, thing: Thing) {
-        if let Some(uses) = self.uses.get_mut(&thing) {
-            *uses = uses.saturating_sub(1);
-            if *uses == 0 {
-                self.idle.insert(thing);
-            }
-        }
-    }
-
     /// Removes everything that nothing refers to. Returns the names of the sets among it.
     pub(crate) fn sweep(&mut self) -> Vec<Name> {
         let mut sets = Vec::new();
-        while let Some(thing) = self.idle.pop_first() {
-            if self.uses.get(&thing).is_some_and(|uses| *uses > 0) {
-                continue;
-            }
-            self.uses.remove(&thing);
+        while let Some(thing) = self.uses.next_idle() {
             match thing {
                 Thing::Chain(family, name) => {
                     let key = (family, name);
                     let Some(rules) = self.ruleset.chains.remove(&key) else { continue };
-                    things(family, &rules).for_each(|thing| self.release(thing));
+                    things(family, &rules).for_each(|thing| self.uses.release(&thing));
                     self.chains.entry(key).or_insert(Some(rules));
                 }
                 Thing::Set(name) => {

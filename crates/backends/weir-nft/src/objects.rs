@@ -5,6 +5,7 @@ use std::{
     sync::Arc,
 };
 
+use weir_datapath::Uses;
 use weir_model::Name;
 
 use crate::{Aim, Chain, Key, Ruleset, Set, Step, Transaction};
@@ -13,8 +14,7 @@ use crate::{Aim, Chain, Key, Ruleset, Set, Step, Transaction};
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Objects {
     pub(crate) ruleset: Ruleset,
-    uses: BTreeMap<Name, usize>,
-    idle: BTreeSet<Name>,
+    uses: Uses<Name>,
     created: BTreeSet<Name>,
     /// Elements that went from maps which went later.
     removed: Vec<Step>,
@@ -33,7 +33,7 @@ impl Objects {
             return;
         }
         for other in chain.rules.iter().flat_map(|rule| rule.refers_to()) {
-            *self.uses.entry(other.clone()).or_default() += 1;
+            self.uses.add(other.clone());
         }
         self.ruleset.chains.insert(name.clone(), chain);
         self.enter(name);
@@ -45,7 +45,7 @@ impl Objects {
             return false;
         }
         for aim in set.elements.values().flatten() {
-            *self.uses.entry(aim.go.chain().clone()).or_default() += 1;
+            self.uses.add(aim.go.chain().clone());
         }
         self.ruleset.sets.insert(name.clone(), set);
         self.enter(name);
@@ -54,23 +54,23 @@ impl Objects {
 
     fn enter(&mut self, name: &Name) {
         self.created.insert(name.clone());
-        self.idle.insert(name.clone());
+        self.uses.enter(name.clone());
     }
 
     /// Keeps a thing though nothing refers to it.
     pub(crate) fn pin(&mut self, name: &Name) {
-        *self.uses.entry(name.clone()).or_default() += 1;
+        self.uses.add(name.clone());
     }
 
     /// Puts an element into a set that is there.
     pub(crate) fn put(&mut self, set: &Name, key: Key, aim: Option<Arc<Aim>>) {
         let Some(there) = self.ruleset.sets.get_mut(set) else { return };
         if let Some(aim) = &aim {
-            *self.uses.entry(aim.go.chain().clone()).or_default() += 1;
+            self.uses.add(aim.go.chain().clone());
         }
         let old = there.elements.insert(key.clone(), aim);
         if let Some(Some(aim)) = &old {
-            self.release(&aim.go.chain().clone());
+            self.uses.release(aim.go.chain());
         }
         self.touch(set, key, old);
     }
@@ -80,7 +80,7 @@ impl Objects {
         let Some(there) = self.ruleset.sets.get_mut(set) else { return };
         let Some(old) = there.elements.remove(key) else { return };
         if let Some(aim) = &old {
-            self.release(&aim.go.chain().clone());
+            self.uses.release(aim.go.chain());
         }
         self.touch(set, key.clone(), Some(old));
     }
@@ -91,35 +91,22 @@ impl Objects {
         }
     }
 
-    fn release(&mut self, name: &Name) {
-        if let Some(uses) = self.uses.get_mut(name) {
-            *uses = uses.saturating_sub(1);
-            if *uses == 0 {
-                self.idle.insert(name.clone());
-            }
-        }
-    }
-
     /// Removes everything that nothing refers to. Returns the names of the sets among it.
     pub(crate) fn sweep(&mut self) -> Vec<Name> {
         let mut sets = Vec::new();
-        while let Some(name) = self.idle.pop_first() {
-            if self.uses.get(&name).is_some_and(|uses| *uses > 0) {
-                continue;
-            }
-            self.uses.remove(&name);
+        while let Some(name) = self.uses.next_idle() {
             let new = self.created.remove(&name);
             if let Some(chain) = self.ruleset.chains.remove(&name) {
                 let others: Vec<Name> =
                     chain.rules.iter().flat_map(|rule| rule.refers_to()).cloned().collect();
-                others.iter().for_each(|other| self.release(other));
+                others.iter().for_each(|other| self.uses.release(other));
                 if !new {
                     self.deleted.push(Step::DeleteChain(name));
                 }
             } else if let Some(set) = self.ruleset.sets.remove(&name) {
                 let aims: Vec<Name> =
                     set.elements.values().flatten().map(|aim| aim.go.chain().clone()).collect();
-                aims.iter().for_each(|chain| self.release(chain));
+                aims.iter().for_each(|chain| self.uses.release(chain));
                 match self.before.remove(&name) {
                     // What single elements led to may go before the set does.
                     Some(touched) if set.kind.is_map() => {

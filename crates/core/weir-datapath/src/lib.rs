@@ -17,6 +17,7 @@ mod grants;
 mod ledger;
 mod memory;
 mod remarks;
+mod uses;
 
 pub use datapath::{ApplyError, Datapath, Plan, Trouble};
 pub use drops::{Cause, Dropped, Drops};
@@ -24,3 +25,4 @@ pub use grants::{Granted, may_matter};
 pub use ledger::{Established, Held, Ledger, Outcome};
 pub use memory::{Memory, MemoryPlan, MemoryState};
 pub use remarks::{Remarks, Shortfall};
+pub use uses::Uses;
