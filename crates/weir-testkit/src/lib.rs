@@ -3,7 +3,7 @@
 //! ```text
 //!  pool      the few names, addresses, labels and ports that everything is drawn from
 //!  object    pods, namespaces, nodes, domain names        ┐
-//!  policy    policies of every kind, rule, peer and port  ├─► change(), changes(max), world()
+//!  policy    policies of every kind, rule, peer and port  ├─► change(), changes(max), crowded(), world()
 //!  flow      connections between addresses of the pool  ──┴─► flow()
 //!  fuzz      the same draws, made by a fuzzer's bytes   ────► changes_from_bytes()
 //! ```
@@ -42,6 +42,14 @@ pub fn change() -> impl Strategy<Value = Change> {
 /// Up to `max` changes, one after the other.
 pub fn changes(max: usize) -> impl Strategy<Value = Vec<Change>> {
     vec(change(), 0..=max)
+}
+
+/// Changes in a world that is crowded with policies, so that rules have to be merged.
+pub fn crowded() -> impl Strategy<Value = Vec<Change>> {
+    (vec(policy(), 0..40), changes(60)).prop_map(|(policies, changes)| {
+        let policies = policies.into_iter().map(|policy| Change::Put(Object::Policy(policy)));
+        policies.chain(changes).collect()
+    })
 }
 
 /// A world with something of everything.

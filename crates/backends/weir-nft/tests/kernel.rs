@@ -1,40 +1,19 @@
-//! The kernel as third reader: random clusters, whose nodes load what was rendered, and real connections in them.
-
-#[path = "datapath/random.rs"]
-mod random;
+//! What is rendered, read by nft and by the kernel.
 
 use std::{
     io::Write,
     process::{Command, ExitCode, Stdio},
-    time::Duration,
 };
 
-use libtest_mimic::{Arguments, Failed, Trial};
-use weir_datapath::{ApplyError, Datapath, Plan};
-use weir_engine::{Engine, Locality, compile};
-use weir_lab::{Lab, LabNode, Layout};
-use weir_model::{Change, Name, Program};
-use weir_nft::{Mode, Nft, Transaction};
-
-use random::draw;
-
-/// How many clusters are drawn. `WEIR_CLUSTERS=1000 cargo test -p weir-nft --test kernel` draws more.
-const CLUSTERS: u64 = 60;
+use libtest_mimic::{Failed, Trial};
+use weir_engine::{Locality, compile};
+use weir_lab::{Lab, Layout};
+use weir_nft::{Mode, Nft};
+use weir_trials::{node, random::draw};
 
 fn main() -> ExitCode {
-    let arguments = Arguments::from_args();
-    if let Err(error) = weir_lab::enter() {
-        eprintln!("error: {error}\nhint: {}", error.hint().unwrap_or("run the tests as root"));
-        return ExitCode::FAILURE;
-    }
-    let clusters =
-        std::env::var("WEIR_CLUSTERS").ok().and_then(|n| n.parse().ok()).unwrap_or(CLUSTERS);
-    let agree = Trial::test("engine_oracle_and_kernel_agree_on_random_clusters", move || {
-        (0..clusters)
-            .try_for_each(|seed| agree(seed).map_err(|why| format!("cluster {seed}: {why}").into()))
-    });
     let merged = Trial::test("crowded_clusters_have_merged_rules", || {
-        let merged = (0..CLUSTERS).filter(|seed| {
+        let merged = (0..60).filter(|seed| {
             let program = compile(&draw(*seed).0, Locality::Everywhere);
             weir_nft::render(&program).sets.keys().any(|name| name.starts_with("peers"))
         });
@@ -44,110 +23,7 @@ fn main() -> ExitCode {
         }
     });
     let text = Trial::test("the_kernel_lists_what_was_rendered", listed);
-    let walks =
-        Trial::test("change_by_change_the_kernel_has_what_a_fresh_start_would_put_there", || {
-            (0..10).try_for_each(|seed| {
-                steps(seed).map_err(|why| format!("world {seed}: {why}").into())
-            })
-        });
-    libtest_mimic::run(&arguments, vec![agree, merged, text, walks]).exit_code()
-}
-
-fn agree(seed: u64) -> Result<(), String> {
-    let (world, flows) = draw(seed);
-    let layout = Layout::of(&world, &flows);
-    let lab = Lab::build(&layout).map_err(|error| format!("{error}"))?;
-    for node in &layout.nodes {
-        let program = compile(&world, Locality::Node(node.name.clone()));
-        lab.on_node(&node.name, || install(&program)).map_err(|error| format!("{error}"))??;
-    }
-    let program = compile(&world, Locality::Everywhere);
-    let real = lab.probe(&flows, Duration::from_millis(150)).map_err(|error| format!("{error}"))?;
-    for (flow, kernel) in flows.iter().zip(real) {
-        let (oracle, rules) = (weir_oracle::verdict(&world, flow), program.verdict(flow));
-        if kernel != oracle || rules != oracle {
-            return Err(format!(
-                "{flow}: the oracle says {oracle}, the rules {rules}, the kernel {kernel}"
-            ));
-        }
-    }
-    Ok(())
-}
-
-/// Puts a program into force, and makes sure that doing it again writes nothing.
-fn install(program: &Program) -> Result<(), String> {
-    let mut nft = open()?;
-    sync(&mut nft, program)?;
-    let again = replan(&mut open()?, program)?;
-    if !again.is_empty() {
-        return Err(format!("what was written is not what is read: {again}"));
-    }
-    Ok(())
-}
-
-fn open() -> Result<Nft, String> {
-    Nft::open(Mode::Enforce).map_err(told)
-}
-
-fn replan(nft: &mut Nft, program: &Program) -> Result<Transaction, String> {
-    let installed = nft.installed().map_err(told)?;
-    Ok(nft.replan(program, &installed))
-}
-
-fn sync(nft: &mut Nft, program: &Program) -> Result<(), String> {
-    let plan = replan(nft, program)?;
-    nft.apply(&plan).map_err(told)
-}
-
-fn told(error: ApplyError) -> String {
-    let mut told = error.to_string();
-    let mut cause: Option<&dyn std::error::Error> = std::error::Error::source(&error);
-    while let Some(error) = cause {
-        told = format!("{told}: {error}");
-        cause = error.source();
-    }
-    told
-}
-
-/// Change by change, what is in the kernel is what a fresh start would put there, and its listing is that of the text.
-fn steps(seed: u64) -> Result<(), String> {
-    let (world, _) = draw(seed);
-    let changes: Vec<Change> = world.changes().collect();
-    let back = changes.iter().rev().map(|change| match change {
-        Change::Put(object) => Change::Remove(object.key()),
-        Change::Remove(key) => Change::Remove(key.clone()),
-    });
-    let there_and_back: Vec<Change> = changes.iter().cloned().chain(back).collect();
-    let name = Name::from("n1");
-    let node = LabNode { name: name.clone(), addresses: Vec::new() };
-    let lab = Lab::build(&Layout { nodes: vec![node], ..Layout::default() })
-        .map_err(|error| error.to_string())?;
-    lab.on_node(&name, || walk(&there_and_back)).map_err(|error| error.to_string())?
-}
-
-fn walk(changes: &[Change]) -> Result<(), String> {
-    let mut engine = Engine::new(Locality::Everywhere);
-    let mut program = Program::default();
-    let mut kernel = open()?;
-    sync(&mut kernel, &program)?;
-    let empty = nft(&["list", "table", "inet", "weir"], "")?;
-    for some in changes.chunks(3) {
-        let delta = engine.apply(some);
-        program.apply(delta.clone());
-        let plan = kernel.plan(&program, &delta);
-        kernel.apply(&plan).map_err(|error| format!("{}\n{plan}", told(error)))?;
-        let fresh = replan(&mut open()?, &program)?;
-        if !fresh.is_empty() {
-            return Err(format!("after {some:?}\n{plan}\nthere is still to do\n{fresh}"));
-        }
-        if kernel.drifted().map_err(told)? {
-            return Err("our own change counts as somebody else's".to_owned());
-        }
-    }
-    match nft(&["list", "table", "inet", "weir"], "")? {
-        last if last == empty => Ok(()),
-        last => Err(format!("an emptied world leaves something behind:\n{last}")),
-    }
+    weir_trials::main(|| vec![merged, text])
 }
 
 /// What the kernel lists is what was rendered, apart from white space, counters and the order within sets.
@@ -165,7 +41,8 @@ fn listed() -> Result<(), Failed> {
                     nft(&["-f", "-"], &rendered.to_string())?;
                     let by_text = nft(&LIST, "")?;
                     nft(&["delete", "table", "inet", "weir"], "")?;
-                    sync(&mut open()?, &program)?;
+                    let mut ours = Nft::open(Mode::Enforce).map_err(|error| error.with_causes())?;
+                    node::sync(&mut ours, &program);
                     let by_netlink = nft(&LIST, "")?;
                     match sorted(&by_text) == sorted(&by_netlink) {
                         true => Ok(by_netlink),

@@ -3,17 +3,9 @@
 use proptest::prelude::*;
 use weir_datapath::Plan;
 use weir_engine::{Engine, Locality};
-use weir_model::{Change, Delta, Object, Program};
+use weir_model::{Delta, Program};
 use weir_nft::{Mode, Planner, render};
-
-/// Changes in a world that is crowded with policies, so that rules have to be merged.
-fn crowded() -> impl Strategy<Value = Vec<Change>> {
-    let policies = proptest::collection::vec(weir_testkit::policy(), 0..40);
-    (policies, weir_testkit::changes(60)).prop_map(|(policies, changes)| {
-        let policies = policies.into_iter().map(|policy| Change::Put(Object::Policy(policy)));
-        policies.chain(changes).collect()
-    })
-}
+use weir_testkit::crowded;
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]

@@ -6,12 +6,9 @@ use weir_datapath::{Datapath, Plan as _};
 use weir_engine::{Engine, Locality};
 use weir_iptables::{Mode, Step, Variant};
 use weir_model::{Change, Name, Object, Pod, PodId, Program};
+use weir_trials::cluster::{policy, world};
 
-use crate::{
-    cluster::{policy, world},
-    node,
-    steps::bare,
-};
+use crate::node;
 
 /// Pods on this node, and peers elsewhere that may reach them.
 const PODS: u32 = 100;
@@ -30,7 +27,7 @@ fn pod(app: &str, number: u32, node: &str) -> Change {
     }))
 }
 
-pub(crate) fn one_member_more_is_one_entry(variant: Variant) -> Result<(), String> {
+pub(crate) fn one_member_more_is_one_entry(variant: Variant) {
     let spec = "podSelector: {matchLabels: {app: here}}, ingress: [{from: [{podSelector: {matchLabels: {app: peer}}}]}]";
     let text = format!("namespaces: [{{name: shop}}]\npolicies:\n{}", policy("here", spec));
     let mut changes: Vec<Change> = world(&text).changes().collect();
@@ -40,7 +37,7 @@ pub(crate) fn one_member_more_is_one_entry(variant: Variant) -> Result<(), Strin
     let mut program = Program::default();
     program.apply(engine.apply(&changes));
 
-    let (lab, _) = bare()?;
+    let lab = node::lonely();
     let mut iptables = node::open(&lab, "n1", Mode::Enforce, variant);
     node::sync(&mut iptables, &program);
     assert!(!iptables.drifted().unwrap(), "our own writes are no drift, however many");
@@ -67,5 +64,4 @@ pub(crate) fn one_member_more_is_one_entry(variant: Variant) -> Result<(), Strin
     assert!(!plan.steps.iter().any(|step| matches!(step, Step::Restore(_))), "{plan}");
     iptables.apply(&plan).unwrap();
     assert!(node::replan(&mut again, &program).is_empty());
-    Ok(())
 }

@@ -9,18 +9,18 @@ use std::{
 use rustix::{io::Errno, net};
 use weir_iptables::Variant;
 use weir_lab::Lab;
+use weir_trials::cluster::{Cluster, LONG, PATIENCE, address, policy};
 
-use crate::{
-    cluster::{Cluster, LONG, PATIENCE, address, policy},
-    node,
-};
+use crate::{backend::Tables, node};
 
 const PORT: u16 = 80;
 
 /// A pod sends a packet that comes from its own address and goes to it. No service translated it, so policies have their say.
-pub(crate) fn who_poses_as_itself_is_judged(variant: Variant) -> Result<(), String> {
-    let cluster =
-        Cluster::with(&[policy("all", "podSelector: {}, policyTypes: [Ingress, Egress]")], variant);
+pub(crate) fn who_poses_as_itself_is_judged(variant: Variant) {
+    let cluster = Cluster::with(
+        Tables(variant),
+        &[policy("all", "podSelector: {}, policyTypes: [Ingress, Egress]")],
+    );
     for (at, pod) in ["10.0.0.3", "fd00::3"].into_iter().enumerate() {
         let away = || {
             // What goes to one's own address never leaves, unless one forgets that it is one's own.
@@ -32,15 +32,14 @@ pub(crate) fn who_poses_as_itself_is_judged(variant: Variant) -> Result<(), Stri
         until("the packet is denied", || denied() == 1);
         assert_eq!(dropped(&cluster.lab, variant, at, "KUBE-NWPLCY-DENIED-INGRESS"), 0);
     }
-    Ok(())
 }
 
 /// What IPVS sends on for a service leaves through OUTPUT with the address of another machine, and is judged there. What the node
 /// sends itself is not.
-pub(crate) fn what_leaves_the_node_for_another_is_judged(variant: Variant) -> Result<(), String> {
+pub(crate) fn what_leaves_the_node_for_another_is_judged(variant: Variant) {
     let from_far = "podSelector: {matchLabels: {app: db}}, ingress: [{from: [{podSelector: {matchLabels: {app: far}}}]}]";
     let nowhere = "podSelector: {matchLabels: {app: web}}, policyTypes: [Egress]";
-    let cluster = Cluster::with(&[policy("db", from_far), policy("web", nowhere)], variant);
+    let cluster = Cluster::with(Tables(variant), &[policy("db", from_far), policy("web", nowhere)]);
     let lab = &cluster.lab;
     let v4 = ["10.0.0.3", "10.0.0.4", "192.168.0.1", "203.0.113.7", "10.0.0.2"];
     let v6 = ["fd00::3", "fd00::4", "fd01::1", "2001:db8::7", "fd00::2"];
@@ -65,7 +64,6 @@ pub(crate) fn what_leaves_the_node_for_another_is_judged(variant: Variant) -> Re
         assert_eq!(heard(web, PATIENCE), None);
         assert_eq!((denied("INGRESS"), denied("EGRESS")), (1, 1), "it may not get out");
     }
-    Ok(())
 }
 
 /// How many packets of a family a chain has dropped.

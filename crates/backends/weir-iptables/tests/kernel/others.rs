@@ -5,13 +5,12 @@ use weir_engine::{Locality, compile};
 use weir_iptables::{Iptables, Mode, Variant};
 use weir_lab::Lab;
 use weir_model::Program;
-
-use crate::{
-    agreement,
+use weir_trials::{
     cluster::{PODS, policy, world},
-    node,
-    steps::bare,
+    random::draw,
 };
+
+use crate::node;
 
 /// Rules of others, with counters, odd comments and a chain whose name is nearly ours.
 const THEIRS: &str = r#"*filter
@@ -67,7 +66,7 @@ struct Node {
 
 impl Node {
     fn new(variant: Variant) -> Node {
-        let (lab, _) = bare().unwrap();
+        let lab = node::lonely();
         theirs(&lab, variant);
         let program = program();
         let mut iptables = node::open(&lab, "n1", Mode::Enforce, variant);
@@ -105,7 +104,7 @@ fn program() -> Program {
     compile(&world, Locality::Node("n1".into()))
 }
 
-pub(crate) fn what_is_changed_is_repaired(variant: Variant) -> Result<(), String> {
+pub(crate) fn what_is_changed_is_repaired(variant: Variant) {
     let mut node = Node::new(variant);
     let before = node.saved();
     let rules = weir_iptables::render(&node.program).to_string();
@@ -137,11 +136,10 @@ pub(crate) fn what_is_changed_is_repaired(variant: Variant) -> Result<(), String
         assert_eq!(after, before.lines().collect::<Vec<_>>(), "{disturbance:?}");
         assert!(!node.iptables.drifted().unwrap(), "a repair is no drift");
     }
-    Ok(())
 }
 
-pub(crate) fn what_is_theirs_stays(variant: Variant) -> Result<(), String> {
-    let (lab, _) = bare()?;
+pub(crate) fn what_is_theirs_stays(variant: Variant) {
+    let lab = node::lonely();
     theirs(&lab, variant);
     let counted = || {
         let save = |table: &str| {
@@ -158,7 +156,7 @@ pub(crate) fn what_is_theirs_stays(variant: Variant) -> Result<(), String> {
     };
     let before = (counted(), node::saved(&lab, variant));
     for seed in 0..4 {
-        let program = compile(&agreement::draw(seed).0, Locality::Everywhere);
+        let program = compile(&draw(seed).0, Locality::Everywhere);
         let mut iptables = node::open(&lab, "n1", Mode::Enforce, variant);
         node::sync(&mut iptables, &program);
         let now = counted();
@@ -169,7 +167,6 @@ pub(crate) fn what_is_theirs_stays(variant: Variant) -> Result<(), String> {
         assert_eq!(without_ip6(&node::saved(&lab, variant)), without_ip6(&before.1));
         iptables.remove().unwrap();
     }
-    Ok(())
 }
 
 /// Every command of iptables-legacy, whatever it does, sets the counters of built-in chains to nought.
@@ -192,7 +189,7 @@ fn without_ip6(saved: &str) -> Vec<&str> {
     saved.lines().filter(empty).collect()
 }
 
-pub(crate) fn changes_elsewhere_are_no_drift(variant: Variant) -> Result<(), String> {
+pub(crate) fn changes_elsewhere_are_no_drift(variant: Variant) {
     let mut node = Node::new(variant);
     let run = |name: &str, words: &[&str]| {
         node::run(&node.lab, &node::program(name, variant), words, "");
@@ -203,12 +200,11 @@ pub(crate) fn changes_elsewhere_are_no_drift(variant: Variant) -> Result<(), Str
     assert!(!node.iptables.drifted().unwrap());
     let plan = node::replan(&mut node.iptables, &node.program);
     assert!(plan.is_empty(), "{plan}");
-    Ok(())
 }
 
 /// A set has a name of ours and is of another kind: by hand, or by another version. It is replaced, also where rules use it.
-pub(crate) fn a_set_of_another_kind_is_replaced(variant: Variant) -> Result<(), String> {
-    let (lab, _) = bare()?;
+pub(crate) fn a_set_of_another_kind_is_replaced(variant: Variant) {
+    let lab = node::lonely();
     let sets = "create KUBE-DST-LOCAL hash:net\ncreate KUBE-SRC-GRANTS hash:ip timeout 5\n";
     node::run(&lab, "ipset", &["restore"], sets);
     let rules = "*filter\n:KUBE-ROUTER-FORWARD - [0:0]\n\
@@ -219,5 +215,4 @@ pub(crate) fn a_set_of_another_kind_is_replaced(variant: Variant) -> Result<(), 
     let mut iptables = node::open(&lab, "n1", Mode::Enforce, variant);
     node::sync(&mut iptables, &program());
     assert!(!iptables.drifted().unwrap());
-    Ok(())
 }

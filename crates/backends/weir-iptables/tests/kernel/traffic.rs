@@ -8,8 +8,7 @@ use std::{
 };
 
 use weir_lab::Lab;
-
-use crate::cluster::address;
+use weir_trials::cluster::address;
 
 /// Who sends, of `api` and of `far`.
 const SENDERS: [&str; 4] = ["10.0.0.1", "fd00::1", "10.0.0.4", "fd00::4"];

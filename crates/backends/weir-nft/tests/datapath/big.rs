@@ -8,10 +8,9 @@ use weir_engine::{Engine, Locality};
 use weir_model::{Change, Name, Object, Pod, PodId, Program};
 use weir_nft::{Mode, Step};
 
-use crate::{
-    cluster::{policy, trial, world},
-    node,
-};
+use weir_trials::cluster::{policy, world};
+
+use crate::{backend::trial, node};
 
 /// Pods on this node, and peers elsewhere that may reach them.
 const PODS: u32 = 300;

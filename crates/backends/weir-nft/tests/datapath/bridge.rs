@@ -3,40 +3,25 @@
 use libtest_mimic::Trial;
 use weir_lab::{Layout, Wiring};
 use weir_model::{Flow, Protocol, Verdict, World};
-use weir_nft::Mode;
-
-use crate::{
-    cluster::{Cluster, PODS, disagreements, flow, policy, trial, world},
-    random,
+use weir_trials::{
+    Mode,
+    cluster::{Cluster, PODS, disagreements, flow, policy, world},
 };
 
-/// How many clusters are drawn.
-const CLUSTERS: u64 = 12;
+use crate::backend::{Nftables, trial};
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
-        trial("oracle_and_kernel_agree_on_bridges_in_random_clusters", random_clusters),
         trial("isolated_pods_of_a_bridge_find_each_other", isolated_pods),
         trial("ports_names_and_blocks_hold_on_a_bridge", ports_names_and_blocks),
         trial("egress_and_ingress_both_count_on_a_bridge", both_directions),
     ]
 }
 
-fn random_clusters() {
-    for seed in 0..CLUSTERS {
-        let (mut world, flows) = random::draw(200 + seed);
-        if seed.is_multiple_of(2) {
-            let pods = world.pods.values_mut().filter(|pod| !pod.host_network);
-            pods.for_each(|pod| pod.node = Some("n1".into()));
-        }
-        check(&world, &flows, &format!("cluster {seed}"));
-    }
-}
-
 #[track_caller]
 fn check(world: &World, flows: &[Flow], what: &str) {
     let layout = Layout { wiring: Wiring::Bridged, ..Layout::of(world, flows) };
-    let cluster = Cluster::of(world, layout, Mode::Enforce);
+    let cluster = Cluster::of(Nftables, world, layout, Mode::Enforce);
     assert_eq!(disagreements(&cluster, world, flows), [""; 0], "{what}");
 }
 

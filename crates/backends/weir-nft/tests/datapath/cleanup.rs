@@ -5,7 +5,9 @@ use weir_datapath::Datapath;
 use weir_engine::{Locality, compile};
 use weir_nft::Mode;
 
-use crate::{cluster::trial, drift::OTHERS, node, random};
+use weir_trials::random;
+
+use crate::{backend::trial, drift::OTHERS, node};
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![

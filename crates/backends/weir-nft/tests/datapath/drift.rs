@@ -7,10 +7,9 @@ use weir_lab::Lab;
 use weir_model::Program;
 use weir_nft::{Mode, Nft};
 
-use crate::{
-    cluster::{PODS, policy, trial, world},
-    node,
-};
+use weir_trials::cluster::{PODS, policy, world};
+
+use crate::{backend::trial, node};
 
 /// What is done to our table. `CHAIN` stands for a chain that judges pods, `SET` for a set of pods, `HANDLE` for the rule that
 /// asks about destinations.

@@ -8,47 +8,26 @@ use std::process::ExitCode;
 #[cfg(target_os = "linux")]
 mod audit;
 #[cfg(target_os = "linux")]
+mod backend;
+#[cfg(target_os = "linux")]
 mod big;
 #[cfg(target_os = "linux")]
 mod bridge;
 #[cfg(target_os = "linux")]
 mod cleanup;
 #[cfg(target_os = "linux")]
-mod cluster;
-#[cfg(target_os = "linux")]
-mod conforms;
-#[cfg(target_os = "linux")]
 mod drift;
 #[cfg(target_os = "linux")]
-mod established;
-#[cfg(target_os = "linux")]
-mod icmp;
-#[cfg(target_os = "linux")]
 mod node;
-#[cfg(target_os = "linux")]
-mod random;
 
 #[cfg(target_os = "linux")]
 fn main() -> ExitCode {
-    let arguments = libtest_mimic::Arguments::from_args();
-    // Without rights there is nothing to be tested, which is not the same as a success.
-    if !arguments.list
-        && let Err(error) = weir_lab::enter()
-    {
-        eprintln!("error: {error}\nhint: {}", error.hint().unwrap_or("run the tests as root"));
-        return ExitCode::FAILURE;
-    }
-    let trials = [
-        audit::trials(),
-        big::trials(),
-        bridge::trials(),
-        cleanup::trials(),
-        conforms::trials(),
-        drift::trials(),
-        established::trials(),
-        icmp::trials(),
-    ];
-    libtest_mimic::run(&arguments, trials.into_iter().flatten().collect()).exit_code()
+    weir_trials::main(|| {
+        let ours =
+            [audit::trials(), big::trials(), bridge::trials(), cleanup::trials(), drift::trials()];
+        let every = weir_trials::trials("nftables", backend::Nftables);
+        ours.into_iter().flatten().chain(every).collect()
+    })
 }
 
 #[cfg(not(target_os = "linux"))]

@@ -1,41 +1,13 @@
 //! One node, and what others do to its rules.
 
-use std::{
-    io::Write,
-    process::{Command, Stdio},
-};
+use weir_lab::Lab;
+use weir_nft::{Mode, Nft};
 
-use weir_datapath::{Datapath, Plan};
-use weir_lab::{Lab, LabNode, Layout};
-use weir_model::Program;
-use weir_nft::{Mode, Nft, Transaction};
-
-/// A node that nobody lives on.
-pub(crate) fn lonely() -> Lab {
-    let node = LabNode { name: "n1".into(), addresses: Vec::new() };
-    Lab::build(&Layout { nodes: vec![node], ..Layout::default() }).unwrap()
-}
+pub(crate) use weir_trials::node::{lonely, replan, sync};
 
 /// The nftables of a node. The thread it is used on does not matter.
 pub(crate) fn open(lab: &Lab, node: &str, mode: Mode) -> Nft {
     lab.on_node(node, || Nft::open(mode)).unwrap().unwrap()
-}
-
-/// What is to be done, by what there is.
-pub(crate) fn replan(nft: &mut Nft, program: &Program) -> Transaction {
-    let installed = nft.installed().unwrap();
-    nft.replan(program, &installed)
-}
-
-/// Does what is to be done, and makes sure that nothing more is.
-#[track_caller]
-pub(crate) fn sync(nft: &mut Nft, program: &Program) {
-    let plan = replan(nft, program);
-    if let Err(error) = nft.apply(&plan) {
-        panic!("{}\n{plan}", error.with_causes());
-    }
-    let more = replan(nft, program);
-    assert!(more.is_empty(), "what was written is not what is read:\n{more}");
 }
 
 /// Runs commands of the nft program on the node `n1`.
@@ -52,21 +24,7 @@ pub(crate) fn list(lab: &Lab, words: &[&str]) -> String {
 
 #[track_caller]
 fn nft(lab: &Lab, arguments: &[&str], input: &str) -> String {
-    let work = || {
-        let mut child = Command::new("nft")
-            .args(arguments)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("the `nft` program is installed");
-        child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
-        child.wait_with_output().unwrap()
-    };
-    let output = lab.on_node("n1", work).unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}\n{arguments:?}\n{input}");
-    String::from_utf8(output.stdout).unwrap()
+    weir_trials::node::run(lab, "nft", arguments, input)
 }
 
 /// Our table without its counters: the sets and chains in the order of their names, for the kernel keeps that of their making.

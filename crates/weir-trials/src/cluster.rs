@@ -4,20 +4,19 @@ use std::{net::IpAddr, time::Duration};
 
 use weir_datapath::{Established, Ledger, Outcome};
 use weir_engine::{Engine, Locality};
-use weir_iptables::{Iptables, Mode, Variant};
 use weir_lab::{Lab, Layout, Wiring};
 use weir_model::{Change, Flow, Key, Name, PolicyId, PolicyKind, Protocol, Verdict, World};
 
-use crate::node;
+use crate::{Backend, Mode, node};
 
 /// So long nothing comes before it counts as dropped.
-pub(crate) const PATIENCE: Duration = Duration::from_millis(300);
+pub const PATIENCE: Duration = Duration::from_millis(300);
 
 /// So long it may take until what must come is there, on a busy machine.
-pub(crate) const LONG: Duration = Duration::from_secs(20);
+pub const LONG: Duration = Duration::from_secs(20);
 
 /// Two nodes, three pods here and one there, all with addresses of both families.
-pub(crate) const PODS: &str = "
+pub const PODS: &str = "
 namespaces: [{name: shop}]
 nodes: [{name: n1, ips: [192.168.0.1, 'fd01::1']}, {name: n2, ips: [192.168.0.2, 'fd01::2']}]
 pods:
@@ -29,7 +28,7 @@ pods:
 
 /// Everything in some lines of a policy test.
 #[track_caller]
-pub(crate) fn world(case: &str) -> World {
+pub fn world(case: &str) -> World {
     let anything = "probes: [{from: {ip: 10.9.9.9}, to: {ip: 10.9.9.9}, port: 1, expect: allow}]";
     let text = format!("{case}\n{anything}");
     let mut cases = weir_api::cases("case.yaml".into(), text.as_bytes());
@@ -39,57 +38,64 @@ pub(crate) fn world(case: &str) -> World {
 }
 
 /// A NetworkPolicy of the namespace `shop`, for a list of policies.
-pub(crate) fn policy(name: &str, spec: &str) -> String {
+pub fn policy(name: &str, spec: &str) -> String {
     let head = "apiVersion: networking.k8s.io/v1, kind: NetworkPolicy";
     format!("- {{{head}, metadata: {{name: {name}, namespace: shop}}, spec: {{{spec}}}}}\n")
 }
 
 /// A lab with an agent's engine, ledger and datapath on every node.
-pub(crate) struct Cluster {
-    pub(crate) lab: Lab,
-    agents: Vec<Agent>,
+pub struct Cluster<B: Backend> {
+    /// The nodes and pods.
+    pub lab: Lab,
+    backend: B,
+    agents: Vec<Agent<B>>,
 }
 
-struct Agent {
+struct Agent<B: Backend> {
     node: Name,
     engine: Engine,
-    ledger: Ledger<Iptables>,
+    ledger: Ledger<B::Datapath>,
 }
 
-impl Cluster {
+impl<B: Backend> Cluster<B> {
     /// The cluster of a world, with its policies in force.
-    pub(crate) fn new(world: &World, wiring: Wiring, mode: Mode, variant: Variant) -> Cluster {
-        Self::of(world, Layout { wiring, ..Layout::of(world, &[]) }, mode, variant)
+    pub fn new(backend: B, world: &World, wiring: Wiring, mode: Mode) -> Self {
+        Self::of(backend, world, Layout { wiring, ..Layout::of(world, &[]) }, mode)
     }
 
     /// The same in a lab that may have more than the world has.
-    pub(crate) fn of(world: &World, layout: Layout, mode: Mode, variant: Variant) -> Cluster {
+    pub fn of(backend: B, world: &World, layout: Layout, mode: Mode) -> Self {
         let lab = Lab::build(&layout).unwrap();
         let agents = layout.nodes.iter().map(|node| Agent {
             node: node.name.clone(),
             engine: Engine::new(Locality::Node(node.name.clone())),
-            ledger: Ledger::new(node::open(&lab, &node.name, mode, variant), Established::Cut),
+            ledger: Ledger::new(node::open(backend, &lab, &node.name, mode), Established::Cut),
         });
         let agents = agents.collect();
-        let mut cluster = Cluster { lab, agents };
+        let mut cluster = Cluster { lab, backend, agents };
         cluster.agents.iter_mut().for_each(|agent| agent.ledger.in_sync());
         cluster.apply(world.changes().collect());
         cluster
     }
 
     /// A cluster of the usual pods with these policies.
-    pub(crate) fn with(policies: &[String], variant: Variant) -> Cluster {
+    pub fn with(backend: B, policies: &[String]) -> Self {
         let text = format!("{PODS}policies:\n{}", policies.concat());
-        Cluster::new(&world(&text), Wiring::Routed, Mode::Enforce, variant)
+        Cluster::new(backend, &world(&text), Wiring::Routed, Mode::Enforce)
+    }
+
+    /// The backend.
+    pub fn backend(&self) -> B {
+        self.backend
     }
 
     /// Puts a policy in place.
-    pub(crate) fn put(&mut self, policy: &str) {
+    pub fn put(&mut self, policy: &str) {
         self.apply(world(&format!("policies:\n{policy}")).changes().collect());
     }
 
     /// Removes a policy of the namespace `shop`.
-    pub(crate) fn remove(&mut self, name: &str) {
+    pub fn remove(&mut self, name: &str) {
         let (kind, namespace) = (PolicyKind::NetworkPolicy, "shop".into());
         let id = PolicyId { kind, namespace, name: name.into() };
         self.apply(vec![Change::Remove(Key::Policy(id))]);
@@ -104,21 +110,19 @@ impl Cluster {
     }
 
     /// Ends the connections that are forbidden now. Returns how many each node ended.
-    pub(crate) fn cut(&mut self) -> Vec<usize> {
+    pub fn cut(&mut self) -> Vec<usize> {
         self.agents.iter_mut().map(|agent| agent.ledger.cut().unwrap()).collect()
     }
 
     /// What a ping of this address by that one meets.
     #[track_caller]
-    pub(crate) fn ping(&self, from: &str, to: &str, expected: Verdict) {
-        let patience = if expected == Verdict::Allow { LONG } else { PATIENCE };
-        let met = self.lab.ping(address(from), address(to), patience).unwrap();
-        assert_eq!(met, expected, "ping {from} -> {to}");
+    pub fn ping(&self, from: &str, to: &str, expected: Verdict) {
+        ping(&self.lab, from, to, expected);
     }
 
     /// What new connections meet.
     #[track_caller]
-    pub(crate) fn probe(&self, flows: &[(Flow, Verdict)]) {
+    pub fn probe(&self, flows: &[(Flow, Verdict)]) {
         let all: Vec<Flow> = flows.iter().map(|(flow, _)| *flow).collect();
         let met = self.lab.probe(&all, PATIENCE).unwrap();
         for ((flow, expected), met) in flows.iter().zip(met) {
@@ -127,10 +131,38 @@ impl Cluster {
     }
 }
 
-pub(crate) fn address(text: &str) -> IpAddr {
+/// What the kernel and the oracle do not agree about.
+pub fn disagreements<B: Backend>(
+    cluster: &Cluster<B>,
+    world: &World,
+    flows: &[Flow],
+) -> Vec<String> {
+    let met = cluster.lab.probe(flows, PATIENCE).unwrap();
+    let both =
+        flows.iter().zip(met).map(|(flow, met)| (flow, met, weir_oracle::verdict(world, flow)));
+    both.filter(|(_, met, meant)| met != meant)
+        .map(|(flow, met, meant)| format!("{flow}: the oracle says {meant}, the kernel {met}"))
+        .collect()
+}
+
+/// What a ping of this address by that one meets.
+#[track_caller]
+pub(crate) fn ping(lab: &Lab, from: &str, to: &str, expected: Verdict) {
+    let patience = if expected == Verdict::Allow { LONG } else { PATIENCE };
+    let met = lab.ping(address(from), address(to), patience).unwrap();
+    assert_eq!(met, expected, "ping {from} -> {to}");
+}
+
+/// An address.
+///
+/// # Panics
+///
+/// If it is none.
+pub fn address(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-pub(crate) fn flow(from: &str, to: &str, protocol: Protocol, port: u16) -> Flow {
+/// A connection.
+pub fn flow(from: &str, to: &str, protocol: Protocol, port: u16) -> Flow {
     Flow { from: address(from), to: address(to), protocol, port }
 }

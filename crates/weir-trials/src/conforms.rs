@@ -4,43 +4,27 @@ use std::{collections::BTreeMap, net::IpAddr};
 
 use weir_datapath::conformance::{self, Machine};
 use weir_engine::{Engine, Locality};
-use weir_iptables::{Iptables, Mode, Variant};
 use weir_lab::{Lab, LabNode, LabPod, Layout, Wiring};
 use weir_model::{Change, Delta, Flow, Object, PodId, Verdict};
 use weir_testkit::pool;
 
-use crate::{agreement, cluster::PATIENCE, node};
-
-/// Under disturbances of every kind.
-pub(crate) fn conforms(variant: Variant) -> Result<(), String> {
-    let disturbances = [
-        ["iptables", "-F", "KUBE-NWPLCY-COMMON"],
-        ["iptables", "-F", "FORWARD"],
-        ["ipset", "flush", "KUBE-DST-LOCAL"],
-        ["ip6tables", "-F", "KUBE-POD-FW-INGRESS"],
-    ];
-    let wirings = [Wiring::Routed, Wiring::Bridged];
-    for (seed, disturbance) in (0..).zip(disturbances) {
-        run(seed, wirings[usize::from(seed % 4 > 1)], disturbance, variant);
-    }
-    Ok(())
-}
+use crate::{Backend, Mode, cluster::PATIENCE, node, random};
 
 /// The kernel of one node, where all pods live.
-struct Kernel {
+struct Kernel<B> {
+    backend: B,
     lab: Lab,
     flows: Vec<Flow>,
     /// The verdicts on flows that nobody asked about yet. Whoever asks asks about each in turn, so all are tried at once.
     tried: BTreeMap<Flow, Verdict>,
-    disturbance: [&'static str; 3],
-    variant: Variant,
+    disturbance: String,
 }
 
-impl Machine for Kernel {
-    type Datapath = Iptables;
+impl<B: Backend> Machine for Kernel<B> {
+    type Datapath = B::Datapath;
 
-    fn start(&mut self) -> Iptables {
-        node::open(&self.lab, "n1", Mode::Enforce, self.variant)
+    fn start(&mut self) -> B::Datapath {
+        node::open(self.backend, &self.lab, "n1", Mode::Enforce)
     }
 
     fn verdict(&mut self, flow: &Flow) -> Verdict {
@@ -52,13 +36,14 @@ impl Machine for Kernel {
     }
 
     fn disturb(&mut self) {
-        let [program, what, name] = self.disturbance;
-        node::run(&self.lab, &node::program(program, self.variant), &[what, name], "");
+        node::does(&self.lab, &self.disturbance);
     }
 }
 
-fn run(seed: u64, wiring: Wiring, disturbance: [&'static str; 3], variant: Variant) {
-    let (changes, mut flows) = agreement::changes(100 + seed);
+/// Leads the kernel of one node through all that can happen.
+pub(crate) fn check<B: Backend>(backend: B, seed: usize, disturbance: String) {
+    let wiring = if seed % 4 < 2 { Wiring::Routed } else { Wiring::Bridged };
+    let (changes, mut flows) = random::changes(100 + seed as u64);
     let changes: Vec<Change> = changes.into_iter().filter_map(on_one_node).collect();
     flows.retain(|flow| ![flow.from, flow.to].iter().any(is_of_a_node));
     flows.sort();
@@ -66,8 +51,8 @@ fn run(seed: u64, wiring: Wiring, disturbance: [&'static str; 3], variant: Varia
     let mut engine = Engine::new(Locality::Everywhere);
     let road: Vec<Delta> = changes.chunks(12).map(|some| engine.apply(some)).collect();
     let lab = Lab::build(&Layout { wiring, ..layout() }).unwrap();
-    let mut kernel =
-        Kernel { lab, flows: flows.clone(), tried: BTreeMap::new(), disturbance, variant };
+    let tried = BTreeMap::new();
+    let mut kernel = Kernel { backend, lab, flows: flows.clone(), tried, disturbance };
     conformance::check(&mut kernel, &road, &flows);
 }
 

@@ -14,7 +14,7 @@ use weir_model::{Change, Flow, Object, World};
 
 /// Changes of a cluster and connections to try in it. Every other cluster is crowded with policies, so that their rules have to
 /// be merged.
-pub(crate) fn changes(seed: u64) -> (Vec<Change>, Vec<Flow>) {
+pub fn changes(seed: u64) -> (Vec<Change>, Vec<Flow>) {
     let mut bytes = [0; 32];
     bytes[..8].copy_from_slice(&seed.to_le_bytes());
     let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
@@ -32,7 +32,7 @@ pub(crate) fn changes(seed: u64) -> (Vec<Change>, Vec<Flow>) {
 }
 
 /// A cluster and connections to try in it.
-pub(crate) fn draw(seed: u64) -> (World, Vec<Flow>) {
+pub fn draw(seed: u64) -> (World, Vec<Flow>) {
     let (changes, flows) = changes(seed);
     let mut world = World::default();
     changes.into_iter().for_each(|change| world.apply(change));

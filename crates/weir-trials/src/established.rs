@@ -8,22 +8,26 @@ use std::{
 
 use weir_datapath::Cause;
 use weir_engine::{Locality, compile};
-use weir_iptables::{Mode, Variant};
 use weir_lab::{Conversation, LabError};
 use weir_model::{Flow, Protocol, Verdict};
 use weir_netfilter::{PacketLog, report};
 
 use crate::{
+    Backend, Mode,
     cluster::{Cluster, LONG, PATIENCE, PODS, flow, policy, world},
     node,
 };
 
-/// What a policy forbids is cut, wherever the ends are.
-pub(crate) fn is_cut_everywhere(variant: Variant) -> Result<(), String> {
-    is_cut(variant, &Scene { client: "2", server: "3", beside: "1", policy: DB });
-    is_cut(variant, &Scene { client: "4", server: "3", beside: "1", policy: DB });
-    is_cut(variant, &Scene { client: "2", server: "4", beside: "1", policy: WEB });
-    Ok(())
+pub(crate) fn on_one_node<B: Backend>(backend: B) {
+    is_cut(backend, &Scene { client: "2", server: "3", beside: "1", policy: DB });
+}
+
+pub(crate) fn from_another_node<B: Backend>(backend: B) {
+    is_cut(backend, &Scene { client: "4", server: "3", beside: "1", policy: DB });
+}
+
+pub(crate) fn to_another_node<B: Backend>(backend: B) {
+    is_cut(backend, &Scene { client: "2", server: "4", beside: "1", policy: WEB });
 }
 
 /// `db` lets only `api` in. It may go out wherever it likes.
@@ -49,7 +53,7 @@ fn flows(from: &str, to: &str) -> Vec<Flow> {
     kinds.concat()
 }
 
-fn converse(cluster: &Cluster, from: &str, to: &str) -> Vec<Conversation> {
+fn converse<B: Backend>(cluster: &Cluster<B>, from: &str, to: &str) -> Vec<Conversation> {
     let open = |flow| cluster.lab.converse(flow, LONG).unwrap();
     flows(from, to).into_iter().map(open).collect()
 }
@@ -82,8 +86,8 @@ fn each(
     });
 }
 
-fn is_cut(variant: Variant, scene: &Scene) {
-    let mut cluster = Cluster::with(&[], variant);
+fn is_cut<B: Backend>(backend: B, scene: &Scene) {
+    let mut cluster = Cluster::with(backend, &[]);
     let mut forbidden = converse(&cluster, scene.client, scene.server);
     let mut allowed = converse(&cluster, scene.beside, scene.server);
     thread::scope(|scope| {
@@ -111,32 +115,25 @@ fn is_cut(variant: Variant, scene: &Scene) {
     call_back(&mut forbidden, Verdict::Allow);
 }
 
-/// What was cut stays cut after a restart.
-pub(crate) fn stays_cut(variant: Variant) -> Result<(), String> {
-    let mut cluster = Cluster::with(&[], variant);
+pub(crate) fn stays_cut<B: Backend>(backend: B) {
+    let mut cluster = Cluster::with(backend, &[]);
     let mut forbidden = converse(&cluster, "2", "3");
     cluster.put(&policy("tight", DB));
-    let asks =
-        |cluster: &Cluster| node::saved(&cluster.lab, variant).contains("--match-set KUBE-SRC-CUT");
-    assert!(!asks(&cluster), "as long as nothing was cut, no packet is asked about it");
     assert_eq!(cluster.cut(), [forbidden.len(), 0]);
-    assert!(asks(&cluster));
     let world = world(&format!("{PODS}policies:\n{}", policy("tight", DB)));
     let program = compile(&world, Locality::Node("n1".into()));
-    node::sync(&mut node::open(&cluster.lab, "n1", Mode::Enforce, variant), &program);
-    call_back(&mut forbidden, Verdict::Deny);
-    exchange(&mut forbidden, Verdict::Deny);
-    for set in ["KUBE-SRC-CUT", "KUBE-DST-CUT", "inet6:KUBE-SRC-CUT", "inet6:KUBE-DST-CUT"] {
-        node::run(&cluster.lab, "ipset", &["flush", set], "");
+    // The second time there is something to repair.
+    for disturbance in [None, backend.disturbances().first()] {
+        disturbance.iter().for_each(|command| _ = node::does(&cluster.lab, command));
+        node::sync(&mut node::open(backend, &cluster.lab, "n1", Mode::Enforce), &program);
+        call_back(&mut forbidden, Verdict::Deny);
+        exchange(&mut forbidden, Verdict::Deny);
     }
-    node::sync(&mut node::open(&cluster.lab, "n1", Mode::Enforce, variant), &program);
-    assert!(!asks(&cluster), "when all is forgotten, a restart stops asking");
-    Ok(())
 }
 
 /// What was cut is reported with its cause when it is answered.
-pub(crate) fn answers_are_reported(variant: Variant) -> Result<(), String> {
-    let mut cluster = Cluster::with(&[], variant);
+pub(crate) fn answers_are_reported<B: Backend>(backend: B) {
+    let mut cluster = Cluster::with(backend, &[]);
     let mut forbidden = converse(&cluster, "2", "3");
     let log = cluster.lab.on_node("n1", || PacketLog::open(report::GROUP));
     let mut log = log.unwrap().unwrap();
@@ -154,5 +151,4 @@ pub(crate) fn answers_are_reported(variant: Variant) -> Result<(), String> {
         received.unwrap();
     }
     assert_eq!(reported, all);
-    Ok(())
 }

@@ -1,0 +1,32 @@
+use weir_datapath::ApplyError;
+use weir_iptables::{Iptables, Mode, Variant};
+use weir_trials::Backend;
+
+use crate::node;
+
+/// A variant of iptables, as the trials of every backend see it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tables(pub(crate) Variant);
+
+impl Backend for Tables {
+    type Datapath = Iptables;
+
+    fn open(self, mode: weir_trials::Mode) -> Result<Iptables, ApplyError> {
+        let mode = match mode {
+            weir_trials::Mode::Enforce => Mode::Enforce,
+            weir_trials::Mode::Audit => Mode::Audit,
+        };
+        Iptables::open(mode, Some(self.0))
+    }
+
+    fn disturbances(self) -> Vec<String> {
+        let [v4, v6] = ["iptables", "ip6tables"].map(|name| node::program(name, self.0));
+        vec![
+            format!("{v4} -I KUBE-ROUTER-FORWARD 1 -j DROP"),
+            format!("{v4} -F KUBE-NWPLCY-COMMON"),
+            format!("{v4} -F FORWARD"),
+            "ipset flush KUBE-DST-LOCAL".to_owned(),
+            format!("{v6} -F KUBE-NWPLCY-COMMON"),
+        ]
+    }
+}

@@ -1,0 +1,38 @@
+use libtest_mimic::Trial;
+use weir_datapath::ApplyError;
+use weir_nft::{Mode, Nft};
+use weir_trials::Backend;
+
+/// nftables, as the trials of every backend see it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Nftables;
+
+impl Backend for Nftables {
+    type Datapath = Nft;
+
+    fn open(self, mode: weir_trials::Mode) -> Result<Nft, ApplyError> {
+        Nft::open(match mode {
+            weir_trials::Mode::Enforce => Mode::Enforce,
+            weir_trials::Mode::Audit => Mode::Audit,
+        })
+    }
+
+    fn disturbances(self) -> Vec<String> {
+        let all = [
+            "nft insert rule inet weir forward drop",
+            "nft flush table inet weir",
+            "nft delete table inet weir",
+            "nft flush chain inet weir forward",
+            "nft add table inet weir { flags dormant; }",
+            "nft add chain inet weir forward { policy drop; }",
+        ];
+        all.map(str::to_owned).to_vec()
+    }
+}
+
+pub(crate) fn trial(name: &str, test: impl FnOnce() + Send + 'static) -> Trial {
+    Trial::test(name, move || {
+        test();
+        Ok(())
+    })
+}

@@ -1,0 +1,98 @@
+//! The oracle, the compiled rules and the kernel give one verdict, and the way to a world does not matter.
+
+use std::env;
+
+use weir_datapath::{Datapath, Plan};
+use weir_engine::{Engine, Locality, compile};
+use weir_lab::{Layout, Wiring};
+use weir_model::{Change, Flow, Program, World};
+
+use crate::{
+    Backend, Mode,
+    cluster::{Cluster, disagreements},
+    node,
+    random::draw,
+};
+
+/// How many clusters are drawn, unless `WEIR_CLUSTERS` says how many.
+const CLUSTERS: u64 = 40;
+
+/// How many of them have bridges.
+const BRIDGED: u64 = 12;
+
+fn clusters(usual: u64) -> u64 {
+    env::var("WEIR_CLUSTERS").ok().and_then(|number| number.parse().ok()).unwrap_or(usual)
+}
+
+pub(crate) fn on_random_clusters<B: Backend>(backend: B) {
+    for seed in 0..clusters(CLUSTERS) {
+        let (world, flows) = draw(seed);
+        agree(backend, &world, &flows, Wiring::Routed, &format!("cluster {seed}"));
+    }
+}
+
+pub(crate) fn on_bridges_in_random_clusters<B: Backend>(backend: B) {
+    for seed in 0..clusters(BRIDGED) {
+        let (mut world, flows) = draw(200 + seed);
+        if seed.is_multiple_of(2) {
+            let pods = world.pods.values_mut().filter(|pod| !pod.host_network);
+            pods.for_each(|pod| pod.node = Some("n1".into()));
+        }
+        agree(backend, &world, &flows, Wiring::Bridged, &format!("cluster {seed}"));
+    }
+}
+
+#[track_caller]
+fn agree<B: Backend>(backend: B, world: &World, flows: &[Flow], wiring: Wiring, what: &str) {
+    let layout = Layout { wiring, ..Layout::of(world, flows) };
+    let names: Vec<_> = layout.nodes.iter().map(|node| node.name.clone()).collect();
+    let cluster = Cluster::of(backend, world, layout, Mode::Enforce);
+    // Whoever starts again finds nothing to do.
+    for name in names {
+        let program = compile(world, Locality::Node(name.clone()));
+        let again =
+            node::replan(&mut node::open(backend, &cluster.lab, &name, Mode::Enforce), &program);
+        assert!(again.is_empty(), "{what}: what was written is not what is read:\n{again}");
+    }
+    assert_eq!(disagreements(&cluster, world, flows), [""; 0], "{what}");
+    let program = compile(world, Locality::Everywhere);
+    for flow in flows {
+        assert_eq!(program.verdict(flow), weir_oracle::verdict(world, flow), "{what}: {flow}");
+    }
+}
+
+/// Change by change, there and back, what is in the kernel is what a fresh start would put there.
+pub(crate) fn change_by_change<B: Backend>(backend: B) {
+    for seed in 0..6 {
+        let (world, _) = draw(seed);
+        let changes: Vec<Change> = world.changes().collect();
+        let back = changes.iter().rev().map(|change| match change {
+            Change::Put(object) => Change::Remove(object.key()),
+            Change::Remove(key) => Change::Remove(key.clone()),
+        });
+        let there_and_back: Vec<Change> = changes.iter().cloned().chain(back).collect();
+        walk(backend, &there_and_back);
+    }
+}
+
+fn walk<B: Backend>(backend: B, changes: &[Change]) {
+    let lab = node::lonely();
+    let open = || node::open(backend, &lab, "n1", Mode::Enforce);
+    let mut engine = Engine::new(Locality::Everywhere);
+    let mut program = Program::default();
+    let mut kernel = open();
+    node::sync(&mut kernel, &program);
+    for some in changes.chunks(3) {
+        let delta = engine.apply(some);
+        program.apply(delta.clone());
+        let plan = kernel.plan(&program, &delta);
+        if let Err(error) = kernel.apply(&plan) {
+            panic!("{}\n{plan}", error.with_causes());
+        }
+        let fresh = node::replan(&mut open(), &program);
+        assert!(fresh.is_empty(), "after {some:?}\n{plan}\nthere is still to do\n{fresh}");
+        assert!(!kernel.drifted().unwrap(), "our own change counts as somebody else's");
+    }
+    let left = node::replan(&mut open(), &Program::default());
+    assert!(left.is_empty(), "an emptied world leaves something behind:\n{left}");
+}

@@ -1,0 +1,157 @@
+//! What policies have no say in, and what is only told.
+
+use std::{
+    net::{SocketAddr, UdpSocket},
+    thread,
+    time::{Duration, Instant},
+};
+
+use weir_datapath::Cause;
+use weir_engine::{Locality, compile};
+use weir_lab::{LabPod, Layout, Wiring};
+use weir_model::{Direction, PodId, Protocol, Verdict};
+use weir_netfilter::{PacketLog, report};
+
+use crate::{
+    Backend, Mode,
+    cluster::{Cluster, LONG, PODS, address, flow, ping, policy, world},
+    node,
+};
+
+use Verdict::{Allow, Deny};
+
+/// The pods by both of their addresses.
+pub(crate) const API: [&str; 2] = ["10.0.0.1", "fd00::1"];
+pub(crate) const WEB: [&str; 2] = ["10.0.0.2", "fd00::2"];
+pub(crate) const DB: [&str; 2] = ["10.0.0.3", "fd00::3"];
+pub(crate) const FAR: [&str; 2] = ["10.0.0.4", "fd00::4"];
+pub(crate) const NODE: [&str; 2] = ["192.168.0.1", "fd01::1"];
+pub(crate) const OTHER_NODE: [&str; 2] = ["192.168.0.2", "fd01::2"];
+pub(crate) const OUTSIDE: [&str; 2] = ["203.0.113.7", "2001:db8::7"];
+
+/// Nobody may do anything.
+pub(crate) const LOCKED: &str = "podSelector: {}, policyTypes: [Ingress, Egress]";
+
+#[track_caller]
+pub(crate) fn pings<B: Backend>(
+    cluster: &Cluster<B>,
+    from: [&str; 2],
+    to: [&str; 2],
+    expected: Verdict,
+) {
+    let lab = &cluster.lab;
+    thread::scope(|scope| {
+        for (from, to) in from.into_iter().zip(to) {
+            scope.spawn(move || ping(lab, from, to, expected));
+        }
+    });
+}
+
+/// New connections of all kinds.
+#[track_caller]
+pub(crate) fn probes<B: Backend>(
+    cluster: &Cluster<B>,
+    from: [&str; 2],
+    to: [&str; 2],
+    expected: Verdict,
+) {
+    let pairs = from.into_iter().zip(to);
+    let flows = pairs.flat_map(|(from, to)| Protocol::ALL.map(|one| flow(from, to, one, 80)));
+    cluster.probe(&flows.map(|flow| (flow, expected)).collect::<Vec<_>>());
+}
+
+pub(crate) fn a_pod_and_its_node<B: Backend>(backend: B) {
+    for wiring in [Wiring::Routed, Wiring::Bridged] {
+        let world = world(&format!("{PODS}policies:\n{}", policy("all", LOCKED)));
+        let cluster = Cluster::new(backend, &world, wiring, Mode::Enforce);
+        for (from, to) in [(NODE, DB), (DB, NODE), (OTHER_NODE, FAR), (FAR, OTHER_NODE)] {
+            pings(&cluster, from, to, Allow);
+            probes(&cluster, from, to, Allow);
+        }
+        for (from, to) in [(OTHER_NODE, DB), (DB, OTHER_NODE), (OUTSIDE, DB), (API, DB)] {
+            pings(&cluster, from, to, Deny);
+            probes(&cluster, from, to, Deny);
+        }
+    }
+}
+
+pub(crate) fn a_pod_and_itself<B: Backend>(backend: B) {
+    let cluster = Cluster::with(backend, &[policy("all", LOCKED)]);
+    pings(&cluster, DB, DB, Allow);
+    probes(&cluster, DB, DB, Allow);
+    for loopback in ["127.0.0.1", "::1"] {
+        let heard = cluster.lab.at(address(DB[0]), || {
+            let socket = UdpSocket::bind(SocketAddr::new(address(loopback), 80)).unwrap();
+            socket.send_to(b"!", socket.local_addr().unwrap()).unwrap();
+            socket.set_read_timeout(Some(LONG)).unwrap();
+            socket.recv(&mut [0; 8])
+        });
+        assert_eq!(heard.unwrap().unwrap(), 1, "{loopback}");
+    }
+}
+
+pub(crate) fn no_pod_at_either_end<B: Backend>(backend: B) {
+    let world = world(&format!("{PODS}policies:\n{}", policy("all", LOCKED)));
+    let mut layout = Layout::of(&world, &[]);
+    let machine = ["10.5.0.1", "fd05::1"];
+    layout.pods.push(LabPod {
+        id: PodId::new("none", "machine"),
+        addresses: machine.map(address).to_vec(),
+        node: "n1".into(),
+        host_network: false,
+    });
+    let cluster = Cluster::of(backend, &world, layout, Mode::Enforce);
+    for (from, to) in [(machine, OUTSIDE), (OUTSIDE, machine), (machine, OTHER_NODE)] {
+        pings(&cluster, from, to, Allow);
+        probes(&cluster, from, to, Allow);
+    }
+    probes(&cluster, machine, DB, Deny);
+    probes(&cluster, DB, machine, Deny);
+}
+
+/// `db` lets `api` in, and `web` may not get out.
+fn policies() -> String {
+    let db = "podSelector: {matchLabels: {app: db}}, ingress: [{from: [{podSelector: {matchLabels: {app: api}}}]}]";
+    let web = "podSelector: {matchLabels: {app: web}}, policyTypes: [Egress]";
+    format!("{PODS}policies:\n{}{}", policy("db", db), policy("web", web))
+}
+
+pub(crate) fn in_audit_mode<B: Backend>(backend: B) {
+    let cluster = Cluster::new(backend, &world(&policies()), Wiring::Routed, Mode::Audit);
+    let log = cluster.lab.on_node("n1", || PacketLog::open(report::GROUP));
+    let mut log = log.unwrap().unwrap();
+    // The causes for which the first packet of a connection would have been dropped.
+    let mut reported = |from: &str, to: &str, expected: &[Cause]| {
+        cluster.probe(&[(flow(from, to, Protocol::Tcp, 80), Allow)]);
+        let (mut causes, end) = (Vec::new(), Instant::now() + LONG);
+        while causes.len() < expected.len() && Instant::now() < end {
+            let note = |packet| causes.extend(report::dropped(&packet).map(|drop| drop.cause));
+            log.receive(Duration::from_millis(300), note).unwrap();
+        }
+        let note = |packet| causes.extend(report::dropped(&packet).map(|drop| drop.cause));
+        log.receive(Duration::from_millis(50), note).unwrap();
+        assert_eq!(causes, expected, "{from} -> {to}");
+    };
+    let [ingress, egress] = Direction::BOTH.map(Cause::Rules);
+    for at in [0, 1] {
+        reported(API[at], DB[at], &[]);
+        reported(FAR[at], DB[at], &[ingress]);
+        reported(WEB[at], FAR[at], &[egress]);
+        reported(WEB[at], DB[at], &[egress, ingress]);
+    }
+    for (from, to) in FAR.into_iter().zip(DB) {
+        cluster.ping(from, to, Allow);
+    }
+}
+
+pub(crate) fn another_mode<B: Backend>(backend: B) {
+    let world = world(&policies());
+    let program = compile(&world, Locality::Node("n1".into()));
+    let cluster = Cluster::new(backend, &world, Wiring::Routed, Mode::Enforce);
+    let denied = flow(FAR[0], DB[0], Protocol::Tcp, 80);
+    cluster.probe(&[(denied, Deny)]);
+    for (mode, expected) in [(Mode::Audit, Allow), (Mode::Enforce, Deny)] {
+        node::sync(&mut node::open(backend, &cluster.lab, "n1", mode), &program);
+        cluster.probe(&[(denied, expected)]);
+    }
+}
