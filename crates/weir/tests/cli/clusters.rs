@@ -188,3 +188,55 @@ fn clusters_are_named_and_do_not_mix_with_other_sources() {
     "#]],
     );
 }
+
+#[test]
+fn the_controller_says_what_it_needs_to_know() {
+    const ASK: &str = "controller --enable clusterset";
+    check(
+        &weir(ASK),
+        expect![[r#"
+        --- stderr
+        error: controller clusterset needs the id of this cluster
+        hint: give it with `--cluster-id ID`
+        --- exit 2
+    "#]],
+    );
+    check(
+        &weir(&format!("{ASK} --cluster-id East")),
+        expect![[r#"
+        --- stderr
+        error: "East" is no id of a cluster
+        hint: use up to 63 of a-z, 0-9 and `-`, which is neither first nor last
+        --- exit 2
+    "#]],
+    );
+    check(
+        &weir(&format!("{ASK} --cluster-id east")),
+        expect![[r#"
+        --- stderr
+        error: controller clusterset needs the networks of this cluster's pods
+        hint: give them with `--pod-cidr CIDR`: others believe no address outside of them
+        --- exit 2
+    "#]],
+    );
+    check(
+        &weir(&format!("{ASK} --cluster-id east --pod-cidr 10.1.0.0/16")),
+        expect![[r#"
+        --- stderr
+        error: controller clusterset needs the broker
+        hint: give it with `--broker-kubeconfig PATH`, or `--broker-url URL --broker-token-file PATH --broker-ca-file PATH`
+        --- exit 2
+    "#]],
+    );
+    check(
+        &weir(&format!(
+            "{ASK} --cluster-id east --pod-cidr 10.1.0.0/16 --broker-url https://broker.example --broker-token-file token --cluster-expiry 10"
+        )),
+        expect![[r#"
+            --- stderr
+            error: clusters would be gone before they are late
+            hint: let --cluster-expiry be at least three times --cluster-renewal
+            --- exit 2
+        "#]],
+    );
+}

@@ -369,3 +369,129 @@ fn text<'a>(value: &'a Value, field: &str) -> Result<&'a str, String> {
 fn array<'a>(value: &'a Value, field: &str) -> Result<&'a Vec<Value>, String> {
     value[field].as_array().ok_or_else(|| format!("{field} is missing"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pod() -> RemotePod {
+        RemotePod {
+            id: RemoteId { namespace: "shop".into(), cluster: "east".into(), name: "web".into() },
+            labels: [("app", "web"), ("submariner-io/clusterID", "forged")].into_iter().collect(),
+            addresses: vec![IpAddr::from([10, 1, 0, 1])],
+            ports: vec![NamedPort { name: "http".into(), protocol: Protocol::Tcp, port: 80 }],
+        }
+    }
+
+    #[test]
+    fn what_is_told_is_read_as_it_was_meant() {
+        let told = remote_pod(&pod(), "set");
+        let meant = RemotePod { labels: [("app", "web")].into_iter().collect(), ..pod() };
+        assert_eq!(read_pod(&told), Ok(meant));
+        let labels: Labels = [("team", "a")].into_iter().collect();
+        let told = remote_namespace(&"east".into(), &"shop".into(), &labels, "set");
+        let (cluster, name, labels) = read_namespace(&told).unwrap();
+        assert_eq!((&*cluster, &*name), ("east", "shop"));
+        assert_eq!(labels.to_string(), "kubernetes.io/metadata.name=shop,team=a");
+    }
+
+    #[test]
+    fn interests_of_every_kind_are_read_as_they_were_meant() {
+        let values = || ["x".into(), "y".into()].into();
+        let all: Selector = [
+            Requirement::In("a".into(), values()),
+            Requirement::NotIn("b".into(), values()),
+            Requirement::Exists("c".into()),
+            Requirement::Absent("d".into()),
+        ]
+        .into_iter()
+        .collect();
+        let interests = [
+            Interest { reach: Reach::Named("shop".into()), pods: Selector::everything() },
+            Interest { reach: Reach::Matching(Selector::everything()), pods: all.clone() },
+            Interest { reach: Reach::Matching(all), pods: Selector::everything() },
+        ];
+        let networks = ["10.1.0.0/16".parse().unwrap()];
+        let told =
+            read_member(&member(&"east".into(), "uid", &networks, &interests, "set")).unwrap();
+        assert_eq!(told.interests, interests);
+        assert_eq!((&*told.uid, told.member.networks.as_slice()), ("uid", &networks[..]));
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_not_believed() {
+        for (pointer, value) in [
+            ("/spec/podIPs", json!(["10.1.0.1/8"])),
+            ("/spec/podIPs", json!("10.1.0.1")),
+            ("/spec/remoteNamespace", json!("")),
+            ("/spec/clusterID", json!("west")),
+            ("/spec/ports/0/port", json!(0)),
+            ("/spec/ports/0/protocol", json!("ICMP")),
+        ] {
+            let mut object = remote_pod(&pod(), "set");
+            *object.data.pointer_mut(pointer).unwrap() = value.clone();
+            assert!(read_pod(&object).is_err(), "{pointer} {value}");
+        }
+        let mut object = remote_pod(&pod(), "set");
+        object.metadata.name = Some("west.shop.web".into());
+        assert!(read_pod(&object).is_err());
+    }
+
+    #[test]
+    fn names_on_the_broker_differ_and_fit() {
+        let id = |namespace: &str, name: &str| RemoteId {
+            namespace: namespace.into(),
+            cluster: "c".repeat(63).into(),
+            name: name.into(),
+        };
+        let long = "p".repeat(252);
+        let ids = [
+            id("n", "a.b"),
+            id("n", "a"),
+            id("n", &format!("{long}1")),
+            id("n", &format!("{long}2")),
+        ];
+        let names: std::collections::BTreeSet<String> = ids.iter().map(remote_name).collect();
+        assert_eq!(names.len(), ids.len());
+        assert!(names.iter().all(|name| name.len() <= 253));
+    }
+
+    /// Otherwise what is there would never be as it should be, and be written again and again.
+    #[test]
+    fn a_network_policy_is_read_back_as_it_was_meant() {
+        let text = json!({
+            "apiVersion": "submariner.io/v1alpha1", "kind": "ClusterSetNetworkPolicy",
+            "metadata": {"name": "db", "namespace": "shop", "uid": "u"},
+            "spec": {
+                "podSelector": {"matchExpressions": [{"key": "app", "operator": "In", "values": ["db", "on"]}]},
+                "policyTypes": ["Egress", "Ingress"],
+                "ingress": [
+                    {"from": [{"namespaceSelector": {}}, {"ipBlock": {"cidr": "10.0.0.0/8", "except": ["10.1.0.0/16"]}}], "ports": [{"port": "sql"}]},
+                    {},
+                ],
+                "egress": [{"to": [{"podSelector": {"matchLabels": {"app": "web"}}}], "ports": [{"protocol": "UDP", "port": 53, "endPort": 60}]}],
+            },
+        });
+        let owner: Object = serde_json::from_value(text).unwrap();
+        let (meant, wrong) = policy(&owner).unwrap();
+        assert_eq!(wrong, None);
+        let mut set = weir_clusterset::ClusterSet::new(weir_clusterset::Options {
+            cluster: "west".into(),
+            networks: Vec::new(),
+            shard: 10,
+            merging: weir_clusterset::Merging::None,
+        });
+        let everywhere = Member { networks: vec!["0.0.0.0/0".parse().unwrap()] };
+        set.member(&"east".into(), Some(everywhere));
+        set.put_pod(read_pod(&remote_pod(&pod(), "set")).unwrap());
+        let id = meant.id.clone();
+        set.put_policy(meant, "u");
+        let all = set.translate(&id);
+        assert_eq!(all.len(), 3, "a base, and a shard for each direction");
+        for one in all {
+            let object = network_policy(&one, &owner).unwrap();
+            let (back, wrong) = policy(&object).unwrap();
+            assert_eq!((wrong, back.spec), (None, one.spec.clone()), "{}", object.data);
+        }
+    }
+}
