@@ -1,5 +1,6 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
     sync::Arc,
 };
 
@@ -14,10 +15,15 @@ use crate::{
 /// The pods of this cluster, and which of them other clusters need to know.
 ///
 /// A pod is told if it has an address of its own and some other cluster has an interest that selects it; a namespace, if a pod in it is.
+/// An address is told for the youngest pod that claims it only: the others had it before.
 #[derive(Clone, Debug)]
 pub struct Publication {
     cluster: Name,
     directory: Directory,
+    /// The pods that claim an address: when they were made, and with all addresses that they claim.
+    claimants: BTreeMap<PodId, (u64, RemotePod)>,
+    /// Who claims an address, the youngest last.
+    claims: BTreeMap<IpAddr, BTreeSet<(u64, PodId)>>,
     /// Who has which interests.
     interests: BTreeMap<Name, BTreeSet<Interest>>,
     users: BTreeMap<Interest, (InterestId, usize)>,
@@ -33,6 +39,8 @@ impl Publication {
         Publication {
             cluster,
             directory: Directory::default(),
+            claimants: BTreeMap::new(),
+            claims: BTreeMap::new(),
             interests: BTreeMap::new(),
             users: BTreeMap::new(),
             told: BTreeMap::new(),
@@ -43,23 +51,29 @@ impl Publication {
 
     /// A pod of this cluster is as given.
     pub fn put_pod(&mut self, pod: &Pod) {
-        let id = self.remote(&pod.id);
-        let addresses = pod.own_addresses().to_vec();
+        let mut touched = self.unclaim(&pod.id);
         // Without an address of its own there is nothing to tell: not started, finished, or on its node's network.
-        let shift = match addresses.is_empty() {
-            true => self.directory.remove_pod(&id),
-            false => {
-                let (labels, ports) = (travelling(&pod.labels), pod.ports.clone());
-                self.directory.put_pod(Arc::new(RemotePod { id, labels, addresses, ports }))
+        let addresses = pod.own_addresses().to_vec();
+        if !addresses.is_empty() {
+            for address in &addresses {
+                let claims = self.claims.entry(*address).or_default();
+                touched.extend(claims.last().map(|(_, id)| id.clone()));
+                claims.insert((pod.born, pod.id.clone()));
             }
-        };
-        self.note(vec![shift]);
+            let (id, labels, ports) =
+                (self.remote(&pod.id), travelling(&pod.labels), pod.ports.clone());
+            let claimant = (pod.born, RemotePod { id, labels, addresses, ports });
+            self.claimants.insert(pod.id.clone(), claimant);
+        }
+        touched.insert(pod.id.clone());
+        self.settle(touched);
     }
 
     /// A pod of this cluster is gone.
     pub fn remove_pod(&mut self, id: &PodId) {
-        let shift = self.directory.remove_pod(&self.remote(id));
-        self.note(vec![shift]);
+        let mut touched = self.unclaim(id);
+        touched.insert(id.clone());
+        self.settle(touched);
     }
 
     /// A namespace of this cluster is as given.
@@ -127,6 +141,41 @@ impl Publication {
     pub fn pods_of(&self, namespace: &Name) -> impl Iterator<Item = &RemotePod> {
         let pods = self.directory.pods_of(&self.cluster, namespace);
         pods.filter(|known| !known.interests.is_empty()).map(|known| &*known.pod)
+    }
+
+    /// Forgets the claims of a pod; returns who has its addresses now.
+    fn unclaim(&mut self, id: &PodId) -> BTreeSet<PodId> {
+        let Some((born, pod)) = self.claimants.remove(id) else { return BTreeSet::new() };
+        let mut heirs = BTreeSet::new();
+        for address in &pod.addresses {
+            let Some(claims) = self.claims.get_mut(address) else { continue };
+            claims.remove(&(born, id.clone()));
+            heirs.extend(claims.last().map(|(_, id)| id.clone()));
+            if claims.is_empty() {
+                self.claims.remove(address);
+            }
+        }
+        heirs
+    }
+
+    /// Works out which addresses pods have.
+    fn settle(&mut self, pods: BTreeSet<PodId>) {
+        for id in pods {
+            let pod = self.claimants.get(&id).map(|(_, pod)| pod);
+            let has = |address: &&IpAddr| {
+                let claims = self.claims.get(*address);
+                claims.and_then(BTreeSet::last).is_some_and(|(_, owner)| *owner == id)
+            };
+            let addresses: Vec<IpAddr> =
+                pod.iter().flat_map(|pod| pod.addresses.iter().filter(has)).copied().collect();
+            let shift = match pod.filter(|_| !addresses.is_empty()) {
+                Some(pod) => {
+                    self.directory.put_pod(Arc::new(RemotePod { addresses, ..pod.clone() }))
+                }
+                None => self.directory.remove_pod(&self.remote(&id)),
+            };
+            self.note(vec![shift]);
+        }
     }
 
     fn label(&mut self, name: &Name, labels: Option<Labels>) {

@@ -2,6 +2,9 @@ use std::{collections::BTreeMap, time::Duration};
 
 use weir_model::Name;
 
+/// By how much the clocks of two machines may differ before it matters.
+const SKEW: Duration = Duration::from_secs(10 * 60);
+
 /// For how long a cluster may be silent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
@@ -49,6 +52,8 @@ struct Seen {
     renewal: Name,
     /// For how long it was silent, at the last look.
     silent: Duration,
+    /// For how much of that we looked ourselves.
+    watched: Duration,
 }
 
 impl Roster {
@@ -68,16 +73,23 @@ impl Roster {
             match self.clusters.get_mut(&cluster) {
                 Some(seen) if seen.renewal == pulse.renewal && seen.holder == pulse.holder => {
                     seen.silent += passed;
+                    seen.watched += passed;
                 }
                 Some(seen) => {
                     (seen.holder, seen.renewal) = (pulse.holder, pulse.renewal);
-                    seen.silent = Duration::ZERO;
+                    (seen.silent, seen.watched) = (Duration::ZERO, Duration::ZERO);
                 }
                 None => {
-                    // Who was silent before we looked has some time to prove otherwise: clocks differ.
-                    let silent = pulse.age.min(self.limits.expiry.saturating_sub(most));
+                    // Who expired before we looked stays so, however often we begin anew. Clocks differ: who is just over has some
+                    // time to prove otherwise, and the next sign brings anybody back.
+                    let expiry = self.limits.expiry;
+                    let silent = match pulse.age >= expiry.saturating_add(SKEW) {
+                        true => expiry,
+                        false => pulse.age.min(expiry.saturating_sub(most)),
+                    };
                     let Pulse { holder, renewal, .. } = pulse;
-                    self.clusters.insert(cluster, Seen { holder, renewal, silent });
+                    let watched = Duration::ZERO;
+                    self.clusters.insert(cluster, Seen { holder, renewal, silent, watched });
                 }
             }
         }
@@ -98,10 +110,12 @@ impl Roster {
         self.clusters.get(cluster).map(|seen| &seen.holder)
     }
 
-    /// Who else goes by this name and is alive, if anybody: then it is not ours.
+    /// Who else goes by this name, if anybody, and is not gone: then it is not ours. That it is gone we must have seen for ourselves for a
+    /// while: by a clock that is wrong, every other is.
     pub fn rival(&self, cluster: &str, holder: &str) -> Option<&Name> {
-        let other = self.holder(cluster).filter(|other| &***other != holder)?;
-        (self.life(cluster) != Some(Life::Gone)).then_some(other)
+        let seen = self.clusters.get(cluster).filter(|seen| *seen.holder != *holder)?;
+        let is_gone = seen.silent >= self.limits.expiry && seen.watched >= self.limits.renewal * 3;
+        (!is_gone).then_some(&seen.holder)
     }
 }
 
@@ -150,14 +164,34 @@ mod tests {
     }
 
     #[test]
-    fn who_was_silent_before_we_came_has_some_time_to_prove_otherwise() {
+    fn who_expired_before_we_came_is_gone_until_its_next_sign() {
         let mut roster = roster();
         roster.look(SECOND, pulse("h", 0, 1_000_000));
+        assert_eq!(roster.life("east"), Some(Life::Gone));
+        roster.look(SECOND * 2, pulse("h", 1, 1_000_000));
+        assert_eq!(roster.life("east"), Some(Life::Alive), "whatever its clock says");
+    }
+
+    #[test]
+    fn who_was_silent_a_little_too_long_before_we_came_has_some_time_to_prove_otherwise() {
+        let mut roster = roster();
+        roster.look(SECOND, pulse("h", 0, 100 + 599));
         assert_eq!(roster.life("east"), Some(Life::Late));
         for at in 2..6 {
-            roster.look(SECOND * at * 10, pulse("h", 0, 1_000_000));
+            roster.look(SECOND * at * 10, pulse("h", 0, 100 + 599));
         }
         assert_eq!(roster.life("east"), Some(Life::Gone));
+    }
+
+    #[test]
+    fn a_name_is_not_taken_from_another_by_a_clock_that_is_wrong() {
+        let mut roster = roster();
+        roster.look(SECOND, pulse("other", 0, 1_000_000));
+        assert_eq!(roster.rival("east", "me").map(|name| &**name), Some("other"));
+        for at in 1..=4 {
+            roster.look(SECOND * at * 10, pulse("other", 0, 1_000_000));
+        }
+        assert_eq!(roster.rival("east", "me"), None, "we saw for ourselves that it is silent");
     }
 
     #[test]

@@ -428,3 +428,37 @@ fn a_pod_that_finishes_is_no_longer_told() {
     own.put_pod(&Pod { finished: true, ..local("web", "10.1.1.1") });
     assert!(own.pod(&PodId::new("n1", "web")).is_none());
 }
+
+#[test]
+fn an_address_is_told_for_the_youngest_pod_that_claims_it() {
+    let mut own = Publication::new("c1".into());
+    let everybody =
+        Interest { reach: Reach::Matching(Selector::everything()), pods: Selector::everything() };
+    own.interests(&"c2".into(), BTreeSet::from([everybody]));
+    let told = |own: &Publication, name: &str| -> Vec<String> {
+        let pod = own.pod(&PodId::new("n1", name));
+        pod.iter().flat_map(|pod| &pod.addresses).map(ToString::to_string).collect()
+    };
+    let old = Pod {
+        addresses: vec!["10.1.1.1".parse().unwrap(), "fd01::1".parse().unwrap()],
+        born: 1,
+        ..local("old", "")
+    };
+    let young = Pod { born: 2, ..local("young", "10.1.1.1") };
+    // Whoever is heard of first.
+    for road in [[&old, &young], [&young, &old]] {
+        road.into_iter().for_each(|pod| own.put_pod(pod));
+        assert_eq!(told(&own, "young"), ["10.1.1.1"]);
+        assert_eq!(told(&own, "old"), ["fd01::1"], "what nobody else claims it still has");
+        own.remove_pod(&young.id);
+        assert_eq!(told(&own, "old"), ["10.1.1.1", "fd01::1"]);
+        own.remove_pod(&old.id);
+        assert_eq!(told(&own, "old"), [""; 0]);
+    }
+    own.put_pod(&old);
+    own.put_pod(&young);
+    own.touched();
+    own.put_pod(&Pod { finished: true, ..young });
+    assert_eq!(own.touched().0.len(), 2, "both are told anew");
+    assert_eq!(told(&own, "old"), ["10.1.1.1", "fd01::1"]);
+}
