@@ -73,7 +73,7 @@ const PLUGIN: (&str, &str) = ("/usr/lib/cni/bridge", "containernetworking-plugin
 const KUBECTL: (&str, &str) = ("kubectl", "kubernetes-client");
 
 /// Installs what is missing of it.
-fn kernel_tools() -> Result<()> {
+pub(crate) fn kernel_tools() -> Result<()> {
     for (program, package, purpose) in KERNEL_TOOLS {
         // Debian keeps them where an ordinary user's path does not lead.
         let places = [program.to_owned(), format!("/usr/sbin/{program}")];

@@ -1,6 +1,7 @@
 //! Benchmarks are programs: they print figures and assert none. Times are CPU time of one thread.
 
 mod bound;
+mod cluster;
 mod clusterset;
 mod datapath;
 mod engine;
@@ -30,6 +31,8 @@ pub(crate) enum Bench {
     },
     /// What packets cost under rules, how many rules there are, and what it costs to change them; in namespaces of its own.
     Datapath(datapath::Datapath),
+    /// The agent in a cluster of 50,000 pods and 5,000 policies with a real API server: start, memory, latency, requests.
+    Cluster(cluster::Cluster),
     /// A set of clusters, simulated: what its broker would hold and be told, and what a change costs.
     Clusterset(clusterset::Clusters),
     /// Host protection policies of Cisco ACI: 100,000 pods, 2,000 namespaces, 5,000 policies, and what a pod changes.
@@ -56,6 +59,7 @@ impl Bench {
     pub(crate) fn run(&self, out: &mut dyn Write) -> Result<()> {
         match self {
             Bench::Datapath(datapath) => datapath.run(out)?,
+            Bench::Cluster(cluster) => cluster.run(out)?,
             Bench::Clusterset(clusters) => clusters.run(out)?,
             Bench::Hpp => table(&hpp::rows(), out)?,
             Bench::Memory { shape } => writeln!(out, "{}", engine::memory_child(*shape)?)?,

@@ -68,7 +68,8 @@ pub(crate) fn kubectl_apply_file(desk: &Desk, kubeconfig: &Path, file: &Path) {
 /// An agent that runs on a node. It is killed when it is dropped.
 pub(crate) struct Agent {
     node: String,
-    child: Child,
+    /// The process.
+    pub(crate) child: Child,
     log: PathBuf,
     /// The way to the API server, which can be cut.
     pub(crate) gate: Gate,

@@ -1,0 +1,209 @@
+//! `cargo xtask bench cluster`: an agent in a large cluster. What measures it is a benchmark of the program, which has the crates
+//! that are for tests; this starts it, and makes a table of what it says.
+
+use std::{fmt::Write as _, io::Write, process::Stdio};
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use serde_json::Value;
+
+use super::{Output, datapath::docs, measure::Spread};
+use crate::{cluster, shell, test};
+
+/// Where the table is in docs/performance.md.
+const NAME: &str = "cluster";
+/// Pods for a quick look.
+const QUICK: usize = 1_000;
+
+/// An agent in a large cluster.
+#[derive(Debug, Args)]
+pub(crate) struct Cluster {
+    /// As a table or as JSON.
+    #[arg(short, long, value_enum, default_value = "text")]
+    output: Output,
+    /// How many pods, in thousands; there is a policy for every ten.
+    #[arg(long, value_name = "THOUSANDS", default_value_t = 50, value_parser = clap::value_parser!(u16).range(1..=500))]
+    pods: u16,
+    /// A thousand pods and a shorter time, for a quick look.
+    #[arg(long, conflicts_with = "pods")]
+    quick: bool,
+    /// Put the table into docs/performance.md.
+    #[arg(long, conflicts_with_all = ["quick", "pods"])]
+    write_docs: bool,
+}
+
+impl Cluster {
+    /// Measures and prints.
+    pub(crate) fn run(&self, out: &mut dyn Write) -> Result<()> {
+        test::kernel_tools()?;
+        cluster::run()?;
+        let report = self.measure()?;
+        let table = table(&report).context("the benchmark has not told all")?;
+        match self.output {
+            Output::Json => writeln!(out, "{report:#}")?,
+            Output::Text => write!(out, "{table}")?,
+        }
+        if self.write_docs { docs::put(NAME, &table) } else { Ok(()) }
+    }
+
+    fn measure(&self) -> Result<Value> {
+        let (pods, seconds) = match self.quick {
+            true => (QUICK, 10),
+            false => (usize::from(self.pods) * 1_000, 30),
+        };
+        let mut bench =
+            shell::command("cargo", &["bench", "-p", "weir", "--bench", "cluster", "--"]);
+        bench.args(["--pods", &pods.to_string(), "--seconds", &seconds.to_string()]);
+        eprintln!("$ cargo bench -p weir --bench cluster -- --pods {pods} --seconds {seconds}");
+        let done = bench.stderr(Stdio::inherit()).output().context("cannot run cargo")?;
+        if !done.status.success() {
+            bail!("the benchmark failed: {}", done.status);
+        }
+        serde_json::from_slice(&done.stdout).context("the benchmark does not speak JSON")
+    }
+}
+
+/// The figures as a table; `None` if one is missing.
+fn table(report: &Value) -> Option<String> {
+    let (first, again, churn) = (&report["first"], &report["again"], &report["churn"]);
+    let objects = report["pods"].as_f64()? + report["policies"].as_f64()?;
+    let mut rows =
+        vec![("filling the API server".into(), seconds(report["fill_seconds"].as_f64()?))];
+    for (when, starts) in [("first start", first), ("start with all in force", again)] {
+        let spread = |name| spread(starts, name);
+        let resident = spread("resident_bytes")?;
+        rows.extend([
+            (format!("{when}: until in sync and in force"), range(spread("seconds")?, 1.0, "s", 2)),
+            (format!("{when}: CPU"), range(spread("cpu_seconds")?, 1.0, "s", 2)),
+            (format!("{when}: resident memory"), range(resident, 1e-6, "MB", 1)),
+            (format!("{when}: peak memory"), range(spread("peak_bytes")?, 1e-6, "MB", 1)),
+        ]);
+        if starts == first {
+            let empty = report["empty"]["resident_bytes"].as_f64()?;
+            let bytes = (resident.median - empty) / objects;
+            rows.push((
+                "memory for a pod or policy, over an agent without any".into(),
+                format!("{bytes:.0} bytes"),
+            ));
+        }
+        rows.push((format!("{when}: requests"), requests(&starts[0]["requests"])?));
+    }
+    let changes = format!("{:.0} pod changes a second", churn["changes_per_second"].as_f64()?);
+    let mut row = |what: &str, value: String| rows.push((format!("{changes}: {what}"), value));
+    for (what, name) in [
+        ("API server's answer to kernel", "answer_to_kernel_ms"),
+        ("request to kernel", "request_to_kernel_ms"),
+        ("of which the API server's answer", "request_ms"),
+    ] {
+        let at = |part| churn[name][part].as_f64();
+        let (median, most, highest) = (at("median")?, at("of_100_99")?, at("highest")?);
+        row(what, format!("{median:.1} ms, 99 of 100 {most:.1} ms, highest {highest:.1} ms"));
+    }
+    let at_most = |part| Some(churn["event_to_kernel_ms_at_most"][part].as_f64()?.to_string());
+    let (median, most) = (at_most("median")?, at_most("of_100_99")?);
+    row("event to kernel, as the agent counts", format!("≤ {median} ms, 99 of 100 ≤ {most} ms"));
+    row("CPU", format!("{:.1} % of a core", churn["cpu_percent"].as_f64()?));
+    row("resident memory", format!("{:.1} MB", churn["resident_bytes"].as_f64()? * 1e-6));
+    row("requests", requests(&churn["requests"])?);
+
+    let (pods, policies) = (&report["pods"], &report["policies"]);
+    let mut table = format!("| {pods} pods, {policies} policies | figure |\n| --- | ---: |\n");
+    for (what, value) in rows {
+        _ = writeln!(table, "| {what} | {value} |");
+    }
+    Some(table)
+}
+
+fn spread(starts: &Value, name: &str) -> Option<Spread> {
+    let values = starts.as_array()?.iter().map(|start| start[name].as_f64());
+    Some(Spread::of(values.collect::<Option<_>>()?))
+}
+
+fn range(Spread { median, min, max }: Spread, times: f64, unit: &str, digits: usize) -> String {
+    let [median, min, max] = [median, min, max].map(|value| format!("{:.digits$}", value * times));
+    format!("{median} {unit} ({min}–{max})")
+}
+
+fn seconds(seconds: f64) -> String {
+    format!("{seconds:.0} s")
+}
+
+/// What was asked for, as words.
+fn requests(requests: &Value) -> Option<String> {
+    let requests = requests.as_object()?;
+    if requests.is_empty() {
+        return Some("none".into());
+    }
+    let counts: Vec<u64> = requests.values().map(Value::as_u64).collect::<Option<_>>()?;
+    let words = requests.keys().zip(&counts).map(|(what, count)| format!("{count} × {what}"));
+    Some(format!("{}: {}", counts.iter().sum::<u64>(), words.collect::<Vec<_>>().join(", ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::expect;
+    use serde_json::json;
+
+    use super::*;
+
+    fn report() -> Value {
+        let start = |seconds: f64| {
+            json!({
+                "seconds": seconds, "cpu_seconds": 0.5, "resident_bytes": 30_000_000, "peak_bytes": 40_000_000,
+                "requests": {"list pods": 3, "watch pods": 1},
+            })
+        };
+        let times = json!({"median": 5.0, "of_100_99": 12.0, "highest": 20.25});
+        json!({
+            "pods": 1000, "policies": 100, "namespaces": 10, "nodes": 10, "local_pods": 100, "fill_seconds": 3.4,
+            "empty": {"resident_bytes": 18_800_000},
+            "first": [start(1.0), start(3.0), start(2.0)],
+            "again": [start(1.0)],
+            "churn": {
+                "changes": 1000, "changes_per_second": 99.8, "late_ms": times, "request_ms": times,
+                "answer_to_kernel_ms": times, "request_to_kernel_ms": times,
+                "event_to_kernel_ms_at_most": {"median": 0.4, "of_100_99": 12.8},
+                "cpu_percent": 3.25, "resident_bytes": 31_000_000, "peak_bytes": 40_000_000, "requests": {},
+            },
+        })
+    }
+
+    #[test]
+    fn figures_become_a_table() {
+        expect![[r#"
+            | 1000 pods, 100 policies | figure |
+            | --- | ---: |
+            | filling the API server | 3 s |
+            | first start: until in sync and in force | 2.00 s (1.00–3.00) |
+            | first start: CPU | 0.50 s (0.50–0.50) |
+            | first start: resident memory | 30.0 MB (30.0–30.0) |
+            | first start: peak memory | 40.0 MB (40.0–40.0) |
+            | memory for a pod or policy, over an agent without any | 10182 bytes |
+            | first start: requests | 4: 3 × list pods, 1 × watch pods |
+            | start with all in force: until in sync and in force | 1.00 s (1.00–1.00) |
+            | start with all in force: CPU | 0.50 s (0.50–0.50) |
+            | start with all in force: resident memory | 30.0 MB (30.0–30.0) |
+            | start with all in force: peak memory | 40.0 MB (40.0–40.0) |
+            | start with all in force: requests | 4: 3 × list pods, 1 × watch pods |
+            | 100 pod changes a second: API server's answer to kernel | 5.0 ms, 99 of 100 12.0 ms, highest 20.2 ms |
+            | 100 pod changes a second: request to kernel | 5.0 ms, 99 of 100 12.0 ms, highest 20.2 ms |
+            | 100 pod changes a second: of which the API server's answer | 5.0 ms, 99 of 100 12.0 ms, highest 20.2 ms |
+            | 100 pod changes a second: event to kernel, as the agent counts | ≤ 0.4 ms, 99 of 100 ≤ 12.8 ms |
+            | 100 pod changes a second: CPU | 3.2 % of a core |
+            | 100 pod changes a second: resident memory | 31.0 MB |
+            | 100 pod changes a second: requests | none |
+        "#]].assert_eq(&table(&report()).expect("all is there"));
+    }
+
+    #[test]
+    fn a_figure_that_is_missing_is_no_figure() {
+        let mut report = report();
+        report["churn"]["cpu_percent"] = Value::Null;
+        assert_eq!(table(&report), None);
+    }
+
+    #[test]
+    fn the_page_has_a_place_for_the_table() {
+        assert!(docs::has(NAME));
+    }
+}
