@@ -1,5 +1,7 @@
 //! The NetworkPolicy that a Memcached asks for.
 
+mod spelling;
+
 use std::collections::BTreeMap;
 
 use k8s_openapi::{
@@ -143,6 +145,8 @@ fn tcp(port: i32) -> NetworkPolicyPort {
 /// The same for an object as it was read, if nothing is wrong with it.
 fn wish(object: &Object) -> Result<Option<NetworkPolicy>, String> {
     let spec = object.data.get("spec").cloned().unwrap_or(Value::Null);
+    // Also if no policy is asked for: perhaps that is the very word that is misspelt.
+    spelling::check(&spec)?;
     let spec = serde_json::from_value::<Option<Spec>>(spec).map_err(|error| error.to_string());
     let policy = spec.map(|spec| {
         let metadata = object.metadata.clone();
@@ -274,6 +278,14 @@ mod tests {
             (
                 json!({"security": {"networkPolicy": {"enabled": true, "allowedSources": [{"podSelectors": {}}]}}}),
                 "spec.security.networkPolicy.allowedSources[0].podSelectors: there is no field",
+            ),
+            (
+                json!({"security": {"networkPolicy": {"enabled": true, "allowedSource": [{"podSelector": {}}]}}}),
+                "spec.security.networkPolicy.allowedSource: there is no field",
+            ),
+            (
+                json!({"security": {"networkpolicy": {"enabled": true}}}),
+                "spec.security.networkpolicy: there is no field",
             ),
             (
                 json!({"monitoring": {"enabled": 1}, "security": {"networkPolicy": {"enabled": true}}}),
