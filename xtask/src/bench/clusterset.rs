@@ -245,9 +245,11 @@ impl Clusters {
             shard: 500,
             merging: Merging::None,
         });
-        let all = Member { networks: vec![ipnet::IpNet::V4(ipnet::Ipv4Net::default())] };
         for number in 1..=self.clusters {
-            reader.member(&format!("cluster-{number}").into(), Some(all.clone()));
+            let first = Ipv4Addr::from(0x0a00_0000 + ((number as u32) << 16));
+            let network = ipnet::Ipv4Net::new_assert(first, 16);
+            let member = Member { networks: vec![network.into()] };
+            reader.member(&format!("cluster-{number}").into(), Some(member));
         }
         for app in 0..apps {
             let pods = Selector::from_iter([Requirement::equals("app", format!("app-{app}"))]);

@@ -18,10 +18,11 @@
 //! * The output depends on what is there, never on the order in which it came.
 //! * The cost of a change depends on what it touches: the pods of a namespace, the shard of an address.
 //! * Stricter, never looser: an address is allowed only if every remote pod that claims it is selected, if its cluster is alive, and if
-//!   it lies where its cluster said that its pods are and ours are not. A list of peers that is empty is never written.
+//!   it lies where its cluster said that its pods are, and neither ours nor those of any other cluster. A list of peers that is empty is never written.
 
 mod directory;
 mod interest;
+mod kept;
 mod merge;
 mod publication;
 mod remote;
@@ -37,6 +38,7 @@ mod tree;
 mod union;
 
 pub use interest::{Interest, Reach, is_reserved};
+pub use kept::kept;
 pub use publication::Publication;
 pub use remote::{Member, RemoteId, RemotePod};
 pub use roster::{Life, Limits, Pulse, Roster};

@@ -45,18 +45,11 @@ pub(crate) fn remote_rules(
 }
 
 impl RemoteRule {
-    /// What the rule allows an address that these pods claim, which are not none: what it allows each of them. The error is that
-    /// it allows some of them more than others.
-    pub(crate) fn allowed(&self, claimants: &[&Known]) -> Result<Option<Ports>, Option<Ports>> {
+    /// What the rule allows an address that these pods claim, which are not none: what it allows each of them.
+    pub(crate) fn allowed(&self, claimants: &[&Known]) -> Option<Ports> {
         let mut each = claimants.iter().map(|known| self.allowed_one(known));
-        let Some(first) = each.next() else { return Ok(None) };
-        let mut all = first;
-        let mut agree = true;
-        for other in each {
-            agree &= other == all;
-            all = all.zip(other).and_then(|(one, other)| common(one, other));
-        }
-        if agree { Ok(all) } else { Err(all) }
+        let first = each.next()?;
+        each.fold(first, |all, other| all.zip(other).and_then(|(one, other)| common(one, other)))
     }
 
     /// The first of its peers that selects a pod.

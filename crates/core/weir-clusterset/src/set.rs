@@ -51,7 +51,7 @@ pub struct Summary {
     pub addresses: BTreeMap<Name, usize>,
     /// NetworkPolicies that it is written as.
     pub policies: usize,
-    /// Addresses that pods of several clusters claim, and the policy does not select all of them: they are not allowed.
+    /// Addresses that it would allow and that lie in the networks of several clusters: they are not allowed.
     pub overlaps: BTreeSet<IpAddr>,
     /// A peer asks for labels that no cluster tells, and selects no remote pod.
     pub unanswerable: bool,
@@ -78,15 +78,24 @@ impl ClusterSet {
         if *cluster == self.options.cluster || self.members.get(cluster) == member.as_ref() {
             return;
         }
-        match member {
-            Some(member) => drop(self.members.insert(cluster.clone(), member)),
-            None => drop(self.members.remove(cluster)),
-        }
+        let after = member.clone();
+        let before = match member {
+            Some(member) => self.members.insert(cluster.clone(), member),
+            None => self.members.remove(cluster),
+        };
         let pods: Vec<Arc<RemotePod>> =
             self.told.get(cluster).into_iter().flat_map(|pods| pods.values().cloned()).collect();
         for pod in pods {
             self.admit(&pod);
         }
+        // What others tell may be in its networks, or no longer.
+        let networks = [before, after].into_iter().flatten().flat_map(|member| member.networks);
+        let mut asked = BTreeMap::new();
+        for network in networks {
+            let claimed = self.claims.range(network.network()..=network.broadcast());
+            asked.extend(claimed.map(|(address, _)| (*address, BTreeSet::new())));
+        }
+        self.weigh(asked);
     }
 
     /// The clusters that are alive.
@@ -289,6 +298,11 @@ impl ClusterSet {
                 }
             }
         }
+        self.weigh(asked);
+    }
+
+    /// Works out what policies with these interests, and those of whoever claims the addresses, allow them.
+    fn weigh(&mut self, asked: BTreeMap<IpAddr, BTreeSet<InterestId>>) {
         for (address, mut interests) in asked {
             for known in claimants(&self.claims, &self.directory, address) {
                 interests.extend(known.interests.iter().copied());
@@ -306,20 +320,17 @@ impl ClusterSet {
         let Some(tracked) = self.policies.get_mut(id) else { return };
         let claimants = claimants(&self.claims, &self.directory, address);
         let mut allowed: [BTreeSet<Ports>; 2] = Default::default();
-        let mut overlap = false;
+        // Whose it is nobody can tell: it is enough to say so to speak for another's pods.
+        let holders = self.members.values().filter(|member| member.holds(address));
+        let is_contested = holders.take(2).count() == 2;
+        let mut is_selected = false;
         for rule in &tracked.rules {
-            let (ports, agree) = match rule.allowed(&claimants) {
-                Ok(ports) => (ports, true),
-                Err(ports) => (ports, false),
-            };
-            overlap |= !agree;
-            if let Some(ports) = ports {
+            is_selected |= claimants.iter().any(|known| rule.peer(known).is_some());
+            if let Some(ports) = rule.allowed(&claimants).filter(|_| !is_contested) {
                 allowed[rule.direction as usize].insert(ports);
             }
         }
-        let several =
-            claimants.windows(2).any(|two| two[0].pod.id.cluster != two[1].pod.id.cluster);
-        match overlap && several {
+        match is_contested && is_selected {
             true => drop(tracked.overlaps.insert(address)),
             false => drop(tracked.overlaps.remove(&address)),
         }

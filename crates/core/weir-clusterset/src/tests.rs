@@ -245,22 +245,86 @@ fn names_of_ports_are_the_local_pods_on_ingress_and_the_remote_pods_on_egress() 
 }
 
 #[test]
-fn an_address_of_two_clusters_is_allowed_only_if_both_pods_are() {
+fn an_address_in_the_networks_of_two_clusters_is_allowed_to_neither() {
     let mut set = set();
     set.put_policy(
         policy(Some(vec![rule(vec![pods(Scope::Own, equals(&[("app", "web")]))], None)]), None),
         "u",
     );
-    set.put_pod(remote("c2", "n1", "a", "10.2.3.1", &[("app", "web")]));
-    assert_eq!(shown(&set), ["ingress 10.2.3.1/32 all"]);
-    set.put_pod(remote("c3", "n1", "a", "10.2.3.1", &[("app", "other")]));
-    let published: Vec<String> = shown(&set);
-    // The second pod is told because something else selects it.
-    assert_eq!(published, Vec::<String>::new());
-    assert_eq!(set.summary(&id()).unwrap().overlaps.len(), 1);
-    set.put_pod(remote("c3", "n1", "a", "10.2.3.1", &[("app", "web")]));
-    assert_eq!(shown(&set), ["ingress 10.2.3.1/32 all"]);
+    let networks = |all: &[&str]| Member {
+        networks: all.iter().map(|network| network.parse().unwrap()).collect(),
+    };
+    let own = set.members()["c3"].clone();
+    for pods in [&["c2"][..], &["c2", "c3"]] {
+        for cluster in pods {
+            set.put_pod(remote(cluster, "n1", "a", "10.2.3.1", &[("app", "web")]));
+        }
+        assert_eq!(shown(&set), Vec::<String>::new(), "c3 says that it is its network, too");
+        assert_eq!(set.summary(&id()).unwrap().overlaps.len(), 1);
+    }
+    set.member(&"c3".into(), Some(networks(&["10.3.0.0/16"])));
+    assert_eq!(shown(&set), ["ingress 10.2.3.1/32 all"], "it says so no longer");
     assert!(set.summary(&id()).unwrap().overlaps.is_empty());
+    set.member(&"c3".into(), Some(own));
+    assert_eq!(shown(&set), Vec::<String>::new());
+    set.member(&"c3".into(), None);
+    assert_eq!(shown(&set), ["ingress 10.2.3.1/32 all"], "who is gone says nothing");
+}
+
+#[test]
+fn of_what_is_written_only_that_may_stay_which_the_policy_still_says() {
+    let port = |port| PortMatch::Range(PortRange::one(Protocol::Tcp, port));
+    let http = || PortMatch::Named { name: "http".into(), protocol: Some(Protocol::Tcp) };
+    let web =
+        |ports: Option<Vec<PortMatch>>| rule(vec![pods(Scope::Own, Selector::everything())], ports);
+    let block = |ports: Option<Vec<PortMatch>>| {
+        rule(vec![Who::Block(Block::host("10.2.1.1".parse().unwrap()))], ports)
+    };
+    let ports = |kept: Option<Policy>, direction| -> String {
+        let Some(kept) = kept else { return "nothing".into() };
+        let rules = kept.rules(direction).unwrap_or_default().iter();
+        let all = rules.map(|rule| match &rule.ports {
+            None => "all".to_owned(),
+            Some(ports) => {
+                ports.iter().map(|port| port.ports.to_string()).collect::<Vec<_>>().join(",")
+            }
+        });
+        all.collect::<Vec<_>>().join(" ")
+    };
+    let (two, one) = (Some(vec![port(80), port(443)]), Some(vec![port(80)]));
+    for (there, said, expected) in [
+        (two.clone(), Some(web(two.clone())), "80/TCP,443/TCP"),
+        (two.clone(), Some(web(None)), "80/TCP,443/TCP"),
+        (two.clone(), Some(web(one.clone())), "80/TCP"),
+        (None, Some(web(None)), "all"),
+        (None, Some(web(one.clone())), "80/TCP"),
+        (one.clone(), Some(web(Some(vec![port(443)]))), "nothing"),
+        // A block is in the base, and no remote rule at all allows no remote pod.
+        (one.clone(), Some(block(one.clone())), "nothing"),
+        (one.clone(), None, "nothing"),
+    ] {
+        let there = policy(Some(vec![block(there)]), None);
+        let said = policy(Some(said.into_iter().collect()), None);
+        assert_eq!(ports(crate::kept(&said, &there), Direction::Ingress), expected);
+        let elsewhere = policy(None, said.spec.ingress.clone());
+        assert_eq!(crate::kept(&elsewhere, &there), None, "of the other direction");
+        let mut other = (*said.spec).clone();
+        other.subject.pods = equals(&[("app", "other")]);
+        let other = Policy { spec: Arc::new(other), ..said };
+        assert_eq!(crate::kept(&other, &there), None, "of other pods");
+    }
+    // A name is a number of a remote pod on egress, and on ingress nothing but a name.
+    let there = |direction| match direction {
+        Direction::Egress => policy(None, Some(vec![block(one.clone())])),
+        Direction::Ingress => policy(Some(vec![block(one.clone())]), None),
+    };
+    let named = policy(Some(vec![web(Some(vec![http()]))]), Some(vec![web(Some(vec![http()]))]));
+    let kept = |direction| ports(crate::kept(&named, &there(direction)), direction);
+    assert_eq!(kept(Direction::Egress), "80/TCP");
+    assert_eq!(kept(Direction::Ingress), "nothing");
+    // What somebody opened is not what the policy says.
+    let open = policy(Some(vec![PolicyRule { peers: None, ..web(None) }]), None);
+    assert_eq!(crate::kept(&policy(Some(vec![web(None)]), None), &open), None);
 }
 
 #[test]

@@ -25,7 +25,7 @@ pub(crate) struct Tracked {
     owners: BTreeMap<IpAddr, Name>,
     /// How many of them are whose.
     pub(crate) clusters: BTreeMap<Name, usize>,
-    /// The addresses that several clusters claim, and that are not allowed because of it.
+    /// The addresses in networks of several clusters, which are not allowed because of it.
     pub(crate) overlaps: BTreeSet<IpAddr>,
 }
 
@@ -92,9 +92,7 @@ impl Tracked {
             let claimants = claimants(*address);
             let Some(first) = claimants.first() else { continue };
             for remote in &self.rules {
-                let (Ok(Some(ports)) | Err(Some(ports))) = remote.allowed(&claimants) else {
-                    continue;
-                };
+                let Some(ports) = remote.allowed(&claimants) else { continue };
                 let rules = match remote.direction {
                     Direction::Ingress => spec.ingress.as_mut(),
                     Direction::Egress => spec.egress.as_mut(),
