@@ -14,13 +14,15 @@
 //!
 //! *Invariants*
 //!
-//! * Only NetworkPolicies with our label and a ClusterSetNetworkPolicy as controller are changed or removed; on the broker, only objects with
-//!   our cluster's label.
-//! * Remote addresses are neither added nor removed before everything on the broker was read once, nor because it is away.
+//! * Only NetworkPolicies in the namespace of a ClusterSetNetworkPolicy, with a name made from its uid, and with it as controller or with our
+//!   labels are changed or removed; on the broker, only objects with our cluster's label.
+//! * Remote addresses are neither added nor removed before everything on the broker was read once, nor because it is away; what a policy no
+//!   longer says about any remote pod goes at once.
 //! * Who another cluster is, its objects cannot say alone: label, name and `clusterID` must agree, its lease must be held by the cluster that it
 //!   says it is, and an address must lie in the networks it declared.
 
 mod broker;
+mod owned;
 mod publisher;
 mod status;
 mod translator;

@@ -7,7 +7,7 @@ use std::{
 
 use futures::future::join_all;
 use tokio::sync::watch;
-use weir_clusterset::{Interest, Limits, Publication, RemoteId, Roster};
+use weir_clusterset::{Interest, Life, Limits, Publication, RemoteId, Roster};
 use weir_kube::Backoff;
 use weir_model::{Name, PodId};
 
@@ -23,6 +23,8 @@ use crate::{
 const NAME: &str = "clusterset-broker";
 /// How long changes are gathered before they are written.
 const GATHER: Duration = Duration::from_millis(100);
+/// How many pods are written before there is time for anything else.
+const AT_A_TIME: usize = 256;
 /// How many writes are under way at once.
 const AT_ONCE: usize = 16;
 
@@ -196,6 +198,15 @@ impl Publisher<'_> {
             }
             News::Interests(interests) => self.interests = Some(interests),
         }
+        self.gather();
+        if self.next_flush.is_none() {
+            self.next_flush = Some(Instant::now() + GATHER);
+        }
+        self.tell();
+    }
+
+    /// Takes note of what is to be told anew.
+    fn gather(&mut self) {
         let (pods, namespaces) = self.publication.touched();
         for id in pods {
             let name = wire::remote_name(&self.remote(&id));
@@ -203,10 +214,6 @@ impl Publisher<'_> {
             self.due_pods.insert(name);
         }
         self.due_namespaces.extend(namespaces);
-        if self.next_flush.is_none() {
-            self.next_flush = Some(Instant::now() + GATHER);
-        }
-        self.tell();
     }
 
     fn take_pods(&mut self, told: Told) {
@@ -283,12 +290,16 @@ impl Publisher<'_> {
         }
     }
 
-    /// Takes in what another cluster asks for.
+    /// Takes in what another cluster asks for, if it is alive and what it says it is.
     fn ask(&mut self, id: &Id) {
         if *id.name == *self.settings.cluster {
             return;
         }
         let told = self.members.get(id).and_then(|object| wire::read_member(object).ok());
+        let told = told.filter(|told| {
+            self.roster.holder(&told.cluster) == Some(&told.uid)
+                && self.roster.life(&told.cluster) != Some(Life::Gone)
+        });
         let interests = told.map(|told| told.interests.into_iter().collect()).unwrap_or_default();
         self.publication.interests(&id.name.as_str().into(), interests);
     }
@@ -311,6 +322,9 @@ impl Publisher<'_> {
             }
         };
         self.roster.look(self.start.elapsed(), pulses.clone());
+        let all: Vec<Id> = self.members.iter().map(Id::of).collect();
+        all.iter().for_each(|id| self.ask(id));
+        self.gather();
         if let Some(rival) = self.roster.rival(cluster, &uid) {
             let text = format!(
                 "another cluster, whose kube-system has the uid {rival}, goes by the id {cluster}: nothing is published; give one of the two another --cluster-id"
@@ -350,17 +364,24 @@ impl Publisher<'_> {
         self.next_flush = None;
         let (mut puts, mut gone) = (Vec::new(), Vec::new());
         let (mut pod_puts, mut pod_gone) = (Vec::new(), Vec::new());
+        let mut later = BTreeSet::new();
         for name in std::mem::take(&mut self.due_pods) {
             let known = self.names.get(&name).and_then(|id| self.publication.pod(id));
-            let wanted = known.map(|pod| wire::remote_pod(pod, &self.settings.namespace));
-            if wanted.is_none() {
-                self.names.remove(&name);
+            let there = self.own_pods.get(&self.at(&name));
+            match known {
+                None => {
+                    pod_gone.extend(step(there, None).map(|step| (REMOTE_PODS, step)));
+                    self.names.remove(&name);
+                }
+                // In between there are signs of life to give, and news to hear.
+                Some(_) if pod_puts.len() == AT_A_TIME => drop(later.insert(name)),
+                Some(pod) => {
+                    let wanted = wire::remote_pod(pod, &self.settings.namespace);
+                    pod_puts.extend(step(there, Some(wanted)).map(|step| (REMOTE_PODS, step)));
+                }
             }
-            let step = step(self.own_pods.get(&self.at(&name)), wanted);
-            let list =
-                if matches!(step, Some(Step::Delete(_))) { &mut pod_gone } else { &mut pod_puts };
-            list.extend(step.map(|step| (REMOTE_PODS, step)));
         }
+        self.due_pods = later;
         for name in std::mem::take(&mut self.due_namespaces) {
             let (cluster, labels) = (&self.settings.cluster, self.publication.namespace(&name));
             let wanted = labels.map(|labels| {
@@ -385,7 +406,10 @@ impl Publisher<'_> {
         }
         match failed {
             true => self.next_flush = Some(Instant::now() + self.backoff.wait()),
-            false => self.backoff.reset(),
+            false => {
+                self.backoff.reset();
+                self.next_flush = (!self.due_pods.is_empty()).then(Instant::now);
+            }
         }
     }
 

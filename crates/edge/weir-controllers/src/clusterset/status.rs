@@ -32,7 +32,12 @@ impl Standing {
                 kind: "Accepted",
                 holds: false,
                 reason: "Invalid",
-                message: format!("{wrong}; its pods are isolated, and nothing is allowed"),
+                message: match &self.unwritten {
+                    None => format!("{wrong}; its pods are isolated, and nothing is allowed"),
+                    Some(_) => format!(
+                        "{wrong}; it should isolate its pods and allow nothing, but that is not written yet"
+                    ),
+                },
             },
         };
         let programmed = match &self.unwritten {
@@ -59,7 +64,7 @@ impl Standing {
                 let some: Vec<String> = overlaps.iter().take(3).map(ToString::to_string).collect();
                 let count = overlaps.len();
                 ("OverlappingAddress", format!(
-                    "{count} addresses are claimed by pods of several clusters that it does not all select, and are not allowed: {}", some.join(", ")
+                    "{count} addresses lie in the podCIDRs of several clusters, and are not allowed: {}", some.join(", ")
                 ))
             }
             () if !self.late.is_empty() => {
@@ -92,5 +97,25 @@ impl Standing {
         }
         status["networkPolicies"] = json!(self.summary.policies);
         (new.data["status"] != object.data["status"]).then(|| new.data["status"].take())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_wrong_isolates_only_once_it_is_written() {
+        let wrong = Some("spec: bad".to_owned());
+        let said = |unwritten| {
+            let standing = Standing { wrong: wrong.clone(), unwritten, ..Standing::default() };
+            standing.conditions().map(|one| (one.holds, one.reason, one.message))
+        };
+        let [accepted, programmed, _] = said(None);
+        assert!(!accepted.0 && accepted.2.contains("nothing is allowed"), "{accepted:?}");
+        assert!(programmed.0);
+        let [accepted, programmed, _] = said(Some(("WriteFailed", "away".into())));
+        assert!(!accepted.0 && accepted.2.contains("not written yet"), "{accepted:?}");
+        assert_eq!(programmed, (false, "WriteFailed", "away".into()));
     }
 }

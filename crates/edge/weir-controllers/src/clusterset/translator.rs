@@ -7,25 +7,29 @@ use std::{
 
 use tokio::sync::watch;
 use weir_clusterset::{
-    ClusterSet, Interest, Life, Options, RemoteId, ShardKey, Step as Write, shard_name, steps,
+    ClusterSet, Interest, Life, Options, RemoteId, ShardKey, Step as Write, kept, shard_name, steps,
 };
 use weir_kube::NoteKind;
 use weir_model::{Name, Policy, PolicyId};
 
 use super::{
-    Lives, NAME, Settings,
+    Lives, NAME, Settings, owned,
     status::Standing,
-    wire::{self, MANAGED, MEMBERS, POLICIES, POLICY_UID, REMOTE_NAMESPACES, REMOTE_PODS},
+    wire::{self, MANAGED, MEMBERS, POLICIES, REMOTE_NAMESPACES, REMOTE_PODS},
 };
 use crate::{
     Context, Hand, Id, Inbox, NETWORK_POLICIES, Next, Object, Outcome, Queue, Server, Shelf, Step,
-    Told, Watched, WriteError, adjusted, controller_of, is_controlled_by, is_terminating,
+    Told, Watched, WriteError, adjusted, is_terminating,
 };
 
 /// How long changes are gathered before they are written.
 const GATHER: Duration = Duration::from_millis(50);
 /// How often numbers are written into a status, at most.
 const NUMBERS: Duration = Duration::from_secs(2);
+/// What members are called where something is wrong with them.
+const MEMBER: &str = "ClusterSetMember ";
+/// How many writes of a policy may fail before the rest waits for another time.
+const PATIENCE: usize = 3;
 
 enum News {
     Policy(Told),
@@ -91,6 +95,7 @@ pub(crate) async fn keep(
         policies: Shelf::default(),
         network: Shelf::default(),
         installed: BTreeMap::new(),
+        lost: BTreeSet::new(),
         pods: BTreeMap::new(),
         namespaces: BTreeMap::new(),
         members: BTreeMap::new(),
@@ -122,9 +127,12 @@ struct Translator<'a> {
     interests: watch::Sender<Option<BTreeSet<Interest>>>,
     set: ClusterSet,
     policies: Shelf,
-    /// The NetworkPolicies with our label, and what they say, by the uid of their policy.
+    /// The NetworkPolicies with our label.
     network: Shelf,
-    installed: BTreeMap<String, BTreeMap<Name, Policy>>,
+    /// What they say, by the namespace they are in and the uid of their policy.
+    installed: BTreeMap<(String, String), BTreeMap<Name, Policy>>,
+    /// NetworkPolicies of ours that others removed, or took our label from.
+    lost: BTreeSet<Id>,
     /// What the objects of the broker are, by their names.
     pods: BTreeMap<String, RemoteId>,
     namespaces: BTreeMap<String, (Name, Name)>,
@@ -235,13 +243,19 @@ impl Translator<'_> {
         for id in self.network.take(told) {
             let uid = self.note(&id);
             let key = uid.and_then(|uid| {
+                // Only where the policy is: elsewhere it stands for nothing.
                 let mut all = self.set.policies();
-                let (policy, _) = all.find(|(_, known)| ***known == *uid)?;
-                Some(policy.id.clone())
+                let is_it = |(policy, known): &(&Policy, &Name)| {
+                    ***known == *uid && *policy.id.namespace == *id.namespace
+                };
+                all.find(is_it).map(|(policy, _)| policy.id.clone())
             });
             if let Some(key) = key {
                 let owner = Id::new(&*key.namespace, &*key.name);
-                match shard_of(&id.name) {
+                if self.network.get(&id).is_none() {
+                    self.lost.insert(id.clone());
+                }
+                match owned::shard_of(&id.name) {
                     Some(shard) => drop(self.dirty.entry(owner.clone()).or_default().insert(shard)),
                     None => drop(self.whole.insert(owner.clone())),
                 }
@@ -253,23 +267,24 @@ impl Translator<'_> {
         }
     }
 
-    /// Takes note of what a NetworkPolicy of ours says now; returns the uid of its policy.
+    /// Takes note of what a NetworkPolicy of ours says now; returns the uid of its policy, if it is or was ours.
     fn note(&mut self, id: &Id) -> Option<String> {
-        let name = Name::from(id.name.as_str());
-        let object = self.network.get(id).filter(|object| is_ours(object));
-        match object {
-            Some(object) => {
-                let uid = uid_of(object)?;
-                if let Some((policy, _)) = wire::policy(object) {
-                    self.installed.entry(uid.clone()).or_default().insert(name, policy);
-                }
+        let uid = owned::uid_in(&id.name)?.to_owned();
+        let ours = self.network.get(id).filter(|object| owned::is_ours(object));
+        let key = (id.namespace.clone(), uid.clone());
+        match ours.and_then(wire::policy) {
+            Some((policy, _)) => {
+                let all = self.installed.entry(key).or_default();
+                all.insert(id.name.as_str().into(), policy);
                 Some(uid)
             }
             None => {
-                let found = self.installed.iter_mut().find(|(_, all)| all.contains_key(&name));
-                let (uid, all) = found?;
-                all.remove(&name);
-                Some(uid.clone())
+                let all = self.installed.get_mut(&key)?;
+                all.remove(id.name.as_str())?;
+                if all.is_empty() {
+                    self.installed.remove(&key);
+                }
+                Some(uid)
             }
         }
     }
@@ -280,8 +295,9 @@ impl Translator<'_> {
             return;
         }
         let known: BTreeSet<&str> = self.set.policies().map(|(_, uid)| &**uid).collect();
-        let orphans: Vec<String> =
-            self.installed.keys().filter(|uid| !known.contains(uid.as_str())).cloned().collect();
+        let all = self.installed.keys().map(|(_, uid)| uid);
+        let orphans: BTreeSet<String> =
+            all.filter(|uid| !known.contains(uid.as_str())).cloned().collect();
         for uid in orphans {
             self.queue.push(Work::Orphans(uid), Instant::now());
         }
@@ -350,6 +366,11 @@ impl Translator<'_> {
             let name = name_of(&object);
             match wire::read_namespace(&object) {
                 Ok((cluster, namespace, labels)) => {
+                    // What an object was about before is gone if it is about another namespace now.
+                    let now = (cluster.clone(), namespace.clone());
+                    if self.namespaces.get(&name).is_some_and(|known| *known != now) {
+                        self.remove_namespace(&name);
+                    }
                     self.set.namespace(&cluster, &namespace, Some(labels));
                     self.namespaces.insert(name, (cluster, namespace));
                 }
@@ -370,27 +391,40 @@ impl Translator<'_> {
         match told {
             Told::Listed(_, objects) => {
                 self.listed.insert(MEMBERS.kind);
-                touched.extend(self.members.keys().cloned());
-                let told = objects.iter().filter_map(|object| wire::read_member(object).ok());
-                self.members = told.map(|told| (told.cluster.to_string(), told)).collect();
-                touched.extend(self.members.keys().cloned());
+                touched.extend(std::mem::take(&mut self.members).into_keys());
+                self.odd.retain(|name, _| !name.starts_with(MEMBER));
+                touched.extend(objects.iter().map(name_of));
+                objects.iter().for_each(|object| self.put_member(object));
             }
             Told::Put(object) => {
-                let name = name_of(&object);
-                match wire::read_member(&object) {
-                    Ok(told) => drop(self.members.insert(name.clone(), told)),
-                    Err(_) => drop(self.members.remove(&name)),
-                }
-                touched.insert(name);
+                self.put_member(&object);
+                touched.insert(name_of(&object));
             }
             Told::Gone(object) => {
-                self.members.remove(&name_of(&object));
-                touched.insert(name_of(&object));
+                let name = name_of(&object);
+                self.members.remove(&name);
+                self.odd.remove(&format!("{MEMBER}{name}"));
+                touched.insert(name);
             }
             Told::Trouble(_) => (),
         }
         for cluster in touched {
             self.admit(&cluster.as_str().into());
+        }
+    }
+
+    fn put_member(&mut self, object: &Object) {
+        let name = name_of(object);
+        let odd = format!("{MEMBER}{name}");
+        match wire::read_member(object) {
+            Ok(told) => {
+                self.odd.remove(&odd);
+                self.members.insert(name, told);
+            }
+            Err(wrong) => {
+                self.members.remove(&name);
+                self.odd.insert(odd.clone(), format!("{odd} is not believed: {wrong}"));
+            }
         }
     }
 
@@ -443,40 +477,75 @@ impl Translator<'_> {
         }
         let key = wire::policy_id(&id.namespace, &id.name);
         let uid = owner.metadata.uid.clone().unwrap_or_default();
-        let (none, wanted, base) =
-            (BTreeMap::new(), self.wanted(id, &key, &uid), self.set.base(&key));
-        let installed = self.installed.get(&uid).unwrap_or(&none);
-        let todo = steps(installed, &wanted, base.as_ref());
-        let mut unwritten = None;
-        let mut failure = None;
+        let mut failure = self.find_lost(&uid, &id.namespace).await.err();
+        let (wanted, base) = (self.wanted(id, &key, &uid), self.set.base(&key));
+        let none = BTreeMap::new();
+        let installed = self.installed.get(&(id.namespace.clone(), uid.clone())).unwrap_or(&none);
+        // Whose labels or controller others changed is written as it is, so that it does not slip away.
+        let damaged = installed.iter().filter(|(name, _)| {
+            let object = self.network.get(&Id::new(id.namespace.clone(), &***name));
+            object.is_some_and(|object| !owned::is_whole(object, &uid))
+        });
+        let repairs = damaged.map(|(_, policy)| Write::Put(policy.clone()));
+        let todo: Vec<Write> = repairs.chain(steps(installed, &wanted, base.as_ref())).collect();
+        let mut failed = 0;
         for step in todo {
-            if let Err(error) = self.perform(&owner, &uid, step).await {
-                unwritten = match &error {
-                    WriteError::Refused(why) => Some(("Refused", why.clone())),
-                    WriteError::Conflict => Some(("NameConflict", "a NetworkPolicy of that name is there and not ours, or was changed by others; it is left alone".to_owned())),
-                    WriteError::Failed(_) | WriteError::Over => return Err(error),
-                };
-                failure = Some(error);
+            // One that is refused holds up no other, least of all what takes away.
+            match self.perform(&owner, &uid, step).await {
+                Ok(()) => continue,
+                Err(WriteError::Over) => return Err(WriteError::Over),
+                Err(error) => {
+                    failed += usize::from(matches!(error, WriteError::Failed(_)));
+                    failure.get_or_insert(error);
+                }
+            }
+            if failed == PATIENCE {
                 break;
             }
         }
-        self.say(id, &owner, &key, unwritten).await?;
-        failure.map_or(Ok(()), Err)
+        let said = self.say(id, &owner, &key, failure.as_ref().map(unwritten)).await;
+        failure.map_or(said, Err)
+    }
+
+    /// Looks whether NetworkPolicies that we lost sight of are still there: who takes our label away hides them from us.
+    async fn find_lost(&mut self, uid: &str, namespace: &str) -> Result<(), WriteError> {
+        let is_of = |id: &&Id| id.namespace == namespace && owned::uid_in(&id.name) == Some(uid);
+        let lost: Vec<Id> = self.lost.iter().filter(is_of).cloned().collect();
+        for id in lost {
+            self.find(&id).await?;
+            self.lost.remove(&id);
+        }
+        Ok(())
+    }
+
+    /// Takes in the NetworkPolicy of a name if it is ours, whatever its labels are.
+    async fn find(&mut self, id: &Id) -> Result<(), WriteError> {
+        let found = owned::find(&self.context.server, id).await?;
+        if let Some(object) = found.filter(owned::is_ours) {
+            self.network.put(object);
+            self.note(id);
+        }
+        Ok(())
     }
 
     /// The parts of a policy that may not be as they should be, as they should be.
     fn wanted(&mut self, id: &Id, key: &PolicyId, uid: &str) -> BTreeMap<Name, Option<Policy>> {
-        // Until everything was read, who is allowed stays as it is.
+        let home = (id.namespace.clone(), uid.to_owned());
+        let installed = self.installed.get(&home).into_iter().flatten();
+        let base = shard_name(uid, None);
+        let installed = installed.filter(|(name, _)| **name != base);
+        // Until everything was read, who is allowed stays as it is, as far as the policy still says such a thing.
         if !self.is_synced() {
-            return BTreeMap::new();
+            let Some((policy, _)) = self.set.policy(key) else { return BTreeMap::new() };
+            let kept = installed.map(|(name, there)| (name.clone(), kept(policy, there)));
+            return kept.collect();
         }
+        let installed: Vec<Name> = installed.map(|(name, _)| name.clone()).collect();
         let mut shards = self.dirty.remove(id).unwrap_or_default();
         let mut wanted = BTreeMap::new();
         if self.whole.remove(id) {
             shards.extend(self.set.shards(key));
-            let installed = self.installed.get(uid).into_iter().flat_map(BTreeMap::keys);
-            let base = shard_name(uid, None);
-            wanted.extend(installed.filter(|name| **name != base).map(|name| (name.clone(), None)));
+            wanted.extend(installed.into_iter().map(|name| (name, None)));
         }
         for shard in shards {
             wanted.insert(shard_name(uid, Some(&shard)), self.set.shard(key, &shard));
@@ -485,36 +554,52 @@ impl Translator<'_> {
     }
 
     async fn perform(&mut self, owner: &Object, uid: &str, step: Write) -> Result<(), WriteError> {
-        let namespace = owner.metadata.namespace.clone().unwrap_or_default();
-        let step = match step {
+        match step {
             Write::Put(policy) => {
                 let Some(wanted) = wire::network_policy(&policy, owner) else { return Ok(()) };
-                match self.network.get(&Id::of(&wanted)) {
-                    None => Step::Create(wanted),
-                    Some(there) if !is_controlled_by(there, uid) => {
-                        return Err(WriteError::Conflict);
+                let id = Id::of(&wanted);
+                if self.network.get(&id).is_none() {
+                    match self.write(&Step::Create(wanted.clone())).await {
+                        // Something of that name is there, and we do not see it: it has not our label.
+                        Err(WriteError::Conflict) => {
+                            self.find(&id).await?;
+                        }
+                        done => return done,
                     }
-                    Some(there) => match adjusted(there, &wanted) {
-                        Some(new) => Step::Update(new),
-                        None => return Ok(()),
-                    },
+                }
+                let there = self.network.get(&id).filter(|there| owned::is_ours(there));
+                let Some(there) = there else { return Err(WriteError::Conflict) };
+                match adjusted(there, &wanted) {
+                    Some(new) => self.write(&Step::Update(new)).await,
+                    None => Ok(()),
                 }
             }
             Write::Delete(name) => {
-                let there = self.network.get(&Id::new(namespace, &*name));
-                match there.filter(|there| is_controlled_by(there, uid)) {
-                    Some(there) => Step::Delete(there.clone()),
-                    None => return Ok(()),
+                let id = Id::new(owner.metadata.namespace.clone().unwrap_or_default(), &*name);
+                let is_it = owned::uid_in(&id.name) == Some(uid);
+                match self.network.get(&id).filter(|there| is_it && owned::is_ours(there)) {
+                    Some(there) => self.write(&Step::Delete(there.clone())).await,
+                    None => Ok(()),
                 }
             }
-        };
+        }
+    }
+
+    async fn write(&mut self, step: &Step) -> Result<(), WriteError> {
         let id = Id::of(step.object());
-        match self.hand.perform(&NETWORK_POLICIES, "v1", &step).await? {
-            Some(object) => drop(self.network.put(object)),
-            None => self.network.remove(&id),
+        let done = self.hand.perform(&NETWORK_POLICIES, "v1", step).await;
+        match &done {
+            Ok(Some(object)) => drop(self.network.put(object.clone())),
+            Ok(None) => self.network.remove(&id),
+            // It is not as we know it, and if it has not our label we do not hear how it is.
+            Err(WriteError::Conflict) if !matches!(step, Step::Create(_)) => {
+                self.network.remove(&id);
+                self.lost.insert(id.clone());
+            }
+            Err(_) => (),
         }
         self.note(&id);
-        Ok(())
+        done.map(drop)
     }
 
     /// Says how it goes, numbers not too often.
@@ -564,11 +649,13 @@ impl Translator<'_> {
         if self.set.policies().any(|(_, known)| **known == *uid) {
             return Ok(());
         }
-        let ours = |object: &&Object| is_ours(object) && uid_of(object).as_deref() == Some(uid);
+        let ours = |object: &&Object| {
+            owned::is_ours(object) && owned::uid_in(&name_of(object)) == Some(uid)
+        };
         let orphans: Vec<Object> = self.network.iter().filter(ours).cloned().collect();
         // What allows goes before what isolates.
         let (base, shards): (Vec<Object>, Vec<Object>) =
-            orphans.into_iter().partition(|object| shard_of(&name_of(object)).is_none());
+            orphans.into_iter().partition(|object| owned::shard_of(&name_of(object)).is_none());
         for object in shards.into_iter().chain(base).filter(|object| !is_terminating(object)) {
             let id = Id::of(&object);
             match self.hand.perform(&NETWORK_POLICIES, "v1", &Step::Delete(object)).await {
@@ -577,7 +664,8 @@ impl Translator<'_> {
                 Err(error) => return Err(error),
             }
         }
-        self.installed.remove(uid);
+        self.installed.retain(|(_, known), _| known != uid);
+        self.lost.retain(|id| owned::uid_in(&id.name) != Some(uid));
         Ok(())
     }
 
@@ -617,22 +705,14 @@ fn name_of(object: &Object) -> String {
     object.metadata.name.clone().unwrap_or_default()
 }
 
-/// The shard that a NetworkPolicy is, by its name; `None` for a base.
-fn shard_of(name: &str) -> Option<ShardKey> {
-    // After `csnp-` and a uid.
-    name.get(42..)?.parse().ok()
-}
-
-/// Whether a NetworkPolicy is one of those that we make, whoever wrote its label.
-fn is_ours(object: &Object) -> bool {
-    let label = object.metadata.labels.as_ref().and_then(|labels| labels.get(MANAGED.0));
-    let by_us = label.is_some_and(|by| by == MANAGED.1);
-    by_us
-        && controller_of(object).is_some_and(|owner| {
-            POLICIES.is_kind_of(owner) && uid_of(object).as_ref() == Some(&owner.uid)
-        })
-}
-
-fn uid_of(object: &Object) -> Option<String> {
-    object.metadata.labels.as_ref()?.get(POLICY_UID).cloned()
+/// Why a policy is not written as it should be: in a word, and in a sentence.
+fn unwritten(error: &WriteError) -> (&'static str, String) {
+    match error {
+        WriteError::Refused(why) => ("Refused", why.clone()),
+        WriteError::Conflict => (
+            "NameConflict",
+            "a NetworkPolicy of that name is there and not ours, or was changed by others; it is left alone".into(),
+        ),
+        WriteError::Failed(_) | WriteError::Over => ("WriteFailed", format!("{error}; it is tried again")),
+    }
 }

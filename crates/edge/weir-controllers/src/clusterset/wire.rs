@@ -162,7 +162,7 @@ pub fn cluster_of(object: &Object) -> Result<Name, String> {
 /// What another cluster tells about a pod.
 pub fn read_pod(object: &Object) -> Result<RemotePod, String> {
     let (cluster, spec) = (cluster_of(object)?, &object.data["spec"]);
-    let namespace = text(spec, "remoteNamespace").or_else(|_| text(spec, "namespace"))?;
+    let namespace = text(spec, "remoteNamespace")?;
     let name = spec["podName"].as_str().or(object.metadata.name.as_deref()).unwrap_or_default();
     let id = RemoteId { namespace: namespace.into(), cluster, name: name.into() };
     let addresses = array(spec, "podIPs")?.iter().map(|address| {
@@ -216,9 +216,18 @@ pub struct Told {
 /// What a cluster tells about itself.
 pub fn read_member(object: &Object) -> Result<Told, String> {
     let (cluster, spec) = (cluster_of(object)?, &object.data["spec"]);
+    if object.metadata.name.as_deref() != Some(&*cluster) {
+        return Err(format!("its name is not its spec.clusterID {cluster}"));
+    }
     let networks = array(spec, "podCIDRs")?.iter().map(|network| {
         let text = network.as_str().unwrap_or_default();
-        text.parse::<IpNet>().map_err(|_| format!("spec.podCIDRs: {network} is no network"))
+        match text.parse::<IpNet>() {
+            Ok(all) if all.prefix_len() == 0 => {
+                Err(format!("spec.podCIDRs: {all} is everywhere; it must say where its pods are"))
+            }
+            Ok(network) => Ok(network),
+            Err(_) => Err(format!("spec.podCIDRs: {network} is no network")),
+        }
     });
     let member = Member { networks: networks.collect::<Result<_, String>>()? };
     let interests = spec["interests"].as_array().map(Vec::as_slice).unwrap_or_default();
@@ -435,6 +444,26 @@ mod tests {
         let mut object = remote_pod(&pod(), "set");
         object.metadata.name = Some("west.shop.web".into());
         assert!(read_pod(&object).is_err());
+        let mut object = remote_pod(&pod(), "set");
+        let spec = object.data["spec"].as_object_mut().unwrap();
+        let namespace = spec.remove("remoteNamespace").unwrap();
+        spec.insert("namespace".into(), namespace);
+        assert!(read_pod(&object).is_err(), "no field has two names");
+    }
+
+    #[test]
+    fn a_cluster_says_who_it_is_by_its_name_and_never_that_it_is_everywhere() {
+        let told = |networks: &[&str]| {
+            let networks: Vec<IpNet> = networks.iter().map(|one| one.parse().unwrap()).collect();
+            member(&"east".into(), "uid", &networks, [], "set")
+        };
+        assert!(read_member(&told(&["10.1.0.0/16", "fd01::/64"])).is_ok());
+        for all in ["0.0.0.0/0", "::/0"] {
+            assert!(read_member(&told(&["10.1.0.0/16", all])).unwrap_err().contains("everywhere"));
+        }
+        let mut other = told(&["10.1.0.0/16"]);
+        other.metadata.name = Some("east.other".into());
+        assert!(read_member(&other).is_err(), "a second one of the same cluster");
     }
 
     #[test]

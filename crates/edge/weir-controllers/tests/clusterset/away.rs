@@ -46,9 +46,24 @@ fn nothing_changes_while_the_broker_is_away_and_everything_heals_by_comparison()
     let wanted = ["ingress 10.2.1.2/32", "ingress 10.2.1.3/32"].map(String::from);
     until("it heals", || north.allowed(&namespace) == wanted.clone().into());
 
-    // The controller starts anew while the broker is away: nothing is removed before it was read.
+    // The controller starts anew while the broker is away: nothing is removed before it was read, but for what policies no longer say.
+    let tight = unused("tight");
+    for site in [&north, &south] {
+        site.namespace(&tight, json!({}));
+    }
+    south.pod(&tight, "web", "web", &["10.2.9.1"]);
+    for name in ["subject", "direction"] {
+        let spec = json!({"podSelector": {}, "ingress": [{"from": [{"podSelector": {}}]}]});
+        north.policy(&tight, name, spec);
+    }
+    until("both allow", || north.network_policies(&tight).len() == 4);
     drop(process);
     gate.shut();
+    let subject = json!({"spec": {"podSelector": {"matchLabels": {"app": "db"}}}});
+    let direction = json!({"spec": {"ingress": []}});
+    for (name, change) in [("subject", subject), ("direction", direction)] {
+        north.cluster.patch(&format!("{}/{name}", policies(&tight)), &change).unwrap();
+    }
     south.cluster.delete(&format!("/api/v1/namespaces/{namespace}/pods/b")).unwrap();
     let process = Process::through(&north, &broker, &gate, "north");
     until("it knows that it does not know", || {
@@ -56,8 +71,13 @@ fn nothing_changes_while_the_broker_is_away_and_everything_heals_by_comparison()
         let conditions = policy["status"]["conditions"].as_array().cloned().unwrap_or_default();
         conditions.iter().any(|one| one["reason"] == "BrokerUnread")
     });
+    until("what is tightened is tight", || north.allowed(&tight).is_empty());
+    assert_eq!(north.network_policies(&tight).len(), 2, "and isolates");
     assert_eq!(north.allowed(&namespace), wanted.into());
     gate.open();
+    until("what is asked of pods that are known counts again", || {
+        north.allowed(&tight) == ["ingress 10.2.9.1/32".to_owned()].into()
+    });
     let last = || ["ingress 10.2.1.3/32".to_owned()].into();
     until("it heals", || north.allowed(&namespace) == last());
     assert_eq!(uids(), before, "and is still the same objects");

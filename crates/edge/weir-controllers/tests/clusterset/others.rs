@@ -16,12 +16,17 @@ struct Ghost {
 
 impl Ghost {
     /// A cluster that gave its last sign of life at a time.
-    fn new(name: &'static str, network: &str, renewed: &str) -> Self {
+    fn new(name: &'static str, networks: &[&str], renewed: &str) -> Self {
+        Ghost::asking(name, networks, renewed, json!([]))
+    }
+
+    /// The same, and it asks for pods.
+    fn asking(name: &'static str, networks: &[&str], renewed: &str, interests: Value) -> Self {
         let set = set();
         let member = json!({
             "apiVersion": "submariner.io/v1alpha1", "kind": "ClusterSetMember",
             "metadata": {"name": name, "labels": {"submariner-io/clusterID": name}},
-            "spec": {"clusterID": name, "clusterUID": name, "podCIDRs": [network]},
+            "spec": {"clusterID": name, "clusterUID": name, "podCIDRs": networks, "interests": interests},
         });
         set.broker.create(&at_broker("clustersetmembers"), &member).unwrap();
         let lease = json!({
@@ -87,7 +92,7 @@ fn a_cluster_that_is_gone_expires_and_counts_again_when_it_is_back() {
     let (set, namespace) = (set(), unused("expiry"));
     set.east.namespace(&namespace, json!({}));
     set.east.policy(&namespace, "everyone", everyone());
-    let ghost = Ghost::new("north", "10.3.0.0/16", &now());
+    let ghost = Ghost::new("north", &["10.3.0.0/16"], &now());
     ghost.tell(&ghost.pod(&namespace, "web", "10.3.1.1"));
     until("it is allowed", || set.east.allowed(&namespace).len() == 1);
     // It is silent, and the broker is there: after the time that was set its addresses are gone.
@@ -105,7 +110,7 @@ fn what_a_cluster_may_not_say_is_refused_and_reported() {
     let (set, namespace) = (set(), unused("refused"));
     set.east.namespace(&namespace, json!({}));
     set.east.policy(&namespace, "everyone", everyone());
-    let ghost = Ghost::new("south", "10.0.0.0/8", &now());
+    let ghost = Ghost::new("south", &["10.4.0.0/16", "10.1.9.0/24"], &now());
     let good = ghost.pod(&namespace, "good", "10.4.1.1");
     // Inside of our own networks, and outside of its own.
     ghost.tell(&ghost.pod(&namespace, "ours", "10.1.9.9"));
@@ -173,4 +178,52 @@ fn two_clusters_with_one_id_are_detected_and_the_second_is_refused() {
     let told = told["items"].as_array().unwrap();
     assert!(told.iter().all(|one| one["spec"]["podName"] != "evil"));
     assert_eq!(set.west.allowed(&namespace), ["ingress 10.1.8.1/32".to_owned()].into());
+}
+
+#[test]
+fn a_namespace_that_is_told_under_another_name_is_gone_under_the_first() {
+    let (set, namespace) = (set(), unused("renamed"));
+    set.east.namespace(&namespace, json!({}));
+    let team = json!({"namespaceSelector": {"matchLabels": {"team": namespace}}});
+    let spec = json!({"podSelector": {}, "ingress": [{"from": [team]}]});
+    set.east.policy(&namespace, "team", spec);
+    let ghost = Ghost::new("mover", &["10.5.0.0/16"], &now());
+    let told = json!({
+        "apiVersion": "submariner.io/v1alpha1", "kind": "RemoteNamespace",
+        "metadata": {"name": "mover.one", "labels": {"team": namespace, "submariner-io/clusterID": "mover"}},
+        "spec": {"clusterID": "mover", "name": "one"},
+    });
+    set.broker.create(&at_broker("remotenamespaces"), &told).unwrap();
+    ghost.tell(&ghost.pod("one", "web", "10.5.1.1"));
+    let allows = |count: usize| {
+        ghost.renew(&now());
+        set.east.allowed(&namespace).len() == count
+    };
+    until("its pod is allowed", || allows(1));
+    let path = format!("{}/mover.one", at_broker("remotenamespaces"));
+    set.broker.patch(&path, &json!({"spec": {"name": "two"}})).unwrap();
+    until("the labels are those of another namespace", || allows(0));
+}
+
+#[test]
+fn who_is_not_alive_is_told_nothing() {
+    let (set, namespace) = (set(), unused("dead"));
+    set.west.namespace(&namespace, json!({}));
+    set.west.pod(&namespace, "web", "web", &["10.2.11.1"]);
+    let interests = json!([{"namespace": namespace, "podSelector": {}}]);
+    let ghost = Ghost::asking("dead", &["10.6.0.0/16"], "2001-01-01T00:00:00.000000Z", interests);
+    let told = || {
+        let path = format!("{}/west.{namespace}.web", at_broker("remotepods"));
+        set.broker.get(&path).is_ok()
+    };
+    // Longer than a few looks at who is alive.
+    for _ in 0..40 {
+        assert!(!told(), "it expired long ago");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    ghost.renew(&now());
+    until("it is alive, and is told what it asks for", told);
+    let path = format!("{}/weir-clusterset-dead", leases());
+    set.broker.patch(&path, &json!({"spec": {"holderIdentity": "another"}})).unwrap();
+    until("the lease is another's, and so is what is asked", || !told());
 }

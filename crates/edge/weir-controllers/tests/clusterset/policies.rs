@@ -141,6 +141,20 @@ fn what_is_not_ours_stays_and_what_is_ours_is_repaired() {
         set.east.cluster.delete(&path).unwrap();
         eventually("what was deleted is there again", || set.east.cluster.get(&path).ok());
     }
+    // Whoever takes away what they are known by does not make them others.
+    for name in [name, format!("csnp-{uid}")] {
+        let path = format!("{}/{name}", network_policies(&namespace));
+        let is_whole = || {
+            let metadata = &set.east.cluster.get(&path).unwrap()["metadata"];
+            metadata["labels"]["app.kubernetes.io/managed-by"] == "weir-clusterset"
+                && metadata["labels"]["clusterset.weir.dev/policy-uid"] == uid
+                && metadata["ownerReferences"][0]["uid"] == uid
+        };
+        for damage in [json!({"labels": null}), json!({"ownerReferences": null})] {
+            set.east.cluster.patch(&path, &json!({"metadata": damage})).unwrap();
+            until("it is as it was", is_whole);
+        }
+    }
     // The policy goes, and all that is ours; nobody collects garbage here.
     set.east.cluster.delete(&format!("{}/db", policies(&namespace))).unwrap();
     until("only what is not ours is there", || {
@@ -172,7 +186,16 @@ fn many_remote_pods_are_shards_of_bounded_size_and_one_pod_writes_one() {
         set.west.pod(&namespace, &format!("api-{at}"), "api", &[&format!("10.2.4.{at}")]);
     }
     set.east.policy(&namespace, "db", from_app("api"));
-    until("all are allowed", || set.east.allowed(&namespace).len() == 24);
+    // What moves to another shard is in both for a while.
+    let written = || -> usize {
+        let all = set.east.network_policies(&namespace);
+        let rules = all.iter().flat_map(|one| one["spec"]["ingress"].as_array().unwrap());
+        let peers = rules.flat_map(|rule| rule["from"].as_array().unwrap());
+        peers.filter(|peer| peer["ipBlock"].is_object()).count()
+    };
+    until("all are allowed, each once", || {
+        set.east.allowed(&namespace).len() == 24 && written() == 24
+    });
     let versions = || -> std::collections::BTreeMap<String, String> {
         let text = |one: &Value, key: &str| one["metadata"][key].as_str().unwrap().to_owned();
         let all = set.east.network_policies(&namespace);
@@ -239,5 +262,102 @@ fn the_status_has_conditions_and_counts_and_what_is_wrong_isolates() {
     until("there is an Event", || {
         let events = set.east.cluster.get(&events).unwrap();
         events["items"].as_array().unwrap().iter().any(|one| one["reason"] == "Invalid")
+    });
+}
+
+/// The conditions that do not say that all is well, as `type reason`.
+fn complaints(policy: &Value) -> Vec<String> {
+    let all = policy["status"]["conditions"].as_array().cloned().unwrap_or_default();
+    let bad = all.iter().filter(|one| (one["status"] == "True") == (one["type"] == "Degraded"));
+    let text = |one: &Value, key: &str| one[key].as_str().unwrap().to_owned();
+    bad.map(|one| format!("{} {}", text(one, "type"), text(one, "reason"))).collect()
+}
+
+#[test]
+fn a_name_that_is_taken_is_reported_and_holds_up_nothing() {
+    let (set, namespace) = (set(), unused("taken"));
+    for site in [&set.east, &set.west] {
+        site.namespace(&namespace, json!({}));
+    }
+    let uid = set.east.policy(&namespace, "db", from_app("api"));
+    set.west.pod(&namespace, "six", "api", &["fd02::c1"]);
+    until("the first pod is allowed", || set.east.allowed(&namespace).len() == 1);
+    // A NetworkPolicy of the user, under the name that the addresses of the other family will have.
+    let shard = format!("csnp-{uid}-i4-00000000-0");
+    let mine = json!({"metadata": {"name": shard}, "spec": {"podSelector": {"matchLabels": {"app": "mine"}}}});
+    let mine = set.east.cluster.create(&network_policies(&namespace), &mine).unwrap();
+    set.west.pod(&namespace, "four", "api", &["10.2.12.1"]);
+    until("it is reported", || {
+        complaints(&set.east.get_policy(&namespace, "db")) == ["Programmed NameConflict"]
+    });
+    let events = format!("/api/v1/namespaces/{namespace}/events");
+    until("there is an Event", || {
+        let events = set.east.cluster.get(&events).unwrap();
+        events["items"].as_array().unwrap().iter().any(|one| one["reason"] == "NameConflict")
+    });
+    set.west.cluster.delete(&format!("/api/v1/namespaces/{namespace}/pods/six")).unwrap();
+    until("what must go still goes", || set.east.allowed(&namespace).is_empty());
+    let path = format!("{}/{shard}", network_policies(&namespace));
+    assert_eq!(set.east.cluster.get(&path).unwrap()["spec"], mine["spec"], "it is left alone");
+    set.east.cluster.delete(&path).unwrap();
+    until("the name is free, and all is well", || {
+        set.east.allowed(&namespace) == ["ingress 10.2.12.1/32".to_owned()].into()
+            && complaints(&set.east.get_policy(&namespace, "db")).is_empty()
+    });
+}
+
+#[test]
+fn what_is_in_another_namespace_stands_for_nothing() {
+    let (set, namespace, other) = (set(), unused("home"), unused("elsewhere"));
+    for name in [&namespace, &other] {
+        set.east.namespace(name, json!({}));
+    }
+    set.west.namespace(&namespace, json!({}));
+    let uid = set.east.policy(&namespace, "db", from_app("api"));
+    let forged = json!({
+        "metadata": {
+            "name": format!("csnp-{uid}-i4-00000000-0"),
+            "labels": {"app.kubernetes.io/managed-by": "weir-clusterset", "clusterset.weir.dev/policy-uid": uid},
+            "ownerReferences": [{
+                "apiVersion": "submariner.io/v1alpha1", "kind": "ClusterSetNetworkPolicy", "name": "db", "uid": uid, "controller": true,
+            }],
+        },
+        "spec": {
+            "podSelector": {"matchLabels": {"app": "db"}}, "policyTypes": ["Ingress"],
+            "ingress": [{"from": [{"ipBlock": {"cidr": "10.2.13.1/32"}}], "ports": [{"port": 5432, "protocol": "TCP"}]}],
+        },
+    });
+    set.east.cluster.create(&network_policies(&other), &forged).unwrap();
+    set.west.pod(&namespace, "api", "api", &["10.2.13.1"]);
+    until("the pod is allowed where the policy is", || set.east.allowed(&namespace).len() == 1);
+    set.east.cluster.delete(&format!("{}/db", policies(&namespace))).unwrap();
+    until("all goes with it", || set.east.network_policies(&namespace).is_empty());
+}
+
+#[test]
+fn what_cannot_be_written_is_not_said_to_be_there() {
+    let (set, namespace) = (set(), unused("quota"));
+    set.east.namespace(&namespace, json!({}));
+    let path = format!("/api/v1/namespaces/{namespace}/resourcequotas");
+    let hard = json!({"count/networkpolicies.networking.k8s.io": "0"});
+    let quota = json!({"metadata": {"name": "none"}, "spec": {"hard": hard}});
+    set.east.cluster.create(&path, &quota).unwrap();
+    let status = json!({"status": {"hard": hard, "used": hard}});
+    set.east.cluster.patch(&format!("{path}/none/status"), &status).unwrap();
+    let probe = json!({"metadata": {"name": "probe"}, "spec": {"podSelector": {}}});
+    until("the quota counts", || {
+        let made = set.east.cluster.create(&network_policies(&namespace), &probe);
+        let probe = format!("{}/probe", network_policies(&namespace));
+        made.map(|_| set.east.cluster.delete(&probe)).is_err()
+    });
+    set.east.policy(&namespace, "db", from_app("api"));
+    until("it is said", || {
+        complaints(&set.east.get_policy(&namespace, "db"))
+            .contains(&"Programmed WriteFailed".into())
+    });
+    set.east.cluster.delete(&format!("{path}/none")).unwrap();
+    until("it is written", || {
+        let policy = set.east.get_policy(&namespace, "db");
+        set.east.network_policies(&namespace).len() == 1 && complaints(&policy).is_empty()
     });
 }
