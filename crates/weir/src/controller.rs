@@ -5,11 +5,12 @@ use std::{
     path::PathBuf,
 };
 
-use clap::{Args, ValueEnum, builder::NonEmptyStringValueParser};
+use clap::{Args, ValueEnum};
 use weir_controllers::{Controller, OnDisable, Options, clusterset, hpp, memcached};
 use weir_kube::{Access, Pace};
 
 use crate::{
+    clusters,
     clusterset_args::ClusterSetArgs,
     exit::Exit,
     failure::Failure,
@@ -43,7 +44,7 @@ pub(crate) struct ControllerCommand {
     #[arg(long, value_name = "NAME")]
     context: Option<String>,
     /// The namespace that weir lives in: the lease is there [default: that of the pod, or kube-system]
-    #[arg(short, long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
+    #[arg(short, long, value_name = "NAME", value_parser = namespace)]
     namespace: Option<String>,
     /// Where to listen for HTTP, or `off`
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9641", value_parser = listen::http)]
@@ -123,6 +124,14 @@ impl ControllerCommand {
                 Err(Failure::new(format!("there is no controller `{name}`"), hint))
             }
         }
+    }
+}
+
+/// Reads the name of a namespace.
+fn namespace(text: &str) -> Result<String, String> {
+    match clusters::is_label(text) {
+        true => Ok(text.into()),
+        false => Err("a namespace has a-z, 0-9 and `-`, and at most 63 of them".into()),
     }
 }
 

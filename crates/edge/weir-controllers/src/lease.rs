@@ -14,7 +14,10 @@ use kube::{Api, api::PostParams};
 use tokio::time::{sleep, timeout};
 use weir_kube::ReadError;
 
-use crate::Server;
+use crate::{
+    Server,
+    report::{Charge, Report},
+};
 
 /// The name of the lease.
 const NAME: &str = "weir-controller";
@@ -60,6 +63,7 @@ pub(crate) struct Candidate {
     identity: String,
     seen: Seen,
     term: Term,
+    report: Arc<Report>,
     /// What was last said about it, so that it is said once.
     said: String,
 }
@@ -75,10 +79,32 @@ enum Move {
     Replace(Lease),
 }
 
+/// Why the lease cannot be taken, and what helps.
+#[derive(Debug, thiserror::Error)]
+enum LeaseError {
+    #[error(
+        "there is no namespace {0}; create it with `kubectl create namespace {0}`, or name another with --namespace"
+    )]
+    NoNamespace(String),
+    #[error("{}; {}", .0.text(), .0.hint())]
+    Read(#[from] ReadError),
+}
+
+/// Whether it is the namespace that is not there, and not the API.
+fn is_about_namespace(status: &kube::core::Status) -> bool {
+    let kind = status.details.as_ref().map(|details| &*details.kind);
+    status.code == 404 && kind == Some("namespaces")
+}
+
 impl Candidate {
-    pub(crate) fn new(server: Server, namespace: String, identity: String) -> Self {
+    pub(crate) fn new(
+        server: Server,
+        namespace: String,
+        identity: String,
+        report: Arc<Report>,
+    ) -> Self {
         let term = Term::new(Instant::now());
-        Candidate { server, namespace, identity, seen: None, term, said: String::new() }
+        Candidate { server, namespace, identity, seen: None, term, report, said: String::new() }
     }
 
     /// Waits until we are in charge.
@@ -87,19 +113,25 @@ impl Candidate {
             match self.attempt().await {
                 Ok(true) => {
                     self.say(String::new());
+                    self.report.lead(Charge::Ours);
                     return self.term.clone();
                 }
-                Ok(false) => self.say("another process is in charge; waiting".into()),
+                Ok(false) => {
+                    self.say("another process is in charge; waiting".into());
+                    self.report.lead(Charge::Another);
+                }
                 Err(error) => {
-                    self.say(format!("cannot take the lease: {}; {}", error.text(), error.hint()));
+                    let why = format!("cannot take the lease: {error}");
+                    self.say(why.clone());
+                    self.report.lead(Charge::Unknown(why));
                 }
             }
             sleep(RETRY).await;
         }
     }
 
-    /// Stays in charge for as long as possible.
-    pub(crate) async fn hold(&mut self) {
+    /// Stays in charge for as long as possible. Returns who is in charge then.
+    pub(crate) async fn hold(&mut self) -> Charge {
         loop {
             sleep(RETRY).await;
             let left = self.term.until().saturating_duration_since(Instant::now());
@@ -107,15 +139,18 @@ impl Candidate {
                 Ok(Ok(true)) => self.say(String::new()),
                 Ok(Ok(false)) => {
                     self.term.extend(Instant::now());
-                    return self.say("another process has taken the lease".into());
+                    self.say("another process has taken the lease".into());
+                    return Charge::Another;
                 }
                 Ok(Err(error)) => {
-                    self.say(format!("cannot renew the lease: {}; {}", error.text(), error.hint()));
+                    self.say(format!("cannot renew the lease: {error}"));
                 }
                 Err(_) => (),
             }
             if self.term.is_over() {
-                return self.say("the lease could not be renewed in time".into());
+                let why = "the lease could not be renewed in time";
+                self.say(why.into());
+                return Charge::Unknown(why.into());
             }
         }
     }
@@ -132,7 +167,7 @@ impl Candidate {
     }
 
     /// Tries once to take the lease, or to keep it.
-    async fn attempt(&mut self) -> Result<bool, ReadError> {
+    async fn attempt(&mut self) -> Result<bool, LeaseError> {
         let start = Instant::now();
         let lease = self.get().await?;
         let step = decide(lease, &self.identity, &mut self.seen, Instant::now());
@@ -151,7 +186,7 @@ impl Candidate {
     }
 
     /// Whether nobody was faster.
-    async fn put(&self, step: &Move) -> Result<bool, ReadError> {
+    async fn put(&self, step: &Move) -> Result<bool, LeaseError> {
         let (verb, params) = match step {
             Move::Create(_) => ("create", PostParams::default()),
             _ => ("update", PostParams::default()),
@@ -166,7 +201,11 @@ impl Candidate {
         });
         match done.await? {
             Err(kube::Error::Api(status)) if status.code == 409 => Ok(false),
-            done => done.map_err(|error| ReadError::about(error, verb, RESOURCE)),
+            Err(kube::Error::Api(status)) if is_about_namespace(&status) => {
+                Err(LeaseError::NoNamespace(self.namespace.clone()))
+            }
+            Err(error) => Err(ReadError::about(error, verb, RESOURCE).into()),
+            Ok(done) => Ok(done),
         }
     }
 

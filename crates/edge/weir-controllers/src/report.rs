@@ -20,13 +20,14 @@ use prometheus_client::{
 #[derive(Debug)]
 pub struct Report {
     state: Mutex<State>,
+    controllers: Vec<&'static str>,
     pub(crate) metrics: Metrics,
     pub(crate) registry: Registry,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct State {
-    leads: bool,
+    charge: Charge,
     /// Why a controller is not ready.
     reasons: BTreeMap<&'static str, Vec<String>>,
 }
@@ -47,6 +48,7 @@ pub(crate) struct Metrics {
 impl Report {
     /// The report of a process that has done nothing yet.
     pub(crate) fn new(controllers: &[&'static str]) -> Self {
+        let charge = Charge::Unknown("the lease was not looked at yet".into());
         let mut registry = Registry::default();
         let metrics = Metrics::new(&mut registry);
         for controller in controllers {
@@ -57,21 +59,28 @@ impl Report {
                 drop(metrics.reconciles.get_or_create(&labels));
             }
         }
-        Report { state: Mutex::default(), metrics, registry }
+        let state = Mutex::new(State { charge, reasons: BTreeMap::new() });
+        Report { state, controllers: controllers.into(), metrics, registry }
     }
 
-    /// Why not everything is as it should be; nothing if it is, or if another process is in charge of that.
+    /// Why not everything is as it should be; nothing if it is, or if another process is known to be in charge of that.
     pub fn reasons(&self) -> Vec<String> {
         let state = self.state();
-        let named = state.reasons.iter().flat_map(|(controller, reasons)| {
-            reasons.iter().map(move |reason| format!("{controller}: {reason}"))
-        });
-        named.collect()
+        match &state.charge {
+            Charge::Another => Vec::new(),
+            Charge::Unknown(why) => vec![why.clone()],
+            Charge::Ours => {
+                let named = state.reasons.iter().flat_map(|(controller, reasons)| {
+                    reasons.iter().map(move |reason| format!("{controller}: {reason}"))
+                });
+                named.collect()
+            }
+        }
     }
 
     /// Whether this process is in charge.
     pub fn leads(&self) -> bool {
-        self.state().leads
+        self.state().charge == Charge::Ours
     }
 
     /// Says why a controller is not ready; nothing if it is. What is new is logged.
@@ -109,13 +118,21 @@ impl Report {
         metrics.failing.get_or_create(&[label]).set(failing);
     }
 
-    /// This process is in charge from now on, or no longer.
+    /// Somebody is in charge from now on. What was known of the controllers is of another time.
     pub(crate) fn lead(&self, charge: Charge) {
-        let leads = charge == Charge::Ours;
-        self.metrics.leads.set(i64::from(leads));
         let mut state = self.state();
-        state.leads = leads;
-        state.reasons.clear();
+        if state.charge == charge {
+            return;
+        }
+        self.metrics.leads.set(i64::from(charge == Charge::Ours));
+        for controller in &self.controllers {
+            self.metrics.ready.get_or_create(&[("controller", *controller)]).set(0);
+            self.metrics.failing.get_or_create(&[("controller", *controller)]).set(0);
+        }
+        state.charge = charge;
+        let begins =
+            |controller: &&'static str| (*controller, vec!["it has just begun".to_owned()]);
+        state.reasons = self.controllers.iter().map(begins).collect();
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -124,12 +141,14 @@ impl Report {
 }
 
 /// Who is in charge.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Charge {
     /// This process.
     Ours,
-    /// Another, or nobody.
-    Others,
+    /// Another.
+    Another,
+    /// Nobody, or nobody knows, and why.
+    Unknown(String),
 }
 
 /// What came of looking at a key.
@@ -172,5 +191,34 @@ impl Metrics {
     pub(crate) fn wrote(&self, controller: &'static str, kind: &'static str, verb: &'static str) {
         let labels = [("controller", controller), ("kind", kind), ("verb", verb)];
         self.writes.get_or_create(&labels).inc();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_ready_only_if_all_can_be_read_or_another_is_known_to_be_in_charge() {
+        let report = Report::new(&["one", "two"]);
+        assert_eq!(report.reasons(), ["the lease was not looked at yet"]);
+        report.lead(Charge::Unknown("cannot take the lease".into()));
+        assert_eq!(report.reasons(), ["cannot take the lease"]);
+        report.lead(Charge::Another);
+        assert_eq!((report.reasons(), report.leads()), (Vec::new(), false));
+        report.lead(Charge::Ours);
+        assert_eq!(report.reasons(), ["one: it has just begun", "two: it has just begun"]);
+        report.ready("one", Vec::new());
+        report.ready("two", vec!["pods is not read yet".into()]);
+        assert_eq!(
+            (report.reasons(), report.leads()),
+            (vec!["two: pods is not read yet".into()], true)
+        );
+        report.ready("two", Vec::new());
+        assert!(report.reasons().is_empty());
+        report.lead(Charge::Unknown("the lease could not be renewed in time".into()));
+        assert_eq!(report.reasons(), ["the lease could not be renewed in time"]);
+        report.lead(Charge::Ours);
+        assert_eq!(report.reasons().len(), 2, "what was ready before is read again");
     }
 }

@@ -9,7 +9,7 @@ use std::{
 use axum::{Router, extract::State, response::IntoResponse, routing::get};
 use futures::future::{Either, select};
 use tokio::{sync::watch, task::JoinSet, time::timeout};
-use weir_kube::{Access, Events, Pace};
+use weir_kube::{Access, Events, Pace, ReadError};
 
 use crate::{
     Controller, Hand, Server, Term,
@@ -43,6 +43,9 @@ pub enum ControllerError {
     /// The machine refused something.
     #[error("cannot start")]
     Start(#[source] io::Error),
+    /// The kubeconfig cannot be used.
+    #[error(transparent)]
+    Access(ReadError),
     /// Somebody else listens there.
     #[error("cannot listen at {address}")]
     Listen {
@@ -58,12 +61,14 @@ pub enum ControllerError {
 
 impl ControllerError {
     /// What to do about it.
-    pub fn hint(&self) -> &'static str {
-        match self {
+    pub fn hint(&self) -> String {
+        let hint = match self {
+            ControllerError::Access(error) => return error.hint(),
             ControllerError::Start(_) => "check the limits of the process",
             ControllerError::Listen { .. } => "choose another address with `--http`, or `off`",
             ControllerError::Died(_) => "start it again; the log says what it was at",
-        }
+        };
+        hint.into()
     }
 }
 
@@ -157,8 +162,12 @@ async fn lead(
     let server = Server::new(options.access.clone());
     let events = Events::start(options.access.clone(), "weir-controller", &options.identity)
         .map_err(ControllerError::Start)?;
-    let mut candidate =
-        Candidate::new(server.clone(), options.namespace.clone(), options.identity.clone());
+    // Later, files that cannot be read may be about to be replaced; but nobody waits for what was never right.
+    if let Err(error @ ReadError::Kubeconfig { .. }) = server.client().await {
+        return Err(ControllerError::Access(error));
+    }
+    let (namespace, identity) = (options.namespace.clone(), options.identity.clone());
+    let mut candidate = Candidate::new(server.clone(), namespace, identity, report.clone());
     let mut signal = pin!(signal);
     loop {
         let term = match select(pin!(candidate.acquire()), &mut signal).await {
@@ -166,7 +175,6 @@ async fn lead(
             Either::Right(_) => return Ok(()),
         };
         tracing::info!("this process is in charge");
-        report.lead(Charge::Ours);
         let (keep_on, stop) = watch::channel(());
         let mut controllers = JoinSet::new();
         for controller in options.controllers.iter().cloned() {
@@ -188,7 +196,7 @@ async fn lead(
         let end = {
             let (hold, ended) = (pin!(candidate.hold()), pin!(controllers.join_next()));
             match select(select(hold, ended), &mut signal).await {
-                Either::Left((Either::Left(_), _)) => End::Lost,
+                Either::Left((Either::Left((charge, _)), _)) => End::Lost(charge),
                 Either::Left((Either::Right((ended, _)), _)) => End::Died(match ended {
                     Some(Ok(name)) => name.to_owned(),
                     Some(Err(error)) => error.to_string(),
@@ -197,12 +205,15 @@ async fn lead(
                 Either::Right(_) => End::Signal,
             }
         };
-        report.lead(Charge::Others);
         match end {
             // At once: another may be at work by now.
-            End::Lost => controllers.shutdown().await,
+            End::Lost(charge) => {
+                report.lead(charge);
+                controllers.shutdown().await;
+            }
             End::Died(name) => return Err(ControllerError::Died(name)),
             End::Signal => {
+                report.lead(Charge::Unknown("this process is ending".into()));
                 drop(keep_on);
                 let finish = async { while controllers.join_next().await.is_some() {} };
                 _ = timeout(FINISH, finish).await;
@@ -216,7 +227,7 @@ async fn lead(
 
 /// Why a term ended.
 enum End {
-    Lost,
+    Lost(Charge),
     Died(String),
     Signal,
 }

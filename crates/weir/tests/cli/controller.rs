@@ -22,6 +22,18 @@ fn a_controller_that_there_is_not_is_refused_with_a_list_of_those_that_there_are
 }
 
 #[test]
+fn what_cannot_be_a_namespace_is_refused() {
+    for name in ["Foo Bar", "Foo", "-a", ""] {
+        let mut command = command();
+        let output = command.args(["controller", "--enable", "memcached"]);
+        let output = output.arg(format!("--namespace={name}")).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{name}");
+        let error = crate::stderr(&output);
+        assert!(error.contains("a namespace has a-z, 0-9 and `-`"), "{error}");
+    }
+}
+
+#[test]
 fn definitions_are_printed_for_all_controllers_or_for_one() {
     let only = stdout(&weir("crds --only memcached"));
     assert!(

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use weir_cluster::Cluster;
-use weir_controllers::OnDisable;
+use weir_controllers::{OnDisable, Options, run_until};
 
 use crate::{
     eventually,
@@ -27,7 +27,8 @@ fn a_definition_that_is_missing_is_told_and_waited_for_whichever_version_it_has(
     let process = Process::start(&user(&cluster), "one", OnDisable::Keep);
     let reason = eventually("it is told", || {
         let (code, body) = process.ask("/readyz");
-        body.contains("is not installed").then_some((code, body))
+        let is_told = body.contains("is not installed") && !body.contains("is not read yet");
+        is_told.then_some((code, body))
     });
     assert_eq!(
         reason,
@@ -147,4 +148,65 @@ fn who_has_lost_the_lease_stops_at_once_and_acts_again_when_it_has_it_back() {
     hold(&cluster, "");
     place.settled("meanwhile");
     assert_eq!(place.ports("meanwhile"), [11211]);
+}
+
+#[test]
+fn who_can_do_nothing_is_not_ready_and_says_why() {
+    let mut cluster = Cluster::start().unwrap();
+    install(&cluster, &definition());
+    let told = |process: &Process, what: &str| {
+        let body = eventually(what, || {
+            let (code, body) = process.ask("/readyz");
+            body.contains(what).then_some((code, body))
+        });
+        assert_eq!(body.0, 503, "{}", body.1);
+    };
+    let nobody = cluster.user("nobody", &[]).unwrap();
+    let process = Process::start(&nobody, "nobody", OnDisable::Keep);
+    told(
+        &process,
+        "cannot take the lease: the API server forbids to get leases.coordination.k8s.io",
+    );
+    process.stop();
+    let lost = Process::living_in("nowhere", cluster.admin(), "lost");
+    told(
+        &lost,
+        "cannot take the lease: there is no namespace nowhere; create it with `kubectl create namespace nowhere`",
+    );
+    lost.stop();
+    let access = user(&cluster);
+    let one = Process::start(&access, "one", OnDisable::Keep);
+    eventually("one is in charge", || (one.ask("/readyz").0 == 200).then_some(()));
+    let two = Process::start(&access, "two", OnDisable::Keep);
+    eventually("two waits", || (two.ask("/readyz").0 == 200).then_some(()));
+    cluster.stop_server();
+    told(&two, "cannot take the lease: cannot reach the API server");
+    // Also when its time in charge is over.
+    eventually("it is over", || {
+        one.ask("/metrics").1.contains("weir_controller_leads 0").then_some(())
+    });
+    assert_eq!(one.ask("/readyz").0, 503);
+}
+
+#[test]
+fn a_kubeconfig_that_cannot_be_used_is_not_waited_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let (missing, broken) = (folder.path().join("missing"), folder.path().join("broken"));
+    std::fs::write(&broken, "clusters: 7").unwrap();
+    let good = folder.path().join("good");
+    std::fs::write(&good, "{apiVersion: v1, kind: Config, clusters: [], contexts: [], users: []}")
+        .unwrap();
+    for (path, context) in [(missing, None), (broken, None), (good, Some("nowhere"))] {
+        let options = Options {
+            access: weir_kube::Access::new(Some(&path), context),
+            namespace: "kube-system".into(),
+            controllers: Vec::new(),
+            http: None,
+            identity: "one".into(),
+            pace: weir_kube::Pace::default(),
+        };
+        let error = run_until(&options, || Ok(std::future::pending())).unwrap_err();
+        assert!(error.to_string().contains(&path.display().to_string()), "{error}");
+        assert!(error.hint().contains("--kubeconfig and --context"), "{error}");
+    }
 }

@@ -109,6 +109,15 @@ impl Process {
     }
 
     pub(crate) fn of(access: &Access, identity: &str, workload: Workload) -> Self {
+        Process::with(access, identity, workload, "kube-system")
+    }
+
+    /// One whose lease is elsewhere.
+    pub(crate) fn living_in(namespace: &str, access: &Access, identity: &str) -> Self {
+        Process::with(access, identity, memcached::workload(OnDisable::Keep), namespace)
+    }
+
+    fn with(access: &Access, identity: &str, workload: Workload, namespace: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let kubeconfig = access.write_kubeconfig(folder.path()).unwrap();
         let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -116,7 +125,7 @@ impl Process {
         drop(free);
         let options = Options {
             access: weir_kube::Access::new(Some(&kubeconfig), None),
-            namespace: "kube-system".into(),
+            namespace: namespace.into(),
             controllers: vec![Controller::Workload(workload)],
             http: Some(http),
             identity: identity.into(),
