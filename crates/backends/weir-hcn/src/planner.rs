@@ -64,7 +64,13 @@ impl Planner {
                 }
                 None => self.wanted.remove(&id),
             };
-            // Rules at an address that nobody here has any more are nobody's.
+            // Rules at an address that nobody here has any more are nobody's, but for those of a pod that keeps another: its endpoint is the
+            // same, and would be open until it has them back.
+            let keeps = |was: &Want| {
+                let now = self.wanted.get(&id).map_or(&[][..], |now| &*now.addresses);
+                was.addresses.iter().any(|address| now.contains(address))
+            };
+            let before = before.filter(|was| !keeps(was));
             let lost = before.map(|before| before.addresses).unwrap_or_default();
             let is_free = |address: &IpAddr| program.owner(*address).is_none();
             let lost: Vec<IpAddr> = lost.into_iter().filter(is_free).collect();

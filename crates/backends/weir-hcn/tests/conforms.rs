@@ -14,7 +14,9 @@ use weir_datapath::{
     conformance::{self, Machine},
 };
 use weir_engine::{Engine, Locality};
-use weir_hcn::{Endpoint, Hcn, Host, HostError, Inventory, Network, Settings, StateFile, judge};
+use weir_hcn::{
+    Endpoint, Hcn, Host, HostError, Inventory, Network, Planner, Settings, StateFile, Step, judge,
+};
 use weir_hns_double::{Fault, Service};
 use weir_model::{Change, Delta, Direction, Flow, Object, PodId, Program, Verdict};
 use weir_testkit::pool;
@@ -332,6 +334,32 @@ fn what_is_left_by_those_before_is_removed_and_addresses_are_used_again() {
     );
     assert!(matches!(next.settle(), Outcome::Applied));
     assert!(!hns.rules_at(WEB).is_empty());
+}
+
+#[test]
+fn a_pod_that_loses_one_of_its_addresses_keeps_its_rules_all_the_time() {
+    let both = WORLD.replace("ips: [10.7.0.1]", "ips: [10.7.0.1, 'fd00:7::1']");
+    let mut planner = Planner::new(BTreeSet::new());
+    let mut program = Program::default();
+    let mut plan = |delta: Delta| {
+        program.apply(delta.clone());
+        planner.plan(&program, &delta).steps
+    };
+    let cleared = |steps: &[Step]| {
+        let empty = |step: &&Step| matches!(step, Step::Put { acls, .. } if acls.is_empty());
+        steps.iter().filter(empty).count()
+    };
+    let web = |mut delta: Delta| {
+        delta.endpoints.retain(|pod, _| *pod == PodId::new("shop", "web"));
+        delta
+    };
+    plan(delta(&both));
+    let steps = plan(web(delta(WORLD)));
+    assert!(!steps.is_empty());
+    assert_eq!(cleared(&steps), 0, "{steps:?}");
+    // Who goes with all addresses has none.
+    let gone = Delta { endpoints: [(PodId::new("shop", "web"), None)].into(), ..Delta::default() };
+    assert_eq!(cleared(&plan(gone)), 1);
 }
 
 #[test]
