@@ -27,6 +27,7 @@ mod reading;
 mod roster;
 mod rules;
 mod said;
+mod seal;
 mod state;
 mod status;
 mod term;
@@ -41,6 +42,7 @@ pub use object::{
     ObjectError, ObjectId, Pol, PolSpec, RemoteIp, Rule, SELECTS, Subj,
 };
 pub use reading::{Reading, ReadingError};
+pub use seal::SEAL;
 pub use state::{Changed, Hpp};
 
 /// What an installation calls its objects.

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use weir_model::{Labels, Requirement, Selector};
 
-use crate::{name, text};
+use crate::{SEAL, name, text};
 
 /// The API group and version of both kinds.
 pub const API_VERSION: &str = "aci.hpp/v1";
@@ -82,14 +82,14 @@ impl Object {
     /// The object as the API has it.
     pub fn manifest(&self, namespace: &str) -> Value {
         let id = self.id();
-        let mut metadata = json!({"name": id.name, "namespace": namespace});
+        let mut annotations = json!({SEAL: self.seal()});
         let spec = match self {
             Object::Container(spec) => serde_json::to_value(spec),
             Object::Pol(pol) => {
                 if let Some(selects) = &pol.selects {
                     let text = serde_json::to_string(selects).unwrap_or_default();
                     if text.len() <= LONGEST_SELECTS {
-                        metadata["annotations"] = json!({SELECTS: text});
+                        annotations[SELECTS] = text.into();
                     }
                 }
                 serde_json::to_value(&pol.spec)
@@ -98,15 +98,30 @@ impl Object {
         json!({
             "apiVersion": API_VERSION,
             "kind": id.kind.name(),
-            "metadata": metadata,
+            "metadata": {"name": id.name, "namespace": namespace, "annotations": annotations},
             "spec": spec.unwrap_or_default(),
         })
     }
 
-    /// Reads an object of a kind as the API has it.
+    /// Reads an object of a kind as the API has it. One without a seal counts as it is: the original controller writes none.
     pub fn read(kind: Kind, value: &Value) -> Result<Self, ObjectError> {
+        let object = Object::read_unsealed(kind, value)?;
+        let annotation = &value["metadata"]["annotations"][SEAL];
+        if annotation.is_null() || *annotation == object.seal() {
+            return Ok(object);
+        }
+        Err(ObjectError {
+            kind,
+            name: object.id().name,
+            field: "spec",
+            why: "it is not what was written, as its annotation weir/seal tells; check that the definition of the kind knows all fields".into(),
+            emptied: Some(Box::new(object.emptied())),
+        })
+    }
+
+    fn read_unsealed(kind: Kind, value: &Value) -> Result<Self, ObjectError> {
         let name = value["metadata"]["name"].as_str().unwrap_or_default();
-        let wrong = |field, why| ObjectError { kind, name: name.into(), field, why };
+        let wrong = |field, why| ObjectError { kind, name: name.into(), field, why, emptied: None };
         let unreadable = |field, error: serde_json::Error| wrong(field, error.to_string());
         let spec = &value["spec"];
         Ok(match kind {
@@ -150,6 +165,8 @@ pub struct ObjectError {
     pub field: &'static str,
     /// Why.
     pub why: String,
+    /// What counts in its place, because it may have lost what made it strict: the same, allowing nothing.
+    pub emptied: Option<Box<Object>>,
 }
 
 /// `spec` of a HostprotPol.

@@ -305,3 +305,58 @@ fn a_name_that_leads_elsewhere_is_refused() {
     let manifest = json!({"metadata": {"name": "a"}, "spec": {"hostprotRemoteIp": 1}});
     assert!(Object::read(Kind::Container, &manifest).is_err());
 }
+
+/// The paths of everything in a value that a definition could forget.
+fn paths(value: &Value, at: &str, all: &mut Vec<String>) {
+    match value {
+        Value::Object(map) => map.iter().for_each(|(key, value)| {
+            let path = format!("{at}/{key}");
+            paths(value, &path, all);
+            all.push(path);
+        }),
+        Value::Array(list) => {
+            list.iter().enumerate().for_each(|(i, one)| paths(one, &format!("{at}/{i}"), all));
+        }
+        _ => (),
+    }
+}
+
+#[test]
+fn an_object_that_lost_a_field_is_refused_and_allows_nothing_in_its_place() {
+    let whole = json!({"name": "k_np_1", "networkPolicies": ["a/b"], "hostprotSubj": [{"name": "s", "hostprotRule": [rule(json!({
+        "protocol": "tcp", "toPort": "90", "fromPort": "80",
+        "rsRemoteIpContainer": ["shop"],
+        "hostprotFilterContainer": {"hostprotFilter": [{"key": "a", "operator": "In", "values": ["b"]}]},
+        "hostprotServiceRemoteIps": ["10.0.0.1"],
+    }))]}]});
+    let container = json!({"name": "shop", "hostprotRemoteIp": [{"addr": "10.0.0.1", "hppEpLabel": [{"key": "a", "value": "b"}]}]});
+    let mut seen = 0;
+    for (kind, name, spec) in [(Kind::Pol, "k-np-1", whole), (Kind::Container, "shop", container)] {
+        let original = json!({"metadata": {"name": name}, "spec": spec});
+        let object = Object::read(kind, &original).unwrap();
+        let manifest = object.manifest("x");
+        assert_eq!(Object::read(kind, &manifest).unwrap(), object);
+        let mut all = Vec::new();
+        paths(&manifest["spec"], "/spec", &mut all);
+        // The name is read from elsewhere, or makes the object unreadable.
+        for path in all.iter().filter(|path| *path != "/spec/name") {
+            let mut less = manifest.clone();
+            let (parent, key) = path.rsplit_once('/').unwrap();
+            less.pointer_mut(parent).unwrap().as_object_mut().unwrap().remove(key).unwrap();
+            let error = Object::read(kind, &less).unwrap_err();
+            assert!(error.to_string().contains("spec cannot be read: it is not what was written"));
+            match *error.emptied.unwrap() {
+                Object::Container(spec) => {
+                    assert_eq!((&*spec.name, spec.hostprot_remote_ip.len()), ("shop", 0));
+                }
+                Object::Pol(pol) => {
+                    let netpol = render(&pol.spec, &BTreeMap::new(), "k");
+                    assert_eq!(netpol.file, "k_np_1.netpol", "{path}");
+                    assert!(!netpol.text.contains("GbpLocalSecGroupRule"), "{path}");
+                }
+            }
+            seen += 1;
+        }
+    }
+    assert!(seen > 20, "{seen}");
+}

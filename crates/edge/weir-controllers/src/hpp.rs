@@ -11,6 +11,7 @@
 mod fit;
 mod http;
 mod keeper;
+mod world;
 
 use std::{
     hash::{DefaultHasher, Hash, Hasher},
@@ -19,7 +20,7 @@ use std::{
 
 use kube::api::{DeleteParams, ListParams};
 use serde_json::json;
-use weir_aci::Kind;
+use weir_aci::{Kind, SEAL};
 use weir_kube::{Access, ReadError};
 
 pub(crate) use keeper::keep;
@@ -86,10 +87,12 @@ fn digested(object: Object) -> Object {
         Some(types) if types.kind == Kind::Pol.name() => Kind::Pol,
         _ => Kind::Container,
     };
+    // What has no seal is written again: nodes could not tell what it loses.
+    let is_sealed = object.metadata.annotations.iter().flatten().any(|(key, _)| key == SEAL);
     let mut slim = Object { data: serde_json::Value::Null, ..object.clone() };
     slim.metadata.annotations = None;
     slim.metadata.labels = None;
-    let read = serde_json::to_value(&object).ok();
+    let read = serde_json::to_value(&object).ok().filter(|_| is_sealed);
     let read = read.and_then(|value| weir_aci::Object::read(kind, &value).ok());
     slim.data = json!({"digest": read.map(|object| digest(&object))});
     slim

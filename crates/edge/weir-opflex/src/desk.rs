@@ -110,8 +110,15 @@ impl Desk {
                 self.files.put(object);
             }
             Err(error) => {
-                tracing::warn!("{error}; it counts as it was before");
-                self.unreadable.insert(id.clone(), error.to_string());
+                let text = error.to_string();
+                match error.emptied {
+                    Some(emptied) => {
+                        tracing::warn!("{text}; it allows nothing");
+                        self.files.put(*emptied);
+                    }
+                    None => tracing::warn!("{text}; it counts as it was before"),
+                }
+                self.unreadable.insert(id.clone(), text);
             }
         }
         self.objects.insert(id.clone());

@@ -1,7 +1,7 @@
 use std::{fs, sync::Arc};
 
 use serde_json::json;
-use weir_aci::{Files, Folder, Settings};
+use weir_aci::{Files, Folder, Kind, Settings};
 use weir_controllers::{Object, Told};
 
 use crate::{desk::Desk, report::Report, run::News};
@@ -145,6 +145,34 @@ fn what_cannot_be_read_counts_as_it_was_before() {
     node.desk.take(News::Container(Told::Listed("v1", Vec::new())));
     node.tell(News::Pod(Told::Listed("v1", Vec::new())));
     assert_eq!(node.text("k_np_1.netpol"), before);
+}
+
+#[test]
+fn an_object_that_lost_a_field_allows_nothing_until_it_is_whole() {
+    let sealed = |kind: Kind, object: &Object| {
+        let value = serde_json::to_value(object).unwrap();
+        weir_aci::Object::read(kind, &value).unwrap().manifest("x")
+    };
+    let whole = sealed(Kind::Pol, &pol("k_np_1", "web"));
+    let mut node = Node::with(vec![object(whole.clone())], vec![pod("a", "web")]);
+    let before = node.text("k_np_1.netpol");
+    assert!(before.contains("10.0.0.1"));
+    // Without its container, the rule would be one for all.
+    let mut less = whole.clone();
+    let rule = less.pointer_mut("/spec/hostprotSubj/0/hostprotRule/0").unwrap();
+    assert!(rule.as_object_mut().unwrap().remove("rsRemoteIpContainer").is_some());
+    node.tell(News::Pol(Told::Listed("v1", vec![object(less)])));
+    assert!(!node.text("k_np_1.netpol").contains("GbpLocalSecGroupRule"));
+    let reasons = node.report.reasons().join("\n");
+    assert!(reasons.contains("HostprotPol k-np-1: spec cannot be read"), "{reasons}");
+    node.tell(News::Pol(Told::Put(object(whole))));
+    assert_eq!(node.text("k_np_1.netpol"), before);
+    assert_eq!(node.report.reasons(), [""; 0]);
+    // Nor is anybody in a container that lost what its addresses are.
+    let mut less = sealed(Kind::Container, &container("10.0.0.1"));
+    less["spec"]["hostprotRemoteIp"][0]["hppEpLabel"] = json!([{"key": "a", "value": "b"}]);
+    node.tell(News::Container(Told::Put(object(less))));
+    assert!(!node.text("k_np_1.netpol").contains("GbpLocalSecGroupRule"));
 }
 
 #[test]

@@ -31,6 +31,14 @@ fn golden(name: &str) -> String {
     fs::read_to_string(folder.join(name)).unwrap()
 }
 
+/// The versions of a definition without a field of rules.
+fn without(mut versions: Value, field: &str) -> Value {
+    let rule = "/0/schema/openAPIV3Schema/properties/spec/properties/hostprotSubj/items/properties/hostprotRule/items/properties";
+    let fields = versions.pointer_mut(rule).unwrap().as_object_mut().unwrap();
+    assert!(fields.remove(field).is_some());
+    versions
+}
+
 #[test]
 fn the_story_of_the_design_from_the_policy_to_the_files_of_two_nodes() {
     let mut site = Site::new();
@@ -155,6 +163,30 @@ fn the_story_of_the_design_from_the_policy_to_the_files_of_two_nodes() {
         site.pol(NAME).is_some_and(|spec| spec["hostprotSubj"][0]["hostprotRule"] == rule)
     });
 
+    // A definition that forgets a field while all run leaves a rule for all in the API, and none on the nodes.
+    let crd = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/hostprotpols.aci.hpp";
+    let whole = site.cluster.get(crd).unwrap()["spec"]["versions"].clone();
+    let with_rule = site.file("n1", FILE).unwrap();
+    assert!(with_rule.contains("GbpLocalSecGroupRule"));
+    let before = fs::read_to_string(site.log()).unwrap().len();
+    let less = without(whole.clone(), "rsRemoteIpContainer");
+    site.cluster.patch(crd, &json!({"spec": {"versions": less}})).unwrap();
+    let field = "/hostprotSubj/0/hostprotRule/0/rsRemoteIpContainer";
+    eventually("the field to be dropped", || {
+        site.pol(NAME).is_some_and(|spec| spec.pointer(field).is_none())
+    });
+    let touch = json!({"metadata": {"labels": {"touched": "yes"}}});
+    site.cluster.patch(&format!("{}/{NAME}", site.path("hostprotpols")), &touch).unwrap();
+    eventually("a file without rules", || {
+        site.file("n1", FILE).is_some_and(|text| !text.contains("GbpLocalSecGroupRule"))
+    });
+    eventually("a word about the definition", || {
+        let log = fs::read_to_string(site.log()).unwrap().split_off(before);
+        log.contains("the definition of hostprotpols.aci.hpp does not fit")
+    });
+    site.cluster.patch(crd, &json!({"spec": {"versions": whole}})).unwrap();
+    eventually("the rule to be back", || site.file("n1", FILE).as_ref() == Some(&with_rule));
+
     // The first policy goes, and then the second.
     site.cluster.delete(&format!("{POLICIES}/default/networkpolicies/taatfan-np")).unwrap();
     eventually("the file of the first to go", || site.file("n1", FILE).is_none());
@@ -175,11 +207,8 @@ fn the_story_of_the_design_from_the_policy_to_the_files_of_two_nodes() {
     assert!(site.cluster.get(PODS_OF_DEFAULT).is_ok());
 
     // A definition that drops a list of addresses would leave a rule for all: nothing is written.
-    let crd = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/hostprotpols.aci.hpp";
-    let mut versions = site.cluster.get(crd).unwrap()["spec"]["versions"].clone();
-    let rule = "/0/schema/openAPIV3Schema/properties/spec/properties/hostprotSubj/items/properties/hostprotRule/items/properties";
-    let fields = versions.pointer_mut(rule).unwrap().as_object_mut().unwrap();
-    assert!(fields.remove("hostprotServiceRemoteIps").is_some());
+    let whole = site.cluster.get(crd).unwrap()["spec"]["versions"].clone();
+    let versions = without(whole, "hostprotServiceRemoteIps");
     site.cluster.patch(crd, &json!({"spec": {"versions": versions}})).unwrap();
     let before = fs::read_to_string(site.log()).unwrap().len();
     site.start_controller();

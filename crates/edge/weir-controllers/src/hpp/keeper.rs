@@ -5,13 +5,14 @@ use std::{
 
 use futures::{StreamExt, stream};
 use serde_json::json;
-use tokio::sync::mpsc;
 use weir_aci::{Hpp, Kind, ObjectId};
 use weir_kube::{NoteKind, Watch};
 use weir_model::Finding;
 use weir_source::Update;
 
-use super::{CONTAINERS, NAME, POLS, Settings, digest, digested, fit, http::Hearing, resource_of};
+use super::{
+    CONTAINERS, NAME, POLS, Settings, digest, digested, fit, http::Hearing, resource_of, world,
+};
 use crate::{
     Context, Hand, Id, Inbox, Next, Object, Outcome, Queue, Shelf, Step, Told, Watched, WriteError,
 };
@@ -41,11 +42,8 @@ pub(crate) async fn keep(context: &Context, settings: &Settings) {
     };
     inbox.follow(&context.server, here(CONTAINERS), News::Container);
     inbox.follow(&context.server, here(POLS), News::Pol);
-    // The world is told by a thread of its own, which waits for nobody.
-    let (tell, mut told) = mpsc::unbounded_channel();
-    let watch = Watch::start(context.server.access(), context.pace, move |update| {
-        tell.send(update).is_ok()
-    });
+    let watch = world::teller(inbox.sender(), News::World)
+        .and_then(|tell| Watch::start(context.server.access(), context.pace, tell));
     let _watch = match watch {
         Ok(watch) => watch,
         Err(error) => {
@@ -53,15 +51,6 @@ pub(crate) async fn keep(context: &Context, settings: &Settings) {
             return context.stopped().await;
         }
     };
-    let mut forward = tokio::task::JoinSet::new();
-    let out = inbox.sender();
-    forward.spawn(async move {
-        while let Some(update) = told.recv().await {
-            if out.send(News::World(update)).await.is_err() {
-                return;
-            }
-        }
-    });
     let mut keeper = Keeper {
         context,
         settings,
@@ -293,10 +282,13 @@ impl Keeper<'_> {
                     Some(object) => drop(shelf.put(digested(object))),
                     None => shelf.remove(&place),
                 }
-                // If the API server took less than it was given, it has another turn.
+                // If the API server kept less than it was given, it has another turn, and the definitions are looked at before.
                 match self.step(&id) {
                     None => self.queue.done(&id),
-                    Some(_) => self.queue.failed(id, Instant::now()),
+                    Some(_) => {
+                        self.fit = Fit::Unknown;
+                        self.queue.failed(id, Instant::now());
+                    }
                 }
                 Outcome::Done
             }
