@@ -5,7 +5,7 @@ use std::{
     path::PathBuf,
 };
 
-use clap::{Args, ValueEnum};
+use clap::{Args, ValueEnum, builder::NonEmptyStringValueParser};
 use weir_controllers::{Controller, OnDisable, Options, clusterset, hpp, memcached};
 use weir_kube::{Access, Pace};
 
@@ -22,7 +22,7 @@ use crate::{
 /// Run controllers
 ///
 /// Each keeps objects of the cluster as other objects ask for them. Of several processes, the one that holds the lease
-/// `weir-controller` is in charge, and the others wait. Nothing is written before everything was read, what is not theirs is
+/// is in charge, and the others wait. Nothing is written before everything was read, what is not theirs is
 /// never changed, and SIGTERM lets another process be in charge at once.
 ///
 /// `hpp` owns all HostprotPols and HostprotRemoteIpContainers in its namespace; when it is no longer wanted, `--cleanup hpp` removes them.
@@ -46,6 +46,9 @@ pub(crate) struct ControllerCommand {
     /// The namespace that weir lives in: the lease is there [default: that of the pod, or kube-system]
     #[arg(short, long, value_name = "NAME", value_parser = namespace)]
     namespace: Option<String>,
+    /// The name of the lease; processes with other controllers need another one
+    #[arg(long, value_name = "NAME", default_value = "weir-controller", value_parser = NonEmptyStringValueParser::new())]
+    lease: String,
     /// Where to listen for HTTP, or `off`
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9641", value_parser = listen::http)]
     http: Http,
@@ -92,6 +95,7 @@ impl ControllerCommand {
         let options = Options {
             access: Access::new(self.kubeconfig.as_deref(), self.context.as_deref()),
             namespace: self.namespace.clone().unwrap_or_else(own_namespace),
+            lease: self.lease.clone(),
             controllers,
             http: self.http.0,
             identity: identity(),

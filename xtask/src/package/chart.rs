@@ -1,12 +1,12 @@
 //! What the chart gives, and what it refuses.
 
-use std::fs;
+use std::{collections::BTreeSet, fs};
 
 use serde_json::Value;
 
 use weir_controllers::crds;
 
-use super::{CHART, CONTROLLERS, MANIFESTS, definitions, render};
+use super::{CHART, CONTROLLERS, MANIFESTS, Manifest, Origin, definitions, render};
 use crate::{shell::root, tools::HELM};
 
 /// Values that switch on everything that can be on at once.
@@ -66,6 +66,56 @@ fn the_chart_has_the_definitions_that_weir_prints() {
     }
     for crd in crds::ALL {
         assert!(CONTROLLERS.contains(&crd.controller), "the chart has nothing of {}", crd.name);
+    }
+}
+
+/// The kinds of objects, with their namespaces and names, that a file has.
+fn names(manifest: &Manifest) -> BTreeSet<[String; 3]> {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let name = |object: &Value| {
+        let metadata = &object["metadata"];
+        [text(&object["kind"]), text(&metadata["namespace"]), text(&metadata["name"])]
+    };
+    let there = fs::read_to_string(manifest.path()).expect("a file");
+    documents(&there).iter().map(name).collect()
+}
+
+#[test]
+fn what_users_keep_is_in_files_of_its_own_so_that_to_delete_another_deletes_none_of_it() {
+    for manifest in MANIFESTS {
+        let kinds: BTreeSet<String> = names(manifest).into_iter().map(|[kind, ..]| kind).collect();
+        assert!(!kinds.is_empty(), "{} has objects", manifest.file);
+        let is_alone = |kind: &str| kinds.len() == 1 && kinds.contains(kind);
+        match manifest.from {
+            Origin::Namespace => assert!(is_alone("Namespace"), "{}", manifest.file),
+            Origin::Definitions(_) => {
+                assert!(is_alone("CustomResourceDefinition"), "{}", manifest.file);
+            }
+            Origin::Release(..) => {
+                for kind in ["Namespace", "CustomResourceDefinition"] {
+                    assert!(!kinds.contains(kind), "{} has a {kind}", manifest.file);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn controllers_replace_nothing_of_each_other_nor_of_agents_and_have_a_lease_each() {
+    let is_controller = |manifest: &&Manifest| manifest.file.starts_with("controller-");
+    let controllers: Vec<&Manifest> = MANIFESTS.iter().filter(is_controller).collect();
+    assert_eq!(controllers.len(), CONTROLLERS.len());
+    let mut leases = BTreeSet::new();
+    for one in controllers {
+        for other in MANIFESTS.iter().filter(|other| other.file != one.file) {
+            let shared: Vec<_> = names(one).intersection(&names(other)).cloned().collect();
+            assert!(shared.is_empty(), "{} and {}: {shared:?}", one.file, other.file);
+        }
+        let text = fs::read_to_string(one.path()).expect("a file");
+        let lease = text.split("--lease=").nth(1).and_then(|rest| rest.split('\n').next());
+        let lease = lease.expect("a lease").to_owned();
+        assert!(text.contains(&format!("resourceNames: [{lease}]")), "{}: a right", one.file);
+        assert!(leases.insert(lease), "{}: another has this lease", one.file);
     }
 }
 

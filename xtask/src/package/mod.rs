@@ -29,93 +29,122 @@ const CHART: &str = "charts/weir";
 /// The namespace of everything that is rendered. It must allow what agents need of their nodes, where a cluster restricts pods.
 const NAMESPACE: &str = "weir-system";
 
-/// A file of deploy/, as the chart gives it.
+/// A file of deploy/. What outlives the rest is in files of its own, so that nobody deletes or replaces it by the way.
 struct Manifest {
     file: &'static str,
-    release: &'static str,
-    /// Values that are not the default.
-    values: &'static [&'static str],
+    from: Origin,
     what: &'static str,
+}
+
+/// Where a file comes from.
+enum Origin {
+    /// The namespace that all others are in.
+    Namespace,
+    /// The definitions that a controller needs, where nobody else has installed them.
+    Definitions(&'static str),
+    /// A release of the chart, with values that are not the default. It has neither the namespace nor definitions.
+    Release(&'static str, &'static [&'static str]),
 }
 
 const MANIFESTS: &[Manifest] = &[
     Manifest {
+        file: "namespace.yaml",
+        from: Origin::Namespace,
+        what: "the namespace of everything else here; to delete it is to delete everything in it",
+    },
+    Manifest {
+        file: "crds-clusterset.yaml",
+        from: Origin::Definitions("clusterset"),
+        what: "the kinds of the controller clusterset",
+    },
+    Manifest {
+        file: "crds-hpp.yaml",
+        from: Origin::Definitions("hpp"),
+        what: "the kinds of the controller hpp, where Cisco's own installation has not installed them",
+    },
+    Manifest {
+        file: "crds-memcached.yaml",
+        from: Origin::Definitions("memcached"),
+        what: "the kind of the controller memcached, where its operator has not installed it",
+    },
+    Manifest {
         file: "agent.yaml",
-        release: "weir",
-        values: &[],
+        from: Origin::Release("weir", &[]),
         what: "the agent on every Linux node, with nftables",
     },
     Manifest {
         file: "agent-cni.yaml",
-        release: "weir",
-        values: &["agent.cni.enabled=true"],
+        from: Origin::Release("weir", &["agent.cni.enabled=true"]),
         what: "the agent on every Linux node, with nftables, and the CNI plugin",
     },
     Manifest {
         file: "agent-iptables.yaml",
-        release: "weir",
-        values: &["agent.datapath=iptables"],
+        from: Origin::Release("weir", &["agent.datapath=iptables"]),
         what: "the agent on every Linux node, with iptables and ipset",
     },
     Manifest {
         file: "agent-opflex.yaml",
-        release: "weir",
-        values: &["agent.datapath=opflex"],
+        from: Origin::Release("weir", &["agent.datapath=opflex"]),
         what: "the agent on every Linux node, for Cisco's opflex-agent",
     },
     Manifest {
         file: "cleanup.yaml",
-        release: "weir",
-        values: &["cleanup.enabled=true"],
+        from: Origin::Release("weir", &["cleanup.enabled=true"]),
         what: "removes everything of weir's from the nodes, after agents with nftables",
     },
     Manifest {
         file: "cleanup-iptables.yaml",
-        release: "weir",
-        values: &["cleanup.enabled=true", "agent.datapath=iptables"],
+        from: Origin::Release("weir", &["cleanup.enabled=true", "agent.datapath=iptables"]),
         what: "removes everything of weir's from the nodes, after agents with iptables",
     },
     Manifest {
         file: "cleanup-opflex.yaml",
-        release: "weir",
-        values: &["cleanup.enabled=true", "agent.datapath=opflex"],
+        from: Origin::Release("weir", &["cleanup.enabled=true", "agent.datapath=opflex"]),
         what: "removes everything of weir's from the nodes, after agents for opflex-agent",
     },
     Manifest {
         file: "windows.yaml",
-        release: "weir",
-        values: &["agent.enabled=false", "windows.enabled=true"],
+        from: Origin::Release("weir", &["agent.enabled=false", "windows.enabled=true"]),
         what: "the agent on every Windows node",
     },
     Manifest {
         file: "windows-cleanup.yaml",
-        release: "weir",
-        values: &["agent.enabled=false", "windows.enabled=true", "cleanup.enabled=true"],
+        from: Origin::Release(
+            "weir",
+            &["agent.enabled=false", "windows.enabled=true", "cleanup.enabled=true"],
+        ),
         what: "removes everything of weir's from Windows nodes",
     },
-    // These have one name and one lease: a cluster has one of them. For several controllers, or other values, there is the chart.
+    // Each has names and a lease of its own, so that a cluster may have all of them.
     Manifest {
         file: "controller-clusterset.yaml",
-        release: "weir",
-        values: &[
-            "agent.enabled=false",
-            "controller.enable={clusterset}",
-            "controller.clusterset.clusterId=this-cluster",
-            "controller.clusterset.podCidrs={10.244.0.0/16}",
-            "controller.clusterset.brokerUrl=https://broker.example:6443",
-        ],
+        from: Origin::Release(
+            "weir-clusterset",
+            &[
+                "agent.enabled=false",
+                "crds.install=false",
+                "controller.enable={clusterset}",
+                "controller.clusterset.clusterId=this-cluster",
+                "controller.clusterset.podCidrs={10.244.0.0/16}",
+                "controller.clusterset.brokerUrl=https://broker.example:6443",
+            ],
+        ),
         what: "the controller clusterset; the id, the networks, the broker and the Secret weir-broker are yours to set",
     },
     Manifest {
         file: "controller-hpp.yaml",
-        release: "weir",
-        values: &["agent.enabled=false", "controller.enable={hpp}"],
+        from: Origin::Release(
+            "weir-hpp",
+            &["agent.enabled=false", "crds.install=false", "controller.enable={hpp}"],
+        ),
         what: "the controller hpp, for Cisco ACI",
     },
     Manifest {
         file: "controller-memcached.yaml",
-        release: "weir",
-        values: &["agent.enabled=false", "controller.enable={memcached}"],
+        from: Origin::Release(
+            "weir-memcached",
+            &["agent.enabled=false", "crds.install=false", "controller.enable={memcached}"],
+        ),
         what: "the controller memcached",
     },
 ];
@@ -135,19 +164,28 @@ impl Manifest {
 
     /// What the file should be.
     fn text(&self) -> Result<String> {
-        let Manifest { file, what, release, values } = self;
-        let rendered = render(release, values).with_context(|| format!("cannot make {file}"))?;
-        Ok(format!(
-            "# {file}: {what}. Generated from {CHART} by `cargo xtask package`.\n\
-             # The image is one that you build: docs/guides/install.md.\n\
-             apiVersion: v1\n\
-             kind: Namespace\n\
-             metadata:\n  \
-               name: {NAMESPACE}\n  \
-               labels:\n    \
-                 pod-security.kubernetes.io/enforce: privileged\n\
-             {rendered}"
-        ))
+        let Manifest { file, what, from } = self;
+        let made = match from {
+            Origin::Namespace => format!(
+                "apiVersion: v1\n\
+                 kind: Namespace\n\
+                 metadata:\n  \
+                   name: {NAMESPACE}\n  \
+                   labels:\n    \
+                     pod-security.kubernetes.io/enforce: privileged\n"
+            ),
+            Origin::Definitions(controller) => {
+                let path = definitions(controller);
+                fs::read_to_string(&path)
+                    .with_context(|| format!("cannot read {}", path.display()))?
+            }
+            Origin::Release(release, values) => {
+                let rendered = render(release, values);
+                let rendered = rendered.with_context(|| format!("cannot make {file}"))?;
+                format!("# The image is one that you build: docs/guides/install.md.\n{rendered}")
+            }
+        };
+        Ok(format!("# {file}: {what}. Generated from {CHART} by `cargo xtask package`.\n{made}"))
     }
 }
 

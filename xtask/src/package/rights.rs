@@ -96,7 +96,7 @@ fn may(cluster: &Cluster, account: &str, place: &str, thing: &Thing, verb: &str)
 fn check(file: &str, account: &str, expected: Expect) {
     let cluster = cluster();
     let text = fs::read_to_string(root().join("deploy").join(file)).expect("a file");
-    // Files give their accounts the same names, and rights would add up.
+    // Files of agents give their accounts the same names, and rights would add up.
     let name = |account: &str| format!("name: {account}\n");
     let (text, account) = (text.replace(&name(account), &name(file)), file);
     let rbac = |object: &Value| {
@@ -163,7 +163,7 @@ fn an_agent_may_read_what_policies_are_about_and_tell_of_them_and_nothing_else()
 fn the_memcached_controller_may_write_network_policies_and_its_own_lease_and_nothing_else() {
     check(
         "controller-memcached.yaml",
-        "weir-controller",
+        "weir-memcached-controller",
         expect![[r#"
             events: create patch everywhere
             memcacheds.memcached.c5c3.io: list watch everywhere
@@ -171,7 +171,7 @@ fn the_memcached_controller_may_write_network_policies_and_its_own_lease_and_not
             memcacheds/status.memcached.c5c3.io: patch everywhere
             networkpolicies.networking.k8s.io: list watch create update delete everywhere
             leases.coordination.k8s.io: create in its own namespace
-            leases.coordination.k8s.io weir-controller: get update in its own namespace
+            leases.coordination.k8s.io weir-memcached-controller: get update in its own namespace
         "#]],
     );
 }
@@ -193,7 +193,7 @@ fn an_agent_for_opflex_may_read_pods_and_what_the_controller_has_made_of_policie
 fn the_hpp_controller_may_write_its_two_kinds_where_they_are_and_nothing_else() {
     check(
         "controller-hpp.yaml",
-        "weir-controller",
+        "weir-hpp-controller",
         expect![[r#"
         events: create patch everywhere
         namespaces: list watch everywhere
@@ -207,7 +207,7 @@ fn the_hpp_controller_may_write_its_two_kinds_where_they_are_and_nothing_else() 
         baselineadminnetworkpolicies.policy.networking.k8s.io: list watch everywhere
         clusternetworkpolicies.policy.networking.k8s.io: list watch everywhere
         leases.coordination.k8s.io: create in its own namespace
-        leases.coordination.k8s.io weir-controller: get update in its own namespace
+        leases.coordination.k8s.io weir-hpp-controller: get update in its own namespace
         hostprotpols.aci.hpp: list watch create update delete in that of ACI
         hostprotremoteipcontainers.aci.hpp: list watch create update delete in that of ACI
     "#]],
@@ -218,7 +218,7 @@ fn the_hpp_controller_may_write_its_two_kinds_where_they_are_and_nothing_else() 
 fn the_clusterset_controller_may_read_pods_and_write_network_policies_and_nothing_else() {
     check(
         "controller-clusterset.yaml",
-        "weir-controller",
+        "weir-clusterset-controller",
         expect![[r#"
             events: create patch everywhere
             namespaces: list watch everywhere
@@ -228,7 +228,7 @@ fn the_clusterset_controller_may_read_pods_and_write_network_policies_and_nothin
             clustersetnetworkpolicies/finalizers.submariner.io: update everywhere
             clustersetnetworkpolicies/status.submariner.io: patch everywhere
             leases.coordination.k8s.io: create in its own namespace
-            leases.coordination.k8s.io weir-controller: get update in its own namespace
+            leases.coordination.k8s.io weir-clusterset-controller: get update in its own namespace
         "#]],
     );
 }

@@ -7,7 +7,7 @@ use std::{
 
 use k8s_openapi::{
     api::coordination::v1::{Lease, LeaseSpec},
-    apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta},
+    apimachinery::pkg::apis::meta::v1::MicroTime,
     jiff::Timestamp,
 };
 use kube::{Api, api::PostParams};
@@ -15,12 +15,12 @@ use tokio::time::{sleep, timeout};
 use weir_kube::ReadError;
 
 use crate::{
-    Server,
+    Controller, Options, Server,
     report::{Charge, Report},
 };
 
-/// The name of the lease.
-const NAME: &str = "weir-controller";
+/// The annotation that tells which controllers the holder runs.
+const CONTROLLERS: &str = "weir/controllers";
 const RESOURCE: &str = "leases.coordination.k8s.io";
 
 /// How long a lease holds without being renewed, as others see it.
@@ -60,7 +60,11 @@ impl Term {
 pub(crate) struct Candidate {
     server: Server,
     namespace: String,
+    /// The name of the lease.
+    name: String,
     identity: String,
+    /// The names of the controllers that it would run.
+    controllers: String,
     seen: Seen,
     term: Term,
     report: Arc<Report>,
@@ -97,14 +101,19 @@ fn is_about_namespace(status: &kube::core::Status) -> bool {
 }
 
 impl Candidate {
-    pub(crate) fn new(
-        server: Server,
-        namespace: String,
-        identity: String,
-        report: Arc<Report>,
-    ) -> Self {
-        let term = Term::new(Instant::now());
-        Candidate { server, namespace, identity, seen: None, term, report, said: String::new() }
+    pub(crate) fn new(server: Server, options: &Options, report: Arc<Report>) -> Self {
+        let names: Vec<&str> = options.controllers.iter().map(Controller::name).collect();
+        Candidate {
+            server,
+            namespace: options.namespace.clone(),
+            name: options.lease.clone(),
+            identity: options.identity.clone(),
+            controllers: names.join(","),
+            seen: None,
+            term: Term::new(Instant::now()),
+            report,
+            said: String::new(),
+        }
     }
 
     /// Waits until we are in charge.
@@ -180,7 +189,7 @@ impl Candidate {
 
     async fn get(&self) -> Result<Option<Lease>, ReadError> {
         let found = self.server.ask("get", RESOURCE, async |client| {
-            Api::<Lease>::namespaced(client, &self.namespace).get_opt(NAME).await
+            Api::<Lease>::namespaced(client, &self.namespace).get_opt(&self.name).await
         });
         found.await
     }
@@ -195,8 +204,10 @@ impl Candidate {
             let api = Api::<Lease>::namespaced(client, &self.namespace);
             match step {
                 Move::Wait => Ok(false),
-                Move::Create(lease) => api.create(&params, lease).await.map(|_| true),
-                Move::Replace(lease) => api.replace(NAME, &params, lease).await.map(|_| true),
+                Move::Create(lease) => api.create(&params, &self.sign(lease)).await.map(|_| true),
+                Move::Replace(lease) => {
+                    api.replace(&self.name, &params, &self.sign(lease)).await.map(|_| true)
+                }
             }
         });
         match done.await? {
@@ -207,6 +218,15 @@ impl Candidate {
             Err(error) => Err(ReadError::about(error, verb, RESOURCE).into()),
             Ok(done) => Ok(done),
         }
+    }
+
+    /// The lease with its name, and with what its holder runs.
+    fn sign(&self, lease: &Lease) -> Lease {
+        let mut lease = lease.clone();
+        lease.metadata.name = Some(self.name.clone());
+        let annotations = lease.metadata.annotations.get_or_insert_default();
+        annotations.insert(CONTROLLERS.into(), self.controllers.clone());
+        lease
     }
 
     fn say(&mut self, text: String) {
@@ -229,8 +249,7 @@ fn decide(lease: Option<Lease>, me: &str, seen: &mut Seen, now: Instant) -> Move
         ..LeaseSpec::default()
     };
     let Some(mut lease) = lease else {
-        let metadata = ObjectMeta { name: Some(NAME.into()), ..ObjectMeta::default() };
-        return Move::Create(Lease { metadata, spec: Some(spec(None, 0)) });
+        return Move::Create(Lease { spec: Some(spec(None, 0)), ..Lease::default() });
     };
     let known = lease.spec.clone().unwrap_or_default();
     let transitions = known.lease_transitions.unwrap_or_default();
@@ -261,16 +280,15 @@ fn holder(lease: &Lease) -> &str {
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
     use super::*;
 
     const SECOND: Duration = Duration::from_secs(1);
 
     fn lease(holder: &str, version: &str) -> Lease {
-        let metadata = ObjectMeta {
-            name: Some(NAME.into()),
-            resource_version: Some(version.into()),
-            ..ObjectMeta::default()
-        };
+        let metadata =
+            ObjectMeta { resource_version: Some(version.into()), ..ObjectMeta::default() };
         let spec = LeaseSpec {
             holder_identity: Some(holder.into()),
             lease_duration_seconds: Some(15),

@@ -27,6 +27,8 @@ pub struct Options {
     pub access: Access,
     /// The namespace that they live in; the lease is there.
     pub namespace: String,
+    /// The name of the lease: of all processes that name the same one, one is in charge.
+    pub lease: String,
     /// Which of them.
     pub controllers: Vec<Controller>,
     /// Where to listen for HTTP.
@@ -166,8 +168,7 @@ async fn lead(
     if let Err(error @ ReadError::Kubeconfig { .. }) = server.client().await {
         return Err(ControllerError::Access(error));
     }
-    let (namespace, identity) = (options.namespace.clone(), options.identity.clone());
-    let mut candidate = Candidate::new(server.clone(), namespace, identity, report.clone());
+    let mut candidate = Candidate::new(server.clone(), options, report.clone());
     let mut signal = pin!(signal);
     loop {
         let term = match select(pin!(candidate.acquire()), &mut signal).await {

@@ -91,6 +91,7 @@ pub(crate) fn agents() {
         },
     });
     cluster.create(&policies_of("shop"), &policy).unwrap();
+    kubectl_apply_file(&desk, &admin, &file("namespace.yaml"));
     for (agent, cleanup) in
         [("agent.yaml", "cleanup.yaml"), ("agent-iptables.yaml", "cleanup-iptables.yaml")]
     {
@@ -155,8 +156,10 @@ pub(crate) fn memcached() {
     let (cluster, desk) =
         (Cluster::with(Options { flags: vec![flag.into()] }).unwrap(), Desk::new());
     let admin = desk.kubeconfig(cluster.admin(), "admin");
-    kubectl_apply_file(&desk, &admin, &file("controller-memcached.yaml"));
-    let account = cluster.account(NAMESPACE, "weir-controller").unwrap();
+    for name in ["namespace.yaml", "crds-memcached.yaml", "controller-memcached.yaml"] {
+        kubectl_apply_file(&desk, &admin, &file(name));
+    }
+    let account = cluster.account(NAMESPACE, "weir-memcached-controller").unwrap();
     let kubeconfig = desk.kubeconfig(&account, "controller");
     let mut command =
         confined(&container(&pod("controller-memcached.yaml"), "controller"), &kubeconfig);
@@ -178,8 +181,8 @@ pub(crate) fn memcached() {
     assert_eq!(policy().unwrap()["metadata"]["ownerReferences"][0]["kind"], "Memcached");
     let said = || cluster.get(&format!("{path}/cache")).unwrap()["status"]["conditions"].clone();
     until("its status tells", || said().to_string().contains("NetworkPolicyReady"), words);
-    let lease =
-        format!("/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/weir-controller");
-    assert!(cluster.get(&lease).is_ok());
+    let leases = format!("/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases");
+    let lease = cluster.get(&format!("{leases}/weir-memcached-controller")).unwrap();
+    assert_eq!(lease["metadata"]["annotations"]["weir/controllers"], "memcached");
     assert!(!words().contains("forbids"), "a right is missing: {}", words());
 }

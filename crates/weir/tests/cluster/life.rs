@@ -78,8 +78,10 @@ pub(crate) fn in_a_cluster() {
     objects::run(&cluster, "web", "web", "n1", &WEB.to_string());
     objects::run(&cluster, "db", "db", "n1", &DB.to_string());
     kubectl_apply(&desk, &admin, &[definition(), policy(80)]);
-    let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/agent.yaml");
-    kubectl_apply_file(&desk, &admin, &manifest);
+    for name in ["namespace.yaml", "agent.yaml"] {
+        let deploy = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy");
+        kubectl_apply_file(&desk, &admin, &deploy.join(name));
+    }
     let agents = cluster.account("weir-system", "weir-agent").unwrap();
     let reaches = |port| {
         let flow = Flow { from: WEB, to: DB, protocol: Protocol::Tcp, port };

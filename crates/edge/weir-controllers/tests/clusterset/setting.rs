@@ -275,6 +275,7 @@ impl Process {
         let options = Options {
             access: weir_kube::Access::new(Some(&kubeconfig), None),
             namespace: "kube-system".into(),
+            lease: "weir-controller".into(),
             controllers: vec![Controller::ClusterSet(Box::new(settings))],
             http: Some(http),
             identity: format!("{}-{id}", site.name),

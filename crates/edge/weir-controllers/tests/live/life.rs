@@ -200,6 +200,7 @@ fn a_kubeconfig_that_cannot_be_used_is_not_waited_for() {
         let options = Options {
             access: weir_kube::Access::new(Some(&path), context),
             namespace: "kube-system".into(),
+            lease: "weir-controller".into(),
             controllers: Vec::new(),
             http: None,
             identity: "one".into(),

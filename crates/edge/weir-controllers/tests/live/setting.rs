@@ -126,6 +126,7 @@ impl Process {
         let options = Options {
             access: weir_kube::Access::new(Some(&kubeconfig), None),
             namespace: namespace.into(),
+            lease: "weir-controller".into(),
             controllers: vec![Controller::Workload(workload)],
             http: Some(http),
             identity: identity.into(),
