@@ -12,7 +12,8 @@ Container runtimes start it without arguments, with CNI_COMMAND and the other va
 
 install      copies itself to the folder of plugins, and adds itself as the last plugin of the first network configuration.
              Safe to repeat. Exit status 1 if there is no configuration yet
-uninstall    removes both again; a configuration that nobody changed meanwhile is what it was before, byte for byte
+uninstall    removes both again; a configuration that nobody changed meanwhile is what it was before, byte for byte.
+             Waits up to 30 s for an `install --watch` to end, and fails if it does not: it would add the plugin again
 
 Options:
       --conf-dir DIR          the folder of network configurations [default: /etc/cni/net.d]

@@ -7,12 +7,14 @@
 mod conflist;
 mod disk;
 mod options;
+mod turn;
 mod watch;
 
 use std::{
     fs, io,
     io::Write,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use serde_json::Value;
@@ -25,6 +27,8 @@ use options::Options;
 const NAME: &str = "weir-cni";
 /// What the name of a file that is kept ends with. Runtimes do not read such files.
 const KEPT: &str = "weir-backup";
+/// How long those who watch may take to end: as long as a pod has by default.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Copies the program to the folder of plugins, and adds it to the first configuration; once, or for as long as it runs.
 pub(crate) fn install(arguments: &[String], talk: &mut dyn Write) -> Result<(), Failure> {
@@ -36,9 +40,18 @@ pub(crate) fn install(arguments: &[String], talk: &mut dyn Write) -> Result<(), 
     add_plugin(&options, talk)
 }
 
-/// Removes this plugin from every configuration, and the program.
+/// Removes this plugin from every configuration, and the program, when nobody watches them any more.
 pub(crate) fn uninstall(arguments: &[String], talk: &mut dyn Write) -> Result<(), Failure> {
-    remove_everything(&Options::read(arguments)?, talk)
+    uninstall_within(&Options::read(arguments)?, PATIENCE, talk)
+}
+
+fn uninstall_within(
+    options: &Options,
+    patience: Duration,
+    talk: &mut dyn Write,
+) -> Result<(), Failure> {
+    let _turn = turn::to_remove(&options.conf_dir, patience)?;
+    remove_everything(options, talk)
 }
 
 fn place_program(options: &Options, talk: &mut dyn Write) -> Result<(), Failure> {

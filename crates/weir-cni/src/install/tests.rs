@@ -298,3 +298,46 @@ fn who_watches_adds_the_plugin_again_and_leaves_it_or_not() {
         assert_eq!(node.files()[name], FLANNEL);
     }
 }
+
+/// Whoever watches ends, also when an assertion fails.
+struct Ended<'a>(&'a AtomicBool);
+
+impl Drop for Ended<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn who_removes_the_plugin_waits_for_those_who_watch() {
+    let name = "10-flannel.conflist";
+    let node = Node::new(&[(name, FLANNEL)]);
+    let folder = |name: &str| node.disk.path().join(name).display().to_string();
+    let words = [format!("--conf-dir={}", folder("net.d")), format!("--bin-dir={}", folder("bin"))];
+    let options = Options::read(&words).unwrap();
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let watching =
+            scope.spawn(|| watch::until(&options, watch::AtTheEnd::Keep, &mut Vec::new(), &stop));
+        let _ended = Ended(&stop);
+        let begun = Instant::now();
+        while !conflist::has(&node.files()[name]) {
+            assert!(begun.elapsed() < Duration::from_secs(60), "not in time");
+            thread::sleep(Duration::from_millis(20));
+        }
+        let soon = Duration::from_millis(100);
+        let failure = uninstall_within(&options, soon, &mut Vec::new()).unwrap_err();
+        assert!(failure.what.contains("still runs"), "{}", failure.what);
+        assert!(conflist::has(&node.files()[name]), "nothing was changed");
+        let removing = scope.spawn(|| {
+            let patience = Duration::from_secs(60);
+            let done = uninstall_within(&options, patience, &mut Vec::new());
+            done.map(|()| stop.load(Ordering::Relaxed))
+        });
+        thread::sleep(soon);
+        stop.store(true, Ordering::Relaxed);
+        watching.join().unwrap().unwrap();
+        assert!(removing.join().unwrap().unwrap(), "it did not wait");
+    });
+    assert_eq!(node.files(), BTreeMap::from([(name.to_owned(), FLANNEL.to_owned())]));
+}

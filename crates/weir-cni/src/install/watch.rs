@@ -1,6 +1,7 @@
 //! Staying beside the configuration: whoever writes it anew, as network plugins do when they start, gets the plugin back.
 
 use std::{
+    fs::TryLockError,
     io::Write,
     path::Path,
     sync::{
@@ -13,7 +14,7 @@ use std::{
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 
-use super::{NAME, add_plugin, options::Options, place_program, remove_everything};
+use super::{NAME, add_plugin, options::Options, place_program, remove_everything, turn};
 use crate::Failure;
 
 /// How often to look. A look reads a few small files.
@@ -46,7 +47,20 @@ pub(super) fn until(
 ) -> Result<(), Failure> {
     place_program(options, talk)?;
     let mut said = String::new();
+    let mut turn = None;
     while !stop.load(Ordering::Relaxed) {
+        if turn.is_none() {
+            match turn::to_watch(&options.conf_dir) {
+                Ok(ours) => turn = Some(ours),
+                // Somebody removes the plugin right now.
+                Err(TryLockError::WouldBlock) => {
+                    thread::sleep(LOOK);
+                    continue;
+                }
+                // The folder may come later; where there are no locks, nobody can wait for us.
+                Err(TryLockError::Error(_)) => (),
+            }
+        }
         let now = look(options);
         if now != said {
             // Nobody may read it any more, and that is no reason to end.
