@@ -78,6 +78,10 @@ impl ClusterSetArgs {
         }
         let broker = match (&self.broker_kubeconfig, &self.broker_url, &self.broker_token_file) {
             (Some(path), _, _) => Access::new(Some(path), self.broker_context.as_deref()),
+            (None, Some(url), Some(_)) if !url.starts_with("https://") => {
+                let hint = "give a URL that begins with `https://`: the token would be sent for anybody to read";
+                return Err(Failure::new(format!("{url} is no address of a broker"), hint));
+            }
             (None, Some(url), Some(token)) => {
                 Access::direct(url, token, self.broker_ca_file.as_deref())
             }

@@ -230,6 +230,17 @@ fn the_controller_says_what_it_needs_to_know() {
     );
     check(
         &weir(&format!(
+            "{ASK} --cluster-id east --pod-cidr 10.1.0.0/16 --broker-url http://broker.example --broker-token-file token"
+        )),
+        expect![[r#"
+            --- stderr
+            error: http://broker.example is no address of a broker
+            hint: give a URL that begins with `https://`: the token would be sent for anybody to read
+            --- exit 2
+        "#]],
+    );
+    check(
+        &weir(&format!(
             "{ASK} --cluster-id east --pod-cidr 10.1.0.0/16 --broker-url https://broker.example --broker-token-file token --cluster-expiry 10"
         )),
         expect![[r#"
