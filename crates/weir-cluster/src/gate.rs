@@ -74,6 +74,9 @@ impl Gate {
 impl Inner {
     fn connect(self: &Arc<Self>, client: &TcpStream, server: SocketAddr) -> io::Result<()> {
         let server = TcpStream::connect(server)?;
+        // What is small goes on at once. Else it would wait until the other end has confirmed what went before, which a client
+        // that only listens to a watch does late.
+        [client, &server].into_iter().try_for_each(|stream| stream.set_nodelay(true))?;
         for (from, to) in [(client, &server), (&server, client)] {
             let (from, to) = (from.try_clone()?, to.try_clone()?);
             let shared = self.clone();

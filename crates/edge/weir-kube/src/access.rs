@@ -1,7 +1,6 @@
 use std::{
     env,
     path::{Path, PathBuf},
-    time::Duration,
 };
 
 use kube::{
@@ -12,10 +11,7 @@ use kube::{
     },
 };
 
-use crate::ReadError;
-
-/// How long connecting may take.
-const CONNECT: Duration = Duration::from_secs(10);
+use crate::{ReadError, client::client};
 
 /// How to reach an API server, and as whom. It is read again whenever that helps: files change, tokens end.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -48,10 +44,7 @@ impl Access {
 
     /// A client for it. What is asked with it may take for ever: a watch is silent for long.
     pub async fn client(&self) -> Result<Client, ReadError> {
-        let mut config = self.config().await?;
-        config.connect_timeout = Some(CONNECT);
-        config.read_timeout = None;
-        Client::try_from(config).map_err(ReadError::client)
+        client(self.config().await?).map_err(ReadError::client)
     }
 
     async fn config(&self) -> Result<Config, ReadError> {

@@ -27,6 +27,7 @@
 
 mod access;
 mod backoff;
+mod client;
 mod error;
 mod events;
 mod follow;

@@ -97,6 +97,37 @@ impl Plan {
         self.owners.get(&address).copied().unwrap_or(Spot::Outside)
     }
 
+    /// Gives addresses to one more pod. Returns those that were nobody's before; an address stays on the node it is on.
+    pub(crate) fn adopt(
+        &mut self,
+        node: usize,
+        addresses: &[IpAddr],
+    ) -> Result<Vec<IpAddr>, LabError> {
+        let pod = self.pods.len();
+        let who = |spot: Spot| match spot {
+            Spot::Outside => "the outside".to_owned(),
+            Spot::Node(node) => format!("node {}", self.nodes[node].name),
+            Spot::Pod(pod) => format!("a pod of node {}", self.nodes[self.pods[pod].node].name),
+        };
+        let mut new = Vec::new();
+        for &address in addresses {
+            if let Some(why) = special(address) {
+                return Err(LabError::Unusable { address, owner: "a pod".into(), why });
+            }
+            match self.spot(address) {
+                Spot::Outside => new.push(address),
+                Spot::Pod(other) if self.pods[other].node == node => (),
+                spot => {
+                    let second = format!("a pod of node {}", self.nodes[node].name);
+                    return Err(LabError::Taken { address, first: who(spot), second });
+                }
+            }
+        }
+        self.owners.extend(addresses.iter().map(|address| (*address, Spot::Pod(pod))));
+        self.pods.push(PlannedPod { node, addresses: addresses.to_vec() });
+        Ok(new)
+    }
+
     /// The number of a node.
     pub(crate) fn node(&self, name: &str) -> Option<usize> {
         self.nodes.iter().position(|node| &*node.name == name)

@@ -5,9 +5,10 @@
 use std::{
     collections::BTreeSet,
     error::Error,
-    fs,
+    fs::{self, File},
+    io::Read,
     net::{IpAddr, TcpListener, UdpSocket},
-    process::{Command, ExitCode},
+    process::{Command, ExitCode, Stdio},
     time::Duration,
 };
 
@@ -44,6 +45,7 @@ fn main() -> ExitCode {
         trial("what_a_filter_tracks_is_a_proper_connection", connections_are_proper),
         trial("a_probe_is_never_taken_for_an_older_one", a_probe_is_never_taken_for_an_older_one),
         trial("a_thousand_flows_are_tried_at_once", a_thousand_flows),
+        trial("a_pod_that_others_have_made_is_reached_like_any_other", a_pod_of_others),
         trial("labs_do_not_know_each_other", labs_do_not_know_each_other),
         trial("work_runs_where_it_should_and_callers_stay", work_runs_where_it_should),
         trial("a_lab_leaves_nothing_behind", a_lab_leaves_nothing_behind),
@@ -363,6 +365,56 @@ fn a_thousand_flows() {
         ports.map(|port| flow("10.0.0.2", "10.0.0.1", Protocol::Tcp, port)).collect();
     let closed: Vec<u16> = denied(&lab, &flows).iter().map(|flow| flow.port).collect();
     assert_eq!(closed, Vec::from_iter(2..=100));
+}
+
+fn a_pod_of_others() {
+    let mut lab = Lab::build(&layout()).unwrap();
+    let ip = |words: &str| {
+        let done = Command::new("ip").args(words.split(' ')).status().unwrap();
+        assert!(done.success(), "ip {words}");
+    };
+    // Somebody joins a process to a node, as a CNI plugin does, and it goes by another address than those of the lab.
+    let mut sleeper = Command::new("unshare");
+    let mut sleeper = sleeper
+        .args(["--net", "sh", "-c", "echo; exec sleep 60"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    sleeper.stdout.take().unwrap().read_exact(&mut [0]).unwrap();
+    let id = sleeper.id();
+    let inside = |words: &str| {
+        let mut command = Command::new("nsenter");
+        command.args(["--net", "--target", &id.to_string(), "ip"]).args(words.split(' '));
+        assert!(command.status().unwrap().success(), "ip {words}");
+    };
+    let join = || {
+        ip(&format!("link add x0 type veth peer name eth0 netns {id}"));
+        ip("link set x0 up");
+        inside("address add 10.9.0.1/32 dev eth0");
+        inside("link set eth0 up");
+        inside("route add 10.9.0.254 dev eth0 scope link");
+        inside("route add default via 10.9.0.254 dev eth0");
+        ip("address add 10.9.0.254/32 dev x0");
+        ip("route add 10.9.0.1 dev x0");
+    };
+    lab.on_node("n2", join).unwrap();
+    let namespace = File::open(format!("/proc/{id}/ns/net")).unwrap();
+    let address = ["10.9.0.1".parse().unwrap()];
+    lab.adopt("n2", &address, namespace.try_clone().unwrap().into()).unwrap();
+    let flows = [
+        flow("10.0.0.1", "10.9.0.1", Protocol::Tcp, 80),
+        flow("10.9.0.1", "10.0.0.2", Protocol::Udp, 80),
+        flow("8.8.8.8", "10.9.0.1", Protocol::Tcp, 81),
+        flow("10.9.0.1", "8.8.8.8", Protocol::Tcp, 82),
+    ];
+    assert_eq!(denied(&lab, &flows), []);
+    // The next pod on this node may have the address; one on another node may not.
+    lab.adopt("n2", &address, namespace.try_clone().unwrap().into()).unwrap();
+    assert_eq!(denied(&lab, &flows), []);
+    let taken = lab.adopt("n1", &address, namespace.into()).unwrap_err();
+    assert_eq!(taken.to_string(), "10.9.0.1 belongs to a pod of node n2 and to a pod of node n1");
+    sleeper.kill().unwrap();
+    sleeper.wait().unwrap();
 }
 
 fn labs_do_not_know_each_other() {

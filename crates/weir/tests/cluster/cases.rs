@@ -1,8 +1,8 @@
-//! The shared cases, applied with kubectl, tried with real packets.
+//! The shared cases, applied with kubectl, tried with real packets between pods that CNI plugins have made.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs,
+    fs, mem,
     net::IpAddr,
     path::Path,
     time::Duration,
@@ -11,10 +11,11 @@ use std::{
 use serde_json::{Value, json};
 use weir_api::Case;
 use weir_cluster::Cluster;
-use weir_lab::{Lab, LabNode, LabPod, Layout};
-use weir_model::{Flow, Node, Object, PodId, World};
+use weir_lab::{Lab, LabNode, Layout};
+use weir_model::{Flow, Node, Object, Pod, PodId, Verdict, World};
 
 use crate::{
+    kubelet::{self, Joint, Kubelet},
     objects::{self, pods_of, policies_of},
     site::{Agent, Desk, difference, kubectl_apply, until},
 };
@@ -22,15 +23,16 @@ use crate::{
 const FILES: [&str; 2] = ["k8s-e2e.json", "recipes.json"];
 /// How long a connection may take to be answered.
 const PATIENCE: Duration = Duration::from_millis(100);
-const NODES: [(&str, &str); 2] = [("n1", "192.168.77.1"), ("n2", "192.168.77.2")];
+/// The nodes, and how pods are joined to them.
+const NODES: [(&str, &str, Joint); 2] =
+    [("n1", "192.168.77.1", Joint::Bridge), ("n2", "192.168.77.2", Joint::Ptp)];
 
 pub(crate) fn on_one_node() {
     Run::new(1).all();
 }
 
 pub(crate) fn across_two_nodes() {
-    let run = Run::new(2);
-    let across = run.all();
+    let across = Run::new(2).all();
     assert!(across > 300, "only {across} probes went from one node to another");
 }
 
@@ -42,11 +44,27 @@ struct Written {
 
 struct Run {
     cases: Vec<Written>,
-    /// Which address is on which node.
+    /// Which node a pod is on, by the address that its case gives it.
     places: BTreeMap<IpAddr, &'static str>,
     cluster: Cluster,
     lab: Lab,
+    kubelets: Vec<Kubelet>,
     desk: Desk,
+    /// The namespaces that may have policies.
+    namespaces: BTreeSet<String>,
+    /// The pods that are there, as they were applied.
+    pods: BTreeMap<(String, String), Value>,
+}
+
+/// What became of the probes.
+#[derive(Default)]
+struct Tally {
+    tried: usize,
+    /// Between nodes.
+    across: usize,
+    /// Between the other addresses of the same pods.
+    mirrored: usize,
+    wrong: Vec<String>,
 }
 
 impl Run {
@@ -59,109 +77,129 @@ impl Run {
             let next = NODES[places.len() % nodes].0;
             places.entry(address).or_insert(next);
         }
-        let lab_pods = places.iter().enumerate().map(|(number, (address, node))| LabPod {
-            id: PodId::new("lab", &*format!("pod-{number}")),
-            addresses: vec![*address],
-            node: (*node).into(),
-            host_network: false,
-        });
-        let lab_nodes = NODES[..nodes].iter().map(|(name, address)| LabNode {
+        let lab_nodes = NODES[..nodes].iter().map(|(name, address, _)| LabNode {
             name: (*name).into(),
             addresses: vec![address.parse().unwrap()],
         });
-        let layout =
-            Layout { nodes: lab_nodes.collect(), pods: lab_pods.collect(), ..Layout::default() };
-        let (lab, cluster) = (Lab::build(&layout).unwrap(), Cluster::start().unwrap());
-        NODES[..nodes].iter().for_each(|(name, address)| objects::node(&cluster, name, address));
-        Run { cases, places, cluster, lab, desk: Desk::new() }
+        let layout = Layout { nodes: lab_nodes.collect(), ..Layout::default() };
+        let (lab, desk) = (Lab::build(&layout).unwrap(), Desk::new());
+        let cluster = Cluster::with(kubelet::dual_stack()).unwrap();
+        let kubelets = NODES[..nodes].iter().zip(1..).map(|((name, address, joint), number)| {
+            objects::node(&cluster, name, address);
+            Kubelet::new(&lab, &desk, name, number, *joint)
+        });
+        let kubelets = kubelets.collect();
+        let (namespaces, pods) = Default::default();
+        Run { cases, places, cluster, lab, kubelets, desk, namespaces, pods }
     }
 
     /// Tries all cases. How many probes went from one node to another?
-    fn all(&self) -> usize {
+    fn all(mut self) -> usize {
         let kubeconfig = self.desk.kubeconfig(self.cluster.admin(), "admin");
         let nodes: BTreeSet<&str> = self.places.values().copied().collect();
         let agents = nodes.iter().map(|node| {
-            Agent::start(&self.cluster, &self.lab, &self.desk, node, self.cluster.admin(), &[])
+            let socket = kubelet::socket(&self.desk, node);
+            let options = ["--cni-socket", socket.to_str().unwrap()];
+            Agent::start(&self.cluster, &self.lab, &self.desk, node, self.cluster.admin(), &options)
         });
         let agents: Vec<Agent> = agents.collect();
         let agents: Vec<Agent> = agents.into_iter().map(|agent| agent.ready(&self.lab)).collect();
+        let logs = || agents.iter().map(Agent::log).collect::<Vec<_>>().join("\n---\n");
         let keeps_end_port = keeps_end_port(&self.cluster);
-        let (mut before, mut tried, mut left_out, mut across) = (None, 0, 0, 0);
-        let mut wrong = Vec::new();
-        for written in &self.cases {
+        let (mut tally, mut left_out) = (Tally::default(), 0);
+        for written in mem::take(&mut self.cases) {
             if !keeps_end_port && written.text.to_string().contains("endPort") {
                 eprintln!("left out, for this API server drops endPort: {}", written.case.name);
                 left_out += 1;
                 continue;
             }
-            self.apply(written, before, &kubeconfig);
-            before = Some(written);
-            let world = self.world(written);
+            self.apply(&written, &kubeconfig, &logs);
+            let world = self.world(&written);
             let in_force =
                 || nodes.iter().all(|node| difference(&self.lab, node, &world).is_empty());
             until(&written.case.name, in_force, || {
                 let differences = nodes.iter().map(|node| difference(&self.lab, node, &world));
-                let logs = agents.iter().map(Agent::log);
-                differences.chain(logs).collect::<Vec<_>>().join("\n---\n")
+                differences.chain([logs()]).collect::<Vec<_>>().join("\n---\n")
             });
-            let probes = &written.case.probes;
-            let flows: Vec<Flow> = probes.iter().map(|probe| probe.flow(&world).unwrap()).collect();
-            let verdicts = self.lab.probe(&flows, PATIENCE).unwrap();
-            for ((probe, flow), verdict) in probes.iter().zip(&flows).zip(verdicts) {
-                tried += 1;
-                let place = |address| self.places.get(address);
-                across += usize::from(
-                    place(&flow.from).zip(place(&flow.to)).is_some_and(|(one, other)| one != other),
-                );
-                if verdict != probe.expect || verdict != weir_oracle::verdict(&world, flow) {
-                    wrong.push(format!("{}: {flow}: {verdict:?}", written.case.name));
-                }
-            }
+            self.probe(&written.case, &world, &mut tally);
         }
-        eprintln!("{tried} probes, {across} of them between nodes; {left_out} cases left out");
+        let Tally { tried, across, mirrored, wrong } = tally;
+        eprintln!(
+            "{tried} probes, {across} of them between nodes; {mirrored} more between other addresses; {left_out} cases left out"
+        );
         assert!(wrong.is_empty(), "{}", wrong.join("\n"));
         assert!(left_out <= 1 && tried > 800, "{tried} probes, {left_out} cases left out");
+        assert!(mirrored > 700, "{mirrored} probes between other addresses");
+        let made = |pick: fn(&Kubelet) -> usize| self.kubelets.iter().map(pick).sum::<usize>();
+        let (usual, demanding) = (made(|one| one.usual.count()), made(|one| one.demanding.count()));
+        eprintln!(
+            "{usual} pods with addresses that they got, {demanding} with those they asked for"
+        );
+        assert!(usual > 50 && demanding > 20, "{usual}, {demanding}");
         across
     }
 
+    /// Tries what a case says, and the same between the other addresses of its pods.
+    fn probe(&self, case: &Case, world: &World, tally: &mut Tally) {
+        let expected = case.probes.iter().map(|probe| (probe.flow(world).unwrap(), probe.expect));
+        let mut expected: Vec<(Flow, Verdict)> = expected.collect();
+        tally.tried += expected.len();
+        let mirrored: Vec<Flow> =
+            expected.iter().filter_map(|(flow, _)| mirrored(world, flow)).collect();
+        tally.mirrored += mirrored.len();
+        expected.extend(mirrored.iter().map(|flow| (*flow, weir_oracle::verdict(world, flow))));
+        let flows: Vec<Flow> = expected.iter().map(|(flow, _)| *flow).collect();
+        let verdicts = self.lab.probe(&flows, PATIENCE).unwrap();
+        for ((flow, expected), verdict) in expected.iter().zip(verdicts) {
+            let place = |address| pod_at(world, address).and_then(|pod| pod.node.as_ref());
+            tally.across += usize::from(
+                place(flow.from).zip(place(flow.to)).is_some_and(|(one, other)| one != other),
+            );
+            if verdict != *expected || verdict != weir_oracle::verdict(world, flow) {
+                tally.wrong.push(format!("{}: {flow}: {verdict:?}", case.name));
+            }
+        }
+    }
+
     /// Replaces the objects of one case by those of the next. Pods that stay the same go on.
-    fn apply(&self, next: &Written, before: Option<&Written>, kubeconfig: &Path) {
-        let is_same = |key: &str| before.is_some_and(|before| before.text[key] == next.text[key]);
-        let keeps_pods = is_same("pods") && is_same("namespaces");
-        if let Some(before) = before {
-            for namespace in before.items("namespaces") {
-                let name = text(namespace, "name");
-                self.cluster.delete(&policies_of(name)).unwrap();
-                if !keeps_pods {
-                    self.cluster.delete(&pods_of(name)).unwrap();
-                }
+    fn apply(&mut self, next: &Written, kubeconfig: &Path, logs: &dyn Fn() -> String) {
+        let names_addresses = next.names_addresses();
+        let pods = next.pods().map(|(pod, address)| {
+            let (namespace, name) = (text(pod, "namespace"), text(pod, "name"));
+            let node = self.places[&address];
+            let mut object = objects::pod(namespace, name, &pod["labels"], &pod["ports"], node);
+            if names_addresses {
+                kubelet::demand(&mut object, address);
+            } else {
+                kubelet::prefer(&mut object, address);
+            }
+            ((namespace.to_owned(), name.to_owned()), object)
+        });
+        let pods: BTreeMap<(String, String), Value> = pods.collect();
+        let before = mem::replace(&mut self.pods, pods);
+        let namespaces = next.items("namespaces").iter().map(|one| text(one, "name").to_owned());
+        for namespace in mem::replace(&mut self.namespaces, namespaces.collect()) {
+            self.cluster.delete(&policies_of(&namespace)).unwrap();
+        }
+        for (key @ (namespace, name), pod) in &before {
+            if self.pods.get(key) != Some(pod) {
+                self.cluster.delete(&format!("{}/{name}", pods_of(namespace))).unwrap();
             }
         }
-        let mut all: Vec<Value> = Vec::new();
-        if !keeps_pods {
-            let namespace = |one: &Value| objects::namespace(text(one, "name"), &one["labels"]);
-            all.extend(next.items("namespaces").iter().map(namespace));
-            all.extend(next.pods().map(|(pod, address)| {
-                let (namespace, name) = (text(pod, "namespace"), text(pod, "name"));
-                let node = self.places[&address];
-                objects::pod(namespace, name, &pod["labels"], &pod["ports"], node)
-            }));
-        }
+        let namespace = |one: &Value| objects::namespace(text(one, "name"), &one["labels"]);
+        let mut all: Vec<Value> = next.items("namespaces").iter().map(namespace).collect();
+        let new = self.pods.iter().filter(|(key, pod)| before.get(key) != Some(pod));
+        all.extend(new.map(|(_, pod)| pod.clone()));
         all.extend(next.items("policies").iter().cloned());
-        if !all.is_empty() {
-            kubectl_apply(&self.desk, kubeconfig, &all);
-        }
-        if !keeps_pods {
-            for (pod, address) in next.pods() {
-                let (namespace, name) = (text(pod, "namespace"), text(pod, "name"));
-                objects::runs(&self.cluster, namespace, name, &address.to_string());
-            }
+        kubectl_apply(&self.desk, kubeconfig, &all);
+        for kubelet in &mut self.kubelets {
+            kubelet.sync(&self.cluster, &mut self.lab, logs);
         }
     }
 
     /// The world of a case, with everybody where they are.
     fn world(&self, written: &Written) -> World {
-        let node = |(name, address): (&str, &str)| {
+        let node = |(name, address, _): (&str, &str, Joint)| {
             Object::Node(Node {
                 name: name.into(),
                 labels: Default::default(),
@@ -171,16 +209,44 @@ impl Run {
         };
         let mut world: World =
             written.case.objects.iter().cloned().chain(NODES.map(node)).collect();
-        for pod in world.pods.values_mut() {
-            pod.node = Some(self.places[&pod.addresses[0]].into());
+        let pods = self.cluster.get("/api/v1/pods").unwrap();
+        for pod in pods["items"].as_array().unwrap() {
+            let id =
+                PodId::new(text(&pod["metadata"], "namespace"), text(&pod["metadata"], "name"));
+            let known = world.pods.get_mut(&id).unwrap();
+            let named = mem::replace(&mut known.addresses, kubelet::addresses_of(pod));
+            known.node = Some(self.places[&named[0]].into());
+            assert_eq!(known.addresses.len(), 2, "{pod}");
+            assert_eq!(known.addresses[0].is_ipv6(), named[0].is_ipv6(), "{pod}");
+            assert!(!written.names_addresses() || known.addresses[0] == named[0], "{pod}");
         }
         world
     }
 }
 
+/// Whose address this is.
+fn pod_at(world: &World, address: IpAddr) -> Option<&Pod> {
+    world.pods.values().find(|pod| pod.addresses.contains(&address))
+}
+
+/// The same flow between the addresses of the other family that the same pods have.
+fn mirrored(world: &World, flow: &Flow) -> Option<Flow> {
+    let other = |address: IpAddr| {
+        let addresses = pod_at(world, address)?.addresses.iter().copied();
+        addresses.into_iter().find(|other| other.is_ipv4() != address.is_ipv4())
+    };
+    Some(Flow { from: other(flow.from)?, to: other(flow.to)?, ..*flow })
+}
+
 impl Written {
     fn items(&self, key: &str) -> &[Value] {
         self.text[key].as_array().map_or(&[], Vec::as_slice)
+    }
+
+    /// Whether it is about addresses, and not about whoever has them.
+    fn names_addresses(&self) -> bool {
+        let text = self.text.to_string();
+        text.contains("\"ipBlock\"") || text.contains("\"ip\"")
     }
 
     /// The pods, each with its one address.

@@ -5,6 +5,7 @@
 mod cases;
 mod deploy;
 mod first;
+mod kubelet;
 mod life;
 #[path = "../cni/namespace.rs"]
 mod namespace;

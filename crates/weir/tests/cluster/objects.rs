@@ -1,5 +1,7 @@
 //! Objects as one writes them, and as an API server has them.
 
+use std::net::IpAddr;
+
 use serde_json::{Value, json};
 use weir_cluster::Cluster;
 
@@ -38,9 +40,15 @@ pub(crate) fn policies_of(namespace: &str) -> String {
 
 /// Says what the kubelet says when a pod runs.
 pub(crate) fn runs(cluster: &Cluster, namespace: &str, name: &str, address: &str) {
-    let status =
-        json!({"status": {"phase": "Running", "podIP": address, "podIPs": [{"ip": address}]}});
-    cluster.patch(&format!("{}/{name}/status", pods_of(namespace)), &status).unwrap();
+    runs_at(cluster, namespace, name, &[address.parse().unwrap()]);
+}
+
+/// The same for a pod with several addresses, the first one first.
+pub(crate) fn runs_at(cluster: &Cluster, namespace: &str, name: &str, addresses: &[IpAddr]) {
+    let all: Vec<Value> = addresses.iter().map(|address| json!({ "ip": address })).collect();
+    let status = json!({"phase": "Running", "podIP": addresses[0], "podIPs": all});
+    let path = format!("{}/{name}/status", pods_of(namespace));
+    cluster.patch(&path, &json!({ "status": status })).unwrap();
 }
 
 /// Creates a pod of an app that runs.

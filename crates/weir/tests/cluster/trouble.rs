@@ -3,6 +3,7 @@
 use std::{
     env,
     net::IpAddr,
+    process::Command,
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -14,10 +15,11 @@ use std::{
 use serde_json::{Value, json};
 use weir_cluster::Cluster;
 use weir_kube::Access;
-use weir_lab::{Lab, LabNode, LabPod, Layout};
-use weir_model::{Flow, PodId, Protocol, Verdict, World};
+use weir_lab::{Lab, LabNode, Layout};
+use weir_model::{Flow, Protocol, Verdict, World};
 
 use crate::{
+    kubelet::{self, Joint, Kubelet},
     objects::{self, pods_of, policies_of},
     prober::Prober,
     site::{Agent, Desk, difference, until},
@@ -37,8 +39,10 @@ const NODES: [(&str, &str); 2] = [("n1", "192.168.77.1"), ("n2", "192.168.77.2")
 /// How long an agent cannot reach the API server. `WEIR_PARTITION_SECONDS=60` makes it a minute, and the test so much longer.
 fn partition() -> Duration {
     let seconds = env::var("WEIR_PARTITION_SECONDS").ok().map(|text| text.parse().unwrap());
-    Duration::from_secs(seconds.unwrap_or(10))
+    Duration::from_secs(seconds.unwrap_or(30))
 }
+/// An agent must notice by then that packets are lost: it takes 25 s, and twice as long without asking the other end.
+const NOTICED: Duration = Duration::from_secs(50);
 
 /// Who is allowed does not change, only how it is said.
 fn policy(way: u64) -> Value {
@@ -59,25 +63,20 @@ fn policy(way: u64) -> Value {
 }
 
 fn lab() -> Lab {
-    let pod = |name: &str, address: IpAddr, node: &str| LabPod {
-        id: PodId::new("shop", name),
-        addresses: vec![address],
-        node: node.into(),
-        host_network: false,
-    };
     let node = |(name, address): (&str, &str)| LabNode {
         name: name.into(),
         addresses: vec![address.parse().unwrap()],
     };
-    let pods = vec![pod("web", WEB, "n1"), pod("db", DB, "n2"), pod("cache", CACHE, "n2")];
-    Lab::build(&Layout { nodes: NODES.map(node).into(), pods, ..Layout::default() }).unwrap()
+    Lab::build(&Layout { nodes: NODES.map(node).into(), ..Layout::default() }).unwrap()
 }
 
 fn fill(cluster: &Cluster) {
     NODES.iter().for_each(|(name, address)| objects::node(cluster, name, address));
     cluster.create("/api/v1/namespaces", &objects::namespace("shop", &json!({}))).unwrap();
     for (name, node, address) in [("web", "n1", WEB), ("db", "n2", DB), ("cache", "n2", CACHE)] {
-        objects::run(cluster, name, name, node, &address.to_string());
+        let mut pod = objects::pod("shop", name, &json!({ "app": name }), &json!([]), node);
+        kubelet::demand(&mut pod, address);
+        cluster.create(&pods_of("shop"), &pod).unwrap();
     }
     let mut first = policy(0);
     first["metadata"] = json!({"name": "db"});
@@ -101,12 +100,20 @@ fn churn(cluster: &Cluster, round: u64) {
 }
 
 pub(crate) fn no_verdict_changes() {
-    let lab = lab();
-    let cluster = Cluster::start().unwrap();
+    let (mut lab, desk) = (lab(), Desk::new());
+    let cluster = Cluster::with(kubelet::dual_stack()).unwrap();
     fill(&cluster);
-    let desk = Desk::new();
-    let start = |node| Agent::start(&cluster, &lab, &desk, node, cluster.admin(), &[]);
-    let agents = [start("n1"), start("n2")].map(|agent| agent.ready(&lab));
+    let agents = NODES.map(|(node, _)| {
+        let socket = kubelet::socket(&desk, node);
+        let options = ["--cni-socket", socket.to_str().unwrap()];
+        Agent::start(&cluster, &lab, &desk, node, cluster.admin(), &options)
+    });
+    let agents = agents.map(|agent| agent.ready(&lab));
+    for ((node, _), number) in NODES.into_iter().zip(1..) {
+        let mut kubelet = Kubelet::new(&lab, &desk, node, number, Joint::Ptp);
+        kubelet.sync(&cluster, &mut lab, || agents.each_ref().map(Agent::log).join("\n---\n"));
+    }
+    let lab = lab;
     let flow = |to, port| Flow { from: WEB, to, protocol: Protocol::Udp, port };
     let mut talk = lab.converse(flow(DB, STANDING), PATIENCE).unwrap();
     let probing = Prober::new(&lab, WEB, DB, OPEN, CLOSED).start();
@@ -182,10 +189,10 @@ fn go_through(lab: &Lab, cluster: &Mutex<Cluster>, agents: &[Agent; 2]) {
         });
     }
 
-    // One agent is cut off while everything changes, something becomes tighter, and all memory of it is lost.
+    // The way of one agent swallows all packets while everything changes, something becomes tighter, and all memory of it is lost.
     let alone = &agents[1];
-    alone.gate.shut();
     let begun = Instant::now();
+    lose_packets(lab, alone);
     thread::sleep(partition() / 2);
     {
         let mut cluster = cluster.lock().unwrap();
@@ -198,16 +205,40 @@ fn go_through(lab: &Lab, cluster: &Mutex<Cluster>, agents: &[Agent; 2]) {
         // What it keeps in memory would hide that.
         cluster.start_server().unwrap();
     }
+    alone.until("the agent tells", || {
+        let told = alone.get(lab, "/readyz");
+        told.is_some_and(|(code, why)| code == 503 && why.contains("cannot reach the API server"))
+    });
+    let noticed = begun.elapsed();
+    eprintln!("that packets are lost was noticed after {noticed:?}");
+    assert!(noticed < NOTICED, "noticed after {noticed:?}");
     thread::sleep(partition().saturating_sub(begun.elapsed()));
-    let (code, why) = alone.get(lab, "/readyz").unwrap();
-    assert_eq!(code, 503, "{why}");
-    alone.gate.open();
+    nft(lab, &["delete", "table", "inet", "partition"]);
     for agent in agents {
         agent.until("the agent is ready again", || {
             agent.get(lab, "/readyz").is_some_and(|(code, _)| code == 200)
         });
     }
     thread::sleep(Duration::from_secs(1));
+}
+
+/// Drops what an agent sends to the API server and what comes from there. Nobody is told.
+fn lose_packets(lab: &Lab, agent: &Agent) {
+    let port = agent.gate.address().port().to_string();
+    nft(lab, &["add", "table", "inet", "partition"]);
+    let hook = "{ type filter hook input priority 0; }";
+    nft(lab, &["add", "chain", "inet", "partition", "input", hook]);
+    for side in ["dport", "sport"] {
+        nft(lab, &["add", "rule", "inet", "partition", "input", "tcp", side, &port, "drop"]);
+    }
+}
+
+/// Runs nft on the second node.
+fn nft(lab: &Lab, words: &[&str]) {
+    let mut command = Command::new("nft");
+    command.args(words);
+    let done = lab.on_node(NODES[1].0, || command.output()).unwrap().unwrap();
+    assert!(done.status.success(), "nft {words:?}: {}", String::from_utf8_lossy(&done.stderr));
 }
 
 /// The world as the API server has it.

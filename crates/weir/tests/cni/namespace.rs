@@ -2,7 +2,7 @@
 
 use std::{
     fs::File,
-    os::fd::{AsFd, AsRawFd},
+    os::fd::{AsFd, AsRawFd, OwnedFd},
     panic, process, thread,
 };
 
@@ -16,6 +16,12 @@ impl Namespace {
             unshare();
             Namespace(File::open("/proc/thread-self/ns/net").unwrap())
         })
+    }
+
+    /// One more hold on it.
+    #[allow(dead_code, reason = "some tests have no lab that takes pods in")]
+    pub(crate) fn hold(&self) -> OwnedFd {
+        self.0.try_clone().unwrap().into()
     }
 
     /// Where others find it.

@@ -7,7 +7,10 @@ use std::{
     net::IpAddr,
     path::{Path, PathBuf},
     process::{Command, Stdio},
-    sync::Mutex,
+    sync::{
+        Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
 };
 
 use serde_json::{Value, json};
@@ -20,16 +23,30 @@ const PLUGINS: &str = "/usr/lib/cni";
 
 /// A pod's sandbox.
 pub(crate) struct Sandbox {
+    /// The namespace of the pod, as in `shop`.
+    pub(crate) group: String,
     pub(crate) name: String,
     pub(crate) uid: String,
+    pub(crate) node: String,
     pub(crate) container: String,
     pub(crate) namespace: Namespace,
+    /// What is asked of plugins that have the capability.
+    pub(crate) wishes: Value,
 }
 
 impl Sandbox {
+    /// A sandbox of a pod in `shop`, on the node `n1`, with a port of the node.
     pub(crate) fn new(name: &str, uid: &str) -> Self {
-        let container = format!("sandbox-{name}-{uid}");
-        Sandbox { name: name.into(), uid: uid.into(), container, namespace: Namespace::new() }
+        let mapping = json!([{"hostPort": 8080, "containerPort": 5432, "protocol": "udp"}]);
+        Sandbox {
+            group: "shop".into(),
+            name: name.into(),
+            uid: uid.into(),
+            node: "n1".into(),
+            container: format!("sandbox-{name}-{uid}"),
+            namespace: Namespace::new(),
+            wishes: json!({ "portMappings": mapping }),
+        }
     }
 }
 
@@ -39,6 +56,8 @@ pub(crate) struct Runtime {
     folder: PathBuf,
     /// The last result of every container, for whoever comes after.
     results: Mutex<BTreeMap<String, Value>>,
+    /// How many pods it has added.
+    added: AtomicUsize,
 }
 
 /// What a plugin says when it fails.
@@ -58,7 +77,12 @@ impl Runtime {
         );
         plugins.push(ours);
         let list = json!({"cniVersion": "1.0.0", "name": "test", "plugins": plugins});
-        Runtime { list, folder: folder.into(), results: Mutex::default() }
+        Runtime {
+            list,
+            folder: folder.into(),
+            results: Mutex::default(),
+            added: AtomicUsize::new(0),
+        }
     }
 
     /// Adds a pod. If a plugin fails, everything is taken back.
@@ -75,7 +99,14 @@ impl Runtime {
         }
         let result: Value = result.unwrap();
         self.results.lock().unwrap().insert(sandbox.container.clone(), result.clone());
+        self.added.fetch_add(1, Ordering::Relaxed);
         Ok(result)
+    }
+
+    /// How many pods it has added.
+    #[allow(dead_code, reason = "some tests count by themselves")]
+    pub(crate) fn count(&self) -> usize {
+        self.added.load(Ordering::Relaxed)
     }
 
     pub(crate) fn check(&self, lab: &Lab, sandbox: &Sandbox) -> Result<(), Refusal> {
@@ -125,9 +156,10 @@ impl Runtime {
                 config[key] = self.list[key].clone();
             }
         }
-        if plugin["capabilities"]["portMappings"] == true {
-            let mapping = json!([{"hostPort": 8080, "containerPort": 5432, "protocol": "udp"}]);
-            config["runtimeConfig"] = json!({ "portMappings": mapping });
+        for (capability, wish) in sandbox.wishes.as_object().unwrap() {
+            if plugin["capabilities"][capability] == true {
+                config["runtimeConfig"][capability] = wish.clone();
+            }
         }
         if let Some(result) = result {
             config["prevResult"] = result.clone();
@@ -135,9 +167,9 @@ impl Runtime {
         let name = plugin["type"].as_str().unwrap();
         let own = self.folder.join("bin").join(name);
         let program = if own.exists() { own } else { Path::new(PLUGINS).join(name) };
-        let Sandbox { name, uid, container, namespace } = sandbox;
+        let Sandbox { group, name, uid, node, container, namespace, .. } = sandbox;
         let pod = format!(
-            "IgnoreUnknown=1;K8S_POD_NAMESPACE=shop;K8S_POD_NAME={name};K8S_POD_INFRA_CONTAINER_ID={container};K8S_POD_UID={uid}"
+            "IgnoreUnknown=1;K8S_POD_NAMESPACE={group};K8S_POD_NAME={name};K8S_POD_INFRA_CONTAINER_ID={container};K8S_POD_UID={uid}"
         );
         let mut command = Command::new(program);
         command
@@ -152,7 +184,7 @@ impl Runtime {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
-        let output = lab.on_node("n1", || {
+        let output = lab.on_node(node, || {
             let mut child = command.spawn().unwrap();
             child.stdin.take().unwrap().write_all(config.to_string().as_bytes()).unwrap();
             child.wait_with_output().unwrap()

@@ -2,6 +2,7 @@ use std::{
     collections::BTreeSet,
     io,
     net::IpAddr,
+    os::fd::OwnedFd,
     sync::{Mutex, PoisonError},
     time::Duration,
 };
@@ -13,7 +14,7 @@ use super::{
     namespace::{Namespace, apart},
     ping::ping,
     probe,
-    raise::raise,
+    raise::{lead_here, raise},
 };
 use crate::{
     LabError, Layout,
@@ -36,6 +37,20 @@ impl Lab {
     pub fn build(layout: &Layout) -> Result<Lab, LabError> {
         let plan = Plan::new(layout)?;
         apart(|| raise(plan))
+    }
+
+    /// Takes in a pod that somebody else has joined to a node: from now on the addresses are in this namespace, and the outside
+    /// knows the way. Whichever pod had one of them before no longer has it. An address stays on the node that it is on.
+    pub fn adopt(
+        &mut self,
+        node: &str,
+        addresses: &[IpAddr],
+        namespace: OwnedFd,
+    ) -> Result<(), LabError> {
+        let node = self.plan.node(node).ok_or_else(|| LabError::NoNode(node.to_owned()))?;
+        let new = self.plan.adopt(node, addresses)?;
+        self.pods.push(namespace.into());
+        self.inside(Spot::Outside, || lead_here(node, &new))?
     }
 
     /// Runs something on a thread that lives in the node's namespace, the agent's place, and returns what it gives.

@@ -31,6 +31,12 @@ impl Namespace {
     }
 }
 
+impl From<OwnedFd> for Namespace {
+    fn from(namespace: OwnedFd) -> Self {
+        Namespace(namespace)
+    }
+}
+
 impl AsFd for Namespace {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()

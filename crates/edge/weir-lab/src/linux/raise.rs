@@ -78,6 +78,11 @@ pub(super) fn raise(plan: Plan) -> Result<Lab, LabError> {
     Ok(Lab { plan, outside, nodes: keep(nodes), pods: keep(pods), next_port: Mutex::new(0) })
 }
 
+/// Tells the outside, whose namespace this thread is in, which node addresses are on.
+pub(super) fn lead_here(node: usize, addresses: &[IpAddr]) -> Result<(), LabError> {
+    lead_to(&Wire::open()?, addresses, downlink(node), RouteKind::UnicastFirst)
+}
+
 /// A new namespace with nothing but itself.
 fn host() -> Result<(Namespace, Wire), LabError> {
     let namespace = Namespace::create()?;
