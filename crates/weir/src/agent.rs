@@ -131,8 +131,9 @@ impl Agent {
         }
         self.log_format.start();
         if self.cleanup {
-            weir_opflex::cleanup(netpol_dir).map_err(failed)?;
-            tracing::info!("removed all files from {}", netpol_dir.display());
+            let removed = weir_opflex::cleanup(netpol_dir).map_err(failed)?;
+            removed.iter().for_each(|name| tracing::info!("removed {name}"));
+            tracing::info!("removed {} files from {}", removed.len(), netpol_dir.display());
             return Ok(Exit::Yes);
         }
         let Source::Kube(access) = self.source()? else {

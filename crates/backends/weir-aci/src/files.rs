@@ -126,6 +126,22 @@ impl Files {
         &self.needed
     }
 
+    /// What the object of this node is called in ACI: it tells that the others are about this node, too.
+    pub fn own(&self) -> &str {
+        &self.own
+    }
+
+    /// Whether the object of this node is known.
+    pub fn has_own(&self) -> bool {
+        let own = self.pols.get(&name::resource(&self.own));
+        own.is_some_and(|pol| pol.spec.name == self.own)
+    }
+
+    /// What the known HostprotPols are called in ACI.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.pols.values().map(|pol| pol.spec.name.as_str())
+    }
+
     /// How many objects are known.
     pub fn len(&self) -> usize {
         self.pols.len() + self.containers.len()

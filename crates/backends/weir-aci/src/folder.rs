@@ -24,6 +24,13 @@ pub struct FolderError {
     source: io::Error,
 }
 
+impl FolderError {
+    /// Whether there is no such folder.
+    pub fn is_missing(&self) -> bool {
+        self.source.kind() == io::ErrorKind::NotFound
+    }
+}
+
 /// Whether a file was touched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Touched {
@@ -34,9 +41,8 @@ pub enum Touched {
 }
 
 impl Folder {
-    /// Uses a folder, which is made if it is not there, and clears it of what an interrupted writer left.
+    /// Uses a folder, which must be there, because nobody watches one that we would make; clears it of what an interrupted writer left.
     pub fn open(path: &Path) -> Result<Self, FolderError> {
-        fs::create_dir_all(path).map_err(|e| error("make the folder", path, e))?;
         let folder = Folder { path: path.into() };
         for name in folder.list()? {
             if is_half_written(&name) {
@@ -73,13 +79,15 @@ impl Folder {
         }
     }
 
-    /// Removes all files but these; how many. Files of others are left alone.
-    pub fn prune(&self, needed: &BTreeSet<String>) -> Result<usize, FolderError> {
-        let mut removed = 0;
+    /// Removes all files but these, and tells which. Files of others are left alone.
+    pub fn prune(&self, needed: &BTreeSet<String>) -> Result<Vec<String>, FolderError> {
+        let mut removed = Vec::new();
         for name in self.list()? {
             let is_ours = name.ends_with(SUFFIX) && !name.starts_with('.');
             if (is_ours && !needed.contains(&name)) || is_half_written(&name) {
-                removed += usize::from(self.remove(&name)? == Touched::Yes);
+                if self.remove(&name)? == Touched::Yes {
+                    removed.push(name);
+                }
             }
         }
         Ok(removed)
@@ -164,9 +172,9 @@ mod tests {
         folder.write("a.netpol", "a").unwrap();
         folder.write("b.netpol", "b").unwrap();
         fs::write(place.path().join("notes.txt"), "mine").unwrap();
-        assert_eq!(folder.prune(&["a.netpol".to_owned()].into()).unwrap(), 1);
+        assert_eq!(folder.prune(&["a.netpol".to_owned()].into()).unwrap(), ["b.netpol"]);
         assert_eq!(folder.files().unwrap(), ["a.netpol".to_owned()].into());
-        assert_eq!(folder.prune(&BTreeSet::new()).unwrap(), 1);
+        assert_eq!(folder.prune(&BTreeSet::new()).unwrap(), ["a.netpol"]);
         assert!(place.path().join("notes.txt").exists());
     }
 
@@ -195,6 +203,14 @@ mod tests {
     fn a_folder_that_cannot_be_is_named() {
         let place = tempfile::NamedTempFile::new().unwrap();
         let error = Folder::open(place.path()).unwrap_err().to_string();
-        assert!(error.starts_with("cannot make the folder /"), "{error}");
+        assert!(error.starts_with("cannot read the folder /"), "{error}");
+    }
+
+    #[test]
+    fn a_folder_that_is_not_there_is_not_made() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("netpols");
+        assert!(Folder::open(&path).unwrap_err().is_missing());
+        assert!(!path.exists());
     }
 }

@@ -8,10 +8,11 @@ use weir_aci::{Files, Folder, FolderError, Kind, Netpol, Object, ObjectId, Touch
 use weir_controllers::Told;
 use weir_model::{Labels, Pod, PodId};
 
-use crate::{report::Report, run::News};
+use crate::{home::Home, report::Report, run::News};
 
 /// Where news becomes files.
 pub(crate) struct Desk {
+    home: Home,
     files: Files,
     folder: Folder,
     report: Arc<Report>,
@@ -30,14 +31,17 @@ pub(crate) struct Desk {
     /// Since when something waits to be written.
     since: Option<Instant>,
     is_pruned: bool,
+    /// Whether the object of this node was ever there. From then on what is told is about this node, also that there is nothing.
+    is_at_home: bool,
 }
 
 /// What tells whether a file was changed by others.
 type Stamp = (u64, Option<std::time::SystemTime>);
 
 impl Desk {
-    pub(crate) fn new(files: Files, folder: Folder, report: Arc<Report>) -> Self {
+    pub(crate) fn new(home: Home, files: Files, folder: Folder, report: Arc<Report>) -> Self {
         let desk = Desk {
+            home,
             files,
             folder,
             report,
@@ -51,6 +55,7 @@ impl Desk {
             seen: BTreeMap::new(),
             since: None,
             is_pruned: false,
+            is_at_home: false,
         };
         desk.tell();
         desk
@@ -58,7 +63,16 @@ impl Desk {
 
     /// Whether everything was read, and everything could be written.
     pub(crate) fn is_in_sync(&self) -> bool {
-        self.listed.iter().all(|listed| *listed) && self.is_pruned
+        self.is_read() && self.is_pruned
+    }
+
+    /// Whether everything was read, and the object of this node was not there.
+    pub(crate) fn is_strange(&self) -> bool {
+        self.is_read() && !self.is_at_home
+    }
+
+    fn is_read(&self) -> bool {
+        self.listed.iter().all(|listed| *listed)
     }
 
     /// Looks at all files again.
@@ -75,6 +89,7 @@ impl Desk {
             News::Pol(told) => self.object(Kind::Pol, 1, told),
             News::Pod(told) => self.pod(told),
         }
+        self.is_at_home |= self.has_own();
         self.tell();
     }
 
@@ -159,9 +174,9 @@ impl Desk {
         pod.id
     }
 
-    /// Makes the folder what it should be, if everything was read.
+    /// Makes the folder what it should be, if everything was read and is about this node.
     pub(crate) fn settle(&mut self) {
-        if !self.listed.iter().all(|listed| *listed) {
+        if !self.is_read() || self.is_strange() {
             return;
         }
         if self.is_pruned && self.is_disturbed() {
@@ -212,13 +227,21 @@ impl Desk {
         }
         if !self.is_pruned {
             let removed = self.folder.prune(&self.kept()?)?;
-            self.report.metrics.removals.inc_by(removed as u64);
+            self.report.metrics.removals.inc_by(removed.len() as u64);
+            removed
+                .iter()
+                .for_each(|name| tracing::info!("removed {name}, which nothing asks for"));
             self.is_pruned = true;
         }
         if let (Some(since), true) = (self.since.take(), touched > 0) {
             self.report.metrics.seconds.observe(since.elapsed().as_secs_f64());
         }
         Ok(())
+    }
+
+    /// Whether the object of this node is there, readable or not.
+    fn has_own(&self) -> bool {
+        self.files.has_own() || self.is_of_unreadable(self.files.own())
     }
 
     /// The files that stay: those that are needed, and those of objects that cannot be read.
@@ -270,6 +293,14 @@ impl Desk {
                 None if !self.listed[at] => reasons.push(format!("{name} is not read yet")),
                 None => (),
             }
+        }
+        let own = self.files.own();
+        if self.is_strange() {
+            reasons.push(self.home.stranger(own, self.files.names()));
+        } else if self.is_read() && !self.has_own() && self.files.names().next().is_some() {
+            reasons.push(format!(
+                "the object of this node, {own}, is gone; is the node still in the cluster?"
+            ));
         }
         reasons.extend(self.unreadable.values().cloned());
         reasons.extend(self.complaints.values().flatten().cloned());

@@ -11,9 +11,13 @@
 //!
 //! *Invariant*: nothing is written or removed before all three were read completely, nor because the API server is away.
 //!
+//! *Invariant*: nor before the object of this node was among them. Who was given the name of another node, or another prefix or namespace than
+//! the controller, would find nothing and take everything away.
+//!
 //! *Invariant*: what cannot be read counts as it was before.
 
 mod desk;
+mod home;
 mod http;
 mod report;
 mod run;

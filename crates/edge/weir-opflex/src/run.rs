@@ -13,7 +13,7 @@ use weir_aci::{Files, Folder, FolderError, Settings};
 use weir_controllers::{Resource, Server, Told, Watched, follow, hpp};
 use weir_kube::{Access, Pace};
 
-use crate::{desk::Desk, http, report::Report};
+use crate::{desk::Desk, home::Home, http, report::Report};
 
 /// How long to wait for more before files are written.
 const GATHER: Duration = Duration::from_millis(20);
@@ -48,7 +48,7 @@ pub struct Options {
 pub enum Until {
     /// Until a signal says that it is enough.
     Signal,
-    /// Until everything was read and written once.
+    /// Until everything was read, and written once unless nothing of it is about this node.
     Settled,
 }
 
@@ -77,15 +77,17 @@ impl OpflexError {
         match self {
             OpflexError::Start(_) => "check the limits of the process",
             OpflexError::Listen { .. } => "choose another address with `--http`, or `off`",
+            OpflexError::Folder(error) if error.is_missing() => {
+                "opflex-agent makes it when it runs here with `enable-local-netpol`, or make it with `mkdir -p`; `--netpol-dir` names another"
+            }
             OpflexError::Folder(_) => "check the path and its rights; `--netpol-dir` names another",
         }
     }
 }
 
-/// Removes all files.
-pub fn cleanup(folder: &Path) -> Result<(), OpflexError> {
-    Folder::open(folder)?.prune(&Default::default())?;
-    Ok(())
+/// Removes all files, and tells which.
+pub fn cleanup(folder: &Path) -> Result<Vec<String>, OpflexError> {
+    Ok(Folder::open(folder)?.prune(&Default::default())?)
 }
 
 /// What is new.
@@ -120,7 +122,12 @@ pub fn run(options: &Options, until: Until) -> Result<Vec<String>, OpflexError> 
         }
         let settings = Settings { prefix: options.prefix.clone() };
         let files = Files::new(&settings, &options.space, &options.node);
-        keep(options, Desk::new(files, folder, report.clone()), until).await
+        let home = Home {
+            namespace: options.namespace.clone(),
+            node: options.node.clone(),
+            prefix: options.prefix.clone(),
+        };
+        keep(options, Desk::new(home, files, folder, report.clone()), until).await
     });
     // A request may be under way whose answer nobody waits for.
     runtime.shutdown_background();
@@ -166,7 +173,7 @@ async fn keep(options: &Options, mut desk: Desk, until: Until) -> Result<(), Opf
             Next::Due => {
                 desk.settle();
                 due = Instant::now() + LOOK;
-                if until == Until::Settled && desk.is_in_sync() {
+                if until == Until::Settled && (desk.is_in_sync() || desk.is_strange()) {
                     return Ok(());
                 }
             }

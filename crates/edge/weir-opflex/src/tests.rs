@@ -4,7 +4,7 @@ use serde_json::json;
 use weir_aci::{Files, Folder, Kind, Settings};
 use weir_controllers::{Object, Told};
 
-use crate::{desk::Desk, report::Report, run::News};
+use crate::{desk::Desk, home::Home, report::Report, run::News};
 
 fn object(value: serde_json::Value) -> Object {
     serde_json::from_value(value).unwrap()
@@ -26,6 +26,14 @@ fn pol(name: &str, label: &str) -> Object {
     }))
 }
 
+/// The HostprotPol of the node.
+fn own() -> Object {
+    object(json!({
+        "metadata": {"name": "k-node-n1"},
+        "spec": {"name": "k_node_n1", "networkPolicies": ["k_node_n1"]},
+    }))
+}
+
 fn container(address: &str) -> Object {
     object(
         json!({"metadata": {"name": "shop"}, "spec": {"name": "shop", "hostprotRemoteIp": [{"addr": address}]}}),
@@ -42,20 +50,28 @@ struct Node {
     report: Arc<Report>,
 }
 
+/// A desk of the node `n1` in a folder.
+fn desk(place: &tempfile::TempDir) -> (Desk, Arc<Report>) {
+    let report = Arc::new(Report::new("n1"));
+    let home = Home { namespace: "aci".into(), node: "n1".into(), prefix: "k".into() };
+    let files = Files::new(&Settings { prefix: "k".into() }, "k", "n1");
+    let folder = Folder::open(place.path()).unwrap();
+    (Desk::new(home, files, folder, report.clone()), report)
+}
+
 impl Node {
     fn new() -> Self {
         let place = tempfile::tempdir().unwrap();
         // What an earlier agent has left.
         fs::write(place.path().join("k_np_old.netpol"), "[]").unwrap();
-        let report = Arc::new(Report::new("n1"));
-        let files = Files::new(&Settings { prefix: "k".into() }, "k", "n1");
-        let folder = Folder::open(place.path()).unwrap();
-        Node { desk: Desk::new(files, folder, report.clone()), place, report }
+        let (desk, report) = desk(&place);
+        Node { desk, place, report }
     }
 
     /// One that has read everything.
-    fn with(pols: Vec<Object>, pods: Vec<Object>) -> Self {
+    fn with(mut pols: Vec<Object>, pods: Vec<Object>) -> Self {
         let mut node = Node::new();
+        pols.push(own());
         node.desk.take(News::Pol(Told::Listed("v1", pols)));
         node.desk.take(News::Container(Told::Listed("v1", vec![container("10.0.0.1")])));
         node.desk.take(News::Pod(Told::Listed("v1", pods)));
@@ -68,10 +84,12 @@ impl Node {
         self.desk.settle();
     }
 
+    /// All files, without that of the node itself.
     fn files(&self) -> Vec<String> {
         let entries = fs::read_dir(self.place.path()).unwrap();
         let mut names: Vec<String> =
             entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.retain(|name| name != "k_node_n1.netpol");
         names.sort();
         names
     }
@@ -84,7 +102,7 @@ impl Node {
 #[test]
 fn nothing_is_touched_before_everything_was_read() {
     let mut node = Node::new();
-    node.tell(News::Pol(Told::Listed("v1", vec![pol("k_np_1", "web")])));
+    node.tell(News::Pol(Told::Listed("v1", vec![own(), pol("k_np_1", "web")])));
     node.tell(News::Pod(Told::Listed("v1", vec![pod("a", "web")])));
     node.tell(News::Container(Told::Trouble(Some("away".into()))));
     assert_eq!(node.files(), ["k_np_old.netpol"]);
@@ -95,6 +113,48 @@ fn nothing_is_touched_before_everything_was_read() {
     assert_eq!(node.files(), ["k_np_1.netpol"]);
     assert_eq!(node.report.reasons(), [""; 0]);
     assert!(node.desk.is_in_sync());
+}
+
+#[test]
+fn without_the_object_of_the_node_nothing_is_touched_and_it_is_told_why() {
+    for (pols, why) in [
+        (Vec::new(), "there are no HostprotPols in namespace aci"),
+        (vec![pol("k_np_1", "web")], "none of the 1 HostprotPols in namespace aci is k_node_n1"),
+    ] {
+        let mut node = Node::new();
+        node.desk.take(News::Pol(Told::Listed("v1", pols)));
+        node.desk.take(News::Container(Told::Listed("v1", vec![container("10.0.0.1")])));
+        node.tell(News::Pod(Told::Listed("v1", vec![pod("a", "web")])));
+        assert_eq!(node.files(), ["k_np_old.netpol"]);
+        assert!(node.desk.is_strange() && !node.desk.is_in_sync());
+        assert!(node.report.reasons()[0].starts_with(why), "{:?}", node.report.reasons());
+        // As soon as it is there, so is the rest.
+        node.tell(News::Pol(Told::Listed("v1", vec![own(), pol("k_np_1", "web")])));
+        assert_eq!(node.files(), ["k_np_1.netpol"]);
+        assert_eq!(node.report.reasons(), [""; 0]);
+    }
+}
+
+#[test]
+fn an_object_of_the_node_that_cannot_be_read_is_that_of_the_node_nevertheless() {
+    let mut node = Node::new();
+    let broken = object(json!({"metadata": {"name": "k-node-n1"}, "spec": {"name": 5}}));
+    node.desk.take(News::Pol(Told::Listed("v1", vec![broken, pol("k_np_1", "web")])));
+    node.desk.take(News::Container(Told::Listed("v1", Vec::new())));
+    node.tell(News::Pod(Told::Listed("v1", vec![pod("a", "web")])));
+    assert_eq!(node.files(), ["k_np_1.netpol"]);
+}
+
+#[test]
+fn who_was_at_home_once_believes_that_there_is_nothing_any_more() {
+    let mut node = Node::with(vec![pol("k_np_1", "web")], vec![pod("a", "web")]);
+    node.tell(News::Pol(Told::Gone(own())));
+    assert_eq!(node.files(), ["k_np_1.netpol"]);
+    assert!(!node.place.path().join("k_node_n1.netpol").exists());
+    assert!(node.report.reasons()[0].starts_with("the object of this node, k_node_n1, is gone"));
+    node.tell(News::Pol(Told::Gone(pol("k_np_1", "web"))));
+    assert_eq!(node.files(), [""; 0]);
+    assert_eq!(node.report.reasons(), [""; 0]);
 }
 
 #[test]
@@ -137,11 +197,9 @@ fn what_cannot_be_read_counts_as_it_was_before() {
     assert!(reasons.contains("HostprotPol k-np-1: spec cannot be read"), "{reasons}");
     // Also what an earlier agent has read, and we cannot.
     let place = node.place;
-    let report = Arc::new(Report::new("n1"));
-    let files = Files::new(&Settings { prefix: "k".into() }, "k", "n1");
-    let desk = Desk::new(files, Folder::open(place.path()).unwrap(), report.clone());
+    let (desk, report) = desk(&place);
     let mut node = Node { desk, place, report };
-    node.desk.take(News::Pol(Told::Listed("v1", vec![broken])));
+    node.desk.take(News::Pol(Told::Listed("v1", vec![own(), broken])));
     node.desk.take(News::Container(Told::Listed("v1", Vec::new())));
     node.tell(News::Pod(Told::Listed("v1", Vec::new())));
     assert_eq!(node.text("k_np_1.netpol"), before);
@@ -161,7 +219,7 @@ fn an_object_that_lost_a_field_allows_nothing_until_it_is_whole() {
     let mut less = whole.clone();
     let rule = less.pointer_mut("/spec/hostprotSubj/0/hostprotRule/0").unwrap();
     assert!(rule.as_object_mut().unwrap().remove("rsRemoteIpContainer").is_some());
-    node.tell(News::Pol(Told::Listed("v1", vec![object(less)])));
+    node.tell(News::Pol(Told::Listed("v1", vec![own(), object(less)])));
     assert!(!node.text("k_np_1.netpol").contains("GbpLocalSecGroupRule"));
     let reasons = node.report.reasons().join("\n");
     assert!(reasons.contains("HostprotPol k-np-1: spec cannot be read"), "{reasons}");
