@@ -6,7 +6,7 @@ use std::{
 };
 
 use clap::{Args, ValueEnum, builder::NonEmptyStringValueParser};
-use weir_controllers::{Controller, OnDisable, Options, clusterset, hpp, memcached};
+use weir_controllers::{Controller, Id, OnDisable, Options, clusterset, hpp, memcached};
 use weir_kube::{Access, Pace};
 
 use crate::{
@@ -34,7 +34,7 @@ pub(crate) struct ControllerCommand {
     /// The controllers to run
     #[arg(long, value_name = "NAMES", value_delimiter = ',', required_unless_present = "cleanup")]
     enable: Vec<String>,
-    /// Remove all objects that a controller has made, and exit; it must not run
+    /// Remove all objects that a controller has made, and exit; refused while one runs
     #[arg(long, value_name = "NAME", value_parser = [hpp::NAME], conflicts_with = "enable")]
     cleanup: Option<String>,
     /// The kubeconfig of the cluster [default: the user's own, or the service account of the pod]
@@ -79,14 +79,7 @@ enum Fate {
 impl ControllerCommand {
     pub(crate) fn run(&self) -> anyhow::Result<Exit> {
         if self.cleanup.is_some() {
-            self.log_format.start();
-            let access = Access::new(self.kubeconfig.as_deref(), self.context.as_deref());
-            hpp::cleanup(access, &self.aci.hpp_namespace).map_err(|error| {
-                let hint = error.hint();
-                Failure::new(error, hint)
-            })?;
-            tracing::info!("removed all HostprotPols and HostprotRemoteIpContainers");
-            return Ok(Exit::Yes);
+            return self.clean_up();
         }
         let names: BTreeSet<&str> = self.enable.iter().map(String::as_str).collect();
         let controllers = names.into_iter().map(|name| self.controller(name));
@@ -105,6 +98,23 @@ impl ControllerCommand {
             let hint = error.hint();
             Failure::new(error, hint)
         })?;
+        Ok(Exit::Yes)
+    }
+
+    /// Removes what `hpp` has made.
+    fn clean_up(&self) -> anyhow::Result<Exit> {
+        self.log_format.start();
+        let access = Access::new(self.kubeconfig.as_deref(), self.context.as_deref());
+        let namespace = &self.aci.hpp_namespace;
+        let lease = Id::new(self.namespace.clone().unwrap_or_else(own_namespace), &*self.lease);
+        let removed = hpp::cleanup(access, namespace, &lease).map_err(|error| {
+            let hint = error.hint();
+            Failure::new(error, hint)
+        })?;
+        let hpp::Removed { pols, containers } = removed;
+        tracing::info!(
+            "removed {pols} HostprotPols and {containers} HostprotRemoteIpContainers from {namespace}"
+        );
         Ok(Exit::Yes)
     }
 

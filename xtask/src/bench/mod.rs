@@ -35,8 +35,9 @@ pub(crate) enum Bench {
     Cluster(cluster::Cluster),
     /// A set of clusters, simulated: what its broker would hold and be told, and what a change costs.
     Clusterset(clusterset::Clusters),
-    /// Host protection policies of Cisco ACI: 100,000 pods, 2,000 namespaces, 5,000 policies, and what a pod changes.
-    Hpp,
+    /// Host protection policies of Cisco ACI: 100,000 pods, 2,000 namespaces, 5,000 policies, and what a pod changes; in memory, and with a real
+    /// API server, from the pod to the file on disk.
+    Hpp(hpp::Hpp),
     /// Compile a world and print the resident bytes; `engine` starts this.
     #[command(hide = true)]
     Memory {
@@ -61,7 +62,7 @@ impl Bench {
             Bench::Datapath(datapath) => datapath.run(out)?,
             Bench::Cluster(cluster) => cluster.run(out)?,
             Bench::Clusterset(clusters) => clusters.run(out)?,
-            Bench::Hpp => table(&hpp::rows(), out)?,
+            Bench::Hpp(hpp) => hpp.run(out)?,
             Bench::Memory { shape } => writeln!(out, "{}", engine::memory_child(*shape)?)?,
             Bench::Engine { output, quick } => {
                 let rows = engine_rows(*quick)?;

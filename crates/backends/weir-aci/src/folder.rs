@@ -84,10 +84,9 @@ impl Folder {
         let mut removed = Vec::new();
         for name in self.list()? {
             let is_ours = name.ends_with(SUFFIX) && !name.starts_with('.');
-            if (is_ours && !needed.contains(&name)) || is_half_written(&name) {
-                if self.remove(&name)? == Touched::Yes {
-                    removed.push(name);
-                }
+            let goes = (is_ours && !needed.contains(&name)) || is_half_written(&name);
+            if goes && self.remove(&name)? == Touched::Yes {
+                removed.push(name);
             }
         }
         Ok(removed)

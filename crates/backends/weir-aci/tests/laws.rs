@@ -2,10 +2,10 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::{collection::vec, prelude::*};
-use weir_aci::{Hpp, Judge, Object, ObjectId, Settings, desired};
+use weir_aci::{Files, Hpp, Judge, Object, ObjectId, Settings, desired};
 use weir_model::{Change, Object as Model, PolicyKind, World};
 
 fn settings() -> Settings {
@@ -59,6 +59,33 @@ proptest! {
             let manifest = object.manifest("aci-containers-system");
             prop_assert_eq!(manifest["metadata"]["name"].as_str(), Some(id.name.as_str()));
             prop_assert_eq!(Object::read(id.kind, &manifest).unwrap(), object);
+        }
+    }
+
+    #[test]
+    fn a_node_has_the_file_of_every_group_of_its_pods(changes in changes()) {
+        let world = world(&changes);
+        let judge = Judge::new(&settings(), "demo_xyz1", &world).unwrap();
+        let nodes: BTreeSet<&str> = world.pods.values().filter_map(|pod| pod.node.as_deref()).collect();
+        for node in nodes {
+            // Through the API, as a node gets them.
+            let mut files = Files::new(&settings(), "demo_xyz1", node);
+            let here = world.pods.values().filter(|pod| pod.node.as_deref() == Some(node));
+            here.clone().for_each(|pod| files.put_pod(pod));
+            for (id, object) in judge.hpp().objects() {
+                files.put(Object::read(id.kind, &object.manifest("x")).unwrap());
+            }
+            let taken: BTreeMap<String, String> =
+                files.take().into_iter().filter_map(|(name, file)| Some((name, file?.text))).collect();
+            let mut groups: BTreeSet<String> = BTreeSet::new();
+            for pod in here.filter(|pod| !pod.own_addresses().is_empty()) {
+                groups.extend(judge.hpp().groups(pod));
+            }
+            // A pod may name a node that nobody knows.
+            let known = judge.files().iter().filter(|file| groups.contains(file.file.trim_end_matches(".netpol")));
+            for file in known {
+                prop_assert_eq!(taken.get(&file.file), Some(&file.text), "{} on {}", file.file, node);
+            }
         }
     }
 

@@ -202,6 +202,25 @@ fn a_second_policy_that_says_the_same_shares_the_object() {
 }
 
 #[test]
+fn a_second_address_of_the_other_family_is_a_second_rule() {
+    let both = |text: &str, address: &str, other: &str| {
+        let list = format!("{{podIPs: [{{ip: {address}}}, {{ip: \"{other}\"}}]}}");
+        text.replace(&format!("{{podIP: {address}}}"), &list)
+    };
+    let web = both(WEB, "10.2.0.10", "fd00::10");
+    let pod = both(PROD_POD_LABELLED, "10.2.64.1", "fd00:64::1");
+    let judge = judge(&[POLICY, &web, NODE, PROD, &pod]);
+    let rules = &spec(&judge, NAME)["hostprotSubj"][0]["hostprotRule"];
+    assert_eq!((&rules[0]["name"], &rules[1]["name"]), (&json!("0-ipv4"), &json!("0-ipv6")));
+    assert_eq!(rules.as_array().unwrap().len(), 2);
+    golden(&judge, FILE, "4-two-families.netpol");
+    for name in ["discovery", "egress", "ingress"] {
+        let file = format!("demo_xyz1_np_static-{name}.netpol");
+        golden(&judge, &file, &format!("static-{name}-two-families.netpol"));
+    }
+}
+
+#[test]
 fn without_its_last_policy_an_object_goes() {
     let second = second();
     let one = judge(&[&second, WEB, NODE, PROD, PROD_POD]);
@@ -215,6 +234,7 @@ fn pods_without_policies_have_their_own_objects() {
     let judge = judge(&[POLICY, WEB, NODE, PROD, PROD_POD]);
     golden(&judge, "demo_xyz1_np_static-discovery.netpol", "static-discovery.netpol");
     golden(&judge, "demo_xyz1_np_static-ingress.netpol", "static-ingress.netpol");
+    golden(&judge, "demo_xyz1_np_static-egress.netpol", "static-egress.netpol");
     golden(&judge, "demo_xyz1_node_k8s20-node-1.local.lan.netpol", "node.netpol");
     check(
         &spec(&judge, "demo-xyz1-node-k8s20-node-1.local.lan"),

@@ -8,6 +8,7 @@
 //! *Invariant*: everything of the two kinds in the namespace is ours. Nothing is written or removed before the world and both kinds were
 //! read completely.
 
+mod cleanup;
 mod fit;
 mod http;
 mod keeper;
@@ -18,14 +19,12 @@ use std::{
     net::SocketAddr,
 };
 
-use kube::api::{DeleteParams, ListParams};
+pub use cleanup::{CleanupError, Removed, cleanup};
+pub(crate) use keeper::keep;
 use serde_json::json;
 use weir_aci::{Kind, SEAL};
-use weir_kube::{Access, ReadError};
 
-pub(crate) use keeper::keep;
-
-use crate::{Id, Object, Resource, Server, server::api};
+use crate::{Object, Resource};
 
 /// Its name.
 pub const NAME: &str = "hpp";
@@ -57,28 +56,6 @@ pub struct Settings {
     pub namespace: String,
     /// Where `/hpp` is.
     pub http: Option<SocketAddr>,
-}
-
-/// Removes all objects of both kinds: first those that refer to others. Whoever writes them must have stopped.
-pub fn cleanup(access: Access, namespace: &str) -> Result<(), ReadError> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let server = Server::new(access);
-    let place = Id::new(namespace, "");
-    runtime.block_on(async {
-        for resource in [&POLS, &CONTAINERS] {
-            let name = resource.name();
-            let delete = server.ask("deletecollection", &name, async |client| {
-                let (how, which) = (DeleteParams::background(), ListParams::default());
-                api(client, resource, "v1", &place).delete_collection(&how, &which).await
-            });
-            match delete.await {
-                // Without the kind there are none.
-                Ok(_) | Err(ReadError::Missing { .. }) => (),
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(())
-    })
 }
 
 /// An object with nothing but what tells whether it is as it should be.

@@ -20,8 +20,9 @@ use crate::{
 };
 
 /// The annotation that tells which controllers the holder runs.
-const CONTROLLERS: &str = "weir/controllers";
-const RESOURCE: &str = "leases.coordination.k8s.io";
+pub(crate) const CONTROLLERS: &str = "weir/controllers";
+/// What is asked for.
+pub(crate) const RESOURCE: &str = "leases.coordination.k8s.io";
 
 /// How long a lease holds without being renewed, as others see it.
 const DURATION: Duration = Duration::from_secs(15);
@@ -265,16 +266,21 @@ fn decide(lease: Option<Lease>, me: &str, seen: &mut Seen, now: Instant) -> Move
             now
         }
     };
-    let seconds = known.lease_duration_seconds.and_then(|seconds| u64::try_from(seconds).ok());
-    let duration = seconds.map_or(DURATION, Duration::from_secs);
-    if !holder(&lease).is_empty() && now < since + duration {
+    if !holder(&lease).is_empty() && now < since + duration(&lease) {
         return Move::Wait;
     }
     lease.spec = Some(spec(None, transitions.saturating_add(1)));
     Move::Replace(lease)
 }
 
-fn holder(lease: &Lease) -> &str {
+/// How long a lease holds without being renewed, as its holder says.
+pub(crate) fn duration(lease: &Lease) -> Duration {
+    let seconds = lease.spec.as_ref().and_then(|spec| spec.lease_duration_seconds);
+    seconds.and_then(|seconds| u64::try_from(seconds).ok()).map_or(DURATION, Duration::from_secs)
+}
+
+/// Who holds a lease; nobody if it is empty.
+pub(crate) fn holder(lease: &Lease) -> &str {
     lease.spec.as_ref().and_then(|spec| spec.holder_identity.as_deref()).unwrap_or_default()
 }
 

@@ -299,7 +299,7 @@ impl Desk {
             reasons.push(self.home.stranger(own, self.files.names()));
         } else if self.is_read() && !self.has_own() && self.files.names().next().is_some() {
             reasons.push(format!(
-                "the object of this node, {own}, is gone; is the node still in the cluster?"
+                "the object of this node, {own}, is gone: is the node still in the cluster, or is the controller being disabled?"
             ));
         }
         reasons.extend(self.unreadable.values().cloned());

@@ -13,7 +13,7 @@ use std::{
 
 use serde_json::{Value, json};
 use weir_api::document::{self, Node};
-use weir_cluster::{Cluster, Right};
+use weir_cluster::{Cluster, Options, Right};
 
 /// Where the pods of the first namespace are.
 pub(crate) const PODS_OF_DEFAULT: &str = "/api/v1/namespaces/default/pods";
@@ -33,11 +33,11 @@ pub(crate) fn eventually(what: &str, holds: impl Fn() -> bool) {
 }
 
 /// A process that ends with the test.
-struct Running(Child);
+pub(crate) struct Running(Child);
 
 impl Running {
     /// Asks it to end, and waits until it has.
-    fn stop(mut self) {
+    pub(crate) fn stop(mut self) {
         let id = rustix::process::Pid::from_child(&self.0);
         rustix::process::kill_process(id, rustix::process::Signal::TERM).unwrap();
         assert!(self.0.wait().unwrap().success());
@@ -57,13 +57,25 @@ pub(crate) struct Site {
     agents: Vec<Running>,
     pub(crate) cluster: Cluster,
     place: tempfile::TempDir,
-    port: u16,
+    ports: Ports,
+}
+
+/// Where there is somebody to ask.
+struct Ports {
+    /// The controller, about policies,
+    hpp: u16,
+    /// about itself,
+    controller: u16,
+    /// and the agents.
+    agents: [u16; 2],
 }
 
 impl Site {
     /// A cluster with the definitions, two nodes, and nothing that runs.
     pub(crate) fn new() -> Self {
-        let cluster = Cluster::start().unwrap();
+        // This API server is of a time when a second address was not yet a matter of course.
+        let flags = vec!["--feature-gates=IPv6DualStack=true".into()];
+        let cluster = Cluster::with(Options { flags }).unwrap();
         let place = tempfile::tempdir().unwrap();
         let list_watch: &[&str] = &["list", "watch"];
         let read = |group, resources| Right { group, resources, verbs: list_watch };
@@ -95,16 +107,19 @@ impl Site {
         let admin = place.path().join("admin");
         fs::create_dir(&admin).unwrap();
         cluster.admin().write_kubeconfig(&admin).unwrap();
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let site = Site { controller: None, agents: Vec::new(), cluster, place, port };
+        let [hpp, own, one, other] = free_ports();
+        let ports = Ports { hpp, controller: own, agents: [one, other] };
+        let site = Site { controller: None, agents: Vec::new(), cluster, place, ports };
         site.define();
         let namespace = json!({"metadata": {"name": OBJECTS}});
         site.cluster.create("/api/v1/namespaces", &namespace).unwrap();
         for (at, node) in NODES.iter().enumerate() {
+            fs::create_dir(site.folder(node)).unwrap();
             site.cluster.create("/api/v1/nodes", &json!({"metadata": {"name": node}})).unwrap();
-            let address = format!("192.168.20.{}", at + 1);
-            let status =
-                json!({"status": {"addresses": [{"type": "InternalIP", "address": address}]}});
+            let addresses = [format!("192.168.20.{}", at + 1), format!("fd00:20::{}", at + 1)];
+            let addresses =
+                addresses.map(|address| json!({"type": "InternalIP", "address": address}));
+            let status = json!({"status": {"addresses": addresses}});
             site.cluster.patch(&format!("/api/v1/nodes/{node}/status"), &status).unwrap();
         }
         site
@@ -144,19 +159,38 @@ impl Site {
     pub(crate) fn start(&mut self) {
         self.start_controller();
         for node in NODES {
-            let mut agent = self.weir("agent");
-            agent.args(["agent", "--datapath", "opflex", "--source", "kube", "--node", node]);
-            agent.args(["--aci-prefix", "demo_xyz1", "--http", "off", "--netpol-dir"]);
-            self.agents.push(Running(agent.arg(self.folder(node)).spawn().unwrap()));
+            self.start_agent(node);
         }
+    }
+
+    /// Starts the agent of a node.
+    pub(crate) fn start_agent(&mut self, node: &str) {
+        let http = format!("127.0.0.1:{}", self.port_of(node));
+        let mut agent = self.agent(node, node, "demo_xyz1");
+        self.agents.push(Running(agent.args(["--http", &http]).spawn().unwrap()));
+    }
+
+    /// An agent with the folder of a node, that is told a name and a prefix.
+    pub(crate) fn agent(&self, folder: &str, name: &str, prefix: &str) -> Command {
+        let mut agent = self.weir("agent");
+        agent.args(["agent", "--datapath", "opflex", "--source", "kube", "--node", name]);
+        agent.args(["--aci-prefix", prefix, "--netpol-dir"]).arg(self.folder(folder));
+        agent
+    }
+
+    /// Starts an agent that is told a wrong prefix; it is asked where that of the node would be.
+    pub(crate) fn start_stranger(&self, node: &str) -> Running {
+        let http = format!("127.0.0.1:{}", self.port_of(node));
+        Running(self.agent(node, node, "kube").args(["--http", &http]).spawn().unwrap())
     }
 
     /// Starts the controller alone.
     pub(crate) fn start_controller(&mut self) {
-        let hpp = format!("127.0.0.1:{}", self.port);
+        let [hpp, own] =
+            [self.ports.hpp, self.ports.controller].map(|port| format!("127.0.0.1:{port}"));
         let mut controller = self.weir("controller");
         controller.args(["controller", "--enable", "hpp", "--aci-prefix", "demo_xyz1"]);
-        controller.args(["--http", "off", "--hpp-http", &hpp]);
+        controller.args(["--http", &own, "--hpp-http", &hpp]);
         let log = fs::OpenOptions::new().create(true).append(true).open(self.log()).unwrap();
         controller.stderr(log);
         self.controller = Some(Running(controller.spawn().unwrap()));
@@ -165,6 +199,16 @@ impl Site {
     /// Where the controller says what it does.
     pub(crate) fn log(&self) -> PathBuf {
         self.place.path().join("controller.log")
+    }
+
+    /// The id of the controller's process.
+    pub(crate) fn controller_id(&self) -> u32 {
+        self.controller.as_ref().unwrap().0.id()
+    }
+
+    /// The id of the process of a node's agent.
+    pub(crate) fn agent_id(&self, node: &str) -> u32 {
+        self.agents[NODES.iter().position(|known| *known == node).unwrap()].0.id()
     }
 
     /// Stops everything that runs.
@@ -177,19 +221,19 @@ impl Site {
         self.controller.take().unwrap().stop();
     }
 
-    /// Removes all objects.
-    pub(crate) fn cleanup(&self) {
-        let mut command = self.weir("controller");
-        assert!(command.args(["controller", "--cleanup", "hpp"]).status().unwrap().success());
+    /// Removes all objects; the end, and what was said.
+    pub(crate) fn cleanup(&self, user: &str, more: &[&str]) -> (Option<i32>, String) {
+        let mut command = self.weir(user);
+        end_of(command.args(["controller", "--cleanup", "hpp"]).args(more))
     }
 
-    /// Makes a pod that runs, and has an address.
+    /// Makes a pod that runs, and has addresses.
     pub(crate) fn pod(
         &self,
         namespace: &str,
         name: &str,
         node: &str,
-        address: &str,
+        addresses: &[&str],
         labels: Value,
     ) {
         let pods = format!("/api/v1/namespaces/{namespace}/pods");
@@ -198,9 +242,15 @@ impl Site {
             "spec": {"nodeName": node, "containers": [{"name": "c", "image": "i"}]},
         });
         self.cluster.create(&pods, &pod).unwrap();
-        let status =
-            json!({"status": {"phase": "Running", "podIP": address, "podIPs": [{"ip": address}]}});
-        self.cluster.patch(&format!("{pods}/{name}/status"), &status).unwrap();
+        self.address(namespace, name, addresses);
+    }
+
+    /// A pod has these addresses now.
+    pub(crate) fn address(&self, namespace: &str, name: &str, addresses: &[&str]) {
+        let all: Vec<Value> = addresses.iter().map(|address| json!({"ip": address})).collect();
+        let status = json!({"phase": "Running", "podIP": addresses[0], "podIPs": all});
+        let path = format!("/api/v1/namespaces/{namespace}/pods/{name}/status");
+        self.cluster.patch(&path, &json!({"status": status})).unwrap();
     }
 
     /// weir, as one of the users.
@@ -301,16 +351,48 @@ impl Site {
 
     /// What the controller says at `/hpp`.
     pub(crate) fn hpp(&self) -> Value {
-        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
-        stream.write_all(b"GET /hpp HTTP/1.0\r\nHost: hpp\r\n\r\n").unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        assert!(
-            answer.starts_with("HTTP/1.0 200") || answer.starts_with("HTTP/1.1 200"),
-            "{answer}"
-        );
-        serde_json::from_str(answer.split_once("\r\n\r\n").unwrap().1).unwrap()
+        let (code, body) = ask(self.ports.hpp, "/hpp").unwrap();
+        assert_eq!(code, 200, "{body}");
+        serde_json::from_str(&body).unwrap()
     }
+
+    /// What the controller says about itself.
+    pub(crate) fn ask_controller(&self, path: &str) -> Option<(u16, String)> {
+        ask(self.ports.controller, path)
+    }
+
+    /// What the agent of a node says.
+    pub(crate) fn ask_agent(&self, node: &str, path: &str) -> Option<(u16, String)> {
+        ask(self.port_of(node), path)
+    }
+
+    fn port_of(&self, node: &str) -> u16 {
+        self.ports.agents[NODES.iter().position(|known| *known == node).unwrap()]
+    }
+}
+
+/// Ports that nobody listens at, at this moment.
+fn free_ports<const N: usize>() -> [u16; N] {
+    // All are held until all are known, so that they differ.
+    let held = [(); N].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+    held.each_ref().map(|listener| listener.local_addr().unwrap().port())
+}
+
+/// The answer at a port; `None` if nobody listens.
+fn ask(port: u16, path: &str) -> Option<(u16, String)> {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
+    write!(stream, "GET {path} HTTP/1.0\r\nHost: weir\r\n\r\n").ok()?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).ok()?;
+    let (head, body) = answer.split_once("\r\n\r\n")?;
+    let code = head.split(' ').nth(1)?.parse().ok()?;
+    Some((code, body.to_owned()))
+}
+
+/// Waits for the end of a program: its status, and what it said.
+pub(crate) fn end_of(command: &mut Command) -> (Option<i32>, String) {
+    let output = command.output().unwrap();
+    (output.status.code(), String::from_utf8(output.stderr).unwrap())
 }
 
 fn weir() -> Command {

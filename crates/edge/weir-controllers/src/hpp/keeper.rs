@@ -17,13 +17,15 @@ use crate::{
     Context, Hand, Id, Inbox, Next, Object, Outcome, Queue, Shelf, Step, Told, Watched, WriteError,
 };
 
-/// How long to wait for more about an object before it is written.
+/// How long to wait for more about an object that was just written before it is written again.
 const GATHER: Duration = Duration::from_millis(200);
+/// How long news may keep what is due from being written.
+const LATE: Duration = Duration::from_millis(100);
 /// How many writes may be under way.
 const AT_ONCE: usize = 16;
 
 /// When to look again whether definitions fit.
-const AGAIN: Duration = Duration::from_secs(10);
+const AGAIN: Duration = Duration::from_secs(2);
 
 /// What is new.
 enum News {
@@ -65,10 +67,16 @@ pub(crate) async fn keep(context: &Context, settings: &Settings) {
         containers: Shelf::default(),
         pols: Shelf::default(),
         queue: Queue::default(),
+        written: BTreeMap::new(),
     };
     loop {
         let due = keeper.due();
-        match inbox.next(due).await {
+        // Those who come together are written together, but not if they never end.
+        let next = match due.is_some_and(|due| due + LATE < Instant::now()) {
+            true if !context.is_stopped() => Next::Due,
+            _ => inbox.next(due).await,
+        };
+        match next {
             Next::News(news) => keeper.take(news),
             Next::Due => keeper.turn().await,
             Next::Stop => return,
@@ -90,6 +98,8 @@ struct Keeper<'a> {
     containers: Shelf,
     pols: Shelf,
     queue: Queue<ObjectId>,
+    /// When objects were written, as far as it is not long ago.
+    written: BTreeMap<ObjectId, Instant>,
 }
 
 /// Whether the definitions in the cluster keep all that we write. One that drops a list of addresses would leave a rule for all.
@@ -137,15 +147,23 @@ impl Keeper<'_> {
             News::Container(told) => touched(Kind::Container, self.containers.take(told)),
             News::Pol(told) => touched(Kind::Pol, self.pols.take(told)),
         };
-        let soon = Instant::now() + GATHER;
         if self.is_in_sync() && !self.was_in_sync {
             self.was_in_sync = true;
-            let all: Vec<ObjectId> = self.everything().collect();
-            all.into_iter().for_each(|id| self.queue.push(id, soon));
+            let all: BTreeSet<ObjectId> = self.everything().collect();
+            self.push(all);
         } else if self.was_in_sync {
-            touched.into_iter().for_each(|id| self.queue.push(id, soon));
+            self.push(touched);
         }
         self.tell();
+    }
+
+    /// Objects are to be looked at: at once, so that one change is quick, unless one of them was just written, so that many are few writes.
+    /// Those that change together are written together, because they may refer to each other.
+    fn push(&mut self, touched: BTreeSet<ObjectId>) {
+        let now = Instant::now();
+        let last = touched.iter().filter_map(|id| self.written.get(id)).max();
+        let due = last.map_or(now, |last| (*last + GATHER).max(now));
+        touched.into_iter().for_each(|id| self.queue.push(id, due));
     }
 
     /// All that is there or should be.
@@ -214,6 +232,7 @@ impl Keeper<'_> {
             return;
         }
         let start = Instant::now();
+        self.written.retain(|_, at| *at + GATHER > start);
         let mut turns: BTreeMap<Turn, Vec<(ObjectId, Step)>> = BTreeMap::new();
         while let Some(id) = self.queue.pop(start) {
             match self.step(&id) {
@@ -275,6 +294,7 @@ impl Keeper<'_> {
 
     fn wrote(&mut self, id: ObjectId, done: Result<Option<Object>, WriteError>, took: Duration) {
         let place = Id::new(self.settings.namespace.clone(), id.name.clone());
+        self.written.insert(id.clone(), Instant::now());
         let outcome = match done {
             Ok(object) => {
                 let shelf = self.shelf_mut(id.kind);

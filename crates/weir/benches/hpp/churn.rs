@@ -1,0 +1,123 @@
+//! Pods that get other addresses, and how long the files of a node take to follow.
+
+use std::{
+    collections::BTreeSet,
+    net::Ipv4Addr,
+    thread,
+    time::{Duration, Instant},
+};
+
+use serde_json::{Value, json};
+
+use crate::{
+    folder::Onlooker,
+    site::Site,
+    usage::{Usage, mean, metric, percentiles},
+    world::{self, NODE, Place},
+};
+
+/// Those who write, so that one slow answer does not delay what is due after it.
+const WRITERS: usize = 10;
+/// How long the files may take to follow.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// How pods change.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Churn {
+    /// How many changes.
+    pub(crate) changes: usize,
+    /// How many in a second.
+    pub(crate) rate: f64,
+    /// The number of the first new address.
+    pub(crate) first: usize,
+}
+
+/// A change that was written.
+struct Written {
+    sent: Instant,
+    answered: Instant,
+    address: Ipv4Addr,
+}
+
+impl Churn {
+    /// Has pods change, one after the other, and tells how controller and agent followed.
+    pub(crate) fn run(self, site: &Site, pods: &[Place], onlooker: &Onlooker) -> Value {
+        let counts = || {
+            let controller = site.ask_controller("/metrics").unwrap().1;
+            (controller, site.ask_agent(NODE, "/metrics").unwrap().1)
+        };
+        let usage = || (Usage::of(site.controller_id()), Usage::of(site.agent_id(NODE)));
+        let (before, usage_before, files) = (counts(), usage(), onlooker.seen().files);
+        let begun = Instant::now();
+        let written = self.write(site, pods, begun);
+        let took = begun.elapsed();
+        let seen = await_all(onlooker, &written);
+        let whole = begun.elapsed();
+        let (after, usage_after) = (counts(), usage());
+        let wrote = |kind: &str| {
+            let count = |metrics| metric(metrics, "weir_controller_writes_total", kind);
+            count(&after.0) - count(&before.0)
+        };
+        let [containers, pols] = ["HostprotRemoteIpContainer", "kind=\"HostprotPol\""].map(wrote);
+        let touched: BTreeSet<usize> =
+            (0..self.changes).map(|number| pods[number % pods.len()].namespace).collect();
+        let times = |pick: fn(&Written, Instant) -> Duration| {
+            let all = written.iter().zip(&seen).map(|(written, seen)| pick(written, *seen));
+            percentiles(all.collect())
+        };
+        let percent = |before: Usage, after: Usage| {
+            (after.cpu - before.cpu).as_secs_f64() / whole.as_secs_f64() * 100.0
+        };
+        json!({
+            "changes": written.len(), "changes_per_second": written.len() as f64 / took.as_secs_f64(),
+            "containers_touched": touched.len(), "container_writes": containers, "pol_writes": pols,
+            "writes_per_second": (containers + pols) / whole.as_secs_f64(),
+            "files_put_in_place": onlooker.seen().files - files,
+            "request_ms": times(|written, _| written.answered - written.sent),
+            // What is there before the answer has come is there at once.
+            "answer_to_file_ms": times(|written, seen| seen.saturating_duration_since(written.answered)),
+            "api_write_mean_ms": mean(&before.0, &after.0, "weir_controller_reconcile_seconds"),
+            "agent_mean_ms": mean(&before.1, &after.1, "weir_opflex_seconds"),
+            "controller_cpu_percent": percent(usage_before.0, usage_after.0),
+            "agent_cpu_percent": percent(usage_before.1, usage_after.1),
+        })
+    }
+
+    /// Writes changes, each when it is due.
+    fn write(self, site: &Site, pods: &[Place], begun: Instant) -> Vec<Written> {
+        let writer = |writer: usize| {
+            let write = |number: usize| {
+                let due = begun + Duration::from_secs_f64(number as f64 / self.rate);
+                thread::sleep(due.saturating_duration_since(Instant::now()));
+                let address = world::fresh(self.first + number);
+                let path = format!("{}/status", pods[number % pods.len()].path());
+                let sent = Instant::now();
+                site.cluster.patch(&path, &world::status(address)).unwrap();
+                Written { sent, answered: Instant::now(), address }
+            };
+            (0..self.changes).skip(writer).step_by(WRITERS).map(write).collect::<Vec<_>>()
+        };
+        thread::scope(|scope| {
+            let writers: Vec<_> =
+                (0..WRITERS).map(|number| scope.spawn(move || writer(number))).collect();
+            writers.into_iter().flat_map(|writer| writer.join().unwrap()).collect()
+        })
+    }
+}
+
+/// When each of the addresses was in a file.
+fn await_all(onlooker: &Onlooker, written: &[Written]) -> Vec<Instant> {
+    let begun = Instant::now();
+    loop {
+        let seen = onlooker.seen().addresses;
+        let found: Vec<Instant> =
+            written.iter().filter_map(|written| seen.get(&written.address).copied()).collect();
+        let missing = written.len() - found.len();
+        if missing == 0 {
+            return found;
+        }
+        let all = written.len();
+        assert!(begun.elapsed() < PATIENCE, "no file has {missing} of {all} new addresses");
+        thread::sleep(Duration::from_millis(50));
+    }
+}

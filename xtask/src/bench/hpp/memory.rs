@@ -1,0 +1,154 @@
+//! What it takes to compute which objects and files a pod changes.
+
+use std::sync::Arc;
+
+use weir_aci::{Files, Hpp, Settings};
+use weir_model::{
+    Change, Labels, Namespace, Object, Pod, PodId, Policy, PolicyId, PolicyKind, Requirement,
+    Scope, Selector, Who,
+};
+
+use super::super::{
+    engine::Row,
+    measure::{Spread, cpu},
+    workload::{NODE, address, spec},
+};
+
+/// Pods in a namespace.
+const CROWD: usize = 50;
+/// Pods for each policy.
+const PER_POLICY: usize = 20;
+/// Pods that change between two rounds of writing, at 100 changes a second.
+const COALESCED: usize = 20;
+/// How often each figure is measured.
+const ROUNDS: usize = 200;
+
+/// How much there is.
+#[derive(Clone, Copy, Debug)]
+struct Shape {
+    pods: usize,
+}
+
+/// All figures.
+pub(super) fn rows(pods: usize) -> Vec<Row> {
+    let shape = Shape { pods };
+    let (namespaces, policies) = (shape.namespaces(), shape.policies());
+    let world = format!("{pods} pods, {namespaces} namespaces, {policies} policies");
+    let settings = Settings { prefix: "demo".into() };
+    let changes: Vec<Change> = shape.changes().collect();
+    let mut hpp = Hpp::new(settings.clone());
+    let (full, all) = cpu(|| hpp.apply(&changes));
+    let mut files = Files::new(&settings, "demo", NODE);
+    (0..pods).filter(|at| shape.is_here(*at)).for_each(|at| files.put_pod(&shape.pod(at, 0)));
+    hpp.objects().values().for_each(|object| files.put(object.clone()));
+    let (first, on_disk) = cpu(|| files.take());
+    let (mut one, mut objects, mut many, mut render, mut touched) =
+        (Vec::new(), Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    for round in 1..=ROUNDS {
+        let at = (round * 7_919) % pods;
+        let change = [Change::Put(Object::Pod(shape.pod(at, round)))];
+        let (time, changed) = cpu(|| hpp.apply(&change));
+        one.push(time.as_secs_f64() * 1e6);
+        objects.push(changed.len() as f64);
+        changed.into_values().flatten().for_each(|object| files.put(object));
+        let (time, taken) = cpu(|| files.take());
+        render.push(time.as_secs_f64() * 1e6);
+        touched.push(taken.len() as f64);
+        let several: Vec<Change> = (0..COALESCED)
+            .map(|n| Change::Put(Object::Pod(shape.pod((at + n * 4_001) % pods, round))))
+            .collect();
+        let (time, changed) = cpu(|| hpp.apply(&several));
+        many.push(time.as_secs_f64() * 1e6);
+        changed.into_values().flatten().for_each(|object| files.put(object));
+        files.take();
+    }
+    let row = |what: &str, unit, values: Vec<f64>| Row {
+        what: what.into(),
+        world: world.clone(),
+        unit,
+        spread: Spread::of(values),
+        bound: None,
+    };
+    vec![
+        row("all objects", "ms", vec![full.as_secs_f64() * 1e3]),
+        row("all objects, how many", "objects", vec![all.len() as f64]),
+        row("all files of a node", "ms", vec![first.as_secs_f64() * 1e3]),
+        row(
+            "all files of a node, how many",
+            "files",
+            vec![on_disk.values().flatten().count() as f64],
+        ),
+        row("a pod has another address", "µs", one),
+        row("a pod has another address: writes to the API", "objects", objects),
+        row("a pod has another address: on a node", "µs", render),
+        row("a pod has another address: on a node", "files", touched),
+        row(&format!("{COALESCED} pods have other addresses"), "µs", many),
+    ]
+}
+
+impl Shape {
+    fn namespaces(self) -> usize {
+        self.pods / CROWD
+    }
+
+    fn policies(self) -> usize {
+        self.pods / PER_POLICY
+    }
+
+    fn changes(self) -> impl Iterator<Item = Change> {
+        let namespaces = (0..self.namespaces()).map(|at| Object::Namespace(namespace(at)));
+        let pods = (0..self.pods).map(move |at| Object::Pod(self.pod(at, 0)));
+        let policies = (0..self.policies()).map(move |at| Object::Policy(self.policy(at)));
+        namespaces.chain(pods).chain(policies).map(Change::Put)
+    }
+
+    /// A hundred pods are on the node that is looked at.
+    fn is_here(self, at: usize) -> bool {
+        at.is_multiple_of((self.pods / 100).max(1))
+    }
+
+    /// A pod by number, with another address in each round.
+    fn pod(self, at: usize, round: usize) -> Pod {
+        let labels: Labels =
+            [("app", format!("app-{}", at % 5)), ("tier", "backend".into())].into_iter().collect();
+        let node = if self.is_here(at) { NODE.into() } else { format!("node-{}", at % 1000) };
+        Pod {
+            id: PodId::new(format!("namespace-{}", at / CROWD), format!("pod-{at}")),
+            labels,
+            addresses: vec![address(at + round * self.pods)],
+            node: Some(node.into()),
+            ports: Vec::new(),
+            host_network: false,
+            finished: false,
+            born: 0,
+            uid: None,
+            place: None,
+        }
+    }
+
+    /// Every other policy is about the pods of a team's namespaces, the rest about those of its own.
+    fn policy(self, at: usize) -> Policy {
+        let app =
+            |n: usize| Selector::from_iter([Requirement::equals("app", format!("app-{}", n % 5))]);
+        let namespace = at % self.namespaces();
+        let scope = match at.is_multiple_of(2) {
+            true => Scope::Own,
+            false => {
+                let team = Requirement::equals("team", format!("t{}", namespace / 10));
+                Scope::Matching(Selector::from_iter([team]))
+            }
+        };
+        let peer = Who::Pods { scope, pods: app(at + 1) };
+        let id = PolicyId {
+            kind: PolicyKind::NetworkPolicy,
+            namespace: format!("namespace-{namespace}").into(),
+            name: format!("policy-{at}").into(),
+        };
+        Policy { id, place: None, spec: Arc::new(spec(app(at), Some(peer), 8080)) }
+    }
+}
+
+fn namespace(at: usize) -> Namespace {
+    let labels = [("team", format!("t{}", at / 10))].into_iter().collect();
+    Namespace { name: format!("namespace-{at}").into(), labels, place: None }
+}

@@ -1,0 +1,85 @@
+//! `cargo xtask bench hpp`: host protection policies of Cisco ACI, in memory and with a real API server. What measures the latter is a benchmark
+//! of the program, which has the crates that are for tests; this starts it, and makes a table of what it says.
+
+mod live;
+mod memory;
+
+use std::{fmt::Write as _, io::Write, process::Stdio};
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use serde_json::Value;
+
+use super::{Output, datapath::docs, engine::Row, table};
+use crate::{cluster, shell};
+
+/// Where the tables are in docs/performance.md.
+const NAME: &str = "hpp";
+/// Pods for a quick look.
+const QUICK: usize = 1_000;
+
+/// Host protection policies in a large cluster.
+#[derive(Debug, Args)]
+pub(crate) struct Hpp {
+    /// As tables or as JSON.
+    #[arg(short, long, value_enum, default_value = "text")]
+    output: Output,
+    /// How many pods, in thousands; there is a namespace for every fifty, and a policy for every twenty.
+    #[arg(long, value_name = "THOUSANDS", default_value_t = 100, value_parser = clap::value_parser!(u16).range(1..=500))]
+    pods: u16,
+    /// A thousand pods and a shorter time, for a quick look.
+    #[arg(long, conflicts_with = "pods")]
+    quick: bool,
+    /// What is computed, without an API server.
+    #[arg(long)]
+    memory: bool,
+    /// Put the tables into docs/performance.md.
+    #[arg(long, conflicts_with_all = ["quick", "pods", "memory"])]
+    write_docs: bool,
+}
+
+impl Hpp {
+    /// Measures and prints.
+    pub(crate) fn run(&self, out: &mut dyn Write) -> Result<()> {
+        let pods = if self.quick { QUICK } else { usize::from(self.pods) * 1_000 };
+        let rows = memory::rows(pods);
+        let report = if self.memory { Value::Null } else { self.measure(pods)? };
+        if let Output::Json = self.output {
+            let rows: Vec<Value> = rows.iter().map(Row::json).collect();
+            writeln!(out, "{:#}", serde_json::json!({"memory": rows, "live": report}))?;
+            return Ok(());
+        }
+        let mut text = Vec::new();
+        table(&rows, &mut text)?;
+        let mut text = String::from_utf8(text)?;
+        if !self.memory {
+            let live = live::table(&report).context("the benchmark has not told all")?;
+            write!(text, "\n{live}")?;
+        }
+        write!(out, "{text}")?;
+        if self.write_docs { docs::put(NAME, &text) } else { Ok(()) }
+    }
+
+    fn measure(&self, pods: usize) -> Result<Value> {
+        cluster::run()?;
+        let seconds = if self.quick { 10 } else { 30 };
+        let mut bench = shell::command("cargo", &["bench", "-p", "weir", "--bench", "hpp", "--"]);
+        bench.args(["--pods", &pods.to_string(), "--seconds", &seconds.to_string()]);
+        eprintln!("$ cargo bench -p weir --bench hpp -- --pods {pods} --seconds {seconds}");
+        let done = bench.stderr(Stdio::inherit()).output().context("cannot run cargo")?;
+        if !done.status.success() {
+            bail!("the benchmark failed: {}", done.status);
+        }
+        serde_json::from_slice(&done.stdout).context("the benchmark does not speak JSON")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_page_has_a_place_for_the_tables() {
+        assert!(docs::has(NAME));
+    }
+}
