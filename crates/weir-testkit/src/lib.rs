@@ -6,6 +6,7 @@
 //!  policy    policies of every kind, rule, peer and port  ├─► change(), changes(max), crowded(), world()
 //!  flow      connections between addresses of the pool  ──┴─► flow()
 //!  fuzz      the same draws, made by a fuzzer's bytes   ────► changes_from_bytes()
+//!  midway    what a packet may meet while rules change
 //! ```
 //!
 //! The pools are small on purpose: pods share labels and addresses, policies share priorities and selectors, objects
@@ -17,6 +18,7 @@
 
 mod flow;
 mod fuzz;
+mod midway;
 mod object;
 mod policy;
 pub mod pool;
@@ -28,6 +30,7 @@ use weir_model::{Change, Key, Object, World};
 
 pub use flow::flow;
 pub use fuzz::changes_from_bytes;
+pub use midway::Midway;
 pub use object::{domain, namespace, node, pod};
 pub use policy::{block, policy, policy_id, selector};
 

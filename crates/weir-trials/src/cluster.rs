@@ -91,7 +91,12 @@ impl<B: Backend> Cluster<B> {
 
     /// Puts a policy in place.
     pub fn put(&mut self, policy: &str) {
-        self.apply(world(&format!("policies:\n{policy}")).changes().collect());
+        self.change(&format!("policies:\n{policy}"));
+    }
+
+    /// Everything in some lines of a policy test is so from now on.
+    pub fn change(&mut self, case: &str) {
+        self.apply(world(case).changes().collect());
     }
 
     /// Removes a policy of the namespace `shop`.

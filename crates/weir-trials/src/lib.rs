@@ -2,8 +2,9 @@
 //!
 //! ```text
 //!   random       clusters drawn from seeds        ┐
-//!   cluster      the usual one: two nodes, four pods ├─► agreement, conforms, established, judged, icmp ─► trials(name, backend)
-//!   node         one node, and what is run on it  ┘
+//!   cluster      the usual one: two nodes, four pods ├─► agreement, conforms, established, judged, icmp, moving ─► trials(name, backend)
+//!   node         one node, and what is run on it  │
+//!   traffic      packets that come all the time   ┘
 //! ```
 //!
 //! A backend says how it is opened and how it can be disturbed; what it writes is its own business, and has tests of its own.
@@ -17,8 +18,10 @@ mod conforms;
 mod established;
 mod icmp;
 mod judged;
+mod moving;
 pub mod node;
 pub mod random;
+pub mod traffic;
 
 use std::process::ExitCode;
 
@@ -77,6 +80,8 @@ pub fn trials<B: Backend>(name: &str, backend: B) -> Vec<Trial> {
         ("a_pod_and_its_node_always_reach_each_other", judged::a_pod_and_its_node),
         ("a_pod_always_reaches_itself", judged::a_pod_and_itself),
         ("what_has_no_pod_at_either_end_is_not_judged", judged::no_pod_at_either_end),
+        ("a_pod_that_moves_between_sets_is_judged_all_the_while", moving::between_sets),
+        ("a_pod_that_is_no_longer_passed_on_is_judged_all_the_while", moving::passed_on),
         ("in_audit_mode_denials_pass_and_are_reported", judged::in_audit_mode),
         ("a_restart_in_another_mode_goes_over_to_it", judged::another_mode),
     ];

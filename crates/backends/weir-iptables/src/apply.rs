@@ -4,12 +4,12 @@ use std::{
 };
 
 use weir_datapath::{ApplyError, Datapath, Plan as _, Trouble};
-use weir_model::{Delta, Flow, Name, Program};
+use weir_model::{Delta, Flow, Name, Program, Protocol};
 use weir_netfilter::{Connection, Conntrack, ConntrackError, Tuple};
 
 use crate::{
     Entry, Family, Installed, Kind, Mode, Plan, Planner, Step, Variant,
-    kernel::{Kernel, KernelError},
+    kernel::{self, Kernel, KernelError},
     replan, skeleton,
 };
 
@@ -27,6 +27,9 @@ pub struct Iptables {
 /// So many seconds, one day, the answers of a connection that was cut are told from a connection of its own.
 const REMEMBERED: u32 = 24 * 60 * 60;
 
+/// The same where a packet out of the blue is a connection like any other: as long as the kernel would have known it.
+const REMEMBERED_UDP: u32 = 120;
+
 impl Iptables {
     /// Opens the rules and sets of the network namespace that this thread is in. Nothing is read or written yet. Without a variant
     /// it is that of the program `iptables`.
@@ -34,6 +37,23 @@ impl Iptables {
         let kernel = Kernel::open(variant).map_err(failed("cannot open iptables"))?;
         let conntrack = Conntrack::open().map_err(untracked)?;
         Ok(Iptables { mode, planner: Planner::new(mode), kernel, conntrack, seen: None })
+    }
+
+    /// Stops the answers of connections for a while.
+    fn hold(&mut self, all: &[Connection]) -> Result<(), KernelError> {
+        let mut entries: BTreeMap<(Name, u32), Vec<Entry>> = BTreeMap::new();
+        for connection in all {
+            let seconds = match connection.protocol {
+                Protocol::Udp => REMEMBERED_UDP,
+                Protocol::Tcp | Protocol::Sctp => REMEMBERED,
+            };
+            let sets = skeleton::cut(Family::of(connection.reply.source));
+            for (set, entry) in sets.into_iter().zip([sender(connection), receiver(connection)]) {
+                entries.entry((set, seconds)).or_default().push(entry);
+            }
+        }
+        let mut each = entries.iter();
+        each.try_for_each(|((set, seconds), entries)| self.kernel.hold(set, entries, *seconds))
     }
 
     /// Whether our rules are those that were planned.
@@ -76,7 +96,7 @@ impl Datapath for Iptables {
             self.planner.remember_cuts();
         }
         self.planner.plan(program, &Delta::from(program));
-        replan::replan(self.planner.ruleset(), installed)
+        replan::replan(&self.planner.objects, installed)
     }
 
     fn installed(&mut self) -> Result<Installed, ApplyError> {
@@ -100,6 +120,8 @@ impl Datapath for Iptables {
         touched: &BTreeSet<IpAddr>,
         forbidden: &dyn Fn(&Flow) -> bool,
     ) -> Result<usize, ApplyError> {
+        // Whoever was let through a moment ago is in the list only after that.
+        kernel::let_packets_arrive();
         let mut all = Vec::new();
         let listed = self.conntrack.list(|connection| {
             let flow = connection.flow();
@@ -110,26 +132,19 @@ impl Datapath for Iptables {
         });
         listed.map_err(untracked)?;
         // Once forgotten, an answer that is still under way would look like a connection of its own in the other direction.
-        for family in Family::BOTH {
-            let ours = || all.iter().filter(|one| Family::of(one.reply.source) == family);
-            let [from, to] = skeleton::cut(family);
-            let ends = [(from, ours().map(sender).collect()), (to, ours().map(receiver).collect())];
-            for (set, entries) in ends {
-                let entries: Vec<Entry> = entries;
-                self.kernel
-                    .hold(&set, &entries, REMEMBERED)
-                    .map_err(failed("cannot stop the answers of connections"))?;
-            }
-        }
+        self.hold(&all).map_err(failed("cannot stop the answers of connections"))?;
         // As long as nothing was cut, no packet is asked whether it is such an answer.
         if !all.is_empty() {
             let plan = self.planner.remember_cuts();
             self.apply(&plan)?;
         }
+        // One that cannot be ended must not keep the others alive.
+        let mut first = None;
         for connection in &all {
-            self.conntrack.forget(connection).map_err(untracked)?;
+            let forgotten = self.conntrack.forget(connection).map_err(untracked);
+            first = first.or(forgotten.err());
         }
-        Ok(all.len())
+        first.map_or(Ok(all.len()), Err)
     }
 
     fn remove(&mut self) -> Result<(), ApplyError> {

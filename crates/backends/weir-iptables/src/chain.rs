@@ -22,6 +22,17 @@ use crate::{
 /// So many rules one after the other are as good as merged ones.
 const FEW: usize = 4;
 
+/// Whose rules a chain has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Tier {
+    /// Those of an admin policy, which may pass a packet on.
+    Admin,
+    /// Those of a NetworkPolicy, which only allow.
+    Isolation,
+    /// Those for pods that no NetworkPolicy speaks for.
+    Baseline,
+}
+
 /// Enters the chain that decides as these rules do, for packets of one family. No packet comes back from it.
 pub(crate) fn of(
     planner: &mut Planner,
@@ -31,11 +42,8 @@ pub(crate) fn of(
     direction: Direction,
     family: Family,
 ) -> Name {
-    let pass = Act::Goto(pass());
-    let admin = rules.admin.iter();
-    let admin: Vec<Name> = admin
-        .filter_map(|section| section_chain(planner, program, section, direction, family, &pass))
-        .collect();
+    let place = (direction, family);
+    let admin = one_by_one(planner, program, &rules.admin, place, Tier::Admin);
     let mut all = Vec::new();
     if !admin.is_empty() {
         // The mark says that one of them passed the packet on. Nobody else gets to see it.
@@ -48,10 +56,9 @@ pub(crate) fn of(
         all.extend(admin.into_iter().enumerate().map(jump));
         all.push(unmarked());
     }
-    let sections = rules.isolation.as_ref().unwrap_or(&rules.baseline);
     let chains = match &rules.isolation {
-        Some(sections) => isolation(planner, program, sections, direction, family),
-        None => one_by_one(planner, program, sections, direction, family),
+        Some(sections) => isolation(planner, program, sections, place),
+        None => one_by_one(planner, program, &rules.baseline, place, Tier::Baseline),
     };
     all.extend(chains.into_iter().map(ask));
     let act = match rules.isolation {
@@ -70,12 +77,11 @@ fn isolation(
     planner: &mut Planner,
     program: &Program,
     sections: &[Arc<Section>],
-    direction: Direction,
-    family: Family,
+    (direction, family): (Direction, Family),
 ) -> Vec<Name> {
     let lines = sections.iter().map(|section| section.rules.len()).sum::<usize>();
     if lines <= FEW {
-        return one_by_one(planner, program, sections, direction, family);
+        return one_by_one(planner, program, sections, (direction, family), Tier::Isolation);
     }
     let all: Vec<&Arc<Section>> = sections.iter().collect();
     let rules = Allowed::of(sections).rules(planner, program, direction, family, &names(&all));
@@ -88,19 +94,16 @@ fn isolation(
     vec![name]
 }
 
-/// Enters the chains of policies that leave nothing to others.
+/// Enters the chains of policies, each with one of its own.
 fn one_by_one(
     planner: &mut Planner,
     program: &Program,
     sections: &[Arc<Section>],
-    direction: Direction,
-    family: Family,
+    place: (Direction, Family),
+    tier: Tier,
 ) -> Vec<Name> {
-    let pass = allowed(direction);
-    sections
-        .iter()
-        .filter_map(|section| section_chain(planner, program, section, direction, family, &pass))
-        .collect()
+    let chain = |section: &Arc<Section>| section_chain(planner, program, section, place, tier);
+    sections.iter().filter_map(chain).collect()
 }
 
 /// Enters the chain of a policy: the first rule that fits decides. `None` if none can fit in this family.
@@ -108,18 +111,28 @@ fn section_chain(
     planner: &mut Planner,
     program: &Program,
     section: &Section,
-    direction: Direction,
-    family: Family,
-    pass: &Act,
+    (direction, family): (Direction, Family),
+    tier: Tier,
 ) -> Option<Name> {
     let mut rules = Vec::new();
-    for rule in &section.rules {
-        let act = match rule.action {
-            Action::Allow => allowed(direction),
-            Action::Pass => pass.clone(),
-            Action::Deny => Act::Goto(denied(direction)),
-        };
-        rules.extend(decision(planner, program, section, rule, family, &act));
+    // Rules with one answer after the other may ask the same sets. Where the answer changes, a new turn begins.
+    for (turn, alike) in section.rules.chunk_by(|one, next| one.action == next.action).enumerate() {
+        let turn = (tier != Tier::Isolation).then(|| format!("{} {turn}", section.policy));
+        for rule in alike {
+            let act = match rule.action {
+                Action::Allow => allowed(direction),
+                Action::Pass if tier == Tier::Admin => Act::Goto(pass()),
+                Action::Pass => allowed(direction),
+                Action::Deny => Act::Goto(denied(direction)),
+            };
+            rules.extend(decision(
+                planner,
+                program,
+                section,
+                rule,
+                (family, turn.as_deref(), &act),
+            ));
+        }
     }
     if rules.is_empty() {
         return None;
@@ -143,10 +156,9 @@ fn decision(
     program: &Program,
     section: &Section,
     rule: &Decision,
-    family: Family,
-    act: &Act,
+    (family, turn, act): (Family, Option<&str>, &Act),
 ) -> Vec<Rule> {
-    let Some(peers) = peers(planner, program, rule, family) else { return Vec::new() };
+    let Some(peers) = peers(planner, program, rule, family, turn) else { return Vec::new() };
     let origin = comment(&format!("{} {}", policy(section), rule.origin));
     let with = |to: Option<Match>| {
         // Addresses and ports are quicker to look at than sets.
@@ -167,19 +179,21 @@ fn peers(
     program: &Program,
     rule: &Decision,
     family: Family,
+    turn: Option<&str>,
 ) -> Option<Vec<Match>> {
     let direction = rule.origin.direction;
+    let place = (direction, family);
     let there = Side::there(direction);
     Some(match &rule.peers {
         Peers::Any => Vec::new(),
         Peers::Set(set) => {
             let of = vec![(set.clone(), Share::Own)];
-            let name = planner.feed(program, direction, family, Kind::Addresses, of);
+            let name = planner.feed(program, place, Kind::Addresses, of, turn);
             vec![Match::In(name, vec![there])]
         }
         Peers::PortSet(set) => {
             let of = vec![(set.clone(), Share::Own)];
-            let name = planner.feed(program, direction, family, Kind::Ports, of);
+            let name = planner.feed(program, place, Kind::Ports, of, turn);
             vec![Match::In(name, vec![there, Side::Destination])]
         }
         Peers::Block(block) => block_match(planner, block, direction, family)?,

@@ -2,7 +2,11 @@ use std::collections::BTreeMap;
 
 use weir_model::Name;
 
-use crate::{Entry, Family, Hook, Kind, Set, name, skeleton, text, text::MAXELEM};
+use crate::{
+    Entry, Family, Hook, Kind, Rule, Ruleset, Set, name, skeleton,
+    text::{self, MAXELEM},
+    wire,
+};
 
 /// What is in the kernel of ours, or was kube-router's.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -13,6 +17,13 @@ pub struct Installed {
 }
 
 impl Installed {
+    /// What is there when a ruleset is, in the tables of some families.
+    pub(crate) fn of(ruleset: &Ruleset, families: impl Iterator<Item = Family>) -> Self {
+        let sets = ruleset.sets.iter().map(|(name, set)| (name.clone(), InstalledSet::of(set)));
+        let tables = families.map(|family| (family, Table::of(ruleset, family)));
+        Installed { tables: tables.collect(), sets: sets.collect() }
+    }
+
     /// Whether answers of connections that were cut are remembered.
     pub(crate) fn remembers_cuts(&self) -> bool {
         let remembers =
@@ -46,23 +57,47 @@ pub(crate) struct InstalledSet {
 }
 
 impl InstalledSet {
+    /// A set as we make it.
+    fn of(set: &Set) -> Self {
+        InstalledSet {
+            type_name: set.kind.type_name().to_owned(),
+            family: wire::number(set.family),
+            max: MAXELEM,
+            commented: is_commented(set.kind),
+            timed: set.kind == Kind::Cut,
+            size: 0,
+            entries: set.entries.clone(),
+            strange: false,
+        }
+    }
+
     /// Whether it is of the kind that a wanted set is of.
     pub(crate) fn fits(&self, wanted: &Set) -> bool {
-        let family = match wanted.family {
-            Family::V4 => 2,
-            Family::V6 => 10,
-        };
-        let commented = matches!(wanted.kind, Kind::Pods | Kind::Isolated);
         !self.strange
             && self.type_name == wanted.kind.type_name()
             && self.max == MAXELEM
-            && self.family == family
-            && self.commented == commented
+            && self.family == wire::number(wanted.family)
+            && self.commented == is_commented(wanted.kind)
             && self.timed == (wanted.kind == Kind::Cut)
     }
 }
 
+/// Whether the entries have words.
+fn is_commented(kind: Kind) -> bool {
+    matches!(kind, Kind::Pods | Kind::Isolated)
+}
+
 impl Table {
+    /// Our part of a table, when a ruleset is there.
+    fn of(ruleset: &Ruleset, family: Family) -> Self {
+        let ours = ruleset.chains.iter().filter(|((of, _), _)| *of == family);
+        let words = |rule: &Rule| text::words(&rule.to_string());
+        let chains =
+            ours.map(|((_, name), rules)| (name.clone(), rules.iter().map(words).collect()));
+        let jumps = Hook::ALL.map(|hook| (hook, vec![(0, text::jump(hook))]));
+        Table { chains: chains.collect(), jumps: jumps.into() }
+    }
+
     /// Reads what iptables-save says about the table `filter`.
     pub(crate) fn read(saved: &str) -> Self {
         let mut table = Table::default();

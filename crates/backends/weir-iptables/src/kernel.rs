@@ -314,7 +314,7 @@ impl KernelError {
 }
 
 /// Returns when every packet that was being judged has been judged: when each processor has been elsewhere once.
-fn let_packets_arrive() {
+pub(crate) fn let_packets_arrive() {
     if membarrier(MembarrierCommand::Global).is_err() {
         // Where the kernel does not offer to wait for that, it takes no longer than this.
         thread::sleep(Duration::from_millis(20));

@@ -27,12 +27,14 @@ mod kernel;
 mod merge;
 mod name;
 mod objects;
+mod order;
 mod place;
 mod plan;
 mod planner;
 mod replan;
 mod ruleset;
 mod skeleton;
+mod stand_in;
 mod text;
 mod wire;
 

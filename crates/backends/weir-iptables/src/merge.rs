@@ -80,16 +80,16 @@ impl Allowed {
         let mut at: Vec<(SetId, Share)> = own(self.port_sets.iter().cloned().collect());
         at.extend(sorted.at.into_iter().map(|(set, ports)| (set, Share::At(ports))));
         if !at.is_empty() {
-            let name = planner.feed(program, direction, family, Kind::Ports, at);
+            let name = planner.feed(program, (direction, family), Kind::Ports, at, None);
             all.push(vec![Match::In(name, vec![there, Side::Destination])]);
         }
         if !sorted.anywhere.is_empty() {
             let of = own(sorted.anywhere);
-            let name = planner.feed(program, direction, family, Kind::Addresses, of);
+            let name = planner.feed(program, (direction, family), Kind::Addresses, of, None);
             all.push(vec![Match::In(name, vec![there])]);
         }
         for (range, sets) in sorted.within {
-            let name = planner.feed(program, direction, family, Kind::Addresses, own(sets));
+            let name = planner.feed(program, (direction, family), Kind::Addresses, own(sets), None);
             let to = chain::ports(&Ports::Of(vec![range]));
             all.extend(to.into_iter().map(|to| vec![to, Match::In(name.clone(), vec![there])]));
         }

@@ -63,6 +63,11 @@ pub(crate) fn peer_set(direction: Direction, family: Family, meaning: &str) -> N
     in_family(family, &hashed(prefix, &["/", meaning, family.word()]))
 }
 
+/// The set that is asked in place of another, for a short time.
+pub(crate) fn stand_in(set: &str, family: Family) -> Name {
+    in_family(family, &hashed(SOURCES, &["/", set, "/stand-in"]))
+}
+
 /// The name of a set in a family.
 pub(crate) fn in_family(family: Family, name: &str) -> Name {
     match family {

@@ -7,7 +7,9 @@ use weir_model::Name;
 
 use crate::{
     Entry, Family, Rule, Ruleset, Set,
+    order::{Chains, Turns},
     plan::{Draft, Plan, Script},
+    stand_in,
 };
 
 /// A chain or a set.
@@ -24,6 +26,8 @@ pub(crate) enum Thing {
 pub(crate) struct Objects {
     pub(crate) ruleset: Ruleset,
     uses: Uses<Thing>,
+    /// The sets that rules of admin policies ask, one after the other.
+    in_turn: BTreeSet<Name>,
     /// The chains that were touched, as they were before: `None` if they were not there.
     chains: BTreeMap<(Family, Name), Option<Vec<Rule>>>,
     created: BTreeSet<Name>,
@@ -60,6 +64,16 @@ impl Objects {
         self.ruleset.sets.insert(name.clone(), set);
         self.created.insert(name.clone());
         self.uses.enter(Thing::Set(name.clone()));
+    }
+
+    /// A set is one of those that rules of admin policies ask, one after the other.
+    pub(crate) fn ask_in_turn(&mut self, set: &Name) {
+        self.in_turn.insert(set.clone());
+    }
+
+    /// The sets that such rules ask.
+    pub(crate) fn in_turn(&self) -> &BTreeSet<Name> {
+        &self.in_turn
     }
 
     /// Whether a set was entered since the last plan.
@@ -122,6 +136,7 @@ impl Objects {
                 Thing::Set(name) => {
                     self.ruleset.sets.remove(&name);
                     self.entries.remove(&name);
+                    self.in_turn.remove(&name);
                     if !self.created.remove(&name) {
                         self.destroyed.push(name.clone());
                     }
@@ -170,7 +185,41 @@ impl Objects {
             }
             draft.scripts.push(script);
         }
-        draft.plan()
+        let chains = || vec![self.before(&touched), self.ruleset.chains.clone()];
+        let turns = Turns { in_turn: &self.in_turn, chains: &chains };
+        let moving = turns.passed_on(&draft);
+        if moving.is_empty() {
+            return draft.plan(&turns);
+        }
+        let old = moving.iter().filter_map(|name| Some((name.clone(), self.old(name, &draft)?)));
+        let (old, before) = (old.collect(), self.before(&touched));
+        stand_in::plan(draft, &old, [&before, &self.ruleset.chains], |rest| rest.plan(&turns))
+    }
+
+    /// A set as it was before what a draft does to it.
+    fn old(&self, name: &Name, draft: &Draft) -> Option<Set> {
+        let mut set = self.ruleset.sets.get(name)?.clone();
+        let added = draft.added.iter().filter(|(of, ..)| of == name);
+        added
+            .flat_map(|(_, _, entries)| entries)
+            .for_each(|(entry, _)| _ = set.entries.remove(entry));
+        let removed = draft.removed.iter().filter(|(of, ..)| of == name);
+        let none = Name::from("");
+        set.entries
+            .extend(removed.flat_map(|(_, _, all)| all).map(|entry| (entry.clone(), none.clone())));
+        Some(set)
+    }
+
+    /// The chains as they were before some were touched.
+    fn before(&self, touched: &BTreeMap<(Family, Name), Option<Vec<Rule>>>) -> Chains {
+        let mut chains = self.ruleset.chains.clone();
+        for (key, before) in touched {
+            match before {
+                Some(rules) => _ = chains.insert(key.clone(), rules.clone()),
+                None => _ = chains.remove(key),
+            }
+        }
+        chains
     }
 }
 

@@ -2,7 +2,7 @@ use std::{collections::BTreeMap, fmt};
 
 use weir_model::Name;
 
-use crate::{Entry, Family, Kind, Rule, text};
+use crate::{Entry, Family, Kind, Rule, order::Turns, text};
 
 /// Steps that lead from what is in the kernel to what is wanted. It displays as the commands that do the same.
 ///
@@ -10,7 +10,7 @@ use crate::{Entry, Family, Kind, Rule, text};
 /// the new one. First come new sets and new entries, and pods that nobody judges any more are let out; then the rules change, all
 /// of a family at once; last come pods that are judged from now on, and what nothing needs any more goes. A packet that is under way
 /// meets the rules as they were when it came and the sets as they are when they are asked, so before the last part all that are
-/// under way arrive.
+/// under way arrive; and so they do between entries whose order matters.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
     /// The steps in order.
@@ -35,7 +35,8 @@ pub enum Step {
 }
 
 impl Step {
-    fn is_work(&self) -> bool {
+    /// Whether it does anything.
+    pub(crate) fn is_work(&self) -> bool {
         match self {
             Step::Add(_, _, entries) => !entries.is_empty(),
             Step::Remove(_, _, entries) => !entries.is_empty(),
@@ -83,12 +84,7 @@ pub(crate) struct Draft {
 }
 
 impl Draft {
-    pub(crate) fn plan(self) -> Plan {
-        let mut steps = Vec::new();
-        for (name, kind, family, entries) in self.created {
-            steps.push(Step::Create(name.clone(), kind, family));
-            steps.push(Step::Add(name, kind, entries));
-        }
+    pub(crate) fn plan(self, turns: &Turns<'_>) -> Plan {
         let judged = |kind: Kind| kind == Kind::Isolated;
         let (closing, opening): (Vec<_>, Vec<_>) =
             self.added.into_iter().partition(|(_, kind, _)| judged(*kind));
@@ -96,17 +92,30 @@ impl Draft {
             self.removed.into_iter().partition(|(_, kind, _)| judged(*kind));
         let add = |(name, kind, entries)| Step::Add(name, kind, entries);
         let remove = |(name, kind, entries)| Step::Remove(name, kind, entries);
-        steps.extend(opening.into_iter().map(add));
+        let mut steps = Vec::new();
+        for (name, kind, family, entries) in self.created {
+            steps.push(Step::Create(name.clone(), kind, family));
+            steps.push(Step::Add(name, kind, entries));
+        }
+        for (at, group) in turns.groups(opening, |(entry, _)| entry).into_iter().enumerate() {
+            steps.extend((at > 0).then_some(Step::Settle));
+            steps.extend(group.into_iter().map(add));
+        }
         steps.extend(letting_out.into_iter().map(remove));
         steps.extend(self.scripts.into_iter().map(Step::Restore));
-        let mut last: Vec<Step> = closing.into_iter().map(add).collect();
-        last.extend(leaving.into_iter().map(remove));
-        steps.retain(Step::is_work);
-        last.retain(Step::is_work);
-        if !steps.is_empty() && !last.is_empty() {
-            steps.push(Step::Settle);
+        steps.push(Step::Settle);
+        steps.extend(closing.into_iter().map(add));
+        for (at, group) in turns.groups(leaving, |entry| entry).into_iter().rev().enumerate() {
+            steps.extend((at > 0).then_some(Step::Settle));
+            steps.extend(group.into_iter().map(remove));
         }
-        steps.extend(last);
+        // Packets arrive between two steps, and once.
+        steps.retain(Step::is_work);
+        steps.dedup_by(|one, other| *one == Step::Settle && *other == Step::Settle);
+        if steps.first() == Some(&Step::Settle) {
+            steps.remove(0);
+        }
+        _ = steps.pop_if(|step| *step == Step::Settle);
         steps.extend(self.destroyed.into_iter().map(Step::Destroy));
         Plan { steps }
     }

@@ -197,16 +197,17 @@ impl Planner {
         }
     }
 
-    /// Enters a set that follows from these, and keeps it up to date.
+    /// Enters a set that follows from these, and keeps it up to date. Where rules ask sets in turn, each turn has sets of its own.
     pub(crate) fn feed(
         &mut self,
         program: &Program,
-        direction: Direction,
-        family: Family,
+        (direction, family): (Direction, Family),
         kind: Kind,
         of: Vec<(SetId, Share)>,
+        turn: Option<&str>,
     ) -> Name {
-        let name = name::peer_set(direction, family, &format!("{kind:?} {of:?}"));
+        let turned = turn.map_or(String::new(), |turn| format!(" {turn}"));
+        let name = name::peer_set(direction, family, &format!("{kind:?} {of:?}{turned}"));
         if self.feeds.contains_key(&name) {
             return name;
         }
@@ -215,6 +216,9 @@ impl Planner {
         }
         let feed = Feed { kind, family, of };
         self.objects.add_set(&name, Set { kind, family, entries: feed.entries(program) });
+        if turn.is_some() {
+            self.objects.ask_in_turn(&name);
+        }
         self.feeds.insert(name.clone(), feed);
         name
     }

@@ -1,36 +1,35 @@
 //! The difference between what is wanted and what is in the kernel.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use weir_model::Name;
 
 use crate::{
     Family, Hook, Kind, Plan, Ruleset, Script, Set, Step,
     installed::{Installed, InstalledSet, Table},
+    objects::Objects,
+    order::Turns,
     plan::Draft,
-    text,
+    stand_in, text,
 };
 
 /// The steps from what is installed to what is wanted. What is there and right stays untouched.
-pub(crate) fn replan(wanted: &Ruleset, installed: &Installed) -> Plan {
+pub(crate) fn replan(objects: &Objects, installed: &Installed) -> Plan {
+    let wanted = &objects.ruleset;
+    let turns = Turns { in_turn: objects.in_turn(), chains: &|| vec![wanted.chains.clone()] };
     let strange = |(name, set): (&Name, &InstalledSet)| {
         wanted.sets.get(name).is_some_and(|wanted| !set.fits(wanted)).then(|| name.clone())
     };
-    let strange: Vec<Name> = installed.sets.iter().filter_map(strange).collect();
+    let strange: BTreeSet<Name> = installed.sets.iter().filter_map(strange).collect();
     if strange.is_empty() {
-        return difference(wanted, installed);
+        return difference(wanted, installed, &turns);
     }
-    // A set has a name of ours and is something else. As long as rules name it, it cannot go.
-    let mut plan = removal(installed);
-    let others = |step: &Step| match step {
-        Step::Destroy(name) => strange.contains(name),
-        _ => true,
-    };
-    plan.steps.retain(others);
-    let mut left = installed.clone();
-    left.tables.values_mut().for_each(|table| *table = Table::default());
-    left.sets.retain(|name, _| !strange.contains(name));
-    plan.steps.extend(difference(wanted, &left).steps);
+    // A set has a name of ours and is something else. As long as rules name it, it cannot go; so they ask another one meanwhile.
+    let meanwhile = stand_in::ruleset(wanted, &strange);
+    let mut plan = difference(&meanwhile, installed, &turns);
+    let there = Installed::of(&meanwhile, installed.tables.keys().copied());
+    plan.steps.push(Step::Settle);
+    plan.steps.extend(difference(wanted, &there, &turns).steps);
     plan
 }
 
@@ -46,10 +45,10 @@ pub(crate) fn removal(installed: &Installed) -> Plan {
         script.gone.extend(table.chains.keys().cloned());
         draft.scripts.push(script);
     }
-    draft.plan()
+    draft.plan(&Turns { in_turn: &BTreeSet::new(), chains: &Vec::new })
 }
 
-fn difference(wanted: &Ruleset, installed: &Installed) -> Plan {
+fn difference(wanted: &Ruleset, installed: &Installed, turns: &Turns<'_>) -> Plan {
     let mut draft = Draft::default();
     for (name, set) in &wanted.sets {
         match installed.sets.get(name) {
@@ -67,7 +66,7 @@ fn difference(wanted: &Ruleset, installed: &Installed) -> Plan {
     draft
         .scripts
         .extend(installed.tables.iter().map(|(family, table)| rules(wanted, *family, table)));
-    draft.plan()
+    draft.plan(turns)
 }
 
 fn entries(draft: &mut Draft, name: &Name, wanted: &Set, there: &InstalledSet) {

@@ -162,7 +162,8 @@ fn address(data: &mut Body<'_>, kind: u16, address: IpAddr) {
     });
 }
 
-fn number(family: Family) -> u8 {
+/// The number of a family.
+pub(crate) fn number(family: Family) -> u8 {
     match family {
         Family::V4 => 2,
         Family::V6 => 10,

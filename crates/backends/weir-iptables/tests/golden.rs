@@ -362,37 +362,43 @@ adminPolicies:
             add KUBE-DST-ISOLATED 10.0.0.2 comment "shop/a isolated by default"
             add KUBE-DST-LOCAL 10.0.0.1 comment "shop/db"
             add KUBE-DST-LOCAL 10.0.0.2 comment "shop/a"
-            create KUBE-SRC-Q26OIYBGSCR5FLQI hash:ip family inet maxelem 4294967295
-            add KUBE-SRC-Q26OIYBGSCR5FLQI 10.0.0.2
-            create KUBE-SRC-RKIPG7Y7M4YSYE7W hash:ip family inet maxelem 4294967295
-            add KUBE-SRC-RKIPG7Y7M4YSYE7W 10.0.0.1
-            add KUBE-SRC-RKIPG7Y7M4YSYE7W 10.0.0.2
+            create KUBE-SRC-6UVU4ZGSDWZOG3RD hash:ip family inet maxelem 4294967295
+            add KUBE-SRC-6UVU4ZGSDWZOG3RD 10.0.0.1
+            add KUBE-SRC-6UVU4ZGSDWZOG3RD 10.0.0.2
+            create KUBE-SRC-ICYLGIZZGCMT7ZEB hash:ip family inet maxelem 4294967295
+            add KUBE-SRC-ICYLGIZZGCMT7ZEB 10.0.0.1
+            add KUBE-SRC-ICYLGIZZGCMT7ZEB 10.0.0.2
+            create KUBE-SRC-RRXZW3GVRWUD2UVY hash:ip family inet maxelem 4294967295
+            add KUBE-SRC-RRXZW3GVRWUD2UVY 10.0.0.2
+            create KUBE-SRC-TUBKY6WKPM7UPV3K hash:ip family inet maxelem 4294967295
+            add KUBE-SRC-TUBKY6WKPM7UPV3K 10.0.0.1
+            add KUBE-SRC-TUBKY6WKPM7UPV3K 10.0.0.2
             # iptables-save -t filter
-            :KUBE-NWPLCY-25USBDJ36XDLMH5N - [0:0]
-            :KUBE-NWPLCY-QNYMJB34HYM5S446 - [0:0]
-            :KUBE-NWPLCY-TPFAJFUDVDMC3NH7 - [0:0]
+            :KUBE-NWPLCY-B7H7WTP5GH5SS7CA - [0:0]
+            :KUBE-NWPLCY-EPXG5DFAQGKIJSHE - [0:0]
+            :KUBE-NWPLCY-MSDYZOGOSD7WELLS - [0:0]
             :KUBE-POD-FW-PQS4CPMQ3AQ6OESX - [0:0]
             :KUBE-POD-FW-QMGFJDRLKKCIEIQ5 - [0:0]
-            -A KUBE-NWPLCY-25USBDJ36XDLMH5N -m set --match-set KUBE-SRC-RKIPG7Y7M4YSYE7W src -m comment --comment "second ingress[0].from[0]" -j ACCEPT
+            -A KUBE-NWPLCY-B7H7WTP5GH5SS7CA -m set --match-set KUBE-SRC-TUBKY6WKPM7UPV3K src -m comment --comment "default ingress[0].from[0]" -g KUBE-NWPLCY-DENIED-INGRESS
             -A KUBE-NWPLCY-COMMON -s 10.0.0.0/24 -m set --match-set KUBE-SRC-ISOLATED src -g KUBE-NWPLCY-EGRESS
             -A KUBE-NWPLCY-COMMON -d 10.0.0.0/24 -j KUBE-POD-FW-INGRESS
             -A KUBE-NWPLCY-COMMON -d 10.0.0.0/24 -m set --match-set KUBE-DST-ISOLATED dst -g KUBE-NWPLCY-INGRESS
             -A KUBE-NWPLCY-DEFAULT -d 10.0.0.0/24 -j KUBE-POD-FW-INGRESS
             -A KUBE-NWPLCY-DEFAULT -d 10.0.0.0/24 -m set --match-set KUBE-DST-ISOLATED dst -g KUBE-NWPLCY-INGRESS
-            -A KUBE-NWPLCY-QNYMJB34HYM5S446 -m set --match-set KUBE-SRC-RKIPG7Y7M4YSYE7W src -m comment --comment "default ingress[0].from[0]" -g KUBE-NWPLCY-DENIED-INGRESS
+            -A KUBE-NWPLCY-EPXG5DFAQGKIJSHE -m set --match-set KUBE-SRC-ICYLGIZZGCMT7ZEB src -m comment --comment "second ingress[0].from[0]" -j ACCEPT
+            -A KUBE-NWPLCY-MSDYZOGOSD7WELLS -m set --match-set KUBE-SRC-RRXZW3GVRWUD2UVY src -m comment --comment "first ingress[0].from[0]" -g KUBE-NWPLCY-PASS
+            -A KUBE-NWPLCY-MSDYZOGOSD7WELLS -p tcp -m tcp --dport 22 -m set --match-set KUBE-SRC-6UVU4ZGSDWZOG3RD src -m comment --comment "first ingress[1].from[0]" -g KUBE-NWPLCY-DENIED-INGRESS
             -A KUBE-NWPLCY-TAIL -s 10.0.0.0/24 -m set --match-set KUBE-DST-LOCAL src -j ACCEPT
             -A KUBE-NWPLCY-TAIL -d 10.0.0.0/24 -m set --match-set KUBE-DST-LOCAL dst -j ACCEPT
-            -A KUBE-NWPLCY-TPFAJFUDVDMC3NH7 -m set --match-set KUBE-SRC-Q26OIYBGSCR5FLQI src -m comment --comment "first ingress[0].from[0]" -g KUBE-NWPLCY-PASS
-            -A KUBE-NWPLCY-TPFAJFUDVDMC3NH7 -p tcp -m tcp --dport 22 -m set --match-set KUBE-SRC-RKIPG7Y7M4YSYE7W src -m comment --comment "first ingress[1].from[0]" -g KUBE-NWPLCY-DENIED-INGRESS
             -A KUBE-POD-FW-INGRESS -d 10.0.0.1/32 -g KUBE-POD-FW-PQS4CPMQ3AQ6OESX
             -A KUBE-POD-FW-INGRESS -d 10.0.0.2/32 -g KUBE-POD-FW-QMGFJDRLKKCIEIQ5
             -A KUBE-POD-FW-PQS4CPMQ3AQ6OESX -j MARK --set-xmark 0x0/0x20000
-            -A KUBE-POD-FW-PQS4CPMQ3AQ6OESX -j KUBE-NWPLCY-TPFAJFUDVDMC3NH7
-            -A KUBE-POD-FW-PQS4CPMQ3AQ6OESX -m mark --mark 0x0/0x20000 -j KUBE-NWPLCY-25USBDJ36XDLMH5N
+            -A KUBE-POD-FW-PQS4CPMQ3AQ6OESX -j KUBE-NWPLCY-MSDYZOGOSD7WELLS
+            -A KUBE-POD-FW-PQS4CPMQ3AQ6OESX -m mark --mark 0x0/0x20000 -j KUBE-NWPLCY-EPXG5DFAQGKIJSHE
             -A KUBE-POD-FW-PQS4CPMQ3AQ6OESX -j MARK --set-xmark 0x0/0x20000
-            -A KUBE-POD-FW-PQS4CPMQ3AQ6OESX -j KUBE-NWPLCY-QNYMJB34HYM5S446
+            -A KUBE-POD-FW-PQS4CPMQ3AQ6OESX -j KUBE-NWPLCY-B7H7WTP5GH5SS7CA
             -A KUBE-POD-FW-PQS4CPMQ3AQ6OESX -m comment --comment "shop/db isolated by first, second, default" -j ACCEPT
-            -A KUBE-POD-FW-QMGFJDRLKKCIEIQ5 -j KUBE-NWPLCY-QNYMJB34HYM5S446
+            -A KUBE-POD-FW-QMGFJDRLKKCIEIQ5 -j KUBE-NWPLCY-B7H7WTP5GH5SS7CA
             -A KUBE-POD-FW-QMGFJDRLKKCIEIQ5 -m comment --comment "shop/a isolated by default" -j ACCEPT
             -A KUBE-ROUTER-OUTPUT -s 10.0.0.0/24 -m set --match-set KUBE-DST-LOCAL src -g KUBE-NWPLCY-COMMON
             -A KUBE-ROUTER-OUTPUT -d 10.0.0.0/24 -m set --match-set KUBE-DST-LOCAL dst -m addrtype ! --src-type LOCAL -g KUBE-NWPLCY-COMMON

@@ -23,8 +23,6 @@ mod others;
 mod swap;
 #[cfg(target_os = "linux")]
 mod takeover;
-#[cfg(target_os = "linux")]
-mod traffic;
 
 #[cfg(target_os = "linux")]
 fn main() -> ExitCode {
@@ -42,10 +40,14 @@ fn main() -> ExitCode {
 
 #[cfg(target_os = "linux")]
 fn ours(name: &str, variant: weir_iptables::Variant) -> Vec<libtest_mimic::Trial> {
-    let all: [weir_trials::Named<weir_iptables::Variant>; 12] = [
+    let all: [weir_trials::Named<weir_iptables::Variant>; 13] = [
         ("what_others_change_of_ours_is_repaired", others::what_is_changed_is_repaired),
         ("what_is_theirs_stays_theirs", others::what_is_theirs_stays),
         ("a_set_of_another_kind_is_replaced", others::a_set_of_another_kind_is_replaced),
+        (
+            "until_a_set_of_another_kind_is_replaced_it_is_asked",
+            others::until_a_set_is_replaced_it_is_asked,
+        ),
         ("changes_elsewhere_are_no_drift", others::changes_elsewhere_are_no_drift),
         (
             "taking_over_from_kube_router_no_packet_meets_a_wrong_verdict",

@@ -6,11 +6,12 @@ use weir_iptables::{Iptables, Mode, Variant};
 use weir_lab::Lab;
 use weir_model::Program;
 use weir_trials::{
-    cluster::{PODS, policy, world},
+    cluster::{Cluster, PODS, policy, world},
     random::draw,
+    traffic::Traffic,
 };
 
-use crate::node;
+use crate::{backend::Tables, node};
 
 /// Rules of others, with counters, odd comments and a chain whose name is nearly ours.
 const THEIRS: &str = r#"*filter
@@ -215,4 +216,26 @@ pub(crate) fn a_set_of_another_kind_is_replaced(variant: Variant) {
     let mut iptables = node::open(&lab, "n1", Mode::Enforce, variant);
     node::sync(&mut iptables, &program());
     assert!(!iptables.drifted().unwrap());
+}
+
+/// The same while rules ask such sets and packets come: as another version might have left them, with room for fewer entries.
+pub(crate) fn until_a_set_is_replaced_it_is_asked(variant: Variant) {
+    let db = "podSelector: {matchLabels: {app: db}}, ingress: [{from: [{podSelector: {matchLabels: {app: api}}}], ports: [{protocol: UDP, port: 80}]}]";
+    let policies = policy("db", db);
+    let cluster = Cluster::with(Tables(variant), std::slice::from_ref(&policies));
+    for (before, family, net) in [("", "inet", "10.0.0."), ("inet6:", "inet6", "fd00::")] {
+        let sets = format!(
+            "create {before}a hash:ip family {family} maxelem 100\nadd {before}a {net}3\nswap {before}a {before}KUBE-DST-ISOLATED\n\
+             create {before}b hash:ip,port,ip family {family} maxelem 100\nadd {before}b {net}3,udp:80,{net}1\n\
+             swap {before}b {before}KUBE-DST-GRANTS\n"
+        );
+        node::run(&cluster.lab, "ipset", &["restore"], &sets);
+    }
+    let world = world(&format!("{PODS}policies:\n{policies}"));
+    let program = compile(&world, Locality::Node("n1".into()));
+    Traffic::new(&cluster.lab).none_is_misjudged(|| {
+        let mut iptables = node::open(&cluster.lab, "n1", Mode::Enforce, variant);
+        assert!(!node::replan(&mut iptables, &program).is_empty(), "they are not as we make them");
+        node::sync(&mut iptables, &program);
+    });
 }

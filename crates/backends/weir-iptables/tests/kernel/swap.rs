@@ -1,9 +1,12 @@
 //! Policies that change under traffic: what the old and the new one allow is never lost, what both deny never gets through.
 
 use weir_iptables::Variant;
-use weir_trials::cluster::{Cluster, policy};
+use weir_trials::{
+    cluster::{Cluster, policy},
+    traffic::Traffic,
+};
 
-use crate::{backend::Tables, traffic::Traffic};
+use crate::backend::Tables;
 
 /// Ways to say that `api` reaches `db` over UDP, and `far` does not: by grants, by chains, by networks and all merged.
 fn ways() -> Vec<String> {

@@ -5,9 +5,12 @@ use weir_engine::{Locality, compile};
 use weir_iptables::{Mode, Variant};
 use weir_lab::{Lab, Layout};
 use weir_model::{Protocol, Verdict};
-use weir_trials::cluster::{PATIENCE, PODS, flow, policy, world};
+use weir_trials::{
+    cluster::{PATIENCE, PODS, flow, policy, world},
+    traffic::Traffic,
+};
 
-use crate::{node, traffic::Traffic};
+use crate::node;
 
 /// Only `api` may reach `db`.
 const DB: &str = "podSelector: {matchLabels: {app: db}}, ingress: [{from: [{podSelector: {matchLabels: {app: api}}}]}]";

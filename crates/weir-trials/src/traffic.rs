@@ -7,8 +7,10 @@ use std::{
     time::Duration,
 };
 
+use rustix::net::sockopt;
 use weir_lab::Lab;
-use weir_trials::cluster::address;
+
+use crate::cluster::address;
 
 /// Who sends, of `api` and of `far`.
 const SENDERS: [&str; 4] = ["10.0.0.1", "fd00::1", "10.0.0.4", "fd00::4"];
@@ -16,28 +18,35 @@ const SENDERS: [&str; 4] = ["10.0.0.1", "fd00::1", "10.0.0.4", "fd00::4"];
 /// Where `db` listens.
 const SERVERS: [&str; 2] = ["10.0.0.3", "fd00::3"];
 
+/// So many bytes wait to be heard.
+const ROOM: usize = 64 << 20;
+
 /// Open sockets of those who send to `db`, and of `db`.
-pub(crate) struct Traffic {
+#[derive(Debug)]
+pub struct Traffic {
     from: [UdpSocket; 4],
     to: [UdpSocket; 2],
 }
 
 impl Traffic {
-    pub(crate) fn new(lab: &Lab) -> Traffic {
+    /// Among the usual pods of a lab.
+    pub fn new(lab: &Lab) -> Traffic {
         let socket = |at: &str, port| {
             let bind = || UdpSocket::bind(SocketAddr::new(address(at), port));
             lab.at(address(at), bind).unwrap().unwrap()
         };
-        Traffic {
-            from: SENDERS.map(|sender| socket(sender, 5000)),
-            to: SERVERS.map(|server| socket(server, 80)),
+        let to = SERVERS.map(|server| socket(server, 80));
+        // Who hears may be held up on a busy machine; what comes meanwhile must not be lost for want of room.
+        for socket in &to {
+            sockopt::set_socket_recv_buffer_size_force(socket, ROOM).unwrap();
         }
+        Traffic { from: SENDERS.map(|sender| socket(sender, 5000)), to }
     }
 
     /// Sends datagrams while the work is done. None is ever answered, so that each is judged. Every one from `api` must arrive, and
     /// none from `far`. Returns how many each of them sent.
     #[track_caller]
-    pub(crate) fn none_is_misjudged(&self, work: impl FnOnce()) -> usize {
+    pub fn none_is_misjudged(&self, work: impl FnOnce()) -> usize {
         let Traffic { from, to } = self;
         let done = AtomicBool::new(false);
         let (sent, heard) = thread::scope(|scope| {
