@@ -21,7 +21,10 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 
-use crate::shell;
+use crate::{
+    debian::{self, Packages, Scratch},
+    shell,
+};
 use programs::{Programs, cache, garbage_collector};
 
 /// The source of the API server. It comes with all its dependencies.
@@ -59,7 +62,7 @@ pub(crate) fn run() -> Result<()> {
         cache.display()
     );
     let start = Instant::now();
-    let folder = Scratch::new(&cache)?;
+    let folder = Scratch::beside(&cache)?;
     let source = unpack(&folder.0)?;
     let finished = folder.0.join("finished");
     fs::create_dir(&finished)?;
@@ -80,36 +83,11 @@ pub(crate) fn run() -> Result<()> {
     Ok(())
 }
 
-/// A folder beside the cache that vanishes when it is no longer needed.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(cache: &Path) -> Result<Self> {
-        let path = cache.with_file_name(format!("cluster-build-{}", std::process::id()));
-        fs::create_dir_all(&path).with_context(|| format!("cannot create {}", path.display()))?;
-        Ok(Scratch(path))
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        // Go makes some of its folders read-only only in module mode, which this does not use.
-        _ = fs::remove_dir_all(&self.0);
-    }
-}
-
 /// Gets everything into a folder, and unpacks the source; the result is where that lies.
 fn unpack(folder: &Path) -> Result<PathBuf> {
     let at = |name: &str| folder.join(name);
     download(folder)?;
-    for package in fs::read_dir(folder)? {
-        let package = package?.path();
-        if package.extension().is_some_and(|extension| extension == "deb") {
-            let mut unpack = shell::command("dpkg-deb", &["-x"]);
-            unpack.arg(package).arg(at("root"));
-            shell::run(unpack)?;
-        }
-    }
+    debian::unpack(folder)?;
     let source = at("go/src").join(MODULE);
     fs::create_dir_all(&source)?;
     let mut unpack = shell::command("tar", &["-xz", "--strip-components=1", "-f"]);
@@ -174,50 +152,11 @@ fn build_collector(folder: &Path, source: &Path, finished: &Path) -> Result<()> 
     shell::run(compile)
 }
 
-/// Gets the packages and the source, with lists of our own: the system's may not know of sources, and need rights.
+/// Gets the packages and the source.
 fn download(folder: &Path) -> Result<()> {
-    let sources = folder.join("sources");
-    for path in ["sources", "lists/partial", "archives/partial"] {
-        fs::create_dir_all(folder.join(path))?;
-    }
-    let mut found = 0;
-    let parts = fs::read_dir("/etc/apt/sources.list.d").into_iter().flatten().flatten();
-    for file in parts.map(|part| part.path()).chain(["/etc/apt/sources.list".into()]) {
-        let (Some(name), Ok(text)) = (file.file_name(), fs::read_to_string(&file)) else {
-            continue;
-        };
-        let text = match file.extension().and_then(|extension| extension.to_str()) {
-            Some("sources") => with_sources(&text),
-            Some("list") => with_source_lines(&text),
-            _ => continue,
-        };
-        fs::write(sources.join(name), text)?;
-        found += 1;
-    }
-    if found == 0 {
-        bail!("the system names no package sources in /etc/apt; set KUBEBUILDER_ASSETS instead");
-    }
-    let apt = |arguments: &[&str]| {
-        let mut apt = Command::new("apt-get");
-        let option = |name: &str, value: &Path| format!("{name}={}", value.display());
-        let options = [
-            option("Dir::Etc::sourcelist", Path::new("/dev/null")),
-            option("Dir::Etc::sourceparts", &sources),
-            option("Dir::State::lists", &folder.join("lists")),
-            option("Dir::Cache", folder),
-            // Otherwise root's downloads are done by a user who may not read the folder.
-            "APT::Sandbox::User=".into(),
-            "Acquire::Languages=none".into(),
-        ];
-        for option in &options {
-            apt.args(["-o", option]);
-        }
-        apt.args(["-q"]).args(arguments).current_dir(folder);
-        shell::run(apt)
-    };
-    apt(&["update"])?;
-    apt(&[&["download"], &PACKAGES[..]].concat())?;
-    apt(&["source", "--download-only", "kubernetes"])?;
+    let packages = Packages::of(folder, with_sources, with_source_lines)?;
+    packages.apt(&[&["download"], &PACKAGES[..]].concat())?;
+    packages.apt(&["source", "--download-only", "kubernetes"])?;
     let sum = Command::new("sha256sum").arg(SOURCE).current_dir(folder).output();
     let sum = sum.context("cannot run sha256sum")?;
     if !String::from_utf8_lossy(&sum.stdout).starts_with(SOURCE_SHA256) {

@@ -2,6 +2,8 @@
 
 mod bench;
 mod cluster;
+mod crds;
+mod debian;
 mod fuzz;
 mod package;
 mod shell;

@@ -4,6 +4,7 @@
 //!  Cluster ─┬─ etcd            ports and a folder of its own
 //!           ├─ kube-apiserver  can be stopped and started again
 //!           ├─ Collector       Kubernetes' own garbage collector, if a test asks for it
+//!           ├─ Definitions     a newer API server for CustomResourceDefinitions alone, if a test asks for it
 //!           ├─ Access          who may talk to it: an administrator, and users with the rights a test gives them
 //!           └─ Gate            a way to it that a test can cut
 //! ```
@@ -15,12 +16,14 @@
 
 mod access;
 mod api;
+mod definitions;
 mod gate;
 mod process;
 mod programs;
 mod server;
 
 pub use access::{Access, Right};
+pub use definitions::Definitions;
 pub use gate::Gate;
-pub use programs::{Missing, Programs, cache, garbage_collector};
+pub use programs::{Missing, Programs, cache, definitions_server, garbage_collector};
 pub use server::{Cluster, Collector, Options, StartError};

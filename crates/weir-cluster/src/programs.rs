@@ -25,6 +25,11 @@ pub fn garbage_collector() -> Result<PathBuf, Missing> {
     find("garbage-collector")
 }
 
+/// Looks for an API server for CustomResourceDefinitions alone, in the same places. `cargo xtask test crds` gets one.
+pub fn definitions_server() -> Result<PathBuf, Missing> {
+    find("apiextensions-apiserver")
+}
+
 /// Looks for a program in the folder that `KUBEBUILDER_ASSETS` names, then along `PATH`, then in the cache.
 fn find(name: &'static str) -> Result<PathBuf, Missing> {
     let assets = env::var_os("KUBEBUILDER_ASSETS").map(PathBuf::from);

@@ -22,7 +22,7 @@ use crate::{
 };
 
 /// How long a program may take to be ready; machines that do much else are slow.
-const PATIENCE: Duration = Duration::from_secs(120);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 /// How often to start again if a port was taken in the meantime.
 const ATTEMPTS: usize = 3;
 
@@ -113,7 +113,7 @@ impl Cluster {
         let store = start_store(programs, &folder, store_address, peers)?;
         let url = format!("https://{address}");
         let server = start_server(programs, options, &folder, address, store_address)?;
-        let (server, ca) = await_certificate(server, &folder)?;
+        let (server, ca) = await_certificate(server, "kube-apiserver", &folder)?;
         let admin = Access { url, ca, token };
         let api = Api::new(&admin).map_err(StartError::Api)?;
         let mut cluster = Cluster {
@@ -273,6 +273,11 @@ impl Cluster {
         &self.folder
     }
 
+    /// Where the store listens.
+    pub(crate) fn store_address(&self) -> SocketAddr {
+        self.store_address
+    }
+
     /// Asks the store, in the JSON that it also speaks.
     fn ask_store(&self, path: &str, body: &Value) -> Result<Value, StartError> {
         let mut stream = TcpStream::connect(self.store_address)?;
@@ -372,7 +377,11 @@ fn start_server(
 }
 
 /// Waits until the API server has made its certificate, and returns it.
-fn await_certificate(mut server: Process, folder: &Path) -> Result<(Process, String), StartError> {
+pub(crate) fn await_certificate(
+    mut server: Process,
+    program: &'static str,
+    folder: &Path,
+) -> Result<(Process, String), StartError> {
     let start = Instant::now();
     loop {
         let text = fs::read_to_string(folder.join("certificates/apiserver.crt"));
@@ -383,13 +392,13 @@ fn await_certificate(mut server: Process, folder: &Path) -> Result<(Process, Str
             return Ok((server, text));
         }
         if server.has_ended() || start.elapsed() > PATIENCE {
-            return Err(not_ready("kube-apiserver", folder));
+            return Err(not_ready(program, folder));
         }
         thread::sleep(Duration::from_millis(20));
     }
 }
 
-fn not_ready(program: &'static str, folder: &Path) -> StartError {
+pub(crate) fn not_ready(program: &'static str, folder: &Path) -> StartError {
     let log = fs::read_to_string(folder.join(format!("{program}.log"))).unwrap_or_default();
     let lines: Vec<&str> = log.lines().collect();
     let log = lines[lines.len().saturating_sub(20)..].join("\n");
@@ -397,7 +406,7 @@ fn not_ready(program: &'static str, folder: &Path) -> StartError {
 }
 
 /// Addresses that nobody listens at, at this moment.
-fn free_addresses<const N: usize>() -> io::Result<[SocketAddr; N]> {
+pub(crate) fn free_addresses<const N: usize>() -> io::Result<[SocketAddr; N]> {
     let mut addresses = [SocketAddr::from((Ipv4Addr::LOCALHOST, 0)); N];
     // All are held until all are known, so that they differ.
     let mut held = Vec::new();

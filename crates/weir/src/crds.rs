@@ -8,7 +8,8 @@ use crate::{exit::Exit, failure::Failure};
 /// Print the definitions of the kinds that controllers serve
 ///
 /// What is printed can be given to `kubectl apply -f -`. Where such a definition is installed already, as by the operator that it comes
-/// from, that one is served, and this one is not needed.
+/// from, that one is served, and this one is not needed. API servers from 1.16 on take them. Some checks are rules in CEL, which are
+/// evaluated from 1.25 on; for a server before 1.23, which does not know of them, say `kubectl apply --validate=false`.
 #[derive(Args)]
 #[command(after_help = "Example:\n  weir crds --only memcached | kubectl apply -f -")]
 pub(crate) struct Crds {

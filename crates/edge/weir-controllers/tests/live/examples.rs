@@ -4,7 +4,8 @@ use serde_json::{Value, json};
 
 use crate::{
     eventually,
-    setting::{Place, shared, yaml},
+    setting::{Place, shared},
+    yaml::yaml,
 };
 
 /// A policy without what the API server adds, and without the uid of its owner, which is given.

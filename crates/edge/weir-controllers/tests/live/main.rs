@@ -11,6 +11,7 @@ mod others;
 mod runtime;
 mod setting;
 mod workload;
+mod yaml;
 
 /// A minute, for machines that do much else.
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(60);

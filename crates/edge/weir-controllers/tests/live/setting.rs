@@ -13,14 +13,13 @@ use std::{
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::sync::oneshot;
-use weir_api::document::{self, Node};
 use weir_cluster::{Access, Cluster, Collector, Right};
 use weir_controllers::{
     Controller, ControllerError, OnDisable, Options, crds, memcached, run_until, workload::Workload,
 };
 use weir_kube::Pace;
 
-use crate::eventually;
+use crate::{eventually, yaml::yaml};
 
 /// All that the controller needs to be allowed.
 const RIGHTS: [Right; 5] = [
@@ -72,27 +71,6 @@ pub(crate) fn install(cluster: &Cluster, definition: &Value) {
     let [group, plural] = [group, plural].map(|text| text.as_str().unwrap());
     let path = format!("/apis/{group}/{version}/{plural}");
     eventually("the definition is served", || cluster.get(&path).ok());
-}
-
-/// A document of YAML.
-pub(crate) fn yaml(text: &str) -> Value {
-    let (mut nodes, _, error) = document::documents(text.as_bytes());
-    assert_eq!(error, None, "{text}");
-    value(&nodes.pop().unwrap())
-}
-
-fn value(node: &Node) -> Value {
-    match &node.value {
-        document::Value::Map(entries) => {
-            entries.iter().map(|entry| (entry.key.to_string(), value(&entry.value))).collect()
-        }
-        document::Value::Seq(items) => items.iter().map(value).collect(),
-        document::Value::Str(text) => json!(&**text),
-        document::Value::Int(number, _) => json!(number),
-        document::Value::Bool(flag, _) => json!(flag),
-        document::Value::Null => Value::Null,
-        other => panic!("{other:?} is in no test"),
-    }
 }
 
 /// A process that runs the controller, but for being one.

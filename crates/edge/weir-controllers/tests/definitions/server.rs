@@ -1,0 +1,99 @@
+//! The same, asked of an API server.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use weir_cluster::{Cluster, Definitions, definitions_server};
+use weir_controllers::crds;
+
+use crate::{cases, yaml::yaml};
+
+/// From this version on rules are evaluated for certain.
+const MINOR: u32 = 29;
+
+/// An API server that evaluates rules in CEL.
+enum Server {
+    /// That of the cluster itself.
+    Whole(Cluster),
+    /// One for definitions alone beside it, which is gone first.
+    Beside(Definitions, #[expect(dead_code, reason = "the other asks it")] Cluster),
+}
+
+impl Server {
+    fn start() -> Self {
+        let cluster = Cluster::start().unwrap();
+        match definitions_server() {
+            Ok(_) => Server::Beside(cluster.definitions().unwrap(), cluster),
+            Err(_) => Server::Whole(cluster),
+        }
+    }
+
+    fn create(&self, path: &str, object: &Value) -> Result<Value, kube::Error> {
+        match self {
+            Server::Whole(cluster) => cluster.create(path, object),
+            Server::Beside(definitions, _) => definitions.create(path, object),
+        }
+    }
+
+    fn get(&self, path: &str) -> Result<Value, kube::Error> {
+        match self {
+            Server::Whole(cluster) => cluster.get(path),
+            Server::Beside(definitions, _) => definitions.get(path),
+        }
+    }
+}
+
+/// Whether there is one.
+pub(crate) fn is_there() -> bool {
+    definitions_server().is_ok()
+        || weir_cluster::Programs::find()
+            .ok()
+            .and_then(|programs| programs.minor_version())
+            .is_some_and(|minor| minor >= MINOR)
+}
+
+pub(crate) fn agrees() {
+    let server = Server::start();
+    for crd in crds::ALL {
+        let path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+        let made = server.create(path, &yaml(crd.yaml));
+        made.unwrap_or_else(|error| panic!("{}: {error}", crd.name));
+        let start = Instant::now();
+        while server.get(&objects(crd.name)).is_err() {
+            assert!(start.elapsed() < Duration::from_secs(60), "{} is not served", crd.name);
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+    for case in cases::of_rules().into_iter().chain(cases::of_schemas()) {
+        let definition = definition(case.definition);
+        let (group, version) = (&definition["spec"]["group"], &definition["spec"]["versions"][0]);
+        let object = json!({
+            "apiVersion": format!("{}/{}", group.as_str().unwrap(), version["name"].as_str().unwrap()),
+            "kind": definition["spec"]["names"]["kind"],
+            "metadata": {"generateName": "try-"},
+            "spec": case.spec,
+        });
+        let answer = server.create(&objects(case.definition), &object);
+        match (answer, &case.refused[..]) {
+            (Ok(_), []) => (),
+            (Err(kube::Error::Api(status)), [_, ..]) if status.code == 422 => {
+                for (field, says) in &case.refused {
+                    assert!(status.message.contains(&format!("{field}: ")), "{}", status.message);
+                    assert!(status.message.contains(says), "{}: {}", case.spec, status.message);
+                }
+            }
+            (answer, _) => panic!("{} {}: {answer:?}", case.definition, case.spec),
+        }
+    }
+}
+
+fn definition(name: &str) -> Value {
+    yaml(crds::ALL.iter().find(|crd| crd.name == name).unwrap().yaml)
+}
+
+/// Where the objects of a definition are.
+fn objects(name: &str) -> String {
+    let (plural, group) = name.split_once('.').unwrap();
+    let version = definition(name)["spec"]["versions"][0]["name"].clone();
+    format!("/apis/{group}/{}/namespaces/default/{plural}", version.as_str().unwrap())
+}

@@ -1,0 +1,85 @@
+use std::{
+    fs,
+    process::Command,
+    thread,
+    time::{Duration, Instant},
+};
+
+use serde_json::Value;
+
+use crate::{
+    Access, Cluster, Programs, StartError,
+    api::{Api, Method},
+    process::Process,
+    programs,
+    server::{PATIENCE, await_certificate, free_addresses, not_ready},
+};
+
+/// The name of the program, and of its log.
+const PROGRAM: &str = "apiextensions-apiserver";
+
+/// A second API server that knows CustomResourceDefinitions and their objects, and nothing else. It is newer than the first
+/// and evaluates rules in CEL; it asks the first who may do what, and which namespaces there are.
+#[derive(Debug)]
+pub struct Definitions {
+    _process: Process,
+    api: Api,
+}
+
+impl Cluster {
+    /// Starts an API server for definitions and waits until it is ready. What it keeps is not seen by the first.
+    pub fn definitions(&self) -> Result<Definitions, StartError> {
+        let program = programs::definitions_server()?;
+        let folder = self.folder().join("definitions");
+        fs::create_dir_all(&folder)?;
+        let kubeconfig = self.admin().write_kubeconfig(&folder)?;
+        let kubeconfig = kubeconfig.display();
+        let [address] = free_addresses()?;
+        let arguments = [
+            format!("--etcd-servers=http://{}", self.store_address()),
+            format!("--bind-address={}", address.ip()),
+            format!("--secure-port={}", address.port()),
+            format!("--cert-dir={}", folder.join("certificates").display()),
+            format!("--kubeconfig={kubeconfig}"),
+            format!("--authentication-kubeconfig={kubeconfig}"),
+            format!("--authorization-kubeconfig={kubeconfig}"),
+            // Kinds that the first is too old for.
+            "--disable-admission-plugins=MutatingAdmissionPolicy,MutatingAdmissionWebhook,ValidatingAdmissionPolicy,ValidatingAdmissionWebhook".into(),
+            "--enable-priority-and-fairness=false".into(),
+        ];
+        let log = folder.join(format!("{PROGRAM}.log"));
+        let process = Process::start(&program, arguments, &log, None)?;
+        let (mut process, ca) = await_certificate(process, PROGRAM, &folder)?;
+        let access = Access { url: format!("https://{address}"), ca, ..self.admin().clone() };
+        let api = Api::new(&access).map_err(StartError::Api)?;
+        let start = Instant::now();
+        while api.text("/readyz").is_err() {
+            if process.has_ended() || start.elapsed() > PATIENCE {
+                return Err(not_ready(PROGRAM, &folder));
+            }
+            thread::sleep(Duration::from_millis(50));
+        }
+        Ok(Definitions { _process: process, api })
+    }
+}
+
+impl Programs {
+    /// The version of the API server after `v1.`, if it tells.
+    pub fn minor_version(&self) -> Option<u32> {
+        let output = Command::new(&self.kube_apiserver).arg("--version").output().ok()?;
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        text.trim().strip_prefix("Kubernetes v1.")?.split('.').next()?.parse().ok()
+    }
+}
+
+impl Definitions {
+    /// Creates an object in the collection at a path.
+    pub fn create(&self, path: &str, object: &Value) -> Result<Value, kube::Error> {
+        self.api.send(Method::Post, path, object)
+    }
+
+    /// What is at a path.
+    pub fn get(&self, path: &str) -> Result<Value, kube::Error> {
+        self.api.text(path).map(|text| serde_json::from_str(&text).unwrap_or(Value::String(text)))
+    }
+}

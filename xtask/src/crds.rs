@@ -1,0 +1,150 @@
+//! `cargo xtask test crds`: the definitions, tried at an API server that evaluates rules in CEL.
+//!
+//! Debian's stable releases have none, so this one is built from what its unstable release has, and is no part of the tests that
+//! always run: whatever is there today may not be there tomorrow.
+
+use std::{fs, path::Path, process::Command, time::Instant};
+
+use anyhow::{Context, Result, bail};
+
+use crate::{
+    cluster::{
+        self,
+        programs::{cache, definitions_server},
+    },
+    debian::{self, Packages, Scratch},
+    shell,
+};
+
+/// The program, as Go names it.
+const MODULE: &str = "k8s.io/apiextensions-apiserver";
+/// The packages that have it and what builds it; they have all that these need.
+const PACKAGES: [&str; 2] = ["golang-go", "golang-k8s-apiextensions-apiserver-dev"];
+
+/// Tries the definitions; tells whether all went well.
+pub(crate) fn run(look: impl FnMut(&str)) -> Result<bool> {
+    cluster::run()?;
+    server()?;
+    let tests =
+        ["test", "-p", "weir-controllers", "--locked", "--test", "definitions", "--", "api_server"];
+    shell::watch(shell::command("cargo", &tests), look)
+}
+
+/// Makes sure that tests find the server.
+fn server() -> Result<()> {
+    if let Ok(server) = definitions_server() {
+        eprintln!("Definitions are tried at {}.", server.display());
+        return Ok(());
+    }
+    let cache = cache().context("neither XDG_CACHE_HOME nor HOME names a folder for the cache")?;
+    eprintln!(
+        "Definitions are tried at an API server that is built from what Debian unstable has, into {}. It gets 350 MB and takes \
+         about five minutes, once.",
+        cache.display()
+    );
+    let start = Instant::now();
+    let folder = Scratch::beside(&cache)?;
+    download(&folder.0)?;
+    debian::unpack(&folder.0)?;
+    let built = folder.0.join("apiextensions-apiserver");
+    let usr = folder.0.join("root/usr");
+    let mut compile = Command::new("nice");
+    compile
+        .args(["-n", "10"])
+        .arg(usr.join("lib/go/bin/go"))
+        .args(["build", "-trimpath", "-ldflags", "-s -w", "-o"])
+        .arg(&built)
+        .arg(MODULE)
+        .current_dir(usr.join("share/gocode/src").join(MODULE))
+        .env("GOROOT", usr.join("lib/go"))
+        .env("GOPATH", usr.join("share/gocode"))
+        .env("GOCACHE", folder.0.join("go-cache"))
+        .env("GOFLAGS", "")
+        .env("GO111MODULE", "off")
+        .env("GOTOOLCHAIN", "local")
+        .env("CGO_ENABLED", "0");
+    shell::run(compile)?;
+    let place = cache.join("apiextensions-apiserver");
+    fs::rename(&built, &place).with_context(|| format!("cannot move it to {}", place.display()))?;
+    eprintln!("It is ready after {} s.", start.elapsed().as_secs());
+    Ok(())
+}
+
+/// Gets the packages and the Go packages that they need.
+fn download(folder: &Path) -> Result<()> {
+    let release = fs::read_to_string("/etc/os-release").unwrap_or_default();
+    let stable = release.lines().find_map(|line| line.strip_prefix("VERSION_CODENAME="));
+    let stable = stable.context("/etc/os-release does not tell which release of Debian this is")?;
+    let packages =
+        Packages::of(folder, |text| unstable(text, stable), |text| unstable_lines(text, stable))?;
+    // Nothing is there, so that everything is named.
+    let nothing = folder.join("nothing-installed");
+    fs::write(&nothing, "")?;
+    let nothing = format!("Dir::State::status={}", nothing.display());
+    let ask = ["-o", &nothing, "--no-install-recommends", "--print-uris", "install"];
+    let mut ask = packages.command(&[&ask[..], &PACKAGES[..]].concat());
+    let answer = ask.output().context("cannot run apt-get")?;
+    if !answer.status.success() {
+        bail!(
+            "Debian unstable cannot provide {}: {}",
+            PACKAGES.join(" and "),
+            String::from_utf8_lossy(&answer.stderr)
+        );
+    }
+    let answer = String::from_utf8_lossy(&answer.stdout).into_owned();
+    let names: Vec<&str> = answer.lines().filter_map(go_package).collect();
+    packages.apt(&[&["download"], &names[..]].concat())
+}
+
+/// The package of a line of what `apt-get --print-uris` says, if it is one with Go in it.
+fn go_package(line: &str) -> Option<&str> {
+    let file = line.strip_prefix('\'')?.split_whitespace().nth(1)?;
+    let (name, _) = file.split_once('_')?;
+    name.starts_with("golang-").then_some(name)
+}
+
+/// A file of stanzas with the unstable release instead of the stable one, and nothing else.
+fn unstable(text: &str, stable: &str) -> String {
+    let is_stable = |line: &str| {
+        let (key, suites) = line.split_once(':').unwrap_or_default();
+        key.eq_ignore_ascii_case("Suites") && suites.split_whitespace().any(|suite| suite == stable)
+    };
+    let mut all = String::new();
+    for stanza in text.split("\n\n").filter(|stanza| stanza.lines().any(is_stable)) {
+        for line in stanza.lines() {
+            all.push_str(if is_stable(line) { "Suites: sid" } else { line });
+            all.push('\n');
+        }
+        all.push('\n');
+    }
+    all
+}
+
+/// The same of a file of lines.
+fn unstable_lines(text: &str, stable: &str) -> String {
+    let lines = text.lines().map(str::trim).filter(|line| line.starts_with("deb "));
+    let stable = format!(" {stable} ");
+    let lines = lines.filter(|line| line.contains(&stable));
+    lines.map(|line| line.replacen(&stable, " sid ", 1) + "\n").collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_main_archive_is_asked_for_what_is_unstable() {
+        let stanzas = "Types: deb\nURIs: main\nSuites: bookworm bookworm-updates\n\nTypes: deb\nURIs: security\nSuites: bookworm-security\n";
+        assert_eq!(unstable(stanzas, "bookworm"), "Types: deb\nURIs: main\nSuites: sid\n\n");
+        let lines = "deb [arch=amd64] main bookworm main\ndeb-src main bookworm main\ndeb security bookworm-security main\ndeb other stable main\n";
+        assert_eq!(unstable_lines(lines, "bookworm"), "deb [arch=amd64] main sid main\n");
+    }
+
+    #[test]
+    fn only_go_is_taken_of_what_packages_need() {
+        let line = "'mirror/golang-k8s-api-dev_0.36.4-1_all.deb' golang-k8s-api-dev_0.36.4-1_all.deb 1 SHA256:0";
+        assert_eq!(go_package(line), Some("golang-k8s-api-dev"));
+        assert_eq!(go_package("'mirror/libc6_2_amd64.deb' libc6_2_amd64.deb 1 SHA256:0"), None);
+        assert_eq!(go_package("Reading package lists..."), None);
+    }
+}
