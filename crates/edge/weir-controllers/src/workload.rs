@@ -1,6 +1,7 @@
 //! Objects that ask for a NetworkPolicy of their own name, and the loop that keeps these as asked for.
 
 mod keep;
+mod unserved;
 
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use weir_api::{Lowering, document};

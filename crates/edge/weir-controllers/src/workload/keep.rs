@@ -3,7 +3,10 @@ use std::time::{Duration, Instant};
 use futures::future::join_all;
 use weir_kube::NoteKind;
 
-use super::{DISABLED, Workload, not_ready, plan};
+use super::{
+    DISABLED, Workload, not_ready, plan,
+    unserved::{Turn, Unserved},
+};
 use crate::{
     Condition, Context, Hand, Id, Inbox, NETWORK_POLICIES, Next, Object, Outcome, Queue, Shelf,
     Step, Told, Watched, WriteError, controller_of,
@@ -31,6 +34,7 @@ pub async fn keep(context: &Context, workload: &Workload) {
         owners: Shelf::default(),
         policies: Shelf::default(),
         queue: Queue::default(),
+        unserved: Unserved::default(),
     };
     keeper.tell();
     loop {
@@ -59,6 +63,7 @@ struct Keeper<'a> {
     owners: Shelf,
     policies: Shelf,
     queue: Queue<Id>,
+    unserved: Unserved,
 }
 
 impl Keeper<'_> {
@@ -121,29 +126,48 @@ impl Keeper<'_> {
         }
     }
 
-    /// Takes note of what came of it.
-    fn settle(&mut self, id: Id, done: Result<(), WriteError>, took: Duration) {
+    /// Takes note of what came of it: nothing, or why an object does not have what it asks for.
+    fn settle(&mut self, id: Id, done: Result<Option<String>, WriteError>, took: Duration) {
         let (controller, kind) = (self.workload.name, self.workload.owner.kind);
         let outcome = match done {
-            Ok(()) => {
+            Ok(wrong) => {
                 self.queue.done(&id);
+                self.judge(id, wrong);
                 Outcome::Done
             }
             Err(error) => {
                 match error {
                     // That happens, and it is looked at again at once.
                     WriteError::Conflict => tracing::debug!(controller, "{kind} {id}: {error}"),
-                    error => tracing::warn!(controller, "{kind} {id}: {error}"),
+                    error => self.judge(id.clone(), Some(error.to_string())),
                 }
                 self.queue.failed(id, Instant::now());
                 Outcome::Failed
             }
         };
-        self.context.report.reconciled(controller, outcome, took, self.queue.failing());
+        self.context.report.reconciled(controller, outcome, took, self.unserved.count());
     }
 
-    async fn reconcile(&self, id: &Id, written: &mut Written) -> Result<(), WriteError> {
-        let Some(owner) = self.owners.get(id) else { return Ok(()) };
+    /// Says what is new about an object that does not have what it asks for, or has it again.
+    fn judge(&mut self, id: Id, wrong: Option<String>) {
+        let (controller, kind, name) =
+            (self.workload.name, self.workload.owner.kind, id.to_string());
+        match self.unserved.judge(id, wrong) {
+            Some(Turn::Worse(why)) => tracing::warn!(controller, "{kind} {name}: {why}"),
+            Some(Turn::Better) => {
+                tracing::info!(controller, "{kind} {name}: nothing is wrong any more");
+            }
+            None => (),
+        }
+    }
+
+    /// Looks at an object and does what is to be done; tells what is wrong with what it asks for.
+    async fn reconcile(
+        &self,
+        id: &Id,
+        written: &mut Written,
+    ) -> Result<Option<String>, WriteError> {
+        let Some(owner) = self.owners.get(id) else { return Ok(None) };
         let mut plan = plan(self.workload, owner, self.policies.get(id));
         let mut refusal = None;
         for step in &plan.steps {
@@ -165,15 +189,19 @@ impl Keeper<'_> {
                 Err(error) => return Err(error),
             }
         }
+        let mut wrong = None;
         if let Some(condition) = &plan.condition {
             let version = self.owners.version().unwrap_or_default();
             written.owner = self.hand.say(&self.workload.owner, version, owner, condition).await?;
-            if written.owner.is_some() && !condition.holds && condition.reason != DISABLED {
+            if !condition.holds && condition.reason != DISABLED {
                 let Condition { reason, message, .. } = condition;
-                self.hand.note(owner, NoteKind::Warning, reason, message);
+                wrong = Some(format!("{reason}: {message}"));
+                if written.owner.is_some() {
+                    self.hand.note(owner, NoteKind::Warning, reason, message);
+                }
             }
         }
-        refusal.map_or(Ok(()), Err)
+        refusal.map_or(Ok(wrong), Err)
     }
 }
 

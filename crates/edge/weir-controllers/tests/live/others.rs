@@ -92,6 +92,33 @@ fn sources_that_are_invalid_are_reported_and_the_last_good_policy_stays() {
 }
 
 #[test]
+fn objects_that_do_not_have_what_they_ask_for_are_counted() {
+    let cluster = weir_cluster::Cluster::start().unwrap();
+    install(&cluster, &definition());
+    let process = Process::start(&user(&cluster), "one", OnDisable::Keep);
+    let place = Place::new(&cluster);
+    let failing = |expected: usize| {
+        let line = format!("weir_controller_failing{{controller=\"memcached\"}} {expected}\n");
+        eventually(&line, || process.ask("/metrics").1.contains(&line).then_some(()));
+    };
+    let sources = |list: Value| json!({"security": {"networkPolicy": {"allowedSources": list}}});
+    place.create("good", enabled());
+    place.settled("good");
+    failing(0);
+    place.cluster.create(&place.policies(), &foreign("taken", None)).unwrap();
+    place.create("taken", enabled());
+    failing(1);
+    place.change("good", sources(json!([{}])));
+    failing(2);
+    place.create("off", json!({"security": {"networkPolicy": {"enabled": false}}}));
+    place.change("good", sources(json!([])));
+    failing(1);
+    place.cluster.delete(&format!("{}/taken", place.memcacheds())).unwrap();
+    failing(0);
+    process.stop();
+}
+
+#[test]
 fn a_name_that_fits_into_no_label_is_reported_and_those_beside_it_are_served() {
     let place = Place::new(shared());
     let long = "a".repeat(64);
