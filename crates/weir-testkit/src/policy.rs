@@ -70,13 +70,13 @@ fn admin_id() -> impl Strategy<Value = (PolicyId, Tier)> {
     let priority = || select(pool::PRIORITIES);
     let id = |kind, name| PolicyId { kind, namespace: "".into(), name };
     prop_oneof![
-        (pool::name(pool::POLICIES), priority()).prop_map(move |(name, priority)| {
+        (pool::name(pool::CLUSTER_POLICIES), priority()).prop_map(move |(name, priority)| {
             (id(PolicyKind::ClusterNetworkPolicy, name), Tier::Admin { priority })
         }),
-        (pool::name(pool::POLICIES), priority()).prop_map(move |(name, priority)| {
+        (pool::name(pool::CLUSTER_POLICIES), priority()).prop_map(move |(name, priority)| {
             (id(PolicyKind::ClusterNetworkPolicy, name), Tier::Baseline { priority })
         }),
-        (pool::name(pool::POLICIES), priority()).prop_map(move |(name, priority)| {
+        (pool::name(pool::CLUSTER_POLICIES), priority()).prop_map(move |(name, priority)| {
             (id(PolicyKind::AdminNetworkPolicy, name), Tier::Admin { priority })
         }),
         Just((

@@ -14,6 +14,9 @@ pub const PODS: &[&str] = &["p0", "p1", "p2", "p3", "p4", "p5", "p6", "p7"];
 pub const NODES: &[&str] = &["n1", "n2", "n3"];
 /// The names of policies.
 pub const POLICIES: &[&str] = &["one", "two", "three"];
+/// The names of cluster-wide policies: many of them may speak for one pod, and their order matters.
+pub const CLUSTER_POLICIES: &[&str] =
+    &["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"];
 /// The keys of labels.
 pub const LABEL_KEYS: &[&str] = &["app", "env"];
 /// The values of labels. The empty one exists.
@@ -84,7 +87,7 @@ const fn v6_from<const N: usize>(a: u16, b: u16, first: u16) -> [IpAddr; N] {
 }
 
 /// The priorities of cluster-wide policies; equal ones happen.
-pub const PRIORITIES: &[u32] = &[5, 5, 6, 0, 1000];
+pub const PRIORITIES: &[u32] = &[5, 5, 6, 0, 1000, 1, 4, 7, 999];
 
 /// A network of the pool.
 pub(crate) fn net(text: &str) -> IpNet {

@@ -94,7 +94,7 @@ impl Datapath for Nft {
     fn replan(&mut self, program: &Program, installed: &Installed) -> Transaction {
         self.planner = Planner::of(program, self.mode);
         let transaction = replan::replan(&self.planner, installed);
-        let new = transaction.steps.contains(&Step::AddTable);
+        let new = transaction.steps().any(|step| *step == Step::AddTable);
         self.carried = if new { self.carried(installed) } else { Vec::new() };
         transaction
     }

@@ -169,7 +169,7 @@ fn acting(act: &Act, all: &mut Vec<Expr>) {
     match act {
         Act::Accept => all.push(Expr::Verdict(Verdict::plain(ACCEPT))),
         Act::Return => all.push(Expr::Verdict(Verdict::plain(RETURN))),
-        Act::CountReturn => all.extend([Expr::Counter, Expr::Verdict(Verdict::plain(RETURN))]),
+        Act::Count => all.push(Expr::Counter),
         Act::CountDrop => all.extend([Expr::Counter, Expr::Verdict(Verdict::plain(DROP))]),
         Act::Goto(chain) => all.push(Expr::Verdict(Verdict::to(GOTO, chain))),
         Act::Jump(chain) => all.push(Expr::Verdict(Verdict::to(JUMP, chain))),

@@ -124,13 +124,13 @@ impl Kernel {
     pub(crate) fn run(&mut self, transaction: &Transaction) -> Result<(), KernelError> {
         let groups = transaction.groups();
         if transaction.elements() <= MANY {
-            return self.take(&groups, transaction.generation);
+            return self.take(groups, transaction.generation);
         }
         // Hearing of so many changes of our own would drown those of others. Nobody else wrote meanwhile if the generation
         // went on by one for each of ours.
         let before = self.generation()?;
         self.changes.leave(wire::CHANGES)?;
-        let taken = self.take(&groups, transaction.generation);
+        let taken = self.take(groups, transaction.generation);
         self.changes.join(wire::CHANGES)?;
         taken?;
         let ours = u32::try_from(groups.len()).unwrap_or(u32::MAX);
@@ -139,11 +139,7 @@ impl Kernel {
     }
 
     /// Takes groups one after the other, each of them as a whole or not at all. The first one is for this generation.
-    fn take(
-        &mut self,
-        groups: &[Group<'_>],
-        mut generation: Option<u32>,
-    ) -> Result<(), KernelError> {
+    fn take(&mut self, groups: &[Group], mut generation: Option<u32>) -> Result<(), KernelError> {
         for Group { steps, when } in groups {
             if *when == When::PacketsHaveArrived {
                 let_packets_arrive();

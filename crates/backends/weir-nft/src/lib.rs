@@ -14,13 +14,14 @@
 //! *Invariant*: planning is pure and depends on the program alone. Chains and sets are named by what they say, so that two
 //! plans for one program lead to the same table, and what did not change keeps its name.
 //!
-//! *Invariant*: the work for a new connection does not grow with the NetworkPolicies that speak for a pod: a chain that would
-//! need more than a few set lookups has one map from the address of the peer to the ports it may use, and pods that few
-//! peers may reach share one chain and one set. Rules of the admin tiers are asked in order, one by one.
+//! *Invariant*: the work for a new connection does not grow with the policies that speak for a pod: each tier is one map from
+//! the address of the peer to what it may do there, NetworkPolicies as soon as they need more than a few set lookups, and pods
+//! that few peers may reach share one chain and one set.
 
 #[cfg(target_os = "linux")]
 mod apply;
 mod chain;
+mod decision;
 mod encode;
 mod expr;
 mod installed;
@@ -30,11 +31,15 @@ mod kernel;
 mod merge;
 mod name;
 mod objects;
+mod peers;
 mod place;
 mod planner;
 mod replan;
 mod ruleset;
+mod skeleton;
+mod stages;
 mod text;
+mod tier;
 mod transaction;
 mod wire;
 

@@ -75,6 +75,14 @@ impl Objects {
         self.touch(set, key, old);
     }
 
+    /// Puts an element into a map that is there, unless it leads there already.
+    pub(crate) fn put_aim(&mut self, map: &Name, key: Key, aim: Arc<Aim>) {
+        let there = self.ruleset.sets.get(map).and_then(|map| map.elements.get(&key));
+        if there.is_none_or(|old| old.as_ref() != Some(&aim)) {
+            self.put(map, key, Some(aim));
+        }
+    }
+
     /// Takes an element out of a set.
     pub(crate) fn take(&mut self, set: &Name, key: &Key) {
         let Some(there) = self.ruleset.sets.get_mut(set) else { return };

@@ -128,6 +128,11 @@ pub(crate) fn new(family: Family) -> Name {
     format!("new{}", family.digit()).into()
 }
 
+/// The chain for packets whose sender has nothing more to say: the receiver is asked, and then they pass.
+pub(crate) fn onward(family: Family) -> Name {
+    format!("onward{}", family.digit()).into()
+}
+
 fn own_set(address: IpAddr) -> Name {
     own(Family::of(address))
 }

@@ -1,14 +1,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
-use weir_datapath::Cause;
 use weir_model::{Delta, Direction, Member, Name, PodId, Program, SetDelta, SetId};
 
 use crate::{
-    Act, Aim, Chain, Family, Field, Go, Hook, Key, Kind, Match, Rule, Ruleset, Set, Step,
-    Transaction,
-    merge::Merged,
+    Aim, Family, Go, Key, Kind, Ruleset, Set, Step, Transaction,
     objects::Objects,
+    peers::PeerMap,
     place::{self, Place},
+    stages::Stages,
 };
 
 /// Whether what policies deny is dropped.
@@ -28,28 +27,30 @@ pub enum Mode {
 pub struct Planner {
     pub(crate) objects: Objects,
     places: BTreeMap<PodId, Place>,
-    /// The sets of the ruleset that are copies of sets, or of several together.
+    /// The sets of the ruleset that are copies of sets.
     copies: BTreeMap<Name, Copied>,
     /// The maps of the ruleset that say what each member of several sets may do.
-    pub(crate) maps: BTreeMap<Name, Merged>,
-    followers: BTreeMap<SetId, Followers>,
+    pub(crate) maps: BTreeMap<Name, PeerMap>,
+    pub(crate) followers: BTreeMap<SetId, Followers>,
     /// The chains of the rule sets that were looked at in this plan, by where the rule sets are in memory.
     pub(crate) chains: BTreeMap<(usize, Direction, Family), Name>,
+    /// The chains of admin tiers, likewise by their sections.
+    pub(crate) admin_chains: BTreeMap<(Vec<usize>, Direction, Family), Name>,
 }
 
-/// A set of the ruleset with the members of these.
+/// A set of the ruleset with the members of this one.
 #[derive(Clone, Debug)]
 struct Copied {
-    of: Vec<SetId>,
+    of: SetId,
     family: Family,
 }
 
 /// What must be looked at again when a set changes.
 #[derive(Clone, Debug, Default)]
-struct Followers {
+pub(crate) struct Followers {
     pods: BTreeSet<PodId>,
-    copies: BTreeSet<Name>,
-    maps: BTreeSet<Name>,
+    pub(crate) copies: BTreeSet<Name>,
+    pub(crate) maps: BTreeSet<Name>,
 }
 
 impl Followers {
@@ -68,6 +69,7 @@ impl Planner {
             maps: BTreeMap::new(),
             followers: BTreeMap::new(),
             chains: BTreeMap::new(),
+            admin_chains: BTreeMap::new(),
         };
         planner.skeleton(mode);
         planner
@@ -97,10 +99,15 @@ impl Planner {
         let pods: Vec<PodId> = pods.cloned().collect();
         touched.extend(&pods);
         // What pods need that was not there is made of the members as they are now, so the rest comes first.
-        for (id, change) in &delta.sets {
-            self.follow(program, id, change);
-        }
+        let stages = Stages::of(self, program, delta);
+        let members = stages.members(self, program, delta);
+        stages.gone(self, program, delta);
         self.move_pods(program, &touched);
+        members.then(self.transaction())
+    }
+
+    /// The steps since the last transaction.
+    pub(crate) fn transaction(&mut self) -> Transaction {
         self.sweep();
         self.objects.transaction()
     }
@@ -126,6 +133,7 @@ impl Planner {
     /// Gives every touched pod its new place. New elements come before old ones go, so that what both need stays.
     fn move_pods(&mut self, program: &Program, touched: &BTreeSet<&PodId>) {
         self.chains.clear();
+        self.admin_chains.clear();
         let mut gone = BTreeSet::new();
         for id in touched {
             let Some(old) = self.places.remove(*id) else { continue };
@@ -151,28 +159,16 @@ impl Planner {
         self.places.extend(moved);
     }
 
-    /// Brings the copies of a set, and the maps made of it, up to date.
-    fn follow(&mut self, program: &Program, id: &SetId, change: &SetDelta) {
-        let Some(Followers { copies, maps, .. }) = self.followers.get(id) else { return };
-        let (copies, maps) = (copies.clone(), maps.clone());
-        for name in &copies {
-            let Some(Copied { of, family }) = self.copies.get(name).cloned() else { continue };
+    /// Brings the copies of a set up to date.
+    pub(crate) fn follow(&mut self, program: &Program, id: &SetId, change: &SetDelta) {
+        let Some(Followers { copies, .. }) = self.followers.get(id) else { return };
+        for name in &copies.clone() {
+            let Some(Copied { family, .. }) = self.copies.get(name).cloned() else { continue };
             for member in self.concerned(program, id, change, name) {
                 let ours = Family::of(member.address) == family;
-                let wanted = ours && of.iter().any(|set| contains(program, set, &member));
-                match wanted {
+                match ours && contains(program, id, &member) {
                     true => self.put_once(name, key(&member)),
                     false => self.objects.take(name, &key(&member)),
-                }
-            }
-        }
-        for name in &maps {
-            let Some(merged) = self.maps.get(name).cloned() else { continue };
-            for member in self.concerned(program, id, change, name) {
-                let address = member.address;
-                match merged.aim(self, program, address) {
-                    Some(aim) => self.put_aim(name, Key::Address(address), aim),
-                    None => self.objects.take(name, &Key::Address(address)),
                 }
             }
         }
@@ -207,19 +203,12 @@ impl Planner {
         }
     }
 
-    fn put_aim(&mut self, set: &Name, key: Key, aim: Aim) {
-        let there = self.ruleset().sets.get(set).and_then(|set| set.elements.get(&key));
-        if there.is_none_or(|old| old.as_deref() != Some(&aim)) {
-            self.objects.put(set, key, Some(aim.into()));
-        }
-    }
-
-    /// Enters a set that has the members of these, and keeps it up to date.
+    /// Enters a set that has the members of this one, and keeps it up to date.
     pub(crate) fn copy(
         &mut self,
         program: &Program,
         name: &Name,
-        of: Vec<SetId>,
+        of: &SetId,
         kind: Kind,
         comment: Name,
     ) {
@@ -227,27 +216,20 @@ impl Planner {
         if self.copies.contains_key(name) {
             return;
         }
-        let members = of.iter().filter_map(|set| program.sets.get(set)).flatten();
+        let members = program.sets.get(of).into_iter().flatten();
         let ours = members.filter(|member| Family::of(member.address) == family);
         let elements = ours.map(|member| (key(member), None)).collect();
         self.objects.add_set(name, Set { kind, comment, elements });
-        for set in &of {
-            self.followers.entry(set.clone()).or_default().copies.insert(name.clone());
-        }
-        self.copies.insert(name.clone(), Copied { of, family });
+        self.followers.entry(of.clone()).or_default().copies.insert(name.clone());
+        self.copies.insert(name.clone(), Copied { of: of.clone(), family });
     }
 
-    /// Enters a map of what each member of several sets may do, and keeps it up to date.
-    pub(crate) fn merge(&mut self, program: &Program, name: &Name, merged: Merged, comment: Name) {
-        if self.maps.contains_key(name) {
-            return;
-        }
-        let elements = merged.aims(self, program);
-        self.objects.add_set(name, Set { kind: Kind::Chains(merged.family), comment, elements });
-        for set in merged.sets() {
+    /// Keeps a map up to date that was entered.
+    pub(crate) fn follow_with(&mut self, name: &Name, map: PeerMap) {
+        for set in map.sets() {
             self.followers.entry(set.clone()).or_default().maps.insert(name.clone());
         }
-        self.maps.insert(name.clone(), merged);
+        self.maps.insert(name.clone(), map);
     }
 
     fn unfollow(&mut self, set: &SetId, leave: impl FnOnce(&mut Followers)) {
@@ -262,114 +244,13 @@ impl Planner {
     /// A set of the ruleset is gone: nothing needs to keep it up to date any more.
     fn forget(&mut self, name: &Name) {
         if let Some(Copied { of, .. }) = self.copies.remove(name) {
-            for set in &of {
-                self.unfollow(set, |them| _ = them.copies.remove(name));
-            }
+            self.unfollow(&of, |them| _ = them.copies.remove(name));
         }
-        if let Some(merged) = self.maps.remove(name) {
-            for set in merged.sets() {
+        if let Some(map) = self.maps.remove(name) {
+            for set in map.sets() {
                 self.unfollow(set, |them| _ = them.maps.remove(name));
             }
         }
-    }
-
-    /// What is there in every ruleset, whatever the policies are.
-    fn skeleton(&mut self, mode: Mode) {
-        let mut forward = vec![Rule::new([Match::Established], Act::Accept)];
-        for family in Family::BOTH {
-            forward.push(Rule::new([Match::Of(family)], Act::Goto(place::new(family))));
-            self.keep(&place::own(family), Kind::Pairs(family), "pods that reach themselves");
-            self.cut(family);
-            self.new_connections(family);
-        }
-        Direction::BOTH.into_iter().for_each(|direction| self.denied(direction, mode));
-        self.keep_chain("forward", Chain { hook: Some(Hook::Forward), rules: forward });
-    }
-
-    /// The chain for packets of connections that policies ended.
-    fn cut(&mut self, family: Family) {
-        let (name, from) = (place::cut(family), Field::Source(family));
-        let ends = vec![
-            from,
-            Field::SourcePort,
-            Field::Destination(family),
-            Field::DestinationPort,
-            Field::Protocol,
-        ];
-        self.keep(&name, Kind::Cut(family), "answers of connections that policies ended");
-        self.keep(&place::cut_senders(family), Kind::CutSenders(family), "who sends them");
-        let ended = || Match::In(ends.clone(), name.clone());
-        let rules = vec![
-            Rule::new([ended()], Act::Log(Cause::Answer)),
-            Rule::new([ended()], Act::CountDrop),
-        ];
-        self.keep_chain(&name, Chain { hook: None, rules });
-    }
-
-    /// The chain for packets that belong to no known connection.
-    fn new_connections(&mut self, family: Family) {
-        let mut rules = Vec::new();
-        if family == Family::V6 {
-            rules.push(Rule::new([Match::NeighbourDiscovery], Act::Accept));
-        }
-        let senders = Match::In(vec![Field::Source(family)], place::cut_senders(family));
-        rules.push(Rule::new([senders], Act::Jump(place::cut(family))));
-        for direction in [Direction::Egress, Direction::Ingress] {
-            let name = place::dispatch(direction, family);
-            let here = vec![place::here(direction, family)];
-            rules.push(Rule::new([], Act::Map(here, name.clone())));
-            let comment = format!("pods that policies speak for, {direction}");
-            self.keep(&name, Kind::Chains(family), &comment);
-            self.judge(direction, family);
-        }
-        self.keep_chain(&place::new(family), Chain { hook: None, rules });
-    }
-
-    /// The chain for pods whose grants are looked up one by one.
-    fn judge(&mut self, direction: Direction, family: Family) {
-        let grants = place::grants(direction, family);
-        let comment = format!("pod, peer and port that policies allow, {direction}");
-        self.keep(&grants, Kind::Grants(family), &comment);
-        let key = vec![
-            place::here(direction, family),
-            place::there(direction, family),
-            Field::Protocol,
-            Field::DestinationPort,
-        ];
-        let rules = vec![
-            Rule::new([Match::In(key, grants)], Act::Return),
-            Rule::new([], Act::Goto(place::denied(direction))),
-        ];
-        self.keep_chain(&place::judge(direction, family), Chain { hook: None, rules });
-    }
-
-    /// Where all packets go that policies deny.
-    fn denied(&mut self, direction: Direction, mode: Mode) {
-        let end = match mode {
-            Mode::Enforce => Act::CountDrop,
-            Mode::Audit => Act::CountReturn,
-        };
-        // A pod that reaches itself through a service is not judged; this is where its packets would end.
-        let own = Family::BOTH.map(|family| {
-            let pair = vec![Field::Source(family), Field::Destination(family)];
-            let own = Match::In(pair, place::own(family));
-            Rule::new([Match::Translated, own], Act::Return)
-        });
-        let mut rules = Vec::from(own);
-        rules.extend([Rule::new([], Act::Log(Cause::Rules(direction))), Rule::new([], end)]);
-        self.keep_chain(&place::denied(direction), Chain { hook: None, rules });
-    }
-
-    fn keep(&mut self, name: &Name, kind: Kind, comment: &str) {
-        let set = Set { kind, comment: comment.into(), elements: BTreeMap::new() };
-        self.objects.add_set(name, set);
-        self.objects.pin(name);
-    }
-
-    fn keep_chain(&mut self, name: &str, chain: Chain) {
-        let name = Name::from(name);
-        self.objects.add_chain(&name, chain);
-        self.objects.pin(&name);
     }
 }
 

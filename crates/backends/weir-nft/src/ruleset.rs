@@ -186,8 +186,8 @@ pub enum Act {
     Accept,
     /// Back to the chain that called.
     Return,
-    /// Back to the chain that called, and counted.
-    CountReturn,
+    /// The packet is counted.
+    Count,
     /// The packet is dropped, and counted.
     CountDrop,
     /// On in another chain.
@@ -218,7 +218,7 @@ impl Rule {
         });
         let last = match &self.act {
             Act::Goto(name) | Act::Jump(name) | Act::Map(_, name) => Some(name),
-            Act::Accept | Act::Return | Act::CountReturn | Act::CountDrop | Act::Log(_) => None,
+            Act::Accept | Act::Return | Act::Count | Act::CountDrop | Act::Log(_) => None,
         };
         sets.chain(last)
     }

@@ -179,7 +179,7 @@ impl fmt::Display for Act {
         match self {
             Act::Accept => f.write_str("accept"),
             Act::Return => f.write_str("return"),
-            Act::CountReturn => f.write_str("counter return"),
+            Act::Count => f.write_str("counter"),
             Act::CountDrop => f.write_str("counter drop"),
             Act::Goto(chain) => write!(f, "goto {chain}"),
             Act::Jump(chain) => write!(f, "jump {chain}"),

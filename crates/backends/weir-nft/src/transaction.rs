@@ -12,13 +12,8 @@ use crate::{Aim, Hook, Key, Kind, Rule, Set, text};
 /// cannot meet any more is tidied away last.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Transaction {
-    /// The steps in order, phase by phase.
-    pub steps: Vec<Step>,
-    /// Where the phases begin in which maps are switched, and in which things are tidied away.
-    switch: usize,
-    tidy: usize,
-    /// Whether members go from one set to another.
-    is_moving: bool,
+    /// The steps in order, in groups that are taken at once.
+    groups: Vec<Group>,
     /// The generation of the kernel's rules that it was planned for; `None` if any will do.
     pub generation: Option<u32>,
 }
@@ -95,10 +90,10 @@ impl Step {
 }
 
 /// Steps that the kernel takes all at once.
-#[derive(Clone, Copy, Debug)]
-pub struct Group<'a> {
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Group {
     /// The steps.
-    pub steps: &'a [Step],
+    pub steps: Vec<Step>,
     /// When they may be taken.
     pub when: When,
 }
@@ -180,66 +175,80 @@ impl Transaction {
         steps.sort_by_cached_key(|step| step.phase(&scope));
         let switch = steps.partition_point(|step| step.phase(&scope) < Phase::Switch);
         let tidy = steps.partition_point(|step| step.phase(&scope) < Phase::Tidy);
-        let is_moving = !scope.movers.is_empty();
-        Transaction { steps, switch, tidy, is_moving, generation: None }
-    }
-
-    /// The steps in groups that are taken at once.
-    pub fn groups(&self) -> Vec<Group<'_>> {
-        let (before, tidy) = self.steps.split_at(self.tidy);
-        let (prepare, switch) = before.split_at(self.switch);
         let leads = |step: &Step| match step {
             Step::Add(_, kind, _) | Step::Remove(_, kind, _) => kind.is_map(),
             Step::AddChain(..) => true,
             _ => false,
         };
         let at_once = |steps| Group { steps, when: When::Now };
-        if self.steps.contains(&Step::DeleteTable) {
-            return vec![at_once(&self.steps)];
-        }
         let when_arrived = |steps| Group { steps, when: When::PacketsHaveArrived };
-        if !switch.iter().any(leads) {
-            return match self.is_moving {
-                true => vec![at_once(before), when_arrived(tidy)],
-                false => vec![at_once(&self.steps)],
-            };
+        let is_switched = steps.iter().take(tidy).skip(switch).any(leads);
+        let groups = if steps.contains(&Step::DeleteTable) {
+            vec![at_once(steps)]
+        } else if is_switched {
+            let tidy = steps.split_off(tidy);
+            let switch = steps.split_off(switch);
+            let prepare = parts(steps).into_iter().map(at_once);
+            prepare.chain([switch, tidy].map(when_arrived)).collect()
+        } else if !scope.movers.is_empty() {
+            let tidy = steps.split_off(tidy);
+            vec![at_once(steps), when_arrived(tidy)]
+        } else {
+            vec![at_once(steps)]
+        };
+        let groups = groups.into_iter().filter(|group| !group.steps.is_empty()).collect();
+        Transaction { groups, generation: None }
+    }
+
+    /// These steps and, when every packet has arrived that was under way after them, those.
+    pub(crate) fn then(mut self, mut later: Transaction) -> Self {
+        if let (false, Some(next)) = (self.groups.is_empty(), later.groups.first_mut()) {
+            next.when = When::PacketsHaveArrived;
         }
-        let mut groups: Vec<Group<'_>> = parts(prepare).into_iter().map(at_once).collect();
-        let later = [switch, tidy].into_iter().filter(|steps| !steps.is_empty());
-        groups.extend(later.map(when_arrived));
-        groups
+        self.groups.append(&mut later.groups);
+        self
+    }
+
+    /// The steps in groups that are taken at once.
+    pub fn groups(&self) -> &[Group] {
+        &self.groups
+    }
+
+    /// The steps in order.
+    pub fn steps(&self) -> impl Iterator<Item = &Step> {
+        self.groups.iter().flat_map(|group| &group.steps)
     }
 
     /// How many elements come or go.
     pub fn elements(&self) -> usize {
-        elements(&self.steps)
+        self.steps().map(elements).sum()
     }
 }
 
 /// Cuts steps that no packet can meet into parts with not too many elements.
-fn parts(mut steps: &[Step]) -> Vec<&[Step]> {
-    let mut parts = Vec::new();
-    while !steps.is_empty() {
-        let mut sum = 0;
-        let fits = steps.iter().take_while(|step| {
-            sum += elements(std::slice::from_ref(*step));
-            sum <= AT_ONCE
-        });
-        let (part, rest) = steps.split_at(fits.count().max(1));
-        parts.push(part);
-        steps = rest;
+fn parts(steps: Vec<Step>) -> Vec<Vec<Step>> {
+    let mut parts: Vec<Vec<Step>> = Vec::new();
+    let mut sum = 0;
+    for step in steps {
+        sum += elements(&step);
+        match parts.last_mut().filter(|_| sum <= AT_ONCE) {
+            Some(part) => part.push(step),
+            None => {
+                sum = elements(&step);
+                parts.push(vec![step]);
+            }
+        }
     }
     parts
 }
 
-/// How many elements come or go in these steps.
-pub(crate) fn elements(steps: &[Step]) -> usize {
-    let count = |step: &Step| match step {
+/// How many elements come or go in a step.
+fn elements(step: &Step) -> usize {
+    match step {
         Step::Add(_, _, elements) => elements.len(),
         Step::Remove(_, _, keys) => keys.len(),
         _ => 0,
-    };
-    steps.iter().map(count).sum()
+    }
 }
 
 /// The steps that leave no table of ours, whether there is one or not.
@@ -249,13 +258,13 @@ pub(crate) fn removal() -> Transaction {
 
 impl Plan for Transaction {
     fn is_empty(&self) -> bool {
-        self.steps.is_empty()
+        self.groups.is_empty()
     }
 }
 
 impl fmt::Display for Transaction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.steps.iter().try_for_each(|step| writeln!(f, "{step}"))
+        self.steps().try_for_each(|step| writeln!(f, "{step}"))
     }
 }
 

@@ -165,6 +165,16 @@ probes: [{from: {ip: 10.9.9.9}, to: {pod: shop/web}, port: 80, expect: allow}]",
             		ip6 daddr vmap @in6
             	}
 
+            	chain onward4 {
+            		ip daddr vmap @in4
+            		accept
+            	}
+
+            	chain onward6 {
+            		ip6 daddr vmap @in6
+            		accept
+            	}
+
             }
         "#]],
     );
@@ -383,6 +393,16 @@ probes: [{from: {pod: shop/api}, to: {pod: shop/db}, port: 5432, expect: allow}]
             		ip6 daddr vmap @in6
             	}
 
+            	chain onward4 {
+            		ip daddr vmap @in4
+            		accept
+            	}
+
+            	chain onward6 {
+            		ip6 daddr vmap @in6
+            		accept
+            	}
+
             }
         "#]],
     );
@@ -445,7 +465,7 @@ probes: [{from: {pod: spy/spy}, to: {pod: shop/web}, port: 80, expect: deny}]",
             	map in4 {
             		type ipv4_addr : verdict
             		comment "pods that policies speak for, ingress"
-            		elements = { 10.0.0.1 comment "shop/web isolated by first, last" : jump ingress4-5c887603cfb1dd1f646c812841438e8a }
+            		elements = { 10.0.0.1 comment "shop/web isolated by first, last" : jump ingress4-b43b04858fc524fcdbc6713d3d3fb1d2 }
             	}
 
             	set in4-grants {
@@ -483,23 +503,18 @@ probes: [{from: {pod: spy/spy}, to: {pod: shop/web}, port: 80, expect: deny}]",
             		comment "pod, peer and port that policies allow, egress"
             	}
 
-            	set pods4-347f642169910a0a39e6e375bade759e {
-            		type ipv4_addr
-            		comment "pods [kubernetes.io/metadata.name=shop]/*"
-            		elements = { 10.0.0.1 }
+            	map peers4-632fe063e0c824b4f7f6208e6c22daa0 {
+            		type ipv4_addr : verdict
+            		comment "2 sets of pods together"
+            		elements = { 10.0.0.1 : goto ingress4-7187f0675eb3827939741acf7342ba78-ports,
+            			     10.0.0.2 : goto ingress4-48a29a514fdb15fc7cd9206ec00e78c6-ports }
             	}
 
-            	set pods4-53c40d2375483ddae194ef9b69fcec15 {
-            		type ipv4_addr
+            	map peers4-65ccd748f1da818470ad2cd35a20df51 {
+            		type ipv4_addr : verdict
             		comment "pods [*]/*"
-            		elements = { 10.0.0.1,
-            			     10.0.0.2 }
-            	}
-
-            	set pods4-d5290067149184bc6820c7e42eb65e4f {
-            		type ipv4_addr
-            		comment "pods [kubernetes.io/metadata.name=spy]/*"
-            		elements = { 10.0.0.2 }
+            		elements = { 10.0.0.1 : goto ingress4-b52ef13e14d6c34b48e74b9f3e9f3d89-ports,
+            			     10.0.0.2 : goto ingress4-b52ef13e14d6c34b48e74b9f3e9f3d89-ports }
             	}
 
             	set self4 {
@@ -559,14 +574,28 @@ probes: [{from: {pod: spy/spy}, to: {pod: shop/web}, port: 80, expect: deny}]",
             		goto ingress-denied
             	}
 
-            	chain ingress4-5c887603cfb1dd1f646c812841438e8a {
-            		ip saddr @pods4-347f642169910a0a39e6e375bade759e goto ingress4-6e02f76f8fc1c30b48f0124fea6aaf03-rest comment "ClusterNetworkPolicy first ingress[0].from[0]"
-            		ip saddr @pods4-d5290067149184bc6820c7e42eb65e4f tcp dport 80 goto ingress-denied comment "ClusterNetworkPolicy first ingress[1].from[0]"
-            		goto ingress4-6e02f76f8fc1c30b48f0124fea6aaf03-rest
+            	chain ingress4-48a29a514fdb15fc7cd9206ec00e78c6-ports {
+            		tcp dport 80 goto ingress-denied comment "decided by first"
+            		return
             	}
 
-            	chain ingress4-6e02f76f8fc1c30b48f0124fea6aaf03-rest {
-            		ip saddr @pods4-53c40d2375483ddae194ef9b69fcec15 goto ingress-denied comment "ClusterNetworkPolicy last ingress[0].from[0]"
+            	chain ingress4-7187f0675eb3827939741acf7342ba78-ports {
+            		return
+            	}
+
+            	chain ingress4-b43b04858fc524fcdbc6713d3d3fb1d2 {
+            		jump ingress4-b5df2ff255524716242262c7b53470a9-admin
+            		ip saddr vmap @peers4-65ccd748f1da818470ad2cd35a20df51
+            		return
+            	}
+
+            	chain ingress4-b52ef13e14d6c34b48e74b9f3e9f3d89-ports {
+            		goto ingress-denied comment "decided by last"
+            	}
+
+            	chain ingress4-b5df2ff255524716242262c7b53470a9-admin {
+            		ip saddr vmap @peers4-632fe063e0c824b4f7f6208e6c22daa0
+            		return
             	}
 
             	chain ingress6 {
@@ -585,6 +614,16 @@ probes: [{from: {pod: spy/spy}, to: {pod: shop/web}, port: 80, expect: deny}]",
             		ip6 saddr @cut6-senders jump cut6
             		ip6 saddr vmap @out6
             		ip6 daddr vmap @in6
+            	}
+
+            	chain onward4 {
+            		ip daddr vmap @in4
+            		accept
+            	}
+
+            	chain onward6 {
+            		ip6 daddr vmap @in6
+            		accept
             	}
 
             }

@@ -8,19 +8,26 @@ use std::{
 use libtest_mimic::{Failed, Trial};
 use weir_engine::{Locality, compile};
 use weir_lab::{Lab, Layout};
-use weir_nft::{Mode, Nft};
+use weir_nft::{Mode, Nft, Ruleset};
 use weir_trials::{node, random::draw};
 
 fn main() -> ExitCode {
-    let merged = Trial::test("crowded_clusters_have_merged_rules", || {
-        let merged = (0..60).filter(|seed| {
-            let program = compile(&draw(*seed).0, Locality::Everywhere);
-            weir_nft::render(&program).sets.keys().any(|name| name.starts_with("peers"))
-        });
-        match merged.count() {
-            0..5 => Err("hardly any cluster needed a merged map".into()),
-            _ => Ok(()),
+    let merged = Trial::test("crowded_clusters_have_merged_rules_of_every_tier", || {
+        let rulesets: Vec<Ruleset> = (0..60)
+            .map(|seed| weir_nft::render(&compile(&draw(seed).0, Locality::Everywhere)))
+            .collect();
+        for (tier, end) in [("isolated by", "-ports"), ("decided by", "-ports"), ("", "-admin")] {
+            let has = |ruleset: &&Ruleset| {
+                let mut chains = ruleset.chains.iter().filter(|(name, _)| name.ends_with(end));
+                chains
+                    .any(|(_, chain)| chain.rules.iter().any(|rule| rule.comment.starts_with(tier)))
+            };
+            let merged = rulesets.iter().filter(has).count();
+            if merged < 5 {
+                return Err(format!("hardly any cluster has a map: {merged}, {tier:?}").into());
+            }
         }
+        Ok(())
     });
     let text = Trial::test("the_kernel_lists_what_was_rendered", listed);
     weir_trials::main(|| vec![merged, text])

@@ -41,7 +41,7 @@ pub(super) fn policy(cursor: &mut Cursor<'_>) -> Policy {
 pub(super) fn id(cursor: &mut Cursor<'_>) -> (PolicyId, Tier) {
     let id = |kind, namespace, name| PolicyId { kind, namespace, name };
     let kind = cursor.below(8);
-    let name = cursor.name(pool::POLICIES);
+    let name = cursor.name(if kind < 4 { pool::POLICIES } else { pool::CLUSTER_POLICIES });
     match kind {
         0..4 => {
             let namespace = cursor.name(pool::NAMESPACES);

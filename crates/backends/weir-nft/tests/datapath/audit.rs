@@ -14,7 +14,10 @@ use crate::{
 };
 
 pub(crate) fn trials() -> Vec<Trial> {
-    vec![trial("in_audit_mode_denials_pass_and_are_counted", denials_pass)]
+    vec![
+        trial("in_audit_mode_denials_pass_and_are_counted", denials_pass),
+        trial("in_audit_mode_what_an_admin_policy_denies_is_counted_once", counted_once),
+    ]
 }
 
 /// `db` lets `api` in, and `web` may not get out.
@@ -54,4 +57,32 @@ fn denials_pass() {
     cluster.ping("10.0.0.4", "10.0.0.3", Verdict::Allow);
     cluster.ping("fd00::4", "fd00::3", Verdict::Allow);
     assert_eq!(counts(), [10, 8]);
+}
+
+/// An admin policy denies what comes to `db` and what leaves `web`, and their own policies would deny it, too.
+fn counted_once() {
+    let admin = |name: &str, app: &str, rules: &str| {
+        format!(
+            "- apiVersion: policy.networking.k8s.io/v1alpha2
+  kind: ClusterNetworkPolicy
+  metadata: {{name: {name}}}
+  spec: {{tier: Admin, priority: 1, subject: {{pods: {{namespaceSelector: {{}}, podSelector: {{matchLabels: {{app: {app}}}}}}}}}, {rules}}}
+"
+        )
+    };
+    let text = format!(
+        "{}adminPolicies:\n{}{}",
+        policies(),
+        admin("db", "db", "ingress: [{action: Deny, from: [{namespaces: {}}]}]"),
+        admin("web", "web", "egress: [{action: Deny, to: [{namespaces: {}}]}]"),
+    );
+    let cluster = Cluster::new(Nftables, &world(&text), Wiring::Routed, Mode::Audit);
+    let counts = || Direction::BOTH.map(|direction| counted(&cluster.lab, direction));
+    let probe = |from, to| cluster.probe(&[(flow(from, to, Protocol::Udp, 80), Verdict::Allow)]);
+    probe("10.0.0.4", "10.0.0.3");
+    assert_eq!(counts(), [1, 0]);
+    probe("fd00::2", "fd00::4");
+    assert_eq!(counts(), [1, 1]);
+    probe("10.0.0.2", "10.0.0.3");
+    assert_eq!(counts(), [2, 2], "both ends have something against it");
 }

@@ -61,11 +61,13 @@ fn one_member_more() {
     program.apply(delta.clone());
     for nft in [&mut nft, &mut again] {
         let plan = nft.plan(&program, &delta);
-        let [Step::Add(_, _, elements)] = &plan.steps[..] else { panic!("{plan}") };
+        let [Step::Add(_, _, elements)] = plan.steps().collect::<Vec<_>>()[..] else {
+            panic!("{plan}")
+        };
         assert_eq!(elements.len(), 1, "{plan}");
     }
     let plan = node::replan(&mut again, &program);
-    assert_eq!((plan.steps.len(), plan.elements()), (1, 1), "{plan}");
+    assert_eq!((plan.steps().count(), plan.elements()), (1, 1), "{plan}");
     again.apply(&plan).unwrap();
     assert!(nft.drifted().unwrap(), "one change of somebody else is seen among ours");
     assert!(node::replan(&mut nft, &program).is_empty());

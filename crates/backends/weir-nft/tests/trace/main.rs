@@ -4,7 +4,7 @@ mod packet;
 
 use proptest::prelude::*;
 use weir_engine::{Engine, Locality};
-use weir_model::{Change, Delta, Direction, Flow, Object, PolicyKind, Program, Protocol, Verdict};
+use weir_model::{Change, Delta, Direction, Flow, Object, Program, Protocol, Verdict};
 use weir_nft::{Chain, Mode, Planner, Ruleset, Set, Step, render};
 
 use packet::Way;
@@ -101,23 +101,14 @@ fn check(before: &Ruleset, after: &Ruleset, flow: &Flow, [may_pass, may_not]: [b
     }
 }
 
-/// A world, and changes to it. Rules of admin policies are asked one by one, so a pod that comes into two of their sets at once may be
-/// met half-way.
+/// A world, and changes to it.
 fn worlds() -> impl Strategy<Value = (Vec<Change>, Vec<Change>)> {
     let policies = proptest::collection::vec(weir_testkit::policy(), 0..20);
     let first = (policies, weir_testkit::changes(60)).prop_map(|(policies, changes)| {
         let policies = policies.into_iter().map(|policy| Change::Put(Object::Policy(policy)));
-        without_admin_policies(policies.chain(changes).collect())
+        policies.chain(changes).collect()
     });
-    (first, weir_testkit::changes(12).prop_map(without_admin_policies))
-}
-
-fn without_admin_policies(mut changes: Vec<Change>) -> Vec<Change> {
-    changes.retain(|change| match change {
-        Change::Put(Object::Policy(policy)) => policy.id.kind == PolicyKind::NetworkPolicy,
-        _ => true,
-    });
-    changes
+    (first, weir_testkit::changes(12))
 }
 
 /// Makes one change, and looks at the packets of some connections meanwhile.
@@ -135,7 +126,7 @@ fn step(
     let mut state = planner.ruleset().clone();
     let transaction = planner.plan(program, &delta);
     for group in transaction.groups() {
-        let next = after(state.clone(), group.steps);
+        let next = after(state.clone(), &group.steps);
         let is_met = |flow: &&Flow| programs.iter().all(|program| is_forwarded(program, flow));
         for flow in flows.iter().filter(is_met) {
             check(&state, &next, flow, possible(&programs, flow));
@@ -153,20 +144,22 @@ const CROWD: &str = "
  ingress: [{from: [{podSelector: {matchLabels: {app: old}}}], ports: [{port: 80}]}, {from: [{podSelector: {matchLabels: {app: new}}}], ports: [{port: 80}, {port: 443}]}]}}
 ";
 
+fn changes(text: &str) -> Vec<Change> {
+    let mut reader = weir_api::Reader::new();
+    reader.read("test".into(), text.as_bytes());
+    reader.finish().objects.into_iter().map(Change::Put).collect()
+}
+
+fn pod(number: u8, labels: &str) -> String {
+    format!(
+        "---\n{{apiVersion: v1, kind: Pod, metadata: {{name: p{number}, namespace: shop, labels: {{{labels}}}}}, status: {{podIP: 10.0.0.{number}}}}}\n"
+    )
+}
+
 #[test]
 fn a_pod_that_goes_from_one_set_to_another_is_let_in_all_the_while() {
-    let pod = |number: u8, app: &str| {
-        format!(
-            "---\n{{apiVersion: v1, kind: Pod, metadata: {{name: p{number}, namespace: shop, labels: {{app: {app}}}}}, status: {{podIP: 10.0.0.{number}}}}}\n"
-        )
-    };
-    let changes = |text: &str| -> Vec<Change> {
-        let mut reader = weir_api::Reader::new();
-        reader.read("test".into(), text.as_bytes());
-        reader.finish().objects.into_iter().map(Change::Put).collect()
-    };
     // So many that what they may do is not listed one by one.
-    let crowd: String = (1..=150).map(|number| pod(number, "old")).collect();
+    let crowd: String = (1..=150).map(|number| pod(number, "app: old")).collect();
     let mut engine = Engine::new(Locality::Everywhere);
     let mut program = Program::default();
     program.apply(engine.apply(changes(&format!("{CROWD}{crowd}"))));
@@ -178,11 +171,164 @@ fn a_pod_that_goes_from_one_set_to_another_is_let_in_all_the_while() {
         port: 80,
     };
     for app in ["new", "old", "new"] {
-        for change in changes(&pod(7, app)) {
+        for change in changes(&pod(7, &format!("app: {app}"))) {
             step(&mut engine, &mut program, &mut planner, &change, &[flow]);
         }
         assert_eq!(program.verdict(&flow), Verdict::Allow);
     }
+}
+
+/// Admin policies deny, allow and pass some who come to `db`, and its own policy lets others in.
+const TIERS: &str = "
+{apiVersion: v1, kind: Namespace, metadata: {name: shop}}
+---
+{apiVersion: v1, kind: Pod, metadata: {name: db, namespace: shop, labels: {role: db}}, status: {podIP: 10.0.1.1}}
+---
+{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: db, namespace: shop}, spec: {podSelector: {matchLabels: {role: db}},
+ ingress: [{from: [{podSelector: {matchLabels: {left: v}}}], ports: [{port: 80}]}, {from: [{podSelector: {matchLabels: {right: v}}}], ports: [{port: 80}, {port: 443}]}]}}
+---
+{apiVersion: policy.networking.k8s.io/v1alpha2, kind: ClusterNetworkPolicy, metadata: {name: first}, spec: {tier: Admin, priority: 1, subject: {pods: {namespaceSelector: {}, podSelector: {matchLabels: {role: db}}}},
+ ingress: [{action: Pass, from: [{pods: {namespaceSelector: {}, podSelector: {matchLabels: {passed: v}}}}], protocols: [{tcp: {destinationPort: {number: 443}}}]},
+           {action: Deny, from: [{pods: {namespaceSelector: {}, podSelector: {matchLabels: {bad: v}}}}], protocols: [{tcp: {destinationPort: {range: {start: 80, end: 443}}}}]},
+           {action: Accept, from: [{pods: {namespaceSelector: {}, podSelector: {matchLabels: {good: v}}}}], protocols: [{tcp: {destinationPort: {number: 443}}}]}]}}
+";
+
+/// Whatever a peer was and becomes at one instant, in both tiers, every packet of it meets what it was or what it becomes.
+#[test]
+fn a_pod_that_changes_for_two_tiers_at_once_never_slips_between_them() {
+    const LABELS: [&str; 5] = ["left", "right", "passed", "bad", "good"];
+    let labels = |choice: u8| {
+        let chosen = (0..).zip(LABELS).filter(|(bit, _)| choice & (1 << bit) != 0);
+        chosen.map(|(_, label)| format!("{label}: v")).collect::<Vec<_>>().join(", ")
+    };
+    let mut engine = Engine::new(Locality::Everywhere);
+    let mut program = Program::default();
+    program.apply(engine.apply(changes(TIERS)));
+    let mut planner = Planner::of(&program, Mode::Enforce);
+    let flows = [22, 80, 100, 443].map(|port| Flow {
+        from: [10, 0, 0, 7].into(),
+        to: [10, 0, 1, 1].into(),
+        protocol: Protocol::Tcp,
+        port,
+    });
+    let (mut denied, mut allowed) = (0, 0);
+    for before in 0..32 {
+        for after in 0..32 {
+            for labels in [labels(before), labels(after)] {
+                for change in changes(&pod(7, &labels)) {
+                    step(&mut engine, &mut program, &mut planner, &change, &flows);
+                }
+            }
+            for flow in &flows {
+                match program.verdict(flow) {
+                    Verdict::Allow => allowed += 1,
+                    Verdict::Deny => denied += 1,
+                }
+            }
+        }
+    }
+    assert!(allowed > 500 && denied > 500, "{allowed} allowed, {denied} denied");
+}
+
+/// The namespace has a label that decides whom policies mean, and for whom they speak.
+const STREETS: &str = "
+{apiVersion: v1, kind: Pod, metadata: {name: db, namespace: shop, labels: {role: db}}, status: {podIP: 10.0.1.1}}
+---
+{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: db, namespace: shop}, spec: {podSelector: {matchLabels: {role: db}},
+ ingress: [{from: [{namespaceSelector: {matchLabels: {street: one}}}], ports: [{port: 80}]}, {from: [{namespaceSelector: {matchLabels: {street: two}}}], ports: [{port: 443}]}]}}
+---
+{apiVersion: policy.networking.k8s.io/v1alpha2, kind: ClusterNetworkPolicy, metadata: {name: one}, spec: {tier: Admin, priority: 1, subject: {namespaces: {matchLabels: {street: one}}},
+ ingress: [{action: Deny, from: [{namespaces: {}}], protocols: [{tcp: {destinationPort: {number: 80}}}]}]}}
+---
+{apiVersion: policy.networking.k8s.io/v1alpha2, kind: ClusterNetworkPolicy, metadata: {name: two}, spec: {tier: Admin, priority: 1, subject: {namespaces: {matchLabels: {street: two}}},
+ ingress: [{action: Deny, from: [{namespaces: {matchLabels: {street: one}}}], protocols: [{tcp: {destinationPort: {number: 80}}}]}]}}
+";
+
+/// Port 80 is never open, by whatever street: one admin policy denies it here, and there nobody admits anyone to it.
+#[test]
+fn a_pod_that_moves_while_rules_change_never_slips_between_them() {
+    let street = |name: &str| {
+        changes(&format!(
+            "{{apiVersion: v1, kind: Namespace, metadata: {{name: shop, labels: {{street: {name}}}}}}}"
+        ))
+    };
+    let mut engine = Engine::new(Locality::Everywhere);
+    let mut program = Program::default();
+    program.apply(engine.apply(changes(&format!("{STREETS}{}", pod(7, "")))));
+    program.apply(engine.apply(street("one")));
+    let mut planner = Planner::of(&program, Mode::Enforce);
+    let flows = [80, 443].map(|port| Flow {
+        from: [10, 0, 0, 7].into(),
+        to: [10, 0, 1, 1].into(),
+        protocol: Protocol::Tcp,
+        port,
+    });
+    for name in ["two", "one", "two"] {
+        for change in street(name) {
+            step(&mut engine, &mut program, &mut planner, &change, &flows);
+        }
+        assert_eq!(program.verdict(&flows[0]), Verdict::Deny);
+    }
+    assert_eq!(program.verdict(&flows[1]), Verdict::Allow);
+}
+
+/// A cluster where so many rules of admin policies are about peers of `db`, and blocks beside them; each has a port of its own.
+fn ruled(rules: u16) -> Ruleset {
+    let rule = |number: u16| {
+        let action = ["Deny", "Pass", "Accept"][usize::from(number) % 3];
+        let peers = match number % 2 {
+            0 => format!(
+                "{{pods: {{namespaceSelector: {{}}, podSelector: {{matchLabels: {{team-{number}: v}}}}}}}}"
+            ),
+            _ => format!("{{networks: [10.{}.{}.0/24]}}", 1 + number / 200, number % 200),
+        };
+        format!(
+            "{{action: {action}, to: [{peers}], protocols: [{{tcp: {{destinationPort: {{number: {}}}}}}}]}}",
+            1000 + number
+        )
+    };
+    let policies = (0..rules).map(|number| {
+        format!(
+            "---\n{{apiVersion: policy.networking.k8s.io/v1alpha2, kind: ClusterNetworkPolicy, metadata: {{name: rule-{number}}}, spec: {{tier: {}, priority: {}, subject: {{pods: {{namespaceSelector: {{}}, podSelector: {{matchLabels: {{role: db}}}}}}}}, egress: [{}]}}}}\n",
+            ["Admin", "Baseline"][usize::from(number / 2) % 2],
+            number % 1000,
+            rule(number)
+        )
+    });
+    let peers = (0..rules).map(|number| {
+        format!(
+            "---\n{{apiVersion: v1, kind: Pod, metadata: {{name: peer-{number}, namespace: shop, labels: {{team-{number}: v}}}}, status: {{podIP: 10.100.{}.{}}}}}\n",
+            number / 200,
+            number % 200
+        )
+    });
+    let db = "{apiVersion: v1, kind: Namespace, metadata: {name: shop}}\n---\n{apiVersion: v1, kind: Pod, metadata: {name: db, namespace: shop, labels: {role: db}}, status: {podIP: 10.0.1.1}}\n";
+    let all: String = [db.to_owned()].into_iter().chain(policies).chain(peers).collect();
+    let mut program = Program::default();
+    program.apply(Engine::new(Locality::Everywhere).apply(changes(&all)));
+    render(&program)
+}
+
+#[test]
+fn a_packet_makes_as_many_lookups_whatever_the_number_of_admin_rules() {
+    let lookups = [12, 1000].map(|rules| {
+        let ruleset = ruled(rules);
+        let to = [[10, 100, 0, 10], [10, 1, 3, 9], [203, 0, 113, 1]];
+        to.map(|to| {
+            let flow = Flow {
+                from: [10, 0, 1, 1].into(),
+                to: to.into(),
+                protocol: Protocol::Tcp,
+                port: 1010,
+            };
+            let mut way = Way { before: &ruleset, after: &ruleset, early: 0, made: 0 };
+            way.verdict(&flow);
+            way.made
+        })
+    });
+    let [few, many] = lookups;
+    assert_eq!(few, many);
+    assert!(many.iter().all(|made| *made <= 9), "{many:?}");
 }
 
 proptest! {

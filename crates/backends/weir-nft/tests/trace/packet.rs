@@ -34,8 +34,8 @@ impl Way<'_> {
             let go = match &rule.act {
                 Act::Accept => return Some(Verdict::Allow),
                 Act::CountDrop => return Some(Verdict::Deny),
-                Act::Return | Act::CountReturn => return None,
-                Act::Log(_) => continue,
+                Act::Return => return None,
+                Act::Log(_) | Act::Count => continue,
                 Act::Goto(chain) => Go::Goto(chain.clone()),
                 Act::Jump(chain) => Go::Jump(chain.clone()),
                 Act::Map(fields, map) => match self.find(fields, map, flow).flatten() {

@@ -1,0 +1,168 @@
+//! What becomes of the connections of one peer, port by port.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use weir_model::{Action, PortRange, Ports, Protocol};
+
+/// What some rules do, whatever the port. Two that do the same are equal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Decision {
+    /// What applies to all other ports, and to protocols that have none.
+    pub(crate) others: Action,
+    /// Where something else applies: sorted, and what touches differs.
+    ranges: Vec<(PortRange, Action)>,
+}
+
+/// A port of a protocol, or the one after the last.
+type Edge = (Protocol, u32);
+
+impl Decision {
+    /// What rules decide of which the first that has the port wins; `end` if none has it.
+    pub(crate) fn first(rules: &[(Ports, Action)], end: Action) -> Self {
+        let mut others = end;
+        // Where rules begin and end, by their number.
+        let mut edges: BTreeMap<Edge, Vec<usize>> = BTreeMap::new();
+        for (number, (ports, action)) in rules.iter().enumerate() {
+            let Ports::Of(ranges) = ports else {
+                // No later rule is ever asked.
+                others = *action;
+                break;
+            };
+            for edge in ranges.iter().flat_map(edges_of) {
+                edges.entry(edge).or_default().push(number);
+            }
+        }
+        let mut open = BTreeSet::new();
+        let cuts = edges.into_iter().map(|(edge, numbers)| {
+            for number in numbers {
+                if !open.remove(&number) {
+                    open.insert(number);
+                }
+            }
+            let first = open.first().and_then(|number| rules.get(*number));
+            (edge, first.map_or(others, |(_, action)| *action))
+        });
+        Decision::cut(others, cuts.collect())
+    }
+
+    /// This decision and, where it passes, that one.
+    pub(crate) fn or(&self, other: &Decision) -> Decision {
+        let either = |ours, theirs| if ours == Action::Pass { theirs } else { ours };
+        let both = self.ranges.iter().chain(&other.ranges);
+        let edges: BTreeSet<Edge> = both.flat_map(|(range, _)| edges_of(range)).collect();
+        let cuts = edges.into_iter().map(|edge| (edge, either(self.at(edge), other.at(edge))));
+        Decision::cut(either(self.others, other.others), cuts.collect())
+    }
+
+    /// The ports that something applies to which is not what applies to all others.
+    pub(crate) fn ports(&self, action: Action) -> Option<Ports> {
+        let ranges = self.ranges.iter().filter(|(_, applies)| *applies == action);
+        Ports::of(ranges.map(|(range, _)| *range))
+    }
+
+    fn at(&self, (protocol, port): Edge) -> Action {
+        let before = |(range, _): &(PortRange, Action)| {
+            (range.protocol, u32::from(range.last)) < (protocol, port)
+        };
+        let next = self.ranges.get(self.ranges.partition_point(before));
+        let holds = |range: &PortRange| {
+            u16::try_from(port).is_ok_and(|port| range.contains(protocol, port))
+        };
+        next.filter(|(range, _)| holds(range)).map_or(self.others, |(_, action)| *action)
+    }
+
+    /// From each edge to the next one of its protocol, something applies.
+    fn cut(others: Action, cuts: Vec<(Edge, Action)>) -> Self {
+        let mut ranges: Vec<(PortRange, Action)> = Vec::new();
+        let ends = cuts.iter().skip(1).map(|(edge, _)| Some(*edge)).chain([None]);
+        for (((protocol, first), action), next) in cuts.iter().copied().zip(ends) {
+            let next = next.filter(|(same, _)| *same == protocol);
+            let last = next.map_or(u16::MAX.into(), |(_, port)| port.saturating_sub(1));
+            let (Ok(first), Ok(last)) = (u16::try_from(first), u16::try_from(last)) else {
+                continue;
+            };
+            if action == others {
+                continue;
+            }
+            match ranges.last_mut() {
+                Some((before, same))
+                    if *same == action
+                        && before.protocol == protocol
+                        && before.last.checked_add(1) == Some(first) =>
+                {
+                    before.last = last;
+                }
+                _ => ranges.push((PortRange { protocol, first, last }, action)),
+            }
+        }
+        Decision { others, ranges }
+    }
+}
+
+fn edges_of(range: &PortRange) -> [Edge; 2] {
+    let PortRange { protocol, first, last } = *range;
+    [(protocol, first.into()), (protocol, u32::from(last) + 1)]
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::{collection::vec, prelude::*, sample::select};
+
+    use super::*;
+
+    const ACTIONS: [Action; 3] = [Action::Allow, Action::Deny, Action::Pass];
+    const NUMBERS: [u16; 8] = [0, 1, 2, 3, 80, 81, 65534, 65535];
+
+    fn range() -> impl Strategy<Value = PortRange> {
+        let number = || select(&NUMBERS[..]);
+        (select(&Protocol::ALL[..]), number(), number()).prop_map(|(protocol, a, b)| PortRange {
+            protocol,
+            first: a.min(b),
+            last: a.max(b),
+        })
+    }
+
+    fn rules() -> impl Strategy<Value = Vec<(Ports, Action)>> {
+        let some = vec(range(), 1..4).prop_map(|ranges| Ports::of(ranges).unwrap());
+        let ports = prop_oneof![8 => some, 1 => Just(Ports::Any)];
+        vec((ports, select(&ACTIONS[..])), 0..8)
+    }
+
+    fn asked(rules: &[(Ports, Action)], end: Action, protocol: Protocol, port: u16) -> Action {
+        let first = rules.iter().find(|(ports, _)| ports.contains(protocol, port));
+        first.map_or(end, |(_, action)| *action)
+    }
+
+    fn everywhere() -> impl Iterator<Item = (Protocol, u16)> {
+        Protocol::ALL.into_iter().flat_map(|protocol| NUMBERS.map(|port| (protocol, port)))
+    }
+
+    proptest! {
+        #[test]
+        fn the_first_rule_that_has_a_port_decides(rules in rules(), end in select(&ACTIONS[..])) {
+            let decision = Decision::first(&rules, end);
+            for (protocol, port) in everywhere() {
+                let action = asked(&rules, end, protocol, port);
+                prop_assert_eq!(decision.at((protocol, port.into())), action);
+                let listed = decision.ports(action);
+                let listed = listed.is_some_and(|ports| ports.contains(protocol, port));
+                prop_assert_eq!(listed, action != decision.others);
+            }
+            // Protocols without ports only meet rules about every port.
+            let any = rules.iter().find(|(ports, _)| *ports == Ports::Any);
+            prop_assert_eq!(decision.others, any.map_or(end, |(_, action)| *action));
+        }
+
+        #[test]
+        fn where_one_decision_passes_the_other_decides(one in rules(), two in rules()) {
+            let [one, two] = [one, two].map(|rules| Decision::first(&rules, Action::Pass));
+            let both = one.or(&two);
+            for (protocol, port) in everywhere() {
+                let at = |decision: &Decision| decision.at((protocol, port.into()));
+                let expected = if at(&one) == Action::Pass { at(&two) } else { at(&one) };
+                prop_assert_eq!(at(&both), expected);
+            }
+            prop_assert_eq!(one.or(&one), one);
+        }
+    }
+}

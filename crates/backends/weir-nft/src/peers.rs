@@ -1,0 +1,201 @@
+//! A map from the addresses of pods to what a tier decides about them, kept up to date member by member.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+    sync::Arc,
+};
+
+use weir_model::{Member, Program, Protocol, SetDelta, SetId};
+
+use crate::{
+    Aim, Family, Key,
+    decision::Decision,
+    objects::Objects,
+    tier::{Fit, Judge},
+};
+
+/// What the map holds, and why.
+///
+/// Many addresses are in the same sets: what is decided about such a *kind* of address is found once, however many
+/// rules there are.
+#[derive(Clone, Debug)]
+pub(crate) struct PeerMap {
+    pub(crate) judge: Judge,
+    /// The sets, each with the rules about it.
+    sets: Vec<(SetId, Vec<usize>)>,
+    /// The pieces that blocks cut the addresses into, in order.
+    pieces: Vec<(Key, Vec<usize>)>,
+    kinds: BTreeMap<Arc<Kind>, Known>,
+    members: BTreeMap<IpAddr, Arc<Kind>>,
+}
+
+/// The sets that an address is in, by number; in those of named ports, with each of its ports.
+pub(crate) type Memberships = BTreeSet<(usize, Option<(Protocol, u16)>)>;
+
+/// Addresses about which the same is decided.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Kind {
+    /// The piece that they are in, by number.
+    piece: Option<usize>,
+    sets: Memberships,
+}
+
+/// What is known about a kind of which there are members.
+#[derive(Clone, Debug)]
+struct Known {
+    aim: Arc<Aim>,
+    members: usize,
+}
+
+pub(crate) type Elements = BTreeMap<Key, Option<Arc<Aim>>>;
+
+impl PeerMap {
+    /// The map, with all its elements.
+    pub(crate) fn new(judge: Judge, objects: &mut Objects, program: &Program) -> (Self, Elements) {
+        let sets = judge.tier.sets.iter().map(|(set, rules)| (set.clone(), rules.clone()));
+        let mut map = PeerMap {
+            sets: sets.collect(),
+            pieces: judge.pieces(),
+            judge,
+            kinds: BTreeMap::new(),
+            members: BTreeMap::new(),
+        };
+        let mut all: BTreeMap<IpAddr, Memberships> = BTreeMap::new();
+        for (number, (set, _)) in map.sets.iter().enumerate() {
+            let members = program.sets.get(set).into_iter().flatten();
+            for member in members.filter(|member| map.has(member)) {
+                all.entry(member.address).or_default().insert((number, member.port));
+            }
+        }
+        let mut elements = Elements::new();
+        for (address, sets) in all {
+            let aim = map.settle(objects, address, sets);
+            elements.insert(Key::Address(address), aim);
+        }
+        (map, elements)
+    }
+
+    /// The sets whose members are in it.
+    pub(crate) fn sets(&self) -> impl Iterator<Item = &SetId> {
+        self.sets.iter().map(|(set, _)| set)
+    }
+
+    /// Where addresses are when a set has changed; those that may have come or gone are added to `touched`.
+    pub(crate) fn follow(
+        &self,
+        program: &Program,
+        id: &SetId,
+        change: &SetDelta,
+        touched: &mut BTreeMap<IpAddr, Memberships>,
+    ) {
+        let Ok(number) = self.sets.binary_search_by(|(set, _)| set.cmp(id)) else { return };
+        let mut change_one = |member: &Member, change: fn(&mut Memberships, Membership) -> bool| {
+            if self.has(member) {
+                let now = || self.members.get(&member.address).map(|kind| kind.sets.clone());
+                let sets = touched.entry(member.address);
+                let sets = sets.or_insert_with(|| now().unwrap_or_default());
+                change(sets, (number, member.port));
+            }
+        };
+        let leave: fn(&mut Memberships, Membership) -> bool = |sets, one| sets.remove(&one);
+        let join: fn(&mut Memberships, Membership) -> bool = BTreeSet::insert;
+        match change {
+            SetDelta::Change { added, removed } => {
+                removed.iter().for_each(|member| change_one(member, leave));
+                added.iter().for_each(|member| change_one(member, join));
+            }
+            SetDelta::Put(_) | SetDelta::Gone => {
+                for (address, kind) in &self.members {
+                    let here = kind.sets.range((number, None)..(number + 1, None));
+                    for (_, port) in here {
+                        change_one(&Member { address: *address, port: *port }, leave);
+                    }
+                }
+                let now = program.sets.get(id).into_iter().flatten();
+                now.for_each(|member| change_one(member, join));
+            }
+        }
+    }
+
+    /// An address is in these sets now. Returns where it is led to; `None` if it is in no set.
+    pub(crate) fn settle(
+        &mut self,
+        objects: &mut Objects,
+        address: IpAddr,
+        sets: Memberships,
+    ) -> Option<Arc<Aim>> {
+        let old = self.members.remove(&address);
+        let aim = (!sets.is_empty()).then(|| {
+            let kind = self.kind(address, sets);
+            let known = match self.kinds.get_key_value(&kind) {
+                Some((kind, _)) => kind.clone(),
+                None => {
+                    let aim = self.judge.aim(objects, &self.decide(&kind)).into();
+                    let kind = Arc::new(kind);
+                    self.kinds.insert(kind.clone(), Known { aim, members: 0 });
+                    kind
+                }
+            };
+            let aim = self.kinds.get_mut(&known).map(|known| {
+                known.members += 1;
+                known.aim.clone()
+            });
+            self.members.insert(address, known);
+            aim
+        });
+        self.release(old);
+        aim.flatten()
+    }
+
+    /// What is decided about an address before and after it is in these sets.
+    pub(crate) fn around(&self, address: IpAddr, sets: &Memberships) -> [Decision; 2] {
+        let before = match self.members.get(&address) {
+            Some(kind) => self.decide(kind),
+            None => self.decide(&self.kind(address, Memberships::new())),
+        };
+        [before, self.decide(&self.kind(address, sets.clone()))]
+    }
+
+    /// An address is led elsewhere, until it is settled.
+    pub(crate) fn unsettle(&mut self, address: IpAddr) {
+        let old = self.members.remove(&address);
+        self.release(old);
+    }
+
+    fn release(&mut self, kind: Option<Arc<Kind>>) {
+        let Some(kind) = kind else { return };
+        if let Some(known) = self.kinds.get_mut(&kind) {
+            known.members = known.members.saturating_sub(1);
+            if known.members == 0 {
+                // Its chain may go.
+                self.kinds.remove(&kind);
+            }
+        }
+    }
+
+    fn has(&self, member: &Member) -> bool {
+        Family::of(member.address) == self.judge.family
+    }
+
+    fn kind(&self, address: IpAddr, sets: Memberships) -> Kind {
+        let ends = |key: &Key| matches!(key, Key::Block(_, last) if *last < address);
+        let at = self.pieces.partition_point(|(key, _)| ends(key));
+        let piece = self.pieces.get(at).map(|(key, _)| key);
+        let inside = matches!(piece, Some(Key::Block(first, _)) if *first <= address);
+        Kind { piece: inside.then_some(at), sets }
+    }
+
+    fn decide(&self, kind: &Kind) -> Decision {
+        let piece = kind.piece.and_then(|at| self.pieces.get(at));
+        let by_blocks = piece.into_iter().flat_map(|(_, rules)| rules).map(|rule| (*rule, None));
+        let by_sets = kind.sets.iter().flat_map(|(set, port)| {
+            let rules = self.sets.get(*set).into_iter().flat_map(|(_, rules)| rules);
+            rules.map(|rule| (*rule, *port))
+        });
+        let fits: Vec<Fit> = by_blocks.chain(by_sets).collect();
+        self.judge.decide(fits)
+    }
+}
+
+type Membership = (usize, Option<(Protocol, u16)>);
