@@ -1,4 +1,4 @@
-use std::{net::IpAddr, sync::Arc};
+use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
 
 use weir_engine::{Engine, Locality};
 use weir_model::{
@@ -82,7 +82,7 @@ impl Cluster {
         });
         let policies = (0..self.policies).map(move |number| {
             policy(
-                format!("policy-{number}"),
+                policy_name(number),
                 selecting(("role", "server".into())),
                 selecting(team(number)),
             )
@@ -93,6 +93,36 @@ impl Cluster {
             .into_iter()
             .chain(locals.chain(peers).map(Object::Pod))
             .chain(policies.map(Object::Policy))
+    }
+}
+
+/// A cluster in which several admin policies of one rule each speak for the server, each about peers of its own. All but the last
+/// deny their peers; the last one passes the client on, and a NetworkPolicy admits it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Ruled {
+    /// How many rules of admin policies speak for the server.
+    pub(crate) rules: usize,
+    /// How many peers each of them is about.
+    pub(crate) members: usize,
+}
+
+impl Ruled {
+    /// What the node has to enforce.
+    pub(crate) fn program(self) -> Program {
+        let Ruled { rules, members } = self;
+        let last = rules - 1;
+        // Only the last NetworkPolicy is kept: the one that admits the client.
+        let is_other = (0..last).map(policy_name).collect::<BTreeSet<_>>();
+        let objects =
+            Cluster { policies: rules, members }.objects().filter(|object| match object {
+                Object::Policy(policy) => !is_other.contains(&*policy.id.name),
+                _ => true,
+            });
+        let admin = (0..rules).map(|number| {
+            let action = if number == last { Action::Pass } else { Action::Deny };
+            Object::Policy(admin_policy(number, action))
+        });
+        compiled(objects.chain(admin).map(Change::Put))
     }
 }
 
@@ -163,22 +193,15 @@ fn pod(name: String, label: (&str, Name), address: IpAddr, node: &str) -> Pod {
     }
 }
 
+fn policy_name(number: usize) -> String {
+    format!("policy-{number}")
+}
+
 fn policy(name: String, subject: Selector, peers: Selector) -> Policy {
-    let port =
-        |protocol| PortSpec { line: 0, ports: PortMatch::Range(PortRange::one(protocol, PORT)) };
-    let who = Who::Pods { scope: Scope::Own, pods: peers };
-    let rule = PolicyRule {
-        index: 0,
-        name: None,
-        line: 0,
-        action: Action::Allow,
-        peers: Some(vec![Peer { index: 0, line: 0, who }]),
-        ports: Some([Protocol::Tcp, Protocol::Udp].map(port).into()),
-    };
     let spec = Spec {
         tier: Tier::Namespace,
         subject: Subject { scope: Scope::Own, pods: subject },
-        ingress: Some(vec![rule]),
+        ingress: Some(vec![rule(Action::Allow, Who::Pods { scope: Scope::Own, pods: peers })]),
         egress: None,
     };
     let id = PolicyId {
@@ -187,6 +210,38 @@ fn policy(name: String, subject: Selector, peers: Selector) -> Policy {
         name: name.into(),
     };
     Policy { id, place: None, spec: Arc::new(spec) }
+}
+
+/// An admin policy for the server about the peers of one team.
+fn admin_policy(number: usize, action: Action) -> Policy {
+    let everywhere = || Scope::Matching(Selector::everything());
+    let peers = Who::Pods { scope: everywhere(), pods: selecting(team(number)) };
+    let spec = Spec {
+        tier: Tier::Admin { priority: u32::try_from(number).unwrap_or(u32::MAX) },
+        subject: Subject { scope: everywhere(), pods: selecting(("role", "server".into())) },
+        ingress: Some(vec![rule(action, peers)]),
+        egress: None,
+    };
+    let id = PolicyId {
+        kind: PolicyKind::ClusterNetworkPolicy,
+        namespace: "".into(),
+        name: format!("rule-{number}").into(),
+    };
+    Policy { id, place: None, spec: Arc::new(spec) }
+}
+
+/// The rule about connections of these peers to the port.
+fn rule(action: Action, who: Who) -> PolicyRule {
+    let port =
+        |protocol| PortSpec { line: 0, ports: PortMatch::Range(PortRange::one(protocol, PORT)) };
+    PolicyRule {
+        index: 0,
+        name: None,
+        line: 0,
+        action,
+        peers: Some(vec![Peer { index: 0, line: 0, who }]),
+        ports: Some([Protocol::Tcp, Protocol::Udp].map(port).into()),
+    }
 }
 
 #[cfg(test)]
@@ -209,6 +264,22 @@ mod tests {
             assert_eq!(verdict(client(), PORT + 1), Verdict::Deny);
             let admitting = (0..policies).filter(|at| cluster.peers(*at).any(|it| it == client()));
             assert_eq!(admitting.collect::<Vec<_>>(), [policies - 1]);
+        }
+    }
+
+    #[test]
+    fn admin_rules_pass_the_client_on_and_deny_all_other_peers() {
+        for rules in [1, 10] {
+            let ruled = Ruled { rules, members: 20 };
+            let program = ruled.program();
+            let verdict = |from, port| {
+                program.verdict(&Flow { from, to: server(), protocol: Protocol::Tcp, port })
+            };
+            assert_eq!(verdict(client(), PORT), Verdict::Allow);
+            assert_eq!(verdict(client(), PORT + 1), Verdict::Deny);
+            let (_, endpoint) = program.owner(server()).expect("the server is there");
+            assert_eq!(endpoint.rules.ingress.admin.len(), rules);
+            assert_eq!(endpoint.rules.ingress.isolation.as_ref().map(Vec::len), Some(1));
         }
     }
 }

@@ -8,7 +8,7 @@ use weir_model::{Program, Verdict};
 
 use super::{
     backend::Backend,
-    cluster::Cluster,
+    cluster::{Cluster, Ruled},
     linear::Linear,
     linear_iptables::LinearIptables,
     nft,
@@ -25,6 +25,8 @@ pub(crate) enum Rules {
     Conntrack,
     /// Those of weir.
     Weir(Backend, Cluster),
+    /// Those of weir for admin policies, by nftables.
+    Ruled(Ruled),
     /// The same policies, one after the other, as kube-router does it.
     Linear(Backend, Cluster),
 }
@@ -40,6 +42,10 @@ impl fmt::Display for Rules {
             Rules::Nothing => f.write_str("no rules"),
             Rules::Conntrack => f.write_str("conntrack alone"),
             Rules::Weir(backend, cluster) => policies("weir", backend, cluster),
+            Rules::Ruled(Ruled { rules, members }) => {
+                let plural = if *rules == 1 { "admin rule" } else { "admin rules" };
+                write!(f, "weir, nftables, {rules} {plural} of {members} peers")
+            }
             Rules::Linear(backend, cluster) => policies("kube-router's shape", backend, cluster),
         }
     }
@@ -52,6 +58,7 @@ impl Rules {
             Rules::Nothing => Prepared::Text(String::new()),
             Rules::Conntrack => Prepared::Text(CONNTRACK.to_owned()),
             Rules::Weir(backend, cluster) => Prepared::Program(backend, cluster.program()),
+            Rules::Ruled(ruled) => Prepared::Program(Backend::Nftables, ruled.program()),
             Rules::Linear(Backend::Nftables, cluster) => {
                 Prepared::Text(Linear(cluster).to_string())
             }
@@ -65,7 +72,7 @@ impl Rules {
     fn rest(self) -> Verdict {
         match self {
             Rules::Nothing | Rules::Conntrack => Verdict::Allow,
-            Rules::Weir(..) | Rules::Linear(..) => Verdict::Deny,
+            Rules::Weir(..) | Rules::Ruled(_) | Rules::Linear(..) => Verdict::Deny,
         }
     }
 }
@@ -110,6 +117,8 @@ pub(crate) struct Effort {
 const SIZES: [(usize, usize); 4] = [(1, 1000), (10, 1000), (100, 1000), (1000, 100)];
 /// One policy with very many peers.
 const LARGE: Cluster = Cluster { policies: 1, members: 100_000 };
+/// Few rules of admin policies, and many.
+const RULED: [Ruled; 2] = [Ruled { rules: 1, members: 1000 }, Ruled { rules: 1000, members: 100 }];
 
 impl Effort {
     pub(crate) fn new(rounds: usize, quick: bool) -> Effort {
@@ -127,6 +136,7 @@ impl Effort {
         if self.sizes == SIZES.len() {
             clusters.push(weir(LARGE).to_vec());
         }
+        clusters.push(RULED.map(Rules::Ruled).to_vec());
         clusters
     }
 }
