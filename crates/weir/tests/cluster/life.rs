@@ -186,6 +186,11 @@ pub(crate) fn in_a_cluster() {
     assert!(live["difference"].to_string().contains("82"), "{live}");
 
     // The other datapath.
+    let live = weir("render --live --datapath iptables");
+    assert_eq!(live.status.code(), Some(1), "nothing is installed: {}", text(&live.stderr));
+    let told = text(&live.stdout);
+    assert!(told.contains("create KUBE-DST-LOCAL hash:ip"), "{told}");
+    assert!(told.contains("# iptables-restore --noflush\n*filter\n"), "{told}");
     for words in [
         "agent --cleanup",
         "agent --source kube --once --datapath iptables",

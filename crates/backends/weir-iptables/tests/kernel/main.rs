@@ -23,6 +23,8 @@ mod others;
 mod swap;
 #[cfg(target_os = "linux")]
 mod takeover;
+#[cfg(target_os = "linux")]
+mod theirs;
 
 #[cfg(target_os = "linux")]
 fn main() -> ExitCode {

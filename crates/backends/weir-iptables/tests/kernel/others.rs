@@ -11,34 +11,7 @@ use weir_trials::{
     traffic::Traffic,
 };
 
-use crate::{backend::Tables, node};
-
-/// Rules of others, with counters, odd comments and a chain whose name is nearly ours.
-const THEIRS: &str = r#"*filter
-:INPUT DROP [7:700]
-:FORWARD DROP [3:300]
-:OUTPUT ACCEPT [1:100]
-:DOCKER-USER - [0:0]
-:KUBE-ROUTER-SERVICES - [0:0]
-[5:500] -A INPUT -i lo -j ACCEPT
-[6:600] -A INPUT -p tcp -m tcp --dport 22 -m comment --comment "COMMIT \"KUBE-POD-FW-\"" -j ACCEPT
-[8:800] -A FORWARD -j DOCKER-USER
-[9:900] -A FORWARD -m set --match-set theirs src -j ACCEPT
-[2:200] -A DOCKER-USER -m mark --mark 0x10000/0x10000 -j RETURN
-[4:400] -A KUBE-ROUTER-SERVICES -j RETURN
-COMMIT
-*mangle
-:PREROUTING ACCEPT [0:0]
--A PREROUTING -m mark --mark 0x1/0x1 -j ACCEPT
-COMMIT
-*nat
-:POSTROUTING ACCEPT [0:0]
--A POSTROUTING -o eth9 -j MASQUERADE
-COMMIT
-"#;
-
-const THEIR_SETS: &str =
-    "create theirs hash:ip\nadd theirs 10.7.7.7\ncreate kube-router-svip hash:ip\n";
+use crate::{backend::Tables, node, theirs};
 
 /// What is done to our rules and sets. `CHAIN` stands for the chain of a pod, `SET` for a set of peers.
 const DISTURBANCES: &[&[&str]] = &[
@@ -50,7 +23,8 @@ const DISTURBANCES: &[&[&str]] = &[
     &["iptables", "-R", "KUBE-NWPLCY-COMMON", "1", "-j", "ACCEPT"],
     &["iptables", "-N", "KUBE-POD-FW-THEIRS"],
     &["iptables", "-A", "FORWARD", "-j", "KUBE-ROUTER-FORWARD"],
-    &["ip6tables", "-F"],
+    &["ip6tables", "-F", "KUBE-POD-FW-INGRESS"],
+    &["ip6tables", "-D", "FORWARD", "1"],
     &["ipset", "flush", "KUBE-DST-ISOLATED"],
     &["ipset", "del", "KUBE-DST-ISOLATED", "10.0.0.3"],
     &["ipset", "add", "SET", "10.7.7.7"],
@@ -68,7 +42,7 @@ struct Node {
 impl Node {
     fn new(variant: Variant) -> Node {
         let lab = node::lonely();
-        theirs(&lab, variant);
+        theirs::write(&lab, variant);
         let program = program();
         let mut iptables = node::open(&lab, "n1", Mode::Enforce, variant);
         node::sync(&mut iptables, &program);
@@ -79,11 +53,6 @@ impl Node {
     fn saved(&self) -> String {
         node::saved(&self.lab, self.variant)
     }
-}
-
-fn theirs(lab: &Lab, variant: Variant) {
-    node::run(lab, "ipset", &["restore"], THEIR_SETS);
-    node::run(lab, &node::program("iptables-restore", variant), &["-w", "-c"], THEIRS);
 }
 
 fn program() -> Program {
@@ -141,53 +110,28 @@ pub(crate) fn what_is_changed_is_repaired(variant: Variant) {
 
 pub(crate) fn what_is_theirs_stays(variant: Variant) {
     let lab = node::lonely();
-    theirs(&lab, variant);
-    let counted = || {
-        let save = |table: &str| {
-            let program = node::program("iptables-save", variant);
-            let saved = node::run(&lab, &program, &["-c", "-t", table], "");
-            let lines = saved.lines().filter(|line| !line.starts_with('#'));
-            let foreign = lines.filter(|line| {
-                !line.contains("KUBE-POD-FW-I") && !line.contains("KUBE-NWPLCY-")
-                    || line.contains("COMMIT \\\"")
-            });
-            foreign.map(without_policy_counters).collect::<Vec<_>>()
-        };
-        ["filter", "mangle", "nat"].map(save).concat()
-    };
-    let before = (counted(), node::saved(&lab, variant));
+    theirs::write(&lab, variant);
+    let before = theirs::saved(&lab, variant);
     for seed in 0..4 {
-        let program = compile(&draw(seed).0, Locality::Everywhere);
         let mut iptables = node::open(&lab, "n1", Mode::Enforce, variant);
-        node::sync(&mut iptables, &program);
-        let now = counted();
-        let kept = before.0.iter().filter(|line| now.contains(line)).count();
-        assert_eq!(kept, before.0.len(), "{:#?}\n{now:#?}", before.0);
-        iptables.remove().unwrap();
-        assert_eq!(counted(), before.0, "with their counters");
-        assert_eq!(without_ip6(&node::saved(&lab, variant)), without_ip6(&before.1));
-        iptables.remove().unwrap();
+        for seed in [seed, seed + 10] {
+            let program = compile(&draw(seed).0, Locality::Everywhere);
+            node::sync(&mut iptables, &program);
+            theirs::are(&before, &lab, variant);
+        }
+        for _ in 0..2 {
+            iptables.remove().unwrap();
+            theirs::are(&before, &lab, variant);
+            let all = node::saved(&lab, variant);
+            let ours = |line: &&str| {
+                ["KUBE-POD-FW-", "KUBE-NWPLCY-", "KUBE-SRC-", "KUBE-DST-"]
+                    .iter()
+                    .any(|name| line.contains(name))
+                    && !line.contains("COMMIT")
+            };
+            assert_eq!(all.lines().find(ours), None, "nothing of ours is left");
+        }
     }
-}
-
-/// Every command of iptables-legacy, whatever it does, sets the counters of built-in chains to nought.
-fn without_policy_counters(line: &str) -> String {
-    match line.split_once(" [") {
-        Some((chain, _)) if line.starts_with(':') => chain.to_owned(),
-        _ => line.to_owned(),
-    }
-}
-
-/// Empty tables are not worth a word: the kernel keeps them once somebody looked.
-fn without_ip6(saved: &str) -> Vec<&str> {
-    let empty = |line: &&str| {
-        !line.starts_with(":INPUT ACCEPT")
-            && !line.starts_with(":FORWARD ACCEPT")
-            && !line.starts_with(":OUTPUT ACCEPT")
-            && *line != "*filter"
-            && *line != "COMMIT"
-    };
-    saved.lines().filter(empty).collect()
 }
 
 pub(crate) fn changes_elsewhere_are_no_drift(variant: Variant) {
