@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, io::Write, path::PathBuf};
 use clap::Args;
 use serde::Serialize;
 use weir_aci::{Files, Judge, Settings};
-use weir_model::{Finding, Flow, Verdict, World};
+use weir_model::{Finding, Flow, PolicyKind, Verdict, World};
 
 use crate::{
     failure::Failure,
@@ -57,12 +57,27 @@ pub(crate) fn prefix(text: &str) -> Result<String, String> {
 
 /// Whether connections pass, as the files say.
 pub(crate) fn verdicts(world: &World, flows: &[Flow]) -> Result<Vec<Verdict>, Failure> {
-    let judge = judge(world, PREFIX)?;
+    let judge = judge(&of_one_cluster(world), PREFIX)?;
     let unenforced = judge.hpp().findings().into_iter().find(|finding| finding.code == "aci-kind");
     if let Some(Finding { object, message, hint, .. }) = unenforced {
         return Err(Failure::new(format!("{object}: {message}"), hint));
     }
     Ok(flows.iter().map(|flow| judge.verdict(flow)).collect())
+}
+
+/// A world in which ClusterSetNetworkPolicies are what the clusters of the set make of them: NetworkPolicies.
+fn of_one_cluster(world: &World) -> World {
+    let mut world = world.clone();
+    let policies = std::mem::take(&mut world.policies).into_values().map(|mut policy| {
+        if policy.id.kind == PolicyKind::ClusterSetNetworkPolicy {
+            policy.id.kind = PolicyKind::NetworkPolicy;
+            // No other policy can have such a name.
+            policy.id.name = format!("clusterset/{}", policy.id.name).into();
+        }
+        (policy.id.clone(), policy)
+    });
+    world.policies = policies.collect();
+    world
 }
 
 /// Prints the files of a node, or of all.

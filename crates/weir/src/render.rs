@@ -56,6 +56,9 @@ impl Render {
             false => &["sim", "nftables", "iptables", "hcn", "opflex"],
         };
         let datapath = self.datapath.as_deref().unwrap_or(known[0]);
+        if self.live {
+            has_packet_filter(datapath)?;
+        }
         source::known_datapath(datapath, known)?;
         let node = self.node()?;
         let loaded = self.source.load_complete()?;
@@ -145,6 +148,29 @@ impl Render {
         }
         Ok(Exit::when(difference.is_empty()))
     }
+}
+
+/// `--live` looks at the packet filter of this machine. What to do where there is none to look at.
+fn has_packet_filter(datapath: &str) -> Result<(), Failure> {
+    let (what, hint) = match datapath {
+        "sim" => (
+            "is only in memory",
+            "leave out `--live`, or use `--datapath nftables` or `--datapath iptables`",
+        ),
+        "hcn" => (
+            "has the ACLs of Windows nodes",
+            "leave out `--live`, and compare with `curl 127.0.0.1:9640/status` on the node",
+        ),
+        "opflex" => {
+            let hint = "leave out `--live`, and compare with the files in /var/lib/opflex-agent-ovs/netpols, or with `curl 127.0.0.1:9640/status` on the node";
+            ("has files, which opflex-agent reads", hint)
+        }
+        _ => return Ok(()),
+    };
+    let what = format!(
+        "`--live` compares with the packet filter of this machine, and `{datapath}` {what}"
+    );
+    Err(Failure::new(what, hint))
 }
 
 #[derive(Serialize)]

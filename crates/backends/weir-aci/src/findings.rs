@@ -27,6 +27,17 @@ impl Hpp {
             ),
             hint: "whoever computes the name from the policy does not find it; change one of them, for example the order of its ports".into(),
         });
-        unenforced.chain(shared).collect()
+        let crowded = self.crowded.iter().map(|(namespace, left_out)| Finding {
+            place: self.world.namespaces.get(namespace).and_then(|one| one.place.clone()),
+            code: "aci-size",
+            severity: Severity::Error,
+            object: format!("Namespace {namespace}"),
+            field: String::new(),
+            message: format!(
+                "{left_out} addresses of its pods do not fit into one HostprotRemoteIpContainer: policies that allow them are stricter than they say"
+            ),
+            hint: "spread the pods over several namespaces, or give them fewer labels".into(),
+        });
+        unenforced.chain(shared).chain(crowded).collect()
     }
 }

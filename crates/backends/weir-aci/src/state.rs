@@ -47,6 +47,8 @@ pub struct Hpp {
     of_ports: BTreeMap<Name, BTreeSet<Meaning>>,
     /// The policies that depend on the ports of pods at some addresses.
     of_blocks: BTreeSet<Meaning>,
+    /// How many addresses of a namespace do not fit into its container.
+    pub(crate) crowded: BTreeMap<Name, usize>,
     objects: BTreeMap<ObjectId, Object>,
 }
 
@@ -97,6 +99,7 @@ impl Hpp {
             guests: BTreeMap::new(),
             of_ports: BTreeMap::new(),
             of_blocks: BTreeSet::new(),
+            crowded: BTreeMap::new(),
             objects: BTreeMap::new(),
         };
         hpp.statics(&mut Changed::new());

@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 
 use expect_test::{Expect, expect};
 use serde_json::{Value, json};
-use weir_aci::{Hpp, Kind, Object, Reading, Settings, render};
+use weir_aci::{Hpp, Kind, Object, ObjectId, Reading, Settings, render};
 use weir_api::Reader;
-use weir_model::{Change, Direction, Protocol};
+use weir_model::{Change, Direction, Key, Pod, PodId, Protocol};
 
 /// Two namespaces with pods of both families.
 const PODS: &str = r#"
@@ -359,4 +359,41 @@ fn an_object_that_lost_a_field_is_refused_and_allows_nothing_in_its_place() {
         }
     }
     assert!(seen > 20, "{seen}");
+}
+
+#[test]
+fn addresses_that_do_not_fit_into_one_object_are_left_out_and_that_is_said() {
+    let mut hpp = hpp(&[]);
+    let crowd = |from: u32, to: u32| -> Vec<Change> {
+        let pod = |number: u32| Pod {
+            id: PodId::new("jobs", format!("job-{number}")),
+            labels: [("app", "job"), ("a-long-name-of-a-label", "and a long value of it")]
+                .into_iter()
+                .collect(),
+            addresses: vec![std::net::Ipv4Addr::from_bits(0x0a01_0000 + number).into()],
+            node: None,
+            ports: Vec::new(),
+            host_network: false,
+            finished: false,
+            born: 0,
+            uid: None,
+            place: None,
+        };
+        (from..to).map(|number| Change::Put(weir_model::Object::Pod(pod(number)))).collect()
+    };
+    hpp.apply(&crowd(0, 1_000));
+    assert_eq!(hpp.findings(), []);
+    hpp.apply(&crowd(1_000, 15_000));
+    let container = ObjectId { kind: Kind::Container, name: "jobs".into() };
+    let manifest = hpp.objects()[&container].manifest("x");
+    let told = manifest["spec"]["hostprotRemoteIp"].as_array().unwrap().len();
+    assert!(manifest.to_string().len() < 1_400_000 && told > 5_000, "{told}");
+    let findings = hpp.findings();
+    assert_eq!((findings.len(), findings[0].code), (1, "aci-size"));
+    // The one pod that was there before counts, too.
+    let message = format!("{} addresses of its pods do not fit", 15_001 - told);
+    assert!(findings[0].message.starts_with(&message), "{}", findings[0].message);
+    let gone = (100..15_000).map(|number| Key::Pod(PodId::new("jobs", format!("job-{number}"))));
+    hpp.apply(&gone.map(Change::Remove).collect::<Vec<_>>());
+    assert_eq!(hpp.findings(), []);
 }

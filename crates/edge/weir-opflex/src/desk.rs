@@ -294,6 +294,9 @@ impl Desk {
                 None => (),
             }
         }
+        if self.is_read() && self.is_at_home && !self.is_pruned && self.failure.is_none() {
+            reasons.push("the folder is not compared yet".into());
+        }
         let own = self.files.own();
         if self.is_strange() {
             reasons.push(self.home.stranger(own, self.files.names()));

@@ -102,7 +102,8 @@ impl Report {
         metrics.objects.set(i64::try_from(objects).unwrap_or(i64::MAX));
         let mut status = self.status();
         for reason in reasons.iter().filter(|reason| !status.reasons.contains(reason)) {
-            match reason.ends_with("is not read yet") {
+            // What is only a matter of time is no warning.
+            match reason.ends_with(" yet") {
                 true => tracing::info!("{reason}"),
                 false => tracing::warn!("{reason}"),
             }

@@ -109,7 +109,9 @@ fn nothing_is_touched_before_everything_was_read() {
     assert!(!node.desk.is_in_sync());
     assert_eq!(node.report.reasons(), ["away"]);
     node.desk.take(News::Container(Told::Trouble(None)));
-    node.tell(News::Container(Told::Listed("v1", vec![container("10.0.0.1")])));
+    node.desk.take(News::Container(Told::Listed("v1", vec![container("10.0.0.1")])));
+    assert_eq!(node.report.reasons(), ["the folder is not compared yet"]);
+    node.desk.settle();
     assert_eq!(node.files(), ["k_np_1.netpol"]);
     assert_eq!(node.report.reasons(), [""; 0]);
     assert!(node.desk.is_in_sync());

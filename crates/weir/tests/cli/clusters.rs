@@ -129,6 +129,15 @@ fn tests_can_be_about_several_clusters() {
         --- exit 0
     "#]],
     );
+    // What the clusters make of such a policy is NetworkPolicies, which have files.
+    check(
+        &weir(&format!("test --datapath opflex {BOTH} examples/clusterset/tests.yaml")),
+        expect![[r#"
+        ok   the api reaches the database from every cluster, and nobody else does (5 probes)
+        5 passed, 0 failed
+        --- exit 0
+    "#]],
+    );
     check(
         &weir(&format!("test {BOTH} examples/shop/tests.yaml")),
         expect![[r#"

@@ -123,6 +123,40 @@ fn files_of_opflex_are_those_of_the_node() {
 }
 
 #[test]
+fn only_a_packet_filter_can_be_compared_with() {
+    let live = |datapath: &str| {
+        weir(&format!("render -f examples/shop/manifests --live --node n1 --datapath {datapath}"))
+    };
+    check(
+        &live("opflex"),
+        expect![[r#"
+        --- stderr
+        error: `--live` compares with the packet filter of this machine, and `opflex` has files, which opflex-agent reads
+        hint: leave out `--live`, and compare with the files in /var/lib/opflex-agent-ovs/netpols, or with `curl 127.0.0.1:9640/status` on the node
+        --- exit 2
+    "#]],
+    );
+    check(
+        &live("sim"),
+        expect![[r#"
+        --- stderr
+        error: `--live` compares with the packet filter of this machine, and `sim` is only in memory
+        hint: leave out `--live`, or use `--datapath nftables` or `--datapath iptables`
+        --- exit 2
+    "#]],
+    );
+    check(
+        &live("hcn"),
+        expect![[r#"
+        --- stderr
+        error: `--live` compares with the packet filter of this machine, and `hcn` has the ACLs of Windows nodes
+        hint: leave out `--live`, and compare with `curl 127.0.0.1:9640/status` on the node
+        --- exit 2
+    "#]],
+    );
+}
+
+#[test]
 fn a_prefix_that_names_cannot_have() {
     let output = weir("render -f examples/shop/manifests --datapath opflex --aci-prefix Demo");
     assert_eq!(output.status.code(), Some(2));

@@ -105,6 +105,10 @@ fn the_story_of_the_design_from_the_policy_to_the_files_of_two_nodes() {
         files("n1") && files("n2")
     });
 
+    eventually("a ready agent", || {
+        site.ask_agent("n2", "/readyz").is_some_and(|(code, _)| code == 200)
+    });
+
     // The policy alone has no rules yet.
     site.cluster
         .create(&format!("{POLICIES}/default/networkpolicies"), &policy("taatfan-np", "web"))

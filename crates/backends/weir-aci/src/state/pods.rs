@@ -12,6 +12,10 @@ use crate::{
     term::{Family, Realm, Term},
 };
 
+/// How many bytes the addresses of a container may have: what the store of an API server takes, and a margin. Those who do not fit are not
+/// allowed anything.
+const LARGEST: usize = 1_300_000;
+
 impl Hpp {
     pub(super) fn unclaim(&mut self, id: &PodId, dirty: &mut Dirty) {
         let Some(pod) = self.world.pods.get(id) else { return };
@@ -124,11 +128,25 @@ impl Hpp {
                 let hpp_ep_label = labels.chain(marks).collect();
                 RemoteIp { addr: address.to_string(), hpp_ep_label }
             };
+            let mut room = LARGEST;
+            let fits = |remote: &RemoteIp| {
+                let size = serde_json::to_string(remote).map_or(usize::MAX, |text| text.len() + 1);
+                let rest = room.checked_sub(size);
+                room = rest.unwrap_or_default();
+                rest.is_some()
+            };
+            let all = roster.entries.iter().map(remote);
             ContainerSpec {
                 name: namespace.to_string(),
-                hostprot_remote_ip: roster.entries.iter().map(remote).collect(),
+                hostprot_remote_ip: all.take_while(fits).collect(),
             }
         });
+        let all = self.rosters.get(namespace).map_or(0, |roster| roster.entries.len());
+        let told = spec.as_ref().map_or(0, |spec| spec.hostprot_remote_ip.len());
+        match all - told {
+            0 => drop(self.crowded.remove(namespace)),
+            left_out => drop(self.crowded.insert(namespace.clone(), left_out)),
+        }
         let id = ObjectId { kind: Kind::Container, name: namespace.to_string() };
         self.put(id, spec.map(Object::Container), changed);
     }

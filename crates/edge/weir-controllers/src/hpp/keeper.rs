@@ -59,7 +59,7 @@ pub(crate) async fn keep(context: &Context, settings: &Settings) {
         hand: context.hand(NAME),
         hearing: Hearing::start(settings.http),
         hpp: Hpp::new(weir_aci::Settings { prefix: settings.prefix.clone() }),
-        findings: Vec::new(),
+        said: BTreeSet::new(),
         unread: Vec::new(),
         world_in_sync: false,
         was_in_sync: false,
@@ -90,7 +90,8 @@ struct Keeper<'a> {
     hand: Hand,
     hearing: Hearing,
     hpp: Hpp,
-    findings: Vec<Finding>,
+    /// What was said about what.
+    said: BTreeSet<(String, String)>,
     unread: Vec<Finding>,
     world_in_sync: bool,
     was_in_sync: bool,
@@ -141,7 +142,9 @@ impl Keeper<'_> {
                 for (id, object) in &changed {
                     self.hearing.put(id, object.as_ref(), &self.settings.namespace);
                 }
-                self.say(update.changes.is_empty());
+                if !update.changes.is_empty() {
+                    self.say();
+                }
                 changed.into_keys().collect()
             }
             News::Container(told) => touched(Kind::Container, self.containers.take(told)),
@@ -176,20 +179,19 @@ impl Keeper<'_> {
         wanted.chain(there(Kind::Container, &self.containers)).chain(there(Kind::Pol, &self.pols))
     }
 
-    /// Says what cannot be enforced, once, in the log and on the policy.
-    fn say(&mut self, nothing_new: bool) {
-        if nothing_new {
-            return;
-        }
-        let findings = self.hpp.findings();
-        for finding in findings.iter().filter(|finding| !self.findings.contains(finding)) {
-            let Finding { object, message, hint, .. } = finding;
-            tracing::warn!(controller = NAME, "{object}: {message}; {hint}");
-            if let Some(policy) = policy_named(object) {
-                self.hand.note(&policy, NoteKind::Warning, "NotEnforced", message);
+    /// Says what cannot be enforced, once, in the log and, if it is about one, on the policy.
+    fn say(&mut self) {
+        let mut said = BTreeSet::new();
+        for Finding { object, message, hint, .. } in self.hpp.findings() {
+            if !self.said.contains(&(object.clone(), message.clone())) {
+                tracing::warn!(controller = NAME, "{object}: {message}; {hint}");
+                if let Some(policy) = policy_named(&object) {
+                    self.hand.note(&policy, NoteKind::Warning, "NotEnforced", &*message);
+                }
             }
+            said.insert((object, message));
         }
-        self.findings = findings;
+        self.said = said;
     }
 
     /// Says why not everything can be read.
