@@ -14,6 +14,8 @@ mod crafted;
 #[cfg(target_os = "linux")]
 mod cut;
 #[cfg(target_os = "linux")]
+mod half_way;
+#[cfg(target_os = "linux")]
 mod judged;
 #[cfg(target_os = "linux")]
 mod node;
@@ -42,7 +44,7 @@ fn main() -> ExitCode {
 
 #[cfg(target_os = "linux")]
 fn ours(name: &str, variant: weir_iptables::Variant) -> Vec<libtest_mimic::Trial> {
-    let all: [weir_trials::Named<weir_iptables::Variant>; 13] = [
+    let all: [weir_trials::Named<weir_iptables::Variant>; 14] = [
         ("what_others_change_of_ours_is_repaired", others::what_is_changed_is_repaired),
         ("what_is_theirs_stays_theirs", others::what_is_theirs_stays),
         ("a_set_of_another_kind_is_replaced", others::a_set_of_another_kind_is_replaced),
@@ -60,6 +62,7 @@ fn ours(name: &str, variant: weir_iptables::Variant) -> Vec<libtest_mimic::Trial
             swap::nothing_is_lost_and_nothing_slips_through,
         ),
         ("one_member_more_of_twenty_thousand_is_one_entry", big::one_member_more_is_one_entry),
+        ("what_is_left_half_way_is_finished_by_the_next", half_way::is_finished_by_the_next),
         ("only_who_cuts_asks_about_it", cut::only_who_cuts_asks_about_it),
         (
             "policies_have_the_first_word_and_the_last",
