@@ -1,0 +1,112 @@
+//! What goes over the wire: objects of the broker and of this cluster, to the words of the model and back.
+
+mod member;
+mod policy;
+mod remote;
+mod selector;
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+use weir_clusterset::is_reserved;
+use weir_model::{Labels, Name};
+
+pub use member::{Told, member, read_member};
+pub(crate) use policy::{lower, policy_id};
+pub use policy::{network_policy, policy};
+pub use remote::{read_namespace, read_pod, remote_name, remote_namespace, remote_pod};
+
+use crate::{Object, Resource};
+
+const GROUP: &str = "submariner.io";
+const VERSIONS: &[&str] = &["v1alpha1"];
+
+/// ClusterSetNetworkPolicies.
+pub const POLICIES: Resource = Resource {
+    group: GROUP,
+    versions: VERSIONS,
+    kind: "ClusterSetNetworkPolicy",
+    plural: "clustersetnetworkpolicies",
+};
+/// Pods, for other clusters.
+pub const REMOTE_PODS: Resource =
+    Resource { group: GROUP, versions: VERSIONS, kind: "RemotePod", plural: "remotepods" };
+/// Namespaces, for other clusters.
+pub const REMOTE_NAMESPACES: Resource = Resource {
+    group: GROUP,
+    versions: VERSIONS,
+    kind: "RemoteNamespace",
+    plural: "remotenamespaces",
+};
+/// The clusters of a set.
+pub const MEMBERS: Resource = Resource {
+    group: GROUP,
+    versions: VERSIONS,
+    kind: "ClusterSetMember",
+    plural: "clustersetmembers",
+};
+/// Pods.
+pub(crate) const PODS: Resource =
+    Resource { group: "", versions: &["v1"], kind: "Pod", plural: "pods" };
+/// Namespaces.
+pub(crate) const NAMESPACES: Resource =
+    Resource { group: "", versions: &["v1"], kind: "Namespace", plural: "namespaces" };
+
+/// The label of the cluster that an object of the broker is of.
+pub const CLUSTER: &str = "submariner-io/clusterID";
+/// The label of what we make in this cluster, and its value.
+pub const MANAGED: (&str, &str) = ("app.kubernetes.io/managed-by", "weir-clusterset");
+/// The label of the policy that a NetworkPolicy is part of.
+pub const POLICY_UID: &str = "clusterset.weir.dev/policy-uid";
+/// The annotation with its name, which may be too long for a label.
+pub const POLICY_NAME: &str = "clusterset.weir.dev/policy";
+const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";
+
+fn object(
+    resource: &Resource,
+    namespace: &str,
+    name: &str,
+    cluster: &str,
+    labels: &Labels,
+    spec: Value,
+) -> Object {
+    let labels = labels.iter().filter(|(key, _)| !is_reserved(key));
+    let mut labels: BTreeMap<String, String> =
+        labels.map(|(key, value)| (key.to_string(), value.to_string())).collect();
+    labels.insert(CLUSTER.into(), cluster.into());
+    let mut object =
+        Object::new(name, &resource.at(VERSIONS[0])).within(namespace).data(json!({"spec": spec}));
+    object.metadata.labels = Some(labels);
+    object
+}
+
+/// The cluster that an object of the broker is of, if all it says about that agrees.
+pub fn cluster_of(object: &Object) -> Result<Name, String> {
+    let name = object.metadata.name.as_deref().unwrap_or_default();
+    let label = object.metadata.labels.as_ref().and_then(|labels| labels.get(CLUSTER));
+    let said = text(&object.data["spec"], "clusterID")?;
+    if label.map(String::as_str) != Some(said) {
+        return Err(format!("its label {CLUSTER} is not its spec.clusterID {said}"));
+    }
+    if name.split('.').next() != Some(said) {
+        return Err(format!("its name does not begin with its cluster {said}"));
+    }
+    Ok(said.into())
+}
+
+/// The labels of an object of the broker that are the pod's own.
+fn labels(object: &Object) -> Labels {
+    let labels = object.metadata.labels.iter().flatten().filter(|(key, _)| !is_reserved(key));
+    labels.map(|(key, value)| (key.as_str(), value.as_str())).collect()
+}
+
+fn text<'a>(value: &'a Value, field: &str) -> Result<&'a str, String> {
+    value[field]
+        .as_str()
+        .filter(|text| !text.is_empty())
+        .ok_or_else(|| format!("{field} is missing"))
+}
+
+fn array<'a>(value: &'a Value, field: &str) -> Result<&'a Vec<Value>, String> {
+    value[field].as_array().ok_or_else(|| format!("{field} is missing"))
+}

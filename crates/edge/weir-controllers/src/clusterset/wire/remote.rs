@@ -1,0 +1,167 @@
+//! Pods and namespaces of other clusters.
+
+use std::net::IpAddr;
+
+use serde_json::{Value, json};
+use weir_clusterset::{RemoteId, RemotePod};
+use weir_model::{Labels, Name, NamedPort, Protocol};
+
+use super::{
+    NAMESPACE_NAME, REMOTE_NAMESPACES, REMOTE_PODS, array, cluster_of, labels, object, text,
+};
+use crate::Object;
+
+/// The name of an object of the broker: the cluster, the namespace and the pod, as far as they fit.
+///
+/// Clusters and namespaces have no dots in their names, so different pods have different names.
+pub fn remote_name(id: &RemoteId) -> String {
+    let name = match &*id.name {
+        "" => format!("{}.{}", id.cluster, id.namespace),
+        pod => format!("{}.{}.{pod}", id.cluster, id.namespace),
+    };
+    match name.len() <= 253 {
+        true => name,
+        false => format!("{}.{:016x}", name[..236].trim_end_matches(['.', '-']), fnv(&name)),
+    }
+}
+
+/// FNV-1a: the same on every machine and for ever.
+fn fnv(text: &str) -> u64 {
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}
+
+/// A pod as others read it.
+pub fn remote_pod(pod: &RemotePod, namespace: &str) -> Object {
+    let mut spec = json!({
+        "clusterID": &*pod.id.cluster,
+        "podIPs": pod.addresses.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        "remoteNamespace": &*pod.id.namespace,
+        "podName": &*pod.id.name,
+    });
+    if !pod.ports.is_empty() {
+        let ports = pod.ports.iter().map(|port| {
+            json!({"name": &*port.name, "protocol": port.protocol.to_string(), "port": port.port})
+        });
+        spec["ports"] = ports.collect();
+    }
+    object(&REMOTE_PODS, namespace, &remote_name(&pod.id), &pod.id.cluster, &pod.labels, spec)
+}
+
+/// A namespace as others read it.
+pub fn remote_namespace(cluster: &Name, name: &Name, labels: &Labels, namespace: &str) -> Object {
+    let id = RemoteId { namespace: name.clone(), cluster: cluster.clone(), name: Name::default() };
+    let spec = json!({"clusterID": &**cluster, "name": &**name});
+    object(&REMOTE_NAMESPACES, namespace, &remote_name(&id), cluster, labels, spec)
+}
+
+/// What another cluster tells about a pod.
+pub fn read_pod(object: &Object) -> Result<RemotePod, String> {
+    let (cluster, spec) = (cluster_of(object)?, &object.data["spec"]);
+    let namespace = text(spec, "remoteNamespace")?;
+    let name = spec["podName"].as_str().or(object.metadata.name.as_deref()).unwrap_or_default();
+    let id = RemoteId { namespace: namespace.into(), cluster, name: name.into() };
+    let addresses = array(spec, "podIPs")?.iter().map(|address| {
+        let text = address.as_str().ok_or("spec.podIPs has something other than text")?;
+        weir_api::address(text).ok_or_else(|| format!("spec.podIPs: {text} is not an address"))
+    });
+    let addresses = addresses.collect::<Result<Vec<IpAddr>, String>>()?;
+    let ports = match spec.get("ports") {
+        None | Some(Value::Null) => Vec::new(),
+        Some(_) => array(spec, "ports")?.iter().map(port).collect::<Result<Vec<_>, String>>()?,
+    };
+    Ok(RemotePod { id, labels: labels(object), addresses, ports })
+}
+
+fn port(value: &Value) -> Result<NamedPort, String> {
+    let protocol = match text(value, "protocol")? {
+        "TCP" => Protocol::Tcp,
+        "UDP" => Protocol::Udp,
+        "SCTP" => Protocol::Sctp,
+        other => return Err(format!("spec.ports: {other} is no protocol")),
+    };
+    let number = value["port"].as_u64().and_then(|port| u16::try_from(port).ok());
+    let port = number.filter(|port| *port > 0).ok_or("spec.ports: port is not from 1 to 65535")?;
+    Ok(NamedPort { name: text(value, "name")?.into(), protocol, port })
+}
+
+/// What another cluster tells about a namespace: the cluster, its name and its labels.
+pub fn read_namespace(object: &Object) -> Result<(Name, Name, Labels), String> {
+    let (cluster, labels) = (cluster_of(object)?, labels(object));
+    let name = object.data["spec"]["name"].as_str().map(Name::from);
+    let name = name.or_else(|| labels.value(NAMESPACE_NAME).cloned());
+    let name = name.ok_or("it has neither spec.name nor the label kubernetes.io/metadata.name")?;
+    // The name is a label of every namespace, whatever is told.
+    let own = (Name::from(NAMESPACE_NAME), name.clone());
+    Ok((cluster, name, labels.iter().cloned().chain([own]).collect()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pod() -> RemotePod {
+        RemotePod {
+            id: RemoteId { namespace: "shop".into(), cluster: "east".into(), name: "web".into() },
+            labels: [("app", "web"), ("submariner-io/clusterID", "forged")].into_iter().collect(),
+            addresses: vec![IpAddr::from([10, 1, 0, 1])],
+            ports: vec![NamedPort { name: "http".into(), protocol: Protocol::Tcp, port: 80 }],
+        }
+    }
+
+    #[test]
+    fn what_is_told_is_read_as_it_was_meant() {
+        let told = remote_pod(&pod(), "set");
+        let meant = RemotePod { labels: [("app", "web")].into_iter().collect(), ..pod() };
+        assert_eq!(read_pod(&told), Ok(meant));
+        let labels: Labels = [("team", "a")].into_iter().collect();
+        let told = remote_namespace(&"east".into(), &"shop".into(), &labels, "set");
+        let (cluster, name, labels) = read_namespace(&told).unwrap();
+        assert_eq!((&*cluster, &*name), ("east", "shop"));
+        assert_eq!(labels.to_string(), "kubernetes.io/metadata.name=shop,team=a");
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_not_believed() {
+        for (pointer, value) in [
+            ("/spec/podIPs", json!(["10.1.0.1/8"])),
+            ("/spec/podIPs", json!("10.1.0.1")),
+            ("/spec/remoteNamespace", json!("")),
+            ("/spec/clusterID", json!("west")),
+            ("/spec/ports/0/port", json!(0)),
+            ("/spec/ports/0/protocol", json!("ICMP")),
+        ] {
+            let mut object = remote_pod(&pod(), "set");
+            *object.data.pointer_mut(pointer).unwrap() = value.clone();
+            assert!(read_pod(&object).is_err(), "{pointer} {value}");
+        }
+        let mut object = remote_pod(&pod(), "set");
+        object.metadata.name = Some("west.shop.web".into());
+        assert!(read_pod(&object).is_err());
+        let mut object = remote_pod(&pod(), "set");
+        let spec = object.data["spec"].as_object_mut().unwrap();
+        let namespace = spec.remove("remoteNamespace").unwrap();
+        spec.insert("namespace".into(), namespace);
+        assert!(read_pod(&object).is_err(), "no field has two names");
+    }
+
+    #[test]
+    fn names_on_the_broker_differ_and_fit() {
+        let id = |namespace: &str, name: &str| RemoteId {
+            namespace: namespace.into(),
+            cluster: "c".repeat(63).into(),
+            name: name.into(),
+        };
+        let long = "p".repeat(252);
+        let ids = [
+            id("n", "a.b"),
+            id("n", "a"),
+            id("n", &format!("{long}1")),
+            id("n", &format!("{long}2")),
+        ];
+        let names: std::collections::BTreeSet<String> = ids.iter().map(remote_name).collect();
+        assert_eq!(names.len(), ids.len());
+        assert!(names.iter().all(|name| name.len() <= 253));
+    }
+}
