@@ -1,12 +1,13 @@
 //! How the controller `clusterset` is to be, as typed.
 
-use std::{path::PathBuf, time::Duration};
+use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
 use clap::Args;
 use ipnet::IpNet;
 use weir_clusterset::Merging;
 use weir_controllers::clusterset::Settings;
 use weir_kube::Access;
+use weir_model::Name;
 
 use crate::failure::Failure;
 
@@ -20,6 +21,12 @@ pub(crate) struct ClusterSetArgs {
     /// A network that the pods of this cluster are in; addresses outside of them are refused by the others [repeatable]
     #[arg(long, value_name = "CIDR")]
     pod_cidr: Vec<IpNet>,
+    /// A network that the pods of another cluster may be in, whatever that says; once one is given, clusters without any are not believed [repeatable]
+    #[arg(long, value_name = "ID=CIDR", value_parser = member_cidr)]
+    member_cidr: Vec<(Name, IpNet)>,
+    /// How many pods of another cluster are taken
+    #[arg(long, value_name = "COUNT", default_value = "50000", value_parser = clap::value_parser!(u32).range(1..))]
+    member_pods: u32,
     /// The kubeconfig of the broker
     #[arg(long, value_name = "PATH")]
     broker_kubeconfig: Option<PathBuf>,
@@ -103,8 +110,29 @@ impl ClusterSetArgs {
             namespace: self.broker_namespace.clone(),
             renewal,
             expiry,
+            accepted: self.accepted(),
+            pods: self.member_pods as usize,
             shard: self.shard_size.into(),
             merging: if self.merge_cidrs { Merging::Exact } else { Merging::None },
         })
     }
+
+    /// The networks that are accepted, by cluster.
+    fn accepted(&self) -> BTreeMap<Name, Vec<IpNet>> {
+        let mut accepted: BTreeMap<Name, Vec<IpNet>> = BTreeMap::new();
+        for (cluster, network) in &self.member_cidr {
+            accepted.entry(cluster.clone()).or_default().push(*network);
+        }
+        accepted
+    }
+}
+
+/// Reads `ID=CIDR`.
+fn member_cidr(text: &str) -> Result<(Name, IpNet), String> {
+    let (id, network) = text.split_once('=').ok_or("write it as ID=CIDR, like west=10.2.0.0/16")?;
+    if !crate::clusters::is_label(id) {
+        return Err(format!("{id:?} is no id of a cluster"));
+    }
+    let network = network.parse::<IpNet>().map_err(|_| format!("{network:?} is no network"))?;
+    Ok((id.into(), network.trunc()))
 }

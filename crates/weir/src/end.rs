@@ -1,6 +1,6 @@
 //! The ends of a connection as they are typed: an address, `namespace/pod`, `pod`, or `namespace/deployment/name`.
 
-use std::net::IpAddr;
+use std::{collections::BTreeSet, net::IpAddr};
 
 use weir_model::{Pod, PodId};
 
@@ -91,7 +91,10 @@ fn full(kind: &str) -> String {
 /// Whether it was probably meant to be an address.
 fn is_like_an_address(text: &str) -> bool {
     let dotted = text.contains('.') && text.bytes().all(|b| b.is_ascii_digit() || b == b'.');
-    dotted || text.contains(':')
+    // What comes after `%` is a link.
+    let bare = text.split('%').next().unwrap_or_default();
+    let is_hex = |byte: u8| byte.is_ascii_hexdigit() || b":.[]".contains(&byte);
+    dotted || bare.contains("::") || (bare.contains(':') && bare.bytes().all(is_hex))
 }
 
 /// A pod that has run to its end is no end of a connection: its address may be another's by now.
@@ -130,6 +133,22 @@ fn workload(name: &str, loaded: &Loaded) -> Result<End, Failure> {
 
 fn no_pod(id: &PodId, loaded: &Loaded) -> Failure {
     let pods = &loaded.world.pods;
+    let cluster =
+        |namespace: &str| namespace.split_once(':').map(|(cluster, _)| cluster.to_owned());
+    let clusters: BTreeSet<String> =
+        loaded.world.namespaces.keys().filter_map(|namespace| cluster(namespace)).collect();
+    if let Some(named) = cluster(&id.namespace).filter(|named| !clusters.contains(named)) {
+        let hint = match clusters.is_empty() {
+            true => {
+                format!("`cluster:namespace/pod` needs the clusters, as `--cluster {named}=PATH`")
+            }
+            false => {
+                let known: Vec<String> = clusters.into_iter().collect();
+                format!("there are {}; add it with `--cluster {named}=PATH`", known.join(", "))
+            }
+        };
+        return Failure::new(format!("there is no cluster {named}"), hint);
+    }
     let other = pods.keys().find(|other| other.name == id.name);
     let workload = loaded.workloads.keys().find(|name| {
         let mut parts = name.splitn(3, '/');

@@ -10,7 +10,7 @@ use std::{
 use clap::Args;
 use weir_api::{Case, Manifests};
 use weir_kube::Access;
-use weir_model::{Change, Finding, Name, Object, PodId, PolicyId, World};
+use weir_model::{Change, Finding, Name, Object, PodId, PolicyId, Severity, World};
 use weir_source::LoadError;
 
 use crate::{
@@ -77,9 +77,15 @@ pub(crate) struct Loaded {
 }
 
 impl Loaded {
-    /// What lint has to say about the world as it was written: addresses that were made up are nobody's mistake.
+    /// What lint has to say about the world as it was written: addresses that were made up are nobody's mistake. Policies that a
+    /// controller made are not for users to improve; what lint says about them is said about what they were made for.
     pub(crate) fn lint(&self) -> Vec<Finding> {
-        weir_lint::lint(&self.without_made_up())
+        let made: BTreeSet<String> = self.makers.keys().map(ToString::to_string).collect();
+        let mut findings = weir_lint::lint(&self.without_made_up());
+        findings.retain(|finding| {
+            finding.severity == Severity::Error || !made.contains(&finding.object)
+        });
+        findings
     }
 
     /// The world as it was written: pods that have no address have none.

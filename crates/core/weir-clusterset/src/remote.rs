@@ -35,6 +35,18 @@ pub struct Member {
 }
 
 impl Member {
+    /// The same, as far as it lies in other networks.
+    #[must_use]
+    pub fn within(&self, accepted: &[IpNet]) -> Self {
+        let common = self.networks.iter().flat_map(|one| {
+            accepted.iter().filter_map(move |other| match one.contains(other) {
+                true => Some(*other),
+                false => other.contains(one).then_some(*one),
+            })
+        });
+        Member { networks: common.collect() }
+    }
+
     /// Whether an address lies in one of the networks.
     pub fn holds(&self, address: IpAddr) -> bool {
         self.networks.iter().any(|network| network.contains(&address))

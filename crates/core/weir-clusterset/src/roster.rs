@@ -19,6 +19,8 @@ pub struct Limits {
 pub struct Pulse {
     /// The cluster that gave it, by something that no other has: two of one name differ in it.
     pub holder: Name,
+    /// Which of its controllers gave it: where that has its place in the cluster. Empty if that was not told.
+    pub seat: Name,
     /// Which sign: another text is another sign.
     pub renewal: Name,
     /// How old it is by the clocks of two machines. Only asked when a cluster is seen for the first time.
@@ -36,6 +38,15 @@ pub enum Life {
     Gone,
 }
 
+/// Who else goes by a name, so that it is not ours.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Rival {
+    /// Another cluster, by what tells it from ours.
+    Cluster(Name),
+    /// Another controller of our own cluster, by its seat.
+    Controller(Name),
+}
+
 /// Who of the set is alive.
 ///
 /// Time is counted by our own clock, and only while we hear anything at all: while the broker is away nobody expires.
@@ -49,6 +60,7 @@ pub struct Roster {
 #[derive(Clone, Debug)]
 struct Seen {
     holder: Name,
+    seat: Name,
     renewal: Name,
     /// For how long it was silent, at the last look.
     silent: Duration,
@@ -71,12 +83,17 @@ impl Roster {
         self.clusters.retain(|cluster, _| pulses.contains_key(cluster));
         for (cluster, pulse) in pulses {
             match self.clusters.get_mut(&cluster) {
-                Some(seen) if seen.renewal == pulse.renewal && seen.holder == pulse.holder => {
+                Some(seen)
+                    if seen.renewal == pulse.renewal
+                        && seen.holder == pulse.holder
+                        && seen.seat == pulse.seat =>
+                {
                     seen.silent += passed;
                     seen.watched += passed;
                 }
                 Some(seen) => {
-                    (seen.holder, seen.renewal) = (pulse.holder, pulse.renewal);
+                    (seen.holder, seen.seat, seen.renewal) =
+                        (pulse.holder, pulse.seat, pulse.renewal);
                     (seen.silent, seen.watched) = (Duration::ZERO, Duration::ZERO);
                 }
                 None => {
@@ -87,9 +104,9 @@ impl Roster {
                         true => expiry,
                         false => pulse.age.min(expiry.saturating_sub(most)),
                     };
-                    let Pulse { holder, renewal, .. } = pulse;
+                    let Pulse { holder, seat, renewal, .. } = pulse;
                     let watched = Duration::ZERO;
-                    self.clusters.insert(cluster, Seen { holder, renewal, silent, watched });
+                    self.clusters.insert(cluster, Seen { holder, seat, renewal, silent, watched });
                 }
             }
         }
@@ -111,11 +128,25 @@ impl Roster {
     }
 
     /// Who else goes by this name, if anybody, and is not gone: then it is not ours. That it is gone we must have seen for ourselves for a
-    /// while: by a clock that is wrong, every other is.
-    pub fn rival(&self, cluster: &str, holder: &str) -> Option<&Name> {
-        let seen = self.clusters.get(cluster).filter(|seen| *seen.holder != *holder)?;
-        let is_gone = seen.silent >= self.limits.expiry && seen.watched >= self.limits.renewal * 3;
-        (!is_gone).then_some(&seen.holder)
+    /// while: by a clock that is wrong, every other is. Another cluster is gone when it has expired; another controller of our own
+    /// cluster, as soon as it is late.
+    pub fn rival(&self, cluster: &str, holder: &str, seat: &str) -> Option<Rival> {
+        let late = self.limits.renewal * 3;
+        let seen = self.clusters.get(cluster)?;
+        let (limit, rival) = match *seen.holder == *holder {
+            false => (self.limits.expiry, Rival::Cluster(seen.holder.clone())),
+            true if seen.seat.is_empty() || *seen.seat == *seat => return None,
+            true => (late, Rival::Controller(seen.seat.clone())),
+        };
+        let is_gone = seen.silent >= limit && seen.watched >= late;
+        (!is_gone).then_some(rival)
+    }
+
+    /// Under which other names a cluster gives signs of life.
+    pub fn aliases(&self, cluster: &str, holder: &str) -> impl Iterator<Item = &Name> {
+        let others = self.clusters.iter().filter(move |(name, _)| ***name != *cluster);
+        let its = others.filter(move |(_, seen)| *seen.holder == *holder);
+        its.filter(|(_, seen)| seen.silent < self.limits.expiry).map(|(name, _)| name)
     }
 }
 
@@ -129,9 +160,12 @@ mod tests {
         Roster::new(Limits { renewal: SECOND * 10, expiry: SECOND * 100 })
     }
 
+    /// A sign of life of `holder@seat`.
     fn pulse(holder: &str, renewal: u32, age: u64) -> BTreeMap<Name, Pulse> {
+        let (holder, seat) = holder.split_once('@').unwrap_or((holder, ""));
         let pulse = Pulse {
             holder: holder.into(),
+            seat: seat.into(),
             renewal: renewal.to_string().into(),
             age: Duration::from_secs(age),
         };
@@ -187,22 +221,58 @@ mod tests {
     fn a_name_is_not_taken_from_another_by_a_clock_that_is_wrong() {
         let mut roster = roster();
         roster.look(SECOND, pulse("other", 0, 1_000_000));
-        assert_eq!(roster.rival("east", "me").map(|name| &**name), Some("other"));
+        assert_eq!(roster.rival("east", "me", "here"), Some(Rival::Cluster("other".into())));
         for at in 1..=4 {
             roster.look(SECOND * at * 10, pulse("other", 0, 1_000_000));
         }
-        assert_eq!(roster.rival("east", "me"), None, "we saw for ourselves that it is silent");
+        assert_eq!(
+            roster.rival("east", "me", "here"),
+            None,
+            "we saw for ourselves that it is silent"
+        );
     }
 
     #[test]
     fn a_name_belongs_to_who_is_alive_under_it() {
         let mut roster = roster();
         roster.look(SECOND, pulse("other", 0, 0));
-        assert_eq!(roster.rival("east", "me").map(|name| &**name), Some("other"));
-        assert_eq!(roster.rival("east", "other"), None);
+        assert_eq!(roster.rival("east", "me", "here"), Some(Rival::Cluster("other".into())));
+        assert_eq!(roster.rival("east", "other", "here"), None);
         for at in 1..=12 {
             roster.look(SECOND * at * 10, pulse("other", 0, 0));
         }
-        assert_eq!(roster.rival("east", "me"), None, "it is gone, and the name is free");
+        assert_eq!(roster.rival("east", "me", "here"), None, "it is gone, and the name is free");
+    }
+
+    #[test]
+    fn of_two_controllers_of_one_cluster_the_first_is_in_charge_until_it_is_late() {
+        let mut roster = roster();
+        roster.look(SECOND, pulse("me@there", 0, 0));
+        assert_eq!(roster.rival("east", "me", "there"), None, "the same one, started anew");
+        let other = Some(Rival::Controller("there".into()));
+        assert_eq!(roster.rival("east", "me", "here"), other);
+        for at in 1..=30 {
+            roster.look(SECOND * at * 10, pulse("me@there", at, 0));
+            assert_eq!(roster.rival("east", "me", "here"), other);
+        }
+        for at in 31..=33 {
+            roster.look(SECOND * at * 10, pulse("me@there", 30, 0));
+        }
+        assert_eq!(roster.rival("east", "me", "here"), None, "it is late, and we take over");
+        roster.look(SECOND * 340, pulse("me@here", 34, 0));
+        assert_eq!(roster.rival("east", "me", "there"), Some(Rival::Controller("here".into())));
+    }
+
+    #[test]
+    fn a_cluster_that_goes_by_two_names_is_noticed() {
+        let mut roster = roster();
+        roster.look(SECOND, pulse("me", 0, 0));
+        let names = |roster: &Roster| roster.aliases("new", "me").cloned().collect::<Vec<_>>();
+        assert_eq!(names(&roster), ["east".into()]);
+        assert_eq!(roster.aliases("east", "me").count(), 0);
+        for at in 1..=12 {
+            roster.look(SECOND * at * 10, pulse("me", 0, 0));
+        }
+        assert_eq!(names(&roster), [], "the other has expired");
     }
 }

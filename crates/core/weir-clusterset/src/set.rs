@@ -10,6 +10,7 @@ use weir_model::{Direction, Labels, Name, Policy, PolicyId};
 use crate::{
     Interest, Member, Merging, RemoteId, RemotePod, ShardKey,
     directory::{Directory, InterestId, Known, Shift},
+    names::Names,
     rules, shard,
     tracked::Tracked,
     tree::Ports,
@@ -22,6 +23,10 @@ pub struct Options {
     pub cluster: Name,
     /// The networks of our own pods. An address in them is never a remote pod's.
     pub networks: Vec<IpNet>,
+    /// The networks that we accept of each other cluster, whatever it says; if there are none, those that it says.
+    pub accepted: BTreeMap<Name, Vec<IpNet>>,
+    /// How many pods of a cluster are taken, at most.
+    pub pods: usize,
     /// How many peers a NetworkPolicy may have.
     pub shard: usize,
     /// Whether addresses next to each other are written as one network.
@@ -37,6 +42,9 @@ pub struct ClusterSet {
     /// Everything that was told, by cluster, namespace and name.
     told: BTreeMap<Name, BTreeMap<(Name, Name), Arc<RemotePod>>>,
     refused: BTreeMap<Name, BTreeMap<RemoteId, Vec<IpAddr>>>,
+    /// Clusters that told more pods than are taken.
+    crowded: BTreeSet<Name>,
+    names: Names,
     directory: Directory,
     claims: BTreeMap<IpAddr, Vec<RemoteId>>,
     policies: BTreeMap<PolicyId, Tracked>,
@@ -49,10 +57,10 @@ pub struct ClusterSet {
 pub struct Summary {
     /// Remote addresses that it allows, by cluster.
     pub addresses: BTreeMap<Name, usize>,
-    /// NetworkPolicies that it is written as.
-    pub policies: usize,
     /// Addresses that it would allow and that lie in the networks of several clusters: they are not allowed.
     pub overlaps: BTreeSet<IpAddr>,
+    /// The clusters in whose networks these are.
+    pub contenders: BTreeSet<Name>,
     /// A peer asks for labels that no cluster tells, and selects no remote pod.
     pub unanswerable: bool,
 }
@@ -65,6 +73,8 @@ impl ClusterSet {
             members: BTreeMap::new(),
             told: BTreeMap::new(),
             refused: BTreeMap::new(),
+            crowded: BTreeSet::new(),
+            names: Names::default(),
             directory: Directory::default(),
             claims: BTreeMap::new(),
             policies: BTreeMap::new(),
@@ -75,6 +85,11 @@ impl ClusterSet {
 
     /// A cluster is alive; `None` if it is not, or not any more. What it told stays, and counts again when it is back.
     pub fn member(&mut self, cluster: &Name, member: Option<Member>) {
+        let accepted = &self.options.accepted;
+        let member = match accepted.is_empty() {
+            true => member,
+            false => member.zip(accepted.get(cluster)).map(|(said, here)| said.within(here)),
+        };
         if *cluster == self.options.cluster || self.members.get(cluster) == member.as_ref() {
             return;
         }
@@ -103,15 +118,20 @@ impl ClusterSet {
         &self.members
     }
 
-    /// A remote pod is as given.
+    /// A remote pod is as given. One that is new is not taken if its cluster has told too many.
     pub fn put_pod(&mut self, pod: RemotePod) {
         let key = (pod.id.namespace.clone(), pod.id.name.clone());
         let told = self.told.entry(pod.id.cluster.clone()).or_default();
-        if told.get(&key).is_some_and(|known| **known == pod) {
-            return;
+        match told.get(&key) {
+            Some(known) if **known == pod => return,
+            None if told.len() >= self.options.pods => {
+                self.crowded.insert(pod.id.cluster);
+                return;
+            }
+            _ => (),
         }
-        let pod = Arc::new(pod);
-        told.insert(key, pod.clone());
+        let pod = Arc::new(self.names.share(pod));
+        told.insert((pod.id.namespace.clone(), pod.id.name.clone()), pod.clone());
         self.admit(&pod);
     }
 
@@ -126,6 +146,27 @@ impl ClusterSet {
         self.forgive(id);
         let shift = self.directory.remove_pod(id);
         self.settle(vec![shift]);
+    }
+
+    /// The pods that were told and taken.
+    pub fn pods(&self) -> impl Iterator<Item = &RemoteId> {
+        self.told.values().flat_map(|pods| pods.values().map(|pod| &pod.id))
+    }
+
+    /// Whether a pod was told and taken.
+    pub fn knows(&self, id: &RemoteId) -> bool {
+        let told = self.told.get(&id.cluster);
+        told.is_some_and(|told| told.contains_key(&(id.namespace.clone(), id.name.clone())))
+    }
+
+    /// The clusters that told more pods than are taken, since this was last forgotten.
+    pub fn crowded(&self) -> &BTreeSet<Name> {
+        &self.crowded
+    }
+
+    /// Forgets which clusters told too many pods: all pods will be told again.
+    pub fn forget_crowded(&mut self) {
+        self.crowded.clear();
     }
 
     /// A remote namespace has these labels; `None` if it is gone.
@@ -222,9 +263,13 @@ impl ClusterSet {
     /// A policy in numbers.
     pub fn summary(&self, id: &PolicyId) -> Option<Summary> {
         let tracked = self.policies.get(id)?;
+        let contenders = self
+            .members
+            .iter()
+            .filter(|(_, member)| tracked.overlaps.iter().any(|address| member.holds(*address)));
         Some(Summary {
+            contenders: contenders.map(|(cluster, _)| cluster.clone()).collect(),
             addresses: tracked.clusters.clone(),
-            policies: 1 + tracked.shards().count(),
             overlaps: tracked.overlaps.clone(),
             unanswerable: rules::has_unanswerable(&tracked.policy),
         })
@@ -373,7 +418,8 @@ fn claim(
     id: &RemoteId,
     is_there: bool,
 ) {
-    let pods = claims.entry(address).or_default();
+    // Nearly always it is one, and a list that grows has room for more.
+    let pods = claims.entry(address).or_insert_with(|| Vec::with_capacity(1));
     match (pods.binary_search(id), is_there) {
         (Err(at), true) => pods.insert(at, id.clone()),
         (Ok(at), false) => drop(pods.remove(at)),

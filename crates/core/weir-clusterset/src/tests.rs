@@ -1,6 +1,12 @@
 //! The traps of translation, one by one. The numbers of addresses are `10.cluster.namespace.pod`.
 
-use std::{collections::BTreeSet, sync::Arc};
+mod traps;
+mod trust;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use weir_model::{
     Action, Block, Direction, Labels, Name, NamedPort, Namespace, Peer, Pod, PodId, Policy,
@@ -65,6 +71,8 @@ fn set() -> ClusterSet {
     let options = Options {
         cluster: "c1".into(),
         networks: vec!["10.1.0.0/16".parse().unwrap()],
+        accepted: BTreeMap::new(),
+        pods: usize::MAX,
         shard: 100,
         merging: Merging::None,
     };

@@ -24,7 +24,8 @@ pub(crate) struct Tree {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Leaf {
     weight: usize,
-    pub(crate) addresses: BTreeMap<IpAddr, BTreeSet<Ports>>,
+    /// Sorted lists of what is allowed, each with something in it.
+    pub(crate) addresses: BTreeMap<IpAddr, Box<[Ports]>>,
 }
 
 impl Tree {
@@ -44,7 +45,7 @@ impl Tree {
 
     /// All addresses.
     #[cfg(test)]
-    pub(crate) fn all(&self) -> impl Iterator<Item = (&IpAddr, &BTreeSet<Ports>)> {
+    pub(crate) fn all(&self) -> impl Iterator<Item = (&IpAddr, &Box<[Ports]>)> {
         self.leaves.values().flat_map(|leaf| &leaf.addresses)
     }
 
@@ -57,14 +58,14 @@ impl Tree {
     ) {
         let network = self.place(address);
         let known = self.leaves.get(&network).and_then(|leaf| leaf.addresses.get(&address));
-        if known.unwrap_or(&BTreeSet::new()) == &allowed {
+        if known.into_iter().flatten().eq(&allowed) {
             return;
         }
         let leaf = self.leaves.entry(network).or_default();
         leaf.weight += allowed.len();
         let before = match allowed.is_empty() {
             true => leaf.addresses.remove(&address),
-            false => leaf.addresses.insert(address, allowed),
+            false => leaf.addresses.insert(address, allowed.into_iter().collect()),
         };
         leaf.weight -= before.map_or(0, |before| before.len());
         if leaf.addresses.is_empty() {

@@ -92,6 +92,8 @@ fn options(shard: usize, merging: Merging) -> Options {
     Options {
         cluster: "home".into(),
         networks: vec!["10.0.0.0/24".parse().expect("a network")],
+        accepted: BTreeMap::new(),
+        pods: usize::MAX,
         shard,
         merging,
     }

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use weir_model::{Direction, Finding, Peer, Policy, PolicyRule, Scope, Selector, Who};
+use weir_model::{Direction, Finding, Peer, Policy, PolicyKind, PolicyRule, Scope, Selector, Who};
 
 use crate::{
     code::{HOST_NETWORK_PEER, PEER_MATCHES_NOTHING, REDUNDANT_PEER, SPLIT_PEER},
@@ -59,6 +59,10 @@ impl RuleOf<'_, '_> {
         let (index, own) = (self.index, &self.policy.id.namespace);
         if let Some((one, two)) = select::contradiction(&[pods]) {
             return Some(subject::contradiction(self.site(peer), "pod", one, two));
+        }
+        // Whom it means may be in another cluster.
+        if self.policy.id.kind == PolicyKind::ClusterSetNetworkPolicy {
+            return None;
         }
         if let Scope::Matching(namespaces) = scope {
             let found = subject::namespace_labels(index, namespaces, || self.site(peer));

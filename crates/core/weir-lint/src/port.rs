@@ -6,7 +6,8 @@ use std::{
 };
 
 use weir_model::{
-    Direction, Finding, Name, Pod, Policy, PolicyRule, PortMatch, PortRange, Protocol, Scope, Who,
+    Direction, Finding, Name, Pod, Policy, PolicyKind, PolicyRule, PortMatch, PortRange, Protocol,
+    Scope, Who,
 };
 
 use crate::{
@@ -109,6 +110,10 @@ fn destinations<'w>(
     match (direction, &rule.peers) {
         (Direction::Ingress, _) => vec![index.pods(own, &subject.scope, &subject.pods)],
         (Direction::Egress, None) => vec![index.all()],
+        // Whom it means may be in another cluster.
+        (Direction::Egress, _) if policy.id.kind == PolicyKind::ClusterSetNetworkPolicy => {
+            Vec::new()
+        }
         (Direction::Egress, Some(peers)) => peers
             .iter()
             .map(|peer| match &peer.who {

@@ -141,6 +141,25 @@ fn peers_that_match_no_one_are_at_their_own_line() {
 }
 
 #[test]
+fn whom_a_policy_over_several_clusters_means_may_be_elsewhere() {
+    let elsewhere = Selector::from_iter([Requirement::equals("team", "elsewhere")]);
+    let team = Who::Pods { scope: Scope::Matching(elsewhere), pods: Selector::everything() };
+    let sql = PortMatch::Named { name: "sql".into(), protocol: Some(Protocol::Tcp) };
+    let rules = || vec![rule(Some(vec![own("app=cache"), own("app=web"), team.clone()]), None)];
+    let to = rule(Some(vec![own("app=web")]), Some(vec![sql]));
+    let dns = [Protocol::Udp, Protocol::Tcp]
+        .map(|protocol| PortMatch::Range(PortRange::one(protocol, 53)))
+        .to_vec();
+    let dns = rule(None, Some(dns));
+    let Object::Policy(mut over) = policy("shop/p", "app=db", Some(rules()), Some(vec![to, dns]))
+    else {
+        panic!("a policy")
+    };
+    over.id.kind = PolicyKind::ClusterSetNetworkPolicy;
+    check([Object::Policy(over)], &[]);
+}
+
+#[test]
 fn two_entries_that_should_be_one() {
     let billing = Selector::from_iter([Requirement::equals("kubernetes.io/metadata.name", "bill")]);
     let all = Who::Pods { scope: Scope::Matching(billing), pods: Selector::everything() };

@@ -30,6 +30,8 @@ struct State {
     charge: Charge,
     /// Why a controller is not ready.
     reasons: BTreeMap<&'static str, Vec<String>>,
+    /// What others do wrong.
+    notes: BTreeMap<&'static str, Vec<String>>,
 }
 
 type Label = (&'static str, &'static str);
@@ -59,7 +61,7 @@ impl Report {
                 drop(metrics.reconciles.get_or_create(&labels));
             }
         }
-        let state = Mutex::new(State { charge, reasons: BTreeMap::new() });
+        let state = Mutex::new(State { charge, reasons: BTreeMap::new(), notes: BTreeMap::new() });
         Report { state, controllers: controllers.into(), metrics, registry }
     }
 
@@ -76,6 +78,15 @@ impl Report {
                 named.collect()
             }
         }
+    }
+
+    /// What others do wrong, which keeps no controller from its work.
+    pub fn notes(&self) -> Vec<String> {
+        let state = self.state();
+        let named = state.notes.iter().flat_map(|(controller, notes)| {
+            notes.iter().map(move |note| format!("{controller}: {note}"))
+        });
+        named.filter(|_| state.charge == Charge::Ours).collect()
     }
 
     /// Whether this process is in charge.
@@ -97,6 +108,15 @@ impl Report {
         if reasons.is_empty() && !before.is_empty() {
             tracing::info!(controller, "everything can be read");
         }
+    }
+
+    /// Says what others do wrong, which keeps a controller from nothing. What is new is logged.
+    pub fn note(&self, controller: &'static str, notes: Vec<String>) {
+        let before = self.state().notes.insert(controller, notes.clone()).unwrap_or_default();
+        notes
+            .iter()
+            .filter(|note| !before.contains(note))
+            .for_each(|note| tracing::warn!(controller, "{note}"));
     }
 
     /// A key was looked at: how long it took, what came of it, and how many keys are not as they should be.
@@ -133,6 +153,7 @@ impl Report {
         let begins =
             |controller: &&'static str| (*controller, vec!["it has just begun".to_owned()]);
         state.reasons = self.controllers.iter().map(begins).collect();
+        state.notes.clear();
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -215,7 +236,9 @@ mod tests {
             (vec!["two: pods is not read yet".into()], true)
         );
         report.ready("two", Vec::new());
-        assert!(report.reasons().is_empty());
+        report.note("two", vec!["somebody errs".into()]);
+        assert!(report.reasons().is_empty(), "what others do wrong is not for us to be unready");
+        assert_eq!(report.notes(), ["two: somebody errs"]);
         report.lead(Charge::Unknown("the lease could not be renewed in time".into()));
         assert_eq!(report.reasons(), ["the lease could not be renewed in time"]);
         report.lead(Charge::Ours);

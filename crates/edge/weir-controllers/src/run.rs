@@ -81,6 +81,8 @@ pub struct Context {
     pub server: Server,
     /// The namespace that weir lives in.
     pub namespace: String,
+    /// The lease there that says which process is in charge.
+    pub lease: String,
     /// How patient to be.
     pub pace: Pace,
     /// How it goes.
@@ -182,6 +184,7 @@ async fn lead(
             let context = Context {
                 server: server.clone(),
                 namespace: options.namespace.clone(),
+                lease: options.lease.clone(),
                 pace: options.pace,
                 report: report.clone(),
                 events: events.clone(),
@@ -242,7 +245,17 @@ fn router(report: Arc<Report>) -> Router {
 }
 
 async fn readyz(State(report): State<Arc<Report>>) -> impl IntoResponse {
-    weir_http::readiness(&report.reasons())
+    let reasons = report.reasons();
+    match reasons.is_empty() {
+        true => (["ok".to_owned()].into_iter().chain(report.notes()))
+            .map(|line| line + "\n")
+            .collect::<String>()
+            .into_response(),
+        false => {
+            let all: Vec<String> = reasons.into_iter().chain(report.notes()).collect();
+            weir_http::readiness(&all)
+        }
+    }
 }
 
 async fn metrics(State(report): State<Arc<Report>>) -> impl IntoResponse {

@@ -259,4 +259,90 @@ fn the_controller_says_what_it_needs_to_know() {
             --- exit 2
         "#]],
     );
+    let ask = format!("{ASK} --cluster-id east --pod-cidr 10.1.0.0/16 --broker-kubeconfig k");
+    for wrong in ["west", "West=10.2.0.0/16", "west=10.2.0.0/33"] {
+        let told = weir(&format!("{ask} --member-cidr {wrong}"));
+        assert_eq!(told.status.code(), Some(2), "{wrong}");
+        let said = String::from_utf8_lossy(&told.stderr);
+        assert!(said.contains("--member-cidr"), "{said}");
+    }
+}
+
+#[test]
+fn a_pod_that_is_not_in_its_cluster_is_not_taken_for_an_address() {
+    check(
+        &weir(&format!("explain {BOTH} --from west:shop/nope --to east:shop/db --port 5432")),
+        expect![[r#"
+            --- stderr
+            error: there is no pod west:shop/nope
+            hint: did you mean west:shop/api?
+            --- exit 2
+        "#]],
+    );
+    check(
+        &weir(&format!("explain {BOTH} --from north:shop/api --to east:shop/db --port 5432")),
+        expect![[r#"
+            --- stderr
+            error: there is no cluster north
+            hint: there are east, west; add it with `--cluster north=PATH`
+            --- exit 2
+        "#]],
+    );
+    check(
+        &weir("explain -f examples/clusterset/east --from west:shop/api --to shop/db --port 5432"),
+        expect![[r#"
+            --- stderr
+            error: there is no cluster west
+            hint: `cluster:namespace/pod` needs the clusters, as `--cluster west=PATH`
+            --- exit 2
+        "#]],
+    );
+    check(
+        &weir(&format!("explain {BOTH} --from fd00::zz:1 --to east:shop/db --port 5432")),
+        expect![[r#"
+            --- stderr
+            error: fd00::zz:1 is not an address
+            hint: an IPv4 address has four numbers from 0 to 255, an IPv6 address hexadecimal ones and `:`
+            --- exit 2
+        "#]],
+    );
+    check(
+        &weir(&format!("explain {BOTH} --from fd00::12345 --to east:shop/db --port 5432")),
+        expect![[r#"
+            --- stderr
+            error: fd00::12345 is not an address
+            hint: an IPv4 address has four numbers from 0 to 255, an IPv6 address hexadecimal ones and `:`
+            --- exit 2
+        "#]],
+    );
+}
+
+#[test]
+fn what_the_controller_made_is_not_for_users_to_improve() {
+    let shard = "
+apiVersion: v1
+kind: Pod
+metadata: {name: db, namespace: shop, labels: {app: db}}
+spec: {containers: [{name: c, image: i}]}
+---
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata:
+  name: csnp-00000000-0000-0000-0000-000000000001-i4-00000000-0
+  namespace: shop
+  ownerReferences:
+  - {apiVersion: submariner.io/v1alpha1, kind: ClusterSetNetworkPolicy, name: db, uid: 00000000-0000-0000-0000-000000000001, controller: true}
+spec:
+  podSelector: {matchLabels: {app: gone}}
+  policyTypes: [Ingress]
+  ingress: [{from: [{ipBlock: {cidr: 10.2.0.1/32}}, {ipBlock: {cidr: 10.2.0.1/32}}]}]
+";
+    let told = weir_reading("lint -f -", shard);
+    assert_eq!(String::from_utf8_lossy(&told.stdout), "nothing found\n");
+    // The same by hand is worth a word.
+    let by_hand = shard
+        .lines()
+        .filter(|line| !line.contains("ownerRef") && !line.contains("controller: true"));
+    let told = weir_reading("lint -f -", &by_hand.collect::<Vec<_>>().join("\n"));
+    assert!(String::from_utf8_lossy(&told.stdout).contains("warning"));
 }

@@ -18,6 +18,7 @@
 //!   labels are changed or removed; on the broker, only objects with our cluster's label.
 //! * Remote addresses are neither added nor removed before everything on the broker was read once, nor because it is away; what a policy no
 //!   longer says about any remote pod goes at once.
+//! * Who is not the one that its id says, or not the only controller of its cluster, changes nothing: neither on the broker nor who is allowed.
 //! * Who another cluster is, its objects cannot say alone: label, name and `clusterID` must agree, its lease must be held by the cluster that it
 //!   says it is, and an address must lie in the networks it declared.
 
@@ -57,6 +58,10 @@ pub struct Settings {
     pub renewal: Duration,
     /// After how long without one a cluster is gone.
     pub expiry: Duration,
+    /// The networks that are accepted of each other cluster, whatever it says; if there are none, those that it says.
+    pub accepted: BTreeMap<Name, Vec<IpNet>>,
+    /// How many pods of a cluster are taken, at most.
+    pub pods: usize,
     /// How many peers a NetworkPolicy may have.
     pub shard: usize,
     /// Whether addresses next to each other are written as one network.
@@ -66,11 +71,23 @@ pub struct Settings {
 /// Who of the other clusters is alive: the uid of each that gives signs of life, and how it is.
 pub(crate) type Lives = BTreeMap<Name, (Name, Life)>;
 
+/// What is to be seen of the set.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Sight {
+    /// Nothing yet.
+    #[default]
+    Nothing,
+    /// Our id is not ours, and why. Who we are nobody knows, and so not who the others are: what is in force stays.
+    Disowned(String),
+    /// Who of the others is alive.
+    Lives(Lives),
+}
+
 /// Works until it is time to finish.
 pub(crate) async fn keep(context: &Context, settings: &Settings) {
     let (interests, asked) = watch::channel(None::<BTreeSet<Interest>>);
-    let (lives, alive) = watch::channel(None::<Lives>);
-    let publisher = Box::pin(publisher::keep(context, settings, asked, lives));
-    let translator = Box::pin(translator::keep(context, settings, interests, alive));
+    let (sight, seen) = watch::channel(Sight::default());
+    let publisher = Box::pin(publisher::keep(context, settings, asked, sight));
+    let translator = Box::pin(translator::keep(context, settings, interests, seen));
     select(publisher, translator).await;
 }

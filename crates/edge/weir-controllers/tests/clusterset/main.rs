@@ -3,10 +3,13 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot run has failed")]
 
 mod away;
+mod ghost;
 mod others;
 mod policies;
 mod publishing;
 mod setting;
+mod spec;
+mod trust;
 
 use std::{
     thread,

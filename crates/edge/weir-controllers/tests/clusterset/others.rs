@@ -1,91 +1,14 @@
 //! Other clusters, some of which are not what they say. They are objects that the test writes to the broker.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::{
-    setting::{Process, SET, at_broker, set, unused},
+    ghost::{Ghost, everyone, leases, now},
+    setting::{Process, at_broker, set, unused},
     until,
 };
-
-/// A cluster that is nothing but words.
-struct Ghost {
-    name: &'static str,
-}
-
-impl Ghost {
-    /// A cluster that gave its last sign of life at a time.
-    fn new(name: &'static str, networks: &[&str], renewed: &str) -> Self {
-        Ghost::asking(name, networks, renewed, json!([]))
-    }
-
-    /// The same, and it asks for pods.
-    fn asking(name: &'static str, networks: &[&str], renewed: &str, interests: Value) -> Self {
-        let set = set();
-        let member = json!({
-            "apiVersion": "submariner.io/v1alpha1", "kind": "ClusterSetMember",
-            "metadata": {"name": name, "labels": {"submariner-io/clusterID": name}},
-            "spec": {"clusterID": name, "clusterUID": name, "podCIDRs": networks, "interests": interests},
-        });
-        set.broker.create(&at_broker("clustersetmembers"), &member).unwrap();
-        let lease = json!({
-            "metadata": {"name": format!("weir-clusterset-{name}"), "labels": {"submariner-io/clusterID": name}},
-            "spec": {"holderIdentity": name, "renewTime": renewed},
-        });
-        set.broker.create(&leases(), &lease).unwrap();
-        Ghost { name }
-    }
-
-    fn renew(&self, renewed: &str) {
-        let path = format!("{}/weir-clusterset-{}", leases(), self.name);
-        set().broker.patch(&path, &json!({"spec": {"renewTime": renewed}})).unwrap();
-    }
-
-    fn pod(&self, namespace: &str, name: &str, address: &str) -> Value {
-        json!({
-            "apiVersion": "submariner.io/v1alpha1", "kind": "RemotePod",
-            "metadata": {
-                "name": format!("{}.{namespace}.{name}", self.name),
-                "labels": {"app": "web", "submariner-io/clusterID": self.name},
-            },
-            "spec": {"clusterID": self.name, "podIPs": [address], "remoteNamespace": namespace, "podName": name},
-        })
-    }
-
-    fn tell(&self, pod: &Value) {
-        set().broker.create(&at_broker("remotepods"), pod).unwrap();
-    }
-}
-
-fn leases() -> String {
-    format!("/apis/coordination.k8s.io/v1/namespaces/{SET}/leases")
-}
-
-/// A time of day that is now, or was long ago.
-fn now() -> String {
-    let seconds = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
-    let (days, rest) = (seconds / 86_400, seconds % 86_400);
-    // From days since 1970 to a date, by the civil calendar.
-    let shifted = days + 719_468;
-    let (era, day) = (shifted / 146_097, shifted % 146_097);
-    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
-    let of_year = day - (365 * year + year / 4 - year / 100);
-    let part = (5 * of_year + 2) / 153;
-    let (day, month) =
-        (of_year - (153 * part + 2) / 5 + 1, if part < 10 { part + 3 } else { part - 9 });
-    let year = year + era * 400 + u64::from(month <= 2);
-    format!(
-        "{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}.000000Z",
-        rest / 3600,
-        rest / 60 % 60,
-        rest % 60
-    )
-}
-
-fn everyone() -> Value {
-    json!({"podSelector": {}, "ingress": [{"from": [{"podSelector": {}}]}]})
-}
 
 #[test]
 fn a_cluster_that_is_gone_expires_and_counts_again_when_it_is_back() {

@@ -253,7 +253,11 @@ fn the_status_has_conditions_and_counts_and_what_is_wrong_isolates() {
         let policy = set.east.get_policy(&namespace, "bad");
         policy["status"]["conditions"].is_array().then(|| policy["status"].clone())
     });
-    assert_eq!(condition(&status, "Accepted"), is("False", "Invalid"));
+    for (kind, holds) in [("Accepted", "False"), ("Programmed", "False"), ("Degraded", "True")] {
+        assert_eq!(condition(&status, kind), is(holds, "Invalid"));
+    }
+    let bad = |status: &Value| status["networkPolicies"] == 1 && status["remoteAddresses"] == 0;
+    until("it counts what is there", || bad(&set.east.get_policy(&namespace, "bad")["status"]));
     let path = format!("{}/csnp-{uid}", network_policies(&namespace));
     let base = eventually("it isolates", || set.east.cluster.get(&path).ok());
     assert_eq!(base["spec"]["policyTypes"], json!(["Ingress"]));

@@ -1,7 +1,7 @@
 //! A broker and two clusters, each with its controller.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     net::SocketAddr,
     sync::{
         OnceLock,
@@ -11,6 +11,7 @@ use std::{
     time::Duration,
 };
 
+use ipnet::IpNet;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::sync::oneshot;
@@ -20,6 +21,7 @@ use weir_controllers::{
     Controller, ControllerError, Options, clusterset::Settings, crds, run_until,
 };
 use weir_kube::Pace;
+use weir_model::Name;
 
 use crate::eventually;
 
@@ -240,6 +242,22 @@ pub(crate) fn at_broker(plural: &str) -> String {
     format!("/apis/submariner.io/v1alpha1/namespaces/{SET}/{plural}")
 }
 
+/// How a controller may be other than most.
+pub(crate) struct Manner {
+    /// Where it has its lease.
+    pub(crate) namespace: &'static str,
+    /// The networks that it accepts of others.
+    pub(crate) accepted: BTreeMap<Name, Vec<IpNet>>,
+    /// How many pods it takes of each.
+    pub(crate) pods: usize,
+}
+
+impl Default for Manner {
+    fn default() -> Self {
+        Manner { namespace: "kube-system", accepted: BTreeMap::new(), pods: 1_000 }
+    }
+}
+
 /// A process that runs the controller, but for being one.
 pub(crate) struct Process {
     pub(crate) http: SocketAddr,
@@ -251,6 +269,17 @@ pub(crate) struct Process {
 impl Process {
     /// Starts the controller of a cluster under an id, with as few rights as it needs.
     pub(crate) fn start(site: &Site, broker: &Cluster, way: &Access, id: &str) -> Self {
+        Process::with(site, broker, way, id, Manner::default())
+    }
+
+    /// The same in another manner.
+    pub(crate) fn with(
+        site: &Site,
+        broker: &Cluster,
+        way: &Access,
+        id: &str,
+        manner: Manner,
+    ) -> Self {
         let user = site.cluster.user(&format!("weir-{id}"), &RIGHTS).unwrap();
         let member =
             broker.user(&format!("cluster-{id}-of-{}", site.name), &BROKER_RIGHTS).unwrap();
@@ -266,6 +295,8 @@ impl Process {
             namespace: SET.into(),
             renewal: Duration::from_secs(1),
             expiry: Duration::from_secs(25),
+            accepted: manner.accepted,
+            pods: manner.pods,
             shard: 10,
             merging: weir_clusterset::Merging::None,
         };
@@ -274,7 +305,7 @@ impl Process {
         drop(free);
         let options = Options {
             access: weir_kube::Access::new(Some(&kubeconfig), None),
-            namespace: "kube-system".into(),
+            namespace: manner.namespace.into(),
             lease: "weir-controller".into(),
             controllers: vec![Controller::ClusterSet(Box::new(settings))],
             http: Some(http),

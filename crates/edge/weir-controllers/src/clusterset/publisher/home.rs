@@ -110,3 +110,50 @@ impl Publisher<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use weir_clusterset::{Interest, Publication, Reach};
+    use weir_model::Selector;
+
+    use super::*;
+
+    /// What is told about a pod with this metadata and status.
+    fn told(metadata: serde_json::Value, status: serde_json::Value) -> bool {
+        let mut publication = Publication::new("east".into());
+        let everybody =
+            Interest { reach: Reach::Named("shop".into()), pods: Selector::everything() };
+        publication.interests(&"west".into(), [everybody].into());
+        let mut pod = json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": "web", "namespace": "shop"},
+            "spec": {"containers": [{"name": "c", "image": "i"}]},
+            "status": status,
+        });
+        for (key, value) in metadata.as_object().unwrap() {
+            pod["metadata"][key] = value.clone();
+        }
+        let object: Object = serde_json::from_value(pod).unwrap();
+        if let Some(weir_model::Object::Pod(pod)) = wire::lower(&slim_pod(object)).0 {
+            publication.put_pod(&pod);
+        }
+        publication.pod(&PodId::new("shop", "web")).is_some()
+    }
+
+    #[test]
+    fn a_pod_that_terminates_or_is_not_ready_is_told_and_one_that_has_finished_is_not() {
+        let running = json!({"phase": "Running", "podIP": "10.1.0.1"});
+        assert!(told(json!({}), running.clone()));
+        let ends =
+            json!({"deletionTimestamp": "2026-01-01T00:00:00Z", "deletionGracePeriodSeconds": 30});
+        assert!(told(ends.clone(), running.clone()), "it still sends");
+        let mut unready = running;
+        unready["conditions"] = json!([{"type": "Ready", "status": "False"}]);
+        assert!(told(json!({}), unready), "readiness is nothing to policies");
+        for phase in ["Succeeded", "Failed"] {
+            assert!(!told(ends.clone(), json!({"phase": phase, "podIP": "10.1.0.1"})), "{phase}");
+        }
+        assert!(!told(json!({}), json!({"phase": "Pending"})), "without an address");
+    }
+}

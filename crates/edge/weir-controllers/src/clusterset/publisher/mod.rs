@@ -15,7 +15,7 @@ use weir_kube::Backoff;
 use weir_model::{Name, PodId};
 
 use super::{
-    Lives, Settings,
+    Settings, Sight,
     wire::{self, CLUSTER, MEMBERS, NAMESPACES, PODS, REMOTE_NAMESPACES, REMOTE_PODS},
 };
 use crate::{Context, Hand, Id, Inbox, Next, Server, Shelf, Told, Watched};
@@ -39,7 +39,7 @@ pub(crate) async fn keep(
     context: &Context,
     settings: &Settings,
     mut asked: watch::Receiver<Option<BTreeSet<Interest>>>,
-    lives: watch::Sender<Option<Lives>>,
+    sight: watch::Sender<Sight>,
 ) {
     let server = Server::new(settings.broker.clone());
     let mut inbox = Inbox::new(context);
@@ -71,7 +71,8 @@ pub(crate) async fn keep(
         settings,
         hand: context.hand_at(server.clone(), NAME),
         server,
-        lives,
+        seat: format!("{}/{}", context.namespace, context.lease),
+        sight,
         publication: Publication::new(settings.cluster.clone()),
         pods: BTreeSet::new(),
         namespaces: BTreeSet::new(),
@@ -110,7 +111,9 @@ struct Publisher<'a> {
     settings: &'a Settings,
     hand: Hand,
     server: Server,
-    lives: watch::Sender<Option<Lives>>,
+    /// What tells this controller from others of this cluster.
+    seat: String,
+    sight: watch::Sender<Sight>,
     publication: Publication,
     /// What there is in this cluster, so that a list tells what is gone.
     pods: BTreeSet<PodId>,

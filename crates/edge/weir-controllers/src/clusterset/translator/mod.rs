@@ -15,7 +15,7 @@ use weir_clusterset::{ClusterSet, Interest, Options, RemoteId, ShardKey};
 use weir_model::{Name, Policy};
 
 use super::{
-    Lives, NAME, Settings,
+    Lives, NAME, Settings, Sight,
     wire::{self, MANAGED, MEMBERS, POLICIES, REMOTE_NAMESPACES, REMOTE_PODS},
 };
 use crate::{
@@ -31,7 +31,7 @@ enum News {
     Pod(Told),
     Namespace(Told),
     Member(Told),
-    Lives(Lives),
+    Sight(Sight),
 }
 
 /// What is to be looked at.
@@ -47,7 +47,7 @@ pub(crate) async fn keep(
     context: &Context,
     settings: &Settings,
     interests: watch::Sender<Option<BTreeSet<Interest>>>,
-    mut alive: watch::Receiver<Option<Lives>>,
+    mut seen: watch::Receiver<Sight>,
 ) {
     let server = Server::new(settings.broker.clone());
     let mut inbox = Inbox::new(context);
@@ -65,11 +65,9 @@ pub(crate) async fn keep(
     inbox.follow(&server, at_broker(MEMBERS), News::Member);
     let out = inbox.sender();
     tokio::spawn(async move {
-        while alive.changed().await.is_ok() {
-            let lives = alive.borrow_and_update().clone();
-            if let Some(lives) = lives
-                && out.send(News::Lives(lives)).await.is_err()
-            {
+        while seen.changed().await.is_ok() {
+            let sight = seen.borrow_and_update().clone();
+            if out.send(News::Sight(sight)).await.is_err() {
                 return;
             }
         }
@@ -77,6 +75,8 @@ pub(crate) async fn keep(
     let options = Options {
         cluster: settings.cluster.clone(),
         networks: settings.networks.clone(),
+        accepted: settings.accepted.clone(),
+        pods: settings.pods,
         shard: settings.shard,
         merging: settings.merging,
     };
@@ -90,10 +90,10 @@ pub(crate) async fn keep(
         network: Shelf::default(),
         installed: BTreeMap::new(),
         lost: BTreeSet::new(),
-        pods: BTreeMap::new(),
+        strays: BTreeMap::new(),
         namespaces: BTreeMap::new(),
         members: BTreeMap::new(),
-        lives: None,
+        sight: Sight::default(),
         listed: BTreeSet::new(),
         troubles: BTreeMap::new(),
         wrong: BTreeMap::new(),
@@ -127,11 +127,12 @@ struct Translator<'a> {
     installed: BTreeMap<(String, String), BTreeMap<Name, Policy>>,
     /// NetworkPolicies of ours that others removed, or took our label from.
     lost: BTreeSet<Id>,
-    /// What the objects of the broker are, by their names.
-    pods: BTreeMap<String, RemoteId>,
+    /// What those RemotePods are about whose names do not say it.
+    strays: BTreeMap<String, RemoteId>,
+    /// What the other objects of the broker are, by their names.
     namespaces: BTreeMap<String, (Name, Name)>,
     members: BTreeMap<String, wire::Told>,
-    lives: Option<Lives>,
+    sight: Sight,
     listed: BTreeSet<&'static str>,
     troubles: BTreeMap<&'static str, String>,
     /// What is wrong with policies.
@@ -152,9 +153,17 @@ impl Translator<'_> {
         self.policies.is_in_sync() && self.network.is_in_sync()
     }
 
-    /// Whether everything on the broker was read once.
+    /// Whether everything on the broker was read once, and we are who we say.
     fn is_synced(&self) -> bool {
-        self.listed.len() == 3 && self.lives.is_some()
+        self.listed.len() == 3 && matches!(self.sight, Sight::Lives(_))
+    }
+
+    /// Who of the others is alive, as far as that is known.
+    fn lives(&self) -> Option<&Lives> {
+        match &self.sight {
+            Sight::Lives(lives) => Some(lives),
+            Sight::Nothing | Sight::Disowned(_) => None,
+        }
     }
 
     fn take(&mut self, news: News) {
@@ -165,12 +174,17 @@ impl Translator<'_> {
             News::Pod(told) => self.take_pods(told),
             News::Namespace(told) => self.take_namespaces(told),
             News::Member(told) => self.take_members(told),
-            News::Lives(lives) => {
-                let before = self.lives.replace(lives).unwrap_or_default();
-                let now = self.lives.clone().unwrap_or_default();
-                let all: BTreeSet<Name> = before.keys().chain(now.keys()).cloned().collect();
+            News::Sight(sight) => {
+                let is_new = self.sight != sight;
+                self.sight = sight;
+                let known = self
+                    .set
+                    .members()
+                    .keys()
+                    .chain(self.lives().into_iter().flatten().map(|(cluster, _)| cluster));
+                let all: BTreeSet<Name> = known.cloned().collect();
                 all.iter().for_each(|cluster| self.admit(cluster));
-                if before != now {
+                if is_new {
                     self.look_at_all();
                 }
             }
@@ -206,23 +220,16 @@ impl Translator<'_> {
     /// Says why not everything is as it should be.
     fn tell(&self) {
         let mut reasons: Vec<String> = self.troubles.values().cloned().collect();
-        if reasons.is_empty() && !(self.is_local_read() && self.is_synced()) {
+        // Who is disowned hears it from the publisher.
+        let is_read = self.is_synced() || matches!(self.sight, Sight::Disowned(_));
+        if reasons.is_empty() && !(self.is_local_read() && is_read) {
             reasons.push("not everything is read yet".into());
         }
-        reasons.extend(self.odd.values().next().cloned());
-        for (cluster, pods) in self.set.refused() {
-            let Some((id, addresses)) = pods.first_key_value() else { continue };
-            let address = addresses.first().map(ToString::to_string).unwrap_or_default();
-            reasons.push(format!(
-                "cluster {cluster} tells {} pods at addresses that are outside of its networks or inside of ours, as {}/{} at {address}; they are refused",
-                pods.len(), id.namespace, id.name
-            ));
+        if self.is_synced() && !self.members.contains_key(&*self.settings.cluster) {
+            reasons.push("this cluster is not on the broker yet".into());
         }
-        if self.members.contains_key(&*self.settings.cluster) || !self.is_synced() {
-            return self.context.report.ready(NAME, reasons);
-        }
-        reasons.push("this cluster is not on the broker yet".into());
         self.context.report.ready(NAME, reasons);
+        self.context.report.note(NAME, self.notes());
     }
 }
 

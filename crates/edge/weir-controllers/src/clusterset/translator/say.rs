@@ -1,6 +1,9 @@
 //! What is said to who made a policy.
 
-use std::time::{Duration, Instant};
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
 
 use weir_clusterset::Life;
 use weir_kube::NoteKind;
@@ -9,13 +12,27 @@ use weir_model::PolicyId;
 use super::{Translator, Work};
 use crate::{
     Id, Object, WriteError,
-    clusterset::{status::Standing, wire::POLICIES},
+    clusterset::{Sight, status::Standing, wire::POLICIES},
 };
 
 /// How often numbers are written into a status, at most.
 const NUMBERS: Duration = Duration::from_secs(2);
 
 impl Translator<'_> {
+    /// Why it is not known who is where.
+    fn blind(&self) -> Option<(&'static str, String)> {
+        match &self.sight {
+            Sight::Disowned(why) => {
+                Some(("IdTaken", format!("remote pods stay as they are: {why}")))
+            }
+            _ if !self.is_synced() => Some((
+                "BrokerUnread",
+                "remote pods stay as they are: the broker was not read yet".into(),
+            )),
+            _ => None,
+        }
+    }
+
     /// Says how it goes, numbers not too often.
     pub(super) async fn say(
         &mut self,
@@ -25,13 +42,16 @@ impl Translator<'_> {
         unwritten: Option<(&'static str, String)>,
     ) -> Result<(), WriteError> {
         let summary = self.set.summary(key).unwrap_or_default();
-        let late = self.lives.iter().flatten().filter(|(cluster, (_, life))| {
+        let late = self.lives().into_iter().flatten().filter(|(cluster, (_, life))| {
             *life != Life::Alive && summary.addresses.contains_key(*cluster)
         });
+        let uid = owner.metadata.uid.clone().unwrap_or_default();
+        let home = (id.namespace.clone(), uid);
         let standing = Standing {
             wrong: self.wrong.get(id).cloned(),
             unwritten,
-            is_synced: self.is_synced(),
+            blind: self.blind(),
+            written: self.installed.get(&home).map_or(0, BTreeMap::len),
             late: late.map(|(cluster, _)| cluster.to_string()).collect(),
             summary,
         };

@@ -103,6 +103,8 @@ mod tests {
         let mut set = weir_clusterset::ClusterSet::new(weir_clusterset::Options {
             cluster: "west".into(),
             networks: Vec::new(),
+            accepted: std::collections::BTreeMap::new(),
+            pods: usize::MAX,
             shard: 10,
             merging: weir_clusterset::Merging::None,
         });

@@ -25,6 +25,13 @@ pub fn remote_name(id: &RemoteId) -> String {
     }
 }
 
+/// The pod that an object of the broker is about by its name, if that was not too long to say it.
+pub fn remote_id(name: &str) -> Option<RemoteId> {
+    let mut parts = name.splitn(3, '.').map(Name::from);
+    let (cluster, namespace, name) = (parts.next()?, parts.next()?, parts.next()?);
+    Some(RemoteId { namespace, cluster, name })
+}
+
 /// FNV-1a: the same on every machine and for ever.
 fn fnv(text: &str) -> u64 {
     text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
@@ -163,5 +170,8 @@ mod tests {
         let names: std::collections::BTreeSet<String> = ids.iter().map(remote_name).collect();
         assert_eq!(names.len(), ids.len());
         assert!(names.iter().all(|name| name.len() <= 253));
+        for id in &ids[..2] {
+            assert_eq!(remote_id(&remote_name(id)).as_ref(), Some(id));
+        }
     }
 }

@@ -1,0 +1,92 @@
+//! What others say, and how much of it is believed.
+
+use super::*;
+
+fn networks(all: &[&str]) -> Member {
+    Member { networks: all.iter().map(|network| network.parse().unwrap()).collect() }
+}
+
+/// A set that accepts networks of two others, and few pods of each.
+fn wary() -> ClusterSet {
+    let options = Options {
+        cluster: "c1".into(),
+        networks: vec!["10.1.0.0/16".parse().unwrap()],
+        accepted: [
+            ("c2".into(), networks(&["10.2.0.0/16"]).networks),
+            ("c3".into(), networks(&["10.3.0.0/16", "fd03::/64"]).networks),
+        ]
+        .into(),
+        pods: 2,
+        shard: 100,
+        merging: Merging::None,
+    };
+    let mut set = ClusterSet::new(options);
+    let everyone = rule(vec![pods(all_namespaces(), Selector::everything())], None);
+    set.put_policy(policy(Some(vec![everyone]), None), "u");
+    set
+}
+
+#[test]
+fn a_cluster_counts_only_in_the_networks_that_are_accepted_of_it() {
+    let mut set = wary();
+    set.member(&"c2".into(), Some(networks(&["10.0.0.0/8"])));
+    set.member(&"c3".into(), Some(networks(&["10.3.7.0/24", "fd03::/32"])));
+    set.member(&"c4".into(), Some(networks(&["10.4.0.0/16"])));
+    assert_eq!(set.members().keys().map(|name| &**name).collect::<Vec<_>>(), ["c2", "c3"]);
+    assert_eq!(set.members()["c2"], networks(&["10.2.0.0/16"]));
+    assert_eq!(set.members()["c3"], networks(&["10.3.7.0/24", "fd03::/64"]));
+    set.put_pod(remote("c2", "n1", "own", "10.2.1.1", &[]));
+    set.put_pod(remote("c2", "n1", "machine", "10.77.1.1", &[]));
+    set.put_pod(remote("c4", "n1", "stranger", "10.4.1.1", &[]));
+    assert_eq!(shown(&set), ["ingress 10.2.1.1/32 all"]);
+}
+
+#[test]
+fn who_claims_the_network_of_another_closes_nothing_where_that_is_not_accepted() {
+    let mut set = wary();
+    set.member(&"c2".into(), Some(networks(&["10.2.0.0/16"])));
+    set.put_pod(remote("c2", "n1", "web", "10.2.1.1", &[]));
+    set.member(&"c3".into(), Some(networks(&["10.3.0.0/16", "10.2.0.0/16"])));
+    set.put_pod(remote("c3", "n1", "thief", "10.2.1.1", &[]));
+    set.put_pod(remote("c3", "n1", "web", "10.3.1.1", &[]));
+    assert_eq!(shown(&set), ["ingress 10.2.1.1/32 10.3.1.1/32 all"]);
+    assert!(set.summary(&id()).unwrap().overlaps.is_empty());
+    assert_eq!(set.refused().map(|(cluster, _)| &**cluster).collect::<Vec<_>>(), ["c3"]);
+}
+
+#[test]
+fn who_contends_for_an_address_is_named() {
+    let mut set = set();
+    set.put_policy(
+        policy(Some(vec![rule(vec![pods(all_namespaces(), Selector::everything())], None)]), None),
+        "u",
+    );
+    set.put_pod(remote("c2", "n1", "web", "10.2.3.1", &[]));
+    let contenders = set.summary(&id()).unwrap().contenders;
+    assert_eq!(contenders.iter().map(|name| &**name).collect::<Vec<_>>(), ["c2", "c3"]);
+}
+
+#[test]
+fn of_a_cluster_that_tells_too_many_pods_the_first_are_taken_and_it_is_named() {
+    let mut set = wary();
+    set.member(&"c2".into(), Some(networks(&["10.2.0.0/16"])));
+    set.member(&"c3".into(), Some(networks(&["10.3.0.0/16"])));
+    let pod = |name: &str, last: &str| remote("c2", "n1", name, &format!("10.2.1.{last}"), &[]);
+    for (name, last) in [("a", "1"), ("b", "2"), ("c", "3")] {
+        set.put_pod(pod(name, last));
+    }
+    set.put_pod(remote("c3", "n1", "a", "10.3.1.1", &[]));
+    assert_eq!(shown(&set), ["ingress 10.2.1.1/32 10.2.1.2/32 10.3.1.1/32 all"]);
+    assert_eq!(set.crowded().iter().map(|name| &**name).collect::<Vec<_>>(), ["c2"]);
+    set.put_pod(pod("b", "9"));
+    assert_eq!(
+        shown(&set),
+        ["ingress 10.2.1.1/32 10.2.1.9/32 10.3.1.1/32 all"],
+        "what is known may change"
+    );
+    set.remove_pod(&pod("a", "1").id);
+    set.forget_crowded();
+    set.put_pod(pod("c", "3"));
+    assert_eq!(shown(&set), ["ingress 10.2.1.3/32 10.2.1.9/32 10.3.1.1/32 all"], "there is room");
+    assert!(set.crowded().is_empty());
+}

@@ -1,0 +1,195 @@
+//! The admission policy for brokers, `examples/clusterset/broker.yaml`: what it lets a member write. Its expressions are evaluated as an
+//! API server does, for the test server is too old to know such policies.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot run has failed")]
+
+use std::{path::Path, sync::Arc};
+
+use cel::{Context, Program, Value as Cel, extractors::This};
+use serde_json::{Value, json};
+use weir_clusterset::{RemoteId, RemotePod};
+use weir_controllers::{Object, clusterset::wire};
+
+const BROKER: &str = "submariner-k8s-broker";
+
+/// The documents of the example.
+fn documents() -> Vec<Value> {
+    let path =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../examples/clusterset/broker.yaml");
+    serde_saphyr::from_multiple(&std::fs::read_to_string(path).unwrap()).unwrap()
+}
+
+fn of_kind(kind: &str) -> Value {
+    documents().into_iter().find(|document| document["kind"] == kind).unwrap()
+}
+
+/// One request to the broker.
+struct Request {
+    user: String,
+    resource: &'static str,
+    old: Value,
+    new: Value,
+}
+
+/// Of the strings that Kubernetes adds to the language, the one that the policy uses.
+fn substring(This(this): This<Arc<String>>, from: i64) -> String {
+    this.chars().skip(usize::try_from(from).unwrap()).collect()
+}
+
+fn ask(context: &Context<'_, '_>, expression: &Value) -> Cel {
+    let text = expression["expression"].as_str().unwrap();
+    Program::compile(text)
+        .unwrap()
+        .execute(context)
+        .unwrap_or_else(|error| panic!("{text}: {error}"))
+}
+
+/// What the policy says about a request, or `None` if it does not speak about it.
+fn verdict(request: &Request) -> Option<Result<(), String>> {
+    let policy = of_kind("ValidatingAdmissionPolicy");
+    let spec = &policy["spec"];
+    assert_eq!(spec["failurePolicy"], "Fail");
+    let rules = spec["matchConstraints"]["resourceRules"].as_array().unwrap();
+    let has =
+        |rule: &Value| rule["resources"].as_array().unwrap().contains(&json!(request.resource));
+    assert!(rules.iter().any(has), "{} is not covered", request.resource);
+    let mut context = Context::default();
+    context.add_function("substring", substring).unwrap();
+    let user = json!({"username": request.user});
+    let asked = json!({"userInfo": user, "resource": {"resource": request.resource}});
+    for (name, value) in
+        [("request", &asked), ("object", &request.new), ("oldObject", &request.old)]
+    {
+        context.add_variable(name, value.clone()).unwrap();
+    }
+    let conditions = spec["matchConditions"].as_array().unwrap();
+    if conditions.iter().any(|condition| ask(&context, condition) == Cel::Bool(false)) {
+        return None;
+    }
+    let mut variables = json!({});
+    for variable in spec["variables"].as_array().unwrap() {
+        let Cel::String(value) = ask(&context, variable) else { panic!("{variable}") };
+        variables[variable["name"].as_str().unwrap()] = json!(*value);
+    }
+    context.add_variable("variables", variables).unwrap();
+    let refused = spec["validations"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|rule| ask(&context, rule) != Cel::Bool(true));
+    Some(refused.map_or(Ok(()), |rule| Err(rule["message"].as_str().unwrap().to_owned())))
+}
+
+/// A member asks.
+fn member(id: &str, resource: &'static str, old: Value, new: Value) -> Result<(), String> {
+    let user = format!("system:serviceaccount:{BROKER}:cluster-{id}");
+    verdict(&Request { user, resource, old, new }).unwrap()
+}
+
+fn json_of(object: &Object) -> Value {
+    serde_json::to_value(object).unwrap()
+}
+
+fn pod(cluster: &str) -> Value {
+    let id = RemoteId { namespace: "shop".into(), cluster: cluster.into(), name: "web".into() };
+    let addresses = vec!["10.1.0.1".parse().unwrap()];
+    let labels = [("app", "web")].into_iter().collect();
+    json_of(&wire::remote_pod(&RemotePod { id, labels, addresses, ports: Vec::new() }, BROKER))
+}
+
+fn lease(cluster: &str) -> Value {
+    json!({
+        "metadata": {"name": format!("weir-clusterset-{cluster}"), "labels": {wire::CLUSTER: cluster}},
+        "spec": {"holderIdentity": "uid"},
+    })
+}
+
+#[test]
+fn a_member_may_write_and_delete_all_that_it_tells() {
+    let labels = [("team", "a")].into_iter().collect();
+    let networks = ["10.1.0.0/16".parse().unwrap()];
+    for (resource, object) in [
+        ("remotepods", pod("east")),
+        (
+            "remotenamespaces",
+            json_of(&wire::remote_namespace(&"east".into(), &"shop".into(), &labels, BROKER)),
+        ),
+        ("clustersetmembers", json_of(&wire::member(&"east".into(), "uid", &networks, [], BROKER))),
+        ("leases", lease("east")),
+    ] {
+        for (old, new) in [
+            (Value::Null, object.clone()),
+            (object.clone(), object.clone()),
+            (object.clone(), Value::Null),
+        ] {
+            assert_eq!(member("east", resource, old, new), Ok(()), "{resource} {object}");
+        }
+    }
+}
+
+#[test]
+fn a_member_may_not_touch_what_another_tells_nor_speak_in_its_name() {
+    let (own, other) = (pod("east"), pod("west"));
+    let mut taken = other.clone();
+    taken["metadata"]["labels"][wire::CLUSTER] = json!("east");
+    let mut unlabelled = own.clone();
+    unlabelled["metadata"]["labels"] = json!({"app": "web"});
+    let mut bare = own.clone();
+    bare["metadata"].as_object_mut().unwrap().remove("labels");
+    let mut named = own.clone();
+    named["metadata"]["name"] = json!("west.shop.web");
+    let mut alike = own.clone();
+    alike["metadata"]["name"] = json!("eastern.shop.web");
+    let mut forged = own.clone();
+    forged["spec"]["clusterID"] = json!("west");
+    let mut stolen = lease("east");
+    stolen["metadata"]["name"] = json!("weir-clusterset-west");
+    for (resource, old, new, why) in [
+        ("remotepods", Value::Null, other.clone(), "label"),
+        ("remotepods", other.clone(), Value::Null, "another member's"),
+        ("remotepods", other.clone(), taken, "another member's"),
+        ("remotepods", own.clone(), other, "label"),
+        ("remotepods", Value::Null, unlabelled, "label"),
+        ("remotepods", Value::Null, bare, "label"),
+        ("remotepods", Value::Null, named, "name"),
+        ("remotepods", Value::Null, alike, "name"),
+        ("remotepods", Value::Null, forged, "spec.clusterID"),
+        ("leases", Value::Null, stolen, "name"),
+        ("leases", Value::Null, lease("west"), "label"),
+        ("leases", lease("west"), lease("west"), "label"),
+    ] {
+        let said = member("east", resource, old, new.clone()).unwrap_err();
+        assert!(said.contains(why), "{said}: {new}");
+    }
+}
+
+#[test]
+fn who_is_no_member_is_nothing_to_the_policy() {
+    let user = "admin".to_owned();
+    let request = Request { user, resource: "remotepods", old: pod("west"), new: Value::Null };
+    assert_eq!(verdict(&request), None);
+}
+
+#[test]
+fn the_policy_is_bound_and_members_have_the_rights_that_the_controller_needs() {
+    let binding = of_kind("ValidatingAdmissionPolicyBinding");
+    assert_eq!(binding["spec"]["validationActions"], json!(["Deny"]));
+    assert_eq!(
+        binding["spec"]["policyName"],
+        of_kind("ValidatingAdmissionPolicy")["metadata"]["name"]
+    );
+    let role = of_kind("Role");
+    assert_eq!(
+        role["rules"],
+        json!([
+            {"apiGroups": ["submariner.io"], "resources": ["remotepods", "remotenamespaces", "clustersetmembers"], "verbs": ["list", "watch", "create", "update", "delete"]},
+            {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["list", "create", "update"]},
+        ])
+    );
+    for subject in of_kind("RoleBinding")["subjects"].as_array().unwrap() {
+        let is_it = |one: &Value| {
+            one["kind"] == "ServiceAccount" && one["metadata"]["name"] == subject["name"]
+        };
+        assert!(documents().iter().any(is_it), "{subject}");
+    }
+}

@@ -1,0 +1,164 @@
+//! Mistakes of others, and our own: none of them opens anything, and each closes as little as it can.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use serde_json::{Value, json};
+
+use crate::{
+    ghost::{Ghost, everyone, now},
+    setting::{Manner, Process, at_broker, set, site, unused},
+    until,
+};
+
+/// The reason of a condition of a policy, if it has its status.
+fn reason(policy: &Value, kind: &str, status: &str) -> Option<String> {
+    let all = policy["status"]["conditions"].as_array()?;
+    let one = all.iter().find(|one| one["type"] == kind && one["status"] == status)?;
+    Some(one["reason"].as_str()?.to_owned())
+}
+
+#[test]
+fn who_is_not_who_it_says_or_not_the_only_one_changes_nothing() {
+    let (set, namespace) = (set(), unused("self"));
+    let third = site("third", 7);
+    for site in [&set.west, &third] {
+        site.namespace(&namespace, json!({}));
+    }
+    third.policy(&namespace, "everyone", everyone());
+    set.west.pod(&namespace, "a", "web", &["10.2.14.1"]);
+    let first = Process::start(&third, &set.broker, set.broker.admin(), "third");
+    until("it is allowed", || third.allowed(&namespace).len() == 1);
+    let versions = || -> BTreeSet<String> {
+        let all = third.network_policies(&namespace);
+        all.iter().map(|one| one["metadata"]["resourceVersion"].to_string()).collect()
+    };
+
+    // Another controller of the same cluster, in another namespace.
+    let before = versions();
+    let second = Process::with(
+        &third,
+        &set.broker,
+        set.broker.admin(),
+        "third",
+        Manner { namespace: "default", ..Manner::default() },
+    );
+    until("it says that it is not the only one", || {
+        second.readyz().contains("with the lease kube-system/weir-controller, is in charge")
+    });
+    set.west.pod(&namespace, "b", "web", &["10.2.14.2"]);
+    until("the first goes on", || third.allowed(&namespace).len() == 2);
+    let after = versions();
+    std::thread::sleep(Duration::from_secs(2));
+    assert_eq!(versions(), after, "nobody writes again what another wrote");
+    assert_ne!(before, after);
+    assert!(first.readyz().contains("200"), "{}", first.readyz());
+    drop(first);
+    set.west.pod(&namespace, "c", "web", &["10.2.14.3"]);
+    until("the second takes over", || third.allowed(&namespace).len() == 3);
+    drop(second);
+
+    // Under the id of one of those that it allows, by mistake: their pods would count as its own.
+    let mistaken = Process::start(&third, &set.broker, set.broker.admin(), "west");
+    until("it says so", || mistaken.readyz().contains("goes by the id west"));
+    until("the policy says so", || {
+        let policy = third.get_policy(&namespace, "everyone");
+        reason(&policy, "Degraded", "True").as_deref() == Some("IdTaken")
+    });
+    let path = format!("/api/v1/namespaces/{namespace}/pods/c");
+    set.west.cluster.delete(&path).unwrap();
+    set.west.pod(&namespace, "d", "web", &["10.2.14.4"]);
+    std::thread::sleep(Duration::from_secs(3));
+    assert_eq!(third.allowed(&namespace).len(), 3, "nothing closes, and nothing opens");
+    assert!(third.allowed(&namespace).contains("ingress 10.2.14.3/32"));
+    let told = set.broker.get(&format!("{}/west.{namespace}.d", at_broker("remotepods")));
+    assert!(told.is_ok(), "what west told is still there");
+    drop(mistaken);
+    let right = Process::start(&third, &set.broker, set.broker.admin(), "third");
+    until("under its own id it heals", || {
+        let allowed = third.allowed(&namespace);
+        allowed.len() == 3 && allowed.contains("ingress 10.2.14.4/32")
+    });
+    drop(right);
+}
+
+#[test]
+fn a_wrong_network_of_one_cluster_is_no_trouble_for_the_others() {
+    let (set, namespace) = (set(), unused("wide"));
+    let fine = unused("fine");
+    for name in [&namespace, &fine] {
+        set.east.namespace(name, json!({}));
+    }
+    set.west.namespace(&fine, json!({}));
+    set.west.pod(&fine, "web", "web", &["10.2.15.1"]);
+    // Two that contend for a network, and one that nobody can read.
+    let near = Ghost::new("near", &["10.20.0.0/16"], &now());
+    let greedy = Ghost::new("greedy", &["10.20.0.0/15"], &now());
+    let garbled = Ghost::new("garbled", &["10.22.0.0/99"], &now());
+    let renew = || [&near, &greedy, &garbled].iter().for_each(|ghost| ghost.renew(&now()));
+    for (ghost, name, address) in [
+        (&near, "a", "10.20.1.1"),
+        (&near, "b", "10.20.1.2"),
+        (&near, "c", "10.20.1.3"),
+        (&greedy, "a", "10.21.1.1"),
+        (&greedy, "thief", "10.20.1.9"),
+    ] {
+        ghost.tell(&ghost.pod(&namespace, name, address));
+    }
+    for name in [&namespace, &fine] {
+        set.east.policy(name, "everyone", everyone());
+    }
+    until("who is not contended for is allowed", || {
+        renew();
+        set.east.allowed(&namespace) == ["ingress 10.21.1.1/32".to_owned()].into()
+            && set.east.allowed(&fine) == ["ingress 10.2.15.1/32".to_owned()].into()
+    });
+    let policy = |name: &str| set.east.get_policy(name, "everyone");
+    until("whose policy it hurts is told", || {
+        renew();
+        let text = policy(&namespace)["status"].to_string();
+        text.contains("OverlappingAddress") && text.contains("of greedy, near")
+    });
+    until("and nobody else", || {
+        reason(&policy(&fine), "Programmed", "True").as_deref() == Some("Written")
+            && reason(&policy(&fine), "Degraded", "False").as_deref() == Some("AsExpected")
+    });
+    until("the controller is ready, and says what it does not believe", || {
+        let text = set.east_process().readyz();
+        text.contains("200") && text.contains("ClusterSetMember garbled is not believed")
+    });
+
+    // A cluster that knows where the others are: whoever claims the network of another is cut short.
+    let fourth = site("fourth", 8);
+    fourth.namespace(&namespace, json!({}));
+    fourth.policy(&namespace, "everyone", everyone());
+    let manner = Manner {
+        accepted: [
+            ("near".into(), vec!["10.20.0.0/16".parse().unwrap()]),
+            ("greedy".into(), vec!["10.21.0.0/16".parse().unwrap()]),
+        ]
+        .into(),
+        pods: 2,
+        ..Manner::default()
+    };
+    let wary = Process::with(&fourth, &set.broker, set.broker.admin(), "fourth", manner);
+    let allowed = ["10.20.1.1/32", "10.20.1.2/32", "10.21.1.1/32"];
+    let allowed = allowed.map(|network| format!("ingress {network}"));
+    until("each counts where it is known to be, up to a number of pods", || {
+        renew();
+        fourth.allowed(&namespace) == allowed.clone().into()
+    });
+    until("the rest is reported", || {
+        let text = wary.readyz();
+        text.contains("ClusterSetMember west is not accepted")
+            && text.contains("ClusterSetMember greedy says that pods are in 10.20.0.0/15")
+            && text.contains("cluster greedy tells 1 pods")
+            && text.contains("cluster near tells more than 2 pods")
+    });
+    let status = policy(&namespace)["status"]["conditions"].clone();
+    assert!(status.to_string().contains("OverlappingAddress"), "elsewhere all is as it was");
+    drop(wary);
+    for ghost in [near, greedy, garbled] {
+        let path = format!("{}/{}", at_broker("clustersetmembers"), ghost.name);
+        set.broker.delete(&path).unwrap();
+    }
+}

@@ -1,0 +1,45 @@
+//! `docs/reference/clusterset.md` names tests; they exist.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot run has failed")]
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// All sources beneath a folder, as one text.
+fn sources(folder: &Path) -> String {
+    let mut text = String::new();
+    let mut folders: Vec<PathBuf> = vec![folder.into()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            match path.extension().is_some_and(|extension| extension == "rs") {
+                true => text += &fs::read_to_string(path).unwrap(),
+                false if path.is_dir() => folders.push(path),
+                false => (),
+            }
+        }
+    }
+    text
+}
+
+#[test]
+fn every_test_that_the_reference_names_exists() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..");
+    let page = fs::read_to_string(root.join("docs/reference/clusterset.md")).unwrap();
+    let is_test = |word: &&str| {
+        word.contains('_') && word.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_')
+    };
+    let names: Vec<&str> = page.split('`').skip(1).step_by(2).filter(is_test).collect();
+    assert!(names.len() > 60, "{}", names.len());
+    let text = ["core/weir-clusterset", "edge/weir-controllers", "weir/tests/clusterset"]
+        .map(|folder| sources(&root.join("crates").join(folder)))
+        .concat();
+    for name in names {
+        // A function of the harness, or the name of a trial.
+        let is_there =
+            text.contains(&format!("fn {name}(")) || text.contains(&format!("\"{name}\""));
+        assert!(is_there, "there is no test {name}");
+    }
+}
