@@ -1,3 +1,6 @@
+mod judge;
+mod outcome;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::IpAddr,
@@ -5,15 +8,15 @@ use std::{
 };
 
 use ipnet::IpNet;
-use weir_model::{Direction, Labels, Name, Policy, PolicyId};
+pub use outcome::Summary;
+use weir_model::{Labels, Name, Policy, PolicyId};
 
 use crate::{
     Interest, Member, Merging, RemoteId, RemotePod, ShardKey,
-    directory::{Directory, InterestId, Known, Shift},
+    directory::{Directory, InterestId},
     names::Names,
-    rules, shard,
+    rules,
     tracked::Tracked,
-    tree::Ports,
 };
 
 /// Who we are, and how to write.
@@ -50,19 +53,6 @@ pub struct ClusterSet {
     policies: BTreeMap<PolicyId, Tracked>,
     users: BTreeMap<InterestId, BTreeSet<PolicyId>>,
     touched: BTreeMap<PolicyId, BTreeSet<ShardKey>>,
-}
-
-/// A policy in numbers.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Summary {
-    /// Remote addresses that it allows, by cluster.
-    pub addresses: BTreeMap<Name, usize>,
-    /// Addresses that it would allow and that lie in the networks of several clusters: they are not allowed.
-    pub overlaps: BTreeSet<IpAddr>,
-    /// The clusters in whose networks these are.
-    pub contenders: BTreeSet<Name>,
-    /// A peer asks for labels that no cluster tells, and selects no remote pod.
-    pub unanswerable: bool,
 }
 
 impl ClusterSet {
@@ -234,47 +224,6 @@ impl ClusterSet {
         std::mem::take(&mut self.touched)
     }
 
-    /// The NetworkPolicy that isolates.
-    pub fn base(&self, id: &PolicyId) -> Option<Policy> {
-        let tracked = self.policies.get(id)?;
-        Some(shard::base(&tracked.policy, &tracked.uid))
-    }
-
-    /// The NetworkPolicy of a shard, if there is anything in it.
-    pub fn shard(&self, id: &PolicyId, key: &ShardKey) -> Option<Policy> {
-        let tracked = self.policies.get(id)?;
-        let leaf = tracked.tree(key.direction).leaf(key.network)?;
-        let rules = shard::rules(leaf, self.options.merging);
-        Some(shard::shard(&tracked.policy, &tracked.uid, key, rules))
-    }
-
-    /// The shards that there are.
-    pub fn shards(&self, id: &PolicyId) -> impl Iterator<Item = ShardKey> {
-        let tracked = self.policies.get(id);
-        tracked.into_iter().flat_map(Tracked::shards)
-    }
-
-    /// Everything that a policy is written as: the base, and the shards.
-    pub fn translate(&self, id: &PolicyId) -> Vec<Policy> {
-        let shards = self.shards(id).filter_map(|key| self.shard(id, &key));
-        self.base(id).into_iter().chain(shards).collect()
-    }
-
-    /// A policy in numbers.
-    pub fn summary(&self, id: &PolicyId) -> Option<Summary> {
-        let tracked = self.policies.get(id)?;
-        let contenders = self
-            .members
-            .iter()
-            .filter(|(_, member)| tracked.overlaps.iter().any(|address| member.holds(*address)));
-        Some(Summary {
-            contenders: contenders.map(|(cluster, _)| cluster.clone()).collect(),
-            addresses: tracked.clusters.clone(),
-            overlaps: tracked.overlaps.clone(),
-            unanswerable: rules::has_unanswerable(&tracked.policy),
-        })
-    }
-
     /// The addresses that clusters told and that are not where they said their pods are, or where ours are.
     pub fn refused(&self) -> impl Iterator<Item = (&Name, &BTreeMap<RemoteId, Vec<IpAddr>>)> {
         self.refused.iter()
@@ -283,12 +232,6 @@ impl ClusterSet {
     /// The pods that claim an address, as far as their clusters may.
     pub fn claimants(&self, address: IpAddr) -> &[RemoteId] {
         self.claims.get(&address).map_or(&[], Vec::as_slice)
-    }
-
-    /// The policy itself, with the remote pods that it selects written out beside the peer that selects them.
-    pub fn expanded(&self, id: &PolicyId) -> Option<Policy> {
-        let tracked = self.policies.get(id)?;
-        Some(tracked.expanded(|address| claimants(&self.claims, &self.directory, address)))
     }
 
     /// Takes from a pod what its cluster may say about it.
@@ -331,69 +274,6 @@ impl ClusterSet {
         }
     }
 
-    /// Works out what follows from what happened to pods.
-    fn settle(&mut self, shifts: Vec<Shift>) {
-        let mut asked: BTreeMap<IpAddr, BTreeSet<InterestId>> = BTreeMap::new();
-        for Shift { before, after } in shifts {
-            for (known, is_there) in [(&before, false), (&after, true)] {
-                let Some(known) = known else { continue };
-                for address in &known.pod.addresses {
-                    claim(&mut self.claims, *address, &known.pod.id, is_there);
-                    asked.entry(*address).or_default().extend(known.interests.iter().copied());
-                }
-            }
-        }
-        self.weigh(asked);
-    }
-
-    /// Works out what policies with these interests, and those of whoever claims the addresses, allow them.
-    fn weigh(&mut self, asked: BTreeMap<IpAddr, BTreeSet<InterestId>>) {
-        for (address, mut interests) in asked {
-            for known in claimants(&self.claims, &self.directory, address) {
-                interests.extend(known.interests.iter().copied());
-            }
-            let policies: BTreeSet<PolicyId> =
-                interests.iter().filter_map(|id| self.users.get(id)).flatten().cloned().collect();
-            for policy in policies {
-                self.judge(&policy, address);
-            }
-        }
-    }
-
-    /// Works out what a policy allows an address.
-    fn judge(&mut self, id: &PolicyId, address: IpAddr) {
-        let Some(tracked) = self.policies.get_mut(id) else { return };
-        let claimants = claimants(&self.claims, &self.directory, address);
-        let mut allowed: [BTreeSet<Ports>; 2] = Default::default();
-        // Whose it is nobody can tell: it is enough to say so to speak for another's pods.
-        let holders = self.members.values().filter(|member| member.holds(address));
-        let is_contested = holders.take(2).count() == 2;
-        let mut is_selected = false;
-        for rule in &tracked.rules {
-            is_selected |= claimants.iter().any(|known| rule.peer(known).is_some());
-            if let Some(ports) = rule.allowed(&claimants).filter(|_| !is_contested) {
-                allowed[rule.direction as usize].insert(ports);
-            }
-        }
-        match is_contested && is_selected {
-            true => drop(tracked.overlaps.insert(address)),
-            false => drop(tracked.overlaps.remove(&address)),
-        }
-        let owner = claimants.first().map(|known| known.pod.id.cluster.clone());
-        let owner = owner.filter(|_| allowed.iter().any(|allowed| !allowed.is_empty()));
-        tracked.own(address, owner);
-        let touched = self.touched.entry(id.clone()).or_default();
-        for (direction, mut allowed) in Direction::BOTH.into_iter().zip(allowed) {
-            // All ports are all ports.
-            if allowed.contains(&None) {
-                allowed = BTreeSet::from([None]);
-            }
-            let mut networks = BTreeSet::new();
-            tracked.tree_mut(direction).set(address, allowed, &mut networks);
-            touched.extend(networks.into_iter().map(|network| ShardKey { direction, network }));
-        }
-    }
-
     /// Forgets a policy, and the interests that nobody has any more, apart from these.
     fn remove_policy_but(&mut self, id: &PolicyId, kept: &BTreeSet<InterestId>) {
         let Some(tracked) = self.policies.remove(id) else { return };
@@ -410,31 +290,4 @@ impl ClusterSet {
             }
         }
     }
-}
-
-fn claim(
-    claims: &mut BTreeMap<IpAddr, Vec<RemoteId>>,
-    address: IpAddr,
-    id: &RemoteId,
-    is_there: bool,
-) {
-    // Nearly always it is one, and a list that grows has room for more.
-    let pods = claims.entry(address).or_insert_with(|| Vec::with_capacity(1));
-    match (pods.binary_search(id), is_there) {
-        (Err(at), true) => pods.insert(at, id.clone()),
-        (Ok(at), false) => drop(pods.remove(at)),
-        _ => (),
-    }
-    if pods.is_empty() {
-        claims.remove(&address);
-    }
-}
-
-fn claimants<'a>(
-    claims: &BTreeMap<IpAddr, Vec<RemoteId>>,
-    directory: &'a Directory,
-    address: IpAddr,
-) -> Vec<&'a Known> {
-    let ids = claims.get(&address).into_iter().flatten();
-    ids.filter_map(|id| directory.pod(id)).collect()
 }
