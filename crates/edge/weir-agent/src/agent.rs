@@ -13,6 +13,7 @@ use std::{
 
 use weir_datapath::{ApplyError, Datapath, Dropped, Ledger, Outcome, Shortfall};
 use weir_engine::{Engine, Locality};
+use weir_kube::UNREACHABLE;
 use weir_model::{Change, Finding, Program, RuleSet, Severity};
 use weir_source::Update;
 
@@ -289,7 +290,11 @@ impl<D: Datapath> Agent<D> {
         if let Some(notes) = &self.notes {
             notes.findings(new.iter().copied());
         }
-        new.into_iter().take(LOGGED_FINDINGS).for_each(log_finding);
+        // While the API server is away the reason changes all the time; that it is away is said once.
+        let mut is_away = known.iter().any(|finding| finding.code == UNREACHABLE);
+        let is_news =
+            |finding: &&Finding| finding.code != UNREACHABLE || !mem::replace(&mut is_away, true);
+        new.into_iter().filter(is_news).take(LOGGED_FINDINGS).for_each(log_finding);
         let broken: BTreeSet<&str> = unread.iter().filter_map(file).collect();
         let repaired: BTreeSet<&str> =
             self.unread.iter().filter_map(file).filter(|file| !broken.contains(file)).collect();
@@ -547,7 +552,10 @@ fn file(finding: &Finding) -> Option<&str> {
 
 fn log_finding(finding: &Finding) {
     let Finding { place, code, severity, object, field, message, hint } = finding;
-    let (file, line) = place.as_ref().map_or(("", 0), |place| (&*place.file, place.line));
+    // What there is nothing to say about is left out.
+    let (file, line) = place.as_ref().map(|place| (&*place.file, place.line)).unzip();
+    let [object, field, hint] =
+        [object, field, hint].map(|text| (!text.is_empty()).then_some(text.as_str()));
     match severity {
         Severity::Error => tracing::error!(file, line, code, object, field, hint, "{message}"),
         Severity::Warning => tracing::warn!(file, line, code, object, field, hint, "{message}"),

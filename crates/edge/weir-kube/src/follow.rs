@@ -20,6 +20,9 @@ use crate::{
     wire::{self, Definition, Page, Seen},
 };
 
+/// The code of a finding about the way to the API server, whatever is wrong with it.
+pub const UNREACHABLE: &str = "unreachable";
+
 /// What is new about a kind.
 #[derive(Debug)]
 pub(crate) enum Told {
@@ -317,13 +320,18 @@ impl Follower {
 
     async fn trouble(&mut self, error: &ReadError) -> Result<(), Unheard> {
         self.in_trouble = true;
+        // Whatever is wrong with the way to the API server is wrong for all kinds, and said once.
+        let (code, what) = match error.is_about_access() {
+            true => (UNREACHABLE, "the cluster"),
+            false => ("unread", self.kind.resource()),
+        };
         let finding = Finding {
             place: None,
-            code: "unreachable",
+            code,
             severity: Severity::Error,
             object: String::new(),
             field: String::new(),
-            message: format!("{} cannot be followed: {}", self.kind.resource(), error.text()),
+            message: format!("{what} cannot be followed: {}", error.text()),
             hint: error.hint(),
         };
         self.tell(Told::Trouble(self.kind, Some(finding))).await

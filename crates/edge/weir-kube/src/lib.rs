@@ -44,6 +44,7 @@ pub use access::Access;
 pub use backoff::Backoff;
 pub use error::ReadError;
 pub use events::{Events, Note, NoteKind};
+pub use follow::UNREACHABLE;
 pub use look::{Step, read};
 pub use pods::Pods;
 pub use reference::{node_reference, policy_reference};

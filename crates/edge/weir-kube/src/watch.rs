@@ -170,7 +170,8 @@ impl Gathered {
         if !std::mem::take(&mut self.is_new) {
             return None;
         }
-        let troubles: Vec<Finding> = self.troubles.values().cloned().collect();
+        let troubles: BTreeSet<&Finding> = self.troubles.values().collect();
+        let troubles: Vec<Finding> = troubles.into_iter().cloned().collect();
         let findings = self.findings.values().flatten().chain(&troubles).cloned().collect();
         let in_sync = self.listed.len() == Kind::ALL.len();
         Some(Update {

@@ -280,3 +280,66 @@ fn too_late(time: Duration) -> ReadError {
     let seconds = time.as_secs();
     io::Error::new(io::ErrorKind::TimedOut, format!("no answer within {seconds} s")).into()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// All that a watch tells, until it ends.
+    fn told(text: &str) -> Result<Vec<Seen>, ReadError> {
+        let mut events = Events { kind: Kind::Pod, reader: text.as_bytes(), line: Vec::new() };
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(async {
+            let mut all = Vec::new();
+            while let Some(seen) = events.next().await? {
+                all.push(seen);
+            }
+            Ok(all)
+        })
+    }
+
+    const POD: &str = r#"{"metadata":{"name":"web","resourceVersion":"7"}}"#;
+
+    #[test]
+    fn a_watch_is_read_line_by_line_and_a_line_that_is_cut_off_is_its_end() {
+        let event = |what: &str| format!("{{\"type\":\"{what}\",\"object\":{POD}}}\n");
+        let text = ["ADDED", "MODIFIED", "DELETED", "BOOKMARK"].map(event).concat();
+        let all = told(&format!("{text}\n{}", &text[..30])).unwrap();
+        assert_eq!(all.len(), 4);
+        assert!(matches!(all[0], Seen::Put(_)) && matches!(all[1], Seen::Put(_)));
+        assert!(matches!(all[2], Seen::Removed(_)) && matches!(all[3], Seen::Bookmark(_)));
+        // A watch goes on from a bookmark as from anything else.
+        assert!(all.iter().all(|seen| seen.version().as_deref() == Some("7")));
+    }
+
+    #[test]
+    fn what_an_api_server_says_instead_of_an_event_is_an_error() {
+        let status = |code: u16| {
+            format!(
+                "{{\"type\":\"ERROR\",\"object\":{{\"code\":{code},\"message\":\"too old\"}}}}\n"
+            )
+        };
+        assert!(matches!(told(&status(410)), Err(ReadError::Gone { .. })));
+        assert!(matches!(told(&status(401)), Err(ReadError::Unauthorized)));
+        assert!(matches!(told(&status(500)), Err(ReadError::Refused { .. })));
+        for garbled in ["<html>\n", "{}\n", "[]\n", "{\"type\":\"ADDED\"}\n", "{\"object\":{}}\n"] {
+            let said = told(garbled);
+            assert!(matches!(said, Err(ReadError::Garbled { .. })), "{garbled}: {said:?}");
+        }
+    }
+
+    #[test]
+    fn an_object_was_written_when_the_last_of_its_managers_did() {
+        let pod = |times: &str| {
+            let text = format!(
+                "{{\"type\":\"ADDED\",\"object\":{{\"metadata\":{{\"creationTimestamp\":\"2020-01-01T00:00:00Z\",\"managedFields\":[{times}]}}}}}}\n"
+            );
+            told(&text).unwrap()[0].written()
+        };
+        let at = |text: &str| Some(SystemTime::from(text.parse::<Timestamp>().unwrap()));
+        assert_eq!(pod(""), at("2020-01-01T00:00:00Z"));
+        let two =
+            r#"{"time":"2020-01-01T00:00:09Z"},{"time":"2020-01-01T00:00:05Z"},{"time":7},{}"#;
+        assert_eq!(pod(two), at("2020-01-01T00:00:09Z"));
+    }
+}

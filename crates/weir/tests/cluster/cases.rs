@@ -15,6 +15,7 @@ use weir_lab::{Lab, LabNode, Layout};
 use weir_model::{Flow, Node, Object, Pod, PodId, Verdict, World};
 
 use crate::{
+    deploy,
     kubelet::{self, Joint, Kubelet},
     objects::{self, pods_of, policies_of},
     site::{Agent, Desk, difference, kubectl_apply, until},
@@ -97,10 +98,11 @@ impl Run {
     fn all(mut self) -> usize {
         let kubeconfig = self.desk.kubeconfig(self.cluster.admin(), "admin");
         let nodes: BTreeSet<&str> = self.places.values().copied().collect();
+        let account = deploy::account(&self.cluster, &self.desk);
         let agents = nodes.iter().map(|node| {
             let socket = kubelet::socket(&self.desk, node);
             let options = ["--cni-socket", socket.to_str().unwrap()];
-            Agent::start(&self.cluster, &self.lab, &self.desk, node, self.cluster.admin(), &options)
+            Agent::start(&self.cluster, &self.lab, &self.desk, node, &account, &options)
         });
         let agents: Vec<Agent> = agents.collect();
         let agents: Vec<Agent> = agents.into_iter().map(|agent| agent.ready(&self.lab)).collect();

@@ -4,45 +4,56 @@ use std::{
     fs,
     net::IpAddr,
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    process::{Command, Stdio},
+    thread,
     time::Duration,
 };
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use weir_cluster::{Cluster, Options};
+use weir_cluster::{Access, Cluster};
 use weir_lab::{Lab, LabNode, LabPod, Layout};
 use weir_model::{Flow, PodId, Protocol, Verdict};
 
 use crate::{
     objects::{self, policies_of},
-    site::{Agent, Desk, gate, kubectl_apply_file, until},
+    runtime::{Runtime, Sandbox},
+    site::{Agent, Desk, gate, kubectl_apply_file},
 };
 
-const NAMESPACE: &str = "weir-system";
+pub(crate) const NAMESPACE: &str = "weir-system";
 const WEB: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1));
 const DB: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 2));
 
-fn file(name: &str) -> PathBuf {
+pub(crate) fn file(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy").join(name)
 }
 
+/// The account of agents that listen to CNI plugins, with the rights that the manifests grant.
+pub(crate) fn account(cluster: &Cluster, desk: &Desk) -> Access {
+    let admin = desk.kubeconfig(cluster.admin(), "admin");
+    for name in ["namespace.yaml", "agent-cni.yaml"] {
+        kubectl_apply_file(desk, &admin, &file(name));
+    }
+    cluster.account(NAMESPACE, "weir-agent").unwrap()
+}
+
 /// The pod that a file makes.
-fn pod(name: &str) -> Value {
+pub(crate) fn pod(name: &str) -> Value {
     let text = fs::read_to_string(file(name)).unwrap();
     let documents: Vec<Value> = serde_saphyr::from_multiple(&text).unwrap();
     let pods = documents.into_iter().map(|document| document["spec"]["template"]["spec"].clone());
     pods.into_iter().find(|pod| !pod.is_null()).unwrap()
 }
 
-fn container(pod: &Value, name: &str) -> Value {
+pub(crate) fn container(pod: &Value, name: &str) -> Value {
     let all = ["containers", "initContainers"].map(|list| pod[list].as_array().cloned());
     let mut all = all.into_iter().flatten().flatten();
     all.find(|container| container["name"] == name).unwrap()
 }
 
-/// The command of a container, with its arguments, no power but those that it keeps, and no file that it could write.
-fn confined(container: &Value, kubeconfig: &Path) -> Command {
+/// The command of a container, with its arguments, no power but those that it keeps, and no file that it could write but in its volumes.
+pub(crate) fn confined(container: &Value, kubeconfig: &Path, desk: &Desk) -> Command {
     let context = &container["securityContext"];
     assert_eq!(context["capabilities"]["drop"], json!(["ALL"]));
     assert_eq!(
@@ -53,14 +64,33 @@ fn confined(container: &Value, kubeconfig: &Path) -> Command {
     for power in context["capabilities"]["add"].as_array().into_iter().flatten() {
         powers += &format!(",+{}", power.as_str().unwrap().to_lowercase());
     }
+    let words = container["args"].as_array().unwrap().iter();
+    let mut words: Vec<String> =
+        words.map(|word| word.as_str().unwrap().replace("$(NODE_NAME)", "n1")).collect();
+    let mut mounts = String::new();
+    for mount in container["volumeMounts"].as_array().into_iter().flatten() {
+        let folder = volume(desk, mount["name"].as_str().unwrap());
+        let (path, folder) = (mount["mountPath"].as_str().unwrap(), folder.to_str().unwrap());
+        words.iter_mut().for_each(|word| *word = word.replace(path, folder));
+        mounts += &format!("mount --bind '{folder}' '{folder}' && ");
+        if mount["readOnly"] == true {
+            mounts += &format!("mount -o remount,bind,ro '{folder}' && ");
+        }
+    }
+    let script = format!(r#"{mounts} mount -o remount,bind,ro / && exec "$0" "$@""#);
     let mut command = Command::new("unshare");
-    command.args(["--mount", "sh", "-c", r#"mount -o remount,bind,ro / && exec "$0" "$@""#]);
+    command.args(["--mount", "sh", "-c", &script]);
     command.args(["setpriv", "--no-new-privs", "--inh-caps=-all", "--bounding-set", &powers]);
     command.arg(env!("CARGO_BIN_EXE_weir")).env("KUBECONFIG", kubeconfig).stdin(Stdio::null());
-    for word in container["args"].as_array().unwrap() {
-        command.arg(word.as_str().unwrap().replace("$(NODE_NAME)", "n1"));
-    }
+    command.args(words);
     command
+}
+
+/// A folder that stands for a volume.
+pub(crate) fn volume(desk: &Desk, name: &str) -> PathBuf {
+    let folder = desk.path(&format!("volume-{name}"));
+    fs::create_dir_all(&folder).unwrap();
+    folder
 }
 
 fn lab() -> Lab {
@@ -92,22 +122,18 @@ pub(crate) fn agents() {
     });
     cluster.create(&policies_of("shop"), &policy).unwrap();
     kubectl_apply_file(&desk, &admin, &file("namespace.yaml"));
-    for (agent, cleanup) in
-        [("agent.yaml", "cleanup.yaml"), ("agent-iptables.yaml", "cleanup-iptables.yaml")]
-    {
+    for (agent, cleanup) in [
+        ("agent.yaml", "cleanup.yaml"),
+        ("agent-iptables.yaml", "cleanup-iptables.yaml"),
+        ("agent-cni.yaml", "cleanup.yaml"),
+    ] {
         kubectl_apply_file(&desk, &admin, &file(agent));
         let account = cluster.account(NAMESPACE, "weir-agent").unwrap();
         check(&cluster, &desk, &account, agent, cleanup);
     }
 }
 
-fn check(
-    cluster: &Cluster,
-    desk: &Desk,
-    account: &weir_cluster::Access,
-    agent: &str,
-    cleanup: &str,
-) {
+fn check(cluster: &Cluster, desk: &Desk, account: &Access, agent: &str, cleanup: &str) {
     let lab = lab();
     let reaches = |port| {
         let flow = Flow { from: WEB, to: DB, protocol: Protocol::Tcp, port };
@@ -116,7 +142,7 @@ fn check(
     let door = gate(cluster, &lab, "n1");
     let kubeconfig = desk.kubeconfig(&account.through(door.address()), agent);
     let packaged = container(&pod(agent), "agent");
-    let running = Agent::launch(&lab, desk, "n1", door, confined(&packaged, &kubeconfig));
+    let running = Agent::launch(&lab, desk, "n1", door, confined(&packaged, &kubeconfig, desk));
     for probe in ["livenessProbe", "readinessProbe"] {
         let asked = &packaged[probe]["httpGet"];
         assert_eq!((&asked["host"], &asked["port"]), (&json!("127.0.0.1"), &json!(9640)));
@@ -129,60 +155,37 @@ fn check(
     });
     let log = running.log();
     assert!(!log.contains("forbids") && !log.contains("ERROR"), "{agent}: {log}");
+    if agent == "agent-cni.yaml" {
+        starts_a_pod(cluster, desk, &lab, &running);
+    }
     running.signal(Signal::TERM);
     running.until("it ends", || running.get(&lab, "/healthz").is_none());
     drop(running);
     assert_eq!(reaches(81), Verdict::Deny, "{agent}: rules stay in force");
 
-    let mut command = confined(&container(&pod(cleanup), "rules"), &kubeconfig);
+    let mut command = confined(&container(&pod(cleanup), "rules"), &kubeconfig, desk);
     let done = lab.on_node("n1", || command.output()).unwrap().unwrap();
     assert!(done.status.success(), "{cleanup}: {}", String::from_utf8_lossy(&done.stderr));
     assert_eq!(reaches(81), Verdict::Allow, "{cleanup}");
 }
 
-/// A process that is killed when it is dropped.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        _ = self.0.kill();
-        _ = self.0.wait();
-    }
-}
-
-/// The controller makes what is asked for, also where an API server asks whether it may be an owner.
-pub(crate) fn memcached() {
-    let flag = "--enable-admission-plugins=OwnerReferencesPermissionEnforcement";
-    let (cluster, desk) =
-        (Cluster::with(Options { flags: vec![flag.into()] }).unwrap(), Desk::new());
-    let admin = desk.kubeconfig(cluster.admin(), "admin");
-    for name in ["namespace.yaml", "crds-memcached.yaml", "controller-memcached.yaml"] {
-        kubectl_apply_file(&desk, &admin, &file(name));
-    }
-    let account = cluster.account(NAMESPACE, "weir-memcached-controller").unwrap();
-    let kubeconfig = desk.kubeconfig(&account, "controller");
-    let mut command =
-        confined(&container(&pod("controller-memcached.yaml"), "controller"), &kubeconfig);
-    command.args(["--namespace", NAMESPACE]);
-    let log = desk.path("controller.log");
-    command.stdout(Stdio::null()).stderr(fs::File::create(&log).unwrap());
-    let _controller = Running(command.spawn().unwrap());
-    let cache = json!({
-        "apiVersion": "memcached.c5c3.io/v1alpha1",
-        "kind": "Memcached",
-        "metadata": {"name": "cache", "namespace": "default"},
-        "spec": {"security": {"networkPolicy": {"enabled": true}}},
-    });
-    let path = "/apis/memcached.c5c3.io/v1alpha1/namespaces/default/memcacheds";
-    let words = || fs::read_to_string(&log).unwrap();
-    until("the kind is served", || cluster.create(path, &cache).is_ok(), words);
-    let policy = || cluster.get(&format!("{}/cache", policies_of("default"))).ok();
-    until("there is a policy", || policy().is_some(), words);
-    assert_eq!(policy().unwrap()["metadata"]["ownerReferences"][0]["kind"], "Memcached");
-    let said = || cluster.get(&format!("{path}/cache")).unwrap()["status"]["conditions"].clone();
-    until("its status tells", || said().to_string().contains("NetworkPolicyReady"), words);
-    let leases = format!("/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases");
-    let lease = cluster.get(&format!("{leases}/weir-memcached-controller")).unwrap();
-    assert_eq!(lease["metadata"]["annotations"]["weir/controllers"], "memcached");
-    assert!(!words().contains("forbids"), "a right is missing: {}", words());
+/// A pod starts behind a chain of plugins that ends with ours, also if the agent has to ask for it.
+fn starts_a_pod(cluster: &Cluster, desk: &Desk, lab: &Lab, agent: &Agent) {
+    let ipam =
+        json!({"type": "host-local", "dataDir": desk.path("ipam"), "subnet": "10.23.0.0/24"});
+    let socket = volume(desk, "socket").join("agent.sock");
+    let ours = json!({"type": "weir-cni", "socket": socket, "timeout": 30});
+    let runtime =
+        Runtime::new(&desk.path("runtime"), vec![json!({"type": "ptp", "ipam": ipam})], ours);
+    // What its watch would tell is lost; new connections work.
+    agent.gate.silence();
+    let pod = objects::pod("shop", "late", &json!({"app": "db"}), &json!([]), "n1");
+    let pod = cluster.create(&objects::pods_of("shop"), &pod).unwrap();
+    thread::sleep(Duration::from_millis(500));
+    agent.gate.open();
+    let sandbox = Sandbox::new("late", pod["metadata"]["uid"].as_str().unwrap());
+    runtime.add(lab, &sandbox).unwrap_or_else(|why| panic!("{why}\n{}", agent.log()));
+    runtime.check(lab, &sandbox).unwrap();
+    runtime.del(lab, &sandbox).unwrap();
+    cluster.delete(&format!("{}/late", objects::pods_of("shop"))).unwrap();
 }

@@ -15,6 +15,7 @@ use weir_lab::{Lab, LabNode, LabPod, Layout};
 use weir_model::PodId;
 
 use crate::{
+    deploy,
     objects::{self, pods_of},
     runtime::{Runtime, Sandbox, addresses},
     site::{Agent, Desk, kubectl_apply},
@@ -98,8 +99,9 @@ pub(crate) fn two_hundred() {
     let runtime = chain(&desk);
     let socket = desk.path("agent.sock");
     let options = ["--cni-socket", socket.to_str().unwrap()];
-    let agent = Agent::start(&cluster, &lab, &desk, "n1", cluster.admin(), &options).ready(&lab);
-    let _other = Agent::start(&cluster, &lab, &desk, "n2", cluster.admin(), &[]).ready(&lab);
+    let account = deploy::account(&cluster, &desk);
+    let agent = Agent::start(&cluster, &lab, &desk, "n1", &account, &options).ready(&lab);
+    let _other = Agent::start(&cluster, &lab, &desk, "n2", &account, &[]).ready(&lab);
     let at = |address| lab.at(address, || UdpSocket::bind((address, PORT)).unwrap()).unwrap();
     let (good, bad) = (at(GOOD), at(BAD));
     let listen = |address| lab.at(address, || TcpListener::bind((address, PORT)).unwrap()).unwrap();

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot run has failed")]
 
 mod cases;
+mod controllers;
 mod deploy;
 mod first;
 mod kubelet;
@@ -43,7 +44,10 @@ fn main() -> ExitCode {
     }
     let trials = vec![
         trial("agents_work_as_they_are_packaged", deploy::agents),
-        trial("the_memcached_controller_works_as_it_is_packaged", deploy::memcached),
+        trial(
+            "controllers_and_the_agent_for_opflex_work_as_they_are_packaged",
+            controllers::as_packaged,
+        ),
         trial("shared_cases_hold_on_one_node", cases::on_one_node),
         trial("shared_cases_hold_across_two_nodes", cases::across_two_nodes),
         trial(

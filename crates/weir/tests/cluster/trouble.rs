@@ -19,6 +19,7 @@ use weir_lab::{Lab, LabNode, Layout};
 use weir_model::{Flow, Protocol, Verdict, World};
 
 use crate::{
+    deploy,
     kubelet::{self, Joint, Kubelet},
     objects::{self, pods_of, policies_of},
     prober::Prober,
@@ -103,10 +104,11 @@ pub(crate) fn no_verdict_changes() {
     let (mut lab, desk) = (lab(), Desk::new());
     let cluster = Cluster::with(kubelet::dual_stack()).unwrap();
     fill(&cluster);
+    let account = deploy::account(&cluster, &desk);
     let agents = NODES.map(|(node, _)| {
         let socket = kubelet::socket(&desk, node);
         let options = ["--cni-socket", socket.to_str().unwrap()];
-        Agent::start(&cluster, &lab, &desk, node, cluster.admin(), &options)
+        Agent::start(&cluster, &lab, &desk, node, &account, &options)
     });
     let agents = agents.map(|agent| agent.ready(&lab));
     for ((node, _), number) in NODES.into_iter().zip(1..) {
@@ -189,11 +191,25 @@ fn go_through(lab: &Lab, cluster: &Mutex<Cluster>, agents: &[Agent; 2]) {
         });
     }
 
+    for agent in agents {
+        let log = agent.log();
+        // Once; and again if the API server is not yet what it should be when it is back.
+        let times = log.matches("the cluster cannot be followed").count();
+        assert!((1..=2).contains(&times), "{log}");
+        assert!(log.contains("all input counts as it is again"), "{log}");
+    }
+
     // The way of one agent swallows all packets while everything changes, something becomes tighter, and all memory of it is lost.
     let alone = &agents[1];
-    let begun = Instant::now();
     lose_packets(lab, alone);
-    thread::sleep(partition() / 2);
+    let begun = Instant::now();
+    alone.until("the agent tells", || {
+        let told = alone.get(lab, "/readyz");
+        told.is_some_and(|(code, why)| code == 503 && why.contains("cannot reach the API server"))
+    });
+    let noticed = begun.elapsed();
+    eprintln!("that packets are lost was noticed after {noticed:?}");
+    assert!(noticed < NOTICED, "noticed after {noticed:?}");
     {
         let mut cluster = cluster.lock().unwrap();
         let lock = json!({
@@ -205,13 +221,6 @@ fn go_through(lab: &Lab, cluster: &Mutex<Cluster>, agents: &[Agent; 2]) {
         // What it keeps in memory would hide that.
         cluster.start_server().unwrap();
     }
-    alone.until("the agent tells", || {
-        let told = alone.get(lab, "/readyz");
-        told.is_some_and(|(code, why)| code == 503 && why.contains("cannot reach the API server"))
-    });
-    let noticed = begun.elapsed();
-    eprintln!("that packets are lost was noticed after {noticed:?}");
-    assert!(noticed < NOTICED, "noticed after {noticed:?}");
     thread::sleep(partition().saturating_sub(begun.elapsed()));
     nft(lab, &["delete", "table", "inet", "partition"]);
     for agent in agents {

@@ -1,0 +1,252 @@
+//! Controllers, and the agent that serves one of them, as they are packaged.
+
+use std::{
+    fs,
+    io::{Read, Write},
+    net::TcpStream,
+    path::PathBuf,
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+use weir_cluster::{Cluster, Options, Right};
+
+use crate::{
+    deploy::{NAMESPACE, confined, container, file, pod, volume},
+    objects::{self, policies_of},
+    site::{Desk, kubectl_apply_file, until},
+};
+
+/// Where the objects of Cisco ACI are, and the broker.
+const ACI: &str = "aci-containers-system";
+const BROKER: &str = "submariner-k8s-broker";
+
+/// What a cluster may do on its broker, as docs/guides/clusterset.md says.
+const BROKER_RIGHTS: [Right; 2] = [
+    Right {
+        group: "submariner.io",
+        resources: &["remotepods", "remotenamespaces", "clustersetmembers"],
+        verbs: &["list", "watch", "create", "update", "delete"],
+    },
+    Right {
+        group: "coordination.k8s.io",
+        resources: &["leases"],
+        verbs: &["list", "create", "update"],
+    },
+];
+
+struct Site {
+    cluster: Cluster,
+    desk: Desk,
+}
+
+/// A process that is killed when it is dropped.
+struct Running {
+    child: Child,
+    log: PathBuf,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        _ = self.child.kill();
+        _ = self.child.wait();
+    }
+}
+
+impl Running {
+    /// All that it has logged.
+    fn log(&self) -> String {
+        fs::read_to_string(&self.log).unwrap()
+    }
+
+    #[track_caller]
+    fn until(&self, what: &str, is_so: impl Fn() -> bool) {
+        until(what, is_so, || self.log());
+    }
+
+    /// Asks it to end. It had all the rights it needs.
+    #[track_caller]
+    fn end(mut self) {
+        kill_process(Pid::from_child(&self.child), Signal::TERM).unwrap();
+        assert!(self.child.wait().unwrap().success(), "{}", self.log());
+        let log = self.log();
+        assert!(!log.contains("forbid") && !log.contains("ERROR"), "{log}");
+    }
+}
+
+impl Site {
+    /// A cluster, also one whose API server asks whether somebody may be an owner, with all that is packaged for controllers.
+    fn new() -> Self {
+        let flag = "--enable-admission-plugins=OwnerReferencesPermissionEnforcement";
+        let cluster = Cluster::with(Options { flags: vec![flag.into()] }).unwrap();
+        let desk = Desk::new();
+        let admin = desk.kubeconfig(cluster.admin(), "admin");
+        for name in [ACI, BROKER, "shop"] {
+            cluster.create("/api/v1/namespaces", &objects::namespace(name, &json!({}))).unwrap();
+        }
+        for name in [
+            "namespace.yaml",
+            "crds-memcached.yaml",
+            "crds-hpp.yaml",
+            "crds-clusterset.yaml",
+            "controller-memcached.yaml",
+            "controller-hpp.yaml",
+            "controller-clusterset.yaml",
+            "agent-opflex.yaml",
+        ] {
+            kubectl_apply_file(&desk, &admin, &file(name));
+        }
+        objects::node(&cluster, "n1", "192.168.77.1");
+        objects::run(&cluster, "web", "web", "n1", "10.0.0.1");
+        Site { cluster, desk }
+    }
+
+    /// Starts what a file says, with other words in its arguments, and waits until it is ready.
+    fn start(&self, name: &str, program: &str, account: &str, words: &[(&str, &str)]) -> Running {
+        let mut packaged = container(&pod(name), program);
+        for word in packaged["args"].as_array_mut().unwrap() {
+            let text = word.as_str().unwrap().to_owned();
+            *word = words.iter().fold(text, |text, (from, to)| text.replace(from, to)).into();
+        }
+        let access = self.cluster.account(NAMESPACE, account).unwrap();
+        let mut command = confined(&packaged, &self.desk.kubeconfig(&access, name), &self.desk);
+        // A pod knows its namespace from a file that is mounted into it.
+        if program == "controller" {
+            command.args(["--namespace", NAMESPACE]);
+        }
+        let running = self.spawn(name, command);
+        for probe in ["livenessProbe", "readinessProbe"] {
+            let asked = &packaged[probe]["httpGet"];
+            // The port may be the name of one.
+            let port = asked["port"]
+                .as_u64()
+                .unwrap_or_else(|| packaged["ports"][0]["containerPort"].as_u64().unwrap());
+            let path = asked["path"].as_str().unwrap();
+            running.until(probe, || answers(u16::try_from(port).unwrap(), path));
+        }
+        running
+    }
+
+    fn spawn(&self, name: &str, mut command: Command) -> Running {
+        let log = self.desk.path(&format!("{name}.log"));
+        command.stdout(Stdio::null()).stderr(fs::File::create(&log).unwrap());
+        Running { child: command.spawn().unwrap(), log }
+    }
+
+    /// Which controllers hold a lease.
+    fn holds(&self, lease: &str) -> Value {
+        let leases = format!("/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases");
+        let lease = self.cluster.get(&format!("{leases}/{lease}")).unwrap();
+        lease["metadata"]["annotations"]["weir/controllers"].clone()
+    }
+}
+
+pub(crate) fn as_packaged() {
+    let site = Site::new();
+    memcached(&site);
+    hpp(&site);
+    clusterset(&site);
+}
+
+/// The controller makes what is asked for.
+fn memcached(site: &Site) {
+    let cluster = &site.cluster;
+    let name = "weir-memcached-controller";
+    let running = site.start("controller-memcached.yaml", "controller", name, &[]);
+    let cache = json!({
+        "apiVersion": "memcached.c5c3.io/v1alpha1",
+        "kind": "Memcached",
+        "metadata": {"name": "cache", "namespace": "default"},
+        "spec": {"security": {"networkPolicy": {"enabled": true}}},
+    });
+    let path = "/apis/memcached.c5c3.io/v1alpha1/namespaces/default/memcacheds";
+    running.until("the kind is served", || cluster.create(path, &cache).is_ok());
+    let policy = || cluster.get(&format!("{}/cache", policies_of("default"))).ok();
+    running.until("there is a policy", || policy().is_some());
+    assert_eq!(policy().unwrap()["metadata"]["ownerReferences"][0]["kind"], "Memcached");
+    let said = || cluster.get(&format!("{path}/cache")).unwrap()["status"]["conditions"].clone();
+    running.until("its status tells", || said().to_string().contains("NetworkPolicyReady"));
+    assert_eq!(site.holds(name), "memcached");
+    running.end();
+}
+
+/// The broker is the same API server, with another account.
+fn clusterset(site: &Site) {
+    let cluster = &site.cluster;
+    let broker = cluster.user("member", &BROKER_RIGHTS).unwrap();
+    let folder = volume(&site.desk, "broker");
+    fs::write(folder.join("token"), &broker.token).unwrap();
+    fs::write(folder.join("ca.crt"), &broker.ca).unwrap();
+    let name = "weir-clusterset-controller";
+    let words = [("https://broker.example:6443", &*broker.url), ("10.244.0.0/16", "10.0.0.0/16")];
+    let running = site.start("controller-clusterset.yaml", "controller", name, &words);
+    let path = "/apis/submariner.io/v1alpha1/namespaces/shop/clustersetnetworkpolicies";
+    let peer = json!([{"from": [{"podSelector": {"matchLabels": {"app": "web"}}}]}]);
+    let policy = json!({
+        "apiVersion": "submariner.io/v1alpha1",
+        "kind": "ClusterSetNetworkPolicy",
+        "metadata": {"name": "web", "namespace": "shop"},
+        "spec": {"podSelector": {"matchLabels": {"app": "web"}}, "ingress": peer},
+    });
+    running.until("the kind is served", || cluster.create(path, &policy).is_ok());
+    let made = || cluster.get(&policies_of("shop")).unwrap()["items"].clone();
+    running.until("there is a policy", || made()[0].is_object());
+    let made = made();
+    assert_eq!(made[0]["metadata"]["ownerReferences"][0]["kind"], "ClusterSetNetworkPolicy");
+    let said = || cluster.get(&format!("{path}/web")).unwrap()["status"]["conditions"].clone();
+    running.until("its status tells", || said()[0].is_object());
+    let told = || {
+        cluster.get(&format!("/apis/submariner.io/v1alpha1/namespaces/{BROKER}/clustersetmembers"))
+    };
+    running.until("the broker knows it", || told().unwrap().to_string().contains("this-cluster"));
+    assert_eq!(site.holds(name), "clusterset");
+    running.end();
+}
+
+/// The controller makes objects of policies, and the agent makes files of them.
+fn hpp(site: &Site) {
+    let Site { cluster, desk } = site;
+    let policy = json!({
+        "metadata": {"name": "web"},
+        "spec": {"podSelector": {"matchLabels": {"app": "web"}}, "ingress": [{"ports": [{"port": 80}]}]},
+    });
+    cluster.create(&policies_of("shop"), &policy).unwrap();
+    let name = "weir-hpp-controller";
+    let controller = site.start("controller-hpp.yaml", "controller", name, &[]);
+    let pols = || cluster.get(&format!("/apis/aci.hpp/v1/namespaces/{ACI}/hostprotpols"));
+    controller.until("there is an object", || {
+        pols().is_ok_and(|pols| pols["items"].to_string().contains("shop/web"))
+    });
+    assert_eq!(site.holds(name), "hpp");
+
+    let agent = site.start("agent-opflex.yaml", "agent", "weir-agent", &[]);
+    let files = || {
+        let entries = fs::read_dir(volume(desk, "netpols")).unwrap();
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect::<Vec<_>>()
+    };
+    let is_hashed = |name: &String| name.starts_with("kube_np_") && !name.contains("static");
+    agent.until("there is a file", || files().iter().any(is_hashed));
+    // What is gone goes, and what is left when they end stays.
+    cluster.delete(&format!("{}/web", policies_of("shop"))).unwrap();
+    agent.until("the file is gone", || !files().iter().any(is_hashed));
+    controller.end();
+    agent.end();
+    assert!(!files().is_empty(), "the files of the node and those for all pods stay");
+    let rules = container(&pod("cleanup-opflex.yaml"), "rules");
+    let access = desk.kubeconfig(cluster.admin(), "nobody");
+    let cleanup = confined(&rules, &access, desk).status().unwrap();
+    assert!(cleanup.success());
+    assert_eq!(files(), [""; 0]);
+}
+
+/// Whether somebody says yes.
+fn answers(port: u16, path: &str) -> bool {
+    let Ok(mut stream) = TcpStream::connect(("127.0.0.1", port)) else { return false };
+    stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    let mut answer = String::new();
+    _ = write!(stream, "GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n");
+    _ = stream.read_to_string(&mut answer);
+    answer.split(' ').nth(1) == Some("200")
+}
