@@ -5,7 +5,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::{collection::vec, prelude::*};
-use weir_aci::{Files, Hpp, Judge, Object, ObjectId, Settings, desired};
+use serde_json::Value;
+use weir_aci::{Files, Hpp, Judge, Object, ObjectId, Settings, desired, render};
 use weir_model::{Change, Object as Model, PolicyKind, World};
 
 fn settings() -> Settings {
@@ -85,6 +86,35 @@ proptest! {
             let known = judge.files().iter().filter(|file| groups.contains(file.file.trim_end_matches(".netpol")));
             for file in known {
                 prop_assert_eq!(taken.get(&file.file), Some(&file.text), "{} on {}", file.file, node);
+            }
+        }
+    }
+
+    /// Also on a node that does not know all containers yet.
+    #[test]
+    fn a_rule_for_somebody_is_never_read_as_one_for_all(changes in changes(), known in vec(any::<bool>(), 7)) {
+        let (mut containers, mut pols) = (BTreeMap::new(), Vec::new());
+        for (at, object) in desired(&settings(), &world(&changes)).into_values().enumerate() {
+            match object {
+                Object::Container(spec) if known[at % known.len()] => drop(containers.insert(spec.name.clone(), spec)),
+                Object::Container(_) => (),
+                Object::Pol(pol) => pols.push(pol.spec),
+            }
+        }
+        for pol in &pols {
+            let mut for_all = BTreeSet::new();
+            for subject in &pol.hostprot_subj {
+                for rule in &subject.hostprot_rule {
+                    let nobody = rule.rs_remote_ip_container.is_empty() && rule.hostprot_service_remote_ips.is_empty()
+                        && rule.hostprot_filter_container.hostprot_filter.is_empty();
+                    for_all.extend(nobody.then(|| format!("{}|{}|{}", pol.name, subject.name, rule.name)));
+                }
+            }
+            let objects: Vec<Value> = serde_json::from_str(&render(pol, &containers, "s").text).unwrap();
+            let is_empty = |object: &&Value| object["subject"] == "GbpLocalSubnets" && object["children"].as_array().is_none_or(Vec::is_empty);
+            for subnets in objects.iter().filter(is_empty) {
+                let name = subnets["properties"][0]["data"].as_str().unwrap();
+                prop_assert!(for_all.contains(name), "{}", name);
             }
         }
     }

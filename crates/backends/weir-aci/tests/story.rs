@@ -109,6 +109,41 @@ fn golden(judge: &Judge, name: &str, golden: &str) {
     expect_file![path].assert_eq(&file(judge, name));
 }
 
+/// All that a cluster has: objects with what they say, and which files a node has for them.
+fn everything(judge: &Judge) -> String {
+    let mut lines = Vec::new();
+    for (id, object) in judge.hpp().objects() {
+        let is_fixed = id.name.contains("-static-") || id.name.contains("-node-");
+        let spec =
+            (!is_fixed).then(|| object.manifest("aci-containers-system")["spec"].to_string());
+        lines.push(format!("{} {}", id.kind.name(), id.name));
+        lines.extend(spec.map(|spec| format!("  {spec}")));
+    }
+    lines.extend(judge.files().iter().map(|file| format!("file {}", file.file)));
+    lines.join("\n") + "\n"
+}
+
+#[test]
+fn the_whole_story_in_its_steps() {
+    let (filtered, second) = (filtered(), second());
+    let steps: [(&str, &[&str]); 8] = [
+        ("before any policy", &[WEB, NODE]),
+        ("the policy alone", &[POLICY, WEB, NODE]),
+        ("a namespace", &[POLICY, WEB, NODE, PROD]),
+        ("and a pod in it", &[POLICY, WEB, NODE, PROD, PROD_POD]),
+        ("the pod has labels", &[POLICY, WEB, NODE, PROD, PROD_POD_LABELLED]),
+        ("and the policy asks for them", &[&filtered, WEB, NODE, PROD, PROD_POD_LABELLED]),
+        ("a second policy says the same", &[POLICY, &second, WEB, NODE, PROD, PROD_POD_LABELLED]),
+        ("both are gone", &[WEB, NODE, PROD, PROD_POD_LABELLED]),
+    ];
+    let story: Vec<String> = steps
+        .iter()
+        .map(|(step, manifests)| format!("# {step}\n{}", everything(&judge(manifests))))
+        .collect();
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/story.txt");
+    expect_file![path].assert_eq(&story.join("\n"));
+}
+
 #[track_caller]
 fn check(value: &Value, expected: Expect) {
     expected.assert_eq(&serde_json::to_string_pretty(value).unwrap());

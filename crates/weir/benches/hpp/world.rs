@@ -93,6 +93,7 @@ impl Shape {
     }
 
     /// The pods of other nodes that policies of this node's pods admit: those whose address is in a file of the node.
+    /// Neighbours in the list are of different namespaces.
     pub(crate) fn visible(self) -> Vec<Place> {
         let local = (0..self.pods()).map(Place::of).filter(|place| self.node(*place) == 0);
         let mut visible = BTreeSet::new();
@@ -110,7 +111,10 @@ impl Shape {
                 numbers.map(move |number| Place { namespace, number })
             }));
         }
-        visible.into_iter().filter(|place| self.node(*place) != 0).collect()
+        let mut visible: Vec<Place> =
+            visible.into_iter().filter(|place| self.node(*place) != 0).collect();
+        visible.sort_by_key(|place| (place.number, place.namespace));
+        visible
     }
 
     fn creation(self, place: Place) -> (String, Value) {
