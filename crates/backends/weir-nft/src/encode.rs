@@ -109,11 +109,13 @@ impl Batch {
             Step::AddRules(chain, rules) => {
                 rules.iter().try_for_each(|rule| self.rule(index, chain, rule))
             }
+            Step::ReplaceRules(chain, rules) => {
+                self.flush(index, chain)?;
+                rules.iter().try_for_each(|rule| self.rule(index, chain, rule))
+            }
             Step::Add(set, kind, elements) => self.add(index, set, *kind, elements),
             Step::Remove(set, kind, keys) => self.remove(index, set, *kind, keys),
-            Step::FlushChain(name) => {
-                self.about(index, wire::DELETE_RULE, 0, |body| _ = body.text(2, name))
-            }
+            Step::FlushChain(name) => self.flush(index, name),
             Step::FlushSet(name) => {
                 self.about(index, wire::DELETE_ELEMENTS, 0, |body| _ = body.text(2, name))
             }
@@ -159,6 +161,10 @@ impl Batch {
                 body.be_u32(5, 1).text(7, "filter");
             }
         })
+    }
+
+    fn flush(&mut self, index: usize, chain: &str) -> Result<(), TooLong> {
+        self.about(index, wire::DELETE_RULE, 0, |body| _ = body.text(2, chain))
     }
 
     fn rule(&mut self, index: usize, chain: &str, rule: &Rule) -> Result<(), TooLong> {

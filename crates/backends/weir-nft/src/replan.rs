@@ -16,8 +16,8 @@ struct Strange;
 
 /// The steps from what is installed to what the planner wants.
 ///
-/// What is there and right stays untouched. If anything in the table is not what its name says, the whole table is made anew
-/// in the same transaction: packets meet the old one or the new one.
+/// What is there and right stays untouched, and a chain with other rules gets the right ones. If anything else in the table is not
+/// what its name says, the whole table is made anew in one transaction: a packet under way at that instant may meet neither.
 pub(crate) fn replan(planner: &Planner, installed: &Installed) -> Transaction {
     let anew = || [Step::DeleteTable].into_iter().chain(planner.whole()).collect();
     let steps = match installed {
@@ -33,6 +33,7 @@ pub(crate) fn replan(planner: &Planner, installed: &Installed) -> Transaction {
 fn difference(wanted: &Ruleset, installed: &Installed) -> Result<Vec<Step>, Strange> {
     let mut steps = Vec::new();
     let (mut rules, mut removing, mut adding) = (Vec::new(), Vec::new(), Vec::new());
+    let mut replaced = Vec::new();
     for (name, set) in &wanted.sets {
         match installed.sets.get(name) {
             None => {
@@ -52,8 +53,9 @@ fn difference(wanted: &Ruleset, installed: &Installed) -> Result<Vec<Step>, Stra
                 steps.push(Step::AddChain(name.clone(), chain.hook));
                 rules.push(Step::AddRules(name.clone(), chain.rules.clone()));
             }
-            Some(there) if same_chain(chain, there) => (),
-            Some(_) => return Err(Strange),
+            Some(there) if hook(chain) != there.hook => return Err(Strange),
+            Some(there) if same_rules(chain, there) => (),
+            Some(_) => replaced.push(Step::ReplaceRules(name.clone(), chain.rules.clone())),
         }
     }
     let is_work = |step: &Step| match step {
@@ -61,22 +63,23 @@ fn difference(wanted: &Ruleset, installed: &Installed) -> Result<Vec<Step>, Stra
         Step::Remove(_, _, keys) => !keys.is_empty(),
         _ => true,
     };
-    steps.extend(rules.into_iter().chain(removing).chain(adding).filter(is_work));
-    steps.extend(superfluous(wanted, installed)?);
+    let all = rules.into_iter().chain(replaced).chain(removing).chain(adding);
+    steps.extend(all.filter(is_work));
+    steps.extend(superfluous(wanted, installed));
     Ok(steps)
 }
 
 /// The steps that remove what nobody wants: first all that refers to something, then the things themselves.
-fn superfluous(wanted: &Ruleset, installed: &Installed) -> Result<Vec<Step>, Strange> {
+fn superfluous(wanted: &Ruleset, installed: &Installed) -> Vec<Step> {
     let chains = installed.chains.keys().filter(|name| !wanted.chains.contains_key(*name));
     let chains: Vec<Name> = chains.cloned().collect();
     let sets = installed.sets.iter().filter(|(name, _)| !wanted.sets.contains_key(*name));
     let mut maps = Vec::new();
     let mut gone = Vec::new();
     for (name, set) in sets {
-        // A set without a name goes with the rule that has it; ours have names.
-        if name.starts_with("__") {
-            return Err(Strange);
+        // A set without a name goes with the rule that has it, and ours have names.
+        if set.declared.flags & wire::ANONYMOUS != 0 {
+            continue;
         }
         if set.declared.data_type == wire::VERDICT {
             maps.push(Step::FlushSet(name.clone()));
@@ -87,19 +90,23 @@ fn superfluous(wanted: &Ruleset, installed: &Installed) -> Result<Vec<Step>, Str
     steps.extend(maps);
     steps.extend(chains.into_iter().map(Step::DeleteChain));
     steps.extend(gone);
-    Ok(steps)
+    steps
 }
 
-fn same_chain(wanted: &Chain, installed: &InstalledChain) -> bool {
+/// Where the kernel calls a chain, and what it does with packets that nothing is decided about.
+fn hook(chain: &Chain) -> Option<(u32, i32, u32)> {
     let accept = 1;
-    let hook = wanted.hook.map(|Hook::Forward| (wire::FORWARD.0, wire::FORWARD.1, accept));
+    chain.hook.map(|Hook::Forward| (wire::FORWARD.0, wire::FORWARD.1, accept))
+}
+
+fn same_rules(wanted: &Chain, installed: &InstalledChain) -> bool {
     let mut there = installed.rules.iter();
     let same = wanted.rules.iter().all(|rule| {
         there.next().is_some_and(|(exprs, note)| {
             *exprs == expr::of(rule) && *note == wire::note(&rule.comment)
         })
     });
-    same && there.next().is_none() && hook == installed.hook
+    same && there.next().is_none()
 }
 
 type Difference = (Vec<Key>, Vec<(Key, Option<Arc<Aim>>)>);

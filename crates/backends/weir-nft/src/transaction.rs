@@ -31,6 +31,8 @@ pub enum Step {
     AddChain(Name, Option<Hook>),
     /// Rules are added at the end of a chain.
     AddRules(Name, Vec<Rule>),
+    /// The rules of a chain go, and these take their place.
+    ReplaceRules(Name, Vec<Rule>),
     /// Elements come into a set.
     Add(Name, Kind, Vec<(Key, Option<Arc<Aim>>)>),
     /// Elements go from a set.
@@ -50,7 +52,7 @@ impl Step {
     fn phase(&self, Scope { new, old, movers }: &Scope) -> Phase {
         match self {
             // Nothing leads into the table before the kernel calls one of its chains.
-            Step::AddChain(_, Some(_)) => Phase::Switch,
+            Step::AddChain(_, Some(_)) | Step::ReplaceRules(..) => Phase::Switch,
             Step::AddRules(name, _) if &**name == HOOKED => Phase::Switch,
             Step::AddTable
             | Step::DeleteTable
@@ -177,7 +179,7 @@ impl Transaction {
         let tidy = steps.partition_point(|step| step.phase(&scope) < Phase::Tidy);
         let leads = |step: &Step| match step {
             Step::Add(_, kind, _) | Step::Remove(_, kind, _) => kind.is_map(),
-            Step::AddChain(..) => true,
+            Step::AddChain(..) | Step::ReplaceRules(..) => true,
             _ => false,
         };
         let at_once = |steps| Group { steps, when: When::Now };
@@ -286,6 +288,10 @@ impl fmt::Display for Step {
             Step::AddRules(name, rules) => {
                 let lines = rules.iter().map(|rule| format!("add rule inet weir {name} {rule}"));
                 f.write_str(&lines.collect::<Vec<_>>().join("\n"))
+            }
+            Step::ReplaceRules(name, rules) => {
+                write!(f, "flush chain inet weir {name}")?;
+                rules.iter().try_for_each(|rule| write!(f, "\nadd rule inet weir {name} {rule}"))
             }
             Step::Add(name, _, elements) => {
                 let list: Vec<String> =

@@ -49,6 +49,8 @@ pub(crate) const CHANGES: u32 = 7;
 /// The hook, and the priority there.
 pub(crate) const FORWARD: (u32, i32) = (2, 0);
 
+/// A set that lives with the rule that has it.
+pub(crate) const ANONYMOUS: u32 = 0x1;
 const INTERVAL: u32 = 0x4;
 const MAP: u32 = 0x8;
 const TIMEOUT: u32 = 0x10;

@@ -109,20 +109,33 @@ pub(crate) struct Ruled {
 impl Ruled {
     /// What the node has to enforce.
     pub(crate) fn program(self) -> Program {
-        let Ruled { rules, members } = self;
+        compiled(self.changes())
+    }
+
+    /// One of many events: a pod that the first rule is about comes with the even ones, and goes with the odd ones.
+    pub(crate) fn event(self, number: usize) -> Change {
+        self.cluster().event(number)
+    }
+
+    fn cluster(self) -> Cluster {
+        Cluster { policies: self.rules, members: self.members }
+    }
+
+    /// Everything in it, as a source tells it.
+    pub(crate) fn changes(self) -> impl Iterator<Item = Change> {
+        let rules = self.rules;
         let last = rules - 1;
         // Only the last NetworkPolicy is kept: the one that admits the client.
         let is_other = (0..last).map(policy_name).collect::<BTreeSet<_>>();
-        let objects =
-            Cluster { policies: rules, members }.objects().filter(|object| match object {
-                Object::Policy(policy) => !is_other.contains(&*policy.id.name),
-                _ => true,
-            });
-        let admin = (0..rules).map(|number| {
+        let objects = self.cluster().objects().filter(move |object| match object {
+            Object::Policy(policy) => !is_other.contains(&*policy.id.name),
+            _ => true,
+        });
+        let admin = (0..rules).map(move |number| {
             let action = if number == last { Action::Pass } else { Action::Deny };
             Object::Policy(admin_policy(number, action))
         });
-        compiled(objects.chain(admin).map(Change::Put))
+        objects.chain(admin).map(Change::Put)
     }
 }
 

@@ -9,7 +9,7 @@ use weir_lab::{Lab, LabNode, Layout};
 use super::{
     backend::nftables,
     churn,
-    cluster::{Cluster, Tenants},
+    cluster::{Cluster, Ruled, Tenants},
     ipset,
     netlink::{Edit, Netlink, TABLE},
     nft,
@@ -24,6 +24,8 @@ use crate::bench::{
 const SPLIT: usize = 4000;
 /// Times that a member comes and goes, in each round.
 const SINGLES: usize = 400;
+/// The same for rules that packets have to have passed by in between, which takes time though no work.
+const SINGLES_OF_RULED: usize = 50;
 /// The same with a program, which takes a thousand times as long.
 const SINGLES_BY_PROGRAM: usize = 5;
 
@@ -73,6 +75,12 @@ impl Size {
     fn cluster(self) -> Cluster {
         Cluster { policies: 1, members: self.members }
     }
+
+    /// As many peers, of many admin rules.
+    fn ruled(self) -> Ruled {
+        let rules = 1000;
+        Ruled { rules, members: self.members / rules }
+    }
 }
 
 /// Measures everything, in rounds, and once what happens when pods never stop to come and go.
@@ -96,18 +104,24 @@ pub(crate) fn measure(rounds: usize, quick: bool) -> Result<Vec<Row>> {
 enum Task {
     Load,
     One,
+    OneOfRuled,
     OneInIpset,
     Restart,
 }
 
 impl Task {
-    const ALL: [Task; 4] = [Task::Load, Task::One, Task::OneInIpset, Task::Restart];
+    const ALL: [Task; 5] =
+        [Task::Load, Task::One, Task::OneOfRuled, Task::OneInIpset, Task::Restart];
 
     fn what(self, size: Size) -> String {
         let Size { members, tenants, .. } = size;
         match self {
             Task::Load => format!("first load of {members} members"),
             Task::One => format!("one pod more or less among {members}"),
+            Task::OneOfRuled => {
+                let rules = size.ruled().rules;
+                format!("one pod more or less among {members} of {rules} admin rules")
+            }
             Task::OneInIpset => format!("one pod more or less among {members} of ipset"),
             Task::Restart => format!(
                 "starting again, nothing changed, {} sets of {} members",
@@ -120,7 +134,7 @@ impl Task {
     fn unit(self) -> (&'static str, f64) {
         match self {
             Task::Load | Task::Restart => ("ms", 1e3),
-            Task::One | Task::OneInIpset => ("µs", 1e6),
+            Task::One | Task::OneOfRuled | Task::OneInIpset => ("µs", 1e6),
         }
     }
 }
@@ -148,7 +162,7 @@ impl Times {
                 how,
                 unit,
                 spread: Spread::of(times.iter().map(|time| time * per_second).collect()),
-                times_bare: (how != BARE).then(|| Spread::of(ratios)),
+                times_bare: (how != BARE && !bare.is_empty()).then(|| Spread::of(ratios)),
             }
         };
         let hows = ["weir", BARE, "bare netlink, one transaction", "nft -f", "ipset"];
@@ -236,6 +250,7 @@ fn weir(size: Size) -> Result<Vec<Time>> {
         ensure!(settled? == Settled::Applied, "an event wrote nothing");
         singles.push(time);
     }
+    let ruled = apart(|| one_of_ruled(size.ruled()))?;
     let restart = apart(|| {
         let start = || -> Result<_> {
             let mut node = Node::open(nftables()?);
@@ -251,8 +266,27 @@ fn weir(size: Size) -> Result<Vec<Time>> {
     Ok(vec![
         (Task::Load, "weir", load),
         (Task::One, "weir", median(singles)),
+        (Task::OneOfRuled, "weir", ruled),
         (Task::Restart, "weir", restart),
     ])
+}
+
+/// Single peers of admin rules.
+fn one_of_ruled(ruled: Ruled) -> Result<Duration> {
+    let mut node = Node::open(nftables()?);
+    node.hear(ruled.changes());
+    ensure!(node.settle()? == Settled::Applied, "a first load wrote nothing");
+    let mut singles = Vec::with_capacity(2 * SINGLES_OF_RULED);
+    for number in 0..2 * SINGLES_OF_RULED {
+        let event = [ruled.event(number)];
+        let (time, settled) = cpu(|| {
+            node.hear(event);
+            node.settle()
+        });
+        ensure!(settled? == Settled::Applied, "an event wrote nothing");
+        singles.push(time);
+    }
+    Ok(median(singles))
 }
 
 /// Single members in ipset, each way in a namespace of its own.

@@ -3,13 +3,19 @@
 use libtest_mimic::Trial;
 use weir_datapath::{Datapath, Plan, Trouble};
 use weir_engine::{Locality, compile};
-use weir_lab::Lab;
+use weir_lab::{Lab, Wiring};
 use weir_model::Program;
-use weir_nft::{Mode, Nft};
+use weir_nft::{Mode, Nft, Step};
 
-use weir_trials::cluster::{PODS, policy, world};
+use weir_trials::{
+    cluster::{Cluster, PODS, policy, world},
+    traffic::Traffic,
+};
 
-use crate::{backend::trial, node};
+use crate::{
+    backend::{Nftables, trial},
+    node,
+};
 
 /// What is done to our table. `CHAIN` stands for a chain that judges pods, `SET` for a set of pods, `HANDLE` for the rule that
 /// asks about destinations.
@@ -72,6 +78,15 @@ const DISTURBANCES: &[(&str, &str)] = &[
     ),
 ];
 
+/// What is not repaired where it is: the table is replaced, and a packet under way at that instant may meet neither.
+const REPLACED: &[&str] = &[
+    "a_table_that_was_put_to_sleep",
+    "a_policy_that_was_changed",
+    "an_element_that_never_expires",
+    "a_counter_of_theirs",
+    "a_quota_of_theirs_that_a_rule_uses",
+];
+
 /// What others do that is no business of ours.
 const ELSEWHERE: &[&str] = &[
     "add rule inet other forward counter",
@@ -105,12 +120,13 @@ table bridge other {
 
 pub(crate) fn trials() -> Vec<Trial> {
     let repaired = DISTURBANCES.iter().map(|(what, commands)| {
-        trial(&format!("{what}_is_noticed_and_repaired"), move || is_repaired(commands))
+        trial(&format!("{what}_is_noticed_and_repaired"), move || is_repaired(what, commands))
     });
     let more = [
         trial("changes_elsewhere_are_no_drift", changes_elsewhere),
         trial("our_own_writes_are_no_drift", our_own_writes),
         trial("a_plan_for_rules_that_changed_is_not_carried_out", stale_plans),
+        trial("chains_are_repaired_while_packets_come", repaired_under_traffic),
     ];
     repaired.chain(more).collect()
 }
@@ -173,7 +189,7 @@ impl Node {
     }
 }
 
-fn is_repaired(commands: &str) {
+fn is_repaired(what: &str, commands: &str) {
     let mut node = Node::new();
     let (before, others) = (node::ours(&node.lab), node.others());
     assert_eq!(others.len(), 4, "{others:?}");
@@ -181,6 +197,9 @@ fn is_repaired(commands: &str) {
     assert_ne!(node::ours(&node.lab), before, "something was done");
     let others = if commands == "flush ruleset" { Vec::new() } else { others };
     assert!(node.nft.drifted().unwrap(), "it is noticed");
+    let plan = node::replan(&mut node.nft, &node.program);
+    let is_replaced = plan.steps().any(|step| *step == Step::DeleteTable);
+    assert_eq!(is_replaced, REPLACED.contains(&what), "{plan}");
     node::sync(&mut node.nft, &node.program);
     assert_same(&node::ours(&node.lab), &before);
     assert_eq!(node.others(), others, "what is theirs is as it was");
@@ -229,4 +248,22 @@ fn stale_plans() {
     assert_eq!(refused.trouble, Trouble::Unavailable, "{}", refused.with_causes());
     assert_eq!(node::ours(&node.lab), before, "all or nothing");
     node::sync(&mut node.nft, &Program::default());
+}
+
+/// Somebody edits our chains in ways that change no verdict, again and again: neither does the repair.
+fn repaired_under_traffic() {
+    let db = "podSelector: {matchLabels: {app: db}}, ingress: [{from: [{podSelector: {matchLabels: {app: api}}}]}]";
+    let world = world(&format!("{PODS}policies:\n{}", policy("db", db)));
+    let cluster = Cluster::new(Nftables, &world, Wiring::Routed, weir_trials::Mode::Enforce);
+    let program = compile(&world, Locality::Node("n1".into()));
+    let mut nft = node::open(&cluster.lab, "n1", Mode::Enforce);
+    let edit = ["forward", "new4", "new6", "ingress-denied"]
+        .map(|chain| format!("insert rule inet weir {chain} counter\n"))
+        .concat();
+    Traffic::new(&cluster.lab).none_is_misjudged(|| {
+        for _ in 0..40 {
+            node::run(&cluster.lab, &edit);
+            node::sync(&mut nft, &program);
+        }
+    });
 }

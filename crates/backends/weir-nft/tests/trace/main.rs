@@ -28,6 +28,7 @@ fn after(mut ruleset: Ruleset, steps: &[Step]) -> Ruleset {
                 assert!(chains.insert(name.clone(), chain).is_none(), "{name} is there");
             }
             Step::AddRules(name, rules) => chains.get_mut(&name).expect(CHAIN).rules.extend(rules),
+            Step::ReplaceRules(name, rules) => chains.get_mut(&name).expect(CHAIN).rules = rules,
             Step::Add(name, _, elements) => {
                 for (key, aim) in elements {
                     let there = sets.get_mut(&name).expect(SET).elements.insert(key, aim);
