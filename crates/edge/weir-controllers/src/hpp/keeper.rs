@@ -19,10 +19,12 @@ use crate::{
 
 /// How long to wait for more about an object that was just written before it is written again.
 const GATHER: Duration = Duration::from_millis(200);
-/// How long news may keep what is due from being written.
-const LATE: Duration = Duration::from_millis(100);
+/// How much news may keep what is due from being written.
+const NEWS: usize = 256;
 /// How many writes may be under way.
 const AT_ONCE: usize = 16;
+/// How many objects are written before news is heard again.
+const PER_TURN: usize = 4 * AT_ONCE;
 
 /// When to look again whether definitions fit.
 const AGAIN: Duration = Duration::from_secs(2);
@@ -69,16 +71,24 @@ pub(crate) async fn keep(context: &Context, settings: &Settings) {
         queue: Queue::default(),
         written: BTreeMap::new(),
     };
+    let mut heard = 0;
     loop {
         let due = keeper.due();
-        // Those who come together are written together, but not if they never end.
-        let next = match due.is_some_and(|due| due + LATE < Instant::now()) {
-            true if !context.is_stopped() => Next::Due,
-            _ => inbox.next(due).await,
+        // All news that waits is heard first, so that what comes together is written together; but not if it never ends.
+        let is_due = due.is_some_and(|due| due <= Instant::now());
+        let next = match is_due && heard >= NEWS && !context.is_stopped() {
+            true => Next::Due,
+            false => inbox.next(due).await,
         };
         match next {
-            Next::News(news) => keeper.take(news),
-            Next::Due => keeper.turn().await,
+            Next::News(news) => {
+                heard += 1;
+                keeper.take(news);
+            }
+            Next::Due => {
+                heard = 0;
+                keeper.turn().await;
+            }
             Next::Stop => return,
         }
     }
@@ -236,7 +246,10 @@ impl Keeper<'_> {
         let start = Instant::now();
         self.written.retain(|_, at| *at + GATHER > start);
         let mut turns: BTreeMap<Turn, Vec<(ObjectId, Step)>> = BTreeMap::new();
-        while let Some(id) = self.queue.pop(start) {
+        let mut count = 0;
+        while count < PER_TURN
+            && let Some(id) = self.queue.pop(start)
+        {
             match self.step(&id) {
                 None => self.queue.done(&id),
                 Some(step) => {
@@ -245,6 +258,7 @@ impl Keeper<'_> {
                         (Kind::Container, _) => Turn::PutContainer,
                         (Kind::Pol, _) => Turn::Pol,
                     };
+                    count += 1;
                     turns.entry(turn).or_default().push((id, step));
                 }
             }
