@@ -77,8 +77,10 @@ fn main() {
     let audit = Audit::new(&desk);
     let cluster = Cluster::with(Options { flags: audit.flags() }).unwrap();
     let admin = desk.kubeconfig(cluster.admin(), "admin");
-    let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/agent.yaml");
-    kubectl_apply_file(&desk, &admin, &manifest);
+    let deploy = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy");
+    for name in ["namespace.yaml", "agent.yaml"] {
+        kubectl_apply_file(&desk, &admin, &deploy.join(name));
+    }
     let access = cluster.account("weir-system", "weir-agent").unwrap();
     let stage = Stage { cluster: &cluster, lab: &lab, desk: &desk, access: &access, audit: &audit };
 
