@@ -60,7 +60,8 @@ pub(crate) async fn keep(
     );
     let at_broker =
         |resource| Watched { namespace: settings.namespace.clone(), ..Watched::all(resource) };
-    inbox.follow(&server, at_broker(REMOTE_PODS), News::Pod);
+    let pods = Watched { keep: wire::pressed, ..at_broker(REMOTE_PODS) };
+    inbox.follow(&server, pods, News::Pod);
     inbox.follow(&server, at_broker(REMOTE_NAMESPACES), News::Namespace);
     inbox.follow(&server, at_broker(MEMBERS), News::Member);
     let out = inbox.sender();

@@ -26,8 +26,9 @@ impl Translator<'_> {
         match told {
             Told::Listed(_, objects) => {
                 self.listed.insert(REMOTE_PODS.kind);
-                let read =
-                    objects.into_iter().map(|object| (name_of(&object), wire::read_pod(&object)));
+                let read = objects
+                    .into_iter()
+                    .map(|object| (name_of(&object), wire::read_pressed(&object)));
                 let read: Vec<(String, Result<RemotePod, String>)> = read.collect();
                 let there = read.iter().filter_map(|(_, pod)| pod.as_ref().ok());
                 let there: BTreeSet<&RemoteId> = there.map(|pod| &pod.id).collect();
@@ -39,7 +40,7 @@ impl Translator<'_> {
                 self.set.forget_crowded();
                 read.into_iter().for_each(|(name, pod)| self.put_pod(name, pod));
             }
-            Told::Put(object) => self.put_pod(name_of(&object), wire::read_pod(&object)),
+            Told::Put(object) => self.put_pod(name_of(&object), wire::read_pressed(&object)),
             Told::Gone(object) => self.remove_pod(&name_of(&object)),
             Told::Trouble(_) => (),
         }

@@ -14,6 +14,7 @@ use weir_model::{Labels, Name};
 pub use member::{Told, member, read_member};
 pub(crate) use policy::{lower, policy_id};
 pub use policy::{network_policy, policy};
+pub(crate) use remote::{pressed, read_pressed};
 pub use remote::{read_namespace, read_pod, remote_id, remote_name, remote_namespace, remote_pod};
 
 use crate::{Object, Resource};

@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::{Value, json};
 use weir_clusterset::{RemoteId, RemotePod};
 use weir_model::{Labels, Name, NamedPort, Protocol};
@@ -81,6 +82,29 @@ pub fn read_pod(object: &Object) -> Result<RemotePod, String> {
     Ok(RemotePod { id, labels: labels(object), addresses, ports })
 }
 
+/// An object of the broker with what is read of it, as text: a list of all remote pods is there as a whole before it is taken in, and so it
+/// needs a third of the room.
+pub(crate) fn pressed(object: Object) -> Object {
+    let kept = json!({"labels": object.metadata.labels, "spec": object.data["spec"]});
+    let mut pressed = Object {
+        types: None,
+        metadata: ObjectMeta::default(),
+        data: Value::String(kept.to_string()),
+    };
+    pressed.metadata.name = object.metadata.name;
+    pressed.metadata.resource_version = object.metadata.resource_version;
+    pressed
+}
+
+/// What another cluster tells about a pod, in an object that was pressed.
+pub(crate) fn read_pressed(object: &Object) -> Result<RemotePod, String> {
+    let text = object.data.as_str().unwrap_or_default();
+    let mut kept: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
+    let mut whole = Object { data: json!({"spec": kept["spec"].take()}), ..object.clone() };
+    whole.metadata.labels = serde_json::from_value(kept["labels"].take()).unwrap_or_default();
+    read_pod(&whole)
+}
+
 fn port(value: &Value) -> Result<NamedPort, String> {
     let protocol = match text(value, "protocol")? {
         "TCP" => Protocol::Tcp,
@@ -127,6 +151,20 @@ mod tests {
         let (cluster, name, labels) = read_namespace(&told).unwrap();
         assert_eq!((&*cluster, &*name), ("east", "shop"));
         assert_eq!(labels.to_string(), "kubernetes.io/metadata.name=shop,team=a");
+    }
+
+    #[test]
+    fn what_was_pressed_is_read_as_it_was() {
+        let mut told = remote_pod(&pod(), "set");
+        told.metadata.resource_version = Some("7".into());
+        told.metadata.uid = Some("uid".into());
+        let small = pressed(told.clone());
+        assert_eq!(read_pressed(&small), read_pod(&told));
+        assert_eq!(small.metadata.resource_version, told.metadata.resource_version);
+        told.data["spec"]["clusterID"] = json!("west");
+        assert!(read_pressed(&pressed(told)).is_err());
+        let bare = Object { data: Value::Null, ..small };
+        assert!(read_pressed(&bare).is_err());
     }
 
     #[test]
