@@ -109,7 +109,7 @@ impl Planner {
     /// The steps since the last transaction.
     pub(crate) fn transaction(&mut self) -> Transaction {
         self.sweep();
-        self.objects.transaction()
+        self.objects.transaction().at_once()
     }
 
     fn sweep(&mut self) {

@@ -202,6 +202,15 @@ impl Transaction {
         Transaction { groups, generation: None }
     }
 
+    /// The same for a ruleset whose chains were all prepared by transactions that were taken to their end: nothing is to be waited
+    /// for before the first steps.
+    pub(crate) fn at_once(mut self) -> Self {
+        if let Some(first) = self.groups.first_mut() {
+            first.when = When::Now;
+        }
+        self
+    }
+
     /// These steps and, when every packet has arrived that was under way after them, those.
     pub(crate) fn then(mut self, mut later: Transaction) -> Self {
         if let (false, Some(next)) = (self.groups.is_empty(), later.groups.first_mut()) {

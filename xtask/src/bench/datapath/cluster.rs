@@ -63,11 +63,7 @@ impl Cluster {
 
     /// One of many events: a pod that the first policy admits comes with the even ones, and goes with the odd ones.
     pub(crate) fn event(self, number: usize) -> Change {
-        let pod = pod("newcomer".to_owned(), team(0), address(0xff_0000 + number / 2), "elsewhere");
-        match number % 2 {
-            0 => Change::Put(Object::Pod(pod)),
-            _ => Change::Remove(Key::Pod(pod.id)),
-        }
+        newcomer(0, number)
     }
 
     fn objects(self) -> impl Iterator<Item = Object> {
@@ -112,9 +108,10 @@ impl Ruled {
         compiled(self.changes())
     }
 
-    /// One of many events: a pod that the first rule is about comes with the even ones, and goes with the odd ones.
+    /// One of many events: a pod that a rule in the middle is about comes with the even ones, and goes with the odd ones. No
+    /// NetworkPolicy is about it.
     pub(crate) fn event(self, number: usize) -> Change {
-        self.cluster().event(number)
+        newcomer(self.rules / 2, number)
     }
 
     fn cluster(self) -> Cluster {
@@ -169,6 +166,15 @@ impl Tenants {
             .chain(locals.chain(peers).map(Object::Pod))
             .chain(policies.map(Object::Policy))
             .map(Change::Put)
+    }
+}
+
+/// A pod of a team comes with even numbers, and goes with odd ones.
+fn newcomer(of: usize, number: usize) -> Change {
+    let pod = pod("newcomer".to_owned(), team(of), address(0xff_0000 + number / 2), "elsewhere");
+    match number % 2 {
+        0 => Change::Put(Object::Pod(pod)),
+        _ => Change::Remove(Key::Pod(pod.id)),
     }
 }
 

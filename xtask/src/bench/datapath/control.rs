@@ -24,7 +24,7 @@ use crate::bench::{
 const SPLIT: usize = 4000;
 /// Times that a member comes and goes, in each round.
 const SINGLES: usize = 400;
-/// The same for rules that packets have to have passed by in between, which takes time though no work.
+/// The same among admin rules.
 const SINGLES_OF_RULED: usize = 50;
 /// The same with a program, which takes a thousand times as long.
 const SINGLES_BY_PROGRAM: usize = 5;
