@@ -1,4 +1,4 @@
-use std::{env, io::Write};
+use std::{collections::BTreeSet, env, io::Write};
 
 use clap::Args;
 use serde::Serialize;
@@ -7,7 +7,7 @@ use weir_model::Program;
 
 use crate::{
     exit::Exit,
-    failure::Failure,
+    failure::{Failure, nearest},
     filter::Filter,
     live, opflex,
     present::{self, Format, findings::Report, program::Listing},
@@ -66,10 +66,11 @@ impl Render {
         let locality = match &node {
             None => Locality::Everywhere,
             Some(node) => {
-                let runs = |pod: &weir_model::Pod| pod.node.as_deref() == Some(node);
-                if !world.nodes.contains_key(&**node) && !world.pods.values().any(runs) {
-                    let hint = "leave out --node to print the rules of all nodes";
-                    return Err(Failure::new(format!("there is no node {node}"), hint).into());
+                let named = world.pods.values().filter_map(|pod| pod.node.as_deref());
+                let known: BTreeSet<&str> =
+                    world.nodes.keys().map(|name| &**name).chain(named).collect();
+                if !known.contains(node.as_str()) {
+                    return Err(self.no_node(node, &known).into());
                 }
                 Locality::Node(node.as_str().into())
             }
@@ -125,6 +126,22 @@ impl Render {
                 "say it with `--node NAME`, or in the variable NODE_NAME",
             )),
         }
+    }
+
+    /// That there is no such node, and which there are.
+    fn no_node(&self, node: &str, known: &BTreeSet<&str>) -> Failure {
+        /// So many are all named.
+        const FEW: usize = 5;
+        let all: Vec<&str> = known.iter().copied().collect();
+        let mut hint = match all.len() {
+            0 => "no node is known, and no pod says where it runs".to_owned(),
+            1..=FEW => format!("the nodes are {}", all.join(", ")),
+            _ => format!("did you mean {}?", nearest(node, &all).join(" or ")),
+        };
+        if !self.live {
+            hint.push_str("; leave out --node to print the rules of all nodes");
+        }
+        Failure::new(format!("there is no node {node}"), hint)
     }
 
     fn compare(

@@ -148,7 +148,9 @@ impl Follower {
                 }
                 Err(error @ ReadError::Forbidden { .. }) if self.kind.is_optional() => {
                     // Rights are checked before it is known whether there is such a kind.
-                    return match wire::is_served(&client, self.kind).await {
+                    return match wire::is_served(&client, self.kind.version(), self.kind.resource())
+                        .await
+                    {
                         Ok(false) => self.absent(&client).await,
                         Ok(true) => Ok(Err(error)),
                         Err(error) => Ok(Err(error)),

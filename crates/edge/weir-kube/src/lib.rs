@@ -21,7 +21,7 @@
 //! | `Watch` | `list` and `watch` on pods, namespaces, nodes, networkpolicies.networking.k8s.io and, if they are installed, adminnetworkpolicies, baselineadminnetworkpolicies and clusternetworkpolicies of policy.networking.k8s.io; `get` on the customresourcedefinitions.apiextensions.k8s.io of these three: without it a kind that is not installed counts as such only after a while |
 //! | `Pods` | `get` on pods |
 //! | `Events` | `create` and `patch` on events of the core group |
-//! | `read` | `list` on the same kinds as `Watch`; can do without nodes as long as no policy names them |
+//! | `read` | `list` on the same kinds as `Watch`; can do without nodes as long as no policy names them, and without memcacheds.memcached.c5c3.io, which are looked at if they are installed |
 //!
 //! The agent uses the first three, and nothing else.
 

@@ -10,6 +10,8 @@ use crate::{
 
 /// How many objects a page has.
 const PAGE: u32 = 500;
+/// The kind of object that asks for policies.
+const MEMCACHEDS: &str = "memcacheds.memcached.c5c3.io";
 /// How often to begin again if the API server forgets a list while we read it.
 const ATTEMPTS: usize = 3;
 
@@ -52,7 +54,8 @@ async fn read_with(
                 Err(ReadError::Missing { .. }) if kind.is_optional() => break,
                 // Rights are checked before it is known whether there is such a kind.
                 Err(ReadError::Forbidden { .. })
-                    if kind.is_optional() && !wire::is_served(client, kind).await? =>
+                    if kind.is_optional()
+                        && !wire::is_served(client, kind.version(), kind.resource()).await? =>
                 {
                     break;
                 }
@@ -63,13 +66,15 @@ async fn read_with(
                 Err(error) => return Err(error),
             };
             reader.read(format!("cluster {}", kind.plural()).into(), page.text.as_bytes());
-            after = page.rest(kind)?.more;
+            after = page.rest(kind.resource())?.more;
             if after.is_none() {
                 break;
             }
         }
     }
+    let memcacheds_unread = memcacheds(client, &mut reader).await?;
     let mut manifests = reader.finish().of_cluster();
+    manifests.findings.extend(memcacheds_unread.as_ref().map(without_memcacheds));
     if let Some(error) = nodes_unread {
         let mut policies = manifests.objects.iter().filter_map(|object| match object {
             Object::Policy(policy) => Some(policy),
@@ -82,6 +87,50 @@ async fn read_with(
         manifests.findings.push(without_nodes(&error));
     }
     Ok(manifests)
+}
+
+/// Reads the Memcacheds, if there is such a kind: they ask for policies, which may not be those that were meant. What they ask for is
+/// there as NetworkPolicies, so that who may not read them has lost nothing but advice, and is told.
+async fn memcacheds(client: &Client, reader: &mut Reader) -> Result<Option<ReadError>, ReadError> {
+    for version in ["memcached.c5c3.io/v1alpha1", "memcached.c5c3.io/v1beta1"] {
+        let (path, mut after) = (format!("/apis/{version}/memcacheds"), None);
+        loop {
+            let page = match Page::at(client, &path, MEMCACHEDS, PAGE, after.as_deref()).await {
+                Ok(page) => page,
+                Err(ReadError::Missing { .. }) => break,
+                Err(error @ ReadError::Gone { .. }) => return Err(error),
+                // Rights are checked before it is known whether there is such a kind.
+                Err(error @ ReadError::Forbidden { .. }) => {
+                    match wire::is_served(client, version, MEMCACHEDS).await {
+                        Ok(false) => break,
+                        _ => return Ok(Some(error)),
+                    }
+                }
+                Err(error) => return Ok(Some(error)),
+            };
+            reader.read("cluster memcacheds".into(), page.text.as_bytes());
+            after = page.rest(MEMCACHEDS)?.more;
+            if after.is_none() {
+                return Ok(None);
+            }
+        }
+    }
+    Ok(None)
+}
+
+fn without_memcacheds(error: &ReadError) -> Finding {
+    Finding {
+        place: None,
+        code: "memcacheds-unread",
+        severity: Severity::Info,
+        object: String::new(),
+        field: String::new(),
+        message: format!(
+            "{}: what Memcacheds ask for is not checked, their policies are",
+            error.text()
+        ),
+        hint: error.hint(),
+    }
 }
 
 fn names_nodes(policy: &Policy) -> bool {

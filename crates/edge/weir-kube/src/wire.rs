@@ -46,37 +46,52 @@ impl Page {
         size: u32,
         after: Option<&str>,
     ) -> Result<Self, ReadError> {
+        Page::at(client, &kind.path(), kind.resource(), size, after).await
+    }
+
+    /// The same for what is at a path.
+    pub(crate) async fn at(
+        client: &Client,
+        path: &str,
+        resource: &str,
+        size: u32,
+        after: Option<&str>,
+    ) -> Result<Self, ReadError> {
         let mut params = ListParams::default().limit(size);
         if let Some(token) = after {
             params = params.continue_token(token);
         }
-        let request = Request::new(kind.path()).list(&params);
-        let answer = answer(client, request, "list", kind.resource()).await?;
+        let request = Request::new(path).list(&params);
+        let answer = answer(client, request, "list", resource).await?;
         Ok(Page { text: answer })
     }
 
     /// Hands over its objects one by one.
     pub(crate) fn each(&self, kind: Kind, each: impl FnMut(Node)) -> Result<Rest, ReadError> {
+        self.each_of(kind.resource(), each)
+    }
+
+    fn each_of(&self, resource: &str, each: impl FnMut(Node)) -> Result<Rest, ReadError> {
         let rest = document::items(self.text.as_bytes(), each).map_err(|error| {
-            ReadError::Garbled { resource: kind.resource().into(), message: error.message }
+            ReadError::Garbled { resource: resource.into(), message: error.message }
         })?;
-        rest_of(kind, &rest)
+        rest_of(resource, &rest)
     }
 
     /// What it says beside its objects.
-    pub(crate) fn rest(&self, kind: Kind) -> Result<Rest, ReadError> {
-        self.each(kind, drop)
+    pub(crate) fn rest(&self, resource: &str) -> Result<Rest, ReadError> {
+        self.each_of(resource, drop)
     }
 }
 
-fn rest_of(kind: Kind, list: &Node) -> Result<Rest, ReadError> {
+fn rest_of(resource: &str, list: &Node) -> Result<Rest, ReadError> {
     let text = |key: &str| {
         let text = list.path(&["metadata", key]).and_then(Node::text);
         text.filter(|text| !text.is_empty()).map(str::to_owned)
     };
     // Without it this may be any text, and no list that is complete.
     let version = text("resourceVersion").ok_or_else(|| ReadError::Garbled {
-        resource: kind.resource().into(),
+        resource: resource.into(),
         message: "the list has no resourceVersion".into(),
     })?;
     Ok(Rest { version, more: text("continue") })
@@ -247,16 +262,21 @@ pub(crate) async fn definition(client: &Client, kind: Kind) -> Result<Definition
 }
 
 /// Whether the API server says that it serves a kind, which everybody may ask.
-pub(crate) async fn is_served(client: &Client, kind: Kind) -> Result<bool, ReadError> {
-    let path = format!("/apis/{}", kind.version());
+pub(crate) async fn is_served(
+    client: &Client,
+    version: &str,
+    resource: &str,
+) -> Result<bool, ReadError> {
+    let path = format!("/apis/{version}");
     let request = Request::new(path).list(&ListParams::default());
-    let text = match answer(client, request, "get", kind.resource()).await {
+    let text = match answer(client, request, "get", resource).await {
         Err(ReadError::Missing { .. }) => return Ok(false),
         text => text?,
     };
     let root = document::documents(text.as_bytes()).0.pop().unwrap_or_else(|| Node::null(1));
     let resources = root.get("resources").map_or(&[][..], Node::items);
-    Ok(resources.iter().any(|one| one.get("name").and_then(Node::text) == Some(kind.plural())))
+    let plural = resource.split('.').next();
+    Ok(resources.iter().any(|one| one.get("name").and_then(Node::text) == plural))
 }
 
 /// A request, if it could be built.

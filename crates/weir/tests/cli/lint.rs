@@ -5,7 +5,7 @@ use expect_test::expect;
 use crate::{check, json, root, weir, weir_reading};
 
 /// The codes that reading gives.
-const READING: [&str; 18] = [
+const READING: [&str; 20] = [
     "conflicting-object",
     "duplicate-key",
     "duplicate-object",
@@ -18,7 +18,9 @@ const READING: [&str; 18] = [
     "memcached-no-certificate",
     "memcached-plaintext",
     "memcached-unprotected",
+    "memcacheds-unread",
     "misplaced-policy",
+    "nodes-unread",
     "not-an-object",
     "syntax",
     "too-many-findings",

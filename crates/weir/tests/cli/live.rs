@@ -151,6 +151,88 @@ fn every_command_that_reads_manifests_reads_a_cluster() {
     );
 }
 
+/// A definition of Memcacheds as far as it matters, in one version.
+fn memcacheds(version: &str) -> serde_json::Value {
+    let schema = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
+    json!({
+        "metadata": {"name": "memcacheds.memcached.c5c3.io"},
+        "spec": {
+            "group": "memcached.c5c3.io", "scope": "Namespaced",
+            "names": {"kind": "Memcached", "plural": "memcacheds", "singular": "memcached", "listKind": "MemcachedList"},
+            "versions": [{"name": version, "served": true, "storage": true, "schema": {"openAPIV3Schema": schema}}],
+        },
+    })
+}
+
+/// What is said about a shop with a Memcached in this version: to all, about a connection, and to one who may not read it.
+fn said_with_memcacheds(cluster: &Cluster, version: &str) -> [String; 3] {
+    let definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+    let definition = cluster.create(definitions, &memcacheds(version)).unwrap();
+    let path = format!("/apis/memcached.c5c3.io/{version}/namespaces/shop/memcacheds");
+    eventually("it is served", || cluster.get(&path).is_ok());
+    let memcached = json!({
+        "apiVersion": format!("memcached.c5c3.io/{version}"), "kind": "Memcached", "metadata": {"name": "cache"},
+        "spec": {"security": {"networkPolicy": {"enabled": true, "allowedSources": []}}},
+    });
+    let memcached = cluster.create(&path, &memcached).unwrap();
+    let policy = json!({
+        "metadata": {"name": "cache", "ownerReferences": [{
+            "apiVersion": format!("memcached.c5c3.io/{version}"), "kind": "Memcached", "name": "cache",
+            "uid": memcached["metadata"]["uid"], "controller": true,
+        }]},
+        "spec": {"podSelector": {"matchLabels": {"app": "cash"}}, "ingress": [{"ports": [{"port": 11211}]}]},
+    });
+    let policies = "/apis/networking.k8s.io/v1/namespaces/shop/networkpolicies";
+    cluster.create(policies, &policy).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let kubeconfig = cluster.admin().write_kubeconfig(folder.path()).unwrap();
+    let to_all = stdout(&weir("lint", &kubeconfig));
+    let selected = json!({"spec": {"podSelector": {"matchLabels": {"app": "web"}}}});
+    cluster.patch(&format!("{policies}/cache"), &selected).unwrap();
+    let connection = stdout(&weir("explain --from shop/cart --to shop/web --port 80", &kubeconfig));
+    let list = &["list"];
+    let rights = [
+        Right { group: "", resources: &["pods", "namespaces", "nodes"], verbs: list },
+        Right { group: "networking.k8s.io", resources: &["networkpolicies"], verbs: list },
+    ];
+    let user = cluster.user("guest", &rights).unwrap();
+    let kubeconfig = user.write_kubeconfig(folder.path()).unwrap();
+    let to_a_guest = stdout(&weir("lint", &kubeconfig));
+    cluster.delete(&format!("{policies}/cache")).unwrap();
+    let name = definition["metadata"]["name"].as_str().unwrap();
+    cluster.delete(&format!("{definitions}/{name}")).unwrap();
+    eventually("it is gone", || cluster.get(&format!("{definitions}/{name}")).is_err());
+    [to_all, connection, to_a_guest]
+}
+
+fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
+    let start = std::time::Instant::now();
+    while !is_so() {
+        assert!(start.elapsed().as_secs() < 60, "{what}: not within a minute");
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn memcacheds_of_a_cluster_are_read_in_either_version_if_they_are_there() {
+    let cluster = Cluster::start().unwrap();
+    shop(&cluster);
+    let [to_all, connection, to_a_guest] = said_with_memcacheds(&cluster, "v1alpha1");
+    expect![[r#"
+        warning: an empty list of allowedSources means everybody, not nobody [memcached-everyone]
+          Memcached shop/cache spec.security.networkPolicy.allowedSources
+          hint: list who may connect; or leave the list out, if everybody may
+        1 warning
+    "#]].assert_eq(&to_all);
+    assert!(connection.contains("made for Memcached shop/cache"), "{connection}");
+    expect![[r#"
+        info: the API server forbids to list memcacheds.memcached.c5c3.io: what Memcacheds ask for is not checked, their policies are [memcacheds-unread]
+          hint: grant it by a ClusterRole: apiGroups ["memcached.c5c3.io"], resources ["memcacheds"], verbs ["list"]
+        1 note
+    "#]].assert_eq(&to_a_guest);
+    assert_eq!(said_with_memcacheds(&cluster, "v1beta1"), [to_all, connection, to_a_guest]);
+}
+
 #[test]
 fn without_a_cluster_the_way_out_is_named() {
     check(

@@ -1,6 +1,6 @@
 use expect_test::expect;
 
-use crate::{check, json, stderr, stdout, weir};
+use crate::{check, json, stderr, stdout, weir, weir_reading};
 
 #[test]
 fn the_payments_as_text() {
@@ -47,12 +47,21 @@ fn a_node_that_is_not_there() {
     check(
         &weir("render -f examples/shop/manifests --node n9"),
         expect![[r#"
-        --- stderr
-        error: there is no node n9
-        hint: leave out --node to print the rules of all nodes
-        --- exit 2
-    "#]],
+            --- stderr
+            error: there is no node n9
+            hint: no node is known, and no pod says where it runs; leave out --node to print the rules of all nodes
+            --- exit 2
+        "#]],
     );
+    let nodes = |count: u32| -> String {
+        let node = |n| format!("{{apiVersion: v1, kind: Node, metadata: {{name: worker-{n}}}}}\n");
+        (1..=count).map(node).collect::<Vec<_>>().join("---\n")
+    };
+    for (count, hint) in [(2, "the nodes are worker-1, worker-2;"), (20, "did you mean worker-1")] {
+        let output = weir_reading("render -f - --node worker1", &nodes(count));
+        assert_eq!(output.status.code(), Some(2));
+        assert!(stderr(&output).contains(hint), "{}", stderr(&output));
+    }
 }
 
 /// What the rules are is in the golden tests of the backend.
