@@ -12,6 +12,14 @@
 //! *Invariant*: the work for a new connection does not grow with the NetworkPolicies that speak for a pod: few lookups in sets
 //! decide. Rules of the admin tiers, and different ranges of ports, are asked one by one.
 
+#![cfg_attr(
+    not(target_os = "linux"),
+    allow(
+        dead_code,
+        reason = "elsewhere a program is rendered, and there is no kernel to plan for"
+    )
+)]
+
 #[cfg(target_os = "linux")]
 mod apply;
 mod blocks;

@@ -18,6 +18,14 @@
 //! the address of the peer to what it may do there, NetworkPolicies as soon as they need more than a few set lookups, and pods
 //! that few peers may reach share one chain and one set.
 
+#![cfg_attr(
+    not(target_os = "linux"),
+    allow(
+        dead_code,
+        reason = "elsewhere a program is rendered, and there is no kernel to plan for"
+    )
+)]
+
 #[cfg(target_os = "linux")]
 mod apply;
 mod chain;

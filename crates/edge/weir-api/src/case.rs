@@ -135,6 +135,15 @@ impl Case {
                 if let End::Pod(id) = end
                     && !pods.contains(id)
                 {
+                    // Only a cluster of a set has a name with a colon.
+                    let hint = match id.namespace.split_once(':') {
+                        Some((cluster, _)) => {
+                            format!(
+                                "`{cluster}` is a cluster of a set: say where its manifests are, `weir test --cluster {cluster}=PATH …`, or correct the name"
+                            )
+                        }
+                        None => "add it to `pods:`, or correct the name".to_owned(),
+                    };
                     findings.push(Finding {
                         place: Some(Place { file: self.place.file.clone(), line: probe.line }),
                         code: "invalid",
@@ -142,7 +151,7 @@ impl Case {
                         object: format!("case {}", self.name),
                         field: format!("probes[{at}].{field}.pod"),
                         message: format!("there is no pod {id} in this case"),
-                        hint: "add it to `pods:`, or correct the name".into(),
+                        hint,
                     });
                 }
             }

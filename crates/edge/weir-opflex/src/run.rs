@@ -193,6 +193,7 @@ enum Next {
 
 /// What a signal asks for.
 enum Signal {
+    #[cfg_attr(not(unix), expect(dead_code, reason = "only Unix has a signal for it"))]
     Reload,
     End,
 }

@@ -24,7 +24,11 @@ fn bare(mut policy: Value) -> (Value, String) {
 /// Creates the Memcached `my-cache` with a spec, and compares the policy it leads to, whole.
 #[track_caller]
 fn check(spec: &str, ingress: &str) {
-    let place = Place::new(shared());
+    check_in(Place::new(shared()), spec, ingress);
+}
+
+#[track_caller]
+fn check_in(place: Place, spec: &str, ingress: &str) {
     let memcached = place.create("my-cache", yaml(spec));
     let policy = eventually("a policy", || place.policy("my-cache"));
     let (policy, uid) = bare(policy);
@@ -64,7 +68,9 @@ spec:
 
 #[test]
 fn a_policy_with_defaults_allows_all_sources() {
-    check(
+    // In the very namespace that the document names.
+    check_in(
+        Place::default(shared()),
         "{replicas: 3, security: {networkPolicy: {enabled: true}}}",
         "[{ports: [{protocol: TCP, port: 11211}]}]",
     );

@@ -97,7 +97,7 @@ fn clearing_allowed_sources_removes_the_peers() {
     }
 }
 
-/// After this change the policy is neither removed nor kept up.
+/// After this change the policy is neither removed nor kept up, until the object is deleted.
 fn persists(change: Value) {
     let place = cache();
     let before = place.policy("cache").unwrap();
@@ -106,6 +106,8 @@ fn persists(change: Value) {
     assert_eq!(condition["reason"], "Disabled", "{condition}");
     place.change("cache", json!({"monitoring": {"enabled": true}}));
     assert_eq!(place.policy("cache").unwrap(), before);
+    place.cluster.delete(&format!("{}/cache", place.memcacheds())).unwrap();
+    eventually("the policy is gone", || place.policy("cache").is_none().then_some(()));
 }
 
 #[test]

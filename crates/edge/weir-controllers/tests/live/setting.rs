@@ -175,6 +175,11 @@ impl<'c> Place<'c> {
         Place { cluster, namespace, version: "v1alpha1" }
     }
 
+    /// The namespace `default`, which is nobody's own.
+    pub(crate) fn default(cluster: &'c Cluster) -> Self {
+        Place { cluster, namespace: "default".into(), version: "v1alpha1" }
+    }
+
     /// The same with the other version of the kind.
     pub(crate) fn beta(self) -> Self {
         Place { version: "v1beta1", ..self }
