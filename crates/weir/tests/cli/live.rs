@@ -223,7 +223,8 @@ fn memcacheds_of_a_cluster_are_read_in_either_version_if_they_are_there() {
           Memcached shop/cache spec.security.networkPolicy.allowedSources
           hint: list who may connect; or leave the list out, if everybody may
         1 warning
-    "#]].assert_eq(&to_all);
+    "#]]
+    .assert_eq(&to_all);
     assert!(connection.contains("made for Memcached shop/cache"), "{connection}");
     expect![[r#"
         info: the API server forbids to list memcacheds.memcached.c5c3.io: what Memcacheds ask for is not checked, their policies are [memcacheds-unread]
