@@ -6,7 +6,7 @@ use std::{
     process::{Child, Command, Stdio},
     sync::{Arc, Mutex},
     thread,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use weir_lab::Lab;
@@ -24,6 +24,9 @@ pub(crate) enum Verb {
 
 /// A word of the kernel, and when it was heard: a transaction is in force before the kernel tells of it.
 pub(crate) type Word = (Instant, Verb, Ipv4Addr);
+
+/// What `nft monitor` needs to read the sets of a large cluster, with time to spare.
+const TO_READ_ALL: Duration = Duration::from_secs(3);
 
 /// `nft monitor` on a node. It ends with this.
 pub(crate) struct Monitor {
@@ -51,10 +54,11 @@ impl Monitor {
             }
         });
         let monitor = Monitor { child, heard, lines };
-        // What happens before it listens is not heard.
+        // What happens before it listens is not heard. It first reads all there is, and begins anew when something changes meanwhile.
         let probe = || {
             nft(lab, node, &["add", "table", "inet", "probe"]);
             nft(lab, node, &["delete", "table", "inet", "probe"]);
+            thread::sleep(TO_READ_ALL);
             monitor.told() > 0
         };
         until("nft monitor listens", probe, String::new);
