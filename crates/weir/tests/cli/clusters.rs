@@ -156,7 +156,7 @@ fn tests_can_be_about_several_clusters() {
             FAIL typo
                    -:3: error: there is no pod north:shop/api in this case [invalid]
                      case typo probes[0].from.pod
-                     hint: add it to `pods:`, or correct the name
+                     hint: `north` is a cluster of a set: say where its manifests are, `weir test --cluster north=PATH …`, or correct the name
                  north:shop/api → east:shop/db 1/TCP: cannot be tried  -:3
                    there is no pod north:shop/api
             0 passed, 1 failed
