@@ -10,6 +10,8 @@ mod publishing;
 mod setting;
 mod spec;
 mod trust;
+#[path = "../live/yaml.rs"]
+mod yaml;
 
 use std::{
     thread,

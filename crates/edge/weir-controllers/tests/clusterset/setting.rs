@@ -15,7 +15,6 @@ use ipnet::IpNet;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::sync::oneshot;
-use weir_api::document::{self, Node};
 use weir_cluster::{Access, Cluster, Gate, Right};
 use weir_controllers::{
     Controller, ControllerError, Options, clusterset::Settings, crds, run_until,
@@ -23,7 +22,7 @@ use weir_controllers::{
 use weir_kube::Pace;
 use weir_model::Name;
 
-use crate::eventually;
+use crate::{eventually, yaml::yaml};
 
 /// The namespace of the set on the broker.
 pub(crate) const SET: &str = "submariner-k8s-broker";
@@ -126,27 +125,6 @@ fn install(cluster: &Cluster) {
         let plural = crd.name.split('.').next().unwrap();
         let path = format!("/apis/submariner.io/v1alpha1/{plural}");
         eventually("the definition is served", || cluster.get(&path).ok());
-    }
-}
-
-/// A document of YAML.
-pub(crate) fn yaml(text: &str) -> Value {
-    let (mut nodes, _, error) = document::documents(text.as_bytes());
-    assert_eq!(error, None, "{text}");
-    value(&nodes.pop().unwrap())
-}
-
-fn value(node: &Node) -> Value {
-    match &node.value {
-        document::Value::Map(entries) => {
-            entries.iter().map(|entry| (entry.key.to_string(), value(&entry.value))).collect()
-        }
-        document::Value::Seq(items) => items.iter().map(value).collect(),
-        document::Value::Str(text) => json!(&**text),
-        document::Value::Int(number, _) => json!(number),
-        document::Value::Bool(flag, _) => json!(flag),
-        document::Value::Null => Value::Null,
-        other => panic!("{other:?} is in no test"),
     }
 }
 
