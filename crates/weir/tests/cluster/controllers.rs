@@ -11,31 +11,17 @@ use std::{
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
-use weir_cluster::{Cluster, Options, Right};
+use weir_cluster::{Cluster, Options};
 
 use crate::{
     deploy::{NAMESPACE, confined, container, file, pod, volume},
-    objects::{self, policies_of},
+    objects::{self, BROKER_RIGHTS, policies_of},
     site::{Desk, kubectl_apply_file, until},
 };
 
 /// Where the objects of Cisco ACI are, and the broker.
 const ACI: &str = "aci-containers-system";
 const BROKER: &str = "submariner-k8s-broker";
-
-/// What a cluster may do on its broker, as docs/guides/clusterset.md says.
-const BROKER_RIGHTS: [Right; 2] = [
-    Right {
-        group: "submariner.io",
-        resources: &["remotepods", "remotenamespaces", "clustersetmembers"],
-        verbs: &["list", "watch", "create", "update", "delete"],
-    },
-    Right {
-        group: "coordination.k8s.io",
-        resources: &["leases"],
-        verbs: &["list", "create", "update"],
-    },
-];
 
 struct Site {
     cluster: Cluster,

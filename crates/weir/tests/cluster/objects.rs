@@ -3,7 +3,21 @@
 use std::net::IpAddr;
 
 use serde_json::{Value, json};
-use weir_cluster::Cluster;
+use weir_cluster::{Cluster, Right};
+
+/// What a cluster of a set may do on the broker, as docs/guides/clusterset.md says.
+pub(crate) const BROKER_RIGHTS: [Right; 2] = [
+    Right {
+        group: "submariner.io",
+        resources: &["remotepods", "remotenamespaces", "clustersetmembers"],
+        verbs: &["list", "watch", "create", "update", "delete"],
+    },
+    Right {
+        group: "coordination.k8s.io",
+        resources: &["leases"],
+        verbs: &["list", "create", "update"],
+    },
+];
 
 /// Creates a node with an address.
 pub(crate) fn node(cluster: &Cluster, name: &str, address: &str) {

@@ -11,7 +11,7 @@ use std::{
 };
 
 use serde_json::{Value, json};
-use weir_cluster::{Cluster, Right};
+use weir_cluster::Cluster;
 use weir_lab::{Lab, LabNode, LabPod, Layout};
 use weir_model::{Flow, PodId, Protocol, Verdict};
 
@@ -30,20 +30,6 @@ const RENEWAL: &str = "1";
 const EXPIRY: &str = "10";
 /// The same, with time to spare.
 pub(crate) const EXPIRED: Duration = Duration::from_secs(12);
-
-/// What the account of a cluster may do on the broker, as docs/guides/clusterset.md says.
-const BROKER_RIGHTS: [Right; 2] = [
-    Right {
-        group: "submariner.io",
-        resources: &["remotepods", "remotenamespaces", "clustersetmembers"],
-        verbs: &["list", "watch", "create", "update", "delete"],
-    },
-    Right {
-        group: "coordination.k8s.io",
-        resources: &["leases"],
-        verbs: &["list", "create", "update"],
-    },
-];
 
 /// The pods that are there from the beginning: the cluster, the name, the app, and the last part of the addresses.
 const PODS: [(&str, &str, &str, u8); 4] = [
@@ -219,7 +205,7 @@ impl Member {
         objects::node(&cluster, node(name), &format!("192.168.77.{}", number(name)));
         let agents = cluster.account("weir-system", "weir-agent").unwrap();
         let agent = Agent::start(&cluster, lab, &desk, node(name), &agents, &[]);
-        let account = broker.user(&format!("cluster-{name}"), &BROKER_RIGHTS).unwrap();
+        let account = broker.user(&format!("cluster-{name}"), &objects::BROKER_RIGHTS).unwrap();
         let kubeconfig = desk.kubeconfig(&account, "broker");
         let beside = |file: &str| kubeconfig.with_file_name(file).display().to_string();
         // Each in another way.
