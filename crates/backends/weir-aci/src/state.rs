@@ -138,9 +138,7 @@ impl Hpp {
         for namespace in &dirty.containers {
             self.container(namespace, &mut changed);
         }
-        for meaning in &dirty.groups {
-            self.pols(meaning, &mut changed);
-        }
+        self.pols(&dirty.groups, &mut changed);
         for node in &dirty.nodes {
             self.node(node, &mut changed);
         }

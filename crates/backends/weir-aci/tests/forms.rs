@@ -176,6 +176,26 @@ fn policies_that_only_seem_to_say_the_same_do_not_share_an_object() {
     assert_eq!(codes, ["aci-hash", "aci-hash"]);
 }
 
+/// The published text leaves out where a range of ports ends: the object keeps its name, and gets other rules.
+#[test]
+fn a_policy_that_only_seems_to_say_the_same_as_before_keeps_its_object() {
+    let upto = |last: u16| {
+        let spec =
+            format!("{{podSelector: {{}}, ingress: [{{ports: [{{port: 80, endPort: {last}}}]}}]}}");
+        policy("np", &spec)
+    };
+    for (before, after) in [(90, 95), (95, 90)] {
+        let mut hpp = hpp(&[upto(before)]);
+        let mut reader = Reader::new();
+        reader.read("after.yaml".into(), upto(after).as_bytes());
+        let changes: Vec<Change> = reader.finish().objects.into_iter().map(Change::Put).collect();
+        let changed = hpp.apply(&changes);
+        assert_eq!(changed.len(), 1, "from {before} to {after}");
+        let fresh = self::hpp(&[upto(after)]);
+        assert_eq!(hpp.objects(), fresh.objects(), "from {before} to {after}");
+    }
+}
+
 #[test]
 fn a_policy_that_is_refused_allows_nothing_and_shares_nothing() {
     let mut reader = Reader::new();

@@ -116,36 +116,47 @@ impl Hpp {
             .flat_map(|(hash, all)| all.keys().map(move |text| (hash.clone(), text.clone())))
     }
 
-    pub(super) fn pols(&mut self, meaning: &Meaning, changed: &mut Changed) {
-        let (hash, text) = meaning;
-        let Some(same_hash) = self.hashes.get(hash) else { return };
-        let Some(group) = same_hash.get(text) else { return };
+    /// Makes the objects of these policies what they must be now. One of them may take over the name that another gives up.
+    pub(super) fn pols(&mut self, meanings: &BTreeSet<Meaning>, changed: &mut Changed) {
         let mut wanted: BTreeMap<ObjectId, Object> = BTreeMap::new();
-        if !group.policies.is_empty() {
-            let classes = self.classes(&group.said);
-            for numbers in classes {
-                let object = Object::Pol(self.pol(group, meaning, &numbers));
-                wanted.insert(object.id(), object);
-            }
+        let mut stale: BTreeSet<ObjectId> = BTreeSet::new();
+        for meaning in meanings {
+            let made = self.wanted(meaning);
+            stale.extend(self.remember(meaning, made.keys().cloned().collect()));
+            wanted.extend(made);
         }
-        let stale: Vec<ObjectId> =
-            group.made.iter().filter(|id| !wanted.contains_key(id)).cloned().collect();
-        let made = wanted.keys().cloned().collect();
-        for id in stale {
+        for id in stale.into_iter().filter(|id| !wanted.contains_key(id)) {
             self.put(id, None, changed);
         }
         for (id, object) in wanted {
             self.put(id, Some(object), changed);
         }
-        let Some(same_hash) = self.hashes.get_mut(hash) else { return };
-        match same_hash.get_mut(text) {
-            Some(group) if group.policies.is_empty() => drop(same_hash.remove(text)),
-            Some(group) => group.made = made,
-            None => (),
+    }
+
+    /// The objects of the policies that say one thing.
+    fn wanted(&self, meaning: &Meaning) -> BTreeMap<ObjectId, Object> {
+        let group = self.hashes.get(&meaning.0).and_then(|all| all.get(&meaning.1));
+        let Some(group) = group.filter(|group| !group.policies.is_empty()) else {
+            return BTreeMap::new();
+        };
+        let classes = self.classes(&group.said).into_iter();
+        let objects = classes.map(|numbers| Object::Pol(self.pol(group, meaning, &numbers)));
+        objects.map(|object| (object.id(), object)).collect()
+    }
+
+    /// Policies that say one thing have these objects now. Returns those that they had; who has no policy any more is forgotten.
+    fn remember(&mut self, meaning: &Meaning, made: BTreeSet<ObjectId>) -> BTreeSet<ObjectId> {
+        let (hash, text) = meaning;
+        let Some(same_hash) = self.hashes.get_mut(hash) else { return BTreeSet::new() };
+        let Some(group) = same_hash.get_mut(text) else { return BTreeSet::new() };
+        let before = std::mem::replace(&mut group.made, made);
+        if group.policies.is_empty() {
+            same_hash.remove(text);
         }
         if same_hash.is_empty() {
             self.hashes.remove(hash);
         }
+        before
     }
 
     /// How the pods that a policy speaks for number the ports it names: once, if it names none.
