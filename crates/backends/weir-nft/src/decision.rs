@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use weir_model::{Action, PortRange, Ports, Protocol};
 
 /// What some rules do, whatever the port. Two that do the same are equal.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Decision {
     /// What applies to all other ports, and to protocols that have none.
     pub(crate) others: Action,
@@ -58,6 +58,11 @@ impl Decision {
     pub(crate) fn ports(&self, action: Action) -> Option<Ports> {
         let ranges = self.ranges.iter().filter(|(_, applies)| *applies == action);
         Ports::of(ranges.map(|(range, _)| *range))
+    }
+
+    /// What applies, if it is the same for all ports.
+    pub(crate) fn always(&self) -> Option<Action> {
+        self.ranges.is_empty().then_some(self.others)
     }
 
     fn at(&self, (protocol, port): Edge) -> Action {

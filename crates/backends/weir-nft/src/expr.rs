@@ -61,8 +61,9 @@ pub(crate) struct Verdict {
 }
 
 const DROP: i32 = 0;
-const ACCEPT: i32 = 1;
-const RETURN: i32 = -5;
+pub(crate) const ACCEPT: i32 = 1;
+pub(crate) const CONTINUE: i32 = -1;
+pub(crate) const RETURN: i32 = -5;
 pub(crate) const JUMP: i32 = -3;
 pub(crate) const GOTO: i32 = -4;
 
@@ -89,7 +90,7 @@ impl Verdict {
         Verdict { code, chain: Some(chain.clone()) }
     }
 
-    fn plain(code: i32) -> Self {
+    pub(crate) fn plain(code: i32) -> Self {
         Verdict { code, chain: None }
     }
 
@@ -174,6 +175,10 @@ fn acting(act: &Act, all: &mut Vec<Expr>) {
         Act::Goto(chain) => all.push(Expr::Verdict(Verdict::to(GOTO, chain))),
         Act::Jump(chain) => all.push(Expr::Verdict(Verdict::to(JUMP, chain))),
         Act::Map(key, map) => lookup(key, map, true, all),
+        Act::MapOr(key, map, chain) => {
+            lookup(key, map, true, all);
+            all.push(Expr::Verdict(Verdict::to(GOTO, chain)));
+        }
         Act::Log(cause) => all.extend([
             Expr::Limit { rate: PER_SECOND.into(), unit: SECOND, burst: BURST },
             Expr::Log { group: GROUP, prefix: prefix(*cause).into(), snaplen: SNAPLEN },

@@ -44,8 +44,8 @@ impl Objects {
         if self.ruleset.sets.contains_key(name) {
             return false;
         }
-        for aim in set.elements.values().flatten() {
-            self.uses.add(aim.go.chain().clone());
+        for chain in set.elements.values().flatten().filter_map(|aim| aim.go.chain()) {
+            self.uses.add(chain.clone());
         }
         self.ruleset.sets.insert(name.clone(), set);
         self.enter(name);
@@ -65,12 +65,12 @@ impl Objects {
     /// Puts an element into a set that is there.
     pub(crate) fn put(&mut self, set: &Name, key: Key, aim: Option<Arc<Aim>>) {
         let Some(there) = self.ruleset.sets.get_mut(set) else { return };
-        if let Some(aim) = &aim {
-            self.uses.add(aim.go.chain().clone());
+        if let Some(chain) = aim.as_ref().and_then(|aim| aim.go.chain()) {
+            self.uses.add(chain.clone());
         }
         let old = there.elements.insert(key.clone(), aim);
-        if let Some(Some(aim)) = &old {
-            self.uses.release(aim.go.chain());
+        if let Some(chain) = old.iter().flatten().find_map(|aim| aim.go.chain()) {
+            self.uses.release(chain);
         }
         self.touch(set, key, old);
     }
@@ -87,8 +87,8 @@ impl Objects {
     pub(crate) fn take(&mut self, set: &Name, key: &Key) {
         let Some(there) = self.ruleset.sets.get_mut(set) else { return };
         let Some(old) = there.elements.remove(key) else { return };
-        if let Some(aim) = &old {
-            self.uses.release(aim.go.chain());
+        if let Some(chain) = old.as_ref().and_then(|aim| aim.go.chain()) {
+            self.uses.release(chain);
         }
         self.touch(set, key.clone(), Some(old));
     }
@@ -112,9 +112,8 @@ impl Objects {
                     self.deleted.push(Step::DeleteChain(name));
                 }
             } else if let Some(set) = self.ruleset.sets.remove(&name) {
-                let aims: Vec<Name> =
-                    set.elements.values().flatten().map(|aim| aim.go.chain().clone()).collect();
-                aims.iter().for_each(|chain| self.uses.release(chain));
+                let aims = set.elements.values().flatten();
+                aims.filter_map(|aim| aim.go.chain()).for_each(|chain| self.uses.release(chain));
                 match self.before.remove(&name) {
                     // What single elements led to may go before the set does.
                     Some(touched) if set.kind.is_map() => {

@@ -6,10 +6,10 @@ use std::{
     sync::Arc,
 };
 
-use weir_model::{Member, Program, Protocol, SetDelta, SetId};
+use weir_model::{Member, Name, Program, Protocol, SetDelta, SetId};
 
 use crate::{
-    Aim, Family, Key,
+    Aim, Family, Go, Key,
     decision::Decision,
     objects::Objects,
     tier::{Fit, Judge},
@@ -22,6 +22,8 @@ use crate::{
 #[derive(Clone, Debug)]
 pub(crate) struct PeerMap {
     pub(crate) judge: Judge,
+    /// What is decided about most of its members, as far as a chain does it: they need no way of their own.
+    usual: Option<Decision>,
     /// The sets, each with the rules about it.
     sets: Vec<(SetId, Vec<usize>)>,
     /// The pieces that blocks cut the addresses into, in order.
@@ -52,12 +54,18 @@ pub(crate) type Elements = BTreeMap<Key, Option<Arc<Aim>>>;
 
 impl PeerMap {
     /// The map, with all its elements.
-    pub(crate) fn new(judge: Judge, objects: &mut Objects, program: &Program) -> (Self, Elements) {
+    pub(crate) fn new(
+        judge: Judge,
+        usual: Option<Decision>,
+        objects: &mut Objects,
+        program: &Program,
+    ) -> (Self, Elements) {
         let sets = judge.tier.sets.iter().map(|(set, rules)| (set.clone(), rules.clone()));
         let mut map = PeerMap {
             sets: sets.collect(),
             pieces: judge.pieces(),
             judge,
+            usual,
             kinds: BTreeMap::new(),
             members: BTreeMap::new(),
         };
@@ -131,7 +139,7 @@ impl PeerMap {
             let known = match self.kinds.get_key_value(&kind) {
                 Some((kind, _)) => kind.clone(),
                 None => {
-                    let aim = self.judge.aim(objects, &self.decide(&kind)).into();
+                    let aim = self.aim(objects, &self.decide(&kind)).into();
                     let kind = Arc::new(kind);
                     self.kinds.insert(kind.clone(), Known { aim, members: 0 });
                     kind
@@ -146,6 +154,16 @@ impl PeerMap {
         });
         self.release(old);
         aim.flatten()
+    }
+
+    /// The way of an address about which this is decided.
+    ///
+    /// When an element comes that leads to a chain, the kernel looks through all maps for loops: one that does without is cheap.
+    pub(crate) fn aim(&self, objects: &mut Objects, decision: &Decision) -> Aim {
+        match self.usual.as_ref() == Some(decision) {
+            true => Aim { go: Go::Continue, comment: Name::from("") },
+            false => self.judge.aim(objects, decision),
+        }
     }
 
     /// What is decided about an address before and after it is in these sets.

@@ -38,7 +38,7 @@ pub struct Ruleset {
     pub chains: BTreeMap<Name, Chain>,
 }
 
-/// A set, or a map from its keys to chains.
+/// A set, or a map from its keys to what becomes of packets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Set {
     /// What the keys are.
@@ -60,11 +60,11 @@ pub enum Kind {
     Ports(Family),
     /// The addresses of a pod and of a peer, with a protocol and a port.
     Grants(Family),
-    /// A map from addresses to chains.
+    /// A map from addresses to a way on.
     Chains(Family),
     /// Intervals of addresses.
     Blocks(Family),
-    /// A map from intervals of addresses to chains.
+    /// A map from intervals of addresses to a way on.
     BlockChains(Family),
     /// A protocol and a port.
     Services,
@@ -117,20 +117,27 @@ pub struct Aim {
     pub comment: Name,
 }
 
-/// A way to another chain.
+/// A way on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Go {
-    /// There and back.
+    /// To another chain and back.
     Jump(Name),
-    /// There, and back to where this chain was called.
+    /// To another chain, and back to where this one was called.
     Goto(Name),
+    /// Back to where this chain was called.
+    Return,
+    /// Nowhere: the packet passes.
+    Accept,
+    /// On in the rule that asked.
+    Continue,
 }
 
 impl Go {
     /// The chain that it leads to.
-    pub fn chain(&self) -> &Name {
+    pub fn chain(&self) -> Option<&Name> {
         match self {
-            Go::Jump(chain) | Go::Goto(chain) => chain,
+            Go::Jump(chain) | Go::Goto(chain) => Some(chain),
+            Go::Return | Go::Accept | Go::Continue => None,
         }
     }
 }
@@ -194,8 +201,10 @@ pub enum Act {
     Goto(Name),
     /// Through another chain, and back.
     Jump(Name),
-    /// On in the chain that this map has for these fields; if it has none, with the next rule.
+    /// On as this map says for these fields; if it says nothing, with the next rule.
     Map(Vec<Field>, Name),
+    /// The same; where the map says to continue, on in this chain.
+    MapOr(Vec<Field>, Name, Name),
     /// The head of the packet is reported, unless there were too many just now.
     Log(Cause),
 }
@@ -216,10 +225,11 @@ impl Rule {
             | Match::NeighbourDiscovery
             | Match::To(_) => None,
         });
-        let last = match &self.act {
-            Act::Goto(name) | Act::Jump(name) | Act::Map(_, name) => Some(name),
-            Act::Accept | Act::Return | Act::Count | Act::CountDrop | Act::Log(_) => None,
+        let (one, other) = match &self.act {
+            Act::Goto(name) | Act::Jump(name) | Act::Map(_, name) => (Some(name), None),
+            Act::MapOr(_, map, chain) => (Some(map), Some(chain)),
+            Act::Accept | Act::Return | Act::Count | Act::CountDrop | Act::Log(_) => (None, None),
         };
-        sets.chain(last)
+        sets.chain(one).chain(other)
     }
 }

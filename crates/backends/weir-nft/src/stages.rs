@@ -117,7 +117,7 @@ impl Stages {
                 let both = before.or(&after);
                 if both != before {
                     map.unsettle(*address);
-                    let aim = map.judge.aim(objects, &both);
+                    let aim = map.aim(objects, &both);
                     objects.put(name, Key::Address(*address), Some(aim.into()));
                 }
             }

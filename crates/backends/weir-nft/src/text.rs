@@ -47,7 +47,7 @@ pub(crate) fn element(key: &Key, aim: Option<&crate::Aim>) -> String {
 }
 
 impl Kind {
-    /// Whether its keys lead to chains.
+    /// Whether its keys have a way on.
     pub fn is_map(self) -> bool {
         matches!(self, Kind::Chains(_) | Kind::BlockChains(_))
     }
@@ -117,6 +117,9 @@ impl fmt::Display for Go {
         match self {
             Go::Jump(chain) => write!(f, "jump {chain}"),
             Go::Goto(chain) => write!(f, "goto {chain}"),
+            Go::Return => f.write_str("return"),
+            Go::Accept => f.write_str("accept"),
+            Go::Continue => f.write_str("continue"),
         }
     }
 }
@@ -184,6 +187,9 @@ impl fmt::Display for Act {
             Act::Goto(chain) => write!(f, "goto {chain}"),
             Act::Jump(chain) => write!(f, "jump {chain}"),
             Act::Map(key, map) => write!(f, "{} vmap @{map}", joined(key)),
+            Act::MapOr(key, map, chain) => {
+                write!(f, "{} vmap @{map} goto {chain}", joined(key))
+            }
             Act::Log(cause) => write!(
                 f,
                 "limit rate {PER_SECOND}/second burst {BURST} packets log prefix \"{}\" group {GROUP} snaplen {SNAPLEN}",

@@ -10,7 +10,7 @@ use weir_model::{
 };
 
 use crate::{
-    Act, Aim, Family, Key, Kind, Planner, Rule, Set, chain,
+    Act, Aim, Family, Go, Key, Kind, Planner, Rule, Set, chain,
     decision::Decision,
     intervals::segments,
     name::{comment, digest},
@@ -124,10 +124,37 @@ impl Judge {
         Decision::first(&rules, self.end)
     }
 
-    /// The way to a chain that does what was decided.
+    /// The way on that does what was decided.
     pub(crate) fn aim(&self, objects: &mut Objects, decision: &Decision) -> Aim {
+        self.plain(decision).unwrap_or_else(|| Aim::goto(self.chain(objects, decision)))
+    }
+
+    /// The same, if it needs no chain.
+    fn plain(&self, decision: &Decision) -> Option<Aim> {
+        let go = match self.act(decision.always()?).act {
+            Act::Return => Go::Return,
+            Act::Accept => Go::Accept,
+            _ => return None,
+        };
+        Some(Aim { go, comment: Name::from("") })
+    }
+
+    fn chain(&self, objects: &mut Objects, decision: &Decision) -> Name {
         let rules = self.acts(objects, decision);
-        Aim::goto(chain::enter(objects, self.direction, self.family, "-ports", rules))
+        chain::enter(objects, self.direction, self.family, "-ports", rules)
+    }
+
+    /// What is decided about the members of most sets, of all that takes a chain. It follows from the rules alone, so that it
+    /// stays when members change.
+    fn usual(&self) -> Option<Decision> {
+        let mut counts: BTreeMap<Decision, usize> = BTreeMap::new();
+        for rules in self.tier.sets.values() {
+            let decision = self.decide(rules.iter().map(|number| (*number, None)).collect());
+            if self.plain(&decision).is_none() {
+                *counts.entry(decision).or_default() += 1;
+            }
+        }
+        counts.into_iter().max_by_key(|(_, count)| *count).map(|(decision, _)| decision)
     }
 
     /// The pieces that blocks cut the addresses into, with the rules about each.
@@ -146,18 +173,26 @@ impl Judge {
         if sets == 0 {
             return None;
         }
-        let name = self.name("peers");
+        let usual = self.usual();
+        let name = self.name("peers", usual.as_ref());
         if !planner.maps.contains_key(&name) {
             let said = match self.tier.sets.keys().next() {
                 Some(one) if sets == 1 => comment(&one.to_string()),
                 _ => comment(&format!("{sets} sets of pods together")),
             };
-            let (map, elements) = PeerMap::new(self.clone(), &mut planner.objects, program);
+            let (map, elements) =
+                PeerMap::new(self.clone(), usual.clone(), &mut planner.objects, program);
             let set = Set { kind: Kind::Chains(self.family), comment: said, elements };
             planner.objects.add_set(&name, set);
             planner.follow_with(&name, map);
         }
-        Some(Rule::new([], Act::Map(vec![there(self.direction, self.family)], name)))
+        let key = vec![there(self.direction, self.family)];
+        let Some(usual) = usual else { return Some(Rule::new([], Act::Map(key, name))) };
+        let (chain, comment) = match usual.always().map(|action| self.act(action)) {
+            Some(Rule { act: Act::Goto(chain), comment, .. }) => (chain, comment),
+            _ => (self.chain(&mut planner.objects, &usual), Name::from("")),
+        };
+        Some(Rule { matches: Vec::new(), act: Act::MapOr(key, name, chain), comment })
     }
 
     /// A lookup in the map from blocks, cut where they overlap, to what is decided about what is inside.
@@ -179,7 +214,7 @@ impl Judge {
         if elements.is_empty() {
             return None;
         }
-        let name = self.name("ranges");
+        let name = self.name("ranges", None);
         let blocks = &self.tier.blocks;
         let said = match blocks.keys().next() {
             Some(one) if blocks.len() == 1 => comment(&one.to_string()),
@@ -218,9 +253,9 @@ impl Judge {
     }
 
     /// What becomes of a peer follows from all rules and from what is done then, so all of it is in the name.
-    fn name(&self, word: &str) -> Name {
-        let meaning =
-            format!("{:?}", (&self.tier, self.direction, self.end, &self.allow, &self.why));
+    fn name(&self, word: &str, usual: Option<&Decision>) -> Name {
+        let done = (&self.allow, &self.why, usual);
+        let meaning = format!("{:?}", (&self.tier, self.direction, self.end, done));
         format!("{word}{}-{}", self.family.digit(), digest(&meaning)).into()
     }
 }

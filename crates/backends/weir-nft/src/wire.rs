@@ -215,6 +215,9 @@ pub(crate) fn elements(kind: Kind, key: &Key, aim: Option<&Aim>) -> impl Iterato
     let verdict = aim.map(|aim| match &aim.go {
         Go::Jump(chain) => Verdict::to(expr::JUMP, chain),
         Go::Goto(chain) => Verdict::to(expr::GOTO, chain),
+        Go::Return => Verdict::plain(expr::RETURN),
+        Go::Accept => Verdict::plain(expr::ACCEPT),
+        Go::Continue => Verdict::plain(expr::CONTINUE),
     });
     let start = KeyBytes::default();
     let (end, last) = match *key {

@@ -465,7 +465,7 @@ probes: [{from: {pod: spy/spy}, to: {pod: shop/web}, port: 80, expect: deny}]",
             	map in4 {
             		type ipv4_addr : verdict
             		comment "pods that policies speak for, ingress"
-            		elements = { 10.0.0.1 comment "shop/web isolated by first, last" : jump ingress4-b43b04858fc524fcdbc6713d3d3fb1d2 }
+            		elements = { 10.0.0.1 comment "shop/web isolated by first, last" : jump ingress4-28801fb81d276f8282449bd434482119 }
             	}
 
             	set in4-grants {
@@ -503,18 +503,18 @@ probes: [{from: {pod: spy/spy}, to: {pod: shop/web}, port: 80, expect: deny}]",
             		comment "pod, peer and port that policies allow, egress"
             	}
 
-            	map peers4-632fe063e0c824b4f7f6208e6c22daa0 {
+            	map peers4-5e7315275b4739002e3ed403d5eb18a0 {
             		type ipv4_addr : verdict
             		comment "2 sets of pods together"
-            		elements = { 10.0.0.1 : goto ingress4-7187f0675eb3827939741acf7342ba78-ports,
-            			     10.0.0.2 : goto ingress4-48a29a514fdb15fc7cd9206ec00e78c6-ports }
+            		elements = { 10.0.0.1 : return,
+            			     10.0.0.2 : continue }
             	}
 
-            	map peers4-65ccd748f1da818470ad2cd35a20df51 {
+            	map peers4-f6eb23073b775fa574629d4aff239f64 {
             		type ipv4_addr : verdict
             		comment "pods [*]/*"
-            		elements = { 10.0.0.1 : goto ingress4-b52ef13e14d6c34b48e74b9f3e9f3d89-ports,
-            			     10.0.0.2 : goto ingress4-b52ef13e14d6c34b48e74b9f3e9f3d89-ports }
+            		elements = { 10.0.0.1 : continue,
+            			     10.0.0.2 : continue }
             	}
 
             	set self4 {
@@ -574,27 +574,19 @@ probes: [{from: {pod: spy/spy}, to: {pod: shop/web}, port: 80, expect: deny}]",
             		goto ingress-denied
             	}
 
+            	chain ingress4-28801fb81d276f8282449bd434482119 {
+            		jump ingress4-892d88ca41720835421f32998f46b844-admin
+            		ip saddr vmap @peers4-f6eb23073b775fa574629d4aff239f64 goto ingress-denied comment "decided by last"
+            		return
+            	}
+
             	chain ingress4-48a29a514fdb15fc7cd9206ec00e78c6-ports {
             		tcp dport 80 goto ingress-denied comment "decided by first"
             		return
             	}
 
-            	chain ingress4-7187f0675eb3827939741acf7342ba78-ports {
-            		return
-            	}
-
-            	chain ingress4-b43b04858fc524fcdbc6713d3d3fb1d2 {
-            		jump ingress4-b5df2ff255524716242262c7b53470a9-admin
-            		ip saddr vmap @peers4-65ccd748f1da818470ad2cd35a20df51
-            		return
-            	}
-
-            	chain ingress4-b52ef13e14d6c34b48e74b9f3e9f3d89-ports {
-            		goto ingress-denied comment "decided by last"
-            	}
-
-            	chain ingress4-b5df2ff255524716242262c7b53470a9-admin {
-            		ip saddr vmap @peers4-632fe063e0c824b4f7f6208e6c22daa0
+            	chain ingress4-892d88ca41720835421f32998f46b844-admin {
+            		ip saddr vmap @peers4-5e7315275b4739002e3ed403d5eb18a0 goto ingress4-48a29a514fdb15fc7cd9206ec00e78c6-ports
             		return
             	}
 

@@ -114,6 +114,12 @@ impl Ruled {
         newcomer(self.rules / 2, number)
     }
 
+    /// The same with a pod of the node, for which all rules speak.
+    pub(crate) fn event_here(self, number: usize) -> Change {
+        let address = local(LOCAL + number / 2);
+        come_or_go(pod("newcomer".to_owned(), ("role", "server".into()), address, NODE), number)
+    }
+
     fn cluster(self) -> Cluster {
         Cluster { policies: self.rules, members: self.members }
     }
@@ -171,7 +177,11 @@ impl Tenants {
 
 /// A pod of a team comes with even numbers, and goes with odd ones.
 fn newcomer(of: usize, number: usize) -> Change {
-    let pod = pod("newcomer".to_owned(), team(of), address(0xff_0000 + number / 2), "elsewhere");
+    let address = address(0xff_0000 + number / 2);
+    come_or_go(pod("newcomer".to_owned(), team(of), address, "elsewhere"), number)
+}
+
+fn come_or_go(pod: Pod, number: usize) -> Change {
     match number % 2 {
         0 => Change::Put(Object::Pod(pod)),
         _ => Change::Remove(Key::Pod(pod.id)),

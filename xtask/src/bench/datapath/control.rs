@@ -4,14 +4,16 @@ use std::{net::Ipv4Addr, time::Duration};
 
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
+use weir_datapath::Datapath;
 use weir_lab::{Lab, LabNode, Layout};
+use weir_model::Change;
 
 use super::{
     backend::nftables,
     churn,
     cluster::{Cluster, Ruled, Tenants},
     ipset,
-    netlink::{Edit, Netlink, TABLE},
+    netlink::{Edit, Netlink, TABLE, Way},
     nft,
     node::{Node, Settled},
 };
@@ -24,8 +26,8 @@ use crate::bench::{
 const SPLIT: usize = 4000;
 /// Times that a member comes and goes, in each round.
 const SINGLES: usize = 400;
-/// The same among admin rules.
-const SINGLES_OF_RULED: usize = 50;
+/// The same with pods of the node.
+const SINGLES_HERE: usize = 25;
 /// The same with a program, which takes a thousand times as long.
 const SINGLES_BY_PROGRAM: usize = 5;
 
@@ -89,7 +91,7 @@ pub(crate) fn measure(rounds: usize, quick: bool) -> Result<Vec<Row>> {
     let mut times = Times::default();
     for round in 0..rounds {
         eprintln!("round {}: changes to sets of {} members", round + 1, size.members);
-        for work in [first_load_and_members, read_back, weir, one_in_ipset] {
+        for work in [first_load_and_members, one_in_maps, read_back, weir, one_in_ipset] {
             times.0.extend(apart(|| work(size))?);
         }
     }
@@ -105,13 +107,14 @@ enum Task {
     Load,
     One,
     OneOfRuled,
+    OneHere,
     OneInIpset,
     Restart,
 }
 
 impl Task {
-    const ALL: [Task; 5] =
-        [Task::Load, Task::One, Task::OneOfRuled, Task::OneInIpset, Task::Restart];
+    const ALL: [Task; 6] =
+        [Task::Load, Task::One, Task::OneOfRuled, Task::OneHere, Task::OneInIpset, Task::Restart];
 
     fn what(self, size: Size) -> String {
         let Size { members, tenants, .. } = size;
@@ -121,6 +124,10 @@ impl Task {
             Task::OneOfRuled => {
                 let rules = size.ruled().rules;
                 format!("one pod more or less among {members} of {rules} admin rules")
+            }
+            Task::OneHere => {
+                let rules = size.ruled().rules;
+                format!("one pod of the node more or less, {members} peers of {rules} admin rules")
             }
             Task::OneInIpset => format!("one pod more or less among {members} of ipset"),
             Task::Restart => format!(
@@ -134,7 +141,7 @@ impl Task {
     fn unit(self) -> (&'static str, f64) {
         match self {
             Task::Load | Task::Restart => ("ms", 1e3),
-            Task::One | Task::OneOfRuled | Task::OneInIpset => ("µs", 1e6),
+            Task::One | Task::OneOfRuled | Task::OneHere | Task::OneInIpset => ("µs", 1e6),
         }
     }
 }
@@ -192,19 +199,12 @@ fn first_load_and_members(size: Size) -> Result<Vec<Time>> {
     let text = format!("table inet {TABLE} {{ {} }}", set("by-nft", &members));
     let by_nft = nft::load_timed(&text)?;
 
-    let newcomer = [member(size.members)];
-    let mut singles = Vec::with_capacity(2 * SINGLES);
-    for _ in 0..SINGLES {
-        for edit in [Edit::Add, Edit::Remove] {
-            let (time, done) = cpu(|| netlink.edit(edit, "split", &newcomer));
-            done?;
-            singles.push(time);
-        }
-    }
+    let newcomer = member(size.members);
+    let singles = timed(SINGLES, |edit| netlink.edit(edit, "split", &[newcomer]))?;
     let mut singles_by_nft = Vec::with_capacity(2 * SINGLES_BY_PROGRAM);
     for _ in 0..SINGLES_BY_PROGRAM {
         for verb in ["add", "delete"] {
-            let text = format!("{verb} element inet {TABLE} by-nft {{ {} }}", newcomer[0]);
+            let text = format!("{verb} element inet {TABLE} by-nft {{ {newcomer} }}");
             singles_by_nft.push(nft::load_timed(&text)?);
         }
     }
@@ -215,6 +215,36 @@ fn first_load_and_members(size: Size) -> Result<Vec<Time>> {
         (Task::One, BARE, median(singles)),
         (Task::One, "nft -f", median(singles_by_nft)),
     ])
+}
+
+/// Single elements of maps by bare netlink, where one map has as many as admin rules have peers.
+fn one_in_maps(size: Size) -> Result<Vec<Time>> {
+    let peers: Vec<String> =
+        (0..size.members).map(|number| format!("{} : continue", member(number))).collect();
+    nft::load(&format!(
+        "table inet {TABLE} {{ \
+             map peers {{ type ipv4_addr : verdict; elements = {{ {} }}; }}; \
+             map pods {{ type ipv4_addr : verdict; }}; \
+             chain denied {{ drop; }}; \
+             chain pod {{ ip saddr vmap @peers goto denied; }}; \
+             chain forward {{ type filter hook forward priority filter; ip daddr vmap @pods; }}; }}",
+        peers.join(",")
+    ))?;
+    let mut netlink = Netlink::open()?;
+    let newcomer = member(size.members);
+    let peers = timed(SINGLES, |edit| netlink.lead(edit, "peers", newcomer, Way::Continue))?;
+    let pods = timed(SINGLES_HERE, |edit| netlink.lead(edit, "pods", newcomer, Way::Jump("pod")))?;
+    Ok(vec![(Task::OneOfRuled, BARE, median(peers)), (Task::OneHere, BARE, mean(&pods))])
+}
+
+/// The times of a member that comes, and goes, so many times.
+fn timed(times: usize, mut work: impl FnMut(Edit) -> Result<()>) -> Result<Vec<Duration>> {
+    let edits = [Edit::Add, Edit::Remove].into_iter().cycle().take(2 * times);
+    let one = |edit| {
+        let (time, done) = cpu(|| work(edit));
+        done.map(|()| time)
+    };
+    edits.map(one).collect()
 }
 
 /// Reads every member of many sets.
@@ -240,17 +270,15 @@ fn weir(size: Size) -> Result<Vec<Time>> {
     node.hear(cluster.changes());
     let (load, settled) = cpu(|| node.settle());
     ensure!(settled? == Settled::Applied, "a first load wrote nothing");
-    let mut singles = Vec::with_capacity(2 * SINGLES);
-    for number in 0..2 * SINGLES {
-        let event = [cluster.event(number)];
-        let (time, settled) = cpu(|| {
-            node.hear(event);
-            node.settle()
-        });
-        ensure!(settled? == Settled::Applied, "an event wrote nothing");
-        singles.push(time);
-    }
-    let ruled = apart(|| one_of_ruled(size.ruled()))?;
+    let singles = events(&mut node, SINGLES, |number| cluster.event(number))?;
+    let ruled = size.ruled();
+    let [peers, pods] = apart(|| {
+        let mut node = Node::open(nftables()?);
+        node.hear(ruled.changes());
+        ensure!(node.settle()? == Settled::Applied, "a first load wrote nothing");
+        let peers = events(&mut node, SINGLES, |number| ruled.event(number))?;
+        Ok([peers, events(&mut node, SINGLES_HERE, |number| ruled.event_here(number))?])
+    })?;
     let restart = apart(|| {
         let start = || -> Result<_> {
             let mut node = Node::open(nftables()?);
@@ -266,28 +294,28 @@ fn weir(size: Size) -> Result<Vec<Time>> {
     Ok(vec![
         (Task::Load, "weir", load),
         (Task::One, "weir", median(singles)),
-        (Task::OneOfRuled, "weir", ruled),
+        (Task::OneOfRuled, "weir", median(peers)),
+        (Task::OneHere, "weir", mean(&pods)),
         (Task::Restart, "weir", restart),
     ])
 }
 
-/// Single peers of admin rules.
-fn one_of_ruled(ruled: Ruled) -> Result<Duration> {
-    let mut node = Node::open(nftables()?);
-    node.hear(ruled.changes());
-    ensure!(node.settle()? == Settled::Applied, "a first load wrote nothing");
-    let mut all = Duration::ZERO;
-    for number in 0..2 * SINGLES_OF_RULED {
-        let event = [ruled.event(number)];
+/// The times from events to the kernel's answer: a pod that comes, and goes, so many times.
+fn events<D: Datapath>(
+    node: &mut Node<D>,
+    times: usize,
+    event: impl Fn(usize) -> Change,
+) -> Result<Vec<Duration>> {
+    let one = |number| {
+        let event = [event(number)];
         let (time, settled) = cpu(|| {
             node.hear(event);
             node.settle()
         });
         ensure!(settled? == Settled::Applied, "an event wrote nothing");
-        all += time;
-    }
-    // Who comes costs much more than who goes, so a median would tell of neither.
-    Ok(all / (2 * SINGLES_OF_RULED as u32))
+        Ok(time)
+    };
+    (0..2 * times).map(one).collect()
 }
 
 /// Single members in ipset, each way in a namespace of its own.
@@ -318,6 +346,11 @@ fn rows_of(churn: &churn::Churn, size: Size) -> [Row; 3] {
         row(format!("{what}: event to kernel, median"), "ms", churn.percentile(0.5)),
         row(format!("{what}: event to kernel, 99 of 100"), "ms", churn.percentile(0.99)),
     ]
+}
+
+/// Who comes costs much more than who goes, so a median would tell of neither.
+fn mean(times: &[Duration]) -> Duration {
+    times.iter().sum::<Duration>() / u32::try_from(times.len()).unwrap_or(u32::MAX).max(1)
 }
 
 fn median(mut times: Vec<Duration>) -> Duration {

@@ -1,4 +1,4 @@
-//! Sets of the table `anchor`, changed and read with as few bytes as the kernel takes: what nobody can be faster than.
+//! Sets and maps of the table `anchor`, changed and read with as few bytes as the kernel takes: what nobody can be faster than.
 
 use std::net::Ipv4Addr;
 
@@ -18,6 +18,15 @@ pub(crate) enum Edit {
     Remove,
 }
 
+/// What a map does with the packets of a member.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Way {
+    /// They go on in the rule that asked.
+    Continue,
+    /// They go to this chain and back.
+    Jump(&'static str),
+}
+
 impl Netlink {
     pub(crate) fn open() -> Result<Netlink> {
         let socket = Socket::open(Protocol::Netfilter).context("cannot open a netlink socket")?;
@@ -26,8 +35,23 @@ impl Netlink {
 
     /// Adds or removes members of a set, in one transaction.
     pub(crate) fn edit(&mut self, edit: Edit, set: &str, members: &[Ipv4Addr]) -> Result<()> {
+        self.send(edit, set, members, None)
+    }
+
+    /// The same with one member of a map.
+    pub(crate) fn lead(&mut self, edit: Edit, map: &str, member: Ipv4Addr, way: Way) -> Result<()> {
+        self.send(edit, map, &[member], matches!(edit, Edit::Add).then_some(way))
+    }
+
+    fn send(
+        &mut self,
+        edit: Edit,
+        set: &str,
+        members: &[Ipv4Addr],
+        way: Option<Way>,
+    ) -> Result<()> {
         self.writer.clear();
-        write(&mut self.writer, edit, set, members)?;
+        write(&mut self.writer, edit, set, members, way)?;
         self.socket.request(self.writer.bytes()).context("the kernel refuses a bare transaction")
     }
 
@@ -45,7 +69,13 @@ impl Netlink {
     }
 }
 
-fn write(writer: &mut Writer, edit: Edit, set: &str, members: &[Ipv4Addr]) -> Result<(), TooLong> {
+fn write(
+    writer: &mut Writer,
+    edit: Edit,
+    set: &str,
+    members: &[Ipv4Addr],
+    way: Option<Way>,
+) -> Result<(), TooLong> {
     let batch = |writer: &mut Writer, kind| {
         let header = Header { kind, flags: kind::REQUEST, sequence: SEQUENCE };
         writer.message(header, |body| _ = body.fixed(&[0, 0, 0, NFNL_SUBSYS_NFTABLES]))
@@ -63,7 +93,7 @@ fn write(writer: &mut Writer, edit: Edit, set: &str, members: &[Ipv4Addr]) -> Re
         writer.message(header, |body| {
             this_set(body, set).nest(NFTA_SET_ELEM_LIST_ELEMENTS, |list| {
                 for member in chunk {
-                    element(list, *member);
+                    element(list, *member, way);
                 }
             });
         })?;
@@ -77,9 +107,22 @@ fn this_set<'a, 'b>(body: &'a mut Body<'b>, set: &str) -> &'a mut Body<'b> {
         .text(NFTA_SET_ELEM_LIST_SET, set)
 }
 
-fn element(list: &mut Body<'_>, member: Ipv4Addr) {
+fn element(list: &mut Body<'_>, member: Ipv4Addr, way: Option<Way>) {
     list.nest(NFTA_LIST_ELEM, |element| {
         element.nest(NFTA_SET_ELEM_KEY, |key| _ = key.bytes(NFTA_DATA_VALUE, &member.octets()));
+        let (code, chain) = match way {
+            Some(Way::Continue) => (NFT_CONTINUE, None),
+            Some(Way::Jump(chain)) => (NFT_JUMP, Some(chain)),
+            None => return,
+        };
+        element.nest(NFTA_SET_ELEM_DATA, |data| {
+            data.nest(NFTA_DATA_VERDICT, |verdict| {
+                verdict.bytes(NFTA_VERDICT_CODE, &code.to_be_bytes());
+                if let Some(chain) = chain {
+                    verdict.text(NFTA_VERDICT_CHAIN, chain);
+                }
+            });
+        });
     });
 }
 
@@ -103,4 +146,10 @@ const NFTA_SET_ELEM_LIST_SET: u16 = 2;
 const NFTA_SET_ELEM_LIST_ELEMENTS: u16 = 3;
 const NFTA_LIST_ELEM: u16 = 1;
 const NFTA_SET_ELEM_KEY: u16 = 1;
+const NFTA_SET_ELEM_DATA: u16 = 2;
 const NFTA_DATA_VALUE: u16 = 1;
+const NFTA_DATA_VERDICT: u16 = 2;
+const NFTA_VERDICT_CODE: u16 = 1;
+const NFTA_VERDICT_CHAIN: u16 = 2;
+const NFT_CONTINUE: i32 = -1;
+const NFT_JUMP: i32 = -3;

@@ -170,7 +170,8 @@ impl Node {
     /// Commands with the names that our things have here.
     fn disturb(&self, commands: &str) {
         let ruleset = weir_nft::render(&self.program);
-        let mut chains = ruleset.sets["in4"].elements.values().flatten().map(|aim| aim.go.chain());
+        let mut chains =
+            ruleset.sets["in4"].elements.values().flatten().filter_map(|aim| aim.go.chain());
         let chain = chains.find(|name| &***name != "ingress4").unwrap();
         let set = ruleset.sets.keys().find(|name| name.starts_with("pods4-")).unwrap();
         let rules = node::list(&self.lab, &["-a", "list", "chain", "inet", "weir", "new4"]);

@@ -5,7 +5,7 @@ mod packet;
 use proptest::prelude::*;
 use weir_engine::{Engine, Locality};
 use weir_model::{Change, Delta, Direction, Flow, Object, Program, Protocol, Verdict};
-use weir_nft::{Chain, Mode, Planner, Ruleset, Set, Step, render};
+use weir_nft::{Chain, Go, Mode, Planner, Ruleset, Set, Step, render};
 
 use packet::Way;
 
@@ -330,6 +330,30 @@ fn a_packet_makes_as_many_lookups_whatever_the_number_of_admin_rules() {
     let [few, many] = lookups;
     assert_eq!(few, many);
     assert!(many.iter().all(|made| *made <= 9), "{many:?}");
+}
+
+/// The kernel looks through all maps when an element comes that leads to a chain.
+#[test]
+fn a_peer_like_most_others_comes_into_a_map_without_a_chain() {
+    let rule = |number: u8| {
+        format!(
+            "---\n{{apiVersion: policy.networking.k8s.io/v1alpha2, kind: ClusterNetworkPolicy, metadata: {{name: rule-{number}}}, spec: {{tier: Admin, priority: {number}, subject: {{namespaces: {{}}}}, ingress: [{{action: Deny, from: [{{pods: {{namespaceSelector: {{}}, podSelector: {{matchLabels: {{team-{number}: v}}}}}}}}], protocols: [{{tcp: {{destinationPort: {{number: 80}}}}}}]}}]}}}}\n"
+        )
+    };
+    let rules: String = (1..=20).map(rule).collect();
+    let mut engine = Engine::new(Locality::Node("here".into()));
+    let mut program = Program::default();
+    let db = "{apiVersion: v1, kind: Namespace, metadata: {name: shop}}\n---\n{apiVersion: v1, kind: Pod, metadata: {name: db, namespace: shop}, spec: {nodeName: here}, status: {podIP: 10.0.1.1}}\n";
+    program.apply(engine.apply(changes(&format!("{db}{rules}"))));
+    let mut planner = Planner::of(&program, Mode::Enforce);
+    let delta = engine.apply(changes(&pod(7, "team-3: v, team-12: v")));
+    program.apply(delta.clone());
+    let transaction = planner.plan(&program, &delta);
+    let steps: Vec<&Step> = transaction.steps().collect();
+    let [Step::Add(map, _, elements)] = &steps[..] else { panic!("{transaction}") };
+    assert!(map.starts_with("peers4-"), "{transaction}");
+    let [(_, Some(aim))] = &elements[..] else { panic!("{transaction}") };
+    assert_eq!(aim.go, Go::Continue);
 }
 
 proptest! {

@@ -42,8 +42,16 @@ impl Way<'_> {
                     Some(aim) => aim.go.clone(),
                     None => continue,
                 },
+                Act::MapOr(fields, map, chain) => match self.find(fields, map, flow).flatten() {
+                    Some(aim) if aim.go == Go::Continue => Go::Goto(chain.clone()),
+                    Some(aim) => aim.go.clone(),
+                    None => continue,
+                },
             };
             match go {
+                Go::Return => return None,
+                Go::Accept => return Some(Verdict::Allow),
+                Go::Continue => continue,
                 Go::Goto(chain) => return self.chain(&chain, flow),
                 Go::Jump(chain) => match self.chain(&chain, flow) {
                     None => continue,
