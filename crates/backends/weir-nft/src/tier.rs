@@ -1,12 +1,14 @@
 //! The rules of a tier, merged so that their number does not matter to a packet.
 
 use std::{
+    cmp::Reverse,
     collections::{BTreeMap, btree_map::Entry},
     sync::Arc,
 };
 
 use weir_model::{
-    Action, Block, Direction, Name, Peers, PortRange, Ports, Program, Protocol, Section, SetId,
+    Action, Block, Direction, Name, Peers, PortRange, Ports, Program, Protocol, Requirement,
+    Section, Selector, SetId, SetKey,
 };
 
 use crate::{
@@ -144,17 +146,24 @@ impl Judge {
         chain::enter(objects, self.direction, self.family, "-ports", rules)
     }
 
-    /// What is decided about the members of most sets, of all that takes a chain. It follows from the rules alone, so that it
-    /// stays when members change.
+    /// What is decided about most members, to go by what their sets mean, of all that takes a chain. It follows from the rules
+    /// alone, so that it stays when members change.
     fn usual(&self) -> Option<Decision> {
-        let mut counts: BTreeMap<Decision, usize> = BTreeMap::new();
-        for rules in self.tier.sets.values() {
+        // How narrow the widest set is, and how many there are.
+        let mut sizes: BTreeMap<Decision, (usize, usize)> = BTreeMap::new();
+        for (set, rules) in &self.tier.sets {
+            let Some(narrow) = narrow(set) else { continue };
             let decision = self.decide(rules.iter().map(|number| (*number, None)).collect());
             if self.plain(&decision).is_none() {
-                *counts.entry(decision).or_default() += 1;
+                let (widest, sets) = sizes.entry(decision).or_insert((narrow, 0));
+                *widest = narrow.min(*widest);
+                *sets += 1;
             }
         }
-        counts.into_iter().max_by_key(|(_, count)| *count).map(|(decision, _)| decision)
+        let size = |(decision, (widest, sets)): &(Decision, (usize, usize))| {
+            (*widest, Reverse(*sets), decision.always().is_none())
+        };
+        sizes.into_iter().min_by_key(size).map(|(decision, _)| decision)
     }
 
     /// The pieces that blocks cut the addresses into, with the rules about each.
@@ -257,5 +266,21 @@ impl Judge {
         let done = (&self.allow, &self.why, usual);
         let meaning = format!("{:?}", (&self.tier, self.direction, self.end, done));
         format!("{word}{}-{}", self.family.digit(), digest(&meaning)).into()
+    }
+}
+
+/// The number of labels that the members of a set must have: with each of them there are fewer. `None` if members are decided about one
+/// by one.
+fn narrow(set: &SetKey) -> Option<usize> {
+    let labels = |selector: &Selector| {
+        let must_be_there =
+            |one: &&Requirement| matches!(one, Requirement::In(..) | Requirement::Exists(_));
+        selector.requirements().iter().filter(must_be_there).count()
+    };
+    match set {
+        SetKey::Pods { namespaces, pods } => Some(labels(namespaces) + labels(pods)),
+        SetKey::PodsIn(_, pods) => Some(1 + labels(pods)),
+        SetKey::Nodes(_) | SetKey::Node(_) | SetKey::Domain(_) => Some(usize::MAX),
+        SetKey::Ports { .. } => None,
     }
 }

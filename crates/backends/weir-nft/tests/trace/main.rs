@@ -1,5 +1,7 @@
 //! What packets meet while rules change: every lookup of every packet, before, between and after the groups of a transaction.
 
+#![allow(clippy::panic, reason = "a test may panic")]
+
 mod packet;
 
 use proptest::prelude::*;
@@ -332,28 +334,49 @@ fn a_packet_makes_as_many_lookups_whatever_the_number_of_admin_rules() {
     assert!(many.iter().all(|made| *made <= 9), "{many:?}");
 }
 
-/// The kernel looks through all maps when an element comes that leads to a chain.
-#[test]
-fn a_peer_like_most_others_comes_into_a_map_without_a_chain() {
-    let rule = |number: u8| {
-        format!(
-            "---\n{{apiVersion: policy.networking.k8s.io/v1alpha2, kind: ClusterNetworkPolicy, metadata: {{name: rule-{number}}}, spec: {{tier: Admin, priority: {number}, subject: {{namespaces: {{}}}}, ingress: [{{action: Deny, from: [{{pods: {{namespaceSelector: {{}}, podSelector: {{matchLabels: {{team-{number}: v}}}}}}}}], protocols: [{{tcp: {{destinationPort: {{number: 80}}}}}}]}}]}}}}\n"
-        )
-    };
-    let rules: String = (1..=20).map(rule).collect();
+/// What is decided on `db` when a pod with these labels comes: the one element that comes.
+fn way_of(rules: &str, labels: &str) -> Go {
+    let db = "{apiVersion: v1, kind: Namespace, metadata: {name: shop}}\n---\n{apiVersion: v1, kind: Pod, metadata: {name: db, namespace: shop}, spec: {nodeName: here}, status: {podIP: 10.0.1.1}}\n";
     let mut engine = Engine::new(Locality::Node("here".into()));
     let mut program = Program::default();
-    let db = "{apiVersion: v1, kind: Namespace, metadata: {name: shop}}\n---\n{apiVersion: v1, kind: Pod, metadata: {name: db, namespace: shop}, spec: {nodeName: here}, status: {podIP: 10.0.1.1}}\n";
     program.apply(engine.apply(changes(&format!("{db}{rules}"))));
     let mut planner = Planner::of(&program, Mode::Enforce);
-    let delta = engine.apply(changes(&pod(7, "team-3: v, team-12: v")));
+    let delta = engine.apply(changes(&pod(7, labels)));
     program.apply(delta.clone());
     let transaction = planner.plan(&program, &delta);
     let steps: Vec<&Step> = transaction.steps().collect();
     let [Step::Add(map, _, elements)] = &steps[..] else { panic!("{transaction}") };
     assert!(map.starts_with("peers4-"), "{transaction}");
     let [(_, Some(aim))] = &elements[..] else { panic!("{transaction}") };
-    assert_eq!(aim.go, Go::Continue);
+    aim.go.clone()
+}
+
+fn admin_policy(number: u8, rules: &str) -> String {
+    format!(
+        "---\n{{apiVersion: policy.networking.k8s.io/v1alpha2, kind: ClusterNetworkPolicy, metadata: {{name: rule-{number}}}, spec: {{tier: Admin, priority: {number}, subject: {{namespaces: {{}}}}, ingress: [{rules}]}}}}\n"
+    )
+}
+
+/// The kernel looks through all maps when an element comes that leads to a chain.
+#[test]
+fn a_peer_like_most_others_comes_into_a_map_without_a_chain() {
+    let same = |number: u8| {
+        admin_policy(
+            number,
+            &format!(
+                "{{action: Deny, from: [{{pods: {{namespaceSelector: {{}}, podSelector: {{matchLabels: {{team-{number}: v}}}}}}}}], protocols: [{{tcp: {{destinationPort: {{number: 80}}}}}}]}}"
+            ),
+        )
+    };
+    let many: String = (1..=20).map(same).collect();
+    assert_eq!(way_of(&many, "team-3: v, team-12: v"), Go::Continue);
+    // Two special teams, and everybody else.
+    let special = [1, 2].map(same).concat();
+    let rest = "{action: Deny, from: [{pods: {namespaceSelector: {}, podSelector: {matchExpressions: [{key: friend, operator: DoesNotExist}]}}}]}";
+    let both = format!("{special}{}", admin_policy(3, rest));
+    assert_eq!(way_of(&both, ""), Go::Continue);
+    let friendly = rest.replace("Deny", "Accept").replace("DoesNotExist", "Exists");
+    assert_eq!(way_of(&format!("{both}{}", admin_policy(4, &friendly)), "friend: v"), Go::Accept);
 }
 
 proptest! {
