@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, path::PathBuf, str::FromStr};
 
 use clap::Args;
 use weir_clusterset::qualified;
-use weir_model::{Name, Object, PodId, PolicyId, World};
+use weir_model::{Finding, Name, Object, PodId, PolicyId, World};
 
 use crate::{
     failure::Failure,
@@ -71,16 +71,17 @@ impl Clusters {
         Ok(joined(loaded))
     }
 
-    /// The objects of all clusters, for tests about them. The error is what is missing from them.
-    pub(crate) fn objects(&self) -> anyhow::Result<Vec<Object>> {
-        let Loaded { world, .. } = self.load()?.complete()?;
-        Ok(world
-            .changes()
-            .filter_map(|change| match change {
-                weir_model::Change::Put(object) => Some(object),
-                weir_model::Change::Remove(_) => None,
-            })
-            .collect())
+    /// The objects of all clusters, for tests about them, and what reading them found. The error is what is missing from them.
+    pub(crate) fn objects(&self) -> anyhow::Result<(Vec<Object>, Vec<Finding>)> {
+        let mut loaded = self.load()?;
+        if !loaded.missing.is_empty() {
+            loaded = loaded.complete()?;
+        }
+        let objects = loaded.world.changes().filter_map(|change| match change {
+            weir_model::Change::Put(object) => Some(object),
+            weir_model::Change::Remove(_) => None,
+        });
+        Ok((objects.collect(), loaded.findings))
     }
 }
 

@@ -41,6 +41,9 @@ impl End {
         match loaded.world.pods.get(&id) {
             Some(pod) if pod.finished => Err(finished(pod, loaded)),
             Some(_) => Ok(End::Pod(id, 1)),
+            None if parts.len() == 1 && loaded.world.nodes.contains_key(text) => {
+                Err(a_node(text, loaded))
+            }
             None if text.parse::<ipnet::IpNet>().is_ok() => {
                 Err(Failure::new(format!("{text} is a network"), "give one address of it"))
             }
@@ -97,6 +100,16 @@ fn is_like_an_address(text: &str) -> bool {
     dotted || bare.contains("::") || (bare.contains(':') && bare.bytes().all(is_hex))
 }
 
+/// A node is its addresses.
+fn a_node(name: &str, loaded: &Loaded) -> Failure {
+    let addresses = loaded.world.nodes.get(name).map(|node| node.addresses.as_slice());
+    let hint = match addresses.unwrap_or_default() {
+        [] => "give an address of it".to_owned(),
+        [first, ..] => format!("give an address of it, as {first}"),
+    };
+    Failure::new(format!("there is no pod {name}; it is a node"), hint)
+}
+
 /// A pod that has run to its end is no end of a connection: its address may be another's by now.
 fn finished(pod: &Pod, loaded: &Loaded) -> Failure {
     let hint = match pod.addresses.iter().find(|address| !loaded.made_up.contains(address)) {
@@ -137,6 +150,12 @@ fn no_pod(id: &PodId, loaded: &Loaded) -> Failure {
         |namespace: &str| namespace.split_once(':').map(|(cluster, _)| cluster.to_owned());
     let clusters: BTreeSet<String> =
         loaded.world.namespaces.keys().filter_map(|namespace| cluster(namespace)).collect();
+    if let (Some((named, pod)), false) = (id.name.split_once(':'), clusters.is_empty()) {
+        let hint = format!(
+            "in a set of clusters a pod is `cluster:namespace/pod`, as in `{named}:NAMESPACE/{pod}`"
+        );
+        return Failure::new(format!("{} names no namespace", id.name), hint);
+    }
     if let Some(named) = cluster(&id.namespace).filter(|named| !clusters.contains(named)) {
         let hint = match clusters.is_empty() {
             true => {

@@ -105,6 +105,9 @@ impl Explain {
                 .map(|pod| pod.ports.iter().map(|port| &*port.name).collect())
                 .unwrap_or_default();
             let hint = match names.is_empty() {
+                true if to.pod(loaded).is_none() => {
+                    "ports of an address have no names: name the pod, or give a number".to_owned()
+                }
                 true => "give the port as a number".to_owned(),
                 false => format!("its ports are named {}; or give a number", names.join(", ")),
             };

@@ -88,8 +88,9 @@ impl Test {
                 return Err(Failure::new(format!("no tests in {}", file.display()), hint).into());
             }
             for mut case in cases {
-                if let Some(objects) = &clusters {
+                if let Some((objects, findings)) = &clusters {
                     in_clusters(&mut case, objects)?;
+                    case.findings.extend_from_slice(findings);
                 }
                 unreadable = unreadable.or_else(|| syntax_error(&case));
                 all.push(case);

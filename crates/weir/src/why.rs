@@ -37,7 +37,13 @@ pub(crate) fn reason(direction: Direction, judgement: &Judgement) -> String {
             format!("{} by {}", past(judgement.verdict), rule(cited))
         }
         Reason::Allowed(cited) => format!("allowed by {}", rule(cited)),
-        Reason::Default => format!("no policy isolates it for {direction}"),
+        Reason::Default if judgement.silent.is_empty() => {
+            format!("no policy isolates it for {direction}")
+        }
+        Reason::Default => format!(
+            "no rule of {} matches, and no NetworkPolicy isolates it for {direction}",
+            policies(&judgement.silent)
+        ),
         Reason::Isolated => {
             let mut text = format!("isolated by {}", policies(&judgement.isolating));
             match judgement.misses.first() {

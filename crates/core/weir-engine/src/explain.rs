@@ -55,6 +55,8 @@ pub struct Judgement {
     pub passed: Option<Cited>,
     /// The NetworkPolicies that isolate the pod in this direction.
     pub isolating: Vec<Arc<Section>>,
+    /// The admin policies that speak for the pod in this direction and say nothing about the flow; only if nothing decided.
+    pub silent: Vec<Arc<Section>>,
     /// The rules that nearly matched, nearest first; only for a pod that is isolated and refuses.
     pub misses: Vec<Miss>,
 }
@@ -175,7 +177,13 @@ fn judge(
     };
     let misses =
         if reason == Reason::Isolated { misses(program, &isolating, flow) } else { Vec::new() };
-    Judgement { pod: id.clone(), verdict, reason, passed, isolating, misses }
+    let passing = passed.as_ref().map(|passed| &passed.section);
+    let silent = match reason {
+        Reason::Default => chain.admin.iter().chain(&chain.baseline),
+        _ => [].iter().chain(&[]),
+    };
+    let silent = silent.filter(|section| Some(*section) != passing).cloned().collect();
+    Judgement { pod: id.clone(), verdict, reason, passed, isolating, silent, misses }
 }
 
 fn cite(sections: &[Arc<Section>]) -> impl Iterator<Item = Cited> {

@@ -109,8 +109,14 @@ fn before(world: &World, judgement: &Judgement, cited: &Cited) -> Option<(Policy
         PolicyKind::ClusterNetworkPolicy => PolicyKind::ClusterNetworkPolicy,
         _ => PolicyKind::AdminNetworkPolicy,
     };
-    // The last of the admin tier comes before all of the baseline tier, unless a rule passed it by.
-    let last = judgement.passed.is_none().then_some((kind, Tier::Admin { priority: 1000 }));
+    // The last of the admin tier comes before all of the baseline tier, unless a rule passes it by: then what comes before that.
+    let passing = judgement.passed.as_ref().map(|passed| &passed.section.policy);
+    let priority = match passing.map(|id| world.policies.get(id).map(|policy| policy.spec.tier)) {
+        None => Some(1000),
+        Some(Some(Tier::Admin { priority })) => priority.checked_sub(1),
+        Some(_) => None,
+    };
+    let last = priority.map(|priority| (kind, Tier::Admin { priority }));
     match (denying.spec.tier, kind) {
         (Tier::Admin { priority }, _) => {
             Some((kind, Tier::Admin { priority: priority.checked_sub(1)? }))

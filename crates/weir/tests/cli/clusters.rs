@@ -166,6 +166,37 @@ fn tests_can_be_about_several_clusters() {
 }
 
 #[test]
+fn a_policy_that_the_api_server_would_refuse_fails_tests_of_its_cluster() {
+    let folder = tempfile::tempdir().unwrap();
+    let tests = folder.path().join("tests.yaml");
+    std::fs::write(
+        &tests,
+        "name: closed\nprobes:\n- {from: {ip: 203.0.113.7}, to: {pod: \"east:shop/db\"}, port: 1, expect: deny}\n",
+    )
+    .unwrap();
+    let east = "
+{apiVersion: v1, kind: Pod, metadata: {name: db, namespace: shop}, status: {podIP: 10.1.0.2}}
+---
+apiVersion: submariner.io/v1alpha1
+kind: ClusterSetNetworkPolicy
+metadata: {name: db, namespace: shop}
+spec: {podSelector: {}, ingres: []}
+";
+    let told = weir_reading(&format!("test --cluster east=- {}", tests.display()), east);
+    check(
+        &told,
+        expect![[r#"
+            FAIL closed
+                   -:7: error: there is no field "ingres" here; expected podSelector, policyTypes, ingress, egress [unknown-field]
+                     ClusterSetNetworkPolicy shop/db spec.ingres
+                     hint: did you mean `ingress`?
+            0 passed, 1 failed
+            --- exit 1
+        "#]],
+    );
+}
+
+#[test]
 fn clusters_are_named_and_do_not_mix_with_other_sources() {
     check(
         &weir("matrix --cluster east"),
@@ -285,6 +316,15 @@ fn a_pod_that_is_not_in_its_cluster_is_not_taken_for_an_address() {
             --- stderr
             error: there is no cluster north
             hint: there are east, west; add it with `--cluster north=PATH`
+            --- exit 2
+        "#]],
+    );
+    check(
+        &weir(&format!("explain {BOTH} --from west:api --to east:shop/db --port 5432")),
+        expect![[r#"
+            --- stderr
+            error: west:api names no namespace
+            hint: in a set of clusters a pod is `cluster:namespace/pod`, as in `west:NAMESPACE/api`
             --- exit 2
         "#]],
     );

@@ -204,98 +204,6 @@ fn ends_that_are_not_there_are_failures_with_a_hint() {
     );
 }
 
-const GUARDED: &str = "\
-apiVersion: v1
-kind: Pod
-metadata: {name: web, namespace: shop, labels: {app: web}}
-spec: {nodeName: n1, containers: []}
-status: {podIP: 10.0.0.1}
----
-apiVersion: v1
-kind: Pod
-metadata: {name: probe, namespace: shop}
-spec: {nodeName: n1, hostNetwork: true, containers: []}
-status: {podIP: 192.168.0.1}
----
-apiVersion: v1
-kind: Pod
-metadata: {name: db, namespace: shop, labels: {app: db}}
-spec: {nodeName: n2, containers: []}
-status: {podIP: 10.0.0.2}
----
-apiVersion: policy.networking.k8s.io/v1alpha2
-kind: ClusterNetworkPolicy
-metadata: {name: guard}
-spec:
-  tier: Admin
-  priority: 0
-  subject: {namespaces: {}}
-  ingress:
-  - {action: Deny, from: [{namespaces: {}}], protocols: [{tcp: {destinationPort: {number: 22}}}]}
-  - {action: Pass, from: [{namespaces: {}}]}
----
-apiVersion: networking.k8s.io/v1
-kind: NetworkPolicy
-metadata: {name: db, namespace: shop}
-spec: {podSelector: {matchLabels: {app: db}}, ingress: [{from: [{podSelector: {matchLabels: {app: web}}}]}]}
-";
-
-#[test]
-fn the_tiers_are_told_in_order() {
-    let ask = |arguments: &str| weir_reading(&format!("explain -f - -n shop {arguments}"), GUARDED);
-    check(
-        &ask("--from web --to db --port 80"),
-        expect![[r#"
-        allowed: shop/web → shop/db 80/TCP
-
-        egress of shop/web (10.0.0.1): allowed
-          no policy isolates it for egress
-
-        ingress of shop/db (10.0.0.2): allowed
-          passed on by ClusterNetworkPolicy guard ingress[1].from[0] -:28
-            pass from pods [*]/*, any port
-          allowed by NetworkPolicy shop/db ingress[0].from[0] -:33
-            allow from pods shop/app=web, any port
-          isolated by
-            NetworkPolicy shop/db  -:30
-        --- exit 0
-    "#]],
-    );
-    check(
-        &ask("--from web --to db --port 22"),
-        expect![[r#"
-        denied: shop/web → shop/db 22/TCP
-
-        egress of shop/web (10.0.0.1): allowed
-          no policy isolates it for egress
-
-        ingress of shop/db (10.0.0.2): denied
-          denied by ClusterNetworkPolicy guard ingress[0].from[0] -:27
-            deny from pods [*]/*, 22/TCP
-          isolated by
-            NetworkPolicy shop/db  -:30
-
-        no policy can come before this rule; to allow it, change
-          ClusterNetworkPolicy guard ingress[0].from[0] -:27
-        --- exit 1
-    "#]],
-    );
-    check(
-        &ask("--from probe --to web --port 22"),
-        expect![[r#"
-        allowed: shop/probe → shop/web 22/TCP
-        shop/probe has the network of its node: to policies it is a node, not a pod
-
-        egress of 192.168.0.1: allowed
-          no pod has this address, so no policy is asked
-
-        ingress of shop/web (10.0.0.1): allowed
-          it runs on node n1; a pod and its node are never kept apart
-        --- exit 0
-    "#]],
-    );
-}
-
 const ENDS: &str = "\
 apiVersion: v1
 kind: Pod
@@ -336,6 +244,11 @@ spec:
     - podSelector: {matchLabels: {app: none}}
     - podSelector: {matchLabels: {app: nobody}}
     - podSelector: {matchLabels: {app: nil}}
+---
+apiVersion: v1
+kind: Node
+metadata: {name: n1}
+status: {addresses: [{type: InternalIP, address: 192.168.0.1}]}
 ";
 
 fn ask(arguments: &str) -> std::process::Output {
@@ -533,6 +446,14 @@ fn ends_are_named_in_many_ways_and_what_is_wrong_is_said() {
         (
             "--from shop/weeb --to db --port 1",
             "error: there is no pod shop/weeb\nhint: did you mean shop/web?\n",
+        ),
+        (
+            "--from n1 --to db --port 1",
+            "error: there is no pod n1; it is a node\nhint: give an address of it, as 192.168.0.1\n",
+        ),
+        (
+            "--from web --to 10.0.0.2 --port sql",
+            "error: 10.0.0.2 has no port sql\nhint: ports of an address have no names: name the pod, or give a number\n",
         ),
         (
             "--from web --to dns --port dns",

@@ -13,6 +13,7 @@ mod live;
 mod matrix;
 mod render;
 mod test;
+mod tiers;
 mod usage;
 #[cfg(target_os = "linux")]
 #[path = "../variant/mod.rs"]
