@@ -53,7 +53,7 @@ impl Diff {
             Some(new) => (side(&self.old)?, side(new)?),
             None if self.files.is_empty() => {
                 let new = source::load_paths(std::slice::from_ref(&self.old))?;
-                let cluster = self.live.load()?;
+                let cluster = self.live.load("give NEW beside OLD")?;
                 let new = cluster.with(new);
                 (cluster, new)
             }

@@ -66,7 +66,9 @@ fn distance(one: &str, two: &str) -> usize {
 
 /// Says on standard error what failed, why, and what helps.
 pub(crate) fn report(error: &anyhow::Error) {
-    let causes: Vec<String> = error.chain().map(ToString::to_string).collect();
+    let mut causes: Vec<String> = error.chain().map(ToString::to_string).collect();
+    // Some libraries tell the cause of an error with the error.
+    causes.dedup_by(|cause, error| error.ends_with(cause.as_str()));
     anstream::eprintln!("{}: {}", Painted(BAD, "error"), Plain(causes.join(": ")));
     let hints = error.chain().filter_map(|cause| cause.downcast_ref::<Failure>());
     for Failure { hint, .. } in hints {

@@ -1,13 +1,13 @@
-use std::io::Write;
+use std::{collections::BTreeSet, io::Write};
 
 use clap::{Args, ValueEnum};
 use serde::Serialize;
-use weir_model::PodId;
+use weir_model::{Pod, PodId};
 
 use crate::{
     clusters::Clusters,
     exit::Exit,
-    failure::Failure,
+    failure::{Failure, nearest},
     port::PortArg,
     present::{self, Structured, findings::Report, progress::Progress},
     reach::{Question, Reach, State, Word, spell},
@@ -54,8 +54,9 @@ impl Matrix {
     pub(crate) fn run(&self, out: &mut dyn Write) -> anyhow::Result<Exit> {
         let loaded = self.source.load_clusters(&self.clusters)?;
         let findings = present::findings::reports(&loaded.findings);
-        let state = State::new(loaded.world);
         let in_namespace = |id: &PodId| self.source.namespace().is_none_or(|n| *id.namespace == *n);
+        self.known_ports(loaded.world.pods.values().filter(|pod| in_namespace(&pod.id)))?;
+        let state = State::new(loaded.world);
         let question = Question { state: &state, ports: &self.port, owners: &loaded.owners };
         let per_pod = matches!(self.output, MatrixFormat::Json | MatrixFormat::Yaml);
         let mut progress = Progress::new("asking who reaches whom");
@@ -81,6 +82,25 @@ impl Matrix {
             MatrixFormat::Svg => out.write_all(present::svg::picture(&reach).as_bytes())?,
         }
         Ok(Exit::Yes)
+    }
+}
+
+impl Matrix {
+    /// Fails for the name of a port that no pod has: a matrix about it would be empty.
+    fn known_ports<'a>(&self, pods: impl Iterator<Item = &'a Pod> + Clone) -> Result<(), Failure> {
+        let is_a_name = |port: &&PortArg| port.at(None).is_empty();
+        let is_known = |port: &PortArg| pods.clone().any(|pod| !port.at(Some(pod)).is_empty());
+        let Some(port) = self.port.iter().filter(is_a_name).find(|port| !is_known(port)) else {
+            return Ok(());
+        };
+        let all: BTreeSet<&str> = pods.flat_map(|pod| &pod.ports).map(|port| &*port.name).collect();
+        let all: Vec<&str> = all.into_iter().collect();
+        let hint = match nearest(&port.to_string(), &all).as_slice() {
+            [] => "no pod names its ports; give a number".to_owned(),
+            near => format!("did you mean {}? or give a number", near.join(" or ")),
+        };
+        let whose = self.source.namespace().map(|name| format!(" of namespace {name}"));
+        Err(Failure::new(format!("no pod{} has a port {port}", whose.unwrap_or_default()), hint))
     }
 }
 

@@ -60,6 +60,7 @@ impl Render {
             has_packet_filter(datapath)?;
         }
         source::known_datapath(datapath, known)?;
+        self.fits(datapath)?;
         let node = self.node()?;
         let loaded = self.source.load_complete()?;
         let world = &loaded.world;
@@ -114,6 +115,23 @@ impl Render {
 }
 
 impl Render {
+    /// Fails for an option that would change nothing of what is printed for the datapath.
+    fn fits(&self, datapath: &str) -> Result<(), Failure> {
+        if datapath != "sim" && self.source.namespace().is_some() {
+            let what = format!("-n chooses among pods, and `{datapath}` is printed for nodes");
+            return Err(Failure::new(what, "leave out -n; --node NAME chooses a node"));
+        }
+        let only = match (datapath, self.output) {
+            _ if self.live => return Ok(()),
+            ("nftables", Format::Json | Format::Yaml) => "in nft's own syntax",
+            ("iptables", Format::Json | Format::Yaml) => "as iptables-save prints it",
+            ("hcn", Format::Yaml) => "as JSON",
+            _ => return Ok(()),
+        };
+        let hint = "leave out -o; `--datapath sim` has the same rules as JSON and YAML";
+        Err(Failure::new(format!("`{datapath}` is printed {only} and in no other way"), hint))
+    }
+
     /// The node to print it for. The rules of a machine are those of one node.
     fn node(&self) -> Result<Option<String>, Failure> {
         if !self.live || self.node.is_some() {

@@ -9,7 +9,7 @@ use std::{
 
 use clap::Args;
 use weir_api::{Case, Manifests};
-use weir_kube::Access;
+use weir_kube::{Access, ReadError};
 use weir_model::{Change, Finding, Name, Object, PodId, PolicyId, Severity, World};
 use weir_source::LoadError;
 
@@ -44,14 +44,17 @@ pub(crate) struct Live {
 }
 
 impl Live {
-    /// Reads the cluster, once.
-    pub(crate) fn load(&self) -> anyhow::Result<Loaded> {
+    /// Reads the cluster, once. If none is known, `instead` is what else helps.
+    pub(crate) fn load(&self, instead: &str) -> anyhow::Result<Loaded> {
         let access = Access::new(self.kubeconfig.as_deref(), self.context.as_deref());
         let mut progress = Progress::new("reading the cluster");
         let manifests = weir_kube::read(&access, |step| progress.at(step.done, step.all));
         drop(progress);
         let manifests = manifests.map_err(|error| {
-            let hint = error.hint();
+            let hint = match &error {
+                ReadError::NoKubeconfig => format!("{instead}, or {}", error.hint()),
+                _ => error.hint(),
+            };
             Failure::new(error, hint)
         })?;
         Ok(Loaded::from(manifests))
@@ -161,7 +164,7 @@ impl Source {
     /// Reads the world.
     pub(crate) fn load(&self) -> anyhow::Result<Loaded> {
         let loaded = match self.files.is_empty() {
-            true => self.live.load()?,
+            true => self.live.load("give manifests with -f PATH")?,
             false => load_paths(&self.files)?,
         };
         if let Some(namespace) = self.namespace() {

@@ -75,9 +75,7 @@ impl ReadError {
     /// What to do about it.
     pub fn hint(&self) -> String {
         match self {
-            ReadError::NoKubeconfig => {
-                "give manifests with -f PATH, or a cluster with --kubeconfig PATH or KUBECONFIG".into()
-            }
+            ReadError::NoKubeconfig => "name a cluster with --kubeconfig PATH or KUBECONFIG".into(),
             ReadError::Kubeconfig { .. } => {
                 "check it with `kubectl config view`, and --kubeconfig and --context".into()
             }

@@ -241,7 +241,25 @@ fn without_a_cluster_the_way_out_is_named() {
         expect![[r#"
         --- stderr
         error: there is no kubeconfig
-        hint: give manifests with -f PATH, or a cluster with --kubeconfig PATH or KUBECONFIG
+        hint: give manifests with -f PATH, or name a cluster with --kubeconfig PATH or KUBECONFIG
+        --- exit 2
+    "#]],
+    );
+    check(
+        &command().args(["diff", "examples/shop/repaired"]).output().unwrap(),
+        expect![[r#"
+        --- stderr
+        error: there is no kubeconfig
+        hint: give NEW beside OLD, or name a cluster with --kubeconfig PATH or KUBECONFIG
+        --- exit 2
+    "#]],
+    );
+    check(
+        &command().args(["lint", "--kubeconfig", "nowhere"]).output().unwrap(),
+        expect![[r#"
+        --- stderr
+        error: cannot use the kubeconfig nowhere: failed to read kubeconfig from '"nowhere"': No such file or directory (os error 2)
+        hint: check it with `kubectl config view`, and --kubeconfig and --context
         --- exit 2
     "#]],
     );

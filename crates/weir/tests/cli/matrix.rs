@@ -216,3 +216,26 @@ fn what_is_too_large_to_look_at_is_not_drawn() {
     assert_eq!(answer["ends"].as_array().unwrap().len(), 202);
     assert_eq!(answer["connections"].as_array().unwrap().len(), 202 * 202 - 202);
 }
+
+#[test]
+fn a_port_name_that_no_pod_has_is_a_failure() {
+    check(
+        &weir("matrix -f examples/shop/manifests --port 80 --port sqll"),
+        expect![[r#"
+            --- stderr
+            error: no pod has a port sqll
+            hint: did you mean sql? or give a number
+            --- exit 2
+        "#]],
+    );
+    check(
+        &weir("matrix -f examples/shop/manifests -n payments --port sql"),
+        expect![[r#"
+            --- stderr
+            error: no pod of namespace payments has a port sql
+            hint: did you mean https? or give a number
+            --- exit 2
+        "#]],
+    );
+    assert_eq!(weir("matrix -f examples/shop/manifests --port sql").status.code(), Some(0));
+}

@@ -184,3 +184,31 @@ fn other_datapaths_are_not_there_yet() {
         "#]],
     );
 }
+
+#[test]
+fn options_that_would_change_nothing_are_refused() {
+    check(
+        &weir("render -f examples/shop/manifests --datapath nftables -o json"),
+        expect![[r#"
+            --- stderr
+            error: `nftables` is printed in nft's own syntax and in no other way
+            hint: leave out -o; `--datapath sim` has the same rules as JSON and YAML
+            --- exit 2
+        "#]],
+    );
+    check(
+        &weir("render -f examples/shop/manifests --datapath hcn -n shop"),
+        expect![[r#"
+            --- stderr
+            error: -n chooses among pods, and `hcn` is printed for nodes
+            hint: leave out -n; --node NAME chooses a node
+            --- exit 2
+        "#]],
+    );
+    for refused in ["iptables -o yaml", "hcn -o yaml", "opflex -n shop", "nftables -n shop"] {
+        let output = weir(&format!("render -f examples/shop/manifests --datapath {refused}"));
+        assert_eq!((output.status.code(), stdout(&output).as_str()), (Some(2), ""), "{refused}");
+    }
+    let acls = json(&weir("render -f examples/shop/manifests --datapath hcn -o json"));
+    assert_eq!(acls.as_array().unwrap().len(), 7);
+}
