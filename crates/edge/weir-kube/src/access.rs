@@ -1,6 +1,7 @@
 use std::{
     env,
     path::{Path, PathBuf},
+    sync::{Arc, OnceLock},
 };
 
 use kube::{
@@ -19,7 +20,20 @@ pub struct Access {
     kubeconfig: Option<PathBuf>,
     context: Option<String>,
     direct: Option<Direct>,
+    warned: Warned,
 }
+
+/// Whether it was told that anybody could answer in the server's place. It is no part of how to reach it.
+#[derive(Clone, Debug, Default)]
+struct Warned(Arc<OnceLock<()>>);
+
+impl PartialEq for Warned {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for Warned {}
 
 /// An API server without a kubeconfig.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,7 +47,7 @@ impl Access {
     /// The cluster of a kubeconfig, by default the user's own; or that of the pod we are in, if there is none.
     pub fn new(kubeconfig: Option<&Path>, context: Option<&str>) -> Self {
         let (kubeconfig, context) = (kubeconfig.map(Into::into), context.map(Into::into));
-        Access { kubeconfig, context, direct: None }
+        Access { kubeconfig, context, ..Access::default() }
     }
 
     /// The cluster at an address, with a file that has the token and one that has the certificates to trust, if not those of the machine.
@@ -44,7 +58,16 @@ impl Access {
 
     /// A client for it. What is asked with it may take for ever: a watch is silent for long.
     pub async fn client(&self) -> Result<Client, ReadError> {
-        client(self.config().await?).map_err(ReadError::client)
+        let config = self.config().await?;
+        if config.accept_invalid_certs {
+            self.warned.0.get_or_init(|| {
+                tracing::warn!(
+                    "the certificate of {} is not verified, as insecure-skip-tls-verify in the kubeconfig asks: whoever answers in its place is believed; set certificate-authority there instead",
+                    config.cluster_url
+                );
+            });
+        }
+        client(config).map_err(ReadError::client)
     }
 
     async fn config(&self) -> Result<Config, ReadError> {

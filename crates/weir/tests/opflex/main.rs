@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot run has failed")]
 
+mod careless;
 #[allow(dead_code, reason = "the benchmark needs more of it")]
 mod site;
 mod strangers;
@@ -12,7 +13,7 @@ use std::{fs, path::Path};
 use serde_json::{Value, json};
 use site::{PODS_OF_DEFAULT, Site, eventually};
 
-use crate::strangers::strangers;
+use crate::{careless::careless, strangers::strangers};
 
 const NAME: &str = "demo-xyz1-np-54f6fbaeb1e26d3bbcd23109158b9bb3";
 const FILE: &str = "demo_xyz1_np_54f6fbaeb1e26d3bbcd23109158b9bb3.netpol";
@@ -93,6 +94,7 @@ fn the_story_of_the_design_from_the_policy_to_the_files_of_two_nodes() {
         site.pols() == wanted && site.containers() == site.namespaces()
     });
     strangers(&site);
+    careless(&site);
     site.start_agent("n1");
     site.start_agent("n2");
     eventually("the first files", || {

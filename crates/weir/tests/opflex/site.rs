@@ -256,8 +256,13 @@ impl Site {
     /// weir, as one of the users.
     fn weir(&self, user: &str) -> Command {
         let mut command = weir();
-        command.env("KUBECONFIG", self.place.path().join(user).join("kubeconfig"));
+        command.env("KUBECONFIG", self.kubeconfig(user));
         command
+    }
+
+    /// The kubeconfig of one of the users.
+    pub(crate) fn kubeconfig(&self, user: &str) -> PathBuf {
+        self.place.path().join(user).join("kubeconfig")
     }
 
     /// Where objects of a kind are.
