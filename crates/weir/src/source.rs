@@ -17,6 +17,7 @@ use crate::{
     clusters::Clusters,
     failure::{Failure, nearest},
     present::{self, progress::Progress},
+    test::without_tests,
 };
 
 /// Where to read the cluster from.
@@ -226,9 +227,11 @@ pub(crate) fn case_files(paths: &[PathBuf]) -> anyhow::Result<Vec<PathBuf>> {
     for path in paths {
         match path.as_os_str() == "-" {
             true => files.push(path.clone()),
-            false => {
-                files.extend(weir_source::case_files(std::slice::from_ref(path)).map_err(failed)?)
-            }
+            false => match weir_source::case_files(std::slice::from_ref(path)) {
+                Ok(found) => files.extend(found),
+                Err(LoadError::Empty { path }) => return Err(without_tests(&[path]).into()),
+                Err(error) => return Err(failed(error)),
+            },
         }
     }
     Ok(files)

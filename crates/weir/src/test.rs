@@ -84,8 +84,7 @@ impl Test {
                 continue;
             }
             if cases.is_empty() {
-                let hint = "a policy test has `probes:`; name a file that has some";
-                return Err(Failure::new(format!("no tests in {}", file.display()), hint).into());
+                return Err(without_tests(std::slice::from_ref(file)).into());
             }
             for mut case in cases {
                 if let Some((objects, findings)) = &clusters {
@@ -99,8 +98,7 @@ impl Test {
         let mut run = Run::default();
         judge_all(all, decides).into_iter().for_each(|case| run.add(case));
         if run.cases.is_empty() {
-            let hint = "a policy test has `probes:`; name a file that has some";
-            return Err(Failure::new("there are no tests in these folders", hint).into());
+            return Err(without_tests(&self.files).into());
         }
         match self.output {
             TestFormat::Text => present::tests::write(out, &run)?,
@@ -113,6 +111,14 @@ impl Test {
             None => Ok(Exit::when(run.failed == 0)),
         }
     }
+}
+
+/// There is nothing to test in files or folders.
+pub(crate) fn without_tests(paths: &[PathBuf]) -> Failure {
+    let paths: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
+    let hint = "a test is a .yaml or .json file with `probes: [{from: {pod: shop/web}, to: {pod: shop/db}, port: 5432, expect: deny}]`, and `manifests: [FOLDER]` that they are about; \
+        docs/reference/policy-tests.md describes it, and examples/shop/tests.yaml has some";
+    Failure::new(format!("there are no tests in {}", paths.join(", ")), hint)
 }
 
 /// All results. The shape of `-o json` is a contract.

@@ -2,9 +2,9 @@ use std::process::Output;
 
 use expect_test::expect;
 
-use crate::{check, json, stdout, weir, weir_reading};
 #[cfg(target_os = "linux")]
-use crate::{command, variant};
+use crate::variant;
+use crate::{check, command, json, stdout, weir, weir_reading};
 
 const CASE: &str = "\
 name: only the api reaches the database
@@ -206,10 +206,30 @@ fn what_is_no_test_is_a_failure() {
         &weir_reading("test -", ""),
         expect![[r#"
             --- stderr
-            error: no tests in -
-            hint: a policy test has `probes:`; name a file that has some
+            error: there are no tests in -
+            hint: a test is a .yaml or .json file with `probes: [{from: {pod: shop/web}, to: {pod: shop/db}, port: 5432, expect: deny}]`, and `manifests: [FOLDER]` that they are about; docs/reference/policy-tests.md describes it, and examples/shop/tests.yaml has some
             --- exit 2
         "#]],
+    );
+    // A folder that is empty, and one that has manifests alone.
+    let empty = tempfile::tempdir().unwrap();
+    check(
+        &command().current_dir(&empty).args(["test", "."]).output().unwrap(),
+        expect![[r#"
+        --- stderr
+        error: there are no tests in .
+        hint: a test is a .yaml or .json file with `probes: [{from: {pod: shop/web}, to: {pod: shop/db}, port: 5432, expect: deny}]`, and `manifests: [FOLDER]` that they are about; docs/reference/policy-tests.md describes it, and examples/shop/tests.yaml has some
+        --- exit 2
+    "#]],
+    );
+    check(
+        &weir("test examples/clusterset/east"),
+        expect![[r#"
+        --- stderr
+        error: there are no tests in examples/clusterset/east
+        hint: a test is a .yaml or .json file with `probes: [{from: {pod: shop/web}, to: {pod: shop/db}, port: 5432, expect: deny}]`, and `manifests: [FOLDER]` that they are about; docs/reference/policy-tests.md describes it, and examples/shop/tests.yaml has some
+        --- exit 2
+    "#]],
     );
     check(
         &weir("test examples/nowhere.yaml"),
