@@ -242,7 +242,11 @@ impl Status {
                 self.source.path
             ));
         }
-        reasons.extend(self.unread());
+        let hinted = self.unread.iter().zip(self.unread());
+        reasons.extend(hinted.map(|(finding, line)| match &*finding.hint {
+            "" => line,
+            hint => format!("{line}; {hint}"),
+        }));
         match &self.last_apply {
             None => reasons.push("nothing has been applied yet".into()),
             Some(LastApply { error: Some(error), attempts, .. }) => {
@@ -261,6 +265,8 @@ impl Status {
     pub(crate) fn unread(&self) -> Vec<String> {
         let place = |finding: &FindingReport| match (&*finding.file, finding.line) {
             ("", _) => String::new(),
+            // What is said about a file or a folder as a whole may name it itself.
+            (file, 0) if finding.message.contains(file) => String::new(),
             (file, 0) => format!("{file}: "),
             (file, line) => format!("{file}:{line}: "),
         };

@@ -58,7 +58,9 @@ impl Source {
     /// What to do if it cannot be read completely.
     pub(crate) fn hint(&self) -> &'static str {
         match self {
-            Source::Folder(_) => "repair the files; what is installed stays in force meanwhile",
+            Source::Folder(_) => {
+                "repair the files, or name another folder with `--source`; what is installed stays in force meanwhile"
+            }
             Source::Kube(_) => {
                 "check --kubeconfig and --context, or the pod's service account and its rights; what is installed stays in force meanwhile"
             }

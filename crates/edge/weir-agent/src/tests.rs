@@ -187,6 +187,32 @@ fn nothing_is_applied_before_everything_was_read() {
 }
 
 #[test]
+fn a_folder_that_is_missing_is_waited_for_and_it_is_told_what_to_do() {
+    let mut bench = Bench::new();
+    fs::remove_dir(bench.disk.path()).unwrap();
+    let missing = "cannot find DIR; make the folder, mount it, or name another with `--source`; it is read as soon as it is there, and nothing changes before that";
+    bench.turn();
+    let reasons = bench.reasons();
+    assert!(reasons.contains(&missing.into()), "{reasons:?}");
+    fs::create_dir(bench.disk.path()).unwrap();
+    bench.write("pods.yaml", PODS);
+    bench.write("policy.yaml", &policy("api"));
+    bench.turn();
+    assert_eq!((bench.passes(), bench.reasons().len()), (vec![2], 0));
+    // It may also go later.
+    fs::remove_dir_all(bench.disk.path()).unwrap();
+    bench.turn();
+    assert_eq!(bench.passes(), [2], "what is installed stays");
+    assert_eq!(bench.reasons(), [missing]);
+    // A file within is named as before.
+    fs::create_dir(bench.disk.path()).unwrap();
+    std::os::unix::fs::symlink("nowhere", bench.disk.path().join("link.yaml")).unwrap();
+    bench.turn();
+    let reason = "cannot find DIR/link.yaml; check the path; it is relative to the current folder";
+    assert_eq!(bench.reasons(), [reason]);
+}
+
+#[test]
 fn a_source_that_does_not_know_the_node_changes_nothing() {
     let mut bench = Bench::new();
     bench.memory.machine(|machine| {

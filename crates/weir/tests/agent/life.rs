@@ -148,6 +148,14 @@ pub(crate) fn once_and_audit(filter: Filter) {
     let once = node.weir(&as_str(&arguments));
     assert_eq!(once.status.code(), Some(0), "{}", String::from_utf8_lossy(&once.stderr));
     assert_eq!((verdict(&node, OPEN), verdict(&node, CLOSED)), (Verdict::Allow, Verdict::Deny));
+    // A folder that is missing is an error, and says nothing about what is in force.
+    let words = ["agent", "--source", "/nowhere", "--datapath", filter.datapath(), "--node", "n1"];
+    let lost = node.weir(&[&words[..], &["--once"]].concat());
+    let told = String::from_utf8_lossy(&lost.stderr);
+    assert_eq!(lost.status.code(), Some(2), "{told}");
+    assert!(told.contains("error: nothing was applied: cannot find /nowhere\n"), "{told}");
+    assert!(told.contains("hint: repair the files, or name another folder with `--source`"));
+    assert_eq!((verdict(&node, OPEN), verdict(&node, CLOSED)), (Verdict::Allow, Verdict::Deny));
     let _agent = node.started(&["--audit"]);
     assert_eq!((verdict(&node, OPEN), verdict(&node, CLOSED)), (Verdict::Allow, Verdict::Allow));
     node.until("the drop that was none is told", || {

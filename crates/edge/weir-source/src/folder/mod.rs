@@ -144,7 +144,15 @@ impl Folder {
     /// Looks at all files and reads those that changed, unless they are being written.
     pub fn scan(&mut self, now: SystemTime, writer: impl Fn(&Path) -> Writer) {
         let Listing { files, problems } = Listing::of(&self.root);
-        self.problems = problems.iter().map(|(path, error)| finding(path, error)).collect();
+        self.problems = problems
+            .iter()
+            .map(|(path, error)| match error {
+                LoadError::Missing { .. } if **path == *self.root => {
+                    Finding { hint: AWAITED.into(), ..finding(path, error) }
+                }
+                error => finding(path, error),
+            })
+            .collect();
         (self.is_settling, self.is_stale) = (false, true);
         let mut gone: BTreeSet<Arc<Path>> = self.files.keys().cloned().collect();
         self.is_listed = problems.is_empty();
@@ -299,6 +307,9 @@ impl Folder {
         self.shelf.bring(&name, objects);
     }
 }
+
+/// What to do if the folder itself is missing.
+const AWAITED: &str = "make the folder, mount it, or name another with `--source`; it is read as soon as it is there, and nothing changes before that";
 
 /// The code of a finding about a file without a document.
 const SILENT: &str = "says-nothing";
