@@ -18,6 +18,8 @@ const EVERYTHING: &[&str] = &[
     "controller.enable={clusterset,hpp,memcached}",
     "controller.clusterset.clusterId=east",
     "controller.clusterset.podCidrs={10.1.0.0/16}",
+    "controller.clusterset.memberCidrs.west={10.2.0.0/16,fd02::/64}",
+    "controller.clusterset.memberCidrs.north-1={10.3.0.0/16}",
     "controller.clusterset.brokerUrl=https://broker.example:6443",
     "monitoring.serviceMonitor.enabled=true",
     "monitoring.alerts.enabled=true",
@@ -143,11 +145,39 @@ fn a_value_that_makes_no_sense_is_refused_by_name() {
         ("agent.port=70000", "agent.port"),
         ("controller.enable={unheard}", "controller.enable"),
         ("controller.enable={clusterset}", "controller.clusterset.clusterId"),
+        ("controller.clusterset.memberCidrs.West={10.2.0.0/16}", "memberCidrs"),
+        ("controller.clusterset.memberCidrs.west=10.2.0.0/16", "memberCidrs.west"),
+        ("controller.clusterset.memberCidrs.west={}", "memberCidrs.west"),
         ("surprise=1", "surprise"),
     ] {
         let refused = render("weir", &[value]).expect_err(value).to_string();
         assert!(refused.contains(names), "{value}: {refused}");
     }
+    // Nothing would be rendered of it, and so everybody be believed.
+    let mut helm = HELM.command().expect("helm");
+    helm.args(["lint", CHART, "--set-json", r#"controller.clusterset.memberCidrs={"west":[]}"#]);
+    let output = helm.output().expect("helm runs");
+    assert!(!output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+}
+
+#[test]
+fn where_the_pods_of_other_clusters_may_be_is_passed_on() {
+    let rendered = documents(&render("weir", EVERYTHING).expect("renders"));
+    let containers = rendered
+        .iter()
+        .filter_map(|document| document["spec"]["template"]["spec"]["containers"].as_array());
+    let args = containers.flatten().filter_map(|container| container["args"].as_array()).flatten();
+    let members: Vec<&str> = args
+        .filter_map(|word| word.as_str().filter(|word| word.starts_with("--member-cidr=")))
+        .collect();
+    assert_eq!(
+        members,
+        [
+            "--member-cidr=north-1=10.3.0.0/16",
+            "--member-cidr=west=10.2.0.0/16",
+            "--member-cidr=west=fd02::/64",
+        ]
+    );
 }
 
 #[test]
