@@ -24,6 +24,7 @@ mod net;
 mod netpol;
 mod object;
 mod reading;
+mod remotes;
 mod roster;
 mod rules;
 mod said;
@@ -42,6 +43,7 @@ pub use object::{
     ObjectError, ObjectId, Pol, PolSpec, RemoteIp, Rule, SELECTS, Subj,
 };
 pub use reading::{Reading, ReadingError};
+pub use remotes::Remotes;
 pub use seal::SEAL;
 pub use state::{Changed, Hpp};
 

@@ -10,7 +10,7 @@ use ipnet::IpNet;
 use crate::{
     mo::{Mo, escaped},
     name, net,
-    object::{ContainerSpec, EpLabel, Filter, PolSpec, Rule},
+    object::{ContainerSpec, PolSpec, Rule},
 };
 
 /// A file, and what could not be written into it.
@@ -175,23 +175,15 @@ impl Writer<'_> {
         };
         if listed.is_empty() {
             let known = containers.iter().filter_map(|name| self.containers.get(name));
-            for remote in known.flat_map(|container| &container.hostprot_remote_ip) {
-                if filters.iter().all(|filter| holds(filter, &remote.hpp_ep_label)) {
-                    add(&remote.addr, &mut self.complaints);
-                }
-            }
+            known
+                .flat_map(|container| container.hostprot_remote_ip.passing(filters))
+                .for_each(|text| add(text, &mut self.complaints));
         } else {
             listed.iter().for_each(|text| add(text, &mut self.complaints));
         }
         let nets = net::distinct(nets);
         (!nets.is_empty()).then_some(Remote::These(nets))
     }
-}
-
-/// Whether a filter holds for an address with these labels.
-fn holds(filter: &Filter, labels: &[EpLabel]) -> bool {
-    let under = labels.iter().filter(|label| label.key == filter.key);
-    filter.holds(under.map(|label| label.value.as_str()))
 }
 
 fn subnet(net: IpNet, subnets: &mut Mo) -> Mo {

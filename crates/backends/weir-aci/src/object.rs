@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use weir_model::{Labels, Requirement, Selector};
 
-use crate::{SEAL, name, text};
+use crate::{Remotes, SEAL, name, text};
 
 /// The API group and version of both kinds.
 pub const API_VERSION: &str = "aci.hpp/v1";
@@ -284,8 +284,8 @@ pub struct ContainerSpec {
     /// The namespace.
     pub name: String,
     /// The addresses of its pods.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub hostprot_remote_ip: Vec<RemoteIp>,
+    #[serde(skip_serializing_if = "Remotes::is_empty")]
+    pub hostprot_remote_ip: Remotes,
 }
 
 /// An address of a pod.

@@ -28,9 +28,10 @@ impl Object {
     /// The same object for the same pods, allowing nothing and naming nobody.
     pub(crate) fn emptied(self) -> Object {
         match self {
-            Object::Container(spec) => {
-                Object::Container(ContainerSpec { name: spec.name, hostprot_remote_ip: Vec::new() })
-            }
+            Object::Container(spec) => Object::Container(ContainerSpec {
+                name: spec.name,
+                hostprot_remote_ip: Default::default(),
+            }),
             Object::Pol(pol) => {
                 let subjects = pol.spec.hostprot_subj.into_iter();
                 let hostprot_subj = subjects

@@ -8,7 +8,7 @@ use weir_aci::{Files, Folder, FolderError, Kind, Netpol, Object, ObjectId, Touch
 use weir_controllers::Told;
 use weir_model::{Labels, Pod, PodId};
 
-use crate::{home::Home, report::Report, run::News};
+use crate::{home::Home, pressed::unpressed, report::Report, run::News};
 
 /// Where news becomes files.
 pub(crate) struct Desk {
@@ -118,8 +118,7 @@ impl Desk {
 
     fn put(&mut self, kind: Kind, object: &weir_controllers::Object) -> ObjectId {
         let id = ObjectId { kind, name: object.metadata.name.clone().unwrap_or_default() };
-        let value = serde_json::to_value(object).unwrap_or_default();
-        match Object::read(kind, &value) {
+        match Object::read(kind, &unpressed(object)) {
             Ok(object) => {
                 self.unreadable.remove(&id);
                 self.files.put(object);

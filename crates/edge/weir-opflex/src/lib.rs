@@ -19,6 +19,7 @@
 mod desk;
 mod home;
 mod http;
+mod pressed;
 mod report;
 mod run;
 #[cfg(test)]

@@ -13,7 +13,7 @@ use weir_aci::{Files, Folder, FolderError, Settings};
 use weir_controllers::{Resource, Server, Told, Watched, follow, hpp};
 use weir_kube::{Access, Pace};
 
-use crate::{desk::Desk, home::Home, http, report::Report};
+use crate::{desk::Desk, home::Home, http, pressed::pressed, report::Report};
 
 /// How long to wait for more before files are written.
 const GATHER: Duration = Duration::from_millis(20);
@@ -21,6 +21,8 @@ const GATHER: Duration = Duration::from_millis(20);
 const LOOK: Duration = Duration::from_secs(2);
 /// How much news may wait. Those who have more wait, too.
 const WAITING: usize = 256;
+/// How many of the two kinds of objects a page of a list has. Containers may be large, and an object that was just read needs ten times the room of its text.
+const PAGE: u32 = 100;
 
 /// How to keep the files.
 #[derive(Clone, Debug)]
@@ -139,15 +141,18 @@ async fn keep(options: &Options, mut desk: Desk, until: Until) -> Result<(), Opf
     let server = Server::new(options.access.clone());
     let (out, mut news) = mpsc::channel(WAITING);
     let mut followers = JoinSet::new();
-    let here =
-        |resource| Watched { namespace: options.namespace.clone(), ..Watched::all(resource) };
-    let pods = Watched { fields: format!("spec.nodeName={}", options.node), ..Watched::all(PODS) };
-    let mut follow_all = |watched, word: fn(Told) -> News| {
-        followers.spawn(follow(server.clone(), watched, options.pace, word, out.clone()));
+    let here = |resource| {
+        let namespace = options.namespace.clone();
+        Watched { namespace, keep: pressed, ..Watched::all(resource) }
     };
-    follow_all(here(hpp::CONTAINERS), News::Container);
-    follow_all(here(hpp::POLS), News::Pol);
-    follow_all(pods, News::Pod);
+    let pods = Watched { fields: format!("spec.nodeName={}", options.node), ..Watched::all(PODS) };
+    let mut follow_all = |watched, pace, word: fn(Told) -> News| {
+        followers.spawn(follow(server.clone(), watched, pace, word, out.clone()));
+    };
+    let few = Pace { page: options.pace.page.min(PAGE), ..options.pace };
+    follow_all(here(hpp::CONTAINERS), few, News::Container);
+    follow_all(here(hpp::POLS), few, News::Pol);
+    follow_all(pods, options.pace, News::Pod);
     let mut signals = Signals::new().map_err(OpflexError::Start)?;
     let mut due = Instant::now() + LOOK;
     loop {

@@ -4,10 +4,16 @@ use serde_json::json;
 use weir_aci::{Files, Folder, Kind, Settings};
 use weir_controllers::{Object, Told};
 
-use crate::{desk::Desk, home::Home, report::Report, run::News};
+use crate::{
+    desk::Desk,
+    home::Home,
+    pressed::{pressed, unpressed},
+    report::Report,
+    run::News,
+};
 
 fn object(value: serde_json::Value) -> Object {
-    serde_json::from_value(value).unwrap()
+    pressed(serde_json::from_value(value).unwrap())
 }
 
 /// A HostprotPol of one rule, for the pods with a label in `shop`.
@@ -41,7 +47,8 @@ fn container(address: &str) -> Object {
 }
 
 fn pod(name: &str, label: &str) -> Object {
-    object(json!({"metadata": {"namespace": "shop", "name": name, "labels": {"app": label}}}))
+    let value = json!({"metadata": {"namespace": "shop", "name": name, "labels": {"app": label}}});
+    serde_json::from_value(value).unwrap()
 }
 
 struct Node {
@@ -210,8 +217,7 @@ fn what_cannot_be_read_counts_as_it_was_before() {
 #[test]
 fn an_object_that_lost_a_field_allows_nothing_until_it_is_whole() {
     let sealed = |kind: Kind, object: &Object| {
-        let value = serde_json::to_value(object).unwrap();
-        weir_aci::Object::read(kind, &value).unwrap().manifest("x")
+        weir_aci::Object::read(kind, &unpressed(object)).unwrap().manifest("x")
     };
     let whole = sealed(Kind::Pol, &pol("k_np_1", "web"));
     let mut node = Node::with(vec![object(whole.clone())], vec![pod("a", "web")]);

@@ -64,7 +64,8 @@ fn samples() -> [Object; 2] {
     let name = text("weir_sample");
     let subject = Subj { name: text("sample"), hostprot_rule: vec![rule] };
     let spec = PolSpec { name, hostprot_subj: vec![subject], network_policies: vec![text("a/b")] };
-    let container = ContainerSpec { name: text("weir-sample"), hostprot_remote_ip: vec![address] };
+    let remotes = vec![address].into();
+    let container = ContainerSpec { name: text("weir-sample"), hostprot_remote_ip: remotes };
     [Object::Container(container), Object::Pol(Pol { spec, selects: Some(Vec::new()) })]
 }
 
