@@ -83,7 +83,7 @@ impl ControllerCommand {
         }
         let names: BTreeSet<&str> = self.enable.iter().map(String::as_str).collect();
         let controllers = names.into_iter().map(|name| self.controller(name));
-        let controllers = controllers.collect::<Result<_, _>>()?;
+        let controllers = controllers.collect::<anyhow::Result<_>>()?;
         self.log_format.start();
         let options = Options {
             access: Access::new(self.kubeconfig.as_deref(), self.context.as_deref()),
@@ -118,7 +118,7 @@ impl ControllerCommand {
         Ok(Exit::Yes)
     }
 
-    fn controller(&self, name: &str) -> Result<Controller, Failure> {
+    fn controller(&self, name: &str) -> anyhow::Result<Controller> {
         match name {
             memcached::NAME => {
                 let on_disable = match self.memcached_on_disable {
@@ -135,7 +135,7 @@ impl ControllerCommand {
             clusterset::NAME => Ok(Controller::ClusterSet(Box::new(self.clusterset.settings()?))),
             _ => {
                 let hint = format!("there are: {}", Controller::NAMES.join(", "));
-                Err(Failure::new(format!("there is no controller `{name}`"), hint))
+                Err(Failure::new(format!("there is no controller `{name}`"), hint).into())
             }
         }
     }

@@ -1,3 +1,5 @@
+use weir_kube::Access;
+
 use crate::{
     Context, clusterset, hpp, memcached,
     workload::{self, Workload},
@@ -24,6 +26,14 @@ impl Controller {
             Controller::Workload(workload) => workload.name,
             Controller::Hpp(_) => hpp::NAME,
             Controller::ClusterSet(_) => clusterset::NAME,
+        }
+    }
+
+    /// A second API server that it needs.
+    pub(crate) fn broker(&self) -> Option<&Access> {
+        match self {
+            Controller::ClusterSet(settings) => Some(&settings.broker),
+            Controller::Workload(_) | Controller::Hpp(_) => None,
         }
     }
 

@@ -48,6 +48,9 @@ pub enum ControllerError {
     /// The kubeconfig cannot be used.
     #[error(transparent)]
     Access(ReadError),
+    /// Nor can that of the broker.
+    #[error("the broker cannot be asked")]
+    Broker(#[source] ReadError),
     /// Somebody else listens there.
     #[error("cannot listen at {address}")]
     Listen {
@@ -66,6 +69,7 @@ impl ControllerError {
     pub fn hint(&self) -> String {
         let hint = match self {
             ControllerError::Access(error) => return error.hint(),
+            ControllerError::Broker(_) => "check --broker-kubeconfig and --broker-context",
             ControllerError::Start(_) => "check the limits of the process",
             ControllerError::Listen { .. } => "choose another address with `--http`, or `off`",
             ControllerError::Died(_) => "start it again; the log says what it was at",
@@ -169,6 +173,11 @@ async fn lead(
     // Later, files that cannot be read may be about to be replaced; but nobody waits for what was never right.
     if let Err(error @ ReadError::Kubeconfig { .. }) = server.client().await {
         return Err(ControllerError::Access(error));
+    }
+    for broker in options.controllers.iter().filter_map(Controller::broker) {
+        if let Err(error @ ReadError::Kubeconfig { .. }) = broker.client().await {
+            return Err(ControllerError::Broker(error));
+        }
     }
     let mut candidate = Candidate::new(server.clone(), options, report.clone());
     let mut signal = pin!(signal);

@@ -81,11 +81,10 @@ impl ReadError {
             }
             ReadError::Pod(_) => "let the pod mount the token of its service account".into(),
             ReadError::Credentials(_) => {
-                "check the `users` of the kubeconfig: files, and programs that must be installed".into()
+                "check the token's file, or the `users` of the kubeconfig: files, and programs that must be installed".into()
             }
             ReadError::Unreachable(_) => {
-                "check that the cluster is up, and the server and the certificates of the kubeconfig"
-                    .into()
+                "check that the cluster is up, and the address and the certificates to trust that were given for it".into()
             }
             ReadError::Unauthorized => "log in again, or check the token or certificate".into(),
             ReadError::Forbidden { verb, resource } => {

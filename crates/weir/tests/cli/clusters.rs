@@ -4,6 +4,7 @@ use crate::{check, weir, weir_reading};
 
 const BOTH: &str =
     "--cluster east=examples/clusterset/east --cluster west=examples/clusterset/west";
+const ASK: &str = "controller --enable clusterset";
 
 #[test]
 fn a_remote_pod_is_allowed_by_the_line_that_selects_it() {
@@ -231,7 +232,6 @@ fn clusters_are_named_and_do_not_mix_with_other_sources() {
 
 #[test]
 fn the_controller_says_what_it_needs_to_know() {
-    const ASK: &str = "controller --enable clusterset";
     check(
         &weir(ASK),
         expect![[r#"
@@ -296,6 +296,53 @@ fn the_controller_says_what_it_needs_to_know() {
         assert_eq!(told.status.code(), Some(2), "{wrong}");
         let said = String::from_utf8_lossy(&told.stderr);
         assert!(said.contains("--member-cidr"), "{said}");
+    }
+}
+
+#[test]
+fn what_a_cluster_of_a_set_can_never_start_with_is_refused_when_it_starts() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name).display().to_string();
+    let access = weir_cluster::Access {
+        url: "https://127.0.0.1:1".into(),
+        ca: String::new(),
+        token: "x".into(),
+    };
+    let kubeconfig = access.write_kubeconfig(folder.path()).unwrap().display().to_string();
+    std::fs::write(at("token"), "x\n").unwrap();
+    std::fs::write(at("empty"), "\n").unwrap();
+    let ask = format!("{ASK} --kubeconfig {kubeconfig} --http off --cluster-id east");
+    let (token, empty) = (at("token"), at("empty"));
+    let direct = "--pod-cidr 10.1.0.0/16 --broker-url https://127.0.0.1:1 --broker-token-file";
+    for (options, told) in [
+        ("--pod-cidr 0.0.0.0/0".to_owned(), "0.0.0.0/0 is everywhere"),
+        ("--pod-cidr 10.1.0.0/33".to_owned(), "expected a network, as in 10.1.0.0/16"),
+        (
+            format!("{direct} {token} --member-cidr east=10.2.0.0/16"),
+            "error: east is this cluster itself\n",
+        ),
+        (format!("{direct} {token} --cluster-renewal {}", u64::MAX), "is not in 1..=31536000"),
+        (format!("{direct} {empty}"), "empty does not hold a token\n"),
+        (format!("{direct} nowhere"), "error: cannot find nowhere\n"),
+        (
+            format!("{direct} {token} --broker-ca-file {token}"),
+            "token does not hold certificates in PEM\n",
+        ),
+        (
+            "--pod-cidr 10.1.0.0/16 --broker-kubeconfig nowhere".to_owned(),
+            "error: the broker cannot be asked: cannot use the kubeconfig nowhere: ",
+        ),
+        (
+            format!(
+                "--pod-cidr 10.1.0.0/16 --broker-kubeconfig {kubeconfig} --broker-context other"
+            ),
+            "other\nhint: check --broker-kubeconfig and --broker-context\n",
+        ),
+    ] {
+        let output = weir(&format!("{ask} {options}"));
+        assert_eq!(output.status.code(), Some(2), "{options}");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(said.contains(told), "{options}: {said}");
     }
 }
 
