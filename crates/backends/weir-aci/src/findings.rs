@@ -7,14 +7,26 @@ impl Hpp {
     pub fn findings(&self) -> Vec<Finding> {
         let others = self.world.policies.values();
         let others = others.filter(|policy| policy.id.kind != PolicyKind::NetworkPolicy);
-        let unenforced = others.map(|policy| Finding {
-            place: policy.place.clone(),
-            code: "aci-kind",
-            severity: Severity::Error,
-            object: policy.id.to_string(),
-            field: String::new(),
-            message: "host protection policies only allow, and only for pods that a NetworkPolicy selects: this policy is not enforced by opflex".into(),
-            hint: "say it with a NetworkPolicy, or use another datapath".into(),
+        let unenforced = others.map(|policy| {
+            let (message, hint) = match policy.id.kind {
+                PolicyKind::ClusterSetNetworkPolicy => (
+                    "counts as the NetworkPolicies that the controller clusterset makes of it, and not by itself: this policy is not enforced by opflex",
+                    "give the NetworkPolicies of the cluster; for tests, give the clusters with --cluster",
+                ),
+                _ => (
+                    "host protection policies only allow, and only for pods that a NetworkPolicy selects: this policy is not enforced by opflex",
+                    "say it with a NetworkPolicy, or use another datapath",
+                ),
+            };
+            Finding {
+                place: policy.place.clone(),
+                code: "aci-kind",
+                severity: Severity::Error,
+                object: policy.id.to_string(),
+                field: String::new(),
+                message: message.into(),
+                hint: hint.into(),
+            }
         });
         let shared = self.shared_hashes().map(|(id, hash, others)| Finding {
             place: self.world.policies.get(id).and_then(|policy| policy.place.clone()),

@@ -16,6 +16,7 @@ pub(crate) const PEER_MATCHES_NOTHING: &str = "peer-matches-nothing";
 pub(crate) const PORT_PROTOCOL: &str = "port-protocol";
 pub(crate) const REDUNDANT_PEER: &str = "redundant-peer";
 pub(crate) const REDUNDANT_RULE: &str = "redundant-rule";
+pub(crate) const RESERVED_LABEL: &str = "reserved-label";
 pub(crate) const SAME_PRIORITY: &str = "same-priority";
 pub(crate) const SELECTS_NOTHING: &str = "selects-nothing";
 pub(crate) const SHADOWED: &str = "shadowed";
@@ -44,6 +45,7 @@ pub const CODES: &[&str] = &[
     PORT_PROTOCOL,
     REDUNDANT_PEER,
     REDUNDANT_RULE,
+    RESERVED_LABEL,
     SAME_PRIORITY,
     SELECTS_NOTHING,
     SHADOWED,

@@ -17,6 +17,7 @@ mod moot;
 mod peer;
 mod pod;
 mod port;
+mod reserved;
 mod rule;
 mod select;
 mod site;
@@ -32,11 +33,12 @@ use weir_model::{Finding, World};
 /// A check looks at the whole world and adds what it finds.
 type Check = fn(&Index<'_>, &mut Vec<Finding>);
 
-const CHECKS: [Check; 10] = [
+const CHECKS: [Check; 11] = [
     subject::check,
     peer::check,
     block::check,
     port::check,
+    reserved::check,
     rule::check,
     moot::check,
     admin::shadowed,

@@ -11,7 +11,7 @@ use weir_model::{Finding, Key, Name, Object, Place, PodId, Severity};
 use crate::{
     Manifests,
     document::{self, Value},
-    lower::{Context, Names},
+    lower::{Context, Names, UNRESOLVED_NAME},
     probe::{End, Probe},
     reader::{repeated, unreadable},
     settle::{describe, duplicate, make_up_addresses, place_of},
@@ -108,7 +108,15 @@ impl Case {
         }
         self.made_up = address_all(&mut all, &none);
         self.objects = all.into_values().collect();
+        self.look_up();
         self.findings.extend(self.strangers());
+    }
+
+    /// In a case that says which addresses names have, no name is left open: one that it does not know has none.
+    fn look_up(&mut self) {
+        if self.objects.iter().any(|object| matches!(object, Object::Domain(..))) {
+            self.findings.retain(|finding| finding.code != UNRESOLVED_NAME);
+        }
     }
 
     /// Takes these objects for the world, in place of its own, and checks the probes against them.
@@ -236,6 +244,7 @@ fn case(file: &Name, names: &mut Names, node: &document::Node) -> Case {
     let made_up = address_all(&mut all, &bare);
     let objects = all.into_values().collect();
     let mut case = Case { name, place, manifests, objects, probes, findings, made_up };
+    case.look_up();
     if case.manifests.is_empty() {
         case.findings.extend(case.strangers());
     }

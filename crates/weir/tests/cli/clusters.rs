@@ -198,6 +198,14 @@ spec: {podSelector: {}, ingres: []}
 }
 
 #[test]
+fn the_files_for_opflex_come_from_what_the_controller_makes_of_such_a_policy() {
+    let output = weir("render -f examples/clusterset/east --datapath opflex");
+    let text = String::from_utf8_lossy(&output.stdout);
+    let first = text.lines().next().unwrap();
+    assert!(first.starts_with("# ClusterSetNetworkPolicy shop/db: counts as the NetworkPolicies that the controller clusterset makes of it"), "{first}");
+}
+
+#[test]
 fn clusters_are_named_and_do_not_mix_with_other_sources() {
     check(
         &weir("matrix --cluster east"),

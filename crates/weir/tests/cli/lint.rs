@@ -5,7 +5,7 @@ use expect_test::expect;
 use crate::{check, json, root, weir, weir_reading};
 
 /// The codes that reading gives.
-const READING: [&str; 20] = [
+const READING: [&str; 21] = [
     "conflicting-object",
     "duplicate-key",
     "duplicate-object",
@@ -26,6 +26,7 @@ const READING: [&str; 20] = [
     "too-many-findings",
     "unknown-field",
     "unknown-kind",
+    "unresolved-name",
 ];
 
 #[test]
@@ -192,5 +193,48 @@ spec: {podSelector: {}, ingress: [{from: [{ipBlock: {cidr: \"::/0\"}}], ports: [
         nothing found
         --- exit 0
     "#]],
+    );
+}
+
+#[test]
+fn a_misspelt_field_of_a_memcached_is_found_as_its_controller_finds_it() {
+    let cache = |spec: &str| {
+        let head = "apiVersion: memcached.c5c3.io/v1alpha1\nkind: Memcached\nmetadata: {name: cache, namespace: shop}\n";
+        weir_reading("lint -f -", &format!("{head}spec: {spec}\n"))
+    };
+    check(
+        &cache("{Security: {networkPolicy: {enabled: true}}, replicas: 3, image: x}"),
+        expect![[r#"
+            -:4: error: there is no field "Security" here [unknown-field]
+              Memcached shop/cache spec.Security
+              hint: did you mean `security`?
+            1 error
+            --- exit 1
+        "#]],
+    );
+    check(
+        &cache("{security: {sasl: {}, networkPolicy: {enabled: true, allowedSource: []}}}"),
+        expect![[r#"
+            -:4: info: the NetworkPolicy closes other ports, but everybody may connect to these [memcached-everyone]
+              Memcached shop/cache spec.security.networkPolicy.allowedSources
+              hint: list who may connect in allowedSources
+            -:4: error: there is no field "allowedSource" here; expected enabled, allowedSources [unknown-field]
+              Memcached shop/cache spec.security.networkPolicy.allowedSource
+              hint: did you mean `allowedSources`?
+            1 error, 1 note
+            --- exit 1
+        "#]],
+    );
+    check(
+        &cache(
+            "{monitoring: {enable: true, exporterImage: x}, security: {tls: {enableClientCert: true}}}",
+        ),
+        expect![[r#"
+            -:4: error: there is no field "enable" here [unknown-field]
+              Memcached shop/cache spec.monitoring.enable
+              hint: did you mean `enabled`?
+            1 error
+            --- exit 1
+        "#]],
     );
 }

@@ -1,5 +1,7 @@
 mod rule;
 
+pub(crate) use rule::UNRESOLVED_NAME;
+
 use std::sync::Arc;
 
 use weir_model::{

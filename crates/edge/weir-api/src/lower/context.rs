@@ -228,6 +228,22 @@ impl<'a> Context<'a> {
         fields
     }
 
+    /// The fields of a mapping that others may add to; one that is nearly one of `known` is reported, for it was meant to be that.
+    pub(crate) fn open_fields<'n>(&mut self, node: &'n Node, known: &[&'static str]) -> Fields<'n> {
+        let fields = self.any_fields(node);
+        for entry in fields.entries.iter().filter(|entry| !known.contains(&&*entry.key)) {
+            if let Some(meant) = check::did_you_mean(&entry.key, known) {
+                let key = crate::document::quote(entry.written.as_deref().unwrap_or(&entry.key));
+                let message = format!("there is no field {key} here");
+                let hint = format!("did you mean `{meant}`?");
+                self.at(Step::Unknown(entry.key.clone()), |ctx| {
+                    ctx.find("unknown-field", ctx.unknown, entry.line, message, hint);
+                });
+            }
+        }
+        fields
+    }
+
     /// The fields of a mapping, whatever they are.
     pub(crate) fn any_fields<'n>(&mut self, node: &'n Node) -> Fields<'n> {
         let line = node.line;

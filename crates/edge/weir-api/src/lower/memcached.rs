@@ -15,15 +15,17 @@ pub(crate) fn lower(ctx: &mut Context, node: &Node, version: Option<&str>) -> Op
     check_version(ctx, node, version, &VERSIONS);
     let spec = node.get("spec")?;
     let asked = ctx.at("spec", |ctx| {
-        let spec = ctx.any_fields(spec);
-        let monitoring = part(ctx, &spec, "monitoring", is_on);
-        part(ctx, &spec, "security", |ctx, security| {
-            let tls = part(ctx, security, "tls", tls);
+        let spec = ctx.open_fields(spec, &["monitoring", "security"]);
+        let monitoring = part(ctx, &spec, "monitoring", &["enabled"], is_on);
+        part(ctx, &spec, "security", &["tls", "networkPolicy"], |ctx, security| {
+            let tls = part(ctx, security, "tls", &["enabled"], tls);
             let is_monitored = monitoring == Some(true);
-            part(ctx, security, "networkPolicy", |ctx, policy| {
+            let policy = security.get("networkPolicy")?;
+            Some(ctx.at("networkPolicy", |ctx| {
+                let policy = ctx.fields(policy, &["enabled", "allowedSources"]);
                 let protection = Protection { tls: tls.unwrap_or_default(), is_monitored };
-                network_policy_of(ctx, policy, &protection)
-            })
+                network_policy_of(ctx, &policy, &protection)
+            }))
         })
     });
     let is_asked_for = asked.flatten() == Some(true);
@@ -52,16 +54,17 @@ struct Tls {
     line: Option<u32>,
 }
 
-/// Reads a part of a mapping, if it is there.
+/// Reads a part of a mapping, if it is there. It has fields of the operator, too.
 fn part<T>(
     ctx: &mut Context,
     fields: &Fields,
     name: &'static str,
+    known: &[&'static str],
     read: impl FnOnce(&mut Context, &Fields) -> T,
 ) -> Option<T> {
     let node = fields.get(name)?;
     Some(ctx.at(name, |ctx| {
-        let fields = ctx.any_fields(node);
+        let fields = ctx.open_fields(node, known);
         read(ctx, &fields)
     }))
 }

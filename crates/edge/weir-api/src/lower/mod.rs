@@ -17,6 +17,7 @@ use std::sync::Arc;
 
 use weir_model::{Finding, Name, Object, Pod, PolicyKind, Severity};
 
+pub(crate) use admin::UNRESOLVED_NAME;
 pub use cidr::address;
 pub(crate) use context::{Context, Fields, Names, Step, TOO_MANY, keep, one_of};
 pub(crate) use meta::{Home, MISPLACED, Meta, meta};

@@ -200,6 +200,9 @@ fn peer(
                 }
                 several(ctx, list, |ctx, item| {
                     let domain = domain(ctx, item)?;
+                    let message = format!("nobody looks up {domain}, so this allows no one");
+                    let hint = "give the addresses in `networks`";
+                    ctx.find(UNRESOLVED_NAME, Severity::Warning, item.line, message, hint);
                     Some(Peer { index, line: item.line, who: Who::Domain(domain) })
                 })
             })
@@ -220,6 +223,9 @@ fn several<T>(
     }
     ctx.each(list, |ctx, _, item| read(ctx, item))
 }
+
+/// Only policy tests say which addresses a name has.
+pub(crate) const UNRESOLVED_NAME: &str = "unresolved-name";
 
 /// C18: case and a final dot do not matter.
 fn domain(ctx: &mut Context, node: &Node) -> Option<DomainPattern> {

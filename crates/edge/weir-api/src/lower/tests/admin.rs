@@ -54,6 +54,12 @@ egress:
               ingress[1] line 16: pass [*]/* at any port
               egress[0] line 18: allow *.example.com, kubernetes.io, nodes *, 10.0.0.0/8, fd00::/8 at any port
               egress[1] line 20: deny 0.0.0.0/0 at any port
+            19: warning unresolved-name AdminNetworkPolicy a spec.egress[0].to[0].domainNames[0]
+                nobody looks up *.example.com, so this allows no one
+                give the addresses in `networks`
+            19: warning unresolved-name AdminNetworkPolicy a spec.egress[0].to[0].domainNames[1]
+                nobody looks up kubernetes.io, so this allows no one
+                give the addresses in `networks`
         "#]],
     );
 }
