@@ -182,7 +182,7 @@ fn write_peers(out: &mut Yaml, peers: &[Peer], kind: Kind) {
                     Who::Domain(pattern) => Some(pattern),
                     _ => None,
                 });
-                let (nets, names) = (nets.collect::<Vec<_>>(), names.collect::<Vec<_>>());
+                let (nets, names) = (distinct(nets), distinct(names));
                 if !nets.is_empty() {
                     out.line(2, &format!("- networks: [{}]", list(&nets)));
                 }
@@ -192,6 +192,17 @@ fn write_peers(out: &mut Yaml, peers: &[Peer], kind: Kind) {
             }
         }
     }
+}
+
+/// Each once: two networks may differ in bits behind the prefix alone, and a list of networks or names has none twice.
+fn distinct<T: PartialEq>(items: impl Iterator<Item = T>) -> Vec<T> {
+    let mut all = Vec::new();
+    for item in items {
+        if !all.contains(&item) {
+            all.push(item);
+        }
+    }
+    all
 }
 
 fn is_listed(peer: &Peer) -> bool {

@@ -20,6 +20,8 @@ struct Dialect {
     fields: &'static [&'static str],
     actions: &'static [(&'static str, Action)],
     ports: &'static str,
+    /// Whether a list of no ports is taken, and then means every port (C15).
+    no_ports: bool,
     port: fn(&mut Context, &Node) -> Option<PortSpec>,
     egress_peers: &'static [&'static str],
     /// Rules per direction, peers per rule, ports per rule (C26).
@@ -34,6 +36,7 @@ const ADMIN: Dialect = Dialect {
     fields: &["priority", "subject", "ingress", "egress"],
     actions: &[("Allow", Action::Allow), ("Deny", Action::Deny), ("Pass", Action::Pass)],
     ports: "ports",
+    no_ports: true,
     port: port::v1alpha1,
     egress_peers: &["namespaces", "pods", "nodes", "networks", "domainNames"],
     limit: 100,
@@ -54,6 +57,7 @@ const CLUSTER: Dialect = Dialect {
     fields: &["tier", "priority", "subject", "ingress", "egress"],
     actions: &[("Accept", Action::Allow), ("Deny", Action::Deny), ("Pass", Action::Pass)],
     ports: "protocols",
+    no_ports: false,
     port: port::v1alpha2,
     limit: 25,
     needs: &["podSelector"],

@@ -124,6 +124,12 @@ fn numbered(who: Vec<Vec<Who>>) -> Vec<Peer> {
     peers.collect()
 }
 
+/// A pair of equals becomes one.
+fn each_once(mut who: Vec<Who>) -> Vec<Who> {
+    who.dedup();
+    who
+}
+
 fn network_rules() -> impl Strategy<Value = Vec<PolicyRule>> {
     let who = prop_oneof![pods(true), blocks(true).prop_map(Who::Block)].prop_map(|who| vec![who]);
     let rule = (option::of(vec(who, 1..4)), option::of(vec(port(true), 1..4)));
@@ -150,9 +156,9 @@ fn admin_rules(
     let in_cluster = pods(false).prop_map(|who| vec![who]);
     let outside = prop_oneof![
         selectors().prop_map(|nodes| vec![Who::Nodes(nodes)]),
-        vec(blocks(false).prop_map(Who::Block), 1..3),
+        vec(blocks(false).prop_map(Who::Block), 1..3).prop_map(each_once),
     ];
-    let names = vec(domain.prop_map(Who::Domain), 1..3);
+    let names = vec(domain.prop_map(Who::Domain), 1..3).prop_map(each_once);
     let (allow_names, baseline) = (
         kind != PolicyKind::BaselineAdminNetworkPolicy,
         kind == PolicyKind::BaselineAdminNetworkPolicy,
@@ -281,4 +287,22 @@ fn a_rule_that_matches_nothing_is_left_out() {
           policyTypes: [Ingress]
     "#]]
     .assert_eq(&manifest(&policy));
+}
+
+#[test]
+fn networks_that_differ_behind_the_prefix_alone_are_written_once() {
+    let text = "
+apiVersion: policy.networking.k8s.io/v1alpha2
+kind: ClusterNetworkPolicy
+metadata: {name: a}
+spec:
+  tier: Admin
+  priority: 1
+  subject: {namespaces: {}}
+  egress: [{action: Deny, to: [{networks: [10.0.0.1/8, fd00::/8, 10.0.0.2/8]}]}]
+";
+    let manifests = testing::read(text);
+    let Some(Object::Policy(policy)) = manifests.objects.last() else { panic!("no policy") };
+    let written = manifest(policy);
+    assert!(written.contains("networks: [10.0.0.0/8, \"fd00::/8\"]"), "{written}");
 }

@@ -1,3 +1,5 @@
+use std::collections::BTreeSet;
+
 use weir_model::{
     Action, Block, Direction, DomainPattern, Name, Peer, PolicyRule, PortMatch, PortSpec, Severity,
     Who,
@@ -80,6 +82,7 @@ fn rule(
     });
     let ports = match fields.get(dialect.ports) {
         None => Some(None),
+        Some(node) if dialect.no_ports && is_empty_list(node) => Some(None),
         Some(node) => ctx.at(dialect.ports, |ctx| {
             at_most(ctx, node, dialect.limit, dialect.ports);
             if is_empty_list(node) {
@@ -220,6 +223,16 @@ fn several<T>(
     if is_empty_list(list) {
         ctx.invalid(list.line, "the list must not be empty", "add an entry, or remove the peer");
         return None;
+    }
+    // The API server takes the list for a set, and compares what is written.
+    let mut seen = BTreeSet::new();
+    for (index, item) in list.items().iter().enumerate() {
+        if let Some(text) = item.text()
+            && !seen.insert(text)
+        {
+            let message = format!("{} is in the list twice", quote(text));
+            ctx.at(index, |ctx| ctx.invalid(item.line, message, "remove one of the two"));
+        }
     }
     ctx.each(list, |ctx, _, item| read(ctx, item))
 }

@@ -408,7 +408,7 @@ fn there_are_limits_to_everything() {
     let rules = "- {action: Accept, from: [{namespaces: {}}]}\n".repeat(26);
     let peers = "{namespaces: {}},".repeat(26);
     let name = "x".repeat(101);
-    let nets = "10.0.0.0/8,".repeat(26);
+    let nets: String = (0..26).map(|n| format!("10.{n}.0.0/16,")).collect();
     let text = format!(
         "tier: Admin\npriority: 1\nsubject: {{namespaces: {{}}}}\ningress:\n{rules}egress:\n- {{action: Accept, name: {name}, to: [{peers}]}}\n- {{action: Accept, to: [{{networks: [{nets}]}}]}}"
     );
