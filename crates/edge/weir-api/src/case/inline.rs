@@ -97,6 +97,7 @@ pub(super) fn pod(ctx: &mut Context, node: &document::Node) -> Option<(Pod, bool
     let addresses = each(ctx, &fields, "ips", |ctx, item| ctx.address(item));
     let bare = fields.get("ips").is_some_and(|ips| ips.items().is_empty());
     let worker = fields.get("node").and_then(|_| text(ctx, &fields, "node"));
+    let worker = worker.filter(|worker| !worker.is_empty());
     let ports = each(ctx, &fields, "ports", |ctx, item| {
         let clean = ctx.fields(item, &["name", "containerPort", "protocol"]).clean;
         lower::named_port(ctx, item).filter(|_| clean)
@@ -190,7 +191,7 @@ pub(super) fn probe(ctx: &mut Context, node: &document::Node) -> Option<Probe> {
     let families = [("IPv4", Family::V4), ("IPv6", Family::V6)];
     let family = fields.get("ipFamily");
     let family = family.and_then(|word| ctx.at("ipFamily", |ctx| ctx.word(word, &families)));
-    let note = fields.get("note").and_then(|note| ctx.at("note", |ctx| ctx.text(note)));
+    let note = fields.get("note").and_then(|_| text(ctx, &fields, "note"));
     Some(Probe {
         line: node.line,
         from: from?,
@@ -199,7 +200,7 @@ pub(super) fn probe(ctx: &mut Context, node: &document::Node) -> Option<Probe> {
         protocol: protocol?,
         expect: expect?,
         family,
-        note: note.map(str::to_owned),
+        note: note.map(|note| note.to_string()),
     })
 }
 

@@ -48,7 +48,7 @@ adminPolicies: [{apiVersion: policy.networking.k8s.io/v1alpha1, kind: AdminNetwo
 probes:
 - {from: {pod: shop/api}, to: {pod: shop/db}, port: 5432, protocol: TCP, expect: allow}
 - {from: {ip: 203.0.113.7}, to: {pod: shop/db}, port: 53, protocol: UDP, expect: deny, note: from outside}
-- {from: {pod: default/agent}, to: {pod: shop/api}, port: 1, expect: allow}
+- {from: {pod: default/agent}, to: {pod: shop/api}, port: 1, expect: allow, note: 7}
 - {from: {pod: shop/api}, to: {ip: \"fd00::2\"}, port: 1, expect: allow}
 ",
         expect![[r#"
@@ -66,7 +66,7 @@ probes:
             Domain example.com [203.0.113.1]
             16: shop/api shop/db 10.0.0.1 -> 10.0.0.2 5432/TCP allow 
             17: 203.0.113.7 shop/db 203.0.113.7 -> 10.0.0.2 53/UDP deny from outside
-            18: default/agent shop/api 192.168.0.1 -> 10.0.0.1 1/TCP allow 
+            18: default/agent shop/api 192.168.0.1 -> 10.0.0.1 1/TCP allow 7
             19: shop/api fd00::2 fd00::1 -> fd00::2 1/TCP allow 
         "#]],
     );

@@ -72,11 +72,14 @@ fn from_spec(ctx: &mut Context, node: &document::Node, name: Name, meta: &Meta) 
             within(ctx, &["spec", "hostNetwork"], &mut |ctx| ctx.boolean(value)) == Some(true)
         }
     };
+    // A pod that is not on a node yet shares none with others.
+    let node_name = spec.get("nodeName").and_then(document::Node::text);
+    let node_name = node_name.filter(|node| !node.is_empty());
     Pod {
         id: PodId { namespace: meta.namespace.clone(), name },
         labels: meta.labels.clone(),
         addresses: Vec::new(),
-        node: spec.get("nodeName").and_then(document::Node::text).map(|node| ctx.name(node)),
+        node: node_name.map(|node| ctx.name(node)),
         ports: named_ports(ctx, spec),
         host_network,
         finished: false,
@@ -115,7 +118,9 @@ fn named_ports(ctx: &mut Context, spec: &document::Node) -> Vec<NamedPort> {
 /// A container port, if it has a name (N10).
 pub(crate) fn named_port(ctx: &mut Context, node: &document::Node) -> Option<NamedPort> {
     let fields = ctx.any_fields(node);
-    let protocol = match fields.get("protocol") {
+    // As in the API server, the empty text is no protocol and no name here.
+    let given = |field: &str| fields.get(field).filter(|value| value.text() != Some(""));
+    let protocol = match given("protocol") {
         None => Some(Protocol::Tcp),
         Some(word) => ctx.at("protocol", |ctx| ctx.word(word, &PROTOCOLS)),
     };
@@ -126,7 +131,7 @@ pub(crate) fn named_port(ctx: &mut Context, node: &document::Node) -> Option<Nam
             None
         }
     });
-    let name = fields.get("name")?;
+    let name = given("name")?;
     let name = ctx.at("name", |ctx| {
         let text = ctx.text(name)?;
         if let Err(expected) = check::port_name(text) {

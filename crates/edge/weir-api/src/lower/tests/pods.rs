@@ -19,7 +19,7 @@ spec:
   nodeName: n1
   containers:
   - name: a
-    ports: [{containerPort: 80, name: http}, {containerPort: 81}]
+    ports: [{containerPort: 80, name: http}, {containerPort: 81}, {containerPort: 82, name: \"\", protocol: \"\"}]
   - name: b
     ports: [{containerPort: 53, name: dns, protocol: UDP}]
   initContainers:
@@ -34,6 +34,19 @@ status:
         expect![[r#"
             Namespace shop kubernetes.io/metadata.name=shop
             Pod shop/web [app=web] [10.0.0.1, fd00::1] [http=80/TCP,dns=53/UDP,metrics=9090/TCP] on n1
+        "#]],
+    );
+}
+
+/// H7.
+#[test]
+fn a_pod_that_is_on_no_node_yet_has_none() {
+    check(
+        "
+{apiVersion: v1, kind: Pod, metadata: {name: a}, spec: {nodeName: \"\"}, status: {podIP: 10.0.0.1}}",
+        expect![[r#"
+            Namespace default kubernetes.io/metadata.name=default
+            Pod default/a [] [10.0.0.1] []
         "#]],
     );
 }
