@@ -6,8 +6,8 @@ use std::{
 };
 
 use weir_model::{
-    Direction, Finding, Name, Pod, Policy, PolicyKind, PolicyRule, PortMatch, PortRange, Protocol,
-    Scope, Who,
+    Action, Direction, Finding, Name, Pod, Policy, PolicyKind, PolicyRule, PortMatch, PortRange,
+    Protocol, Scope, Who,
 };
 
 use crate::{
@@ -27,7 +27,7 @@ pub(crate) fn check(index: &Index<'_>, findings: &mut Vec<Finding>) {
                 match &port.ports {
                     PortMatch::Named { name, protocol } => {
                         let pods = destinations(index, policy, direction, rule);
-                        findings.extend(name_of(&pods, name, *protocol, site));
+                        findings.extend(name_of(&pods, name, *protocol, rule.action, site));
                     }
                     PortMatch::Range(range) if direction == Direction::Ingress => {
                         findings.extend(undeclared(index, policy, *range, site));
@@ -135,6 +135,7 @@ fn name_of(
     pods: &[Rc<[&Pod]>],
     name: &Name,
     protocol: Option<Protocol>,
+    action: Action,
     site: impl Fn() -> Site,
 ) -> Option<Finding> {
     let ports = || pods.iter().flat_map(|pods| pods.iter()).flat_map(|pod| &pod.ports);
@@ -163,8 +164,13 @@ fn name_of(
             format!("the ports there are named {}; or give the port's number", some.join(", "))
         }
     };
+    let does = match action {
+        Action::Allow => "allows",
+        Action::Deny => "denies",
+        Action::Pass => "passes",
+    };
     let message =
-        format!("no pod at the destination has a port named {name}, so this allows nothing");
+        format!("no pod at the destination has a port named {name}, so this {does} nothing");
     Some(site().warning(UNKNOWN_PORT_NAME, message, hint))
 }
 

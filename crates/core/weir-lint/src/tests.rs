@@ -195,6 +195,26 @@ fn names_that_no_destination_has() {
 }
 
 #[test]
+fn a_name_that_no_destination_has_is_told_by_what_the_rule_does() {
+    for (action, does) in
+        [(Action::Allow, "allows"), (Action::Deny, "denies"), (Action::Pass, "passes")]
+    {
+        let named = PortMatch::Named { name: "htpp".into(), protocol: None };
+        let rules = vec![PolicyRule { action, ..rule(None, Some(vec![named])) }];
+        let objects = [
+            namespace("shop"),
+            pod("shop/db", "10.0.0.2", "app=db"),
+            policy("shop/p", "app=db", Some(rules), None),
+        ];
+        let messages: Vec<String> =
+            lint(&World::from_iter(objects)).into_iter().map(|f| f.message).collect();
+        let message =
+            format!("no pod at the destination has a port named htpp, so this {does} nothing");
+        assert_eq!(messages, [message]);
+    }
+}
+
+#[test]
 fn egress_without_dns_is_noticed_unless_another_policy_brings_it() {
     let to_db = || vec![rule(Some(vec![own("app=db")]), Some(vec![tcp(8080)]))];
     check([policy("shop/p", "app=web", None, Some(to_db()))], &["no-dns 5 spec.egress"]);
