@@ -43,13 +43,14 @@ pub struct Call<'c> {
 pub fn run(mut call: Call<'_>) -> u8 {
     let done = match (&call.arguments[..], (call.variable)("CNI_COMMAND")) {
         ([], Some(command)) => return plugin(&command, &mut call),
+        // Whoever asks for help wants nothing done, wherever the word stands.
+        ([.., word], _) if word == "--help" || word == "-h" => {
+            write!(call.output, "{}", help::HELP).map_err(Into::into)
+        }
         ([word, rest @ ..], _) if word == "install" => install::install(rest, call.talk),
         ([word, rest @ ..], _) if word == "uninstall" => install::uninstall(rest, call.talk),
         ([word], _) if word == "--version" || word == "-V" => {
             writeln!(call.output, "weir-cni {}", env!("CARGO_PKG_VERSION")).map_err(Into::into)
-        }
-        ([word], _) if word == "--help" || word == "-h" => {
-            write!(call.output, "{}", help::HELP).map_err(Into::into)
         }
         ([], None) => Err("CNI_COMMAND is not set: container runtimes start this program".into()),
         ([word, ..], _) => Err(format!("there is no `{word}`").into()),

@@ -372,8 +372,10 @@ fn the_program_explains_itself() {
         });
         (status, String::from_utf8(output).unwrap(), String::from_utf8(talk).unwrap())
     };
-    let (status, help, _) = run_with(&["--help"]);
-    assert!(status == 0 && help.contains("weir-cni uninstall"), "{help}");
+    for ask in [&["--help"][..], &["install", "-h"], &["uninstall", "--help"]] {
+        let (status, help, _) = run_with(ask);
+        assert!(status == 0 && help.contains("weir-cni uninstall"), "{help}");
+    }
     assert_eq!(run_with(&["--version"]).1, format!("weir-cni {}\n", env!("CARGO_PKG_VERSION")));
     let (status, _, talk) = run_with(&[]);
     assert!(status == 2 && talk.starts_with("error: CNI_COMMAND is not set"), "{talk}");
