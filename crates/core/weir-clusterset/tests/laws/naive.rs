@@ -1,0 +1,112 @@
+//! What policies over several clusters mean, read pod by pod from what each cluster has.
+
+use super::*;
+
+fn holds(selector: &Selector, labels: &Labels) -> bool {
+    selector.requirements().iter().all(|requirement| {
+        let value = labels.value(requirement.key());
+        match requirement {
+            Requirement::In(_, values) => value.is_some_and(|value| values.contains(value)),
+            Requirement::NotIn(_, values) => !value.is_some_and(|value| values.contains(value)),
+            Requirement::Exists(_) => value.is_some(),
+            Requirement::Absent(_) => value.is_none(),
+        }
+    })
+}
+
+fn selects(policy: &Policy, rule: &PolicyRule, world: &World, pod: &Pod) -> bool {
+    rule.peers.iter().flatten().any(|peer| {
+        let Who::Pods { scope, pods } = &peer.who else { return false };
+        let namespace = &pod.id.namespace;
+        let reaches = match scope {
+            Scope::Own => *namespace == policy.id.namespace,
+            Scope::Matching(selector) if selector.is_everything() => true,
+            Scope::Matching(selector) => world
+                .namespaces
+                .get(namespace)
+                .is_some_and(|namespace| holds(selector, &namespace.labels)),
+        };
+        reaches && holds(pods, &pod.labels)
+    })
+}
+
+/// Whether a rule allows the port of a flow. `at` is the pod at the destination.
+fn port(rule: &PolicyRule, flow: &Flow, at: &Pod) -> bool {
+    let Some(ports) = &rule.ports else { return true };
+    ports.iter().any(|port| match &port.ports {
+        PortMatch::Range(range) => range.contains(flow.protocol, flow.port),
+        PortMatch::Named { name, protocol } => at.ports.iter().any(|port| {
+            port.name == *name
+                && port.port == flow.port
+                && port.protocol == flow.protocol
+                && protocol.is_none_or(|protocol| protocol == flow.protocol)
+        }),
+    })
+}
+
+/// Whether some policy allows a flow because of remote pods, in a direction.
+fn remote(
+    policies: &[Policy],
+    home: &World,
+    others: &BTreeMap<Name, World>,
+    flow: &Flow,
+    direction: Direction,
+    may_say: fn(&str, IpAddr) -> bool,
+) -> bool {
+    let (own, other) = flow.ends(direction);
+    let owns = |pod: &&Pod| pod.own_addresses().contains(&own);
+    let Some(pod) = home.pods.values().filter(owns).max_by_key(|pod| (pod.born, &pod.id)) else {
+        return false;
+    };
+    let claimants: Vec<(&World, &Pod)> = others
+        .iter()
+        .filter(|(cluster, _)| may_say(cluster, other))
+        .map(|(_, world)| world)
+        .flat_map(|world| world.pods.values().map(move |pod| (world, pod)))
+        .filter(|(_, pod)| pod.own_addresses().contains(&other))
+        .collect();
+    policies.iter().any(|policy| {
+        let subject = &policy.spec.subject;
+        policy.id.namespace == pod.id.namespace
+            && holds(&subject.pods, &pod.labels)
+            && policy.rules(direction).unwrap_or_default().iter().any(|rule| {
+                !claimants.is_empty()
+                    && claimants.iter().all(|(world, remote)| {
+                        let destination = match direction {
+                            Direction::Ingress => pod,
+                            Direction::Egress => *remote,
+                        };
+                        selects(policy, rule, world, remote) && port(rule, flow, destination)
+                    })
+            })
+    })
+}
+
+/// The verdict of our cluster about a flow.
+pub(super) fn verdict(
+    home: &World,
+    policies: &[Policy],
+    others: &BTreeMap<Name, World>,
+    flow: &Flow,
+    may_say: fn(&str, IpAddr) -> bool,
+) -> Verdict {
+    // Each direction for itself: what one allows by a remote pod, the other still has to allow.
+    let sides = Direction::BOTH.map(|direction| {
+        let mut world = home.clone();
+        for policy in policies {
+            let mut spec = (*policy.spec).clone();
+            match direction {
+                Direction::Ingress => spec.egress = None,
+                Direction::Egress => spec.ingress = None,
+            }
+            let id = named(&policy.id);
+            let policy = Policy { id, spec: Arc::new(spec), ..policy.clone() };
+            world.apply(Change::Put(Object::Policy(policy)));
+        }
+        match remote(policies, home, others, flow, direction, may_say) {
+            true => Verdict::Allow,
+            false => weir_oracle::verdict(&world, flow),
+        }
+    });
+    sides[0].and(sides[1])
+}
