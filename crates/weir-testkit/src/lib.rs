@@ -3,8 +3,10 @@
 //! ```text
 //!  pool      the few names, addresses, labels and ports that everything is drawn from
 //!  object    pods, namespaces, nodes, domain names        ┐
-//!  policy    policies of every kind, rule, peer and port  ├─► change(), changes(max), crowded(), world()
-//!  flow      connections between addresses of the pool  ──┴─► flow()
+//!  policy    policies of every kind, rule, peer and port  ┴─► change(), world()
+//!  edit      one thing changed in an object that is there
+//!  road      changes and edits, one after the other     ────► changes(max), crowded(), before_and_after()
+//!  flow      connections between addresses of the pool  ────► flow()
 //!  fuzz      the same draws, made by a fuzzer's bytes   ────► changes_from_bytes()
 //!  midway    what a packet may meet while rules change
 //! ```
@@ -16,12 +18,14 @@
 //! BaselineAdminNetworkPolicy is called `default`, a domain name is only allowed and only as a destination, and a rule
 //! that names a port has no peers that are nodes or domain names. Strategies shrink towards fewer and simpler objects.
 
+mod edit;
 mod flow;
 mod fuzz;
 mod midway;
 mod object;
 mod policy;
 pub mod pool;
+mod road;
 #[cfg(test)]
 mod tests;
 
@@ -33,6 +37,7 @@ pub use fuzz::changes_from_bytes;
 pub use midway::Midway;
 pub use object::{domain, namespace, node, pod};
 pub use policy::{block, policy, policy_id, selector};
+pub use road::{before_and_after, changes, crowded};
 
 /// Something happens to one object: it is now so, or it is gone.
 pub fn change() -> impl Strategy<Value = Change> {
@@ -40,19 +45,6 @@ pub fn change() -> impl Strategy<Value = Change> {
         6 => object().prop_map(Change::Put),
         1 => key().prop_map(Change::Remove),
     ]
-}
-
-/// Up to `max` changes, one after the other.
-pub fn changes(max: usize) -> impl Strategy<Value = Vec<Change>> {
-    vec(change(), 0..=max)
-}
-
-/// Changes in a world that is crowded with policies, so that rules have to be merged.
-pub fn crowded() -> impl Strategy<Value = Vec<Change>> {
-    (vec(policy(), 0..40), changes(60)).prop_map(|(policies, changes)| {
-        let policies = policies.into_iter().map(|policy| Change::Put(Object::Policy(policy)));
-        policies.chain(changes).collect()
-    })
 }
 
 /// A world with something of everything.

@@ -15,16 +15,12 @@ fn settings() -> Settings {
 
 /// Changes in a world that is crowded with NetworkPolicies.
 fn changes() -> impl Strategy<Value = Vec<Change>> {
-    let policies = vec(weir_testkit::policy(), 0..30).prop_map(|policies| {
-        policies.into_iter().map(|policy| Change::Put(Model::Policy(policy))).collect::<Vec<_>>()
-    });
-    (policies, weir_testkit::changes(80)).prop_map(|(mut first, then)| {
-        first.extend(then);
-        first.retain(|change| match change {
+    weir_testkit::crowded().prop_map(|mut changes| {
+        changes.retain(|change| match change {
             Change::Put(Model::Policy(policy)) => policy.id.kind == PolicyKind::NetworkPolicy,
             _ => true,
         });
-        first
+        changes
     })
 }
 

@@ -5,7 +5,7 @@ mod packet;
 use proptest::prelude::*;
 use weir_engine::{Engine, Locality};
 use weir_iptables::{Mode, Planner, Ruleset, Set, Step, render};
-use weir_model::{Change, Delta, Flow, Object, Program, Protocol, Verdict};
+use weir_model::{Change, Delta, Flow, Program, Protocol, Verdict};
 use weir_testkit::Midway;
 
 /// Steps are about what is there.
@@ -183,22 +183,12 @@ fn who_goes_from_a_set_that_is_passed_on_to_one_that_is_denied_does_not_slip_thr
     ]);
 }
 
-/// Worlds, and changes to them.
-fn worlds() -> impl Strategy<Value = (Vec<Change>, Vec<Change>)> {
-    let policies = proptest::collection::vec(weir_testkit::policy(), 0..20);
-    let first = (policies, weir_testkit::changes(60)).prop_map(|(policies, changes)| {
-        let policies = policies.into_iter().map(|policy| Change::Put(Object::Policy(policy)));
-        policies.chain(changes).collect()
-    });
-    (first, weir_testkit::changes(12))
-}
-
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(120))]
 
     #[test]
     fn a_packet_meets_rules_from_before_a_change_or_from_after_it(
-        (first, then) in worlds(),
+        (first, then) in weir_testkit::before_and_after(),
         flows in proptest::collection::vec(weir_testkit::flow(), 40),
     ) {
         let mut node = Node::new(&first);

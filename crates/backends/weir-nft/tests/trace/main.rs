@@ -6,7 +6,7 @@ mod packet;
 
 use proptest::prelude::*;
 use weir_engine::{Engine, Locality};
-use weir_model::{Change, Delta, Direction, Flow, Object, Program, Protocol, Verdict};
+use weir_model::{Change, Delta, Direction, Flow, Program, Protocol, Verdict};
 use weir_nft::{Chain, Go, Mode, Planner, Ruleset, Set, Step, render};
 
 use packet::Way;
@@ -102,16 +102,6 @@ fn check(before: &Ruleset, after: &Ruleset, flow: &Flow, [may_pass, may_not]: [b
         }
         early += 1;
     }
-}
-
-/// A world, and changes to it.
-fn worlds() -> impl Strategy<Value = (Vec<Change>, Vec<Change>)> {
-    let policies = proptest::collection::vec(weir_testkit::policy(), 0..20);
-    let first = (policies, weir_testkit::changes(60)).prop_map(|(policies, changes)| {
-        let policies = policies.into_iter().map(|policy| Change::Put(Object::Policy(policy)));
-        policies.chain(changes).collect()
-    });
-    (first, weir_testkit::changes(12))
 }
 
 /// Makes one change, and looks at the packets of some connections meanwhile.
@@ -384,7 +374,7 @@ proptest! {
 
     #[test]
     fn a_packet_meets_rules_from_before_a_change_or_from_after_it(
-        (first, then) in worlds(),
+        (first, then) in weir_testkit::before_and_after(),
         flows in proptest::collection::vec(weir_testkit::flow(), 40),
     ) {
         let mut engine = Engine::new(Locality::Everywhere);

@@ -57,23 +57,42 @@ fn may_say(cluster: &str, address: IpAddr) -> bool {
     NETWORKS.iter().all(|(name, _)| member(name).holds(address) == (*name == cluster))
 }
 
-/// A change of a remote cluster; pods and namespaces only.
-fn event() -> impl Strategy<Value = Event> {
+/// Changes of remote clusters; pods and namespaces only.
+fn events(max: usize) -> impl Strategy<Value = Vec<Event>> {
     // Mostly where its own pods are, and sometimes where another's are.
     let place = (prop::sample::select(vec![1, 2]), prop::bool::weighted(0.2));
-    let change = (weir_testkit::change(), place);
-    change.prop_filter_map("pods and namespaces", |(change, (own, astray))| {
-        let change = match change {
-            Change::Put(Object::Pod(mut pod)) => {
-                let to = if astray { 3 - own } else { own };
-                pod.addresses.iter_mut().for_each(|address| *address = away(*address, to));
-                Change::Put(Object::Pod(pod))
-            }
-            Change::Put(Object::Namespace(_)) => change,
-            Change::Remove(weir_model::Key::Pod(_) | weir_model::Key::Namespace(_)) => change,
-            _ => return None,
-        };
-        Some(Event { cluster: NETWORKS[usize::from(own) - 1].0.into(), change })
+    let changes = (weir_testkit::changes(2 * max), vec(place, 2 * max));
+    changes.prop_map(|(changes, places)| {
+        let places = places.into_iter();
+        let events = changes.into_iter().zip(places).filter_map(|(change, (own, astray))| {
+            let change = match change {
+                Change::Put(Object::Pod(mut pod)) => {
+                    let to = if astray { 3 - own } else { own };
+                    pod.addresses.iter_mut().for_each(|address| *address = away(*address, to));
+                    Change::Put(Object::Pod(pod))
+                }
+                Change::Put(Object::Namespace(_)) => change,
+                Change::Remove(weir_model::Key::Pod(_) | weir_model::Key::Namespace(_)) => change,
+                _ => return None,
+            };
+            Some(Event { cluster: NETWORKS[usize::from(own) - 1].0.into(), change })
+        });
+        events.collect()
+    })
+}
+
+/// Changes of our own policies.
+fn edits(max: usize) -> impl Strategy<Value = Vec<Change>> {
+    weir_testkit::changes(6 * max).prop_map(|mut changes| {
+        changes.retain(|change| {
+            let id = match change {
+                Change::Put(Object::Policy(policy)) => &policy.id,
+                Change::Remove(weir_model::Key::Policy(id)) => id,
+                _ => return false,
+            };
+            id.kind == PolicyKind::NetworkPolicy
+        });
+        changes
     })
 }
 
@@ -137,6 +156,21 @@ fn set_of(events: &[Event], policies: &[Policy], shard: usize, merging: Merging)
     events.iter().for_each(|event| tell(&mut set, event));
     policies.iter().for_each(|policy| set.put_policy(policy.clone(), &uid(&policy.id)));
     set
+}
+
+/// Somebody changes a policy of our cluster.
+fn decide(set: &mut ClusterSet, change: &Change) {
+    match change {
+        Change::Put(Object::Policy(policy)) => set.put_policy(policy.clone(), &uid(&policy.id)),
+        Change::Remove(weir_model::Key::Policy(id)) => set.remove_policy(id),
+        _ => (),
+    }
+}
+
+fn world(changes: &[Change]) -> World {
+    let mut world = World::default();
+    changes.iter().for_each(|change| world.apply(change.clone()));
+    world
 }
 
 fn uid(id: &PolicyId) -> String {
@@ -208,7 +242,7 @@ proptest! {
     #[test]
     fn the_network_policies_say_what_the_policy_says_over_all_clusters(
         home in home(),
-        events in vec(event(), 0..30),
+        events in events(30),
         policies in vec(cluster_policy(), 1..4),
         flows in vec(flow(), 1..30),
         shard in 1..5_usize,
@@ -229,7 +263,7 @@ proptest! {
     #[test]
     fn one_world_of_all_clusters_says_the_same(
         home in home(),
-        events in vec(event(), 0..30),
+        events in events(30),
         policies in vec(cluster_policy(), 1..4),
         flows in vec(flow(), 1..30),
     ) {
@@ -253,16 +287,17 @@ proptest! {
 
     #[test]
     fn any_road_ends_in_the_same_place(
-        events in vec(event(), 0..40),
-        policies in vec(cluster_policy(), 1..4),
-        early in vec(cluster_policy(), 0..3),
-        at in 0..40_usize,
+        events in events(40),
+        edits in edits(15),
+        mut at in vec(0..40_usize, 90),
+        members in vec((0..40_usize, 0..2_usize, 0..3_usize), 0..8),
         shard in 1..5_usize,
+        merging in merging(),
     ) {
-        let policies = distinct(policies);
-        let fresh = set_of(&events, &policies, shard, Merging::None);
-        // The same, with policies that come and go in between, members that come late, and everything told twice.
-        let mut set = ClusterSet::new(options(shard, Merging::None));
+        let policies: Vec<Policy> = world(&edits).policies.into_values().collect();
+        let fresh = set_of(&events, &policies, shard, merging);
+        // The same, with policies that come, change and go in between, members too, and everything told twice.
+        let mut set = ClusterSet::new(options(shard, merging));
         set.member(&"west".into(), Some(member("west")));
         let mut told: BTreeMap<Name, Policy> = BTreeMap::new();
         let mut keep = |set: &mut ClusterSet| {
@@ -282,18 +317,26 @@ proptest! {
                 };
             }
         };
+        at.truncate(edits.len());
+        at.sort_unstable();
+        let mut edits = edits.iter().zip(at).peekable();
         for (count, event) in events.iter().enumerate() {
-            if count == at.min(events.len() / 2) {
-                early.iter().for_each(|policy| set.put_policy(policy.clone(), &uid(&policy.id)));
-                policies.iter().for_each(|policy| set.put_policy(policy.clone(), &uid(&policy.id)));
+            while let Some((change, _)) = edits.next_if(|(_, at)| *at <= count) {
+                decide(&mut set, change);
+            }
+            for (_, cluster, says) in members.iter().filter(|(at, ..)| *at == count) {
+                // It is away, where it said, or where another says that it is.
+                let said = [None, Some(NETWORKS[0].0), Some(NETWORKS[1].0)][*says];
+                set.member(&NETWORKS[*cluster].0.into(), said.map(member));
             }
             tell(&mut set, event);
             tell(&mut set, event);
             keep(&mut set);
         }
-        early.iter().for_each(|policy| set.remove_policy(&policy.id));
-        set.member(&"east".into(), Some(member("east")));
-        policies.iter().for_each(|policy| set.put_policy(policy.clone(), &uid(&policy.id)));
+        edits.for_each(|(change, _)| decide(&mut set, change));
+        for (cluster, _) in NETWORKS {
+            set.member(&cluster.into(), Some(member(cluster)));
+        }
         keep(&mut set);
         prop_assert_eq!(written(&set, &policies), written(&fresh, &policies));
         prop_assert_eq!(set.interests().collect::<Vec<_>>(), fresh.interests().collect::<Vec<_>>());
@@ -307,7 +350,7 @@ proptest! {
 
     #[test]
     fn what_is_told_to_others_is_all_that_their_policies_need(
-        events in vec(event(), 0..30),
+        events in events(30),
         policies in vec(cluster_policy(), 1..4),
     ) {
         let policies = distinct(policies);
@@ -323,15 +366,17 @@ proptest! {
 
     #[test]
     fn on_the_way_nothing_is_open_that_is_not_open_before_or_after(
-        before in vec(event(), 0..25),
-        after in vec(event(), 0..25),
+        mut before in events(50),
+        cut in any::<prop::sample::Index>(),
         policies in vec(cluster_policy(), 2..3),
         flows in vec(flow(), 1..15),
         home in home(),
         shard in 1..4_usize,
+        merging in merging(),
     ) {
+        let after = before.split_off(cut.index(before.len() + 1));
         let (first, second) = (&policies[0], Policy { id: policies[0].id.clone(), ..policies[1].clone() });
-        let mut set = set_of(&before, std::slice::from_ref(first), shard, Merging::None);
+        let mut set = set_of(&before, std::slice::from_ref(first), shard, merging);
         let mut installed: BTreeMap<Name, Policy> =
             set.translate(&first.id).into_iter().map(|policy| (policy.id.name.clone(), policy)).collect();
         set.touched();
@@ -360,7 +405,7 @@ proptest! {
             }
             // What takes away comes before what only adds.
             let (had, has, last) = (granted(&before), granted(&installed), granted(&end));
-            let only_adds = had.is_subset(&has) && had != has;
+            let only_adds = had.is_subset(&has) && had != has && merging == Merging::None;
             prop_assert!(shard == 1 || !only_adds || had.is_subset(&last), "{had:?} {has:?} {last:?}");
             for (at, verdict) in verdicts(&installed).into_iter().enumerate() {
                 let (start, finish) = (start[at], finish[at]);
