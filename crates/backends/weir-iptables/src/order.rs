@@ -2,7 +2,8 @@
 //!
 //! Rules of NetworkPolicies only allow, so that any order will do as long as members come before others go. Rules of admin policies
 //! are asked in turn, and the first that fits decides. Who comes into several of their sets comes into the one that is asked first,
-//! and into the next one when every packet has arrived that missed it in the first; who goes, goes from the last one first.
+//! and into the next one when every packet has arrived that missed it in the first; who goes, goes from the last one first. Only what
+//! is asked about packets that admin policies pass on is there before they are passed on, and goes after that.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -43,8 +44,8 @@ impl Turns<'_> {
         groups.into_values().collect()
     }
 
-    /// The sets of peers that come into some and go from others, where rules that pass packets on ask one of them. Neither order
-    /// will do: what a packet meets that is passed on must not change before or after that.
+    /// The sets of peers for which no order will do, and those that others move in together with them. Rules that pass packets on ask
+    /// one of them, and a peer comes into some and goes from others; or each of them would have to be before another.
     pub(crate) fn passed_on(&self, draft: &Draft) -> BTreeSet<Name> {
         let names = draft.added.iter().map(|(name, ..)| name);
         if !names
@@ -53,14 +54,8 @@ impl Turns<'_> {
         {
             return BTreeSet::new();
         }
-        let coming = places(&draft.added, |(entry, _)| entry);
-        let going = places(&draft.removed, |entry| entry);
-        let both = coming.into_iter().filter_map(|(peer, into)| {
-            let sets: BTreeSet<&Name> = into.union(going.get(&peer)?).copied().collect();
-            sets.iter().any(|name| self.in_turn.contains(*name)).then_some(sets)
-        });
-        let both: Vec<BTreeSet<&Name>> = both.collect();
-        if both.is_empty() {
+        let moves = self.moves(draft);
+        if moves.is_empty() {
             return BTreeSet::new();
         }
         let chains = (self.chains)();
@@ -69,8 +64,41 @@ impl Turns<'_> {
             .filter(|rule| rule.chain() == Some(&skeleton::pass()))
             .flat_map(Rule::sets)
             .collect();
-        let moving = both.into_iter().filter(|sets| !sets.is_disjoint(&passing));
-        moving.flatten().cloned().collect()
+        let is_stuck = |Move { sets, both_ways }: &&Move<'_>| {
+            let turns = || chains.iter().flat_map(|chains| turns(chains, sets)).collect();
+            !sets.is_disjoint(&passing) && (*both_ways || goes_round(turns()))
+        };
+        let mut stuck: BTreeSet<&Name> =
+            moves.iter().filter(is_stuck).flat_map(|one| &one.sets).copied().collect();
+        let mut known = 0;
+        while stuck.len() > known {
+            known = stuck.len();
+            for Move { sets, .. } in &moves {
+                if !sets.is_disjoint(&stuck) {
+                    stuck.extend(sets);
+                }
+            }
+        }
+        stuck.into_iter().cloned().collect()
+    }
+
+    /// The ways in which peers come into several sets and go from them, where rules ask one of them in turn.
+    fn moves<'d>(&self, draft: &'d Draft) -> BTreeSet<Move<'d>> {
+        let coming = places(&draft.added, |(entry, _)| entry);
+        let going = places(&draft.removed, |entry| entry);
+        let mut moves: BTreeMap<IpAddr, Move<'d>> = BTreeMap::new();
+        for (peer, sets) in coming {
+            moves.insert(peer, Move { sets, both_ways: false });
+        }
+        for (peer, sets) in going {
+            let one = moves.entry(peer).or_default();
+            one.both_ways = !one.sets.is_empty();
+            one.sets.extend(sets);
+        }
+        let in_turn = |one: &Move<'_>| {
+            one.sets.len() > 1 && one.sets.iter().any(|name| self.in_turn.contains(*name))
+        };
+        moves.into_values().filter(in_turn).collect()
     }
 
     /// How many sets must be asked before a set; nothing is said of those that do not need to wait.
@@ -134,26 +162,56 @@ fn peer(kind: Kind, entry: &Entry) -> Option<IpAddr> {
     }
 }
 
-/// Which of some sets are asked before which others that have another answer.
+/// The sets that a peer moves in at once.
+#[derive(Default, PartialEq, Eq, PartialOrd, Ord)]
+struct Move<'d> {
+    sets: BTreeSet<&'d Name>,
+    /// It comes into some, and goes from others.
+    both_ways: bool,
+}
+
+/// Which of some sets must come before which others that have another answer: those that are asked first. But what a packet meets
+/// that is passed on must be there by then.
 fn turns<'c>(chains: &'c Chains, sets: &BTreeSet<&Name>) -> Vec<(&'c Name, &'c Name)> {
     let mut pairs = Vec::new();
     for ((family, _), rules) in chains {
-        let asked: Vec<(&Name, &Act)> = rules
-            .iter()
-            .flat_map(|rule| match &rule.act {
+        let mut tier = 0;
+        let mut asked: Vec<(&Name, &Act, usize)> = Vec::new();
+        for rule in rules {
+            let asking = match &rule.act {
                 Act::Jump(chain) => {
                     chains.get(&(*family, chain.clone())).map_or(&[][..], |all| all)
                 }
                 _ => std::slice::from_ref(rule),
-            })
-            .flat_map(|rule| rule.sets().map(|set| (set, &rule.act)))
-            .filter(|(set, _)| sets.contains(set))
-            .collect();
-        for (at, (first, answer)) in asked.iter().enumerate() {
-            let others =
-                asked[at + 1..].iter().filter(|(then, other)| other != answer && then != first);
-            pairs.extend(others.map(|(then, _)| (*first, *then)));
+            };
+            // The mark of those that are passed on is taken away before the first tier and after it.
+            tier += usize::from(matches!(rule.act, Act::Mark { .. }));
+            for one in asking {
+                let of_it = one.sets().filter(|set| sets.contains(set));
+                asked.extend(of_it.map(|set| (set, &one.act, tier)));
+            }
+        }
+        for (at, (first, answer, tier)) in asked.iter().enumerate() {
+            for (then, other, later) in &asked[at + 1..] {
+                if other == answer || then == first {
+                    continue;
+                }
+                let is_passed_on = later > tier && **answer == Act::Goto(skeleton::pass());
+                pairs.push(if is_passed_on { (*then, *first) } else { (*first, *then) });
+            }
         }
     }
     pairs
+}
+
+/// Whether each of some sets must come before another of them.
+fn goes_round(mut turns: BTreeSet<(&Name, &Name)>) -> bool {
+    loop {
+        let before = turns.len();
+        let waiting: BTreeSet<&Name> = turns.iter().map(|(_, then)| *then).collect();
+        turns.retain(|(first, _)| waiting.contains(first));
+        if turns.is_empty() || turns.len() == before {
+            return !turns.is_empty();
+        }
+    }
 }

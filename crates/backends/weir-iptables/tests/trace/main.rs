@@ -183,6 +183,70 @@ fn who_goes_from_a_set_that_is_passed_on_to_one_that_is_denied_does_not_slip_thr
     ]);
 }
 
+/// Whoever is known in `shop` is passed on, and what all others may do is said here.
+fn passed(action: &str, more: &str) -> String {
+    format!(
+        "
+{{apiVersion: v1, kind: Namespace, metadata: {{name: shop, labels: {{known: well}}}}}}
+---
+{{apiVersion: v1, kind: Pod, metadata: {{name: db, namespace: shop, labels: {{app: db}}}}, status: {{podIP: 10.0.1.1}}}}
+---
+{{apiVersion: policy.networking.k8s.io/v1alpha1, kind: AdminNetworkPolicy, metadata: {{name: admin}}, spec: {{priority: 1,
+ subject: {{pods: {{namespaceSelector: {{}}, podSelector: {{matchLabels: {{app: db}}}}}}}}, ingress: [
+  {{action: Pass, from: [{{namespaces: {{matchLabels: {{known: well}}}}}}]}},
+  {{action: Deny, from: [{{pods: {{namespaceSelector: {{}}, podSelector: {{matchLabels: {{known: badly}}}}}}}}]}},
+  {{action: {action}, from: [{{namespaces: {{}}}}]}}]}}}}
+---
+{more}
+{{apiVersion: v1, kind: Namespace, metadata: {{name: street}}}}
+---
+{{apiVersion: v1, kind: Pod, metadata: {{name: p, namespace: street}}, status: {{podIP: 10.0.0.7}}}}
+"
+    )
+}
+
+/// The address of a pod of the street becomes that of a pod of the shop with these labels, and the verdict is what it was.
+#[track_caller]
+fn moves_in(objects: &str, labels: &str, verdict: Verdict) {
+    let mut node = Node::new(&changes(objects));
+    assert_eq!(node.program.verdict(&FLOW), verdict);
+    let pod = format!(
+        "{{apiVersion: v1, kind: Pod, metadata: {{name: p, namespace: shop, creationTimestamp: '2030-01-01T00:00:00Z', labels: {{{labels}}}}}, status: {{podIP: 10.0.0.7}}}}"
+    );
+    let change = changes(&pod).pop().expect("an object");
+    node.change(&change, &[FLOW]);
+    assert_eq!(node.program.verdict(&FLOW), verdict);
+    let Change::Put(object) = change else { unreachable!("it came") };
+    node.change(&Change::Remove(object.key()), &[FLOW]);
+    assert_eq!(node.program.verdict(&FLOW), verdict);
+}
+
+/// All pods of the shop may come.
+const FRIENDS: &str = "{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: db, namespace: shop}, spec: {podSelector: {matchLabels: {app: db}},
+ ingress: [{from: [{podSelector: {}}]}]}}
+---";
+
+/// No pod of the shop may come.
+const BASELINE: &str = "{apiVersion: policy.networking.k8s.io/v1alpha1, kind: BaselineAdminNetworkPolicy, metadata: {name: default}, spec: {
+ subject: {pods: {namespaceSelector: {}, podSelector: {matchLabels: {app: db}}}}, ingress: [
+  {action: Deny, from: [{namespaces: {matchLabels: {known: well}}}]}]}}
+---";
+
+#[test]
+fn who_is_passed_on_from_now_on_is_let_in_all_the_while() {
+    moves_in(&passed("Allow", FRIENDS), "app: any", Verdict::Allow);
+}
+
+#[test]
+fn who_is_passed_on_from_now_on_is_denied_all_the_while() {
+    moves_in(&passed("Deny", BASELINE), "app: any", Verdict::Deny);
+}
+
+#[test]
+fn who_is_passed_on_before_it_would_be_denied_is_let_in_all_the_while() {
+    moves_in(&passed("Allow", FRIENDS), "known: badly", Verdict::Allow);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(120))]
 
