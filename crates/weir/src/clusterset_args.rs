@@ -30,6 +30,9 @@ pub(crate) struct ClusterSetArgs {
     /// How many pods of another cluster are taken
     #[arg(long, value_name = "COUNT", default_value = "50000", value_parser = clap::value_parser!(u32).range(1..))]
     member_pods: u32,
+    /// How many namespaces of another cluster are taken
+    #[arg(long, value_name = "COUNT", default_value = "10000", value_parser = clap::value_parser!(u32).range(1..))]
+    member_namespaces: u32,
     /// The kubeconfig of the broker
     #[arg(long, value_name = "PATH")]
     broker_kubeconfig: Option<PathBuf>,
@@ -121,6 +124,7 @@ impl ClusterSetArgs {
             expiry,
             accepted: self.accepted(),
             pods: self.member_pods as usize,
+            namespaces: self.member_namespaces as usize,
             shard: self.shard_size.into(),
             merging: if self.merge_cidrs { Merging::Exact } else { Merging::None },
         })

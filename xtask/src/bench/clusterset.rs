@@ -253,6 +253,7 @@ impl Clusters {
             networks: Vec::new(),
             accepted: BTreeMap::new(),
             pods: usize::MAX,
+            namespaces: usize::MAX,
             shard: 500,
             merging: Merging::None,
         });

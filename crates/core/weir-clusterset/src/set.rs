@@ -30,6 +30,8 @@ pub struct Options {
     pub accepted: BTreeMap<Name, Vec<IpNet>>,
     /// How many pods of a cluster are taken, at most.
     pub pods: usize,
+    /// How many namespaces of a cluster are taken, at most.
+    pub namespaces: usize,
     /// How many peers a NetworkPolicy may have.
     pub shard: usize,
     /// Whether addresses next to each other are written as one network.
@@ -47,6 +49,10 @@ pub struct ClusterSet {
     refused: BTreeMap<Name, BTreeMap<RemoteId, Vec<IpAddr>>>,
     /// Clusters that told more pods than are taken.
     crowded: BTreeSet<Name>,
+    /// How many namespaces of each cluster were taken.
+    spaces: BTreeMap<Name, usize>,
+    /// Clusters that told more namespaces than are taken.
+    sprawling: BTreeSet<Name>,
     names: Names,
     directory: Directory,
     claims: BTreeMap<IpAddr, Vec<RemoteId>>,
@@ -64,6 +70,8 @@ impl ClusterSet {
             told: BTreeMap::new(),
             refused: BTreeMap::new(),
             crowded: BTreeSet::new(),
+            spaces: BTreeMap::new(),
+            sprawling: BTreeSet::new(),
             names: Names::default(),
             directory: Directory::default(),
             claims: BTreeMap::new(),
@@ -159,10 +167,40 @@ impl ClusterSet {
         self.crowded.clear();
     }
 
-    /// A remote namespace has these labels; `None` if it is gone.
+    /// A remote namespace has these labels; `None` if it is gone. One that is new is not taken if its cluster has told too many: nothing is known of
+    /// it, and no selector holds for it but that of all.
     pub fn namespace(&mut self, cluster: &Name, namespace: &Name, labels: Option<Labels>) {
+        let count = self.spaces.get(cluster).copied().unwrap_or_default();
+        let count = match (self.knows_namespace(cluster, namespace), &labels) {
+            (false, Some(_)) if count >= self.options.namespaces => {
+                self.sprawling.insert(cluster.clone());
+                return;
+            }
+            (false, Some(_)) => count + 1,
+            (true, None) => count - 1,
+            (true, Some(_)) | (false, None) => count,
+        };
+        match count {
+            0 => drop(self.spaces.remove(cluster)),
+            count => drop(self.spaces.insert(cluster.clone(), count)),
+        }
         let shifts = self.directory.label(cluster, namespace, labels);
         self.settle(shifts);
+    }
+
+    /// Whether a namespace was told and taken.
+    pub fn knows_namespace(&self, cluster: &Name, namespace: &Name) -> bool {
+        self.directory.labels(cluster, namespace).is_some()
+    }
+
+    /// The clusters that told more namespaces than are taken, since this was last forgotten.
+    pub fn sprawling(&self) -> &BTreeSet<Name> {
+        &self.sprawling
+    }
+
+    /// Forgets which clusters told too many namespaces: all namespaces will be told again.
+    pub fn forget_sprawling(&mut self) {
+        self.sprawling.clear();
     }
 
     /// A policy of this cluster is as given. Another uid makes it another policy.

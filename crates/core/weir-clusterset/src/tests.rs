@@ -74,6 +74,7 @@ fn set() -> ClusterSet {
         networks: vec!["10.1.0.0/16".parse().unwrap()],
         accepted: BTreeMap::new(),
         pods: usize::MAX,
+        namespaces: usize::MAX,
         shard: 100,
         merging: Merging::None,
     };

@@ -17,6 +17,7 @@ fn wary() -> ClusterSet {
         ]
         .into(),
         pods: 2,
+        namespaces: 2,
         shard: 100,
         merging: Merging::None,
     };
@@ -89,4 +90,62 @@ fn of_a_cluster_that_tells_too_many_pods_the_first_are_taken_and_it_is_named() {
     set.put_pod(pod("c", "3"));
     assert_eq!(shown(&set), ["ingress 10.2.1.3/32 10.2.1.9/32 10.3.1.1/32 all"], "there is room");
     assert!(set.crowded().is_empty());
+}
+
+#[test]
+fn of_a_cluster_that_tells_too_many_namespaces_the_first_are_taken_and_it_is_named() {
+    let mut set = wary();
+    // By what they have, and by what they do not have.
+    for (name, scope) in [
+        ("shops", equals(&[("team", "shop")])),
+        ("strange", [Requirement::Absent("team".into())].into_iter().collect()),
+    ] {
+        let rule = rule(vec![pods(Scope::Matching(scope), Selector::everything())], None);
+        let id = PolicyId { name: name.into(), ..id() };
+        set.put_policy(Policy { id, ..policy(Some(vec![rule]), None) }, name);
+    }
+    let allowed = |set: &ClusterSet, name: &str| {
+        let policies = set.translate(&PolicyId { name: name.into(), ..id() });
+        let rules = policies.iter().skip(1).flat_map(|policy| {
+            policy.rules(Direction::Ingress).unwrap_or_default().iter().map(|rule| {
+                rule.peers
+                    .iter()
+                    .flatten()
+                    .map(|peer| format!("{:?}", peer.who))
+                    .collect::<String>()
+            })
+        });
+        let text: String = rules.collect();
+        ["10.2.1.1", "10.3.1.1"].map(|address| text.contains(address))
+    };
+    set.member(&"c2".into(), Some(networks(&["10.2.0.0/16"])));
+    set.member(&"c3".into(), Some(networks(&["10.3.0.0/16"])));
+    set.put_pod(remote("c2", "n3", "a", "10.2.1.1", &[]));
+    set.put_pod(remote("c3", "n3", "a", "10.3.1.1", &[]));
+    let shop = || Some(labels(&[("team", "shop")]));
+    let put = |set: &mut ClusterSet, cluster: &str, name: &str, labels| {
+        set.namespace(&cluster.into(), &name.into(), labels);
+    };
+    for name in ["n1", "n2", "n2", "n3"] {
+        put(&mut set, "c2", name, shop());
+    }
+    put(&mut set, "c3", "n3", shop());
+    assert_eq!(allowed(&set, "shops"), [false, true]);
+    assert_eq!(set.sprawling().iter().map(|name| &**name).collect::<Vec<_>>(), ["c2"]);
+    assert!(!set.knows_namespace(&"c2".into(), &"n3".into()));
+    // Of what is not taken, nothing is known: not even that a label is missing.
+    put(&mut set, "c2", "n3", Some(labels(&[])));
+    assert_eq!(allowed(&set, "strange"), [false, false]);
+    put(&mut set, "c2", "n1", Some(labels(&[("team", "bank")])));
+    assert_eq!(allowed(&set, "shops"), [false, true], "what is known may change");
+    // One that goes makes room for one, however often it goes.
+    set.forget_sprawling();
+    for _ in 0..2 {
+        put(&mut set, "c2", "n1", None);
+    }
+    put(&mut set, "c2", "n3", shop());
+    assert_eq!(allowed(&set, "shops"), [true, true], "there is room");
+    assert!(set.sprawling().is_empty());
+    put(&mut set, "c2", "n1", shop());
+    assert_eq!(set.sprawling().len(), 1);
 }

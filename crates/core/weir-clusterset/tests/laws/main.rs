@@ -115,6 +115,7 @@ fn options(shard: usize, merging: Merging) -> Options {
         networks: vec!["10.0.0.0/24".parse().expect("a network")],
         accepted: BTreeMap::new(),
         pods: usize::MAX,
+        namespaces: usize::MAX,
         shard,
         merging,
     }

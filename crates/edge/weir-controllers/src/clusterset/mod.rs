@@ -62,6 +62,8 @@ pub struct Settings {
     pub accepted: BTreeMap<Name, Vec<IpNet>>,
     /// How many pods of a cluster are taken, at most.
     pub pods: usize,
+    /// How many namespaces of a cluster are taken, at most.
+    pub namespaces: usize,
     /// How many peers a NetworkPolicy may have.
     pub shard: usize,
     /// Whether addresses next to each other are written as one network.

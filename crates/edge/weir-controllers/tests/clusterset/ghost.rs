@@ -55,6 +55,17 @@ impl Ghost {
         })
     }
 
+    /// Tells about a namespace with labels.
+    pub(crate) fn namespace(&self, name: &str, mut labels: Value) {
+        labels["submariner-io/clusterID"] = self.name.into();
+        let namespace = json!({
+            "apiVersion": "submariner.io/v1alpha1", "kind": "RemoteNamespace",
+            "metadata": {"name": format!("{}.{name}", self.name), "labels": labels},
+            "spec": {"clusterID": self.name, "name": name},
+        });
+        set().broker.create(&at_broker("remotenamespaces"), &namespace).unwrap();
+    }
+
     pub(crate) fn tell(&self, pod: &Value) {
         set().broker.create(&at_broker("remotepods"), pod).unwrap();
     }

@@ -228,11 +228,18 @@ pub(crate) struct Manner {
     pub(crate) accepted: BTreeMap<Name, Vec<IpNet>>,
     /// How many pods it takes of each.
     pub(crate) pods: usize,
+    /// How many namespaces it takes of each.
+    pub(crate) namespaces: usize,
 }
 
 impl Default for Manner {
     fn default() -> Self {
-        Manner { namespace: "kube-system", accepted: BTreeMap::new(), pods: 1_000 }
+        Manner {
+            namespace: "kube-system",
+            accepted: BTreeMap::new(),
+            pods: 1_000,
+            namespaces: 1_000,
+        }
     }
 }
 
@@ -275,6 +282,7 @@ impl Process {
             expiry: Duration::from_secs(25),
             accepted: manner.accepted,
             pods: manner.pods,
+            namespaces: manner.namespaces,
             shard: 10,
             merging: weir_clusterset::Merging::None,
         };

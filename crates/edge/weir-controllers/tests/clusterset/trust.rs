@@ -138,8 +138,18 @@ fn a_wrong_network_of_one_cluster_is_no_trouble_for_the_others() {
         ]
         .into(),
         pods: 2,
+        namespaces: 1,
         ..Manner::default()
     };
+    // Each tells of a namespace that a policy chooses by its labels, and one has told of another before.
+    let picky = unused("picky");
+    fourth.namespace(&picky, json!({}));
+    let chosen = json!({"namespaceSelector": {"matchLabels": {"team": &picky}}, "podSelector": {}});
+    fourth.policy(&picky, "chosen", json!({"podSelector": {}, "ingress": [{"from": [chosen]}]}));
+    near.namespace("aaa", json!({}));
+    for ghost in [&near, &greedy] {
+        ghost.namespace(&namespace, json!({"team": &picky}));
+    }
     let wary = Process::with(&fourth, &set.broker, set.broker.admin(), "fourth", manner);
     let allowed = ["10.20.1.1/32", "10.20.1.2/32", "10.21.1.1/32"];
     let allowed = allowed.map(|network| format!("ingress {network}"));
@@ -153,6 +163,12 @@ fn a_wrong_network_of_one_cluster_is_no_trouble_for_the_others() {
             && text.contains("ClusterSetMember greedy says that pods are in 10.20.0.0/15")
             && text.contains("cluster greedy tells 1 pods")
             && text.contains("cluster near tells more than 2 pods")
+            && text.contains("cluster near tells more than 1 namespaces")
+            && !text.contains("cluster greedy tells more than 1 namespaces")
+    });
+    until("of namespaces that are too many nobody is allowed", || {
+        renew();
+        fourth.allowed(&picky) == ["ingress 10.21.1.1/32".to_owned()].into()
     });
     let status = policy(&namespace)["status"]["conditions"].clone();
     assert!(status.to_string().contains("OverlappingAddress"), "elsewhere all is as it was");

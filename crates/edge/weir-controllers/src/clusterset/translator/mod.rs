@@ -78,6 +78,7 @@ pub(crate) async fn keep(
         networks: settings.networks.clone(),
         accepted: settings.accepted.clone(),
         pods: settings.pods,
+        namespaces: settings.namespaces,
         shard: settings.shard,
         merging: settings.merging,
     };

@@ -93,6 +93,7 @@ impl Translator<'_> {
                 let gone: Vec<String> =
                     self.namespaces.keys().filter(|name| !there.contains(*name)).cloned().collect();
                 gone.iter().for_each(|name| self.remove_namespace(name));
+                self.set.forget_sprawling();
                 put = objects;
             }
             Told::Put(object) => put.push(object),
@@ -109,7 +110,9 @@ impl Translator<'_> {
                         self.remove_namespace(&name);
                     }
                     self.set.namespace(&cluster, &namespace, Some(labels));
-                    self.namespaces.insert(name, (cluster, namespace));
+                    if self.set.knows_namespace(&cluster, &namespace) {
+                        self.namespaces.insert(name, (cluster, namespace));
+                    }
                 }
                 Err(_) => self.remove_namespace(&name),
             }
@@ -178,7 +181,7 @@ impl Translator<'_> {
 
     /// What other clusters do wrong.
     pub(super) fn notes(&self) -> Vec<String> {
-        let Settings { accepted, pods: limit, .. } = self.settings;
+        let Settings { accepted, pods, namespaces, .. } = self.settings;
         let mut notes: Vec<String> = self.odd.values().take(SHOWN).cloned().collect();
         for (name, told) in &self.members {
             let cluster = &told.cluster;
@@ -207,9 +210,13 @@ impl Translator<'_> {
             ));
         }
         let crowded = self.set.crowded().iter().map(|cluster| {
-            format!("cluster {cluster} tells more than {limit} pods; the others are not allowed, until this controller starts anew with a higher --member-pods")
+            format!("cluster {cluster} tells more than {pods} pods; the others are not allowed, until this controller starts anew with a higher --member-pods")
         });
         notes.extend(crowded);
+        let sprawling = self.set.sprawling().iter().map(|cluster| {
+            format!("cluster {cluster} tells more than {namespaces} namespaces; policies that choose namespaces by labels do not allow pods of the others, until this controller starts anew with a higher --member-namespaces")
+        });
+        notes.extend(sprawling);
         notes
     }
 }

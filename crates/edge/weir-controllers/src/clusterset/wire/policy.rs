@@ -105,6 +105,7 @@ mod tests {
             networks: Vec::new(),
             accepted: std::collections::BTreeMap::new(),
             pods: usize::MAX,
+            namespaces: usize::MAX,
             shard: 10,
             merging: weir_clusterset::Merging::None,
         });
