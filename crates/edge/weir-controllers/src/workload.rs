@@ -104,7 +104,7 @@ pub fn plan(workload: &Workload, owner: &Object, there: Option<&Object>) -> Plan
             Ok(wanted) => {
                 let todo = steps(&[wanted], there, owns);
                 let condition = match todo.taken.first() {
-                    Some(id) => not_ready("NotOwned", taken(id, there)),
+                    Some(id) => not_ready("NotOwned", taken(workload, owner, id, there)),
                     None => Condition {
                         kind: CONDITION,
                         holds: true,
@@ -118,10 +118,17 @@ pub fn plan(workload: &Workload, owner: &Object, there: Option<&Object>) -> Plan
     }
 }
 
-fn taken(id: &Id, there: Option<&Object>) -> String {
-    let whose = there
-        .and_then(controller_of)
-        .map_or_else(|| "nobody".to_owned(), |owner| format!("{} {}", owner.kind, owner.name));
+fn taken(workload: &Workload, owner: &Object, id: &Id, there: Option<&Object>) -> String {
+    let kind = workload.owner.kind;
+    let whose = match there.and_then(controller_of) {
+        Some(other) if other.kind == kind && Some(&other.name) == owner.metadata.name.as_ref() => {
+            return format!(
+                "there is a NetworkPolicy {id} of an earlier {kind} of this name; Kubernetes deletes it, and then this one gets its own"
+            );
+        }
+        Some(other) => format!("{} {}", other.kind, other.name),
+        None => "nobody".to_owned(),
+    };
     format!(
         "there is a NetworkPolicy {id} that belongs to {whose}; it is left alone, so that what is asked for here is not in force: rename or delete one of the two"
     )
@@ -220,6 +227,13 @@ mod tests {
         ] {
             let decided = decide(on_disable, owner, there);
             assert_eq!(decided, expected, "{on_disable:?} {owner:?} {there:?}");
+        }
+        for (there, whose) in
+            [(&theirs, "belongs to nobody;"), (&of_predecessor, "of an earlier Memcached of")]
+        {
+            let plan = plan(&memcached::workload(Keep), &on(), Some(there));
+            let message = plan.condition.unwrap().message;
+            assert!(message.contains(whose), "{message}");
         }
     }
 }
