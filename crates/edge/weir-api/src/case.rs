@@ -6,7 +6,7 @@ use std::{
 };
 
 use self::inline::{domains, each, namespace, pod, policy, probe, text, worker};
-use weir_model::{Finding, Key, Name, Object, Place, PodId, Severity};
+use weir_model::{Finding, Key, Name, Object, Place, Pod, PodId, Scope, Severity, Spec, Who};
 
 use crate::{
     Manifests,
@@ -110,6 +110,7 @@ impl Case {
         self.objects = all.into_values().collect();
         self.look_up();
         self.findings.extend(self.strangers());
+        self.findings.extend(self.undeclared());
     }
 
     /// In a case that says which addresses names have, no name is left open: one that it does not know has none.
@@ -166,6 +167,45 @@ impl Case {
         }
         findings
     }
+}
+
+impl Case {
+    /// A finding for each namespace that pods are in and nobody declares, if there are policies that choose by namespace
+    /// (Y9): whoever forgot it would look for the mistake in the policy.
+    fn undeclared(&self) -> Vec<Finding> {
+        let mut declared = BTreeSet::new();
+        let mut pods: BTreeMap<&Name, &Pod> = BTreeMap::new();
+        let mut asked = false;
+        for object in &self.objects {
+            match object {
+                Object::Namespace(namespace) => drop(declared.insert(&namespace.name)),
+                Object::Pod(pod) => drop(pods.entry(&pod.id.namespace).or_insert(pod)),
+                Object::Policy(policy) => asked |= chooses_namespaces(&policy.spec),
+                Object::Node(_) | Object::Domain(..) => (),
+            }
+        }
+        let unknown = pods.into_iter().filter(|(name, _)| asked && !declared.contains(name));
+        let findings = unknown.map(|(name, pod)| Finding {
+            place: pod.place.clone(),
+            code: "undeclared-namespace",
+            severity: Severity::Warning,
+            object: format!("case {}", self.name),
+            field: "namespaces".into(),
+            message: format!(
+                "the namespace {name} is not declared, so no namespace selector sees its pods"
+            ),
+            hint: format!("add `{{name: {name}}}` to `namespaces:`"),
+        });
+        findings.collect()
+    }
+}
+
+fn chooses_namespaces(spec: &Spec) -> bool {
+    let rules = spec.ingress.iter().chain(&spec.egress).flatten();
+    let mut peers = rules.flat_map(|rule| rule.peers.iter().flatten());
+    let chooses = |scope: &Scope| matches!(scope, Scope::Matching(_));
+    chooses(&spec.subject.scope)
+        || peers.any(|peer| matches!(&peer.who, Who::Pods { scope, .. } if chooses(scope)))
 }
 
 /// Makes up addresses, except for the pods that are meant to have none.
@@ -247,6 +287,7 @@ fn case(file: &Name, names: &mut Names, node: &document::Node) -> Case {
     case.look_up();
     if case.manifests.is_empty() {
         case.findings.extend(case.strangers());
+        case.findings.extend(case.undeclared());
     }
     case
 }

@@ -30,17 +30,20 @@ fn case_of(out: &mut dyn Write, case: &CaseResult) -> io::Result<()> {
             let score = format!("{failed} of {}", count(passed + failed, "probe"));
             writeln!(out, "{} {} ({score})", Painted(BAD, "FAIL"), Painted(STRONG, &case.name))?;
         }
-        (_, Some(error)) => {
+        (_, Some(_)) => {
             writeln!(out, "{} {}", Painted(BAD, "FAIL"), Painted(STRONG, &case.name))?;
-            let mut lines = Vec::new();
-            findings::write(&mut lines, &case.findings)?;
-            if !case.findings.iter().any(|finding| finding.severity == Severity::Error) {
-                writeln!(&mut lines, "{}: {}", Painted(BAD, "error"), Plain(error))?;
-            }
-            for line in String::from_utf8_lossy(&lines).lines() {
-                writeln!(out, "       {line}")?;
-            }
         }
+    }
+    // What is odd about a case may be why it failed.
+    let mut lines = Vec::new();
+    findings::write(&mut lines, &case.findings)?;
+    if let Some(error) = &case.error
+        && !case.findings.iter().any(|finding| finding.severity == Severity::Error)
+    {
+        writeln!(&mut lines, "{}: {}", Painted(BAD, "error"), Plain(error))?;
+    }
+    for line in String::from_utf8_lossy(&lines).lines() {
+        writeln!(out, "       {line}")?;
     }
     for probe in case.probes.iter().filter(|probe| !probe.passed) {
         probe_of(out, probe)?;

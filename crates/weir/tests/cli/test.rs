@@ -259,6 +259,33 @@ fn other_datapaths_are_not_there_yet() {
 }
 
 #[test]
+fn what_is_odd_about_a_case_that_failed_is_told() {
+    let case = "
+pods: [{namespace: shop, name: web}, {namespace: lab, name: client}]
+policies:
+- {apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: web, namespace: shop}, spec: {podSelector: {}, ingress: [{from: [{namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: lab}}}]}]}}
+probes:
+- {from: {pod: lab/client}, to: {pod: shop/web}, port: 80, expect: allow}
+";
+    check(
+        &weir_reading("test -", case),
+        expect![[r#"
+        FAIL -:2 (1 of 1 probe)
+               -:2: warning: the namespace lab is not declared, so no namespace selector sees its pods [undeclared-namespace]
+                 case -:2 namespaces
+                 hint: add `{name: lab}` to `namespaces:`
+               -:2: warning: the namespace shop is not declared, so no namespace selector sees its pods [undeclared-namespace]
+                 case -:2 namespaces
+                 hint: add `{name: shop}` to `namespaces:`
+             lab/client → shop/web 80/TCP: expected allow, got deny  -:6
+               ingress of shop/web: isolated by NetworkPolicy shop/web (-:4), and no rule matches; NetworkPolicy shop/web ingress[0].from[0] (-:4) misses only the peer
+        0 passed, 1 failed
+        --- exit 1
+    "#]],
+    );
+}
+
+#[test]
 fn all_cases_of_the_repository_pass() {
     all_pass("test cases/upstream cases/semantics");
 }

@@ -68,6 +68,9 @@ probes:
             17: 203.0.113.7 shop/db 203.0.113.7 -> 10.0.0.2 53/UDP deny from outside
             18: default/agent shop/api 192.168.0.1 -> 10.0.0.1 1/TCP allow 7
             19: shop/api fd00::2 fd00::1 -> fd00::2 1/TCP allow 
+            8: warning undeclared-namespace case only the api reaches the database namespaces
+                the namespace default is not declared, so no namespace selector sees its pods
+                add `{name: default}` to `namespaces:`
         "#]],
     );
 }
@@ -95,6 +98,27 @@ fn a_file_holds_one_case_a_list_or_several_documents() {
     "#]],
     );
     check("", expect![[""]]);
+}
+
+/// Y9.
+#[test]
+fn a_namespace_that_selectors_look_for_should_be_declared() {
+    let text = "
+name: a
+namespaces: [{name: lab}]
+pods: [{namespace: shop, name: web}, {namespace: shop, name: db}, {namespace: lab, name: client}]
+policies: [{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: a, namespace: shop}, spec: {ingress: [{from: [{namespaceSelector: {}}]}]}}]
+probes: [{from: {pod: lab/client}, to: {pod: shop/web}, port: 1, expect: allow}]
+";
+    let all = cases("f".into(), text.as_bytes());
+    expect![[r#"
+        4: warning undeclared-namespace case a namespaces
+            the namespace shop is not declared, so no namespace selector sees its pods
+            add `{name: shop}` to `namespaces:`
+    "#]]
+    .assert_eq(&all[0].findings.iter().map(finding).collect::<String>());
+    let own = cases("f".into(), text.replace("namespaceSelector", "podSelector").as_bytes());
+    assert_eq!(own[0].findings, []);
 }
 
 /// The family is the one asked for, else that of the address, else that of the first address of the pod to reach.
