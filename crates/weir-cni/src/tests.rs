@@ -113,12 +113,12 @@ fn refuses(place: &Place, (status, output): (u8, String), expected: Expect) {
 fn add_waits_for_the_agent_and_passes_the_result_on() {
     let place = Place::new();
     let questions = place.agent(&["{\"ok\":true}\n"]);
-    let config = place.config(json!({}));
+    let config = place.config(json!({"timeout": 20}));
     let (status, output) = call("ADD", &config);
     assert_eq!((status, output), (0, format!("{}\n", config["prevResult"])));
     let mut question = questions.recv().unwrap();
     let timeout = question.as_object_mut().unwrap().shift_remove("timeout").unwrap();
-    assert!((0.1..0.3).contains(&timeout.as_f64().unwrap()), "{timeout}");
+    assert!((1.0..20.0).contains(&timeout.as_f64().unwrap()), "{timeout}");
     expect![[r#"{"verb":"add","namespace":"shop","name":"web","uid":"u","container":"c","interface":"eth0","network":"net","addresses":["10.0.0.5","fd00::5"]}"#]]
         .assert_eq(&question.to_string());
 }

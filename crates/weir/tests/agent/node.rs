@@ -24,7 +24,7 @@ use crate::{
 pub(crate) const HTTP: &str = "127.0.0.1:9640";
 
 /// Nothing takes longer than this, unless it is broken.
-const LONG: Duration = Duration::from_secs(20);
+const LONG: Duration = Duration::from_secs(60);
 
 pub(crate) struct Node {
     pub(crate) lab: Lab,

@@ -8,7 +8,7 @@ use std::{
 use serde_json::Value;
 
 use crate::{
-    node::Node,
+    node::{LONG, Node},
     runtime::{Refusal, Sandbox},
 };
 
@@ -42,7 +42,7 @@ pub(crate) fn stopped() {
     let begun = Instant::now();
     let refusal = runtime.add(&node.lab, &sandbox).unwrap_err();
     assert_eq!(refusal["code"], 11, "{refusal}");
-    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < LONG, "{:?}", begun.elapsed());
     agent.signal("CONT");
     runtime.add(&node.lab, &sandbox).unwrap();
     runtime.del(&node.lab, &sandbox).unwrap();
@@ -64,7 +64,7 @@ pub(crate) fn restarted() {
 
 pub(crate) fn late() {
     let node = Node::new();
-    let brief = node.ptp(5, 5, &[("timeout", 0.5.into())]);
+    let brief = node.ptp(5, 5, &[("timeout", 4.into())]);
     let _agent = node.agent(&brief);
     let sandbox = Sandbox::new("db", "u1");
     refused(brief.add(&node.lab, &sandbox), "the source does not have it on this node");
@@ -80,7 +80,7 @@ pub(crate) fn late() {
 
 pub(crate) fn recreated() {
     let node = Node::new();
-    let runtime = node.ptp(5, 9, &[("timeout", 0.5.into())]);
+    let runtime = node.ptp(5, 9, &[("timeout", 4.into())]);
     node.database("db", "old", Some([10, 23, 0, 99].into()));
     let _agent = node.agent(&runtime);
     let new = Sandbox::new("db", "new");

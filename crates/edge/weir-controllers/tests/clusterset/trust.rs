@@ -67,11 +67,12 @@ fn who_is_not_who_it_says_or_not_the_only_one_changes_nothing() {
     let path = format!("/api/v1/namespaces/{namespace}/pods/c");
     set.west.cluster.delete(&path).unwrap();
     set.west.pod(&namespace, "d", "web", &["10.2.14.4"]);
+    let told = || set.broker.get(&format!("{}/west.{namespace}.d", at_broker("remotepods")));
+    until("west tells of it", || told().is_ok());
     std::thread::sleep(Duration::from_secs(3));
     assert_eq!(third.allowed(&namespace).len(), 3, "nothing closes, and nothing opens");
     assert!(third.allowed(&namespace).contains("ingress 10.2.14.3/32"));
-    let told = set.broker.get(&format!("{}/west.{namespace}.d", at_broker("remotepods")));
-    assert!(told.is_ok(), "what west told is still there");
+    assert!(told().is_ok(), "what west told is still there");
     drop(mistaken);
     let right = Process::start(&third, &set.broker, set.broker.admin(), "third");
     until("under its own id it heals", || {

@@ -1,6 +1,6 @@
 //! Kinds that are installed and taken away.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use weir_cluster::Cluster;
@@ -51,13 +51,11 @@ fn admin_policy(name: &str, priority: u32) -> Value {
 
 /// Creates an object of a kind that was defined just now.
 fn create_soon(cluster: &Cluster, path: &str, object: &Value) {
-    for _ in 0..200 {
-        if cluster.create(path, object).is_ok() {
-            return;
-        }
+    let start = Instant::now();
+    while let Err(error) = cluster.create(path, object) {
+        assert!(start.elapsed() < Duration::from_secs(60), "{path} is not served: {error}");
         std::thread::sleep(Duration::from_millis(50));
     }
-    cluster.create(path, object).unwrap();
 }
 
 #[test]
