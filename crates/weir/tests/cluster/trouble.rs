@@ -34,7 +34,7 @@ const OPEN: u16 = 5432;
 const CLOSED: u16 = 5433;
 /// The standing connection is on this port, which is open, too.
 const STANDING: u16 = 5434;
-const PATIENCE: Duration = Duration::from_secs(2);
+const PATIENCE: Duration = Duration::from_secs(10);
 const NODES: [(&str, &str); 2] = [("n1", "192.168.77.1"), ("n2", "192.168.77.2")];
 
 /// How long an agent cannot reach the API server. `WEIR_PARTITION_SECONDS=60` makes it a minute, and the test so much longer.

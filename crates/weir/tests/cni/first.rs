@@ -137,7 +137,7 @@ pub(crate) fn hammered() {
         drop(ending);
         let sent = sending.join().unwrap();
         assert!(rounds.iter().all(|seen| seen.late == 0), "{rounds:?}");
-        assert!(open.late > 100, "{open:?}: whoever is not isolated hears them");
+        assert!(open.late > 10, "{open:?}: whoever is not isolated hears them");
         let early: u64 = rounds.iter().map(|seen| seen.early).sum();
         eprintln!("{sent} packets, {early} of them in before ADD was done");
     });
