@@ -354,7 +354,7 @@ fn long_lists_are_split_where_hns_wants_it() {
         .collect();
     let case = format!(
         "
-namespaces: [{{name: many}}]
+namespaces: [{{name: many}}, {{name: shop}}]
 pods:
 - {{namespace: shop, name: web, ips: [10.200.0.1]}}
 {}
