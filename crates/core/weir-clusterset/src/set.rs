@@ -177,7 +177,7 @@ impl ClusterSet {
                 return;
             }
             (false, Some(_)) => count + 1,
-            (true, None) => count - 1,
+            (true, None) => count.saturating_sub(1),
             (true, Some(_)) | (false, None) => count,
         };
         match count {
