@@ -7,7 +7,7 @@
 //!
 //! Nothing is installed: packages are unpacked beside the cache, so that this needs no rights and starts no services.
 
-#[path = "../../crates/weir-cluster/src/programs.rs"]
+#[path = "../../crates/test/weir-cluster/src/programs.rs"]
 #[allow(unreachable_pub, reason = "it is the tests' own search, which is public there")]
 pub(crate) mod programs;
 

@@ -32,8 +32,8 @@ fn every_tenet_has_tests_that_exist() {
             let (file, names) = group.split_once(": ").expect("a file and its tests");
             let path = match file.trim_matches('`') {
                 "kernel" => "crates/backends/weir-iptables/tests/kernel/main.rs".to_owned(),
-                "trials" => "crates/weir-trials/src/lib.rs".to_owned(),
-                file => format!("crates/weir/tests/{file}"),
+                "trials" => "crates/test/weir-trials/src/lib.rs".to_owned(),
+                file => format!("crates/bin/weir/tests/{file}"),
             };
             let source = read(&path);
             let names: Vec<&str> = names.split('`').skip(1).step_by(2).collect();

@@ -402,7 +402,7 @@ pub(crate) fn end_of(command: &mut Command) -> (Option<i32>, String) {
 
 fn weir() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..");
     command.current_dir(root).stdin(Stdio::null()).env("HOME", "/nowhere");
     command.env_remove("KUBERNETES_SERVICE_HOST");
     command

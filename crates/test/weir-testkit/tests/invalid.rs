@@ -8,7 +8,7 @@ use weir_model::{Finding, Severity};
 
 #[test]
 fn what_the_api_server_refuses_is_found_at_its_field() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../cases/invalid");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../cases/invalid");
     let mut wrong = Vec::new();
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();

@@ -190,7 +190,7 @@ fn prepare_broker(broker: &Cluster) {
 }
 
 fn deploy(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy").join(name)
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../deploy").join(name)
 }
 
 impl Member {

@@ -64,7 +64,7 @@ fn wide() -> Value {
 }
 
 fn golden(name: &str) -> String {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../backends/weir-aci/tests/golden");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../backends/weir-aci/tests/golden");
     fs::read_to_string(folder.join(name)).unwrap()
 }
 

@@ -26,7 +26,7 @@ const WEB: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1));
 const DB: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 2));
 
 pub(crate) fn file(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy").join(name)
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../deploy").join(name)
 }
 
 /// The account of agents that listen to CNI plugins, with the rights that the manifests grant.

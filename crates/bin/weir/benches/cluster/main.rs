@@ -77,7 +77,7 @@ fn main() {
     let audit = Audit::new(&desk);
     let cluster = Cluster::with(Options { flags: audit.flags() }).unwrap();
     let admin = desk.kubeconfig(cluster.admin(), "admin");
-    let deploy = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy");
+    let deploy = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../deploy");
     for name in ["namespace.yaml", "agent.yaml"] {
         kubectl_apply_file(&desk, &admin, &deploy.join(name));
     }

@@ -29,7 +29,7 @@ use expect_test::Expect;
 
 /// The root of the repository, which all paths in these tests start from.
 fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..")
 }
 
 fn command() -> Command {

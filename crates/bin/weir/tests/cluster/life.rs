@@ -79,7 +79,7 @@ pub(crate) fn in_a_cluster() {
     objects::run(&cluster, "db", "db", "n1", &DB.to_string());
     kubectl_apply(&desk, &admin, &[definition(), policy(80)]);
     for name in ["namespace.yaml", "agent.yaml"] {
-        let deploy = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy");
+        let deploy = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../deploy");
         kubectl_apply_file(&desk, &admin, &deploy.join(name));
     }
     let agents = cluster.account("weir-system", "weir-agent").unwrap();

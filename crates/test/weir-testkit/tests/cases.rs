@@ -70,5 +70,5 @@ fn disagreements(mut case: Case, folder: &Path) -> Vec<String> {
 }
 
 fn cases_folder() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../cases")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../cases")
 }

@@ -28,16 +28,16 @@ use crate::{
 pub(crate) struct Demo {}
 
 /// The pods.
-const SHOP: &str = include_str!("../../../examples/demo/shop.yaml");
+const SHOP: &str = include_str!("../../../../examples/demo/shop.yaml");
 
 /// The policies, in the order in which they come into force: each file one, with what it is for in its first lines.
 const STEPS: [&str; 6] = [
-    include_str!("../../../examples/demo/1-default-deny.yaml"),
-    include_str!("../../../examples/demo/2-web.yaml"),
-    include_str!("../../../examples/demo/3-api.yaml"),
-    include_str!("../../../examples/demo/4-db.yaml"),
-    include_str!("../../../examples/demo/5-egress.yaml"),
-    include_str!("../../../examples/demo/6-quarantine.yaml"),
+    include_str!("../../../../examples/demo/1-default-deny.yaml"),
+    include_str!("../../../../examples/demo/2-web.yaml"),
+    include_str!("../../../../examples/demo/3-api.yaml"),
+    include_str!("../../../../examples/demo/4-db.yaml"),
+    include_str!("../../../../examples/demo/5-egress.yaml"),
+    include_str!("../../../../examples/demo/6-quarantine.yaml"),
 ];
 
 /// Someone outside the cluster.

@@ -266,7 +266,7 @@ fn text<'v>(value: &'v Value, key: &str) -> &'v str {
 }
 
 fn read(name: &str) -> Vec<Written> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../cases/upstream").join(name);
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../cases/upstream").join(name);
     let bytes = fs::read(path).unwrap();
     let texts: Vec<Value> = serde_json::from_slice(&bytes).unwrap();
     let cases = weir_api::cases(name.into(), &bytes);
