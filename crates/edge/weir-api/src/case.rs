@@ -10,7 +10,7 @@ use weir_model::{Finding, Key, Name, Object, Place, Pod, PodId, Scope, Severity,
 
 use crate::{
     Manifests,
-    document::{self, Value},
+    document::{self, Tree, Value},
     lower::{Context, Names, UNRESOLVED_NAME},
     probe::{End, Probe},
     reader::{repeated, unreadable},
@@ -219,9 +219,9 @@ fn address_all(objects: &mut BTreeMap<Key, Object>, none: &BTreeSet<PodId>) -> B
     made_up
 }
 
-fn case(file: &Name, names: &mut Names, node: &document::Node) -> Case {
-    let place = Place { file: file.clone(), line: node.line };
-    let name = match node.get("name").and_then(document::Node::written) {
+fn case(file: &Name, names: &mut Names, tree: &Tree) -> Case {
+    let place = Place { file: file.clone(), line: tree.line };
+    let name = match tree.get("name").and_then(Tree::written) {
         Some(name) => name.to_owned(),
         None => place.to_string(),
     };
@@ -239,7 +239,7 @@ fn case(file: &Name, names: &mut Names, node: &document::Node) -> Case {
         "dns",
         "probes",
     ];
-    let fields = ctx.fields(node, &known);
+    let fields = ctx.fields(tree, &known);
     for field in ["name", "source"] {
         fields.get(field).and_then(|_| text(&mut ctx, &fields, field));
     }
@@ -257,10 +257,10 @@ fn case(file: &Name, names: &mut Names, node: &document::Node) -> Case {
         ctx.at("dns", |ctx| objects.extend(domains(ctx, dns)));
     }
     let probes = each(&mut ctx, &fields, "probes", probe);
-    if node.entries().iter().all(|entry| &*entry.key != "probes" || entry.value.items().is_empty())
+    if tree.entries().iter().all(|entry| &*entry.key != "probes" || entry.value.items().is_empty())
     {
         let hint = "add `probes:` with what is to be tried";
-        ctx.at("probes", |ctx| ctx.invalid(node.line, "a case without probes tests nothing", hint));
+        ctx.at("probes", |ctx| ctx.invalid(tree.line, "a case without probes tests nothing", hint));
     }
     let lists = [("policies", false), ("adminPolicies", true)].map(|(field, cluster_wide)| {
         let list = fields.get(field).and_then(|list| ctx.at(field, |ctx| ctx.list(list)));

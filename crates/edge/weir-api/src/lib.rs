@@ -1,7 +1,7 @@
 //! Kubernetes objects and policy tests, read and lowered to the model; no I/O.
 //!
 //! ```text
-//!  bytes ─► document ─► Node ─► lower ─► objects ─► settle ─► Manifests
+//!  bytes ─► document ─► Tree ─► lower ─► objects ─► settle ─► Manifests
 //!           YAML, JSON          defaults, checks    pods of workloads, namespaces, addresses
 //!                          └──► case  ─► Case, Probe ─► Flow
 //!
@@ -31,8 +31,9 @@ mod stricter;
 mod testing;
 
 pub use case::{Case, cases};
+pub use document::Tree;
 pub use lower::{Lowering, address, object};
-pub use manifest::manifest;
+pub use manifest::{manifest, manifest_tree};
 pub use probe::{End, Family, Probe, ProbeError};
 pub use reader::{Manifests, Owner, Reader};
 pub use settle::{merge, readdress, says_the_same};

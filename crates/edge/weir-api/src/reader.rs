@@ -6,7 +6,7 @@ use std::{
 use weir_model::{Finding, Name, Object, Place, PodId, PolicyId, Severity};
 
 use crate::{
-    document::{self, Entry, Node, Repeat, Sink, SyntaxError, Value},
+    document::{self, Entry, Repeat, Sink, SyntaxError, Tree, Value},
     lower::{self, ListKind, Lowered, MISPLACED, NOT_AN_OBJECT, Names, Stranger, TOO_MANY, keep},
     settle,
 };
@@ -104,28 +104,28 @@ impl Reader {
         settle::settle(self.found, self.findings)
     }
 
-    fn take(&mut self, file: &Name, node: &Node, list: Option<&ListKind>) {
-        let kind = node.get("kind").and_then(Node::text);
-        if kind.is_some_and(document::is_list) && node.get("items").is_some() {
-            let inner = list_kind(node.entries());
-            self.stray(file, node);
-            for item in node.get("items").map_or(&[][..], Node::items) {
+    fn take(&mut self, file: &Name, tree: &Tree, list: Option<&ListKind>) {
+        let kind = tree.get("kind").and_then(Tree::text);
+        if kind.is_some_and(document::is_list) && tree.get("items").is_some() {
+            let inner = list_kind(tree.entries());
+            self.stray(file, tree);
+            for item in tree.get("items").map_or(&[][..], Tree::items) {
                 self.take(file, item, Some(&inner));
             }
             return;
         }
-        if kind.is_some_and(document::is_list) && self.stray(file, node) {
+        if kind.is_some_and(document::is_list) && self.stray(file, tree) {
             return;
         }
         let may_be_list = |entry: &Entry| is_items(&entry.key);
         if let Some(kind) = kind.filter(|kind| !document::is_list(kind))
-            && node.entries().iter().any(may_be_list)
+            && tree.entries().iter().any(may_be_list)
             && let Some(meant) = lower::meant_list(kind)
         {
-            self.near(file, kind, node.line, &format!("kind: {meant}"));
+            self.near(file, kind, tree.line, &format!("kind: {meant}"));
             return;
         }
-        match lower::lower(file, &mut self.names, &mut self.findings, node, list) {
+        match lower::lower(file, &mut self.names, &mut self.findings, tree, list) {
             Some(Lowered::Unknown { kind, line, stranger }) => match stranger {
                 Stranger::Near(meant) => self.near(file, &kind, line, &meant),
                 Stranger::Policy => self.skip(file, kind, line, true),
@@ -146,7 +146,7 @@ impl Reader {
     }
 
     /// Reports what is in a list under a key that is nearly `items`, or is no list there. Whether there is any.
-    fn stray(&mut self, file: &Name, list: &Node) -> bool {
+    fn stray(&mut self, file: &Name, list: &Tree) -> bool {
         let before = self.findings.len();
         for Entry { key, line, value, .. } in list.entries() {
             let place = Place { file: file.clone(), line: *line };
@@ -252,13 +252,13 @@ struct OpenList {
     found: usize,
     findings: usize,
     /// Elements that do not say their kind.
-    waiting: Vec<Node>,
+    waiting: Vec<Tree>,
 }
 
 impl Sink for Intake<'_> {
     const ITEMS: bool = true;
 
-    fn item(&mut self, head: &[Entry], _: usize, mut item: Node) {
+    fn item(&mut self, head: &[Entry], _: usize, mut item: Tree) {
         let reader = &mut *self.reader;
         let list = self.list.get_or_insert_with(|| OpenList {
             found: reader.found.len(),
@@ -274,13 +274,13 @@ impl Sink for Intake<'_> {
         }
     }
 
-    fn document(&mut self, root: Node) {
+    fn document(&mut self, root: Tree) {
         let list = self.list.take();
         if root.is_null() {
             return;
         }
         self.reader.documents += 1;
-        match (list, root.get("kind").and_then(Node::text)) {
+        match (list, root.get("kind").and_then(Tree::text)) {
             (Some(list), Some(kind)) if document::is_list(kind) => {
                 let known = list_kind(root.entries());
                 self.reader.stray(&self.file, &root);
@@ -309,7 +309,7 @@ impl Sink for Intake<'_> {
 /// Objects that follow each other without `---` are one mapping with keys that are there twice: takes them apart, so that
 /// none of them vanishes. The first keeps all keys, and the others the key they begin with twice, so that a policy among
 /// them is known to be refused.
-fn apart(root: Node) -> (Node, Vec<Node>) {
+fn apart(root: Tree) -> (Tree, Vec<Tree>) {
     let is_kind = |entry: &&Entry| &*entry.key == "kind";
     if root.entries().iter().filter(is_kind).count() < 2 {
         return (root, Vec::new());
@@ -327,7 +327,7 @@ fn apart(root: Node) -> (Node, Vec<Node>) {
         let first = part.first()?.clone();
         let line = first.line;
         part.push(first);
-        Some(Node { line, value: Value::Map(part) })
+        Some(Tree { line, value: Value::Map(part) })
     });
     let others = others.collect();
     (root, others)
@@ -335,13 +335,13 @@ fn apart(root: Node) -> (Node, Vec<Node>) {
 
 /// What a list says about its elements: a `PodList` holds Pods.
 fn list_kind(entries: &[Entry]) -> ListKind {
-    let text = |key| document::find(entries, key).and_then(Node::text);
+    let text = |key| document::find(entries, key).and_then(Tree::text);
     let kind = text("kind").and_then(|kind| kind.strip_suffix("List")).unwrap_or("");
     ListKind { api_version: text("apiVersion").map(Into::into), kind: kind.into() }
 }
 
 /// Takes out the bulk of an object that has to wait and that nobody will ask for.
-fn slim(node: &mut Node) {
+fn slim(tree: &mut Tree) {
     const BULK: [&str; 12] = [
         "annotations",
         "args",
@@ -356,7 +356,7 @@ fn slim(node: &mut Node) {
         "volumeMounts",
         "volumes",
     ];
-    match &mut node.value {
+    match &mut tree.value {
         Value::Map(entries) => {
             entries.retain(|entry| !BULK.contains(&&*entry.key));
             entries.iter_mut().for_each(|entry| slim(&mut entry.value));

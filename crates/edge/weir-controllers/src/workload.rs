@@ -46,12 +46,12 @@ pub enum OnDisable {
 /// are listed is wrong: a selector that is misspelt would select everything.
 pub fn check(object: &Object) -> Result<(), String> {
     let text = serde_json::to_vec(object).map_err(|error| error.to_string())?;
-    let (nodes, _, error) = document::documents(&text);
+    let (trees, _, error) = document::documents(&text);
     if let Some(error) = error {
         return Err(error.message);
     }
     let mut lowering = Lowering::default();
-    let findings = nodes.iter().flat_map(|node| lowering.object(node).1);
+    let findings = trees.iter().flat_map(|tree| lowering.object(tree).1);
     let wrong = findings.filter(|finding| finding.severity == Severity::Error);
     let wrong: Vec<String> = wrong
         .map(|Finding { field, message, hint, .. }| format!("{field}: {message} ({hint})"))

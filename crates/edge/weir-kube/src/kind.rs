@@ -1,4 +1,4 @@
-use weir_api::document::{Entry, Node, Value};
+use weir_api::document::{Entry, Tree, Value};
 use weir_model::{Key, Name, PodId, PolicyId, PolicyKind};
 
 /// What is read from a cluster.
@@ -87,8 +87,8 @@ impl Kind {
     }
 
     /// Which object this is, if it says so.
-    pub(crate) fn key(self, node: &Node) -> Option<Key> {
-        let text = |key: &str| node.path(&["metadata", key]).and_then(Node::text);
+    pub(crate) fn key(self, tree: &Tree) -> Option<Key> {
+        let text = |key: &str| tree.path(&["metadata", key]).and_then(Tree::text);
         let name = Name::from(text("name")?);
         let namespace = Name::from(text("namespace").unwrap_or_default());
         let policy =
@@ -105,12 +105,12 @@ impl Kind {
     }
 
     /// Says what kind of object it is, which the elements of a list need not.
-    pub(crate) fn name_it(self, node: &mut Node) {
-        let Value::Map(entries) = &mut node.value else { return };
+    pub(crate) fn name_it(self, tree: &mut Tree) {
+        let Value::Map(entries) = &mut tree.value else { return };
         for (key, text) in [("kind", self.name()), ("apiVersion", self.version())] {
             if !entries.iter().any(|entry| &*entry.key == key) {
-                let value = Node { line: node.line, value: Value::Str(text.into()) };
-                entries.insert(0, Entry { key: key.into(), written: None, line: node.line, value });
+                let value = Tree { line: tree.line, value: Value::Str(text.into()) };
+                entries.insert(0, Entry { key: key.into(), written: None, line: tree.line, value });
             }
         }
     }

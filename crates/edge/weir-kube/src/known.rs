@@ -3,7 +3,7 @@ use std::{
     hash::{BuildHasher, RandomState},
 };
 
-use weir_api::{Lowering, document::Node};
+use weir_api::{Lowering, document::Tree};
 use weir_model::{Change, Finding, Key, Object, Severity};
 
 use crate::kind::Kind;
@@ -48,10 +48,10 @@ impl Known {
     }
 
     /// An object is there. Tells what follows, if it is not as it was.
-    pub(crate) fn put(&mut self, mut node: Node) -> Option<Change> {
-        self.kind.name_it(&mut node);
-        let key = self.kind.key(&node)?;
-        let version = node.path(&["metadata", "resourceVersion"]).and_then(Node::text);
+    pub(crate) fn put(&mut self, mut tree: Tree) -> Option<Change> {
+        self.kind.name_it(&mut tree);
+        let key = self.kind.key(&tree)?;
+        let version = tree.path(&["metadata", "resourceVersion"]).and_then(Tree::text);
         let version = Version {
             digest: self.hasher.hash_one(version.unwrap_or_default()),
             round: self.round,
@@ -62,7 +62,7 @@ impl Known {
                 return None;
             }
         }
-        let (object, mut findings) = self.lowering.object(&node);
+        let (object, mut findings) = self.lowering.object(&tree);
         if object.is_none() && findings.is_empty() {
             findings.push(unreadable(&key));
         }
@@ -77,8 +77,8 @@ impl Known {
     }
 
     /// An object is gone.
-    pub(crate) fn remove(&mut self, node: &Node) -> Option<Change> {
-        let key = self.kind.key(node)?;
+    pub(crate) fn remove(&mut self, tree: &Tree) -> Option<Change> {
+        let key = self.kind.key(tree)?;
         self.is_news |= self.findings.remove(&key).is_some();
         self.objects.remove(&key).map(|_| Change::Remove(key))
     }
@@ -135,7 +135,7 @@ mod tests {
 
     use super::*;
 
-    fn pod(name: &str, version: u32) -> Node {
+    fn pod(name: &str, version: u32) -> Tree {
         let text = format!(
             r#"{{"metadata":{{"namespace":"shop","name":"{name}","resourceVersion":"{version}"}},"status":{{"podIP":"10.0.0.{version}"}}}}"#
         );

@@ -12,7 +12,7 @@ use kube::{
     api::{GetParams, ListParams, WatchParams},
     core::Request,
 };
-use weir_api::document::{self, Entry, Node, Value};
+use weir_api::document::{self, Entry, Tree, Value};
 
 use crate::{ReadError, kind::Kind};
 
@@ -67,11 +67,11 @@ impl Page {
     }
 
     /// Hands over its objects one by one.
-    pub(crate) fn each(&self, kind: Kind, each: impl FnMut(Node)) -> Result<Rest, ReadError> {
+    pub(crate) fn each(&self, kind: Kind, each: impl FnMut(Tree)) -> Result<Rest, ReadError> {
         self.each_of(kind.resource(), each)
     }
 
-    fn each_of(&self, resource: &str, each: impl FnMut(Node)) -> Result<Rest, ReadError> {
+    fn each_of(&self, resource: &str, each: impl FnMut(Tree)) -> Result<Rest, ReadError> {
         let rest = document::items(self.text.as_bytes(), each).map_err(|error| {
             ReadError::Garbled { resource: resource.into(), message: error.message }
         })?;
@@ -84,9 +84,9 @@ impl Page {
     }
 }
 
-fn rest_of(resource: &str, list: &Node) -> Result<Rest, ReadError> {
+fn rest_of(resource: &str, list: &Tree) -> Result<Rest, ReadError> {
     let text = |key: &str| {
-        let text = list.path(&["metadata", key]).and_then(Node::text);
+        let text = list.path(&["metadata", key]).and_then(Tree::text);
         text.filter(|text| !text.is_empty()).map(str::to_owned)
     };
     // Without it this may be any text, and no list that is complete.
@@ -100,25 +100,25 @@ fn rest_of(resource: &str, list: &Node) -> Result<Rest, ReadError> {
 /// What happened to an object.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Seen {
-    Put(Node),
-    Removed(Node),
-    Bookmark(Node),
+    Put(Tree),
+    Removed(Tree),
+    Bookmark(Tree),
 }
 
 impl Seen {
     /// The version that the watch has come to.
     pub(crate) fn version(&self) -> Option<String> {
-        let (Seen::Put(node) | Seen::Removed(node) | Seen::Bookmark(node)) = self;
-        let text = node.path(&["metadata", "resourceVersion"]).and_then(Node::text)?;
+        let (Seen::Put(tree) | Seen::Removed(tree) | Seen::Bookmark(tree)) = self;
+        let text = tree.path(&["metadata", "resourceVersion"]).and_then(Tree::text)?;
         (!text.is_empty()).then(|| text.to_owned())
     }
 
     /// When the object was written, by the API server's clock and to the second, if it says so.
     pub(crate) fn written(&self) -> Option<SystemTime> {
-        let Seen::Put(node) = self else { return None };
-        let managed = node.path(&["metadata", "managedFields"]).map_or(&[][..], Node::items);
+        let Seen::Put(tree) = self else { return None };
+        let managed = tree.path(&["metadata", "managedFields"]).map_or(&[][..], Tree::items);
         let times = managed.iter().filter_map(|one| one.get("time"));
-        let times = times.chain(node.path(&["metadata", "creationTimestamp"]));
+        let times = times.chain(tree.path(&["metadata", "creationTimestamp"]));
         let times = times.filter_map(|time| time.text()?.parse::<Timestamp>().ok());
         times.max().map(SystemTime::from)
     }
@@ -133,7 +133,7 @@ impl Seen {
             return Err(garbled(&error.message));
         }
         let root = roots.pop().ok_or_else(|| garbled("an empty event"))?;
-        let what = root.get("type").and_then(Node::text).unwrap_or_default().to_owned();
+        let what = root.get("type").and_then(Tree::text).unwrap_or_default().to_owned();
         let Value::Map(entries) = root.value else { return Err(garbled("no event")) };
         let object = entries.into_iter().find(|entry| &*entry.key == "object");
         let Entry { value: object, .. } =
@@ -147,7 +147,7 @@ impl Seen {
                     Some(Value::Int(code, _)) => u16::try_from(*code).unwrap_or_default(),
                     _ => 0,
                 };
-                let message = object.get("message").and_then(Node::text).unwrap_or_default();
+                let message = object.get("message").and_then(Tree::text).unwrap_or_default();
                 Err(ReadError::status(code, message.into(), "watch", kind.resource().into()))
             }
             other => Err(garbled(&format!("an event of the type {other:?}"))),
@@ -200,7 +200,7 @@ pub(crate) async fn pod(
     client: &Client,
     namespace: &str,
     name: &str,
-) -> Result<Option<Node>, ReadError> {
+) -> Result<Option<Tree>, ReadError> {
     // Whoever asks says what it was told; no pod has a name that leads elsewhere.
     let is_odd = |byte: u8| !byte.is_ascii_alphanumeric() && !b"-.".contains(&byte);
     if [namespace, name].iter().any(|text| text.is_empty() || text.bytes().any(is_odd)) {
@@ -242,21 +242,21 @@ pub(crate) async fn definition(client: &Client, kind: Kind) -> Result<Definition
         Err(ReadError::Missing { .. }) => return Ok(Definition::None),
         text => text?,
     };
-    let root = document::documents(text.as_bytes()).0.pop().unwrap_or_else(|| Node::null(1));
-    let conditions = root.path(&["status", "conditions"]).map_or(&[][..], Node::items);
+    let root = document::documents(text.as_bytes()).0.pop().unwrap_or_else(|| Tree::null(1));
+    let conditions = root.path(&["status", "conditions"]).map_or(&[][..], Tree::items);
     let is_established = conditions.iter().any(|one| {
-        let text = |key| one.get(key).and_then(Node::text);
+        let text = |key| one.get(key).and_then(Tree::text);
         text("type") == Some("Established") && text("status") == Some("True")
     });
     if !is_established {
         return Ok(Definition::None);
     }
     let version = kind.version().rsplit('/').next().unwrap_or_default();
-    let versions = root.path(&["spec", "versions"]).map_or(&[][..], Node::items);
+    let versions = root.path(&["spec", "versions"]).map_or(&[][..], Tree::items);
     let is_served = versions.iter().any(|one| {
         let served =
             one.get("served").is_some_and(|served| matches!(served.value, Value::Bool(true, _)));
-        served && one.get("name").and_then(Node::text) == Some(version)
+        served && one.get("name").and_then(Tree::text) == Some(version)
     });
     Ok(if is_served { Definition::Served } else { Definition::Other })
 }
@@ -273,10 +273,10 @@ pub(crate) async fn is_served(
         Err(ReadError::Missing { .. }) => return Ok(false),
         text => text?,
     };
-    let root = document::documents(text.as_bytes()).0.pop().unwrap_or_else(|| Node::null(1));
-    let resources = root.get("resources").map_or(&[][..], Node::items);
+    let root = document::documents(text.as_bytes()).0.pop().unwrap_or_else(|| Tree::null(1));
+    let resources = root.get("resources").map_or(&[][..], Tree::items);
     let plural = resource.split('.').next();
-    Ok(resources.iter().any(|one| one.get("name").and_then(Node::text) == plural))
+    Ok(resources.iter().any(|one| one.get("name").and_then(Tree::text) == plural))
 }
 
 /// A request, if it could be built.

@@ -165,21 +165,6 @@ mod tests {
         });
         let (roots, repeats, error) = weir_api::document::documents(text(&value).as_bytes());
         assert!(repeats.is_empty() && error.is_none(), "{error:?}");
-        assert_eq!(roots.iter().map(read).collect::<Vec<_>>(), [value]);
-    }
-
-    fn read(node: &weir_api::document::Node) -> Value {
-        use weir_api::document::Value as Read;
-        match &node.value {
-            Read::Null => Value::Null,
-            Read::Bool(flag, _) => Value::from(*flag),
-            Read::Int(number, _) => Value::from(*number),
-            Read::Float(text) => panic!("{text}"),
-            Read::Str(text) => Value::from(&**text),
-            Read::Seq(items) => items.iter().map(read).collect(),
-            Read::Map(entries) => {
-                entries.iter().map(|entry| (entry.key.to_string(), read(&entry.value))).collect()
-            }
-        }
+        assert_eq!(roots.iter().map(Value::from).collect::<Vec<_>>(), [value]);
     }
 }

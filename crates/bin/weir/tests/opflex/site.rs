@@ -12,7 +12,7 @@ use std::{
 };
 
 use serde_json::{Value, json};
-use weir_api::document::{self, Node};
+use weir_api::document;
 use weir_cluster::{Cluster, Options, Right};
 
 /// Where the pods of the first namespace are.
@@ -134,7 +134,7 @@ impl Site {
         assert_eq!(definitions.len(), 2);
         for definition in &definitions {
             let path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
-            let made = self.cluster.create(path, &value(definition)).unwrap();
+            let made = self.cluster.create(path, &Value::from(definition)).unwrap();
             // A schema that is not structural would be said here.
             let name = made["metadata"]["name"].as_str().unwrap().to_owned();
             eventually("a definition", || {
@@ -406,19 +406,4 @@ fn weir() -> Command {
     command.current_dir(root).stdin(Stdio::null()).env("HOME", "/nowhere");
     command.env_remove("KUBERNETES_SERVICE_HOST");
     command
-}
-
-/// A document as JSON.
-fn value(node: &Node) -> Value {
-    use weir_api::document::Value as Yaml;
-    match &node.value {
-        Yaml::Map(entries) => Value::Object(
-            entries.iter().map(|entry| (entry.key.to_string(), value(&entry.value))).collect(),
-        ),
-        Yaml::Seq(items) => items.iter().map(value).collect(),
-        Yaml::Null => Value::Null,
-        Yaml::Bool(yes, _) => json!(yes),
-        Yaml::Int(number, _) => json!(number),
-        Yaml::Float(text) | Yaml::Str(text) => json!(text),
-    }
 }

@@ -3,7 +3,7 @@
 use weir_model::{Finding, Labels, Name, Namespace, Node, Object, Pod, PodId, Protocol, Verdict};
 
 use crate::{
-    document,
+    document::Tree,
     lower::{self, Context, Fields, Lowered, Names},
     probe::{End, Family, Probe},
 };
@@ -13,7 +13,7 @@ pub(super) fn each<T>(
     ctx: &mut Context,
     fields: &Fields,
     field: &'static str,
-    mut read: impl FnMut(&mut Context, &document::Node) -> Option<T>,
+    mut read: impl FnMut(&mut Context, &Tree) -> Option<T>,
 ) -> Vec<T> {
     let mut all = Vec::new();
     if let Some(list) = fields.get(field) {
@@ -27,26 +27,22 @@ pub(super) fn each<T>(
     all
 }
 
-fn required<'n>(
-    ctx: &mut Context,
-    fields: &Fields<'n>,
-    field: &'static str,
-) -> Option<&'n document::Node> {
-    let node = fields.get(field);
-    if node.is_none() {
+fn required<'t>(ctx: &mut Context, fields: &Fields<'t>, field: &'static str) -> Option<&'t Tree> {
+    let tree = fields.get(field);
+    if tree.is_none() {
         ctx.at(field, |ctx| {
             ctx.invalid(fields.line, format!("expected `{field}`"), format!("add `{field}:`"));
         });
     }
-    node
+    tree
 }
 
 /// A text as it was written. The format is ours: a namespace `y` needs no quotes here.
 pub(super) fn text(ctx: &mut Context, fields: &Fields, field: &'static str) -> Option<Name> {
-    let node = required(ctx, fields, field)?;
-    let text = match node.written() {
+    let tree = required(ctx, fields, field)?;
+    let text = match tree.written() {
         Some(text) => text,
-        None => ctx.at(field, |ctx| ctx.text(node))?,
+        None => ctx.at(field, |ctx| ctx.text(tree))?,
     };
     Some(ctx.name(text))
 }
@@ -58,24 +54,24 @@ fn labels(ctx: &mut Context, fields: &Fields) -> Labels {
     }
 }
 
-pub(super) fn namespace(ctx: &mut Context, node: &document::Node) -> Option<Object> {
-    let fields = ctx.fields(node, &["name", "labels"]);
+pub(super) fn namespace(ctx: &mut Context, tree: &Tree) -> Option<Object> {
+    let fields = ctx.fields(tree, &["name", "labels"]);
     let name = text(ctx, &fields, "name")?;
     let labels = labels(ctx, &fields);
     let labels = lower::with_own_name(ctx, &labels, &name);
-    Some(Object::Namespace(Namespace { name, labels, place: ctx.place(node.line) }))
+    Some(Object::Namespace(Namespace { name, labels, place: ctx.place(tree.line) }))
 }
 
-pub(super) fn worker(ctx: &mut Context, node: &document::Node) -> Option<Object> {
-    let fields = ctx.fields(node, &["name", "labels", "ips"]);
+pub(super) fn worker(ctx: &mut Context, tree: &Tree) -> Option<Object> {
+    let fields = ctx.fields(tree, &["name", "labels", "ips"]);
     let name = text(ctx, &fields, "name")?;
     let labels = labels(ctx, &fields);
     let addresses = each(ctx, &fields, "ips", |ctx, item| ctx.address(item));
-    Some(Object::Node(Node { name, labels, addresses, place: ctx.place(node.line) }))
+    Some(Object::Node(Node { name, labels, addresses, place: ctx.place(tree.line) }))
 }
 
 /// A pod, and whether it is meant to have no address.
-pub(super) fn pod(ctx: &mut Context, node: &document::Node) -> Option<(Pod, bool)> {
+pub(super) fn pod(ctx: &mut Context, tree: &Tree) -> Option<(Pod, bool)> {
     let known = [
         "namespace",
         "name",
@@ -87,7 +83,7 @@ pub(super) fn pod(ctx: &mut Context, node: &document::Node) -> Option<(Pod, bool
         "phase",
         "terminating",
     ];
-    let fields = ctx.fields(node, &known);
+    let fields = ctx.fields(tree, &known);
     let namespace = match fields.get("namespace") {
         None => Some(ctx.name("default")),
         Some(_) => text(ctx, &fields, "namespace"),
@@ -103,7 +99,7 @@ pub(super) fn pod(ctx: &mut Context, node: &document::Node) -> Option<(Pod, bool
         lower::named_port(ctx, item).filter(|_| clean)
     });
     let mut flag = |field: &'static str| {
-        fields.get(field).and_then(|node| ctx.at(field, |ctx| ctx.boolean(node))) == Some(true)
+        fields.get(field).and_then(|tree| ctx.at(field, |ctx| ctx.boolean(tree))) == Some(true)
     };
     let host_network = flag("hostNetwork");
     // A pod that is being deleted owns its addresses until it is gone (Y6).
@@ -127,15 +123,15 @@ pub(super) fn pod(ctx: &mut Context, node: &document::Node) -> Option<(Pod, bool
         finished: finished.unwrap_or(false),
         born: 0,
         uid: None,
-        place: ctx.place(node.line),
+        place: ctx.place(tree.line),
     };
     Some((pod, bare))
 }
 
-pub(super) fn domains(ctx: &mut Context, node: &document::Node) -> Vec<Object> {
-    ctx.any_fields(node);
+pub(super) fn domains(ctx: &mut Context, tree: &Tree) -> Vec<Object> {
+    ctx.any_fields(tree);
     let mut all = Vec::new();
-    for entry in node.entries() {
+    for entry in tree.entries() {
         let name = entry.key.strip_suffix('.').unwrap_or(&entry.key).to_ascii_lowercase();
         let addresses = ctx.at(lower::Step::Key(entry.key.clone()), |ctx| {
             ctx.each(&entry.value, |ctx, _, item| ctx.address(item))
@@ -150,10 +146,10 @@ pub(super) fn policy(
     file: &Name,
     names: &mut Names,
     findings: &mut Vec<Finding>,
-    node: &document::Node,
+    tree: &Tree,
     cluster_wide: bool,
 ) -> Option<Object> {
-    let lowered = lower::lower(file, names, findings, node, None);
+    let lowered = lower::lower(file, names, findings, tree, None);
     if let Some(
         Lowered::Object(Object::Policy(policy))
         | Lowered::Made { object: Object::Policy(policy), .. },
@@ -167,17 +163,17 @@ pub(super) fn policy(
         false => "NetworkPolicy or ClusterSetNetworkPolicy",
     };
     let mut ctx = Context::new(file, names, findings, String::new());
-    let kind = node.get("kind").map_or("no kind".into(), document::Node::describe);
+    let kind = tree.get("kind").map_or("no kind".into(), Tree::describe);
     let message = format!("expected an object of the kind {expected}, found {kind}");
-    ctx.at("kind", |ctx| ctx.invalid(node.line, message, "move it to the list it belongs to"));
+    ctx.at("kind", |ctx| ctx.invalid(tree.line, message, "move it to the list it belongs to"));
     None
 }
 
-pub(super) fn probe(ctx: &mut Context, node: &document::Node) -> Option<Probe> {
+pub(super) fn probe(ctx: &mut Context, tree: &Tree) -> Option<Probe> {
     let known = ["from", "to", "port", "protocol", "expect", "ipFamily", "note"];
-    let fields = ctx.fields(node, &known);
+    let fields = ctx.fields(tree, &known);
     let mut end = |field: &'static str| {
-        required(ctx, &fields, field).and_then(|node| ctx.at(field, |ctx| one_end(ctx, node)))
+        required(ctx, &fields, field).and_then(|tree| ctx.at(field, |ctx| one_end(ctx, tree)))
     };
     let (from, to) = (end("from"), end("to"));
     let port = required(ctx, &fields, "port").and_then(|port| ctx.at("port", |ctx| ctx.port(port)));
@@ -193,7 +189,7 @@ pub(super) fn probe(ctx: &mut Context, node: &document::Node) -> Option<Probe> {
     let family = family.and_then(|word| ctx.at("ipFamily", |ctx| ctx.word(word, &families)));
     let note = fields.get("note").and_then(|_| text(ctx, &fields, "note"));
     Some(Probe {
-        line: node.line,
+        line: tree.line,
         from: from?,
         to: to?,
         port: port?,
@@ -204,8 +200,8 @@ pub(super) fn probe(ctx: &mut Context, node: &document::Node) -> Option<Probe> {
     })
 }
 
-fn one_end(ctx: &mut Context, node: &document::Node) -> Option<End> {
-    let fields = ctx.fields(node, &["pod", "ip"]);
+fn one_end(ctx: &mut Context, tree: &Tree) -> Option<End> {
+    let fields = ctx.fields(tree, &["pod", "ip"]);
     match (fields.get("pod"), fields.get("ip")) {
         (Some(pod), None) => ctx.at("pod", |ctx| {
             let text = ctx.text(pod)?;

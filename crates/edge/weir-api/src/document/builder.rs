@@ -1,6 +1,6 @@
 use std::collections::{BTreeMap, btree_map};
 
-use super::{DEPTH, Entry, Node, Repeat, Sink, SyntaxError, Value, node};
+use super::{DEPTH, Entry, Repeat, Sink, SyntaxError, Tree, Value, tree};
 
 /// How many nodes may be in memory at once.
 const MAX_LIVE: usize = 4_000_000;
@@ -38,8 +38,8 @@ impl Events for Dry {
 
 impl Sink for Dry {
     const ITEMS: bool = true;
-    fn item(&mut self, _: &[Entry], _: usize, _: Node) {}
-    fn document(&mut self, _: Node) {}
+    fn item(&mut self, _: &[Entry], _: usize, _: Tree) {}
+    fn document(&mut self, _: Tree) {}
     fn repeat(&mut self, _: Repeat) {}
 }
 
@@ -63,7 +63,7 @@ struct Frame {
 }
 
 enum Content {
-    Seq(Vec<Node>),
+    Seq(Vec<Tree>),
     /// The elements go to the sink: how many did, and how many nodes were there before.
     Items(usize, usize),
     Map {
@@ -79,10 +79,10 @@ enum Key {
     Merge,
 }
 
-/// A node with the number of nodes in it and how deep they nest.
+/// A tree with the number of nodes in it and how deep they nest.
 #[derive(Clone)]
 struct Subtree {
-    node: Node,
+    tree: Tree,
     weight: usize,
     height: usize,
 }
@@ -111,7 +111,7 @@ impl<'s, S: Sink> Builder<'s, S> {
             },
         ] = &self.stack[..]
         {
-            let kind = node::find(entries, "kind").and_then(Node::text);
+            let kind = tree::find(entries, "kind").and_then(Tree::text);
             if S::ITEMS && &**key == "items" && anchor == 0 && kind.is_none_or(is_list) {
                 return Content::Items(0, self.live);
             }
@@ -132,28 +132,28 @@ impl<'s, S: Sink> Builder<'s, S> {
                 Value::Map(entries)
             }
         };
-        let node = Node { line: frame.line, value };
+        let tree = Tree { line: frame.line, value };
         self.complete(
-            Subtree { node, weight: frame.weight, height: frame.height },
+            Subtree { tree, weight: frame.weight, height: frame.height },
             frame.anchor,
             line,
         )
     }
 
-    /// Puts a node that is complete where it belongs.
-    fn complete(&mut self, tree: Subtree, anchor: usize, line: u32) -> Result<(), SyntaxError> {
+    /// Puts a tree that is complete where it belongs.
+    fn complete(&mut self, subtree: Subtree, anchor: usize, line: u32) -> Result<(), SyntaxError> {
         if anchor != 0 {
-            self.expand(tree.weight, line)?;
-            self.anchors.insert(anchor, Some(tree.clone()));
+            self.expand(subtree.weight, line)?;
+            self.anchors.insert(anchor, Some(subtree.clone()));
         }
         self.live += 1;
         if self.live > MAX_LIVE {
             let message = format!("the document has more than {MAX_LIVE} values");
             return Err(SyntaxError::new(line, message, "split it into several documents"));
         }
-        let Subtree { mut node, weight, height } = tree;
+        let Subtree { mut tree, weight, height } = subtree;
         let Some((frame, below)) = self.stack.split_last_mut() else {
-            self.sink.document(node);
+            self.sink.document(tree);
             self.live = 0;
             return Ok(());
         };
@@ -161,27 +161,27 @@ impl<'s, S: Sink> Builder<'s, S> {
         match &mut frame.content {
             Content::Seq(items) => {
                 frame.weight += weight;
-                items.push(node);
+                items.push(tree);
             }
             Content::Items(index, before) => {
                 let head = match below.first().map(|root| &root.content) {
                     Some(Content::Map { entries, .. }) => &entries[..],
                     _ => &[],
                 };
-                self.sink.item(head, *index, node);
+                self.sink.item(head, *index, tree);
                 *index += 1;
                 self.live = *before;
             }
             Content::Map { entries, key, merged } => {
                 frame.weight += weight;
                 match key.take() {
-                    None => *key = Some((key_of(node)?, line)),
-                    Some((Key::Merge, at)) => merge_source(node, at, merged)?,
+                    None => *key = Some((key_of(tree)?, line)),
+                    Some((Key::Merge, at)) => merge_source(tree, at, merged)?,
                     Some((Key::Text(key, written), at)) => {
-                        if node.is_null() {
-                            node.line = at;
+                        if tree.is_null() {
+                            tree.line = at;
                         }
-                        entries.push(Entry { key, written, line: at, value: node });
+                        entries.push(Entry { key, written, line: at, value: tree });
                     }
                 }
             }
@@ -191,7 +191,7 @@ impl<'s, S: Sink> Builder<'s, S> {
 
     fn alias(&mut self, id: usize, line: u32) -> Result<(), SyntaxError> {
         let (weight, height) = match self.anchors.get(&id) {
-            Some(Some(tree)) => (tree.weight, tree.height),
+            Some(Some(subtree)) => (subtree.weight, subtree.height),
             Some(None) => {
                 let message = "an alias refers to the value that it is a part of";
                 return Err(SyntaxError::new(line, message, "write the value out"));
@@ -207,7 +207,7 @@ impl<'s, S: Sink> Builder<'s, S> {
         }
         self.live += weight;
         match self.anchors.get(&id).cloned().flatten() {
-            Some(tree) => self.complete(tree, 0, line),
+            Some(subtree) => self.complete(subtree, 0, line),
             None => Ok(()),
         }
     }
@@ -254,7 +254,7 @@ impl<S: Sink> Events for Builder<'_, S> {
                 Ok(())
             }
             Event::Scalar(value, anchor) => self.complete(
-                Subtree { node: Node { line, value }, weight: 1, height: 1 },
+                Subtree { tree: Tree { line, value }, weight: 1, height: 1 },
                 anchor,
                 line,
             ),
@@ -290,14 +290,14 @@ fn too_deep(line: u32) -> SyntaxError {
 }
 
 /// Keys are text. The API server's reader writes numbers and booleans as text, in their own spelling.
-fn key_of(node: Node) -> Result<Key, SyntaxError> {
-    match node.value {
+fn key_of(tree: Tree) -> Result<Key, SyntaxError> {
+    match tree.value {
         Value::Str(text) | Value::Float(text) => Ok(Key::Text(text, None)),
         Value::Bool(value, text) => Ok(meaning(value.to_string(), text)),
         Value::Int(value, text) => Ok(meaning(value.to_string(), text)),
         Value::Null | Value::Seq(_) | Value::Map(_) => {
-            let message = format!("a key of a mapping is {}; expected text", node.describe());
-            Err(SyntaxError::new(node.line, message, "quote the key"))
+            let message = format!("a key of a mapping is {}; expected text", tree.describe());
+            Err(SyntaxError::new(tree.line, message, "quote the key"))
         }
     }
 }
@@ -307,8 +307,8 @@ fn meaning(key: String, written: Box<str>) -> Key {
     Key::Text(key.into(), differs.then_some(written))
 }
 
-fn merge_source(node: Node, line: u32, merged: &mut Vec<Entry>) -> Result<(), SyntaxError> {
-    match node.value {
+fn merge_source(tree: Tree, line: u32, merged: &mut Vec<Entry>) -> Result<(), SyntaxError> {
+    match tree.value {
         Value::Map(entries) => merged.extend(entries),
         Value::Seq(items) => {
             for item in items {
@@ -318,13 +318,13 @@ fn merge_source(node: Node, line: u32, merged: &mut Vec<Entry>) -> Result<(), Sy
                 }
             }
         }
-        _ => return Err(not_mergeable(&node, line)),
+        _ => return Err(not_mergeable(&tree, line)),
     }
     Ok(())
 }
 
-fn not_mergeable(node: &Node, line: u32) -> SyntaxError {
-    let message = format!("`<<` merges {}; expected a mapping", node.describe());
+fn not_mergeable(tree: &Tree, line: u32) -> SyntaxError {
+    let message = format!("`<<` merges {}; expected a mapping", tree.describe());
     SyntaxError::new(line, message, "quote the key if it is not a merge key")
 }
 

@@ -1,4 +1,4 @@
-//! Bytes to trees: YAML and JSON become the same [`Node`]s, each with the line it was written in.
+//! Bytes to trees: YAML and JSON become the same [`Tree`]s, each with the line it was written in.
 //!
 //! ```text
 //!  bytes ─► text ─► yaml ─┐ events
@@ -7,15 +7,16 @@
 
 mod bounded;
 mod builder;
+mod conversion;
 mod json;
-mod node;
 mod scalar;
 mod text;
+mod tree;
 mod yaml;
 
 pub(crate) use builder::is_list;
-pub use node::{Entry, Node, Value};
-pub(crate) use node::{find, quote};
+pub use tree::{Entry, Tree, Value};
+pub(crate) use tree::{find, quote};
 
 use builder::{Builder, Dry};
 
@@ -60,9 +61,9 @@ pub(crate) trait Sink {
     const ITEMS: bool;
 
     /// An element of `items`; `head` is what of its document came before.
-    fn item(&mut self, head: &[Entry], index: usize, item: Node);
+    fn item(&mut self, head: &[Entry], index: usize, item: Tree);
     /// A document. If its items were handed over, they are no longer in it.
-    fn document(&mut self, root: Node);
+    fn document(&mut self, root: Tree);
     /// A mapping has a key twice. Both entries are in it.
     fn repeat(&mut self, repeat: Repeat);
 }
@@ -106,30 +107,30 @@ fn looks_like_json(text: &str) -> bool {
 }
 
 /// All documents of a file, as far as it can be read, and what is wrong with it.
-pub fn documents(bytes: &[u8]) -> (Vec<Node>, Vec<Repeat>, Option<SyntaxError>) {
+pub fn documents(bytes: &[u8]) -> (Vec<Tree>, Vec<Repeat>, Option<SyntaxError>) {
     let mut all = Documents::default();
     let error = read(bytes, &mut all).err();
     (all.roots, all.repeats, error)
 }
 
 /// Hands over the elements of a list's `items` one by one, so that the whole is never in memory, and returns the rest of it.
-pub fn items(bytes: &[u8], each: impl FnMut(Node)) -> Result<Node, SyntaxError> {
-    let mut all = Items { each, rest: Node::null(1) };
+pub fn items(bytes: &[u8], each: impl FnMut(Tree)) -> Result<Tree, SyntaxError> {
+    let mut all = Items { each, rest: Tree::null(1) };
     read(bytes, &mut all)?;
     Ok(all.rest)
 }
 
 struct Items<F> {
     each: F,
-    rest: Node,
+    rest: Tree,
 }
 
-impl<F: FnMut(Node)> Sink for Items<F> {
+impl<F: FnMut(Tree)> Sink for Items<F> {
     const ITEMS: bool = true;
-    fn item(&mut self, _: &[Entry], _: usize, item: Node) {
+    fn item(&mut self, _: &[Entry], _: usize, item: Tree) {
         (self.each)(item);
     }
-    fn document(&mut self, root: Node) {
+    fn document(&mut self, root: Tree) {
         self.rest = root;
     }
     fn repeat(&mut self, _: Repeat) {}
@@ -137,14 +138,14 @@ impl<F: FnMut(Node)> Sink for Items<F> {
 
 #[derive(Default)]
 struct Documents {
-    roots: Vec<Node>,
+    roots: Vec<Tree>,
     repeats: Vec<Repeat>,
 }
 
 impl Sink for Documents {
     const ITEMS: bool = false;
-    fn item(&mut self, _: &[Entry], _: usize, _: Node) {}
-    fn document(&mut self, root: Node) {
+    fn item(&mut self, _: &[Entry], _: usize, _: Tree) {}
+    fn document(&mut self, root: Tree) {
         self.roots.push(root);
     }
     fn repeat(&mut self, repeat: Repeat) {

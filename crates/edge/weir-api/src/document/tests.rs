@@ -1,6 +1,6 @@
 use expect_test::{Expect, expect};
 
-use super::{Node, Value, documents};
+use super::{Tree, Value, documents};
 
 /// Checks what is read: each document on a line, then what is wrong.
 #[track_caller]
@@ -14,10 +14,10 @@ fn check(text: &str, expected: Expect) {
     expected.assert_eq(&out);
 }
 
-/// A node with its lines, as in `{1 a: 1 5, 2 b: [2 null]}`.
-fn show(node: &Node) -> String {
+/// A tree with its lines, as in `{1 a: 1 5, 2 b: [2 null]}`.
+fn show(tree: &Tree) -> String {
     let join = |parts: Vec<String>| parts.join(", ");
-    let value = match &node.value {
+    let value = match &tree.value {
         Value::Null => "null".into(),
         Value::Bool(value, _) => value.to_string(),
         Value::Int(number, _) => number.to_string(),
@@ -30,7 +30,7 @@ fn show(node: &Node) -> String {
             format!("{{{}}}", join(entries.collect()))
         }
     };
-    format!("{} {value}", node.line)
+    format!("{} {value}", tree.line)
 }
 
 #[test]

@@ -11,7 +11,7 @@ use weir_model::{
 
 use self::rule::{deny_all, rules};
 use super::{Context, Fields, Home, Lowered, check_version, meta, port, selector};
-use crate::{check, document::Node};
+use crate::{check, document::Tree};
 
 /// What the cluster-wide kinds differ in.
 struct Dialect {
@@ -22,7 +22,7 @@ struct Dialect {
     ports: &'static str,
     /// Whether a list of no ports is taken, and then means every port (C15).
     no_ports: bool,
-    port: fn(&mut Context, &Node) -> Option<PortSpec>,
+    port: fn(&mut Context, &Tree) -> Option<PortSpec>,
     egress_peers: &'static [&'static str],
     /// Rules per direction, peers per rule, ports per rule (C26).
     limit: usize,
@@ -70,7 +70,7 @@ const LAST: u32 = 1001;
 /// A cluster-wide policy. If the API server refuses it, it allows nothing, and denies where it would have passed.
 pub(crate) fn lower(
     ctx: &mut Context,
-    node: &Node,
+    tree: &Tree,
     kind: &str,
     version: Option<&str>,
 ) -> Option<Lowered> {
@@ -79,32 +79,32 @@ pub(crate) fn lower(
         "BaselineAdminNetworkPolicy" => &BASELINE,
         _ => &CLUSTER,
     };
-    let meta = meta(ctx, node, kind, Home::Cluster, check::dns_subdomain);
-    check_version(ctx, node, version, &[dialect.version]);
-    let name = meta.name.unwrap_or_else(|| ctx.name(&format!("unnamed-{}", node.line)));
+    let meta = meta(ctx, tree, kind, Home::Cluster, check::dns_subdomain);
+    check_version(ctx, tree, version, &[dialect.version]);
+    let name = meta.name.unwrap_or_else(|| ctx.name(&format!("unnamed-{}", tree.line)));
     if dialect.kind == PolicyKind::BaselineAdminNetworkPolicy && &*name != "default" {
-        let line = node.path(&["metadata", "name"]).map_or(node.line, |name| name.line);
+        let line = tree.path(&["metadata", "name"]).map_or(tree.line, |name| name.line);
         let message =
             format!("the only name a BaselineAdminNetworkPolicy can have is default, not {name}");
         ctx.at("metadata", |ctx| {
             ctx.at("name", |ctx| ctx.invalid(line, message, "name it default"));
         });
     }
-    let fields = ctx.fields(node, &["apiVersion", "kind", "metadata", "spec", "status"]);
+    let fields = ctx.fields(tree, &["apiVersion", "kind", "metadata", "spec", "status"]);
     ctx.invalid |= !fields.clean;
-    let none = Node::null(node.line);
+    let none = Tree::null(tree.line);
     let mut spec = ctx.at("spec", |ctx| spec_of(ctx, fields.get("spec").unwrap_or(&none), dialect));
     // Perhaps the spec is there under a name that nobody knows.
     if fields.is_repeated("spec") || !fields.clean {
-        spec = Spec { subject: everyone(), ..lockdown(spec, node.line) };
+        spec = Spec { subject: everyone(), ..lockdown(spec, tree.line) };
     }
     let id = PolicyId { kind: dialect.kind, namespace: ctx.name(""), name };
     let policy = Policy { id, place: meta.place, spec: Arc::new(spec) };
     Some(Lowered::Object(Object::Policy(policy)))
 }
 
-fn spec_of(ctx: &mut Context, node: &Node, dialect: &Dialect) -> Spec {
-    let fields = ctx.fields(node, dialect.fields);
+fn spec_of(ctx: &mut Context, tree: &Tree, dialect: &Dialect) -> Spec {
+    let fields = ctx.fields(tree, dialect.fields);
     ctx.invalid |= !fields.clean;
     let tier = tier(ctx, &fields, dialect);
     let subject = ctx.at("subject", |ctx| subject(ctx, &fields, dialect));
@@ -129,7 +129,7 @@ fn spec_of(ctx: &mut Context, node: &Node, dialect: &Dialect) -> Spec {
         egress: closed(egress),
     };
     // A field that nobody knows may have been a list of rules.
-    if fields.clean { spec } else { lockdown(spec, node.line) }
+    if fields.clean { spec } else { lockdown(spec, tree.line) }
 }
 
 /// Denies everything that the rules do not deny already.
@@ -189,13 +189,13 @@ fn subject(ctx: &mut Context, fields: &Fields, dialect: &Dialect) -> Option<Subj
     if fields.is_repeated("subject") {
         return None;
     }
-    let Some(node) = fields.get("subject") else {
+    let Some(tree) = fields.get("subject") else {
         let hint = "add `subject:` with `namespaces:` or `pods:`";
         ctx.invalid(fields.line, "the policy needs a subject", hint);
         return None;
     };
     let known = ["namespaces", "pods"];
-    let fields = ctx.fields(node, &known);
+    let fields = ctx.fields(tree, &known);
     let one = port::exactly_one(ctx, &fields, &known);
     let chosen = pods_or_namespaces(ctx, &fields, dialect);
     (fields.clean && one).then_some(())?;
@@ -211,20 +211,20 @@ fn pods_or_namespaces(
     fields: &Fields,
     dialect: &Dialect,
 ) -> Option<Option<Chosen>> {
-    let namespaces = fields.get("namespaces").map(|node| {
-        let namespaces = ctx.at("namespaces", |ctx| selector::selector(ctx, node));
+    let namespaces = fields.get("namespaces").map(|tree| {
+        let namespaces = ctx.at("namespaces", |ctx| selector::selector(ctx, tree));
         namespaces.map(|namespaces| (Scope::Matching(namespaces), Selector::everything()))
     });
     let pods =
-        fields.get("pods").map(|node| ctx.at("pods", |ctx| namespaced_pods(ctx, node, dialect)));
+        fields.get("pods").map(|tree| ctx.at("pods", |ctx| namespaced_pods(ctx, tree, dialect)));
     namespaces.or(pods)
 }
 
-fn namespaced_pods(ctx: &mut Context, node: &Node, dialect: &Dialect) -> Option<Chosen> {
-    let fields = ctx.fields(node, &["namespaceSelector", "podSelector"]);
+fn namespaced_pods(ctx: &mut Context, tree: &Tree, dialect: &Dialect) -> Option<Chosen> {
+    let fields = ctx.fields(tree, &["namespaceSelector", "podSelector"]);
     let mut select = |field: &'static str| {
         ctx.at(field, |ctx| match fields.get(field) {
-            Some(node) => selector::selector(ctx, node),
+            Some(tree) => selector::selector(ctx, tree),
             None if dialect.needs.contains(&field) => {
                 let hint = format!("add `{field}: {{}}` to mean all of them");
                 ctx.invalid(fields.line, format!("expected `{field}`"), hint);

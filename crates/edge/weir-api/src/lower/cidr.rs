@@ -4,7 +4,7 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use weir_model::{Block, Severity};
 
 use super::{Context, Fields};
-use crate::document::{Node, quote};
+use crate::document::{Tree, quote};
 
 /// How forgiving the API server is with old spellings of networks.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -16,8 +16,8 @@ pub(crate) enum Spelling {
 }
 
 /// An `ipBlock`.
-pub(crate) fn block(ctx: &mut Context, node: &Node) -> Option<Block> {
-    let fields = ctx.fields(node, &["cidr", "except"]);
+pub(crate) fn block(ctx: &mut Context, tree: &Tree) -> Option<Block> {
+    let fields = ctx.fields(tree, &["cidr", "except"]);
     let net = required_net(ctx, &fields);
     let except = match fields.get("except") {
         None => Some(Vec::new()),
@@ -57,16 +57,16 @@ fn is_inside(except: IpNet, net: IpNet) -> bool {
 }
 
 /// A network in CIDR notation, host bits cleared.
-pub(crate) fn network(ctx: &mut Context, node: &Node, spelling: Spelling) -> Option<IpNet> {
-    let text = ctx.text(node)?;
+pub(crate) fn network(ctx: &mut Context, tree: &Tree, spelling: Spelling) -> Option<IpNet> {
+    let text = ctx.text(tree)?;
     let hint = "write a network as in 10.0.0.0/8 or fd00::/8";
     let Some(parsed) = parse(text) else {
-        ctx.invalid(node.line, format!("{} is not a network in CIDR notation", quote(text)), hint);
+        ctx.invalid(tree.line, format!("{} is not a network in CIDR notation", quote(text)), hint);
         return None;
     };
     if spelling == Spelling::New && parsed.oddities != 0 && parsed.oddities != HOST_BITS {
         let message = format!("{} is spelled in a way that is refused here", quote(text));
-        ctx.invalid(node.line, message, format!("write {}", parsed.net));
+        ctx.invalid(tree.line, message, format!("write {}", parsed.net));
         return None;
     }
     if parsed.oddities != 0 {
@@ -87,7 +87,7 @@ pub(crate) fn network(ctx: &mut Context, node: &Node, spelling: Spelling) -> Opt
         let (text, odd) = (quote(text), odd.join(" and "));
         let message = format!("{text} has {odd}; it is read as {}{later}", parsed.net);
         let hint = format!("write {}", parsed.net);
-        ctx.find("loose-cidr", Severity::Warning, node.line, message, hint);
+        ctx.find("loose-cidr", Severity::Warning, tree.line, message, hint);
     }
     Some(parsed.net)
 }

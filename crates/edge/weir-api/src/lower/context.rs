@@ -4,7 +4,7 @@ use weir_model::{Finding, Name, Place, Severity};
 
 use crate::{
     check,
-    document::{Entry, Node, Value},
+    document::{Entry, Tree, Value},
 };
 
 /// How many findings are kept.
@@ -104,16 +104,16 @@ impl From<usize> for Step {
 }
 
 /// The fields of a mapping.
-pub(crate) struct Fields<'n> {
+pub(crate) struct Fields<'t> {
     pub(crate) line: u32,
-    entries: &'n [Entry],
+    entries: &'t [Entry],
     /// It is a mapping, has no field that is unknown and none twice.
     pub(crate) clean: bool,
 }
 
-impl<'n> Fields<'n> {
+impl<'t> Fields<'t> {
     /// A field; null counts as missing (V1).
-    pub(crate) fn get(&self, name: &str) -> Option<&'n Node> {
+    pub(crate) fn get(&self, name: &str) -> Option<&'t Tree> {
         crate::document::find(self.entries, name)
     }
 
@@ -213,8 +213,8 @@ impl<'a> Context<'a> {
     }
 
     /// The fields of a mapping; those not in `known` are reported. Null is an empty mapping.
-    pub(crate) fn fields<'n>(&mut self, node: &'n Node, known: &[&'static str]) -> Fields<'n> {
-        let mut fields = self.any_fields(node);
+    pub(crate) fn fields<'t>(&mut self, tree: &'t Tree, known: &[&'static str]) -> Fields<'t> {
+        let mut fields = self.any_fields(tree);
         for (at, entry) in fields.entries.iter().enumerate() {
             if !known.contains(&&*entry.key) {
                 fields.clean = false;
@@ -229,8 +229,8 @@ impl<'a> Context<'a> {
     }
 
     /// The fields of a mapping that others may add to; one that is nearly one of `known` is reported, for it was meant to be that.
-    pub(crate) fn open_fields<'n>(&mut self, node: &'n Node, known: &[&'static str]) -> Fields<'n> {
-        let fields = self.any_fields(node);
+    pub(crate) fn open_fields<'t>(&mut self, tree: &'t Tree, known: &[&'static str]) -> Fields<'t> {
+        let fields = self.any_fields(tree);
         for entry in fields.entries.iter().filter(|entry| !known.contains(&&*entry.key)) {
             if let Some(meant) = check::did_you_mean(&entry.key, known) {
                 let key = crate::document::quote(entry.written.as_deref().unwrap_or(&entry.key));
@@ -245,13 +245,13 @@ impl<'a> Context<'a> {
     }
 
     /// The fields of a mapping, whatever they are.
-    pub(crate) fn any_fields<'n>(&mut self, node: &'n Node) -> Fields<'n> {
-        let line = node.line;
-        match &node.value {
+    pub(crate) fn any_fields<'t>(&mut self, tree: &'t Tree) -> Fields<'t> {
+        let line = tree.line;
+        match &tree.value {
             Value::Map(entries) => Fields { line, entries, clean: true },
             Value::Null => Fields { line, entries: &[], clean: true },
             _ => {
-                let message = format!("expected a mapping, found {}", node.describe());
+                let message = format!("expected a mapping, found {}", tree.describe());
                 self.invalid(line, message, "write `field: value` lines here");
                 Fields { line, entries: &[], clean: false }
             }
@@ -277,13 +277,13 @@ impl<'a> Context<'a> {
     }
 
     /// The elements of a list. Null is an empty list.
-    pub(crate) fn list<'n>(&mut self, node: &'n Node) -> Option<&'n [Node]> {
-        match &node.value {
+    pub(crate) fn list<'t>(&mut self, tree: &'t Tree) -> Option<&'t [Tree]> {
+        match &tree.value {
             Value::Seq(items) => Some(items),
             Value::Null => Some(&[]),
             _ => {
-                let message = format!("expected a list, found {}", node.describe());
-                self.invalid(node.line, message, "begin each element with `- `");
+                let message = format!("expected a list, found {}", tree.describe());
+                self.invalid(tree.line, message, "begin each element with `- `");
                 None
             }
         }
@@ -292,10 +292,10 @@ impl<'a> Context<'a> {
     /// Reads all elements of a list. `None` if any of them cannot be read; all their problems are reported.
     pub(crate) fn each<T>(
         &mut self,
-        node: &Node,
-        mut read: impl FnMut(&mut Self, usize, &Node) -> Option<T>,
+        tree: &Tree,
+        mut read: impl FnMut(&mut Self, usize, &Tree) -> Option<T>,
     ) -> Option<Vec<T>> {
-        let items = self.list(node)?;
+        let items = self.list(tree)?;
         let read: Vec<Option<T>> = items
             .iter()
             .enumerate()
@@ -304,65 +304,65 @@ impl<'a> Context<'a> {
         read.into_iter().collect()
     }
 
-    pub(crate) fn text<'n>(&mut self, node: &'n Node) -> Option<&'n str> {
-        match &node.value {
+    pub(crate) fn text<'t>(&mut self, tree: &'t Tree) -> Option<&'t str> {
+        match &tree.value {
             Value::Str(text) => Some(text),
             _ => {
-                let (ask, hint) = match node.lacks_quotes() {
+                let (ask, hint) = match tree.lacks_quotes() {
                     true => ("; quote it", "write it in double quotes"),
                     false => ("", "write a text here"),
                 };
-                let message = format!("expected a string, found {}{ask}", node.describe());
-                self.invalid(node.line, message, hint);
+                let message = format!("expected a string, found {}{ask}", tree.describe());
+                self.invalid(tree.line, message, hint);
                 None
             }
         }
     }
 
     /// A whole number from `low` to `high`.
-    pub(crate) fn number(&mut self, node: &Node, low: i64, high: i64) -> Option<i64> {
-        match node.value {
+    pub(crate) fn number(&mut self, tree: &Tree, low: i64, high: i64) -> Option<i64> {
+        match tree.value {
             Value::Int(number, _) if (low..=high).contains(&number) => Some(number),
             Value::Int(..) | Value::Float(_) => {
                 let message = format!(
                     "expected a whole number from {low} to {high}, found {}",
-                    node.describe()
+                    tree.describe()
                 );
-                self.invalid(node.line, message, format!("choose a number from {low} to {high}"));
+                self.invalid(tree.line, message, format!("choose a number from {low} to {high}"));
                 None
             }
             _ => {
                 let message =
-                    format!("expected a number from {low} to {high}, found {}", node.describe());
-                let hint = match node.text() {
+                    format!("expected a number from {low} to {high}, found {}", tree.describe());
+                let hint = match tree.text() {
                     Some(_) => "write the number without quotes",
                     None => "write a number",
                 };
-                self.invalid(node.line, message, hint);
+                self.invalid(tree.line, message, hint);
                 None
             }
         }
     }
 
     /// A port number.
-    pub(crate) fn port(&mut self, node: &Node) -> Option<u16> {
-        self.number(node, 1, 65535).and_then(|port| u16::try_from(port).ok())
+    pub(crate) fn port(&mut self, tree: &Tree) -> Option<u16> {
+        self.number(tree, 1, 65535).and_then(|port| u16::try_from(port).ok())
     }
 
-    pub(crate) fn boolean(&mut self, node: &Node) -> Option<bool> {
-        match node.value {
+    pub(crate) fn boolean(&mut self, tree: &Tree) -> Option<bool> {
+        match tree.value {
             Value::Bool(value, _) => Some(value),
             _ => {
-                let message = format!("expected true or false, found {}", node.describe());
-                self.invalid(node.line, message, "write true or false, without quotes");
+                let message = format!("expected true or false, found {}", tree.describe());
+                self.invalid(tree.line, message, "write true or false, without quotes");
                 None
             }
         }
     }
 
     /// One of some words.
-    pub(crate) fn word<T: Copy>(&mut self, node: &Node, words: &[(&'static str, T)]) -> Option<T> {
-        let text = self.text(node)?;
+    pub(crate) fn word<T: Copy>(&mut self, tree: &Tree, words: &[(&'static str, T)]) -> Option<T> {
+        let text = self.text(tree)?;
         if let Some((_, meaning)) = words.iter().find(|(word, _)| *word == text) {
             return Some(*meaning);
         }
@@ -375,19 +375,19 @@ impl<'a> Context<'a> {
             Some(meant) => format!("did you mean `{meant}`?"),
             None => format!("write {}", one_of(&list)),
         };
-        let message = format!("expected {}, found {}", one_of(&list), node.describe());
-        self.invalid(node.line, message, hint);
+        let message = format!("expected {}, found {}", one_of(&list), tree.describe());
+        self.invalid(tree.line, message, hint);
         None
     }
 
     /// An address.
-    pub(crate) fn address(&mut self, node: &Node) -> Option<IpAddr> {
-        let text = self.text(node)?;
+    pub(crate) fn address(&mut self, tree: &Tree) -> Option<IpAddr> {
+        let text = self.text(tree)?;
         match super::cidr::address(text) {
             Some(address) => Some(address),
             None => {
-                let message = format!("expected an IP address, found {}", node.describe());
-                self.invalid(node.line, message, "write an address as in 10.0.0.1 or fd00::1");
+                let message = format!("expected an IP address, found {}", tree.describe());
+                self.invalid(tree.line, message, "write an address as in 10.0.0.1 or fd00::1");
                 None
             }
         }

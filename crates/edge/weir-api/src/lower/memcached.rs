@@ -3,17 +3,17 @@
 use weir_model::Severity;
 
 use super::{Context, Fields, Home, Lowered, check_version, meta, network_policy};
-use crate::{check, document::Node};
+use crate::{check, document::Tree};
 
 /// The longest name that fits into a label.
 const LABEL: usize = 63;
 
 /// Reads a Memcached. What is wrong with its policy is found; fields that are not about the policy are its operator's business.
-pub(crate) fn lower(ctx: &mut Context, node: &Node, version: Option<&str>) -> Option<Lowered> {
+pub(crate) fn lower(ctx: &mut Context, tree: &Tree, version: Option<&str>) -> Option<Lowered> {
     const VERSIONS: [&str; 2] = ["memcached.c5c3.io/v1alpha1", "memcached.c5c3.io/v1beta1"];
-    let meta = meta(ctx, node, "Memcached", Home::Namespace, check::dns_subdomain);
-    check_version(ctx, node, version, &VERSIONS);
-    let spec = node.get("spec")?;
+    let meta = meta(ctx, tree, "Memcached", Home::Namespace, check::dns_subdomain);
+    check_version(ctx, tree, version, &VERSIONS);
+    let spec = tree.get("spec")?;
     let asked = ctx.at("spec", |ctx| {
         let spec = ctx.open_fields(spec, &["monitoring", "security"]);
         let monitoring = part(ctx, &spec, "monitoring", &["enabled"], is_on);
@@ -34,7 +34,7 @@ pub(crate) fn lower(ctx: &mut Context, node: &Node, version: Option<&str>) -> Op
             "the name has {} letters, and the label app.kubernetes.io/instance has room for {LABEL}",
             name.len()
         );
-        let line = node.path(&["metadata", "name"]).map_or(node.line, |name| name.line);
+        let line = tree.path(&["metadata", "name"]).map_or(tree.line, |name| name.line);
         ctx.at("metadata", |ctx| {
             ctx.at("name", |ctx| ctx.invalid(line, message, "choose a shorter name"));
         });
@@ -62,16 +62,16 @@ fn part<T>(
     known: &[&'static str],
     read: impl FnOnce(&mut Context, &Fields) -> T,
 ) -> Option<T> {
-    let node = fields.get(name)?;
+    let tree = fields.get(name)?;
     Some(ctx.at(name, |ctx| {
-        let fields = ctx.open_fields(node, known);
+        let fields = ctx.open_fields(tree, known);
         read(ctx, &fields)
     }))
 }
 
 fn is_on(ctx: &mut Context, fields: &Fields) -> bool {
     let enabled = fields.get("enabled");
-    enabled.and_then(|node| ctx.at("enabled", |ctx| ctx.boolean(node))) == Some(true)
+    enabled.and_then(|tree| ctx.at("enabled", |ctx| ctx.boolean(tree))) == Some(true)
 }
 
 fn tls(ctx: &mut Context, fields: &Fields) -> Tls {
@@ -79,7 +79,7 @@ fn tls(ctx: &mut Context, fields: &Fields) -> Tls {
         return Tls::default();
     }
     let name = fields.get("certificateSecretRef").and_then(|secret| secret.get("name"));
-    if name.and_then(Node::text).is_none_or(str::is_empty) {
+    if name.and_then(Tree::text).is_none_or(str::is_empty) {
         ctx.at("certificateSecretRef", |ctx| {
             let message = "TLS is enabled and no certificate is named, so that nobody can speak it";
             let hint = "name the Secret with tls.crt and tls.key in certificateSecretRef.name";

@@ -3,7 +3,7 @@ use weir_model::{Labels, Name, Place, Severity};
 use super::{Context, Step, selector};
 use crate::{
     check,
-    document::{Node, Value, quote},
+    document::{Tree, Value, quote},
 };
 
 /// What every object has.
@@ -60,23 +60,23 @@ const FIELDS: [&str; 17] = [
 /// Reads `metadata`. From here on findings name the object.
 ///
 /// A name or namespace that is no text is taken as it was written, so that the object stays where it was meant to be.
-pub(crate) fn meta(ctx: &mut Context, node: &Node, kind: &str, home: Home, rule: Rule) -> Meta {
-    let none = Node::null(node.line);
-    let metadata = node.get("metadata").unwrap_or(&none);
+pub(crate) fn meta(ctx: &mut Context, tree: &Tree, kind: &str, home: Home, rule: Rule) -> Meta {
+    let none = Tree::null(tree.line);
+    let metadata = tree.get("metadata").unwrap_or(&none);
     let text =
-        |key: &str| metadata.get(key).and_then(Node::written).filter(|text| !text.is_empty());
+        |key: &str| metadata.get(key).and_then(Tree::written).filter(|text| !text.is_empty());
     let namespace = match home {
         Home::Namespace => text("namespace").unwrap_or("default"),
         Home::Cluster => "",
     };
-    let generated = text("generateName").map(|prefix| format!("{prefix}{}", node.line));
+    let generated = text("generateName").map(|prefix| format!("{prefix}{}", tree.line));
     let name = text("name").or(generated.as_deref());
     ctx.about(match (namespace, name.unwrap_or("without a name")) {
         ("", name) => format!("{kind} {name}"),
         (namespace, name) => format!("{kind} {namespace}/{name}"),
     });
     ctx.at("metadata", |ctx| match kind.ends_with("NetworkPolicy") {
-        true => policy_fields(ctx, node, metadata, home),
+        true => policy_fields(ctx, tree, metadata, home),
         false => drop(ctx.newer(|ctx| ctx.fields(metadata, &FIELDS))),
     });
     ctx.at("metadata", |ctx| {
@@ -110,8 +110,8 @@ pub(crate) fn meta(ctx: &mut Context, node: &Node, kind: &str, home: Home, rule:
             ctx.at("metadata", |ctx| ctx.at("labels", |ctx| selector::labels(ctx, labels)))
         }
     };
-    let references = metadata.get("ownerReferences").map_or(&[][..], Node::items);
-    let is_true = |node: &Node| matches!(node.value, Value::Bool(true, _));
+    let references = metadata.get("ownerReferences").map_or(&[][..], Tree::items);
+    let is_true = |tree: &Tree| matches!(tree.value, Value::Bool(true, _));
     let maker = references.iter().find(|owner| owner.get("controller").is_some_and(is_true));
     let maker = maker.and_then(|owner| {
         let kind = owner.get("kind")?.text()?;
@@ -128,11 +128,11 @@ pub(crate) fn meta(ctx: &mut Context, node: &Node, kind: &str, home: Home, rule:
         name: name.map(|name| ctx.name(name)),
         namespace: ctx.name(namespace),
         labels,
-        place: ctx.place(node.line),
+        place: ctx.place(tree.line),
         born: text("creationTimestamp").and_then(seconds).unwrap_or(0),
         uid: metadata
             .get("uid")
-            .and_then(Node::text)
+            .and_then(Tree::text)
             .filter(|uid| !uid.is_empty())
             .map(|uid| ctx.name(uid)),
         owners,
@@ -141,7 +141,7 @@ pub(crate) fn meta(ctx: &mut Context, node: &Node, kind: &str, home: Home, rule:
 }
 
 /// A policy with something in its `metadata` that nobody can read is refused, for that may be where it belongs.
-fn policy_fields(ctx: &mut Context, node: &Node, metadata: &Node, home: Home) {
+fn policy_fields(ctx: &mut Context, tree: &Tree, metadata: &Tree, home: Home) {
     let fields = ctx.fields(metadata, &FIELDS);
     ctx.invalid |= !fields.clean;
     let is_known = match fields.get("namespace") {
@@ -151,7 +151,7 @@ fn policy_fields(ctx: &mut Context, node: &Node, metadata: &Node, home: Home) {
             namespace.text().is_some_and(usable) && !fields.is_repeated("namespace")
         }
     };
-    let twice = node.entries().iter().filter(|entry| &*entry.key == "metadata").count() > 1;
+    let twice = tree.entries().iter().filter(|entry| &*entry.key == "metadata").count() > 1;
     if home == Home::Namespace && (twice || !is_known) {
         let message = "the namespace of the policy cannot be read; it is taken to be the first one given, or default";
         let hint = "correct `metadata`, and give the namespace once";

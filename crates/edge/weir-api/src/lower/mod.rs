@@ -26,7 +26,7 @@ pub(crate) use selector::labels;
 
 use crate::{
     check,
-    document::{Node, quote},
+    document::{Tree, quote},
     stricter::without_lines,
 };
 
@@ -82,10 +82,10 @@ pub struct Lowering {
 impl Lowering {
     /// Lowers an object of a cluster, which is in no file. Pods keep the addresses they have; workloads and kinds that are
     /// nothing to us are `None`.
-    pub fn object(&mut self, node: &Node) -> (Option<Object>, Vec<Finding>) {
+    pub fn object(&mut self, tree: &Tree) -> (Option<Object>, Vec<Finding>) {
         let mut findings = Vec::new();
         self.names.tidy();
-        let lowered = lower(&Name::default(), &mut self.names, &mut findings, node, None);
+        let lowered = lower(&Name::default(), &mut self.names, &mut findings, tree, None);
         let mut object = object_of(lowered);
         object.iter_mut().for_each(without_place);
         findings.iter_mut().for_each(|finding| finding.place = None);
@@ -116,10 +116,10 @@ fn object_of(lowered: Option<Lowered>) -> Option<Object> {
 }
 
 /// Lowers one Kubernetes object. Pods keep the addresses they have; workloads and kinds that are nothing to us are `None`.
-pub fn object(file: &Name, node: &Node) -> (Option<Object>, Vec<Finding>) {
+pub fn object(file: &Name, tree: &Tree) -> (Option<Object>, Vec<Finding>) {
     let mut findings = Vec::new();
     let mut names = Names::default();
-    let lowered = lower(file, &mut names, &mut findings, node, None);
+    let lowered = lower(file, &mut names, &mut findings, tree, None);
     (object_of(lowered), findings)
 }
 
@@ -135,25 +135,25 @@ pub(crate) fn lower(
     file: &Name,
     names: &mut Names,
     findings: &mut Vec<Finding>,
-    node: &Node,
+    tree: &Tree,
     list: Option<&ListKind>,
 ) -> Option<Lowered> {
     let mut ctx = Context::new(file, names, findings, String::new());
-    let own = |key: &str| node.get(key).and_then(Node::text);
+    let own = |key: &str| tree.get(key).and_then(Tree::text);
     let kind = own("kind").or(list.map(|list| &*list.kind)).unwrap_or("");
     let version = own("apiVersion").or(list.and_then(|list| list.api_version.as_deref()));
     // A policy test, kept beside the manifests it is about.
-    if kind.is_empty() && node.get("probes").is_some() {
+    if kind.is_empty() && tree.get("probes").is_some() {
         return None;
     }
     if kind.is_empty() {
-        let found = match node.entries() {
-            [] => node.describe(),
+        let found = match tree.entries() {
+            [] => tree.describe(),
             _ => "a mapping without `kind`".into(),
         };
         let message = format!("expected a Kubernetes object, found {found}; it was skipped");
         // What has metadata is an object that cannot be read, and not some other file.
-        let (severity, hint) = match (node.get("metadata"), holds_objects(node)) {
+        let (severity, hint) = match (tree.get("metadata"), holds_objects(tree)) {
             (None, true) => (
                 Severity::Error,
                 "write `---` between the objects, or make them the `items` of a `List`",
@@ -161,7 +161,7 @@ pub(crate) fn lower(
             (Some(_), _) => {
                 (Severity::Error, "give it `apiVersion` and `kind`, or leave the file out")
             }
-            (None, false) if node.entries().iter().any(|entry| &*entry.key == "items") => (
+            (None, false) if tree.entries().iter().any(|entry| &*entry.key == "items") => (
                 Severity::Error,
                 "if it is a list of objects, add `apiVersion: v1` and `kind: List`",
             ),
@@ -169,7 +169,7 @@ pub(crate) fn lower(
                 (Severity::Warning, "give it `apiVersion` and `kind`, or leave the file out")
             }
         };
-        ctx.find(NOT_AN_OBJECT, severity, node.line, message, hint);
+        ctx.find(NOT_AN_OBJECT, severity, tree.line, message, hint);
         return None;
     }
     let group = version.map(|version| version.split_once('/').map_or("", |(group, _)| group));
@@ -188,41 +188,41 @@ pub(crate) fn lower(
             None | Some("") => ctx.name(kind),
             Some(group) => ctx.name(&format!("{kind}.{group}")),
         };
-        Some(Lowered::Unknown { kind, line: node.line, stranger })
+        Some(Lowered::Unknown { kind, line: tree.line, stranger })
     };
     match (kind, group) {
-        ("Pod", None | Some("")) => with_version(&mut ctx, node, version, &["v1"], pod::pod),
+        ("Pod", None | Some("")) => with_version(&mut ctx, tree, version, &["v1"], pod::pod),
         ("Namespace", None | Some("")) => {
-            with_version(&mut ctx, node, version, &["v1"], pod::namespace)
+            with_version(&mut ctx, tree, version, &["v1"], pod::namespace)
         }
-        ("Node", None | Some("")) => with_version(&mut ctx, node, version, &["v1"], pod::node),
+        ("Node", None | Some("")) => with_version(&mut ctx, tree, version, &["v1"], pod::node),
         ("ReplicationController", None | Some("")) => {
-            with_version(&mut ctx, node, version, &["v1"], |ctx, node| {
-                pod::template(ctx, node, kind)
+            with_version(&mut ctx, tree, version, &["v1"], |ctx, tree| {
+                pod::template(ctx, tree, kind)
             })
         }
         (
             "Deployment" | "StatefulSet" | "DaemonSet" | "ReplicaSet",
             None | Some("" | "apps" | "extensions"),
-        ) => with_version(&mut ctx, node, version, &["apps/v1"], |ctx, node| {
-            pod::template(ctx, node, kind)
+        ) => with_version(&mut ctx, tree, version, &["apps/v1"], |ctx, tree| {
+            pod::template(ctx, tree, kind)
         }),
         ("Job" | "CronJob", None | Some("" | "batch")) => {
-            with_version(&mut ctx, node, version, &["batch/v1"], |ctx, node| {
-                pod::template(ctx, node, kind)
+            with_version(&mut ctx, tree, version, &["batch/v1"], |ctx, tree| {
+                pod::template(ctx, tree, kind)
             })
         }
         ("NetworkPolicy", None | Some("" | "networking.k8s.io" | "extensions")) => {
-            network_policy::lower(&mut ctx, node, PolicyKind::NetworkPolicy, version)
+            network_policy::lower(&mut ctx, tree, PolicyKind::NetworkPolicy, version)
         }
         ("ClusterSetNetworkPolicy", None | Some("" | "submariner.io")) => {
-            network_policy::lower(&mut ctx, node, PolicyKind::ClusterSetNetworkPolicy, version)
+            network_policy::lower(&mut ctx, tree, PolicyKind::ClusterSetNetworkPolicy, version)
         }
         (
             "AdminNetworkPolicy" | "BaselineAdminNetworkPolicy" | "ClusterNetworkPolicy",
             None | Some("" | "policy.networking.k8s.io"),
-        ) => admin::lower(&mut ctx, node, kind, version),
-        ("Memcached", Some("memcached.c5c3.io")) => memcached::lower(&mut ctx, node, version),
+        ) => admin::lower(&mut ctx, tree, kind, version),
+        ("Memcached", Some("memcached.c5c3.io")) => memcached::lower(&mut ctx, tree, version),
         (kind, group) if is_familiar(kind, group) => None,
         _ => unknown(&mut ctx),
     }
@@ -231,22 +231,22 @@ pub(crate) fn lower(
 /// Lowers an object whose `apiVersion` does not change what it means.
 fn with_version(
     ctx: &mut Context,
-    node: &Node,
+    tree: &Tree,
     version: Option<&str>,
     expected: &[&'static str],
-    read: impl FnOnce(&mut Context, &Node) -> Option<Lowered>,
+    read: impl FnOnce(&mut Context, &Tree) -> Option<Lowered>,
 ) -> Option<Lowered> {
-    let lowered = read(ctx, node);
-    check_version(ctx, node, version, expected);
+    let lowered = read(ctx, tree);
+    check_version(ctx, tree, version, expected);
     lowered
 }
 
 /// Reports an `apiVersion` other than the expected one.
-fn check_version(ctx: &mut Context, node: &Node, version: Option<&str>, expected: &[&'static str]) {
+fn check_version(ctx: &mut Context, tree: &Tree, version: Option<&str>, expected: &[&'static str]) {
     if version.is_some_and(|version| expected.contains(&version)) {
         return;
     }
-    let line = node.get("apiVersion").map_or(node.line, |version| version.line);
+    let line = tree.get("apiVersion").map_or(tree.line, |version| version.line);
     let expected = expected.join(" or ");
     let message = match version {
         None => format!("the object has no apiVersion; expected {expected}"),
@@ -257,8 +257,8 @@ fn check_version(ctx: &mut Context, node: &Node, version: Option<&str>, expected
 }
 
 /// Whether a list has Kubernetes objects in it.
-fn holds_objects(node: &Node) -> bool {
-    node.items().iter().any(|item| {
+fn holds_objects(tree: &Tree) -> bool {
+    tree.items().iter().any(|item| {
         item.get("kind").is_some() || item.get("metadata").is_some() || holds_objects(item)
     })
 }

@@ -6,12 +6,12 @@ use weir_model::{
 };
 
 use super::{Context, Fields, Home, Lowered, check_version, cidr, meta, port, selector};
-use crate::{check, document::Node};
+use crate::{check, document::Tree};
 
 /// A NetworkPolicy, or a kind that is written like one. If the API server refuses it, it isolates its pods and allows nothing.
 pub(crate) fn lower(
     ctx: &mut Context,
-    node: &Node,
+    tree: &Tree,
     kind: PolicyKind,
     version: Option<&str>,
 ) -> Option<Lowered> {
@@ -21,20 +21,20 @@ pub(crate) fn lower(
         }
         _ => ("NetworkPolicy", "networking.k8s.io/v1"),
     };
-    let meta = meta(ctx, node, name, Home::Namespace, check::dns_subdomain);
-    check_version(ctx, node, version, &[expected]);
-    let fields = ctx.fields(node, &["apiVersion", "kind", "metadata", "spec", "status"]);
+    let meta = meta(ctx, tree, name, Home::Namespace, check::dns_subdomain);
+    check_version(ctx, tree, version, &[expected]);
+    let fields = ctx.fields(tree, &["apiVersion", "kind", "metadata", "spec", "status"]);
     ctx.invalid |= !fields.clean;
     let spec = match fields.get("spec") {
         Some(spec) if !fields.is_repeated("spec") => ctx.at("spec", |ctx| spec_of(ctx, spec)),
         // Perhaps the spec is there under a name that nobody knows.
         _ if !fields.clean => lockdown(),
-        _ => ctx.at("spec", |ctx| spec_of(ctx, &Node::null(node.line))),
+        _ => ctx.at("spec", |ctx| spec_of(ctx, &Tree::null(tree.line))),
     };
     let id = PolicyId {
         kind,
         namespace: meta.namespace,
-        name: meta.name.unwrap_or_else(|| ctx.name(&format!("unnamed-{}", node.line))),
+        name: meta.name.unwrap_or_else(|| ctx.name(&format!("unnamed-{}", tree.line))),
     };
     let policy = Policy { id, place: meta.place, spec: Arc::new(spec) };
     let object = Object::Policy(policy);
@@ -50,8 +50,8 @@ fn lockdown() -> Spec {
     Spec { tier: Tier::Namespace, subject, ingress: Some(Vec::new()), egress: Some(Vec::new()) }
 }
 
-fn spec_of(ctx: &mut Context, node: &Node) -> Spec {
-    let fields = ctx.fields(node, &["podSelector", "policyTypes", "ingress", "egress"]);
+fn spec_of(ctx: &mut Context, tree: &Tree) -> Spec {
+    let fields = ctx.fields(tree, &["podSelector", "policyTypes", "ingress", "egress"]);
     ctx.invalid |= !fields.clean;
     let pods = match fields.get("podSelector") {
         _ if fields.is_repeated("podSelector") => None,
@@ -127,21 +127,21 @@ fn directions(ctx: &mut Context, fields: &Fields) -> Vec<Direction> {
 }
 
 /// The rules of one direction. One that has something unknown in it is left out: it then allows nothing (V9).
-fn rules(ctx: &mut Context, node: Option<&Node>, direction: Direction) -> Option<Vec<PolicyRule>> {
+fn rules(ctx: &mut Context, tree: Option<&Tree>, direction: Direction) -> Option<Vec<PolicyRule>> {
     let mut rules = Vec::new();
-    ctx.each(node?, |ctx, index, item| {
+    ctx.each(tree?, |ctx, index, item| {
         rules.extend(rule(ctx, index, item, direction));
         Some(())
     })?;
     Some(rules)
 }
 
-fn rule(ctx: &mut Context, index: usize, node: &Node, direction: Direction) -> Option<PolicyRule> {
+fn rule(ctx: &mut Context, index: usize, tree: &Tree, direction: Direction) -> Option<PolicyRule> {
     let list = match direction {
         Direction::Ingress => "from",
         Direction::Egress => "to",
     };
-    let fields = ctx.fields(node, &[list, "ports"]);
+    let fields = ctx.fields(tree, &[list, "ports"]);
     // I9: missing and empty mean everyone, and every port.
     let peers: Option<Option<Vec<Peer>>> = match fields.get(list) {
         None => Some(None),
@@ -157,7 +157,7 @@ fn rule(ctx: &mut Context, index: usize, node: &Node, direction: Direction) -> O
     Some(PolicyRule {
         index: u32::try_from(index).ok()?,
         name: None,
-        line: node.line,
+        line: tree.line,
         action: Action::Allow,
         peers: peers?,
         ports: ports?,
@@ -169,13 +169,13 @@ fn unless_empty<T>(list: Vec<T>) -> Option<Vec<T>> {
 }
 
 /// V2, P1 to P7.
-pub(super) fn peer(ctx: &mut Context, index: usize, node: &Node) -> Option<Peer> {
-    let fields = ctx.fields(node, &["podSelector", "namespaceSelector", "ipBlock"]);
+pub(super) fn peer(ctx: &mut Context, index: usize, tree: &Tree) -> Option<Peer> {
+    let fields = ctx.fields(tree, &["podSelector", "namespaceSelector", "ipBlock"]);
     let mut select = |field: &'static str| {
-        fields.get(field).map(|node| ctx.at(field, |ctx| selector::selector(ctx, node)))
+        fields.get(field).map(|tree| ctx.at(field, |ctx| selector::selector(ctx, tree)))
     };
     let (pods, namespaces) = (select("podSelector"), select("namespaceSelector"));
-    let block = fields.get("ipBlock").map(|node| ctx.at("ipBlock", |ctx| cidr::block(ctx, node)));
+    let block = fields.get("ipBlock").map(|tree| ctx.at("ipBlock", |ctx| cidr::block(ctx, tree)));
     let who = match (block, pods, namespaces) {
         (Some(block), None, None) => Who::Block(block?),
         (Some(_), _, _) => {
@@ -198,5 +198,5 @@ pub(super) fn peer(ctx: &mut Context, index: usize, node: &Node) -> Option<Peer>
         },
     };
     fields.clean.then_some(())?;
-    Some(Peer { index: u32::try_from(index).ok()?, line: node.line, who })
+    Some(Peer { index: u32::try_from(index).ok()?, line: tree.line, who })
 }

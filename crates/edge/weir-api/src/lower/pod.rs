@@ -5,7 +5,7 @@ use weir_model::{Labels, Name, NamedPort, Namespace, Node, Object, Pod, PodId, P
 use super::{Context, Home, Lowered, Meta, Template, meta, selector};
 use crate::{
     check,
-    document::{self, Value},
+    document::{self, Tree, Value},
 };
 
 /// The label that every namespace has (P9).
@@ -16,26 +16,26 @@ pub(crate) const PROTOCOLS: [(&str, Protocol); 3] =
     [("TCP", Protocol::Tcp), ("UDP", Protocol::Udp), ("SCTP", Protocol::Sctp)];
 
 /// A Pod. Without addresses of its own it has none yet.
-pub(crate) fn pod(ctx: &mut Context, node: &document::Node) -> Option<Lowered> {
-    let meta = meta(ctx, node, "Pod", Home::Namespace, check::dns_subdomain);
+pub(crate) fn pod(ctx: &mut Context, tree: &Tree) -> Option<Lowered> {
+    let meta = meta(ctx, tree, "Pod", Home::Namespace, check::dns_subdomain);
     let name = meta.name.clone()?;
-    let mut pod = from_spec(ctx, node, name, &meta);
-    let phase = node.path(&["status", "phase"]).and_then(document::Node::text);
+    let mut pod = from_spec(ctx, tree, name, &meta);
+    let phase = tree.path(&["status", "phase"]).and_then(Tree::text);
     pod.finished = matches!(phase, Some("Succeeded" | "Failed"));
-    pod.addresses = addresses(ctx, node);
+    pod.addresses = addresses(ctx, tree);
     Some(Lowered::Pod { pod, owners: meta.owners })
 }
 
 /// A workload, by the pod its template describes.
-pub(crate) fn template(ctx: &mut Context, node: &document::Node, kind: &str) -> Option<Lowered> {
-    let meta = meta(ctx, node, kind, Home::Namespace, check::dns_subdomain);
+pub(crate) fn template(ctx: &mut Context, tree: &Tree, kind: &str) -> Option<Lowered> {
+    let meta = meta(ctx, tree, kind, Home::Namespace, check::dns_subdomain);
     let name = meta.name.clone()?;
     let path: &[&'static str] = match kind {
         "CronJob" => &["spec", "jobTemplate", "spec", "template"],
         _ => &["spec", "template"],
     };
-    let none = document::Node::null(node.line);
-    let template = node.path(path).unwrap_or(&none);
+    let none = Tree::null(tree.line);
+    let template = tree.path(path).unwrap_or(&none);
     let Meta { namespace, place, .. } = meta;
     let pod = within(ctx, path, &mut |ctx| {
         let labels = match template.path(&["metadata", "labels"]) {
@@ -50,7 +50,7 @@ pub(crate) fn template(ctx: &mut Context, node: &document::Node, kind: &str) -> 
             Meta { name: None, namespace, labels, place, born: 0, uid, owners, made_for: None };
         from_spec(ctx, template, name.clone(), &described)
     });
-    let idle = matches!(node.path(&["spec", "replicas"]).map(|n| &n.value), Some(Value::Int(0, _)));
+    let idle = matches!(tree.path(&["spec", "replicas"]).map(|n| &n.value), Some(Value::Int(0, _)));
     let kind = ctx.name(&kind.to_lowercase());
     Some(Lowered::Template(Template { kind, pod, owners: meta.owners, idle }))
 }
@@ -63,9 +63,9 @@ fn within<T>(ctx: &mut Context, path: &[&'static str], f: &mut dyn FnMut(&mut Co
     }
 }
 
-fn from_spec(ctx: &mut Context, node: &document::Node, name: Name, meta: &Meta) -> Pod {
-    let none = document::Node::null(node.line);
-    let spec = node.get("spec").unwrap_or(&none);
+fn from_spec(ctx: &mut Context, tree: &Tree, name: Name, meta: &Meta) -> Pod {
+    let none = Tree::null(tree.line);
+    let spec = tree.get("spec").unwrap_or(&none);
     let host_network = match spec.get("hostNetwork") {
         None => false,
         Some(value) => {
@@ -73,7 +73,7 @@ fn from_spec(ctx: &mut Context, node: &document::Node, name: Name, meta: &Meta) 
         }
     };
     // A pod that is not on a node yet shares none with others.
-    let node_name = spec.get("nodeName").and_then(document::Node::text);
+    let node_name = spec.get("nodeName").and_then(Tree::text);
     let node_name = node_name.filter(|node| !node.is_empty());
     Pod {
         id: PodId { namespace: meta.namespace.clone(), name },
@@ -90,12 +90,12 @@ fn from_spec(ctx: &mut Context, node: &document::Node, name: Name, meta: &Meta) 
 }
 
 /// The named ports of all containers, and of those init containers that keep running (N12).
-fn named_ports(ctx: &mut Context, spec: &document::Node) -> Vec<NamedPort> {
+fn named_ports(ctx: &mut Context, spec: &Tree) -> Vec<NamedPort> {
     let mut ports = Vec::new();
     for (field, sidecars_only) in [("containers", false), ("initContainers", true)] {
-        let containers = spec.get(field).map_or(&[][..], document::Node::items);
+        let containers = spec.get(field).map_or(&[][..], Tree::items);
         for (at, container) in containers.iter().enumerate() {
-            let restart = container.get("restartPolicy").and_then(document::Node::text);
+            let restart = container.get("restartPolicy").and_then(Tree::text);
             if sidecars_only && restart != Some("Always") {
                 continue;
             }
@@ -116,8 +116,8 @@ fn named_ports(ctx: &mut Context, spec: &document::Node) -> Vec<NamedPort> {
 }
 
 /// A container port, if it has a name (N10).
-pub(crate) fn named_port(ctx: &mut Context, node: &document::Node) -> Option<NamedPort> {
-    let fields = ctx.any_fields(node);
+pub(crate) fn named_port(ctx: &mut Context, tree: &Tree) -> Option<NamedPort> {
+    let fields = ctx.any_fields(tree);
     // As in the API server, the empty text is no protocol and no name here.
     let given = |field: &str| fields.get(field).filter(|value| value.text() != Some(""));
     let protocol = match given("protocol") {
@@ -146,10 +146,10 @@ pub(crate) fn named_port(ctx: &mut Context, node: &document::Node) -> Option<Nam
 }
 
 /// The addresses of a pod, `podIP` first (Y8).
-fn addresses(ctx: &mut Context, node: &document::Node) -> Vec<IpAddr> {
-    let Some(status) = node.get("status") else { return Vec::new() };
+fn addresses(ctx: &mut Context, tree: &Tree) -> Vec<IpAddr> {
+    let Some(status) = tree.get("status") else { return Vec::new() };
     let first = status.get("podIP").filter(|ip| ip.text() != Some(""));
-    let list = status.get("podIPs").map_or(&[][..], document::Node::items);
+    let list = status.get("podIPs").map_or(&[][..], Tree::items);
     let list = list.iter().filter_map(|entry| entry.get("ip"));
     let all = first
         .into_iter()
@@ -165,8 +165,8 @@ fn distinct(addresses: impl Iterator<Item = IpAddr>) -> Vec<IpAddr> {
 }
 
 /// A Namespace. It always has its own name as a label (P9).
-pub(crate) fn namespace(ctx: &mut Context, node: &document::Node) -> Option<Lowered> {
-    let meta = meta(ctx, node, "Namespace", Home::Cluster, check::dns_label);
+pub(crate) fn namespace(ctx: &mut Context, tree: &Tree) -> Option<Lowered> {
+    let meta = meta(ctx, tree, "Namespace", Home::Cluster, check::dns_label);
     let name = meta.name?;
     let labels = with_own_name(ctx, &meta.labels, &name);
     Some(Lowered::Object(Object::Namespace(Namespace { name, labels, place: meta.place })))
@@ -179,13 +179,13 @@ pub(crate) fn with_own_name(ctx: &mut Context, labels: &Labels, name: &Name) -> 
 }
 
 /// A Node, with those of its addresses that are addresses (C22).
-pub(crate) fn node(ctx: &mut Context, node: &document::Node) -> Option<Lowered> {
-    let meta = meta(ctx, node, "Node", Home::Cluster, check::dns_subdomain);
+pub(crate) fn node(ctx: &mut Context, tree: &Tree) -> Option<Lowered> {
+    let meta = meta(ctx, tree, "Node", Home::Cluster, check::dns_subdomain);
     let name = meta.name?;
-    let list = node.path(&["status", "addresses"]).map_or(&[][..], document::Node::items);
+    let list = tree.path(&["status", "addresses"]).map_or(&[][..], Tree::items);
     let addresses = list.iter().filter_map(|entry| {
-        let kind = entry.get("type").and_then(document::Node::text)?;
-        let text = entry.get("address").and_then(document::Node::text)?;
+        let kind = entry.get("type").and_then(Tree::text)?;
+        let text = entry.get("address").and_then(Tree::text)?;
         super::cidr::address(text).filter(|_| ["InternalIP", "ExternalIP"].contains(&kind))
     });
     let addresses = distinct(addresses);

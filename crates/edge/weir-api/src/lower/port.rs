@@ -3,12 +3,12 @@ use weir_model::{PortMatch, PortRange, PortSpec, Protocol};
 use super::{Context, Fields, PROTOCOLS, one_of};
 use crate::{
     check,
-    document::{Node, Value, quote},
+    document::{Tree, Value, quote},
 };
 
 /// One entry of a NetworkPolicy's `ports` (V3, V4, R1 to R10).
-pub(crate) fn port(ctx: &mut Context, node: &Node) -> Option<PortSpec> {
-    let fields = ctx.fields(node, &["protocol", "port", "endPort"]);
+pub(crate) fn port(ctx: &mut Context, tree: &Tree) -> Option<PortSpec> {
+    let fields = ctx.fields(tree, &["protocol", "port", "endPort"]);
     let protocol = protocol(ctx, fields.get("protocol"));
     let end = fields.get("endPort");
     let ports = match fields.get("port").map(|port| (port, &port.value)) {
@@ -59,19 +59,19 @@ pub(crate) fn port(ctx: &mut Context, node: &Node) -> Option<PortSpec> {
         }
     };
     fields.clean.then_some(())?;
-    Some(PortSpec { line: node.line, ports: ports? })
+    Some(PortSpec { line: tree.line, ports: ports? })
 }
 
 /// A protocol; TCP if none is given (R1).
-fn protocol(ctx: &mut Context, node: Option<&Node>) -> Option<Protocol> {
-    match node {
+fn protocol(ctx: &mut Context, tree: Option<&Tree>) -> Option<Protocol> {
+    match tree {
         None => Some(Protocol::Tcp),
         Some(word) => ctx.at("protocol", |ctx| ctx.word(word, &PROTOCOLS)),
     }
 }
 
 /// A port name.
-fn named(ctx: &mut Context, node: &Node, name: &str) -> Option<weir_model::Name> {
+fn named(ctx: &mut Context, tree: &Tree, name: &str) -> Option<weir_model::Name> {
     match check::port_name(name) {
         Ok(()) => Some(ctx.name(name)),
         Err(expected) => {
@@ -80,29 +80,29 @@ fn named(ctx: &mut Context, node: &Node, name: &str) -> Option<weir_model::Name>
                 false => "use the name that the container port has",
             };
             let message = format!("{} is not a port name: expected {expected}", quote(name));
-            ctx.invalid(node.line, message, hint);
+            ctx.invalid(tree.line, message, hint);
             None
         }
     }
 }
 
 /// One entry of `ports` of the v1alpha1 kinds (C15).
-pub(crate) fn v1alpha1(ctx: &mut Context, node: &Node) -> Option<PortSpec> {
+pub(crate) fn v1alpha1(ctx: &mut Context, tree: &Tree) -> Option<PortSpec> {
     let known = ["portNumber", "namedPort", "portRange"];
-    let fields = ctx.fields(node, &known);
+    let fields = ctx.fields(tree, &known);
     let one = exactly_one(ctx, &fields, &known);
-    let number = fields.get("portNumber").map(|node| {
+    let number = fields.get("portNumber").map(|tree| {
         ctx.at("portNumber", |ctx| {
-            let fields = ctx.fields(node, &["protocol", "port"]);
+            let fields = ctx.fields(tree, &["protocol", "port"]);
             let protocol = protocol(ctx, fields.get("protocol"));
             let port = required_port(ctx, &fields, "port");
             fields.clean.then_some(())?;
             Some(PortMatch::Range(PortRange::one(protocol?, port?)))
         })
     });
-    let range = fields.get("portRange").map(|node| {
+    let range = fields.get("portRange").map(|tree| {
         ctx.at("portRange", |ctx| {
-            let fields = ctx.fields(node, &["protocol", "start", "end"]);
+            let fields = ctx.fields(tree, &["protocol", "start", "end"]);
             let protocol = protocol(ctx, fields.get("protocol"));
             let range = start_and_end(ctx, &fields);
             fields.clean.then_some(())?;
@@ -110,47 +110,47 @@ pub(crate) fn v1alpha1(ctx: &mut Context, node: &Node) -> Option<PortSpec> {
             Some(PortMatch::Range(PortRange { protocol, first, last }))
         })
     });
-    let name = fields.get("namedPort").map(|node| ctx.at("namedPort", |ctx| any_named(ctx, node)));
+    let name = fields.get("namedPort").map(|tree| ctx.at("namedPort", |ctx| any_named(ctx, tree)));
     let ports = number.or(range).or(name).flatten();
     (fields.clean && one).then_some(())?;
-    Some(PortSpec { line: node.line, ports: ports? })
+    Some(PortSpec { line: tree.line, ports: ports? })
 }
 
 /// One entry of `protocols` of v1alpha2 (C15).
-pub(crate) fn v1alpha2(ctx: &mut Context, node: &Node) -> Option<PortSpec> {
+pub(crate) fn v1alpha2(ctx: &mut Context, tree: &Tree) -> Option<PortSpec> {
     let known = ["tcp", "udp", "sctp", "destinationNamedPort"];
-    let fields = ctx.fields(node, &known);
+    let fields = ctx.fields(tree, &known);
     let one = exactly_one(ctx, &fields, &known);
     let mut ports = None;
     for (field, protocol) in
         [("tcp", Protocol::Tcp), ("udp", Protocol::Udp), ("sctp", Protocol::Sctp)]
     {
-        if let Some(node) = fields.get(field) {
-            ports = ctx.at(field, |ctx| destination(ctx, node, protocol));
+        if let Some(tree) = fields.get(field) {
+            ports = ctx.at(field, |ctx| destination(ctx, tree, protocol));
         }
     }
-    if let Some(node) = fields.get("destinationNamedPort") {
-        ports = ctx.at("destinationNamedPort", |ctx| any_named(ctx, node));
+    if let Some(tree) = fields.get("destinationNamedPort") {
+        ports = ctx.at("destinationNamedPort", |ctx| any_named(ctx, tree));
     }
     (fields.clean && one).then_some(())?;
-    Some(PortSpec { line: node.line, ports: ports? })
+    Some(PortSpec { line: tree.line, ports: ports? })
 }
 
-fn destination(ctx: &mut Context, node: &Node, protocol: Protocol) -> Option<PortMatch> {
-    let outer = ctx.fields(node, &["destinationPort"]);
-    let Some(node) = outer.get("destinationPort") else {
+fn destination(ctx: &mut Context, tree: &Tree, protocol: Protocol) -> Option<PortMatch> {
+    let outer = ctx.fields(tree, &["destinationPort"]);
+    let Some(tree) = outer.get("destinationPort") else {
         let hint = "add `destinationPort:` with `number:` or `range:`";
         ctx.invalid(outer.line, "expected a destinationPort", hint);
         return None;
     };
     ctx.at("destinationPort", |ctx| {
         let known = ["number", "range"];
-        let fields = ctx.fields(node, &known);
+        let fields = ctx.fields(tree, &known);
         let one = exactly_one(ctx, &fields, &known);
-        let number = fields.get("number").map(|node| ctx.at("number", |ctx| ctx.port(node)));
-        let range = fields.get("range").map(|node| {
+        let number = fields.get("number").map(|tree| ctx.at("number", |ctx| ctx.port(tree)));
+        let range = fields.get("range").map(|tree| {
             ctx.at("range", |ctx| {
-                let fields = ctx.fields(node, &["start", "end"]);
+                let fields = ctx.fields(tree, &["start", "end"]);
                 let range = start_and_end(ctx, &fields);
                 range.filter(|_| fields.clean)
             })
@@ -188,9 +188,9 @@ fn required_port(ctx: &mut Context, fields: &Fields, field: &'static str) -> Opt
 }
 
 /// A port name that carries no protocol of its own.
-fn any_named(ctx: &mut Context, node: &Node) -> Option<PortMatch> {
-    let text = ctx.text(node)?;
-    named(ctx, node, text).map(|name| PortMatch::Named { name, protocol: None })
+fn any_named(ctx: &mut Context, tree: &Tree) -> Option<PortMatch> {
+    let text = ctx.text(tree)?;
+    named(ctx, tree, text).map(|name| PortMatch::Named { name, protocol: None })
 }
 
 /// Reports unless exactly one of the fields is given. What is unknown was reported already.

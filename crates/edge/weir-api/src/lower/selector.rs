@@ -5,7 +5,7 @@ use weir_model::{Labels, Name, Requirement, Selector};
 use super::{Context, Step};
 use crate::{
     check,
-    document::{Entry, Node, quote},
+    document::{Entry, Tree, quote},
 };
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -17,8 +17,8 @@ enum Operator {
 }
 
 /// A label selector. `None` if it cannot be read as a whole, for half of a selector selects more than was meant.
-pub(crate) fn selector(ctx: &mut Context, node: &Node) -> Option<Selector> {
-    let fields = ctx.fields(node, &["matchLabels", "matchExpressions"]);
+pub(crate) fn selector(ctx: &mut Context, tree: &Tree) -> Option<Selector> {
+    let fields = ctx.fields(tree, &["matchLabels", "matchExpressions"]);
     let equals = match fields.get("matchLabels") {
         None => Some(Vec::new()),
         Some(labels) => ctx.at("matchLabels", |ctx| {
@@ -37,8 +37,8 @@ pub(crate) fn selector(ctx: &mut Context, node: &Node) -> Option<Selector> {
 }
 
 /// V8, L1 to L8.
-fn requirement(ctx: &mut Context, node: &Node) -> Option<Requirement> {
-    let fields = ctx.fields(node, &["key", "operator", "values"]);
+fn requirement(ctx: &mut Context, tree: &Tree) -> Option<Requirement> {
+    let fields = ctx.fields(tree, &["key", "operator", "values"]);
     let key = ctx.at("key", |ctx| match fields.get("key") {
         Some(key) => {
             let text = ctx.text(key)?;
@@ -93,14 +93,14 @@ fn requirement(ctx: &mut Context, node: &Node) -> Option<Requirement> {
 }
 
 /// The labels of an object. What is wrong with them is reported, and they are kept as they were probably meant.
-pub(crate) fn labels(ctx: &mut Context, node: &Node) -> Labels {
-    pairs(ctx, node).0.into_iter().collect()
+pub(crate) fn labels(ctx: &mut Context, tree: &Tree) -> Labels {
+    pairs(ctx, tree).0.into_iter().collect()
 }
 
 /// Keys and values, and whether all of them are as the API server wants them.
-fn pairs(ctx: &mut Context, node: &Node) -> (Vec<(Name, Name)>, bool) {
-    let mut clean = ctx.any_fields(node).clean;
-    let entries = node.entries();
+fn pairs(ctx: &mut Context, tree: &Tree) -> (Vec<(Name, Name)>, bool) {
+    let mut clean = ctx.any_fields(tree).clean;
+    let entries = tree.entries();
     let mut pairs = Vec::with_capacity(entries.len());
     for entry in entries {
         let key_fits = is_string(ctx, entry) && key_fits(ctx, &entry.key, entry.line);
@@ -149,13 +149,13 @@ fn key_fits(ctx: &mut Context, key: &str, line: u32) -> bool {
     expected.is_ok()
 }
 
-fn value(ctx: &mut Context, node: &Node) -> Option<Name> {
-    let text = ctx.text(node)?;
+fn value(ctx: &mut Context, tree: &Tree) -> Option<Name> {
+    let text = ctx.text(tree)?;
     match check::label_value(text) {
         Ok(()) => Some(ctx.name(text)),
         Err(expected) => {
             let message = format!("{} is not a label value: expected {expected}", quote(text));
-            ctx.invalid(node.line, message, "correct the value");
+            ctx.invalid(tree.line, message, "correct the value");
             None
         }
     }

@@ -2,10 +2,11 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use expect_test::expect;
 use proptest::{collection::vec, option, prelude::*, sample::select};
+use serde_json::Value as Json;
 use weir_model::{Block, DomainPattern, Name, Object, PolicyId, PortSpec, Protocol, Spec, Subject};
 
 use super::*;
-use crate::{lower::UNRESOLVED_NAME, stricter::without_lines, testing};
+use crate::{document, lower::UNRESOLVED_NAME, stricter::without_lines, testing};
 
 #[test]
 fn a_policy_is_written_as_people_write_it() {
@@ -244,6 +245,9 @@ proptest! {
         ],
     ) {
         let text = manifest(&policy);
+        let (roots, ..) = document::documents(text.as_bytes());
+        let tree = Json::from(&manifest_tree(&policy));
+        prop_assert_eq!(roots.iter().map(Json::from).collect::<Vec<_>>(), [tree]);
         let manifests = testing::read(&text);
         // A name is written as it should be, and nobody looks it up.
         let wrong: Vec<_> =

@@ -2,11 +2,8 @@
 
 use std::{collections::BTreeMap, fs, path::Path, thread, time::Duration};
 
-use serde_json::{Map, Value, json};
-use weir_api::{
-    Case,
-    document::{self, Node},
-};
+use serde_json::{Value, json};
+use weir_api::{Case, document};
 use weir_cluster::{Cluster, Options};
 use weir_model::World;
 
@@ -164,19 +161,5 @@ fn read(file: &str) -> Vec<(Value, Case)> {
 fn values(path: &Path) -> Vec<Value> {
     let (roots, _, error) = document::documents(&fs::read(path).unwrap());
     assert_eq!(error, None);
-    roots.iter().map(value).collect()
-}
-
-fn value(node: &Node) -> Value {
-    match &node.value {
-        document::Value::Null => Value::Null,
-        document::Value::Bool(value, _) => (*value).into(),
-        document::Value::Int(value, _) => (*value).into(),
-        document::Value::Float(text) | document::Value::Str(text) => (**text).into(),
-        document::Value::Seq(items) => items.iter().map(value).collect(),
-        document::Value::Map(entries) => {
-            let entries = entries.iter().map(|entry| (entry.key.to_string(), value(&entry.value)));
-            Value::Object(entries.collect::<Map<_, _>>())
-        }
-    }
+    roots.iter().map(Value::from).collect()
 }

@@ -8,7 +8,7 @@ use weir_model::{
 use super::{Dialect, pods_or_namespaces};
 use crate::{
     check,
-    document::{Node, Value, quote},
+    document::{Tree, Value, quote},
     lower::{
         Context,
         cidr::{self, Spelling},
@@ -22,7 +22,7 @@ const MAX_NETWORKS: usize = 25;
 /// The rules of a direction; `None` if there are none: then it is not touched (C2, C24).
 pub(super) fn rules(
     ctx: &mut Context,
-    list: &Node,
+    list: &Tree,
     direction: Direction,
     dialect: &Dialect,
 ) -> Option<Vec<PolicyRule>> {
@@ -46,7 +46,7 @@ pub(super) fn deny_all(index: usize, line: u32) -> PolicyRule {
 fn rule(
     ctx: &mut Context,
     index: usize,
-    node: &Node,
+    tree: &Tree,
     direction: Direction,
     dialect: &Dialect,
 ) -> Option<PolicyRule> {
@@ -54,7 +54,7 @@ fn rule(
         Direction::Ingress => "from",
         Direction::Egress => "to",
     };
-    let fields = ctx.fields(node, &["name", "action", list, dialect.ports]);
+    let fields = ctx.fields(tree, &["name", "action", list, dialect.ports]);
     let action = ctx.at("action", |ctx| match fields.get("action") {
         Some(_) if fields.is_repeated("action") => None,
         Some(action) => ctx.word(action, dialect.actions),
@@ -82,15 +82,15 @@ fn rule(
     });
     let ports = match fields.get(dialect.ports) {
         None => Some(None),
-        Some(node) if dialect.no_ports && is_empty_list(node) => Some(None),
-        Some(node) => ctx.at(dialect.ports, |ctx| {
-            at_most(ctx, node, dialect.limit, dialect.ports);
-            if is_empty_list(node) {
+        Some(tree) if dialect.no_ports && is_empty_list(tree) => Some(None),
+        Some(tree) => ctx.at(dialect.ports, |ctx| {
+            at_most(ctx, tree, dialect.limit, dialect.ports);
+            if is_empty_list(tree) {
                 let message = format!("`{}` must not be empty", dialect.ports);
-                ctx.invalid(node.line, message, "leave it out to mean every port");
+                ctx.invalid(tree.line, message, "leave it out to mean every port");
                 return None;
             }
-            ctx.each(node, |ctx, _, item| (dialect.port)(ctx, item)).map(Some)
+            ctx.each(tree, |ctx, _, item| (dialect.port)(ctx, item)).map(Some)
         }),
     };
     if let (Some(peers), Some(Some(ports))) = (&peers, &ports) {
@@ -100,32 +100,32 @@ fn rule(
         (Some(action), Some(peers), Some(ports)) if fields.clean => Some(PolicyRule {
             index: u32::try_from(index).ok()?,
             name,
-            line: node.line,
+            line: tree.line,
             action,
             peers: Some(peers),
             ports,
         }),
         (Some(Action::Allow), _, _) => None,
-        _ => Some(PolicyRule { name, ..deny_all(index, node.line) }),
+        _ => Some(PolicyRule { name, ..deny_all(index, tree.line) }),
     }
 }
 
-fn is_empty_list(node: &Node) -> bool {
-    matches!(&node.value, Value::Seq(items) if items.is_empty())
+fn is_empty_list(tree: &Tree) -> bool {
+    matches!(&tree.value, Value::Seq(items) if items.is_empty())
 }
 
-fn rule_name(ctx: &mut Context, node: &Node) -> Option<Name> {
-    let text = ctx.text(node)?;
+fn rule_name(ctx: &mut Context, tree: &Tree) -> Option<Name> {
+    let text = ctx.text(tree)?;
     if text.chars().count() > 100 {
         let message = "the name of a rule has at most 100 characters";
-        ctx.invalid(node.line, message, "shorten the name");
+        ctx.invalid(tree.line, message, "shorten the name");
         return None;
     }
     Some(ctx.name(text))
 }
 
 /// C26.
-fn at_most(ctx: &mut Context, list: &Node, limit: usize, what: &str) {
+fn at_most(ctx: &mut Context, list: &Tree, limit: usize, what: &str) {
     let count = list.items().len();
     if count > limit {
         let message = format!("there are {count} {what}; at most {limit} are allowed");
@@ -156,7 +156,7 @@ fn names_need_pods(
 fn peer(
     ctx: &mut Context,
     index: usize,
-    node: &Node,
+    tree: &Tree,
     direction: Direction,
     dialect: &Dialect,
     action: Option<Action>,
@@ -165,7 +165,7 @@ fn peer(
         Direction::Ingress => &["namespaces", "pods"],
         Direction::Egress => dialect.egress_peers,
     };
-    let fields = ctx.fields(node, known);
+    let fields = ctx.fields(tree, known);
     let one = match fields.count(known) {
         // C16: perhaps a peer of a newer API, of which nothing is left that we know.
         0 => {
@@ -178,7 +178,7 @@ fn peer(
     };
     let index = u32::try_from(index).ok()?;
     let chosen = pods_or_namespaces(ctx, &fields, dialect);
-    let one_peer = |who| vec![Peer { index, line: node.line, who }];
+    let one_peer = |who| vec![Peer { index, line: tree.line, who }];
     let pods = chosen.map(|chosen| chosen.map(|(scope, pods)| one_peer(Who::Pods { scope, pods })));
     let nodes = fields.get("nodes").filter(|_| known.contains(&"nodes")).map(|nodes| {
         ctx.at("nodes", |ctx| selector::selector(ctx, nodes))
@@ -216,8 +216,8 @@ fn peer(
 
 fn several<T>(
     ctx: &mut Context,
-    list: &Node,
-    mut read: impl FnMut(&mut Context, &Node) -> Option<T>,
+    list: &Tree,
+    mut read: impl FnMut(&mut Context, &Tree) -> Option<T>,
 ) -> Option<Vec<T>> {
     at_most(ctx, list, MAX_NETWORKS, "entries");
     if is_empty_list(list) {
@@ -241,11 +241,11 @@ fn several<T>(
 pub(crate) const UNRESOLVED_NAME: &str = "unresolved-name";
 
 /// C18: case and a final dot do not matter.
-fn domain(ctx: &mut Context, node: &Node) -> Option<DomainPattern> {
-    let text = ctx.text(node)?;
+fn domain(ctx: &mut Context, tree: &Tree) -> Option<DomainPattern> {
+    let text = ctx.text(tree)?;
     if let Err(expected) = check::domain_name(text) {
         ctx.invalid(
-            node.line,
+            tree.line,
             format!("expected {expected}, found {}", quote(text)),
             "correct the name",
         );

@@ -12,7 +12,7 @@ pub(crate) fn lower(object: &Object) -> (Option<weir_model::Object>, Vec<Finding
     let text = serde_json::to_vec(object).unwrap_or_default();
     let (mut roots, _, _) = document::documents(&text);
     match roots.pop() {
-        Some(node) => weir_api::Lowering::default().object(&node),
+        Some(tree) => weir_api::Lowering::default().object(&tree),
         None => (None, Vec::new()),
     }
 }
@@ -53,9 +53,9 @@ pub fn network_policy(policy: &Policy, owner: &Object) -> Option<Object> {
     Some(object)
 }
 
-fn json_of(node: &document::Node) -> Value {
+fn json_of(tree: &document::Tree) -> Value {
     use document::Value as Tree;
-    match &node.value {
+    match &tree.value {
         Tree::Null => Value::Null,
         Tree::Bool(value, _) => json!(value),
         Tree::Int(value, _) => json!(value),
@@ -63,7 +63,7 @@ fn json_of(node: &document::Node) -> Value {
         Tree::Map(entries) => {
             Value::Object(entries.iter().map(|e| (e.key.to_string(), json_of(&e.value))).collect())
         }
-        _ => node.text().map_or(Value::Null, |text| json!(text)),
+        _ => tree.text().map_or(Value::Null, |text| json!(text)),
     }
 }
 

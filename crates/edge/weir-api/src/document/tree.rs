@@ -2,7 +2,7 @@ use std::fmt::Write;
 
 /// A piece of a document and the line it was written in.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Node {
+pub struct Tree {
     /// The line it starts at, from 1.
     pub line: u32,
     /// What it is.
@@ -23,7 +23,7 @@ pub enum Value {
     /// Text.
     Str(Box<str>),
     /// A list.
-    Seq(Vec<Node>),
+    Seq(Vec<Tree>),
     /// A mapping in the order it was written. A repeated key is there twice.
     Map(Vec<Entry>),
 }
@@ -38,23 +38,23 @@ pub struct Entry {
     /// The line of the key.
     pub line: u32,
     /// The value.
-    pub value: Node,
+    pub value: Tree,
 }
 
-impl Node {
-    /// A node that says nothing.
+impl Tree {
+    /// A tree that says nothing.
     pub fn null(line: u32) -> Self {
-        Node { line, value: Value::Null }
+        Tree { line, value: Value::Null }
     }
 
     /// The value under `key`; null counts as missing.
-    pub fn get(&self, key: &str) -> Option<&Node> {
+    pub fn get(&self, key: &str) -> Option<&Tree> {
         find(self.entries(), key)
     }
 
     /// The value under a path of keys; null counts as missing.
-    pub fn path(&self, keys: &[&str]) -> Option<&Node> {
-        keys.iter().try_fold(self, |node, key| node.get(key))
+    pub fn path(&self, keys: &[&str]) -> Option<&Tree> {
+        keys.iter().try_fold(self, |tree, key| tree.get(key))
     }
 
     /// The entries of a mapping; none if it is not one.
@@ -66,7 +66,7 @@ impl Node {
     }
 
     /// The elements of a list; none if it is not one.
-    pub fn items(&self) -> &[Node] {
+    pub fn items(&self) -> &[Tree] {
         match &self.value {
             Value::Seq(items) => items,
             _ => &[],
@@ -115,7 +115,7 @@ impl Node {
 }
 
 /// The value under `key` in a mapping's entries; null counts as missing.
-pub(crate) fn find<'n>(entries: &'n [Entry], key: &str) -> Option<&'n Node> {
+pub(crate) fn find<'t>(entries: &'t [Entry], key: &str) -> Option<&'t Tree> {
     entries.iter().find(|entry| *entry.key == *key).map(|e| &e.value).filter(|v| !v.is_null())
 }
 

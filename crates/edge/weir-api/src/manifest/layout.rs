@@ -1,0 +1,171 @@
+//! An object that is about to be written: the tree, and which parts get a line each.
+
+use std::fmt::Write;
+
+use crate::document::{Entry, Tree, Value, is_plain_text};
+
+/// A part of an object.
+#[derive(Clone, Debug)]
+pub(super) enum Layout {
+    Text(String),
+    Number(i64),
+    List(Style, Vec<Layout>),
+    Map(Style, Vec<(String, Layout)>),
+}
+
+/// How a collection is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Style {
+    /// On one line: `{a: 1, b: 2}`. Everything inside is on that line too.
+    Flow,
+    /// One line per entry.
+    Block,
+}
+
+impl Layout {
+    pub(super) fn text(text: impl ToString) -> Self {
+        Layout::Text(text.to_string())
+    }
+
+    /// A list of texts on one line.
+    pub(super) fn texts<T: ToString>(items: impl IntoIterator<Item = T>) -> Self {
+        Layout::List(Style::Flow, items.into_iter().map(Layout::text).collect())
+    }
+
+    /// A mapping on one line.
+    pub(super) fn flow<const N: usize>(entries: [(&str, Layout); N]) -> Self {
+        Layout::Map(Style::Flow, entries.map(|(key, value)| (key.to_owned(), value)).into())
+    }
+
+    /// A mapping with one line per entry.
+    pub(super) fn block<const N: usize>(entries: [(&str, Layout); N]) -> Self {
+        Layout::Map(Style::Block, entries.map(|(key, value)| (key.to_owned(), value)).into())
+    }
+
+    /// The object as YAML.
+    pub(super) fn to_yaml(&self) -> String {
+        let mut out = String::new();
+        match self {
+            Layout::Map(Style::Block, entries) => write_entries(&mut out, entries, 0),
+            _ => self.write_flow(&mut out),
+        }
+        out
+    }
+
+    fn write_flow(&self, out: &mut String) {
+        match self {
+            Layout::Text(text) => out.push_str(&quoted(text)),
+            Layout::Number(number) => out.push_str(&number.to_string()),
+            Layout::List(_, items) => {
+                out.push('[');
+                for (index, item) in items.iter().enumerate() {
+                    out.push_str(if index > 0 { ", " } else { "" });
+                    item.write_flow(out);
+                }
+                out.push(']');
+            }
+            Layout::Map(_, entries) => {
+                out.push('{');
+                for (index, (key, value)) in entries.iter().enumerate() {
+                    out.push_str(if index > 0 { ", " } else { "" });
+                    out.push_str(&quoted(key));
+                    out.push_str(": ");
+                    value.write_flow(out);
+                }
+                out.push('}');
+            }
+        }
+    }
+}
+
+/// The entries of a mapping. The indentation of the first line is already there.
+fn write_entries(out: &mut String, entries: &[(String, Layout)], depth: usize) {
+    for (index, (key, value)) in entries.iter().enumerate() {
+        if index > 0 {
+            indent(out, depth);
+        }
+        out.push_str(&quoted(key));
+        out.push(':');
+        match value {
+            Layout::Map(Style::Block, inner) if !inner.is_empty() => {
+                out.push('\n');
+                indent(out, depth + 1);
+                write_entries(out, inner, depth + 1);
+            }
+            Layout::List(Style::Block, items) if !items.is_empty() => {
+                out.push('\n');
+                write_items(out, items, depth);
+            }
+            _ => {
+                out.push(' ');
+                value.write_flow(out);
+                out.push('\n');
+            }
+        }
+    }
+}
+
+fn write_items(out: &mut String, items: &[Layout], depth: usize) {
+    for item in items {
+        indent(out, depth);
+        out.push_str("- ");
+        match item {
+            Layout::Map(Style::Block, entries) if !entries.is_empty() => {
+                write_entries(out, entries, depth + 1);
+            }
+            _ => {
+                item.write_flow(out);
+                out.push('\n');
+            }
+        }
+    }
+}
+
+fn indent(out: &mut String, depth: usize) {
+    out.extend(std::iter::repeat_n("  ", depth));
+}
+
+/// Text that YAML reads as this text, in quotes unless it is certain to need none.
+fn quoted(text: &str) -> String {
+    let plain = text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '/')
+        && text.chars().all(|c| c.is_ascii_alphanumeric() || "-_./".contains(c));
+    let network =
+        text.contains('/') && text.split(['.', '/']).all(|part| part.parse::<u8>().is_ok());
+    if (plain && is_plain_text(text)) || network {
+        return text.into();
+    }
+    let mut out = String::from("\"");
+    for c in text.chars() {
+        match c {
+            '"' | '\\' => out.extend(['\\', c]),
+            c if c.is_control() || c > '\u{7e}' => {
+                // Writing to a string cannot fail.
+                let _ = write!(out, "\\U{:08x}", u32::from(c));
+            }
+            c => out.push(c),
+        }
+    }
+    out.push('"');
+    out
+}
+
+/// Every part of the tree is in line 1.
+impl From<Layout> for Tree {
+    fn from(layout: Layout) -> Self {
+        let value = match layout {
+            Layout::Text(text) => Value::Str(text.into()),
+            Layout::Number(number) => Value::Int(number, number.to_string().into()),
+            Layout::List(_, items) => Value::Seq(items.into_iter().map(Tree::from).collect()),
+            Layout::Map(_, entries) => {
+                let entry = |(key, value): (String, Layout)| Entry {
+                    key: key.into(),
+                    written: None,
+                    line: 1,
+                    value: Tree::from(value),
+                };
+                Value::Map(entries.into_iter().map(entry).collect())
+            }
+        };
+        Tree { line: 1, value }
+    }
+}
