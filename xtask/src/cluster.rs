@@ -7,10 +7,6 @@
 //!
 //! Nothing is installed: packages are unpacked beside the cache, so that this needs no rights and starts no services.
 
-#[path = "../../crates/test/weir-cluster/src/programs.rs"]
-#[allow(unreachable_pub, reason = "it is the tests' own search, which is public there")]
-pub(crate) mod programs;
-
 use std::{
     collections::BTreeSet,
     fs,
@@ -20,12 +16,12 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
+use weir_programs::{Programs, cluster_cache, garbage_collector};
 
 use crate::{
     debian::{self, Packages, Scratch},
     shell,
 };
-use programs::{Programs, cache, garbage_collector};
 
 /// The source of the API server. It comes with all its dependencies.
 const SOURCE: &str = "kubernetes_1.20.5+really1.20.2.orig.tar.gz";
@@ -55,7 +51,8 @@ pub(crate) fn run() -> Result<()> {
             "there is no {tool}: on systems other than Debian, set KUBEBUILDER_ASSETS to a folder with etcd, kube-apiserver and garbage-collector (xtask/src/garbage-collector.go)"
         );
     }
-    let cache = cache().context("neither XDG_CACHE_HOME nor HOME names a folder for the cache")?;
+    let cache =
+        cluster_cache().context("neither XDG_CACHE_HOME nor HOME names a folder for the cache")?;
     eprintln!(
         "API tests need kube-apiserver, etcd and Kubernetes' garbage collector: building the first and the last from Debian's \
          source into {}. This takes about five minutes, once.",

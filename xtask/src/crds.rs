@@ -6,12 +6,10 @@
 use std::{fs, path::Path, process::Command, time::Instant};
 
 use anyhow::{Context, Result, bail};
+use weir_programs::{cluster_cache, definitions_server};
 
 use crate::{
-    cluster::{
-        self,
-        programs::{cache, definitions_server},
-    },
+    cluster,
     debian::{self, Packages, Scratch},
     shell,
 };
@@ -36,7 +34,8 @@ fn server() -> Result<()> {
         eprintln!("Definitions are tried at {}.", server.display());
         return Ok(());
     }
-    let cache = cache().context("neither XDG_CACHE_HOME nor HOME names a folder for the cache")?;
+    let cache =
+        cluster_cache().context("neither XDG_CACHE_HOME nor HOME names a folder for the cache")?;
     eprintln!(
         "Definitions are tried at an API server that is built from what Debian unstable has, into {}. It gets 350 MB and takes \
          about five minutes, once.",

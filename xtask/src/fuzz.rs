@@ -2,7 +2,7 @@
 
 use std::{fs::File, path::PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 
 use crate::shell;
 
@@ -17,6 +17,23 @@ pub(crate) const TARGETS: [(&str, &[&str]); 3] = [
 const FLAGS: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
                      -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
                      -Cllvm-args=-sanitizer-coverage-trace-compares -Ccodegen-units=1";
+
+/// Parses `[target] [--seconds N]` and runs the targets.
+pub(crate) fn run_with(arguments: &[&str]) -> Result<()> {
+    let (target, seconds) = match arguments {
+        [] => (None, "600"),
+        ["--seconds", seconds] => (None, *seconds),
+        [target] => (Some(*target), "600"),
+        [target, "--seconds", seconds] | ["--seconds", seconds, target] => {
+            (Some(*target), *seconds)
+        }
+        _ => bail!("usage: cargo xtask fuzz [target] [--seconds N]"),
+    };
+    let seconds =
+        seconds.parse().with_context(|| format!("`{seconds}` is not a number of seconds"))?;
+    run(target, seconds)?;
+    Ok(())
+}
 
 /// Runs each target, or the one named, for so many seconds; tells how many ran.
 pub(crate) fn run(only: Option<&str>, seconds: u64) -> Result<usize> {

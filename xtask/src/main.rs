@@ -1,4 +1,7 @@
-//! The chores of the repository, as a program: `cargo xtask help`.
+//! Tasks of the repository, as a program: `cargo xtask help`.
+//!
+//! *Invariant*: xtask links no crate of the product. It builds in seconds, and it starts the programs
+//! that need the product with cargo.
 
 mod bench;
 mod cluster;
@@ -13,46 +16,27 @@ mod tidy;
 mod tools;
 mod windows;
 
-use std::process::ExitCode;
+use std::{io::Write, process::ExitCode};
 
-use anyhow::Result;
-use clap::{Parser, Subcommand};
+use anyhow::{Result, bail};
 
-/// The chores of the repository.
-#[derive(Debug, Parser)]
-#[command(name = "cargo xtask")]
-struct Chores {
-    #[command(subcommand)]
-    chore: Chore,
-}
+const HELP: &str = "\
+Tasks of the repository.
 
-#[derive(Debug, Subcommand)]
-enum Chore {
-    /// Check everything: style, tests, fuzz targets for a short time, licences. Or a part of it.
-    Test {
-        /// Only this.
-        part: Option<test::Part>,
-    },
-    /// Show weir at work on this machine: real pods, real packets. Installs nft if it is not there.
-    Demo,
-    /// Get a real API server for tests, built from Debian's source into a cache. `test` does this by itself.
-    Cluster,
-    /// Get the programs that check the chart and the Dockerfiles, into a cache. `test` does this by itself.
-    Tools,
-    /// Write what is generated in deploy/ and in the chart.
-    Package,
-    /// Run the fuzz targets for longer.
-    Fuzz {
-        /// Only this one: manifests, cases or engine.
-        target: Option<String>,
-        /// How long each runs.
-        #[arg(long, default_value = "600")]
-        seconds: u64,
-    },
-    /// Measure speed and memory; figures go to docs/performance.md.
-    #[command(subcommand)]
-    Bench(bench::Bench),
-}
+Usage: cargo xtask <task>
+
+  demo                Run weir on this machine with real pods and real packets. Installs nft if it is missing.
+  test                Run all checks: format, lints, tests, a short fuzz run, licences.
+  test windows        Test the agent for Windows under Wine, with a fake of HNS.
+  test crds           Test the CustomResourceDefinitions with an API server that evaluates CEL.
+                      Builds one from Debian unstable; `test` does not include it.
+  fuzz [target]       Run the fuzz targets (manifests, cases, engine) for 600 s each; --seconds N.
+  bench <benchmark>   Measure speed and memory; `cargo xtask bench help` lists the benchmarks.
+  package             Generate deploy/ from the chart, and the chart's CustomResourceDefinitions.
+  cluster             Build an API server for the tests into the cache. `test` does this too.
+  tools               Install helm and hadolint into the cache. `test` does this too.
+  help                Print this text.
+";
 
 fn main() -> ExitCode {
     match run() {
@@ -65,16 +49,23 @@ fn main() -> ExitCode {
 }
 
 fn run() -> Result<()> {
-    match Chores::parse().chore {
-        Chore::Test { part: None } => test::run(),
-        Chore::Test { part: Some(part) } => test::run_part(part),
-        Chore::Demo => {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match &arguments[..] {
+        // The benchmarks have help texts of their own.
+        ["bench", arguments @ ..] => bench::run(arguments),
+        [] | ["help" | "--help" | "-h", ..] | [_, "--help" | "-h"] => {
+            Ok(std::io::stdout().write_all(HELP.as_bytes())?)
+        }
+        ["test"] => test::run(),
+        ["test", part] => test::run_part(part),
+        ["demo"] => {
             shell::run(shell::command("cargo", &["run", "--release", "-p", "weir", "--", "demo"]))
         }
-        Chore::Cluster => cluster::run(),
-        Chore::Tools => tools::run(),
-        Chore::Package => package::run(),
-        Chore::Fuzz { target, seconds } => fuzz::run(target.as_deref(), seconds).map(|_| ()),
-        Chore::Bench(bench) => bench.run(&mut std::io::stdout().lock()),
+        ["cluster"] => cluster::run(),
+        ["tools"] => tools::run(),
+        ["package"] => package::run(),
+        ["fuzz", arguments @ ..] => fuzz::run_with(arguments),
+        _ => bail!("unknown task `{}`; `cargo xtask help` lists the tasks", arguments.join(" ")),
     }
 }

@@ -90,7 +90,8 @@ fn arrows_point_inward() {
             let Some(to) = members.get(&dependency) else { continue };
             let goes_to = |folders: &[&str]| folders.iter().any(|folder| to.starts_with(folder));
             // The hpp controller keeps the output of weir-aci in the API; no datapath applies it.
-            let edge = ["crates/core/", "crates/edge/", "crates/linux/", "crates/backends/weir-aci"];
+            let edge =
+                ["crates/core/", "crates/edge/", "crates/linux/", "crates/backends/weir-aci"];
             assert!(
                 !folder.starts_with("crates/edge/") || goes_to(&edge),
                 "{package} is an edge and must not link {dependency}"
@@ -104,11 +105,35 @@ fn arrows_point_inward() {
                 !folder.starts_with("crates/linux/") || goes_to(&backend),
                 "{package} is a Linux library and must not link {dependency}"
             );
+            let may_use_tests = folder.starts_with("crates/test/")
+                || (package == "xtask" && dependency == "weir-programs");
             assert!(
-                folder.starts_with("crates/test/") || !to.starts_with("crates/test/"),
+                may_use_tests || !to.starts_with("crates/test/"),
                 "{package} must not link {dependency}, which exists for tests"
             );
             assert!(dependency != "xtask", "{package} is linked with xtask");
+        }
+    }
+}
+
+#[test]
+fn xtask_links_no_product_crate_and_few_others() {
+    let metadata = metadata();
+    let members = members(&metadata);
+    let linked = linked_with(&metadata, "xtask");
+    assert_eq!(linked, ["anyhow", "weir-programs"].map(str::to_owned).into());
+    // Its own tests may use test support, but no product crate either.
+    let packages = metadata["packages"].as_array().expect("there are packages");
+    let xtask = packages.iter().find(|package| package["name"] == "xtask").expect("xtask");
+    let direct = xtask["dependencies"].as_array().expect("dependencies").iter();
+    for direct in direct.filter_map(|dependency| dependency["name"].as_str()) {
+        let all = linked_with(&metadata, direct).into_iter().chain([direct.to_owned()]);
+        for dependency in all {
+            let folder = members.get(&dependency);
+            assert!(
+                folder.is_none_or(|folder| folder.starts_with("crates/test/")),
+                "xtask must not link {dependency}, by way of {direct}"
+            );
         }
     }
 }

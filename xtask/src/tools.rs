@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 
-use crate::{cluster::programs, shell};
+use crate::shell;
 
 /// A program, and where it comes from.
 #[derive(Debug)]
@@ -65,7 +65,7 @@ impl Tool {
     }
 
     fn folder(&self) -> Option<PathBuf> {
-        Some(programs::cache()?.with_file_name(format!("{}-{}", self.package, self.version)))
+        Some(weir_programs::cache()?.join(format!("{}-{}", self.package, self.version)))
     }
 
     /// Gets the program if it is nowhere.

@@ -4,9 +4,7 @@ use std::{collections::BTreeSet, fs};
 
 use serde_json::Value;
 
-use weir_controllers::crds;
-
-use super::{CHART, CONTROLLERS, MANIFESTS, Manifest, Origin, definitions, render};
+use super::{CHART, CONTROLLERS, MANIFESTS, Manifest, Origin, render};
 use crate::{shell::root, tools::HELM};
 
 /// Values that switch on everything that can be on at once.
@@ -55,19 +53,6 @@ fn what_is_generated_is_what_the_chart_says() {
     for file in files.map(|file| file.file_name().to_string_lossy().into_owned()) {
         let is_generated = MANIFESTS.iter().any(|manifest| manifest.file == file);
         assert!(is_generated || !file.ends_with(".yaml"), "nobody generates deploy/{file}");
-    }
-}
-
-#[test]
-fn the_chart_has_the_definitions_that_weir_prints() {
-    for controller in CONTROLLERS {
-        let of = |crd: &&crds::Crd| crd.controller == controller;
-        let all: Vec<&str> = crds::ALL.iter().filter(of).map(|crd| crd.yaml).collect();
-        let there = fs::read_to_string(definitions(controller)).unwrap_or_default();
-        assert!(there == all.join("---\n"), "{controller} is stale: run `cargo xtask package`");
-    }
-    for crd in crds::ALL {
-        assert!(CONTROLLERS.contains(&crd.controller), "the chart has nothing of {}", crd.name);
     }
 }
 

@@ -30,7 +30,9 @@ pub(crate) fn flags() -> Result<String> {
              `rustup target add {TARGET}` gets one where rustup can be used"
         );
     }
-    let library = cache()?.join(format!("windows-{RUSTC}"));
+    let cache = weir_programs::cache()
+        .context("neither XDG_CACHE_HOME nor HOME names a folder for the cache")?;
+    let library = cache.join(format!("windows-{RUSTC}"));
     if !has_library(&library) {
         eprintln!(
             "Building Rust's standard library for Windows into {}; this takes two minutes, once.",
@@ -56,14 +58,6 @@ fn has_library(sysroot: &Path) -> bool {
     let files = fs::read_dir(sysroot.join("lib/rustlib").join(TARGET).join("lib"));
     let names = files.into_iter().flatten().flatten().map(|file| file.file_name());
     names.into_iter().any(|name| name.to_string_lossy().starts_with("libstd-"))
-}
-
-fn cache() -> Result<PathBuf> {
-    let absolute =
-        |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    let caches = absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")));
-    let caches = caches.context("neither XDG_CACHE_HOME nor HOME names a folder for the cache")?;
-    Ok(caches.join("weir"))
 }
 
 /// Builds everything inside a folder; the result is a folder in it.

@@ -1,17 +1,14 @@
 use std::{
-    fs,
-    process::Command,
-    thread,
+    fs, thread,
     time::{Duration, Instant},
 };
 
 use serde_json::Value;
 
 use crate::{
-    Access, Cluster, Programs, StartError,
+    Access, Cluster, StartError,
     api::{Api, Method},
     process::Process,
-    programs,
     server::{PATIENCE, await_certificate, free_addresses, not_ready},
 };
 
@@ -29,7 +26,7 @@ pub struct Definitions {
 impl Cluster {
     /// Starts an API server for definitions and waits until it is ready. What it keeps is not seen by the first.
     pub fn definitions(&self) -> Result<Definitions, StartError> {
-        let program = programs::definitions_server()?;
+        let program = weir_programs::definitions_server()?;
         let folder = self.folder().join("definitions");
         fs::create_dir_all(&folder)?;
         let kubeconfig = self.admin().write_kubeconfig(&folder)?;
@@ -60,15 +57,6 @@ impl Cluster {
             thread::sleep(Duration::from_millis(50));
         }
         Ok(Definitions { _process: process, api })
-    }
-}
-
-impl Programs {
-    /// The version of the API server after `v1.`, if it tells.
-    pub fn minor_version(&self) -> Option<u32> {
-        let output = Command::new(&self.kube_apiserver).arg("--version").output().ok()?;
-        let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        text.trim().strip_prefix("Kubernetes v1.")?.split('.').next()?.parse().ok()
     }
 }
 

@@ -19,11 +19,10 @@ mod api;
 mod definitions;
 mod gate;
 mod process;
-mod programs;
 mod server;
 
 pub use access::{Access, Right};
 pub use definitions::Definitions;
 pub use gate::Gate;
-pub use programs::{Missing, Programs, cache, definitions_server, garbage_collector};
 pub use server::{Cluster, Collector, Options, StartError};
+pub use weir_programs::{Missing, Programs, definitions_server};

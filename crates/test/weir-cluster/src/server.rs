@@ -13,12 +13,12 @@ use ring::{
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use weir_programs::{Missing, Programs};
 
 use crate::{
-    Access, Gate, Missing, Programs, Right,
+    Access, Gate, Right,
     api::{Api, ApiError, Method},
     process::Process,
-    programs,
 };
 
 /// How long a program may take to be ready; machines that do much else are slow.
@@ -239,7 +239,7 @@ impl Cluster {
 
     /// Starts Kubernetes' own garbage collector: what belongs to objects that are gone goes, too, for as long as the collector is there.
     pub fn collect_garbage(&self) -> Result<Collector, StartError> {
-        let program = programs::garbage_collector()?;
+        let program = weir_programs::garbage_collector()?;
         let folder = self.folder.join("collector");
         fs::create_dir_all(&folder)?;
         let kubeconfig = self.admin.write_kubeconfig(&folder)?;

@@ -12,7 +12,7 @@ use weir_lab::{Lab, LabNode, LabPod, Layout};
 use weir_model::{PodId, Verdict};
 
 use super::cluster::{PORT, client, server};
-use crate::bench::{measure::cpu, workload::NODE};
+use crate::{measure::cpu, workload::NODE};
 
 /// What is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -12,7 +12,7 @@ use super::{
     cluster::Cluster,
     node::{Node, Settled},
 };
-use crate::bench::measure::cpu;
+use crate::measure::cpu;
 
 /// One event each.
 const PACE: Duration = Duration::from_millis(1);

@@ -17,7 +17,7 @@ use super::{
     nft,
     node::{Node, Settled},
 };
-use crate::bench::{
+use crate::{
     measure::{Spread, cpu},
     workload::NODE,
 };

@@ -10,7 +10,7 @@ use weir_lab::{Lab, LabNode, Layout};
 use weir_model::Program;
 
 use super::{backend::Backend, nft, program::Program as Tool};
-use crate::bench::workload::{NODE, Shape};
+use crate::workload::{NODE, Shape};
 
 /// The things in a kernel, counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

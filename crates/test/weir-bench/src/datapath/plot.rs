@@ -2,7 +2,7 @@
 
 use std::fmt::{Display, Formatter, Result};
 
-use crate::bench::measure::Spread;
+use crate::measure::Spread;
 
 /// Three curves.
 pub(crate) struct Plot {

@@ -69,7 +69,7 @@ pub(crate) fn memory(shape: Shape) -> Result<Row> {
     let mut values = Vec::new();
     for _ in 0..3 {
         let output = Command::new(&program)
-            .args(["bench", "memory", &shape.to_string()])
+            .args(["memory", &shape.to_string()])
             .output()
             .context("cannot start the measurement")?;
         let text = String::from_utf8_lossy(&output.stdout);

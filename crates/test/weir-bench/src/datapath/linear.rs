@@ -1,7 +1,7 @@
 use std::fmt::{Display, Formatter, Result};
 
 use super::cluster::{Cluster, PORT, local, server};
-use crate::bench::workload::LOCAL;
+use crate::workload::LOCAL;
 
 /// The policies of a cluster in the shape that kube-router gives to its rules, reduced to what a packet to a pod meets: pods are told
 /// apart by one rule after the other, and a pod's chain calls the chains of its policies one after the other, each with a

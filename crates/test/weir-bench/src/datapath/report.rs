@@ -11,7 +11,7 @@ use super::{
     plot::{Plot, Series},
     probe::Operation,
 };
-use crate::bench::measure::Spread;
+use crate::measure::Spread;
 
 /// All that was measured.
 #[derive(Default)]

@@ -1,54 +1,72 @@
+//! Finds the external programs that tests run: etcd, kube-apiserver and others.
+//!
+//! `cargo xtask cluster` builds them into a cache and weir-cluster runs them. Both use this crate, so
+//! that they search the same folders. It has no dependencies: xtask must build in seconds.
+
 use std::{
     env, error, fmt,
     path::{Path, PathBuf},
+    process::Command,
 };
 
-/// What a cluster is made of.
+/// The programs of a cluster's control plane.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Programs {
-    /// The store.
+    /// The store of the API server.
     pub etcd: PathBuf,
     /// The API server.
     pub kube_apiserver: PathBuf,
 }
 
 impl Programs {
-    /// Looks in the folder that `KUBEBUILDER_ASSETS` names, then along `PATH`, then in the cache. The two may come from
-    /// different places.
+    /// Finds both programs. They need not be in the same folder.
     pub fn find() -> Result<Self, Missing> {
         Ok(Programs { etcd: find("etcd")?, kube_apiserver: find("kube-apiserver")? })
     }
+
+    /// The minor version of the API server: 20 for `v1.20.2`.
+    pub fn minor_version(&self) -> Option<u32> {
+        let output = Command::new(&self.kube_apiserver).arg("--version").output().ok()?;
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        text.trim().strip_prefix("Kubernetes v1.")?.split('.').next()?.parse().ok()
+    }
 }
 
-/// Looks for Kubernetes' own garbage collector, which is no part of what others pack with an API server, in the same places.
+/// Finds Kubernetes' garbage collector. Only `cargo xtask cluster` builds it as a program.
 pub fn garbage_collector() -> Result<PathBuf, Missing> {
     find("garbage-collector")
 }
 
-/// Looks for an API server for CustomResourceDefinitions alone, in the same places. `cargo xtask test crds` gets one.
+/// Finds the API server for CustomResourceDefinitions. `cargo xtask test crds` builds it.
 pub fn definitions_server() -> Result<PathBuf, Missing> {
     find("apiextensions-apiserver")
 }
 
-/// Looks for a program in the folder that `KUBEBUILDER_ASSETS` names, then along `PATH`, then in the cache.
+/// Searches the folder that `KUBEBUILDER_ASSETS` names, then `PATH`, then the cache.
 fn find(name: &'static str) -> Result<PathBuf, Missing> {
     let assets = env::var_os("KUBEBUILDER_ASSETS").map(PathBuf::from);
     let path = env::var_os("PATH").unwrap_or_default();
-    let folders = assets.into_iter().chain(env::split_paths(&path)).chain(cache());
+    let folders = assets.into_iter().chain(env::split_paths(&path)).chain(cluster_cache());
     let folders = folders.filter(|folder| !folder.as_os_str().is_empty());
     let mut candidates = folders.map(|folder| folder.join(name));
     candidates.find(|file| is_program(file)).ok_or(Missing { program: name })
 }
 
-/// The folder that `cargo xtask cluster` puts the programs into. Its name changes with the way they are made.
+/// The folder that `cargo xtask cluster` installs programs into. The last number of its name changes
+/// with the build recipe, so that an old cache is not used.
+pub fn cluster_cache() -> Option<PathBuf> {
+    Some(cache()?.join("cluster-1.20.2-3"))
+}
+
+/// The cache folder of this repository: `weir` in the user's cache folder.
 pub fn cache() -> Option<PathBuf> {
     let absolute =
         |name: &str| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let caches = absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")))?;
-    Some(caches.join("weir").join("cluster-1.20.2-3"))
+    Some(caches.join("weir"))
 }
 
-/// A program that is nowhere to be found.
+/// A required program that no searched folder contains.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Missing {
     program: &'static str,
@@ -59,7 +77,7 @@ impl fmt::Display for Missing {
         let Missing { program } = self;
         write!(
             f,
-            "there is no {program} in KUBEBUILDER_ASSETS, in PATH or in the cache: run `cargo xtask cluster`, which gets it"
+            "{program} is not in KUBEBUILDER_ASSETS, PATH or the cache: run `cargo xtask cluster`"
         )
     }
 }

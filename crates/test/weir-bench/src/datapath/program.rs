@@ -10,7 +10,7 @@ use std::{
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 
-use crate::bench::measure::cpu;
+use crate::measure::cpu;
 
 /// A program of the system.
 #[derive(Clone, Copy, Debug)]

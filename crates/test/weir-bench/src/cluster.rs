@@ -1,14 +1,13 @@
 //! `cargo xtask bench cluster`: an agent in a large cluster. What measures it is a benchmark of the program, which has the crates
 //! that are for tests; this starts it, and makes a table of what it says.
 
-use std::{fmt::Write as _, io::Write, process::Stdio};
+use std::{fmt::Write as _, io::Write};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use clap::Args;
 use serde_json::Value;
 
-use super::{Output, datapath::docs, measure::Spread};
-use crate::{cluster, shell, test};
+use crate::{Output, cargo_bench, docs, measure::Spread};
 
 /// Where the table is in docs/performance.md.
 const NAME: &str = "cluster";
@@ -35,10 +34,8 @@ pub(crate) struct Cluster {
 impl Cluster {
     /// Measures and prints.
     pub(crate) fn run(&self, out: &mut dyn Write) -> Result<()> {
-        test::kernel_tools()?;
-        cluster::run()?;
         let report = self.measure()?;
-        let table = table(&report).context("the benchmark has not told all")?;
+        let table = table(&report).context("a figure is missing in the benchmark's output")?;
         match self.output {
             Output::Json => writeln!(out, "{report:#}")?,
             Output::Text => write!(out, "{table}")?,
@@ -47,19 +44,11 @@ impl Cluster {
     }
 
     fn measure(&self) -> Result<Value> {
-        let (pods, seconds) = match self.quick {
-            true => (QUICK, 10),
-            false => (usize::from(self.pods) * 1_000, 30),
-        };
-        let mut bench =
-            shell::command("cargo", &["bench", "-p", "weir", "--bench", "cluster", "--"]);
-        bench.args(["--pods", &pods.to_string(), "--seconds", &seconds.to_string()]);
-        eprintln!("$ cargo bench -p weir --bench cluster -- --pods {pods} --seconds {seconds}");
-        let done = bench.stderr(Stdio::inherit()).output().context("cannot run cargo")?;
-        if !done.status.success() {
-            bail!("the benchmark failed: {}", done.status);
+        if self.quick {
+            cargo_bench::run("cluster", QUICK, 10)
+        } else {
+            cargo_bench::run("cluster", usize::from(self.pods) * 1_000, 30)
         }
-        serde_json::from_slice(&done.stdout).context("the benchmark does not speak JSON")
     }
 }
 

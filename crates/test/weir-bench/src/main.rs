@@ -1,44 +1,54 @@
-//! Benchmarks are programs: they print figures and assert none. Times are CPU time of one thread.
+//! Benchmarks of weir. `cargo xtask bench` builds this program in release mode and runs it.
+//!
+//! A benchmark prints figures and asserts none. Times are the CPU time of one thread, unless a table
+//! says otherwise. `crates/bin/weir/benches` measures the whole program; `cluster` and `hpp` run it
+//! and print its figures as a table.
 
 mod bound;
+mod cargo_bench;
 mod cluster;
 mod clusterset;
 mod datapath;
+mod docs;
 mod engine;
 mod hpp;
 mod measure;
 mod workload;
 
-use std::io::Write;
+use std::{
+    io::Write,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
 
 use anyhow::Result;
-use clap::{Subcommand, ValueEnum};
+use clap::{Parser, ValueEnum};
 use engine::Row;
 use serde_json::json;
 use workload::Shape;
 
-/// What to measure.
-#[derive(Debug, Subcommand)]
-pub(crate) enum Bench {
-    /// Full compile, memory, and the cost of one change.
+/// Measure the speed and memory of weir.
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask bench")]
+enum Bench {
+    /// A full compile, its memory, and the cost of one change.
     Engine {
-        /// As a table or as JSON.
+        /// Print a table or JSON.
         #[arg(short, long, value_enum, default_value = "text")]
         output: Output,
-        /// Smaller worlds, for a quick look.
+        /// Measure smaller clusters.
         #[arg(long)]
         quick: bool,
     },
-    /// What packets cost under rules, how many rules there are, and what it costs to change them; in namespaces of its own.
+    /// The cost of packets, the number of kernel objects and the cost of a change, in network namespaces.
     Datapath(datapath::Datapath),
     /// The agent in a cluster of 50,000 pods and 5,000 policies with a real API server: start, memory, latency, requests.
     Cluster(cluster::Cluster),
-    /// A set of clusters, simulated: what its broker would hold and be told, and what a change costs.
+    /// A simulated ClusterSet: the size and load of its broker, and the cost of a change.
     Clusterset(clusterset::Clusters),
-    /// Host protection policies of Cisco ACI: 100,000 pods, 2,000 namespaces, 5,000 policies, and what a pod changes; in memory, and with a real
-    /// API server, from the pod to the file on disk.
+    /// Host protection policies of Cisco ACI for 100,000 pods: computed in memory, and from a pod event to a file with a real API server.
     Hpp(hpp::Hpp),
-    /// Compile a world and print the resident bytes; `engine` starts this.
+    /// Compile a cluster and print the resident bytes. `engine` runs this in a new process.
     #[command(hide = true)]
     Memory {
         /// The shape and size, such as small-25000.
@@ -46,7 +56,22 @@ pub(crate) enum Bench {
     },
 }
 
-/// How to print.
+fn main() -> ExitCode {
+    match Bench::parse().run(&mut std::io::stdout().lock()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// The root of the repository.
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..")
+}
+
+/// The output format.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum Output {
     /// A table.
@@ -57,7 +82,7 @@ pub(crate) enum Output {
 
 impl Bench {
     /// Measures and prints.
-    pub(crate) fn run(&self, out: &mut dyn Write) -> Result<()> {
+    fn run(&self, out: &mut dyn Write) -> Result<()> {
         match self {
             Bench::Datapath(datapath) => datapath.run(out)?,
             Bench::Cluster(cluster) => cluster.run(out)?,

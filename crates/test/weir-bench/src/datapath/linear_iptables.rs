@@ -8,7 +8,7 @@ use super::{
     cluster::{Cluster, PORT, local, server},
     program::Program,
 };
-use crate::bench::workload::LOCAL;
+use crate::workload::LOCAL;
 
 /// The same policies as rules of iptables and sets of ipset, in the order in which kube-router has them.
 pub(crate) struct LinearIptables {

@@ -5,7 +5,6 @@ mod backend;
 mod churn;
 mod cluster;
 mod control;
-pub(crate) mod docs;
 mod ipset;
 mod linear;
 mod linear_iptables;
@@ -24,8 +23,9 @@ use std::io::Write;
 use anyhow::{Result, ensure};
 use clap::{Args, ValueEnum};
 
-use self::{packets::Effort, report::Report};
-use super::Output;
+use self::packets::Effort;
+pub(crate) use self::{probe::Operation, report::Report};
+use crate::{Output, docs};
 
 /// What and how to measure.
 #[derive(Debug, Args)]

@@ -4,14 +4,13 @@
 mod live;
 mod memory;
 
-use std::{fmt::Write as _, io::Write, process::Stdio};
+use std::{fmt::Write as _, io::Write};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use clap::Args;
 use serde_json::Value;
 
-use super::{Output, datapath::docs, engine::Row, table};
-use crate::{cluster, shell};
+use crate::{Output, cargo_bench, docs, engine::Row, table};
 
 /// Where the tables are in docs/performance.md.
 const NAME: &str = "hpp";
@@ -42,8 +41,9 @@ impl Hpp {
     /// Measures and prints.
     pub(crate) fn run(&self, out: &mut dyn Write) -> Result<()> {
         let pods = if self.quick { QUICK } else { usize::from(self.pods) * 1_000 };
+        let seconds = if self.quick { 10 } else { 30 };
         let rows = memory::rows(pods);
-        let report = if self.memory { Value::Null } else { self.measure(pods)? };
+        let report = if self.memory { Value::Null } else { cargo_bench::run(NAME, pods, seconds)? };
         if let Output::Json = self.output {
             let rows: Vec<Value> = rows.iter().map(Row::json).collect();
             writeln!(out, "{:#}", serde_json::json!({"memory": rows, "live": report}))?;
@@ -53,24 +53,12 @@ impl Hpp {
         table(&rows, &mut text)?;
         let mut text = String::from_utf8(text)?;
         if !self.memory {
-            let live = live::table(&report).context("the benchmark has not told all")?;
+            let live =
+                live::table(&report).context("a figure is missing in the benchmark's output")?;
             write!(text, "\n{live}")?;
         }
         write!(out, "{text}")?;
         if self.write_docs { docs::put(NAME, &text) } else { Ok(()) }
-    }
-
-    fn measure(&self, pods: usize) -> Result<Value> {
-        cluster::run()?;
-        let seconds = if self.quick { 10 } else { 30 };
-        let mut bench = shell::command("cargo", &["bench", "-p", "weir", "--bench", "hpp", "--"]);
-        bench.args(["--pods", &pods.to_string(), "--seconds", &seconds.to_string()]);
-        eprintln!("$ cargo bench -p weir --bench hpp -- --pods {pods} --seconds {seconds}");
-        let done = bench.stderr(Stdio::inherit()).output().context("cannot run cargo")?;
-        if !done.status.success() {
-            bail!("the benchmark failed: {}", done.status);
-        }
-        serde_json::from_slice(&done.stdout).context("the benchmark does not speak JSON")
     }
 }
 

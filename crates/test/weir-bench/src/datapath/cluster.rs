@@ -7,7 +7,7 @@ use weir_model::{
     Spec, Subject, Tier, Who,
 };
 
-use crate::bench::workload::{LOCAL, NODE, address};
+use crate::workload::{LOCAL, NODE, address};
 
 /// The port that policies admit peers to, over TCP and UDP.
 pub(crate) const PORT: u16 = 8080;

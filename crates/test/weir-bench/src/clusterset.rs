@@ -21,7 +21,7 @@ use weir_model::{
     Requirement, Scope, Selector, Spec, Subject, Tier, Who,
 };
 
-use super::{datapath::docs, measure};
+use crate::{docs, measure};
 
 /// Pods in a namespace.
 const CROWD: usize = 100;

@@ -14,7 +14,7 @@ use super::{
     nft,
     probe::{Operation, Probe, Samples},
 };
-use crate::bench::measure::Spread;
+use crate::measure::Spread;
 
 /// Rules that packets meet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -13,7 +13,7 @@ use super::{
     node::{Node, Settled},
     program::Program,
 };
-use crate::bench::measure::cpu;
+use crate::measure::cpu;
 
 const IPSET: Program = Program("ipset");
 const SET: &str = "anchor";

@@ -4,12 +4,14 @@ use std::{fs, path::Path};
 
 use anyhow::{Context, Result};
 
-use super::{probe::Operation, report::Report};
-use crate::shell;
+use crate::{
+    datapath::{Operation, Report},
+    root,
+};
 
 /// Replaces the tables of `docs/performance.md` and the pictures beside it.
 pub(crate) fn write(report: &Report) -> Result<()> {
-    let docs = shell::root().join("docs");
+    let docs = root().join("docs");
     let page = docs.join("performance.md");
     let mut text = fs::read_to_string(&page).with_context(|| cannot("read", &page))?;
     for (name, table) in [
@@ -33,7 +35,7 @@ pub(crate) fn write(report: &Report) -> Result<()> {
 
 /// Replaces one table of `docs/performance.md`.
 pub(crate) fn put(name: &str, table: &str) -> Result<()> {
-    let page = shell::root().join("docs/performance.md");
+    let page = root().join("docs/performance.md");
     let text = fs::read_to_string(&page).with_context(|| cannot("read", &page))?;
     let text = replace(&text, name, table)
         .with_context(|| format!("{} has no place for `{name}`", page.display()))?;
@@ -43,7 +45,7 @@ pub(crate) fn put(name: &str, table: &str) -> Result<()> {
 /// Whether the page has a place for a table.
 #[cfg(test)]
 pub(crate) fn has(name: &str) -> bool {
-    let page = shell::root().join("docs/performance.md");
+    let page = root().join("docs/performance.md");
     fs::read_to_string(page).is_ok_and(|text| replace(&text, name, "").is_some())
 }
 
@@ -79,7 +81,7 @@ mod tests {
 
     #[test]
     fn the_page_has_a_place_for_every_table() {
-        let page = shell::root().join("docs/performance.md");
+        let page = root().join("docs/performance.md");
         let text = fs::read_to_string(page).expect("the page is there");
         for name in ["packets", "objects", "control"] {
             assert!(replace(&text, name, "").is_some(), "{name}");

@@ -3,7 +3,7 @@ use weir_datapath::{Datapath, Established, Ledger, Outcome};
 use weir_engine::{Engine, Locality};
 use weir_model::{Change, Delta, Program};
 
-use crate::bench::workload::NODE;
+use crate::workload::NODE;
 
 /// What an agent is without a source: changes come in, and a datapath follows.
 pub(crate) struct Node<D: Datapath> {
