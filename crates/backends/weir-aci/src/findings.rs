@@ -19,7 +19,7 @@ impl Hpp {
                 ),
             };
             Finding {
-                place: policy.place.clone(),
+                location: policy.location.clone(),
                 code: "aci-kind",
                 severity: Severity::Error,
                 object: policy.id.to_string(),
@@ -29,7 +29,7 @@ impl Hpp {
             }
         });
         let shared = self.shared_hashes().map(|(id, hash, others)| Finding {
-            place: self.world.policies.get(id).and_then(|policy| policy.place.clone()),
+            location: self.world.policies.get(id).and_then(|policy| policy.location.clone()),
             code: "aci-hash",
             severity: Severity::Warning,
             object: id.to_string(),
@@ -40,7 +40,7 @@ impl Hpp {
             hint: "whoever computes the name from the policy does not find it; change one of them, for example the order of its ports".into(),
         });
         let crowded = self.crowded.iter().map(|(namespace, left_out)| Finding {
-            place: self.world.namespaces.get(namespace).and_then(|one| one.place.clone()),
+            location: self.world.namespaces.get(namespace).and_then(|one| one.location.clone()),
             code: "aci-size",
             severity: Severity::Error,
             object: format!("Namespace {namespace}"),

@@ -397,7 +397,7 @@ fn addresses_that_do_not_fit_into_one_object_are_left_out_and_that_is_said() {
             finished: false,
             born: 0,
             uid: None,
-            place: None,
+            location: None,
         };
         (from..to).map(|number| Change::Put(weir_model::Object::Pod(pod(number)))).collect()
     };

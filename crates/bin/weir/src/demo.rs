@@ -93,7 +93,7 @@ impl Step {
         let lines = text.lines().skip_while(|line| *line != "spec:").skip(1).collect();
         let policy = read(text)?.into_iter().find_map(|object| match object {
             // Whoever reads its name has just seen it, and may not have the file.
-            Object::Policy(policy) => Some(Policy { place: None, ..policy }),
+            Object::Policy(policy) => Some(Policy { location: None, ..policy }),
             _ => None,
         });
         match policy {
@@ -120,7 +120,7 @@ pub(crate) struct End {
 /// Every end: who is outside, then the pods in the order in which they were written.
 fn ends(world: &World) -> Vec<End> {
     let mut pods: Vec<&Pod> = world.pods.values().collect();
-    pods.sort_by_key(|pod| pod.place.as_ref().map(|place| place.line));
+    pods.sort_by_key(|pod| pod.location.as_ref().map(|location| location.line));
     let pod = |pod: &Pod| {
         let port = pod.ports.first()?;
         Some(End {

@@ -2,6 +2,8 @@
 
 use std::{error, fmt};
 
+use weir_model::edit_distance;
+
 use crate::present::{
     plain::Plain,
     style::{BAD, Painted, STRONG},
@@ -40,28 +42,11 @@ impl error::Error for Failure {
 pub(crate) fn nearest<'a>(word: &str, known: &[&'a str]) -> Vec<&'a str> {
     const SHOWN: usize = 3;
     let mut ranked: Vec<(usize, &str)> =
-        known.iter().map(|other| (distance(word, other), *other)).collect();
+        known.iter().map(|other| (edit_distance(word, other), *other)).collect();
     ranked.sort_unstable();
     ranked.dedup();
     let best = ranked.first().map_or(0, |(distance, _)| *distance);
     ranked.into_iter().take_while(|(d, _)| *d == best).map(|(_, near)| near).take(SHOWN).collect()
-}
-
-/// How many letters must be typed, removed or changed. Of long words, only the beginning is looked at.
-fn distance(one: &str, two: &str) -> usize {
-    const LOOKED_AT: usize = 300;
-    let letters = |word: &str| word.chars().take(LOOKED_AT).collect::<Vec<char>>();
-    let (one, two) = (letters(one), letters(two));
-    let mut last: Vec<usize> = (0..=two.len()).collect();
-    for (i, here) in one.iter().enumerate() {
-        let mut row = vec![i + 1];
-        for (j, there) in two.iter().enumerate() {
-            let change = last[j] + usize::from(here != there);
-            row.push(change.min(last[j + 1] + 1).min(row[j] + 1));
-        }
-        last = row;
-    }
-    last[two.len()]
 }
 
 /// Says on standard error what failed, why, and what helps.

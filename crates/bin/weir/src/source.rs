@@ -117,7 +117,7 @@ impl Loaded {
         for change in manifests.world.changes() {
             // A namespace that is only mentioned says nothing about its labels.
             let is_mentioned = matches!(&change, Change::Put(Object::Namespace(namespace))
-                if namespace.place.is_none() && world.namespaces.contains_key(&namespace.name));
+                if namespace.location.is_none() && world.namespaces.contains_key(&namespace.name));
             if !is_mentioned {
                 world.apply(change);
             }

@@ -212,7 +212,7 @@ fn read(file: &Path) -> anyhow::Result<Vec<Case>> {
 /// Puts a case into the clusters that were named.
 fn in_clusters(case: &mut Case, objects: &[Object]) -> Result<(), Failure> {
     if !case.objects.is_empty() || !case.manifests.is_empty() {
-        let what = format!("{}: with --cluster, a test has probes and nothing else", case.place);
+        let what = format!("{}: with --cluster, a test has probes and nothing else", case.location);
         return Err(Failure::new(
             what,
             "put its objects and manifests into the folder of a cluster",
@@ -229,7 +229,7 @@ fn is_no_test(cases: &[Case]) -> bool {
 
 fn syntax_error(case: &Case) -> Option<Failure> {
     let finding = case.findings.iter().find(|finding| finding.code == "syntax")?;
-    let place = finding.place.as_ref().map(|place| format!("{place}: ")).unwrap_or_default();
+    let place = finding.location.as_ref().map(|place| format!("{place}: ")).unwrap_or_default();
     Some(Failure::new(format!("{place}{}", finding.message), finding.hint.clone()))
 }
 
@@ -280,10 +280,10 @@ fn judge(mut case: Case, decides: Decides) -> CaseResult {
                 error = manifests.missing().next().map(describe);
                 case.join(manifests);
             }
-            Err(cause) => error = Some(format!("{}: {cause:#}", case.place)),
+            Err(cause) => error = Some(format!("{}: {cause:#}", case.location)),
         }
     }
-    let Case { name, place, objects, probes, findings, .. } = case;
+    let Case { name, location: place, objects, probes, findings, .. } = case;
     let grave: Vec<&Finding> =
         findings.iter().filter(|finding| finding.severity == Severity::Error).collect();
     if let Some(first) = grave.first() {
@@ -356,7 +356,7 @@ fn judge(mut case: Case, decides: Decides) -> CaseResult {
 }
 
 fn describe(finding: &Finding) -> String {
-    let place = finding.place.as_ref().map(|place| format!("{place}: ")).unwrap_or_default();
+    let place = finding.location.as_ref().map(|place| format!("{place}: ")).unwrap_or_default();
     let object = match finding.object.is_empty() {
         true => String::new(),
         false => format!("{} ", finding.object),

@@ -79,7 +79,7 @@ pub(crate) fn rule(cited: &Cited) -> String {
 
 /// The file and line of something inside a policy.
 pub(crate) fn place(section: &Section, line: u32) -> Option<String> {
-    let mut place = section.place.clone()?;
+    let mut place = section.location.clone()?;
     if line > 0 {
         place.line = line;
     }
@@ -89,7 +89,8 @@ pub(crate) fn place(section: &Section, line: u32) -> Option<String> {
 fn policies(sections: &[std::sync::Arc<Section>]) -> String {
     const SHOWN: usize = 3;
     let name = |section: &std::sync::Arc<Section>| {
-        let place = section.place.as_ref().map(|place| format!(" ({place})")).unwrap_or_default();
+        let place =
+            section.location.as_ref().map(|place| format!(" ({place})")).unwrap_or_default();
         format!("{}{place}", section.policy)
     };
     let mut names: Vec<String> = sections.iter().take(SHOWN).map(name).collect();

@@ -89,7 +89,7 @@ pub(crate) fn base(policy: &Policy, uid: &str) -> Policy {
         ingress: rules(Direction::Ingress),
         egress: rules(Direction::Egress),
     };
-    Policy { id: id(policy, shard_name(uid, None)), place: None, spec: Arc::new(spec) }
+    Policy { id: id(policy, shard_name(uid, None)), location: None, spec: Arc::new(spec) }
 }
 
 /// The NetworkPolicy of a shard. It speaks about one direction, so it isolates for no other.
@@ -100,7 +100,7 @@ pub(crate) fn shard(policy: &Policy, uid: &str, key: &ShardKey, rules: Vec<Polic
     };
     let subject = policy.spec.subject.clone();
     let spec = Spec { tier: Tier::Namespace, subject, ingress, egress };
-    Policy { id: id(policy, shard_name(uid, Some(key))), place: None, spec: Arc::new(spec) }
+    Policy { id: id(policy, shard_name(uid, Some(key))), location: None, spec: Arc::new(spec) }
 }
 
 /// A rule for each list of ports that addresses of a leaf are allowed, sorted.

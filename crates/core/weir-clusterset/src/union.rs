@@ -6,16 +6,14 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use weir_model::{
-    Labels, Name, Namespace, Node, Pod, PodId, Policy, PolicyId, PolicyKind, PolicyRule,
-    Requirement, Scope, Selector, Spec, Subject, Who, World,
+    Labels, NAMESPACE_NAME_LABEL, Name, Namespace, Node, Pod, PodId, Policy, PolicyId, PolicyKind,
+    PolicyRule, Requirement, Scope, Selector, Spec, Subject, Who, World,
 };
 
 use crate::Interest;
 
 /// The label that says which cluster a namespace is of. It is reserved, so no selector of others asks for it.
 const CLUSTER: &str = "submariner-io/clusterID";
-/// The label that every namespace has: its name.
-const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";
 
 /// What something of a cluster is called among those of others.
 pub fn qualified(cluster: &str, name: &str) -> Name {
@@ -33,8 +31,8 @@ pub fn union(clusters: &BTreeMap<Name, World>) -> World {
         for namespace in world.namespaces.values() {
             let name = qualified(cluster, &namespace.name);
             let labels = label(&namespace.labels);
-            let place = namespace.place.clone();
-            union.namespaces.insert(name.clone(), Namespace { name, labels, place });
+            let location = namespace.location.clone();
+            union.namespaces.insert(name.clone(), Namespace { name, labels, location });
         }
         for node in world.nodes.values() {
             let name = qualified(cluster, &node.name);
@@ -86,14 +84,14 @@ pub fn parted(policy: &Policy) -> (Option<Name>, Policy) {
     let bare = |selector: &Selector| {
         let requirements = selector.requirements().iter().map(|requirement| {
             match named(requirement).and_then(|name| name.split_once(':')) {
-                Some((_, name)) => Requirement::equals(NAMESPACE_NAME, name),
+                Some((_, name)) => Requirement::equals(NAMESPACE_NAME_LABEL, name),
                 None => requirement.clone(),
             }
         });
         requirements.filter(|requirement| &**requirement.key() != CLUSTER).collect()
     };
     let id = PolicyId { kind, namespace, name: policy.id.name.clone() };
-    (cluster, Policy { id, place: policy.place.clone(), spec: with_selectors(policy, bare) })
+    (cluster, Policy { id, location: policy.location.clone(), spec: with_selectors(policy, bare) })
 }
 
 /// A policy as one of a union.
@@ -115,7 +113,7 @@ fn among(cluster: &Name, policy: &Policy) -> Policy {
         }
         spec = Arc::new(wide);
     }
-    Policy { id, place: policy.place.clone(), spec }
+    Policy { id, location: policy.location.clone(), spec }
 }
 
 /// Lets the peers of a rule mean the pods of all clusters.
@@ -125,7 +123,7 @@ fn reach_out(policy: &Policy, rule: &mut PolicyRule, local: &impl Fn(&Selector) 
         let Who::Pods { scope, .. } = &mut peer.who else { continue };
         match scope {
             Scope::Own if is_known => {
-                let own = Requirement::equals(NAMESPACE_NAME, policy.id.namespace.clone());
+                let own = Requirement::equals(NAMESPACE_NAME_LABEL, policy.id.namespace.clone());
                 *scope = Scope::Matching(Selector::from_iter([own]));
             }
             // What asks for labels that never travel stays at home.
@@ -158,7 +156,7 @@ fn with_selectors(policy: &Policy, change: impl Fn(&Selector) -> Selector) -> Ar
 /// The one name of a namespace that a requirement asks for.
 fn named(requirement: &Requirement) -> Option<&str> {
     match requirement {
-        Requirement::In(key, values) if &**key == NAMESPACE_NAME && values.len() == 1 => {
+        Requirement::In(key, values) if &**key == NAMESPACE_NAME_LABEL && values.len() == 1 => {
             values.first().map(|name| &**name)
         }
         _ => None,

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use weir_model::{
-    Block, Direction, Name, NamedPort, Origin, Peer, Peers, Place, PolicyId, PolicyRule, PortMatch,
-    PortOwners, PortRange, Ports, Protocol, Rule, Scope, Section, SetId, SetKey, Who,
+    Block, Direction, Location, Name, NamedPort, Origin, Peer, Peers, PolicyId, PolicyRule,
+    PortMatch, PortOwners, PortRange, Ports, Protocol, Rule, Scope, Section, SetId, SetKey, Who,
 };
 
 /// Every set that the rules of a policy in this namespace can name.
@@ -36,7 +36,7 @@ pub(crate) fn depends_on_ports(rules: &[PolicyRule], direction: Direction) -> bo
 
 /// What a policy contributes to the chains of one direction.
 pub(crate) fn section(
-    (policy, place): (&PolicyId, &Option<Place>),
+    (policy, location): (&PolicyId, &Option<Location>),
     rules: &[PolicyRule],
     direction: Direction,
     ports: &[NamedPort],
@@ -72,7 +72,7 @@ pub(crate) fn section(
             }
         }
     }
-    Section { policy: policy.clone(), place: place.clone(), rules: compiled, idle }
+    Section { policy: policy.clone(), location: location.clone(), rules: compiled, idle }
 }
 
 /// The peers of a rule; one `None` if it is about everyone.

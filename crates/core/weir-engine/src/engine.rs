@@ -232,7 +232,7 @@ mod tests {
             finished: false,
             born: 0,
             uid: None,
-            place: None,
+            location: None,
         }))
     }
 
@@ -249,7 +249,7 @@ mod tests {
         let spec = Spec { tier: Tier::Namespace, subject, ingress: Some(vec![rule]), egress: None };
         let (kind, namespace) = (PolicyKind::NetworkPolicy, "shop".into());
         let id = PolicyId { kind, namespace, name: "web".into() };
-        Change::Put(Object::Policy(Policy { id, place: None, spec: Arc::new(spec) }))
+        Change::Put(Object::Policy(Policy { id, location: None, spec: Arc::new(spec) }))
     }
 
     #[test]

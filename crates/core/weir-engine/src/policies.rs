@@ -2,7 +2,7 @@ use std::{hash::BuildHasher, sync::Arc};
 
 use hashbrown::{DefaultHashBuilder, HashMap, HashTable};
 use smallvec::SmallVec;
-use weir_model::{Direction, NamedPort, Place, PolicyId, PolicyRule, Section, Spec, Tier};
+use weir_model::{Direction, Location, NamedPort, PolicyId, PolicyRule, Section, Spec, Tier};
 
 use crate::{
     anchors::AnchorIndex,
@@ -40,7 +40,7 @@ pub(crate) struct Policies {
 #[derive(Debug)]
 struct Policy {
     id: PolicyId,
-    place: Option<Place>,
+    location: Option<Location>,
     spec: Arc<Spec>,
     group: GroupIndex,
     ingress: Option<Box<Compiled>>,
@@ -76,8 +76,8 @@ impl Policy {
         ports: &[NamedPort],
         sets: &Sets,
     ) -> Arc<Section> {
-        let Policy { id, place, .. } = self;
-        Arc::new(compile::section((id, place), rules, direction, ports, |key| sets.id_of(key)))
+        let Policy { id, location, .. } = self;
+        Arc::new(compile::section((id, location), rules, direction, ports, |key| sets.id_of(key)))
     }
 
     /// The sets it had, if it was in force.
@@ -122,7 +122,7 @@ impl Policies {
         let mut touched = SmallVec::new();
         if let Some(index) = self.find(&policy.id) {
             let known = &self.table[index];
-            if known.spec == policy.spec && known.place == policy.place {
+            if known.spec == policy.spec && known.location == policy.location {
                 return touched;
             }
             touched.extend(self.remove_at(index, cluster));
@@ -132,7 +132,7 @@ impl Policies {
         let hash = self.hasher.hash_one(&policy.id);
         let policy = Policy {
             id: policy.id.clone(),
-            place: policy.place.clone(),
+            location: policy.location.clone(),
             spec,
             group,
             ingress: None,

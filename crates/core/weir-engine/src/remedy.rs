@@ -3,9 +3,9 @@
 use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
 
 use weir_model::{
-    Action, Block, Direction, Flow, Name, Peer, Pod, Policy, PolicyId, PolicyKind, PolicyRule,
-    PortMatch, PortRange, PortSpec, Requirement, Scope, Selector, Spec, Subject, Tier, Verdict,
-    Who, World,
+    Action, Block, Direction, Flow, NAMESPACE_NAME_LABEL, Name, Peer, Pod, Policy, PolicyId,
+    PolicyKind, PolicyRule, PortMatch, PortRange, PortSpec, Requirement, Scope, Selector, Spec,
+    Subject, Tier, Verdict, Who, World,
 };
 
 use crate::explain::{Cited, Explanation, Judgement, Reason, Side};
@@ -22,9 +22,6 @@ const PASSING: [&str; 9] = [
     "pod-template-hash",
     "statefulset.kubernetes.io/pod-name",
 ];
-
-/// The label that every namespace has: its name.
-const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";
 
 /// What would let a refused flow pass.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -98,7 +95,7 @@ fn allow(
         Direction::Egress => (None, Some(vec![rule])),
     };
     let spec = Arc::new(Spec { tier, subject, ingress, egress });
-    Ok(Policy { id: unused_id(world, kind, judgement, flow, direction), place: None, spec })
+    Ok(Policy { id: unused_id(world, kind, judgement, flow, direction), location: None, spec })
 }
 
 /// A place in the order of decision just before a rule of the admin tiers, in a policy of the same version of the API where
@@ -152,7 +149,10 @@ fn peer(world: &World, address: IpAddr, own: &Name, tier: Tier) -> Who {
 }
 
 fn named(namespace: &Name) -> Scope {
-    Scope::Matching(Selector::from_iter([Requirement::equals(NAMESPACE_NAME, namespace.clone())]))
+    Scope::Matching(Selector::from_iter([Requirement::equals(
+        NAMESPACE_NAME_LABEL,
+        namespace.clone(),
+    )]))
 }
 
 /// The lasting labels of a pod. A pod without any is told from its neighbours by the labels it does not have.

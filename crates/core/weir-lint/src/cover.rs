@@ -4,17 +4,14 @@ use std::collections::HashSet;
 
 use ipnet::IpNet;
 use weir_model::{
-    Block, Name, PolicyRule, PortMatch, PortRange, PortSpec, Protocol, Requirement, Scope,
-    Selector, Subject, Who,
+    Block, NAMESPACE_NAME_LABEL, Name, PolicyRule, PortMatch, PortRange, PortSpec, Protocol,
+    Requirement, Scope, Selector, Subject, Who,
 };
 
 use crate::{index::Index, select};
 
 /// Of more entries than this only equal ones are compared: people do not write such lists by hand.
 const HAND_WRITTEN: usize = 64;
-
-/// The label that carries a namespace's name.
-pub(crate) const NAME_LABEL: &str = "kubernetes.io/metadata.name";
 
 /// Whether every connection that `narrow` matches is matched by `wide` too. Both are rules of namespace `own`.
 pub(crate) fn rule(index: &Index<'_>, own: &Name, wide: &PolicyRule, narrow: &PolicyRule) -> bool {
@@ -61,7 +58,7 @@ fn scope(index: &Index<'_>, own: &Name, wide: &Scope, narrow: &Scope) -> bool {
 
 /// The selector of the namespace with this name.
 fn only(name: &Name) -> Selector {
-    [Requirement::equals(NAME_LABEL, name.clone())].into_iter().collect()
+    [Requirement::equals(NAMESPACE_NAME_LABEL, name.clone())].into_iter().collect()
 }
 
 fn block(wide: &Block, narrow: &Block) -> bool {

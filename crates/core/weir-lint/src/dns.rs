@@ -3,13 +3,12 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use weir_model::{
-    Action, Direction, Finding, PodId, Policy, PolicyRule, PortMatch, PortRange, Protocol, Scope,
-    Selector, Who,
+    Action, Direction, Finding, NAMESPACE_NAME_LABEL, PodId, Policy, PolicyRule, PortMatch,
+    PortRange, Protocol, Scope, Selector, Who,
 };
 
 use crate::{
     code::{NO_DNS, NO_DNS_TCP},
-    cover::NAME_LABEL,
     index::Index,
     select,
     site::{Site, adds_up},
@@ -107,7 +106,7 @@ fn holds_for_system(index: &Index<'_>, namespaces: &Selector) -> bool {
     match index.world.namespaces.get("kube-system") {
         Some(system) => select::matches(namespaces, &system.labels),
         None => namespaces.requirements().iter().all(|requirement| {
-            let labels = [(NAME_LABEL, "kube-system")].into_iter().collect();
+            let labels = [(NAMESPACE_NAME_LABEL, "kube-system")].into_iter().collect();
             requirement.key().starts_with("kubernetes.io/") && select::meets(requirement, &labels)
         }),
     }

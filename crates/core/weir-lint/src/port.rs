@@ -7,14 +7,13 @@ use std::{
 
 use weir_model::{
     Action, Direction, Finding, Name, Pod, Policy, PolicyKind, PolicyRule, PortMatch, PortRange,
-    Protocol, Scope, Who,
+    Protocol, Scope, Who, closest,
 };
 
 use crate::{
     code::{OVERLAPPING_PORTS, PORT_PROTOCOL, UNDECLARED_PORT, UNKNOWN_PORT_NAME},
     index::Index,
     site::{Site, rules},
-    subject,
 };
 
 pub(crate) fn check(index: &Index<'_>, findings: &mut Vec<Finding>) {
@@ -154,7 +153,7 @@ fn name_of(
         ));
     }
     let known: BTreeSet<&str> = ports().map(|p| &*p.name).collect();
-    let hint = match (subject::nearest(name, &known), known.is_empty()) {
+    let hint = match (closest(name, known.iter().copied()), known.is_empty()) {
         (Some(near), _) => format!("did you mean `port: {near}`?"),
         (None, true) => {
             "name the container port in the pod, or give the port's number here".to_owned()

@@ -1,25 +1,25 @@
 //! Where a finding is: the object, the field and the line.
 
 use weir_model::{
-    Direction, Finding, Peer, Place, Policy, PolicyKind, PolicyRule, Severity, Tier, Who,
+    Direction, Finding, Location, Peer, Policy, PolicyKind, PolicyRule, Severity, Tier, Who,
 };
 
 /// A place in the input that a finding can be about.
 pub(crate) struct Site {
-    place: Option<Place>,
+    location: Option<Location>,
     object: String,
     field: String,
 }
 
 impl Site {
     /// A whole object.
-    pub(crate) fn object(place: Option<&Place>, object: String) -> Self {
-        Site { place: place.cloned(), object, field: String::new() }
+    pub(crate) fn object(location: Option<&Location>, object: String) -> Self {
+        Site { location: location.cloned(), object, field: String::new() }
     }
 
     /// The whole policy.
     pub(crate) fn policy(policy: &Policy) -> Self {
-        Site::object(policy.place.as_ref(), policy.id.to_string())
+        Site::object(policy.location.as_ref(), policy.id.to_string())
     }
 
     /// What says for whom a policy speaks.
@@ -88,8 +88,8 @@ impl Site {
 
     fn inside(policy: &Policy, line: u32, field: String) -> Self {
         let mut site = Site { field, ..Site::policy(policy) };
-        if let (Some(place), 1..) = (&mut site.place, line) {
-            place.line = line;
+        if let (Some(location), 1..) = (&mut site.location, line) {
+            location.line = line;
         }
         site
     }
@@ -122,8 +122,16 @@ impl Site {
         message: impl Into<String>,
         hint: impl Into<String>,
     ) -> Finding {
-        let Site { place, object, field } = self;
-        Finding { place, code, severity, object, field, message: message.into(), hint: hint.into() }
+        let Site { location, object, field } = self;
+        Finding {
+            location,
+            code,
+            severity,
+            object,
+            field,
+            message: message.into(),
+            hint: hint.into(),
+        }
     }
 }
 

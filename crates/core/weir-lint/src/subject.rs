@@ -2,14 +2,16 @@
 
 use std::collections::BTreeSet;
 
-use weir_model::{Finding, Name, Namespace, Policy, Requirement, Scope, Selector, Severity};
+use weir_model::{
+    Finding, NAMESPACE_NAME_LABEL, Name, Namespace, Policy, Requirement, Scope, Selector, Severity,
+    closest,
+};
 
 use crate::{
     code::{
         HOST_NETWORK_SUBJECT, NEVER_MATCHES, NO_PODS, SELECTS_NOTHING, UNKNOWN_NAMESPACE,
         UNKNOWN_NAMESPACE_LABEL,
     },
-    cover::NAME_LABEL,
     index::Index,
     select,
     site::{Site, adds_up},
@@ -140,8 +142,8 @@ pub(crate) fn namespace_labels(
                 .map(|v| &**v)
                 .collect();
             match named {
-                Some(name) if &**key != NAME_LABEL => format!(
-                    "to select namespace {name} by its name, use the label {NAME_LABEL}: {name}"
+                Some(name) if &**key != NAMESPACE_NAME_LABEL => format!(
+                    "to select namespace {name} by its name, use the label {NAMESPACE_NAME_LABEL}: {name}"
                 ),
                 _ if known.is_empty() => format!(
                     "label the namespace, for example `kubectl label namespace NAME {}`",
@@ -156,8 +158,8 @@ pub(crate) fn namespace_labels(
         _ => "compare the selector with the labels of the namespaces".to_owned(),
     };
     // Manifests rarely have the namespaces they are for; then nothing is known of their labels.
-    let is_bare = |n: &Namespace| n.labels.iter().all(|(key, _)| &**key == NAME_LABEL);
-    let by_name = culprit.is_some_and(|requirement| &**requirement.key() == NAME_LABEL);
+    let is_bare = |n: &Namespace| n.labels.iter().all(|(key, _)| &**key == NAMESPACE_NAME_LABEL);
+    let by_name = culprit.is_some_and(|requirement| &**requirement.key() == NAMESPACE_NAME_LABEL);
     let severity = match !by_name && world.namespaces.values().all(is_bare) {
         true => Severity::Info,
         false => Severity::Warning,
@@ -173,7 +175,8 @@ fn pair(key: &Name, values: &BTreeSet<Name>) -> String {
 fn is_given(selector: &Selector) -> bool {
     selector.requirements().iter().any(|requirement| match requirement {
         Requirement::In(key, values) => {
-            &**key == NAME_LABEL && values.iter().any(|value| GIVEN_NAMESPACES.contains(&&**value))
+            &**key == NAMESPACE_NAME_LABEL
+                && values.iter().any(|value| GIVEN_NAMESPACES.contains(&&**value))
         }
         _ => false,
     })
@@ -182,16 +185,16 @@ fn is_given(selector: &Selector) -> bool {
 /// Whether a namespace is only mentioned, where others are written down.
 fn is_unheard_of(index: &Index<'_>, namespace: &Name) -> bool {
     let all = &index.world.namespaces;
-    all.values().any(|namespace| namespace.place.is_some())
-        && all.get(namespace).is_none_or(|namespace| namespace.place.is_none())
+    all.values().any(|namespace| namespace.location.is_some())
+        && all.get(namespace).is_none_or(|namespace| namespace.location.is_none())
         && !GIVEN_NAMESPACES.contains(&&**namespace)
         && index.pods_of(namespace).is_empty()
 }
 
 fn namespace_hint(index: &Index<'_>, namespace: &Name) -> String {
-    let written = index.world.namespaces.values().filter(|n| n.place.is_some());
+    let written = index.world.namespaces.values().filter(|n| n.location.is_some());
     let known: BTreeSet<&str> = written.map(|n| &*n.name).collect();
-    match nearest(namespace, &known) {
+    match closest(namespace, known.iter().copied()) {
         Some(near) => format!("did you mean `namespace: {near}`?"),
         None => format!("create the namespace, or move the policy to one of {}", list(&known)),
     }
@@ -227,7 +230,7 @@ pub(crate) fn label_hint(
             let keys: BTreeSet<&str> =
                 pods.iter().flat_map(|pod| pod.labels.iter()).map(|(key, _)| &**key).collect();
             let asked = |near: &&str| selector.requirements().iter().any(|r| **r.key() == **near);
-            match nearest(key, &keys).filter(|near| !asked(near)) {
+            match closest(key, keys.iter().copied()).filter(|near| !asked(near)) {
                 Some(near) => format!("did you mean the label `{near}`?"),
                 None if keys.is_empty() => {
                     format!("the pods there have no labels; give them {key}")
@@ -239,7 +242,7 @@ pub(crate) fn label_hint(
 }
 
 fn values_of(key: &str, known: &BTreeSet<&str>, wanted: &BTreeSet<Name>) -> String {
-    match wanted.iter().find_map(|value| nearest(value, known)) {
+    match wanted.iter().find_map(|value| closest(value, known.iter().copied())) {
         Some(near) => format!("{key}={near}: did you mean that?"),
         None => {
             let pairs: BTreeSet<String> = known.iter().map(|v| format!("{key}={v}")).collect();
@@ -254,37 +257,4 @@ fn list(words: &BTreeSet<&str>) -> String {
     let more = words.len().saturating_sub(SHOWN);
     let tail = if more > 0 { format!(" and {more} more") } else { String::new() };
     format!("{}{tail}", some.join(", "))
-}
-
-/// The word that was probably meant: a third of its letters may be wrong, but no more than two.
-pub(crate) fn nearest<'a>(word: &str, known: &BTreeSet<&'a str>) -> Option<&'a str> {
-    const LONGEST: usize = 400;
-    if word.len() > LONGEST {
-        return None;
-    }
-    let limit = (word.len() / 3).clamp(1, 2);
-    // Words of very different lengths are not near, however long it takes to find out.
-    let near = known.iter().filter(|other| other.len().abs_diff(word.len()) <= 4 * limit);
-    let (distance, near) = near.map(|other| (distance(word, other), *other)).min()?;
-    (distance <= limit && distance < word.len()).then_some(near)
-}
-
-/// How many letters must be typed, removed, changed or swapped.
-fn distance(one: &str, two: &str) -> usize {
-    let (one, two): (Vec<char>, Vec<char>) = (one.chars().collect(), two.chars().collect());
-    let mut before = Vec::new();
-    let mut last: Vec<usize> = (0..=two.len()).collect();
-    for i in 0..one.len() {
-        let mut row = vec![i + 1];
-        for j in 0..two.len() {
-            let change = last[j] + usize::from(one[i] != two[j]);
-            let mut best = change.min(last[j + 1] + 1).min(row[j] + 1);
-            if i > 0 && j > 0 && one[i] == two[j - 1] && one[i - 1] == two[j] {
-                best = best.min(before[j - 1] + 1);
-            }
-            row.push(best);
-        }
-        before = std::mem::replace(&mut last, row);
-    }
-    last[two.len()]
 }

@@ -20,7 +20,7 @@ fn selector(text: &str) -> Selector {
 
 fn namespace(name: &str) -> Object {
     let labels = [("kubernetes.io/metadata.name", name)].into_iter().collect();
-    Object::Namespace(Namespace { name: name.into(), labels, place: None })
+    Object::Namespace(Namespace { name: name.into(), labels, location: None })
 }
 
 fn pod(id: &str, address: &str, text: &str) -> Object {
@@ -35,7 +35,7 @@ fn pod(id: &str, address: &str, text: &str) -> Object {
         finished: false,
         born: 0,
         uid: None,
-        place: None,
+        location: None,
     })
 }
 
@@ -68,7 +68,7 @@ fn policy(
             namespace: namespace.into(),
             name: name.into(),
         },
-        place: Some(Place { file: "policies.yaml".into(), line: 1 }),
+        location: Some(Location { file: "policies.yaml".into(), line: 1 }),
         spec: Arc::new(Spec {
             tier: Tier::Namespace,
             subject: Subject { scope: Scope::Own, pods: selector(pods) },
@@ -97,7 +97,7 @@ fn check(objects: impl IntoIterator<Item = Object>, expected: &[&str]) {
     ];
     let world: World = shop.into_iter().chain(objects).collect();
     let findings = lint(&world);
-    let line = |f: &weir_model::Finding| f.place.as_ref().map_or(0, |p| p.line);
+    let line = |f: &weir_model::Finding| f.location.as_ref().map_or(0, |p| p.line);
     let found: Vec<String> =
         findings.iter().map(|f| format!("{} {} {}", f.code, line(f), f.field)).collect();
     assert_eq!(found, expected, "{findings:#?}");

@@ -77,7 +77,7 @@ fn without(world: &World, finding: &Finding) -> Option<World> {
 }
 
 fn put(world: &mut World, id: &PolicyId, spec: Spec) {
-    let policy = Policy { id: id.clone(), place: None, spec: Arc::new(spec) };
+    let policy = Policy { id: id.clone(), location: None, spec: Arc::new(spec) };
     world.policies.insert(id.clone(), policy);
 }
 

@@ -4,14 +4,14 @@ use crate::Name;
 
 /// A line of a file.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Place {
+pub struct Location {
     /// The file as the user named it.
     pub file: Name,
     /// The line, from 1; 0 if unknown.
     pub line: u32,
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.line {
             0 => write!(f, "{}", self.file),
@@ -45,7 +45,7 @@ impl fmt::Display for Severity {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Finding {
     /// Where.
-    pub place: Option<Place>,
+    pub location: Option<Location>,
     /// A short, stable word for the kind of finding, as documented.
     pub code: &'static str,
     /// How bad.

@@ -1,6 +1,6 @@
 use std::{fmt, net::IpAddr};
 
-use crate::{Policy, PolicyRule, Protocol, Spec};
+use crate::Protocol;
 
 /// A connection someone tries to open, after service translation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -76,22 +76,5 @@ impl fmt::Display for Direction {
             Direction::Ingress => "ingress",
             Direction::Egress => "egress",
         })
-    }
-}
-
-impl Spec {
-    /// The rules of one direction; `None` if the policy does not speak about it.
-    pub fn rules(&self, direction: Direction) -> Option<&[PolicyRule]> {
-        match direction {
-            Direction::Ingress => self.ingress.as_deref(),
-            Direction::Egress => self.egress.as_deref(),
-        }
-    }
-}
-
-impl Policy {
-    /// The rules of one direction; `None` if the policy does not speak about it.
-    pub fn rules(&self, direction: Direction) -> Option<&[PolicyRule]> {
-        self.spec.rules(direction)
     }
 }

@@ -2,6 +2,9 @@ use std::{collections::BTreeSet, fmt, sync::Arc};
 
 use crate::Name;
 
+/// The label that the API server sets on every namespace; its value is the name of the namespace.
+pub const NAMESPACE_NAME_LABEL: &str = "kubernetes.io/metadata.name";
+
 /// The labels of one object, sorted by key.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Labels(Box<[(Name, Name)]>);

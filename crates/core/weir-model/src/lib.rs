@@ -13,6 +13,7 @@
 
 mod change;
 mod delta;
+mod family;
 mod finding;
 mod flow;
 mod label;
@@ -22,13 +23,15 @@ mod policy;
 mod program;
 mod rule;
 mod set;
+mod spelling;
 mod world;
 
 pub use change::{Change, Key, Object};
 pub use delta::{Delta, Endpoint, SetDelta};
-pub use finding::{Finding, Place, Severity};
+pub use family::IpFamily;
+pub use finding::{Finding, Location, Severity};
 pub use flow::{Direction, Flow, Verdict};
-pub use label::{Labels, Requirement, Selector};
+pub use label::{Labels, NAMESPACE_NAME_LABEL, Requirement, Selector};
 pub use net::{Block, DomainPattern, PortRange, Protocol};
 pub use object::{Name, NamedPort, Namespace, Node, Pod, PodId};
 pub use policy::{
@@ -38,4 +41,5 @@ pub use policy::{
 pub use program::Program;
 pub use rule::{Chain, Origin, Peers, Ports, Rule, RuleSet, Section};
 pub use set::{Member, PortOwners, SetId, SetKey};
+pub use spelling::{closest, edit_distance};
 pub use world::World;

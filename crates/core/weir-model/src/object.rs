@@ -1,6 +1,6 @@
 use std::{fmt, net::IpAddr, sync::Arc};
 
-use crate::{Labels, Place, Protocol};
+use crate::{Labels, Location, Protocol};
 
 /// A name or any other short text that many objects share.
 pub type Name = Arc<str>;
@@ -50,7 +50,7 @@ pub struct Pod {
     /// What tells it from others that had its name before, if the source knows. No policy can ask for it.
     pub uid: Option<Name>,
     /// Where it was written.
-    pub place: Option<Place>,
+    pub location: Option<Location>,
 }
 
 impl Pod {
@@ -84,7 +84,7 @@ pub struct Namespace {
     /// Its labels, `kubernetes.io/metadata.name` among them.
     pub labels: Labels,
     /// Where it was written.
-    pub place: Option<Place>,
+    pub location: Option<Location>,
 }
 
 /// A node.
@@ -97,5 +97,5 @@ pub struct Node {
     /// All its addresses.
     pub addresses: Vec<IpAddr>,
     /// Where it was written.
-    pub place: Option<Place>,
+    pub location: Option<Location>,
 }

@@ -1,6 +1,6 @@
 use std::{fmt, sync::Arc};
 
-use crate::{Block, DomainPattern, Name, Place, PortRange, Protocol, Selector};
+use crate::{Block, Direction, DomainPattern, Location, Name, PortRange, Protocol, Selector};
 
 /// A network policy of any kind. The kinds differ only in their tier and in what their rules may do.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -8,9 +8,16 @@ pub struct Policy {
     /// Which policy.
     pub id: PolicyId,
     /// Where it was written.
-    pub place: Option<Place>,
+    pub location: Option<Location>,
     /// What it says. Policies of many namespaces that say the same may share it.
     pub spec: Arc<Spec>,
+}
+
+impl Policy {
+    /// The rules of one direction; `None` if the policy does not cover that direction.
+    pub fn rules(&self, direction: Direction) -> Option<&[PolicyRule]> {
+        self.spec.rules(direction)
+    }
 }
 
 /// Which policy: its kind, its namespace (empty for cluster-wide kinds) and its name.
@@ -78,6 +85,16 @@ pub struct Spec {
     pub ingress: Option<Vec<PolicyRule>>,
     /// Its egress rules, likewise.
     pub egress: Option<Vec<PolicyRule>>,
+}
+
+impl Spec {
+    /// The rules of one direction; `None` if the policy does not cover that direction.
+    pub fn rules(&self, direction: Direction) -> Option<&[PolicyRule]> {
+        match direction {
+            Direction::Ingress => self.ingress.as_deref(),
+            Direction::Egress => self.egress.as_deref(),
+        }
+    }
 }
 
 /// Where a policy stands in the order of decision. Within a tier a lower priority is asked first,

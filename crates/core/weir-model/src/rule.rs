@@ -1,6 +1,6 @@
 use std::{fmt, sync::Arc};
 
-use crate::{Action, Block, Direction, Place, PolicyId, PortRange, Protocol, SetId};
+use crate::{Action, Block, Direction, Location, PolicyId, PortRange, Protocol, SetId};
 
 /// All that is decided for a pod. Pods with equal rules share one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -60,7 +60,7 @@ pub struct Section {
     /// The policy.
     pub policy: PolicyId,
     /// Where the policy was written.
-    pub place: Option<Place>,
+    pub location: Option<Location>,
     /// Its rules in order.
     pub rules: Vec<Rule>,
     /// Rules that match nothing here, because the pod gives no port the name they ask for. Nobody enforces them; they are

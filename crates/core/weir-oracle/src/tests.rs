@@ -143,12 +143,12 @@ fn world(policies: impl IntoIterator<Item = Policy>) -> World {
         name: "n1".into(),
         labels: Labels::default(),
         addresses: vec![ip("192.168.0.1")],
-        place: None,
+        location: None,
     };
     [web, db, plain, host]
         .map(Object::Pod)
         .into_iter()
-        .chain([Object::Namespace(Namespace { name: "shop".into(), labels, place: None })])
+        .chain([Object::Namespace(Namespace { name: "shop".into(), labels, location: None })])
         .chain([Object::Node(node)])
         .chain(policies.into_iter().map(Object::Policy))
         .collect()
@@ -167,7 +167,7 @@ fn policy(
     let pods = [Requirement::equals("app", "db")].into_iter().collect();
     Policy {
         id: PolicyId { kind, namespace: namespace.into(), name: name.into() },
-        place: None,
+        location: None,
         spec: Arc::new(Spec { tier, subject: Subject { scope, pods }, ingress, egress }),
     }
 }
@@ -191,7 +191,7 @@ fn pod(namespace: &str, name: &str, address: &str) -> Pod {
         finished: false,
         born: 0,
         uid: None,
-        place: None,
+        location: None,
     }
 }
 

@@ -547,13 +547,13 @@ fn number(count: usize) -> i64 {
 
 /// The file that a finding is about.
 fn file(finding: &Finding) -> Option<&str> {
-    finding.place.as_ref().map(|place| &*place.file)
+    finding.location.as_ref().map(|location| &*location.file)
 }
 
 fn log_finding(finding: &Finding) {
-    let Finding { place, code, severity, object, field, message, hint } = finding;
+    let Finding { location, code, severity, object, field, message, hint } = finding;
     // What there is nothing to say about is left out.
-    let (file, line) = place.as_ref().map(|place| (&*place.file, place.line)).unzip();
+    let (file, line) = location.as_ref().map(|location| (&*location.file, location.line)).unzip();
     let [object, field, hint] =
         [object, field, hint].map(|text| (!text.is_empty()).then_some(text.as_str()));
     match severity {

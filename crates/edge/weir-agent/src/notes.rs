@@ -96,7 +96,7 @@ mod tests {
 
     fn finding(object: &str, severity: Severity) -> Finding {
         Finding {
-            place: None,
+            location: None,
             code: "unknown-field",
             severity,
             object: object.into(),

@@ -150,8 +150,8 @@ impl FindingReport {
 
 impl From<&Finding> for FindingReport {
     fn from(finding: &Finding) -> Self {
-        let Finding { place, code, severity, object, field, message, hint } = finding.clone();
-        let (file, line) = place.map_or((String::new(), 0), |p| (p.file.to_string(), p.line));
+        let Finding { location, code, severity, object, field, message, hint } = finding.clone();
+        let (file, line) = location.map_or((String::new(), 0), |p| (p.file.to_string(), p.line));
         let severity = severity.to_string();
         FindingReport { code, severity, file, line, object, field, message, hint }
     }

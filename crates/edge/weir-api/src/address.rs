@@ -69,7 +69,7 @@ mod tests {
             finished: false,
             born: 0,
             uid: None,
-            place: None,
+            location: None,
         }
     }
 
@@ -105,7 +105,7 @@ mod tests {
                 name: name.clone(),
                 labels: Default::default(),
                 addresses: vec![address],
-                place: None,
+                location: None,
             })
         };
         let made_up = make_up([&mut pod], node, &mut BTreeSet::new());

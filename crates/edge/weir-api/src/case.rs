@@ -6,7 +6,7 @@ use std::{
 };
 
 use self::inline::{domains, each, namespace, pod, policy, probe, text, worker};
-use weir_model::{Finding, Key, Name, Object, Place, Pod, PodId, Scope, Severity, Spec, Who};
+use weir_model::{Finding, Key, Location, Name, Object, Pod, PodId, Scope, Severity, Spec, Who};
 
 use crate::{
     Manifests,
@@ -14,7 +14,7 @@ use crate::{
     lower::{Context, Names, UNRESOLVED_NAME},
     probe::{End, Probe},
     reader::{repeated, unreadable},
-    settle::{describe, duplicate, make_up_addresses, place_of},
+    settle::{describe, duplicate, location_of, make_up_addresses},
 };
 
 /// A policy test.
@@ -23,7 +23,7 @@ pub struct Case {
     /// Its name.
     pub name: String,
     /// Where it was written.
-    pub place: Place,
+    pub location: Location,
     /// Paths of further manifests, relative to the file.
     pub manifests: Vec<String>,
     /// The objects written in it.
@@ -53,7 +53,7 @@ pub fn cases(file: Name, bytes: &[u8]) -> Vec<Case> {
     for repeat in &repeats {
         let finding = repeated(&file, repeat);
         // The case that began last before it.
-        match cases.iter_mut().rfind(|case| case.place.line <= repeat.again) {
+        match cases.iter_mut().rfind(|case| case.location.line <= repeat.again) {
             Some(case) => case.findings.push(finding),
             None => cases.push(broken(&file, 0, finding)),
         }
@@ -66,7 +66,7 @@ pub fn cases(file: Name, bytes: &[u8]) -> Vec<Case> {
 fn broken(file: &Name, line: u32, finding: Finding) -> Case {
     Case {
         name: file.to_string(),
-        place: Place { file: file.clone(), line },
+        location: Location { file: file.clone(), line },
         manifests: Vec::new(),
         objects: Vec::new(),
         probes: Vec::new(),
@@ -85,9 +85,9 @@ impl Case {
             match all.entry(object.key()) {
                 btree_map::Entry::Vacant(entry) => drop(entry.insert(object)),
                 // A namespace that the manifests only mention.
-                btree_map::Entry::Occupied(_) if place_of(&object).is_none() => (),
+                btree_map::Entry::Occupied(_) if location_of(&object).is_none() => (),
                 btree_map::Entry::Occupied(entry) => {
-                    let (first, again) = (place_of(entry.get()), place_of(&object));
+                    let (first, again) = (location_of(entry.get()), location_of(&object));
                     let kept = "the one in the case counts";
                     let (first, again) = (first.cloned(), again.cloned());
                     self.findings.push(duplicate(describe(&object), first, again, kept));
@@ -154,7 +154,10 @@ impl Case {
                         None => "add it to `pods:`, or correct the name".to_owned(),
                     };
                     findings.push(Finding {
-                        place: Some(Place { file: self.place.file.clone(), line: probe.line }),
+                        location: Some(Location {
+                            file: self.location.file.clone(),
+                            line: probe.line,
+                        }),
                         code: "invalid",
                         severity: Severity::Error,
                         object: format!("case {}", self.name),
@@ -186,7 +189,7 @@ impl Case {
         }
         let unknown = pods.into_iter().filter(|(name, _)| asked && !declared.contains(name));
         let findings = unknown.map(|(name, pod)| Finding {
-            place: pod.place.clone(),
+            location: pod.location.clone(),
             code: "undeclared-namespace",
             severity: Severity::Warning,
             object: format!("case {}", self.name),
@@ -220,10 +223,10 @@ fn address_all(objects: &mut BTreeMap<Key, Object>, none: &BTreeSet<PodId>) -> B
 }
 
 fn case(file: &Name, names: &mut Names, tree: &Tree) -> Case {
-    let place = Place { file: file.clone(), line: tree.line };
+    let location = Location { file: file.clone(), line: tree.line };
     let name = match tree.get("name").and_then(Tree::written) {
         Some(name) => name.to_owned(),
-        None => place.to_string(),
+        None => location.to_string(),
     };
     let mut findings = Vec::new();
     let mut ctx = Context::new(file, names, &mut findings, format!("case {name}"));
@@ -276,14 +279,15 @@ fn case(file: &Name, names: &mut Names, tree: &Tree) -> Case {
         match all.entry(object.key()) {
             btree_map::Entry::Vacant(entry) => drop(entry.insert(object)),
             btree_map::Entry::Occupied(entry) => {
-                let (first, again) = (place_of(entry.get()).cloned(), place_of(&object).cloned());
+                let (first, again) =
+                    (location_of(entry.get()).cloned(), location_of(&object).cloned());
                 findings.push(duplicate(describe(&object), first, again, "the first one counts"));
             }
         }
     }
     let made_up = address_all(&mut all, &bare);
     let objects = all.into_values().collect();
-    let mut case = Case { name, place, manifests, objects, probes, findings, made_up };
+    let mut case = Case { name, location, manifests, objects, probes, findings, made_up };
     case.look_up();
     if case.manifests.is_empty() {
         case.findings.extend(case.strangers());

@@ -96,36 +96,6 @@ fn is_label_text(text: &str) -> bool {
         && bytes.iter().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(b))
 }
 
-/// The word of `known` that was probably meant.
-pub(crate) fn did_you_mean<'k>(word: &str, known: &[&'k str]) -> Option<&'k str> {
-    let limit = (word.chars().take(64).count() / 3).clamp(1, 3);
-    let (distance, best) = known.iter().map(|k| (distance(word, k), *k)).min()?;
-    (distance <= limit && word.len() < 64).then_some(best)
-}
-
-/// How many letters must be typed, removed, changed or swapped; the case does not count.
-pub(crate) fn distance(a: &str, b: &str) -> usize {
-    if a.len() >= 64 {
-        return usize::MAX;
-    }
-    let a: Vec<char> = a.to_lowercase().chars().collect();
-    let b: Vec<char> = b.to_lowercase().chars().collect();
-    let (mut before, mut last) = (Vec::new(), (0..=b.len()).collect::<Vec<_>>());
-    for i in 0..a.len() {
-        let mut row = vec![i + 1];
-        for j in 0..b.len() {
-            let change = last[j] + usize::from(a[i] != b[j]);
-            let mut best = change.min(last[j + 1] + 1).min(row[j] + 1);
-            if i > 0 && j > 0 && a[i] == b[j - 1] && a[i - 1] == b[j] {
-                best = best.min(before[j - 1] + 1);
-            }
-            row.push(best);
-        }
-        before = std::mem::replace(&mut last, row);
-    }
-    last[b.len()]
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -191,14 +161,5 @@ mod tests {
         ] {
             assert_eq!(port_name(name).is_ok(), fits, "{name}");
         }
-    }
-
-    #[test]
-    fn a_close_word_is_suggested() {
-        let known = ["podSelector", "namespaceSelector", "ipBlock"];
-        assert_eq!(did_you_mean("podSelektor", &known), Some("podSelector"));
-        assert_eq!(did_you_mean("ipblock", &known), Some("ipBlock"));
-        assert_eq!(did_you_mean("iBplock", &known), Some("ipBlock"));
-        assert_eq!(did_you_mean("service", &known), None);
     }
 }

@@ -3,7 +3,7 @@ use std::{
     net::IpAddr,
 };
 
-use weir_model::{Finding, Name, Object, Place, PodId, PolicyId, Severity};
+use weir_model::{Finding, Location, Name, Object, PodId, PolicyId, Severity};
 
 use crate::{
     document::{self, Entry, Repeat, Sink, SyntaxError, Tree, Value},
@@ -49,12 +49,12 @@ impl Manifests {
     pub fn of_cluster(mut self) -> Self {
         let made_up = std::mem::take(&mut self.made_up);
         for object in &mut self.objects {
-            lower::without_place(object);
+            lower::without_location(object);
             if let Object::Pod(pod) = object {
                 pod.addresses.retain(|address| !made_up.contains(address));
             }
         }
-        self.findings.iter_mut().for_each(|finding| finding.place = None);
+        self.findings.iter_mut().for_each(|finding| finding.location = None);
         self
     }
 }
@@ -138,10 +138,10 @@ impl Reader {
 
     /// A kind that is nearly one of ours.
     fn near(&mut self, file: &Name, kind: &str, line: u32, meant: &str) {
-        let place = Place { file: file.clone(), line };
+        let location = Location { file: file.clone(), line };
         let message = format!("there is no kind {kind}; the object was not read");
         let hint = format!("did you mean `{meant}`?");
-        let finding = general(place, UNKNOWN_KIND, message, hint);
+        let finding = general(location, UNKNOWN_KIND, message, hint);
         keep(&mut self.findings, Finding { severity: Severity::Warning, ..finding });
     }
 
@@ -149,20 +149,20 @@ impl Reader {
     fn stray(&mut self, file: &Name, list: &Tree) -> bool {
         let before = self.findings.len();
         for Entry { key, line, value, .. } in list.entries() {
-            let place = Place { file: file.clone(), line: *line };
+            let location = Location { file: file.clone(), line: *line };
             if &**key != "items" && is_items(key) {
                 let key = document::quote(key);
                 let message =
                     format!("there is no field {key} in a list; its objects were not read");
                 let finding =
-                    general(place, UNKNOWN_FIELD, message, "did you mean `items`?".into());
+                    general(location, UNKNOWN_FIELD, message, "did you mean `items`?".into());
                 keep(&mut self.findings, finding);
             } else if &**key == "items" && !matches!(value.value, Value::Seq(_) | Value::Null) {
                 let found = value.describe();
                 let message =
                     format!("expected a list of objects in `items`, found {found}; it was skipped");
                 let hint = "begin each object with `- `".into();
-                keep(&mut self.findings, general(place, NOT_AN_OBJECT, message, hint));
+                keep(&mut self.findings, general(location, NOT_AN_OBJECT, message, hint));
             }
         }
         self.findings.len() > before
@@ -171,7 +171,7 @@ impl Reader {
     /// Kinds that are not read are named once.
     fn skip(&mut self, file: &Name, kind: Name, line: u32, is_policy: bool) {
         if self.unknown.insert(kind.clone()) {
-            let place = Place { file: file.clone(), line };
+            let location = Location { file: file.clone(), line };
             let (severity, code, message, hint) = match is_policy {
                 true => (
                     Severity::Warning,
@@ -186,7 +186,7 @@ impl Reader {
                     "nothing to do, unless it was meant to be a policy",
                 ),
             };
-            let finding = general(place, code, message, hint.into());
+            let finding = general(location, code, message, hint.into());
             keep(&mut self.findings, Finding { severity, ..finding });
         }
     }
@@ -212,31 +212,31 @@ const SYNTAX: &str = "syntax";
 
 /// A finding for a file that could not be read to its end.
 pub(crate) fn unreadable(file: &Name, error: &SyntaxError) -> Finding {
-    let place = Place { file: file.clone(), line: error.line };
+    let location = Location { file: file.clone(), line: error.line };
     let message = format!("{}; the file was not read from there on", error.message);
-    general(place, SYNTAX, message, error.hint.clone())
+    general(location, SYNTAX, message, error.hint.clone())
 }
 
 /// A finding for a key that a mapping has twice.
 pub(crate) fn repeated(file: &Name, repeat: &Repeat) -> Finding {
     let Repeat { key, first, again, depth } = repeat;
-    let place = Place { file: file.clone(), line: *again };
+    let location = Location { file: file.clone(), line: *again };
     if *depth == 0 && &**key == "kind" {
         let message = format!(
             "the key \"kind\" is there twice, in lines {first} and {again}: a second object seems to follow without `---`"
         );
         let hint = "write `---` on a line of its own between the two objects".into();
-        return general(place, "duplicate-key", message, hint);
+        return general(location, "duplicate-key", message, hint);
     }
     let key = document::quote(key);
     let message = format!("the key {key} is there twice, in lines {first} and {again}");
-    general(place, "duplicate-key", message, "remove one of the two".into())
+    general(location, "duplicate-key", message, "remove one of the two".into())
 }
 
 /// An error that is about no object in particular.
-fn general(place: Place, code: &'static str, message: String, hint: String) -> Finding {
-    let (place, object, field) = (Some(place), String::new(), String::new());
-    Finding { place, code, severity: Severity::Error, object, field, message, hint }
+fn general(location: Location, code: &'static str, message: String, hint: String) -> Finding {
+    let (location, object, field) = (Some(location), String::new(), String::new());
+    Finding { location, code, severity: Severity::Error, object, field, message, hint }
 }
 
 /// Lowers documents as they are read.

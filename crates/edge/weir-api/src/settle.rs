@@ -5,13 +5,13 @@ use std::{
 };
 
 use weir_model::{
-    Change, Finding, Key, Name, Namespace, Node, Object, Place, Pod, PodId, PolicyId, Severity,
-    World,
+    Change, Finding, Key, Location, NAMESPACE_NAME_LABEL, Name, Namespace, Node, Object, Pod,
+    PodId, PolicyId, Severity, World,
 };
 
 use crate::{
     Manifests, Owner, address,
-    lower::{Lowered, NAMESPACE_NAME, Template, keep},
+    lower::{Lowered, Template, keep},
     stricter::{stricter, without_lines},
 };
 
@@ -87,13 +87,13 @@ impl Gathered {
             kind: template.kind.clone(),
             name: template.pod.id.name.clone(),
         };
-        let again = template.pod.place.clone();
+        let again = template.pod.location.clone();
         match self.templates.entry(owner) {
             btree_map::Entry::Vacant(entry) => drop(entry.insert(template)),
             btree_map::Entry::Occupied(entry) => {
                 let owner = entry.key();
                 let name = format!("{} {}/{}", owner.kind, owner.namespace, owner.name);
-                let first = entry.get().pod.place.clone();
+                let first = entry.get().pod.location.clone();
                 let finding = match entry.get().says_the_same(&template) {
                     true => duplicate(name, first, again, SAME),
                     false => conflict(name, first, again),
@@ -176,8 +176,8 @@ impl Gathered {
             })
             .collect();
         for name in mentioned {
-            let labels = [(NAMESPACE_NAME, name.clone())].into_iter().collect();
-            let namespace = Namespace { name: name.clone(), labels, place: None };
+            let labels = [(NAMESPACE_NAME_LABEL, name.clone())].into_iter().collect();
+            let namespace = Namespace { name: name.clone(), labels, location: None };
             self.objects.entry(Key::Namespace(name)).or_insert(Object::Namespace(namespace));
         }
     }
@@ -186,7 +186,8 @@ impl Gathered {
 /// Makes one object of two that have the same name, and tells of it. Of two policies that differ nothing is allowed that
 /// only one of them allows; of other objects the first counts.
 pub fn merge(first: &mut Object, again: Object) -> Finding {
-    let (places, name) = ((place_of(first).cloned(), place_of(&again).cloned()), describe(&again));
+    let (places, name) =
+        ((location_of(first).cloned(), location_of(&again).cloned()), describe(&again));
     let same = says_the_same(first, &again);
     match (first, again) {
         (Object::Policy(policy), Object::Policy(other)) if !same => {
@@ -252,13 +253,13 @@ fn free_name(objects: &BTreeMap<Key, Object>, owner: &Owner) -> Name {
 /// A finding for an object that is there twice.
 pub(crate) fn duplicate(
     object: String,
-    first: Option<Place>,
-    again: Option<Place>,
+    first: Option<Location>,
+    again: Option<Location>,
     kept: &str,
 ) -> Finding {
     let first = first.map_or(String::new(), |first| format!(" and in {first}"));
     Finding {
-        place: again,
+        location: again,
         code: "duplicate-object",
         severity: Severity::Error,
         message: format!("{object} is there twice, here{first}; {kept}"),
@@ -272,7 +273,7 @@ pub(crate) fn duplicate(
 const SAME: &str = "the two say the same";
 
 /// A finding for an object that is there twice, where neither of the two is the stricter one.
-fn conflict(object: String, first: Option<Place>, again: Option<Place>) -> Finding {
+fn conflict(object: String, first: Option<Location>, again: Option<Location>) -> Finding {
     let kept = "they differ, and the first one counts";
     Finding { code: CONFLICT, ..duplicate(object, first, again, kept) }
 }
@@ -281,7 +282,7 @@ fn conflict(object: String, first: Option<Place>, again: Option<Place>) -> Findi
 pub fn says_the_same(one: &Object, other: &Object) -> bool {
     match (one, other) {
         (Object::Pod(one), Object::Pod(other)) => {
-            *one == Pod { place: one.place.clone(), ..other.clone() }
+            *one == Pod { location: one.location.clone(), ..other.clone() }
         }
         (Object::Namespace(one), Object::Namespace(other)) => one.labels == other.labels,
         (Object::Node(one), Object::Node(other)) => {
@@ -296,18 +297,18 @@ pub fn says_the_same(one: &Object, other: &Object) -> bool {
 
 impl Template {
     fn says_the_same(&self, other: &Template) -> bool {
-        let pod = Pod { place: self.pod.place.clone(), ..other.pod.clone() };
+        let pod = Pod { location: self.pod.location.clone(), ..other.pod.clone() };
         self.pod == pod && self.owners == other.owners && self.idle == other.idle
     }
 }
 
 /// Where an object was written.
-pub(crate) fn place_of(object: &Object) -> Option<&Place> {
+pub(crate) fn location_of(object: &Object) -> Option<&Location> {
     match object {
-        Object::Pod(pod) => pod.place.as_ref(),
-        Object::Namespace(namespace) => namespace.place.as_ref(),
-        Object::Node(node) => node.place.as_ref(),
-        Object::Policy(policy) => policy.place.as_ref(),
+        Object::Pod(pod) => pod.location.as_ref(),
+        Object::Namespace(namespace) => namespace.location.as_ref(),
+        Object::Node(node) => node.location.as_ref(),
+        Object::Policy(policy) => policy.location.as_ref(),
         Object::Domain(..) => None,
     }
 }

@@ -56,8 +56,8 @@ pub(crate) fn object(object: &Object) -> String {
 
 /// A finding on one line.
 pub(crate) fn finding(finding: &Finding) -> String {
-    let Finding { place, code, severity, object, field, message, hint } = finding;
-    let line = place.as_ref().map_or(0, |place| place.line);
+    let Finding { location, code, severity, object, field, message, hint } = finding;
+    let line = location.as_ref().map_or(0, |location| location.line);
     format!("{line}: {severity} {code} {object} {field}\n    {message}\n    {hint}\n")
 }
 

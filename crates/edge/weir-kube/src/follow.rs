@@ -328,7 +328,7 @@ impl Follower {
             false => ("unread", self.kind.resource()),
         };
         let finding = Finding {
-            place: None,
+            location: None,
             code,
             severity: Severity::Error,
             object: String::new(),
@@ -363,7 +363,7 @@ impl Follower {
 
 fn unknown_version(kind: Kind) -> Finding {
     Finding {
-        place: None,
+        location: None,
         code: "unknown-version",
         severity: Severity::Error,
         object: String::new(),

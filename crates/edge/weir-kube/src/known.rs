@@ -119,7 +119,7 @@ fn unreadable(key: &Key) -> Finding {
         Key::Domain(name) => format!("domain name {name}"),
     };
     Finding {
-        place: None,
+        location: None,
         code: "unreadable",
         severity: Severity::Error,
         object,

@@ -120,7 +120,7 @@ async fn memcacheds(client: &Client, reader: &mut Reader) -> Result<Option<ReadE
 
 fn without_memcacheds(error: &ReadError) -> Finding {
     Finding {
-        place: None,
+        location: None,
         code: "memcacheds-unread",
         severity: Severity::Info,
         object: String::new(),
@@ -143,7 +143,7 @@ fn names_nodes(policy: &Policy) -> bool {
 
 fn without_nodes(error: &ReadError) -> Finding {
     Finding {
-        place: None,
+        location: None,
         code: "nodes-unread",
         severity: Severity::Warning,
         object: String::new(),

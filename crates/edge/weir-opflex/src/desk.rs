@@ -330,7 +330,7 @@ fn pod(object: &weir_controllers::Object) -> Pod {
         finished: matches!(phase, "Succeeded" | "Failed"),
         born: 0,
         uid: None,
-        place: None,
+        location: None,
     }
 }
 

@@ -31,7 +31,7 @@ pub fn load(paths: &[PathBuf], stdin: &mut dyn Read) -> Result<Manifests, LoadEr
 
 /// Loads the manifests that a policy test asks for, beside the file it is in.
 pub fn of_case(case: &Case) -> Result<Manifests, LoadError> {
-    let folder = Path::new(&*case.place.file).parent().unwrap_or(Path::new(""));
+    let folder = Path::new(&*case.location.file).parent().unwrap_or(Path::new(""));
     let paths: Vec<PathBuf> = case.manifests.iter().map(|path| folder.join(path)).collect();
     load(&paths, &mut io::empty())
 }
@@ -156,8 +156,8 @@ mod tests {
         let folder = folder(&[("a.yaml", "kind: [")]);
         let path = folder.path().join("a.yaml");
         let manifests = load(std::slice::from_ref(&path), &mut io::empty()).unwrap();
-        let place = manifests.findings[0].place.clone().unwrap();
-        assert_eq!(&*place.file, path.to_str().unwrap());
+        let location = manifests.findings[0].location.clone().unwrap();
+        assert_eq!(&*location.file, path.to_str().unwrap());
     }
 
     #[test]

@@ -127,7 +127,7 @@ mod tests {
             finished: false,
             born,
             uid: None,
-            place: None,
+            location: None,
         }
     }
 
@@ -137,7 +137,7 @@ mod tests {
             name: "n1".into(),
             labels: Default::default(),
             addresses: vec!["192.168.0.1".parse().unwrap()],
-            place: None,
+            location: None,
         };
         let mut world: World = [
             Object::Node(declared),

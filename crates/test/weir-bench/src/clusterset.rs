@@ -237,9 +237,9 @@ impl Clusters {
         let mut publication = Publication::new(name.clone());
         publication.interests(&"reader".into(), interests.clone());
         for at in 0..self.pods / CROWD {
-            let (name, place) = (namespace(at), None);
+            let (name, location) = (namespace(at), None);
             let labels = labels_of(&name);
-            publication.put_namespace(&Namespace { name, labels, place });
+            publication.put_namespace(&Namespace { name, labels, location });
         }
         let mut source = Source { name, number, publication, lives: vec![0; self.pods] };
         (0..self.pods).for_each(|at| source.put(at));
@@ -284,7 +284,7 @@ impl Clusters {
                 name: format!("policy-{app}").into(),
             };
             let uid = format!("00000000-0000-0000-0000-{app:012}");
-            reader.put_policy(Policy { id, place: None, spec: Arc::new(spec) }, &uid);
+            reader.put_policy(Policy { id, location: None, spec: Arc::new(spec) }, &uid);
         }
         reader
     }
@@ -323,7 +323,7 @@ impl Source {
             finished: false,
             born: 0,
             uid: None,
-            place: None,
+            location: None,
         };
         self.publication.put_pod(&pod);
     }

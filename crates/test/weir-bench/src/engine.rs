@@ -185,7 +185,7 @@ fn policy_events(engine: &mut Engine, shape: Shape, world: &str) -> Result<Vec<R
     let id = PolicyId { kind: PolicyKind::NetworkPolicy, namespace, name: "newcomer".into() };
     let policy = |round: usize, port: u16| {
         let spec = Arc::new(spec(Selector::everything(), Some(shape.new_peer(round)), port));
-        Change::Put(Object::Policy(Policy { id: id.clone(), place: None, spec }))
+        Change::Put(Object::Policy(Policy { id: id.clone(), location: None, spec }))
     };
     let mut times = [Vec::new(), Vec::new(), Vec::new()];
     let (mut members, mut endpoints) = (0, 0);
@@ -226,7 +226,7 @@ fn unrelated(shape: Shape, count: usize) -> impl Iterator<Item = Change> {
         };
         Change::Put(Object::Policy(Policy {
             id,
-            place: None,
+            location: None,
             spec: Arc::new(spec(Selector::everything(), Some(who), 80)),
         }))
     })

@@ -137,7 +137,7 @@ impl Shape {
             ("kubernetes.io/metadata.name", name.to_string()),
             ("company", format!("c{}", at / 10)),
         ];
-        Namespace { labels: labels.into_iter().collect(), name, place: None }
+        Namespace { labels: labels.into_iter().collect(), name, location: None }
     }
 
     /// A pod by number.
@@ -170,7 +170,7 @@ impl Shape {
             finished: false,
             born: 0,
             uid: None,
-            place: None,
+            location: None,
         }
     }
 
@@ -203,7 +203,7 @@ impl Shape {
             namespace: namespace_name(namespace),
             name: format!("policy-{index}").into(),
         };
-        Policy { id, place: None, spec: Arc::new(spec) }
+        Policy { id, location: None, spec: Arc::new(spec) }
     }
 }
 

@@ -80,7 +80,7 @@ impl Edit {
         match self.part {
             // Another one that says the same.
             0 => policy.id = like.id,
-            1 => policy.place = like.place,
+            1 => policy.location = like.location,
             2 => spec.tier = like.spec.tier,
             3 => spec.subject = like.spec.subject.clone(),
             4 => spec.ingress.clone_from(&like.spec.ingress),

@@ -50,7 +50,7 @@ fn pod(cursor: &mut Cursor<'_>) -> Pod {
         finished,
         born: cursor.below(3) as u64,
         uid: None,
-        place: None,
+        location: None,
     }
 }
 
@@ -68,7 +68,7 @@ fn node(cursor: &mut Cursor<'_>) -> Node {
         name: cursor.name(pool::NODES),
         labels: cursor.labels(),
         addresses: cursor.addresses(&[pool::NODE_V4, pool::NODE_V6, pool::POD_V4], 3),
-        place: None,
+        location: None,
     }
 }
 

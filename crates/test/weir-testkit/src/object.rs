@@ -33,8 +33,8 @@ pub fn pod() -> impl Strategy<Value = Pod> {
                 addresses.truncate(1);
             }
             ports.dedup();
-            let (uid, place) = (None, None);
-            Pod { id, labels, addresses, node, ports, host_network, finished, born, uid, place }
+            let (uid, location) = (None, None);
+            Pod { id, labels, addresses, node, ports, host_network, finished, born, uid, location }
         })
 }
 
@@ -59,7 +59,7 @@ pub fn namespace() -> impl Strategy<Value = Namespace> {
 pub(crate) fn named_namespace(name: Name, labels: &Labels) -> Namespace {
     let own = (Name::from("kubernetes.io/metadata.name"), name.clone());
     let labels = labels.iter().cloned().chain([own]).collect();
-    Namespace { name, labels, place: None }
+    Namespace { name, labels, location: None }
 }
 
 /// A node. Now and then it declares an address that a pod has too.
@@ -69,7 +69,7 @@ pub fn node() -> impl Strategy<Value = Node> {
         |(name, labels, mut addresses)| {
             addresses.sort();
             addresses.dedup();
-            Node { name, labels, addresses, place: None }
+            Node { name, labels, addresses, location: None }
         },
     )
 }

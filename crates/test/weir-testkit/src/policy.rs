@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use proptest::{option, prelude::*, sample::select};
 use weir_model::{
-    Action, Place, Policy, PolicyId, PolicyKind, PolicyRule, Scope, Spec, Subject, Tier,
+    Action, Location, Policy, PolicyId, PolicyKind, PolicyRule, Scope, Spec, Subject, Tier,
 };
 
 use crate::pool;
@@ -14,11 +14,11 @@ pub use who::{block, selector};
 
 /// A policy of any kind.
 pub fn policy() -> impl Strategy<Value = Policy> {
-    let place = option::weighted(0.3, (pool::name(&["a.yaml", "b.yaml"]), 1..3_u32));
-    (prop_oneof![4 => network_policy(), 3 => admin_policy()], place).prop_map(
-        |((id, spec), place)| {
-            let place = place.map(|(file, line)| Place { file, line });
-            Policy { id, place, spec: Arc::new(spec) }
+    let location = option::weighted(0.3, (pool::name(&["a.yaml", "b.yaml"]), 1..3_u32));
+    (prop_oneof![4 => network_policy(), 3 => admin_policy()], location).prop_map(
+        |((id, spec), location)| {
+            let location = location.map(|(file, line)| Location { file, line });
+            Policy { id, location, spec: Arc::new(spec) }
         },
     )
 }

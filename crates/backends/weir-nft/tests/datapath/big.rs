@@ -32,7 +32,7 @@ fn pod(app: &str, number: u32, node: &str) -> Change {
         finished: false,
         born: 0,
         uid: None,
-        place: None,
+        location: None,
     }))
 }
 

@@ -142,7 +142,7 @@ fn chain(chain: &Chain) -> ChainOf {
 fn section(section: &Section) -> SectionOf {
     SectionOf {
         policy: section.policy.to_string(),
-        place: section.place.as_ref().map(ToString::to_string),
+        place: section.location.as_ref().map(ToString::to_string),
         rules: section
             .rules
             .iter()

@@ -206,7 +206,7 @@ impl Run {
                 name: name.into(),
                 labels: Default::default(),
                 addresses: vec![address.parse().unwrap()],
-                place: None,
+                location: None,
             })
         };
         let mut world: World =

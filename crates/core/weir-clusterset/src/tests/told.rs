@@ -13,7 +13,7 @@ fn local(name: &str, address: &str) -> Pod {
         finished: false,
         born: 0,
         uid: None,
-        place: None,
+        location: None,
     }
 }
 
@@ -23,7 +23,7 @@ fn only_pods_that_somebody_asks_for_and_that_have_an_address_of_their_own_are_to
     own.put_namespace(&Namespace {
         name: "n1".into(),
         labels: labels(&[("team", "a")]),
-        place: None,
+        location: None,
     });
     own.put_pod(&local("web", "10.1.1.1"));
     own.put_pod(&local("no-address", ""));

@@ -210,7 +210,7 @@ fn implied(mut world: World) -> World {
         world.namespaces.entry(name.clone()).or_insert_with(|| weir_model::Namespace {
             labels: [("kubernetes.io/metadata.name", name.clone())].into_iter().collect(),
             name,
-            place: None,
+            location: None,
         });
     }
     world

@@ -30,7 +30,7 @@ fn section(set: &SetId, action: Action) -> Arc<Section> {
     let origin = Origin { direction: Direction::Ingress, rule: 0, peer: None, line: 0 };
     let rule = Rule { peers: Peers::Set(set.clone()), ports: Ports::Any, action, origin };
     let policy = PolicyId { kind, namespace, name: "web".into() };
-    Arc::new(Section { policy, place: None, rules: vec![rule], idle: Vec::new() })
+    Arc::new(Section { policy, location: None, rules: vec![rule], idle: Vec::new() })
 }
 
 /// An endpoint that only the set may reach.

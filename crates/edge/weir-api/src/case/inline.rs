@@ -59,7 +59,7 @@ pub(super) fn namespace(ctx: &mut Context, tree: &Tree) -> Option<Object> {
     let name = text(ctx, &fields, "name")?;
     let labels = labels(ctx, &fields);
     let labels = lower::with_own_name(ctx, &labels, &name);
-    Some(Object::Namespace(Namespace { name, labels, place: ctx.place(tree.line) }))
+    Some(Object::Namespace(Namespace { name, labels, location: ctx.location(tree.line) }))
 }
 
 pub(super) fn worker(ctx: &mut Context, tree: &Tree) -> Option<Object> {
@@ -67,7 +67,7 @@ pub(super) fn worker(ctx: &mut Context, tree: &Tree) -> Option<Object> {
     let name = text(ctx, &fields, "name")?;
     let labels = labels(ctx, &fields);
     let addresses = each(ctx, &fields, "ips", |ctx, item| ctx.address(item));
-    Some(Object::Node(Node { name, labels, addresses, place: ctx.place(tree.line) }))
+    Some(Object::Node(Node { name, labels, addresses, location: ctx.location(tree.line) }))
 }
 
 /// A pod, and whether it is meant to have no address.
@@ -123,7 +123,7 @@ pub(super) fn pod(ctx: &mut Context, tree: &Tree) -> Option<(Pod, bool)> {
         finished: finished.unwrap_or(false),
         born: 0,
         uid: None,
-        place: ctx.place(tree.line),
+        location: ctx.location(tree.line),
     };
     Some((pod, bare))
 }

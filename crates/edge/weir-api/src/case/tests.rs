@@ -11,7 +11,7 @@ fn check(text: &str, expected: Expect) {
 
 fn show(case: &Case) -> String {
     let world = case.objects.iter().cloned().collect();
-    let mut out = format!("case {} at {}\n", case.name, case.place);
+    let mut out = format!("case {} at {}\n", case.name, case.location);
     out.extend(case.objects.iter().map(object));
     for probe in &case.probes {
         let flow = match probe.flow(&world) {

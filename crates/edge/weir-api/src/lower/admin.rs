@@ -99,7 +99,7 @@ pub(crate) fn lower(
         spec = Spec { subject: everyone(), ..lockdown(spec, tree.line) };
     }
     let id = PolicyId { kind: dialect.kind, namespace: ctx.name(""), name };
-    let policy = Policy { id, place: meta.place, spec: Arc::new(spec) };
+    let policy = Policy { id, location: meta.location, spec: Arc::new(spec) };
     Some(Lowered::Object(Object::Policy(policy)))
 }
 

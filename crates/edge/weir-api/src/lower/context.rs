@@ -1,11 +1,8 @@
 use std::{collections::HashSet, fmt, net::IpAddr, sync::Arc};
 
-use weir_model::{Finding, Name, Place, Severity};
+use weir_model::{Finding, Location, Name, Severity, closest};
 
-use crate::{
-    check,
-    document::{Entry, Tree, Value},
-};
+use crate::document::{Entry, Tree, Value};
 
 /// How many findings are kept.
 const MAX_FINDINGS: usize = 50_000;
@@ -160,8 +157,8 @@ impl<'a> Context<'a> {
         self.names.name(text)
     }
 
-    pub(crate) fn place(&self, line: u32) -> Option<Place> {
-        Some(Place { file: self.file.clone(), line })
+    pub(crate) fn location(&self, line: u32) -> Option<Location> {
+        Some(Location { file: self.file.clone(), line })
     }
 
     /// Does something where a field that nobody knows may be one of a newer API: a warning, not an error.
@@ -190,7 +187,7 @@ impl<'a> Context<'a> {
     ) {
         let path: String = self.path.iter().map(Step::to_string).collect();
         let finding = Finding {
-            place: self.place(line),
+            location: self.location(line),
             code,
             severity,
             object: self.object.clone(),
@@ -232,7 +229,7 @@ impl<'a> Context<'a> {
     pub(crate) fn open_fields<'t>(&mut self, tree: &'t Tree, known: &[&'static str]) -> Fields<'t> {
         let fields = self.any_fields(tree);
         for entry in fields.entries.iter().filter(|entry| !known.contains(&&*entry.key)) {
-            if let Some(meant) = check::did_you_mean(&entry.key, known) {
+            if let Some(meant) = closest(&entry.key, known.iter().copied()) {
                 let key = crate::document::quote(entry.written.as_deref().unwrap_or(&entry.key));
                 let message = format!("there is no field {key} here");
                 let hint = format!("did you mean `{meant}`?");
@@ -266,7 +263,7 @@ impl<'a> Context<'a> {
             0..=12 => format!("; expected {}", known.join(", ")),
             _ => String::new(),
         };
-        let hint = match check::did_you_mean(&entry.key, known) {
+        let hint = match closest(&entry.key, known.iter().copied()) {
             Some(meant) => format!("did you mean `{meant}`?"),
             None => "remove the field, or move it to where it belongs".into(),
         };
@@ -371,7 +368,7 @@ impl<'a> Context<'a> {
         let renamed = list
             .iter()
             .find(|word| matches!((text, **word), ("Allow", "Accept") | ("Accept", "Allow")));
-        let hint = match renamed.copied().or_else(|| check::did_you_mean(text, &list)) {
+        let hint = match renamed.copied().or_else(|| closest(text, list.iter().copied())) {
             Some(meant) => format!("did you mean `{meant}`?"),
             None => format!("write {}", one_of(&list)),
         };

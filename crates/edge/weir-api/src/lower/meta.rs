@@ -1,4 +1,4 @@
-use weir_model::{Labels, Name, Place, Severity};
+use weir_model::{Labels, Location, Name, Severity};
 
 use super::{Context, Step, selector};
 use crate::{
@@ -12,7 +12,7 @@ pub(crate) struct Meta {
     /// `default` if none is given (S2).
     pub(crate) namespace: Name,
     pub(crate) labels: Labels,
-    pub(crate) place: Option<Place>,
+    pub(crate) location: Option<Location>,
     /// Seconds since 1970, 0 if unknown.
     pub(crate) born: u64,
     /// What tells it from others of its name, if it is given.
@@ -128,7 +128,7 @@ pub(crate) fn meta(ctx: &mut Context, tree: &Tree, kind: &str, home: Home, rule:
         name: name.map(|name| ctx.name(name)),
         namespace: ctx.name(namespace),
         labels,
-        place: ctx.place(tree.line),
+        location: ctx.location(tree.line),
         born: text("creationTimestamp").and_then(seconds).unwrap_or(0),
         uid: metadata
             .get("uid")

@@ -15,17 +15,16 @@ mod selector;
 
 use std::sync::Arc;
 
-use weir_model::{Finding, Name, Object, Pod, PolicyKind, Severity};
+use weir_model::{Finding, Name, Object, Pod, PolicyKind, Severity, edit_distance};
 
 pub(crate) use admin::UNRESOLVED_NAME;
 pub use cidr::address;
 pub(crate) use context::{Context, Fields, Names, Step, TOO_MANY, keep, one_of};
 pub(crate) use meta::{Home, MISPLACED, Meta, meta};
-pub(crate) use pod::{NAMESPACE_NAME, PROTOCOLS, named_port, with_own_name};
+pub(crate) use pod::{PROTOCOLS, named_port, with_own_name};
 pub(crate) use selector::labels;
 
 use crate::{
-    check,
     document::{Tree, quote},
     stricter::without_lines,
 };
@@ -87,20 +86,20 @@ impl Lowering {
         self.names.tidy();
         let lowered = lower(&Name::default(), &mut self.names, &mut findings, tree, None);
         let mut object = object_of(lowered);
-        object.iter_mut().for_each(without_place);
-        findings.iter_mut().for_each(|finding| finding.place = None);
+        object.iter_mut().for_each(without_location);
+        findings.iter_mut().for_each(|finding| finding.location = None);
         (object, findings)
     }
 }
 
 /// Forgets in which lines of which file an object was written.
-pub(crate) fn without_place(object: &mut Object) {
+pub(crate) fn without_location(object: &mut Object) {
     match object {
-        Object::Pod(pod) => pod.place = None,
-        Object::Namespace(namespace) => namespace.place = None,
-        Object::Node(node) => node.place = None,
+        Object::Pod(pod) => pod.location = None,
+        Object::Namespace(namespace) => namespace.location = None,
+        Object::Node(node) => node.location = None,
         Object::Policy(policy) => {
-            policy.place = None;
+            policy.location = None;
             policy.spec = Arc::new(without_lines(&policy.spec));
         }
         Object::Domain(..) => (),
@@ -324,7 +323,7 @@ const KINDS: [(&str, &[&str]); 15] = [
 
 /// The kind of list that was probably meant, as in `PodList` by `podlist`.
 pub(crate) fn meant_list(kind: &str) -> Option<String> {
-    if check::distance(kind, "List") <= 1 {
+    if edit_distance(kind, "List") <= 1 {
         return Some("List".into());
     }
     let lower = kind.to_lowercase();
@@ -340,13 +339,13 @@ fn meant(kind: &str, group: Option<&str>) -> Option<String> {
         None | Some("") => Some(0),
         Some(group) => versions
             .iter()
-            .map(|version| check::distance(group, group_of(version)))
+            .map(|version| edit_distance(group, group_of(version)))
             .min()
             .filter(|distance| *distance <= 2),
     };
     let close = KINDS.iter().filter_map(|(known, versions)| {
         let limit = if known.len() > 4 { 2 } else { 1 };
-        let distance = check::distance(kind, known);
+        let distance = edit_distance(kind, known);
         (distance <= limit).then_some(())?;
         Some((distance + near(versions)?, *known, versions.first()?))
     });

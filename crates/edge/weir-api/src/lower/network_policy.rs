@@ -36,7 +36,7 @@ pub(crate) fn lower(
         namespace: meta.namespace,
         name: meta.name.unwrap_or_else(|| ctx.name(&format!("unnamed-{}", tree.line))),
     };
-    let policy = Policy { id, place: meta.place, spec: Arc::new(spec) };
+    let policy = Policy { id, location: meta.location, spec: Arc::new(spec) };
     let object = Object::Policy(policy);
     Some(match meta.made_for {
         Some(by) => Lowered::Made { object, by },

@@ -1,15 +1,14 @@
 use std::{collections::BTreeSet, net::IpAddr};
 
-use weir_model::{Labels, Name, NamedPort, Namespace, Node, Object, Pod, PodId, Protocol};
+use weir_model::{
+    Labels, NAMESPACE_NAME_LABEL, Name, NamedPort, Namespace, Node, Object, Pod, PodId, Protocol,
+};
 
 use super::{Context, Home, Lowered, Meta, Template, meta, selector};
 use crate::{
     check,
     document::{self, Tree, Value},
 };
-
-/// The label that every namespace has (P9).
-pub(crate) const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";
 
 /// The protocols that ports can have.
 pub(crate) const PROTOCOLS: [(&str, Protocol); 3] =
@@ -36,7 +35,7 @@ pub(crate) fn template(ctx: &mut Context, tree: &Tree, kind: &str) -> Option<Low
     };
     let none = Tree::null(tree.line);
     let template = tree.path(path).unwrap_or(&none);
-    let Meta { namespace, place, .. } = meta;
+    let Meta { namespace, location, .. } = meta;
     let pod = within(ctx, path, &mut |ctx| {
         let labels = match template.path(&["metadata", "labels"]) {
             None => Labels::default(),
@@ -44,10 +43,10 @@ pub(crate) fn template(ctx: &mut Context, tree: &Tree, kind: &str) -> Option<Low
                 within(ctx, &["metadata", "labels"], &mut |ctx| selector::labels(ctx, labels))
             }
         };
-        let (namespace, place) = (namespace.clone(), place.clone());
+        let (namespace, location) = (namespace.clone(), location.clone());
         let (uid, owners) = (None, Vec::new());
         let described =
-            Meta { name: None, namespace, labels, place, born: 0, uid, owners, made_for: None };
+            Meta { name: None, namespace, labels, location, born: 0, uid, owners, made_for: None };
         from_spec(ctx, template, name.clone(), &described)
     });
     let idle = matches!(tree.path(&["spec", "replicas"]).map(|n| &n.value), Some(Value::Int(0, _)));
@@ -85,7 +84,7 @@ fn from_spec(ctx: &mut Context, tree: &Tree, name: Name, meta: &Meta) -> Pod {
         finished: false,
         born: meta.born,
         uid: meta.uid.clone(),
-        place: meta.place.clone(),
+        location: meta.location.clone(),
     }
 }
 
@@ -169,12 +168,13 @@ pub(crate) fn namespace(ctx: &mut Context, tree: &Tree) -> Option<Lowered> {
     let meta = meta(ctx, tree, "Namespace", Home::Cluster, check::dns_label);
     let name = meta.name?;
     let labels = with_own_name(ctx, &meta.labels, &name);
-    Some(Lowered::Object(Object::Namespace(Namespace { name, labels, place: meta.place })))
+    Some(Lowered::Object(Object::Namespace(Namespace { name, labels, location: meta.location })))
 }
 
 /// The labels of a namespace with the one that the API server adds.
 pub(crate) fn with_own_name(ctx: &mut Context, labels: &Labels, name: &Name) -> Labels {
-    let own = (ctx.name(NAMESPACE_NAME), name.clone());
+    // Every namespace has this label (P9).
+    let own = (ctx.name(NAMESPACE_NAME_LABEL), name.clone());
     labels.iter().cloned().chain([own]).collect()
 }
 
@@ -189,6 +189,6 @@ pub(crate) fn node(ctx: &mut Context, tree: &Tree) -> Option<Lowered> {
         super::cidr::address(text).filter(|_| ["InternalIP", "ExternalIP"].contains(&kind))
     });
     let addresses = distinct(addresses);
-    let node = Node { name, labels: meta.labels, addresses, place: meta.place };
+    let node = Node { name, labels: meta.labels, addresses, location: meta.location };
     Some(Lowered::Object(Object::Node(node)))
 }

@@ -214,7 +214,7 @@ fn admin(kind: PolicyKind) -> impl Strategy<Value = Policy> {
     let rules = (admin_rules(Direction::Ingress, kind), admin_rules(Direction::Egress, kind));
     (tier, subject, rules).prop_map(move |(tier, subject, (ingress, egress))| Policy {
         id: PolicyId { kind, namespace: "".into(), name: "default".into() },
-        place: None,
+        location: None,
         spec: Arc::new(Spec { tier, subject, ingress, egress }),
     })
 }
@@ -224,7 +224,7 @@ fn network() -> impl Strategy<Value = Policy> {
         .prop_filter("a policy speaks about something", |(a, b)| a.is_some() || b.is_some());
     (selectors(), directions).prop_map(|(pods, (ingress, egress))| Policy {
         id: PolicyId { kind: PolicyKind::NetworkPolicy, namespace: "no".into(), name: "5".into() },
-        place: None,
+        location: None,
         spec: Arc::new(Spec {
             tier: Tier::Namespace,
             subject: Subject { scope: Scope::Own, pods },
@@ -272,7 +272,7 @@ fn a_rule_that_matches_nothing_is_left_out() {
     };
     let policy = Policy {
         id: PolicyId { kind: PolicyKind::NetworkPolicy, namespace: "a".into(), name: "b".into() },
-        place: None,
+        location: None,
         spec: Arc::new(Spec {
             tier: Tier::Namespace,
             subject: Subject { scope: Scope::Own, pods: Selector::everything() },

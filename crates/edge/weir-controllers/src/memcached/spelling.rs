@@ -1,6 +1,7 @@
 //! Fields of a Memcached that are not spelt as the one that was meant, which would count as not written.
 
 use serde_json::Value;
+use weir_model::closest;
 
 /// A mapping that decides about the policy.
 struct Place {
@@ -45,7 +46,7 @@ impl Place {
     }
 
     fn complaint(&self, field: &str) -> Option<String> {
-        let hint = match (meant(field, self.known), &self.others) {
+        let hint = match (closest(field, self.known.iter().copied()), &self.others) {
             (Some(meant), _) => format!("did you mean `{meant}`?"),
             (None, Others::Nobody) => "remove the field, or move it to where it belongs".into(),
             (None, Others::Operator) => return None,
@@ -59,19 +60,6 @@ impl Place {
         };
         Some(format!("spec{path}.{shown}: there is no field {shown} here{expected} ({hint})"))
     }
-}
-
-/// The field that was probably meant: a third of the letters may be wrong, and the case does not count.
-fn meant(field: &str, known: &[&'static str]) -> Option<&'static str> {
-    const LONGEST: usize = 64;
-    if field.len() > LONGEST {
-        return None;
-    }
-    let word = field.to_lowercase();
-    let limit = (word.chars().count() / 3).clamp(1, 3);
-    let near =
-        known.iter().map(|known| (strsim::osa_distance(&word, &known.to_lowercase()), *known));
-    near.min().filter(|(distance, _)| *distance <= limit).map(|(_, known)| known)
 }
 
 #[cfg(test)]

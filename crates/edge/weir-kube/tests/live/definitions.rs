@@ -76,7 +76,7 @@ fn kinds_of_policies_come_and_go() {
         seen.world.policies.contains_key(&refused) && !seen.findings.is_empty()
     });
     assert_eq!(seen.findings[0].object, "AdminNetworkPolicy refused");
-    assert_eq!(seen.findings[0].place, None);
+    assert_eq!(seen.findings[0].location, None);
     assert_eq!(seen.unread, []);
     let rules = seen.world.policies[&refused].spec.ingress.clone().unwrap();
     assert!(rules.iter().all(|rule| rule.action == Action::Deny), "{rules:?}");

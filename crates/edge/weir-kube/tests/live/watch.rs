@@ -30,12 +30,12 @@ fn everything_is_listed_page_by_page() {
     assert_eq!(pods.len(), 10);
     assert_eq!(pods[3].addresses, ["10.1.0.3".parse::<std::net::IpAddr>().unwrap()]);
     assert_eq!(pods[3].node.as_deref(), Some("n1"));
-    assert_eq!((&pods[3].place, pods[3].born > 0), (&None, true));
+    assert_eq!((&pods[3].location, pods[3].born > 0), (&None, true));
     let labels = &world.namespaces["pages"].labels;
     assert_eq!(labels.value("team").map(|text| &**text), Some("a"));
     assert_eq!(labels.value("kubernetes.io/metadata.name").map(|text| &**text), Some("pages"));
     let lock = &world.policies[&policy_id(PolicyKind::NetworkPolicy, "pages", "lock")];
-    assert_eq!(lock.place, None);
+    assert_eq!(lock.location, None);
     assert_eq!(world.nodes["pages-node"].addresses.len(), 1);
     assert_eq!((seen.unread, seen.removed), (vec![], vec![]));
 }

@@ -24,7 +24,7 @@ use std::{
 };
 
 use weir_api::Reader;
-use weir_model::{Change, Finding, Key, Object, Place, Severity};
+use weir_model::{Change, Finding, Key, Location, Object, Severity};
 
 use crate::files::{LoadError, read};
 use listing::{Fingerprint, Listing};
@@ -320,7 +320,7 @@ const NOT_AN_OBJECT: &str = "not-an-object";
 /// A finding for a file that is empty, or nothing but comments: more often an accident than meant.
 fn silent(path: &Path) -> Finding {
     Finding {
-        place: Some(Place { file: path.to_string_lossy().into(), line: 0 }),
+        location: Some(Location { file: path.to_string_lossy().into(), line: 0 }),
         code: SILENT,
         severity: Severity::Error,
         object: String::new(),
@@ -334,7 +334,7 @@ fn silent(path: &Path) -> Finding {
 fn finding(path: &Path, error: &LoadError) -> Finding {
     let cause = std::error::Error::source(error).map_or(String::new(), |why| format!(": {why}"));
     Finding {
-        place: Some(Place { file: path.to_string_lossy().into(), line: 0 }),
+        location: Some(Location { file: path.to_string_lossy().into(), line: 0 }),
         code: "unreadable",
         severity: Severity::Error,
         object: String::new(),

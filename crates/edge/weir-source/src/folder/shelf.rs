@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use weir_model::{Change, Finding, Key, Object, Place};
+use weir_model::{Change, Finding, Key, Location, Object};
 
 /// What a file says, by name.
 pub(crate) type Said = BTreeMap<Key, Object>;
@@ -177,11 +177,11 @@ impl Shelf {
 }
 
 /// Where an object is declared of which there can be only one.
-fn declared(object: &Object) -> Option<&Place> {
+fn declared(object: &Object) -> Option<&Location> {
     match object {
-        Object::Pod(pod) => pod.place.as_ref(),
-        Object::Node(node) => node.place.as_ref(),
-        Object::Namespace(namespace) => namespace.place.as_ref(),
+        Object::Pod(pod) => pod.location.as_ref(),
+        Object::Node(node) => node.location.as_ref(),
+        Object::Namespace(namespace) => namespace.location.as_ref(),
         Object::Policy(_) | Object::Domain(..) => None,
     }
 }
@@ -189,9 +189,9 @@ fn declared(object: &Object) -> Option<&Place> {
 /// A finding for an object that another file declares differently.
 fn doubt(other: &Object, object: &Object) -> Finding {
     let finding = weir_api::merge(&mut other.clone(), object.clone());
-    let place = declared(other).map_or(String::new(), |place| format!(" and in {place}"));
+    let location = declared(other).map_or(String::new(), |location| format!(" and in {location}"));
     let message = format!(
-        "{} is there twice, here{place}; they differ, and this file counts as it was before",
+        "{} is there twice, here{location}; they differ, and this file counts as it was before",
         finding.object
     );
     Finding { message, ..finding }
@@ -199,5 +199,5 @@ fn doubt(other: &Object, object: &Object) -> Finding {
 
 /// Whether it is a namespace that is only mentioned.
 fn is_implied(object: &Object) -> bool {
-    matches!(object, Object::Namespace(namespace) if namespace.place.is_none())
+    matches!(object, Object::Namespace(namespace) if namespace.location.is_none())
 }

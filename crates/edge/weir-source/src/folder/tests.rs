@@ -62,8 +62,8 @@ impl Bench {
     fn unread(&self) -> Vec<String> {
         let root = format!("{}/", self.disk.path().display());
         let text = |finding: &Finding| {
-            let place = finding.place.as_ref().unwrap().to_string();
-            format!("{} {}", place.replace(&root, ""), finding.code)
+            let location = finding.location.as_ref().unwrap().to_string();
+            format!("{} {}", location.replace(&root, ""), finding.code)
         };
         self.last.unread.iter().map(text).collect()
     }

@@ -196,7 +196,7 @@ fn compiled(changes: impl Iterator<Item = Change>) -> Program {
 
 fn namespace() -> Namespace {
     let labels = [("kubernetes.io/metadata.name", NAMESPACE)].into_iter().collect();
-    Namespace { name: NAMESPACE.into(), labels, place: None }
+    Namespace { name: NAMESPACE.into(), labels, location: None }
 }
 
 fn team(number: usize) -> (&'static str, Name) {
@@ -218,7 +218,7 @@ fn pod(name: String, label: (&str, Name), address: IpAddr, node: &str) -> Pod {
         finished: false,
         born: 0,
         uid: None,
-        place: None,
+        location: None,
     }
 }
 
@@ -238,7 +238,7 @@ fn policy(name: String, subject: Selector, peers: Selector) -> Policy {
         namespace: NAMESPACE.into(),
         name: name.into(),
     };
-    Policy { id, place: None, spec: Arc::new(spec) }
+    Policy { id, location: None, spec: Arc::new(spec) }
 }
 
 /// An admin policy for the server about the peers of one team.
@@ -256,7 +256,7 @@ fn admin_policy(number: usize, action: Action) -> Policy {
         namespace: "".into(),
         name: format!("rule-{number}").into(),
     };
-    Policy { id, place: None, spec: Arc::new(spec) }
+    Policy { id, location: None, spec: Arc::new(spec) }
 }
 
 /// The rule about connections of these peers to the port.

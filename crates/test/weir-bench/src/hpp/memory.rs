@@ -122,7 +122,7 @@ impl Shape {
             finished: false,
             born: 0,
             uid: None,
-            place: None,
+            location: None,
         }
     }
 
@@ -144,11 +144,11 @@ impl Shape {
             namespace: format!("namespace-{namespace}").into(),
             name: format!("policy-{at}").into(),
         };
-        Policy { id, place: None, spec: Arc::new(spec(app(at), Some(peer), 8080)) }
+        Policy { id, location: None, spec: Arc::new(spec(app(at), Some(peer), 8080)) }
     }
 }
 
 fn namespace(at: usize) -> Namespace {
     let labels = [("team", format!("t{}", at / 10))].into_iter().collect();
-    Namespace { name: format!("namespace-{at}").into(), labels, place: None }
+    Namespace { name: format!("namespace-{at}").into(), labels, location: None }
 }

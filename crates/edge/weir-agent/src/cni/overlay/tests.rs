@@ -17,7 +17,7 @@ fn pod(name: &str, uid: &str, addresses: &[u8]) -> Pod {
         finished: false,
         born: 5,
         uid: (!uid.is_empty()).then(|| uid.into()),
-        place: None,
+        location: None,
     }
 }
 

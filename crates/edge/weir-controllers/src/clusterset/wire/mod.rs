@@ -61,7 +61,6 @@ pub const MANAGED: (&str, &str) = ("app.kubernetes.io/managed-by", "weir-cluster
 pub const POLICY_UID: &str = "clusterset.weir.dev/policy-uid";
 /// The annotation with its name, which may be too long for a label.
 pub const POLICY_NAME: &str = "clusterset.weir.dev/policy";
-const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";
 
 fn object(
     resource: &Resource,

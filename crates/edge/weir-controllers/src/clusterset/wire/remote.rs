@@ -5,11 +5,9 @@ use std::net::IpAddr;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::{Value, json};
 use weir_clusterset::{RemoteId, RemotePod};
-use weir_model::{Labels, Name, NamedPort, Protocol};
+use weir_model::{Labels, NAMESPACE_NAME_LABEL, Name, NamedPort, Protocol};
 
-use super::{
-    NAMESPACE_NAME, REMOTE_NAMESPACES, REMOTE_PODS, array, cluster_of, labels, object, text,
-};
+use super::{REMOTE_NAMESPACES, REMOTE_PODS, array, cluster_of, labels, object, text};
 use crate::Object;
 
 /// The name of an object of the broker: the cluster, the namespace and the pod, as far as they fit.
@@ -121,10 +119,10 @@ fn port(value: &Value) -> Result<NamedPort, String> {
 pub fn read_namespace(object: &Object) -> Result<(Name, Name, Labels), String> {
     let (cluster, labels) = (cluster_of(object)?, labels(object));
     let name = object.data["spec"]["name"].as_str().map(Name::from);
-    let name = name.or_else(|| labels.value(NAMESPACE_NAME).cloned());
+    let name = name.or_else(|| labels.value(NAMESPACE_NAME_LABEL).cloned());
     let name = name.ok_or("it has neither spec.name nor the label kubernetes.io/metadata.name")?;
     // The name is a label of every namespace, whatever is told.
-    let own = (Name::from(NAMESPACE_NAME), name.clone());
+    let own = (Name::from(NAMESPACE_NAME_LABEL), name.clone());
     Ok((cluster, name, labels.iter().cloned().chain([own]).collect()))
 }
 
