@@ -1,4 +1,4 @@
-use weir_model::{Finding, PolicyKind, Severity};
+use weir_model::{Finding, ObjectRef, PolicyKind, Severity};
 
 use crate::Hpp;
 
@@ -22,7 +22,7 @@ impl Hpp {
                 location: policy.location.clone(),
                 code: "aci-kind",
                 severity: Severity::Error,
-                object: policy.id.to_string(),
+                object: Some(ObjectRef::from(&policy.id)),
                 field: String::new(),
                 message: message.into(),
                 hint: hint.into(),
@@ -32,7 +32,7 @@ impl Hpp {
             location: self.world.policies.get(id).and_then(|policy| policy.location.clone()),
             code: "aci-hash",
             severity: Severity::Warning,
-            object: id.to_string(),
+            object: Some(ObjectRef::from(id)),
             field: String::new(),
             message: format!(
                 "{others} other policies that mean something else have the published hash {hash} too, so each has an object of another name"
@@ -43,7 +43,7 @@ impl Hpp {
             location: self.world.namespaces.get(namespace).and_then(|one| one.location.clone()),
             code: "aci-size",
             severity: Severity::Error,
-            object: format!("Namespace {namespace}"),
+            object: Some(ObjectRef::cluster_wide("Namespace", namespace.clone())),
             field: String::new(),
             message: format!(
                 "{left_out} addresses of its pods do not fit into one HostprotRemoteIpContainer: policies that allow them are stricter than they say"

@@ -2,7 +2,7 @@ use std::{collections::BTreeSet, io::Write, net::IpAddr};
 
 use clap::{Args, ValueEnum};
 use weir_engine::{Explanation, Locality, Reason, Remedy, Side};
-use weir_model::{Direction, Finding, Flow, Pod, Program, Severity, Verdict};
+use weir_model::{Direction, Finding, Flow, ObjectRef, Pod, Program, Severity, Verdict};
 
 use crate::{
     clusters::Clusters,
@@ -210,17 +210,18 @@ fn other_family(
 
 /// What is probably wrong with the policies that refuse the connection, where they do.
 fn odd(loaded: &Loaded, explanation: &Explanation) -> Vec<Finding> {
-    let mut refusing: BTreeSet<(String, Direction)> = BTreeSet::new();
+    let mut refusing: BTreeSet<(ObjectRef, Direction)> = BTreeSet::new();
     for direction in Direction::BOTH {
         let Side::Judged(judgement) = explanation.side(direction) else { continue };
         match &judgement.reason {
             _ if judgement.verdict == Verdict::Allow => (),
             Reason::Admin(cited) | Reason::Baseline(cited) => {
-                refusing.insert((cited.section.policy.to_string(), direction));
+                refusing.insert((ObjectRef::from(&cited.section.policy), direction));
             }
             Reason::Isolated | Reason::Allowed(_) | Reason::Default => {
                 let policies = judgement.isolating.iter();
-                refusing.extend(policies.map(|section| (section.policy.to_string(), direction)));
+                refusing
+                    .extend(policies.map(|section| (ObjectRef::from(&section.policy), direction)));
             }
         }
     }
@@ -239,7 +240,7 @@ fn odd(loaded: &Loaded, explanation: &Explanation) -> Vec<Finding> {
                     Direction::Ingress => egress,
                     Direction::Egress => ingress,
                 };
-                finding.object == *policy && !elsewhere
+                finding.object.as_ref() == Some(policy) && !elsewhere
             })
     });
     findings

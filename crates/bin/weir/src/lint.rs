@@ -55,7 +55,7 @@ impl Lint {
 
 /// Whether a finding is about an object of the namespace, or about no object at all.
 fn is_in(finding: &Finding, namespace: &str) -> bool {
-    !finding.object.contains(' ') || is_about(finding, namespace)
+    finding.object.is_none() || is_about(finding, namespace)
 }
 
 fn summary(findings: &[Finding]) -> String {

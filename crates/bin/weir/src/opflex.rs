@@ -59,8 +59,9 @@ pub(crate) fn prefix(text: &str) -> Result<String, String> {
 pub(crate) fn verdicts(world: &World, flows: &[Flow]) -> Result<Vec<Verdict>, Failure> {
     let judge = judge(&of_one_cluster(world), PREFIX)?;
     let unenforced = judge.hpp().findings().into_iter().find(|finding| finding.code == "aci-kind");
-    if let Some(Finding { object, message, hint, .. }) = unenforced {
-        return Err(Failure::new(format!("{object}: {message}"), hint));
+    if let Some(finding) = unenforced {
+        let what = format!("{}: {}", finding.object_text(), finding.message);
+        return Err(Failure::new(what, finding.hint));
     }
     Ok(flows.iter().map(|flow| judge.verdict(flow)).collect())
 }
@@ -101,7 +102,7 @@ pub(crate) fn render(
     };
     let Some(form) = output.structured() else {
         for finding in &findings {
-            writeln!(out, "# {}: {}", finding.object, finding.message)?;
+            writeln!(out, "# {}: {}", finding.object_text(), finding.message)?;
         }
         for (name, text) in files {
             writeln!(out, "# {name}\n{text}")?;

@@ -10,7 +10,7 @@ use std::{
 use clap::Args;
 use weir_api::{Case, Manifests};
 use weir_kube::{Access, ReadError};
-use weir_model::{Change, Finding, Name, Object, PodId, PolicyId, Severity, World};
+use weir_model::{Change, Finding, Name, Object, ObjectRef, PodId, PolicyId, Severity, World};
 use weir_source::LoadError;
 
 use crate::{
@@ -84,10 +84,11 @@ impl Loaded {
     /// What lint has to say about the world as it was written: addresses that were made up are nobody's mistake. Policies that a
     /// controller made are not for users to improve; what lint says about them is said about what they were made for.
     pub(crate) fn lint(&self) -> Vec<Finding> {
-        let made: BTreeSet<String> = self.makers.keys().map(ToString::to_string).collect();
+        let made: BTreeSet<ObjectRef> = self.makers.keys().map(ObjectRef::from).collect();
         let mut findings = weir_lint::lint(&self.without_made_up());
         findings.retain(|finding| {
-            finding.severity == Severity::Error || !made.contains(&finding.object)
+            finding.severity == Severity::Error
+                || finding.object.as_ref().is_none_or(|object| !made.contains(object))
         });
         findings
     }
@@ -157,8 +158,7 @@ pub(crate) fn incomplete() -> Failure {
 
 /// Whether a finding is about an object of the namespace.
 pub(crate) fn is_about(finding: &Finding, namespace: &str) -> bool {
-    let id = finding.object.split_once(' ').map(|(_, id)| id);
-    id.and_then(|id| id.split_once('/')).is_some_and(|(place, _)| place == namespace)
+    finding.object.as_ref().is_some_and(|object| *object.namespace == *namespace)
 }
 
 impl Source {

@@ -357,10 +357,7 @@ fn judge(mut case: Case, decides: Decides) -> CaseResult {
 
 fn describe(finding: &Finding) -> String {
     let place = finding.location.as_ref().map(|place| format!("{place}: ")).unwrap_or_default();
-    let object = match finding.object.is_empty() {
-        true => String::new(),
-        false => format!("{} ", finding.object),
-    };
+    let object = finding.object.as_ref().map(|object| format!("{object} ")).unwrap_or_default();
     let field = match finding.field.is_empty() {
         true => String::new(),
         false => format!("{}: ", finding.field),

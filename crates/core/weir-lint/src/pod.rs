@@ -11,7 +11,7 @@ pub(crate) fn check(index: &Index<'_>, findings: &mut Vec<Finding>) {
         };
         let others = group.iter().map(|(_, pod)| *pod).filter(|pod| pod.id != owner.id);
         findings.extend(others.map(|pod: &Pod| {
-            Site::object(pod.location.as_ref(), format!("Pod {}", pod.id)).warning(
+            Site::pod(pod).warning(
                 DUPLICATE_ADDRESS,
                 format!("{address} belongs to {} too", owner.id),
                 format!(

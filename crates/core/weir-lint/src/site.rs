@@ -1,25 +1,33 @@
 //! Where a finding is: the object, the field and the line.
 
 use weir_model::{
-    Direction, Finding, Location, Peer, Policy, PolicyKind, PolicyRule, Severity, Tier, Who,
+    Direction, Finding, Location, ObjectRef, Peer, Pod, Policy, PolicyKind, PolicyRule, Severity,
+    Tier, Who,
 };
 
 /// A place in the input that a finding can be about.
 pub(crate) struct Site {
     location: Option<Location>,
-    object: String,
+    object: Option<ObjectRef>,
     field: String,
 }
 
 impl Site {
-    /// A whole object.
-    pub(crate) fn object(location: Option<&Location>, object: String) -> Self {
-        Site { location: location.cloned(), object, field: String::new() }
+    /// The whole input.
+    pub(crate) fn input() -> Self {
+        Site { location: None, object: None, field: String::new() }
+    }
+
+    /// A whole pod.
+    pub(crate) fn pod(pod: &Pod) -> Self {
+        let (location, object) = (pod.location.clone(), Some(ObjectRef::from(&pod.id)));
+        Site { location, object, field: String::new() }
     }
 
     /// The whole policy.
     pub(crate) fn policy(policy: &Policy) -> Self {
-        Site::object(policy.location.as_ref(), policy.id.to_string())
+        let (location, object) = (policy.location.clone(), Some(ObjectRef::from(&policy.id)));
+        Site { location, object, field: String::new() }
     }
 
     /// What says for whom a policy speaks.

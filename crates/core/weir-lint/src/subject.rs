@@ -23,7 +23,7 @@ const GIVEN_NAMESPACES: [&str; 4] = ["default", "kube-node-lease", "kube-public"
 pub(crate) fn check(index: &Index<'_>, findings: &mut Vec<Finding>) {
     let world = index.world;
     if world.pods.is_empty() && !world.policies.is_empty() {
-        findings.push(Site::object(None, String::new()).info(
+        findings.push(Site::input().info(
             NO_PODS,
             "no pods are given, so whom the policies select was not checked",
             "give the manifests of the workloads too, with another -f",

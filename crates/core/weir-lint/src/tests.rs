@@ -3,9 +3,9 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use weir_model::{
-    Action, Block, Labels, NamedPort, Namespace, Object, Peer, Place, Pod, PodId, Policy, PolicyId,
-    PolicyKind, PolicyRule, PortMatch, PortRange, PortSpec, Protocol, Requirement, Scope, Selector,
-    Severity, Spec, Subject, Tier, Who, World,
+    Action, Block, Labels, Location, NamedPort, Namespace, Object, Peer, Pod, PodId, Policy,
+    PolicyId, PolicyKind, PolicyRule, PortMatch, PortRange, PortSpec, Protocol, Requirement, Scope,
+    Selector, Severity, Spec, Subject, Tier, Who, World,
 };
 
 use crate::{CODES, lint};

@@ -62,7 +62,8 @@ fn is_idle(finding: &Finding) -> bool {
 
 /// The world without what a finding points at.
 fn without(world: &World, finding: &Finding) -> Option<World> {
-    let policy = world.policies.values().find(|policy| policy.id.to_string() == finding.object)?;
+    let policy =
+        world.policies.values().find(|policy| policy.id.to_string() == finding.object_text())?;
     let mut world = world.clone();
     let at = Field::parse(&finding.field);
     match at {

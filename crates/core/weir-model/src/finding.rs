@@ -1,6 +1,6 @@
 use std::fmt;
 
-use crate::Name;
+use crate::{Key, Name, PodId, PolicyId};
 
 /// A line of a file.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -16,6 +16,59 @@ impl fmt::Display for Location {
         match self.line {
             0 => write!(f, "{}", self.file),
             line => write!(f, "{}:{line}", self.file),
+        }
+    }
+}
+
+/// The object that a finding is about, by kind and name. It may be of any kind, known to weir or not.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ObjectRef {
+    /// The kind, as in `kind: NetworkPolicy`.
+    pub kind: Name,
+    /// The namespace, or `""` for an object without one.
+    pub namespace: Name,
+    /// The name.
+    pub name: Name,
+}
+
+impl ObjectRef {
+    /// A reference to an object outside any namespace.
+    pub fn cluster_wide(kind: impl Into<Name>, name: impl Into<Name>) -> Self {
+        ObjectRef { kind: kind.into(), namespace: "".into(), name: name.into() }
+    }
+}
+
+impl fmt::Display for ObjectRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ObjectRef { kind, namespace, name } = self;
+        match &**namespace {
+            "" => write!(f, "{kind} {name}"),
+            namespace => write!(f, "{kind} {namespace}/{name}"),
+        }
+    }
+}
+
+impl From<&PolicyId> for ObjectRef {
+    fn from(PolicyId { kind, namespace, name }: &PolicyId) -> Self {
+        let kind = kind.to_string().into();
+        ObjectRef { kind, namespace: namespace.clone(), name: name.clone() }
+    }
+}
+
+impl From<&PodId> for ObjectRef {
+    fn from(PodId { namespace, name }: &PodId) -> Self {
+        ObjectRef { kind: "Pod".into(), namespace: namespace.clone(), name: name.clone() }
+    }
+}
+
+impl From<&Key> for ObjectRef {
+    fn from(key: &Key) -> Self {
+        match key {
+            Key::Pod(id) => ObjectRef::from(id),
+            Key::Namespace(name) => ObjectRef::cluster_wide("Namespace", name.clone()),
+            Key::Node(name) => ObjectRef::cluster_wide("Node", name.clone()),
+            Key::Policy(id) => ObjectRef::from(id),
+            Key::Domain(name) => ObjectRef::cluster_wide("domain name", name.clone()),
         }
     }
 }
@@ -50,12 +103,19 @@ pub struct Finding {
     pub code: &'static str,
     /// How bad.
     pub severity: Severity,
-    /// The object, as `Kind namespace/name`; empty if there is none.
-    pub object: String,
+    /// The object; `None` if the finding is about no object in particular.
+    pub object: Option<ObjectRef>,
     /// The path of the field inside the object, as in `spec.ingress[0].ports[1].port`; empty if it is about the whole.
     pub field: String,
     /// What is wrong and what was expected.
     pub message: String,
     /// What to do.
     pub hint: String,
+}
+
+impl Finding {
+    /// The object as text; empty if there is none.
+    pub fn object_text(&self) -> String {
+        self.object.as_ref().map(ObjectRef::to_string).unwrap_or_default()
+    }
 }

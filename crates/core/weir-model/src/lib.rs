@@ -29,7 +29,7 @@ mod world;
 pub use change::{Change, Key, Object};
 pub use delta::{Delta, Endpoint, SetDelta};
 pub use family::IpFamily;
-pub use finding::{Finding, Location, Severity};
+pub use finding::{Finding, Location, ObjectRef, Severity};
 pub use flow::{Direction, Flow, Verdict};
 pub use label::{Labels, NAMESPACE_NAME_LABEL, Requirement, Selector};
 pub use net::{Block, DomainPattern, PortRange, Protocol};

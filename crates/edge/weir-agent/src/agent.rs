@@ -401,6 +401,7 @@ impl<D: Datapath> Agent<D> {
         let held = self.ledger.held();
         for (pod, held) in held {
             let HeldEndpoint { pod, policies, error, attempts } = HeldEndpoint::new(pod, held);
+            let policies: Vec<String> = policies.iter().map(ToString::to_string).collect();
             let policies = policies.join(", ");
             tracing::error!(pod, policies, error, attempts, "rules are refused; the old ones stay");
             self.report.metrics.error("apply");
@@ -551,7 +552,8 @@ fn file(finding: &Finding) -> Option<&str> {
 }
 
 fn log_finding(finding: &Finding) {
-    let Finding { location, code, severity, object, field, message, hint } = finding;
+    let Finding { location, code, severity, field, message, hint, .. } = finding;
+    let object = &finding.object_text();
     // What there is nothing to say about is left out.
     let (file, line) = location.as_ref().map(|location| (&*location.file, location.line)).unzip();
     let [object, field, hint] =

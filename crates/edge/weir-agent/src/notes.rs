@@ -2,7 +2,7 @@
 
 use weir_datapath::Shortfall;
 use weir_kube::{Note, NoteKind, node_reference, policy_reference};
-use weir_model::{Finding, PolicyId, PolicyKind, Severity};
+use weir_model::{Finding, ObjectRef, PolicyId, PolicyKind, Severity};
 
 use crate::report::HeldEndpoint;
 
@@ -23,7 +23,7 @@ pub(crate) fn of_finding(finding: &Finding) -> Option<Note> {
     let field = if field.is_empty() { String::new() } else { format!("{field}: ") };
     let hint = if hint.is_empty() { String::new() } else { format!("; {hint}") };
     Some(Note {
-        regarding: policy_reference(&policy(object)?),
+        regarding: policy_reference(&policy(object.as_ref()?)?),
         kind: NoteKind::Warning,
         reason: in_one_word(code),
         message: format!("{field}{message}{hint}"),
@@ -36,15 +36,13 @@ pub(crate) fn of_held<'a>(
     node: &'a str,
 ) -> impl Iterator<Item = Note> + 'a {
     let HeldEndpoint { pod, policies, error, .. } = held;
-    policies.iter().filter_map(move |name| {
-        Some(Note {
-            regarding: policy_reference(&policy(name)?),
-            kind: NoteKind::Warning,
-            reason: "NotApplied".into(),
-            message: format!(
-                "the rules for pod {pod} are refused on node {node}; its old ones stay: {error}"
-            ),
-        })
+    policies.iter().map(move |policy| Note {
+        regarding: policy_reference(policy),
+        kind: NoteKind::Warning,
+        reason: "NotApplied".into(),
+        message: format!(
+            "the rules for pod {pod} are refused on node {node}; its old ones stay: {error}"
+        ),
     })
 }
 
@@ -69,15 +67,12 @@ pub(crate) fn of_failure(node: &str, error: &str) -> Note {
     }
 }
 
-/// The policy that a text names, as findings do.
-fn policy(text: &str) -> Option<PolicyId> {
-    let (kind, name) = text.split_once(' ')?;
-    let kind = KINDS.into_iter().find(|known| known.to_string() == kind)?;
-    let (namespace, name) = match kind {
-        PolicyKind::NetworkPolicy => name.split_once('/')?,
-        _ => ("", name),
-    };
-    Some(PolicyId { kind, namespace: namespace.into(), name: name.into() })
+/// The policy that a finding is about, if its object is one.
+fn policy(object: &ObjectRef) -> Option<PolicyId> {
+    let ObjectRef { kind, namespace, name } = object;
+    let kind = KINDS.into_iter().find(|known| *known.to_string() == **kind)?;
+    let is_whole = kind.is_namespaced() != namespace.is_empty();
+    is_whole.then(|| PolicyId { kind, namespace: namespace.clone(), name: name.clone() })
 }
 
 /// A code as Events have it: `unknown-field` is `UnknownField`.
@@ -94,21 +89,29 @@ fn in_one_word(code: &str) -> String {
 mod tests {
     use super::*;
 
-    fn finding(object: &str, severity: Severity) -> Finding {
+    fn object(kind: &str, namespace: &str, name: &str) -> ObjectRef {
+        ObjectRef { kind: kind.into(), namespace: namespace.into(), name: name.into() }
+    }
+
+    fn finding(object: Option<ObjectRef>, severity: Severity) -> Finding {
         Finding {
             location: None,
             code: "unknown-field",
             severity,
-            object: object.into(),
+            object,
             field: "spec.ingres".into(),
             message: "there is no such field".into(),
             hint: "did you mean ingress?".into(),
         }
     }
 
+    fn lock() -> Option<ObjectRef> {
+        Some(object("NetworkPolicy", "shop", "lock"))
+    }
+
     #[test]
     fn what_is_wrong_with_a_policy_is_said_about_it() {
-        let note = of_finding(&finding("NetworkPolicy shop/lock", Severity::Error)).unwrap();
+        let note = of_finding(&finding(lock(), Severity::Error)).unwrap();
         assert_eq!(note.reason, "UnknownField");
         assert_eq!(note.message, "spec.ingres: there is no such field; did you mean ingress?");
         let about = &note.regarding;
@@ -117,15 +120,22 @@ mod tests {
             [&about.kind, &about.namespace, &about.name].map(|text| text.as_deref().unwrap()),
             ["NetworkPolicy", "shop", "lock"]
         );
-        let note = of_finding(&finding("AdminNetworkPolicy deny", Severity::Warning)).unwrap();
+        let deny = object("AdminNetworkPolicy", "", "deny");
+        let note = of_finding(&finding(Some(deny), Severity::Warning)).unwrap();
         assert_eq!(note.regarding.namespace, None);
     }
 
     #[test]
     fn nothing_is_said_about_anything_else() {
-        for object in ["", "Pod shop/web", "NetworkPolicy", "NetworkPolicy lock", "Policy a/b"] {
-            assert_eq!(of_finding(&finding(object, Severity::Error)), None, "{object}");
+        let others = [
+            object("Pod", "shop", "web"),
+            object("NetworkPolicy", "", "lock"),
+            object("AdminNetworkPolicy", "shop", "deny"),
+            object("Policy", "a", "b"),
+        ];
+        for other in others.into_iter().map(Some).chain([None]) {
+            assert_eq!(of_finding(&finding(other.clone(), Severity::Error)), None, "{other:?}");
         }
-        assert_eq!(of_finding(&finding("NetworkPolicy shop/lock", Severity::Info)), None);
+        assert_eq!(of_finding(&finding(lock(), Severity::Info)), None);
     }
 }

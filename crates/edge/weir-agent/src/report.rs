@@ -1,6 +1,7 @@
 //! How it goes, as others may ask: the loop writes it, HTTP reads it, and neither waits for the other.
 
 use std::{
+    collections::BTreeSet,
     sync::{
         Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
@@ -9,10 +10,10 @@ use std::{
 };
 
 use prometheus_client::registry::Registry;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use tokio::sync::Semaphore;
 use weir_datapath::Held;
-use weir_model::{Finding, PodId};
+use weir_model::{Finding, PodId, PolicyId};
 
 use crate::{Options, drops::Ring, http, metrics::Metrics, time};
 
@@ -103,7 +104,8 @@ pub(crate) struct LastApply {
 pub(crate) struct HeldEndpoint {
     pub(crate) pod: String,
     /// The policies that its rules come from.
-    pub(crate) policies: Vec<String>,
+    #[serde(serialize_with = "as_texts")]
+    pub(crate) policies: Vec<PolicyId>,
     pub(crate) error: String,
     pub(crate) attempts: u32,
 }
@@ -115,17 +117,18 @@ impl HeldEndpoint {
         let sections = [&rules.ingress, &rules.egress].into_iter().flat_map(|chain| {
             chain.admin.iter().chain(chain.isolation.iter().flatten()).chain(&chain.baseline)
         });
-        let mut policies: Vec<String> =
-            sections.map(|section| section.policy.to_string()).collect();
-        policies.sort();
-        policies.dedup();
+        let policies: BTreeSet<&PolicyId> = sections.map(|section| &section.policy).collect();
         HeldEndpoint {
             pod: pod.to_string(),
-            policies,
+            policies: policies.into_iter().cloned().collect(),
             error: held.error.clone(),
             attempts: held.attempts,
         }
     }
+}
+
+fn as_texts<S: Serializer>(policies: &[PolicyId], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(policies.iter().map(PolicyId::to_string))
 }
 
 /// A finding as it is shown, in the shape that `weir lint -o json` has.
@@ -150,7 +153,8 @@ impl FindingReport {
 
 impl From<&Finding> for FindingReport {
     fn from(finding: &Finding) -> Self {
-        let Finding { location, code, severity, object, field, message, hint } = finding.clone();
+        let object = finding.object_text();
+        let Finding { location, code, severity, field, message, hint, .. } = finding.clone();
         let (file, line) = location.map_or((String::new(), 0), |p| (p.file.to_string(), p.line));
         let severity = severity.to_string();
         FindingReport { code, severity, file, line, object, field, message, hint }

@@ -297,7 +297,8 @@ fn what_is_refused_is_told_by_pod_and_policy() {
     bench.turn();
     assert_eq!(bench.passes(), [2]);
     let held = bench.report.status().held.clone();
-    assert_eq!((&*held[0].pod, &*held[0].policies[0]), ("shop/web", "NetworkPolicy shop/web"));
+    assert_eq!(held[0].pod, "shop/web");
+    assert_eq!(held[0].policies[0].to_string(), "NetworkPolicy shop/web");
     assert!(bench.reasons()[0].contains("rules for shop/web are refused"), "{:?}", bench.reasons());
     bench.memory.machine(|machine| machine.refuses.clear());
     bench.turn();

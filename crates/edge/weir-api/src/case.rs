@@ -6,7 +6,9 @@ use std::{
 };
 
 use self::inline::{domains, each, namespace, pod, policy, probe, text, worker};
-use weir_model::{Finding, Key, Location, Name, Object, Pod, PodId, Scope, Severity, Spec, Who};
+use weir_model::{
+    Finding, Key, Location, Name, Object, ObjectRef, Pod, PodId, Scope, Severity, Spec, Who,
+};
 
 use crate::{
     Manifests,
@@ -14,7 +16,7 @@ use crate::{
     lower::{Context, Names, UNRESOLVED_NAME},
     probe::{End, Probe},
     reader::{repeated, unreadable},
-    settle::{describe, duplicate, location_of, make_up_addresses},
+    settle::{duplicate, location_of, make_up_addresses},
 };
 
 /// A policy test.
@@ -90,7 +92,12 @@ impl Case {
                     let (first, again) = (location_of(entry.get()), location_of(&object));
                     let kept = "the one in the case counts";
                     let (first, again) = (first.cloned(), again.cloned());
-                    self.findings.push(duplicate(describe(&object), first, again, kept));
+                    self.findings.push(duplicate(
+                        ObjectRef::from(&object.key()),
+                        first,
+                        again,
+                        kept,
+                    ));
                 }
             }
         }
@@ -160,7 +167,7 @@ impl Case {
                         }),
                         code: "invalid",
                         severity: Severity::Error,
-                        object: format!("case {}", self.name),
+                        object: Some(ObjectRef::cluster_wide("case", &*self.name)),
                         field: format!("probes[{at}].{field}.pod"),
                         message: format!("there is no pod {id} in this case"),
                         hint,
@@ -192,7 +199,7 @@ impl Case {
             location: pod.location.clone(),
             code: "undeclared-namespace",
             severity: Severity::Warning,
-            object: format!("case {}", self.name),
+            object: Some(ObjectRef::cluster_wide("case", &*self.name)),
             field: "namespaces".into(),
             message: format!(
                 "the namespace {name} is not declared, so no namespace selector sees its pods"
@@ -229,7 +236,8 @@ fn case(file: &Name, names: &mut Names, tree: &Tree) -> Case {
         None => location.to_string(),
     };
     let mut findings = Vec::new();
-    let mut ctx = Context::new(file, names, &mut findings, format!("case {name}"));
+    let mut ctx =
+        Context::new(file, names, &mut findings, Some(ObjectRef::cluster_wide("case", &*name)));
     let known = [
         "name",
         "source",
@@ -281,7 +289,12 @@ fn case(file: &Name, names: &mut Names, tree: &Tree) -> Case {
             btree_map::Entry::Occupied(entry) => {
                 let (first, again) =
                     (location_of(entry.get()).cloned(), location_of(&object).cloned());
-                findings.push(duplicate(describe(&object), first, again, "the first one counts"));
+                findings.push(duplicate(
+                    ObjectRef::from(&object.key()),
+                    first,
+                    again,
+                    "the first one counts",
+                ));
             }
         }
     }

@@ -37,7 +37,7 @@ impl Manifests {
             SYNTAX | TOO_MANY | MISPLACED | settle::CONFLICT => true,
             UNKNOWN_KIND => finding.severity >= Severity::Warning,
             // Of a list: the field of an object says which.
-            UNKNOWN_FIELD => finding.object.is_empty(),
+            UNKNOWN_FIELD => finding.object.is_none(),
             NOT_AN_OBJECT => finding.severity == Severity::Error,
             _ => false,
         })
@@ -235,7 +235,7 @@ pub(crate) fn repeated(file: &Name, repeat: &Repeat) -> Finding {
 
 /// An error that is about no object in particular.
 fn general(location: Location, code: &'static str, message: String, hint: String) -> Finding {
-    let (location, object, field) = (Some(location), String::new(), String::new());
+    let (location, object, field) = (Some(location), None, String::new());
     Finding { location, code, severity: Severity::Error, object, field, message, hint }
 }
 

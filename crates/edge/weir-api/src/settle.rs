@@ -5,8 +5,8 @@ use std::{
 };
 
 use weir_model::{
-    Change, Finding, Key, Location, NAMESPACE_NAME_LABEL, Name, Namespace, Node, Object, Pod,
-    PodId, PolicyId, Severity, World,
+    Change, Finding, Key, Location, NAMESPACE_NAME_LABEL, Name, Namespace, Node, Object, ObjectRef,
+    Pod, PodId, PolicyId, Severity, World,
 };
 
 use crate::{
@@ -91,8 +91,8 @@ impl Gathered {
         match self.templates.entry(owner) {
             btree_map::Entry::Vacant(entry) => drop(entry.insert(template)),
             btree_map::Entry::Occupied(entry) => {
-                let owner = entry.key();
-                let name = format!("{} {}/{}", owner.kind, owner.namespace, owner.name);
+                let Owner { namespace, kind, name } = entry.key().clone();
+                let name = ObjectRef { kind, namespace, name };
                 let first = entry.get().pod.location.clone();
                 let finding = match entry.get().says_the_same(&template) {
                     true => duplicate(name, first, again, SAME),
@@ -186,8 +186,10 @@ impl Gathered {
 /// Makes one object of two that have the same name, and tells of it. Of two policies that differ nothing is allowed that
 /// only one of them allows; of other objects the first counts.
 pub fn merge(first: &mut Object, again: Object) -> Finding {
-    let (places, name) =
-        ((location_of(first).cloned(), location_of(&again).cloned()), describe(&again));
+    let (places, name) = (
+        (location_of(first).cloned(), location_of(&again).cloned()),
+        ObjectRef::from(&again.key()),
+    );
     let same = says_the_same(first, &again);
     match (first, again) {
         (Object::Policy(policy), Object::Policy(other)) if !same => {
@@ -252,7 +254,7 @@ fn free_name(objects: &BTreeMap<Key, Object>, owner: &Owner) -> Name {
 
 /// A finding for an object that is there twice.
 pub(crate) fn duplicate(
-    object: String,
+    object: ObjectRef,
     first: Option<Location>,
     again: Option<Location>,
     kept: &str,
@@ -263,7 +265,7 @@ pub(crate) fn duplicate(
         code: "duplicate-object",
         severity: Severity::Error,
         message: format!("{object} is there twice, here{first}; {kept}"),
-        object,
+        object: Some(object),
         field: String::new(),
         hint: "remove one of the two, or give it another name".into(),
     }
@@ -273,7 +275,7 @@ pub(crate) fn duplicate(
 const SAME: &str = "the two say the same";
 
 /// A finding for an object that is there twice, where neither of the two is the stricter one.
-fn conflict(object: String, first: Option<Location>, again: Option<Location>) -> Finding {
+fn conflict(object: ObjectRef, first: Option<Location>, again: Option<Location>) -> Finding {
     let kept = "they differ, and the first one counts";
     Finding { code: CONFLICT, ..duplicate(object, first, again, kept) }
 }
@@ -310,16 +312,5 @@ pub(crate) fn location_of(object: &Object) -> Option<&Location> {
         Object::Node(node) => node.location.as_ref(),
         Object::Policy(policy) => policy.location.as_ref(),
         Object::Domain(..) => None,
-    }
-}
-
-/// An object as findings name it.
-pub(crate) fn describe(object: &Object) -> String {
-    match object {
-        Object::Pod(pod) => format!("Pod {}", pod.id),
-        Object::Namespace(namespace) => format!("Namespace {}", namespace.name),
-        Object::Node(node) => format!("Node {}", node.name),
-        Object::Policy(policy) => policy.id.to_string(),
-        Object::Domain(name, _) => format!("domain name {name}"),
     }
 }

@@ -56,7 +56,8 @@ pub(crate) fn object(object: &Object) -> String {
 
 /// A finding on one line.
 pub(crate) fn finding(finding: &Finding) -> String {
-    let Finding { location, code, severity, object, field, message, hint } = finding;
+    let Finding { location, code, severity, field, message, hint, .. } = finding;
+    let object = finding.object_text();
     let line = location.as_ref().map_or(0, |location| location.line);
     format!("{line}: {severity} {code} {object} {field}\n    {message}\n    {hint}\n")
 }

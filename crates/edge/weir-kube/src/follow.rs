@@ -331,7 +331,7 @@ impl Follower {
             location: None,
             code,
             severity: Severity::Error,
-            object: String::new(),
+            object: None,
             field: String::new(),
             message: format!("{what} cannot be followed: {}", error.text()),
             hint: error.hint(),
@@ -366,7 +366,7 @@ fn unknown_version(kind: Kind) -> Finding {
         location: None,
         code: "unknown-version",
         severity: Severity::Error,
-        object: String::new(),
+        object: None,
         field: String::new(),
         message: format!(
             "{} are not served as {}; they are not read",

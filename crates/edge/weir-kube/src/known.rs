@@ -4,7 +4,7 @@ use std::{
 };
 
 use weir_api::{Lowering, document::Tree};
-use weir_model::{Change, Finding, Key, Object, Severity};
+use weir_model::{Change, Finding, Key, Object, ObjectRef, Severity};
 
 use crate::kind::Kind;
 
@@ -111,18 +111,11 @@ impl Known {
 }
 
 fn unreadable(key: &Key) -> Finding {
-    let object = match key {
-        Key::Pod(id) => format!("Pod {id}"),
-        Key::Namespace(name) => format!("Namespace {name}"),
-        Key::Node(name) => format!("Node {name}"),
-        Key::Policy(id) => id.to_string(),
-        Key::Domain(name) => format!("domain name {name}"),
-    };
     Finding {
         location: None,
         code: "unreadable",
         severity: Severity::Error,
-        object,
+        object: Some(ObjectRef::from(key)),
         field: String::new(),
         message: "the object cannot be read; it counts as it was before".into(),
         hint: "look at it with `kubectl get -o yaml`".into(),

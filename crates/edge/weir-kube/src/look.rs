@@ -123,7 +123,7 @@ fn without_memcacheds(error: &ReadError) -> Finding {
         location: None,
         code: "memcacheds-unread",
         severity: Severity::Info,
-        object: String::new(),
+        object: None,
         field: String::new(),
         message: format!(
             "{}: what Memcacheds ask for is not checked, their policies are",
@@ -146,7 +146,7 @@ fn without_nodes(error: &ReadError) -> Finding {
         location: None,
         code: "nodes-unread",
         severity: Severity::Warning,
-        object: String::new(),
+        object: None,
         field: String::new(),
         message: format!("{error}: which addresses are those of nodes is not known"),
         hint: error.hint(),

@@ -53,7 +53,7 @@ fn disagreements(mut case: Case, folder: &Path) -> Vec<String> {
     }
     let errors = case.findings.iter().filter(|finding| finding.severity == Severity::Error);
     let mut wrong: Vec<String> = errors
-        .map(|error| format!("{}: {} {}: {}", case.name, error.object, error.field, error.message))
+        .map(|error| format!("{}: {} {}: {}", case.name, error.object_text(), error.field, error.message))
         .collect();
     let world: World = case.objects.iter().cloned().collect();
     for probe in &case.probes {

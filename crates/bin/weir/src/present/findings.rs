@@ -26,7 +26,8 @@ pub(crate) struct Report {
 
 impl From<&Finding> for Report {
     fn from(finding: &Finding) -> Self {
-        let Finding { location, code, severity, object, field, message, hint } = finding.clone();
+        let object = finding.object_text();
+        let Finding { location, code, severity, field, message, hint, .. } = finding.clone();
         let (file, line) = location.map_or((String::new(), 0), |p| (p.file.to_string(), p.line));
         Report { code, severity: severity.to_string(), file, line, object, field, message, hint }
     }
@@ -38,11 +39,11 @@ pub(crate) fn write<'a>(
     findings: impl IntoIterator<Item = &'a Finding>,
 ) -> io::Result<()> {
     for finding in findings {
-        let Finding { location, code, severity, object, field, message, hint } = finding;
+        let Finding { location, code, severity, field, message, hint, .. } = finding;
         let place = location.as_ref().map(|location| format!("{location}: ")).unwrap_or_default();
         let severity = Painted(of_severity(*severity), severity);
         writeln!(out, "{}{severity}: {} [{code}]", Painted(STRONG, place), Plain(message))?;
-        let about = [object.as_str(), field.as_str()].join(" ");
+        let about = format!("{} {field}", finding.object_text());
         if !about.trim().is_empty() {
             writeln!(out, "  {}", Painted(FAINT, about.trim()))?;
         }

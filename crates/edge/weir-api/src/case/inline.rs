@@ -162,7 +162,7 @@ pub(super) fn policy(
         true => "AdminNetworkPolicy, BaselineAdminNetworkPolicy or ClusterNetworkPolicy",
         false => "NetworkPolicy or ClusterSetNetworkPolicy",
     };
-    let mut ctx = Context::new(file, names, findings, String::new());
+    let mut ctx = Context::new(file, names, findings, None);
     let kind = tree.get("kind").map_or("no kind".into(), Tree::describe);
     let message = format!("expected an object of the kind {expected}, found {kind}");
     ctx.at("kind", |ctx| ctx.invalid(tree.line, message, "move it to the list it belongs to"));

@@ -1,6 +1,6 @@
 use std::{collections::HashSet, fmt, net::IpAddr, sync::Arc};
 
-use weir_model::{Finding, Location, Name, Severity, closest};
+use weir_model::{Finding, Location, Name, ObjectRef, Severity, closest};
 
 use crate::document::{Entry, Tree, Value};
 
@@ -17,7 +17,7 @@ pub(crate) fn keep(findings: &mut Vec<Finding>, finding: Finding) {
         MAX_FINDINGS => findings.push(Finding {
             code: TOO_MANY,
             severity: Severity::Error,
-            object: String::new(),
+            object: None,
             field: String::new(),
             message: "there is more wrong than what is listed".into(),
             hint: "correct what is listed first".into(),
@@ -61,7 +61,7 @@ pub(crate) struct Context<'a> {
     file: &'a Name,
     names: &'a mut Names,
     findings: &'a mut Vec<Finding>,
-    object: String,
+    object: Option<ObjectRef>,
     path: Vec<Step>,
     /// Something was found that the API server refuses.
     pub(crate) invalid: bool,
@@ -135,7 +135,7 @@ impl<'a> Context<'a> {
         file: &'a Name,
         names: &'a mut Names,
         findings: &'a mut Vec<Finding>,
-        object: String,
+        object: Option<ObjectRef>,
     ) -> Self {
         Context {
             file,
@@ -148,9 +148,9 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// Says which object this is about from now on.
-    pub(crate) fn about(&mut self, object: String) {
-        self.object = object;
+    /// Sets the object that findings are about from now on.
+    pub(crate) fn about(&mut self, object: ObjectRef) {
+        self.object = Some(object);
     }
 
     pub(crate) fn name(&mut self, text: &str) -> Name {

@@ -1,4 +1,4 @@
-use weir_model::{Labels, Location, Name, Severity};
+use weir_model::{Labels, Location, Name, ObjectRef, Severity};
 
 use super::{Context, Step, selector};
 use crate::{
@@ -71,9 +71,10 @@ pub(crate) fn meta(ctx: &mut Context, tree: &Tree, kind: &str, home: Home, rule:
     };
     let generated = text("generateName").map(|prefix| format!("{prefix}{}", tree.line));
     let name = text("name").or(generated.as_deref());
-    ctx.about(match (namespace, name.unwrap_or("without a name")) {
-        ("", name) => format!("{kind} {name}"),
-        (namespace, name) => format!("{kind} {namespace}/{name}"),
+    ctx.about(ObjectRef {
+        kind: kind.into(),
+        namespace: namespace.into(),
+        name: name.unwrap_or("without a name").into(),
     });
     ctx.at("metadata", |ctx| match kind.ends_with("NetworkPolicy") {
         true => policy_fields(ctx, tree, metadata, home),

@@ -137,7 +137,7 @@ pub(crate) fn lower(
     tree: &Tree,
     list: Option<&ListKind>,
 ) -> Option<Lowered> {
-    let mut ctx = Context::new(file, names, findings, String::new());
+    let mut ctx = Context::new(file, names, findings, None);
     let own = |key: &str| tree.get(key).and_then(Tree::text);
     let kind = own("kind").or(list.map(|list| &*list.kind)).unwrap_or("");
     let version = own("apiVersion").or(list.and_then(|list| list.api_version.as_deref()));

@@ -307,7 +307,10 @@ fn there_is_an_end_to_what_is_reported() {
 
 fn missing(text: &str) -> Vec<String> {
     let manifests = read(text);
-    manifests.missing().map(|finding| format!("{} {}", finding.code, finding.object)).collect()
+    manifests
+        .missing()
+        .map(|finding| format!("{} {}", finding.code, finding.object_text()))
+        .collect()
 }
 
 #[test]

@@ -7,7 +7,7 @@ use futures::{StreamExt, stream};
 use serde_json::json;
 use weir_aci::{Hpp, Kind, ObjectId};
 use weir_kube::{NoteKind, Watch};
-use weir_model::Finding;
+use weir_model::{Finding, ObjectRef};
 use weir_source::Update;
 
 use super::{
@@ -101,7 +101,7 @@ struct Keeper<'a> {
     hearing: Hearing,
     hpp: Hpp,
     /// What was said about what.
-    said: BTreeSet<(String, String)>,
+    said: BTreeSet<(Option<ObjectRef>, String)>,
     unread: Vec<Finding>,
     world_in_sync: bool,
     was_in_sync: bool,
@@ -194,8 +194,9 @@ impl Keeper<'_> {
         let mut said = BTreeSet::new();
         for Finding { object, message, hint, .. } in self.hpp.findings() {
             if !self.said.contains(&(object.clone(), message.clone())) {
-                tracing::warn!(controller = NAME, "{object}: {message}; {hint}");
-                if let Some(policy) = policy_named(&object) {
+                let about = object.as_ref().map(ToString::to_string).unwrap_or_default();
+                tracing::warn!(controller = NAME, "{about}: {message}; {hint}");
+                if let Some(policy) = object.as_ref().and_then(policy_for_event) {
                     self.hand.note(&policy, NoteKind::Warning, "NotEnforced", &*message);
                 }
             }
@@ -360,12 +361,12 @@ fn id(kind: Kind, id: &Id) -> ObjectId {
     ObjectId { kind, name: id.name.clone() }
 }
 
-/// A NetworkPolicy by what findings call it, as far as an Event needs it.
-fn policy_named(object: &str) -> Option<Object> {
-    let (kind, name) = object.split_once(' ')?;
-    let (namespace, name) = name.split_once('/')?;
-    let (version, kind) = ("networking.k8s.io/v1", (kind == "NetworkPolicy").then_some(kind)?);
-    let metadata = json!({"namespace": namespace, "name": name});
-    let object = json!({"apiVersion": version, "kind": kind, "metadata": metadata});
+/// The NetworkPolicy that a finding is about, with the fields that an Event needs.
+fn policy_for_event(object: &ObjectRef) -> Option<Object> {
+    let ObjectRef { kind, namespace, name } = object;
+    (&**kind == "NetworkPolicy").then_some(())?;
+    let metadata = json!({"namespace": **namespace, "name": **name});
+    let object =
+        json!({"apiVersion": "networking.k8s.io/v1", "kind": **kind, "metadata": metadata});
     serde_json::from_value(object).ok()
 }

@@ -75,7 +75,7 @@ fn kinds_of_policies_come_and_go() {
     seen.until("the other policy", |seen| {
         seen.world.policies.contains_key(&refused) && !seen.findings.is_empty()
     });
-    assert_eq!(seen.findings[0].object, "AdminNetworkPolicy refused");
+    assert_eq!(seen.findings[0].object_text(), "AdminNetworkPolicy refused");
     assert_eq!(seen.findings[0].location, None);
     assert_eq!(seen.unread, []);
     let rules = seen.world.policies[&refused].spec.ingress.clone().unwrap();

@@ -192,7 +192,7 @@ fn doubt(other: &Object, object: &Object) -> Finding {
     let location = declared(other).map_or(String::new(), |location| format!(" and in {location}"));
     let message = format!(
         "{} is there twice, here{location}; they differ, and this file counts as it was before",
-        finding.object
+        finding.object_text()
     );
     Finding { message, ..finding }
 }
