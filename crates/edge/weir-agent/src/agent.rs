@@ -15,7 +15,7 @@ use weir_datapath::{ApplyError, Datapath, Dropped, Ledger, Outcome, Shortfall};
 use weir_engine::{Engine, Locality};
 use weir_kube::UNREACHABLE;
 use weir_model::{Change, Finding, Program, RuleSet, Severity};
-use weir_source::Update;
+use weir_runtime::{SourceEvent, delay, jitter, time::rfc3339};
 
 use crate::{
     Event, Options,
@@ -23,7 +23,6 @@ use crate::{
     drops::Drop,
     metrics::label,
     report::{Counts, FindingReport, HeldEndpoint, LastApply, Report},
-    time,
 };
 
 use nodes::Nodes;
@@ -32,6 +31,10 @@ pub(crate) use plugin::Plugins;
 
 /// The time between two transactions, so that what comes in a burst is written together.
 const BREATHER: Duration = Duration::from_millis(10);
+/// The first delay after a transaction failed.
+const FIRST_RETRY: Duration = Duration::from_millis(200);
+/// The longest delay after failures in a row.
+const LONGEST_RETRY: Duration = Duration::from_secs(30);
 /// How often to ask whether somebody changed our rules.
 const DRIFT: Duration = Duration::from_secs(1);
 /// The time between two searches for connections to end.
@@ -233,8 +236,8 @@ impl<D: Datapath> Agent<D> {
         self.report.status().last_apply.as_ref().is_some_and(|last| last.error.is_some())
     }
 
-    fn update(&mut self, update: Update, since: Instant) {
-        let Update { changes, written, findings, unread, in_sync, is_settling: _ } = update;
+    fn update(&mut self, update: SourceEvent, since: Instant) {
+        let SourceEvent { changes, written, findings, unread, in_sync, more_expected: _ } = update;
         let room = TIMED - self.written.len().min(TIMED);
         self.written.extend(written.into_iter().take(room));
         if !changes.is_empty() && self.waiting.len() < TIMED {
@@ -261,7 +264,7 @@ impl<D: Datapath> Agent<D> {
             self.report.metrics.in_sync.set(1);
             let mut status = self.report.status();
             if !mem::replace(&mut status.source.in_sync, true) {
-                status.source.since = Some(time::text(SystemTime::now()));
+                status.source.since = Some(rfc3339(SystemTime::now()));
                 tracing::info!(source = status.source.path, "in sync");
             }
         }
@@ -349,7 +352,7 @@ impl<D: Datapath> Agent<D> {
                 self.is_repair = false;
             }
             Some(error) => {
-                let wait = time::back_off(attempts);
+                let wait = retry_delay(attempts);
                 self.due.settle = end + wait;
                 self.report.metrics.error("apply");
                 if let Some(notes) = &self.notes {
@@ -366,11 +369,11 @@ impl<D: Datapath> Agent<D> {
         self.due.retry = match (tries, self.due.retry) {
             (None, _) => None,
             (Some(_), Some(due)) => Some(due),
-            (Some(tries), None) => Some(end + time::back_off(tries)),
+            (Some(tries), None) => Some(end + retry_delay(tries)),
         };
         let mut status = self.report.status();
         status.generation += u64::from(word == "applied");
-        let (time, seconds) = (time::text(SystemTime::now()), took.as_secs_f64());
+        let (time, seconds) = (rfc3339(SystemTime::now()), took.as_secs_f64());
         status.last_apply = Some(LastApply { time, outcome: word, seconds, error, attempts });
     }
 
@@ -563,4 +566,9 @@ fn log_finding(finding: &Finding) {
         Severity::Warning => tracing::warn!(file, line, code, object, field, hint, "{message}"),
         Severity::Info => tracing::debug!(file, line, code, object, field, hint, "{message}"),
     }
+}
+
+/// How long to wait after this many failures in a row.
+fn retry_delay(failures: u32) -> Duration {
+    jitter(delay(FIRST_RETRY, LONGEST_RETRY, failures))
 }

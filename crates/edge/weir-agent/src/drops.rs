@@ -12,8 +12,9 @@ use weir_engine::Engine;
 use weir_model::{
     Action, Direction, Flow, PodId, PolicyId, Ports, Program, Protocol, Rule, Section, Verdict,
 };
+use weir_runtime::time::rfc3339;
 
-use crate::{Mode, time};
+use crate::Mode;
 
 /// How many are kept.
 const KEPT: usize = 1000;
@@ -46,7 +47,7 @@ impl Drop {
         };
         Drop {
             number: 0,
-            time: time::text(packet.time),
+            time: rfc3339(packet.time),
             direction: packet.cause.to_string(),
             from: packet.from.to_string(),
             from_pod: pod(packet.from),

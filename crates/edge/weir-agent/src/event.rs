@@ -2,7 +2,7 @@ use std::{sync::Arc, time::Instant};
 
 use weir_datapath::Dropped;
 use weir_model::{Pod, PodId};
-use weir_source::Update;
+use weir_runtime::SourceEvent;
 
 use crate::cni::Asked;
 
@@ -10,7 +10,7 @@ use crate::cni::Asked;
 #[derive(Debug)]
 pub(crate) enum Event {
     /// The source has news, since this moment.
-    Source(Update, Instant),
+    Source(SourceEvent, Instant),
     /// Packets were dropped. As long as they wait here, they hold one of few places.
     Dropped(Vec<Dropped>, Arc<()>),
     /// So many more were, and nobody could look at them.
@@ -25,7 +25,6 @@ pub(crate) enum Event {
     /// A pod could not be read.
     Unread(PodId, String),
     /// Everything is to be compared with what is installed.
-    #[cfg_attr(not(unix), allow(dead_code, reason = "there is no signal for it"))]
     Compare,
     /// It is enough.
     Stop,

@@ -1,6 +1,6 @@
 //! What can be asked over HTTP. Only the report is read: the loop never waits for anybody here.
 
-use std::{io, net::TcpListener, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use axum::{
     Json, Router,
@@ -31,16 +31,8 @@ pub(crate) enum Offer {
     Metrics,
 }
 
-/// Answers for ever.
-pub(crate) async fn serve(
-    listener: TcpListener,
-    report: Arc<Report>,
-    offer: Offer,
-) -> io::Result<()> {
-    weir_http::serve(listener, router(report, offer)).await
-}
-
-fn router(report: Arc<Report>, offer: Offer) -> Router {
+/// The paths of an address.
+pub(crate) fn router(report: Arc<Report>, offer: Offer) -> Router {
     let router = Router::new().route("/metrics", get(metrics));
     let router = match offer {
         Offer::Metrics => router,
@@ -61,11 +53,11 @@ async fn healthz(State(report): State<Arc<Report>>) -> impl IntoResponse {
 }
 
 async fn readyz(State(report): State<Arc<Report>>) -> impl IntoResponse {
-    weir_http::readiness(&report.status().reasons())
+    weir_runtime::http::readiness(&report.status().reasons())
 }
 
 async fn metrics(State(report): State<Arc<Report>>) -> impl IntoResponse {
-    weir_http::metrics(&report.registry)
+    weir_runtime::http::metrics(&report.registry)
 }
 
 #[derive(Serialize)]

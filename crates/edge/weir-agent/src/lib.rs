@@ -25,7 +25,6 @@ mod source;
 #[cfg(test)]
 mod tests;
 mod threads;
-mod time;
 
 pub use bridge::Sysctls;
 pub use cni::PodReader;

@@ -14,8 +14,9 @@ use serde::{Serialize, Serializer};
 use tokio::sync::Semaphore;
 use weir_datapath::Held;
 use weir_model::{Finding, PodId, PolicyId};
+use weir_runtime::time::rfc3339;
 
-use crate::{Options, drops::Ring, http, metrics::Metrics, time};
+use crate::{Options, drops::Ring, http, metrics::Metrics};
 
 /// The loop shows that it is alive more often than this.
 const ALIVE: Duration = Duration::from_secs(10);
@@ -174,7 +175,7 @@ impl Report {
             node: options.node.to_string(),
             datapath: options.datapath,
             mode: options.mode.word(),
-            started: time::text(SystemTime::now()),
+            started: rfc3339(SystemTime::now()),
             source: Source {
                 path: options.source.to_string(),
                 in_sync: false,

@@ -2,7 +2,7 @@
 
 use std::{
     io,
-    net::{SocketAddr, TcpListener},
+    net::SocketAddr,
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -14,6 +14,7 @@ use std::{
 
 use weir_datapath::{ApplyError, Datapath, Drops, Established};
 use weir_model::Name;
+use weir_runtime::http::{ListenError, bind};
 
 use crate::{
     Event, Source, Sysctls,
@@ -89,14 +90,9 @@ pub enum AgentError {
     /// The network namespace has one.
     #[error(transparent)]
     Lock(#[from] LockError),
-    /// The address cannot be listened on.
-    #[error("cannot listen on {address}")]
-    Listen {
-        /// The address.
-        address: SocketAddr,
-        /// Why.
-        source: io::Error,
-    },
+    /// An HTTP address cannot be listened on.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
     /// The socket for the CNI plugin cannot be made.
     #[error("cannot listen at {}", path.display())]
     Socket {
@@ -137,7 +133,7 @@ impl AgentError {
             AgentError::Lock(LockError::Unknown(_)) | AgentError::Start(_) => {
                 "run it as root, with threads and sockets to spare"
             }
-            AgentError::Listen { .. } => {
+            AgentError::Listen(_) => {
                 "use another address with `--http ADDRESS:PORT` or `--metrics ADDRESS:PORT`, or none: `off`"
             }
             AgentError::Socket { .. } => {
@@ -233,10 +229,10 @@ pub(crate) fn unlocked_once<D: Datapath>(
     let end = Instant::now() + PATIENCE;
     let mut in_sync = false;
     while let Ok(update) = updates.recv_timeout(end.saturating_duration_since(Instant::now())) {
-        let is_settling = update.is_settling;
+        let more_expected = update.more_expected;
         in_sync = update.in_sync;
         agent.take(Event::Source(update, Instant::now()));
-        if !is_settling {
+        if !more_expected {
             break;
         }
     }
@@ -268,8 +264,4 @@ fn lock() -> Result<(), AgentError> {
 
 fn bind_socket(path: &Path) -> Result<Socket, AgentError> {
     Socket::bind(path).map_err(|source| AgentError::Socket { path: path.into(), source })
-}
-
-fn bind(address: SocketAddr) -> Result<TcpListener, AgentError> {
-    TcpListener::bind(address).map_err(|source| AgentError::Listen { address, source })
 }

@@ -2,7 +2,7 @@ use std::{error::Error, fmt, io, path::PathBuf};
 
 use weir_kube::{Access, Events, Pace, Pods};
 use weir_model::Pod;
-use weir_source::Update;
+use weir_runtime::SourceEvent;
 
 use crate::PodReader;
 
@@ -29,7 +29,7 @@ impl Source {
     /// Watches it and tells what is new, beginning with all there is, until `tell` returns `false`.
     pub(crate) fn watch(
         &self,
-        tell: impl FnMut(Update) -> bool + Send + 'static,
+        tell: impl FnMut(SourceEvent) -> bool + Send + 'static,
     ) -> io::Result<Watch> {
         match self {
             Source::Folder(path) => weir_source::Watch::start(path, tell).map(Watch::Folder),

@@ -19,7 +19,8 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use weir_datapath::{Cause, Dropped, Established, Memory};
 use weir_model::{Change, Direction, Flow, Object, PodId, Program, Protocol, Verdict};
-use weir_source::{Folder, Update, Writer};
+use weir_runtime::SourceEvent;
+use weir_source::{Folder, Writer};
 
 use crate::{
     AgentError, Event, Mode, Options, Source, Sysctls,
@@ -385,7 +386,7 @@ fn a_burst_is_written_together() {
             web.id.name = format!("web-{n}").into();
             web.addresses = vec![IpAddr::from((0x0b00_0000 + n).to_be_bytes())];
             let changes = vec![Change::Put(Object::Pod(web.clone()))];
-            let update = Update { changes, in_sync: true, ..Update::default() };
+            let update = SourceEvent { changes, in_sync: true, ..SourceEvent::default() };
             sender.send(Event::Source(update, Instant::now())).unwrap();
             thread::sleep(Duration::from_micros(200));
         }
@@ -422,7 +423,9 @@ fn offer(report: Arc<Report>, offer: Offer) -> SocketAddr {
     let address = listener.local_addr().unwrap();
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build().unwrap();
-    thread::spawn(move || runtime.block_on(http::serve(listener, report, offer)));
+    thread::spawn(move || {
+        runtime.block_on(weir_runtime::http::serve(listener, http::router(report, offer)))
+    });
     address
 }
 

@@ -11,8 +11,9 @@ use std::{
     time::Duration,
 };
 
-use tokio::runtime::{self, Runtime};
+use tokio::{runtime, time::sleep};
 use weir_datapath::Drops;
+use weir_runtime::{Signal, Signals};
 
 use crate::{
     Event,
@@ -25,8 +26,11 @@ use crate::{
 const BATCHES: usize = 16;
 /// How long to wait after an error.
 const PAUSE: Duration = Duration::from_secs(5);
+/// The interval of attempts to send a signal to a loop whose queue is full.
+const QUEUE_RETRY: Duration = Duration::from_millis(10);
 
-/// Listens for signals and, if asked to, for HTTP and for plugins.
+/// Starts the thread that turns signals, and the CNI plugin's requests if there is a socket, into events, and serves
+/// HTTP on the listeners.
 pub(crate) fn listen(
     listeners: Vec<(TcpListener, Offer)>,
     socket: Option<Socket>,
@@ -37,80 +41,41 @@ pub(crate) fn listen(
     let (ready, is_ready) = mpsc::channel();
     let run = move || {
         for (listener, offer) in listeners {
-            let report = report.clone();
-            runtime.spawn(async move {
-                if let Err(error) = http::serve(listener, report, offer).await {
-                    tracing::error!(%error, "cannot serve HTTP");
-                }
-            });
+            let router = http::router(report.clone(), offer);
+            runtime.spawn(weir_runtime::http::serve(listener, router));
         }
         if let Some(socket) = socket {
             let events = events.clone();
             runtime.spawn(async {
                 if let Err(error) = socket.serve(events).await {
-                    tracing::error!(%error, "cannot hear plugins");
+                    tracing::error!(%error, "cannot serve the CNI plugin");
                 }
             });
         }
-        signals(&runtime, &events, &ready);
+        let signals = runtime.block_on(async { Signals::stop_and_reload() });
+        let signals = signals.map(|signals| runtime.spawn(forward(signals, events)));
+        // The starting thread waits for this.
+        if ready.send(signals.map(drop)).is_ok() {
+            runtime.block_on(std::future::pending::<()>());
+        }
     };
     thread::Builder::new().name("weir-listen".into()).spawn(run)?;
     is_ready.recv().unwrap_or(Err(io::ErrorKind::BrokenPipe.into()))
 }
 
-#[cfg(unix)]
-fn signals(runtime: &Runtime, events: &SyncSender<Event>, ready: &mpsc::Sender<io::Result<()>>) {
-    use tokio::signal::unix::{SignalKind, signal};
-    let _entered = runtime.enter();
-    let meanings: [(SignalKind, fn() -> Event); 3] = [
-        (SignalKind::terminate(), || Event::Stop),
-        (SignalKind::interrupt(), || Event::Stop),
-        (SignalKind::hangup(), || Event::Compare),
-    ];
-    let listening = meanings.into_iter().try_for_each(|(kind, meaning)| {
-        let mut signal = signal(kind)?;
-        let events = events.clone();
-        runtime.spawn(async move {
-            while signal.recv().await.is_some() {
-                // A loop that is busy hears of it later, and HTTP goes on meanwhile.
-                while let Err(TrySendError::Full(_)) = events.try_send(meaning()) {
-                    tokio::time::sleep(Duration::from_millis(10)).await;
-                }
-            }
-        });
-        Ok(())
-    });
-    // Whoever started the thread waits for this.
-    _ = ready.send(listening);
-    runtime.block_on(std::future::pending::<()>());
-}
-
-#[cfg(windows)]
-fn signals(runtime: &Runtime, events: &SyncSender<Event>, ready: &mpsc::Sender<io::Result<()>>) {
-    use tokio::signal::windows::{ctrl_break, ctrl_c, ctrl_close, ctrl_shutdown};
-    let _entered = runtime.enter();
-    let listening =
-        || Ok::<_, io::Error>((ctrl_c()?, ctrl_break()?, ctrl_close()?, ctrl_shutdown()?));
-    match listening() {
-        Err(error) => _ = ready.send(Err(error)),
-        Ok((mut interrupt, mut stop, mut close, mut shutdown)) => {
-            let events = events.clone();
-            runtime.spawn(async move {
-                tokio::select! {
-                    _ = interrupt.recv() => (),
-                    _ = stop.recv() => (),
-                    _ = close.recv() => (),
-                    _ = shutdown.recv() => (),
-                }
-                // A loop that is busy hears of it later, and HTTP goes on meanwhile.
-                while let Err(TrySendError::Full(_)) = events.try_send(Event::Stop) {
-                    tokio::time::sleep(Duration::from_millis(10)).await;
-                }
-            });
-            _ = ready.send(Ok(()));
+/// Sends signals to the loop as events.
+async fn forward(mut signals: Signals, events: SyncSender<Event>) {
+    loop {
+        let signal = signals.next().await;
+        let event = || match signal {
+            Signal::Stop => Event::Stop,
+            Signal::Reload => Event::Compare,
+        };
+        // This thread also serves HTTP, so it must not block while the loop's queue is full.
+        while let Err(TrySendError::Full(_)) = events.try_send(event()) {
+            sleep(QUEUE_RETRY).await;
         }
     }
-    runtime.block_on(std::future::pending::<()>());
 }
 
 /// Hears of dropped packets. A flood of them never keeps the loop from anything else.

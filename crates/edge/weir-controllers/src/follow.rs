@@ -9,7 +9,8 @@ use tokio::{
     sync::mpsc,
     time::{sleep, timeout},
 };
-use weir_kube::{Backoff, Pace, ReadError};
+use weir_kube::{Pace, ReadError};
+use weir_runtime::{Backoff, jitter};
 
 use crate::{Id, Object, Resource, Server, Told, crds, server::api};
 
@@ -74,7 +75,7 @@ impl<M> Follower<M> {
             Ok(listed) => listed,
             // The list took too long, and its rest is forgotten.
             Err(ReadError::Gone { .. }) => {
-                sleep(self.backoff.wait()).await;
+                sleep(self.backoff.next_delay()).await;
                 return Ok(());
             }
             Err(error) => return self.wait_out(&error).await,
@@ -90,7 +91,7 @@ impl<M> Follower<M> {
             match ended {
                 Ok(()) if start.elapsed() > Duration::from_secs(1) => (),
                 // A watch that ends at once is no way to go on quickly.
-                Ok(()) => sleep(self.backoff.wait()).await,
+                Ok(()) => sleep(self.backoff.next_delay()).await,
                 Err(ReadError::Gone { .. } | ReadError::Missing { .. }) => return Ok(()),
                 Err(error @ ReadError::Garbled { .. }) => return self.wait_out(&error).await,
                 Err(error) => self.wait_out(&error).await?,
@@ -219,11 +220,11 @@ impl<M> Follower<M> {
             ReadError::Missing { .. } => {
                 let text =
                     format!("{name} is not installed; {}", crds::hint(&self.watched.resource));
-                (text, self.backoff.about(self.pace.absent))
+                (text, jitter(self.pace.absent))
             }
             error => {
                 let text = format!("{name} cannot be followed: {}; {}", error.text(), error.hint());
-                (text, self.backoff.wait())
+                (text, self.backoff.next_delay())
             }
         };
         self.in_trouble = true;

@@ -1,7 +1,7 @@
 //! NetworkPolicies as host protection policies of Cisco ACI: HostprotPols and HostprotRemoteIpContainers.
 //!
 //! ```text
-//!  world ─Update→ weir_aci::Hpp ─Changed→ Queue ─ObjectId→ steps ─→ Hand ─→ API server
+//!  world ─SourceEvent→ weir_aci::Hpp ─Changed→ Queue ─ObjectId→ steps ─→ Hand ─→ API server
 //!  the two kinds, as they are ─Told→ Shelf ─────┘
 //! ```
 //!

@@ -56,8 +56,8 @@ impl<K: Ord + Clone> Queue<K> {
     /// A key was looked at in vain: it has another turn, the later the more often it failed.
     pub fn failed(&mut self, key: K, now: Instant) {
         let failures = self.failures.entry(key.clone()).or_default();
-        let wait = FIRST.saturating_mul(1 << (*failures).min(16)).min(LONGEST);
         *failures = failures.saturating_add(1);
+        let wait = weir_runtime::delay(FIRST, LONGEST, *failures);
         self.at(key, now + wait);
     }
 

@@ -1,15 +1,13 @@
-use std::{
-    io,
-    net::{SocketAddr, TcpListener},
-    pin::pin,
-    sync::Arc,
-    time::Duration,
-};
+use std::{io, net::SocketAddr, pin::pin, sync::Arc, time::Duration};
 
 use axum::{Router, extract::State, response::IntoResponse, routing::get};
 use futures::future::{Either, select};
 use tokio::{sync::watch, task::JoinSet, time::timeout};
 use weir_kube::{Access, Events, Pace, ReadError};
+use weir_runtime::{
+    Signals,
+    http::{self, ListenError},
+};
 
 use crate::{
     Controller, Hand, Server, Term,
@@ -51,14 +49,9 @@ pub enum ControllerError {
     /// Nor can that of the broker.
     #[error("the broker cannot be asked")]
     Broker(#[source] ReadError),
-    /// Somebody else listens there.
-    #[error("cannot listen at {address}")]
-    Listen {
-        /// Where.
-        address: SocketAddr,
-        /// Why not.
-        source: io::Error,
-    },
+    /// The HTTP address cannot be listened on.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
     /// A controller ended by itself, which it never should.
     #[error("controller {0} has died")]
     Died(String),
@@ -71,7 +64,7 @@ impl ControllerError {
             ControllerError::Access(error) => return error.hint(),
             ControllerError::Broker(_) => "check --broker-kubeconfig and --broker-context",
             ControllerError::Start(_) => "check the limits of the process",
-            ControllerError::Listen { .. } => "choose another address with `--http`, or `off`",
+            ControllerError::Listen(_) => "choose another address with `--http`, or `off`",
             ControllerError::Died(_) => "start it again; the log says what it was at",
         };
         hint.into()
@@ -123,7 +116,12 @@ impl Context {
 
 /// Runs controllers until a signal says that it is enough.
 pub fn run(options: &Options) -> Result<(), ControllerError> {
-    run_until(options, signal)
+    run_until(options, || {
+        let mut signals = Signals::stop()?;
+        Ok(async move {
+            signals.next().await;
+        })
+    })
 }
 
 /// Runs controllers until something happens.
@@ -131,13 +129,7 @@ pub fn run_until<F: Future<Output = ()>>(
     options: &Options,
     end: impl FnOnce() -> io::Result<F>,
 ) -> Result<(), ControllerError> {
-    let listener = match options.http {
-        Some(address) => Some(
-            TcpListener::bind(address)
-                .map_err(|source| ControllerError::Listen { address, source })?,
-        ),
-        None => None,
-    };
+    let listener = options.http.map(http::bind).transpose()?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -147,11 +139,7 @@ pub fn run_until<F: Future<Output = ()>>(
     let done = runtime.block_on(async {
         if let Some(listener) = listener {
             let router = router(report.clone());
-            tokio::spawn(async {
-                if let Err(error) = weir_http::serve(listener, router).await {
-                    tracing::error!(%error, "cannot serve HTTP");
-                }
-            });
+            tokio::spawn(http::serve(listener, router));
         }
         let end = end().map_err(ControllerError::Start)?;
         lead(options, &report, end).await
@@ -262,28 +250,11 @@ async fn readyz(State(report): State<Arc<Report>>) -> impl IntoResponse {
             .into_response(),
         false => {
             let all: Vec<String> = reasons.into_iter().chain(report.notes()).collect();
-            weir_http::readiness(&all)
+            http::readiness(&all)
         }
     }
 }
 
 async fn metrics(State(report): State<Arc<Report>>) -> impl IntoResponse {
-    weir_http::metrics(&report.registry)
-}
-
-#[cfg(unix)]
-fn signal() -> io::Result<impl Future<Output = ()>> {
-    use tokio::signal::unix::{SignalKind, signal};
-    let (mut terminate, mut interrupt) =
-        (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-    Ok(async move {
-        select(pin!(terminate.recv()), pin!(interrupt.recv())).await;
-    })
-}
-
-#[cfg(not(unix))]
-fn signal() -> io::Result<impl Future<Output = ()>> {
-    Ok(async {
-        _ = tokio::signal::ctrl_c().await;
-    })
+    http::metrics(&report.registry)
 }

@@ -10,10 +10,10 @@ use tokio::{
     time::{sleep, timeout},
 };
 use weir_model::{Change, Finding, Severity};
+use weir_runtime::{Backoff, jitter};
 
 use crate::{
     Pace, ReadError,
-    backoff::Backoff,
     kind::Kind,
     known::Known,
     link::Link,
@@ -107,7 +107,7 @@ impl Follower {
                 (tried, Next::Watch(version))
             }
             Next::Later => {
-                let wait = self.backoff.about(self.pace.absent);
+                let wait = jitter(self.pace.absent);
                 self.pause(wait).await;
                 return Ok(Next::List);
             }
@@ -126,7 +126,7 @@ impl Follower {
             (_, retry) => retry,
         };
         self.trouble(&error).await?;
-        let wait = self.backoff.wait();
+        let wait = self.backoff.next_delay();
         self.pause(wait).await;
         Ok(retry)
     }
@@ -197,7 +197,7 @@ impl Follower {
                 return Ok(Err(ReadError::Missing { resource }));
             }
             Ok(Definition::Served) | Err(ReadError::Forbidden { .. }) => {
-                let wait = self.backoff.about(self.pace.retry);
+                let wait = jitter(self.pace.retry);
                 self.pause(wait).await;
                 return Ok(Ok(Some(Next::List)));
             }
@@ -249,7 +249,7 @@ impl Follower {
                 Ok(Ok(None)) | Err(_) => {
                     // A watch that ends at once is no way to go on quickly.
                     if start.elapsed() < Duration::from_secs(1) {
-                        let wait = self.backoff.wait();
+                        let wait = self.backoff.next_delay();
                         self.pause(wait).await;
                     }
                     self.lasted(start);

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  Access ─► client ─┬─► pages of lists ──────────────► weir_api::Reader ─► Manifests   one look: read
-//!                    ├─► follow: list, watch, list … ─► Known ─► Update                 all the time: Watch
+//!                    ├─► follow: list, watch, list … ─► Known ─► SourceEvent              all the time: Watch
 //!                    ├─► one pod ───────────────────────────────────────────────► Pod   when a watch is behind: Pods
 //!                    └─◄ Event ◄─ counted, few ◄─ Note                                  what there is to say: Events
 //! ```
@@ -26,7 +26,6 @@
 //! The agent uses the first three, and nothing else.
 
 mod access;
-mod backoff;
 mod client;
 mod error;
 mod events;
@@ -41,7 +40,6 @@ mod watch;
 mod wire;
 
 pub use access::Access;
-pub use backoff::Backoff;
 pub use error::ReadError;
 pub use events::{Events, Note, NoteKind};
 pub use follow::UNREACHABLE;

@@ -12,7 +12,7 @@ use tokio::{
     time::sleep,
 };
 use weir_model::Finding;
-use weir_source::Update;
+use weir_runtime::SourceEvent;
 
 use crate::{
     Access,
@@ -71,7 +71,7 @@ impl Watch {
     pub fn start(
         access: Access,
         pace: Pace,
-        tell: impl FnMut(Update) -> bool + Send + 'static,
+        tell: impl FnMut(SourceEvent) -> bool + Send + 'static,
     ) -> io::Result<Watch> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (reloads, reload) = watch::channel(0);
@@ -94,7 +94,7 @@ async fn follow(
     access: Access,
     pace: Pace,
     reload: watch::Receiver<u64>,
-    tell: impl FnMut(Update) -> bool,
+    tell: impl FnMut(SourceEvent) -> bool,
 ) {
     let link = Link::new(access);
     let (out, news) = mpsc::channel(WAITING);
@@ -108,7 +108,7 @@ async fn follow(
 }
 
 /// Puts together what the followers tell.
-async fn gather(mut news: mpsc::Receiver<Told>, mut tell: impl FnMut(Update) -> bool) {
+async fn gather(mut news: mpsc::Receiver<Told>, mut tell: impl FnMut(SourceEvent) -> bool) {
     let mut state = Gathered::default();
     while let Some(told) = news.recv().await {
         state.take(told);
@@ -127,7 +127,7 @@ async fn gather(mut news: mpsc::Receiver<Told>, mut tell: impl FnMut(Update) -> 
 
 #[derive(Default)]
 struct Gathered {
-    update: Update,
+    update: SourceEvent,
     listed: BTreeSet<Kind>,
     findings: BTreeMap<Kind, Vec<Finding>>,
     troubles: BTreeMap<Kind, Finding>,
@@ -166,7 +166,7 @@ impl Gathered {
     }
 
     /// What is new since the last update, if anything is.
-    fn update(&mut self) -> Option<Update> {
+    fn update(&mut self) -> Option<SourceEvent> {
         if !std::mem::take(&mut self.is_new) {
             return None;
         }
@@ -174,13 +174,13 @@ impl Gathered {
         let troubles: Vec<Finding> = troubles.into_iter().cloned().collect();
         let findings = self.findings.values().flatten().chain(&troubles).cloned().collect();
         let in_sync = self.listed.len() == Kind::ALL.len();
-        Some(Update {
+        Some(SourceEvent {
             changes: std::mem::take(&mut self.update.changes),
             written: std::mem::take(&mut self.update.written),
             findings,
             in_sync,
             // Before that a part is missing; with trouble nobody knows for how long.
-            is_settling: !in_sync && troubles.is_empty(),
+            more_expected: !in_sync && troubles.is_empty(),
             unread: troubles,
         })
     }

@@ -15,11 +15,11 @@ pub(crate) fn router(report: Arc<Report>) -> Router {
 }
 
 async fn readyz(State(report): State<Arc<Report>>) -> impl IntoResponse {
-    weir_http::readiness(&report.reasons())
+    weir_runtime::http::readiness(&report.reasons())
 }
 
 async fn metrics(State(report): State<Arc<Report>>) -> impl IntoResponse {
-    weir_http::metrics(&report.registry)
+    weir_runtime::http::metrics(&report.registry)
 }
 
 async fn status(State(report): State<Arc<Report>>) -> Json<Status> {

@@ -1,6 +1,6 @@
 use std::{
     io,
-    net::{SocketAddr, TcpListener},
+    net::SocketAddr,
     path::{Path, PathBuf},
     pin::pin,
     sync::Arc,
@@ -12,6 +12,7 @@ use tokio::{sync::mpsc, task::JoinSet, time::sleep_until};
 use weir_aci::{Files, Folder, FolderError, Settings};
 use weir_controllers::{Resource, Server, Told, Watched, follow, hpp};
 use weir_kube::{Access, Pace};
+use weir_runtime::{Signal, Signals, http::ListenError};
 
 use crate::{desk::Desk, home::Home, http, pressed::pressed, report::Report};
 
@@ -60,14 +61,9 @@ pub enum OpflexError {
     /// The machine refused something.
     #[error("cannot start")]
     Start(#[source] io::Error),
-    /// Somebody else listens there.
-    #[error("cannot listen at {address}")]
-    Listen {
-        /// Where.
-        address: SocketAddr,
-        /// Why not.
-        source: io::Error,
-    },
+    /// The HTTP address cannot be listened on.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
     /// The folder cannot be used.
     #[error(transparent)]
     Folder(#[from] FolderError),
@@ -78,7 +74,7 @@ impl OpflexError {
     pub fn hint(&self) -> &'static str {
         match self {
             OpflexError::Start(_) => "check the limits of the process",
-            OpflexError::Listen { .. } => "choose another address with `--http`, or `off`",
+            OpflexError::Listen(_) => "choose another address with `--http`, or `off`",
             OpflexError::Folder(error) if error.is_missing() => {
                 "opflex-agent makes it when it runs here with `enable-local-netpol`, or make it with `mkdir -p`; `--netpol-dir` names another"
             }
@@ -101,12 +97,8 @@ pub(crate) enum News {
 
 /// Keeps the files; tells why not everything is as it should be when it ends.
 pub fn run(options: &Options, until: Until) -> Result<Vec<String>, OpflexError> {
-    let listener = match options.http.filter(|_| until == Until::Signal) {
-        Some(address) => Some(
-            TcpListener::bind(address).map_err(|source| OpflexError::Listen { address, source })?,
-        ),
-        None => None,
-    };
+    let address = options.http.filter(|_| until == Until::Signal);
+    let listener = address.map(weir_runtime::http::bind).transpose()?;
     let folder = Folder::open(&options.folder)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -116,11 +108,7 @@ pub fn run(options: &Options, until: Until) -> Result<Vec<String>, OpflexError> 
     let done = runtime.block_on(async {
         if let Some(listener) = listener {
             let router = http::router(report.clone());
-            tokio::spawn(async {
-                if let Err(error) = weir_http::serve(listener, router).await {
-                    tracing::error!(%error, "cannot serve HTTP");
-                }
-            });
+            tokio::spawn(weir_runtime::http::serve(listener, router));
         }
         let settings = Settings { prefix: options.prefix.clone() };
         let files = Files::new(&settings, &options.space, &options.node);
@@ -153,7 +141,7 @@ async fn keep(options: &Options, mut desk: Desk, until: Until) -> Result<(), Opf
     follow_all(here(hpp::CONTAINERS), few, News::Container);
     follow_all(here(hpp::POLS), few, News::Pol);
     follow_all(pods, options.pace, News::Pod);
-    let mut signals = Signals::new().map_err(OpflexError::Start)?;
+    let mut signals = Signals::stop_and_reload().map_err(OpflexError::Start)?;
     let mut due = Instant::now() + LOOK;
     loop {
         let next = {
@@ -170,7 +158,7 @@ async fn keep(options: &Options, mut desk: Desk, until: Until) -> Result<(), Opf
                 due = Instant::now();
             }
             // We hold a sender ourselves, so that there is always news.
-            Next::Signal(Signal::End) | Next::News(None) => return Ok(()),
+            Next::Signal(Signal::Stop) | Next::News(None) => return Ok(()),
             Next::News(Some(news)) => {
                 desk.take(*news);
                 due = due.min(Instant::now() + GATHER);
@@ -194,53 +182,4 @@ enum Next {
     News(Option<Box<News>>),
     Due,
     Signal(Signal),
-}
-
-/// What a signal asks for.
-enum Signal {
-    #[cfg_attr(not(unix), expect(dead_code, reason = "only Unix has a signal for it"))]
-    Reload,
-    End,
-}
-
-#[cfg(unix)]
-struct Signals {
-    hangup: tokio::signal::unix::Signal,
-    terminate: tokio::signal::unix::Signal,
-    interrupt: tokio::signal::unix::Signal,
-}
-
-#[cfg(unix)]
-impl Signals {
-    fn new() -> io::Result<Self> {
-        use tokio::signal::unix::{SignalKind, signal};
-        Ok(Signals {
-            hangup: signal(SignalKind::hangup())?,
-            terminate: signal(SignalKind::terminate())?,
-            interrupt: signal(SignalKind::interrupt())?,
-        })
-    }
-
-    async fn next(&mut self) -> Signal {
-        let (terminate, interrupt) = (pin!(self.terminate.recv()), pin!(self.interrupt.recv()));
-        match select(pin!(self.hangup.recv()), select(terminate, interrupt)).await {
-            Either::Left(_) => Signal::Reload,
-            Either::Right(_) => Signal::End,
-        }
-    }
-}
-
-#[cfg(not(unix))]
-struct Signals;
-
-#[cfg(not(unix))]
-impl Signals {
-    fn new() -> io::Result<Self> {
-        Ok(Signals)
-    }
-
-    async fn next(&mut self) -> Signal {
-        _ = tokio::signal::ctrl_c().await;
-        Signal::End
-    }
 }

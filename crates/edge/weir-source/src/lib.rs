@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  paths ─► files (folders opened, sorted) ─► bytes ─► weir_api::Reader ─► Manifests
-//!  a folder that changes ─► Watch ─► Update: changes, findings, in sync or not
+//!  a folder that changes ─► Watch ─► SourceEvent: changes, findings, in sync or not
 //! ```
 //!
 //! *Invariant*: a path that was asked for is read or named in an error; nothing is skipped in silence but hidden entries,
@@ -13,4 +13,4 @@ mod folder;
 pub mod manifests;
 
 pub use files::{LoadError, case_files, read};
-pub use folder::{Folder, Update, Watch, Writer};
+pub use folder::{Folder, Watch, Writer};

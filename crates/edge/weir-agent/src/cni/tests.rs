@@ -20,7 +20,7 @@ use tempfile::TempDir;
 use weir_api::Reader;
 use weir_datapath::{Established, Memory};
 use weir_model::{Change, Key, Object, Pod, PodId};
-use weir_source::Update;
+use weir_runtime::SourceEvent;
 
 use super::*;
 use crate::{
@@ -110,7 +110,7 @@ impl Bench {
     }
 
     fn tell(&self, changes: Vec<Change>) {
-        let update = Update { changes, in_sync: true, ..Update::default() };
+        let update = SourceEvent { changes, in_sync: true, ..SourceEvent::default() };
         self.events.send(Event::Source(update, Instant::now())).unwrap();
     }
 
@@ -176,7 +176,7 @@ fn a_pod_that_the_source_shows_later_is_waited_for() {
 #[test]
 fn nothing_is_promised_before_the_source_is_in_sync() {
     let bench = Bench::new(|_| (), None);
-    let update = Update { changes: changes(&pod("u")), ..Update::default() };
+    let update = SourceEvent { changes: changes(&pod("u")), ..SourceEvent::default() };
     bench.events.send(Event::Source(update, Instant::now())).unwrap();
     let reason = bench.add("u", 1, 0.1).unwrap();
     assert!(reason.ends_with("has not been read completely yet"), "{reason}");

@@ -30,11 +30,7 @@ impl Hearing {
         let trouble = address.and_then(|address| match TcpListener::bind(address) {
             Ok(listener) => {
                 let router = Router::new().route("/hpp", get(hpp)).with_state(told.clone());
-                server.spawn(async {
-                    if let Err(error) = weir_http::serve(listener, router).await {
-                        tracing::error!(%error, "cannot serve /hpp");
-                    }
-                });
+                server.spawn(weir_runtime::http::serve(listener, router));
                 None
             }
             Err(error) => Some(format!(

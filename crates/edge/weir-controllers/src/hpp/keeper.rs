@@ -8,7 +8,7 @@ use serde_json::json;
 use weir_aci::{Hpp, Kind, ObjectId};
 use weir_kube::{NoteKind, Watch};
 use weir_model::{Finding, ObjectRef};
-use weir_source::Update;
+use weir_runtime::SourceEvent;
 
 use super::{
     CONTAINERS, NAME, POLS, Settings, digest, digested, fit, http::Hearing, resource_of, world,
@@ -31,7 +31,7 @@ const AGAIN: Duration = Duration::from_secs(2);
 
 /// What is new.
 enum News {
-    World(Update),
+    World(SourceEvent),
     Container(Told),
     Pol(Told),
 }

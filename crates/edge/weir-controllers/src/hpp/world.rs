@@ -3,15 +3,15 @@
 use std::{io, sync::mpsc::sync_channel, thread};
 
 use tokio::sync::mpsc::Sender;
-use weir_source::Update;
+use weir_runtime::SourceEvent;
 
 /// Who puts updates into an inbox and waits for room in it, so that what is not read yet stays with the API server; `false` when nobody reads.
 pub(super) fn teller<M: Send + 'static>(
     out: Sender<M>,
-    word: fn(Update) -> M,
-) -> io::Result<impl FnMut(Update) -> bool + Send + 'static> {
+    word: fn(SourceEvent) -> M,
+) -> io::Result<impl FnMut(SourceEvent) -> bool + Send + 'static> {
     // Who tells has a runtime, where an inbox cannot be waited for.
-    let (tell, told) = sync_channel::<Update>(0);
+    let (tell, told) = sync_channel::<SourceEvent>(0);
     let thread = thread::Builder::new().name("weir-hpp".into());
     thread.spawn(move || {
         for update in told {
@@ -48,7 +48,7 @@ mod tests {
         let teller = thread::spawn(move || {
             let runtime = Builder::new_current_thread().build().unwrap();
             runtime.block_on(async {
-                while tell(Update::default()) {
+                while tell(SourceEvent::default()) {
                     count.fetch_add(1, Ordering::SeqCst);
                 }
             });

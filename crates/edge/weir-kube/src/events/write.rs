@@ -14,12 +14,13 @@ use tokio::{
     sync::mpsc,
     time::{sleep, timeout},
 };
+use weir_runtime::Backoff;
 
 use super::{
     Note,
     desk::{Desk, Outcome, Step, Verb},
 };
-use crate::{Access, ReadError, backoff::Backoff};
+use crate::{Access, ReadError};
 
 /// How often to look whether something may be written now.
 const LOOK: Duration = Duration::from_secs(1);
@@ -147,7 +148,7 @@ impl Writer {
                 return Outcome::Refused;
             }
             self.reach.renew();
-            sleep(backoff.wait()).await;
+            sleep(backoff.next_delay()).await;
         }
     }
 

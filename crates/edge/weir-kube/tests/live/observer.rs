@@ -8,14 +8,14 @@ use std::{
 use tempfile::TempDir;
 use weir_kube::{Access, Pace, Watch};
 use weir_model::{Change, Finding, Key, World};
-use weir_source::Update;
+use weir_runtime::SourceEvent;
 
 /// How long something may take that must happen.
 const PATIENCE: Duration = Duration::from_secs(90);
 
 /// Follows a cluster and remembers everything.
 pub(crate) struct Observer {
-    updates: Receiver<Update>,
+    updates: Receiver<SourceEvent>,
     pub(crate) watch: Watch,
     pub(crate) world: World,
     pub(crate) findings: Vec<Finding>,
@@ -97,7 +97,7 @@ impl Observer {
         self.folder.path().join("kubeconfig")
     }
 
-    fn take(&mut self, update: Update) {
+    fn take(&mut self, update: SourceEvent) {
         for change in update.changes {
             match &change {
                 Change::Put(object) => self.put.push(object.key()),

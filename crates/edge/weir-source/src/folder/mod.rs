@@ -3,7 +3,7 @@
 //! ```text
 //!  Watch: notifications, a slow poll ─► Folder ─► Listing: what lies there, by fingerprint
 //!                                          ├─► weir_api::Reader, for files that changed
-//!                                          └─► Shelf: what the files together say ─► Update
+//!                                          └─► Shelf: what the files together say ─► SourceEvent
 //! ```
 //!
 //! *Invariant*: a file that cannot be read completely counts as it was when it could. Only a file that is gone, in a folder
@@ -25,6 +25,7 @@ use std::{
 
 use weir_api::Reader;
 use weir_model::{Change, Finding, Key, Location, Object, Severity};
+use weir_runtime::SourceEvent;
 
 use crate::files::{LoadError, read};
 use listing::{Fingerprint, Listing};
@@ -44,23 +45,6 @@ const ABSENCE: Duration = Duration::from_millis(500);
 /// or when they have been away for this long.
 const LONG_ABSENCE: Duration = Duration::from_secs(5);
 
-/// What is new in a source.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Update {
-    /// What happened to the world.
-    pub changes: Vec<Change>,
-    /// When what changed was written, for those changes that tell.
-    pub written: Vec<SystemTime>,
-    /// All that is wrong with the input now.
-    pub findings: Vec<Finding>,
-    /// Those of the findings for which something is missing, or still counts as it was before.
-    pub unread: Vec<Finding>,
-    /// Whether everything has been read at least once.
-    pub in_sync: bool,
-    /// Whether something is being written right now and will be read in a moment.
-    pub is_settling: bool,
-}
-
 /// A folder and what its files say.
 #[derive(Debug)]
 pub struct Folder {
@@ -72,12 +56,12 @@ pub struct Folder {
     /// Whether every file that lies there has an entry in `files`.
     is_listed: bool,
     in_sync: bool,
-    is_settling: bool,
+    more_expected: bool,
     /// When a file was last found to be gone.
     vanished: SystemTime,
     /// What happened since the last update, what was said in it, and whether there may be more to say.
     changes: Vec<Change>,
-    said: Option<Update>,
+    said: Option<SourceEvent>,
     is_stale: bool,
 }
 
@@ -133,7 +117,7 @@ impl Folder {
             problems: Vec::new(),
             is_listed: false,
             in_sync: false,
-            is_settling: false,
+            more_expected: false,
             vanished: SystemTime::UNIX_EPOCH,
             changes: Vec::new(),
             said: None,
@@ -153,7 +137,7 @@ impl Folder {
                 error => finding(path, error),
             })
             .collect();
-        (self.is_settling, self.is_stale) = (false, true);
+        (self.more_expected, self.is_stale) = (false, true);
         let mut gone: BTreeSet<Arc<Path>> = self.files.keys().cloned().collect();
         self.is_listed = problems.is_empty();
         for (path, print) in files {
@@ -173,7 +157,7 @@ impl Folder {
                 };
                 match is_finished {
                     true => self.read(&path, print),
-                    false => self.is_settling = true,
+                    false => self.more_expected = true,
                 }
             }
             self.is_listed &= self.files.contains_key(&*path);
@@ -191,7 +175,7 @@ impl Folder {
             let is_gone =
                 has_passed(ABSENCE, self.vanished, now) || has_passed(LONG_ABSENCE, since, now);
             if !is_gone {
-                self.is_settling = true;
+                self.more_expected = true;
                 continue;
             }
             self.files.remove(&path);
@@ -229,7 +213,7 @@ impl Folder {
     }
 
     /// What is new since the last update, if anything is.
-    pub fn update(&mut self) -> Option<Update> {
+    pub fn update(&mut self) -> Option<SourceEvent> {
         if !mem::take(&mut self.is_stale) {
             return None;
         }
@@ -239,19 +223,19 @@ impl Folder {
         let unread = unread.chain(&doubts).chain(self.shelf.disputed()).chain(&self.problems);
         let unread: Vec<Finding> = unread.cloned().collect();
         let said = files.flat_map(|file| &file.findings);
-        let update = Update {
+        let update = SourceEvent {
             changes: Vec::new(),
             written: Vec::new(),
             findings: said.chain(self.shelf.findings()).chain(&unread).cloned().collect(),
             unread,
             in_sync: self.in_sync,
-            is_settling: self.is_settling,
+            more_expected: self.more_expected,
         };
         if self.changes.is_empty() && self.said.as_ref() == Some(&update) {
             return None;
         }
         self.said = Some(update.clone());
-        Some(Update { changes: mem::take(&mut self.changes), ..update })
+        Some(SourceEvent { changes: mem::take(&mut self.changes), ..update })
     }
 
     /// Reads a file that is now as the fingerprint says.
@@ -270,7 +254,7 @@ impl Folder {
         };
         if Fingerprint::of(path).ok().as_ref() != Some(&print) {
             // Somebody writes at this moment: look again soon.
-            self.is_settling = true;
+            self.more_expected = true;
             return;
         }
         (file.print, file.changing) = (Some(print), None);

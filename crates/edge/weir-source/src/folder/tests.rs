@@ -30,14 +30,14 @@ struct Bench {
     disk: TempDir,
     folder: Folder,
     world: World,
-    last: Update,
+    last: SourceEvent,
 }
 
 impl Bench {
     fn new() -> Self {
         let disk = tempfile::tempdir().unwrap();
         let folder = Folder::new(disk.path());
-        Bench { disk, folder, world: World::default(), last: Update::default() }
+        Bench { disk, folder, world: World::default(), last: SourceEvent::default() }
     }
 
     fn write(&self, name: &str, text: &str) {
@@ -301,11 +301,11 @@ fn a_file_that_is_being_written_is_left_alone() {
     bench.write("a.yaml", NOTHING);
     bench.folder.scan(SystemTime::now(), |_| Writer::Busy);
     let update = bench.folder.update().unwrap();
-    assert!(update.is_settling && update.changes.is_empty());
+    assert!(update.more_expected && update.changes.is_empty());
     bench.folder.scan(SystemTime::now(), |_| Writer::Unknown);
-    assert!(bench.folder.is_settling, "it is too young to be believed");
+    assert!(bench.folder.more_expected, "it is too young to be believed");
     bench.folder.scan(SystemTime::now() + SILENCE / 2, |_| Writer::Unknown);
-    assert!(bench.folder.is_settling, "and so it is, as long as whoever writes it may pause");
+    assert!(bench.folder.more_expected, "and so it is, as long as whoever writes it may pause");
     bench.folder.scan(SystemTime::now() + SILENCE, |_| Writer::Unknown);
     assert_eq!(bench.folder.update().unwrap().changes.len(), 2, "the pod and its namespace");
 }
@@ -388,7 +388,7 @@ fn a_file_is_read_when_its_writer_has_finished() {
 
 /// Waits until the pods are these.
 #[track_caller]
-fn wait_for(updates: &Receiver<Update>, world: &mut World, expected: &[&str]) {
+fn wait_for(updates: &Receiver<SourceEvent>, world: &mut World, expected: &[&str]) {
     let deadline = std::time::Instant::now() + Duration::from_secs(20);
     while names(world) != expected {
         let left = deadline.saturating_duration_since(std::time::Instant::now());

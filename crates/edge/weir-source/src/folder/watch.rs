@@ -11,8 +11,9 @@ use notify::{
     EventKind, RecommendedWatcher, RecursiveMode, Watcher,
     event::{AccessKind, AccessMode, CreateKind, ModifyKind},
 };
+use weir_runtime::SourceEvent;
 
-use super::{Folder, MOMENT, PATIENCE, SILENCE, Update, Writer, listing::Identity};
+use super::{Folder, MOMENT, PATIENCE, SILENCE, Writer, listing::Identity};
 use crate::files::is_manifest;
 
 /// How long to wait for more notifications after the first one.
@@ -34,7 +35,7 @@ impl Watch {
     /// Watches a folder and tells what is new, beginning with all there is, until `tell` returns `false`.
     pub fn start(
         root: impl Into<PathBuf>,
-        tell: impl FnMut(Update) -> bool + Send + 'static,
+        tell: impl FnMut(SourceEvent) -> bool + Send + 'static,
     ) -> io::Result<Watch> {
         let (pokes, poked) = mpsc::channel();
         let root = root.into();
@@ -100,7 +101,7 @@ struct Writing {
 }
 
 impl Watched {
-    fn run(mut self, poked: &Receiver<Poke>, mut tell: impl FnMut(Update) -> bool) {
+    fn run(mut self, poked: &Receiver<Poke>, mut tell: impl FnMut(SourceEvent) -> bool) {
         let mut poll = Instant::now();
         // A folder that takes long to look at is looked at less often, but not so rarely that anybody waits for it.
         let mut rest_until = Instant::now();
@@ -170,7 +171,7 @@ impl Watched {
             false => Writer::Unknown,
         });
         done.clear();
-        if self.folder.is_settling {
+        if self.folder.more_expected {
             all.get_or_insert(now + MOMENT);
         }
     }
@@ -189,7 +190,7 @@ impl Watched {
                 self.due.done.insert(path);
             }
         }
-        if self.folder.is_settling {
+        if self.folder.more_expected {
             self.due.all.get_or_insert(now + MOMENT);
         }
     }

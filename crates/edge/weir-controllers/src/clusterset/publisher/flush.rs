@@ -65,7 +65,7 @@ impl Publisher<'_> {
             failed |= !self.write(phase).await;
         }
         match failed {
-            true => self.next_flush = Some(Instant::now() + self.backoff.wait()),
+            true => self.next_flush = Some(Instant::now() + self.backoff.next_delay()),
             false => {
                 self.backoff.reset();
                 self.next_flush = (!self.due_pods.is_empty()).then(Instant::now);

@@ -11,8 +11,8 @@ use std::{
 
 use tokio::sync::watch;
 use weir_clusterset::{Interest, Limits, Publication, RemoteId, Roster};
-use weir_kube::Backoff;
 use weir_model::{Name, PodId};
+use weir_runtime::Backoff;
 
 use super::{
     Settings, Sight,

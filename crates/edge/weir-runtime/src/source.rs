@@ -1,0 +1,20 @@
+use std::time::SystemTime;
+
+use weir_model::{Change, Finding};
+
+/// An event from a source of cluster state: a folder of manifests, or the API server.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SourceEvent {
+    /// The changes to the world since the last event.
+    pub changes: Vec<Change>,
+    /// When the changed objects were written, for those that carry a time.
+    pub written: Vec<SystemTime>,
+    /// All findings about the current input.
+    pub findings: Vec<Finding>,
+    /// The findings that keep input out: it is missing, or its last valid version is still in effect.
+    pub unread: Vec<Finding>,
+    /// Whether the source has read everything at least once.
+    pub in_sync: bool,
+    /// Whether the source already knows of input that it will report soon.
+    pub more_expected: bool,
+}
