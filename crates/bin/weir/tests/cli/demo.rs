@@ -37,7 +37,7 @@ fn policies_take_effect_one_by_one() {
                30 of 30 connections pass
 
             1. NetworkPolicy shop/default-deny
-               Nobody reaches a pod of the shop, unless another policy says so.
+               No pod of the shop accepts connections unless another policy allows them.
                  podSelector: {}
                  policyTypes: [Ingress]
 
@@ -57,7 +57,7 @@ fn policies_take_effect_one_by_one() {
                  rule matches
 
             2. NetworkPolicy shop/web
-               Everyone may visit the web server, on its one port.
+               Every source can connect to the web server, on its one port.
                  podSelector: {matchLabels: {app: web}}
                  ingress:
                  - ports: [{port: 8080}]
@@ -77,7 +77,7 @@ fn policies_take_effect_one_by_one() {
                  ingress of shop/web: allowed by NetworkPolicy shop/web ingress[0]
 
             3. NetworkPolicy shop/api
-               The web server, and nobody else, calls the api.
+               Only the web server can connect to the api.
                  podSelector: {matchLabels: {app: api}}
                  ingress:
                  - from: [{podSelector: {matchLabels: {app: web}}}]
@@ -99,7 +99,7 @@ fn policies_take_effect_one_by_one() {
                  allowed by NetworkPolicy shop/api ingress[0].from[0]
 
             4. NetworkPolicy shop/db
-               The api, and nobody else, asks the database.
+               Only the api can connect to the database.
                  podSelector: {matchLabels: {app: db}}
                  ingress:
                  - from: [{podSelector: {matchLabels: {app: api}}}]
@@ -121,7 +121,7 @@ fn policies_take_effect_one_by_one() {
                  allowed by NetworkPolicy shop/db ingress[0].from[0]
 
             5. NetworkPolicy shop/egress
-               From inside the shop there is no way out, except to ask for names.
+               Pods of the shop can connect only to each other and to DNS.
                  podSelector: {}
                  policyTypes: [Egress]
                  egress:
@@ -147,8 +147,8 @@ fn policies_take_effect_one_by_one() {
                  matches; NetworkPolicy shop/egress egress[0].to[0] misses only the peer
 
             6. ClusterNetworkPolicy quarantine
-               The web server may have been broken into. The platform team cuts off what it
-               could reach, whatever the shop's own policies allow.
+               The web server could be compromised. The platform team denies all its
+               outgoing connections, regardless of the shop's own policies.
                  tier: Admin
                  priority: 10
                  subject:

@@ -33,7 +33,7 @@ fn the_tests_of_the_shop_pass() {
         ok   customers reach the web servers and nothing behind them (4 probes)
         ok   an order goes from the web to the api to the checkout to the bank (5 probes)
         ok   only prometheus reads metrics (3 probes)
-        ok   everyone in the shop may ask for names (3 probes)
+        ok   every pod of the shop can query DNS (3 probes)
         ok   the api does not reach the database yet (1 probe)
         16 passed, 0 failed
         --- exit 0
@@ -250,7 +250,7 @@ fn other_datapaths_are_not_there_yet() {
             ok   customers reach the web servers and nothing behind them (4 probes)
             ok   an order goes from the web to the api to the checkout to the bank (5 probes)
             ok   only prometheus reads metrics (3 probes)
-            ok   everyone in the shop may ask for names (3 probes)
+            ok   every pod of the shop can query DNS (3 probes)
             ok   the api does not reach the database yet (1 probe)
             16 passed, 0 failed
             --- exit 0
