@@ -1,4 +1,7 @@
-use std::path::{Path, PathBuf};
+use std::{
+    env,
+    path::{Path, PathBuf},
+};
 
 use clap::{Args, ValueEnum, builder::NonEmptyStringValueParser};
 use weir_agent::{AgentError, Mode, Options, Source, Sysctls};
@@ -6,11 +9,12 @@ use weir_datapath::{Datapath, Drops, Established};
 use weir_kube::{Access, Pace};
 
 use crate::{
+    datapath::DatapathKind,
     exit::Exit,
     failure::Failure,
     listen::{self, Http},
     log::LogFormat,
-    node, opflex, source,
+    opflex, platform,
 };
 
 /// Where `weir drops` asks, unless told otherwise.
@@ -40,8 +44,8 @@ pub(crate) struct Agent {
     #[arg(long, value_name = "NAME")]
     context: Option<String>,
     /// The datapath: nftables, iptables or opflex on Linux, hcn on Windows
-    #[arg(long, value_name = "NAME", default_value = node::DATAPATHS[0])]
-    datapath: String,
+    #[arg(long, value_name = "NAME", value_enum, default_value_t = platform::DEFAULT, hide_possible_values = true)]
+    datapath: DatapathKind,
     /// The node whose pods the rules are for
     #[arg(long, value_name = "NAME", env = "NODE_NAME", hide_env_values = true, required_unless_present = "cleanup", value_parser = NonEmptyStringValueParser::new())]
     node: Option<String>,
@@ -87,18 +91,23 @@ enum Fate {
 
 impl Agent {
     pub(crate) fn run(&self) -> anyhow::Result<Exit> {
-        if self.datapath == "opflex" {
-            return self.opflex();
+        match self.datapath.backend().agent {
+            Some(run) => run(self),
+            None => Err(self.no_datapath().into()),
         }
-        source::known_datapath(&self.datapath, node::DATAPATHS)?;
-        let known = node::DATAPATHS.iter().find(|known| **known == self.datapath);
-        let options = self.options(known.unwrap_or(&""))?;
-        self.log_format.start();
-        node::open(self, &options)
     }
 
-    /// Does what was asked for with a datapath, whichever it is.
-    pub(crate) fn keep(
+    /// The error for a datapath that does not run on this system.
+    fn no_datapath(&self) -> Failure {
+        let runs = |kind: &&DatapathKind| kind.backend().agent.is_some();
+        let kinds = DatapathKind::value_variants().iter().filter(runs);
+        let flags: Vec<String> = kinds.map(|kind| format!("`--datapath {kind}`")).collect();
+        let what = format!("the agent cannot run `{}` on {}", self.datapath, env::consts::OS);
+        Failure::new(what, format!("use {}", flags.join(" or ")))
+    }
+
+    /// Runs the agent, applies the rules once, or removes them.
+    pub(crate) fn run_datapath(
         &self,
         options: &Options,
         datapath: impl Datapath,
@@ -118,8 +127,8 @@ impl Agent {
         Ok(Exit::Yes)
     }
 
-    /// Keeps the files of opflex-agent.
-    fn opflex(&self) -> anyhow::Result<Exit> {
+    /// Keeps the files of opflex-agent up to date.
+    pub(crate) fn run_opflex(&self) -> anyhow::Result<Exit> {
         let opflex::NodeOptions { aci, aci_space, netpol_dir } = &self.aci;
         let failed = |error: weir_opflex::OpflexError| {
             let hint = error.hint();
@@ -158,11 +167,12 @@ impl Agent {
         Ok(Exit::when(!self.once || reasons.is_empty()))
     }
 
-    fn options(&self, datapath: &'static str) -> Result<Options, Failure> {
-        Ok(Options {
+    /// The options of the agent, with the log started.
+    pub(crate) fn options(&self) -> Result<Options, Failure> {
+        let options = Options {
             source: self.source()?,
             node: self.node.as_deref().unwrap_or_default().into(),
-            datapath,
+            datapath: self.datapath.backend().name,
             mode: if self.audit { Mode::Audit } else { Mode::Enforce },
             established: match self.established {
                 Fate::Keep => Established::Keep,
@@ -173,7 +183,9 @@ impl Agent {
             cni: self.cni_socket.clone(),
             sysctls: if self.manage_sysctls { Sysctls::Manage } else { Sysctls::Report },
             version: env!("CARGO_PKG_VERSION"),
-        })
+        };
+        self.log_format.start();
+        Ok(options)
     }
 
     fn source(&self) -> Result<Source, Failure> {

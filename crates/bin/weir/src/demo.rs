@@ -12,9 +12,8 @@ use weir_model::{Change, Flow, Object, Pod, Policy, Protocol, Verdict, World};
 use crate::{
     exit::Exit,
     failure::Failure,
-    filter::Filter,
     kernel::{self, Kernel},
-    present,
+    platform, present,
 };
 
 /// Show what network policies do, with real connections on this machine
@@ -61,7 +60,7 @@ impl Demo {
                 out.flush()?;
                 world.apply(Change::Put(Object::Policy(step.policy.clone())));
             }
-            kernel.enforce(&world, Filter::Nftables)?;
+            kernel.enforce(&world, platform::NFTABLES)?;
             let round = Round::new(&world, &flows, rounds.last(), &kernel.probe(&flows)?);
             present::demo::round(out, &ends, &round)?;
             rounds.push(round);

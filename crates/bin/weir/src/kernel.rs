@@ -5,15 +5,14 @@ use std::{
     time::Duration,
 };
 
-use weir_datapath::{ApplyError, Datapath, Established, Ledger, Outcome};
+use weir_agent::Mode;
+use weir_datapath::{ApplyError, Established, Ledger, Outcome};
 use weir_engine::Locality;
-use weir_iptables::Iptables;
 use weir_lab::{Lab, LabError, Layout};
 use weir_model::{Delta, Flow, Name, Program, Verdict, World};
 use weir_netfilter::{LogError, Logged, PacketLog};
-use weir_nft::Nft;
 
-use crate::{failure::Failure, filter::Filter};
+use crate::{datapath::PacketFilter, failure::Failure, platform::Open};
 
 /// How long a connection may take to be answered. Nothing but a rule loses packets here, and if the machine is too busy
 /// for silence to mean anything, the lab tries again for longer.
@@ -39,31 +38,23 @@ impl Kernel {
     }
 
     /// Makes every node enforce the policies of a world with the same pods, as an agent does that starts there.
-    pub(crate) fn enforce(&self, world: &World, filter: Filter) -> Result<(), Failure> {
+    pub(crate) fn enforce(&self, world: &World, filter: PacketFilter) -> Result<(), Failure> {
         let mut world = world.clone();
         weir_lab::settle(&mut world);
         for node in &self.nodes {
             let program = weir_engine::compile(&world, Locality::Node(node.clone()));
-            match filter {
-                Filter::Nftables => {
-                    self.settle(node, &program, || Nft::open(weir_nft::Mode::Enforce))
-                }
-                Filter::Iptables => {
-                    let open = || Iptables::open(weir_iptables::Mode::Enforce, None);
-                    self.settle(node, &program, open)
-                }
-            }?;
+            (filter.enforce)(self, node, &program)?;
         }
         Ok(())
     }
 
-    /// Puts a program into force on a node, with a datapath that is opened there.
-    fn settle<D: Datapath + Send>(
+    /// Installs a program on a node, with a datapath that is opened there.
+    pub(crate) fn enforce_on<D: Open>(
         &self,
         node: &Name,
         program: &Program,
-        open: impl FnOnce() -> Result<D, ApplyError> + Send,
     ) -> Result<(), Failure> {
+        let open = || D::open_with(Mode::Enforce);
         let datapath = self.lab.on_node(node, open).map_err(failed)?.map_err(refused)?;
         let mut ledger = Ledger::new(datapath, Established::Keep);
         ledger.want(Delta::from(program));
@@ -106,7 +97,7 @@ impl Kernel {
 pub(crate) fn verdicts(
     world: &World,
     flows: &[Flow],
-    filter: Filter,
+    filter: PacketFilter,
 ) -> Result<Vec<Verdict>, Failure> {
     let kernel = Kernel::build(world, flows)?;
     kernel.enforce(world, filter)?;

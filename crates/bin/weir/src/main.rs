@@ -10,6 +10,7 @@ mod clusterset_args;
 mod completions;
 mod controller;
 mod crds;
+mod datapath;
 mod demo;
 mod diff;
 mod drops;
@@ -17,20 +18,17 @@ mod end;
 mod exit;
 mod explain;
 mod failure;
-mod filter;
-#[cfg_attr(not(target_os = "linux"), path = "elsewhere.rs")]
+#[cfg_attr(not(target_os = "linux"), path = "kernel/other.rs")]
 mod kernel;
 mod lint;
 mod listen;
-#[cfg_attr(not(target_os = "linux"), path = "live/elsewhere.rs")]
-mod live;
 mod log;
 mod matrix;
-#[cfg_attr(target_os = "linux", path = "node/linux.rs")]
-#[cfg_attr(windows, path = "node/windows.rs")]
-#[cfg_attr(not(any(target_os = "linux", windows)), path = "node/elsewhere.rs")]
-mod node;
 mod opflex;
+#[cfg_attr(target_os = "linux", path = "platform/linux.rs")]
+#[cfg_attr(windows, path = "platform/windows.rs")]
+#[cfg_attr(not(any(target_os = "linux", windows)), path = "platform/other.rs")]
+mod platform;
 mod port;
 mod present;
 mod reach;

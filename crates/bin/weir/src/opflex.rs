@@ -5,11 +5,13 @@ use std::{collections::BTreeMap, io::Write, path::PathBuf};
 use clap::Args;
 use serde::Serialize;
 use weir_aci::{Files, Judge, Settings};
-use weir_model::{Finding, Flow, PolicyKind, Verdict, World};
+use weir_model::{Finding, Flow, PolicyKind, World};
 
 use crate::{
+    datapath::{Probed, Rendered},
     failure::Failure,
-    present::{self, Format, findings::Report},
+    present::{self, findings::Report},
+    reach::State,
 };
 
 /// What controller and agents have to agree on.
@@ -55,15 +57,15 @@ pub(crate) fn prefix(text: &str) -> Result<String, String> {
     }
 }
 
-/// Whether connections pass, as the files say.
-pub(crate) fn verdicts(world: &World, flows: &[Flow]) -> Result<Vec<Verdict>, Failure> {
-    let judge = judge(&of_one_cluster(world), PREFIX)?;
+/// Evaluates flows against the files.
+pub(crate) fn probe(state: &State, flows: &[Flow]) -> Result<Vec<Probed>, Failure> {
+    let judge = judge(&of_one_cluster(&state.world), PREFIX)?;
     let unenforced = judge.hpp().findings().into_iter().find(|finding| finding.code == "aci-kind");
     if let Some(finding) = unenforced {
         let what = format!("{}: {}", finding.object_text(), finding.message);
         return Err(Failure::new(what, finding.hint));
     }
-    Ok(flows.iter().map(|flow| judge.verdict(flow)).collect())
+    Ok(flows.iter().map(|flow| judge.verdict(flow).into()).collect())
 }
 
 /// A world in which ClusterSetNetworkPolicies are what the clusters of the set make of them: NetworkPolicies.
@@ -82,14 +84,9 @@ fn of_one_cluster(world: &World) -> World {
 }
 
 /// Prints the files of a node, or of all.
-pub(crate) fn render(
-    world: &World,
-    read: &[Finding],
-    node: Option<&str>,
-    prefix: &str,
-    output: Format,
-    out: &mut dyn Write,
-) -> anyhow::Result<()> {
+pub(crate) fn render(of: &Rendered<'_>, out: &mut dyn Write) -> anyhow::Result<()> {
+    let Rendered { loaded, node, aci_prefix: prefix, output, .. } = *of;
+    let world = &loaded.world;
     let judge = judge(world, prefix)?;
     let findings = judge.hpp().findings();
     let files: BTreeMap<&str, &str> = match node {
@@ -123,7 +120,7 @@ pub(crate) fn render(
             .filter(|pod| !pod.own_addresses().is_empty())
             .map(|pod| (pod.id.to_string(), judge.hpp().groups(pod)))
             .collect(),
-        findings: present::findings::reports(&[read, &findings].concat()),
+        findings: present::findings::reports(&[&loaded.findings[..], &findings].concat()),
     };
     present::value(out, form, &answer)
 }

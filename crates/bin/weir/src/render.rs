@@ -3,15 +3,15 @@ use std::{collections::BTreeSet, env, io::Write};
 use clap::Args;
 use serde::Serialize;
 use weir_engine::Locality;
-use weir_model::Program;
+use weir_model::World;
 
 use crate::{
+    datapath::{Backend, DatapathKind, Live, PacketFilter, Rendered, Rendering, Unit},
     exit::Exit,
     failure::{Failure, nearest},
-    filter::Filter,
-    live, opflex,
-    present::{self, Format, findings::Report, program::Listing},
-    source::{self, Loaded, Source},
+    opflex,
+    present::{self, Format, findings::Report},
+    source::{Loaded, Source},
 };
 
 /// Print what would be programmed
@@ -33,8 +33,8 @@ pub(crate) struct Render {
     #[command(flatten)]
     source: Source,
     /// The datapath to print it for: sim, nftables, iptables, hcn or opflex [default: sim; with --live, nftables]
-    #[arg(long, value_name = "NAME")]
-    datapath: Option<String>,
+    #[arg(long, value_name = "NAME", value_enum)]
+    datapath: Option<DatapathKind>,
     /// The node to print it for [default: all; with --live, NODE_NAME]
     #[arg(long, value_name = "NAME")]
     node: Option<String>,
@@ -51,85 +51,53 @@ pub(crate) struct Render {
 
 impl Render {
     pub(crate) fn run(&self, out: &mut dyn Write) -> anyhow::Result<Exit> {
-        let known: &[&str] = match self.live {
-            true => &["nftables", "iptables"],
-            false => &["sim", "nftables", "iptables", "hcn", "opflex"],
-        };
-        let datapath = self.datapath.as_deref().unwrap_or(known[0]);
-        if self.live {
-            has_packet_filter(datapath)?;
-        }
-        source::known_datapath(datapath, known)?;
-        self.fits(datapath)?;
+        let default = if self.live { DatapathKind::Nftables } else { DatapathKind::Sim };
+        let Backend { name, rendering, live, .. } = self.datapath.unwrap_or(default).backend();
+        let compare_with = if self.live { Some(packet_filter(name, live)?) } else { None };
+        self.check_options(name, &rendering)?;
         let node = self.node()?;
         let loaded = self.source.load_complete()?;
-        let world = &loaded.world;
-        let locality = match &node {
-            None => Locality::Everywhere,
-            Some(node) => {
-                let named = world.pods.values().filter_map(|pod| pod.node.as_deref());
-                let known: BTreeSet<&str> =
-                    world.nodes.keys().map(|name| &**name).chain(named).collect();
-                if !known.contains(node.as_str()) {
-                    return Err(self.no_node(node, &known).into());
-                }
-                Locality::Node(node.as_str().into())
-            }
+        if let Some(node) = &node {
+            self.check_node(node, &loaded.world)?;
+        }
+        if let (Some(filter), Some(node)) = (compare_with, &node) {
+            let program = weir_engine::compile(
+                &loaded.without_made_up(),
+                Locality::Node(node.as_str().into()),
+            );
+            let difference = (filter.difference)(&program)?;
+            return self.print_difference(&difference, name, node, &loaded, out);
+        }
+        let rendered = Rendered {
+            loaded: &loaded,
+            node: node.as_deref(),
+            namespace: self.source.namespace(),
+            aci_prefix: &self.aci_prefix,
+            output: self.output,
         };
-        if datapath == "opflex" {
-            let findings = &loaded.findings;
-            opflex::render(world, findings, node.as_deref(), &self.aci_prefix, self.output, out)?;
-            return Ok(Exit::Yes);
-        }
-        let filter = Filter::named(datapath);
-        if let (true, Some(filter), Some(node)) = (self.live, filter, node) {
-            let program = weir_engine::compile(&loaded.without_made_up(), locality);
-            return self.compare(&program, filter, &node, &loaded, out);
-        }
-        let program = weir_engine::compile(world, locality);
-        if datapath == "hcn" {
-            write!(out, "{}", weir_hcn::Acls::of(&program))?;
-            return Ok(Exit::Yes);
-        }
-        match filter {
-            Some(Filter::Nftables) => {
-                write!(out, "{}", weir_nft::render(&program))?;
-                return Ok(Exit::Yes);
-            }
-            Some(Filter::Iptables) => {
-                write!(out, "{}", weir_iptables::render(&program))?;
-                return Ok(Exit::Yes);
-            }
-            None => (),
-        }
-        let listing = Listing::new(&program, self.source.namespace());
-        match self.output.structured() {
-            Some(form) => {
-                let findings = present::findings::reports(&loaded.findings);
-                present::value(out, form, &Answer { listing: &listing, findings })?;
-            }
-            None => present::program::write(out, &listing)?,
-        }
+        (rendering.write)(&rendered, out)?;
         Ok(Exit::Yes)
     }
-}
 
-impl Render {
-    /// Fails for an option that would change nothing of what is printed for the datapath.
-    fn fits(&self, datapath: &str) -> Result<(), Failure> {
-        if datapath != "sim" && self.source.namespace().is_some() {
-            let what = format!("-n chooses among pods, and `{datapath}` is printed for nodes");
-            return Err(Failure::new(what, "leave out -n; --node NAME chooses a node"));
+    /// Fails for an option that the datapath would ignore.
+    fn check_options(&self, datapath: &str, rendering: &Rendering) -> Result<(), Failure> {
+        if rendering.unit == Unit::Node && self.source.namespace().is_some() {
+            let what = format!("-n selects pods, but `{datapath}` is printed for whole nodes");
+            return Err(Failure::new(what, "leave out -n; --node NAME selects a node"));
         }
-        let only = match (datapath, self.output) {
-            _ if self.live => return Ok(()),
-            ("nftables", Format::Json | Format::Yaml) => "in nft's own syntax",
-            ("iptables", Format::Json | Format::Yaml) => "as iptables-save prints it",
-            ("hcn", Format::Yaml) => "as JSON",
-            _ => return Ok(()),
-        };
-        let hint = "leave out -o; `--datapath sim` has the same rules as JSON and YAML";
-        Err(Failure::new(format!("`{datapath}` is printed {only} and in no other way"), hint))
+        if self.live || rendering.formats.contains(&self.output) {
+            return Ok(());
+        }
+        let what = format!("`{datapath}` is printed only {}", rendering.syntax);
+        let hint = "leave out -o; `--datapath sim` prints the same rules as JSON and YAML";
+        Err(Failure::new(what, hint))
+    }
+
+    /// Fails for a node that neither the nodes nor the pods mention.
+    fn check_node(&self, node: &str, world: &World) -> Result<(), Failure> {
+        let of_pods = world.pods.values().filter_map(|pod| pod.node.as_deref());
+        let known: BTreeSet<&str> = world.nodes.keys().map(|name| &**name).chain(of_pods).collect();
+        if known.contains(node) { Ok(()) } else { Err(self.no_node(node, &known)) }
     }
 
     /// The node to print it for. The rules of a machine are those of one node.
@@ -162,18 +130,16 @@ impl Render {
         Failure::new(format!("there is no node {node}"), hint)
     }
 
-    fn compare(
+    fn print_difference(
         &self,
-        program: &Program,
-        filter: Filter,
+        difference: &str,
+        datapath: &str,
         node: &str,
         loaded: &Loaded,
         out: &mut dyn Write,
     ) -> anyhow::Result<Exit> {
-        let difference = live::difference(program, filter)?;
         match self.output.structured() {
             Some(form) => {
-                let datapath = filter.name();
                 let difference = difference.lines().collect();
                 let findings = present::findings::reports(&loaded.findings);
                 present::value(out, form, &Difference { node, datapath, difference, findings })?;
@@ -185,43 +151,24 @@ impl Render {
     }
 }
 
-/// `--live` looks at the packet filter of this machine. What to do where there is none to look at.
-fn has_packet_filter(datapath: &str) -> Result<(), Failure> {
-    let (what, hint) = match datapath {
-        "sim" => (
-            "is only in memory",
-            "leave out `--live`, or use `--datapath nftables` or `--datapath iptables`",
-        ),
-        "hcn" => (
-            "has the ACLs of Windows nodes",
-            "leave out `--live`, and compare with `curl 127.0.0.1:9640/status` on the node",
-        ),
-        "opflex" => {
-            let hint = "leave out `--live`, and compare with the files in /var/lib/opflex-agent-ovs/netpols, or with `curl 127.0.0.1:9640/status` on the node";
-            ("has files, which opflex-agent reads", hint)
+/// The packet filter that `--live` compares with.
+fn packet_filter(datapath: &str, live: Live) -> Result<PacketFilter, Failure> {
+    match live {
+        Live::Compare(filter) => Ok(filter),
+        Live::Unsupported { reason, hint } => {
+            let what = format!(
+                "`--live` compares with the packet filter of this machine, but `{datapath}` {reason}"
+            );
+            Err(Failure::new(what, hint))
         }
-        _ => return Ok(()),
-    };
-    let what = format!(
-        "`--live` compares with the packet filter of this machine, and `{datapath}` {what}"
-    );
-    Err(Failure::new(what, hint))
+    }
 }
 
 #[derive(Serialize)]
 struct Difference<'a> {
     node: &'a str,
     datapath: &'a str,
-    /// What would have to be done, step by step.
+    /// The steps that would make the machine equal to the rules.
     difference: Vec<&'a str>,
-    /// What reading the input found.
-    findings: Vec<Report>,
-}
-
-#[derive(Serialize)]
-struct Answer<'a> {
-    #[serde(flatten)]
-    listing: &'a Listing,
-    /// What reading the input found.
     findings: Vec<Report>,
 }

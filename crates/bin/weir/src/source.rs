@@ -248,15 +248,6 @@ fn failed(error: LoadError) -> anyhow::Error {
     Failure::new(error, hint).into()
 }
 
-/// Fails for a datapath that a command does not have in this build.
-pub(crate) fn known_datapath(name: &str, known: &[&str]) -> Result<(), Failure> {
-    if known.contains(&name) {
-        return Ok(());
-    }
-    let hint = format!("use `--datapath {}`", known.join("` or `--datapath "));
-    Err(Failure::new(format!("this build has no datapath `{name}` here"), hint))
-}
-
 impl From<Manifests> for Loaded {
     fn from(manifests: Manifests) -> Self {
         let missing = manifests.missing().cloned().collect();

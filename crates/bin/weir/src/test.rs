@@ -9,15 +9,14 @@ use std::{
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 use weir_api::Case;
-use weir_hcn::Acls;
 use weir_model::{Finding, Flow, Object, Severity, Verdict};
 
 use crate::{
     clusters::Clusters,
+    datapath::{DatapathKind, Probed, Testing},
     exit::Exit,
     failure::Failure,
-    filter::Filter,
-    kernel, opflex,
+    kernel,
     present::{self, Structured},
     reach::State,
     source, why,
@@ -41,8 +40,8 @@ pub(crate) struct Test {
     files: Vec<PathBuf>,
     /// What decides: `sim`, the compiled rules in memory, `nftables` or `iptables`, a real kernel with real packets, `hcn`, the ACLs of Windows,
     /// or `opflex`, the files for opflex-agent
-    #[arg(long, value_name = "NAME", default_value = "sim")]
-    datapath: String,
+    #[arg(long, value_name = "NAME", value_enum, default_value_t = DatapathKind::Sim)]
+    datapath: DatapathKind,
     #[command(flatten)]
     clusters: Clusters,
     /// How to print the results
@@ -63,13 +62,8 @@ enum TestFormat {
 
 impl Test {
     pub(crate) fn run(&self, out: &mut dyn Write) -> anyhow::Result<Exit> {
-        source::known_datapath(&self.datapath, &["sim", "nftables", "iptables", "hcn", "opflex"])?;
-        let decides = match &*self.datapath {
-            "hcn" => Decides::Acls,
-            "opflex" => Decides::Opflex,
-            name => Filter::named(name).map_or(Decides::Memory, Decides::Kernel),
-        };
-        if let Decides::Kernel(_) = decides {
+        let testing = self.datapath.backend().testing;
+        if let Testing::InKernel(_) = testing {
             kernel::enter()?;
         }
         let clusters = match self.clusters.is_empty() {
@@ -96,7 +90,7 @@ impl Test {
             }
         }
         let mut run = Run::default();
-        judge_all(all, decides).into_iter().for_each(|case| run.add(case));
+        judge_all(all, testing).into_iter().for_each(|case| run.add(case));
         if run.cases.is_empty() {
             return Err(without_tests(&self.files).into());
         }
@@ -236,24 +230,11 @@ fn syntax_error(case: &Case) -> Option<Failure> {
 /// Cases that run in kernels at once.
 const AT_ONCE: usize = 6;
 
-/// What decides about a probe.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Decides {
-    /// The compiled rules in memory.
-    Memory,
-    /// A real kernel, with real packets.
-    Kernel(Filter),
-    /// The ACLs that Windows nodes would get.
-    Acls,
-    /// The files for opflex-agent.
-    Opflex,
-}
-
 /// Tries every probe of all cases; the results in order. In a kernel most of the time is spent waiting for packets that do
 /// not come, so there several cases run at once.
-fn judge_all(cases: Vec<Case>, decides: Decides) -> Vec<CaseResult> {
-    if !matches!(decides, Decides::Kernel(_)) {
-        return cases.into_iter().map(|case| judge(case, decides)).collect();
+fn judge_all(cases: Vec<Case>, testing: Testing) -> Vec<CaseResult> {
+    if let Testing::InMemory(_) = testing {
+        return cases.into_iter().map(|case| judge(case, testing)).collect();
     }
     let waiting = Mutex::new(cases.into_iter().enumerate());
     let done = Mutex::new(BTreeMap::new());
@@ -262,7 +243,7 @@ fn judge_all(cases: Vec<Case>, decides: Decides) -> Vec<CaseResult> {
         for _ in 0..AT_ONCE {
             scope.spawn(|| {
                 while let Some((at, case)) = next() {
-                    let result = judge(case, decides);
+                    let result = judge(case, testing);
                     done.lock().unwrap_or_else(PoisonError::into_inner).insert(at, result);
                 }
             });
@@ -272,7 +253,7 @@ fn judge_all(cases: Vec<Case>, decides: Decides) -> Vec<CaseResult> {
 }
 
 /// Tries every probe of a case.
-fn judge(mut case: Case, decides: Decides) -> CaseResult {
+fn judge(mut case: Case, testing: Testing) -> CaseResult {
     let mut error = None;
     if !case.manifests.is_empty() {
         match source::manifests_of(&case) {
@@ -294,30 +275,30 @@ fn judge(mut case: Case, decides: Decides) -> CaseResult {
     }
     let state = State::new(objects.into_iter().collect());
     let flows: Vec<_> = probes.iter().map(|probe| probe.flow(&state.world)).collect();
-    let mut seen = Vec::new().into_iter();
     let known: Vec<Flow> = flows.iter().flatten().copied().collect();
-    let asked = match decides {
-        Decides::Kernel(filter) if error.is_none() => {
-            kernel::verdicts(&state.world, &known, filter)
-        }
-        Decides::Opflex if error.is_none() => opflex::verdicts(&state.world, &known),
-        Decides::Memory | Decides::Kernel(_) | Decides::Acls | Decides::Opflex => Ok(Vec::new()),
+    let probed = match testing {
+        Testing::InMemory(probe) => probe(&state, &known),
+        // The pods of a broken case may not be buildable.
+        Testing::InKernel(_) if error.is_some() => Ok(Vec::new()),
+        Testing::InKernel(filter) => kernel::verdicts(&state.world, &known, filter)
+            .map(|verdicts| verdicts.into_iter().map(Probed::from).collect()),
     };
-    match asked {
-        Ok(verdicts) => seen = verdicts.into_iter(),
-        Err(cause) => error = Some(format!("{place}: {:#}", anyhow::Error::from(cause))),
-    }
-    let acls = (decides == Decides::Acls).then(|| Acls::of(&state.program));
+    let mut probed = match probed {
+        Ok(probed) => probed.into_iter(),
+        Err(cause) => {
+            error.get_or_insert(format!("{place}: {:#}", anyhow::Error::from(cause)));
+            Vec::new().into_iter()
+        }
+    };
     let mut results = Vec::with_capacity(probes.len());
     for (probe, flow) in probes.into_iter().zip(flows) {
         let (verdict, why) = match flow {
             Ok(flow) => {
                 let compiled = state.program.verdict(&flow);
                 let oracle = weir_oracle::verdict(&state.world, &flow);
-                let said = acls.as_ref().map(|acls| acls.verdict(&flow));
-                let real = said.or_else(|| seen.next()).unwrap_or(compiled);
-                let short = acls.as_ref().and_then(|acls| acls.shortfall(&flow));
-                let short = short.filter(|_| real == Verdict::Deny && compiled == Verdict::Allow);
+                let Probed { verdict: real, shortfall } = probed.next().unwrap_or(compiled.into());
+                let short =
+                    shortfall.filter(|_| real == Verdict::Deny && compiled == Verdict::Allow);
                 if compiled != oracle || (compiled != real && short.is_none()) {
                     error.get_or_insert_with(|| {
                         format!(

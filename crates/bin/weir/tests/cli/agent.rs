@@ -34,7 +34,7 @@ fn an_agent_must_know_where_it_is_and_what_to_read() {
 }
 
 #[test]
-fn a_folder_has_no_kubeconfig_and_other_datapaths_are_not_there_yet() {
+fn a_folder_has_no_kubeconfig_and_windows_datapaths_do_not_run_on_linux() {
     check(
         &weir("agent --source ./kube --node n1 --context other"),
         expect![[r#"
@@ -48,7 +48,7 @@ fn a_folder_has_no_kubeconfig_and_other_datapaths_are_not_there_yet() {
         &weir("agent --source examples --node n1 --datapath hcn"),
         expect![[r#"
             --- stderr
-            error: this build has no datapath `hcn` here
+            error: the agent cannot run `hcn` on linux
             hint: use `--datapath nftables` or `--datapath iptables` or `--datapath opflex`
             --- exit 2
         "#]],

@@ -139,29 +139,29 @@ fn only_a_packet_filter_can_be_compared_with() {
     check(
         &live("opflex"),
         expect![[r#"
-        --- stderr
-        error: `--live` compares with the packet filter of this machine, and `opflex` has files, which opflex-agent reads
-        hint: leave out `--live`, and compare with the files in /var/lib/opflex-agent-ovs/netpols, or with `curl 127.0.0.1:9640/status` on the node
-        --- exit 2
-    "#]],
+            --- stderr
+            error: `--live` compares with the packet filter of this machine, but `opflex` writes files for opflex-agent
+            hint: leave out `--live`, and compare with the files in /var/lib/opflex-agent-ovs/netpols, or with `curl 127.0.0.1:9640/status` on the node
+            --- exit 2
+        "#]],
     );
     check(
         &live("sim"),
         expect![[r#"
-        --- stderr
-        error: `--live` compares with the packet filter of this machine, and `sim` is only in memory
-        hint: leave out `--live`, or use `--datapath nftables` or `--datapath iptables`
-        --- exit 2
-    "#]],
+            --- stderr
+            error: `--live` compares with the packet filter of this machine, but `sim` exists only in memory
+            hint: leave out `--live`, or use `--datapath nftables` or `--datapath iptables`
+            --- exit 2
+        "#]],
     );
     check(
         &live("hcn"),
         expect![[r#"
-        --- stderr
-        error: `--live` compares with the packet filter of this machine, and `hcn` has the ACLs of Windows nodes
-        hint: leave out `--live`, and compare with `curl 127.0.0.1:9640/status` on the node
-        --- exit 2
-    "#]],
+            --- stderr
+            error: `--live` compares with the packet filter of this machine, but `hcn` programs ACLs on Windows nodes
+            hint: leave out `--live`, and compare with `curl 127.0.0.1:9640/status` on the node
+            --- exit 2
+        "#]],
     );
 }
 
@@ -173,13 +173,15 @@ fn a_prefix_that_names_cannot_have() {
 }
 
 #[test]
-fn other_datapaths_are_not_there_yet() {
+fn an_unknown_datapath_is_rejected_with_the_known_ones() {
     check(
         &weir("render -f examples/shop/manifests --datapath ebpf"),
         expect![[r#"
             --- stderr
-            error: this build has no datapath `ebpf` here
-            hint: use `--datapath sim` or `--datapath nftables` or `--datapath iptables` or `--datapath hcn` or `--datapath opflex`
+            error: invalid value 'ebpf' for '--datapath <NAME>'
+              [possible values: sim, nftables, iptables, hcn, opflex]
+
+            For more information, try '--help'.
             --- exit 2
         "#]],
     );
@@ -191,8 +193,8 @@ fn options_that_would_change_nothing_are_refused() {
         &weir("render -f examples/shop/manifests --datapath nftables -o json"),
         expect![[r#"
             --- stderr
-            error: `nftables` is printed in nft's own syntax and in no other way
-            hint: leave out -o; `--datapath sim` has the same rules as JSON and YAML
+            error: `nftables` is printed only in nft syntax
+            hint: leave out -o; `--datapath sim` prints the same rules as JSON and YAML
             --- exit 2
         "#]],
     );
@@ -200,8 +202,8 @@ fn options_that_would_change_nothing_are_refused() {
         &weir("render -f examples/shop/manifests --datapath hcn -n shop"),
         expect![[r#"
             --- stderr
-            error: -n chooses among pods, and `hcn` is printed for nodes
-            hint: leave out -n; --node NAME chooses a node
+            error: -n selects pods, but `hcn` is printed for whole nodes
+            hint: leave out -n; --node NAME selects a node
             --- exit 2
         "#]],
     );

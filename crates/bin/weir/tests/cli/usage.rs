@@ -53,6 +53,9 @@ fn completions_exist_for_every_shell() {
     for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
         let output = weir(&format!("completions {shell}"));
         assert!(output.status.success() && stdout(&output).contains("explain"), "{shell}");
+        for datapath in ["sim", "nftables", "iptables", "hcn", "opflex"] {
+            assert!(stdout(&output).contains(datapath) || shell == "elvish", "{shell} {datapath}");
+        }
     }
 }
 

@@ -1,0 +1,269 @@
+//! The datapaths: how each one runs, renders, is tested and is compared with the machine.
+//!
+//! *Invariant*: [`DatapathKind::backend`] is the only `match` over the kinds. A new backend adds a variant and an arm.
+
+use std::{fmt, io::Write};
+
+use clap::{ValueEnum, builder::PossibleValue};
+use weir_engine::Locality;
+use weir_hcn::Acls;
+use weir_model::{Flow, Name, Program, Verdict};
+
+use crate::{
+    agent::Agent,
+    exit::Exit,
+    failure::Failure,
+    kernel::Kernel,
+    opflex, platform,
+    present::{self, Format, findings::Report, program::Listing},
+    reach::State,
+    source::Loaded,
+};
+
+/// A datapath, as `--datapath` names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum DatapathKind {
+    Sim,
+    Nftables,
+    Iptables,
+    Hcn,
+    Opflex,
+}
+
+/// What the commands need from a datapath.
+pub(crate) struct Backend {
+    /// The value of `--datapath`.
+    pub(crate) name: &'static str,
+    /// The line that shell completion shows.
+    summary: &'static str,
+    /// Runs `weir agent`; `None` if this operating system has no such datapath.
+    pub(crate) agent: Option<RunAgent>,
+    /// Prints the rules for `weir render`.
+    pub(crate) rendering: Rendering,
+    /// Evaluates the probes of `weir test`.
+    pub(crate) testing: Testing,
+    /// Compares the rules with the machine for `weir render --live`.
+    pub(crate) live: Live,
+}
+
+/// Runs an agent until it ends.
+pub(crate) type RunAgent = fn(&Agent) -> anyhow::Result<Exit>;
+
+/// How rules are printed.
+#[derive(Clone, Copy)]
+pub(crate) struct Rendering {
+    /// Writes them.
+    pub(crate) write: fn(&Rendered<'_>, &mut dyn Write) -> anyhow::Result<()>,
+    /// The formats that `write` supports.
+    pub(crate) formats: &'static [Format],
+    /// The syntax of the output, for the error about another format.
+    pub(crate) syntax: &'static str,
+    /// Whether `-n` restricts the output.
+    pub(crate) unit: Unit,
+}
+
+/// The unit that rules are printed for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Unit {
+    /// Each pod by itself, so that a namespace can be selected.
+    Pod,
+    /// A whole node.
+    Node,
+}
+
+/// The input of a rendering.
+pub(crate) struct Rendered<'a> {
+    pub(crate) loaded: &'a Loaded,
+    /// The node to print the rules of; `None` for all.
+    pub(crate) node: Option<&'a str>,
+    pub(crate) namespace: Option<&'a str>,
+    pub(crate) aci_prefix: &'a str,
+    pub(crate) output: Format,
+}
+
+/// How the probes of a test are evaluated.
+#[derive(Clone, Copy)]
+pub(crate) enum Testing {
+    /// In this process.
+    InMemory(fn(&State, &[Flow]) -> Result<Vec<Probed>, Failure>),
+    /// With real packets, in network namespaces of this machine.
+    InKernel(PacketFilter),
+}
+
+/// The answer of a datapath to a probe.
+pub(crate) struct Probed {
+    /// Whether the connection passes.
+    pub(crate) verdict: Verdict,
+    /// A policy that the datapath cannot express completely, if one applies.
+    pub(crate) shortfall: Option<String>,
+}
+
+/// Whether rules can be compared with those that are installed on this machine.
+#[derive(Clone, Copy)]
+pub(crate) enum Live {
+    /// They can.
+    Compare(PacketFilter),
+    /// They cannot.
+    Unsupported { reason: &'static str, hint: &'static str },
+}
+
+/// A packet filter of the Linux kernel. On other systems its functions fail.
+#[derive(Clone, Copy)]
+pub(crate) struct PacketFilter {
+    /// Runs `weir agent`; `None` on other systems.
+    pub(crate) agent: Option<RunAgent>,
+    /// Installs a program on a node of a lab.
+    pub(crate) enforce: fn(&Kernel, &Name, &Program) -> Result<(), Failure>,
+    /// The steps from the installed rules to a program; empty if it is installed.
+    pub(crate) difference: fn(&Program) -> Result<String, Failure>,
+}
+
+impl DatapathKind {
+    /// Everything that depends on the kind.
+    pub(crate) fn backend(self) -> Backend {
+        match self {
+            DatapathKind::Sim => Backend {
+                name: "sim",
+                summary: "The compiled rules, in memory",
+                agent: None,
+                rendering: Rendering {
+                    write: listing,
+                    formats: &[Format::Text, Format::Json, Format::Yaml],
+                    syntax: "as text, JSON or YAML",
+                    unit: Unit::Pod,
+                },
+                testing: Testing::InMemory(compiled),
+                live: Live::Unsupported {
+                    reason: "exists only in memory",
+                    hint: "leave out `--live`, or use `--datapath nftables` or `--datapath iptables`",
+                },
+            },
+            DatapathKind::Nftables => Backend {
+                name: "nftables",
+                summary: "nftables on Linux",
+                agent: platform::NFTABLES.agent,
+                rendering: Rendering {
+                    write: |of, out| Ok(write!(out, "{}", weir_nft::render(&of.program()))?),
+                    formats: &[Format::Text],
+                    syntax: "in nft syntax",
+                    unit: Unit::Node,
+                },
+                testing: Testing::InKernel(platform::NFTABLES),
+                live: Live::Compare(platform::NFTABLES),
+            },
+            DatapathKind::Iptables => Backend {
+                name: "iptables",
+                summary: "iptables and ipset on Linux",
+                agent: platform::IPTABLES.agent,
+                rendering: Rendering {
+                    write: |of, out| Ok(write!(out, "{}", weir_iptables::render(&of.program()))?),
+                    formats: &[Format::Text],
+                    syntax: "in the format of ipset save and iptables-save",
+                    unit: Unit::Node,
+                },
+                testing: Testing::InKernel(platform::IPTABLES),
+                live: Live::Compare(platform::IPTABLES),
+            },
+            DatapathKind::Hcn => Backend {
+                name: "hcn",
+                summary: "ACLs of the Host Networking Service on Windows",
+                agent: platform::HCN,
+                rendering: Rendering {
+                    write: |of, out| Ok(write!(out, "{}", Acls::of(&of.program()))?),
+                    formats: &[Format::Text, Format::Json],
+                    syntax: "as JSON",
+                    unit: Unit::Node,
+                },
+                testing: Testing::InMemory(acls),
+                live: Live::Unsupported {
+                    reason: "programs ACLs on Windows nodes",
+                    hint: "leave out `--live`, and compare with `curl 127.0.0.1:9640/status` on the node",
+                },
+            },
+            DatapathKind::Opflex => Backend {
+                name: "opflex",
+                summary: "Policy files for opflex-agent (Cisco ACI)",
+                agent: Some(Agent::run_opflex),
+                rendering: Rendering {
+                    write: opflex::render,
+                    formats: &[Format::Text, Format::Json, Format::Yaml],
+                    syntax: "as files, JSON or YAML",
+                    unit: Unit::Node,
+                },
+                testing: Testing::InMemory(opflex::probe),
+                live: Live::Unsupported {
+                    reason: "writes files for opflex-agent",
+                    hint: "leave out `--live`, and compare with the files in /var/lib/opflex-agent-ovs/netpols, or with `curl 127.0.0.1:9640/status` on the node",
+                },
+            },
+        }
+    }
+}
+
+impl ValueEnum for DatapathKind {
+    fn value_variants<'a>() -> &'a [Self] {
+        use DatapathKind::{Hcn, Iptables, Nftables, Opflex, Sim};
+        &[Sim, Nftables, Iptables, Hcn, Opflex]
+    }
+
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        let Backend { name, summary, .. } = self.backend();
+        Some(PossibleValue::new(name).help(summary))
+    }
+}
+
+impl fmt::Display for DatapathKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.backend().name)
+    }
+}
+
+impl Rendered<'_> {
+    /// The rules to print.
+    pub(crate) fn program(&self) -> Program {
+        let locality = match self.node {
+            None => Locality::Everywhere,
+            Some(node) => Locality::Node(node.into()),
+        };
+        weir_engine::compile(&self.loaded.world, locality)
+    }
+}
+
+/// Prints the compiled rules.
+fn listing(of: &Rendered<'_>, out: &mut dyn Write) -> anyhow::Result<()> {
+    #[derive(serde::Serialize)]
+    struct Answer<'a> {
+        #[serde(flatten)]
+        listing: &'a Listing,
+        findings: Vec<Report>,
+    }
+    let listing = Listing::new(&of.program(), of.namespace);
+    match of.output.structured() {
+        Some(form) => {
+            let findings = present::findings::reports(&of.loaded.findings);
+            present::value(out, form, &Answer { listing: &listing, findings })
+        }
+        None => Ok(present::program::write(out, &listing)?),
+    }
+}
+
+/// Evaluates flows against the compiled rules.
+fn compiled(state: &State, flows: &[Flow]) -> Result<Vec<Probed>, Failure> {
+    Ok(flows.iter().map(|flow| state.program.verdict(flow).into()).collect())
+}
+
+/// Evaluates flows against the ACLs of Windows nodes.
+fn acls(state: &State, flows: &[Flow]) -> Result<Vec<Probed>, Failure> {
+    let acls = Acls::of(&state.program);
+    let probe = |flow: &Flow| Probed {
+        verdict: acls.verdict(flow),
+        shortfall: acls.shortfall(flow).map(ToString::to_string),
+    };
+    Ok(flows.iter().map(probe).collect())
+}
+
+impl From<Verdict> for Probed {
+    fn from(verdict: Verdict) -> Self {
+        Probed { verdict, shortfall: None }
+    }
+}

@@ -1,0 +1,59 @@
+//! A system without network namespaces: every command that needs them fails.
+
+use std::convert::Infallible;
+
+use weir_model::{Flow, Name, Program, Verdict, World};
+
+use crate::{datapath::PacketFilter, failure::Failure};
+
+/// A packet filter of Linux, on another system.
+pub(crate) const UNAVAILABLE: PacketFilter = PacketFilter {
+    agent: None,
+    enforce: Kernel::enforce_on,
+    difference: |_| {
+        let hint = "run it on a Linux node, where the agent runs";
+        Err(Failure::new("this machine has no packet filter of Linux to compare with", hint))
+    },
+};
+
+/// Fails.
+pub(crate) fn enter() -> Result<(), Failure> {
+    Err(unsupported())
+}
+
+fn unsupported() -> Failure {
+    Failure::new(
+        "this needs the network namespaces and the packet filters of Linux",
+        "run it on Linux; `weir test` without `--datapath` works everywhere",
+    )
+}
+
+/// A lab, which cannot be built here.
+pub(crate) struct Kernel(Infallible);
+
+impl Kernel {
+    pub(crate) fn build(_: &World, _: &[Flow]) -> Result<Self, Failure> {
+        Err(unsupported())
+    }
+
+    pub(crate) fn enforce(&self, _: &World, _: PacketFilter) -> Result<(), Failure> {
+        match self.0 {}
+    }
+
+    fn enforce_on(&self, _: &Name, _: &Program) -> Result<(), Failure> {
+        match self.0 {}
+    }
+
+    pub(crate) fn probe(&self, _: &[Flow]) -> Result<Vec<Verdict>, Failure> {
+        match self.0 {}
+    }
+
+    pub(crate) fn reported(&self, _: Flow) -> Result<Option<String>, Failure> {
+        match self.0 {}
+    }
+}
+
+/// Fails.
+pub(crate) fn verdicts(_: &World, _: &[Flow], _: PacketFilter) -> Result<Vec<Verdict>, Failure> {
+    Err(unsupported())
+}

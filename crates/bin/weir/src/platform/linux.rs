@@ -1,0 +1,119 @@
+//! The datapaths that run on Linux.
+
+use std::time::Duration;
+
+use weir_agent::Mode;
+use weir_datapath::{ApplyError, Datapath, Dropped, Drops, Plan, Trouble};
+use weir_iptables::Iptables;
+use weir_model::Program;
+use weir_netfilter::{LogError, PacketLog, report};
+use weir_nft::Nft;
+
+use crate::{
+    agent::Agent,
+    datapath::{DatapathKind, PacketFilter, RunAgent},
+    exit::Exit,
+    failure::Failure,
+    kernel::Kernel,
+};
+
+/// The datapath of an agent that names none.
+pub(crate) const DEFAULT: DatapathKind = DatapathKind::Nftables;
+
+pub(crate) const NFTABLES: PacketFilter = packet_filter::<Nft>();
+pub(crate) const IPTABLES: PacketFilter = packet_filter::<Iptables>();
+pub(crate) const HCN: Option<RunAgent> = None;
+
+/// A datapath that can be opened in the current network namespace.
+pub(crate) trait Open: Datapath + Send + Sized {
+    /// What to do if it cannot be opened.
+    const HINT: &'static str;
+
+    fn open_with(mode: Mode) -> Result<Self, ApplyError>;
+}
+
+impl Open for Nft {
+    const HINT: &'static str =
+        "run it as root, or with CAP_NET_ADMIN, on a kernel that has nftables";
+
+    fn open_with(mode: Mode) -> Result<Self, ApplyError> {
+        Nft::open(match mode {
+            Mode::Enforce => weir_nft::Mode::Enforce,
+            Mode::Audit => weir_nft::Mode::Audit,
+        })
+    }
+}
+
+impl Open for Iptables {
+    const HINT: &'static str = "run it as root, or with CAP_NET_ADMIN, where iptables and ip6tables are installed and the kernel has ipset";
+
+    fn open_with(mode: Mode) -> Result<Self, ApplyError> {
+        let mode = match mode {
+            Mode::Enforce => weir_iptables::Mode::Enforce,
+            Mode::Audit => weir_iptables::Mode::Audit,
+        };
+        Iptables::open(mode, None)
+    }
+}
+
+const fn packet_filter<D: Open>() -> PacketFilter {
+    PacketFilter {
+        agent: Some(run::<D>),
+        enforce: Kernel::enforce_on::<D>,
+        difference: difference::<D>,
+    }
+}
+
+/// Runs the agent.
+fn run<D: Open>(agent: &Agent) -> anyhow::Result<Exit> {
+    let options = agent.options()?;
+    let datapath = D::open_with(options.mode).map_err(|error| Failure::new(error, D::HINT))?;
+    agent.run_datapath(&options, datapath, Some(Box::new(PacketReports::default())))
+}
+
+/// The steps from the rules of this network namespace to a program; empty if it is installed. Writes nothing.
+fn difference<D: Open>(program: &Program) -> Result<String, Failure> {
+    let compare = || {
+        let mut datapath = D::open_with(Mode::Enforce)?;
+        let installed = datapath.installed()?;
+        let plan = datapath.replan(program, &installed);
+        Ok(if plan.is_empty() { String::new() } else { plan.to_string() })
+    };
+    compare().map_err(|error: ApplyError| {
+        let hint = "run it on the node, as root or with CAP_NET_ADMIN, where the agent runs";
+        Failure::new(error, hint)
+    })
+}
+
+/// The packets that the rules report. The socket is opened on the first call, and again after an error.
+#[derive(Default)]
+struct PacketReports(Option<PacketLog>);
+
+impl Drops for PacketReports {
+    fn next(&mut self) -> Result<Vec<Dropped>, ApplyError> {
+        let Some(log) = &mut self.0 else {
+            self.0 = Some(PacketLog::open(report::GROUP).map_err(unavailable)?);
+            // The empty batch reports that drops can be received from now on.
+            return Ok(Vec::new());
+        };
+        let mut packets = Vec::new();
+        while packets.is_empty() {
+            let received = log.receive(Duration::from_secs(60), |packet| {
+                packets.extend(report::dropped(&packet))
+            });
+            if let Err(error) = received {
+                self.0 = None;
+                return Err(unavailable(error));
+            }
+        }
+        Ok(packets)
+    }
+}
+
+fn unavailable(error: LogError) -> ApplyError {
+    ApplyError {
+        trouble: Trouble::Unavailable,
+        what: "cannot receive reports of dropped packets".into(),
+        source: error.into(),
+    }
+}

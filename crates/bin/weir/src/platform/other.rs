@@ -1,0 +1,13 @@
+//! A system without a datapath. Commands that only read work here.
+
+use crate::{
+    datapath::{DatapathKind, PacketFilter, RunAgent},
+    kernel::UNAVAILABLE,
+};
+
+/// The datapath of an agent that names none.
+pub(crate) const DEFAULT: DatapathKind = DatapathKind::Nftables;
+
+pub(crate) const NFTABLES: PacketFilter = UNAVAILABLE;
+pub(crate) const IPTABLES: PacketFilter = UNAVAILABLE;
+pub(crate) const HCN: Option<RunAgent> = None;

@@ -1,0 +1,84 @@
+//! The datapath that runs on Windows.
+
+use std::{
+    env, io,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    sync::Arc,
+};
+
+use weir_agent::Mode;
+use weir_hcn::{Hcn, Library, Settings, StateFile, Timed};
+
+use crate::{
+    agent::Agent,
+    datapath::{DatapathKind, PacketFilter, RunAgent},
+    exit::Exit,
+    failure::Failure,
+    kernel::UNAVAILABLE,
+};
+
+/// The datapath of an agent that names none.
+pub(crate) const DEFAULT: DatapathKind = DatapathKind::Hcn;
+
+pub(crate) const NFTABLES: PacketFilter = UNAVAILABLE;
+pub(crate) const IPTABLES: PacketFilter = UNAVAILABLE;
+pub(crate) const HCN: Option<RunAgent> = Some(run);
+
+/// Runs the agent with HNS.
+fn run(agent: &Agent) -> anyhow::Result<Exit> {
+    let options = agent.options()?;
+    if options.mode == Mode::Audit {
+        let hint = "leave out --audit; `weir test --datapath hcn` and `weir matrix` show what would be dropped";
+        return Err(Failure::new("HNS cannot report what it would drop", hint).into());
+    }
+    let hint = Arc::default();
+    let unavailable = |error| {
+        Failure::new(
+            error,
+            "run it on Windows Server 2019 or later with the Containers feature, as SYSTEM",
+        )
+    };
+    let library = Library::open(&hint).map_err(unavailable)?;
+    let host = Timed::start(library, hint)?;
+    let file =
+        state_file().map_err(|error| tracing::warn!(%error, "running without a state file")).ok();
+    // kube-proxy and Calico read the same variable.
+    let network = env::var("KUBE_NETWORK").ok().filter(|name| !name.is_empty());
+    let settings = Settings { network, version: options.version };
+    agent.run_datapath(&options, Hcn::new(host, settings, file), None)
+}
+
+/// The state file, in a folder that only the system and administrators can write to.
+fn state_file() -> io::Result<StateFile> {
+    let data = env::var_os("ProgramData").map_or_else(|| r"C:\ProgramData".into(), PathBuf::from);
+    let folder = data.join("weir");
+    let file = StateFile::at(&folder)?;
+    protect(&folder)?;
+    Ok(file)
+}
+
+/// Restricts the folder to the system and to administrators: every user may create files in ProgramData,
+/// and a file of another user cannot be trusted.
+fn protect(folder: &Path) -> io::Result<()> {
+    let root = env::var_os("SystemRoot").map_or_else(|| r"C:\Windows".into(), PathBuf::from);
+    // SIDs, because the names of the accounts depend on the language of the system.
+    let status = Command::new(root.join(r"System32\icacls.exe"))
+        .arg(folder)
+        .args([
+            "/inheritance:r",
+            "/grant:r",
+            "*S-1-5-18:(OI)(CI)F",
+            "*S-1-5-32-544:(OI)(CI)F",
+            "/q",
+        ])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()?;
+    if status.success() {
+        Ok(())
+    } else {
+        Err(io::Error::other(format!("icacls cannot protect {}: {status}", folder.display())))
+    }
+}
