@@ -8,6 +8,7 @@ use clap::{ValueEnum, builder::PossibleValue};
 use weir_engine::Locality;
 use weir_hcn::Acls;
 use weir_model::{Flow, Name, Program, Verdict};
+use weir_reach::State;
 
 use crate::{
     agent::Agent,
@@ -16,7 +17,6 @@ use crate::{
     kernel::Kernel,
     opflex, platform,
     present::{self, Format, findings::Report, program::Listing},
-    reach::State,
     source::Loaded,
 };
 

@@ -3,12 +3,12 @@ use std::{collections::BTreeSet, io::Write, path::PathBuf};
 use clap::Args;
 use serde::Serialize;
 use weir_model::{Finding, PodId, Verdict};
+use weir_reach::{Comparison, ConnectionChange, spell, with_pods_of};
 
 use crate::{
     exit::Exit,
     failure::Failure,
     present::{self, Format, progress::Progress},
-    reach::{Change, Comparison, State, spell, with_pods_of},
     source::{self, Live},
 };
 
@@ -69,7 +69,7 @@ impl Diff {
         let gone: Vec<PodId> =
             old.world.pods.keys().filter(|id| !new.world.pods.contains_key(*id)).cloned().collect();
         let (before, added) = with_pods_of(old.world, &new.world);
-        let (before, after) = (State::new(before), State::new(new.world));
+        let (before, after) = (source::compile(before), source::compile(new.world));
         let mut owners = old.owners;
         owners.extend(new.owners);
         let mut progress = Progress::new("comparing");
@@ -89,7 +89,7 @@ impl Diff {
 /// What a change opens and closes.
 pub(crate) struct Answer {
     /// What changed, openings first.
-    pub(crate) changes: Vec<Change>,
+    pub(crate) changes: Vec<ConnectionChange>,
     /// Pods that were not there before.
     pub(crate) added: Vec<PodId>,
     /// Pods that are no longer there; they are not compared.
@@ -120,7 +120,7 @@ impl<'a> From<&'a Answer> for Report<'a> {
     fn from(answer: &'a Answer) -> Self {
         let of = |verdict| {
             let some = answer.changes.iter().filter(move |change| change.now == verdict);
-            let entry = |change: &'a Change| Entry {
+            let entry = |change: &'a ConnectionChange| Entry {
                 from: &change.from,
                 to: &change.to,
                 ports: spell(&change.ports),

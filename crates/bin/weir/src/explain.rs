@@ -2,19 +2,18 @@ use std::{collections::BTreeSet, io::Write, net::IpAddr};
 
 use clap::{Args, ValueEnum};
 use weir_engine::{Explanation, Locality, Reason, Remedy, Side};
-use weir_model::{Direction, Finding, Flow, ObjectRef, Pod, Program, Severity, Verdict};
+use weir_model::{Direction, Finding, Flow, IpFamily, ObjectRef, Pod, Program, Severity, Verdict};
+use weir_reach::PortQuery;
 
 use crate::{
     clusters::Clusters,
     end::End,
     exit::Exit,
     failure::Failure,
-    port::PortArg,
     present::{
         self, Format,
         story::{Beside, Story},
     },
-    reach::Family,
     source::{Loaded, Source},
     why,
 };
@@ -40,7 +39,7 @@ pub(crate) struct Explain {
     to: String,
     /// The port at the destination: a number or the name of a container port
     #[arg(long, value_name = "PORT[/PROTOCOL]")]
-    port: PortArg,
+    port: PortQuery,
     /// The family to connect over, if both ends have addresses of both
     #[arg(long, value_name = "FAMILY", value_enum, ignore_case = true)]
     ip_family: Option<FamilyArg>,
@@ -84,7 +83,7 @@ impl Explain {
 
     /// The connection that was asked about.
     fn flow(&self, loaded: &Loaded, from: &End, to: &End) -> Result<Flow, Failure> {
-        let family = self.ip_family.map(Family::from);
+        let family = self.ip_family.map(IpFamily::from);
         let (from_address, to_address) =
             addresses(loaded, (&self.from, from), (&self.to, to), family)?;
         let mut ports = self.port.at(to.pod(loaded));
@@ -150,11 +149,11 @@ enum FamilyArg {
     V6,
 }
 
-impl From<FamilyArg> for Family {
+impl From<FamilyArg> for IpFamily {
     fn from(family: FamilyArg) -> Self {
         match family {
-            FamilyArg::V4 => Family::V4,
-            FamilyArg::V6 => Family::V6,
+            FamilyArg::V4 => IpFamily::V4,
+            FamilyArg::V6 => IpFamily::V6,
         }
     }
 }
@@ -165,7 +164,7 @@ fn addresses(
     loaded: &Loaded,
     (from_text, from): (&str, &End),
     (to_text, to): (&str, &End),
-    family: Option<Family>,
+    family: Option<IpFamily>,
 ) -> Result<(IpAddr, IpAddr), Failure> {
     let (sources, targets) = (from.addresses(loaded), to.addresses(loaded));
     for (text, list) in [(from_text, &sources), (to_text, &targets)] {
@@ -173,13 +172,13 @@ fn addresses(
             let hint = "a pod without an address cannot connect; is it still starting?";
             return Err(Failure::new(format!("{text} has no address"), hint));
         }
-        if let Some(family) = family.filter(|family| family.pick(list).is_none()) {
+        if let Some(family) = family.filter(|family| family.first_in(list).is_none()) {
             let hint = "leave out --ip-family, or ask for the other one";
             return Err(Failure::new(format!("{text} has no {family} address"), hint));
         }
     }
-    let wanted = |to: &&IpAddr| family.is_none_or(|family| Family::of(**to) == family);
-    let pair = |to: &IpAddr| Some((Family::of(*to).pick(&sources)?, *to));
+    let wanted = |to: &&IpAddr| family.is_none_or(|family| IpFamily::from(**to) == family);
+    let pair = |to: &IpAddr| Some((IpFamily::from(*to).first_in(&sources)?, *to));
     targets.iter().filter(wanted).find_map(pair).ok_or_else(|| {
         let hint = "one is IPv4 and the other IPv6; give addresses of one family";
         Failure::new(format!("{from_text} and {to_text} share no address family"), hint)
@@ -194,9 +193,9 @@ fn other_family(
     [from, to]: [&End; 2],
 ) -> Option<String> {
     let flow = explanation.flow;
-    let asked = Family::of(flow.to);
-    let other = Family::BOTH.into_iter().find(|family| *family != asked)?;
-    let address = |end: &End| other.pick(&end.addresses(loaded));
+    let asked = IpFamily::from(flow.to);
+    let other = IpFamily::BOTH.into_iter().find(|family| *family != asked)?;
+    let address = |end: &End| other.first_in(&end.addresses(loaded));
     let also = Flow { from: address(from)?, to: address(to)?, ..flow };
     let verdict = program.verdict(&also);
     Some(match verdict == explanation.verdict {

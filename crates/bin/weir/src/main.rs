@@ -29,9 +29,7 @@ mod opflex;
 #[cfg_attr(windows, path = "platform/windows.rs")]
 #[cfg_attr(not(any(target_os = "linux", windows)), path = "platform/other.rs")]
 mod platform;
-mod port;
 mod present;
-mod reach;
 mod render;
 mod source;
 mod test;

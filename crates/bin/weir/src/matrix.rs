@@ -3,15 +3,14 @@ use std::{collections::BTreeSet, io::Write};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 use weir_model::{Pod, PodId};
+use weir_reach::{Coverage, MatrixQuery, PortQuery, spell};
 
 use crate::{
     clusters::Clusters,
     exit::Exit,
     failure::{Failure, nearest},
-    port::PortArg,
     present::{self, Structured, findings::Report, progress::Progress},
-    reach::{Question, Reach, State, Word, spell},
-    source::Source,
+    source::{self, Source},
 };
 
 /// Show who reaches whom
@@ -29,7 +28,7 @@ pub(crate) struct Matrix {
     clusters: Clusters,
     /// A port at the destination: a number or the name of a container port [repeatable]
     #[arg(long, value_name = "PORT[/PROTOCOL]")]
-    port: Vec<PortArg>,
+    port: Vec<PortQuery>,
     /// How to print it
     #[arg(short, long, value_enum, default_value = "text")]
     output: MatrixFormat,
@@ -56,12 +55,12 @@ impl Matrix {
         let findings = present::findings::reports(&loaded.findings);
         let in_namespace = |id: &PodId| self.source.namespace().is_none_or(|n| *id.namespace == *n);
         self.known_ports(loaded.world.pods.values().filter(|pod| in_namespace(&pod.id)))?;
-        let state = State::new(loaded.world);
-        let question = Question { state: &state, ports: &self.port, owners: &loaded.owners };
+        let state = source::compile(loaded.world);
+        let query = MatrixQuery { state: &state, ports: &self.port, owners: &loaded.owners };
         let per_pod = matches!(self.output, MatrixFormat::Json | MatrixFormat::Yaml);
         let mut progress = Progress::new("asking who reaches whom");
         let many = if per_pod { usize::MAX } else { MANY };
-        let reach = question.answer(in_namespace, many, |done, all| progress.at(done, all));
+        let reach = query.evaluate(in_namespace, many, |done, all| progress.at(done, all));
         drop(progress);
         if !per_pod && reach.ends.len() > DRAWN {
             let rows = present::count(reach.ends.len(), "row");
@@ -88,8 +87,8 @@ impl Matrix {
 impl Matrix {
     /// Fails for the name of a port that no pod has: a matrix about it would be empty.
     fn known_ports<'a>(&self, pods: impl Iterator<Item = &'a Pod> + Clone) -> Result<(), Failure> {
-        let is_a_name = |port: &&PortArg| port.at(None).is_empty();
-        let is_known = |port: &PortArg| pods.clone().any(|pod| !port.at(Some(pod)).is_empty());
+        let is_a_name = |port: &&PortQuery| port.at(None).is_empty();
+        let is_known = |port: &PortQuery| pods.clone().any(|pod| !port.at(Some(pod)).is_empty());
         let Some(port) = self.port.iter().filter(is_a_name).find(|port| !is_known(port)) else {
             return Ok(());
         };
@@ -131,20 +130,20 @@ struct Connection<'a> {
 }
 
 impl<'a> Answer<'a> {
-    fn new(reach: &'a Reach, findings: Vec<Report>) -> Self {
+    fn new(reach: &'a weir_reach::Matrix, findings: Vec<Report>) -> Self {
         let connections = reach.connections().map(|(from, to, cell)| Connection {
             from,
             to,
-            reach: match cell.word() {
-                Word::All => "all",
-                Word::Some => "some",
-                Word::None => "none",
+            reach: match cell.coverage() {
+                Coverage::All => "all",
+                Coverage::Some => "some",
+                Coverage::None => "none",
             },
             allowed: spell(&cell.allowed),
             denied: spell(&cell.denied),
             partly: spell(&cell.partly),
         });
         let connections = connections.collect();
-        Answer { asked: &reach.asked, ends: &reach.ends, connections, findings }
+        Answer { asked: &reach.ports, ends: &reach.ends, connections, findings }
     }
 }

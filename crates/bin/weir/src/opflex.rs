@@ -6,12 +6,12 @@ use clap::Args;
 use serde::Serialize;
 use weir_aci::{Files, Judge, Settings};
 use weir_model::{Finding, Flow, PolicyKind, World};
+use weir_reach::State;
 
 use crate::{
     datapath::{Probed, Rendered},
     failure::Failure,
     present::{self, findings::Report},
-    reach::State,
 };
 
 /// What controller and agents have to agree on.

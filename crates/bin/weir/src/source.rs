@@ -9,8 +9,10 @@ use std::{
 
 use clap::Args;
 use weir_api::{Case, Manifests};
+use weir_engine::Locality;
 use weir_kube::{Access, ReadError};
 use weir_model::{Change, Finding, Name, Object, ObjectRef, PodId, PolicyId, Severity, World};
+use weir_reach::State;
 use weir_source::LoadError;
 
 use crate::{
@@ -146,6 +148,12 @@ impl Loaded {
         };
         Err(Failure::new(format!("there is no namespace {namespace}"), hint))
     }
+}
+
+/// Compiles a world for all nodes.
+pub(crate) fn compile(world: World) -> State {
+    let program = weir_engine::compile(&world, Locality::Everywhere);
+    State { world, program }
 }
 
 /// Why there is no answer.

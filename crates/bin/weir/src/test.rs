@@ -18,7 +18,6 @@ use crate::{
     failure::Failure,
     kernel,
     present::{self, Structured},
-    reach::State,
     source, why,
 };
 
@@ -273,7 +272,7 @@ fn judge(mut case: Case, testing: Testing) -> CaseResult {
             many => format!("{}, and {} more", describe(first), many - 1),
         });
     }
-    let state = State::new(objects.into_iter().collect());
+    let state = source::compile(objects.into_iter().collect());
     let flows: Vec<_> = probes.iter().map(|probe| probe.flow(&state.world)).collect();
     let known: Vec<Flow> = flows.iter().flatten().copied().collect();
     let probed = match testing {

@@ -3,16 +3,14 @@
 use std::io::{self, Write};
 
 use weir_model::{PodId, Verdict};
+use weir_reach::{ConnectionChange, phrase};
 
 use super::{
     count,
     style::{BAD, FAINT, GOOD, Painted},
     table::{self, Cell},
 };
-use crate::{
-    diff::Answer,
-    reach::{Change, phrase},
-};
+use crate::diff::Answer;
 
 /// Names to write out before saying how many more there are.
 const SHOWN: usize = 4;
@@ -22,7 +20,7 @@ pub(crate) fn write(out: &mut dyn Write, answer: &Answer) -> io::Result<()> {
     for (verdict, word, style, sign) in
         [(Verdict::Allow, "opened", GOOD, "+"), (Verdict::Deny, "closed", BAD, "-")]
     {
-        let changes: Vec<&Change> = answer.changes.iter().filter(|c| c.now == verdict).collect();
+        let changes: Vec<&ConnectionChange> = answer.changes.iter().filter(|c| c.now == verdict).collect();
         if changes.is_empty() {
             continue;
         }

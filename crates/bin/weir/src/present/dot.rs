@@ -2,11 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use weir_reach::{Coverage, Matrix, spell};
+
 use super::plain::Plain;
-use crate::reach::{Reach, Word, spell};
+
 
 /// The graph: an edge for every connection that is open, dashed if only in part; namespaces as boxes.
-pub(crate) fn graph(reach: &Reach) -> String {
+pub(crate) fn graph(reach: &Matrix) -> String {
     let mut text = String::from("digraph reach {\n  rankdir=LR;\n  concentrate=true;\n");
     text.push_str(
         "  node [shape=box, style=\"rounded,filled\", fillcolor=white, fontname=\"sans-serif\"];\n",
@@ -35,10 +37,10 @@ pub(crate) fn graph(reach: &Reach) -> String {
     for (from, to, cell) in reach.connections() {
         let mut ports = spell(&cell.allowed);
         ports.extend(spell(&cell.partly));
-        let style = match cell.word() {
-            Word::None => continue,
-            Word::All => "",
-            Word::Some => ", style=dashed",
+        let style = match cell.coverage() {
+            Coverage::None => continue,
+            Coverage::All => "",
+            Coverage::Some => ", style=dashed",
         };
         let label = quote(&ports.join("\n"));
         text.push_str(&format!("  {} -> {} [label={label}{style}];\n", quote(from), quote(to)));

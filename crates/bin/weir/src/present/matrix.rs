@@ -3,6 +3,7 @@
 use std::io::{self, Write};
 
 use anstyle::Style;
+use weir_reach::{Coverage, Matrix, phrase};
 
 use super::{
     count,
@@ -10,7 +11,7 @@ use super::{
     style::{BAD, FAINT, GOOD, Painted, SOME, STRONG},
     table::{self, Cell},
 };
-use crate::reach::{Reach, Word, phrase};
+
 
 /// Wider than this, and the columns have numbers instead of names.
 const WIDTH: usize = 100;
@@ -23,7 +24,7 @@ const ROWS: usize = 60;
 const NAMED: usize = 6;
 
 /// Writes the table, a legend, and what is open where only some ports are; if there are too many rows, a list.
-pub(crate) fn write(out: &mut dyn Write, reach: &Reach) -> io::Result<()> {
+pub(crate) fn write(out: &mut dyn Write, reach: &Matrix) -> io::Result<()> {
     if reach.ends.len() > ROWS {
         return list(out, reach);
     }
@@ -45,11 +46,11 @@ pub(crate) fn write(out: &mut dyn Write, reach: &Reach) -> io::Result<()> {
         if numbered {
             row.insert(0, (at + 1).to_string().into());
         }
-        row.extend(cells.iter().map(|cell| match cell.as_ref().map(|cell| cell.word()) {
+        row.extend(cells.iter().map(|cell| match cell.as_ref().map(|cell| cell.coverage()) {
             None => Cell::new("·", FAINT),
-            Some(Word::All) => Cell::new("✓", GOOD),
-            Some(Word::Some) => Cell::new("~", SOME),
-            Some(Word::None) => Cell::new("✗", BAD),
+            Some(Coverage::All) => Cell::new("✓", GOOD),
+            Some(Coverage::Some) => Cell::new("~", SOME),
+            Some(Coverage::None) => Cell::new("✗", BAD),
         }));
         rows.push(row);
     }
@@ -61,7 +62,7 @@ pub(crate) fn write(out: &mut dyn Write, reach: &Reach) -> io::Result<()> {
         good("✓"),
         some("~"),
         bad("✗"),
-        Plain(&reach.asked)
+        Plain(&reach.ports)
     )?;
     let shared = reach.ends.len().saturating_sub(1);
     if shared < reach.pods {
@@ -72,8 +73,8 @@ pub(crate) fn write(out: &mut dyn Write, reach: &Reach) -> io::Result<()> {
         );
         writeln!(out, "{}", Painted(FAINT, note))?;
     }
-    if reach.hosts > 0 {
-        let who = count(reach.hosts, "host network pod");
+    if reach.host_network_pods > 0 {
+        let who = count(reach.host_network_pods, "host network pod");
         writeln!(
             out,
             "{}",
@@ -84,18 +85,18 @@ pub(crate) fn write(out: &mut dyn Write, reach: &Reach) -> io::Result<()> {
 }
 
 /// Writes for each end who reaches it.
-fn list(out: &mut dyn Write, reach: &Reach) -> io::Result<()> {
-    writeln!(out, "who reaches whom, on {}\n", Plain(&reach.asked))?;
+fn list(out: &mut dyn Write, reach: &Matrix) -> io::Result<()> {
+    writeln!(out, "who reaches whom, on {}\n", Plain(&reach.ports))?;
     let rows: Vec<Vec<Cell>> = (0..reach.ends.len())
         .map(|to| {
-            let with = |word: Word| {
+            let with = |word: Coverage| {
                 let froms = reach.ends.iter().zip(&reach.cells);
                 let has = froms.filter(move |(_, row)| {
-                    row[to].as_ref().is_some_and(|cell| cell.word() == word)
+                    row[to].as_ref().is_some_and(|cell| cell.coverage() == word)
                 });
                 has.map(|(from, _)| from.as_str()).collect::<Vec<_>>()
             };
-            let (all, some, none) = (with(Word::All), with(Word::Some), with(Word::None));
+            let (all, some, none) = (with(Coverage::All), with(Coverage::Some), with(Coverage::None));
             let text = match (all.is_empty(), some.is_empty(), none.is_empty()) {
                 (false, true, true) => "everyone".to_owned(),
                 (true, true, _) => "no one".to_owned(),
@@ -121,9 +122,9 @@ fn few(names: &[&str]) -> String {
     format!("{}{tail}", names[..names.len() - more].join(", "))
 }
 
-fn details(out: &mut dyn Write, reach: &Reach) -> io::Result<()> {
+fn details(out: &mut dyn Write, reach: &Matrix) -> io::Result<()> {
     let partial: Vec<_> =
-        reach.connections().filter(|(_, _, cell)| cell.word() == Word::Some).collect();
+        reach.connections().filter(|(_, _, cell)| cell.coverage() == Coverage::Some).collect();
     if partial.is_empty() {
         return Ok(());
     }

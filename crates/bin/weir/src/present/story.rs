@@ -5,12 +5,12 @@ use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
 use serde::Serialize;
 use weir_engine::{Cited, Explanation, Judgement, Miss, Missing, Reason, Remedy, Side};
 use weir_model::{
-    Direction, Finding, Flow, Peers, Pod, Policy, PortMatch, Protocol, Rule, Section, Verdict, Who,
+    Direction, Finding, Flow, IpFamily, Peers, Pod, Policy, PortMatch, Protocol, Rule, Section, Verdict, Who,
     World,
 };
 
 use super::findings;
-use crate::{end::End, reach::Family, source::Loaded, why};
+use crate::{end::End, source::Loaded, why};
 
 /// An explanation as it is printed for programs.
 #[derive(Serialize)]
@@ -137,7 +137,7 @@ impl Story {
             why: why::line(explanation),
             egress: side(explanation, Direction::Egress, loaded),
             ingress: side(explanation, Direction::Ingress, loaded),
-            family: Family::of(flow.to).to_string(),
+            family: IpFamily::from(flow.to).to_string(),
             remedy: (*verdict == Verdict::Deny).then(|| remedy_of(remedy, ends, loaded)),
             findings,
             notes,
@@ -214,7 +214,7 @@ fn miss_of(miss: &Miss, flow: &Flow, judgement: &Judgement, world: &World) -> Mi
         }
         (Missing::Peer, Peers::Block(block)) => {
             let taken = block.except.iter().find(|except| except.contains(&there));
-            let (own, other) = (Family::of(block.net.addr()), Family::of(there));
+            let (own, other) = (IpFamily::from(block.net.addr()), IpFamily::from(there));
             let why = match taken {
                 Some(except) => format!("{there} is in its exception {except}"),
                 None if own != other => format!("{there} is {other}, the block {own}"),

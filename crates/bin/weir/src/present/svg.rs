@@ -1,7 +1,9 @@
 //! A matrix as a picture that needs nothing else.
 
+use weir_reach::{Cell, Coverage, Matrix, spell};
+
 use super::plain::Plain;
-use crate::reach::{Cell, Reach, Word, spell};
+
 
 const CELL: usize = 26;
 const GAP: usize = 12;
@@ -20,7 +22,7 @@ rect.cell:hover { stroke: #111827; stroke-width: 2; }
 ";
 
 /// The picture: rows connect to columns, and every cell says more when it is pointed at.
-pub(crate) fn picture(reach: &Reach) -> String {
+pub(crate) fn picture(reach: &Matrix) -> String {
     let longest = reach.ends.iter().map(|end| end.chars().count()).max().unwrap_or(0);
     let label = (longest as f64 * LETTER) as usize + GAP;
     let at = offsets(&reach.ends);
@@ -35,7 +37,7 @@ pub(crate) fn picture(reach: &Reach) -> String {
             "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" viewBox=\"0 0 {width} {height}\" role=\"img\">\n<title>who reaches whom</title>\n<style>\n{STYLE}</style>\n<rect width=\"{width}\" height=\"{height}\" fill=\"#ffffff\"/>\n"
         ));
     out.push_str(&format!("<text class=\"title\" x=\"{GAP}\" y=\"24\">Who reaches whom</text>\n"));
-    let asked = escape(&format!("rows connect to columns, on {}", reach.asked));
+    let asked = escape(&format!("rows connect to columns, on {}", reach.ports));
     out.push_str(&format!("<text class=\"note\" x=\"{GAP}\" y=\"44\">{asked}</text>\n"));
     for (end, offset) in reach.ends.iter().zip(&at) {
         let (x, y) = (left + offset + CELL / 2 + 4, top - 8);
@@ -75,11 +77,11 @@ fn offsets(ends: &[String]) -> Vec<usize> {
 }
 
 fn draw(out: &mut String, (x, y): (usize, usize), (from, to): (&str, &str), cell: Option<&Cell>) {
-    let (class, mark) = match cell.map(Cell::word) {
+    let (class, mark) = match cell.map(Cell::coverage) {
         None => ("void", ""),
-        Some(Word::All) => ("all", "✓"),
-        Some(Word::Some) => ("some", "~"),
-        Some(Word::None) => ("none", "✗"),
+        Some(Coverage::All) => ("all", "✓"),
+        Some(Coverage::Some) => ("some", "~"),
+        Some(Coverage::None) => ("none", "✗"),
     };
     let mut title = vec![format!("{from} → {to}")];
     for (word, ports) in cell.iter().flat_map(|cell| {

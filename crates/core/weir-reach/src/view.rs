@@ -1,4 +1,4 @@
-//! What rules can see of an address or a pod.
+//! The properties of addresses and pods that rules can see.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -11,38 +11,38 @@ use weir_model::{
     SetKey,
 };
 
-use super::State;
+use crate::State;
 
-/// What rules can see of a pod in one state: what they see of each of its addresses.
-pub(crate) type Sight = Vec<Spot>;
+/// The properties of a pod that rules can see in one state: those of each of its addresses.
+pub(crate) type PodView = Vec<AddressView>;
 
-/// A set that an address is in, by number, with the port it has there.
+/// A set that contains an address, by number, with the port that the address has in it.
 pub(crate) type Membership = (u32, Option<(Protocol, u16)>);
 
 type Memberships = Vec<Membership>;
 
-/// What rules can see of an address.
+/// The properties of an address that rules can see.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Spot {
-    /// The rules of the pod that owns it, by number; 0 if they are open or no pod does.
+pub(crate) struct AddressView {
+    /// The rules of the pod that owns the address, by number; 0 if there are none or no pod owns it.
     rules: u32,
-    /// The first address of the stretch that no block tells apart.
-    stretch: IpAddr,
-    /// The sets it is in.
+    /// The first address of the segment that no block divides.
+    segment: IpAddr,
+    /// The sets that contain the address.
     sets: Memberships,
 }
 
-/// Answers for some states, in numbers that mean the same in all of them.
+/// Looks up the properties in several states. A number has the same meaning in all of them.
 pub(crate) struct View<'a> {
-    states: Vec<Seen<'a>>,
-    numbers: BTreeMap<&'a SetId, u32>,
-    /// Where blocks begin and end, over all states.
-    pub(crate) cuts: BTreeSet<IpAddr>,
-    /// The same as a list, by number.
-    starts: Vec<IpAddr>,
+    states: Vec<StateView<'a>>,
+    set_numbers: BTreeMap<&'a SetId, u32>,
+    /// The first address of each segment: where a block of any state starts or has just ended.
+    pub(crate) boundaries: BTreeSet<IpAddr>,
+    /// The boundaries as a list, by segment number.
+    segments: Vec<IpAddr>,
 }
 
-struct Seen<'a> {
+struct StateView<'a> {
     state: &'a State,
     sets: HashMap<IpAddr, Memberships>,
     rules: HashMap<*const RuleSet, u32>,
@@ -50,11 +50,12 @@ struct Seen<'a> {
 
 impl<'a> View<'a> {
     pub(crate) fn new(states: &[&'a State]) -> Self {
-        let mut cuts = BTreeSet::from([Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()]);
+        let mut boundaries =
+            BTreeSet::from([Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()]);
         let mut set_numbers: BTreeMap<&'a SetId, u32> = BTreeMap::new();
-        let mut rule_numbers: HashMap<Bare<'a>, u32> = HashMap::new();
-        rule_numbers.insert(Bare::default(), 0);
-        let mut seen = Vec::new();
+        let mut rule_numbers: HashMap<Decisions<'a>, u32> = HashMap::new();
+        rule_numbers.insert(Decisions::default(), 0);
+        let mut views = Vec::new();
         for state in states {
             let program = &state.program;
             let mut sets: HashMap<IpAddr, Memberships> = HashMap::new();
@@ -72,55 +73,55 @@ impl<'a> View<'a> {
             let mut rules = HashMap::new();
             for set in rule_sets(program) {
                 let next = rule_numbers.len() as u32;
-                let number = *rule_numbers.entry(Bare::new(set)).or_insert(next);
+                let number = *rule_numbers.entry(Decisions::new(set)).or_insert(next);
                 rules.insert(Arc::as_ptr(set), number);
                 let all = set.ingress.rules().chain(set.egress.rules());
-                all.for_each(|rule| cut(rule, &mut cuts));
+                all.for_each(|rule| add_boundaries(rule, &mut boundaries));
             }
-            seen.push(Seen { state, sets, rules });
+            views.push(StateView { state, sets, rules });
         }
-        let starts = cuts.iter().copied().collect();
-        View { states: seen, numbers: set_numbers, cuts, starts }
+        let segments = boundaries.iter().copied().collect();
+        View { states: views, set_numbers, boundaries, segments }
     }
 
-    /// The number of a set; one that has no members in any state is the last.
-    pub(crate) fn number(&self, set: &SetId) -> u32 {
-        self.numbers.get(set).copied().unwrap_or(u32::MAX)
+    /// The number of a set. All sets that have no members in any state share the largest number.
+    pub(crate) fn set_number(&self, set: &SetId) -> u32 {
+        self.set_numbers.get(set).copied().unwrap_or(u32::MAX)
     }
 
-    /// The sets that an address is in.
+    /// The sets that contain an address.
     pub(crate) fn sets(&self, state: usize, address: IpAddr) -> &[Membership] {
         self.states[state].sets.get(&address).map(Vec::as_slice).unwrap_or_default()
     }
 
-    /// The stretch that an address is in, by number.
-    pub(crate) fn stretch(&self, address: IpAddr) -> u32 {
-        self.starts.partition_point(|start| *start <= address).saturating_sub(1) as u32
+    /// The number of the segment that contains an address.
+    pub(crate) fn segment(&self, address: IpAddr) -> u32 {
+        self.segments.partition_point(|start| *start <= address).saturating_sub(1) as u32
     }
 
-    /// The first address of a stretch.
-    pub(crate) fn start(&self, stretch: u32) -> IpAddr {
-        self.starts[stretch as usize]
+    /// The first address of a segment.
+    pub(crate) fn segment_start(&self, segment: u32) -> IpAddr {
+        self.segments[segment as usize]
     }
 
-    /// What the rules of a state see of a pod.
-    pub(crate) fn pod(&self, state: usize, id: &PodId) -> Sight {
+    /// The properties of a pod that the rules of a state can see.
+    pub(crate) fn pod(&self, state: usize, id: &PodId) -> PodView {
         let pod = self.states[state].state.world.pods.get(id);
         let addresses = pod.map(|pod| pod.own_addresses()).unwrap_or_default();
-        let mut spots: Vec<Spot> = addresses.iter().map(|a| self.spot(state, *a)).collect();
-        spots.sort();
-        spots
+        let mut views: PodView = addresses.iter().map(|a| self.address(state, *a)).collect();
+        views.sort();
+        views
     }
 
-    /// What the rules of a state see of an address.
-    pub(crate) fn spot(&self, state: usize, address: IpAddr) -> Spot {
-        let seen = &self.states[state];
-        let owner = seen.state.program.owner(address);
-        let rules = owner.and_then(|(_, e)| seen.rules.get(&Arc::as_ptr(&e.rules)));
-        Spot {
+    /// The properties of an address that the rules of a state can see.
+    pub(crate) fn address(&self, state: usize, address: IpAddr) -> AddressView {
+        let view = &self.states[state];
+        let owner = view.state.program.owner(address);
+        let rules = owner.and_then(|(_, e)| view.rules.get(&Arc::as_ptr(&e.rules)));
+        AddressView {
             rules: rules.copied().unwrap_or(0),
-            stretch: self.cuts.range(..=address).next_back().copied().unwrap_or(address),
-            sets: seen.sets.get(&address).cloned().unwrap_or_default(),
+            segment: self.boundaries.range(..=address).next_back().copied().unwrap_or(address),
+            sets: view.sets.get(&address).cloned().unwrap_or_default(),
         }
     }
 }
@@ -136,12 +137,12 @@ fn rule_sets(program: &Program) -> Vec<&Arc<RuleSet>> {
         .collect()
 }
 
-/// Marks where the block of a rule begins and ends.
-fn cut(rule: &Rule, cuts: &mut BTreeSet<IpAddr>) {
+/// Adds the boundaries of a rule's block.
+fn add_boundaries(rule: &Rule, boundaries: &mut BTreeSet<IpAddr>) {
     let Peers::Block(Block { net, except }) = &rule.peers else { return };
     for net in std::iter::once(net).chain(except) {
-        cuts.insert(net.network());
-        cuts.extend(after(net.broadcast()));
+        boundaries.insert(net.network());
+        boundaries.extend(after(net.broadcast()));
     }
 }
 
@@ -153,7 +154,7 @@ pub(crate) fn after(address: IpAddr) -> Option<IpAddr> {
     })
 }
 
-/// The address before, of the same family.
+/// The previous address of the same family.
 pub(crate) fn before(address: IpAddr) -> Option<IpAddr> {
     Some(match address {
         IpAddr::V4(v4) => Ipv4Addr::from_bits(v4.to_bits().checked_sub(1)?).into(),
@@ -161,24 +162,24 @@ pub(crate) fn before(address: IpAddr) -> Option<IpAddr> {
     })
 }
 
-/// A rule set without the names and lines it comes from: two that are equal decide alike.
+/// A rule set without its origins: equal values decide alike.
 #[derive(Default, PartialEq, Eq, Hash)]
-struct Bare<'a>([BareChain<'a>; 2]);
+struct Decisions<'a>([ChainDecisions<'a>; 2]);
 
 #[derive(Default, PartialEq, Eq, Hash)]
-struct BareChain<'a> {
+struct ChainDecisions<'a> {
     admin: Vec<(&'a Peers, &'a Ports, Action)>,
     isolation: Option<BTreeSet<(&'a Peers, &'a Ports)>>,
     baseline: Vec<(&'a Peers, &'a Ports, Action)>,
 }
 
-impl<'a> Bare<'a> {
+impl<'a> Decisions<'a> {
     fn new(rules: &'a RuleSet) -> Self {
-        Bare([BareChain::new(&rules.ingress), BareChain::new(&rules.egress)])
+        Decisions([ChainDecisions::new(&rules.ingress), ChainDecisions::new(&rules.egress)])
     }
 }
 
-impl<'a> BareChain<'a> {
+impl<'a> ChainDecisions<'a> {
     fn new(chain: &'a Chain) -> Self {
         fn tier(sections: &[Arc<Section>]) -> impl Iterator<Item = &Rule> {
             sections.iter().flat_map(|section| &section.rules)
@@ -186,7 +187,7 @@ impl<'a> BareChain<'a> {
         let ordered = |sections: &'a [Arc<Section>]| {
             tier(sections).map(|rule| (&rule.peers, &rule.ports, rule.action)).collect()
         };
-        BareChain {
+        ChainDecisions {
             admin: ordered(&chain.admin),
             isolation: chain
                 .isolation

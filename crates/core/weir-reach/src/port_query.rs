@@ -1,30 +1,28 @@
-//! Ports as they are typed: `80`, `80/UDP`, `http`, `dns/UDP`.
-
 use std::{fmt, str::FromStr};
 
 use weir_model::{Pod, PortRange, Protocol};
 
-/// A port as typed: a number or a name, perhaps with a protocol.
+/// A port as a user types it: `80`, `80/UDP`, `http`, `dns/UDP`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct PortArg {
-    what: What,
+pub struct PortQuery {
+    port: NumberOrName,
     protocol: Option<Protocol>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum What {
+enum NumberOrName {
     Number(u16),
     Name(String),
 }
 
-impl PortArg {
-    /// The ports it means at a destination. A number without a protocol is a TCP port; a name is one of the pod's.
-    pub(crate) fn at(&self, pod: Option<&Pod>) -> Vec<PortRange> {
-        match &self.what {
-            What::Number(port) => {
+impl PortQuery {
+    /// The matching ports of a destination. A number without a protocol is a TCP port; a name refers to a port of the pod.
+    pub fn at(&self, pod: Option<&Pod>) -> Vec<PortRange> {
+        match &self.port {
+            NumberOrName::Number(port) => {
                 vec![PortRange::one(self.protocol.unwrap_or(Protocol::Tcp), *port)]
             }
-            What::Name(name) => pod
+            NumberOrName::Name(name) => pod
                 .map(|pod| pod.ports.as_slice())
                 .unwrap_or_default()
                 .iter()
@@ -36,12 +34,12 @@ impl PortArg {
     }
 }
 
-impl fmt::Display for PortArg {
+impl fmt::Display for PortQuery {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let protocol = self.protocol;
-        match &self.what {
-            What::Number(port) => write!(f, "{port}/{}", protocol.unwrap_or(Protocol::Tcp)),
-            What::Name(name) => match protocol {
+        match &self.port {
+            NumberOrName::Number(port) => write!(f, "{port}/{}", protocol.unwrap_or(Protocol::Tcp)),
+            NumberOrName::Name(name) => match protocol {
                 None => write!(f, "{name}"),
                 Some(protocol) => write!(f, "{name}/{protocol}"),
             },
@@ -49,7 +47,7 @@ impl fmt::Display for PortArg {
     }
 }
 
-impl FromStr for PortArg {
+impl FromStr for PortQuery {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -61,19 +59,19 @@ impl FromStr for PortArg {
             .map(|word| {
                 let known = |p: &Protocol| p.to_string().eq_ignore_ascii_case(word);
                 Protocol::ALL.into_iter().find(known).ok_or_else(|| {
-                    format!("`{word}` is no protocol that policies know: TCP, UDP or SCTP")
+                    format!("`{word}` is not a protocol of network policies: use TCP, UDP or SCTP")
                 })
             })
             .transpose()?;
-        let what = match port.parse::<u32>() {
+        let port = match port.parse::<u32>() {
             Ok(number) => match u16::try_from(number) {
-                Ok(port @ 1..) => What::Number(port),
-                _ => return Err(format!("{number} is no port: 1 to 65535")),
+                Ok(port @ 1..) => NumberOrName::Number(port),
+                _ => return Err(format!("{number} is not a valid port (1 to 65535)")),
             },
-            Err(_) if is_name(port) => What::Name(port.to_owned()),
-            Err(_) => return Err(format!("`{port}` is neither a number nor the name of a port")),
+            Err(_) if is_name(port) => NumberOrName::Name(port.to_owned()),
+            Err(_) => return Err(format!("`{port}` is neither a port number nor a valid port name")),
         };
-        Ok(PortArg { what, protocol })
+        Ok(PortQuery { port, protocol })
     }
 }
 
@@ -88,14 +86,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ports_are_numbers_or_names_with_a_protocol() {
-        for (text, meant) in
+    fn a_port_is_a_number_or_a_name_with_an_optional_protocol() {
+        for (text, expected) in
             [("80", "80/TCP"), ("53/udp", "53/UDP"), ("http", "http"), ("dns/UDP", "dns/UDP")]
         {
-            assert_eq!(text.parse::<PortArg>().map(|port| port.to_string()), Ok(meant.to_owned()));
+            assert_eq!(text.parse::<PortQuery>().map(|port| port.to_string()), Ok(expected.to_owned()));
         }
         for text in ["", "0", "65536", "80/ICMP", "80/", "Web", "-1"] {
-            assert!(text.parse::<PortArg>().is_err(), "{text}");
+            assert!(text.parse::<PortQuery>().is_err(), "{text}");
         }
     }
 }

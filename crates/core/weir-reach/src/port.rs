@@ -1,16 +1,16 @@
-//! Ports that no rule tells apart.
+//! Ports that no rule distinguishes, and ports as text.
 
 use std::collections::BTreeSet;
 
 use weir_model::{Peers, PortRange, Ports, Program, Protocol};
 
-/// All ports of all protocols, cut wherever a rule begins or ends.
+/// All ports of all protocols, divided where the ports of a rule start or end.
 pub(crate) fn slices(programs: &[&Program]) -> Vec<PortRange> {
-    let mut cuts: BTreeSet<(Protocol, u32)> =
+    let mut boundaries: BTreeSet<(Protocol, u32)> =
         Protocol::ALL.into_iter().flat_map(|p| [(p, 1), (p, 65536)]).collect();
-    let mut cut = |range: PortRange| {
-        cuts.insert((range.protocol, u32::from(range.first.max(1))));
-        cuts.insert((range.protocol, u32::from(range.last) + 1));
+    let mut divide = |range: PortRange| {
+        boundaries.insert((range.protocol, u32::from(range.first.max(1))));
+        boundaries.insert((range.protocol, u32::from(range.last) + 1));
     };
     for program in programs {
         let mut seen = BTreeSet::new();
@@ -20,19 +20,20 @@ pub(crate) fn slices(programs: &[&Program]) -> Vec<PortRange> {
             }
             for rule in endpoint.rules.ingress.rules().chain(endpoint.rules.egress.rules()) {
                 if let Ports::Of(ranges) = &rule.ports {
-                    ranges.iter().copied().for_each(&mut cut);
+                    ranges.iter().copied().for_each(&mut divide);
                 }
                 let Peers::PortSet(set) = &rule.peers else { continue };
                 let members = program.sets.get(set).into_iter().flatten();
                 for (protocol, port) in members.filter_map(|member| member.port) {
-                    cut(PortRange::one(protocol, port));
+                    divide(PortRange::one(protocol, port));
                 }
             }
         }
     }
-    let cuts: Vec<(Protocol, u32)> = cuts.into_iter().collect();
+    let boundaries: Vec<(Protocol, u32)> = boundaries.into_iter().collect();
     let same = |pair: &&[(Protocol, u32)]| pair[0].0 == pair[1].0;
-    cuts.windows(2)
+    boundaries
+        .windows(2)
         .filter(same)
         .filter_map(|pair| {
             let (first, last) =
@@ -42,7 +43,7 @@ pub(crate) fn slices(programs: &[&Program]) -> Vec<PortRange> {
         .collect()
 }
 
-/// The ranges joined where they touch, whole protocols as such.
+/// The ranges, joined where they touch; a whole protocol is one range.
 pub(crate) fn union(ranges: impl IntoIterator<Item = PortRange>) -> Vec<PortRange> {
     let whole = |range: PortRange| match (range.first, range.last) {
         (0 | 1, u16::MAX) => PortRange::all(range.protocol),
@@ -54,29 +55,31 @@ pub(crate) fn union(ranges: impl IntoIterator<Item = PortRange>) -> Vec<PortRang
     }
 }
 
-/// Joined ranges in words: `80/TCP`, `8000-8080/TCP`, `UDP` for all of a protocol, `any port` for everything.
-pub(crate) fn spell(ranges: &[PortRange]) -> Vec<String> {
-    match ranges.iter().eq(&Protocol::ALL.map(PortRange::all)) {
-        true => vec!["any port".to_owned()],
-        false => ranges.iter().map(PortRange::to_string).collect(),
+/// Joined ranges as text: `80/TCP`, `8000-8080/TCP`, `UDP` for a whole protocol, `any port` for all ports.
+pub fn spell(ranges: &[PortRange]) -> Vec<String> {
+    if ranges.iter().eq(&Protocol::ALL.map(PortRange::all)) {
+        vec!["any port".to_owned()]
+    } else {
+        ranges.iter().map(PortRange::to_string).collect()
     }
 }
 
-/// Joined ranges for a reader: what is missing, if that is shorter to say.
-pub(crate) fn phrase(ranges: &[PortRange]) -> String {
+/// Joined ranges as a phrase, by the missing ports if that is shorter.
+pub fn phrase(ranges: &[PortRange]) -> String {
     let rest = rest(ranges);
-    match !rest.is_empty() && rest.len() < ranges.len() {
-        true => format!("every port but {}", spell(&rest).join(", ")),
-        false => spell(ranges).join(", "),
+    if !rest.is_empty() && rest.len() < ranges.len() {
+        format!("every port but {}", spell(&rest).join(", "))
+    } else {
+        spell(ranges).join(", ")
     }
 }
 
-/// All ports that are not in the ranges.
+/// All ports outside the ranges.
 fn rest(ranges: &[PortRange]) -> Vec<PortRange> {
     let mut rest = Vec::new();
     for protocol in Protocol::ALL {
         let mut next = 1_u32;
-        let mut upto = |first: u32, next: u32| {
+        let mut add_gap = |first: u32, next: u32| {
             if let (Ok(first), Ok(last)) = (u16::try_from(next), u16::try_from(first - 1))
                 && first <= last
             {
@@ -84,10 +87,10 @@ fn rest(ranges: &[PortRange]) -> Vec<PortRange> {
             }
         };
         for range in ranges.iter().filter(|range| range.protocol == protocol) {
-            upto(u32::from(range.first.max(1)), next);
+            add_gap(u32::from(range.first.max(1)), next);
             next = u32::from(range.last) + 1;
         }
-        upto(65536, next);
+        add_gap(65536, next);
     }
     union(rest)
 }
@@ -111,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_said_if_it_is_shorter() {
+    fn a_phrase_names_the_missing_ports_if_that_is_shorter() {
         let all_but_80 = slices(&[]).into_iter().flat_map(|slice| match slice.protocol {
             Protocol::Tcp => {
                 vec![PortRange { last: 79, ..slice }, PortRange { first: 81, ..slice }]

@@ -1,22 +1,24 @@
-//! Short names for many pods and many addresses.
+//! Short names for groups of pods and addresses.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use ipnet::IpNet;
 use weir_model::{Name, PodId};
 
-use super::Outside;
+use crate::outside::OutsideClass;
 
-/// Knows all pods and whose they are, to call many of them by one name.
+/// All pods and their workloads, to name many pods by one word.
 pub(crate) struct Names<'a> {
+    /// The number of pods in each namespace.
     namespaces: BTreeMap<&'a Name, usize>,
     owners: &'a BTreeMap<PodId, String>,
+    /// The number of pods of each workload.
     owned: BTreeMap<&'a str, usize>,
     all: BTreeSet<&'a PodId>,
 }
 
 impl<'a> Names<'a> {
-    /// The names for these pods; `owners` says `namespace/deployment/name` for those that are known to have one.
+    /// Names for these pods; `owners` holds `namespace/deployment/name` for pods of a known workload.
     pub(crate) fn new(
         pods: impl IntoIterator<Item = &'a PodId>,
         owners: &'a BTreeMap<PodId, String>,
@@ -37,7 +39,7 @@ impl<'a> Names<'a> {
         names
     }
 
-    /// A row of a table: pods of one namespace that are alike.
+    /// The name of a row: pods of one namespace that are alike.
     pub(crate) fn row(&self, pods: &[&PodId]) -> String {
         match (pods, self.pods(&pods.iter().copied().collect()).as_slice()) {
             ([one], _) => one.to_string(),
@@ -47,7 +49,7 @@ impl<'a> Names<'a> {
         }
     }
 
-    /// These pods in as few words as possible.
+    /// The shortest list of names for these pods.
     pub(crate) fn pods(&self, pods: &BTreeSet<&PodId>) -> Vec<String> {
         if pods.len() == self.all.len() && self.all.len() > 1 {
             return vec![format!("every pod ({})", self.all.len())];
@@ -69,20 +71,22 @@ impl<'a> Names<'a> {
             if members.len() > 1 && self.namespaces.get(namespace) == Some(&members.len()) {
                 words.push(format!("{namespace}/* ({})", members.len()));
             } else {
-                words.extend(self.some(&members));
+                words.extend(self.part_of_namespace(&members));
             }
         }
         words
     }
 
-    /// Pods of one namespace, not all of them.
-    fn some(&self, pods: &[&PodId]) -> Vec<String> {
+    /// Names for some of the pods of one namespace.
+    fn part_of_namespace(&self, pods: &[&PodId]) -> Vec<String> {
         let mut owned: BTreeMap<&str, Vec<&PodId>> = BTreeMap::new();
         let mut words = BTreeSet::new();
         for id in pods {
             match self.owners.get(*id) {
                 Some(owner) => owned.entry(owner).or_default().push(id),
-                None => drop(words.insert(id.to_string())),
+                None => {
+                    words.insert(id.to_string());
+                }
             }
         }
         for (owner, members) in owned {
@@ -97,16 +101,16 @@ impl<'a> Names<'a> {
     }
 }
 
-/// Addresses outside in as few words as possible, given all classes there are.
-pub(crate) fn networks(some: &[&Outside], all: &[Outside]) -> Vec<String> {
-    let plain = |classes: &[&Outside]| -> Vec<IpNet> {
+/// The shortest list of names for some outside classes, given all of them.
+pub(crate) fn networks(some: &[&OutsideClass], all: &[OutsideClass]) -> Vec<String> {
+    let plain = |classes: &[&OutsideClass]| -> Vec<IpNet> {
         let nets = classes.iter().filter(|o| o.name.is_none()).flat_map(|o| o.nets.clone());
         IpNet::aggregate(&nets.collect())
     };
-    let every: Vec<&Outside> = all.iter().collect();
-    let (mine, whole) = (plain(some), plain(&every));
+    let every: Vec<&OutsideClass> = all.iter().collect();
+    let (part, whole) = (plain(some), plain(&every));
     let mut words = Vec::new();
-    if mine == whole && !mine.is_empty() {
+    if part == whole && !part.is_empty() {
         words.push("outside".to_owned());
     } else {
         let is_v4 = |net: &IpNet| net.addr().is_ipv4();
@@ -116,25 +120,25 @@ pub(crate) fn networks(some: &[&Outside], all: &[Outside]) -> Vec<String> {
             let of = |nets: &[IpNet]| -> Vec<IpNet> {
                 nets.iter().copied().filter(|net| is_v4(net) == (family == "IPv4")).collect()
             };
-            let (mine, whole) = (of(&mine), of(&whole));
-            if mine.is_empty() {
+            let (part, whole) = (of(&part), of(&whole));
+            if part.is_empty() {
                 continue;
             }
-            match (mine == whole, complement(&mine, &whole)) {
+            match (part == whole, complement(&part, &whole)) {
                 (true, _) => words.push(format!("outside ({family})")),
-                (false, rest) if rest.len() < mine.len() => {
+                (false, rest) if rest.len() < part.len() => {
                     let rest: Vec<String> = rest.iter().map(IpNet::to_string).collect();
                     words.push(format!("{zero} except {}", rest.join(", ")));
                 }
-                _ => words.extend(mine.iter().map(IpNet::to_string)),
+                _ => words.extend(part.iter().map(IpNet::to_string)),
             }
         }
     }
-    words.extend(some.iter().filter_map(|outside| outside.name.clone()));
+    words.extend(some.iter().filter_map(|class| class.name.clone()));
     words
 }
 
-/// What is in `whole` and not in `part`, both aggregated.
+/// The networks in `whole` and not in `part`, both aggregated.
 fn complement(part: &[IpNet], whole: &[IpNet]) -> Vec<IpNet> {
     let mut rest: Vec<IpNet> = whole.to_vec();
     for taken in part {
@@ -143,7 +147,7 @@ fn complement(part: &[IpNet], whole: &[IpNet]) -> Vec<IpNet> {
     IpNet::aggregate(&rest)
 }
 
-/// A network without a part of it.
+/// A network without one of its parts.
 fn without(net: IpNet, taken: &IpNet) -> Vec<IpNet> {
     if taken.contains(&net) {
         return Vec::new();
@@ -159,15 +163,15 @@ fn without(net: IpNet, taken: &IpNet) -> Vec<IpNet> {
 mod tests {
     use super::*;
 
-    fn outside(nets: &[&str]) -> Outside {
+    fn outside(nets: &[&str]) -> OutsideClass {
         let nets: Vec<IpNet> = nets.iter().map(|net| net.parse().unwrap()).collect();
-        Outside { example: nets[0].network(), nets, name: None, node: None, differs: false }
+        OutsideClass { example: nets[0].network(), nets, name: None, node: None, differs: false }
     }
 
     #[test]
-    fn outside_is_told_by_the_shorter_list() {
+    fn outside_addresses_are_named_by_the_shorter_list() {
         let inner = outside(&["10.0.0.0/8"]);
-        let rest = Outside {
+        let rest = OutsideClass {
             nets: complement(&["10.0.0.0/8".parse().unwrap()], &["0.0.0.0/0".parse().unwrap()]),
             ..outside(&["0.0.0.0/5"])
         };

@@ -1,4 +1,4 @@
-//! Joins the rows of a large matrix that say the same.
+//! Joins the rows of a large matrix that are equal.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -7,27 +7,28 @@ use std::{
 
 use weir_model::PodId;
 
-use super::Cell;
+use crate::Cell;
 
-/// Cells, row by row; none where there is nothing to ask.
+/// Cells, row by row; `None` where there is no connection to evaluate.
 type Cells = Vec<Vec<Option<Rc<Cell>>>>;
 
-/// A cell by number, so that comparing is cheap; 0 where there is nothing to ask.
+/// Cells by number, for cheap comparison; 0 where there is no connection to evaluate.
 type Numbered = Vec<Vec<u32>>;
 
-/// Joins lines of one namespace whose rows and columns say the same, towards each other as well.
+/// Joins lines of one namespace whose rows and columns are equal, including towards each other.
 pub(crate) fn fold(lines: Vec<Vec<&PodId>>, cells: Cells) -> (Vec<Vec<&PodId>>, Cells) {
     let numbered = number(&cells);
     let mut groups: Vec<Vec<usize>> = Vec::new();
-    // Only lines with the same cells in any order can be alike.
+    // Only lines with the same cells, in any order, can be equal.
     let mut candidates: BTreeMap<(Option<&str>, Vec<u32>), Vec<usize>> = BTreeMap::new();
     for (at, pods) in lines.iter().enumerate() {
         let namespace = pods.first().map(|id| &*id.namespace);
-        let mut told: Vec<u32> = numbered[at].iter().copied().filter(|cell| *cell > 0).collect();
-        told.sort_unstable();
-        told.dedup();
-        let known = candidates.entry((namespace, told)).or_default();
-        match known.iter().find(|group| alike(&numbered, groups[**group][0], at)) {
+        let mut distinct: Vec<u32> =
+            numbered[at].iter().copied().filter(|cell| *cell > 0).collect();
+        distinct.sort_unstable();
+        distinct.dedup();
+        let known = candidates.entry((namespace, distinct)).or_default();
+        match known.iter().find(|group| are_alike(&numbered, groups[**group][0], at)) {
             Some(group) => groups[*group].push(at),
             None => {
                 known.push(groups.len());
@@ -61,8 +62,8 @@ fn number(cells: &Cells) -> Numbered {
         .collect()
 }
 
-/// Whether two lines say the same about all others, and the same about each other as about themselves.
-fn alike(cells: &Numbered, one: usize, two: usize) -> bool {
+/// Whether two lines have equal cells for all other lines, and the same cell for each other as for themselves.
+fn are_alike(cells: &Numbered, one: usize, two: usize) -> bool {
     let others = (0..cells.len()).filter(|other| *other != one && *other != two);
     let between = cells[one][two];
     let fits = |own: u32| own == 0 || own == between;
@@ -81,20 +82,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_that_say_the_same_become_one() {
+    fn equal_lines_become_one() {
         let open =
             Some(Rc::new(Cell { allowed: vec![PortRange::all(Protocol::Tcp)], ..Cell::default() }));
-        let shut =
+        let closed =
             Some(Rc::new(Cell { denied: vec![PortRange::all(Protocol::Tcp)], ..Cell::default() }));
         let pods = ["a", "b", "c"].map(|name| PodId::new("shop", name));
         let lines = pods.iter().map(|id| vec![id]).collect();
         let cells = vec![
-            vec![None, open.clone(), shut.clone()],
-            vec![open.clone(), None, shut.clone()],
+            vec![None, open.clone(), closed.clone()],
+            vec![open.clone(), None, closed.clone()],
             vec![open.clone(), open.clone(), None],
         ];
         let (lines, cells) = fold(lines, cells);
         assert_eq!(lines, [vec![&pods[0], &pods[1]], vec![&pods[2]]]);
-        assert!(cells == [vec![open.clone(), shut], vec![open, None]]);
+        assert!(cells == [vec![open.clone(), closed], vec![open, None]]);
     }
 }

@@ -1,0 +1,390 @@
+//! Evaluates rules for all ports together, once for everything that they cannot distinguish.
+//!
+//! ```text
+//!  address ─► AddressFacts    the properties that rules can see, computed once
+//!  AddressFacts × chain ─► only the sets and blocks that the chain names count ─► PortSetId, cached
+//!  PortSetId × PortSetId  ─► the ports that both directions allow, cached
+//! ```
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    net::IpAddr,
+    rc::Rc,
+    sync::Arc,
+};
+
+use weir_model::{
+    Action, Block, Chain, Direction, IpFamily, Name, Peers, PodId, PortRange, Ports, Rule, RuleSet,
+    Section, SetKey,
+};
+
+use crate::{
+    State,
+    partition::ReachEnd,
+    port_set::{ALL_PORTS, PortSetId, PortSets, SliceSet},
+    view::{Membership, View},
+};
+
+/// The index of an address in one state.
+type AddressId = u32;
+
+/// Evaluates connections in several states. A port set id has the same meaning in all of them.
+pub(crate) struct Evaluator<'a> {
+    states: Vec<StateRules<'a>>,
+    view: View<'a>,
+    port_sets: PortSets,
+}
+
+/// Ends that rules do not distinguish.
+pub(crate) struct EndClass<'a> {
+    members: Vec<Member<'a>>,
+}
+
+struct Member<'a> {
+    end: ReachEnd<'a>,
+    node: Option<&'a Name>,
+    /// For each state, the address of each family.
+    addresses: Vec<[Option<AddressId>; 2]>,
+}
+
+/// The rules of one state, indexed.
+struct StateRules<'a> {
+    state: &'a State,
+    addresses: Vec<AddressFacts<'a>>,
+    address_ids: HashMap<IpAddr, AddressId>,
+    chains: Vec<IndexedChain<'a>>,
+    chain_ids: HashMap<(*const RuleSet, Direction), usize>,
+    nodes: HashMap<IpAddr, Vec<&'a Name>>,
+}
+
+struct AddressFacts<'a> {
+    address: IpAddr,
+    segment: u32,
+    sets: Vec<Membership>,
+    owner: Option<Owner<'a>>,
+    /// The nodes that have the address.
+    nodes: Vec<&'a Name>,
+}
+
+#[derive(Clone, Copy)]
+struct Owner<'a> {
+    pod: &'a PodId,
+    ingress: usize,
+    egress: usize,
+    node: Option<&'a Name>,
+}
+
+/// A chain, with sets by number and ports by slice.
+struct IndexedChain<'a> {
+    admin: Vec<IndexedRule<'a>>,
+    isolation: Option<Vec<IndexedRule<'a>>>,
+    baseline: Vec<IndexedRule<'a>>,
+    /// The sets that the chain names, sorted.
+    sets: Vec<u32>,
+    has_blocks: bool,
+    /// The open ports by memberships and segment.
+    cache: HashMap<Vec<Membership>, BTreeMap<u32, PortSetId>>,
+}
+
+struct IndexedRule<'a> {
+    peers: IndexedPeers<'a>,
+    ports: Rc<SliceSet>,
+    action: Action,
+}
+
+enum IndexedPeers<'a> {
+    Any,
+    Set(u32),
+    PortSet(u32),
+    Block(&'a Block),
+}
+
+impl<'a> Evaluator<'a> {
+    /// An evaluator that distinguishes the given slices and no other ports.
+    pub(crate) fn new(states: &[&'a State], slices: &[PortRange]) -> Self {
+        let view = View::new(states);
+        let mut port_sets = PortSets::new(slices);
+        let states =
+            states.iter().map(|state| StateRules::new(state, &view, &mut port_sets)).collect();
+        Evaluator { states, view, port_sets }
+    }
+
+    /// Registers ends that rules do not distinguish.
+    pub(crate) fn class(&mut self, ends: impl IntoIterator<Item = ReachEnd<'a>>) -> EndClass<'a> {
+        /// The members differ only in their identity and their node, so a few of them suffice to find a pair that
+        /// is neither one pod nor a pod and its node.
+        const MAX_MEMBERS: usize = 50;
+        let members = ends.into_iter().take(MAX_MEMBERS).map(|end| self.member(end)).collect();
+        EndClass { members }
+    }
+
+    fn member(&mut self, end: ReachEnd<'a>) -> Member<'a> {
+        let mut addresses = Vec::with_capacity(self.states.len());
+        let mut node = None;
+        for (at, rules) in self.states.iter_mut().enumerate() {
+            let state = rules.state;
+            addresses.push(IpFamily::BOTH.map(|family| {
+                Some(rules.address_id(&self.view, at, end.address(state, family)?))
+            }));
+            node = end.node(state);
+        }
+        Member { end, node, addresses }
+    }
+
+    /// The open ports from one class to another: per family that both have in all states, per state. `None` if
+    /// the classes contain no two different ends.
+    pub(crate) fn open(
+        &mut self,
+        from: &EndClass<'a>,
+        to: &EndClass<'a>,
+    ) -> Option<[Option<Vec<PortSetId>>; 2]> {
+        let (from, to) = representatives(from, to)?;
+        Some([0, 1].map(|family| {
+            let mut all = Vec::with_capacity(self.states.len());
+            for (at, rules) in self.states.iter_mut().enumerate() {
+                let (from, to) = (from.addresses[at][family]?, to.addresses[at][family]?);
+                all.push(rules.open(&mut self.port_sets, &self.view, from, to));
+            }
+            Some(all)
+        }))
+    }
+
+    /// Whether a port set contains a slice.
+    pub(crate) fn contains(&self, ports: PortSetId, slice: usize) -> bool {
+        self.port_sets.sets[ports as usize].contains(slice)
+    }
+
+    /// The slices that are in one port set and not in the other.
+    pub(crate) fn difference(&self, one: PortSetId, other: PortSetId) -> Vec<PortRange> {
+        let PortSets { slices, sets, .. } = &self.port_sets;
+        let (one, other) = (&sets[one as usize], &sets[other as usize]);
+        let differs = |at: &usize| one.contains(*at) && !other.contains(*at);
+        (0..slices.len()).filter(differs).map(|at| slices[at]).collect()
+    }
+
+    /// The index of the slice that contains a port.
+    pub(crate) fn slice(&self, port: PortRange) -> usize {
+        self.port_sets
+            .slices
+            .partition_point(|s| (s.protocol, s.last) < (port.protocol, port.first.max(1)))
+    }
+}
+
+/// The two ends that stand for their classes: two different pods, or a pod and an address that is not its node's.
+/// `None` if there is no such pair.
+fn representatives<'p, 'a>(
+    from: &'p EndClass<'a>,
+    to: &'p EndClass<'a>,
+) -> Option<(&'p Member<'a>, &'p Member<'a>)> {
+    let pairs = from.members.iter().flat_map(|f| to.members.iter().map(move |t| (f, t)));
+    pairs.into_iter().find(|(from, to)| match (from.end, to.end) {
+        (ReachEnd::Pod(from), ReachEnd::Pod(to)) => !is_one_pod(from, to),
+        (ReachEnd::Outside(_), ReachEnd::Outside(_)) => false,
+        _ => from.node.is_none() || from.node != to.node,
+    })
+}
+
+/// Equality that compares the names first: most pairs of pods share a namespace.
+fn is_one_pod(one: &PodId, two: &PodId) -> bool {
+    one.name == two.name && one.namespace == two.namespace
+}
+
+impl<'a> StateRules<'a> {
+    fn new(state: &'a State, view: &View<'a>, port_sets: &mut PortSets) -> Self {
+        let mut rules = StateRules {
+            state,
+            addresses: Vec::new(),
+            address_ids: HashMap::new(),
+            chains: Vec::new(),
+            chain_ids: HashMap::new(),
+            nodes: HashMap::new(),
+        };
+        for (id, members) in &state.program.sets {
+            let SetKey::Node(node) = &**id else { continue };
+            for member in members {
+                rules.nodes.entry(member.address).or_default().push(node);
+            }
+        }
+        for endpoint in state.program.endpoints.values() {
+            for direction in Direction::BOTH {
+                let chains = &mut rules.chains;
+                let key = (Arc::as_ptr(&endpoint.rules), direction);
+                rules.chain_ids.entry(key).or_insert_with(|| {
+                    let chain = endpoint.rules.chain(direction);
+                    chains.push(IndexedChain::new(chain, view, port_sets));
+                    chains.len() - 1
+                });
+            }
+        }
+        rules
+    }
+
+    fn address_id(&mut self, view: &View<'a>, at: usize, address: IpAddr) -> AddressId {
+        if let Some(id) = self.address_ids.get(&address) {
+            return *id;
+        }
+        let owner = self.state.program.owner(address).and_then(|(pod, endpoint)| {
+            let rules = Arc::as_ptr(&endpoint.rules);
+            let chain = |direction| self.chain_ids.get(&(rules, direction)).copied();
+            Some(Owner {
+                pod,
+                ingress: chain(Direction::Ingress)?,
+                egress: chain(Direction::Egress)?,
+                node: endpoint.node.as_ref(),
+            })
+        });
+        let id = self.addresses.len() as AddressId;
+        self.addresses.push(AddressFacts {
+            address,
+            segment: view.segment(address),
+            sets: view.sets(at, address).to_vec(),
+            owner,
+            nodes: self.nodes.get(&address).cloned().unwrap_or_default(),
+        });
+        self.address_ids.insert(address, id);
+        id
+    }
+
+    fn open(
+        &mut self,
+        port_sets: &mut PortSets,
+        view: &View<'_>,
+        from: AddressId,
+        to: AddressId,
+    ) -> PortSetId {
+        let (from, to) = (&self.addresses[from as usize], &self.addresses[to as usize]);
+        // A pod always reaches itself, at any of its addresses.
+        let is_self = from.owner.zip(to.owner).is_some_and(|(a, b)| is_one_pod(a.pod, b.pod));
+        if is_self || from.address == to.address {
+            return ALL_PORTS;
+        }
+        // Rules exempt traffic between a pod and its node.
+        let applies = |owner: &Owner<'_>, peer: &AddressFacts<'_>| {
+            owner.node.is_none_or(|node| !peer.nodes.contains(&node))
+        };
+        let egress = match from.owner.filter(|owner| applies(owner, to)) {
+            None => ALL_PORTS,
+            Some(owner) => self.chains[owner.egress].open(port_sets, view, to),
+        };
+        let ingress = match to.owner.filter(|owner| applies(owner, from)) {
+            None => ALL_PORTS,
+            Some(owner) => self.chains[owner.ingress].open(port_sets, view, from),
+        };
+        port_sets.intersect(egress, ingress)
+    }
+}
+
+impl<'a> IndexedChain<'a> {
+    fn new(chain: &'a Chain, view: &View<'a>, port_sets: &mut PortSets) -> Self {
+        let mut index = |sections: &'a [Arc<Section>]| -> Vec<IndexedRule<'a>> {
+            let rules = sections.iter().flat_map(|section| &section.rules);
+            rules.map(|rule| IndexedRule::new(rule, view, port_sets)).collect()
+        };
+        let (admin, baseline) = (index(&chain.admin), index(&chain.baseline));
+        let isolation = chain.isolation.as_deref().map(&mut index);
+        let all = || admin.iter().chain(isolation.iter().flatten()).chain(&baseline);
+        let mut sets: Vec<u32> = all()
+            .filter_map(|rule| match rule.peers {
+                IndexedPeers::Set(set) | IndexedPeers::PortSet(set) => Some(set),
+                IndexedPeers::Any | IndexedPeers::Block(_) => None,
+            })
+            .collect();
+        sets.sort_unstable();
+        sets.dedup();
+        let has_blocks = all().any(|rule| matches!(rule.peers, IndexedPeers::Block(_)));
+        IndexedChain { admin, isolation, baseline, sets, has_blocks, cache: HashMap::new() }
+    }
+
+    /// The ports that the chain opens for a peer.
+    fn open(
+        &mut self,
+        port_sets: &mut PortSets,
+        view: &View<'_>,
+        peer: &AddressFacts<'_>,
+    ) -> PortSetId {
+        let named = |set: &&Membership| self.sets.binary_search(&set.0).is_ok();
+        let sets: Vec<Membership> = if self.sets.is_empty() {
+            Vec::new()
+        } else {
+            peer.sets.iter().filter(named).copied().collect()
+        };
+        let segment = if self.has_blocks { peer.segment } else { 0 };
+        if let Some(open) = self.cache.get(&sets).and_then(|cached| cached.get(&segment)) {
+            return *open;
+        }
+        let open = self.evaluate(port_sets, &sets, view.segment_start(peer.segment));
+        let open = port_sets.intern(open);
+        self.cache.entry(sets).or_default().insert(segment, open);
+        open
+    }
+
+    fn evaluate(&self, port_sets: &PortSets, sets: &[Membership], address: IpAddr) -> SliceSet {
+        let mut undecided = port_sets.all();
+        let mut open = SliceSet::new(port_sets.slices.len());
+        let mut passed = SliceSet::new(port_sets.slices.len());
+        for (rule, ports) in matching(&self.admin, port_sets, sets, address) {
+            let decided = undecided.and(&ports);
+            undecided.remove(&decided);
+            match rule.action {
+                Action::Allow => open.add(&decided),
+                Action::Deny => (),
+                Action::Pass => passed.add(&decided),
+            }
+        }
+        undecided.add(&passed);
+        match &self.isolation {
+            Some(rules) => {
+                for (_, ports) in matching(rules, port_sets, sets, address) {
+                    open.add(&undecided.and(&ports));
+                }
+            }
+            None => {
+                for (rule, ports) in matching(&self.baseline, port_sets, sets, address) {
+                    let decided = undecided.and(&ports);
+                    undecided.remove(&decided);
+                    if rule.action != Action::Deny {
+                        open.add(&decided);
+                    }
+                }
+                open.add(&undecided);
+            }
+        }
+        open
+    }
+}
+
+impl<'a> IndexedRule<'a> {
+    fn new(rule: &'a Rule, view: &View<'a>, port_sets: &mut PortSets) -> Self {
+        let peers = match &rule.peers {
+            Peers::Any => IndexedPeers::Any,
+            Peers::Set(set) => IndexedPeers::Set(view.set_number(set)),
+            Peers::PortSet(set) => IndexedPeers::PortSet(view.set_number(set)),
+            Peers::Block(block) => IndexedPeers::Block(block),
+        };
+        IndexedRule { peers, ports: port_sets.cached_slices_of(&rule.ports), action: rule.action }
+    }
+}
+
+/// The rules that match a peer, with the ports that they match for it.
+fn matching<'c, 'a>(
+    rules: &'c [IndexedRule<'a>],
+    port_sets: &'c PortSets,
+    sets: &'c [Membership],
+    address: IpAddr,
+) -> impl Iterator<Item = (&'c IndexedRule<'a>, Rc<SliceSet>)> {
+    rules.iter().filter_map(move |rule| {
+        let matches = match rule.peers {
+            IndexedPeers::Any => true,
+            IndexedPeers::Block(block) => block.contains(address),
+            IndexedPeers::Set(set) => sets.iter().any(|(number, _)| *number == set),
+            IndexedPeers::PortSet(set) => {
+                let entries = sets.iter().filter(|(number, _)| *number == set);
+                let ports = entries.filter_map(|(_, port)| *port);
+                let ports =
+                    Ports::of(ports.map(|(protocol, port)| PortRange::one(protocol, port)))?;
+                return Some((rule, Rc::new(port_sets.slices_of(&ports))));
+            }
+        };
+        matches.then(|| (rule, rule.ports.clone()))
+    })
+}

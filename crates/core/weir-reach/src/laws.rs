@@ -1,0 +1,131 @@
+//! Laws of the grouping, checked for random worlds and connections.
+
+use std::{collections::BTreeSet, net::IpAddr};
+
+use proptest::prelude::*;
+use weir_engine::Locality;
+use weir_model::{Direction, Flow, IpFamily, Verdict, World};
+
+use crate::{State, evaluator::Evaluator, partition::{Partition, ReachEnd}, view::View};
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn one_verdict_holds_for_everything_that_looks_the_same(
+        world in weir_testkit::world(),
+        flow in weir_testkit::flow(),
+    ) {
+        let state = compile(world);
+        let view = View::new(&[&state]);
+        let partition = Partition::new(&[&state]);
+        let slice = |port: u16| {
+            let holds = |slice: &&weir_model::PortRange| slice.contains(flow.protocol, port);
+            partition.slices.iter().find(holds).copied()
+        };
+        let port = slice(flow.port).expect("every port is in a slice").first;
+        let alike = |address: IpAddr| {
+            let seen = view.address(0, address);
+            let all = addresses(&state, &partition);
+            all.into_iter().filter(|other| view.address(0, *other) == seen).collect::<Vec<_>>()
+        };
+        for from in alike(flow.from) {
+            for to in alike(flow.to) {
+                let other = Flow { from, to, port, ..flow };
+                if is_evaluated(&state, &flow) && is_evaluated(&state, &other) {
+                    prop_assert_eq!(state.program.verdict(&flow), state.program.verdict(&other), "{} and {}", flow, other);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn an_end_that_looks_the_same_before_and_after_has_the_same_verdict(
+        old in weir_testkit::world(),
+        changes in weir_testkit::changes(4),
+        flow in weir_testkit::flow(),
+    ) {
+        let mut new = old.clone();
+        changes.into_iter().for_each(|change| new.apply(change));
+        let (old, new) = (compile(old), compile(new));
+        let view = View::new(&[&old, &new]);
+        let same = |address| view.address(0, address) == view.address(1, address);
+        if same(flow.from) && same(flow.to) && is_evaluated(&old, &flow) && is_evaluated(&new, &flow) {
+            prop_assert_eq!(old.program.verdict(&flow), new.program.verdict(&flow));
+        }
+    }
+
+    #[test]
+    fn a_verdict_for_a_class_is_the_verdict_of_the_rules(
+        old in weir_testkit::world(),
+        changes in weir_testkit::changes(4),
+    ) {
+        let mut new = old.clone();
+        changes.into_iter().for_each(|change| new.apply(change));
+        let (old, new) = (compile(old), compile(new));
+        let partition = Partition::new(&[&old, &new]);
+        let mut evaluator = Evaluator::new(&[&old, &new], &partition.slices);
+        let pods = partition.groups.iter().flat_map(|group| &group.pods).map(ReachEnd::Pod);
+        let ends: Vec<ReachEnd<'_>> = pods.chain(partition.outside.iter().map(ReachEnd::Outside)).collect();
+        for from in &ends {
+            for to in &ends {
+                let (one, two) = (evaluator.class([*from]), evaluator.class([*to]));
+                let open = evaluator.open(&one, &two).into_iter().flatten();
+                for (family, open) in IpFamily::BOTH.into_iter().zip(open) {
+                    for (state, open) in [&old, &new].into_iter().zip(open.into_iter().flatten()) {
+                        let address = |end: &ReachEnd<'_>| end.address(state, family).unwrap();
+                        for (at, port) in partition.slices.iter().enumerate() {
+                            let flow = Flow {
+                                from: address(from),
+                                to: address(to),
+                                protocol: port.protocol,
+                                port: port.first.max(1),
+                            };
+                            let allowed = state.program.verdict(&flow) == Verdict::Allow;
+                            prop_assert_eq!(evaluator.contains(open, at), allowed, "{}", flow);
+                            prop_assert_eq!(evaluator.slice(*port), at);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn every_address_outside_is_in_a_class(
+        world in weir_testkit::world(),
+        flow in weir_testkit::flow(),
+    ) {
+        let state = compile(world);
+        let pods = state.world.pods.values().flat_map(|pod| pod.own_addresses());
+        let pods: BTreeSet<IpAddr> = pods.copied().collect();
+        let has_family = pods.iter().any(|pod| pod.is_ipv4() == flow.from.is_ipv4());
+        let view = View::new(&[&state]);
+        let seen = view.address(0, flow.from);
+        let classes = Partition::new(&[&state]).outside;
+        let found = classes.iter().any(|class| view.address(0, class.example) == seen);
+        prop_assert!(found || pods.contains(&flow.from) || !has_family, "{}", flow.from);
+    }
+}
+
+fn compile(world: World) -> State {
+    let program = weir_engine::compile(&world, Locality::Everywhere);
+    State { world, program }
+}
+
+/// Whether the rules of both ends apply: they exempt a pod and itself, and a pod and its node.
+fn is_evaluated(state: &State, flow: &Flow) -> bool {
+    let ends = [(Direction::Egress, flow.from), (Direction::Ingress, flow.to)];
+    ends.into_iter().all(|(direction, here)| {
+        state.program.owner(here).is_none() || state.program.judged(flow, direction).is_some()
+    })
+}
+
+/// All addresses of the world, and one of each outside class.
+fn addresses(state: &State, partition: &Partition) -> BTreeSet<IpAddr> {
+    let pods = state.world.pods.values().flat_map(|pod| &pod.addresses);
+    let nodes = state.world.nodes.values().flat_map(|node| &node.addresses);
+    let domains = state.world.domains.values().flatten();
+    let outside = partition.outside.iter().map(|class| &class.example);
+    pods.chain(nodes).chain(domains).chain(outside).copied().collect()
+}

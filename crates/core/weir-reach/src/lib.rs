@@ -1,0 +1,44 @@
+//! Computes which pods and addresses reach each other, for all ports, without trying every pair.
+//!
+//! Rules distinguish few pods, addresses and ports. This crate groups those that no rule distinguishes,
+//! and evaluates each pair of groups once.
+//!
+//! ```text
+//!  State (a world and its program) ┐                    ┌ groups   pods that no rule distinguishes
+//!                                  ├──► Partition ──────┤ outside  addresses that no rule distinguishes
+//!  State, a second one (diff)      ┘                    └ slices   ports that no rule distinguishes
+//!
+//!  Partition ──► Evaluator ──► MatrixQuery::evaluate (one state), Comparison::changes (two states)
+//! ```
+//!
+//! *Invariant*: the verdict for one member of a pod group, address class and port slice holds for all of its
+//! members, in every state that the partition was computed from.
+
+mod comparison;
+mod evaluator;
+mod fold;
+#[cfg(test)]
+mod laws;
+mod matrix;
+mod name;
+mod outside;
+mod partition;
+mod port;
+mod port_query;
+mod port_set;
+mod view;
+
+pub use comparison::{Comparison, ConnectionChange, with_pods_of};
+pub use matrix::{Cell, Coverage, Matrix, MatrixQuery};
+pub use port::{phrase, spell};
+pub use port_query::PortQuery;
+
+use weir_model::{Program, World};
+
+/// A world and the program that it compiles to.
+pub struct State {
+    /// The cluster.
+    pub world: World,
+    /// The compiled rules of all nodes.
+    pub program: Program,
+}
