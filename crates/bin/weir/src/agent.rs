@@ -13,7 +13,7 @@ use crate::{
     exit::Exit,
     failure::Failure,
     listen::{self, Http},
-    log::LogFormat,
+    log::LogArgs,
     opflex, platform,
 };
 
@@ -70,9 +70,8 @@ pub(crate) struct Agent {
     /// Where the CNI plugin asks whether a pod's rules are in force; without it nobody is listened to
     #[arg(long, value_name = "PATH", conflicts_with_all = ["once", "cleanup"])]
     cni_socket: Option<PathBuf>,
-    /// How to write the log
-    #[arg(long, value_enum, default_value = "text")]
-    log_format: LogFormat,
+    #[command(flatten)]
+    log: LogArgs,
     /// Set net.bridge.bridge-nf-call-iptables and -ip6tables if there are bridges
     #[arg(long)]
     manage_sysctls: bool,
@@ -138,7 +137,7 @@ impl Agent {
             let what = "--audit and --cni-socket are about packets, and opflex-agent has those";
             return Err(Failure::new(what, "leave them out, or use another datapath").into());
         }
-        self.log_format.start();
+        self.log.start();
         if self.cleanup {
             let removed = weir_opflex::cleanup(netpol_dir).map_err(failed)?;
             removed.iter().for_each(|name| tracing::info!("removed {name}"));
@@ -184,7 +183,7 @@ impl Agent {
             sysctls: if self.manage_sysctls { Sysctls::Manage } else { Sysctls::Report },
             version: env!("CARGO_PKG_VERSION"),
         };
-        self.log_format.start();
+        self.log.start();
         Ok(options)
     }
 

@@ -15,7 +15,7 @@ use crate::{
     exit::Exit,
     failure::Failure,
     listen::{self, Http},
-    log::LogFormat,
+    log::LogArgs,
     opflex,
 };
 
@@ -52,9 +52,8 @@ pub(crate) struct ControllerCommand {
     /// Where to listen for HTTP, or `off`
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9641", value_parser = listen::http)]
     http: Http,
-    /// How to write the log
-    #[arg(long, value_enum, default_value = "text")]
-    log_format: LogFormat,
+    #[command(flatten)]
+    log: LogArgs,
     /// What happens to the NetworkPolicy of a Memcached that no longer asks for one
     #[arg(long, value_enum, default_value = "keep")]
     memcached_on_disable: Fate,
@@ -84,7 +83,7 @@ impl ControllerCommand {
         let names: BTreeSet<&str> = self.enable.iter().map(String::as_str).collect();
         let controllers = names.into_iter().map(|name| self.controller(name));
         let controllers = controllers.collect::<anyhow::Result<_>>()?;
-        self.log_format.start();
+        self.log.start();
         let options = Options {
             access: Access::new(self.kubeconfig.as_deref(), self.context.as_deref()),
             namespace: self.namespace.clone().unwrap_or_else(own_namespace),
@@ -103,7 +102,7 @@ impl ControllerCommand {
 
     /// Removes what `hpp` has made.
     fn clean_up(&self) -> anyhow::Result<Exit> {
-        self.log_format.start();
+        self.log.start();
         let access = Access::new(self.kubeconfig.as_deref(), self.context.as_deref());
         let namespace = &self.aci.hpp_namespace;
         let lease = Id::new(self.namespace.clone().unwrap_or_else(own_namespace), &*self.lease);

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, io::Write, path::PathBuf};
 use clap::Args;
 use serde::Serialize;
 use weir_aci::{Files, Judge, Settings};
-use weir_model::{Finding, Flow, PolicyKind, World};
+use weir_model::{Flow, PolicyKind, World};
 use weir_reach::State;
 
 use crate::{

@@ -123,9 +123,11 @@ impl<'a> Evaluator<'a> {
         let mut node = None;
         for (at, rules) in self.states.iter_mut().enumerate() {
             let state = rules.state;
-            addresses.push(IpFamily::BOTH.map(|family| {
-                Some(rules.address_id(&self.view, at, end.address(state, family)?))
-            }));
+            addresses.push(
+                IpFamily::BOTH.map(|family| {
+                    Some(rules.address_id(&self.view, at, end.address(state, family)?))
+                }),
+            );
             node = end.node(state);
         }
         Member { end, node, addresses }

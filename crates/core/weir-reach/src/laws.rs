@@ -6,7 +6,12 @@ use proptest::prelude::*;
 use weir_engine::Locality;
 use weir_model::{Direction, Flow, IpFamily, Verdict, World};
 
-use crate::{State, evaluator::Evaluator, partition::{Partition, ReachEnd}, view::View};
+use crate::{
+    State,
+    evaluator::Evaluator,
+    partition::{Partition, ReachEnd},
+    view::View,
+};
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]

@@ -69,7 +69,9 @@ impl FromStr for PortQuery {
                 _ => return Err(format!("{number} is not a valid port (1 to 65535)")),
             },
             Err(_) if is_name(port) => NumberOrName::Name(port.to_owned()),
-            Err(_) => return Err(format!("`{port}` is neither a port number nor a valid port name")),
+            Err(_) => {
+                return Err(format!("`{port}` is neither a port number nor a valid port name"));
+            }
         };
         Ok(PortQuery { port, protocol })
     }
@@ -90,7 +92,10 @@ mod tests {
         for (text, expected) in
             [("80", "80/TCP"), ("53/udp", "53/UDP"), ("http", "http"), ("dns/UDP", "dns/UDP")]
         {
-            assert_eq!(text.parse::<PortQuery>().map(|port| port.to_string()), Ok(expected.to_owned()));
+            assert_eq!(
+                text.parse::<PortQuery>().map(|port| port.to_string()),
+                Ok(expected.to_owned())
+            );
         }
         for text in ["", "0", "65536", "80/ICMP", "80/", "Web", "-1"] {
             assert!(text.parse::<PortQuery>().is_err(), "{text}");

@@ -20,7 +20,8 @@ pub(crate) fn write(out: &mut dyn Write, answer: &Answer) -> io::Result<()> {
     for (verdict, word, style, sign) in
         [(Verdict::Allow, "opened", GOOD, "+"), (Verdict::Deny, "closed", BAD, "-")]
     {
-        let changes: Vec<&ConnectionChange> = answer.changes.iter().filter(|c| c.now == verdict).collect();
+        let changes: Vec<&ConnectionChange> =
+            answer.changes.iter().filter(|c| c.now == verdict).collect();
         if changes.is_empty() {
             continue;
         }

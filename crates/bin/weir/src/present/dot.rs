@@ -6,7 +6,6 @@ use weir_reach::{Coverage, Matrix, spell};
 
 use super::plain::Plain;
 
-
 /// The graph: an edge for every connection that is open, dashed if only in part; namespaces as boxes.
 pub(crate) fn graph(reach: &Matrix) -> String {
     let mut text = String::from("digraph reach {\n  rankdir=LR;\n  concentrate=true;\n");

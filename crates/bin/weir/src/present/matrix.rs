@@ -12,7 +12,6 @@ use super::{
     table::{self, Cell},
 };
 
-
 /// Wider than this, and the columns have numbers instead of names.
 const WIDTH: usize = 100;
 /// Cells with some open ports to list below the table.
@@ -96,7 +95,8 @@ fn list(out: &mut dyn Write, reach: &Matrix) -> io::Result<()> {
                 });
                 has.map(|(from, _)| from.as_str()).collect::<Vec<_>>()
             };
-            let (all, some, none) = (with(Coverage::All), with(Coverage::Some), with(Coverage::None));
+            let (all, some, none) =
+                (with(Coverage::All), with(Coverage::Some), with(Coverage::None));
             let text = match (all.is_empty(), some.is_empty(), none.is_empty()) {
                 (false, true, true) => "everyone".to_owned(),
                 (true, true, _) => "no one".to_owned(),

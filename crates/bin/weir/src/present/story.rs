@@ -5,8 +5,8 @@ use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
 use serde::Serialize;
 use weir_engine::{Cited, Explanation, Judgement, Miss, Missing, Reason, Remedy, Side};
 use weir_model::{
-    Direction, Finding, Flow, IpFamily, Peers, Pod, Policy, PortMatch, Protocol, Rule, Section, Verdict, Who,
-    World,
+    Direction, Finding, Flow, IpFamily, Peers, Pod, Policy, PortMatch, Protocol, Rule, Section,
+    Verdict, Who, World,
 };
 
 use super::findings;

@@ -4,7 +4,6 @@ use weir_reach::{Cell, Coverage, Matrix, spell};
 
 use super::plain::Plain;
 
-
 const CELL: usize = 26;
 const GAP: usize = 12;
 /// The width of a letter of the labels, about.

@@ -55,6 +55,30 @@ fn a_folder_has_no_kubeconfig_and_windows_datapaths_do_not_run_on_linux() {
     );
 }
 
+#[test]
+fn debug_lines_appear_only_at_level_debug() {
+    // A folder is no source for opflex, so the agent starts its log, fails and exits.
+    for (command, expected) in [
+        ("agent --datapath opflex --source examples --node n1", "needs `--source kube`"),
+        ("controller --enable memcached --kubeconfig nowhere", "cannot use the kubeconfig nowhere"),
+    ] {
+        for (flags, has_debug) in
+            [("", false), ("--log-level warn", false), ("--log-level debug", true)]
+        {
+            let output = weir(&format!("{command} {flags}"));
+            let text = String::from_utf8(output.stderr).unwrap();
+            assert!(text.contains(expected), "{command} {flags}: {text}");
+            assert_eq!(text.contains("DEBUG log started"), has_debug, "{command} {flags}: {text}");
+        }
+    }
+    let output = weir(
+        "agent --datapath opflex --source examples --node n1 --log-level debug --log-format json",
+    );
+    let text = String::from_utf8(output.stderr).unwrap();
+    let line: serde_json::Value = serde_json::from_str(text.lines().next().unwrap()).unwrap();
+    assert_eq!((&line["level"], &line["message"]), (&"DEBUG".into(), &"log started".into()));
+}
+
 /// Someone who answers as an agent would, over and over; where.
 fn answering(body: &'static str) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
