@@ -6,7 +6,7 @@ use std::{
 use clap::{Args, ValueEnum, builder::NonEmptyStringValueParser};
 use weir_agent::{AgentError, Mode, Options, Source, Sysctls};
 use weir_datapath::{Datapath, Drops, Established};
-use weir_kube::{Access, Pace};
+use weir_kube::{Access, RetryPolicy};
 
 use crate::{
     datapath::DatapathKind,
@@ -156,7 +156,7 @@ impl Agent {
             space: aci_space.clone().unwrap_or_else(|| aci.aci_prefix.clone()),
             folder: netpol_dir.clone(),
             http: self.http.0,
-            pace: Pace::default(),
+            pace: RetryPolicy::default(),
         };
         let until = match self.once {
             true => weir_opflex::Until::Settled,

@@ -7,7 +7,7 @@ use std::{
 
 use clap::{Args, ValueEnum, builder::NonEmptyStringValueParser};
 use weir_controllers::{Controller, Id, OnDisable, Options, clusterset, hpp, memcached};
-use weir_kube::{Access, Pace};
+use weir_kube::{Access, RetryPolicy};
 
 use crate::{
     clusters,
@@ -91,7 +91,7 @@ impl ControllerCommand {
             controllers,
             http: self.http.0,
             identity: identity(),
-            pace: Pace::default(),
+            pace: RetryPolicy::default(),
         };
         weir_controllers::run(&options).map_err(|error| {
             let hint = error.hint();

@@ -51,7 +51,7 @@ impl Live {
     pub(crate) fn load(&self, instead: &str) -> anyhow::Result<Loaded> {
         let access = Access::new(self.kubeconfig.as_deref(), self.context.as_deref());
         let mut progress = Progress::new("reading the cluster");
-        let manifests = weir_kube::read(&access, |step| progress.at(step.done, step.all));
+        let manifests = weir_kube::read_cluster(&access, |step| progress.at(step.done, step.all));
         drop(progress);
         let manifests = manifests.map_err(|error| {
             let hint = match &error {

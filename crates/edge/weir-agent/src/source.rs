@@ -1,6 +1,6 @@
 use std::{error::Error, fmt, io, path::PathBuf};
 
-use weir_kube::{Access, Events, Pace, Pods};
+use weir_kube::{Access, Events, Pods, RetryPolicy};
 use weir_model::Pod;
 use weir_runtime::SourceEvent;
 
@@ -34,7 +34,8 @@ impl Source {
         match self {
             Source::Folder(path) => weir_source::Watch::start(path, tell).map(Watch::Folder),
             Source::Kube(access) => {
-                weir_kube::Watch::start(access.clone(), Pace::default(), tell).map(Watch::Kube)
+                weir_kube::Watch::start(access.clone(), RetryPolicy::default(), tell)
+                    .map(Watch::Kube)
             }
         }
     }

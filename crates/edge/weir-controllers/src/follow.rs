@@ -9,7 +9,7 @@ use tokio::{
     sync::mpsc,
     time::{sleep, timeout},
 };
-use weir_kube::{Pace, ReadError};
+use weir_kube::{ReadError, RetryPolicy};
 use weir_runtime::{Backoff, jitter};
 
 use crate::{Id, Object, Resource, Server, Told, crds, server::api};
@@ -46,11 +46,11 @@ impl Watched {
 pub async fn follow<M>(
     server: Server,
     watched: Watched,
-    pace: Pace,
+    pace: RetryPolicy,
     word: fn(Told) -> M,
     out: mpsc::Sender<M>,
 ) {
-    let backoff = Backoff::new(pace.retry, pace.longest_retry);
+    let backoff = Backoff::new(pace.first_retry, pace.longest_retry);
     let mut follower = Follower { server, watched, pace, word, out, backoff, in_trouble: false };
     while follower.round().await.is_ok() {}
 }
@@ -61,7 +61,7 @@ struct Unheard;
 struct Follower<M> {
     server: Server,
     watched: Watched,
-    pace: Pace,
+    pace: RetryPolicy,
     word: fn(Told) -> M,
     out: mpsc::Sender<M>,
     backoff: Backoff,
@@ -115,7 +115,7 @@ impl<M> Follower<M> {
     async fn list_in(&self, version: &'static str) -> Result<(String, Vec<Object>), ReadError> {
         let Watched { resource, namespace, labels, fields, .. } = &self.watched;
         let name = resource.name();
-        let mut params = ListParams::default().limit(self.pace.page);
+        let mut params = ListParams::default().limit(self.pace.page_size);
         if !labels.is_empty() {
             params = params.labels(labels);
         }
@@ -148,7 +148,7 @@ impl<M> Follower<M> {
     ) -> Result<Result<(), ReadError>, Unheard> {
         let Watched { resource, namespace, labels, fields, .. } = self.watched.clone();
         let name = resource.name();
-        let fail = |error| ReadError::about(error, "watch", &name);
+        let fail = |error| ReadError::from_kube(error, "watch", &name);
         let (client, count) = match self.server.client().await {
             Ok(made) => made,
             Err(error) => return Ok(Err(error)),
@@ -173,7 +173,7 @@ impl<M> Follower<M> {
         pin_mut!(events);
         loop {
             // There is a bookmark every minute; after a long silence perhaps nobody is at the other end.
-            let Ok(event) = timeout(self.pace.silence, events.next()).await else {
+            let Ok(event) = timeout(self.pace.watch_silence, events.next()).await else {
                 self.server.renew(count);
                 return Ok(Ok(()));
             };
@@ -181,7 +181,7 @@ impl<M> Follower<M> {
                 None => return Ok(Ok(())),
                 Some(Err(error)) => return Ok(Err(self.failed(fail(error), count))),
                 Some(Ok(WatchEvent::Error(status))) => {
-                    return Ok(Err(ReadError::status(status.code, status.message, "watch", name)));
+                    return Ok(Err(fail(kube::Error::Api(status))));
                 }
                 Some(Ok(WatchEvent::Bookmark(bookmark))) => {
                     *from = bookmark.metadata.resource_version;
@@ -220,7 +220,7 @@ impl<M> Follower<M> {
             ReadError::Missing { .. } => {
                 let text =
                     format!("{name} is not installed; {}", crds::hint(&self.watched.resource));
-                (text, jitter(self.pace.absent))
+                (text, jitter(self.pace.absence_poll))
             }
             error => {
                 let text = format!("{name} cannot be followed: {}; {}", error.text(), error.hint());

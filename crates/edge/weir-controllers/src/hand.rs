@@ -171,7 +171,7 @@ impl Hand {
             Err(kube::Error::Api(status)) if matches!(status.code, 400 | 422) => {
                 Err(WriteError::Refused(status.message))
             }
-            Err(error) => Err(ReadError::about(error, verb, &resource.name()).into()),
+            Err(error) => Err(ReadError::from_kube(error, verb, &resource.name()).into()),
         }
     }
 }

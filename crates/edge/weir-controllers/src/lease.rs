@@ -216,7 +216,7 @@ impl Candidate {
             Err(kube::Error::Api(status)) if is_about_namespace(&status) => {
                 Err(LeaseError::NoNamespace(self.namespace.clone()))
             }
-            Err(error) => Err(ReadError::about(error, verb, RESOURCE).into()),
+            Err(error) => Err(ReadError::from_kube(error, verb, RESOURCE).into()),
             Ok(done) => Ok(done),
         }
     }

@@ -3,7 +3,7 @@ use std::{io, net::SocketAddr, pin::pin, sync::Arc, time::Duration};
 use axum::{Router, extract::State, response::IntoResponse, routing::get};
 use futures::future::{Either, select};
 use tokio::{sync::watch, task::JoinSet, time::timeout};
-use weir_kube::{Access, Events, Pace, ReadError};
+use weir_kube::{Access, Events, ReadError, RetryPolicy};
 use weir_runtime::{
     Signals,
     http::{self, ListenError},
@@ -34,7 +34,7 @@ pub struct Options {
     /// The name of this process, which no other has.
     pub identity: String,
     /// How patient to be.
-    pub pace: Pace,
+    pub pace: RetryPolicy,
 }
 
 /// Why controllers do not run.
@@ -81,7 +81,7 @@ pub struct Context {
     /// The lease there that says which process is in charge.
     pub lease: String,
     /// How patient to be.
-    pub pace: Pace,
+    pub pace: RetryPolicy,
     /// How it goes.
     pub report: Arc<Report>,
     events: Events,

@@ -55,7 +55,7 @@ impl Server {
     {
         match self.answer(ask).await? {
             Ok(answer) => Ok(answer),
-            Err(error) => Err(ReadError::about(error, verb, resource)),
+            Err(error) => Err(ReadError::from_kube(error, verb, resource)),
         }
     }
 

@@ -12,7 +12,7 @@ use kube::{
     },
 };
 
-use crate::{ReadError, client::client};
+use crate::{ReadError, client};
 
 /// How to reach an API server, and as whom. It is read again whenever that helps: files change, tokens end.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -67,7 +67,7 @@ impl Access {
                 );
             });
         }
-        client(config).map_err(ReadError::client)
+        client::build(config).map_err(ReadError::from_client)
     }
 
     async fn config(&self) -> Result<Config, ReadError> {

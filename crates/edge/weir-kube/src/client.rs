@@ -1,44 +1,140 @@
-use std::time::Duration;
+use std::{
+    fmt,
+    future::Future,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
 
 use hyper_timeout::TimeoutConnector;
 use hyper_util::{
     client::legacy::{self, connect::HttpConnector},
     rt::TokioExecutor,
 };
-use kube::{
-    Client, Config,
-    client::{ConfigExt, retry::RetryPolicy},
-};
-use tower::{BoxError, ServiceBuilder, retry::RetryLayer};
+use kube::{Client, Config, client::ConfigExt};
+use tower::{BoxError, ServiceBuilder};
+
+use crate::{Access, ReadError};
 
 /// How long connecting may take.
-const CONNECT: Duration = Duration::from_secs(10);
-/// After this long without a packet, the other end is asked whether it is there,
-const IDLE: Duration = Duration::from_secs(10);
-/// again and again after this long,
-const INTERVAL: Duration = Duration::from_secs(5);
-/// and given up if so many are not answered: after 25 s in all.
-const ATTEMPTS: u32 = 3;
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// The idle time after which TCP probes the connection.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(10);
+/// The time between two TCP keepalive probes.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
+/// The number of unanswered probes after which the connection is closed: after 25 s in all.
+const KEEPALIVE_PROBES: u32 = 3;
+/// How long a request may take, unless it is a watch.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The client of kube-rs, but for two things: it notices when nobody is at the other end of a connection, which a watch that
-/// only listens never would, and it leaves it to whoever asked to log what failed. What is asked may take for ever.
-pub(crate) fn client(config: Config) -> Result<Client, kube::Error> {
+/// The client for one API server. All clones share one connection pool, which is replaced when it
+/// no longer works: kubeconfig, token and certificates are then read again.
+///
+/// It never retries. A retry below the caller would hide the API server's answer from `/readyz`.
+#[derive(Clone, Debug)]
+pub struct ApiClient {
+    access: Access,
+    current: Arc<Mutex<Current>>,
+}
+
+#[derive(Default)]
+struct Current {
+    client: Option<Client>,
+    generation: Generation,
+}
+
+/// Identifies one of the connection pools that an [`ApiClient`] has used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Generation(u64);
+
+impl fmt::Debug for Current {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", self.generation)
+    }
+}
+
+impl ApiClient {
+    /// A client that connects on its first request.
+    pub fn new(access: Access) -> Self {
+        ApiClient { access, current: Arc::default() }
+    }
+
+    /// The address and credentials that this client uses.
+    pub fn access(&self) -> &Access {
+        &self.access
+    }
+
+    /// Loads the kubeconfig and the credentials, without sending a request.
+    pub async fn check(&self) -> Result<(), ReadError> {
+        self.connect().await.map(|_| ())
+    }
+
+    /// Sends a request. After 30 s without a complete answer the request fails.
+    pub async fn request<T, F>(
+        &self,
+        verb: &'static str,
+        resource: &str,
+        send: impl FnOnce(Client) -> F,
+    ) -> Result<T, ReadError>
+    where
+        F: Future<Output = Result<T, kube::Error>>,
+    {
+        let (client, generation) = self.connect().await?;
+        let answer = match tokio::time::timeout(REQUEST_TIMEOUT, send(client)).await {
+            Ok(answer) => answer.map_err(|error| ReadError::from_kube(error, verb, resource)),
+            Err(_) => Err(ReadError::timed_out(REQUEST_TIMEOUT)),
+        };
+        if answer.as_ref().is_err_and(ReadError::is_about_access) {
+            self.renew(generation);
+        }
+        answer
+    }
+
+    /// The current connection pool.
+    pub(crate) async fn connect(&self) -> Result<(Client, Generation), ReadError> {
+        if let Current { client: Some(client), generation } = &*self.current() {
+            return Ok((client.clone(), *generation));
+        }
+        let new = self.access.client().await?;
+        let mut current = self.current();
+        if current.client.is_none() {
+            current.generation.0 += 1;
+        }
+        // Another task may have connected in the meantime.
+        let client = current.client.get_or_insert(new).clone();
+        Ok((client, current.generation))
+    }
+
+    /// Drops the connection pool that failed. If it has been replaced already, nothing happens.
+    pub(crate) fn renew(&self, failed: Generation) {
+        let mut current = self.current();
+        if current.generation == failed {
+            current.client = None;
+        }
+    }
+
+    fn current(&self) -> MutexGuard<'_, Current> {
+        self.current.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The client of kube-rs with two differences. TCP keepalive detects a dead peer, which a silent
+/// watch alone does not. There is no retry layer.
+pub(crate) fn build(mut config: Config) -> Result<Client, kube::Error> {
+    config.default_retry = false;
     if config.proxy_url.is_some() {
-        // It says why it cannot.
+        // Fails with an error that explains which proxies are unsupported.
         return Client::try_from(config);
     }
     let mut tcp = HttpConnector::new();
     tcp.enforce_http(false);
     tcp.set_nodelay(true);
-    tcp.set_keepalive(Some(IDLE));
-    tcp.set_keepalive_interval(Some(INTERVAL));
-    tcp.set_keepalive_retries(Some(ATTEMPTS));
+    tcp.set_keepalive(Some(KEEPALIVE_IDLE));
+    tcp.set_keepalive_interval(Some(KEEPALIVE_INTERVAL));
+    tcp.set_keepalive_retries(Some(KEEPALIVE_PROBES));
     let mut connector = TimeoutConnector::new(config.rustls_https_connector_with_connector(tcp)?);
-    connector.set_connect_timeout(Some(CONNECT));
-    let retry = config.default_retry.then(|| RetryLayer::new(RetryPolicy::server_retry()));
+    connector.set_connect_timeout(Some(CONNECT_TIMEOUT));
     let service = ServiceBuilder::new()
         .layer(config.base_uri_layer())
-        .option_layer(retry)
         .option_layer(config.auth_layer()?)
         .layer(config.extra_headers_layer()?)
         .map_err(BoxError::from)

@@ -1,78 +1,94 @@
-use std::{error::Error, io, path::PathBuf};
-
-use crate::kind::Kind;
+use std::{error::Error, io, path::PathBuf, time::Duration};
 
 /// Any other error.
 pub(crate) type Cause = Box<dyn Error + Send + Sync>;
 
-/// Why a cluster could not be read.
+/// Why a request to the API server failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
-    /// There is no kubeconfig, and we are in no pod.
+    /// There is no kubeconfig, and the process does not run in a pod.
     #[error("there is no kubeconfig")]
     NoKubeconfig,
     /// The kubeconfig cannot be used.
     #[error("cannot use the kubeconfig{}", path.as_ref().map(|path| format!(" {}", path.display())).unwrap_or_default())]
     Kubeconfig {
-        /// Where it is, if it is not the user's own.
+        /// The path; `None` for the user's default kubeconfig.
         path: Option<PathBuf>,
-        /// Why.
+        /// The cause.
         source: Cause,
     },
-    /// We are in a pod, and it has no account.
+    /// The process runs in a pod without a usable service account.
     #[error("cannot use the service account of this pod")]
     Pod(#[source] Cause),
-    /// Who we are could not be shown.
+    /// The credentials could not be loaded.
     #[error("cannot get credentials for the API server")]
     Credentials(#[source] Cause),
-    /// The API server does not answer.
+    /// The API server did not answer.
     #[error("cannot reach the API server")]
     Unreachable(#[source] Cause),
-    /// The API server does not know us.
+    /// The API server rejected the credentials.
     #[error("the API server does not accept the credentials")]
     Unauthorized,
-    /// The API server knows us and says no.
+    /// The API server denied the request.
     #[error("the API server forbids to {verb} {resource}")]
     Forbidden {
-        /// What we may not do.
+        /// The verb, as RBAC rules name it.
         verb: &'static str,
-        /// With what, in the plural and with its group.
+        /// The plural and the group.
         resource: String,
     },
-    /// There is no such thing, or not any more.
+    /// The object or resource does not exist.
     #[error("the API server has no {resource}")]
     Missing {
-        /// What.
+        /// The plural and the group.
         resource: String,
     },
-    /// What we want to go on from is too long ago.
-    #[error("the API server no longer knows what {resource} were")]
+    /// The resourceVersion or continue token of the request has expired.
+    #[error("the API server no longer has the requested version of {resource}")]
     Gone {
-        /// What.
+        /// The plural and the group.
         resource: String,
     },
-    /// Any other answer than the one we asked for.
-    #[error("the API server cannot {verb} {resource}: {message}")]
+    /// The API server answered with any other status.
+    #[error("the API server cannot {verb} {resource}: {code}: {message}")]
     Refused {
-        /// What it cannot do.
+        /// The verb, as RBAC rules name it.
         verb: &'static str,
-        /// With what.
+        /// The plural and the group.
         resource: String,
-        /// In its own words.
+        /// The HTTP status code.
+        code: u16,
+        /// The API server's message.
         message: String,
+        /// The wait that the API server demands before the next request.
+        retry_after: Option<Duration>,
     },
-    /// The answer makes no sense.
+    /// The response is not what the Kubernetes API specifies.
     #[error("the API server's answer about {resource} cannot be read: {message}")]
     Garbled {
-        /// What it is about.
+        /// The plural and the group.
         resource: String,
-        /// What is wrong with it.
+        /// The defect.
         message: String,
+    },
+    /// A watch delivered no event and no bookmark.
+    #[error("the watch of {resource} delivered nothing for {} s", after.as_secs_f64())]
+    Silent {
+        /// The plural and the group.
+        resource: String,
+        /// The time without an event.
+        after: Duration,
+    },
+    /// Watches end without having delivered an event.
+    #[error("the API server ends each watch of {resource} immediately")]
+    Ended {
+        /// The plural and the group.
+        resource: String,
     },
 }
 
 impl ReadError {
-    /// What to do about it.
+    /// Suggests a fix.
     pub fn hint(&self) -> String {
         match self {
             ReadError::NoKubeconfig => "name a cluster with --kubeconfig PATH or KUBECONFIG".into(),
@@ -81,10 +97,11 @@ impl ReadError {
             }
             ReadError::Pod(_) => "let the pod mount the token of its service account".into(),
             ReadError::Credentials(_) => {
-                "check the token's file, or the `users` of the kubeconfig: files, and programs that must be installed".into()
+                "check the token file, or the files and programs named in `users` of the kubeconfig"
+                    .into()
             }
             ReadError::Unreachable(_) => {
-                "check that the cluster is up, and the address and the certificates to trust that were given for it".into()
+                "check that the cluster is up, its address, and the CA certificates to trust".into()
             }
             ReadError::Unauthorized => "log in again, or check the token or certificate".into(),
             ReadError::Forbidden { verb, resource } => {
@@ -96,12 +113,15 @@ impl ReadError {
             ReadError::Missing { .. } => "check that this is a Kubernetes cluster".into(),
             ReadError::Gone { .. } => "try again".into(),
             ReadError::Refused { .. } | ReadError::Garbled { .. } => {
-                "try again; if it stays so, look at the log of the API server".into()
+                "try again; if the error persists, check the log of the API server".into()
+            }
+            ReadError::Silent { .. } | ReadError::Ended { .. } => {
+                "check the API server and any proxy or load balancer in front of it".into()
             }
         }
     }
 
-    /// With the cause, in one line.
+    /// The error and its cause on one line.
     pub fn text(&self) -> String {
         match self.source() {
             None => self.to_string(),
@@ -109,45 +129,70 @@ impl ReadError {
         }
     }
 
-    /// An error of making a client.
-    pub(crate) fn client(error: kube::Error) -> Self {
+    /// An error from building a client.
+    pub(crate) fn from_client(error: kube::Error) -> Self {
         ReadError::Credentials(innermost(error))
     }
 
-    /// An error of an answer about a kind.
-    pub(crate) fn answer(error: kube::Error, verb: &'static str, kind: Kind) -> Self {
-        ReadError::about(error, verb, kind.resource())
-    }
-
-    /// An error of an answer about anything.
-    pub fn about(error: kube::Error, verb: &'static str, resource: &str) -> Self {
-        let resource = resource.to_owned();
+    /// An error of kube's typed client, with the request that it answers.
+    pub fn from_kube(error: kube::Error, verb: &'static str, resource: &str) -> Self {
         match error {
             kube::Error::Api(status) => {
-                ReadError::status(status.code, status.message, verb, resource)
+                let seconds = status.details.map_or(0, |details| details.retry_after_seconds);
+                let retry_after = (seconds > 0).then(|| Duration::from_secs(seconds.into()));
+                ReadError::from_status(status.code, &status.message, verb, resource, retry_after)
             }
             kube::Error::Auth(source) => ReadError::Credentials(source.into()),
             error => ReadError::Unreachable(innermost(error)),
         }
     }
 
-    /// What a status of the API server means.
-    pub fn status(code: u16, message: String, verb: &'static str, resource: String) -> Self {
+    /// The error for a status of the API server.
+    pub(crate) fn from_status(
+        code: u16,
+        message: &str,
+        verb: &'static str,
+        resource: &str,
+        retry_after: Option<Duration>,
+    ) -> Self {
+        let resource = resource.to_owned();
         match code {
             401 => ReadError::Unauthorized,
             403 => ReadError::Forbidden { verb, resource },
             404 => ReadError::Missing { resource },
             410 => ReadError::Gone { resource },
-            _ => ReadError::Refused { verb, resource, message: one_line(&message) },
+            _ => {
+                let message = one_line(message);
+                ReadError::Refused { verb, resource, code, message, retry_after }
+            }
         }
     }
 
-    /// Whether a new client could help: credentials and certificates may have changed.
+    pub(crate) fn timed_out(after: Duration) -> Self {
+        let message = format!("no answer within {} s", after.as_secs());
+        io::Error::new(io::ErrorKind::TimedOut, message).into()
+    }
+
+    /// Whether a new client could help, because it reads credentials and certificates again.
     pub fn is_about_access(&self) -> bool {
         matches!(
             self,
             ReadError::Unauthorized | ReadError::Unreachable(_) | ReadError::Credentials(_)
         )
+    }
+
+    /// The wait that the API server demands before the next request.
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self {
+            ReadError::Refused { retry_after, .. } => *retry_after,
+            _ => None,
+        }
+    }
+
+    /// Whether the API server is overloaded or restarting, so that the same request can succeed
+    /// later.
+    pub(crate) fn is_temporary(&self) -> bool {
+        matches!(self, ReadError::Refused { code: 429 | 503 | 504, .. })
     }
 }
 
@@ -157,7 +202,7 @@ impl From<io::Error> for ReadError {
     }
 }
 
-/// The error at the end of the chain: those before it only say that there is one.
+/// The last error of the chain. The others only state that there is a cause.
 fn innermost(error: impl Error + Send + Sync + 'static) -> Cause {
     let mut cause: &dyn Error = &error;
     while let Some(source) = cause.source() {

@@ -1,7 +1,9 @@
-use weir_api::document::{Entry, Tree, Value};
+use weir_api::Tree;
 use weir_model::{Key, Name, PodId, PolicyId, PolicyKind};
 
-/// What is read from a cluster.
+use crate::{NETWORK_POLICIES, OnMissing, Resource, WatchSpec};
+
+/// The kinds that make up the model of a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Kind {
     Namespace,
@@ -13,8 +15,30 @@ pub(crate) enum Kind {
     ClusterNetworkPolicy,
 }
 
+pub(crate) const PODS: Resource = core("Pod", "pods");
+const NAMESPACES: Resource = core("Namespace", "namespaces");
+const NODES: Resource = core("Node", "nodes");
+const ADMIN_NETWORK_POLICIES: Resource =
+    policy(&["v1alpha1"], "AdminNetworkPolicy", "adminnetworkpolicies");
+const BASELINE_ADMIN_NETWORK_POLICIES: Resource =
+    policy(&["v1alpha1"], "BaselineAdminNetworkPolicy", "baselineadminnetworkpolicies");
+const CLUSTER_NETWORK_POLICIES: Resource =
+    policy(&["v1alpha2"], "ClusterNetworkPolicy", "clusternetworkpolicies");
+
+const fn core(kind: &'static str, plural: &'static str) -> Resource {
+    Resource { group: "", versions: &["v1"], kind, plural }
+}
+
+const fn policy(
+    versions: &'static [&'static str],
+    kind: &'static str,
+    plural: &'static str,
+) -> Resource {
+    Resource { group: "policy.networking.k8s.io", versions, kind, plural }
+}
+
 impl Kind {
-    /// All of them. Namespaces first, so that policies meet the labels they ask for.
+    /// All kinds. Namespaces come first, so that policies find the labels they select by.
     pub(crate) const ALL: [Kind; 7] = [
         Kind::Namespace,
         Kind::Node,
@@ -25,70 +49,38 @@ impl Kind {
         Kind::Pod,
     ];
 
-    pub(crate) fn name(self) -> &'static str {
+    pub(crate) fn resource(self) -> &'static Resource {
         match self {
-            Kind::Namespace => "Namespace",
-            Kind::Node => "Node",
-            Kind::Pod => "Pod",
-            Kind::NetworkPolicy => "NetworkPolicy",
-            Kind::AdminNetworkPolicy => "AdminNetworkPolicy",
-            Kind::BaselineAdminNetworkPolicy => "BaselineAdminNetworkPolicy",
-            Kind::ClusterNetworkPolicy => "ClusterNetworkPolicy",
+            Kind::Namespace => &NAMESPACES,
+            Kind::Node => &NODES,
+            Kind::Pod => &PODS,
+            Kind::NetworkPolicy => &NETWORK_POLICIES,
+            Kind::AdminNetworkPolicy => &ADMIN_NETWORK_POLICIES,
+            Kind::BaselineAdminNetworkPolicy => &BASELINE_ADMIN_NETWORK_POLICIES,
+            Kind::ClusterNetworkPolicy => &CLUSTER_NETWORK_POLICIES,
         }
     }
 
-    /// The version of the API that it is read in.
-    pub(crate) fn version(self) -> &'static str {
+    /// The objects to list and watch. Kinds defined by a CustomResourceDefinition are optional.
+    pub(crate) fn spec(self) -> WatchSpec {
+        let spec = WatchSpec::all(*self.resource());
         match self {
-            Kind::Namespace | Kind::Node | Kind::Pod => "v1",
-            Kind::NetworkPolicy => "networking.k8s.io/v1",
-            Kind::AdminNetworkPolicy | Kind::BaselineAdminNetworkPolicy => {
-                "policy.networking.k8s.io/v1alpha1"
-            }
-            Kind::ClusterNetworkPolicy => "policy.networking.k8s.io/v1alpha2",
-        }
-    }
-
-    /// The plural and the group, as rules of access name it.
-    pub(crate) fn resource(self) -> &'static str {
-        match self {
-            Kind::Namespace => "namespaces",
-            Kind::Node => "nodes",
-            Kind::Pod => "pods",
-            Kind::NetworkPolicy => "networkpolicies.networking.k8s.io",
-            Kind::AdminNetworkPolicy => "adminnetworkpolicies.policy.networking.k8s.io",
-            Kind::BaselineAdminNetworkPolicy => {
-                "baselineadminnetworkpolicies.policy.networking.k8s.io"
-            }
-            Kind::ClusterNetworkPolicy => "clusternetworkpolicies.policy.networking.k8s.io",
-        }
-    }
-
-    /// The plural alone.
-    pub(crate) fn plural(self) -> &'static str {
-        let resource = self.resource();
-        resource.split_once('.').map_or(resource, |(plural, _)| plural)
-    }
-
-    /// Where all of them are.
-    pub(crate) fn path(self) -> String {
-        let root = if self.version().contains('/') { "apis" } else { "api" };
-        format!("/{root}/{}/{}", self.version(), self.plural())
-    }
-
-    /// Whether a cluster can do without it: somebody installs a definition for it.
-    pub(crate) fn is_optional(self) -> bool {
-        matches!(
-            self,
             Kind::AdminNetworkPolicy
-                | Kind::BaselineAdminNetworkPolicy
-                | Kind::ClusterNetworkPolicy
-        )
+            | Kind::BaselineAdminNetworkPolicy
+            | Kind::ClusterNetworkPolicy => {
+                WatchSpec { on_missing: OnMissing::TreatAsEmpty, ..spec }
+            }
+            Kind::Namespace | Kind::Node | Kind::Pod | Kind::NetworkPolicy => spec,
+        }
     }
 
-    /// Which object this is, if it says so.
-    pub(crate) fn key(self, tree: &Tree) -> Option<Key> {
-        let text = |key: &str| tree.path(&["metadata", key]).and_then(Tree::text);
+    pub(crate) fn is_optional(self) -> bool {
+        self.spec().on_missing == OnMissing::TreatAsEmpty
+    }
+
+    /// The model's key of an object; `None` if the object has no name.
+    pub(crate) fn key(self, object: &Tree) -> Option<Key> {
+        let text = |key: &str| object.path(&["metadata", key]).and_then(Tree::text);
         let name = Name::from(text("name")?);
         let namespace = Name::from(text("namespace").unwrap_or_default());
         let policy =
@@ -102,16 +94,5 @@ impl Kind {
             Kind::BaselineAdminNetworkPolicy => policy(PolicyKind::BaselineAdminNetworkPolicy),
             Kind::ClusterNetworkPolicy => policy(PolicyKind::ClusterNetworkPolicy),
         })
-    }
-
-    /// Says what kind of object it is, which the elements of a list need not.
-    pub(crate) fn name_it(self, tree: &mut Tree) {
-        let Value::Map(entries) = &mut tree.value else { return };
-        for (key, text) in [("kind", self.name()), ("apiVersion", self.version())] {
-            if !entries.iter().any(|entry| &*entry.key == key) {
-                let value = Tree { line: tree.line, value: Value::Str(text.into()) };
-                entries.insert(0, Entry { key: key.into(), written: None, line: tree.line, value });
-            }
-        }
     }
 }

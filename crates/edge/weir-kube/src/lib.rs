@@ -1,27 +1,30 @@
-//! Where the world comes from: the API server of a cluster.
+//! The Kubernetes client of weir: agent, controllers and the opflex agent all use this crate.
 //!
 //! ```text
-//!  Access ─► client ─┬─► pages of lists ──────────────► weir_api::Reader ─► Manifests   one look: read
-//!                    ├─► follow: list, watch, list … ─► Known ─► SourceEvent              all the time: Watch
-//!                    ├─► one pod ───────────────────────────────────────────────► Pod   when a watch is behind: Pods
-//!                    └─◄ Event ◄─ counted, few ◄─ Note                                  what there is to say: Events
+//!  Access ─► ApiClient ─┬─► follow: list, watch, list … ─┬─► VersionCache ─► SourceEvent agent: Watch
+//!                       │                                └─► Event<T> ─► Store<T>       controllers
+//!                       ├─► pages of lists ─► weir_api::Reader ─► Manifests             CLI: read_cluster
+//!                       ├─► one pod                                                     CNI: Pods
+//!                       └─◄ Events, counted and limited                                 Events
 //! ```
 //!
 //! *Invariants*
 //!
-//! * Nothing is removed before a list is complete, and nothing because the API server is away, starts, or forgets. A kind of
-//!   policy is gone only if its definition is.
-//! * What cannot be read is a finding. It stops nothing else, and the policy it is about allows nothing.
-//! * Objects are lowered and dropped one by one: what stays is a name, and what tells one version from another.
+//! * Nothing is removed before a list is complete, and nothing because the API server is
+//!   unreachable, restarts or has expired a version. A kind is gone only if its definition is.
+//! * An object that cannot be read becomes a finding. It affects no other object, and an unreadable
+//!   policy allows nothing.
+//! * The agent lowers objects and drops them one by one. It keeps the name and a digest of each.
+//! * No layer retries requests out of sight: the API server's last answer is the reported reason.
 //!
-//! Rights, by what is done with a cluster:
+//! Required permissions:
 //!
-//! | who | needs |
+//! | user | permissions |
 //! | --- | --- |
-//! | `Watch` | `list` and `watch` on pods, namespaces, nodes, networkpolicies.networking.k8s.io and, if they are installed, adminnetworkpolicies, baselineadminnetworkpolicies and clusternetworkpolicies of policy.networking.k8s.io; `get` on the customresourcedefinitions.apiextensions.k8s.io of these three: without it a kind that is not installed counts as such only after a while |
+//! | `Watch` | `list` and `watch` on pods, namespaces, nodes, networkpolicies.networking.k8s.io and, if installed, adminnetworkpolicies, baselineadminnetworkpolicies and clusternetworkpolicies of policy.networking.k8s.io; `get` on the customresourcedefinitions.apiextensions.k8s.io of these three: without it, the agent waits a minute before it treats a missing kind as not installed |
 //! | `Pods` | `get` on pods |
 //! | `Events` | `create` and `patch` on events of the core group |
-//! | `read` | `list` on the same kinds as `Watch`; can do without nodes as long as no policy names them, and without memcacheds.memcached.c5c3.io, which are looked at if they are installed |
+//! | `read_cluster` | `list` on the kinds of `Watch`; nodes only if a policy selects nodes; memcacheds.memcached.c5c3.io only for lints |
 //!
 //! The agent uses the first three, and nothing else.
 
@@ -30,20 +33,26 @@ mod client;
 mod error;
 mod events;
 mod follow;
+mod item;
 mod kind;
-mod known;
-mod link;
-mod look;
 mod pods;
 mod reference;
+mod resource;
+mod snapshot;
+mod store;
+mod version_cache;
 mod watch;
 mod wire;
 
 pub use access::Access;
+pub use client::ApiClient;
 pub use error::ReadError;
 pub use events::{Events, Note, NoteKind};
-pub use follow::UNREACHABLE;
-pub use look::{Step, read};
+pub use follow::{Event, OnMissing, RetryPolicy, WatchSpec, follow};
+pub use item::{Item, Revision, WireObject};
 pub use pods::Pods;
 pub use reference::{node_reference, policy_reference};
-pub use watch::{Pace, Watch};
+pub use resource::{NETWORK_POLICIES, Object, ObjectId, Resource};
+pub use snapshot::{Progress, read_cluster};
+pub use store::Store;
+pub use watch::{UNREACHABLE, Watch};

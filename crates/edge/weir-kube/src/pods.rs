@@ -1,65 +1,57 @@
-use std::{cell::RefCell, io, time::Duration};
+use std::{io, time::Duration};
 
-use kube::Client;
 use tokio::{
     runtime::{Builder, Runtime},
     time::timeout,
 };
-use weir_api::Lowering;
+use weir_api::{Lowering, Tree};
 use weir_model::{Object, Pod};
 
-use crate::{Access, ReadError, kind::Kind, wire};
+use crate::{Access, ApiClient, ReadError, WireObject, kind::PODS, wire};
 
-/// How long an answer may take: somebody waits for it, and others after.
-const ANSWER: Duration = Duration::from_secs(5);
+/// How long an answer may take: a CNI request waits for it.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Reads single pods, for those who cannot wait until a watch tells of them.
+/// Reads single pods, for callers that cannot wait for a watch event.
 ///
 /// This needs the verb `get` on pods.
 pub struct Pods {
     runtime: Runtime,
-    access: Access,
-    client: RefCell<Option<Client>>,
+    client: ApiClient,
 }
 
 impl Pods {
-    /// The pods of a cluster. Nothing is asked yet.
+    /// The pods of a cluster. This sends no request.
     pub fn new(access: Access) -> io::Result<Self> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
-        Ok(Pods { runtime, access, client: RefCell::default() })
+        Ok(Pods { runtime, client: ApiClient::new(access) })
     }
 
-    /// A pod as it is now; `None` if there is none. Waits for the answer, though not for ever.
+    /// Reads a pod; `None` if it does not exist. Blocks for up to 5 s.
     pub fn get(&self, namespace: &str, name: &str) -> Result<Option<Pod>, ReadError> {
-        let asked = async { timeout(ANSWER, self.ask(namespace, name)).await };
-        let got = self.runtime.block_on(asked);
-        let got = got.unwrap_or_else(|late| Err(ReadError::Unreachable(late.into())));
-        if got.as_ref().is_err_and(ReadError::is_about_access) {
-            self.client.take();
-        }
-        got
+        self.runtime.block_on(async {
+            let answer = timeout(ANSWER_TIMEOUT, self.request(namespace, name)).await;
+            let answer = answer.unwrap_or_else(|_| Err(ReadError::timed_out(ANSWER_TIMEOUT)));
+            let Some(mut object) = answer? else { return Ok(None) };
+            object.complete(&PODS.type_meta("v1"));
+            match Lowering::default().object(&object) {
+                (Some(Object::Pod(pod)), _) => Ok(Some(pod)),
+                (_, findings) => Err(ReadError::Garbled {
+                    resource: PODS.name(),
+                    message: findings
+                        .first()
+                        .map_or("no pod".into(), |finding| finding.message.clone()),
+                }),
+            }
+        })
     }
 
-    async fn ask(&self, namespace: &str, name: &str) -> Result<Option<Pod>, ReadError> {
-        let made = self.client.borrow().clone();
-        let client = match made {
-            Some(client) => client,
-            None => {
-                let new = self.access.client().await?;
-                self.client.replace(Some(new.clone()));
-                new
-            }
-        };
-        let Some(mut node) = wire::pod(&client, namespace, name).await? else { return Ok(None) };
-        Kind::Pod.name_it(&mut node);
-        match Lowering::default().object(&node) {
-            (Some(Object::Pod(pod)), _) => Ok(Some(pod)),
-            (_, findings) => Err(ReadError::Garbled {
-                resource: Kind::Pod.resource().into(),
-                message: findings
-                    .first()
-                    .map_or("no pod".into(), |finding| finding.message.clone()),
-            }),
+    async fn request(&self, namespace: &str, name: &str) -> Result<Option<Tree>, ReadError> {
+        let (client, generation) = self.client.connect().await?;
+        let answer = wire::pod(&client, namespace, name).await;
+        if answer.as_ref().is_err_and(ReadError::is_about_access) {
+            self.client.renew(generation);
         }
+        answer
     }
 }

@@ -1,40 +1,40 @@
 use k8s_openapi::api::core::v1::ObjectReference;
+use kube::core::TypeMeta;
 use weir_model::{PolicyId, PolicyKind};
 
 use crate::kind::Kind;
 
-/// How an Event names a policy.
+/// The reference of an Event to a policy.
 pub fn policy_reference(id: &PolicyId) -> ObjectReference {
-    let kind = match id.kind {
-        PolicyKind::NetworkPolicy => Kind::NetworkPolicy.of(),
-        PolicyKind::AdminNetworkPolicy => Kind::AdminNetworkPolicy.of(),
-        PolicyKind::BaselineAdminNetworkPolicy => Kind::BaselineAdminNetworkPolicy.of(),
-        PolicyKind::ClusterNetworkPolicy => Kind::ClusterNetworkPolicy.of(),
-        // Not read from clusters here, but named.
-        PolicyKind::ClusterSetNetworkPolicy => {
-            ("submariner.io/v1alpha1", "ClusterSetNetworkPolicy")
-        }
+    let policy = match id.kind {
+        PolicyKind::NetworkPolicy => types(Kind::NetworkPolicy),
+        PolicyKind::AdminNetworkPolicy => types(Kind::AdminNetworkPolicy),
+        PolicyKind::BaselineAdminNetworkPolicy => types(Kind::BaselineAdminNetworkPolicy),
+        PolicyKind::ClusterNetworkPolicy => types(Kind::ClusterNetworkPolicy),
+        // The model does not contain this kind, but Events can name it.
+        PolicyKind::ClusterSetNetworkPolicy => TypeMeta {
+            api_version: "submariner.io/v1alpha1".into(),
+            kind: "ClusterSetNetworkPolicy".into(),
+        },
     };
     let namespace = (!id.namespace.is_empty()).then(|| id.namespace.to_string());
-    ObjectReference { namespace, ..named(kind, &id.name) }
+    ObjectReference { namespace, ..named(policy, &id.name) }
 }
 
-/// How an Event names a node. Its name stands for its uid, as for all that the kubelet says about it.
+/// The reference of an Event to a node. As in the kubelet's Events, the uid is the name.
 pub fn node_reference(name: &str) -> ObjectReference {
-    ObjectReference { uid: Some(name.into()), ..named(Kind::Node.of(), name) }
+    ObjectReference { uid: Some(name.into()), ..named(types(Kind::Node), name) }
 }
 
-impl Kind {
-    /// The version and the name.
-    fn of(self) -> (&'static str, &'static str) {
-        (self.version(), self.name())
-    }
+fn types(kind: Kind) -> TypeMeta {
+    let resource = kind.resource();
+    resource.type_meta(resource.versions.first().copied().unwrap_or_default())
 }
 
-fn named((version, kind): (&str, &str), name: &str) -> ObjectReference {
+fn named(types: TypeMeta, name: &str) -> ObjectReference {
     ObjectReference {
-        api_version: Some(version.into()),
-        kind: Some(kind.into()),
+        api_version: Some(types.api_version),
+        kind: Some(types.kind),
         name: Some(name.into()),
         ..ObjectReference::default()
     }

@@ -3,7 +3,7 @@ use std::{
     io,
     pin::pin,
     thread,
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
 use futures::future::{join_all, select};
@@ -11,177 +11,293 @@ use tokio::{
     sync::{mpsc, watch},
     time::sleep,
 };
-use weir_model::Finding;
+use weir_api::Tree;
+use weir_model::{Change, Finding, Severity};
 use weir_runtime::SourceEvent;
 
 use crate::{
-    Access,
-    follow::{Follower, Told},
+    Access, ApiClient, Resource, RetryPolicy,
+    follow::{Closed, Follower, Problem, Sink},
     kind::Kind,
-    link::Link,
+    version_cache::{Reading, VersionCache},
 };
 
-/// How long to wait for more after the first piece of news.
-const GATHER: Duration = Duration::from_millis(2);
-/// How much news may wait to be gathered.
-const WAITING: usize = 256;
-/// How many changes make an update, so that nobody has to digest everything at once.
-const MANY: usize = 4096;
+/// The code of a finding about the connection to the API server.
+pub const UNREACHABLE: &str = "unreachable";
 
-/// How patient to be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pace {
-    /// How many objects a page of a list has.
-    pub page: u32,
-    /// How long to wait after a failure, at first,
-    pub retry: Duration,
-    /// and at most.
-    pub longest_retry: Duration,
-    /// How often to look whether a kind of policy that is not installed is there now.
-    pub absent: Duration,
-    /// How long a kind must be missing before it counts as gone, if we may not look at its definition.
-    pub patience: Duration,
-    /// After this long a silence, a watch is opened anew.
-    pub silence: Duration,
-}
+/// How long to wait for more events after the first one.
+const BATCH_WINDOW: Duration = Duration::from_millis(2);
+/// The capacity of the queue between the followers and the batch.
+const QUEUE_CAPACITY: usize = 256;
+/// The number of changes after which a batch is complete.
+const BATCH_CHANGES: usize = 4096;
 
-impl Default for Pace {
-    fn default() -> Self {
-        Pace {
-            page: 500,
-            retry: Duration::from_millis(500),
-            longest_retry: Duration::from_secs(30),
-            absent: Duration::from_secs(30),
-            patience: Duration::from_secs(60),
-            // The API server sends a bookmark every minute.
-            silence: Duration::from_secs(90),
-        }
-    }
-}
-
-/// A cluster that is being watched by a thread of its own, until this is dropped.
+/// A thread that follows all kinds of the model, until this is dropped.
 #[derive(Debug)]
 pub struct Watch {
-    /// How often everything was to be read again; closed when it is enough.
+    /// Counts the requests to read everything again. The thread ends when this is dropped.
     reloads: watch::Sender<u64>,
 }
 
 impl Watch {
-    /// Watches a cluster and tells what is new, beginning with all there is, until `tell` returns `false`.
+    /// Follows a cluster and passes batches of changes to `send`, until it returns `false`. The
+    /// first batches contain all objects of the cluster.
     pub fn start(
         access: Access,
-        pace: Pace,
-        tell: impl FnMut(SourceEvent) -> bool + Send + 'static,
+        policy: RetryPolicy,
+        send: impl FnMut(SourceEvent) -> bool + Send + 'static,
     ) -> io::Result<Watch> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (reloads, reload) = watch::channel(0);
         let thread = thread::Builder::new().name("weir-kube".into());
         thread.spawn(move || {
-            runtime.block_on(follow(access, pace, reload, tell));
-            // A request may be under way whose answer nobody waits for.
+            runtime.block_on(follow_all(access, policy, reload, send));
+            // A request can be in flight. Its answer is not needed.
             runtime.shutdown_background();
         })?;
         Ok(Watch { reloads })
     }
 
-    /// Reads everything again, changed or not, and tells.
+    /// Lists everything again and sends each object as a change.
     pub fn reload(&self) {
         self.reloads.send_modify(|count| *count += 1);
     }
 }
 
-async fn follow(
+async fn follow_all(
     access: Access,
-    pace: Pace,
+    policy: RetryPolicy,
     reload: watch::Receiver<u64>,
-    tell: impl FnMut(SourceEvent) -> bool,
+    send: impl FnMut(SourceEvent) -> bool,
 ) {
-    let link = Link::new(access);
-    let (out, news) = mpsc::channel(WAITING);
-    let followers = Kind::ALL
-        .map(|kind| Follower::new(kind, link.clone(), pace, out.clone(), reload.clone()).run());
+    let client = ApiClient::new(access);
+    let (out, messages) = mpsc::channel(QUEUE_CAPACITY);
+    let followers = Kind::ALL.map(|kind| {
+        let sink = ModelSink {
+            kind,
+            cache: VersionCache::new(kind),
+            unknown_version: None,
+            out: out.clone(),
+        };
+        Follower::new(client.clone(), kind.spec(), policy, Some(reload.clone()), sink).run()
+    });
     drop(out);
     let mut reload = reload;
     let closed = pin!(async move { while reload.changed().await.is_ok() {} });
-    let (followers, gathering) = (pin!(join_all(followers)), pin!(gather(news, tell)));
-    select(select(followers, gathering), closed).await;
+    let (followers, batches) = (pin!(join_all(followers)), pin!(send_batches(messages, send)));
+    select(select(followers, batches), closed).await;
 }
 
-/// Puts together what the followers tell.
-async fn gather(mut news: mpsc::Receiver<Told>, mut tell: impl FnMut(SourceEvent) -> bool) {
-    let mut state = Gathered::default();
-    while let Some(told) = news.recv().await {
-        state.take(told);
-        state.drain(&mut news);
-        if state.update.changes.len() < MANY && news.is_empty() {
-            sleep(GATHER).await;
-            state.drain(&mut news);
+/// A message of one follower to the batch.
+#[derive(Debug)]
+enum Message {
+    /// Changes of the model, and when the object was written, if it is known.
+    Changes(Vec<Change>, Option<SystemTime>),
+    /// All findings about the objects of a kind.
+    Findings(Kind, Vec<Finding>),
+    /// A list is complete.
+    Listed(Kind),
+    /// Why the kind cannot be followed at the moment; `None` if it can.
+    Problem(Kind, Option<Finding>),
+}
+
+/// Lowers the objects of one kind to changes of the model.
+struct ModelSink {
+    kind: Kind,
+    cache: VersionCache,
+    /// The finding that no known version of the kind is served.
+    unknown_version: Option<Finding>,
+    out: mpsc::Sender<Message>,
+}
+
+impl ModelSink {
+    async fn send(&mut self, message: Message) -> Result<(), Closed> {
+        self.out.send(message).await.map_err(|_| Closed)
+    }
+
+    async fn send_changes(
+        &mut self,
+        changes: Vec<Change>,
+        written: Option<SystemTime>,
+    ) -> Result<(), Closed> {
+        if self.cache.take_findings_changed() {
+            self.send_findings().await?;
         }
-        if let Some(update) = state.update()
-            && !tell(update)
+        if !changes.is_empty() {
+            self.send(Message::Changes(changes, written)).await?;
+        }
+        Ok(())
+    }
+
+    async fn send_findings(&mut self) -> Result<(), Closed> {
+        let mut findings = self.cache.findings();
+        findings.extend(self.unknown_version.clone());
+        self.send(Message::Findings(self.kind, findings)).await
+    }
+}
+
+impl Sink for ModelSink {
+    type Raw = Tree;
+    type Item = Option<Reading>;
+
+    fn read(&mut self, object: Tree) -> Option<Reading> {
+        self.cache.read(object)
+    }
+
+    fn begin_list(&mut self) {
+        self.cache.begin_list();
+    }
+
+    async fn page(&mut self, items: Vec<Option<Reading>>) -> Result<(), Closed> {
+        let readings = items.into_iter().flatten();
+        let changes = readings.filter_map(|reading| self.cache.put(reading)).collect();
+        self.send_changes(changes, None).await
+    }
+
+    async fn complete_list(&mut self, _: &'static str) -> Result<(), Closed> {
+        let gone = self.cache.complete_list();
+        self.send_changes(gone, None).await?;
+        self.send(Message::Listed(self.kind)).await
+    }
+
+    async fn keep_list(&mut self) -> Result<(), Closed> {
+        self.send(Message::Listed(self.kind)).await
+    }
+
+    async fn put(&mut self, item: Option<Reading>) -> Result<(), Closed> {
+        let Some(reading) = item else { return Ok(()) };
+        let written = reading.written;
+        let change = self.cache.put(reading);
+        self.send_changes(change.into_iter().collect(), written).await
+    }
+
+    async fn remove(&mut self, object: Tree) -> Result<(), Closed> {
+        let change = self.cache.remove(&object);
+        self.send_changes(change.into_iter().collect(), None).await
+    }
+
+    fn distrust(&mut self) {
+        self.cache.distrust();
+    }
+
+    async fn version_unknown(&mut self, resource: Option<Resource>) -> Result<(), Closed> {
+        let finding = resource.map(unknown_version);
+        if self.unknown_version == finding {
+            return Ok(());
+        }
+        self.unknown_version = finding;
+        self.send_findings().await
+    }
+
+    async fn report(&mut self, problem: Option<Problem>) -> Result<(), Closed> {
+        let finding = problem.map(|problem| Finding {
+            location: None,
+            code: if problem.is_about_access { UNREACHABLE } else { "unread" },
+            severity: Severity::Error,
+            object: None,
+            field: String::new(),
+            message: problem.message,
+            hint: problem.hint,
+        });
+        self.send(Message::Problem(self.kind, finding)).await
+    }
+}
+
+fn unknown_version(resource: Resource) -> Finding {
+    let versions = resource.versions.iter().map(|version| resource.api_version(version));
+    let versions = versions.collect::<Vec<_>>().join(" or ");
+    Finding {
+        location: None,
+        code: "unknown-version",
+        severity: Severity::Error,
+        object: None,
+        field: String::new(),
+        message: format!("{} are not served as {versions}; they are not read", resource.name()),
+        hint: "serve that version in the CustomResourceDefinition".into(),
+    }
+}
+
+/// Combines the messages of the followers to batches.
+async fn send_batches(
+    mut messages: mpsc::Receiver<Message>,
+    mut send: impl FnMut(SourceEvent) -> bool,
+) {
+    let mut batch = Batch::default();
+    while let Some(message) = messages.recv().await {
+        batch.add(message);
+        batch.drain(&mut messages);
+        if batch.changes.len() < BATCH_CHANGES && messages.is_empty() {
+            sleep(BATCH_WINDOW).await;
+            batch.drain(&mut messages);
+        }
+        if let Some(update) = batch.take()
+            && !send(update)
         {
             return;
         }
     }
 }
 
+/// The state of all kinds, and the changes since the last update.
 #[derive(Default)]
-struct Gathered {
-    update: SourceEvent,
+struct Batch {
+    changes: Vec<Change>,
+    written: Vec<SystemTime>,
     listed: BTreeSet<Kind>,
     findings: BTreeMap<Kind, Vec<Finding>>,
-    troubles: BTreeMap<Kind, Finding>,
-    is_new: bool,
+    problems: BTreeMap<Kind, Finding>,
+    is_changed: bool,
 }
 
-impl Gathered {
-    fn drain(&mut self, news: &mut mpsc::Receiver<Told>) {
-        while self.update.changes.len() < MANY
-            && let Ok(told) = news.try_recv()
+impl Batch {
+    fn drain(&mut self, messages: &mut mpsc::Receiver<Message>) {
+        while self.changes.len() < BATCH_CHANGES
+            && let Ok(message) = messages.try_recv()
         {
-            self.take(told);
+            self.add(message);
         }
     }
 
-    fn take(&mut self, told: Told) {
-        match told {
-            Told::Changes(changes, written) => {
-                self.is_new |= !changes.is_empty();
-                self.update.changes.extend(changes);
-                self.update.written.extend(written);
+    fn add(&mut self, message: Message) {
+        match message {
+            Message::Changes(changes, written) => {
+                self.is_changed |= !changes.is_empty();
+                self.changes.extend(changes);
+                self.written.extend(written);
             }
-            Told::Findings(kind, findings) => {
-                self.is_new = true;
+            Message::Findings(kind, findings) => {
+                self.is_changed = true;
                 self.findings.insert(kind, findings);
             }
-            Told::Listed(kind) => self.is_new |= self.listed.insert(kind),
-            Told::Trouble(kind, trouble) => {
-                let before = match trouble.clone() {
-                    Some(finding) => self.troubles.insert(kind, finding),
-                    None => self.troubles.remove(&kind),
+            Message::Listed(kind) => self.is_changed |= self.listed.insert(kind),
+            Message::Problem(kind, problem) => {
+                let before = match problem.clone() {
+                    Some(finding) => self.problems.insert(kind, finding),
+                    None => self.problems.remove(&kind),
                 };
-                self.is_new |= before != trouble;
+                self.is_changed |= before != problem;
             }
         }
     }
 
-    /// What is new since the last update, if anything is.
-    fn update(&mut self) -> Option<SourceEvent> {
-        if !std::mem::take(&mut self.is_new) {
+    /// The update since the last call, if there is one.
+    fn take(&mut self) -> Option<SourceEvent> {
+        if !std::mem::take(&mut self.is_changed) {
             return None;
         }
-        let troubles: BTreeSet<&Finding> = self.troubles.values().collect();
-        let troubles: Vec<Finding> = troubles.into_iter().cloned().collect();
-        let findings = self.findings.values().flatten().chain(&troubles).cloned().collect();
+        // One problem can concern several kinds. It is reported once.
+        let problems: BTreeSet<&Finding> = self.problems.values().collect();
+        let problems: Vec<Finding> = problems.into_iter().cloned().collect();
+        let findings = self.findings.values().flatten().chain(&problems).cloned().collect();
         let in_sync = self.listed.len() == Kind::ALL.len();
         Some(SourceEvent {
-            changes: std::mem::take(&mut self.update.changes),
-            written: std::mem::take(&mut self.update.written),
+            changes: std::mem::take(&mut self.changes),
+            written: std::mem::take(&mut self.written),
             findings,
             in_sync,
-            // Before that a part is missing; with trouble nobody knows for how long.
-            more_expected: !in_sync && troubles.is_empty(),
-            unread: troubles,
+            // The first lists are under way. A problem can delay them for any time.
+            more_expected: !in_sync && problems.is_empty(),
+            unread: problems,
         })
     }
 }

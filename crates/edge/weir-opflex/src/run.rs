@@ -11,7 +11,7 @@ use futures::future::{Either, select};
 use tokio::{sync::mpsc, task::JoinSet, time::sleep_until};
 use weir_aci::{Files, Folder, FolderError, Settings};
 use weir_controllers::{Resource, Server, Told, Watched, follow, hpp};
-use weir_kube::{Access, Pace};
+use weir_kube::{Access, RetryPolicy};
 use weir_runtime::{Signal, Signals, http::ListenError};
 
 use crate::{desk::Desk, home::Home, http, pressed::pressed, report::Report};
@@ -43,7 +43,7 @@ pub struct Options {
     /// Where to listen for HTTP.
     pub http: Option<SocketAddr>,
     /// How patient to be.
-    pub pace: Pace,
+    pub pace: RetryPolicy,
 }
 
 /// How long to go on.
@@ -137,7 +137,7 @@ async fn keep(options: &Options, mut desk: Desk, until: Until) -> Result<(), Opf
     let mut follow_all = |watched, pace, word: fn(Told) -> News| {
         followers.spawn(follow(server.clone(), watched, pace, word, out.clone()));
     };
-    let few = Pace { page: options.pace.page.min(PAGE), ..options.pace };
+    let few = RetryPolicy { page_size: options.pace.page_size.min(PAGE), ..options.pace };
     follow_all(here(hpp::CONTAINERS), few, News::Container);
     follow_all(here(hpp::POLS), few, News::Pol);
     follow_all(pods, options.pace, News::Pod);

@@ -23,6 +23,11 @@ impl Backoff {
         jitter(delay(self.first, self.longest, self.failures))
     }
 
+    /// The failures in a row so far.
+    pub const fn failures(&self) -> u32 {
+        self.failures
+    }
+
     /// Starts over, after an attempt that succeeded.
     pub fn reset(&mut self) {
         self.failures = 0;

@@ -253,7 +253,7 @@ fn nft(lab: &Lab, words: &[&str]) {
 /// The world as the API server has it.
 fn world(cluster: &Cluster, desk: &Desk) -> World {
     let kubeconfig = desk.kubeconfig(cluster.admin(), "admin");
-    let manifests = weir_kube::read(&Access::new(Some(&kubeconfig), None), |_| ()).unwrap();
+    let manifests = weir_kube::read_cluster(&Access::new(Some(&kubeconfig), None), |_| ()).unwrap();
     assert!(manifests.findings.is_empty(), "{:?}", manifests.findings);
     manifests.objects.into_iter().collect()
 }

@@ -8,6 +8,7 @@
 mod bounded;
 mod builder;
 mod conversion;
+mod deserialize;
 mod json;
 mod scalar;
 mod text;

@@ -1,7 +1,7 @@
 use std::fmt::Write;
 
 /// A piece of a document and the line it was written in.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Hash)]
 pub struct Tree {
     /// The line it starts at, from 1.
     pub line: u32,
@@ -10,7 +10,7 @@ pub struct Tree {
 }
 
 /// What was written. Scalars other than strings keep their text, for messages.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Hash)]
 pub enum Value {
     /// Nothing, `null` or `~`.
     Null,
@@ -29,7 +29,7 @@ pub enum Value {
 }
 
 /// One entry of a mapping.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Hash)]
 pub struct Entry {
     /// The key, as the API server's reader has it.
     pub key: Box<str>,

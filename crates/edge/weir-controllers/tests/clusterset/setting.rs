@@ -19,7 +19,7 @@ use weir_cluster::{Access, Cluster, Gate, Right};
 use weir_controllers::{
     Controller, ControllerError, Options, clusterset::Settings, crds, run_until,
 };
-use weir_kube::Pace;
+use weir_kube::RetryPolicy;
 use weir_model::Name;
 
 use crate::{eventually, yaml::yaml};
@@ -296,12 +296,12 @@ impl Process {
             controllers: vec![Controller::ClusterSet(Box::new(settings))],
             http: Some(http),
             identity: format!("{}-{id}", site.name),
-            pace: Pace {
-                page: 3,
-                retry: Duration::from_millis(50),
+            pace: RetryPolicy {
+                page_size: 3,
+                first_retry: Duration::from_millis(50),
                 longest_retry: Duration::from_millis(500),
-                absent: Duration::from_millis(200),
-                ..Pace::default()
+                absence_poll: Duration::from_millis(200),
+                ..RetryPolicy::default()
             },
         };
         let (stop, end) = oneshot::channel::<()>();

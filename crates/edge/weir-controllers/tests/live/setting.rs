@@ -17,7 +17,7 @@ use weir_cluster::{Access, Cluster, Collector, Right};
 use weir_controllers::{
     Controller, ControllerError, OnDisable, Options, crds, memcached, run_until, workload::Workload,
 };
-use weir_kube::Pace;
+use weir_kube::RetryPolicy;
 
 use crate::{eventually, yaml::yaml};
 
@@ -108,12 +108,12 @@ impl Process {
             controllers: vec![Controller::Workload(workload)],
             http: Some(http),
             identity: identity.into(),
-            pace: Pace {
-                page: 3,
-                retry: Duration::from_millis(50),
+            pace: RetryPolicy {
+                page_size: 3,
+                first_retry: Duration::from_millis(50),
                 longest_retry: Duration::from_millis(500),
-                absent: Duration::from_millis(200),
-                ..Pace::default()
+                absence_poll: Duration::from_millis(200),
+                ..RetryPolicy::default()
             },
         };
         let (stop, end) = oneshot::channel::<()>();

@@ -183,7 +183,7 @@ impl Writer {
                 _ => (),
             }
         }
-        Err(Failed { error: ReadError::about(error, verb, EVENTS), then })
+        Err(Failed { error: ReadError::from_kube(error, verb, EVENTS), then })
     }
 
     fn event(&self, step: &Step, namespace: &str, now: Time) -> Event {

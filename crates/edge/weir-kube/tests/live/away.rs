@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::json;
 use weir_cluster::Cluster;
-use weir_kube::Pace;
+use weir_kube::RetryPolicy;
 
 use crate::{
     namespace,
@@ -73,7 +73,7 @@ fn a_network_that_swallows_everything_is_noticed() {
     let cluster = Cluster::start().unwrap();
     shop(&cluster);
     let gate = cluster.gate().unwrap();
-    let pace = Pace { silence: Duration::from_secs(1), ..pace() };
+    let pace = RetryPolicy { watch_silence: Duration::from_secs(1), ..pace() };
     let mut seen = Observer::with(&cluster.admin().through(gate.address()), pace);
     seen.until_in_sync();
     gate.silence();

@@ -5,7 +5,7 @@ use std::{error::Error, fs, path::Path};
 use serde_json::json;
 use weir_api::Owner;
 use weir_cluster::Right;
-use weir_kube::{Access, Pods, ReadError, read};
+use weir_kube::{Access, Pods, ReadError, read_cluster};
 use weir_model::{Object, PodId};
 
 use crate::{cluster, namespace, pod, pods_of, policies_of, policy, run_pod};
@@ -13,7 +13,7 @@ use crate::{cluster, namespace, pod, pods_of, policies_of, policy, run_pod};
 fn look(access: &weir_cluster::Access) -> Result<weir_api::Manifests, ReadError> {
     let folder = tempfile::tempdir().unwrap();
     let kubeconfig = access.write_kubeconfig(folder.path()).unwrap();
-    read(&Access::new(Some(&kubeconfig), Some("test")), |_| ())
+    read_cluster(&Access::new(Some(&kubeconfig), Some("test")), |_| ())
 }
 
 #[test]
@@ -91,7 +91,7 @@ fn who_may_not_read_is_told_what_is_missing() {
     let error = look(&nowhere).unwrap_err();
     assert_eq!(error.to_string(), "cannot reach the API server");
     assert!(error.source().unwrap().to_string().contains("refused"), "{error:?}");
-    let missing = read(&Access::new(Some(Path::new("no/such/kubeconfig")), None), |_| ());
+    let missing = read_cluster(&Access::new(Some(Path::new("no/such/kubeconfig")), None), |_| ());
     let error = missing.unwrap_err();
     assert_eq!(error.to_string(), "cannot use the kubeconfig no/such/kubeconfig");
 }

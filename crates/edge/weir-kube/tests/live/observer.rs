@@ -6,7 +6,7 @@ use std::{
 };
 
 use tempfile::TempDir;
-use weir_kube::{Access, Pace, Watch};
+use weir_kube::{Access, RetryPolicy, Watch};
 use weir_model::{Change, Finding, Key, World};
 use weir_runtime::SourceEvent;
 
@@ -33,7 +33,7 @@ impl Observer {
         Observer::with(access, pace())
     }
 
-    pub(crate) fn with(access: &weir_cluster::Access, pace: Pace) -> Self {
+    pub(crate) fn with(access: &weir_cluster::Access, pace: RetryPolicy) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let kubeconfig = access.write_kubeconfig(folder.path()).unwrap();
         let (news, updates) = mpsc::channel();
@@ -112,12 +112,12 @@ impl Observer {
 }
 
 /// The pace of tests: small pages, short waits.
-pub(crate) fn pace() -> Pace {
-    Pace {
-        page: 3,
-        retry: Duration::from_millis(50),
+pub(crate) fn pace() -> RetryPolicy {
+    RetryPolicy {
+        page_size: 3,
+        first_retry: Duration::from_millis(50),
         longest_retry: Duration::from_millis(500),
-        absent: Duration::from_millis(300),
-        ..Pace::default()
+        absence_poll: Duration::from_millis(300),
+        ..RetryPolicy::default()
     }
 }

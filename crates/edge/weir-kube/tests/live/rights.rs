@@ -20,7 +20,8 @@ fn without_the_right_to_list_nodes_the_rest_comes_and_it_is_never_in_sync() {
     namespace(cluster, "rights", json!({}));
     run_pod(cluster, "rights", "web", "10.4.0.1");
     let user = cluster.user("no-nodes", &ALL_BUT_NODES).unwrap();
-    let pace = weir_kube::Pace { patience: Duration::from_secs(1), ..crate::observer::pace() };
+    let pace =
+        weir_kube::RetryPolicy { absence_grace: Duration::from_secs(1), ..crate::observer::pace() };
     let mut seen = Observer::with(&user, pace);
     let web = pod_key("rights", "web");
     seen.until("the pod and trouble", |seen| seen.put.contains(&web) && !seen.unread.is_empty());
@@ -33,7 +34,8 @@ fn without_the_right_to_list_nodes_the_rest_comes_and_it_is_never_in_sync() {
     );
     assert!(seen.unread[0].hint.contains(r#"resources ["nodes"], verbs ["list"]"#));
     // One who only looks can do without, and is told.
-    let manifests = weir_kube::read(&Access::new(Some(&seen.kubeconfig()), None), |_| ()).unwrap();
+    let manifests =
+        weir_kube::read_cluster(&Access::new(Some(&seen.kubeconfig()), None), |_| ()).unwrap();
     assert!(manifests.findings.iter().any(|finding| finding.code == "nodes-unread"));
 
     let right = json!({"rules": [
@@ -56,7 +58,8 @@ fn a_token_that_no_longer_counts_is_replaced_by_the_one_that_does() {
     ];
     let old = cluster.user("rotating", &rights).unwrap();
     let gate = cluster.gate().unwrap();
-    let pace = weir_kube::Pace { patience: Duration::from_secs(1), ..crate::observer::pace() };
+    let pace =
+        weir_kube::RetryPolicy { absence_grace: Duration::from_secs(1), ..crate::observer::pace() };
     let mut seen = Observer::with(&old.through(gate.address()), pace);
     seen.until_in_sync();
     gate.shut();
@@ -65,7 +68,7 @@ fn a_token_that_no_longer_counts_is_replaced_by_the_one_that_does() {
     let folder = tempfile::tempdir().unwrap();
     let direct = Access::new(Some(&old.write_kubeconfig(folder.path()).unwrap()), None);
     let start = Instant::now();
-    while !matches!(weir_kube::read(&direct, |_| ()), Err(ReadError::Unauthorized)) {
+    while !matches!(weir_kube::read_cluster(&direct, |_| ()), Err(ReadError::Unauthorized)) {
         assert!(start.elapsed() < Duration::from_secs(60), "the old token still counts");
         std::thread::sleep(Duration::from_millis(500));
     }

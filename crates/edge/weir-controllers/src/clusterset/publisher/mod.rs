@@ -91,7 +91,7 @@ pub(crate) async fn keep(
         holds: false,
         next_pulse: Instant::now(),
         next_flush: None,
-        backoff: Backoff::new(context.pace.retry, context.pace.longest_retry),
+        backoff: Backoff::new(context.pace.first_retry, context.pace.longest_retry),
     };
     publisher.tell();
     loop {

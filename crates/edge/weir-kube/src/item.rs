@@ -1,0 +1,153 @@
+use std::ops::Deref;
+
+use kube::core::TypeMeta;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use weir_api::document::{Entry, Tree, Value as TreeValue};
+
+use crate::{Object, ObjectId};
+
+/// One revision of one object.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Revision {
+    /// The object.
+    pub id: ObjectId,
+    /// The object's uid. An object that is deleted and created again gets another one.
+    pub uid: String,
+    /// The object's resourceVersion.
+    pub resource_version: String,
+}
+
+impl Revision {
+    /// Whether this revision of an object precedes another one of the same object.
+    pub(crate) fn is_older_than(&self, other: &Revision) -> bool {
+        let number = |revision: &Revision| revision.resource_version.parse::<u64>().ok();
+        let both = number(self).zip(number(other));
+        self.uid == other.uid && both.is_some_and(|(own, other)| own < other)
+    }
+}
+
+/// What a follower keeps of an object, and the revision it was read from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Item<T> {
+    /// The revision.
+    pub revision: Revision,
+    /// What the `read` function of the follower made of the object.
+    pub value: T,
+}
+
+impl<T> Item<T> {
+    /// Converts an object as the follower does.
+    pub fn read<R: WireObject>(object: R, read: impl FnOnce(R) -> T) -> Self {
+        Item { revision: object.revision(), value: read(object) }
+    }
+
+    /// The id of the object.
+    pub fn id(&self) -> &ObjectId {
+        &self.revision.id
+    }
+}
+
+impl<T> Deref for Item<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.value
+    }
+}
+
+/// An object as a follower parses it from the bytes of a response.
+pub trait WireObject: DeserializeOwned + Send {
+    /// The object's id, uid and resourceVersion.
+    fn revision(&self) -> Revision;
+    /// The object's resourceVersion.
+    fn resource_version(&self) -> Option<&str>;
+    /// The kind, if the object states it. Elements of a list of built-in objects do not.
+    fn kind(&self) -> Option<&str>;
+    /// Adds `apiVersion` and `kind`, and removes `metadata.managedFields` if no reader needs them.
+    fn complete(&mut self, types: &TypeMeta);
+}
+
+impl WireObject for Object {
+    fn revision(&self) -> Revision {
+        Revision {
+            id: ObjectId::from_object(self),
+            uid: self.metadata.uid.clone().unwrap_or_default(),
+            resource_version: self.metadata.resource_version.clone().unwrap_or_default(),
+        }
+    }
+
+    fn resource_version(&self) -> Option<&str> {
+        self.metadata.resource_version.as_deref()
+    }
+
+    fn kind(&self) -> Option<&str> {
+        self.types.as_ref().map(|types| &*types.kind)
+    }
+
+    fn complete(&mut self, types: &TypeMeta) {
+        self.types = Some(types.clone());
+        self.metadata.managed_fields = None;
+    }
+}
+
+impl WireObject for Value {
+    fn revision(&self) -> Revision {
+        let text = |key: &str| self["metadata"][key].as_str().unwrap_or_default();
+        Revision {
+            id: ObjectId::new(text("namespace"), text("name")),
+            uid: text("uid").into(),
+            resource_version: text("resourceVersion").into(),
+        }
+    }
+
+    fn resource_version(&self) -> Option<&str> {
+        self["metadata"]["resourceVersion"].as_str()
+    }
+
+    fn kind(&self) -> Option<&str> {
+        self["kind"].as_str()
+    }
+
+    fn complete(&mut self, types: &TypeMeta) {
+        let Value::Object(fields) = self else { return };
+        fields.insert("apiVersion".into(), types.api_version.clone().into());
+        fields.insert("kind".into(), types.kind.clone().into());
+        if let Some(Value::Object(metadata)) = fields.get_mut("metadata") {
+            metadata.remove("managedFields");
+        }
+    }
+}
+
+impl WireObject for Tree {
+    fn revision(&self) -> Revision {
+        let text = |key: &str| self.path(&["metadata", key]).and_then(Tree::text);
+        Revision {
+            id: ObjectId::new(
+                text("namespace").unwrap_or_default(),
+                text("name").unwrap_or_default(),
+            ),
+            uid: text("uid").unwrap_or_default().into(),
+            resource_version: text("resourceVersion").unwrap_or_default().into(),
+        }
+    }
+
+    fn resource_version(&self) -> Option<&str> {
+        self.path(&["metadata", "resourceVersion"]).and_then(Tree::text)
+    }
+
+    fn kind(&self) -> Option<&str> {
+        self.get("kind").and_then(Tree::text)
+    }
+
+    /// Keeps the managed fields: they date the last write.
+    fn complete(&mut self, types: &TypeMeta) {
+        let TreeValue::Map(entries) = &mut self.value else { return };
+        for (key, text) in [("kind", &types.kind), ("apiVersion", &types.api_version)] {
+            if !entries.iter().any(|entry| &*entry.key == key) {
+                let value = Tree { line: 1, value: TreeValue::Str((&**text).into()) };
+                entries.insert(0, Entry { key: key.into(), written: None, line: 1, value });
+            }
+        }
+    }
+}

@@ -1,0 +1,189 @@
+use std::time::Duration;
+
+use kube::Client;
+use tokio::time::sleep;
+use weir_api::{Manifests, Reader};
+use weir_model::{Finding, Object, Policy, Severity, Who};
+use weir_runtime::Backoff;
+
+use crate::{
+    Access, OnMissing, ReadError, Resource, WatchSpec,
+    kind::Kind,
+    wire::{self, Page, Unread},
+};
+
+/// The number of objects on a page of a list.
+const PAGE_SIZE: u32 = 500;
+/// How often reading starts over if the API server is overloaded or a list expires.
+const ATTEMPTS: u32 = 4;
+/// The longest wait that the API server can demand before the next attempt.
+const MAX_RETRY_AFTER: Duration = Duration::from_secs(10);
+/// Memcacheds request policies, so that lints look at them.
+const MEMCACHEDS: Resource = Resource {
+    group: "memcached.c5c3.io",
+    versions: &["v1alpha1", "v1beta1"],
+    kind: "Memcached",
+    plural: "memcacheds",
+};
+
+/// The progress of reading a cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// The kinds that were read.
+    pub done: usize,
+    /// The number of all kinds.
+    pub all: usize,
+}
+
+/// Reads a cluster once, completely. Pods without an address keep none.
+pub fn read_cluster(
+    access: &Access,
+    mut progress: impl FnMut(Progress),
+) -> Result<Manifests, ReadError> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let client = access.client().await?;
+        let mut backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(5));
+        loop {
+            let error = match read_all(&client, &mut progress).await {
+                Ok(manifests) => return Ok(manifests),
+                Err(error) => error,
+            };
+            let can_retry = error.is_temporary() || matches!(error, ReadError::Gone { .. });
+            if !can_retry || backoff.failures() + 1 >= ATTEMPTS {
+                return Err(error);
+            }
+            let demanded = error.retry_after().unwrap_or_default().min(MAX_RETRY_AFTER);
+            sleep(backoff.next_delay().max(demanded)).await;
+        }
+    })
+}
+
+async fn read_all(
+    client: &Client,
+    progress: &mut impl FnMut(Progress),
+) -> Result<Manifests, ReadError> {
+    let mut reader = Reader::new();
+    let mut nodes_error = None;
+    for (done, kind) in Kind::ALL.into_iter().enumerate() {
+        let step = || progress(Progress { done, all: Kind::ALL.len() });
+        match read_kind(client, &kind.spec(), &mut reader, step).await {
+            Ok(Served::Yes) => (),
+            Ok(Served::No) if kind.is_optional() => (),
+            Ok(Served::No) => {
+                return Err(ReadError::Missing { resource: kind.resource().name() });
+            }
+            Err(error @ ReadError::Forbidden { .. }) if kind == Kind::Node => {
+                nodes_error = Some(error);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    let memcacheds_error = read_memcacheds(client, &mut reader).await?;
+    let mut manifests = reader.finish().of_cluster();
+    manifests.findings.extend(memcacheds_error.as_ref().map(memcacheds_unread));
+    if let Some(error) = nodes_error {
+        let mut policies = manifests.objects.iter().filter_map(|object| match object {
+            Object::Policy(policy) => Some(policy),
+            _ => None,
+        });
+        // Without the nodes, the meaning of such a policy is unknown.
+        if policies.any(selects_nodes) {
+            return Err(error);
+        }
+        manifests.findings.push(nodes_unread(&error));
+    }
+    Ok(manifests)
+}
+
+/// Whether the API server serves a kind.
+enum Served {
+    Yes,
+    No,
+}
+
+/// Reads all objects of a kind, in the first version that is served.
+async fn read_kind(
+    client: &Client,
+    spec: &WatchSpec,
+    reader: &mut Reader,
+    mut step: impl FnMut(),
+) -> Result<Served, ReadError> {
+    let resource = spec.resource;
+    let file = format!("cluster {}", resource.plural);
+    for version in resource.versions {
+        let mut after: Option<String> = None;
+        loop {
+            step();
+            let page = wire::page_bytes(client, spec, version, PAGE_SIZE, after.as_deref()).await;
+            let bytes = match page {
+                Ok(bytes) => bytes,
+                Err(ReadError::Missing { .. }) if after.is_none() => break,
+                // The API server checks permissions before it checks whether the kind exists.
+                Err(error @ ReadError::Forbidden { .. })
+                    if spec.on_missing == OnMissing::TreatAsEmpty =>
+                {
+                    let api_version = resource.api_version(version);
+                    if wire::is_served(client, &api_version, resource.plural).await? {
+                        return Err(error);
+                    }
+                    break;
+                }
+                Err(error) => return Err(error),
+            };
+            let page = Page::parse(&bytes, spec, version, |_: Unread| ())?;
+            reader.read(file.clone().into(), &bytes);
+            after = page.next;
+            if after.is_none() {
+                return Ok(Served::Yes);
+            }
+        }
+    }
+    Ok(Served::No)
+}
+
+/// Reads the Memcacheds, if the kind is installed. Their NetworkPolicies are read anyway, so that
+/// an error costs only some lints. It is returned for a finding.
+async fn read_memcacheds(
+    client: &Client,
+    reader: &mut Reader,
+) -> Result<Option<ReadError>, ReadError> {
+    let spec = WatchSpec { on_missing: OnMissing::TreatAsEmpty, ..WatchSpec::all(MEMCACHEDS) };
+    match read_kind(client, &spec, reader, || ()).await {
+        Ok(_) => Ok(None),
+        Err(error @ ReadError::Gone { .. }) => Err(error),
+        Err(error) => Ok(Some(error)),
+    }
+}
+
+fn memcacheds_unread(error: &ReadError) -> Finding {
+    Finding {
+        location: None,
+        code: "memcacheds-unread",
+        severity: Severity::Info,
+        object: None,
+        field: String::new(),
+        message: format!("{}: Memcacheds are not checked, their NetworkPolicies are", error.text()),
+        hint: error.hint(),
+    }
+}
+
+fn selects_nodes(policy: &Policy) -> bool {
+    let rules = policy.spec.ingress.iter().chain(&policy.spec.egress);
+    rules
+        .flatten()
+        .flat_map(|rule| rule.peers.iter().flatten())
+        .any(|peer| matches!(peer.who, Who::Nodes(_)))
+}
+
+fn nodes_unread(error: &ReadError) -> Finding {
+    Finding {
+        location: None,
+        code: "nodes-unread",
+        severity: Severity::Warning,
+        object: None,
+        field: String::new(),
+        message: format!("{error}: the addresses of nodes are unknown"),
+        hint: error.hint(),
+    }
+}
