@@ -5,12 +5,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use weir_datapath::{ApplyError, Datapath, Remarks, Trouble};
-use weir_model::{Delta, Flow, PodId, Program};
+use weir_datapath::{ApplyError, ApplyErrorKind, Datapath, Diagnostics, Drift};
+use weir_model::PodId;
 
 use crate::{
-    Acl, Action, Host, HostError, Inventory, Meaning, PREFIX, Plan, Planner, StateFile, Step,
-    Tracker, Way, document::Endpoint, tracker::is_as_desired,
+    Acl, Action, Host, HostError, Installed, Inventory, Meaning, PREFIX, Plan, Planner, StateFile,
+    Step, Tracker, Way, document::Endpoint, tracker::is_as_desired,
 };
 
 /// How often to look whether somebody changed our rules, and whether there are orphans.
@@ -36,7 +36,6 @@ pub struct Settings {
 pub struct Hcn<H> {
     host: H,
     settings: Settings,
-    planner: Planner,
     tracker: Tracker,
     file: Option<StateFile>,
     /// What was wrong with the state file.
@@ -60,7 +59,6 @@ impl<H: Host> Hcn<H> {
         Hcn {
             host,
             settings,
-            planner: Planner::default(),
             tracker,
             file,
             warning,
@@ -78,11 +76,12 @@ impl<H: Host> Hcn<H> {
     }
 
     /// Whether anything is not as it should be, apart from pods that have no endpoint; and who has come.
-    fn compare(&mut self, inventory: &Inventory) -> bool {
-        let plan = self.planner.differences(inventory, &self.tracker, self.network());
+    fn compare(&mut self, planner: &Planner, inventory: &Inventory) -> bool {
+        self.absent.retain(|pod, _| planner.has_rules(pod));
+        let plan = planner.differences(inventory, &self.tracker, self.network());
         let mut drifted = false;
         // The machine has other addresses than before, which every pod must be reached from.
-        self.resumes |= inventory.addresses != *self.planner.host();
+        self.resumes |= inventory.addresses != *planner.host();
         for step in plan.steps {
             let Step::Put { pod, addresses, .. } = step else {
                 drifted = true;
@@ -97,15 +96,15 @@ impl<H: Host> Hcn<H> {
                 }
             }
         }
-        self.remember(inventory);
+        self.remember(planner, inventory);
         drifted
     }
 
     /// Writes down what is so, whoever made it so, and forgets what is gone.
-    fn remember(&mut self, inventory: &Inventory) {
+    fn remember(&mut self, planner: &Planner, inventory: &Inventory) {
         let there: BTreeSet<&str> = inventory.endpoints.iter().map(|one| &*one.id).collect();
         self.tracker.retain(|id| there.contains(id));
-        for (pod, addresses, acls) in self.planner.pods() {
+        for (pod, addresses, acls) in planner.pods() {
             for endpoint in inventory.of_pod(addresses, self.settings.network.as_deref()) {
                 let (desired, ours) = (endpoint.desired(acls), endpoint.ours());
                 if desired == ours && !self.tracker.knows(&endpoint.id) {
@@ -122,6 +121,34 @@ impl<H: Host> Hcn<H> {
             Ok(()) => (),
             Err(error) => self.warning = Some(format!("the state file cannot be written: {error}")),
         }
+    }
+
+    /// Looks at the endpoints when it is time to. Whether another program changed our rules.
+    fn is_changed(&mut self, planner: &Planner) -> Result<bool, ApplyError> {
+        let now = Instant::now();
+        if self.glancing.is_none() && now < self.next && !self.host.hinted() {
+            return Ok(false);
+        }
+        let what = "cannot look at the endpoints of HNS";
+        let Some(glance) = self.host.glance() else {
+            let since = *self.glancing.get_or_insert(now);
+            if now - since < SILENCE {
+                return Ok(false);
+            }
+            self.glancing = Some(now);
+            let record = "HNS does not answer".to_owned();
+            let error = HostError { call: "list of endpoints", code: HostError::TIMEOUT, record };
+            return Err(away(what, error));
+        };
+        self.glancing = None;
+        let is_stale = mem::take(&mut self.is_stale);
+        self.next = now + if self.absent.is_empty() { GLANCE } else { SOON };
+        let inventory = glance.map_err(|error| away(what, error))?;
+        if is_stale {
+            self.next = now;
+            return Ok(false);
+        }
+        Ok(self.compare(planner, &inventory))
     }
 
     fn carry_out(
@@ -226,86 +253,42 @@ impl<H: Host> Hcn<H> {
 }
 
 impl<H: Host> Datapath for Hcn<H> {
-    type Installed = Inventory;
-    type Plan = Plan;
+    type Planner = Planner;
 
-    fn plan(&mut self, program: &Program, delta: &Delta) -> Plan {
-        self.planner.plan(program, delta)
+    fn planner(&self) -> Planner {
+        Planner::default()
     }
 
-    fn replan(&mut self, program: &Program, installed: &Inventory) -> Plan {
-        let network = self.settings.network.as_deref();
-        self.planner.replan(program, installed, &self.tracker, network)
-    }
-
-    fn installed(&mut self) -> Result<Inventory, ApplyError> {
-        self.host.inventory().map_err(|error| away("cannot list the endpoints of HNS", error))
+    fn installed(&mut self) -> Result<Installed, ApplyError> {
+        let inventory = self.host.inventory();
+        let inventory =
+            inventory.map_err(|error| away("cannot list the endpoints of HNS", error))?;
+        let network = self.settings.network.clone();
+        Ok(Installed { inventory, tracker: self.tracker.clone(), network })
     }
 
     fn apply(&mut self, plan: &Plan) -> Result<(), ApplyError> {
         self.is_stale = self.glancing.is_some();
         let what = "cannot write the ACLs of endpoints";
         let inventory = self.host.inventory().map_err(|error| away(what, error))?;
-        let refused = self.carry_out(plan, &inventory);
-        let pods: BTreeSet<PodId> = self.planner.pods().map(|(pod, ..)| pod.clone()).collect();
-        self.absent.retain(|pod, _| pods.contains(pod));
+        let rejected = self.carry_out(plan, &inventory);
         self.save();
-        let refused = refused.map_err(|error| away(what, error))?;
-        if refused.is_empty() {
+        let rejected = rejected.map_err(|error| away(what, error))?;
+        if rejected.is_empty() {
             return Ok(());
         }
-        refused.keys().for_each(|pod| self.planner.refused(pod));
-        let source = format!("refused for {} pods", refused.len()).into();
+        let source = format!("rejected for {} pods", rejected.len()).into();
         let what = "HNS does not accept the ACLs".to_owned();
-        Err(ApplyError { trouble: Trouble::Partly(refused), what, source })
+        Err(ApplyError { kind: ApplyErrorKind::Partial(rejected), what, source })
     }
 
-    fn drifted(&mut self) -> Result<bool, ApplyError> {
-        let now = Instant::now();
-        if self.glancing.is_none() && now < self.next && !self.host.hinted() {
-            return Ok(false);
-        }
-        let what = "cannot look at the endpoints of HNS";
-        let Some(glance) = self.host.glance() else {
-            let since = *self.glancing.get_or_insert(now);
-            if now - since < SILENCE {
-                return Ok(false);
-            }
-            self.glancing = Some(now);
-            let record = "HNS does not answer".to_owned();
-            let error = HostError { call: "list of endpoints", code: HostError::TIMEOUT, record };
-            return Err(away(what, error));
-        };
-        self.glancing = None;
-        let is_stale = mem::take(&mut self.is_stale);
-        self.next = now + if self.absent.is_empty() { GLANCE } else { SOON };
-        let inventory = glance.map_err(|error| away(what, error))?;
-        if is_stale {
-            self.next = now;
-            return Ok(false);
-        }
-        Ok(self.compare(&inventory))
-    }
-
-    /// HNS has no way to end a connection. Whether a tightened rule ends those it forbids is up to the switch.
-    fn cut(
-        &mut self,
-        _: &BTreeSet<IpAddr>,
-        _: &dyn Fn(&Flow) -> bool,
-    ) -> Result<usize, ApplyError> {
-        Ok(0)
-    }
-
-    fn resumes(&mut self) -> bool {
-        mem::take(&mut self.resumes)
-    }
-
-    fn remarks(&self) -> Remarks {
-        let warnings = self.warning.iter().chain(self.absent.values()).chain(&self.uncleared);
-        Remarks {
-            shortfalls: self.planner.shortfalls().cloned().collect(),
-            warnings: warnings.cloned().collect(),
-            rules: Some(self.planner.rules()),
+    fn drift(&mut self, planner: &Planner) -> Result<Drift, ApplyError> {
+        if self.is_changed(planner)? {
+            Ok(Drift::Changed)
+        } else if mem::take(&mut self.resumes) {
+            Ok(Drift::Resumable)
+        } else {
+            Ok(Drift::None)
         }
     }
 
@@ -318,14 +301,29 @@ impl<H: Host> Datapath for Hcn<H> {
                 _ => (),
             }
         }
-        self.planner = Planner::default();
         self.tracker = Tracker::default();
         let removed = self.file.as_mut().map_or(Ok(()), StateFile::remove);
         removed.map_err(|error| ApplyError {
-            trouble: Trouble::Unavailable,
+            kind: ApplyErrorKind::Unavailable,
             what: "cannot remove the state file".into(),
             source: error.into(),
         })
+    }
+
+    fn diagnostics(&self) -> Option<&dyn Diagnostics<Planner>> {
+        Some(self)
+    }
+}
+
+impl<H: Host> Diagnostics<Planner> for Hcn<H> {
+    fn warnings(&self, planner: &Planner) -> Vec<String> {
+        let absent = self.absent.iter().filter(|(pod, _)| planner.has_rules(pod));
+        let absent = absent.map(|(_, warning)| warning);
+        self.warning.iter().chain(absent).chain(&self.uncleared).cloned().collect()
+    }
+
+    fn rule_count(&self, planner: &Planner) -> usize {
+        planner.rules()
     }
 }
 
@@ -368,5 +366,5 @@ fn words(pod: &PodId, addresses: &[IpAddr], inventory: &Inventory) -> String {
 }
 
 fn away(what: &str, error: HostError) -> ApplyError {
-    ApplyError { trouble: Trouble::Unavailable, what: what.to_owned(), source: error.into() }
+    ApplyError { kind: ApplyErrorKind::Unavailable, what: what.to_owned(), source: error.into() }
 }

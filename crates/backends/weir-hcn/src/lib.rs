@@ -40,7 +40,7 @@ pub use judge::judge;
 pub use library::Library;
 pub use node::Acls;
 pub use plan::{Plan, Step};
-pub use planner::Planner;
+pub use planner::{Installed, Planner};
 pub use render::{Rendered, render};
 pub use timed::Timed;
 pub use tracker::Tracker;

@@ -20,29 +20,32 @@ pub struct Planner {
     wanted: BTreeMap<PodId, Want>,
 }
 
+/// The installed state: the machine's endpoints, and the backend's memory of what it wrote there.
+#[derive(Clone, Debug, Default)]
+pub struct Installed {
+    /// The endpoints and networks.
+    pub inventory: Inventory,
+    /// The rules that were written, and how HNS reads them back.
+    pub tracker: Tracker,
+    /// The name of a network whose endpoints have rules, whatever its kind.
+    pub network: Option<String>,
+}
+
 #[derive(Clone, Debug)]
 struct Want {
     addresses: Vec<IpAddr>,
     rendered: Rendered,
     /// The sets that its rules name.
     sets: BTreeSet<SetId>,
-    /// Whether the endpoint could not be made so.
-    is_refused: bool,
+    /// Whether HNS rejected these rules: the next plan that touches the pod repeats them.
+    is_rejected: bool,
 }
 
-impl Planner {
-    /// A planner that knows of no pods yet, on a machine with these addresses.
-    pub fn new(host: BTreeSet<IpAddr>) -> Self {
-        Planner { host, wanted: BTreeMap::new() }
-    }
+impl weir_datapath::Planner for Planner {
+    type Installed = Installed;
+    type Plan = Plan;
 
-    /// The addresses of the machine.
-    pub fn host(&self) -> &BTreeSet<IpAddr> {
-        &self.host
-    }
-
-    /// The steps to a program, if everything is as the last plan wanted it.
-    pub fn plan(&mut self, program: &Program, delta: &Delta) -> Plan {
+    fn plan(&mut self, program: &Program, delta: &Delta) -> Plan {
         let mut touched: BTreeSet<PodId> = delta.endpoints.keys().cloned().collect();
         if !delta.sets.is_empty() {
             let names = |want: &Want| delta.sets.keys().any(|set| want.sets.contains(set));
@@ -57,7 +60,7 @@ impl Planner {
                 Some(now) => {
                     let step = now.step(&id);
                     let before = self.wanted.insert(id.clone(), now);
-                    if before.as_ref().is_none_or(|was| was.is_refused || was.step(&id) != step) {
+                    if before.as_ref().is_none_or(|was| was.is_rejected || was.step(&id) != step) {
                         steps.push(step);
                     }
                     before
@@ -83,20 +86,38 @@ impl Planner {
         Plan { steps: left.into_iter().map(empty).chain(steps).collect() }
     }
 
-    /// The steps from what is installed.
-    pub fn replan(
-        &mut self,
-        program: &Program,
-        installed: &Inventory,
-        tracker: &Tracker,
-        network: Option<&str>,
-    ) -> Plan {
-        *self = Planner::new(installed.addresses.clone());
+    fn replan(&mut self, program: &Program, installed: &Installed) -> Plan {
+        let Installed { inventory, tracker, network } = installed;
+        *self = Planner::new(inventory.addresses.clone());
         for (id, endpoint) in &program.endpoints {
             let want = self.want(program, id, endpoint);
             self.wanted.insert(id.clone(), want);
         }
-        self.differences(installed, tracker, network)
+        self.differences(inventory, tracker, network.as_deref())
+    }
+
+    fn rejected(&mut self, pods: &BTreeMap<PodId, String>) {
+        for pod in pods.keys() {
+            if let Some(want) = self.wanted.get_mut(pod) {
+                want.is_rejected = true;
+            }
+        }
+    }
+
+    fn shortfalls(&self) -> Vec<Shortfall> {
+        self.wanted.values().flat_map(|want| &want.rendered.shortfalls).cloned().collect()
+    }
+}
+
+impl Planner {
+    /// A planner that knows of no pods yet, on a machine with these addresses.
+    pub fn new(host: BTreeSet<IpAddr>) -> Self {
+        Planner { host, wanted: BTreeMap::new() }
+    }
+
+    /// The addresses of the machine.
+    pub fn host(&self) -> &BTreeSet<IpAddr> {
+        &self.host
     }
 
     /// What is not as it should be. A pod that has no endpoint is told as a step, too, for somebody must wait for it.
@@ -114,7 +135,7 @@ impl Planner {
             let is_right = |endpoint: &&crate::document::Endpoint| {
                 is_as_desired(endpoint, &want.rendered.acls, tracker)
             };
-            if want.is_refused {
+            if want.is_rejected {
                 continue;
             }
             if endpoints.is_empty() || !endpoints.iter().all(is_right) {
@@ -129,21 +150,14 @@ impl Planner {
         Plan { steps: orphans.map(clear).chain(steps).collect() }
     }
 
-    /// What is wanted for a pod could not be done: it is a step of the next plan that speaks of the pod.
-    pub fn refused(&mut self, pod: &PodId) {
-        if let Some(want) = self.wanted.get_mut(pod) {
-            want.is_refused = true;
-        }
-    }
-
     /// The pods that rules are for, with their addresses and their rules.
     pub fn pods(&self) -> impl Iterator<Item = (&PodId, &[IpAddr], &[Acl])> {
         self.with_rules().map(|(id, want)| (id, &*want.addresses, &*want.rendered.acls))
     }
 
-    /// What could not be expressed.
-    pub fn shortfalls(&self) -> impl Iterator<Item = &Shortfall> {
-        self.wanted.values().flat_map(|want| &want.rendered.shortfalls)
+    /// Whether a pod has rules.
+    pub fn has_rules(&self, pod: &PodId) -> bool {
+        self.wanted.get(pod).is_some_and(|want| !want.rendered.acls.is_empty())
     }
 
     /// How many rules there are.
@@ -172,7 +186,7 @@ impl Planner {
             addresses,
             rendered: render(id, endpoint, program, &self.host),
             sets,
-            is_refused: false,
+            is_rejected: false,
         }
     }
 }

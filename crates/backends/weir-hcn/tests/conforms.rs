@@ -10,7 +10,7 @@ use proptest::{
 };
 use serde_json::{Value, json};
 use weir_datapath::{
-    Established, Ledger, Outcome,
+    Drift, Established, Ledger, Outcome, Planner as _,
     conformance::{self, Machine},
 };
 use weir_engine::{Engine, Locality};
@@ -153,7 +153,7 @@ impl Machine for Hns {
         });
     }
 
-    fn refuse(&mut self, pods: &BTreeSet<PodId>) -> bool {
+    fn reject(&mut self, pods: &BTreeSet<PodId>) -> bool {
         self.edit(|state| {
             let Some(program) = &state.program else { return false };
             let addresses = |pod| program.endpoints.get(pod).map(|one| one.addresses.clone());
@@ -253,7 +253,7 @@ fn delta(world: &str) -> Delta {
 fn ledger(hns: &Hns, delta: Delta) -> Ledger<Hcn<Hns>> {
     let mut ledger = Ledger::new(hns.clone().start(), Established::Keep);
     ledger.want(delta);
-    ledger.in_sync();
+    ledger.set_in_sync();
     ledger
 }
 
@@ -270,40 +270,39 @@ fn hns(pods: &[(usize, IpAddr)]) -> Hns {
 fn only_endpoints_of_selected_pods_get_rules_and_nothing_is_written_twice() {
     let hns = hns(&[(1, WEB), (2, API), (3, [10, 7, 0, 9].into())]);
     let mut first = ledger(&hns, delta(WORLD));
-    assert!(matches!(first.settle(), Outcome::Applied));
+    assert!(matches!(first.apply_pending(), Outcome::Applied));
     assert_eq!(hns.edit(|state| state.writes), 1);
     assert!(!hns.rules_at(WEB).is_empty() && hns.rules_at(API).is_empty());
     let mut second = ledger(&hns, delta(WORLD));
-    assert!(matches!(second.settle(), Outcome::Unchanged));
+    assert!(matches!(second.apply_pending(), Outcome::Unchanged));
     assert_eq!(hns.edit(|state| state.writes), 1);
-    assert_eq!(second.remarks().rules, Some(hns.rules_at(WEB).len() - 2), "but for the host's");
+    assert_eq!(second.rule_count(), Some(hns.rules_at(WEB).len() - 2), "but for the host's");
 }
 
 #[test]
 fn a_pod_without_an_endpoint_is_waited_for() {
     let hns = hns(&[(2, API)]);
     let mut ledger = ledger(&hns, delta(WORLD));
-    assert!(!matches!(ledger.settle(), Outcome::Failed { .. }));
-    assert!(ledger.held().is_empty());
-    let warnings = ledger.remarks().warnings;
+    assert!(!matches!(ledger.apply_pending(), Outcome::Failed { .. }));
+    assert!(ledger.rejected().is_empty());
+    let warnings = ledger.warnings();
     assert!(warnings[0].contains("shop/web (10.7.0.1) has no endpoint yet"), "{warnings:?}");
-    assert!(!ledger.drifted().unwrap() && !ledger.resumes(), "it is not there yet");
+    assert_eq!(ledger.drift().unwrap(), Drift::None, "it is not there yet");
     hns.edit(|state| {
         state.service.add(&id(1), WEB);
         state.hinted = true;
     });
-    assert!(!ledger.drifted().unwrap(), "nobody changed anything of ours");
-    assert!(ledger.resumes());
-    assert!(matches!(ledger.settle(), Outcome::Applied));
+    assert_eq!(ledger.drift().unwrap(), Drift::Resumable);
+    assert!(matches!(ledger.apply_pending(), Outcome::Applied));
     assert!(!hns.rules_at(WEB).is_empty());
-    assert_eq!(ledger.remarks().warnings, [""; 0]);
+    assert_eq!(ledger.warnings(), [""; 0]);
 }
 
 #[test]
 fn a_pod_is_reached_from_every_address_of_its_machine() {
     let hns = hns(&[(1, WEB), (2, API)]);
     let mut ledger = ledger(&hns, delta(WORLD));
-    assert!(matches!(ledger.settle(), Outcome::Applied));
+    assert!(matches!(ledger.apply_pending(), Outcome::Applied));
     let gateway = IpAddr::from([10, 7, 0, 254]);
     let probe = Flow { from: gateway, to: WEB, protocol: weir_model::Protocol::Tcp, port: 8081 };
     assert_eq!(hns.clone().verdict(&probe), Verdict::Deny);
@@ -311,20 +310,19 @@ fn a_pod_is_reached_from_every_address_of_its_machine() {
         state.addresses.insert(gateway);
         state.hinted = true;
     });
-    assert!(!ledger.drifted().unwrap(), "nobody changed anything of ours");
-    assert!(ledger.resumes());
-    assert!(matches!(ledger.settle(), Outcome::Applied));
+    assert_eq!(ledger.drift().unwrap(), Drift::Resumable);
+    assert!(matches!(ledger.apply_pending(), Outcome::Applied));
     assert_eq!(hns.clone().verdict(&probe), Verdict::Allow);
 }
 
 #[test]
 fn what_is_left_by_those_before_is_removed_and_addresses_are_used_again() {
     let hns = hns(&[(1, WEB), (2, API)]);
-    assert!(matches!(ledger(&hns, delta(WORLD)).settle(), Outcome::Applied));
+    assert!(matches!(ledger(&hns, delta(WORLD)).apply_pending(), Outcome::Applied));
     // The agent is gone; meanwhile the pod has ended, and another one has its address.
     let world = WORLD.replace("name: web, labels: {app: web}", "name: new, labels: {app: new}");
     let mut next = ledger(&hns, delta(&world));
-    assert!(matches!(next.settle(), Outcome::Applied));
+    assert!(matches!(next.apply_pending(), Outcome::Applied));
     assert_eq!(hns.rules_at(WEB), [], "nobody speaks for the new one");
     // Now it is the web again, under another name, and at once.
     let world = WORLD.replace("name: web, labels: {app: web}", "name: again, labels: {app: web}");
@@ -332,7 +330,7 @@ fn what_is_left_by_those_before_is_removed_and_addresses_are_used_again() {
         Delta { endpoints: [(PodId::new("shop", "new"), None)].into(), ..Delta::default() }
             .then(delta(&world)),
     );
-    assert!(matches!(next.settle(), Outcome::Applied));
+    assert!(matches!(next.apply_pending(), Outcome::Applied));
     assert!(!hns.rules_at(WEB).is_empty());
 }
 
@@ -371,16 +369,20 @@ fn what_fails_for_one_endpoint_is_tried_again_and_the_others_have_theirs() {
         state.service.list("faults").push(fault);
     });
     let mut ledger = ledger(&hns, delta(&world));
-    assert!(matches!(ledger.settle(), Outcome::Applied));
+    assert!(matches!(ledger.apply_pending(), Outcome::Applied));
     let web = PodId::new("shop", "web");
-    assert_eq!(ledger.held().keys().collect::<Vec<_>>(), [&web]);
-    assert!(ledger.held()[&web].error.contains("0x803b000d"), "{}", ledger.held()[&web].error);
+    assert_eq!(ledger.rejected().keys().collect::<Vec<_>>(), [&web]);
+    assert!(
+        ledger.rejected()[&web].error.contains("0x803b000d"),
+        "{}",
+        ledger.rejected()[&web].error
+    );
     assert!(!hns.rules_at(API).is_empty(), "it has its rules");
     hns.edit(|state| state.hinted = true);
-    assert!(!ledger.drifted().unwrap(), "what is held is not repaired");
+    assert_eq!(ledger.drift().unwrap(), Drift::None, "what is held is not repaired");
     ledger.retry();
-    assert!(matches!(ledger.settle(), Outcome::Applied));
-    assert!(ledger.held().is_empty() && !hns.rules_at(WEB).is_empty());
+    assert!(matches!(ledger.apply_pending(), Outcome::Applied));
+    assert!(ledger.rejected().is_empty() && !hns.rules_at(WEB).is_empty());
 }
 
 #[test]
@@ -388,15 +390,15 @@ fn a_new_endpoint_whose_rules_are_refused_lets_nothing_pass() {
     let hns = hns(&[(1, WEB), (2, API)]);
     hns.edit(|state| state.refuses.insert(WEB));
     let mut ledger = ledger(&hns, delta(WORLD));
-    assert!(matches!(ledger.settle(), Outcome::Applied));
-    assert_eq!(ledger.held().len(), 1);
+    assert!(matches!(ledger.apply_pending(), Outcome::Applied));
+    assert_eq!(ledger.rejected().len(), 1);
     let flow = Flow { from: API, to: WEB, protocol: weir_model::Protocol::Tcp, port: 80 };
     assert_eq!(hns.clone().verdict(&flow), Verdict::Deny);
     let probe = Flow { from: [192, 168, 0, 1].into(), ..flow };
     assert_eq!(hns.clone().verdict(&probe), Verdict::Allow, "its own node is never judged");
     hns.edit(|state| state.refuses.clear());
     ledger.retry();
-    assert!(matches!(ledger.settle(), Outcome::Applied));
+    assert!(matches!(ledger.apply_pending(), Outcome::Applied));
     assert_eq!(hns.clone().verdict(&flow), Verdict::Allow);
 }
 
@@ -407,10 +409,10 @@ fn an_endpoint_that_vanishes_in_between_is_no_failure() {
         state.service.list("faults").push(json!({"call": "Modify", "vanish": true, "times": 1}))
     });
     let mut ledger = ledger(&hns, delta(WORLD));
-    let outcome = ledger.settle();
+    let outcome = ledger.apply_pending();
     assert!(!matches!(outcome, Outcome::Failed { .. }), "{outcome:?}");
-    assert!(ledger.held().is_empty());
-    assert_eq!(ledger.remarks().warnings.len(), 1, "it is waited for");
+    assert!(ledger.rejected().is_empty());
+    assert_eq!(ledger.warnings().len(), 1, "it is waited for");
 }
 
 #[test]
@@ -423,8 +425,8 @@ fn while_hns_is_away_nothing_changes_and_all_is_tried_again() {
             .push(json!({"call": "Enumerate", "times": 1, "code": 0x8007_06B5_u32}))
     });
     let mut ledger = ledger(&hns, delta(WORLD));
-    assert!(matches!(ledger.settle(), Outcome::Failed { .. }));
-    assert!(matches!(ledger.settle(), Outcome::Applied));
+    assert!(matches!(ledger.apply_pending(), Outcome::Failed { .. }));
+    assert!(matches!(ledger.apply_pending(), Outcome::Applied));
 }
 
 /// HNS may write rules in a way that nobody has seen yet. They are not written again for it, for that would end connections.
@@ -439,8 +441,8 @@ fn what_reads_back_strangely_is_not_written_again() {
     let settle = || {
         let mut ledger = Ledger::new(open(), Established::Keep);
         ledger.want(delta(WORLD));
-        ledger.in_sync();
-        (ledger.settle(), ledger)
+        ledger.set_in_sync();
+        (ledger.apply_pending(), ledger)
     };
     assert!(matches!(settle().0, Outcome::Applied));
     let file = folder.path().join("tracker.json");
@@ -451,8 +453,8 @@ fn what_reads_back_strangely_is_not_written_again() {
     std::fs::write(&file, "{").unwrap();
     let (outcome, mut ledger) = settle();
     assert!(matches!(outcome, Outcome::Unchanged));
-    assert!(ledger.remarks().warnings[0].contains("cannot be read"));
+    assert!(ledger.warnings()[0].contains("cannot be read"));
     hns.edit(|state| state.hinted = true);
-    assert!(!ledger.drifted().unwrap());
+    assert_eq!(ledger.drift().unwrap(), Drift::None);
     assert!(file.exists(), "it is rebuilt");
 }

@@ -3,13 +3,13 @@ use std::{
     net::IpAddr,
 };
 
-use weir_datapath::{ApplyError, Datapath, Plan as _, Trouble};
-use weir_model::{Delta, Flow, Name, Program, Protocol};
-use weir_netfilter::{Connection, Conntrack, ConntrackError, Tuple};
+use weir_datapath::{ApplyError, ApplyErrorKind, Datapath, Drift, Mode, Plan as _, TerminateFlows};
+use weir_model::{Flow, Name};
+use weir_netfilter::{Connection, Conntrack, ConntrackError, Tuple, block_time};
 
 use crate::{
-    Entry, Family, Installed, Kind, Mode, Plan, Planner, Step, Variant,
-    kernel::{self, Kernel, KernelError},
+    Entry, Family, Installed, Kind, Plan, Planner, Ruleset, Step, Variant,
+    kernel::{Kernel, KernelError},
     replan, skeleton,
 };
 
@@ -17,86 +17,50 @@ use crate::{
 #[derive(Debug)]
 pub struct Iptables {
     mode: Mode,
-    planner: Planner,
     kernel: Kernel,
     conntrack: Conntrack,
     /// The generation of the kernel's rules in which ours were looked at and right.
     seen: Option<u32>,
 }
 
-/// So many seconds, one day, the answers of a connection that was cut are told from a connection of its own.
-const REMEMBERED: u32 = 24 * 60 * 60;
-
-/// The same where a packet out of the blue is a connection like any other: as long as the kernel would have known it.
-const REMEMBERED_UDP: u32 = 120;
-
 impl Iptables {
     /// Opens the rules and sets of the network namespace that this thread is in. Nothing is read or written yet. Without a variant
     /// it is that of the program `iptables`.
     pub fn open(mode: Mode, variant: Option<Variant>) -> Result<Self, ApplyError> {
         let kernel = Kernel::open(variant).map_err(failed("cannot open iptables"))?;
-        let conntrack = Conntrack::open().map_err(untracked)?;
-        Ok(Iptables { mode, planner: Planner::new(mode), kernel, conntrack, seen: None })
-    }
-
-    /// Stops the answers of connections for a while.
-    fn hold(&mut self, all: &[Connection]) -> Result<(), KernelError> {
-        let mut entries: BTreeMap<(Name, u32), Vec<Entry>> = BTreeMap::new();
-        for connection in all {
-            let seconds = match connection.protocol {
-                Protocol::Udp => REMEMBERED_UDP,
-                Protocol::Tcp | Protocol::Sctp => REMEMBERED,
-            };
-            let sets = skeleton::cut(Family::of(connection.reply.source));
-            for (set, entry) in sets.into_iter().zip([sender(connection), receiver(connection)]) {
-                entries.entry((set, seconds)).or_default().push(entry);
-            }
-        }
-        let mut each = entries.iter();
-        each.try_for_each(|((set, seconds), entries)| self.kernel.hold(set, entries, *seconds))
+        let conntrack = Conntrack::open().map_err(ConntrackError::into_apply_error)?;
+        Ok(Iptables { mode, kernel, conntrack, seen: None })
     }
 
     /// Whether our rules are those that were planned.
-    fn rules_are_right(&mut self) -> Result<bool, KernelError> {
+    fn rules_are_right(&mut self, wanted: &Ruleset) -> Result<bool, KernelError> {
         let generation = self.kernel.generation()?;
         if generation.is_some() && generation == self.seen {
             return Ok(true);
         }
         let tables = self.kernel.tables()?;
-        let scripts = tables
-            .iter()
-            .map(|(family, table)| replan::rules(self.planner.ruleset(), *family, table));
+        let scripts = tables.iter().map(|(family, table)| replan::rules(wanted, *family, table));
         let right = scripts.into_iter().all(|script| script.is_empty());
         self.seen = generation.filter(|_| right);
         Ok(right)
     }
 
     /// Whether our sets have as many entries as was planned.
-    fn sets_are_right(&mut self) -> Result<bool, KernelError> {
+    fn sets_are_right(&mut self, wanted: &Ruleset) -> Result<bool, KernelError> {
         let there: BTreeMap<Name, u32> = self.kernel.sizes()?.into_iter().collect();
         let right = |(name, set): (&Name, &crate::Set)| {
             let size = there.get(name).map(|size| *size as usize);
             size.is_some_and(|size| set.kind == Kind::Cut || size == set.entries.len())
         };
-        Ok(self.planner.ruleset().sets.iter().all(right))
+        Ok(wanted.sets.iter().all(right))
     }
 }
 
 impl Datapath for Iptables {
-    type Installed = Installed;
-    type Plan = Plan;
+    type Planner = Planner;
 
-    fn plan(&mut self, program: &Program, delta: &Delta) -> Plan {
-        self.planner.plan(program, delta)
-    }
-
-    fn replan(&mut self, program: &Program, installed: &Installed) -> Plan {
-        self.planner = Planner::new(self.mode);
-        if installed.remembers_cuts() {
-            self.planner.remember_cuts();
-        }
-        self.planner.plan(program, &Delta::from(program));
-        replan::replan(&self.planner.objects, installed)
+    fn planner(&self) -> Planner {
+        Planner::new(self.mode)
     }
 
     fn installed(&mut self) -> Result<Installed, ApplyError> {
@@ -110,48 +74,63 @@ impl Datapath for Iptables {
         self.kernel.perform(plan).map_err(failed("cannot write the rules of iptables"))
     }
 
-    fn drifted(&mut self) -> Result<bool, ApplyError> {
-        let right = self.sets_are_right().and_then(|right| Ok(right && self.rules_are_right()?));
-        right.map(|right| !right).map_err(failed("cannot look at the rules of iptables"))
-    }
-
-    fn cut(
-        &mut self,
-        touched: &BTreeSet<IpAddr>,
-        forbidden: &dyn Fn(&Flow) -> bool,
-    ) -> Result<usize, ApplyError> {
-        // Whoever was let through a moment ago is in the list only after that.
-        kernel::let_packets_arrive();
-        let mut all = Vec::new();
-        let listed = self.conntrack.list(|connection| {
-            let flow = connection.flow();
-            let concerned = touched.contains(&flow.from) || touched.contains(&flow.to);
-            if concerned && forbidden(&flow) {
-                all.push(connection);
-            }
-        });
-        listed.map_err(untracked)?;
-        // Once forgotten, an answer that is still under way would look like a connection of its own in the other direction.
-        self.hold(&all).map_err(failed("cannot stop the answers of connections"))?;
-        // As long as nothing was cut, no packet is asked whether it is such an answer.
-        if !all.is_empty() {
-            let plan = self.planner.remember_cuts();
-            self.apply(&plan)?;
-        }
-        // One that cannot be ended must not keep the others alive.
-        let mut first = None;
-        for connection in &all {
-            let forgotten = self.conntrack.forget(connection).map_err(untracked);
-            first = first.or(forgotten.err());
-        }
-        first.map_or(Ok(all.len()), Err)
+    fn drift(&mut self, planner: &Planner) -> Result<Drift, ApplyError> {
+        let wanted = planner.ruleset();
+        let is_right = self
+            .sets_are_right(wanted)
+            .and_then(|sets_are_right| Ok(sets_are_right && self.rules_are_right(wanted)?))
+            .map_err(failed("cannot look at the rules of iptables"))?;
+        Ok(if is_right { Drift::None } else { Drift::Changed })
     }
 
     fn remove(&mut self) -> Result<(), ApplyError> {
-        self.planner = Planner::new(self.mode);
         let plan = replan::removal(&self.installed()?);
         if plan.is_empty() { Ok(()) } else { self.apply(&plan) }
     }
+
+    fn flows(&mut self) -> Option<&mut dyn TerminateFlows<Planner>> {
+        Some(self)
+    }
+}
+
+impl TerminateFlows<Planner> for Iptables {
+    fn terminate(
+        &mut self,
+        planner: &mut Planner,
+        addresses: &BTreeSet<IpAddr>,
+        is_forbidden: &dyn Fn(&Flow) -> bool,
+    ) -> Result<usize, ApplyError> {
+        let Iptables { kernel, conntrack, seen, .. } = self;
+        conntrack.terminate(addresses, is_forbidden, |connections| {
+            let blocked = block_replies(kernel, connections);
+            blocked.map_err(failed("cannot block the replies of terminated connections"))?;
+            // The rules look for such replies only after the first connection was terminated.
+            if !connections.is_empty() {
+                *seen = None;
+                let plan = planner.remember_cuts();
+                kernel.perform(&plan).map_err(failed("cannot write the rules of iptables"))?;
+            }
+            Ok(())
+        })
+    }
+}
+
+/// Makes the rules drop the replies of connections for a while.
+fn block_replies(
+    kernel: &mut Kernel,
+    connections: &BTreeSet<Connection>,
+) -> Result<(), KernelError> {
+    let mut entries: BTreeMap<(Name, u32), Vec<Entry>> = BTreeMap::new();
+    for connection in connections {
+        let seconds = block_time(connection.protocol).as_secs();
+        let seconds = u32::try_from(seconds).unwrap_or(u32::MAX);
+        let sets = skeleton::cut(Family::of(connection.reply.source));
+        for (set, entry) in sets.into_iter().zip([sender(connection), receiver(connection)]) {
+            entries.entry((set, seconds)).or_default().push(entry);
+        }
+    }
+    let mut each = entries.iter();
+    each.try_for_each(|((set, seconds), entries)| kernel.add_for(set, entries, *seconds))
 }
 
 /// Where the packets of the server come from, and to whom.
@@ -166,15 +145,11 @@ fn receiver(connection: &Connection) -> Entry {
     Entry::Grant(destination, connection.protocol, destination_port, source)
 }
 
-fn untracked(error: ConntrackError) -> ApplyError {
-    let what = "cannot cut connections".to_owned();
-    ApplyError { trouble: Trouble::Unavailable, what, source: error.into() }
-}
-
 fn failed(what: &'static str) -> impl Fn(KernelError) -> ApplyError {
     move |error| {
-        let trouble = if is_passing(&error) { Trouble::Unavailable } else { Trouble::Refused };
-        ApplyError { trouble, what: what.to_owned(), source: error.into() }
+        let is_passing = is_passing(&error);
+        let kind = if is_passing { ApplyErrorKind::Unavailable } else { ApplyErrorKind::Rejected };
+        ApplyError { kind, what: what.to_owned(), source: error.into() }
     }
 }
 

@@ -9,8 +9,8 @@ use std::{
     time::Duration,
 };
 
-use rustix::thread::{MembarrierCommand, membarrier};
 use weir_model::Name;
+use weir_netfilter::wait_for_packets;
 use weir_netlink::{
     Body, Header, Malformed, NetlinkError, Protocol, Socket, TooLong, Writer, kind,
 };
@@ -192,15 +192,15 @@ impl Kernel {
             }
             Step::Restore(script) => self.restore(script),
             Step::Settle => {
-                let_packets_arrive();
+                wait_for_packets();
                 Ok(())
             }
             Step::Destroy(name) => self.destroy(name),
         }
     }
 
-    /// Puts entries into a set for a while.
-    pub(crate) fn hold(
+    /// Adds entries to a set for a limited time.
+    pub(crate) fn add_for(
         &mut self,
         set: &str,
         entries: &[Entry],
@@ -310,14 +310,6 @@ impl KernelError {
             }
             _ => None,
         }
-    }
-}
-
-/// Returns when every packet that was being judged has been judged: when each processor has been elsewhere once.
-pub(crate) fn let_packets_arrive() {
-    if membarrier(MembarrierCommand::Global).is_err() {
-        // Where the kernel does not offer to wait for that, it takes no longer than this.
-        thread::sleep(Duration::from_millis(20));
     }
 }
 

@@ -52,5 +52,5 @@ pub use installed::Installed;
 #[cfg(target_os = "linux")]
 pub use kernel::Variant;
 pub use plan::{Plan, Script, Step};
-pub use planner::{Mode, Planner, render};
+pub use planner::{Planner, render};
 pub use ruleset::{Act, Entry, Family, Hook, Kind, Match, Rule, Ruleset, Set, Side};

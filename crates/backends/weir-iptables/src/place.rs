@@ -40,7 +40,7 @@ pub(crate) fn of(
         if rules.is_open() {
             continue;
         }
-        let granted = Granted::of(rules);
+        let granted = Granted::from_chain(rules);
         place.follows.extend(granted.iter().flat_map(|granted| granted.sets()).cloned());
         let granted = granted.and_then(|granted| granted.list(program));
         let why = comment(&format!("{id} {}", chain::isolated_by(rules)));

@@ -1,34 +1,26 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use ipnet::IpNet;
+use weir_datapath::{Mode, Planner as _, may_change_grants};
 use weir_model::{Delta, Direction, Name, PodId, Program, SetDelta, SetId};
 
 use crate::{
-    Entry, Family, Kind, Plan, Ruleset, Set,
+    Entry, Family, Installed, Kind, Plan, Ruleset, Set,
     dispatch::{self, Pods},
     feed::{Feed, Share},
     gate::{self, Gate},
     name,
     objects::Objects,
     place::{self, Place},
-    skeleton,
+    replan, skeleton,
 };
-
-/// Whether what policies deny is dropped.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Mode {
-    /// It is.
-    #[default]
-    Enforce,
-    /// It is reported, and passes.
-    Audit,
-}
 
 /// Turns deltas of the compiled rules into plans.
 ///
 /// *Invariant*: after any deltas, its ruleset is the one that a new planner would make of their sum.
 #[derive(Clone, Debug)]
 pub struct Planner {
+    mode: Mode,
     pub(crate) objects: Objects,
     places: BTreeMap<PodId, Place>,
     /// The ways from addresses to chains.
@@ -48,10 +40,44 @@ struct Followers {
     feeds: BTreeSet<Name>,
 }
 
+impl weir_datapath::Planner for Planner {
+    type Installed = Installed;
+    type Plan = Plan;
+
+    fn plan(&mut self, program: &Program, delta: &Delta) -> Plan {
+        let mut touched: BTreeSet<&PodId> = delta.endpoints.keys().collect();
+        let small = delta.sets.iter().filter(|(id, change)| may_change_grants(program, id, change));
+        let pods = small.filter_map(|(id, _)| self.followers.get(id)).flat_map(|them| &them.pods);
+        let pods: Vec<PodId> = pods.cloned().collect();
+        touched.extend(&pods);
+        self.move_pods(program, &touched);
+        if !touched.is_empty() {
+            self.set_gates();
+        }
+        for (id, change) in &delta.sets {
+            self.follow(program, id, change);
+        }
+        for dead in self.objects.sweep() {
+            self.forget(&dead);
+        }
+        self.objects.plan()
+    }
+
+    fn replan(&mut self, program: &Program, installed: &Installed) -> Plan {
+        *self = Planner::new(self.mode);
+        if installed.remembers_cuts() {
+            self.remember_cuts();
+        }
+        self.plan(program, &Delta::from(program));
+        replan::replan(&self.objects, installed)
+    }
+}
+
 impl Planner {
     /// A planner whose ruleset judges nobody.
     pub fn new(mode: Mode) -> Self {
         let mut planner = Planner {
+            mode,
             objects: Objects::default(),
             places: BTreeMap::new(),
             ways: BTreeMap::new(),
@@ -67,27 +93,6 @@ impl Planner {
     /// The ruleset that is wanted now.
     pub fn ruleset(&self) -> &Ruleset {
         &self.objects.ruleset
-    }
-
-    /// Goes on to `program`, which differs from what it was by `delta`.
-    pub fn plan(&mut self, program: &Program, delta: &Delta) -> Plan {
-        let mut touched: BTreeSet<&PodId> = delta.endpoints.keys().collect();
-        let small =
-            delta.sets.iter().filter(|(id, change)| weir_datapath::may_matter(program, id, change));
-        let pods = small.filter_map(|(id, _)| self.followers.get(id)).flat_map(|them| &them.pods);
-        let pods: Vec<PodId> = pods.cloned().collect();
-        touched.extend(&pods);
-        self.move_pods(program, &touched);
-        if !touched.is_empty() {
-            self.set_gates();
-        }
-        for (id, change) in &delta.sets {
-            self.follow(program, id, change);
-        }
-        for dead in self.objects.sweep() {
-            self.forget(&dead);
-        }
-        self.objects.plan()
     }
 
     /// Goes on to rules that look for the answers of connections which were cut.

@@ -9,11 +9,11 @@
 
 use std::collections::BTreeMap;
 
-use weir_datapath::Cause;
+use weir_datapath::{Cause, Mode};
 use weir_model::{Direction, Name};
 
 use crate::{
-    Act, Family, Hook, Kind, Match, Mode, Rule, Set, Side,
+    Act, Family, Hook, Kind, Match, Rule, Set, Side,
     gate::Gate,
     name::{DESTINATIONS, POD, POLICY, SOURCES, comment, in_family},
     objects::{Objects, Thing},

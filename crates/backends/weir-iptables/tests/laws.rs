@@ -1,9 +1,9 @@
 //! What holds for every plan, whatever the policies are.
 
 use proptest::prelude::*;
-use weir_datapath::Plan;
+use weir_datapath::{Mode, Plan, Planner as _};
 use weir_engine::{Engine, Locality};
-use weir_iptables::{Mode, Planner, render};
+use weir_iptables::{Planner, render};
 use weir_model::{Delta, Program};
 use weir_testkit::crowded;
 

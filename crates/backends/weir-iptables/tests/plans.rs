@@ -2,8 +2,9 @@
 
 #![allow(clippy::panic, reason = "tests")]
 
+use weir_datapath::{Mode, Planner as _};
 use weir_engine::{Engine, Locality};
-use weir_iptables::{Mode, Plan, Planner, Ruleset, Step};
+use weir_iptables::{Plan, Planner, Ruleset, Step};
 use weir_model::{Change, Key, PodId, Program};
 
 /// `db` lets peers in wherever they are, `web` and `api` some ports; `far` is elsewhere.

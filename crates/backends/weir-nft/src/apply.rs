@@ -1,19 +1,17 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
-    mem,
     net::IpAddr,
     time::{Duration, Instant},
 };
 
-use weir_datapath::{ApplyError, Datapath, Trouble};
-use weir_model::{Delta, Flow, Name, Program, Protocol};
-
-use weir_netfilter::{Connection, Conntrack, ConntrackError, Tuple};
+use weir_datapath::{ApplyError, ApplyErrorKind, Datapath, Drift, Mode, TerminateFlows};
+use weir_model::{Flow, Name, Protocol};
+use weir_netfilter::{Connection, Conntrack, ConntrackError, Tuple, block_time};
 
 use crate::{
-    Family, Installed, Mode, Planner, Step, Transaction,
-    kernel::{self, Kernel, KernelError},
-    place, replan, transaction,
+    Family, Installed, Planner, Step, Transaction,
+    kernel::{Kernel, KernelError},
+    place, transaction,
     wire::{self, KeyBytes},
 };
 
@@ -21,139 +19,120 @@ use crate::{
 #[derive(Debug)]
 pub struct Nft {
     mode: Mode,
-    planner: Planner,
     kernel: Kernel,
     conntrack: Conntrack,
-    /// The answers of connections that were ended here, by set, and until when they are told from connections of their own.
-    ended: BTreeMap<(Name, KeyBytes), Instant>,
-    /// Those that a new table must have.
-    carried: Vec<(Name, KeyBytes, Duration)>,
+    blocked: BlockedReplies,
 }
 
-/// How long the answers of an ended connection are told from a connection of its own.
-const REMEMBERED: Duration = Duration::from_secs(24 * 60 * 60);
-
-/// The same where a packet out of the blue is a connection like any other: as long as the kernel would have known it.
-const REMEMBERED_UDP: Duration = Duration::from_secs(120);
-
 impl Nft {
-    /// Opens the nftables of the network namespace that this thread is in. Nothing is read or written yet.
+    /// Opens the nftables of the calling thread's network namespace. It reads and writes nothing.
     pub fn open(mode: Mode) -> Result<Self, ApplyError> {
         let kernel = Kernel::open().map_err(failed("cannot open nftables"))?;
-        let conntrack = Conntrack::open().map_err(untracked)?;
-        Ok(Nft {
-            mode,
-            planner: Planner::new(mode),
-            kernel,
-            conntrack,
-            ended: BTreeMap::new(),
-            carried: Vec::new(),
-        })
-    }
-
-    /// Stops answers for a while.
-    fn hold(&mut self, answers: Vec<(Name, KeyBytes, Duration)>) -> Result<(), ApplyError> {
-        let now = Instant::now();
-        let mut groups: BTreeMap<(Name, Duration), Vec<KeyBytes>> = BTreeMap::new();
-        for (set, key, time) in answers {
-            self.ended.insert((set.clone(), key), now + time);
-            groups.entry((set, time)).or_default().push(key);
-        }
-        for ((set, time), keys) in groups {
-            let held = self.kernel.hold(&set, &keys, time);
-            held.map_err(failed("cannot stop the answers of connections"))?;
-        }
-        self.ended.retain(|_, until| *until > now);
-        Ok(())
-    }
-
-    /// What a table must remember that takes the place of another, or of none.
-    fn carried(&self, installed: &Installed) -> Vec<(Name, KeyBytes, Duration)> {
-        let now = Instant::now();
-        let ours = self
-            .ended
-            .iter()
-            .map(|((set, key), until)| (set.clone(), *key, until.saturating_duration_since(now)));
-        let theirs = installed.held().into_iter().flat_map(|(set, keys)| {
-            keys.into_iter().map(move |key| (set.clone(), key, REMEMBERED))
-        });
-        let known = |set: &Name, key: KeyBytes| self.ended.contains_key(&(set.clone(), key));
-        let theirs = theirs.filter(|(set, key, _)| !known(set, *key));
-        ours.chain(theirs).filter(|(_, _, time)| !time.is_zero()).collect()
+        let conntrack = Conntrack::open().map_err(ConntrackError::into_apply_error)?;
+        Ok(Nft { mode, kernel, conntrack, blocked: BlockedReplies::default() })
     }
 }
 
 impl Datapath for Nft {
-    type Installed = Installed;
-    type Plan = Transaction;
+    type Planner = Planner;
 
-    fn plan(&mut self, program: &Program, delta: &Delta) -> Transaction {
-        self.planner.plan(program, delta)
-    }
-
-    fn replan(&mut self, program: &Program, installed: &Installed) -> Transaction {
-        self.planner = Planner::of(program, self.mode);
-        let transaction = replan::replan(&self.planner, installed);
-        let new = transaction.steps().any(|step| *step == Step::AddTable);
-        self.carried = if new { self.carried(installed) } else { Vec::new() };
-        transaction
+    fn planner(&self) -> Planner {
+        Planner::new(self.mode)
     }
 
     fn installed(&mut self) -> Result<Installed, ApplyError> {
-        self.kernel.read().map_err(failed("cannot read table inet weir"))
+        let installed = self.kernel.read().map_err(failed("cannot read table inet weir"))?;
+        self.blocked.found = installed.blocked_replies();
+        Ok(installed)
     }
 
     fn apply(&mut self, plan: &Transaction) -> Result<(), ApplyError> {
         self.kernel.run(plan).map_err(failed("cannot write table inet weir"))?;
-        let carried = mem::take(&mut self.carried);
-        self.hold(carried)
-    }
-
-    fn drifted(&mut self) -> Result<bool, ApplyError> {
-        self.kernel.changed().map_err(failed("cannot listen to changes of nftables"))
-    }
-
-    fn cut(
-        &mut self,
-        touched: &BTreeSet<IpAddr>,
-        forbidden: &dyn Fn(&Flow) -> bool,
-    ) -> Result<usize, ApplyError> {
-        // Whoever was let through a moment ago is in the list only after that.
-        kernel::let_packets_arrive();
-        let mut all = BTreeSet::new();
-        let listed = self.conntrack.list(|connection| {
-            let flow = connection.flow();
-            let concerned = touched.contains(&flow.from) || touched.contains(&flow.to);
-            if concerned && forbidden(&flow) {
-                all.insert(connection);
-            }
-        });
-        listed.map_err(untracked)?;
-        // Once forgotten, an answer that is still under way would look like a connection of its own in the other direction.
-        self.hold(all.iter().flat_map(answers).collect())?;
-        // One that cannot be ended must not keep the others alive.
-        let mut first = None;
-        for connection in &all {
-            let forgotten = self.conntrack.forget(connection).map_err(untracked);
-            first = first.or(forgotten.err());
+        if plan.steps().any(|step| *step == Step::AddTable) {
+            let replies = self.blocked.to_carry_over();
+            self.blocked.block(&mut self.kernel, replies)?;
         }
-        first.map_or(Ok(all.len()), Err)
+        Ok(())
+    }
+
+    fn drift(&mut self, _: &Planner) -> Result<Drift, ApplyError> {
+        let changed = self.kernel.changed();
+        let changed = changed.map_err(failed("cannot listen to changes of nftables"))?;
+        Ok(if changed { Drift::Changed } else { Drift::None })
     }
 
     fn remove(&mut self) -> Result<(), ApplyError> {
-        self.planner = Planner::new(self.mode);
         self.kernel.run(&transaction::removal()).map_err(failed("cannot remove table inet weir"))
+    }
+
+    fn flows(&mut self) -> Option<&mut dyn TerminateFlows<Planner>> {
+        Some(self)
     }
 }
 
-/// How the answers of a connection look and who sends them, with the sets for both and for how long.
-fn answers(connection: &Connection) -> [(Name, KeyBytes, Duration); 2] {
+impl TerminateFlows<Planner> for Nft {
+    fn terminate(
+        &mut self,
+        _: &mut Planner,
+        addresses: &BTreeSet<IpAddr>,
+        is_forbidden: &dyn Fn(&Flow) -> bool,
+    ) -> Result<usize, ApplyError> {
+        let Nft { kernel, conntrack, blocked, .. } = self;
+        conntrack.terminate(addresses, is_forbidden, |connections| {
+            blocked.block(kernel, connections.iter().flat_map(replies).collect())
+        })
+    }
+}
+
+/// The replies of terminated connections. A new table must block them again.
+#[derive(Debug, Default)]
+struct BlockedReplies {
+    /// The replies that this process blocked, by set, with the end of the block.
+    ours: BTreeMap<(Name, KeyBytes), Instant>,
+    /// The replies that the table blocked when it was last read.
+    found: Vec<(Name, KeyBytes)>,
+}
+
+impl BlockedReplies {
+    /// Makes the table drop replies for a while.
+    fn block(
+        &mut self,
+        kernel: &mut Kernel,
+        replies: Vec<(Name, KeyBytes, Duration)>,
+    ) -> Result<(), ApplyError> {
+        let now = Instant::now();
+        let mut groups: BTreeMap<(Name, Duration), Vec<KeyBytes>> = BTreeMap::new();
+        for (set, key, time) in replies {
+            self.ours.insert((set.clone(), key), now + time);
+            groups.entry((set, time)).or_default().push(key);
+        }
+        for ((set, time), keys) in groups {
+            let added = kernel.add_for(&set, &keys, time);
+            added.map_err(failed("cannot block the replies of terminated connections"))?;
+        }
+        self.ours.retain(|_, until| *until > now);
+        Ok(())
+    }
+
+    /// The replies that a new table must block, each with its remaining time.
+    ///
+    /// The remaining time of a reply that an earlier process blocked is unknown: it starts again.
+    fn to_carry_over(&self) -> Vec<(Name, KeyBytes, Duration)> {
+        let now = Instant::now();
+        let remaining = |until: &Instant| until.saturating_duration_since(now);
+        let ours = self.ours.iter().map(|((set, key), until)| (set, *key, remaining(until)));
+        let found = self.found.iter().filter(|reply| !self.ours.contains_key(*reply));
+        let found = found.map(|(set, key)| (set, *key, block_time(Protocol::Tcp)));
+        let all = ours.chain(found).filter(|(_, _, time)| !time.is_zero());
+        all.map(|(set, key, time)| (set.clone(), key, time)).collect()
+    }
+}
+
+/// The elements that block the replies of a connection: the reply tuple and its sender.
+fn replies(connection: &Connection) -> [(Name, KeyBytes, Duration); 2] {
     let Tuple { source, destination, source_port, destination_port } = connection.reply;
     let (from, to) = ((source, source_port), (destination, destination_port));
-    let time = match connection.protocol {
-        Protocol::Udp => REMEMBERED_UDP,
-        Protocol::Tcp | Protocol::Sctp => REMEMBERED,
-    };
+    let time = block_time(connection.protocol);
     let family = Family::of(source);
     [
         (place::cut(family), wire::cut_key(from, to, connection.protocol), time),
@@ -161,24 +140,22 @@ fn answers(connection: &Connection) -> [(Name, KeyBytes, Duration); 2] {
     ]
 }
 
-fn untracked(error: ConntrackError) -> ApplyError {
-    let what = "cannot cut connections".to_owned();
-    ApplyError { trouble: Trouble::Unavailable, what, source: error.into() }
-}
-
 fn failed(what: &'static str) -> impl Fn(KernelError) -> ApplyError {
     move |error| {
-        let trouble = match &error {
-            KernelError::Refused { source, .. } if !is_passing(&source.error) => Trouble::Refused,
-            KernelError::TooLong(_) => Trouble::Refused,
-            _ => Trouble::Unavailable,
+        let kind = match &error {
+            KernelError::Refused { source, .. } if !is_transient(&source.error) => {
+                ApplyErrorKind::Rejected
+            }
+            KernelError::TooLong(_) => ApplyErrorKind::Rejected,
+            _ => ApplyErrorKind::Unavailable,
         };
-        ApplyError { trouble, what: what.to_owned(), source: error.into() }
+        ApplyError { kind, what: what.to_owned(), source: error.into() }
     }
 }
 
-/// Whether the same may go well later: no memory, no room, no right yet, or the rules are no longer those that were read.
-fn is_passing(error: &std::io::Error) -> bool {
+/// Whether a retry may succeed: no memory, no capacity, no permission yet, or the rules changed
+/// after they were read.
+fn is_transient(error: &std::io::Error) -> bool {
     /// `ENOMEM`, `EINTR`, `EAGAIN`, `ERESTART`, `ENOBUFS`, `EPERM`.
     const PASSING: [i32; 6] = [12, 4, 11, 85, 105, 1];
     error.raw_os_error().is_some_and(|code| PASSING.contains(&code))

@@ -44,20 +44,22 @@ pub(crate) struct InstalledChain {
 }
 
 impl Installed {
-    /// The answers of ended connections and who sends them, by the sets that hold them.
-    pub(crate) fn held(&self) -> Vec<(Name, Vec<KeyBytes>)> {
+    /// The elements that block the replies of terminated connections, each with its set.
+    pub(crate) fn blocked_replies(&self) -> Vec<(Name, KeyBytes)> {
         let names = Family::BOTH.into_iter().flat_map(|family| {
             [
                 (place::cut(family), Kind::Cut(family)),
                 (place::cut_senders(family), Kind::CutSenders(family)),
             ]
         });
-        let ours = names.filter_map(|(name, kind)| {
-            let set = self.sets.get(&name).filter(|set| set.declared == kind.declared())?;
-            let held = set.elements.iter().filter(|element| element.expires);
-            Some((name, held.map(|element| element.key).collect()))
-        });
-        ours.collect()
+        let mut replies = Vec::new();
+        for (name, kind) in names {
+            let set = self.sets.get(&name).filter(|set| set.declared == kind.declared());
+            let elements = set.into_iter().flat_map(|set| &set.elements);
+            let expiring = elements.filter(|element| element.expires);
+            replies.extend(expiring.map(|element| (name.clone(), element.key)));
+        }
+        replies
     }
 
     /// Reads a message about any table.

@@ -1,9 +1,8 @@
 //! The kernel's nf_tables, over netlink: the only I/O here.
 
-use std::{io, thread, time::Duration};
+use std::{io, time::Duration};
 
-use rustix::thread::{MembarrierCommand, membarrier};
-
+use weir_netfilter::wait_for_packets;
 use weir_netlink::{
     Attributes, Header, Malformed, Message, Messages, NetlinkError, Protocol, Refusal, Socket,
     TooLong, Writer, kind,
@@ -142,7 +141,7 @@ impl Kernel {
     fn take(&mut self, groups: &[Group], mut generation: Option<u32>) -> Result<(), KernelError> {
         for Group { steps, when } in groups {
             if *when == When::PacketsHaveArrived {
-                let_packets_arrive();
+                wait_for_packets();
             }
             let batch = Batch::of(steps, generation.take())?;
             self.send(&batch, |index| Some(steps.get(index?)?.to_string()))?;
@@ -150,8 +149,8 @@ impl Kernel {
         Ok(())
     }
 
-    /// Puts keys into a set for a while.
-    pub(crate) fn hold(
+    /// Adds keys to a set for a limited time.
+    pub(crate) fn add_for(
         &mut self,
         set: &str,
         keys: &[KeyBytes],
@@ -235,14 +234,6 @@ impl Kernel {
             }
         }
         first.map_or(Ok(()), Err)
-    }
-}
-
-/// Returns when every packet that was being judged has been judged: when each processor has been elsewhere once.
-pub(crate) fn let_packets_arrive() {
-    if membarrier(MembarrierCommand::Global).is_err() {
-        // Where the kernel does not offer to wait for that, it takes no longer than this.
-        thread::sleep(Duration::from_millis(20));
     }
 }
 

@@ -54,6 +54,6 @@ mod wire;
 #[cfg(target_os = "linux")]
 pub use apply::Nft;
 pub use installed::Installed;
-pub use planner::{Mode, Planner, render};
+pub use planner::{Planner, render};
 pub use ruleset::{Act, Aim, Chain, Family, Field, Go, Hook, Key, Kind, Match, Rule, Ruleset, Set};
 pub use transaction::{Group, Step, Transaction, When};

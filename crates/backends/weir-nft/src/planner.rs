@@ -1,30 +1,23 @@
 use std::collections::{BTreeMap, BTreeSet};
 
+use weir_datapath::{Mode, may_change_grants};
 use weir_model::{Delta, Direction, Member, Name, PodId, Program, SetDelta, SetId};
 
 use crate::{
-    Aim, Family, Go, Key, Kind, Ruleset, Set, Step, Transaction,
+    Aim, Family, Go, Installed, Key, Kind, Ruleset, Set, Step, Transaction,
     objects::Objects,
     peers::PeerMap,
     place::{self, Place},
+    replan,
     stages::Stages,
 };
 
-/// Whether what policies deny is dropped.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Mode {
-    /// It is.
-    #[default]
-    Enforce,
-    /// It is reported, and passes.
-    Audit,
-}
-
-/// Turns deltas of the compiled rules into transactions of the kernel.
+/// Turns deltas of the compiled rules into transactions for the kernel.
 ///
-/// *Invariant*: after any deltas, its ruleset is the one that a new planner would make of their sum.
+/// *Invariant*: after any sequence of deltas, its ruleset equals that of a new planner for their sum.
 #[derive(Clone, Debug)]
 pub struct Planner {
+    mode: Mode,
     pub(crate) objects: Objects,
     places: BTreeMap<PodId, Place>,
     /// The sets of the ruleset that are copies of sets.
@@ -59,10 +52,35 @@ impl Followers {
     }
 }
 
+impl weir_datapath::Planner for Planner {
+    type Installed = Installed;
+    type Plan = Transaction;
+
+    fn plan(&mut self, program: &Program, delta: &Delta) -> Transaction {
+        let mut touched: BTreeSet<&PodId> = delta.endpoints.keys().collect();
+        let small = delta.sets.iter().filter(|(id, change)| may_change_grants(program, id, change));
+        let pods = small.filter_map(|(id, _)| self.followers.get(id)).flat_map(|them| &them.pods);
+        let pods: Vec<PodId> = pods.cloned().collect();
+        touched.extend(&pods);
+        // `move_pods` fills new sets with the current members, so existing sets are updated first.
+        let stages = Stages::of(self, program, delta);
+        let members = stages.members(self, program, delta);
+        stages.gone(self, program, delta);
+        self.move_pods(program, &touched);
+        members.then(self.transaction())
+    }
+
+    fn replan(&mut self, program: &Program, installed: &Installed) -> Transaction {
+        *self = Planner::of(program, self.mode);
+        replan::replan(self, installed)
+    }
+}
+
 impl Planner {
-    /// A planner whose ruleset judges nobody.
+    /// A planner whose ruleset judges no pod.
     pub fn new(mode: Mode) -> Self {
         let mut planner = Planner {
+            mode,
             objects: Objects::default(),
             places: BTreeMap::new(),
             copies: BTreeMap::new(),
@@ -88,22 +106,6 @@ impl Planner {
     /// The ruleset that is wanted now.
     pub fn ruleset(&self) -> &Ruleset {
         &self.objects.ruleset
-    }
-
-    /// Goes on to `program`, which differs from what it was by `delta`.
-    pub fn plan(&mut self, program: &Program, delta: &Delta) -> Transaction {
-        let mut touched: BTreeSet<&PodId> = delta.endpoints.keys().collect();
-        let small =
-            delta.sets.iter().filter(|(id, change)| weir_datapath::may_matter(program, id, change));
-        let pods = small.filter_map(|(id, _)| self.followers.get(id)).flat_map(|them| &them.pods);
-        let pods: Vec<PodId> = pods.cloned().collect();
-        touched.extend(&pods);
-        // What pods need that was not there is made of the members as they are now, so the rest comes first.
-        let stages = Stages::of(self, program, delta);
-        let members = stages.members(self, program, delta);
-        stages.gone(self, program, delta);
-        self.move_pods(program, &touched);
-        members.then(self.transaction())
     }
 
     /// The steps since the last transaction.

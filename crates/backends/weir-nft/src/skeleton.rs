@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use weir_datapath::Cause;
+use weir_datapath::{Cause, Mode};
 use weir_model::{Direction, Name};
 
-use crate::{Act, Chain, Family, Field, Hook, Kind, Match, Mode, Planner, Rule, Set, place};
+use crate::{Act, Chain, Family, Field, Hook, Kind, Match, Planner, Rule, Set, place};
 
 impl Planner {
     /// What is there in every ruleset, whatever the policies are.

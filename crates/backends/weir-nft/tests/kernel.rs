@@ -6,9 +6,10 @@ use std::{
 };
 
 use libtest_mimic::{Failed, Trial};
+use weir_datapath::Mode;
 use weir_engine::{Locality, compile};
 use weir_lab::{Lab, Layout};
-use weir_nft::{Mode, Nft, Ruleset};
+use weir_nft::{Nft, Ruleset};
 use weir_trials::{node, random::draw};
 
 fn main() -> ExitCode {
@@ -48,8 +49,8 @@ fn listed() -> Result<(), Failed> {
                     nft(&["-f", "-"], &rendered.to_string())?;
                     let by_text = nft(&LIST, "")?;
                     nft(&["delete", "table", "inet", "weir"], "")?;
-                    let mut ours = Nft::open(Mode::Enforce).map_err(|error| error.with_causes())?;
-                    node::sync(&mut ours, &program);
+                    let ours = Nft::open(Mode::Enforce).map_err(|error| error.with_causes())?;
+                    node::sync(&mut node::Driver::new(ours), &program);
                     let by_netlink = nft(&LIST, "")?;
                     match sorted(&by_text) == sorted(&by_netlink) {
                         true => Ok(by_netlink),

@@ -1,10 +1,10 @@
 //! What holds for every plan, whatever the policies are.
 
 use proptest::prelude::*;
-use weir_datapath::Plan;
+use weir_datapath::{Mode, Plan, Planner as _};
 use weir_engine::{Engine, Locality};
 use weir_model::{Delta, Program};
-use weir_nft::{Mode, Planner, render};
+use weir_nft::{Planner, render};
 use weir_testkit::crowded;
 
 proptest! {

@@ -4,8 +4,8 @@ use std::{
 };
 
 use clap::{Args, ValueEnum, builder::NonEmptyStringValueParser};
-use weir_agent::{AgentError, Mode, Options, Source, Sysctls};
-use weir_datapath::{Datapath, Drops, Established};
+use weir_agent::{AgentError, Options, Source, Sysctls};
+use weir_datapath::{Datapath, Drops, Established, Mode};
 use weir_kube::{Access, RetryPolicy};
 
 use crate::{

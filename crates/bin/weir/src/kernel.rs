@@ -5,8 +5,7 @@ use std::{
     time::Duration,
 };
 
-use weir_agent::Mode;
-use weir_datapath::{ApplyError, Established, Ledger, Outcome};
+use weir_datapath::{ApplyError, Established, Ledger, Mode, Outcome};
 use weir_engine::Locality;
 use weir_lab::{Lab, LabError, Layout};
 use weir_model::{Delta, Flow, Name, Program, Verdict, World};
@@ -58,11 +57,11 @@ impl Kernel {
         let datapath = self.lab.on_node(node, open).map_err(failed)?.map_err(refused)?;
         let mut ledger = Ledger::new(datapath, Established::Keep);
         ledger.want(Delta::from(program));
-        ledger.in_sync();
-        if let Outcome::Failed { error, .. } = ledger.settle() {
+        ledger.set_in_sync();
+        if let Outcome::Failed { error, .. } = ledger.apply_pending() {
             return Err(refused(error));
         }
-        match ledger.held().first_key_value() {
+        match ledger.rejected().first_key_value() {
             None => Ok(()),
             Some((pod, held)) => {
                 let what = format!("the kernel refuses the rules of {pod}: {}", held.error);

@@ -1,77 +1,77 @@
-//! What every backend must do, as a function that its tests call.
+//! The conformance suite: the behaviour that every backend must show, as a function for its tests.
 //!
 //! ```text
-//!  deltas, flows ─► Ledger ─► the backend ─► a machine      after each step, for each flow:
-//!             └───► Program ────────────────────────────►   what the machine does = what the program says
+//!  deltas, flows ─► Ledger ─► backend ─► machine      after each step, for each flow:
+//!             └───► Program ──────────────────────►   the machine's verdict = the program's verdict
 //! ```
 //!
-//! The deltas come from the caller: an engine that was given random changes, or a scenario.
+//! The caller provides the deltas: from an engine that compiled random changes, or from a scenario.
 
 use std::collections::BTreeSet;
 
 use weir_model::{Delta, Flow, PodId, Program, Verdict};
 
-use crate::{Datapath, Established, Ledger, Outcome};
+use crate::{Datapath, Drift, Established, Ledger, Outcome};
 
-/// What a backend acts on, as its tests see it.
+/// The machine of a backend, as its tests see it.
 pub trait Machine {
     /// The backend.
     type Datapath: Datapath;
 
-    /// A backend that knows nothing yet and acts on this machine, as after a restart.
+    /// Opens the backend on this machine without any memory, as after a restart.
     fn start(&mut self) -> Self::Datapath;
 
-    /// What the machine does with a new connection.
+    /// The machine's verdict on a new connection.
     fn verdict(&mut self, flow: &Flow) -> Verdict;
 
-    /// Changes something of the backend's while it does not look. There is something.
+    /// Changes some of the backend's rules, as another process would. Some are installed.
     fn disturb(&mut self);
 
-    /// Makes the machine refuse new rules for these pods and for no others; `false` if it cannot be made to.
-    fn refuse(&mut self, _: &BTreeSet<PodId>) -> bool {
+    /// Makes the machine reject new rules for exactly these pods. Returns `false` if it cannot.
+    fn reject(&mut self, _: &BTreeSet<PodId>) -> bool {
         false
     }
 }
 
-/// Leads a machine that has nothing installed through all that can happen, and back to nothing.
+/// Leads an empty machine through every situation and back to empty.
 ///
 /// # Panics
 ///
-/// If the backend does not do what it must.
+/// If the backend violates the contract.
 #[track_caller]
-pub fn check<M: Machine>(machine: &mut M, road: &[Delta], flows: &[Flow]) {
+pub fn check<M: Machine>(machine: &mut M, deltas: &[Delta], flows: &[Flow]) {
     let mut run = Run { machine, flows, program: Program::default() };
     let mut ledger = run.restart();
-    for delta in road {
+    for delta in deltas {
         run.step(&mut ledger, delta);
     }
     run.restart_writes_nothing();
     run.drift_is_repaired();
-    run.restart_in_another_world(road);
-    run.refusals_are_held(road);
-    run.machine.start().remove().expect("what is installed can be removed");
+    run.restart_with_another_program(deltas);
+    run.rejected_pods_are_held(deltas);
+    run.machine.start().remove().expect("the backend can remove its rules");
     run.program = Program::default();
-    run.agree("after everything was removed");
-    run.machine.start().remove().expect("there may be nothing to remove");
+    run.assert_agreement("after everything was removed");
+    run.machine.start().remove().expect("removing from an empty machine succeeds");
 }
 
 struct Run<'a, M> {
     machine: &'a mut M,
     flows: &'a [Flow],
-    /// What must be in force.
+    /// The program that must be in force.
     program: Program,
 }
 
 impl<M: Machine> Run<'_, M> {
-    /// The verdict of the machine and of the program on each flow.
-    fn agree(&mut self, when: &str) {
+    /// Compares the verdicts of the machine and of the program on each flow.
+    fn assert_agreement(&mut self, when: &str) {
         for flow in self.flows {
-            let (real, meant) = (self.machine.verdict(flow), self.program.verdict(flow));
-            assert_eq!(real, meant, "{flow} {when}");
+            let (actual, expected) = (self.machine.verdict(flow), self.program.verdict(flow));
+            assert_eq!(actual, expected, "{flow} {when}");
         }
     }
 
-    /// A ledger that wants what is in force, and knows it not.
+    /// A new ledger that wants the program in force but has not read the machine.
     fn restart(&mut self) -> Ledger<M::Datapath> {
         let mut ledger = Ledger::new(self.machine.start(), Established::Keep);
         ledger.want(Delta::from(&self.program));
@@ -80,89 +80,97 @@ impl<M: Machine> Run<'_, M> {
 
     fn step(&mut self, ledger: &mut Ledger<M::Datapath>, delta: &Delta) {
         ledger.want(delta.clone());
-        ledger.in_sync();
-        let outcome = ledger.settle();
-        assert!(!matches!(outcome, Outcome::Failed { .. }), "{outcome:?}");
+        ledger.set_in_sync();
+        assert_applied(ledger);
         self.program.apply(delta.clone());
-        self.agree("after a delta");
-        assert!(matches!(ledger.settle(), Outcome::Unchanged), "nothing is left to do");
+        self.assert_agreement("after a delta");
+        assert!(matches!(ledger.apply_pending(), Outcome::Unchanged), "nothing is left to do");
     }
 
     fn restart_writes_nothing(&mut self) {
         let mut ledger = self.restart();
-        self.agree("before the source is in sync");
-        ledger.in_sync();
-        let outcome = ledger.settle();
+        self.assert_agreement("before the source is in sync");
+        ledger.set_in_sync();
+        let outcome = ledger.apply_pending();
         assert!(matches!(outcome, Outcome::Unchanged), "nothing changed, yet {outcome:?}");
-        self.agree("after a restart");
+        self.assert_agreement("after a restart");
     }
 
     fn drift_is_repaired(&mut self) {
         let mut ledger = self.restart();
-        ledger.in_sync();
-        ledger.settle();
-        assert!(!ledger.drifted().expect("drift is looked for"), "our own writes are no drift");
+        ledger.set_in_sync();
+        ledger.apply_pending();
+        assert_ne!(drift(&mut ledger), Drift::Changed, "the ledger's own writes are not drift");
         if self.program.endpoints.is_empty() {
             return;
         }
         self.machine.disturb();
-        assert!(ledger.drifted().expect("drift is looked for"), "drift is noticed");
-        assert!(matches!(ledger.settle(), Outcome::Applied), "drift is repaired");
-        self.agree("after a repair");
-        assert!(!ledger.drifted().expect("drift is looked for"), "a repair is no drift");
+        assert_eq!(drift(&mut ledger), Drift::Changed, "the backend detects drift");
+        assert!(matches!(ledger.apply_pending(), Outcome::Applied), "the ledger repairs drift");
+        self.assert_agreement("after a repair");
+        assert_ne!(drift(&mut ledger), Drift::Changed, "a repair is not drift");
     }
 
-    /// What is installed is not at all what is wanted: the beginning of the road, after its end.
-    fn restart_in_another_world(&mut self, road: &[Delta]) {
+    /// Restarts with the first half of the deltas while the machine has all of them.
+    fn restart_with_another_program(&mut self, deltas: &[Delta]) {
         self.program = Program::default();
-        for delta in &road[..road.len() / 2] {
+        for delta in &deltas[..deltas.len() / 2] {
             self.program.apply(delta.clone());
         }
         let mut ledger = self.restart();
-        ledger.in_sync();
-        let outcome = ledger.settle();
-        assert!(!matches!(outcome, Outcome::Failed { .. }), "{outcome:?}");
-        self.agree("after a restart in another world");
+        ledger.set_in_sync();
+        assert_applied(&mut ledger);
+        self.assert_agreement("after a restart with another program");
     }
 
-    /// Goes the second half of the road while one pod's new rules are refused, then without that.
-    fn refusals_are_held(&mut self, road: &[Delta]) {
-        let rest = &road[road.len() / 2..];
+    /// Applies the second half of the deltas while the machine rejects one pod's new rules, then
+    /// accepts them.
+    fn rejected_pods_are_held(&mut self, deltas: &[Delta]) {
+        let rest = &deltas[deltas.len() / 2..];
         let changed = rest.iter().flat_map(|delta| &delta.endpoints);
         let mut pods = changed.filter(|(_, now)| now.is_some()).map(|(id, _)| id.clone());
         let Some(pod) = pods.next_back() else { return };
         let mut ledger = self.restart();
-        ledger.in_sync();
-        ledger.settle();
-        if !self.machine.refuse(&[pod.clone()].into()) {
+        ledger.set_in_sync();
+        ledger.apply_pending();
+        if !self.machine.reject(&[pod.clone()].into()) {
             return;
         }
         for delta in rest {
             ledger.want(delta.clone());
-            let outcome = ledger.settle();
-            assert!(!matches!(outcome, Outcome::Failed { .. }), "{outcome:?}");
+            assert_applied(&mut ledger);
             self.program.apply(delta.clone());
-            self.agree_but_for(&pod, ledger.held().contains_key(&pod));
+            self.assert_agreement_except(&pod, ledger.rejected().contains_key(&pod));
         }
-        self.machine.refuse(&BTreeSet::new());
+        self.machine.reject(&BTreeSet::new());
         ledger.retry();
-        let outcome = ledger.settle();
-        assert!(!matches!(outcome, Outcome::Failed { .. }), "{outcome:?}");
-        assert!(ledger.held().is_empty(), "nothing is held that is accepted");
-        self.agree("after what was refused is accepted");
+        assert_applied(&mut ledger);
+        assert!(ledger.rejected().is_empty(), "accepted rules are no longer held back");
+        self.assert_agreement("after the rejected rules are accepted");
         self.restart_writes_nothing();
     }
 
-    /// The verdicts on all flows that a pod has no part in, while it is held.
-    fn agree_but_for(&mut self, pod: &PodId, held: bool) {
+    /// Compares the verdicts on each flow. While a pod is rejected, its own flows do not count.
+    fn assert_agreement_except(&mut self, pod: &PodId, is_rejected: bool) {
         for flow in self.flows {
             let mut ends = [flow.from, flow.to].into_iter();
             let is_its_own = |address| self.program.owner(address).is_some_and(|(id, _)| id == pod);
-            if held && ends.any(is_its_own) {
+            if is_rejected && ends.any(is_its_own) {
                 continue;
             }
-            let (real, meant) = (self.machine.verdict(flow), self.program.verdict(flow));
-            assert_eq!(real, meant, "{flow} while {pod} is held");
+            let (actual, expected) = (self.machine.verdict(flow), self.program.verdict(flow));
+            assert_eq!(actual, expected, "{flow} while {pod} is rejected");
         }
     }
+}
+
+#[track_caller]
+fn assert_applied<D: Datapath>(ledger: &mut Ledger<D>) {
+    let outcome = ledger.apply_pending();
+    assert!(!matches!(outcome, Outcome::Failed { .. }), "{outcome:?}");
+}
+
+#[track_caller]
+fn drift<D: Datapath>(ledger: &mut Ledger<D>) -> Drift {
+    ledger.drift().expect("the backend can check for drift")
 }

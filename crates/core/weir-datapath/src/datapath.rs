@@ -1,109 +1,70 @@
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    error::Error,
-    fmt,
-    net::IpAddr,
-};
+use std::{collections::BTreeSet, net::IpAddr};
 
-use weir_model::{Delta, Flow, PodId, Program};
+use weir_model::Flow;
 
-use crate::Remarks;
+use crate::{ApplyError, Planner};
 
-/// A place where rule sets take effect. Planning is pure; the other methods touch the machine.
+/// A machine that enforces plans. All I/O of a backend is here, and no decision.
 pub trait Datapath {
-    /// What is in force, read back.
-    type Installed;
-    /// What `apply` does.
-    type Plan: Plan;
+    /// The planner whose plans this datapath applies.
+    type Planner: Planner;
 
-    /// The steps to `program` from what the last plan led to. `delta` is all that changed since then.
-    fn plan(&mut self, program: &Program, delta: &Delta) -> Self::Plan;
+    /// A planner for this datapath that knows no program yet.
+    fn planner(&self) -> Self::Planner;
 
-    /// The steps to `program` from what is installed, whatever that is. Later plans start from here.
-    fn replan(&mut self, program: &Program, installed: &Self::Installed) -> Self::Plan;
+    /// Reads the installed state, so that a restarted agent compares instead of rewriting it.
+    fn installed(&mut self) -> Result<<Self::Planner as Planner>::Installed, ApplyError>;
 
-    /// Reads what is in force, so that a restarted agent compares instead of writing everything again.
-    fn installed(&mut self) -> Result<Self::Installed, ApplyError>;
+    /// Applies a plan as a whole or not at all, unless the error is
+    /// [`ApplyErrorKind::Partial`](crate::ApplyErrorKind::Partial).
+    ///
+    /// After any other error the caller reads `installed` and replans.
+    fn apply(&mut self, plan: &<Self::Planner as Planner>::Plan) -> Result<(), ApplyError>;
 
-    /// All or nothing, unless the trouble says for whom not. After any other error the way on is `installed` and `replan`.
-    fn apply(&mut self, plan: &Self::Plan) -> Result<(), ApplyError>;
+    /// Compares the machine with the planner's current program. Cheap, and never blocks.
+    fn drift(&mut self, planner: &Self::Planner) -> Result<Drift, ApplyError>;
 
-    /// Whether somebody else changed what is ours since this was asked last. Cheap, and never waits.
-    fn drifted(&mut self) -> Result<bool, ApplyError>;
-
-    /// Ends established connections that one of these addresses takes part in and that are forbidden now. Returns how many.
-    fn cut(
-        &mut self,
-        touched: &BTreeSet<IpAddr>,
-        forbidden: &dyn Fn(&Flow) -> bool,
-    ) -> Result<usize, ApplyError>;
-
-    /// Whether something is to be done that the last plan could not do: whom it was for has come since this was asked last, or
-    /// there is time now. Cheap, and never waits.
-    fn resumes(&mut self) -> bool {
-        false
-    }
-
-    /// What the backend has to say about itself.
-    fn remarks(&self) -> Remarks {
-        Remarks::default()
-    }
-
-    /// Removes everything that is ours and nothing else.
+    /// Removes everything that weir installed, and nothing else.
     fn remove(&mut self) -> Result<(), ApplyError>;
-}
 
-/// A finished plan. It displays as exactly what applying it does.
-pub trait Plan: fmt::Display {
-    /// Whether there is nothing to do.
-    fn is_empty(&self) -> bool;
-}
+    /// The means to end established connections, if the machine has one.
+    fn flows(&mut self) -> Option<&mut dyn TerminateFlows<Self::Planner>> {
+        None
+    }
 
-/// Why something could not be applied or read.
-#[derive(Debug)]
-pub struct ApplyError {
-    /// What kind of trouble it is.
-    pub trouble: Trouble,
-    /// What was tried.
-    pub what: String,
-    /// What happened.
-    pub source: Box<dyn Error + Send + Sync>,
-}
-
-/// Kinds of trouble with a datapath.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Trouble {
-    /// It does not accept this plan. A part of the plan may be accepted.
-    Refused,
-    /// It cannot be reached, or has no room now. The same plan may be accepted later.
-    Unavailable,
-    /// It has carried out the plan, but not for these pods, each with the reason. The old rules of these stay; without any, nothing
-    /// passes, as far as it could be made so.
-    Partly(BTreeMap<PodId, String>),
-}
-
-impl ApplyError {
-    /// The error and everything that led to it, as one line.
-    pub fn with_causes(&self) -> String {
-        let mut line = self.what.clone();
-        let mut next = self.source();
-        while let Some(cause) = next {
-            line.push_str(": ");
-            line.push_str(&cause.to_string());
-            next = cause.source();
-        }
-        line
+    /// Further facts for the agent's status and metrics, if the backend has any.
+    fn diagnostics(&self) -> Option<&dyn Diagnostics<Self::Planner>> {
+        None
     }
 }
 
-impl fmt::Display for ApplyError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.what)
-    }
+/// How the machine differs from the last plan, since the previous check.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Drift {
+    /// No difference was found.
+    None,
+    /// Another program changed something that weir installed.
+    Changed,
+    /// The machine can now take steps that the last plan had to leave out.
+    Resumable,
 }
 
-impl Error for ApplyError {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        Some(&*self.source)
-    }
+/// Ends established connections. Backends whose machine tracks connections implement it.
+pub trait TerminateFlows<P> {
+    /// Ends the forbidden connections that involve one of `addresses`. Returns how many it ended.
+    fn terminate(
+        &mut self,
+        planner: &mut P,
+        addresses: &BTreeSet<IpAddr>,
+        is_forbidden: &dyn Fn(&Flow) -> bool,
+    ) -> Result<usize, ApplyError>;
+}
+
+/// Facts about the machine that only some backends have.
+pub trait Diagnostics<P> {
+    /// Conditions that keep rules out of force without being errors.
+    fn warnings(&self, planner: &P) -> Vec<String>;
+
+    /// The number of rules, in the backend's own terms, that the backend maintains.
+    fn rule_count(&self, planner: &P) -> usize;
 }

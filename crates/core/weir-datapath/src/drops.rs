@@ -4,40 +4,41 @@ use weir_model::{Direction, Flow, Protocol};
 
 use crate::ApplyError;
 
-/// Where packets that were dropped are heard of.
+/// A stream of reports about dropped packets.
 pub trait Drops {
-    /// Waits for the next ones. After an error it may be asked again.
+    /// Blocks until the next packets are reported. The caller may call again after an error.
     fn next(&mut self) -> Result<Vec<Dropped>, ApplyError>;
 }
 
-/// A packet that was dropped, or would have been if rules were enforced.
+/// A packet that the rules dropped, or in audit mode would have dropped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dropped {
-    /// When.
+    /// The time of the drop.
     pub time: SystemTime,
-    /// Why.
+    /// The reason for the drop.
     pub cause: Cause,
-    /// Who sent it.
+    /// The source address.
     pub from: IpAddr,
-    /// Whom it was for.
+    /// The destination address.
     pub to: IpAddr,
-    /// The number of the protocol above IP.
+    /// The IP protocol number.
     pub protocol: u8,
-    /// The ports at both ends, if the protocol has any.
+    /// The source and destination ports, if the protocol has ports.
     pub ports: Option<(u16, u16)>,
 }
 
-/// Why a packet was dropped.
+/// Why the datapath dropped a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
-    /// It opens a connection that the rules of a pod deny: of the one it came from, or of the one it went to.
+    /// The packet opens a connection that the rules of its destination pod (ingress) or of its
+    /// source pod (egress) deny.
     Rules(Direction),
-    /// It answers a connection that was ended because rules deny it now.
+    /// The packet is a reply of a connection that weir ended because the rules now deny it.
     Answer,
 }
 
 impl Cause {
-    /// All there are.
+    /// All causes.
     pub const ALL: [Cause; 3] =
         [Cause::Rules(Direction::Ingress), Cause::Rules(Direction::Egress), Cause::Answer];
 }
@@ -52,7 +53,8 @@ impl fmt::Display for Cause {
 }
 
 impl Dropped {
-    /// The connection that the packet wanted to open, or answered; `None` for protocols that rules with ports do not know.
+    /// The connection that the packet opens or replies to. `None` if its protocol has no rules
+    /// with ports.
     pub fn flow(&self) -> Option<Flow> {
         let protocol = match self.protocol {
             6 => Protocol::Tcp,
@@ -66,7 +68,7 @@ impl Dropped {
         Some(Flow { from, to, protocol, port })
     }
 
-    /// Who opens the connection, and to whom.
+    /// The client and the server of the connection.
     pub fn ends(&self) -> (IpAddr, IpAddr) {
         match self.cause {
             Cause::Rules(_) => (self.from, self.to),

@@ -2,30 +2,33 @@ use std::{collections::BTreeSet, net::IpAddr};
 
 use weir_model::{Chain, Peers, Ports, Program, Protocol, SetDelta, SetId};
 
-/// A pod whose policies grant at most so many peers and ports has them in the shared set of grants, and no chain of its own.
-const FEW_GRANTS: usize = 128;
+/// Up to this many (peer, port) pairs, a pod's grants are elements of the shared grants set. A pod
+/// with more gets a chain.
+const MAX_SHARED_GRANTS: usize = 128;
 
-/// Whether the change of a set may change the place of a pod: while it has too many members, it cannot.
-pub fn may_matter(program: &Program, set: &SetId, change: &SetDelta) -> bool {
+/// Whether a set change can move a pod between the shared grants set and a chain. It cannot while
+/// the set is larger than the limit both before and after the change.
+pub fn may_change_grants(program: &Program, set: &SetId, change: &SetDelta) -> bool {
     let now = program.sets.get(set).map_or(0, BTreeSet::len);
     match change {
         SetDelta::Change { added, removed } => {
             let before = (now + removed.len()).saturating_sub(added.len());
-            now.min(before) <= FEW_GRANTS
+            now.min(before) <= MAX_SHARED_GRANTS
         }
         SetDelta::Put(_) | SetDelta::Gone => true,
     }
 }
 
-/// Rules that are nothing but a list of peers and ports. Backends keep such lists of all pods in one set.
+/// The rules of a chain as a plain list of peers and ports. Backends store such lists of all pods
+/// in one set.
 #[derive(Clone, Debug)]
 pub struct Granted<'a> {
     rules: Vec<(&'a SetId, Vec<(Protocol, u16)>)>,
 }
 
 impl<'a> Granted<'a> {
-    /// `None` if the rules say something that such a list cannot.
-    pub fn of(rules: &'a Chain) -> Option<Self> {
+    /// Reads the rules of a chain. `None` if a list of peers and ports cannot express them.
+    pub fn from_chain(rules: &'a Chain) -> Option<Self> {
         let (true, Some(sections)) = (rules.admin.is_empty(), &rules.isolation) else {
             return None;
         };
@@ -47,18 +50,18 @@ impl<'a> Granted<'a> {
         Some(Granted { rules: all })
     }
 
-    /// The sets that the peers are in.
+    /// The sets that contain the peers.
     pub fn sets(&self) -> impl Iterator<Item = &'a SetId> {
         self.rules.iter().map(|(set, _)| *set)
     }
 
-    /// The list; `None` if it is too long.
+    /// The list. `None` if it exceeds the limit for the shared set.
     pub fn list(&self, program: &Program) -> Option<Vec<(IpAddr, Protocol, u16)>> {
         let members = |set: &SetId| program.sets.get(set).into_iter().flatten();
         let size = |(set, ports): &(&SetId, Vec<(Protocol, u16)>)| {
             program.sets.get(*set).map_or(0, BTreeSet::len) * ports.len().max(1)
         };
-        if self.rules.iter().map(size).sum::<usize>() > FEW_GRANTS {
+        if self.rules.iter().map(size).sum::<usize>() > MAX_SHARED_GRANTS {
             return None;
         }
         let mut list = Vec::new();

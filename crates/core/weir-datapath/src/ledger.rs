@@ -1,3 +1,28 @@
+//! Desired against installed rules.
+//!
+//! ```text
+//!                  want(delta)                apply_pending()
+//!   Engine ───────────────────► pending ───────────────────────► program ──Planner, Datapath──► machine
+//!                                  ▲                                │ the machine rejects
+//!                                  │ retry()                        ▼ the new rules of a pod
+//!                                  └──────────────────────────── rejected
+//! ```
+//!
+//! - `program` is the last program that the machine accepted. A rejected pod appears in it with the
+//!   rules that are in force for that pod.
+//! - `pending` is one delta: everything the engine wants beyond `program`. A slow machine never
+//!   causes a queue, because later deltas merge into this one.
+//! - `rejected` holds the desired rules of the pods whose new rules the machine does not accept.
+//! - `trusted` says whether the machine still has what the last plan led to. While it is true, a
+//!   plan starts from `pending` alone. Otherwise the ledger reads `installed` and replans.
+//!
+//! In equations:
+//!
+//! ```text
+//!   desired   = program + pending, with the desired rules of rejected pods
+//!   installed = program                                                  if trusted
+//! ```
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     mem,
@@ -10,79 +35,83 @@ use weir_model::{
     SetId, Verdict,
 };
 
-use crate::{ApplyError, Datapath, Plan, Remarks, Trouble};
+use crate::{ApplyError, ApplyErrorKind, Datapath, Drift, Plan, Planner, Shortfall};
 
-/// What is wanted against what is in force, and the datapath that makes the two equal.
+/// Keeps a datapath equal to the desired program. The module documentation explains its states.
 ///
-/// It has no clock: whoever calls `settle` decides when, and waits before trying again.
+/// A ledger has no clock: its caller decides when to apply and how long to back off.
 #[derive(Debug)]
-pub struct Ledger<D> {
+pub struct Ledger<D: Datapath> {
     datapath: D,
-    /// What is in force once it is settled. An endpoint that is held has the rules here that are in force for it.
+    planner: D::Planner,
+    /// The last program that the machine accepted.
     program: Program,
-    /// What is wanted beyond that.
+    /// The changes that are not in `program` yet.
     pending: Delta,
-    held: BTreeMap<PodId, Held>,
-    /// Sets that nobody wants any more and that rules of held endpoints still name.
-    kept: BTreeSet<SetId>,
+    rejected: BTreeMap<PodId, Rejected>,
+    /// Sets that the engine removed but that the rules of rejected pods still name.
+    retained_sets: BTreeSet<SetId>,
     in_sync: bool,
-    /// Whether what is installed is what the last plan led to.
+    /// Whether the machine has what the last plan led to.
     trusted: bool,
     failures: u32,
     established: Established,
-    /// Who takes part in connections that may be forbidden now.
+    /// Addresses that take part in connections which the rules may forbid now.
     touched: BTreeSet<IpAddr>,
-    /// The sets that a rule which does not allow names: a new member may be forbidden something.
+    /// Sets named by a rule that denies or passes on: a new member may lose connections.
     denying: BTreeSet<SetId>,
 }
 
-/// What happens to connections that a change forbids.
+/// The fate of established connections that a change forbids.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Established {
-    /// They go on.
+    /// They continue.
     Keep,
-    /// They are ended.
+    /// The datapath ends them.
     Cut,
 }
 
-/// An endpoint whose rules were refused. Its old rules stay in force; without any, nothing passes.
+/// A pod whose new rules the machine rejected.
+///
+/// Its old rules stay in force. A pod without old rules passes nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Held {
-    /// What it should be.
-    pub wanted: Endpoint,
-    /// Why it is not.
+pub struct Rejected {
+    /// The endpoint with its desired rules.
+    pub desired: Endpoint,
+    /// The reason for the rejection.
     pub error: String,
-    /// How often that was tried.
+    /// The number of attempts so far.
     pub attempts: u32,
 }
 
-/// What came of settling.
+/// The result of [`Ledger::apply_pending`].
 #[derive(Debug)]
 pub enum Outcome {
-    /// The source is not in sync: nothing was looked at and nothing written.
+    /// The source is not in sync. The ledger read and wrote nothing.
     Waiting,
-    /// What is wanted was in force already: nothing was written.
+    /// The desired program was in force already. The ledger wrote nothing.
     Unchanged,
-    /// It is in force now, apart from what is held.
+    /// The desired program is in force, except for rejected pods.
     Applied,
-    /// It is not in force; what was, still is.
+    /// The attempt failed and the previous program is still in force.
     Failed {
-        /// Why.
+        /// The cause.
         error: ApplyError,
-        /// How many attempts in a row have failed.
+        /// The number of failed attempts in a row.
         attempts: u32,
     },
 }
 
 impl<D: Datapath> Ledger<D> {
-    /// A ledger that knows nothing about what is installed and wants nothing yet.
+    /// A ledger that has no desired program and does not trust the machine.
     pub fn new(datapath: D, established: Established) -> Self {
         Ledger {
+            planner: datapath.planner(),
             datapath,
             program: Program::default(),
             pending: Delta::default(),
-            held: BTreeMap::new(),
-            kept: BTreeSet::new(),
+            rejected: BTreeMap::new(),
+            retained_sets: BTreeSet::new(),
             in_sync: false,
             trusted: false,
             failures: 0,
@@ -92,88 +121,95 @@ impl<D: Datapath> Ledger<D> {
         }
     }
 
-    /// Takes in what is wanted from now on.
+    /// Adds changes to the desired program.
     pub fn want(&mut self, delta: Delta) {
         self.pending = mem::take(&mut self.pending).then(delta);
     }
 
-    /// The source has said all there is. Nothing is written before.
-    pub fn in_sync(&mut self) {
+    /// Allows writes: the source has delivered its complete state.
+    pub fn set_in_sync(&mut self) {
         self.in_sync = true;
     }
 
-    /// What is installed may be something else than it should be: it will be read again.
+    /// Makes the next attempt read the installed state and replan.
     pub fn distrust(&mut self) {
         self.trusted = false;
     }
 
-    /// Asks the datapath whether somebody changed what is ours, and distrusts it if so.
-    pub fn drifted(&mut self) -> Result<bool, ApplyError> {
-        let drifted = self.trusted && self.datapath.drifted()?;
-        self.trusted &= !drifted;
-        Ok(drifted)
+    /// Checks the machine for drift. After any drift, the ledger no longer trusts the machine.
+    pub fn drift(&mut self) -> Result<Drift, ApplyError> {
+        if !self.trusted {
+            return Ok(Drift::None);
+        }
+        let drift = self.datapath.drift(&self.planner)?;
+        self.trusted = drift == Drift::None;
+        Ok(drift)
     }
 
-    /// Asks the datapath whether it can do what it could not do before, and reads what is installed if so.
-    pub fn resumes(&mut self) -> bool {
-        let resumes = self.trusted && self.datapath.resumes();
-        self.trusted &= !resumes;
-        resumes
+    /// The rules that the backend cannot express and made stricter.
+    pub fn shortfalls(&self) -> Vec<Shortfall> {
+        self.planner.shortfalls()
     }
 
-    /// What the datapath has to say about itself.
-    pub fn remarks(&self) -> Remarks {
-        self.datapath.remarks()
+    /// The backend's warnings about the machine.
+    pub fn warnings(&self) -> Vec<String> {
+        let diagnostics = self.datapath.diagnostics();
+        diagnostics.map(|them| them.warnings(&self.planner)).unwrap_or_default()
     }
 
-    /// Wants what was refused once more.
+    /// The number of rules in the backend's own terms, if the backend counts them.
+    pub fn rule_count(&self) -> Option<usize> {
+        self.datapath.diagnostics().map(|them| them.rule_count(&self.planner))
+    }
+
+    /// Moves the rejected pods back to `pending`.
     pub fn retry(&mut self) {
-        for (id, held) in &self.held {
-            let wanted = || Some(held.wanted.clone());
-            self.pending.endpoints.entry(id.clone()).or_insert_with(wanted);
+        for (id, rejected) in &self.rejected {
+            let desired = || Some(rejected.desired.clone());
+            self.pending.endpoints.entry(id.clone()).or_insert_with(desired);
         }
     }
 
-    /// Whether there is nothing to do.
-    pub fn is_settled(&self) -> bool {
+    /// Whether [`apply_pending`](Ledger::apply_pending) has nothing to do.
+    pub fn is_up_to_date(&self) -> bool {
         !self.in_sync || (self.trusted && self.pending.is_empty())
     }
 
-    /// What is in force once it is settled.
+    /// The last program that the machine accepted.
     pub fn program(&self) -> &Program {
         &self.program
     }
 
-    /// The endpoints whose rules were refused.
-    pub fn held(&self) -> &BTreeMap<PodId, Held> {
-        &self.held
+    /// The pods whose new rules the machine rejected.
+    pub fn rejected(&self) -> &BTreeMap<PodId, Rejected> {
+        &self.rejected
     }
 
-    /// Makes what is in force equal to what is wanted, or says why not.
-    pub fn settle(&mut self) -> Outcome {
+    /// Brings the machine to the desired program.
+    pub fn apply_pending(&mut self) -> Outcome {
         if !self.in_sync {
             return Outcome::Waiting;
         }
-        if self.is_settled() {
+        if self.is_up_to_date() {
             return Outcome::Unchanged;
         }
         let mut delta = mem::take(&mut self.pending);
-        self.part_with_sets(&mut delta);
-        let done = match self.attempt(&delta) {
-            Ok(wrote) => {
-                self.accepted(&delta, &wrote);
-                Ok(wrote)
+        self.defer_set_removal(&mut delta);
+        let result = match self.attempt(&delta) {
+            Ok(written) => {
+                self.release_accepted(&delta, &written);
+                Ok(written)
             }
-            Err(error) if error.trouble == Trouble::Refused => self.apart(delta),
+            Err(error) if error.kind == ApplyErrorKind::Rejected => self.bisect_rejected(delta),
             Err(error) => {
                 self.pending = delta;
                 Err(error)
             }
         };
-        match done {
-            Ok(wrote) => {
+        match result {
+            Ok(written) => {
                 self.failures = 0;
-                if wrote == Wrote::Nothing { Outcome::Unchanged } else { Outcome::Applied }
+                if written == Written::Nothing { Outcome::Unchanged } else { Outcome::Applied }
             }
             Err(error) => {
                 self.failures += 1;
@@ -182,52 +218,55 @@ impl<D: Datapath> Ledger<D> {
         }
     }
 
-    /// Whether there are connections to look for.
-    pub fn may_cut(&self) -> bool {
+    /// Whether established connections may have to be ended.
+    pub fn has_flows_to_terminate(&self) -> bool {
         self.trusted && !self.touched.is_empty()
     }
 
-    /// Ends established connections that what is in force forbids. Returns how many.
-    pub fn cut(&mut self) -> Result<usize, ApplyError> {
-        if !self.may_cut() {
+    /// Ends the established connections that the program forbids. Returns how many it ended.
+    pub fn terminate_flows(&mut self) -> Result<usize, ApplyError> {
+        if !self.has_flows_to_terminate() {
             return Ok(0);
         }
         let program = &self.program;
-        let forbidden = |flow: &_| program.verdict(flow) == Verdict::Deny;
-        let cut = self.datapath.cut(&self.touched, &forbidden)?;
+        let is_forbidden = |flow: &_| program.verdict(flow) == Verdict::Deny;
+        let terminated = match self.datapath.flows() {
+            Some(flows) => flows.terminate(&mut self.planner, &self.touched, &is_forbidden)?,
+            None => 0,
+        };
         self.touched.clear();
-        Ok(cut)
+        Ok(terminated)
     }
 
-    /// Sets that go while rules of a held endpoint name them stay, and those that stayed go once none does.
-    fn part_with_sets(&mut self, delta: &mut Delta) {
-        let held = self.held.keys().filter(|id| !delta.endpoints.contains_key(*id));
-        let named = named_by(held.filter_map(|id| self.program.endpoints.get(id)));
-        let goes = |change: &SetDelta| *change == SetDelta::Gone;
-        let leaving = delta.sets.iter().filter(|(_, change)| goes(change)).map(|(id, _)| id);
-        self.kept.extend(leaving.cloned());
-        self.kept.retain(|id| delta.sets.get(id).is_none_or(goes));
-        delta.sets.retain(|id, _| !self.kept.contains(id));
-        for id in self.kept.extract_if(.., |id| !named.contains(id)) {
+    /// Takes out of `delta` the removal of sets that the rules of rejected pods still name, and
+    /// puts it back once none does.
+    fn defer_set_removal(&mut self, delta: &mut Delta) {
+        let rejected = self.rejected.keys().filter(|id| !delta.endpoints.contains_key(*id));
+        let named = named_by(rejected.filter_map(|id| self.program.endpoints.get(id)));
+        let is_removal = |change: &SetDelta| *change == SetDelta::Gone;
+        let removed = delta.sets.iter().filter(|(_, change)| is_removal(change));
+        self.retained_sets.extend(removed.map(|(id, _)| id).cloned());
+        self.retained_sets.retain(|id| delta.sets.get(id).is_none_or(is_removal));
+        delta.sets.retain(|id, _| !self.retained_sets.contains(id));
+        for id in self.retained_sets.extract_if(.., |id| !named.contains(id)) {
             delta.sets.insert(id, SetDelta::Gone);
         }
     }
 
-    /// Tries one transaction. After an error the program is as it was before, and the next attempt starts from what is
-    /// installed then.
-    fn attempt(&mut self, delta: &Delta) -> Result<Wrote, ApplyError> {
+    /// Tries one transaction. An error restores `program`, and the next attempt replans.
+    fn attempt(&mut self, delta: &Delta) -> Result<Written, ApplyError> {
         let touched = self.touched_by(delta);
         let undo = self.program.apply(delta.clone());
         let was_trusted = mem::take(&mut self.trusted);
-        let wrote = match self.transact(delta, was_trusted) {
-            Ok(wrote) => wrote,
-            Err(ApplyError { trouble: Trouble::Partly(pods), what, .. }) => {
-                self.keep_back(pods, &what, delta, &undo)
+        let written = match self.transact(delta, was_trusted) {
+            Ok(written) => written,
+            Err(ApplyError { kind: ApplyErrorKind::Partial(pods), what, .. }) => {
+                self.hold_rejected(pods, &what, delta, &undo)
             }
             Err(error) => {
                 self.program.apply(undo);
-                if error.trouble == Trouble::Unavailable {
-                    // It may be in force in spite of the error.
+                if error.kind == ApplyErrorKind::Unavailable {
+                    // The machine may have applied the plan in spite of the error.
                     self.touched.extend(touched);
                 }
                 return Err(error);
@@ -235,138 +274,141 @@ impl<D: Datapath> Ledger<D> {
         };
         self.trusted = true;
         if !delta.endpoints.is_empty() {
-            self.denying = denying(&self.program);
+            self.denying = denying_sets(&self.program);
         }
         if self.established == Established::Cut {
-            if wrote != Wrote::Nothing {
+            if written != Written::Nothing {
                 self.touched.extend(touched);
             }
             if !was_trusted {
-                // Nobody knows what passed before, nor whether it was looked for.
+                // The previous rules are unknown, and so is whether their flows were terminated.
                 let all = self.program.endpoints.values().flat_map(|endpoint| &endpoint.addresses);
                 self.touched.extend(all);
             }
         }
-        Ok(wrote)
+        Ok(written)
     }
 
-    /// All but these pods have what they should have: they are held.
-    fn keep_back(
+    /// Records the pods that a partial error names, and gives them their old rules in `program`.
+    fn hold_rejected(
         &mut self,
         pods: BTreeMap<PodId, String>,
         what: &str,
         delta: &Delta,
         undo: &Delta,
-    ) -> Wrote {
-        let mut back = Delta::default();
+    ) -> Written {
+        self.planner.rejected(&pods);
+        let mut restored = Delta::default();
         for (id, reason) in pods {
-            let Some(wanted) = self.program.endpoints.get(&id).cloned() else { continue };
+            let Some(desired) = self.program.endpoints.get(&id).cloned() else { continue };
             let rules = match undo.endpoints.get(&id) {
                 Some(Some(old)) => old.rules.clone(),
-                Some(None) => Arc::new(locked()),
-                // A set changed, and not the rules that name it.
-                None => wanted.rules.clone(),
+                Some(None) => Arc::new(deny_all()),
+                // Only a set changed, not the rules that name it.
+                None => desired.rules.clone(),
             };
-            back.endpoints.insert(id.clone(), Some(Endpoint { rules, ..wanted.clone() }));
-            let attempts = self.held.get(&id).map_or(0, |held| held.attempts) + 1;
-            self.held.insert(id, Held { wanted, error: format!("{what}: {reason}"), attempts });
+            restored.endpoints.insert(id.clone(), Some(Endpoint { rules, ..desired.clone() }));
+            self.record_rejection(id, desired, format!("{what}: {reason}"));
         }
-        let named = named_by(back.endpoints.values().flatten());
+        let named = named_by(restored.endpoints.values().flatten());
         for (id, change) in &undo.sets {
             if named.contains(id) && delta.sets.get(id) == Some(&SetDelta::Gone) {
-                back.sets.insert(id.clone(), change.clone());
-                self.kept.insert(id.clone());
+                restored.sets.insert(id.clone(), change.clone());
+                self.retained_sets.insert(id.clone());
             }
         }
-        let refused = back.endpoints.keys().cloned().collect();
-        self.program.apply(back);
-        Wrote::AllBut(refused)
+        let rejected = restored.endpoints.keys().cloned().collect();
+        self.program.apply(restored);
+        Written::Except(rejected)
     }
 
-    /// The pods of a delta are no longer held, apart from those that it was not accepted for.
-    fn accepted(&mut self, delta: &Delta, wrote: &Wrote) {
-        let is_refused = |id: &PodId| matches!(wrote, Wrote::AllBut(pods) if pods.contains(id));
-        self.held.retain(|id, _| !delta.endpoints.contains_key(id) || is_refused(id));
+    /// Forgets earlier rejections of the pods in `delta` that the machine has now accepted.
+    fn release_accepted(&mut self, delta: &Delta, written: &Written) {
+        let is_rejected =
+            |id: &PodId| matches!(written, Written::Except(pods) if pods.contains(id));
+        self.rejected.retain(|id, _| !delta.endpoints.contains_key(id) || is_rejected(id));
     }
 
-    fn transact(&mut self, delta: &Delta, trusted: bool) -> Result<Wrote, ApplyError> {
-        let plan = match trusted {
-            true => self.datapath.plan(&self.program, delta),
-            false => {
-                let unread = |error| ApplyError { trouble: Trouble::Unavailable, ..error };
-                let installed = self.datapath.installed().map_err(unread)?;
-                self.datapath.replan(&self.program, &installed)
-            }
+    fn transact(&mut self, delta: &Delta, trusted: bool) -> Result<Written, ApplyError> {
+        let plan = if trusted {
+            self.planner.plan(&self.program, delta)
+        } else {
+            let unread = |error| ApplyError { kind: ApplyErrorKind::Unavailable, ..error };
+            let installed = self.datapath.installed().map_err(unread)?;
+            self.planner.replan(&self.program, &installed)
         };
         if plan.is_empty() {
-            return Ok(Wrote::Nothing);
+            return Ok(Written::Nothing);
         }
-        self.datapath.apply(&plan).map(|()| Wrote::Something)
+        self.datapath.apply(&plan).map(|()| Written::Everything)
     }
 
-    /// Applies what is accepted of a delta that is refused as a whole, and holds the rest.
+    /// Applies the acceptable parts of a delta that was rejected as a whole, and holds the rest.
     ///
-    /// First every endpoint gets the addresses it should have, with the rules that are in force for it: so no two claim one
-    /// address, and whoever is new is not open. Then those whose rules are refused are found by halving.
-    fn apart(&mut self, delta: Delta) -> Result<Wrote, ApplyError> {
-        let (leaving, staying) = delta
+    /// First, every pod gets its new addresses with the rules that are in force for it. So no two
+    /// pods claim one address, and a new pod is not open. Then bisection finds the pods whose rules
+    /// the machine rejects.
+    fn bisect_rejected(&mut self, delta: Delta) -> Result<Written, ApplyError> {
+        let (removed, remaining) = delta
             .sets
             .iter()
             .map(|(id, change)| (id.clone(), change.clone()))
             .partition(|(_, change)| *change == SetDelta::Gone);
-        let locked = Arc::new(locked());
-        let endpoints = delta.endpoints.iter().map(|(id, wanted)| {
-            let old = self.program.endpoints.get(id).map_or(&locked, |old| &old.rules);
-            let kept = |wanted: &Endpoint| Endpoint { rules: old.clone(), ..wanted.clone() };
-            (id.clone(), wanted.as_ref().map(kept))
+        let deny_all = Arc::new(deny_all());
+        let endpoints = delta.endpoints.iter().map(|(id, desired)| {
+            let old = self.program.endpoints.get(id).map_or(&deny_all, |old| &old.rules);
+            let with_old = |desired: &Endpoint| Endpoint { rules: old.clone(), ..desired.clone() };
+            (id.clone(), desired.as_ref().map(with_old))
         });
-        let base = Delta { endpoints: endpoints.collect(), sets: staying };
+        let base = Delta { endpoints: endpoints.collect(), sets: remaining };
         if let Err(error) = self.attempt(&base) {
             self.pending = delta;
             return Err(error);
         }
-        self.held.retain(|id, _| delta.endpoints.get(id) != Some(&None));
-        let wanted = delta.endpoints.into_iter().filter(|(_, wanted)| wanted.is_some());
-        let mut groups: Vec<BTreeMap<PodId, Option<Endpoint>>> = vec![wanted.collect()];
+        self.rejected.retain(|id, _| delta.endpoints.get(id) != Some(&None));
+        let desired = delta.endpoints.into_iter().filter(|(_, desired)| desired.is_some());
+        let mut groups: Vec<BTreeMap<PodId, Option<Endpoint>>> = vec![desired.collect()];
         while let Some(endpoints) = groups.pop() {
             let mut group = Delta { endpoints, ..Delta::default() };
             match self.attempt(&group) {
-                Ok(wrote) => self.accepted(&group, &wrote),
-                Err(error) if error.trouble == Trouble::Refused => {
+                Ok(written) => self.release_accepted(&group, &written),
+                Err(error) if error.kind == ApplyErrorKind::Rejected => {
                     let middle = group.endpoints.keys().nth(group.endpoints.len() / 2).cloned();
                     match middle {
                         Some(middle) if group.endpoints.len() > 1 => {
                             groups.push(group.endpoints.split_off(&middle));
                             groups.push(group.endpoints);
                         }
-                        _ => self.hold(group.endpoints, &error),
+                        _ => {
+                            for (id, desired) in group.endpoints {
+                                let Some(desired) = desired else { continue };
+                                self.record_rejection(id, desired, error.with_causes());
+                            }
+                        }
                     }
                 }
                 Err(unavailable) => {
                     groups.push(group.endpoints);
                     let endpoints = groups.into_iter().flatten().collect();
-                    self.pending = Delta { endpoints, sets: leaving };
+                    self.pending = Delta { endpoints, sets: removed };
                     return Err(unavailable);
                 }
             }
         }
-        let mut farewell = Delta { sets: leaving, ..Delta::default() };
-        self.part_with_sets(&mut farewell);
-        match self.attempt(&farewell) {
-            Ok(_) => Ok(Wrote::Something),
+        let mut removal = Delta { sets: removed, ..Delta::default() };
+        self.defer_set_removal(&mut removal);
+        match self.attempt(&removal) {
+            Ok(_) => Ok(Written::Everything),
             Err(error) => {
-                self.pending = farewell;
+                self.pending = removal;
                 Err(error)
             }
         }
     }
 
-    fn hold(&mut self, refused: BTreeMap<PodId, Option<Endpoint>>, error: &ApplyError) {
-        for (id, wanted) in refused {
-            let Some(wanted) = wanted else { continue };
-            let attempts = self.held.get(&id).map_or(0, |held| held.attempts) + 1;
-            self.held.insert(id, Held { wanted, error: error.with_causes(), attempts });
-        }
+    fn record_rejection(&mut self, id: PodId, desired: Endpoint, error: String) {
+        let attempts = self.rejected.get(&id).map_or(0, |rejected| rejected.attempts) + 1;
+        self.rejected.insert(id, Rejected { desired, error, attempts });
     }
 
     /// The addresses whose connections a delta may forbid.
@@ -375,29 +417,29 @@ impl<D: Datapath> Ledger<D> {
         if self.established == Established::Keep {
             return touched;
         }
-        for (id, wanted) in &delta.endpoints {
-            if let Some(wanted) = wanted
-                && self.program.endpoints.get(id) != Some(wanted)
+        for (id, desired) in &delta.endpoints {
+            if let Some(desired) = desired
+                && self.program.endpoints.get(id) != Some(desired)
             {
-                touched.extend(&wanted.addresses);
+                touched.extend(&desired.addresses);
             }
         }
         for (id, change) in &delta.sets {
-            let adding_matters = self.denying.contains(id);
+            let additions_matter = self.denying.contains(id);
             match (change, self.program.sets.get(id)) {
                 (SetDelta::Change { added, removed }, _) => {
                     touched.extend(removed.iter().map(|member| member.address));
-                    if adding_matters {
+                    if additions_matter {
                         touched.extend(added.iter().map(|member| member.address));
                     }
                 }
                 (SetDelta::Put(now), Some(before)) => {
                     touched.extend(before.difference(now).map(|member| member.address));
-                    if adding_matters {
+                    if additions_matter {
                         touched.extend(now.difference(before).map(|member| member.address));
                     }
                 }
-                // Rules that name a set which comes or goes come or go with it.
+                // The rules that name a new or a removed set change together with it.
                 (SetDelta::Put(_), None) | (SetDelta::Gone, _) => (),
             }
         }
@@ -405,43 +447,44 @@ impl<D: Datapath> Ledger<D> {
     }
 }
 
-/// What came of a transaction.
+/// The part of a transaction that the machine carried out.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Wrote {
+enum Written {
+    /// The plan was empty.
     Nothing,
-    Something,
-    /// Something, but not for these.
-    AllBut(BTreeSet<PodId>),
+    Everything,
+    /// Everything except the rules of these pods.
+    Except(BTreeSet<PodId>),
 }
 
 /// Rules that let nothing pass.
-fn locked() -> RuleSet {
+fn deny_all() -> RuleSet {
     let chain = || Chain { isolation: Some(Vec::new()), ..Chain::default() };
     RuleSet { ingress: chain(), egress: chain() }
 }
 
-fn set_of(rule: &Rule) -> Option<&SetId> {
+fn set_named_by(rule: &Rule) -> Option<&SetId> {
     match &rule.peers {
         Peers::Set(set) | Peers::PortSet(set) => Some(set),
         Peers::Any | Peers::Block(_) => None,
     }
 }
 
-/// The sets that rules of these endpoints name.
+/// The sets that the rules of these endpoints name.
 fn named_by<'e>(endpoints: impl Iterator<Item = &'e Endpoint>) -> BTreeSet<SetId> {
     let chains = endpoints.flat_map(|endpoint| Direction::BOTH.map(|d| endpoint.rules.chain(d)));
-    chains.flat_map(Chain::rules).filter_map(set_of).cloned().collect()
+    chains.flat_map(Chain::rules).filter_map(set_named_by).cloned().collect()
 }
 
-/// Only admin policies do anything but allow.
-fn denying(program: &Program) -> BTreeSet<SetId> {
+/// The sets named by a rule that does not allow. Only admin policies have such rules.
+fn denying_sets(program: &Program) -> BTreeSet<SetId> {
     let chains = program
         .endpoints
         .values()
         .flat_map(|endpoint| Direction::BOTH.map(|d| endpoint.rules.chain(d)));
     let sections = chains.flat_map(|chain| chain.admin.iter().chain(&chain.baseline));
     let rules = sections.flat_map(|section| &section.rules);
-    rules.filter(|rule| rule.action != Action::Allow).filter_map(set_of).cloned().collect()
+    rules.filter(|rule| rule.action != Action::Allow).filter_map(set_named_by).cloned().collect()
 }
 
 #[cfg(test)]

@@ -1,28 +1,37 @@
-//! Where compiled rules take effect.
+//! The seam between compiled rules and the machine that enforces them.
 //!
 //! ```text
-//!   Engine ─Delta→ Ledger ─┬ trusted:  plan(program, delta) ──────┬→ Plan → apply
-//!                          └ else:     replan(program, installed) ┘
+//!   Engine ─Delta→ Ledger ─┬ trusted:   Planner::plan(program, delta) ──────┬→ Plan → Datapath::apply
+//!                          └ otherwise: Planner::replan(program, installed) ┘
 //! ```
 //!
-//! *Invariant*: planning is pure. A plan leaves nothing to decide, and printing it is the dry run.
+//! A backend implements [`Planner`], which does no I/O, and [`Datapath`], which does all of it and
+//! makes no decisions. Two optional traits cover what only some machines offer: [`TerminateFlows`]
+//! and [`Diagnostics`].
 //!
-//! *Invariant*: nothing is written before the source is in sync, and nothing where nothing changed. What is refused keeps its
-//! old rules, and never keeps others from theirs.
+//! *Invariant*: planning does no I/O. A plan leaves nothing to decide, and printing it is the dry
+//! run.
+//!
+//! *Invariant*: the ledger writes nothing before the source is in sync, and nothing where nothing
+//! changed. A pod whose new rules are rejected keeps its old rules and never delays another pod.
 
 pub mod conformance;
 mod datapath;
 mod drops;
+mod error;
 mod grants;
 mod ledger;
 mod memory;
-mod remarks;
+mod mode;
+mod planner;
 mod uses;
 
-pub use datapath::{ApplyError, Datapath, Plan, Trouble};
+pub use datapath::{Datapath, Diagnostics, Drift, TerminateFlows};
 pub use drops::{Cause, Dropped, Drops};
-pub use grants::{Granted, may_matter};
-pub use ledger::{Established, Held, Ledger, Outcome};
-pub use memory::{Memory, MemoryPlan, MemoryState};
-pub use remarks::{Remarks, Shortfall};
+pub use error::{ApplyError, ApplyErrorKind};
+pub use grants::{Granted, may_change_grants};
+pub use ledger::{Established, Ledger, Outcome, Rejected};
+pub use memory::{Memory, MemoryPlan, MemoryPlanner, MemoryState};
+pub use mode::Mode;
+pub use planner::{Plan, Planner, Shortfall};
 pub use uses::Uses;

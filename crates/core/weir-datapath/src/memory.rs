@@ -1,56 +1,63 @@
-use std::{cell::RefCell, collections::BTreeSet, fmt, net::IpAddr, rc::Rc};
+use std::{cell::RefCell, collections::BTreeSet, fmt, mem, net::IpAddr, rc::Rc};
 
 use weir_model::{Delta, Direction, Flow, PodId, Program, Verdict};
 
-use crate::{ApplyError, Datapath, Plan, Trouble};
+use crate::{ApplyError, ApplyErrorKind, Datapath, Drift, Plan, Planner, TerminateFlows};
 
-/// A datapath in memory: for tests, and the simplest that there can be. Clones act on one machine.
+/// The simplest datapath: a machine in memory, for tests. Clones share one machine.
 #[derive(Clone, Debug, Default)]
 pub struct Memory(Rc<RefCell<MemoryState>>);
 
-/// What a datapath in memory acts on.
+/// The machine of a [`Memory`] datapath.
 #[derive(Debug, Default)]
 pub struct MemoryState {
-    /// What is in force.
+    /// The program in force.
     pub installed: Program,
-    /// How many transactions there were.
+    /// The number of plans applied.
     pub writes: usize,
     /// The established connections.
     pub connections: BTreeSet<Flow>,
-    /// Pods whose rules are not accepted, unless they let nothing pass or are in force.
-    pub refuses: BTreeSet<PodId>,
-    /// Whether it cannot be reached.
+    /// Pods for which the machine rejects new rules, unless the rules let nothing pass.
+    pub rejects: BTreeSet<PodId>,
+    /// Whether the machine is unreachable.
     pub unavailable: bool,
     drifted: bool,
 }
 
 impl MemoryState {
-    /// Changes what is in force behind the datapath's back.
+    /// Changes the installed program as another process would.
     pub fn disturb(&mut self, change: impl FnOnce(&mut Program)) {
         change(&mut self.installed);
         self.drifted = true;
     }
 
-    fn reached(&self) -> Result<(), ApplyError> {
-        let away = || error(Trouble::Unavailable, "cannot reach the machine", "it is away");
-        if self.unavailable { Err(away()) } else { Ok(()) }
+    fn check_reachable(&self) -> Result<(), ApplyError> {
+        if self.unavailable {
+            let kind = ApplyErrorKind::Unavailable;
+            return Err(error(kind, "cannot reach the machine", "it is unreachable"));
+        }
+        Ok(())
     }
 }
 
 impl Memory {
-    /// Looks at the machine, or changes it, as somebody else may.
-    pub fn machine<T>(&self, look: impl FnOnce(&mut MemoryState) -> T) -> T {
-        look(&mut self.0.borrow_mut())
+    /// Inspects or changes the machine.
+    pub fn machine<T>(&self, visit: impl FnOnce(&mut MemoryState) -> T) -> T {
+        visit(&mut self.0.borrow_mut())
     }
 }
 
-/// What a datapath in memory does.
+/// The planner of a [`Memory`] datapath. It keeps no state.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct MemoryPlanner;
+
+/// A plan for a [`Memory`] datapath.
 #[derive(Debug)]
 pub enum MemoryPlan {
-    /// Takes in a delta.
+    /// Applies a delta to the installed program.
     Delta(Delta),
-    /// Puts something else in place.
-    Whole(Program),
+    /// Replaces the installed program.
+    Replace(Program),
 }
 
 impl Plan for MemoryPlan {
@@ -65,7 +72,7 @@ impl fmt::Display for MemoryPlan {
     }
 }
 
-impl Datapath for Memory {
+impl Planner for MemoryPlanner {
     type Installed = Program;
     type Plan = MemoryPlan;
 
@@ -74,28 +81,39 @@ impl Datapath for Memory {
     }
 
     fn replan(&mut self, program: &Program, installed: &Program) -> MemoryPlan {
-        match program == installed {
-            true => MemoryPlan::Delta(Delta::default()),
-            false => MemoryPlan::Whole(program.clone()),
+        if program == installed {
+            MemoryPlan::Delta(Delta::default())
+        } else {
+            MemoryPlan::Replace(program.clone())
         }
+    }
+}
+
+impl Datapath for Memory {
+    type Planner = MemoryPlanner;
+
+    fn planner(&self) -> MemoryPlanner {
+        MemoryPlanner
     }
 
     fn installed(&mut self) -> Result<Program, ApplyError> {
         let mut machine = self.0.borrow_mut();
-        machine.reached()?;
+        machine.check_reachable()?;
         machine.drifted = false;
         Ok(machine.installed.clone())
     }
 
     fn apply(&mut self, plan: &MemoryPlan) -> Result<(), ApplyError> {
         let mut machine = self.0.borrow_mut();
-        machine.reached()?;
+        machine.check_reachable()?;
         let mut next = machine.installed.clone();
         match plan {
-            MemoryPlan::Delta(delta) => drop(next.apply(delta.clone())),
-            MemoryPlan::Whole(program) => next.clone_from(program),
+            MemoryPlan::Delta(delta) => {
+                next.apply(delta.clone());
+            }
+            MemoryPlan::Replace(program) => next.clone_from(program),
         }
-        let refused = machine.refuses.iter().find(|id| {
+        let rejected = machine.rejects.iter().find(|id| {
             let rules = |program: &Program| program.endpoints.get(id).map(|e| e.rules.clone());
             let is_locked = Direction::BOTH.iter().all(|direction| {
                 rules(&next)
@@ -103,44 +121,48 @@ impl Datapath for Memory {
             });
             !is_locked && rules(&next) != rules(&machine.installed)
         });
-        if let Some(id) = refused {
-            return Err(error(
-                Trouble::Refused,
-                "cannot apply the rules",
-                &format!("not for {id}"),
-            ));
+        if let Some(id) = rejected {
+            let cause = format!("rejected for {id}");
+            return Err(error(ApplyErrorKind::Rejected, "cannot apply the rules", &cause));
         }
         machine.installed = next;
         machine.writes += 1;
         Ok(())
     }
 
-    fn drifted(&mut self) -> Result<bool, ApplyError> {
+    fn drift(&mut self, _: &MemoryPlanner) -> Result<Drift, ApplyError> {
         let mut machine = self.0.borrow_mut();
-        machine.reached()?;
-        Ok(std::mem::take(&mut machine.drifted))
-    }
-
-    fn cut(
-        &mut self,
-        touched: &BTreeSet<IpAddr>,
-        forbidden: &dyn Fn(&Flow) -> bool,
-    ) -> Result<usize, ApplyError> {
-        let mut machine = self.0.borrow_mut();
-        machine.reached()?;
-        let before = machine.connections.len();
-        machine.connections.retain(|flow| {
-            let is_touched = touched.contains(&flow.from) || touched.contains(&flow.to);
-            !(is_touched && forbidden(flow))
-        });
-        Ok(before - machine.connections.len())
+        machine.check_reachable()?;
+        Ok(if mem::take(&mut machine.drifted) { Drift::Changed } else { Drift::None })
     }
 
     fn remove(&mut self) -> Result<(), ApplyError> {
         let mut machine = self.0.borrow_mut();
-        machine.reached()?;
+        machine.check_reachable()?;
         machine.installed = Program::default();
         Ok(())
+    }
+
+    fn flows(&mut self) -> Option<&mut dyn TerminateFlows<MemoryPlanner>> {
+        Some(self)
+    }
+}
+
+impl TerminateFlows<MemoryPlanner> for Memory {
+    fn terminate(
+        &mut self,
+        _: &mut MemoryPlanner,
+        addresses: &BTreeSet<IpAddr>,
+        is_forbidden: &dyn Fn(&Flow) -> bool,
+    ) -> Result<usize, ApplyError> {
+        let mut machine = self.0.borrow_mut();
+        machine.check_reachable()?;
+        let before = machine.connections.len();
+        machine.connections.retain(|flow| {
+            let is_involved = addresses.contains(&flow.from) || addresses.contains(&flow.to);
+            !(is_involved && is_forbidden(flow))
+        });
+        Ok(before - machine.connections.len())
     }
 }
 
@@ -159,12 +181,12 @@ impl crate::conformance::Machine for Memory {
         self.machine(|machine| machine.disturb(|program| *program = Program::default()));
     }
 
-    fn refuse(&mut self, pods: &BTreeSet<PodId>) -> bool {
-        self.machine(|machine| machine.refuses.clone_from(pods));
+    fn reject(&mut self, pods: &BTreeSet<PodId>) -> bool {
+        self.machine(|machine| machine.rejects.clone_from(pods));
         true
     }
 }
 
-fn error(trouble: Trouble, what: &str, why: &str) -> ApplyError {
-    ApplyError { trouble, what: what.into(), source: why.into() }
+fn error(kind: ApplyErrorKind, what: &str, cause: &str) -> ApplyError {
+    ApplyError { kind, what: what.into(), source: cause.into() }
 }

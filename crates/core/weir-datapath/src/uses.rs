@@ -1,8 +1,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
-/// How often each of some things is referred to, for a backend whose sets and chains live as long as somebody needs them.
+/// Reference counts of sets and chains, for backends that remove unused ones.
 ///
-/// A thing enters idle: unless something refers to it until `next_idle` is asked, it goes again.
+/// A new thing is idle: `next_idle` returns it unless something refers to it by then.
 #[derive(Clone, Debug)]
 pub struct Uses<T> {
     counts: BTreeMap<T, usize>,
@@ -16,17 +16,17 @@ impl<T> Default for Uses<T> {
 }
 
 impl<T: Ord + Clone> Uses<T> {
-    /// A thing is there now.
+    /// Starts to track a thing that the backend created.
     pub fn enter(&mut self, thing: T) {
         self.idle.insert(thing);
     }
 
-    /// Something refers to it, or to what it will be.
+    /// Counts a reference, also to a thing that does not exist yet.
     pub fn add(&mut self, thing: T) {
         *self.counts.entry(thing).or_default() += 1;
     }
 
-    /// Something refers to it no more.
+    /// Drops a reference.
     pub fn release(&mut self, thing: &T) {
         if let Some(count) = self.counts.get_mut(thing) {
             *count = count.saturating_sub(1);
@@ -36,7 +36,9 @@ impl<T: Ord + Clone> Uses<T> {
         }
     }
 
-    /// A thing that nothing refers to; it is forgotten. Whoever removes it releases what it referred to, and asks again.
+    /// Takes one thing that has no references out of the counts.
+    ///
+    /// The caller removes it, releases its own references, and calls again until there is none.
     pub fn next_idle(&mut self) -> Option<T> {
         while let Some(thing) = self.idle.pop_first() {
             if self.counts.get(&thing).is_none_or(|count| *count == 0) {
@@ -53,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_nothing_refers_to_goes_and_nothing_else() {
+    fn only_things_without_references_become_idle() {
         let mut uses = Uses::default();
         uses.add("pinned");
         ["pinned", "set", "chain", "never used"].into_iter().for_each(|thing| uses.enter(thing));
@@ -62,7 +64,7 @@ mod tests {
         uses.add("chain");
         assert_eq!((uses.next_idle(), uses.next_idle()), (Some("never used"), None));
         uses.release(&"set");
-        assert_eq!(uses.next_idle(), None, "one is left");
+        assert_eq!(uses.next_idle(), None, "one reference is left");
         uses.release(&"chain");
         assert_eq!(uses.next_idle(), Some("chain"));
         uses.release(&"set");
@@ -70,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_needed_again_before_anybody_looks_stays() {
+    fn a_thing_referenced_again_before_the_sweep_stays() {
         let mut uses = Uses::default();
         uses.add("set");
         uses.enter("set");

@@ -1,4 +1,4 @@
-//! What holds for every road through every world.
+//! Laws that hold for any sequence of changes.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot run has failed")]
 
@@ -7,10 +7,10 @@ use weir_datapath::{Memory, conformance};
 use weir_engine::{Engine, Locality};
 use weir_model::{Change, Delta, Program};
 
-/// The deltas of changes that come a few at a time.
-fn road(changes: &[Change]) -> Vec<Delta> {
+/// The deltas of an engine that receives five changes per batch.
+fn deltas(changes: &[Change]) -> Vec<Delta> {
     let mut engine = Engine::new(Locality::Everywhere);
-    changes.chunks(5).map(|some| engine.apply(some)).collect()
+    changes.chunks(5).map(|batch| engine.apply(batch)).collect()
 }
 
 proptest! {
@@ -21,13 +21,13 @@ proptest! {
         changes in weir_testkit::changes(60),
         flows in vec(weir_testkit::flow(), 1..20),
     ) {
-        conformance::check(&mut Memory::default(), &road(&changes), &flows);
+        conformance::check(&mut Memory::default(), &deltas(&changes), &flows);
     }
 
     #[test]
-    fn what_was_applied_can_be_taken_back(changes in weir_testkit::changes(60)) {
+    fn applying_the_undo_of_a_delta_restores_the_program(changes in weir_testkit::changes(60)) {
         let mut program = Program::default();
-        for delta in road(&changes) {
+        for delta in deltas(&changes) {
             let before = program.clone();
             let undo = program.apply(delta.clone());
             let after = program.clone();

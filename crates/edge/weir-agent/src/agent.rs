@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-use weir_datapath::{ApplyError, Datapath, Dropped, Ledger, Outcome, Shortfall};
+use weir_datapath::{ApplyError, Datapath, Drift, Dropped, Ledger, Outcome, Shortfall};
 use weir_engine::{Engine, Locality};
 use weir_kube::UNREACHABLE;
 use weir_model::{Change, Finding, Program, RuleSet, Severity};
@@ -51,7 +51,7 @@ const LOGGED_FINDINGS: usize = 100;
 const TIMED: usize = 10_000;
 
 /// What the loop owns.
-pub(crate) struct Agent<D> {
+pub(crate) struct Agent<D: Datapath> {
     engine: Engine,
     ledger: Ledger<D>,
     report: Arc<Report>,
@@ -179,11 +179,11 @@ impl<D: Datapath> Agent<D> {
             self.due.retry = None;
             self.ledger.retry();
         }
-        if !self.ledger.is_settled() && now >= self.due.settle {
+        if !self.ledger.is_up_to_date() && now >= self.due.settle {
             self.settle();
         }
         self.answer(now);
-        if self.ledger.may_cut() && now >= self.due.cut {
+        if self.ledger.has_flows_to_terminate() && now >= self.due.cut {
             self.cut(now);
         }
         self.remind(now);
@@ -200,8 +200,8 @@ impl<D: Datapath> Agent<D> {
     /// When the next turn is due, if nothing happens before.
     pub(crate) fn deadline(&self) -> Instant {
         let due = &self.due;
-        let settle = (!self.ledger.is_settled()).then_some(due.settle);
-        let cut = self.ledger.may_cut().then_some(due.cut);
+        let settle = (!self.ledger.is_up_to_date()).then_some(due.settle);
+        let cut = self.ledger.has_flows_to_terminate().then_some(due.cut);
         let count = self.is_uncounted.then_some(due.count);
         let answer = self.plugins.as_ref().and_then(Plugins::deadline);
         let rest = [settle, cut, count, answer, due.retry, Some(due.bridges)];
@@ -260,7 +260,7 @@ impl<D: Datapath> Agent<D> {
             }
         }
         if in_sync && objection.is_none() {
-            self.ledger.in_sync();
+            self.ledger.set_in_sync();
             self.report.metrics.in_sync.set(1);
             let mut status = self.report.status();
             if !mem::replace(&mut status.source.in_sync, true) {
@@ -320,15 +320,15 @@ impl<D: Datapath> Agent<D> {
         self.is_uncounted = true;
         if !delta.is_empty() {
             self.ledger.want(delta);
-        } else if self.ledger.is_settled() {
+        } else if self.ledger.is_up_to_date() {
             self.in_force();
         }
     }
 
     fn settle(&mut self) {
         let start = Instant::now();
-        let before = self.ledger.held().clone();
-        let outcome = self.ledger.settle();
+        let before = self.ledger.rejected().clone();
+        let outcome = self.ledger.apply_pending();
         let (end, took) = (Instant::now(), start.elapsed());
         let (word, error, attempts) = match outcome {
             Outcome::Waiting => return,
@@ -361,11 +361,11 @@ impl<D: Datapath> Agent<D> {
                 tracing::error!(error, attempts, again_in = ?wait, "cannot apply; what was in force stays");
             }
         }
-        if *self.ledger.held() != before {
+        if *self.ledger.rejected() != before {
             self.tell_held();
         }
         self.remark();
-        let tries = self.ledger.held().values().map(|held| held.attempts).min();
+        let tries = self.ledger.rejected().values().map(|held| held.attempts).min();
         self.due.retry = match (tries, self.due.retry) {
             (None, _) => None,
             (Some(_), Some(due)) => Some(due),
@@ -401,7 +401,7 @@ impl<D: Datapath> Agent<D> {
     }
 
     fn tell_held(&mut self) {
-        let held = self.ledger.held();
+        let held = self.ledger.rejected();
         for (pod, held) in held {
             let HeldEndpoint { pod, policies, error, attempts } = HeldEndpoint::new(pod, held);
             let policies: Vec<String> = policies.iter().map(ToString::to_string).collect();
@@ -424,23 +424,21 @@ impl<D: Datapath> Agent<D> {
             0 => (),
             count => tracing::info!(count, "more packets were dropped"),
         }
-        match self.ledger.drifted() {
-            Ok(false) => (),
-            Ok(true) => {
+        match self.ledger.drift() {
+            Ok(Drift::None) => (),
+            Ok(Drift::Changed) => {
                 self.is_repair = true;
                 self.due.settle = self.due.settle.min(now);
             }
+            Ok(Drift::Resumable) => self.due.settle = self.due.settle.min(now),
             Err(error) => self.failed("drift", "cannot look for changes by others", &error),
-        }
-        if self.ledger.resumes() {
-            self.due.settle = self.due.settle.min(now);
         }
         self.remark();
     }
 
     fn cut(&mut self, now: Instant) {
         self.due.cut = now + CUT;
-        match self.ledger.cut() {
+        match self.ledger.terminate_flows() {
             Ok(0) => (),
             Ok(count) => {
                 self.report.metrics.cut.inc_by(count as u64);
@@ -465,16 +463,16 @@ impl<D: Datapath> Agent<D> {
 
     /// What the datapath has to say about itself.
     fn remark(&mut self) {
-        let remarks = self.ledger.remarks();
-        if let Some(rules) = remarks.rules {
+        let shortfalls = self.ledger.shortfalls();
+        if let Some(rules) = self.ledger.rule_count() {
             self.report.metrics.acl_rules.set(number(rules));
         }
         if let Some(notes) = &self.notes {
             let is_new = |one: &&Shortfall| !self.remarks.contains(&one.to_string());
-            notes.shortfalls(remarks.shortfalls.iter().filter(is_new));
+            notes.shortfalls(shortfalls.iter().filter(is_new));
         }
-        let shortfalls = remarks.shortfalls.iter().map(ToString::to_string);
-        let remarks: Vec<String> = shortfalls.chain(remarks.warnings).collect();
+        let shortfalls = shortfalls.iter().map(ToString::to_string);
+        let remarks: Vec<String> = shortfalls.chain(self.ledger.warnings()).collect();
         if remarks != self.remarks {
             self.remarks = remarks;
             self.warn();

@@ -7,14 +7,12 @@ use std::{
 
 use serde::Serialize;
 use tokio::sync::watch;
-use weir_datapath::{Cause, Dropped};
+use weir_datapath::{Cause, Dropped, Mode};
 use weir_engine::Engine;
 use weir_model::{
     Action, Direction, Flow, PodId, PolicyId, Ports, Program, Protocol, Rule, Section, Verdict,
 };
 use weir_runtime::time::rfc3339;
-
-use crate::Mode;
 
 /// How many are kept.
 const KEPT: usize = 1000;

@@ -30,5 +30,5 @@ pub use bridge::Sysctls;
 pub use cni::PodReader;
 use event::Event;
 pub use lock::LockError;
-pub use run::{AgentError, Mode, Options, cleanup, once, run};
+pub use run::{AgentError, Options, cleanup, once, run};
 pub use source::Source;

@@ -12,7 +12,7 @@ use std::{
 use prometheus_client::registry::Registry;
 use serde::{Serialize, Serializer};
 use tokio::sync::Semaphore;
-use weir_datapath::Held;
+use weir_datapath::Rejected;
 use weir_model::{Finding, PodId, PolicyId};
 use weir_runtime::time::rfc3339;
 
@@ -113,8 +113,8 @@ pub(crate) struct HeldEndpoint {
 
 impl HeldEndpoint {
     /// What is said about a held endpoint.
-    pub(crate) fn new(pod: &PodId, held: &Held) -> Self {
-        let rules = &held.wanted.rules;
+    pub(crate) fn new(pod: &PodId, held: &Rejected) -> Self {
+        let rules = &held.desired.rules;
         let sections = [&rules.ingress, &rules.egress].into_iter().flat_map(|chain| {
             chain.admin.iter().chain(chain.isolation.iter().flatten()).chain(&chain.baseline)
         });
@@ -174,7 +174,7 @@ impl Report {
             version: options.version,
             node: options.node.to_string(),
             datapath: options.datapath,
-            mode: options.mode.word(),
+            mode: options.mode.as_str(),
             started: rfc3339(SystemTime::now()),
             source: Source {
                 path: options.source.to_string(),

@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use weir_datapath::{ApplyError, Datapath, Drops, Established};
+use weir_datapath::{ApplyError, Datapath, Drops, Established, Mode};
 use weir_model::Name;
 use weir_runtime::http::{ListenError, bind};
 
@@ -55,24 +55,6 @@ pub struct Options {
     pub sysctls: Sysctls,
     /// The version of the program.
     pub version: &'static str,
-}
-
-/// Whether rules are enforced.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
-    /// They are.
-    Enforce,
-    /// What they would drop is only told.
-    Audit,
-}
-
-impl Mode {
-    pub(crate) fn word(self) -> &'static str {
-        match self {
-            Mode::Enforce => "enforce",
-            Mode::Audit => "audit",
-        }
-    }
 }
 
 impl Options {
@@ -174,7 +156,7 @@ pub fn run<D: Datapath>(
     let notes = source.events(node).map_err(AgentError::Start)?;
     let tell = move |update| sender.send(Event::Source(update, Instant::now())).is_ok();
     let watch = source.watch(tell).map_err(AgentError::Start)?;
-    let mode = mode.word();
+    let mode = mode.as_str();
     tracing::info!(%node, datapath = name, mode, %source, version = options.version, "started");
     let mut agent = Agent::new(options, datapath, report, Instant::now()).with_notes(notes);
     if is_plugged {

@@ -17,13 +17,13 @@ use std::{
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use weir_datapath::{Cause, Dropped, Established, Memory};
+use weir_datapath::{Cause, Dropped, Established, Memory, Mode};
 use weir_model::{Change, Direction, Flow, Object, PodId, Program, Protocol, Verdict};
 use weir_runtime::SourceEvent;
 use weir_source::{Folder, Writer};
 
 use crate::{
-    AgentError, Event, Mode, Options, Source, Sysctls,
+    AgentError, Event, Options, Source, Sysctls,
     agent::Agent,
     bridge::Bridges,
     http::{self, Offer},
@@ -293,7 +293,7 @@ fn what_cannot_be_applied_is_tried_again() {
 #[test]
 fn what_is_refused_is_told_by_pod_and_policy() {
     let mut bench = Bench::started();
-    bench.memory.machine(|machine| machine.refuses = [PodId::new("shop", "web")].into());
+    bench.memory.machine(|machine| machine.rejects = [PodId::new("shop", "web")].into());
     bench.write("policy.yaml", &policy("job"));
     bench.turn();
     assert_eq!(bench.passes(), [2]);
@@ -301,7 +301,7 @@ fn what_is_refused_is_told_by_pod_and_policy() {
     assert_eq!(held[0].pod, "shop/web");
     assert_eq!(held[0].policies[0].to_string(), "NetworkPolicy shop/web");
     assert!(bench.reasons()[0].contains("rules for shop/web are refused"), "{:?}", bench.reasons());
-    bench.memory.machine(|machine| machine.refuses.clear());
+    bench.memory.machine(|machine| machine.rejects.clear());
     bench.turn();
     assert_eq!((bench.passes(), bench.reasons().len()), (vec![3], 0));
 }

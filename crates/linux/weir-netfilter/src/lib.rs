@@ -21,6 +21,8 @@ mod logged;
 mod nfnetlink;
 mod packet;
 pub mod report;
+#[cfg(target_os = "linux")]
+mod terminate;
 
 pub use connection::{Connection, Tuple};
 #[cfg(target_os = "linux")]
@@ -28,3 +30,5 @@ pub use conntrack::{Conntrack, ConntrackError};
 #[cfg(target_os = "linux")]
 pub use log::{LogError, PacketLog};
 pub use logged::Logged;
+#[cfg(target_os = "linux")]
+pub use terminate::{block_time, wait_for_packets};

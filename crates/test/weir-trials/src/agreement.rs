@@ -2,13 +2,13 @@
 
 use std::env;
 
-use weir_datapath::{Datapath, Plan};
+use weir_datapath::{Mode, Plan};
 use weir_engine::{Engine, Locality, compile};
 use weir_lab::{Layout, Wiring};
 use weir_model::{Change, Flow, Program, World};
 
 use crate::{
-    Backend, Mode,
+    Backend,
     cluster::{Cluster, disagreements},
     node,
     random::draw,

@@ -2,12 +2,12 @@
 
 use std::{net::IpAddr, time::Duration};
 
-use weir_datapath::{Established, Ledger, Outcome};
+use weir_datapath::{Established, Ledger, Mode, Outcome};
 use weir_engine::{Engine, Locality};
 use weir_lab::{Lab, Layout, Wiring};
 use weir_model::{Change, Flow, Key, Name, PolicyId, PolicyKind, Protocol, Verdict, World};
 
-use crate::{Backend, Mode, node};
+use crate::{Backend, node};
 
 /// So long nothing comes before it counts as dropped.
 pub const PATIENCE: Duration = Duration::from_millis(300);
@@ -69,11 +69,14 @@ impl<B: Backend> Cluster<B> {
         let agents = layout.nodes.iter().map(|node| Agent {
             node: node.name.clone(),
             engine: Engine::new(Locality::Node(node.name.clone())),
-            ledger: Ledger::new(node::open(backend, &lab, &node.name, mode), Established::Cut),
+            ledger: Ledger::new(
+                node::open(backend, &lab, &node.name, mode).datapath,
+                Established::Cut,
+            ),
         });
         let agents = agents.collect();
         let mut cluster = Cluster { lab, backend, agents };
-        cluster.agents.iter_mut().for_each(|agent| agent.ledger.in_sync());
+        cluster.agents.iter_mut().for_each(|agent| agent.ledger.set_in_sync());
         cluster.apply(world.changes().collect());
         cluster
     }
@@ -109,14 +112,14 @@ impl<B: Backend> Cluster<B> {
     fn apply(&mut self, changes: Vec<Change>) {
         for Agent { node, engine, ledger } in &mut self.agents {
             ledger.want(engine.apply(&changes));
-            let outcome = ledger.settle();
+            let outcome = ledger.apply_pending();
             assert!(!matches!(outcome, Outcome::Failed { .. }), "{node}: {outcome:?}");
         }
     }
 
     /// Ends the connections that are forbidden now. Returns how many each node ended.
     pub fn cut(&mut self) -> Vec<usize> {
-        self.agents.iter_mut().map(|agent| agent.ledger.cut().unwrap()).collect()
+        self.agents.iter_mut().map(|agent| agent.ledger.terminate_flows().unwrap()).collect()
     }
 
     /// What a ping of this address by that one meets.

@@ -2,13 +2,16 @@
 
 use std::{collections::BTreeMap, net::IpAddr};
 
-use weir_datapath::conformance::{self, Machine};
+use weir_datapath::{
+    Mode,
+    conformance::{self, Machine},
+};
 use weir_engine::{Engine, Locality};
 use weir_lab::{Lab, LabNode, LabPod, Layout, Wiring};
 use weir_model::{Change, Delta, Flow, Object, PodId, Verdict};
 use weir_testkit::pool;
 
-use crate::{Backend, Mode, cluster::PATIENCE, node, random};
+use crate::{Backend, cluster::PATIENCE, node, random};
 
 /// The kernel of one node, where all pods live.
 struct Kernel<B> {
@@ -24,7 +27,7 @@ impl<B: Backend> Machine for Kernel<B> {
     type Datapath = B::Datapath;
 
     fn start(&mut self) -> B::Datapath {
-        node::open(self.backend, &self.lab, "n1", Mode::Enforce)
+        node::open(self.backend, &self.lab, "n1", Mode::Enforce).datapath
     }
 
     fn verdict(&mut self, flow: &Flow) -> Verdict {

@@ -6,14 +6,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use weir_datapath::Cause;
+use weir_datapath::{Cause, Mode};
 use weir_engine::{Locality, compile};
 use weir_lab::{Conversation, LabError};
 use weir_model::{Flow, Protocol, Verdict};
 use weir_netfilter::{PacketLog, report};
 
 use crate::{
-    Backend, Mode,
+    Backend,
     cluster::{Cluster, LONG, PATIENCE, PODS, flow, policy, world},
     node,
 };

@@ -9,11 +9,12 @@ use std::{
 };
 
 use rustix::net;
+use weir_datapath::Mode;
 use weir_lab::Wiring;
 use weir_model::{Protocol, Verdict};
 
 use crate::{
-    Backend, Mode,
+    Backend,
     cluster::{Cluster, LONG, PATIENCE, PODS, address, flow, policy, world},
     judged::{API, DB, FAR, LOCKED, OTHER_NODE, OUTSIDE, WEB, pings, probes},
     node,

@@ -6,14 +6,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use weir_datapath::Cause;
+use weir_datapath::{Cause, Mode};
 use weir_engine::{Locality, compile};
 use weir_lab::{LabPod, Layout, Wiring};
 use weir_model::{Direction, PodId, Protocol, Verdict};
 use weir_netfilter::{PacketLog, report};
 
 use crate::{
-    Backend, Mode,
+    Backend,
     cluster::{Cluster, LONG, PODS, address, flow, ping, policy, world},
     node,
 };

@@ -26,12 +26,12 @@ pub mod traffic;
 use std::process::ExitCode;
 
 use libtest_mimic::{Arguments, Trial};
-use weir_datapath::{ApplyError, Datapath};
+use weir_datapath::{ApplyError, Datapath, Mode};
 
 /// A backend under test.
 pub trait Backend: Copy + Send + Sync + 'static {
     /// What it is.
-    type Datapath: Datapath + Send;
+    type Datapath: Datapath<Planner: Send> + Send;
 
     /// Opens it in the network namespace of this thread.
     fn open(self, mode: Mode) -> Result<Self::Datapath, ApplyError>;
@@ -39,15 +39,6 @@ pub trait Backend: Copy + Send + Sync + 'static {
     /// Commands, with words between spaces, each of which changes something of the backend's that is always there. The first
     /// lets nothing pass that did not before, and leaves what is remembered of connections that were cut.
     fn disturbances(self) -> Vec<String>;
-}
-
-/// Whether what policies deny is dropped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
-    /// It is.
-    Enforce,
-    /// It is reported, and passes.
-    Audit,
 }
 
 /// A test of something, and its name.

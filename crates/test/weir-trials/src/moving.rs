@@ -1,9 +1,10 @@
 //! Pods that are relabelled while packets come.
 
+use weir_datapath::Mode;
 use weir_lab::Wiring;
 
 use crate::{
-    Backend, Mode,
+    Backend,
     cluster::{Cluster, PODS, policy, world},
     traffic::Traffic,
 };

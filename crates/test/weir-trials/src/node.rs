@@ -5,11 +5,11 @@ use std::{
     process::{Command, Stdio},
 };
 
-use weir_datapath::{Datapath, Plan};
+use weir_datapath::{ApplyError, Datapath, Drift, Mode, Plan, Planner};
 use weir_lab::{Lab, LabNode, Layout};
-use weir_model::Program;
+use weir_model::{Delta, Program};
 
-use crate::{Backend, Mode};
+use crate::Backend;
 
 /// A node that nobody lives on.
 pub fn lonely() -> Lab {
@@ -17,26 +17,64 @@ pub fn lonely() -> Lab {
     Lab::build(&Layout { nodes: vec![node], ..Layout::default() }).unwrap()
 }
 
-/// The backend of a node. The thread it is used on does not matter.
-pub fn open<B: Backend>(backend: B, lab: &Lab, node: &str, mode: Mode) -> B::Datapath {
-    lab.on_node(node, || backend.open(mode)).unwrap().unwrap()
+/// A datapath with its planner, as a ledger has them.
+pub struct Driver<D: Datapath> {
+    /// The datapath.
+    pub datapath: D,
+    /// The planner.
+    pub planner: D::Planner,
 }
 
-/// What is to be done, by what there is.
-pub fn replan<D: Datapath>(datapath: &mut D, program: &Program) -> D::Plan {
-    let installed = datapath.installed().unwrap();
-    datapath.replan(program, &installed)
+/// The plans of a datapath.
+pub type PlanOf<D> = <<D as Datapath>::Planner as Planner>::Plan;
+
+impl<D: Datapath> Driver<D> {
+    /// A datapath with a planner that knows no program yet.
+    pub fn new(datapath: D) -> Self {
+        Driver { planner: datapath.planner(), datapath }
+    }
+
+    /// Plans from the last plan.
+    pub fn plan(&mut self, program: &Program, delta: &Delta) -> PlanOf<D> {
+        self.planner.plan(program, delta)
+    }
+
+    /// Applies a plan.
+    pub fn apply(&mut self, plan: &PlanOf<D>) -> Result<(), ApplyError> {
+        self.datapath.apply(plan)
+    }
+
+    /// Whether another program changed the installed rules.
+    pub fn drifted(&mut self) -> Result<bool, ApplyError> {
+        self.datapath.drift(&self.planner).map(|drift| drift == Drift::Changed)
+    }
+
+    /// Removes everything that weir installed.
+    pub fn remove(&mut self) -> Result<(), ApplyError> {
+        self.datapath.remove()
+    }
 }
 
-/// Does what is to be done, and makes sure that nothing more is.
+/// The backend of a node. It may be used on any thread.
+pub fn open<B: Backend>(backend: B, lab: &Lab, node: &str, mode: Mode) -> Driver<B::Datapath> {
+    Driver::new(lab.on_node(node, || backend.open(mode)).unwrap().unwrap())
+}
+
+/// Plans from the installed state.
+pub fn replan<D: Datapath>(driver: &mut Driver<D>, program: &Program) -> PlanOf<D> {
+    let installed = driver.datapath.installed().unwrap();
+    driver.planner.replan(program, &installed)
+}
+
+/// Applies a program, and asserts that reading it back leaves nothing to do.
 #[track_caller]
-pub fn sync<D: Datapath>(datapath: &mut D, program: &Program) {
-    let plan = replan(datapath, program);
-    if let Err(error) = datapath.apply(&plan) {
+pub fn sync<D: Datapath>(driver: &mut Driver<D>, program: &Program) {
+    let plan = replan(driver, program);
+    if let Err(error) = driver.apply(&plan) {
         panic!("{}\n{plan}", error.with_causes());
     }
-    let more = replan(datapath, program);
-    assert!(more.is_empty(), "what was written is not what is read:\n{more}");
+    let more = replan(driver, program);
+    assert!(more.is_empty(), "the installed rules differ from the applied ones:\n{more}");
 }
 
 /// Runs a program on the node `n1`; it must succeed. Returns what it says.

@@ -1,5 +1,5 @@
-use weir_datapath::ApplyError;
-use weir_iptables::{Iptables, Mode, Variant};
+use weir_datapath::{ApplyError, Mode};
+use weir_iptables::{Iptables, Variant};
 use weir_trials::Backend;
 
 use crate::node;
@@ -11,11 +11,7 @@ pub(crate) struct Tables(pub(crate) Variant);
 impl Backend for Tables {
     type Datapath = Iptables;
 
-    fn open(self, mode: weir_trials::Mode) -> Result<Iptables, ApplyError> {
-        let mode = match mode {
-            weir_trials::Mode::Enforce => Mode::Enforce,
-            weir_trials::Mode::Audit => Mode::Audit,
-        };
+    fn open(self, mode: Mode) -> Result<Iptables, ApplyError> {
         Iptables::open(mode, Some(self.0))
     }
 

@@ -2,9 +2,9 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use weir_datapath::{Datapath, Plan as _};
+use weir_datapath::{Mode, Plan as _};
 use weir_engine::{Engine, Locality};
-use weir_iptables::{Mode, Step, Variant};
+use weir_iptables::{Step, Variant};
 use weir_model::{Change, Name, Object, Pod, PodId, Program};
 use weir_trials::cluster::{policy, world};
 

@@ -1,7 +1,8 @@
 //! What connections that were cut leave behind in the rules.
 
+use weir_datapath::Mode;
 use weir_engine::{Locality, compile};
-use weir_iptables::{Mode, Variant};
+use weir_iptables::Variant;
 use weir_model::Protocol;
 use weir_trials::cluster::{Cluster, LONG, PODS, flow, policy, world};
 

@@ -1,8 +1,8 @@
 //! An agent that is killed while it takes the steps of a plan. The next one finds what it left behind.
 
-use weir_datapath::Datapath;
+use weir_datapath::Mode;
 use weir_engine::{Engine, Locality};
-use weir_iptables::{Mode, Plan, Step, Variant};
+use weir_iptables::{Plan, Step, Variant};
 use weir_model::{Change, Program};
 use weir_trials::cluster::{PODS, policy, world};
 

@@ -1,13 +1,14 @@
 //! One node, and what others do to its rules.
 
-use weir_iptables::{Iptables, Mode, Variant};
+use weir_datapath::Mode;
+use weir_iptables::{Iptables, Variant};
 use weir_lab::Lab;
 
-pub(crate) use weir_trials::node::{lonely, replan, run, sync};
+pub(crate) use weir_trials::node::{Driver, lonely, replan, run, sync};
 
 /// The iptables of a node. The thread it is used on does not matter.
-pub(crate) fn open(lab: &Lab, node: &str, mode: Mode, variant: Variant) -> Iptables {
-    lab.on_node(node, || Iptables::open(mode, Some(variant))).unwrap().unwrap()
+pub(crate) fn open(lab: &Lab, node: &str, mode: Mode, variant: Variant) -> Driver<Iptables> {
+    Driver::new(lab.on_node(node, || Iptables::open(mode, Some(variant))).unwrap().unwrap())
 }
 
 /// The name of a program in a variant of iptables.

@@ -1,8 +1,8 @@
 //! Others write rules too: ours are repaired, and what is theirs stays theirs.
 
-use weir_datapath::{Datapath, Plan as _};
+use weir_datapath::{Mode, Plan as _};
 use weir_engine::{Locality, compile};
-use weir_iptables::{Iptables, Mode, Variant};
+use weir_iptables::{Iptables, Variant};
 use weir_lab::Lab;
 use weir_model::Program;
 use weir_trials::{
@@ -34,7 +34,7 @@ const DISTURBANCES: &[&[&str]] = &[
 /// A node with rules of others and ours.
 struct Node {
     lab: Lab,
-    iptables: Iptables,
+    iptables: node::Driver<Iptables>,
     program: Program,
     variant: Variant,
 }

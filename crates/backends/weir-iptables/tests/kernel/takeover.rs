@@ -1,8 +1,8 @@
 //! A node whose rules kube-router wrote: weir takes over, and no packet meets a wrong verdict meanwhile.
 
-use weir_datapath::Datapath;
+use weir_datapath::Mode;
 use weir_engine::{Locality, compile};
-use weir_iptables::{Mode, Variant};
+use weir_iptables::Variant;
 use weir_lab::{Lab, Layout};
 use weir_model::{Protocol, Verdict};
 use weir_trials::{

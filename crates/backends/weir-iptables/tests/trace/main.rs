@@ -3,8 +3,9 @@
 mod packet;
 
 use proptest::prelude::*;
+use weir_datapath::{Mode, Planner as _};
 use weir_engine::{Engine, Locality};
-use weir_iptables::{Mode, Planner, Ruleset, Set, Step, render};
+use weir_iptables::{Planner, Ruleset, Set, Step, render};
 use weir_model::{Change, Delta, Flow, Program, Protocol, Verdict};
 use weir_testkit::Midway;
 

@@ -1,12 +1,10 @@
 //! In audit mode everything passes, and what would not is counted.
 
 use libtest_mimic::Trial;
+use weir_datapath::Mode;
 use weir_lab::{Lab, Wiring};
 use weir_model::{Direction, Protocol, Verdict};
-use weir_trials::{
-    Mode,
-    cluster::{Cluster, PODS, flow, policy, world},
-};
+use weir_trials::cluster::{Cluster, PODS, flow, policy, world};
 
 use crate::{
     backend::{Nftables, trial},

@@ -1,6 +1,6 @@
 use libtest_mimic::Trial;
-use weir_datapath::ApplyError;
-use weir_nft::{Mode, Nft};
+use weir_datapath::{ApplyError, Mode};
+use weir_nft::Nft;
 use weir_trials::Backend;
 
 /// nftables, as the trials of every backend see it.
@@ -10,11 +10,8 @@ pub(crate) struct Nftables;
 impl Backend for Nftables {
     type Datapath = Nft;
 
-    fn open(self, mode: weir_trials::Mode) -> Result<Nft, ApplyError> {
-        Nft::open(match mode {
-            weir_trials::Mode::Enforce => Mode::Enforce,
-            weir_trials::Mode::Audit => Mode::Audit,
-        })
+    fn open(self, mode: Mode) -> Result<Nft, ApplyError> {
+        Nft::open(mode)
     }
 
     fn disturbances(self) -> Vec<String> {

@@ -3,10 +3,10 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use libtest_mimic::Trial;
-use weir_datapath::{Datapath, Plan};
+use weir_datapath::{Mode, Plan};
 use weir_engine::{Engine, Locality};
 use weir_model::{Change, Name, Object, Pod, PodId, Program};
-use weir_nft::{Mode, Step};
+use weir_nft::Step;
 
 use weir_trials::cluster::{policy, world};
 

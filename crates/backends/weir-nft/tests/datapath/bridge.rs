@@ -1,12 +1,10 @@
 //! Pods on the bridge of their node.
 
 use libtest_mimic::Trial;
+use weir_datapath::Mode;
 use weir_lab::{Layout, Wiring};
 use weir_model::{Flow, Protocol, Verdict, World};
-use weir_trials::{
-    Mode,
-    cluster::{Cluster, PODS, disagreements, flow, policy, world},
-};
+use weir_trials::cluster::{Cluster, PODS, disagreements, flow, policy, world};
 
 use crate::backend::{Nftables, trial};
 

@@ -1,9 +1,8 @@
 //! Going leaves everything as it was before coming.
 
 use libtest_mimic::Trial;
-use weir_datapath::Datapath;
+use weir_datapath::Mode;
 use weir_engine::{Locality, compile};
-use weir_nft::Mode;
 
 use weir_trials::random;
 

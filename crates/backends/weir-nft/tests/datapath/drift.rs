@@ -1,11 +1,11 @@
 //! Others write to our table: it is noticed, and everything is as it was. What is theirs stays theirs.
 
 use libtest_mimic::Trial;
-use weir_datapath::{Datapath, Plan, Trouble};
+use weir_datapath::{ApplyErrorKind, Mode, Plan};
 use weir_engine::{Locality, compile};
 use weir_lab::{Lab, Wiring};
 use weir_model::Program;
-use weir_nft::{Mode, Nft, Step};
+use weir_nft::{Nft, Step};
 
 use weir_trials::{
     cluster::{Cluster, PODS, policy, world},
@@ -134,7 +134,7 @@ pub(crate) fn trials() -> Vec<Trial> {
 /// A node with others' tables and ours, in which each kind of chain and set is in use.
 struct Node {
     lab: Lab,
-    nft: Nft,
+    nft: node::Driver<Nft>,
     program: Program,
 }
 
@@ -246,7 +246,7 @@ fn stale_plans() {
     assert!(!plan.is_empty());
     node::run(&node.lab, "add rule inet other forward counter");
     let refused = node.nft.apply(&plan).unwrap_err();
-    assert_eq!(refused.trouble, Trouble::Unavailable, "{}", refused.with_causes());
+    assert_eq!(refused.kind, ApplyErrorKind::Unavailable, "{}", refused.with_causes());
     assert_eq!(node::ours(&node.lab), before, "all or nothing");
     node::sync(&mut node.nft, &Program::default());
 }
@@ -255,7 +255,7 @@ fn stale_plans() {
 fn repaired_under_traffic() {
     let db = "podSelector: {matchLabels: {app: db}}, ingress: [{from: [{podSelector: {matchLabels: {app: api}}}]}]";
     let world = world(&format!("{PODS}policies:\n{}", policy("db", db)));
-    let cluster = Cluster::new(Nftables, &world, Wiring::Routed, weir_trials::Mode::Enforce);
+    let cluster = Cluster::new(Nftables, &world, Wiring::Routed, Mode::Enforce);
     let program = compile(&world, Locality::Node("n1".into()));
     let mut nft = node::open(&cluster.lab, "n1", Mode::Enforce);
     let edit = ["forward", "new4", "new6", "ingress-denied"]

@@ -1,13 +1,14 @@
 //! One node, and what others do to its rules.
 
+use weir_datapath::Mode;
 use weir_lab::Lab;
-use weir_nft::{Mode, Nft};
+use weir_nft::Nft;
 
-pub(crate) use weir_trials::node::{lonely, replan, sync};
+pub(crate) use weir_trials::node::{Driver, lonely, replan, sync};
 
-/// The nftables of a node. The thread it is used on does not matter.
-pub(crate) fn open(lab: &Lab, node: &str, mode: Mode) -> Nft {
-    lab.on_node(node, || Nft::open(mode)).unwrap().unwrap()
+/// The nftables of a node. It may be used on any thread.
+pub(crate) fn open(lab: &Lab, node: &str, mode: Mode) -> Driver<Nft> {
+    Driver::new(lab.on_node(node, || Nft::open(mode)).unwrap().unwrap())
 }
 
 /// Runs commands of the nft program on the node `n1`.

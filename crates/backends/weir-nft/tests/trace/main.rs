@@ -5,9 +5,10 @@
 mod packet;
 
 use proptest::prelude::*;
+use weir_datapath::{Mode, Planner as _};
 use weir_engine::{Engine, Locality};
 use weir_model::{Change, Delta, Direction, Flow, Program, Protocol, Verdict};
-use weir_nft::{Chain, Go, Mode, Planner, Ruleset, Set, Step, render};
+use weir_nft::{Chain, Go, Planner, Ruleset, Set, Step, render};
 
 use packet::Way;
 

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use weir_agent::Mode;
-use weir_datapath::{ApplyError, Datapath, Dropped, Drops, Plan, Trouble};
+use weir_datapath::{
+    ApplyError, ApplyErrorKind, Datapath, Dropped, Drops, Mode, Plan, Planner,
+};
 use weir_iptables::Iptables;
 use weir_model::Program;
 use weir_netfilter::{LogError, PacketLog, report};
@@ -37,10 +38,7 @@ impl Open for Nft {
         "run it as root, or with CAP_NET_ADMIN, on a kernel that has nftables";
 
     fn open_with(mode: Mode) -> Result<Self, ApplyError> {
-        Nft::open(match mode {
-            Mode::Enforce => weir_nft::Mode::Enforce,
-            Mode::Audit => weir_nft::Mode::Audit,
-        })
+        Nft::open(mode)
     }
 }
 
@@ -48,10 +46,6 @@ impl Open for Iptables {
     const HINT: &'static str = "run it as root, or with CAP_NET_ADMIN, where iptables and ip6tables are installed and the kernel has ipset";
 
     fn open_with(mode: Mode) -> Result<Self, ApplyError> {
-        let mode = match mode {
-            Mode::Enforce => weir_iptables::Mode::Enforce,
-            Mode::Audit => weir_iptables::Mode::Audit,
-        };
         Iptables::open(mode, None)
     }
 }
@@ -76,7 +70,7 @@ fn difference<D: Open>(program: &Program) -> Result<String, Failure> {
     let compare = || {
         let mut datapath = D::open_with(Mode::Enforce)?;
         let installed = datapath.installed()?;
-        let plan = datapath.replan(program, &installed);
+        let plan = datapath.planner().replan(program, &installed);
         Ok(if plan.is_empty() { String::new() } else { plan.to_string() })
     };
     compare().map_err(|error: ApplyError| {
@@ -112,7 +106,7 @@ impl Drops for PacketReports {
 
 fn unavailable(error: LogError) -> ApplyError {
     ApplyError {
-        trouble: Trouble::Unavailable,
+        kind: ApplyErrorKind::Unavailable,
         what: "cannot receive reports of dropped packets".into(),
         source: error.into(),
     }

@@ -7,7 +7,7 @@ use std::{
     sync::Arc,
 };
 
-use weir_agent::Mode;
+use weir_datapath::Mode;
 use weir_hcn::{Hcn, Library, Settings, StateFile, Timed};
 
 use crate::{

@@ -3,7 +3,8 @@
 use std::{thread, time::Duration};
 
 use rustix::process::Signal;
-use weir_iptables::{Iptables, Mode, Variant};
+use weir_datapath::Mode;
+use weir_iptables::{Iptables, Variant};
 use weir_model::Verdict;
 
 use crate::{

@@ -1,11 +1,11 @@
 use std::net::IpAddr;
 
 use weir_api::Reader;
-use weir_datapath::{ApplyError, Datapath, Established, Ledger, Outcome};
+use weir_datapath::{ApplyError, Datapath, Established, Ledger, Mode, Outcome};
 use weir_engine::{Engine, Locality};
 use weir_lab::{Lab, Layout};
 use weir_model::{Change, Name, World};
-use weir_nft::{Mode, Nft};
+use weir_nft::Nft;
 
 use crate::prober::Prober;
 
@@ -88,12 +88,12 @@ pub(crate) fn again_and_again<D: Datapath + Send>(
     let mut engine = Engine::new(Locality::Node(node));
     ledger.want(engine.apply(changes(PODS)));
     ledger.want(engine.apply(changes(&policy(0))));
-    ledger.in_sync();
-    assert!(matches!(ledger.settle(), Outcome::Applied));
+    ledger.set_in_sync();
+    assert!(matches!(ledger.apply_pending(), Outcome::Applied));
     let probing = Prober::new(&lab, WEB, DB, OPEN, CLOSED).start();
     for way in 1..=times {
         ledger.want(engine.apply(changes(&policy(way))));
-        assert!(matches!(ledger.settle(), Outcome::Applied), "swap {way}");
+        assert!(matches!(ledger.apply_pending(), Outcome::Applied), "swap {way}");
     }
     probing.stop().is_right(1_000);
 }

@@ -14,11 +14,11 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use weir_cluster::{Access, Cluster, Gate};
-use weir_datapath::{Datapath, Plan};
+use weir_datapath::{Datapath, Mode, Plan, Planner as _};
 use weir_engine::Locality;
 use weir_lab::Lab;
 use weir_model::World;
-use weir_nft::{Mode, Nft};
+use weir_nft::Nft;
 
 /// Where the agent of a node listens, on the loopback of its node.
 const HTTP: &str = "127.0.0.1:9640";
@@ -179,7 +179,7 @@ pub(crate) fn difference(lab: &Lab, node: &str, world: &World) -> String {
     let compare = || {
         let mut nft = Nft::open(Mode::Enforce).unwrap();
         let installed = nft.installed().unwrap();
-        let plan = nft.replan(&program, &installed);
+        let plan = nft.planner().replan(&program, &installed);
         if plan.is_empty() { String::new() } else { plan.to_string() }
     };
     lab.on_node(node, compare).unwrap()

@@ -33,7 +33,7 @@ fn section(set: &SetId, action: Action) -> Arc<Section> {
     Arc::new(Section { policy, location: None, rules: vec![rule], idle: Vec::new() })
 }
 
-/// An endpoint that only the set may reach.
+/// An endpoint that only members of the set may reach.
 fn only(last: u8, set: &SetId) -> Option<Endpoint> {
     let isolation = Some(vec![section(set, Action::Allow)]);
     endpoint(last, Chain { isolation, ..Chain::default() })
@@ -52,18 +52,18 @@ fn delta(
     Delta { endpoints, sets: sets.into_iter().collect() }
 }
 
-/// A ledger in sync that has settled this, and the machine.
-fn settled(first: Delta) -> (Ledger<Memory>, Memory) {
+/// A ledger in sync that has applied this delta, and its machine.
+fn applied(first: Delta) -> (Ledger<Memory>, Memory) {
     let memory = Memory::default();
     let mut ledger = Ledger::new(memory.clone(), Established::Cut);
     ledger.want(first);
-    ledger.in_sync();
-    assert!(matches!(ledger.settle(), Outcome::Applied));
+    ledger.set_in_sync();
+    assert!(matches!(ledger.apply_pending(), Outcome::Applied));
     ledger.touched.clear();
     (ledger, memory)
 }
 
-/// A web pod that only the friends may reach.
+/// A web pod that only its friends may reach.
 fn web(friends: &[u8]) -> Delta {
     let friends_set = set("friends");
     delta([("web", only(1, &friends_set))], [(friends_set, SetDelta::Put(members(friends)))])
@@ -78,69 +78,70 @@ fn nothing_is_written_before_the_source_is_in_sync() {
     let memory = Memory::default();
     memory.machine(|machine| machine.installed.apply(web(&[2])));
     let mut ledger = Ledger::new(memory.clone(), Established::Cut);
-    assert!(matches!(ledger.settle(), Outcome::Waiting) && ledger.is_settled());
+    assert!(matches!(ledger.apply_pending(), Outcome::Waiting) && ledger.is_up_to_date());
     ledger.want(delta([("db", only(3, &set("friends")))], []));
     ledger.distrust();
-    assert!(matches!(ledger.settle(), Outcome::Waiting));
+    assert!(matches!(ledger.apply_pending(), Outcome::Waiting));
     assert_eq!(memory.machine(|machine| machine.writes), 0);
-    ledger.in_sync();
-    assert!(matches!(ledger.settle(), Outcome::Applied));
+    ledger.set_in_sync();
+    assert!(matches!(ledger.apply_pending(), Outcome::Applied));
     assert!(!memory.machine(|machine| machine.installed.endpoints.contains_key(&pod("web"))));
 }
 
 #[test]
-fn a_restart_with_nothing_changed_writes_nothing_and_looks_for_what_was_left_to_cut() {
-    let (_, memory) = settled(web(&[2]));
+fn a_restart_without_changes_writes_nothing_and_checks_connections() {
+    let (_, memory) = applied(web(&[2]));
     let writes = memory.machine(|machine| machine.writes);
     let mut ledger = Ledger::new(memory.clone(), Established::Cut);
     ledger.want(web(&[2]));
-    ledger.in_sync();
-    assert!(matches!(ledger.settle(), Outcome::Unchanged));
+    ledger.set_in_sync();
+    assert!(matches!(ledger.apply_pending(), Outcome::Unchanged));
     assert_eq!(memory.machine(|machine| machine.writes), writes);
-    assert!(ledger.may_cut());
+    assert!(ledger.has_flows_to_terminate());
 }
 
 #[test]
-fn drift_is_repaired_and_what_slipped_through_is_cut() {
-    let (mut ledger, memory) = settled(web(&[2]));
-    assert!(!ledger.drifted().unwrap());
+fn drift_is_repaired_and_forbidden_connections_are_terminated() {
+    let (mut ledger, memory) = applied(web(&[2]));
+    assert_eq!(ledger.drift().unwrap(), Drift::None);
     memory.machine(|machine| {
         machine.disturb(|program| *program = Program::default());
         machine.connections.extend([flow(2, 1), flow(3, 1)]);
     });
-    assert!(ledger.drifted().unwrap() && !ledger.is_settled());
-    assert!(matches!(ledger.settle(), Outcome::Applied));
+    assert_eq!(ledger.drift().unwrap(), Drift::Changed);
+    assert!(!ledger.is_up_to_date());
+    assert!(matches!(ledger.apply_pending(), Outcome::Applied));
     assert_eq!(verdict(&memory, 3, 1), Verdict::Deny);
-    assert_eq!(ledger.cut().unwrap(), 1);
+    assert_eq!(ledger.terminate_flows().unwrap(), 1);
     assert_eq!(memory.machine(|machine| machine.connections.clone()), [flow(2, 1)].into());
 }
 
 #[test]
-fn a_machine_that_is_away_is_tried_again() {
-    let (mut ledger, memory) = settled(web(&[2]));
+fn an_unreachable_machine_is_retried() {
+    let (mut ledger, memory) = applied(web(&[2]));
     memory.machine(|machine| machine.unavailable = true);
     let change = SetDelta::Change { added: members(&[3]), removed: members(&[2]) };
     ledger.want(delta([], [(set("friends"), change)]));
     for n in 1..4 {
-        let outcome = ledger.settle();
+        let outcome = ledger.apply_pending();
         let Outcome::Failed { error, attempts } = outcome else { panic!("{outcome:?}") };
-        assert_eq!((attempts, &error.trouble), (n, &Trouble::Unavailable));
-        assert_eq!(error.with_causes(), "cannot reach the machine: it is away");
+        assert_eq!((attempts, &error.kind), (n, &ApplyErrorKind::Unavailable));
+        assert_eq!(error.with_causes(), "cannot reach the machine: it is unreachable");
     }
-    assert!(ledger.drifted().is_ok_and(|drifted| !drifted), "it is not trusted anyway");
+    assert_eq!(ledger.drift().unwrap(), Drift::None, "an untrusted machine is not checked");
     memory.machine(|machine| machine.unavailable = false);
-    assert!(matches!(ledger.settle(), Outcome::Applied));
+    assert!(matches!(ledger.apply_pending(), Outcome::Applied));
     assert_eq!((verdict(&memory, 2, 1), verdict(&memory, 3, 1)), (Verdict::Deny, Verdict::Allow));
     memory.machine(|machine| machine.unavailable = true);
     ledger.want(delta([("web", None)], []));
-    let outcome = ledger.settle();
+    let outcome = ledger.apply_pending();
     assert!(matches!(outcome, Outcome::Failed { attempts: 1, .. }), "{outcome:?}");
 }
 
 #[test]
-fn what_is_refused_keeps_its_rules_and_their_sets_and_the_others_go_on() {
-    let (mut ledger, memory) = settled(web(&[2]));
-    memory.machine(|machine| machine.refuses = [pod("web")].into());
+fn a_rejected_pod_keeps_its_rules_and_sets_and_does_not_delay_others() {
+    let (mut ledger, memory) = applied(web(&[2]));
+    memory.machine(|machine| machine.rejects = [pod("web")].into());
     let family = set("family");
     let many = (10..20).map(|last| (pod(&format!("pod-{last}")), only(last, &family)));
     let mut next = delta(
@@ -149,63 +150,66 @@ fn what_is_refused_keeps_its_rules_and_their_sets_and_the_others_go_on() {
     );
     next.endpoints.extend(many);
     ledger.want(next);
-    assert!(matches!(ledger.settle(), Outcome::Applied));
+    assert!(matches!(ledger.apply_pending(), Outcome::Applied));
     assert_eq!((verdict(&memory, 2, 1), verdict(&memory, 3, 1)), (Verdict::Allow, Verdict::Deny));
     assert!((10..20).all(|last| verdict(&memory, 3, last) == Verdict::Allow));
     assert!((10..20).all(|last| verdict(&memory, 2, last) == Verdict::Deny));
-    let held: Vec<_> = ledger.held().iter().map(|(id, held)| (id.clone(), held.attempts)).collect();
-    assert_eq!(held, [(pod("web"), 1)]);
-    assert_eq!(ledger.held()[&pod("web")].error, "cannot apply the rules: not for shop/web");
+    let rejected = ledger.rejected().iter().map(|(id, rejected)| (id.clone(), rejected.attempts));
+    assert_eq!(rejected.collect::<Vec<_>>(), [(pod("web"), 1)]);
+    assert_eq!(
+        ledger.rejected()[&pod("web")].error,
+        "cannot apply the rules: rejected for shop/web"
+    );
 
-    assert!(ledger.is_settled(), "it waits to be told");
+    assert!(ledger.is_up_to_date(), "nothing is pending before the retry");
     ledger.retry();
-    assert!(matches!(ledger.settle(), Outcome::Applied | Outcome::Unchanged));
-    assert_eq!(ledger.held()[&pod("web")].attempts, 2);
+    assert!(matches!(ledger.apply_pending(), Outcome::Applied | Outcome::Unchanged));
+    assert_eq!(ledger.rejected()[&pod("web")].attempts, 2);
 
-    memory.machine(|machine| machine.refuses.clear());
+    memory.machine(|machine| machine.rejects.clear());
     ledger.retry();
-    assert!(matches!(ledger.settle(), Outcome::Applied));
-    assert!(ledger.held().is_empty());
+    assert!(matches!(ledger.apply_pending(), Outcome::Applied));
+    assert!(ledger.rejected().is_empty());
     assert_eq!((verdict(&memory, 2, 1), verdict(&memory, 3, 1)), (Verdict::Deny, Verdict::Allow));
     let sets = memory.machine(|machine| machine.installed.sets.clone());
-    assert!(sets.keys().eq([&family]), "the set of the old rules went with them");
+    assert!(sets.keys().eq([&family]), "the set of the old rules is removed with them");
 }
 
 #[test]
-fn who_is_refused_and_has_no_old_rules_is_locked() {
-    let (mut ledger, memory) = settled(web(&[2]));
-    memory.machine(|machine| machine.refuses = [pod("db")].into());
+fn a_rejected_pod_without_old_rules_passes_nothing() {
+    let (mut ledger, memory) = applied(web(&[2]));
+    memory.machine(|machine| machine.rejects = [pod("db")].into());
     ledger.want(delta([("db", endpoint(3, Chain::default()))], []));
-    assert!(matches!(ledger.settle(), Outcome::Applied));
+    assert!(matches!(ledger.apply_pending(), Outcome::Applied));
     assert_eq!((verdict(&memory, 2, 3), verdict(&memory, 2, 1)), (Verdict::Deny, Verdict::Allow));
     ledger.want(delta([("db", None)], []));
-    assert!(matches!(ledger.settle(), Outcome::Applied));
-    assert!(ledger.held().is_empty(), "a pod that is gone is not held");
+    assert!(matches!(ledger.apply_pending(), Outcome::Applied));
+    assert!(ledger.rejected().is_empty(), "a removed pod is not rejected");
 }
 
 #[test]
-fn a_machine_that_goes_away_while_the_refused_are_looked_for() {
-    let (mut ledger, memory) = settled(web(&[2]));
-    memory.machine(|machine| machine.refuses = [pod("web")].into());
+fn bisection_resumes_after_the_machine_was_unreachable() {
+    let (mut ledger, memory) = applied(web(&[2]));
+    memory.machine(|machine| machine.rejects = [pod("web")].into());
     ledger.want(delta([("web", endpoint(1, Chain::default()))], []));
     memory.machine(|machine| machine.unavailable = true);
-    assert!(matches!(ledger.settle(), Outcome::Failed { .. }));
+    assert!(matches!(ledger.apply_pending(), Outcome::Failed { .. }));
     memory.machine(|machine| machine.unavailable = false);
-    ledger.settle();
-    assert_eq!(ledger.held().len(), 1);
-    assert_eq!(verdict(&memory, 3, 1), Verdict::Deny, "its old rules are in force");
+    ledger.apply_pending();
+    assert_eq!(ledger.rejected().len(), 1);
+    assert_eq!(verdict(&memory, 3, 1), Verdict::Deny, "its old rules stay in force");
 }
 
 #[test]
-fn tightening_cuts_what_it_forbids_and_nothing_else() {
-    let (mut ledger, memory) = settled(web(&[2, 3]));
+fn tightening_terminates_only_forbidden_connections() {
+    let (mut ledger, memory) = applied(web(&[2, 3]));
     memory.machine(|machine| machine.connections.extend([flow(2, 1), flow(3, 1), flow(8, 9)]));
     let change = SetDelta::Change { added: members(&[4]), removed: members(&[3]) };
     ledger.want(delta([], [(set("friends"), change)]));
-    ledger.settle();
+    ledger.apply_pending();
     assert_eq!(ledger.touched, [address(3)].into());
-    assert_eq!(ledger.cut().unwrap(), 1);
-    assert!(!ledger.may_cut());
+    assert_eq!(ledger.terminate_flows().unwrap(), 1);
+    assert!(!ledger.has_flows_to_terminate());
     assert_eq!(
         memory.machine(|machine| machine.connections.clone()),
         [flow(2, 1), flow(8, 9)].into()
@@ -213,15 +217,15 @@ fn tightening_cuts_what_it_forbids_and_nothing_else() {
 }
 
 #[test]
-fn who_joins_a_set_that_is_denied_may_be_cut() {
+fn a_new_member_of_a_denied_set_may_lose_connections() {
     let foes = set("foes");
     let admin = vec![section(&foes, Action::Deny)];
     let guarded = endpoint(1, Chain { admin, ..Chain::default() });
     let (mut ledger, _) =
-        settled(delta([("web", guarded)], [(foes.clone(), SetDelta::Put(members(&[])))]));
+        applied(delta([("web", guarded)], [(foes.clone(), SetDelta::Put(members(&[])))]));
     let change = SetDelta::Change { added: members(&[7]), removed: members(&[]) };
     ledger.want(delta([], [(foes, change)]));
-    ledger.settle();
+    ledger.apply_pending();
     assert_eq!(ledger.touched, [address(7)].into());
 }
 
@@ -230,11 +234,11 @@ fn established_connections_are_kept_on_request() {
     let memory = Memory::default();
     let mut ledger = Ledger::new(memory.clone(), Established::Keep);
     ledger.want(web(&[2]));
-    ledger.in_sync();
-    ledger.settle();
+    ledger.set_in_sync();
+    ledger.apply_pending();
     memory.machine(|machine| machine.connections.insert(flow(3, 1)));
     ledger.want(web(&[]));
-    ledger.settle();
-    assert!(!ledger.may_cut());
-    assert_eq!(ledger.cut().unwrap(), 0);
+    ledger.apply_pending();
+    assert!(!ledger.has_flows_to_terminate());
+    assert_eq!(ledger.terminate_flows().unwrap(), 0);
 }

@@ -192,10 +192,10 @@ impl<D: Datapath> Agent<D> {
                 None => return Err(format!("{address} is not known as an address of the pod")),
             }
         }
-        if let Some(held) = self.ledger.held().get(&pod) {
+        if let Some(held) = self.ledger.rejected().get(&pod) {
             return Err(format!("its rules are refused: {}", held.error));
         }
-        match self.changes.is_empty() && self.ledger.is_settled() {
+        match self.changes.is_empty() && self.ledger.is_up_to_date() {
             true => Ok(()),
             false => Err("its rules are not applied yet".into()),
         }

@@ -18,13 +18,13 @@ use std::{
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use weir_api::Reader;
-use weir_datapath::{Established, Memory};
+use weir_datapath::{Established, Memory, Mode};
 use weir_model::{Change, Key, Object, Pod, PodId};
 use weir_runtime::SourceEvent;
 
 use super::*;
 use crate::{
-    Event, Mode, Options, Source, Sysctls,
+    Event, Options, Source, Sysctls,
     agent::{Agent, Plugins},
     report::Report,
     run, threads,
@@ -192,7 +192,7 @@ fn rules_that_cannot_be_applied_are_not_in_force() {
     away.tell(changes(&format!("{POLICY}---\n{}", pod("u"))));
     assert_eq!(away.add("u", 1, 0.3).unwrap(), "cannot reach the machine: it is away");
     let picky = Bench::new(
-        |memory| memory.machine(|machine| machine.refuses = [PodId::new("shop", "web")].into()),
+        |memory| memory.machine(|machine| machine.rejects = [PodId::new("shop", "web")].into()),
         None,
     );
     let open = POLICY.replace("}}}", "}}, ingress: [{}]}");

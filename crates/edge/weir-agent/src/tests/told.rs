@@ -34,11 +34,11 @@ fn what_cannot_be_applied_is_said_about_the_policy_or_the_node() {
     bench.turn();
     assert_eq!(bench.passes(), [2]);
 
-    bench.memory.machine(|machine| machine.refuses = [PodId::new("shop", "web")].into());
+    bench.memory.machine(|machine| machine.rejects = [PodId::new("shop", "web")].into());
     bench.write("policy.yaml", &policy("job"));
     bench.turn();
     bench.memory.machine(|machine| {
-        machine.refuses.clear();
+        machine.rejects.clear();
         machine.unavailable = true;
     });
     bench.write("policy.yaml", &policy("api"));

@@ -1,6 +1,7 @@
 use std::fmt;
 
 use anyhow::Result;
+use weir_datapath::Mode;
 use weir_iptables::{Iptables, Variant};
 use weir_model::Program as Compiled;
 use weir_nft::Nft;
@@ -40,12 +41,12 @@ impl fmt::Display for Backend {
 
 /// The nftables of the namespace that this thread is in.
 pub(crate) fn nftables() -> Result<Nft> {
-    Ok(Nft::open(weir_nft::Mode::Enforce)?)
+    Ok(Nft::open(Mode::Enforce)?)
 }
 
 /// The iptables of the namespace that this thread is in.
 pub(crate) fn iptables(variant: Variant) -> Result<Iptables> {
-    Ok(Iptables::open(weir_iptables::Mode::Enforce, Some(variant))?)
+    Ok(Iptables::open(Mode::Enforce, Some(variant))?)
 }
 
 /// The program that loads rules of IPv4.

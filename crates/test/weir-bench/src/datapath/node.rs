@@ -24,7 +24,7 @@ impl<D: Datapath> Node<D> {
     /// A node that has heard of nothing yet.
     pub(crate) fn open(datapath: D) -> Self {
         let mut ledger = Ledger::new(datapath, Established::Keep);
-        ledger.in_sync();
+        ledger.set_in_sync();
         Node { engine: Engine::new(Locality::Node(NODE.into())), ledger }
     }
 
@@ -41,13 +41,13 @@ impl<D: Datapath> Node<D> {
 
     /// Makes the kernel follow.
     pub(crate) fn settle(&mut self) -> Result<Settled> {
-        let settled = match self.ledger.settle() {
+        let settled = match self.ledger.apply_pending() {
             Outcome::Applied => Settled::Applied,
             Outcome::Unchanged => Settled::Unchanged,
             Outcome::Waiting => bail!("a node that is in sync waits"),
             Outcome::Failed { error, .. } => bail!("{}", error.with_causes()),
         };
-        let held = self.ledger.held().first_key_value();
+        let held = self.ledger.rejected().first_key_value();
         ensure!(held.is_none(), "the kernel refuses rules: {held:?}");
         Ok(settled)
     }
