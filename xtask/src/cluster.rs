@@ -1,11 +1,11 @@
-//! `cargo xtask cluster`: an API server and its store for tests, made from what Debian has, without touching the system.
+//! `cargo xtask cluster`: builds an API server and its store for tests from Debian's packages.
 //!
 //! ```text
-//!  the system's package sources ─► lists of our own ─► etcd-server, golang-1.19, source of kubernetes
-//!                                                            go build ─► cache, a program at a time
+//!  the system's package sources ─► private package lists ─► etcd-server, golang-1.19, source of kubernetes
+//!                                                                  go build ─► cache
 //! ```
 //!
-//! Nothing is installed: packages are unpacked beside the cache, so that this needs no rights and starts no services.
+//! It unpacks packages beside the cache and installs none, so it needs no root and starts no service.
 
 use std::{
     collections::BTreeSet,
@@ -23,19 +23,19 @@ use crate::{
     shell,
 };
 
-/// The source of the API server. It comes with all its dependencies.
+/// The source of the API server, with all its dependencies.
 const SOURCE: &str = "kubernetes_1.20.5+really1.20.2.orig.tar.gz";
 const SOURCE_SHA256: &str = "b83c0780efb182d928dc63d46488a847f161f04e40a94b96bf5247dd671ecdfc";
 const VERSION: &str = "v1.20.2";
 const PACKAGES: [&str; 4] =
     ["etcd-server", "golang-1.19-go", "golang-1.19-src", "golang-github-modern-go-reflect2-dev"];
-/// A dependency that is too old for this Go: the API server would crash as soon as it reads an object of a
-/// CustomResourceDefinition. Debian has a newer one.
+/// A dependency that is too old for this Go: the API server would crash when it reads a custom
+/// resource. A Debian package has a newer version.
 const REPLACED: &str = "github.com/modern-go/reflect2";
-/// Where the source lies, as Go names it.
+/// The import path of the source.
 const MODULE: &str = "k8s.io/kubernetes";
 
-/// Makes sure that tests find the programs of a cluster.
+/// Builds the programs of a cluster unless the tests can already find them.
 pub(crate) fn run() -> Result<()> {
     if let (Ok(Programs { etcd, kube_apiserver }), Ok(collector)) =
         (Programs::find(), garbage_collector())
@@ -48,14 +48,15 @@ pub(crate) fn run() -> Result<()> {
     let tools = [("apt-get", "--version"), ("dpkg-deb", "--version"), ("tar", "--version")];
     if let Some((tool, _)) = tools.iter().find(|(tool, flag)| !shell::exists(tool, &[flag])) {
         bail!(
-            "there is no {tool}: on systems other than Debian, set KUBEBUILDER_ASSETS to a folder with etcd, kube-apiserver and garbage-collector (xtask/src/garbage-collector.go)"
+            "{tool} is missing: on systems other than Debian, set KUBEBUILDER_ASSETS to a folder with \
+             etcd, kube-apiserver and garbage-collector (xtask/src/garbage-collector.go)"
         );
     }
     let cache =
         cluster_cache().context("neither XDG_CACHE_HOME nor HOME names a folder for the cache")?;
     eprintln!(
-        "API tests need kube-apiserver, etcd and Kubernetes' garbage collector: building the first and the last from Debian's \
-         source into {}. This takes about five minutes, once.",
+        "API tests need kube-apiserver, etcd and Kubernetes' garbage collector. Building them from \
+         Debian's source into {}: this takes about five minutes, once.",
         cache.display()
     );
     let start = Instant::now();
@@ -63,7 +64,7 @@ pub(crate) fn run() -> Result<()> {
     let source = unpack(&folder.0)?;
     let finished = folder.0.join("finished");
     fs::create_dir(&finished)?;
-    // Those of the user, if there are any, are as good.
+    // The user may have installed both.
     if Programs::find().is_err() {
         build_server(&folder.0, &source, &finished)?;
     }
@@ -71,16 +72,16 @@ pub(crate) fn run() -> Result<()> {
     fs::create_dir_all(&cache).with_context(|| format!("cannot create {}", cache.display()))?;
     for program in fs::read_dir(&finished)? {
         let program = program?;
-        let place = cache.join(program.file_name());
-        // Each at once, so that nobody ever finds half of one.
-        fs::rename(program.path(), &place)
-            .with_context(|| format!("cannot move a program to {}", place.display()))?;
+        let path = cache.join(program.file_name());
+        // A rename is atomic: another process never finds an incomplete program.
+        fs::rename(program.path(), &path)
+            .with_context(|| format!("cannot move a program to {}", path.display()))?;
     }
-    eprintln!("They are ready for tests after {} s.", start.elapsed().as_secs());
+    eprintln!("Built the programs in {} s.", start.elapsed().as_secs());
     Ok(())
 }
 
-/// Gets everything into a folder, and unpacks the source; the result is where that lies.
+/// Downloads everything into a folder and unpacks it. Returns the folder of the source.
 fn unpack(folder: &Path) -> Result<PathBuf> {
     let at = |name: &str| folder.join(name);
     download(folder)?;
@@ -98,7 +99,7 @@ fn unpack(folder: &Path) -> Result<PathBuf> {
     Ok(source)
 }
 
-/// Builds the API server, and puts the store beside it.
+/// Builds the API server and copies etcd beside it.
 fn build_server(folder: &Path, source: &Path, finished: &Path) -> Result<()> {
     let at = |name: &str| folder.join(name);
     let generator = at("openapi-gen");
@@ -106,9 +107,9 @@ fn build_server(folder: &Path, source: &Path, finished: &Path) -> Result<()> {
     compile.args(["build", "-o"]).arg(&generator);
     compile.arg(format!("{MODULE}/vendor/k8s.io/kube-openapi/cmd/openapi-gen"));
     shell::run(compile)?;
-    // Debian leaves out what can be generated.
+    // Debian's source lacks the generated files.
     let mut generate = go(folder, source, &generator.to_string_lossy());
-    generate.arg("-i").arg(described(source)?.join(","));
+    generate.arg("-i").arg(packages_with_openapi(source)?.join(","));
     generate.args(["-p", "k8s.io/kubernetes/pkg/generated/openapi", "-O", "zz_generated.openapi"]);
     generate.args(["-h", "vendor/k8s.io/code-generator/hack/boilerplate.go.txt", "-r"]);
     generate.arg(at("violations"));
@@ -137,8 +138,8 @@ fn build_server(folder: &Path, source: &Path, finished: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Builds the garbage collector: a program of our own around a part of Kubernetes, whose controller manager would take as long as
-/// the API server.
+/// Builds the garbage collector: a small program around one controller of Kubernetes. The whole
+/// controller manager would take as long to build as the API server.
 fn build_collector(folder: &Path, source: &Path, finished: &Path) -> Result<()> {
     let main = source.join("cmd/garbage-collector");
     fs::create_dir_all(&main)?;
@@ -149,20 +150,20 @@ fn build_collector(folder: &Path, source: &Path, finished: &Path) -> Result<()> 
     shell::run(compile)
 }
 
-/// Gets the packages and the source.
+/// Downloads the packages and the source.
 fn download(folder: &Path) -> Result<()> {
-    let packages = Packages::of(folder, with_sources, with_source_lines)?;
+    let packages = Packages::with_sources(folder, with_sources, with_source_lines)?;
     packages.apt(&[&["download"], &PACKAGES[..]].concat())?;
     packages.apt(&["source", "--download-only", "kubernetes"])?;
     let sum = Command::new("sha256sum").arg(SOURCE).current_dir(folder).output();
     let sum = sum.context("cannot run sha256sum")?;
     if !String::from_utf8_lossy(&sum.stdout).starts_with(SOURCE_SHA256) {
-        bail!("{SOURCE} is not there or not the one that is known; Debian 12 has it");
+        bail!("{SOURCE} is missing or has another checksum; Debian 12 has the right one");
     }
     Ok(())
 }
 
-/// A file of stanzas that also speak of source packages.
+/// Adds source packages to a sources file of stanzas.
 fn with_sources(text: &str) -> String {
     let lines = text.lines().map(|line| match line.split_once(':') {
         Some((key, _)) if key.eq_ignore_ascii_case("Types") => "Types: deb deb-src",
@@ -171,7 +172,7 @@ fn with_sources(text: &str) -> String {
     lines.flat_map(|line| [line, "\n"]).collect()
 }
 
-/// A file of lines that also speak of source packages.
+/// Adds source packages to a sources file of lines.
 fn with_source_lines(text: &str) -> String {
     let mut all = String::new();
     for line in text.lines().map(str::trim) {
@@ -183,7 +184,7 @@ fn with_source_lines(text: &str) -> String {
     all
 }
 
-/// A command with Debian's Go in its environment, and nothing of the user's. It is patient with everybody else.
+/// A command that runs at low priority with Debian's Go and without the user's Go settings.
 fn go(folder: &Path, source: &Path, program: &str) -> Command {
     let root = folder.join("root/usr/lib/go-1.19");
     let path = std::env::var("PATH").unwrap_or_default();
@@ -202,8 +203,8 @@ fn go(folder: &Path, source: &Path, program: &str) -> Command {
     command
 }
 
-/// The packages whose types are to be described.
-fn described(source: &Path) -> Result<Vec<String>> {
+/// The packages whose types need an OpenAPI description.
+fn packages_with_openapi(source: &Path) -> Result<Vec<String>> {
     let mut packages = BTreeSet::new();
     let mut folders = vec![source.join("pkg"), source.join("staging/src/k8s.io")];
     while let Some(folder) = folders.pop() {
@@ -215,8 +216,8 @@ fn described(source: &Path) -> Result<Vec<String>> {
                 folders.push(path);
             } else if kind.is_file() && name.ends_with(".go") && !name.ends_with("_test.go") {
                 let text = fs::read(&path)?;
-                let mark = b"+k8s:openapi-gen=";
-                if text.windows(mark.len()).any(|part| part == mark) {
+                let tag = b"+k8s:openapi-gen=";
+                if text.windows(tag.len()).any(|part| part == tag) {
                     let package = folder.strip_prefix(source)?.to_string_lossy();
                     let package = package.replacen("staging/src", "vendor", 1);
                     packages.insert(format!("{MODULE}/{package}"));
@@ -232,7 +233,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn package_sources_also_speak_of_sources() {
+    fn source_packages_are_added_to_both_formats() {
         let stanza = "Types: deb\nURIs: mirror\nSuites: bookworm\n";
         assert_eq!(with_sources(stanza), "Types: deb deb-src\nURIs: mirror\nSuites: bookworm\n");
         let lines =

@@ -1,7 +1,7 @@
-//! `cargo xtask test crds`: the definitions, tried at an API server that evaluates rules in CEL.
+//! `cargo xtask test crds`: tests the CustomResourceDefinitions with an API server that evaluates CEL.
 //!
-//! Debian's stable releases have none, so this one is built from what its unstable release has, and is no part of the tests that
-//! always run: whatever is there today may not be there tomorrow.
+//! Debian stable has none, so this builds one from Debian unstable. `cargo xtask test` does not include
+//! it, because the packages of unstable change every day.
 
 use std::{fs, path::Path, process::Command, time::Instant};
 
@@ -14,31 +14,31 @@ use crate::{
     shell,
 };
 
-/// The program, as Go names it.
+/// The import path of the program.
 const MODULE: &str = "k8s.io/apiextensions-apiserver";
-/// The packages that have it and what builds it; they have all that these need.
+/// The packages with the source and the compiler. Their dependencies have the rest.
 const PACKAGES: [&str; 2] = ["golang-go", "golang-k8s-apiextensions-apiserver-dev"];
 
-/// Tries the definitions; tells whether all went well.
-pub(crate) fn run(look: impl FnMut(&str)) -> Result<bool> {
+/// Runs the tests of the definitions. Returns whether all passed.
+pub(crate) fn run(on_line: impl FnMut(&str)) -> Result<bool> {
     cluster::run()?;
-    server()?;
+    build_server()?;
     let tests =
         ["test", "-p", "weir-controllers", "--locked", "--test", "definitions", "--", "api_server"];
-    shell::watch(shell::command("cargo", &tests), look)
+    shell::run_with_output(shell::command("cargo", &tests), on_line)
 }
 
-/// Makes sure that tests find the server.
-fn server() -> Result<()> {
+/// Builds the server unless the tests can already find it.
+fn build_server() -> Result<()> {
     if let Ok(server) = definitions_server() {
-        eprintln!("Definitions are tried at {}.", server.display());
+        eprintln!("Testing definitions with {}.", server.display());
         return Ok(());
     }
     let cache =
         cluster_cache().context("neither XDG_CACHE_HOME nor HOME names a folder for the cache")?;
     eprintln!(
-        "Definitions are tried at an API server that is built from what Debian unstable has, into {}. It gets 350 MB and takes \
-         about five minutes, once.",
+        "Building an API server that evaluates CEL from Debian unstable into {}. This downloads 350 MB \
+         and takes about five minutes, once.",
         cache.display()
     );
     let start = Instant::now();
@@ -63,46 +63,49 @@ fn server() -> Result<()> {
         .env("GOTOOLCHAIN", "local")
         .env("CGO_ENABLED", "0");
     shell::run(compile)?;
-    let place = cache.join("apiextensions-apiserver");
-    fs::rename(&built, &place).with_context(|| format!("cannot move it to {}", place.display()))?;
-    eprintln!("It is ready after {} s.", start.elapsed().as_secs());
+    let path = cache.join("apiextensions-apiserver");
+    fs::rename(&built, &path).with_context(|| format!("cannot move it to {}", path.display()))?;
+    eprintln!("Built the API server in {} s.", start.elapsed().as_secs());
     Ok(())
 }
 
-/// Gets the packages and the Go packages that they need.
+/// Downloads the packages and the Go packages that they need.
 fn download(folder: &Path) -> Result<()> {
     let release = fs::read_to_string("/etc/os-release").unwrap_or_default();
     let stable = release.lines().find_map(|line| line.strip_prefix("VERSION_CODENAME="));
-    let stable = stable.context("/etc/os-release does not tell which release of Debian this is")?;
-    let packages =
-        Packages::of(folder, |text| unstable(text, stable), |text| unstable_lines(text, stable))?;
-    // Nothing is there, so that everything is named.
+    let stable = stable.context("/etc/os-release does not name the Debian release")?;
+    let packages = Packages::with_sources(
+        folder,
+        |text| unstable(text, stable),
+        |text| unstable_lines(text, stable),
+    )?;
+    // apt lists only missing packages: with an empty status file, that is all of them.
     let nothing = folder.join("nothing-installed");
     fs::write(&nothing, "")?;
     let nothing = format!("Dir::State::status={}", nothing.display());
-    let ask = ["-o", &nothing, "--no-install-recommends", "--print-uris", "install"];
-    let mut ask = packages.command(&[&ask[..], &PACKAGES[..]].concat());
-    let answer = ask.output().context("cannot run apt-get")?;
-    if !answer.status.success() {
+    let install = ["-o", &nothing, "--no-install-recommends", "--print-uris", "install"];
+    let mut install = packages.command(&[&install[..], &PACKAGES[..]].concat());
+    let output = install.output().context("cannot run apt-get")?;
+    if !output.status.success() {
         bail!(
             "Debian unstable cannot provide {}: {}",
             PACKAGES.join(" and "),
-            String::from_utf8_lossy(&answer.stderr)
+            String::from_utf8_lossy(&output.stderr)
         );
     }
-    let answer = String::from_utf8_lossy(&answer.stdout).into_owned();
-    let names: Vec<&str> = answer.lines().filter_map(go_package).collect();
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+    let names: Vec<&str> = printed.lines().filter_map(go_package).collect();
     packages.apt(&[&["download"], &names[..]].concat())
 }
 
-/// The package of a line of what `apt-get --print-uris` says, if it is one with Go in it.
+/// The package in a line that `apt-get --print-uris` prints, if it is a Go package.
 fn go_package(line: &str) -> Option<&str> {
     let file = line.strip_prefix('\'')?.split_whitespace().nth(1)?;
     let (name, _) = file.split_once('_')?;
     name.starts_with("golang-").then_some(name)
 }
 
-/// A file of stanzas with the unstable release instead of the stable one, and nothing else.
+/// The stanzas of the stable release, changed to the unstable one.
 fn unstable(text: &str, stable: &str) -> String {
     let is_stable = |line: &str| {
         let (key, suites) = line.split_once(':').unwrap_or_default();
@@ -119,7 +122,7 @@ fn unstable(text: &str, stable: &str) -> String {
     all
 }
 
-/// The same of a file of lines.
+/// The same for a file of lines.
 fn unstable_lines(text: &str, stable: &str) -> String {
     let lines = text.lines().map(str::trim).filter(|line| line.starts_with("deb "));
     let stable = format!(" {stable} ");
@@ -132,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_main_archive_is_asked_for_what_is_unstable() {
+    fn only_the_main_archive_is_changed_to_unstable() {
         let stanzas = "Types: deb\nURIs: main\nSuites: bookworm bookworm-updates\n\nTypes: deb\nURIs: security\nSuites: bookworm-security\n";
         assert_eq!(unstable(stanzas, "bookworm"), "Types: deb\nURIs: main\nSuites: sid\n\n");
         let lines = "deb [arch=amd64] main bookworm main\ndeb-src main bookworm main\ndeb security bookworm-security main\ndeb other stable main\n";
@@ -140,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn only_go_is_taken_of_what_packages_need() {
+    fn only_go_packages_are_downloaded() {
         let line = "'mirror/golang-k8s-api-dev_0.36.4-1_all.deb' golang-k8s-api-dev_0.36.4-1_all.deb 1 SHA256:0";
         assert_eq!(go_package(line), Some("golang-k8s-api-dev"));
         assert_eq!(go_package("'mirror/libc6_2_amd64.deb' libc6_2_amd64.deb 1 SHA256:0"), None);

@@ -1,4 +1,4 @@
-//! What Debian has, for those who build from it without touching the system: nothing is installed, and no rights are needed.
+//! Downloads and unpacks Debian packages without installing them, so this needs no root.
 
 use std::{
     fs,
@@ -10,11 +10,11 @@ use anyhow::{Context, Result, bail};
 
 use crate::shell;
 
-/// A folder beside the cache that vanishes when it is no longer needed.
+/// A folder beside the cache that is removed on drop.
 pub(crate) struct Scratch(pub(crate) PathBuf);
 
 impl Scratch {
-    /// A new one.
+    /// Creates one.
     pub(crate) fn beside(cache: &Path) -> Result<Self> {
         let path = cache.with_file_name(format!("cluster-build-{}", std::process::id()));
         fs::create_dir_all(&path).with_context(|| format!("cannot create {}", path.display()))?;
@@ -24,20 +24,21 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // Go makes some of its folders read-only only in module mode, which nobody here uses.
+        // Go makes folders read-only in module mode alone, which no build here uses.
         _ = fs::remove_dir_all(&self.0);
     }
 }
 
-/// The package sources of the system, changed, with lists of their own: the system's know less, and need rights.
+/// The system's package sources, edited, with private package lists. The system's own lists need
+/// root and lack source packages.
 pub(crate) struct Packages<'a> {
     folder: &'a Path,
     sources: PathBuf,
 }
 
 impl<'a> Packages<'a> {
-    /// The sources as two functions change them, one for files of stanzas and one for files of lines; and what there is.
-    pub(crate) fn of(
+    /// Edits the sources with two functions, one per file format, and downloads the package lists.
+    pub(crate) fn with_sources(
         folder: &'a Path,
         stanzas: impl Fn(&str) -> String,
         lines: impl Fn(&str) -> String,
@@ -61,21 +62,19 @@ impl<'a> Packages<'a> {
             found += 1;
         }
         if found == 0 {
-            bail!(
-                "the system names no package sources in /etc/apt; set KUBEBUILDER_ASSETS instead"
-            );
+            bail!("/etc/apt has no package sources; set KUBEBUILDER_ASSETS instead");
         }
         let packages = Packages { folder, sources };
         packages.apt(&["update"])?;
         Ok(packages)
     }
 
-    /// Runs `apt-get` with them.
+    /// Runs `apt-get` with these sources.
     pub(crate) fn apt(&self, arguments: &[&str]) -> Result<()> {
         shell::run(self.command(arguments))
     }
 
-    /// `apt-get` with them, in the folder.
+    /// An `apt-get` command with these sources that runs in the folder.
     pub(crate) fn command(&self, arguments: &[&str]) -> Command {
         let mut apt = Command::new("apt-get");
         let option = |name: &str, value: &Path| format!("{name}={}", value.display());
@@ -84,7 +83,7 @@ impl<'a> Packages<'a> {
             option("Dir::Etc::sourceparts", &self.sources),
             option("Dir::State::lists", &self.folder.join("lists")),
             option("Dir::Cache", self.folder),
-            // Otherwise root's downloads are done by a user who may not read the folder.
+            // Otherwise apt downloads as a user who cannot read the folder.
             "APT::Sandbox::User=".into(),
             "Acquire::Languages=none".into(),
         ];
@@ -96,7 +95,7 @@ impl<'a> Packages<'a> {
     }
 }
 
-/// Unpacks the packages in a folder into `root` in it.
+/// Unpacks the packages of a folder into its subfolder `root`.
 pub(crate) fn unpack(folder: &Path) -> Result<()> {
     for package in fs::read_dir(folder)? {
         let package = package?.path();

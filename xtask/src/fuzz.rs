@@ -1,4 +1,4 @@
-//! `cargo xtask fuzz`: builds the fuzz targets with coverage feedback on the stable compiler, and runs them for a time.
+//! `cargo xtask fuzz`: builds the fuzz targets with coverage feedback on stable Rust and runs them.
 
 use std::{fs::File, path::PathBuf};
 
@@ -6,14 +6,15 @@ use anyhow::{Context, Result, bail};
 
 use crate::shell;
 
-/// The fuzz targets and the inputs they start from.
+/// The fuzz targets and the folders of their first inputs.
 pub(crate) const TARGETS: [(&str, &[&str]); 3] = [
     ("manifests", &["examples/shop", "cases/invalid"]),
     ("cases", &["cases/semantics"]),
     ("engine", &[]),
 ];
 
-/// What libFuzzer needs to see which code an input reaches. All of it is Rust without unsafe, so no sanitizer is needed.
+/// Coverage instrumentation for libFuzzer. The code under test has no `unsafe`, so it needs no
+/// sanitizer.
 const FLAGS: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
                      -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
                      -Cllvm-args=-sanitizer-coverage-trace-compares -Ccodegen-units=1";
@@ -35,13 +36,13 @@ pub(crate) fn run_with(arguments: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Runs each target, or the one named, for so many seconds; tells how many ran.
+/// Runs all targets, or one, for `seconds` each. Returns how many ran.
 pub(crate) fn run(only: Option<&str>, seconds: u64) -> Result<usize> {
     if !shell::exists("c++", &["--version"]) {
-        eprintln!("The fuzzer is C++: installing a compiler for it.");
+        eprintln!("Installing g++: libFuzzer is C++.");
         shell::apt_install("g++")?;
     }
-    // With a target named, the flags do not reach build scripts, which have no fuzzer to report to.
+    // With `--target`, cargo keeps RUSTFLAGS from build scripts, which do not link libFuzzer.
     let host = shell::host()?;
     let mut build = shell::command("cargo", &["build", "--release", "--locked", "--target", &host]);
     build
@@ -52,16 +53,16 @@ pub(crate) fn run(only: Option<&str>, seconds: u64) -> Result<usize> {
     let chosen = || TARGETS.iter().filter(|(name, _)| only.is_none_or(|only| only == *name));
     anyhow::ensure!(
         chosen().next().is_some(),
-        "no fuzz target is called `{}`",
+        "unknown fuzz target `{}`",
         only.unwrap_or_default()
     );
     for (name, seeds) in chosen() {
         let corpus = shell::root().join("fuzz/corpus").join(name);
         let artifacts = shell::root().join("fuzz/artifacts").join(name);
         std::fs::create_dir_all(&corpus)
-            .with_context(|| format!("cannot make {}", corpus.display()))?;
+            .with_context(|| format!("cannot create {}", corpus.display()))?;
         std::fs::create_dir_all(&artifacts)
-            .with_context(|| format!("cannot make {}", artifacts.display()))?;
+            .with_context(|| format!("cannot create {}", artifacts.display()))?;
         let program: PathBuf =
             shell::root().join("fuzz/target").join(&host).join("release").join(name);
         let log = artifacts.join("log");
@@ -73,21 +74,20 @@ pub(crate) fn run(only: Option<&str>, seconds: u64) -> Result<usize> {
             .args(["-timeout=10", "-rss_limit_mb=2048", "-max_len=16384", "-print_final_stats=1"])
             .stderr(file);
         let outcome = shell::run(fuzz);
-        let said = std::fs::read(&log).with_context(|| format!("cannot read {}", log.display()))?;
-        let said = String::from_utf8_lossy(&said);
+        let output =
+            std::fs::read(&log).with_context(|| format!("cannot read {}", log.display()))?;
+        let output = String::from_utf8_lossy(&output);
         if outcome.is_err() {
-            let last: Vec<&str> = said.lines().rev().take(60).collect();
+            let last: Vec<&str> = output.lines().rev().take(60).collect();
             last.iter().rev().for_each(|line| eprintln!("{line}"));
         }
         outcome.with_context(|| {
-            format!(
-                "the fuzz target `{name}` found something; the input is in fuzz/artifacts/{name}"
-            )
+            format!("fuzz target `{name}` failed; the input is in fuzz/artifacts/{name}")
         })?;
         let count =
-            said.lines().find_map(|line| line.strip_prefix("stat::number_of_executed_units:"));
+            output.lines().find_map(|line| line.strip_prefix("stat::number_of_executed_units:"));
         eprintln!(
-            "fuzz target {name}: {} inputs in {seconds} s, nothing found",
+            "fuzz target {name}: {} inputs in {seconds} s, no failure",
             count.unwrap_or("?").trim()
         );
     }

@@ -27,6 +27,9 @@ Usage: cargo xtask <task>
 
   demo                Run weir on this machine with real pods and real packets. Installs nft if it is missing.
   test                Run all checks: format, lints, tests, a short fuzz run, licences.
+  test fast           Check the format and run the tests without root, cluster or network.
+  test netns          Run the tests of the Linux datapaths in network namespaces.
+  test cluster        Run the tests with a real API server.
   test windows        Test the agent for Windows under Wine, with a fake of HNS.
   test crds           Test the CustomResourceDefinitions with an API server that evaluates CEL.
                       Builds one from Debian unstable; `test` does not include it.
@@ -59,9 +62,8 @@ fn run() -> Result<()> {
         }
         ["test"] => test::run(),
         ["test", part] => test::run_part(part),
-        ["demo"] => {
-            shell::run(shell::command("cargo", &["run", "--release", "-p", "weir", "--", "demo"]))
-        }
+        // The dev profile: optimized code would take three times as long to build.
+        ["demo"] => shell::run(shell::command("cargo", &["run", "-p", "weir", "--", "demo"])),
         ["cluster"] => cluster::run(),
         ["tools"] => tools::run(),
         ["package"] => package::run(),

@@ -1,4 +1,4 @@
-//! Running other programs, and saying so.
+//! Runs other programs and prints their command lines.
 
 use std::{
     io::{BufRead, BufReader, Write},
@@ -14,14 +14,14 @@ pub(crate) fn root() -> PathBuf {
     here.parent().unwrap_or(here).to_path_buf()
 }
 
-/// A command that runs at the root.
+/// A command that runs in the root of the repository.
 pub(crate) fn command(program: &str, arguments: &[&str]) -> Command {
     let mut command = Command::new(program);
     command.args(arguments).current_dir(root());
     command
 }
 
-/// Runs a command; its failure is an error.
+/// Runs a command. An exit status other than 0 is an error.
 pub(crate) fn run(mut command: Command) -> Result<()> {
     let text = describe(&command);
     eprintln!("$ {text}");
@@ -32,30 +32,30 @@ pub(crate) fn run(mut command: Command) -> Result<()> {
     Ok(())
 }
 
-/// Runs a command, passes its output on and shows every line to `look`; tells whether it succeeded.
-pub(crate) fn watch(mut command: Command, mut look: impl FnMut(&str)) -> Result<bool> {
+/// Runs a command, prints its output and passes each line to `on_line`. Returns whether it succeeded.
+pub(crate) fn run_with_output(mut command: Command, mut on_line: impl FnMut(&str)) -> Result<bool> {
     let text = describe(&command);
     eprintln!("$ {text}");
     let mut child =
         command.stdout(Stdio::piped()).spawn().with_context(|| format!("cannot run `{text}`"))?;
-    let stdout = child.stdout.take().context("the output was asked for")?;
+    let stdout = child.stdout.take().context("the output is piped")?;
     let mut out = std::io::stdout().lock();
     for line in BufReader::new(stdout).lines() {
         let line = line?;
         writeln!(out, "{line}")?;
-        look(&line);
+        on_line(&line);
     }
     Ok(child.wait()?.success())
 }
 
-/// Installs a package of the system.
+/// Installs a Debian package.
 pub(crate) fn apt_install(package: &str) -> Result<()> {
     run(command("apt-get", &["update"]))?;
     run(command("apt-get", &["install", "-y", package]))
-        .with_context(|| format!("cannot install {package}; install it by hand"))
+        .with_context(|| format!("cannot install {package}; install it yourself"))
 }
 
-/// Whether a command can be run at all.
+/// Whether a command exists and succeeds.
 pub(crate) fn exists(program: &str, arguments: &[&str]) -> bool {
     let mut command = command(program, arguments);
     command
@@ -65,12 +65,12 @@ pub(crate) fn exists(program: &str, arguments: &[&str]) -> bool {
         .is_ok_and(|status| status.success())
 }
 
-/// The kind of machine that the compiler runs on.
+/// The target triple of this machine.
 pub(crate) fn host() -> Result<String> {
     let output = command("rustc", &["-vV"]).output().context("cannot run `rustc -vV`")?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let host = text.lines().find_map(|line| line.strip_prefix("host: "));
-    Ok(host.context("`rustc -vV` does not tell the host")?.to_owned())
+    Ok(host.context("`rustc -vV` prints no host")?.to_owned())
 }
 
 fn describe(command: &Command) -> String {

@@ -1,4 +1,4 @@
-//! `cargo xtask test`: everything that must hold, in one command. `.ci/run` calls it.
+//! `cargo xtask test`: all checks in one command. `.ci/run` calls it.
 
 use std::{io::Write, path::Path};
 
@@ -6,21 +6,65 @@ use anyhow::{Result, bail};
 
 use crate::{cluster, crds, fuzz, shell, tools, windows};
 
-/// How long each fuzz target runs here; `cargo xtask fuzz` runs them longer.
+/// The time for each fuzz target. `cargo xtask fuzz` runs them longer.
 const FUZZ_SECONDS: u64 = 30;
 
-/// Runs one part of the tests.
+/// The arguments of `cargo test` for the tests that need neither root nor a cluster.
+const FAST: [&[&str]; 3] = [
+    // The default members of the workspace: the core crates.
+    &[],
+    &["-p=weir-testkit", "-p=weir-aci", "-p=weir-hcn", "-p=weir-api"],
+    // The tests of these two that need a kernel are in part `netns`.
+    &[
+        "-p=weir-nft",
+        "-p=weir-iptables",
+        "--lib",
+        "--test=golden",
+        "--test=laws",
+        "--test=plans",
+        "--test=tenets",
+        "--test=trace",
+    ],
+];
+
+/// The arguments of `cargo test` for the tests with network namespaces.
+const NETNS: [&[&str]; 2] = [
+    &["-p=weir-lab", "-p=weir-netlink", "-p=weir-netfilter", "-p=weir-nft", "-p=weir-iptables"],
+    &["-p=weir", "--test=agent", "--test=cni"],
+];
+
+/// The arguments of `cargo test` for the tests with an API server.
+const CLUSTER: [&[&str]; 2] = [
+    &["-p=weir-cluster", "-p=weir-kube", "-p=weir-agent", "-p=weir-controllers", "-p=xtask"],
+    &["-p=weir", "--test=cli", "--test=cluster", "--test=clusterset", "--test=opflex"],
+];
+
+/// Runs one part of the tests and prints how many passed.
 pub(crate) fn run_part(part: &str) -> Result<()> {
     let mut counts = Counts::default();
     let passed = match part {
+        "fast" => {
+            shell::run(shell::command("cargo", &["fmt", "--all", "--check"]))?;
+            cargo_test(&FAST, &mut counts)?
+        }
+        "netns" => {
+            kernel_tools()?;
+            cargo_test(&NETNS, &mut counts)?
+        }
+        "cluster" => {
+            kernel_tools()?;
+            cluster::run()?;
+            tools::run()?;
+            cargo_test(&CLUSTER, &mut counts)?
+        }
         "windows" => windows::run(|line| counts.add(line))?,
         "crds" => crds::run(|line| counts.add(line))?,
-        _ => bail!("unknown part `{part}`; the parts are windows and crds"),
+        _ => bail!("unknown part `{part}`: use fast, netns, cluster, windows or crds"),
     };
     counts.finish(passed)
 }
 
-/// Checks style, tests, fuzzes and checks the dependencies; prints how many tests passed.
+/// Runs all checks and prints how many tests passed.
 pub(crate) fn run() -> Result<()> {
     for (program, arguments, component) in
         [("cargo", ["fmt", "--version"], "rustfmt"), ("cargo", ["clippy", "--version"], "clippy")]
@@ -42,8 +86,7 @@ pub(crate) fn run() -> Result<()> {
     ))?;
 
     let mut counts = Counts::default();
-    let tests = shell::command("cargo", &["test", "--workspace", "--locked", "--no-fail-fast"]);
-    let mut passed = shell::watch(tests, |line| counts.add(line))?;
+    let mut passed = cargo_test(&[&["--workspace"]], &mut counts)?;
     passed &= windows::run(|line| counts.add(line))?;
 
     let targets = fuzz::run(None, FUZZ_SECONDS)?;
@@ -53,51 +96,60 @@ pub(crate) fn run() -> Result<()> {
     counts.finish(passed)
 }
 
-/// What the tests with real packets need beside the kernel: the program, the package that has it, and what it is for.
+/// Runs `cargo test` once for each list of arguments. Returns whether all tests passed.
+fn cargo_test(runs: &[&[&str]], counts: &mut Counts) -> Result<bool> {
+    let mut passed = true;
+    for arguments in runs {
+        let mut test = shell::command("cargo", &["test", "--locked", "--no-fail-fast"]);
+        test.args(*arguments);
+        passed &= shell::run_with_output(test, |line| counts.add(line))?;
+    }
+    Ok(passed)
+}
+
+/// Programs for the tests with real packets: the program, its package and its purpose.
 const KERNEL_TOOLS: [(&str, &str, &str); 4] = [
-    ("nft", "nftables", "what is in the kernel is compared with what nft lists"),
-    ("ip", "iproute2", "tests give links other settings"),
-    ("iptables", "iptables", "rules of the iptables datapath are loaded with iptables-restore"),
-    ("ipset", "ipset", "sets of the iptables datapath are compared with what ipset lists"),
+    ("nft", "nftables", "tests compare the kernel's rules with its listing"),
+    ("ip", "iproute2", "tests change links with it"),
+    ("iptables", "iptables", "tests load rules with iptables-restore"),
+    ("ipset", "ipset", "tests compare the kernel's sets with its listing"),
 ];
 
-/// A CNI plugin that weir's own comes after in tests, and the package that has it.
+/// A CNI plugin that precedes weir-cni in a test's chain, and its package.
 const PLUGIN: (&str, &str) = ("/usr/lib/cni/bridge", "containernetworking-plugins");
 
-/// What applies objects to the API server in tests, and the package that has it.
+/// Tests apply objects with kubectl; its package.
 const KUBECTL: (&str, &str) = ("kubectl", "kubernetes-client");
 
-/// Installs what is missing of it.
+/// Installs the missing programs.
 pub(crate) fn kernel_tools() -> Result<()> {
     for (program, package, purpose) in KERNEL_TOOLS {
-        // Debian keeps them where an ordinary user's path does not lead.
-        let places = [program.to_owned(), format!("/usr/sbin/{program}")];
-        if !places.iter().any(|place| shell::exists(place, &["-V"])) {
+        // On Debian, /usr/sbin is not in an ordinary user's PATH.
+        let candidates = [program.to_owned(), format!("/usr/sbin/{program}")];
+        if !candidates.iter().any(|path| shell::exists(path, &["-V"])) {
             eprintln!("Installing {package}: {purpose}.");
             shell::apt_install(package)?;
         }
     }
     let (kubectl, package) = KUBECTL;
     if !shell::exists(kubectl, &["version", "--client"]) {
-        eprintln!("Installing {package}: policies are applied with {kubectl}.");
+        eprintln!("Installing {package}: tests apply policies with {kubectl}.");
         shell::apt_install(package)?;
     }
     let (plugin, package) = PLUGIN;
     if !Path::new(plugin).exists() {
         eprintln!(
-            "Installing {package}: weir-cni is tested behind bridge, ptp, host-local and portmap."
+            "Installing {package}: tests run weir-cni after bridge, ptp, host-local and portmap."
         );
         shell::apt_install(package)?;
     }
     Ok(())
 }
 
-/// Licences, bans and sources of the dependencies.
+/// Checks licences, bans and sources of the dependencies.
 fn deny() -> Result<()> {
     if !shell::exists("cargo", &["deny", "--version"]) {
-        eprintln!(
-            "Installing cargo-deny, which checks the licences of the dependencies; this takes some minutes, once."
-        );
+        eprintln!("Installing cargo-deny, which checks licences: this takes some minutes, once.");
         shell::run(shell::command(
             "cargo",
             &["install", "cargo-deny", "--version", "0.20.2", "--locked"],
@@ -109,7 +161,7 @@ fn deny() -> Result<()> {
     ))
 }
 
-/// What the test harness said in its closing lines.
+/// The sum of the summary lines of all test binaries.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Counts {
     passed: u64,
@@ -118,11 +170,11 @@ struct Counts {
 }
 
 impl Counts {
-    /// Says how many there were; all of them must have passed.
+    /// Prints the counts and fails unless all tests passed.
     fn finish(&self, passed: bool) -> Result<()> {
         writeln!(std::io::stdout(), "{} passed, {} failed", self.passed, self.failed)?;
         if self.ignored > 0 {
-            bail!("{} tests were ignored; a test that does not run does not pass", self.ignored);
+            bail!("{} tests were ignored; an ignored test counts as a failure", self.ignored);
         }
         if !passed || self.failed > 0 || self.passed == 0 {
             bail!("not all tests passed");
@@ -154,7 +206,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_closing_lines_of_the_harness_are_added_up() {
+    fn the_summary_lines_of_test_binaries_are_added_up() {
         let mut counts = Counts::default();
         counts.add("test result: ok. 12 passed; 0 failed; 1 ignored; 0 measured; 3 filtered out; finished in 0.10s");
         counts.add("test some::test ... ok");

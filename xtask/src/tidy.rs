@@ -1,4 +1,4 @@
-//! Rules of the repository, as tests.
+//! Rules of the repository as tests.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::shell::root;
 
-/// All that the core may be linked with, beside its own crates: data structures, and nothing that acts.
+/// The external crates that core crates may link: data structures without I/O.
 const CORE_MAY_USE: [&str; 6] =
     ["allocator-api2", "equivalent", "foldhash", "hashbrown", "ipnet", "smallvec"];
 
@@ -22,7 +22,7 @@ fn metadata() -> Value {
     serde_json::from_slice(&output.expect("cargo runs").stdout).expect("cargo metadata is JSON")
 }
 
-/// The packages of the workspace: name to folder.
+/// The packages of the workspace, name to folder.
 fn members(metadata: &Value) -> BTreeMap<String, String> {
     let packages = metadata["packages"].as_array().expect("there are packages");
     let ours = packages.iter().filter(|package| package["source"].is_null());
@@ -36,7 +36,7 @@ fn members(metadata: &Value) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// What a package is linked with outside its own tests: name by name, transitively.
+/// The transitive dependencies of a package, without its dev-dependencies.
 fn linked_with(metadata: &Value, package: &str) -> BTreeSet<String> {
     let name = |id: &Value| {
         let package =
@@ -70,12 +70,12 @@ fn the_core_is_pure() {
         .filter(|(_, folder)| folder.starts_with("crates/core/"))
         .map(|(name, _)| name)
         .collect();
-    assert!(core.len() >= 4, "the core has its rooms: {core:?}");
+    assert!(core.len() >= 4, "crates/core has its crates: {core:?}");
     for package in core {
         for dependency in linked_with(&metadata, package) {
             assert!(
                 dependency == "weir-model" || CORE_MAY_USE.contains(&&*dependency),
-                "{package} is in the core and must not be linked with {dependency}: the core knows the model, data structures and nothing else"
+                "{package} is in crates/core and must not link {dependency}: core crates link weir-model and data structures"
             );
         }
     }
@@ -89,7 +89,7 @@ fn arrows_point_inward() {
         for dependency in linked_with(&metadata, package) {
             let Some(to) = members.get(&dependency) else { continue };
             let goes_to = |folders: &[&str]| folders.iter().any(|folder| to.starts_with(folder));
-            // The hpp controller keeps the output of weir-aci in the API; no datapath applies it.
+            // weir-aci is no datapath: the hpp controller writes its output to the API server.
             let edge =
                 ["crates/core/", "crates/edge/", "crates/linux/", "crates/backends/weir-aci"];
             assert!(
@@ -111,7 +111,7 @@ fn arrows_point_inward() {
                 may_use_tests || !to.starts_with("crates/test/"),
                 "{package} must not link {dependency}, which exists for tests"
             );
-            assert!(dependency != "xtask", "{package} is linked with xtask");
+            assert!(dependency != "xtask", "{package} must not link xtask");
         }
     }
 }
@@ -139,16 +139,19 @@ fn xtask_links_no_product_crate_and_few_others() {
 }
 
 #[test]
-fn every_crate_obeys_the_lints_of_the_workspace() {
+fn every_crate_uses_the_lints_of_the_workspace() {
     for (package, folder) in members(&metadata()) {
         let manifest =
             std::fs::read_to_string(root().join(folder).join("Cargo.toml")).expect("a manifest");
-        assert!(manifest.contains("[lints]\nworkspace = true"), "{package} does not");
+        assert!(
+            manifest.contains("[lints]\nworkspace = true"),
+            "{package} does not use the lints of the workspace"
+        );
     }
 }
 
 #[test]
-fn the_repository_speaks_of_no_machine_but_its_own() {
+fn no_file_contains_the_path_of_a_machine() {
     let output = Command::new("git")
         .args(["grep", "-nIE", "/(work|root|home)/[a-z]"])
         .current_dir(root())
@@ -157,5 +160,5 @@ fn the_repository_speaks_of_no_machine_but_its_own() {
     let hits = String::from_utf8_lossy(&output.stdout);
     let hits: Vec<&str> =
         hits.lines().filter(|line| !line.starts_with("xtask/src/tidy.rs:")).collect();
-    assert!(hits.is_empty(), "paths of a machine:\n{}", hits.join("\n"));
+    assert!(hits.is_empty(), "machine paths:\n{}", hits.join("\n"));
 }

@@ -6,7 +6,7 @@
 {{- end -}}
 {{- end -}}
 
-{{/* What a part's pods are known by: (list . "agent") */}}
+{{/* The selector labels of a component's pods: (list . "agent") */}}
 {{- define "weir.selector" -}}
 app.kubernetes.io/name: {{ (index . 0).Chart.Name }}
 app.kubernetes.io/instance: {{ (index . 0).Release.Name }}
@@ -28,7 +28,7 @@ app.kubernetes.io/version: {{ (index . 0).Chart.AppVersion | quote }}
 {{- include "weir.image" (list . (ternary "-iptables" "" (eq .Values.agent.datapath "iptables"))) -}}
 {{- end -}}
 
-{{/* A container that may do nothing. */}}
+{{/* The security context of a container without privileges. */}}
 {{- define "weir.confined" -}}
 allowPrivilegeEscalation: false
 readOnlyRootFilesystem: true
@@ -48,7 +48,7 @@ runAsUser: 0
 {{- end }}
 {{- end -}}
 
-{{/* What the datapath needs of the files of the node, as mounts and as volumes. */}}
+{{/* The host paths that the datapath needs, as mounts and as volumes. */}}
 {{- define "weir.agent.mounts" -}}
 {{- if eq .Values.agent.datapath "iptables" }}
 - {name: xtables-lock, mountPath: /run/xtables.lock}
@@ -59,7 +59,7 @@ runAsUser: 0
 
 {{- define "weir.agent.volumes" -}}
 {{- if eq .Values.agent.datapath "iptables" }}
-# Shared with whoever else uses iptables on the node, as kube-proxy does.
+# The lock that all iptables users of the node share, for example kube-proxy.
 - name: xtables-lock
   hostPath: {path: /run/xtables.lock, type: FileOrCreate}
 {{- else if eq .Values.agent.datapath "opflex" }}
@@ -68,7 +68,7 @@ runAsUser: 0
 {{- end }}
 {{- end -}}
 
-{{/* The rights to follow what policies are about. */}}
+{{/* Permissions to watch policies and the objects that they select. */}}
 {{- define "weir.rules.world" -}}
 - apiGroups: [""]
   resources: [namespaces, nodes, pods]
@@ -79,7 +79,8 @@ runAsUser: 0
 - apiGroups: [policy.networking.k8s.io]
   resources: [adminnetworkpolicies, baselineadminnetworkpolicies, clusternetworkpolicies]
   verbs: [list, watch]
-# Whether these kinds are installed: one whose definition is gone has no policies; one that merely cannot be listed keeps them.
+# To see whether these kinds are installed: without a definition there are no policies, but a failed
+# list keeps the last known policies.
 - apiGroups: [apiextensions.k8s.io]
   resources: [customresourcedefinitions]
   resourceNames:
@@ -89,7 +90,7 @@ runAsUser: 0
   verbs: [get]
 {{- end -}}
 
-{{/* Rights to the objects of ACI's, where they are: (list . "agent" "list, watch") */}}
+{{/* Permissions for the objects of ACI in their namespace: (list . "agent" "list, watch") */}}
 {{- define "weir.aci.role" -}}
 {{- $root := index . 0 -}}
 {{- $name := printf "%s-%s" (include "weir.fullname" $root) (index . 1) }}

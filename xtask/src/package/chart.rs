@@ -1,4 +1,4 @@
-//! What the chart gives, and what it refuses.
+//! Tests of the rendered chart and of the values that it rejects.
 
 use std::{collections::BTreeSet, fs};
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::{CHART, CONTROLLERS, MANIFESTS, Manifest, Origin, render};
 use crate::{shell::root, tools::HELM};
 
-/// Values that switch on everything that can be on at once.
+/// Values that enable all features that can be combined.
 const EVERYTHING: &[&str] = &[
     "agent.cni.enabled=true",
     "agent.datapath=iptables",
@@ -24,14 +24,14 @@ const EVERYTHING: &[&str] = &[
     "monitoring.dashboard.enabled=true",
 ];
 
-/// The documents of a rendered text.
+/// The YAML documents of a text.
 pub(super) fn documents(text: &str) -> Vec<Value> {
     let documents: Vec<Value> = serde_saphyr::from_multiple(text).expect("rendered YAML");
     documents.into_iter().filter(|document| !document.is_null()).collect()
 }
 
-/// The documents of every file in deploy/, and of a release with everything on.
-fn all() -> Vec<Value> {
+/// The documents of every file in deploy/ and of a release with all features.
+fn all_documents() -> Vec<Value> {
     let files =
         MANIFESTS.iter().map(|manifest| fs::read_to_string(manifest.path()).expect("a file"));
     let everything = render("weir", EVERYTHING).expect("renders");
@@ -43,34 +43,35 @@ fn kind(document: &Value) -> &str {
 }
 
 #[test]
-fn what_is_generated_is_what_the_chart_says() {
+fn generated_files_match_the_chart() {
     for manifest in MANIFESTS {
-        let there = fs::read_to_string(manifest.path()).unwrap_or_default();
-        let text = manifest.text().expect("renders");
-        assert!(there == text, "deploy/{} is stale: run `cargo xtask package`", manifest.file);
+        let current = fs::read_to_string(manifest.path()).unwrap_or_default();
+        let text = manifest.generate().expect("renders");
+        assert!(current == text, "deploy/{} is stale: run `cargo xtask package`", manifest.file);
     }
     let files = fs::read_dir(root().join("deploy")).expect("a folder").flatten();
     for file in files.map(|file| file.file_name().to_string_lossy().into_owned()) {
         let is_generated = MANIFESTS.iter().any(|manifest| manifest.file == file);
-        assert!(is_generated || !file.ends_with(".yaml"), "nobody generates deploy/{file}");
+        assert!(is_generated || !file.ends_with(".yaml"), "no task generates deploy/{file}");
     }
 }
 
-/// The kinds of objects, with their namespaces and names, that a file has.
-fn names(manifest: &Manifest) -> BTreeSet<[String; 3]> {
+/// Kind, namespace and name of the objects in a file.
+fn object_names(manifest: &Manifest) -> BTreeSet<[String; 3]> {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let name = |object: &Value| {
         let metadata = &object["metadata"];
         [text(&object["kind"]), text(&metadata["namespace"]), text(&metadata["name"])]
     };
-    let there = fs::read_to_string(manifest.path()).expect("a file");
-    documents(&there).iter().map(name).collect()
+    let text_of_file = fs::read_to_string(manifest.path()).expect("a file");
+    documents(&text_of_file).iter().map(name).collect()
 }
 
 #[test]
-fn what_users_keep_is_in_files_of_its_own_so_that_to_delete_another_deletes_none_of_it() {
+fn the_namespace_and_the_definitions_have_separate_files() {
     for manifest in MANIFESTS {
-        let kinds: BTreeSet<String> = names(manifest).into_iter().map(|[kind, ..]| kind).collect();
+        let kinds: BTreeSet<String> =
+            object_names(manifest).into_iter().map(|[kind, ..]| kind).collect();
         assert!(!kinds.is_empty(), "{} has objects", manifest.file);
         let is_alone = |kind: &str| kinds.len() == 1 && kinds.contains(kind);
         match manifest.from {
@@ -88,26 +89,31 @@ fn what_users_keep_is_in_files_of_its_own_so_that_to_delete_another_deletes_none
 }
 
 #[test]
-fn controllers_replace_nothing_of_each_other_nor_of_agents_and_have_a_lease_each() {
+fn controllers_share_no_object_and_no_lease() {
     let is_controller = |manifest: &&Manifest| manifest.file.starts_with("controller-");
     let controllers: Vec<&Manifest> = MANIFESTS.iter().filter(is_controller).collect();
     assert_eq!(controllers.len(), CONTROLLERS.len());
     let mut leases = BTreeSet::new();
     for one in controllers {
         for other in MANIFESTS.iter().filter(|other| other.file != one.file) {
-            let shared: Vec<_> = names(one).intersection(&names(other)).cloned().collect();
+            let shared: Vec<_> =
+                object_names(one).intersection(&object_names(other)).cloned().collect();
             assert!(shared.is_empty(), "{} and {}: {shared:?}", one.file, other.file);
         }
         let text = fs::read_to_string(one.path()).expect("a file");
         let lease = text.split("--lease=").nth(1).and_then(|rest| rest.split('\n').next());
         let lease = lease.expect("a lease").to_owned();
-        assert!(text.contains(&format!("resourceNames: [{lease}]")), "{}: a right", one.file);
-        assert!(leases.insert(lease), "{}: another has this lease", one.file);
+        assert!(
+            text.contains(&format!("resourceNames: [{lease}]")),
+            "{}: the role names the lease",
+            one.file
+        );
+        assert!(leases.insert(lease), "{}: another controller has this lease", one.file);
     }
 }
 
 #[test]
-fn helm_finds_nothing_wrong() {
+fn helm_lint_reports_nothing() {
     for values in [&[][..], EVERYTHING, &["cleanup.enabled=true"]] {
         let mut helm = HELM.command().expect("helm");
         helm.args(["lint", "--strict", CHART]);
@@ -120,7 +126,7 @@ fn helm_finds_nothing_wrong() {
 }
 
 #[test]
-fn a_value_that_makes_no_sense_is_refused_by_name() {
+fn an_invalid_value_is_rejected_with_its_name() {
     for (value, names) in [
         ("agent.datapth=iptables", "datapth"),
         ("agent.datapath=ebpf", "agent.datapath"),
@@ -128,17 +134,17 @@ fn a_value_that_makes_no_sense_is_refused_by_name() {
         ("agent.cni.onFailure=ignore", "agent.cni.onFailure"),
         ("agent.cni.timeout=90", "agent.cni.timeout"),
         ("agent.port=70000", "agent.port"),
-        ("controller.enable={unheard}", "controller.enable"),
+        ("controller.enable={unknown}", "controller.enable"),
         ("controller.enable={clusterset}", "controller.clusterset.clusterId"),
         ("controller.clusterset.memberCidrs.West={10.2.0.0/16}", "memberCidrs"),
         ("controller.clusterset.memberCidrs.west=10.2.0.0/16", "memberCidrs.west"),
         ("controller.clusterset.memberCidrs.west={}", "memberCidrs.west"),
         ("surprise=1", "surprise"),
     ] {
-        let refused = render("weir", &[value]).expect_err(value).to_string();
-        assert!(refused.contains(names), "{value}: {refused}");
+        let error = render("weir", &[value]).expect_err(value).to_string();
+        assert!(error.contains(names), "{value}: {error}");
     }
-    // Nothing would be rendered of it, and so everybody be believed.
+    // An empty list would render no --member-cidr, and the controller would trust every address.
     let mut helm = HELM.command().expect("helm");
     helm.args(["lint", CHART, "--set-json", r#"controller.clusterset.memberCidrs={"west":[]}"#]);
     let output = helm.output().expect("helm runs");
@@ -146,7 +152,7 @@ fn a_value_that_makes_no_sense_is_refused_by_name() {
 }
 
 #[test]
-fn where_the_pods_of_other_clusters_may_be_is_passed_on() {
+fn member_cidrs_become_flags() {
     let rendered = documents(&render("weir", EVERYTHING).expect("renders"));
     let containers = rendered
         .iter()
@@ -174,19 +180,19 @@ fn the_chart_has_the_version_of_the_program() {
 }
 
 #[test]
-fn the_agent_of_windows_nodes_is_a_process_of_its_node() {
+fn the_windows_agent_runs_as_a_host_process() {
     let is_for_windows = |document: &&Value| {
         document["spec"]["template"]["spec"]["nodeSelector"]["kubernetes.io/os"] == "windows"
     };
-    let documents = all();
+    let documents = all_documents();
     let sets: Vec<&Value> = documents.iter().filter(is_for_windows).collect();
-    assert!(!sets.is_empty(), "there is one");
+    assert!(!sets.is_empty(), "the chart has a Windows agent");
     for set in sets {
         let pod = &set["spec"]["template"]["spec"];
         assert_eq!((&set["kind"], &pod["hostNetwork"]), (&"DaemonSet".into(), &true.into()));
         let windows = &pod["securityContext"]["windowsOptions"];
-        assert_eq!(windows["hostProcess"], true, "the API server wants it so");
-        assert_eq!(windows["runAsUserName"], r"NT AUTHORITY\SYSTEM", "HCN wants it so");
+        assert_eq!(windows["hostProcess"], true, "the API server requires it");
+        assert_eq!(windows["runAsUserName"], r"NT AUTHORITY\SYSTEM", "HCN requires it");
         let container = &pod["containers"][0];
         if container["name"] == "agent" {
             let arguments = container["args"].to_string();
@@ -199,8 +205,8 @@ fn the_agent_of_windows_nodes_is_a_process_of_its_node() {
     }
 }
 
-/// What Linux containers may have of root's powers, by the name of the container.
-fn powers(container: &str) -> &'static [&'static str] {
+/// The capabilities that a Linux container may add, by the name of the container.
+fn allowed_capabilities(container: &str) -> &'static [&'static str] {
     match container {
         "agent" | "rules" => &["NET_ADMIN", "NET_RAW"],
         _ => &[],
@@ -208,9 +214,9 @@ fn powers(container: &str) -> &'static [&'static str] {
 }
 
 #[test]
-fn containers_have_no_right_that_they_do_not_need() {
-    let mut seen = 0;
-    for document in all() {
+fn containers_have_minimal_privileges() {
+    let mut containers = 0;
+    for document in all_documents() {
         let pod = &document["spec"]["template"]["spec"];
         if pod.is_null() || pod["nodeSelector"]["kubernetes.io/os"] == "windows" {
             continue;
@@ -221,7 +227,7 @@ fn containers_have_no_right_that_they_do_not_need() {
         let is_iptables = pod.to_string().contains("iptables");
         for list in ["containers", "initContainers"] {
             for container in pod[list].as_array().into_iter().flatten() {
-                seen += 1;
+                containers += 1;
                 let (context, name) =
                     (&container["securityContext"], container["name"].as_str().expect("a name"));
                 assert!(context["privileged"].is_null(), "{name}");
@@ -229,18 +235,21 @@ fn containers_have_no_right_that_they_do_not_need() {
                 assert_eq!(context["readOnlyRootFilesystem"], true, "{name}");
                 assert_eq!(context["capabilities"]["drop"], serde_json::json!(["ALL"]), "{name}");
                 let added = context["capabilities"]["add"].as_array();
-                for power in added.into_iter().flatten().flat_map(|power| power.as_str()) {
-                    assert!(powers(name).contains(&power), "{name} has {power}");
-                    assert!(power != "NET_RAW" || is_iptables, "{name} has {power}");
+                for capability in added.into_iter().flatten().filter_map(Value::as_str) {
+                    assert!(
+                        allowed_capabilities(name).contains(&capability),
+                        "{name} has {capability}"
+                    );
+                    assert!(capability != "NET_RAW" || is_iptables, "{name} has {capability}");
                 }
             }
         }
     }
-    assert!(seen > 8, "containers were looked at: {seen}");
+    assert!(containers > 8, "the manifests have containers: {containers}");
 }
 
 #[test]
-fn an_agent_without_the_cni_plugin_sees_no_file_of_its_node() {
+fn an_agent_without_the_cni_plugin_mounts_no_host_path() {
     let agent = documents(&render("weir", &[]).expect("renders"));
     let set = agent.iter().find(|document| kind(document) == "DaemonSet").expect("a DaemonSet");
     assert!(set["spec"]["template"]["spec"]["volumes"].is_null());

@@ -1,4 +1,4 @@
-//! What a real API server says to the manifests and to the chart.
+//! Tests of the manifests and the chart with a real API server.
 
 use std::{fs, process::Command, sync::OnceLock};
 
@@ -8,16 +8,16 @@ use weir_cluster::Cluster;
 use super::{CHART, MANIFESTS, NAMESPACE, chart::documents};
 use crate::tools::HELM;
 
-/// Fields that came after the oldest API server that tests have, 1.20, and that it leaves out.
-const YOUNGER: [&str; 2] = ["hostProcess", "x-kubernetes-validations"];
+/// Fields that the tests' API server, version 1.20, does not know and removes.
+const NEWER_FIELDS: [&str; 2] = ["hostProcess", "x-kubernetes-validations"];
 
-/// Where the objects of Cisco ACI are.
+/// The namespace of Cisco ACI's objects.
 pub(super) const ACI: &str = "aci-containers-system";
 
 pub(super) fn cluster() -> &'static Cluster {
     static CLUSTER: OnceLock<Cluster> = OnceLock::new();
     CLUSTER.get_or_init(|| {
-        let cluster = Cluster::start().expect("`cargo xtask cluster` gets the programs");
+        let cluster = Cluster::start().expect("`cargo xtask cluster` builds the programs");
         for name in [NAMESPACE, ACI] {
             let namespace = json!({"metadata": {"name": name}});
             cluster.create("/api/v1/namespaces", &namespace).expect("a namespace");
@@ -26,7 +26,7 @@ pub(super) fn cluster() -> &'static Cluster {
     })
 }
 
-/// Where objects of this kind are created.
+/// The API path to create an object.
 pub(super) fn collection(object: &Value) -> String {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let (version, kind) = (text(&object["apiVersion"]), text(&object["kind"]).to_lowercase());
@@ -37,24 +37,24 @@ pub(super) fn collection(object: &Value) -> String {
     }
 }
 
-/// The first place where the answer lacks something that was sent: an API server leaves out what it does not know.
-fn lost(sent: &Value, answer: &Value, place: &str) -> Option<String> {
+/// The first field of `sent` that `answer` lacks. An API server removes fields that it does not know.
+fn lost(sent: &Value, answer: &Value, path: &str) -> Option<String> {
     match (sent, answer) {
         (Value::Object(sent), Value::Object(answer)) => sent.iter().find_map(|(key, sent)| {
-            let place = format!("{place}.{key}");
-            lost(sent, answer.get(key).unwrap_or(&Value::Null), &place)
-                .filter(|_| !YOUNGER.contains(&key.as_str()))
+            let path = format!("{path}.{key}");
+            lost(sent, answer.get(key).unwrap_or(&Value::Null), &path)
+                .filter(|_| !NEWER_FIELDS.contains(&key.as_str()))
         }),
         (Value::Array(sent), Value::Array(answer)) if sent.len() == answer.len() => {
             let mut pairs = sent.iter().zip(answer).enumerate();
-            pairs.find_map(|(n, (sent, answer))| lost(sent, answer, &format!("{place}[{n}]")))
+            pairs.find_map(|(n, (sent, answer))| lost(sent, answer, &format!("{path}[{n}]")))
         }
-        (sent, answer) => (sent != answer).then(|| format!("{place}: {sent} became {answer}")),
+        (sent, answer) => (sent != answer).then(|| format!("{path}: {sent} became {answer}")),
     }
 }
 
 #[test]
-fn the_api_server_takes_every_manifest_as_it_is() {
+fn the_api_server_accepts_every_manifest_unchanged() {
     let cluster = cluster();
     for manifest in MANIFESTS {
         let text = fs::read_to_string(manifest.path()).expect("a file");
@@ -73,7 +73,7 @@ fn the_api_server_takes_every_manifest_as_it_is() {
 }
 
 #[test]
-fn what_an_api_server_does_not_know_is_noticed() {
+fn a_field_that_the_api_server_removes_is_detected() {
     let account = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {
         "name": "typo", "namespace": NAMESPACE, "labls": {}}});
     let answer = cluster().try_create(&collection(&account), &account).expect("an answer");
@@ -90,12 +90,12 @@ fn helm_installs_upgrades_cleans_up_and_uninstalls() {
     let helm = |arguments: &[&str]| {
         let mut helm: Command = HELM.command().expect("helm");
         helm.args(arguments).args(["--namespace", "by-helm", "--kubeconfig"]).arg(&kubeconfig);
-        for place in ["HELM_CACHE_HOME", "HELM_CONFIG_HOME", "HELM_DATA_HOME"] {
-            helm.env(place, disk.path());
+        for folder in ["HELM_CACHE_HOME", "HELM_CONFIG_HOME", "HELM_DATA_HOME"] {
+            helm.env(folder, disk.path());
         }
         let output = helm.output().expect("helm runs");
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(output.status.success(), "{arguments:?}: {said}");
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{arguments:?}: {errors}");
         String::from_utf8_lossy(&output.stdout).into_owned()
     };
     let sets = || {
@@ -107,8 +107,8 @@ fn helm_installs_upgrades_cleans_up_and_uninstalls() {
     let notes = helm(&["install", "shield", CHART, "--set", "agent.cni.enabled=true"]);
     assert!(notes.contains("rollout status daemonset/shield-weir-agent"), "{notes}");
     assert!(notes.contains("Never uninstall without the step above"), "{notes}");
-    let there: Vec<String> = sets();
-    assert_eq!(there, ["shield-weir-agent"]);
+    let current: Vec<String> = sets();
+    assert_eq!(current, ["shield-weir-agent"]);
     helm(&["upgrade", "shield", CHART, "--reset-then-reuse-values", "--set", "agent.audit=true"]);
     let notes = helm(&[
         "upgrade",
@@ -119,23 +119,26 @@ fn helm_installs_upgrades_cleans_up_and_uninstalls() {
         "cleanup.enabled=true",
     ]);
     assert!(notes.contains("rollout status daemonset/shield-weir-cleanup"), "{notes}");
-    let there: Vec<String> = sets();
-    assert_eq!(there, ["shield-weir-cleanup"], "agents and cleanup never run side by side");
-    // Helm asks what the API server says of itself, and one of 1.20 knows no rules in definitions.
+    let current: Vec<String> = sets();
+    assert_eq!(current, ["shield-weir-cleanup"], "agents and cleanup never run side by side");
+    // Helm validates against the OpenAPI of the server, and 1.20 has no CEL rules in definitions.
     let controller = ["--set", "controller.enable={memcached}", "--disable-openapi-validation"];
     helm(&[&["upgrade", "shield", CHART, "--reset-then-reuse-values"][..], &controller].concat());
     helm(&["uninstall", "shield"]);
-    let there: Vec<String> = sets();
-    assert_eq!(there, none);
+    let current: Vec<String> = sets();
+    assert_eq!(current, none);
     let definition =
         "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/memcacheds.memcached.c5c3.io";
-    let kept = cluster.get(definition).expect("the objects of users are kept");
-    // It is somebody else's now, and is left alone.
+    let kept = cluster.get(definition).expect("uninstalling keeps the definitions");
+    // The definition exists, so the second release does not touch it.
     helm(&[&["install", "other", CHART][..], &controller].concat());
-    let there = cluster.get(definition).expect("a definition");
-    assert_eq!(there["metadata"]["resourceVersion"], kept["metadata"]["resourceVersion"]);
+    let current = cluster.get(definition).expect("a definition");
+    assert_eq!(current["metadata"]["resourceVersion"], kept["metadata"]["resourceVersion"]);
     helm(&["uninstall", "other"]);
     let roles = cluster.get("/apis/rbac.authorization.k8s.io/v1/clusterroles").expect("a list");
     let roles = roles.to_string();
-    assert!(!roles.contains("shield-weir") && !roles.contains("other-weir"), "nothing stays");
+    assert!(
+        !roles.contains("shield-weir") && !roles.contains("other-weir"),
+        "uninstalling removes the roles"
+    );
 }

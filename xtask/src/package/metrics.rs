@@ -1,4 +1,4 @@
-//! Whatever the dashboard and the alerts ask for is something that is counted.
+//! The dashboard and the alerts query only metrics that exist.
 
 use std::{collections::BTreeSet, fs};
 
@@ -7,11 +7,11 @@ use serde_json::Value;
 use super::CHART;
 use crate::shell::root;
 
-/// The pages that list what agents and controllers count.
+/// The pages that list the metrics of agents and controllers.
 const PAGES: [&str; 2] = ["docs/reference/metrics.md", "docs/reference/controller.md"];
 
-/// The metrics of these pages: their names, types and labels.
-fn counted() -> Vec<(String, String, Vec<String>)> {
+/// The metrics of these pages: name, type and labels.
+fn documented_metrics() -> Vec<(String, String, Vec<String>)> {
     let page = PAGES.map(|page| fs::read_to_string(root().join(page)).expect("a page")).concat();
     let rows = page.lines().filter_map(|line| {
         let mut cells = line.strip_prefix("| `weir_")?.split('|');
@@ -25,52 +25,52 @@ fn counted() -> Vec<(String, String, Vec<String>)> {
     rows
 }
 
-/// The words of a query: names of metrics, labels, functions, text.
+/// The words of a query: metrics, labels, functions, text.
 fn words(query: &str) -> impl Iterator<Item = &str> {
     query.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').filter(|word| !word.is_empty())
 }
 
-/// The names of series that are there: a histogram has three.
+/// The names of all series. A histogram has three.
 fn series() -> BTreeSet<String> {
     let parts = |(name, kind, _): (String, String, Vec<String>)| match &*kind {
         "histogram" => ["_bucket", "_sum", "_count"].map(|part| format!("{name}{part}")).to_vec(),
         _ => vec![name],
     };
-    counted().into_iter().flat_map(parts).collect()
+    documented_metrics().into_iter().flat_map(parts).collect()
 }
 
-/// All queries in a document, and the series that none of them asks for.
+/// Checks the queries of a document. Returns the series that no query uses.
 fn check(name: &str, queries: &[String]) -> BTreeSet<String> {
-    let mut unasked = series();
+    let mut unused = series();
     for query in queries {
         let (weir, balance): (Vec<&str>, _) = (
             words(query).filter(|word| word.starts_with("weir_")).collect(),
             [('(', ')'), ('{', '}'), ('[', ']')],
         );
-        assert!(!weir.is_empty(), "{name}: {query} asks for nothing of weir's");
+        assert!(!weir.is_empty(), "{name}: {query} has no metric of weir");
         for word in weir {
             assert!(
                 series().contains(word),
-                "{name} asks for {word}, which nobody counts: {query}"
+                "{name} queries {word}, which does not exist: {query}"
             );
-            unasked.remove(word);
+            unused.remove(word);
         }
         for (open, close) in balance {
             let count = |wanted| query.chars().filter(|c| *c == wanted).count();
             assert_eq!(count(open), count(close), "{name}: {query}");
         }
-        // A counter says something only as a rate.
+        // A counter is useful only as a rate.
         if query.contains("_total") {
             assert!(query.contains("rate(") || query.contains("increase("), "{name}: {query}");
         }
         check_labels(name, query);
     }
-    unasked
+    unused
 }
 
-/// A label in braces, or after `by`, is one that the metric has, or that scraping adds.
+/// Checks that each label in braces or after `by` is a label of the metric or one that scraping adds.
 fn check_labels(name: &str, query: &str) {
-    let metrics = counted();
+    let metrics = documented_metrics();
     let has = |label: &str| {
         let of_metric = |(metric, _, labels): &(String, String, Vec<String>)| {
             query.contains(metric.as_str()) && labels.iter().any(|one| one == label)
@@ -89,7 +89,7 @@ fn check_labels(name: &str, query: &str) {
 }
 
 #[test]
-fn the_dashboard_asks_for_what_is_counted_and_shows_all_of_it() {
+fn the_dashboard_shows_every_metric() {
     let text = fs::read_to_string(root().join(CHART).join("files/dashboard.json")).expect("a file");
     let dashboard: Value = serde_json::from_str(&text).expect("JSON");
     let panels = dashboard["panels"].as_array().expect("panels");
@@ -103,13 +103,13 @@ fn the_dashboard_asks_for_what_is_counted_and_shows_all_of_it() {
         }
     }
     assert!(queries.len() > 20);
-    let mut unasked = check("the dashboard", &queries);
-    unasked.retain(|series| !series.ends_with("_sum") && !series.ends_with("_count"));
-    assert_eq!(unasked, BTreeSet::new(), "the dashboard does not show everything");
+    let mut unused = check("the dashboard", &queries);
+    unused.retain(|series| !series.ends_with("_sum") && !series.ends_with("_count"));
+    assert_eq!(unused, BTreeSet::new(), "the dashboard lacks a metric");
 }
 
 #[test]
-fn the_alerts_ask_for_what_is_counted_and_say_what_to_do() {
+fn alerts_use_existing_metrics_and_have_a_description() {
     let text = fs::read_to_string(root().join(CHART).join("files/alerts.yaml")).expect("a file");
     let file: Value = serde_saphyr::from_str(&text).expect("YAML");
     let rules = file["groups"][0]["rules"].as_array().expect("rules");

@@ -1,4 +1,4 @@
-//! `cargo xtask package`: the chart is the one place where packaging is written down; what can be had without Helm is rendered from it.
+//! `cargo xtask package`: generates the manifests in deploy/ from the chart, for users without Helm.
 //!
 //! ```text
 //!  weir crds ──► charts/weir ──helm template──► deploy/*.yaml
@@ -24,25 +24,27 @@ use crate::{
     tools::HELM,
 };
 
-/// Where the chart is.
+/// The folder of the chart.
 const CHART: &str = "charts/weir";
-/// The namespace of everything that is rendered. It must allow what agents need of their nodes, where a cluster restricts pods.
+/// The namespace of all rendered objects. Its Pod Security level must admit agents, which use the host
+/// network.
 const NAMESPACE: &str = "weir-system";
 
-/// A file of deploy/. What outlives the rest is in files of its own, so that nobody deletes or replaces it by the way.
+/// A file of deploy/. The namespace and the definitions have separate files, so that deleting an agent
+/// or a controller does not delete them.
 struct Manifest {
     file: &'static str,
     from: Origin,
     what: &'static str,
 }
 
-/// Where a file comes from.
+/// The source of a file.
 enum Origin {
-    /// The namespace that all others are in.
+    /// The namespace of all other files.
     Namespace,
-    /// The definitions that a controller needs, where nobody else has installed them.
+    /// The definitions that a controller needs, for clusters that lack them.
     Definitions(&'static str),
-    /// A release of the chart, with values that are not the default. It has neither the namespace nor definitions.
+    /// A release of the chart with these values. It contains neither the namespace nor definitions.
     Release(&'static str, &'static [&'static str]),
 }
 
@@ -50,22 +52,22 @@ const MANIFESTS: &[Manifest] = &[
     Manifest {
         file: "namespace.yaml",
         from: Origin::Namespace,
-        what: "the namespace of everything else here; to delete it is to delete everything in it",
+        what: "the namespace of all other files; deleting it deletes everything in it",
     },
     Manifest {
         file: "crds-clusterset.yaml",
         from: Origin::Definitions("clusterset"),
-        what: "the kinds of the controller clusterset",
+        what: "the definitions of the clusterset controller",
     },
     Manifest {
         file: "crds-hpp.yaml",
         from: Origin::Definitions("hpp"),
-        what: "the kinds of the controller hpp, where Cisco's own installation has not installed them",
+        what: "the definitions of the hpp controller, unless Cisco's installer has created them",
     },
     Manifest {
         file: "crds-memcached.yaml",
         from: Origin::Definitions("memcached"),
-        what: "the kind of the controller memcached, where its operator has not installed it",
+        what: "the definition of the memcached controller, unless the Memcached operator has created it",
     },
     Manifest {
         file: "agent.yaml",
@@ -75,7 +77,7 @@ const MANIFESTS: &[Manifest] = &[
     Manifest {
         file: "agent-cni.yaml",
         from: Origin::Release("weir", &["agent.cni.enabled=true"]),
-        what: "the agent on every Linux node, with nftables, and the CNI plugin",
+        what: "the agent on every Linux node, with nftables and the CNI plugin",
     },
     Manifest {
         file: "agent-iptables.yaml",
@@ -90,17 +92,17 @@ const MANIFESTS: &[Manifest] = &[
     Manifest {
         file: "cleanup.yaml",
         from: Origin::Release("weir", &["cleanup.enabled=true"]),
-        what: "removes everything of weir's from the nodes, after agents with nftables",
+        what: "removes weir from Linux nodes whose agents used nftables",
     },
     Manifest {
         file: "cleanup-iptables.yaml",
         from: Origin::Release("weir", &["cleanup.enabled=true", "agent.datapath=iptables"]),
-        what: "removes everything of weir's from the nodes, after agents with iptables",
+        what: "removes weir from Linux nodes whose agents used iptables",
     },
     Manifest {
         file: "cleanup-opflex.yaml",
         from: Origin::Release("weir", &["cleanup.enabled=true", "agent.datapath=opflex"]),
-        what: "removes everything of weir's from the nodes, after agents for opflex-agent",
+        what: "removes weir from Linux nodes whose agents used opflex",
     },
     Manifest {
         file: "windows.yaml",
@@ -113,9 +115,9 @@ const MANIFESTS: &[Manifest] = &[
             "weir",
             &["agent.enabled=false", "windows.enabled=true", "cleanup.enabled=true"],
         ),
-        what: "removes everything of weir's from Windows nodes",
+        what: "removes weir from Windows nodes",
     },
-    // Each has names and a lease of its own, so that a cluster may have all of them.
+    // Each has its own names and lease, so that a cluster can run all of them.
     Manifest {
         file: "controller-clusterset.yaml",
         from: Origin::Release(
@@ -129,7 +131,7 @@ const MANIFESTS: &[Manifest] = &[
                 "controller.clusterset.brokerUrl=https://broker.example:6443",
             ],
         ),
-        what: "the controller clusterset; the id, the networks, the broker and the Secret weir-broker are yours to set",
+        what: "the clusterset controller; edit the cluster id, pod CIDRs and broker URL, and create the Secret weir-broker",
     },
     Manifest {
         file: "controller-hpp.yaml",
@@ -137,7 +139,7 @@ const MANIFESTS: &[Manifest] = &[
             "weir-hpp",
             &["agent.enabled=false", "crds.install=false", "controller.enable={hpp}"],
         ),
-        what: "the controller hpp, for Cisco ACI",
+        what: "the hpp controller, for Cisco ACI",
     },
     Manifest {
         file: "controller-memcached.yaml",
@@ -145,14 +147,14 @@ const MANIFESTS: &[Manifest] = &[
             "weir-memcached",
             &["agent.enabled=false", "crds.install=false", "controller.enable={memcached}"],
         ),
-        what: "the controller memcached",
+        what: "the memcached controller",
     },
 ];
 
-/// The controllers whose CustomResourceDefinitions the chart has.
+/// The controllers with CustomResourceDefinitions in the chart.
 const CONTROLLERS: [&str; 3] = ["clusterset", "hpp", "memcached"];
 
-/// Where the chart has them.
+/// The chart's file with the definitions of a controller.
 fn definitions(controller: &str) -> PathBuf {
     root().join(CHART).join("files/crds").join(format!("{controller}.yaml"))
 }
@@ -162,10 +164,10 @@ impl Manifest {
         root().join("deploy").join(self.file)
     }
 
-    /// What the file should be.
-    fn text(&self) -> Result<String> {
+    /// Generates the content of the file.
+    fn generate(&self) -> Result<String> {
         let Manifest { file, what, from } = self;
-        let made = match from {
+        let content = match from {
             Origin::Namespace => format!(
                 "apiVersion: v1\n\
                  kind: Namespace\n\
@@ -181,15 +183,15 @@ impl Manifest {
             }
             Origin::Release(release, values) => {
                 let rendered = render(release, values);
-                let rendered = rendered.with_context(|| format!("cannot make {file}"))?;
-                format!("# The image is one that you build: docs/guides/install.md.\n{rendered}")
+                let rendered = rendered.with_context(|| format!("cannot generate {file}"))?;
+                format!("# Build the image first: docs/guides/install.md.\n{rendered}")
             }
         };
-        Ok(format!("# {file}: {what}. Generated from {CHART} by `cargo xtask package`.\n{made}"))
+        Ok(format!("# {file}: {what}. Generated from {CHART} by `cargo xtask package`.\n{content}"))
     }
 }
 
-/// Renders the chart.
+/// Renders the chart with `helm template`.
 fn render(release: &str, values: &[&str]) -> Result<String> {
     let mut helm = HELM.command()?;
     helm.args(["template", release, CHART, "--namespace", NAMESPACE]);
@@ -203,7 +205,7 @@ fn render(release: &str, values: &[&str]) -> Result<String> {
     Ok(String::from_utf8(output.stdout)?)
 }
 
-/// Writes every file that is not as it should be.
+/// Writes the files that are missing or stale.
 pub(crate) fn run() -> Result<()> {
     crate::tools::run()?;
     for controller in CONTROLLERS {
@@ -215,8 +217,8 @@ pub(crate) fn run() -> Result<()> {
         fs::write(definitions(controller), output.stdout)?;
     }
     for manifest in MANIFESTS {
-        let (path, text) = (manifest.path(), manifest.text()?);
-        if fs::read_to_string(&path).is_ok_and(|there| there == text) {
+        let (path, text) = (manifest.path(), manifest.generate()?);
+        if fs::read_to_string(&path).is_ok_and(|current| current == text) {
             continue;
         }
         fs::create_dir_all(root().join("deploy"))?;

@@ -1,4 +1,4 @@
-//! What the ServiceAccounts of the manifests may do, asked of a real API server: all that is written here, and nothing else.
+//! The exact permissions of the manifests' ServiceAccounts, evaluated by a real API server.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -28,11 +28,11 @@ const VERBS: [&str; 9] = [
     "impersonate",
 ];
 
-/// Something to have rights to: a group, a resource with its subresource, and a name if only that one is meant.
-type Thing = (String, String, String);
+/// A target of permissions: group, resource with subresource, and a name if the role has one.
+type Target = (String, String, String);
 
-/// Everything that the API server serves.
-fn served(cluster: &Cluster) -> BTreeSet<Thing> {
+/// All resources that the API server serves.
+fn served(cluster: &Cluster) -> BTreeSet<Target> {
     let groups = cluster.get("/apis").expect("groups");
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let mut versions = vec![(String::new(), "/api/v1".to_owned())];
@@ -40,20 +40,20 @@ fn served(cluster: &Cluster) -> BTreeSet<Thing> {
         let version = text(&group["preferredVersion"]["groupVersion"]);
         versions.push((text(&group["name"]), format!("/apis/{version}")));
     }
-    let mut things = BTreeSet::new();
+    let mut targets = BTreeSet::new();
     for (group, path) in versions {
         let list = cluster.get(&path).expect("a group");
         for resource in list["resources"].as_array().expect("resources") {
-            things.insert((group.clone(), text(&resource["name"]), String::new()));
+            targets.insert((group.clone(), text(&resource["name"]), String::new()));
         }
     }
-    assert!(things.len() > 80, "there is much to have rights to: {}", things.len());
-    things
+    assert!(targets.len() > 80, "the API server has resources: {}", targets.len());
+    targets
 }
 
-/// What roles speak of, whether it is served or not.
-fn named(roles: &[Value]) -> BTreeSet<Thing> {
-    let mut things = BTreeSet::new();
+/// The resources that roles name, whether the server serves them or not.
+fn named(roles: &[Value]) -> BTreeSet<Target> {
+    let mut targets = BTreeSet::new();
     let list = |value: &Value| -> Vec<String> {
         let items = value.as_array().into_iter().flatten();
         items.map(|item| item.as_str().unwrap_or_default().to_owned()).collect()
@@ -61,19 +61,25 @@ fn named(roles: &[Value]) -> BTreeSet<Thing> {
     for rule in roles.iter().flat_map(|role| role["rules"].as_array().into_iter().flatten()) {
         for group in list(&rule["apiGroups"]) {
             for resource in list(&rule["resources"]) {
-                things.insert((group.clone(), resource.clone(), String::new()));
+                targets.insert((group.clone(), resource.clone(), String::new()));
                 for name in list(&rule["resourceNames"]) {
-                    things.insert((group.clone(), resource.clone(), name));
+                    targets.insert((group.clone(), resource.clone(), name));
                 }
             }
         }
     }
-    things
+    targets
 }
 
-/// Whether an account may do something, in a namespace or, without one, everywhere.
-fn may(cluster: &Cluster, account: &str, place: &str, thing: &Thing, verb: &str) -> bool {
-    let (group, resource, name) = thing;
+/// Whether an account has a permission in a namespace or, if that is empty, in the whole cluster.
+fn is_allowed(
+    cluster: &Cluster,
+    account: &str,
+    namespace: &str,
+    target: &Target,
+    verb: &str,
+) -> bool {
+    let (group, resource, name) = target;
     let (resource, sub) = resource.split_once('/').unwrap_or((resource, ""));
     let review = json!({
         "apiVersion": "authorization.k8s.io/v1",
@@ -82,7 +88,7 @@ fn may(cluster: &Cluster, account: &str, place: &str, thing: &Thing, verb: &str)
             "user": format!("system:serviceaccount:{NAMESPACE}:{account}"),
             "groups": ["system:serviceaccounts", format!("system:serviceaccounts:{NAMESPACE}"), "system:authenticated"],
             "resourceAttributes": {
-                "namespace": place, "group": group, "resource": resource, "subresource": sub, "name": name, "verb": verb,
+                "namespace": namespace, "group": group, "resource": resource, "subresource": sub, "name": name, "verb": verb,
             },
         },
     });
@@ -91,12 +97,12 @@ fn may(cluster: &Cluster, account: &str, place: &str, thing: &Thing, verb: &str)
     answer["status"]["allowed"] == true
 }
 
-/// Creates the accounts and roles of a file, and compares what the account may do with what it should.
+/// Creates the accounts and roles of a file and compares the account's permissions with a list.
 #[track_caller]
 fn check(file: &str, account: &str, expected: Expect) {
     let cluster = cluster();
     let text = fs::read_to_string(root().join("deploy").join(file)).expect("a file");
-    // Files of agents give their accounts the same names, and rights would add up.
+    // Accounts of agents have the same name in several files, and their permissions would add up.
     let name = |account: &str| format!("name: {account}\n");
     let (text, account) = (text.replace(&name(account), &name(file)), file);
     let rbac = |object: &Value| {
@@ -109,24 +115,29 @@ fn check(file: &str, account: &str, expected: Expect) {
             panic!("{} {}: {error}", object["kind"], object["metadata"]["name"]);
         }
     }
-    let things: BTreeSet<Thing> = served(cluster).into_iter().chain(named(&objects)).collect();
-    let mut rights: BTreeMap<(&str, Thing), Vec<&str>> = BTreeMap::new();
-    for thing in things {
+    let targets: BTreeSet<Target> = served(cluster).into_iter().chain(named(&objects)).collect();
+    let mut rights: BTreeMap<(&str, Target), Vec<&str>> = BTreeMap::new();
+    for target in targets {
         for verb in VERBS {
-            let can = |account: &str, place: &str| may(cluster, account, place, &thing, verb);
-            // Not what everybody may do who has any account.
-            if can("nobody", "") {
+            let can = |account: &str, namespace: &str| {
+                is_allowed(cluster, account, namespace, &target, verb)
+            };
+            // Skip permissions of every authenticated account.
+            if can("no-such-account", "") {
                 continue;
             }
-            let unnamed = (thing.0.clone(), thing.1.clone(), String::new());
-            let places =
-                [("everywhere", ""), ("in its own namespace", NAMESPACE), ("in that of ACI", ACI)];
+            let unnamed = (target.0.clone(), target.1.clone(), String::new());
+            let places = [
+                ("everywhere", ""),
+                ("in its own namespace", NAMESPACE),
+                ("in ACI's namespace", ACI),
+            ];
             let Some((place, at)) = places.into_iter().find(|(_, at)| can(account, at)) else {
                 continue;
             };
-            // One that may be done to all need not be told of one.
-            if thing.2.is_empty() || !may(cluster, account, at, &unnamed, verb) {
-                rights.entry((place, thing.clone())).or_default().push(verb);
+            // A permission for all names includes this name.
+            if target.2.is_empty() || !is_allowed(cluster, account, at, &unnamed, verb) {
+                rights.entry((place, target.clone())).or_default().push(verb);
             }
         }
     }
@@ -139,7 +150,7 @@ fn check(file: &str, account: &str, expected: Expect) {
 }
 
 #[test]
-fn an_agent_may_read_what_policies_are_about_and_tell_of_them_and_nothing_else() {
+fn an_agent_can_only_read_cluster_state_and_write_events() {
     check(
         "agent.yaml",
         "weir-agent",
@@ -160,7 +171,7 @@ fn an_agent_may_read_what_policies_are_about_and_tell_of_them_and_nothing_else()
 }
 
 #[test]
-fn the_memcached_controller_may_write_network_policies_and_its_own_lease_and_nothing_else() {
+fn the_memcached_controller_can_only_write_network_policies_status_and_its_lease() {
     check(
         "controller-memcached.yaml",
         "weir-memcached-controller",
@@ -177,20 +188,20 @@ fn the_memcached_controller_may_write_network_policies_and_its_own_lease_and_not
 }
 
 #[test]
-fn an_agent_for_opflex_may_read_pods_and_what_the_controller_has_made_of_policies() {
+fn an_opflex_agent_can_only_read_pods_and_host_protection_objects() {
     check(
         "agent-opflex.yaml",
         "weir-agent",
         expect![[r#"
         pods: list watch everywhere
-        hostprotpols.aci.hpp: list watch in that of ACI
-        hostprotremoteipcontainers.aci.hpp: list watch in that of ACI
+        hostprotpols.aci.hpp: list watch in ACI's namespace
+        hostprotremoteipcontainers.aci.hpp: list watch in ACI's namespace
     "#]],
     );
 }
 
 #[test]
-fn the_hpp_controller_may_write_its_two_kinds_where_they_are_and_nothing_else() {
+fn the_hpp_controller_can_only_write_its_two_kinds_and_its_lease() {
     check(
         "controller-hpp.yaml",
         "weir-hpp-controller",
@@ -208,14 +219,14 @@ fn the_hpp_controller_may_write_its_two_kinds_where_they_are_and_nothing_else() 
         clusternetworkpolicies.policy.networking.k8s.io: list watch everywhere
         leases.coordination.k8s.io: create in its own namespace
         leases.coordination.k8s.io weir-hpp-controller: get update in its own namespace
-        hostprotpols.aci.hpp: list watch create update delete in that of ACI
-        hostprotremoteipcontainers.aci.hpp: list watch create update delete in that of ACI
+        hostprotpols.aci.hpp: list watch create update delete in ACI's namespace
+        hostprotremoteipcontainers.aci.hpp: list watch create update delete in ACI's namespace
     "#]],
     );
 }
 
 #[test]
-fn the_clusterset_controller_may_read_pods_and_write_network_policies_and_nothing_else() {
+fn the_clusterset_controller_can_only_write_network_policies_status_and_its_lease() {
     check(
         "controller-clusterset.yaml",
         "weir-clusterset-controller",

@@ -1,4 +1,5 @@
-//! The standard library for Windows. Where rustup has it, nothing is to be done; otherwise it is built from Debian's source once.
+//! Rust's standard library for Windows: rustup's if it is installed, or else built once from Debian's
+//! source.
 
 use std::{
     fs,
@@ -11,13 +12,13 @@ use anyhow::{Context, Result, bail};
 use super::TARGET;
 use crate::shell;
 
-/// The compiler whose library is known, Debian's package of its source, and what that must be.
+/// The compiler version that Debian has the library's source for, and that package.
 const RUSTC: &str = "1.95.0";
 const PACKAGE: &str = "rust-src=1.95.0+dfsg1-2~bpo13+1";
 const SHA256: &str = "7b76db5b880a77f9e52975d2baa6209d2f76d2c9c2789515c3088cb960e2c83b";
 const SUITE: &str = "trixie-backports";
 
-/// What the compiler must be told to find it.
+/// The compiler flags that select the library. Builds it if it is missing.
 pub(crate) fn flags() -> Result<String> {
     let sysroot = output(shell::command("rustc", &["--print", "sysroot"]))?;
     if has_library(Path::new(&sysroot)) {
@@ -26,8 +27,8 @@ pub(crate) fn flags() -> Result<String> {
     let version = output(shell::command("rustc", &["--version"]))?;
     if version.split(' ').nth(1) != Some(RUSTC) {
         bail!(
-            "this is {version}, and a library for Windows can be built for {RUSTC} alone; \
-             `rustup target add {TARGET}` gets one where rustup can be used"
+            "Debian has the source of the Windows library for {RUSTC} only, and this is {version}; \
+             with rustup, run `rustup target add {TARGET}`"
         );
     }
     let cache = weir_programs::cache()
@@ -35,14 +36,14 @@ pub(crate) fn flags() -> Result<String> {
     let library = cache.join(format!("windows-{RUSTC}"));
     if !has_library(&library) {
         eprintln!(
-            "Building Rust's standard library for Windows into {}; this takes two minutes, once.",
+            "Building Rust's standard library for Windows into {}: this takes two minutes, once.",
             library.display()
         );
         let scratch = library.with_file_name(format!("windows-build-{}", std::process::id()));
         fs::create_dir_all(&scratch)?;
         let built = build(&scratch);
         let moved = built.and_then(|built| {
-            // Somebody may have been faster, with the same result.
+            // Another process may have built the same library in the meantime.
             match fs::rename(&built, &library) {
                 Err(error) if !has_library(&library) => Err(error.into()),
                 _ => Ok(()),
@@ -60,9 +61,9 @@ fn has_library(sysroot: &Path) -> bool {
     names.into_iter().any(|name| name.to_string_lossy().starts_with("libstd-"))
 }
 
-/// Builds everything inside a folder; the result is a folder in it.
+/// Builds the library inside a folder. Returns the new sysroot, which is in that folder.
 fn build(folder: &Path) -> Result<PathBuf> {
-    let source = source(folder)?;
+    let source = download_source(folder)?;
     let seed = folder.join("seed");
     fs::create_dir_all(seed.join("src"))?;
     fs::write(seed.join("src/lib.rs"), "#![no_std]\n")?;
@@ -73,7 +74,7 @@ fn build(folder: &Path) -> Result<PathBuf> {
     cargo.args(["build", "--quiet", "--release", "--target", TARGET]);
     cargo.arg("-Zbuild-std=core,alloc,std,proc_macro,panic_unwind,panic_abort,test");
     cargo.current_dir(&seed).env_remove("CARGO_TARGET_DIR").env_remove("RUSTFLAGS");
-    // The library itself is written with what is unstable, and lies where no rustup has put it.
+    // The library uses unstable features, and its source is not where rustup would put it.
     cargo.env("RUSTC_BOOTSTRAP", "1").env("__CARGO_TESTS_ONLY_SRC_ROOT", &source);
     shell::run(cargo)?;
 
@@ -90,16 +91,16 @@ fn build(folder: &Path) -> Result<PathBuf> {
     Ok(sysroot)
 }
 
-/// The source of the library, from a package that is the one that is known.
-fn source(folder: &Path) -> Result<PathBuf> {
+/// Downloads and unpacks the source of the library. Returns its folder.
+fn download_source(folder: &Path) -> Result<PathBuf> {
     for path in ["sources", "lists/partial", "archives/partial"] {
         fs::create_dir_all(folder.join(path))?;
     }
     let targets = ["indextargets", "--format", "$(REPO_URI)", "Created-By: Packages"];
     let mirrors = output(shell::command("apt-get", &targets))?;
     let mirror = mirrors.lines().find(|mirror| !mirror.contains("security"));
-    let mirror = mirror.context("the system names no package sources; run `apt-get update`")?;
-    // The keys of another release may not be known here; what comes is compared with what is known.
+    let mirror = mirror.context("apt has no package sources; run `apt-get update`")?;
+    // This system may lack the keys of another release. The checksum below is verified instead.
     let list = format!("deb [trusted=yes] {mirror} {SUITE} main\n");
     fs::write(folder.join("sources/weir.list"), list)?;
     for arguments in [&["update"][..], &["download", PACKAGE]] {
@@ -115,16 +116,18 @@ fn source(folder: &Path) -> Result<PathBuf> {
         apt.args(["-o", "APT::Sandbox::User=", "-o", "Acquire::Languages=none", "-q"]);
         apt.args(arguments).current_dir(folder);
         shell::run(apt).with_context(|| {
-            format!("cannot get {PACKAGE} of {SUITE}; where rustup can be used, `rustup target add {TARGET}` will do")
+            format!(
+                "cannot download {PACKAGE} of {SUITE}; with rustup, run `rustup target add {TARGET}`"
+            )
         })?;
     }
     let files = fs::read_dir(folder)?.flatten().map(|file| file.path());
     let mut packages = files.filter(|file| file.extension().is_some_and(|end| end == "deb"));
-    let package = packages.next().context("apt-get has downloaded nothing")?;
+    let package = packages.next().context("apt-get downloaded no package")?;
     let mut sum = Command::new("sha256sum");
     sum.arg(&package);
     if !output(sum)?.starts_with(SHA256) {
-        bail!("{} is not the package that is known", package.display());
+        bail!("{} has another checksum than expected", package.display());
     }
     let mut unpack = Command::new("dpkg-deb");
     unpack.arg("-x").arg(&package).arg(folder.join("root"));

@@ -1,9 +1,9 @@
-//! `cargo xtask test windows`: weir for Windows, built here and run under Wine.
+//! `cargo xtask test windows`: builds weir for Windows and tests it under Wine.
 //!
 //! ```text
 //!  Debian: mingw, wine64, rust-src ─► a standard library for Windows, in the cache
-//!                                        └─► weir.exe, and the double of HNS as computenetwork.dll
-//!  a Wine prefix in target/wine ◄── both ──► tests: the real program, the double, a real API server
+//!                                        └─► weir.exe, and the fake HNS as computenetwork.dll
+//!  a Wine prefix in target/wine ◄── both ──► tests: weir.exe, the fake HNS, a real API server
 //! ```
 
 mod library;
@@ -19,33 +19,34 @@ use anyhow::{Context, Result, bail};
 
 use crate::{cluster, shell};
 
-/// What it is built for.
+/// The target triple of the build.
 pub(crate) const TARGET: &str = "x86_64-pc-windows-gnu";
-/// The linker and Wine, with the programs that show that they are there.
+/// The packages of the linker and of Wine, and a program of each.
 const PACKAGES: [(&str, &str); 2] = [
     ("gcc-mingw-w64-x86-64-posix", "/usr/bin/x86_64-w64-mingw32-gcc-posix"),
     ("wine64", "/usr/lib/wine/wine64"),
 ];
 const WINE: &str = PACKAGES[1].1;
 
-/// Builds for Windows and runs the tests under Wine; shows every line of theirs to `look` and tells whether all passed.
-pub(crate) fn run(look: impl FnMut(&str)) -> Result<bool> {
+/// Builds for Windows and runs the tests under Wine. Passes their output to `on_line` and returns
+/// whether all passed.
+pub(crate) fn run(on_line: impl FnMut(&str)) -> Result<bool> {
     let start = Instant::now();
     for (package, program) in PACKAGES {
         if !Path::new(program).exists() {
             eprintln!(
-                "Installing {package}: the agent for Windows is built with it, and runs under it."
+                "Installing {package}: the tests build the agent for Windows and run it under Wine."
             );
             shell::run(shell::command("apt-get", &["update"]))?;
             let install = ["install", "-y", "--no-install-recommends", package];
             shell::run(shell::command("apt-get", &install))
-                .with_context(|| format!("cannot install {package}; install it by hand"))?;
+                .with_context(|| format!("cannot install {package}; install it yourself"))?;
         }
     }
     cluster::run()?;
     let flags = library::flags()?;
     let mut build = cargo(
-        &["build", "--locked", "--target", TARGET, "-p", "weir", "-p", "weir-hns-double"],
+        &["build", "--locked", "--target", TARGET, "-p", "weir", "-p", "weir-hns-fake"],
         &flags,
     );
     build.env("CARGO_TERM_COLOR", "never");
@@ -53,7 +54,7 @@ pub(crate) fn run(look: impl FnMut(&str)) -> Result<bool> {
     let built = target().join(TARGET).join("debug");
     let prefix = prefix(&built)?;
 
-    // What only Windows has is linted and tested for Windows.
+    // Lint the code that only Windows compiles.
     let lint = [
         "clippy",
         "--locked",
@@ -62,7 +63,7 @@ pub(crate) fn run(look: impl FnMut(&str)) -> Result<bool> {
         "-p",
         "weir-hcn",
         "-p",
-        "weir-hns-double",
+        "weir-hns-fake",
         "--no-deps",
         "--",
         "-D",
@@ -73,7 +74,7 @@ pub(crate) fn run(look: impl FnMut(&str)) -> Result<bool> {
         "clippy",
         "--locked",
         "-p",
-        "weir-hns-double",
+        "weir-hns-fake",
         "--features",
         "wine",
         "--all-targets",
@@ -87,7 +88,7 @@ pub(crate) fn run(look: impl FnMut(&str)) -> Result<bool> {
         "test",
         "--locked",
         "-p",
-        "weir-hns-double",
+        "weir-hns-fake",
         "--features",
         "wine",
         "--test",
@@ -98,8 +99,8 @@ pub(crate) fn run(look: impl FnMut(&str)) -> Result<bool> {
     let mut tests = cargo(&tests, "");
     tests.env("WEIR_WINE", WINE).env("WEIR_EXE", built.join("weir.exe"));
     environment(&mut tests, &prefix);
-    let passed = shell::watch(tests, look)?;
-    quiet(Command::new("/usr/lib/wine/wineserver64").arg("-k"), &prefix);
+    let passed = shell::run_with_output(tests, on_line)?;
+    run_ignoring_failure(Command::new("/usr/lib/wine/wineserver64").arg("-k"), &prefix);
     eprintln!("The tests for Windows took {} s.", start.elapsed().as_secs());
     Ok(passed)
 }
@@ -117,18 +118,18 @@ fn target() -> PathBuf {
     shell::root().join(named.unwrap_or_else(|| "target".into()))
 }
 
-/// A Wine prefix that has the double in place of HNS, and what Wine itself lacks.
+/// Creates a Wine prefix with the fake HNS and with a library that Wine lacks.
 fn prefix(built: &Path) -> Result<PathBuf> {
     let prefix = target().join("wine");
     let system = prefix.join("drive_c/windows/system32");
     if !system.join("kernel32.dll").exists() {
         fs::create_dir_all(&prefix)?;
-        eprintln!("Making a Wine prefix in {}; this takes half a minute.", prefix.display());
+        eprintln!("Creating a Wine prefix in {}: this takes half a minute.", prefix.display());
         let mut boot = Command::new(WINE);
         environment(boot.args(["wineboot", "-i"]), &prefix);
         shell::run(boot)?;
-        // The prefix is written by a server that goes on for a while.
-        quiet(Command::new("/usr/lib/wine/wineserver64").arg("-w"), &prefix);
+        // Wine's server keeps writing the prefix for a while.
+        run_ignoring_failure(Command::new("/usr/lib/wine/wineserver64").arg("-w"), &prefix);
     }
     let source = prefix.join("bcryptprimitives.c");
     fs::write(&source, include_str!("bcryptprimitives.c"))?;
@@ -140,11 +141,11 @@ fn prefix(built: &Path) -> Result<PathBuf> {
         .args(["-ladvapi32", "-lkernel32"]);
     shell::run(compile)?;
     for name in ["computenetwork.dll", "vmcompute.dll"] {
-        fs::copy(built.join("weir_hns_double.dll"), system.join(name))
-            .with_context(|| format!("cannot copy the double to {name}"))?;
+        fs::copy(built.join("weir_hns_fake.dll"), system.join(name))
+            .with_context(|| format!("cannot copy the fake HNS to {name}"))?;
     }
     if !system.join("icacls.exe").exists() {
-        bail!("{} is not a whole Wine prefix; remove it and try again", prefix.display());
+        bail!("{} is an incomplete Wine prefix; remove it and try again", prefix.display());
     }
     Ok(prefix)
 }
@@ -158,7 +159,7 @@ fn environment<'a>(command: &'a mut Command, prefix: &Path) -> &'a mut Command {
         .env_remove("DISPLAY")
 }
 
-/// Runs something whose failure does not matter.
-fn quiet(command: &mut Command, prefix: &Path) {
+/// Runs a command and ignores its failure.
+fn run_ignoring_failure(command: &mut Command, prefix: &Path) {
     _ = environment(command, prefix).status();
 }

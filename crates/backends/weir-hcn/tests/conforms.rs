@@ -17,7 +17,7 @@ use weir_engine::{Engine, Locality};
 use weir_hcn::{
     Endpoint, Hcn, Host, HostError, Inventory, Network, Planner, Settings, StateFile, Step, judge,
 };
-use weir_hns_double::{Fault, Service};
+use weir_hns_fake::{Fault, Service};
 use weir_model::{Change, Delta, Direction, Flow, Object, PodId, Program, Verdict};
 use weir_testkit::pool;
 

@@ -1,13 +1,13 @@
-//! Small edits: what somebody does who opens an object and changes one thing in it.
+//! Small edits: one field of an existing object changes.
 
 use std::{mem::swap, sync::Arc};
 
 use proptest::prelude::*;
 use weir_model::{Node, Object, Pod, Policy, PolicyKind, PolicyRule, PortMatch, Spec, World};
 
-use crate::{policy::rule::lawful, pool};
+use crate::{policy::rule::make_valid, pool};
 
-/// Which object of a kind is edited, which part of it, and which rule or number that is about.
+/// The choice of an object, of a part of it, and of a rule or number in that part.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Edit {
     which: usize,
@@ -15,6 +15,7 @@ pub(crate) struct Edit {
     at: usize,
 }
 
+/// A random edit.
 pub(crate) fn edit() -> impl Strategy<Value = Edit> {
     (0..40_usize, 0..12_u8, 0..pool::PORTS.len()).prop_map(|(which, part, at)| Edit {
         which,
@@ -24,8 +25,8 @@ pub(crate) fn edit() -> impl Strategy<Value = Edit> {
 }
 
 impl Edit {
-    /// An object that is there, with one part as the given object of its kind has it; if there is none, the given one.
-    pub(crate) fn of(self, world: &World, like: Object) -> Object {
+    /// Copies one part of `like` into an existing object of its kind. Returns `like` if there is none.
+    pub(crate) fn apply(self, world: &World, like: Object) -> Object {
         match like {
             Object::Pod(like) => Object::Pod(match self.choose(world.pods.values()) {
                 Some(old) => self.pod(old.clone(), like),
@@ -51,11 +52,13 @@ impl Edit {
 
     fn pod(self, mut pod: Pod, like: Pod) -> Pod {
         match self.part {
-            // Another one that has all that the first has, its address too.
+            // A second pod with the same fields, including the address.
             0 => pod.id = like.id,
             1 | 2 => pod.labels = like.labels,
             3 => pod.addresses = like.addresses,
-            4 => drop(pod.addresses.pop()),
+            4 => {
+                pod.addresses.pop();
+            }
             5 => pod.addresses.reverse(),
             6 => pod.node = like.node,
             7 => pod.ports = like.ports,
@@ -78,14 +81,14 @@ impl Edit {
     fn policy(self, mut policy: Policy, like: Policy) -> Policy {
         let spec = Arc::make_mut(&mut policy.spec);
         match self.part {
-            // Another one that says the same.
+            // A second policy with the same spec.
             0 => policy.id = like.id,
             1 => policy.location = like.location,
             2 => spec.tier = like.spec.tier,
             3 => spec.subject = like.spec.subject.clone(),
             4 => spec.ingress.clone_from(&like.spec.ingress),
             5 => spec.egress.clone_from(&like.spec.egress),
-            // Only these say the same in both directions.
+            // Only a NetworkPolicy has the same kinds of rules in both directions.
             6 if policy.id.kind == PolicyKind::NetworkPolicy => {
                 swap(&mut spec.ingress, &mut spec.egress);
             }
@@ -98,7 +101,7 @@ impl Edit {
         policy
     }
 
-    /// Edits a rule of each direction in which both policies have some.
+    /// Edits one rule in each direction that has rules in both policies.
     fn rules(self, spec: &mut Spec, like: &Spec, edit: impl Fn(&mut PolicyRule, &PolicyRule)) {
         let ways = [(&mut spec.ingress, &like.ingress), (&mut spec.egress, &like.egress)];
         for (rules, like) in ways {
@@ -108,12 +111,12 @@ impl Edit {
             });
             if let (Some(rule), Some([like, ..])) = (rule, like.as_deref()) {
                 edit(rule, like);
-                *rule = lawful(rule.clone());
+                *rule = make_valid(rule.clone());
             }
         }
     }
 
-    /// Ranges of ports end somewhere else.
+    /// Changes the end of port ranges.
     fn range(self, rule: &mut PolicyRule) {
         for spec in rule.ports.iter_mut().flatten() {
             if let PortMatch::Range(range) = &mut spec.ports {
@@ -123,7 +126,7 @@ impl Edit {
     }
 }
 
-/// The rules in the opposite order.
+/// Reverses the order of the rules.
 fn reverse(rules: &mut Vec<PolicyRule>) {
     rules.reverse();
     (0..).zip(rules).for_each(|(index, rule)| rule.index = index);

@@ -7,10 +7,10 @@ mod policy;
 
 use cursor::Cursor;
 
-/// Changes and flows that a fuzzer's bytes stand for, drawn from the same pools as the strategies.
+/// Decodes a fuzzer's bytes into changes and flows from the same pools as the strategies.
 ///
-/// Any bytes do, the same bytes mean the same, and a byte makes a choice: an input that differs in one byte differs
-/// in little. Where the bytes end, every further choice is the first one.
+/// Every input is valid and deterministic. One byte makes one choice, so that inputs that differ in one
+/// byte give similar results. After the last byte, every choice is the first option.
 pub fn changes_from_bytes(bytes: &[u8]) -> (Vec<Change>, Vec<Flow>) {
     let mut cursor = Cursor::new(bytes);
     let (mut changes, mut flows) = (Vec::new(), Vec::new());

@@ -1,23 +1,25 @@
 //! Generators for tests; a dev-dependency only.
 //!
 //! ```text
-//!  pool      the few names, addresses, labels and ports that everything is drawn from
+//!  pool      the small pools of names, addresses, labels and ports
 //!  object    pods, namespaces, nodes, domain names        ┐
 //!  policy    policies of every kind, rule, peer and port  ┴─► change(), world()
-//!  edit      one thing changed in an object that is there
-//!  road      changes and edits, one after the other     ────► changes(max), crowded(), before_and_after()
+//!  edit      one changed field of an existing object
+//!  changes   sequences of changes and edits             ────► changes(max), crowded(), before_and_after()
 //!  flow      connections between addresses of the pool  ────► flow()
-//!  fuzz      the same draws, made by a fuzzer's bytes   ────► changes_from_bytes()
-//!  midway    what a packet may meet while rules change
+//!  fuzz      the same choices, made by a fuzzer's bytes ────► changes_from_bytes()
+//!  midway    the verdicts that a packet can get during a change
 //! ```
 //!
-//! The pools are small on purpose: pods share labels and addresses, policies share priorities and selectors, objects
-//! come back under the name of others, and namespaces are mentioned that do not exist.
+//! The pools are small on purpose: pods share labels and addresses, policies share priorities and
+//! selectors, objects reuse names of removed ones, and policies refer to namespaces that do not exist.
 //!
-//! *Invariant*: what is generated is what the API lets through. A NetworkPolicy only allows, a
-//! BaselineAdminNetworkPolicy is called `default`, a domain name is only allowed and only as a destination, and a rule
-//! that names a port has no peers that are nodes or domain names. Strategies shrink towards fewer and simpler objects.
+//! *Invariant*: generated objects are valid for the API. A NetworkPolicy only allows, a
+//! BaselineAdminNetworkPolicy has the name `default`, a domain name is an allowed destination only, and
+//! a rule with a named port has no node or domain name as peer. Strategies shrink towards fewer and
+//! simpler objects.
 
+mod changes;
 mod edit;
 mod flow;
 mod fuzz;
@@ -25,21 +27,20 @@ mod midway;
 mod object;
 mod policy;
 pub mod pool;
-mod road;
 #[cfg(test)]
 mod tests;
 
 use proptest::{collection::vec, prelude::*};
 use weir_model::{Change, Key, Object, World};
 
+pub use changes::{before_and_after, changes, crowded};
 pub use flow::flow;
 pub use fuzz::changes_from_bytes;
 pub use midway::Midway;
 pub use object::{domain, namespace, node, pod};
 pub use policy::{block, policy, policy_id, selector};
-pub use road::{before_and_after, changes, crowded};
 
-/// Something happens to one object: it is now so, or it is gone.
+/// A change of one object: it is put or removed.
 pub fn change() -> impl Strategy<Value = Change> {
     prop_oneof![
         6 => object().prop_map(Change::Put),
@@ -47,7 +48,7 @@ pub fn change() -> impl Strategy<Value = Change> {
     ]
 }
 
-/// A world with something of everything.
+/// A world with objects of all kinds.
 pub fn world() -> impl Strategy<Value = World> {
     (
         vec(namespace().prop_map(Object::Namespace), 0..=8),
@@ -72,7 +73,7 @@ pub fn object() -> impl Strategy<Value = Object> {
     ]
 }
 
-/// What identifies an object of any kind; it may be one that was never there.
+/// The key of an object of any kind, which need not exist.
 pub fn key() -> impl Strategy<Value = Key> {
     prop_oneof![
         6 => object::pod_id().prop_map(Key::Pod),

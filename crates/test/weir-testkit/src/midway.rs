@@ -1,13 +1,13 @@
-//! What a packet may meet that is under way while rules change.
+//! The verdicts that a packet can get while rules change.
 
 use weir_model::{Delta, Direction, Flow, Program, Verdict};
 
-/// A program before a change, half-way and after it: rules and members of sets are not changed at one instant.
+/// A program before, during and after a change. Rules and set members do not change atomically.
 #[derive(Clone, Debug)]
 pub struct Midway(Vec<Program>);
 
 impl Midway {
-    /// Between a program and what a change makes of it.
+    /// The states between `before` and the program after `delta`.
     pub fn new(before: &Program, delta: &Delta) -> Self {
         let Delta { endpoints, sets } = delta.clone();
         let rules = Delta { endpoints, ..Delta::default() };
@@ -21,8 +21,8 @@ impl Midway {
         Midway(after.into())
     }
 
-    /// Whether a packet may meet this verdict: each pod's rules are those before the change or those after it, and so are the
-    /// members of the sets that they name.
+    /// Whether a packet can get this verdict. Each pod's rules are those before or after the change, and
+    /// so are the members of their sets.
     pub fn may_be(&self, flow: &Flow, verdict: Verdict) -> bool {
         let mut sides = Direction::BOTH.into_iter().map(|direction| {
             let verdicts = self.0.iter().map(|program| program.side(flow, direction));
@@ -34,8 +34,8 @@ impl Midway {
         }
     }
 
-    /// Whether a packet is passed on by the node of every pod at its ends, all the while: those of a pod to itself or its node are
-    /// not.
+    /// Whether the nodes forward the packet during the whole change. They do not forward packets of a pod
+    /// to itself or to its node.
     pub fn is_forwarded(&self, flow: &Flow) -> bool {
         let everywhere = |program: &Program| {
             Direction::BOTH.into_iter().all(|direction| {

@@ -3,7 +3,7 @@ use weir_model::{Labels, Name, NamedPort, Namespace, Node, Object, Pod, PodId};
 
 use crate::pool;
 
-/// A pod: most often an ordinary one with an address or two, sometimes finished or on its node's network.
+/// A pod with one or two addresses; sometimes finished or on the host network.
 pub fn pod() -> impl Strategy<Value = Pod> {
     let flags = (prop::bool::weighted(0.1), prop::bool::weighted(0.1));
     let node = option::weighted(0.8, pool::name(pool::NODES));
@@ -38,7 +38,7 @@ pub fn pod() -> impl Strategy<Value = Pod> {
         })
 }
 
-/// Which pod.
+/// The id of a pod.
 pub(crate) fn pod_id() -> impl Strategy<Value = PodId> {
     (pool::name(pool::NAMESPACES), pool::name(pool::PODS))
         .prop_map(|(namespace, name)| PodId { namespace, name })
@@ -55,14 +55,14 @@ pub fn namespace() -> impl Strategy<Value = Namespace> {
         .prop_map(|(name, labels)| named_namespace(name, &labels))
 }
 
-/// The namespace as the API server keeps it: with its name among its labels.
+/// A namespace with the name label that the API server sets.
 pub(crate) fn named_namespace(name: Name, labels: &Labels) -> Namespace {
     let own = (Name::from("kubernetes.io/metadata.name"), name.clone());
     let labels = labels.iter().cloned().chain([own]).collect();
     Namespace { name, labels, location: None }
 }
 
-/// A node. Now and then it declares an address that a pod has too.
+/// A node. Sometimes it has the address of a pod.
 pub fn node() -> impl Strategy<Value = Node> {
     let address = prop_oneof![6 => select(pool::NODE_V4), 3 => select(pool::NODE_V6), 1 => select(pool::POD_V4)];
     (pool::name(pool::NODES), labels(), vec(address, 0..=3)).prop_map(
@@ -74,7 +74,7 @@ pub fn node() -> impl Strategy<Value = Node> {
     )
 }
 
-/// A domain name and the addresses it has now.
+/// A domain name and its current addresses.
 pub fn domain() -> impl Strategy<Value = Object> {
     let address = prop_oneof![
         4 => select(pool::OUTSIDE_V4),

@@ -23,12 +23,12 @@ pub fn policy() -> impl Strategy<Value = Policy> {
     )
 }
 
-/// Which policy, of any kind.
+/// The id of a policy of any kind.
 pub fn policy_id() -> impl Strategy<Value = PolicyId> {
     prop_oneof![4 => network_policy_id(), 3 => admin_id().prop_map(|(id, _)| id)]
 }
 
-/// A NetworkPolicy speaks for its own namespace and can only allow.
+/// A NetworkPolicy selects pods of its namespace and can only allow.
 fn network_policy() -> impl Strategy<Value = (PolicyId, Spec)> {
     let rules = || option::weighted(0.7, rule::rules(who::namespace_peer(), Just(Action::Allow)));
     (network_policy_id(), selector(), rules(), rules()).prop_map(|(id, pods, ingress, egress)| {
@@ -42,7 +42,7 @@ fn network_policy_id() -> impl Strategy<Value = PolicyId> {
         .prop_map(|(namespace, name)| PolicyId { kind: PolicyKind::NetworkPolicy, namespace, name })
 }
 
-/// The cluster-wide kinds choose their namespaces by labels. Their ingress rules know pods only.
+/// A cluster-wide policy selects namespaces by labels. Its ingress peers are pods only.
 fn admin_policy() -> impl Strategy<Value = (PolicyId, Spec)> {
     let action = || select(&[Action::Allow, Action::Deny, Action::Pass][..]);
     let ingress = option::weighted(0.7, rule::rules(who::admin_source(), action()));
@@ -59,7 +59,7 @@ fn admin_policy() -> impl Strategy<Value = (PolicyId, Spec)> {
     )
 }
 
-/// A BaselineAdminNetworkPolicy has nothing that it could pass to.
+/// A BaselineAdminNetworkPolicy has no lower tier to pass to.
 pub(crate) fn no_pass(rules: &mut [PolicyRule]) {
     for rule in rules.iter_mut().filter(|rule| rule.action == Action::Pass) {
         rule.action = Action::Allow;

@@ -1,4 +1,4 @@
-//! The few names, addresses, labels and ports that everything is drawn from.
+//! The names, addresses, labels and ports that generators choose from.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -6,32 +6,32 @@ use ipnet::IpNet;
 use proptest::{prelude::*, sample::select};
 use weir_model::{Block, Name, Protocol};
 
-/// The namespaces that pods and policies are in, whether they exist or not.
+/// The namespaces of pods and policies. They need not exist.
 pub const NAMESPACES: &[&str] = &["alpha", "beta", "gamma", "delta"];
-/// The names of pods, in each namespace.
+/// The names of pods.
 pub const PODS: &[&str] = &["p0", "p1", "p2", "p3", "p4", "p5", "p6", "p7"];
-/// The nodes that pods run on, whether they exist or not.
+/// The nodes of pods. They need not exist.
 pub const NODES: &[&str] = &["n1", "n2", "n3"];
 /// The names of policies.
 pub const POLICIES: &[&str] = &["one", "two", "three"];
-/// The names of cluster-wide policies: many of them may speak for one pod, and their order matters.
+/// The names of cluster-wide policies. Several can select one pod, and their order matters.
 pub const CLUSTER_POLICIES: &[&str] =
     &["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"];
 /// The keys of labels.
 pub const LABEL_KEYS: &[&str] = &["app", "env"];
-/// The values of labels. The empty one exists.
+/// The values of labels, including the empty value.
 pub const LABEL_VALUES: &[&str] = &["x", "y", ""];
 /// The names of ports.
 pub const PORT_NAMES: &[&str] = &["http", "dns"];
-/// The numbers that container ports have.
+/// The numbers of container ports.
 pub const CONTAINER_PORTS: &[u16] = &[80, 81, 8080];
-/// The numbers that rules and flows are about: those of containers, their neighbours, and the ends.
+/// The ports of rules and flows: container ports, their neighbours, the lowest and the highest port.
 pub const PORTS: &[u16] = &[80, 81, 8080, 79, 82, 8079, 8081, 1, 65535];
-/// The domain names that have addresses; one is a parent, and one only looks like a child.
+/// Domain names, including a parent and one that only looks like a subdomain.
 pub const DOMAINS: &[&str] =
     &["example.com", "a.example.com", "b.a.example.com", "badexample.com", "com"];
 
-/// Networks of both families that hold the addresses of the pool in many ways.
+/// Networks of both families that overlap with the addresses of the pool.
 pub const NETS: &[&str] = &[
     "10.0.0.0/24",
     "10.0.0.0/29",
@@ -86,7 +86,7 @@ const fn v6_from<const N: usize>(a: u16, b: u16, first: u16) -> [IpAddr; N] {
     all
 }
 
-/// The priorities of cluster-wide policies; equal ones happen.
+/// The priorities of cluster-wide policies. Some are equal.
 pub const PRIORITIES: &[u32] = &[5, 5, 6, 0, 1000, 1, 4, 7, 999];
 
 /// A network of the pool.
@@ -94,7 +94,7 @@ pub(crate) fn net(text: &str) -> IpNet {
     text.parse().expect("the pool holds networks")
 }
 
-/// A block of the network without those of the others that lie inside it.
+/// A block of `net` with those of the exceptions that are inside it.
 pub(crate) fn block(net: IpNet, except: Vec<IpNet>) -> Block {
     Block::new(net, except.into_iter().filter(|e| *e != net && net.contains(e)))
 }
@@ -109,12 +109,12 @@ pub fn protocol() -> impl Strategy<Value = Protocol> {
     select(&Protocol::ALL[..])
 }
 
-/// An IPv4 address of any sort, most often a pod's.
+/// An IPv4 address, most often of a pod.
 pub fn v4() -> impl Strategy<Value = IpAddr> {
     prop_oneof![8 => select(POD_V4), 1 => select(NODE_V4), 1 => select(OUTSIDE_V4)]
 }
 
-/// An IPv6 address of any sort, most often a pod's.
+/// An IPv6 address, most often of a pod.
 pub fn v6() -> impl Strategy<Value = IpAddr> {
     prop_oneof![8 => select(POD_V6), 1 => select(NODE_V6), 1 => select(OUTSIDE_V6)]
 }

@@ -10,13 +10,13 @@ use crate::{changes, changes_from_bytes, flow, policy, world};
 
 proptest! {
     #[test]
-    fn any_bytes_mean_something_and_always_the_same(bytes: Vec<u8>) {
+    fn every_input_of_a_fuzzer_is_valid_and_deterministic(bytes: Vec<u8>) {
         let (changes, flows) = changes_from_bytes(&bytes);
         prop_assert_eq!(changes_from_bytes(&bytes), (changes, flows));
     }
 
     #[test]
-    fn policies_keep_to_what_their_kind_may_say(policy in policy()) {
+    fn policies_are_valid_for_their_kind(policy in policy()) {
         let spec = &policy.spec;
         let mut rules = spec.ingress.iter().chain(&spec.egress).flatten();
         match policy.id.kind {
@@ -35,7 +35,7 @@ proptest! {
     }
 
     #[test]
-    fn a_world_is_the_sum_of_its_changes(world in world()) {
+    fn applying_its_objects_rebuilds_a_world(world in world()) {
         let mut again = World::default();
         world.changes().for_each(|change| again.apply(change));
         prop_assert_eq!(again, world);
@@ -43,7 +43,7 @@ proptest! {
 }
 
 #[test]
-fn no_bytes_are_the_simplest_input() {
+fn an_empty_input_gives_no_changes() {
     assert_eq!(changes_from_bytes(&[]), (Vec::new(), Vec::new()));
 }
 
@@ -60,14 +60,14 @@ fn a_failure_shrinks_to_the_one_change_that_matters() {
         prop_assert!(!changes.iter().any(denies));
         Ok(())
     });
-    let Err(TestError::Fail(_, changes)) = result else { panic!("nothing denied anything") };
+    let Err(TestError::Fail(_, changes)) = result else { panic!("no policy denies a flow") };
     let [Change::Put(Object::Policy(policy))] = &changes[..] else { panic!("{changes:#?}") };
     assert_eq!(policy.spec.egress.as_ref().map(Vec::len), Some(1), "{policy:#?}");
     assert_eq!(policy.spec.ingress, None, "{policy:#?}");
 }
 
 #[test]
-fn the_pools_are_small_enough_to_meet() {
+fn generated_flows_meet_generated_pods_and_policies() {
     let mut runner = TestRunner::deterministic();
     let (mut judged, mut denied) = (0, 0);
     for _ in 0..1000 {
@@ -76,5 +76,8 @@ fn the_pools_are_small_enough_to_meet() {
         judged += usize::from(pods.any(|address| [flow.from, flow.to].contains(address)));
         denied += usize::from(verdict(&world, &flow) == Verdict::Deny);
     }
-    assert!(judged > 400 && denied > 70, "of 1000 flows {judged} meet a pod, {denied} are denied");
+    assert!(
+        judged > 400 && denied > 70,
+        "of 1000 flows, {judged} meet a pod and {denied} are denied"
+    );
 }

@@ -1,5 +1,5 @@
-//! The oracle against the policy tests of this repository: what upstream projects expect, and what our reading of the
-//! semantics says, rule by rule.
+//! The oracle agrees with the policy tests in cases/: those of upstream projects, and those that follow
+//! docs/concepts/semantics.md rule by rule.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -13,12 +13,12 @@ use weir_model::{Severity, World};
 use weir_oracle::verdict;
 
 #[test]
-fn the_oracle_agrees_with_upstream() {
+fn the_oracle_agrees_with_upstream_projects() {
     check("upstream", "json");
 }
 
 #[test]
-fn the_oracle_agrees_with_our_reading_of_the_semantics() {
+fn the_oracle_agrees_with_the_documented_semantics() {
     check("semantics", "yaml");
 }
 
@@ -29,7 +29,7 @@ fn check(folder: &str, extension: &str) {
         fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     files.retain(|file| file.extension().is_some_and(|e| e == extension));
     files.sort();
-    assert!(!files.is_empty(), "there are no cases in {}", folder.display());
+    assert!(!files.is_empty(), "{} has no cases", folder.display());
     let mut wrong = Vec::new();
     for file in &files {
         let name = file.strip_prefix(cases_folder()).unwrap().to_string_lossy();
@@ -42,7 +42,7 @@ fn check(folder: &str, extension: &str) {
     assert!(wrong.is_empty(), "{} disagreements:\n{}", wrong.len(), wrong.join("\n"));
 }
 
-/// What is wrong with a case, a line for each thing.
+/// The disagreements of a case, one per line.
 fn disagreements(mut case: Case, folder: &Path) -> Vec<String> {
     if !case.manifests.is_empty() {
         let mut reader = Reader::new();
@@ -53,15 +53,17 @@ fn disagreements(mut case: Case, folder: &Path) -> Vec<String> {
     }
     let errors = case.findings.iter().filter(|finding| finding.severity == Severity::Error);
     let mut wrong: Vec<String> = errors
-        .map(|error| format!("{}: {} {}: {}", case.name, error.object_text(), error.field, error.message))
+        .map(|error| {
+            format!("{}: {} {}: {}", case.name, error.object_text(), error.field, error.message)
+        })
         .collect();
     let world: World = case.objects.iter().cloned().collect();
     for probe in &case.probes {
-        let said = probe.flow(&world).map(|flow| verdict(&world, &flow));
-        if said.as_ref() != Ok(&probe.expect) {
+        let verdict = probe.flow(&world).map(|flow| verdict(&world, &flow));
+        if verdict.as_ref() != Ok(&probe.expect) {
             let (from, to, port, protocol) = (&probe.from, &probe.to, probe.port, probe.protocol);
             wrong.push(format!(
-                "{}: line {}: {from} -> {to} {port}/{protocol}: expected {}, the oracle says {said:?}",
+                "{}: line {}: {from} -> {to} {port}/{protocol}: expected {}, the oracle returns {verdict:?}",
                 case.name, probe.line, probe.expect
             ));
         }

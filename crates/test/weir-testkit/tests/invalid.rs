@@ -1,5 +1,5 @@
-//! What the API server refuses is refused here, with a finding at the right field. Each manifest says in its first line
-//! what it expects: `# expect: <field> <words of the message>`.
+//! weir-api rejects the manifests that the API server rejects, with a finding at the right field. The
+//! first line of each manifest is the expectation: `# expect: <field> <words of the message>`.
 
 use std::{fs, path::Path};
 
@@ -7,7 +7,7 @@ use weir_api::Reader;
 use weir_model::{Finding, Severity};
 
 #[test]
-fn what_the_api_server_refuses_is_found_at_its_field() {
+fn invalid_manifests_have_a_finding_at_the_invalid_field() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../cases/invalid");
     let mut wrong = Vec::new();
     for entry in fs::read_dir(folder).unwrap() {
@@ -28,11 +28,11 @@ fn what_the_api_server_refuses_is_found_at_its_field() {
                 && finding.message.contains(words)
         };
         if !findings.iter().any(fits) {
-            let said: Vec<String> = findings
+            let findings: Vec<String> = findings
                 .iter()
                 .map(|finding| format!("{} {}: {}", finding.code, finding.field, finding.message))
                 .collect();
-            wrong.push(format!("{name}: expected {field}: … {words} …, found {said:#?}"));
+            wrong.push(format!("{name}: expected {field}: … {words} …, found {findings:#?}"));
         }
     }
     wrong.sort();

@@ -4,7 +4,7 @@ use weir_model::{Labels, Name};
 
 use crate::pool;
 
-/// A walk over bytes that makes one choice of each.
+/// Reads bytes and makes one choice from each.
 pub(super) struct Cursor<'a>(&'a [u8]);
 
 impl<'a> Cursor<'a> {
@@ -27,7 +27,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// One of the choices, of which there must be some.
+    /// One of the choices, of which there must be at least one.
     pub(super) fn one_of<T: Copy>(&mut self, choices: &[T]) -> T {
         choices[self.below(choices.len())]
     }

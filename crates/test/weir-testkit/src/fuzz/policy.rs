@@ -7,13 +7,13 @@ use weir_model::{
 
 use super::cursor::Cursor;
 use crate::{
-    policy::{no_pass, rule::lawful},
+    policy::{no_pass, rule::make_valid},
     pool,
 };
 
-/// Whose words a rule may use.
+/// The kind of policy that a rule is for.
 #[derive(Clone, Copy)]
-enum Voice {
+enum RuleForm {
     Namespace,
     AdminIngress,
     AdminEgress,
@@ -21,15 +21,15 @@ enum Voice {
 
 pub(super) fn policy(cursor: &mut Cursor<'_>) -> Policy {
     let (id, tier) = id(cursor);
-    let (scope, voices) = match tier {
-        Tier::Namespace => (Scope::Own, [Voice::Namespace, Voice::Namespace]),
-        _ => (Scope::Matching(namespaces(cursor)), [Voice::AdminIngress, Voice::AdminEgress]),
+    let (scope, forms) = match tier {
+        Tier::Namespace => (Scope::Own, [RuleForm::Namespace, RuleForm::Namespace]),
+        _ => (Scope::Matching(namespaces(cursor)), [RuleForm::AdminIngress, RuleForm::AdminEgress]),
     };
     let subject = Subject { scope, pods: selector(cursor) };
-    let [mut ingress, mut egress] = voices.map(|voice| {
+    let [mut ingress, mut egress] = forms.map(|form| {
         cursor.maybe(|cursor| {
             let mut index = 0..;
-            cursor.list(3, |cursor| rule(cursor, voice, index.next().unwrap_or_default()))
+            cursor.list(3, |cursor| rule(cursor, form, index.next().unwrap_or_default()))
         })
     });
     if id.kind == PolicyKind::BaselineAdminNetworkPolicy {
@@ -68,9 +68,9 @@ fn priority(cursor: &mut Cursor<'_>) -> u32 {
     cursor.one_of(pool::PRIORITIES)
 }
 
-fn rule(cursor: &mut Cursor<'_>, voice: Voice, index: u32) -> PolicyRule {
-    let action = match voice {
-        Voice::Namespace => Action::Allow,
+fn rule(cursor: &mut Cursor<'_>, form: RuleForm, index: u32) -> PolicyRule {
+    let action = match form {
+        RuleForm::Namespace => Action::Allow,
         _ => cursor.one_of(&[Action::Allow, Action::Deny, Action::Pass]),
     };
     let peers = cursor.maybe(|cursor| {
@@ -78,19 +78,19 @@ fn rule(cursor: &mut Cursor<'_>, voice: Voice, index: u32) -> PolicyRule {
         cursor.list(3, |cursor| Peer {
             index: index.next().unwrap_or_default(),
             line: 0,
-            who: who(cursor, voice),
+            who: who(cursor, form),
         })
     });
     let ports = cursor
         .maybe(|cursor| cursor.list(3, |cursor| PortSpec { line: 0, ports: port_match(cursor) }));
-    lawful(PolicyRule { index, name: None, line: 0, action, peers, ports })
+    make_valid(PolicyRule { index, name: None, line: 0, action, peers, ports })
 }
 
-fn who(cursor: &mut Cursor<'_>, voice: Voice) -> Who {
-    let choice = match voice {
-        Voice::Namespace => cursor.below(3),
-        Voice::AdminIngress => 1,
-        Voice::AdminEgress => 1 + cursor.below(4),
+fn who(cursor: &mut Cursor<'_>, form: RuleForm) -> Who {
+    let choice = match form {
+        RuleForm::Namespace => cursor.below(3),
+        RuleForm::AdminIngress => 1,
+        RuleForm::AdminEgress => 1 + cursor.below(4),
     };
     match choice {
         0 => Who::Pods { scope: Scope::Own, pods: selector(cursor) },

@@ -3,7 +3,7 @@ use weir_model::{Action, Peer, PolicyRule, PortMatch, PortRange, PortSpec, Who};
 
 use crate::pool;
 
-/// The rules of one direction, with peers and actions of these sorts.
+/// Rules of one direction with these peers and actions.
 pub(super) fn rules(
     who: impl Strategy<Value = Who>,
     action: impl Strategy<Value = Action>,
@@ -15,7 +15,7 @@ pub(super) fn rules(
         let numbered = (0..).zip(rules);
         numbered
             .map(|(index, (name, line, action, peers, ports))| {
-                lawful(PolicyRule {
+                make_valid(PolicyRule {
                     index,
                     name,
                     line,
@@ -33,9 +33,9 @@ pub(super) fn rules(
     })
 }
 
-/// The rule without what the API refuses: domain names that are not allowed but denied, and names of ports on nodes and
-/// domain names, which have none.
-pub(crate) fn lawful(mut rule: PolicyRule) -> PolicyRule {
+/// Removes from a rule what the API rejects: domain names in a rule that denies, and named ports with
+/// nodes or domain names as peers.
+pub(crate) fn make_valid(mut rule: PolicyRule) -> PolicyRule {
     if let Some(peers) = &mut rule.peers {
         peers.retain(|peer| rule.action == Action::Allow || !matches!(peer.who, Who::Domain(_)));
         let nameless = |peer: &Peer| matches!(peer.who, Who::Nodes(_) | Who::Domain(_));

@@ -9,12 +9,12 @@ pub(super) fn namespace_peer() -> impl Strategy<Value = Who> {
     prop_oneof![3 => own, 3 => pods(), 3 => block().prop_map(Who::Block)]
 }
 
-/// A peer of an ingress rule of a cluster-wide kind.
+/// A peer of an ingress rule of a cluster-wide policy.
 pub(super) fn admin_source() -> impl Strategy<Value = Who> {
     pods()
 }
 
-/// A peer of an egress rule of a cluster-wide kind.
+/// A peer of an egress rule of a cluster-wide policy.
 pub(super) fn admin_destination() -> impl Strategy<Value = Who> {
     prop_oneof![
         4 => pods(),
@@ -29,7 +29,7 @@ fn pods() -> impl Strategy<Value = Who> {
         .prop_map(|(scope, pods)| Who::Pods { scope: Scope::Matching(scope), pods })
 }
 
-/// A choice of namespaces by their labels, at times by their name.
+/// A selector of namespaces by labels or, sometimes, by name.
 pub(super) fn namespaces() -> impl Strategy<Value = Selector> {
     let by_name = pool::name(pool::NAMESPACES).prop_map(|name| {
         [Requirement::equals("kubernetes.io/metadata.name", name)].into_iter().collect()
@@ -37,7 +37,7 @@ pub(super) fn namespaces() -> impl Strategy<Value = Selector> {
     prop_oneof![4 => selector(), 1 => by_name]
 }
 
-/// A label selector; it may ask for nothing, or for what cannot be.
+/// A label selector. It can be empty or contradictory.
 pub fn selector() -> impl Strategy<Value = Selector> {
     prop_oneof![
         1 => Just(Selector::everything()),
@@ -61,7 +61,7 @@ fn requirement() -> impl Strategy<Value = Requirement> {
     ]
 }
 
-/// A network and what is taken out of it, which may overlap and may be all of it but never more.
+/// A network with exceptions inside it. They can overlap and can cover the whole network.
 pub fn block() -> impl Strategy<Value = Block> {
     let net = || select(pool::NETS).prop_map(pool::net);
     (net(), vec(net(), 0..=4)).prop_map(|(net, except)| pool::block(net, except))

@@ -1,31 +1,31 @@
-//! Changes one after the other, many of which edit what is there by then.
+//! Sequences of changes, many of which edit an object of an earlier change.
 
 use proptest::{collection::vec, prelude::*};
 use weir_model::{Change, Object, World};
 
 use crate::{change, edit, edit::Edit, policy};
 
-/// A change before it is known what it meets: with an edit it only makes something that is there more like its object.
+/// A change, and an edit that replaces it if the world has an object of that kind.
 type Draw = (Change, Option<Edit>);
 
 fn draws(max: usize) -> impl Strategy<Value = Vec<Draw>> {
     vec((change(), prop::option::weighted(0.4, edit::edit())), 0..=max)
 }
 
-/// So many policies at first, and then so many changes.
-fn crowd(policies: usize, changes: usize) -> impl Strategy<Value = Vec<Draw>> {
+/// Up to `policies` policies, then up to `changes` changes.
+fn policies_then_changes(policies: usize, changes: usize) -> impl Strategy<Value = Vec<Draw>> {
     (vec(policy(), 0..policies), draws(changes)).prop_map(|(policies, changes)| {
         let policies = policies.into_iter().map(|policy| Change::Put(Object::Policy(policy)));
         policies.map(|policy| (policy, None)).chain(changes).collect()
     })
 }
 
-/// The changes that the draws are in a world that has seen those before them.
-fn happen(draws: Vec<Draw>) -> Vec<Change> {
+/// Resolves each draw against the world left by the previous ones.
+fn resolve(draws: Vec<Draw>) -> Vec<Change> {
     let mut world = World::default();
     let changes = draws.into_iter().map(|draw| {
         let change = match draw {
-            (Change::Put(like), Some(edit)) => Change::Put(edit.of(&world, like)),
+            (Change::Put(like), Some(edit)) => Change::Put(edit.apply(&world, like)),
             (change, _) => change,
         };
         world.apply(change.clone());
@@ -34,22 +34,22 @@ fn happen(draws: Vec<Draw>) -> Vec<Change> {
     changes.collect()
 }
 
-/// Up to `max` changes, one after the other.
+/// A sequence of up to `max` changes.
 pub fn changes(max: usize) -> impl Strategy<Value = Vec<Change>> {
-    draws(max).prop_map(happen)
+    draws(max).prop_map(resolve)
 }
 
-/// Changes in a world that is crowded with policies, so that rules have to be merged.
+/// Changes of a world with many policies, so that the engine has to merge rules.
 pub fn crowded() -> impl Strategy<Value = Vec<Change>> {
-    crowd(40, 60).prop_map(happen)
+    policies_then_changes(40, 60).prop_map(resolve)
 }
 
-/// A world that is crowded with policies, and changes to it.
+/// The changes that build a world with many policies, and further changes of it.
 pub fn before_and_after() -> impl Strategy<Value = (Vec<Change>, Vec<Change>)> {
-    (crowd(20, 60), draws(12)).prop_map(|(mut draws, after)| {
+    (policies_then_changes(20, 60), draws(12)).prop_map(|(mut draws, after)| {
         let before = draws.len();
         draws.extend(after);
-        let mut changes = happen(draws);
+        let mut changes = resolve(draws);
         let after = changes.split_off(before);
         (changes, after)
     })

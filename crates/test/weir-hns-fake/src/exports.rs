@@ -38,7 +38,7 @@ static HANDLES: Mutex<BTreeMap<usize, String>> = Mutex::new(BTreeMap::new());
 static NEXT: AtomicUsize = AtomicUsize::new(1);
 
 fn store() -> Store {
-    Store::at(env::var_os(STATE).unwrap_or_else(|| "weir-hns-double.json".into()))
+    Store::at(env::var_os(STATE).unwrap_or_else(|| "weir-hns-fake.json".into()))
 }
 
 /// One call: noted, and late or failing as it was told.

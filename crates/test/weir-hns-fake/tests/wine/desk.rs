@@ -13,7 +13,7 @@ use std::{
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
-use weir_hns_double::Store;
+use weir_hns_fake::Store;
 
 use crate::cluster;
 
@@ -87,7 +87,7 @@ impl Desk {
     }
 
     /// Looks at HNS, or changes it.
-    pub(crate) fn hns<T>(&self, act: impl FnOnce(&mut weir_hns_double::Service) -> T) -> T {
+    pub(crate) fn hns<T>(&self, act: impl FnOnce(&mut weir_hns_fake::Service) -> T) -> T {
         self.hns.with(act).unwrap()
     }
 
