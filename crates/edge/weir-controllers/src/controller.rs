@@ -5,22 +5,22 @@ use crate::{
     workload::{self, Workload},
 };
 
-/// A controller, and how it is to be.
+/// A controller and its settings.
 #[derive(Clone, Debug)]
 pub enum Controller {
-    /// The NetworkPolicy that each object of a kind asks for, as a Memcached does.
+    /// One NetworkPolicy for each object of a kind, such as a Memcached.
     Workload(Workload),
-    /// Host protection policies of Cisco ACI.
+    /// Host protection policies for Cisco ACI.
     Hpp(hpp::Settings),
     /// ClusterSetNetworkPolicies, through a broker.
     ClusterSet(Box<clusterset::Settings>),
 }
 
 impl Controller {
-    /// The names of all, as `--enable` takes them.
+    /// The names of all controllers, as `--enable` accepts them.
     pub const NAMES: &[&str] = &[clusterset::NAME, hpp::NAME, memcached::NAME];
 
-    /// Its name.
+    /// The name of the controller.
     pub fn name(&self) -> &'static str {
         match self {
             Controller::Workload(workload) => workload.name,
@@ -29,7 +29,7 @@ impl Controller {
         }
     }
 
-    /// A second API server that it needs.
+    /// The broker, if the controller uses one.
     pub(crate) fn broker(&self) -> Option<&Access> {
         match self {
             Controller::ClusterSet(settings) => Some(&settings.broker),
@@ -37,12 +37,12 @@ impl Controller {
         }
     }
 
-    /// Works until the context says that it is time to finish.
+    /// Runs until the context is stopped.
     pub(crate) async fn run(self, context: Context) {
         match self {
-            Controller::Workload(workload) => workload::keep(&context, &workload).await,
-            Controller::Hpp(settings) => hpp::keep(&context, &settings).await,
-            Controller::ClusterSet(settings) => clusterset::keep(&context, &settings).await,
+            Controller::Workload(workload) => workload::run(&context, &workload).await,
+            Controller::Hpp(settings) => hpp::run(&context, &settings).await,
+            Controller::ClusterSet(settings) => clusterset::run(&context, &settings).await,
         }
     }
 }

@@ -1,19 +1,19 @@
-//! The definitions of the kinds that controllers serve, as they can be installed.
+//! The CustomResourceDefinitions of the kinds that the controllers use.
 
 use crate::Resource;
 
-/// A definition.
+/// A CustomResourceDefinition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Crd {
-    /// The controller that it is for.
+    /// The controller that uses it.
     pub controller: &'static str,
-    /// The name of the definition.
+    /// The name of the CustomResourceDefinition.
     pub name: &'static str,
-    /// The definition as YAML.
+    /// The manifest in YAML.
     pub yaml: &'static str,
 }
 
-/// All definitions.
+/// All CustomResourceDefinitions.
 pub const ALL: &[Crd] = &[
     Crd {
         controller: crate::clusterset::NAME,
@@ -52,7 +52,7 @@ pub const ALL: &[Crd] = &[
     },
 ];
 
-/// How to get a kind that is not there.
+/// How to install a kind that the cluster does not serve.
 pub(crate) fn hint(resource: &Resource) -> String {
     let name = resource.name();
     match ALL.iter().find(|crd| crd.name == name) {

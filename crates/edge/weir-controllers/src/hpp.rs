@@ -1,18 +1,19 @@
-//! NetworkPolicies as host protection policies of Cisco ACI: HostprotPols and HostprotRemoteIpContainers.
+//! Translates NetworkPolicies to host protection policies of Cisco ACI: HostprotPols and
+//! HostprotRemoteIpContainers.
 //!
 //! ```text
-//!  world ─SourceEvent→ weir_aci::Hpp ─Changed→ Queue ─ObjectId→ steps ─→ Hand ─→ API server
-//!  the two kinds, as they are ─Told→ Shelf ─────┘
+//! the cluster ─SourceEvent→ weir_aci::Hpp ─changed ids→ WorkQueue ─id→ plan ─Write→ Writer ─→ API
+//! server the two kinds ─Event→ Store ──────────────────────────────┘
 //! ```
 //!
-//! *Invariant*: everything of the two kinds in the namespace is ours. Nothing is written or removed before the world and both kinds were
-//! read completely.
+//! *Invariant*: the controller owns all objects of the two kinds in its namespace. It writes and
+//! deletes nothing before the cluster and both kinds are listed.
 
 mod cleanup;
-mod fit;
-mod http;
-mod keeper;
-mod world;
+mod controller;
+mod schema;
+mod source;
+mod status_server;
 
 use std::{
     hash::{DefaultHasher, Hash, Hasher},
@@ -20,13 +21,13 @@ use std::{
 };
 
 pub use cleanup::{CleanupError, Removed, cleanup};
-pub(crate) use keeper::keep;
+pub(crate) use controller::run;
 use serde_json::json;
 use weir_aci::{Kind, SEAL};
 
 use crate::{Object, Resource};
 
-/// Its name.
+/// The name of the controller.
 pub const NAME: &str = "hpp";
 
 /// HostprotPols.
@@ -39,32 +40,32 @@ const fn resource(kind: Kind) -> Resource {
     Resource { group: "aci.hpp", versions: &["v1"], kind: name, plural }
 }
 
-/// The kind as the API server knows it.
-pub fn resource_of(kind: Kind) -> &'static Resource {
+/// The resource of a kind.
+fn resource_of(kind: Kind) -> &'static Resource {
     match kind {
         Kind::Container => &CONTAINERS,
         Kind::Pol => &POLS,
     }
 }
 
-/// How it is to be.
+/// The settings of the controller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// What names begin with.
+    /// The prefix of names in ACI.
     pub prefix: String,
-    /// Where the objects are.
+    /// The namespace of the objects.
     pub namespace: String,
-    /// Where `/hpp` is.
+    /// The address that serves `/hpp`.
     pub http: Option<SocketAddr>,
 }
 
-/// An object with nothing but what tells whether it is as it should be.
+/// Replaces the content of an object by its digest, which is enough to compare it.
 fn digested(object: Object) -> Object {
     let kind = match &object.types {
         Some(types) if types.kind == Kind::Pol.name() => Kind::Pol,
         _ => Kind::Container,
     };
-    // What has no seal is written again: nodes could not tell what it loses.
+    // An object without a seal is written again: nodes could not detect missing parts.
     let is_sealed = object.metadata.annotations.iter().flatten().any(|(key, _)| key == SEAL);
     let mut slim = Object { data: serde_json::Value::Null, ..object.clone() };
     slim.metadata.annotations = None;
@@ -75,7 +76,7 @@ fn digested(object: Object) -> Object {
     slim
 }
 
-/// Tells an object from all others of its name.
+/// Distinguishes different contents of the same object.
 fn digest(object: &weir_aci::Object) -> u64 {
     let mut hasher = DefaultHasher::new();
     object.manifest("").to_string().hash(&mut hasher);

@@ -1,4 +1,4 @@
-//! Who is in charge: of many processes, the one that holds the lease.
+//! Leader election: of all processes that use the same lease, one holds it and is the leader.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -16,47 +16,49 @@ use weir_kube::ReadError;
 
 use crate::{
     Controller, Options, Server,
-    report::{Charge, Report},
+    report::{Report, Role},
 };
 
-/// The annotation that tells which controllers the holder runs.
-pub(crate) const CONTROLLERS: &str = "weir/controllers";
-/// What is asked for.
+/// The annotation with the names of the controllers that the holder runs.
+pub(crate) const CONTROLLERS_ANNOTATION: &str = "weir/controllers";
+/// The resource, as errors name it.
 pub(crate) const RESOURCE: &str = "leases.coordination.k8s.io";
 
-/// How long a lease holds without being renewed, as others see it.
-const DURATION: Duration = Duration::from_secs(15);
-/// How long it holds as we see it: less, so that there are never two.
-const DEADLINE: Duration = Duration::from_secs(10);
-/// How often it is renewed, or looked at.
-const RETRY: Duration = Duration::from_secs(2);
+/// Other processes consider the lease expired after this time without a renewal.
+const LEASE_DURATION: Duration = Duration::from_secs(15);
+/// The leader gives up after this time without a renewal. It is shorter than the lease, so that
+/// there are never two leaders.
+const RENEW_DEADLINE: Duration = Duration::from_secs(10);
+/// The interval between attempts to acquire or renew the lease.
+const RETRY_PERIOD: Duration = Duration::from_secs(2);
 
-/// A time in charge. It is over when the lease was not renewed in time.
+/// The right to write, for as long as this process is the leader. It expires unless the lease is
+/// renewed.
 #[derive(Clone, Debug)]
-pub struct Term {
-    until: Arc<Mutex<Instant>>,
+pub(crate) struct Leadership {
+    deadline: Arc<Mutex<Instant>>,
 }
 
-impl Term {
-    fn new(until: Instant) -> Self {
-        Term { until: Arc::new(Mutex::new(until)) }
+impl Leadership {
+    fn new(deadline: Instant) -> Self {
+        Leadership { deadline: Arc::new(Mutex::new(deadline)) }
     }
 
-    /// Whether somebody else may be in charge by now.
-    pub fn is_over(&self) -> bool {
-        self.until() <= Instant::now()
+    /// Whether another process may be the leader by now.
+    pub(crate) fn is_expired(&self) -> bool {
+        self.deadline() <= Instant::now()
     }
 
-    fn until(&self) -> Instant {
-        *self.until.lock().unwrap_or_else(PoisonError::into_inner)
+    fn deadline(&self) -> Instant {
+        *self.deadline.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn extend(&self, until: Instant) {
-        *self.until.lock().unwrap_or_else(PoisonError::into_inner) = until;
+    fn extend(&self, deadline: Instant) {
+        *self.deadline.lock().unwrap_or_else(PoisonError::into_inner) = deadline;
     }
 }
 
-/// One who wants to be in charge.
+/// A process that wants to become the leader.
 #[derive(Debug)]
 pub(crate) struct Candidate {
     server: Server,
@@ -64,27 +66,28 @@ pub(crate) struct Candidate {
     /// The name of the lease.
     name: String,
     identity: String,
-    /// The names of the controllers that it would run.
+    /// The names of the controllers that it runs as the leader.
     controllers: String,
-    seen: Seen,
-    term: Term,
+    observed: Observed,
+    leadership: Leadership,
     report: Arc<Report>,
-    /// What was last said about it, so that it is said once.
-    said: String,
+    /// The last logged message, so that it is logged once.
+    logged: String,
 }
 
-/// The version of the lease that was last seen, and since when. Clocks of others are not relied on.
-type Seen = Option<(String, Instant)>;
+/// The last observed version of the lease, and when this process first observed it. Expiry is
+/// measured with the local clock only, so that clocks of other machines do not matter.
+type Observed = Option<(String, Instant)>;
 
-/// What to do about the lease.
+/// The next request for the lease.
 #[derive(Clone, Debug, PartialEq)]
-enum Move {
+enum Action {
     Wait,
     Create(Lease),
     Replace(Lease),
 }
 
-/// Why the lease cannot be taken, and what helps.
+/// Why the lease cannot be acquired, with a hint.
 #[derive(Debug, thiserror::Error)]
 enum LeaseError {
     #[error(
@@ -95,7 +98,7 @@ enum LeaseError {
     Read(#[from] ReadError),
 }
 
-/// Whether it is the namespace that is not there, and not the API.
+/// Whether the namespace is missing, not the API.
 fn is_about_namespace(status: &kube::core::Status) -> bool {
     let kind = status.details.as_ref().map(|details| &*details.kind);
     status.code == 404 && kind == Some("namespaces")
@@ -110,80 +113,80 @@ impl Candidate {
             name: options.lease.clone(),
             identity: options.identity.clone(),
             controllers: names.join(","),
-            seen: None,
-            term: Term::new(Instant::now()),
+            observed: None,
+            leadership: Leadership::new(Instant::now()),
             report,
-            said: String::new(),
+            logged: String::new(),
         }
     }
 
-    /// Waits until we are in charge.
-    pub(crate) async fn acquire(&mut self) -> Term {
+    /// Waits until this process is the leader.
+    pub(crate) async fn acquire(&mut self) -> Leadership {
         loop {
             match self.attempt().await {
                 Ok(true) => {
-                    self.say(String::new());
-                    self.report.lead(Charge::Ours);
-                    return self.term.clone();
+                    self.log(String::new());
+                    self.report.set_role(Role::Leader);
+                    return self.leadership.clone();
                 }
                 Ok(false) => {
-                    self.say("another process is in charge; waiting".into());
-                    self.report.lead(Charge::Another);
+                    self.log("another process is the leader; waiting".into());
+                    self.report.set_role(Role::Standby);
                 }
                 Err(error) => {
-                    let why = format!("cannot take the lease: {error}");
-                    self.say(why.clone());
-                    self.report.lead(Charge::Unknown(why));
+                    let why = format!("cannot acquire the lease: {error}");
+                    self.log(why.clone());
+                    self.report.set_role(Role::Unknown(why));
                 }
             }
-            sleep(RETRY).await;
+            sleep(RETRY_PERIOD).await;
         }
     }
 
-    /// Stays in charge for as long as possible. Returns who is in charge then.
-    pub(crate) async fn hold(&mut self) -> Charge {
+    /// Renews the lease until that fails. Returns the role of this process after that.
+    pub(crate) async fn hold(&mut self) -> Role {
         loop {
-            sleep(RETRY).await;
-            let left = self.term.until().saturating_duration_since(Instant::now());
+            sleep(RETRY_PERIOD).await;
+            let left = self.leadership.deadline().saturating_duration_since(Instant::now());
             match timeout(left, self.attempt()).await {
-                Ok(Ok(true)) => self.say(String::new()),
+                Ok(Ok(true)) => self.log(String::new()),
                 Ok(Ok(false)) => {
-                    self.term.extend(Instant::now());
-                    self.say("another process has taken the lease".into());
-                    return Charge::Another;
+                    self.leadership.extend(Instant::now());
+                    self.log("another process has taken the lease".into());
+                    return Role::Standby;
                 }
                 Ok(Err(error)) => {
-                    self.say(format!("cannot renew the lease: {error}"));
+                    self.log(format!("cannot renew the lease: {error}"));
                 }
                 Err(_) => (),
             }
-            if self.term.is_over() {
+            if self.leadership.is_expired() {
                 let why = "the lease could not be renewed in time";
-                self.say(why.into());
-                return Charge::Unknown(why.into());
+                self.log(why.into());
+                return Role::Unknown(why.into());
             }
         }
     }
 
-    /// Lets others be in charge at once.
+    /// Gives up the lease, so that another process can acquire it immediately.
     pub(crate) async fn release(&mut self) {
         let held = self.get().await.ok().flatten();
         let Some(mut lease) = held.filter(|lease| holder(lease) == self.identity) else { return };
         let spec = lease.spec.get_or_insert_default();
         spec.holder_identity = Some(String::new());
         spec.lease_duration_seconds = Some(1);
-        // If it does not work, they wait for a while.
-        _ = self.put(&Move::Replace(lease)).await;
+        // If this fails, the lease expires.
+        _ = self.put(&Action::Replace(lease)).await;
     }
 
-    /// Tries once to take the lease, or to keep it.
+    /// Tries once to acquire or renew the lease.
     async fn attempt(&mut self) -> Result<bool, LeaseError> {
         let start = Instant::now();
         let lease = self.get().await?;
-        let step = decide(lease, &self.identity, &mut self.seen, Instant::now());
-        let is_held = step != Move::Wait && self.put(&step).await?;
+        let action = decide(lease, &self.identity, &mut self.observed, Instant::now());
+        let is_held = action != Action::Wait && self.put(&action).await?;
         if is_held {
-            self.term.extend(start + DEADLINE);
+            self.leadership.extend(start + RENEW_DEADLINE);
         }
         Ok(is_held)
     }
@@ -195,18 +198,18 @@ impl Candidate {
         found.await
     }
 
-    /// Whether nobody was faster.
-    async fn put(&self, step: &Move) -> Result<bool, LeaseError> {
-        let (verb, params) = match step {
-            Move::Create(_) => ("create", PostParams::default()),
+    /// Sends the request. `false` if another process changed the lease first.
+    async fn put(&self, action: &Action) -> Result<bool, LeaseError> {
+        let (verb, params) = match action {
+            Action::Create(_) => ("create", PostParams::default()),
             _ => ("update", PostParams::default()),
         };
         let done = self.server.answer(async |client| {
             let api = Api::<Lease>::namespaced(client, &self.namespace);
-            match step {
-                Move::Wait => Ok(false),
-                Move::Create(lease) => api.create(&params, &self.sign(lease)).await.map(|_| true),
-                Move::Replace(lease) => {
+            match action {
+                Action::Wait => Ok(false),
+                Action::Create(lease) => api.create(&params, &self.sign(lease)).await.map(|_| true),
+                Action::Replace(lease) => {
                     api.replace(&self.name, &params, &self.sign(lease)).await.map(|_| true)
                 }
             }
@@ -221,65 +224,67 @@ impl Candidate {
         }
     }
 
-    /// The lease with its name, and with what its holder runs.
+    /// Adds the name of the lease and the controllers of its holder.
     fn sign(&self, lease: &Lease) -> Lease {
         let mut lease = lease.clone();
         lease.metadata.name = Some(self.name.clone());
         let annotations = lease.metadata.annotations.get_or_insert_default();
-        annotations.insert(CONTROLLERS.into(), self.controllers.clone());
+        annotations.insert(CONTROLLERS_ANNOTATION.into(), self.controllers.clone());
         lease
     }
 
-    fn say(&mut self, text: String) {
-        if !text.is_empty() && text != self.said {
+    fn log(&mut self, text: String) {
+        if !text.is_empty() && text != self.logged {
             tracing::warn!("{text}");
         }
-        self.said = text;
+        self.logged = text;
     }
 }
 
-/// What to do about the lease as it is now.
-fn decide(lease: Option<Lease>, me: &str, seen: &mut Seen, now: Instant) -> Move {
+/// Decides on the next request from the current lease.
+fn decide(lease: Option<Lease>, me: &str, observed: &mut Observed, now: Instant) -> Action {
     let time = MicroTime(Timestamp::now());
     let spec = |since: Option<MicroTime>, transitions: i32| LeaseSpec {
         holder_identity: Some(me.into()),
-        lease_duration_seconds: i32::try_from(DURATION.as_secs()).ok(),
+        lease_duration_seconds: i32::try_from(LEASE_DURATION.as_secs()).ok(),
         acquire_time: since.or(Some(time.clone())),
         renew_time: Some(time.clone()),
         lease_transitions: Some(transitions),
         ..LeaseSpec::default()
     };
     let Some(mut lease) = lease else {
-        return Move::Create(Lease { spec: Some(spec(None, 0)), ..Lease::default() });
+        return Action::Create(Lease { spec: Some(spec(None, 0)), ..Lease::default() });
     };
-    let known = lease.spec.clone().unwrap_or_default();
-    let transitions = known.lease_transitions.unwrap_or_default();
+    let spec_before = lease.spec.clone().unwrap_or_default();
+    let transitions = spec_before.lease_transitions.unwrap_or_default();
     if holder(&lease) == me {
-        lease.spec = Some(spec(known.acquire_time, transitions));
-        return Move::Replace(lease);
+        lease.spec = Some(spec(spec_before.acquire_time, transitions));
+        return Action::Replace(lease);
     }
     let version = lease.metadata.resource_version.clone().unwrap_or_default();
-    let since = match seen {
+    let since = match observed {
         Some((last, since)) if *last == version => *since,
         _ => {
-            *seen = Some((version, now));
+            *observed = Some((version, now));
             now
         }
     };
     if !holder(&lease).is_empty() && now < since + duration(&lease) {
-        return Move::Wait;
+        return Action::Wait;
     }
     lease.spec = Some(spec(None, transitions.saturating_add(1)));
-    Move::Replace(lease)
+    Action::Replace(lease)
 }
 
-/// How long a lease holds without being renewed, as its holder says.
+/// The duration of a lease, as its holder declares it.
 pub(crate) fn duration(lease: &Lease) -> Duration {
     let seconds = lease.spec.as_ref().and_then(|spec| spec.lease_duration_seconds);
-    seconds.and_then(|seconds| u64::try_from(seconds).ok()).map_or(DURATION, Duration::from_secs)
+    seconds
+        .and_then(|seconds| u64::try_from(seconds).ok())
+        .map_or(LEASE_DURATION, Duration::from_secs)
 }
 
-/// Who holds a lease; nobody if it is empty.
+/// The holder of a lease; empty if it has none.
 pub(crate) fn holder(lease: &Lease) -> &str {
     lease.spec.as_ref().and_then(|spec| spec.holder_identity.as_deref()).unwrap_or_default()
 }
@@ -304,31 +309,36 @@ mod tests {
         Lease { metadata, spec: Some(spec) }
     }
 
-    /// Who holds the lease after a move, and how often that has changed.
-    fn after(step: Move) -> (String, Option<i32>) {
-        match step {
-            Move::Wait => ("wait".into(), None),
-            Move::Create(lease) | Move::Replace(lease) => {
+    /// The holder after an action, and the number of transitions.
+    fn after(action: Action) -> (String, Option<i32>) {
+        match action {
+            Action::Wait => ("wait".into(), None),
+            Action::Create(lease) | Action::Replace(lease) => {
                 (holder(&lease).into(), lease.spec.and_then(|spec| spec.lease_transitions))
             }
         }
     }
 
     #[test]
-    fn a_lease_that_nobody_holds_is_taken_at_once() {
+    fn a_lease_without_a_holder_is_acquired_immediately() {
         let now = Instant::now();
-        assert!(matches!(decide(None, "me", &mut None, now), Move::Create(_)));
+        assert!(matches!(decide(None, "me", &mut None, now), Action::Create(_)));
         assert_eq!(after(decide(None, "me", &mut None, now)), ("me".into(), Some(0)));
-        let given_up = decide(Some(lease("", "1")), "me", &mut None, now);
-        assert_eq!(after(given_up), ("me".into(), Some(4)));
+        let released = decide(Some(lease("", "1")), "me", &mut None, now);
+        assert_eq!(after(released), ("me".into(), Some(4)));
     }
 
     #[test]
-    fn a_lease_that_another_renews_is_waited_for_and_one_that_it_does_not_is_taken() {
-        let (start, mut seen) = (Instant::now(), None);
+    fn a_lease_that_its_holder_does_not_renew_is_acquired_after_its_duration() {
+        let (start, mut observed) = (Instant::now(), None);
         let mut at = |version: &str, seconds: u32| {
-            after(decide(Some(lease("other", version)), "me", &mut seen, start + seconds * SECOND))
-                .0
+            after(decide(
+                Some(lease("other", version)),
+                "me",
+                &mut observed,
+                start + seconds * SECOND,
+            ))
+            .0
         };
         assert_eq!(at("1", 0), "wait");
         assert_eq!(at("1", 14), "wait");
@@ -338,22 +348,22 @@ mod tests {
     }
 
     #[test]
-    fn our_own_lease_is_renewed_in_the_version_that_we_know() {
-        let Move::Replace(renewed) =
+    fn the_holder_renews_the_version_that_it_observed() {
+        let Action::Replace(renewed) =
             decide(Some(lease("me", "7")), "me", &mut None, Instant::now())
         else {
-            panic!("it is ours")
+            panic!("the lease must be renewed")
         };
         assert_eq!(renewed.metadata.resource_version.as_deref(), Some("7"));
-        assert_eq!(after(Move::Replace(renewed)), ("me".into(), Some(3)));
+        assert_eq!(after(Action::Replace(renewed)), ("me".into(), Some(3)));
     }
 
     #[test]
-    fn a_term_ends_before_others_may_begin() {
-        assert!(DEADLINE + RETRY < DURATION);
-        let term = Term::new(Instant::now() + 60 * SECOND);
-        assert!(!term.is_over());
-        term.extend(Instant::now());
-        assert!(term.is_over());
+    fn leadership_expires_before_the_lease_does() {
+        assert!(RENEW_DEADLINE + RETRY_PERIOD < LEASE_DURATION);
+        let leadership = Leadership::new(Instant::now() + 60 * SECOND);
+        assert!(!leadership.is_expired());
+        leadership.extend(Instant::now());
+        assert!(leadership.is_expired());
     }
 }

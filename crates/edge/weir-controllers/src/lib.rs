@@ -1,29 +1,30 @@
-//! Controllers: what objects of a cluster ask for, kept as objects of a cluster.
+//! Controllers: they read objects of a cluster and write other objects that follow from them.
 //!
 //! ```text
-//!  follow ─Told→ Shelf ─┐
-//!  follow ─Told→ Shelf ─┼─ Queue ─key→ desired (pure) ─→ steps (pure) ─Step→ Hand ─→ API server
-//!                       │                                                     └ only while the Term lasts
+//! follow ─Event→ Store ─┐ follow ─Event→ Store ─┼─ WorkQueue ─key→ desired (pure) ─→ plan_writes
+//! (pure) ─Write→ Writer ─→ API server │
+//! └ only while the Leadership lasts
 //! ```
 //!
-//! A controller is a loop over these parts: it follows the kinds it needs, from one API server or several, and for each key that
-//! was touched it asks a pure function what should be there and takes the steps to it. [`workload::keep`] is that loop for
-//! objects that ask for one NetworkPolicy; another kind of workload is one file with one pure function.
+//! A controller is an [`event_loop::Handler`]: it follows the kinds that it needs, on one API
+//! server or several. For each touched key a pure function computes the desired objects, and the
+//! writer sends the difference. [`workload`] is that loop for kinds whose objects each own one
+//! NetworkPolicy; another such kind needs one file with one pure function.
 //!
 //! *Invariants*
 //!
-//! * Nothing is written before all that a controller looks at was read completely, nor after its time in charge.
-//! * What is not ours is neither changed nor removed; each write and removal is of the very version that was looked at.
-//! * What is as it should be is not written.
+//! * A controller writes nothing before all its inputs are listed, nor after it has lost the lease.
+//! * Objects of others are neither changed nor deleted. Each update and each deletion applies to
+//!   the observed version only.
+//! * Objects that are as desired are not written.
 
 pub mod clusterset;
 mod condition;
 mod controller;
 pub mod crds;
+mod event_loop;
 mod follow;
-mod hand;
 pub mod hpp;
-mod inbox;
 mod lease;
 pub mod memcached;
 mod object;
@@ -32,23 +33,20 @@ mod report;
 mod run;
 mod server;
 mod shelf;
-mod steps;
 pub mod workload;
+mod writer;
+mod writes;
 
-pub use condition::Condition;
+use condition::Condition;
 pub use controller::Controller;
 pub use follow::{Watched, follow};
-pub use hand::{Hand, WriteError};
-pub use inbox::{Inbox, Next};
-pub use lease::Term;
-pub use object::{
-    Id, NETWORK_POLICIES, Object, Resource, controller_of, controller_reference, is_controlled_by,
-    is_terminating,
+pub use object::{Id, Object, Resource};
+use object::{
+    NETWORK_POLICIES, controller_of, controller_reference, is_controlled_by, is_terminating,
 };
-pub use queue::Queue;
-pub use report::{Outcome, Report};
-pub use run::{Context, ControllerError, Options, run, run_until};
+use run::Context;
+pub use run::{ControllerError, Options, run, run_until};
 pub use server::Server;
-pub use shelf::{Shelf, Told};
-pub use steps::{Step, Steps, adjusted, steps};
+use shelf::Shelf;
+pub use shelf::Told;
 pub use workload::OnDisable;

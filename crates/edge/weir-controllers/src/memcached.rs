@@ -1,6 +1,4 @@
-//! The NetworkPolicy that a Memcached asks for.
-
-mod spelling;
+//! The NetworkPolicy of a Memcached.
 
 use std::collections::BTreeMap;
 
@@ -16,6 +14,7 @@ use k8s_openapi::{
 };
 use serde::Deserialize;
 use serde_json::Value;
+use weir_model::Finding;
 
 use crate::{
     Object, OnDisable, Resource,
@@ -25,78 +24,71 @@ use crate::{
 /// The name of the controller.
 pub const NAME: &str = "memcached";
 
-/// Memcacheds, in either version: both say the same.
-pub const MEMCACHEDS: Resource = Resource {
+/// The path of a field is cut after this many characters in messages.
+const MAX_FIELD_SHOWN: usize = 200;
+
+/// Memcacheds. Both versions have the same fields.
+const MEMCACHEDS: Resource = Resource {
     group: "memcached.c5c3.io",
     versions: &["v1alpha1", "v1beta1"],
     kind: "Memcached",
     plural: "memcacheds",
 };
 
-/// How the controller is to be.
+/// The workload of this controller.
 pub fn workload(on_disable: OnDisable) -> Workload {
-    Workload { name: NAME, owner: MEMCACHEDS, desired: wish, on_disable }
+    Workload { name: NAME, owner: MEMCACHEDS, desired, on_disable }
 }
 
-/// What matters of a Memcached.
+/// The fields of a Memcached that decide about its policy.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-pub struct Memcached {
-    /// Which one it is.
+struct Memcached {
     #[serde(default)]
-    pub metadata: ObjectMeta,
-    /// What it asks for.
+    metadata: ObjectMeta,
     #[serde(default)]
-    pub spec: Spec,
+    spec: Spec,
 }
 
-/// What a Memcached asks for.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-pub struct Spec {
-    /// The exporter of metrics.
+struct Spec {
+    /// The metrics exporter.
     #[serde(default)]
-    pub monitoring: Option<Switch>,
-    /// Who may do what.
+    monitoring: Option<Switch>,
     #[serde(default)]
-    pub security: Option<Security>,
+    security: Option<Security>,
 }
 
-/// Something that can be switched on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-pub struct Switch {
-    /// Whether it is on.
+struct Switch {
     #[serde(default)]
-    pub enabled: bool,
+    enabled: bool,
 }
 
-/// Who may do what.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Security {
-    /// The port with TLS.
+struct Security {
+    /// The TLS port.
     #[serde(default)]
-    pub tls: Option<Switch>,
-    /// The NetworkPolicy.
+    tls: Option<Switch>,
     #[serde(default)]
-    pub network_policy: Option<Sources>,
+    network_policy: Option<PolicySpec>,
 }
 
-/// The NetworkPolicy, as a Memcached asks for it.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Sources {
-    /// Whether there is one.
+struct PolicySpec {
     #[serde(default)]
-    pub enabled: bool,
-    /// Who may connect; everybody if there is nobody in it.
+    enabled: bool,
+    /// The peers that may connect. No list and an empty list mean all peers.
     #[serde(default)]
-    pub allowed_sources: Option<Vec<NetworkPolicyPeer>>,
+    allowed_sources: Option<Vec<NetworkPolicyPeer>>,
 }
 
-/// The policy that a Memcached asks for, if it asks for one.
-pub fn desired(memcached: &Memcached) -> Option<NetworkPolicy> {
+/// The desired policy of a Memcached, unless it is disabled.
+fn network_policy(memcached: &Memcached) -> Option<NetworkPolicy> {
     let Spec { monitoring, security } = &memcached.spec;
     let security = security.as_ref()?;
-    let sources = security.network_policy.as_ref().filter(|sources| sources.enabled)?;
+    let policy = security.network_policy.as_ref().filter(|policy| policy.enabled)?;
     let is_on = |switch: &Option<Switch>| switch.is_some_and(|switch| switch.enabled);
     let ports = [(11211, true), (11212, is_on(&security.tls)), (9150, is_on(monitoring))];
     let ports = ports.into_iter().filter(|(_, is_open)| *is_open).map(|(port, _)| tcp(port));
@@ -116,15 +108,15 @@ pub fn desired(memcached: &Memcached) -> Option<NetworkPolicy> {
             policy_types: Some(vec!["Ingress".into()]),
             ingress: Some(vec![NetworkPolicyIngressRule {
                 ports: Some(ports.collect()),
-                // Nobody in the list means everybody, and so does no list; an empty one is not written.
-                from: sources.allowed_sources.clone().filter(|peers| !peers.is_empty()),
+                // An empty list and no list both mean all peers, so an empty list is not written.
+                from: policy.allowed_sources.clone().filter(|peers| !peers.is_empty()),
             }]),
             egress: None,
         }),
     })
 }
 
-/// The labels of all that belongs to a Memcached.
+/// The labels of all objects that belong to a Memcached.
 fn labels(name: &str) -> BTreeMap<String, String> {
     let label = |key: &str, value: &str| (format!("app.kubernetes.io/{key}"), value.to_owned());
     BTreeMap::from([
@@ -142,20 +134,36 @@ fn tcp(port: i32) -> NetworkPolicyPort {
     }
 }
 
-/// The same for an object as it was read, if nothing is wrong with it.
-fn wish(object: &Object) -> Result<Option<NetworkPolicy>, String> {
+/// The desired policy of an object, or the errors in its spec.
+fn desired(object: &Object) -> Result<Option<NetworkPolicy>, String> {
     let spec = object.data.get("spec").cloned().unwrap_or(Value::Null);
-    // Also if no policy is asked for: perhaps that is the very word that is misspelt.
-    spelling::check(&spec)?;
     let spec = serde_json::from_value::<Option<Spec>>(spec).map_err(|error| error.to_string());
     let policy = spec.map(|spec| {
         let metadata = object.metadata.clone();
-        desired(&Memcached { metadata, spec: spec.unwrap_or_default() })
+        network_policy(&Memcached { metadata, spec: spec.unwrap_or_default() })
     });
-    match policy {
-        Ok(None) => Ok(None),
-        policy => workload::check(object).and(policy),
+    let mut errors = workload::errors(object);
+    if policy == Ok(None) {
+        // The policy may be disabled only because a field on the way to it is misspelt.
+        errors.retain(is_misspelt);
     }
+    if errors.is_empty() {
+        return policy;
+    }
+    let errors = errors.iter().map(|Finding { field, message, hint, .. }| {
+        // The author of the object chooses the names of unknown fields, even long or unprintable
+        // ones.
+        let field: String =
+            field.chars().take(MAX_FIELD_SHOWN).flat_map(char::escape_debug).collect();
+        format!("{field}: {message} ({hint})")
+    });
+    Err(errors.collect::<Vec<_>>().join("; "))
+}
+
+/// Whether an error is an unknown field outside of the peers, which do not count without a policy.
+fn is_misspelt(error: &Finding) -> bool {
+    let is_in_peers = error.field.starts_with("spec.security.networkPolicy.allowedSources[");
+    error.code == "unknown-field" && !is_in_peers
 }
 
 #[cfg(test)]
@@ -169,10 +177,10 @@ mod tests {
         serde_json::from_value(object).unwrap()
     }
 
-    /// The only rule of the policy that a spec asks for; every policy has one rule, one type and the three labels.
+    /// The rule of the desired policy. Every policy has one rule, one type and the three labels.
     #[track_caller]
     fn rule(spec: Value) -> Value {
-        let policy = desired(&memcached("cache", spec)).expect("a policy is asked for");
+        let policy = network_policy(&memcached("cache", spec)).expect("the policy is enabled");
         let value = serde_json::to_value(&policy).unwrap();
         assert_eq!(value["spec"]["policyTypes"], json!(["Ingress"]));
         assert_eq!(
@@ -189,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_follow_the_spec_in_one_order() {
+    fn ports_follow_the_spec_in_a_fixed_order() {
         for (spec, ports) in [
             (json!({}), &[11211][..]),
             (json!({"monitoring": {"enabled": true}}), &[11211, 9150]),
@@ -207,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn sources_are_copied_in_order_and_an_empty_list_is_left_out() {
+    fn sources_are_copied_in_order_and_an_empty_list_is_omitted() {
         let with = |sources: Value| {
             rule(
                 json!({"security": {"networkPolicy": {"enabled": true, "allowedSources": sources}}}),
@@ -224,10 +232,10 @@ mod tests {
     }
 
     #[test]
-    fn labels_follow_the_name() {
+    fn labels_contain_the_name() {
         for name in ["cache-alpha", "cache-beta"] {
             let spec = json!({"security": {"networkPolicy": {"enabled": true}}});
-            let policy = desired(&memcached(name, spec)).unwrap();
+            let policy = network_policy(&memcached(name, spec)).unwrap();
             assert_eq!(policy.metadata.name.as_deref(), Some(name));
             let labels = policy.metadata.labels.unwrap();
             let labels: Vec<(&str, &str)> =
@@ -244,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn a_policy_is_there_only_if_it_is_asked_for() {
+    fn no_policy_is_desired_unless_it_is_enabled() {
         for spec in [
             json!({}),
             json!({"security": null}),
@@ -252,12 +260,12 @@ mod tests {
             json!({"security": {"networkPolicy": {}}}),
             json!({"security": {"networkPolicy": {"enabled": false, "allowedSources": [{}]}}}),
         ] {
-            assert_eq!(desired(&memcached("cache", spec)), None);
+            assert_eq!(network_policy(&memcached("cache", spec)), None);
         }
     }
 
     #[test]
-    fn what_cannot_be_read_is_an_error_that_names_the_field() {
+    fn invalid_specs_are_errors_that_name_the_field() {
         let object = |spec: Value| -> Object {
             serde_json::from_value(json!({
                 "apiVersion": "memcached.c5c3.io/v1beta1", "kind": "Memcached",
@@ -292,12 +300,62 @@ mod tests {
                 "spec.monitoring.enabled: expected true or false",
             ),
         ] {
-            let error = wish(&object(spec.clone())).expect_err(&spec.to_string());
+            let error = desired(&object(spec.clone())).expect_err(&spec.to_string());
             assert!(error.starts_with(expected), "{error}");
         }
         let fine =
             json!({"security": {"networkPolicy": {"enabled": true}}, "image": "memcached:1.6"});
-        assert!(wish(&object(fine)).unwrap().is_some());
-        assert_eq!(wish(&object(Value::Null)), Ok(None));
+        assert!(desired(&object(fine)).unwrap().is_some());
+        assert_eq!(desired(&object(Value::Null)), Ok(None));
+    }
+
+    #[test]
+    fn misspelt_fields_are_errors_even_if_no_policy_is_enabled() {
+        let object = |spec: Value| -> Object {
+            serde_json::from_value(json!({
+                "apiVersion": "memcached.c5c3.io/v1beta1", "kind": "Memcached",
+                "metadata": {"name": "cache", "namespace": "shop"}, "spec": spec,
+            }))
+            .unwrap()
+        };
+        for (spec, expected) in [
+            (json!({"security": {"networkPolicy": {"enabeld": true}}}), "`enabled`"),
+            (json!({"security": {"networkPolicy": {"from": []}}}), "remove the field"),
+            (json!({"security": {"networkpolicy": {"enabled": true}}}), "`networkPolicy`"),
+            (json!({"Security": {"networkPolicy": {"enabled": true}}}), "`security`"),
+            (json!({"security": {"tls": {"enabeld": true}}}), "`enabled`"),
+            (json!({"security": {"tsl": {}}}), "`tls`"),
+            (json!({"monitoring": {"enable": true}}), "`enabled`"),
+        ] {
+            let error = desired(&object(spec.clone())).expect_err(&spec.to_string());
+            assert!(error.contains("there is no field") && error.contains(expected), "{error}");
+        }
+        let hostile = json!({"security": {"networkPolicy": {"\u{1b}[2J": 1}}});
+        let error = desired(&object(hostile)).unwrap_err();
+        assert!(!error.contains('\u{1b}'), "{error}");
+        let long = json!({"security": {"networkPolicy": {"x".repeat(100_000): 1}}});
+        let error = desired(&object(long)).unwrap_err();
+        assert!(error.len() < 1000, "{} bytes", error.len());
+    }
+
+    #[test]
+    fn other_fields_of_the_operator_are_accepted() {
+        let spec = json!({
+            "replicas": 3, "image": "memcached:1.6", "resources": {}, "memcached": {"maxMemoryMB": 64},
+            "highAvailability": {"enabled": true}, "service": {"annotations": {}}, "autoscaling": {"enabled": true},
+            "monitoring": {"enabled": true, "exporterImage": "x", "exporterResources": {}, "serviceMonitor": {"interval": "30s"}},
+            "security": {
+                "podSecurityContext": {}, "containerSecurityContext": {},
+                "sasl": {"enabled": true, "credentialsSecretRef": {"name": "s"}},
+                "tls": {"enabled": true, "certificateSecretRef": {"name": "t"}, "enableClientCert": true},
+                "networkPolicy": {"enabled": true, "allowedSources": []},
+            },
+        });
+        let object = json!({
+            "apiVersion": "memcached.c5c3.io/v1beta1", "kind": "Memcached",
+            "metadata": {"name": "cache", "namespace": "shop"}, "spec": spec,
+        });
+        let object: Object = serde_json::from_value(object).unwrap();
+        assert!(desired(&object).unwrap().is_some());
     }
 }

@@ -2,6 +2,8 @@ use std::fmt;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::core::{ApiResource, TypeMeta};
+use weir_api::{Lowering, Tree};
+use weir_model::Finding;
 
 /// Any object of a cluster: its metadata, and the rest as JSON.
 pub type Object = kube::core::DynamicObject;
@@ -20,7 +22,7 @@ pub struct Resource {
 }
 
 /// NetworkPolicies, which most controllers write.
-pub const NETWORK_POLICIES: Resource = Resource {
+pub(crate) const NETWORK_POLICIES: Resource = Resource {
     group: "networking.k8s.io",
     versions: &["v1"],
     kind: "NetworkPolicy",
@@ -102,17 +104,17 @@ impl fmt::Display for Id {
 }
 
 /// The one owner that manages the object, if there is one.
-pub fn controller_of(object: &Object) -> Option<&OwnerReference> {
+pub(crate) fn controller_of(object: &Object) -> Option<&OwnerReference> {
     object.metadata.owner_references.iter().flatten().find(|owner| owner.controller == Some(true))
 }
 
 /// Whether the object with this uid manages the other.
-pub fn is_controlled_by(object: &Object, uid: &str) -> bool {
+pub(crate) fn is_controlled_by(object: &Object, uid: &str) -> bool {
     !uid.is_empty() && controller_of(object).is_some_and(|owner| owner.uid == uid)
 }
 
 /// The reference by which an owner manages an object. What is managed goes when the owner goes.
-pub fn controller_reference(owner: &Object) -> OwnerReference {
+pub(crate) fn controller_reference(owner: &Object) -> OwnerReference {
     let types = owner.types.clone().unwrap_or_default();
     OwnerReference {
         api_version: types.api_version,
@@ -125,6 +127,12 @@ pub fn controller_reference(owner: &Object) -> OwnerReference {
 }
 
 /// Whether the object is on its way out.
-pub fn is_terminating(object: &Object) -> bool {
+pub(crate) fn is_terminating(object: &Object) -> bool {
     object.metadata.deletion_timestamp.is_some()
+}
+
+/// Lowers an object to the model, with findings.
+pub(crate) fn lower(object: &Object) -> (Option<weir_model::Object>, Vec<Finding>) {
+    let json = serde_json::to_value(object).unwrap_or_default();
+    Lowering::default().object(&Tree::from(&json))
 }

@@ -3,37 +3,37 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// The first wait after a failure.
-const FIRST: Duration = Duration::from_millis(100);
-/// The longest.
-const LONGEST: Duration = Duration::from_secs(60);
+/// The delay after the first failure of a key.
+const INITIAL_BACKOFF: Duration = Duration::from_millis(100);
+/// The delay never exceeds this.
+const MAX_BACKOFF: Duration = Duration::from_secs(60);
 
-/// What is to be looked at, each key once however often it was touched, and those that failed later and later.
+/// A work queue. Each key is queued at most once, and failed keys are retried with exponential
+/// back-off.
 #[derive(Clone, Debug)]
-pub struct Queue<K> {
+pub(crate) struct WorkQueue<K> {
     due: BTreeMap<K, Instant>,
     order: BTreeSet<(Instant, K)>,
     failures: BTreeMap<K, u32>,
 }
 
-impl<K> Default for Queue<K> {
+impl<K> Default for WorkQueue<K> {
     fn default() -> Self {
-        Queue { due: BTreeMap::new(), order: BTreeSet::new(), failures: BTreeMap::new() }
+        WorkQueue { due: BTreeMap::new(), order: BTreeSet::new(), failures: BTreeMap::new() }
     }
 }
 
-impl<K: Ord + Clone> Queue<K> {
-    /// A key is to be looked at now.
-    pub fn push(&mut self, key: K, now: Instant) {
+impl<K: Ord + Clone> WorkQueue<K> {
+    /// Queues a key for `due`, unless it is queued for an earlier time.
+    pub(crate) fn push(&mut self, key: K, due: Instant) {
         match self.due.get(&key) {
-            // It waits its turn.
-            Some(due) if *due <= now => (),
-            _ => self.at(key, now),
+            Some(queued) if *queued <= due => (),
+            _ => self.schedule(key, due),
         }
     }
 
-    /// The key whose turn it is.
-    pub fn pop(&mut self, now: Instant) -> Option<K> {
+    /// Takes the first key that is due.
+    pub(crate) fn pop(&mut self, now: Instant) -> Option<K> {
         let (due, _) = self.order.first()?;
         if *due > now {
             return None;
@@ -43,32 +43,32 @@ impl<K: Ord + Clone> Queue<K> {
         Some(key)
     }
 
-    /// When the next key has its turn.
-    pub fn next(&self) -> Option<Instant> {
+    /// The time at which the next key is due.
+    pub(crate) fn next_due(&self) -> Option<Instant> {
         self.order.first().map(|(due, _)| *due)
     }
 
-    /// A key was looked at and all is well.
-    pub fn done(&mut self, key: &K) {
+    /// Resets the back-off of a key.
+    pub(crate) fn succeeded(&mut self, key: &K) {
         self.failures.remove(key);
     }
 
-    /// A key was looked at in vain: it has another turn, the later the more often it failed.
-    pub fn failed(&mut self, key: K, now: Instant) {
+    /// Queues a failed key again, after a delay that doubles with each failure.
+    pub(crate) fn failed(&mut self, key: K, now: Instant) {
         let failures = self.failures.entry(key.clone()).or_default();
         *failures = failures.saturating_add(1);
-        let wait = weir_runtime::delay(FIRST, LONGEST, *failures);
-        self.at(key, now + wait);
+        let delay = weir_runtime::delay(INITIAL_BACKOFF, MAX_BACKOFF, *failures);
+        self.schedule(key, now + delay);
     }
 
-    /// How many keys failed when they were last looked at.
-    pub fn failing(&self) -> usize {
+    /// The number of keys whose last attempt failed.
+    pub(crate) fn failing(&self) -> usize {
         self.failures.len()
     }
 
-    fn at(&mut self, key: K, due: Instant) {
-        if let Some(before) = self.due.insert(key.clone(), due) {
-            self.order.remove(&(before, key.clone()));
+    fn schedule(&mut self, key: K, due: Instant) {
+        if let Some(previous) = self.due.insert(key.clone(), due) {
+            self.order.remove(&(previous, key.clone()));
         }
         self.order.insert((due, key));
     }
@@ -79,34 +79,34 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_that_is_touched_often_has_one_turn() {
-        let (mut queue, now) = (Queue::default(), Instant::now());
+    fn a_key_that_is_pushed_twice_is_popped_once() {
+        let (mut queue, now) = (WorkQueue::default(), Instant::now());
         queue.push("a", now);
-        queue.push("b", now + FIRST);
-        queue.push("a", now + FIRST);
+        queue.push("b", now + INITIAL_BACKOFF);
+        queue.push("a", now + INITIAL_BACKOFF);
         assert_eq!(queue.pop(now), Some("a"));
         assert_eq!(queue.pop(now), None);
-        assert_eq!(queue.next(), Some(now + FIRST));
-        assert_eq!(queue.pop(now + FIRST), Some("b"));
-        assert_eq!(queue.next(), None);
+        assert_eq!(queue.next_due(), Some(now + INITIAL_BACKOFF));
+        assert_eq!(queue.pop(now + INITIAL_BACKOFF), Some("b"));
+        assert_eq!(queue.next_due(), None);
     }
 
     #[test]
-    fn what_fails_has_its_turn_later_and_later_and_news_of_it_at_once() {
-        let (mut queue, now) = (Queue::default(), Instant::now());
-        for turn in 0..4 {
+    fn failed_keys_back_off_and_a_push_makes_them_due_immediately() {
+        let (mut queue, now) = (WorkQueue::default(), Instant::now());
+        for attempt in 0..4 {
             queue.failed("a", now);
-            assert_eq!(queue.next(), Some(now + FIRST * (1 << turn)));
+            assert_eq!(queue.next_due(), Some(now + INITIAL_BACKOFF * (1 << attempt)));
         }
         for _ in 0..20 {
             queue.failed("a", now);
         }
-        assert_eq!(queue.next(), Some(now + LONGEST));
+        assert_eq!(queue.next_due(), Some(now + MAX_BACKOFF));
         queue.push("a", now);
         assert_eq!((queue.pop(now), queue.failing()), (Some("a"), 1));
-        queue.done(&"a");
+        queue.succeeded(&"a");
         assert_eq!(queue.failing(), 0);
         queue.failed("a", now);
-        assert_eq!(queue.next(), Some(now + FIRST));
+        assert_eq!(queue.next_due(), Some(now + INITIAL_BACKOFF));
     }
 }

@@ -1,4 +1,4 @@
-//! How it goes, as others may ask.
+//! The state of this process's controllers, for `/readyz` and `/metrics`.
 
 use std::{
     collections::BTreeMap,
@@ -16,9 +16,9 @@ use prometheus_client::{
     registry::Registry,
 };
 
-/// What is known about the controllers of this process.
+/// The readiness and the metrics of the controllers of this process.
 #[derive(Debug)]
-pub struct Report {
+pub(crate) struct Report {
     state: Mutex<State>,
     controllers: Vec<&'static str>,
     pub(crate) metrics: Metrics,
@@ -27,16 +27,16 @@ pub struct Report {
 
 #[derive(Debug)]
 struct State {
-    charge: Charge,
-    /// Why a controller is not ready.
+    role: Role,
+    /// Why controllers are not ready.
     reasons: BTreeMap<&'static str, Vec<String>>,
-    /// What others do wrong.
-    notes: BTreeMap<&'static str, Vec<String>>,
+    /// Mistakes of others, which do not make a controller unready.
+    warnings: BTreeMap<&'static str, Vec<String>>,
 }
 
 type Label = (&'static str, &'static str);
 
-/// All that is counted.
+/// The metrics.
 #[derive(Debug)]
 pub(crate) struct Metrics {
     leads: Gauge,
@@ -48,9 +48,9 @@ pub(crate) struct Metrics {
 }
 
 impl Report {
-    /// The report of a process that has done nothing yet.
+    /// The report of a process that has just started.
     pub(crate) fn new(controllers: &[&'static str]) -> Self {
-        let charge = Charge::Unknown("the lease was not looked at yet".into());
+        let role = Role::Unknown("the lease has not been read yet".into());
         let mut registry = Registry::default();
         let metrics = Metrics::new(&mut registry);
         for controller in controllers {
@@ -61,17 +61,17 @@ impl Report {
                 drop(metrics.reconciles.get_or_create(&labels));
             }
         }
-        let state = Mutex::new(State { charge, reasons: BTreeMap::new(), notes: BTreeMap::new() });
+        let state = Mutex::new(State { role, reasons: BTreeMap::new(), warnings: BTreeMap::new() });
         Report { state, controllers: controllers.into(), metrics, registry }
     }
 
-    /// Why not everything is as it should be; nothing if it is, or if another process is known to be in charge of that.
-    pub fn reasons(&self) -> Vec<String> {
+    /// Why this process is not ready. Empty if it is ready, or if another process is the leader.
+    pub(crate) fn reasons(&self) -> Vec<String> {
         let state = self.state();
-        match &state.charge {
-            Charge::Another => Vec::new(),
-            Charge::Unknown(why) => vec![why.clone()],
-            Charge::Ours => {
+        match &state.role {
+            Role::Standby => Vec::new(),
+            Role::Unknown(why) => vec![why.clone()],
+            Role::Leader => {
                 let named = state.reasons.iter().flat_map(|(controller, reasons)| {
                     reasons.iter().map(move |reason| format!("{controller}: {reason}"))
                 });
@@ -80,22 +80,17 @@ impl Report {
         }
     }
 
-    /// What others do wrong, which keeps no controller from its work.
-    pub fn notes(&self) -> Vec<String> {
+    /// Mistakes of others, which do not make this process unready.
+    pub(crate) fn warnings(&self) -> Vec<String> {
         let state = self.state();
-        let named = state.notes.iter().flat_map(|(controller, notes)| {
-            notes.iter().map(move |note| format!("{controller}: {note}"))
+        let named = state.warnings.iter().flat_map(|(controller, warnings)| {
+            warnings.iter().map(move |warning| format!("{controller}: {warning}"))
         });
-        named.filter(|_| state.charge == Charge::Ours).collect()
+        named.filter(|_| state.role == Role::Leader).collect()
     }
 
-    /// Whether this process is in charge.
-    pub fn leads(&self) -> bool {
-        self.state().charge == Charge::Ours
-    }
-
-    /// Says why a controller is not ready; nothing if it is. What is new is logged.
-    pub fn ready(&self, controller: &'static str, reasons: Vec<String>) {
+    /// Records why a controller is not ready; an empty list means that it is. Logs new reasons.
+    pub(crate) fn set_unready_reasons(&self, controller: &'static str, reasons: Vec<String>) {
         self.metrics
             .ready
             .get_or_create(&[("controller", controller)])
@@ -106,21 +101,21 @@ impl Report {
             .filter(|reason| !before.contains(reason))
             .for_each(|reason| tracing::warn!(controller, "{reason}"));
         if reasons.is_empty() && !before.is_empty() {
-            tracing::info!(controller, "everything can be read");
+            tracing::info!(controller, "ready");
         }
     }
 
-    /// Says what others do wrong, which keeps a controller from nothing. What is new is logged.
-    pub fn note(&self, controller: &'static str, notes: Vec<String>) {
-        let before = self.state().notes.insert(controller, notes.clone()).unwrap_or_default();
-        notes
+    /// Records mistakes of others, which do not make a controller unready. Logs new ones.
+    pub(crate) fn set_warnings(&self, controller: &'static str, warnings: Vec<String>) {
+        let before = self.state().warnings.insert(controller, warnings.clone()).unwrap_or_default();
+        warnings
             .iter()
-            .filter(|note| !before.contains(note))
-            .for_each(|note| tracing::warn!(controller, "{note}"));
+            .filter(|warning| !before.contains(warning))
+            .for_each(|warning| tracing::warn!(controller, "{warning}"));
     }
 
-    /// A key was looked at: how long it took, what came of it, and how many keys are not as they should be.
-    pub fn reconciled(
+    /// Counts one reconcile. `failing` is the number of keys that are currently not as desired.
+    pub(crate) fn record_reconcile(
         &self,
         controller: &'static str,
         outcome: Outcome,
@@ -138,22 +133,23 @@ impl Report {
         metrics.failing.get_or_create(&[label]).set(failing);
     }
 
-    /// Somebody is in charge from now on. What was known of the controllers is of another time.
-    pub(crate) fn lead(&self, charge: Charge) {
+    /// Sets the role of this process. A change discards the state of the controllers.
+    pub(crate) fn set_role(&self, role: Role) {
         let mut state = self.state();
-        if state.charge == charge {
+        if state.role == role {
             return;
         }
-        self.metrics.leads.set(i64::from(charge == Charge::Ours));
+        self.metrics.leads.set(i64::from(role == Role::Leader));
         for controller in &self.controllers {
             self.metrics.ready.get_or_create(&[("controller", *controller)]).set(0);
             self.metrics.failing.get_or_create(&[("controller", *controller)]).set(0);
         }
-        state.charge = charge;
-        let begins =
-            |controller: &&'static str| (*controller, vec!["it has just begun".to_owned()]);
-        state.reasons = self.controllers.iter().map(begins).collect();
-        state.notes.clear();
+        state.role = role;
+        let starting = |controller: &&'static str| {
+            (*controller, vec!["the controller is starting".to_owned()])
+        };
+        state.reasons = self.controllers.iter().map(starting).collect();
+        state.warnings.clear();
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -161,23 +157,23 @@ impl Report {
     }
 }
 
-/// Who is in charge.
+/// The role of this process in the leader election.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Charge {
-    /// This process.
-    Ours,
-    /// Another.
-    Another,
-    /// Nobody, or nobody knows, and why.
+pub(crate) enum Role {
+    /// This process holds the lease.
+    Leader,
+    /// Another process holds the lease.
+    Standby,
+    /// The holder is not known, and why.
     Unknown(String),
 }
 
-/// What came of looking at a key.
+/// The outcome of a reconcile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// All is as it should be.
+pub(crate) enum Outcome {
+    /// The observed state is the desired state.
     Done,
-    /// It has another turn later.
+    /// The key is retried later.
     Failed,
 }
 
@@ -194,15 +190,19 @@ impl Metrics {
             writes: Family::default(),
         };
         let leads = metrics.leads.clone();
-        registry.register("weir_controller_leads", "Whether this process is in charge", leads);
+        registry.register("weir_controller_leads", "Whether this process is the leader", leads);
         let ready = metrics.ready.clone();
-        registry.register("weir_controller_ready", "Whether everything can be read", ready);
+        registry.register(
+            "weir_controller_ready",
+            "Whether the controller can read all its inputs",
+            ready,
+        );
         let failing = metrics.failing.clone();
-        registry.register("weir_controller_failing", "Objects not served as they ask", failing);
+        registry.register("weir_controller_failing", "Objects that are not as desired", failing);
         let reconciles = metrics.reconciles.clone();
-        registry.register("weir_controller_reconciles", "Objects looked at", reconciles);
+        registry.register("weir_controller_reconciles", "Reconciled objects", reconciles);
         let seconds = metrics.seconds.clone();
-        registry.register("weir_controller_reconcile_seconds", "Time to serve an object", seconds);
+        registry.register("weir_controller_reconcile_seconds", "Duration of a reconcile", seconds);
         let writes = metrics.writes.clone();
         registry.register("weir_controller_writes", "Objects written", writes);
         metrics
@@ -220,28 +220,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_ready_only_if_all_can_be_read_or_another_is_known_to_be_in_charge() {
+    fn a_process_is_ready_if_all_controllers_are_or_if_another_process_is_the_leader() {
         let report = Report::new(&["one", "two"]);
-        assert_eq!(report.reasons(), ["the lease was not looked at yet"]);
-        report.lead(Charge::Unknown("cannot take the lease".into()));
-        assert_eq!(report.reasons(), ["cannot take the lease"]);
-        report.lead(Charge::Another);
-        assert_eq!((report.reasons(), report.leads()), (Vec::new(), false));
-        report.lead(Charge::Ours);
-        assert_eq!(report.reasons(), ["one: it has just begun", "two: it has just begun"]);
-        report.ready("one", Vec::new());
-        report.ready("two", vec!["pods is not read yet".into()]);
-        assert_eq!(
-            (report.reasons(), report.leads()),
-            (vec!["two: pods is not read yet".into()], true)
-        );
-        report.ready("two", Vec::new());
-        report.note("two", vec!["somebody errs".into()]);
-        assert!(report.reasons().is_empty(), "what others do wrong is not for us to be unready");
-        assert_eq!(report.notes(), ["two: somebody errs"]);
-        report.lead(Charge::Unknown("the lease could not be renewed in time".into()));
+        assert_eq!(report.reasons(), ["the lease has not been read yet"]);
+        report.set_role(Role::Unknown("cannot acquire the lease".into()));
+        assert_eq!(report.reasons(), ["cannot acquire the lease"]);
+        report.set_role(Role::Standby);
+        assert_eq!(report.reasons(), [""; 0]);
+        report.set_role(Role::Leader);
+        let starting = ["one: the controller is starting", "two: the controller is starting"];
+        assert_eq!(report.reasons(), starting);
+        report.set_unready_reasons("one", Vec::new());
+        report.set_unready_reasons("two", vec!["pods has not been listed yet".into()]);
+        assert_eq!(report.reasons(), ["two: pods has not been listed yet"]);
+        report.set_unready_reasons("two", Vec::new());
+        report.set_warnings("two", vec!["a peer made a mistake".into()]);
+        assert!(report.reasons().is_empty(), "mistakes of others do not make a process unready");
+        assert_eq!(report.warnings(), ["two: a peer made a mistake"]);
+        report.set_role(Role::Unknown("the lease could not be renewed in time".into()));
         assert_eq!(report.reasons(), ["the lease could not be renewed in time"]);
-        report.lead(Charge::Ours);
-        assert_eq!(report.reasons().len(), 2, "what was ready before is read again");
+        report.set_role(Role::Leader);
+        assert_eq!(report.reasons().len(), 2, "a new leader starts unready");
     }
 }

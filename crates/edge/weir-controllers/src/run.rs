@@ -10,111 +10,112 @@ use weir_runtime::{
 };
 
 use crate::{
-    Controller, Hand, Server, Term,
-    lease::Candidate,
-    report::{Charge, Report},
+    Controller, Server,
+    lease::{Candidate, Leadership},
+    report::{Report, Role},
+    writer::Writer,
 };
 
-/// How long controllers may take to finish what they are at.
-const FINISH: Duration = Duration::from_secs(5);
+/// Controllers have this long to finish their current work after a signal.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How controllers are to run.
+/// How to run the controllers.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The cluster that they serve.
+    /// The API server of the cluster.
     pub access: Access,
-    /// The namespace that they live in; the lease is there.
+    /// The namespace of the lease.
     pub namespace: String,
-    /// The name of the lease: of all processes that name the same one, one is in charge.
+    /// The name of the lease. Of all processes with the same lease, one is the leader.
     pub lease: String,
-    /// Which of them.
+    /// The controllers to run.
     pub controllers: Vec<Controller>,
-    /// Where to listen for HTTP.
+    /// The address of the HTTP server.
     pub http: Option<SocketAddr>,
-    /// The name of this process, which no other has.
+    /// The unique name of this process.
     pub identity: String,
-    /// How patient to be.
+    /// Page sizes, timeouts and back-off.
     pub pace: RetryPolicy,
 }
 
-/// Why controllers do not run.
+/// Why the controllers stopped.
 #[derive(Debug, thiserror::Error)]
 pub enum ControllerError {
-    /// The machine refused something.
+    /// The process lacks a resource.
     #[error("cannot start")]
     Start(#[source] io::Error),
-    /// The kubeconfig cannot be used.
+    /// The kubeconfig is unusable.
     #[error(transparent)]
     Access(ReadError),
-    /// Nor can that of the broker.
-    #[error("the broker cannot be asked")]
+    /// The kubeconfig of the broker is unusable.
+    #[error("cannot use the broker")]
     Broker(#[source] ReadError),
-    /// The HTTP address cannot be listened on.
+    /// The HTTP server cannot listen.
     #[error(transparent)]
     Listen(#[from] ListenError),
-    /// A controller ended by itself, which it never should.
-    #[error("controller {0} has died")]
-    Died(String),
+    /// A controller ended without a signal, which is a bug.
+    #[error("controller {0} ended unexpectedly")]
+    Ended(String),
 }
 
 impl ControllerError {
-    /// What to do about it.
+    /// How to fix it.
     pub fn hint(&self) -> String {
         let hint = match self {
             ControllerError::Access(error) => return error.hint(),
             ControllerError::Broker(_) => "check --broker-kubeconfig and --broker-context",
             ControllerError::Start(_) => "check the limits of the process",
             ControllerError::Listen(_) => "choose another address with `--http`, or `off`",
-            ControllerError::Died(_) => "start it again; the log says what it was at",
+            ControllerError::Ended(_) => "restart the process; the log has the last steps",
         };
         hint.into()
     }
 }
 
-/// What a controller works with.
+/// Everything that a controller gets from the process.
 #[derive(Clone, Debug)]
-pub struct Context {
-    /// The cluster.
-    pub server: Server,
-    /// The namespace that weir lives in.
-    pub namespace: String,
-    /// The lease there that says which process is in charge.
-    pub lease: String,
-    /// How patient to be.
-    pub pace: RetryPolicy,
-    /// How it goes.
-    pub report: Arc<Report>,
+pub(crate) struct Context {
+    /// The API server of the cluster.
+    pub(crate) server: Server,
+    /// The namespace of the lease.
+    pub(crate) namespace: String,
+    /// The name of the lease.
+    pub(crate) lease: String,
+    /// Page sizes, timeouts and back-off.
+    pub(crate) pace: RetryPolicy,
+    /// Readiness and metrics.
+    pub(crate) report: Arc<Report>,
     events: Events,
-    term: Term,
+    leadership: Leadership,
     stop: watch::Receiver<()>,
 }
 
 impl Context {
-    /// What a controller writes with.
-    pub fn hand(&self, controller: &'static str) -> Hand {
-        self.hand_at(self.server.clone(), controller)
+    /// A writer for this cluster.
+    pub(crate) fn writer(&self, controller: &'static str) -> Writer {
+        self.writer_for(self.server.clone(), controller)
     }
 
-    /// What a controller writes with elsewhere.
-    pub(crate) fn hand_at(&self, server: Server, controller: &'static str) -> Hand {
-        let term = self.term.clone();
-        Hand::new(server, term, self.report.clone(), self.events.clone(), controller)
+    /// A writer for another API server.
+    pub(crate) fn writer_for(&self, server: Server, controller: &'static str) -> Writer {
+        let leadership = self.leadership.clone();
+        Writer::new(server, leadership, self.report.clone(), self.events.clone(), controller)
     }
 
-    /// Whether it is time to finish.
-    pub fn is_stopped(&self) -> bool {
+    /// Whether the controller must stop.
+    pub(crate) fn is_stopped(&self) -> bool {
         self.stop.has_changed().is_err()
     }
 
-    /// Waits until it is time to finish.
-    pub async fn stopped(&self) {
+    /// Waits until the controller must stop.
+    pub(crate) async fn stopped(&self) {
         let mut stop = self.stop.clone();
-        // The other end goes when it is time.
+        // `lead` drops the sender to stop the controllers.
         while stop.changed().await.is_ok() {}
     }
 }
 
-/// Runs controllers until a signal says that it is enough.
+/// Runs the controllers until SIGTERM or SIGINT.
 pub fn run(options: &Options) -> Result<(), ControllerError> {
     run_until(options, || {
         let mut signals = Signals::stop()?;
@@ -124,7 +125,7 @@ pub fn run(options: &Options) -> Result<(), ControllerError> {
     })
 }
 
-/// Runs controllers until something happens.
+/// Runs the controllers until the future that `end` returns is ready.
 pub fn run_until<F: Future<Output = ()>>(
     options: &Options,
     end: impl FnOnce() -> io::Result<F>,
@@ -144,12 +145,12 @@ pub fn run_until<F: Future<Output = ()>>(
         let end = end().map_err(ControllerError::Start)?;
         lead(options, &report, end).await
     });
-    // A request may be under way whose answer nobody waits for.
+    // Do not wait for requests in flight.
     runtime.shutdown_background();
     done
 }
 
-/// Is in charge, again and again, until the signal.
+/// Acquires the lease and runs the controllers while it is held, until the signal.
 async fn lead(
     options: &Options,
     report: &Arc<Report>,
@@ -158,7 +159,8 @@ async fn lead(
     let server = Server::new(options.access.clone());
     let events = Events::start(options.access.clone(), "weir-controller", &options.identity)
         .map_err(ControllerError::Start)?;
-    // Later, files that cannot be read may be about to be replaced; but nobody waits for what was never right.
+    // Fail now if a kubeconfig is unusable. Later, an unreadable file may be one that is being
+    // replaced.
     if let Err(error @ ReadError::Kubeconfig { .. }) = server.client().await {
         return Err(ControllerError::Access(error));
     }
@@ -170,11 +172,11 @@ async fn lead(
     let mut candidate = Candidate::new(server.clone(), options, report.clone());
     let mut signal = pin!(signal);
     loop {
-        let term = match select(pin!(candidate.acquire()), &mut signal).await {
-            Either::Left((term, _)) => term,
+        let leadership = match select(pin!(candidate.acquire()), &mut signal).await {
+            Either::Left((leadership, _)) => leadership,
             Either::Right(_) => return Ok(()),
         };
-        tracing::info!("this process is in charge");
+        tracing::info!("this process is the leader");
         let (keep_on, stop) = watch::channel(());
         let mut controllers = JoinSet::new();
         for controller in options.controllers.iter().cloned() {
@@ -185,7 +187,7 @@ async fn lead(
                 pace: options.pace,
                 report: report.clone(),
                 events: events.clone(),
-                term: term.clone(),
+                leadership: leadership.clone(),
                 stop: stop.clone(),
             };
             controllers.spawn(async move {
@@ -197,8 +199,8 @@ async fn lead(
         let end = {
             let (hold, ended) = (pin!(candidate.hold()), pin!(controllers.join_next()));
             match select(select(hold, ended), &mut signal).await {
-                Either::Left((Either::Left((charge, _)), _)) => End::Lost(charge),
-                Either::Left((Either::Right((ended, _)), _)) => End::Died(match ended {
+                Either::Left((Either::Left((role, _)), _)) => End::Lost(role),
+                Either::Left((Either::Right((ended, _)), _)) => End::Controller(match ended {
                     Some(Ok(name)) => name.to_owned(),
                     Some(Err(error)) => error.to_string(),
                     None => "none".into(),
@@ -207,29 +209,31 @@ async fn lead(
             }
         };
         match end {
-            // At once: another may be at work by now.
-            End::Lost(charge) => {
-                report.lead(charge);
+            // Stop immediately: another process may be the leader by now.
+            End::Lost(role) => {
+                report.set_role(role);
                 controllers.shutdown().await;
             }
-            End::Died(name) => return Err(ControllerError::Died(name)),
+            End::Controller(name) => return Err(ControllerError::Ended(name)),
             End::Signal => {
-                report.lead(Charge::Unknown("this process is ending".into()));
+                report.set_role(Role::Unknown("this process is shutting down".into()));
                 drop(keep_on);
                 let finish = async { while controllers.join_next().await.is_some() {} };
-                _ = timeout(FINISH, finish).await;
+                _ = timeout(SHUTDOWN_TIMEOUT, finish).await;
                 controllers.shutdown().await;
-                _ = timeout(FINISH, candidate.release()).await;
+                _ = timeout(SHUTDOWN_TIMEOUT, candidate.release()).await;
                 return Ok(());
             }
         }
     }
 }
 
-/// Why a term ended.
+/// Why the controllers stop.
 enum End {
-    Lost(Charge),
-    Died(String),
+    /// This process lost the lease.
+    Lost(Role),
+    /// A controller ended by itself.
+    Controller(String),
     Signal,
 }
 
@@ -243,15 +247,12 @@ fn router(report: Arc<Report>) -> Router {
 
 async fn readyz(State(report): State<Arc<Report>>) -> impl IntoResponse {
     let reasons = report.reasons();
-    match reasons.is_empty() {
-        true => (["ok".to_owned()].into_iter().chain(report.notes()))
-            .map(|line| line + "\n")
-            .collect::<String>()
-            .into_response(),
-        false => {
-            let all: Vec<String> = reasons.into_iter().chain(report.notes()).collect();
-            http::readiness(&all)
-        }
+    if reasons.is_empty() {
+        let lines = ["ok".to_owned()].into_iter().chain(report.warnings());
+        lines.map(|line| line + "\n").collect::<String>().into_response()
+    } else {
+        let lines: Vec<String> = reasons.into_iter().chain(report.warnings()).collect();
+        http::readiness(&lines)
     }
 }
 

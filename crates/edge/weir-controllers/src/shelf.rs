@@ -1,6 +1,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::{Id, Object};
+use crate::{Id, Object, Resource};
 
 /// What is new about a kind.
 #[derive(Clone, Debug, PartialEq)]
@@ -17,15 +17,51 @@ pub enum Told {
 
 /// The objects of a kind, as last heard of. Nothing leaves it because the API server is away.
 #[derive(Clone, Debug, Default)]
-pub struct Shelf {
+pub(crate) struct Shelf {
     objects: BTreeMap<Id, Object>,
     version: Option<&'static str>,
-    trouble: Option<String>,
+    sync: SyncState,
+}
+
+/// Whether a followed kind was listed, and why it cannot be followed at the moment.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct SyncState {
+    is_listed: bool,
+    problem: Option<String>,
+}
+
+impl SyncState {
+    /// Records an event.
+    pub(crate) fn observe(&mut self, event: &Told) {
+        match event {
+            Told::Listed(..) => self.is_listed = true,
+            Told::Trouble(trouble) => self.problem.clone_from(trouble),
+            Told::Put(_) | Told::Gone(_) => (),
+        }
+    }
+
+    /// Whether the kind was listed at least once.
+    pub(crate) fn is_synced(&self) -> bool {
+        self.is_listed
+    }
+}
+
+/// Why kinds are not ready: they cannot be followed, or are not listed yet.
+pub(crate) fn unready<'a>(
+    inputs: impl IntoIterator<Item = (&'a SyncState, &'a Resource)>,
+) -> Vec<String> {
+    let reasons = inputs.into_iter().filter_map(|(sync, resource)| match &sync.problem {
+        Some(problem) => Some(problem.clone()),
+        None if !sync.is_listed => Some(format!("{} has not been listed yet", resource.name())),
+        None => None,
+    });
+    reasons.collect()
 }
 
 impl Shelf {
     /// Takes note of what was told, and says which objects are not as they were.
-    pub fn take(&mut self, told: Told) -> BTreeSet<Id> {
+    pub(crate) fn take(&mut self, told: Told) -> BTreeSet<Id> {
+        self.sync.observe(&told);
         match told {
             Told::Listed(version, objects) => {
                 self.version = Some(version);
@@ -44,16 +80,13 @@ impl Shelf {
                     false => BTreeSet::new(),
                 }
             }
-            Told::Trouble(trouble) => {
-                self.trouble = trouble;
-                BTreeSet::new()
-            }
+            Told::Trouble(_) => BTreeSet::new(),
         }
     }
 
-    /// An object is there, as the API server says, be it in answer to a write of our own. What is older than what is known is
-    /// no news.
-    pub fn put(&mut self, object: Object) -> BTreeSet<Id> {
+    /// An object is there, as the API server says, be it in answer to a write of our own. What is
+    /// older than what is known is no news.
+    pub(crate) fn put(&mut self, object: Object) -> BTreeSet<Id> {
         let id = Id::of(&object);
         let known = self.objects.get(&id);
         if known.is_some_and(|known| *known == object || is_older(&object, known)) {
@@ -64,37 +97,38 @@ impl Shelf {
     }
 
     /// We removed an object.
-    pub fn remove(&mut self, id: &Id) {
+    pub(crate) fn remove(&mut self, id: &Id) {
         self.objects.remove(id);
     }
 
     /// An object.
-    pub fn get(&self, id: &Id) -> Option<&Object> {
+    pub(crate) fn get(&self, id: &Id) -> Option<&Object> {
         self.objects.get(id)
     }
 
     /// All objects, in the order of their ids.
-    pub fn iter(&self) -> impl Iterator<Item = &Object> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Object> {
         self.objects.values()
     }
 
     /// The version of the kind, once everything was read.
-    pub fn version(&self) -> Option<&'static str> {
+    pub(crate) fn version(&self) -> Option<&'static str> {
         self.version
     }
 
     /// Whether everything was read at least once.
-    pub fn is_in_sync(&self) -> bool {
-        self.version.is_some()
+    pub(crate) fn is_in_sync(&self) -> bool {
+        self.sync.is_synced()
     }
 
-    /// Why the kind cannot be followed at the moment.
-    pub fn trouble(&self) -> Option<&str> {
-        self.trouble.as_deref()
+    /// Whether the kind was listed, and why it cannot be followed at the moment.
+    pub(crate) fn sync(&self) -> &SyncState {
+        &self.sync
     }
 }
 
-/// Whether a state of an object is from before another. Lists decide what is true in the end, so that a wrong guess does not last.
+/// Whether a state of an object is from before another. Lists decide what is true in the end, so
+/// that a wrong guess does not last.
 fn is_older(one: &Object, other: &Object) -> bool {
     let version =
         |object: &Object| object.metadata.resource_version.as_deref()?.parse::<u64>().ok();
@@ -149,9 +183,9 @@ mod tests {
         let mut shelf = Shelf::default();
         shelf.take(Told::Listed("v1", vec![object("a", "a", "1")]));
         shelf.take(Told::Trouble(Some("away".into())));
-        assert_eq!((shelf.trouble(), shelf.iter().count()), (Some("away"), 1));
+        assert_eq!((shelf.sync.problem.as_deref(), shelf.iter().count()), (Some("away"), 1));
         assert!(shelf.is_in_sync());
         shelf.take(Told::Trouble(None));
-        assert_eq!(shelf.trouble(), None);
+        assert_eq!(shelf.sync.problem, None);
     }
 }

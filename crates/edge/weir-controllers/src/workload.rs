@@ -1,136 +1,130 @@
-//! Objects that ask for a NetworkPolicy of their own name, and the loop that keeps these as asked for.
+//! Workloads: kinds whose objects each own one NetworkPolicy of the same name.
 
-mod keep;
-mod unserved;
+mod controller;
+mod failures;
 
 use k8s_openapi::api::networking::v1::NetworkPolicy;
-use weir_api::{Lowering, document};
 use weir_model::{Finding, Severity};
 
 use crate::{
-    Condition, Id, Object, Resource, Step, condition, controller_of, controller_reference,
-    is_controlled_by, is_terminating, steps,
+    Condition, Id, Object, Resource, condition, controller_of, controller_reference,
+    is_controlled_by, is_terminating,
+    object::lower,
+    writes::{Write, plan_writes},
 };
-pub use keep::keep;
+pub(crate) use controller::run;
 
-/// The condition that tells how it goes with the policy.
-pub const CONDITION: &str = "NetworkPolicyReady";
+/// The type of the condition that reports on the policy.
+const CONDITION: &str = "NetworkPolicyReady";
 
-/// The reason of that condition if no policy is asked for.
+/// The reason of the condition if the object does not enable the policy.
 const DISABLED: &str = "Disabled";
 
-/// A kind of object that asks for a NetworkPolicy of its own name.
+/// A kind whose objects each own one NetworkPolicy of the same name.
 #[derive(Clone, Debug)]
 pub struct Workload {
     /// The name of the controller.
     pub name: &'static str,
     /// The kind of object.
     pub owner: Resource,
-    /// The policy that an object asks for, if it asks for one; or what is wrong with what it asks for. Pure.
+    /// The desired policy of an object, `None` if it is disabled, or an error in the object's spec.
+    /// Pure.
     pub desired: fn(&Object) -> Result<Option<NetworkPolicy>, String>,
-    /// What happens to a policy that is no longer asked for.
+    /// What happens to the policy when the object disables it.
     pub on_disable: OnDisable,
 }
 
-/// What happens to a policy that is no longer asked for.
+/// What happens to a policy that its owner disables.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnDisable {
-    /// It stays as it is until its owner goes.
+    /// It stays until its owner is deleted.
     #[default]
     Keep,
     /// It is deleted.
     Delete,
 }
 
-/// Whether an object is as those who read manifests expect it; if not, what is wrong, with fields. A field that nobody knows where peers
-/// are listed is wrong: a selector that is misspelt would select everything.
-pub fn check(object: &Object) -> Result<(), String> {
-    let text = serde_json::to_vec(object).map_err(|error| error.to_string())?;
-    let (trees, _, error) = document::documents(&text);
-    if let Some(error) = error {
-        return Err(error.message);
-    }
-    let mut lowering = Lowering::default();
-    let findings = trees.iter().flat_map(|tree| lowering.object(tree).1);
-    let wrong = findings.filter(|finding| finding.severity == Severity::Error);
-    let wrong: Vec<String> = wrong
-        .map(|Finding { field, message, hint, .. }| format!("{field}: {message} ({hint})"))
-        .collect();
-    if wrong.is_empty() { Ok(()) } else { Err(wrong.join("; ")) }
+/// The errors that the manifest reader finds in an object. An unknown field in a peer is an error:
+/// a misspelt selector would select everything.
+pub(crate) fn errors(object: &Object) -> Vec<Finding> {
+    let (_, findings) = lower(object);
+    findings.into_iter().filter(|finding| finding.severity == Severity::Error).collect()
 }
 
-/// What is to be done about an object, and what is to be said about it.
+/// The writes for one object, and its condition.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Plan {
-    /// What is to be done.
-    pub steps: Vec<Step>,
-    /// What is to be said; nothing if it never was anybody's business.
-    pub condition: Option<Condition>,
+struct Plan {
+    writes: Vec<Write>,
+    /// `None` if the object never had a policy nor a condition.
+    condition: Option<Condition>,
 }
 
-/// Decides what to do about an object, given the policy of its name.
-pub fn plan(workload: &Workload, owner: &Object, there: Option<&Object>) -> Plan {
-    // What it owns goes with it.
+/// Plans the writes for an object, given the observed policy of its name.
+fn plan(workload: &Workload, owner: &Object, observed: Option<&Object>) -> Plan {
+    // The garbage collector deletes the policy with its owner.
     if is_terminating(owner) {
         return Plan::default();
     }
     let uid = owner.metadata.uid.as_deref().unwrap_or_default();
     let owns = |object: &Object| is_controlled_by(object, uid);
-    let is_there = there.is_some_and(owns);
+    let has_policy = observed.is_some_and(owns);
     match (workload.desired)(owner) {
         Err(why) => {
-            let kept = if is_there { "; the last good NetworkPolicy stays in force" } else { "" };
+            let kept =
+                if has_policy { "; the last valid NetworkPolicy stays in effect" } else { "" };
             Plan {
-                steps: Vec::new(),
+                writes: Vec::new(),
                 condition: Some(not_ready("Invalid", format!("{why}{kept}"))),
             }
         }
         Ok(None) => {
-            let is_news = is_there || condition::is_said(owner, CONDITION);
-            let (keeps, word) = match workload.on_disable {
-                OnDisable::Keep if is_there => (true, "stays until this object is deleted"),
-                OnDisable::Keep => (true, "is not asked for"),
-                OnDisable::Delete => (false, "is not asked for"),
+            let is_reported = has_policy || condition::exists(owner, CONDITION);
+            let (keeps, state) = match workload.on_disable {
+                OnDisable::Keep if has_policy => (true, "stays until this object is deleted"),
+                OnDisable::Keep => (true, "is disabled"),
+                OnDisable::Delete => (false, "is disabled"),
             };
-            let surplus = there.filter(|there| !keeps && owns(there) && !is_terminating(there));
+            let surplus =
+                observed.filter(|policy| !keeps && owns(policy) && !is_terminating(policy));
             Plan {
-                steps: surplus.cloned().map(Step::Delete).into_iter().collect(),
-                condition: is_news
-                    .then(|| not_ready(DISABLED, format!("the NetworkPolicy {word}"))),
+                writes: surplus.cloned().map(Write::Delete).into_iter().collect(),
+                condition: is_reported
+                    .then(|| not_ready(DISABLED, format!("the NetworkPolicy {state}"))),
             }
         }
         Ok(Some(policy)) => match object(policy, owner) {
-            Err(why) => Plan { steps: Vec::new(), condition: Some(not_ready("Invalid", why)) },
-            Ok(wanted) => {
-                let todo = steps(&[wanted], there, owns);
-                let condition = match todo.taken.first() {
-                    Some(id) => not_ready("NotOwned", taken(workload, owner, id, there)),
+            Err(why) => Plan { writes: Vec::new(), condition: Some(not_ready("Invalid", why)) },
+            Ok(desired) => {
+                let planned = plan_writes(&[desired], observed, owns);
+                let condition = match planned.taken.first() {
+                    Some(id) => not_ready("NotOwned", taken(workload, owner, id, observed)),
                     None => Condition {
                         kind: CONDITION,
                         holds: true,
                         reason: "Applied",
-                        message: "the NetworkPolicy is as asked for".into(),
+                        message: "the NetworkPolicy is as desired".into(),
                     },
                 };
-                Plan { steps: todo.steps, condition: Some(condition) }
+                Plan { writes: planned.writes, condition: Some(condition) }
             }
         },
     }
 }
 
-fn taken(workload: &Workload, owner: &Object, id: &Id, there: Option<&Object>) -> String {
+/// The message for a policy name that another owner uses.
+fn taken(workload: &Workload, owner: &Object, id: &Id, observed: Option<&Object>) -> String {
     let kind = workload.owner.kind;
-    let whose = match there.and_then(controller_of) {
+    let controller = match observed.and_then(controller_of) {
         Some(other) if other.kind == kind && Some(&other.name) == owner.metadata.name.as_ref() => {
             return format!(
-                "there is a NetworkPolicy {id} of an earlier {kind} of this name; Kubernetes deletes it, and then this one gets its own"
+                "the NetworkPolicy {id} belongs to an earlier {kind} of this name; the policy is created once Kubernetes has deleted that one"
             );
         }
         Some(other) => format!("{} {}", other.kind, other.name),
-        None => "nobody".to_owned(),
+        None => "no controller".to_owned(),
     };
     format!(
-        "there is a NetworkPolicy {id} that belongs to {whose}; it is left alone, so that what is asked for here is not in force: rename or delete one of the two"
+        "the NetworkPolicy {id} belongs to {controller} and stays unchanged, so the policy of this object is not in effect: rename or delete one of the two"
     )
 }
 
@@ -138,7 +132,7 @@ fn not_ready(reason: &'static str, message: String) -> Condition {
     Condition { kind: CONDITION, holds: false, reason, message }
 }
 
-/// The policy as it is written: the owner's.
+/// The policy as an object that the owner controls.
 fn object(policy: NetworkPolicy, owner: &Object) -> Result<Object, String> {
     let value = serde_json::to_value(policy).and_then(serde_json::from_value);
     let mut object: Object = value.map_err(|error| error.to_string())?;
@@ -165,48 +159,48 @@ mod tests {
         owner(json!({"security": {"networkPolicy": {"enabled": true}}}))
     }
 
-    /// What there would be after the first plan.
-    fn made() -> Object {
+    /// The policy as it exists after the first plan.
+    fn created() -> Object {
         let plan = plan(&memcached::workload(OnDisable::Keep), &on(), None);
-        let [Step::Create(policy)] = &plan.steps[..] else { panic!("{plan:?}") };
+        let [Write::Create(policy)] = &plan.writes[..] else { panic!("{plan:?}") };
         let mut policy = policy.clone();
         policy.metadata.uid = Some("p".into());
         policy.metadata.resource_version = Some("1".into());
         policy
     }
 
-    /// What is done, and the reason that is said.
-    fn decide(on_disable: OnDisable, owner: &Object, there: Option<&Object>) -> String {
-        let Plan { steps, condition } = plan(&memcached::workload(on_disable), owner, there);
-        let steps: Vec<&str> = steps
+    /// The planned writes and the reason of the condition.
+    fn decide(on_disable: OnDisable, owner: &Object, observed: Option<&Object>) -> String {
+        let Plan { writes, condition } = plan(&memcached::workload(on_disable), owner, observed);
+        let writes: Vec<&str> = writes
             .iter()
-            .map(|step| match step {
-                Step::Create(_) => "create",
-                Step::Update(_) => "update",
-                Step::Delete(_) => "delete",
+            .map(|write| match write {
+                Write::Create(_) => "create",
+                Write::Update(_) => "update",
+                Write::Delete(_) => "delete",
             })
             .collect();
         let reason = condition.map_or("-", |condition| condition.reason);
-        format!("{} {reason}", if steps.is_empty() { "-".into() } else { steps.join(",") })
+        format!("{} {reason}", if writes.is_empty() { "-".into() } else { writes.join(",") })
     }
 
     #[test]
-    fn decisions_are_made_by_what_is_asked_for_and_what_is_there() {
+    fn the_plan_follows_from_the_spec_and_the_observed_policy() {
         use OnDisable::{Delete, Keep};
         let (off, bad) = (owner(json!({})), owner(json!({"security": {"networkPolicy": 1}})));
-        let ours = made();
+        let ours = created();
         let mut drifted = ours.clone();
         drifted.data["spec"]["policyTypes"] = json!(["Egress"]);
         let mut theirs = ours.clone();
         theirs.metadata.owner_references = None;
         let mut of_predecessor = ours.clone();
         of_predecessor.metadata.owner_references.as_mut().unwrap()[0].uid = "before".into();
-        let mut leaving = on();
-        leaving.metadata.deletion_timestamp =
+        let mut terminating = on();
+        terminating.metadata.deletion_timestamp =
             serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
-        let mut told = off.clone();
-        told.data["status"] = json!({"conditions": [{"type": CONDITION}]});
-        for (on_disable, owner, there, expected) in [
+        let mut reported = off.clone();
+        reported.data["status"] = json!({"conditions": [{"type": CONDITION}]});
+        for (on_disable, owner, observed, expected) in [
             (Keep, &on(), None, "create Applied"),
             (Keep, &on(), Some(&ours), "- Applied"),
             (Keep, &on(), Some(&drifted), "update Applied"),
@@ -215,25 +209,26 @@ mod tests {
             (Keep, &off, None, "- -"),
             (Keep, &off, Some(&theirs), "- -"),
             (Keep, &off, Some(&ours), "- Disabled"),
-            (Keep, &told, None, "- Disabled"),
+            (Keep, &reported, None, "- Disabled"),
             (Delete, &off, Some(&ours), "delete Disabled"),
             (Delete, &off, Some(&theirs), "- -"),
             (Delete, &off, Some(&of_predecessor), "- -"),
             (Delete, &off, None, "- -"),
             (Keep, &bad, Some(&ours), "- Invalid"),
             (Delete, &bad, Some(&ours), "- Invalid"),
-            (Delete, &leaving, Some(&drifted), "- -"),
-            (Keep, &leaving, None, "- -"),
+            (Delete, &terminating, Some(&drifted), "- -"),
+            (Keep, &terminating, None, "- -"),
         ] {
-            let decided = decide(on_disable, owner, there);
-            assert_eq!(decided, expected, "{on_disable:?} {owner:?} {there:?}");
+            let decided = decide(on_disable, owner, observed);
+            assert_eq!(decided, expected, "{on_disable:?} {owner:?} {observed:?}");
         }
-        for (there, whose) in
-            [(&theirs, "belongs to nobody;"), (&of_predecessor, "of an earlier Memcached of")]
-        {
-            let plan = plan(&memcached::workload(Keep), &on(), Some(there));
+        for (observed, expected) in [
+            (&theirs, "belongs to no controller and"),
+            (&of_predecessor, "belongs to an earlier Memcached of"),
+        ] {
+            let plan = plan(&memcached::workload(Keep), &on(), Some(observed));
             let message = plan.condition.unwrap().message;
-            assert!(message.contains(whose), "{message}");
+            assert!(message.contains(expected), "{message}");
         }
     }
 }

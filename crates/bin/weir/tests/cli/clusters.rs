@@ -338,7 +338,7 @@ fn what_a_cluster_of_a_set_can_never_start_with_is_refused_when_it_starts() {
         ),
         (
             "--pod-cidr 10.1.0.0/16 --broker-kubeconfig nowhere".to_owned(),
-            "error: the broker cannot be asked: cannot use the kubeconfig nowhere: ",
+            "error: cannot use the broker: cannot use the kubeconfig nowhere: ",
         ),
         (
             format!(

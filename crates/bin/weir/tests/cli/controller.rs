@@ -62,7 +62,7 @@ fn without_a_cluster_the_way_out_is_logged_and_it_goes_on() {
     while !text.ends_with('\n') && stderr.read(&mut byte).unwrap() == 1 {
         text.push(byte[0].into());
     }
-    assert!(text.contains("cannot take the lease: there is no kubeconfig; "), "{text}");
+    assert!(text.contains("cannot acquire the lease: there is no kubeconfig; "), "{text}");
     assert!(child.try_wait().unwrap().is_none());
     end(&mut child);
 }

@@ -239,7 +239,7 @@ fn the_story_of_the_design_from_the_policy_to_the_files_of_two_nodes() {
     });
     eventually("a word about the definition", || {
         let log = fs::read_to_string(site.log()).unwrap().split_off(before);
-        log.contains("the definition of hostprotpols.aci.hpp does not fit")
+        log.contains("the definition of hostprotpols.aci.hpp is incompatible")
     });
     site.cluster.patch(crd, &json!({"spec": {"versions": whole}})).unwrap();
     eventually("the rules to be back", || site.file("n1", FILE).as_ref() == Some(&with_rules));
@@ -284,7 +284,7 @@ fn the_story_of_the_design_from_the_policy_to_the_files_of_two_nodes() {
         let log = fs::read_to_string(site.log()).unwrap().split_off(before);
         // The API server may keep serving the old definition for a moment.
         log.contains(
-            "the definition of hostprotpols.aci.hpp does not fit: it does not know all fields",
+            "the definition of hostprotpols.aci.hpp is incompatible: it lacks some fields",
         )
     });
     assert_eq!(site.pols(), [""; 0]);

@@ -1,31 +1,34 @@
-//! The controller of ClusterSetNetworkPolicies: one in each cluster of a set, and a broker between them.
+//! The controller for ClusterSetNetworkPolicies. It runs in each cluster of the set; the clusters
+//! exchange objects through a broker.
 //!
 //! ```text
-//!            this cluster                                     the broker: a namespace of any API server
-//!  pods, namespaces ─────────────► publisher ─── RemotePod, RemoteNamespace, ClusterSetMember, Lease ──►
-//!                                      ▲   │ ◄── ClusterSetMember, Lease of the others ────────────────
-//!                            interests │   │ who is alive
-//!                                      │   ▼
-//!  ClusterSetNetworkPolicy ──────► translator ◄─ RemotePod, RemoteNamespace, ClusterSetMember ──────────
-//!  NetworkPolicies of its own ◄────────┘
+//! this cluster                               the broker: a namespace on any API server pods,
+//! namespaces ─────────────► publisher ─── RemotePod, RemoteNamespace, ClusterSetMember, Lease ──►
+//! ▲   │ ◄── ClusterSetMember, Lease of other clusters ──────────── interests │   │ live clusters │
+//! ▼ ClusterSetNetworkPolicy ──────► translator ◄─ RemotePod, RemoteNamespace, ClusterSetMember
+//! ────────── owned NetworkPolicies ◄─────────────┘
 //! ```
 //!
-//! The two loops do not wait for each other, so that a broker that hangs stops nothing in this cluster.
+//! The two loops do not wait for each other, so a broker that hangs blocks nothing in this cluster.
 //!
 //! *Invariants*
 //!
-//! * Only NetworkPolicies in the namespace of a ClusterSetNetworkPolicy, with a name made from its uid, and with it as controller or with our
-//!   labels are changed or removed; on the broker, only objects with our cluster's label.
-//! * Remote addresses are neither added nor removed before everything on the broker was read once, nor because it is away; what a policy no
-//!   longer says about any remote pod goes at once.
-//! * Who is not the one that its id says, or not the only controller of its cluster, changes nothing: neither on the broker nor who is allowed.
-//! * Who another cluster is, its objects cannot say alone: label, name and `clusterID` must agree, its lease must be held by the cluster that it
-//!   says it is, and an address must lie in the networks it declared.
+//! * The controller changes and deletes only NetworkPolicies in the namespace of a
+//!   ClusterSetNetworkPolicy that have a name made from its uid, and that either it controls or
+//!   have our labels. On the broker it changes and deletes only objects with the label of its own
+//!   cluster.
+//! * The controller adds and removes no remote address before it has listed the broker, nor because
+//!   the broker is unreachable. Rules that a policy no longer has are removed immediately.
+//! * A controller whose cluster id belongs to another cluster, or to another controller of the same
+//!   cluster, changes nothing: neither objects on the broker nor the allowed addresses.
+//! * The objects of another cluster are not trusted alone: label, name and `clusterID` must agree,
+//!   the cluster's lease must have the same holder, and an address must lie in the networks it
+//!   declared.
 
-mod broker;
+mod lease;
 mod owned;
+mod policy_status;
 mod publisher;
-mod status;
 mod translator;
 pub mod wire;
 
@@ -43,53 +46,55 @@ use crate::Context;
 /// The name of the controller.
 pub const NAME: &str = "clusterset";
 
-/// How the controller is to be.
+/// The settings of the controller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// The id of this cluster, which no other of the set has.
+    /// The id of this cluster, unique in the set.
     pub cluster: Name,
-    /// The networks that the pods of this cluster are in.
+    /// The pod networks of this cluster.
     pub networks: Vec<IpNet>,
-    /// How to reach the broker.
+    /// The API server of the broker.
     pub broker: Access,
-    /// The namespace there.
+    /// The namespace on the broker.
     pub namespace: String,
-    /// How often this cluster gives a sign of life.
+    /// The interval between renewals of this cluster's lease.
     pub renewal: Duration,
-    /// After how long without one a cluster is gone.
+    /// A cluster is gone after this time without a renewal.
     pub expiry: Duration,
-    /// The networks that are accepted of each other cluster, whatever it says; if there are none, those that it says.
+    /// The trusted networks of each other cluster. If empty, the networks that the clusters
+    /// declare.
     pub accepted: BTreeMap<Name, Vec<IpNet>>,
-    /// How many pods of a cluster are taken, at most.
+    /// The maximum number of pods per cluster.
     pub pods: usize,
-    /// How many namespaces of a cluster are taken, at most.
+    /// The maximum number of namespaces per cluster.
     pub namespaces: usize,
-    /// How many peers a NetworkPolicy may have.
+    /// The maximum number of peers of a NetworkPolicy.
     pub shard: usize,
-    /// Whether addresses next to each other are written as one network.
+    /// Whether adjacent addresses are written as one network.
     pub merging: Merging,
 }
 
-/// Who of the other clusters is alive: the uid of each that gives signs of life, and how it is.
-pub(crate) type Lives = BTreeMap<Name, (Name, Life)>;
+/// The other clusters with a lease: the uid of the holder, and its liveness.
+type Clusters = BTreeMap<Name, (Name, Life)>;
 
-/// What is to be seen of the set.
+/// The publisher's view of the broker.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Sight {
-    /// Nothing yet.
+enum BrokerView {
+    /// The leases are not listed yet.
     #[default]
-    Nothing,
-    /// Our id is not ours, and why. Who we are nobody knows, and so not who the others are: what is in force stays.
+    Unknown,
+    /// The id of this cluster belongs to another cluster or controller, and why. The allowed
+    /// addresses stay.
     Disowned(String),
-    /// Who of the others is alive.
-    Lives(Lives),
+    /// This controller holds the lease of its cluster, and knows the other clusters.
+    Clusters(Clusters),
 }
 
-/// Works until it is time to finish.
-pub(crate) async fn keep(context: &Context, settings: &Settings) {
-    let (interests, asked) = watch::channel(None::<BTreeSet<Interest>>);
-    let (sight, seen) = watch::channel(Sight::default());
-    let publisher = Box::pin(publisher::keep(context, settings, asked, sight));
-    let translator = Box::pin(translator::keep(context, settings, interests, seen));
+/// Runs until the context is stopped.
+pub(crate) async fn run(context: &Context, settings: &Settings) {
+    let (interests_sender, interests) = watch::channel(None::<BTreeSet<Interest>>);
+    let (view_sender, view) = watch::channel(BrokerView::default());
+    let publisher = Box::pin(publisher::run(context, settings, interests, view_sender));
+    let translator = Box::pin(translator::run(context, settings, interests_sender, view));
     select(publisher, translator).await;
 }

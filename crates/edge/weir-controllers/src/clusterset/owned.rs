@@ -1,4 +1,4 @@
-//! Which NetworkPolicies are ours.
+//! Ownership of NetworkPolicies.
 
 use kube::{Api, api::ListParams};
 use weir_clusterset::ShardKey;
@@ -7,24 +7,25 @@ use weir_kube::ReadError;
 use super::wire::{MANAGED, POLICIES, POLICY_UID};
 use crate::{Id, NETWORK_POLICIES, Object, Server, controller_of, follow::tidy, is_controlled_by};
 
-/// The length of a uid.
-const UID: usize = 36;
+/// The length of a uid in characters.
+const UID_LENGTH: usize = 36;
 
-/// The uid of the policy that a NetworkPolicy is part of, by its name.
+/// The uid of the ClusterSetNetworkPolicy in the name of a NetworkPolicy.
 pub(super) fn uid_in(name: &str) -> Option<&str> {
     let rest = name.strip_prefix("csnp-")?;
-    let (uid, shard) = rest.split_at_checked(UID)?;
+    let (uid, shard) = rest.split_at_checked(UID_LENGTH)?;
     let is_shard = || shard.strip_prefix('-').is_some_and(|key| key.parse::<ShardKey>().is_ok());
     (shard.is_empty() || is_shard()).then_some(uid)
 }
 
-/// The shard that a NetworkPolicy is, by its name; `None` for a base.
+/// The shard in the name of a NetworkPolicy; `None` for a base.
 pub(super) fn shard_of(name: &str) -> Option<ShardKey> {
-    name.strip_prefix("csnp-")?.get(UID + 1..)?.parse().ok()
+    name.strip_prefix("csnp-")?.get(UID_LENGTH + 1..)?.parse().ok()
 }
 
-/// Whether a NetworkPolicy is one of those that we make: its name says of which policy, and so does its controller. Others may have taken
-/// its labels, or its controller, but not both.
+/// Whether this controller created the NetworkPolicy. Its name contains the uid of the policy, and
+/// its controller reference has the same uid. Without a controller reference, its labels must have
+/// the uid.
 pub(super) fn is_ours(object: &Object) -> bool {
     let Some(uid) = object.metadata.name.as_deref().and_then(uid_in) else { return false };
     match controller_of(object) {
@@ -33,18 +34,19 @@ pub(super) fn is_ours(object: &Object) -> bool {
     }
 }
 
-/// Whether a NetworkPolicy of ours has all that it is known by.
+/// Whether a NetworkPolicy has both our labels and our controller reference.
 pub(super) fn is_whole(object: &Object, uid: &str) -> bool {
     is_labelled(object, uid) && is_controlled_by(object, uid)
 }
 
 fn is_labelled(object: &Object, uid: &str) -> bool {
     let labels = object.metadata.labels.as_ref();
-    let has = |key, value| labels.and_then(|labels| labels.get(key)).is_some_and(|is| is == value);
+    let has =
+        |key, value| labels.and_then(|labels| labels.get(key)).is_some_and(|found| found == value);
     has(MANAGED.0, MANAGED.1) && has(POLICY_UID, uid)
 }
 
-/// The NetworkPolicy of a name, whatever its labels are. Asked as a list of one, which needs no other right.
+/// Gets a NetworkPolicy with any labels. A list with a field selector needs no permission to get.
 pub(super) async fn find(server: &Server, id: &Id) -> Result<Option<Object>, ReadError> {
     let params = ListParams::default().fields(&format!("metadata.name={}", id.name));
     let (resource, name) = (NETWORK_POLICIES.at("v1"), NETWORK_POLICIES.name());
@@ -70,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn ours_are_known_by_their_name_and_their_controller_or_their_labels() {
+    fn our_policies_have_our_name_and_our_controller_or_our_labels() {
         let labels = |uid: &str| json!({"app.kubernetes.io/managed-by": "weir-clusterset", "clusterset.weir.dev/policy-uid": uid});
         let owner = |kind: &str, uid: &str| json!([{"apiVersion": "submariner.io/v1alpha1", "kind": kind, "name": "db", "uid": uid, "controller": true}]);
         let ours = owner("ClusterSetNetworkPolicy", UID);

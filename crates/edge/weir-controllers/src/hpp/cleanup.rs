@@ -1,4 +1,4 @@
-//! Disabled: nothing of both kinds is left.
+//! Removes all objects of the controller after it is disabled.
 
 use std::{
     collections::BTreeSet,
@@ -17,54 +17,54 @@ use weir_kube::{Access, ReadError};
 use super::{NAME, resource_of};
 use crate::{Id, Resource, Server, lease, server::api};
 
-/// How many objects one request removes, so that there is an answer in time.
-const PAGE: u32 = 200;
-/// How often to look at a lease.
-const LOOK: Duration = Duration::from_millis(500);
+/// One request deletes this many objects, so that it does not time out.
+const DELETE_PAGE_SIZE: u32 = 200;
+/// The interval between reads of a lease.
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
-/// What was removed.
+/// The numbers of removed objects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Removed {
-    /// So many HostprotPols.
+    /// The number of HostprotPols.
     pub pols: usize,
-    /// So many HostprotRemoteIpContainers.
+    /// The number of HostprotRemoteIpContainers.
     pub containers: usize,
 }
 
-/// Why not everything was removed.
+/// Why the cleanup failed.
 #[derive(Debug, thiserror::Error)]
 pub enum CleanupError {
-    /// There is nowhere to remove anything from.
+    /// The namespace does not exist.
     #[error("there is no namespace {0}; nothing was removed")]
     NoNamespace(String),
-    /// Somebody would write it all again.
+    /// A controller runs, and would write the objects again.
     #[error(
-        "{holder} runs the controller {NAME}, by the lease {lease}, and would write everything again; nothing was removed"
+        "{holder} holds the lease {lease} and runs the controller {NAME}, which would write all objects again; nothing was removed"
     )]
     Held {
         /// The lease.
         lease: Id,
-        /// Who holds it.
+        /// The holder of the lease.
         holder: String,
     },
-    /// The API server does not do it.
+    /// A request failed.
     #[error(transparent)]
     Read(#[from] ReadError),
 }
 
 impl CleanupError {
-    /// What to do about it.
+    /// How to fix it.
     pub fn hint(&self) -> String {
         match self {
-            CleanupError::NoNamespace(_) => "name that of the objects with `--hpp-namespace`".into(),
-            CleanupError::Held { .. } => "stop all of its processes first: scale its Deployment to 0, or leave `hpp` out of its `--enable`".into(),
+            CleanupError::NoNamespace(_) => "name the namespace of the objects with `--hpp-namespace`".into(),
+            CleanupError::Held { .. } => "stop all its processes first: scale its Deployment to 0, or remove `hpp` from its `--enable`".into(),
             CleanupError::Read(error) => error.hint(),
         }
     }
 }
 
-/// Removes all objects of both kinds: first those that refer to others. Not while somebody is in charge of them: that is asked of all
-/// leases that can be listed, or else of this one.
+/// Removes all objects of both kinds, those that refer to others first. Fails while a controller
+/// runs, which it finds out from all leases, or from the lease `own` if it may not list leases.
 pub fn cleanup(access: Access, namespace: &str, own: &Id) -> Result<Removed, CleanupError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(ReadError::from)?;
@@ -73,8 +73,8 @@ pub fn cleanup(access: Access, namespace: &str, own: &Id) -> Result<Removed, Cle
         if !has_namespace(&server, namespace).await? {
             return Err(CleanupError::NoNamespace(namespace.into()));
         }
-        for lease in leases(&server, own).await?.iter().filter(|lease| is_about_us(lease)) {
-            ask(&server, lease).await?;
+        for lease in leases(&server, own).await?.iter().filter(|lease| is_for_hpp(lease)) {
+            wait_until_free(&server, lease).await?;
         }
         let pols = remove(&server, resource_of(Kind::Pol), namespace).await?;
         let containers = remove(&server, resource_of(Kind::Container), namespace).await?;
@@ -83,14 +83,14 @@ pub fn cleanup(access: Access, namespace: &str, own: &Id) -> Result<Removed, Cle
 }
 
 async fn has_namespace(server: &Server, name: &str) -> Result<bool, ReadError> {
-    let which = ListParams::default().fields(&format!("metadata.name={name}"));
+    let params = ListParams::default().fields(&format!("metadata.name={name}"));
     let list = server.ask("list", "namespaces", async |client| {
-        Api::<Namespace>::all(client).list_metadata(&which).await
+        Api::<Namespace>::all(client).list_metadata(&params).await
     });
     Ok(!list.await?.items.is_empty())
 }
 
-/// All leases, or this one if there is no right to more.
+/// All leases, or only `own` if listing them is forbidden.
 async fn leases(server: &Server, own: &Id) -> Result<Vec<Lease>, ReadError> {
     let all = server.ask("list", lease::RESOURCE, async |client| {
         Api::<Lease>::all(client).list(&ListParams::default()).await
@@ -110,14 +110,18 @@ async fn get(server: &Server, id: &Id) -> Result<Option<Lease>, ReadError> {
 }
 
 /// Whether the holder of a lease runs this controller.
-fn is_about_us(lease: &Lease) -> bool {
-    let names =
-        lease.metadata.annotations.iter().flatten().find(|(key, _)| *key == lease::CONTROLLERS);
+fn is_for_hpp(lease: &Lease) -> bool {
+    let names = lease
+        .metadata
+        .annotations
+        .iter()
+        .flatten()
+        .find(|(key, _)| *key == lease::CONTROLLERS_ANNOTATION);
     names.is_some_and(|(_, names)| names.split(',').any(|name| name == NAME))
 }
 
-/// Waits until it is clear that nobody renews a lease.
-async fn ask(server: &Server, first: &Lease) -> Result<(), CleanupError> {
+/// Waits until a lease has expired. Fails if its holder renews it.
+async fn wait_until_free(server: &Server, first: &Lease) -> Result<(), CleanupError> {
     let id = Id::new(
         first.metadata.namespace.clone().unwrap_or_default(),
         first.metadata.name.clone().unwrap_or_default(),
@@ -125,67 +129,63 @@ async fn ask(server: &Server, first: &Lease) -> Result<(), CleanupError> {
     let holder = lease::holder(first);
     if !holder.is_empty() {
         let seconds = lease::duration(first).as_secs();
-        tracing::info!(
-            "{holder} holds the lease {id}; looking whether it is alive, for {seconds} s"
-        );
+        tracing::info!("{holder} holds the lease {id}; waiting up to {seconds} s for a renewal");
     }
-    let begun = Instant::now();
+    let start = Instant::now();
     let mut now = Some(first.clone());
     loop {
-        match standing(first, now.as_ref(), begun.elapsed()) {
-            Standing::Free => return Ok(()),
-            Standing::Held(holder) => return Err(CleanupError::Held { lease: id, holder }),
-            Standing::Unknown => (),
+        match lease_state(first, now.as_ref(), start.elapsed()) {
+            LeaseState::Free => return Ok(()),
+            LeaseState::Held(holder) => return Err(CleanupError::Held { lease: id, holder }),
+            LeaseState::Unknown => (),
         }
-        sleep(LOOK).await;
+        sleep(POLL_INTERVAL).await;
         now = get(server, &id).await?;
     }
 }
 
-/// What a lease tells.
+/// The state of a lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Standing {
-    /// Nobody holds it, or nobody alive.
+enum LeaseState {
+    /// It has no holder, or has expired.
     Free,
-    /// Its holder has just renewed it.
+    /// Its holder has renewed it.
     Held(String),
-    /// Somebody holds it who may be dead.
+    /// It has a holder that may have stopped.
     Unknown,
 }
 
-/// What a lease tells after it was looked at for some time. Clocks of others are not relied on.
-fn standing(first: &Lease, now: Option<&Lease>, waited: Duration) -> Standing {
-    let Some(now) = now.filter(|now| !lease::holder(now).is_empty() && is_about_us(now)) else {
-        return Standing::Free;
+/// The state of a lease that was first read `waited` ago. Clocks of other machines do not matter.
+fn lease_state(first: &Lease, now: Option<&Lease>, waited: Duration) -> LeaseState {
+    let Some(now) = now.filter(|now| !lease::holder(now).is_empty() && is_for_hpp(now)) else {
+        return LeaseState::Free;
     };
     let holder = lease::holder(now).to_owned();
     if now.metadata.resource_version != first.metadata.resource_version {
-        return Standing::Held(holder);
+        return LeaseState::Held(holder);
     }
-    match waited > lease::duration(now) {
-        true => Standing::Free,
-        false => Standing::Unknown,
-    }
+    if waited > lease::duration(now) { LeaseState::Free } else { LeaseState::Unknown }
 }
 
-/// Removes all objects of a kind; how many.
+/// Removes all objects of a kind. Returns their number.
 async fn remove(server: &Server, resource: &Resource, namespace: &str) -> Result<usize, ReadError> {
-    let (name, place) = (resource.name(), Id::new(namespace, ""));
+    let (name, id) = (resource.name(), Id::new(namespace, ""));
     let mut removed = BTreeSet::new();
     loop {
-        let (how, which) = (DeleteParams::background(), ListParams::default().limit(PAGE));
-        let done = server.ask("deletecollection", &name, async |client| {
-            api(client, resource, "v1", &place).delete_collection(&how, &which).await
+        let (how, page) =
+            (DeleteParams::background(), ListParams::default().limit(DELETE_PAGE_SIZE));
+        let deleted = server.ask("deletecollection", &name, async |client| {
+            api(client, resource, "v1", &id).delete_collection(&how, &page).await
         });
-        let page = match done.await {
+        let page = match deleted.await {
             Ok(page) => page.left().map(|page| page.items).unwrap_or_default(),
-            // Without the kind there are none.
+            // The kind is not installed.
             Err(ReadError::Missing { .. }) => return Ok(0),
             Err(error) => return Err(error),
         };
         let before = removed.len();
         removed.extend(page.into_iter().filter_map(|object| object.metadata.name));
-        // What only waits for somebody else's finalizer comes again.
+        // Objects with finalizers are listed again.
         if removed.len() == before {
             return Ok(before);
         }
@@ -207,28 +207,31 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_is_held_if_it_is_renewed_and_free_if_it_is_not_for_long_enough() {
+    fn a_renewed_lease_is_held_and_an_expired_one_is_free() {
         let (first, soon, late) =
             (lease("a", "1", "hpp"), Duration::from_secs(1), Duration::from_secs(16));
-        assert_eq!(standing(&first, Some(&first), soon), Standing::Unknown);
-        assert_eq!(standing(&first, Some(&first), late), Standing::Free);
+        assert_eq!(lease_state(&first, Some(&first), soon), LeaseState::Unknown);
+        assert_eq!(lease_state(&first, Some(&first), late), LeaseState::Free);
         assert_eq!(
-            standing(&first, Some(&lease("a", "2", "hpp")), soon),
-            Standing::Held("a".into())
+            lease_state(&first, Some(&lease("a", "2", "hpp")), soon),
+            LeaseState::Held("a".into())
         );
         assert_eq!(
-            standing(&first, Some(&lease("b", "2", "hpp")), soon),
-            Standing::Held("b".into())
+            lease_state(&first, Some(&lease("b", "2", "hpp")), soon),
+            LeaseState::Held("b".into())
         );
-        assert_eq!(standing(&first, Some(&lease("", "2", "hpp")), soon), Standing::Free);
-        assert_eq!(standing(&first, Some(&lease("a", "2", "memcached")), soon), Standing::Free);
-        assert_eq!(standing(&first, None, soon), Standing::Free);
+        assert_eq!(lease_state(&first, Some(&lease("", "2", "hpp")), soon), LeaseState::Free);
+        assert_eq!(
+            lease_state(&first, Some(&lease("a", "2", "memcached")), soon),
+            LeaseState::Free
+        );
+        assert_eq!(lease_state(&first, None, soon), LeaseState::Free);
     }
 
     #[test]
-    fn a_lease_is_about_us_only_if_its_holder_runs_this_controller() {
-        assert!(is_about_us(&lease("a", "1", "clusterset,hpp")));
-        assert!(!is_about_us(&lease("a", "1", "clusterset,memcached")));
-        assert!(!is_about_us(&Lease::default()));
+    fn a_lease_counts_only_if_its_holder_runs_this_controller() {
+        assert!(is_for_hpp(&lease("a", "1", "clusterset,hpp")));
+        assert!(!is_for_hpp(&lease("a", "1", "clusterset,memcached")));
+        assert!(!is_for_hpp(&Lease::default()));
     }
 }

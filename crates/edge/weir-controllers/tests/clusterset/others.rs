@@ -59,7 +59,7 @@ fn what_a_cluster_may_not_say_is_refused_and_reported() {
     assert_eq!(set.east.allowed(&namespace), ["ingress 10.4.1.1/32".to_owned()].into());
     until("the rest is reported", || {
         let text = set.east_process().readyz();
-        text.contains("cluster south tells 2 pods") && text.contains("is not believed")
+        text.contains("cluster south publishes 2 pods") && text.contains("ignored")
     });
     for name in ["ours", "outside", "forged", "forged-too", "forged-three", "garbled"] {
         let path = format!("{}/south.{namespace}.{name}", at_broker("remotepods"));
@@ -71,7 +71,7 @@ fn what_a_cluster_may_not_say_is_refused_and_reported() {
         .unwrap();
     until("and no longer when it is repaired", || {
         let text = set.east_process().readyz();
-        !text.contains("cluster south tells") && !text.contains("is not believed")
+        !text.contains("cluster south publishes") && !text.contains("ignored")
     });
 }
 
@@ -94,7 +94,7 @@ fn two_clusters_with_one_id_are_detected_and_the_second_is_refused() {
     intruder.namespace(&namespace, json!({}));
     intruder.pod(&namespace, "evil", "web", &["10.1.8.2"]);
     let process = Process::start(&intruder, &set.broker, set.broker.admin(), "east");
-    until("it says why", || process.readyz().contains("goes by the id east"));
+    until("it says why", || process.readyz().contains("uses the id east"));
     std::thread::sleep(Duration::from_secs(3));
     assert_eq!(holder(), before);
     let told = set.broker.get(&at_broker("remotepods")).unwrap();

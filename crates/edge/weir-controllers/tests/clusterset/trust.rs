@@ -43,7 +43,7 @@ fn who_is_not_who_it_says_or_not_the_only_one_changes_nothing() {
         Manner { namespace: "default", ..Manner::default() },
     );
     until("it says that it is not the only one", || {
-        second.readyz().contains("with the lease kube-system/weir-controller, is in charge")
+        second.readyz().contains("with the lease kube-system/weir-controller, is the leader")
     });
     set.west.pod(&namespace, "b", "web", &["10.2.14.2"]);
     until("the first goes on", || third.allowed(&namespace).len() == 2);
@@ -59,7 +59,7 @@ fn who_is_not_who_it_says_or_not_the_only_one_changes_nothing() {
 
     // Under the id of one of those that it allows, by mistake: their pods would count as its own.
     let mistaken = Process::start(&third, &set.broker, set.broker.admin(), "west");
-    until("it says so", || mistaken.readyz().contains("goes by the id west"));
+    until("it says so", || mistaken.readyz().contains("uses the id west"));
     until("the policy says so", || {
         let policy = third.get_policy(&namespace, "everyone");
         reason(&policy, "Degraded", "True").as_deref() == Some("IdTaken")
@@ -125,7 +125,7 @@ fn a_wrong_network_of_one_cluster_is_no_trouble_for_the_others() {
     });
     until("the controller is ready, and says what it does not believe", || {
         let text = set.east_process().readyz();
-        text.contains("200") && text.contains("ClusterSetMember garbled is not believed")
+        text.contains("200") && text.contains("ignored ClusterSetMember garbled")
     });
 
     // A cluster that knows where the others are: whoever claims the network of another is cut short.
@@ -160,12 +160,12 @@ fn a_wrong_network_of_one_cluster_is_no_trouble_for_the_others() {
     });
     until("the rest is reported", || {
         let text = wary.readyz();
-        text.contains("ClusterSetMember west is not accepted")
-            && text.contains("ClusterSetMember greedy says that pods are in 10.20.0.0/15")
-            && text.contains("cluster greedy tells 1 pods")
-            && text.contains("cluster near tells more than 2 pods")
-            && text.contains("cluster near tells more than 1 namespaces")
-            && !text.contains("cluster greedy tells more than 1 namespaces")
+        text.contains("ignored ClusterSetMember west")
+            && text.contains("ClusterSetMember greedy declares the pod network 10.20.0.0/15")
+            && text.contains("cluster greedy publishes 1 pods")
+            && text.contains("cluster near publishes more than 2 pods")
+            && text.contains("cluster near publishes more than 1 namespaces")
+            && !text.contains("cluster greedy publishes more than 1 namespaces")
     });
     until("of namespaces that are too many nobody is allowed", || {
         renew();

@@ -27,7 +27,8 @@ fn a_definition_that_is_missing_is_told_and_waited_for_whichever_version_it_has(
     let process = Process::start(&user(&cluster), "one", OnDisable::Keep);
     let reason = eventually("it is told", || {
         let (code, body) = process.ask("/readyz");
-        let is_told = body.contains("is not installed") && !body.contains("is not read yet");
+        let is_told =
+            body.contains("is not installed") && !body.contains("has not been listed yet");
         is_told.then_some((code, body))
     });
     assert_eq!(
@@ -165,13 +166,13 @@ fn who_can_do_nothing_is_not_ready_and_says_why() {
     let process = Process::start(&nobody, "nobody", OnDisable::Keep);
     told(
         &process,
-        "cannot take the lease: the API server forbids to get leases.coordination.k8s.io",
+        "cannot acquire the lease: the API server forbids to get leases.coordination.k8s.io",
     );
     process.stop();
     let lost = Process::living_in("nowhere", cluster.admin(), "lost");
     told(
         &lost,
-        "cannot take the lease: there is no namespace nowhere; create it with `kubectl create namespace nowhere`",
+        "cannot acquire the lease: there is no namespace nowhere; create it with `kubectl create namespace nowhere`",
     );
     lost.stop();
     let access = user(&cluster);
@@ -180,7 +181,7 @@ fn who_can_do_nothing_is_not_ready_and_says_why() {
     let two = Process::start(&access, "two", OnDisable::Keep);
     eventually("two waits", || (two.ask("/readyz").0 == 200).then_some(()));
     cluster.stop_server();
-    told(&two, "cannot take the lease: cannot reach the API server");
+    told(&two, "cannot acquire the lease: cannot reach the API server");
     // Also when its time in charge is over.
     eventually("it is over", || {
         one.ask("/metrics").1.contains("weir_controller_leads 0").then_some(())

@@ -24,7 +24,7 @@ fn a_policy_of_that_name_that_is_not_ours_is_left_alone_and_told() {
         "apiVersion": "v1", "kind": "ConfigMap", "name": "web", "uid": owner["metadata"]["uid"], "controller": true,
     });
     for (name, owner, whose) in
-        [("free", None, "nobody"), ("taken", Some(another), "ConfigMap web")]
+        [("free", None, "no controller"), ("taken", Some(another), "ConfigMap web")]
     {
         let theirs = place.cluster.create(&place.policies(), &foreign(name, owner)).unwrap();
         place.create(name, enabled());
@@ -81,7 +81,7 @@ fn sources_that_are_invalid_are_reported_and_the_last_good_policy_stays() {
         assert_eq!(condition["status"], "False", "{bad}");
         let message = condition["message"].as_str().unwrap();
         assert!(message.contains(&format!("{field}{at}: ")), "{bad}: {message}");
-        assert!(message.ends_with("the last good NetworkPolicy stays in force"), "{message}");
+        assert!(message.ends_with("the last valid NetworkPolicy stays in effect"), "{message}");
         assert_eq!(place.policy("cache").unwrap(), before, "{bad}");
     }
     assert_eq!(place.event("cache", "Invalid")["type"], "Warning");

@@ -1,4 +1,4 @@
-//! What is not as it should be on the broker, written.
+//! Writes the pending objects of this cluster to the broker.
 
 use std::{collections::BTreeSet, time::Instant};
 
@@ -6,116 +6,148 @@ use futures::future::join_all;
 
 use super::{NAME, Publisher};
 use crate::{
-    Id, Object, Resource, Step, adjusted,
+    Id, Object, Resource,
     clusterset::{
         Settings,
         wire::{self, MEMBERS, REMOTE_NAMESPACES, REMOTE_PODS},
     },
+    writer::MAX_CONCURRENT_WRITES,
+    writes::{Write, adjusted},
 };
 
-/// How many pods are written before there is time for anything else.
-const AT_A_TIME: usize = 256;
-/// How many writes are under way at once.
-const AT_ONCE: usize = 16;
+/// One flush writes up to this many pods, so that heartbeats and events are not delayed.
+const MAX_PODS_PER_FLUSH: usize = 256;
+
+/// The writes of one flush, in four groups.
+#[derive(Default)]
+struct Writes {
+    pod_deletions: Vec<(Resource, Write)>,
+    others: Vec<(Resource, Write)>,
+    pods: Vec<(Resource, Write)>,
+    namespace_deletions: Vec<(Resource, Write)>,
+}
 
 impl Publisher<'_> {
-    /// Writes what is not as it should be on the broker.
+    /// Writes the pending objects.
     pub(super) async fn flush(&mut self) {
-        self.next_flush = None;
-        let (mut puts, mut gone) = (Vec::new(), Vec::new());
-        let (mut pod_puts, mut pod_gone) = (Vec::new(), Vec::new());
-        let mut later = BTreeSet::new();
-        for name in std::mem::take(&mut self.due_pods) {
-            let known = self.names.get(&name).and_then(|id| self.publication.pod(id));
-            let there = self.own_pods.get(&self.at(&name));
-            match known {
-                None => {
-                    pod_gone.extend(step(there, None).map(|step| (REMOTE_PODS, step)));
-                    self.names.remove(&name);
-                }
-                // In between there are signs of life to give, and news to hear.
-                Some(_) if pod_puts.len() == AT_A_TIME => drop(later.insert(name)),
-                Some(pod) => {
-                    let wanted = wire::remote_pod(pod, &self.settings.namespace);
-                    pod_puts.extend(step(there, Some(wanted)).map(|step| (REMOTE_PODS, step)));
-                }
-            }
-        }
-        self.due_pods = later;
-        for name in std::mem::take(&mut self.due_namespaces) {
-            let (cluster, labels) = (&self.settings.cluster, self.publication.namespace(&name));
-            let wanted = labels.map(|labels| {
-                wire::remote_namespace(cluster, &name, labels, &self.settings.namespace)
-            });
-            let there = self.own_namespaces.get(&self.at(&format!("{cluster}.{name}")));
-            let step = step(there, wanted);
-            let list = if matches!(step, Some(Step::Delete(_))) { &mut gone } else { &mut puts };
-            list.extend(step.map(|step| (REMOTE_NAMESPACES, step)));
-        }
-        if let (Some(interests), Some(uid)) = (&self.interests, &self.uid) {
-            let Settings { cluster, networks, namespace, .. } = self.settings;
-            let wanted = wire::member(cluster, uid, networks, interests, namespace);
-            puts.extend(
-                step(self.members.get(&self.at(cluster)), Some(wanted)).map(|step| (MEMBERS, step)),
-            );
-        }
-        // What must no longer be believed goes first; pods come after the namespaces they are in.
+        self.pending.next_flush = None;
+        let mut writes = Writes::default();
+        self.plan_pods(&mut writes);
+        self.plan_namespaces(&mut writes);
+        self.plan_member(&mut writes);
+        // Withdraw first. Namespaces come before their pods, because a pod counts only with its
+        // namespace.
+        let Writes { pod_deletions, others, pods, namespace_deletions } = writes;
         let mut failed = false;
-        for phase in [pod_gone, puts, pod_puts, gone] {
-            failed |= !self.write(phase).await;
+        for group in [pod_deletions, others, pods, namespace_deletions] {
+            failed |= !self.send_all(group).await;
         }
-        match failed {
-            true => self.next_flush = Some(Instant::now() + self.backoff.next_delay()),
-            false => {
-                self.backoff.reset();
-                self.next_flush = (!self.due_pods.is_empty()).then(Instant::now);
-            }
+        if failed {
+            self.pending.next_flush = Some(Instant::now() + self.pending.backoff.next_delay());
+        } else {
+            self.pending.backoff.reset();
+            self.pending.next_flush = (!self.pending.pods.is_empty()).then(Instant::now);
         }
     }
 
-    /// Takes steps, several at once. Whether all succeeded; those that did not are due again.
-    async fn write(&mut self, steps: Vec<(Resource, Step)>) -> bool {
-        let mut is_well = true;
-        for some in steps.chunks(AT_ONCE) {
-            let writes = some.iter().map(|(resource, step)| {
-                let hand = &self.hand;
-                async move { hand.perform(resource, resource.versions[0], step).await }
+    fn plan_pods(&mut self, writes: &mut Writes) {
+        let mut later = BTreeSet::new();
+        for name in std::mem::take(&mut self.pending.pods) {
+            let pod = self.pending.names.get(&name);
+            let pod = pod.and_then(|id| self.local.publication.pod(id));
+            let observed = self.broker.own_pods.get(&self.broker_id(&name));
+            match pod {
+                None => {
+                    let deletion = plan(observed, None).map(|write| (REMOTE_PODS, write));
+                    writes.pod_deletions.extend(deletion);
+                    self.pending.names.remove(&name);
+                }
+                Some(_) if writes.pods.len() == MAX_PODS_PER_FLUSH => {
+                    later.insert(name);
+                }
+                Some(pod) => {
+                    let desired = wire::remote_pod(pod, &self.settings.namespace);
+                    let write = plan(observed, Some(desired)).map(|write| (REMOTE_PODS, write));
+                    writes.pods.extend(write);
+                }
+            }
+        }
+        self.pending.pods = later;
+    }
+
+    fn plan_namespaces(&mut self, writes: &mut Writes) {
+        for name in std::mem::take(&mut self.pending.namespaces) {
+            let cluster = &self.settings.cluster;
+            let labels = self.local.publication.namespace(&name);
+            let desired = labels.map(|labels| {
+                wire::remote_namespace(cluster, &name, labels, &self.settings.namespace)
             });
-            for ((resource, step), done) in some.iter().zip(join_all(writes).await) {
-                let id = Id::of(step.object());
-                let shelf = match resource.kind {
-                    kind if kind == REMOTE_PODS.kind => &mut self.own_pods,
-                    kind if kind == REMOTE_NAMESPACES.kind => &mut self.own_namespaces,
-                    _ => &mut self.members,
+            let observed =
+                self.broker.own_namespaces.get(&self.broker_id(&format!("{cluster}.{name}")));
+            let write = plan(observed, desired);
+            let group = if matches!(write, Some(Write::Delete(_))) {
+                &mut writes.namespace_deletions
+            } else {
+                &mut writes.others
+            };
+            group.extend(write.map(|write| (REMOTE_NAMESPACES, write)));
+        }
+    }
+
+    fn plan_member(&self, writes: &mut Writes) {
+        let (Some(interests), Some(uid)) = (&self.interests, &self.local.uid) else { return };
+        let Settings { cluster, networks, namespace, .. } = self.settings;
+        let desired = wire::member(cluster, uid, networks, interests, namespace);
+        let observed = self.broker.members.get(&self.broker_id(cluster));
+        writes.others.extend(plan(observed, Some(desired)).map(|write| (MEMBERS, write)));
+    }
+
+    /// Sends writes, several concurrently. Failed ones are pending again. Returns whether all
+    /// succeeded.
+    async fn send_all(&mut self, writes: Vec<(Resource, Write)>) -> bool {
+        let mut succeeded = true;
+        for chunk in writes.chunks(MAX_CONCURRENT_WRITES) {
+            let requests = chunk.iter().map(|(resource, write)| {
+                let writer = &self.broker.writer;
+                async move { writer.send(resource, resource.versions[0], write).await }
+            });
+            for ((resource, write), result) in chunk.iter().zip(join_all(requests).await) {
+                let id = Id::of(write.object());
+                let store = match resource.kind {
+                    kind if kind == REMOTE_PODS.kind => &mut self.broker.own_pods,
+                    kind if kind == REMOTE_NAMESPACES.kind => &mut self.broker.own_namespaces,
+                    _ => &mut self.broker.members,
                 };
-                match done {
-                    Ok(Some(object)) => drop(shelf.put(object)),
-                    Ok(None) => shelf.remove(&id),
+                match result {
+                    Ok(Some(object)) => _ = store.put(object),
+                    Ok(None) => store.remove(&id),
                     Err(error) => {
-                        is_well = false;
+                        succeeded = false;
                         tracing::warn!(controller = NAME, "{} {id}: {error}", resource.kind);
-                        match resource.kind {
-                            kind if kind == REMOTE_PODS.kind => drop(self.due_pods.insert(id.name)),
-                            kind if kind == REMOTE_NAMESPACES.kind => {
-                                let name = id.name.split_once('.').map_or("", |(_, name)| name);
-                                self.due_namespaces.insert(name.into());
-                            }
-                            // The member is looked at each time.
-                            _ => (),
-                        }
+                        self.retry(resource, id);
                     }
                 }
             }
         }
-        is_well
+        succeeded
+    }
+
+    fn retry(&mut self, resource: &Resource, id: Id) {
+        if resource.kind == REMOTE_PODS.kind {
+            self.pending.pods.insert(id.name);
+        } else if resource.kind == REMOTE_NAMESPACES.kind {
+            let name = id.name.split_once('.').map_or("", |(_, name)| name);
+            self.pending.namespaces.insert(name.into());
+        }
+        // Every flush compares the member.
     }
 }
 
-/// What to do about an object that is there, or not, and should be so, or not.
-fn step(there: Option<&Object>, wanted: Option<Object>) -> Option<Step> {
-    match (there, wanted) {
-        (None, wanted) => wanted.map(Step::Create),
-        (Some(there), None) => Some(Step::Delete(there.clone())),
-        (Some(there), Some(wanted)) => adjusted(there, &wanted).map(Step::Update),
+/// The write from the observed object to the desired one, if they differ.
+fn plan(observed: Option<&Object>, desired: Option<Object>) -> Option<Write> {
+    match (observed, desired) {
+        (None, desired) => desired.map(Write::Create),
+        (Some(observed), None) => Some(Write::Delete(observed.clone())),
+        (Some(observed), Some(desired)) => adjusted(observed, &desired).map(Write::Update),
     }
 }

@@ -1,8 +1,9 @@
-//! What this cluster tells the others, and that it is there.
+//! Publishes the pods and namespaces of this cluster on the broker, and renews this cluster's
+//! lease.
 
 mod flush;
-mod home;
-mod pulse;
+mod heartbeat;
+mod local;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -10,22 +11,28 @@ use std::{
 };
 
 use tokio::sync::watch;
-use weir_clusterset::{Interest, Limits, Publication, RemoteId, Roster};
+use weir_clusterset::{Interest, Limits, RemoteId, Roster};
 use weir_model::{Name, PodId};
 use weir_runtime::Backoff;
 
+use self::local::Local;
 use super::{
-    Settings, Sight,
+    BrokerView, Settings,
     wire::{self, CLUSTER, MEMBERS, NAMESPACES, PODS, REMOTE_NAMESPACES, REMOTE_PODS},
 };
-use crate::{Context, Hand, Id, Inbox, Next, Server, Shelf, Told, Watched};
+use crate::{
+    Context, Id, Server, Shelf, Told, Watched,
+    event_loop::{EventLoop, Handler},
+    shelf::unready,
+    writer::Writer,
+};
 
-/// The name under which it tells how it goes.
+/// The name of this loop in the report.
 const NAME: &str = "clusterset-broker";
-/// How long changes are gathered before they are written.
-const GATHER: Duration = Duration::from_millis(100);
+/// Changes within this window are written together.
+const BATCH_WINDOW: Duration = Duration::from_millis(100);
 
-enum News {
+enum Event {
     Pod(Told),
     Namespace(Told),
     OwnPod(Told),
@@ -34,33 +41,33 @@ enum News {
     Interests(BTreeSet<Interest>),
 }
 
-/// Publishes until it is time to finish.
-pub(crate) async fn keep(
+/// Publishes until the context is stopped.
+pub(crate) async fn run(
     context: &Context,
     settings: &Settings,
-    mut asked: watch::Receiver<Option<BTreeSet<Interest>>>,
-    sight: watch::Sender<Sight>,
+    mut interests: watch::Receiver<Option<BTreeSet<Interest>>>,
+    view: watch::Sender<BrokerView>,
 ) {
     let server = Server::new(settings.broker.clone());
-    let mut inbox = Inbox::new(context);
-    let pods = Watched { keep: home::slim_pod, ..Watched::all(PODS) };
-    inbox.follow(&context.server, pods, News::Pod);
-    inbox.follow(&context.server, Watched::all(NAMESPACES), News::Namespace);
-    let at_broker = |resource, labels| Watched {
+    let mut events = EventLoop::new(context);
+    let pods = Watched { keep: local::slim_pod, ..Watched::all(PODS) };
+    events.follow(&context.server, pods, Event::Pod);
+    events.follow(&context.server, Watched::all(NAMESPACES), Event::Namespace);
+    let on_broker = |resource, labels| Watched {
         namespace: settings.namespace.clone(),
         labels,
         ..Watched::all(resource)
     };
     let own = format!("{CLUSTER}={}", settings.cluster);
-    inbox.follow(&server, at_broker(REMOTE_PODS, own.clone()), News::OwnPod);
-    inbox.follow(&server, at_broker(REMOTE_NAMESPACES, own), News::OwnNamespace);
-    inbox.follow(&server, at_broker(MEMBERS, String::new()), News::Member);
-    let out = inbox.sender();
+    events.follow(&server, on_broker(REMOTE_PODS, own.clone()), Event::OwnPod);
+    events.follow(&server, on_broker(REMOTE_NAMESPACES, own), Event::OwnNamespace);
+    events.follow(&server, on_broker(MEMBERS, String::new()), Event::Member);
+    let sender = events.sender();
     tokio::spawn(async move {
-        while asked.changed().await.is_ok() {
-            let interests = asked.borrow_and_update().clone();
+        while interests.changed().await.is_ok() {
+            let interests = interests.borrow_and_update().clone();
             if let Some(interests) = interests
-                && out.send(News::Interests(interests)).await.is_err()
+                && sender.send(Event::Interests(interests)).await.is_err()
             {
                 return;
             }
@@ -69,155 +76,179 @@ pub(crate) async fn keep(
     let mut publisher = Publisher {
         context,
         settings,
-        hand: context.hand_at(server.clone(), NAME),
-        server,
-        seat: format!("{}/{}", context.namespace, context.lease),
-        sight,
-        publication: Publication::new(settings.cluster.clone()),
-        pods: BTreeSet::new(),
-        namespaces: BTreeSet::new(),
-        uid: None,
-        listed: BTreeSet::new(),
-        troubles: BTreeMap::new(),
-        own_pods: Shelf::default(),
-        own_namespaces: Shelf::default(),
-        members: Shelf::default(),
-        names: BTreeMap::new(),
-        due_pods: BTreeSet::new(),
-        due_namespaces: BTreeSet::new(),
+        local: Local::new(settings.cluster.clone()),
+        broker: Broker {
+            writer: context.writer_for(server.clone(), NAME),
+            server,
+            own_pods: Shelf::default(),
+            own_namespaces: Shelf::default(),
+            members: Shelf::default(),
+        },
+        membership: Membership {
+            controller: format!("{}/{}", context.namespace, context.lease),
+            roster: Roster::new(Limits { renewal: settings.renewal, expiry: settings.expiry }),
+            started: Instant::now(),
+            holds_lease: false,
+            problem: None,
+            next_renewal: Instant::now(),
+            view,
+        },
+        pending: Pending {
+            names: BTreeMap::new(),
+            pods: BTreeSet::new(),
+            namespaces: BTreeSet::new(),
+            next_flush: None,
+            backoff: Backoff::new(context.pace.first_retry, context.pace.longest_retry),
+        },
         interests: None,
-        roster: Roster::new(Limits { renewal: settings.renewal, expiry: settings.expiry }),
-        start: Instant::now(),
-        holds: false,
-        next_pulse: Instant::now(),
-        next_flush: None,
-        backoff: Backoff::new(context.pace.first_retry, context.pace.longest_retry),
     };
-    publisher.tell();
-    loop {
-        let due = publisher.next_flush.filter(|_| publisher.is_ready());
-        let due = due.map_or(publisher.next_pulse, |due| due.min(publisher.next_pulse));
-        match inbox.next(Some(due)).await {
-            Next::News(news) => publisher.take(news),
-            Next::Due if Instant::now() >= publisher.next_pulse => publisher.pulse().await,
-            Next::Due => publisher.flush().await,
-            Next::Stop => return,
-        }
-    }
+    publisher.report_readiness();
+    events.run(&mut publisher).await;
 }
 
 struct Publisher<'a> {
     context: &'a Context,
     settings: &'a Settings,
-    hand: Hand,
+    local: Local,
+    broker: Broker,
+    membership: Membership,
+    pending: Pending,
+    /// The interests of this cluster's policies, once the translator has read them.
+    interests: Option<BTreeSet<Interest>>,
+}
+
+/// The broker's objects that this loop reads and writes.
+struct Broker {
     server: Server,
-    /// What tells this controller from others of this cluster.
-    seat: String,
-    sight: watch::Sender<Sight>,
-    publication: Publication,
-    /// What there is in this cluster, so that a list tells what is gone.
-    pods: BTreeSet<PodId>,
-    namespaces: BTreeSet<Name>,
-    /// What tells this cluster from others of its id.
-    uid: Option<String>,
-    listed: BTreeSet<&'static str>,
-    troubles: BTreeMap<&'static str, String>,
+    writer: Writer,
     own_pods: Shelf,
     own_namespaces: Shelf,
     members: Shelf,
+}
+
+impl Broker {
+    fn is_synced(&self) -> bool {
+        self.own_pods.is_in_sync() && self.own_namespaces.is_in_sync() && self.members.is_in_sync()
+    }
+}
+
+/// The lease of this cluster on the broker, and the liveness of the other clusters.
+struct Membership {
+    /// Distinguishes this controller from others of this cluster.
+    controller: String,
+    roster: Roster,
+    started: Instant,
+    /// Whether this controller has renewed the lease of this cluster's id.
+    holds_lease: bool,
+    /// Why the lease cannot be renewed.
+    problem: Option<String>,
+    next_renewal: Instant,
+    view: watch::Sender<BrokerView>,
+}
+
+/// The objects of this cluster to write to the broker.
+struct Pending {
     /// The pods by the names of their objects on the broker.
     names: BTreeMap<String, PodId>,
-    due_pods: BTreeSet<String>,
-    due_namespaces: BTreeSet<Name>,
-    interests: Option<BTreeSet<Interest>>,
-    roster: Roster,
-    start: Instant,
-    /// Whether the id of this cluster is ours.
-    holds: bool,
-    next_pulse: Instant,
+    /// The names of RemotePods to compare.
+    pods: BTreeSet<String>,
+    /// The namespaces to compare.
+    namespaces: BTreeSet<Name>,
     next_flush: Option<Instant>,
     backoff: Backoff,
 }
 
-impl Publisher<'_> {
-    /// Nothing is written before everything was read, nor under an id that is another's.
-    fn is_ready(&self) -> bool {
-        self.holds
-            && self.listed.len() == 2
-            && self.own_pods.is_in_sync()
-            && self.own_namespaces.is_in_sync()
-            && self.members.is_in_sync()
-    }
+impl Handler for Publisher<'_> {
+    type Event = Event;
 
-    fn take(&mut self, news: News) {
-        match news {
-            News::Pod(told) => self.take_pods(told),
-            News::Namespace(told) => self.take_namespaces(told),
-            News::OwnPod(told) => {
-                self.trouble(REMOTE_PODS.kind, &told);
-                let touched = self.own_pods.take(told);
-                self.due_pods.extend(touched.into_iter().map(|id| id.name));
+    fn apply(&mut self, event: Event) {
+        match event {
+            Event::Pod(event) => self.local.apply_pods(event),
+            Event::Namespace(event) => self.local.apply_namespaces(event),
+            Event::OwnPod(event) => {
+                let touched = self.broker.own_pods.take(event);
+                self.pending.pods.extend(touched.into_iter().map(|id| id.name));
             }
-            News::OwnNamespace(told) => {
-                self.trouble(REMOTE_NAMESPACES.kind, &told);
-                for id in self.own_namespaces.take(told) {
+            Event::OwnNamespace(event) => {
+                for id in self.broker.own_namespaces.take(event) {
                     let name = id.name.split_once('.').map_or("", |(_, name)| name);
-                    self.due_namespaces.insert(name.into());
+                    self.pending.namespaces.insert(name.into());
                 }
             }
-            News::Member(told) => {
-                self.trouble(MEMBERS.kind, &told);
-                for id in self.members.take(told) {
-                    self.ask(&id);
+            Event::Member(event) => {
+                for id in self.broker.members.take(event) {
+                    self.apply_member(&id);
                 }
             }
-            News::Interests(interests) => self.interests = Some(interests),
+            Event::Interests(interests) => self.interests = Some(interests),
         }
-        self.gather();
-        if self.next_flush.is_none() {
-            self.next_flush = Some(Instant::now() + GATHER);
+        self.collect_changes();
+        if self.pending.next_flush.is_none() {
+            self.pending.next_flush = Some(Instant::now() + BATCH_WINDOW);
         }
-        self.tell();
+        self.report_readiness();
     }
 
-    /// Takes note of what is to be told anew.
-    fn gather(&mut self) {
-        let (pods, namespaces) = self.publication.touched();
+    fn next_due(&self) -> Option<Instant> {
+        let flush = self.pending.next_flush.filter(|_| self.is_ready());
+        let renewal = self.membership.next_renewal;
+        Some(flush.map_or(renewal, |flush| flush.min(renewal)))
+    }
+
+    async fn work(&mut self) {
+        if Instant::now() >= self.membership.next_renewal {
+            self.heartbeat().await;
+        } else {
+            self.flush().await;
+        }
+    }
+}
+
+impl Publisher<'_> {
+    /// Whether everything is listed and this cluster's id is its own. Nothing is written before
+    /// that.
+    fn is_ready(&self) -> bool {
+        self.membership.holds_lease && self.local.is_synced() && self.broker.is_synced()
+    }
+
+    /// Moves the changes of the publication to the pending writes.
+    fn collect_changes(&mut self) {
+        let (pods, namespaces) = self.local.publication.touched();
         for id in pods {
-            let name = wire::remote_name(&self.remote(&id));
-            self.names.insert(name.clone(), id);
-            self.due_pods.insert(name);
+            let name = wire::remote_name(&self.remote_id(&id));
+            self.pending.names.insert(name.clone(), id);
+            self.pending.pods.insert(name);
         }
-        self.due_namespaces.extend(namespaces);
+        self.pending.namespaces.extend(namespaces);
     }
 
-    fn trouble(&mut self, kind: &'static str, told: &Told) {
-        if let Told::Trouble(trouble) = told {
-            self.in_trouble(kind, trouble.clone());
+    fn set_problem(&mut self, problem: Option<String>) {
+        self.membership.problem = problem;
+        self.report_readiness();
+    }
+
+    fn report_readiness(&self) {
+        let Broker { own_pods, own_namespaces, members, .. } = &self.broker;
+        let mut reasons = unready([
+            (&self.local.pods_sync, &PODS),
+            (&self.local.namespaces_sync, &NAMESPACES),
+            (own_pods.sync(), &REMOTE_PODS),
+            (own_namespaces.sync(), &REMOTE_NAMESPACES),
+            (members.sync(), &MEMBERS),
+        ]);
+        reasons.extend(self.membership.problem.clone());
+        if reasons.is_empty() && !self.membership.holds_lease {
+            reasons.push("the lease of this cluster on the broker is not acquired yet".into());
         }
+        self.context.report.set_unready_reasons(NAME, reasons);
     }
 
-    fn in_trouble(&mut self, about: &'static str, trouble: Option<String>) {
-        match trouble {
-            Some(trouble) => drop(self.troubles.insert(about, trouble)),
-            None => drop(self.troubles.remove(about)),
-        }
-        self.tell();
-    }
-
-    /// Says why not everything is as it should be.
-    fn tell(&self) {
-        let waiting = (self.troubles.is_empty() && !self.is_ready())
-            .then(|| "not everything is read yet".to_owned());
-        let reasons = self.troubles.values().cloned().chain(waiting);
-        self.context.report.ready(NAME, reasons.collect());
-    }
-
-    fn at(&self, name: &str) -> Id {
+    /// The id of an object in the broker's namespace.
+    fn broker_id(&self, name: &str) -> Id {
         Id::new(self.settings.namespace.clone(), name)
     }
 
-    fn remote(&self, id: &PodId) -> RemoteId {
+    fn remote_id(&self, id: &PodId) -> RemoteId {
         RemoteId {
             namespace: id.namespace.clone(),
             cluster: self.settings.cluster.clone(),

@@ -1,74 +1,77 @@
-//! What the policies of this cluster are written as.
+//! Translates the ClusterSetNetworkPolicies of this cluster to NetworkPolicies.
 
-mod home;
+mod local;
 mod reconcile;
 mod remote;
-mod say;
+mod status;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    fmt,
     time::{Duration, Instant},
 };
 
 use tokio::sync::watch;
-use weir_clusterset::{ClusterSet, Interest, Options, RemoteId, ShardKey};
-use weir_model::{Name, Policy};
+use weir_clusterset::{ClusterSet, Interest, Options, ShardKey};
 
+use self::{local::Local, remote::Remote};
 use super::{
-    Lives, NAME, Settings, Sight,
+    BrokerView, NAME, Settings,
     wire::{self, MANAGED, MEMBERS, POLICIES, REMOTE_NAMESPACES, REMOTE_PODS},
 };
 use crate::{
-    Context, Hand, Id, Inbox, NETWORK_POLICIES, Next, Object, Queue, Server, Shelf, Told, Watched,
+    Context, Id, NETWORK_POLICIES, Object, Server, Told, Watched,
+    event_loop::{EventLoop, Handler},
+    queue::WorkQueue,
+    shelf::unready,
+    writer::Writer,
 };
 
-/// How long changes are gathered before they are written.
-const GATHER: Duration = Duration::from_millis(50);
+/// Changes within this window are written together.
+const BATCH_WINDOW: Duration = Duration::from_millis(50);
 
-enum News {
+enum Event {
     Policy(Told),
-    Network(Told),
-    Pod(Told),
-    Namespace(Told),
+    NetworkPolicy(Told),
+    RemotePod(Told),
+    RemoteNamespace(Told),
     Member(Told),
-    Sight(Sight),
+    View(BrokerView),
 }
 
-/// What is to be looked at.
+/// A unit of work.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Work {
+    /// A ClusterSetNetworkPolicy to reconcile.
     Policy(Id),
-    /// NetworkPolicies whose policy is gone, by its uid.
+    /// NetworkPolicies whose ClusterSetNetworkPolicy is gone, by its uid.
     Orphans(String),
 }
 
-/// Translates until it is time to finish.
-pub(crate) async fn keep(
+/// Translates until the context is stopped.
+pub(crate) async fn run(
     context: &Context,
     settings: &Settings,
     interests: watch::Sender<Option<BTreeSet<Interest>>>,
-    mut seen: watch::Receiver<Sight>,
+    mut view: watch::Receiver<BrokerView>,
 ) {
-    let server = Server::new(settings.broker.clone());
-    let mut inbox = Inbox::new(context);
-    inbox.follow(&context.server, Watched::all(POLICIES), News::Policy);
+    let broker = Server::new(settings.broker.clone());
+    let mut events = EventLoop::new(context);
+    events.follow(&context.server, Watched::all(POLICIES), Event::Policy);
     let labels = format!("{}={}", MANAGED.0, MANAGED.1);
-    inbox.follow(
-        &context.server,
-        Watched { labels, ..Watched::all(NETWORK_POLICIES) },
-        News::Network,
-    );
-    let at_broker =
+    let owned = Watched { labels, ..Watched::all(NETWORK_POLICIES) };
+    events.follow(&context.server, owned, Event::NetworkPolicy);
+    let on_broker =
         |resource| Watched { namespace: settings.namespace.clone(), ..Watched::all(resource) };
-    let pods = Watched { keep: wire::pressed, ..at_broker(REMOTE_PODS) };
-    inbox.follow(&server, pods, News::Pod);
-    inbox.follow(&server, at_broker(REMOTE_NAMESPACES), News::Namespace);
-    inbox.follow(&server, at_broker(MEMBERS), News::Member);
-    let out = inbox.sender();
+    let pods = Watched { keep: wire::pressed, ..on_broker(REMOTE_PODS) };
+    events.follow(&broker, pods, Event::RemotePod);
+    events.follow(&broker, on_broker(REMOTE_NAMESPACES), Event::RemoteNamespace);
+    events.follow(&broker, on_broker(MEMBERS), Event::Member);
+    let sender = events.sender();
     tokio::spawn(async move {
-        while seen.changed().await.is_ok() {
-            let sight = seen.borrow_and_update().clone();
-            if out.send(News::Sight(sight)).await.is_err() {
+        while view.changed().await.is_ok() {
+            let view = view.borrow_and_update().clone();
+            if sender.send(Event::View(view)).await.is_err() {
                 return;
             }
         }
@@ -85,153 +88,125 @@ pub(crate) async fn keep(
     let mut translator = Translator {
         context,
         settings,
-        hand: context.hand(NAME),
+        writer: context.writer(NAME),
         interests,
         set: ClusterSet::new(options),
-        policies: Shelf::default(),
-        network: Shelf::default(),
-        installed: BTreeMap::new(),
-        lost: BTreeSet::new(),
-        strays: BTreeMap::new(),
-        namespaces: BTreeMap::new(),
-        members: BTreeMap::new(),
-        sight: Sight::default(),
-        listed: BTreeSet::new(),
-        troubles: BTreeMap::new(),
-        wrong: BTreeMap::new(),
-        odd: BTreeMap::new(),
-        dirty: BTreeMap::new(),
-        whole: BTreeSet::new(),
-        queue: Queue::default(),
-        told: BTreeMap::new(),
+        local: Local::default(),
+        remote: Remote::default(),
+        pending: Pending::default(),
     };
-    translator.tell();
-    loop {
-        let due = translator.is_local_read().then(|| translator.queue.next()).flatten();
-        match inbox.next(due).await {
-            Next::News(news) => translator.take(news),
-            Next::Due => translator.turn().await,
-            Next::Stop => return,
-        }
-    }
+    translator.report_readiness();
+    events.run(&mut translator).await;
 }
 
 struct Translator<'a> {
     context: &'a Context,
     settings: &'a Settings,
-    hand: Hand,
+    writer: Writer,
     interests: watch::Sender<Option<BTreeSet<Interest>>>,
     set: ClusterSet,
-    policies: Shelf,
-    /// The NetworkPolicies with our label.
-    network: Shelf,
-    /// What they say, by the namespace they are in and the uid of their policy.
-    installed: BTreeMap<(String, String), BTreeMap<Name, Policy>>,
-    /// NetworkPolicies of ours that others removed, or took our label from.
-    lost: BTreeSet<Id>,
-    /// What those RemotePods are about whose names do not say it.
-    strays: BTreeMap<String, RemoteId>,
-    /// What the other objects of the broker are, by their names.
-    namespaces: BTreeMap<String, (Name, Name)>,
-    members: BTreeMap<String, wire::Told>,
-    sight: Sight,
-    listed: BTreeSet<&'static str>,
-    troubles: BTreeMap<&'static str, String>,
-    /// What is wrong with policies.
-    wrong: BTreeMap<Id, String>,
-    /// What is wrong with objects of the broker.
-    odd: BTreeMap<String, String>,
-    /// The parts of policies that may not be as they should be.
-    dirty: BTreeMap<Id, BTreeSet<ShardKey>>,
-    /// Policies of which all parts are to be compared.
-    whole: BTreeSet<Id>,
-    queue: Queue<Work>,
-    /// When something was last written into a status.
-    told: BTreeMap<Id, Instant>,
+    local: Local,
+    remote: Remote,
+    pending: Pending,
 }
 
-impl Translator<'_> {
-    fn is_local_read(&self) -> bool {
-        self.policies.is_in_sync() && self.network.is_in_sync()
-    }
+/// The work to do.
+#[derive(Default)]
+struct Pending {
+    queue: WorkQueue<Work>,
+    /// The shards of policies that may differ from the desired ones.
+    shards: BTreeMap<Id, BTreeSet<ShardKey>>,
+    /// The policies of which all shards are to be compared.
+    all_shards: BTreeSet<Id>,
+    /// When the status of a policy was last written.
+    status_written: BTreeMap<Id, Instant>,
+}
 
-    /// Whether everything on the broker was read once, and we are who we say.
-    fn is_synced(&self) -> bool {
-        self.listed.len() == 3 && matches!(self.sight, Sight::Lives(_))
-    }
-
-    /// Who of the others is alive, as far as that is known.
-    fn lives(&self) -> Option<&Lives> {
-        match &self.sight {
-            Sight::Lives(lives) => Some(lives),
-            Sight::Nothing | Sight::Disowned(_) => None,
+impl fmt::Display for Work {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Work::Policy(id) => write!(f, "ClusterSetNetworkPolicy {id}"),
+            Work::Orphans(uid) => write!(f, "NetworkPolicies of the deleted policy {uid}"),
         }
     }
+}
 
-    fn take(&mut self, news: News) {
-        let was_synced = self.is_synced();
-        match news {
-            News::Policy(told) => self.take_policies(told),
-            News::Network(told) => self.take_network(told),
-            News::Pod(told) => self.take_pods(told),
-            News::Namespace(told) => self.take_namespaces(told),
-            News::Member(told) => self.take_members(told),
-            News::Sight(sight) => {
-                let is_new = self.sight != sight;
-                self.sight = sight;
-                let known = self
-                    .set
-                    .members()
-                    .keys()
-                    .chain(self.lives().into_iter().flatten().map(|(cluster, _)| cluster));
-                let all: BTreeSet<Name> = known.cloned().collect();
-                all.iter().for_each(|cluster| self.admit(cluster));
-                if is_new {
-                    self.look_at_all();
+impl Pending {
+    fn push(&mut self, work: Work) {
+        self.queue.push(work, Instant::now());
+    }
+
+    /// Forgets a policy that is gone.
+    fn forget(&mut self, id: &Id) {
+        self.shards.remove(id);
+        self.all_shards.remove(id);
+        self.status_written.remove(id);
+    }
+}
+
+impl Handler for Translator<'_> {
+    type Event = Event;
+
+    fn apply(&mut self, event: Event) {
+        let was_synced = self.remote.is_synced();
+        match event {
+            Event::Policy(event) => self.apply_policies(event),
+            Event::NetworkPolicy(event) => self.apply_network_policies(event),
+            Event::RemotePod(event) => self.remote.apply_pods(&mut self.set, event),
+            Event::RemoteNamespace(event) => self.remote.apply_namespaces(&mut self.set, event),
+            Event::Member(event) => self.remote.apply_members(&mut self.set, event),
+            Event::View(view) => {
+                if self.remote.apply_view(&mut self.set, view) {
+                    self.queue_all();
                 }
             }
         }
-        if self.is_synced() && !was_synced {
-            let all: Vec<Id> = self.policies.iter().map(Id::of).collect();
-            self.whole.extend(all);
-            self.look_at_all();
+        if self.remote.is_synced() && !was_synced {
+            self.pending.all_shards.extend(self.local.policies.iter().map(Id::of));
+            self.queue_all();
         }
-        let due = Instant::now() + GATHER;
+        let due = Instant::now() + BATCH_WINDOW;
         for (id, shards) in self.set.touched() {
             let id = Id::new(&*id.namespace, &*id.name);
-            self.dirty.entry(id.clone()).or_default().extend(shards);
-            self.queue.push(Work::Policy(id), due);
+            self.pending.shards.entry(id.clone()).or_default().extend(shards);
+            self.pending.queue.push(Work::Policy(id), due);
         }
-        self.tell();
+        self.report_readiness();
     }
 
-    fn look_at_all(&mut self) {
-        let now = Instant::now();
-        let all: Vec<Id> = self.policies.iter().map(Id::of).collect();
-        all.into_iter().for_each(|id| self.queue.push(Work::Policy(id), now));
+    fn next_due(&self) -> Option<Instant> {
+        self.pending.queue.next_due().filter(|_| self.local.is_synced())
     }
-    fn trouble(&mut self, kind: &'static str, told: &Told) {
-        if let Told::Trouble(trouble) = told {
-            match trouble {
-                Some(trouble) => drop(self.troubles.insert(kind, trouble.clone())),
-                None => drop(self.troubles.remove(kind)),
-            }
+
+    async fn work(&mut self) {
+        self.reconcile_next().await;
+    }
+}
+
+impl Translator<'_> {
+    fn queue_all(&mut self) {
+        for policy in self.local.policies.iter() {
+            self.pending.push(Work::Policy(Id::of(policy)));
         }
     }
 
-    /// Says why not everything is as it should be.
-    fn tell(&self) {
-        let mut reasons: Vec<String> = self.troubles.values().cloned().collect();
-        // Who is disowned hears it from the publisher.
-        let is_read = self.is_synced() || matches!(self.sight, Sight::Disowned(_));
-        if reasons.is_empty() && !(self.is_local_read() && is_read) {
-            reasons.push("not everything is read yet".into());
+    fn report_readiness(&self) {
+        let mut reasons = unready([
+            (self.local.policies.sync(), &POLICIES),
+            (self.local.network_policies.sync(), &NETWORK_POLICIES),
+            (&self.remote.pods_sync, &REMOTE_PODS),
+            (&self.remote.namespaces_sync, &REMOTE_NAMESPACES),
+            (&self.remote.members_sync, &MEMBERS),
+        ]);
+        // The publisher reports a disowned id.
+        if reasons.is_empty() && self.remote.view == BrokerView::Unknown {
+            reasons.push("the lease of this cluster on the broker is not acquired yet".into());
         }
-        if self.is_synced() && !self.members.contains_key(&*self.settings.cluster) {
-            reasons.push("this cluster is not on the broker yet".into());
+        if self.remote.is_synced() && !self.remote.has_member(&self.settings.cluster) {
+            reasons.push("this cluster is not registered on the broker yet".into());
         }
-        self.context.report.ready(NAME, reasons);
-        self.context.report.note(NAME, self.notes());
+        self.context.report.set_unready_reasons(NAME, reasons);
+        self.context.report.set_warnings(NAME, self.remote.warnings(&self.set, self.settings));
     }
 }
 

@@ -1,205 +1,217 @@
-//! NetworkPolicies, made equal to what policies say.
+//! Reconciles the NetworkPolicies of ClusterSetNetworkPolicies.
 
 use std::{collections::BTreeMap, time::Instant};
 
-use weir_clusterset::{Step as Write, kept, shard_name, steps};
+use weir_clusterset::{Step, kept, shard_name, steps};
 use weir_model::{Name, Policy, PolicyId};
 
-use super::{Translator, Work, name_of, say::unwritten};
+use super::{Translator, Work, name_of, status::unwritten};
 use crate::{
-    Id, NETWORK_POLICIES, Object, Outcome, Step, WriteError, adjusted,
+    Id, NETWORK_POLICIES, Object,
     clusterset::{NAME, owned, wire},
     is_terminating,
+    report::Outcome,
+    writer::WriteError,
+    writes::{Write, adjusted},
 };
 
-/// How many writes of a policy may fail before the rest waits for another time.
-const PATIENCE: usize = 3;
+/// After this many failed writes of a policy, the rest waits for the next attempt.
+const MAX_FAILED_WRITES: usize = 3;
 
 impl Translator<'_> {
-    /// Looks at what has its turn.
-    pub(super) async fn turn(&mut self) {
+    /// Does the next unit of work that is due.
+    pub(super) async fn reconcile_next(&mut self) {
         let start = Instant::now();
-        let Some(work) = self.queue.pop(start) else { return };
-        let done = match &work {
+        let Some(work) = self.pending.queue.pop(start) else { return };
+        let result = match &work {
             Work::Policy(id) => self.reconcile(id).await,
-            Work::Orphans(uid) => self.remove_orphans(uid).await,
+            Work::Orphans(uid) => self.delete_orphans(uid).await,
         };
-        let outcome = match done {
+        let outcome = match result {
             Ok(()) => {
-                self.queue.done(&work);
+                self.pending.queue.succeeded(&work);
                 Outcome::Done
             }
             Err(error) => {
-                tracing::warn!(controller = NAME, "{work:?}: {error}");
+                tracing::warn!(controller = NAME, "{work}: {error}");
                 if let Work::Policy(id) = &work {
-                    self.whole.insert(id.clone());
+                    self.pending.all_shards.insert(id.clone());
                 }
-                self.queue.failed(work, Instant::now());
+                self.pending.queue.failed(work, Instant::now());
                 Outcome::Failed
             }
         };
-        self.context.report.reconciled(NAME, outcome, start.elapsed(), self.queue.failing());
+        let failing = self.pending.queue.failing();
+        self.context.report.record_reconcile(NAME, outcome, start.elapsed(), failing);
     }
 
     async fn reconcile(&mut self, id: &Id) -> Result<(), WriteError> {
-        let Some(owner) = self.policies.get(id).cloned() else {
-            self.dirty.remove(id);
-            self.whole.remove(id);
-            self.told.remove(id);
+        let Some(owner) = self.local.policies.get(id).cloned() else {
+            self.pending.forget(id);
             return Ok(());
         };
-        // What it owns goes with it.
+        // The garbage collector deletes its NetworkPolicies.
         if is_terminating(&owner) {
             return Ok(());
         }
         let key = wire::policy_id(&id.namespace, &id.name);
         let uid = owner.metadata.uid.clone().unwrap_or_default();
         let mut failure = self.find_lost(&uid, &id.namespace).await.err();
-        let (wanted, base) = (self.wanted(id, &key, &uid), self.set.base(&key));
+        let (desired, base) = (self.desired(id, &key, &uid), self.set.base(&key));
         let none = BTreeMap::new();
-        let installed = self.installed.get(&(id.namespace.clone(), uid.clone())).unwrap_or(&none);
-        // Whose labels or controller others changed is written as it is, so that it does not slip away.
+        let home = (id.namespace.clone(), uid.clone());
+        let installed = self.local.installed.get(&home).unwrap_or(&none);
+        // If another client changed labels or owners, write the object again before we lose sight
+        // of it.
         let damaged = installed.iter().filter(|(name, _)| {
-            let object = self.network.get(&Id::new(id.namespace.clone(), &***name));
+            let object = self.local.network_policies.get(&Id::new(id.namespace.clone(), &***name));
             object.is_some_and(|object| !owned::is_whole(object, &uid))
         });
-        let repairs = damaged.map(|(_, policy)| Write::Put(policy.clone()));
-        let todo: Vec<Write> = repairs.chain(steps(installed, &wanted, base.as_ref())).collect();
+        let repairs = damaged.map(|(_, policy)| Step::Put(policy.clone()));
+        let todo: Vec<Step> = repairs.chain(steps(installed, &desired, base.as_ref())).collect();
         let mut failed = 0;
         for step in todo {
-            // One that is refused holds up no other, least of all what takes away.
+            // A rejected write does not block the others, least of all those that withdraw
+            // addresses.
             match self.perform(&owner, &uid, step).await {
                 Ok(()) => continue,
-                Err(WriteError::Over) => return Err(WriteError::Over),
+                Err(WriteError::NotLeader) => return Err(WriteError::NotLeader),
                 Err(error) => {
                     failed += usize::from(matches!(error, WriteError::Failed(_)));
                     failure.get_or_insert(error);
                 }
             }
-            if failed == PATIENCE {
+            if failed == MAX_FAILED_WRITES {
                 break;
             }
         }
-        let said = self.say(id, &owner, &key, failure.as_ref().map(unwritten)).await;
-        failure.map_or(said, Err)
+        let reported = self.write_status(id, &owner, &key, failure.as_ref().map(unwritten)).await;
+        failure.map_or(reported, Err)
     }
 
-    /// Looks whether NetworkPolicies that we lost sight of are still there: who takes our label away hides them from us.
+    /// Gets the lost NetworkPolicies of a policy: without our label, the watch does not report
+    /// them.
     async fn find_lost(&mut self, uid: &str, namespace: &str) -> Result<(), WriteError> {
         let is_of = |id: &&Id| id.namespace == namespace && owned::uid_in(&id.name) == Some(uid);
-        let lost: Vec<Id> = self.lost.iter().filter(is_of).cloned().collect();
+        let lost: Vec<Id> = self.local.lost.iter().filter(is_of).cloned().collect();
         for id in lost {
             self.find(&id).await?;
-            self.lost.remove(&id);
+            self.local.lost.remove(&id);
         }
         Ok(())
     }
 
-    /// Takes in the NetworkPolicy of a name if it is ours, whatever its labels are.
+    /// Gets the NetworkPolicy of a name, and stores it if it is ours.
     async fn find(&mut self, id: &Id) -> Result<(), WriteError> {
         let found = owned::find(&self.context.server, id).await?;
         if let Some(object) = found.filter(owned::is_ours) {
-            self.network.put(object);
-            self.note(id);
+            self.local.network_policies.put(object);
+            self.local.record_installed(id);
         }
         Ok(())
     }
 
-    /// The parts of a policy that may not be as they should be, as they should be.
-    fn wanted(&mut self, id: &Id, key: &PolicyId, uid: &str) -> BTreeMap<Name, Option<Policy>> {
+    /// The desired shards of a policy, as far as they may differ from the installed ones.
+    fn desired(&mut self, id: &Id, key: &PolicyId, uid: &str) -> BTreeMap<Name, Option<Policy>> {
         let home = (id.namespace.clone(), uid.to_owned());
-        let installed = self.installed.get(&home).into_iter().flatten();
+        let installed = self.local.installed.get(&home).into_iter().flatten();
         let base = shard_name(uid, None);
         let installed = installed.filter(|(name, _)| **name != base);
-        // Until everything was read, who is allowed stays as it is, as far as the policy still says such a thing.
-        if !self.is_synced() {
+        // Until the broker is listed, keep the allowed addresses that the policy can still have.
+        if !self.remote.is_synced() {
             let Some((policy, _)) = self.set.policy(key) else { return BTreeMap::new() };
-            let kept = installed.map(|(name, there)| (name.clone(), kept(policy, there)));
+            let kept = installed.map(|(name, shard)| (name.clone(), kept(policy, shard)));
             return kept.collect();
         }
         let installed: Vec<Name> = installed.map(|(name, _)| name.clone()).collect();
-        let mut shards = self.dirty.remove(id).unwrap_or_default();
-        let mut wanted = BTreeMap::new();
-        if self.whole.remove(id) {
+        let mut shards = self.pending.shards.remove(id).unwrap_or_default();
+        let mut desired = BTreeMap::new();
+        if self.pending.all_shards.remove(id) {
             shards.extend(self.set.shards(key));
-            wanted.extend(installed.into_iter().map(|name| (name, None)));
+            desired.extend(installed.into_iter().map(|name| (name, None)));
         }
         for shard in shards {
-            wanted.insert(shard_name(uid, Some(&shard)), self.set.shard(key, &shard));
+            desired.insert(shard_name(uid, Some(&shard)), self.set.shard(key, &shard));
         }
-        wanted
+        desired
     }
 
-    async fn perform(&mut self, owner: &Object, uid: &str, step: Write) -> Result<(), WriteError> {
+    async fn perform(&mut self, owner: &Object, uid: &str, step: Step) -> Result<(), WriteError> {
         match step {
-            Write::Put(policy) => {
-                let Some(wanted) = wire::network_policy(&policy, owner) else { return Ok(()) };
-                let id = Id::of(&wanted);
-                if self.network.get(&id).is_none() {
-                    match self.write(&Step::Create(wanted.clone())).await {
-                        // Something of that name is there, and we do not see it: it has not our label.
-                        Err(WriteError::Conflict) => {
-                            self.find(&id).await?;
-                        }
-                        done => return done,
+            Step::Put(policy) => {
+                let Some(desired) = wire::network_policy(&policy, owner) else { return Ok(()) };
+                let id = Id::of(&desired);
+                if self.local.network_policies.get(&id).is_none() {
+                    match self.send(&Write::Create(desired.clone())).await {
+                        // An object of that name exists without our label.
+                        Err(WriteError::Conflict) => self.find(&id).await?,
+                        result => return result,
                     }
                 }
-                let there = self.network.get(&id).filter(|there| owned::is_ours(there));
-                let Some(there) = there else { return Err(WriteError::Conflict) };
-                match adjusted(there, &wanted) {
-                    Some(new) => self.write(&Step::Update(new)).await,
+                let observed = self.local.network_policies.get(&id);
+                let Some(observed) = observed.filter(|object| owned::is_ours(object)) else {
+                    return Err(WriteError::Conflict);
+                };
+                match adjusted(observed, &desired) {
+                    Some(new) => self.send(&Write::Update(new)).await,
                     None => Ok(()),
                 }
             }
-            Write::Delete(name) => {
+            Step::Delete(name) => {
                 let id = Id::new(owner.metadata.namespace.clone().unwrap_or_default(), &*name);
-                let is_it = owned::uid_in(&id.name) == Some(uid);
-                match self.network.get(&id).filter(|there| is_it && owned::is_ours(there)) {
-                    Some(there) => self.write(&Step::Delete(there.clone())).await,
+                let is_of_owner = owned::uid_in(&id.name) == Some(uid);
+                let observed = self.local.network_policies.get(&id);
+                match observed.filter(|object| is_of_owner && owned::is_ours(object)) {
+                    Some(object) => self.send(&Write::Delete(object.clone())).await,
                     None => Ok(()),
                 }
             }
         }
     }
 
-    async fn write(&mut self, step: &Step) -> Result<(), WriteError> {
-        let id = Id::of(step.object());
-        let done = self.hand.perform(&NETWORK_POLICIES, "v1", step).await;
-        match &done {
-            Ok(Some(object)) => drop(self.network.put(object.clone())),
-            Ok(None) => self.network.remove(&id),
-            // It is not as we know it, and if it has not our label we do not hear how it is.
-            Err(WriteError::Conflict) if !matches!(step, Step::Create(_)) => {
-                self.network.remove(&id);
-                self.lost.insert(id.clone());
+    /// Sends a write, and stores the result ahead of its event.
+    async fn send(&mut self, write: &Write) -> Result<(), WriteError> {
+        let id = Id::of(write.object());
+        let result = self.writer.send(&NETWORK_POLICIES, "v1", write).await;
+        match &result {
+            Ok(Some(object)) => _ = self.local.network_policies.put(object.clone()),
+            Ok(None) => self.local.network_policies.remove(&id),
+            // Another client changed the object. If it removed our label, no event reports the
+            // object.
+            Err(WriteError::Conflict) if !matches!(write, Write::Create(_)) => {
+                self.local.network_policies.remove(&id);
+                self.local.lost.insert(id.clone());
             }
             Err(_) => (),
         }
-        self.note(&id);
-        done.map(drop)
+        self.local.record_installed(&id);
+        result.map(drop)
     }
 
-    async fn remove_orphans(&mut self, uid: &str) -> Result<(), WriteError> {
+    /// Deletes the NetworkPolicies of a policy that is gone.
+    async fn delete_orphans(&mut self, uid: &str) -> Result<(), WriteError> {
         if self.set.policies().any(|(_, known)| **known == *uid) {
             return Ok(());
         }
         let ours = |object: &&Object| {
             owned::is_ours(object) && owned::uid_in(&name_of(object)) == Some(uid)
         };
-        let orphans: Vec<Object> = self.network.iter().filter(ours).cloned().collect();
-        // What allows goes before what isolates.
+        let orphans: Vec<Object> =
+            self.local.network_policies.iter().filter(ours).cloned().collect();
+        // Delete the shards, which allow, before the base, which isolates.
         let (base, shards): (Vec<Object>, Vec<Object>) =
             orphans.into_iter().partition(|object| owned::shard_of(&name_of(object)).is_none());
         for object in shards.into_iter().chain(base).filter(|object| !is_terminating(object)) {
             let id = Id::of(&object);
-            match self.hand.perform(&NETWORK_POLICIES, "v1", &Step::Delete(object)).await {
-                // It is gone already, or comes again as it is.
-                Ok(_) | Err(WriteError::Conflict) => self.network.remove(&id),
+            match self.writer.send(&NETWORK_POLICIES, "v1", &Write::Delete(object)).await {
+                // After a conflict, the object is gone or an event with its current version
+                // follows.
+                Ok(_) | Err(WriteError::Conflict) => self.local.network_policies.remove(&id),
                 Err(error) => return Err(error),
             }
         }
-        self.installed.retain(|(_, known), _| known != uid);
-        self.lost.retain(|id| owned::uid_in(&id.name) != Some(uid));
+        self.local.installed.retain(|(_, known), _| known != uid);
+        self.local.lost.retain(|id| owned::uid_in(&id.name) != Some(uid));
         Ok(())
     }
 }

@@ -1,138 +1,182 @@
-//! What is told about other clusters.
+//! The objects of other clusters on the broker.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ipnet::IpNet;
-use weir_clusterset::{Life, RemoteId, RemotePod};
+use weir_clusterset::{ClusterSet, Life, RemoteId, RemotePod};
 use weir_model::Name;
 
-use super::{Translator, name_of};
+use super::name_of;
 use crate::{
     Object, Told,
-    clusterset::{
-        Settings,
-        wire::{self, MEMBERS, REMOTE_NAMESPACES, REMOTE_PODS},
-    },
+    clusterset::{BrokerView, Clusters, Settings, wire},
+    shelf::SyncState,
 };
 
-/// What members are called where something is wrong with them.
-const MEMBER: &str = "ClusterSetMember ";
-/// How many objects that cannot be read are named.
-const SHOWN: usize = 3;
+/// At most this many invalid objects are named in warnings.
+const MAX_INVALID_SHOWN: usize = 3;
 
-impl Translator<'_> {
-    pub(super) fn take_pods(&mut self, told: Told) {
-        self.trouble(REMOTE_PODS.kind, &told);
-        match told {
+/// The observed objects of the broker, apart from the pods and namespaces in the `ClusterSet`.
+#[derive(Default)]
+pub(super) struct Remote {
+    pub(super) pods_sync: SyncState,
+    pub(super) namespaces_sync: SyncState,
+    pub(super) members_sync: SyncState,
+    pub(super) view: BrokerView,
+    /// The pods of RemotePods whose names do not contain the id.
+    strays: BTreeMap<String, RemoteId>,
+    /// The cluster and the namespace of each RemoteNamespace.
+    namespaces: BTreeMap<String, (Name, Name)>,
+    members: BTreeMap<String, wire::ClusterMember>,
+    /// Why RemotePods are invalid.
+    invalid_pods: BTreeMap<String, String>,
+    /// Why ClusterSetMembers are invalid.
+    invalid_members: BTreeMap<String, String>,
+}
+
+impl Remote {
+    /// Whether the broker is listed, and the id of this cluster is its own.
+    pub(super) fn is_synced(&self) -> bool {
+        self.pods_sync.is_synced()
+            && self.namespaces_sync.is_synced()
+            && self.members_sync.is_synced()
+            && self.clusters().is_some()
+    }
+
+    /// The other clusters with a lease, if they are known.
+    pub(super) fn clusters(&self) -> Option<&Clusters> {
+        match &self.view {
+            BrokerView::Clusters(clusters) => Some(clusters),
+            BrokerView::Unknown | BrokerView::Disowned(_) => None,
+        }
+    }
+
+    pub(super) fn has_member(&self, cluster: &str) -> bool {
+        self.members.contains_key(cluster)
+    }
+
+    /// Applies a new view of the clusters. Returns whether it differs from the last one.
+    pub(super) fn apply_view(&mut self, set: &mut ClusterSet, view: BrokerView) -> bool {
+        let is_new = self.view != view;
+        self.view = view;
+        let clusters = self.clusters().into_iter().flat_map(BTreeMap::keys);
+        let clusters: BTreeSet<Name> = set.members().keys().chain(clusters).cloned().collect();
+        clusters.iter().for_each(|cluster| self.admit(set, cluster));
+        is_new
+    }
+
+    pub(super) fn apply_pods(&mut self, set: &mut ClusterSet, event: Told) {
+        self.pods_sync.observe(&event);
+        match event {
             Told::Listed(_, objects) => {
-                self.listed.insert(REMOTE_PODS.kind);
                 let read = objects
                     .into_iter()
                     .map(|object| (name_of(&object), wire::read_pressed(&object)));
                 let read: Vec<(String, Result<RemotePod, String>)> = read.collect();
-                let there = read.iter().filter_map(|(_, pod)| pod.as_ref().ok());
-                let there: BTreeSet<&RemoteId> = there.map(|pod| &pod.id).collect();
-                let gone = self.set.pods().filter(|id| !there.contains(id));
+                let listed = read.iter().filter_map(|(_, pod)| pod.as_ref().ok());
+                let listed: BTreeSet<&RemoteId> = listed.map(|pod| &pod.id).collect();
+                let gone = set.pods().filter(|id| !listed.contains(id));
                 let gone: Vec<RemoteId> = gone.cloned().collect();
-                gone.iter().for_each(|id| self.set.remove_pod(id));
+                gone.iter().for_each(|id| set.remove_pod(id));
                 self.strays.clear();
-                self.odd.retain(|name, _| name.starts_with(MEMBER));
-                self.set.forget_crowded();
-                read.into_iter().for_each(|(name, pod)| self.put_pod(name, pod));
+                self.invalid_pods.clear();
+                set.forget_crowded();
+                read.into_iter().for_each(|(name, pod)| self.put_pod(set, name, pod));
             }
-            Told::Put(object) => self.put_pod(name_of(&object), wire::read_pressed(&object)),
-            Told::Gone(object) => self.remove_pod(&name_of(&object)),
+            Told::Put(object) => self.put_pod(set, name_of(&object), wire::read_pressed(&object)),
+            Told::Gone(object) => self.remove_pod(set, &name_of(&object)),
             Told::Trouble(_) => (),
         }
     }
 
-    fn put_pod(&mut self, name: String, read: Result<RemotePod, String>) {
+    fn put_pod(&mut self, set: &mut ClusterSet, name: String, read: Result<RemotePod, String>) {
         match read {
             Ok(pod) => {
-                self.odd.remove(&name);
-                // What an object was about before is gone if it is about another pod now.
-                if let Some(before) = self.about(&name).filter(|before| *before != pod.id) {
-                    self.set.remove_pod(&before);
+                self.invalid_pods.remove(&name);
+                // The object may have described another pod before.
+                if let Some(before) = self.pod_of(set, &name).filter(|before| *before != pod.id) {
+                    set.remove_pod(&before);
                 }
-                match wire::remote_name(&pod.id) == name {
-                    true => drop(self.strays.remove(&name)),
-                    false => drop(self.strays.insert(name, pod.id.clone())),
+                if wire::remote_name(&pod.id) == name {
+                    self.strays.remove(&name);
+                } else {
+                    self.strays.insert(name, pod.id.clone());
                 }
-                self.set.put_pod(pod);
+                set.put_pod(pod);
             }
-            Err(wrong) => {
-                self.remove_pod(&name);
-                self.odd.insert(name.clone(), format!("RemotePod {name} is not believed: {wrong}"));
+            Err(error) => {
+                self.remove_pod(set, &name);
+                self.invalid_pods.insert(name, error);
             }
         }
     }
 
-    fn remove_pod(&mut self, name: &str) {
-        self.odd.remove(name);
-        if let Some(id) = self.about(name) {
+    fn remove_pod(&mut self, set: &mut ClusterSet, name: &str) {
+        self.invalid_pods.remove(name);
+        if let Some(id) = self.pod_of(set, name) {
             self.strays.remove(name);
-            self.set.remove_pod(&id);
+            set.remove_pod(&id);
         }
     }
 
-    /// The pod that an object of the broker was about.
-    fn about(&self, name: &str) -> Option<RemoteId> {
+    /// The pod that a RemotePod described so far.
+    fn pod_of(&self, set: &ClusterSet, name: &str) -> Option<RemoteId> {
         match self.strays.get(name) {
             Some(id) => Some(id.clone()),
-            None => wire::remote_id(name).filter(|id| self.set.knows(id)),
+            None => wire::remote_id(name).filter(|id| set.knows(id)),
         }
     }
 
-    pub(super) fn take_namespaces(&mut self, told: Told) {
-        self.trouble(REMOTE_NAMESPACES.kind, &told);
-        let mut put = Vec::new();
-        match told {
+    pub(super) fn apply_namespaces(&mut self, set: &mut ClusterSet, event: Told) {
+        self.namespaces_sync.observe(&event);
+        match event {
             Told::Listed(_, objects) => {
-                self.listed.insert(REMOTE_NAMESPACES.kind);
-                let there: BTreeSet<String> = objects.iter().map(name_of).collect();
-                let gone: Vec<String> =
-                    self.namespaces.keys().filter(|name| !there.contains(*name)).cloned().collect();
-                gone.iter().for_each(|name| self.remove_namespace(name));
-                self.set.forget_sprawling();
-                put = objects;
+                let listed: BTreeSet<String> = objects.iter().map(name_of).collect();
+                let gone: Vec<String> = self
+                    .namespaces
+                    .keys()
+                    .filter(|name| !listed.contains(*name))
+                    .cloned()
+                    .collect();
+                gone.iter().for_each(|name| self.remove_namespace(set, name));
+                set.forget_sprawling();
+                objects.iter().for_each(|object| self.put_namespace(set, object));
             }
-            Told::Put(object) => put.push(object),
-            Told::Gone(object) => self.remove_namespace(&name_of(&object)),
+            Told::Put(object) => self.put_namespace(set, &object),
+            Told::Gone(object) => self.remove_namespace(set, &name_of(&object)),
             Told::Trouble(_) => (),
         }
-        for object in put {
-            let name = name_of(&object);
-            match wire::read_namespace(&object) {
-                Ok((cluster, namespace, labels)) => {
-                    // What an object was about before is gone if it is about another namespace now.
-                    let now = (cluster.clone(), namespace.clone());
-                    if self.namespaces.get(&name).is_some_and(|known| *known != now) {
-                        self.remove_namespace(&name);
-                    }
-                    self.set.namespace(&cluster, &namespace, Some(labels));
-                    if self.set.knows_namespace(&cluster, &namespace) {
-                        self.namespaces.insert(name, (cluster, namespace));
-                    }
-                }
-                Err(_) => self.remove_namespace(&name),
-            }
+    }
+
+    fn put_namespace(&mut self, set: &mut ClusterSet, object: &Object) {
+        let name = name_of(object);
+        let Ok((cluster, namespace, labels)) = wire::read_namespace(object) else {
+            return self.remove_namespace(set, &name);
+        };
+        // The object may have described another namespace before.
+        let now = (cluster.clone(), namespace.clone());
+        if self.namespaces.get(&name).is_some_and(|before| *before != now) {
+            self.remove_namespace(set, &name);
+        }
+        set.namespace(&cluster, &namespace, Some(labels));
+        if set.knows_namespace(&cluster, &namespace) {
+            self.namespaces.insert(name, now);
         }
     }
 
-    fn remove_namespace(&mut self, name: &str) {
+    fn remove_namespace(&mut self, set: &mut ClusterSet, name: &str) {
         if let Some((cluster, namespace)) = self.namespaces.remove(name) {
-            self.set.namespace(&cluster, &namespace, None);
+            set.namespace(&cluster, &namespace, None);
         }
     }
 
-    pub(super) fn take_members(&mut self, told: Told) {
-        self.trouble(MEMBERS.kind, &told);
+    pub(super) fn apply_members(&mut self, set: &mut ClusterSet, event: Told) {
+        self.members_sync.observe(&event);
         let mut touched: BTreeSet<String> = BTreeSet::new();
-        match told {
+        match event {
             Told::Listed(_, objects) => {
-                self.listed.insert(MEMBERS.kind);
                 touched.extend(std::mem::take(&mut self.members).into_keys());
-                self.odd.retain(|name, _| !name.starts_with(MEMBER));
+                self.invalid_members.clear();
                 touched.extend(objects.iter().map(name_of));
                 objects.iter().for_each(|object| self.put_member(object));
             }
@@ -143,80 +187,84 @@ impl Translator<'_> {
             Told::Gone(object) => {
                 let name = name_of(&object);
                 self.members.remove(&name);
-                self.odd.remove(&format!("{MEMBER}{name}"));
+                self.invalid_members.remove(&name);
                 touched.insert(name);
             }
             Told::Trouble(_) => (),
         }
         for cluster in touched {
-            self.admit(&cluster.as_str().into());
+            self.admit(set, &cluster.as_str().into());
         }
     }
 
     fn put_member(&mut self, object: &Object) {
         let name = name_of(object);
-        let odd = format!("{MEMBER}{name}");
         match wire::read_member(object) {
-            Ok(told) => {
-                self.odd.remove(&odd);
-                self.members.insert(name, told);
+            Ok(member) => {
+                self.invalid_members.remove(&name);
+                self.members.insert(name, member);
             }
-            Err(wrong) => {
+            Err(error) => {
                 self.members.remove(&name);
-                self.odd.insert(odd.clone(), format!("{odd} is not believed: {wrong}"));
+                self.invalid_members.insert(name, error);
             }
         }
     }
 
-    /// Decides whether a cluster counts: it says where its pods are, it gives signs of life, and the two are of one cluster.
-    pub(super) fn admit(&mut self, cluster: &Name) {
-        let Some(lives) = self.lives() else { return };
-        let told = self.members.get(&**cluster);
-        let counts = told.filter(|told| {
-            lives.get(cluster).is_some_and(|(uid, life)| *uid == told.uid && *life != Life::Gone)
+    /// Admits a cluster to the set if it declares its networks, its lease is valid, and both have
+    /// the same holder.
+    fn admit(&self, set: &mut ClusterSet, cluster: &Name) {
+        let Some(clusters) = self.clusters() else { return };
+        let member = self.members.get(&**cluster).filter(|member| {
+            clusters
+                .get(cluster)
+                .is_some_and(|(uid, life)| *uid == member.uid && *life != Life::Gone)
         });
-        let member = counts.map(|told| told.member.clone());
-        self.set.member(cluster, member);
+        set.member(cluster, member.map(|member| member.member.clone()));
     }
 
-    /// What other clusters do wrong.
-    pub(super) fn notes(&self) -> Vec<String> {
-        let Settings { accepted, pods, namespaces, .. } = self.settings;
-        let mut notes: Vec<String> = self.odd.values().take(SHOWN).cloned().collect();
-        for (name, told) in &self.members {
-            let cluster = &told.cluster;
-            if accepted.is_empty() || *cluster == self.settings.cluster {
+    /// Warnings about the mistakes of other clusters.
+    pub(super) fn warnings(&self, set: &ClusterSet, settings: &Settings) -> Vec<String> {
+        let Settings { accepted, pods, namespaces, .. } = settings;
+        let invalid = |kind, names: &BTreeMap<String, String>| -> Vec<String> {
+            let lines = names.iter().take(MAX_INVALID_SHOWN);
+            lines.map(|(name, error)| format!("ignored {kind} {name}: {error}")).collect()
+        };
+        let mut warnings = invalid("ClusterSetMember", &self.invalid_members);
+        warnings.extend(invalid("RemotePod", &self.invalid_pods));
+        warnings.truncate(MAX_INVALID_SHOWN);
+        for (name, member) in &self.members {
+            let cluster = &member.cluster;
+            if accepted.is_empty() || *cluster == settings.cluster {
                 continue;
             }
-            let Some(here) = accepted.get(cluster) else {
-                notes.push(format!(
-                    "{MEMBER}{name} is not accepted: there is no --member-cidr for it"
-                ));
+            let Some(trusted) = accepted.get(cluster) else {
+                warnings.push(format!("ignored ClusterSetMember {name}: it has no --member-cidr"));
                 continue;
             };
-            let is_accepted = |one: &&IpNet| here.iter().any(|other| other.contains(*one));
-            if let Some(network) = told.member.networks.iter().find(|one| !is_accepted(one)) {
-                notes.push(format!(
-                    "{MEMBER}{name} says that pods are in {network}; only those count that are where --member-cidr says"
+            let is_trusted = |one: &&IpNet| trusted.iter().any(|other| other.contains(*one));
+            if let Some(network) = member.member.networks.iter().find(|one| !is_trusted(one)) {
+                warnings.push(format!(
+                    "ClusterSetMember {name} declares the pod network {network}; only addresses inside its --member-cidr are allowed"
                 ));
             }
         }
-        for (cluster, pods) in self.set.refused() {
+        for (cluster, pods) in set.refused() {
             let Some((id, addresses)) = pods.first_key_value() else { continue };
             let address = addresses.first().map(ToString::to_string).unwrap_or_default();
-            notes.push(format!(
-                "cluster {cluster} tells {} pods at addresses that are outside of its networks or inside of ours, as {}/{} at {address}; they are refused",
+            warnings.push(format!(
+                "cluster {cluster} publishes {} pods with addresses outside of its networks or inside of ours, for example {}/{} at {address}; they are rejected",
                 pods.len(), id.namespace, id.name
             ));
         }
-        let crowded = self.set.crowded().iter().map(|cluster| {
-            format!("cluster {cluster} tells more than {pods} pods; the others are not allowed, until this controller starts anew with a higher --member-pods")
+        let crowded = set.crowded().iter().map(|cluster| {
+            format!("cluster {cluster} publishes more than {pods} pods; the rest is not allowed until this controller restarts with a higher --member-pods")
         });
-        notes.extend(crowded);
-        let sprawling = self.set.sprawling().iter().map(|cluster| {
-            format!("cluster {cluster} tells more than {namespaces} namespaces; policies that choose namespaces by labels do not allow pods of the others, until this controller starts anew with a higher --member-namespaces")
+        warnings.extend(crowded);
+        let sprawling = set.sprawling().iter().map(|cluster| {
+            format!("cluster {cluster} publishes more than {namespaces} namespaces; policies that select namespaces by label do not allow pods of the rest until this controller restarts with a higher --member-namespaces")
         });
-        notes.extend(sprawling);
-        notes
+        warnings.extend(sprawling);
+        warnings
     }
 }

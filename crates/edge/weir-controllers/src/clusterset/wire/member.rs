@@ -1,4 +1,4 @@
-//! What a cluster tells about itself.
+//! ClusterSetMembers.
 
 use ipnet::IpNet;
 use serde_json::{Value, json};
@@ -12,7 +12,7 @@ use super::{
 };
 use crate::Object;
 
-/// A cluster as others read it.
+/// The ClusterSetMember of a cluster.
 pub fn member<'a>(
     cluster: &Name,
     uid: &str,
@@ -38,47 +38,49 @@ pub fn member<'a>(
     object(&MEMBERS, namespace, cluster, cluster, &Labels::default(), spec)
 }
 
-/// What a cluster tells about itself.
+/// A cluster of the set, as its ClusterSetMember describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Told {
-    /// Its id.
-    pub cluster: Name,
-    /// What tells it from others of that id.
-    pub uid: Name,
-    /// Where its pods are.
-    pub member: Member,
-    /// What it asks for. What cannot be read it is not told about.
-    pub interests: Vec<Interest>,
+pub(crate) struct ClusterMember {
+    /// The id of the cluster.
+    pub(crate) cluster: Name,
+    /// Distinguishes the cluster from others with the same id.
+    pub(crate) uid: Name,
+    /// The networks of its pods.
+    pub(crate) member: Member,
+    /// The pods that its policies select. Invalid interests are ignored.
+    pub(crate) interests: Vec<Interest>,
 }
 
-/// What a cluster tells about itself.
-pub fn read_member(object: &Object) -> Result<Told, String> {
+/// Reads a ClusterSetMember.
+pub(crate) fn read_member(object: &Object) -> Result<ClusterMember, String> {
     let (cluster, spec) = (cluster_of(object)?, &object.data["spec"]);
     if object.metadata.name.as_deref() != Some(&*cluster) {
-        return Err(format!("its name is not its spec.clusterID {cluster}"));
+        return Err(format!("its name differs from its spec.clusterID {cluster}"));
     }
     let networks = array(spec, "podCIDRs")?.iter().map(|network| {
         let text = network.as_str().unwrap_or_default();
         match text.parse::<IpNet>() {
             Ok(all) if all.prefix_len() == 0 => {
-                Err(format!("spec.podCIDRs: {all} is everywhere; it must say where its pods are"))
+                Err(format!("spec.podCIDRs: {all} contains all addresses"))
             }
             Ok(network) => Ok(network),
-            Err(_) => Err(format!("spec.podCIDRs: {network} is no network")),
+            Err(_) => Err(format!("spec.podCIDRs: {network} is not a valid CIDR")),
         }
     });
     let member = Member { networks: networks.collect::<Result<_, String>>()? };
     let interests = spec["interests"].as_array().map(Vec::as_slice).unwrap_or_default();
     let interests = interests.iter().filter_map(|value| interest(value).ok()).collect();
-    Ok(Told { cluster, uid: text(spec, "clusterUID")?.into(), member, interests })
+    Ok(ClusterMember { cluster, uid: text(spec, "clusterUID")?.into(), member, interests })
 }
 
 fn interest(value: &Value) -> Result<Interest, String> {
     let pods = read_selector(&value["podSelector"])?;
     let reach = match (value.get("namespace"), value.get("namespaceSelector")) {
-        (Some(name), None) => Reach::Named(name.as_str().ok_or("no name")?.into()),
+        (Some(name), None) => {
+            Reach::Named(name.as_str().ok_or("namespace is not a string")?.into())
+        }
         (None, Some(namespaces)) => Reach::Matching(read_selector(namespaces)?),
-        _ => return Err("neither a namespace nor a selector of namespaces".into()),
+        _ => return Err("neither namespace nor namespaceSelector".into()),
     };
     Ok(Interest { reach, pods })
 }
@@ -90,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn interests_of_every_kind_are_read_as_they_were_meant() {
+    fn interests_survive_a_round_trip() {
         let values = || ["x".into(), "y".into()].into();
         let all: Selector = [
             Requirement::In("a".into(), values()),
@@ -106,24 +108,28 @@ mod tests {
             Interest { reach: Reach::Matching(all), pods: Selector::everything() },
         ];
         let networks = ["10.1.0.0/16".parse().unwrap()];
-        let told =
+        let read =
             read_member(&member(&"east".into(), "uid", &networks, &interests, "set")).unwrap();
-        assert_eq!(told.interests, interests);
-        assert_eq!((&*told.uid, told.member.networks.as_slice()), ("uid", &networks[..]));
+        assert_eq!(read.interests, interests);
+        assert_eq!((&*read.uid, read.member.networks.as_slice()), ("uid", &networks[..]));
     }
 
     #[test]
-    fn a_cluster_says_who_it_is_by_its_name_and_never_that_it_is_everywhere() {
-        let told = |networks: &[&str]| {
+    fn a_member_has_the_name_of_its_cluster_and_networks_smaller_than_all_addresses() {
+        let written = |networks: &[&str]| {
             let networks: Vec<IpNet> = networks.iter().map(|one| one.parse().unwrap()).collect();
             member(&"east".into(), "uid", &networks, [], "set")
         };
-        assert!(read_member(&told(&["10.1.0.0/16", "fd01::/64"])).is_ok());
+        assert!(read_member(&written(&["10.1.0.0/16", "fd01::/64"])).is_ok());
         for all in ["0.0.0.0/0", "::/0"] {
-            assert!(read_member(&told(&["10.1.0.0/16", all])).unwrap_err().contains("everywhere"));
+            assert!(
+                read_member(&written(&["10.1.0.0/16", all]))
+                    .unwrap_err()
+                    .contains("contains all addresses")
+            );
         }
-        let mut other = told(&["10.1.0.0/16"]);
+        let mut other = written(&["10.1.0.0/16"]);
         other.metadata.name = Some("east.other".into());
-        assert!(read_member(&other).is_err(), "a second one of the same cluster");
+        assert!(read_member(&other).is_err(), "a second member for the same cluster");
     }
 }

@@ -1,4 +1,4 @@
-//! What goes over the wire: objects of the broker and of this cluster, to the words of the model and back.
+//! Converts objects of the broker and of this cluster to the model and back.
 
 mod member;
 mod policy;
@@ -11,11 +11,11 @@ use serde_json::{Value, json};
 use weir_clusterset::is_reserved;
 use weir_model::{Labels, Name};
 
-pub use member::{Told, member, read_member};
-pub(crate) use policy::{lower, policy_id};
-pub use policy::{network_policy, policy};
-pub(crate) use remote::{pressed, read_pressed};
-pub use remote::{read_namespace, read_pod, remote_id, remote_name, remote_namespace, remote_pod};
+pub use member::member;
+pub(crate) use member::{ClusterMember, read_member};
+pub(crate) use policy::{network_policy, policy, policy_id};
+pub(crate) use remote::{pressed, read_namespace, read_pressed, remote_id, remote_name};
+pub use remote::{remote_namespace, remote_pod};
 
 use crate::{Object, Resource};
 
@@ -23,24 +23,24 @@ const GROUP: &str = "submariner.io";
 const VERSIONS: &[&str] = &["v1alpha1"];
 
 /// ClusterSetNetworkPolicies.
-pub const POLICIES: Resource = Resource {
+pub(crate) const POLICIES: Resource = Resource {
     group: GROUP,
     versions: VERSIONS,
     kind: "ClusterSetNetworkPolicy",
     plural: "clustersetnetworkpolicies",
 };
-/// Pods, for other clusters.
-pub const REMOTE_PODS: Resource =
+/// Published pods.
+pub(crate) const REMOTE_PODS: Resource =
     Resource { group: GROUP, versions: VERSIONS, kind: "RemotePod", plural: "remotepods" };
-/// Namespaces, for other clusters.
-pub const REMOTE_NAMESPACES: Resource = Resource {
+/// Published namespaces.
+pub(crate) const REMOTE_NAMESPACES: Resource = Resource {
     group: GROUP,
     versions: VERSIONS,
     kind: "RemoteNamespace",
     plural: "remotenamespaces",
 };
-/// The clusters of a set.
-pub const MEMBERS: Resource = Resource {
+/// The clusters of the set.
+pub(crate) const MEMBERS: Resource = Resource {
     group: GROUP,
     versions: VERSIONS,
     kind: "ClusterSetMember",
@@ -53,14 +53,14 @@ pub(crate) const PODS: Resource =
 pub(crate) const NAMESPACES: Resource =
     Resource { group: "", versions: &["v1"], kind: "Namespace", plural: "namespaces" };
 
-/// The label of the cluster that an object of the broker is of.
+/// The label of an object on the broker with the id of its cluster.
 pub const CLUSTER: &str = "submariner-io/clusterID";
-/// The label of what we make in this cluster, and its value.
-pub const MANAGED: (&str, &str) = ("app.kubernetes.io/managed-by", "weir-clusterset");
-/// The label of the policy that a NetworkPolicy is part of.
-pub const POLICY_UID: &str = "clusterset.weir.dev/policy-uid";
-/// The annotation with its name, which may be too long for a label.
-pub const POLICY_NAME: &str = "clusterset.weir.dev/policy";
+/// The label of our NetworkPolicies, and its value.
+pub(crate) const MANAGED: (&str, &str) = ("app.kubernetes.io/managed-by", "weir-clusterset");
+/// The label of a NetworkPolicy with the uid of its ClusterSetNetworkPolicy.
+pub(crate) const POLICY_UID: &str = "clusterset.weir.dev/policy-uid";
+/// The annotation with the policy's name, which may be too long for a label.
+pub(crate) const POLICY_NAME: &str = "clusterset.weir.dev/policy";
 
 fn object(
     resource: &Resource,
@@ -80,21 +80,21 @@ fn object(
     object
 }
 
-/// The cluster that an object of the broker is of, if all it says about that agrees.
-pub fn cluster_of(object: &Object) -> Result<Name, String> {
+/// The cluster of an object on the broker, if its name, label and spec agree.
+pub(crate) fn cluster_of(object: &Object) -> Result<Name, String> {
     let name = object.metadata.name.as_deref().unwrap_or_default();
     let label = object.metadata.labels.as_ref().and_then(|labels| labels.get(CLUSTER));
-    let said = text(&object.data["spec"], "clusterID")?;
-    if label.map(String::as_str) != Some(said) {
-        return Err(format!("its label {CLUSTER} is not its spec.clusterID {said}"));
+    let cluster = text(&object.data["spec"], "clusterID")?;
+    if label.map(String::as_str) != Some(cluster) {
+        return Err(format!("its label {CLUSTER} differs from its spec.clusterID {cluster}"));
     }
-    if name.split('.').next() != Some(said) {
-        return Err(format!("its name does not begin with its cluster {said}"));
+    if name.split('.').next() != Some(cluster) {
+        return Err(format!("its name does not begin with its spec.clusterID {cluster}"));
     }
-    Ok(said.into())
+    Ok(cluster.into())
 }
 
-/// The labels of an object of the broker that are the pod's own.
+/// The labels of the published pod or namespace, without those of the broker.
 fn labels(object: &Object) -> Labels {
     let labels = object.metadata.labels.iter().flatten().filter(|(key, _)| !is_reserved(key));
     labels.map(|(key, value)| (key.as_str(), value.as_str())).collect()

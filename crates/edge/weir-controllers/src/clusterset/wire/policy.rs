@@ -1,49 +1,37 @@
-//! Policies: what they say, and the NetworkPolicies that they are written as.
+//! ClusterSetNetworkPolicies, and the NetworkPolicies that they are translated to.
 
 use serde_json::{Value, json};
-use weir_api::document;
-use weir_model::{Finding, Policy, PolicyId, Severity};
+use weir_model::{Policy, PolicyId, Severity};
 
 use super::{MANAGED, POLICY_NAME, POLICY_UID};
-use crate::{NETWORK_POLICIES, Object, controller_reference};
+use crate::{NETWORK_POLICIES, Object, controller_reference, object::lower};
 
-/// An object of this cluster in the words of the model, and what is wrong with it.
-pub(crate) fn lower(object: &Object) -> (Option<weir_model::Object>, Vec<Finding>) {
-    let text = serde_json::to_vec(object).unwrap_or_default();
-    let (mut roots, _, _) = document::documents(&text);
-    match roots.pop() {
-        Some(tree) => weir_api::Lowering::default().object(&tree),
-        None => (None, Vec::new()),
-    }
-}
-
-/// A policy, and what is wrong with it, if anything is. What is wrong isolates and allows nothing.
-pub fn policy(object: &Object) -> Option<(Policy, Option<String>)> {
+/// Lowers a policy, with its first error. An invalid policy isolates its pods and allows nothing.
+pub(crate) fn policy(object: &Object) -> Option<(Policy, Option<String>)> {
     let mut bare = object.clone();
-    // What is said about it is not part of it.
+    // The status is not part of the policy.
     if let Value::Object(data) = &mut bare.data {
         data.remove("status");
     }
     let (lowered, findings) = lower(&bare);
-    let wrong = findings.iter().find(|finding| finding.severity == Severity::Error);
-    let wrong = wrong.map(|finding| match finding.field.is_empty() {
-        true => finding.message.clone(),
-        false => format!("{}: {}", finding.field, finding.message),
+    let error = findings.iter().find(|finding| finding.severity == Severity::Error);
+    let error = error.map(|finding| match &*finding.field {
+        "" => finding.message.clone(),
+        field => format!("{field}: {}", finding.message),
     });
     match lowered {
-        Some(weir_model::Object::Policy(policy)) => Some((policy, wrong)),
+        Some(weir_model::Object::Policy(policy)) => Some((policy, error)),
         _ => None,
     }
 }
 
-/// A NetworkPolicy as an object of this cluster, owned by a ClusterSetNetworkPolicy.
-pub fn network_policy(policy: &Policy, owner: &Object) -> Option<Object> {
-    let text = weir_api::manifest(policy);
-    let (mut roots, _, _) = document::documents(text.as_bytes());
-    let value = json_of(&roots.pop()?);
+/// The NetworkPolicy object of a translated policy, owned by a ClusterSetNetworkPolicy.
+pub(crate) fn network_policy(policy: &Policy, owner: &Object) -> Option<Object> {
+    let manifest = weir_api::manifest_tree(policy);
+    let spec = Value::from(manifest.get("spec")?);
     let mut object = Object::new(&policy.id.name, &NETWORK_POLICIES.at("v1"))
         .within(&policy.id.namespace)
-        .data(json!({"spec": value["spec"].clone()}));
+        .data(json!({"spec": spec}));
     let uid = owner.metadata.uid.clone()?;
     let labels = [(MANAGED.0.into(), MANAGED.1.into()), (POLICY_UID.into(), uid)];
     object.metadata.labels = Some(labels.into());
@@ -51,20 +39,6 @@ pub fn network_policy(policy: &Policy, owner: &Object) -> Option<Object> {
     object.metadata.annotations = Some([(POLICY_NAME.into(), name)].into());
     object.metadata.owner_references = Some(vec![controller_reference(owner)]);
     Some(object)
-}
-
-fn json_of(tree: &document::Tree) -> Value {
-    use document::Value as Tree;
-    match &tree.value {
-        Tree::Null => Value::Null,
-        Tree::Bool(value, _) => json!(value),
-        Tree::Int(value, _) => json!(value),
-        Tree::Seq(items) => items.iter().map(json_of).collect(),
-        Tree::Map(entries) => {
-            Value::Object(entries.iter().map(|e| (e.key.to_string(), json_of(&e.value))).collect())
-        }
-        _ => tree.text().map_or(Value::Null, |text| json!(text)),
-    }
 }
 
 /// The id of a ClusterSetNetworkPolicy.
@@ -81,9 +55,10 @@ mod tests {
 
     use super::*;
 
-    /// Otherwise what is there would never be as it should be, and be written again and again.
+    /// Otherwise the observed object would never equal the desired one, and be written again and
+    /// again.
     #[test]
-    fn a_network_policy_is_read_back_as_it_was_meant() {
+    fn network_policies_survive_a_round_trip() {
         let text = json!({
             "apiVersion": "submariner.io/v1alpha1", "kind": "ClusterSetNetworkPolicy",
             "metadata": {"name": "db", "namespace": "shop", "uid": "u"},
@@ -98,8 +73,8 @@ mod tests {
             },
         });
         let owner: Object = serde_json::from_value(text).unwrap();
-        let (meant, wrong) = policy(&owner).unwrap();
-        assert_eq!(wrong, None);
+        let (lowered, error) = policy(&owner).unwrap();
+        assert_eq!(error, None);
         let mut set = weir_clusterset::ClusterSet::new(weir_clusterset::Options {
             cluster: "west".into(),
             networks: Vec::new(),
@@ -109,22 +84,22 @@ mod tests {
             shard: 10,
             merging: weir_clusterset::Merging::None,
         });
-        let everywhere = Member { networks: vec!["0.0.0.0/0".parse().unwrap()] };
-        set.member(&"east".into(), Some(everywhere));
+        let everything = Member { networks: vec!["0.0.0.0/0".parse().unwrap()] };
+        set.member(&"east".into(), Some(everything));
         set.put_pod(RemotePod {
             id: RemoteId { namespace: "shop".into(), cluster: "east".into(), name: "web".into() },
             labels: [("app", "web")].into_iter().collect(),
             addresses: vec![IpAddr::from([10, 1, 0, 1])],
             ports: Vec::new(),
         });
-        let id = meant.id.clone();
-        set.put_policy(meant, "u");
+        let id = lowered.id.clone();
+        set.put_policy(lowered, "u");
         let all = set.translate(&id);
         assert_eq!(all.len(), 3, "a base, and a shard for each direction");
         for one in all {
             let object = network_policy(&one, &owner).unwrap();
-            let (back, wrong) = policy(&object).unwrap();
-            assert_eq!((wrong, back.spec), (None, one.spec.clone()), "{}", object.data);
+            let (back, error) = policy(&object).unwrap();
+            assert_eq!((error, back.spec), (None, one.spec.clone()), "{}", object.data);
         }
     }
 }

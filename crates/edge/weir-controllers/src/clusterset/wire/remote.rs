@@ -1,4 +1,4 @@
-//! Pods and namespaces of other clusters.
+//! RemotePods and RemoteNamespaces.
 
 use std::net::IpAddr;
 
@@ -10,35 +10,40 @@ use weir_model::{Labels, NAMESPACE_NAME_LABEL, Name, NamedPort, Protocol};
 use super::{REMOTE_NAMESPACES, REMOTE_PODS, array, cluster_of, labels, object, text};
 use crate::Object;
 
-/// The name of an object of the broker: the cluster, the namespace and the pod, as far as they fit.
+/// The maximum length of an object name.
+const MAX_NAME_LENGTH: usize = 253;
+
+/// The name of a RemotePod or RemoteNamespace: the cluster, the namespace and the pod, shortened if
+/// necessary.
 ///
-/// Clusters and namespaces have no dots in their names, so different pods have different names.
-pub fn remote_name(id: &RemoteId) -> String {
+/// Ids of clusters and names of namespaces have no dots, so different pods have different names.
+pub(crate) fn remote_name(id: &RemoteId) -> String {
     let name = match &*id.name {
         "" => format!("{}.{}", id.cluster, id.namespace),
         pod => format!("{}.{}.{pod}", id.cluster, id.namespace),
     };
-    match name.len() <= 253 {
-        true => name,
-        false => format!("{}.{:016x}", name[..236].trim_end_matches(['.', '-']), fnv(&name)),
+    if name.len() <= MAX_NAME_LENGTH {
+        name
+    } else {
+        format!("{}.{:016x}", name[..236].trim_end_matches(['.', '-']), fnv1a(&name))
     }
 }
 
-/// The pod that an object of the broker is about by its name, if that was not too long to say it.
-pub fn remote_id(name: &str) -> Option<RemoteId> {
+/// The pod that the name of a RemotePod contains. A shortened name yields another, unused id.
+pub(crate) fn remote_id(name: &str) -> Option<RemoteId> {
     let mut parts = name.splitn(3, '.').map(Name::from);
     let (cluster, namespace, name) = (parts.next()?, parts.next()?, parts.next()?);
     Some(RemoteId { namespace, cluster, name })
 }
 
-/// FNV-1a: the same on every machine and for ever.
-fn fnv(text: &str) -> u64 {
+/// FNV-1a, which is the same on every machine and in every version.
+fn fnv1a(text: &str) -> u64 {
     text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
     })
 }
 
-/// A pod as others read it.
+/// The RemotePod of a pod.
 pub fn remote_pod(pod: &RemotePod, namespace: &str) -> Object {
     let mut spec = json!({
         "clusterID": &*pod.id.cluster,
@@ -55,22 +60,22 @@ pub fn remote_pod(pod: &RemotePod, namespace: &str) -> Object {
     object(&REMOTE_PODS, namespace, &remote_name(&pod.id), &pod.id.cluster, &pod.labels, spec)
 }
 
-/// A namespace as others read it.
+/// The RemoteNamespace of a namespace.
 pub fn remote_namespace(cluster: &Name, name: &Name, labels: &Labels, namespace: &str) -> Object {
     let id = RemoteId { namespace: name.clone(), cluster: cluster.clone(), name: Name::default() };
     let spec = json!({"clusterID": &**cluster, "name": &**name});
     object(&REMOTE_NAMESPACES, namespace, &remote_name(&id), cluster, labels, spec)
 }
 
-/// What another cluster tells about a pod.
-pub fn read_pod(object: &Object) -> Result<RemotePod, String> {
+/// Reads a RemotePod.
+pub(crate) fn read_pod(object: &Object) -> Result<RemotePod, String> {
     let (cluster, spec) = (cluster_of(object)?, &object.data["spec"]);
     let namespace = text(spec, "remoteNamespace")?;
     let name = spec["podName"].as_str().or(object.metadata.name.as_deref()).unwrap_or_default();
     let id = RemoteId { namespace: namespace.into(), cluster, name: name.into() };
     let addresses = array(spec, "podIPs")?.iter().map(|address| {
-        let text = address.as_str().ok_or("spec.podIPs has something other than text")?;
-        weir_api::address(text).ok_or_else(|| format!("spec.podIPs: {text} is not an address"))
+        let text = address.as_str().ok_or("spec.podIPs contains a value that is not a string")?;
+        weir_api::address(text).ok_or_else(|| format!("spec.podIPs: {text} is not a valid address"))
     });
     let addresses = addresses.collect::<Result<Vec<IpAddr>, String>>()?;
     let ports = match spec.get("ports") {
@@ -80,8 +85,8 @@ pub fn read_pod(object: &Object) -> Result<RemotePod, String> {
     Ok(RemotePod { id, labels: labels(object), addresses, ports })
 }
 
-/// An object of the broker with what is read of it, as text: a list of all remote pods is there as a whole before it is taken in, and so it
-/// needs a third of the room.
+/// An object of the broker with what is read of it, as text: a list of all remote pods is there as
+/// a whole before it is taken in, and so it needs a third of the room.
 pub(crate) fn pressed(object: Object) -> Object {
     let kept = json!({"labels": object.metadata.labels, "spec": object.data["spec"]});
     let mut pressed = Object {
@@ -108,20 +113,22 @@ fn port(value: &Value) -> Result<NamedPort, String> {
         "TCP" => Protocol::Tcp,
         "UDP" => Protocol::Udp,
         "SCTP" => Protocol::Sctp,
-        other => return Err(format!("spec.ports: {other} is no protocol")),
+        other => return Err(format!("spec.ports: {other} is not a valid protocol")),
     };
     let number = value["port"].as_u64().and_then(|port| u16::try_from(port).ok());
-    let port = number.filter(|port| *port > 0).ok_or("spec.ports: port is not from 1 to 65535")?;
+    let port = number
+        .filter(|port| *port > 0)
+        .ok_or("spec.ports: port is not a valid port (1 to 65535)")?;
     Ok(NamedPort { name: text(value, "name")?.into(), protocol, port })
 }
 
-/// What another cluster tells about a namespace: the cluster, its name and its labels.
-pub fn read_namespace(object: &Object) -> Result<(Name, Name, Labels), String> {
+/// Reads a RemoteNamespace: the cluster, the name and the labels.
+pub(crate) fn read_namespace(object: &Object) -> Result<(Name, Name, Labels), String> {
     let (cluster, labels) = (cluster_of(object)?, labels(object));
     let name = object.data["spec"]["name"].as_str().map(Name::from);
     let name = name.or_else(|| labels.value(NAMESPACE_NAME_LABEL).cloned());
-    let name = name.ok_or("it has neither spec.name nor the label kubernetes.io/metadata.name")?;
-    // The name is a label of every namespace, whatever is told.
+    let name = name.ok_or("spec.name and the label kubernetes.io/metadata.name are missing")?;
+    // Every namespace has its name as a label.
     let own = (Name::from(NAMESPACE_NAME_LABEL), name.clone());
     Ok((cluster, name, labels.iter().cloned().chain([own]).collect()))
 }
@@ -140,13 +147,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_told_is_read_as_it_was_meant() {
-        let told = remote_pod(&pod(), "set");
-        let meant = RemotePod { labels: [("app", "web")].into_iter().collect(), ..pod() };
-        assert_eq!(read_pod(&told), Ok(meant));
+    fn pods_and_namespaces_survive_a_round_trip() {
+        let object = remote_pod(&pod(), "set");
+        let expected = RemotePod { labels: [("app", "web")].into_iter().collect(), ..pod() };
+        assert_eq!(read_pod(&object), Ok(expected));
         let labels: Labels = [("team", "a")].into_iter().collect();
-        let told = remote_namespace(&"east".into(), &"shop".into(), &labels, "set");
-        let (cluster, name, labels) = read_namespace(&told).unwrap();
+        let object = remote_namespace(&"east".into(), &"shop".into(), &labels, "set");
+        let (cluster, name, labels) = read_namespace(&object).unwrap();
         assert_eq!((&*cluster, &*name), ("east", "shop"));
         assert_eq!(labels.to_string(), "kubernetes.io/metadata.name=shop,team=a");
     }
@@ -166,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_not_believed() {
+    fn invalid_remote_pods_are_errors() {
         for (pointer, value) in [
             ("/spec/podIPs", json!(["10.1.0.1/8"])),
             ("/spec/podIPs", json!("10.1.0.1")),
@@ -186,11 +193,11 @@ mod tests {
         let spec = object.data["spec"].as_object_mut().unwrap();
         let namespace = spec.remove("remoteNamespace").unwrap();
         spec.insert("namespace".into(), namespace);
-        assert!(read_pod(&object).is_err(), "no field has two names");
+        assert!(read_pod(&object).is_err(), "a field has one name only");
     }
 
     #[test]
-    fn names_on_the_broker_differ_and_fit() {
+    fn names_are_unique_and_short_enough() {
         let id = |namespace: &str, name: &str| RemoteId {
             namespace: namespace.into(),
             cluster: "c".repeat(63).into(),
@@ -205,7 +212,7 @@ mod tests {
         ];
         let names: std::collections::BTreeSet<String> = ids.iter().map(remote_name).collect();
         assert_eq!(names.len(), ids.len());
-        assert!(names.iter().all(|name| name.len() <= 253));
+        assert!(names.iter().all(|name| name.len() <= MAX_NAME_LENGTH));
         for id in &ids[..2] {
             assert_eq!(remote_id(&remote_name(id)).as_ref(), Some(id));
         }

@@ -1,4 +1,4 @@
-//! Selectors of labels.
+//! Label selectors.
 
 use serde_json::{Map, Value, json};
 use weir_model::{Name, Requirement, Selector};
@@ -29,16 +29,16 @@ pub(super) fn read_selector(value: &Value) -> Result<Selector, String> {
     let empty = Map::new();
     let fields = match value {
         Value::Null => &empty,
-        value => value.as_object().ok_or("a selector is no object")?,
+        value => value.as_object().ok_or("a selector is not an object")?,
     };
-    if let Some(odd) =
+    if let Some(unknown) =
         fields.keys().find(|key| !["matchLabels", "matchExpressions"].contains(&key.as_str()))
     {
-        return Err(format!("a selector has no {odd}"));
+        return Err(format!("a selector has no field {unknown}"));
     }
     let mut requirements = Vec::new();
     for (key, value) in fields.get("matchLabels").and_then(Value::as_object).into_iter().flatten() {
-        let value = value.as_str().ok_or("a label is no text")?;
+        let value = value.as_str().ok_or("a label value is not a string")?;
         requirements.push(Requirement::equals(key.as_str(), value));
     }
     for one in fields.get("matchExpressions").and_then(Value::as_array).into_iter().flatten() {
@@ -50,7 +50,7 @@ pub(super) fn read_selector(value: &Value) -> Result<Selector, String> {
             "NotIn" => Requirement::NotIn(key, values),
             "Exists" => Requirement::Exists(key),
             "DoesNotExist" => Requirement::Absent(key),
-            other => return Err(format!("{other} is no operator")),
+            other => return Err(format!("{other} is not a valid operator")),
         });
     }
     Ok(requirements.into_iter().collect())

@@ -1,3 +1,5 @@
+//! The leases of the clusters on the broker.
+
 use std::{collections::BTreeMap, time::Duration};
 
 use k8s_openapi::{
@@ -17,22 +19,22 @@ use super::wire::CLUSTER;
 use crate::Server;
 
 const RESOURCE: &str = "leases.coordination.k8s.io";
-/// The annotation of which of a cluster's controllers renews its lease.
-const SEAT: &str = "clusterset.weir.dev/controller";
+/// The annotation with the controller that renews the lease of its cluster.
+const CONTROLLER_ANNOTATION: &str = "clusterset.weir.dev/controller";
 
-/// Who gives the signs of life of a cluster.
+/// The holder of a cluster's lease.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Holder<'a> {
     /// The id of the cluster.
     pub(crate) cluster: &'a str,
-    /// What tells it from others of that id.
+    /// Distinguishes the cluster from others with the same id.
     pub(crate) uid: &'a str,
-    /// What tells this controller from others of that cluster.
-    pub(crate) seat: &'a str,
+    /// Distinguishes the controller from others of the same cluster.
+    pub(crate) controller: &'a str,
 }
 
-/// The signs of life of all clusters, and the lease of our own if there is one.
-pub(crate) async fn pulses(
+/// Lists the heartbeats of all clusters, and the lease of this cluster if it exists.
+pub(crate) async fn list(
     server: &Server,
     namespace: &str,
     cluster: &str,
@@ -41,43 +43,42 @@ pub(crate) async fn pulses(
     let leases = server.ask("list", RESOURCE, async |client| {
         Api::<Lease>::namespaced(client, namespace).list(&params).await
     });
-    let (mut pulses, mut own) = (BTreeMap::new(), None);
+    let (mut heartbeats, mut own) = (BTreeMap::new(), None);
     for lease in leases.await?.items {
         let label = lease.metadata.labels.as_ref().and_then(|labels| labels.get(CLUSTER));
-        let Some(of) = label.filter(|of| lease.metadata.name == Some(name(of))).cloned() else {
-            continue;
-        };
+        let is_name = |cluster: &&String| lease.metadata.name == Some(name(cluster));
+        let Some(id) = label.filter(is_name).cloned() else { continue };
         let spec = lease.spec.clone().unwrap_or_default();
         let renewed = spec.renew_time.as_ref().map(|time| time.0);
         let age = renewed.map_or(Duration::ZERO, |time| {
             Duration::try_from(Timestamp::now().duration_since(time)).unwrap_or_default()
         });
         let annotations = lease.metadata.annotations.as_ref();
-        let seat = annotations.and_then(|all| all.get(SEAT)).map(String::as_str);
+        let controller = annotations.and_then(|all| all.get(CONTROLLER_ANNOTATION));
         let pulse = Pulse {
-            seat: seat.unwrap_or_default().into(),
+            seat: controller.map(String::as_str).unwrap_or_default().into(),
             holder: spec.holder_identity.unwrap_or_default().into(),
             renewal: renewed.map(|time| time.to_string()).unwrap_or_default().into(),
             age,
         };
-        if of == cluster {
+        if id == cluster {
             own = Some(lease);
         }
-        pulses.insert(of.into(), pulse);
+        heartbeats.insert(id.into(), pulse);
     }
-    Ok((pulses, own))
+    Ok((heartbeats, own))
 }
 
-/// Gives a sign of life.
+/// Renews the lease of this cluster.
 pub(crate) async fn renew(
     server: &Server,
     namespace: &str,
     holder: Holder<'_>,
     expiry: Duration,
-    known: Option<Lease>,
+    observed: Option<Lease>,
 ) -> Result<(), ReadError> {
-    let Holder { cluster, uid, seat } = holder;
-    let (is_new, before) = (known.is_none(), known.unwrap_or_default());
+    let Holder { cluster, uid, controller } = holder;
+    let (is_new, before) = (observed.is_none(), observed.unwrap_or_default());
     let now = MicroTime(Timestamp::now());
     let mine = before.spec.as_ref().and_then(|spec| spec.holder_identity.as_deref()) == Some(uid);
     let acquired = before.spec.and_then(|spec| spec.acquire_time).filter(|_| mine);
@@ -86,8 +87,8 @@ pub(crate) async fn renew(
             name: Some(name(cluster)),
             namespace: Some(namespace.into()),
             labels: Some([(CLUSTER.to_owned(), cluster.to_owned())].into()),
-            annotations: Some([(SEAT.to_owned(), seat.to_owned())].into()),
-            // In this very version: of two who take a name at the same time, one is refused.
+            annotations: Some([(CONTROLLER_ANNOTATION.to_owned(), controller.to_owned())].into()),
+            // Only this version: of two controllers that renew concurrently, one fails.
             resource_version: before.metadata.resource_version,
             ..ObjectMeta::default()
         },
@@ -102,9 +103,10 @@ pub(crate) async fn renew(
     let verb = if is_new { "create" } else { "update" };
     let written = server.ask(verb, RESOURCE, async |client| {
         let api = Api::<Lease>::namespaced(client, namespace);
-        match is_new {
-            true => api.create(&PostParams::default(), &lease).await,
-            false => api.replace(&name(cluster), &PostParams::default(), &lease).await,
+        if is_new {
+            api.create(&PostParams::default(), &lease).await
+        } else {
+            api.replace(&name(cluster), &PostParams::default(), &lease).await
         }
     });
     written.await.map(drop)

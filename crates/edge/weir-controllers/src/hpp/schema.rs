@@ -1,4 +1,4 @@
-//! Whether the definitions in a cluster keep all that we write.
+//! Checks that the installed CustomResourceDefinitions keep all fields.
 
 use kube::api::PostParams;
 use weir_aci::{
@@ -9,7 +9,7 @@ use weir_kube::ReadError;
 use super::resource_of;
 use crate::{Id, Server, crds, server::api};
 
-/// Lets the API server say how it would keep an object with every field. Nothing is written.
+/// Creates an object with every field in a dry run, and compares the result. Nothing is written.
 pub(super) async fn check(server: &Server, namespace: &str) -> Result<(), String> {
     for sample in samples() {
         let (kind, name) = (sample.id().kind, sample.id().name);
@@ -18,32 +18,32 @@ pub(super) async fn check(server: &Server, namespace: &str) -> Result<(), String
         let object: crate::Object = object.map_err(|error| error.to_string())?;
         let params = PostParams { dry_run: true, ..PostParams::default() };
         let resource_name = resource.name();
-        let kept = server.ask("create", &resource_name, async |client| {
-            let place = Id::new(namespace, name);
-            api(client, resource, "v1", &place).create(&params, &object).await
+        let stored = server.ask("create", &resource_name, async |client| {
+            let id = Id::new(namespace, name);
+            api(client, resource, "v1", &id).create(&params, &object).await
         });
-        let misfit = |why: &str| {
+        let incompatible = |why: &str| {
             let hint = crds::hint(resource);
-            format!("the definition of {} does not fit: {why}; {hint}", resource.name())
+            format!("the definition of {} is incompatible: {why}; {hint}", resource.name())
         };
-        let kept = match kept.await {
-            Ok(kept) => serde_json::to_value(kept).map_err(|error| error.to_string())?,
+        let stored = match stored.await {
+            Ok(stored) => serde_json::to_value(stored).map_err(|error| error.to_string())?,
             Err(ReadError::Missing { .. }) => {
                 return Err(format!(
-                    "there is no namespace {namespace}; make it with `kubectl create namespace {namespace}`"
+                    "there is no namespace {namespace}; create it with `kubectl create namespace {namespace}`"
                 ));
             }
-            Err(ReadError::Refused { message, .. }) => return Err(misfit(&message)),
+            Err(ReadError::Refused { message, .. }) => return Err(incompatible(&message)),
             Err(error) => return Err(format!("{error}; {}", error.hint())),
         };
-        if Object::read(kind, &kept).ok().as_ref() != Some(&sample) {
-            return Err(misfit("it does not know all fields"));
+        if Object::read(kind, &stored).ok().as_ref() != Some(&sample) {
+            return Err(incompatible("it lacks some fields"));
         }
     }
     Ok(())
 }
 
-/// An object of each kind with every field.
+/// One object of each kind with every field.
 fn samples() -> [Object; 2] {
     let text = |text: &str| text.to_owned();
     let label = EpLabel { key: text("app"), value: text("web") };
@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_samples_have_every_field_and_are_read_as_they_are_written() {
+    fn the_samples_survive_a_round_trip_and_the_definitions_have_all_their_fields() {
         for sample in samples() {
             let manifest = sample.manifest("x");
             assert_eq!(Object::read(sample.id().kind, &manifest).unwrap(), sample);

@@ -1,0 +1,119 @@
+//! Heartbeats: renews the lease of this cluster, and reads those of the others.
+
+use std::time::Instant;
+
+use weir_clusterset::{Life, Rival};
+
+use super::{BATCH_WINDOW, NAME, Publisher};
+use crate::{
+    Id,
+    clusterset::{
+        BrokerView, Settings,
+        lease::{self, Holder},
+        wire::{self, CLUSTER},
+    },
+};
+
+impl Publisher<'_> {
+    /// Applies the interests of another cluster, if its lease is valid and held by that very
+    /// cluster.
+    pub(super) fn apply_member(&mut self, id: &Id) {
+        if *id.name == *self.settings.cluster {
+            return;
+        }
+        let roster = &self.membership.roster;
+        let member = self.broker.members.get(id);
+        let member = member.and_then(|object| wire::read_member(object).ok()).filter(|member| {
+            roster.holder(&member.cluster) == Some(&member.uid)
+                && roster.life(&member.cluster) != Some(Life::Gone)
+        });
+        let interests = member.map(|member| member.interests.into_iter().collect());
+        let cluster = id.name.as_str().into();
+        self.local.publication.interests(&cluster, interests.unwrap_or_default());
+    }
+
+    /// Reads the leases of all clusters, and renews the one of this cluster.
+    pub(super) async fn heartbeat(&mut self) {
+        self.membership.next_renewal = Instant::now() + self.settings.renewal;
+        let Some(uid) = self.local.uid.clone() else {
+            // The list of namespaces contains it.
+            self.membership.next_renewal = Instant::now() + BATCH_WINDOW;
+            return;
+        };
+        let Settings { namespace, cluster, expiry, .. } = self.settings;
+        let (heartbeats, own) = match lease::list(&self.broker.server, namespace, cluster).await {
+            Ok(listed) => listed,
+            Err(error) => {
+                let (cause, hint) = (error.text(), error.hint());
+                let problem = format!("cannot list the leases on the broker: {cause}; {hint}");
+                return self.set_problem(Some(problem));
+            }
+        };
+        let elapsed = self.membership.started.elapsed();
+        self.membership.roster.look(elapsed, heartbeats.clone());
+        let members: Vec<Id> = self.broker.members.iter().map(Id::of).collect();
+        members.iter().for_each(|id| self.apply_member(id));
+        self.collect_changes();
+        let rival = self.membership.roster.rival(cluster, &uid, &self.membership.controller);
+        if let Some(rival) = rival {
+            let problem = disowned(cluster, &rival);
+            self.membership.holds_lease = false;
+            self.membership.view.send_replace(BrokerView::Disowned(problem.clone()));
+            return self.set_problem(Some(problem));
+        }
+        let holder = Holder { cluster, uid: &uid, controller: &self.membership.controller };
+        match lease::renew(&self.broker.server, namespace, holder, *expiry, own).await {
+            Ok(()) => {
+                self.membership.holds_lease = true;
+                self.set_problem(None);
+            }
+            Err(error) => {
+                let (cause, hint) = (error.text(), error.hint());
+                let problem = format!("cannot renew the lease on the broker: {cause}; {hint}");
+                self.set_problem(Some(problem));
+            }
+        }
+        self.context.report.set_warnings(NAME, self.aliases(cluster, &uid));
+        // Without a renewed lease, the id of this cluster may belong to another.
+        if !self.membership.holds_lease {
+            return;
+        }
+        let roster = &self.membership.roster;
+        let alive = heartbeats.keys().filter(|other| *other != cluster).filter_map(|other| {
+            let holder = roster.holder(other)?.clone();
+            Some((other.clone(), (holder, roster.life(other)?)))
+        });
+        let view = BrokerView::Clusters(alive.collect());
+        self.membership.view.send_if_modified(|current| {
+            let is_new = *current != view;
+            *current = view;
+            is_new
+        });
+        if self.pending.next_flush.is_none() {
+            self.pending.next_flush = Some(Instant::now());
+        }
+    }
+
+    /// Warnings about other ids that this cluster has on the broker.
+    fn aliases(&self, cluster: &str, uid: &str) -> Vec<String> {
+        let aliases = self.membership.roster.aliases(cluster, uid).map(|alias| {
+            format!(
+                "this cluster is also on the broker as {alias}, so no cluster allows its addresses; if its id is now {cluster}, delete the objects of {alias}: kubectl -n {} delete remotepods,remotenamespaces,clustersetmembers,leases -l {CLUSTER}={alias}",
+                self.settings.namespace
+            )
+        });
+        aliases.collect()
+    }
+}
+
+/// Why the id does not belong to this controller.
+fn disowned(cluster: &str, rival: &Rival) -> String {
+    match rival {
+        Rival::Cluster(uid) => format!(
+            "another cluster, whose kube-system has the uid {uid}, uses the id {cluster}: this controller publishes nothing and keeps the allowed addresses; give one of the two another --cluster-id"
+        ),
+        Rival::Controller(controller) => format!(
+            "another controller of this cluster, with the lease {controller}, is the leader for {cluster}: this one changes nothing; stop one of the two"
+        ),
+    }
+}

@@ -1,0 +1,373 @@
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::{Duration, Instant},
+};
+
+use futures::{StreamExt, stream};
+use serde_json::json;
+use weir_aci::{Hpp, Kind, ObjectId};
+use weir_kube::{NoteKind, Watch};
+use weir_model::{Finding, ObjectRef};
+use weir_runtime::SourceEvent;
+
+use super::{
+    CONTAINERS, NAME, POLS, Settings, digest, digested, resource_of, schema, source,
+    status_server::StatusServer,
+};
+use crate::{
+    Context, Id, Object, Shelf, Told, Watched,
+    event_loop::{EventLoop, Handler},
+    queue::WorkQueue,
+    report::Outcome,
+    shelf::unready,
+    writer::{MAX_CONCURRENT_WRITES, WriteError, Writer},
+    writes::Write,
+};
+
+/// An object that was just written waits this long before it is written again, so that many changes
+/// become few writes.
+const BATCH_WINDOW: Duration = Duration::from_millis(200);
+/// The controller handles events again after this many writes.
+const MAX_WRITES_PER_TURN: usize = 4 * MAX_CONCURRENT_WRITES;
+/// The interval between checks of incompatible definitions.
+const SCHEMA_RETRY_INTERVAL: Duration = Duration::from_secs(2);
+
+enum Event {
+    Cluster(SourceEvent),
+    Container(Told),
+    Pol(Told),
+}
+
+/// Reconciles both kinds until the context is stopped.
+pub(crate) async fn run(context: &Context, settings: &Settings) {
+    let mut events = EventLoop::new(context);
+    let in_namespace = |resource| Watched {
+        namespace: settings.namespace.clone(),
+        keep: digested,
+        ..Watched::all(resource)
+    };
+    events.follow(&context.server, in_namespace(CONTAINERS), Event::Container);
+    events.follow(&context.server, in_namespace(POLS), Event::Pol);
+    let watch = source::forwarder(events.sender(), Event::Cluster)
+        .and_then(|forward| Watch::start(context.server.access(), context.pace, forward));
+    let _watch = match watch {
+        Ok(watch) => watch,
+        Err(error) => {
+            let reason = format!("cannot follow the cluster: {error}");
+            context.report.set_unready_reasons(NAME, vec![reason]);
+            return context.stopped().await;
+        }
+    };
+    let mut controller = HppController {
+        context,
+        settings,
+        writer: context.writer(NAME),
+        status_server: StatusServer::start(settings.http),
+        inputs: Inputs::default(),
+        hpp: Hpp::new(weir_aci::Settings { prefix: settings.prefix.clone() }),
+        reported: BTreeSet::new(),
+        schema: Schema::Unknown,
+        pending: Pending::default(),
+    };
+    events.run(&mut controller).await;
+}
+
+struct HppController<'a> {
+    context: &'a Context,
+    settings: &'a Settings,
+    writer: Writer,
+    status_server: StatusServer,
+    inputs: Inputs,
+    hpp: Hpp,
+    /// The reported findings: object and message.
+    reported: BTreeSet<(Option<ObjectRef>, String)>,
+    schema: Schema,
+    pending: Pending,
+}
+
+/// The observed objects, and the state of the cluster's watch.
+#[derive(Default)]
+struct Inputs {
+    cluster_synced: bool,
+    /// Findings about kinds that cannot be read.
+    unread: Vec<Finding>,
+    containers: Shelf,
+    pols: Shelf,
+}
+
+impl Inputs {
+    fn is_synced(&self) -> bool {
+        self.cluster_synced && self.containers.is_in_sync() && self.pols.is_in_sync()
+    }
+
+    fn store(&self, kind: Kind) -> &Shelf {
+        match kind {
+            Kind::Container => &self.containers,
+            Kind::Pol => &self.pols,
+        }
+    }
+
+    fn store_mut(&mut self, kind: Kind) -> &mut Shelf {
+        match kind {
+            Kind::Container => &mut self.containers,
+            Kind::Pol => &mut self.pols,
+        }
+    }
+
+    fn ids(&self, kind: Kind) -> impl Iterator<Item = ObjectId> + '_ {
+        self.store(kind).iter().map(move |object| hpp_id(kind, &Id::of(object)))
+    }
+}
+
+/// The objects to compare and write.
+#[derive(Default)]
+struct Pending {
+    /// Whether all objects were queued after the inputs were listed.
+    started: bool,
+    queue: WorkQueue<ObjectId>,
+    /// The times of recent writes.
+    written: BTreeMap<ObjectId, Instant>,
+}
+
+impl Pending {
+    /// Queues objects: immediately, unless one of them was just written. Objects that change
+    /// together are written together, because they may refer to each other.
+    fn push(&mut self, touched: BTreeSet<ObjectId>) {
+        let now = Instant::now();
+        let last = touched.iter().filter_map(|id| self.written.get(id)).max();
+        let due = last.map_or(now, |last| (*last + BATCH_WINDOW).max(now));
+        touched.into_iter().for_each(|id| self.queue.push(id, due));
+    }
+}
+
+/// Whether the installed definitions keep all fields. A definition that drops a list of addresses
+/// would turn a rule for some peers into a rule for all.
+enum Schema {
+    Unknown,
+    Compatible,
+    /// Why not, and when to check again.
+    Incompatible(String, Instant),
+}
+
+/// The order of writes: an object exists before others refer to it, and goes after that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Phase {
+    PutContainers,
+    Pols,
+    DeleteContainers,
+}
+
+impl Handler for HppController<'_> {
+    type Event = Event;
+
+    fn apply(&mut self, event: Event) {
+        let touched: BTreeSet<ObjectId> = match event {
+            Event::Cluster(update) => self.apply_update(update),
+            Event::Container(event) => touched(Kind::Container, self.inputs.containers.take(event)),
+            Event::Pol(event) => touched(Kind::Pol, self.inputs.pols.take(event)),
+        };
+        if self.pending.started {
+            self.pending.push(touched);
+        } else if self.inputs.is_synced() {
+            self.pending.started = true;
+            let desired = self.hpp.objects().keys().cloned();
+            let all = desired.chain(self.inputs.ids(Kind::Container));
+            let all = all.chain(self.inputs.ids(Kind::Pol)).collect();
+            self.pending.push(all);
+        }
+        self.report_readiness();
+    }
+
+    fn next_due(&self) -> Option<Instant> {
+        let due = self.pending.queue.next_due().filter(|_| self.inputs.is_synced())?;
+        match &self.schema {
+            Schema::Unknown | Schema::Compatible => Some(due),
+            Schema::Incompatible(_, retry) => Some(due.max(*retry)),
+        }
+    }
+
+    /// Checks the definitions if necessary, then writes some of the due objects.
+    async fn work(&mut self) {
+        if !matches!(self.schema, Schema::Compatible) {
+            let checked = schema::check(&self.context.server, &self.settings.namespace).await;
+            self.schema = match checked {
+                Ok(()) => Schema::Compatible,
+                Err(why) => Schema::Incompatible(why, Instant::now() + SCHEMA_RETRY_INTERVAL),
+            };
+            self.report_readiness();
+        }
+        if matches!(self.schema, Schema::Incompatible(..)) {
+            return;
+        }
+        for writes in self.plan_due().into_values() {
+            self.send_all(writes).await;
+        }
+    }
+}
+
+impl HppController<'_> {
+    /// Applies an update of the cluster. Returns the objects that it changes.
+    fn apply_update(&mut self, update: SourceEvent) -> BTreeSet<ObjectId> {
+        self.inputs.cluster_synced |= update.in_sync;
+        self.inputs.unread = update.unread;
+        let changed = self.hpp.apply(&update.changes);
+        for (id, object) in &changed {
+            self.status_server.put(id, object.as_ref(), &self.settings.namespace);
+        }
+        if !update.changes.is_empty() {
+            self.report_findings();
+        }
+        changed.into_keys().collect()
+    }
+
+    /// Reports new findings in the log and, if they are about a policy, as an Event.
+    fn report_findings(&mut self) {
+        let mut reported = BTreeSet::new();
+        for Finding { object, message, hint, .. } in self.hpp.findings() {
+            if !self.reported.contains(&(object.clone(), message.clone())) {
+                let about = object.as_ref().map(ToString::to_string).unwrap_or_default();
+                tracing::warn!(controller = NAME, "{about}: {message}; {hint}");
+                if let Some(policy) = object.as_ref().and_then(policy_for_event) {
+                    self.writer.publish(&policy, NoteKind::Warning, "NotEnforced", &*message);
+                }
+            }
+            reported.insert((object, message));
+        }
+        self.reported = reported;
+    }
+
+    fn report_readiness(&self) {
+        let mut reasons = unready([
+            (self.inputs.containers.sync(), &CONTAINERS),
+            (self.inputs.pols.sync(), &POLS),
+        ]);
+        let namespace = &self.settings.namespace;
+        if !self.inputs.cluster_synced {
+            reasons.push("the cluster has not been listed yet".into());
+        } else if !self.hpp.has_namespace(namespace) {
+            reasons.push(format!(
+                "there is no namespace {namespace}; create it with `kubectl create namespace {namespace}`"
+            ));
+        }
+        reasons.extend(self.inputs.unread.iter().map(|finding| finding.message.clone()));
+        if let Schema::Incompatible(why, _) = &self.schema {
+            reasons.push(why.clone());
+        }
+        reasons.extend(self.status_server.problem());
+        self.context.report.set_unready_reasons(NAME, reasons);
+    }
+
+    /// Plans the writes of due objects, by phase.
+    fn plan_due(&mut self) -> BTreeMap<Phase, Vec<(ObjectId, Write)>> {
+        let now = Instant::now();
+        self.pending.written.retain(|_, at| *at + BATCH_WINDOW > now);
+        let mut phases: BTreeMap<Phase, Vec<(ObjectId, Write)>> = BTreeMap::new();
+        let mut count = 0;
+        while count < MAX_WRITES_PER_TURN
+            && let Some(id) = self.pending.queue.pop(now)
+        {
+            let Some(write) = self.plan(&id) else {
+                self.pending.queue.succeeded(&id);
+                continue;
+            };
+            let phase = match (id.kind, &write) {
+                (Kind::Container, Write::Delete(_)) => Phase::DeleteContainers,
+                (Kind::Container, _) => Phase::PutContainers,
+                (Kind::Pol, _) => Phase::Pols,
+            };
+            count += 1;
+            phases.entry(phase).or_default().push((id, write));
+        }
+        phases
+    }
+
+    /// The write that an object needs, if any.
+    fn plan(&self, id: &ObjectId) -> Option<Write> {
+        let observed = self.inputs.store(id.kind).get(&self.object_id(id));
+        match (self.hpp.objects().get(id), observed) {
+            (None, None) => None,
+            (None, Some(observed)) => Some(Write::Delete(observed.clone())),
+            (Some(desired), observed) => {
+                let known = observed.and_then(|observed| observed.data["digest"].as_u64());
+                if known == Some(digest(desired)) {
+                    return None;
+                }
+                let manifest = desired.manifest(&self.settings.namespace);
+                let mut object: Object = serde_json::from_value(manifest).ok()?;
+                match observed {
+                    None => Some(Write::Create(object)),
+                    Some(observed) => {
+                        let metadata = &observed.metadata;
+                        object.metadata.resource_version = metadata.resource_version.clone();
+                        object.metadata.uid = metadata.uid.clone();
+                        Some(Write::Update(object))
+                    }
+                }
+            }
+        }
+    }
+
+    async fn send_all(&mut self, writes: Vec<(ObjectId, Write)>) {
+        let writer = &self.writer;
+        let requests = stream::iter(writes).map(|(id, write)| async move {
+            let start = Instant::now();
+            let result = writer.clone().send(resource_of(id.kind), "v1", &write).await;
+            (id, result, start.elapsed())
+        });
+        let results: Vec<_> = requests.buffer_unordered(MAX_CONCURRENT_WRITES).collect().await;
+        for (id, result, took) in results {
+            self.finish(id, result, took);
+        }
+    }
+
+    /// Records the result of a write.
+    fn finish(&mut self, id: ObjectId, result: Result<Option<Object>, WriteError>, took: Duration) {
+        let object_id = self.object_id(&id);
+        self.pending.written.insert(id.clone(), Instant::now());
+        let outcome = match result {
+            Ok(object) => {
+                let store = self.inputs.store_mut(id.kind);
+                match object {
+                    Some(object) => _ = store.put(digested(object)),
+                    None => store.remove(&object_id),
+                }
+                if self.plan(&id).is_some() {
+                    // The API server dropped fields: check the definitions before the next attempt.
+                    self.schema = Schema::Unknown;
+                    self.pending.queue.failed(id, Instant::now());
+                } else {
+                    self.pending.queue.succeeded(&id);
+                }
+                Outcome::Done
+            }
+            Err(error) => {
+                tracing::warn!(controller = NAME, "{} {}: {error}", id.kind.name(), id.name);
+                self.pending.queue.failed(id, Instant::now());
+                Outcome::Failed
+            }
+        };
+        self.context.report.record_reconcile(NAME, outcome, took, self.pending.queue.failing());
+    }
+
+    fn object_id(&self, id: &ObjectId) -> Id {
+        Id::new(self.settings.namespace.clone(), id.name.clone())
+    }
+}
+
+fn touched(kind: Kind, ids: BTreeSet<Id>) -> BTreeSet<ObjectId> {
+    ids.iter().map(|id| hpp_id(kind, id)).collect()
+}
+
+fn hpp_id(kind: Kind, id: &Id) -> ObjectId {
+    ObjectId { kind, name: id.name.clone() }
+}
+
+/// The NetworkPolicy that a finding is about, with the fields that an Event needs.
+fn policy_for_event(object: &ObjectRef) -> Option<Object> {
+    let ObjectRef { kind, namespace, name } = object;
+    (&**kind == "NetworkPolicy").then_some(())?;
+    let metadata = json!({"namespace": **namespace, "name": **name});
+    let object =
+        json!({"apiVersion": "networking.k8s.io/v1", "kind": **kind, "metadata": metadata});
+    serde_json::from_value(object).ok()
+}

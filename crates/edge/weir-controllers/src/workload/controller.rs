@@ -1,0 +1,222 @@
+use std::time::{Duration, Instant};
+
+use futures::future::join_all;
+use weir_kube::NoteKind;
+
+use super::{
+    DISABLED, Workload,
+    failures::{Failures, Transition},
+    not_ready, plan,
+};
+use crate::{
+    Condition, Context, Id, NETWORK_POLICIES, Object, Shelf, Told, Watched, controller_of,
+    event_loop::{EventLoop, Handler},
+    queue::WorkQueue,
+    report::Outcome,
+    shelf::unready,
+    writer::{MAX_CONCURRENT_WRITES, WriteError, Writer},
+    writes::Write,
+};
+
+enum Event {
+    Owner(Told),
+    Policy(Told),
+}
+
+/// Reconciles the NetworkPolicies of a kind of workload until the context is stopped.
+pub(crate) async fn run(context: &Context, workload: &Workload) {
+    let mut events = EventLoop::new(context);
+    events.follow(&context.server, Watched::all(workload.owner), Event::Owner);
+    let policies = Watched { keep: slim, ..Watched::all(NETWORK_POLICIES) };
+    events.follow(&context.server, policies, Event::Policy);
+    let mut controller = WorkloadController {
+        context,
+        workload,
+        writer: context.writer(workload.name),
+        inputs: Inputs::default(),
+        queue: WorkQueue::default(),
+        failures: Failures::default(),
+    };
+    controller.report_readiness();
+    events.run(&mut controller).await;
+}
+
+/// Drops the content of a policy without a controller: only its existence matters.
+fn slim(mut object: Object) -> Object {
+    if controller_of(&object).is_none() {
+        object.data = serde_json::Value::Null;
+        (object.metadata.labels, object.metadata.annotations) = (None, None);
+    }
+    object
+}
+
+struct WorkloadController<'a> {
+    context: &'a Context,
+    workload: &'a Workload,
+    writer: Writer,
+    inputs: Inputs,
+    queue: WorkQueue<Id>,
+    failures: Failures,
+}
+
+/// The observed objects.
+#[derive(Default)]
+struct Inputs {
+    owners: Shelf,
+    policies: Shelf,
+}
+
+impl Inputs {
+    fn is_synced(&self) -> bool {
+        self.owners.is_in_sync() && self.policies.is_in_sync()
+    }
+
+    /// Records the stored form of an object that we wrote, ahead of its event.
+    fn record(&mut self, id: &Id, written: Written) {
+        match written.policy {
+            Some(Some(policy)) => _ = self.policies.put(slim(policy)),
+            Some(None) => self.policies.remove(id),
+            None => (),
+        }
+        if let Some(owner) = written.owner {
+            self.owners.put(owner);
+        }
+    }
+}
+
+/// The objects that a reconcile wrote.
+#[derive(Default)]
+struct Written {
+    /// The policy as stored; the inner `None` means that it was deleted.
+    policy: Option<Option<Object>>,
+    /// The owner with its new status.
+    owner: Option<Object>,
+}
+
+impl Handler for WorkloadController<'_> {
+    type Event = Event;
+
+    fn apply(&mut self, event: Event) {
+        let touched = match event {
+            Event::Owner(event) => self.inputs.owners.take(event),
+            // A policy has the name of its owner.
+            Event::Policy(event) => {
+                let mut touched = self.inputs.policies.take(event);
+                touched.retain(|id| self.inputs.owners.get(id).is_some());
+                touched
+            }
+        };
+        let now = Instant::now();
+        touched.into_iter().for_each(|id| self.queue.push(id, now));
+        self.report_readiness();
+    }
+
+    fn next_due(&self) -> Option<Instant> {
+        self.queue.next_due().filter(|_| self.inputs.is_synced())
+    }
+
+    /// Reconciles some of the due keys concurrently.
+    async fn work(&mut self) {
+        let now = Instant::now();
+        let due = std::iter::from_fn(|| self.queue.pop(now)).take(MAX_CONCURRENT_WRITES);
+        let ids: Vec<Id> = due.collect();
+        let controller = &*self;
+        let reconciles = ids.into_iter().map(|id| async move {
+            let (start, mut written) = (Instant::now(), Written::default());
+            let result = controller.reconcile(&id, &mut written).await;
+            (id, result, written, start.elapsed())
+        });
+        for (id, result, written, took) in join_all(reconciles).await {
+            self.inputs.record(&id, written);
+            self.finish(id, result, took);
+        }
+    }
+}
+
+impl WorkloadController<'_> {
+    fn report_readiness(&self) {
+        let reasons = unready([
+            (self.inputs.owners.sync(), &self.workload.owner),
+            (self.inputs.policies.sync(), &NETWORK_POLICIES),
+        ]);
+        self.context.report.set_unready_reasons(self.workload.name, reasons);
+    }
+
+    /// Makes the policy of one owner as desired. Returns what is wrong with the owner's spec, if
+    /// anything.
+    async fn reconcile(
+        &self,
+        id: &Id,
+        written: &mut Written,
+    ) -> Result<Option<String>, WriteError> {
+        let Some(owner) = self.inputs.owners.get(id) else { return Ok(None) };
+        let mut plan = plan(self.workload, owner, self.inputs.policies.get(id));
+        let mut rejection = None;
+        for write in &plan.writes {
+            match self.writer.send(&NETWORK_POLICIES, "v1", write).await {
+                Ok(policy) => {
+                    written.policy = Some(policy);
+                    let reason = match write {
+                        Write::Create(_) => "Created",
+                        Write::Update(_) => "Updated",
+                        Write::Delete(_) => "Deleted",
+                    };
+                    let message = format!("{reason} NetworkPolicy {}", id.name);
+                    self.writer.publish(owner, NoteKind::Normal, reason, message);
+                }
+                Err(WriteError::Rejected(why)) => {
+                    plan.condition = Some(not_ready("Refused", why.clone()));
+                    rejection = Some(WriteError::Rejected(why));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        let mut failure = None;
+        if let Some(condition) = &plan.condition {
+            let version = self.inputs.owners.version().unwrap_or_default();
+            let resource = &self.workload.owner;
+            written.owner = self.writer.set_condition(resource, version, owner, condition).await?;
+            if !condition.holds && condition.reason != DISABLED {
+                let Condition { reason, message, .. } = condition;
+                failure = Some(format!("{reason}: {message}"));
+                if written.owner.is_some() {
+                    self.writer.publish(owner, NoteKind::Warning, reason, message);
+                }
+            }
+        }
+        rejection.map_or(Ok(failure), Err)
+    }
+
+    /// Records the result of a reconcile, and queues the key again if it failed.
+    fn finish(&mut self, id: Id, result: Result<Option<String>, WriteError>, took: Duration) {
+        let (controller, kind) = (self.workload.name, self.workload.owner.kind);
+        let outcome = match result {
+            Ok(failure) => {
+                self.queue.succeeded(&id);
+                self.record_failure(id, failure);
+                Outcome::Done
+            }
+            Err(error) => {
+                match error {
+                    // Conflicts are expected. The next attempt uses the current version.
+                    WriteError::Conflict => tracing::debug!(controller, "{kind} {id}: {error}"),
+                    error => self.record_failure(id.clone(), Some(error.to_string())),
+                }
+                self.queue.failed(id, Instant::now());
+                Outcome::Failed
+            }
+        };
+        self.context.report.record_reconcile(controller, outcome, took, self.failures.count());
+    }
+
+    /// Records whether an object fails, and logs the transition.
+    fn record_failure(&mut self, id: Id, failure: Option<String>) {
+        let (controller, kind, name) =
+            (self.workload.name, self.workload.owner.kind, id.to_string());
+        match self.failures.record(id, failure) {
+            Some(Transition::Failed(why)) => tracing::warn!(controller, "{kind} {name}: {why}"),
+            Some(Transition::Recovered) => tracing::info!(controller, "{kind} {name}: recovered"),
+            None => (),
+        }
+    }
+}
