@@ -33,7 +33,7 @@ fn every_test_that_the_reference_names_exists() {
     };
     let names: Vec<&str> = page.split('`').skip(1).step_by(2).filter(is_test).collect();
     assert!(names.len() > 60, "{}", names.len());
-    let text = ["core/weir-clusterset", "edge/weir-controllers", "weir/tests/clusterset"]
+    let text = ["core/weir-clusterset", "edge/weir-controllers", "bin/weir/tests/clusterset"]
         .map(|folder| sources(&root.join("crates").join(folder)))
         .concat();
     for name in names {
