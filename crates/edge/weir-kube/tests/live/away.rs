@@ -73,7 +73,7 @@ fn a_network_that_swallows_everything_is_noticed() {
     let cluster = Cluster::start().unwrap();
     shop(&cluster);
     let gate = cluster.gate().unwrap();
-    let pace = RetryPolicy { watch_silence: Duration::from_secs(1), ..pace() };
+    let pace = RetryPolicy { watch_silence: Duration::from_secs(8), ..pace() };
     let mut seen = Observer::with(&cluster.admin().through(gate.address()), pace);
     seen.until_in_sync();
     gate.silence();

@@ -1,0 +1,299 @@
+//! A scripted API server on a loopback socket.
+
+use std::{
+    collections::BTreeMap,
+    io::{self, BufRead, BufReader, Write},
+    net::{SocketAddr, TcpListener, TcpStream},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use weir_kube::Access;
+
+/// A request that the server received.
+#[derive(Clone, Debug)]
+pub(crate) struct Request {
+    /// The last segment of the path, as in `pods`.
+    pub(crate) plural: String,
+    pub(crate) query: BTreeMap<String, String>,
+    pub(crate) at: Instant,
+}
+
+impl Request {
+    pub(crate) fn is_watch(&self) -> bool {
+        self.query.get("watch").is_some_and(|watch| watch == "true")
+    }
+
+    pub(crate) fn is_list_of(&self, plural: &str) -> bool {
+        self.plural == plural && !self.is_watch()
+    }
+
+    pub(crate) fn is_watch_of(&self, plural: &str) -> bool {
+        self.plural == plural && self.is_watch()
+    }
+
+    fn parse(line: &str) -> Self {
+        let target = line.split(' ').nth(1).unwrap_or_default();
+        let (path, query) = target.split_once('?').unwrap_or((target, ""));
+        let query = query.split('&').filter_map(|pair| pair.split_once('='));
+        Request {
+            plural: path.rsplit('/').next().unwrap_or_default().into(),
+            query: query.map(|(key, value)| (key.into(), value.into())).collect(),
+            at: Instant::now(),
+        }
+    }
+}
+
+/// A response that replaces the normal one.
+#[derive(Clone, Debug)]
+pub(crate) enum Reply {
+    /// A complete response with a correct Content-Length.
+    Answer { code: u16, headers: String, body: String },
+    /// A watch that sends these chunks, each after a delay.
+    Stream { chunks: Vec<(Duration, String)>, end: End },
+}
+
+/// The end of a stream.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum End {
+    Close,
+    /// The connection stays open, and silent.
+    Hold,
+}
+
+impl Reply {
+    pub(crate) fn status(code: u16, message: &str) -> Self {
+        let body = json!({"kind": "Status", "code": code, "message": message}).to_string();
+        Reply::Answer { code, headers: String::new(), body }
+    }
+
+    pub(crate) fn ok(body: impl ToString) -> Self {
+        Reply::Answer { code: 200, headers: String::new(), body: body.to_string() }
+    }
+
+    pub(crate) fn silence() -> Self {
+        Reply::Stream { chunks: Vec::new(), end: End::Hold }
+    }
+}
+
+type Fault = Box<dyn FnMut(&Request) -> Option<Reply> + Send>;
+
+/// A small API server: lists and watches the objects that tests put into it.
+pub(crate) struct Server {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+    folder: TempDir,
+}
+
+#[derive(Default)]
+struct Shared {
+    state: Mutex<State>,
+    fault: Mutex<Option<Fault>>,
+    log: Mutex<Vec<Request>>,
+    sends_bookmarks: AtomicBool,
+    is_stopped: AtomicBool,
+}
+
+#[derive(Default)]
+struct State {
+    version: u64,
+    objects: BTreeMap<(String, String), Value>,
+    /// Version, plural and event.
+    events: Vec<(u64, String, Value)>,
+}
+
+impl Server {
+    pub(crate) fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let shared = Arc::new(Shared::default());
+        shared.state.lock().unwrap().version = 100;
+        let server = shared.clone();
+        thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let server = server.clone();
+                thread::spawn(move || server.serve(stream));
+            }
+        });
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("token"), "token").unwrap();
+        Server { address, shared, folder }
+    }
+
+    pub(crate) fn access(&self) -> Access {
+        let url = format!("http://{}", self.address);
+        Access::direct(&url, &self.folder.path().join("token"), None)
+    }
+
+    /// Creates or changes an object and sends the event to open watches.
+    pub(crate) fn put(&self, plural: &str, name: &str, mut object: Value) {
+        let mut state = self.shared.state.lock().unwrap();
+        state.version += 1;
+        object["metadata"]["name"] = name.into();
+        object["metadata"]["resourceVersion"] = state.version.to_string().into();
+        let event = json!({"type": "MODIFIED", "object": object});
+        let version = state.version;
+        state.events.push((version, plural.into(), event));
+        state.objects.insert((plural.into(), name.into()), object);
+    }
+
+    /// Changes the store without events, as the restore of an etcd backup does.
+    pub(crate) fn restore(&self, version: u64, objects: &[(&str, &str, Value)]) {
+        let mut state = self.shared.state.lock().unwrap();
+        state.version = version;
+        state.events.clear();
+        state.objects.clear();
+        for (plural, name, object) in objects {
+            let mut object = object.clone();
+            object["metadata"]["name"] = (*name).into();
+            state.objects.insert(((*plural).into(), (*name).into()), object);
+        }
+    }
+
+    /// From now on, watches send bookmarks.
+    pub(crate) fn send_bookmarks(&self) {
+        self.shared.sends_bookmarks.store(true, Ordering::Relaxed);
+    }
+
+    /// Sets the fault: a function that can replace any response.
+    pub(crate) fn inject(&self, fault: impl FnMut(&Request) -> Option<Reply> + Send + 'static) {
+        *self.shared.fault.lock().unwrap() = Some(Box::new(fault));
+    }
+
+    pub(crate) fn heal(&self) {
+        *self.shared.fault.lock().unwrap() = None;
+    }
+
+    /// The requests so far that match.
+    pub(crate) fn requests(&self, matches: impl Fn(&Request) -> bool) -> Vec<Request> {
+        let log = self.shared.log.lock().unwrap();
+        log.iter().filter(|request| matches(request)).cloned().collect()
+    }
+
+    /// The response to a list of everything.
+    pub(crate) fn list(&self, plural: &str) -> Value {
+        self.shared.list(plural)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.shared.is_stopped.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Shared {
+    fn serve(&self, stream: TcpStream) {
+        let mut reader = BufReader::new(stream.try_clone().unwrap());
+        loop {
+            let mut lines = Vec::new();
+            loop {
+                let mut line = String::new();
+                if reader.read_line(&mut line).unwrap_or(0) == 0 {
+                    return;
+                }
+                if line.trim().is_empty() {
+                    break;
+                }
+                lines.push(line);
+            }
+            let request = Request::parse(&lines[0]);
+            self.log.lock().unwrap().push(request.clone());
+            if self.answer(&request, &stream).is_err() || request.is_watch() {
+                return;
+            }
+        }
+    }
+
+    fn answer(&self, request: &Request, mut stream: &TcpStream) -> io::Result<()> {
+        let fault = self.fault.lock().unwrap().as_mut().and_then(|fault| fault(request));
+        match fault {
+            Some(Reply::Answer { code, headers, body }) => {
+                write_answer(stream, code, &headers, &body)
+            }
+            Some(Reply::Stream { chunks, end }) => {
+                write!(stream, "HTTP/1.1 200 OK\r\n\r\n")?;
+                for (delay, chunk) in chunks {
+                    self.wait(delay);
+                    stream.write_all(chunk.as_bytes())?;
+                }
+                if let End::Hold = end {
+                    while !self.is_stopped() {
+                        self.wait(Duration::from_millis(20));
+                    }
+                }
+                Ok(())
+            }
+            None if request.is_watch() => self.watch(request, stream),
+            None if kind_of(&request.plural).is_some() => {
+                write_answer(stream, 200, "", &self.list(&request.plural).to_string())
+            }
+            None => write_answer(stream, 404, "", "{}"),
+        }
+    }
+
+    fn watch(&self, request: &Request, mut stream: &TcpStream) -> io::Result<()> {
+        write!(stream, "HTTP/1.1 200 OK\r\n\r\n")?;
+        let start = request.query.get("resourceVersion").and_then(|text| text.parse().ok());
+        let mut position: u64 = start.unwrap_or_default();
+        while !self.is_stopped() {
+            let state = self.state.lock().unwrap();
+            let mut text = String::new();
+            for (version, plural, event) in &state.events {
+                if *version > position && *plural == request.plural {
+                    text += &format!("{event}\n");
+                    position = *version;
+                }
+            }
+            drop(state);
+            if self.sends_bookmarks.load(Ordering::Relaxed) {
+                let object = json!({"metadata": {"resourceVersion": position.to_string()}});
+                text += &format!("{}\n", json!({"type": "BOOKMARK", "object": object}));
+            }
+            stream.write_all(text.as_bytes())?;
+            self.wait(Duration::from_millis(10));
+        }
+        Ok(())
+    }
+
+    fn list(&self, plural: &str) -> Value {
+        let state = self.state.lock().unwrap();
+        let objects = state.objects.iter().filter(|((of, _), _)| of == plural);
+        json!({
+            "kind": format!("{}List", kind_of(plural).unwrap_or_default()),
+            "metadata": {"resourceVersion": state.version.to_string()},
+            "items": objects.map(|(_, object)| object).collect::<Vec<_>>(),
+        })
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.is_stopped.load(Ordering::Relaxed)
+    }
+
+    fn wait(&self, time: Duration) {
+        thread::sleep(time);
+    }
+}
+
+/// The kinds that the server knows. All others are not installed.
+fn kind_of(plural: &str) -> Option<&'static str> {
+    match plural {
+        "pods" => Some("Pod"),
+        "namespaces" => Some("Namespace"),
+        "nodes" => Some("Node"),
+        "networkpolicies" => Some("NetworkPolicy"),
+        _ => None,
+    }
+}
+
+fn write_answer(mut stream: &TcpStream, code: u16, headers: &str, body: &str) -> io::Result<()> {
+    let length = body.len();
+    let head = format!("HTTP/1.1 {code} Scripted\r\n{headers}Content-Length: {length}\r\n\r\n");
+    stream.write_all((head + body).as_bytes())
+}
