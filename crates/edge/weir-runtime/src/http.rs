@@ -185,7 +185,13 @@ impl AsyncWrite for Connection {
         if self.end.as_mut().poll(context).is_ready() {
             return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
         }
-        self.request_deadline = Some(Box::pin(sleep(self.request_timeout)));
+        let mut deadline = Box::pin(sleep(self.request_timeout));
+        // Hyper may not poll a read between the last response and the next request, so the task must be
+        // registered here to be woken when the client stays silent.
+        if deadline.as_mut().poll(context).is_ready() {
+            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+        }
+        self.request_deadline = Some(deadline);
         Pin::new(&mut self.stream).poll_write(context, bytes)
     }
 
