@@ -11,7 +11,7 @@ use std::{
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with, sockopt,
 };
-use serde_json::Value;
+use weir_cni_protocol::{Reply, Request};
 
 /// How long until an agent that is away is looked for again.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -29,20 +29,20 @@ pub(crate) enum Patience {
     Persist,
 }
 
-/// What the agent says; an error if it says nothing in time.
+/// Sends a request and returns the agent's reply; an error if none arrives in time.
 ///
-/// The question is told how long the agent may take, a little less than we do.
+/// The agent gets a slightly shorter timeout than this program has left.
 pub(crate) fn ask(
     socket: &Path,
-    mut question: Value,
+    mut request: Request,
     until: Instant,
     patience: Patience,
 ) -> io::Result<Result<(), String>> {
     loop {
         let left = until.saturating_duration_since(Instant::now());
         let margin = (left / 4).min(MARGIN);
-        question["timeout"] = (left - margin).as_secs_f64().into();
-        let error = match attempt(socket, &question, until) {
+        request.set_timeout(left - margin);
+        let error = match attempt(socket, &request, until) {
             Ok(answer) => return Ok(answer),
             Err(error) => error,
         };
@@ -53,7 +53,7 @@ pub(crate) fn ask(
     }
 }
 
-fn attempt(socket: &Path, question: &Value, until: Instant) -> io::Result<Result<(), String>> {
+fn attempt(socket: &Path, request: &Request, until: Instant) -> io::Result<Result<(), String>> {
     let left = until.saturating_duration_since(Instant::now());
     if left.is_zero() {
         return Err(io::ErrorKind::TimedOut.into());
@@ -61,15 +61,10 @@ fn attempt(socket: &Path, question: &Value, until: Instant) -> io::Result<Result
     let mut stream = open(socket)?;
     stream.set_write_timeout(Some(left))?;
     stream.set_read_timeout(Some(left))?;
-    writeln!(stream, "{question}")?;
+    writeln!(stream, "{}", serde_json::to_string(request)?)?;
     let mut line = String::new();
     BufReader::new(stream.take(ANSWER)).read_line(&mut line)?;
-    let answer: Value = serde_json::from_str(&line)?;
-    match (answer["ok"].as_bool(), answer["reason"].as_str()) {
-        (Some(true), _) => Ok(Ok(())),
-        (Some(false), reason) => Ok(Err(reason.unwrap_or("no reason is given").to_owned())),
-        (None, _) => Err(io::ErrorKind::InvalidData.into()),
-    }
+    Ok(serde_json::from_str::<Reply>(&line)?.into())
 }
 
 /// Connects without waiting, to root or to ourselves.

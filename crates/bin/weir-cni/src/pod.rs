@@ -1,4 +1,6 @@
-use serde_json::{Value, json};
+use std::net::IpAddr;
+
+use weir_cni_protocol::Attachment;
 
 use crate::error::{CniError, ENVIRONMENT};
 
@@ -39,18 +41,18 @@ impl Attached {
         self.namespace.is_some() && self.name.is_some()
     }
 
-    /// A question about it.
-    pub(crate) fn question(&self, verb: &str, network: &str) -> Value {
+    /// The attachment with these addresses to a network.
+    pub(crate) fn attachment(self, network: &str, addresses: Vec<IpAddr>) -> Attachment {
         let Attached { container, interface, namespace, name, uid } = self;
-        json!({
-            "verb": verb,
-            "namespace": namespace.as_deref().unwrap_or_default(),
-            "name": name.as_deref().unwrap_or_default(),
-            "uid": uid,
-            "container": container,
-            "interface": interface,
-            "network": network,
-        })
+        Attachment {
+            namespace: namespace.unwrap_or_default(),
+            name: name.unwrap_or_default(),
+            uid,
+            container,
+            interface,
+            network: network.to_owned(),
+            addresses,
+        }
     }
 }
 

@@ -6,6 +6,7 @@ use std::{
 };
 
 use serde_json::{Value, json};
+use weir_cni_protocol::{Request, Waiting};
 
 use crate::{
     ask::{Patience, ask},
@@ -52,7 +53,7 @@ fn version(input: &str) -> Value {
 fn add(config: Config, variable: Variable<'_>, talk: &mut dyn Write) -> Result<Value, CniError> {
     let attached = Attached::read(variable)?;
     needed("CNI_NETNS", variable)?;
-    match wait("add", &config, &attached) {
+    match wait(Request::Add, &config, attached) {
         Ok(Ok(())) => (),
         Ok(Err(why)) => tolerate(&config, talk, unjudged(LATER, why))?,
         Err(failure) => tolerate(&config, talk, failure)?,
@@ -63,7 +64,7 @@ fn add(config: Config, variable: Variable<'_>, talk: &mut dyn Write) -> Result<V
 /// Whether the pod's policies are in force. An agent that says no is believed; one that is away may be tolerated.
 fn check(config: &Config, variable: Variable<'_>, talk: &mut dyn Write) -> Result<(), CniError> {
     let attached = Attached::read(variable)?;
-    match wait("check", config, &attached) {
+    match wait(Request::Check, config, attached) {
         Ok(Ok(())) => Ok(()),
         Ok(Err(why)) => Err(unjudged(NOT_JUDGED, why)),
         Err(failure) => tolerate(config, talk, failure),
@@ -72,7 +73,8 @@ fn check(config: &Config, variable: Variable<'_>, talk: &mut dyn Write) -> Resul
 
 /// Tells the agent that an attachment is gone. It needs not know: it also hears when the pod is.
 fn del(config: &Config, variable: Variable<'_>) -> Result<(), CniError> {
-    tell(config, Attached::read(variable)?.question("del", &config.network));
+    let attachment = Attached::read(variable)?.attachment(&config.network, Vec::new());
+    tell(config, Request::Del(attachment));
     Ok(())
 }
 
@@ -82,7 +84,8 @@ fn gc(config: &Config) -> Result<(), CniError> {
         let why = "without it everything would be gone";
         return Err(CniError::new(CONFIGURATION, "cni.dev/valid-attachments is missing", why));
     };
-    tell(config, json!({ "verb": "gc", "network": config.network, "containers": containers }));
+    let (network, containers) = (config.network.clone(), containers.clone());
+    tell(config, Request::Gc { network, containers });
     Ok(())
 }
 
@@ -90,13 +93,17 @@ fn gc(config: &Config) -> Result<(), CniError> {
 fn status(config: &Config) -> Result<(), CniError> {
     let until = Instant::now() + config.timeout.min(BRIEF);
     let unavailable = |why: String| CniError::new(UNAVAILABLE, "the weir agent is not ready", why);
-    let answer = ask(&config.socket, json!({ "verb": "status" }), until, Patience::Once);
+    let answer = ask(&config.socket, Request::Status, until, Patience::Once);
     let heard = answer.map_err(|error| unavailable(silence(config, &error)))?;
     heard.map_err(unavailable)
 }
 
 /// The agent's word on a pod; an error of ours if there is none.
-fn wait(verb: &str, config: &Config, attached: &Attached) -> Result<Result<(), String>, CniError> {
+fn wait(
+    request: fn(Waiting) -> Request,
+    config: &Config,
+    attached: Attached,
+) -> Result<Result<(), String>, CniError> {
     let until = Instant::now() + config.timeout;
     let result = config.result.as_ref().ok_or_else(unchained)?;
     let addresses = result::addresses(result)?;
@@ -108,18 +115,17 @@ fn wait(verb: &str, config: &Config, attached: &Attached) -> Result<Result<(), S
             "expected K8S_POD_NAMESPACE and K8S_POD_NAME",
         ));
     }
-    let mut question = attached.question(verb, &config.network);
-    question["addresses"] = json!(addresses);
-    ask(&config.socket, question, until, Patience::Persist).map_err(|error| {
+    let waiting = Waiting::new(attached.attachment(&config.network, addresses));
+    ask(&config.socket, request(waiting), until, Patience::Persist).map_err(|error| {
         CniError::new(LATER, "the weir agent does not answer", silence(config, &error))
     })
 }
 
 /// Tells the agent something that it may miss.
-fn tell(config: &Config, question: Value) {
+fn tell(config: &Config, request: Request) {
     let until = Instant::now() + config.timeout.min(BRIEF);
     // Whoever is away has nothing to forget.
-    _ = ask(&config.socket, question, until, Patience::Once);
+    _ = ask(&config.socket, request, until, Patience::Once);
 }
 
 /// Goes on without the agent, if the configuration says so.

@@ -56,8 +56,8 @@ struct Page {
     /// How many came and went before they were asked for.
     missed: u64,
     /// Why there may be others that the agent has not heard of.
-    #[serde(default)]
-    deaf: Option<String>,
+    #[serde(default, rename = "dropsUnavailable")]
+    drops_unavailable: Option<String>,
 }
 
 /// A dropped packet.
@@ -80,7 +80,7 @@ pub(crate) struct Dropped {
 impl Drops {
     pub(crate) fn run(&self, out: &mut dyn Write) -> anyhow::Result<Exit> {
         let page = self.ask(0, 0)?;
-        if let Some(why) = &page.deaf {
+        if let Some(why) = &page.drops_unavailable {
             anstream::eprintln!("the agent cannot hear of drops: {why}");
         }
         if self.follow {
@@ -92,7 +92,7 @@ impl Drops {
         }
         match self.output {
             DropsFormat::Json => present::value(out, present::Structured::Json, &page)?,
-            DropsFormat::Text if page.drops.is_empty() && page.deaf.is_some() => (),
+            DropsFormat::Text if page.drops.is_empty() && page.drops_unavailable.is_some() => (),
             DropsFormat::Text if page.drops.is_empty() => {
                 anstream::eprintln!("nothing was dropped since the agent was started");
             }

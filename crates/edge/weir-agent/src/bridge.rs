@@ -1,29 +1,29 @@
-//! Whether rules see packets between pods on one bridge.
+//! The kernel settings that make a bridge pass packets through the rules.
 //!
-//! A bridge forwards frames without asking netfilter, unless `br_netfilter` is loaded and told to.
+//! A bridge forwards frames without netfilter, unless `br_netfilter` is loaded and enabled.
 
 use std::{
     fs, io,
     path::{Path, PathBuf},
 };
 
-/// What to do about a setting that is wrong.
+/// What to do about a wrong setting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sysctls {
-    /// Say so.
+    /// Report it.
     Report,
-    /// Set it.
+    /// Correct it.
     Manage,
 }
 
-/// Where the kernel shows its settings and links.
+/// The folders of the kernel's bridge settings and links.
 pub(crate) struct Bridges {
     settings: PathBuf,
     links: PathBuf,
 }
 
 impl Bridges {
-    /// Those of this machine. Whatever machine runs the tests, they know of none.
+    /// Those of this machine. Unit tests see no bridges, on any machine.
     pub(crate) fn here() -> Self {
         #[cfg(test)]
         return Bridges { settings: "/nowhere".into(), links: "/nowhere".into() };
@@ -31,25 +31,28 @@ impl Bridges {
         Bridges { settings: "/proc/sys/net/bridge".into(), links: "/sys/class/net".into() }
     }
 
-    /// Those that a test makes up.
+    /// Those of a test.
     #[cfg(test)]
     pub(crate) fn at(settings: PathBuf, links: PathBuf) -> Self {
         Bridges { settings, links }
     }
 
-    /// Looks at the settings, corrects them if it may, and returns what is still wrong.
+    /// Checks the settings, corrects them if allowed, and returns warnings about the rest.
     pub(crate) fn check(&self, sysctls: Sysctls) -> Vec<String> {
         if !self.exist() {
             return Vec::new();
         }
         if !self.settings.exists() {
             return vec![
-                "there are bridges and br_netfilter is not loaded: connections between pods on one bridge are not judged; load it with `modprobe br_netfilter`"
+                "there are bridges and br_netfilter is not loaded: connections between pods on one bridge bypass the rules; load it with `modprobe br_netfilter`"
                     .into(),
             ];
         }
         let names = ["bridge-nf-call-iptables", "bridge-nf-call-ip6tables"];
-        names.iter().filter_map(|name| judge(&self.settings.join(name), name, sysctls)).collect()
+        names
+            .iter()
+            .filter_map(|name| check_setting(&self.settings.join(name), name, sysctls))
+            .collect()
     }
 
     fn exist(&self) -> bool {
@@ -58,8 +61,8 @@ impl Bridges {
     }
 }
 
-/// What is wrong with a setting, if it cannot be corrected.
-fn judge(path: &Path, name: &str, sysctls: Sysctls) -> Option<String> {
+/// Checks a setting. Returns a warning if it is wrong and was not corrected.
+fn check_setting(path: &Path, name: &str, sysctls: Sysctls) -> Option<String> {
     let is_set = || Ok::<bool, io::Error>(fs::read_to_string(path)?.trim() != "0");
     let why = match (is_set(), sysctls) {
         (Ok(true), _) => return None,
@@ -74,7 +77,7 @@ fn judge(path: &Path, name: &str, sysctls: Sysctls) -> Option<String> {
         (Err(error), _) => format!("cannot be read: {error}"),
     };
     Some(format!(
-        "net.bridge.{name} {why}: connections between pods on one bridge are not judged; set it to 1, or use --manage-sysctls"
+        "net.bridge.{name} {why}: connections between pods on one bridge bypass the rules; set it to 1, or use --manage-sysctls"
     ))
 }
 
@@ -83,11 +86,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bridges_need_a_setting() {
+    fn bridges_need_their_settings() {
         let disk = tempfile::tempdir().unwrap();
         let (settings, links) = (disk.path().join("settings"), disk.path().join("links"));
         let bridges = Bridges { settings: settings.clone(), links: links.clone() };
-        assert_eq!(bridges.check(Sysctls::Report), [""; 0], "no bridge, no complaint");
+        assert_eq!(bridges.check(Sysctls::Report), [""; 0], "without bridges there is no warning");
         fs::create_dir_all(links.join("cni0/bridge")).unwrap();
         assert!(bridges.check(Sysctls::Report)[0].contains("br_netfilter is not loaded"));
         fs::create_dir(&settings).unwrap();
@@ -96,7 +99,7 @@ mod tests {
         fs::write(settings.join("bridge-nf-call-ip6tables"), "1\n").unwrap();
         let said = bridges.check(Sysctls::Report);
         assert!(said.len() == 1 && said[0].contains("bridge-nf-call-iptables is 0"), "{said:?}");
-        assert_eq!(fs::read_to_string(&four).unwrap(), "0\n", "nobody asked to set it");
+        assert_eq!(fs::read_to_string(&four).unwrap(), "0\n", "it only reports");
         assert_eq!(bridges.check(Sysctls::Manage), [""; 0]);
         assert_eq!(fs::read_to_string(&four).unwrap(), "1");
     }

@@ -1,4 +1,4 @@
-//! Dropped packets: who, why, and the last of them.
+//! Dropped packets: their pods, their policies, and the ring of the last ones.
 
 use std::{
     collections::VecDeque,
@@ -14,14 +14,14 @@ use weir_model::{
 };
 use weir_runtime::time::rfc3339;
 
-/// How many are kept.
-const KEPT: usize = 1000;
+/// The number of drops that the ring keeps.
+const CAPACITY: usize = 1000;
 
-/// A dropped packet, with what is known about it.
+/// A dropped packet with its pods and policies.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Drop {
-    /// Its number, from 1.
+    /// The sequence number, from 1.
     pub(crate) number: u64,
     time: String,
     direction: String,
@@ -37,7 +37,7 @@ pub(crate) struct Drop {
 }
 
 impl Drop {
-    /// What is known about a packet.
+    /// Looks up the pods and the policies of a packet.
     pub(crate) fn new(packet: &Dropped, engine: &Engine, program: &Program) -> Self {
         let pod = |address| {
             let local = program.owner(address).map(|(id, _)| id.clone());
@@ -58,17 +58,17 @@ impl Drop {
         }
     }
 
-    /// Its policies, for a label.
+    /// The policies, for a label.
     pub(crate) fn policies(&self) -> String {
         self.policies.join(", ")
     }
 
-    /// Its direction, for a label.
+    /// The direction, for a label.
     pub(crate) fn direction(&self) -> &str {
         &self.direction
     }
 
-    /// Says it in the log.
+    /// Logs the drop.
     pub(crate) fn log(&self, mode: Mode) {
         let what = match mode {
             Mode::Enforce => "dropped",
@@ -152,17 +152,18 @@ pub(crate) struct Ring {
     last: watch::Sender<u64>,
 }
 
-/// What a reader of the ring gets.
+/// The body of `/drops`.
 #[derive(Debug, Serialize)]
 pub(crate) struct Page {
     /// Oldest first.
     pub(crate) drops: Vec<Drop>,
-    /// The number to ask after next time.
+    /// The sequence number for the next request.
     pub(crate) last: u64,
-    /// How many came and went before they were asked for.
+    /// How many drops the ring had to discard since the requested number.
     pub(crate) missed: u64,
-    /// Why there may be others that nobody has heard of.
-    pub(crate) deaf: Option<String>,
+    /// Why the datapath does not report dropped packets.
+    #[serde(rename = "dropsUnavailable")]
+    pub(crate) drops_unavailable: Option<String>,
 }
 
 impl Ring {
@@ -170,13 +171,13 @@ impl Ring {
         Ring { kept: Mutex::default(), last: watch::Sender::new(0) }
     }
 
-    /// Adds drops, which get their numbers.
+    /// Adds drops and numbers them.
     pub(crate) fn extend(&self, drops: impl IntoIterator<Item = Drop>) {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let mut last = *self.last.borrow();
         for drop in drops {
             last += 1;
-            if kept.len() == KEPT {
+            if kept.len() == CAPACITY {
                 kept.pop_front();
             }
             kept.push_back(Drop { number: last, ..drop });
@@ -185,7 +186,7 @@ impl Ring {
         self.last.send_replace(last);
     }
 
-    /// The drops after a number. A number that was never given out is one of an agent that ran before: all are new.
+    /// The drops after a number. A number from the future belongs to an earlier agent: all drops are new.
     pub(crate) fn after(&self, number: u64) -> Page {
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let last = *self.last.borrow();
@@ -195,10 +196,10 @@ impl Ring {
             0 => 0,
             number => (last - number).saturating_sub(drops.len() as u64),
         };
-        Page { drops, last, missed, deaf: None }
+        Page { drops, last, missed, drops_unavailable: None }
     }
 
-    /// Told of each new number.
+    /// Notifies of each new sequence number.
     pub(crate) fn subscribe(&self) -> watch::Receiver<u64> {
         self.last.subscribe()
     }
@@ -251,7 +252,7 @@ mod tests {
     fn a_drop_names_the_pods_and_the_policies() {
         let (engine, program) = engine();
         let drop = Drop::new(&packet(6, Some((40000, 80))), &engine, &program);
-        assert_eq!(drop.from_pod.as_deref(), Some("shop/far"), "though it runs elsewhere");
+        assert_eq!(drop.from_pod.as_deref(), Some("shop/far"), "also a pod of another node");
         assert_eq!(drop.to_pod.as_deref(), Some("shop/web"));
         assert_eq!(drop.policies, ["NetworkPolicy shop/closed", "NetworkPolicy shop/web"]);
         let drop = Drop::new(&packet(6, Some((40000, 22))), &engine, &program);
@@ -278,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ring_keeps_the_last_and_counts_the_others() {
+    fn the_ring_keeps_the_last_drops_and_counts_the_others() {
         let (engine, program) = engine();
         let drop = Drop::new(&packet(6, Some((40000, 80))), &engine, &program);
         let ring = Ring::new();
@@ -286,9 +287,9 @@ mod tests {
         assert_eq!(ring.after(0).drops.len(), 10);
         let page = ring.after(7);
         assert_eq!((page.drops.len(), page.last, page.missed), (3, 10, 0));
-        ring.extend(vec![drop; KEPT + 5]);
+        ring.extend(vec![drop; CAPACITY + 5]);
         let page = ring.after(10);
-        assert_eq!((page.drops.len(), page.missed), (KEPT, 5));
-        assert_eq!(ring.after(1_000_000).drops.len(), KEPT, "the agent was started anew");
+        assert_eq!((page.drops.len(), page.missed), (CAPACITY, 5));
+        assert_eq!(ring.after(1_000_000).drops.len(), CAPACITY, "the agent was restarted");
     }
 }

@@ -4,28 +4,28 @@ use weir_datapath::Dropped;
 use weir_model::{Pod, PodId};
 use weir_runtime::SourceEvent;
 
-use crate::cni::Asked;
+use crate::cni::PluginRequest;
 
-/// Every way in.
+/// The loop's input. Other threads reach the loop's state only through these.
 #[derive(Debug)]
 pub(crate) enum Event {
-    /// The source has news, since this moment.
+    /// An event from the source, which arrived at this time.
     Source(SourceEvent, Instant),
-    /// Packets were dropped. As long as they wait here, they hold one of few places.
+    /// A batch of dropped packets. The `Arc` bounds the number of queued batches.
     Dropped(Vec<Dropped>, Arc<()>),
-    /// So many more were, and nobody could look at them.
-    Missed(u64),
-    /// Dropped packets cannot be heard of.
-    Deaf(String),
-    /// A plugin asks.
-    #[cfg_attr(not(unix), allow(dead_code, reason = "there are no plugins"))]
-    Asked(Asked),
-    /// A pod was read, because the source was behind.
-    Read(Box<Pod>),
-    /// A pod could not be read.
-    Unread(PodId, String),
-    /// Everything is to be compared with what is installed.
-    Compare,
-    /// It is enough.
+    /// This many further packets were dropped while the queue was full.
+    DropsMissed(u64),
+    /// The datapath cannot report dropped packets, for this reason.
+    DropsUnavailable(String),
+    /// A request from the CNI plugin.
+    #[cfg_attr(not(unix), allow(dead_code, reason = "only Unix has the plugin's socket"))]
+    Plugin(PluginRequest),
+    /// A pod that was read directly because the source did not have it yet.
+    PodRead(Box<Pod>),
+    /// A pod that could not be read directly, and the error.
+    PodUnreadable(PodId, String),
+    /// A request to read everything again and compare it with the installed rules.
+    Resync,
+    /// A request to stop.
     Stop,
 }

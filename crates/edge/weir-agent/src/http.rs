@@ -1,4 +1,4 @@
-//! What can be asked over HTTP. Only the report is read: the loop never waits for anybody here.
+//! The HTTP paths. They read only the report, so no request ever blocks the loop.
 
 use std::{sync::Arc, time::Duration};
 
@@ -17,21 +17,21 @@ use crate::{
     report::{Report, Status},
 };
 
-/// How many may wait for drops at once; the others are answered at once.
-pub(crate) const WAITING: usize = 32;
-/// How long to wait for drops that have not happened yet, at most.
-const WAIT: u64 = 30;
+/// The most requests that wait for drops at a time. Further ones get an empty page immediately.
+pub(crate) const MAX_WAITING: usize = 32;
+/// The longest time that a request waits for drops, in seconds.
+const MAX_WAIT_SECONDS: u64 = 30;
 
-/// What can be asked for at an address.
+/// The paths that an address serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Offer {
-    /// Everything, also who talks to whom.
+    /// All paths, also those that reveal which pods communicate.
     Everything,
-    /// What is counted, for those who may know no more.
+    /// Only `/metrics`.
     Metrics,
 }
 
-/// The paths of an address.
+/// The router of an address.
 pub(crate) fn router(report: Arc<Report>, offer: Offer) -> Router {
     let router = Router::new().route("/metrics", get(metrics));
     let router = match offer {
@@ -46,9 +46,10 @@ pub(crate) fn router(report: Arc<Report>, offer: Offer) -> Router {
 }
 
 async fn healthz(State(report): State<Arc<Report>>) -> impl IntoResponse {
-    match report.is_alive() {
-        true => (StatusCode::OK, "ok\n"),
-        false => (StatusCode::SERVICE_UNAVAILABLE, "the loop does not answer\n"),
+    if report.is_alive() {
+        (StatusCode::OK, "ok\n")
+    } else {
+        (StatusCode::SERVICE_UNAVAILABLE, "the agent's loop hangs\n")
     }
 }
 
@@ -61,9 +62,9 @@ async fn metrics(State(report): State<Arc<Report>>) -> impl IntoResponse {
 }
 
 #[derive(Serialize)]
-struct Answer {
+struct StatusBody {
     ready: bool,
-    /// Why not.
+    /// Why the agent is not ready.
     reasons: Vec<String>,
     #[serde(flatten)]
     status: Status,
@@ -72,31 +73,34 @@ struct Answer {
 async fn status(State(report): State<Arc<Report>>) -> impl IntoResponse {
     let status = report.status().clone();
     let reasons = status.reasons();
-    Json(Answer { ready: reasons.is_empty(), reasons, status })
+    Json(StatusBody { ready: reasons.is_empty(), reasons, status })
 }
 
 #[derive(Deserialize)]
-struct Since {
-    /// Only drops with a higher number.
+struct DropsQuery {
+    /// Return only drops with a higher number.
     #[serde(default)]
     after: u64,
-    /// So many seconds are waited for one, if there is none.
+    /// If there is none, wait this many seconds for one.
     #[serde(default)]
     wait: u64,
 }
 
 async fn drops(
     State(report): State<Arc<Report>>,
-    Query(Since { after, wait }): Query<Since>,
+    Query(DropsQuery { after, wait }): Query<DropsQuery>,
 ) -> impl IntoResponse {
     let mut last = report.drops.subscribe();
-    let page = || Page { deaf: report.status().deaf.clone(), ..report.drops.after(after) };
+    let page = || Page {
+        drops_unavailable: report.status().drops_unavailable.clone(),
+        ..report.drops.after(after)
+    };
     let now = page();
     if !now.drops.is_empty() || wait == 0 {
         return Json(now);
     }
-    let Ok(_place) = report.waiting.try_acquire() else { return Json(now) };
-    // Whether one came or the time is over: the page tells.
-    _ = timeout(Duration::from_secs(wait.min(WAIT)), last.changed()).await;
+    let Ok(_slot) = report.waiting.try_acquire() else { return Json(now) };
+    // The page is the same whether a drop arrived or the time is over.
+    _ = timeout(Duration::from_secs(wait.min(MAX_WAIT_SECONDS)), last.changed()).await;
     Json(page())
 }

@@ -1,14 +1,16 @@
-//! Keeps one datapath equal to what the policies say, and reports how that goes.
+//! Enforces the policies of a source on one datapath, and reports the outcome.
 //!
 //! ```text
-//!  Source ──Update──┐                      ┌ Engine ─Delta→ Ledger ─→ Datapath
-//!  signals ─────────┼─Event→ the loop ─────┼ Report ←── HTTP: /healthz /readyz /metrics /status /drops
-//!  drops, plugins ──┘        one thread    └ notes about policies ─→ Events of the cluster
+//!  Source ──SourceEvent──┐                     ┌ Engine ─Delta→ Ledger ─→ Datapath
+//!  signals ──────────────┼─Event→ the loop ────┤
+//!  drops, CNI requests ──┘        one thread   └ Reporter ─→ Report ←── HTTP: /healthz /readyz /metrics /status /drops
+//!                                                       └──→ Kubernetes Events about policies
 //! ```
 //!
-//! *Invariant*: one thread owns the engine, the ledger and the datapath; everything else reaches it as an `Event`.
+//! *Invariant*: one thread owns the engine, the ledger and the datapath. Everything else reaches it as an `Event`.
 //!
-//! *Invariant*: the loop waits for nobody who asks. HTTP reads a report, and a flood of dropped packets is counted, not heard.
+//! *Invariant*: no client blocks the loop. HTTP reads the report. If packets are dropped faster than the loop can
+//! examine them, it only counts them.
 
 mod agent;
 mod bridge;
@@ -18,8 +20,9 @@ mod event;
 mod http;
 mod lock;
 mod metrics;
-mod notes;
+mod policy_events;
 mod report;
+mod reporter;
 mod run;
 mod source;
 #[cfg(test)]

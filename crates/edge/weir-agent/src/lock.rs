@@ -1,21 +1,21 @@
 //! One agent per network namespace.
 //!
-//! The lock is a socket with an abstract name. Such names belong to the network namespace, as the rules do, and vanish with
-//! the process. On Windows it is a file that is locked, for there is one agent for a machine.
+//! The lock is a Unix socket with an abstract name. Such names belong to the network namespace, like the rules, and
+//! vanish with the process. On Windows it is a locked file, because there is one agent per machine.
 
 use std::io;
 
-/// Why the network namespace is not ours.
+/// Why the agent could not lock the network namespace.
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
-    /// Somebody else keeps its rules.
+    /// Another agent holds the lock.
     #[error("another weir agent runs in this network namespace (process {process})")]
     Taken {
-        /// Its process, 0 if it is not to be seen from here.
+        /// The agent's process id; 0 if it is in another process namespace.
         process: i32,
     },
-    /// There is no telling.
-    #[error("cannot make sure that no other agent runs in this network namespace")]
+    /// The state of the lock is unknown.
+    #[error("cannot check whether another agent runs in this network namespace")]
     Unknown(#[source] io::Error),
 }
 
@@ -45,63 +45,65 @@ mod linux {
     use super::LockError;
 
     const NAME: &str = "weir-agent";
+    const ATTEMPTS: u32 = 3;
+    const RETRY_DELAY: Duration = Duration::from_millis(100);
 
-    /// The right to keep the rules of this network namespace, for as long as the process lives.
+    /// The lock of this network namespace, held until the process ends.
     #[derive(Debug)]
     pub(crate) struct Lock {
-        /// Why the lock is not really held, though nobody else has a right to it.
+        /// Why the agent runs without the lock.
         pub(crate) warning: Option<String>,
     }
 
     impl Lock {
-        /// Takes the lock, unless another agent has it.
-        pub(crate) fn take() -> Result<Lock, LockError> {
-            Lock::named(NAME)
+        /// Takes the lock, unless another agent holds it.
+        pub(crate) fn acquire() -> Result<Lock, LockError> {
+            Lock::acquire_named(NAME)
         }
 
-        pub(super) fn named(name: &str) -> Result<Lock, LockError> {
+        pub(super) fn acquire_named(name: &str) -> Result<Lock, LockError> {
             let address =
                 SocketAddr::from_abstract_name(name.as_bytes()).map_err(LockError::Unknown)?;
-            // Whoever leaves at this moment, or has not begun to listen, gets a little time.
-            for _ in 0..3 {
+            // The holder may be about to exit, or not listen yet: try a few times.
+            for _ in 0..ATTEMPTS {
                 match UnixListener::bind_addr(&address) {
                     Ok(listener) => {
-                        answer(listener).map_err(LockError::Unknown)?;
+                        accept_connections(listener).map_err(LockError::Unknown)?;
                         return Ok(Lock { warning: None });
                     }
                     Err(error) if error.kind() == ErrorKind::AddrInUse => (),
                     Err(error) => return Err(LockError::Unknown(error)),
                 }
                 if let Ok(holder) = holder(name) {
-                    return judge(&holder);
+                    return check_holder(&holder);
                 }
-                thread::sleep(Duration::from_millis(100));
+                thread::sleep(RETRY_DELAY);
             }
-            let warning = "somebody who does not answer holds the name of the agent's lock; going on without it";
+            let warning = "an unresponsive process holds the name of the agent's lock; going on without the lock";
             Ok(Lock { warning: Some(warning.into()) })
         }
     }
 
-    /// Who holds the name.
+    /// The process that holds the name.
     #[derive(Debug)]
     struct Holder {
         user: u32,
-        /// 0 if it is not to be seen from here.
+        /// The process id; 0 if it is in another process namespace.
         process: i32,
     }
 
-    /// Root and our own user are believed. Anybody else could only want to keep us from our work.
-    fn judge(&Holder { user, process }: &Holder) -> Result<Lock, LockError> {
+    /// Trusts only root and the agent's own user. Another user must not be able to stop the agent.
+    fn check_holder(&Holder { user, process }: &Holder) -> Result<Lock, LockError> {
         if user == 0 || user == geteuid().as_raw() {
             return Err(LockError::Taken { process });
         }
         let warning = format!(
-            "user {user} holds the name of the agent's lock (process {process}) and is not trusted; going on without it"
+            "user {user} holds the name of the agent's lock (process {process}) and is not trusted; going on without the lock"
         );
         Ok(Lock { warning: Some(warning) })
     }
 
-    /// Who listens under the name. Never waits.
+    /// Finds the process that listens under the name. Never blocks.
     fn holder(name: &str) -> io::Result<Holder> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
@@ -112,17 +114,17 @@ mod linux {
         Ok(Holder { user: holder.uid(), process: holder.pid().unwrap_or_default() })
     }
 
-    /// Answers those who ask who we are, for ever: a queue that is full would hide us.
-    fn answer(listener: UnixListener) -> io::Result<()> {
+    /// Accepts connections in a thread. With a full backlog, other agents could not find this one.
+    fn accept_connections(listener: UnixListener) -> io::Result<()> {
         let thread = thread::Builder::new().name("weir-lock".into());
-        let answer = move || {
-            for asked in listener.incoming() {
-                if asked.is_err() {
-                    thread::sleep(Duration::from_millis(100));
+        let accept = move || {
+            for connection in listener.incoming() {
+                if connection.is_err() {
+                    thread::sleep(RETRY_DELAY);
                 }
             }
         };
-        thread.spawn(answer).map(drop)
+        thread.spawn(accept).map(drop)
     }
 
     #[cfg(test)]
@@ -132,33 +134,35 @@ mod linux {
         use super::*;
 
         #[test]
-        fn the_second_is_told_who_is_first() {
+        fn a_second_agent_learns_the_process_of_the_first() {
             let name = format!("weir-agent-test-{}", std::process::id());
-            let lock = Lock::named(&name).unwrap();
+            let lock = Lock::acquire_named(&name).unwrap();
             assert_eq!(lock.warning, None);
             for _ in 0..300 {
-                let Err(LockError::Taken { process }) = Lock::named(&name) else { panic!("taken") };
+                let Err(LockError::Taken { process }) = Lock::acquire_named(&name) else {
+                    panic!("taken")
+                };
                 assert_eq!(process, std::process::id() as i32);
             }
             let address = SocketAddr::from_abstract_name(name.as_bytes()).unwrap();
             let mut stream = UnixStream::connect_addr(&address).unwrap();
-            assert_eq!(stream.read(&mut [0]).unwrap(), 0, "those who ask are not kept");
+            assert_eq!(stream.read(&mut [0]).unwrap(), 0, "the connection is closed");
         }
 
         #[test]
-        fn a_stranger_cannot_keep_us_from_our_work() {
-            let stranger = Holder { user: geteuid().as_raw() + 4711, process: 0 };
-            assert!(judge(&stranger).unwrap().warning.unwrap().contains("not trusted"));
+        fn another_user_cannot_stop_the_agent() {
+            let holder = Holder { user: geteuid().as_raw() + 4711, process: 0 };
+            assert!(check_holder(&holder).unwrap().warning.unwrap().contains("not trusted"));
         }
 
         #[test]
-        fn a_name_that_is_only_occupied_is_no_agent() {
+        fn a_name_without_a_listener_does_not_stop_the_agent() {
             let name = format!("weir-agent-mute-{}", std::process::id());
             let socket =
                 rustix::net::socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
             let address = SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap();
             rustix::net::bind(&socket, &address).unwrap();
-            assert!(Lock::named(&name).unwrap().warning.unwrap().contains("does not answer"));
+            assert!(Lock::acquire_named(&name).unwrap().warning.unwrap().contains("unresponsive"));
         }
     }
 }
@@ -173,21 +177,21 @@ mod other {
 
     use super::LockError;
 
-    /// The right to keep the rules of this machine, for as long as the process lives: a file that is locked.
+    /// The lock of this machine: a locked file, held until the process ends.
     #[derive(Debug)]
     pub(crate) struct Lock {
         pub(crate) warning: Option<String>,
     }
 
     impl Lock {
-        pub(crate) fn take() -> Result<Lock, LockError> {
+        pub(crate) fn acquire() -> Result<Lock, LockError> {
             let data = env::var_os("ProgramData").map_or_else(env::temp_dir, PathBuf::from);
             let folder = data.join("weir");
             fs::create_dir_all(&folder).map_err(LockError::Unknown)?;
             let file = File::create(folder.join("agent.lock")).map_err(LockError::Unknown)?;
             match file.try_lock() {
                 Ok(()) => {
-                    // It is held until the process ends.
+                    // The lock must outlive this function.
                     std::mem::forget(file);
                     Ok(Lock { warning: None })
                 }

@@ -1,4 +1,4 @@
-//! What is counted, as Prometheus reads it.
+//! The metrics.
 
 use std::collections::BTreeSet;
 
@@ -12,16 +12,16 @@ use prometheus_client::{
     registry::Registry,
 };
 
-/// More different drops than this are not told apart.
-const KINDS_OF_DROPS: usize = 500;
+/// The most combinations of direction and policies that get their own counter of drops.
+const MAX_DROP_KINDS: usize = 500;
 
-/// What the API server says when an object was written to the second.
-const CHANGE: [f64; 9] = [1.0, 2.0, 3.0, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0];
+/// The buckets for times since an object was written, in seconds. The API server records that time in whole seconds.
+const CHANGE_BUCKETS: [f64; 9] = [1.0, 2.0, 3.0, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0];
 
 /// A label and its value.
 pub(crate) type Label = (&'static str, String);
 
-/// All that is counted. Clones count together.
+/// All metrics. Clones share their values.
 #[derive(Clone, Debug)]
 pub(crate) struct Metrics {
     pub(crate) policies: Gauge,
@@ -45,17 +45,17 @@ pub(crate) struct Metrics {
     pub(crate) errors: Family<[Label; 1], Counter>,
     drops: Family<[Label; 2], Counter>,
     pub(crate) missed: Counter,
-    /// The rules that a datapath writes, if it counts them itself.
-    pub(crate) acl_rules: Gauge,
-    /// All errors, of whichever stage.
+    /// The datapath's number of rules, in its own terms.
+    pub(crate) backend_rules: Gauge,
+    /// All errors, of every stage.
     failures: Counter,
 }
 
-/// Where something can go wrong.
+/// The stages that errors are counted by.
 pub(crate) const STAGES: [&str; 6] = ["source", "apply", "drift", "cut", "drops", "cni"];
 
 impl Metrics {
-    /// Metrics that a registry knows.
+    /// Creates and registers the metrics.
     pub(crate) fn new(registry: &mut Registry) -> Self {
         // From 50 µs to 26 s.
         let seconds = || Histogram::new(exponential_buckets(0.000_05, 2.0, 20));
@@ -73,7 +73,7 @@ impl Metrics {
             compile: seconds(),
             apply: seconds(),
             latency: seconds(),
-            change: Histogram::new(CHANGE),
+            change: Histogram::new(CHANGE_BUCKETS),
             plugins: seconds(),
             applies: Family::default(),
             repairs: Counter::default(),
@@ -81,11 +81,11 @@ impl Metrics {
             errors: Family::default(),
             drops: Family::default(),
             missed: Counter::default(),
-            acl_rules: Gauge::default(),
+            backend_rules: Gauge::default(),
             failures: Counter::default(),
         };
         metrics.register(registry);
-        // What has not happened yet is there, too, and zero.
+        // Export zero for everything that has not happened yet.
         STAGES.iter().for_each(|stage| drop(metrics.errors.get_or_create(&label("stage", stage))));
         ["error", "warning", "info"].iter().for_each(|severity| {
             drop(metrics.findings.get_or_create(&label("severity", severity)));
@@ -103,12 +103,12 @@ impl Metrics {
         gauge("weir_rules", "Rules of these pods, equal sets of rules counted once", &self.rules);
         gauge("weir_sets", "Sets of addresses that rules name", &self.sets);
         gauge("weir_set_members", "Members of these sets", &self.members);
-        gauge("weir_held_endpoints", "Pods whose new rules are refused", &self.held);
-        gauge("weir_source_in_sync", "Whether everything was read at least once", &self.in_sync);
-        gauge("weir_source_unread", "Reasons why input does not count as it is", &self.unread);
-        gauge("weir_warnings", "What is wrong with the machine", &self.warnings);
+        gauge("weir_held_endpoints", "Pods whose new rules the datapath rejects", &self.held);
+        gauge("weir_source_in_sync", "Whether the source has been read completely", &self.in_sync);
+        gauge("weir_source_unread", "Findings that keep input out of effect", &self.unread);
+        gauge("weir_warnings", "Warnings about the node", &self.warnings);
         let findings = self.findings.clone();
-        registry.register("weir_findings", "What is wrong with the input", findings);
+        registry.register("weir_findings", "Findings about the input, by severity", findings);
         let mut histogram =
             |name, help, histogram: &Histogram| registry.register(name, help, histogram.clone());
         histogram("weir_compile_seconds", "Time to compile a batch of changes", &self.compile);
@@ -125,29 +125,37 @@ impl Metrics {
         );
         histogram(
             "weir_cni_wait_seconds",
-            "Time that a plugin waited for a pod's rules to be in force",
+            "Time that the CNI plugin waited for a pod's rules to be in force",
             &self.plugins,
         );
         registry.register("weir_applies", "Attempts to apply, by outcome", self.applies.clone());
         let repairs = self.repairs.clone();
-        registry.register("weir_repairs", "Repairs of rules that others changed", repairs);
+        registry.register("weir_repairs", "Repairs of rules that another program changed", repairs);
         let cut = self.cut.clone();
-        registry.register("weir_cut_connections", "Connections ended by tighter rules", cut);
+        registry.register(
+            "weir_cut_connections",
+            "Connections terminated because the rules forbid them now",
+            cut,
+        );
         registry.register("weir_errors", "Errors, by stage", self.errors.clone());
         let drops = self.drops.clone();
         registry.register("weir_drops", "Packets dropped, by direction and policies", drops);
         let missed = self.missed.clone();
-        registry.register("weir_drops_missed", "Dropped packets that were not looked at", missed);
+        registry.register(
+            "weir_drops_missed",
+            "Dropped packets that the agent did not examine",
+            missed,
+        );
     }
 
-    /// The names that agents for Windows nodes have for what they count.
-    pub(crate) fn register_for_windows(&self, registry: &mut Registry) {
+    /// Registers the metrics that monitoring of Windows nodes expects.
+    pub(crate) fn register_backend(&self, registry: &mut Registry) {
         let policies = self.policies.clone();
         registry.register("networkpolicies_watched", "Policies of the source", policies);
-        let rules = self.acl_rules.clone();
-        registry.register("acl_rules_applied", "ACL rules of weir's on endpoints", rules);
+        let rules = self.backend_rules.clone();
+        registry.register("acl_rules_applied", "ACL rules of weir on endpoints", rules);
         let failures = self.failures.clone();
-        registry.register("reconciliation_errors", "Errors of every kind", failures);
+        registry.register("reconciliation_errors", "Errors of every stage", failures);
     }
 
     /// Counts an error.
@@ -161,7 +169,7 @@ impl Metrics {
         self.applies.get_or_create(&label("outcome", outcome)).inc();
     }
 
-    /// Counts a packet that was dropped. `seen` holds the kinds of drops that are told apart.
+    /// Counts a dropped packet. `seen` holds the directions and policies that have their own counter.
     pub(crate) fn dropped(
         &self,
         direction: &str,
@@ -169,7 +177,7 @@ impl Metrics {
         seen: &mut BTreeSet<(String, String)>,
     ) {
         let mut kind = (direction.to_owned(), policies.to_owned());
-        if !seen.contains(&kind) && seen.len() >= KINDS_OF_DROPS {
+        if !seen.contains(&kind) && seen.len() >= MAX_DROP_KINDS {
             kind.1 = "others".into();
         }
         self.drops

@@ -1,4 +1,4 @@
-//! How it goes, as others may ask: the loop writes it, HTTP reads it, and neither waits for the other.
+//! The agent's report: the loop writes it, HTTP reads it, and neither blocks the other.
 
 use std::{
     collections::BTreeSet,
@@ -18,29 +18,30 @@ use weir_runtime::time::rfc3339;
 
 use crate::{Options, drops::Ring, http, metrics::Metrics};
 
-/// The loop shows that it is alive more often than this.
-const ALIVE: Duration = Duration::from_secs(10);
+/// The loop counts as hung after this long without a heartbeat.
+const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How many findings and other reasons are shown.
-const SHOWN: usize = 1000;
+/// The most findings that `/status` lists.
+const MAX_LISTED_FINDINGS: usize = 1000;
 
-/// What is known about the agent.
+/// Everything that HTTP serves.
 #[derive(Debug)]
 pub(crate) struct Report {
     status: Mutex<Status>,
     started: Instant,
-    /// When the loop was last alive, in milliseconds after the start.
+    /// The time of the last heartbeat, in milliseconds after the start.
     heartbeat: AtomicU64,
+    /// Milliseconds by which a test advanced the clock.
     #[cfg(test)]
-    passed: AtomicU64,
+    advanced: AtomicU64,
     pub(crate) drops: Ring,
-    /// Places for those who wait for drops.
+    /// Slots for requests that wait for drops.
     pub(crate) waiting: Semaphore,
     pub(crate) metrics: Metrics,
     pub(crate) registry: Registry,
 }
 
-/// What `/status` says.
+/// The body of `/status`.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Status {
@@ -50,36 +51,37 @@ pub(crate) struct Status {
     pub(crate) mode: &'static str,
     pub(crate) started: String,
     pub(crate) source: Source,
-    /// How often something was written.
+    /// The number of transactions that changed something.
     pub(crate) generation: u64,
     pub(crate) counts: Counts,
     pub(crate) last_apply: Option<LastApply>,
-    pub(crate) held: Vec<HeldEndpoint>,
+    #[serde(rename = "held")]
+    pub(crate) rejected: Vec<RejectedEndpoint>,
     pub(crate) findings: Vec<FindingReport>,
     pub(crate) unread: Vec<FindingReport>,
     pub(crate) warnings: Vec<String>,
-    /// Those of the warnings for which packets pass that no rule sees.
+    /// The warnings about packets that bypass the rules.
     #[serde(skip)]
-    pub(crate) unjudged: Vec<String>,
-    /// Why dropped packets are not heard of.
+    pub(crate) bypasses: Vec<String>,
+    /// Why the datapath does not report dropped packets.
     #[serde(skip)]
-    pub(crate) deaf: Option<String>,
+    pub(crate) drops_unavailable: Option<String>,
 }
 
-/// Where the world comes from.
+/// The source of the cluster state.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Source {
     pub(crate) path: String,
     pub(crate) in_sync: bool,
-    /// Since when.
+    /// The time since when it is in sync.
     pub(crate) since: Option<String>,
-    /// Why it cannot be meant for this node.
+    /// Why the source cannot be meant for this node.
     #[serde(skip)]
     pub(crate) objection: Option<String>,
 }
 
-/// How much there is.
+/// The size of the program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Counts {
     pub(crate) policies: usize,
@@ -89,41 +91,40 @@ pub(crate) struct Counts {
     pub(crate) members: usize,
 }
 
-/// What came of the last attempt to apply.
+/// The last attempt to apply.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct LastApply {
     pub(crate) time: String,
     pub(crate) outcome: &'static str,
     pub(crate) seconds: f64,
     pub(crate) error: Option<String>,
-    /// How many attempts in a row have failed.
+    /// The number of failures in a row.
     pub(crate) attempts: u32,
 }
 
-/// A pod whose rules are refused.
+/// A pod whose rules the datapath rejects.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(crate) struct HeldEndpoint {
+pub(crate) struct RejectedEndpoint {
     pub(crate) pod: String,
-    /// The policies that its rules come from.
+    /// The policies behind its rules.
     #[serde(serialize_with = "as_texts")]
     pub(crate) policies: Vec<PolicyId>,
     pub(crate) error: String,
     pub(crate) attempts: u32,
 }
 
-impl HeldEndpoint {
-    /// What is said about a held endpoint.
-    pub(crate) fn new(pod: &PodId, held: &Rejected) -> Self {
-        let rules = &held.desired.rules;
+impl RejectedEndpoint {
+    pub(crate) fn new(pod: &PodId, rejected: &Rejected) -> Self {
+        let rules = &rejected.desired.rules;
         let sections = [&rules.ingress, &rules.egress].into_iter().flat_map(|chain| {
             chain.admin.iter().chain(chain.isolation.iter().flatten()).chain(&chain.baseline)
         });
         let policies: BTreeSet<&PolicyId> = sections.map(|section| &section.policy).collect();
-        HeldEndpoint {
+        RejectedEndpoint {
             pod: pod.to_string(),
             policies: policies.into_iter().cloned().collect(),
-            error: held.error.clone(),
-            attempts: held.attempts,
+            error: rejected.error.clone(),
+            attempts: rejected.attempts,
         }
     }
 }
@@ -132,7 +133,7 @@ fn as_texts<S: Serializer>(policies: &[PolicyId], serializer: S) -> Result<S::Ok
     serializer.collect_seq(policies.iter().map(PolicyId::to_string))
 }
 
-/// A finding as it is shown, in the shape that `weir lint -o json` has.
+/// A finding in the JSON shape of `weir lint -o json`.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct FindingReport {
     code: &'static str,
@@ -146,9 +147,9 @@ pub(crate) struct FindingReport {
 }
 
 impl FindingReport {
-    /// As many as are shown.
-    pub(crate) fn all(findings: &[Finding]) -> Vec<Self> {
-        findings.iter().take(SHOWN).map(FindingReport::from).collect()
+    /// The first of these findings.
+    pub(crate) fn first(findings: &[Finding]) -> Vec<Self> {
+        findings.iter().take(MAX_LISTED_FINDINGS).map(FindingReport::from).collect()
     }
 }
 
@@ -163,13 +164,10 @@ impl From<&Finding> for FindingReport {
 }
 
 impl Report {
-    /// The report of an agent that has done nothing yet.
+    /// The report of an agent that has just started.
     pub(crate) fn new(options: &Options) -> Self {
         let mut registry = Registry::default();
         let metrics = Metrics::new(&mut registry);
-        if options.datapath == "hcn" {
-            metrics.register_for_windows(&mut registry);
-        }
         let status = Status {
             version: options.version,
             node: options.node.to_string(),
@@ -185,65 +183,70 @@ impl Report {
             generation: 0,
             counts: Counts::default(),
             last_apply: None,
-            held: Vec::new(),
+            rejected: Vec::new(),
             findings: Vec::new(),
             unread: Vec::new(),
             warnings: Vec::new(),
-            unjudged: Vec::new(),
-            deaf: None,
+            bypasses: Vec::new(),
+            drops_unavailable: None,
         };
         Report {
             status: Mutex::new(status),
             started: Instant::now(),
             heartbeat: AtomicU64::new(0),
             #[cfg(test)]
-            passed: AtomicU64::new(0),
+            advanced: AtomicU64::new(0),
             drops: Ring::new(),
-            waiting: Semaphore::new(http::WAITING),
+            waiting: Semaphore::new(http::MAX_WAITING),
             metrics,
             registry,
         }
     }
 
-    /// The status, to be read or written in a moment.
+    /// Also exports the metrics that monitoring of Windows nodes expects. For datapaths that count their own rules.
+    pub(crate) fn export_backend_metrics(&mut self) {
+        self.metrics.register_backend(&mut self.registry);
+    }
+
+    /// The status. Hold the guard only briefly.
     pub(crate) fn status(&self) -> MutexGuard<'_, Status> {
         self.status.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The loop is alive.
+    /// Records a heartbeat of the loop.
     pub(crate) fn beat(&self) {
         self.heartbeat.store(self.now(), Ordering::Relaxed);
     }
 
-    /// Whether the loop is alive.
+    /// Whether the loop gave a heartbeat recently.
     pub(crate) fn is_alive(&self) -> bool {
         let silence = self.now().saturating_sub(self.heartbeat.load(Ordering::Relaxed));
-        Duration::from_millis(silence) < ALIVE
+        Duration::from_millis(silence) < HEARTBEAT_TIMEOUT
     }
 
     fn now(&self) -> u64 {
         let now = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
         #[cfg(test)]
-        let now = now + self.passed.load(Ordering::Relaxed);
+        let now = now + self.advanced.load(Ordering::Relaxed);
         now
     }
 
-    /// Lets time pass.
+    /// Advances the clock.
     #[cfg(test)]
-    pub(crate) fn pass(&self, time: Duration) {
-        self.passed.fetch_add(time.as_millis() as u64, Ordering::Relaxed);
+    pub(crate) fn advance(&self, time: Duration) {
+        self.advanced.fetch_add(time.as_millis() as u64, Ordering::Relaxed);
     }
 }
 
 impl Status {
-    /// Why not everything that is wanted is in force; nothing if it is.
+    /// Why not all desired rules are in force; empty if they are.
     pub(crate) fn reasons(&self) -> Vec<String> {
         let mut reasons = Vec::new();
         if let Some(objection) = &self.source.objection {
             reasons.push(objection.clone());
         } else if !self.source.in_sync {
             reasons.push(format!(
-                "{} has not been read completely yet: nothing is applied before that",
+                "{} has not been read completely yet; the agent applies nothing before that",
                 self.source.path
             ));
         }
@@ -259,23 +262,23 @@ impl Status {
             }
             Some(_) => (),
         }
-        let held = self.held.iter();
-        reasons
-            .extend(held.map(|held| format!("rules for {} are refused: {}", held.pod, held.error)));
-        reasons.extend(self.unjudged.iter().cloned());
+        reasons.extend(self.rejected.iter().map(|RejectedEndpoint { pod, error, .. }| {
+            format!("the datapath rejects the rules of {pod}: {error}")
+        }));
+        reasons.extend(self.bypasses.iter().cloned());
         reasons
     }
 
-    /// Why not all input counts as it is.
+    /// Why not all input is in effect.
     pub(crate) fn unread(&self) -> Vec<String> {
-        let place = |finding: &FindingReport| match (&*finding.file, finding.line) {
+        let location = |finding: &FindingReport| match (&*finding.file, finding.line) {
             ("", _) => String::new(),
-            // What is said about a file or a folder as a whole may name it itself.
+            // Messages about a whole file or folder often name it.
             (file, 0) if finding.message.contains(file) => String::new(),
             (file, 0) => format!("{file}: "),
             (file, line) => format!("{file}:{line}: "),
         };
-        let line = |finding: &FindingReport| format!("{}{}", place(finding), finding.message);
+        let line = |finding: &FindingReport| format!("{}{}", location(finding), finding.message);
         self.unread.iter().map(line).collect()
     }
 }

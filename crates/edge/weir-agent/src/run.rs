@@ -1,4 +1,4 @@
-//! The ways to run.
+//! The entry points: run, once, cleanup.
 
 use std::{
     io,
@@ -23,35 +23,36 @@ use crate::{
     http::Offer,
     lock::{Lock, LockError},
     report::Report,
+    reporter::Reporter,
     source::Watch,
     threads,
 };
 
-/// How many events may wait for the loop.
-const QUEUE: usize = 4096;
-/// How long a source may take to be read, once.
-const PATIENCE: Duration = Duration::from_secs(120);
+/// The capacity of the loop's queue.
+const QUEUE_LENGTH: usize = 4096;
+/// The longest time that `once` waits for the source.
+const ONCE_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// What an agent is to do.
+/// The configuration of an agent.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Where the world comes from.
+    /// The source of the cluster state.
     pub source: Source,
-    /// The node whose pods it enforces rules for.
+    /// The node whose pods the agent enforces rules for.
     pub node: Name,
-    /// What the datapath is called.
+    /// The name of the datapath.
     pub datapath: &'static str,
-    /// Whether rules are enforced.
+    /// Whether denied packets are dropped or only reported.
     pub mode: Mode,
-    /// What happens to connections that are forbidden now.
+    /// What happens to established connections that new rules forbid.
     pub established: Established,
-    /// Where to listen for HTTP.
+    /// The address for HTTP.
     pub http: Option<SocketAddr>,
-    /// Where to serve the metrics, and nothing else.
+    /// A further address, for `/metrics` only.
     pub metrics: Option<SocketAddr>,
-    /// Where the CNI plugin asks.
+    /// The path of the CNI plugin's socket.
     pub cni: Option<PathBuf>,
-    /// Whether settings of the kernel may be changed.
+    /// Whether the agent may change kernel settings.
     pub sysctls: Sysctls,
     /// The version of the program.
     pub version: &'static str,
@@ -69,18 +70,18 @@ impl Options {
 /// Why an agent cannot run.
 #[derive(Debug, thiserror::Error)]
 pub enum AgentError {
-    /// The network namespace has one.
+    /// The network namespace is locked.
     #[error(transparent)]
     Lock(#[from] LockError),
     /// An HTTP address cannot be listened on.
     #[error(transparent)]
     Listen(#[from] ListenError),
-    /// The socket for the CNI plugin cannot be made.
-    #[error("cannot listen at {}", path.display())]
+    /// The CNI plugin's socket cannot be created.
+    #[error("cannot listen on {}", path.display())]
     Socket {
-        /// Where.
+        /// The path of the socket.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
     /// A thread cannot be started.
@@ -89,7 +90,7 @@ pub enum AgentError {
     /// The source cannot be read completely, and so nothing was applied.
     #[error("nothing was applied: {}", reasons.join("; "))]
     Incomplete {
-        /// What is missing.
+        /// The missing input.
         reasons: Vec<String>,
         /// What to do about it.
         hint: &'static str,
@@ -97,10 +98,10 @@ pub enum AgentError {
     /// The rules could not be applied.
     #[error("the rules are not in force: {}", reasons.join("; "))]
     Failed {
-        /// Why.
+        /// The reasons.
         reasons: Vec<String>,
     },
-    /// What is installed could not be removed.
+    /// The installed rules could not be removed.
     #[error(transparent)]
     Remove(ApplyError),
 }
@@ -110,65 +111,70 @@ impl AgentError {
     pub fn hint(&self) -> &'static str {
         match self {
             AgentError::Lock(LockError::Taken { .. }) => {
-                "stop the other one first; a network namespace has one agent"
+                "stop the other agent first; a network namespace has one agent"
             }
             AgentError::Lock(LockError::Unknown(_)) | AgentError::Start(_) => {
-                "run it as root, with threads and sockets to spare"
+                "run it as root, and check the limits of threads and open files"
             }
             AgentError::Listen(_) => {
                 "use another address with `--http ADDRESS:PORT` or `--metrics ADDRESS:PORT`, or none: `off`"
             }
             AgentError::Socket { .. } => {
-                "use `--cni-socket PATH` for a path that root can make a socket at, as in /run/weir/agent.sock"
+                "use `--cni-socket PATH` with a path where root can create a socket, such as /run/weir/agent.sock"
             }
             AgentError::Incomplete { hint, .. } => hint,
             AgentError::Failed { .. } | AgentError::Remove(_) => {
-                "run it as root, or with CAP_NET_ADMIN, on a kernel that has the datapath"
+                "run it as root, or with CAP_NET_ADMIN, on a kernel that supports the datapath"
             }
         }
     }
 }
 
-/// Keeps the datapath equal to what the source says, until a signal ends it. Rules stay in force then.
+/// Enforces the source's policies until a signal stops it. The rules stay in force after that.
 pub fn run<D: Datapath>(
     options: &Options,
     datapath: D,
     drops: Option<Box<dyn Drops + Send>>,
 ) -> Result<(), AgentError> {
     lock()?;
-    let places = [(options.http, Offer::Everything), (options.metrics, Offer::Metrics)];
-    let places = places.into_iter().filter_map(|(address, offer)| Some((address?, offer)));
-    let listeners = places.map(|(address, offer)| Ok((bind(address)?, offer)));
+    let addresses = [(options.http, Offer::Everything), (options.metrics, Offer::Metrics)];
+    let addresses = addresses.into_iter().filter_map(|(address, offer)| Some((address?, offer)));
+    let listeners = addresses.map(|(address, offer)| Ok((bind(address)?, offer)));
     let listeners = listeners.collect::<Result<_, AgentError>>()?;
     let socket = options.cni.as_deref().map(bind_socket).transpose()?;
-    let report = Arc::new(Report::new(options));
-    let (sender, events) = mpsc::sync_channel(QUEUE);
-    let is_plugged = socket.is_some();
+    let mut report = Report::new(options);
+    if datapath.diagnostics().is_some() {
+        report.export_backend_metrics();
+    }
+    let report = Arc::new(report);
+    let (sender, events) = mpsc::sync_channel(QUEUE_LENGTH);
+    let serves_plugins = socket.is_some();
     threads::listen(listeners, socket, report.clone(), sender.clone())
         .map_err(AgentError::Start)?;
     if let Some(drops) = drops {
-        threads::hear(drops, sender.clone()).map_err(AgentError::Start)?;
+        threads::receive_drops(drops, sender.clone()).map_err(AgentError::Start)?;
     }
     let Options { node, datapath: name, mode, source, .. } = options;
-    let reader = source.reader().map_err(AgentError::Start)?.filter(|_| is_plugged);
+    let reader = source.reader().map_err(AgentError::Start)?.filter(|_| serves_plugins);
     let read = |reader| cni::start(reader, sender.clone());
     let reads = reader.map(read).transpose().map_err(AgentError::Start)?;
-    let notes = source.events(node).map_err(AgentError::Start)?;
-    let tell = move |update| sender.send(Event::Source(update, Instant::now())).is_ok();
-    let watch = source.watch(tell).map_err(AgentError::Start)?;
+    let recorder = source.events(node).map_err(AgentError::Start)?;
+    let send = move |event| sender.send(Event::Source(event, Instant::now())).is_ok();
+    let watch = source.watch(send).map_err(AgentError::Start)?;
     let mode = mode.as_str();
     tracing::info!(%node, datapath = name, mode, %source, version = options.version, "started");
-    let mut agent = Agent::new(options, datapath, report, Instant::now()).with_notes(notes);
-    if is_plugged {
+    let reporter = Reporter::new(options, report, recorder);
+    let mut agent = Agent::new(options, datapath, reporter, Instant::now());
+    if serves_plugins {
         agent = agent.with_plugins(Plugins::new(options.node.clone(), reads));
     }
-    turn(&mut agent, &events, &watch);
+    run_loop(&mut agent, &events, &watch);
     tracing::info!("stopped; the rules stay in force");
     Ok(())
 }
 
-/// The loop: takes events, does what is due, waits.
-pub(crate) fn turn<D: Datapath>(agent: &mut Agent<D>, events: &Receiver<Event>, watch: &Watch) {
+/// The loop: handles events, does the work that is due, and waits.
+pub(crate) fn run_loop<D: Datapath>(agent: &mut Agent<D>, events: &Receiver<Event>, watch: &Watch) {
     while !agent.is_stopping {
         let wait = agent.deadline().saturating_duration_since(Instant::now());
         let first = match events.recv_timeout(wait) {
@@ -176,24 +182,24 @@ pub(crate) fn turn<D: Datapath>(agent: &mut Agent<D>, events: &Receiver<Event>, 
             Err(RecvTimeoutError::Timeout) => None,
             Err(RecvTimeoutError::Disconnected) => return,
         };
-        let take = |agent: &mut Agent<D>, event| {
-            if let Event::Compare = event {
+        let handle = |agent: &mut Agent<D>, event| {
+            if let Event::Resync = event {
                 watch.reload();
             }
-            agent.take(event);
+            agent.handle(event);
         };
-        first.into_iter().for_each(|event| take(agent, event));
-        events.try_iter().take(QUEUE).for_each(|event| take(agent, event));
-        let breather = agent.breather(Instant::now());
-        if !breather.is_zero() {
-            thread::sleep(breather);
-            events.try_iter().take(QUEUE).for_each(|event| take(agent, event));
+        first.into_iter().for_each(|event| handle(agent, event));
+        events.try_iter().take(QUEUE_LENGTH).for_each(|event| handle(agent, event));
+        let delay = agent.batch_delay(Instant::now());
+        if !delay.is_zero() {
+            thread::sleep(delay);
+            events.try_iter().take(QUEUE_LENGTH).for_each(|event| handle(agent, event));
         }
-        agent.turn(Instant::now());
+        agent.run_due(Instant::now());
     }
 }
 
-/// Reads the source once and makes the datapath equal to it. Returns what is not as it should be.
+/// Reads the source once and applies its rules. Returns the reasons why not all desired rules are in force.
 pub fn once<D: Datapath>(options: &Options, datapath: D) -> Result<Vec<String>, AgentError> {
     lock()?;
     unlocked_once(options, datapath)
@@ -203,43 +209,41 @@ pub(crate) fn unlocked_once<D: Datapath>(
     options: &Options,
     datapath: D,
 ) -> Result<Vec<String>, AgentError> {
-    let (sender, updates) = mpsc::channel();
-    let tell = move |update| sender.send(update).is_ok();
-    let _watch = options.source.watch(tell).map_err(AgentError::Start)?;
+    let (sender, events) = mpsc::channel();
+    let send = move |event| sender.send(event).is_ok();
+    let _watch = options.source.watch(send).map_err(AgentError::Start)?;
     let report = Arc::new(Report::new(options));
-    let mut agent = Agent::new(options, datapath, report, Instant::now());
-    let end = Instant::now() + PATIENCE;
+    let reporter = Reporter::new(options, report.clone(), None);
+    let mut agent = Agent::new(options, datapath, reporter, Instant::now());
+    let end = Instant::now() + ONCE_TIMEOUT;
     let mut in_sync = false;
-    while let Ok(update) = updates.recv_timeout(end.saturating_duration_since(Instant::now())) {
-        let more_expected = update.more_expected;
-        in_sync = update.in_sync;
-        agent.take(Event::Source(update, Instant::now()));
+    while let Ok(event) = events.recv_timeout(end.saturating_duration_since(Instant::now())) {
+        let more_expected = event.more_expected;
+        in_sync = event.in_sync;
+        agent.handle(Event::Source(event, Instant::now()));
         if !more_expected {
             break;
         }
     }
     if !in_sync {
-        let (reasons, hint) = (agent.unread(), options.source.hint());
+        let (reasons, hint) = (report.status().unread(), options.source.hint());
         return Err(AgentError::Incomplete { reasons, hint });
     }
-    if !agent.is_in_sync() {
-        return Ok(agent.reasons());
+    if agent.is_in_sync() {
+        agent.run_due(Instant::now());
     }
-    agent.turn(Instant::now());
-    match agent.has_failed() {
-        true => Err(AgentError::Failed { reasons: agent.reasons() }),
-        false => Ok(agent.reasons()),
-    }
+    let reasons = report.status().reasons();
+    if agent.has_failed() { Err(AgentError::Failed { reasons }) } else { Ok(reasons) }
 }
 
-/// Removes everything that is ours.
+/// Removes everything that weir installed.
 pub fn cleanup<D: Datapath>(mut datapath: D) -> Result<(), AgentError> {
     lock()?;
     datapath.remove().map_err(AgentError::Remove)
 }
 
 fn lock() -> Result<(), AgentError> {
-    let lock = Lock::take()?;
+    let lock = Lock::acquire()?;
     lock.warning.iter().for_each(|warning| tracing::warn!("{warning}"));
     Ok(())
 }

@@ -6,10 +6,10 @@ use weir_runtime::SourceEvent;
 
 use crate::PodReader;
 
-/// Who speaks in Events.
+/// The component that Events name as their source.
 const COMPONENT: &str = "weir-agent";
 
-/// Where the world comes from.
+/// The source of the cluster state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
     /// A folder of manifests.
@@ -26,21 +26,21 @@ pub(crate) enum Watch {
 }
 
 impl Source {
-    /// Watches it and tells what is new, beginning with all there is, until `tell` returns `false`.
+    /// Watches the source and sends its events, the first with everything there is, until `send` returns `false`.
     pub(crate) fn watch(
         &self,
-        tell: impl FnMut(SourceEvent) -> bool + Send + 'static,
+        send: impl FnMut(SourceEvent) -> bool + Send + 'static,
     ) -> io::Result<Watch> {
         match self {
-            Source::Folder(path) => weir_source::Watch::start(path, tell).map(Watch::Folder),
+            Source::Folder(path) => weir_source::Watch::start(path, send).map(Watch::Folder),
             Source::Kube(access) => {
-                weir_kube::Watch::start(access.clone(), RetryPolicy::default(), tell)
+                weir_kube::Watch::start(access.clone(), RetryPolicy::default(), send)
                     .map(Watch::Kube)
             }
         }
     }
 
-    /// Who reads pods that the watch does not have yet, if there is another way to them.
+    /// Reads single pods directly, for when the watch lags behind, if the source has another way to them.
     pub(crate) fn reader(&self) -> io::Result<Option<Box<dyn PodReader>>> {
         match self {
             Source::Folder(_) => Ok(None),
@@ -48,7 +48,7 @@ impl Source {
         }
     }
 
-    /// Where to say something about its objects, if they can be told.
+    /// Where to write Events about the source's objects, if it is a cluster.
     pub(crate) fn events(&self, node: &str) -> io::Result<Option<Events>> {
         match self {
             Source::Folder(_) => Ok(None),
@@ -56,14 +56,14 @@ impl Source {
         }
     }
 
-    /// What to do if it cannot be read completely.
+    /// What to do if the source cannot be read completely.
     pub(crate) fn hint(&self) -> &'static str {
         match self {
             Source::Folder(_) => {
-                "repair the files, or name another folder with `--source`; what is installed stays in force meanwhile"
+                "correct the files, or name another folder with `--source`; the installed rules stay in force meanwhile"
             }
             Source::Kube(_) => {
-                "check --kubeconfig and --context, or the pod's service account and its rights; what is installed stays in force meanwhile"
+                "check --kubeconfig and --context, or the pod's service account and its permissions; the installed rules stay in force meanwhile"
             }
         }
     }

@@ -1,8 +1,8 @@
-//! The loop with a folder on a disk, a datapath in memory, and HTTP over a real socket.
+//! The loop with a manifest folder, an in-memory datapath, and HTTP over a real socket.
 
 #![cfg(target_os = "linux")]
 
-mod told;
+mod kubernetes_events;
 
 use std::{
     collections::BTreeSet,
@@ -28,6 +28,7 @@ use crate::{
     bridge::Bridges,
     http::{self, Offer},
     report::Report,
+    reporter::Reporter,
     run,
 };
 
@@ -39,7 +40,7 @@ const PODS: &str = "
 {apiVersion: v1, kind: Pod, metadata: {name: job, namespace: shop, labels: {app: job}}, spec: {nodeName: n2}, status: {podIP: 10.0.0.3}}
 ";
 
-/// Only pods of this app reach the web.
+/// A policy that allows only pods of this app to reach the web pod.
 fn policy(app: &str) -> String {
     format!(
         "apiVersion: networking.k8s.io/v1
@@ -72,7 +73,7 @@ fn flow(from: u8) -> Flow {
     Flow { from: address(from), to: address(1), protocol: Protocol::Tcp, port: 80 }
 }
 
-/// An agent, its folder and its machine. Time passes when it is told to.
+/// An agent, its folder and its machine. The clock stands still until a test advances it.
 struct Bench {
     disk: TempDir,
     folder: Folder,
@@ -89,11 +90,12 @@ impl Bench {
         let memory = Memory::default();
         let report = Arc::new(Report::new(&options));
         let now = Instant::now();
-        let agent = Agent::new(&options, memory.clone(), report.clone(), now);
+        let reporter = Reporter::new(&options, report.clone(), None);
+        let agent = Agent::new(&options, memory.clone(), reporter, now);
         Bench { folder: Folder::new(disk.path()), disk, memory, report, agent, now }
     }
 
-    /// With three pods and a policy that is in force.
+    /// An agent with three pods and a policy in force.
     fn started() -> Self {
         let mut bench = Bench::new();
         bench.write("pods.yaml", PODS);
@@ -107,20 +109,20 @@ impl Bench {
         fs::write(self.disk.path().join(name), text).unwrap();
     }
 
-    /// Reads the folder, and does what is due a minute later.
+    /// Reads the folder, and does the work that is due a minute later.
     fn turn(&mut self) {
-        // What is gone is believed to be gone a second later.
+        // The folder reports a missing file as removed only after a second.
         let now = SystemTime::now();
         self.folder.scan(now, |_| Writer::Done);
         self.folder.scan(now + Duration::from_secs(1), |_| Writer::Done);
-        if let Some(update) = self.folder.update() {
-            self.agent.take(Event::Source(update, Instant::now()));
+        if let Some(event) = self.folder.next_event() {
+            self.agent.handle(Event::Source(event, Instant::now()));
         }
         self.now += Duration::from_secs(60);
-        self.agent.turn(self.now);
+        self.agent.run_due(self.now);
     }
 
-    /// Who of the other two reaches the web.
+    /// Which of the other two pods reach the web pod.
     fn passes(&self) -> Vec<u8> {
         let verdict = |from| self.memory.machine(|m| m.installed.verdict(&flow(from)));
         [2, 3].into_iter().filter(|from| verdict(*from) == Verdict::Allow).collect()
@@ -137,7 +139,7 @@ impl Bench {
 }
 
 #[test]
-fn an_edit_becomes_a_rule_and_a_broken_file_changes_nothing() {
+fn an_edit_changes_the_rules_and_a_broken_file_does_not() {
     let mut bench = Bench::started();
     assert_eq!(bench.reasons(), [""; 0]);
     bench.write("policy.yaml", &policy("job"));
@@ -165,11 +167,11 @@ fn an_edit_becomes_a_rule_and_a_broken_file_changes_nothing() {
     assert_eq!(bench.passes(), [2, 3]);
     let writes = bench.writes();
     bench.turn();
-    assert_eq!(bench.writes(), writes, "nothing changed and nothing is written");
+    assert_eq!(bench.writes(), writes, "without a change nothing is written");
 }
 
 #[test]
-fn nothing_is_applied_before_everything_was_read() {
+fn nothing_is_applied_before_the_source_is_read_completely() {
     let mut bench = Bench::new();
     bench.memory.machine(|machine| {
         machine.installed = Bench::started().memory.machine(|m| m.installed.clone())
@@ -177,7 +179,7 @@ fn nothing_is_applied_before_everything_was_read() {
     bench.write("pods.yaml", PODS);
     bench.write("policy.yaml", "kind: [");
     bench.turn();
-    assert_eq!((bench.passes(), bench.writes()), (vec![2], 0), "what is installed stays");
+    assert_eq!((bench.passes(), bench.writes()), (vec![2], 0), "the installed rules stay");
     let reasons = bench.reasons().join("\n");
     assert!(reasons.contains("DIR has not been read completely yet"), "{reasons}");
     assert!(reasons.contains("DIR/policy.yaml:2"), "{reasons}");
@@ -188,7 +190,7 @@ fn nothing_is_applied_before_everything_was_read() {
 }
 
 #[test]
-fn a_folder_that_is_missing_is_waited_for_and_it_is_told_what_to_do() {
+fn the_agent_waits_for_a_missing_folder_and_reports_a_hint() {
     let mut bench = Bench::new();
     fs::remove_dir(bench.disk.path()).unwrap();
     let missing = "cannot find DIR; make the folder, mount it, or name another with `--source`; it is read as soon as it is there, and nothing changes before that";
@@ -200,12 +202,12 @@ fn a_folder_that_is_missing_is_waited_for_and_it_is_told_what_to_do() {
     bench.write("policy.yaml", &policy("api"));
     bench.turn();
     assert_eq!((bench.passes(), bench.reasons().len()), (vec![2], 0));
-    // It may also go later.
+    // The folder disappears later.
     fs::remove_dir_all(bench.disk.path()).unwrap();
     bench.turn();
-    assert_eq!(bench.passes(), [2], "what is installed stays");
+    assert_eq!(bench.passes(), [2], "the installed rules stay");
     assert_eq!(bench.reasons(), [missing]);
-    // A file within is named as before.
+    // A missing file in the folder has its own message.
     fs::create_dir(bench.disk.path()).unwrap();
     std::os::unix::fs::symlink("nowhere", bench.disk.path().join("link.yaml")).unwrap();
     bench.turn();
@@ -222,21 +224,20 @@ fn a_source_that_does_not_know_the_node_changes_nothing() {
     let elsewhere = PODS.replace("nodeName: n1", "nodeName: n3");
     bench.write("pods.yaml", &elsewhere);
     bench.turn();
-    assert_eq!((bench.passes(), bench.writes()), (vec![2], 0), "what is installed stays");
+    assert_eq!((bench.passes(), bench.writes()), (vec![2], 0), "the installed rules stay");
     let reasons = bench.reasons();
-    let reason =
-        "no pod is on a node called n1, and no Node object is called n1; there are: n2, n3";
+    let reason = "no pod runs on node n1, and there is no Node n1; the source mentions: n2, n3";
     assert_eq!(reasons, [reason, "nothing has been applied yet"]);
     assert_eq!(bench.report.metrics.in_sync.get(), 0);
-    let told = run::unlocked_once(&options(bench.disk.path()), bench.memory.clone()).unwrap();
-    assert_eq!((told.len(), bench.writes()), (2, 0));
+    let reasons = run::unlocked_once(&options(bench.disk.path()), bench.memory.clone()).unwrap();
+    assert_eq!((reasons.len(), bench.writes()), (2, 0));
 
     bench.write("node.yaml", "{apiVersion: v1, kind: Node, metadata: {name: n1}}");
     bench.turn();
     assert_eq!((bench.reasons().len(), bench.writes()), (0, 1));
     fs::remove_file(bench.disk.path().join("node.yaml")).unwrap();
     bench.turn();
-    assert_eq!(bench.reasons().len(), 0, "a node may be emptied later");
+    assert_eq!(bench.reasons().len(), 0, "the node can lose its last pod later");
 }
 
 #[test]
@@ -245,7 +246,8 @@ fn a_restart_writes_nothing() {
     let writes = bench.writes();
     let options = options(bench.disk.path());
     bench.report = Arc::new(Report::new(&options));
-    bench.agent = Agent::new(&options, bench.memory.clone(), bench.report.clone(), bench.now);
+    let reporter = Reporter::new(&options, bench.report.clone(), None);
+    bench.agent = Agent::new(&options, bench.memory.clone(), reporter, bench.now);
     bench.folder = Folder::new(bench.disk.path());
     bench.turn();
     assert_eq!((bench.writes(), bench.reasons().len()), (writes, 0));
@@ -253,7 +255,7 @@ fn a_restart_writes_nothing() {
 }
 
 #[test]
-fn what_others_change_is_repaired_and_counted() {
+fn changes_by_another_program_are_repaired_and_counted() {
     let mut bench = Bench::started();
     bench.memory.machine(|machine| machine.disturb(|program| *program = Program::default()));
     bench.turn();
@@ -263,25 +265,25 @@ fn what_others_change_is_repaired_and_counted() {
 }
 
 #[test]
-fn on_request_everything_is_compared() {
+fn a_resync_compares_all_installed_rules() {
     let mut bench = Bench::started();
-    // A change that nobody was told of.
+    // A change that the datapath does not report as drift.
     bench.memory.machine(|machine| machine.installed = Program::default());
     bench.turn();
     assert_eq!(bench.passes(), [2, 3]);
-    bench.agent.take(Event::Compare);
+    bench.agent.handle(Event::Resync);
     bench.turn();
     assert_eq!(bench.passes(), [2]);
 }
 
 #[test]
-fn what_cannot_be_applied_is_tried_again() {
+fn a_failed_transaction_is_retried() {
     let mut bench = Bench::started();
     bench.memory.machine(|machine| machine.unavailable = true);
     bench.write("policy.yaml", &policy("job"));
     bench.turn();
     let reasons = bench.reasons();
-    assert_eq!(reasons, ["cannot reach the machine: it is away (attempt 1)"]);
+    assert_eq!(reasons, ["cannot reach the machine: it is unreachable (attempt 1)"]);
     bench.turn();
     assert_eq!(bench.report.status().last_apply.as_ref().unwrap().attempts, 2);
     bench.memory.machine(|machine| machine.unavailable = false);
@@ -291,23 +293,23 @@ fn what_cannot_be_applied_is_tried_again() {
 }
 
 #[test]
-fn what_is_refused_is_told_by_pod_and_policy() {
+fn rejected_rules_are_reported_by_pod_and_policy() {
     let mut bench = Bench::started();
     bench.memory.machine(|machine| machine.rejects = [PodId::new("shop", "web")].into());
     bench.write("policy.yaml", &policy("job"));
     bench.turn();
     assert_eq!(bench.passes(), [2]);
-    let held = bench.report.status().held.clone();
-    assert_eq!(held[0].pod, "shop/web");
-    assert_eq!(held[0].policies[0].to_string(), "NetworkPolicy shop/web");
-    assert!(bench.reasons()[0].contains("rules for shop/web are refused"), "{:?}", bench.reasons());
+    let rejected = bench.report.status().rejected.clone();
+    assert_eq!(rejected[0].pod, "shop/web");
+    assert_eq!(rejected[0].policies[0].to_string(), "NetworkPolicy shop/web");
+    assert!(bench.reasons()[0].contains("rejects the rules of shop/web"), "{:?}", bench.reasons());
     bench.memory.machine(|machine| machine.rejects.clear());
     bench.turn();
     assert_eq!((bench.passes(), bench.reasons().len()), (vec![3], 0));
 }
 
 #[test]
-fn forbidden_connections_are_ended() {
+fn forbidden_connections_are_terminated() {
     let mut bench = Bench::started();
     bench.memory.machine(|machine| machine.connections = [flow(2), flow(3)].into());
     bench.write("policy.yaml", &policy("job"));
@@ -323,39 +325,42 @@ fn packet() -> Dropped {
 }
 
 #[test]
-fn bridges_that_pass_packets_by_the_rules_are_a_reason() {
+fn a_bridge_whose_packets_bypass_the_rules_is_a_reason() {
     let mut bench = Bench::started();
     let links = bench.disk.path().join("..links");
     fs::create_dir_all(links.join("cni0/bridge")).unwrap();
-    bench.agent.look_at(Bridges::at(bench.disk.path().join("..none"), links.clone()));
+    bench.agent.set_bridges(Bridges::at(bench.disk.path().join("..none"), links.clone()));
     bench.turn();
     let reasons = bench.reasons();
     assert!(reasons.len() == 1 && reasons[0].contains("br_netfilter is not loaded"), "{reasons:?}");
     assert_eq!(bench.report.metrics.warnings.get(), 1);
     let soon = bench.now + Duration::from_secs(10);
-    assert!(bench.agent.deadline() <= soon, "it is looked at soon again");
+    assert!(bench.agent.deadline() <= soon, "the next check is due soon");
     fs::remove_dir_all(links).unwrap();
     bench.turn();
     assert_eq!((bench.reasons().len(), bench.report.metrics.warnings.get()), (0, 0));
 }
 
 #[test]
-fn drops_that_cannot_be_heard_of_are_told() {
+fn unavailable_drops_are_reported() {
     let mut bench = Bench::started();
     let address = serve(bench.report.clone());
-    let told = |path: &str| serde_json::from_str::<Value>(&ask(address, path).1).unwrap();
-    bench.agent.take(Event::Deaf("cannot hear of dropped packets: taken".into()));
-    assert_eq!(told("/status")["warnings"][0], "cannot hear of dropped packets: taken");
-    assert_eq!(told("/drops")["deaf"], "cannot hear of dropped packets: taken");
-    assert_eq!(bench.reasons(), [""; 0], "the rules are in force all the same");
+    let get = |path: &str| serde_json::from_str::<Value>(&get(address, path).1).unwrap();
+    bench.agent.handle(Event::DropsUnavailable("cannot receive dropped packets: taken".into()));
+    assert_eq!(get("/status")["warnings"][0], "cannot receive dropped packets: taken");
+    assert_eq!(get("/drops")["dropsUnavailable"], "cannot receive dropped packets: taken");
+    assert_eq!(bench.reasons(), [""; 0], "the rules are in force anyway");
     bench.turn();
-    assert_eq!(told("/status")["warnings"].as_array().map(Vec::len), Some(1));
-    bench.agent.take(Event::Dropped(Vec::new(), Arc::default()));
-    assert_eq!((&told("/status")["warnings"], &told("/drops")["deaf"]), (&json!([]), &Value::Null));
+    assert_eq!(get("/status")["warnings"].as_array().map(Vec::len), Some(1));
+    bench.agent.handle(Event::Dropped(Vec::new(), Arc::default()));
+    assert_eq!(
+        (&get("/status")["warnings"], &get("/drops")["dropsUnavailable"]),
+        (&json!([]), &Value::Null)
+    );
 }
 
 #[test]
-fn once_is_enough_for_some() {
+fn once_applies_the_rules_or_fails() {
     let disk = tempfile::tempdir().unwrap();
     fs::write(disk.path().join("pods.yaml"), PODS).unwrap();
     fs::write(disk.path().join("policy.yaml"), policy("api")).unwrap();
@@ -373,26 +378,26 @@ fn once_is_enough_for_some() {
 }
 
 #[test]
-fn a_burst_is_written_together() {
+fn a_burst_of_changes_shares_few_transactions() {
     let mut bench = Bench::started();
     let writes = bench.writes();
     let (sender, events) = mpsc::sync_channel(10);
-    let (told, _) = mpsc::channel();
+    let (sent, _) = mpsc::channel();
     let source = Source::Folder(bench.disk.path().into());
-    let watch = source.watch(move |update| told.send(update).is_ok()).unwrap();
+    let watch = source.watch(move |event| sent.send(event).is_ok()).unwrap();
     let mut web = a_web_pod(&bench);
     let burst = thread::spawn(move || {
         for n in 0..1000_u32 {
             web.id.name = format!("web-{n}").into();
             web.addresses = vec![IpAddr::from((0x0b00_0000 + n).to_be_bytes())];
             let changes = vec![Change::Put(Object::Pod(web.clone()))];
-            let update = SourceEvent { changes, in_sync: true, ..SourceEvent::default() };
-            sender.send(Event::Source(update, Instant::now())).unwrap();
+            let event = SourceEvent { changes, in_sync: true, ..SourceEvent::default() };
+            sender.send(Event::Source(event, Instant::now())).unwrap();
             thread::sleep(Duration::from_micros(200));
         }
         sender.send(Event::Stop).unwrap();
     });
-    run::turn(&mut bench.agent, &events, &watch);
+    run::run_loop(&mut bench.agent, &events, &watch);
     burst.join().unwrap();
     bench.turn();
     let endpoints = bench.memory.machine(|machine| machine.installed.endpoints.len());
@@ -405,7 +410,7 @@ fn a_burst_is_written_together() {
 fn a_web_pod(bench: &Bench) -> weir_model::Pod {
     let mut folder = Folder::new(bench.disk.path());
     folder.scan(SystemTime::now(), |_| Writer::Done);
-    let changes = folder.update().unwrap().changes;
+    let changes = folder.next_event().unwrap().changes;
     let pod = changes.into_iter().find_map(|change| match change {
         Change::Put(Object::Pod(pod)) if &*pod.id.name == "web" => Some(pod),
         _ => None,
@@ -413,7 +418,7 @@ fn a_web_pod(bench: &Bench) -> weir_model::Pod {
     pod.unwrap()
 }
 
-/// Serves the report; where.
+/// Serves the report. Returns the address.
 fn serve(report: Arc<Report>) -> SocketAddr {
     offer(report, Offer::Everything)
 }
@@ -429,8 +434,8 @@ fn offer(report: Arc<Report>, offer: Offer) -> SocketAddr {
     address
 }
 
-/// The status and the body of what is asked for.
-fn ask(address: SocketAddr, path: &str) -> (u16, String) {
+/// The status code and the body of a response.
+fn get(address: SocketAddr, path: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(address).unwrap();
     write!(stream, "GET {path} HTTP/1.1\r\nHost: agent\r\nConnection: close\r\n\r\n").unwrap();
     let mut answer = String::new();
@@ -440,19 +445,19 @@ fn ask(address: SocketAddr, path: &str) -> (u16, String) {
 }
 
 #[test]
-fn everything_can_be_asked_over_http() {
+fn http_serves_health_readiness_and_status() {
     let mut bench = Bench::new();
     let address = serve(bench.report.clone());
     bench.write("pods.yaml", PODS);
     bench.write("policy.yaml", "kind: [");
     bench.turn();
-    assert_eq!(ask(address, "/healthz"), (200, "ok\n".into()));
-    let (code, reasons) = ask(address, "/readyz");
+    assert_eq!(get(address, "/healthz"), (200, "ok\n".into()));
+    let (code, reasons) = get(address, "/readyz");
     assert!(code == 503 && reasons.contains("policy.yaml:2: "), "{reasons}");
     bench.write("policy.yaml", &policy("api"));
     bench.turn();
-    assert_eq!(ask(address, "/readyz"), (200, "ok\n".into()));
-    let (code, status) = ask(address, "/status");
+    assert_eq!(get(address, "/readyz"), (200, "ok\n".into()));
+    let (code, status) = get(address, "/status");
     let status: Value = serde_json::from_str(&status).unwrap();
     assert_eq!(code, 200);
     for (pointer, expected) in [
@@ -471,18 +476,18 @@ fn everything_can_be_asked_over_http() {
         assert_eq!(status.pointer(pointer), Some(&expected), "{pointer} in {status:#}");
     }
     assert!(status.pointer("/source/since").is_some_and(Value::is_string));
-    assert_eq!(ask(address, "/nothing").0, 404);
-    assert_eq!(ask(address, "/drops?after=x").0, 400);
+    assert_eq!(get(address, "/nothing").0, 404);
+    assert_eq!(get(address, "/drops?after=x").0, 400);
 }
 
 #[test]
-fn where_metrics_are_served_nobody_hears_who_talks_to_whom() {
+fn the_metrics_address_serves_nothing_else() {
     let bench = Bench::new();
     let address = offer(bench.report.clone(), Offer::Metrics);
-    let (code, metrics) = ask(address, "/metrics");
+    let (code, metrics) = get(address, "/metrics");
     assert!(code == 200 && metrics.contains("weir_source_in_sync 0"), "{metrics}");
     for path in ["/status", "/drops", "/readyz", "/"] {
-        assert_eq!(ask(address, path).0, 404, "{path}");
+        assert_eq!(get(address, path).0, 404, "{path}");
     }
 }
 
@@ -490,54 +495,54 @@ fn where_metrics_are_served_nobody_hears_who_talks_to_whom() {
 fn a_loop_that_hangs_is_not_healthy() {
     let mut bench = Bench::new();
     let address = serve(bench.report.clone());
-    bench.report.pass(Duration::from_secs(20));
-    assert_eq!(ask(address, "/healthz"), (503, "the loop does not answer\n".into()));
+    bench.report.advance(Duration::from_secs(20));
+    assert_eq!(get(address, "/healthz"), (503, "the agent's loop hangs\n".into()));
     bench.turn();
-    assert_eq!(ask(address, "/healthz").0, 200);
+    assert_eq!(get(address, "/healthz").0, 200);
 }
 
 #[test]
-fn drops_can_be_asked_for_and_waited_for() {
+fn clients_can_fetch_drops_and_wait_for_them() {
     let mut bench = Bench::started();
     let address = serve(bench.report.clone());
     let page = |text: &str| serde_json::from_str::<Value>(text).unwrap();
-    let (code, nothing) = ask(address, "/drops");
+    let (code, nothing) = get(address, "/drops");
     assert_eq!((code, page(&nothing)["drops"].as_array().unwrap().len()), (200, 0));
-    bench.agent.take(Event::Dropped(vec![packet(), packet()], Arc::default()));
-    let two = page(&ask(address, "/drops").1);
+    bench.agent.handle(Event::Dropped(vec![packet(), packet()], Arc::default()));
+    let two = page(&get(address, "/drops").1);
     assert_eq!((&two["last"], &two["drops"][0]["fromPod"]), (&2.into(), &"shop/job".into()));
     assert_eq!(two["drops"][0]["policies"][0], "NetworkPolicy shop/web");
-    let follower = thread::spawn(move || ask(address, "/drops?after=2&wait=20"));
+    let follower = thread::spawn(move || get(address, "/drops?after=2&wait=20"));
     thread::sleep(Duration::from_millis(200));
-    bench.agent.take(Event::Dropped(vec![packet()], Arc::default()));
+    bench.agent.handle(Event::Dropped(vec![packet()], Arc::default()));
     let third = page(&follower.join().unwrap().1);
     assert_eq!((third["drops"].as_array().unwrap().len(), &third["last"]), (1, &3.into()));
-    let metrics = ask(address, "/metrics").1;
+    let metrics = get(address, "/metrics").1;
     let line = "weir_drops_total{direction=\"ingress\",policy=\"NetworkPolicy shop/web\"} 3";
     assert!(metrics.contains(line), "{metrics}");
 }
 
 #[test]
-fn those_who_ask_too_much_only_keep_each_other_waiting() {
+fn oversized_requests_do_not_block_others() {
     let bench = Bench::started();
     let address = serve(bench.report.clone());
     let mut silent: Vec<TcpStream> =
         (0..10).map(|_| TcpStream::connect(address).unwrap()).collect();
     silent[0].write_all(&[b'x'; 100]).unwrap();
-    assert_eq!(ask(address, "/healthz").0, 200);
+    assert_eq!(get(address, "/healthz").0, 200);
     let mut flood = TcpStream::connect(address).unwrap();
     flood.write_all(b"GET /healthz HTTP/1.1\r\nX: ").unwrap();
     let mut said = Vec::new();
-    // Whether it is told so or cut off: there is an end to what is read.
+    // The server either replies or closes the connection, but stops reading.
     while flood.write_all(&[b'x'; 64 * 1024]).is_ok() {
         said.push(());
         assert!(said.len() < 1000, "no end");
     }
-    assert_eq!(ask(address, "/healthz").0, 200);
+    assert_eq!(get(address, "/healthz").0, 200);
 }
 
 #[test]
-fn health_is_told_while_others_hang() {
+fn health_is_served_while_other_clients_hang() {
     let bench = Bench::started();
     let address = serve(bench.report.clone());
     let mut silent: Vec<TcpStream> =
@@ -548,7 +553,7 @@ fn health_is_told_while_others_hang() {
     let wait = b"GET /drops?wait=30 HTTP/1.1\r\nHost: agent\r\n\r\n";
     silent[199].write_all(wait).unwrap();
     let start = Instant::now();
-    assert_eq!(ask(address, "/healthz").0, 200);
+    assert_eq!(get(address, "/healthz").0, 200);
     assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
     for stream in [0, 100, 198] {
         let stream = &mut silent[stream];
@@ -556,18 +561,18 @@ fn health_is_told_while_others_hang() {
         let mut said = Vec::new();
         let ended = stream.read_to_end(&mut said);
         let is_open = ended.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock);
-        assert!(!is_open, "who asks for nothing is not waited for");
+        assert!(!is_open, "a client without a request is disconnected");
     }
     silent[199].set_read_timeout(Some(Duration::from_secs(2))).unwrap();
     let error = silent[199].read(&mut [0; 10]).unwrap_err();
-    assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock, "who waits for an answer may wait");
+    assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock, "a client may wait for a response");
 }
 
 #[test]
 fn every_metric_is_documented_and_nothing_else() {
     let mut bench = Bench::started();
-    bench.agent.take(Event::Dropped(vec![packet()], Arc::default()));
-    let (code, metrics) = ask(serve(bench.report.clone()), "/metrics");
+    bench.agent.handle(Event::Dropped(vec![packet()], Arc::default()));
+    let (code, metrics) = get(serve(bench.report.clone()), "/metrics");
     assert_eq!(code, 200);
     let types = metrics.lines().filter_map(|line| line.strip_prefix("# TYPE "));
     let served: BTreeSet<String> = types

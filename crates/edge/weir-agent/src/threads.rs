@@ -1,7 +1,7 @@
-//! What runs beside the loop and sends it events.
+//! The threads that send events to the loop.
 
 use std::{
-    io,
+    io, mem,
     net::TcpListener,
     sync::{
         Arc,
@@ -22,10 +22,10 @@ use crate::{
     report::Report,
 };
 
-/// How many batches of drops may wait for the loop. What comes beyond is counted and not looked at.
-const BATCHES: usize = 16;
-/// How long to wait after an error.
-const PAUSE: Duration = Duration::from_secs(5);
+/// The most batches of dropped packets in the loop's queue. Packets beyond them are only counted.
+const MAX_DROP_BATCHES: usize = 16;
+/// The delay after the datapath failed to report dropped packets.
+const DROPS_RETRY: Duration = Duration::from_secs(5);
 /// The interval of attempts to send a signal to a loop whose queue is full.
 const QUEUE_RETRY: Duration = Duration::from_millis(10);
 
@@ -69,7 +69,7 @@ async fn forward(mut signals: Signals, events: SyncSender<Event>) {
         let signal = signals.next().await;
         let event = || match signal {
             Signal::Stop => Event::Stop,
-            Signal::Reload => Event::Compare,
+            Signal::Reload => Event::Resync,
         };
         // This thread also serves HTTP, so it must not block while the loop's queue is full.
         while let Err(TrySendError::Full(_)) = events.try_send(event()) {
@@ -78,33 +78,35 @@ async fn forward(mut signals: Signals, events: SyncSender<Event>) {
     }
 }
 
-/// Hears of dropped packets. A flood of them never keeps the loop from anything else.
-pub(crate) fn hear(mut drops: Box<dyn Drops + Send>, events: SyncSender<Event>) -> io::Result<()> {
-    let hear = move || {
-        // Every batch that waits holds a part of this.
-        let places = Arc::new(());
+/// Starts the thread that receives dropped packets. However many there are, they never block the loop.
+pub(crate) fn receive_drops(
+    mut drops: Box<dyn Drops + Send>,
+    events: SyncSender<Event>,
+) -> io::Result<()> {
+    let receive = move || {
+        // Every queued batch holds a clone.
+        let queued = Arc::new(());
         let mut missed = 0;
         loop {
             let event = match drops.next() {
-                Ok(packets) if Arc::strong_count(&places) > BATCHES => {
+                Ok(packets) if Arc::strong_count(&queued) > MAX_DROP_BATCHES => {
                     missed += packets.len() as u64;
                     continue;
                 }
-                Ok(packets) => Event::Dropped(packets, places.clone()),
-                Err(error) => Event::Deaf(error.with_causes()),
+                Ok(packets) => Event::Dropped(packets, queued.clone()),
+                Err(error) => Event::DropsUnavailable(error.with_causes()),
             };
-            let is_deaf = matches!(event, Event::Deaf(_));
-            let told = events.send(event);
-            if is_deaf {
-                thread::sleep(PAUSE);
+            let is_unavailable = matches!(event, Event::DropsUnavailable(_));
+            if events.send(event).is_err() {
+                return;
             }
-            if missed > 0 && told.is_ok() {
-                _ = events.send(Event::Missed(std::mem::take(&mut missed)));
+            if is_unavailable {
+                thread::sleep(DROPS_RETRY);
             }
-            if told.is_err() {
+            if missed > 0 && events.send(Event::DropsMissed(mem::take(&mut missed))).is_err() {
                 return;
             }
         }
     };
-    thread::Builder::new().name("weir-drops".into()).spawn(hear).map(drop)
+    thread::Builder::new().name("weir-drops".into()).spawn(receive).map(drop)
 }

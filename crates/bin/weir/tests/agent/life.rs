@@ -154,7 +154,7 @@ pub(crate) fn once_and_audit(filter: Filter) {
     let told = String::from_utf8_lossy(&lost.stderr);
     assert_eq!(lost.status.code(), Some(2), "{told}");
     assert!(told.contains("error: nothing was applied: cannot find /nowhere\n"), "{told}");
-    assert!(told.contains("hint: repair the files, or name another folder with `--source`"));
+    assert!(told.contains("hint: correct the files, or name another folder with `--source`"));
     assert_eq!((verdict(&node, OPEN), verdict(&node, CLOSED)), (Verdict::Allow, Verdict::Deny));
     let _agent = node.started(&["--audit"]);
     assert_eq!((verdict(&node, OPEN), verdict(&node, CLOSED)), (Verdict::Allow, Verdict::Allow));

@@ -127,7 +127,7 @@ pub(crate) fn in_a_cluster() {
     kubectl_apply(&desk, &admin, &[policy(81)]);
     until("the change is in force", || reaches(81) == Verdict::Allow, || agent.log());
     agent.signal(Signal::HUP);
-    agent.until("it compares", || agent.log().contains("there is nothing to do"));
+    agent.until("it compares", || agent.log().contains("the installed rules are the desired ones"));
     assert_eq!([reaches(80), reaches(81)], [Verdict::Deny, Verdict::Allow]);
     let (_, metrics) = agent.get(&lab, "/metrics").unwrap();
     let value = |name: &str| {

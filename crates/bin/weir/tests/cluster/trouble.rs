@@ -196,7 +196,7 @@ fn go_through(lab: &Lab, cluster: &Mutex<Cluster>, agents: &[Agent; 2]) {
         // Once; and again if the API server is not yet what it should be when it is back.
         let times = log.matches("the cluster cannot be followed").count();
         assert!((1..=2).contains(&times), "{log}");
-        assert!(log.contains("all input counts as it is again"), "{log}");
+        assert!(log.contains("all input is valid again"), "{log}");
     }
 
     // The way of one agent swallows all packets while everything changes, something becomes tighter, and all memory of it is lost.

@@ -1,30 +1,29 @@
-//! Whether the source is about this node at all.
-
 use std::collections::{BTreeMap, BTreeSet};
 
 use weir_model::{Change, Key, Name, Object};
 
-/// How many nodes are named.
-const NAMED: usize = 5;
+/// The most nodes that a message lists.
+const MAX_LISTED: usize = 5;
 
-/// The nodes that the source names, until this one is among them.
+/// The nodes that the source mentions, until the agent's own node is among them.
 ///
-/// A name that is misspelt would make rules for nobody, and so remove all.
+/// With a misspelt node name the agent would find no local pods and remove all rules.
 #[derive(Debug)]
-pub(super) struct Nodes {
+pub(super) struct KnownNodes {
     own: Name,
-    is_known: bool,
-    named: BTreeMap<Key, Name>,
+    is_own_known: bool,
+    /// The node of each pod, and each Node object.
+    mentioned: BTreeMap<Key, Name>,
 }
 
-impl Nodes {
+impl KnownNodes {
     pub(super) fn new(own: Name) -> Self {
-        Nodes { own, is_known: false, named: BTreeMap::new() }
+        KnownNodes { own, is_own_known: false, mentioned: BTreeMap::new() }
     }
 
-    /// Takes note of what the source says.
-    pub(super) fn hear(&mut self, changes: &[Change]) {
-        if self.is_known {
+    /// Collects the nodes that the source's changes mention.
+    pub(super) fn observe(&mut self, changes: &[Change]) {
+        if self.is_own_known {
             return;
         }
         for change in changes {
@@ -37,33 +36,31 @@ impl Nodes {
                 Change::Put(_) => continue,
             };
             match node {
-                Some(node) => drop(self.named.insert(key, node)),
-                None => drop(self.named.remove(&key)),
-            }
+                Some(node) => self.mentioned.insert(key, node),
+                None => self.mentioned.remove(&key),
+            };
         }
-        self.is_known = self.named.values().any(|node| *node == self.own);
-        if self.is_known {
-            self.named = BTreeMap::new();
+        self.is_own_known = self.mentioned.values().any(|node| *node == self.own);
+        if self.is_own_known {
+            self.mentioned = BTreeMap::new();
         }
     }
 
-    /// Why the source cannot be meant for this node, if so.
+    /// Why the source cannot be meant for this node; none if it mentions the node.
     pub(super) fn objection(&self) -> Option<String> {
-        if self.is_known {
+        if self.is_own_known {
             return None;
         }
-        let all: BTreeSet<&str> = self.named.values().map(|name| &**name).collect();
-        let mut shown: Vec<&str> = all.iter().take(NAMED).copied().collect();
-        if all.len() > NAMED {
-            shown.push("…");
+        let all: BTreeSet<&str> = self.mentioned.values().map(|name| &**name).collect();
+        let mut listed: Vec<&str> = all.iter().take(MAX_LISTED).copied().collect();
+        if all.len() > MAX_LISTED {
+            listed.push("…");
         }
-        let there_are = match shown.is_empty() {
-            true => "no node is named at all".into(),
-            false => format!("there are: {}", shown.join(", ")),
+        let others = if listed.is_empty() {
+            "the source mentions no node at all".into()
+        } else {
+            format!("the source mentions: {}", listed.join(", "))
         };
-        Some(format!(
-            "no pod is on a node called {0}, and no Node object is called {0}; {there_are}",
-            self.own
-        ))
+        Some(format!("no pod runs on node {0}, and there is no Node {0}; {others}", self.own))
     }
 }

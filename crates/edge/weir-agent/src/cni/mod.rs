@@ -1,17 +1,16 @@
-//! What the CNI plugin asks: is this pod's policy in force at these addresses?
+//! The CNI plugin's requests: wait until a pod's rules are in force at its addresses.
 //!
 //! ```text
-//!  weir-cni ──a line of JSON──► Socket ──Event::Asked──► the loop ── Overlay: the addresses, before the source has them
-//!           ◄──an answer──────────────◄── oneshot ◄──────┘      └─► PodReader, if the source is behind
+//!  weir-cni ──request──► Socket ──Event::Plugin──► the loop ──► Overlay: addresses that the source does not have yet
+//!           ◄──reply──────────────── oneshot ◄──────┘     └──► PodReader: pods that the source does not have yet
 //! ```
 
 mod overlay;
-mod protocol;
 mod reader;
 #[cfg(unix)]
 mod socket;
 #[cfg(not(unix))]
-#[path = "elsewhere.rs"]
+#[path = "unsupported.rs"]
 mod socket;
 
 #[cfg(test)]
@@ -20,20 +19,26 @@ mod tests;
 use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
+use weir_cni_protocol::{Attachment, Reply, Request};
+use weir_model::PodId;
 
 pub(crate) use overlay::Overlay;
-pub(crate) use protocol::{Answer, Attachment, Request};
 pub use reader::PodReader;
 pub(crate) use reader::{Reads, start};
 pub(crate) use socket::Socket;
 
-/// How long anybody waits, at most.
-pub(crate) const LONGEST: Duration = Duration::from_secs(60);
+/// The longest time that a request waits.
+pub(crate) const MAX_WAIT: Duration = Duration::from_secs(60);
 
-/// A question, and where the answer goes.
+/// A request, and where the reply goes.
 #[derive(Debug)]
-pub(crate) struct Asked {
+pub(crate) struct PluginRequest {
     pub(crate) request: Request,
     pub(crate) since: Instant,
-    pub(crate) reply: oneshot::Sender<Answer>,
+    pub(crate) reply: oneshot::Sender<Reply>,
+}
+
+/// The pod of an attachment.
+pub(crate) fn pod_of(attachment: &Attachment) -> PodId {
+    PodId::new(&*attachment.namespace, &*attachment.name)
 }

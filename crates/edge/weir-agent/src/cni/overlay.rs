@@ -1,75 +1,74 @@
-//! What plugins say about the addresses of this node's pods, laid over what the source says.
+//! The addresses of local pods that the CNI plugin reported, laid over the source's pods.
 //!
-//! A pod's object gets its addresses only after the plugins are done with it. Until then, and for as long as there is doubt, the
-//! plugin's word counts: the engine hears of a pod that has the labels of the source and the addresses of the plugin.
+//! A Pod object gets its addresses only after all CNI plugins have run. Until then the plugin's addresses are used:
+//! the engine gets a pod with the source's labels and the plugin's addresses.
 //!
-//! *Invariant*: what the engine hears about a pod depends on what the source says about it and on what was told last.
+//! *Invariant*: the engine's view of a pod depends only on the source's last state of it and on the last attachment.
 //!
-//! *Invariant*: what a plugin says about one pod is never applied to another that had the same name.
+//! *Invariant*: an attachment of one pod never applies to another pod of the same name.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::IpAddr,
 };
 
+use weir_cni_protocol::Attachment;
 use weir_model::{Change, Key, Name, Object, Pod, PodId};
 
-use super::Attachment;
+use super::pod_of;
 
-/// Whoever was told to have an address is younger than everyone who merely claims it, and the last one told is the youngest.
-const TOLD: u64 = 1 << 63;
+/// The age of attached pods begins here. If two pods claim an address, the engine gives it to the younger one: an
+/// attached pod before one that only the source knows, and the last attached one before all others.
+const ATTACHED_BORN: u64 = 1 << 63;
 
-/// The pods of this node and what was told about them.
+/// The local pods, and the attachments that plugins reported.
 #[derive(Debug)]
 pub(crate) struct Overlay {
     node: Name,
-    /// The pods of this node as the source has them.
+    /// The local pods as the source has them.
     source: BTreeMap<PodId, Pod>,
-    told: BTreeMap<PodId, Told>,
-    /// How often something was told.
+    attached: BTreeMap<PodId, Attached>,
+    /// How many attachments were reported.
     count: u64,
 }
 
-/// What was told about a pod.
+/// The last attachment of a pod.
 #[derive(Debug)]
-struct Told {
+struct Attached {
     attachment: Attachment,
     number: u64,
-    /// The pod as it was read elsewhere, while the source does not have it.
+    /// The pod as it was read directly, while the source does not have it.
     read: Option<Pod>,
-    /// Addresses that the pod had before these.
+    /// The addresses that the pod had before.
     older: BTreeSet<IpAddr>,
 }
 
 impl Overlay {
-    /// The overlay of a node about which nothing is known.
+    /// The overlay of a node without pods.
     pub(crate) fn new(node: Name) -> Self {
-        Overlay { node, source: BTreeMap::new(), told: BTreeMap::new(), count: 0 }
+        Overlay { node, source: BTreeMap::new(), attached: BTreeMap::new(), count: 0 }
     }
 
-    /// A change that the source tells, as the engine is to hear it.
-    pub(crate) fn lay(&mut self, change: Change) -> Change {
+    /// Turns a change of the source into a change for the engine.
+    pub(crate) fn overlay(&mut self, change: Change) -> Change {
         match change {
             Change::Put(Object::Pod(pod)) => {
-                self.replaced(&pod.id, Some(&pod));
+                self.drop_outdated(&pod.id, Some(&pod));
                 let id = pod.id.clone();
-                let elsewhere = match pod.node.as_ref() == Some(&self.node) {
-                    true => {
-                        self.source.insert(id.clone(), pod);
-                        None
-                    }
-                    false => {
-                        self.source.remove(&id);
-                        Some(pod)
-                    }
+                let remote = if pod.node.as_ref() == Some(&self.node) {
+                    self.source.insert(id.clone(), pod);
+                    None
+                } else {
+                    self.source.remove(&id);
+                    Some(pod)
                 };
-                match self.pod(&id).or(elsewhere) {
+                match self.pod(&id).or(remote) {
                     Some(pod) => Change::Put(Object::Pod(pod)),
                     None => Change::Remove(Key::Pod(id)),
                 }
             }
             Change::Remove(Key::Pod(id)) => {
-                self.replaced(&id, None);
+                self.drop_outdated(&id, None);
                 self.source.remove(&id);
                 self.change(id)
             }
@@ -77,82 +76,82 @@ impl Overlay {
         }
     }
 
-    /// A pod was told to have addresses.
-    pub(crate) fn tell(&mut self, attachment: Attachment) -> Option<Change> {
+    /// A plugin attached a pod.
+    pub(crate) fn add(&mut self, attachment: Attachment) -> Option<Change> {
         self.count += 1;
-        let (id, number) = (attachment.pod(), self.count);
-        self.altered(id, |overlay, id| {
-            let mut told = Told { attachment, number, read: None, older: BTreeSet::new() };
-            if let Some(before) = overlay.told.remove(id) {
-                told.follow(before);
+        let (id, number) = (pod_of(&attachment), self.count);
+        self.edit(id, |overlay, id| {
+            let mut attached = Attached { attachment, number, read: None, older: BTreeSet::new() };
+            if let Some(before) = overlay.attached.remove(id) {
+                attached.replace(before);
             }
-            if let Some(pod) = overlay.source.get(id).filter(|pod| told.is_about(pod)) {
-                told.older.extend(&pod.addresses);
+            if let Some(pod) = overlay.source.get(id).filter(|pod| attached.is_of(pod)) {
+                attached.older.extend(&pod.addresses);
             }
-            overlay.told.insert(id.clone(), told);
+            overlay.attached.insert(id.clone(), attached);
         })
     }
 
-    /// A pod was read elsewhere.
-    pub(crate) fn read(&mut self, pod: Pod) -> Option<Change> {
-        let is_here = pod.node.as_ref() == Some(&self.node);
-        self.altered(pod.id.clone(), |overlay, id| {
-            if let Some(told) = overlay.told.get_mut(id)
-                && told.is_about(&pod)
-                && is_here
+    /// A pod was read directly.
+    pub(crate) fn add_read_pod(&mut self, pod: Pod) -> Option<Change> {
+        let is_local = pod.node.as_ref() == Some(&self.node);
+        self.edit(pod.id.clone(), |overlay, id| {
+            if let Some(attached) = overlay.attached.get_mut(id)
+                && attached.is_of(&pod)
+                && is_local
             {
-                told.read = Some(pod);
+                attached.read = Some(pod);
             }
         })
     }
 
-    /// An attachment is gone. A later one of the same pod stays.
-    pub(crate) fn forget(&mut self, container: &str, interface: &str) -> Option<Change> {
-        let is_it = |told: &Told| {
-            told.attachment.container == container && told.attachment.interface == interface
+    /// A plugin detached an interface. A later attachment of the same pod remains.
+    pub(crate) fn remove(&mut self, container: &str, interface: &str) -> Option<Change> {
+        let is_it = |attached: &Attached| {
+            attached.attachment.container == container && attached.attachment.interface == interface
         };
-        let id = self.told.iter().find(|(_, told)| is_it(told))?.0.clone();
-        self.altered(id, |overlay, id| drop(overlay.told.remove(id)))
+        let id = self.attached.iter().find(|(_, attached)| is_it(attached))?.0.clone();
+        self.edit(id, |overlay, id| _ = overlay.attached.remove(id))
     }
 
-    /// Of a network, only the attachments of these containers are left.
-    pub(crate) fn keep(&mut self, network: &str, containers: &BTreeSet<String>) -> Vec<Change> {
-        let is_gone = |told: &Told| {
-            let Attachment { network: its, container, .. } = &told.attachment;
+    /// Removes all attachments of a network but those of these containers.
+    pub(crate) fn retain(&mut self, network: &str, containers: &BTreeSet<String>) -> Vec<Change> {
+        let is_gone = |attached: &Attached| {
+            let Attachment { network: its, container, .. } = &attached.attachment;
             its == network && !containers.contains(container)
         };
-        let gone = self.told.iter().filter(|(_, told)| is_gone(told));
+        let gone = self.attached.iter().filter(|(_, attached)| is_gone(attached));
         let gone: Vec<PodId> = gone.map(|(id, _)| id.clone()).collect();
         gone.into_iter()
-            .filter_map(|id| self.altered(id, |overlay, id| drop(overlay.told.remove(id))))
+            .filter_map(|id| self.edit(id, |overlay, id| _ = overlay.attached.remove(id)))
             .collect()
     }
 
-    /// Why a pod cannot have rules yet; `None` if it is known.
+    /// Why a pod cannot have rules yet; none if it can.
     pub(crate) fn obstacle(&self, attachment: &Attachment) -> Option<&'static str> {
-        let id = attachment.pod();
-        let read = self.told.get(&id).and_then(|told| told.read.as_ref());
+        let id = pod_of(attachment);
+        let read = self.attached.get(&id).and_then(|attached| attached.read.as_ref());
         let source = self.source.get(&id);
-        let pod = source.filter(|pod| is_same(&attachment.uid, &pod.uid)).or(read);
+        let pod = source.filter(|pod| may_be_same(&attachment.uid, &pod.uid)).or(read);
         match (pod, source) {
             (Some(pod), _) if pod.host_network => {
-                Some("the source says that it has its node's network")
+                Some("according to the source it uses its node's network")
             }
-            (Some(pod), _) if pod.finished => Some("the source says that it ran to its end"),
+            (Some(pod), _) if pod.finished => Some("according to the source it has finished"),
             (Some(_), _) => None,
             (None, Some(_)) => Some("the source still has an older pod of this name"),
             (None, None) => Some("the source does not have it on this node"),
         }
     }
 
-    /// The pod as the engine is to know it.
+    /// The pod as the engine must know it.
     fn pod(&self, id: &PodId) -> Option<Pod> {
         let source = self.source.get(id);
-        let Some(told) = self.told.get(id) else { return source.cloned() };
-        match source.filter(|pod| told.is_about(pod)).or(told.read.as_ref()) {
+        let Some(attached) = self.attached.get(id) else { return source.cloned() };
+        match source.filter(|pod| attached.is_of(pod)).or(attached.read.as_ref()) {
             Some(pod) if !pod.host_network && !pod.finished => Some(Pod {
-                addresses: told.attachment.addresses.clone(),
-                born: TOLD + told.number,
+                addresses: attached.attachment.addresses.clone(),
+                born: ATTACHED_BORN + attached.number,
                 ..pod.clone()
             }),
             _ => source.cloned(),
@@ -166,40 +165,41 @@ impl Overlay {
         }
     }
 
-    /// Alters something about a pod. What follows from that?
-    fn altered(&mut self, id: PodId, alter: impl FnOnce(&mut Self, &PodId)) -> Option<Change> {
+    /// Edits the state of a pod. Returns the change for the engine, if its view of the pod changed.
+    fn edit(&mut self, id: PodId, edit: impl FnOnce(&mut Self, &PodId)) -> Option<Change> {
         let before = self.pod(&id);
-        alter(self, &id);
+        edit(self, &id);
         (self.pod(&id) != before).then(|| self.change(id))
     }
 
-    /// The source has something else to say about a pod. What was told ends with the pod it was told about, and when the source
-    /// has news of its addresses.
-    fn replaced(&mut self, id: &PodId, now: Option<&Pod>) {
-        let Some(told) = self.told.get(id) else { return };
-        let is_its =
-            |pod: &Pod| pod.uid.is_some() && pod.uid.as_deref() == told.attachment.uid.as_deref();
+    /// Drops a pod's attachment before the source's state of the pod is replaced by `now`, if the attached pod is
+    /// gone or has new addresses.
+    fn drop_outdated(&mut self, id: &PodId, now: Option<&Pod>) {
+        let Some(attached) = self.attached.get(id) else { return };
+        let is_its = |pod: &Pod| {
+            pod.uid.is_some() && pod.uid.as_deref() == attached.attachment.uid.as_deref()
+        };
         let is_gone = self.source.get(id).is_some_and(is_its) && !now.is_some_and(is_its);
-        let is_outdated = now.is_some_and(|pod| told.is_about(pod) && told.is_older(pod));
+        let is_outdated = now.is_some_and(|pod| attached.is_of(pod) && attached.is_older(pod));
         if is_gone || is_outdated {
-            self.told.remove(id);
+            self.attached.remove(id);
         }
     }
 }
 
-impl Told {
-    fn is_about(&self, pod: &Pod) -> bool {
-        is_same(&self.attachment.uid, &pod.uid)
+impl Attached {
+    fn is_of(&self, pod: &Pod) -> bool {
+        may_be_same(&self.attachment.uid, &pod.uid)
     }
 
-    /// Whether a pod of the source has an address that it did not have when this was told.
+    /// Whether the source's pod has an address that it did not have at the time of the attachment.
     fn is_older(&self, pod: &Pod) -> bool {
         let is_known = |a: &IpAddr| self.attachment.addresses.contains(a) || self.older.contains(a);
         !pod.addresses.iter().all(is_known)
     }
 
-    /// Comes after what was told before. A sandbox may have several interfaces, and then the first one speaks for all.
-    fn follow(&mut self, before: Told) {
+    /// Replaces an earlier attachment. Interfaces of one sandbox become one attachment, identified by the first.
+    fn replace(&mut self, before: Attached) {
         let same = before.attachment.container == self.attachment.container;
         if same && before.attachment.interface != self.attachment.interface {
             let more = std::mem::replace(&mut self.attachment, before.attachment).addresses;
@@ -213,12 +213,12 @@ impl Told {
             self.older.extend(before.attachment.addresses);
         }
         self.older.extend(before.older);
-        self.read = before.read.filter(|pod| self.is_about(pod));
+        self.read = before.read.filter(|pod| self.is_of(pod));
     }
 }
 
-/// Whether nothing speaks against two being one.
-fn is_same(one: &Option<String>, other: &Option<Name>) -> bool {
+/// Whether two uids can be the same. An unknown uid can be any.
+fn may_be_same(one: &Option<String>, other: &Option<Name>) -> bool {
     one.as_deref().zip(other.as_deref()).is_none_or(|(one, other)| one == other)
 }
 

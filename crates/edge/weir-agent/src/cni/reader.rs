@@ -9,12 +9,12 @@ use weir_model::{Pod, PodId};
 
 use crate::Event;
 
-/// How many pods may wait to be read. One that finds no place is asked for again soon.
-const QUEUE: usize = 256;
+/// The most pods that wait to be read. A waiting request asks again if the queue is full.
+const QUEUE_LENGTH: usize = 256;
 
-/// Reads one pod from where the source has its objects from, for when the source is behind.
+/// Reads one pod directly, for when the source's events lag behind.
 pub trait PodReader: Send {
-    /// The pod as it is now; `None` if there is none. May take its time, though not for ever.
+    /// The pod's current state; none if there is no such pod. The call may block, but must end.
     fn read(
         &self,
         namespace: &str,
@@ -22,18 +22,18 @@ pub trait PodReader: Send {
     ) -> Result<Option<Pod>, Box<dyn Error + Send + Sync>>;
 }
 
-/// Where to ask for a pod. Asking never waits.
+/// The queue of pods to read. Sending never blocks.
 pub(crate) type Reads = SyncSender<PodId>;
 
-/// Reads pods, one after the other, on a thread of its own.
+/// Starts a thread that reads the queued pods one after the other and sends them to the loop.
 pub(crate) fn start(reader: Box<dyn PodReader>, events: SyncSender<Event>) -> io::Result<Reads> {
-    let (reads, asked) = mpsc::sync_channel::<PodId>(QUEUE);
+    let (reads, queue) = mpsc::sync_channel::<PodId>(QUEUE_LENGTH);
     let read = move || {
-        for pod in asked {
+        for pod in queue {
             let event = match reader.read(&pod.namespace, &pod.name) {
-                Ok(Some(pod)) => Event::Read(Box::new(pod)),
+                Ok(Some(pod)) => Event::PodRead(Box::new(pod)),
                 Ok(None) => continue,
-                Err(error) => Event::Unread(pod, error.to_string()),
+                Err(error) => Event::PodUnreadable(pod, error.to_string()),
             };
             if events.send(event).is_err() {
                 return;

@@ -1,4 +1,4 @@
-//! The socket that plugins ask at.
+//! The Unix socket that the CNI plugin connects to.
 
 use std::{
     fs::{self, DirBuilder, Permissions},
@@ -22,104 +22,116 @@ use tokio::{
     sync::{Semaphore, oneshot},
     time::{sleep, timeout},
 };
+use weir_cni_protocol::{Reply, Request};
 
-use super::{Answer, Asked, LONGEST, Request};
+use super::{MAX_WAIT, PluginRequest};
 use crate::Event;
 
-/// How many may ask at once; the others wait.
-const CONNECTIONS: usize = 1024;
-/// How long a question may take to be said, and an answer to be heard.
-const SPEECH: Duration = Duration::from_secs(5);
-/// No question is longer, in bytes.
-const QUESTION: u64 = 1 << 20;
+/// The most connections that are open at a time. The kernel queues further ones.
+const MAX_CONNECTIONS: usize = 1024;
+/// The longest time to receive a request, and to send a reply.
+const IO_TIMEOUT: Duration = Duration::from_secs(5);
+/// The longest request, in bytes.
+const MAX_REQUEST_BYTES: u64 = 1 << 20;
+/// The delay after a failed accept.
+const ACCEPT_RETRY: Duration = Duration::from_secs(1);
+/// The interval of attempts to send a request to a loop whose queue is full.
+const QUEUE_RETRY: Duration = Duration::from_millis(10);
 
-/// A socket for root alone. Its file stays behind, and whoever comes next replaces it.
+/// A socket for root only. Its file remains after the process, and the next agent replaces it.
 #[derive(Debug)]
 pub(crate) struct Socket(UnixListener);
 
 impl Socket {
-    /// Listens at a path. A socket there that nobody listens at is replaced; nothing else is.
+    /// Listens at a path. Replaces a socket without a listener, but nothing else.
     pub(crate) fn bind(path: &Path) -> io::Result<Socket> {
         match fs::symlink_metadata(path) {
-            Ok(there) if !there.file_type().is_socket() => {
-                return Err(io::Error::new(io::ErrorKind::AlreadyExists, "it is not a socket"));
+            Ok(existing) if !existing.file_type().is_socket() => {
+                return Err(io::Error::new(
+                    io::ErrorKind::AlreadyExists,
+                    "the file is not a socket",
+                ));
             }
             Ok(_) if UnixStream::connect(path).is_ok() => {
-                return Err(io::Error::new(io::ErrorKind::AddrInUse, "somebody listens there"));
+                return Err(io::Error::new(
+                    io::ErrorKind::AddrInUse,
+                    "another process listens there",
+                ));
             }
             _ => (),
         }
         if let Some(folder) = path.parent() {
             DirBuilder::new().recursive(true).mode(0o755).create(folder)?;
         }
-        // Made beside, and moved into place once its mode is right: there is never a moment without a socket.
-        let beside = beside(path);
-        _ = fs::remove_file(&beside);
-        let listener = UnixListener::bind(&beside)?;
-        fs::set_permissions(&beside, Permissions::from_mode(0o600))?;
-        fs::rename(&beside, path)?;
+        // Create the socket under another name, and rename it once its mode is right: the path always has a socket.
+        let temporary = temporary_path(path);
+        _ = fs::remove_file(&temporary);
+        let listener = UnixListener::bind(&temporary)?;
+        fs::set_permissions(&temporary, Permissions::from_mode(0o600))?;
+        fs::rename(&temporary, path)?;
         Ok(Socket(listener))
     }
 
-    /// Answers for ever.
+    /// Serves requests until the future is dropped.
     pub(crate) async fn serve(self, events: SyncSender<Event>) -> io::Result<()> {
         self.0.set_nonblocking(true)?;
         let listener = net::UnixListener::from_std(self.0)?;
-        let places = Arc::new(Semaphore::new(CONNECTIONS));
+        let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
         loop {
             // The semaphore is never closed.
-            let place = places.clone().acquire_owned().await.ok();
+            let slot = slots.clone().acquire_owned().await.ok();
             let stream = match listener.accept().await {
                 Ok((stream, _)) => stream,
                 Err(error) => {
-                    tracing::error!(%error, "cannot hear plugins");
-                    sleep(Duration::from_secs(1)).await;
+                    tracing::error!(%error, "cannot accept a connection on the CNI socket");
+                    sleep(ACCEPT_RETRY).await;
                     continue;
                 }
             };
             let events = events.clone();
             tokio::spawn(async move {
-                // Whoever does not speak, or leaves, gets no answer.
-                _ = converse(stream, events).await;
-                drop(place);
+                // A client that sends nothing, or goes away, gets no reply.
+                _ = serve_one(stream, events).await;
+                drop(slot);
             });
         }
     }
 }
 
-fn beside(path: &Path) -> PathBuf {
+fn temporary_path(path: &Path) -> PathBuf {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     path.with_file_name(format!(".{name}.{}", process::id()))
 }
 
-/// One question, one answer.
-async fn converse(mut stream: net::UnixStream, events: SyncSender<Event>) -> io::Result<()> {
-    let peer = stream.peer_cred()?.uid();
-    if peer != 0 && peer != rustix::process::geteuid().as_raw() {
-        tracing::warn!(user = peer, "a stranger asks at the plugin's socket");
+/// Serves one request of a connection.
+async fn serve_one(mut stream: net::UnixStream, events: SyncSender<Event>) -> io::Result<()> {
+    let uid = stream.peer_cred()?.uid();
+    if uid != 0 && uid != rustix::process::geteuid().as_raw() {
+        tracing::warn!(uid, "rejected a connection to the CNI socket: unexpected uid");
         return Err(io::ErrorKind::PermissionDenied.into());
     }
     let mut line = String::new();
-    let mut reader = BufReader::new((&mut stream).take(QUESTION));
-    timeout(SPEECH, reader.read_line(&mut line)).await.map_err(io::Error::from)??;
-    let answer = match serde_json::from_str(&line) {
-        Ok(request) => ask(request, &events).await?,
-        Err(error) => Err(format!("the question makes no sense: {error}")).into(),
+    let mut reader = BufReader::new((&mut stream).take(MAX_REQUEST_BYTES));
+    timeout(IO_TIMEOUT, reader.read_line(&mut line)).await.map_err(io::Error::from)??;
+    let reply = match serde_json::from_str(&line) {
+        Ok(request) => forward(request, &events).await?,
+        Err(error) => Err(format!("invalid request: {error}")).into(),
     };
-    let mut line = serde_json::to_vec(&answer)?;
+    let mut line = serde_json::to_vec(&reply)?;
     line.push(b'\n');
-    timeout(SPEECH, stream.write_all(&line)).await.map_err(io::Error::from)?
+    timeout(IO_TIMEOUT, stream.write_all(&line)).await.map_err(io::Error::from)?
 }
 
-/// The loop's answer. A loop that ends gives none, and the plugin asks whoever comes next.
-async fn ask(request: Request, events: &SyncSender<Event>) -> io::Result<Answer> {
+/// Sends a request to the loop and waits for its reply. A loop that stops gives none, and the plugin retries with the
+/// next agent.
+async fn forward(request: Request, events: &SyncSender<Event>) -> io::Result<Reply> {
     let (reply, answer) = oneshot::channel();
-    let mut event = Event::Asked(Asked { request, since: Instant::now(), reply });
+    let mut event = Event::Plugin(PluginRequest { request, since: Instant::now(), reply });
     while let Err(TrySendError::Full(back)) = events.try_send(event) {
         event = back;
-        sleep(Duration::from_millis(10)).await;
+        sleep(QUEUE_RETRY).await;
     }
-    let answer = timeout(LONGEST + SPEECH, answer).await.map_err(io::Error::from)?;
+    let answer = timeout(MAX_WAIT + IO_TIMEOUT, answer).await.map_err(io::Error::from)?;
     answer.map_err(|_| io::ErrorKind::BrokenPipe.into())
 }
 
@@ -130,24 +142,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_socket_that_is_left_over_is_replaced_and_nothing_else_is() {
+    fn a_socket_without_a_listener_is_replaced_and_nothing_else() {
         let disk = tempfile::tempdir().unwrap();
         let path = disk.path().join("run/agent.sock");
         let first = Socket::bind(&path).unwrap();
         let mode = fs::metadata(&path).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
         let taken = Socket::bind(&path).unwrap_err();
-        assert_eq!(taken.to_string(), "somebody listens there");
+        assert_eq!(taken.to_string(), "another process listens there");
         drop(first);
         let _second = Socket::bind(&path).unwrap();
         assert!(UnixStream::connect(&path).is_ok());
         assert_eq!(
             fs::read_dir(path.parent().unwrap()).unwrap().count(),
             1,
-            "nothing is left over"
+            "no temporary file remains"
         );
         let file = disk.path().join("file");
         File::create(&file).unwrap();
-        assert_eq!(Socket::bind(&file).unwrap_err().to_string(), "it is not a socket");
+        assert_eq!(Socket::bind(&file).unwrap_err().to_string(), "the file is not a socket");
     }
 }

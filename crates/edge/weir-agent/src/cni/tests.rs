@@ -1,4 +1,4 @@
-//! The loop with a datapath in memory, and plugins that ask at a real socket.
+//! The loop with an in-memory datapath, and plugins that connect to a real socket.
 
 #![cfg(unix)]
 
@@ -27,6 +27,7 @@ use crate::{
     Event, Options, Source, Sysctls,
     agent::{Agent, Plugins},
     report::Report,
+    reporter::Reporter,
     run, threads,
 };
 
@@ -45,7 +46,7 @@ fn pod(uid: &str) -> String {
     )
 }
 
-/// Changes without made-up addresses.
+/// Changes without synthetic addresses.
 fn changes(text: &str) -> Vec<Change> {
     let mut reader = Reader::new();
     reader.read("test".into(), text.as_bytes());
@@ -59,15 +60,15 @@ fn changes(text: &str) -> Vec<Change> {
     objects.map(Change::Put).collect()
 }
 
-/// A loop on its own thread.
+/// A loop in its own thread.
 struct Bench {
     events: SyncSender<Event>,
     socket: PathBuf,
     _disk: TempDir,
-    turning: Option<JoinHandle<()>>,
+    thread: Option<JoinHandle<()>>,
 }
 
-/// What can be done to the machine, inside the loop's thread.
+/// Prepares the machine, in the loop's thread.
 type Machine = fn(&Memory);
 
 impl Bench {
@@ -86,58 +87,59 @@ impl Bench {
             sysctls: Sysctls::Report,
             version: "1.2.3",
         };
-        let (events, asked) = mpsc::sync_channel(16);
+        let (events, queue) = mpsc::sync_channel(16);
         let report = Arc::new(Report::new(&options));
         let listening = Socket::bind(&socket).unwrap();
         threads::listen(Vec::new(), Some(listening), report.clone(), events.clone()).unwrap();
         let reads = reader.map(|reader| start(reader, events.clone()).unwrap());
-        let turning = thread::spawn(move || {
+        let thread = thread::spawn(move || {
             let memory = Memory::default();
             machine(&memory);
-            let agent = Agent::new(&options, memory.clone(), report, Instant::now());
+            let reporter = Reporter::new(&options, report, None);
+            let agent = Agent::new(&options, memory.clone(), reporter, Instant::now());
             let mut agent = agent.with_plugins(Plugins::new("n1".into(), reads));
             let watch = Source::Folder("/nonexistent".into()).watch(|_| true).unwrap();
-            run::turn(&mut agent, &asked, &watch);
+            run::run_loop(&mut agent, &queue, &watch);
         });
-        Bench { events, socket, _disk: disk, turning: Some(turning) }
+        Bench { events, socket, _disk: disk, thread: Some(thread) }
     }
 
-    /// In sync, with a policy that locks every web pod.
+    /// A loop that is in sync, with a policy that isolates every web pod.
     fn started() -> Self {
         let bench = Bench::new(|_| (), None);
-        bench.tell(changes(POLICY));
+        bench.send(changes(POLICY));
         bench
     }
 
-    fn tell(&self, changes: Vec<Change>) {
-        let update = SourceEvent { changes, in_sync: true, ..SourceEvent::default() };
-        self.events.send(Event::Source(update, Instant::now())).unwrap();
+    fn send(&self, changes: Vec<Change>) {
+        let event = SourceEvent { changes, in_sync: true, ..SourceEvent::default() };
+        self.events.send(Event::Source(event, Instant::now())).unwrap();
     }
 
-    fn ask(&self, question: &Value) -> Value {
+    fn call(&self, request: &Value) -> Value {
         let mut stream = UnixStream::connect(&self.socket).unwrap();
-        writeln!(stream, "{question}").unwrap();
+        writeln!(stream, "{request}").unwrap();
         let mut line = String::new();
         BufReader::new(stream).read_line(&mut line).unwrap();
         serde_json::from_str(&line).unwrap()
     }
 
-    /// Adds the pod, and tells why that failed.
+    /// Adds the pod. Returns why that failed.
     fn add(&self, uid: &str, last: u8, timeout: f64) -> Option<String> {
-        let answer = self.ask(&question("add", uid, last, timeout));
-        assert_eq!(answer["ok"].as_bool().unwrap(), answer["reason"].is_null());
-        answer["reason"].as_str().map(str::to_owned)
+        let reply = self.call(&request("add", uid, last, timeout));
+        assert_eq!(reply["ok"].as_bool().unwrap(), reply["reason"].is_null());
+        reply["reason"].as_str().map(str::to_owned)
     }
 }
 
 impl Drop for Bench {
     fn drop(&mut self) {
         _ = self.events.send(Event::Stop);
-        self.turning.take().map(JoinHandle::join);
+        self.thread.take().map(JoinHandle::join);
     }
 }
 
-fn question(verb: &str, uid: &str, last: u8, timeout: f64) -> Value {
+fn request(verb: &str, uid: &str, last: u8, timeout: f64) -> Value {
     json!({
         "verb": verb, "namespace": "shop", "name": "web", "uid": uid, "container": uid, "interface": "eth0",
         "network": "net", "addresses": [IpAddr::from([10, 0, 0, last])], "timeout": timeout,
@@ -145,60 +147,60 @@ fn question(verb: &str, uid: &str, last: u8, timeout: f64) -> Value {
 }
 
 #[test]
-fn an_answer_means_that_the_rules_are_in_force() {
+fn a_reply_means_that_the_rules_are_in_force() {
     let bench = Bench::started();
-    bench.tell(changes(&pod("u")));
+    bench.send(changes(&pod("u")));
     assert_eq!(bench.add("u", 1, 5.0), None);
-    assert_eq!(bench.ask(&question("check", "u", 1, 1.0)), json!({"ok": true}));
-    let other = bench.ask(&question("check", "u", 2, 0.1));
-    assert_eq!(other["reason"], "10.0.0.2 is not known as an address of the pod");
-    assert_eq!(bench.ask(&question("del", "u", 1, 1.0)), json!({"ok": true}));
-    assert_eq!(bench.ask(&question("check", "u", 1, 0.1))["ok"], false);
+    assert_eq!(bench.call(&request("check", "u", 1, 1.0)), json!({"ok": true}));
+    let other = bench.call(&request("check", "u", 2, 0.1));
+    assert_eq!(other["reason"], "10.0.0.2 is not an address of the pod");
+    assert_eq!(bench.call(&request("del", "u", 1, 1.0)), json!({"ok": true}));
+    assert_eq!(bench.call(&request("check", "u", 1, 0.1))["ok"], false);
 }
 
 #[test]
-fn a_pod_that_the_source_shows_later_is_waited_for() {
+fn a_request_waits_for_a_pod_that_the_source_reports_later() {
     let bench = Bench::started();
     assert_eq!(bench.add("u", 1, 0.1).unwrap(), "the source does not have it on this node");
     thread::scope(|scope| {
         let added = scope.spawn(|| bench.add("u", 1, 10.0));
         thread::sleep(Duration::from_millis(100));
         assert!(!added.is_finished());
-        bench.tell(changes(&pod("old")));
+        bench.send(changes(&pod("old")));
         thread::sleep(Duration::from_millis(100));
-        assert!(!added.is_finished(), "this is not the one");
-        bench.tell(vec![Change::Remove(Key::Pod(PodId::new("shop", "web")))]);
-        bench.tell(changes(&pod("u")));
+        assert!(!added.is_finished(), "this is an older pod");
+        bench.send(vec![Change::Remove(Key::Pod(PodId::new("shop", "web")))]);
+        bench.send(changes(&pod("u")));
         assert_eq!(added.join().unwrap(), None);
     });
 }
 
 #[test]
-fn nothing_is_promised_before_the_source_is_in_sync() {
+fn requests_fail_before_the_source_is_in_sync() {
     let bench = Bench::new(|_| (), None);
-    let update = SourceEvent { changes: changes(&pod("u")), ..SourceEvent::default() };
-    bench.events.send(Event::Source(update, Instant::now())).unwrap();
+    let event = SourceEvent { changes: changes(&pod("u")), ..SourceEvent::default() };
+    bench.events.send(Event::Source(event, Instant::now())).unwrap();
     let reason = bench.add("u", 1, 0.1).unwrap();
     assert!(reason.ends_with("has not been read completely yet"), "{reason}");
-    assert_eq!(bench.ask(&json!({"verb": "status"}))["ok"], false);
-    bench.tell(changes(POLICY));
+    assert_eq!(bench.call(&json!({"verb": "status"}))["ok"], false);
+    bench.send(changes(POLICY));
     assert_eq!(bench.add("u", 1, 5.0), None);
-    assert_eq!(bench.ask(&json!({"verb": "status"})), json!({"ok": true}));
+    assert_eq!(bench.call(&json!({"verb": "status"})), json!({"ok": true}));
 }
 
 #[test]
-fn rules_that_cannot_be_applied_are_not_in_force() {
+fn requests_fail_while_rules_cannot_be_applied() {
     let away = Bench::new(|memory| memory.machine(|machine| machine.unavailable = true), None);
-    away.tell(changes(&format!("{POLICY}---\n{}", pod("u"))));
-    assert_eq!(away.add("u", 1, 0.3).unwrap(), "cannot reach the machine: it is away");
+    away.send(changes(&format!("{POLICY}---\n{}", pod("u"))));
+    assert_eq!(away.add("u", 1, 0.3).unwrap(), "cannot reach the machine: it is unreachable");
     let picky = Bench::new(
         |memory| memory.machine(|machine| machine.rejects = [PodId::new("shop", "web")].into()),
         None,
     );
     let open = POLICY.replace("}}}", "}}, ingress: [{}]}");
-    picky.tell(changes(&format!("{open}---\n{}", pod("u"))));
+    picky.send(changes(&format!("{open}---\n{}", pod("u"))));
     let reason = picky.add("u", 1, 0.3).unwrap();
-    assert!(reason.starts_with("its rules are refused: "), "{reason}");
+    assert!(reason.starts_with("the datapath rejects its rules: "), "{reason}");
 }
 
 /// A reader that has one pod.
@@ -210,64 +212,65 @@ impl PodReader for One {
         namespace: &str,
         name: &str,
     ) -> Result<Option<Pod>, Box<dyn std::error::Error + Send + Sync>> {
-        match PodId::new(namespace, name) == self.0.id {
-            true => Ok(Some(self.0.clone())),
-            false => Err("there is only one".into()),
+        if PodId::new(namespace, name) == self.0.id {
+            Ok(Some(self.0.clone()))
+        } else {
+            Err("there is only one".into())
         }
     }
 }
 
 #[test]
-fn a_pod_that_the_source_does_not_have_yet_is_read() {
+fn a_pod_that_the_source_does_not_have_yet_is_read_directly() {
     let read = changes(&pod("new")).into_iter().find_map(|change| match change {
         Change::Put(Object::Pod(pod)) => Some(pod),
         _ => None,
     });
     let bench = Bench::new(|_| (), Some(Box::new(One(read.unwrap()))));
-    bench.tell(changes(&format!("{POLICY}---\n{}", pod("old"))));
+    bench.send(changes(&format!("{POLICY}---\n{}", pod("old"))));
     assert_eq!(bench.add("new", 1, 10.0), None);
-    let mut other = question("add", "x", 2, 0.5);
+    let mut other = request("add", "x", 2, 0.5);
     other["name"] = "api".into();
-    let answer = bench.ask(&other);
-    let reason = answer["reason"].as_str().unwrap();
+    let reply = bench.call(&other);
+    let reason = reply["reason"].as_str().unwrap();
     assert!(reason.ends_with("and it cannot be read: there is only one"), "{reason}");
 }
 
 #[test]
-fn many_pods_at_once_are_few_transactions() {
+fn many_concurrent_pods_share_few_transactions() {
     let bench = Bench::started();
     thread::scope(|scope| {
         let adds: Vec<_> = (0..200_u8)
             .map(|n| {
                 let bench = &bench;
                 scope.spawn(move || {
-                    let mut question = question("add", "u", n, 30.0);
-                    question["name"] = format!("web-{n}").into();
-                    question["container"] = n.to_string().into();
-                    bench.ask(&question)
+                    let mut request = request("add", "u", n, 30.0);
+                    request["name"] = format!("web-{n}").into();
+                    request["container"] = n.to_string().into();
+                    bench.call(&request)
                 })
             })
             .collect();
         let pods = (0..200).map(|n| pod("u").replace("name: web", &format!("name: web-{n}")));
-        bench.tell(changes(&pods.collect::<Vec<_>>().join("\n---\n")));
+        bench.send(changes(&pods.collect::<Vec<_>>().join("\n---\n")));
         for add in adds {
             assert_eq!(add.join().unwrap(), json!({"ok": true}));
         }
     });
     let gone = json!({"verb": "gc", "network": "net", "containers": ["7"]});
-    assert_eq!(bench.ask(&gone), json!({"ok": true}));
-    let mut check = question("check", "u", 7, 0.1);
+    assert_eq!(bench.call(&gone), json!({"ok": true}));
+    let mut check = request("check", "u", 7, 0.1);
     check["name"] = "web-7".into();
-    assert_eq!(bench.ask(&check), json!({"ok": true}));
+    assert_eq!(bench.call(&check), json!({"ok": true}));
     (check["name"], check["addresses"]) = ("web-8".into(), json!(["10.0.0.8"]));
-    assert_eq!(bench.ask(&check)["ok"], false);
+    assert_eq!(bench.call(&check)["ok"], false);
 }
 
 #[test]
-fn nonsense_is_answered_and_silence_is_not_waited_for() {
+fn an_invalid_request_gets_a_reply_and_silence_blocks_nothing() {
     let bench = Bench::started();
-    let answer = bench.ask(&json!({"verb": "jump"}));
-    assert!(answer["reason"].as_str().unwrap().starts_with("the question makes no sense: "));
+    let reply = bench.call(&json!({"verb": "jump"}));
+    assert!(reply["reason"].as_str().unwrap().starts_with("invalid request: "));
     drop(UnixStream::connect(&bench.socket).unwrap());
-    assert_eq!(bench.ask(&question("del", "u", 1, 1.0)), json!({"ok": true}));
+    assert_eq!(bench.call(&request("del", "u", 1, 1.0)), json!({"ok": true}));
 }

@@ -213,7 +213,7 @@ impl Folder {
     }
 
     /// What is new since the last update, if anything is.
-    pub fn update(&mut self) -> Option<SourceEvent> {
+    pub fn next_event(&mut self) -> Option<SourceEvent> {
         if !mem::take(&mut self.is_stale) {
             return None;
         }

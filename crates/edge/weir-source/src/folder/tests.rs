@@ -52,7 +52,7 @@ impl Bench {
         let now = SystemTime::now();
         self.folder.scan(now, |_| Writer::Done);
         self.folder.scan(now + ABSENCE, |_| Writer::Done);
-        if let Some(update) = self.folder.update() {
+        if let Some(update) = self.folder.next_event() {
             update.changes.iter().for_each(|change| self.world.apply(change.clone()));
             self.last = update;
         }
@@ -88,7 +88,7 @@ fn files_come_change_and_go() {
     fs::remove_file(bench.disk.path().join("a.yaml")).unwrap();
     assert_eq!(bench.scan(), ["b", "p"]);
     bench.folder.scan(SystemTime::now(), |_| Writer::Unknown);
-    assert_eq!(bench.folder.update(), None, "nothing happened");
+    assert_eq!(bench.folder.next_event(), None, "nothing happened");
 }
 
 #[test]
@@ -122,7 +122,7 @@ fn nothing_is_in_sync_before_everything_was_read_once() {
     assert_eq!(bench.unread(), ["b.yaml:2 syntax"]);
     bench.write("b.yaml", NOTHING);
     assert!(bench.folder.look(&bench.disk.path().join("b.yaml")));
-    assert!(bench.folder.update().unwrap().in_sync);
+    assert!(bench.folder.next_event().unwrap().in_sync);
     bench.write("c.yaml", "kind: [");
     bench.scan();
     assert!(bench.last.in_sync && !bench.last.unread.is_empty(), "from then on only told");
@@ -300,14 +300,14 @@ fn a_file_that_is_being_written_is_left_alone() {
     bench.scan();
     bench.write("a.yaml", NOTHING);
     bench.folder.scan(SystemTime::now(), |_| Writer::Busy);
-    let update = bench.folder.update().unwrap();
+    let update = bench.folder.next_event().unwrap();
     assert!(update.more_expected && update.changes.is_empty());
     bench.folder.scan(SystemTime::now(), |_| Writer::Unknown);
     assert!(bench.folder.more_expected, "it is too young to be believed");
     bench.folder.scan(SystemTime::now() + SILENCE / 2, |_| Writer::Unknown);
     assert!(bench.folder.more_expected, "and so it is, as long as whoever writes it may pause");
     bench.folder.scan(SystemTime::now() + SILENCE, |_| Writer::Unknown);
-    assert_eq!(bench.folder.update().unwrap().changes.len(), 2, "the pod and its namespace");
+    assert_eq!(bench.folder.next_event().unwrap().changes.len(), 2, "the pod and its namespace");
 }
 
 #[test]
@@ -323,7 +323,7 @@ fn a_file_that_is_written_to_for_ever_is_read_now_and_then() {
         let file = fs::File::options().write(true).open(bench.disk.path().join("a.yaml")).unwrap();
         file.set_modified(now).unwrap();
         bench.folder.scan(now, |_| Writer::Unknown);
-        let changes = bench.folder.update().map_or(Vec::new(), |update| update.changes);
+        let changes = bench.folder.next_event().map_or(Vec::new(), |update| update.changes);
         changes.into_iter().for_each(|change| bench.world.apply(change));
         pods.push(names(&bench.world).join(" "));
     }
@@ -335,9 +335,9 @@ fn a_new_file_is_read_when_it_is_a_second_old() {
     let mut bench = Bench::new();
     bench.write("a.yaml", &pod("a", "10.0.0.1"));
     bench.folder.scan(SystemTime::now() + Duration::from_millis(500), |_| Writer::Unknown);
-    assert!(!bench.folder.update().unwrap().in_sync, "whoever writes it may not have finished");
+    assert!(!bench.folder.next_event().unwrap().in_sync, "whoever writes it may not have finished");
     bench.folder.scan(SystemTime::now() + FRESH, |_| Writer::Unknown);
-    assert!(bench.folder.update().unwrap().in_sync);
+    assert!(bench.folder.next_event().unwrap().in_sync);
 }
 
 #[test]
@@ -350,7 +350,7 @@ fn a_file_that_is_gone_for_a_moment_is_not_gone() {
     let start = SystemTime::now();
     let look = |bench: &mut Bench, millis| {
         bench.folder.scan(start + Duration::from_millis(millis), |_| Writer::Done);
-        bench.folder.update().map_or(0, |update| update.changes.len())
+        bench.folder.next_event().map_or(0, |update| update.changes.len())
     };
     fs::remove_file(bench.disk.path().join("a.yaml")).unwrap();
     assert_eq!(look(&mut bench, 0), 0);

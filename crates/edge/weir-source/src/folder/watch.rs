@@ -117,7 +117,7 @@ impl Watched {
                 poll = start + if self.watcher.is_some() { POLL } else { GLANCE };
             }
             self.look(start);
-            if self.folder.update().is_some_and(|update| !tell(update)) {
+            if self.folder.next_event().is_some_and(|update| !tell(update)) {
                 return;
             }
             let all = self.due.all.map(|due| due.max(rest_until));

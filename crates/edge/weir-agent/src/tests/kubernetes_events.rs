@@ -1,11 +1,11 @@
-//! What is said about policies, in a real API server. `cargo xtask cluster` gets one.
+//! Events about policies, in a real API server. `cargo xtask cluster` builds one.
 
 use weir_cluster::{Cluster, Right};
 use weir_kube::{Access, Events};
 
 use super::*;
 
-/// The Events of a namespace: about what, why, and what they say.
+/// The Events of a namespace: object, reason and message.
 fn events(cluster: &Cluster, namespace: &str) -> Vec<[String; 3]> {
     let list = cluster.get(&format!("/api/v1/namespaces/{namespace}/events")).unwrap();
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
@@ -18,7 +18,7 @@ fn events(cluster: &Cluster, namespace: &str) -> Vec<[String; 3]> {
 }
 
 #[test]
-fn what_cannot_be_applied_is_said_about_the_policy_or_the_node() {
+fn rejected_rules_and_failures_become_events() {
     let cluster = Cluster::start().unwrap();
     cluster.create("/api/v1/namespaces", &json!({"metadata": {"name": "shop"}})).unwrap();
     let right = Right { group: "", resources: &["events"], verbs: &["create", "patch"] };
@@ -29,8 +29,9 @@ fn what_cannot_be_applied_is_said_about_the_policy_or_the_node() {
     let access = Access::new(Some(&kubeconfig), None);
     let options = options(bench.disk.path());
     bench.folder = Folder::new(bench.disk.path());
-    bench.agent = Agent::new(&options, bench.memory.clone(), bench.report.clone(), bench.now)
-        .with_notes(Some(Events::start(access, "weir-agent", "n1").unwrap()));
+    let events_writer = Events::start(access, "weir-agent", "n1").unwrap();
+    let reporter = Reporter::new(&options, bench.report.clone(), Some(events_writer));
+    bench.agent = Agent::new(&options, bench.memory.clone(), reporter, bench.now);
     bench.turn();
     assert_eq!(bench.passes(), [2]);
 
@@ -50,12 +51,12 @@ fn what_cannot_be_applied_is_said_about_the_policy_or_the_node() {
         assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", all());
         thread::sleep(Duration::from_millis(50));
     }
-    let said = all();
-    assert_eq!(said[0][..2], ["NetworkPolicy web", "NotApplied"]);
+    let published = all();
+    assert_eq!(published[0][..2], ["NetworkPolicy web", "NotApplied"]);
     assert!(
-        said[0][2].starts_with("the rules for pod shop/web are refused on node n1"),
-        "{said:?}"
+        published[0][2].starts_with("node n1 rejects the rules of pod shop/web"),
+        "{published:?}"
     );
-    assert_eq!(said[1][..2], ["Node n1", "PoliciesNotApplied"]);
-    assert!(said[1][2].contains("what was in force stays"), "{said:?}");
+    assert_eq!(published[1][..2], ["Node n1", "PoliciesNotApplied"]);
+    assert!(published[1][2].contains("the last applied rules stay in force"), "{published:?}");
 }

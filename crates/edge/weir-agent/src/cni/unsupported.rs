@@ -1,15 +1,15 @@
-//! Where there are no sockets with a path, there is no plugin.
+//! Platforms without Unix sockets have no CNI plugin.
 
 use std::{convert::Infallible, io, path::Path, sync::mpsc::SyncSender};
 
 use crate::Event;
 
-/// A socket that nobody can make.
+/// A socket that cannot exist.
 #[derive(Debug)]
 pub(crate) struct Socket(Infallible);
 
 impl Socket {
-    /// Fails.
+    /// Always fails.
     pub(crate) fn bind(_: &Path) -> io::Result<Socket> {
         Err(io::ErrorKind::Unsupported.into())
     }

@@ -1,12 +1,12 @@
-//! What is said about policies where their owners look: as Events. Pure; who writes them is elsewhere.
+//! The Kubernetes Events about policies. Pure: `weir_kube` writes them.
 
 use weir_datapath::Shortfall;
 use weir_kube::{Note, NoteKind, node_reference, policy_reference};
 use weir_model::{Finding, ObjectRef, PolicyId, PolicyKind, Severity};
 
-use crate::report::HeldEndpoint;
+use crate::report::RejectedEndpoint;
 
-/// The kinds of policies.
+/// The kinds of policies that Events are about.
 const KINDS: [PolicyKind; 4] = [
     PolicyKind::NetworkPolicy,
     PolicyKind::AdminNetworkPolicy,
@@ -14,7 +14,7 @@ const KINDS: [PolicyKind; 4] = [
     PolicyKind::ClusterNetworkPolicy,
 ];
 
-/// What to say about a policy that something is wrong with. Other findings are not about an object, or nobody's business.
+/// The Event about a finding, if it is about a policy and more than information.
 pub(crate) fn of_finding(finding: &Finding) -> Option<Note> {
     let Finding { code, severity, object, field, message, hint, .. } = finding;
     if *severity == Severity::Info {
@@ -25,45 +25,47 @@ pub(crate) fn of_finding(finding: &Finding) -> Option<Note> {
     Some(Note {
         regarding: policy_reference(&policy(object.as_ref()?)?),
         kind: NoteKind::Warning,
-        reason: in_one_word(code),
+        reason: upper_camel_case(code),
         message: format!("{field}{message}{hint}"),
     })
 }
 
-/// What to say about the policies whose rules are refused for a pod.
-pub(crate) fn of_held<'a>(
-    held: &'a HeldEndpoint,
+/// The Events about the policies of a pod whose rules the datapath rejects.
+pub(crate) fn of_rejected<'a>(
+    rejected: &'a RejectedEndpoint,
     node: &'a str,
 ) -> impl Iterator<Item = Note> + 'a {
-    let HeldEndpoint { pod, policies, error, .. } = held;
+    let RejectedEndpoint { pod, policies, error, .. } = rejected;
     policies.iter().map(move |policy| Note {
         regarding: policy_reference(policy),
         kind: NoteKind::Warning,
         reason: "NotApplied".into(),
         message: format!(
-            "the rules for pod {pod} are refused on node {node}; its old ones stay: {error}"
+            "node {node} rejects the rules of pod {pod}; its last accepted ones stay in force: {error}"
         ),
     })
 }
 
-/// What to say about a policy that asks for something the datapath of a node cannot express.
+/// The Event about a policy that the datapath of a node cannot express exactly.
 pub(crate) fn of_shortfall(shortfall: &Shortfall, node: &str) -> Option<Note> {
     let Shortfall { pod, policy, what } = shortfall;
     Some(Note {
         regarding: policy_reference(policy.as_ref()?),
         kind: NoteKind::Warning,
         reason: "NotExpressed".into(),
-        message: format!("the rules for pod {pod} are stricter on node {node}: {what}"),
+        message: format!("the rules of pod {pod} are stricter than written on node {node}: {what}"),
     })
 }
 
-/// What to say about a node on which nothing can be applied.
+/// The Event about a node whose datapath fails.
 pub(crate) fn of_failure(node: &str, error: &str) -> Note {
     Note {
         regarding: node_reference(node),
         kind: NoteKind::Warning,
         reason: "PoliciesNotApplied".into(),
-        message: format!("network policies cannot be applied; what was in force stays: {error}"),
+        message: format!(
+            "cannot apply network policies; the last applied rules stay in force: {error}"
+        ),
     }
 }
 
@@ -75,8 +77,8 @@ fn policy(object: &ObjectRef) -> Option<PolicyId> {
     is_whole.then(|| PolicyId { kind, namespace: namespace.clone(), name: name.clone() })
 }
 
-/// A code as Events have it: `unknown-field` is `UnknownField`.
-fn in_one_word(code: &str) -> String {
+/// A finding's code as an Event's reason: `unknown-field` is `UnknownField`.
+fn upper_camel_case(code: &str) -> String {
     let upper = |word: &str| {
         let mut letters = word.chars();
         let first = letters.next().map(|first| first.to_ascii_uppercase());
@@ -110,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_a_policy_is_said_about_it() {
+    fn a_finding_about_a_policy_becomes_an_event_about_it() {
         let note = of_finding(&finding(lock(), Severity::Error)).unwrap();
         assert_eq!(note.reason, "UnknownField");
         assert_eq!(note.message, "spec.ingres: there is no such field; did you mean ingress?");
@@ -126,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_said_about_anything_else() {
+    fn other_findings_become_no_events() {
         let others = [
             object("Pod", "shop", "web"),
             object("NetworkPolicy", "", "lock"),

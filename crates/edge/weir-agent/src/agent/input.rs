@@ -1,0 +1,80 @@
+//! What the source has reported, until the engine has compiled it and the datapath enforces it.
+
+use std::time::{Instant, SystemTime};
+
+use weir_model::{Change, Name};
+
+use super::nodes::KnownNodes;
+
+/// The most events whose latency is measured at a time.
+const MAX_TIMED: usize = 10_000;
+
+/// The state of the input.
+#[derive(Debug)]
+pub(super) struct Input {
+    nodes: KnownNodes,
+    sync: SyncState,
+    /// Changes that the engine has not compiled yet.
+    pub(super) changes: Vec<Change>,
+    /// When the events arrived whose rules are not in force yet.
+    pub(super) received: Vec<Instant>,
+    /// When their objects were written to the API server.
+    pub(super) written: Vec<SystemTime>,
+}
+
+/// Whether the source is complete.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum SyncState {
+    /// The source has not read everything yet.
+    Reading,
+    /// The source is complete but does not mention this node, for this reason.
+    WrongNode(String),
+    /// The source is complete. This state is final.
+    InSync,
+}
+
+impl Input {
+    pub(super) fn new(node: Name) -> Self {
+        Input {
+            nodes: KnownNodes::new(node),
+            sync: SyncState::Reading,
+            changes: Vec::new(),
+            received: Vec::new(),
+            written: Vec::new(),
+        }
+    }
+
+    /// Records an event's changes as the source reported them. The caller adds them to `changes`.
+    pub(super) fn observe(
+        &mut self,
+        changes: &[Change],
+        written: Vec<SystemTime>,
+        received: Instant,
+    ) {
+        let capacity = MAX_TIMED - self.written.len().min(MAX_TIMED);
+        self.written.extend(written.into_iter().take(capacity));
+        if !changes.is_empty() && self.received.len() < MAX_TIMED {
+            self.received.push(received);
+        }
+        self.nodes.observe(changes);
+    }
+
+    /// Records whether the source is complete. Returns the new state if it changed.
+    pub(super) fn set_sync(&mut self, in_sync: bool) -> Option<&SyncState> {
+        let state = match self.nodes.objection() {
+            _ if self.sync == SyncState::InSync => return None,
+            _ if !in_sync => SyncState::Reading,
+            Some(reason) => SyncState::WrongNode(reason),
+            None => SyncState::InSync,
+        };
+        if state == self.sync {
+            return None;
+        }
+        self.sync = state;
+        Some(&self.sync)
+    }
+
+    pub(super) fn sync(&self) -> &SyncState {
+        &self.sync
+    }
+}
