@@ -5,25 +5,26 @@ use std::{
 
 use serde_json::json;
 
-/// How somebody reaches the API server, and as whom.
+/// The address and credentials for the API server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Access {
-    /// The address of the API server.
+    /// The URL of the API server.
     pub url: String,
     /// The certificates to trust, as PEM.
     pub ca: String,
-    /// The token to show.
+    /// The bearer token.
     pub token: String,
 }
 
 impl Access {
-    /// The same through another door.
+    /// The same credentials with another address.
     #[must_use]
     pub fn through(&self, address: std::net::SocketAddr) -> Self {
         Access { url: format!("https://{address}"), ..self.clone() }
     }
 
-    /// Writes a kubeconfig whose token is in a file of its own beside it, as `token`, so that it can be replaced.
+    /// Writes a kubeconfig. The token is in a separate file `token` beside it, so that tests can replace
+    /// it.
     pub fn write_kubeconfig(&self, folder: &Path) -> io::Result<PathBuf> {
         let (ca, token) = (folder.join("ca.pem"), folder.join("token"));
         fs::write(&ca, &self.ca)?;
@@ -42,12 +43,12 @@ impl Access {
     }
 }
 
-/// Something that a user may do.
+/// A permission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Right {
-    /// The API group; empty for the core.
+    /// The API group; empty for the core group.
     pub group: &'static str,
-    /// The resources, in the plural.
+    /// The plural names of the resources.
     pub resources: &'static [&'static str],
     /// The verbs.
     pub verbs: &'static [&'static str],

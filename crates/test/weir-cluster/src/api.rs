@@ -1,4 +1,4 @@
-//! Requests to the API server, one after the other.
+//! Blocking requests to the API server.
 
 use kube::{
     Client, Config,
@@ -13,7 +13,7 @@ use crate::Access;
 /// Why a request failed.
 pub(crate) type ApiError = Box<dyn std::error::Error + Send + Sync>;
 
-/// A client that waits for its answers.
+/// A blocking client.
 pub(crate) struct Api {
     runtime: Runtime,
     client: Client,
@@ -32,14 +32,14 @@ impl Api {
         Ok(Api { runtime, client })
     }
 
-    /// The answer to a request without a body, as text.
+    /// Sends a GET request. Returns the body as text.
     pub(crate) fn text(&self, path: &str) -> Result<String, kube::Error> {
         let request = Request::new(path).list(&kube::api::ListParams::default());
         let request = request.map_err(kube::Error::BuildRequest)?;
         self.runtime.block_on(self.client.request_text(request))
     }
 
-    /// Does something with a body of JSON.
+    /// Sends a request with a JSON body.
     pub(crate) fn send(
         &self,
         method: Method,
@@ -49,18 +49,18 @@ impl Api {
         self.runtime.block_on(send(&self.client, method, path, body))
     }
 
-    /// Does the same with many bodies, many at a time.
+    /// Sends one request per body, up to 32 concurrently.
     pub(crate) fn send_all(
         &self,
         method: Method,
         requests: impl IntoIterator<Item = (String, Value)>,
     ) -> Result<(), kube::Error> {
-        const AT_ONCE: usize = 32;
+        const MAX_CONCURRENT: usize = 32;
         let mut requests = requests.into_iter();
         self.runtime.block_on(async {
             let mut tasks = tokio::task::JoinSet::new();
             loop {
-                while tasks.len() < AT_ONCE {
+                while tasks.len() < MAX_CONCURRENT {
                     let Some((path, body)) = requests.next() else { break };
                     let client = self.client.clone();
                     tasks.spawn(async move { send(&client, method, &path, &body).await });
@@ -75,16 +75,16 @@ impl Api {
     }
 }
 
-/// What to do with what is at a path.
+/// The kind of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Method {
-    /// Adds to it.
+    /// Creates an object in the collection.
     Post,
-    /// Tells what adding to it would do.
+    /// Creates an object with dry run.
     DryPost,
-    /// Replaces parts of it.
+    /// Applies a merge patch.
     Patch,
-    /// Removes it.
+    /// Deletes the object.
     Delete,
 }
 

@@ -9,14 +9,14 @@ use crate::{
     Access, Cluster, StartError,
     api::{Api, Method},
     process::Process,
-    server::{PATIENCE, await_certificate, free_addresses, not_ready},
+    server::{READY_TIMEOUT, await_certificate, free_addresses, not_ready},
 };
 
-/// The name of the program, and of its log.
+/// The name of the program and of its log.
 const PROGRAM: &str = "apiextensions-apiserver";
 
-/// A second API server that knows CustomResourceDefinitions and their objects, and nothing else. It is newer than the first
-/// and evaluates rules in CEL; it asks the first who may do what, and which namespaces there are.
+/// A second API server that serves CustomResourceDefinitions and their objects only. It is newer than
+/// the first and evaluates CEL rules. It uses the first for authorization and namespaces.
 #[derive(Debug)]
 pub struct Definitions {
     _process: Process,
@@ -24,7 +24,8 @@ pub struct Definitions {
 }
 
 impl Cluster {
-    /// Starts an API server for definitions and waits until it is ready. What it keeps is not seen by the first.
+    /// Starts an API server for definitions and waits until it is ready. The first server does not see its
+    /// objects.
     pub fn definitions(&self) -> Result<Definitions, StartError> {
         let program = weir_programs::definitions_server()?;
         let folder = self.folder().join("definitions");
@@ -40,7 +41,7 @@ impl Cluster {
             format!("--kubeconfig={kubeconfig}"),
             format!("--authentication-kubeconfig={kubeconfig}"),
             format!("--authorization-kubeconfig={kubeconfig}"),
-            // Kinds that the first is too old for.
+            // These plugins watch kinds that the first server does not have.
             "--disable-admission-plugins=MutatingAdmissionPolicy,MutatingAdmissionWebhook,ValidatingAdmissionPolicy,ValidatingAdmissionWebhook".into(),
             "--enable-priority-and-fairness=false".into(),
         ];
@@ -51,7 +52,7 @@ impl Cluster {
         let api = Api::new(&access).map_err(StartError::Api)?;
         let start = Instant::now();
         while api.text("/readyz").is_err() {
-            if process.has_ended() || start.elapsed() > PATIENCE {
+            if process.has_ended() || start.elapsed() > READY_TIMEOUT {
                 return Err(not_ready(PROGRAM, &folder));
             }
             thread::sleep(Duration::from_millis(50));
@@ -66,7 +67,7 @@ impl Definitions {
         self.api.send(Method::Post, path, object)
     }
 
-    /// What is at a path.
+    /// Gets the object at a path.
     pub fn get(&self, path: &str) -> Result<Value, kube::Error> {
         self.api.text(path).map(|text| serde_json::from_str(&text).unwrap_or(Value::String(text)))
     }

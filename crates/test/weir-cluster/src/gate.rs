@@ -8,12 +8,12 @@ use std::{
     thread,
 };
 
-const OPEN: u8 = 0;
-const SHUT: u8 = 1;
+const FORWARDING: u8 = 0;
+const CLOSED: u8 = 1;
 const SILENT: u8 = 2;
-const GONE: u8 = 3;
+const DROPPED: u8 = 3;
 
-/// A way to the API server that can be cut, for one client and not for all.
+/// A TCP proxy to the API server that a test can interrupt for one client.
 #[derive(Debug)]
 pub struct Gate {
     address: SocketAddr,
@@ -27,21 +27,22 @@ struct Inner {
 }
 
 impl Gate {
-    /// A way to this address.
+    /// A proxy to this address.
     pub(crate) fn to(server: SocketAddr) -> io::Result<Self> {
         Gate::from(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?, server)
     }
 
-    /// A way to this address from wherever somebody listens, which may be another network.
+    /// A proxy from a listener, which can be in another network namespace.
     pub(crate) fn from(listener: TcpListener, server: SocketAddr) -> io::Result<Self> {
         let address = listener.local_addr()?;
-        let inner = Arc::new(Inner { state: AtomicU8::new(OPEN), connections: Mutex::default() });
+        let inner =
+            Arc::new(Inner { state: AtomicU8::new(FORWARDING), connections: Mutex::default() });
         let shared = inner.clone();
         thread::spawn(move || {
             for client in listener.incoming().flatten() {
                 match shared.state.load(Ordering::SeqCst) {
-                    GONE => return,
-                    SHUT => drop(client),
+                    DROPPED => return,
+                    CLOSED => drop(client),
                     _ => _ = shared.connect(&client, server),
                 }
             }
@@ -49,45 +50,45 @@ impl Gate {
         Ok(Gate { address, inner })
     }
 
-    /// Where it begins.
+    /// The address that the proxy listens on.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Cuts all connections and lets nobody in.
+    /// Closes all connections and rejects new ones.
     pub fn shut(&self) {
-        self.inner.state.store(SHUT, Ordering::SeqCst);
+        self.inner.state.store(CLOSED, Ordering::SeqCst);
         self.inner.cut();
     }
 
-    /// Keeps all connections and lets nothing through, like a network that lost its way.
+    /// Keeps all connections open but forwards nothing, like a network that drops packets.
     pub fn silence(&self) {
         self.inner.state.store(SILENT, Ordering::SeqCst);
     }
 
-    /// Lets new connections through. Those that were silenced stay so.
+    /// Forwards new connections. Silenced connections stay silent.
     pub fn open(&self) {
-        self.inner.state.store(OPEN, Ordering::SeqCst);
+        self.inner.state.store(FORWARDING, Ordering::SeqCst);
     }
 }
 
 impl Inner {
     fn connect(self: &Arc<Self>, client: &TcpStream, server: SocketAddr) -> io::Result<()> {
         let server = TcpStream::connect(server)?;
-        // What is small goes on at once. Else it would wait until the other end has confirmed what went before, which a client
-        // that only listens to a watch does late.
+        // Disable Nagle's algorithm: small events would wait for an acknowledgement, which a watching client
+        // delays.
         [client, &server].into_iter().try_for_each(|stream| stream.set_nodelay(true))?;
         for (from, to) in [(client, &server), (&server, client)] {
             let (from, to) = (from.try_clone()?, to.try_clone()?);
             let shared = self.clone();
-            thread::spawn(move || shared.pass_on(from, to));
+            thread::spawn(move || shared.forward(from, to));
         }
         let mut connections = self.connections.lock().unwrap_or_else(PoisonError::into_inner);
         connections.extend([client.try_clone()?, server]);
         Ok(())
     }
 
-    fn pass_on(&self, mut from: TcpStream, mut to: TcpStream) {
+    fn forward(&self, mut from: TcpStream, mut to: TcpStream) {
         let mut buffer = vec![0; 64 << 10];
         let mut is_lost = false;
         while let Ok(length @ 1..) = from.read(&mut buffer) {
@@ -109,9 +110,9 @@ impl Inner {
 
 impl Drop for Gate {
     fn drop(&mut self) {
-        self.inner.state.store(GONE, Ordering::SeqCst);
+        self.inner.state.store(DROPPED, Ordering::SeqCst);
         self.inner.cut();
-        // Wakes the thread that waits for clients.
+        // Wakes the thread that accepts connections.
         _ = TcpStream::connect(self.address);
     }
 }

@@ -1,16 +1,16 @@
-//! A real API server for tests, with its store, on this machine alone.
+//! A real API server with its store for tests, reachable from this machine only.
 //!
 //! ```text
-//!  Cluster ─┬─ etcd            ports and a folder of its own
-//!           ├─ kube-apiserver  can be stopped and started again
-//!           ├─ Collector       Kubernetes' own garbage collector, if a test asks for it
-//!           ├─ Definitions     a newer API server for CustomResourceDefinitions alone, if a test asks for it
-//!           ├─ Access          who may talk to it: an administrator, and users with the rights a test gives them
-//!           └─ Gate            a way to it that a test can cut
+//!  Cluster ─┬─ etcd            with its own ports and folder
+//!           ├─ kube-apiserver  a test can stop and restart it
+//!           ├─ Collector       Kubernetes' garbage collector, optional
+//!           ├─ Definitions     a newer API server for CustomResourceDefinitions only, optional
+//!           ├─ Access          credentials of the administrator, or of users with given permissions
+//!           └─ Gate            a proxy that a test can interrupt
 //! ```
 //!
-//! *Invariant*: nothing stays behind. Each process is watched by a shell that ends it, by its own id, when the test process
-//! is gone, however that happened; the folder goes with the last one.
+//! *Invariant*: no process or folder outlives the test. A shell watches each process and kills it by its
+//! id when the test process ends, even after a crash. The last one removes the folder.
 //!
 //! *Invariant*: a dev-dependency only.
 

@@ -6,9 +6,9 @@ use std::{
     process::{Child, ChildStdin, Command, Stdio},
 };
 
-/// Starts a program and waits until whoever holds the other end of the standard input lets go of it, be it by dying. Then the
-/// program is ended by its id, and the folder that is named goes.
-const WATCHMAN: &str = r#"
+/// Starts a program and reads standard input until the test process closes it, also by crashing. Then it
+/// kills the program by its id and removes the folder, if one is given.
+const WATCHDOG: &str = r#"
 folder=$1 log=$2; shift 2
 "$@" >>"$log" 2>&1 </dev/null &
 child=$!
@@ -22,7 +22,7 @@ if test -n "$folder"; then rm -rf -- "$folder"; fi
 exit $status
 "#;
 
-/// A program that ends with us.
+/// A program that ends with the test process.
 #[derive(Debug)]
 pub(crate) struct Process {
     shell: Child,
@@ -30,7 +30,7 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Starts a program whose output goes to a log; `remove` is a folder that goes when it has ended.
+    /// Starts a program with its output in a log. `remove` is a folder to remove when it has ended.
     pub(crate) fn start(
         program: &Path,
         arguments: impl IntoIterator<Item = impl AsRef<OsStr>>,
@@ -39,7 +39,7 @@ impl Process {
     ) -> io::Result<Self> {
         File::create(log)?;
         let mut shell = Command::new("sh")
-            .args(["-c", WATCHMAN, "watchman"])
+            .args(["-c", WATCHDOG, "watchdog"])
             .arg(remove.unwrap_or(Path::new("")))
             .arg(log)
             .arg(program)
@@ -52,7 +52,7 @@ impl Process {
         Ok(Process { shell, hold })
     }
 
-    /// Whether it has ended by itself.
+    /// Whether the program has exited.
     pub(crate) fn has_ended(&mut self) -> bool {
         !matches!(self.shell.try_wait(), Ok(None))
     }

@@ -21,30 +21,30 @@ use crate::{
     process::Process,
 };
 
-/// How long a program may take to be ready; machines that do much else are slow.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
-/// How often to start again if a port was taken in the meantime.
-const ATTEMPTS: usize = 3;
+/// The time for a program to become ready on a busy machine.
+pub(crate) const READY_TIMEOUT: Duration = Duration::from_secs(120);
+/// The number of attempts, because another process can take a free port first.
+const START_ATTEMPTS: usize = 3;
 
-/// Why there is no cluster.
+/// An error that prevents the start of a cluster.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// A program is nowhere to be found.
+    /// A program is missing.
     #[error(transparent)]
     Missing(#[from] Missing),
-    /// The machine refused something.
+    /// An operating system error.
     #[error("cannot start a cluster")]
     Io(#[from] io::Error),
-    /// A program ended, or was not ready in time.
-    #[error("{program} is not ready; its last words:\n{log}")]
+    /// A program exited or timed out.
+    #[error("{program} is not ready; the end of its log:\n{log}")]
     NotReady {
         /// The program.
         program: &'static str,
         /// The end of its log.
         log: String,
     },
-    /// The API server answered with an error.
-    #[error("the API server refused a request")]
+    /// The API server returned an error.
+    #[error("the API server rejected a request")]
     Api(#[source] ApiError),
 }
 
@@ -54,14 +54,14 @@ impl From<kube::Error> for StartError {
     }
 }
 
-/// How a cluster is to be.
+/// The options of a cluster.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// Further flags for the API server.
+    /// Additional flags for the API server.
     pub flags: Vec<String>,
 }
 
-/// A garbage collector that runs.
+/// A running garbage collector. Dropping it stops the collector.
 #[derive(Debug)]
 pub struct Collector {
     _process: Process,
@@ -70,7 +70,7 @@ pub struct Collector {
 /// An API server and its store.
 #[derive(Debug)]
 pub struct Cluster {
-    /// Ended first.
+    /// The first field, so that it is stopped first.
     server: Option<Process>,
     _store: Process,
     programs: Programs,
@@ -88,21 +88,21 @@ impl Cluster {
         Cluster::with(Options::default())
     }
 
-    /// Starts a cluster that is as asked for.
+    /// Starts a cluster with options.
     pub fn with(options: Options) -> Result<Self, StartError> {
         let programs = Programs::find()?;
         for attempt in 1.. {
             match Cluster::attempt(&programs, &options) {
                 Err(StartError::NotReady { log, .. })
-                    if attempt < ATTEMPTS && log.contains("address already in use") => {}
+                    if attempt < START_ATTEMPTS && log.contains("address already in use") => {}
                 done => return done,
             }
         }
-        unreachable!("the last attempt is returned")
+        unreachable!("the last attempt returns")
     }
 
     fn attempt(programs: &Programs, options: &Options) -> Result<Self, StartError> {
-        // The watchman of the store removes it.
+        // The watchdog of the store removes it.
         let folder = TempDir::with_prefix("weir-cluster-")?.keep();
         let [address, store_address, peers] = free_addresses()?;
         let token = secret()?;
@@ -131,13 +131,13 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Everything is allowed to this one.
+    /// Credentials of the administrator.
     pub fn admin(&self) -> &Access {
         &self.admin
     }
 
-    /// A new user who may do this and nothing else. Asked for again under the same name, the rights are replaced and former
-    /// tokens no longer count.
+    /// Creates a user with exactly these permissions. For an existing name it replaces the permissions and
+    /// invalidates earlier tokens.
     pub fn user(&self, name: &str, rights: &[Right]) -> Result<Access, StartError> {
         let accounts = "/api/v1/namespaces/default/serviceaccounts";
         let rbac = "/apis/rbac.authorization.k8s.io/v1";
@@ -173,7 +173,7 @@ impl Cluster {
         Ok(self.account("default", name)?)
     }
 
-    /// Whoever runs with a ServiceAccount that is there.
+    /// Credentials of an existing ServiceAccount.
     pub fn account(&self, namespace: &str, name: &str) -> Result<Access, kube::Error> {
         let request = json!({
             "apiVersion": "authentication.k8s.io/v1",
@@ -186,27 +186,27 @@ impl Cluster {
         Ok(Access { token, ..self.admin.clone() })
     }
 
-    /// A way to the API server that can be cut.
+    /// A proxy to the API server that can be interrupted.
     pub fn gate(&self) -> Result<Gate, StartError> {
         Ok(Gate::to(self.address)?)
     }
 
-    /// A way to the API server that begins at a listener, which may be in another network.
+    /// The same from a listener, which can be in another network namespace.
     pub fn gate_at(&self, listener: TcpListener) -> Result<Gate, StartError> {
         Ok(Gate::from(listener, self.address)?)
     }
 
-    /// Creates an object in the collection at a path, as in `/api/v1/namespaces`.
+    /// Creates an object in the collection at a path, for example `/api/v1/namespaces`.
     pub fn create(&self, path: &str, object: &Value) -> Result<Value, kube::Error> {
         self.api.send(Method::Post, path, object)
     }
 
-    /// Has the API server do everything to create an object, but keep it; returns what it would be.
+    /// Creates an object with dry run. Returns the object as the API server would store it.
     pub fn try_create(&self, path: &str, object: &Value) -> Result<Value, kube::Error> {
         self.api.send(Method::DryPost, path, object)
     }
 
-    /// Creates many, many at a time.
+    /// Creates many objects concurrently.
     pub fn create_all(
         &self,
         objects: impl IntoIterator<Item = (String, Value)>,
@@ -214,12 +214,12 @@ impl Cluster {
         self.api.send_all(Method::Post, objects)
     }
 
-    /// Changes the object at a path by a merge patch; its status if the path ends in `/status`.
+    /// Applies a merge patch to the object at a path, or to its status if the path ends in `/status`.
     pub fn patch(&self, path: &str, change: &Value) -> Result<Value, kube::Error> {
         self.api.send(Method::Patch, path, change)
     }
 
-    /// Changes many, many at a time.
+    /// Patches many objects concurrently.
     pub fn patch_all(
         &self,
         changes: impl IntoIterator<Item = (String, Value)>,
@@ -227,17 +227,18 @@ impl Cluster {
         self.api.send_all(Method::Patch, changes)
     }
 
-    /// Deletes the object at a path, at once.
+    /// Deletes the object at a path without a grace period.
     pub fn delete(&self, path: &str) -> Result<(), kube::Error> {
         self.api.send(Method::Delete, path, &Value::Null).map(|_| ())
     }
 
-    /// What is at a path.
+    /// Gets the object at a path.
     pub fn get(&self, path: &str) -> Result<Value, kube::Error> {
         self.api.text(path).map(|text| serde_json::from_str(&text).unwrap_or(Value::String(text)))
     }
 
-    /// Starts Kubernetes' own garbage collector: what belongs to objects that are gone goes, too, for as long as the collector is there.
+    /// Starts Kubernetes' garbage collector. It deletes the dependents of deleted objects until it is
+    /// dropped.
     pub fn collect_garbage(&self) -> Result<Collector, StartError> {
         let program = weir_programs::garbage_collector()?;
         let folder = self.folder.join("collector");
@@ -247,12 +248,12 @@ impl Cluster {
         Ok(Collector { _process: Process::start(&program, [kubeconfig], &log, None)? })
     }
 
-    /// Ends the API server, and not the store.
+    /// Stops the API server but not the store.
     pub fn stop_server(&mut self) {
         self.server = None;
     }
 
-    /// Starts the API server again, at the same address, and waits until it is ready.
+    /// Restarts the API server at the same address and waits until it is ready.
     pub fn start_server(&mut self) -> Result<(), StartError> {
         self.server = None;
         let Cluster { programs, options, folder, address, store_address, .. } = self;
@@ -260,26 +261,26 @@ impl Cluster {
         self.await_ready()
     }
 
-    /// Makes the store forget all that was before now, so that nobody can go on from there.
+    /// Compacts the store: watches from earlier resource versions get 410 Gone.
     pub fn compact(&self) -> Result<(), StartError> {
-        let answer = self.ask_store("/v3/kv/range", &json!({"key": "AA=="}))?;
+        let answer = self.request_store("/v3/kv/range", &json!({"key": "AA=="}))?;
         let revision = answer["header"]["revision"].as_str().unwrap_or_default().to_owned();
-        self.ask_store("/v3/kv/compaction", &json!({"revision": revision, "physical": true}))?;
+        self.request_store("/v3/kv/compaction", &json!({"revision": revision, "physical": true}))?;
         Ok(())
     }
 
-    /// The process ids of the store and the API server are in this folder's logs; for those who look what went wrong.
+    /// The folder with the logs of etcd and the API server.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// Where the store listens.
+    /// The address of the store.
     pub(crate) fn store_address(&self) -> SocketAddr {
         self.store_address
     }
 
-    /// Asks the store, in the JSON that it also speaks.
-    fn ask_store(&self, path: &str, body: &Value) -> Result<Value, StartError> {
+    /// Sends a request to the store's JSON gateway.
+    fn request_store(&self, path: &str, body: &Value) -> Result<Value, StartError> {
         let mut stream = TcpStream::connect(self.store_address)?;
         let body = body.to_string();
         write!(
@@ -290,7 +291,7 @@ impl Cluster {
         )?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer)?;
-        let refused = || StartError::Api(format!("the store answered {answer:?}").into());
+        let refused = || StartError::Api(format!("the store returned {answer:?}").into());
         let (head, body) = answer.split_once("\r\n\r\n").ok_or_else(refused)?;
         if !head.contains(" 200 ") {
             return Err(refused());
@@ -301,14 +302,14 @@ impl Cluster {
     fn await_ready(&mut self) -> Result<(), StartError> {
         let start = Instant::now();
         loop {
-            // Ready is when it says so and has made what it makes by itself.
+            // It is ready after it has created its default namespace.
             if self.api.text("/readyz").is_ok()
                 && self.api.text("/api/v1/namespaces/default").is_ok()
             {
                 return Ok(());
             }
             let has_ended = self.server.as_mut().is_none_or(Process::has_ended);
-            if has_ended || start.elapsed() > PATIENCE {
+            if has_ended || start.elapsed() > READY_TIMEOUT {
                 return Err(not_ready("kube-apiserver", &self.folder));
             }
             thread::sleep(Duration::from_millis(50));
@@ -334,7 +335,7 @@ fn start_store(
     let mut store = Process::start(&programs.etcd, arguments, &log, Some(folder))?;
     let start = Instant::now();
     while TcpStream::connect(clients).is_err() {
-        if store.has_ended() || start.elapsed() > PATIENCE {
+        if store.has_ended() || start.elapsed() > READY_TIMEOUT {
             return Err(not_ready("etcd", folder));
         }
         thread::sleep(Duration::from_millis(20));
@@ -364,7 +365,7 @@ fn start_server(
         format!("--service-account-signing-key-file={}", at("signing-key")),
         "--disable-admission-plugins=ServiceAccount".into(),
         "--allow-privileged=true".into(),
-        // Nobody waits for the watches of a test to end.
+        // Do not wait for open watches at shutdown.
         "--shutdown-delay-duration=0s".into(),
     ];
     arguments.extend(options.flags.iter().cloned());
@@ -376,7 +377,7 @@ fn start_server(
     )?)
 }
 
-/// Waits until the API server has made its certificate, and returns it.
+/// Waits until the API server has created its certificate. Returns the certificate.
 pub(crate) fn await_certificate(
     mut server: Process,
     program: &'static str,
@@ -391,7 +392,7 @@ pub(crate) fn await_certificate(
         {
             return Ok((server, text));
         }
-        if server.has_ended() || start.elapsed() > PATIENCE {
+        if server.has_ended() || start.elapsed() > READY_TIMEOUT {
             return Err(not_ready(program, folder));
         }
         thread::sleep(Duration::from_millis(20));
@@ -405,10 +406,10 @@ pub(crate) fn not_ready(program: &'static str, folder: &Path) -> StartError {
     StartError::NotReady { program, log }
 }
 
-/// Addresses that nobody listens at, at this moment.
+/// Free addresses of the loopback interface.
 pub(crate) fn free_addresses<const N: usize>() -> io::Result<[SocketAddr; N]> {
     let mut addresses = [SocketAddr::from((Ipv4Addr::LOCALHOST, 0)); N];
-    // All are held until all are known, so that they differ.
+    // Keep all listeners open until the end, so that the addresses differ.
     let mut held = Vec::new();
     for address in &mut addresses {
         let listener = TcpListener::bind(*address)?;
@@ -424,16 +425,16 @@ fn secret() -> io::Result<String> {
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// A key that the API server signs the tokens of users with, and the one that it checks them with, as PEM.
+/// The key that the API server signs tokens with, and the key that it verifies them with, as PEM.
 fn signing_keys() -> io::Result<[String; 2]> {
     use base64::Engine;
-    /// What says that a point on the curve P-256 follows.
+    /// The DER header of a public key on the curve P-256.
     const POINT: [u8; 26] = [
         0x30, 0x59, 0x30, 0x13, 0x06, 0x07, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x02, 0x01, 0x06, 0x08,
         0x2a, 0x86, 0x48, 0xce, 0x3d, 0x03, 0x01, 0x07, 0x03, 0x42, 0x00,
     ];
     let (random, kind) = (SystemRandom::new(), &ECDSA_P256_SHA256_ASN1_SIGNING);
-    let fail = |_| io::Error::other("cannot make a key");
+    let fail = |_| io::Error::other("cannot generate a key");
     let private = EcdsaKeyPair::generate_pkcs8(kind, &random).map_err(fail)?;
     let pair = EcdsaKeyPair::from_pkcs8(kind, private.as_ref(), &random)
         .map_err(|error| io::Error::other(error.to_string()))?;

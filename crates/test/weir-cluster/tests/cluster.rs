@@ -1,4 +1,4 @@
-//! A cluster that starts, stops and leaves nothing behind.
+//! A cluster starts, stops and leaves no process or folder behind.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot run has failed")]
 
@@ -15,7 +15,7 @@ fn processes_of(folder: &std::path::Path) -> usize {
 }
 
 #[test]
-fn what_is_stored_outlives_the_api_server_and_users_may_do_what_they_may() {
+fn objects_survive_a_restart_and_users_have_their_permissions_only() {
     let mut cluster = Cluster::start().unwrap();
     let namespaces = "/api/v1/namespaces";
     cluster.create(namespaces, &json!({"metadata": {"name": "shop"}})).unwrap();
@@ -41,7 +41,7 @@ fn a_panic_leaves_nothing_behind() {
         let cluster = Cluster::start().unwrap();
         folder = cluster.folder().to_owned();
         assert!(processes_of(&folder) >= 2);
-        panic!("as a test that fails would");
+        panic!("a failing test");
     }));
     assert!(result.is_err());
     assert_ne!(folder, PathBuf::new());

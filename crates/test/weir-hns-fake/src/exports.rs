@@ -1,9 +1,9 @@
 //! The functions of `computenetwork.dll` and `vmcompute.dll` that weir calls.
 
-#![allow(unsafe_code, reason = "it is a DLL with the functions of another one")]
-#![allow(non_snake_case, reason = "they have the names that Windows gives them")]
-#![allow(unreachable_pub, reason = "they are found by their names")]
-#![allow(clippy::missing_safety_doc, reason = "they are called as Windows documents it")]
+#![allow(unsafe_code, reason = "a DLL that replaces another one")]
+#![allow(non_snake_case, reason = "the names of Windows")]
+#![allow(unreachable_pub, reason = "callers find them by name")]
+#![allow(clippy::missing_safety_doc, reason = "Windows documents their safety")]
 
 use std::{
     collections::BTreeMap,
@@ -29,10 +29,10 @@ use windows_sys::{
 
 use crate::{Fault, Service, Store};
 
-/// Where the state is.
-const STATE: &str = "WEIR_HNS_DOUBLE";
-/// How often to look for new endpoints.
-const LOOK: Duration = Duration::from_millis(200);
+/// The environment variable with the path of the state file.
+const STATE: &str = "WEIR_HNS_FAKE";
+/// The interval to poll for new endpoints.
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 static HANDLES: Mutex<BTreeMap<usize, String>> = Mutex::new(BTreeMap::new());
 static NEXT: AtomicUsize = AtomicUsize::new(1);
@@ -41,13 +41,13 @@ fn store() -> Store {
     Store::at(env::var_os(STATE).unwrap_or_else(|| "weir-hns-fake.json".into()))
 }
 
-/// One call: noted, and late or failing as it was told.
+/// Records a call and applies the injected faults.
 fn call<T>(
     name: &str,
     id: &str,
     act: impl FnOnce(&mut Service) -> Result<T, Fault>,
 ) -> Result<T, Fault> {
-    let broken = Fault { code: 0x8000_4005, text: "The double cannot reach its file." };
+    let broken = Fault { code: 0x8000_4005, text: "The fake cannot access its state file." };
     let begun = store().with(|service| service.begin(name, id));
     let (hang, fault) = begun.map_err(|_| broken.clone())?;
     thread::sleep(hang);
@@ -57,22 +57,22 @@ fn call<T>(
     }
 }
 
-/// The result of a call, and its record.
+/// Writes the error record and returns the result code.
 unsafe fn finish(done: Result<(), Fault>, record: *mut PWSTR) -> HRESULT {
     let Err(Fault { code, text }) = done else { return 0 };
-    let said = json!({"Success": false, "Error": text, "ErrorCode": code}).to_string();
-    // SAFETY: whoever calls gives a place for the record, or null.
-    unsafe { give(record, &said) };
+    let error = json!({"Success": false, "Error": text, "ErrorCode": code}).to_string();
+    // SAFETY: the caller passes a pointer for the record, or null.
+    unsafe { give(record, &error) };
     code.cast_signed()
 }
 
-/// A text for the caller, who frees it.
+/// Allocates a text for the caller, who frees it.
 unsafe fn give(to: *mut PWSTR, text: &str) {
     if to.is_null() {
         return;
     }
     let units: Vec<u16> = text.encode_utf16().chain([0]).collect();
-    // SAFETY: the memory is as long as the text; `to` is a place of the caller's.
+    // SAFETY: the allocation has the length of the text; `to` is a pointer of the caller.
     unsafe {
         let copy = CoTaskMemAlloc(units.len() * 2).cast::<u16>();
         ptr::copy_nonoverlapping(units.as_ptr(), copy, units.len());
@@ -84,7 +84,7 @@ unsafe fn read(text: PCWSTR) -> String {
     if text.is_null() {
         return String::new();
     }
-    // SAFETY: texts of callers end in zero.
+    // SAFETY: the caller's text ends in a zero.
     let units = unsafe {
         let length = (0..).take_while(|at| *text.add(*at) != 0).count();
         std::slice::from_raw_parts(text, length)
@@ -105,7 +105,7 @@ unsafe fn enumerate(
     out: *mut PWSTR,
     record: *mut PWSTR,
 ) -> HRESULT {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller guarantees it.
     unsafe {
         let query = read(query);
         let done = call(name, "", |service| service.enumerate(kind, &query));
@@ -120,16 +120,16 @@ unsafe fn open(
     handle: *mut *mut c_void,
     record: *mut PWSTR,
 ) -> HRESULT {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller guarantees it.
     let id = text(unsafe { &*id });
     let done = call(name, &id, |service| service.query(kind, &id).map(drop));
     let done = done.map(|()| {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         HANDLES.lock().unwrap_or_else(PoisonError::into_inner).insert(number, id);
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller guarantees it.
         unsafe { *handle = ptr::without_provenance_mut(number) };
     });
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller guarantees it.
     unsafe { finish(done, record) }
 }
 
@@ -147,7 +147,7 @@ unsafe fn query(
 ) -> HRESULT {
     let id = opened(handle);
     let done = call(name, &id, |service| service.query(kind, &id));
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller guarantees it.
     unsafe { finish(done.map(|document| give(out, &document)), record) }
 }
 
@@ -157,7 +157,7 @@ fn close(name: &str, handle: *const c_void) -> HRESULT {
         Some(_) => 0,
         None => {
             drop(handles);
-            // Somebody closes what is not open: tests look for that.
+            // The caller closes a handle that is not open: record it for the tests.
             _ = store().with(|service| {
                 service.list("calls").push(json!({"call": name, "id": "", "error": "not open"}))
             });
@@ -173,7 +173,7 @@ pub unsafe extern "system" fn HcnEnumerateEndpoints(
     out: *mut PWSTR,
     record: *mut PWSTR,
 ) -> HRESULT {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller guarantees it.
     unsafe { enumerate("HcnEnumerateEndpoints", "endpoints", query, out, record) }
 }
 
@@ -184,7 +184,7 @@ pub unsafe extern "system" fn HcnEnumerateNetworks(
     out: *mut PWSTR,
     record: *mut PWSTR,
 ) -> HRESULT {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller guarantees it.
     unsafe { enumerate("HcnEnumerateNetworks", "networks", query, out, record) }
 }
 
@@ -195,7 +195,7 @@ pub unsafe extern "system" fn HcnOpenEndpoint(
     handle: *mut *mut c_void,
     record: *mut PWSTR,
 ) -> HRESULT {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller guarantees it.
     unsafe { open("HcnOpenEndpoint", "endpoints", id, handle, record) }
 }
 
@@ -206,7 +206,7 @@ pub unsafe extern "system" fn HcnOpenNetwork(
     handle: *mut *mut c_void,
     record: *mut PWSTR,
 ) -> HRESULT {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller guarantees it.
     unsafe { open("HcnOpenNetwork", "networks", id, handle, record) }
 }
 
@@ -218,7 +218,7 @@ pub unsafe extern "system" fn HcnQueryEndpointProperties(
     out: *mut PWSTR,
     record: *mut PWSTR,
 ) -> HRESULT {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller guarantees it.
     unsafe { query("HcnQueryEndpointProperties", "endpoints", handle, out, record) }
 }
 
@@ -230,7 +230,7 @@ pub unsafe extern "system" fn HcnQueryNetworkProperties(
     out: *mut PWSTR,
     record: *mut PWSTR,
 ) -> HRESULT {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller guarantees it.
     unsafe { query("HcnQueryNetworkProperties", "networks", handle, out, record) }
 }
 
@@ -242,7 +242,7 @@ pub unsafe extern "system" fn HcnModifyEndpoint(
     record: *mut PWSTR,
 ) -> HRESULT {
     let id = opened(handle);
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller guarantees it.
     unsafe {
         let settings = read(settings);
         let done = call("HcnModifyEndpoint", &id, |service| service.modify(&id, &settings));
@@ -262,7 +262,7 @@ pub extern "system" fn HcnCloseNetwork(handle: *const c_void) -> HRESULT {
     close("HcnCloseNetwork", handle)
 }
 
-/// See Windows' documentation. Tells of new endpoints, from a thread of its own.
+/// See Windows' documentation. Notifies about new endpoints from a separate thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "system" fn HcnRegisterServiceCallback(
     callback: HCN_NOTIFICATION_CALLBACK,
@@ -274,14 +274,14 @@ pub unsafe extern "system" fn HcnRegisterServiceCallback(
     thread::spawn(move || {
         let mut known = ids();
         loop {
-            thread::sleep(LOOK);
+            thread::sleep(POLL_INTERVAL);
             let now = ids();
             if now != known
                 && let Some(callback) = callback
             {
                 let kind = HcnNotificationNetworkEndpointAttached.cast_unsigned();
                 let nothing = [0_u16];
-                // SAFETY: whoever registered it keeps the context for as long as the process lives.
+                // SAFETY: the caller keeps the context until the process ends.
                 unsafe {
                     callback(kind, ptr::with_exposed_provenance(context), 0, nothing.as_ptr())
                 };
@@ -289,15 +289,15 @@ pub unsafe extern "system" fn HcnRegisterServiceCallback(
             known = now;
         }
     });
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller guarantees it.
     unsafe { *handle = ptr::without_provenance_mut(1) };
     0
 }
 
-/// See Windows' documentation of its older interface: only the version is asked for.
+/// See Windows' documentation of the older interface. weir only reads the version.
 #[unsafe(no_mangle)]
 pub unsafe extern "system" fn HNSCall(_: PCWSTR, _: PCWSTR, _: PCWSTR, out: *mut PWSTR) -> HRESULT {
     let done = call("HNSCall", "", |service| Ok(service.version()));
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller guarantees it.
     unsafe { finish(done.map(|version| give(out, &version)), ptr::null_mut()) }
 }

@@ -1,13 +1,13 @@
-//! A stand-in for Windows' host network service: tests only.
+//! A fake of Windows' host network service (HNS), for tests only.
 //!
 //! ```text
 //!  tests on Linux ──────────────► Service ◄── its state: a JSON value
-//!  tests under Wine ─► computenetwork.dll ─► Store: the same value in a file, which tests on the Linux side read and edit
+//!  tests under Wine ─► computenetwork.dll ─► Store: the same value in a file that tests edit
 //! ```
 //!
-//! It does what is documented and known of HNS: `Update` replaces all policies of an endpoint, what is read back is not word by
-//! word what was written, and bad requests are refused with HNS's own codes. And it fails as it is told to: errors, hangs, endpoints
-//! that vanish in the middle of a call.
+//! It implements the documented and known behaviour of HNS: `Update` replaces all policies of an
+//! endpoint, HNS normalizes policies that it returns, and it rejects invalid requests with its own error
+//! codes. Tests inject faults: errors, hangs, and endpoints that vanish during a call.
 
 #[cfg(windows)]
 mod exports;

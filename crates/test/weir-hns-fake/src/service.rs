@@ -3,10 +3,10 @@ use std::{net::IpAddr, time::Duration};
 use ipnet::IpNet;
 use serde_json::{Map, Value, json};
 
-/// What HNS says when it does not do what it is asked for.
+/// An error of HNS.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// The result of the call.
+    /// The result code of the call.
     pub code: u32,
     /// The text of the error record.
     pub text: &'static str,
@@ -18,12 +18,13 @@ const BAD_POLICY: Fault = Fault { code: 0x803B_000D, text: "The policy is not va
 const REMOTE: Fault = Fault { code: 0x803B_000F, text: "Not possible on a remote endpoint." };
 const UNSUPPORTED: Fault = Fault { code: 0x803B_0015, text: "The request is not supported." };
 const BAD_JSON: Fault = Fault { code: 0x803B_001B, text: "The JSON is not valid." };
-const INJECTED: &str = "The test said so.";
+const INJECTED: &str = "A fault that the test injected.";
 
 /// The service. Its state is `{version, networks, endpoints, faults, calls}`.
 ///
-/// A fault is `{call, id?, times?, code?, hang?, vanish?}`: the next so many calls of that name (for that endpoint) take so many
-/// milliseconds longer, fail with that code, or find that the endpoint has just gone.
+/// A fault is `{call, id?, times?, code?, hang?, vanish?}`. It affects the next `times` calls of that
+/// name (for that endpoint): they take `hang` milliseconds longer, fail with `code`, or find that the
+/// endpoint has vanished.
 #[derive(Clone, Debug)]
 pub struct Service {
     /// The state.
@@ -31,7 +32,7 @@ pub struct Service {
 }
 
 impl Service {
-    /// A service with a network of the kind that pods are on, and nothing else.
+    /// A service with one pod network and no endpoints.
     pub fn new() -> Self {
         let network = json!({"ID": "11111111-0000-0000-0000-000000000000", "Name": "Calico", "Type": "L2Bridge"});
         Service {
@@ -39,7 +40,7 @@ impl Service {
         }
     }
 
-    /// Adds an endpoint of a pod, with something of others on it.
+    /// Adds the endpoint of a pod, with a policy of another program.
     pub fn add(&mut self, id: &str, address: IpAddr) {
         let endpoint = json!({
             "ID": id.to_ascii_uppercase(), "Name": format!("{id}_Calico"),
@@ -52,7 +53,7 @@ impl Service {
         self.list("endpoints").push(endpoint);
     }
 
-    /// Notes a call, and tells how long it must take and whether it fails.
+    /// Records a call. Returns its delay and its injected fault.
     pub fn begin(&mut self, call: &str, id: &str) -> (Duration, Option<Fault>) {
         self.list("calls").push(json!({"call": call, "id": id}));
         let fits = |fault: &Value| {
@@ -75,7 +76,7 @@ impl Service {
         (hang, failure.or(vanishes.then_some(NO_ENDPOINT)))
     }
 
-    /// The ids of all endpoints or networks that a query's filter lets through.
+    /// The ids of the endpoints or networks that match the filter of a query.
     pub fn enumerate(&mut self, kind: &str, query: &str) -> Result<String, Fault> {
         let query: Value = match query {
             "" => json!({}),
@@ -96,7 +97,7 @@ impl Service {
         Ok(Value::Array(ids.collect()).to_string())
     }
 
-    /// What is known about an endpoint or a network.
+    /// The properties of an endpoint or a network.
     pub fn query(&mut self, kind: &str, id: &str) -> Result<String, Fault> {
         let found = self.list(kind).iter().find(|object| is(object, id)).map(Value::to_string);
         found.ok_or(if kind == "networks" { NO_NETWORK } else { NO_ENDPOINT })
@@ -123,19 +124,19 @@ impl Service {
         Ok(())
     }
 
-    /// The version, as `HNSCall` gives it.
+    /// The version in the format of `HNSCall`.
     pub fn version(&self) -> String {
         json!({"Success": true, "Output": self.state["version"]}).to_string()
     }
 
-    /// The part of the state with this name.
+    /// The list with this name in the state.
     pub fn list(&mut self, name: &str) -> &mut Vec<Value> {
         if !self.state[name].is_array() {
             self.state[name] = json!([]);
         }
         match &mut self.state[name] {
             Value::Array(list) => list,
-            _ => unreachable!("it was made a list"),
+            _ => unreachable!("the value is a list"),
         }
     }
 }
@@ -154,7 +155,7 @@ fn same(own: &Value, wanted: &Value) -> bool {
     matches!((own.as_str(), wanted.as_str()), (Some(own), Some(wanted)) if own.eq_ignore_ascii_case(wanted))
 }
 
-/// A policy as it is read back, if it is accepted.
+/// Validates a policy and returns it as HNS would return it.
 fn accepted(policy: &Value) -> Result<Value, Fault> {
     if policy["Type"] != "ACL" {
         return if policy["Type"].is_string() { Ok(policy.clone()) } else { Err(BAD_POLICY) };
@@ -225,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn update_replaces_and_add_adds_and_what_is_read_differs() {
+    fn update_replaces_policies_add_appends_and_reading_normalizes() {
         let mut service = service();
         let acl = json!({"Id": "x", "Action": "Allow", "Direction": "In", "RuleType": "Switch", "Priority": 100});
         service.modify(ID, &request("Add", acl.clone())).unwrap();
@@ -235,13 +236,17 @@ mod tests {
         assert_eq!(read(&mut service)["Policies"].as_array().unwrap().len(), 2);
         service.modify(ID, &request("Update", acl)).unwrap();
         let policies = read(&mut service)["Policies"].as_array().unwrap().clone();
-        assert_eq!(policies.len(), 1, "whoever forgets what others put there removes it");
+        assert_eq!(
+            policies.len(),
+            1,
+            "an update without the policies of other programs removes them"
+        );
         assert_eq!(policies[0]["Settings"]["Protocols"], "256");
         assert_eq!(policies[0]["Settings"]["Scope"], 0);
     }
 
     #[test]
-    fn what_hns_does_not_take_it_does_not_take() {
+    fn invalid_policies_are_rejected() {
         let good = json!({"Id": "x", "Action": "Allow", "Direction": "In", "RuleType": "Switch", "Priority": 1});
         let with = |name: &str, value: Value| {
             let mut settings = good.clone();
@@ -267,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn it_fails_as_often_as_it_is_told_to() {
+    fn injected_faults_occur_the_given_number_of_times() {
         let mut service = service();
         service.list("faults").push(json!({"call": "Modify", "id": ID, "times": 1, "code": 7}));
         service.list("faults").push(json!({"call": "Open", "vanish": true, "times": 1}));
@@ -280,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn filters_are_honoured() {
+    fn enumerate_applies_the_filter() {
         let mut service = service();
         service.add("44444444-0000-0000-0000-000000000000", [10, 0, 0, 2].into());
         let query = json!({"Filter": json!({"ID": ID}).to_string()}).to_string();

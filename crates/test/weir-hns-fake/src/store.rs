@@ -7,25 +7,26 @@ use std::{
 
 use crate::Service;
 
-/// How long whoever holds the file may hold it. Whoever was killed meanwhile does not hold it.
-const HELD: Duration = Duration::from_secs(5);
+/// A lock older than this belongs to a killed process and is ignored.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A service whose state is in a file that others edit, too. A folder beside it is the lock: only one can make it.
+/// A service with its state in a file that several processes edit. A folder beside the file is the lock,
+/// because creating a folder is atomic.
 #[derive(Clone, Debug)]
 pub struct Store {
     file: PathBuf,
 }
 
 impl Store {
-    /// The service whose state is in this file.
+    /// The service with its state in this file.
     pub fn at(file: impl Into<PathBuf>) -> Self {
         Store { file: file.into() }
     }
 
-    /// Does something with the service while nobody else does. A file that is not there is a new service.
+    /// Runs `act` with the service while holding the lock. A missing file is a new service.
     pub fn with<T>(&self, act: impl FnOnce(&mut Service) -> T) -> io::Result<T> {
         let lock = beside(&self.file, "lock");
-        let end = Instant::now() + HELD;
+        let end = Instant::now() + LOCK_TIMEOUT;
         while let Err(error) = fs::create_dir(&lock) {
             if error.kind() != io::ErrorKind::AlreadyExists {
                 return Err(error);

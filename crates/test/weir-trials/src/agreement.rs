@@ -1,4 +1,4 @@
-//! The oracle, the compiled rules and the kernel give one verdict, and the way to a world does not matter.
+//! The oracle, the compiled rules and the kernel agree on every verdict, for any history of changes.
 
 use std::env;
 
@@ -14,14 +14,14 @@ use crate::{
     random::draw,
 };
 
-/// How many clusters are drawn, unless `WEIR_CLUSTERS` says how many.
+/// The number of random clusters. `WEIR_CLUSTERS` overrides it.
 const CLUSTERS: u64 = 40;
 
-/// How many of them have bridges.
+/// The number of random clusters with bridges.
 const BRIDGED: u64 = 12;
 
-fn clusters(usual: u64) -> u64 {
-    env::var("WEIR_CLUSTERS").ok().and_then(|number| number.parse().ok()).unwrap_or(usual)
+fn clusters(default: u64) -> u64 {
+    env::var("WEIR_CLUSTERS").ok().and_then(|number| number.parse().ok()).unwrap_or(default)
 }
 
 pub(crate) fn on_random_clusters<B: Backend>(backend: B) {
@@ -47,12 +47,15 @@ fn agree<B: Backend>(backend: B, world: &World, flows: &[Flow], wiring: Wiring, 
     let layout = Layout { wiring, ..Layout::of(world, flows) };
     let names: Vec<_> = layout.nodes.iter().map(|node| node.name.clone()).collect();
     let cluster = Cluster::of(backend, world, layout, Mode::Enforce);
-    // Whoever starts again finds nothing to do.
+    // A restarted agent has nothing to change.
     for name in names {
         let program = compile(world, Locality::Node(name.clone()));
         let again =
             node::replan(&mut node::open(backend, &cluster.lab, &name, Mode::Enforce), &program);
-        assert!(again.is_empty(), "{what}: what was written is not what is read:\n{again}");
+        assert!(
+            again.is_empty(),
+            "{what}: the installed rules differ from the written ones:\n{again}"
+        );
     }
     assert_eq!(disagreements(&cluster, world, flows), [""; 0], "{what}");
     let program = compile(world, Locality::Everywhere);
@@ -61,7 +64,7 @@ fn agree<B: Backend>(backend: B, world: &World, flows: &[Flow], wiring: Wiring, 
     }
 }
 
-/// Change by change, there and back, what is in the kernel is what a fresh start would put there.
+/// After each change, and after each change undone, the kernel has the rules of a fresh start.
 pub(crate) fn change_by_change<B: Backend>(backend: B) {
     for seed in 0..6 {
         let (world, _) = draw(seed);
@@ -70,13 +73,13 @@ pub(crate) fn change_by_change<B: Backend>(backend: B) {
             Change::Put(object) => Change::Remove(object.key()),
             Change::Remove(key) => Change::Remove(key.clone()),
         });
-        let there_and_back: Vec<Change> = changes.iter().cloned().chain(back).collect();
-        walk(backend, &there_and_back);
+        let forth_and_back: Vec<Change> = changes.iter().cloned().chain(back).collect();
+        check_each_step(backend, &forth_and_back);
     }
 }
 
-fn walk<B: Backend>(backend: B, changes: &[Change]) {
-    let lab = node::lonely();
+fn check_each_step<B: Backend>(backend: B, changes: &[Change]) {
+    let lab = node::without_pods();
     let open = || node::open(backend, &lab, "n1", Mode::Enforce);
     let mut engine = Engine::new(Locality::Everywhere);
     let mut program = Program::default();
@@ -90,9 +93,9 @@ fn walk<B: Backend>(backend: B, changes: &[Change]) {
             panic!("{}\n{plan}", error.with_causes());
         }
         let fresh = node::replan(&mut open(), &program);
-        assert!(fresh.is_empty(), "after {some:?}\n{plan}\nthere is still to do\n{fresh}");
-        assert!(!kernel.drifted().unwrap(), "our own change counts as somebody else's");
+        assert!(fresh.is_empty(), "after {some:?}\n{plan}\na fresh start would still do\n{fresh}");
+        assert!(!kernel.drifted().unwrap(), "the datapath reports its own change as drift");
     }
     let left = node::replan(&mut open(), &Program::default());
-    assert!(left.is_empty(), "an emptied world leaves something behind:\n{left}");
+    assert!(left.is_empty(), "an empty world leaves rules behind:\n{left}");
 }

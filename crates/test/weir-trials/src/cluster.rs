@@ -1,4 +1,4 @@
-//! A cluster whose nodes enforce its policies.
+//! A cluster whose nodes enforce policies.
 
 use std::{net::IpAddr, time::Duration};
 
@@ -9,13 +9,13 @@ use weir_model::{Change, Flow, Key, Name, PolicyId, PolicyKind, Protocol, Verdic
 
 use crate::{Backend, node};
 
-/// So long nothing comes before it counts as dropped.
-pub const PATIENCE: Duration = Duration::from_millis(300);
+/// A packet that has not arrived after this time counts as dropped.
+pub const DROP_TIMEOUT: Duration = Duration::from_millis(300);
 
-/// So long it may take until what must come is there, on a busy machine.
-pub const LONG: Duration = Duration::from_secs(20);
+/// The time for an expected packet to arrive, on a busy machine.
+pub const ARRIVAL_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Two nodes, three pods here and one there, all with addresses of both families.
+/// Two nodes with three pods and one pod. All have addresses of both families.
 pub const PODS: &str = "
 namespaces: [{name: shop}]
 nodes: [{name: n1, ips: [192.168.0.1, 'fd01::1']}, {name: n2, ips: [192.168.0.2, 'fd01::2']}]
@@ -26,11 +26,11 @@ pods:
 - {namespace: shop, name: far, labels: {app: far}, ips: [10.0.0.4, 'fd00::4'], node: n2}
 ";
 
-/// Everything in some lines of a policy test.
+/// The objects in the YAML of a policy test.
 #[track_caller]
 pub fn world(case: &str) -> World {
-    let anything = "probes: [{from: {ip: 10.9.9.9}, to: {ip: 10.9.9.9}, port: 1, expect: allow}]";
-    let text = format!("{case}\n{anything}");
+    let probes = "probes: [{from: {ip: 10.9.9.9}, to: {ip: 10.9.9.9}, port: 1, expect: allow}]";
+    let text = format!("{case}\n{probes}");
     let mut cases = weir_api::cases("case.yaml".into(), text.as_bytes());
     let case = cases.pop().expect("there is a case");
     assert!(case.findings.is_empty(), "{:?}", case.findings);
@@ -43,7 +43,7 @@ pub fn policy(name: &str, spec: &str) -> String {
     format!("- {{{head}, metadata: {{name: {name}, namespace: shop}}, spec: {{{spec}}}}}\n")
 }
 
-/// A lab with an agent's engine, ledger and datapath on every node.
+/// A lab with an engine, a ledger and a datapath on every node.
 pub struct Cluster<B: Backend> {
     /// The nodes and pods.
     pub lab: Lab,
@@ -63,7 +63,7 @@ impl<B: Backend> Cluster<B> {
         Self::of(backend, world, Layout { wiring, ..Layout::of(world, &[]) }, mode)
     }
 
-    /// The same in a lab that may have more than the world has.
+    /// The same with a layout that can have more nodes and pods than the world.
     pub fn of(backend: B, world: &World, layout: Layout, mode: Mode) -> Self {
         let lab = Lab::build(&layout).unwrap();
         let agents = layout.nodes.iter().map(|node| Agent {
@@ -81,7 +81,7 @@ impl<B: Backend> Cluster<B> {
         cluster
     }
 
-    /// A cluster of the usual pods with these policies.
+    /// A cluster of `PODS` with these policies.
     pub fn with(backend: B, policies: &[String]) -> Self {
         let text = format!("{PODS}policies:\n{}", policies.concat());
         Cluster::new(backend, &world(&text), Wiring::Routed, Mode::Enforce)
@@ -92,12 +92,12 @@ impl<B: Backend> Cluster<B> {
         self.backend
     }
 
-    /// Puts a policy in place.
+    /// Adds or replaces a policy.
     pub fn put(&mut self, policy: &str) {
         self.change(&format!("policies:\n{policy}"));
     }
 
-    /// Everything in some lines of a policy test is so from now on.
+    /// Adds or replaces the objects in the YAML of a policy test.
     pub fn change(&mut self, case: &str) {
         self.apply(world(case).changes().collect());
     }
@@ -117,55 +117,55 @@ impl<B: Backend> Cluster<B> {
         }
     }
 
-    /// Ends the connections that are forbidden now. Returns how many each node ended.
+    /// Terminates the connections that policies deny now. Returns the number for each node.
     pub fn cut(&mut self) -> Vec<usize> {
         self.agents.iter_mut().map(|agent| agent.ledger.terminate_flows().unwrap()).collect()
     }
 
-    /// What a ping of this address by that one meets.
+    /// Checks the verdict on a ping.
     #[track_caller]
     pub fn ping(&self, from: &str, to: &str, expected: Verdict) {
         ping(&self.lab, from, to, expected);
     }
 
-    /// What new connections meet.
+    /// Checks the verdicts on new connections.
     #[track_caller]
     pub fn probe(&self, flows: &[(Flow, Verdict)]) {
         let all: Vec<Flow> = flows.iter().map(|(flow, _)| *flow).collect();
-        let met = self.lab.probe(&all, PATIENCE).unwrap();
+        let met = self.lab.probe(&all, DROP_TIMEOUT).unwrap();
         for ((flow, expected), met) in flows.iter().zip(met) {
             assert_eq!(met, *expected, "{flow}");
         }
     }
 }
 
-/// What the kernel and the oracle do not agree about.
+/// The flows that the kernel and the oracle disagree about.
 pub fn disagreements<B: Backend>(
     cluster: &Cluster<B>,
     world: &World,
     flows: &[Flow],
 ) -> Vec<String> {
-    let met = cluster.lab.probe(flows, PATIENCE).unwrap();
+    let met = cluster.lab.probe(flows, DROP_TIMEOUT).unwrap();
     let both =
         flows.iter().zip(met).map(|(flow, met)| (flow, met, weir_oracle::verdict(world, flow)));
     both.filter(|(_, met, meant)| met != meant)
-        .map(|(flow, met, meant)| format!("{flow}: the oracle says {meant}, the kernel {met}"))
+        .map(|(flow, met, meant)| format!("{flow}: the oracle returns {meant}, the kernel {met}"))
         .collect()
 }
 
-/// What a ping of this address by that one meets.
+/// Checks the verdict on a ping.
 #[track_caller]
 pub(crate) fn ping(lab: &Lab, from: &str, to: &str, expected: Verdict) {
-    let patience = if expected == Verdict::Allow { LONG } else { PATIENCE };
-    let met = lab.ping(address(from), address(to), patience).unwrap();
+    let timeout = if expected == Verdict::Allow { ARRIVAL_TIMEOUT } else { DROP_TIMEOUT };
+    let met = lab.ping(address(from), address(to), timeout).unwrap();
     assert_eq!(met, expected, "ping {from} -> {to}");
 }
 
-/// An address.
+/// Parses an address.
 ///
 /// # Panics
 ///
-/// If it is none.
+/// If the text is no address.
 pub fn address(text: &str) -> IpAddr {
     text.parse().unwrap()
 }

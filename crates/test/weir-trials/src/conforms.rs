@@ -1,4 +1,4 @@
-//! What every backend must do, done by this one.
+//! Runs the conformance suite of weir-datapath in a kernel.
 
 use std::{collections::BTreeMap, net::IpAddr};
 
@@ -11,15 +11,16 @@ use weir_lab::{Lab, LabNode, LabPod, Layout, Wiring};
 use weir_model::{Change, Delta, Flow, Object, PodId, Verdict};
 use weir_testkit::pool;
 
-use crate::{Backend, cluster::PATIENCE, node, random};
+use crate::{Backend, cluster::DROP_TIMEOUT, node, random};
 
-/// The kernel of one node, where all pods live.
+/// The kernel of a node that has all pods.
 struct Kernel<B> {
     backend: B,
     lab: Lab,
     flows: Vec<Flow>,
-    /// The verdicts on flows that nobody asked about yet. Whoever asks asks about each in turn, so all are tried at once.
-    tried: BTreeMap<Flow, Verdict>,
+    /// The verdicts that the suite has not read yet. It reads one for each flow in turn, so the first
+    /// read probes all flows concurrently.
+    verdicts: BTreeMap<Flow, Verdict>,
     disturbance: String,
 }
 
@@ -31,11 +32,11 @@ impl<B: Backend> Machine for Kernel<B> {
     }
 
     fn verdict(&mut self, flow: &Flow) -> Verdict {
-        if self.tried.is_empty() {
-            let verdicts = self.lab.probe(&self.flows, PATIENCE).unwrap();
-            self.tried = self.flows.iter().copied().zip(verdicts).collect();
+        if self.verdicts.is_empty() {
+            let verdicts = self.lab.probe(&self.flows, DROP_TIMEOUT).unwrap();
+            self.verdicts = self.flows.iter().copied().zip(verdicts).collect();
         }
-        self.tried.remove(flow).expect("each is asked about once")
+        self.verdicts.remove(flow).expect("the suite reads each verdict once")
     }
 
     fn disturb(&mut self) {
@@ -43,7 +44,7 @@ impl<B: Backend> Machine for Kernel<B> {
     }
 }
 
-/// Leads the kernel of one node through all that can happen.
+/// Runs the suite with a random sequence of changes and a disturbance.
 pub(crate) fn check<B: Backend>(backend: B, seed: usize, disturbance: String) {
     let wiring = if seed % 4 < 2 { Wiring::Routed } else { Wiring::Bridged };
     let (changes, mut flows) = random::changes(100 + seed as u64);
@@ -52,25 +53,26 @@ pub(crate) fn check<B: Backend>(backend: B, seed: usize, disturbance: String) {
     flows.sort();
     flows.dedup();
     let mut engine = Engine::new(Locality::Everywhere);
-    let road: Vec<Delta> = changes.chunks(12).map(|some| engine.apply(some)).collect();
+    let deltas: Vec<Delta> = changes.chunks(12).map(|some| engine.apply(some)).collect();
     let lab = Lab::build(&Layout { wiring, ..layout() }).unwrap();
-    let tried = BTreeMap::new();
-    let mut kernel = Kernel { backend, lab, flows: flows.clone(), tried, disturbance };
-    conformance::check(&mut kernel, &road, &flows);
+    let verdicts_read = BTreeMap::new();
+    let mut kernel =
+        Kernel { backend, lab, flows: flows.clone(), verdicts: verdicts_read, disturbance };
+    conformance::check(&mut kernel, &deltas, &flows);
 }
 
-/// A node, and a place for every address that a pod may come to have.
+/// A node with one lab pod for every address that a generated pod can have.
 fn layout() -> Layout {
-    let place = |(number, address): (usize, &IpAddr)| LabPod {
-        id: PodId::new("lab", format!("place-{number}")),
+    let pod = |(number, address): (usize, &IpAddr)| LabPod {
+        id: PodId::new("lab", format!("pod-{number}")),
         addresses: vec![*address],
         node: "n1".into(),
         host_network: false,
     };
-    let places = pool::POD_V4.iter().chain(pool::POD_V6);
+    let addresses = pool::POD_V4.iter().chain(pool::POD_V6);
     Layout {
         nodes: vec![LabNode { name: "n1".into(), addresses: Vec::new() }],
-        pods: places.enumerate().map(place).collect(),
+        pods: addresses.enumerate().map(pod).collect(),
         outside: [pool::OUTSIDE_V4, pool::OUTSIDE_V6].concat(),
         wiring: Wiring::Routed,
     }
@@ -80,8 +82,8 @@ fn is_of_a_node(address: &IpAddr) -> bool {
     pool::NODE_V4.contains(address) || pool::NODE_V6.contains(address)
 }
 
-/// The same where all pods live on one node and have one address of each family. What lives in the node's own namespace is left
-/// out: the lab has everyone in one place from beginning to end.
+/// The change with all pods on one node and with one address of each family. Drops pods of the host
+/// network, because the lab's addresses never move.
 fn on_one_node(mut change: Change) -> Option<Change> {
     match &mut change {
         Change::Put(Object::Pod(pod)) => {

@@ -1,4 +1,4 @@
-//! Connections that are open when policies change.
+//! Connections that are established when policies change.
 
 use std::{
     collections::BTreeSet,
@@ -14,7 +14,7 @@ use weir_netfilter::{PacketLog, report};
 
 use crate::{
     Backend,
-    cluster::{Cluster, LONG, PATIENCE, PODS, flow, policy, world},
+    cluster::{ARRIVAL_TIMEOUT, Cluster, DROP_TIMEOUT, PODS, flow, policy, world},
     node,
 };
 
@@ -30,13 +30,14 @@ pub(crate) fn to_another_node<B: Backend>(backend: B) {
     is_cut(backend, &Scene { client: "2", server: "4", beside: "1", policy: WEB });
 }
 
-/// `db` lets only `api` in. It may go out wherever it likes.
+/// `db` allows ingress from `api` only, and all egress.
 const DB: &str = "podSelector: {matchLabels: {app: db}}, policyTypes: [Ingress], ingress: [{from: [{podSelector: {matchLabels: {app: api}}}]}]";
 
-/// `web` may not get out. Everyone may come in.
+/// `web` allows no egress, and all ingress.
 const WEB: &str = "podSelector: {matchLabels: {app: web}}, policyTypes: [Egress]";
 
-/// Pods by the last digit of their addresses: who talks to whom until the policy comes, and who may go on to do so.
+/// Pods by the last digit of their addresses: the connections before the policy, and those that it still
+/// allows.
 struct Scene {
     client: &'static str,
     server: &'static str,
@@ -54,17 +55,17 @@ fn flows(from: &str, to: &str) -> Vec<Flow> {
 }
 
 fn converse<B: Backend>(cluster: &Cluster<B>, from: &str, to: &str) -> Vec<Conversation> {
-    let open = |flow| cluster.lab.converse(flow, LONG).unwrap();
+    let open = |flow| cluster.lab.converse(flow, ARRIVAL_TIMEOUT).unwrap();
     flows(from, to).into_iter().map(open).collect()
 }
 
-/// Every one of them meets the same, when the near end speaks.
+/// Checks that all conversations get the same verdict when the near end sends.
 #[track_caller]
 fn exchange(all: &mut [Conversation], expected: Verdict) {
     each(all, expected, Conversation::exchange);
 }
 
-/// The same when the far end does.
+/// The same when the far end sends.
 #[track_caller]
 fn call_back(all: &mut [Conversation], expected: Verdict) {
     each(all, expected, Conversation::call_back);
@@ -76,7 +77,7 @@ fn each(
     expected: Verdict,
     speak: fn(&mut Conversation, Duration) -> Result<Verdict, LabError>,
 ) {
-    let patience = if expected == Verdict::Allow { LONG } else { PATIENCE };
+    let patience = if expected == Verdict::Allow { ARRIVAL_TIMEOUT } else { DROP_TIMEOUT };
     thread::scope(|scope| {
         let started: Vec<_> =
             all.iter_mut().map(|one| scope.spawn(move || speak(one, patience))).collect();
@@ -94,13 +95,14 @@ fn is_cut<B: Backend>(backend: B, scene: &Scene) {
         let steps = scope.spawn(|| {
             cluster.put(&policy("tight", scene.policy));
             exchange(&mut forbidden, Verdict::Allow);
-            assert_eq!(cluster.cut(), [forbidden.len(), 0], "the others go on");
-            // The far end must not get through as if it had begun, neither before the near end tries nor after.
+            assert_eq!(cluster.cut(), [forbidden.len(), 0], "only the denied connections are cut");
+            // The far end must not get through as if it had opened the connection, neither before nor after
+            // the near end sends.
             call_back(&mut forbidden, Verdict::Deny);
             exchange(&mut forbidden, Verdict::Deny);
             call_back(&mut forbidden, Verdict::Deny);
             exchange(&mut forbidden, Verdict::Deny);
-            assert_eq!(cluster.cut(), [0, 0], "nothing came back to be cut");
+            assert_eq!(cluster.cut(), [0, 0], "no cut connection was recorded again");
         });
         while !steps.is_finished() {
             exchange(&mut allowed, Verdict::Allow);
@@ -122,7 +124,7 @@ pub(crate) fn stays_cut<B: Backend>(backend: B) {
     assert_eq!(cluster.cut(), [forbidden.len(), 0]);
     let world = world(&format!("{PODS}policies:\n{}", policy("tight", DB)));
     let program = compile(&world, Locality::Node("n1".into()));
-    // The second time there is something to repair.
+    // The second restart has something to repair.
     for disturbance in [None, backend.disturbances().first()] {
         disturbance.iter().for_each(|command| _ = node::does(&cluster.lab, command));
         node::sync(&mut node::open(backend, &cluster.lab, "n1", Mode::Enforce), &program);
@@ -131,7 +133,7 @@ pub(crate) fn stays_cut<B: Backend>(backend: B) {
     }
 }
 
-/// What was cut is reported with its cause when it is answered.
+/// An answer on a cut connection is reported with its cause.
 pub(crate) fn answers_are_reported<B: Backend>(backend: B) {
     let mut cluster = Cluster::with(backend, &[]);
     let mut forbidden = converse(&cluster, "2", "3");
@@ -141,9 +143,9 @@ pub(crate) fn answers_are_reported<B: Backend>(backend: B) {
     assert_eq!(cluster.cut(), [forbidden.len(), 0]);
     call_back(&mut forbidden, Verdict::Deny);
     let all: BTreeSet<Flow> = flows("2", "3").into_iter().collect();
-    let (mut reported, end) = (BTreeSet::new(), Instant::now() + LONG);
+    let (mut reported, end) = (BTreeSet::new(), Instant::now() + ARRIVAL_TIMEOUT);
     while reported != all && Instant::now() < end {
-        let received = log.receive(PATIENCE, |packet| {
+        let received = log.receive(DROP_TIMEOUT, |packet| {
             let dropped = report::dropped(&packet).unwrap();
             assert_eq!(dropped.cause, Cause::Answer);
             reported.extend(dropped.flow());

@@ -1,4 +1,4 @@
-//! What is no TCP, UDP or SCTP.
+//! Protocols other than TCP, UDP and SCTP.
 
 use std::{
     io::{ErrorKind, Read, Write},
@@ -15,7 +15,7 @@ use weir_model::{Protocol, Verdict};
 
 use crate::{
     Backend,
-    cluster::{Cluster, LONG, PATIENCE, PODS, address, flow, policy, world},
+    cluster::{ARRIVAL_TIMEOUT, Cluster, DROP_TIMEOUT, PODS, address, flow, policy, world},
     judged::{API, DB, FAR, LOCKED, OTHER_NODE, OUTSIDE, WEB, pings, probes},
     node,
 };
@@ -61,7 +61,7 @@ pub(crate) fn echo_on_the_way_out<B: Backend>(backend: B) {
     pings(&cluster, DB, WEB, Allow);
 }
 
-/// The rules are so many that they have to be merged.
+/// There are so many rules that they have to be merged.
 pub(crate) fn echo_among_many<B: Backend>(backend: B) {
     let labels = ["api", "web", "far"].map(str::to_owned).into_iter();
     let labels = labels.chain((0..40).map(|number| format!("other-{number}")));
@@ -109,8 +109,8 @@ pub(crate) fn admin_rules<B: Backend>(backend: B) {
     pings(&cluster, WEB, DB, Allow);
 }
 
-/// Messages to neighbours pass between neighbours, and to nobody else: anything could be in them.
-pub(crate) fn neighbour_discovery_is_no_way_out<B: Backend>(backend: B) {
+/// Neighbour discovery passes between neighbours only, because its messages can carry any data.
+pub(crate) fn neighbour_discovery<B: Backend>(backend: B) {
     for wiring in [Wiring::Routed, Wiring::Bridged] {
         let mut cluster = Cluster::new(backend, &world(PODS), wiring, Mode::Enforce);
         let counting = format!("ip6 saddr {} ip6 daddr {} counter", API[1], OUTSIDE[1]);
@@ -132,7 +132,7 @@ pub(crate) fn neighbour_discovery_is_no_way_out<B: Backend>(backend: B) {
     }
 }
 
-/// Sends one message of every kind that neighbours send each other, as they do.
+/// Sends one message of every type of neighbour discovery.
 fn call_neighbours<B: Backend>(cluster: &Cluster<B>, from: &str, to: &str) {
     let (from, to) = (address(from), address(to));
     let send = || {
@@ -149,7 +149,7 @@ fn call_neighbours<B: Backend>(cluster: &Cluster<B>, from: &str, to: &str) {
     cluster.lab.at(from, send).unwrap();
 }
 
-/// Only `api` may talk to `db`, and only over UDP. Errors come back though nothing else may.
+/// `db` allows `api` over UDP only. ICMP errors pass back although nothing else does.
 pub(crate) fn port_unreachable<B: Backend>(backend: B) {
     let cluster = Cluster::with(backend, &[
         policy("all", LOCKED),
@@ -166,31 +166,35 @@ pub(crate) fn port_unreachable<B: Backend>(backend: B) {
     ]);
     let said_nothing = |kind| [ErrorKind::WouldBlock, ErrorKind::TimedOut].contains(&kind);
     for (api, (web, db)) in API.into_iter().zip(WEB.into_iter().zip(DB)) {
-        assert_eq!(knock(&cluster, api, db, LONG), ErrorKind::ConnectionRefused, "{api}");
-        let met = knock(&cluster, web, db, PATIENCE);
+        assert_eq!(
+            knock(&cluster, api, db, ARRIVAL_TIMEOUT),
+            ErrorKind::ConnectionRefused,
+            "{api}"
+        );
+        let met = knock(&cluster, web, db, DROP_TIMEOUT);
         assert!(said_nothing(met), "{web}: {met}");
-        assert_eq!(cluster.lab.ping(address(db), address(api), PATIENCE).unwrap(), Deny);
+        assert_eq!(cluster.lab.ping(address(db), address(api), DROP_TIMEOUT).unwrap(), Deny);
     }
 }
 
-/// What a datagram to a port where nobody listens meets.
-fn knock<B: Backend>(cluster: &Cluster<B>, from: &str, to: &str, patience: Duration) -> ErrorKind {
+/// The error that a datagram to a closed port gets.
+fn knock<B: Backend>(cluster: &Cluster<B>, from: &str, to: &str, timeout: Duration) -> ErrorKind {
     let (from, to) = (address(from), address(to));
     let socket =
         cluster.lab.at(from, || UdpSocket::bind(SocketAddr::new(from, 0))).unwrap().unwrap();
     socket.connect(SocketAddr::new(to, 9999)).unwrap();
-    socket.set_read_timeout(Some(patience)).unwrap();
+    socket.set_read_timeout(Some(timeout)).unwrap();
     socket.send(b"?").unwrap();
     loop {
         match socket.recv(&mut [0; 8]).unwrap_err().kind() {
-            // A signal, on a busy machine: nobody has said anything yet.
+            // A signal interrupted the call; keep waiting.
             ErrorKind::Interrupted => (),
             met => return met,
         }
     }
 }
 
-/// `web` may only talk to `far`, over TCP. The last link there is narrow, which only its node can tell.
+/// `web` may reach only `far`, over TCP. The last link has a small MTU, which only its node can report.
 pub(crate) fn packet_too_big<B: Backend>(backend: B) {
     let cluster = Cluster::with(
         backend,
@@ -218,20 +222,20 @@ pub(crate) fn packet_too_big<B: Backend>(backend: B) {
     }
 }
 
-/// Carries much over TCP.
+/// Sends much data over TCP.
 #[track_caller]
 fn carry<B: Backend>(cluster: &Cluster<B>, from: IpAddr, to: IpAddr) {
     let port = SocketAddr::new(to, 80);
     let listener = cluster.lab.at(to, || TcpListener::bind(port)).unwrap().unwrap();
     let mut near = cluster.lab.at(from, || TcpStream::connect(port)).unwrap().unwrap();
     let (mut far, _) = listener.accept().unwrap();
-    near.set_write_timeout(Some(LONG)).unwrap();
-    far.set_read_timeout(Some(LONG)).unwrap();
+    near.set_write_timeout(Some(ARRIVAL_TIMEOUT)).unwrap();
+    far.set_read_timeout(Some(ARRIVAL_TIMEOUT)).unwrap();
     let much = vec![7; 500_000];
-    let mut heard = vec![0; much.len()];
+    let mut received = vec![0; much.len()];
     thread::scope(|scope| {
         scope.spawn(|| near.write_all(&much).unwrap());
-        far.read_exact(&mut heard).unwrap();
+        far.read_exact(&mut received).unwrap();
     });
 }
 

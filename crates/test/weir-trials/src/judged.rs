@@ -1,4 +1,4 @@
-//! What policies have no say in, and what is only told.
+//! Packets that policies do not apply to, and audit mode.
 
 use std::{
     net::{SocketAddr, UdpSocket},
@@ -14,13 +14,13 @@ use weir_netfilter::{PacketLog, report};
 
 use crate::{
     Backend,
-    cluster::{Cluster, LONG, PODS, address, flow, ping, policy, world},
+    cluster::{ARRIVAL_TIMEOUT, Cluster, PODS, address, flow, ping, policy, world},
     node,
 };
 
 use Verdict::{Allow, Deny};
 
-/// The pods by both of their addresses.
+/// Both addresses of each pod, node and external host.
 pub(crate) const API: [&str; 2] = ["10.0.0.1", "fd00::1"];
 pub(crate) const WEB: [&str; 2] = ["10.0.0.2", "fd00::2"];
 pub(crate) const DB: [&str; 2] = ["10.0.0.3", "fd00::3"];
@@ -29,7 +29,7 @@ pub(crate) const NODE: [&str; 2] = ["192.168.0.1", "fd01::1"];
 pub(crate) const OTHER_NODE: [&str; 2] = ["192.168.0.2", "fd01::2"];
 pub(crate) const OUTSIDE: [&str; 2] = ["203.0.113.7", "2001:db8::7"];
 
-/// Nobody may do anything.
+/// Denies all ingress and egress.
 pub(crate) const LOCKED: &str = "podSelector: {}, policyTypes: [Ingress, Egress]";
 
 #[track_caller]
@@ -47,7 +47,7 @@ pub(crate) fn pings<B: Backend>(
     });
 }
 
-/// New connections of all kinds.
+/// New connections of all protocols.
 #[track_caller]
 pub(crate) fn probes<B: Backend>(
     cluster: &Cluster<B>,
@@ -80,13 +80,13 @@ pub(crate) fn a_pod_and_itself<B: Backend>(backend: B) {
     pings(&cluster, DB, DB, Allow);
     probes(&cluster, DB, DB, Allow);
     for loopback in ["127.0.0.1", "::1"] {
-        let heard = cluster.lab.at(address(DB[0]), || {
+        let received = cluster.lab.at(address(DB[0]), || {
             let socket = UdpSocket::bind(SocketAddr::new(address(loopback), 80)).unwrap();
             socket.send_to(b"!", socket.local_addr().unwrap()).unwrap();
-            socket.set_read_timeout(Some(LONG)).unwrap();
+            socket.set_read_timeout(Some(ARRIVAL_TIMEOUT)).unwrap();
             socket.recv(&mut [0; 8])
         });
-        assert_eq!(heard.unwrap().unwrap(), 1, "{loopback}");
+        assert_eq!(received.unwrap().unwrap(), 1, "{loopback}");
     }
 }
 
@@ -109,7 +109,7 @@ pub(crate) fn no_pod_at_either_end<B: Backend>(backend: B) {
     probes(&cluster, DB, machine, Deny);
 }
 
-/// `db` lets `api` in, and `web` may not get out.
+/// `db` allows ingress from `api` only, and `web` allows no egress.
 fn policies() -> String {
     let db = "podSelector: {matchLabels: {app: db}}, ingress: [{from: [{podSelector: {matchLabels: {app: api}}}]}]";
     let web = "podSelector: {matchLabels: {app: web}}, policyTypes: [Egress]";
@@ -120,10 +120,10 @@ pub(crate) fn in_audit_mode<B: Backend>(backend: B) {
     let cluster = Cluster::new(backend, &world(&policies()), Wiring::Routed, Mode::Audit);
     let log = cluster.lab.on_node("n1", || PacketLog::open(report::GROUP));
     let mut log = log.unwrap().unwrap();
-    // The causes for which the first packet of a connection would have been dropped.
+    // The causes for which enforce mode would drop the first packet of a connection.
     let mut reported = |from: &str, to: &str, expected: &[Cause]| {
         cluster.probe(&[(flow(from, to, Protocol::Tcp, 80), Allow)]);
-        let (mut causes, end) = (Vec::new(), Instant::now() + LONG);
+        let (mut causes, end) = (Vec::new(), Instant::now() + ARRIVAL_TIMEOUT);
         while causes.len() < expected.len() && Instant::now() < end {
             let note = |packet| causes.extend(report::dropped(&packet).map(|drop| drop.cause));
             log.receive(Duration::from_millis(300), note).unwrap();

@@ -1,4 +1,4 @@
-//! One node, what is planned for it, and programs that are run on it.
+//! One node, its plans, and programs that run on it.
 
 use std::{
     io::Write,
@@ -11,8 +11,8 @@ use weir_model::{Delta, Program};
 
 use crate::Backend;
 
-/// A node that nobody lives on.
-pub fn lonely() -> Lab {
+/// A lab with one node and no pods.
+pub fn without_pods() -> Lab {
     let node = LabNode { name: "n1".into(), addresses: Vec::new() };
     Lab::build(&Layout { nodes: vec![node], ..Layout::default() }).unwrap()
 }
@@ -77,7 +77,7 @@ pub fn sync<D: Datapath>(driver: &mut Driver<D>, program: &Program) {
     assert!(more.is_empty(), "the installed rules differ from the applied ones:\n{more}");
 }
 
-/// Runs a program on the node `n1`; it must succeed. Returns what it says.
+/// Runs a program on the node `n1` and returns its output. The program must succeed.
 #[track_caller]
 pub fn run(lab: &Lab, program: &str, arguments: &[&str], input: &str) -> String {
     let work = || {
@@ -87,17 +87,17 @@ pub fn run(lab: &Lab, program: &str, arguments: &[&str], input: &str) -> String 
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
-            .unwrap_or_else(|error| panic!("is `{program}` installed? {error}"));
+            .unwrap_or_else(|error| panic!("cannot run `{program}`; is it installed? {error}"));
         child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
         child.wait_with_output().unwrap()
     };
     let output = lab.on_node("n1", work).unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}\n{program} {arguments:?}\n{input}");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{errors}\n{program} {arguments:?}\n{input}");
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Runs a program with words between spaces on the node `n1`.
+/// Runs a command line, split at spaces, on the node `n1`.
 #[track_caller]
 pub fn does(lab: &Lab, command: &str) -> String {
     let words: Vec<&str> = command.split(' ').collect();

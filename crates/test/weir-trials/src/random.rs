@@ -1,4 +1,4 @@
-//! Clusters drawn from seeds.
+//! Random clusters from seeds.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,8 +12,8 @@ use proptest::{
 };
 use weir_model::{Change, Flow, Object, World};
 
-/// Changes of a cluster and connections to try in it. Every other cluster is crowded with policies, so that their rules have to
-/// be merged.
+/// Changes of a cluster, and connections to try. Every second cluster has many policies, so that their
+/// rules have to be merged.
 pub fn changes(seed: u64) -> (Vec<Change>, Vec<Flow>) {
     let mut bytes = [0; 32];
     bytes[..8].copy_from_slice(&seed.to_le_bytes());
@@ -26,39 +26,39 @@ pub fn changes(seed: u64) -> (Vec<Change>, Vec<Flow>) {
         vec(weir_testkit::flow(), 60),
     );
     let (changes, policies, flows) =
-        strategy.new_tree(&mut runner).expect("strategies always draw").current();
+        strategy.new_tree(&mut runner).expect("these strategies reject nothing").current();
     let policies = policies.into_iter().map(|policy| Change::Put(Object::Policy(policy)));
     (changes.into_iter().chain(policies).collect(), flows)
 }
 
-/// A cluster and connections to try in it.
+/// A cluster, and connections to try.
 pub fn draw(seed: u64) -> (World, Vec<Flow>) {
     let (changes, flows) = changes(seed);
     let mut world = World::default();
     changes.into_iter().for_each(|change| world.apply(change));
     weir_lab::settle(&mut world);
-    let flows = in_one_place(&world, flows);
+    let flows = unambiguous(&world, flows);
     (world, flows)
 }
 
-/// The flows that a lab can try: an address that is a pod's and a node's at once, or that of two nodes, is only in one place
-/// there.
-fn in_one_place(world: &World, flows: Vec<Flow>) -> Vec<Flow> {
-    let mut places: BTreeMap<IpAddr, BTreeSet<&str>> = BTreeMap::new();
+/// The flows that a lab can try. It cannot assign one address to a pod and a node, or to two nodes.
+fn unambiguous(world: &World, flows: Vec<Flow>) -> Vec<Flow> {
+    let mut owners: BTreeMap<IpAddr, BTreeSet<&str>> = BTreeMap::new();
     for node in world.nodes.values() {
         node.addresses
             .iter()
-            .for_each(|address| _ = places.entry(*address).or_default().insert(&node.name));
+            .for_each(|address| _ = owners.entry(*address).or_default().insert(&node.name));
     }
     for pod in world.pods.values() {
         let node = pod.node.as_deref().unwrap_or_default();
         pod.node_addresses()
             .iter()
-            .for_each(|address| _ = places.entry(*address).or_default().insert(node));
+            .for_each(|address| _ = owners.entry(*address).or_default().insert(node));
         pod.own_addresses()
             .iter()
-            .for_each(|address| _ = places.entry(*address).or_default().insert("a pod"));
+            .for_each(|address| _ = owners.entry(*address).or_default().insert("a pod"));
     }
-    let alone = |address: IpAddr| places.get(&address).is_none_or(|places| places.len() == 1);
-    flows.into_iter().filter(|flow| alone(flow.from) && alone(flow.to)).collect()
+    let has_one_owner =
+        |address: IpAddr| owners.get(&address).is_none_or(|owners| owners.len() == 1);
+    flows.into_iter().filter(|flow| has_one_owner(flow.from) && has_one_owner(flow.to)).collect()
 }

@@ -37,7 +37,7 @@ pub(crate) fn one_member_more_is_one_entry(variant: Variant) {
     let mut program = Program::default();
     program.apply(engine.apply(&changes));
 
-    let lab = node::lonely();
+    let lab = node::without_pods();
     let mut iptables = node::open(&lab, "n1", Mode::Enforce, variant);
     node::sync(&mut iptables, &program);
     assert!(!iptables.drifted().unwrap(), "our own writes are no drift, however many");

@@ -9,7 +9,7 @@ use std::{
 use rustix::{io::Errno, net};
 use weir_iptables::Variant;
 use weir_lab::Lab;
-use weir_trials::cluster::{Cluster, LONG, PATIENCE, address, policy};
+use weir_trials::cluster::{ARRIVAL_TIMEOUT, Cluster, DROP_TIMEOUT, address, policy};
 
 use crate::{backend::Tables, node};
 
@@ -56,12 +56,12 @@ pub(crate) fn what_leaves_the_node_for_another_is_judged(variant: Variant) {
         };
         let denied =
             |direction: &str| dropped(lab, variant, at, &format!("KUBE-NWPLCY-DENIED-{direction}"));
-        assert_eq!(heard(far, LONG), Some(far), "a policy lets it in");
-        assert_eq!(heard(node, LONG), Some(node), "the node always gets through");
+        assert_eq!(heard(far, ARRIVAL_TIMEOUT), Some(far), "a policy lets it in");
+        assert_eq!(heard(node, ARRIVAL_TIMEOUT), Some(node), "the node always gets through");
         assert_eq!((denied("INGRESS"), denied("EGRESS")), (0, 0));
-        assert_eq!(heard(outside, PATIENCE), None);
+        assert_eq!(heard(outside, DROP_TIMEOUT), None);
         assert_eq!((denied("INGRESS"), denied("EGRESS")), (1, 0));
-        assert_eq!(heard(web, PATIENCE), None);
+        assert_eq!(heard(web, DROP_TIMEOUT), None);
         assert_eq!((denied("INGRESS"), denied("EGRESS")), (1, 1), "it may not get out");
     }
 }
@@ -79,7 +79,7 @@ fn dropped(lab: &Lab, variant: Variant, family: usize, chain: &str) -> u64 {
 fn until(what: &str, is_so: impl Fn() -> bool) {
     let begun = std::time::Instant::now();
     while !is_so() {
-        assert!(begun.elapsed() < LONG, "not in time: {what}");
+        assert!(begun.elapsed() < ARRIVAL_TIMEOUT, "not in time: {what}");
         std::thread::sleep(Duration::from_millis(10));
     }
 }

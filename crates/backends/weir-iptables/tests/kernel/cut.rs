@@ -4,7 +4,7 @@ use weir_datapath::Mode;
 use weir_engine::{Locality, compile};
 use weir_iptables::Variant;
 use weir_model::Protocol;
-use weir_trials::cluster::{Cluster, LONG, PODS, flow, policy, world};
+use weir_trials::cluster::{ARRIVAL_TIMEOUT, Cluster, PODS, flow, policy, world};
 
 use crate::{backend::Tables, node};
 
@@ -14,7 +14,10 @@ const DB: &str = "podSelector: {matchLabels: {app: db}}, ingress: [{from: [{podS
 /// Packets are asked whether they belong to a connection that was cut only where one was, and as long as it is remembered.
 pub(crate) fn only_who_cuts_asks_about_it(variant: Variant) {
     let mut cluster = Cluster::with(Tables(variant), &[]);
-    let talk = cluster.lab.converse(flow("10.0.0.2", "10.0.0.3", Protocol::Udp, 80), LONG).unwrap();
+    let talk = cluster
+        .lab
+        .converse(flow("10.0.0.2", "10.0.0.3", Protocol::Udp, 80), ARRIVAL_TIMEOUT)
+        .unwrap();
     cluster.put(&policy("tight", DB));
     let asks = |cluster: &Cluster<Tables>| {
         node::saved(&cluster.lab, variant).contains("--match-set KUBE-SRC-CUT")

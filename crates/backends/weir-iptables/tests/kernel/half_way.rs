@@ -31,7 +31,7 @@ pub(crate) fn is_finished_by_the_next(variant: Variant) {
     let mut after = before.clone();
     after.apply(delta.clone());
 
-    let lab = node::lonely();
+    let lab = node::without_pods();
     let open = || node::open(&lab, "n1", Mode::Enforce, variant);
     let mut first = open();
     node::sync(&mut first, &before);

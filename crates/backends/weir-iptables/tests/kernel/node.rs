@@ -4,7 +4,7 @@ use weir_datapath::Mode;
 use weir_iptables::{Iptables, Variant};
 use weir_lab::Lab;
 
-pub(crate) use weir_trials::node::{Driver, lonely, replan, run, sync};
+pub(crate) use weir_trials::node::{Driver, replan, run, sync, without_pods};
 
 /// The iptables of a node. The thread it is used on does not matter.
 pub(crate) fn open(lab: &Lab, node: &str, mode: Mode, variant: Variant) -> Driver<Iptables> {

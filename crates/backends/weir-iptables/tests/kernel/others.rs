@@ -41,7 +41,7 @@ struct Node {
 
 impl Node {
     fn new(variant: Variant) -> Node {
-        let lab = node::lonely();
+        let lab = node::without_pods();
         theirs::write(&lab, variant);
         let program = program();
         let mut iptables = node::open(&lab, "n1", Mode::Enforce, variant);
@@ -109,7 +109,7 @@ pub(crate) fn what_is_changed_is_repaired(variant: Variant) {
 }
 
 pub(crate) fn what_is_theirs_stays(variant: Variant) {
-    let lab = node::lonely();
+    let lab = node::without_pods();
     theirs::write(&lab, variant);
     let before = theirs::saved(&lab, variant);
     for seed in 0..4 {
@@ -149,7 +149,7 @@ pub(crate) fn changes_elsewhere_are_no_drift(variant: Variant) {
 
 /// A set has a name of ours and is of another kind: by hand, or by another version. It is replaced, also where rules use it.
 pub(crate) fn a_set_of_another_kind_is_replaced(variant: Variant) {
-    let lab = node::lonely();
+    let lab = node::without_pods();
     let sets = "create KUBE-DST-LOCAL hash:net\ncreate KUBE-SRC-GRANTS hash:ip timeout 5\n";
     node::run(&lab, "ipset", &["restore"], sets);
     let rules = "*filter\n:KUBE-ROUTER-FORWARD - [0:0]\n\

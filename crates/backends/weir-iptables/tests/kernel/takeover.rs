@@ -6,7 +6,7 @@ use weir_iptables::Variant;
 use weir_lab::{Lab, Layout};
 use weir_model::{Protocol, Verdict};
 use weir_trials::{
-    cluster::{PATIENCE, PODS, flow, policy, world},
+    cluster::{DROP_TIMEOUT, PODS, flow, policy, world},
     traffic::Traffic,
 };
 
@@ -163,6 +163,6 @@ pub(crate) fn no_packet_meets_a_wrong_verdict(variant: Variant) {
         [("10.0.0.1", Verdict::Allow), ("10.0.0.4", Verdict::Deny), ("10.0.0.2", Verdict::Deny)];
     let tried: Vec<_> =
         flows.iter().map(|(from, _)| flow(from, "10.0.0.3", Protocol::Tcp, 80)).collect();
-    let met = lab.probe(&tried, PATIENCE).unwrap();
+    let met = lab.probe(&tried, DROP_TIMEOUT).unwrap();
     assert_eq!(met, flows.map(|(_, expected)| expected));
 }

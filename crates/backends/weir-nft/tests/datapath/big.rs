@@ -46,7 +46,7 @@ fn one_member_more() {
     let mut program = Program::default();
     program.apply(engine.apply(&changes));
 
-    let lab = node::lonely();
+    let lab = node::without_pods();
     let mut nft = node::open(&lab, "n1", Mode::Enforce);
     let plan = node::replan(&mut nft, &program);
     assert!(plan.elements() > (PODS + PEERS) as usize);

@@ -17,7 +17,7 @@ pub(crate) fn trials() -> Vec<Trial> {
 }
 
 fn leaves_nothing_behind() {
-    let lab = node::lonely();
+    let lab = node::without_pods();
     node::run(&lab, OTHERS);
     let before = node::list(&lab, &["list", "ruleset"]);
     for seed in 0..10 {
@@ -33,13 +33,13 @@ fn leaves_nothing_behind() {
 }
 
 fn nothing_to_remove() {
-    let lab = node::lonely();
+    let lab = node::without_pods();
     node::open(&lab, "n1", Mode::Enforce).remove().unwrap();
     assert_eq!(node::list(&lab, &["list", "ruleset"]), "");
 }
 
 fn can_come_back() {
-    let lab = node::lonely();
+    let lab = node::without_pods();
     let program = compile(&random::draw(1).0, Locality::Everywhere);
     let mut nft = node::open(&lab, "n1", Mode::Enforce);
     node::sync(&mut nft, &program);

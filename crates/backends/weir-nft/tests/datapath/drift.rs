@@ -159,7 +159,7 @@ impl Node {
         ];
         let world = world(&format!("{PODS}policies:\n{}", policies.concat()));
         let program = compile(&world, Locality::Node("n1".into()));
-        let lab = node::lonely();
+        let lab = node::without_pods();
         node::run(&lab, OTHERS);
         let mut nft = node::open(&lab, "n1", Mode::Enforce);
         node::sync(&mut nft, &program);

@@ -4,7 +4,7 @@ use weir_datapath::Mode;
 use weir_lab::Lab;
 use weir_nft::Nft;
 
-pub(crate) use weir_trials::node::{Driver, lonely, replan, sync};
+pub(crate) use weir_trials::node::{Driver, replan, sync, without_pods};
 
 /// The nftables of a node. It may be used on any thread.
 pub(crate) fn open(lab: &Lab, node: &str, mode: Mode) -> Driver<Nft> {

@@ -1,56 +1,56 @@
-//! HNS fails in all the ways that are known of it.
+//! The agent handles the known failures of HNS.
 
 use serde_json::json;
 
-use crate::{API, API_ID, Shop, WEB, WEB_ID, desk::Desk};
+use crate::{API, API_ID, Shop, WEB, WEB_ID, node::WindowsNode};
 
 #[test]
-fn an_endpoint_that_is_not_there_yet_is_waited_for() {
+fn the_agent_waits_for_a_missing_endpoint() {
     let shop = Shop::new("late");
     shop.pod("web", WEB);
     shop.policy("web", "web", 80);
-    let desk = Desk::new(&[(API_ID, API)]);
-    let agent = desk.agent();
+    let node = WindowsNode::new(&[(API_ID, API)]);
+    let agent = node.agent();
     agent.until_logged("has no endpoint yet");
     agent.until("ready", || agent.is_ready());
-    desk.hns(|service| service.add(WEB_ID, WEB));
-    agent.until("it has come, and has rules", || {
-        desk.rules(WEB_ID).len() == 5 || desk.rules(WEB_ID).len() == 4
+    node.hns(|service| service.add(WEB_ID, WEB));
+    agent.until("the endpoint has rules", || {
+        node.rules(WEB_ID).len() == 5 || node.rules(WEB_ID).len() == 4
     });
-    assert_eq!(agent.metric("weir_repairs_total"), Some(0.0), "nobody changed anything");
-    // The pod's endpoint is made anew, with nothing on it, as when a node restarts its pods.
-    desk.hns(|service| {
+    assert_eq!(agent.metric("weir_repairs_total"), Some(0.0), "a new endpoint is no drift");
+    // The endpoint of the pod is recreated without policies, as after a restart of the node.
+    node.hns(|service| {
         service.list("endpoints").retain(|endpoint| endpoint["ID"] != WEB_ID.to_ascii_uppercase());
     });
     agent.until_logged("has no endpoint yet");
-    desk.hns(|service| service.add("aaaaaaaa-1111-2222-3333-000000000003", WEB));
-    agent.until("the new one has rules", || {
-        !desk.rules("aaaaaaaa-1111-2222-3333-000000000003").is_empty()
+    node.hns(|service| service.add("aaaaaaaa-1111-2222-3333-000000000003", WEB));
+    agent.until("the new endpoint has rules", || {
+        !node.rules("aaaaaaaa-1111-2222-3333-000000000003").is_empty()
     });
 }
 
 #[test]
-fn what_fails_for_one_endpoint_is_tried_again_and_the_others_have_theirs() {
+fn a_failing_endpoint_is_retried_and_does_not_block_the_others() {
     let shop = Shop::new("partly");
     shop.pod("web", WEB);
     shop.pod("api", API);
     shop.policy("web", "web", 80);
     shop.policy("api", "api", 80);
-    let desk = Desk::new(&[(WEB_ID, WEB), (API_ID, API)]);
-    desk.hns(|service| {
+    let node = WindowsNode::new(&[(WEB_ID, WEB), (API_ID, API)]);
+    node.hns(|service| {
         service
             .list("faults")
             .push(json!({"call": "HcnModifyEndpoint", "id": WEB_ID, "code": 0x803B_000D_u32}));
     });
-    let agent = desk.agent();
-    agent.until("the other has its rules", || !desk.rules(API_ID).is_empty());
+    let agent = node.agent();
+    agent.until("the other endpoint has its rules", || !node.rules(API_ID).is_empty());
     agent.until_logged("0x803b000d");
     let (status, reasons) = agent.get("/readyz").unwrap();
     assert_eq!(status, 503, "{reasons}");
     assert!(reasons.contains("partly/web"), "{reasons}");
     assert!(agent.metric("reconciliation_errors_total") > Some(0.0));
-    desk.hns(|service| service.list("faults").clear());
-    agent.until("it is tried again", || !desk.rules(WEB_ID).is_empty());
+    node.hns(|service| service.list("faults").clear());
+    agent.until("the agent retries", || !node.rules(WEB_ID).is_empty());
     agent.until("ready", || agent.is_ready());
 }
 
@@ -58,10 +58,10 @@ fn what_fails_for_one_endpoint_is_tried_again_and_the_others_have_theirs() {
 fn a_call_that_hangs_does_not_hang_the_agent() {
     let shop = Shop::new("hang");
     shop.pod("web", WEB);
-    let desk = Desk::new(&[(WEB_ID, WEB)]);
-    let agent = desk.agent();
+    let node = WindowsNode::new(&[(WEB_ID, WEB)]);
+    let agent = node.agent();
     agent.until("ready", || agent.is_ready());
-    desk.hns(|service| {
+    node.hns(|service| {
         service
             .list("faults")
             .push(json!({"call": "HcnModifyEndpoint", "times": 1, "hang": 20_000}));
@@ -72,44 +72,46 @@ fn a_call_that_hangs_does_not_hang_the_agent() {
     });
     shop.policy("web", "web", 80);
     agent.until_logged("HNS does not answer");
-    assert!(!agent.is_ready(), "it says so");
-    assert_eq!(agent.get("/healthz").map(|(status, _)| status), Some(200), "and lives");
-    agent.until("it goes on when HNS does", || !desk.rules(WEB_ID).is_empty() && agent.is_ready());
+    assert!(!agent.is_ready(), "/readyz reports it");
+    assert_eq!(agent.get("/healthz").map(|(status, _)| status), Some(200), "/healthz stays green");
+    agent.until("the agent continues when HNS responds", || {
+        !node.rules(WEB_ID).is_empty() && agent.is_ready()
+    });
 }
 
 #[test]
-fn sctp_isolates_and_is_told() {
+fn an_sctp_rule_isolates_and_is_reported() {
     let shop = Shop::new("sctp");
     shop.pod("web", WEB);
     let mut policy = crate::policy("sctp", "web", 9);
     policy["spec"]["ingress"][0]["ports"][0]["protocol"] = "SCTP".into();
     crate::cluster().create(&shop.policies(), &policy).unwrap();
-    let desk = Desk::new(&[(WEB_ID, WEB)]);
-    let agent = desk.agent();
+    let node = WindowsNode::new(&[(WEB_ID, WEB)]);
+    let agent = node.agent();
     agent.until_rules(WEB_ID, &["weir:own-in", "weir:own-out", "weir:tail-in", "weir:tail-out"]);
     agent.until_logged("HNS does not filter SCTP");
     agent.until("ready", || agent.is_ready());
-    agent.until("it is said where the owner of the policy looks", || {
+    agent.until("the policy has an event", || {
         let events = crate::cluster().get("/api/v1/namespaces/sctp/events").unwrap();
         events["items"].as_array().unwrap().iter().any(|event| event["reason"] == "NotExpressed")
     });
 }
 
 #[test]
-fn whoever_has_no_hns_or_an_old_one_is_told() {
-    let desk = Desk::new(&[]);
+fn a_missing_or_old_hns_is_reported() {
+    let node = WindowsNode::new(&[]);
     let arguments = ["agent", "--source", "kube", "--http", "off"];
     let without =
-        desk.weir(&arguments).env("WINEDLLOVERRIDES", "computenetwork=").output().unwrap();
-    let said = String::from_utf8_lossy(&without.stderr);
-    assert_eq!(without.status.code(), Some(2), "{said}");
-    assert!(said.contains("computenetwork.dll") && said.contains("Containers"), "{said}");
-    desk.hns(|service| service.state["version"] = json!({"Major": 9, "Minor": 1}));
-    let old = desk.run(&arguments);
-    let said = String::from_utf8_lossy(&old.stderr);
-    assert_eq!(old.status.code(), Some(2), "{said}");
-    assert!(said.contains("version 9.1") && said.contains("Windows Server 2019"), "{said}");
-    let audit = desk.run(&["agent", "--source", "kube", "--http", "off", "--audit"]);
-    let said = String::from_utf8_lossy(&audit.stderr);
-    assert!(said.contains("cannot tell what it would drop"), "{said}");
+        node.weir(&arguments).env("WINEDLLOVERRIDES", "computenetwork=").output().unwrap();
+    let errors = String::from_utf8_lossy(&without.stderr);
+    assert_eq!(without.status.code(), Some(2), "{errors}");
+    assert!(errors.contains("computenetwork.dll") && errors.contains("Containers"), "{errors}");
+    node.hns(|service| service.state["version"] = json!({"Major": 9, "Minor": 1}));
+    let old = node.run(&arguments);
+    let errors = String::from_utf8_lossy(&old.stderr);
+    assert_eq!(old.status.code(), Some(2), "{errors}");
+    assert!(errors.contains("version 9.1") && errors.contains("Windows Server 2019"), "{errors}");
+    let audit = node.run(&["agent", "--source", "kube", "--http", "off", "--audit"]);
+    let errors = String::from_utf8_lossy(&audit.stderr);
+    assert!(errors.contains("cannot tell what it would drop"), "{errors}");
 }

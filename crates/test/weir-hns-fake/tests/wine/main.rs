@@ -1,19 +1,19 @@
-//! The agent for Windows as users run it: weir.exe under Wine, a double in place of HNS, a real API server.
+//! The agent for Windows: weir.exe under Wine with a fake HNS and a real API server.
 //!
-//! `cargo xtask test windows` builds what is needed, and runs this one test at a time: there is one agent for a machine.
+//! `cargo xtask test windows` runs these tests one at a time, because a machine has one agent.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot run has failed")]
 
-mod desk;
 mod faults;
 mod life;
+mod node;
 
 use std::{net::IpAddr, sync::OnceLock};
 
 use serde_json::{Value, json};
 use weir_cluster::Cluster;
 
-/// One cluster for all tests; each has a namespace of its own.
+/// One cluster for all tests. Each test has its own namespace.
 fn cluster() -> &'static Cluster {
     static CLUSTER: OnceLock<Cluster> = OnceLock::new();
     CLUSTER.get_or_init(|| {
@@ -27,7 +27,7 @@ fn cluster() -> &'static Cluster {
     })
 }
 
-/// A namespace of the cluster, with pods on the node.
+/// A namespace of the cluster with pods on the node.
 struct Shop {
     name: &'static str,
 }
@@ -64,7 +64,7 @@ impl Shop {
         cluster().patch(&format!("{}/{pod}", self.pods()), &change).unwrap();
     }
 
-    /// The pods of one app let nobody in but pods of another, at one port.
+    /// Pods of `app` allow ingress only from pods of app `api`, on one port.
     fn policy(&self, name: &str, app: &str, port: u16) {
         cluster().create(&self.policies(), &policy(name, app, port)).unwrap();
     }
@@ -74,7 +74,7 @@ impl Shop {
         cluster().patch(&path, &policy(name, app, port)).unwrap();
     }
 
-    fn forget(&self, name: &str) {
+    fn delete_policy(&self, name: &str) {
         cluster().delete(&format!("{}/{name}", self.policies())).unwrap();
     }
 }
@@ -104,6 +104,6 @@ fn policy(name: &str, app: &str, port: u16) -> Value {
 
 const WEB: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 77, 0, 1));
 const API: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 77, 0, 2));
-/// Their endpoints.
+/// The ids of their endpoints.
 const WEB_ID: &str = "aaaaaaaa-1111-2222-3333-000000000001";
 const API_ID: &str = "aaaaaaaa-1111-2222-3333-000000000002";

@@ -1,4 +1,4 @@
-//! A Windows node: what HNS has, and an agent that runs there.
+//! A Windows node: the state of HNS and a running agent.
 
 use std::{
     env, fs,
@@ -17,17 +17,17 @@ use weir_hns_fake::Store;
 
 use crate::cluster;
 
-/// Nothing takes longer than this, unless it is broken.
-const LONG: Duration = Duration::from_secs(90);
+/// The time limit of every wait.
+const WAIT_TIMEOUT: Duration = Duration::from_secs(90);
 
-/// The node.
-pub(crate) struct Desk {
+/// A Windows node.
+pub(crate) struct WindowsNode {
     folder: TempDir,
     hns: Store,
 }
 
-impl Desk {
-    /// A node where nothing has run yet, with these endpoints.
+impl WindowsNode {
+    /// A new node with these endpoints.
     pub(crate) fn new(endpoints: &[(&str, IpAddr)]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         _ = fs::remove_dir_all(program_data());
@@ -36,15 +36,15 @@ impl Desk {
             endpoints.iter().for_each(|(id, address)| service.add(id, *address));
         })
         .unwrap();
-        // The files of a service account, as a runtime mounts them below a folder it names.
+        // The files of a service account, as a container runtime mounts them.
         let account = folder.path().join("mount/var/run/secrets/kubernetes.io/serviceaccount");
         fs::create_dir_all(&account).unwrap();
         fs::write(account.join("token"), &cluster().admin().token).unwrap();
         fs::write(account.join("ca.crt"), &cluster().admin().ca).unwrap();
-        Desk { folder, hns }
+        WindowsNode { folder, hns }
     }
 
-    /// weir.exe with HNS and the service account of this node.
+    /// A command that runs weir.exe with the HNS and the service account of this node.
     pub(crate) fn weir(&self, arguments: &[&str]) -> Command {
         let mut command =
             Command::new(env::var_os("WEIR_WINE").expect("run `cargo xtask test windows`"));
@@ -54,7 +54,7 @@ impl Desk {
         let url = &cluster().admin().url;
         let address: SocketAddr = url.trim_start_matches("https://").parse().unwrap();
         command
-            .env("WEIR_HNS_DOUBLE", windows(&self.folder.path().join("hns.json")))
+            .env("WEIR_HNS_FAKE", windows(&self.folder.path().join("hns.json")))
             .env("CONTAINER_SANDBOX_MOUNT_POINT", windows(&self.folder.path().join("mount")))
             .env("KUBERNETES_SERVICE_HOST", address.ip().to_string())
             .env("KUBERNETES_SERVICE_PORT", address.port().to_string())
@@ -76,22 +76,22 @@ impl Desk {
             .stderr(file)
             .spawn()
             .unwrap();
-        let agent = Agent { child, http, log, desk: self };
+        let agent = Agent { child, http, log, node: self };
         agent.until("it listens", || agent.get("/healthz").is_some());
         agent
     }
 
-    /// Runs weir.exe to its end.
+    /// Runs weir.exe until it exits.
     pub(crate) fn run(&self, arguments: &[&str]) -> Output {
         self.weir(arguments).output().unwrap()
     }
 
-    /// Looks at HNS, or changes it.
+    /// Reads or changes the state of HNS.
     pub(crate) fn hns<T>(&self, act: impl FnOnce(&mut weir_hns_fake::Service) -> T) -> T {
         self.hns.with(act).unwrap()
     }
 
-    /// The ids of weir's rules of the switch on an endpoint, sorted.
+    /// The sorted ids of weir's switch rules on an endpoint.
     pub(crate) fn rules(&self, id: &str) -> Vec<String> {
         let policies = self.policies(id);
         let acls = policies.iter().filter(|policy| policy["Settings"]["RuleType"] == "Switch");
@@ -109,7 +109,7 @@ impl Desk {
         document["Policies"].as_array().cloned().unwrap_or_default()
     }
 
-    /// How often HNS was asked to change something.
+    /// The number of write calls to HNS.
     pub(crate) fn writes(&self) -> usize {
         self.hns(|service| {
             service.list("calls").iter().filter(|call| call["call"] == "HcnModifyEndpoint").count()
@@ -122,24 +122,24 @@ impl Desk {
     }
 }
 
-/// An agent, ended if the test does not.
+/// A running agent. Dropping it kills the process.
 pub(crate) struct Agent<'a> {
     child: Child,
     http: SocketAddr,
     log: PathBuf,
-    desk: &'a Desk,
+    node: &'a WindowsNode,
 }
 
 impl Agent<'_> {
-    /// Waits for something that must come.
+    /// Waits for a condition.
     #[track_caller]
     pub(crate) fn until(&self, what: &str, is_so: impl Fn() -> bool) {
-        let end = Instant::now() + LONG;
+        let end = Instant::now() + WAIT_TIMEOUT;
         while !is_so() {
             if Instant::now() > end {
                 let log = fs::read_to_string(&self.log).unwrap_or_default();
-                let state = self.desk.hns(|service| service.state["endpoints"].to_string());
-                panic!("not so: {what}\n{state}\n{log}");
+                let state = self.node.hns(|service| service.state["endpoints"].to_string());
+                panic!("timed out: {what}\n{state}\n{log}");
             }
             thread::sleep(Duration::from_millis(50));
         }
@@ -148,7 +148,7 @@ impl Agent<'_> {
     /// Waits for an endpoint to have exactly these rules.
     #[track_caller]
     pub(crate) fn until_rules(&self, id: &str, rules: &[&str]) {
-        self.until(&format!("{id} has {rules:?}"), || self.desk.rules(id) == rules);
+        self.until(&format!("{id} has {rules:?}"), || self.node.rules(id) == rules);
     }
 
     /// Waits for words in the log.
@@ -157,7 +157,7 @@ impl Agent<'_> {
         self.until(words, || fs::read_to_string(&self.log).unwrap_or_default().contains(words));
     }
 
-    /// The answer of the agent, with its status.
+    /// Sends a GET request to the agent. Returns the status and the body.
     pub(crate) fn get(&self, path: &str) -> Option<(u16, String)> {
         let mut stream = TcpStream::connect(self.http).ok()?;
         stream.set_read_timeout(Some(Duration::from_secs(10))).ok()?;
@@ -168,7 +168,7 @@ impl Agent<'_> {
         Some((status, answer.split_once("\r\n\r\n")?.1.to_owned()))
     }
 
-    /// Whether it says that everything is in force.
+    /// Whether /readyz returns 200.
     pub(crate) fn is_ready(&self) -> bool {
         self.get("/readyz").is_some_and(|(status, _)| status == 200)
     }
@@ -180,20 +180,20 @@ impl Agent<'_> {
         line.split(' ').nth(1)?.parse().ok()
     }
 
-    /// Ends it as a user at its console does, and waits; with what it logged.
+    /// Interrupts the agent as Ctrl+C does and waits. Returns its status and log.
     pub(crate) fn stop(mut self) -> (ExitStatus, String) {
         kill_process(Pid::from_child(&self.child), Signal::INT).unwrap();
-        let end = Instant::now() + LONG;
+        let end = Instant::now() + WAIT_TIMEOUT;
         loop {
             if let Some(status) = self.child.try_wait().unwrap() {
                 return (status, fs::read_to_string(&self.log).unwrap_or_default());
             }
-            assert!(Instant::now() < end, "it does not stop");
+            assert!(Instant::now() < end, "the agent does not stop");
             thread::sleep(Duration::from_millis(50));
         }
     }
 
-    /// Ends it as the worst of accidents does.
+    /// Kills the agent.
     pub(crate) fn kill(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
@@ -212,7 +212,7 @@ fn program_data() -> PathBuf {
     Path::new(&prefix).join("drive_c/ProgramData/weir")
 }
 
-/// A path as Wine shows it to programs.
+/// The path as a Windows program sees it.
 fn windows(path: &Path) -> String {
     format!("Z:{}", path.display()).replace('/', "\\")
 }
