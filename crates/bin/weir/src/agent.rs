@@ -156,13 +156,14 @@ impl Agent {
             space: aci_space.clone().unwrap_or_else(|| aci.aci_prefix.clone()),
             folder: netpol_dir.clone(),
             http: self.http.0,
-            pace: RetryPolicy::default(),
+            retry_policy: RetryPolicy::default(),
         };
-        let until = match self.once {
-            true => weir_opflex::Until::Settled,
-            false => weir_opflex::Until::Signal,
+        let mode = if self.once {
+            weir_opflex::RunMode::Once
+        } else {
+            weir_opflex::RunMode::UntilStopped
         };
-        let reasons = weir_opflex::run(&options, until).map_err(failed)?;
+        let reasons = weir_opflex::run(&options, mode).map_err(failed)?;
         Ok(Exit::when(!self.once || reasons.is_empty()))
     }
 

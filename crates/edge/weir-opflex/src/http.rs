@@ -4,7 +4,7 @@ use axum::{Json, Router, extract::State, response::IntoResponse, routing::get};
 
 use crate::report::{Report, Status};
 
-/// What can be asked.
+/// The HTTP endpoints.
 pub(crate) fn router(report: Arc<Report>) -> Router {
     Router::new()
         .route("/healthz", get(async || "ok\n"))

@@ -1,28 +1,29 @@
-//! Keeps the files of opflex-agent on a node equal to what the API says.
+//! The opflex agent: keeps the files of opflex-agent on a node equal to the objects in the API.
 //!
 //! ```text
 //!  HostprotPols, HostprotRemoteIpContainers ─┐
-//!  pods of this node ────────────────────────┴─Told→ Desk ─→ weir_aci::Files ─→ weir_aci::Folder
-//!                                                      └ Report ←── HTTP: /healthz /readyz /metrics /status
+//!  pods of this node ────────────────────────┴─Event→ FileWriter ─→ weir_aci::Files ─→ weir_aci::Folder
+//!                                                         └ Report ←── HTTP: /healthz /readyz /metrics /status
 //! ```
 //!
-//! It needs the verbs `list` and `watch` on pods, and in the namespace of the objects on hostprotpols.aci.hpp and
-//! hostprotremoteipcontainers.aci.hpp; nothing else.
+//! It needs the verbs `list` and `watch` on pods and, in the namespace of the objects, on
+//! hostprotpols.aci.hpp and hostprotremoteipcontainers.aci.hpp.
 //!
-//! *Invariant*: nothing is written or removed before all three were read completely, nor because the API server is away.
+//! *Invariants*
 //!
-//! *Invariant*: nor before the object of this node was among them. Who was given the name of another node, or another prefix or namespace than
-//! the controller, would find nothing and take everything away.
-//!
-//! *Invariant*: what cannot be read counts as it was before.
+//! * The agent writes and removes files only after a complete list of all three kinds. It removes no
+//!   file because the API server is unreachable.
+//! * It also waits until a list contains the HostprotPol of this node. An agent with the wrong node
+//!   name, prefix or namespace would find no objects and remove every file.
+//! * An object that cannot be read keeps its last known good file.
 
-mod desk;
-mod home;
+mod file_writer;
 mod http;
-mod pressed;
+mod identity;
+mod object;
 mod report;
 mod run;
 #[cfg(test)]
 mod tests;
 
-pub use run::{OpflexError, Options, Until, cleanup, run};
+pub use run::{OpflexError, Options, RunMode, cleanup, run};

@@ -1,4 +1,4 @@
-//! How it goes, as others may ask.
+//! The state of the agent, as HTTP serves it.
 
 use std::{
     collections::BTreeSet,
@@ -15,7 +15,7 @@ use prometheus_client::{
 };
 use serde::Serialize;
 
-/// What is known about the files of this node.
+/// The status, the metrics and their registry.
 #[derive(Debug)]
 pub(crate) struct Report {
     status: Mutex<Status>,
@@ -23,7 +23,7 @@ pub(crate) struct Report {
     pub(crate) registry: Registry,
 }
 
-/// What `/status` tells.
+/// The response of `/status`.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Status {
@@ -35,7 +35,6 @@ pub(crate) struct Status {
     reasons: Vec<String>,
 }
 
-/// All that is counted.
 #[derive(Debug)]
 pub(crate) struct Metrics {
     pub(crate) writes: Counter,
@@ -67,15 +66,23 @@ impl Report {
         };
         count("writes", "Files written", &metrics.writes);
         count("removals", "Files removed", &metrics.removals);
-        count("repairs", "Times that files of others were found among ours", &metrics.repairs);
-        count("errors", "Times that files could not be written", &metrics.errors);
+        count(
+            "repairs",
+            "Times that files changed by another program were restored",
+            &metrics.repairs,
+        );
+        count("errors", "Failed attempts to write files", &metrics.errors);
         let mut gauge = |name: &str, help: &str, gauge: &Gauge| {
             registry.register(format!("weir_opflex_{name}"), help, gauge.clone());
         };
-        gauge("in_sync", "Whether everything was read and written", &metrics.in_sync);
+        gauge(
+            "in_sync",
+            "1 after everything was read and the folder is in the desired state",
+            &metrics.in_sync,
+        );
         gauge("files", "Files of this node", &metrics.files);
-        gauge("objects", "Objects that files may come from", &metrics.objects);
-        let help = "From hearing of a change to files on disk";
+        gauge("objects", "Objects that can become files", &metrics.objects);
+        let help = "Time from the event until the file is on disk";
         registry.register("weir_opflex_seconds", help, metrics.seconds.clone());
         let status = Status {
             node: node.into(),
@@ -88,8 +95,8 @@ impl Report {
         Report { status: Mutex::new(status), metrics, registry }
     }
 
-    /// How it is now. What is new about what is wrong is logged.
-    pub(crate) fn say(
+    /// Replaces the status, and logs new reasons.
+    pub(crate) fn update(
         &self,
         in_sync: bool,
         files: BTreeSet<String>,
@@ -102,19 +109,20 @@ impl Report {
         metrics.objects.set(i64::try_from(objects).unwrap_or(i64::MAX));
         let mut status = self.status();
         for reason in reasons.iter().filter(|reason| !status.reasons.contains(reason)) {
-            // What is only a matter of time is no warning.
-            match reason.ends_with(" yet") {
-                true => tracing::info!("{reason}"),
-                false => tracing::warn!("{reason}"),
+            // A reason that ends in "yet" goes away by itself.
+            if reason.ends_with(" yet") {
+                tracing::info!("{reason}");
+            } else {
+                tracing::warn!("{reason}");
             }
         }
         if in_sync && !status.in_sync {
-            tracing::info!("everything was read, and the folder is as it should be");
+            tracing::info!("everything was read, and the folder is in the desired state");
         }
         *status = Status { in_sync, files, objects, reasons, ..status.clone() };
     }
 
-    /// Why not everything is as it should be.
+    /// The reasons why the agent is not ready.
     pub(crate) fn reasons(&self) -> Vec<String> {
         self.status().reasons.clone()
     }

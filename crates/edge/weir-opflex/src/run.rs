@@ -9,56 +9,62 @@ use std::{
 
 use futures::future::{Either, select};
 use tokio::{sync::mpsc, task::JoinSet, time::sleep_until};
-use weir_aci::{Files, Folder, FolderError, Settings};
-use weir_controllers::{Resource, Server, Told, Watched, follow, hpp};
-use weir_kube::{Access, RetryPolicy};
+use weir_aci::{Files, Folder, FolderError, Kind, Settings};
+use weir_kube::{Access, ApiClient, Event, RetryPolicy, follow};
+use weir_model::Pod;
 use weir_runtime::{Signal, Signals, http::ListenError};
 
-use crate::{desk::Desk, home::Home, http, pressed::pressed, report::Report};
+use crate::{
+    file_writer::FileWriter,
+    http,
+    identity::Identity,
+    object::{self, Parsed, parse_container, parse_pod, parse_pol},
+    report::Report,
+};
 
-/// How long to wait for more before files are written.
-const GATHER: Duration = Duration::from_millis(20);
-/// How often to look whether somebody else has changed files, and whether those that failed can be written now.
-const LOOK: Duration = Duration::from_secs(2);
-/// How much news may wait. Those who have more wait, too.
-const WAITING: usize = 256;
-/// How many of the two kinds of objects a page of a list has. Containers may be large, and an object that was just read needs ten times the room of its text.
-const PAGE: u32 = 100;
+/// How long to wait for more events before files are written.
+const BATCH_WINDOW: Duration = Duration::from_millis(20);
+/// The time between two checks of the folder: for changes by other programs, and for failed writes.
+const CHECK_INTERVAL: Duration = Duration::from_secs(2);
+/// The capacity of the queue of events.
+const QUEUE_CAPACITY: usize = 256;
+/// The largest page of the ACI kinds. Their objects can be large.
+const MAX_PAGE_SIZE: u32 = 100;
 
-/// How to keep the files.
+/// The configuration of the agent.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The cluster.
+    /// The API server.
     pub access: Access,
-    /// The namespace of the objects.
+    /// The namespace of the ACI objects.
     pub namespace: String,
-    /// This node.
+    /// The name of this node.
     pub node: String,
-    /// What names begin with.
+    /// The prefix of the names of all ACI objects.
     pub prefix: String,
     /// The policy space in the files.
     pub space: String,
-    /// Where the files are.
+    /// The folder of the files.
     pub folder: PathBuf,
-    /// Where to listen for HTTP.
+    /// The address of the HTTP server.
     pub http: Option<SocketAddr>,
-    /// How patient to be.
-    pub pace: RetryPolicy,
+    /// Page size, retry waits and timeouts of the followers.
+    pub retry_policy: RetryPolicy,
 }
 
-/// How long to go on.
+/// When the agent ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Until {
-    /// Until a signal says that it is enough.
-    Signal,
-    /// Until everything was read, and written once unless nothing of it is about this node.
-    Settled,
+pub enum RunMode {
+    /// On SIGTERM or SIGINT.
+    UntilStopped,
+    /// After the first complete lists and, if the objects are about this node, the first write.
+    Once,
 }
 
-/// Why the files are not kept.
+/// Why the agent ended.
 #[derive(Debug, thiserror::Error)]
 pub enum OpflexError {
-    /// The machine refused something.
+    /// The operating system refused a resource.
     #[error("cannot start")]
     Start(#[source] io::Error),
     /// The HTTP address cannot be listened on.
@@ -70,34 +76,36 @@ pub enum OpflexError {
 }
 
 impl OpflexError {
-    /// What to do about it.
+    /// Suggests a fix.
     pub fn hint(&self) -> &'static str {
         match self {
             OpflexError::Start(_) => "check the limits of the process",
             OpflexError::Listen(_) => "choose another address with `--http`, or `off`",
             OpflexError::Folder(error) if error.is_missing() => {
-                "opflex-agent makes it when it runs here with `enable-local-netpol`, or make it with `mkdir -p`; `--netpol-dir` names another"
+                "opflex-agent creates it when it runs with `enable-local-netpol`; or create it with `mkdir -p`, or name another with `--netpol-dir`"
             }
-            OpflexError::Folder(_) => "check the path and its rights; `--netpol-dir` names another",
+            OpflexError::Folder(_) => {
+                "check the path and its permissions, or name another with `--netpol-dir`"
+            }
         }
     }
 }
 
-/// Removes all files, and tells which.
+/// Removes all files and returns their names.
 pub fn cleanup(folder: &Path) -> Result<Vec<String>, OpflexError> {
     Ok(Folder::open(folder)?.prune(&Default::default())?)
 }
 
-/// What is new.
-pub(crate) enum News {
-    Container(Told),
-    Pol(Told),
-    Pod(Told),
+/// An event about one of the followed kinds.
+pub(crate) enum Message {
+    Container(Event<Parsed>),
+    Pol(Event<Parsed>),
+    Pod(Event<Pod>),
 }
 
-/// Keeps the files; tells why not everything is as it should be when it ends.
-pub fn run(options: &Options, until: Until) -> Result<Vec<String>, OpflexError> {
-    let address = options.http.filter(|_| until == Until::Signal);
+/// Runs the agent. Returns the reasons why it is not ready when it ends.
+pub fn run(options: &Options, mode: RunMode) -> Result<Vec<String>, OpflexError> {
+    let address = options.http.filter(|_| mode == RunMode::UntilStopped);
     let listener = address.map(weir_runtime::http::bind).transpose()?;
     let folder = Folder::open(&options.folder)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -112,61 +120,62 @@ pub fn run(options: &Options, until: Until) -> Result<Vec<String>, OpflexError> 
         }
         let settings = Settings { prefix: options.prefix.clone() };
         let files = Files::new(&settings, &options.space, &options.node);
-        let home = Home {
+        let identity = Identity {
             namespace: options.namespace.clone(),
             node: options.node.clone(),
             prefix: options.prefix.clone(),
         };
-        keep(options, Desk::new(home, files, folder, report.clone()), until).await
+        let writer = FileWriter::new(identity, files, folder, report.clone());
+        run_loop(options, writer, mode).await
     });
-    // A request may be under way whose answer nobody waits for.
+    // A request can be in flight. Its answer is not needed.
     runtime.shutdown_background();
     done?;
     Ok(report.reasons())
 }
 
-async fn keep(options: &Options, mut desk: Desk, until: Until) -> Result<(), OpflexError> {
-    let server = Server::new(options.access.clone());
-    let (out, mut news) = mpsc::channel(WAITING);
-    let mut followers = JoinSet::new();
-    let here = |resource| {
-        let namespace = options.namespace.clone();
-        Watched { namespace, keep: pressed, ..Watched::all(resource) }
-    };
-    let pods = Watched { fields: format!("spec.nodeName={}", options.node), ..Watched::all(PODS) };
-    let mut follow_all = |watched, pace, word: fn(Told) -> News| {
-        followers.spawn(follow(server.clone(), watched, pace, word, out.clone()));
-    };
-    let few = RetryPolicy { page_size: options.pace.page_size.min(PAGE), ..options.pace };
-    follow_all(here(hpp::CONTAINERS), few, News::Container);
-    follow_all(here(hpp::POLS), few, News::Pol);
-    follow_all(pods, options.pace, News::Pod);
+/// The next thing to handle.
+enum Next {
+    Message(Option<Box<Message>>),
+    Due,
+    Signal(Signal),
+}
+
+async fn run_loop(
+    options: &Options,
+    mut writer: FileWriter,
+    mode: RunMode,
+) -> Result<(), OpflexError> {
+    let (out, mut messages) = mpsc::channel(QUEUE_CAPACITY);
+    let _followers = start_followers(options, &out);
     let mut signals = Signals::stop_and_reload().map_err(OpflexError::Start)?;
-    let mut due = Instant::now() + LOOK;
+    let mut due = Instant::now() + CHECK_INTERVAL;
     loop {
         let next = {
-            let (heard, time) = (pin!(news.recv()), pin!(sleep_until(due.into())));
-            match select(pin!(signals.next()), select(heard, time)).await {
+            let (message, timer) = (pin!(messages.recv()), pin!(sleep_until(due.into())));
+            match select(pin!(signals.next()), select(message, timer)).await {
                 Either::Left((signal, _)) => Next::Signal(signal),
-                Either::Right((Either::Left((news, _)), _)) => Next::News(news.map(Box::new)),
+                Either::Right((Either::Left((message, _)), _)) => {
+                    Next::Message(message.map(Box::new))
+                }
                 Either::Right((Either::Right(_), _)) => Next::Due,
             }
         };
         match next {
             Next::Signal(Signal::Reload) => {
-                desk.distrust();
+                writer.distrust();
                 due = Instant::now();
             }
-            // We hold a sender ourselves, so that there is always news.
-            Next::Signal(Signal::Stop) | Next::News(None) => return Ok(()),
-            Next::News(Some(news)) => {
-                desk.take(*news);
-                due = due.min(Instant::now() + GATHER);
+            // `out` keeps the queue open.
+            Next::Signal(Signal::Stop) | Next::Message(None) => return Ok(()),
+            Next::Message(Some(message)) => {
+                writer.apply(*message);
+                due = due.min(Instant::now() + BATCH_WINDOW);
             }
             Next::Due => {
-                desk.settle();
-                due = Instant::now() + LOOK;
-                if until == Until::Settled && (desk.is_in_sync() || desk.is_strange()) {
+                writer.flush();
+                due = Instant::now() + CHECK_INTERVAL;
+                if mode == RunMode::Once && (writer.is_in_sync() || writer.is_unconfirmed()) {
                     return Ok(());
                 }
             }
@@ -174,12 +183,18 @@ async fn keep(options: &Options, mut desk: Desk, until: Until) -> Result<(), Opf
     }
 }
 
-/// Pods.
-const PODS: Resource = Resource { group: "", versions: &["v1"], kind: "Pod", plural: "pods" };
-
-/// What happens next.
-enum Next {
-    News(Option<Box<News>>),
-    Due,
-    Signal(Signal),
+/// Follows the three kinds, until the result is dropped.
+fn start_followers(options: &Options, out: &mpsc::Sender<Message>) -> JoinSet<()> {
+    let client = ApiClient::new(options.access.clone());
+    let policy = options.retry_policy;
+    let small = RetryPolicy { page_size: policy.page_size.min(MAX_PAGE_SIZE), ..policy };
+    let containers = object::objects(Kind::Container, &options.namespace);
+    let pols = object::objects(Kind::Pol, &options.namespace);
+    let pods = object::pods(&options.node);
+    let mut followers = JoinSet::new();
+    let (to, at) = (|| out.clone(), || client.clone());
+    followers.spawn(follow(at(), containers, small, parse_container, Message::Container, to()));
+    followers.spawn(follow(at(), pols, small, parse_pol, Message::Pol, to()));
+    followers.spawn(follow(at(), pods, policy, parse_pod, Message::Pod, to()));
+    followers
 }

@@ -1,25 +1,21 @@
 use std::{fs, sync::Arc};
 
-use serde_json::json;
+use serde_json::{Value, json};
 use weir_aci::{Files, Folder, Kind, Settings};
-use weir_controllers::{Object, Told};
+use weir_kube::{Event, Item, WireObject};
 
 use crate::{
-    desk::Desk,
-    home::Home,
-    pressed::{pressed, unpressed},
+    file_writer::FileWriter,
+    identity::Identity,
+    object::{parse_container, parse_pod, parse_pol},
     report::Report,
-    run::News,
+    run::Message,
 };
 
-fn object(value: serde_json::Value) -> Object {
-    pressed(serde_json::from_value(value).unwrap())
-}
-
 /// A HostprotPol of one rule, for the pods with a label in `shop`.
-fn pol(name: &str, label: &str) -> Object {
+fn pol(name: &str, label: &str) -> Value {
     let selects = json!([{"namespaces": ["shop"], "pods": [{"key": "app", "operator": "Equals", "values": [label]}]}]);
-    object(json!({
+    json!({
         "metadata": {"name": name.replace('_', "-"), "annotations": {"weir/selects": selects.to_string()}},
         "spec": {
             "name": name,
@@ -29,71 +25,106 @@ fn pol(name: &str, label: &str) -> Object {
                 "rsRemoteIpContainer": ["shop"],
             }]}],
         },
-    }))
+    })
 }
 
 /// The HostprotPol of the node.
-fn own() -> Object {
-    object(json!({
+fn own() -> Value {
+    json!({
         "metadata": {"name": "k-node-n1"},
         "spec": {"name": "k_node_n1", "networkPolicies": ["k_node_n1"]},
-    }))
+    })
 }
 
-fn container(address: &str) -> Object {
-    object(
-        json!({"metadata": {"name": "shop"}, "spec": {"name": "shop", "hostprotRemoteIp": [{"addr": address}]}}),
-    )
+/// A HostprotPol that cannot be read.
+fn broken(name: &str) -> Value {
+    json!({"metadata": {"name": name}, "spec": {"name": 5}})
 }
 
-fn pod(name: &str, label: &str) -> Object {
-    let value = json!({"metadata": {"namespace": "shop", "name": name, "labels": {"app": label}}});
-    serde_json::from_value(value).unwrap()
+fn container(address: &str) -> Value {
+    json!({"metadata": {"name": "shop"}, "spec": {"name": "shop", "hostprotRemoteIp": [{"addr": address}]}})
+}
+
+fn pod(name: &str, label: &str) -> Value {
+    json!({"metadata": {"namespace": "shop", "name": name, "labels": {"app": label}}})
+}
+
+fn listed<T>(objects: Vec<Value>, parse: fn(Value) -> T) -> Event<T> {
+    let items = objects.into_iter().map(|object| Item::read(object, parse)).collect();
+    Event::Listed { version: "v1", items }
+}
+
+fn list_pols(objects: Vec<Value>) -> Message {
+    Message::Pol(listed(objects, parse_pol))
+}
+
+fn list_containers(objects: Vec<Value>) -> Message {
+    Message::Container(listed(objects, parse_container))
+}
+
+fn list_pods(objects: Vec<Value>) -> Message {
+    Message::Pod(listed(objects, parse_pod))
+}
+
+fn put_pol(object: Value) -> Message {
+    Message::Pol(Event::Put(Item::read(object, parse_pol)))
+}
+
+fn put_container(object: Value) -> Message {
+    Message::Container(Event::Put(Item::read(object, parse_container)))
+}
+
+fn put_pod(object: Value) -> Message {
+    Message::Pod(Event::Put(Item::read(object, parse_pod)))
+}
+
+fn remove_pol(object: &Value) -> Message {
+    Message::Pol(Event::Removed(object.revision()))
 }
 
 struct Node {
-    desk: Desk,
-    place: tempfile::TempDir,
+    writer: FileWriter,
+    folder: tempfile::TempDir,
     report: Arc<Report>,
 }
 
-/// A desk of the node `n1` in a folder.
-fn desk(place: &tempfile::TempDir) -> (Desk, Arc<Report>) {
+/// A writer for the node `n1` and a folder.
+fn file_writer(folder: &tempfile::TempDir) -> (FileWriter, Arc<Report>) {
     let report = Arc::new(Report::new("n1"));
-    let home = Home { namespace: "aci".into(), node: "n1".into(), prefix: "k".into() };
+    let identity = Identity { namespace: "aci".into(), node: "n1".into(), prefix: "k".into() };
     let files = Files::new(&Settings { prefix: "k".into() }, "k", "n1");
-    let folder = Folder::open(place.path()).unwrap();
-    (Desk::new(home, files, folder, report.clone()), report)
+    let folder = Folder::open(folder.path()).unwrap();
+    (FileWriter::new(identity, files, folder, report.clone()), report)
 }
 
 impl Node {
     fn new() -> Self {
-        let place = tempfile::tempdir().unwrap();
-        // What an earlier agent has left.
-        fs::write(place.path().join("k_np_old.netpol"), "[]").unwrap();
-        let (desk, report) = desk(&place);
-        Node { desk, place, report }
+        let folder = tempfile::tempdir().unwrap();
+        // A file of an earlier agent.
+        fs::write(folder.path().join("k_np_old.netpol"), "[]").unwrap();
+        let (writer, report) = file_writer(&folder);
+        Node { writer, folder, report }
     }
 
-    /// One that has read everything.
-    fn with(mut pols: Vec<Object>, pods: Vec<Object>) -> Self {
+    /// A node after the first lists.
+    fn with(mut pols: Vec<Value>, pods: Vec<Value>) -> Self {
         let mut node = Node::new();
         pols.push(own());
-        node.desk.take(News::Pol(Told::Listed("v1", pols)));
-        node.desk.take(News::Container(Told::Listed("v1", vec![container("10.0.0.1")])));
-        node.desk.take(News::Pod(Told::Listed("v1", pods)));
-        node.desk.settle();
+        node.writer.apply(list_pols(pols));
+        node.writer.apply(list_containers(vec![container("10.0.0.1")]));
+        node.writer.apply(list_pods(pods));
+        node.writer.flush();
         node
     }
 
-    fn tell(&mut self, news: News) {
-        self.desk.take(news);
-        self.desk.settle();
+    fn handle(&mut self, message: Message) {
+        self.writer.apply(message);
+        self.writer.flush();
     }
 
-    /// All files, without that of the node itself.
+    /// All files, without the one of the node itself.
     fn files(&self) -> Vec<String> {
-        let entries = fs::read_dir(self.place.path()).unwrap();
+        let entries = fs::read_dir(self.folder.path()).unwrap();
         let mut names: Vec<String> =
             entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
         names.retain(|name| name != "k_node_n1.netpol");
@@ -102,171 +133,167 @@ impl Node {
     }
 
     fn text(&self, name: &str) -> String {
-        fs::read_to_string(self.place.path().join(name)).unwrap()
+        fs::read_to_string(self.folder.path().join(name)).unwrap()
     }
 }
 
 #[test]
-fn nothing_is_touched_before_everything_was_read() {
+fn no_file_changes_before_all_kinds_are_listed() {
     let mut node = Node::new();
-    node.tell(News::Pol(Told::Listed("v1", vec![own(), pol("k_np_1", "web")])));
-    node.tell(News::Pod(Told::Listed("v1", vec![pod("a", "web")])));
-    node.tell(News::Container(Told::Trouble(Some("away".into()))));
+    node.handle(list_pols(vec![own(), pol("k_np_1", "web")]));
+    node.handle(list_pods(vec![pod("a", "web")]));
+    node.handle(Message::Container(Event::Unavailable("unreachable".into())));
     assert_eq!(node.files(), ["k_np_old.netpol"]);
-    assert!(!node.desk.is_in_sync());
-    assert_eq!(node.report.reasons(), ["away"]);
-    node.desk.take(News::Container(Told::Trouble(None)));
-    node.desk.take(News::Container(Told::Listed("v1", vec![container("10.0.0.1")])));
-    assert_eq!(node.report.reasons(), ["the folder is not compared yet"]);
-    node.desk.settle();
+    assert!(!node.writer.is_in_sync());
+    assert_eq!(node.report.reasons(), ["unreachable"]);
+    node.writer.apply(Message::Container(Event::Available));
+    node.writer.apply(list_containers(vec![container("10.0.0.1")]));
+    assert_eq!(node.report.reasons(), ["the folder has not been compared yet"]);
+    node.writer.flush();
     assert_eq!(node.files(), ["k_np_1.netpol"]);
     assert_eq!(node.report.reasons(), [""; 0]);
-    assert!(node.desk.is_in_sync());
+    assert!(node.writer.is_in_sync());
 }
 
 #[test]
-fn without_the_object_of_the_node_nothing_is_touched_and_it_is_told_why() {
+fn without_the_object_of_the_node_no_file_changes_and_the_reason_is_reported() {
     for (pols, why) in [
         (Vec::new(), "there are no HostprotPols in namespace aci"),
         (vec![pol("k_np_1", "web")], "none of the 1 HostprotPols in namespace aci is k_node_n1"),
     ] {
         let mut node = Node::new();
-        node.desk.take(News::Pol(Told::Listed("v1", pols)));
-        node.desk.take(News::Container(Told::Listed("v1", vec![container("10.0.0.1")])));
-        node.tell(News::Pod(Told::Listed("v1", vec![pod("a", "web")])));
+        node.writer.apply(list_pols(pols));
+        node.writer.apply(list_containers(vec![container("10.0.0.1")]));
+        node.handle(list_pods(vec![pod("a", "web")]));
         assert_eq!(node.files(), ["k_np_old.netpol"]);
-        assert!(node.desk.is_strange() && !node.desk.is_in_sync());
+        assert!(node.writer.is_unconfirmed() && !node.writer.is_in_sync());
         assert!(node.report.reasons()[0].starts_with(why), "{:?}", node.report.reasons());
-        // As soon as it is there, so is the rest.
-        node.tell(News::Pol(Told::Listed("v1", vec![own(), pol("k_np_1", "web")])));
+        node.handle(list_pols(vec![own(), pol("k_np_1", "web")]));
         assert_eq!(node.files(), ["k_np_1.netpol"]);
         assert_eq!(node.report.reasons(), [""; 0]);
     }
 }
 
 #[test]
-fn an_object_of_the_node_that_cannot_be_read_is_that_of_the_node_nevertheless() {
+fn an_unreadable_object_of_the_node_confirms_the_node() {
     let mut node = Node::new();
-    let broken = object(json!({"metadata": {"name": "k-node-n1"}, "spec": {"name": 5}}));
-    node.desk.take(News::Pol(Told::Listed("v1", vec![broken, pol("k_np_1", "web")])));
-    node.desk.take(News::Container(Told::Listed("v1", Vec::new())));
-    node.tell(News::Pod(Told::Listed("v1", vec![pod("a", "web")])));
+    node.writer.apply(list_pols(vec![broken("k-node-n1"), pol("k_np_1", "web")]));
+    node.writer.apply(list_containers(Vec::new()));
+    node.handle(list_pods(vec![pod("a", "web")]));
     assert_eq!(node.files(), ["k_np_1.netpol"]);
 }
 
 #[test]
-fn who_was_at_home_once_believes_that_there_is_nothing_any_more() {
+fn a_confirmed_node_removes_its_files_when_the_objects_are_gone() {
     let mut node = Node::with(vec![pol("k_np_1", "web")], vec![pod("a", "web")]);
-    node.tell(News::Pol(Told::Gone(own())));
+    node.handle(remove_pol(&own()));
     assert_eq!(node.files(), ["k_np_1.netpol"]);
-    assert!(!node.place.path().join("k_node_n1.netpol").exists());
-    assert!(node.report.reasons()[0].starts_with("the object of this node, k_node_n1, is gone"));
-    node.tell(News::Pol(Told::Gone(pol("k_np_1", "web"))));
+    assert!(!node.folder.path().join("k_node_n1.netpol").exists());
+    let reasons = node.report.reasons();
+    assert!(reasons[0].starts_with("the HostprotPol of this node, k_node_n1, is gone"));
+    node.handle(remove_pol(&pol("k_np_1", "web")));
     assert_eq!(node.files(), [""; 0]);
     assert_eq!(node.report.reasons(), [""; 0]);
 }
 
 #[test]
-fn files_are_those_of_objects_that_select_a_pod_of_the_node() {
+fn a_file_exists_while_its_object_selects_a_pod_of_the_node() {
     let pols = vec![pol("k_np_1", "web"), pol("k_np_2", "db")];
     let mut node = Node::with(pols, vec![pod("a", "web")]);
     assert_eq!(node.files(), ["k_np_1.netpol"]);
-    node.tell(News::Pod(Told::Put(pod("b", "db"))));
+    node.handle(put_pod(pod("b", "db")));
     assert_eq!(node.files(), ["k_np_1.netpol", "k_np_2.netpol"]);
-    node.tell(News::Pod(Told::Put(pod("c", "db"))));
-    node.tell(News::Pod(Told::Gone(pod("b", "db"))));
+    node.handle(put_pod(pod("c", "db")));
+    node.handle(Message::Pod(Event::Removed(pod("b", "db").revision())));
     assert_eq!(node.files().len(), 2, "another pod still needs it");
-    node.tell(News::Pod(Told::Listed("v1", vec![pod("a", "web")])));
+    node.handle(list_pods(vec![pod("a", "web")]));
     assert_eq!(node.files(), ["k_np_1.netpol"]);
-    node.tell(News::Pol(Told::Gone(pol("k_np_1", "web"))));
-    node.tell(News::Pol(Told::Listed("v1", Vec::new())));
+    node.handle(remove_pol(&pol("k_np_1", "web")));
+    node.handle(list_pols(Vec::new()));
     assert_eq!(node.files(), [""; 0]);
-    assert_eq!(node.report.metrics.repairs.get(), 0, "what we do ourselves is no disturbance");
+    assert_eq!(node.report.metrics.repairs.get(), 0, "the agent's own writes need no repair");
 }
 
 #[test]
-fn a_container_changes_the_files_of_those_that_refer_to_it() {
+fn a_container_changes_the_files_that_refer_to_it() {
     let mut node = Node::with(vec![pol("k_np_1", "web")], vec![pod("a", "web")]);
     assert!(node.text("k_np_1.netpol").contains("10.0.0.1"));
-    node.tell(News::Container(Told::Put(container("10.0.0.2"))));
+    node.handle(put_container(container("10.0.0.2")));
     let text = node.text("k_np_1.netpol");
     assert!(text.contains("10.0.0.2") && !text.contains("10.0.0.1"));
-    node.tell(News::Container(Told::Gone(container("10.0.0.2"))));
+    node.handle(Message::Container(Event::Removed(container("10.0.0.2").revision())));
     assert!(!node.text("k_np_1.netpol").contains("GbpLocalSecGroupRule"));
 }
 
 #[test]
-fn what_cannot_be_read_counts_as_it_was_before() {
+fn an_unreadable_object_keeps_its_last_known_good_file() {
     let mut node = Node::with(vec![pol("k_np_1", "web")], vec![pod("a", "web")]);
     let before = node.text("k_np_1.netpol");
-    let broken = object(json!({"metadata": {"name": "k-np-1"}, "spec": {"name": 5}}));
-    node.tell(News::Pol(Told::Put(broken.clone())));
+    node.handle(put_pol(broken("k-np-1")));
     assert_eq!(node.text("k_np_1.netpol"), before);
     let reasons = node.report.reasons().join("\n");
     assert!(reasons.contains("HostprotPol k-np-1: spec cannot be read"), "{reasons}");
-    // Also what an earlier agent has read, and we cannot.
-    let place = node.place;
-    let (desk, report) = desk(&place);
-    let mut node = Node { desk, place, report };
-    node.desk.take(News::Pol(Told::Listed("v1", vec![own(), broken])));
-    node.desk.take(News::Container(Told::Listed("v1", Vec::new())));
-    node.tell(News::Pod(Told::Listed("v1", Vec::new())));
+    // Also the file of an earlier agent that could read the object.
+    let folder = node.folder;
+    let (writer, report) = file_writer(&folder);
+    let mut node = Node { writer, folder, report };
+    node.writer.apply(list_pols(vec![own(), broken("k-np-1")]));
+    node.writer.apply(list_containers(Vec::new()));
+    node.handle(list_pods(Vec::new()));
     assert_eq!(node.text("k_np_1.netpol"), before);
 }
 
 #[test]
-fn an_object_that_lost_a_field_allows_nothing_until_it_is_whole() {
-    let sealed = |kind: Kind, object: &Object| {
-        weir_aci::Object::read(kind, &unpressed(object)).unwrap().manifest("x")
-    };
-    let whole = sealed(Kind::Pol, &pol("k_np_1", "web"));
-    let mut node = Node::with(vec![object(whole.clone())], vec![pod("a", "web")]);
+fn an_object_that_lost_a_field_allows_nothing_until_it_is_complete() {
+    let sealed = |kind, object: &Value| weir_aci::Object::read(kind, object).unwrap().manifest("x");
+    let complete = sealed(Kind::Pol, &pol("k_np_1", "web"));
+    let mut node = Node::with(vec![complete.clone()], vec![pod("a", "web")]);
     let before = node.text("k_np_1.netpol");
     assert!(before.contains("10.0.0.1"));
-    // Without its container, the rule would be one for all.
-    let mut less = whole.clone();
-    let rule = less.pointer_mut("/spec/hostprotSubj/0/hostprotRule/0").unwrap();
+    // Without its container, the rule would allow every peer.
+    let mut incomplete = complete.clone();
+    let rule = incomplete.pointer_mut("/spec/hostprotSubj/0/hostprotRule/0").unwrap();
     assert!(rule.as_object_mut().unwrap().remove("rsRemoteIpContainer").is_some());
-    node.tell(News::Pol(Told::Listed("v1", vec![own(), object(less)])));
+    node.handle(list_pols(vec![own(), incomplete]));
     assert!(!node.text("k_np_1.netpol").contains("GbpLocalSecGroupRule"));
     let reasons = node.report.reasons().join("\n");
     assert!(reasons.contains("HostprotPol k-np-1: spec cannot be read"), "{reasons}");
-    node.tell(News::Pol(Told::Put(object(whole))));
+    node.handle(put_pol(complete));
     assert_eq!(node.text("k_np_1.netpol"), before);
     assert_eq!(node.report.reasons(), [""; 0]);
-    // Nor is anybody in a container that lost what its addresses are.
-    let mut less = sealed(Kind::Container, &container("10.0.0.1"));
-    less["spec"]["hostprotRemoteIp"][0]["hppEpLabel"] = json!([{"key": "a", "value": "b"}]);
-    node.tell(News::Container(Told::Put(object(less))));
+    // A container with an invalid seal has no addresses.
+    let mut incomplete = sealed(Kind::Container, &container("10.0.0.1"));
+    incomplete["spec"]["hostprotRemoteIp"][0]["hppEpLabel"] = json!([{"key": "a", "value": "b"}]);
+    node.handle(put_container(incomplete));
     assert!(!node.text("k_np_1.netpol").contains("GbpLocalSecGroupRule"));
 }
 
 #[test]
-fn what_others_do_to_the_files_is_put_right() {
+fn files_that_another_program_changed_are_restored() {
     let mut node = Node::with(vec![pol("k_np_1", "web")], vec![pod("a", "web")]);
     let before = node.text("k_np_1.netpol");
-    fs::write(node.place.path().join("k_np_1.netpol"), "[]").unwrap();
-    fs::write(node.place.path().join("foreign.netpol"), "[]").unwrap();
-    node.desk.settle();
+    fs::write(node.folder.path().join("k_np_1.netpol"), "[]").unwrap();
+    fs::write(node.folder.path().join("foreign.netpol"), "[]").unwrap();
+    node.writer.flush();
     assert_eq!((node.files(), node.text("k_np_1.netpol")), (vec!["k_np_1.netpol".into()], before));
     assert_eq!(node.report.metrics.repairs.get(), 1);
-    fs::remove_file(node.place.path().join("k_np_1.netpol")).unwrap();
-    node.desk.settle();
+    fs::remove_file(node.folder.path().join("k_np_1.netpol")).unwrap();
+    node.writer.flush();
     assert_eq!(node.files(), ["k_np_1.netpol"]);
     let writes = node.report.metrics.writes.get();
-    node.desk.distrust();
-    node.desk.settle();
-    assert_eq!(node.report.metrics.writes.get(), writes, "what is so is not written again");
+    node.writer.distrust();
+    node.writer.flush();
+    assert_eq!(node.report.metrics.writes.get(), writes, "equal files are not written again");
 }
 
 #[test]
-fn a_folder_that_is_gone_is_told_and_tried_again() {
+fn a_missing_folder_is_reported_and_written_when_it_exists_again() {
     let mut node = Node::with(vec![pol("k_np_1", "web")], vec![pod("a", "web")]);
-    fs::remove_dir_all(node.place.path()).unwrap();
-    node.desk.settle();
+    fs::remove_dir_all(node.folder.path()).unwrap();
+    node.writer.flush();
     assert!(node.report.reasons()[0].starts_with("cannot write"), "{:?}", node.report.reasons());
-    fs::create_dir(node.place.path()).unwrap();
-    node.desk.settle();
+    fs::create_dir(node.folder.path()).unwrap();
+    node.writer.flush();
     assert_eq!(node.files(), ["k_np_1.netpol"]);
     assert_eq!(node.report.reasons(), [""; 0]);
 }

@@ -227,7 +227,7 @@ fn memcacheds_of_a_cluster_are_read_in_either_version_if_they_are_there() {
     .assert_eq(&to_all);
     assert!(connection.contains("made for Memcached shop/cache"), "{connection}");
     expect![[r#"
-        info: the API server forbids to list memcacheds.memcached.c5c3.io: what Memcacheds ask for is not checked, their policies are [memcacheds-unread]
+        info: the API server forbids to list memcacheds.memcached.c5c3.io: Memcacheds are not checked, their NetworkPolicies are [memcacheds-unread]
           hint: grant it by a ClusterRole: apiGroups ["memcached.c5c3.io"], resources ["memcacheds"], verbs ["list"]
         1 note
     "#]].assert_eq(&to_a_guest);

@@ -18,10 +18,10 @@ pub(crate) fn strangers(site: &Site) {
             "demo_xyz1",
             &[],
             &format!(
-                "{all} demo_xyz1_node_n9, that of this node, and the folder stays as it is; there are those of n1, n2: check --node"
+                "{all} demo_xyz1_node_n9, the one of this node; the files stay unchanged; other nodes have one: n1, n2: check --node"
             ),
         ),
-        ("n1", "kube", &[], "the prefix of this node's is demo_xyz1: check --aci-prefix"),
+        ("n1", "kube", &[], "this node has one with the prefix demo_xyz1: check --aci-prefix"),
         (
             "n1",
             "demo_xyz1",
@@ -36,11 +36,11 @@ pub(crate) fn strangers(site: &Site) {
     }
     let (code, said) = end_of(&mut site.agent("n3", "n1", "demo_xyz1"));
     assert!(code == Some(2) && said.contains("cannot read the folder"), "{code:?} {said}");
-    assert!(said.contains("hint: opflex-agent makes it"), "{said}");
+    assert!(said.contains("hint: opflex-agent creates it"), "{said}");
 
     // One that stays says so to whoever asks.
     let stranger = site.start_stranger("n1");
-    let why = "is kube_node_n1, that of this node";
+    let why = "is kube_node_n1, the one of this node";
     eventually("a word of the stranger", || {
         site.ask_agent("n1", "/readyz")
             .is_some_and(|(code, body)| code == 503 && body.contains(why))
