@@ -6,8 +6,8 @@ use std::{
 };
 
 use clap::{Args, ValueEnum, builder::NonEmptyStringValueParser};
-use weir_controllers::{Controller, Id, OnDisable, Options, clusterset, hpp, memcached};
-use weir_kube::{Access, RetryPolicy};
+use weir_controllers::{Controller, OnDisable, Options, clusterset, hpp, memcached};
+use weir_kube::{Access, ObjectId, RetryPolicy};
 
 use crate::{
     clusters,
@@ -91,7 +91,7 @@ impl ControllerCommand {
             controllers,
             http: self.http.0,
             identity: identity(),
-            pace: RetryPolicy::default(),
+            retry_policy: RetryPolicy::default(),
         };
         weir_controllers::run(&options).map_err(|error| {
             let hint = error.hint();
@@ -105,7 +105,8 @@ impl ControllerCommand {
         self.log.start();
         let access = Access::new(self.kubeconfig.as_deref(), self.context.as_deref());
         let namespace = &self.aci.hpp_namespace;
-        let lease = Id::new(self.namespace.clone().unwrap_or_else(own_namespace), &*self.lease);
+        let lease =
+            ObjectId::new(self.namespace.clone().unwrap_or_else(own_namespace), &*self.lease);
         let removed = hpp::cleanup(access, namespace, &lease).map_err(|error| {
             let hint = error.hint();
             Failure::new(error, hint)

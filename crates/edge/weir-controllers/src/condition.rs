@@ -1,7 +1,6 @@
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
-
-use crate::Object;
+use weir_kube::Object;
 
 /// An entry of an object's `status.conditions`.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! The CustomResourceDefinitions of the kinds that the controllers use.
 
-use crate::Resource;
+use weir_kube::{OnMissing, Resource, WatchSpec};
 
 /// A CustomResourceDefinition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,6 +51,12 @@ pub const ALL: &[Crd] = &[
         yaml: weir_aci::Kind::Container.definition(),
     },
 ];
+
+/// All objects of a kind. If the kind is missing, the follower reports how to install it.
+pub(crate) fn watch(resource: Resource) -> WatchSpec {
+    let on_missing = OnMissing::FailWithHint(hint(&resource));
+    WatchSpec { on_missing, ..WatchSpec::all(resource) }
+}
 
 /// How to install a kind that the cluster does not serve.
 pub(crate) fn hint(resource: &Resource) -> String {

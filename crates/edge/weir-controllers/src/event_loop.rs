@@ -4,8 +4,9 @@ use std::{future::Future, pin::pin, time::Instant};
 
 use futures::future::{Either, select};
 use tokio::{sync::mpsc, task::JoinSet, time::sleep_until};
+use weir_kube::{ApiClient, Event, WatchSpec, WireObject, follow};
 
-use crate::{Context, Server, Told, Watched, follow::follow};
+use crate::Context;
 
 /// The capacity of the queue. A full queue blocks the senders.
 const QUEUE_CAPACITY: usize = 256;
@@ -50,9 +51,21 @@ impl<E: Send + 'static> EventLoop<E> {
     }
 
     /// Follows objects for as long as the loop exists.
-    pub(crate) fn follow(&mut self, server: &Server, watched: Watched, event: fn(Told) -> E) {
-        let (server, pace, out) = (server.clone(), self.context.pace, self.sender.clone());
-        self.followers.spawn(follow(server, watched, pace, event, out));
+    ///
+    /// `read` converts each object, and `wrap` makes an event of this loop.
+    pub(crate) fn follow<R, T>(
+        &mut self,
+        client: &ApiClient,
+        spec: WatchSpec,
+        read: fn(R) -> T,
+        wrap: fn(Event<T>) -> E,
+    ) where
+        R: WireObject + 'static,
+        T: Send + 'static,
+    {
+        let (client, policy, sender) =
+            (client.clone(), self.context.retry_policy, self.sender.clone());
+        self.followers.spawn(follow(client, spec, policy, read, wrap, sender));
     }
 
     /// A sender for other sources of events.

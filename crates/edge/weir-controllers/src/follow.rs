@@ -12,7 +12,9 @@ use tokio::{
 use weir_kube::{ReadError, RetryPolicy};
 use weir_runtime::{Backoff, jitter};
 
-use crate::{Id, Object, Resource, Server, Told, crds, server::api};
+use weir_kube::{Object, ObjectId, Resource};
+
+use crate::{Server, Told, crds, server::api};
 
 /// How long a watch may take to open.
 const OPENING: Duration = Duration::from_secs(15);
@@ -124,7 +126,7 @@ impl<M> Follower<M> {
         }
         let mut objects = Vec::new();
         loop {
-            let place = Id::new(namespace.clone(), "");
+            let place = ObjectId::new(namespace.clone(), "");
             let list = self.server.ask("list", &name, async |client| {
                 api(client, resource, version, &place).list(&params).await
             });
@@ -153,7 +155,7 @@ impl<M> Follower<M> {
             Ok(made) => made,
             Err(error) => return Ok(Err(error)),
         };
-        let api = api(client, &resource, version, &Id::new(namespace, ""));
+        let api = api(client, &resource, version, &ObjectId::new(namespace, ""));
         let mut params = WatchParams::default().timeout(WATCH_SECONDS);
         if !labels.is_empty() {
             params = params.labels(&labels);
@@ -247,7 +249,7 @@ impl<M> Follower<M> {
 
 /// An object with its type, and without the record of who wrote what.
 pub(crate) fn tidy(mut object: Object, resource: &Resource, version: &str) -> Object {
-    object.types = Some(resource.types(version));
+    object.types = Some(resource.type_meta(version));
     object.metadata.managed_fields = None;
     object
 }

@@ -2,8 +2,8 @@
 //! HostprotRemoteIpContainers.
 //!
 //! ```text
-//! the cluster ─SourceEvent→ weir_aci::Hpp ─changed ids→ WorkQueue ─id→ plan ─Write→ Writer ─→ API
-//! server the two kinds ─Event→ Store ──────────────────────────────┘
+//!  the cluster ─SourceEvent→ weir_aci::Hpp ─┐
+//!  the two kinds ─Event→ Store ─────────────┴─id→ WorkQueue ─→ plan ─Write→ Writer ─→ API server
 //! ```
 //!
 //! *Invariant*: the controller owns all objects of the two kinds in its namespace. It writes and
@@ -22,10 +22,9 @@ use std::{
 
 pub use cleanup::{CleanupError, Removed, cleanup};
 pub(crate) use controller::run;
-use serde_json::json;
+use serde_json::Value;
 use weir_aci::{Kind, SEAL};
-
-use crate::{Object, Resource};
+use weir_kube::Resource;
 
 /// The name of the controller.
 pub const NAME: &str = "hpp";
@@ -59,26 +58,25 @@ pub struct Settings {
     pub http: Option<SocketAddr>,
 }
 
-/// Replaces the content of an object by its digest, which is enough to compare it.
-fn digested(object: Object) -> Object {
-    let kind = match &object.types {
-        Some(types) if types.kind == Kind::Pol.name() => Kind::Pol,
-        _ => Kind::Container,
-    };
-    // An object without a seal is written again: nodes could not detect missing parts.
-    let is_sealed = object.metadata.annotations.iter().flatten().any(|(key, _)| key == SEAL);
-    let mut slim = Object { data: serde_json::Value::Null, ..object.clone() };
-    slim.metadata.annotations = None;
-    slim.metadata.labels = None;
-    let read = serde_json::to_value(&object).ok().filter(|_| is_sealed);
-    let read = read.and_then(|value| weir_aci::Object::read(kind, &value).ok());
-    slim.data = json!({"digest": read.map(|object| digest(&object))});
-    slim
+/// The digest of an observed HostprotPol; `None` if it is invalid.
+fn read_pol(value: Value) -> Option<u64> {
+    read_digest(Kind::Pol, &value)
+}
+
+/// The digest of an observed HostprotRemoteIpContainer; `None` if it is invalid.
+fn read_container(value: Value) -> Option<u64> {
+    read_digest(Kind::Container, &value)
+}
+
+/// An object without a seal is invalid, and is written again: nodes could not detect missing parts.
+fn read_digest(kind: Kind, value: &Value) -> Option<u64> {
+    value.pointer("/metadata/annotations")?.get(SEAL)?;
+    weir_aci::Object::read(kind, value).ok().map(|object| digest(&object))
 }
 
 /// Distinguishes different contents of the same object.
 fn digest(object: &weir_aci::Object) -> u64 {
     let mut hasher = DefaultHasher::new();
-    object.manifest("").to_string().hash(&mut hasher);
+    object.manifest("").hash(&mut hasher);
     hasher.finish()
 }

@@ -12,10 +12,10 @@ use k8s_openapi::{
 };
 use kube::{Api, api::PostParams};
 use tokio::time::{sleep, timeout};
-use weir_kube::ReadError;
+use weir_kube::{ApiClient, ReadError};
 
 use crate::{
-    Controller, Options, Server,
+    Controller, Options,
     report::{Report, Role},
 };
 
@@ -61,7 +61,7 @@ impl Leadership {
 /// A process that wants to become the leader.
 #[derive(Debug)]
 pub(crate) struct Candidate {
-    server: Server,
+    client: ApiClient,
     namespace: String,
     /// The name of the lease.
     name: String,
@@ -98,17 +98,11 @@ enum LeaseError {
     Read(#[from] ReadError),
 }
 
-/// Whether the namespace is missing, not the API.
-fn is_about_namespace(status: &kube::core::Status) -> bool {
-    let kind = status.details.as_ref().map(|details| &*details.kind);
-    status.code == 404 && kind == Some("namespaces")
-}
-
 impl Candidate {
-    pub(crate) fn new(server: Server, options: &Options, report: Arc<Report>) -> Self {
+    pub(crate) fn new(client: ApiClient, options: &Options, report: Arc<Report>) -> Self {
         let names: Vec<&str> = options.controllers.iter().map(Controller::name).collect();
         Candidate {
-            server,
+            client,
             namespace: options.namespace.clone(),
             name: options.lease.clone(),
             identity: options.identity.clone(),
@@ -192,7 +186,7 @@ impl Candidate {
     }
 
     async fn get(&self) -> Result<Option<Lease>, ReadError> {
-        let found = self.server.ask("get", RESOURCE, async |client| {
+        let found = self.client.request("get", RESOURCE, async |client| {
             Api::<Lease>::namespaced(client, &self.namespace).get_opt(&self.name).await
         });
         found.await
@@ -200,11 +194,9 @@ impl Candidate {
 
     /// Sends the request. `false` if another process changed the lease first.
     async fn put(&self, action: &Action) -> Result<bool, LeaseError> {
-        let (verb, params) = match action {
-            Action::Create(_) => ("create", PostParams::default()),
-            _ => ("update", PostParams::default()),
-        };
-        let done = self.server.answer(async |client| {
+        let verb = if matches!(action, Action::Create(_)) { "create" } else { "update" };
+        let params = PostParams::default();
+        let sent = self.client.request(verb, RESOURCE, async |client| {
             let api = Api::<Lease>::namespaced(client, &self.namespace);
             match action {
                 Action::Wait => Ok(false),
@@ -214,13 +206,13 @@ impl Candidate {
                 }
             }
         });
-        match done.await? {
-            Err(kube::Error::Api(status)) if status.code == 409 => Ok(false),
-            Err(kube::Error::Api(status)) if is_about_namespace(&status) => {
+        match sent.await {
+            Err(ReadError::Refused { code: 409, .. }) => Ok(false),
+            // Every API server has leases, so the namespace is missing.
+            Err(ReadError::Missing { .. }) if verb == "create" => {
                 Err(LeaseError::NoNamespace(self.namespace.clone()))
             }
-            Err(error) => Err(ReadError::from_kube(error, verb, RESOURCE).into()),
-            Ok(done) => Ok(done),
+            sent => Ok(sent?),
         }
     }
 

@@ -1,9 +1,9 @@
 //! Controllers: they read objects of a cluster and write other objects that follow from them.
 //!
 //! ```text
-//! follow ─Event→ Store ─┐ follow ─Event→ Store ─┼─ WorkQueue ─key→ desired (pure) ─→ plan_writes
-//! (pure) ─Write→ Writer ─→ API server │
-//! └ only while the Leadership lasts
+//!  follow ─Event→ Store ─┐
+//!  follow ─Event→ Store ─┴─key→ WorkQueue ─→ desired (pure) ─→ plan_writes (pure) ─┐
+//!                               API server ◄─ Writer, only while Leadership lasts ◄┘ Write
 //! ```
 //!
 //! A controller is an [`event_loop::Handler`]: it follows the kinds that it needs, on one API
@@ -33,20 +33,16 @@ mod report;
 mod run;
 mod server;
 mod shelf;
+mod sync;
 pub mod workload;
 mod writer;
 mod writes;
 
-use condition::Condition;
 pub use controller::Controller;
 pub use follow::{Watched, follow};
-pub use object::{Id, Object, Resource};
-use object::{
-    NETWORK_POLICIES, controller_of, controller_reference, is_controlled_by, is_terminating,
-};
 use run::Context;
 pub use run::{ControllerError, Options, run, run_until};
 pub use server::Server;
-use shelf::Shelf;
 pub use shelf::Told;
+pub use weir_kube::{Object, Resource};
 pub use workload::OnDisable;

@@ -14,10 +14,11 @@ use k8s_openapi::{
 };
 use serde::Deserialize;
 use serde_json::Value;
+use weir_kube::{Object, Resource};
 use weir_model::Finding;
 
 use crate::{
-    Object, OnDisable, Resource,
+    OnDisable,
     workload::{self, Workload},
 };
 

@@ -3,14 +3,14 @@ use std::{io, net::SocketAddr, pin::pin, sync::Arc, time::Duration};
 use axum::{Router, extract::State, response::IntoResponse, routing::get};
 use futures::future::{Either, select};
 use tokio::{sync::watch, task::JoinSet, time::timeout};
-use weir_kube::{Access, Events, ReadError, RetryPolicy};
+use weir_kube::{Access, ApiClient, Events, ReadError, RetryPolicy};
 use weir_runtime::{
     Signals,
     http::{self, ListenError},
 };
 
 use crate::{
-    Controller, Server,
+    Controller,
     lease::{Candidate, Leadership},
     report::{Report, Role},
     writer::Writer,
@@ -35,7 +35,7 @@ pub struct Options {
     /// The unique name of this process.
     pub identity: String,
     /// Page sizes, timeouts and back-off.
-    pub pace: RetryPolicy,
+    pub retry_policy: RetryPolicy,
 }
 
 /// Why the controllers stopped.
@@ -76,13 +76,13 @@ impl ControllerError {
 #[derive(Clone, Debug)]
 pub(crate) struct Context {
     /// The API server of the cluster.
-    pub(crate) server: Server,
+    pub(crate) client: ApiClient,
     /// The namespace of the lease.
     pub(crate) namespace: String,
     /// The name of the lease.
     pub(crate) lease: String,
     /// Page sizes, timeouts and back-off.
-    pub(crate) pace: RetryPolicy,
+    pub(crate) retry_policy: RetryPolicy,
     /// Readiness and metrics.
     pub(crate) report: Arc<Report>,
     events: Events,
@@ -93,13 +93,13 @@ pub(crate) struct Context {
 impl Context {
     /// A writer for this cluster.
     pub(crate) fn writer(&self, controller: &'static str) -> Writer {
-        self.writer_for(self.server.clone(), controller)
+        self.writer_for(self.client.clone(), controller)
     }
 
     /// A writer for another API server.
-    pub(crate) fn writer_for(&self, server: Server, controller: &'static str) -> Writer {
+    pub(crate) fn writer_for(&self, client: ApiClient, controller: &'static str) -> Writer {
         let leadership = self.leadership.clone();
-        Writer::new(server, leadership, self.report.clone(), self.events.clone(), controller)
+        Writer::new(client, leadership, self.report.clone(), self.events.clone(), controller)
     }
 
     /// Whether the controller must stop.
@@ -156,20 +156,22 @@ async fn lead(
     report: &Arc<Report>,
     signal: impl Future<Output = ()>,
 ) -> Result<(), ControllerError> {
-    let server = Server::new(options.access.clone());
+    let client = ApiClient::new(options.access.clone());
     let events = Events::start(options.access.clone(), "weir-controller", &options.identity)
         .map_err(ControllerError::Start)?;
     // Fail now if a kubeconfig is unusable. Later, an unreadable file may be one that is being
     // replaced.
-    if let Err(error @ ReadError::Kubeconfig { .. }) = server.client().await {
+    if let Err(error @ ReadError::Kubeconfig { .. }) = client.check().await {
         return Err(ControllerError::Access(error));
     }
     for broker in options.controllers.iter().filter_map(Controller::broker) {
-        if let Err(error @ ReadError::Kubeconfig { .. }) = broker.client().await {
+        if let Err(error @ ReadError::Kubeconfig { .. }) =
+            ApiClient::new(broker.clone()).check().await
+        {
             return Err(ControllerError::Broker(error));
         }
     }
-    let mut candidate = Candidate::new(server.clone(), options, report.clone());
+    let mut candidate = Candidate::new(client.clone(), options, report.clone());
     let mut signal = pin!(signal);
     loop {
         let leadership = match select(pin!(candidate.acquire()), &mut signal).await {
@@ -181,10 +183,10 @@ async fn lead(
         let mut controllers = JoinSet::new();
         for controller in options.controllers.iter().cloned() {
             let context = Context {
-                server: server.clone(),
+                client: client.clone(),
                 namespace: options.namespace.clone(),
                 lease: options.lease.clone(),
-                pace: options.pace,
+                retry_policy: options.retry_policy,
                 report: report.clone(),
                 events: events.clone(),
                 leadership: leadership.clone(),

@@ -8,7 +8,7 @@ use std::{
 use kube::{Api, Client};
 use weir_kube::{Access, ReadError};
 
-use crate::{Id, Object, Resource};
+use weir_kube::{Object, ObjectId, Resource};
 
 /// How long an answer that is not a watch may take.
 const ANSWER: Duration = Duration::from_secs(30);
@@ -36,11 +36,6 @@ impl Server {
     /// The server that somebody has access to.
     pub fn new(access: Access) -> Self {
         Server { access, made: Arc::default() }
-    }
-
-    /// How it is reached.
-    pub(crate) fn access(&self) -> Access {
-        self.access.clone()
     }
 
     /// Asks for something: the answer, or why there is none.
@@ -111,8 +106,13 @@ impl Server {
 }
 
 /// Where an object is, or all of its kind if the id is empty.
-pub(crate) fn api(client: Client, resource: &Resource, version: &str, id: &Id) -> Api<Object> {
-    let resource = resource.at(version);
+pub(crate) fn api(
+    client: Client,
+    resource: &Resource,
+    version: &str,
+    id: &ObjectId,
+) -> Api<Object> {
+    let resource = resource.api_resource(version);
     match &*id.namespace {
         "" => Api::all_with(client, &resource),
         namespace => Api::namespaced_with(client, namespace, &resource),

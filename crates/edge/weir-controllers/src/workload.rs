@@ -4,12 +4,12 @@ mod controller;
 mod failures;
 
 use k8s_openapi::api::networking::v1::NetworkPolicy;
+use weir_kube::{Object, ObjectId, Resource, WireObject};
 use weir_model::{Finding, Severity};
 
 use crate::{
-    Condition, Id, Object, Resource, condition, controller_of, controller_reference,
-    is_controlled_by, is_terminating,
-    object::lower,
+    condition::{self, Condition},
+    object::{controller_of, controller_reference, is_controlled_by, is_terminating, lower},
     writes::{Write, plan_writes},
 };
 pub(crate) use controller::run;
@@ -87,7 +87,10 @@ fn plan(workload: &Workload, owner: &Object, observed: Option<&Object>) -> Plan 
             let surplus =
                 observed.filter(|policy| !keeps && owns(policy) && !is_terminating(policy));
             Plan {
-                writes: surplus.cloned().map(Write::Delete).into_iter().collect(),
+                writes: surplus
+                    .map(|policy| Write::Delete(policy.revision()))
+                    .into_iter()
+                    .collect(),
                 condition: is_reported
                     .then(|| not_ready(DISABLED, format!("the NetworkPolicy {state}"))),
             }
@@ -112,7 +115,7 @@ fn plan(workload: &Workload, owner: &Object, observed: Option<&Object>) -> Plan 
 }
 
 /// The message for a policy name that another owner uses.
-fn taken(workload: &Workload, owner: &Object, id: &Id, observed: Option<&Object>) -> String {
+fn taken(workload: &Workload, owner: &Object, id: &ObjectId, observed: Option<&Object>) -> String {
     let kind = workload.owner.kind;
     let controller = match observed.and_then(controller_of) {
         Some(other) if other.kind == kind && Some(&other.name) == owner.metadata.name.as_ref() => {

@@ -7,11 +7,15 @@ use std::{
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use serde_json::{Value, json};
-use weir_kube::{Events, Note, NoteKind, ReadError};
+use weir_kube::{
+    ApiClient, Events, Note, NoteKind, Object, ObjectId, ReadError, Resource, Revision, WireObject,
+};
 
 use crate::{
-    Condition, Id, Object, Resource, Server, condition, follow::tidy, lease::Leadership,
-    report::Report, server::api, writes::Write,
+    condition::{self, Condition},
+    lease::Leadership,
+    report::Report,
+    writes::Write,
 };
 
 /// A controller sends up to this many writes concurrently.
@@ -40,25 +44,25 @@ pub(crate) enum WriteError {
 /// Writes objects, but only while this process is the leader.
 #[derive(Clone, Debug)]
 pub(crate) struct Writer {
-    server: Server,
+    client: ApiClient,
     leadership: Leadership,
     report: Arc<Report>,
     events: Events,
     controller: &'static str,
     /// Digests of updates that changed nothing, because the API server normalizes the object. They
     /// are not sent again.
-    no_ops: Arc<Mutex<BTreeMap<(String, Id), u64>>>,
+    no_ops: Arc<Mutex<BTreeMap<(String, ObjectId), u64>>>,
 }
 
 impl Writer {
     pub(crate) fn new(
-        server: Server,
+        client: ApiClient,
         leadership: Leadership,
         report: Arc<Report>,
         events: Events,
         controller: &'static str,
     ) -> Self {
-        Writer { server, leadership, report, events, controller, no_ops: Arc::default() }
+        Writer { client, leadership, report, events, controller, no_ops: Arc::default() }
     }
 
     /// Sends a write. Returns the object as the API server stored it; `None` if it was deleted.
@@ -68,10 +72,12 @@ impl Writer {
         version: &str,
         write: &Write,
     ) -> Result<Option<Object>, WriteError> {
-        let (id, key) = (Id::of(write.object()), (resource.name(), Id::of(write.object())));
-        let digest = digest(write.object());
-        if matches!(write, Write::Update(_)) && self.no_ops().get(&key) == Some(&digest) {
-            return Ok(Some(write.object().clone()));
+        let id = write.id();
+        let key = (resource.name(), id.clone());
+        if let Write::Update(object) = write
+            && self.no_ops().get(&key) == Some(&digest(object))
+        {
+            return Ok(Some(object.clone()));
         }
         let verb = match write {
             Write::Create(_) => "create",
@@ -81,20 +87,24 @@ impl Writer {
         let params =
             PostParams { field_manager: Some(FIELD_MANAGER.into()), ..PostParams::default() };
         let stored = self.request(resource, verb, async |client| {
-            let api = api(client, resource, version, &id);
+            let api = resource.api(client, version, &id.namespace);
             match write {
                 Write::Create(object) => api.create(&params, object).await.map(Some),
                 Write::Update(object) => api.replace(&id.name, &params, object).await.map(Some),
-                Write::Delete(object) => api.delete(&id.name, &exactly(object)).await.map(|_| None),
+                Write::Delete(revision) => {
+                    api.delete(&id.name, &exactly(revision)).await.map(|_| None)
+                }
             }
         });
-        let stored: Option<Object> = stored.await?;
-        let stored = stored.map(|object| tidy(object, resource, version));
+        let mut stored: Option<Object> = stored.await?;
+        if let Some(stored) = &mut stored {
+            stored.complete(&resource.type_meta(version));
+        }
         self.no_ops().remove(&key);
         if let (Write::Update(sent), Some(now)) = (write, &stored)
             && sent.metadata.resource_version == now.metadata.resource_version
         {
-            self.no_ops().insert(key, digest);
+            self.no_ops().insert(key, digest(sent));
         }
         tracing::info!(controller = self.controller, "{verb} {} {id}", resource.kind);
         self.report.metrics.wrote(self.controller, resource.kind, verb);
@@ -123,7 +133,7 @@ impl Writer {
         object: &Object,
         status: Value,
     ) -> Result<Object, WriteError> {
-        let id = Id::of(object);
+        let id = ObjectId::from_object(object);
         // Only this version: a patch replaces the whole list of conditions, and other clients write
         // to it.
         let patch = Patch::Merge(json!({
@@ -133,9 +143,12 @@ impl Writer {
         let params =
             PatchParams { field_manager: Some(FIELD_MANAGER.into()), ..PatchParams::default() };
         let stored = self.request(resource, "patch", async |client| {
-            api(client, resource, version, &id).patch_status(&id.name, &params, &patch).await
+            let api = resource.api(client, version, &id.namespace);
+            api.patch_status(&id.name, &params, &patch).await
         });
-        Ok(tidy(stored.await?, resource, version))
+        let mut stored: Object = stored.await?;
+        stored.complete(&resource.type_meta(version));
+        Ok(stored)
     }
 
     /// Publishes an Event about an object.
@@ -159,7 +172,7 @@ impl Writer {
         self.events.publish(Note { regarding, kind, reason, message });
     }
 
-    fn no_ops(&self) -> MutexGuard<'_, BTreeMap<(String, Id), u64>> {
+    fn no_ops(&self) -> MutexGuard<'_, BTreeMap<(String, ObjectId), u64>> {
         self.no_ops.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -167,7 +180,7 @@ impl Writer {
         &self,
         resource: &Resource,
         verb: &'static str,
-        ask: impl FnOnce(kube::Client) -> F,
+        send: impl FnOnce(kube::Client) -> F,
     ) -> Result<T, WriteError>
     where
         F: Future<Output = Result<T, kube::Error>>,
@@ -175,29 +188,28 @@ impl Writer {
         if self.leadership.is_expired() {
             return Err(WriteError::NotLeader);
         }
-        match self.server.answer(ask).await? {
-            Ok(answer) => Ok(answer),
-            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {
+        match self.client.request(verb, &resource.name(), send).await {
+            Err(ReadError::Missing { .. } | ReadError::Refused { code: 409, .. }) => {
                 Err(WriteError::Conflict)
             }
-            Err(kube::Error::Api(status)) if matches!(status.code, 400 | 422) => {
-                Err(WriteError::Rejected(status.message))
+            Err(ReadError::Refused { code: 400 | 422, message, .. }) => {
+                Err(WriteError::Rejected(message))
             }
-            Err(error) => Err(ReadError::from_kube(error, verb, &resource.name()).into()),
+            answer => Ok(answer?),
         }
     }
 }
 
 /// Preconditions for the observed version: another object of the same name, or a newer version,
 /// stays.
-fn exactly(object: &Object) -> DeleteParams {
-    let (uid, resource_version) =
-        (object.metadata.uid.clone(), object.metadata.resource_version.clone());
+fn exactly(revision: &Revision) -> DeleteParams {
+    let known = |text: &String| (!text.is_empty()).then(|| text.clone());
+    let (uid, resource_version) = (known(&revision.uid), known(&revision.resource_version));
     DeleteParams::background().preconditions(Preconditions { resource_version, uid })
 }
 
 fn digest(object: &Object) -> u64 {
     let mut hasher = DefaultHasher::new();
-    serde_json::to_string(object).unwrap_or_default().hash(&mut hasher);
+    serde_json::to_value(object).unwrap_or_default().hash(&mut hasher);
     hasher.finish()
 }

@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
+use weir_kube::{Object, ObjectId, Revision, WireObject};
 
-use crate::{Id, Object, object::is_terminating};
+use crate::object::is_terminating;
 
 /// One write to the API server.
 #[derive(Clone, Debug, PartialEq)]
@@ -13,15 +14,17 @@ pub(crate) enum Write {
     Create(Object),
     /// Replaces the object, but only the version that was observed.
     Update(Object),
-    /// Deletes the object, but only the version that was observed.
-    Delete(Object),
+    /// Deletes this revision of an object.
+    Delete(Revision),
 }
 
 impl Write {
-    /// The object to write or delete.
-    pub(crate) fn object(&self) -> &Object {
-        let (Write::Create(object) | Write::Update(object) | Write::Delete(object)) = self;
-        object
+    /// The id of the object.
+    pub(crate) fn id(&self) -> ObjectId {
+        match self {
+            Write::Create(object) | Write::Update(object) => ObjectId::from_object(object),
+            Write::Delete(revision) => revision.id.clone(),
+        }
     }
 }
 
@@ -32,7 +35,7 @@ pub(crate) struct WritePlan {
     pub(crate) writes: Vec<Write>,
     /// Desired objects whose name is taken by an object that is not owned. Those objects stay
     /// unchanged.
-    pub(crate) taken: Vec<Id>,
+    pub(crate) taken: Vec<ObjectId>,
 }
 
 /// Plans the writes from the observed objects of a kind to the desired ones. Objects that are not
@@ -42,11 +45,11 @@ pub(crate) fn plan_writes<'a>(
     observed: impl IntoIterator<Item = &'a Object>,
     owns: impl Fn(&Object) -> bool,
 ) -> WritePlan {
-    let observed: BTreeMap<Id, &Object> =
-        observed.into_iter().map(|object| (Id::of(object), object)).collect();
+    let observed: BTreeMap<ObjectId, &Object> =
+        observed.into_iter().map(|object| (ObjectId::from_object(object), object)).collect();
     let mut plan = WritePlan::default();
     for object in desired {
-        let id = Id::of(object);
+        let id = ObjectId::from_object(object);
         match observed.get(&id) {
             None => plan.writes.push(Write::Create(object.clone())),
             Some(existing) if !owns(existing) => plan.taken.push(id),
@@ -55,11 +58,11 @@ pub(crate) fn plan_writes<'a>(
             Some(existing) => plan.writes.extend(adjusted(existing, object).map(Write::Update)),
         }
     }
-    let desired: BTreeSet<Id> = desired.iter().map(Id::of).collect();
+    let desired: BTreeSet<ObjectId> = desired.iter().map(ObjectId::from_object).collect();
     let surplus = observed
         .iter()
         .filter(|(id, object)| !desired.contains(id) && owns(object) && !is_terminating(object));
-    plan.writes.extend(surplus.map(|(_, object)| Write::Delete((*object).clone())));
+    plan.writes.extend(surplus.map(|(_, object)| Write::Delete(object.revision())));
     plan
 }
 
@@ -142,7 +145,7 @@ mod tests {
         let line = |write: &Write| match write {
             Write::Create(object) => format!("create {}", name(object)),
             Write::Update(object) => format!("update {}", name(object)),
-            Write::Delete(object) => format!("delete {}", name(object)),
+            Write::Delete(revision) => format!("delete {}", revision.id.name),
         };
         let taken = plan.taken.iter().map(|id| format!("taken {}", id.name));
         plan.writes.iter().map(line).chain(taken).collect()

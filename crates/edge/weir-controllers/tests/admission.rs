@@ -8,7 +8,8 @@ use std::{path::Path, sync::Arc};
 use cel::{Context, Program, Value as Cel, extractors::This};
 use serde_json::{Value, json};
 use weir_clusterset::{RemoteId, RemotePod};
-use weir_controllers::{Object, clusterset::wire};
+use weir_controllers::clusterset::wire;
+use weir_kube::Object;
 
 const BROKER: &str = "submariner-k8s-broker";
 

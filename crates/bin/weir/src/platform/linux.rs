@@ -2,9 +2,7 @@
 
 use std::time::Duration;
 
-use weir_datapath::{
-    ApplyError, ApplyErrorKind, Datapath, Dropped, Drops, Mode, Plan, Planner,
-};
+use weir_datapath::{ApplyError, ApplyErrorKind, Datapath, Dropped, Drops, Mode, Plan, Planner};
 use weir_iptables::Iptables;
 use weir_model::Program;
 use weir_netfilter::{LogError, PacketLog, report};

@@ -283,9 +283,7 @@ fn the_story_of_the_design_from_the_policy_to_the_files_of_two_nodes() {
     eventually("a word about the definition", || {
         let log = fs::read_to_string(site.log()).unwrap().split_off(before);
         // The API server may keep serving the old definition for a moment.
-        log.contains(
-            "the definition of hostprotpols.aci.hpp is incompatible: it lacks some fields",
-        )
+        log.contains("the definition of hostprotpols.aci.hpp is incompatible: it lacks some fields")
     });
     assert_eq!(site.pols(), [""; 0]);
 }

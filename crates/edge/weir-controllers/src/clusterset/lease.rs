@@ -12,11 +12,10 @@ use kube::{
     api::{ListParams, PostParams},
 };
 use weir_clusterset::Pulse;
-use weir_kube::ReadError;
+use weir_kube::{ApiClient, ReadError};
 use weir_model::Name;
 
 use super::wire::CLUSTER;
-use crate::Server;
 
 const RESOURCE: &str = "leases.coordination.k8s.io";
 /// The annotation with the controller that renews the lease of its cluster.
@@ -35,12 +34,12 @@ pub(crate) struct Holder<'a> {
 
 /// Lists the heartbeats of all clusters, and the lease of this cluster if it exists.
 pub(crate) async fn list(
-    server: &Server,
+    client: &ApiClient,
     namespace: &str,
     cluster: &str,
 ) -> Result<(BTreeMap<Name, Pulse>, Option<Lease>), ReadError> {
     let params = ListParams::default().labels(CLUSTER);
-    let leases = server.ask("list", RESOURCE, async |client| {
+    let leases = client.request("list", RESOURCE, async |client| {
         Api::<Lease>::namespaced(client, namespace).list(&params).await
     });
     let (mut heartbeats, mut own) = (BTreeMap::new(), None);
@@ -71,7 +70,7 @@ pub(crate) async fn list(
 
 /// Renews the lease of this cluster.
 pub(crate) async fn renew(
-    server: &Server,
+    client: &ApiClient,
     namespace: &str,
     holder: Holder<'_>,
     expiry: Duration,
@@ -101,7 +100,7 @@ pub(crate) async fn renew(
         }),
     };
     let verb = if is_new { "create" } else { "update" };
-    let written = server.ask(verb, RESOURCE, async |client| {
+    let written = client.request(verb, RESOURCE, async |client| {
         let api = Api::<Lease>::namespaced(client, namespace);
         if is_new {
             api.create(&PostParams::default(), &lease).await

@@ -2,11 +2,13 @@
 //! exchange objects through a broker.
 //!
 //! ```text
-//! this cluster                               the broker: a namespace on any API server pods,
-//! namespaces ─────────────► publisher ─── RemotePod, RemoteNamespace, ClusterSetMember, Lease ──►
-//! ▲   │ ◄── ClusterSetMember, Lease of other clusters ──────────── interests │   │ live clusters │
-//! ▼ ClusterSetNetworkPolicy ──────► translator ◄─ RemotePod, RemoteNamespace, ClusterSetMember
-//! ────────── owned NetworkPolicies ◄─────────────┘
+//!          this cluster                          the broker: a namespace on any API server
+//!  pods, namespaces ──────────► publisher ─── RemotePod, RemoteNamespace, ClusterSetMember, Lease ──►
+//!                                   ▲   │ ◄── ClusterSetMember, Lease of other clusters ─────────────
+//!                         interests │   │ live clusters
+//!                                   │   ▼
+//!  ClusterSetNetworkPolicy ───► translator ◄─ RemotePod, RemoteNamespace, ClusterSetMember ──────────
+//!  owned NetworkPolicies ◄──────────┘
 //! ```
 //!
 //! The two loops do not wait for each other, so a broker that hangs blocks nothing in this cluster.

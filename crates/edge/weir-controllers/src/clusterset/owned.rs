@@ -1,11 +1,11 @@
 //! Ownership of NetworkPolicies.
 
-use kube::{Api, api::ListParams};
+use kube::api::ListParams;
 use weir_clusterset::ShardKey;
-use weir_kube::ReadError;
+use weir_kube::{ApiClient, NETWORK_POLICIES, Object, ObjectId, ReadError, WireObject};
 
 use super::wire::{MANAGED, POLICIES, POLICY_UID};
-use crate::{Id, NETWORK_POLICIES, Object, Server, controller_of, follow::tidy, is_controlled_by};
+use crate::object::{controller_of, is_controlled_by};
 
 /// The length of a uid in characters.
 const UID_LENGTH: usize = 36;
@@ -47,14 +47,17 @@ fn is_labelled(object: &Object, uid: &str) -> bool {
 }
 
 /// Gets a NetworkPolicy with any labels. A list with a field selector needs no permission to get.
-pub(super) async fn find(server: &Server, id: &Id) -> Result<Option<Object>, ReadError> {
+pub(super) async fn find(client: &ApiClient, id: &ObjectId) -> Result<Option<Object>, ReadError> {
     let params = ListParams::default().fields(&format!("metadata.name={}", id.name));
-    let (resource, name) = (NETWORK_POLICIES.at("v1"), NETWORK_POLICIES.name());
-    let found = server.ask("list", &name, async |client| {
-        Api::<Object>::namespaced_with(client, &id.namespace, &resource).list(&params).await
+    let name = NETWORK_POLICIES.name();
+    let found = client.request("list", &name, async |client| {
+        NETWORK_POLICIES.api(client, "v1", &id.namespace).list(&params).await
     });
-    let found = found.await?.items.into_iter().next();
-    Ok(found.map(|object| tidy(object, &NETWORK_POLICIES, "v1")))
+    let mut found = found.await?.items.into_iter().next();
+    if let Some(object) = &mut found {
+        object.complete(&NETWORK_POLICIES.type_meta("v1"));
+    }
+    Ok(found)
 }
 
 #[cfg(test)]

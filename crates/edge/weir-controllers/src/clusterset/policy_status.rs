@@ -1,7 +1,8 @@
 use serde_json::{Value, json};
 use weir_clusterset::Summary;
+use weir_kube::Object;
 
-use crate::{Condition, Object, condition};
+use crate::condition::{self, Condition};
 
 /// The state of a policy, for its `status`.
 #[derive(Clone, Debug, Default)]

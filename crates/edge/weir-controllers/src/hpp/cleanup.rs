@@ -12,10 +12,10 @@ use kube::{
 };
 use tokio::time::sleep;
 use weir_aci::Kind;
-use weir_kube::{Access, ReadError};
+use weir_kube::{Access, ApiClient, ObjectId, ReadError, Resource};
 
 use super::{NAME, resource_of};
-use crate::{Id, Resource, Server, lease, server::api};
+use crate::lease;
 
 /// One request deletes this many objects, so that it does not time out.
 const DELETE_PAGE_SIZE: u32 = 200;
@@ -43,7 +43,7 @@ pub enum CleanupError {
     )]
     Held {
         /// The lease.
-        lease: Id,
+        lease: ObjectId,
         /// The holder of the lease.
         holder: String,
     },
@@ -65,45 +65,45 @@ impl CleanupError {
 
 /// Removes all objects of both kinds, those that refer to others first. Fails while a controller
 /// runs, which it finds out from all leases, or from the lease `own` if it may not list leases.
-pub fn cleanup(access: Access, namespace: &str, own: &Id) -> Result<Removed, CleanupError> {
+pub fn cleanup(access: Access, namespace: &str, own: &ObjectId) -> Result<Removed, CleanupError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(ReadError::from)?;
-    let server = Server::new(access);
+    let client = ApiClient::new(access);
     runtime.block_on(async {
-        if !has_namespace(&server, namespace).await? {
+        if !has_namespace(&client, namespace).await? {
             return Err(CleanupError::NoNamespace(namespace.into()));
         }
-        for lease in leases(&server, own).await?.iter().filter(|lease| is_for_hpp(lease)) {
-            wait_until_free(&server, lease).await?;
+        for lease in leases(&client, own).await?.iter().filter(|lease| is_for_hpp(lease)) {
+            wait_until_free(&client, lease).await?;
         }
-        let pols = remove(&server, resource_of(Kind::Pol), namespace).await?;
-        let containers = remove(&server, resource_of(Kind::Container), namespace).await?;
+        let pols = remove(&client, resource_of(Kind::Pol), namespace).await?;
+        let containers = remove(&client, resource_of(Kind::Container), namespace).await?;
         Ok(Removed { pols, containers })
     })
 }
 
-async fn has_namespace(server: &Server, name: &str) -> Result<bool, ReadError> {
+async fn has_namespace(client: &ApiClient, name: &str) -> Result<bool, ReadError> {
     let params = ListParams::default().fields(&format!("metadata.name={name}"));
-    let list = server.ask("list", "namespaces", async |client| {
+    let list = client.request("list", "namespaces", async |client| {
         Api::<Namespace>::all(client).list_metadata(&params).await
     });
     Ok(!list.await?.items.is_empty())
 }
 
 /// All leases, or only `own` if listing them is forbidden.
-async fn leases(server: &Server, own: &Id) -> Result<Vec<Lease>, ReadError> {
-    let all = server.ask("list", lease::RESOURCE, async |client| {
+async fn leases(client: &ApiClient, own: &ObjectId) -> Result<Vec<Lease>, ReadError> {
+    let all = client.request("list", lease::RESOURCE, async |client| {
         Api::<Lease>::all(client).list(&ListParams::default()).await
     });
     match all.await {
-        Err(ReadError::Forbidden { .. }) => Ok(get(server, own).await?.into_iter().collect()),
+        Err(ReadError::Forbidden { .. }) => Ok(get(client, own).await?.into_iter().collect()),
         Err(error) => Err(error),
         Ok(list) => Ok(list.items),
     }
 }
 
-async fn get(server: &Server, id: &Id) -> Result<Option<Lease>, ReadError> {
-    let found = server.ask("get", lease::RESOURCE, async |client| {
+async fn get(client: &ApiClient, id: &ObjectId) -> Result<Option<Lease>, ReadError> {
+    let found = client.request("get", lease::RESOURCE, async |client| {
         Api::<Lease>::namespaced(client, &id.namespace).get_opt(&id.name).await
     });
     found.await
@@ -121,8 +121,8 @@ fn is_for_hpp(lease: &Lease) -> bool {
 }
 
 /// Waits until a lease has expired. Fails if its holder renews it.
-async fn wait_until_free(server: &Server, first: &Lease) -> Result<(), CleanupError> {
-    let id = Id::new(
+async fn wait_until_free(client: &ApiClient, first: &Lease) -> Result<(), CleanupError> {
+    let id = ObjectId::new(
         first.metadata.namespace.clone().unwrap_or_default(),
         first.metadata.name.clone().unwrap_or_default(),
     );
@@ -140,7 +140,7 @@ async fn wait_until_free(server: &Server, first: &Lease) -> Result<(), CleanupEr
             LeaseState::Unknown => (),
         }
         sleep(POLL_INTERVAL).await;
-        now = get(server, &id).await?;
+        now = get(client, &id).await?;
     }
 }
 
@@ -168,14 +168,18 @@ fn lease_state(first: &Lease, now: Option<&Lease>, waited: Duration) -> LeaseSta
 }
 
 /// Removes all objects of a kind. Returns their number.
-async fn remove(server: &Server, resource: &Resource, namespace: &str) -> Result<usize, ReadError> {
-    let (name, id) = (resource.name(), Id::new(namespace, ""));
+async fn remove(
+    client: &ApiClient,
+    resource: &Resource,
+    namespace: &str,
+) -> Result<usize, ReadError> {
+    let name = resource.name();
     let mut removed = BTreeSet::new();
     loop {
         let (how, page) =
             (DeleteParams::background(), ListParams::default().limit(DELETE_PAGE_SIZE));
-        let deleted = server.ask("deletecollection", &name, async |client| {
-            api(client, resource, "v1", &id).delete_collection(&how, &page).await
+        let deleted = client.request("deletecollection", &name, async |client| {
+            resource.api(client, "v1", namespace).delete_collection(&how, &page).await
         });
         let page = match deleted.await {
             Ok(page) => page.left().map(|page| page.items).unwrap_or_default(),

@@ -5,21 +5,21 @@ use std::{
 
 use futures::{StreamExt, stream};
 use serde_json::json;
-use weir_aci::{Hpp, Kind, ObjectId};
-use weir_kube::{NoteKind, Watch};
+use weir_aci::{Hpp, Kind, ObjectId as HppId};
+use weir_kube::{Event, Item, NoteKind, Object, ObjectId, Revision, Store, Watch, WatchSpec};
 use weir_model::{Finding, ObjectRef};
 use weir_runtime::SourceEvent;
 
 use super::{
-    CONTAINERS, NAME, POLS, Settings, digest, digested, resource_of, schema, source,
-    status_server::StatusServer,
+    CONTAINERS, NAME, POLS, Settings, digest, read_container, read_pol, resource_of, schema,
+    source, status_server::StatusServer,
 };
 use crate::{
-    Context, Id, Object, Shelf, Told, Watched,
+    Context, crds,
     event_loop::{EventLoop, Handler},
     queue::WorkQueue,
     report::Outcome,
-    shelf::unready,
+    sync::unready,
     writer::{MAX_CONCURRENT_WRITES, WriteError, Writer},
     writes::Write,
 };
@@ -32,24 +32,26 @@ const MAX_WRITES_PER_TURN: usize = 4 * MAX_CONCURRENT_WRITES;
 /// The interval between checks of incompatible definitions.
 const SCHEMA_RETRY_INTERVAL: Duration = Duration::from_secs(2);
 
-enum Event {
+/// The digest of an observed object; `None` if it is invalid.
+type Digest = Option<u64>;
+
+enum Input {
     Cluster(SourceEvent),
-    Container(Told),
-    Pol(Told),
+    Container(Event<Digest>),
+    Pol(Event<Digest>),
 }
 
 /// Reconciles both kinds until the context is stopped.
 pub(crate) async fn run(context: &Context, settings: &Settings) {
-    let mut events = EventLoop::new(context);
-    let in_namespace = |resource| Watched {
-        namespace: settings.namespace.clone(),
-        keep: digested,
-        ..Watched::all(resource)
-    };
-    events.follow(&context.server, in_namespace(CONTAINERS), Event::Container);
-    events.follow(&context.server, in_namespace(POLS), Event::Pol);
-    let watch = source::forwarder(events.sender(), Event::Cluster)
-        .and_then(|forward| Watch::start(context.server.access(), context.pace, forward));
+    let mut inputs = EventLoop::new(context);
+    let in_namespace =
+        |resource| WatchSpec { namespace: settings.namespace.clone(), ..crds::watch(resource) };
+    let containers = in_namespace(CONTAINERS);
+    inputs.follow(&context.client, containers, read_container, Input::Container);
+    inputs.follow(&context.client, in_namespace(POLS), read_pol, Input::Pol);
+    let watch = source::forwarder(inputs.sender(), Input::Cluster).and_then(|forward| {
+        Watch::start(context.client.access().clone(), context.retry_policy, forward)
+    });
     let _watch = match watch {
         Ok(watch) => watch,
         Err(error) => {
@@ -69,7 +71,7 @@ pub(crate) async fn run(context: &Context, settings: &Settings) {
         schema: Schema::Unknown,
         pending: Pending::default(),
     };
-    events.run(&mut controller).await;
+    inputs.run(&mut controller).await;
 }
 
 struct HppController<'a> {
@@ -91,8 +93,8 @@ struct Inputs {
     cluster_synced: bool,
     /// Findings about kinds that cannot be read.
     unread: Vec<Finding>,
-    containers: Shelf,
-    pols: Shelf,
+    containers: Store<Digest>,
+    pols: Store<Digest>,
 }
 
 impl Inputs {
@@ -100,22 +102,22 @@ impl Inputs {
         self.cluster_synced && self.containers.is_in_sync() && self.pols.is_in_sync()
     }
 
-    fn store(&self, kind: Kind) -> &Shelf {
+    fn store(&self, kind: Kind) -> &Store<Digest> {
         match kind {
             Kind::Container => &self.containers,
             Kind::Pol => &self.pols,
         }
     }
 
-    fn store_mut(&mut self, kind: Kind) -> &mut Shelf {
+    fn store_mut(&mut self, kind: Kind) -> &mut Store<Digest> {
         match kind {
             Kind::Container => &mut self.containers,
             Kind::Pol => &mut self.pols,
         }
     }
 
-    fn ids(&self, kind: Kind) -> impl Iterator<Item = ObjectId> + '_ {
-        self.store(kind).iter().map(move |object| hpp_id(kind, &Id::of(object)))
+    fn ids(&self, kind: Kind) -> impl Iterator<Item = HppId> + '_ {
+        self.store(kind).iter().map(move |item| hpp_id(kind, item.id()))
     }
 }
 
@@ -124,15 +126,15 @@ impl Inputs {
 struct Pending {
     /// Whether all objects were queued after the inputs were listed.
     started: bool,
-    queue: WorkQueue<ObjectId>,
+    queue: WorkQueue<HppId>,
     /// The times of recent writes.
-    written: BTreeMap<ObjectId, Instant>,
+    written: BTreeMap<HppId, Instant>,
 }
 
 impl Pending {
     /// Queues objects: immediately, unless one of them was just written. Objects that change
     /// together are written together, because they may refer to each other.
-    fn push(&mut self, touched: BTreeSet<ObjectId>) {
+    fn push(&mut self, touched: BTreeSet<HppId>) {
         let now = Instant::now();
         let last = touched.iter().filter_map(|id| self.written.get(id)).max();
         let due = last.map_or(now, |last| (*last + BATCH_WINDOW).max(now));
@@ -158,13 +160,15 @@ enum Phase {
 }
 
 impl Handler for HppController<'_> {
-    type Event = Event;
+    type Event = Input;
 
-    fn apply(&mut self, event: Event) {
-        let touched: BTreeSet<ObjectId> = match event {
-            Event::Cluster(update) => self.apply_update(update),
-            Event::Container(event) => touched(Kind::Container, self.inputs.containers.take(event)),
-            Event::Pol(event) => touched(Kind::Pol, self.inputs.pols.take(event)),
+    fn apply(&mut self, input: Input) {
+        let touched: BTreeSet<HppId> = match input {
+            Input::Cluster(update) => self.apply_update(update),
+            Input::Container(event) => {
+                touched(Kind::Container, self.inputs.containers.apply(event))
+            }
+            Input::Pol(event) => touched(Kind::Pol, self.inputs.pols.apply(event)),
         };
         if self.pending.started {
             self.pending.push(touched);
@@ -189,7 +193,7 @@ impl Handler for HppController<'_> {
     /// Checks the definitions if necessary, then writes some of the due objects.
     async fn work(&mut self) {
         if !matches!(self.schema, Schema::Compatible) {
-            let checked = schema::check(&self.context.server, &self.settings.namespace).await;
+            let checked = schema::check(&self.context.client, &self.settings.namespace).await;
             self.schema = match checked {
                 Ok(()) => Schema::Compatible,
                 Err(why) => Schema::Incompatible(why, Instant::now() + SCHEMA_RETRY_INTERVAL),
@@ -207,7 +211,7 @@ impl Handler for HppController<'_> {
 
 impl HppController<'_> {
     /// Applies an update of the cluster. Returns the objects that it changes.
-    fn apply_update(&mut self, update: SourceEvent) -> BTreeSet<ObjectId> {
+    fn apply_update(&mut self, update: SourceEvent) -> BTreeSet<HppId> {
         self.inputs.cluster_synced |= update.in_sync;
         self.inputs.unread = update.unread;
         let changed = self.hpp.apply(&update.changes);
@@ -237,10 +241,8 @@ impl HppController<'_> {
     }
 
     fn report_readiness(&self) {
-        let mut reasons = unready([
-            (self.inputs.containers.sync(), &CONTAINERS),
-            (self.inputs.pols.sync(), &POLS),
-        ]);
+        let mut reasons =
+            unready([(&self.inputs.containers, &CONTAINERS), (&self.inputs.pols, &POLS)]);
         let namespace = &self.settings.namespace;
         if !self.inputs.cluster_synced {
             reasons.push("the cluster has not been listed yet".into());
@@ -258,10 +260,10 @@ impl HppController<'_> {
     }
 
     /// Plans the writes of due objects, by phase.
-    fn plan_due(&mut self) -> BTreeMap<Phase, Vec<(ObjectId, Write)>> {
+    fn plan_due(&mut self) -> BTreeMap<Phase, Vec<(HppId, Write)>> {
         let now = Instant::now();
         self.pending.written.retain(|_, at| *at + BATCH_WINDOW > now);
-        let mut phases: BTreeMap<Phase, Vec<(ObjectId, Write)>> = BTreeMap::new();
+        let mut phases: BTreeMap<Phase, Vec<(HppId, Write)>> = BTreeMap::new();
         let mut count = 0;
         while count < MAX_WRITES_PER_TURN
             && let Some(id) = self.pending.queue.pop(now)
@@ -282,14 +284,14 @@ impl HppController<'_> {
     }
 
     /// The write that an object needs, if any.
-    fn plan(&self, id: &ObjectId) -> Option<Write> {
+    fn plan(&self, id: &HppId) -> Option<Write> {
         let observed = self.inputs.store(id.kind).get(&self.object_id(id));
         match (self.hpp.objects().get(id), observed) {
             (None, None) => None,
-            (None, Some(observed)) => Some(Write::Delete(observed.clone())),
+            (None, Some(observed)) => Some(Write::Delete(observed.revision.clone())),
             (Some(desired), observed) => {
-                let known = observed.and_then(|observed| observed.data["digest"].as_u64());
-                if known == Some(digest(desired)) {
+                let observed_digest = observed.and_then(|observed| observed.value);
+                if observed_digest == Some(digest(desired)) {
                     return None;
                 }
                 let manifest = desired.manifest(&self.settings.namespace);
@@ -297,9 +299,9 @@ impl HppController<'_> {
                 match observed {
                     None => Some(Write::Create(object)),
                     Some(observed) => {
-                        let metadata = &observed.metadata;
-                        object.metadata.resource_version = metadata.resource_version.clone();
-                        object.metadata.uid = metadata.uid.clone();
+                        let Revision { uid, resource_version, .. } = &observed.revision;
+                        object.metadata.resource_version = Some(resource_version.clone());
+                        object.metadata.uid = Some(uid.clone());
                         Some(Write::Update(object))
                     }
                 }
@@ -307,7 +309,7 @@ impl HppController<'_> {
         }
     }
 
-    async fn send_all(&mut self, writes: Vec<(ObjectId, Write)>) {
+    async fn send_all(&mut self, writes: Vec<(HppId, Write)>) {
         let writer = &self.writer;
         let requests = stream::iter(writes).map(|(id, write)| async move {
             let start = Instant::now();
@@ -321,14 +323,20 @@ impl HppController<'_> {
     }
 
     /// Records the result of a write.
-    fn finish(&mut self, id: ObjectId, result: Result<Option<Object>, WriteError>, took: Duration) {
+    fn finish(&mut self, id: HppId, result: Result<Option<Object>, WriteError>, took: Duration) {
         let object_id = self.object_id(&id);
         self.pending.written.insert(id.clone(), Instant::now());
         let outcome = match result {
             Ok(object) => {
                 let store = self.inputs.store_mut(id.kind);
                 match object {
-                    Some(object) => _ = store.put(digested(object)),
+                    Some(object) => {
+                        let object = serde_json::to_value(object).unwrap_or_default();
+                        store.put(match id.kind {
+                            Kind::Container => Item::read(object, read_container),
+                            Kind::Pol => Item::read(object, read_pol),
+                        });
+                    }
                     None => store.remove(&object_id),
                 }
                 if self.plan(&id).is_some() {
@@ -349,17 +357,17 @@ impl HppController<'_> {
         self.context.report.record_reconcile(NAME, outcome, took, self.pending.queue.failing());
     }
 
-    fn object_id(&self, id: &ObjectId) -> Id {
-        Id::new(self.settings.namespace.clone(), id.name.clone())
+    fn object_id(&self, id: &HppId) -> ObjectId {
+        ObjectId::new(self.settings.namespace.clone(), id.name.clone())
     }
 }
 
-fn touched(kind: Kind, ids: BTreeSet<Id>) -> BTreeSet<ObjectId> {
+fn touched(kind: Kind, ids: BTreeSet<ObjectId>) -> BTreeSet<HppId> {
     ids.iter().map(|id| hpp_id(kind, id)).collect()
 }
 
-fn hpp_id(kind: Kind, id: &Id) -> ObjectId {
-    ObjectId { kind, name: id.name.clone() }
+fn hpp_id(kind: Kind, id: &ObjectId) -> HppId {
+    HppId { kind, name: id.name.clone() }
 }
 
 /// The NetworkPolicy that a finding is about, with the fields that an Event needs.

@@ -4,23 +4,22 @@ use kube::api::PostParams;
 use weir_aci::{
     ContainerSpec, EpLabel, Filter, FilterContainer, Object, Pol, PolSpec, RemoteIp, Rule, Subj,
 };
-use weir_kube::ReadError;
+use weir_kube::{ApiClient, ReadError};
 
 use super::resource_of;
-use crate::{Id, Server, crds, server::api};
+use crate::crds;
 
 /// Creates an object with every field in a dry run, and compares the result. Nothing is written.
-pub(super) async fn check(server: &Server, namespace: &str) -> Result<(), String> {
+pub(super) async fn check(client: &ApiClient, namespace: &str) -> Result<(), String> {
     for sample in samples() {
-        let (kind, name) = (sample.id().kind, sample.id().name);
+        let kind = sample.id().kind;
         let resource = resource_of(kind);
         let object = serde_json::from_value(sample.manifest(namespace));
-        let object: crate::Object = object.map_err(|error| error.to_string())?;
+        let object: weir_kube::Object = object.map_err(|error| error.to_string())?;
         let params = PostParams { dry_run: true, ..PostParams::default() };
         let resource_name = resource.name();
-        let stored = server.ask("create", &resource_name, async |client| {
-            let id = Id::new(namespace, name);
-            api(client, resource, "v1", &id).create(&params, &object).await
+        let stored = client.request("create", &resource_name, async |client| {
+            resource.api(client, "v1", namespace).create(&params, &object).await
         });
         let incompatible = |why: &str| {
             let hint = crds::hint(resource);

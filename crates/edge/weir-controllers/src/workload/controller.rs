@@ -1,7 +1,7 @@
 use std::time::{Duration, Instant};
 
 use futures::future::join_all;
-use weir_kube::NoteKind;
+use weir_kube::{Event, Item, NETWORK_POLICIES, NoteKind, Object, ObjectId, Store, WatchSpec};
 
 use super::{
     DISABLED, Workload,
@@ -9,26 +9,29 @@ use super::{
     not_ready, plan,
 };
 use crate::{
-    Condition, Context, Id, NETWORK_POLICIES, Object, Shelf, Told, Watched, controller_of,
+    Context,
+    condition::Condition,
+    crds,
     event_loop::{EventLoop, Handler},
+    object::controller_of,
     queue::WorkQueue,
     report::Outcome,
-    shelf::unready,
+    sync::unready,
     writer::{MAX_CONCURRENT_WRITES, WriteError, Writer},
     writes::Write,
 };
 
-enum Event {
-    Owner(Told),
-    Policy(Told),
+enum Input {
+    Owner(Event<Object>),
+    Policy(Event<Object>),
 }
 
 /// Reconciles the NetworkPolicies of a kind of workload until the context is stopped.
 pub(crate) async fn run(context: &Context, workload: &Workload) {
-    let mut events = EventLoop::new(context);
-    events.follow(&context.server, Watched::all(workload.owner), Event::Owner);
-    let policies = Watched { keep: slim, ..Watched::all(NETWORK_POLICIES) };
-    events.follow(&context.server, policies, Event::Policy);
+    let mut inputs = EventLoop::new(context);
+    let whole = |object: Object| object;
+    inputs.follow(&context.client, crds::watch(workload.owner), whole, Input::Owner);
+    inputs.follow(&context.client, WatchSpec::all(NETWORK_POLICIES), slim, Input::Policy);
     let mut controller = WorkloadController {
         context,
         workload,
@@ -38,7 +41,7 @@ pub(crate) async fn run(context: &Context, workload: &Workload) {
         failures: Failures::default(),
     };
     controller.report_readiness();
-    events.run(&mut controller).await;
+    inputs.run(&mut controller).await;
 }
 
 /// Drops the content of a policy without a controller: only its existence matters.
@@ -55,15 +58,15 @@ struct WorkloadController<'a> {
     workload: &'a Workload,
     writer: Writer,
     inputs: Inputs,
-    queue: WorkQueue<Id>,
+    queue: WorkQueue<ObjectId>,
     failures: Failures,
 }
 
 /// The observed objects.
 #[derive(Default)]
 struct Inputs {
-    owners: Shelf,
-    policies: Shelf,
+    owners: Store<Object>,
+    policies: Store<Object>,
 }
 
 impl Inputs {
@@ -72,14 +75,16 @@ impl Inputs {
     }
 
     /// Records the stored form of an object that we wrote, ahead of its event.
-    fn record(&mut self, id: &Id, written: Written) {
+    fn record(&mut self, id: &ObjectId, written: Written) {
         match written.policy {
-            Some(Some(policy)) => _ = self.policies.put(slim(policy)),
+            Some(Some(policy)) => {
+                self.policies.put(Item::read(policy, slim));
+            }
             Some(None) => self.policies.remove(id),
             None => (),
         }
         if let Some(owner) = written.owner {
-            self.owners.put(owner);
+            self.owners.put(Item::read(owner, |object| object));
         }
     }
 }
@@ -94,14 +99,14 @@ struct Written {
 }
 
 impl Handler for WorkloadController<'_> {
-    type Event = Event;
+    type Event = Input;
 
-    fn apply(&mut self, event: Event) {
-        let touched = match event {
-            Event::Owner(event) => self.inputs.owners.take(event),
+    fn apply(&mut self, input: Input) {
+        let touched = match input {
+            Input::Owner(event) => self.inputs.owners.apply(event),
             // A policy has the name of its owner.
-            Event::Policy(event) => {
-                let mut touched = self.inputs.policies.take(event);
+            Input::Policy(event) => {
+                let mut touched = self.inputs.policies.apply(event);
                 touched.retain(|id| self.inputs.owners.get(id).is_some());
                 touched
             }
@@ -119,7 +124,7 @@ impl Handler for WorkloadController<'_> {
     async fn work(&mut self) {
         let now = Instant::now();
         let due = std::iter::from_fn(|| self.queue.pop(now)).take(MAX_CONCURRENT_WRITES);
-        let ids: Vec<Id> = due.collect();
+        let ids: Vec<ObjectId> = due.collect();
         let controller = &*self;
         let reconciles = ids.into_iter().map(|id| async move {
             let (start, mut written) = (Instant::now(), Written::default());
@@ -136,8 +141,8 @@ impl Handler for WorkloadController<'_> {
 impl WorkloadController<'_> {
     fn report_readiness(&self) {
         let reasons = unready([
-            (self.inputs.owners.sync(), &self.workload.owner),
-            (self.inputs.policies.sync(), &NETWORK_POLICIES),
+            (&self.inputs.owners, &self.workload.owner),
+            (&self.inputs.policies, &NETWORK_POLICIES),
         ]);
         self.context.report.set_unready_reasons(self.workload.name, reasons);
     }
@@ -146,11 +151,12 @@ impl WorkloadController<'_> {
     /// anything.
     async fn reconcile(
         &self,
-        id: &Id,
+        id: &ObjectId,
         written: &mut Written,
     ) -> Result<Option<String>, WriteError> {
         let Some(owner) = self.inputs.owners.get(id) else { return Ok(None) };
-        let mut plan = plan(self.workload, owner, self.inputs.policies.get(id));
+        let policy = self.inputs.policies.get(id).map(|item| &item.value);
+        let mut plan = plan(self.workload, owner, policy);
         let mut rejection = None;
         for write in &plan.writes {
             match self.writer.send(&NETWORK_POLICIES, "v1", write).await {
@@ -188,7 +194,7 @@ impl WorkloadController<'_> {
     }
 
     /// Records the result of a reconcile, and queues the key again if it failed.
-    fn finish(&mut self, id: Id, result: Result<Option<String>, WriteError>, took: Duration) {
+    fn finish(&mut self, id: ObjectId, result: Result<Option<String>, WriteError>, took: Duration) {
         let (controller, kind) = (self.workload.name, self.workload.owner.kind);
         let outcome = match result {
             Ok(failure) => {
@@ -210,7 +216,7 @@ impl WorkloadController<'_> {
     }
 
     /// Records whether an object fails, and logs the transition.
-    fn record_failure(&mut self, id: Id, failure: Option<String>) {
+    fn record_failure(&mut self, id: ObjectId, failure: Option<String>) {
         let (controller, kind, name) =
             (self.workload.name, self.workload.owner.kind, id.to_string());
         match self.failures.record(id, failure) {

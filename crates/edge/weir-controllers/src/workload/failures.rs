@@ -1,10 +1,10 @@
 use std::collections::BTreeMap;
 
-use crate::Id;
+use weir_kube::ObjectId;
 
 /// The objects that do not have their desired policy, and why.
 #[derive(Debug, Default)]
-pub(super) struct Failures(BTreeMap<Id, String>);
+pub(super) struct Failures(BTreeMap<ObjectId, String>);
 
 /// A transition of an object.
 #[derive(Debug, PartialEq, Eq)]
@@ -17,7 +17,11 @@ pub(super) enum Transition<'a> {
 
 impl Failures {
     /// Records why an object fails, or that it does not. Returns the transition if there is one.
-    pub(super) fn record(&mut self, id: Id, failure: Option<String>) -> Option<Transition<'_>> {
+    pub(super) fn record(
+        &mut self,
+        id: ObjectId,
+        failure: Option<String>,
+    ) -> Option<Transition<'_>> {
         match failure {
             Some(failure) if self.0.get(&id) == Some(&failure) => None,
             Some(failure) => {
@@ -42,7 +46,7 @@ mod tests {
     #[test]
     fn a_failure_is_reported_once_until_it_changes() {
         let mut failures = Failures::default();
-        let id = |name: &str| Id::new("shop", name);
+        let id = |name: &str| ObjectId::new("shop", name);
         let failed = |why: &str| Some(why.to_owned());
         assert_eq!(failures.record(id("a"), None), None);
         assert_eq!(failures.record(id("a"), failed("taken")), Some(Transition::Failed("taken")));

@@ -296,7 +296,7 @@ impl Process {
             controllers: vec![Controller::ClusterSet(Box::new(settings))],
             http: Some(http),
             identity: format!("{}-{id}", site.name),
-            pace: RetryPolicy {
+            retry_policy: RetryPolicy {
                 page_size: 3,
                 first_retry: Duration::from_millis(50),
                 longest_retry: Duration::from_millis(500),

@@ -205,7 +205,7 @@ fn a_kubeconfig_that_cannot_be_used_is_not_waited_for() {
             controllers: Vec::new(),
             http: None,
             identity: "one".into(),
-            pace: weir_kube::RetryPolicy::default(),
+            retry_policy: weir_kube::RetryPolicy::default(),
         };
         let error = run_until(&options, || Ok(std::future::pending())).unwrap_err();
         assert!(error.to_string().contains(&path.display().to_string()), "{error}");

@@ -108,7 +108,7 @@ impl Process {
             controllers: vec![Controller::Workload(workload)],
             http: Some(http),
             identity: identity.into(),
-            pace: RetryPolicy {
+            retry_policy: RetryPolicy {
                 page_size: 3,
                 first_retry: Duration::from_millis(50),
                 longest_retry: Duration::from_millis(500),

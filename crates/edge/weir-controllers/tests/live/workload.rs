@@ -3,7 +3,8 @@
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use serde_json::{Value, json};
 use weir_cluster::Cluster;
-use weir_controllers::{Object, OnDisable, Resource, workload::Workload};
+use weir_controllers::{OnDisable, workload::Workload};
+use weir_kube::{Object, Resource};
 
 use crate::{
     eventually,

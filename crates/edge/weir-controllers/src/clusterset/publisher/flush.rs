@@ -3,10 +3,10 @@
 use std::{collections::BTreeSet, time::Instant};
 
 use futures::future::join_all;
+use weir_kube::{Item, Object, ObjectId, Resource, Store};
 
 use super::{NAME, Publisher};
 use crate::{
-    Id, Object, Resource,
     clusterset::{
         Settings,
         wire::{self, MEMBERS, REMOTE_NAMESPACES, REMOTE_PODS},
@@ -112,14 +112,16 @@ impl Publisher<'_> {
                 async move { writer.send(resource, resource.versions[0], write).await }
             });
             for ((resource, write), result) in chunk.iter().zip(join_all(requests).await) {
-                let id = Id::of(write.object());
-                let store = match resource.kind {
+                let id = write.id();
+                let store: &mut Store<Object> = match resource.kind {
                     kind if kind == REMOTE_PODS.kind => &mut self.broker.own_pods,
                     kind if kind == REMOTE_NAMESPACES.kind => &mut self.broker.own_namespaces,
                     _ => &mut self.broker.members,
                 };
                 match result {
-                    Ok(Some(object)) => _ = store.put(object),
+                    Ok(Some(object)) => {
+                        store.put(Item::read(object, |object| object));
+                    }
                     Ok(None) => store.remove(&id),
                     Err(error) => {
                         succeeded = false;
@@ -132,7 +134,7 @@ impl Publisher<'_> {
         succeeded
     }
 
-    fn retry(&mut self, resource: &Resource, id: Id) {
+    fn retry(&mut self, resource: &Resource, id: ObjectId) {
         if resource.kind == REMOTE_PODS.kind {
             self.pending.pods.insert(id.name);
         } else if resource.kind == REMOTE_NAMESPACES.kind {
@@ -144,10 +146,10 @@ impl Publisher<'_> {
 }
 
 /// The write from the observed object to the desired one, if they differ.
-fn plan(observed: Option<&Object>, desired: Option<Object>) -> Option<Write> {
+fn plan(observed: Option<&Item<Object>>, desired: Option<Object>) -> Option<Write> {
     match (observed, desired) {
         (None, desired) => desired.map(Write::Create),
-        (Some(observed), None) => Some(Write::Delete(observed.clone())),
+        (Some(observed), None) => Some(Write::Delete(observed.revision.clone())),
         (Some(observed), Some(desired)) => adjusted(observed, &desired).map(Write::Update),
     }
 }

@@ -3,21 +3,19 @@
 use std::time::Instant;
 
 use weir_clusterset::{Life, Rival};
+use weir_kube::ObjectId;
 
 use super::{BATCH_WINDOW, NAME, Publisher};
-use crate::{
-    Id,
-    clusterset::{
-        BrokerView, Settings,
-        lease::{self, Holder},
-        wire::{self, CLUSTER},
-    },
+use crate::clusterset::{
+    BrokerView, Settings,
+    lease::{self, Holder},
+    wire::{self, CLUSTER},
 };
 
 impl Publisher<'_> {
     /// Applies the interests of another cluster, if its lease is valid and held by that very
     /// cluster.
-    pub(super) fn apply_member(&mut self, id: &Id) {
+    pub(super) fn apply_member(&mut self, id: &ObjectId) {
         if *id.name == *self.settings.cluster {
             return;
         }
@@ -41,7 +39,7 @@ impl Publisher<'_> {
             return;
         };
         let Settings { namespace, cluster, expiry, .. } = self.settings;
-        let (heartbeats, own) = match lease::list(&self.broker.server, namespace, cluster).await {
+        let (heartbeats, own) = match lease::list(&self.broker.client, namespace, cluster).await {
             Ok(listed) => listed,
             Err(error) => {
                 let (cause, hint) = (error.text(), error.hint());
@@ -51,7 +49,8 @@ impl Publisher<'_> {
         };
         let elapsed = self.membership.started.elapsed();
         self.membership.roster.look(elapsed, heartbeats.clone());
-        let members: Vec<Id> = self.broker.members.iter().map(Id::of).collect();
+        let members: Vec<ObjectId> =
+            self.broker.members.iter().map(|member| member.id().clone()).collect();
         members.iter().for_each(|id| self.apply_member(id));
         self.collect_changes();
         let rival = self.membership.roster.rival(cluster, &uid, &self.membership.controller);
@@ -62,7 +61,7 @@ impl Publisher<'_> {
             return self.set_problem(Some(problem));
         }
         let holder = Holder { cluster, uid: &uid, controller: &self.membership.controller };
-        match lease::renew(&self.broker.server, namespace, holder, *expiry, own).await {
+        match lease::renew(&self.broker.client, namespace, holder, *expiry, own).await {
             Ok(()) => {
                 self.membership.holds_lease = true;
                 self.set_problem(None);

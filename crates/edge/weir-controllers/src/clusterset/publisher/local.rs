@@ -2,34 +2,27 @@
 
 use std::collections::BTreeSet;
 
+use weir_api::{Lowering, Tree};
 use weir_clusterset::Publication;
-use weir_model::{Name, PodId};
+use weir_kube::{Event, Item, ObjectId};
+use weir_model::{Name, Namespace, Object, Pod, PodId};
 
-use crate::{Id, Object, Told, object::lower, shelf::SyncState};
+use crate::sync::{Followed, SyncState};
 
-/// Keeps only the fields of a pod that other clusters may need.
-pub(super) fn slim_pod(mut object: Object) -> Object {
-    let (spec, status) = (object.data["spec"].take(), object.data["status"].take());
-    let containers = |field: &str| -> serde_json::Value {
-        let all = spec[field].as_array().into_iter().flatten();
-        let slim = all.map(|one| {
-            serde_json::json!({
-                "name": one["name"], "image": "-", "ports": one["ports"], "restartPolicy": one["restartPolicy"],
-            })
-        });
-        slim.collect()
-    };
-    object.data = serde_json::json!({
-        "spec": {
-            "hostNetwork": spec["hostNetwork"],
-            "nodeName": spec["nodeName"],
-            "containers": containers("containers"),
-            "initContainers": containers("initContainers"),
-        },
-        "status": {"phase": status["phase"], "podIP": status["podIP"], "podIPs": status["podIPs"]},
-    });
-    (object.metadata.annotations, object.metadata.owner_references) = (None, None);
-    object
+/// Lowers a pod; `None` if it is invalid.
+pub(super) fn read_pod(tree: Tree) -> Option<Pod> {
+    match Lowering::default().object(&tree).0 {
+        Some(Object::Pod(pod)) => Some(pod),
+        _ => None,
+    }
+}
+
+/// Lowers a namespace; `None` if it is invalid.
+pub(super) fn read_namespace(tree: Tree) -> Option<Namespace> {
+    match Lowering::default().object(&tree).0 {
+        Some(Object::Namespace(namespace)) => Some(namespace),
+        _ => None,
+    }
 }
 
 /// The local objects that may be published.
@@ -58,80 +51,78 @@ impl Local {
     }
 
     pub(super) fn is_synced(&self) -> bool {
-        self.pods_sync.is_synced() && self.namespaces_sync.is_synced()
+        self.pods_sync.is_in_sync() && self.namespaces_sync.is_in_sync()
     }
 
-    pub(super) fn apply_pods(&mut self, event: Told) {
+    pub(super) fn apply_pods(&mut self, event: Event<Option<Pod>>) {
         self.pods_sync.observe(&event);
         match event {
-            Told::Listed(_, objects) => {
-                let listed: BTreeSet<PodId> = objects.iter().map(pod_id).collect();
+            Event::Listed { items, .. } => {
+                let listed: BTreeSet<PodId> = items.iter().map(|item| pod_id(item.id())).collect();
                 for gone in self.pods.difference(&listed) {
                     self.publication.remove_pod(gone);
                 }
                 self.pods = listed;
-                objects.iter().for_each(|object| self.put_pod(object));
+                items.iter().for_each(|item| self.put_pod(item));
             }
-            Told::Put(object) => {
-                self.pods.insert(pod_id(&object));
-                self.put_pod(&object);
+            Event::Put(item) => {
+                self.pods.insert(pod_id(item.id()));
+                self.put_pod(&item);
             }
-            Told::Gone(object) => {
-                self.pods.remove(&pod_id(&object));
-                self.publication.remove_pod(&pod_id(&object));
+            Event::Removed(revision) => {
+                let id = pod_id(&revision.id);
+                self.pods.remove(&id);
+                self.publication.remove_pod(&id);
             }
-            Told::Trouble(_) => (),
+            Event::Available | Event::Unavailable(_) => (),
         }
     }
 
     /// An invalid pod is not published.
-    fn put_pod(&mut self, object: &Object) {
-        match lower(object).0 {
-            Some(weir_model::Object::Pod(pod)) => self.publication.put_pod(&pod),
-            _ => self.publication.remove_pod(&pod_id(object)),
+    fn put_pod(&mut self, item: &Item<Option<Pod>>) {
+        match &item.value {
+            Some(pod) => self.publication.put_pod(pod),
+            None => self.publication.remove_pod(&pod_id(item.id())),
         }
     }
 
-    pub(super) fn apply_namespaces(&mut self, event: Told) {
+    pub(super) fn apply_namespaces(&mut self, event: Event<Option<Namespace>>) {
         self.namespaces_sync.observe(&event);
         match event {
-            Told::Listed(_, objects) => {
-                let listed: BTreeSet<Name> = objects.iter().map(namespace_name).collect();
+            Event::Listed { items, .. } => {
+                let listed: BTreeSet<Name> =
+                    items.iter().map(|item| item.id().name.as_str().into()).collect();
                 for gone in self.namespaces.difference(&listed) {
                     self.publication.remove_namespace(gone);
                 }
                 self.namespaces = listed;
-                objects.iter().for_each(|object| self.put_namespace(object));
+                items.iter().for_each(|item| self.put_namespace(item));
             }
-            Told::Put(object) => {
-                self.namespaces.insert(namespace_name(&object));
-                self.put_namespace(&object);
+            Event::Put(item) => {
+                self.namespaces.insert(item.id().name.as_str().into());
+                self.put_namespace(&item);
             }
-            Told::Gone(object) => {
-                self.namespaces.remove(&namespace_name(&object));
-                self.publication.remove_namespace(&namespace_name(&object));
+            Event::Removed(revision) => {
+                let name = Name::from(revision.id.name);
+                self.namespaces.remove(&name);
+                self.publication.remove_namespace(&name);
             }
-            Told::Trouble(_) => (),
+            Event::Available | Event::Unavailable(_) => (),
         }
     }
 
-    fn put_namespace(&mut self, object: &Object) {
-        if object.metadata.name.as_deref() == Some("kube-system") {
-            self.uid = object.metadata.uid.clone();
+    fn put_namespace(&mut self, item: &Item<Option<Namespace>>) {
+        if item.id().name == "kube-system" {
+            self.uid = Some(item.revision.uid.clone());
         }
-        if let Some(weir_model::Object::Namespace(namespace)) = lower(object).0 {
-            self.publication.put_namespace(&namespace);
+        if let Some(namespace) = &item.value {
+            self.publication.put_namespace(namespace);
         }
     }
 }
 
-fn pod_id(object: &Object) -> PodId {
-    let Id { namespace, name } = Id::of(object);
-    PodId::new(namespace, name)
-}
-
-fn namespace_name(object: &Object) -> Name {
-    object.metadata.name.as_deref().unwrap_or_default().into()
+fn pod_id(id: &ObjectId) -> PodId {
+    PodId::new(id.namespace.as_str(), id.name.as_str())
 }
 
 #[cfg(test)]
@@ -157,8 +148,7 @@ mod tests {
         for (key, value) in metadata.as_object().unwrap() {
             pod["metadata"][key] = value.clone();
         }
-        let object: Object = serde_json::from_value(pod).unwrap();
-        if let Some(weir_model::Object::Pod(pod)) = lower(&slim_pod(object)).0 {
+        if let Some(pod) = read_pod((&pod).into()) {
             publication.put_pod(&pod);
         }
         publication.pod(&PodId::new("shop", "web")).is_some()

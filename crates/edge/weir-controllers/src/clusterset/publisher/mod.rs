@@ -12,7 +12,8 @@ use std::{
 
 use tokio::sync::watch;
 use weir_clusterset::{Interest, Limits, RemoteId, Roster};
-use weir_model::{Name, PodId};
+use weir_kube::{ApiClient, Event, Object, ObjectId, Store, WatchSpec};
+use weir_model::{Name, Namespace, Pod, PodId};
 use weir_runtime::Backoff;
 
 use self::local::Local;
@@ -21,9 +22,9 @@ use super::{
     wire::{self, CLUSTER, MEMBERS, NAMESPACES, PODS, REMOTE_NAMESPACES, REMOTE_PODS},
 };
 use crate::{
-    Context, Id, Server, Shelf, Told, Watched,
+    Context, crds,
     event_loop::{EventLoop, Handler},
-    shelf::unready,
+    sync::unready,
     writer::Writer,
 };
 
@@ -32,12 +33,12 @@ const NAME: &str = "clusterset-broker";
 /// Changes within this window are written together.
 const BATCH_WINDOW: Duration = Duration::from_millis(100);
 
-enum Event {
-    Pod(Told),
-    Namespace(Told),
-    OwnPod(Told),
-    OwnNamespace(Told),
-    Member(Told),
+enum Input {
+    Pod(Event<Option<Pod>>),
+    Namespace(Event<Option<Namespace>>),
+    OwnPod(Event<Object>),
+    OwnNamespace(Event<Object>),
+    Member(Event<Object>),
     Interests(BTreeSet<Interest>),
 }
 
@@ -48,26 +49,27 @@ pub(crate) async fn run(
     mut interests: watch::Receiver<Option<BTreeSet<Interest>>>,
     view: watch::Sender<BrokerView>,
 ) {
-    let server = Server::new(settings.broker.clone());
-    let mut events = EventLoop::new(context);
-    let pods = Watched { keep: local::slim_pod, ..Watched::all(PODS) };
-    events.follow(&context.server, pods, Event::Pod);
-    events.follow(&context.server, Watched::all(NAMESPACES), Event::Namespace);
-    let on_broker = |resource, labels| Watched {
+    let client = ApiClient::new(settings.broker.clone());
+    let mut inputs = EventLoop::new(context);
+    inputs.follow(&context.client, WatchSpec::all(PODS), local::read_pod, Input::Pod);
+    let namespaces = WatchSpec::all(NAMESPACES);
+    inputs.follow(&context.client, namespaces, local::read_namespace, Input::Namespace);
+    let on_broker = |resource, labels| WatchSpec {
         namespace: settings.namespace.clone(),
         labels,
-        ..Watched::all(resource)
+        ..crds::watch(resource)
     };
+    let whole = |object: Object| object;
     let own = format!("{CLUSTER}={}", settings.cluster);
-    events.follow(&server, on_broker(REMOTE_PODS, own.clone()), Event::OwnPod);
-    events.follow(&server, on_broker(REMOTE_NAMESPACES, own), Event::OwnNamespace);
-    events.follow(&server, on_broker(MEMBERS, String::new()), Event::Member);
-    let sender = events.sender();
+    inputs.follow(&client, on_broker(REMOTE_PODS, own.clone()), whole, Input::OwnPod);
+    inputs.follow(&client, on_broker(REMOTE_NAMESPACES, own), whole, Input::OwnNamespace);
+    inputs.follow(&client, on_broker(MEMBERS, String::new()), whole, Input::Member);
+    let sender = inputs.sender();
     tokio::spawn(async move {
         while interests.changed().await.is_ok() {
             let interests = interests.borrow_and_update().clone();
             if let Some(interests) = interests
-                && sender.send(Event::Interests(interests)).await.is_err()
+                && sender.send(Input::Interests(interests)).await.is_err()
             {
                 return;
             }
@@ -78,11 +80,11 @@ pub(crate) async fn run(
         settings,
         local: Local::new(settings.cluster.clone()),
         broker: Broker {
-            writer: context.writer_for(server.clone(), NAME),
-            server,
-            own_pods: Shelf::default(),
-            own_namespaces: Shelf::default(),
-            members: Shelf::default(),
+            writer: context.writer_for(client.clone(), NAME),
+            client,
+            own_pods: Store::default(),
+            own_namespaces: Store::default(),
+            members: Store::default(),
         },
         membership: Membership {
             controller: format!("{}/{}", context.namespace, context.lease),
@@ -98,12 +100,15 @@ pub(crate) async fn run(
             pods: BTreeSet::new(),
             namespaces: BTreeSet::new(),
             next_flush: None,
-            backoff: Backoff::new(context.pace.first_retry, context.pace.longest_retry),
+            backoff: Backoff::new(
+                context.retry_policy.first_retry,
+                context.retry_policy.longest_retry,
+            ),
         },
         interests: None,
     };
     publisher.report_readiness();
-    events.run(&mut publisher).await;
+    inputs.run(&mut publisher).await;
 }
 
 struct Publisher<'a> {
@@ -119,11 +124,11 @@ struct Publisher<'a> {
 
 /// The broker's objects that this loop reads and writes.
 struct Broker {
-    server: Server,
+    client: ApiClient,
     writer: Writer,
-    own_pods: Shelf,
-    own_namespaces: Shelf,
-    members: Shelf,
+    own_pods: Store<Object>,
+    own_namespaces: Store<Object>,
+    members: Store<Object>,
 }
 
 impl Broker {
@@ -159,28 +164,28 @@ struct Pending {
 }
 
 impl Handler for Publisher<'_> {
-    type Event = Event;
+    type Event = Input;
 
-    fn apply(&mut self, event: Event) {
-        match event {
-            Event::Pod(event) => self.local.apply_pods(event),
-            Event::Namespace(event) => self.local.apply_namespaces(event),
-            Event::OwnPod(event) => {
-                let touched = self.broker.own_pods.take(event);
+    fn apply(&mut self, input: Input) {
+        match input {
+            Input::Pod(event) => self.local.apply_pods(event),
+            Input::Namespace(event) => self.local.apply_namespaces(event),
+            Input::OwnPod(event) => {
+                let touched = self.broker.own_pods.apply(event);
                 self.pending.pods.extend(touched.into_iter().map(|id| id.name));
             }
-            Event::OwnNamespace(event) => {
-                for id in self.broker.own_namespaces.take(event) {
+            Input::OwnNamespace(event) => {
+                for id in self.broker.own_namespaces.apply(event) {
                     let name = id.name.split_once('.').map_or("", |(_, name)| name);
                     self.pending.namespaces.insert(name.into());
                 }
             }
-            Event::Member(event) => {
-                for id in self.broker.members.take(event) {
+            Input::Member(event) => {
+                for id in self.broker.members.apply(event) {
                     self.apply_member(&id);
                 }
             }
-            Event::Interests(interests) => self.interests = Some(interests),
+            Input::Interests(interests) => self.interests = Some(interests),
         }
         self.collect_changes();
         if self.pending.next_flush.is_none() {
@@ -229,13 +234,14 @@ impl Publisher<'_> {
 
     fn report_readiness(&self) {
         let Broker { own_pods, own_namespaces, members, .. } = &self.broker;
-        let mut reasons = unready([
-            (&self.local.pods_sync, &PODS),
-            (&self.local.namespaces_sync, &NAMESPACES),
-            (own_pods.sync(), &REMOTE_PODS),
-            (own_namespaces.sync(), &REMOTE_NAMESPACES),
-            (members.sync(), &MEMBERS),
+        let mut reasons =
+            unready([(&self.local.pods_sync, &PODS), (&self.local.namespaces_sync, &NAMESPACES)]);
+        let on_broker = unready([
+            (own_pods, &REMOTE_PODS),
+            (own_namespaces, &REMOTE_NAMESPACES),
+            (members, &MEMBERS),
         ]);
+        reasons.extend(on_broker.into_iter().map(|reason| format!("broker: {reason}")));
         reasons.extend(self.membership.problem.clone());
         if reasons.is_empty() && !self.membership.holds_lease {
             reasons.push("the lease of this cluster on the broker is not acquired yet".into());
@@ -244,8 +250,8 @@ impl Publisher<'_> {
     }
 
     /// The id of an object in the broker's namespace.
-    fn broker_id(&self, name: &str) -> Id {
-        Id::new(self.settings.namespace.clone(), name)
+    fn broker_id(&self, name: &str) -> ObjectId {
+        ObjectId::new(self.settings.namespace.clone(), name)
     }
 
     fn remote_id(&self, id: &PodId) -> RemoteId {

@@ -3,26 +3,24 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use weir_clusterset::Interest;
+use weir_kube::{Event, Object, ObjectId, Store};
 use weir_model::{Name, Policy};
 
 use super::{Translator, Work};
-use crate::{
-    Id, Shelf, Told,
-    clusterset::{owned, wire},
-};
+use crate::clusterset::{owned, wire};
 
 /// The observed objects of this cluster.
 #[derive(Default)]
 pub(super) struct Local {
-    pub(super) policies: Shelf,
+    pub(super) policies: Store<Object>,
     /// The NetworkPolicies with our label.
-    pub(super) network_policies: Shelf,
+    pub(super) network_policies: Store<Object>,
     /// Why policies are invalid.
-    pub(super) invalid: BTreeMap<Id, String>,
+    pub(super) invalid: BTreeMap<ObjectId, String>,
     /// The content of our NetworkPolicies, by their namespace and the uid of their policy.
     pub(super) installed: BTreeMap<(String, String), BTreeMap<Name, Policy>>,
     /// NetworkPolicies of ours that other clients deleted or removed our label from.
-    pub(super) lost: BTreeSet<Id>,
+    pub(super) lost: BTreeSet<ObjectId>,
 }
 
 impl Local {
@@ -32,11 +30,11 @@ impl Local {
 
     /// Records the current content of a NetworkPolicy. Returns the uid of its policy if it is or
     /// was ours.
-    pub(super) fn record_installed(&mut self, id: &Id) -> Option<String> {
+    pub(super) fn record_installed(&mut self, id: &ObjectId) -> Option<String> {
         let uid = owned::uid_in(&id.name)?.to_owned();
         let ours = self.network_policies.get(id).filter(|object| owned::is_ours(object));
         let key = (id.namespace.clone(), uid.clone());
-        match ours.and_then(wire::policy) {
+        match ours.and_then(|object| wire::policy(object)) {
             Some((policy, _)) => {
                 let all = self.installed.entry(key).or_default();
                 all.insert(id.name.as_str().into(), policy);
@@ -55,14 +53,14 @@ impl Local {
 }
 
 impl Translator<'_> {
-    pub(super) fn apply_policies(&mut self, event: Told) {
-        for id in self.local.policies.take(event) {
+    pub(super) fn apply_policies(&mut self, event: Event<Object>) {
+        for id in self.local.policies.apply(event) {
             let key = wire::policy_id(&id.namespace, &id.name);
             let before = self.set.policy(&key).map(|(_, uid)| uid.to_string());
             self.local.invalid.remove(&id);
             let object = self.local.policies.get(&id);
-            let uid = object.and_then(|object| object.metadata.uid.clone());
-            match object.and_then(wire::policy) {
+            let uid = object.map(|object| object.revision.uid.clone());
+            match object.and_then(|object| wire::policy(object)) {
                 Some((policy, error)) => {
                     self.local.invalid.extend(error.map(|error| (id.clone(), error)));
                     // The id comes from the API server, not from the content of the object.
@@ -91,9 +89,9 @@ impl Translator<'_> {
         }
     }
 
-    pub(super) fn apply_network_policies(&mut self, event: Told) {
-        let is_list = matches!(event, Told::Listed(..));
-        for id in self.local.network_policies.take(event) {
+    pub(super) fn apply_network_policies(&mut self, event: Event<Object>) {
+        let is_list = matches!(event, Event::Listed { .. });
+        for id in self.local.network_policies.apply(event) {
             let uid = self.local.record_installed(&id);
             let key = uid.and_then(|uid| {
                 // A NetworkPolicy counts only in the namespace of its policy.
@@ -104,7 +102,7 @@ impl Translator<'_> {
                 all.find(is_policy).map(|(policy, _)| policy.id.clone())
             });
             if let Some(key) = key {
-                let owner = Id::new(&*key.namespace, &*key.name);
+                let owner = ObjectId::new(&*key.namespace, &*key.name);
                 if self.local.network_policies.get(&id).is_none() {
                     self.local.lost.insert(id.clone());
                 }

@@ -12,30 +12,34 @@ use std::{
 };
 
 use tokio::sync::watch;
-use weir_clusterset::{ClusterSet, Interest, Options, ShardKey};
+use weir_clusterset::{ClusterSet, Interest, Options, RemotePod, ShardKey};
+use weir_kube::{ApiClient, Event, NETWORK_POLICIES, Object, ObjectId, WatchSpec};
 
 use self::{local::Local, remote::Remote};
 use super::{
     BrokerView, NAME, Settings,
-    wire::{self, MANAGED, MEMBERS, POLICIES, REMOTE_NAMESPACES, REMOTE_PODS},
+    wire::{
+        self, ClusterMember, MANAGED, MEMBERS, POLICIES, REMOTE_NAMESPACES, REMOTE_PODS,
+        RemoteNamespace,
+    },
 };
 use crate::{
-    Context, Id, NETWORK_POLICIES, Object, Server, Told, Watched,
+    Context, crds,
     event_loop::{EventLoop, Handler},
     queue::WorkQueue,
-    shelf::unready,
+    sync::unready,
     writer::Writer,
 };
 
 /// Changes within this window are written together.
 const BATCH_WINDOW: Duration = Duration::from_millis(50);
 
-enum Event {
-    Policy(Told),
-    NetworkPolicy(Told),
-    RemotePod(Told),
-    RemoteNamespace(Told),
-    Member(Told),
+enum Input {
+    Policy(Event<Object>),
+    NetworkPolicy(Event<Object>),
+    RemotePod(Event<Result<RemotePod, String>>),
+    RemoteNamespace(Event<Result<RemoteNamespace, String>>),
+    Member(Event<Result<ClusterMember, String>>),
     View(BrokerView),
 }
 
@@ -43,7 +47,7 @@ enum Event {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Work {
     /// A ClusterSetNetworkPolicy to reconcile.
-    Policy(Id),
+    Policy(ObjectId),
     /// NetworkPolicies whose ClusterSetNetworkPolicy is gone, by its uid.
     Orphans(String),
 }
@@ -55,23 +59,26 @@ pub(crate) async fn run(
     interests: watch::Sender<Option<BTreeSet<Interest>>>,
     mut view: watch::Receiver<BrokerView>,
 ) {
-    let broker = Server::new(settings.broker.clone());
-    let mut events = EventLoop::new(context);
-    events.follow(&context.server, Watched::all(POLICIES), Event::Policy);
+    let broker = ApiClient::new(settings.broker.clone());
+    let mut inputs = EventLoop::new(context);
+    let whole = |object: Object| object;
+    inputs.follow(&context.client, crds::watch(POLICIES), whole, Input::Policy);
     let labels = format!("{}={}", MANAGED.0, MANAGED.1);
-    let owned = Watched { labels, ..Watched::all(NETWORK_POLICIES) };
-    events.follow(&context.server, owned, Event::NetworkPolicy);
+    let owned = WatchSpec { labels, ..WatchSpec::all(NETWORK_POLICIES) };
+    inputs.follow(&context.client, owned, whole, Input::NetworkPolicy);
     let on_broker =
-        |resource| Watched { namespace: settings.namespace.clone(), ..Watched::all(resource) };
-    let pods = Watched { keep: wire::pressed, ..on_broker(REMOTE_PODS) };
-    events.follow(&broker, pods, Event::RemotePod);
-    events.follow(&broker, on_broker(REMOTE_NAMESPACES), Event::RemoteNamespace);
-    events.follow(&broker, on_broker(MEMBERS), Event::Member);
-    let sender = events.sender();
+        |resource| WatchSpec { namespace: settings.namespace.clone(), ..crds::watch(resource) };
+    let read_pod = |object: Object| wire::read_pod(&object);
+    inputs.follow(&broker, on_broker(REMOTE_PODS), read_pod, Input::RemotePod);
+    let read_namespace = |object: Object| wire::read_namespace(&object);
+    inputs.follow(&broker, on_broker(REMOTE_NAMESPACES), read_namespace, Input::RemoteNamespace);
+    let read_member = |object: Object| wire::read_member(&object);
+    inputs.follow(&broker, on_broker(MEMBERS), read_member, Input::Member);
+    let sender = inputs.sender();
     tokio::spawn(async move {
         while view.changed().await.is_ok() {
             let view = view.borrow_and_update().clone();
-            if sender.send(Event::View(view)).await.is_err() {
+            if sender.send(Input::View(view)).await.is_err() {
                 return;
             }
         }
@@ -96,7 +103,7 @@ pub(crate) async fn run(
         pending: Pending::default(),
     };
     translator.report_readiness();
-    events.run(&mut translator).await;
+    inputs.run(&mut translator).await;
 }
 
 struct Translator<'a> {
@@ -115,11 +122,11 @@ struct Translator<'a> {
 struct Pending {
     queue: WorkQueue<Work>,
     /// The shards of policies that may differ from the desired ones.
-    shards: BTreeMap<Id, BTreeSet<ShardKey>>,
+    shards: BTreeMap<ObjectId, BTreeSet<ShardKey>>,
     /// The policies of which all shards are to be compared.
-    all_shards: BTreeSet<Id>,
+    all_shards: BTreeSet<ObjectId>,
     /// When the status of a policy was last written.
-    status_written: BTreeMap<Id, Instant>,
+    status_written: BTreeMap<ObjectId, Instant>,
 }
 
 impl fmt::Display for Work {
@@ -137,7 +144,7 @@ impl Pending {
     }
 
     /// Forgets a policy that is gone.
-    fn forget(&mut self, id: &Id) {
+    fn forget(&mut self, id: &ObjectId) {
         self.shards.remove(id);
         self.all_shards.remove(id);
         self.status_written.remove(id);
@@ -145,29 +152,31 @@ impl Pending {
 }
 
 impl Handler for Translator<'_> {
-    type Event = Event;
+    type Event = Input;
 
-    fn apply(&mut self, event: Event) {
+    fn apply(&mut self, input: Input) {
         let was_synced = self.remote.is_synced();
-        match event {
-            Event::Policy(event) => self.apply_policies(event),
-            Event::NetworkPolicy(event) => self.apply_network_policies(event),
-            Event::RemotePod(event) => self.remote.apply_pods(&mut self.set, event),
-            Event::RemoteNamespace(event) => self.remote.apply_namespaces(&mut self.set, event),
-            Event::Member(event) => self.remote.apply_members(&mut self.set, event),
-            Event::View(view) => {
+        match input {
+            Input::Policy(event) => self.apply_policies(event),
+            Input::NetworkPolicy(event) => self.apply_network_policies(event),
+            Input::RemotePod(event) => self.remote.apply_pods(&mut self.set, event),
+            Input::RemoteNamespace(event) => self.remote.apply_namespaces(&mut self.set, event),
+            Input::Member(event) => self.remote.apply_members(&mut self.set, event),
+            Input::View(view) => {
                 if self.remote.apply_view(&mut self.set, view) {
                     self.queue_all();
                 }
             }
         }
         if self.remote.is_synced() && !was_synced {
-            self.pending.all_shards.extend(self.local.policies.iter().map(Id::of));
+            self.pending
+                .all_shards
+                .extend(self.local.policies.iter().map(|policy| policy.id().clone()));
             self.queue_all();
         }
         let due = Instant::now() + BATCH_WINDOW;
         for (id, shards) in self.set.touched() {
-            let id = Id::new(&*id.namespace, &*id.name);
+            let id = ObjectId::new(&*id.namespace, &*id.name);
             self.pending.shards.entry(id.clone()).or_default().extend(shards);
             self.pending.queue.push(Work::Policy(id), due);
         }
@@ -186,18 +195,21 @@ impl Handler for Translator<'_> {
 impl Translator<'_> {
     fn queue_all(&mut self) {
         for policy in self.local.policies.iter() {
-            self.pending.push(Work::Policy(Id::of(policy)));
+            self.pending.push(Work::Policy(policy.id().clone()));
         }
     }
 
     fn report_readiness(&self) {
         let mut reasons = unready([
-            (self.local.policies.sync(), &POLICIES),
-            (self.local.network_policies.sync(), &NETWORK_POLICIES),
+            (&self.local.policies, &POLICIES),
+            (&self.local.network_policies, &NETWORK_POLICIES),
+        ]);
+        let on_broker = unready([
             (&self.remote.pods_sync, &REMOTE_PODS),
             (&self.remote.namespaces_sync, &REMOTE_NAMESPACES),
             (&self.remote.members_sync, &MEMBERS),
         ]);
+        reasons.extend(on_broker.into_iter().map(|reason| format!("broker: {reason}")));
         // The publisher reports a disowned id.
         if reasons.is_empty() && self.remote.view == BrokerView::Unknown {
             reasons.push("the lease of this cluster on the broker is not acquired yet".into());
@@ -208,8 +220,4 @@ impl Translator<'_> {
         self.context.report.set_unready_reasons(NAME, reasons);
         self.context.report.set_warnings(NAME, self.remote.warnings(&self.set, self.settings));
     }
-}
-
-fn name_of(object: &Object) -> String {
-    object.metadata.name.clone().unwrap_or_default()
 }

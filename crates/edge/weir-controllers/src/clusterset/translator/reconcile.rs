@@ -3,13 +3,13 @@
 use std::{collections::BTreeMap, time::Instant};
 
 use weir_clusterset::{Step, kept, shard_name, steps};
+use weir_kube::{Item, NETWORK_POLICIES, Object, ObjectId, Revision};
 use weir_model::{Name, Policy, PolicyId};
 
-use super::{Translator, Work, name_of, status::unwritten};
+use super::{Translator, Work, status::unwritten};
 use crate::{
-    Id, NETWORK_POLICIES, Object,
     clusterset::{NAME, owned, wire},
-    is_terminating,
+    object::is_terminating,
     report::Outcome,
     writer::WriteError,
     writes::{Write, adjusted},
@@ -45,8 +45,8 @@ impl Translator<'_> {
         self.context.report.record_reconcile(NAME, outcome, start.elapsed(), failing);
     }
 
-    async fn reconcile(&mut self, id: &Id) -> Result<(), WriteError> {
-        let Some(owner) = self.local.policies.get(id).cloned() else {
+    async fn reconcile(&mut self, id: &ObjectId) -> Result<(), WriteError> {
+        let Some(owner) = self.local.policies.get(id).map(|item| item.value.clone()) else {
             self.pending.forget(id);
             return Ok(());
         };
@@ -64,7 +64,8 @@ impl Translator<'_> {
         // If another client changed labels or owners, write the object again before we lose sight
         // of it.
         let damaged = installed.iter().filter(|(name, _)| {
-            let object = self.local.network_policies.get(&Id::new(id.namespace.clone(), &***name));
+            let object =
+                self.local.network_policies.get(&ObjectId::new(id.namespace.clone(), &***name));
             object.is_some_and(|object| !owned::is_whole(object, &uid))
         });
         let repairs = damaged.map(|(_, policy)| Step::Put(policy.clone()));
@@ -92,8 +93,9 @@ impl Translator<'_> {
     /// Gets the lost NetworkPolicies of a policy: without our label, the watch does not report
     /// them.
     async fn find_lost(&mut self, uid: &str, namespace: &str) -> Result<(), WriteError> {
-        let is_of = |id: &&Id| id.namespace == namespace && owned::uid_in(&id.name) == Some(uid);
-        let lost: Vec<Id> = self.local.lost.iter().filter(is_of).cloned().collect();
+        let is_of =
+            |id: &&ObjectId| id.namespace == namespace && owned::uid_in(&id.name) == Some(uid);
+        let lost: Vec<ObjectId> = self.local.lost.iter().filter(is_of).cloned().collect();
         for id in lost {
             self.find(&id).await?;
             self.local.lost.remove(&id);
@@ -102,17 +104,22 @@ impl Translator<'_> {
     }
 
     /// Gets the NetworkPolicy of a name, and stores it if it is ours.
-    async fn find(&mut self, id: &Id) -> Result<(), WriteError> {
-        let found = owned::find(&self.context.server, id).await?;
+    async fn find(&mut self, id: &ObjectId) -> Result<(), WriteError> {
+        let found = owned::find(&self.context.client, id).await?;
         if let Some(object) = found.filter(owned::is_ours) {
-            self.local.network_policies.put(object);
+            self.local.network_policies.put(Item::read(object, |object| object));
             self.local.record_installed(id);
         }
         Ok(())
     }
 
     /// The desired shards of a policy, as far as they may differ from the installed ones.
-    fn desired(&mut self, id: &Id, key: &PolicyId, uid: &str) -> BTreeMap<Name, Option<Policy>> {
+    fn desired(
+        &mut self,
+        id: &ObjectId,
+        key: &PolicyId,
+        uid: &str,
+    ) -> BTreeMap<Name, Option<Policy>> {
         let home = (id.namespace.clone(), uid.to_owned());
         let installed = self.local.installed.get(&home).into_iter().flatten();
         let base = shard_name(uid, None);
@@ -140,7 +147,7 @@ impl Translator<'_> {
         match step {
             Step::Put(policy) => {
                 let Some(desired) = wire::network_policy(&policy, owner) else { return Ok(()) };
-                let id = Id::of(&desired);
+                let id = ObjectId::from_object(&desired);
                 if self.local.network_policies.get(&id).is_none() {
                     match self.send(&Write::Create(desired.clone())).await {
                         // An object of that name exists without our label.
@@ -158,11 +165,12 @@ impl Translator<'_> {
                 }
             }
             Step::Delete(name) => {
-                let id = Id::new(owner.metadata.namespace.clone().unwrap_or_default(), &*name);
+                let id =
+                    ObjectId::new(owner.metadata.namespace.clone().unwrap_or_default(), &*name);
                 let is_of_owner = owned::uid_in(&id.name) == Some(uid);
                 let observed = self.local.network_policies.get(&id);
                 match observed.filter(|object| is_of_owner && owned::is_ours(object)) {
-                    Some(object) => self.send(&Write::Delete(object.clone())).await,
+                    Some(item) => self.send(&Write::Delete(item.revision.clone())).await,
                     None => Ok(()),
                 }
             }
@@ -171,10 +179,13 @@ impl Translator<'_> {
 
     /// Sends a write, and stores the result ahead of its event.
     async fn send(&mut self, write: &Write) -> Result<(), WriteError> {
-        let id = Id::of(write.object());
+        let id = write.id();
         let result = self.writer.send(&NETWORK_POLICIES, "v1", write).await;
         match &result {
-            Ok(Some(object)) => _ = self.local.network_policies.put(object.clone()),
+            Ok(Some(object)) => {
+                let item = Item::read(object.clone(), |object| object);
+                self.local.network_policies.put(item);
+            }
             Ok(None) => self.local.network_policies.remove(&id),
             // Another client changed the object. If it removed our label, no event reports the
             // object.
@@ -193,17 +204,19 @@ impl Translator<'_> {
         if self.set.policies().any(|(_, known)| **known == *uid) {
             return Ok(());
         }
-        let ours = |object: &&Object| {
-            owned::is_ours(object) && owned::uid_in(&name_of(object)) == Some(uid)
+        let ours = |item: &&Item<Object>| {
+            owned::is_ours(item)
+                && owned::uid_in(&item.id().name) == Some(uid)
+                && !is_terminating(item)
         };
-        let orphans: Vec<Object> =
-            self.local.network_policies.iter().filter(ours).cloned().collect();
+        let orphans = self.local.network_policies.iter().filter(ours);
+        let orphans: Vec<Revision> = orphans.map(|item| item.revision.clone()).collect();
         // Delete the shards, which allow, before the base, which isolates.
-        let (base, shards): (Vec<Object>, Vec<Object>) =
-            orphans.into_iter().partition(|object| owned::shard_of(&name_of(object)).is_none());
-        for object in shards.into_iter().chain(base).filter(|object| !is_terminating(object)) {
-            let id = Id::of(&object);
-            match self.writer.send(&NETWORK_POLICIES, "v1", &Write::Delete(object)).await {
+        let (base, shards): (Vec<Revision>, Vec<Revision>) =
+            orphans.into_iter().partition(|orphan| owned::shard_of(&orphan.id.name).is_none());
+        for orphan in shards.into_iter().chain(base) {
+            let id = orphan.id.clone();
+            match self.writer.send(&NETWORK_POLICIES, "v1", &Write::Delete(orphan)).await {
                 // After a conflict, the object is gone or an event with its current version
                 // follows.
                 Ok(_) | Err(WriteError::Conflict) => self.local.network_policies.remove(&id),

@@ -4,13 +4,15 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ipnet::IpNet;
 use weir_clusterset::{ClusterSet, Life, RemoteId, RemotePod};
+use weir_kube::{Event, Item};
 use weir_model::Name;
 
-use super::name_of;
 use crate::{
-    Object, Told,
-    clusterset::{BrokerView, Clusters, Settings, wire},
-    shelf::SyncState,
+    clusterset::{
+        BrokerView, Clusters, Settings,
+        wire::{self, ClusterMember, RemoteNamespace},
+    },
+    sync::{Followed, SyncState},
 };
 
 /// At most this many invalid objects are named in warnings.
@@ -27,7 +29,7 @@ pub(super) struct Remote {
     strays: BTreeMap<String, RemoteId>,
     /// The cluster and the namespace of each RemoteNamespace.
     namespaces: BTreeMap<String, (Name, Name)>,
-    members: BTreeMap<String, wire::ClusterMember>,
+    members: BTreeMap<String, ClusterMember>,
     /// Why RemotePods are invalid.
     invalid_pods: BTreeMap<String, String>,
     /// Why ClusterSetMembers are invalid.
@@ -37,9 +39,9 @@ pub(super) struct Remote {
 impl Remote {
     /// Whether the broker is listed, and the id of this cluster is its own.
     pub(super) fn is_synced(&self) -> bool {
-        self.pods_sync.is_synced()
-            && self.namespaces_sync.is_synced()
-            && self.members_sync.is_synced()
+        self.pods_sync.is_in_sync()
+            && self.namespaces_sync.is_in_sync()
+            && self.members_sync.is_in_sync()
             && self.clusters().is_some()
     }
 
@@ -65,15 +67,15 @@ impl Remote {
         is_new
     }
 
-    pub(super) fn apply_pods(&mut self, set: &mut ClusterSet, event: Told) {
+    pub(super) fn apply_pods(
+        &mut self,
+        set: &mut ClusterSet,
+        event: Event<Result<RemotePod, String>>,
+    ) {
         self.pods_sync.observe(&event);
         match event {
-            Told::Listed(_, objects) => {
-                let read = objects
-                    .into_iter()
-                    .map(|object| (name_of(&object), wire::read_pressed(&object)));
-                let read: Vec<(String, Result<RemotePod, String>)> = read.collect();
-                let listed = read.iter().filter_map(|(_, pod)| pod.as_ref().ok());
+            Event::Listed { items, .. } => {
+                let listed = items.iter().filter_map(|item| item.as_ref().ok());
                 let listed: BTreeSet<&RemoteId> = listed.map(|pod| &pod.id).collect();
                 let gone = set.pods().filter(|id| !listed.contains(id));
                 let gone: Vec<RemoteId> = gone.cloned().collect();
@@ -81,16 +83,17 @@ impl Remote {
                 self.strays.clear();
                 self.invalid_pods.clear();
                 set.forget_crowded();
-                read.into_iter().for_each(|(name, pod)| self.put_pod(set, name, pod));
+                items.into_iter().for_each(|item| self.put_pod(set, item));
             }
-            Told::Put(object) => self.put_pod(set, name_of(&object), wire::read_pressed(&object)),
-            Told::Gone(object) => self.remove_pod(set, &name_of(&object)),
-            Told::Trouble(_) => (),
+            Event::Put(item) => self.put_pod(set, item),
+            Event::Removed(revision) => self.remove_pod(set, &revision.id.name),
+            Event::Available | Event::Unavailable(_) => (),
         }
     }
 
-    fn put_pod(&mut self, set: &mut ClusterSet, name: String, read: Result<RemotePod, String>) {
-        match read {
+    fn put_pod(&mut self, set: &mut ClusterSet, item: Item<Result<RemotePod, String>>) {
+        let name = item.revision.id.name;
+        match item.value {
             Ok(pod) => {
                 self.invalid_pods.remove(&name);
                 // The object may have described another pod before.
@@ -127,30 +130,34 @@ impl Remote {
         }
     }
 
-    pub(super) fn apply_namespaces(&mut self, set: &mut ClusterSet, event: Told) {
+    pub(super) fn apply_namespaces(
+        &mut self,
+        set: &mut ClusterSet,
+        event: Event<Result<RemoteNamespace, String>>,
+    ) {
         self.namespaces_sync.observe(&event);
         match event {
-            Told::Listed(_, objects) => {
-                let listed: BTreeSet<String> = objects.iter().map(name_of).collect();
+            Event::Listed { items, .. } => {
+                let listed: BTreeSet<&str> = items.iter().map(|item| &*item.id().name).collect();
                 let gone: Vec<String> = self
                     .namespaces
                     .keys()
-                    .filter(|name| !listed.contains(*name))
+                    .filter(|name| !listed.contains(name.as_str()))
                     .cloned()
                     .collect();
                 gone.iter().for_each(|name| self.remove_namespace(set, name));
                 set.forget_sprawling();
-                objects.iter().for_each(|object| self.put_namespace(set, object));
+                items.into_iter().for_each(|item| self.put_namespace(set, item));
             }
-            Told::Put(object) => self.put_namespace(set, &object),
-            Told::Gone(object) => self.remove_namespace(set, &name_of(&object)),
-            Told::Trouble(_) => (),
+            Event::Put(item) => self.put_namespace(set, item),
+            Event::Removed(revision) => self.remove_namespace(set, &revision.id.name),
+            Event::Available | Event::Unavailable(_) => (),
         }
     }
 
-    fn put_namespace(&mut self, set: &mut ClusterSet, object: &Object) {
-        let name = name_of(object);
-        let Ok((cluster, namespace, labels)) = wire::read_namespace(object) else {
+    fn put_namespace(&mut self, set: &mut ClusterSet, item: Item<Result<RemoteNamespace, String>>) {
+        let name = item.revision.id.name;
+        let Ok(RemoteNamespace { cluster, name: namespace, labels }) = item.value else {
             return self.remove_namespace(set, &name);
         };
         // The object may have described another namespace before.
@@ -170,36 +177,40 @@ impl Remote {
         }
     }
 
-    pub(super) fn apply_members(&mut self, set: &mut ClusterSet, event: Told) {
+    pub(super) fn apply_members(
+        &mut self,
+        set: &mut ClusterSet,
+        event: Event<Result<ClusterMember, String>>,
+    ) {
         self.members_sync.observe(&event);
         let mut touched: BTreeSet<String> = BTreeSet::new();
         match event {
-            Told::Listed(_, objects) => {
+            Event::Listed { items, .. } => {
                 touched.extend(std::mem::take(&mut self.members).into_keys());
                 self.invalid_members.clear();
-                touched.extend(objects.iter().map(name_of));
-                objects.iter().for_each(|object| self.put_member(object));
+                touched.extend(items.iter().map(|item| item.id().name.clone()));
+                items.into_iter().for_each(|item| self.put_member(item));
             }
-            Told::Put(object) => {
-                self.put_member(&object);
-                touched.insert(name_of(&object));
+            Event::Put(item) => {
+                touched.insert(item.id().name.clone());
+                self.put_member(item);
             }
-            Told::Gone(object) => {
-                let name = name_of(&object);
+            Event::Removed(revision) => {
+                let name = revision.id.name;
                 self.members.remove(&name);
                 self.invalid_members.remove(&name);
                 touched.insert(name);
             }
-            Told::Trouble(_) => (),
+            Event::Available | Event::Unavailable(_) => (),
         }
         for cluster in touched {
             self.admit(set, &cluster.as_str().into());
         }
     }
 
-    fn put_member(&mut self, object: &Object) {
-        let name = name_of(object);
-        match wire::read_member(object) {
+    fn put_member(&mut self, item: Item<Result<ClusterMember, String>>) {
+        let name = item.revision.id.name;
+        match item.value {
             Ok(member) => {
                 self.invalid_members.remove(&name);
                 self.members.insert(name, member);

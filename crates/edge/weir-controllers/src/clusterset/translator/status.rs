@@ -6,12 +6,11 @@ use std::{
 };
 
 use weir_clusterset::Life;
-use weir_kube::NoteKind;
+use weir_kube::{Item, NoteKind, Object, ObjectId};
 use weir_model::PolicyId;
 
 use super::{Translator, Work};
 use crate::{
-    Id, Object,
     clusterset::{BrokerView, policy_status::PolicyStatus, wire::POLICIES},
     writer::WriteError,
 };
@@ -37,7 +36,7 @@ impl Translator<'_> {
     /// Writes the status of a policy. Changes of numbers only are rate-limited.
     pub(super) async fn write_status(
         &mut self,
-        id: &Id,
+        id: &ObjectId,
         owner: &Object,
         key: &PolicyId,
         unwritten: Option<(&'static str, String)>,
@@ -77,7 +76,7 @@ impl Translator<'_> {
                 self.writer.publish(&owner, NoteKind::Warning, bad.reason, bad.message);
             }
         }
-        self.local.policies.put(owner);
+        self.local.policies.put(Item::read(owner, |object| object));
         Ok(())
     }
 }

@@ -3,6 +3,7 @@
 use ipnet::IpNet;
 use serde_json::{Value, json};
 use weir_clusterset::{Interest, Member, Reach};
+use weir_kube::Object;
 use weir_model::{Labels, Name};
 
 use super::{
@@ -10,7 +11,6 @@ use super::{
     selector::{read_selector, selector},
     text,
 };
-use crate::Object;
 
 /// The ClusterSetMember of a cluster.
 pub fn member<'a>(

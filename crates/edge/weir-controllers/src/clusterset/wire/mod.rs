@@ -9,15 +9,14 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 use weir_clusterset::is_reserved;
+use weir_kube::{Object, Resource};
 use weir_model::{Labels, Name};
 
 pub use member::member;
 pub(crate) use member::{ClusterMember, read_member};
 pub(crate) use policy::{network_policy, policy, policy_id};
-pub(crate) use remote::{pressed, read_namespace, read_pressed, remote_id, remote_name};
+pub(crate) use remote::{RemoteNamespace, read_namespace, read_pod, remote_id, remote_name};
 pub use remote::{remote_namespace, remote_pod};
-
-use crate::{Object, Resource};
 
 const GROUP: &str = "submariner.io";
 const VERSIONS: &[&str] = &["v1alpha1"];
@@ -74,8 +73,9 @@ fn object(
     let mut labels: BTreeMap<String, String> =
         labels.map(|(key, value)| (key.to_string(), value.to_string())).collect();
     labels.insert(CLUSTER.into(), cluster.into());
-    let mut object =
-        Object::new(name, &resource.at(VERSIONS[0])).within(namespace).data(json!({"spec": spec}));
+    let mut object = Object::new(name, &resource.api_resource(VERSIONS[0]))
+        .within(namespace)
+        .data(json!({"spec": spec}));
     object.metadata.labels = Some(labels);
     object
 }

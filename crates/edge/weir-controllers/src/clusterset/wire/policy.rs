@@ -1,10 +1,11 @@
 //! ClusterSetNetworkPolicies, and the NetworkPolicies that they are translated to.
 
 use serde_json::{Value, json};
+use weir_kube::{NETWORK_POLICIES, Object};
 use weir_model::{Policy, PolicyId, Severity};
 
 use super::{MANAGED, POLICY_NAME, POLICY_UID};
-use crate::{NETWORK_POLICIES, Object, controller_reference, object::lower};
+use crate::object::{controller_reference, lower};
 
 /// Lowers a policy, with its first error. An invalid policy isolates its pods and allows nothing.
 pub(crate) fn policy(object: &Object) -> Option<(Policy, Option<String>)> {
@@ -29,7 +30,7 @@ pub(crate) fn policy(object: &Object) -> Option<(Policy, Option<String>)> {
 pub(crate) fn network_policy(policy: &Policy, owner: &Object) -> Option<Object> {
     let manifest = weir_api::manifest_tree(policy);
     let spec = Value::from(manifest.get("spec")?);
-    let mut object = Object::new(&policy.id.name, &NETWORK_POLICIES.at("v1"))
+    let mut object = Object::new(&policy.id.name, &NETWORK_POLICIES.api_resource("v1"))
         .within(&policy.id.namespace)
         .data(json!({"spec": spec}));
     let uid = owner.metadata.uid.clone()?;

@@ -2,13 +2,12 @@
 
 use std::net::IpAddr;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::{Value, json};
 use weir_clusterset::{RemoteId, RemotePod};
+use weir_kube::Object;
 use weir_model::{Labels, NAMESPACE_NAME_LABEL, Name, NamedPort, Protocol};
 
 use super::{REMOTE_NAMESPACES, REMOTE_PODS, array, cluster_of, labels, object, text};
-use crate::Object;
 
 /// The maximum length of an object name.
 const MAX_NAME_LENGTH: usize = 253;
@@ -85,29 +84,6 @@ pub(crate) fn read_pod(object: &Object) -> Result<RemotePod, String> {
     Ok(RemotePod { id, labels: labels(object), addresses, ports })
 }
 
-/// An object of the broker with what is read of it, as text: a list of all remote pods is there as
-/// a whole before it is taken in, and so it needs a third of the room.
-pub(crate) fn pressed(object: Object) -> Object {
-    let kept = json!({"labels": object.metadata.labels, "spec": object.data["spec"]});
-    let mut pressed = Object {
-        types: None,
-        metadata: ObjectMeta::default(),
-        data: Value::String(kept.to_string()),
-    };
-    pressed.metadata.name = object.metadata.name;
-    pressed.metadata.resource_version = object.metadata.resource_version;
-    pressed
-}
-
-/// What another cluster tells about a pod, in an object that was pressed.
-pub(crate) fn read_pressed(object: &Object) -> Result<RemotePod, String> {
-    let text = object.data.as_str().unwrap_or_default();
-    let mut kept: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
-    let mut whole = Object { data: json!({"spec": kept["spec"].take()}), ..object.clone() };
-    whole.metadata.labels = serde_json::from_value(kept["labels"].take()).unwrap_or_default();
-    read_pod(&whole)
-}
-
 fn port(value: &Value) -> Result<NamedPort, String> {
     let protocol = match text(value, "protocol")? {
         "TCP" => Protocol::Tcp,
@@ -122,15 +98,27 @@ fn port(value: &Value) -> Result<NamedPort, String> {
     Ok(NamedPort { name: text(value, "name")?.into(), protocol, port })
 }
 
-/// Reads a RemoteNamespace: the cluster, the name and the labels.
-pub(crate) fn read_namespace(object: &Object) -> Result<(Name, Name, Labels), String> {
+/// A namespace of another cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct RemoteNamespace {
+    /// The id of the cluster.
+    pub(crate) cluster: Name,
+    /// The name of the namespace.
+    pub(crate) name: Name,
+    /// The labels of the namespace.
+    pub(crate) labels: Labels,
+}
+
+/// Reads a RemoteNamespace.
+pub(crate) fn read_namespace(object: &Object) -> Result<RemoteNamespace, String> {
     let (cluster, labels) = (cluster_of(object)?, labels(object));
     let name = object.data["spec"]["name"].as_str().map(Name::from);
     let name = name.or_else(|| labels.value(NAMESPACE_NAME_LABEL).cloned());
     let name = name.ok_or("spec.name and the label kubernetes.io/metadata.name are missing")?;
     // Every namespace has its name as a label.
     let own = (Name::from(NAMESPACE_NAME_LABEL), name.clone());
-    Ok((cluster, name, labels.iter().cloned().chain([own]).collect()))
+    let labels = labels.iter().cloned().chain([own]).collect();
+    Ok(RemoteNamespace { cluster, name, labels })
 }
 
 #[cfg(test)]
@@ -153,23 +141,9 @@ mod tests {
         assert_eq!(read_pod(&object), Ok(expected));
         let labels: Labels = [("team", "a")].into_iter().collect();
         let object = remote_namespace(&"east".into(), &"shop".into(), &labels, "set");
-        let (cluster, name, labels) = read_namespace(&object).unwrap();
-        assert_eq!((&*cluster, &*name), ("east", "shop"));
-        assert_eq!(labels.to_string(), "kubernetes.io/metadata.name=shop,team=a");
-    }
-
-    #[test]
-    fn what_was_pressed_is_read_as_it_was() {
-        let mut told = remote_pod(&pod(), "set");
-        told.metadata.resource_version = Some("7".into());
-        told.metadata.uid = Some("uid".into());
-        let small = pressed(told.clone());
-        assert_eq!(read_pressed(&small), read_pod(&told));
-        assert_eq!(small.metadata.resource_version, told.metadata.resource_version);
-        told.data["spec"]["clusterID"] = json!("west");
-        assert!(read_pressed(&pressed(told)).is_err());
-        let bare = Object { data: Value::Null, ..small };
-        assert!(read_pressed(&bare).is_err());
+        let read = read_namespace(&object).unwrap();
+        assert_eq!((&*read.cluster, &*read.name), ("east", "shop"));
+        assert_eq!(read.labels.to_string(), "kubernetes.io/metadata.name=shop,team=a");
     }
 
     #[test]
