@@ -3,8 +3,7 @@
 use std::{collections::BTreeMap, path::PathBuf, str::FromStr};
 
 use clap::Args;
-use weir_clusterset::qualified;
-use weir_model::{Finding, Name, Object, PodId, PolicyId, World};
+use weir_model::{Finding, Name, Object, PodId, QualifiedName, World};
 
 use crate::{
     failure::Failure,
@@ -92,27 +91,26 @@ fn joined(clusters: BTreeMap<Name, Loaded>) -> Loaded {
     let (mut owners, mut workloads) = (BTreeMap::new(), BTreeMap::new());
     let mut makers = BTreeMap::new();
     for (cluster, mut loaded) in clusters {
-        let id = |id: &PodId| PodId {
-            namespace: qualified(&cluster, &id.namespace),
-            name: id.name.clone(),
-        };
+        let id = |id: &PodId| id.in_cluster(&cluster);
         // What was made up apart may collide now, with each other and with what is real elsewhere.
         for pod in loaded.world.pods.values_mut() {
             pod.addresses.retain(|address| !loaded.made_up.contains(address));
         }
         findings.append(&mut loaded.findings);
         missing.append(&mut loaded.missing);
-        let named =
-            loaded.owners.iter().map(|(pod, owner)| (id(pod), format!("{cluster}:{owner}")));
+        let named = loaded
+            .owners
+            .iter()
+            .map(|(pod, owner)| (id(pod), QualifiedName::new(&cluster, owner).to_string()));
         owners.extend(named);
         let pods = |pods: &Vec<PodId>| pods.iter().map(id).collect::<Vec<PodId>>();
-        let named =
-            loaded.workloads.iter().map(|(name, all)| (format!("{cluster}:{name}"), pods(all)));
+        let named = loaded
+            .workloads
+            .iter()
+            .map(|(name, all)| (QualifiedName::new(&cluster, name).to_string(), pods(all)));
         workloads.extend(named);
-        let made = loaded.makers.into_iter().map(|(policy, maker)| {
-            let namespace = qualified(&cluster, &policy.namespace);
-            (PolicyId { namespace, ..policy }, maker)
-        });
+        let made =
+            loaded.makers.into_iter().map(|(policy, maker)| (policy.in_cluster(&cluster), maker));
         makers.extend(made);
         worlds.insert(cluster.clone(), loaded.world);
     }

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, net::IpAddr};
 
-use weir_model::{Pod, PodId};
+use weir_model::{Namespace, Pod, PodId, QualifiedName};
 
 use crate::{
     failure::{Failure, nearest},
@@ -146,23 +146,22 @@ fn workload(name: &str, loaded: &Loaded) -> Result<End, Failure> {
 
 fn no_pod(id: &PodId, loaded: &Loaded) -> Failure {
     let pods = &loaded.world.pods;
-    let cluster =
-        |namespace: &str| namespace.split_once(':').map(|(cluster, _)| cluster.to_owned());
-    let clusters: BTreeSet<String> =
-        loaded.world.namespaces.keys().filter_map(|namespace| cluster(namespace)).collect();
-    if let (Some((named, pod)), false) = (id.name.split_once(':'), clusters.is_empty()) {
+    let clusters: BTreeSet<&str> =
+        loaded.world.namespaces.values().filter_map(Namespace::cluster).collect();
+    let QualifiedName { cluster, name: pod } = QualifiedName::parse(&id.name);
+    if let (Some(named), false) = (cluster, clusters.is_empty()) {
         let hint = format!(
             "in a set of clusters a pod is `cluster:namespace/pod`, as in `{named}:NAMESPACE/{pod}`"
         );
         return Failure::new(format!("{} names no namespace", id.name), hint);
     }
-    if let Some(named) = cluster(&id.namespace).filter(|named| !clusters.contains(named)) {
+    if let Some(named) = id.cluster().filter(|named| !clusters.contains(named)) {
         let hint = match clusters.is_empty() {
             true => {
                 format!("`cluster:namespace/pod` needs the clusters, as `--cluster {named}=PATH`")
             }
             false => {
-                let known: Vec<String> = clusters.into_iter().collect();
+                let known: Vec<&str> = clusters.into_iter().collect();
                 format!("there are {}; add it with `--cluster {named}=PATH`", known.join(", "))
             }
         };

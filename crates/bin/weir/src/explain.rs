@@ -65,10 +65,10 @@ impl Explain {
         let mut remedy = weir_engine::remedy(&loaded.world, &explanation);
         if let (Remedy::Add(policies), false) = (&mut remedy, self.clusters.is_empty()) {
             for policy in policies {
-                let (cluster, parted) = weir_clusterset::parted(policy);
+                let (cluster, local) = weir_clusterset::localized(policy);
                 let cluster = cluster.unwrap_or_default();
-                notes.push(format!("{} belongs into cluster {cluster}", parted.id));
-                *policy = parted;
+                notes.push(format!("{} belongs into cluster {cluster}", local.id));
+                *policy = local;
             }
         }
         let odd = odd(&loaded, &explanation);

@@ -46,4 +46,4 @@ pub use roster::{Life, Limits, Pulse, Rival, Roster};
 pub use set::{ClusterSet, Options, Summary};
 pub use shard::{Merging, ShardKey, shard_name};
 pub use steps::{Step, steps};
-pub use union::{crosses, parted, qualified, union};
+pub use union::{localized, union};

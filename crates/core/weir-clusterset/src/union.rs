@@ -1,54 +1,45 @@
-//! Several clusters as one world, so that one question can be asked of all of them.
+//! Several clusters as one world, so that one query can cover all of them.
 //!
-//! A namespace is called `cluster:namespace` there. What is local stays local: selectors of namespaces and nodes ask for the cluster as
-//! well, except those of ClusterSetNetworkPolicies, which see the namespaces of all clusters.
+//! Ids in that world carry their cluster (see [`QualifiedName`]), and so does a label of each namespace and node. Local
+//! policies stay local: their selectors of namespaces and nodes also require the cluster's label. Only the peers of a
+//! ClusterSetNetworkPolicy match namespaces of every cluster.
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use weir_model::{
-    Labels, NAMESPACE_NAME_LABEL, Name, Namespace, Node, Pod, PodId, Policy, PolicyId, PolicyKind,
-    PolicyRule, Requirement, Scope, Selector, Spec, Subject, Who, World,
+    CLUSTER_LABEL, Labels, NAMESPACE_NAME_LABEL, Name, Namespace, Node, Pod, Policy, PolicyKind,
+    PolicyRule, QualifiedName, Requirement, Scope, Selector, Spec, Subject, Who, World,
 };
 
 use crate::Interest;
 
-/// The label that says which cluster a namespace is of. It is reserved, so no selector of others asks for it.
-const CLUSTER: &str = "submariner-io/clusterID";
-
-/// What something of a cluster is called among those of others.
-pub fn qualified(cluster: &str, name: &str) -> Name {
-    format!("{cluster}:{name}").into()
-}
-
-/// Several clusters as one world.
+/// Unites several clusters in one world.
 pub fn union(clusters: &BTreeMap<Name, World>) -> World {
     let mut union = World::default();
     for (cluster, world) in clusters {
-        let label = |labels: &Labels| {
-            let own = (Name::from(CLUSTER), cluster.clone());
+        let qualified = |name: &Name| QualifiedName::new(cluster, name).to_name();
+        let with_cluster = |labels: &Labels| {
+            let own = (Name::from(CLUSTER_LABEL), cluster.clone());
             labels.iter().cloned().chain([own]).collect::<Labels>()
         };
         for namespace in world.namespaces.values() {
-            let name = qualified(cluster, &namespace.name);
-            let labels = label(&namespace.labels);
+            let name = qualified(&namespace.name);
+            let labels = with_cluster(&namespace.labels);
             let location = namespace.location.clone();
             union.namespaces.insert(name.clone(), Namespace { name, labels, location });
         }
         for node in world.nodes.values() {
-            let name = qualified(cluster, &node.name);
-            let node = Node { name: name.clone(), labels: label(&node.labels), ..node.clone() };
-            union.nodes.insert(name, node);
+            let name = qualified(&node.name);
+            let labels = with_cluster(&node.labels);
+            union.nodes.insert(name.clone(), Node { name, labels, ..node.clone() });
         }
         for pod in world.pods.values() {
-            let id = PodId {
-                namespace: qualified(cluster, &pod.id.namespace),
-                name: pod.id.name.clone(),
-            };
-            let node = pod.node.as_ref().map(|node| qualified(cluster, node));
+            let id = pod.id.in_cluster(cluster);
+            let node = pod.node.as_ref().map(qualified);
             union.pods.insert(id.clone(), Pod { id, node, ..pod.clone() });
         }
         for policy in world.policies.values() {
-            let policy = among(cluster, policy);
+            let policy = qualified_policy(cluster, policy);
             union.policies.insert(policy.id.clone(), policy);
         }
         union.domains.extend(world.domains.clone());
@@ -56,84 +47,85 @@ pub fn union(clusters: &BTreeMap<Name, World>) -> World {
     union
 }
 
-/// Whether a policy of a union is about pods of another cluster by name, as only a ClusterSetNetworkPolicy can be.
-pub fn crosses(policy: &Policy) -> bool {
-    let own = policy.id.namespace.split_once(':').map(|(cluster, _)| cluster);
+/// A policy of a united world as its own cluster would write it, and the name of that cluster.
+///
+/// A NetworkPolicy with a peer in another cluster becomes a ClusterSetNetworkPolicy, which alone can have such peers.
+pub fn localized(policy: &Policy) -> (Option<Name>, Policy) {
+    let subject = match &policy.spec.subject.scope {
+        Scope::Matching(selector) => required_cluster(selector),
+        Scope::Own => None,
+    };
+    let cluster = policy.id.cluster().or(subject);
+    let mut id = policy.id.in_own_cluster();
+    if id.kind == PolicyKind::NetworkPolicy && has_peer_outside(policy, cluster) {
+        id.kind = PolicyKind::ClusterSetNetworkPolicy;
+    }
+    let without_cluster = |selector: &Selector| {
+        let requirements = selector.requirements().iter().cloned();
+        requirements.filter(|requirement| &**requirement.key() != CLUSTER_LABEL).collect()
+    };
+    let spec = with_selectors(policy, without_cluster);
+    (cluster.map(Name::from), Policy { id, location: policy.location.clone(), spec })
+}
+
+/// Whether a peer of a policy selects pods of one cluster that is not `own`.
+fn has_peer_outside(policy: &Policy, own: Option<&str>) -> bool {
     let rules = [&policy.spec.ingress, &policy.spec.egress].into_iter().flatten().flatten();
     let mut peers = rules.flat_map(|rule| rule.peers.iter().flatten());
     peers.any(|peer| match &peer.who {
-        Who::Pods { scope: Scope::Matching(selector), .. } => selector
-            .requirements()
-            .iter()
-            .filter_map(named)
-            .any(|name| name.split_once(':').map(|(cluster, _)| cluster) != own),
+        Who::Pods { scope: Scope::Matching(selector), .. } => {
+            required_cluster(selector).is_some_and(|cluster| Some(cluster) != own)
+        }
         _ => false,
     })
 }
 
-/// A policy of a union as it would be written in its own cluster, and which that is.
-pub fn parted(policy: &Policy) -> (Option<Name>, Policy) {
-    let kind = match (policy.id.kind, crosses(policy)) {
-        (PolicyKind::NetworkPolicy, true) => PolicyKind::ClusterSetNetworkPolicy,
-        (kind, _) => kind,
-    };
-    let (cluster, namespace) = match policy.id.namespace.split_once(':') {
-        Some((cluster, namespace)) => (Some(Name::from(cluster)), namespace.into()),
-        None => (None, policy.id.namespace.clone()),
-    };
-    let bare = |selector: &Selector| {
-        let requirements = selector.requirements().iter().map(|requirement| {
-            match named(requirement).and_then(|name| name.split_once(':')) {
-                Some((_, name)) => Requirement::equals(NAMESPACE_NAME_LABEL, name),
-                None => requirement.clone(),
-            }
-        });
-        requirements.filter(|requirement| &**requirement.key() != CLUSTER).collect()
-    };
-    let id = PolicyId { kind, namespace, name: policy.id.name.clone() };
-    (cluster, Policy { id, location: policy.location.clone(), spec: with_selectors(policy, bare) })
+/// The only cluster in which a selector of namespaces matches.
+fn required_cluster(selector: &Selector) -> Option<&str> {
+    selector.requirements().iter().find_map(|requirement| match requirement {
+        Requirement::In(key, values) if &**key == CLUSTER_LABEL && values.len() == 1 => {
+            values.first().map(|cluster| &**cluster)
+        }
+        _ => None,
+    })
 }
 
-/// A policy as one of a union.
-fn among(cluster: &Name, policy: &Policy) -> Policy {
-    let own = Requirement::equals(CLUSTER, cluster.clone());
+/// A policy of one cluster as a policy of a united world.
+fn qualified_policy(cluster: &Name, policy: &Policy) -> Policy {
+    let own = Requirement::equals(CLUSTER_LABEL, cluster.clone());
     let local = |selector: &Selector| -> Selector {
         selector.requirements().iter().cloned().chain([own.clone()]).collect()
     };
-    let mut spec = with_selectors(policy, local);
-    let mut id = policy.id.clone();
-    match id.kind.is_namespaced() {
-        true => id.namespace = qualified(cluster, &id.namespace),
-        false => id.name = qualified(cluster, &id.name),
-    }
-    if policy.id.kind == PolicyKind::ClusterSetNetworkPolicy {
-        let mut wide = (*policy.spec).clone();
-        for rule in [&mut wide.ingress, &mut wide.egress].into_iter().flatten().flatten() {
-            reach_out(policy, rule, &local);
+    let spec = if policy.id.kind == PolicyKind::ClusterSetNetworkPolicy {
+        let mut spec = (*policy.spec).clone();
+        for rule in [&mut spec.ingress, &mut spec.egress].into_iter().flatten().flatten() {
+            widen_peers(policy, rule, &local);
         }
-        spec = Arc::new(wide);
-    }
-    Policy { id, location: policy.location.clone(), spec }
+        Arc::new(spec)
+    } else {
+        with_selectors(policy, local)
+    };
+    Policy { id: policy.id.in_cluster(cluster), location: policy.location.clone(), spec }
 }
 
-/// Lets the peers of a rule mean the pods of all clusters.
-fn reach_out(policy: &Policy, rule: &mut PolicyRule, local: &impl Fn(&Selector) -> Selector) {
+/// Makes the peers of a rule match pods of every cluster.
+fn widen_peers(policy: &Policy, rule: &mut PolicyRule, local: &impl Fn(&Selector) -> Selector) {
     for peer in rule.peers.iter_mut().flatten() {
-        let is_known = Interest::of(policy, peer).is_some();
+        let is_published = Interest::of(policy, peer).is_some();
         let Who::Pods { scope, .. } = &mut peer.who else { continue };
         match scope {
-            Scope::Own if is_known => {
+            Scope::Own if is_published => {
                 let own = Requirement::equals(NAMESPACE_NAME_LABEL, policy.id.namespace.clone());
                 *scope = Scope::Matching(Selector::from_iter([own]));
             }
-            // What asks for labels that never travel stays at home.
-            Scope::Matching(selector) if !is_known => *selector = local(selector),
+            // Clusters do not publish the labels that this selector requires, so it matches only locally.
+            Scope::Matching(selector) if !is_published => *selector = local(selector),
             Scope::Own | Scope::Matching(_) => (),
         }
     }
 }
 
-/// What a policy says, with its selectors of namespaces and nodes changed.
+/// The spec of a policy with its selectors of namespaces and nodes changed.
 fn with_selectors(policy: &Policy, change: impl Fn(&Selector) -> Selector) -> Arc<Spec> {
     let scope = |scope: &Scope| match scope {
         Scope::Own => Scope::Own,
@@ -151,14 +143,4 @@ fn with_selectors(policy: &Policy, change: impl Fn(&Selector) -> Selector) -> Ar
         }
     }
     Arc::new(spec)
-}
-
-/// The one name of a namespace that a requirement asks for.
-fn named(requirement: &Requirement) -> Option<&str> {
-    match requirement {
-        Requirement::In(key, values) if &**key == NAMESPACE_NAME_LABEL && values.len() == 1 => {
-            values.first().map(|name| &**name)
-        }
-        _ => None,
-    }
 }

@@ -3,9 +3,9 @@
 use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
 
 use weir_model::{
-    Action, Block, Direction, Flow, NAMESPACE_NAME_LABEL, Name, Peer, Pod, Policy, PolicyId,
-    PolicyKind, PolicyRule, PortMatch, PortRange, PortSpec, Requirement, Scope, Selector, Spec,
-    Subject, Tier, Verdict, Who, World,
+    Action, Block, CLUSTER_LABEL, Direction, Flow, NAMESPACE_NAME_LABEL, Name, Peer, Pod, Policy,
+    PolicyId, PolicyKind, PolicyRule, PortMatch, PortRange, PortSpec, QualifiedName, Requirement,
+    Scope, Selector, Spec, Subject, Tier, Verdict, Who, World,
 };
 
 use crate::explain::{Cited, Explanation, Judgement, Reason, Side};
@@ -148,11 +148,12 @@ fn peer(world: &World, address: IpAddr, own: &Name, tier: Tier) -> Who {
     }
 }
 
-fn named(namespace: &Name) -> Scope {
-    Scope::Matching(Selector::from_iter([Requirement::equals(
-        NAMESPACE_NAME_LABEL,
-        namespace.clone(),
-    )]))
+/// The namespace of this name, in its cluster if the world has several.
+fn named(namespace: &str) -> Scope {
+    let QualifiedName { cluster, name } = QualifiedName::parse(namespace);
+    let by_name = Requirement::equals(NAMESPACE_NAME_LABEL, name);
+    let by_cluster = cluster.map(|cluster| Requirement::equals(CLUSTER_LABEL, cluster));
+    Scope::Matching([by_name].into_iter().chain(by_cluster).collect())
 }
 
 /// The lasting labels of a pod. A pod without any is told from its neighbours by the labels it does not have.

@@ -12,6 +12,7 @@
 //! an output is ordered.
 
 mod change;
+mod cluster;
 mod delta;
 mod family;
 mod finding;
@@ -27,6 +28,7 @@ mod spelling;
 mod world;
 
 pub use change::{Change, Key, Object};
+pub use cluster::{CLUSTER_LABEL, QualifiedName};
 pub use delta::{Delta, Endpoint, SetDelta};
 pub use family::IpFamily;
 pub use finding::{Finding, Location, ObjectRef, Severity};

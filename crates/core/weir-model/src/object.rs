@@ -1,6 +1,6 @@
 use std::{fmt, net::IpAddr, sync::Arc};
 
-use crate::{Labels, Location, Protocol};
+use crate::{Labels, Location, Protocol, QualifiedName};
 
 /// A name or any other short text that many objects share.
 pub type Name = Arc<str>;
@@ -18,6 +18,20 @@ impl PodId {
     /// A pod's id from its two parts.
     pub fn new(namespace: impl Into<Name>, name: impl Into<Name>) -> Self {
         PodId { namespace: namespace.into(), name: name.into() }
+    }
+
+    /// The cluster, in a world that unites several clusters.
+    pub fn cluster(&self) -> Option<&str> {
+        QualifiedName::parse(&self.namespace).cluster
+    }
+
+    /// The id of this pod in a world that unites several clusters.
+    #[must_use]
+    pub fn in_cluster(&self, cluster: &str) -> Self {
+        PodId {
+            namespace: QualifiedName::new(cluster, &self.namespace).to_name(),
+            name: self.name.clone(),
+        }
     }
 }
 
@@ -85,6 +99,13 @@ pub struct Namespace {
     pub labels: Labels,
     /// Where it was written.
     pub location: Option<Location>,
+}
+
+impl Namespace {
+    /// The cluster, in a world that unites several clusters.
+    pub fn cluster(&self) -> Option<&str> {
+        QualifiedName::parse(&self.name).cluster
+    }
 }
 
 /// A node.

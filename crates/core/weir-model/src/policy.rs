@@ -1,6 +1,8 @@
 use std::{fmt, sync::Arc};
 
-use crate::{Block, Direction, DomainPattern, Location, Name, PortRange, Protocol, Selector};
+use crate::{
+    Block, Direction, DomainPattern, Location, Name, PortRange, Protocol, QualifiedName, Selector,
+};
 
 /// A network policy of any kind. The kinds differ only in their tier and in what their rules may do.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -29,6 +31,38 @@ pub struct PolicyId {
     pub namespace: Name,
     /// The name.
     pub name: Name,
+}
+
+impl PolicyId {
+    /// The cluster, in a world that unites several clusters.
+    pub fn cluster(&self) -> Option<&str> {
+        QualifiedName::parse(self.scope()).cluster
+    }
+
+    /// The id of this policy in a world that unites several clusters.
+    #[must_use]
+    pub fn in_cluster(&self, cluster: &str) -> Self {
+        self.with_scope(QualifiedName::new(cluster, self.scope()).to_name())
+    }
+
+    /// The id of this policy in a world of its own cluster only.
+    #[must_use]
+    pub fn in_own_cluster(&self) -> Self {
+        self.with_scope(QualifiedName::parse(self.scope()).name.into())
+    }
+
+    /// The part of the id that carries the cluster.
+    fn scope(&self) -> &str {
+        if self.kind.is_namespaced() { &self.namespace } else { &self.name }
+    }
+
+    fn with_scope(&self, scope: Name) -> Self {
+        if self.kind.is_namespaced() {
+            PolicyId { namespace: scope, ..self.clone() }
+        } else {
+            PolicyId { name: scope, ..self.clone() }
+        }
+    }
 }
 
 impl fmt::Display for PolicyId {

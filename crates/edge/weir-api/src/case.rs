@@ -151,9 +151,8 @@ impl Case {
                 if let End::Pod(id) = end
                     && !pods.contains(id)
                 {
-                    // Only a cluster of a set has a name with a colon.
-                    let hint = match id.namespace.split_once(':') {
-                        Some((cluster, _)) => {
+                    let hint = match id.cluster() {
+                        Some(cluster) => {
                             format!(
                                 "`{cluster}` is a cluster of a set: say where its manifests are, `weir test --cluster {cluster}=PATH …`, or correct the name"
                             )
