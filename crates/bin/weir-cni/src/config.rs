@@ -4,42 +4,43 @@ use serde_json::{Map, Value};
 
 use crate::error::{CONFIGURATION, CniError, DECODING, VERSION};
 
-/// The versions of the specification that are spoken.
+/// The supported versions of the CNI specification.
 pub(crate) const VERSIONS: [&str; 4] = ["0.3.1", "0.4.0", "1.0.0", "1.1.0"];
 
-/// Where the agent listens, unless the configuration says otherwise.
-const SOCKET: &str = "/run/weir/agent.sock";
-/// How many seconds a pod waits, unless the configuration says otherwise, and how many it may.
-const TIMEOUT: f64 = 10.0;
-const TIMEOUTS: std::ops::RangeInclusive<f64> = 0.1..=60.0;
-/// Where the runtime lists the attachments that are left.
+/// The default socket of the agent.
+const DEFAULT_SOCKET: &str = "/run/weir/agent.sock";
+/// The default timeout, in seconds.
+const DEFAULT_TIMEOUT: f64 = 10.0;
+/// The valid timeouts, in seconds.
+const TIMEOUT_RANGE: std::ops::RangeInclusive<f64> = 0.1..=60.0;
+/// The field in which the runtime lists the valid attachments.
 const ATTACHMENTS: &str = "cni.dev/valid-attachments";
 
-/// The configuration of the network, and of this plugin in it.
+/// The configuration of the network and of this plugin.
 #[derive(Debug)]
 pub(crate) struct Config {
     pub(crate) network: String,
     pub(crate) socket: PathBuf,
     pub(crate) timeout: Duration,
     pub(crate) on_failure: OnFailure,
-    /// What the plugins before this one have done.
+    /// The result of the previous plugins.
     pub(crate) result: Option<Value>,
-    /// The containers that are left, if the runtime says so.
-    pub(crate) left: Option<Vec<String>>,
+    /// The containers that still exist, if the runtime lists them.
+    pub(crate) valid_containers: Option<Vec<String>>,
 }
 
-/// What happens to a pod if the agent is away or too slow.
+/// The treatment of a pod if the agent is unreachable or too slow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OnFailure {
-    /// It does not start.
+    /// Do not start it.
     Refuse,
-    /// It starts.
+    /// Start it.
     Allow,
 }
 
 impl Config {
-    /// Reads a configuration.
-    pub(crate) fn read(text: &str) -> Result<Config, CniError> {
+    /// Parses a configuration.
+    pub(crate) fn parse(text: &str) -> Result<Config, CniError> {
         let value: Value = serde_json::from_str(text).map_err(|error| {
             CniError::new(DECODING, "the network configuration is not JSON", error)
         })?;
@@ -48,50 +49,50 @@ impl Config {
         };
         let version = fields.get("cniVersion").and_then(Value::as_str).unwrap_or("0.1.0");
         if !VERSIONS.contains(&version) {
-            let spoken = format!("this plugin speaks {}", VERSIONS.join(", "));
+            let supported = format!("supported versions: {}", VERSIONS.join(", "));
             let what = format!("CNI version {version} is not supported");
-            return Err(CniError::new(VERSION, what, spoken));
+            return Err(CniError::new(VERSION, what, supported));
         }
         Ok(Config {
             network: text_of(&fields, "name")?.unwrap_or_default().to_owned(),
-            socket: text_of(&fields, "socket")?.unwrap_or(SOCKET).into(),
+            socket: text_of(&fields, "socket")?.unwrap_or(DEFAULT_SOCKET).into(),
             timeout: timeout(fields.get("timeout"))?,
             on_failure: on_failure(text_of(&fields, "onFailure")?)?,
             result: fields.get("prevResult").filter(|result| result.is_object()).cloned(),
-            left: fields.get(ATTACHMENTS).map(containers).transpose()?,
+            valid_containers: fields.get(ATTACHMENTS).map(containers).transpose()?,
         })
     }
 }
 
-/// The version that a configuration asks for, even if nothing else of it makes sense.
+/// The version of a configuration, even if the rest of it is invalid.
 pub(crate) fn version_of(text: &str) -> String {
     let value = serde_json::from_str(text).unwrap_or(Value::Null);
     let version = value.get("cniVersion").and_then(Value::as_str);
     version.filter(|version| VERSIONS.contains(version)).unwrap_or("1.1.0").to_owned()
 }
 
-/// Reads what to do about failures.
+/// Parses `onFailure`.
 pub(crate) fn on_failure(word: Option<&str>) -> Result<OnFailure, CniError> {
     match word {
         None | Some("refuse") => Ok(OnFailure::Refuse),
         Some("allow") => Ok(OnFailure::Allow),
         Some(other) => {
             let found = format!("expected refuse or allow, found {other:?}");
-            Err(CniError::new(CONFIGURATION, "onFailure makes no sense", found))
+            Err(CniError::new(CONFIGURATION, "invalid onFailure", found))
         }
     }
 }
 
-/// Reads how long to wait.
+/// Parses `timeout`.
 pub(crate) fn timeout(value: Option<&Value>) -> Result<Duration, CniError> {
     let Some(value) = value.filter(|value| !value.is_null()) else {
-        return Ok(Duration::from_secs_f64(TIMEOUT));
+        return Ok(Duration::from_secs_f64(DEFAULT_TIMEOUT));
     };
-    match value.as_f64().filter(|seconds| TIMEOUTS.contains(seconds)) {
+    match value.as_f64().filter(|seconds| TIMEOUT_RANGE.contains(seconds)) {
         Some(seconds) => Ok(Duration::from_secs_f64(seconds)),
         None => {
-            let found = format!("expected seconds, 0.1 to 60, found {value}");
-            Err(CniError::new(CONFIGURATION, "timeout makes no sense", found))
+            let found = format!("expected a number of seconds from 0.1 to 60, found {value}");
+            Err(CniError::new(CONFIGURATION, "invalid timeout", found))
         }
     }
 }
@@ -101,8 +102,8 @@ fn text_of<'f>(fields: &'f Map<String, Value>, key: &str) -> Result<Option<&'f s
         None | Some(Value::Null) => Ok(None),
         Some(Value::String(text)) if !text.is_empty() => Ok(Some(text)),
         Some(other) => {
-            let found = format!("expected text, found {other}");
-            Err(CniError::new(CONFIGURATION, format!("{key} makes no sense"), found))
+            let found = format!("expected a string, found {other}");
+            Err(CniError::new(CONFIGURATION, format!("invalid {key}"), found))
         }
     }
 }
@@ -111,7 +112,7 @@ fn containers(list: &Value) -> Result<Vec<String>, CniError> {
     let container = |one: &Value| Some(one.get("containerID")?.as_str()?.to_owned());
     let all = list.as_array().map(|list| list.iter().map(container).collect());
     all.flatten().ok_or_else(|| {
-        let what = format!("{ATTACHMENTS} makes no sense");
+        let what = format!("invalid {ATTACHMENTS}");
         CniError::new(CONFIGURATION, what, "expected a list of objects with containerID")
     })
 }

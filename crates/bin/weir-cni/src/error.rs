@@ -4,22 +4,23 @@ use serde_json::{Value, json};
 
 /// The version of the specification is not supported.
 pub(crate) const VERSION: u32 = 1;
-/// A variable of the environment is missing or makes no sense.
+/// An environment variable is missing or invalid.
 pub(crate) const ENVIRONMENT: u32 = 4;
-/// Something cannot be read or written.
+/// Input or output failed.
 pub(crate) const IO: u32 = 5;
-/// The configuration is no JSON.
+/// The configuration is not JSON.
 pub(crate) const DECODING: u32 = 6;
-/// The configuration makes no sense.
+/// The configuration is invalid.
 pub(crate) const CONFIGURATION: u32 = 7;
-/// It may work later.
-pub(crate) const LATER: u32 = 11;
-/// No pod can be added now.
+/// The runtime should try again later.
+pub(crate) const TRY_AGAIN_LATER: u32 = 11;
+/// The plugin cannot add pods now.
 pub(crate) const UNAVAILABLE: u32 = 50;
-/// A pod's policies are not in force. The first code that plugins may use as they like.
-pub(crate) const NOT_JUDGED: u32 = 100;
+/// The rules of the pod are not in force. This is the first code that plugins may define
+/// themselves.
+pub(crate) const NOT_IN_FORCE: u32 = 100;
 
-/// An error as the CNI specification wants it.
+/// An error as the CNI specification defines it.
 #[derive(Debug)]
 pub(crate) struct CniError {
     code: u32,
@@ -37,7 +38,7 @@ impl CniError {
         json!({ "cniVersion": version, "code": code, "msg": what, "details": details })
     }
 
-    /// The whole of it, as a line.
+    /// The error in one line.
     pub(crate) fn line(&self) -> String {
         format!("{}: {}", self.what, self.details)
     }

@@ -5,19 +5,20 @@
 //!          ◄────────────────the same result──────┘      ◄──in force──────┘
 //! ```
 //!
-//! *Invariant*: whatever happens, the runtime gets the result of the plugins before this one, unchanged, or an error as the CNI
-//! specification wants it. Nobody waits longer than the configuration says.
+//! *Invariant*: the runtime always gets either the unchanged result of the previous plugins or an
+//! error as the CNI specification defines it. The plugin never waits longer than the configured
+//! timeout.
 //!
-//! *Invariant*: nothing is kept. The agent knows all there is to know, and may be away.
+//! *Invariant*: the plugin stores nothing. All state is in the agent, which may be unreachable.
 
 #![cfg(target_os = "linux")]
 
-mod ask;
 mod config;
 mod error;
 mod help;
 mod install;
 mod pod;
+mod request;
 mod result;
 mod verb;
 
@@ -25,41 +26,41 @@ use std::io::{Read, Write};
 
 use error::CniError;
 
-/// What the program is started with.
+/// The arguments and streams of the program.
 pub struct Call<'c> {
-    /// The words after its name.
+    /// The arguments, without the program name.
     pub arguments: Vec<String>,
-    /// A variable of the environment.
+    /// Looks up an environment variable.
     pub variable: &'c dyn Fn(&str) -> Option<String>,
-    /// Where the configuration of the network comes from.
+    /// The network configuration.
     pub input: &'c mut dyn Read,
-    /// Where the result goes.
+    /// The stream for the result.
     pub output: &'c mut dyn Write,
-    /// Where talk goes.
-    pub talk: &'c mut dyn Write,
+    /// The stream for messages.
+    pub messages: &'c mut dyn Write,
 }
 
-/// Does what it is started for; returns the exit status.
+/// Runs the program and returns the exit status.
 pub fn run(mut call: Call<'_>) -> u8 {
-    let done = match (&call.arguments[..], (call.variable)("CNI_COMMAND")) {
+    let result = match (&call.arguments[..], (call.variable)("CNI_COMMAND")) {
         ([], Some(command)) => return plugin(&command, &mut call),
-        // Whoever asks for help wants nothing done, wherever the word stands.
+        // `--help` after a subcommand also prints the help.
         ([.., word], _) if word == "--help" || word == "-h" => {
             write!(call.output, "{}", help::HELP).map_err(Into::into)
         }
-        ([word, rest @ ..], _) if word == "install" => install::install(rest, call.talk),
-        ([word, rest @ ..], _) if word == "uninstall" => install::uninstall(rest, call.talk),
+        ([word, rest @ ..], _) if word == "install" => install::install(rest, call.messages),
+        ([word, rest @ ..], _) if word == "uninstall" => install::uninstall(rest, call.messages),
         ([word], _) if word == "--version" || word == "-V" => {
             writeln!(call.output, "weir-cni {}", env!("CARGO_PKG_VERSION")).map_err(Into::into)
         }
         ([], None) => Err("CNI_COMMAND is not set: container runtimes start this program".into()),
-        ([word, ..], _) => Err(format!("there is no `{word}`").into()),
+        ([word, ..], _) => Err(format!("unknown command `{word}`").into()),
     };
-    match done {
+    match result {
         Ok(()) => 0,
         Err(failure) => {
-            // There is nobody else to tell.
-            _ = writeln!(call.talk, "error: {}\nhint: {}", failure.what, failure.hint);
+            // If standard error is closed, the exit status is all that is left.
+            _ = writeln!(call.messages, "error: {}\nhint: {}", failure.what, failure.hint);
             failure.status
         }
     }
@@ -69,7 +70,7 @@ fn plugin(command: &str, call: &mut Call<'_>) -> u8 {
     let mut text = String::new();
     let read = call.input.read_to_string(&mut text);
     let answer = match read {
-        Ok(_) => verb::answer(command, &text, call.variable, call.talk),
+        Ok(_) => verb::answer(command, &text, call.variable, call.messages),
         Err(error) => Err(CniError::new(error::IO, "cannot read the network configuration", error)),
     };
     let (answer, status) = match answer {
@@ -83,7 +84,7 @@ fn plugin(command: &str, call: &mut Call<'_>) -> u8 {
     }
 }
 
-/// Why the program, as a program, did not do what it was asked to.
+/// An error of `install` or `uninstall`, with a hint and the exit status.
 #[derive(Debug)]
 struct Failure {
     what: String,
@@ -111,7 +112,10 @@ impl From<&str> for Failure {
 
 impl From<std::io::Error> for Failure {
     fn from(error: std::io::Error) -> Self {
-        Failure::new(error.to_string(), "make room, or look at whoever reads")
+        Failure::new(
+            error.to_string(),
+            "check that the disk is not full and that standard output is open",
+        )
     }
 }
 

@@ -10,7 +10,7 @@ fn main() -> ExitCode {
         variable: &variable,
         input: &mut std::io::stdin(),
         output: &mut std::io::stdout(),
-        talk: &mut std::io::stderr(),
+        messages: &mut std::io::stderr(),
     }))
 }
 

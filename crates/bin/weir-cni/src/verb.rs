@@ -1,4 +1,4 @@
-//! The verbs of the specification.
+//! The commands of the CNI specification.
 
 use std::{
     io::Write,
@@ -9,34 +9,34 @@ use serde_json::{Value, json};
 use weir_cni_protocol::{Request, Waiting};
 
 use crate::{
-    ask::{Patience, ask},
     config::{Config, OnFailure, VERSIONS},
-    error::{CONFIGURATION, CniError, ENVIRONMENT, LATER, NOT_JUDGED, UNAVAILABLE},
-    pod::{Attached, Variable, needed},
+    error::{CONFIGURATION, CniError, ENVIRONMENT, NOT_IN_FORCE, TRY_AGAIN_LATER, UNAVAILABLE},
+    pod::{Interface, Variable, required},
+    request::{self, Retry},
     result,
 };
 
-/// How long an agent may take to hear what needs no work.
-const BRIEF: Duration = Duration::from_secs(2);
+/// The timeout of requests that the agent answers without work.
+const SHORT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What the runtime gets, if it gets anything.
+/// Runs a command and returns the answer for the runtime, if it has one.
 pub(crate) fn answer(
     command: &str,
     input: &str,
     variable: Variable<'_>,
-    talk: &mut dyn Write,
+    messages: &mut dyn Write,
 ) -> Result<Option<Value>, CniError> {
     if command == "VERSION" {
         return Ok(Some(version(input)));
     }
     if !["ADD", "CHECK", "DEL", "GC", "STATUS"].contains(&command) {
-        let what = format!("there is no command {command:?}");
-        return Err(CniError::new(ENVIRONMENT, what, "CNI_COMMAND makes no sense"));
+        let what = format!("unknown command {command:?}");
+        return Err(CniError::new(ENVIRONMENT, what, "CNI_COMMAND is invalid"));
     }
-    let config = Config::read(input)?;
+    let config = Config::parse(input)?;
     match command {
-        "ADD" => add(config, variable, talk).map(Some),
-        "CHECK" => check(&config, variable, talk).map(|()| None),
+        "ADD" => add(config, variable, messages).map(Some),
+        "CHECK" => check(&config, variable, messages).map(|()| None),
         "DEL" => del(&config, variable).map(|()| None),
         "GC" => gc(&config).map(|()| None),
         _ => status(&config).map(|()| None),
@@ -44,111 +44,125 @@ pub(crate) fn answer(
 }
 
 fn version(input: &str) -> Value {
-    let asked = serde_json::from_str::<Value>(input).unwrap_or(Value::Null);
-    let version = asked["cniVersion"].as_str().unwrap_or(VERSIONS[VERSIONS.len() - 1]);
+    let request = serde_json::from_str::<Value>(input).unwrap_or(Value::Null);
+    let version = request["cniVersion"].as_str().unwrap_or(VERSIONS[VERSIONS.len() - 1]);
     json!({ "cniVersion": version, "supportedVersions": VERSIONS })
 }
 
-/// Waits until the pod's policies are in force, and passes on what the plugins before have done.
-fn add(config: Config, variable: Variable<'_>, talk: &mut dyn Write) -> Result<Value, CniError> {
-    let attached = Attached::read(variable)?;
-    needed("CNI_NETNS", variable)?;
-    match wait(Request::Add, &config, attached) {
+/// Waits until the rules of the pod are in force, and returns the result of the previous plugins.
+fn add(
+    config: Config,
+    variable: Variable<'_>,
+    messages: &mut dyn Write,
+) -> Result<Value, CniError> {
+    let interface = Interface::from_environment(variable)?;
+    required("CNI_NETNS", variable)?;
+    match wait(Request::Add, &config, interface) {
         Ok(Ok(())) => (),
-        Ok(Err(why)) => tolerate(&config, talk, unjudged(LATER, why))?,
-        Err(failure) => tolerate(&config, talk, failure)?,
+        Ok(Err(why)) => apply_on_failure(&config, messages, not_in_force(TRY_AGAIN_LATER, why))?,
+        Err(failure) => apply_on_failure(&config, messages, failure)?,
     }
     config.result.ok_or_else(unchained)
 }
 
-/// Whether the pod's policies are in force. An agent that says no is believed; one that is away may be tolerated.
-fn check(config: &Config, variable: Variable<'_>, talk: &mut dyn Write) -> Result<(), CniError> {
-    let attached = Attached::read(variable)?;
-    match wait(Request::Check, config, attached) {
+/// Checks that the rules of the pod are in force. `onFailure` applies only if the agent is
+/// unreachable.
+fn check(
+    config: &Config,
+    variable: Variable<'_>,
+    messages: &mut dyn Write,
+) -> Result<(), CniError> {
+    let interface = Interface::from_environment(variable)?;
+    match wait(Request::Check, config, interface) {
         Ok(Ok(())) => Ok(()),
-        Ok(Err(why)) => Err(unjudged(NOT_JUDGED, why)),
-        Err(failure) => tolerate(config, talk, failure),
+        Ok(Err(why)) => Err(not_in_force(NOT_IN_FORCE, why)),
+        Err(failure) => apply_on_failure(config, messages, failure),
     }
 }
 
-/// Tells the agent that an attachment is gone. It needs not know: it also hears when the pod is.
+/// Notifies the agent that an attachment was removed. The notification may get lost: the agent also
+/// learns from its source that the pod is gone.
 fn del(config: &Config, variable: Variable<'_>) -> Result<(), CniError> {
-    let attachment = Attached::read(variable)?.attachment(&config.network, Vec::new());
-    tell(config, Request::Del(attachment));
+    let interface = Interface::from_environment(variable)?;
+    notify(config, Request::Del(interface.attachment(&config.network, Vec::new())));
     Ok(())
 }
 
-/// Tells the agent which attachments are left.
+/// Notifies the agent of the attachments that still exist.
 fn gc(config: &Config) -> Result<(), CniError> {
-    let Some(containers) = &config.left else {
-        let why = "without it everything would be gone";
+    let Some(containers) = &config.valid_containers else {
+        let why = "without it the agent would forget all pods";
         return Err(CniError::new(CONFIGURATION, "cni.dev/valid-attachments is missing", why));
     };
     let (network, containers) = (config.network.clone(), containers.clone());
-    tell(config, Request::Gc { network, containers });
+    notify(config, Request::Gc { network, containers });
     Ok(())
 }
 
-/// Whether pods can be added.
+/// Checks that the agent can handle new pods.
 fn status(config: &Config) -> Result<(), CniError> {
-    let until = Instant::now() + config.timeout.min(BRIEF);
+    let deadline = Instant::now() + config.timeout.min(SHORT_TIMEOUT);
     let unavailable = |why: String| CniError::new(UNAVAILABLE, "the weir agent is not ready", why);
-    let answer = ask(&config.socket, Request::Status, until, Patience::Once);
-    let heard = answer.map_err(|error| unavailable(silence(config, &error)))?;
-    heard.map_err(unavailable)
+    let answer = request::send(&config.socket, Request::Status, deadline, Retry::Never);
+    let answer = answer.map_err(|error| unavailable(describe(config, &error)))?;
+    answer.map_err(unavailable)
 }
 
-/// The agent's word on a pod; an error of ours if there is none.
+/// The answer of the agent about a pod, or an error if there is none.
 fn wait(
     request: fn(Waiting) -> Request,
     config: &Config,
-    attached: Attached,
+    interface: Interface,
 ) -> Result<Result<(), String>, CniError> {
-    let until = Instant::now() + config.timeout;
+    let deadline = Instant::now() + config.timeout;
     let result = config.result.as_ref().ok_or_else(unchained)?;
     let addresses = result::addresses(result)?;
-    if !attached.is_pod() {
-        let what = "CNI_ARGS does not say which pod it is";
+    if !interface.is_pod() {
+        let what = "CNI_ARGS does not name the pod";
         return Err(CniError::new(
             ENVIRONMENT,
             what,
             "expected K8S_POD_NAMESPACE and K8S_POD_NAME",
         ));
     }
-    let waiting = Waiting::new(attached.attachment(&config.network, addresses));
-    ask(&config.socket, request(waiting), until, Patience::Persist).map_err(|error| {
-        CniError::new(LATER, "the weir agent does not answer", silence(config, &error))
+    let waiting = Waiting::new(interface.attachment(&config.network, addresses));
+    request::send(&config.socket, request(waiting), deadline, Retry::UntilDeadline).map_err(|error| {
+        CniError::new(TRY_AGAIN_LATER, "the weir agent does not answer", describe(config, &error))
     })
 }
 
-/// Tells the agent something that it may miss.
-fn tell(config: &Config, request: Request) {
-    let until = Instant::now() + config.timeout.min(BRIEF);
-    // Whoever is away has nothing to forget.
-    _ = ask(&config.socket, request, until, Patience::Once);
+/// Sends a notification that may get lost.
+fn notify(config: &Config, request: Request) {
+    let deadline = Instant::now() + config.timeout.min(SHORT_TIMEOUT);
+    // An agent that does not run has no state to update.
+    _ = request::send(&config.socket, request, deadline, Retry::Never);
 }
 
-/// Goes on without the agent, if the configuration says so.
-fn tolerate(config: &Config, talk: &mut dyn Write, failure: CniError) -> Result<(), CniError> {
+/// Applies `onFailure` to a failure.
+fn apply_on_failure(
+    config: &Config,
+    messages: &mut dyn Write,
+    failure: CniError,
+) -> Result<(), CniError> {
     match config.on_failure {
         OnFailure::Refuse => Err(failure),
         OnFailure::Allow => {
-            // Runtimes log it, if they do.
-            _ = writeln!(talk, "weir-cni: allowed all the same: {}", failure.line());
+            // Some runtimes log this.
+            _ = writeln!(messages, "weir-cni: pod allowed by onFailure: {}", failure.line());
             Ok(())
         }
     }
 }
 
-fn unjudged(code: u32, why: String) -> CniError {
+fn not_in_force(code: u32, why: String) -> CniError {
     CniError::new(code, "the pod's policies are not in force", why)
 }
 
 fn unchained() -> CniError {
-    let why = "weir-cni makes no interface: it comes after a plugin that does";
+    let why = "weir-cni creates no interface: it must follow a plugin that does";
     CniError::new(CONFIGURATION, "prevResult is missing", why)
 }
 
-fn silence(config: &Config, error: &std::io::Error) -> String {
+fn describe(config: &Config, error: &std::io::Error) -> String {
     format!("{}: {error}", config.socket.display())
 }

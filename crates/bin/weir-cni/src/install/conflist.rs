@@ -1,4 +1,4 @@
-//! Lists of plugins, as text. Nothing here touches a file.
+//! Edits network configurations as text. This module does no I/O.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use super::NAME;
 use crate::config::VERSIONS;
 
-/// What a file of configuration holds.
+/// The kind of a configuration file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// A list of plugins.
@@ -17,27 +17,28 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    pub(crate) fn of(path: &Path) -> Kind {
-        match path.extension().is_some_and(|extension| extension == "conflist") {
-            true => Kind::List,
-            false => Kind::Single,
+    pub(crate) fn from_path(path: &Path) -> Kind {
+        if path.extension().is_some_and(|extension| extension == "conflist") {
+            Kind::List
+        } else {
+            Kind::Single
         }
     }
 }
 
-/// Why a configuration cannot have the plugin.
+/// Why the plugin cannot be added to a configuration.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Reason {
-    /// It is none.
-    Senseless(String),
-    /// Its version has no chained plugins.
+    /// The configuration is invalid.
+    Invalid(String),
+    /// Its CNI version does not support chained plugins.
     Version(String),
 }
 
-/// A list with the plugin as its last, exactly as given; `None` if it is.
+/// The list with the plugin as its last entry; `None` if it already is.
 pub(crate) fn with(text: &str, plugin: &Value) -> Result<Option<String>, Reason> {
     let mut list = list(text)?;
-    versioned(&list)?;
+    check_version(&list)?;
     let plugins = plugins(&mut list)?;
     if plugins.last() == Some(plugin) && plugins.iter().filter(|one| is_ours(one)).count() == 1 {
         return Ok(None);
@@ -47,38 +48,38 @@ pub(crate) fn with(text: &str, plugin: &Value) -> Result<Option<String>, Reason>
     Ok(Some(written(list)))
 }
 
-/// A list without the plugin; `None` if it does not have it.
+/// The list without the plugin; `None` if it does not contain it.
 pub(crate) fn without(text: &str) -> Result<Option<String>, Reason> {
     let mut list = list(text)?;
     let plugins = plugins(&mut list)?;
     let before = plugins.len();
     plugins.retain(|one| !is_ours(one));
     match plugins.len() {
-        0 => Err(senseless("it would have no plugin left")),
+        0 => Err(invalid("it would have no plugins left")),
         now if now == before => Ok(None),
         _ => Ok(Some(written(list))),
     }
 }
 
-/// Whether a list has the plugin.
+/// Whether a list contains the plugin.
 pub(crate) fn has(text: &str) -> bool {
     list(text).ok().and_then(|mut list| Some(plugins(&mut list).ok()?.iter().any(is_ours)))
         == Some(true)
 }
 
-/// One plugin as a list, and another one after it.
+/// Converts a single plugin to a list, with another plugin after it.
 pub(crate) fn converted(text: &str, plugin: Option<&Value>) -> Result<String, Reason> {
     let mut single = list(text)?;
     if !single.get("type").is_some_and(Value::is_string) {
-        return Err(senseless("it has no type"));
+        return Err(invalid("it has no type"));
     }
     if single["type"] == "loopback" {
-        return Err(senseless("it is about the loopback alone"));
+        return Err(invalid("it configures only the loopback interface"));
     }
     let Some(name) = single.shift_remove("name").filter(Value::is_string) else {
-        return Err(senseless("it has no name"));
+        return Err(invalid("it has no name"));
     };
-    versioned(&single)?;
+    check_version(&single)?;
     let mut list = Map::new();
     list.extend(
         single.shift_remove("cniVersion").map(|version| ("cniVersion".to_owned(), version)),
@@ -89,7 +90,7 @@ pub(crate) fn converted(text: &str, plugin: Option<&Value>) -> Result<String, Re
     Ok(written(list))
 }
 
-/// Whether two texts say the same.
+/// Whether two configurations are equal as JSON.
 pub(crate) fn is_same(one: &str, other: &str) -> bool {
     list(one).ok().zip(list(other).ok()).is_some_and(|(one, other)| one == other)
 }
@@ -97,14 +98,14 @@ pub(crate) fn is_same(one: &str, other: &str) -> bool {
 fn list(text: &str) -> Result<Map<String, Value>, Reason> {
     match serde_json::from_str(text) {
         Ok(Value::Object(list)) => Ok(list),
-        Ok(_) => Err(senseless("it is not an object")),
-        Err(error) => Err(Reason::Senseless(format!("it is not JSON: {error}"))),
+        Ok(_) => Err(invalid("it is not an object")),
+        Err(error) => Err(Reason::Invalid(format!("it is not JSON: {error}"))),
     }
 }
 
 fn plugins(list: &mut Map<String, Value>) -> Result<&mut Vec<Value>, Reason> {
     if !list.get("name").is_some_and(Value::is_string) {
-        return Err(senseless("it has no name"));
+        return Err(invalid("it has no name"));
     }
     match list.get_mut("plugins") {
         Some(Value::Array(plugins))
@@ -112,16 +113,13 @@ fn plugins(list: &mut Map<String, Value>) -> Result<&mut Vec<Value>, Reason> {
         {
             Ok(plugins)
         }
-        _ => Err(senseless("it has no list of plugins, each with a type")),
+        _ => Err(invalid("it has no list of plugins, each with a type")),
     }
 }
 
-fn versioned(list: &Map<String, Value>) -> Result<(), Reason> {
+fn check_version(list: &Map<String, Value>) -> Result<(), Reason> {
     let version = list.get("cniVersion").and_then(Value::as_str).unwrap_or("0.1.0");
-    match VERSIONS.contains(&version) {
-        true => Ok(()),
-        false => Err(Reason::Version(version.to_owned())),
-    }
+    if VERSIONS.contains(&version) { Ok(()) } else { Err(Reason::Version(version.to_owned())) }
 }
 
 fn is_ours(plugin: &Value) -> bool {
@@ -132,6 +130,6 @@ fn written(list: Map<String, Value>) -> String {
     format!("{:#}\n", Value::Object(list))
 }
 
-fn senseless(why: &str) -> Reason {
-    Reason::Senseless(why.to_owned())
+fn invalid(why: &str) -> Reason {
+    Reason::Invalid(why.to_owned())
 }

@@ -6,35 +6,35 @@ use std::{
     process,
 };
 
-/// Who may do what with a file.
+/// The permissions of a file.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Rights<'r> {
-    /// Everybody may run it.
+pub(crate) enum Permission<'r> {
+    /// Executable by everyone.
     Program,
-    /// As with another file.
+    /// Owner and mode of another file.
     Like(&'r Path),
 }
 
-/// Puts a file in place, whole or not at all. A link stays a link to it.
-pub(crate) fn write(path: &Path, bytes: &[u8], rights: Rights<'_>) -> io::Result<()> {
+/// Writes a file atomically. A symbolic link keeps pointing to it.
+pub(crate) fn write(path: &Path, bytes: &[u8], permission: Permission<'_>) -> io::Result<()> {
     let path = fs::canonicalize(path).unwrap_or_else(|_| path.into());
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let beside = path.with_file_name(format!(".{name}.{}.tmp", process::id()));
-    let written = fill(&beside, bytes, rights).and_then(|()| fs::rename(&beside, &path));
+    let temporary = path.with_file_name(format!(".{name}.{}.tmp", process::id()));
+    let written = fill(&temporary, bytes, permission).and_then(|()| fs::rename(&temporary, &path));
     if written.is_err() {
-        // The error that matters is the first one.
-        _ = fs::remove_file(&beside);
+        // Report the first error, not one of the cleanup.
+        _ = fs::remove_file(&temporary);
     }
     written?;
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
 }
 
-fn fill(path: &Path, bytes: &[u8], rights: Rights<'_>) -> io::Result<()> {
+fn fill(path: &Path, bytes: &[u8], permission: Permission<'_>) -> io::Result<()> {
     let mut file = File::create(path)?;
-    match rights {
-        Rights::Program => file.set_permissions(Permissions::from_mode(0o755))?,
-        Rights::Like(other) => {
+    match permission {
+        Permission::Program => file.set_permissions(Permissions::from_mode(0o755))?,
+        Permission::Like(other) => {
             let other = fs::metadata(other)?;
             chown(path, Some(other.uid()), Some(other.gid()))?;
             file.set_permissions(other.permissions())?;

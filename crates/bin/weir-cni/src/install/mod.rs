@@ -1,13 +1,13 @@
-//! Adding ourselves to the network configuration of a node, and removing what was added.
+//! Adds the plugin to the network configuration of a node, and removes it.
 //!
-//! *Invariant*: a runtime that looks at any moment finds a configuration that works, with this plugin or without.
+//! *Invariant*: a runtime finds a working configuration at any moment, with this plugin or without.
 //!
-//! *Invariant*: a file that makes no sense to us is left as it is.
+//! *Invariant*: an invalid configuration is never changed.
 
 mod conflist;
 mod disk;
+mod lock;
 mod options;
-mod turn;
 mod watch;
 
 use std::{
@@ -23,86 +23,87 @@ use crate::Failure;
 use conflist::{Kind, Reason};
 use options::Options;
 
-/// The name of the program in the folder of plugins.
+/// The name of the program in the plugin folder.
 const NAME: &str = "weir-cni";
-/// What the name of a file that is kept ends with. Runtimes do not read such files.
-const KEPT: &str = "weir-backup";
-/// How long those who watch may take to end: as long as a pod has by default.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// The suffix of backup files. Runtimes ignore such files.
+const BACKUP_SUFFIX: &str = "weir-backup";
+/// The time that `install --watch` may take to end: the default grace period of a pod.
+const WATCHER_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Copies the program to the folder of plugins, and adds it to the first configuration; once, or for as long as it runs.
-pub(crate) fn install(arguments: &[String], talk: &mut dyn Write) -> Result<(), Failure> {
-    let options = Options::read(arguments)?;
+/// Copies the program to the plugin folder and adds it to the first configuration; with `--watch`
+/// again and again.
+pub(crate) fn install(arguments: &[String], messages: &mut dyn Write) -> Result<(), Failure> {
+    let options = Options::parse(arguments)?;
     if let Some(end) = options.watch {
-        return watch::watch(&options, end, talk);
+        return watch::watch(&options, end, messages);
     }
-    place_program(&options, talk)?;
-    add_plugin(&options, talk)
+    place_program(&options, messages)?;
+    add_plugin(&options, messages)
 }
 
-/// Removes this plugin from every configuration, and the program, when nobody watches them any more.
-pub(crate) fn uninstall(arguments: &[String], talk: &mut dyn Write) -> Result<(), Failure> {
-    uninstall_within(&Options::read(arguments)?, PATIENCE, talk)
+/// Removes the plugin from every configuration, and the program, once no `install --watch` runs.
+pub(crate) fn uninstall(arguments: &[String], messages: &mut dyn Write) -> Result<(), Failure> {
+    uninstall_within(&Options::parse(arguments)?, WATCHER_TIMEOUT, messages)
 }
 
 fn uninstall_within(
     options: &Options,
-    patience: Duration,
-    talk: &mut dyn Write,
+    timeout: Duration,
+    messages: &mut dyn Write,
 ) -> Result<(), Failure> {
-    let _turn = turn::to_remove(&options.conf_dir, patience)?;
-    remove_everything(options, talk)
+    let _lock = lock::exclusive(&options.conf_dir, timeout)?;
+    remove_everything(options, messages)
 }
 
-fn place_program(options: &Options, talk: &mut dyn Write) -> Result<(), Failure> {
+fn place_program(options: &Options, messages: &mut dyn Write) -> Result<(), Failure> {
     let program = options.bin_dir.join(NAME);
-    match copy_program(&program).map_err(|error| failed("copy the program to", &program, &error))? {
-        true => writeln!(talk, "copied the program to {}", program.display())?,
-        false => writeln!(talk, "the program is at {}", program.display())?,
-    }
+    let is_new =
+        copy_program(&program).map_err(|error| failed("copy the program to", &program, &error))?;
+    let done = if is_new { "copied the program to" } else { "the program is at" };
+    writeln!(messages, "{done} {}", program.display())?;
     Ok(())
 }
 
-fn add_plugin(options: &Options, talk: &mut dyn Write) -> Result<(), Failure> {
+fn add_plugin(options: &Options, messages: &mut dyn Write) -> Result<(), Failure> {
     for path in configurations(&options.conf_dir)? {
         let text = read(&path)?;
         match add(&path, &text, &options.plugin) {
             Ok(done) => {
-                writeln!(talk, "{done}")?;
+                writeln!(messages, "{done}")?;
                 return Ok(());
             }
-            Err(Trouble::Senseless(why)) => {
-                writeln!(talk, "warning: {} is left alone: {why}", path.display())?;
+            Err(Trouble::Invalid(why)) => {
+                writeln!(messages, "warning: skipped {}: {why}", path.display())?;
             }
             Err(Trouble::Failure(failure)) => return Err(failure),
         }
     }
     Err(Failure {
         what: format!("there is no network configuration in {} yet", options.conf_dir.display()),
-        hint: "run this again when the plugin that makes interfaces is installed".into(),
+        hint: "run this again after the network plugin is installed".into(),
         status: 1,
     })
 }
 
-fn remove_everything(options: &Options, talk: &mut dyn Write) -> Result<(), Failure> {
+fn remove_everything(options: &Options, messages: &mut dyn Write) -> Result<(), Failure> {
     for path in configurations(&options.conf_dir)? {
         if let Ok(Some(text)) = conflist::without(&read(&path)?) {
             let done = remove(&path, &text)?;
-            writeln!(talk, "{done}")?;
+            writeln!(messages, "{done}")?;
         }
     }
     let program = options.bin_dir.join(NAME);
     if !options.keep_binary && program.exists() {
         fs::remove_file(&program).map_err(|error| failed("remove", &program, &error))?;
-        writeln!(talk, "removed {}", program.display())?;
+        writeln!(messages, "removed {}", program.display())?;
     }
     Ok(())
 }
 
 /// Why a configuration was not changed.
 enum Trouble {
-    /// It makes no sense to us.
-    Senseless(String),
+    /// It is invalid.
+    Invalid(String),
     Failure(Failure),
 }
 
@@ -115,24 +116,24 @@ impl From<Failure> for Trouble {
 impl From<Reason> for Trouble {
     fn from(reason: Reason) -> Self {
         match reason {
-            Reason::Senseless(why) => Trouble::Senseless(why),
+            Reason::Invalid(why) => Trouble::Invalid(why),
             Reason::Version(version) => Trouble::Failure(Failure::new(
-                format!("the configuration that comes first has CNI version {version}"),
+                format!("the first configuration has CNI version {version}"),
                 "chained plugins need version 0.3.1 or later; nothing was changed",
             )),
         }
     }
 }
 
-/// Adds the plugin to a file. Tells what was done.
+/// Adds the plugin to a file. Returns a message about the change.
 fn add(path: &Path, text: &str, plugin: &Value) -> Result<String, Trouble> {
-    match Kind::of(path) {
+    match Kind::from_path(path) {
         Kind::List => {
             let Some(new) = conflist::with(text, plugin)? else {
                 return Ok(format!("{} has the plugin", path.display()));
             };
             if !conflist::has(text) {
-                write(&kept(path), text, path)?;
+                write(&backup(path), text, path)?;
             }
             write(path, &new, path)?;
             Ok(format!("added the plugin to {}", path.display()))
@@ -142,42 +143,40 @@ fn add(path: &Path, text: &str, plugin: &Value) -> Result<String, Trouble> {
             let list = path.with_extension("conflist");
             if list.exists() && !conflist::has(&read(&list)?) {
                 let what = format!("{} comes before {}", path.display(), list.display());
-                let hint = "remove one of the two: they would have one name";
+                let hint = "remove one of them: both would become the same file";
                 return Err(Failure::new(what, hint).into());
             }
             write(&list, &new, path)?;
-            // The single plugin comes first until it is moved aside.
-            let kept = kept(path);
-            fs::rename(path, &kept).map_err(|error| failed("move", path, &error))?;
-            Ok(format!("made {} of {}", list.display(), path.display()))
+            // Runtimes prefer the single plugin until it is renamed.
+            let backup = backup(path);
+            fs::rename(path, &backup).map_err(|error| failed("move", path, &error))?;
+            Ok(format!("converted {1} to {0}", list.display(), path.display()))
         }
     }
 }
 
-/// Makes a file what it is without the plugin, or what it was before if that says the same.
+/// Removes the plugin from a file. Restores the backup if that has the same content.
 fn remove(path: &Path, text: &str) -> Result<String, Failure> {
     for extension in ["conf", "json"] {
         let single = path.with_extension(extension);
-        let kept = kept(&single);
-        let Ok(before) = fs::read_to_string(&kept) else { continue };
+        let backup = backup(&single);
+        let Ok(before) = fs::read_to_string(&backup) else { continue };
         if !conflist::converted(&before, None).is_ok_and(|list| conflist::is_same(&list, text)) {
             continue;
         }
-        // One that somebody wrote since counts, and comes first.
-        match single.exists() {
-            true => fs::remove_file(&kept),
-            false => fs::rename(&kept, &single),
-        }
-        .map_err(|error| failed("restore", &single, &error))?;
+        // A file that was written since takes precedence over the backup.
+        let restored =
+            if single.exists() { fs::remove_file(&backup) } else { fs::rename(&backup, &single) };
+        restored.map_err(|error| failed("restore", &single, &error))?;
         fs::remove_file(path).map_err(|error| failed("remove", path, &error))?;
         return Ok(format!("restored {}", single.display()));
     }
-    let kept = kept(path);
-    let before = fs::read_to_string(&kept).ok();
+    let backup = backup(path);
+    let before = fs::read_to_string(&backup).ok();
     let same = before.filter(|before| conflist::is_same(before, text));
     write(path, same.as_deref().unwrap_or(text), path)?;
-    if kept.exists() {
-        fs::remove_file(&kept).map_err(|error| failed("remove", &kept, &error))?;
+    if backup.exists() {
+        fs::remove_file(&backup).map_err(|error| failed("remove", &backup, &error))?;
     }
     Ok(match same {
         Some(_) => format!("restored {}", path.display()),
@@ -185,7 +184,7 @@ fn remove(path: &Path, text: &str) -> Result<String, Failure> {
     })
 }
 
-/// The configurations in the order in which runtimes look at them.
+/// The configurations, in the order in which runtimes read them.
 fn configurations(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
     let entries = match fs::read_dir(folder) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -209,32 +208,32 @@ fn copy_program(to: &Path) -> io::Result<bool> {
     if fs::read(to).is_ok_and(|there| there == own) {
         return Ok(false);
     }
-    disk::write(to, &own, disk::Rights::Program)?;
+    disk::write(to, &own, disk::Permission::Program)?;
     Ok(true)
 }
 
-fn kept(path: &Path) -> PathBuf {
+fn backup(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".");
-    name.push(KEPT);
+    name.push(BACKUP_SUFFIX);
     name.into()
 }
 
 fn read(path: &Path) -> Result<String, Failure> {
-    // What is no text makes no sense, and is told apart later.
+    // A file that is not UTF-8 fails to parse later.
     let bytes = fs::read(path).map_err(|error| failed("read", path, &error))?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 fn write(path: &Path, text: &str, like: &Path) -> Result<(), Failure> {
-    disk::write(path, text.as_bytes(), disk::Rights::Like(like))
+    disk::write(path, text.as_bytes(), disk::Permission::Like(like))
         .map_err(|error| failed("write", path, &error))
 }
 
 fn failed(verb: &str, path: &Path, error: &io::Error) -> Failure {
     Failure::new(
         format!("cannot {verb} {}: {error}", path.display()),
-        "run it as root, with the two folders of the host; nothing is left half done",
+        "run it as root, with the two folders of the host; no file was left half written",
     )
 }
 

@@ -2,23 +2,23 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
-use super::watch::AtTheEnd;
+use super::watch::OnExit;
 use crate::{Failure, config, error::CniError};
 
-/// What `install` and `uninstall` are told.
+/// The options of `install` and `uninstall`.
 #[derive(Debug)]
 pub(crate) struct Options {
     pub(crate) conf_dir: PathBuf,
     pub(crate) bin_dir: PathBuf,
     pub(crate) keep_binary: bool,
-    /// Whether to stay and install again, and what happens at the end.
-    pub(crate) watch: Option<AtTheEnd>,
-    /// What is added to the configuration.
+    /// Whether to keep running, and what to do on exit.
+    pub(crate) watch: Option<OnExit>,
+    /// The entry to add to the configuration.
     pub(crate) plugin: Value,
 }
 
 impl Options {
-    pub(crate) fn read(arguments: &[String]) -> Result<Options, Failure> {
+    pub(crate) fn parse(arguments: &[String]) -> Result<Options, Failure> {
         let mut options = Options {
             conf_dir: "/etc/cni/net.d".into(),
             bin_dir: "/opt/cni/bin".into(),
@@ -26,12 +26,11 @@ impl Options {
             watch: None,
             plugin: json!({ "type": super::NAME }),
         };
-        // `--key value` and `--key=value` are the same.
-        let words = arguments.iter().flat_map(|word| match word.split_once('=') {
+        // `--key=value` is equal to `--key value`.
+        let mut words = arguments.iter().flat_map(|word| match word.split_once('=') {
             Some((key, value)) if key.starts_with("--") => vec![key, value],
             _ => vec![&**word],
         });
-        let mut words = words;
         while let Some(key) = words.next() {
             match key {
                 "--keep-binary" => {
@@ -39,11 +38,11 @@ impl Options {
                     continue;
                 }
                 "--watch" => {
-                    options.watch.get_or_insert(AtTheEnd::Keep);
+                    options.watch.get_or_insert(OnExit::Keep);
                     continue;
                 }
                 "--remove-on-exit" => {
-                    options.watch = Some(AtTheEnd::Remove);
+                    options.watch = Some(OnExit::Remove);
                     continue;
                 }
                 _ => (),
@@ -56,10 +55,10 @@ impl Options {
                 "--timeout" => options.plugin["timeout"] = seconds(value()?)?,
                 "--on-failure" => {
                     let word = value()?;
-                    config::on_failure(Some(word)).map_err(senseless)?;
+                    config::on_failure(Some(word)).map_err(invalid)?;
                     options.plugin["onFailure"] = word.into();
                 }
-                other => return Err(format!("there is no option `{other}`").into()),
+                other => return Err(format!("unknown option `{other}`").into()),
             }
         }
         Ok(options)
@@ -68,10 +67,10 @@ impl Options {
 
 fn seconds(text: &str) -> Result<Value, Failure> {
     let value = serde_json::from_str(text).unwrap_or_else(|_| Value::from(text));
-    config::timeout(Some(&value)).map_err(senseless)?;
+    config::timeout(Some(&value)).map_err(invalid)?;
     Ok(value)
 }
 
-fn senseless(error: CniError) -> Failure {
+fn invalid(error: CniError) -> Failure {
     error.line().into()
 }

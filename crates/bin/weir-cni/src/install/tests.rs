@@ -39,7 +39,7 @@ const CILIUM: &str = r#"
   ]
 }"#;
 
-/// As small guides to CNI have it.
+/// A single plugin, as in many CNI tutorials.
 const BRIDGE: &str = r#"{
     "cniVersion": "0.3.1", "name": "bridge", "type": "bridge", "bridge": "cnio0", "isGateway": true,
     "ipam": {"type": "host-local", "ranges": [[{"subnet": "10.200.0.0/24"}]], "routes": [{"dst": "0.0.0.0/0"}]}
@@ -73,23 +73,26 @@ impl Node {
         let mut words =
             vec!["--conf-dir".to_owned(), folder("net.d"), format!("--bin-dir={}", folder("bin"))];
         words.extend(more.iter().map(|&word| word.to_owned()));
-        let mut talk = Vec::new();
-        let done = act(&words, &mut talk);
-        (done, String::from_utf8(talk).unwrap().replace(self.disk.path().to_str().unwrap(), "DIR"))
+        let mut messages = Vec::new();
+        let done = act(&words, &mut messages);
+        (
+            done,
+            String::from_utf8(messages).unwrap().replace(self.disk.path().to_str().unwrap(), "DIR"),
+        )
     }
 
     #[track_caller]
     fn install(&self, more: &[&str]) -> String {
-        let (done, talk) = self.run(install, more);
+        let (done, messages) = self.run(install, more);
         done.unwrap();
-        talk
+        messages
     }
 
     #[track_caller]
     fn uninstall(&self) -> String {
-        let (done, talk) = self.run(uninstall, &[]);
+        let (done, messages) = self.run(uninstall, &[]);
         done.unwrap();
-        talk
+        messages
     }
 
     /// All files of the configuration.
@@ -112,7 +115,7 @@ impl Node {
 }
 
 #[test]
-fn lists_of_others_get_the_plugin_last_and_are_restored() {
+fn a_list_gets_the_plugin_as_its_last_entry_and_is_restored() {
     for (name, text, plugins) in [
         ("10-flannel.conflist", FLANNEL, vec!["flannel", "portmap", "weir-cni"]),
         ("10-calico.conflist", CALICO, vec!["calico", "bandwidth", "portmap", "weir-cni"]),
@@ -128,11 +131,14 @@ fn lists_of_others_get_the_plugin_last_and_are_restored() {
         let mode = fs::metadata(node.program()).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o755);
         let installed = node.files();
-        let talk = node.install(&["--timeout", "20", "--on-failure=allow"]);
-        assert!(talk.contains("has the plugin") && talk.contains("the program is at"), "{talk}");
-        assert_eq!(node.files(), installed, "twice is once");
+        let messages = node.install(&["--timeout", "20", "--on-failure=allow"]);
+        assert!(
+            messages.contains("has the plugin") && messages.contains("the program is at"),
+            "{messages}"
+        );
+        assert_eq!(node.files(), installed, "a second installation changes nothing");
         node.uninstall();
-        assert_eq!(node.files(), before, "byte for byte");
+        assert_eq!(node.files(), before, "restored byte for byte");
         assert!(!node.program().exists());
         node.uninstall();
         assert_eq!(node.files(), before);
@@ -154,14 +160,14 @@ fn a_single_plugin_becomes_a_list_and_is_restored() {
         );
         let installed = node.files();
         node.install(&[]);
-        assert_eq!(node.files(), installed, "twice is once");
+        assert_eq!(node.files(), installed, "a second installation changes nothing");
         node.uninstall();
-        assert_eq!(node.files(), before, "byte for byte");
+        assert_eq!(node.files(), before, "restored byte for byte");
     }
 }
 
 #[test]
-fn what_others_changed_meanwhile_stays() {
+fn changes_of_other_programs_are_kept() {
     let node = Node::new(&[("10-flannel.conflist", FLANNEL), ("20-bridge.conf", BRIDGE)]);
     node.install(&[]);
     let changed = node.files()["10-flannel.conflist"].replace("cbr0", "cbr1");
@@ -171,7 +177,7 @@ fn what_others_changed_meanwhile_stays() {
     assert!(files["10-flannel.conflist"].contains("cbr1"));
     assert_eq!(node.plugins("10-flannel.conflist"), ["flannel", "portmap"]);
     assert_eq!(files.len(), 2, "{files:?}");
-    // Whoever writes his own file again loses the plugin, and gets it back.
+    // A rewritten file loses the plugin until the next installation.
     node.install(&[]);
     fs::write(node.path("10-flannel.conflist"), FLANNEL).unwrap();
     node.install(&[]);
@@ -181,7 +187,7 @@ fn what_others_changed_meanwhile_stays() {
 }
 
 #[test]
-fn other_settings_replace_the_old_ones() {
+fn new_settings_replace_old_ones() {
     let node = Node::new(&[("10-calico.conflist", CALICO)]);
     node.install(&["--timeout", "5"]);
     node.install(&["--socket", "/run/other.sock"]);
@@ -194,7 +200,7 @@ fn other_settings_replace_the_old_ones() {
 }
 
 #[test]
-fn a_file_that_makes_no_sense_is_left_alone() {
+fn an_invalid_file_is_not_changed() {
     let broken = [
         ("00-broken.conflist", "{\"name\": \"x\", \"plugins\": ["),
         ("01-empty.conflist", "{\"cniVersion\": \"1.0.0\", \"name\": \"x\", \"plugins\": []}"),
@@ -209,8 +215,8 @@ fn a_file_that_makes_no_sense_is_left_alone() {
     files.push(("10-flannel.conflist", FLANNEL));
     let node = Node::new(&files);
     let before = node.files();
-    let talk = node.install(&[]);
-    assert_eq!(talk.matches("warning: ").count(), 5, "{talk}");
+    let messages = node.install(&[]);
+    assert_eq!(messages.matches("warning: ").count(), 5, "{messages}");
     for (name, text) in broken {
         assert_eq!(node.files()[name], text);
     }
@@ -220,12 +226,12 @@ fn a_file_that_makes_no_sense_is_left_alone() {
 }
 
 #[test]
-fn without_a_configuration_there_is_nothing_to_add_to() {
+fn without_a_configuration_install_fails_but_copies_the_program() {
     for files in [&[][..], &[("99-loopback.conf", "{\"name\": \"lo\", \"type\": \"loopback\"}")]] {
         let node = Node::new(files);
         let failure = node.run(install, &[]).0.unwrap_err();
         assert_eq!(failure.status, 1);
-        assert!(node.program().exists(), "the program waits for it");
+        assert!(node.program().exists(), "the program is copied anyway");
     }
     let old = FLANNEL.replace("0.3.1", "0.2.0");
     let node = Node::new(&[("10-flannel.conflist", &old), ("20-calico.conflist", CALICO)]);
@@ -236,7 +242,7 @@ fn without_a_configuration_there_is_nothing_to_add_to() {
 }
 
 #[test]
-fn links_and_rights_stay_as_they_are() {
+fn symbolic_links_and_permissions_are_kept() {
     let node = Node::new(&[]);
     let real = node.disk.path().join("real.conflist");
     fs::write(&real, FLANNEL).unwrap();
@@ -252,10 +258,10 @@ fn links_and_rights_stay_as_they_are() {
 }
 
 #[test]
-fn who_watches_adds_the_plugin_again_and_leaves_it_or_not() {
+fn watch_adds_the_plugin_again_and_removes_it_on_exit_if_requested() {
     for (end, left) in [
-        (watch::AtTheEnd::Keep, &["flannel", "portmap", "weir-cni"][..]),
-        (watch::AtTheEnd::Remove, &["flannel", "portmap"]),
+        (watch::OnExit::Keep, &["flannel", "portmap", "weir-cni"][..]),
+        (watch::OnExit::Remove, &["flannel", "portmap"]),
     ] {
         let node = Node::new(&[]);
         let folder = |name: &str| format!("--{name}={}", node.disk.path().join(name).display());
@@ -263,9 +269,9 @@ fn who_watches_adds_the_plugin_again_and_leaves_it_or_not() {
             folder("conf-dir").replace("/conf-dir", "/net.d"),
             folder("bin-dir").replace("/bin-dir", "/bin"),
         ];
-        let options = Options::read(&words).unwrap();
+        let options = Options::parse(&words).unwrap();
         let stop = AtomicBool::new(false);
-        let until = |what: &str, is_so: &dyn Fn() -> bool| {
+        let wait_for = |what: &str, is_so: &dyn Fn() -> bool| {
             let begun = Instant::now();
             while !is_so() {
                 assert!(begun.elapsed() < Duration::from_secs(60), "not in time: {what}");
@@ -274,52 +280,55 @@ fn who_watches_adds_the_plugin_again_and_leaves_it_or_not() {
         };
         let name = "10-flannel.conflist";
         let has = || node.path(name).exists() && conflist::has(&node.files()[name]);
-        let mut talk = Vec::new();
+        let mut messages = Vec::new();
         thread::scope(|scope| {
-            let watching = scope.spawn(|| watch::until(&options, end, &mut talk, &stop));
-            until("the program", &|| node.program().exists());
-            // The network plugin comes later, and writes its configuration again and again.
+            let watching = scope.spawn(|| watch::watch_until(&options, end, &mut messages, &stop));
+            wait_for("the program", &|| node.program().exists());
+            // The network plugin starts later and rewrites its configuration several times.
             for _ in 0..3 {
                 fs::write(node.path("new"), FLANNEL).unwrap();
                 fs::rename(node.path("new"), node.path(name)).unwrap();
-                until("the plugin", &has);
+                wait_for("the plugin", &has);
             }
             fs::remove_file(node.program()).unwrap();
-            until("the program again", &|| node.program().exists());
+            wait_for("the program again", &|| node.program().exists());
             stop.store(true, Ordering::Relaxed);
             watching.join().unwrap().unwrap();
         });
         assert_eq!(node.plugins(name), left);
-        assert_eq!(node.program().exists(), end == watch::AtTheEnd::Keep);
-        let talk = String::from_utf8(talk).unwrap();
-        assert!(talk.contains("added the plugin"), "{talk}");
-        assert!(talk.lines().count() < 20, "what stays so is said once: {talk}");
+        assert_eq!(node.program().exists(), end == watch::OnExit::Keep);
+        let messages = String::from_utf8(messages).unwrap();
+        assert!(messages.contains("added the plugin"), "{messages}");
+        assert!(
+            messages.lines().count() < 20,
+            "a message is printed only when it changes: {messages}"
+        );
         node.uninstall();
         assert_eq!(node.files()[name], FLANNEL);
     }
 }
 
-/// Whoever watches ends, also when an assertion fails.
-struct Ended<'a>(&'a AtomicBool);
+/// Stops the watch on drop, also when an assertion fails.
+struct StopOnDrop<'a>(&'a AtomicBool);
 
-impl Drop for Ended<'_> {
+impl Drop for StopOnDrop<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
 }
 
 #[test]
-fn who_removes_the_plugin_waits_for_those_who_watch() {
+fn uninstall_waits_for_install_watch() {
     let name = "10-flannel.conflist";
     let node = Node::new(&[(name, FLANNEL)]);
     let folder = |name: &str| node.disk.path().join(name).display().to_string();
     let words = [format!("--conf-dir={}", folder("net.d")), format!("--bin-dir={}", folder("bin"))];
-    let options = Options::read(&words).unwrap();
+    let options = Options::parse(&words).unwrap();
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
-        let watching =
-            scope.spawn(|| watch::until(&options, watch::AtTheEnd::Keep, &mut Vec::new(), &stop));
-        let _ended = Ended(&stop);
+        let watching = scope
+            .spawn(|| watch::watch_until(&options, watch::OnExit::Keep, &mut Vec::new(), &stop));
+        let _stop = StopOnDrop(&stop);
         let begun = Instant::now();
         while !conflist::has(&node.files()[name]) {
             assert!(begun.elapsed() < Duration::from_secs(60), "not in time");
@@ -330,14 +339,14 @@ fn who_removes_the_plugin_waits_for_those_who_watch() {
         assert!(failure.what.contains("still runs"), "{}", failure.what);
         assert!(conflist::has(&node.files()[name]), "nothing was changed");
         let removing = scope.spawn(|| {
-            let patience = Duration::from_secs(60);
-            let done = uninstall_within(&options, patience, &mut Vec::new());
+            let timeout = Duration::from_secs(60);
+            let done = uninstall_within(&options, timeout, &mut Vec::new());
             done.map(|()| stop.load(Ordering::Relaxed))
         });
         thread::sleep(soon);
         stop.store(true, Ordering::Relaxed);
         watching.join().unwrap().unwrap();
-        assert!(removing.join().unwrap().unwrap(), "it did not wait");
+        assert!(removing.join().unwrap().unwrap(), "uninstall did not wait");
     });
     assert_eq!(node.files(), BTreeMap::from([(name.to_owned(), FLANNEL.to_owned())]));
 }

@@ -1,4 +1,5 @@
-//! Staying beside the configuration: whoever writes it anew, as network plugins do when they start, gets the plugin back.
+//! Keeps the plugin installed when other programs rewrite the configuration, as network plugins do
+//! when they start.
 
 use std::{
     fs::TryLockError,
@@ -14,82 +15,84 @@ use std::{
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 
-use super::{NAME, add_plugin, options::Options, place_program, remove_everything, turn};
+use super::{NAME, add_plugin, lock, options::Options, place_program, remove_everything};
 use crate::Failure;
 
-/// How often to look. A look reads a few small files.
-const LOOK: Duration = Duration::from_millis(500);
+/// The time between two checks. A check reads a few small files.
+const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
-/// What happens to an installation when whoever watches it ends.
+/// The treatment of the installation when the watch ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum AtTheEnd {
-    /// It stays: something else comes and watches.
+pub(crate) enum OnExit {
+    /// Keep it, because another process will watch it.
     Keep,
-    /// It is removed.
+    /// Remove it.
     Remove,
 }
 
-/// Installs, and again whenever that is needed, until a signal ends it.
-pub(crate) fn watch(options: &Options, end: AtTheEnd, talk: &mut dyn Write) -> Result<(), Failure> {
+/// Installs, and again whenever needed, until a signal arrives.
+pub(crate) fn watch(
+    options: &Options,
+    end: OnExit,
+    messages: &mut dyn Write,
+) -> Result<(), Failure> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGTERM, SIGINT] {
         signal_hook::flag::register(signal, stop.clone())?;
     }
-    until(options, end, talk, &stop)
+    watch_until(options, end, messages, &stop)
 }
 
-/// The same, until somebody says so.
-pub(super) fn until(
+/// Watches until `stop` is set.
+pub(super) fn watch_until(
     options: &Options,
-    end: AtTheEnd,
-    talk: &mut dyn Write,
+    end: OnExit,
+    messages: &mut dyn Write,
     stop: &AtomicBool,
 ) -> Result<(), Failure> {
-    place_program(options, talk)?;
-    let mut said = String::new();
-    let mut turn = None;
+    place_program(options, messages)?;
+    let mut last_message = String::new();
+    let mut lock = None;
     while !stop.load(Ordering::Relaxed) {
-        if turn.is_none() {
-            match turn::to_watch(&options.conf_dir) {
-                Ok(ours) => turn = Some(ours),
-                // Somebody removes the plugin right now.
+        if lock.is_none() {
+            match lock::shared(&options.conf_dir) {
+                Ok(shared) => lock = Some(shared),
+                // An `uninstall` is running.
                 Err(TryLockError::WouldBlock) => {
-                    thread::sleep(LOOK);
+                    thread::sleep(CHECK_INTERVAL);
                     continue;
                 }
-                // The folder may come later; where there are no locks, nobody can wait for us.
+                // The folder may not exist yet, or its file system may not support locks.
                 Err(TryLockError::Error(_)) => (),
             }
         }
-        let now = look(options);
-        if now != said {
-            // Nobody may read it any more, and that is no reason to end.
-            _ = write!(talk, "{now}");
-            said = now;
+        let message = check(options);
+        if message != last_message {
+            // Standard error may be closed, which is no reason to stop.
+            _ = write!(messages, "{message}");
+            last_message = message;
         }
-        thread::sleep(LOOK);
+        thread::sleep(CHECK_INTERVAL);
     }
     match end {
-        AtTheEnd::Keep => Ok(()),
-        AtTheEnd::Remove => remove_everything(options, talk),
+        OnExit::Keep => Ok(()),
+        OnExit::Remove => remove_everything(options, messages),
     }
 }
 
-/// Adds what is missing. Tells how it is.
-fn look(options: &Options) -> String {
-    let mut talk = Vec::new();
+/// Installs what is missing. Returns a message about the state.
+fn check(options: &Options) -> String {
+    let mut messages = Vec::new();
     let program = options.bin_dir.join(NAME);
-    let placed = match is_there(&program) {
-        true => Ok(()),
-        false => place_program(options, &mut talk),
-    };
-    if let Err(failure) = placed.and_then(|()| add_plugin(options, &mut talk)) {
-        talk.extend(format!("warning: {}\n", failure.what).bytes());
+    let placed =
+        if is_installed(&program) { Ok(()) } else { place_program(options, &mut messages) };
+    if let Err(failure) = placed.and_then(|()| add_plugin(options, &mut messages)) {
+        messages.extend(format!("warning: {}\n", failure.what).bytes());
     }
-    String::from_utf8_lossy(&talk).into_owned()
+    String::from_utf8_lossy(&messages).into_owned()
 }
 
-/// Whether the program is in place. That it is the right one was seen at the start.
-fn is_there(program: &Path) -> bool {
+/// Whether the program is installed. Its content was compared at the start.
+fn is_installed(program: &Path) -> bool {
     program.metadata().is_ok_and(|file| file.is_file() && file.len() > 0)
 }

@@ -1,4 +1,5 @@
-//! Agents on nodes of network namespaces, with a real API server: real rules, real packets. `cargo xtask cluster` gets the server.
+//! Agents on nodes of network namespaces, with a real API server: real rules, real packets. `cargo
+//! xtask cluster` gets the server.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot run has failed")]
 
@@ -66,7 +67,7 @@ fn plugin() -> u8 {
         variable: &|name| env::var(name).ok(),
         input: &mut io::stdin(),
         output: &mut io::stdout(),
-        talk: &mut io::stderr(),
+        messages: &mut io::stderr(),
     })
 }
 

@@ -124,15 +124,15 @@ pub(crate) fn installed() {
             [verb.into(), "--conf-dir".into(), net.clone(), "--bin-dir".into(), node.path("bin")];
         let words = words.iter().map(|word| word.to_str().unwrap().to_owned());
         let socket = format!("--socket={}", node.path("agent.sock").display());
-        let mut talk = Vec::new();
+        let mut messages = Vec::new();
         let status = weir_cni::run(weir_cni::Call {
             arguments: words.chain([socket]).collect(),
             variable: &|_| None,
             input: &mut "".as_bytes(),
             output: &mut Vec::new(),
-            talk: &mut talk,
+            messages: &mut messages,
         });
-        assert_eq!(status, 0, "{}", String::from_utf8_lossy(&talk));
+        assert_eq!(status, 0, "{}", String::from_utf8_lossy(&messages));
     };
     let sandbox = Sandbox::new("db", "u1");
     let goes_round = |runtime: &Runtime| {

@@ -108,7 +108,8 @@ fn heard(socket: &UdpSocket, patience: Duration) -> Vec<String> {
     all
 }
 
-/// Somebody who may not sends without a pause, from before there is an interface until after ADD, again and again.
+/// Somebody who may not sends without a pause, from before there is an interface until after ADD,
+/// again and again.
 pub(crate) fn hammered() {
     let node = Node::new();
     let runtime = node.ptp(5, 5, &[]);

@@ -56,7 +56,7 @@ fn plugin() -> u8 {
         variable: &|name| env::var(name).ok(),
         input: &mut io::stdin(),
         output: &mut io::stdout(),
-        talk: &mut io::stderr(),
+        messages: &mut io::stderr(),
     })
 }
 

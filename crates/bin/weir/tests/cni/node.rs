@@ -1,4 +1,5 @@
-//! A node with two pods that try to reach those which plugins add, and an agent that is told of them.
+//! A node with two pods that try to reach those which plugins add, and an agent that is told of
+//! them.
 
 use std::{
     fs,

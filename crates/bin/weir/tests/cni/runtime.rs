@@ -64,7 +64,8 @@ pub(crate) struct Runtime {
 pub(crate) type Refusal = Value;
 
 impl Runtime {
-    /// A runtime with these plugins and ours after them. Plugins that are not Debian's lie in a folder.
+    /// A runtime with these plugins and ours after them. Plugins that are not Debian's lie in a
+    /// folder.
     pub(crate) fn new(folder: &Path, mut plugins: Vec<Value>, ours: Value) -> Self {
         let own = folder.join("bin/weir-cni");
         fs::create_dir_all(own.parent().unwrap()).unwrap();
