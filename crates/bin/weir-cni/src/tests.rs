@@ -276,43 +276,43 @@ fn an_invalid_configuration_is_reported_as_the_specification_defines() {
     check(
         fixture.config(json!({"cniVersion": "0.2.0"})),
         expect![[r#"
-            {"cniVersion":"1.1.0","code":1,"msg":"CNI version 0.2.0 is not supported","details":"this plugin speaks 0.3.1, 0.4.0, 1.0.0, 1.1.0"}
+            {"cniVersion":"1.1.0","code":1,"msg":"CNI version 0.2.0 is not supported","details":"supported versions: 0.3.1, 0.4.0, 1.0.0, 1.1.0"}
         "#]],
     );
     check(
         fixture.config(json!({"prevResult": null})),
         expect![[r#"
-            {"cniVersion":"1.0.0","code":7,"msg":"prevResult is missing","details":"weir-cni makes no interface: it comes after a plugin that does"}
+            {"cniVersion":"1.0.0","code":7,"msg":"prevResult is missing","details":"weir-cni creates no interface: it must follow a plugin that does"}
         "#]],
     );
     check(
         fixture.config(json!({"prevResult": {"ips": []}})),
         expect![[r#"
-            {"cniVersion":"1.0.0","code":7,"msg":"prevResult has no address of the container","details":"policies know pods by their addresses"}
+            {"cniVersion":"1.0.0","code":7,"msg":"prevResult has no address of the container","details":"weir identifies pods by their addresses"}
         "#]],
     );
     check(
         fixture.config(json!({"prevResult": {"ips": [{"address": "10.0.0"}]}})),
         expect![[r#"
-            {"cniVersion":"1.0.0","code":7,"msg":"prevResult makes no sense","details":"expected an address, found \"10.0.0\""}
+            {"cniVersion":"1.0.0","code":7,"msg":"invalid prevResult","details":"expected an address, found \"10.0.0\""}
         "#]],
     );
     check(
         fixture.config(json!({"timeout": 0})),
         expect![[r#"
-            {"cniVersion":"1.0.0","code":7,"msg":"invalid timeout","details":"expected seconds, 0.1 to 60, found 0"}
+            {"cniVersion":"1.0.0","code":7,"msg":"invalid timeout","details":"expected a number of seconds from 0.1 to 60, found 0"}
         "#]],
     );
     check(
         fixture.config(json!({"onFailure": "maybe"})),
         expect![[r#"
-            {"cniVersion":"1.0.0","code":7,"msg":"onFailure makes no sense","details":"expected refuse or allow, found \"maybe\""}
+            {"cniVersion":"1.0.0","code":7,"msg":"invalid onFailure","details":"expected refuse or allow, found \"maybe\""}
         "#]],
     );
     check(
         fixture.config(json!({"socket": 5})),
         expect![[r#"
-            {"cniVersion":"1.0.0","code":7,"msg":"socket makes no sense","details":"expected text, found 5"}
+            {"cniVersion":"1.0.0","code":7,"msg":"invalid socket","details":"expected a string, found 5"}
         "#]],
     );
     let jump = call("JUMP", &fixture.config(json!({})));
@@ -320,14 +320,14 @@ fn an_invalid_configuration_is_reported_as_the_specification_defines() {
         &fixture,
         jump,
         expect![[r#"
-            {"cniVersion":"1.0.0","code":4,"msg":"there is no command \"JUMP\"","details":"CNI_COMMAND makes no sense"}
+            {"cniVersion":"1.0.0","code":4,"msg":"unknown command \"JUMP\"","details":"CNI_COMMAND is invalid"}
         "#]],
     );
     check_error(
         &fixture,
         call("GC", &fixture.config(json!({}))),
         expect![[r#"
-            {"cniVersion":"1.0.0","code":7,"msg":"cni.dev/valid-attachments is missing","details":"without it everything would be gone"}
+            {"cniVersion":"1.0.0","code":7,"msg":"cni.dev/valid-attachments is missing","details":"without it the agent would forget all pods"}
         "#]],
     );
 }
@@ -350,7 +350,7 @@ fn a_missing_variable_is_reported_as_the_specification_defines() {
         &fixture,
         (status, output),
         expect![[r#"
-            {"cniVersion":"1.0.0","code":4,"msg":"CNI_ARGS does not say which pod it is","details":"expected K8S_POD_NAMESPACE and K8S_POD_NAME"}
+            {"cniVersion":"1.0.0","code":4,"msg":"CNI_ARGS does not name the pod","details":"expected K8S_POD_NAMESPACE and K8S_POD_NAME"}
         "#]],
     );
     let (status, output, _) = start("ADD", "{", &all);

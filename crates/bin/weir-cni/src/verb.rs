@@ -126,9 +126,15 @@ fn wait(
         ));
     }
     let waiting = Waiting::new(interface.attachment(&config.network, addresses));
-    request::send(&config.socket, request(waiting), deadline, Retry::UntilDeadline).map_err(|error| {
-        CniError::new(TRY_AGAIN_LATER, "the weir agent does not answer", describe(config, &error))
-    })
+    request::send(&config.socket, request(waiting), deadline, Retry::UntilDeadline).map_err(
+        |error| {
+            CniError::new(
+                TRY_AGAIN_LATER,
+                "the weir agent does not answer",
+                describe(config, &error),
+            )
+        },
+    )
 }
 
 /// Sends a notification that may get lost.

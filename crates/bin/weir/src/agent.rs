@@ -17,74 +17,81 @@ use crate::{
     opflex, platform,
 };
 
-/// Where `weir drops` asks, unless told otherwise.
+/// The default address of the agent, for `weir drops` too.
 pub(crate) const ADDRESS: &str = "127.0.0.1:9640";
 
 /// Enforce the policies on this node
 ///
-/// Watches a cluster, or a folder of manifests, and keeps the rules of this network namespace equal to what it says about the pods of
-/// the node. Nothing is written before everything was read once; while the API server is away, and as long as a file is broken,
-/// what was in force stays. Rules that others change are put back within seconds. SIGHUP reads everything again and compares it with the kernel; SIGTERM ends the agent, and the
-/// rules stay in force. This needs root, or CAP_NET_ADMIN.
+/// Watches a cluster or a folder of manifests and installs the rules for the pods of this node in
+/// the current network namespace. The agent writes nothing before its first complete read of the
+/// source. While the API server is unreachable or a manifest is invalid, the last known good rules
+/// stay in force. The agent restores rules that another program changes within seconds.
 ///
-/// With `--datapath opflex` it keeps the files of opflex-agent equal to what the controller `hpp` has written about this node, and needs no right but to
-/// read the cluster and write to the folder.
+/// SIGHUP makes the agent read everything again and compare it with the kernel. SIGTERM stops the
+/// agent; the rules stay in force. The agent needs root or CAP_NET_ADMIN.
+///
+/// With `--datapath opflex` the agent keeps the files of opflex-agent equal to the objects that the
+/// controller `hpp` has written for this node. It then needs only to read the cluster and to write
+/// to the folder.
 #[derive(Args)]
 #[command(
     after_help = "Examples:\n  weir agent --source kube --node node-1 --kubeconfig /etc/weir/kubeconfig\n  NODE_NAME=node-1 weir agent --source kube     # in a pod, as its service account\n  weir agent --source /etc/weir/manifests --node node-1\n  weir agent --source /etc/weir/manifests --node node-1 --audit --log-format json\n  weir agent --cleanup\n  weir agent --datapath opflex --source kube --node node-1 --aci-prefix demo\n\nHTTP: /healthz /readyz /metrics /status /drops"
 )]
 pub(crate) struct Agent {
-    /// Where pods, namespaces, nodes and policies come from: a cluster, or a folder of manifests
+    /// The source of pods, namespaces, nodes and policies: a cluster (kube) or a folder of
+    /// manifests
     #[arg(long, value_name = "kube|DIR", required_unless_present = "cleanup")]
     source: Option<PathBuf>,
-    /// The kubeconfig to reach the cluster with [default: KUBECONFIG, or ~/.kube/config, or the service account of the pod]
+    /// The kubeconfig of the cluster [default: KUBECONFIG, ~/.kube/config, or the service account
+    /// of the pod]
     #[arg(long, value_name = "PATH")]
     kubeconfig: Option<PathBuf>,
-    /// The context of the kubeconfig [default: its current one]
+    /// The context of the kubeconfig [default: its current context]
     #[arg(long, value_name = "NAME")]
     context: Option<String>,
     /// The datapath: nftables, iptables or opflex on Linux, hcn on Windows
     #[arg(long, value_name = "NAME", value_enum, default_value_t = platform::DEFAULT, hide_possible_values = true)]
     datapath: DatapathKind,
-    /// The node whose pods the rules are for
+    /// The node whose pods to install rules for
     #[arg(long, value_name = "NAME", env = "NODE_NAME", hide_env_values = true, required_unless_present = "cleanup", value_parser = NonEmptyStringValueParser::new())]
     node: Option<String>,
-    /// Tell what would be dropped, and drop nothing
+    /// Report the packets that the rules would drop, but drop nothing
     #[arg(long)]
     audit: bool,
-    /// Apply once and exit: 1 if something is not as it should be
+    /// Apply the rules once and exit; the exit status is 1 if a rule is not in force or a policy
+    /// has an error
     #[arg(long, conflicts_with = "cleanup")]
     once: bool,
-    /// Remove everything of weir's and exit
+    /// Remove all rules that weir has installed and exit
     #[arg(long)]
     cleanup: bool,
-    /// What happens to established connections that are forbidden now
+    /// The treatment of established connections that a change of policy denies
     #[arg(long, value_enum, default_value = "cut")]
-    established: Fate,
-    /// Where to listen for HTTP, or `off`
+    established: EstablishedArg,
+    /// The address to serve HTTP on, or `off`
     #[arg(long, value_name = "ADDRESS", default_value = ADDRESS, value_parser = listen::http)]
     http: Http,
-    /// Where to serve /metrics and nothing else, beside --http, or `off`
+    /// A second address that serves only /metrics, or `off`
     #[arg(long, value_name = "ADDRESS", default_value = "off", value_parser = listen::http)]
     metrics: Http,
-    /// Where the CNI plugin asks whether a pod's rules are in force; without it nobody is listened to
+    /// The socket on which the CNI plugin waits for a pod's rules [default: none]
     #[arg(long, value_name = "PATH", conflicts_with_all = ["once", "cleanup"])]
     cni_socket: Option<PathBuf>,
     #[command(flatten)]
     log: LogArgs,
-    /// Set net.bridge.bridge-nf-call-iptables and -ip6tables if there are bridges
+    /// Set net.bridge.bridge-nf-call-iptables and -ip6tables if the node has bridges
     #[arg(long)]
     manage_sysctls: bool,
     #[command(flatten)]
     aci: opflex::NodeOptions,
 }
 
-/// What happens to connections.
+/// The treatment of established connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Fate {
-    /// They go on
+enum EstablishedArg {
+    /// Let them continue
     Keep,
-    /// They are ended
+    /// Terminate them
     Cut,
 }
 
@@ -114,12 +121,14 @@ impl Agent {
     ) -> anyhow::Result<Exit> {
         if self.cleanup {
             weir_agent::cleanup(datapath).map_err(failed)?;
-            tracing::info!("removed everything of weir's");
+            tracing::info!("removed all rules of weir");
             return Ok(Exit::Yes);
         }
         if self.once {
             let reasons = weir_agent::once(options, datapath).map_err(failed)?;
-            reasons.iter().for_each(|reason| tracing::warn!("{reason}"));
+            for reason in &reasons {
+                tracing::warn!("{reason}");
+            }
             return Ok(Exit::when(reasons.is_empty()));
         }
         weir_agent::run(options, datapath, drops).map_err(failed)?;
@@ -134,19 +143,22 @@ impl Agent {
             Failure::new(error, hint)
         };
         if self.audit || self.cni_socket.is_some() {
-            let what = "--audit and --cni-socket are about packets, and opflex-agent has those";
+            let what = "--audit and --cni-socket are not supported with `--datapath opflex`";
             return Err(Failure::new(what, "leave them out, or use another datapath").into());
         }
         self.log.start();
         if self.cleanup {
             let removed = weir_opflex::cleanup(netpol_dir).map_err(failed)?;
-            removed.iter().for_each(|name| tracing::info!("removed {name}"));
+            for name in &removed {
+                tracing::info!("removed {name}");
+            }
             tracing::info!("removed {} files from {}", removed.len(), netpol_dir.display());
             return Ok(Exit::Yes);
         }
         let Source::Kube(access) = self.source()? else {
-            let what = "opflex is told by objects of a cluster, and this is a folder";
-            return Err(Failure::new(what, "use `--source kube`").into());
+            let what = "`--datapath opflex` needs `--source kube`";
+            let hint = "use `--source kube`: the agent reads HostprotPols from the API server";
+            return Err(Failure::new(what, hint).into());
         };
         let options = weir_opflex::Options {
             access,
@@ -175,8 +187,8 @@ impl Agent {
             datapath: self.datapath.backend().name,
             mode: if self.audit { Mode::Audit } else { Mode::Enforce },
             established: match self.established {
-                Fate::Keep => Established::Keep,
-                Fate::Cut => Established::Cut,
+                EstablishedArg::Keep => Established::Keep,
+                EstablishedArg::Cut => Established::Cut,
             },
             http: self.http.0,
             metrics: self.metrics.0,
@@ -195,8 +207,9 @@ impl Agent {
             return Ok(Source::Kube(access));
         }
         if self.kubeconfig.is_some() || self.context.is_some() {
-            let what = "--kubeconfig and --context are about a cluster, and this is a folder";
-            let hint = "use `--source kube`; a folder of that name is `./kube`";
+            let what =
+                "--kubeconfig and --context need `--source kube`, but the source is a folder";
+            let hint = "use `--source kube` for a cluster; write `./kube` for a folder named kube";
             return Err(Failure::new(what, hint));
         }
         Ok(Source::Folder(source.into()))

@@ -1,4 +1,4 @@
-//! The words of the command line.
+//! The subcommands.
 
 use std::path::Path;
 
@@ -10,21 +10,19 @@ use crate::{
     test::Test, version::Version,
 };
 
-/// Kubernetes network policy: tested, explained, drawn, compared and compiled.
+/// Test, explain, draw, compare and enforce Kubernetes network policies
 #[derive(Parser)]
 #[command(
     name = "weir",
     version,
     propagate_version = true,
-    after_help = "Exit status: 0 yes or clean, 1 no or findings, 2 failure."
+    after_help = "Exit status: 0 for yes or clean, 1 for no or findings, 2 for failure."
 )]
 pub(crate) struct Cli {
-    /// What to do.
     #[command(subcommand)]
     pub(crate) command: Command,
 }
 
-/// The subcommands.
 #[derive(Subcommand)]
 pub(crate) enum Command {
     Test(Test),
@@ -43,7 +41,8 @@ pub(crate) enum Command {
 }
 
 impl Cli {
-    /// The arguments of this process. Called as `kubectl-weir`, it speaks of itself as `kubectl weir`.
+    /// Parses the arguments of this process. If it runs as `kubectl-weir`, help and errors name it
+    /// `kubectl weir`.
     pub(crate) fn as_called() -> Self {
         let mut command = Cli::command();
         let called = std::env::args_os().next().unwrap_or_default();
@@ -56,7 +55,7 @@ impl Cli {
     }
 }
 
-/// The same with examples as they are typed after `kubectl`.
+/// Rewrites the examples to start with `kubectl weir`.
 fn as_plugin(command: clap::Command) -> clap::Command {
     let command = command.mut_subcommands(as_plugin);
     match command.get_after_help().map(ToString::to_string) {

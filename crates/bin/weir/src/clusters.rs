@@ -1,4 +1,4 @@
-//! Several clusters at once, for policies that reach from one to another.
+//! Several clusters in one world, for policies that span clusters.
 
 use std::{collections::BTreeMap, path::PathBuf, str::FromStr};
 
@@ -10,11 +10,13 @@ use crate::{
     source::{Loaded, load_paths},
 };
 
-/// The clusters of a set.
+/// The clusters of a ClusterSet.
 #[derive(Args)]
 pub(crate) struct Clusters {
-    /// A cluster of a set and its manifests; its pods are then `NAME:namespace/pod`, and ClusterSetNetworkPolicies reach the pods of all
-    /// clusters [repeatable]
+    /// A cluster of a ClusterSet and its manifests [repeatable]
+    ///
+    /// Its pods are named `NAME:namespace/pod`. ClusterSetNetworkPolicies select pods of all given
+    /// clusters.
     #[arg(long = "cluster", value_name = "NAME=PATH")]
     clusters: Vec<ClusterArg>,
 }
@@ -31,14 +33,16 @@ impl FromStr for ClusterArg {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let (name, path) = text.split_once('=').unwrap_or((text, ""));
         match (is_label(name), path) {
-            (false, _) => Err(format!("{name:?} is no name of a cluster: use a-z, 0-9 and `-`")),
+            (false, _) => {
+                Err(format!("{name:?} is not a valid cluster name: use a-z, 0-9 and `-`"))
+            }
             (true, "") => Err("expected NAME=PATH, as in `east=clusters/east`".into()),
             (true, path) => Ok(ClusterArg { name: name.into(), path: path.into() }),
         }
     }
 }
 
-/// Whether a name can be that of a cluster: a DNS label.
+/// Whether a name is a DNS label, as the name of a cluster must be.
 pub(crate) fn is_label(name: &str) -> bool {
     !name.is_empty()
         && name.len() <= 63
@@ -48,18 +52,18 @@ pub(crate) fn is_label(name: &str) -> bool {
 }
 
 impl Clusters {
-    /// Whether none was named.
+    /// Whether no cluster was given.
     pub(crate) fn is_empty(&self) -> bool {
         self.clusters.is_empty()
     }
 
-    /// All clusters as one.
+    /// Loads all clusters into one world.
     pub(crate) fn load(&self) -> anyhow::Result<Loaded> {
         let mut paths: BTreeMap<Name, Vec<PathBuf>> = BTreeMap::new();
         for ClusterArg { name, path } in &self.clusters {
             if path.as_os_str() == "-" && self.clusters.len() > 1 {
-                let hint = "name a file or a folder for each cluster";
-                return Err(Failure::new("standard input is of one cluster only", hint).into());
+                let hint = "give a file or a folder for each cluster";
+                return Err(Failure::new("standard input can hold only one cluster", hint).into());
             }
             paths.entry(name.as_str().into()).or_default().push(path.clone());
         }
@@ -70,7 +74,8 @@ impl Clusters {
         Ok(joined(loaded))
     }
 
-    /// The objects of all clusters, for tests about them, and what reading them found. The error is what is missing from them.
+    /// The objects of all clusters and the findings from reading them. Fails if the input is
+    /// incomplete.
     pub(crate) fn objects(&self) -> anyhow::Result<(Vec<Object>, Vec<Finding>)> {
         let mut loaded = self.load()?;
         if !loaded.missing.is_empty() {
@@ -84,7 +89,7 @@ impl Clusters {
     }
 }
 
-/// Clusters that were read one by one, as one world.
+/// Joins clusters that were read separately.
 fn joined(clusters: BTreeMap<Name, Loaded>) -> Loaded {
     let mut worlds: BTreeMap<Name, World> = BTreeMap::new();
     let (mut findings, mut missing) = (Vec::new(), Vec::new());
@@ -92,9 +97,10 @@ fn joined(clusters: BTreeMap<Name, Loaded>) -> Loaded {
     let mut makers = BTreeMap::new();
     for (cluster, mut loaded) in clusters {
         let id = |id: &PodId| id.in_cluster(&cluster);
-        // What was made up apart may collide now, with each other and with what is real elsewhere.
+        // Synthetic addresses of one cluster may collide with addresses of another: assign them
+        // again below.
         for pod in loaded.world.pods.values_mut() {
-            pod.addresses.retain(|address| !loaded.made_up.contains(address));
+            pod.addresses.retain(|address| !loaded.synthetic.contains(address));
         }
         findings.append(&mut loaded.findings);
         missing.append(&mut loaded.missing);
@@ -115,6 +121,6 @@ fn joined(clusters: BTreeMap<Name, Loaded>) -> Loaded {
         worlds.insert(cluster.clone(), loaded.world);
     }
     let mut world = weir_clusterset::union(&worlds);
-    let made_up = weir_api::readdress(&mut world);
-    Loaded { world, findings, missing, owners, workloads, makers, made_up }
+    let synthetic = weir_api::readdress(&mut world);
+    Loaded { world, findings, missing, owners, workloads, makers, synthetic }
 }

@@ -1,4 +1,4 @@
-//! How the controller `clusterset` is to be, as typed.
+//! The flags of the controller `clusterset`.
 
 use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
@@ -11,35 +11,37 @@ use weir_model::Name;
 
 use crate::{failure::Failure, source};
 
-/// The longest times that make sense, in seconds.
+/// The upper limit of intervals, in seconds.
 const YEAR: u64 = 365 * 24 * 3600;
 
-/// How the controller `clusterset` is to be.
+/// The flags of the controller `clusterset`.
 #[derive(Args)]
 #[command(next_help_heading = "Controller clusterset")]
 pub(crate) struct ClusterSetArgs {
-    /// The id of this cluster, which no other of the set has: a DNS label
+    /// The id of this cluster, unique in the ClusterSet: a DNS label
     #[arg(long, value_name = "ID")]
     cluster_id: Option<String>,
-    /// A network that the pods of this cluster are in; addresses outside of them are refused by the others [repeatable]
+    /// A network of this cluster's pods; other clusters reject pod IPs outside of these networks
+    /// [repeatable]
     #[arg(long, value_name = "CIDR", value_parser = network)]
     pod_cidr: Vec<IpNet>,
-    /// A network that the pods of another cluster may be in, whatever that says; once one is given, clusters without any are not believed [repeatable]
+    /// Trust pod IPs of cluster ID only inside CIDR; once given, clusters without an entry are
+    /// ignored [repeatable]
     #[arg(long, value_name = "ID=CIDR", value_parser = member_cidr)]
     member_cidr: Vec<(Name, IpNet)>,
-    /// How many pods of another cluster are taken
+    /// The maximum number of pods to accept from another cluster
     #[arg(long, value_name = "COUNT", default_value = "50000", value_parser = clap::value_parser!(u32).range(1..))]
     member_pods: u32,
-    /// How many namespaces of another cluster are taken
+    /// The maximum number of namespaces to accept from another cluster
     #[arg(long, value_name = "COUNT", default_value = "10000", value_parser = clap::value_parser!(u32).range(1..))]
     member_namespaces: u32,
     /// The kubeconfig of the broker
     #[arg(long, value_name = "PATH")]
     broker_kubeconfig: Option<PathBuf>,
-    /// The context of that kubeconfig
+    /// The context of the kubeconfig of the broker
     #[arg(long, value_name = "NAME", requires = "broker_kubeconfig")]
     broker_context: Option<String>,
-    /// The address of the broker's API server, without a kubeconfig
+    /// The URL of the broker's API server, instead of a kubeconfig
     #[arg(
         long,
         value_name = "URL",
@@ -47,31 +49,31 @@ pub(crate) struct ClusterSetArgs {
         conflicts_with = "broker_kubeconfig"
     )]
     broker_url: Option<String>,
-    /// The file with the token for it
+    /// The file with the token for the broker
     #[arg(long, value_name = "PATH", requires = "broker_url")]
     broker_token_file: Option<PathBuf>,
-    /// The file with the certificates to trust there [default: those of the machine]
+    /// The file with the CA certificates of the broker, as PEM [default: those of the machine]
     #[arg(long, value_name = "PATH", requires = "broker_url")]
     broker_ca_file: Option<PathBuf>,
-    /// The namespace of the set on the broker
+    /// The namespace of the ClusterSet on the broker
     #[arg(long, value_name = "NAME", default_value = "submariner-k8s-broker")]
     broker_namespace: String,
-    /// How often this cluster gives a sign of life
+    /// The interval at which this cluster renews its heartbeat
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = clap::value_parser!(u64).range(1..=YEAR))]
     cluster_renewal: u64,
-    /// After how long without a sign of life a cluster is gone, and its addresses with it
+    /// The time without a heartbeat after which a cluster and its addresses are removed
     #[arg(long, value_name = "SECONDS", default_value = "86400", value_parser = clap::value_parser!(u64).range(3..=YEAR))]
     cluster_expiry: u64,
-    /// How many peers a NetworkPolicy may have
+    /// The maximum number of peers in one NetworkPolicy
     #[arg(long, value_name = "COUNT", default_value = "500", value_parser = clap::value_parser!(u16).range(10..=5000))]
     shard_size: u16,
-    /// Write networks where all of their addresses are allowed
+    /// Write a CIDR instead of single addresses where all of its addresses are allowed
     #[arg(long)]
     merge_cidrs: bool,
 }
 
 impl ClusterSetArgs {
-    /// The same, as meant.
+    /// Checks the flags and converts them to settings.
     pub(crate) fn settings(&self) -> anyhow::Result<Settings> {
         let missing = |what: &str, hint: &str| {
             Failure::new(format!("controller clusterset needs {what}"), hint.to_owned())
@@ -79,40 +81,43 @@ impl ClusterSetArgs {
         let id = self
             .cluster_id
             .as_deref()
-            .ok_or_else(|| missing("the id of this cluster", "give it with `--cluster-id ID`"))?;
+            .ok_or_else(|| missing("the id of this cluster", "set it with `--cluster-id ID`"))?;
         if !crate::clusters::is_label(id) {
-            let hint = "use up to 63 of a-z, 0-9 and `-`, which is neither first nor last";
-            return Err(Failure::new(format!("{id:?} is no id of a cluster"), hint).into());
+            let hint = "use up to 63 characters of a-z, 0-9 and `-`, and no `-` at either end";
+            return Err(Failure::new(format!("{id:?} is not a valid cluster id"), hint).into());
         }
         if self.pod_cidr.is_empty() {
             let hint =
-                "give them with `--pod-cidr CIDR`: others believe no address outside of them";
+                "set them with `--pod-cidr CIDR`: other clusters reject addresses outside of them";
             return Err(missing("the networks of this cluster's pods", hint).into());
         }
         if let Some((itself, _)) = self.member_cidr.iter().find(|(member, _)| **member == *id) {
             let hint =
-                "--member-cidr is for the other clusters; its own networks are in --pod-cidr";
-            return Err(Failure::new(format!("{itself} is this cluster itself"), hint).into());
+                "use --member-cidr for other clusters; --pod-cidr sets the networks of this one";
+            return Err(
+                Failure::new(format!("--member-cidr names this cluster, {itself}"), hint).into()
+            );
         }
         let broker = match (&self.broker_kubeconfig, &self.broker_url, &self.broker_token_file) {
             (Some(path), _, _) => Access::new(Some(path), self.broker_context.as_deref()),
             (None, Some(url), Some(_)) if !url.starts_with("https://") => {
-                let hint = "give a URL that begins with `https://`: the token would be sent for anybody to read";
-                return Err(Failure::new(format!("{url} is no address of a broker"), hint).into());
+                let hint = "give a URL that starts with `https://`: without TLS the token would be readable on the network";
+                return Err(Failure::new(format!("{url} is not an HTTPS URL"), hint).into());
             }
             (None, Some(url), Some(token)) => {
                 Access::direct(url, token, self.broker_ca_file.as_deref())
             }
             _ => {
-                let hint = "give it with `--broker-kubeconfig PATH`, or `--broker-url URL --broker-token-file PATH --broker-ca-file PATH`";
+                let hint = "set it with `--broker-kubeconfig PATH`, or `--broker-url URL --broker-token-file PATH --broker-ca-file PATH`";
                 return Err(missing("the broker", hint).into());
             }
         };
         let (renewal, expiry) =
             (Duration::from_secs(self.cluster_renewal), Duration::from_secs(self.cluster_expiry));
         if expiry < renewal * 3 {
-            let hint = "let --cluster-expiry be at least three times --cluster-renewal";
-            return Err(Failure::new("clusters would be gone before they are late", hint).into());
+            let what = "--cluster-expiry must be at least 3 × --cluster-renewal";
+            let hint = "raise --cluster-expiry, or lower --cluster-renewal";
+            return Err(Failure::new(what, hint).into());
         }
         self.check_files()?;
         Ok(Settings {
@@ -130,7 +135,7 @@ impl ClusterSetArgs {
         })
     }
 
-    /// Fails for files that are not there, or that hold nothing of the kind: they were never right.
+    /// Fails for a token or CA file that is missing, empty or of the wrong kind.
     fn check_files(&self) -> anyhow::Result<()> {
         for (path, what, mark) in [
             (&self.broker_token_file, "a token", ""),
@@ -140,14 +145,14 @@ impl ClusterSetArgs {
             let text = source::read(path)?;
             let text = String::from_utf8_lossy(&text);
             if text.trim().is_empty() || !text.contains(mark) {
-                let what = format!("{} does not hold {what}", path.display());
-                return Err(Failure::new(what, "write what the broker gave you into it").into());
+                let what = format!("{} does not contain {what}", path.display());
+                return Err(Failure::new(what, "write the data from the broker into it").into());
             }
         }
         Ok(())
     }
 
-    /// The networks that are accepted, by cluster.
+    /// The accepted networks, by cluster.
     fn accepted(&self) -> BTreeMap<Name, Vec<IpNet>> {
         let mut accepted: BTreeMap<Name, Vec<IpNet>> = BTreeMap::new();
         for (cluster, network) in &self.member_cidr {
@@ -157,23 +162,23 @@ impl ClusterSetArgs {
     }
 }
 
-/// Reads a network that pods are in.
+/// Parses a network of pods.
 fn network(text: &str) -> Result<IpNet, String> {
     match text.parse::<IpNet>() {
         Ok(all) if all.prefix_len() == 0 => {
-            Err(format!("{all} is everywhere, and no other cluster believes one that is"))
+            Err(format!("{all} contains every address, and other clusters would reject it"))
         }
         Ok(network) => Ok(network),
-        Err(_) => Err("expected a network, as in 10.1.0.0/16".into()),
+        Err(_) => Err("expected a network such as 10.1.0.0/16".into()),
     }
 }
 
-/// Reads `ID=CIDR`.
+/// Parses `ID=CIDR`.
 fn member_cidr(text: &str) -> Result<(Name, IpNet), String> {
-    let (id, network) = text.split_once('=').ok_or("write it as ID=CIDR, like west=10.2.0.0/16")?;
+    let (id, network) = text.split_once('=').ok_or("expected ID=CIDR, such as west=10.2.0.0/16")?;
     if !crate::clusters::is_label(id) {
-        return Err(format!("{id:?} is no id of a cluster"));
+        return Err(format!("{id:?} is not a valid cluster id"));
     }
-    let network = network.parse::<IpNet>().map_err(|_| format!("{network:?} is no network"))?;
+    let network = network.parse::<IpNet>().map_err(|_| format!("{network:?} is not a network"))?;
     Ok((id.into(), network.trunc()))
 }

@@ -5,7 +5,7 @@ use clap_complete::Shell;
 
 use crate::{args::Cli, exit::Exit};
 
-/// Print the completions for a shell
+/// Print shell completions
 #[derive(Args)]
 #[command(after_help = "Example:\n  weir completions bash > /etc/bash_completion.d/weir")]
 pub(crate) struct Completions {

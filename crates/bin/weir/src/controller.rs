@@ -21,57 +21,60 @@ use crate::{
 
 /// Run controllers
 ///
-/// Each keeps objects of the cluster as other objects ask for them. Of several processes, the one that holds the lease
-/// is in charge, and the others wait. Nothing is written before everything was read, what is not theirs is
-/// never changed, and SIGTERM lets another process be in charge at once.
+/// Each controller creates and updates objects of the cluster that other objects request. Of
+/// several processes, the one that holds the lease is the leader; the others wait. A controller
+/// writes nothing before its first complete list, and never changes objects that it does not own.
+/// SIGTERM releases the lease, so that another process becomes the leader immediately.
 ///
-/// `hpp` owns all HostprotPols and HostprotRemoteIpContainers in its namespace; when it is no longer wanted, `--cleanup hpp` removes them.
+/// `hpp` owns all HostprotPols and HostprotRemoteIpContainers in its namespace. `--cleanup hpp`
+/// removes them.
 #[derive(Args)]
 #[command(
-    after_help = "Controllers:\n  clusterset  ClusterSetNetworkPolicies, as NetworkPolicies of this cluster, through a broker\n  memcached   the NetworkPolicy that a Memcached asks for\n  hpp         host protection policies of Cisco ACI\n\nExamples:\n  weir controller --enable memcached\n  weir controller --enable memcached --memcached-on-disable delete --http 0.0.0.0:9641\n  weir controller --enable hpp --aci-prefix demo\n  weir controller --cleanup hpp\n\nHTTP: /healthz /readyz /metrics; for hpp, at its own address: /hpp"
+    after_help = "Controllers:\n  clusterset  translates ClusterSetNetworkPolicies to NetworkPolicies, through a broker\n  memcached   creates the NetworkPolicy that a Memcached requests\n  hpp         writes host protection policies for Cisco ACI\n\nExamples:\n  weir controller --enable memcached\n  weir controller --enable memcached --memcached-on-disable delete --http 0.0.0.0:9641\n  weir controller --enable hpp --aci-prefix demo\n  weir controller --cleanup hpp\n\nHTTP: /healthz /readyz /metrics; hpp also serves /hpp on --hpp-http"
 )]
 pub(crate) struct ControllerCommand {
     /// The controllers to run
     #[arg(long, value_name = "NAMES", value_delimiter = ',', required_unless_present = "cleanup")]
     enable: Vec<String>,
-    /// Remove all objects that a controller has made, and exit; refused while one runs
+    /// Remove all objects of a controller and exit; fails while a controller holds the lease
     #[arg(long, value_name = "NAME", value_parser = [hpp::NAME], conflicts_with = "enable")]
     cleanup: Option<String>,
-    /// The kubeconfig of the cluster [default: the user's own, or the service account of the pod]
+    /// The kubeconfig of the cluster [default: KUBECONFIG, ~/.kube/config, or the service account
+    /// of the pod]
     #[arg(long, value_name = "PATH")]
     kubeconfig: Option<PathBuf>,
     /// The context of the kubeconfig
     #[arg(long, value_name = "NAME")]
     context: Option<String>,
-    /// The namespace that weir lives in: the lease is there [default: that of the pod, or kube-system]
+    /// The namespace of the lease [default: the namespace of the pod, or kube-system]
     #[arg(short, long, value_name = "NAME", value_parser = namespace)]
     namespace: Option<String>,
-    /// The name of the lease; processes with other controllers need another one
+    /// The name of the lease; processes that run different controllers need different leases
     #[arg(long, value_name = "NAME", default_value = "weir-controller", value_parser = NonEmptyStringValueParser::new())]
     lease: String,
-    /// Where to listen for HTTP, or `off`
+    /// The address to serve HTTP on, or `off`
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9641", value_parser = listen::http)]
     http: Http,
     #[command(flatten)]
     log: LogArgs,
-    /// What happens to the NetworkPolicy of a Memcached that no longer asks for one
+    /// The treatment of the NetworkPolicy of a Memcached that no longer requests one
     #[arg(long, value_enum, default_value = "keep")]
-    memcached_on_disable: Fate,
+    memcached_on_disable: OnDisableArg,
     #[command(flatten)]
     aci: opflex::Aci,
-    /// Where to listen for `/hpp`, or `off`
+    /// The address to serve /hpp on, or `off`
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8091", value_parser = listen::http, help_heading = "Cisco ACI")]
     hpp_http: Http,
     #[command(flatten)]
     clusterset: ClusterSetArgs,
 }
 
-/// What happens to objects that are no longer asked for.
+/// The treatment of objects that are no longer requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Fate {
-    /// It stays until its owner is deleted
+enum OnDisableArg {
+    /// Keep it until its owner is deleted
     Keep,
-    /// It is deleted
+    /// Delete it
     Delete,
 }
 
@@ -100,7 +103,7 @@ impl ControllerCommand {
         Ok(Exit::Yes)
     }
 
-    /// Removes what `hpp` has made.
+    /// Removes the objects of `hpp`.
     fn clean_up(&self) -> anyhow::Result<Exit> {
         self.log.start();
         let access = Access::new(self.kubeconfig.as_deref(), self.context.as_deref());
@@ -122,8 +125,8 @@ impl ControllerCommand {
         match name {
             memcached::NAME => {
                 let on_disable = match self.memcached_on_disable {
-                    Fate::Keep => OnDisable::Keep,
-                    Fate::Delete => OnDisable::Delete,
+                    OnDisableArg::Keep => OnDisable::Keep,
+                    OnDisableArg::Delete => OnDisable::Delete,
                 };
                 Ok(Controller::Workload(memcached::workload(on_disable)))
             }
@@ -134,22 +137,23 @@ impl ControllerCommand {
             })),
             clusterset::NAME => Ok(Controller::ClusterSet(Box::new(self.clusterset.settings()?))),
             _ => {
-                let hint = format!("there are: {}", Controller::NAMES.join(", "));
+                let hint = format!("use one of: {}", Controller::NAMES.join(", "));
                 Err(Failure::new(format!("there is no controller `{name}`"), hint).into())
             }
         }
     }
 }
 
-/// Reads the name of a namespace.
+/// Parses the name of a namespace.
 fn namespace(text: &str) -> Result<String, String> {
-    match clusters::is_label(text) {
-        true => Ok(text.into()),
-        false => Err("a namespace has a-z, 0-9 and `-`, and at most 63 of them".into()),
+    if clusters::is_label(text) {
+        Ok(text.into())
+    } else {
+        Err("expected a namespace: at most 63 characters of a-z, 0-9 and `-`".into())
     }
 }
 
-/// The namespace of the pod that we are in.
+/// The namespace of the pod that runs this process.
 fn own_namespace() -> String {
     const FILE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
     let namespace = fs::read_to_string(FILE).unwrap_or_default();
@@ -159,7 +163,7 @@ fn own_namespace() -> String {
     }
 }
 
-/// A name that no other process has: that of the pod, and some dice.
+/// A unique name for this process: the host name and a random number.
 fn identity() -> String {
     let host = std::env::var("HOSTNAME").unwrap_or_default();
     let host = if host.is_empty() { "weir" } else { &host };

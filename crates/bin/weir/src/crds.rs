@@ -5,15 +5,17 @@ use weir_controllers::crds;
 
 use crate::{exit::Exit, failure::Failure};
 
-/// Print the definitions of the kinds that controllers serve
+/// Print the CustomResourceDefinitions of the controllers
 ///
-/// What is printed can be given to `kubectl apply -f -`. Where such a definition is installed already, as by the operator that it comes
-/// from, that one is served, and this one is not needed. API servers from 1.16 on take them. Some checks are rules in CEL, which are
-/// evaluated from 1.25 on; for a server before 1.23, which does not know of them, say `kubectl apply --validate=false`.
+/// Pipe the output to `kubectl apply -f -`. If the definition of a kind is already installed, for
+/// example by the operator that owns it, the controller uses that one. The definitions work with
+/// API servers from 1.16 on. Some validation rules are written in CEL, which API servers evaluate
+/// from 1.25 on. Use `kubectl apply --validate=false` for a server older than 1.23, which does not
+/// know the field.
 #[derive(Args)]
 #[command(after_help = "Example:\n  weir crds --only memcached | kubectl apply -f -")]
 pub(crate) struct Crds {
-    /// Only those of one controller
+    /// Print only the definitions of this controller
     #[arg(long, value_name = "NAME")]
     only: Option<String>,
 }
@@ -21,15 +23,13 @@ pub(crate) struct Crds {
 impl Crds {
     pub(crate) fn run(&self, out: &mut dyn Write) -> anyhow::Result<Exit> {
         let only = self.only.as_deref();
-        let is_asked_for = |crd: &&crds::Crd| only.is_none_or(|only| only == crd.controller);
-        let mut all = crds::ALL.iter().filter(is_asked_for).peekable();
+        let is_selected = |crd: &&crds::Crd| only.is_none_or(|only| only == crd.controller);
+        let mut all = crds::ALL.iter().filter(is_selected).peekable();
         if all.peek().is_none() {
             let mut names: Vec<&str> = crds::ALL.iter().map(|crd| crd.controller).collect();
             names.dedup();
-            let what = format!("there are no definitions for `{}`", only.unwrap_or_default());
-            return Err(
-                Failure::new(what, format!("there are some for: {}", names.join(", "))).into()
-            );
+            let what = format!("no controller `{}` has definitions", only.unwrap_or_default());
+            return Err(Failure::new(what, format!("use one of: {}", names.join(", "))).into());
         }
         for (count, crd) in all.enumerate() {
             let line = if count > 0 { "---\n" } else { "" };

@@ -1,6 +1,7 @@
 //! The datapaths: how each one runs, renders, is tested and is compared with the machine.
 //!
-//! *Invariant*: [`DatapathKind::backend`] is the only `match` over the kinds. A new backend adds a variant and an arm.
+//! *Invariant*: [`DatapathKind::backend`] is the only `match` over the kinds. A new backend adds a
+//! variant and an arm.
 
 use std::{fmt, io::Write};
 

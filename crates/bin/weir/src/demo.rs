@@ -16,12 +16,12 @@ use crate::{
     platform, present,
 };
 
-/// Show what network policies do, with real connections on this machine
+/// Show the effect of network policies with real connections on this machine
 ///
-/// Builds a small shop of pods, each a network namespace, loads one policy after the other into the kernel, and tries every
-/// connection each time. Nothing outside these namespaces is touched, and nothing is left behind. This needs root, or a
-/// kernel that lets everyone make user namespaces, and the program `nft`. Exit status 1 if the kernel does anything else
-/// than the rules say.
+/// Builds a small cluster in which each pod is a network namespace, applies one policy after the
+/// other to the kernel, and tries every connection after each one. The demo touches nothing outside
+/// these namespaces and removes them at the end. It needs root or unprivileged user namespaces.
+/// Exit status 1 if the kernel decides differently from the compiled rules.
 #[derive(Args)]
 #[command(after_help = "Example:\n  weir demo")]
 pub(crate) struct Demo {}
@@ -29,7 +29,8 @@ pub(crate) struct Demo {}
 /// The pods.
 const SHOP: &str = include_str!("../../../../examples/demo/shop.yaml");
 
-/// The policies, in the order in which they come into force: each file one, with what it is for in its first lines.
+/// The policies, in the order in which they are applied. The first comment of each file states its
+/// purpose.
 const STEPS: [&str; 6] = [
     include_str!("../../../../examples/demo/1-default-deny.yaml"),
     include_str!("../../../../examples/demo/2-web.yaml"),
@@ -39,7 +40,7 @@ const STEPS: [&str; 6] = [
     include_str!("../../../../examples/demo/6-quarantine.yaml"),
 ];
 
-/// Someone outside the cluster.
+/// An address outside the cluster.
 const INTERNET: IpAddr = IpAddr::V4(Ipv4Addr::new(203, 0, 113, 7));
 
 impl Demo {
@@ -50,7 +51,7 @@ impl Demo {
         let ends = ends(&world);
         let flows = flows(&ends);
         present::demo::opening(out, &world, flows.len())?;
-        // Each part is shown as soon as there is something to see.
+        // Show each part as soon as it is complete.
         out.flush()?;
         let kernel = Kernel::build(&world, &flows)?;
         let mut rounds: Vec<Round> = Vec::with_capacity(1 + steps.len());
@@ -65,9 +66,12 @@ impl Demo {
             present::demo::round(out, &ends, &round)?;
             rounds.push(round);
         }
-        if let Some(answer) = rounds.last().and_then(Round::refused) {
+        if let Some(answer) = rounds.last().and_then(Round::denied) {
             let reported = kernel.reported(answer.explanation.flow)?;
             present::demo::dropped(out, &ends, answer, reported.as_deref())?;
+        }
+        if let Some(last) = rounds.last() {
+            present::demo::summary(out, &ends, last, steps.len())?;
         }
         drop(kernel);
         present::demo::closing(out, &rounds)?;
@@ -75,13 +79,13 @@ impl Demo {
     }
 }
 
-/// A policy that comes into force.
+/// One step: a policy to apply.
 pub(crate) struct Step {
-    /// What it is for.
+    /// Its purpose.
     pub(crate) purpose: String,
-    /// The lines that say what it does.
+    /// The lines of its spec.
     pub(crate) lines: Vec<&'static str>,
-    /// What they mean.
+    /// The policy itself.
     pub(crate) policy: Policy,
 }
 
@@ -91,7 +95,7 @@ impl Step {
         let purpose: Vec<&str> = text.lines().map_while(comment).collect();
         let lines = text.lines().skip_while(|line| *line != "spec:").skip(1).collect();
         let policy = read(text)?.into_iter().find_map(|object| match object {
-            // Whoever reads its name has just seen it, and may not have the file.
+            // The demo has just printed the policy, and the user may not have the file.
             Object::Policy(policy) => Some(Policy { location: None, ..policy }),
             _ => None,
         });
@@ -102,11 +106,11 @@ impl Step {
     }
 }
 
-/// Who connects, and where it can be reached.
-pub(crate) struct End {
-    /// Its namespace; empty for who is outside.
+/// A pod or an outside address, with the port that it serves.
+pub(crate) struct Participant {
+    /// Its namespace; empty for the outside address.
     pub(crate) namespace: String,
-    /// Its name there.
+    /// Its name.
     pub(crate) name: String,
     /// Its address.
     pub(crate) address: IpAddr,
@@ -116,13 +120,13 @@ pub(crate) struct End {
     pub(crate) port: u16,
 }
 
-/// Every end: who is outside, then the pods in the order in which they were written.
-fn ends(world: &World) -> Vec<End> {
+/// All participants: the outside address first, then the pods in the order of the manifest.
+fn ends(world: &World) -> Vec<Participant> {
     let mut pods: Vec<&Pod> = world.pods.values().collect();
     pods.sort_by_key(|pod| pod.location.as_ref().map(|location| location.line));
     let pod = |pod: &Pod| {
         let port = pod.ports.first()?;
-        Some(End {
+        Some(Participant {
             namespace: pod.id.namespace.to_string(),
             name: pod.id.name.to_string(),
             address: *pod.addresses.first()?,
@@ -130,7 +134,7 @@ fn ends(world: &World) -> Vec<End> {
             port: port.port,
         })
     };
-    let outside = End {
+    let outside = Participant {
         namespace: String::new(),
         name: "internet".to_owned(),
         address: INTERNET,
@@ -140,8 +144,8 @@ fn ends(world: &World) -> Vec<End> {
     [outside].into_iter().chain(pods.into_iter().filter_map(pod)).collect()
 }
 
-/// Every connection between two of the ends.
-fn flows(ends: &[End]) -> Vec<Flow> {
+/// Every connection between two participants.
+fn flows(ends: &[Participant]) -> Vec<Flow> {
     let pairs = ends.iter().flat_map(|from| ends.iter().map(move |to| (from.address, to)));
     pairs
         .filter(|(from, to)| *from != to.address)
@@ -149,24 +153,24 @@ fn flows(ends: &[End]) -> Vec<Flow> {
         .collect()
 }
 
-/// What became of all connections while some policies were in force.
+/// The results of all connections under some policies.
 pub(crate) struct Round {
     /// The connections, row by row.
     pub(crate) answers: Vec<Answer>,
 }
 
-/// What became of one connection.
+/// The result of one connection.
 pub(crate) struct Answer {
-    /// What the kernel did, before the last policy came into force.
+    /// The verdict of the kernel in the previous round.
     pub(crate) before: Option<Verdict>,
-    /// What the kernel did.
+    /// The verdict of the kernel.
     pub(crate) real: Verdict,
-    /// What the rules say, and why.
+    /// The verdict of the compiled rules, with its reason.
     pub(crate) explanation: Explanation,
 }
 
 impl Round {
-    /// Lays the kernel's answers beside what the rules of the world say.
+    /// Pairs the verdicts of the kernel with those of the compiled rules.
     fn new(world: &World, flows: &[Flow], last: Option<&Round>, real: &[Verdict]) -> Self {
         let program = weir_engine::compile(world, Locality::Everywhere);
         let before = |at: usize| Some(last?.answers.get(at)?.real);
@@ -178,32 +182,32 @@ impl Round {
         Round { answers: flows.iter().zip(real).enumerate().map(answer).collect() }
     }
 
-    /// The answers that are not what they were.
+    /// The connections whose verdict changed to `to`.
     pub(crate) fn changed(&self, to: Verdict) -> impl Iterator<Item = &Answer> {
         self.answers
             .iter()
             .filter(move |answer| answer.real == to && answer.before.is_some_and(|was| was != to))
     }
 
-    /// A connection that the kernel refused.
-    fn refused(&self) -> Option<&Answer> {
+    /// A connection that the kernel denied.
+    fn denied(&self) -> Option<&Answer> {
         self.answers.iter().find(|answer| answer.real == Verdict::Deny)
     }
 
-    /// The answers that are not what the rules say.
+    /// The connections whose verdict differs from the compiled rules.
     pub(crate) fn wrong(&self) -> impl Iterator<Item = &Answer> {
         self.answers.iter().filter(|answer| answer.is_wrong())
     }
 }
 
 impl Answer {
-    /// Whether it is not what the rules say.
+    /// Whether the kernel and the compiled rules differ.
     pub(crate) fn is_wrong(&self) -> bool {
         self.real != self.explanation.verdict
     }
 }
 
-/// The objects of a manifest that nothing is wrong with.
+/// The objects of a manifest without findings.
 fn read(text: &str) -> Result<Vec<Object>, Failure> {
     let mut reader = Reader::new();
     reader.read("demo".into(), text.as_bytes());
@@ -215,7 +219,7 @@ fn read(text: &str) -> Result<Vec<Object>, Failure> {
 }
 
 fn broken(what: &str) -> Failure {
-    Failure::new(format!("the demo has a mistake in it: {what}"), "please report this")
+    Failure::new(format!("the manifests of the demo are invalid: {what}"), "please report this")
 }
 
 #[cfg(test)]
@@ -225,7 +229,7 @@ mod tests {
     use super::*;
 
     /// The shop with its first policies, and all connections.
-    fn shop(policies: usize) -> (World, Vec<End>, Vec<Flow>) {
+    fn shop(policies: usize) -> (World, Vec<Participant>, Vec<Flow>) {
         let mut world: World = read(SHOP).unwrap().into_iter().collect();
         for step in &STEPS[..policies] {
             world.apply(Change::Put(Object::Policy(Step::read(step).unwrap().policy)));
@@ -236,14 +240,14 @@ mod tests {
     }
 
     #[test]
-    fn every_step_says_what_it_is_for_and_changes_something() {
+    fn every_step_has_a_purpose_and_changes_a_verdict() {
         let mut last: Option<Round> = None;
         for policies in 0..=STEPS.len() {
             let (world, ends, flows) = shop(policies);
             assert_eq!((ends.len(), flows.len()), (6, 30));
-            let says: Vec<Verdict> =
+            let expected: Vec<Verdict> =
                 flows.iter().map(|flow| weir_oracle::verdict(&world, flow)).collect();
-            let round = Round::new(&world, &flows, last.as_ref(), &says);
+            let round = Round::new(&world, &flows, last.as_ref(), &expected);
             assert_eq!(round.wrong().count(), 0);
             let changed =
                 round.changed(Verdict::Allow).count() + round.changed(Verdict::Deny).count();
@@ -257,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_that_does_something_else_is_not_believed() {
+    fn a_wrong_verdict_of_the_kernel_is_reported() {
         let (world, ends, flows) = shop(1);
         let mut real: Vec<Verdict> =
             flows.iter().map(|flow| weir_oracle::verdict(&world, flow)).collect();
@@ -269,15 +273,15 @@ mod tests {
         present::demo::closing(&mut out, &[round]).unwrap();
         let text = anstream::adapter::strip_str(std::str::from_utf8(&out).unwrap()).to_string();
         let lines = text.lines().skip_while(|line| !line.contains("30 connections"));
-        let told: Vec<&str> = lines.take_while(|line| !line.starts_with("Next")).collect();
+        let shown: Vec<&str> = lines.take_while(|line| !line.starts_with("Try")).collect();
         expect![[r#"
                16 of 30 connections pass
-               1 not as the rules say:
-                 internet → shop/web 8080/TCP: the kernel says allow, the rules deny
+               1 verdict differs from the compiled rules:
+                 internet → shop/web 8080/TCP: the kernel allows it, the rules deny it
 
-            30 real connections tried, 1 not as the rules say; nothing is left behind.
-            That is a mistake in weir, or a kernel without nftables; please report it.
+            30 real connections tried, 1 verdict differs from the compiled rules.
+            This is a bug in weir, or a kernel without nftables; please report it.
         "#]]
-        .assert_eq(&told.join("\n"));
+        .assert_eq(&shown.join("\n"));
     }
 }

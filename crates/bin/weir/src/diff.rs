@@ -14,24 +14,24 @@ use crate::{
 
 /// Show which connections a change of manifests opens and closes
 ///
-/// Pods are compared by namespace and name. Every port, every address and every label that a rule of either side can
-/// tell apart is asked about, so nothing that the rules decide is left out. Pods that are only in NEW are looked at as
-/// if they had been there before. Exit status 1 if there is a difference.
+/// Pods are compared by namespace and name. The comparison covers every pod, address and port that
+/// a rule of either side distinguishes. A pod that only NEW has is treated as if OLD had it too.
+/// Exit status 1 if there is a difference.
 #[derive(Args)]
 #[command(
     after_help = "Example:\n  weir diff -f examples/shop/manifests/apps examples/shop/manifests/policies examples/shop/repaired"
 )]
 pub(crate) struct Diff {
-    /// The manifests before: a file, a directory, or `-`
+    /// The old manifests: a file, a directory, or `-`
     old: PathBuf,
-    /// The manifests after; without them, those given are what comes after, applied to the current cluster
+    /// The new manifests; without NEW, compare the current cluster with OLD applied to it
     new: Option<PathBuf>,
-    /// Manifests that both sides have, for example the workloads [repeatable]
+    /// Manifests that both sides share, for example the workloads [repeatable]
     #[arg(short = 'f', long = "filename", value_name = "PATH")]
     files: Vec<PathBuf>,
     #[command(flatten)]
     live: Live,
-    /// How to print the differences
+    /// Output format
     #[arg(short, long, value_enum, default_value = "text")]
     output: Format,
 }
@@ -42,8 +42,8 @@ impl Diff {
         if self.files.iter().any(is_stdin)
             || (is_stdin(&self.old) && self.new.as_ref().is_some_and(is_stdin))
         {
-            let hint = "`-` can be OLD or NEW, and not both";
-            return Err(Failure::new("standard input can be only one of the sides", hint).into());
+            let hint = "use `-` for OLD or for NEW, but not for both";
+            return Err(Failure::new("standard input can be only one side", hint).into());
         }
         let side = |path: &PathBuf| {
             let paths: Vec<PathBuf> = self.files.iter().chain([path]).cloned().collect();
@@ -53,7 +53,7 @@ impl Diff {
             Some(new) => (side(&self.old)?, side(new)?),
             None if self.files.is_empty() => {
                 let new = source::load_paths(std::slice::from_ref(&self.old))?;
-                let cluster = self.live.load("give NEW beside OLD")?;
+                let cluster = self.live.load("give both OLD and NEW")?;
                 let new = cluster.with(new);
                 (cluster, new)
             }
@@ -62,7 +62,7 @@ impl Diff {
                 return Err(Failure::new("there is nothing to compare with", hint).into());
             }
         };
-        // Both sides are looked at before either is a reason to stop.
+        // Print the findings of both sides before failing.
         let (old, new) = (old.complete(), new.complete());
         let (old, new) = (old?, new?);
         let findings: BTreeSet<Finding> = old.findings.into_iter().chain(new.findings).collect();
@@ -73,8 +73,8 @@ impl Diff {
         let mut owners = old.owners;
         owners.extend(new.owners);
         let mut progress = Progress::new("comparing");
-        let changes =
-            Comparison::new(&before, &after).changes(&owners, |done, all| progress.at(done, all));
+        let changes = Comparison::new(&before, &after)
+            .changes(&owners, |done, all| progress.report(done, all));
         drop(progress);
         let findings = Vec::from_iter(findings);
         let answer = Answer { changes, added, gone, findings };
@@ -86,15 +86,15 @@ impl Diff {
     }
 }
 
-/// What a change opens and closes.
+/// The effect of a change.
 pub(crate) struct Answer {
-    /// What changed, openings first.
+    /// The changed connections, openings first.
     pub(crate) changes: Vec<ConnectionChange>,
-    /// Pods that were not there before.
+    /// Pods that only the new side has.
     pub(crate) added: Vec<PodId>,
-    /// Pods that are no longer there; they are not compared.
+    /// Pods that only the old side has; they are not compared.
     pub(crate) gone: Vec<PodId>,
-    /// What reading the two sides found.
+    /// The findings from reading both sides.
     findings: Vec<Finding>,
 }
 

@@ -13,25 +13,25 @@ use crate::{agent::ADDRESS, exit::Exit, failure::Failure, present};
 
 /// Show dropped packets, newest last
 ///
-/// Asks the agent of this node: when, which pods and ports, in which direction, and the policies that isolate the pod or the admin
-/// policy that denies. The agent keeps the last 1000. In audit mode they are those that would have been dropped.
+/// Prints the time, pods, ports and direction of each packet, and the policies that isolate the pod
+/// or the admin policy that denies. The data comes from the agent of this node, which keeps the
+/// last 1000 drops. In audit mode these are the packets that the rules would have dropped.
 #[derive(Args)]
 #[command(
     after_help = "Examples:\n  weir drops\n  weir drops --follow\n  weir drops -o json --agent 127.0.0.1:9640"
 )]
 pub(crate) struct Drops {
-    /// Wait for more, until interrupted
+    /// Keep printing new drops until interrupted
     #[arg(long)]
     follow: bool,
-    /// Where the agent listens
+    /// The HTTP address of the agent
     #[arg(long, value_name = "ADDRESS", default_value = ADDRESS)]
     agent: String,
-    /// How to print them; with --follow, JSON is one object per line
+    /// Output format; with --follow, JSON is one object per line
     #[arg(short, long, value_enum, default_value = "text")]
     output: DropsFormat,
 }
 
-/// The forms of drops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum DropsFormat {
     /// For people
@@ -40,22 +40,22 @@ enum DropsFormat {
     Json,
 }
 
-/// How long to wait for an agent to answer at all.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// How long the agent is asked to wait for drops.
-const WAIT: u64 = 20;
-/// More than this is no answer of an agent.
-const LONGEST: u64 = 16 << 20;
+/// The time that an agent may take to answer.
+const HTTP_TIMEOUT: Duration = Duration::from_secs(5);
+/// The time that the agent may wait for new drops before it answers, in seconds.
+const POLL_SECONDS: u64 = 20;
+/// The maximum size of an answer. No agent sends more.
+const MAX_ANSWER_BYTES: u64 = 16 << 20;
 
-/// What an agent answers.
+/// The answer of an agent.
 #[derive(Deserialize, Serialize)]
 struct Page {
     drops: Vec<Dropped>,
-    /// The number to ask after next time.
+    /// The number of the newest drop, to continue from.
     last: u64,
-    /// How many came and went before they were asked for.
+    /// The number of drops that were overwritten before this request.
     missed: u64,
-    /// Why there may be others that the agent has not heard of.
+    /// Why the agent cannot receive reports of dropped packets, if it cannot.
     #[serde(default, rename = "dropsUnavailable")]
     drops_unavailable: Option<String>,
 }
@@ -79,12 +79,12 @@ pub(crate) struct Dropped {
 
 impl Drops {
     pub(crate) fn run(&self, out: &mut dyn Write) -> anyhow::Result<Exit> {
-        let page = self.ask(0, 0)?;
+        let page = self.request(0, 0)?;
         if let Some(why) = &page.drops_unavailable {
-            anstream::eprintln!("the agent cannot hear of drops: {why}");
+            anstream::eprintln!("the agent cannot receive reports of dropped packets: {why}");
         }
         if self.follow {
-            // Written past the buffer, and to the end of whoever reads.
+            // Unbuffered, and until the reader closes the pipe.
             return match self.follow(page, &mut anstream::stdout().lock()) {
                 Err(error) if is_closed(&error) => Ok(Exit::Yes),
                 done => done,
@@ -94,7 +94,7 @@ impl Drops {
             DropsFormat::Json => present::value(out, present::Structured::Json, &page)?,
             DropsFormat::Text if page.drops.is_empty() && page.drops_unavailable.is_some() => (),
             DropsFormat::Text if page.drops.is_empty() => {
-                anstream::eprintln!("nothing was dropped since the agent was started");
+                anstream::eprintln!("no packet was dropped since the agent started");
             }
             DropsFormat::Text => present::drops::write(out, &page.drops)?,
         }
@@ -107,7 +107,10 @@ impl Drops {
         }
         loop {
             if page.missed > 0 {
-                anstream::eprintln!("{} more came and went", page.missed);
+                anstream::eprintln!(
+                    "missed {} drops: the buffer of the agent was full",
+                    page.missed
+                );
             }
             match self.output {
                 DropsFormat::Text => present::drops::rows(out, &page.drops)?,
@@ -123,15 +126,15 @@ impl Drops {
         }
     }
 
-    /// The next drops. An agent that is started anew is waited for.
+    /// Waits for the next drops, also while the agent restarts.
     fn wait(&self, last: u64) -> Page {
-        let mut is_said = false;
+        let mut reported = false;
         loop {
-            match self.ask(last, WAIT) {
+            match self.request(last, POLL_SECONDS) {
                 Ok(page) => return page,
-                Err(error) if !is_said => {
+                Err(error) if !reported => {
                     anstream::eprintln!("{}; waiting for it", present::plain::Plain(error));
-                    is_said = true;
+                    reported = true;
                 }
                 Err(_) => (),
             }
@@ -139,37 +142,37 @@ impl Drops {
         }
     }
 
-    fn ask(&self, after: u64, wait: u64) -> anyhow::Result<Page> {
+    fn request(&self, after: u64, wait: u64) -> anyhow::Result<Page> {
         let asked = fetch(&self.agent, &format!("/drops?after={after}&wait={wait}"), wait);
         let body = asked.map_err(|error| {
             let hint = "start `weir agent` on this node, or give its address with `--agent`";
             Failure::new(format!("no agent answers at {}: {error:#}", self.agent), hint)
         })?;
         serde_json::from_str(&body).map_err(|_| {
-            let hint = "check the address that was given with `--agent`";
-            Failure::new(format!("what answers at {} is no agent", self.agent), hint).into()
+            let hint = "check the address in `--agent`";
+            Failure::new(format!("the server at {} is not a weir agent", self.agent), hint).into()
         })
     }
 }
 
-/// The body of what an agent answers.
+/// Requests a path of the agent and returns the body.
 fn fetch(agent: &str, path: &str, wait: u64) -> anyhow::Result<String> {
-    let address = agent.to_socket_addrs()?.next().context("the name has no address")?;
-    let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
-    stream.set_read_timeout(Some(PATIENCE + Duration::from_secs(wait)))?;
-    let question = format!("GET {path} HTTP/1.1\r\nHost: {agent}\r\nConnection: close\r\n\r\n");
-    stream.write_all(question.as_bytes())?;
+    let address = agent.to_socket_addrs()?.next().context("the name does not resolve")?;
+    let mut stream = TcpStream::connect_timeout(&address, HTTP_TIMEOUT)?;
+    stream.set_read_timeout(Some(HTTP_TIMEOUT + Duration::from_secs(wait)))?;
+    let request = format!("GET {path} HTTP/1.1\r\nHost: {agent}\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes())?;
     let mut answer = Vec::new();
-    stream.take(LONGEST).read_to_end(&mut answer)?;
+    stream.take(MAX_ANSWER_BYTES).read_to_end(&mut answer)?;
     let answer = String::from_utf8_lossy(&answer);
-    let (head, body) = answer.split_once("\r\n\r\n").context("it does not speak HTTP")?;
+    let (head, body) = answer.split_once("\r\n\r\n").context("the answer is not HTTP")?;
     match head.split(' ').nth(1) {
         Some("200") => Ok(body.to_owned()),
-        code => bail!("it answers {}", code.unwrap_or("nothing")),
+        code => bail!("the answer has status {}", code.unwrap_or("none")),
     }
 }
 
-/// Whether the reader of our output has seen enough.
+/// Whether the reader has closed the pipe.
 fn is_closed(error: &anyhow::Error) -> bool {
     let closed = |error: &io::Error| error.kind() == io::ErrorKind::BrokenPipe;
     error.chain().any(|cause| cause.downcast_ref::<io::Error>().is_some_and(closed))

@@ -1,20 +1,20 @@
-//! What a command answers to the one who started it.
+//! Exit codes.
 
 use std::process::ExitCode;
 
 use weir_model::Verdict;
 
-/// How a command ended, short of failing.
+/// The result of a command that did not fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Exit {
-    /// Yes, or nothing to complain about.
+    /// Yes, or clean.
     Yes,
-    /// No, or something was found.
+    /// No, or findings.
     No,
 }
 
 impl Exit {
-    /// Yes if it holds.
+    /// `Yes` if the condition holds.
     pub(crate) fn when(holds: bool) -> Self {
         if holds { Exit::Yes } else { Exit::No }
     }

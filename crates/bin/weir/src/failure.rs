@@ -1,4 +1,4 @@
-//! Failures, with the way out.
+//! Errors with a hint.
 
 use std::{error, fmt};
 
@@ -9,7 +9,7 @@ use crate::present::{
     style::{BAD, Painted, STRONG},
 };
 
-/// Something that cannot be done, and what to do instead.
+/// An error, and a hint how to resolve it.
 #[derive(Debug)]
 pub(crate) struct Failure {
     what: Box<dyn error::Error + Send + Sync>,
@@ -17,7 +17,7 @@ pub(crate) struct Failure {
 }
 
 impl Failure {
-    /// A failure with its way out: a text, or an error of a library.
+    /// A failure from a text or a library error, with its hint.
     pub(crate) fn new(
         what: impl Into<Box<dyn error::Error + Send + Sync>>,
         hint: impl Into<String>,
@@ -38,21 +38,26 @@ impl error::Error for Failure {
     }
 }
 
-/// The words that were probably meant, the nearest first: at most three, and only those that are as near as the first.
+/// The known words with the smallest edit distance: at most three, all at the same distance.
 pub(crate) fn nearest<'a>(word: &str, known: &[&'a str]) -> Vec<&'a str> {
-    const SHOWN: usize = 3;
+    const MAX_SUGGESTIONS: usize = 3;
     let mut ranked: Vec<(usize, &str)> =
         known.iter().map(|other| (edit_distance(word, other), *other)).collect();
     ranked.sort_unstable();
     ranked.dedup();
     let best = ranked.first().map_or(0, |(distance, _)| *distance);
-    ranked.into_iter().take_while(|(d, _)| *d == best).map(|(_, near)| near).take(SHOWN).collect()
+    ranked
+        .into_iter()
+        .take_while(|(d, _)| *d == best)
+        .map(|(_, near)| near)
+        .take(MAX_SUGGESTIONS)
+        .collect()
 }
 
-/// Says on standard error what failed, why, and what helps.
+/// Writes an error, its causes and its hints to standard error.
 pub(crate) fn report(error: &anyhow::Error) {
     let mut causes: Vec<String> = error.chain().map(ToString::to_string).collect();
-    // Some libraries tell the cause of an error with the error.
+    // Some libraries include the cause in the message of an error.
     causes.dedup_by(|cause, error| error.ends_with(cause.as_str()));
     anstream::eprintln!("{}: {}", Painted(BAD, "error"), Plain(causes.join(": ")));
     let hints = error.chain().filter_map(|cause| cause.downcast_ref::<Failure>());

@@ -1,4 +1,5 @@
-//! What a real kernel says: the nodes and pods of a world as network namespaces, their rules in force, connections tried.
+//! A lab on this machine: builds the nodes and pods of a world as network namespaces, installs
+//! rules and tries connections.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -13,11 +14,12 @@ use weir_netfilter::{LogError, Logged, PacketLog};
 
 use crate::{datapath::PacketFilter, failure::Failure, platform::Open};
 
-/// How long a connection may take to be answered. Nothing but a rule loses packets here, and if the machine is too busy
-/// for silence to mean anything, the lab tries again for longer.
-const PATIENCE: Duration = Duration::from_millis(150);
+/// The time that a connection may take. Only rules drop packets in a lab; if the machine is too
+/// busy for this timeout, the lab tries again with a longer one.
+const PROBE_TIMEOUT: Duration = Duration::from_millis(150);
 
-/// Makes sure that namespaces can be made. To be called before there is a second thread.
+/// Enters a user namespace if that is needed to create network namespaces. Must run before a second
+/// thread starts.
 pub(crate) fn enter() -> Result<(), Failure> {
     weir_lab::enter().map_err(failed)
 }
@@ -29,14 +31,14 @@ pub(crate) struct Kernel {
 }
 
 impl Kernel {
-    /// Builds the nodes and pods of a world. Nothing is enforced yet. The flows say which addresses will be tried.
+    /// Builds the nodes and pods of a world, without rules, and the outside addresses of the flows.
     pub(crate) fn build(world: &World, flows: &[Flow]) -> Result<Self, Failure> {
         let layout = Layout::of(world, flows);
         let lab = Lab::build(&layout).map_err(failed)?;
         Ok(Kernel { lab, nodes: layout.nodes.into_iter().map(|node| node.name).collect() })
     }
 
-    /// Makes every node enforce the policies of a world with the same pods, as an agent does that starts there.
+    /// Installs the policies of a world with the same pods on every node, as a starting agent does.
     pub(crate) fn enforce(&self, world: &World, filter: PacketFilter) -> Result<(), Failure> {
         let mut world = world.clone();
         weir_lab::settle(&mut world);
@@ -54,45 +56,47 @@ impl Kernel {
         program: &Program,
     ) -> Result<(), Failure> {
         let open = || D::open_with(Mode::Enforce);
-        let datapath = self.lab.on_node(node, open).map_err(failed)?.map_err(refused)?;
+        let datapath = self.lab.on_node(node, open).map_err(failed)?.map_err(rejected)?;
         let mut ledger = Ledger::new(datapath, Established::Keep);
         ledger.want(Delta::from(program));
         ledger.set_in_sync();
         if let Outcome::Failed { error, .. } = ledger.apply_pending() {
-            return Err(refused(error));
+            return Err(rejected(error));
         }
         match ledger.rejected().first_key_value() {
             None => Ok(()),
             Some((pod, held)) => {
-                let what = format!("the kernel refuses the rules of {pod}: {}", held.error);
+                let what = format!("the kernel rejects the rules of {pod}: {}", held.error);
                 Err(Failure::new(what, REPORT))
             }
         }
     }
 
-    /// Tries all flows at once; the answers in order.
+    /// Tries all flows concurrently. Returns the verdicts in order.
     pub(crate) fn probe(&self, flows: &[Flow]) -> Result<Vec<Verdict>, Failure> {
-        self.lab.probe(flows, PATIENCE).map_err(failed)
+        self.lab.probe(flows, PROBE_TIMEOUT).map_err(failed)
     }
 
-    /// Tries a flow, and says what the first packet of it was that a node reported: in words, and which rules dropped it.
+    /// Tries a flow and describes the first packet of it that a node reports as dropped.
     pub(crate) fn reported(&self, flow: Flow) -> Result<Option<String>, Failure> {
         let mut logs = Vec::new();
         for node in &self.nodes {
             let log = self.lab.on_node(node, || PacketLog::open(weir_netfilter::report::GROUP));
-            logs.push(log.map_err(failed)?.map_err(unheard)?);
+            logs.push(log.map_err(failed)?.map_err(unreported)?);
         }
         self.probe(&[flow])?;
         let mut first = None;
         for log in &mut logs {
-            log.receive(PATIENCE, |packet| _ = first.get_or_insert_with(|| words(&packet)))
-                .map_err(unheard)?;
+            log.receive(PROBE_TIMEOUT, |packet| {
+                first.get_or_insert_with(|| describe(&packet));
+            })
+            .map_err(unreported)?;
         }
         Ok(first)
     }
 }
 
-/// Tries all flows in a world whose nodes enforce their policies; the answers in order.
+/// Builds a lab with the policies of a world and tries all flows. Returns the verdicts in order.
 pub(crate) fn verdicts(
     world: &World,
     flows: &[Flow],
@@ -103,17 +107,23 @@ pub(crate) fn verdicts(
     kernel.probe(flows)
 }
 
-/// A packet as it was reported: where it came from and went to, and what it was marked with.
-fn words(packet: &Logged) -> String {
+/// Describes a reported packet: source, destination, protocol, length and the prefix of the rule.
+fn describe(packet: &Logged) -> String {
     let end = |address: IpAddr, port: Option<u16>| match port {
         Some(port) => SocketAddr::new(address, port).to_string(),
         None => address.to_string(),
     };
+    let protocol = match packet.protocol {
+        6 => "TCP".to_owned(),
+        17 => "UDP".to_owned(),
+        132 => "SCTP".to_owned(),
+        number => format!("protocol {number}"),
+    };
     format!(
-        "{} → {}, protocol {}, {} bytes, marked \"{}\"",
+        "{} → {}, {}, {} bytes, log prefix \"{}\"",
         end(packet.source, packet.source_port),
         end(packet.destination, packet.destination_port),
-        packet.protocol,
+        protocol,
         packet.length,
         packet.prefix
     )
@@ -121,15 +131,17 @@ fn words(packet: &Logged) -> String {
 
 const REPORT: &str = "please report this, with the output of `weir render` for this datapath";
 
-fn refused(error: ApplyError) -> Failure {
+fn rejected(error: ApplyError) -> Failure {
     Failure::new(error, REPORT)
 }
 
-fn unheard(error: LogError) -> Failure {
+fn unreported(error: LogError) -> Failure {
     Failure::new(error, "please report this")
 }
 
 fn failed(error: LabError) -> Failure {
-    let hint = error.hint().unwrap_or("run it as root, or where everyone may make user namespaces");
+    let hint = error
+        .hint()
+        .unwrap_or("run it as root, or on a system that allows unprivileged user namespaces");
     Failure::new(error, hint)
 }

@@ -10,16 +10,17 @@ use crate::{
     source::{Source, is_about},
 };
 
-/// Find policies that do not do what they seem to
+/// Find mistakes in policies
 ///
-/// Policies that select nothing, rules that never match, ports nobody has, egress that forgets DNS, and what the API
-/// server would refuse. Exit status 1 if there is a warning or an error.
+/// Reports policies that select no pod, rules that never match, ports that no pod has, egress rules
+/// that block DNS, and objects that the API server would reject. Exit status 1 if there is a
+/// warning or an error.
 #[derive(Args)]
 #[command(after_help = "Example:\n  weir lint -f examples/shop/manifests")]
 pub(crate) struct Lint {
     #[command(flatten)]
     source: Source,
-    /// How to print the findings
+    /// Output format
     #[arg(short, long, value_enum, default_value = "text")]
     output: Format,
 }
@@ -53,7 +54,7 @@ impl Lint {
     }
 }
 
-/// Whether a finding is about an object of the namespace, or about no object at all.
+/// Whether a finding is about an object of the namespace, or about no object.
 fn is_in(finding: &Finding, namespace: &str) -> bool {
     finding.object.is_none() || is_about(finding, namespace)
 }
@@ -65,10 +66,10 @@ fn summary(findings: &[Finding]) -> String {
         (count(Severity::Warning), "warning"),
         (count(Severity::Info), "note"),
     ];
-    let some: Vec<String> = words
+    let counts: Vec<String> = words
         .into_iter()
         .filter(|(number, _)| *number > 0)
         .map(|(number, noun)| present::count(number, noun))
         .collect();
-    if some.is_empty() { "nothing found".to_owned() } else { some.join(", ") }
+    if counts.is_empty() { "nothing found".to_owned() } else { counts.join(", ") }
 }

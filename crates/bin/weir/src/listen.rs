@@ -1,12 +1,12 @@
-//! Where to listen for HTTP.
+//! Addresses to serve HTTP on.
 
 use std::net::SocketAddr;
 
-/// Where to listen, if anywhere.
+/// An address to serve HTTP on; `None` if HTTP is off.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Http(pub(crate) Option<SocketAddr>);
 
-/// Reads an address, or `off`.
+/// Parses an address with a port, or `off`.
 pub(crate) fn http(text: &str) -> Result<Http, String> {
     match text {
         "off" => Ok(Http(None)),

@@ -64,12 +64,13 @@ impl LogArgs {
                 log.json().flatten_event(true).finish().with(levels).with(filter).init()
             }
         }
-        tracing::debug!(version = env!("CARGO_PKG_VERSION"), level = %level, "log started");
+        tracing::debug!(version = env!("CARGO_PKG_VERSION"), "log started");
     }
 }
 
-/// Whether this is the warning of kube about a server whose certificate it does not verify. kube repeats it for each
-/// connection; weir logs its own when it creates the client. The other warning of that module has a `path`.
+/// Whether this is the warning of kube about a server whose certificate it does not verify. kube
+/// repeats it for each connection; weir logs its own when it creates the client. The other warning
+/// of that module has a `path`.
 fn is_tls_warning(metadata: &Metadata<'_>) -> bool {
     metadata.target() == "kube_client::client::tls::rustls_tls"
         && metadata.fields().field("path").is_none()

@@ -1,7 +1,8 @@
-//! The weir command line: one file per subcommand, each of which loads, asks the core, presents, and turns the answer
-//! into an exit code.
+//! The weir command line. Each subcommand has a file: it loads the input, calls the core, presents
+//! the result and returns an exit code.
 //!
-//! *Invariant*: standard output is for data, standard error for talk. 0 means yes or clean, 1 no or findings, 2 failure.
+//! *Invariant*: data goes to standard output, messages to standard error. Exit code 0 means yes or
+//! clean, 1 means no or findings, 2 means failure.
 
 mod agent;
 mod args;
@@ -14,10 +15,10 @@ mod datapath;
 mod demo;
 mod diff;
 mod drops;
-mod end;
 mod exit;
 mod explain;
 mod failure;
+mod flow_end;
 #[cfg_attr(not(target_os = "linux"), path = "kernel/other.rs")]
 mod kernel;
 mod lint;
@@ -47,11 +48,11 @@ use exit::Exit;
 fn main() -> ExitCode {
     let cli = Cli::as_called();
     let mut out = BufWriter::new(UntilClosed(anstream::stdout().lock()));
-    let done = run(&cli.command, &mut out).and_then(|exit| {
+    let result = run(&cli.command, &mut out).and_then(|exit| {
         out.flush()?;
         Ok(exit)
     });
-    match done {
+    match result {
         Ok(exit) => exit.into(),
         Err(error) => {
             failure::report(&error);
@@ -78,22 +79,22 @@ fn run(command: &Command, out: &mut dyn Write) -> anyhow::Result<Exit> {
     }
 }
 
-/// A writer whose reader may have seen enough, as in `weir matrix | head`: the rest goes nowhere, and the exit status stays
-/// what it is.
+/// A writer that discards output once its reader has closed the pipe, as in `weir matrix | head`.
+/// The exit code does not change.
 struct UntilClosed<W>(W);
 
 impl<W: Write> Write for UntilClosed<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self.0.write(bytes) {
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(bytes.len()),
-            done => done,
+            result => result,
         }
     }
 
     fn flush(&mut self) -> io::Result<()> {
         match self.0.flush() {
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-            done => done,
+            result => result,
         }
     }
 }

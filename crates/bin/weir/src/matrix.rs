@@ -13,10 +13,11 @@ use crate::{
     source::{self, Source},
 };
 
-/// Show who reaches whom
+/// Show which pods reach which
 ///
-/// Pods as rows (from) and columns (to), and everyone outside the cluster. Without --port, the ports that each
-/// destination names in its containers are asked about, and every port where it names none.
+/// Rows are sources and columns are destinations: the pods, and everything outside the cluster.
+/// Without --port, the matrix covers the named container ports of each destination, or every port
+/// if it names none.
 #[derive(Args)]
 #[command(
     after_help = "Examples:\n  weir matrix -f examples/shop/manifests\n  weir matrix -f examples/shop/manifests --port 5432 -o svg > shop.svg\n  weir matrix --cluster east=examples/clusterset/east --cluster west=examples/clusterset/west"
@@ -26,26 +27,25 @@ pub(crate) struct Matrix {
     source: Source,
     #[command(flatten)]
     clusters: Clusters,
-    /// A port at the destination: a number or the name of a container port [repeatable]
+    /// A destination port: a number or the name of a container port [repeatable]
     #[arg(long, value_name = "PORT[/PROTOCOL]")]
     port: Vec<PortQuery>,
-    /// How to print it
+    /// Output format
     #[arg(short, long, value_enum, default_value = "text")]
     output: MatrixFormat,
 }
 
-/// The forms of a matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum MatrixFormat {
     /// A table
     Text,
-    /// For programs
+    /// JSON
     Json,
-    /// For people and programs
+    /// YAML
     Yaml,
     /// A graph for Graphviz
     Dot,
-    /// A picture
+    /// An SVG picture
     Svg,
 }
 
@@ -54,39 +54,42 @@ impl Matrix {
         let loaded = self.source.load_clusters(&self.clusters)?;
         let findings = present::findings::reports(&loaded.findings);
         let in_namespace = |id: &PodId| self.source.namespace().is_none_or(|n| *id.namespace == *n);
-        self.known_ports(loaded.world.pods.values().filter(|pod| in_namespace(&pod.id)))?;
+        self.check_port_names(loaded.world.pods.values().filter(|pod| in_namespace(&pod.id)))?;
         let state = source::compile(loaded.world);
         let query = MatrixQuery { state: &state, ports: &self.port, owners: &loaded.owners };
         let per_pod = matches!(self.output, MatrixFormat::Json | MatrixFormat::Yaml);
-        let mut progress = Progress::new("asking who reaches whom");
-        let many = if per_pod { usize::MAX } else { MANY };
-        let reach = query.evaluate(in_namespace, many, |done, all| progress.at(done, all));
+        let mut progress = Progress::new("evaluating connections");
+        let max_rows = if per_pod { usize::MAX } else { MAX_SINGLE_ROWS };
+        let matrix = query.evaluate(in_namespace, max_rows, |done, all| progress.report(done, all));
         drop(progress);
-        if !per_pod && reach.ends.len() > DRAWN {
-            let rows = present::count(reach.ends.len(), "row");
-            let hint = "choose a namespace with -n NAME, or take everything with -o json";
+        if !per_pod && matrix.ends.len() > MAX_ROWS {
+            let rows = present::count(matrix.ends.len(), "row");
+            let hint = "select a namespace with -n NAME, or use -o json for everything";
             return Err(
-                Failure::new(format!("a matrix of {rows} is too large to look at"), hint).into()
+                Failure::new(format!("a matrix of {rows} is too large to print"), hint).into()
             );
         }
         match self.output {
-            MatrixFormat::Text => present::matrix::write(out, &reach)?,
+            MatrixFormat::Text => present::matrix::write(out, &matrix)?,
             MatrixFormat::Json => {
-                present::value(out, Structured::Json, &Answer::new(&reach, findings))?;
+                present::value(out, Structured::Json, &Answer::new(&matrix, findings))?;
             }
             MatrixFormat::Yaml => {
-                present::value(out, Structured::Yaml, &Answer::new(&reach, findings))?;
+                present::value(out, Structured::Yaml, &Answer::new(&matrix, findings))?;
             }
-            MatrixFormat::Dot => out.write_all(present::dot::graph(&reach).as_bytes())?,
-            MatrixFormat::Svg => out.write_all(present::svg::picture(&reach).as_bytes())?,
+            MatrixFormat::Dot => out.write_all(present::dot::graph(&matrix).as_bytes())?,
+            MatrixFormat::Svg => out.write_all(present::svg::picture(&matrix).as_bytes())?,
         }
         Ok(Exit::Yes)
     }
 }
 
 impl Matrix {
-    /// Fails for the name of a port that no pod has: a matrix about it would be empty.
-    fn known_ports<'a>(&self, pods: impl Iterator<Item = &'a Pod> + Clone) -> Result<(), Failure> {
+    /// Fails for a port name that no pod defines: its matrix would be empty.
+    fn check_port_names<'a>(
+        &self,
+        pods: impl Iterator<Item = &'a Pod> + Clone,
+    ) -> Result<(), Failure> {
         let is_a_name = |port: &&PortQuery| port.at(None).is_empty();
         let is_known = |port: &PortQuery| pods.clone().any(|pod| !port.at(Some(pod)).is_empty());
         let Some(port) = self.port.iter().filter(is_a_name).find(|port| !is_known(port)) else {
@@ -95,26 +98,26 @@ impl Matrix {
         let all: BTreeSet<&str> = pods.flat_map(|pod| &pod.ports).map(|port| &*port.name).collect();
         let all: Vec<&str> = all.into_iter().collect();
         let hint = match nearest(&port.to_string(), &all).as_slice() {
-            [] => "no pod names its ports; give a number".to_owned(),
-            near => format!("did you mean {}? or give a number", near.join(" or ")),
+            [] => "no pod has named ports; give a number".to_owned(),
+            near => format!("did you mean {}? A number works too", near.join(" or ")),
         };
         let whose = self.source.namespace().map(|name| format!(" of namespace {name}"));
         Err(Failure::new(format!("no pod{} has a port {port}", whose.unwrap_or_default()), hint))
     }
 }
 
-/// More pods than this, and those that are alike share a row.
-const MANY: usize = 24;
+/// The maximum number of pods with a row each; above it, pods that are alike share a row.
+const MAX_SINGLE_ROWS: usize = 24;
 
-/// More rows than this are not drawn.
-const DRAWN: usize = 200;
+/// The maximum number of rows to print.
+const MAX_ROWS: usize = 200;
 
 #[derive(Serialize)]
 struct Answer<'a> {
     asked: &'a str,
     ends: &'a [String],
     connections: Vec<Connection<'a>>,
-    /// What reading the input found.
+    /// The findings from reading the input.
     findings: Vec<Report>,
 }
 
@@ -130,8 +133,8 @@ struct Connection<'a> {
 }
 
 impl<'a> Answer<'a> {
-    fn new(reach: &'a weir_reach::Matrix, findings: Vec<Report>) -> Self {
-        let connections = reach.connections().map(|(from, to, cell)| Connection {
+    fn new(matrix: &'a weir_reach::Matrix, findings: Vec<Report>) -> Self {
+        let connections = matrix.connections().map(|(from, to, cell)| Connection {
             from,
             to,
             reach: match cell.coverage() {
@@ -144,6 +147,6 @@ impl<'a> Answer<'a> {
             partly: spell(&cell.partly),
         });
         let connections = connections.collect();
-        Answer { asked: &reach.ports, ends: &reach.ends, connections, findings }
+        Answer { asked: &matrix.ports, ends: &matrix.ends, connections, findings }
     }
 }

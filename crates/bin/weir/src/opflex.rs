@@ -1,4 +1,4 @@
-//! Cisco ACI: what opflex-agent would make of a world, and what keeps the files of its nodes.
+//! Cisco ACI: the files of opflex-agent for a world, and the flags of its controller and agents.
 
 use std::{collections::BTreeMap, io::Write, path::PathBuf};
 
@@ -14,10 +14,10 @@ use crate::{
     present::{self, findings::Report},
 };
 
-/// What controller and agents have to agree on.
+/// The flags that the controller and the agents share.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Aci {
-    /// What names begin with: the aci-prefix, or system id, of the installation
+    /// The prefix of names: the aci-prefix, or system id, of the installation
     #[arg(long, value_name = "PREFIX", default_value = PREFIX, value_parser = prefix, help_heading = "Cisco ACI")]
     pub(crate) aci_prefix: String,
     /// The namespace of HostprotPols and HostprotRemoteIpContainers
@@ -25,7 +25,7 @@ pub(crate) struct Aci {
     pub(crate) hpp_namespace: String,
 }
 
-/// What the agent of a node has to know beside that.
+/// The flags of the agent.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct NodeOptions {
     #[command(flatten)]
@@ -43,38 +43,37 @@ pub(crate) struct NodeOptions {
     pub(crate) netpol_dir: PathBuf,
 }
 
-/// What names begin with where nobody says anything else.
+/// The default prefix of names.
 pub(crate) const PREFIX: &str = "kube";
 
-/// A prefix of names: what Kubernetes and ACI both allow.
+/// Parses a prefix that both Kubernetes and ACI allow.
 pub(crate) fn prefix(text: &str) -> Result<String, String> {
     let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '_' | '-');
-    match text.starts_with(|c: char| c.is_ascii_alphanumeric()) && text.chars().all(plain) {
-        true => Ok(text.into()),
-        false => {
-            Err("expected lower case letters, digits, `_` and `-`, a letter or digit first".into())
-        }
+    if text.starts_with(|c: char| c.is_ascii_alphanumeric()) && text.chars().all(plain) {
+        Ok(text.into())
+    } else {
+        Err("expected lower case letters, digits, `_` and `-`, a letter or digit first".into())
     }
 }
 
 /// Evaluates flows against the files.
 pub(crate) fn probe(state: &State, flows: &[Flow]) -> Result<Vec<Probed>, Failure> {
     let judge = judge(&of_one_cluster(&state.world), PREFIX)?;
-    let unenforced = judge.hpp().findings().into_iter().find(|finding| finding.code == "aci-kind");
-    if let Some(finding) = unenforced {
+    let unsupported = judge.hpp().findings().into_iter().find(|finding| finding.code == "aci-kind");
+    if let Some(finding) = unsupported {
         let what = format!("{}: {}", finding.object_text(), finding.message);
         return Err(Failure::new(what, finding.hint));
     }
     Ok(flows.iter().map(|flow| judge.verdict(flow).into()).collect())
 }
 
-/// A world in which ClusterSetNetworkPolicies are what the clusters of the set make of them: NetworkPolicies.
+/// Replaces ClusterSetNetworkPolicies by the NetworkPolicies that the clusters translate them to.
 fn of_one_cluster(world: &World) -> World {
     let mut world = world.clone();
     let policies = std::mem::take(&mut world.policies).into_values().map(|mut policy| {
         if policy.id.kind == PolicyKind::ClusterSetNetworkPolicy {
             policy.id.kind = PolicyKind::NetworkPolicy;
-            // No other policy can have such a name.
+            // No Kubernetes name has a slash, so this name is unique.
             policy.id.name = format!("clusterset/{}", policy.id.name).into();
         }
         (policy.id.clone(), policy)
@@ -125,18 +124,18 @@ pub(crate) fn render(of: &Rendered<'_>, out: &mut dyn Write) -> anyhow::Result<(
     present::value(out, form, &answer)
 }
 
-/// Where the objects are kept.
+/// The default namespace of the objects.
 pub(crate) const NAMESPACE: &str = "aci-containers-system";
 
 #[derive(Serialize)]
 struct Answer<'a> {
-    /// What the controller keeps in the API.
+    /// The objects that the controller writes to the API server.
     objects: Vec<serde_json::Value>,
-    /// What the agent keeps on the node.
+    /// The files that the agent writes on the node.
     files: BTreeMap<&'a str, serde_json::Value>,
     /// The security groups that the endpoint of each pod must list.
     groups: BTreeMap<String, Vec<String>>,
-    /// What reading the input found, and what cannot be said so.
+    /// The findings from reading the input and about policies that ACI cannot express.
     findings: Vec<Report>,
 }
 

@@ -14,37 +14,44 @@ use crate::{
     source::{Loaded, Source},
 };
 
-/// Print what would be programmed
+/// Print the rules that the agent would install
 ///
-/// For `sim`: the endpoints with their rules, the rules with the policy lines they come from, and the sets that they name. Rules
-/// that several endpoints share are printed once. For `nftables`: the ruleset of a node, in nft's own syntax. For `iptables`: its sets and
-/// rules, as `ipset save`, `iptables-save` and `ip6tables-save` would print them. For `hcn`: the ACL policies of each pod's endpoint on
-/// Windows, as HNS is given them. For `opflex`: the `.netpol` files, each after its name; as JSON or YAML also the HostprotPols and
-/// HostprotRemoteIpContainers, and the security groups that each pod's endpoint must list.
+/// `sim`: the endpoints, their rules with the policy lines they come from, and the sets that the
+/// rules use. Rules that several endpoints share are printed once.
 ///
-/// With `--live`, on a node: what would have to be done to the packet filter of this network namespace to make it so. Nothing is
-/// written; the exit status is 0 if nothing would have to be done, and 1 otherwise. Right after a change that is usual: the agent
-/// is about to do it.
+/// `nftables`: the ruleset of a node in nft syntax.
+///
+/// `iptables`: the sets and rules of a node in the format of `ipset save`, `iptables-save` and
+/// `ip6tables-save`.
+///
+/// `hcn`: the ACL policies of each pod's endpoint on Windows, in the format of HNS.
+///
+/// `opflex`: the `.netpol` files, each after its name. JSON and YAML also contain the HostprotPols,
+/// the HostprotRemoteIpContainers, and the security groups that each pod's endpoint must list.
+///
+/// With `--live`, on a node: print the steps that would make the packet filter of this network
+/// namespace equal to the rules. Nothing is written. The exit status is 0 if there are no steps and
+/// 1 otherwise. Steps are normal right after a change, until the agent has applied it.
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  weir render -f examples/shop/manifests\n  weir render -f examples/shop/manifests -n shop -o yaml\n  weir render -f examples/shop/manifests --datapath nftables\n  weir render -f examples/shop/manifests --datapath iptables\n  weir render -f examples/shop/manifests --datapath hcn\n  weir render -f examples/shop/manifests --datapath opflex -o yaml\n\nOn a node, is what the cluster wants in force there?\n  NODE_NAME=node-1 weir render --live"
+    after_help = "Examples:\n  weir render -f examples/shop/manifests\n  weir render -f examples/shop/manifests -n shop -o yaml\n  weir render -f examples/shop/manifests --datapath nftables\n  weir render -f examples/shop/manifests --datapath iptables\n  weir render -f examples/shop/manifests --datapath hcn\n  weir render -f examples/shop/manifests --datapath opflex -o yaml\n\nCompare the rules of a node with the cluster:\n  NODE_NAME=node-1 weir render --live"
 )]
 pub(crate) struct Render {
     #[command(flatten)]
     source: Source,
-    /// The datapath to print it for: sim, nftables, iptables, hcn or opflex [default: sim; with --live, nftables]
+    /// The datapath to print the rules for [default: sim; with --live, nftables]
     #[arg(long, value_name = "NAME", value_enum)]
     datapath: Option<DatapathKind>,
-    /// The node to print it for [default: all; with --live, NODE_NAME]
+    /// The node to print the rules of [default: all nodes; with --live, NODE_NAME]
     #[arg(long, value_name = "NAME")]
     node: Option<String>,
-    /// Print the difference to what is in force here
+    /// Compare with the rules that are installed on this machine
     #[arg(long)]
     live: bool,
-    /// What names begin with, for opflex
+    /// The prefix of names, for opflex
     #[arg(long, value_name = "PREFIX", default_value = opflex::PREFIX, value_parser = opflex::prefix)]
     aci_prefix: String,
-    /// How to print it
+    /// Output format
     #[arg(short, long, value_enum, default_value = "text")]
     output: Format,
 }
@@ -62,7 +69,7 @@ impl Render {
         }
         if let (Some(filter), Some(node)) = (compare_with, &node) {
             let program = weir_engine::compile(
-                &loaded.without_made_up(),
+                &loaded.without_synthetic(),
                 Locality::Node(node.as_str().into()),
             );
             let difference = (filter.difference)(&program)?;
@@ -100,7 +107,7 @@ impl Render {
         if known.contains(node) { Ok(()) } else { Err(self.no_node(node, &known)) }
     }
 
-    /// The node to print it for. The rules of a machine are those of one node.
+    /// The node to print the rules of. With `--live` it is required.
     fn node(&self) -> Result<Option<String>, Failure> {
         if !self.live || self.node.is_some() {
             return Ok(self.node.clone());
@@ -108,20 +115,20 @@ impl Render {
         match env::var("NODE_NAME") {
             Ok(node) if !node.is_empty() => Ok(Some(node)),
             _ => Err(Failure::new(
-                "which node this is is not known",
-                "say it with `--node NAME`, or in the variable NODE_NAME",
+                "the name of this node is unknown",
+                "set it with `--node NAME` or in the variable NODE_NAME",
             )),
         }
     }
 
-    /// That there is no such node, and which there are.
+    /// The error for an unknown node, with the known ones.
     fn no_node(&self, node: &str, known: &BTreeSet<&str>) -> Failure {
-        /// So many are all named.
-        const FEW: usize = 5;
+        /// The maximum number of nodes to list in the hint.
+        const MAX_LISTED: usize = 5;
         let all: Vec<&str> = known.iter().copied().collect();
         let mut hint = match all.len() {
-            0 => "no node is known, and no pod says where it runs".to_owned(),
-            1..=FEW => format!("the nodes are {}", all.join(", ")),
+            0 => "the input has no nodes, and no pod has a nodeName".to_owned(),
+            1..=MAX_LISTED => format!("the nodes are {}", all.join(", ")),
             _ => format!("did you mean {}?", nearest(node, &all).join(" or ")),
         };
         if !self.live {

@@ -1,4 +1,4 @@
-//! Where the world comes from, the same for all read-only commands.
+//! The source of the world, the same for all read-only commands.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -22,23 +22,24 @@ use crate::{
     test::without_tests,
 };
 
-/// Where to read the cluster from.
+/// The source of the world.
 #[derive(Args)]
 pub(crate) struct Source {
-    /// Manifests to read: a file, a directory, or `-` for standard input [repeatable] [default: the current cluster]
+    /// Manifests: a file, a directory, or `-` for standard input [repeatable] [default: the current
+    /// cluster]
     #[arg(short = 'f', long = "filename", value_name = "PATH")]
     files: Vec<PathBuf>,
     #[command(flatten)]
     live: Live,
-    /// The namespace to look at
+    /// Restrict the output to a namespace
     #[arg(short, long, value_name = "NAME")]
     namespace: Option<String>,
 }
 
-/// Which cluster to read.
+/// The cluster to read.
 #[derive(Args)]
 pub(crate) struct Live {
-    /// The kubeconfig of the cluster to read, without -f
+    /// The kubeconfig of the cluster, if -f is absent
     #[arg(long, value_name = "PATH", conflicts_with = "files")]
     kubeconfig: Option<PathBuf>,
     /// The context of the kubeconfig
@@ -47,11 +48,12 @@ pub(crate) struct Live {
 }
 
 impl Live {
-    /// Reads the cluster, once. If none is known, `instead` is what else helps.
+    /// Reads the cluster once. The error without a kubeconfig also suggests `instead`.
     pub(crate) fn load(&self, instead: &str) -> anyhow::Result<Loaded> {
         let access = Access::new(self.kubeconfig.as_deref(), self.context.as_deref());
         let mut progress = Progress::new("reading the cluster");
-        let manifests = weir_kube::read_cluster(&access, |step| progress.at(step.done, step.all));
+        let manifests =
+            weir_kube::read_cluster(&access, |step| progress.report(step.done, step.all));
         drop(progress);
         let manifests = manifests.map_err(|error| {
             let hint = match &error {
@@ -64,64 +66,61 @@ impl Live {
     }
 }
 
-/// A world as it was read.
+/// A world, and the facts about it that only the input has.
 pub(crate) struct Loaded {
     /// The cluster.
     pub(crate) world: World,
-    /// What reading it found.
+    /// The findings from reading the input.
     pub(crate) findings: Vec<Finding>,
-    /// Those of the findings that mean that something is missing from the world.
+    /// The findings about objects that are missing from the world because they could not be read.
     pub(crate) missing: Vec<Finding>,
-    /// The workload that made a pod, as `namespace/deployment/name`: the outermost that is known.
+    /// The outermost known workload of each pod, as `namespace/deployment/name`.
     pub(crate) owners: BTreeMap<PodId, String>,
     /// The pods of each workload, under all of its names.
     pub(crate) workloads: BTreeMap<String, Vec<PodId>>,
-    /// The policies that a controller made, and for which object.
+    /// The policies that a controller created, with the object that owns them.
     pub(crate) makers: BTreeMap<PolicyId, Name>,
-    /// The addresses that were made up for pods that had none.
-    pub(crate) made_up: BTreeSet<IpAddr>,
+    /// The synthetic addresses of pods whose manifest has none.
+    pub(crate) synthetic: BTreeSet<IpAddr>,
 }
 
 impl Loaded {
-    /// What lint has to say about the world as it was written: addresses that were made up are nobody's mistake. Policies that a
-    /// controller made are not for users to improve; what lint says about them is said about what they were made for.
+    /// The lint findings about the world, without synthetic addresses. Warnings about policies that
+    /// a controller created are dropped: lint reports on the object that owns them.
     pub(crate) fn lint(&self) -> Vec<Finding> {
-        let made: BTreeSet<ObjectRef> = self.makers.keys().map(ObjectRef::from).collect();
-        let mut findings = weir_lint::lint(&self.without_made_up());
+        let generated: BTreeSet<ObjectRef> = self.makers.keys().map(ObjectRef::from).collect();
+        let mut findings = weir_lint::lint(&self.without_synthetic());
         findings.retain(|finding| {
             finding.severity == Severity::Error
-                || finding.object.as_ref().is_none_or(|object| !made.contains(object))
+                || finding.object.as_ref().is_none_or(|object| !generated.contains(object))
         });
         findings
     }
 
-    /// The world as it was written: pods that have no address have none.
-    pub(crate) fn without_made_up(&self) -> World {
+    /// The world without synthetic addresses.
+    pub(crate) fn without_synthetic(&self) -> World {
         let mut world = self.world.clone();
         for pod in world.pods.values_mut() {
-            pod.addresses.retain(|address| !self.made_up.contains(address));
+            pod.addresses.retain(|address| !self.synthetic.contains(address));
         }
         world
     }
 
-    /// The world for an answer about it: what reading found is said on standard error, and if something is missing, that
-    /// is a failure. A policy that was not read would otherwise be a policy that allows everything.
+    /// Prints the relevant findings to standard error, and fails if an object is missing. Otherwise
+    /// a policy that could not be read would count as one that allows everything.
     pub(crate) fn complete(self) -> Result<Self, Failure> {
-        present::findings::mention(self.findings.iter().chain(&self.missing));
-        match self.missing.is_empty() {
-            true => Ok(self),
-            false => Err(incomplete()),
-        }
+        present::findings::print_relevant(self.findings.iter().chain(&self.missing));
+        if self.missing.is_empty() { Ok(self) } else { Err(incomplete()) }
     }
 
-    /// The world after these manifests are applied to it. What they do not speak of stays.
+    /// The world with these manifests applied to it. Other objects stay.
     pub(crate) fn with(&self, manifests: Loaded) -> Loaded {
         let mut world = self.world.clone();
         for change in manifests.world.changes() {
-            // A namespace that is only mentioned says nothing about its labels.
-            let is_mentioned = matches!(&change, Change::Put(Object::Namespace(namespace))
+            // A namespace that other objects only refer to has no known labels.
+            let is_reference = matches!(&change, Change::Put(Object::Namespace(namespace))
                 if namespace.location.is_none() && world.namespaces.contains_key(&namespace.name));
-            if !is_mentioned {
+            if !is_reference {
                 world.apply(change);
             }
         }
@@ -134,16 +133,17 @@ impl Loaded {
         Loaded { world, owners, workloads, makers, ..manifests }
     }
 
-    /// Fails for a namespace that nothing is in.
-    fn knows(&self, namespace: &str) -> Result<(), Failure> {
-        // What could not be read may have been all there is of it.
-        let mentioned = self.findings.iter().any(|finding| is_about(finding, namespace));
-        if self.world.namespaces.contains_key(namespace) || mentioned || !self.missing.is_empty() {
+    /// Fails for a namespace that does not occur in the input.
+    fn check_namespace(&self, namespace: &str) -> Result<(), Failure> {
+        // All objects of the namespace may be unreadable.
+        let has_finding = self.findings.iter().any(|finding| is_about(finding, namespace));
+        if self.world.namespaces.contains_key(namespace) || has_finding || !self.missing.is_empty()
+        {
             return Ok(());
         }
         let known: Vec<&str> = self.world.namespaces.keys().map(|name| &**name).collect();
         let hint = match nearest(namespace, &known).as_slice() {
-            [] => "no object of the input is in a namespace".to_owned(),
+            [] => "the input has no namespaces".to_owned(),
             near => format!("did you mean {}?", near.join(" or ")),
         };
         Err(Failure::new(format!("there is no namespace {namespace}"), hint))
@@ -156,11 +156,11 @@ pub(crate) fn compile(world: World) -> State {
     State { world, program }
 }
 
-/// Why there is no answer.
+/// The error for incomplete input.
 pub(crate) fn incomplete() -> Failure {
     Failure::new(
-        "part of the input could not be read, so no answer would be safe",
-        "repair what is named above; `weir lint` lists everything that is wrong",
+        "part of the input could not be read, so an answer could be wrong",
+        "fix the errors above; `weir lint` lists all findings",
     )
 }
 
@@ -172,38 +172,43 @@ pub(crate) fn is_about(finding: &Finding, namespace: &str) -> bool {
 impl Source {
     /// Reads the world.
     pub(crate) fn load(&self) -> anyhow::Result<Loaded> {
-        let loaded = match self.files.is_empty() {
-            true => self.live.load("give manifests with -f PATH")?,
-            false => load_paths(&self.files)?,
+        let loaded = if self.files.is_empty() {
+            self.live.load("give manifests with -f PATH")?
+        } else {
+            load_paths(&self.files)?
         };
         if let Some(namespace) = self.namespace() {
-            loaded.knows(namespace)?;
+            loaded.check_namespace(namespace)?;
         }
         Ok(loaded)
     }
 
-    /// Reads the clusters of a set if there are any, else the world, as [`load_complete`](Source::load_complete) does.
+    /// Reads the clusters if any were given, else as [`load_complete`](Source::load_complete) does.
     pub(crate) fn load_clusters(&self, clusters: &Clusters) -> anyhow::Result<Loaded> {
         if clusters.is_empty() {
             return self.load_complete();
         }
         if !self.files.is_empty() || self.live.kubeconfig.is_some() || self.live.context.is_some() {
-            let what = "--cluster says where everything is; -f, --kubeconfig and --context do not go with it";
-            return Err(Failure::new(what, "give each cluster with --cluster NAME=PATH").into());
+            let what = "--cluster cannot be combined with -f, --kubeconfig or --context";
+            return Err(Failure::new(
+                what,
+                "give the manifests of each cluster with --cluster NAME=PATH",
+            )
+            .into());
         }
         let loaded = clusters.load()?;
         if let Some(namespace) = self.namespace() {
-            loaded.knows(namespace)?;
+            loaded.check_namespace(namespace)?;
         }
         Ok(loaded.complete()?)
     }
 
-    /// Reads the world, says on standard error what is wrong with it, and fails if something is missing from it.
+    /// Reads the world, prints its relevant findings, and fails if an object is missing.
     pub(crate) fn load_complete(&self) -> anyhow::Result<Loaded> {
         Ok(self.load()?.complete()?)
     }
 
-    /// The namespace to look at, if one was given.
+    /// The namespace to restrict the output to.
     pub(crate) fn namespace(&self) -> Option<&str> {
         self.namespace.as_deref()
     }
@@ -217,40 +222,38 @@ pub(crate) fn load_paths(paths: &[PathBuf]) -> anyhow::Result<Loaded> {
 
 /// Reads a file, or standard input for `-`.
 pub(crate) fn read(file: &Path) -> anyhow::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    match file.as_os_str() == "-" {
-        true => io::stdin().lock().read_to_end(&mut bytes).map_err(LoadError::Stdin),
-        false => weir_source::read(file).map(|all| {
-            bytes = all;
-            bytes.len()
-        }),
+    if file.as_os_str() != "-" {
+        return weir_source::read(file).map_err(failed);
     }
-    .map_err(failed)?;
+    let mut bytes = Vec::new();
+    let read = io::stdin().lock().read_to_end(&mut bytes);
+    read.map_err(|error| failed(LoadError::Stdin(error)))?;
     Ok(bytes)
 }
 
-/// The files that policy tests are in.
+/// The files that may contain policy tests.
 pub(crate) fn case_files(paths: &[PathBuf]) -> anyhow::Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for path in paths {
-        match path.as_os_str() == "-" {
-            true => files.push(path.clone()),
-            false => match weir_source::case_files(std::slice::from_ref(path)) {
-                Ok(found) => files.extend(found),
-                Err(LoadError::Empty { path }) => return Err(without_tests(&[path]).into()),
-                Err(error) => return Err(failed(error)),
-            },
+        if path.as_os_str() == "-" {
+            files.push(path.clone());
+            continue;
+        }
+        match weir_source::case_files(std::slice::from_ref(path)) {
+            Ok(found) => files.extend(found),
+            Err(LoadError::Empty { path }) => return Err(without_tests(&[path]).into()),
+            Err(error) => return Err(failed(error)),
         }
     }
     Ok(files)
 }
 
-/// The manifests that a policy test asks for.
+/// The manifests that a policy test refers to.
 pub(crate) fn manifests_of(case: &Case) -> anyhow::Result<Manifests> {
     weir_source::manifests::of_case(case).map_err(failed)
 }
 
-/// An error of loading, with its way out.
+/// A loading error, with its hint.
 fn failed(error: LoadError) -> anyhow::Error {
     let hint = error.hint();
     Failure::new(error, hint).into()
@@ -259,14 +262,14 @@ fn failed(error: LoadError) -> anyhow::Error {
 impl From<Manifests> for Loaded {
     fn from(manifests: Manifests) -> Self {
         let missing = manifests.missing().cloned().collect();
-        let Manifests { objects, findings, owners, makers, made_up, .. } = manifests;
+        let Manifests { objects, findings, owners, makers, made_up: synthetic, .. } = manifests;
         let mut names: BTreeMap<PodId, String> = BTreeMap::new();
         let mut workloads = BTreeMap::new();
         for (owner, pods) in owners {
             let name = format!("{}/{}/{}", owner.namespace, owner.kind, owner.name);
             for id in &pods {
                 let known = names.entry(id.clone()).or_insert_with(|| name.clone());
-                // A ReplicaSet is only the hand of its Deployment.
+                // Prefer the Deployment to its ReplicaSet.
                 if known.contains("/replicaset/") {
                     known.clone_from(&name);
                 }
@@ -274,6 +277,6 @@ impl From<Manifests> for Loaded {
             workloads.insert(name, pods);
         }
         let world = objects.into_iter().collect();
-        Loaded { world, findings, missing, owners: names, workloads, makers, made_up }
+        Loaded { world, findings, missing, owners: names, workloads, makers, synthetic }
     }
 }

@@ -23,39 +23,42 @@ use crate::{
 
 /// Run policy tests
 ///
-/// Every probe is asked of the compiled rules, and of a second, slower reading of the API's text; the two must agree.
-/// With `--datapath nftables` or `iptables` the pods are network namespaces on this machine, and real connections are tried between
-/// them; this needs root, or a kernel that lets everyone make user namespaces, and for `iptables` its programs.
-/// With `--datapath hcn` the ACLs that Windows nodes would get are read, too, on any machine; what they cannot express fails.
-/// With `--datapath opflex` the files for opflex-agent are written, and read back as it reads them.
-/// The closing line is `N passed, M failed`. Exit status 1 if anything failed.
+/// Evaluates every probe with the compiled rules and with a second, independent implementation of
+/// the API semantics. The two must agree. The last line is `N passed, M failed`. Exit status 1 if a
+/// probe fails.
+///
+/// With `--datapath nftables` or `iptables`, weir builds the pods as network namespaces on this
+/// machine and tries real connections. This needs root or unprivileged user namespaces; `iptables`
+/// also needs its programs.
+///
+/// With `--datapath hcn`, weir also evaluates the ACLs of Windows nodes, on any machine. A probe
+/// that they cannot express fails. With `--datapath opflex`, weir also evaluates the files for
+/// opflex-agent.
 #[derive(Args)]
 #[command(
     after_help = "Examples:\n  weir test examples/shop/tests.yaml\n  weir test --datapath nftables examples/shop/tests.yaml\n  weir test --datapath hcn examples/shop/tests.yaml"
 )]
 pub(crate) struct Test {
-    /// Files with policy tests
+    /// Files or folders with policy tests
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// What decides: `sim`, the compiled rules in memory, `nftables` or `iptables`, a real kernel with real packets, `hcn`, the ACLs of Windows,
-    /// or `opflex`, the files for opflex-agent
+    /// The datapath to evaluate the probes with
     #[arg(long, value_name = "NAME", value_enum, default_value_t = DatapathKind::Sim)]
     datapath: DatapathKind,
     #[command(flatten)]
     clusters: Clusters,
-    /// How to print the results
+    /// Output format
     #[arg(short, long, value_enum, default_value = "text")]
     output: TestFormat,
 }
 
-/// The forms of test results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum TestFormat {
-    /// What failed and why, and how many
+    /// Failures with their reasons, and the totals
     Text,
-    /// For programs
+    /// JSON
     Json,
-    /// For CI systems
+    /// JUnit XML, for CI systems
     Junit,
 }
 
@@ -65,15 +68,12 @@ impl Test {
         if let Testing::InKernel(_) = testing {
             kernel::enter()?;
         }
-        let clusters = match self.clusters.is_empty() {
-            true => None,
-            false => Some(self.clusters.objects()?),
-        };
+        let clusters = if self.clusters.is_empty() { None } else { Some(self.clusters.objects()?) };
         let mut all = Vec::new();
-        let mut unreadable = None;
+        let mut syntax_failure = None;
         for file in &source::case_files(&self.files)? {
-            let cases = read(file)?;
-            if !self.files.contains(file) && is_no_test(&cases) {
+            let cases = read_cases(file)?;
+            if !self.files.contains(file) && has_no_tests(&cases) {
                 continue;
             }
             if cases.is_empty() {
@@ -81,15 +81,17 @@ impl Test {
             }
             for mut case in cases {
                 if let Some((objects, findings)) = &clusters {
-                    in_clusters(&mut case, objects)?;
+                    put_into_clusters(&mut case, objects)?;
                     case.findings.extend_from_slice(findings);
                 }
-                unreadable = unreadable.or_else(|| syntax_error(&case));
+                syntax_failure = syntax_failure.or_else(|| syntax_error(&case));
                 all.push(case);
             }
         }
         let mut run = Run::default();
-        judge_all(all, testing).into_iter().for_each(|case| run.add(case));
+        for case in evaluate_all(all, testing) {
+            run.add(case);
+        }
         if run.cases.is_empty() {
             return Err(without_tests(&self.files).into());
         }
@@ -99,27 +101,27 @@ impl Test {
             TestFormat::Junit => out.write_all(present::junit::report(&run).as_bytes())?,
         }
         out.flush()?;
-        match unreadable {
+        match syntax_failure {
             Some(error) => Err(error.into()),
             None => Ok(Exit::when(run.failed == 0)),
         }
     }
 }
 
-/// There is nothing to test in files or folders.
+/// The error for files and folders without tests.
 pub(crate) fn without_tests(paths: &[PathBuf]) -> Failure {
     let paths: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
-    let hint = "a test is a .yaml or .json file with `probes: [{from: {pod: shop/web}, to: {pod: shop/db}, port: 5432, expect: deny}]`, and `manifests: [FOLDER]` that they are about; \
-        docs/reference/policy-tests.md describes it, and examples/shop/tests.yaml has some";
+    let hint = "a test is a .yaml or .json file with `manifests: [FOLDER]` and `probes: [{from: {pod: shop/web}, to: {pod: shop/db}, port: 5432, expect: deny}]`; \
+        see docs/reference/policy-tests.md, and examples/shop/tests.yaml for an example";
     Failure::new(format!("there are no tests in {}", paths.join(", ")), hint)
 }
 
 /// All results. The shape of `-o json` is a contract.
 #[derive(Default, Serialize)]
 pub(crate) struct Run {
-    /// How many probes were as expected.
+    /// The number of probes that passed.
     pub(crate) passed: usize,
-    /// How many were not, or could not be tried.
+    /// The number of probes that failed or could not be tried.
     pub(crate) failed: usize,
     /// The cases, in order.
     pub(crate) cases: Vec<CaseResult>,
@@ -132,13 +134,13 @@ pub(crate) struct CaseResult {
     pub(crate) name: String,
     /// The probes, in order.
     pub(crate) probes: Vec<ProbeResult>,
-    /// Why the case as a whole has failed, if it has.
+    /// Why the whole case failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) error: Option<String>,
-    /// Where it was written.
+    /// The file and line.
     #[serde(skip)]
     pub(crate) place: String,
-    /// What reading it found.
+    /// The findings from reading it.
     #[serde(skip)]
     pub(crate) findings: Vec<Finding>,
 }
@@ -146,39 +148,40 @@ pub(crate) struct CaseResult {
 /// The result of one probe.
 #[derive(Serialize)]
 pub(crate) struct ProbeResult {
-    /// Who connects: `namespace/pod` or an address.
+    /// The source: `namespace/pod` or an address.
     pub(crate) from: String,
-    /// To whom.
+    /// The destination.
     pub(crate) to: String,
-    /// The port at the destination.
+    /// The destination port.
     pub(crate) port: u16,
-    /// The transport.
+    /// The transport protocol.
     pub(crate) protocol: String,
-    /// What should happen.
+    /// The expected verdict.
     pub(crate) expect: String,
-    /// What would happen.
+    /// The actual verdict.
     pub(crate) verdict: String,
-    /// What decided.
+    /// The reason for the verdict.
     pub(crate) why: String,
-    /// Where it was written.
+    /// The file and line.
     #[serde(skip)]
     pub(crate) place: String,
-    /// Whether it counts as passed.
+    /// Whether the verdict is the expected one.
     #[serde(skip)]
     pub(crate) passed: bool,
-    /// Whether there was a connection to ask about.
+    /// Whether the probe names a connection that can be evaluated.
     #[serde(skip)]
     pub(crate) tried: bool,
-    /// The family it asks for.
+    /// The requested IP family.
     #[serde(skip)]
     pub(crate) family: Option<String>,
-    /// What its author says about it.
+    /// The note of its author.
     #[serde(skip)]
     pub(crate) note: Option<String>,
 }
 
 impl CaseResult {
-    /// How many probes passed and failed; a case with an error has failed in all of them, and at least once.
+    /// The numbers of passed and failed probes. In a case with an error all probes fail, and at
+    /// least one.
     pub(crate) fn counts(&self) -> (usize, usize) {
         let passed = self.probes.iter().filter(|probe| probe.passed).count();
         match self.error {
@@ -197,26 +200,26 @@ impl Run {
     }
 }
 
-fn read(file: &Path) -> anyhow::Result<Vec<Case>> {
+fn read_cases(file: &Path) -> anyhow::Result<Vec<Case>> {
     let bytes = source::read(file)?;
     Ok(weir_api::cases(file.display().to_string().into(), &bytes))
 }
 
-/// Puts a case into the clusters that were named.
-fn in_clusters(case: &mut Case, objects: &[Object]) -> Result<(), Failure> {
+/// Adds the objects of the given clusters to a case.
+fn put_into_clusters(case: &mut Case, objects: &[Object]) -> Result<(), Failure> {
     if !case.objects.is_empty() || !case.manifests.is_empty() {
-        let what = format!("{}: with --cluster, a test has probes and nothing else", case.location);
+        let what = format!("{}: with --cluster, a test may contain only probes", case.location);
         return Err(Failure::new(
             what,
-            "put its objects and manifests into the folder of a cluster",
+            "move its objects and manifests to the folder of a cluster",
         ));
     }
     case.put_into(objects.to_vec());
     Ok(())
 }
 
-/// Whether a file that was found in a folder has no tests in it: the manifests of tests may lie beside them.
-fn is_no_test(cases: &[Case]) -> bool {
+/// Whether a file of a folder has no tests: manifests and tests can share a folder.
+fn has_no_tests(cases: &[Case]) -> bool {
     cases.iter().all(|case| case.probes.is_empty() && syntax_error(case).is_none())
 }
 
@@ -226,23 +229,23 @@ fn syntax_error(case: &Case) -> Option<Failure> {
     Some(Failure::new(format!("{place}{}", finding.message), finding.hint.clone()))
 }
 
-/// Cases that run in kernels at once.
-const AT_ONCE: usize = 6;
+/// The maximum number of cases that run concurrently in the kernel.
+const MAX_CONCURRENT_CASES: usize = 6;
 
-/// Tries every probe of all cases; the results in order. In a kernel most of the time is spent waiting for packets that do
-/// not come, so there several cases run at once.
-fn judge_all(cases: Vec<Case>, testing: Testing) -> Vec<CaseResult> {
+/// Evaluates all cases. Returns the results in order. In the kernel several cases run concurrently,
+/// because most of the time is spent waiting for packets that were dropped.
+fn evaluate_all(cases: Vec<Case>, testing: Testing) -> Vec<CaseResult> {
     if let Testing::InMemory(_) = testing {
-        return cases.into_iter().map(|case| judge(case, testing)).collect();
+        return cases.into_iter().map(|case| evaluate(case, testing)).collect();
     }
     let waiting = Mutex::new(cases.into_iter().enumerate());
     let done = Mutex::new(BTreeMap::new());
     let next = || waiting.lock().unwrap_or_else(PoisonError::into_inner).next();
     thread::scope(|scope| {
-        for _ in 0..AT_ONCE {
+        for _ in 0..MAX_CONCURRENT_CASES {
             scope.spawn(|| {
                 while let Some((at, case)) = next() {
-                    let result = judge(case, testing);
+                    let result = evaluate(case, testing);
                     done.lock().unwrap_or_else(PoisonError::into_inner).insert(at, result);
                 }
             });
@@ -251,8 +254,8 @@ fn judge_all(cases: Vec<Case>, testing: Testing) -> Vec<CaseResult> {
     done.into_inner().unwrap_or_else(PoisonError::into_inner).into_values().collect()
 }
 
-/// Tries every probe of a case.
-fn judge(mut case: Case, testing: Testing) -> CaseResult {
+/// Evaluates every probe of a case.
+fn evaluate(mut case: Case, testing: Testing) -> CaseResult {
     let mut error = None;
     if !case.manifests.is_empty() {
         match source::manifests_of(&case) {
@@ -264,12 +267,12 @@ fn judge(mut case: Case, testing: Testing) -> CaseResult {
         }
     }
     let Case { name, location: place, objects, probes, findings, .. } = case;
-    let grave: Vec<&Finding> =
+    let errors: Vec<&Finding> =
         findings.iter().filter(|finding| finding.severity == Severity::Error).collect();
-    if let Some(first) = grave.first() {
-        error.get_or_insert_with(|| match grave.len() {
+    if let Some(first) = errors.first() {
+        error.get_or_insert_with(|| match errors.len() {
             1 => describe(first),
-            many => format!("{}, and {} more", describe(first), many - 1),
+            count => format!("{}, and {} more", describe(first), count - 1),
         });
     }
     let state = source::compile(objects.into_iter().collect());
@@ -301,12 +304,14 @@ fn judge(mut case: Case, testing: Testing) -> CaseResult {
                 if compiled != oracle || (compiled != real && short.is_none()) {
                     error.get_or_insert_with(|| {
                         format!(
-                            "weir contradicts itself about {flow}: the rules say {compiled}, the oracle {oracle}, the datapath {real}; please report this"
+                            "bug in weir, please report it: for {flow} the compiled rules {compiled}, the oracle {oracle}, the datapath {real}"
                         )
                     });
                 }
                 let why = match short {
-                    Some(short) => format!("allowed by policy, but not expressed: {short}"),
+                    Some(short) => {
+                        format!("allowed by policy, but the datapath cannot express it: {short}")
+                    }
                     None => why::line(&weir_engine::explain(&state.program, &flow)),
                 };
                 (Some(real), why)
@@ -322,7 +327,7 @@ fn judge(mut case: Case, testing: Testing) -> CaseResult {
             port: probe.port,
             protocol: probe.protocol.to_string(),
             expect: probe.expect.to_string(),
-            // What cannot be tried does not pass.
+            // A probe that cannot be tried fails.
             verdict: verdict.unwrap_or(Verdict::Deny).to_string(),
             why,
             place: format!("{}:{}", place.file, probe.line),
@@ -338,9 +343,9 @@ fn judge(mut case: Case, testing: Testing) -> CaseResult {
 fn describe(finding: &Finding) -> String {
     let place = finding.location.as_ref().map(|place| format!("{place}: ")).unwrap_or_default();
     let object = finding.object.as_ref().map(|object| format!("{object} ")).unwrap_or_default();
-    let field = match finding.field.is_empty() {
-        true => String::new(),
-        false => format!("{}: ", finding.field),
+    let field = match &*finding.field {
+        "" => String::new(),
+        field => format!("{field}: "),
     };
     format!("{place}{object}{field}{}", finding.message)
 }

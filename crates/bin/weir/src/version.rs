@@ -12,7 +12,7 @@ use crate::{
 #[derive(Args)]
 #[command(after_help = "Example:\n  weir version -o json")]
 pub(crate) struct Version {
-    /// How to print it
+    /// Output format
     #[arg(short, long, value_enum, default_value = "text")]
     output: Format,
 }

@@ -1,28 +1,29 @@
-//! What decided about a flow, in a line.
+//! The reason for a verdict, in one line.
 
 use weir_engine::{Cited, Explanation, Judgement, Missing, Reason, Side};
 use weir_model::{Direction, Section, Verdict};
 
-/// What decided about a flow, in a line: the sides that refuse it, or both if none does.
+/// The reason for a verdict, in one line: the sides that deny the flow, or both if none does.
 pub(crate) fn line(explanation: &Explanation) -> String {
     let sides = [Direction::Egress, Direction::Ingress].map(|d| (d, explanation.side(d)));
-    let told: Vec<String> = sides
+    let reasons: Vec<String> = sides
         .iter()
         .filter(|(_, side)| side.verdict() == explanation.verdict)
-        .filter_map(|(direction, side)| side_of(*direction, side))
+        .filter_map(|(direction, side)| side_reason(*direction, side))
         .collect();
-    match told.is_empty() {
-        true => "no policy is asked: neither end is a pod".to_owned(),
-        false => told.join("; "),
+    if reasons.is_empty() {
+        "no policy applies: neither end is a pod".to_owned()
+    } else {
+        reasons.join("; ")
     }
 }
 
-fn side_of(direction: Direction, side: &Side) -> Option<String> {
+fn side_reason(direction: Direction, side: &Side) -> Option<String> {
     match side {
         Side::NoPod => None,
         Side::Itself(pod) => Some(format!("{pod} always reaches itself")),
         Side::OwnNode(pod, node) => {
-            Some(format!("{pod} runs on node {node}, which is never judged"))
+            Some(format!("{pod} runs on node {node}, and policies do not apply between the two"))
         }
         Side::Judged(judgement) => {
             Some(format!("{direction} of {}: {}", judgement.pod, reason(direction, judgement)))
@@ -30,7 +31,7 @@ fn side_of(direction: Direction, side: &Side) -> Option<String> {
     }
 }
 
-/// What decided for one pod.
+/// The reason for the verdict at one pod.
 pub(crate) fn reason(direction: Direction, judgement: &Judgement) -> String {
     match &judgement.reason {
         Reason::Admin(cited) | Reason::Baseline(cited) => {
@@ -50,9 +51,9 @@ pub(crate) fn reason(direction: Direction, judgement: &Judgement) -> String {
                 None => text.push_str(", and no rule matches"),
                 Some(miss) => {
                     let what = match miss.missing {
-                        Missing::Port => "misses only the port",
-                        Missing::PortName => "asks for a port name that the pod does not have",
-                        Missing::Peer => "misses only the peer",
+                        Missing::Port => "matches except for the port",
+                        Missing::PortName => "uses a port name that the pod does not define",
+                        Missing::Peer => "matches except for the peer",
                     };
                     text.push_str(&format!(", and no rule matches; {} {what}", rule(&miss.cited)));
                 }
@@ -70,14 +71,14 @@ pub(crate) fn past(verdict: Verdict) -> &'static str {
     }
 }
 
-/// A rule: its policy, its place in it and the line it stands on.
+/// A rule: its policy, its index and its location.
 pub(crate) fn rule(cited: &Cited) -> String {
     let place = place(&cited.section, cited.rule().origin.line);
     let place = place.map(|place| format!(" ({place})")).unwrap_or_default();
     format!("{} {}{place}", cited.section.policy, cited.rule().origin)
 }
 
-/// The file and line of something inside a policy.
+/// The file and line inside a policy.
 pub(crate) fn place(section: &Section, line: u32) -> Option<String> {
     let mut place = section.location.clone()?;
     if line > 0 {
@@ -87,15 +88,15 @@ pub(crate) fn place(section: &Section, line: u32) -> Option<String> {
 }
 
 fn policies(sections: &[std::sync::Arc<Section>]) -> String {
-    const SHOWN: usize = 3;
+    const MAX_POLICIES: usize = 3;
     let name = |section: &std::sync::Arc<Section>| {
         let place =
             section.location.as_ref().map(|place| format!(" ({place})")).unwrap_or_default();
         format!("{}{place}", section.policy)
     };
-    let mut names: Vec<String> = sections.iter().take(SHOWN).map(name).collect();
-    if sections.len() > SHOWN {
-        names.push(format!("{} more", sections.len() - SHOWN));
+    let mut names: Vec<String> = sections.iter().take(MAX_POLICIES).map(name).collect();
+    if sections.len() > MAX_POLICIES {
+        names.push(format!("{} more", sections.len() - MAX_POLICIES));
     }
     names.join(" and ")
 }

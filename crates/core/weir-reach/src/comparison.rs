@@ -48,7 +48,8 @@ impl<'a> Comparison<'a> {
         Comparison { old, new, partition: Partition::new(&[old, new]) }
     }
 
-    /// Everything that the change opens and closes, openings first. Reports the progress as `(done, all)`.
+    /// Everything that the change opens and closes, openings first. Reports the progress as `(done,
+    /// all)`.
     pub fn changes(
         &self,
         owners: &BTreeMap<PodId, String>,
@@ -60,8 +61,8 @@ impl<'a> Comparison<'a> {
         let differs = |at: usize| {
             if at < groups.len() { groups[at].differs } else { outside[at - groups.len()].differs }
         };
-        // First group the sources that change alike towards one destination, then the destinations that the same
-        // sources change towards.
+        // First group the sources that change alike towards one destination, then the destinations
+        // that the same sources change towards.
         let mut kinds = Kinds::default();
         let mut sources: BTreeMap<(usize, EndIndex), Vec<EndIndex>> = BTreeMap::new();
         for (from, source) in classes.iter().enumerate() {
@@ -178,7 +179,8 @@ impl Kinds {
     }
 }
 
-/// Adds the pods that only the new world has to the old one, with their namespaces. Returns the added pods too.
+/// Adds the pods that only the new world has to the old one, with their namespaces. Returns the
+/// added pods too.
 pub fn with_pods_of(mut old: World, new: &World) -> (World, Vec<PodId>) {
     let added: Vec<PodId> =
         new.pods.keys().filter(|id| !old.pods.contains_key(*id)).cloned().collect();

@@ -111,8 +111,8 @@ impl<'a> Evaluator<'a> {
 
     /// Registers ends that rules do not distinguish.
     pub(crate) fn class(&mut self, ends: impl IntoIterator<Item = ReachEnd<'a>>) -> EndClass<'a> {
-        /// The members differ only in their identity and their node, so a few of them suffice to find a pair that
-        /// is neither one pod nor a pod and its node.
+        /// The members differ only in their identity and their node, so a few of them suffice to
+        /// find a pair that is neither one pod nor a pod and its node.
         const MAX_MEMBERS: usize = 50;
         let members = ends.into_iter().take(MAX_MEMBERS).map(|end| self.member(end)).collect();
         EndClass { members }
@@ -133,8 +133,8 @@ impl<'a> Evaluator<'a> {
         Member { end, node, addresses }
     }
 
-    /// The open ports from one class to another: per family that both have in all states, per state. `None` if
-    /// the classes contain no two different ends.
+    /// The open ports from one class to another: per family that both have in all states, per
+    /// state. `None` if the classes contain no two different ends.
     pub(crate) fn open(
         &mut self,
         from: &EndClass<'a>,
@@ -172,8 +172,8 @@ impl<'a> Evaluator<'a> {
     }
 }
 
-/// The two ends that stand for their classes: two different pods, or a pod and an address that is not its node's.
-/// `None` if there is no such pair.
+/// The two ends that stand for their classes: two different pods, or a pod and an address that is
+/// not its node's. `None` if there is no such pair.
 fn representatives<'p, 'a>(
     from: &'p EndClass<'a>,
     to: &'p EndClass<'a>,

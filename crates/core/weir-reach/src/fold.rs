@@ -62,7 +62,8 @@ fn number(cells: &Cells) -> Numbered {
         .collect()
 }
 
-/// Whether two lines have equal cells for all other lines, and the same cell for each other as for themselves.
+/// Whether two lines have equal cells for all other lines, and the same cell for each other as for
+/// themselves.
 fn are_alike(cells: &Numbered, one: usize, two: usize) -> bool {
     let others = (0..cells.len()).filter(|other| *other != one && *other != two);
     let between = cells[one][two];

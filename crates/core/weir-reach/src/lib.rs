@@ -1,7 +1,7 @@
 //! Computes which pods and addresses reach each other, for all ports, without trying every pair.
 //!
-//! Rules distinguish few pods, addresses and ports. This crate groups those that no rule distinguishes,
-//! and evaluates each pair of groups once.
+//! Rules distinguish few pods, addresses and ports. This crate groups those that no rule
+//! distinguishes, and evaluates each pair of groups once.
 //!
 //! ```text
 //!  State (a world and its program) ┐                    ┌ groups   pods that no rule distinguishes
@@ -11,8 +11,8 @@
 //!  Partition ──► Evaluator ──► MatrixQuery::evaluate (one state), Comparison::changes (two states)
 //! ```
 //!
-//! *Invariant*: the verdict for one member of a pod group, address class and port slice holds for all of its
-//! members, in every state that the partition was computed from.
+//! *Invariant*: the verdict for one member of a pod group, address class and port slice holds for
+//! all of its members, in every state that the partition was computed from.
 
 mod comparison;
 mod evaluator;

@@ -97,8 +97,8 @@ struct Line<'a> {
 type PortList = (usize, Rc<[(PortRange, usize)]>);
 
 impl MatrixQuery<'_> {
-    /// Evaluates the matrix of the selected pods. If there are more than `max_rows`, pods that are alike share a row.
-    /// Reports the progress as `(done, all)`.
+    /// Evaluates the matrix of the selected pods. If there are more than `max_rows`, pods that are
+    /// alike share a row. Reports the progress as `(done, all)`.
     pub fn evaluate(
         &self,
         selected: impl Fn(&PodId) -> bool,
@@ -115,7 +115,8 @@ impl MatrixQuery<'_> {
             .filter(|(_, id)| selected(id))
             .collect();
         let names = Names::new(pods.iter().map(|(_, id)| *id), self.owners);
-        // Pods of one group share a row if they also have the same namespace and the same named ports.
+        // Pods of one group share a row if they also have the same namespace and the same named
+        // ports.
         type RowKey<'a> = (Option<&'a PodId>, usize, &'a str, &'a [NamedPort]);
         let mut rows: BTreeMap<RowKey<'_>, Vec<&PodId>> = BTreeMap::new();
         for (group, id) in &pods {

@@ -18,7 +18,8 @@ pub(crate) struct Names<'a> {
 }
 
 impl<'a> Names<'a> {
-    /// Names for these pods; `owners` holds `namespace/deployment/name` for pods of a known workload.
+    /// Names for these pods; `owners` holds `namespace/deployment/name` for pods of a known
+    /// workload.
     pub(crate) fn new(
         pods: impl IntoIterator<Item = &'a PodId>,
         owners: &'a BTreeMap<PodId, String>,

@@ -18,7 +18,8 @@ use crate::{
 pub(crate) struct OutsideClass {
     /// One of the addresses.
     pub(crate) example: IpAddr,
-    /// The networks that contain them. The addresses of pods, nodes and domain names in them are excluded.
+    /// The networks that contain them. The addresses of pods, nodes and domain names in them are
+    /// excluded.
     pub(crate) nets: Vec<IpNet>,
     /// The name of the nodes or domains, if the class consists of such.
     pub(crate) name: Option<String>,

@@ -88,8 +88,8 @@ impl<'a> ReachEnd<'a> {
         }
     }
 
-    /// The node that the pod runs on, or that the address belongs to. Rules exempt traffic between a pod and its
-    /// node.
+    /// The node that the pod runs on, or that the address belongs to. Rules exempt traffic between
+    /// a pod and its node.
     pub(crate) fn node<'s>(&self, state: &'s State) -> Option<&'s Name>
     where
         'a: 's,

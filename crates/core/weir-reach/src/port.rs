@@ -55,7 +55,8 @@ pub(crate) fn union(ranges: impl IntoIterator<Item = PortRange>) -> Vec<PortRang
     }
 }
 
-/// Joined ranges as text: `80/TCP`, `8000-8080/TCP`, `UDP` for a whole protocol, `any port` for all ports.
+/// Joined ranges as text: `80/TCP`, `8000-8080/TCP`, `UDP` for a whole protocol, `any port` for all
+/// ports.
 pub fn spell(ranges: &[PortRange]) -> Vec<String> {
     if ranges.iter().eq(&Protocol::ALL.map(PortRange::all)) {
         vec!["any port".to_owned()]

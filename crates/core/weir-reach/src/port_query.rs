@@ -16,7 +16,8 @@ enum NumberOrName {
 }
 
 impl PortQuery {
-    /// The matching ports of a destination. A number without a protocol is a TCP port; a name refers to a port of the pod.
+    /// The matching ports of a destination. A number without a protocol is a TCP port; a name
+    /// refers to a port of the pod.
     pub fn at(&self, pod: Option<&Pod>) -> Vec<PortRange> {
         match &self.port {
             NumberOrName::Number(port) => {

@@ -24,7 +24,8 @@ type Memberships = Vec<Membership>;
 /// The properties of an address that rules can see.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct AddressView {
-    /// The rules of the pod that owns the address, by number; 0 if there are none or no pod owns it.
+    /// The rules of the pod that owns the address, by number; 0 if there are none or no pod owns
+    /// it.
     rules: u32,
     /// The first address of the segment that no block divides.
     segment: IpAddr,

@@ -95,7 +95,8 @@ impl Taken {
             let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
             line.trim().strip_suffix(" kB").unwrap().parse::<u64>().unwrap() * 1024
         };
-        // The program's own name may have spaces; what follows it has none. User and system time are in hundredths of a second.
+        // The program's own name may have spaces; what follows it has none. User and system time
+        // are in hundredths of a second.
         let stat = fs::read_to_string(format!("{process}/stat")).unwrap();
         let fields: Vec<&str> = stat.rsplit_once(") ").unwrap().1.split(' ').collect();
         let ticks = fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap();

@@ -20,9 +20,11 @@ use crate::{
 
 /// Changes in a second.
 pub(crate) const RATE: usize = 100;
-/// Those who write, so that one slow answer does not delay what is due after it. It divides the number of pods.
+/// Those who write, so that one slow answer does not delay what is due after it. It divides the
+/// number of pods.
 const WRITERS: usize = 10;
-/// The pods that change, one after the other. A multiple of the kinds of changes and of the writers.
+/// The pods that change, one after the other. A multiple of the kinds of changes and of the
+/// writers.
 const PODS: usize = 300;
 /// How long the kernel may take to follow.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -196,7 +198,8 @@ fn percentiles(mut times: Vec<Duration>) -> Value {
     json!({"median": at(0.5), "of_100_99": at(0.99), "highest": at(1.0)})
 }
 
-/// The bound, in milliseconds, that this part of what a histogram has counted in between does not exceed.
+/// The bound, in milliseconds, that this part of what a histogram has counted in between does not
+/// exceed.
 fn bucket(before: &str, after: &str, name: &str, part: f64) -> Option<f64> {
     let prefix = format!("{name}_bucket{{le=\"");
     let counts = |metrics: &str| -> Vec<(f64, f64)> {

@@ -22,7 +22,8 @@ pub(crate) enum Verb {
     Delete,
 }
 
-/// A word of the kernel, and when it was heard: a transaction is in force before the kernel tells of it.
+/// A word of the kernel, and when it was heard: a transaction is in force before the kernel tells
+/// of it.
 pub(crate) type Word = (Instant, Verb, Ipv4Addr);
 
 /// What `nft monitor` needs to read the sets of a large cluster, with time to spare.
@@ -54,7 +55,8 @@ impl Monitor {
             }
         });
         let monitor = Monitor { child, heard, lines };
-        // What happens before it listens is not heard. It first reads all there is, and begins anew when something changes meanwhile.
+        // What happens before it listens is not heard. It first reads all there is, and begins anew
+        // when something changes meanwhile.
         let probe = || {
             nft(lab, node, &["add", "table", "inet", "probe"]);
             nft(lab, node, &["delete", "table", "inet", "probe"]);

@@ -1,12 +1,13 @@
-//! `cargo xtask bench cluster`: the agent in a cluster of tens of thousands of pods, with a real API server and a real kernel.
+//! `cargo xtask bench cluster`: the agent in a cluster of tens of thousands of pods, with a real
+//! API server and a real kernel.
 //!
 //! ```text
 //!  bench ─writes─► API server ─watch─► weir agent ─netlink─► kernel of a node ─tells─► bench
 //!                      └ audit log: what the agent asked for
 //! ```
 //!
-//! This prints what was measured as JSON; xtask makes tables of it. It is here because it needs the program, and crates that are
-//! for tests.
+//! This prints what was measured as JSON; xtask makes tables of it. It is here because it needs the
+//! program, and crates that are for tests.
 
 #![allow(
     clippy::unwrap_used,

@@ -1,4 +1,5 @@
-//! What an agent asks the API server for, from the audit log, which has nothing but the agent's requests.
+//! What an agent asks the API server for, from the audit log, which has nothing but the agent's
+//! requests.
 
 use std::{cell::Cell, collections::BTreeMap, fs, path::PathBuf};
 

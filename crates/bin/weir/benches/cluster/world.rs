@@ -1,8 +1,8 @@
 //! What is in the cluster.
 //!
-//! Namespaces of 100 pods, ten of each app; ten namespaces are a team. In each there is a policy for every app, which admits the
-//! next app of the same namespace, and the same app of the team: 110 peers. Nodes have 100 pods, each of another namespace where
-//! there are as many.
+//! Namespaces of 100 pods, ten of each app; ten namespaces are a team. In each there is a policy
+//! for every app, which admits the next app of the same namespace, and the same app of the team:
+//! 110 peers. Nodes have 100 pods, each of another namespace where there are as many.
 
 use std::{net::Ipv4Addr, time::Instant};
 
@@ -114,7 +114,8 @@ impl Shape {
     }
 
     fn is_peer(self, place: Place) -> bool {
-        // The policy that admits it is that of its app in a namespace of its team, for a pod of this node.
+        // The policy that admits it is that of its app in a namespace of its team, for a pod of
+        // this node.
         let app = place.number % APPS;
         let first = place.namespace / TEAM * TEAM;
         let local = (0..CROWD).filter(|number| number % APPS == app).any(|number| {

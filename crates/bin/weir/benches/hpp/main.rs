@@ -1,11 +1,12 @@
-//! `cargo xtask bench hpp`: host protection policies in a large cluster, with a real API server, the controller, and the agent of a node.
+//! `cargo xtask bench hpp`: host protection policies in a large cluster, with a real API server,
+//! the controller, and the agent of a node.
 //!
 //! ```text
 //!  bench ─addresses of pods─► API server ─► weir controller ─containers─► API server ─► weir agent ─► folder ─inotify─► bench
 //! ```
 //!
-//! This prints what was measured as JSON; xtask makes a table of it. It is here because it needs the program, and crates that are
-//! for tests.
+//! This prints what was measured as JSON; xtask makes a table of it. It is here because it needs
+//! the program, and crates that are for tests.
 
 #![allow(
     clippy::unwrap_used,
@@ -116,7 +117,8 @@ fn main() {
     io::stdout().write_all(format!("{report:#}\n").as_bytes()).unwrap();
 }
 
-/// Waits until the controller has nothing left to write: how many objects it has written, and when the last one was.
+/// Waits until the controller has nothing left to write: how many objects it has written, and when
+/// the last one was.
 fn settled(site: &Site, begun: Instant) -> (usize, Duration) {
     let (mut known, mut last) = (0, Instant::now());
     loop {

@@ -19,7 +19,8 @@ impl Usage {
             let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
             line.trim().strip_suffix(" kB").unwrap().parse::<u64>().unwrap() * 1024
         };
-        // The program's own name may have spaces; what follows it has none. User and system time are in hundredths of a second.
+        // The program's own name may have spaces; what follows it has none. User and system time
+        // are in hundredths of a second.
         let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap();
         let fields: Vec<&str> = stat.rsplit_once(") ").unwrap().1.split(' ').collect();
         let ticks = fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap();
@@ -50,7 +51,8 @@ pub(crate) fn metric(metrics: &str, name: &str, label: &str) -> f64 {
     lines.filter_map(value).sum()
 }
 
-/// The mean of what a histogram has counted in between, in milliseconds; `None` if it has counted nothing.
+/// The mean of what a histogram has counted in between, in milliseconds; `None` if it has counted
+/// nothing.
 pub(crate) fn mean(before: &str, after: &str, name: &str) -> Option<f64> {
     let part = |suffix: &str| {
         let name = format!("{name}_{suffix}");

@@ -1,7 +1,8 @@
 //! What is in the cluster.
 //!
-//! Namespaces of 50 pods, ten of each app; ten namespaces are a team. Two namespaces have five policies: each selects an app and admits the
-//! next app, by turns of the same namespace and of the team. Nodes have 100 pods.
+//! Namespaces of 50 pods, ten of each app; ten namespaces are a team. Two namespaces have five
+//! policies: each selects an app and admits the next app, by turns of the same namespace and of the
+//! team. Nodes have 100 pods.
 
 use std::{collections::BTreeSet, net::Ipv4Addr, time::Instant};
 
@@ -92,8 +93,8 @@ impl Shape {
         cluster.patch_all(statuses).unwrap();
     }
 
-    /// The pods of other nodes that policies of this node's pods admit: those whose address is in a file of the node.
-    /// Neighbours in the list are of different namespaces.
+    /// The pods of other nodes that policies of this node's pods admit: those whose address is in a
+    /// file of the node. Neighbours in the list are of different namespaces.
     pub(crate) fn visible(self) -> Vec<Place> {
         let local = (0..self.pods()).map(Place::of).filter(|place| self.node(*place) == 0);
         let mut visible = BTreeSet::new();

@@ -63,7 +63,8 @@ fn run<D: Open>(agent: &Agent) -> anyhow::Result<Exit> {
     agent.run_datapath(&options, datapath, Some(Box::new(PacketReports::default())))
 }
 
-/// The steps from the rules of this network namespace to a program; empty if it is installed. Writes nothing.
+/// The steps from the rules of this network namespace to a program; empty if it is installed.
+/// Writes nothing.
 fn difference<D: Open>(program: &Program) -> Result<String, Failure> {
     let compare = || {
         let mut datapath = D::open_with(Mode::Enforce)?;
@@ -77,7 +78,8 @@ fn difference<D: Open>(program: &Program) -> Result<String, Failure> {
     })
 }
 
-/// The packets that the rules report. The socket is opened on the first call, and again after an error.
+/// The packets that the rules report. The socket is opened on the first call, and again after an
+/// error.
 #[derive(Default)]
 struct PacketReports(Option<PacketLog>);
 

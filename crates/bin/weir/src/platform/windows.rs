@@ -58,8 +58,8 @@ fn state_file() -> io::Result<StateFile> {
     Ok(file)
 }
 
-/// Restricts the folder to the system and to administrators: every user may create files in ProgramData,
-/// and a file of another user cannot be trusted.
+/// Restricts the folder to the system and to administrators: every user may create files in
+/// ProgramData, and a file of another user cannot be trusted.
 fn protect(folder: &Path) -> io::Result<()> {
     let root = env::var_os("SystemRoot").map_or_else(|| r"C:\Windows".into(), PathBuf::from);
     // SIDs, because the names of the accounts depend on the language of the system.

@@ -1,4 +1,4 @@
-//! The demo, as text that fits into 80 columns.
+//! The demo, as text of at most 80 columns.
 
 use std::{
     collections::BTreeSet,
@@ -16,31 +16,33 @@ use super::{
     table::{self, Cell},
 };
 use crate::{
-    demo::{Answer, End, Round, Step},
+    demo::{Answer, Participant, Round, Step},
     why,
 };
 
-/// Letters in a line.
-const WIDTH: usize = 80;
+/// The maximum width of a line, in characters.
+const MAX_WIDTH: usize = 80;
 
-/// Answers that are not as the rules say to write out before saying how many more there are.
-const SHOWN: usize = 3;
+/// The maximum number of wrong verdicts to print.
+const MAX_WRONG: usize = 3;
 
-/// Writes what is going to happen.
+/// Writes the introduction.
 pub(crate) fn opening(out: &mut dyn Write, world: &World, flows: usize) -> io::Result<()> {
     let nodes: BTreeSet<_> = world.pods.values().filter_map(|pod| pod.node.as_ref()).collect();
     let text = format!(
-        "This builds a cluster of {} on {}, each a network namespace of this machine. Then it loads policies into the \
-         kernel, one after the other, as nftables rules, and tries all {flows} connections for real each time. Nothing outside these \
-         namespaces is touched, and at the end they are gone.",
+        "This demo builds a cluster of {} on {}. Each of them is a network namespace on this machine. Then it applies \
+         network policies, one after the other, as nftables rules, and tries all {flows} connections after each one. It touches \
+         nothing outside these namespaces, and removes them at the end.",
         count(world.pods.len(), "pod"),
         count(nodes.len(), "node"),
     );
     wrapped(out, 0, &text)?;
+    let legend = "✓ connects   ✗ blocked   + opened by this policy   - closed by this policy";
+    writeln!(out, "\n{legend}")?;
     writeln!(out, "\n{}", Painted(STRONG, "Without policies"))
 }
 
-/// Writes which policy comes next, what it is for and what it says.
+/// Writes the next policy: its name, its purpose and its spec.
 pub(crate) fn step(out: &mut dyn Write, number: usize, step: &Step) -> io::Result<()> {
     let Step { purpose, lines, policy } = step;
     writeln!(out, "\n{}", Painted(STRONG, format_args!("{number}. {}", policy.id)))?;
@@ -48,8 +50,9 @@ pub(crate) fn step(out: &mut dyn Write, number: usize, step: &Step) -> io::Resul
     lines.iter().try_for_each(|line| writeln!(out, "   {}", Painted(FAINT, line)))
 }
 
-/// Writes who reaches whom, what changed, why one of the changes came about, and what is not as the rules say.
-pub(crate) fn round(out: &mut dyn Write, ends: &[End], round: &Round) -> io::Result<()> {
+/// Writes the matrix of a round, the number of changes, the reason for one of them, and all wrong
+/// verdicts.
+pub(crate) fn round(out: &mut dyn Write, ends: &[Participant], round: &Round) -> io::Result<()> {
     writeln!(out)?;
     table::write(out, 2, &matrix(ends, round))?;
     let passed = round.answers.iter().filter(|answer| answer.real == Verdict::Allow).count();
@@ -70,61 +73,121 @@ pub(crate) fn round(out: &mut dyn Write, ends: &[End], round: &Round) -> io::Res
     }
 }
 
-/// Writes what is not as the rules say.
-fn wrong(out: &mut dyn Write, ends: &[End], round: &Round) -> io::Result<()> {
+/// Writes the verdicts of the kernel that differ from the compiled rules.
+fn wrong(out: &mut dyn Write, ends: &[Participant], round: &Round) -> io::Result<()> {
     let all: Vec<&Answer> = round.wrong().collect();
     if all.is_empty() {
         return Ok(());
     }
-    writeln!(out, "   {}", Painted(BAD, format_args!("{} not as the rules say:", all.len())))?;
-    for Answer { real, explanation, .. } in all.iter().take(SHOWN) {
+    writeln!(out, "   {}", Painted(BAD, format_args!("{}:", differing(all.len()))))?;
+    for Answer { real, explanation, .. } in all.iter().take(MAX_WRONG) {
         let Explanation { flow, verdict, .. } = explanation;
         let flow = connection(ends, flow);
-        wrapped(out, 5, &format!("{flow}: the kernel says {real}, the rules {verdict}"))?;
+        let verb = |verdict: Verdict| match verdict {
+            Verdict::Allow => "allows",
+            Verdict::Deny => "denies",
+        };
+        let rules = verdict.to_string();
+        let text = format!("{flow}: the kernel {} it, the rules {rules} it", verb(*real));
+        wrapped(out, 5, &text)?;
     }
-    match all.len().saturating_sub(SHOWN) {
+    match all.len().saturating_sub(MAX_WRONG) {
         0 => Ok(()),
         more => writeln!(out, "     and {more} more"),
     }
 }
 
-/// Writes what the kernel reported about a connection that it refused.
+/// Writes the report of the kernel about a connection that it denied.
 pub(crate) fn dropped(
     out: &mut dyn Write,
-    ends: &[End],
+    ends: &[Participant],
     answer: &Answer,
     reported: Option<&str>,
 ) -> io::Result<()> {
     let connection = connection(ends, &answer.explanation.flow);
-    writeln!(out, "\n{}", Painted(STRONG, format_args!("A drop: {connection}")))?;
-    wrapped(out, 3, "The node reports each packet that it drops; `weir drops` shows them.")?;
+    writeln!(out, "\n{}", Painted(STRONG, format_args!("A dropped packet: {connection}")))?;
+    wrapped(out, 3, "The node reports each packet that it drops; `weir drops` lists them.")?;
     match reported {
-        Some(words) => wrapped(out, 3, &format!("Reported: {words}."))?,
-        None => wrapped(out, 3, "This time nothing was reported.")?,
+        Some(packet) => wrapped(out, 3, &format!("Report: {packet}."))?,
+        None => wrapped(out, 3, "The node reported nothing this time.")?,
     }
-    wrapped(out, 3, &format!("That is: {}.", why::line(&answer.explanation)))
+    wrapped(out, 3, &format!("Reason: {}.", why::line(&answer.explanation)))
 }
 
-/// Writes how it went, and what to try next.
+/// Draws the final matrix as a picture.
+pub(crate) fn summary(
+    out: &mut dyn Write,
+    ends: &[Participant],
+    round: &Round,
+    policies: usize,
+) -> io::Result<()> {
+    let title = format_args!("The result of {}", count(policies, "policy"));
+    writeln!(out, "\n{}\n", Painted(STRONG, title))?;
+    let first = ends.iter().map(|end| name(end).chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = ends.iter().map(|end| end.name.chars().count()).collect();
+    let line = |left: &str, middle: &str, right: &str| {
+        let columns: Vec<String> =
+            [first].iter().chain(&widths).map(|width| "─".repeat(width + 2)).collect();
+        format!("  {left}{}{right}", columns.join(middle))
+    };
+    writeln!(out, "{}", line("┌", "┬", "┐"))?;
+    write!(out, "  │ {:first$} │", "from ↓  to →")?;
+    for end in ends {
+        write!(out, " {} │", Painted(STRONG, &end.name))?;
+    }
+    writeln!(out, "\n{}", line("├", "┼", "┤"))?;
+    let mut answers = round.answers.iter();
+    for from in ends {
+        let pad = first - name(from).chars().count();
+        write!(out, "  │ {}{:pad$} │", Painted(STRONG, name(from)), "")?;
+        for (to, width) in ends.iter().zip(&widths) {
+            let (mark, style) = if from.address == to.address {
+                ("·", FAINT)
+            } else {
+                match answers.next().map_or(Verdict::Deny, |answer| answer.real) {
+                    Verdict::Allow => ("✓", GOOD),
+                    Verdict::Deny => ("✗", BAD),
+                }
+            };
+            let space = width.saturating_sub(1);
+            let left = space / 2;
+            write!(
+                out,
+                " {:left$}{}{:right$} │",
+                "",
+                Painted(style, mark),
+                "",
+                right = space - left
+            )?;
+        }
+        writeln!(out)?;
+    }
+    writeln!(out, "{}", line("└", "┴", "┘"))
+}
+
+/// `1 verdict … differs`, `2 verdicts … differ`.
+fn differing(wrong: usize) -> String {
+    let verb = if wrong == 1 { "differs" } else { "differ" };
+    format!("{} {verb} from the compiled rules", count(wrong, "verdict"))
+}
+
+/// Writes the totals, and commands to try next.
 pub(crate) fn closing(out: &mut dyn Write, rounds: &[Round]) -> io::Result<()> {
     let tried = rounds.iter().map(|round| round.answers.len()).sum();
     let wrong: usize = rounds.iter().map(|round| round.wrong().count()).sum();
     let tried = count(tried, "real connection");
     let verdict = match wrong {
-        0 => Painted(GOOD, "each went as the rules say".to_owned()),
-        _ => Painted(BAD, format!("{wrong} not as the rules say")),
+        0 => Painted(GOOD, "every verdict matches the compiled rules".to_owned()),
+        _ => Painted(BAD, differing(wrong)),
     };
-    writeln!(out, "\n{tried} tried, {verdict}; nothing is left behind.")?;
+    writeln!(out, "\n{tried} tried, {verdict}.")?;
     if wrong > 0 {
-        writeln!(
-            out,
-            "That is a mistake in weir, or a kernel without nftables; please report it."
-        )?;
+        writeln!(out, "This is a bug in weir, or a kernel without nftables; please report it.")?;
     }
-    writeln!(out, "\nNext, with manifests of your own:")?;
+    writeln!(out, "\nTry it with your own manifests:")?;
     let rows = [
-        ("weir matrix -f DIR", "who reaches whom"),
-        ("weir explain -f DIR --from A --to B --port 80", "why, and what would allow it"),
+        ("weir matrix -f DIR", "which pods reach which"),
+        ("weir explain -f DIR --from A --to B --port 80", "the reason, and a fix"),
         ("weir test FILE --datapath nftables", "real connections, as here"),
     ];
     let rows: Vec<Vec<Cell>> =
@@ -132,13 +195,13 @@ pub(crate) fn closing(out: &mut dyn Write, rounds: &[Round]) -> io::Result<()> {
     table::write(out, 2, &rows)
 }
 
-/// Who reaches whom: ends in rows, their ports in columns.
-fn matrix(ends: &[End], round: &Round) -> Vec<Vec<Cell>> {
-    let port = |end: &End| match end.protocol {
+/// The matrix of a round: participants as rows, their ports as columns.
+fn matrix(ends: &[Participant], round: &Round) -> Vec<Vec<Cell>> {
+    let port = |end: &Participant| match end.protocol {
         Protocol::Tcp => end.port.to_string(),
         other => format!("{}/{other}", end.port),
     };
-    let head = |first: &str, of: &dyn Fn(&End) -> Cell| {
+    let head = |first: &str, of: &dyn Fn(&Participant) -> Cell| {
         let mut row = vec![Cell::new(first, FAINT)];
         row.extend(ends.iter().map(of));
         row
@@ -152,9 +215,10 @@ fn matrix(ends: &[End], round: &Round) -> Vec<Vec<Cell>> {
     for from in ends {
         let mut row = vec![Cell::new(name(from), STRONG)];
         for to in ends {
-            row.push(match from.address == to.address {
-                true => Cell::new("·", FAINT),
-                false => answers.next().map_or_else(|| "".into(), cell),
+            row.push(if from.address == to.address {
+                Cell::new("·", FAINT)
+            } else {
+                answers.next().map_or_else(|| "".into(), cell)
             });
         }
         rows.push(row);
@@ -173,7 +237,7 @@ fn cell(answer: &Answer) -> Cell {
     }
 }
 
-fn reason(out: &mut dyn Write, ends: &[End], answer: &Answer) -> io::Result<()> {
+fn reason(out: &mut dyn Write, ends: &[Participant], answer: &Answer) -> io::Result<()> {
     let Answer { real, explanation, .. } = answer;
     let connection = connection(ends, &explanation.flow);
     let state = match real {
@@ -184,26 +248,26 @@ fn reason(out: &mut dyn Write, ends: &[End], answer: &Answer) -> io::Result<()> 
     wrapped(out, 5, &why::line(explanation))
 }
 
-fn connection(ends: &[End], flow: &Flow) -> String {
+fn connection(ends: &[Participant], flow: &Flow) -> String {
     let named = |address: IpAddr| {
         ends.iter().find(|end| end.address == address).map_or_else(|| address.to_string(), name)
     };
     format!("{} → {} {}/{}", named(flow.from), named(flow.to), flow.port, flow.protocol)
 }
 
-fn name(end: &End) -> String {
+fn name(end: &Participant) -> String {
     match &*end.namespace {
         "" => end.name.clone(),
         namespace => format!("{namespace}/{}", end.name),
     }
 }
 
-/// Writes a text in lines that are not too long.
+/// Writes a text, wrapped at `MAX_WIDTH`.
 fn wrapped(out: &mut dyn Write, indent: usize, text: &str) -> io::Result<()> {
     let mut line = String::new();
     for word in text.split_whitespace() {
         let width = indent + line.chars().count() + 1 + word.chars().count();
-        if !line.is_empty() && width > WIDTH {
+        if !line.is_empty() && width > MAX_WIDTH {
             writeln!(out, "{:indent$}{}", "", Plain(&line))?;
             line.clear();
         }

@@ -1,4 +1,4 @@
-//! What a change of manifests opens and closes, as text.
+//! The connections that a change opens and closes, as text.
 
 use std::io::{self, Write};
 
@@ -12,10 +12,10 @@ use super::{
 };
 use crate::diff::Answer;
 
-/// Names to write out before saying how many more there are.
-const SHOWN: usize = 4;
+/// The maximum number of names to print.
+const MAX_NAMES: usize = 4;
 
-/// Writes what is opened, what is closed, and which pods came and went.
+/// Writes the opened and closed connections, and the added and removed pods.
 pub(crate) fn write(out: &mut dyn Write, answer: &Answer) -> io::Result<()> {
     for (verdict, word, style, sign) in
         [(Verdict::Allow, "opened", GOOD, "+"), (Verdict::Deny, "closed", BAD, "-")]
@@ -32,9 +32,9 @@ pub(crate) fn write(out: &mut dyn Write, answer: &Answer) -> io::Result<()> {
                 let family = change.family.map(|family| format!(" ({family} only)"));
                 vec![
                     Cell::new(sign, style),
-                    some(&change.from).into(),
+                    abbreviated(&change.from).into(),
                     "→".into(),
-                    some(&change.to).into(),
+                    abbreviated(&change.to).into(),
                     format!("{}{}", phrase(&change.ports), family.unwrap_or_default()).into(),
                 ]
             })
@@ -44,8 +44,8 @@ pub(crate) fn write(out: &mut dyn Write, answer: &Answer) -> io::Result<()> {
     if answer.changes.is_empty() {
         writeln!(out, "no connection is opened or closed")?;
     }
-    note(out, &answer.added, "new")?;
-    note(out, &answer.gone, "gone, and not compared")
+    note(out, &answer.added, "added")?;
+    note(out, &answer.gone, "removed, not compared")
 }
 
 fn note(out: &mut dyn Write, pods: &[PodId], what: &str) -> io::Result<()> {
@@ -53,12 +53,12 @@ fn note(out: &mut dyn Write, pods: &[PodId], what: &str) -> io::Result<()> {
         return Ok(());
     }
     let words: Vec<String> = pods.iter().map(PodId::to_string).collect();
-    let text = format!("{} {what}: {}", count(pods.len(), "pod"), some(&words));
+    let text = format!("{} {what}: {}", count(pods.len(), "pod"), abbreviated(&words));
     writeln!(out, "{}", Painted(FAINT, text))
 }
 
-fn some(words: &[String]) -> String {
-    let more = words.len().saturating_sub(SHOWN);
+fn abbreviated(words: &[String]) -> String {
+    let more = words.len().saturating_sub(MAX_NAMES);
     let tail = if more > 0 { format!(" and {more} more") } else { String::new() };
     format!("{}{tail}", words[..words.len() - more].join(", "))
 }

@@ -6,15 +6,16 @@ use weir_reach::{Coverage, Matrix, spell};
 
 use super::plain::Plain;
 
-/// The graph: an edge for every connection that is open, dashed if only in part; namespaces as boxes.
-pub(crate) fn graph(reach: &Matrix) -> String {
+/// Draws an edge for each open connection, dashed if only some ports are open, and a box for each
+/// namespace.
+pub(crate) fn graph(matrix: &Matrix) -> String {
     let mut text = String::from("digraph reach {\n  rankdir=LR;\n  concentrate=true;\n");
     text.push_str(
         "  node [shape=box, style=\"rounded,filled\", fillcolor=white, fontname=\"sans-serif\"];\n",
     );
     text.push_str("  edge [fontname=\"sans-serif\", fontsize=10, color=\"#2e7d32\"];\n");
     let mut namespaces: BTreeMap<&str, Vec<(&str, &str)>> = BTreeMap::new();
-    for end in &reach.ends {
+    for end in &matrix.ends {
         let (namespace, name) = end.split_once('/').unwrap_or(("", end));
         namespaces.entry(namespace).or_default().push((end, name));
     }
@@ -33,7 +34,7 @@ pub(crate) fn graph(reach: &Matrix) -> String {
             text.push_str("  }\n");
         }
     }
-    for (from, to, cell) in reach.connections() {
+    for (from, to, cell) in matrix.connections() {
         let mut ports = spell(&cell.allowed);
         ports.extend(spell(&cell.partly));
         let style = match cell.coverage() {

@@ -8,16 +8,16 @@ use super::{
 };
 use crate::drops::Dropped;
 
-/// The narrowest that columns are, so that lines which come one by one line up.
+/// The minimum widths of the columns, so that lines printed one by one align.
 const WIDTHS: [usize; 4] = [24, 9, 24, 34];
 
-/// Writes all, under a headline.
+/// Writes a header and all drops.
 pub(crate) fn write(out: &mut dyn Write, drops: &[Dropped]) -> io::Result<()> {
     head(out)?;
     rows(out, drops)
 }
 
-/// Writes the headline.
+/// Writes the header.
 pub(crate) fn head(out: &mut dyn Write) -> io::Result<()> {
     let [time, direction, from, to] = WIDTHS;
     let line = format!(
@@ -27,7 +27,7 @@ pub(crate) fn head(out: &mut dyn Write) -> io::Result<()> {
     writeln!(out, "{}", Painted(STRONG, line))
 }
 
-/// Writes a line for each.
+/// Writes a line for each drop.
 pub(crate) fn rows(out: &mut dyn Write, drops: &[Dropped]) -> io::Result<()> {
     let [_, direction, from, to] = WIDTHS;
     for drop in drops {
@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn drops_line_up() {
+    fn columns_align() {
         let drop = |json: &str| serde_json::from_str::<Dropped>(json).unwrap();
         let drops = [
             drop(

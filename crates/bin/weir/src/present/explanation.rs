@@ -1,4 +1,4 @@
-//! Why a connection passes or not, as text.
+//! The explanation of a connection, as text.
 
 use std::io::{self, Write};
 
@@ -6,69 +6,70 @@ use weir_engine::Explanation;
 use weir_model::{Direction, Verdict};
 
 use super::{
+    explanation_view::{ExplanationView, NearMissView, PolicyView, RemedyView, RuleView, SideView},
     findings,
     plain::Plain,
-    story::{MissOf, PolicyOf, RemedyOf, RuleOf, SideOf, Story},
     style::{FAINT, Painted, STRONG, of_verdict},
     table::{self, Cell},
 };
 use crate::why;
 
-/// Rules that nearly matched to write out.
-const NEAREST: usize = 3;
-/// Findings to write out.
-const ODD: usize = 5;
+/// The maximum number of near misses to print.
+const MAX_NEAREST: usize = 3;
+/// The maximum number of findings to print.
+const MAX_FINDINGS: usize = 5;
 
-/// Writes the explanation for people: the verdict first.
+/// Writes the explanation, the verdict first.
 pub(crate) fn write(
     out: &mut dyn Write,
     explanation: &Explanation,
-    story: &Story,
+    view: &ExplanationView,
 ) -> io::Result<()> {
     let verdict = Painted(of_verdict(explanation.verdict), why::past(explanation.verdict));
-    let Story { from, to, port, protocol, .. } = story;
+    let ExplanationView { from, to, port, protocol, .. } = view;
     writeln!(out, "{verdict}: {} → {} {port}/{protocol}", Plain(from), Plain(to))?;
-    for note in &story.notes {
+    for note in &view.notes {
         writeln!(out, "{}", Painted(FAINT, note))?;
     }
     for (direction, side) in
-        [(Direction::Egress, &story.egress), (Direction::Ingress, &story.ingress)]
+        [(Direction::Egress, &view.egress), (Direction::Ingress, &view.ingress)]
     {
         let verdict = explanation.side(direction).verdict();
         writeln!(out)?;
-        side_to(out, direction, verdict, side)?;
+        write_side(out, direction, verdict, side)?;
     }
-    if !story.odd.is_empty() {
+    if !view.policy_findings.is_empty() {
         writeln!(out, "\n{}", Painted(STRONG, "worth a look:"))?;
-        findings::write(out, story.odd.iter().take(ODD))?;
-        if story.odd.len() > ODD {
-            writeln!(out, "and {} more: weir lint", story.odd.len() - ODD)?;
+        findings::write(out, view.policy_findings.iter().take(MAX_FINDINGS))?;
+        if view.policy_findings.len() > MAX_FINDINGS {
+            writeln!(out, "and {} more: weir lint", view.policy_findings.len() - MAX_FINDINGS)?;
         }
     }
-    match &story.remedy {
+    match &view.remedy {
         None => Ok(()),
-        Some(remedy) => remedy_to(out, remedy),
+        Some(remedy) => write_remedy(out, remedy),
     }
 }
 
-fn side_to(
+fn write_side(
     out: &mut dyn Write,
     direction: Direction,
     verdict: Verdict,
-    side: &SideOf,
+    side: &SideView,
 ) -> io::Result<()> {
-    let SideOf { pod, address, made_up, why, rule, passed, isolated_by, nearest, reason, .. } =
-        side;
-    let origin = if *made_up { ", made up" } else { "" };
+    let SideView {
+        pod, address, synthetic, why, rule, passed, isolated_by, nearest, reason, ..
+    } = side;
+    let origin = if *synthetic { ", synthetic" } else { "" };
     let who = match pod {
         Some(pod) => format!("{direction} of {pod} ({address}{origin})"),
-        None if *made_up => format!("{direction} of {address} (made up)"),
+        None if *synthetic => format!("{direction} of {address} (synthetic)"),
         None => format!("{direction} of {address}"),
     };
     let word = Painted(of_verdict(verdict), why::past(verdict));
     writeln!(out, "{}: {word}", Painted(STRONG, who))?;
     if let Some(passed) = passed {
-        writeln!(out, "  passed on by {}", cite(passed))?;
+        writeln!(out, "  deferred by {}", cite(passed))?;
         writeln!(out, "    {}", terms(direction, passed))?;
     }
     if let Some(rule) = rule {
@@ -76,24 +77,24 @@ fn side_to(
         writeln!(out, "    {}", terms(direction, rule))?;
     }
     if !isolated_by.is_empty() {
-        writeln!(out, "  isolated by")?;
-        let row = |of: &PolicyOf| {
-            let origin = of.made_for.as_ref().map(|owner| format!("made for {owner}"));
+        writeln!(out, "  isolated by:")?;
+        let row = |of: &PolicyView| {
+            let origin = of.made_for.as_ref().map(|owner| format!("created for {owner}"));
             let place = of.place.clone().into_iter().chain(origin).collect::<Vec<_>>();
             vec![of.policy.as_str().into(), Cell::new(place.join(", "), FAINT)]
         };
         table::write(out, 4, &isolated_by.iter().map(row).collect::<Vec<_>>())?;
     }
     match (*reason, nearest.is_empty()) {
-        ("isolated", true) => writeln!(out, "  no rule matches, not even in part")?,
+        ("isolated", true) => writeln!(out, "  no rule matches, not even partly")?,
         ("isolated", false) => {
-            writeln!(out, "  no rule matches; nearest")?;
-            for MissOf { why, rule, .. } in nearest.iter().take(NEAREST) {
+            writeln!(out, "  no rule matches; nearest:")?;
+            for NearMissView { why, rule, .. } in nearest.iter().take(MAX_NEAREST) {
                 writeln!(out, "    {}: {}", cite(rule), Plain(why))?;
                 writeln!(out, "      {}", terms(direction, rule))?;
             }
-            if nearest.len() > NEAREST {
-                writeln!(out, "    and {} more; -o json lists all", nearest.len() - NEAREST)?;
+            if nearest.len() > MAX_NEAREST {
+                writeln!(out, "    and {} more; -o json lists all", nearest.len() - MAX_NEAREST)?;
             }
         }
         (_, _) if rule.is_none() => writeln!(out, "  {}", Plain(why))?,
@@ -102,26 +103,26 @@ fn side_to(
     Ok(())
 }
 
-fn cite(rule: &RuleOf) -> String {
+fn cite(rule: &RuleView) -> String {
     let place = rule.place.as_deref().map(|place| format!(" {}", Painted(FAINT, place)));
     format!("{} {}{}", Plain(&rule.policy), rule.rule, place.unwrap_or_default())
 }
 
-fn terms(direction: Direction, rule: &RuleOf) -> String {
+fn terms(direction: Direction, rule: &RuleView) -> String {
     let word = match direction {
         Direction::Ingress => "from",
         Direction::Egress => "to",
     };
-    let ports = match rule.ports.is_empty() {
-        true => String::new(),
-        false => format!(", {}", rule.ports),
-    };
+    let ports = if rule.ports.is_empty() { String::new() } else { format!(", {}", rule.ports) };
     Plain(format_args!("{} {word} {}{ports}", rule.action, rule.peers)).to_string()
 }
 
-fn remedy_to(out: &mut dyn Write, remedy: &RemedyOf) -> io::Result<()> {
+fn write_remedy(out: &mut dyn Write, remedy: &RemedyView) -> io::Result<()> {
     if let Some(rule) = &remedy.change {
-        writeln!(out, "\nno policy can come before this rule; to allow it, change")?;
+        writeln!(
+            out,
+            "\nno added policy can override this rule; to allow the connection, change:"
+        )?;
         return writeln!(out, "  {}", cite(rule));
     }
     if let Some(note) = &remedy.note {
@@ -131,8 +132,8 @@ fn remedy_to(out: &mut dyn Write, remedy: &RemedyOf) -> io::Result<()> {
         return Ok(());
     }
     let title = match remedy.note {
-        None => "the smallest addition that would allow it:",
-        Some(_) => "beside that, the smallest addition that would allow it:",
+        None => "the smallest policy that would allow it:",
+        Some(_) => "in addition, the smallest policy that would allow it:",
     };
     writeln!(out, "\n{}", Painted(STRONG, title))?;
     for (at, policy) in remedy.add.iter().enumerate() {

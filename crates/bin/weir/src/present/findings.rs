@@ -1,4 +1,4 @@
-//! Findings, as lines to read and as data.
+//! Findings, as text and as data.
 
 use std::{
     collections::BTreeSet,
@@ -11,7 +11,7 @@ use weir_model::{Finding, Severity};
 use super::plain::Plain;
 use super::style::{FAINT, Painted, STRONG, of_severity};
 
-/// A finding as it is printed for programs.
+/// A finding as JSON. The shape is a contract.
 #[derive(Serialize)]
 pub(crate) struct Report {
     code: &'static str,
@@ -33,16 +33,17 @@ impl From<&Finding> for Report {
     }
 }
 
-/// Writes findings for people, with what to do about each.
+/// Writes findings as text, each with its hint.
 pub(crate) fn write<'a>(
     out: &mut dyn Write,
     findings: impl IntoIterator<Item = &'a Finding>,
 ) -> io::Result<()> {
     for finding in findings {
         let Finding { location, code, severity, field, message, hint, .. } = finding;
-        let place = location.as_ref().map(|location| format!("{location}: ")).unwrap_or_default();
+        let location =
+            location.as_ref().map(|location| format!("{location}: ")).unwrap_or_default();
         let severity = Painted(of_severity(*severity), severity);
-        writeln!(out, "{}{severity}: {} [{code}]", Painted(STRONG, place), Plain(message))?;
+        writeln!(out, "{}{severity}: {} [{code}]", Painted(STRONG, location), Plain(message))?;
         let about = format!("{} {field}", finding.object_text());
         if !about.trim().is_empty() {
             writeln!(out, "  {}", Painted(FAINT, about.trim()))?;
@@ -54,19 +55,19 @@ pub(crate) fn write<'a>(
     Ok(())
 }
 
-/// Says on standard error what reading the input found, if it matters, each finding once.
-pub(crate) fn mention<'a>(findings: impl Iterator<Item = &'a Finding>) {
-    let grave: BTreeSet<&Finding> = findings.filter(|finding| matters(finding)).collect();
-    // Standard error may be closed; then there is no one to tell.
-    drop(write(&mut anstream::stderr().lock(), grave));
+/// Writes the relevant findings to standard error, each once.
+pub(crate) fn print_relevant<'a>(findings: impl Iterator<Item = &'a Finding>) {
+    let relevant: BTreeSet<&Finding> = findings.filter(|f| is_relevant(f)).collect();
+    // Standard error may be closed, which is no reason to fail.
+    drop(write(&mut anstream::stderr().lock(), relevant));
 }
 
-/// What reading the input found, if it matters, as data.
+/// The relevant findings, as data.
 pub(crate) fn reports(findings: &[Finding]) -> Vec<Report> {
-    findings.iter().filter(|finding| matters(finding)).map(Report::from).collect()
+    findings.iter().filter(|finding| is_relevant(finding)).map(Report::from).collect()
 }
 
-/// Whether an answer should not go without it: what is wrong, and what was left out.
-fn matters(finding: &Finding) -> bool {
+/// Whether an answer must mention the finding: a problem, or an object that was skipped.
+fn is_relevant(finding: &Finding) -> bool {
     finding.severity > Severity::Info || finding.code == "unknown-kind"
 }

@@ -1,9 +1,9 @@
-//! Test results as JUnit XML, which CI systems read.
+//! Test results as JUnit XML, for CI systems.
 
 use super::svg::escape;
 use crate::test::{CaseResult, Run};
 
-/// The report: a suite per case, a test per probe.
+/// Writes a suite for each case and a test for each probe.
 pub(crate) fn report(run: &Run) -> String {
     let mut xml = String::from("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n");
     let total = run.passed + run.failed;

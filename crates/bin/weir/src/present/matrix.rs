@@ -12,35 +12,36 @@ use super::{
     table::{self, Cell},
 };
 
-/// Wider than this, and the columns have numbers instead of names.
-const WIDTH: usize = 100;
-/// Cells with some open ports to list below the table.
-const LISTED: usize = 30;
+/// The maximum width with names as column heads; wider tables have numbers.
+const MAX_WIDTH: usize = 100;
+/// The maximum number of partly open cells to list below the table.
+const MAX_DETAILS: usize = 30;
 
-/// More rows than this are no table any more.
-const ROWS: usize = 60;
-/// Names to write out before saying how many more there are.
-const NAMED: usize = 6;
+/// The maximum number of rows of a table; a larger matrix is printed as a list.
+const MAX_TABLE_ROWS: usize = 60;
+/// The maximum number of names to print in a list.
+const MAX_NAMES: usize = 6;
 
-/// Writes the table, a legend, and what is open where only some ports are; if there are too many rows, a list.
-pub(crate) fn write(out: &mut dyn Write, reach: &Matrix) -> io::Result<()> {
-    if reach.ends.len() > ROWS {
-        return list(out, reach);
+/// Writes the table, a legend, and the open ports of cells where only some are open. Writes a list
+/// instead if there are too many rows.
+pub(crate) fn write(out: &mut dyn Write, matrix: &Matrix) -> io::Result<()> {
+    if matrix.ends.len() > MAX_TABLE_ROWS {
+        return list(out, matrix);
     }
     let name = |text: &str| text.chars().count();
-    let longest = reach.ends.iter().map(|end| name(end)).max().unwrap_or(0);
-    let width: usize = longest + reach.ends.iter().map(|end| name(end) + 2).sum::<usize>();
-    let numbered = width > WIDTH;
-    let mut rows = Vec::with_capacity(reach.ends.len() + 1);
+    let longest = matrix.ends.iter().map(|end| name(end)).max().unwrap_or(0);
+    let width: usize = longest + matrix.ends.iter().map(|end| name(end) + 2).sum::<usize>();
+    let numbered = width > MAX_WIDTH;
+    let mut rows = Vec::with_capacity(matrix.ends.len() + 1);
     let mut head = vec![Cell::new("from ↓  to →", FAINT)];
     if numbered {
         head.insert(0, "".into());
-        head.extend((1..=reach.ends.len()).map(|at| Cell::new(at.to_string(), STRONG)));
+        head.extend((1..=matrix.ends.len()).map(|at| Cell::new(at.to_string(), STRONG)));
     } else {
-        head.extend(reach.ends.iter().map(|end| Cell::new(end, STRONG)));
+        head.extend(matrix.ends.iter().map(|end| Cell::new(end, STRONG)));
     }
     rows.push(head);
-    for (at, (end, cells)) in reach.ends.iter().zip(&reach.cells).enumerate() {
+    for (at, (end, cells)) in matrix.ends.iter().zip(&matrix.cells).enumerate() {
         let mut row = vec![Cell::new(end, STRONG)];
         if numbered {
             row.insert(0, (at + 1).to_string().into());
@@ -61,35 +62,35 @@ pub(crate) fn write(out: &mut dyn Write, reach: &Matrix) -> io::Result<()> {
         good("✓"),
         some("~"),
         bad("✗"),
-        Plain(&reach.ports)
+        Plain(&matrix.ports)
     )?;
-    let shared = reach.ends.len().saturating_sub(1);
-    if shared < reach.pods {
+    let shared = matrix.ends.len().saturating_sub(1);
+    if shared < matrix.pods {
         let note = format!(
-            "{} in {}: those that are alike share one",
-            count(reach.pods, "pod"),
+            "{} in {}: pods that are alike share a row",
+            count(matrix.pods, "pod"),
             count(shared, "row")
         );
         writeln!(out, "{}", Painted(FAINT, note))?;
     }
-    if reach.host_network_pods > 0 {
-        let who = count(reach.host_network_pods, "host network pod");
+    if matrix.host_network_pods > 0 {
+        let who = count(matrix.host_network_pods, "host network pod");
         writeln!(
             out,
             "{}",
-            Painted(FAINT, format!("not shown: {who}, which policies do not see"))
+            Painted(FAINT, format!("not shown: {who}, which policies cannot select"))
         )?;
     }
-    details(out, reach)
+    details(out, matrix)
 }
 
-/// Writes for each end who reaches it.
-fn list(out: &mut dyn Write, reach: &Matrix) -> io::Result<()> {
-    writeln!(out, "who reaches whom, on {}\n", Plain(&reach.ports))?;
-    let rows: Vec<Vec<Cell>> = (0..reach.ends.len())
+/// Writes for each destination the sources that reach it.
+fn list(out: &mut dyn Write, matrix: &Matrix) -> io::Result<()> {
+    writeln!(out, "sources that reach each destination, on {}\n", Plain(&matrix.ports))?;
+    let rows: Vec<Vec<Cell>> = (0..matrix.ends.len())
         .map(|to| {
             let with = |word: Coverage| {
-                let froms = reach.ends.iter().zip(&reach.cells);
+                let froms = matrix.ends.iter().zip(&matrix.cells);
                 let has = froms.filter(move |(_, row)| {
                     row[to].as_ref().is_some_and(|cell| cell.coverage() == word)
                 });
@@ -98,40 +99,42 @@ fn list(out: &mut dyn Write, reach: &Matrix) -> io::Result<()> {
             let (all, some, none) =
                 (with(Coverage::All), with(Coverage::Some), with(Coverage::None));
             let text = match (all.is_empty(), some.is_empty(), none.is_empty()) {
-                (false, true, true) => "everyone".to_owned(),
-                (true, true, _) => "no one".to_owned(),
-                (_, true, _) => few(&all),
-                (true, false, _) => format!("in part {}", few(&some)),
-                (false, false, _) => format!("{}; in part {}", few(&all), few(&some)),
+                (false, true, true) => "all sources".to_owned(),
+                (true, true, _) => "none".to_owned(),
+                (_, true, _) => abbreviated(&all),
+                (true, false, _) => format!("in part {}", abbreviated(&some)),
+                (false, false, _) => {
+                    format!("{}; in part {}", abbreviated(&all), abbreviated(&some))
+                }
             };
-            vec![Cell::new(&reach.ends[to], STRONG), Cell::new("←", FAINT), text.into()]
+            vec![Cell::new(&matrix.ends[to], STRONG), Cell::new("←", FAINT), text.into()]
         })
         .collect();
     table::write(out, 0, &rows)?;
     let note = format!(
         "{} in {}, too many for a table; -n NAME shows one namespace, -o json everything",
-        count(reach.pods, "pod"),
-        count(reach.ends.len() - 1, "row")
+        count(matrix.pods, "pod"),
+        count(matrix.ends.len() - 1, "row")
     );
     writeln!(out, "\n{}", Painted(FAINT, note))
 }
 
-fn few(names: &[&str]) -> String {
-    let more = names.len().saturating_sub(NAMED);
+fn abbreviated(names: &[&str]) -> String {
+    let more = names.len().saturating_sub(MAX_NAMES);
     let tail = if more > 0 { format!(" and {more} more") } else { String::new() };
     format!("{}{tail}", names[..names.len() - more].join(", "))
 }
 
-fn details(out: &mut dyn Write, reach: &Matrix) -> io::Result<()> {
+fn details(out: &mut dyn Write, matrix: &Matrix) -> io::Result<()> {
     let partial: Vec<_> =
-        reach.connections().filter(|(_, _, cell)| cell.coverage() == Coverage::Some).collect();
+        matrix.connections().filter(|(_, _, cell)| cell.coverage() == Coverage::Some).collect();
     if partial.is_empty() {
         return Ok(());
     }
-    writeln!(out, "\nwhere it is some:")?;
+    writeln!(out, "\nopen ports where only some are open:")?;
     let rows: Vec<Vec<Cell>> = partial
         .iter()
-        .take(LISTED)
+        .take(MAX_DETAILS)
         .map(|(from, to, cell)| {
             let mut words = Vec::new();
             if !cell.allowed.is_empty() {
@@ -145,7 +148,7 @@ fn details(out: &mut dyn Write, reach: &Matrix) -> io::Result<()> {
         })
         .collect();
     table::write(out, 2, &rows)?;
-    match partial.len().saturating_sub(LISTED) {
+    match partial.len().saturating_sub(MAX_DETAILS) {
         0 => Ok(()),
         more => writeln!(out, "  and {more} more; -o json lists all"),
     }

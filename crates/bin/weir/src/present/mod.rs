@@ -1,17 +1,17 @@
-//! How answers are drawn: text for people, JSON and YAML for programs, pictures for documents.
+//! Presentation: text for people, JSON and YAML for programs, pictures for documents.
 
 pub(crate) mod demo;
 pub(crate) mod diff;
 pub(crate) mod dot;
 pub(crate) mod drops;
 pub(crate) mod explanation;
+pub(crate) mod explanation_view;
 pub(crate) mod findings;
 pub(crate) mod junit;
 pub(crate) mod matrix;
 pub(crate) mod plain;
 pub(crate) mod program;
 pub(crate) mod progress;
-pub(crate) mod story;
 pub(crate) mod style;
 pub(crate) mod svg;
 pub(crate) mod table;
@@ -23,18 +23,18 @@ use std::io::{self, Write};
 use clap::ValueEnum;
 use serde::Serialize;
 
-/// How to print an answer.
+/// An output format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Format {
-    /// For people
+    /// Text for people
     Text,
-    /// For programs
+    /// JSON
     Json,
-    /// For people and programs
+    /// YAML
     Yaml,
 }
 
-/// A form that is the same for all answers.
+/// A format that needs no code per answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Structured {
     /// JSON.
@@ -44,7 +44,7 @@ pub(crate) enum Structured {
 }
 
 impl Format {
-    /// The structured form it asks for, if any.
+    /// The structured format, if it is one.
     pub(crate) fn structured(self) -> Option<Structured> {
         match self {
             Format::Text => None,
@@ -54,7 +54,7 @@ impl Format {
     }
 }
 
-/// Prints a value for programs.
+/// Writes a value as JSON or YAML.
 pub(crate) fn value(
     out: &mut dyn Write,
     form: Structured,

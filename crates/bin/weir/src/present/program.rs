@@ -1,4 +1,4 @@
-//! A program, as text and as data.
+//! A compiled program, as text and as data.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -19,13 +19,13 @@ use super::{
 /// A program with its shared rule sets numbered.
 #[derive(Serialize)]
 pub(crate) struct Listing {
-    endpoints: Vec<EndpointLine>,
-    rules: Vec<RulesOf>,
-    sets: Vec<SetOf>,
+    endpoints: Vec<EndpointListing>,
+    rules: Vec<RuleSetListing>,
+    sets: Vec<SetListing>,
 }
 
 #[derive(Serialize)]
-struct EndpointLine {
+struct EndpointListing {
     pod: String,
     addresses: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -34,32 +34,32 @@ struct EndpointLine {
 }
 
 #[derive(Serialize)]
-struct RulesOf {
+struct RuleSetListing {
     number: usize,
     endpoints: usize,
-    ingress: ChainOf,
-    egress: ChainOf,
+    ingress: ChainListing,
+    egress: ChainListing,
 }
 
 #[derive(Serialize)]
-struct ChainOf {
+struct ChainListing {
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    admin: Vec<SectionOf>,
-    isolation: Option<Vec<SectionOf>>,
+    admin: Vec<SectionListing>,
+    isolation: Option<Vec<SectionListing>>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    baseline: Vec<SectionOf>,
+    baseline: Vec<SectionListing>,
 }
 
 #[derive(Serialize)]
-struct SectionOf {
+struct SectionListing {
     policy: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     place: Option<String>,
-    rules: Vec<RuleOf>,
+    rules: Vec<RuleListing>,
 }
 
 #[derive(Serialize)]
-struct RuleOf {
+struct RuleListing {
     action: String,
     peers: String,
     #[serde(skip_serializing_if = "String::is_empty")]
@@ -70,7 +70,7 @@ struct RuleOf {
 }
 
 #[derive(Serialize)]
-struct SetOf {
+struct SetListing {
     set: String,
     members: Vec<String>,
 }
@@ -80,7 +80,7 @@ fn is_zero(line: &u32) -> bool {
 }
 
 impl Listing {
-    /// The program, or the part of it that is about the pods of a namespace.
+    /// The whole program, or its part for the pods of a namespace.
     pub(crate) fn new(program: &Program, namespace: Option<&str>) -> Self {
         let mut numbers: HashMap<&RuleSet, usize> = HashMap::new();
         let mut rules: Vec<(&Arc<RuleSet>, usize)> = Vec::new();
@@ -93,7 +93,7 @@ impl Listing {
                 rules.len()
             });
             rules[number - 1].1 += 1;
-            endpoints.push(EndpointLine {
+            endpoints.push(EndpointListing {
                 pod: id.to_string(),
                 addresses: endpoint.addresses.iter().map(ToString::to_string).collect(),
                 node: endpoint.node.as_ref().map(ToString::to_string),
@@ -113,7 +113,7 @@ impl Listing {
             endpoints,
             rules: (1..)
                 .zip(rules)
-                .map(|(number, (set, endpoints))| RulesOf {
+                .map(|(number, (set, endpoints))| RuleSetListing {
                     number,
                     endpoints,
                     ingress: chain(&set.ingress),
@@ -121,7 +121,7 @@ impl Listing {
                 })
                 .collect(),
             sets: sets
-                .map(|(id, members)| SetOf {
+                .map(|(id, members)| SetListing {
                     set: id.to_string(),
                     members: members.iter().map(ToString::to_string).collect(),
                 })
@@ -130,27 +130,27 @@ impl Listing {
     }
 }
 
-fn chain(chain: &Chain) -> ChainOf {
+fn chain(chain: &Chain) -> ChainListing {
     let list = |sections: &[Arc<Section>]| sections.iter().map(|s| section(s)).collect();
-    ChainOf {
+    ChainListing {
         admin: list(&chain.admin),
         isolation: chain.isolation.as_deref().map(list),
         baseline: list(&chain.baseline),
     }
 }
 
-fn section(section: &Section) -> SectionOf {
-    SectionOf {
+fn section(section: &Section) -> SectionListing {
+    SectionListing {
         policy: section.policy.to_string(),
         place: section.location.as_ref().map(ToString::to_string),
         rules: section
             .rules
             .iter()
-            .map(|rule| RuleOf {
+            .map(|rule| RuleListing {
                 action: rule.action.to_string(),
                 peers: rule.peers.to_string(),
                 ports: match rule.peers {
-                    // The set itself names the port.
+                    // The set itself contains the ports.
                     Peers::PortSet(_) => String::new(),
                     _ => rule.ports.to_string(),
                 },
@@ -161,7 +161,7 @@ fn section(section: &Section) -> SectionOf {
     }
 }
 
-/// Writes the program for people.
+/// Writes the program as text.
 pub(crate) fn write(out: &mut dyn Write, listing: &Listing) -> io::Result<()> {
     writeln!(out, "{}", Painted(STRONG, "endpoints"))?;
     let rows: Vec<Vec<Cell>> = listing
@@ -201,7 +201,7 @@ pub(crate) fn write(out: &mut dyn Write, listing: &Listing) -> io::Result<()> {
     Ok(())
 }
 
-fn direction(out: &mut dyn Write, name: &str, word: &str, chain: &ChainOf) -> io::Result<()> {
+fn direction(out: &mut dyn Write, name: &str, word: &str, chain: &ChainListing) -> io::Result<()> {
     if chain.admin.is_empty() && chain.isolation.is_none() && chain.baseline.is_empty() {
         return writeln!(out, "  {name}: open");
     }
@@ -219,7 +219,12 @@ fn direction(out: &mut dyn Write, name: &str, word: &str, chain: &ChainOf) -> io
     }
 }
 
-fn sections(out: &mut dyn Write, tier: &str, word: &str, list: &[SectionOf]) -> io::Result<()> {
+fn sections(
+    out: &mut dyn Write,
+    tier: &str,
+    word: &str,
+    list: &[SectionListing],
+) -> io::Result<()> {
     for section in list {
         let place = section.place.as_deref().unwrap_or_default();
         writeln!(out, "    {tier} {}  {}", Plain(&section.policy), Painted(FAINT, place))?;

@@ -1,4 +1,4 @@
-//! The few colours there are. They are stripped where the output is no terminal.
+//! Colours. `anstream` strips them if the output is not a terminal.
 
 use std::fmt;
 
@@ -7,18 +7,18 @@ use weir_model::{Severity, Verdict};
 
 use super::plain::Plain;
 
-/// For what passes.
+/// Allowed.
 pub(crate) const GOOD: Style = AnsiColor::Green.on_default();
-/// For what does not.
+/// Denied, or an error.
 pub(crate) const BAD: Style = AnsiColor::Red.on_default();
-/// For what passes in part, or should be looked at.
+/// Partly allowed, or a warning.
 pub(crate) const SOME: Style = AnsiColor::Yellow.on_default();
-/// For what matters most.
+/// Titles and names.
 pub(crate) const STRONG: Style = Style::new().bold();
-/// For what matters least.
+/// Details.
 pub(crate) const FAINT: Style = Style::new().dimmed();
 
-/// A text in a style, whoever wrote it.
+/// Untrusted text in a style.
 pub(crate) struct Painted<T>(pub(crate) Style, pub(crate) T);
 
 impl<T: fmt::Display> fmt::Display for Painted<T> {

@@ -1,18 +1,26 @@
-//! A matrix as a picture that needs nothing else.
+//! A matrix as a self-contained SVG picture.
 
 use weir_reach::{Cell, Coverage, Matrix, spell};
 
 use super::plain::Plain;
 
+/// The distance between two cells, in pixels.
 const CELL: usize = 26;
-const GAP: usize = 12;
-/// The width of a letter of the labels, about.
-const LETTER: f64 = 7.3;
-/// Namespaces get a little air between them.
-const AIR: usize = 8;
+/// The margin of the picture, in pixels.
+const MARGIN: usize = 16;
+/// The approximate width of a character of the labels, in pixels.
+const LABEL_CHARACTER: f64 = 7.3;
+/// The approximate width of a character of the notes, in pixels.
+const NOTE_CHARACTER: f64 = 6.7;
+/// The additional distance between two namespaces, in pixels.
+const NAMESPACE_GAP: usize = 8;
+
+/// The width of the legend, in pixels.
+const LEGEND_WIDTH: usize = 440;
 
 const STYLE: &str = "\
 text { font: 12px ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; fill: #1f2937; }
+.page { fill: #ffffff; stroke: #d0d7de; }
 .title { font: 600 15px system-ui, sans-serif; }
 .note { font: 12px system-ui, sans-serif; fill: #4b5563; }
 .all { fill: #34a46b; } .some { fill: #e8b33f; } .none { fill: #dc6360; } .void { fill: #eef1f5; }
@@ -20,25 +28,34 @@ rect.cell:hover { stroke: #111827; stroke-width: 2; }
 .mark { font: 600 13px system-ui, sans-serif; fill: #ffffff; text-anchor: middle; pointer-events: none; }
 ";
 
-/// The picture: rows connect to columns, and every cell says more when it is pointed at.
-pub(crate) fn picture(reach: &Matrix) -> String {
-    let longest = reach.ends.iter().map(|end| end.chars().count()).max().unwrap_or(0);
-    let label = (longest as f64 * LETTER) as usize + GAP;
-    let at = offsets(&reach.ends);
+/// Draws the matrix. Each cell lists its ports in a tooltip.
+pub(crate) fn picture(matrix: &Matrix) -> String {
+    let longest = matrix.ends.iter().map(|end| end.chars().count()).max().unwrap_or(0);
+    let label = (longest as f64 * LABEL_CHARACTER) as usize + MARGIN;
+    let at = offsets(&matrix.ends);
     let side = at.last().map_or(0, |last| last + CELL);
-    let (left, top) = (label + GAP, label * 3 / 4 + 64);
-    // The last column's label leans out to the right.
-    let width = (left + side + label * 3 / 4 + GAP).max(left + 560);
-    let height = top + side + 56;
+    let (left, top) = (label + MARGIN, label * 3 / 4 + 78);
+    let ports = format!("Ports: {}", matrix.ports);
+    let note_width = (ports.chars().count() as f64 * NOTE_CHARACTER) as usize;
+    // The label of the last column extends to the right.
+    let width = (left + side + label * 3 / 4).max(note_width).max(left + LEGEND_WIDTH) + MARGIN;
+    let height = top + side + 60;
     let mut svg = String::new();
     let out = &mut svg;
     out.push_str(&format!(
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" viewBox=\"0 0 {width} {height}\" role=\"img\">\n<title>who reaches whom</title>\n<style>\n{STYLE}</style>\n<rect width=\"{width}\" height=\"{height}\" fill=\"#ffffff\"/>\n"
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" viewBox=\"0 0 {width} {height}\" role=\"img\">\n<title>which pods reach which</title>\n<style>\n{STYLE}</style>\n<rect class=\"page\" x=\"0.5\" y=\"0.5\" width=\"{}\" height=\"{}\" rx=\"8\"/>\n",
+            width - 1,
+            height - 1
         ));
-    out.push_str(&format!("<text class=\"title\" x=\"{GAP}\" y=\"24\">Who reaches whom</text>\n"));
-    let asked = escape(&format!("rows connect to columns, on {}", reach.ports));
-    out.push_str(&format!("<text class=\"note\" x=\"{GAP}\" y=\"44\">{asked}</text>\n"));
-    for (end, offset) in reach.ends.iter().zip(&at) {
+    for (class, y, text) in [
+        ("title", 28, "Which pods reach which"),
+        ("note", 48, "Rows are sources, columns are destinations."),
+        ("note", 66, &ports),
+    ] {
+        let text = escape(text);
+        out.push_str(&format!("<text class=\"{class}\" x=\"{MARGIN}\" y=\"{y}\">{text}</text>\n"));
+    }
+    for (end, offset) in matrix.ends.iter().zip(&at) {
         let (x, y) = (left + offset + CELL / 2 + 4, top - 8);
         let text = escape(end);
         out.push_str(&format!(
@@ -50,8 +67,8 @@ pub(crate) fn picture(reach: &Matrix) -> String {
             left - 8
         ));
     }
-    for ((from, row), y) in reach.ends.iter().zip(&reach.cells).zip(&at) {
-        for ((to, cell), x) in reach.ends.iter().zip(row).zip(&at) {
+    for ((from, row), y) in matrix.ends.iter().zip(&matrix.cells).zip(&at) {
+        for ((to, cell), x) in matrix.ends.iter().zip(row).zip(&at) {
             draw(out, (left + x, top + y), (from, to), cell.as_deref());
         }
     }
@@ -60,7 +77,7 @@ pub(crate) fn picture(reach: &Matrix) -> String {
     svg
 }
 
-/// Where each row and column begins.
+/// The offset of each row and column.
 fn offsets(ends: &[String]) -> Vec<usize> {
     let namespace = |end: &str| end.split_once('/').map(|(namespace, _)| namespace.to_owned());
     let mut at = 0;
@@ -68,7 +85,7 @@ fn offsets(ends: &[String]) -> Vec<usize> {
     for (index, end) in ends.iter().enumerate() {
         if index > 0 {
             at += CELL;
-            at += if namespace(&ends[index - 1]) == namespace(end) { 0 } else { AIR };
+            at += if namespace(&ends[index - 1]) == namespace(end) { 0 } else { NAMESPACE_GAP };
         }
         offsets.push(at);
     }
@@ -84,14 +101,14 @@ fn draw(out: &mut String, (x, y): (usize, usize), (from, to): (&str, &str), cell
     };
     let mut title = vec![format!("{from} → {to}")];
     for (word, ports) in cell.iter().flat_map(|cell| {
-        [("allowed", &cell.allowed), ("denied", &cell.denied), ("in part", &cell.partly)]
+        [("allowed", &cell.allowed), ("denied", &cell.denied), ("for some addresses", &cell.partly)]
     }) {
         if !ports.is_empty() {
             title.push(format!("{word}: {}", spell(ports).join(", ")));
         }
     }
     if cell.is_none() {
-        title.push("nothing to ask".to_owned());
+        title.push("no connection to evaluate".to_owned());
     }
     let size = CELL - 2;
     let lines: Vec<String> = title.iter().map(|line| escape(line)).collect();
@@ -109,10 +126,10 @@ fn draw(out: &mut String, (x, y): (usize, usize), (from, to): (&str, &str), cell
 fn legend(out: &mut String, left: usize, y: usize) {
     let mut x = left;
     for (class, text) in [
-        ("all", "all ports asked about"),
-        ("some", "some of them"),
-        ("none", "none"),
-        ("void", "nothing to ask"),
+        ("all", "all ports"),
+        ("some", "some ports"),
+        ("none", "no port"),
+        ("void", "not evaluated"),
     ] {
         out.push_str(&format!(
             "<rect class=\"{class}\" x=\"{x}\" y=\"{y}\" width=\"14\" height=\"14\" rx=\"3\"/>"
@@ -122,11 +139,11 @@ fn legend(out: &mut String, left: usize, y: usize) {
             x + 20,
             y + 11
         ));
-        x += 40 + text.len() * 7;
+        x += 44 + (text.len() as f64 * NOTE_CHARACTER) as usize;
     }
 }
 
-/// A line of text for XML.
+/// Escapes untrusted text for XML.
 pub(crate) fn escape(text: &str) -> String {
     let text = Plain(text).to_string();
     let mut safe = String::with_capacity(text.len());

@@ -1,4 +1,4 @@
-//! Columns that line up.
+//! Tables with aligned columns.
 
 use std::{
     fmt,
@@ -9,7 +9,7 @@ use anstyle::Style;
 
 use super::plain::Plain;
 
-/// A cell: its text and its style.
+/// A cell: a text and its style.
 #[derive(Clone, Debug)]
 pub(crate) struct Cell {
     text: String,
@@ -17,7 +17,7 @@ pub(crate) struct Cell {
 }
 
 impl Cell {
-    /// A cell in a style, with a text of whoever wrote it.
+    /// A cell with untrusted text in a style.
     pub(crate) fn new(text: impl fmt::Display, style: Style) -> Self {
         Cell { text: Plain(text).to_string(), style }
     }

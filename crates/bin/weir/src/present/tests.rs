@@ -11,20 +11,20 @@ use super::{
 };
 use crate::test::{CaseResult, ProbeResult, Run};
 
-/// Writes what failed and why, a line per case, and the closing line.
+/// Writes a line for each case, the reason for each failure, and the totals.
 pub(crate) fn write(out: &mut dyn Write, run: &Run) -> io::Result<()> {
     for case in &run.cases {
-        case_of(out, case)?;
+        write_case(out, case)?;
     }
     writeln!(out, "{} passed, {} failed", run.passed, run.failed)
 }
 
-fn case_of(out: &mut dyn Write, case: &CaseResult) -> io::Result<()> {
+fn write_case(out: &mut dyn Write, case: &CaseResult) -> io::Result<()> {
     let (passed, failed) = case.counts();
     match (failed, &case.error) {
         (0, _) => {
-            let many = count(passed, "probe");
-            return writeln!(out, "{} {} ({many})", Painted(GOOD, "ok  "), Plain(&case.name));
+            let probes = count(passed, "probe");
+            return writeln!(out, "{} {} ({probes})", Painted(GOOD, "ok  "), Plain(&case.name));
         }
         (_, None) => {
             let score = format!("{failed} of {}", count(passed + failed, "probe"));
@@ -34,7 +34,7 @@ fn case_of(out: &mut dyn Write, case: &CaseResult) -> io::Result<()> {
             writeln!(out, "{} {}", Painted(BAD, "FAIL"), Painted(STRONG, &case.name))?;
         }
     }
-    // What is odd about a case may be why it failed.
+    // A finding may explain the failure.
     let mut lines = Vec::new();
     findings::write(&mut lines, &case.findings)?;
     if let Some(error) = &case.error
@@ -46,22 +46,21 @@ fn case_of(out: &mut dyn Write, case: &CaseResult) -> io::Result<()> {
         writeln!(out, "       {line}")?;
     }
     for probe in case.probes.iter().filter(|probe| !probe.passed) {
-        probe_of(out, probe)?;
+        write_probe(out, probe)?;
     }
     Ok(())
 }
 
-fn probe_of(out: &mut dyn Write, probe: &ProbeResult) -> io::Result<()> {
+fn write_probe(out: &mut dyn Write, probe: &ProbeResult) -> io::Result<()> {
     let ProbeResult { from, to, port, protocol, expect, verdict, why, place, note, tried, .. } =
         probe;
     let about = Plain(format_args!("{from} → {to} {port}/{protocol}")).to_string();
     let place = Painted(FAINT, place);
-    match tried {
-        true => {
-            let verdict = Painted(BAD, verdict);
-            writeln!(out, "     {about}: expected {expect}, got {verdict}  {place}")?;
-        }
-        false => writeln!(out, "     {about}: {}  {place}", Painted(BAD, "cannot be tried"))?,
+    if *tried {
+        let verdict = Painted(BAD, verdict);
+        writeln!(out, "     {about}: expected {expect}, got {verdict}  {place}")?;
+    } else {
+        writeln!(out, "     {about}: {}  {place}", Painted(BAD, "cannot be tried"))?;
     }
     writeln!(out, "       {}", Plain(why))?;
     match note {

@@ -1,4 +1,4 @@
-//! JSON values as YAML. What it writes is read back as the same value by any YAML 1.1 or 1.2 reader.
+//! JSON values as YAML. Every YAML 1.1 or 1.2 parser reads the same value back.
 
 use serde_json::Value;
 

@@ -35,7 +35,8 @@ pub(crate) fn killed_again_and_again(filter: Filter) {
     for life in 0..lives {
         agent.kill();
         agent = node.start(&[]);
-        // Sometimes it is killed while it starts, sometimes at work; now and then there is something to do.
+        // Sometimes it is killed while it starts, sometimes at work; now and then there is
+        // something to do.
         if life % 3 == 0 {
             node.write("policy.yaml", &policy(usize::try_from(life).unwrap()));
         }
@@ -61,7 +62,8 @@ pub(crate) fn the_table_is_deleted() {
     });
     thread::sleep(Duration::from_millis(300));
     assert!(window < Duration::from_secs(2), "repaired only after {window:?}");
-    // Connections that slipped through meanwhile are cut, which the first sets tell; all else is as it was.
+    // Connections that slipped through meanwhile are cut, which the first sets tell; all else is as
+    // it was.
     let after = node.nft(TABLE);
     let rest = |table: &str| table.split_once("map in4").map(|(_, rest)| rest.to_owned()).unwrap();
     assert_eq!(rest(&after), rest(&before));

@@ -1,4 +1,5 @@
-//! The agent on a node of network namespaces: real rules, real packets, and everything that can happen to it.
+//! The agent on a node of network namespaces: real rules, real packets, and everything that can
+//! happen to it.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot run has failed")]
 

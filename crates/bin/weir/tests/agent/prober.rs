@@ -13,7 +13,8 @@ use std::{
 
 use weir_lab::Lab;
 
-/// So many sockets send in turn. None of them ever gets a reply, so that every packet is judged anew.
+/// So many sockets send in turn. None of them ever gets a reply, so that every packet is judged
+/// anew.
 const SENDERS: usize = 64;
 
 /// A packet that passes is there at once; a busy machine may take longer.
@@ -68,7 +69,8 @@ impl Prober {
         let (open, closed) = (at(&self.open), at(&self.closed));
         for (number, sender) in self.senders.iter().enumerate() {
             let mark = [u8::try_from(number).unwrap(), u8::try_from(seen.sent % 251).unwrap()];
-            // A refused packet shows as an error of the socket; the receiver tells all there is to know.
+            // A refused packet shows as an error of the socket; the receiver tells all there is to
+            // know.
             _ = sender.send_to(&mark, closed);
             _ = sender.send_to(&mark, open);
             seen.sent += 1;
@@ -96,7 +98,8 @@ fn arrives(socket: &UdpSocket, mark: &[u8]) -> bool {
             Ok(_) => (),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 quick += 1;
-                // The kernel hands a packet over while it is sent, unless it is busy; only silence takes long.
+                // The kernel hands a packet over while it is sent, unless it is busy; only silence
+                // takes long.
                 if quick > 1_000 && begun.elapsed() > LATE {
                     return false;
                 }

@@ -77,7 +77,8 @@ pub(crate) fn a_thousand_times() {
     again_and_again(|| Nft::open(Mode::Enforce), 1_000);
 }
 
-/// Changes the policy so many times, while packets that each of them treats alike are sent all the time.
+/// Changes the policy so many times, while packets that each of them treats alike are sent all the
+/// time.
 pub(crate) fn again_and_again<D: Datapath + Send>(
     open: impl FnOnce() -> Result<D, ApplyError> + Send,
     times: usize,

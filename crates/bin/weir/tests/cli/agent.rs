@@ -18,7 +18,7 @@ fn help_has_examples() {
 }
 
 #[test]
-fn an_agent_must_know_where_it_is_and_what_to_read() {
+fn an_agent_needs_a_node_and_a_source() {
     for arguments in [
         "agent",
         "agent --source examples",
@@ -39,8 +39,8 @@ fn a_folder_has_no_kubeconfig_and_windows_datapaths_do_not_run_on_linux() {
         &weir("agent --source ./kube --node n1 --context other"),
         expect![[r#"
             --- stderr
-            error: --kubeconfig and --context are about a cluster, and this is a folder
-            hint: use `--source kube`; a folder of that name is `./kube`
+            error: --kubeconfig and --context need `--source kube`, but the source is a folder
+            hint: use `--source kube` for a cluster; write `./kube` for a folder named kube
             --- exit 2
         "#]],
     );
@@ -79,15 +79,15 @@ fn debug_lines_appear_only_at_level_debug() {
     assert_eq!((&line["level"], &line["message"]), (&"DEBUG".into(), &"log started".into()));
 }
 
-/// Someone who answers as an agent would, over and over; where.
+/// Starts a server that answers every request with a body. Returns its address.
 fn answering(body: &'static str) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     thread::spawn(move || {
         for stream in listener.incoming() {
             let mut stream = stream.unwrap();
-            let mut asked = [0; 1024];
-            let _ = stream.read(&mut asked);
+            let mut request = [0; 1024];
+            let _ = stream.read(&mut request);
             let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n";
             let _ = stream.write_all(format!("{head}{body}").as_bytes());
         }
@@ -113,7 +113,7 @@ fn drops_are_a_table_or_json() {
 }
 
 #[test]
-fn following_ends_when_nobody_reads() {
+fn follow_ends_when_the_reader_closes_the_pipe() {
     let agent = answering(ONE);
     let mut child = command()
         .args(["drops", "--follow", "-o", "json", "--agent", &agent.to_string()])
@@ -131,19 +131,22 @@ fn following_ends_when_nobody_reads() {
 }
 
 #[test]
-fn without_an_agent_there_is_nobody_to_ask() {
-    let nobody = {
+fn without_an_agent_drops_fails_with_a_hint() {
+    let unused = {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         listener.local_addr().unwrap()
     };
-    let output = weir(&format!("drops --agent {nobody}"));
-    let told = String::from_utf8(output.stderr).unwrap();
-    assert!(told.starts_with(&format!("error: no agent answers at {nobody}")), "{told}");
-    assert!(told.contains("hint: start `weir agent`"), "{told}");
+    let output = weir(&format!("drops --agent {unused}"));
+    let message = String::from_utf8(output.stderr).unwrap();
+    assert!(message.starts_with(&format!("error: no agent answers at {unused}")), "{message}");
+    assert!(message.contains("hint: start `weir agent`"), "{message}");
     assert_eq!(output.status.code(), Some(2));
-    let stranger = answering("<html>");
-    let output = weir(&format!("drops --agent {stranger}"));
-    let told = String::from_utf8(output.stderr).unwrap();
-    assert!(told.starts_with(&format!("error: what answers at {stranger} is no agent")), "{told}");
+    let other = answering("<html>");
+    let output = weir(&format!("drops --agent {other}"));
+    let message = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        message.starts_with(&format!("error: the server at {other} is not a weir agent")),
+        "{message}"
+    );
     assert_eq!(output.status.code(), Some(2));
 }

@@ -19,7 +19,7 @@ fn a_remote_pod_is_allowed_by_the_line_that_selects_it() {
             ingress of east:shop/db (10.1.0.2): allowed
               allowed by ClusterSetNetworkPolicy east:shop/db ingress[0].from[0] examples/clusterset/east/shop.yaml:28
                 allow from pods [kubernetes.io/metadata.name=shop]/app=api, 5432/TCP
-              isolated by
+              isolated by:
                 ClusterSetNetworkPolicy east:shop/db  examples/clusterset/east/shop.yaml:21
             --- exit 0
         "#]],
@@ -27,24 +27,24 @@ fn a_remote_pod_is_allowed_by_the_line_that_selects_it() {
 }
 
 #[test]
-fn a_remote_pod_is_refused_with_a_policy_that_would_let_it_in() {
+fn a_denied_remote_pod_gets_a_policy_that_would_allow_it() {
     check(
         &weir(&format!("explain {BOTH} --from west:shop/report --to east:shop/db --port 5432")),
         expect![[r#"
             denied: west:shop/report → east:shop/db 5432/TCP
-            ClusterSetNetworkPolicy shop/allow-db-ingress-5432-tcp belongs into cluster east
+            apply ClusterSetNetworkPolicy shop/allow-db-ingress-5432-tcp in cluster east
 
             egress of west:shop/report (10.2.0.4): allowed
               no policy isolates it for egress
 
             ingress of east:shop/db (10.1.0.2): denied
-              isolated by
+              isolated by:
                 ClusterSetNetworkPolicy east:shop/db  examples/clusterset/east/shop.yaml:21
-              no rule matches; nearest
-                ClusterSetNetworkPolicy east:shop/db ingress[0].from[0] examples/clusterset/east/shop.yaml:28: the peer does not fit
+              no rule matches; nearest:
+                ClusterSetNetworkPolicy east:shop/db ingress[0].from[0] examples/clusterset/east/shop.yaml:28: the peer does not match
                   allow from pods [kubernetes.io/metadata.name=shop]/app=api, 5432/TCP
 
-            the smallest addition that would allow it:
+            the smallest policy that would allow it:
             apiVersion: submariner.io/v1alpha1
             kind: ClusterSetNetworkPolicy
             metadata:
@@ -65,24 +65,24 @@ fn a_remote_pod_is_refused_with_a_policy_that_would_let_it_in() {
 }
 
 #[test]
-fn a_network_policy_does_not_know_other_clusters() {
+fn a_network_policy_does_not_select_pods_of_other_clusters() {
     check(
         &weir(&format!("explain {BOTH} --from west:shop/api --to east:shop/api --port 8080")),
         expect![[r#"
             denied: west:shop/api → east:shop/api 8080/TCP
-            ClusterSetNetworkPolicy shop/allow-api-ingress-8080-tcp belongs into cluster east
+            apply ClusterSetNetworkPolicy shop/allow-api-ingress-8080-tcp in cluster east
 
             egress of west:shop/api (10.2.0.3): allowed
               no policy isolates it for egress
 
             ingress of east:shop/api (10.1.0.3): denied
-              isolated by
+              isolated by:
                 NetworkPolicy east:shop/api  examples/clusterset/east/shop.yaml:33
-              no rule matches; nearest
-                NetworkPolicy east:shop/api ingress[0].from[0] examples/clusterset/east/shop.yaml:40: the peer does not fit
+              no rule matches; nearest:
+                NetworkPolicy east:shop/api ingress[0].from[0] examples/clusterset/east/shop.yaml:40: the peer does not match
                   allow from pods [submariner-io/clusterID=east]/*, any port
 
-            the smallest addition that would allow it:
+            the smallest policy that would allow it:
             apiVersion: submariner.io/v1alpha1
             kind: ClusterSetNetworkPolicy
             metadata:
@@ -121,7 +121,7 @@ fn the_matrix_has_the_pods_of_all_clusters() {
 }
 
 #[test]
-fn tests_can_be_about_several_clusters() {
+fn tests_can_probe_several_clusters() {
     check(
         &weir(&format!("test {BOTH} examples/clusterset/tests.yaml")),
         expect![[r#"
@@ -130,7 +130,7 @@ fn tests_can_be_about_several_clusters() {
         --- exit 0
     "#]],
     );
-    // What the clusters make of such a policy is NetworkPolicies, which have files.
+    // The clusters translate such a policy to NetworkPolicies, which have files.
     check(
         &weir(&format!("test --datapath opflex {BOTH} examples/clusterset/tests.yaml")),
         expect![[r#"
@@ -142,11 +142,11 @@ fn tests_can_be_about_several_clusters() {
     check(
         &weir(&format!("test {BOTH} examples/shop/tests.yaml")),
         expect![[r#"
-        --- stderr
-        error: examples/shop/tests.yaml:1: with --cluster, a test has probes and nothing else
-        hint: put its objects and manifests into the folder of a cluster
-        --- exit 2
-    "#]],
+            --- stderr
+            error: examples/shop/tests.yaml:1: with --cluster, a test may contain only probes
+            hint: move its objects and manifests to the folder of a cluster
+            --- exit 2
+        "#]],
     );
     check(
         &weir_reading(
@@ -167,7 +167,7 @@ fn tests_can_be_about_several_clusters() {
 }
 
 #[test]
-fn a_policy_that_the_api_server_would_refuse_fails_tests_of_its_cluster() {
+fn a_policy_that_the_api_server_would_reject_fails_the_tests_of_its_cluster() {
     let folder = tempfile::tempdir().unwrap();
     let tests = folder.path().join("tests.yaml");
     std::fs::write(
@@ -183,9 +183,9 @@ kind: ClusterSetNetworkPolicy
 metadata: {name: db, namespace: shop}
 spec: {podSelector: {}, ingres: []}
 ";
-    let told = weir_reading(&format!("test --cluster east=- {}", tests.display()), east);
+    let message = weir_reading(&format!("test --cluster east=- {}", tests.display()), east);
     check(
-        &told,
+        &message,
         expect![[r#"
             FAIL closed
                    -:7: error: there is no field "ingres" here; expected podSelector, policyTypes, ingress, egress [unknown-field]
@@ -198,7 +198,7 @@ spec: {podSelector: {}, ingres: []}
 }
 
 #[test]
-fn the_files_for_opflex_come_from_what_the_controller_makes_of_such_a_policy() {
+fn opflex_gets_files_only_for_the_translated_policy() {
     let output = weir("render -f examples/clusterset/east --datapath opflex");
     let text = String::from_utf8_lossy(&output.stdout);
     let first = text.lines().next().unwrap();
@@ -206,7 +206,7 @@ fn the_files_for_opflex_come_from_what_the_controller_makes_of_such_a_policy() {
 }
 
 #[test]
-fn clusters_are_named_and_do_not_mix_with_other_sources() {
+fn clusters_cannot_be_combined_with_other_sources() {
     check(
         &weir("matrix --cluster east"),
         expect![[r#"
@@ -220,61 +220,61 @@ fn clusters_are_named_and_do_not_mix_with_other_sources() {
     check(
         &weir("matrix --cluster East=examples/clusterset/east"),
         expect![[r#"
-        --- stderr
-        error: invalid value 'East=examples/clusterset/east' for '--cluster <NAME=PATH>': "East" is no name of a cluster: use a-z, 0-9 and `-`
+            --- stderr
+            error: invalid value 'East=examples/clusterset/east' for '--cluster <NAME=PATH>': "East" is not a valid cluster name: use a-z, 0-9 and `-`
 
-        For more information, try '--help'.
-        --- exit 2
-    "#]],
+            For more information, try '--help'.
+            --- exit 2
+        "#]],
     );
     check(
         &weir(&format!("matrix {BOTH} -f examples/shop/manifests")),
         expect![[r#"
-        --- stderr
-        error: --cluster says where everything is; -f, --kubeconfig and --context do not go with it
-        hint: give each cluster with --cluster NAME=PATH
-        --- exit 2
-    "#]],
+            --- stderr
+            error: --cluster cannot be combined with -f, --kubeconfig or --context
+            hint: give the manifests of each cluster with --cluster NAME=PATH
+            --- exit 2
+        "#]],
     );
 }
 
 #[test]
-fn the_controller_says_what_it_needs_to_know() {
+fn the_controller_names_its_missing_options() {
     check(
         &weir(ASK),
         expect![[r#"
-        --- stderr
-        error: controller clusterset needs the id of this cluster
-        hint: give it with `--cluster-id ID`
-        --- exit 2
-    "#]],
+            --- stderr
+            error: controller clusterset needs the id of this cluster
+            hint: set it with `--cluster-id ID`
+            --- exit 2
+        "#]],
     );
     check(
         &weir(&format!("{ASK} --cluster-id East")),
         expect![[r#"
-        --- stderr
-        error: "East" is no id of a cluster
-        hint: use up to 63 of a-z, 0-9 and `-`, which is neither first nor last
-        --- exit 2
-    "#]],
+            --- stderr
+            error: "East" is not a valid cluster id
+            hint: use up to 63 characters of a-z, 0-9 and `-`, and no `-` at either end
+            --- exit 2
+        "#]],
     );
     check(
         &weir(&format!("{ASK} --cluster-id east")),
         expect![[r#"
-        --- stderr
-        error: controller clusterset needs the networks of this cluster's pods
-        hint: give them with `--pod-cidr CIDR`: others believe no address outside of them
-        --- exit 2
-    "#]],
+            --- stderr
+            error: controller clusterset needs the networks of this cluster's pods
+            hint: set them with `--pod-cidr CIDR`: other clusters reject addresses outside of them
+            --- exit 2
+        "#]],
     );
     check(
         &weir(&format!("{ASK} --cluster-id east --pod-cidr 10.1.0.0/16")),
         expect![[r#"
-        --- stderr
-        error: controller clusterset needs the broker
-        hint: give it with `--broker-kubeconfig PATH`, or `--broker-url URL --broker-token-file PATH --broker-ca-file PATH`
-        --- exit 2
-    "#]],
+            --- stderr
+            error: controller clusterset needs the broker
+            hint: set it with `--broker-kubeconfig PATH`, or `--broker-url URL --broker-token-file PATH --broker-ca-file PATH`
+            --- exit 2
+        "#]],
     );
     check(
         &weir(&format!(
@@ -282,8 +282,8 @@ fn the_controller_says_what_it_needs_to_know() {
         )),
         expect![[r#"
             --- stderr
-            error: http://broker.example is no address of a broker
-            hint: give a URL that begins with `https://`: the token would be sent for anybody to read
+            error: http://broker.example is not an HTTPS URL
+            hint: give a URL that starts with `https://`: without TLS the token would be readable on the network
             --- exit 2
         "#]],
     );
@@ -293,22 +293,22 @@ fn the_controller_says_what_it_needs_to_know() {
         )),
         expect![[r#"
             --- stderr
-            error: clusters would be gone before they are late
-            hint: let --cluster-expiry be at least three times --cluster-renewal
+            error: --cluster-expiry must be at least 3 × --cluster-renewal
+            hint: raise --cluster-expiry, or lower --cluster-renewal
             --- exit 2
         "#]],
     );
     let ask = format!("{ASK} --cluster-id east --pod-cidr 10.1.0.0/16 --broker-kubeconfig k");
     for wrong in ["west", "West=10.2.0.0/16", "west=10.2.0.0/33"] {
-        let told = weir(&format!("{ask} --member-cidr {wrong}"));
-        assert_eq!(told.status.code(), Some(2), "{wrong}");
-        let said = String::from_utf8_lossy(&told.stderr);
-        assert!(said.contains("--member-cidr"), "{said}");
+        let message = weir(&format!("{ask} --member-cidr {wrong}"));
+        assert_eq!(message.status.code(), Some(2), "{wrong}");
+        let text = String::from_utf8_lossy(&message.stderr);
+        assert!(text.contains("--member-cidr"), "{text}");
     }
 }
 
 #[test]
-fn what_a_cluster_of_a_set_can_never_start_with_is_refused_when_it_starts() {
+fn the_controller_rejects_invalid_options_at_startup() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name).display().to_string();
     let access = weir_cluster::Access {
@@ -322,19 +322,19 @@ fn what_a_cluster_of_a_set_can_never_start_with_is_refused_when_it_starts() {
     let ask = format!("{ASK} --kubeconfig {kubeconfig} --http off --cluster-id east");
     let (token, empty) = (at("token"), at("empty"));
     let direct = "--pod-cidr 10.1.0.0/16 --broker-url https://127.0.0.1:1 --broker-token-file";
-    for (options, told) in [
-        ("--pod-cidr 0.0.0.0/0".to_owned(), "0.0.0.0/0 is everywhere"),
-        ("--pod-cidr 10.1.0.0/33".to_owned(), "expected a network, as in 10.1.0.0/16"),
+    for (options, message) in [
+        ("--pod-cidr 0.0.0.0/0".to_owned(), "0.0.0.0/0 contains every address"),
+        ("--pod-cidr 10.1.0.0/33".to_owned(), "expected a network such as 10.1.0.0/16"),
         (
             format!("{direct} {token} --member-cidr east=10.2.0.0/16"),
-            "error: east is this cluster itself\n",
+            "error: --member-cidr names this cluster, east\n",
         ),
         (format!("{direct} {token} --cluster-renewal {}", u64::MAX), "is not in 1..=31536000"),
-        (format!("{direct} {empty}"), "empty does not hold a token\n"),
+        (format!("{direct} {empty}"), "empty does not contain a token\n"),
         (format!("{direct} nowhere"), "error: cannot find nowhere\n"),
         (
             format!("{direct} {token} --broker-ca-file {token}"),
-            "token does not hold certificates in PEM\n",
+            "token does not contain certificates in PEM\n",
         ),
         (
             "--pod-cidr 10.1.0.0/16 --broker-kubeconfig nowhere".to_owned(),
@@ -349,13 +349,13 @@ fn what_a_cluster_of_a_set_can_never_start_with_is_refused_when_it_starts() {
     ] {
         let output = weir(&format!("{ask} {options}"));
         assert_eq!(output.status.code(), Some(2), "{options}");
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(said.contains(told), "{options}: {said}");
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(text.contains(message), "{options}: {text}");
     }
 }
 
 #[test]
-fn a_pod_that_is_not_in_its_cluster_is_not_taken_for_an_address() {
+fn an_unknown_pod_of_a_cluster_is_not_parsed_as_an_address() {
     check(
         &weir(&format!("explain {BOTH} --from west:shop/nope --to east:shop/db --port 5432")),
         expect![[r#"
@@ -370,7 +370,7 @@ fn a_pod_that_is_not_in_its_cluster_is_not_taken_for_an_address() {
         expect![[r#"
             --- stderr
             error: there is no cluster north
-            hint: there are east, west; add it with `--cluster north=PATH`
+            hint: the clusters are east, west; add one with `--cluster north=PATH`
             --- exit 2
         "#]],
     );
@@ -378,8 +378,8 @@ fn a_pod_that_is_not_in_its_cluster_is_not_taken_for_an_address() {
         &weir(&format!("explain {BOTH} --from west:api --to east:shop/db --port 5432")),
         expect![[r#"
             --- stderr
-            error: west:api names no namespace
-            hint: in a set of clusters a pod is `cluster:namespace/pod`, as in `west:NAMESPACE/api`
+            error: west:api has no namespace
+            hint: with several clusters, use `cluster:namespace/pod`, such as `west:NAMESPACE/api`
             --- exit 2
         "#]],
     );
@@ -388,7 +388,7 @@ fn a_pod_that_is_not_in_its_cluster_is_not_taken_for_an_address() {
         expect![[r#"
             --- stderr
             error: there is no cluster west
-            hint: `cluster:namespace/pod` needs the clusters, as `--cluster west=PATH`
+            hint: load the cluster with `--cluster west=PATH`
             --- exit 2
         "#]],
     );
@@ -397,7 +397,7 @@ fn a_pod_that_is_not_in_its_cluster_is_not_taken_for_an_address() {
         expect![[r#"
             --- stderr
             error: fd00::zz:1 is not an address
-            hint: an IPv4 address has four numbers from 0 to 255, an IPv6 address hexadecimal ones and `:`
+            hint: an IPv4 address has four numbers from 0 to 255; an IPv6 address has hexadecimal numbers and `:`
             --- exit 2
         "#]],
     );
@@ -406,14 +406,14 @@ fn a_pod_that_is_not_in_its_cluster_is_not_taken_for_an_address() {
         expect![[r#"
             --- stderr
             error: fd00::12345 is not an address
-            hint: an IPv4 address has four numbers from 0 to 255, an IPv6 address hexadecimal ones and `:`
+            hint: an IPv4 address has four numbers from 0 to 255; an IPv6 address has hexadecimal numbers and `:`
             --- exit 2
         "#]],
     );
 }
 
 #[test]
-fn what_the_controller_made_is_not_for_users_to_improve() {
+fn lint_does_not_warn_about_generated_policies() {
     let shard = "
 apiVersion: v1
 kind: Pod
@@ -432,12 +432,12 @@ spec:
   policyTypes: [Ingress]
   ingress: [{from: [{ipBlock: {cidr: 10.2.0.1/32}}, {ipBlock: {cidr: 10.2.0.1/32}}]}]
 ";
-    let told = weir_reading("lint -f -", shard);
-    assert_eq!(String::from_utf8_lossy(&told.stdout), "nothing found\n");
-    // The same by hand is worth a word.
+    let message = weir_reading("lint -f -", shard);
+    assert_eq!(String::from_utf8_lossy(&message.stdout), "nothing found\n");
+    // The same policy, written by hand, gets a warning.
     let by_hand = shard
         .lines()
         .filter(|line| !line.contains("ownerRef") && !line.contains("controller: true"));
-    let told = weir_reading("lint -f -", &by_hand.collect::<Vec<_>>().join("\n"));
-    assert!(String::from_utf8_lossy(&told.stdout).contains("warning"));
+    let message = weir_reading("lint -f -", &by_hand.collect::<Vec<_>>().join("\n"));
+    assert!(String::from_utf8_lossy(&message.stdout).contains("warning"));
 }

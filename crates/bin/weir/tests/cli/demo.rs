@@ -4,7 +4,7 @@ use expect_test::expect;
 
 use crate::{check, command, stderr, stdout, weir};
 
-/// Makes sure that the demo could run at all.
+/// Fails if the demo could not run.
 #[track_caller]
 fn ran(output: Output) -> Output {
     let needs = "this test needs root or user namespaces, and the program nft";
@@ -17,10 +17,12 @@ fn policies_take_effect_one_by_one() {
     check(
         &ran(weir("demo")),
         expect![[r#"
-            This builds a cluster of 5 pods on 2 nodes, each a network namespace of this
-            machine. Then it loads policies into the kernel, one after the other, as
-            nftables rules, and tries all 30 connections for real each time. Nothing outside
-            these namespaces is touched, and at the end they are gone.
+            This demo builds a cluster of 5 pods on 2 nodes. Each of them is a network
+            namespace on this machine. Then it applies network policies, one after the
+            other, as nftables rules, and tries all 30 connections after each one. It
+            touches nothing outside these namespaces, and removes them at the end.
+
+            ✓ connects   ✗ blocked   + opened by this policy   - closed by this policy
 
             Without policies
 
@@ -144,7 +146,8 @@ fn policies_take_effect_one_by_one() {
                16 of 30 connections pass, 6 closed (-)
                Why is shop/web → internet 443/TCP closed?
                  egress of shop/web: isolated by NetworkPolicy shop/egress, and no rule
-                 matches; NetworkPolicy shop/egress egress[0].to[0] misses only the peer
+                 matches; NetworkPolicy shop/egress egress[0].to[0] matches except for the
+                 peer
 
             6. ClusterNetworkPolicy quarantine
                The web server could be compromised. The platform team denies all its
@@ -173,19 +176,32 @@ fn policies_take_effect_one_by_one() {
                  egress of shop/web: denied by ClusterNetworkPolicy quarantine
                  egress[0].to[0]
 
-            A drop: internet → shop/api 8080/TCP
-               The node reports each packet that it drops; `weir drops` shows them.
-               Reported: 203.0.113.7:10217 → 10.0.2.10:8080, protocol 6, 60 bytes, marked
-               "weir ingress".
-               That is: ingress of shop/api: isolated by NetworkPolicy shop/api and
+            A dropped packet: internet → shop/api 8080/TCP
+               The node reports each packet that it drops; `weir drops` lists them.
+               Report: 203.0.113.7:10217 → 10.0.2.10:8080, TCP, 60 bytes, log prefix "weir
+               ingress".
+               Reason: ingress of shop/api: isolated by NetworkPolicy shop/api and
                NetworkPolicy shop/default-deny, and no rule matches; NetworkPolicy shop/api
-               ingress[0].from[0] misses only the peer.
+               ingress[0].from[0] matches except for the peer.
 
-            210 real connections tried, each went as the rules say; nothing is left behind.
+            The result of 6 policies
 
-            Next, with manifests of your own:
-              weir matrix -f DIR                             who reaches whom
-              weir explain -f DIR --from A --to B --port 80  why, and what would allow it
+              ┌───────────────────────┬──────────┬─────┬─────┬────┬────────────┬─────┐
+              │ from ↓  to →          │ internet │ web │ api │ db │ prometheus │ dns │
+              ├───────────────────────┼──────────┼─────┼─────┼────┼────────────┼─────┤
+              │ internet              │    ·     │  ✓  │  ✗  │ ✗  │     ✓      │  ✓  │
+              │ shop/web              │    ✗     │  ·  │  ✗  │ ✗  │     ✗      │  ✗  │
+              │ shop/api              │    ✗     │  ✓  │  ·  │ ✓  │     ✗      │  ✓  │
+              │ shop/db               │    ✗     │  ✓  │  ✗  │ ·  │     ✗      │  ✓  │
+              │ monitoring/prometheus │    ✓     │  ✓  │  ✗  │ ✗  │     ·      │  ✓  │
+              │ kube-system/dns       │    ✓     │  ✓  │  ✗  │ ✗  │     ✓      │  ·  │
+              └───────────────────────┴──────────┴─────┴─────┴────┴────────────┴─────┘
+
+            210 real connections tried, every verdict matches the compiled rules.
+
+            Try it with your own manifests:
+              weir matrix -f DIR                             which pods reach which
+              weir explain -f DIR --from A --to B --port 80  the reason, and a fix
               weir test FILE --datapath nftables             real connections, as here
             --- exit 0
         "#]],
@@ -193,7 +209,7 @@ fn policies_take_effect_one_by_one() {
 }
 
 #[test]
-fn it_fits_into_a_terminal() {
+fn the_demo_fits_into_80_columns() {
     let text = stdout(&ran(weir("demo")));
     let long: Vec<&str> = text.lines().filter(|line| line.chars().count() > 80).collect();
     assert!(long.is_empty(), "{long:?}");

@@ -6,7 +6,7 @@ const APPS: &str = "examples/shop/manifests/apps";
 const POLICIES: &str = "examples/shop/manifests/policies";
 
 #[test]
-fn the_repair_opens_and_closes() {
+fn the_repaired_policies_open_and_close_connections() {
     check(
         &weir(&format!("diff -f {APPS} {POLICIES} examples/shop/repaired")),
         expect![[r#"
@@ -21,7 +21,7 @@ fn the_repair_opens_and_closes() {
 }
 
 #[test]
-fn the_repair_for_programs() {
+fn the_diff_as_json() {
     let output = weir(&format!("diff -f {APPS} {POLICIES} examples/shop/repaired -o json"));
     assert_eq!(output.status.code(), Some(1));
     let answer = json(&output);
@@ -31,7 +31,7 @@ fn the_repair_for_programs() {
 }
 
 #[test]
-fn the_same_twice_is_no_difference() {
+fn equal_manifests_have_no_difference() {
     check(
         &weir(&format!("diff -f {APPS} {POLICIES} {POLICIES}")),
         expect![[r#"
@@ -42,7 +42,7 @@ fn the_same_twice_is_no_difference() {
 }
 
 #[test]
-fn ports_addresses_and_families_are_told_apart() {
+fn ports_addresses_and_families_are_distinguished() {
     let folder = tempfile::tempdir().unwrap();
     let world = |ingress: &str| {
         format!(
@@ -78,7 +78,7 @@ spec: {{podSelector: {{}}, ingress: [{ingress}]}}
 }
 
 #[test]
-fn pods_that_come_and_go_are_named() {
+fn added_and_removed_pods_are_listed() {
     let pod = |name: &str| {
         format!(
             "{{apiVersion: v1, kind: Pod, metadata: {{name: {name}, namespace: shop}}, spec: {{containers: []}}}}\n---\n"
@@ -92,24 +92,24 @@ fn pods_that_come_and_go_are_named() {
     check(
         &weir_reading(&format!("diff {} -", old.display()), &new),
         expect![[r#"
-        closed
-          -  every pod (2), outside  →  every pod (2)  any port
-        1 pod new: shop/comes
-        1 pod gone, and not compared: shop/goes
-        --- exit 1
-    "#]],
+            closed
+              -  every pod (2), outside  →  every pod (2)  any port
+            1 pod added: shop/comes
+            1 pod removed, not compared: shop/goes
+            --- exit 1
+        "#]],
     );
 }
 
 #[test]
-fn standard_input_is_one_side_at_most() {
+fn standard_input_can_be_only_one_side() {
     check(
         &weir("diff - -"),
         expect![[r#"
-        --- stderr
-        error: standard input can be only one of the sides
-        hint: `-` can be OLD or NEW, and not both
-        --- exit 2
-    "#]],
+            --- stderr
+            error: standard input can be only one side
+            hint: use `-` for OLD or for NEW, but not for both
+            --- exit 2
+        "#]],
     );
 }

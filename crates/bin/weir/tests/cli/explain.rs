@@ -3,27 +3,27 @@ use expect_test::expect;
 use crate::{check, json, stderr, weir, weir_reading};
 
 #[test]
-fn a_refusal_is_explained_with_a_way_out() {
+fn a_denied_connection_is_explained_with_a_remedy() {
     check(
         &weir("explain -f examples/shop/manifests --from shop/api --to shop/db --port sql"),
         expect![[r#"
             denied: shop/api → shop/db 5432/TCP
 
-            egress of shop/api (10.192.4.42, made up): allowed
+            egress of shop/api (10.192.4.42, synthetic): allowed
               allowed by NetworkPolicy shop/api egress[0].to[0] examples/shop/manifests/policies/shop.yaml:54
                 allow to pods shop/app=db, 5432/TCP
-              isolated by
+              isolated by:
                 NetworkPolicy shop/api           examples/shop/manifests/policies/shop.yaml:41
                 NetworkPolicy shop/default-deny  examples/shop/manifests/policies/shop.yaml:2
                 NetworkPolicy shop/dns           examples/shop/manifests/policies/shop.yaml:10
 
-            ingress of shop/db (10.237.159.27, made up): denied
-              isolated by
+            ingress of shop/db (10.237.159.27, synthetic): denied
+              isolated by:
                 NetworkPolicy shop/db            examples/shop/manifests/policies/shop.yaml:65
                 NetworkPolicy shop/default-deny  examples/shop/manifests/policies/shop.yaml:2
                 NetworkPolicy shop/metrics       examples/shop/manifests/policies/shop.yaml:79
-              no rule matches; nearest
-                NetworkPolicy shop/db ingress[0].from[0] examples/shop/manifests/policies/shop.yaml:73: asks for a port named postgres, which shop/db does not have (it names metrics, sql)
+              no rule matches; nearest:
+                NetworkPolicy shop/db ingress[0].from[0] examples/shop/manifests/policies/shop.yaml:73: names port postgres, which shop/db does not have (it names metrics, sql)
                   allow from pods shop/app=api, port postgres
 
             worth a look:
@@ -34,7 +34,7 @@ fn a_refusal_is_explained_with_a_way_out() {
               NetworkPolicy shop/metrics spec.ingress[0].from[1]
               hint: to mean these pods in those namespaces, make the two one entry: remove the `-` before podSelector
 
-            the smallest addition that would allow it:
+            the smallest policy that would allow it:
             apiVersion: networking.k8s.io/v1
             kind: NetworkPolicy
             metadata:
@@ -62,26 +62,26 @@ fn a_near_miss_is_named() {
         expect![[r#"
             denied: shop/web → shop/api 9100/TCP
 
-            egress of shop/web (10.134.156.248, made up): denied
-              isolated by
+            egress of shop/web (10.134.156.248, synthetic): denied
+              isolated by:
                 NetworkPolicy shop/default-deny  examples/shop/manifests/policies/shop.yaml:2
                 NetworkPolicy shop/dns           examples/shop/manifests/policies/shop.yaml:10
                 NetworkPolicy shop/web           examples/shop/manifests/policies/shop.yaml:25
-              no rule matches; nearest
-                NetworkPolicy shop/web egress[0].to[0] examples/shop/manifests/policies/shop.yaml:36: the port does not fit
+              no rule matches; nearest:
+                NetworkPolicy shop/web egress[0].to[0] examples/shop/manifests/policies/shop.yaml:36: the port does not match
                   allow to port "http"/TCP of pods shop/app=api
 
-            ingress of shop/api (10.192.4.42, made up): denied
-              isolated by
+            ingress of shop/api (10.192.4.42, synthetic): denied
+              isolated by:
                 NetworkPolicy shop/api           examples/shop/manifests/policies/shop.yaml:41
                 NetworkPolicy shop/default-deny  examples/shop/manifests/policies/shop.yaml:2
                 NetworkPolicy shop/metrics       examples/shop/manifests/policies/shop.yaml:79
-              no rule matches; nearest
-                NetworkPolicy shop/api ingress[0].from[0] examples/shop/manifests/policies/shop.yaml:49: the port does not fit
+              no rule matches; nearest:
+                NetworkPolicy shop/api ingress[0].from[0] examples/shop/manifests/policies/shop.yaml:49: the port does not match
                   allow from pods shop/app=web, 8080/TCP
-                NetworkPolicy shop/metrics ingress[0].from[0] examples/shop/manifests/policies/shop.yaml:87: the peer does not fit
+                NetworkPolicy shop/metrics ingress[0].from[0] examples/shop/manifests/policies/shop.yaml:87: the peer does not match
                   allow from pods [team=platform]/*, 9100/TCP
-                NetworkPolicy shop/metrics ingress[0].from[1] examples/shop/manifests/policies/shop.yaml:88: the peer does not fit
+                NetworkPolicy shop/metrics ingress[0].from[1] examples/shop/manifests/policies/shop.yaml:88: the peer does not match
                   allow from pods shop/app=prometheus, 9100/TCP
 
             worth a look:
@@ -89,7 +89,7 @@ fn a_near_miss_is_named() {
               NetworkPolicy shop/metrics spec.ingress[0].from[1]
               hint: to mean these pods in those namespaces, make the two one entry: remove the `-` before podSelector
 
-            the smallest addition that would allow it:
+            the smallest policy that would allow it:
             apiVersion: networking.k8s.io/v1
             kind: NetworkPolicy
             metadata:
@@ -123,19 +123,19 @@ fn a_near_miss_is_named() {
 }
 
 #[test]
-fn an_allowed_connection_is_a_yes() {
+fn an_allowed_connection_exits_with_0() {
     check(
         &weir("explain -f examples/shop/manifests -n shop --from 203.0.113.7 --to web --port http"),
         expect![[r#"
             allowed: 203.0.113.7 → shop/web 8080/TCP
 
             egress of 203.0.113.7: allowed
-              no pod has this address, so no policy is asked
+              no pod has this address, so no policy applies
 
-            ingress of shop/web (10.134.156.248, made up): allowed
+            ingress of shop/web (10.134.156.248, synthetic): allowed
               allowed by NetworkPolicy shop/web ingress[0] examples/shop/manifests/policies/shop.yaml:32
                 allow from anyone, 8080/TCP
-              isolated by
+              isolated by:
                 NetworkPolicy shop/default-deny  examples/shop/manifests/policies/shop.yaml:2
                 NetworkPolicy shop/metrics       examples/shop/manifests/policies/shop.yaml:79
                 NetworkPolicy shop/web           examples/shop/manifests/policies/shop.yaml:25
@@ -145,7 +145,7 @@ fn an_allowed_connection_is_a_yes() {
 }
 
 #[test]
-fn an_explanation_for_programs() {
+fn the_explanation_as_json() {
     let output = weir(
         "explain -f examples/shop/manifests --from payments/checkout --to 203.0.113.7 --port 443 -o json",
     );
@@ -159,7 +159,7 @@ fn an_explanation_for_programs() {
 }
 
 #[test]
-fn the_remedy_is_one() {
+fn the_remedy_allows_the_connection() {
     let ask = "explain --from shop/api --to shop/db --port sql";
     let answer = json(&weir(&format!("{ask} -f examples/shop/manifests -o json")));
     let folder = tempfile::tempdir().unwrap();
@@ -172,7 +172,7 @@ fn the_remedy_is_one() {
 }
 
 #[test]
-fn ends_that_are_not_there_are_failures_with_a_hint() {
+fn unknown_ends_are_errors_with_a_hint() {
     let shop = "explain -f examples/shop/manifests --port 80";
     for arguments in [
         "--from shop/weeb --to shop/db",
@@ -198,7 +198,7 @@ fn ends_that_are_not_there_are_failures_with_a_hint() {
         expect![[r#"
             --- stderr
             error: shop/web has no port htpp
-            hint: its ports are named http, metrics; or give a number
+            hint: its named ports are http, metrics; a number works too
             --- exit 2
         "#]],
     );
@@ -256,54 +256,54 @@ fn ask(arguments: &str) -> std::process::Output {
 }
 
 #[test]
-fn a_block_that_nearly_matches_says_why_it_does_not() {
+fn a_near_miss_of_a_block_names_its_reason() {
     check(
         &ask("--from dns --to db --port 5432"),
         expect![[r#"
-        denied: shop/dns → shop/db 5432/TCP
+            denied: shop/dns → shop/db 5432/TCP
 
-        egress of shop/dns (10.0.0.4): allowed
-          no policy isolates it for egress
+            egress of shop/dns (10.0.0.4): allowed
+              no policy isolates it for egress
 
-        ingress of shop/db (10.0.0.2): denied
-          isolated by
-            NetworkPolicy shop/db  -:28
-          no rule matches; nearest
-            NetworkPolicy shop/db ingress[0].from[0] -:35: 10.0.0.4 is in its exception 10.0.0.4/32
-              allow from 10.0.0.0/24 except 10.0.0.4/32, 10.0.0.9/32, any port
-            NetworkPolicy shop/db ingress[0].from[1] -:36: 10.0.0.4 is not in the block
-              allow from 192.0.2.0/24, any port
-            NetworkPolicy shop/db ingress[0].from[2] -:37: the peer does not fit
-              allow from pods shop/app=none, any port
-            and 2 more; -o json lists all
+            ingress of shop/db (10.0.0.2): denied
+              isolated by:
+                NetworkPolicy shop/db  -:28
+              no rule matches; nearest:
+                NetworkPolicy shop/db ingress[0].from[0] -:35: 10.0.0.4 is in the exception 10.0.0.4/32
+                  allow from 10.0.0.0/24 except 10.0.0.4/32, 10.0.0.9/32, any port
+                NetworkPolicy shop/db ingress[0].from[1] -:36: 10.0.0.4 is not in the block
+                  allow from 192.0.2.0/24, any port
+                NetworkPolicy shop/db ingress[0].from[2] -:37: the peer does not match
+                  allow from pods shop/app=none, any port
+                and 2 more; -o json lists all
 
-        worth a look:
-        -:37: warning: no pod of namespace shop has app=none [peer-matches-nothing]
-          NetworkPolicy shop/db spec.ingress[0].from[2]
-          hint: the pods there have app=db, app=dns, app=web
-        -:38: warning: no pod of namespace shop has app=nobody [peer-matches-nothing]
-          NetworkPolicy shop/db spec.ingress[0].from[3]
-          hint: the pods there have app=db, app=dns, app=web
-        -:39: warning: no pod of namespace shop has app=nil [peer-matches-nothing]
-          NetworkPolicy shop/db spec.ingress[0].from[4]
-          hint: the pods there have app=db, app=dns, app=web
+            worth a look:
+            -:37: warning: no pod of namespace shop has app=none [peer-matches-nothing]
+              NetworkPolicy shop/db spec.ingress[0].from[2]
+              hint: the pods there have app=db, app=dns, app=web
+            -:38: warning: no pod of namespace shop has app=nobody [peer-matches-nothing]
+              NetworkPolicy shop/db spec.ingress[0].from[3]
+              hint: the pods there have app=db, app=dns, app=web
+            -:39: warning: no pod of namespace shop has app=nil [peer-matches-nothing]
+              NetworkPolicy shop/db spec.ingress[0].from[4]
+              hint: the pods there have app=db, app=dns, app=web
 
-        the smallest addition that would allow it:
-        apiVersion: networking.k8s.io/v1
-        kind: NetworkPolicy
-        metadata:
-          name: allow-db-ingress-5432-tcp
-          namespace: shop
-        spec:
-          podSelector: {matchLabels: {app: db}}
-          policyTypes: [Ingress]
-          ingress:
-          - from:
-            - podSelector: {matchLabels: {app: dns}}
-            ports:
-            - {protocol: TCP, port: 5432}
-        --- exit 1
-    "#]],
+            the smallest policy that would allow it:
+            apiVersion: networking.k8s.io/v1
+            kind: NetworkPolicy
+            metadata:
+              name: allow-db-ingress-5432-tcp
+              namespace: shop
+            spec:
+              podSelector: {matchLabels: {app: db}}
+              policyTypes: [Ingress]
+              ingress:
+              - from:
+                - podSelector: {matchLabels: {app: dns}}
+                ports:
+                - {protocol: TCP, port: 5432}
+            --- exit 1
+        "#]],
     );
 }
 
@@ -312,136 +312,136 @@ fn the_other_family_is_mentioned() {
     check(
         &ask("--from web --to db --port sql"),
         expect![[r#"
-        allowed: shop/web → shop/db 5432/TCP
-        asked over IPv4; over IPv6 it is denied: see `--ip-family IPv6`
+            allowed: shop/web → shop/db 5432/TCP
+            evaluated for IPv4; IPv6 is denied: see `--ip-family IPv6`
 
-        egress of shop/web (10.0.0.3): allowed
-          no policy isolates it for egress
+            egress of shop/web (10.0.0.3): allowed
+              no policy isolates it for egress
 
-        ingress of shop/db (10.0.0.2): allowed
-          allowed by NetworkPolicy shop/db ingress[0].from[0] -:35
-            allow from 10.0.0.0/24 except 10.0.0.4/32, 10.0.0.9/32, any port
-          isolated by
-            NetworkPolicy shop/db  -:28
-        --- exit 0
-    "#]],
+            ingress of shop/db (10.0.0.2): allowed
+              allowed by NetworkPolicy shop/db ingress[0].from[0] -:35
+                allow from 10.0.0.0/24 except 10.0.0.4/32, 10.0.0.9/32, any port
+              isolated by:
+                NetworkPolicy shop/db  -:28
+            --- exit 0
+        "#]],
     );
     check(
         &ask("--from web --to db --port sql --ip-family ipv6"),
         expect![[r#"
-        denied: shop/web → shop/db 5432/TCP
-        asked over IPv6; over IPv4 it is allowed: see `--ip-family IPv4`
+            denied: shop/web → shop/db 5432/TCP
+            evaluated for IPv6; IPv4 is allowed: see `--ip-family IPv4`
 
-        egress of shop/web (fd00::3): allowed
-          no policy isolates it for egress
+            egress of shop/web (fd00::3): allowed
+              no policy isolates it for egress
 
-        ingress of shop/db (fd00::2): denied
-          isolated by
-            NetworkPolicy shop/db  -:28
-          no rule matches; nearest
-            NetworkPolicy shop/db ingress[0].from[0] -:35: fd00::3 is IPv6, the block IPv4
-              allow from 10.0.0.0/24 except 10.0.0.4/32, 10.0.0.9/32, any port
-            NetworkPolicy shop/db ingress[0].from[1] -:36: fd00::3 is IPv6, the block IPv4
-              allow from 192.0.2.0/24, any port
-            NetworkPolicy shop/db ingress[0].from[2] -:37: the peer does not fit
-              allow from pods shop/app=none, any port
-            and 2 more; -o json lists all
+            ingress of shop/db (fd00::2): denied
+              isolated by:
+                NetworkPolicy shop/db  -:28
+              no rule matches; nearest:
+                NetworkPolicy shop/db ingress[0].from[0] -:35: fd00::3 is IPv6, the block is IPv4
+                  allow from 10.0.0.0/24 except 10.0.0.4/32, 10.0.0.9/32, any port
+                NetworkPolicy shop/db ingress[0].from[1] -:36: fd00::3 is IPv6, the block is IPv4
+                  allow from 192.0.2.0/24, any port
+                NetworkPolicy shop/db ingress[0].from[2] -:37: the peer does not match
+                  allow from pods shop/app=none, any port
+                and 2 more; -o json lists all
 
-        worth a look:
-        -:37: warning: no pod of namespace shop has app=none [peer-matches-nothing]
-          NetworkPolicy shop/db spec.ingress[0].from[2]
-          hint: the pods there have app=db, app=dns, app=web
-        -:38: warning: no pod of namespace shop has app=nobody [peer-matches-nothing]
-          NetworkPolicy shop/db spec.ingress[0].from[3]
-          hint: the pods there have app=db, app=dns, app=web
-        -:39: warning: no pod of namespace shop has app=nil [peer-matches-nothing]
-          NetworkPolicy shop/db spec.ingress[0].from[4]
-          hint: the pods there have app=db, app=dns, app=web
+            worth a look:
+            -:37: warning: no pod of namespace shop has app=none [peer-matches-nothing]
+              NetworkPolicy shop/db spec.ingress[0].from[2]
+              hint: the pods there have app=db, app=dns, app=web
+            -:38: warning: no pod of namespace shop has app=nobody [peer-matches-nothing]
+              NetworkPolicy shop/db spec.ingress[0].from[3]
+              hint: the pods there have app=db, app=dns, app=web
+            -:39: warning: no pod of namespace shop has app=nil [peer-matches-nothing]
+              NetworkPolicy shop/db spec.ingress[0].from[4]
+              hint: the pods there have app=db, app=dns, app=web
 
-        the smallest addition that would allow it:
-        apiVersion: networking.k8s.io/v1
-        kind: NetworkPolicy
-        metadata:
-          name: allow-db-ingress-5432-tcp
-          namespace: shop
-        spec:
-          podSelector: {matchLabels: {app: db}}
-          policyTypes: [Ingress]
-          ingress:
-          - from:
-            - podSelector: {matchLabels: {app: web}}
-            ports:
-            - {protocol: TCP, port: 5432}
-        --- exit 1
-    "#]],
+            the smallest policy that would allow it:
+            apiVersion: networking.k8s.io/v1
+            kind: NetworkPolicy
+            metadata:
+              name: allow-db-ingress-5432-tcp
+              namespace: shop
+            spec:
+              podSelector: {matchLabels: {app: db}}
+              policyTypes: [Ingress]
+              ingress:
+              - from:
+                - podSelector: {matchLabels: {app: web}}
+                ports:
+                - {protocol: TCP, port: 5432}
+            --- exit 1
+        "#]],
     );
     check(
         &ask("--from dns --to db --port sql --ip-family IPv6"),
         expect![[r#"
-        --- stderr
-        error: dns has no IPv6 address
-        hint: leave out --ip-family, or ask for the other one
-        --- exit 2
-    "#]],
+            --- stderr
+            error: dns has no IPv6 address
+            hint: leave out --ip-family, or use the other family
+            --- exit 2
+        "#]],
     );
 }
 
 #[test]
-fn a_remedy_names_no_address_that_does_not_last() {
+fn a_remedy_does_not_name_a_temporary_address() {
     check(
         &ask("--from agent --to db --port 5432"),
         expect![[r#"
-        denied: shop/agent → shop/db 5432/TCP
-        shop/agent has the network of its node: to policies it is a node, not a pod
+            denied: shop/agent → shop/db 5432/TCP
+            shop/agent uses the network of its node: policies treat it as a node, not as a pod
 
-        egress of 10.142.148.158 (made up): allowed
-          no pod has this address, so no policy is asked
+            egress of 10.142.148.158 (synthetic): allowed
+              no pod has this address, so no policy applies
 
-        ingress of shop/db (10.0.0.2): denied
-          isolated by
-            NetworkPolicy shop/db  -:28
-          no rule matches; nearest
-            NetworkPolicy shop/db ingress[0].from[0] -:35: 10.142.148.158 is not in the block
-              allow from 10.0.0.0/24 except 10.0.0.4/32, 10.0.0.9/32, any port
-            NetworkPolicy shop/db ingress[0].from[1] -:36: 10.142.148.158 is not in the block
-              allow from 192.0.2.0/24, any port
-            NetworkPolicy shop/db ingress[0].from[2] -:37: the peer does not fit
-              allow from pods shop/app=none, any port
-            and 2 more; -o json lists all
+            ingress of shop/db (10.0.0.2): denied
+              isolated by:
+                NetworkPolicy shop/db  -:28
+              no rule matches; nearest:
+                NetworkPolicy shop/db ingress[0].from[0] -:35: 10.142.148.158 is not in the block
+                  allow from 10.0.0.0/24 except 10.0.0.4/32, 10.0.0.9/32, any port
+                NetworkPolicy shop/db ingress[0].from[1] -:36: 10.142.148.158 is not in the block
+                  allow from 192.0.2.0/24, any port
+                NetworkPolicy shop/db ingress[0].from[2] -:37: the peer does not match
+                  allow from pods shop/app=none, any port
+                and 2 more; -o json lists all
 
-        worth a look:
-        -:37: warning: no pod of namespace shop has app=none [peer-matches-nothing]
-          NetworkPolicy shop/db spec.ingress[0].from[2]
-          hint: the pods there have app=db, app=dns, app=web
-        -:38: warning: no pod of namespace shop has app=nobody [peer-matches-nothing]
-          NetworkPolicy shop/db spec.ingress[0].from[3]
-          hint: the pods there have app=db, app=dns, app=web
-        -:39: warning: no pod of namespace shop has app=nil [peer-matches-nothing]
-          NetworkPolicy shop/db spec.ingress[0].from[4]
-          hint: the pods there have app=db, app=dns, app=web
+            worth a look:
+            -:37: warning: no pod of namespace shop has app=none [peer-matches-nothing]
+              NetworkPolicy shop/db spec.ingress[0].from[2]
+              hint: the pods there have app=db, app=dns, app=web
+            -:38: warning: no pod of namespace shop has app=nobody [peer-matches-nothing]
+              NetworkPolicy shop/db spec.ingress[0].from[3]
+              hint: the pods there have app=db, app=dns, app=web
+            -:39: warning: no pod of namespace shop has app=nil [peer-matches-nothing]
+              NetworkPolicy shop/db spec.ingress[0].from[4]
+              hint: the pods there have app=db, app=dns, app=web
 
-        shop/agent has no address of its own yet: once it has one, allow that of its node with an ipBlock
-        --- exit 1
-    "#]],
+            shop/agent has no address yet: once it has one, allow the address of its node with an ipBlock
+            --- exit 1
+        "#]],
     );
     let gone = ask("--from 10.0.0.9 --to db --port 5432 -o json");
     let answer = json(&gone);
     assert_eq!(answer["remedy"]["add"], serde_json::Value::Null);
     let note = answer["remedy"]["note"].as_str().unwrap();
-    assert!(note.starts_with("10.0.0.9 was the address of shop/done"), "{note}");
+    assert!(note.starts_with("10.0.0.9 belonged to shop/done"), "{note}");
 }
 
 #[test]
-fn ends_are_named_in_many_ways_and_what_is_wrong_is_said() {
-    for (arguments, told) in [
+fn ends_have_several_forms_and_errors_name_the_problem() {
+    for (arguments, message) in [
         (
             "--from done --to db --port 1",
-            "error: shop/done has run to its end and owns no address any more\nhint: ask about a pod that runs, or about 10.0.0.9, whoever has it now\n",
+            "error: shop/done has finished and no longer owns an address\nhint: name a running pod, or the address 10.0.0.9\n",
         ),
         ("--from web --to 10.0.0.300 --port 1", "error: 10.0.0.300 is not an address\n"),
         (
             "--from web --to 10.0.0.0/24 --port 1",
-            "error: 10.0.0.0/24 is a network\nhint: give one address of it\n",
+            "error: 10.0.0.0/24 is a network\nhint: give one of its addresses\n",
         ),
         (
             "--from shop/weeb --to db --port 1",
@@ -449,22 +449,22 @@ fn ends_are_named_in_many_ways_and_what_is_wrong_is_said() {
         ),
         (
             "--from n1 --to db --port 1",
-            "error: there is no pod n1; it is a node\nhint: give an address of it, as 192.168.0.1\n",
+            "error: n1 is a node, not a pod\nhint: give one of its addresses, such as 192.168.0.1\n",
         ),
         (
             "--from web --to 10.0.0.2 --port sql",
-            "error: 10.0.0.2 has no port sql\nhint: ports of an address have no names: name the pod, or give a number\n",
+            "error: 10.0.0.2 has no port sql\nhint: the ports of an address have no names: name the pod, or give a number\n",
         ),
         (
             "--from web --to dns --port dns",
-            "error: dns has several ports dns: 53/TCP, 53/UDP\nhint: say which: `--port dns/UDP`\n",
+            "error: dns has several ports named dns: 53/TCP, 53/UDP\nhint: add the protocol: `--port dns/UDP`\n",
         ),
     ] {
         let output = ask(arguments);
         assert_eq!(output.status.code(), Some(2), "{arguments}");
-        assert!(stderr(&output).contains(told), "{arguments}: {}", stderr(&output));
+        assert!(stderr(&output).contains(message), "{arguments}: {}", stderr(&output));
     }
-    // IPv4 written as IPv6 is IPv4.
+    // An IPv4-mapped IPv6 address is an IPv4 address.
     let mapped = json(&ask("--from ::ffff:192.0.2.1 --to db --port 5432 -o json"));
     assert_eq!((&mapped["from"], &mapped["verdict"]), (&"192.0.2.1".into(), &"allow".into()));
     assert_eq!(ask("--from shop/po/web --to dns --port dns/UDP").status.code(), Some(0));
@@ -478,7 +478,7 @@ fn ends_are_named_in_many_ways_and_what_is_wrong_is_said() {
 }
 
 #[test]
-fn a_pod_whose_address_another_has_is_told_apart() {
+fn a_pod_whose_address_another_pod_owns_gets_a_note() {
     let pod = |name: &str, born: &str| {
         format!(
             "---\napiVersion: v1\nkind: Pod\nmetadata: {{name: {name}, namespace: a, creationTimestamp: '{born}'}}\nstatus: {{podIP: 10.0.0.1}}\n"
@@ -488,5 +488,5 @@ fn a_pod_whose_address_another_has_is_told_apart() {
     let output =
         crate::weir_reading("explain -f - --from 10.9.9.9 --to a/old --port 80", &manifests);
     let text = crate::stdout(&output);
-    assert!(text.contains("a/old does not own 10.0.0.1: a/young claims it too"), "{text}");
+    assert!(text.contains("a/old does not own 10.0.0.1: a/young has the same address"), "{text}");
 }

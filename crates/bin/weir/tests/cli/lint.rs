@@ -4,7 +4,7 @@ use expect_test::expect;
 
 use crate::{check, json, root, weir, weir_reading};
 
-/// The codes that reading gives.
+/// The codes of findings from reading the input.
 const READING: [&str; 21] = [
     "conflicting-object",
     "duplicate-key",
@@ -58,7 +58,7 @@ fn the_repaired_shop_is_clean() {
 }
 
 #[test]
-fn findings_for_programs_have_all_fields() {
+fn findings_as_json_have_all_fields() {
     let output = weir("lint -f examples/shop/manifests -o json");
     assert_eq!(output.status.code(), Some(1));
     let findings = json(&output)["findings"].as_array().unwrap().clone();
@@ -72,7 +72,7 @@ fn findings_for_programs_have_all_fields() {
 }
 
 #[test]
-fn one_namespace_can_be_looked_at() {
+fn findings_can_be_restricted_to_a_namespace() {
     let output = weir("lint -f examples/shop/manifests -n payments");
     check(
         &output,
@@ -151,7 +151,7 @@ fn the_examples_of_the_reference_are_true() {
 }
 
 #[test]
-fn without_pods_there_is_a_note_only() {
+fn without_pods_lint_prints_only_a_note() {
     let policy = "\
 apiVersion: networking.k8s.io/v1
 kind: NetworkPolicy
@@ -170,7 +170,7 @@ spec: {podSelector: {matchLabels: {app: db}}, policyTypes: [Ingress]}
 }
 
 #[test]
-fn addresses_that_were_made_up_are_nobodys_mistake() {
+fn synthetic_addresses_cause_no_findings() {
     let input = "\
 apiVersion: v1
 kind: Pod
@@ -197,7 +197,7 @@ spec: {podSelector: {}, ingress: [{from: [{ipBlock: {cidr: \"::/0\"}}], ports: [
 }
 
 #[test]
-fn a_misspelt_field_of_a_memcached_is_found_as_its_controller_finds_it() {
+fn a_misspelt_field_of_a_memcached_is_found() {
     let cache = |spec: &str| {
         let head = "apiVersion: memcached.c5c3.io/v1alpha1\nkind: Memcached\nmetadata: {name: cache, namespace: shop}\n";
         weir_reading("lint -f -", &format!("{head}spec: {spec}\n"))
@@ -234,6 +234,32 @@ fn a_misspelt_field_of_a_memcached_is_found_as_its_controller_finds_it() {
               Memcached shop/cache spec.monitoring.enable
               hint: did you mean `enabled`?
             1 error
+            --- exit 1
+        "#]],
+    );
+}
+
+/// The mistake that Argo CD fixed in its #6532: a dash too many opens every TCP port.
+#[test]
+fn lint_and_diff_show_the_typo_in_the_policy_of_argo_cd() {
+    let findings = json(&weir("lint -f examples/argo-cd/before -o json"));
+    let found: Vec<(&str, &str, u64)> = findings["findings"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|finding| {
+            let text = |field: &str| finding[field].as_str().unwrap();
+            (text("code"), text("severity"), finding["line"].as_u64().unwrap())
+        })
+        .collect();
+    assert_eq!(found, [("redundant-rule", "warning", 9), ("overlapping-ports", "info", 18)]);
+    assert_eq!(weir("lint -f examples/argo-cd/after").status.code(), Some(0));
+    check(
+        &weir("diff examples/argo-cd/before examples/argo-cd/after"),
+        expect![[r#"
+            closed
+              -  argocd/server  →  argocd/dex  1-5555/TCP, 5559-65535/TCP
+              -  shop/web       →  argocd/dex  1-5557/TCP, 5559-65535/TCP
             --- exit 1
         "#]],
     );

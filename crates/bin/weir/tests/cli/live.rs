@@ -1,4 +1,4 @@
-//! A cluster instead of files. `cargo xtask cluster` gets one.
+//! Commands that read a cluster. `cargo xtask cluster` provides the API server.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use weir_cluster::{Cluster, Right};
 
 use crate::{check, command, stderr, stdout};
 
-/// Runs weir with the kubeconfig of somebody.
+/// Runs weir with a kubeconfig.
 fn weir(arguments: &str, kubeconfig: &Path) -> std::process::Output {
     command()
         .args(arguments.split_whitespace())
@@ -18,7 +18,7 @@ fn weir(arguments: &str, kubeconfig: &Path) -> std::process::Output {
         .unwrap()
 }
 
-/// A shop: web may reach the database, and nobody else.
+/// Creates a shop in which only the web server may reach the database.
 fn shop(cluster: &Cluster) {
     let namespace = json!({"metadata": {"name": "shop", "labels": {"team": "shop"}}});
     cluster.create("/api/v1/namespaces", &namespace).unwrap();
@@ -62,13 +62,13 @@ fn every_command_that_reads_manifests_reads_a_cluster() {
               no policy isolates it for egress
 
             ingress of shop/db (10.0.0.2): denied
-              isolated by
+              isolated by:
                 NetworkPolicy shop/db
-              no rule matches; nearest
-                NetworkPolicy shop/db ingress[0].from[0]: the peer does not fit
+              no rule matches; nearest:
+                NetworkPolicy shop/db ingress[0].from[0]: the peer does not match
                   allow from pods shop/app=web, 5432/TCP
 
-            the smallest addition that would allow it:
+            the smallest policy that would allow it:
             apiVersion: networking.k8s.io/v1
             kind: NetworkPolicy
             metadata:
@@ -151,7 +151,7 @@ fn every_command_that_reads_manifests_reads_a_cluster() {
     );
 }
 
-/// A definition of Memcacheds as far as it matters, in one version.
+/// A minimal definition of Memcached, in one version.
 fn memcacheds(version: &str) -> serde_json::Value {
     let schema = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
     json!({
@@ -164,8 +164,9 @@ fn memcacheds(version: &str) -> serde_json::Value {
     })
 }
 
-/// What is said about a shop with a Memcached in this version: to all, about a connection, and to one who may not read it.
-fn said_with_memcacheds(cluster: &Cluster, version: &str) -> [String; 3] {
+/// The output about a shop with a Memcached in this version: lint, explain, and lint without the
+/// right to read it.
+fn output_with_memcacheds(cluster: &Cluster, version: &str) -> [String; 3] {
     let definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
     let definition = cluster.create(definitions, &memcacheds(version)).unwrap();
     let path = format!("/apis/memcached.c5c3.io/{version}/namespaces/shop/memcacheds");
@@ -186,7 +187,7 @@ fn said_with_memcacheds(cluster: &Cluster, version: &str) -> [String; 3] {
     cluster.create(policies, &policy).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let kubeconfig = cluster.admin().write_kubeconfig(folder.path()).unwrap();
-    let to_all = stdout(&weir("lint", &kubeconfig));
+    let lint = stdout(&weir("lint", &kubeconfig));
     let selected = json!({"spec": {"podSelector": {"matchLabels": {"app": "web"}}}});
     cluster.patch(&format!("{policies}/cache"), &selected).unwrap();
     let connection = stdout(&weir("explain --from shop/cart --to shop/web --port 80", &kubeconfig));
@@ -197,12 +198,12 @@ fn said_with_memcacheds(cluster: &Cluster, version: &str) -> [String; 3] {
     ];
     let user = cluster.user("guest", &rights).unwrap();
     let kubeconfig = user.write_kubeconfig(folder.path()).unwrap();
-    let to_a_guest = stdout(&weir("lint", &kubeconfig));
+    let restricted = stdout(&weir("lint", &kubeconfig));
     cluster.delete(&format!("{policies}/cache")).unwrap();
     let name = definition["metadata"]["name"].as_str().unwrap();
     cluster.delete(&format!("{definitions}/{name}")).unwrap();
     eventually("it is gone", || cluster.get(&format!("{definitions}/{name}")).is_err());
-    [to_all, connection, to_a_guest]
+    [lint, connection, restricted]
 }
 
 fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
@@ -214,28 +215,28 @@ fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
 }
 
 #[test]
-fn memcacheds_of_a_cluster_are_read_in_either_version_if_they_are_there() {
+fn memcacheds_of_a_cluster_are_read_in_either_version() {
     let cluster = Cluster::start().unwrap();
     shop(&cluster);
-    let [to_all, connection, to_a_guest] = said_with_memcacheds(&cluster, "v1alpha1");
+    let [lint, connection, restricted] = output_with_memcacheds(&cluster, "v1alpha1");
     expect![[r#"
         warning: an empty list of allowedSources means everybody, not nobody [memcached-everyone]
           Memcached shop/cache spec.security.networkPolicy.allowedSources
           hint: list who may connect; or leave the list out, if everybody may
         1 warning
     "#]]
-    .assert_eq(&to_all);
-    assert!(connection.contains("made for Memcached shop/cache"), "{connection}");
+    .assert_eq(&lint);
+    assert!(connection.contains("created for Memcached shop/cache"), "{connection}");
     expect![[r#"
         info: the API server forbids to list memcacheds.memcached.c5c3.io: Memcacheds are not checked, their NetworkPolicies are [memcacheds-unread]
           hint: grant it by a ClusterRole: apiGroups ["memcached.c5c3.io"], resources ["memcacheds"], verbs ["list"]
         1 note
-    "#]].assert_eq(&to_a_guest);
-    assert_eq!(said_with_memcacheds(&cluster, "v1beta1"), [to_all, connection, to_a_guest]);
+    "#]].assert_eq(&restricted);
+    assert_eq!(output_with_memcacheds(&cluster, "v1beta1"), [lint, connection, restricted]);
 }
 
 #[test]
-fn without_a_cluster_the_way_out_is_named() {
+fn without_a_cluster_the_error_has_a_hint() {
     check(
         &command().arg("lint").output().unwrap(),
         expect![[r#"
@@ -248,11 +249,11 @@ fn without_a_cluster_the_way_out_is_named() {
     check(
         &command().args(["diff", "examples/shop/repaired"]).output().unwrap(),
         expect![[r#"
-        --- stderr
-        error: there is no kubeconfig
-        hint: give NEW beside OLD, or name a cluster with --kubeconfig PATH or KUBECONFIG
-        --- exit 2
-    "#]],
+            --- stderr
+            error: there is no kubeconfig
+            hint: give both OLD and NEW, or name a cluster with --kubeconfig PATH or KUBECONFIG
+            --- exit 2
+        "#]],
     );
     check(
         &command().args(["lint", "--kubeconfig", "nowhere"]).output().unwrap(),

@@ -1,4 +1,4 @@
-//! The binary as its users see it: what it prints, where, and how it exits.
+//! The binary as its users see it: its output and its exit codes.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot run has failed")]
 
@@ -27,7 +27,7 @@ use std::{
 
 use expect_test::Expect;
 
-/// The root of the repository, which all paths in these tests start from.
+/// The root of the repository. All paths in these tests are relative to it.
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..")
 }
@@ -35,17 +35,17 @@ fn root() -> PathBuf {
 fn command() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
     command.current_dir(root()).stdin(Stdio::null()).env_remove("CLICOLOR_FORCE");
-    // Nobody's cluster is of interest here.
+    // No test may use the cluster of the user.
     command.env_remove("KUBECONFIG").env_remove("KUBERNETES_SERVICE_HOST").env("HOME", "/nowhere");
     command
 }
 
-/// Runs weir with arguments that have no spaces.
+/// Runs weir with arguments that contain no spaces.
 fn weir(arguments: &str) -> Output {
     command().args(arguments.split_whitespace()).output().unwrap()
 }
 
-/// Runs weir with something on its standard input.
+/// Runs weir with a text as standard input.
 fn weir_reading(arguments: &str, input: &str) -> Output {
     let mut child = command()
         .args(arguments.split_whitespace())
@@ -66,7 +66,7 @@ fn stderr(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).unwrap()
 }
 
-/// What a command prints on standard output, then what it says on standard error, then how it exits.
+/// Compares standard output, standard error and the exit code with the expected text.
 #[track_caller]
 fn check(output: &Output, expected: Expect) {
     let (out, err) = (stdout(output), stderr(output));
@@ -74,7 +74,7 @@ fn check(output: &Output, expected: Expect) {
     expected.assert_eq(&format!("{out}{err}--- exit {}\n", output.status.code().unwrap()));
 }
 
-/// The parsed JSON of a command that must have printed some.
+/// Parses the output of a command as JSON.
 #[track_caller]
 fn json(output: &Output) -> serde_json::Value {
     serde_json::from_slice(&output.stdout)

@@ -19,7 +19,7 @@ fn the_shop_as_a_table() {
 
             ✓ all, ~ some, ✗ none of: the named ports of the destination's containers, every port if it has none
 
-            where it is some:
+            open ports where only some are open:
               kube-system/coredns    →  shop/web  8080/TCP
               monitoring/grafana     →  shop/api  9100/TCP
               monitoring/grafana     →  shop/db   9187/TCP
@@ -51,7 +51,7 @@ fn one_namespace_and_one_port() {
 }
 
 #[test]
-fn the_shop_for_programs() {
+fn the_shop_as_json() {
     let answer =
         json(&weir("matrix -f examples/shop/manifests -n shop --port 8080 --port 53/UDP -o json"));
     assert_eq!(answer["asked"], "8080/TCP, 53/UDP");
@@ -141,7 +141,7 @@ fn the_shop_as_a_picture() {
 }
 
 #[test]
-fn pods_that_no_rule_tells_apart_share_a_row() {
+fn pods_that_no_rule_distinguishes_share_a_row() {
     let pods: Vec<String> = (1..=60)
         .map(|n| {
             let app = if n % 2 == 0 { "even" } else { "odd" };
@@ -159,14 +159,14 @@ fn pods_that_no_rule_tells_apart_share_a_row() {
             outside               ✗                    ✓                     ·
 
             ✓ all, ~ some, ✗ none of: the named ports of the destination's containers, every port if it has none
-            60 pods in 2 rows: those that are alike share one
+            60 pods in 2 rows: pods that are alike share a row
             --- exit 0
         "#]],
     );
 }
 
 #[test]
-fn what_is_too_large_for_a_table_is_a_list() {
+fn a_large_matrix_is_printed_as_a_list() {
     let pods: Vec<String> = (1..=70)
         .map(|n| {
             format!(
@@ -178,11 +178,11 @@ fn what_is_too_large_for_a_table_is_a_list() {
         .collect();
     let text = stdout(&crate::weir_reading("matrix -f -", &pods.concat()));
     assert!(text.contains("shop/p9   ←  shop/p10\n"), "{text}");
-    assert!(text.contains("outside   ←  everyone\n"), "{text}");
-    assert!(text.contains("shop/p70  ←  no one\n"), "{text}");
+    assert!(text.contains("outside   ←  all sources\n"), "{text}");
+    assert!(text.contains("shop/p70  ←  none\n"), "{text}");
 }
 
-/// Namespaces with a pod and a policy each, none like another.
+/// Namespaces with a pod and a policy each, all different.
 fn many_namespaces(namespaces: usize) -> String {
     let each = |at: usize| {
         format!(
@@ -197,15 +197,15 @@ fn many_namespaces(namespaces: usize) -> String {
 }
 
 #[test]
-fn what_is_too_large_to_look_at_is_not_drawn() {
+fn a_huge_matrix_is_rejected() {
     let manifests = many_namespaces(201);
     for form in ["text", "svg", "dot"] {
         check(
             &weir_reading(&format!("matrix -f - -o {form}"), &manifests),
             expect![[r#"
                 --- stderr
-                error: a matrix of 202 rows is too large to look at
-                hint: choose a namespace with -n NAME, or take everything with -o json
+                error: a matrix of 202 rows is too large to print
+                hint: select a namespace with -n NAME, or use -o json for everything
                 --- exit 2
             "#]],
         );
@@ -218,13 +218,13 @@ fn what_is_too_large_to_look_at_is_not_drawn() {
 }
 
 #[test]
-fn a_port_name_that_no_pod_has_is_a_failure() {
+fn an_unknown_port_name_is_an_error() {
     check(
         &weir("matrix -f examples/shop/manifests --port 80 --port sqll"),
         expect![[r#"
             --- stderr
             error: no pod has a port sqll
-            hint: did you mean sql? or give a number
+            hint: did you mean sql? A number works too
             --- exit 2
         "#]],
     );
@@ -233,7 +233,7 @@ fn a_port_name_that_no_pod_has_is_a_failure() {
         expect![[r#"
             --- stderr
             error: no pod of namespace payments has a port sql
-            hint: did you mean https? or give a number
+            hint: did you mean https? A number works too
             --- exit 2
         "#]],
     );

@@ -43,13 +43,13 @@ fn rules_that_are_shared_are_printed_once() {
 }
 
 #[test]
-fn a_node_that_is_not_there() {
+fn an_unknown_node_is_an_error() {
     check(
         &weir("render -f examples/shop/manifests --node n9"),
         expect![[r#"
             --- stderr
             error: there is no node n9
-            hint: no node is known, and no pod says where it runs; leave out --node to print the rules of all nodes
+            hint: the input has no nodes, and no pod has a nodeName; leave out --node to print the rules of all nodes
             --- exit 2
         "#]],
     );
@@ -64,9 +64,9 @@ fn a_node_that_is_not_there() {
     }
 }
 
-/// What the rules are is in the golden tests of the backend.
+/// The golden tests of the backend check the rules themselves.
 #[test]
-fn rules_of_iptables_are_what_its_own_programs_read() {
+fn iptables_rules_have_the_format_of_its_programs() {
     let output = weir("render -f examples/shop/manifests --datapath iptables");
     let text = String::from_utf8_lossy(&output.stdout);
     let parts: Vec<&str> = text.lines().filter(|line| line.starts_with('#')).collect();
@@ -81,9 +81,9 @@ fn rules_of_iptables_are_what_its_own_programs_read() {
     assert_eq!(output.status.code(), Some(0));
 }
 
-/// What the rules are is in the golden tests of the backend.
+/// The golden tests of the backend check the rules themselves.
 #[test]
-fn acls_are_what_hns_takes() {
+fn acls_have_the_format_of_hns() {
     let pods = json(&weir("render -f examples/shop/manifests --datapath hcn"));
     let pods = pods.as_array().unwrap();
     assert_eq!(pods.len(), 7);
@@ -96,9 +96,9 @@ fn acls_are_what_hns_takes() {
     assert_eq!(granted, ["weir:NetworkPolicy/payments/checkout#in.0"]);
 }
 
-/// What the files say is in the golden tests of the backend.
+/// The golden tests of the backend check the files themselves.
 #[test]
-fn files_of_opflex_are_those_of_the_node() {
+fn opflex_files_match_the_groups_of_the_pods() {
     let all = json(&weir(
         "render -f examples/shop/manifests --datapath opflex --aci-prefix demo -o json",
     ));
@@ -132,7 +132,7 @@ fn files_of_opflex_are_those_of_the_node() {
 }
 
 #[test]
-fn only_a_packet_filter_can_be_compared_with() {
+fn live_needs_a_packet_filter() {
     let live = |datapath: &str| {
         weir(&format!("render -f examples/shop/manifests --live --node n1 --datapath {datapath}"))
     };
@@ -166,7 +166,7 @@ fn only_a_packet_filter_can_be_compared_with() {
 }
 
 #[test]
-fn a_prefix_that_names_cannot_have() {
+fn an_invalid_prefix_is_rejected() {
     let output = weir("render -f examples/shop/manifests --datapath opflex --aci-prefix Demo");
     assert_eq!(output.status.code(), Some(2));
     assert!(stderr(&output).contains("expected lower case letters"), "{}", stderr(&output));
@@ -188,7 +188,7 @@ fn an_unknown_datapath_is_rejected_with_the_known_ones() {
 }
 
 #[test]
-fn options_that_would_change_nothing_are_refused() {
+fn options_without_effect_are_rejected() {
     check(
         &weir("render -f examples/shop/manifests --datapath nftables -o json"),
         expect![[r#"

@@ -46,66 +46,66 @@ fn a_probe_that_fails_is_explained() {
     check(
         &weir_reading("test -", CASE),
         expect![[r#"
-        FAIL only the api reaches the database (1 of 3 probes)
-             shop/api → shop/db 80/TCP: expected allow, got deny  -:15
-               ingress of shop/db: isolated by NetworkPolicy shop/db (-:7), and no rule matches; NetworkPolicy shop/db ingress[0].from[0] (-:12) misses only the port
-               note: the old port
-        2 passed, 1 failed
-        --- exit 1
-    "#]],
+            FAIL only the api reaches the database (1 of 3 probes)
+                 shop/api → shop/db 80/TCP: expected allow, got deny  -:15
+                   ingress of shop/db: isolated by NetworkPolicy shop/db (-:7), and no rule matches; NetworkPolicy shop/db ingress[0].from[0] (-:12) matches except for the port
+                   note: the old port
+            2 passed, 1 failed
+            --- exit 1
+        "#]],
     );
 }
 
 #[test]
-fn results_for_programs() {
+fn results_as_json() {
     check(
         &weir_reading("test - -o json", CASE),
         expect![[r#"
-        {
-          "passed": 2,
-          "failed": 1,
-          "cases": [
             {
-              "name": "only the api reaches the database",
-              "probes": [
+              "passed": 2,
+              "failed": 1,
+              "cases": [
                 {
-                  "from": "shop/api",
-                  "to": "shop/db",
-                  "port": 5432,
-                  "protocol": "TCP",
-                  "expect": "allow",
-                  "verdict": "allow",
-                  "why": "egress of shop/api: no policy isolates it for egress; ingress of shop/db: allowed by NetworkPolicy shop/db ingress[0].from[0] (-:12)"
-                },
-                {
-                  "from": "shop/api",
-                  "to": "shop/db",
-                  "port": 80,
-                  "protocol": "TCP",
-                  "expect": "allow",
-                  "verdict": "deny",
-                  "why": "ingress of shop/db: isolated by NetworkPolicy shop/db (-:7), and no rule matches; NetworkPolicy shop/db ingress[0].from[0] (-:12) misses only the port"
-                },
-                {
-                  "from": "203.0.113.7",
-                  "to": "shop/db",
-                  "port": 5432,
-                  "protocol": "TCP",
-                  "expect": "deny",
-                  "verdict": "deny",
-                  "why": "ingress of shop/db: isolated by NetworkPolicy shop/db (-:7), and no rule matches; NetworkPolicy shop/db ingress[0].from[0] (-:12) misses only the peer"
+                  "name": "only the api reaches the database",
+                  "probes": [
+                    {
+                      "from": "shop/api",
+                      "to": "shop/db",
+                      "port": 5432,
+                      "protocol": "TCP",
+                      "expect": "allow",
+                      "verdict": "allow",
+                      "why": "egress of shop/api: no policy isolates it for egress; ingress of shop/db: allowed by NetworkPolicy shop/db ingress[0].from[0] (-:12)"
+                    },
+                    {
+                      "from": "shop/api",
+                      "to": "shop/db",
+                      "port": 80,
+                      "protocol": "TCP",
+                      "expect": "allow",
+                      "verdict": "deny",
+                      "why": "ingress of shop/db: isolated by NetworkPolicy shop/db (-:7), and no rule matches; NetworkPolicy shop/db ingress[0].from[0] (-:12) matches except for the port"
+                    },
+                    {
+                      "from": "203.0.113.7",
+                      "to": "shop/db",
+                      "port": 5432,
+                      "protocol": "TCP",
+                      "expect": "deny",
+                      "verdict": "deny",
+                      "why": "ingress of shop/db: isolated by NetworkPolicy shop/db (-:7), and no rule matches; NetworkPolicy shop/db ingress[0].from[0] (-:12) matches except for the peer"
+                    }
+                  ]
                 }
               ]
             }
-          ]
-        }
-        --- exit 1
-    "#]],
+            --- exit 1
+        "#]],
     );
 }
 
 #[test]
-fn results_for_ci_systems() {
+fn results_as_junit() {
     let case = CASE.replace("only the api", "<only> the \"api\" &");
     check(
         &weir_reading("test - -o junit", &case),
@@ -115,7 +115,7 @@ fn results_for_ci_systems() {
               <testsuite name="&lt;only&gt; the &quot;api&quot; &amp; reaches the database" tests="3" failures="1" errors="0">
                 <testcase classname="&lt;only&gt; the &quot;api&quot; &amp; reaches the database" name="shop/api to shop/db 5432/TCP is allow"/>
                 <testcase classname="&lt;only&gt; the &quot;api&quot; &amp; reaches the database" name="shop/api to shop/db 80/TCP is allow (the old port)">
-                  <failure message="expected allow, got deny">-:15: ingress of shop/db: isolated by NetworkPolicy shop/db (-:7), and no rule matches; NetworkPolicy shop/db ingress[0].from[0] (-:12) misses only the port</failure>
+                  <failure message="expected allow, got deny">-:15: ingress of shop/db: isolated by NetworkPolicy shop/db (-:7), and no rule matches; NetworkPolicy shop/db ingress[0].from[0] (-:12) matches except for the port</failure>
                 </testcase>
                 <testcase classname="&lt;only&gt; the &quot;api&quot; &amp; reaches the database" name="203.0.113.7 to shop/db 5432/TCP is deny"/>
               </testsuite>
@@ -126,7 +126,7 @@ fn results_for_ci_systems() {
 }
 
 #[test]
-fn a_case_that_cannot_be_understood_has_failed() {
+fn an_invalid_case_fails() {
     let case = CASE.replace("ports: [{port: 5432}]", "prots: [{port: 5432}]");
     let case = case.replace("{ip: 203.0.113.7}", "{pod: shop/nobody}");
     check(
@@ -156,24 +156,24 @@ fn a_case_that_cannot_be_understood_has_failed() {
 }
 
 #[test]
-fn a_case_whose_manifests_are_not_there_has_failed() {
+fn a_case_with_missing_manifests_fails() {
     let case = CASE.replace("namespaces:", "manifests: [nowhere]\nnamespaces:");
     check(
         &weir_reading("test -", &case),
         expect![[r#"
-        FAIL only the api reaches the database
-               error: -:1: cannot find nowhere
-             shop/api → shop/db 80/TCP: expected allow, got deny  -:16
-               ingress of shop/db: isolated by NetworkPolicy shop/db (-:8), and no rule matches; NetworkPolicy shop/db ingress[0].from[0] (-:13) misses only the port
-               note: the old port
-        0 passed, 3 failed
-        --- exit 1
-    "#]],
+            FAIL only the api reaches the database
+                   error: -:1: cannot find nowhere
+                 shop/api → shop/db 80/TCP: expected allow, got deny  -:16
+                   ingress of shop/db: isolated by NetworkPolicy shop/db (-:8), and no rule matches; NetworkPolicy shop/db ingress[0].from[0] (-:13) matches except for the port
+                   note: the old port
+            0 passed, 3 failed
+            --- exit 1
+        "#]],
     );
 }
 
 #[test]
-fn a_case_without_probes_has_failed_once() {
+fn a_case_without_probes_fails_once() {
     check(
         &weir_reading("test -", "name: nothing\nprobes: []\n"),
         expect![[r#"
@@ -188,7 +188,7 @@ fn a_case_without_probes_has_failed_once() {
 }
 
 #[test]
-fn what_is_no_test_is_a_failure() {
+fn files_without_tests_are_an_error() {
     check(
         &weir_reading("test -", "name: [\n"),
         expect![[r#"
@@ -207,29 +207,29 @@ fn what_is_no_test_is_a_failure() {
         expect![[r#"
             --- stderr
             error: there are no tests in -
-            hint: a test is a .yaml or .json file with `probes: [{from: {pod: shop/web}, to: {pod: shop/db}, port: 5432, expect: deny}]`, and `manifests: [FOLDER]` that they are about; docs/reference/policy-tests.md describes it, and examples/shop/tests.yaml has some
+            hint: a test is a .yaml or .json file with `manifests: [FOLDER]` and `probes: [{from: {pod: shop/web}, to: {pod: shop/db}, port: 5432, expect: deny}]`; see docs/reference/policy-tests.md, and examples/shop/tests.yaml for an example
             --- exit 2
         "#]],
     );
-    // A folder that is empty, and one that has manifests alone.
+    // An empty folder, and a folder that has only manifests.
     let empty = tempfile::tempdir().unwrap();
     check(
         &command().current_dir(&empty).args(["test", "."]).output().unwrap(),
         expect![[r#"
-        --- stderr
-        error: there are no tests in .
-        hint: a test is a .yaml or .json file with `probes: [{from: {pod: shop/web}, to: {pod: shop/db}, port: 5432, expect: deny}]`, and `manifests: [FOLDER]` that they are about; docs/reference/policy-tests.md describes it, and examples/shop/tests.yaml has some
-        --- exit 2
-    "#]],
+            --- stderr
+            error: there are no tests in .
+            hint: a test is a .yaml or .json file with `manifests: [FOLDER]` and `probes: [{from: {pod: shop/web}, to: {pod: shop/db}, port: 5432, expect: deny}]`; see docs/reference/policy-tests.md, and examples/shop/tests.yaml for an example
+            --- exit 2
+        "#]],
     );
     check(
         &weir("test examples/clusterset/east"),
         expect![[r#"
-        --- stderr
-        error: there are no tests in examples/clusterset/east
-        hint: a test is a .yaml or .json file with `probes: [{from: {pod: shop/web}, to: {pod: shop/db}, port: 5432, expect: deny}]`, and `manifests: [FOLDER]` that they are about; docs/reference/policy-tests.md describes it, and examples/shop/tests.yaml has some
-        --- exit 2
-    "#]],
+            --- stderr
+            error: there are no tests in examples/clusterset/east
+            hint: a test is a .yaml or .json file with `manifests: [FOLDER]` and `probes: [{from: {pod: shop/web}, to: {pod: shop/db}, port: 5432, expect: deny}]`; see docs/reference/policy-tests.md, and examples/shop/tests.yaml for an example
+            --- exit 2
+        "#]],
     );
     check(
         &weir("test examples/nowhere.yaml"),
@@ -243,7 +243,7 @@ fn what_is_no_test_is_a_failure() {
 }
 
 #[test]
-fn other_datapaths_are_not_there_yet() {
+fn the_shop_passes_in_a_kernel() {
     check(
         &weir("test --datapath nftables examples/shop/tests.yaml"),
         expect![[r#"
@@ -259,7 +259,7 @@ fn other_datapaths_are_not_there_yet() {
 }
 
 #[test]
-fn what_is_odd_about_a_case_that_failed_is_told() {
+fn the_findings_of_a_failed_case_are_shown() {
     let case = "
 pods: [{namespace: shop, name: web}, {namespace: lab, name: client}]
 policies:
@@ -270,18 +270,18 @@ probes:
     check(
         &weir_reading("test -", case),
         expect![[r#"
-        FAIL -:2 (1 of 1 probe)
-               -:2: warning: the namespace lab is not declared, so no namespace selector sees its pods [undeclared-namespace]
-                 case -:2 namespaces
-                 hint: add `{name: lab}` to `namespaces:`
-               -:2: warning: the namespace shop is not declared, so no namespace selector sees its pods [undeclared-namespace]
-                 case -:2 namespaces
-                 hint: add `{name: shop}` to `namespaces:`
-             lab/client → shop/web 80/TCP: expected allow, got deny  -:6
-               ingress of shop/web: isolated by NetworkPolicy shop/web (-:4), and no rule matches; NetworkPolicy shop/web ingress[0].from[0] (-:4) misses only the peer
-        0 passed, 1 failed
-        --- exit 1
-    "#]],
+            FAIL -:2 (1 of 1 probe)
+                   -:2: warning: the namespace lab is not declared, so no namespace selector sees its pods [undeclared-namespace]
+                     case -:2 namespaces
+                     hint: add `{name: lab}` to `namespaces:`
+                   -:2: warning: the namespace shop is not declared, so no namespace selector sees its pods [undeclared-namespace]
+                     case -:2 namespaces
+                     hint: add `{name: shop}` to `namespaces:`
+                 lab/client → shop/web 80/TCP: expected allow, got deny  -:6
+                   ingress of shop/web: isolated by NetworkPolicy shop/web (-:4), and no rule matches; NetworkPolicy shop/web ingress[0].from[0] (-:4) matches except for the peer
+            0 passed, 1 failed
+            --- exit 1
+        "#]],
     );
 }
 
@@ -290,14 +290,14 @@ fn all_cases_of_the_repository_pass() {
     all_pass("test cases/upstream cases/semantics");
 }
 
-/// With real packets. Needs nft, and root or user namespaces; without them it fails and says so.
+/// With real packets. Needs root or user namespaces.
 #[cfg(target_os = "linux")]
 #[test]
 fn all_cases_of_the_repository_pass_in_a_kernel() {
     all_pass("test --datapath nftables cases/upstream cases/semantics");
 }
 
-/// The same with iptables. Needs the programs of both variants.
+/// With iptables. Needs the programs of both variants.
 #[cfg(target_os = "linux")]
 #[test]
 fn all_cases_of_the_repository_pass_in_a_kernel_with_iptables_nft() {
@@ -317,10 +317,11 @@ fn all_pass_with_iptables(program: &str) {
     let mut command = command();
     command.env("PATH", variant::path(programs.path()));
     command.args("test --datapath iptables cases/upstream cases/semantics".split(' '));
-    have_passed(&command.output().unwrap());
+    check_passed(&command.output().unwrap());
 }
 
-/// The ACLs of Windows say the same about every probe, apart from SCTP that a rule allows by port: that is denied, and told.
+/// The ACLs of Windows give the same verdict for every probe, except SCTP that a rule allows by
+/// port: they deny it, and the result says so.
 #[test]
 fn all_cases_of_the_repository_are_the_same_in_acls_but_for_sctp() {
     let answer = json(&weir("test --datapath hcn -o json cases/upstream cases/semantics"));
@@ -347,7 +348,7 @@ fn all_cases_of_the_repository_are_the_same_in_acls_but_for_sctp() {
 }
 
 #[test]
-fn what_acls_cannot_express_fails_and_says_why() {
+fn a_probe_that_acls_cannot_express_fails_with_the_reason() {
     let case = "
 pods: [{namespace: shop, name: web, ips: [10.0.0.1]}]
 policies:
@@ -359,18 +360,19 @@ probes:
     check(
         &weir_reading("test --datapath hcn -", case),
         expect![[r#"
-        FAIL -:2 (1 of 2 probes)
-             203.0.113.7 → shop/web 9/SCTP: expected allow, got deny  -:6
-               allowed by policy, but not expressed: NetworkPolicy shop/sctp for shop/web: HNS does not filter SCTP: what its ports would decide is denied
-        1 passed, 1 failed
-        --- exit 1
-    "#]],
+            FAIL -:2 (1 of 2 probes)
+                 203.0.113.7 → shop/web 9/SCTP: expected allow, got deny  -:6
+                   allowed by policy, but the datapath cannot express it: NetworkPolicy shop/sctp for shop/web: HNS does not filter SCTP: what its ports would decide is denied
+            1 passed, 1 failed
+            --- exit 1
+        "#]],
     );
 }
 
-/// The files for opflex-agent, read as it reads them. Policies of other kinds than NetworkPolicy it cannot enforce, and that is said.
+/// Evaluates the files as opflex-agent does. It enforces only NetworkPolicies; other kinds fail
+/// with the reason.
 #[test]
-fn cases_pass_in_the_files_for_opflex_and_what_they_cannot_say_fails() {
+fn cases_pass_with_opflex_except_for_unsupported_kinds() {
     let output = weir("test --datapath opflex cases/upstream -o json");
     let answer = crate::json(&output);
     assert_eq!((answer["failed"].as_u64(), output.status.code()), (Some(0), Some(0)));
@@ -393,11 +395,11 @@ fn cases_pass_in_the_files_for_opflex_and_what_they_cannot_say_fails() {
 
 #[track_caller]
 fn all_pass(command: &str) {
-    have_passed(&weir(command));
+    check_passed(&weir(command));
 }
 
 #[track_caller]
-fn have_passed(output: &Output) {
+fn check_passed(output: &Output) {
     let text = stdout(output);
     let closing = text.lines().last().unwrap_or_default();
     let passed: usize = closing
@@ -440,7 +442,7 @@ probes:
 }
 
 #[test]
-fn a_manifest_that_was_not_read_fails_the_test() {
+fn an_unreadable_manifest_fails_the_test() {
     let folder = tempfile::tempdir().unwrap();
     let manifests = "apiVersion: networking.k8s.io/v1\nkind: networkpolicy\nmetadata: {name: d, namespace: a}\nspec: {podSelector: {}}\n";
     let case = "

@@ -39,58 +39,58 @@ spec: {podSelector: {matchLabels: {app: db}}, ingress: [{from: [{podSelector: {m
 ";
 
 #[test]
-fn the_tiers_are_told_in_order() {
+fn the_tiers_are_explained_in_order() {
     let ask = |arguments: &str| weir_reading(&format!("explain -f - -n shop {arguments}"), GUARDED);
     check(
         &ask("--from web --to db --port 80"),
         expect![[r#"
-        allowed: shop/web → shop/db 80/TCP
+            allowed: shop/web → shop/db 80/TCP
 
-        egress of shop/web (10.0.0.1): allowed
-          no policy isolates it for egress
+            egress of shop/web (10.0.0.1): allowed
+              no policy isolates it for egress
 
-        ingress of shop/db (10.0.0.2): allowed
-          passed on by ClusterNetworkPolicy guard ingress[1].from[0] -:28
-            pass from pods [*]/*, any port
-          allowed by NetworkPolicy shop/db ingress[0].from[0] -:33
-            allow from pods shop/app=web, any port
-          isolated by
-            NetworkPolicy shop/db  -:30
-        --- exit 0
-    "#]],
+            ingress of shop/db (10.0.0.2): allowed
+              deferred by ClusterNetworkPolicy guard ingress[1].from[0] -:28
+                pass from pods [*]/*, any port
+              allowed by NetworkPolicy shop/db ingress[0].from[0] -:33
+                allow from pods shop/app=web, any port
+              isolated by:
+                NetworkPolicy shop/db  -:30
+            --- exit 0
+        "#]],
     );
     check(
         &ask("--from web --to db --port 22"),
         expect![[r#"
-        denied: shop/web → shop/db 22/TCP
+            denied: shop/web → shop/db 22/TCP
 
-        egress of shop/web (10.0.0.1): allowed
-          no policy isolates it for egress
+            egress of shop/web (10.0.0.1): allowed
+              no policy isolates it for egress
 
-        ingress of shop/db (10.0.0.2): denied
-          denied by ClusterNetworkPolicy guard ingress[0].from[0] -:27
-            deny from pods [*]/*, 22/TCP
-          isolated by
-            NetworkPolicy shop/db  -:30
+            ingress of shop/db (10.0.0.2): denied
+              denied by ClusterNetworkPolicy guard ingress[0].from[0] -:27
+                deny from pods [*]/*, 22/TCP
+              isolated by:
+                NetworkPolicy shop/db  -:30
 
-        no policy can come before this rule; to allow it, change
-          ClusterNetworkPolicy guard ingress[0].from[0] -:27
-        --- exit 1
-    "#]],
+            no added policy can override this rule; to allow the connection, change:
+              ClusterNetworkPolicy guard ingress[0].from[0] -:27
+            --- exit 1
+        "#]],
     );
     check(
         &ask("--from probe --to web --port 22"),
         expect![[r#"
-        allowed: shop/probe → shop/web 22/TCP
-        shop/probe has the network of its node: to policies it is a node, not a pod
+            allowed: shop/probe → shop/web 22/TCP
+            shop/probe uses the network of its node: policies treat it as a node, not as a pod
 
-        egress of 192.168.0.1: allowed
-          no pod has this address, so no policy is asked
+            egress of 192.168.0.1: allowed
+              no pod has this address, so no policy applies
 
-        ingress of shop/web (10.0.0.1): allowed
-          it runs on node n1; a pod and its node are never kept apart
-        --- exit 0
-    "#]],
+            ingress of shop/web (10.0.0.1): allowed
+              it runs on node n1; policies do not apply between a pod and its node
+            --- exit 0
+        "#]],
     );
 }
 
@@ -122,7 +122,7 @@ spec:
 ";
 
 #[test]
-fn what_is_passed_on_and_denied_is_allowed_before_it_was_passed_on_by_a_policy_of_the_same_kind() {
+fn the_remedy_of_a_passed_connection_is_an_admin_policy_before_the_pass() {
     let ask = "explain -f - --from shop/web --to shop/db --port 80";
     check(
         &weir_reading(ask, BASELINE),
@@ -133,12 +133,12 @@ fn what_is_passed_on_and_denied_is_allowed_before_it_was_passed_on_by_a_policy_o
               no policy isolates it for egress
 
             ingress of shop/db (10.0.0.2): denied
-              passed on by AdminNetworkPolicy guard ingress[0].from[0] -:17
+              deferred by AdminNetworkPolicy guard ingress[0].from[0] -:17
                 pass from pods [*]/*, any port
               denied by BaselineAdminNetworkPolicy default ingress[0].from[0] -:24
                 deny from pods [*]/*, any port
 
-            the smallest addition that would allow it:
+            the smallest policy that would allow it:
             apiVersion: policy.networking.k8s.io/v1alpha1
             kind: AdminNetworkPolicy
             metadata:
@@ -163,7 +163,7 @@ fn what_is_passed_on_and_denied_is_allowed_before_it_was_passed_on_by_a_policy_o
 }
 
 #[test]
-fn admin_policies_that_say_nothing_about_a_connection_are_named() {
+fn admin_policies_without_a_matching_rule_are_named() {
     let ask = "explain -f - --from 203.0.113.7 --to shop/db --port 80";
     check(
         &weir_reading(ask, BASELINE),
@@ -171,7 +171,7 @@ fn admin_policies_that_say_nothing_about_a_connection_are_named() {
             allowed: 203.0.113.7 → shop/db 80/TCP
 
             egress of 203.0.113.7: allowed
-              no pod has this address, so no policy is asked
+              no pod has this address, so no policy applies
 
             ingress of shop/db (10.0.0.2): allowed
               no rule of AdminNetworkPolicy guard (-:11) and BaselineAdminNetworkPolicy default (-:19) matches, and no NetworkPolicy isolates it for ingress

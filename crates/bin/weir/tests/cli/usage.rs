@@ -18,7 +18,7 @@ const COMMANDS: [&str; 10] = [
 ];
 
 #[test]
-fn version_is_said_in_two_ways() {
+fn version_has_a_command_and_a_flag() {
     assert!(stdout(&weir("version")).starts_with("weir 0."));
     assert!(stdout(&weir("--version")).starts_with("weir 0."));
     let version = json(&weir("version -o json"));
@@ -60,7 +60,7 @@ fn completions_exist_for_every_shell() {
 }
 
 #[test]
-fn wrong_words_are_a_failure() {
+fn invalid_arguments_are_an_error() {
     for arguments in
         ["", "frobnicate", "lint --frob", "matrix -f examples/shop -o jpg", "diff -f one two"]
     {
@@ -71,7 +71,7 @@ fn wrong_words_are_a_failure() {
 }
 
 #[test]
-fn a_path_that_is_not_there_is_named() {
+fn a_missing_path_is_named() {
     check(
         &weir("lint -f examples/nowhere"),
         expect![[r#"
@@ -84,7 +84,7 @@ fn a_path_that_is_not_there_is_named() {
 }
 
 #[test]
-fn kubectl_finds_it_under_its_own_name() {
+fn kubectl_weir_uses_its_own_name_in_help() {
     let folder = tempfile::tempdir().unwrap();
     let plugin = folder.path().join("kubectl-weir");
     std::fs::copy(env!("CARGO_BIN_EXE_weir"), &plugin).unwrap();
@@ -95,7 +95,7 @@ fn kubectl_finds_it_under_its_own_name() {
 }
 
 #[test]
-fn a_reader_that_has_seen_enough_changes_no_exit_status() {
+fn a_closed_pipe_does_not_change_the_exit_code() {
     let denied = "explain -f examples/shop/manifests --from shop/web --to shop/db --port 5432";
     for (arguments, code) in [("completions bash", 0), (denied, 1)] {
         let mut child = command()
@@ -134,7 +134,7 @@ spec: {podSelector: {}, policyTypes: [Ingress]
 ";
 
 #[test]
-fn what_could_not_be_read_is_never_answered_about() {
+fn incomplete_input_gets_no_answer() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("broken.yaml"), BROKEN).unwrap();
     std::fs::write(folder.path().join("whole.yaml"), BROKEN.split("---").next().unwrap()).unwrap();
@@ -151,20 +151,20 @@ fn what_could_not_be_read_is_never_answered_about() {
     ];
     for arguments in refused {
         let output = weir(&arguments);
-        let told = stderr(&output);
+        let message = stderr(&output);
         assert_eq!(output.status.code(), Some(2), "{arguments}");
         assert!(output.stdout.is_empty(), "{arguments}");
-        assert!(told.contains("[syntax]"), "{arguments}: {told}");
+        assert!(message.contains("[syntax]"), "{arguments}: {message}");
         let refusal =
-            "error: part of the input could not be read, so no answer would be safe\nhint: ";
-        assert!(told.contains(refusal), "{arguments}: {told}");
+            "error: part of the input could not be read, so an answer could be wrong\nhint: ";
+        assert!(message.contains(refusal), "{arguments}: {message}");
     }
     assert_eq!(weir(&format!("lint -f {place}/broken.yaml")).status.code(), Some(1));
     assert_eq!(weir(&format!("lint -f {place}/broken.yaml -n nosuch")).status.code(), Some(1));
 }
 
 #[test]
-fn what_reading_found_is_in_every_answer_for_programs() {
+fn every_json_answer_contains_the_findings() {
     let odd = BROKEN.replace("[Ingress]", "[Ingres]}");
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("odd.yaml");
@@ -185,7 +185,7 @@ fn what_reading_found_is_in_every_answer_for_programs() {
 }
 
 #[test]
-fn a_namespace_that_is_not_there_is_a_failure() {
+fn an_unknown_namespace_is_an_error() {
     let shop = "-f examples/shop/manifests -n shpo";
     for arguments in [
         format!("lint {shop}"),
@@ -205,8 +205,8 @@ fn a_namespace_that_is_not_there_is_a_failure() {
     }
 }
 
-/// Pods, a policy, a kind and a file name that would like to rule the terminal.
-const EVIL: &str = r#"
+/// Pods, a policy, a kind and a file name with control characters.
+const HOSTILE: &str = r#"
 apiVersion: v1
 kind: Pod
 metadata: {name: "web\e[31mRED\a\r\nfake line", namespace: "shop\e]0;pwn\a", labels: {"a\nfake line": "b\e[2J"}}
@@ -224,10 +224,10 @@ metadata: {name: a}
 "#;
 
 #[test]
-fn no_text_from_outside_reaches_the_terminal_raw() {
+fn untrusted_text_is_escaped() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("evil\u{1b}[31m\u{7}.yaml");
-    std::fs::write(&file, EVIL).unwrap();
+    std::fs::write(&file, HOSTILE).unwrap();
     let test = folder.path().join("test.yaml");
     let case = "name: \"a\\e[31m\\nfake line\"\nmanifests: [\"evil\\e[31m\\a.yaml\"]\nprobes:\n- {from: {pod: \"a/b\\e[31m\\nfake line\"}, to: {ip: 192.0.2.1}, port: 80, expect: deny, note: \"x\\nfake line\"}\n";
     std::fs::write(&test, case).unwrap();
@@ -247,20 +247,20 @@ fn no_text_from_outside_reaches_the_terminal_raw() {
         ("test", &[]),
     ] {
         let mut weir = command();
-        // Colours are asked for, so that nothing is taken out for want of a terminal.
+        // Force colours, so that anstream strips nothing.
         weir.env("CLICOLOR_FORCE", "1").arg(name).args(rest);
         match name {
             "test" => weir.arg(&test),
             _ => weir.arg("-f").arg(&file),
         };
         let output = weir.output().unwrap();
-        let mut told = format!("{}{}", stdout(&output), stderr(&output));
+        let mut message = format!("{}{}", stdout(&output), stderr(&output));
         for colour in ["0", "1", "2", "31", "32", "33"] {
-            told = told.replace(&format!("\u{1b}[{colour}m"), "");
+            message = message.replace(&format!("\u{1b}[{colour}m"), "");
         }
         let obeyed = |c: char| c.is_control() && c != '\n';
-        assert!(!told.contains(obeyed), "{name} {rest:?}: {told:?}");
-        assert!(!told.contains("\nfake line"), "{name} {rest:?}: {told}");
-        assert!(!told.is_empty() && output.status.code() < Some(3), "{name} {rest:?}");
+        assert!(!message.contains(obeyed), "{name} {rest:?}: {message:?}");
+        assert!(!message.contains("\nfake line"), "{name} {rest:?}: {message}");
+        assert!(!message.is_empty() && output.status.code() < Some(3), "{name} {rest:?}");
     }
 }

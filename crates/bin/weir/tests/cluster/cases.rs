@@ -1,4 +1,5 @@
-//! The shared cases, applied with kubectl, tried with real packets between pods that CNI plugins have made.
+//! The shared cases, applied with kubectl, tried with real packets between pods that CNI plugins
+//! have made.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -69,7 +70,8 @@ struct Tally {
 }
 
 impl Run {
-    /// All cases and a cluster of so many nodes. Every address is on one node in all cases, so that agents and nodes stay.
+    /// All cases and a cluster of so many nodes. Every address is on one node in all cases, so that
+    /// agents and nodes stay.
     fn new(nodes: usize) -> Self {
         let cases: Vec<Written> = FILES.iter().flat_map(|name| read(name)).collect();
         let addresses = cases.iter().flat_map(|one| one.pods()).map(|(_, address)| address);

@@ -63,7 +63,8 @@ impl Running {
 }
 
 impl Site {
-    /// A cluster, also one whose API server asks whether somebody may be an owner, with all that is packaged for controllers.
+    /// A cluster, also one whose API server asks whether somebody may be an owner, with all that is
+    /// packaged for controllers.
     fn new() -> Self {
         let flag = "--enable-admission-plugins=OwnerReferencesPermissionEnforcement";
         let cluster = Cluster::with(Options { flags: vec![flag.into()] }).unwrap();

@@ -1,4 +1,5 @@
-//! What is packaged, as it is packaged: the arguments, the rights and the powers are those of deploy/*.yaml.
+//! What is packaged, as it is packaged: the arguments, the rights and the powers are those of
+//! deploy/*.yaml.
 
 use std::{
     fs,
@@ -52,7 +53,8 @@ pub(crate) fn container(pod: &Value, name: &str) -> Value {
     all.find(|container| container["name"] == name).unwrap()
 }
 
-/// The command of a container, with its arguments, no power but those that it keeps, and no file that it could write but in its volumes.
+/// The command of a container, with its arguments, no power but those that it keeps, and no file
+/// that it could write but in its volumes.
 pub(crate) fn confined(container: &Value, kubeconfig: &Path, desk: &Desk) -> Command {
     let context = &container["securityContext"];
     assert_eq!(context["capabilities"]["drop"], json!(["ALL"]));
@@ -105,7 +107,8 @@ fn lab() -> Lab {
     Lab::build(&Layout { nodes, pods, ..Layout::default() }).unwrap()
 }
 
-/// With nftables and with iptables: the agent enforces, hears of drops, leaves its rules when it ends, and everything can be removed.
+/// With nftables and with iptables: the agent enforces, hears of drops, leaves its rules when it
+/// ends, and everything can be removed.
 pub(crate) fn agents() {
     let (cluster, desk) = (Cluster::start().unwrap(), Desk::new());
     let admin = desk.kubeconfig(cluster.admin(), "admin");

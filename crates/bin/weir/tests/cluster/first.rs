@@ -163,7 +163,8 @@ fn behind(cluster: &Cluster, lab: &Lab, runtime: &Runtime, agent: &Agent) {
         pod["metadata"]["uid"].as_str().unwrap().to_owned()
     };
     agent.gate.silence();
-    // The news of this one is lost, and from then on so is everything on that connection. New ones work.
+    // The news of this one is lost, and from then on so is everything on that connection. New ones
+    // work.
     create("lost");
     thread::sleep(Duration::from_millis(500));
     agent.gate.open();
@@ -175,7 +176,8 @@ fn behind(cluster: &Cluster, lab: &Lab, runtime: &Runtime, agent: &Agent) {
     runtime.del(lab, &sandbox).unwrap();
 }
 
-/// A pod sends, and is sent to, at once. What must not pass is sent first, so that it would arrive first.
+/// A pod sends, and is sent to, at once. What must not pass is sent first, so that it would arrive
+/// first.
 fn first_packets(
     sandbox: &Sandbox,
     inside: &UdpSocket,

@@ -1,4 +1,5 @@
-//! A small kubelet: it has chains of CNI plugins make the pods of its node, and says in their status where they are.
+//! A small kubelet: it has chains of CNI plugins make the pods of its node, and says in their
+//! status where they are.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -46,7 +47,8 @@ pub(crate) struct Kubelet {
 }
 
 impl Kubelet {
-    /// The kubelet of the node with this number, whose pods have addresses in networks of that number.
+    /// The kubelet of the node with this number, whose pods have addresses in networks of that
+    /// number.
     pub(crate) fn new(
         lab: &Lab,
         desk: &Desk,
@@ -72,7 +74,8 @@ impl Kubelet {
             let ours = json!({"type": "weir-cni", "socket": socket(desk, node), "timeout": 30});
             Runtime::new(&folder, vec![joint, portmap], ours)
         };
-        // Nobody waits for addresses of IPv6 to be looked for elsewhere, and links have one of their own, as on any node.
+        // Nobody waits for addresses of IPv6 to be looked for elsewhere, and links have one of
+        // their own, as on any node.
         lab.on_node(node, || set([("accept_dad", "0"), ("addr_gen_mode", "0")])).unwrap();
         Kubelet {
             node,

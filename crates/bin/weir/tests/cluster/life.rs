@@ -1,4 +1,5 @@
-//! What an agent does in a cluster besides enforcing: it says what is wrong, counts, and can be asked.
+//! What an agent does in a cluster besides enforcing: it says what is wrong, counts, and can be
+//! asked.
 
 use std::{
     env, fs,
@@ -203,7 +204,8 @@ pub(crate) fn in_a_cluster() {
     assert_eq!([reaches(81), reaches(82)], [Verdict::Deny, Verdict::Allow]);
 }
 
-/// Applies once as in a pod: with the files of a service account and the variables that the kubelet sets.
+/// Applies once as in a pod: with the files of a service account and the variables that the kubelet
+/// sets.
 fn in_a_pod(lab: &Lab, desk: &Desk, access: &Access) -> Output {
     let account = desk.path("account");
     fs::create_dir(&account).unwrap();

@@ -173,7 +173,8 @@ pub(crate) fn run_weir(lab: &Lab, kubeconfig: &Path, node: &str, words: &str) ->
     lab.on_node(node, || command.output()).unwrap().unwrap()
 }
 
-/// What would have to be done on a node to enforce the policies of a world; nothing if they are in force.
+/// What would have to be done on a node to enforce the policies of a world; nothing if they are in
+/// force.
 pub(crate) fn difference(lab: &Lab, node: &str, world: &World) -> String {
     let program = weir_engine::compile(world, Locality::Node(node.into()));
     let compare = || {

@@ -1,4 +1,5 @@
-//! The API server goes away, forgets, and cannot be reached, while everything changes. Packets are sent throughout.
+//! The API server goes away, forgets, and cannot be reached, while everything changes. Packets are
+//! sent throughout.
 
 use std::{
     env,
@@ -28,7 +29,8 @@ use crate::{
 
 const WEB: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 1, 1));
 const DB: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 2, 1));
-/// One more on the node of the database, whose policy is made tighter while its agent cannot hear of it.
+/// One more on the node of the database, whose policy is made tighter while its agent cannot hear
+/// of it.
 const CACHE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 2, 2));
 const OPEN: u16 = 5432;
 const CLOSED: u16 = 5433;
@@ -37,12 +39,14 @@ const STANDING: u16 = 5434;
 const PATIENCE: Duration = Duration::from_secs(10);
 const NODES: [(&str, &str); 2] = [("n1", "192.168.77.1"), ("n2", "192.168.77.2")];
 
-/// How long an agent cannot reach the API server. `WEIR_PARTITION_SECONDS=60` makes it a minute, and the test so much longer.
+/// How long an agent cannot reach the API server. `WEIR_PARTITION_SECONDS=60` makes it a minute,
+/// and the test so much longer.
 fn partition() -> Duration {
     let seconds = env::var("WEIR_PARTITION_SECONDS").ok().map(|text| text.parse().unwrap());
     Duration::from_secs(seconds.unwrap_or(30))
 }
-/// An agent must notice by then that packets are lost: it takes 25 s, and twice as long without asking the other end.
+/// An agent must notice by then that packets are lost: it takes 25 s, and twice as long without
+/// asking the other end.
 const NOTICED: Duration = Duration::from_secs(50);
 
 /// Who is allowed does not change, only how it is said.
@@ -84,7 +88,8 @@ fn fill(cluster: &Cluster) {
     cluster.create(&policies_of("shop"), &first).unwrap();
 }
 
-/// Changes the cluster without a pause, in ways that change no verdict. What fails because the API server is away is tried no more.
+/// Changes the cluster without a pause, in ways that change no verdict. What fails because the API
+/// server is away is tried no more.
 fn churn(cluster: &Cluster, round: u64) {
     let path = policies_of("shop");
     _ = cluster.patch(&format!("{path}/db"), &policy(round));
@@ -199,7 +204,8 @@ fn go_through(lab: &Lab, cluster: &Mutex<Cluster>, agents: &[Agent; 2]) {
         assert!(log.contains("all input is valid again"), "{log}");
     }
 
-    // The way of one agent swallows all packets while everything changes, something becomes tighter, and all memory of it is lost.
+    // The way of one agent swallows all packets while everything changes, something becomes
+    // tighter, and all memory of it is lost.
     let alone = &agents[1];
     lose_packets(lab, alone);
     let begun = Instant::now();

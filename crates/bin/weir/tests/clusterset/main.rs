@@ -1,5 +1,5 @@
-//! Two clusters and a broker, each with a real API server: controllers and agents as processes, and real packets between the clusters.
-//! `cargo xtask cluster` gets the server.
+//! Two clusters and a broker, each with a real API server: controllers and agents as processes, and
+//! real packets between the clusters. `cargo xtask cluster` gets the server.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot run has failed")]
 

@@ -24,7 +24,8 @@ pub(crate) fn are_judged(set: &mut Set) {
     set.is_open("west/job", "east/web", 80);
     set.is_open("east/db", "west/job", 80);
 
-    // A policy of the other cluster, about what its own pods may send: the name of a port is that of the remote pod.
+    // A policy of the other cluster, about what its own pods may send: the name of a port is that
+    // of the remote pod.
     let to = json!([{"to": [{"podSelector": {"matchLabels": {"app": "db"}}}], "ports": [{"port": "sql"}]}]);
     let spec = json!({"podSelector": {"matchLabels": {"app": "api"}}, "policyTypes": ["Egress"], "egress": to});
     set.west.policy("api", &spec);

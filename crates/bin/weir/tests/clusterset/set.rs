@@ -25,13 +25,15 @@ const SET: &str = "submariner-k8s-broker";
 /// Where the pods are.
 pub(crate) const HOME: &str = "shop";
 
-/// How often clusters give a sign of life, and after how long without one they are gone, in seconds.
+/// How often clusters give a sign of life, and after how long without one they are gone, in
+/// seconds.
 const RENEWAL: &str = "1";
 const EXPIRY: &str = "10";
 /// The same, with time to spare.
 pub(crate) const EXPIRED: Duration = Duration::from_secs(12);
 
-/// The pods that are there from the beginning: the cluster, the name, the app, and the last part of the addresses.
+/// The pods that are there from the beginning: the cluster, the name, the app, and the last part of
+/// the addresses.
 const PODS: [(&str, &str, &str, u8); 4] = [
     ("east", "db", "db", 2),
     ("east", "web", "api", 3),

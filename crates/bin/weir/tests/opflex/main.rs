@@ -1,5 +1,6 @@
-//! Cisco ACI from end to end: a real API server, the controller, the agents of two nodes, and the files on their disks. The story is that of
-//! the design. `cargo xtask cluster` gets the API server.
+//! Cisco ACI from end to end: a real API server, the controller, the agents of two nodes, and the
+//! files on their disks. The story is that of the design. `cargo xtask cluster` gets the API
+//! server.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot run has failed")]
 
@@ -221,7 +222,8 @@ fn the_story_of_the_design_from_the_policy_to_the_files_of_two_nodes() {
     site.cluster.patch(&format!("{}/{NAME}", site.path("hostprotpols")), &wrong).unwrap();
     eventually("the object to be put right", || has_rules(&site, &["ipv4", "ipv6"]));
 
-    // A definition that forgets a field while all run leaves a rule for all in the API, and none on the nodes.
+    // A definition that forgets a field while all run leaves a rule for all in the API, and none on
+    // the nodes.
     let crd = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/hostprotpols.aci.hpp";
     let whole = site.cluster.get(crd).unwrap()["spec"]["versions"].clone();
     eventually("the rules to be back", || site.file("n1", FILE).as_ref() == Some(&with_rules));

@@ -7,8 +7,8 @@ use crate::site::{Site, end_of, eventually};
 /// What an earlier agent has left.
 const LEFT: &str = "demo_xyz1_np_left.netpol";
 
-/// Agents with the name of no node, with another prefix, with another namespace and without a folder: none of them touches anything, and all say
-/// what is wrong.
+/// Agents with the name of no node, with another prefix, with another namespace and without a
+/// folder: none of them touches anything, and all say what is wrong.
 pub(crate) fn strangers(site: &Site) {
     fs::write(site.folder("n1").join(LEFT), "[]").unwrap();
     let all = "HostprotPols in namespace aci-containers-system is";

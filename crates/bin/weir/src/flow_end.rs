@@ -1,4 +1,5 @@
-//! The ends of a connection as they are typed: an address, `namespace/pod`, `pod`, or `namespace/deployment/name`.
+//! The ends of a connection, as a user names them: an address, `namespace/pod`, `pod`, or
+//! `namespace/deployment/name`.
 
 use std::{collections::BTreeSet, net::IpAddr};
 
@@ -11,72 +12,79 @@ use crate::{
 
 /// One end of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum End {
-    /// A pod, and how many like it its workload has if it was named by that.
+pub(crate) enum FlowEnd {
+    /// A pod, and the number of pods of its workload if the user named that.
     Pod(PodId, usize),
-    /// An address, whoever has it.
+    /// An address.
     Address(IpAddr),
 }
 
-impl End {
-    /// Finds what was typed in a world.
+impl FlowEnd {
+    /// Finds the end that a text names.
     pub(crate) fn find(
         text: &str,
         namespace: Option<&str>,
         loaded: &Loaded,
     ) -> Result<Self, Failure> {
         if let Some(address) = weir_api::address(text) {
-            return Ok(End::Address(address));
+            return Ok(FlowEnd::Address(address));
         }
         let parts: Vec<&str> = text.split('/').collect();
         let id = match parts[..] {
             [name] => PodId::new(namespace.unwrap_or("default"), name),
             [namespace, name] => PodId::new(namespace, name),
-            [namespace, kind, name] => match full(kind).as_str() {
+            [namespace, kind, name] => match full_kind(kind).as_str() {
                 "pod" => PodId::new(namespace, name),
                 kind => return workload(&format!("{namespace}/{kind}/{name}"), loaded),
             },
-            _ => return Err(Failure::new(format!("`{text}` is no end of a connection"), FORMS)),
+            _ => {
+                return Err(Failure::new(
+                    format!("`{text}` does not name an end of a connection"),
+                    FORMS,
+                ));
+            }
         };
         match loaded.world.pods.get(&id) {
             Some(pod) if pod.finished => Err(finished(pod, loaded)),
-            Some(_) => Ok(End::Pod(id, 1)),
+            Some(_) => Ok(FlowEnd::Pod(id, 1)),
             None if parts.len() == 1 && loaded.world.nodes.contains_key(text) => {
-                Err(a_node(text, loaded))
+                Err(names_node(text, loaded))
             }
             None if text.parse::<ipnet::IpNet>().is_ok() => {
-                Err(Failure::new(format!("{text} is a network"), "give one address of it"))
+                Err(Failure::new(format!("{text} is a network"), "give one of its addresses"))
             }
             None if is_like_an_address(text) => {
-                let hint = "an IPv4 address has four numbers from 0 to 255, an IPv6 address hexadecimal ones and `:`";
+                let hint = "an IPv4 address has four numbers from 0 to 255; an IPv6 address has hexadecimal numbers and `:`";
                 Err(Failure::new(format!("{text} is not an address"), hint))
             }
             None => Err(no_pod(&id, loaded)),
         }
     }
 
-    /// The pod, if it is one.
+    /// The pod, if the end is one.
     pub(crate) fn pod<'w>(&self, loaded: &'w Loaded) -> Option<&'w Pod> {
         match self {
-            End::Pod(id, _) => loaded.world.pods.get(id),
-            End::Address(_) => None,
+            FlowEnd::Pod(id, _) => loaded.world.pods.get(id),
+            FlowEnd::Address(_) => None,
         }
     }
 
-    /// Its addresses, the primary one first.
+    /// The addresses, the primary one first.
     pub(crate) fn addresses(&self, loaded: &Loaded) -> Vec<IpAddr> {
         match self {
-            End::Pod(..) => self.pod(loaded).map(|pod| pod.addresses.clone()).unwrap_or_default(),
-            End::Address(address) => vec![*address],
+            FlowEnd::Pod(..) => {
+                self.pod(loaded).map(|pod| pod.addresses.clone()).unwrap_or_default()
+            }
+            FlowEnd::Address(address) => vec![*address],
         }
     }
 }
 
 const FORMS: &str =
-    "an end is an address, `namespace/pod`, `pod` with -n, or `namespace/deployment/name`";
+    "use an address, `namespace/pod`, `pod` with -n, or `namespace/deployment/name`";
 
-/// The full kind that kubectl has a short name or a plural for.
-fn full(kind: &str) -> String {
+/// Expands the short names and plurals of kubectl.
+fn full_kind(kind: &str) -> String {
     match kind.to_ascii_lowercase().as_str() {
         "deploy" | "deployments" => "deployment",
         "sts" | "statefulsets" => "statefulset",
@@ -91,43 +99,43 @@ fn full(kind: &str) -> String {
     .to_owned()
 }
 
-/// Whether it was probably meant to be an address.
+/// Whether the user probably meant an address.
 fn is_like_an_address(text: &str) -> bool {
     let dotted = text.contains('.') && text.bytes().all(|b| b.is_ascii_digit() || b == b'.');
-    // What comes after `%` is a link.
+    // The part after `%` is a network interface.
     let bare = text.split('%').next().unwrap_or_default();
     let is_hex = |byte: u8| byte.is_ascii_hexdigit() || b":.[]".contains(&byte);
     dotted || bare.contains("::") || (bare.contains(':') && bare.bytes().all(is_hex))
 }
 
-/// A node is its addresses.
-fn a_node(name: &str, loaded: &Loaded) -> Failure {
+/// The error for the name of a node.
+fn names_node(name: &str, loaded: &Loaded) -> Failure {
     let addresses = loaded.world.nodes.get(name).map(|node| node.addresses.as_slice());
     let hint = match addresses.unwrap_or_default() {
-        [] => "give an address of it".to_owned(),
-        [first, ..] => format!("give an address of it, as {first}"),
+        [] => "give one of its addresses".to_owned(),
+        [first, ..] => format!("give one of its addresses, such as {first}"),
     };
-    Failure::new(format!("there is no pod {name}; it is a node"), hint)
+    Failure::new(format!("{name} is a node, not a pod"), hint)
 }
 
-/// A pod that has run to its end is no end of a connection: its address may be another's by now.
+/// The error for a finished pod: its address may belong to another pod.
 fn finished(pod: &Pod, loaded: &Loaded) -> Failure {
-    let hint = match pod.addresses.iter().find(|address| !loaded.made_up.contains(address)) {
+    let hint = match pod.addresses.iter().find(|address| !loaded.synthetic.contains(address)) {
         Some(address) => {
-            format!("ask about a pod that runs, or about {address}, whoever has it now")
+            format!("name a running pod, or the address {address}")
         }
-        None => "ask about a pod that runs".to_owned(),
+        None => "name a running pod".to_owned(),
     };
-    Failure::new(format!("{} has run to its end and owns no address any more", pod.id), hint)
+    Failure::new(format!("{} has finished and no longer owns an address", pod.id), hint)
 }
 
-fn workload(name: &str, loaded: &Loaded) -> Result<End, Failure> {
+fn workload(name: &str, loaded: &Loaded) -> Result<FlowEnd, Failure> {
     let running = |id: &&PodId| loaded.world.pods.get(id).is_some_and(|pod| !pod.finished);
     match loaded.workloads.get(name) {
         Some(pods) => match pods.iter().find(running).or(pods.first()) {
             Some(id) => match loaded.world.pods.get(id) {
                 Some(pod) if pod.finished => Err(finished(pod, loaded)),
-                _ => Ok(End::Pod(id.clone(), pods.len())),
+                _ => Ok(FlowEnd::Pod(id.clone(), pods.len())),
             },
             None => {
                 Err(Failure::new(format!("{name} has no pods"), "give it replicas, or name a pod"))
@@ -151,19 +159,16 @@ fn no_pod(id: &PodId, loaded: &Loaded) -> Failure {
     let QualifiedName { cluster, name: pod } = QualifiedName::parse(&id.name);
     if let (Some(named), false) = (cluster, clusters.is_empty()) {
         let hint = format!(
-            "in a set of clusters a pod is `cluster:namespace/pod`, as in `{named}:NAMESPACE/{pod}`"
+            "with several clusters, use `cluster:namespace/pod`, such as `{named}:NAMESPACE/{pod}`"
         );
-        return Failure::new(format!("{} names no namespace", id.name), hint);
+        return Failure::new(format!("{} has no namespace", id.name), hint);
     }
     if let Some(named) = id.cluster().filter(|named| !clusters.contains(named)) {
-        let hint = match clusters.is_empty() {
-            true => {
-                format!("`cluster:namespace/pod` needs the clusters, as `--cluster {named}=PATH`")
-            }
-            false => {
-                let known: Vec<&str> = clusters.into_iter().collect();
-                format!("there are {}; add it with `--cluster {named}=PATH`", known.join(", "))
-            }
+        let hint = if clusters.is_empty() {
+            format!("load the cluster with `--cluster {named}=PATH`")
+        } else {
+            let known: Vec<&str> = clusters.into_iter().collect();
+            format!("the clusters are {}; add one with `--cluster {named}=PATH`", known.join(", "))
         };
         return Failure::new(format!("there is no cluster {named}"), hint);
     }
@@ -175,7 +180,7 @@ fn no_pod(id: &PodId, loaded: &Loaded) -> Failure {
     let names: Vec<String> = pods.keys().map(PodId::to_string).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let hint = match (workload, other) {
-        (Some(workload), _) => format!("there is {workload}; use that"),
+        (Some(workload), _) => format!("use {workload}"),
         (None, Some(other)) => format!("did you mean {other}?"),
         (None, None) if names.is_empty() => format!("the input has no pods; {FORMS}"),
         (None, None) => {

@@ -1,4 +1,4 @@
-//! Why a connection passes or not, as data.
+//! The explanation of a connection, as data.
 
 use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
 
@@ -10,11 +10,11 @@ use weir_model::{
 };
 
 use super::findings;
-use crate::{end::End, source::Loaded, why};
+use crate::{flow_end::FlowEnd, source::Loaded, why};
 
-/// An explanation as it is printed for programs.
+/// An explanation as JSON.
 #[derive(Serialize)]
-pub(crate) struct Story {
+pub(crate) struct ExplanationView {
     pub(super) from: String,
     pub(super) to: String,
     pub(super) port: u16,
@@ -22,54 +22,54 @@ pub(crate) struct Story {
     pub(super) family: String,
     pub(super) verdict: String,
     pub(super) why: String,
-    pub(super) egress: SideOf,
-    pub(super) ingress: SideOf,
-    /// What would allow it; only if it is denied.
+    pub(super) egress: SideView,
+    pub(super) ingress: SideView,
+    /// A change that would allow the connection; only if it is denied.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) remedy: Option<RemedyOf>,
-    /// What reading the input found, and what is odd about the policies that refuse it.
+    pub(super) remedy: Option<RemedyView>,
+    /// The findings from reading the input and about the policies that deny the connection.
     pub(super) findings: Vec<findings::Report>,
-    /// What is special about the ends.
+    /// Remarks about the two ends.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) notes: Vec<String>,
     #[serde(skip)]
-    pub(super) odd: Vec<Finding>,
+    pub(super) policy_findings: Vec<Finding>,
 }
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct SideOf {
+pub(super) struct SideView {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) pod: Option<String>,
     pub(super) address: String,
-    /// Whether the manifests gave no address, so that one was made up.
-    #[serde(skip_serializing_if = "is_false")]
-    pub(super) made_up: bool,
+    /// Whether the address is synthetic, because the manifest has none.
+    #[serde(rename = "madeUp", skip_serializing_if = "is_false")]
+    pub(super) synthetic: bool,
     pub(super) verdict: String,
     pub(super) reason: &'static str,
     pub(super) why: String,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) rule: Option<RuleOf>,
-    /// The admin rule that handed the decision on.
+    pub(super) rule: Option<RuleView>,
+    /// The admin rule with action Pass that deferred the decision.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) passed: Option<RuleOf>,
-    pub(super) isolated_by: Vec<PolicyOf>,
-    pub(super) nearest: Vec<MissOf>,
+    pub(super) passed: Option<RuleView>,
+    pub(super) isolated_by: Vec<PolicyView>,
+    pub(super) nearest: Vec<NearMissView>,
 }
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct PolicyOf {
+pub(super) struct PolicyView {
     pub(super) policy: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) place: Option<String>,
-    /// The object that a controller made it for.
+    /// The object for which a controller created the policy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) made_for: Option<String>,
 }
 
 #[derive(Serialize)]
-pub(super) struct RuleOf {
+pub(super) struct RuleView {
     pub(super) policy: String,
     pub(super) rule: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -81,21 +81,21 @@ pub(super) struct RuleOf {
 }
 
 #[derive(Serialize)]
-pub(super) struct MissOf {
+pub(super) struct NearMissView {
     pub(super) missing: &'static str,
-    /// What keeps it from matching, in words.
+    /// Why the rule does not match.
     pub(super) why: String,
     #[serde(flatten)]
-    pub(super) rule: RuleOf,
+    pub(super) rule: RuleView,
 }
 
 #[derive(Serialize)]
-pub(super) struct RemedyOf {
+pub(super) struct RemedyView {
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) change: Option<RuleOf>,
+    pub(super) change: Option<RuleView>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) add: Vec<String>,
-    /// Why nothing can be added for one of the ends.
+    /// Why no policy can be suggested for one of the ends.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) note: Option<String>,
 }
@@ -104,31 +104,31 @@ fn is_false(flag: &bool) -> bool {
     !flag
 }
 
-/// What is known about the ends and the policies beside the explanation itself.
-pub(crate) struct Beside<'a> {
-    /// The two ends, as they were asked about.
-    pub(crate) ends: [&'a End; 2],
-    /// The world they are in.
+/// The input of a view besides the explanation itself.
+pub(crate) struct Context<'a> {
+    /// The two ends, as the user named them.
+    pub(crate) ends: [&'a FlowEnd; 2],
+    /// The loaded world.
     pub(crate) loaded: &'a Loaded,
-    /// What is odd about the policies.
-    pub(crate) odd: Vec<Finding>,
-    /// What is special about the ends.
+    /// The findings about the policies that deny the connection.
+    pub(crate) policy_findings: Vec<Finding>,
+    /// Remarks about the two ends.
     pub(crate) notes: Vec<String>,
 }
 
-impl Story {
-    /// The explanation of a connection between two ends.
-    pub(crate) fn new(explanation: &Explanation, remedy: &Remedy, beside: Beside<'_>) -> Self {
-        let Beside { ends, loaded, odd, notes } = beside;
+impl ExplanationView {
+    /// The view of an explanation.
+    pub(crate) fn new(explanation: &Explanation, remedy: &Remedy, context: Context<'_>) -> Self {
+        let Context { ends, loaded, policy_findings, notes } = context;
         let mut findings = findings::reports(&loaded.findings);
-        findings.extend(odd.iter().map(findings::Report::from));
+        findings.extend(policy_findings.iter().map(findings::Report::from));
         let Explanation { flow, verdict, .. } = explanation;
         let [from, to] = ends;
-        let name = |end: &End| match end {
-            End::Pod(id, _) => id.to_string(),
-            End::Address(address) => address.to_string(),
+        let name = |end: &FlowEnd| match end {
+            FlowEnd::Pod(id, _) => id.to_string(),
+            FlowEnd::Address(address) => address.to_string(),
         };
-        Story {
+        ExplanationView {
             from: name(from),
             to: name(to),
             port: flow.port,
@@ -138,23 +138,23 @@ impl Story {
             egress: side(explanation, Direction::Egress, loaded),
             ingress: side(explanation, Direction::Ingress, loaded),
             family: IpFamily::from(flow.to).to_string(),
-            remedy: (*verdict == Verdict::Deny).then(|| remedy_of(remedy, ends, loaded)),
+            remedy: (*verdict == Verdict::Deny).then(|| remedy_view(remedy, ends, loaded)),
             findings,
             notes,
-            odd,
+            policy_findings,
         }
     }
 }
 
-fn remedy_of(remedy: &Remedy, ends: [&End; 2], loaded: &Loaded) -> RemedyOf {
+fn remedy_view(remedy: &Remedy, ends: [&FlowEnd; 2], loaded: &Loaded) -> RemedyView {
     let policies = match remedy {
         Remedy::Add(policies) => policies,
         Remedy::Change(cited) => {
-            return RemedyOf { change: Some(rule(cited)), add: Vec::new(), note: None };
+            return RemedyView { change: Some(rule(cited)), add: Vec::new(), note: None };
         }
     };
-    // A policy must not name an address that nobody has, or that is another's tomorrow.
-    let passing = |policy: &Policy| {
+    // A policy must not name an address that no pod has, or that another pod may get.
+    let unusable = |policy: &Policy| {
         let rules = Direction::BOTH.into_iter().filter_map(|direction| policy.rules(direction));
         let peers = rules.flatten().flat_map(|rule| rule.peers.iter().flatten());
         peers.into_iter().find_map(|peer| match &peer.who {
@@ -162,21 +162,21 @@ fn remedy_of(remedy: &Remedy, ends: [&End; 2], loaded: &Loaded) -> RemedyOf {
             _ => None,
         })
     };
-    RemedyOf {
+    RemedyView {
         change: None,
-        add: policies.iter().filter(|p| passing(p).is_none()).map(weir_api::manifest).collect(),
-        note: policies.iter().find_map(passing),
+        add: policies.iter().filter(|p| unusable(p).is_none()).map(weir_api::manifest).collect(),
+        note: policies.iter().find_map(unusable),
     }
 }
 
-/// Why an address is none that a policy should name.
-fn not_lasting(address: IpAddr, ends: [&End; 2], loaded: &Loaded) -> Option<String> {
+/// Why a policy should not name an address, if that is so.
+fn not_lasting(address: IpAddr, ends: [&FlowEnd; 2], loaded: &Loaded) -> Option<String> {
     let whose = |pod: &&Pod| pod.addresses.contains(&address);
-    if loaded.made_up.contains(&address) {
+    if loaded.synthetic.contains(&address) {
         let named = ends.into_iter().filter_map(|end| end.pod(loaded)).find(whose);
         let pod = named.or_else(|| loaded.world.pods.values().find(whose))?;
         return Some(format!(
-            "{} has no address of its own yet: once it has one, allow that of its node with an ipBlock",
+            "{} has no address yet: once it has one, allow the address of its node with an ipBlock",
             pod.id
         ));
     }
@@ -184,50 +184,51 @@ fn not_lasting(address: IpAddr, ends: [&End; 2], loaded: &Loaded) -> Option<Stri
     let last = owners.clone().find(|pod| pod.finished)?;
     owners.all(|pod| pod.finished).then(|| {
         format!(
-            "{address} was the address of {}, which has none any more: it may be anyone's next",
+            "{address} belonged to {}, which has finished: the address may be assigned to another pod",
             last.id
         )
     })
 }
 
-fn miss_of(miss: &Miss, flow: &Flow, judgement: &Judgement, world: &World) -> MissOf {
-    let mut told = rule(&miss.cited);
+fn near_miss(miss: &Miss, flow: &Flow, judgement: &Judgement, world: &World) -> NearMissView {
+    let mut view = rule(&miss.cited);
     let Rule { peers, origin, .. } = miss.cited.rule();
     let there = match origin.direction {
         Direction::Ingress => flow.from,
         Direction::Egress => flow.to,
     };
     let (missing, why) = match (miss.missing, peers) {
-        (Missing::Port, _) => ("port", "the port does not fit".to_owned()),
+        (Missing::Port, _) => ("port", "the port does not match".to_owned()),
         (Missing::PortName, _) => {
             let names = port_names(&miss.cited, world);
-            told.ports = format!("port {}", names.join(", "));
+            view.ports = format!("port {}", names.join(", "));
             let pod = &judgement.pod;
             let known = world.pods.get(pod).map(|pod| pod.ports.as_slice()).unwrap_or_default();
             let known: BTreeSet<&str> = known.iter().map(|port| &*port.name).collect();
-            let known = match known.is_empty() {
-                true => "it names none".to_owned(),
-                false => format!("it names {}", Vec::from_iter(known).join(", ")),
+            let known = if known.is_empty() {
+                "it names no ports".to_owned()
+            } else {
+                format!("it names {}", Vec::from_iter(known).join(", "))
             };
-            let what = format!("asks for a port named {}", names.join(" or "));
+            let what = format!("names port {}", names.join(" or "));
             ("port name", format!("{what}, which {pod} does not have ({known})"))
         }
         (Missing::Peer, Peers::Block(block)) => {
             let taken = block.except.iter().find(|except| except.contains(&there));
             let (own, other) = (IpFamily::from(block.net.addr()), IpFamily::from(there));
             let why = match taken {
-                Some(except) => format!("{there} is in its exception {except}"),
-                None if own != other => format!("{there} is {other}, the block {own}"),
+                Some(except) => format!("{there} is in the exception {except}"),
+                None if own != other => format!("{there} is {other}, the block is {own}"),
                 None => format!("{there} is not in the block"),
             };
             ("peer", why)
         }
-        (Missing::Peer, _) => ("peer", "the peer does not fit".to_owned()),
+        (Missing::Peer, _) => ("peer", "the peer does not match".to_owned()),
     };
-    MissOf { missing, why, rule: told }
+    NearMissView { missing, why, rule: view }
 }
 
-/// The names of ports that a rule was written with.
+/// The port names of a rule, as written in the policy.
 fn port_names(cited: &Cited, world: &World) -> Vec<String> {
     let origin = &cited.rule().origin;
     let policy = world.policies.get(&cited.section.policy);
@@ -244,19 +245,19 @@ fn port_names(cited: &Cited, world: &World) -> Vec<String> {
     names.collect()
 }
 
-fn side(explanation: &Explanation, direction: Direction, loaded: &Loaded) -> SideOf {
+fn side(explanation: &Explanation, direction: Direction, loaded: &Loaded) -> SideView {
     let side = explanation.side(direction);
     let address = match direction {
         Direction::Egress => explanation.flow.from,
         Direction::Ingress => explanation.flow.to,
     };
-    let mut told = SideOf {
+    let mut view = SideView {
         pod: None,
         address: address.to_string(),
-        made_up: loaded.made_up.contains(&address),
+        synthetic: loaded.synthetic.contains(&address),
         verdict: side.verdict().to_string(),
         reason: "no-pod",
-        why: "no pod has this address, so no policy is asked".to_owned(),
+        why: "no pod has this address, so no policy applies".to_owned(),
         rule: None,
         passed: None,
         isolated_by: Vec::new(),
@@ -265,29 +266,30 @@ fn side(explanation: &Explanation, direction: Direction, loaded: &Loaded) -> Sid
     match side {
         Side::NoPod => (),
         Side::Itself(pod) => {
-            told.pod = Some(pod.to_string());
-            told.reason = "itself";
-            told.why = "a pod always reaches itself".to_owned();
+            view.pod = Some(pod.to_string());
+            view.reason = "itself";
+            view.why = "a pod always reaches itself".to_owned();
         }
         Side::OwnNode(pod, node) => {
-            told.pod = Some(pod.to_string());
-            told.reason = "own-node";
-            told.why = format!("it runs on node {node}; a pod and its node are never kept apart");
+            view.pod = Some(pod.to_string());
+            view.reason = "own-node";
+            view.why =
+                format!("it runs on node {node}; policies do not apply between a pod and its node");
         }
-        Side::Judged(judgement) => judged(&mut told, explanation, direction, judgement, loaded),
+        Side::Judged(judgement) => judged(&mut view, explanation, direction, judgement, loaded),
     }
-    told
+    view
 }
 
 fn judged(
-    told: &mut SideOf,
+    view: &mut SideView,
     explanation: &Explanation,
     direction: Direction,
     judgement: &Judgement,
     loaded: &Loaded,
 ) {
-    told.pod = Some(judgement.pod.to_string());
-    told.why = why::reason(direction, judgement);
+    view.pod = Some(judgement.pod.to_string());
+    view.why = why::reason(direction, judgement);
     let (reason, cited) = match &judgement.reason {
         Reason::Admin(cited) => ("admin", Some(cited)),
         Reason::Allowed(cited) => ("allowed", Some(cited)),
@@ -295,35 +297,35 @@ fn judged(
         Reason::Baseline(cited) => ("baseline", Some(cited)),
         Reason::Default => ("default", None),
     };
-    told.reason = reason;
-    told.rule = cited.map(rule);
-    told.passed = judgement.passed.as_ref().map(rule);
-    told.isolated_by = judgement.isolating.iter().map(|of| policy(of, loaded)).collect();
-    told.nearest = judgement
+    view.reason = reason;
+    view.rule = cited.map(rule);
+    view.passed = judgement.passed.as_ref().map(rule);
+    view.isolated_by = judgement.isolating.iter().map(|of| policy(of, loaded)).collect();
+    view.nearest = judgement
         .misses
         .iter()
-        .map(|miss| miss_of(miss, &explanation.flow, judgement, &loaded.world))
+        .map(|miss| near_miss(miss, &explanation.flow, judgement, &loaded.world))
         .collect();
 }
 
-fn policy(section: &Arc<Section>, loaded: &Loaded) -> PolicyOf {
-    PolicyOf {
+fn policy(section: &Arc<Section>, loaded: &Loaded) -> PolicyView {
+    PolicyView {
         policy: section.policy.to_string(),
         place: why::place(section, 0),
         made_for: loaded.makers.get(&section.policy).map(ToString::to_string),
     }
 }
 
-fn rule(cited: &Cited) -> RuleOf {
+fn rule(cited: &Cited) -> RuleView {
     let Rule { peers, ports, action, origin } = cited.rule();
-    RuleOf {
+    RuleView {
         policy: cited.section.policy.to_string(),
         rule: origin.to_string(),
         place: why::place(&cited.section, origin.line),
         action: action.to_string(),
         peers: peers.to_string(),
         ports: match peers {
-            // The set itself names the port.
+            // The set itself contains the ports.
             Peers::PortSet(_) => String::new(),
             _ => ports.to_string(),
         },
