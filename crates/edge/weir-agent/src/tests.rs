@@ -193,7 +193,7 @@ fn nothing_is_applied_before_the_source_is_read_completely() {
 fn the_agent_waits_for_a_missing_folder_and_reports_a_hint() {
     let mut bench = Bench::new();
     fs::remove_dir(bench.disk.path()).unwrap();
-    let missing = "cannot find DIR; make the folder, mount it, or name another with `--source`; it is read as soon as it is there, and nothing changes before that";
+    let missing = "cannot find DIR; create or mount the folder, or name another with `--source`; the agent reads it as soon as it exists, and changes nothing before";
     bench.turn();
     let reasons = bench.reasons();
     assert!(reasons.contains(&missing.into()), "{reasons:?}");

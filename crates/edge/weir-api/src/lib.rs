@@ -36,4 +36,4 @@ pub use lower::{Lowering, address, object};
 pub use manifest::{manifest, manifest_tree};
 pub use probe::{End, Family, Probe, ProbeError};
 pub use reader::{Manifests, Owner, Reader};
-pub use settle::{merge, readdress, says_the_same};
+pub use settle::{is_equivalent, merge, readdress};

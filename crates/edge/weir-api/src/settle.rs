@@ -94,7 +94,7 @@ impl Gathered {
                 let Owner { namespace, kind, name } = entry.key().clone();
                 let name = ObjectRef { kind, namespace, name };
                 let first = entry.get().pod.location.clone();
-                let finding = match entry.get().says_the_same(&template) {
+                let finding = match entry.get().is_equivalent(&template) {
                     true => duplicate(name, first, again, SAME),
                     false => conflict(name, first, again),
                 };
@@ -190,7 +190,7 @@ pub fn merge(first: &mut Object, again: Object) -> Finding {
         (location_of(first).cloned(), location_of(&again).cloned()),
         ObjectRef::from(&again.key()),
     );
-    let same = says_the_same(first, &again);
+    let same = is_equivalent(first, &again);
     match (first, again) {
         (Object::Policy(policy), Object::Policy(other)) if !same => {
             policy.spec = Arc::new(stricter(&policy.spec, &other.spec));
@@ -281,7 +281,7 @@ fn conflict(object: ObjectRef, first: Option<Location>, again: Option<Location>)
 }
 
 /// Whether two objects differ in nothing but where they were written.
-pub fn says_the_same(one: &Object, other: &Object) -> bool {
+pub fn is_equivalent(one: &Object, other: &Object) -> bool {
     match (one, other) {
         (Object::Pod(one), Object::Pod(other)) => {
             *one == Pod { location: one.location.clone(), ..other.clone() }
@@ -298,7 +298,7 @@ pub fn says_the_same(one: &Object, other: &Object) -> bool {
 }
 
 impl Template {
-    fn says_the_same(&self, other: &Template) -> bool {
+    fn is_equivalent(&self, other: &Template) -> bool {
         let pod = Pod { location: self.pod.location.clone(), ..other.pod.clone() };
         self.pod == pod && self.owners == other.owners && self.idle == other.idle
     }

@@ -7,7 +7,7 @@ use std::{
 
 use weir_api::document::MAX_BYTES;
 
-/// Why input could not be loaded. What the input says is never a reason.
+/// Why input could not be loaded. The content of a file is never a reason.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
     /// There is nothing at the path.
@@ -16,30 +16,30 @@ pub enum LoadError {
         /// The path as it was given.
         path: PathBuf,
     },
-    /// The path is there and cannot be read.
+    /// The path exists and cannot be read.
     #[error("cannot read {}", path.display())]
     Read {
         /// The path as it was given.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
     /// Standard input cannot be read.
     #[error("cannot read standard input")]
     Stdin(#[source] io::Error),
-    /// The path is a pipe, a socket or a device, which may never end.
+    /// The path is a pipe, a socket or a device, whose content may never end.
     #[error("{} is not a regular file", path.display())]
     Special {
         /// The path as it was given.
         path: PathBuf,
     },
-    /// The input is larger than what is read.
+    /// The input exceeds the size limit.
     #[error("{} is larger than {} MiB", path.display(), MAX_BYTES >> 20)]
     TooLarge {
         /// The path as it was given.
         path: PathBuf,
     },
-    /// The folder holds nothing to read.
+    /// The folder contains no manifests.
     #[error("there is no .yaml, .yml or .json file in {}", path.display())]
     Empty {
         /// The path as it was given.
@@ -52,22 +52,24 @@ impl LoadError {
     pub fn hint(&self) -> &'static str {
         match self {
             LoadError::Missing { .. } => "check the path; it is relative to the current folder",
-            LoadError::Read { .. } => "check that it is a file or folder you may read",
+            LoadError::Read { .. } => {
+                "check that it is a file or folder and that you have read permission"
+            }
             LoadError::Stdin(_) => {
                 "pipe manifests into the command, as in `kubectl get … -o yaml | weir … -f -`"
             }
             LoadError::Special { .. } => {
-                "name a file or a folder, or pipe it into the command and give `-`"
+                "name a file or a folder, or pipe the content into the command with `-`"
             }
             LoadError::TooLarge { .. } => "split it into several files",
             LoadError::Empty { .. } => {
-                "name a folder that holds manifests, or the files themselves"
+                "name a folder that contains manifests, or the files themselves"
             }
         }
     }
 }
 
-/// The files that policy tests are read from: those named, and those in folders that are named.
+/// The files of policy tests: the given files, and those in the given folders.
 pub fn case_files(paths: &[PathBuf]) -> Result<Vec<PathBuf>, LoadError> {
     let mut files = Vec::new();
     let mut seen = BTreeSet::new();
@@ -77,10 +79,10 @@ pub fn case_files(paths: &[PathBuf]) -> Result<Vec<PathBuf>, LoadError> {
     Ok(files)
 }
 
-/// The bytes of a file that is not too large.
+/// The bytes of a file within the size limit.
 pub fn read(path: &Path) -> Result<Vec<u8>, LoadError> {
     let fail = |source: io::Error| unreadable(path, source);
-    // Before it is opened: opening a pipe waits for whoever writes into it.
+    // Check before opening: opening a pipe blocks until a process writes into it.
     if is_special(path).map_err(fail)? {
         return Err(LoadError::Special { path: path.into() });
     }
@@ -92,23 +94,24 @@ pub fn read(path: &Path) -> Result<Vec<u8>, LoadError> {
     read_bounded(file, path).map_err(fail)?
 }
 
-/// Reads to the end, unless that is too far: a pipe does not say how much is coming, and a file can grow.
+/// Reads to the end, or fails beyond the size limit: the size of a pipe is unknown, and a file can grow.
 pub(crate) fn read_bounded(from: impl Read, path: &Path) -> io::Result<Result<Vec<u8>, LoadError>> {
     let mut bytes = Vec::new();
     from.take(MAX_BYTES as u64 + 1).read_to_end(&mut bytes)?;
-    Ok(match bytes.len() > MAX_BYTES {
-        true => Err(LoadError::TooLarge { path: path.into() }),
-        false => Ok(bytes),
+    Ok(if bytes.len() > MAX_BYTES {
+        Err(LoadError::TooLarge { path: path.into() })
+    } else {
+        Ok(bytes)
     })
 }
 
-/// Adds the file, or the files of the folder, that a path names. `seen` holds the real paths of those that are in.
+/// Adds the file at a path, or the files of the folder there. `seen` holds the real paths of the files added so far.
 pub(crate) fn collect(
     path: &Path,
     seen: &mut BTreeSet<PathBuf>,
     files: &mut Vec<PathBuf>,
 ) -> Result<(), LoadError> {
-    if is_handed_over(path) {
+    if is_inherited(path) {
         files.push(path.into());
         return Ok(());
     }
@@ -130,11 +133,11 @@ pub(crate) fn collect(
     }
 }
 
-/// A folder that is being searched.
+/// The search of a folder.
 struct Folder<'a> {
     seen: &'a mut BTreeSet<PathBuf>,
     files: &'a mut Vec<PathBuf>,
-    /// The real paths of the folders that were entered, so that a circle of links ends.
+    /// The real paths of the folders entered so far, so that a cycle of links ends.
     open: BTreeSet<PathBuf>,
     manifests: usize,
 }
@@ -157,7 +160,7 @@ impl Folder<'_> {
             let inner = path.join(&name);
             let real = match fs::canonicalize(&inner) {
                 Ok(real) => real,
-                // A link that leads nowhere matters only if it should have been a manifest.
+                // A dangling link matters only if it has the name of a manifest.
                 Err(_) if !is_manifest(&inner) => continue,
                 Err(source) => return Err(unreadable(&inner, source)),
             };
@@ -174,18 +177,18 @@ impl Folder<'_> {
     }
 }
 
-/// Whether it is a pipe, a socket or a device that nobody has opened for us.
+/// Whether it is a pipe, a socket or a device, and not an inherited one.
 fn is_special(path: &Path) -> io::Result<bool> {
     let kind = fs::metadata(path)?.file_type();
-    Ok(!(kind.is_file() || kind.is_dir() || is_handed_over(path)))
+    Ok(!(kind.is_file() || kind.is_dir() || is_inherited(path)))
 }
 
-/// Whether it is standard input, or the pipe of a shell's `<(…)`: the one who started us writes into it and closes it.
-fn is_handed_over(path: &Path) -> bool {
+/// Whether it is standard input or a shell's `<(…)`: the parent process writes into such a pipe and closes it.
+fn is_inherited(path: &Path) -> bool {
     path == Path::new("/dev/stdin") || path.parent() == Some(Path::new("/dev/fd"))
 }
 
-/// Whether the ending is that of a manifest.
+/// Whether the file has the extension of a manifest.
 pub(crate) fn is_manifest(path: &Path) -> bool {
     let extension = path.extension().map(|extension| extension.to_string_lossy().to_lowercase());
     matches!(extension.as_deref(), Some("yaml" | "yml" | "json"))

@@ -1,12 +1,12 @@
-//! Where the world comes from: folders of manifests.
+//! Manifest files and folders: reading them once, and watching a folder.
 //!
 //! ```text
-//!  paths ─► files (folders opened, sorted) ─► bytes ─► weir_api::Reader ─► Manifests
-//!  a folder that changes ─► Watch ─► SourceEvent: changes, findings, in sync or not
+//!  paths ─► files (folders searched, sorted) ─► bytes ─► weir_api::Reader ─► Manifests
+//!  a folder ─► Watch ─► SourceEvent: changes, findings, in sync or not
 //! ```
 //!
-//! *Invariant*: a path that was asked for is read or named in an error; nothing is skipped in silence but hidden entries,
-//! files with other endings and what is no regular file inside a folder. What is wrong *inside* a file is a finding, not an error.
+//! *Invariant*: every given path is read, or an error names it. Inside a folder, only hidden entries, files with other
+//! extensions and special files are skipped. An error *inside* a file is a finding.
 
 mod files;
 mod folder;

@@ -10,7 +10,7 @@ use weir_api::{Case, Manifests, Reader};
 
 use crate::files::{LoadError, collect, read, read_bounded};
 
-/// Loads everything that the paths name; `-` is standard input. Files are named in findings as they were given.
+/// Loads all files at the paths; `-` is standard input. Findings name a file by its path as given.
 pub fn load(paths: &[PathBuf], stdin: &mut dyn Read) -> Result<Manifests, LoadError> {
     let mut reader = Reader::new();
     let mut seen = BTreeSet::new();
@@ -29,7 +29,7 @@ pub fn load(paths: &[PathBuf], stdin: &mut dyn Read) -> Result<Manifests, LoadEr
     Ok(reader.finish())
 }
 
-/// Loads the manifests that a policy test asks for, beside the file it is in.
+/// Loads the manifests of a policy test. Their paths are relative to the test's file.
 pub fn of_case(case: &Case) -> Result<Manifests, LoadError> {
     let folder = Path::new(&*case.location.file).parent().unwrap_or(Path::new(""));
     let paths: Vec<PathBuf> = case.manifests.iter().map(|path| folder.join(path)).collect();
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_is_searched_to_its_depths_and_hidden_entries_are_not() {
+    fn folders_are_searched_recursively_without_hidden_entries() {
         let folder = folder(&[
             ("b.yaml", &pod("b")),
             ("a.yml", &pod("a")),
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn standard_input_is_named_by_a_dash() {
+    fn a_dash_is_standard_input() {
         let mut stdin = io::Cursor::new(pod("a"));
         let manifests = load(&["-".into()], &mut stdin).unwrap();
         assert_eq!(names(&manifests), ["a"]);
@@ -101,7 +101,7 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn a_circle_of_links_ends() {
+    fn a_cycle_of_links_ends() {
         let folder = folder(&[("a.yaml", &pod("a"))]);
         std::os::unix::fs::symlink(folder.path(), folder.path().join("loop")).unwrap();
         std::os::unix::fs::symlink("nowhere", folder.path().join("dangling")).unwrap();
@@ -131,7 +131,7 @@ mod tests {
 
     #[cfg(target_os = "linux")]
     #[test]
-    fn the_pipe_of_a_shell_is_read() {
+    fn a_pipe_of_the_shell_is_read() {
         use std::{io::Write, os::fd::AsRawFd};
         let (reader, mut writer) = io::pipe().unwrap();
         writer.write_all(pod("a").as_bytes()).unwrap();
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_loaded_is_named() {
+    fn errors_name_the_path() {
         let empty = tempfile::tempdir().unwrap();
         let missing = empty.path().join("missing");
         let error = |path: &Path| load(&[path.into()], &mut io::empty()).unwrap_err();
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn findings_name_files_as_they_were_given() {
+    fn findings_name_files_as_given() {
         let folder = folder(&[("a.yaml", "kind: [")]);
         let path = folder.path().join("a.yaml");
         let manifests = load(std::slice::from_ref(&path), &mut io::empty()).unwrap();
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn the_manifests_of_a_case_lie_beside_it() {
+    fn the_manifests_of_a_case_are_relative_to_its_file() {
         let folder = folder(&[
             ("cases/one.yaml", "{name: one, manifests: [../pods, c.yaml]}"),
             ("cases/c.yaml", &pod("c")),
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_of_cases_is_all_its_files() {
+    fn a_folder_of_cases_contributes_all_its_files() {
         let folder = folder(&[("b.yaml", ""), ("a.json", ""), ("c.txt", "")]);
         let files = crate::case_files(&[folder.path().into()]).unwrap();
         assert_eq!(files, [folder.path().join("a.json"), folder.path().join("b.yaml")]);

@@ -8,18 +8,18 @@ use std::{
 
 use crate::files::{LoadError, is_manifest, unreadable};
 
-/// The manifests of a folder, as they lie there.
+/// The manifests in a folder.
 #[derive(Debug, Default)]
 pub(crate) struct Listing {
-    /// The files in order, each once, however many links lead to it.
+    /// The files in order. A file with several links is listed once.
     pub(crate) files: Vec<(PathBuf, Fingerprint)>,
-    /// What could not be looked at. Whatever is known beneath such a path may still be there.
+    /// The paths that could not be read. Files known below such a path may still exist.
     pub(crate) problems: Vec<(PathBuf, LoadError)>,
 }
 
 impl Listing {
-    /// Looks at everything in a folder. Hidden entries, other endings and what is no regular file are not manifests.
-    pub(crate) fn of(root: &Path) -> Self {
+    /// Lists a folder recursively. Hidden entries, other extensions and special files are not manifests.
+    pub(crate) fn read(root: &Path) -> Self {
         let mut walk = Walk::default();
         walk.folder(root);
         let Listing { files, problems } = &mut walk.listing;
@@ -30,7 +30,7 @@ impl Listing {
     }
 }
 
-/// What tells one content of a file from another without reading it.
+/// The metadata that changes with the content of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Fingerprint {
     identity: Identity,
@@ -40,7 +40,7 @@ pub(crate) struct Fingerprint {
 }
 
 impl Fingerprint {
-    /// The fingerprint of the file that a path leads to.
+    /// The fingerprint of the file at a path, links followed.
     pub(crate) fn of(path: &Path) -> io::Result<Self> {
         Ok(Fingerprint::new(path, &fs::metadata(path)?))
     }
@@ -54,24 +54,24 @@ impl Fingerprint {
         }
     }
 
-    /// Whether it is the same file, whatever is in it.
+    /// Whether it is the same file, with any content.
     pub(crate) fn is_same_file(&self, other: &Fingerprint) -> bool {
         self.identity == other.identity
     }
 
-    /// Whether it was written so shortly before `now` that the writer may not have finished.
-    pub(crate) fn is_fresh(&self, now: SystemTime, moment: Duration) -> bool {
-        let age = self.modified.and_then(|modified| now.duration_since(modified).ok());
-        age.is_some_and(|age| age < moment)
+    /// Whether the file was written less than `age` before `now`.
+    pub(crate) fn is_fresh(&self, now: SystemTime, age: Duration) -> bool {
+        let found = self.modified.and_then(|modified| now.duration_since(modified).ok());
+        found.is_some_and(|found| found < age)
     }
 }
 
-/// Which file or folder, whatever it is called.
+/// The identity of a file or folder, independent of its path.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Identity(#[cfg(unix)] (u64, u64), #[cfg(not(unix))] PathBuf);
 
 impl Identity {
-    /// What a path leads to.
+    /// The identity of the file or folder at a path, links followed.
     pub(crate) fn of(path: &Path) -> io::Result<Self> {
         Ok(Identity::new(path, &fs::metadata(path)?))
     }
@@ -88,7 +88,7 @@ impl Identity {
     }
 }
 
-/// When anything about the file changed, its rights among it.
+/// When the file or its metadata, such as its permissions, last changed.
 #[cfg(unix)]
 fn changed(metadata: &Metadata) -> (i64, i64) {
     use std::os::unix::fs::MetadataExt;
@@ -104,7 +104,7 @@ fn changed(_: &Metadata) -> (i64, i64) {
 struct Walk {
     listing: Listing,
     files: BTreeSet<Identity>,
-    /// The folders that were entered, so that a circle of links ends.
+    /// The folders entered so far, so that a cycle of links ends.
     folders: BTreeSet<Identity>,
 }
 
@@ -126,7 +126,7 @@ impl Walk {
     fn entry(&mut self, path: &Path) {
         let metadata = match fs::metadata(path) {
             Ok(metadata) => metadata,
-            // A link that leads nowhere matters only if it should have been a manifest.
+            // A dangling link matters only if it has the name of a manifest.
             Err(source) if is_manifest(path) => return self.problem(path, source),
             Err(_) => return,
         };

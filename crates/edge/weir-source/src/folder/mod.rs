@@ -1,16 +1,16 @@
-//! A folder of manifests that changes while we look.
+//! A folder of manifests that other programs edit.
 //!
 //! ```text
-//!  Watch: notifications, a slow poll ─► Folder ─► Listing: what lies there, by fingerprint
+//!  Watch: notifications, a slow poll ─► Folder ─► Listing: the files, by fingerprint
 //!                                          ├─► weir_api::Reader, for files that changed
-//!                                          └─► Shelf: what the files together say ─► SourceEvent
+//!                                          └─► Objects: the objects of all files, merged ─► SourceEvent
 //! ```
 //!
-//! *Invariant*: a file that cannot be read completely counts as it was when it could. Only a file that is gone, in a folder
-//! that can be listed, says nothing any more.
+//! *Invariant*: the last valid version of a file stays in effect until the file is valid again or gone. A file is gone
+//! only if its folder can be listed without it.
 
 mod listing;
-mod shelf;
+mod objects;
 #[cfg(test)]
 mod tests;
 mod watch;
@@ -29,110 +29,114 @@ use weir_runtime::SourceEvent;
 
 use crate::files::{LoadError, read};
 use listing::{Fingerprint, Listing};
-use shelf::Shelf;
+use objects::Objects;
 pub use watch::Watch;
 
-/// How long until to look again at what is about to change.
-const MOMENT: Duration = Duration::from_millis(200);
-/// A file that is new and was written less long ago may not be finished, if nobody says so.
-const FRESH: Duration = Duration::from_secs(1);
-/// A file that is written to is read when it is closed; if nobody says so, after this long a silence,
-const SILENCE: Duration = Duration::from_secs(10);
-/// or after this long at the latest.
-const PATIENCE: Duration = Duration::from_secs(60);
-/// Files are gone when for this long no other one has gone: they may be about to be replaced, and go together;
-const ABSENCE: Duration = Duration::from_millis(500);
-/// or when they have been away for this long.
-const LONG_ABSENCE: Duration = Duration::from_secs(5);
+/// The delay before the next scan while files are being written.
+const RESCAN_DELAY: Duration = Duration::from_millis(200);
+/// A new file counts as complete at this age, unless a notification says so earlier.
+const NEW_FILE_AGE: Duration = Duration::from_secs(1);
+/// An edited file counts as complete after this long without a write, unless a notification says so earlier.
+const QUIET_PERIOD: Duration = Duration::from_secs(10);
+/// A file that is written all the time is read after this long anyway.
+const MAX_WRITE_TIME: Duration = Duration::from_secs(60);
+/// Missing files count as removed after this long without another disappearance: programs that replace files often
+/// remove all of them first.
+const REMOVAL_DELAY: Duration = Duration::from_millis(500);
+/// A file that has been missing for this long counts as removed in any case.
+const MAX_REMOVAL_DELAY: Duration = Duration::from_secs(5);
 
-/// A folder and what its files say.
+/// A folder and the objects of its files.
 #[derive(Debug)]
 pub struct Folder {
     root: PathBuf,
     files: BTreeMap<Arc<Path>, File>,
-    shelf: Shelf,
-    /// Why the folder, or a part of it, could not be listed.
+    objects: Objects,
+    /// Findings about parts of the folder that could not be listed.
     problems: Vec<Finding>,
-    /// Whether every file that lies there has an entry in `files`.
+    /// Whether every listed file has an entry in `files`.
     is_listed: bool,
     in_sync: bool,
     more_expected: bool,
-    /// When a file was last found to be gone.
-    vanished: SystemTime,
-    /// What happened since the last update, what was said in it, and whether there may be more to say.
+    /// When a file was last found to be missing.
+    last_disappearance: SystemTime,
+    /// The changes since the last event.
     changes: Vec<Change>,
-    said: Option<SourceEvent>,
+    /// The last event, without its changes.
+    last: Option<SourceEvent>,
+    /// Whether the next event may differ from the last one.
     is_stale: bool,
 }
 
-/// What is known about whoever writes a file.
+/// Whether a file is being written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Writer {
-    /// Nothing.
+    /// There was no notification.
     Unknown,
-    /// They have not finished.
+    /// A program is writing the file.
     Busy,
-    /// They have finished.
+    /// The program has finished.
     Done,
 }
 
 /// A file of the folder.
 #[derive(Debug, Default)]
 struct File {
-    /// What it was when it was last read, or tried to.
+    /// The fingerprint at the last attempt to read it.
     print: Option<Fingerprint>,
-    /// Whether it was ever read.
+    /// Whether a version of it is in effect.
     is_known: bool,
     findings: Vec<Finding>,
-    /// Why it does not count as it is.
+    /// Why the current version is not in effect.
     unread: Vec<Finding>,
-    /// Since when it is seen to be written to, or to be gone.
+    /// Since when the file is being written.
     changing: Option<SystemTime>,
+    /// Since when the file is missing.
     gone: Option<SystemTime>,
 }
 
 impl File {
-    /// Whether a file that is not what it was, and whose writer is not known, is as it will be.
+    /// Whether a changed file is complete, judged by its age alone.
     fn is_finished(&mut self, print: &Fingerprint, now: SystemTime) -> bool {
-        // Whoever replaces a file has mostly written it before.
+        // A program that replaces a file by another has usually written it completely before.
         let is_same = self.print.as_ref().is_some_and(|known| known.is_same_file(print));
         let since = *self.changing.get_or_insert(now);
-        !print.is_fresh(now, if is_same { SILENCE } else { FRESH })
-            || has_passed(PATIENCE, since, now)
+        !print.is_fresh(now, if is_same { QUIET_PERIOD } else { NEW_FILE_AGE })
+            || has_passed(MAX_WRITE_TIME, since, now)
     }
 }
 
-/// Whether so much time has passed; a clock that was put back is not waited for.
+/// Whether this much time has passed. Also true if the clock was set back.
 fn has_passed(time: Duration, since: SystemTime, now: SystemTime) -> bool {
     now.duration_since(since).map_or(true, |passed| passed >= time)
 }
 
 impl Folder {
-    /// A folder of which nothing is known yet.
+    /// A folder that was not scanned yet.
     pub fn new(root: impl Into<PathBuf>) -> Self {
         Folder {
             root: root.into(),
             files: BTreeMap::new(),
-            shelf: Shelf::default(),
+            objects: Objects::default(),
             problems: Vec::new(),
             is_listed: false,
             in_sync: false,
             more_expected: false,
-            vanished: SystemTime::UNIX_EPOCH,
+            last_disappearance: SystemTime::UNIX_EPOCH,
             changes: Vec::new(),
-            said: None,
+            last: None,
             is_stale: true,
         }
     }
 
-    /// Looks at all files and reads those that changed, unless they are being written.
+    /// Lists all files and reads those that changed, unless they are being written.
     pub fn scan(&mut self, now: SystemTime, writer: impl Fn(&Path) -> Writer) {
-        let Listing { files, problems } = Listing::of(&self.root);
+        let Listing { files, problems } = Listing::read(&self.root);
         self.problems = problems
             .iter()
             .map(|(path, error)| match error {
                 LoadError::Missing { .. } if **path == *self.root => {
-                    Finding { hint: AWAITED.into(), ..finding(path, error) }
+                    Finding { hint: MISSING_FOLDER_HINT.into(), ..finding(path, error) }
                 }
                 error => finding(path, error),
             })
@@ -152,12 +156,13 @@ impl Folder {
                     Writer::Done => true,
                     Writer::Unknown => match file {
                         Some(file) => file.is_finished(&print, now),
-                        None => !print.is_fresh(now, FRESH),
+                        None => !print.is_fresh(now, NEW_FILE_AGE),
                     },
                 };
-                match is_finished {
-                    true => self.read(&path, print),
-                    false => self.more_expected = true,
+                if is_finished {
+                    self.read(&path, print);
+                } else {
+                    self.more_expected = true;
                 }
             }
             self.is_listed &= self.files.contains_key(&*path);
@@ -167,78 +172,78 @@ impl Folder {
             if let Some(file) = self.files.get_mut(path)
                 && file.gone.is_none()
             {
-                (file.gone, self.vanished) = (Some(now), now);
+                (file.gone, self.last_disappearance) = (Some(now), now);
             }
         }
         for path in gone {
             let since = self.files.get(&path).and_then(|file| file.gone).unwrap_or(now);
-            let is_gone =
-                has_passed(ABSENCE, self.vanished, now) || has_passed(LONG_ABSENCE, since, now);
+            let is_gone = has_passed(REMOVAL_DELAY, self.last_disappearance, now)
+                || has_passed(MAX_REMOVAL_DELAY, since, now);
             if !is_gone {
                 self.more_expected = true;
                 continue;
             }
             self.files.remove(&path);
-            self.shelf.remove(&path, &mut self.changes);
+            self.objects.remove(&path, &mut self.changes);
         }
-        self.check();
+        self.accept();
     }
 
-    /// Looks at one file; `false` if it is not one of those that are known, and the folder must be looked at instead.
-    pub fn look(&mut self, path: &Path) -> bool {
+    /// Reads one file if it changed. Returns `false` for an unknown file: the caller must scan the folder.
+    pub fn read_if_changed(&mut self, path: &Path) -> bool {
         let (Some(file), Ok(print)) = (self.files.get_mut(path), Fingerprint::of(path)) else {
             return false;
         };
         file.gone = None;
         if file.print.as_ref() != Some(&print) {
             self.read(path, print);
-            self.check();
+            self.accept();
         }
         true
     }
 
-    /// Lets count what was read. Once everything does, the folder is in sync for good.
-    fn check(&mut self) {
-        for path in self.shelf.settle(&mut self.changes) {
+    /// Puts the files that were read into effect. Once all are, the folder stays in sync.
+    fn accept(&mut self) {
+        for path in self.objects.accept(&mut self.changes) {
             self.files.entry(path).or_default().is_known = true;
         }
         let is_complete = || self.is_listed && self.files.values().all(|file| file.is_known);
         self.in_sync = self.in_sync || is_complete();
     }
 
-    /// Forgets what the files looked like, so that all are read again.
-    pub fn distrust(&mut self) {
+    /// Forgets all fingerprints, so that the next scan reads every file again.
+    pub fn forget_fingerprints(&mut self) {
         self.files.values_mut().for_each(|file| file.print = None);
-        (self.said, self.is_stale) = (None, true);
+        (self.last, self.is_stale) = (None, true);
     }
 
-    /// What is new since the last update, if anything is.
+    /// The next event, if anything changed since the last one.
     pub fn next_event(&mut self) -> Option<SourceEvent> {
         if !mem::take(&mut self.is_stale) {
             return None;
         }
         let files = self.files.values();
-        let doubts = self.shelf.doubts();
+        let conflicts = self.objects.conflicts();
         let unread = files.clone().flat_map(|file| &file.unread);
-        let unread = unread.chain(&doubts).chain(self.shelf.disputed()).chain(&self.problems);
+        let unread = unread.chain(&conflicts).chain(self.objects.disputed()).chain(&self.problems);
         let unread: Vec<Finding> = unread.cloned().collect();
-        let said = files.flat_map(|file| &file.findings);
-        let update = SourceEvent {
+        let findings = files.flat_map(|file| &file.findings);
+        let event = SourceEvent {
             changes: Vec::new(),
             written: Vec::new(),
-            findings: said.chain(self.shelf.findings()).chain(&unread).cloned().collect(),
+            findings: findings.chain(self.objects.findings()).chain(&unread).cloned().collect(),
             unread,
             in_sync: self.in_sync,
             more_expected: self.more_expected,
         };
-        if self.changes.is_empty() && self.said.as_ref() == Some(&update) {
+        if self.changes.is_empty() && self.last.as_ref() == Some(&event) {
             return None;
         }
-        self.said = Some(update.clone());
-        Some(SourceEvent { changes: mem::take(&mut self.changes), ..update })
+        self.last = Some(event.clone());
+        Some(SourceEvent { changes: mem::take(&mut self.changes), ..event })
     }
 
-    /// Reads a file that is now as the fingerprint says.
+    /// Reads a file whose current fingerprint is this.
     fn read(&mut self, path: &Path, print: Fingerprint) {
         self.is_stale = true;
         let name: Arc<Path> = path.into();
@@ -248,37 +253,37 @@ impl Folder {
             Err(error) => {
                 (file.print, file.changing) = (Some(print), None);
                 file.unread = vec![finding(path, &error)];
-                self.shelf.withdraw(path);
+                self.objects.discard(path);
                 return;
             }
         };
         if Fingerprint::of(path).ok().as_ref() != Some(&print) {
-            // Somebody writes at this moment: look again soon.
+            // The file changed while it was read: scan again soon.
             self.more_expected = true;
             return;
         }
         (file.print, file.changing) = (Some(print), None);
         let mut reader = Reader::new();
         reader.read(path.to_string_lossy().into(), &bytes);
-        let is_silent = reader.documents() == 0;
+        let is_empty = reader.documents() == 0;
         let mut manifests = reader.finish();
-        if is_silent && manifests.findings.is_empty() {
-            manifests.findings.push(silent(path));
+        if is_empty && manifests.findings.is_empty() {
+            manifests.findings.push(empty_file(path));
         }
-        // Here lie manifests: what is no object should have been one.
+        // In a manifest folder, every document should be an object.
         let no_object =
-            manifests.findings.iter().filter(|one| [SILENT, NOT_AN_OBJECT].contains(&one.code));
+            manifests.findings.iter().filter(|one| [EMPTY_FILE, NOT_AN_OBJECT].contains(&one.code));
         let is_missing: Vec<Finding> = manifests.missing().chain(no_object).cloned().collect();
         let is_wrong =
             |finding: &Finding| finding.severity == Severity::Error || is_missing.contains(finding);
         let (wrong, rest) = manifests.findings.into_iter().partition(is_wrong);
         (file.unread, file.findings) = (wrong, rest);
-        // A policy that is wrong and was never right counts: it allows nothing. What is missing cannot.
+        // An invalid policy that was never valid takes effect: it allows nothing. Missing objects cannot.
         if !is_missing.is_empty() || (file.is_known && !file.unread.is_empty()) {
-            self.shelf.withdraw(path);
+            self.objects.discard(path);
             return;
         }
-        // Nothing is made up here. A pod that has a node will have an address soon; one that has neither is not there.
+        // Drop synthetic addresses. A pod with a node gets an address soon; a pod with neither does not exist yet.
         let real = |mut object: Object| {
             if let Object::Pod(pod) = &mut object {
                 pod.addresses.retain(|address| !manifests.made_up.contains(address));
@@ -288,33 +293,35 @@ impl Folder {
         };
         let objects = manifests.objects.into_iter().filter_map(real);
         let objects: BTreeMap<Key, Object> = objects.map(|one| (one.key(), one)).collect();
-        self.shelf.bring(&name, objects);
+        self.objects.offer(&name, objects);
     }
 }
 
 /// What to do if the folder itself is missing.
-const AWAITED: &str = "make the folder, mount it, or name another with `--source`; it is read as soon as it is there, and nothing changes before that";
+const MISSING_FOLDER_HINT: &str = "create or mount the folder, or name another with `--source`; the agent reads it as soon as it exists, and changes nothing before";
 
 /// The code of a finding about a file without a document.
-const SILENT: &str = "says-nothing";
+const EMPTY_FILE: &str = "says-nothing";
 
-/// The code of a finding about a document that is no object.
+/// The code of a finding about a document that is not an object.
 const NOT_AN_OBJECT: &str = "not-an-object";
 
-/// A finding for a file that is empty, or nothing but comments: more often an accident than meant.
-fn silent(path: &Path) -> Finding {
+/// The finding about a file without documents: more often an accident than intended.
+fn empty_file(path: &Path) -> Finding {
     Finding {
         location: Some(Location { file: path.to_string_lossy().into(), line: 0 }),
-        code: SILENT,
+        code: EMPTY_FILE,
         severity: Severity::Error,
         object: None,
         field: String::new(),
-        message: "the file says nothing: remove it, or write an empty List if that is meant".into(),
+        message:
+            "the file contains no object: remove it, or write an empty List if that is intended"
+                .into(),
         hint: "an empty list is `{apiVersion: v1, kind: List, items: []}`".into(),
     }
 }
 
-/// A finding for a path that cannot be read.
+/// The finding about a path that cannot be read.
 fn finding(path: &Path, error: &LoadError) -> Finding {
     let cause = std::error::Error::source(error).map_or(String::new(), |why| format!(": {why}"));
     Finding {

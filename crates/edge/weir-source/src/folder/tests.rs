@@ -22,10 +22,10 @@ fn policy(name: &str, app: &str) -> String {
     )
 }
 
-/// The way to say it.
+/// A manifest without objects.
 const NOTHING: &str = "{apiVersion: v1, kind: List, items: []}";
 
-/// A folder on a disk, and the world as its updates tell it.
+/// A folder on a disk, and the world that results from its events.
 struct Bench {
     disk: TempDir,
     folder: Folder,
@@ -46,15 +46,15 @@ impl Bench {
         fs::write(path, text).unwrap();
     }
 
-    /// Looks at the folder; the names of the pods and policies that are there then.
+    /// Scans the folder. Returns the names of the current pods and policies.
     fn scan(&mut self) -> Vec<String> {
-        // What is gone is believed to be gone a moment later.
+        // A missing file counts as removed only after a delay.
         let now = SystemTime::now();
         self.folder.scan(now, |_| Writer::Done);
-        self.folder.scan(now + ABSENCE, |_| Writer::Done);
-        if let Some(update) = self.folder.next_event() {
-            update.changes.iter().for_each(|change| self.world.apply(change.clone()));
-            self.last = update;
+        self.folder.scan(now + REMOVAL_DELAY, |_| Writer::Done);
+        if let Some(event) = self.folder.next_event() {
+            event.changes.iter().for_each(|change| self.world.apply(change.clone()));
+            self.last = event;
         }
         names(&self.world)
     }
@@ -75,35 +75,35 @@ fn names(world: &World) -> Vec<String> {
 }
 
 #[test]
-fn files_come_change_and_go() {
+fn files_are_added_changed_and_removed() {
     let mut bench = Bench::new();
     bench.write("a.yaml", &pod("a", "10.0.0.1"));
     bench.write("b.yaml", &pod("b", "10.0.0.2"));
     assert_eq!(bench.scan(), ["a", "b"]);
     assert!(bench.last.in_sync && bench.last.unread.is_empty());
-    assert!(bench.world.namespaces.contains_key("shop"), "what is mentioned exists");
+    assert!(bench.world.namespaces.contains_key("shop"), "a mentioned namespace exists");
     bench.write("b.yaml", &(pod("b", "10.0.0.3") + &policy("p", "b")));
     assert_eq!(bench.scan(), ["a", "b", "p"]);
-    assert_eq!(bench.last.changes.len(), 2, "only what changed is told: {:?}", bench.last.changes);
+    assert_eq!(bench.last.changes.len(), 2, "only changed objects: {:?}", bench.last.changes);
     fs::remove_file(bench.disk.path().join("a.yaml")).unwrap();
     assert_eq!(bench.scan(), ["b", "p"]);
     bench.folder.scan(SystemTime::now(), |_| Writer::Unknown);
-    assert_eq!(bench.folder.next_event(), None, "nothing happened");
+    assert_eq!(bench.folder.next_event(), None, "there is no event without a change");
 }
 
 #[test]
-fn a_broken_file_counts_as_it_was() {
+fn the_last_valid_version_of_a_broken_file_stays_in_effect() {
     let mut bench = Bench::new();
     bench.write("a.yaml", &(pod("a", "10.0.0.1") + &policy("p", "a")));
     bench.write("b.yaml", &pod("b", "10.0.0.2"));
     bench.scan();
     bench.write("a.yaml", &(pod("a", "10.0.0.1") + "kind: ["));
     bench.write("b.yaml", &pod("c", "10.0.0.3"));
-    assert_eq!(bench.scan(), ["a", "c", "p"], "the others go on");
+    assert_eq!(bench.scan(), ["a", "c", "p"], "other files are still read");
     assert_eq!(bench.unread(), ["a.yaml:7 syntax"]);
     assert!(bench.last.in_sync);
     bench.write("a.yaml", &policy("p", "{}").replace("podSelector", "podselector"));
-    assert_eq!(bench.scan(), ["a", "c", "p"], "as with an object that the API server refuses");
+    assert_eq!(bench.scan(), ["a", "c", "p"], "like an object that the API server rejects");
     assert!(!bench.last.unread.is_empty());
     bench.write("a.yaml", &policy("p", "b"));
     assert_eq!(bench.scan(), ["c", "p"]);
@@ -111,7 +111,7 @@ fn a_broken_file_counts_as_it_was() {
 }
 
 #[test]
-fn nothing_is_in_sync_before_everything_was_read_once() {
+fn the_folder_is_in_sync_once_every_file_was_read() {
     let mut bench = Bench::new();
     assert_eq!(bench.scan(), [""; 0]);
     assert_eq!(bench.unread().len(), 1, "a folder without manifests may not be mounted yet");
@@ -121,15 +121,15 @@ fn nothing_is_in_sync_before_everything_was_read_once() {
     assert!(!bench.last.in_sync);
     assert_eq!(bench.unread(), ["b.yaml:2 syntax"]);
     bench.write("b.yaml", NOTHING);
-    assert!(bench.folder.look(&bench.disk.path().join("b.yaml")));
+    assert!(bench.folder.read_if_changed(&bench.disk.path().join("b.yaml")));
     assert!(bench.folder.next_event().unwrap().in_sync);
     bench.write("c.yaml", "kind: [");
     bench.scan();
-    assert!(bench.last.in_sync && !bench.last.unread.is_empty(), "from then on only told");
+    assert!(bench.last.in_sync && !bench.last.unread.is_empty(), "later errors are only reported");
 }
 
 #[test]
-fn a_file_that_says_nothing_counts_as_it_was() {
+fn a_file_without_objects_does_not_replace_its_last_valid_version() {
     let nothing = [
         ("", "a.yaml says-nothing"),
         ("# later\n---\n# perhaps\n", "a.yaml says-nothing"),
@@ -155,7 +155,7 @@ fn a_file_that_says_nothing_counts_as_it_was() {
 }
 
 #[test]
-fn a_policy_that_is_wrong_from_the_start_allows_nothing() {
+fn a_policy_that_was_never_valid_allows_nothing() {
     let mut bench = Bench::new();
     bench.write("a.yaml", &policy("p", "a").replace("spec: {", "spec: {ingress: [{frm: []}], "));
     assert_eq!(bench.scan(), ["p"]);
@@ -166,7 +166,7 @@ fn a_policy_that_is_wrong_from_the_start_allows_nothing() {
 }
 
 #[test]
-fn what_cannot_be_listed_stays() {
+fn files_that_cannot_be_listed_stay_in_effect() {
     let mut bench = Bench::new();
     bench.write("deep/a.yaml", &pod("a", "10.0.0.1"));
     bench.write("b.yaml", &pod("b", "10.0.0.2"));
@@ -178,7 +178,7 @@ fn what_cannot_be_listed_stays() {
     assert_eq!(bench.scan(), ["a"]);
     assert_eq!(bench.unread(), ["deep/a.yaml unreadable"]);
     fs::remove_file(link).unwrap();
-    assert_eq!(bench.scan(), ["a"], "an empty folder is not believed");
+    assert_eq!(bench.scan(), ["a"], "an empty folder may not be mounted yet");
     fs::remove_dir_all(bench.disk.path()).unwrap();
     assert_eq!(bench.scan(), ["a"]);
     bench.write("c.yaml", &pod("c", "10.0.0.3"));
@@ -186,7 +186,7 @@ fn what_cannot_be_listed_stays() {
 }
 
 #[test]
-fn a_policy_in_two_files_allows_nothing_whoever_came_first() {
+fn a_policy_in_two_files_allows_nothing_in_any_order() {
     for order in [["a.yaml", "b.yaml"], ["b.yaml", "a.yaml"]] {
         let mut bench = Bench::new();
         for file in order {
@@ -195,7 +195,7 @@ fn a_policy_in_two_files_allows_nothing_whoever_came_first() {
         }
         let subject = &bench.world.policies.values().next().unwrap().spec.subject;
         assert!(subject.pods.is_everything(), "two policies that differ are both obeyed");
-        assert_eq!(bench.unread(), ["b.yaml:6 duplicate-object"], "the pod is the same");
+        assert_eq!(bench.unread(), ["b.yaml:6 duplicate-object"], "the pods are equal");
         assert_eq!(bench.last.findings.len(), 2);
         assert!(bench.last.unread[0].message.ends_with("until one is gone, it allows nothing"));
         fs::remove_file(bench.disk.path().join("a.yaml")).unwrap();
@@ -212,13 +212,13 @@ fn address(bench: &mut Bench) -> String {
 }
 
 #[test]
-fn a_file_that_contradicts_another_one_counts_as_it_was() {
+fn a_version_that_conflicts_with_another_file_does_not_take_effect() {
     let mut bench = Bench::new();
     bench.write("b.yaml", &pod("x", "10.0.0.2"));
     assert_eq!(address(&mut bench), "10.0.0.2");
     bench.write("a.yaml", &(pod("x", "10.0.0.1") + &policy("p", "a")));
-    assert_eq!(address(&mut bench), "10.0.0.2", "though its name comes first");
-    assert_eq!(names(&bench.world), ["x"], "nothing of it counts");
+    assert_eq!(address(&mut bench), "10.0.0.2", "even if its name sorts first");
+    assert_eq!(names(&bench.world), ["x"], "none of its objects is in effect");
     assert_eq!(bench.unread(), ["a.yaml:1 conflicting-object"]);
     bench.write("b.yaml", &pod("x", "10.0.0.1"));
     assert_eq!(address(&mut bench), "10.0.0.1", "they agree");
@@ -231,18 +231,18 @@ fn a_file_that_contradicts_another_one_counts_as_it_was() {
     bench.write("a.yaml", &pod("x", "10.0.0.3"));
     assert_eq!(address(&mut bench), "10.0.0.1");
     fs::remove_file(bench.disk.path().join("b.yaml")).unwrap();
-    assert_eq!(address(&mut bench), "10.0.0.3", "nobody contradicts any more");
+    assert_eq!(address(&mut bench), "10.0.0.3", "the conflict is gone");
     assert_eq!(bench.unread(), [""; 0]);
     bench.write("a.yaml", NOTHING);
     bench.write("c.yaml", &pod("x", "10.0.0.4"));
-    assert_eq!(address(&mut bench), "10.0.0.4", "it has moved");
+    assert_eq!(address(&mut bench), "10.0.0.4", "the pod moved to another file");
     bench.write("a.yaml", &pod("x", "10.0.0.5"));
     bench.write("c.yaml", NOTHING);
     assert_eq!((address(&mut bench), bench.unread()), ("10.0.0.5".into(), vec![]), "and back");
 }
 
 #[test]
-fn nothing_is_in_sync_while_two_files_contradict_each_other() {
+fn the_folder_is_not_in_sync_while_two_files_conflict() {
     let node = |label: &str| {
         format!("{{apiVersion: v1, kind: Node, metadata: {{name: n1, labels: {{a: {label}}}}}}}")
     };
@@ -266,7 +266,7 @@ fn nothing_is_in_sync_while_two_files_contradict_each_other() {
 }
 
 #[test]
-fn a_namespace_that_is_declared_counts_more_than_one_that_is_mentioned() {
+fn a_declared_namespace_replaces_a_mentioned_one() {
     let mut bench = Bench::new();
     bench.write("a.yaml", &pod("a", "10.0.0.1"));
     let declared =
@@ -280,7 +280,7 @@ fn a_namespace_that_is_declared_counts_more_than_one_that_is_mentioned() {
 }
 
 #[test]
-fn pods_without_an_address_and_a_node_are_not_there() {
+fn pods_without_address_and_node_are_ignored() {
     let mut bench = Bench::new();
     let pod = "{apiVersion: v1, kind: Pod, metadata: {name: a, namespace: shop}}";
     let deployment = "{apiVersion: apps/v1, kind: Deployment, metadata: {name: b, namespace: shop}, spec: {selector: {}, template: {metadata: {labels: {a: b}}}}}";
@@ -294,24 +294,24 @@ fn pods_without_an_address_and_a_node_are_not_there() {
 }
 
 #[test]
-fn a_file_that_is_being_written_is_left_alone() {
+fn a_file_that_is_being_written_is_not_read() {
     let mut bench = Bench::new();
     bench.write("a.yaml", &pod("a", "10.0.0.1"));
     bench.scan();
     bench.write("a.yaml", NOTHING);
     bench.folder.scan(SystemTime::now(), |_| Writer::Busy);
-    let update = bench.folder.next_event().unwrap();
-    assert!(update.more_expected && update.changes.is_empty());
+    let event = bench.folder.next_event().unwrap();
+    assert!(event.more_expected && event.changes.is_empty());
     bench.folder.scan(SystemTime::now(), |_| Writer::Unknown);
-    assert!(bench.folder.more_expected, "it is too young to be believed");
-    bench.folder.scan(SystemTime::now() + SILENCE / 2, |_| Writer::Unknown);
-    assert!(bench.folder.more_expected, "and so it is, as long as whoever writes it may pause");
-    bench.folder.scan(SystemTime::now() + SILENCE, |_| Writer::Unknown);
+    assert!(bench.folder.more_expected, "it is too young");
+    bench.folder.scan(SystemTime::now() + QUIET_PERIOD / 2, |_| Writer::Unknown);
+    assert!(bench.folder.more_expected, "its writer may only pause");
+    bench.folder.scan(SystemTime::now() + QUIET_PERIOD, |_| Writer::Unknown);
     assert_eq!(bench.folder.next_event().unwrap().changes.len(), 2, "the pod and its namespace");
 }
 
 #[test]
-fn a_file_that_is_written_to_for_ever_is_read_now_and_then() {
+fn a_file_that_is_written_all_the_time_is_read_occasionally() {
     let mut bench = Bench::new();
     bench.write("a.yaml", &pod("a", "10.0.0.1"));
     bench.scan();
@@ -323,7 +323,7 @@ fn a_file_that_is_written_to_for_ever_is_read_now_and_then() {
         let file = fs::File::options().write(true).open(bench.disk.path().join("a.yaml")).unwrap();
         file.set_modified(now).unwrap();
         bench.folder.scan(now, |_| Writer::Unknown);
-        let changes = bench.folder.next_event().map_or(Vec::new(), |update| update.changes);
+        let changes = bench.folder.next_event().map_or(Vec::new(), |event| event.changes);
         changes.into_iter().for_each(|change| bench.world.apply(change));
         pods.push(names(&bench.world).join(" "));
     }
@@ -335,33 +335,33 @@ fn a_new_file_is_read_when_it_is_a_second_old() {
     let mut bench = Bench::new();
     bench.write("a.yaml", &pod("a", "10.0.0.1"));
     bench.folder.scan(SystemTime::now() + Duration::from_millis(500), |_| Writer::Unknown);
-    assert!(!bench.folder.next_event().unwrap().in_sync, "whoever writes it may not have finished");
-    bench.folder.scan(SystemTime::now() + FRESH, |_| Writer::Unknown);
+    assert!(!bench.folder.next_event().unwrap().in_sync, "its writer may not have finished");
+    bench.folder.scan(SystemTime::now() + NEW_FILE_AGE, |_| Writer::Unknown);
     assert!(bench.folder.next_event().unwrap().in_sync);
 }
 
 #[test]
-fn a_file_that_is_gone_for_a_moment_is_not_gone() {
+fn a_file_that_is_missing_briefly_is_not_removed() {
     let mut bench = Bench::new();
     bench.write("a.yaml", &pod("a", "10.0.0.1"));
     bench.write("b.yaml", &pod("b", "10.0.0.2"));
     bench.write("c.yaml", &pod("c", "10.0.0.2"));
     bench.scan();
     let start = SystemTime::now();
-    let look = |bench: &mut Bench, millis| {
+    let changes_at = |bench: &mut Bench, millis| {
         bench.folder.scan(start + Duration::from_millis(millis), |_| Writer::Done);
-        bench.folder.next_event().map_or(0, |update| update.changes.len())
+        bench.folder.next_event().map_or(0, |event| event.changes.len())
     };
     fs::remove_file(bench.disk.path().join("a.yaml")).unwrap();
-    assert_eq!(look(&mut bench, 0), 0);
+    assert_eq!(changes_at(&mut bench, 0), 0);
     bench.write("a.yaml", &pod("a", "10.0.0.1"));
-    assert_eq!(look(&mut bench, 600), 0, "it is back, and says what it said");
+    assert_eq!(changes_at(&mut bench, 600), 0, "it is back unchanged");
     fs::remove_file(bench.disk.path().join("a.yaml")).unwrap();
-    assert_eq!(look(&mut bench, 700), 0);
+    assert_eq!(changes_at(&mut bench, 700), 0);
     fs::remove_file(bench.disk.path().join("b.yaml")).unwrap();
-    assert_eq!(look(&mut bench, 1000), 0);
-    assert_eq!(look(&mut bench, 1300), 0, "others go, too");
-    assert_eq!(look(&mut bench, 1500), 2, "and all of them are gone at once");
+    assert_eq!(changes_at(&mut bench, 1000), 0);
+    assert_eq!(changes_at(&mut bench, 1300), 0, "another file disappeared meanwhile");
+    assert_eq!(changes_at(&mut bench, 1500), 2, "both are removed together");
 }
 
 #[test]
@@ -370,38 +370,38 @@ fn a_file_is_read_when_its_writer_has_finished() {
     let disk = tempfile::tempdir().unwrap();
     let path = disk.path().join("a.yaml");
     fs::write(&path, pod("a", "10.0.0.1")).unwrap();
-    let (sender, updates) = mpsc::channel();
-    let _watch = Watch::start(disk.path(), move |update| sender.send(update).is_ok()).unwrap();
+    let (sender, events) = mpsc::channel();
+    let _watch = Watch::start(disk.path(), move |event| sender.send(event).is_ok()).unwrap();
     let mut world = World::default();
-    wait_for(&updates, &mut world, &["a"]);
+    wait_for(&events, &mut world, &["a"]);
     let mut file = fs::File::create(&path).unwrap();
     file.write_all(pod("b", "10.0.0.2").as_bytes()).unwrap();
-    while let Ok(update) = updates.recv_timeout(Duration::from_millis(2500)) {
-        assert_eq!(update.changes, [], "it is only half written");
+    while let Ok(event) = events.recv_timeout(Duration::from_millis(2500)) {
+        assert_eq!(event.changes, [], "the file is only half written");
     }
     file.write_all(pod("c", "10.0.0.3").as_bytes()).unwrap();
     drop(file);
     let closed = std::time::Instant::now();
-    wait_for(&updates, &mut world, &["b", "c"]);
+    wait_for(&events, &mut world, &["b", "c"]);
     assert!(closed.elapsed() < Duration::from_secs(2), "{:?}", closed.elapsed());
 }
 
-/// Waits until the pods are these.
+/// Applies events until the pods are these.
 #[track_caller]
-fn wait_for(updates: &Receiver<SourceEvent>, world: &mut World, expected: &[&str]) {
+fn wait_for(events: &Receiver<SourceEvent>, world: &mut World, expected: &[&str]) {
     let deadline = std::time::Instant::now() + Duration::from_secs(20);
     while names(world) != expected {
         let left = deadline.saturating_duration_since(std::time::Instant::now());
-        let update = updates.recv_timeout(left).unwrap_or_else(|_| panic!("still {world:?}"));
-        update.changes.into_iter().for_each(|change| world.apply(change));
+        let event = events.recv_timeout(left).unwrap_or_else(|_| panic!("still {world:?}"));
+        event.changes.into_iter().for_each(|change| world.apply(change));
     }
 }
 
 #[test]
-fn a_watched_folder_tells_of_edits_swaps_and_its_own_return() {
+fn a_watch_reports_edits_swapped_links_and_a_recreated_folder() {
     let disk = tempfile::tempdir().unwrap();
     let root = disk.path().join("manifests");
-    // As Kubernetes mounts a ConfigMap: the names lead through a link that is swapped.
+    // Kubernetes mounts a ConfigMap like this: the file names lead through a link that is swapped.
     let generation = |name: &str, text: &str| {
         fs::create_dir_all(root.join(name)).unwrap();
         fs::write(root.join(name).join("a.yaml"), text).unwrap();
@@ -410,26 +410,26 @@ fn a_watched_folder_tells_of_edits_swaps_and_its_own_return() {
     };
     generation("..1", &pod("a", "10.0.0.1"));
     std::os::unix::fs::symlink("..data/a.yaml", root.join("a.yaml")).unwrap();
-    let (sender, updates) = mpsc::channel();
-    let watch = Watch::start(&root, move |update| sender.send(update).is_ok()).unwrap();
+    let (sender, events) = mpsc::channel();
+    let watch = Watch::start(&root, move |event| sender.send(event).is_ok()).unwrap();
     let mut world = World::default();
-    wait_for(&updates, &mut world, &["a"]);
+    wait_for(&events, &mut world, &["a"]);
     generation("..2", &pod("b", "10.0.0.2"));
-    wait_for(&updates, &mut world, &["b"]);
+    wait_for(&events, &mut world, &["b"]);
     fs::write(root.join("c.yaml"), pod("c", "10.0.0.3")).unwrap();
-    wait_for(&updates, &mut world, &["b", "c"]);
+    wait_for(&events, &mut world, &["b", "c"]);
     let start = std::time::Instant::now();
     fs::write(root.join("c.yaml"), pod("d", "10.0.0.3")).unwrap();
-    wait_for(&updates, &mut world, &["b", "d"]);
+    wait_for(&events, &mut world, &["b", "d"]);
     assert!(start.elapsed() < Duration::from_secs(5), "notified, not polled");
     fs::remove_dir_all(&root).unwrap();
     fs::create_dir(&root).unwrap();
     fs::write(root.join("e.yaml"), pod("e", "10.0.0.4")).unwrap();
-    wait_for(&updates, &mut world, &["e"]);
+    wait_for(&events, &mut world, &["e"]);
     fs::write(root.join("e.yaml"), pod("f", "10.0.0.4")).unwrap();
-    wait_for(&updates, &mut world, &["f"]);
-    while updates.recv_timeout(Duration::from_millis(300)).is_ok() {}
+    wait_for(&events, &mut world, &["f"]);
+    while events.recv_timeout(Duration::from_millis(300)).is_ok() {}
     watch.reload();
-    let told = updates.recv_timeout(Duration::from_secs(20)).unwrap();
-    assert!(told.changes.is_empty() && told.in_sync, "told again, though nothing changed");
+    let event = events.recv_timeout(Duration::from_secs(20)).unwrap();
+    assert!(event.changes.is_empty() && event.in_sync, "a reload sends an event without changes");
 }

@@ -13,31 +13,31 @@ use notify::{
 };
 use weir_runtime::SourceEvent;
 
-use super::{Folder, MOMENT, PATIENCE, SILENCE, Writer, listing::Identity};
+use super::{Folder, MAX_WRITE_TIME, QUIET_PERIOD, RESCAN_DELAY, Writer, listing::Identity};
 use crate::files::is_manifest;
 
-/// How long to wait for more notifications after the first one.
-const GATHER: Duration = Duration::from_millis(5);
-/// How long to rest after looking at the whole folder, at most.
-const REST: Duration = Duration::from_millis(500);
-/// How often to make sure that the folder is still the one that is watched.
-const GLANCE: Duration = Duration::from_secs(1);
-/// How often to look at all files, because notifications can be lost or may not exist for a file system.
-const POLL: Duration = Duration::from_secs(10);
+/// How long to wait for further notifications after the first one.
+const BATCH_WINDOW: Duration = Duration::from_millis(5);
+/// The longest pause after a scan of the whole folder.
+const MAX_SCAN_PAUSE: Duration = Duration::from_millis(500);
+/// The interval of checks that the path still leads to the watched folder.
+const IDENTITY_INTERVAL: Duration = Duration::from_secs(1);
+/// The interval of full scans: notifications can be lost, and some file systems have none.
+const POLL_INTERVAL: Duration = Duration::from_secs(10);
 
-/// A folder that is being watched by a thread of its own, until this is dropped.
+/// A thread that watches a folder until this is dropped.
 #[derive(Debug)]
 pub struct Watch {
-    pokes: Sender<Poke>,
+    commands: Sender<Command>,
 }
 
 impl Watch {
-    /// Watches a folder and tells what is new, beginning with all there is, until `tell` returns `false`.
+    /// Watches a folder and sends its events, the first with everything there is, until `send` returns `false`.
     pub fn start(
         root: impl Into<PathBuf>,
-        tell: impl FnMut(SourceEvent) -> bool + Send + 'static,
+        send: impl FnMut(SourceEvent) -> bool + Send + 'static,
     ) -> io::Result<Watch> {
-        let (pokes, poked) = mpsc::channel();
+        let (commands, queue) = mpsc::channel();
         let root = root.into();
         let watched = Watched {
             absolute: std::path::absolute(&root)?,
@@ -45,30 +45,30 @@ impl Watch {
             root,
             due: Due { all: Some(Instant::now()), ..Due::default() },
             watcher: None,
-            pokes: pokes.clone(),
+            commands: commands.clone(),
         };
         let thread = thread::Builder::new().name("weir-folder".into());
-        thread.spawn(move || watched.run(&poked, tell))?;
-        Ok(Watch { pokes })
+        thread.spawn(move || watched.run(&queue, send))?;
+        Ok(Watch { commands })
     }
 
-    /// Reads everything again, changed or not, and tells.
+    /// Reads every file again, changed or not, and sends an event.
     pub fn reload(&self) {
-        // If the thread is gone there is nobody to tell.
-        _ = self.pokes.send(Poke::Reload);
+        // The thread may have ended.
+        _ = self.commands.send(Command::Reload);
     }
 }
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        _ = self.pokes.send(Poke::Stop);
+        _ = self.commands.send(Command::Stop);
     }
 }
 
-/// What wakes the thread.
+/// The reasons for the thread to wake up.
 #[derive(Debug)]
-enum Poke {
-    Seen(notify::Result<notify::Event>),
+enum Command {
+    Notified(notify::Result<notify::Event>),
     Reload,
     Stop,
 }
@@ -79,21 +79,23 @@ struct Watched {
     absolute: PathBuf,
     folder: Folder,
     due: Due,
-    /// What notifies, and of which folder.
+    /// The notifier, and the folder that it watches.
     watcher: Option<(RecommendedWatcher, Identity)>,
-    pokes: Sender<Poke>,
+    commands: Sender<Command>,
 }
 
-/// What is to be looked at, and when.
+/// The scans and files that are due.
 #[derive(Debug, Default)]
 struct Due {
+    /// When to scan the whole folder.
     all: Option<Instant>,
+    /// The files that are being written.
     files: BTreeMap<PathBuf, Writing>,
-    /// Files that are new and finished.
+    /// Files that are new and complete.
     done: BTreeSet<PathBuf>,
 }
 
-/// A file that changes.
+/// When a file began to change, and when to read it.
 #[derive(Debug)]
 struct Writing {
     since: Instant,
@@ -101,48 +103,49 @@ struct Writing {
 }
 
 impl Watched {
-    fn run(mut self, poked: &Receiver<Poke>, mut tell: impl FnMut(SourceEvent) -> bool) {
+    fn run(mut self, queue: &Receiver<Command>, mut send: impl FnMut(SourceEvent) -> bool) {
         let mut poll = Instant::now();
-        // A folder that takes long to look at is looked at less often, but not so rarely that anybody waits for it.
-        let mut rest_until = Instant::now();
+        // Scan a large folder less often, but never so rarely that users notice.
+        let mut paused_until = Instant::now();
         loop {
             self.watch();
             let start = Instant::now();
-            let all_due = self.due.all.is_some_and(|due| due <= start) && rest_until <= start;
+            let all_due = self.due.all.is_some_and(|due| due <= start) && paused_until <= start;
             if all_due || poll <= start {
                 self.due.all = None;
                 self.scan(start);
                 let took = start.elapsed();
-                rest_until = start + took + (took * 3).min(REST);
-                poll = start + if self.watcher.is_some() { POLL } else { GLANCE };
+                paused_until = start + took + (took * 3).min(MAX_SCAN_PAUSE);
+                poll =
+                    start + if self.watcher.is_some() { POLL_INTERVAL } else { IDENTITY_INTERVAL };
             }
-            self.look(start);
-            if self.folder.next_event().is_some_and(|update| !tell(update)) {
+            self.read_due(start);
+            if self.folder.next_event().is_some_and(|event| !send(event)) {
                 return;
             }
-            let all = self.due.all.map(|due| due.max(rest_until));
+            let all = self.due.all.map(|due| due.max(paused_until));
             let files = self.due.files.values().map(|file| file.due);
-            let wake = files.chain(all).fold(poll.min(start + GLANCE), Instant::min);
+            let wake = files.chain(all).fold(poll.min(start + IDENTITY_INTERVAL), Instant::min);
             let mut until = wake;
             loop {
                 let wait = until.saturating_duration_since(Instant::now());
-                match poked.recv_timeout(wait) {
-                    Ok(Poke::Seen(event)) => self.seen(event),
-                    Ok(Poke::Reload) => {
-                        self.folder.distrust();
-                        (self.due.all, rest_until) = (Some(start), start);
+                match queue.recv_timeout(wait) {
+                    Ok(Command::Notified(event)) => self.handle(event),
+                    Ok(Command::Reload) => {
+                        self.folder.forget_fingerprints();
+                        (self.due.all, paused_until) = (Some(start), start);
                     }
-                    Ok(Poke::Stop) | Err(RecvTimeoutError::Disconnected) => return,
+                    Ok(Command::Stop) | Err(RecvTimeoutError::Disconnected) => return,
                     Err(RecvTimeoutError::Timeout) => break,
                 }
                 if until == wake {
-                    until = wake.min(Instant::now() + GATHER);
+                    until = wake.min(Instant::now() + BATCH_WINDOW);
                 }
             }
         }
     }
 
-    /// Makes sure that notifications are about the folder that is at the path now.
+    /// Starts a new notifier if the path leads to another folder than before.
     fn watch(&mut self) {
         let now = Identity::of(&self.root).ok();
         let watched = self.watcher.as_ref().map(|(_, identity)| identity);
@@ -152,9 +155,10 @@ impl Watched {
         self.watcher = None;
         self.due.all.get_or_insert_with(Instant::now);
         let Some(identity) = now else { return };
-        let pokes = self.pokes.clone();
-        let watcher = notify::recommended_watcher(move |event| _ = pokes.send(Poke::Seen(event)));
-        // Without notifications there is the poll.
+        let commands = self.commands.clone();
+        let watcher =
+            notify::recommended_watcher(move |event| _ = commands.send(Command::Notified(event)));
+        // Without notifications, the full scans remain.
         let Ok(mut watcher) = watcher else { return };
         if watcher.watch(&self.absolute, RecursiveMode::Recursive).is_ok() {
             self.watcher = Some((watcher, identity));
@@ -165,19 +169,23 @@ impl Watched {
         let Due { files, all, done } = &mut self.due;
         let finished = files.extract_if(.., |_, file| file.due <= now);
         done.extend(finished.map(|(path, _)| path));
-        self.folder.scan(SystemTime::now(), |path| match files.contains_key(path) {
-            true => Writer::Busy,
-            false if done.contains(path) => Writer::Done,
-            false => Writer::Unknown,
+        self.folder.scan(SystemTime::now(), |path| {
+            if files.contains_key(path) {
+                Writer::Busy
+            } else if done.contains(path) {
+                Writer::Done
+            } else {
+                Writer::Unknown
+            }
         });
         done.clear();
         if self.folder.more_expected {
-            all.get_or_insert(now + MOMENT);
+            all.get_or_insert(now + RESCAN_DELAY);
         }
     }
 
-    /// Looks at the files that are due.
-    fn look(&mut self, now: Instant) {
+    /// Reads the files that are due.
+    fn read_due(&mut self, now: Instant) {
         let due: Vec<PathBuf> = self
             .due
             .files
@@ -185,17 +193,17 @@ impl Watched {
             .map(|(path, _)| path)
             .collect();
         for path in due {
-            if !self.folder.look(&path) {
+            if !self.folder.read_if_changed(&path) {
                 self.due.all.get_or_insert(now);
                 self.due.done.insert(path);
             }
         }
         if self.folder.more_expected {
-            self.due.all.get_or_insert(now + MOMENT);
+            self.due.all.get_or_insert(now + RESCAN_DELAY);
         }
     }
 
-    fn seen(&mut self, event: notify::Result<notify::Event>) {
+    fn handle(&mut self, event: notify::Result<notify::Event>) {
         let now = Instant::now();
         let Ok(event) = event else {
             self.due.all.get_or_insert(now);
@@ -207,7 +215,7 @@ impl Watched {
                 EventKind::Access(AccessKind::Close(AccessMode::Write)) if is_visible(&path) => {
                     self.due.files.insert(path, Writing { since: now, due: now });
                 }
-                // Nobody writes into a link: what it leads to is finished, or somebody else's.
+                // A new link is complete: programs write its target, not the link.
                 EventKind::Create(CreateKind::File) if path.is_symlink() => {
                     self.due.all.get_or_insert(now);
                 }
@@ -216,18 +224,20 @@ impl Watched {
                 {
                     let file =
                         self.due.files.entry(path).or_insert(Writing { since: now, due: now });
-                    file.due = (now + SILENCE).min(file.since + PATIENCE);
+                    file.due = (now + QUIET_PERIOD).min(file.since + MAX_WRITE_TIME);
                 }
                 EventKind::Access(_)
                 | EventKind::Modify(ModifyKind::Data(_))
                 | EventKind::Create(CreateKind::File) => (),
-                // Whoever gives a file its name has finished it.
+                // A renamed file is complete.
                 EventKind::Modify(ModifyKind::Name(_)) => {
                     self.due.files.remove(&path);
                     self.due.done.insert(path);
                     self.due.all.get_or_insert(now);
                 }
-                _ => drop(self.due.all.get_or_insert(now)),
+                _ => {
+                    self.due.all.get_or_insert(now);
+                }
             }
         }
         if event.need_rescan() || event.paths.is_empty() {
@@ -236,7 +246,7 @@ impl Watched {
     }
 }
 
-/// Whether a file would be read, as far as its own name goes.
+/// Whether a file has the name of a manifest and is not hidden.
 fn is_visible(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     is_manifest(path) && !name.starts_with('.')
