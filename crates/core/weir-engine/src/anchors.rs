@@ -7,7 +7,7 @@ use crate::{
     selectors::{Anchor, Anchors},
 };
 
-/// Finds the selectors that could hold for an object, by what they need and by the scope they look in.
+/// Finds the selectors that could match an object, by their anchors and by scope.
 #[derive(Debug)]
 pub(crate) struct AnchorIndex<S> {
     lists: HashMap<(S, Anchor), SmallVec<[u32; 2]>>,
@@ -21,7 +21,7 @@ impl<S> Default for AnchorIndex<S> {
 }
 
 impl<S: Copy + Eq + std::hash::Hash> AnchorIndex<S> {
-    /// Enters something that a selector with these anchors leads to.
+    /// Adds an entry for a selector with these anchors.
     pub(crate) fn insert(&mut self, scope: S, anchors: &Anchors, id: u32) {
         for anchor in anchors {
             self.lists.entry((scope, *anchor)).or_default().push(id);
@@ -29,7 +29,7 @@ impl<S: Copy + Eq + std::hash::Hash> AnchorIndex<S> {
         }
     }
 
-    /// Takes it out again.
+    /// Removes an entry.
     pub(crate) fn remove(&mut self, scope: S, anchors: &Anchors, id: u32) {
         for anchor in anchors {
             let Some(list) = self.lists.get_mut(&(scope, *anchor)) else { continue };
@@ -43,7 +43,7 @@ impl<S: Copy + Eq + std::hash::Hash> AnchorIndex<S> {
         }
     }
 
-    /// Calls `visit` once with everything whose selector could hold for an object with these labels.
+    /// Calls `visit` once for every entry whose selector could match an object with these labels.
     pub(crate) fn candidates(
         &self,
         scope: S,
@@ -51,14 +51,14 @@ impl<S: Copy + Eq + std::hash::Hash> AnchorIndex<S> {
         labels: &LabelTable,
         mut visit: impl FnMut(u32),
     ) {
-        let mut ask = |anchor| {
+        let mut visit_list = |anchor| {
             self.lists.get(&(scope, anchor)).into_iter().flatten().for_each(|id| visit(*id))
         };
-        ask(Anchor::Anything);
+        visit_list(Anchor::Anything);
         for entry in row {
-            ask(Anchor::Pair(entry.pair));
+            visit_list(Anchor::Pair(entry.pair));
             if self.by_key > 0 {
-                ask(Anchor::Key(labels.key_of(entry.pair)));
+                visit_list(Anchor::Key(labels.key_of(entry.pair)));
             }
         }
     }

@@ -4,7 +4,7 @@ use std::{
 };
 
 use smallvec::SmallVec;
-use weir_model::{Labels, PodId};
+use weir_model::{Labels, NamedPort, Pod, PodId};
 
 use crate::{
     Locality,
@@ -12,12 +12,12 @@ use crate::{
     labels::{LabelTable, PairId},
     namespaces::{NamespaceId, Namespaces, ScopeId},
     nodes::Nodes,
-    pods::{Pod, PodIndex, Pods},
+    pods::{PodEntry, PodIndex, Pods},
     selectors::{SelectorId, Selectors},
 };
 
-/// The world, interned and indexed. It holds facts and answers questions about them; what follows from a change
-/// is the business of `Sets` and `Endpoints`.
+/// The world, interned and indexed. It stores facts and answers queries; `Sets` and `Endpoints`
+/// derive the effects of a change.
 #[derive(Debug)]
 pub(crate) struct Cluster {
     pub(crate) locality: Locality,
@@ -54,8 +54,8 @@ impl Cluster {
         PodId { namespace: self.namespaces.name(pod.namespace).clone(), name: pod.name.clone() }
     }
 
-    /// Enters a pod that is not there.
-    pub(crate) fn insert_pod(&mut self, pod: &weir_model::Pod) -> PodIndex {
+    /// Adds a pod that does not exist yet.
+    pub(crate) fn insert_pod(&mut self, pod: &Pod) -> PodIndex {
         let Cluster { labels, namespaces, pods, nodes, .. } = self;
         let namespace = namespaces.acquire(&pod.id.namespace, labels);
         let node = pod.node.as_ref().map(|name| nodes.acquire(name));
@@ -67,13 +67,13 @@ impl Cluster {
             addresses.dedup();
         }
         if let (true, Some(node)) = (host_network, node) {
-            addresses.iter().for_each(|address| nodes.lend(node, *address));
+            addresses.iter().for_each(|address| nodes.add_pod_address(node, *address));
         }
         let local =
             !host_network && !addresses.is_empty() && self.locality.covers(pod.node.as_ref());
         let known = !host_network && !addresses.is_empty();
         let ports = pods.acquire_ports(&pod.ports);
-        let entry = Pod {
+        let entry = PodEntry {
             namespace,
             name: pod.id.name.clone(),
             node,
@@ -96,15 +96,15 @@ impl Cluster {
         id
     }
 
-    /// Takes a pod out.
+    /// Removes a pod.
     pub(crate) fn remove_pod(&mut self, id: PodIndex) {
         let Cluster { labels, namespaces, pods, nodes, .. } = self;
-        // The first pair of a row is the namespace's own.
+        // The first pair of a row is the pseudo label of the namespace.
         pods.postings.remove(id).skip(1).for_each(|pair| labels.release(pair));
         let pod = pods.remove(id);
         if let Some(node) = pod.node {
             if pod.host_network {
-                pod.addresses.iter().for_each(|address| nodes.take_back(node, *address));
+                pod.addresses.iter().for_each(|address| nodes.remove_pod_address(node, *address));
             }
             nodes.release(node);
         }
@@ -120,8 +120,8 @@ impl Cluster {
         namespaces.release(pod.namespace, labels);
     }
 
-    /// Whether a known pod is just as given.
-    pub(crate) fn is_same_pod(&self, id: PodIndex, given: &weir_model::Pod) -> bool {
+    /// Whether a known pod equals the given one.
+    pub(crate) fn is_same_pod(&self, id: PodIndex, given: &Pod) -> bool {
         let pod = self.pods.get(id);
         let addresses =
             if given.host_network { given.node_addresses() } else { given.own_addresses() };
@@ -143,7 +143,7 @@ impl Cluster {
                 .all(|(entry, (key, value))| self.labels.text(entry.pair) == (key, value))
     }
 
-    /// The pod that an address belongs to: of all that claim it the youngest.
+    /// The pod that owns an address: the youngest of all that claim it.
     pub(crate) fn owner(&self, address: IpAddr) -> Option<PodIndex> {
         let age = |id: PodIndex| {
             let pod = self.pods.get(id);
@@ -156,7 +156,7 @@ impl Cluster {
         }
     }
 
-    /// The addresses a pod really has: those that no younger pod claims.
+    /// The addresses that a pod owns: those that no younger pod claims.
     pub(crate) fn owned(&self, id: PodIndex) -> impl Iterator<Item = IpAddr> + '_ {
         self.pods
             .get(id)
@@ -170,7 +170,7 @@ impl Cluster {
         self.selectors.matches(selector, self.pods.postings.row(id), &self.labels)
     }
 
-    /// The local pods of a scope that a selector holds for.
+    /// The local pods in a scope that a selector matches.
     pub(crate) fn select_local(&self, scope: ScopeId, selector: SelectorId) -> Vec<PodIndex> {
         let in_scope = |id: PodIndex| self.namespaces.is_in(self.pods.get(id).namespace, scope);
         let holds = |id: &PodIndex| self.matches(*id, selector);
@@ -206,7 +206,8 @@ impl Cluster {
         self.local.get(&namespace).into_iter().flatten().copied()
     }
 
-    /// All pods with addresses of a scope that a selector holds for, by the shortest way to find them.
+    /// All pods with addresses in a scope that a selector matches. Searches by label or by
+    /// namespace, whichever visits fewer pods.
     pub(crate) fn select(&self, scope: ScopeId, selector: SelectorId) -> Vec<PodIndex> {
         let anchored = self.pods.postings.lists(self.selectors.anchors(selector), &self.labels);
         let by_label: Option<usize> =
@@ -215,7 +216,7 @@ impl Cluster {
             .namespaces
             .members(scope)
             .map(|namespace| self.pods.postings.members(self.namespaces.pods_pair(namespace)));
-        // Only as many namespaces are counted as could still be the shorter way.
+        // Stop counting namespaces once the search by label is cheaper.
         let limit = by_label.unwrap_or(usize::MAX);
         let mut by_namespace: Vec<&[PodIndex]> = Vec::new();
         let mut count = 0_usize;
@@ -247,8 +248,8 @@ impl Cluster {
     }
 }
 
-fn same_ports(known: &[weir_model::NamedPort], given: &[weir_model::NamedPort]) -> bool {
-    let mut given: SmallVec<[&weir_model::NamedPort; 8]> = given.iter().collect();
+fn same_ports(known: &[NamedPort], given: &[NamedPort]) -> bool {
+    let mut given: SmallVec<[&NamedPort; 8]> = given.iter().collect();
     given.sort_unstable();
     given.dedup();
     known.iter().eq(given)

@@ -1,4 +1,5 @@
-//! From the words of a policy to rules: a pure function of the policy, its namespace and the endpoint's named ports.
+//! Compiles policy rules: a pure function of the policy, its namespace and the endpoint's named
+//! ports.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +8,7 @@ use weir_model::{
     PortMatch, PortOwners, PortRange, Ports, Protocol, Rule, Scope, Section, SetId, SetKey, Who,
 };
 
-/// Every set that the rules of a policy in this namespace can name.
+/// Every set that the rules of a policy in this namespace can use.
 pub(crate) fn set_keys(
     namespace: &Name,
     rules: &[PolicyRule],
@@ -29,12 +30,12 @@ pub(crate) fn set_keys(
     keys
 }
 
-/// Whether rules look different on endpoints with different named ports.
+/// Whether the compiled rules depend on the named ports of the endpoint.
 pub(crate) fn depends_on_ports(rules: &[PolicyRule], direction: Direction) -> bool {
     direction == Direction::Ingress && rules.iter().any(|rule| names(rule).next().is_some())
 }
 
-/// What a policy contributes to the chains of one direction.
+/// Compiles one direction of a policy.
 pub(crate) fn section(
     (policy, location): (&PolicyId, &Option<Location>),
     rules: &[PolicyRule],
@@ -75,13 +76,14 @@ pub(crate) fn section(
     Section { policy: policy.clone(), location: location.clone(), rules: compiled, idle }
 }
 
-/// The peers of a rule; one `None` if it is about everyone.
+/// The peers of a rule; a single `None` if it matches every peer.
 fn peers(rule: &PolicyRule) -> impl Iterator<Item = Option<&Peer>> {
     let everyone = rule.peers.is_none().then_some(None);
     everyone.into_iter().chain(rule.peers.iter().flatten().map(Some))
 }
 
-/// The ports of a rule as numbers: on ingress names are those of the endpoint itself. `None` if there are none.
+/// The port numbers of a rule; `None` if it has none. On ingress, a name stands for the port that
+/// the endpoint itself declares.
 fn numbers(rule: &PolicyRule, direction: Direction, own: &[NamedPort]) -> Option<Ports> {
     let Some(specs) = &rule.ports else { return Some(Ports::Any) };
     let mut ranges: Vec<PortRange> = Vec::new();
@@ -102,7 +104,7 @@ fn numbers(rule: &PolicyRule, direction: Direction, own: &[NamedPort]) -> Option
     Ports::of(ranges)
 }
 
-/// Whether a rule has ports by number on some endpoint.
+/// Whether a rule has port numbers on some endpoint.
 fn may_have_numbers(rule: &PolicyRule, direction: Direction) -> bool {
     rule.ports.as_ref().is_none_or(|specs| {
         specs.iter().any(|spec| match spec.ports {
@@ -112,7 +114,7 @@ fn may_have_numbers(rule: &PolicyRule, direction: Direction) -> bool {
     })
 }
 
-/// The sets of named ports that an egress rule means with one of its peers.
+/// The sets of named ports that an egress rule needs for one of its peers.
 fn port_keys(namespace: &Name, rule: &PolicyRule, peer: Option<&Peer>) -> Vec<SetKey> {
     let names: BTreeSet<_> = names(rule).collect();
     if names.is_empty() {
@@ -135,7 +137,7 @@ fn names(rule: &PolicyRule) -> impl Iterator<Item = (&Name, Option<Protocol>)> {
     })
 }
 
-/// How the addresses of a peer are told.
+/// How to match the addresses of a peer.
 enum Target {
     Set(SetKey),
     Block(Block),
@@ -155,7 +157,8 @@ fn target(namespace: &Name, who: &Who) -> Target {
     }
 }
 
-/// Whose ports a name means on egress. Nodes and domains have no names: the API refuses the combination.
+/// The pods whose named ports an egress rule uses. Nodes and domains have no named ports: the API
+/// server rejects the combination.
 fn owners(namespace: &Name, peer: Option<&Peer>) -> Option<PortOwners> {
     match peer.map(|peer| &peer.who) {
         None => Some(PortOwners::Everyone),

@@ -14,7 +14,7 @@ pub(crate) struct Domains {
 }
 
 impl Domains {
-    /// Sets the addresses of a name (none: forgets the name).
+    /// Sets the addresses of a name. An empty list removes the name.
     pub(crate) fn put(&mut self, name: &Name, addresses: &[IpAddr]) {
         if let Some(id) = self.ids.remove(name) {
             let (_, old) = self.table.remove(id);
@@ -34,12 +34,12 @@ impl Domains {
         self.ids.get(name).map(|id| &self.table[*id].1[..]).unwrap_or_default()
     }
 
-    /// Whether a name that fits has the address.
+    /// Whether a name that matches has the address.
     pub(crate) fn any_has(&self, pattern: &DomainPattern, address: IpAddr) -> bool {
-        self.owners.of(address).iter().any(|id| fits(pattern, &self.table[*id].0))
+        self.owners.claimants(address).iter().any(|id| fits(pattern, &self.table[*id].0))
     }
 
-    /// The addresses of the names that fit.
+    /// The addresses of the names that match.
     pub(crate) fn matching<'a>(
         &'a self,
         pattern: &'a DomainPattern,
@@ -51,7 +51,7 @@ impl Domains {
     }
 }
 
-/// Whether a name is the one meant, or has whole labels before it.
+/// Whether a pattern matches a name.
 fn fits(pattern: &DomainPattern, name: &str) -> bool {
     match pattern {
         DomainPattern::Exact(exact) => *name == **exact,

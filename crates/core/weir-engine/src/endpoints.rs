@@ -14,20 +14,21 @@ use crate::{
     slab::Slab,
 };
 
-/// The endpoints of this node. Those that the same policies speak for form a class and share one rule set; if one of the
-/// policies asks for ports by name, only those that give their ports the same names.
+/// The endpoints of this node. Endpoints that the same policies select form a class and share one
+/// rule set. If one of these policies has named ports, the endpoints of a class also declare the
+/// same named ports.
 #[derive(Debug, Default)]
 pub(crate) struct Endpoints {
     table: BTreeMap<PodId, State>,
     classes: Slab<Class>,
     class_ids: HashMap<(Box<[GroupIndex]>, PortNames), u32>,
-    /// Pods to look at again.
+    /// Pods to recompute.
     stale: BTreeSet<PodId>,
-    /// Classes whose rules to compile again.
+    /// Classes whose rules must be recompiled.
     stale_classes: BTreeSet<u32>,
     /// Classes that may have lost their last endpoint.
-    left: BTreeSet<u32>,
-    /// Baseline policies that some class no longer asks.
+    shrunk: BTreeSet<u32>,
+    /// Baseline policies that some class no longer reaches.
     unreached: BTreeSet<(PolicyIndex, Direction)>,
 }
 
@@ -36,8 +37,8 @@ struct State {
     class: u32,
     /// The set of its node's addresses.
     node_set: Option<SetIndex>,
-    /// As it was last told.
-    told: Option<Endpoint>,
+    /// The endpoint in the last delta.
+    published: Option<Endpoint>,
 }
 
 #[derive(Debug)]
@@ -49,32 +50,32 @@ struct Class {
 }
 
 impl Class {
-    /// Whether the baseline tier has a say in a direction.
+    /// Whether connections in a direction reach the baseline tier.
     fn reaches_baseline(&self, direction: Direction) -> bool {
         !self.endpoints.is_empty() && self.rules.chain(direction).isolation.is_none()
     }
 }
 
 impl Endpoints {
-    /// The pod must be looked at again.
-    pub(crate) fn touch(&mut self, pod: PodId) {
+    /// Marks a pod as stale.
+    pub(crate) fn mark(&mut self, pod: PodId) {
         self.stale.insert(pod);
     }
 
-    /// The rules of these classes must be compiled again.
-    pub(crate) fn touch_classes(&mut self, classes: &[u32]) {
+    /// Marks the rules of these classes as stale.
+    pub(crate) fn mark_classes(&mut self, classes: &[u32]) {
         self.stale_classes.extend(classes);
     }
 
-    /// All endpoints of these classes must be looked at again.
-    pub(crate) fn touch_members(&mut self, classes: &[u32]) {
+    /// Marks all endpoints of these classes as stale.
+    pub(crate) fn mark_members(&mut self, classes: &[u32]) {
         for class in classes {
             self.stale.extend(self.classes[*class].endpoints.iter().cloned());
         }
     }
 
-    /// Brings everything up to date with the cluster and the policies; tells what changed.
-    pub(crate) fn settle(
+    /// Recomputes everything that is stale and returns the endpoints that changed.
+    pub(crate) fn recompute(
         &mut self,
         cluster: &mut Cluster,
         policies: &mut Policies,
@@ -82,10 +83,12 @@ impl Endpoints {
     ) -> BTreeMap<PodId, Option<Endpoint>> {
         let mut delta = BTreeMap::new();
         let mut unused: Vec<SetIndex> = Vec::new();
-        let mut told: BTreeMap<PodId, Option<Endpoint>> = BTreeMap::new();
+        let mut recomputed: BTreeMap<PodId, Option<Endpoint>> = BTreeMap::new();
         for id in std::mem::take(&mut self.stale) {
-            match self.place(&id, cluster, policies, sets, &mut unused) {
-                Some(endpoint) => _ = told.insert(id, Some(endpoint)),
+            match self.assign_class(&id, cluster, policies, sets, &mut unused) {
+                Some(endpoint) => {
+                    recomputed.insert(id, Some(endpoint));
+                }
                 None => {
                     if self.remove(&id, &mut unused) {
                         delta.insert(id, None);
@@ -96,35 +99,35 @@ impl Endpoints {
         for class in std::mem::take(&mut self.stale_classes) {
             if self.classes.get(class).is_some_and(|class| !class.endpoints.is_empty()) {
                 self.compile(class, cluster, policies, sets);
-                told.extend(
+                recomputed.extend(
                     self.classes[class]
                         .endpoints
                         .iter()
                         .map(|id| (id.clone(), None))
-                        .filter(|(id, _)| !told.contains_key(id))
+                        .filter(|(id, _)| !recomputed.contains_key(id))
                         .collect::<Vec<_>>(),
                 );
             }
         }
-        for (id, placed) in told {
+        for (id, placed) in recomputed {
             let Some(state) = self.table.get_mut(&id) else { continue };
             let rules = self.classes[state.class].rules.clone();
-            let Some(mut endpoint) = placed.or_else(|| state.told.clone()) else { continue };
+            let Some(mut endpoint) = placed.or_else(|| state.published.clone()) else { continue };
             endpoint.rules = rules;
-            if state.told.as_ref() != Some(&endpoint) {
-                state.told = Some(endpoint.clone());
+            if state.published.as_ref() != Some(&endpoint) {
+                state.published = Some(endpoint.clone());
                 delta.insert(id, Some(endpoint));
             }
         }
-        let left = std::mem::take(&mut self.left);
+        let shrunk = std::mem::take(&mut self.shrunk);
         let empty = |class: &u32| self.classes[*class].endpoints.is_empty();
-        let gone: Vec<u32> = left.into_iter().filter(empty).collect();
+        let gone: Vec<u32> = shrunk.into_iter().filter(empty).collect();
         for class in &gone {
             let baseline = policies.baseline_of(&self.classes[*class].groups);
             let both = baseline.flat_map(|policy| Direction::BOTH.map(|way| (policy, way)));
             self.unreached.extend(both);
         }
-        self.silence_baseline(policies);
+        self.retire_unreached_baseline(policies);
         for class in gone {
             let gone = self.classes.remove(class);
             policies.unlink(&gone.groups, class);
@@ -134,18 +137,18 @@ impl Endpoints {
         delta
     }
 
-    /// A baseline policy that only isolated endpoints have needs no sets.
-    fn silence_baseline(&mut self, policies: &mut Policies) {
+    /// Releases the sets of baseline policies that apply only to isolated endpoints.
+    fn retire_unreached_baseline(&mut self, policies: &mut Policies) {
         for (policy, direction) in std::mem::take(&mut self.unreached) {
             let classes = policies.classes_of(policies.group_of(policy));
             if !classes.iter().any(|class| self.classes[*class].reaches_baseline(direction)) {
-                policies.silence(policy, direction);
+                policies.retire(policy, direction);
             }
         }
     }
 
-    /// Puts a pod into the class it belongs to; `None` if it is no endpoint. The rules are filled in later.
-    fn place(
+    /// Assigns a pod to its class; `None` if it is not an endpoint. The caller fills in the rules.
+    fn assign_class(
         &mut self,
         id: &PodId,
         cluster: &mut Cluster,
@@ -161,8 +164,8 @@ impl Endpoints {
         addresses.sort_unstable();
         let node = cluster.pods.get(pod).node.map(|node| cluster.nodes.name(node).clone());
         let groups = policies.groups_of(pod, cluster);
-        let by_name = policies.are_by_name(&groups);
-        let ports = cluster.pods.get(pod).ports.clone().filter(|_| by_name);
+        let by_port_names = policies.depend_on_ports(&groups);
+        let ports = cluster.pods.get(pod).ports.clone().filter(|_| by_port_names);
         let class = self.class(groups, ports, policies);
         let node_set = node.clone().map(|node| sets.acquire(SetKey::Node(node), cluster));
         let rules = self.classes[class].rules.clone();
@@ -172,22 +175,24 @@ impl Endpoints {
                 let old = std::mem::replace(&mut state.class, class);
                 if old != class {
                     self.classes[old].endpoints.remove(id);
-                    self.left.insert(old);
+                    self.shrunk.insert(old);
                 }
             }
-            None => _ = self.table.insert(id.clone(), State { class, node_set, told: None }),
+            None => {
+                self.table.insert(id.clone(), State { class, node_set, published: None });
+            }
         }
         self.classes[class].endpoints.insert(id.clone());
         Some(Endpoint { addresses, node, rules })
     }
 
-    /// Forgets an endpoint; whether anyone was told of it.
+    /// Removes an endpoint and returns whether a delta has contained it.
     fn remove(&mut self, id: &PodId, unused: &mut Vec<SetIndex>) -> bool {
         let Some(gone) = self.table.remove(id) else { return false };
         self.classes[gone.class].endpoints.remove(id);
-        self.left.insert(gone.class);
+        self.shrunk.insert(gone.class);
         unused.extend(gone.node_set);
-        gone.told.is_some()
+        gone.published.is_some()
     }
 
     fn class(

@@ -35,7 +35,7 @@ impl Engine {
         }
     }
 
-    /// Takes in changes, all at once, and tells what follows from them.
+    /// Applies a batch of changes and returns the resulting delta.
     pub fn apply<C: Borrow<Change>>(&mut self, changes: impl IntoIterator<Item = C>) -> Delta {
         for change in changes {
             match change.borrow() {
@@ -56,10 +56,10 @@ impl Engine {
                 Change::Remove(Key::Domain(name)) => self.put_domain(name, &[]),
             }
         }
-        self.settle()
+        self.compute_delta()
     }
 
-    /// The pod that an address belongs to, on whatever node it runs.
+    /// The pod that owns an address, on any node.
     pub fn owner(&self, address: IpAddr) -> Option<PodId> {
         self.cluster.owner(address).map(|pod| self.cluster.pod_id(pod))
     }
@@ -69,10 +69,10 @@ impl Engine {
         self.policies.len()
     }
 
-    fn settle(&mut self) -> Delta {
+    fn compute_delta(&mut self) -> Delta {
         let endpoints =
-            self.endpoints.settle(&mut self.cluster, &mut self.policies, &mut self.sets);
-        self.policies.settle(&mut self.sets, &mut self.cluster);
+            self.endpoints.recompute(&mut self.cluster, &mut self.policies, &mut self.sets);
+        self.policies.release_unused(&mut self.sets, &mut self.cluster);
         Delta { endpoints, sets: self.sets.take_changes().collect() }
     }
 
@@ -94,10 +94,11 @@ impl Engine {
         let Engine { cluster, sets, endpoints, .. } = self;
         let known_pod = known.map(|known| cluster.pods.get(known));
         let own = union(given.map(Pod::own_addresses), known_pod.map(|pod| pod.own_addresses()));
-        let lent = union(given.map(Pod::node_addresses), known_pod.map(|pod| pod.lent_addresses()));
-        // Nodes are held while the pod changes, so that they are there to be asked before and after.
+        let shared =
+            union(given.map(Pod::node_addresses), known_pod.map(|pod| pod.node_addresses()));
+        // Keep the nodes alive during the change, so that they can be queried before and after it.
         let mut nodes: SmallVec<[NodeId; 2]> = SmallVec::new();
-        if !lent.is_empty() {
+        if !shared.is_empty() {
             let names = [
                 known_pod.and_then(|pod| pod.node).map(|node| cluster.nodes.name(node).clone()),
                 given.and_then(|pod| pod.node.clone()),
@@ -105,30 +106,36 @@ impl Engine {
             nodes.extend(names.iter().flatten().map(|name| cluster.nodes.acquire(name)));
         }
 
-        let before = (sets.of_pods(&own, cluster), sets.of_nodes(&nodes, &lent, cluster));
-        touch_owners(&own, cluster, endpoints);
+        let before = (
+            sets.memberships_of_pods(&own, cluster),
+            sets.memberships_of_nodes(&nodes, &shared, cluster),
+        );
+        mark_owners(&own, cluster, endpoints);
         if let Some(known) = known {
             cluster.remove_pod(known);
         }
         if let Some(pod) = given {
             cluster.insert_pod(pod);
         }
-        touch_owners(&own, cluster, endpoints);
-        let now = (sets.of_pods(&own, cluster), sets.of_nodes(&nodes, &lent, cluster));
-        sets.record(before.0, now.0);
-        sets.record(before.1, now.1);
+        mark_owners(&own, cluster, endpoints);
+        let now = (
+            sets.memberships_of_pods(&own, cluster),
+            sets.memberships_of_nodes(&nodes, &shared, cluster),
+        );
+        sets.record_difference(before.0, now.0);
+        sets.record_difference(before.1, now.1);
         nodes.iter().for_each(|node| cluster.nodes.release(*node));
     }
 
     fn declare(&mut self, name: &Name, labels: Option<&Labels>) {
         let Engine { cluster, sets, endpoints, .. } = self;
         let Cluster { namespaces, labels: table, selectors, .. } = &mut *cluster;
-        // The namespace is held until everything about it is said.
+        // Keep the namespace alive until the change is complete.
         let namespace = namespaces.acquire(name, table);
         let moved = namespaces.declare(namespace, labels, table, selectors);
         if !moved.is_nothing() {
             sets.record_move(namespace, &moved, cluster);
-            cluster.local_in(namespace).for_each(|pod| endpoints.touch(cluster.pod_id(pod)));
+            cluster.local_in(namespace).for_each(|pod| endpoints.mark(cluster.pod_id(pod)));
         }
         cluster.namespaces.release(namespace, &mut cluster.labels);
     }
@@ -154,14 +161,14 @@ impl Engine {
     fn replace_node(&mut self, id: NodeId, given: Option<&Node>) {
         let Engine { cluster, sets, .. } = self;
         let addresses = union(given.map(|node| &node.addresses[..]), cluster.nodes.declared(id));
-        let before = sets.of_nodes(&[id], &addresses, cluster);
+        let before = sets.memberships_of_nodes(&[id], &addresses, cluster);
         cluster.nodes.declare(
             id,
             given.map(|node| (&node.labels, &node.addresses[..])),
             &mut cluster.labels,
         );
-        let now = sets.of_nodes(&[id], &addresses, cluster);
-        sets.record(before, now);
+        let now = sets.memberships_of_nodes(&[id], &addresses, cluster);
+        sets.record_difference(before, now);
     }
 
     fn put_policy(&mut self, policy: &Policy) {
@@ -172,11 +179,11 @@ impl Engine {
     fn touch(&mut self, touched: &Touched) {
         let Engine { cluster, policies, endpoints, .. } = self;
         let (Touched::Rules(group) | Touched::Subject(group)) = *touched;
-        endpoints.touch_classes(policies.classes_of(group));
+        endpoints.mark_classes(policies.classes_of(group));
         if let Touched::Subject(_) = touched {
-            endpoints.touch_members(policies.classes_of(group));
+            endpoints.mark_members(policies.classes_of(group));
             for pod in policies.subjects(group, cluster) {
-                endpoints.touch(cluster.pod_id(pod));
+                endpoints.mark(cluster.pod_id(pod));
             }
         }
     }
@@ -184,18 +191,18 @@ impl Engine {
     fn put_domain(&mut self, name: &Name, addresses: &[IpAddr]) {
         let Engine { cluster, sets, .. } = self;
         let touched = union(Some(addresses), Some(cluster.domains.addresses(name)));
-        let before = sets.of_domains(&touched, cluster);
+        let before = sets.memberships_of_domains(&touched, cluster);
         cluster.domains.put(name, addresses);
-        let now = sets.of_domains(&touched, cluster);
-        sets.record(before, now);
+        let now = sets.memberships_of_domains(&touched, cluster);
+        sets.record_difference(before, now);
     }
 }
 
-/// The endpoints that own these addresses must be looked at again.
-fn touch_owners(addresses: &[IpAddr], cluster: &Cluster, endpoints: &mut Endpoints) {
+/// Marks the endpoints that own these addresses as stale.
+fn mark_owners(addresses: &[IpAddr], cluster: &Cluster, endpoints: &mut Endpoints) {
     for pod in addresses.iter().filter_map(|address| cluster.owner(*address)) {
         if cluster.pods.get(pod).local {
-            endpoints.touch(cluster.pod_id(pod));
+            endpoints.mark(cluster.pod_id(pod));
         }
     }
 }
@@ -253,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn only_policies_that_ask_for_names_tell_pods_with_other_names_apart() {
+    fn endpoints_share_rules_unless_a_policy_uses_port_names() {
         let mut engine = Engine::new(Locality::Everywhere);
         let shared = |delta: Delta| {
             let endpoints: Vec<Endpoint> = delta.endpoints.into_values().flatten().collect();
@@ -272,10 +279,10 @@ mod tests {
         #![proptest_config(ProptestConfig { cases: 500, ..ProptestConfig::default() })]
 
         #[test]
-        fn an_emptied_world_leaves_nothing_behind(road in weir_testkit::changes(60)) {
+        fn removing_every_object_empties_all_indexes(changes in weir_testkit::changes(60)) {
             let mut engine = Engine::new(Locality::Everywhere);
-            engine.apply(road.iter().cloned());
-            let keys = road.iter().map(|change| match change {
+            engine.apply(changes.iter().cloned());
+            let keys = changes.iter().map(|change| match change {
                 Change::Put(object) => object.key(),
                 Change::Remove(key) => key.clone(),
             });

@@ -1,4 +1,4 @@
-//! Why a flow passes or not, read from the compiled rules.
+//! Explains a verdict from the compiled rules.
 
 use std::sync::Arc;
 
@@ -6,21 +6,21 @@ use weir_model::{
     Action, Direction, Endpoint, Flow, Member, Name, Peers, PodId, Program, Rule, Section, Verdict,
 };
 
-/// Why a flow passes or not.
+/// The explanation of a verdict.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Explanation {
     /// The flow.
     pub flow: Flow,
-    /// Whether it passes: both sides must allow it.
+    /// The verdict: both sides must allow the flow.
     pub verdict: Verdict,
-    /// What the rules of the pod that opens it say.
+    /// The source: the egress rules of its pod.
     pub egress: Side,
-    /// What the rules of the pod that it reaches say.
+    /// The destination: the ingress rules of its pod.
     pub ingress: Side,
 }
 
 impl Explanation {
-    /// One of the sides.
+    /// The side whose rules have this direction.
     pub fn side(&self, direction: Direction) -> &Side {
         match direction {
             Direction::Ingress => &self.ingress,
@@ -29,59 +29,60 @@ impl Explanation {
     }
 }
 
-/// One end of a flow and its say in the matter.
+/// One end of a flow, and the verdict of its rules.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// No pod is there, so no policy is asked.
+    /// The address belongs to no pod, so no policy applies.
     NoPod,
-    /// A pod speaks with itself, which is always allowed.
+    /// A pod connects to itself, which is always allowed.
     Itself(PodId),
-    /// A pod and the node it runs on, whose traffic is never judged.
+    /// A pod connects to the node it runs on, or the node to the pod; this is always allowed.
     OwnNode(PodId, Name),
-    /// The rules of a pod were asked.
+    /// The rules of a pod decided.
     Judged(Judgement),
 }
 
-/// What the rules of one pod say about a flow.
+/// The verdict of the rules of one pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Judgement {
     /// The pod.
     pub pod: PodId,
-    /// Whether the flow passes here.
+    /// Whether these rules allow the flow.
     pub verdict: Verdict,
-    /// What decided.
+    /// The reason for the verdict.
     pub reason: Reason,
-    /// The admin rule that handed the decision on, if one did.
+    /// The admin rule that passed the decision to the next tier, if any.
     pub passed: Option<Cited>,
     /// The NetworkPolicies that isolate the pod in this direction.
     pub isolating: Vec<Arc<Section>>,
-    /// The admin policies that speak for the pod in this direction and say nothing about the flow; only if nothing decided.
+    /// The admin policies that select the pod in this direction but have no matching rule; only if
+    /// no rule decided.
     pub silent: Vec<Arc<Section>>,
-    /// The rules that nearly matched, nearest first; only for a pod that is isolated and refuses.
+    /// The rules that nearly matched, nearest first; only if an isolated pod denies the flow.
     pub misses: Vec<Miss>,
 }
 
-/// What decided.
+/// The reason for a verdict.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reason {
     /// A rule of the admin tier.
     Admin(Cited),
-    /// A rule of a NetworkPolicy, which allows.
+    /// A rule of a NetworkPolicy allows the flow.
     Allowed(Cited),
-    /// Policies isolate the pod and none of their rules matches.
+    /// NetworkPolicies isolate the pod and none of their rules matches.
     Isolated,
     /// A rule of the baseline tier.
     Baseline(Cited),
-    /// No policy has anything to say: allowed.
+    /// No rule matches, so the flow is allowed.
     Default,
 }
 
 /// A rule and the policy it belongs to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cited {
-    /// The section that the policy contributes.
+    /// The compiled section of the policy.
     pub section: Arc<Section>,
-    /// The index of the rule in the section; those that are idle come after the others.
+    /// The index of the rule in the section; idle rules come last.
     pub at: usize,
 }
 
@@ -93,27 +94,27 @@ impl Cited {
     }
 }
 
-/// A rule that would have allowed the flow, but for one thing.
+/// A rule that nearly matched the flow.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Miss {
     /// The rule.
     pub cited: Cited,
-    /// What was missing.
+    /// The part that did not match.
     pub missing: Missing,
 }
 
-/// What kept a rule from matching.
+/// The part of a rule that did not match.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Missing {
     /// The peer matches, the port does not.
     Port,
-    /// The peer matches, but the pod gives no port the name that the rule asks for.
+    /// The peer matches, but the pod declares no port of the name that the rule requires.
     PortName,
     /// The port matches, the peer does not.
     Peer,
 }
 
-/// Explains what a program does to a flow.
+/// Explains the verdict of a program for a flow.
 pub fn explain(program: &Program, flow: &Flow) -> Explanation {
     let side = |direction| explain_side(program, flow, direction);
     let (egress, ingress) = (side(Direction::Egress), side(Direction::Ingress));
@@ -122,7 +123,7 @@ pub fn explain(program: &Program, flow: &Flow) -> Explanation {
 }
 
 impl Side {
-    /// Whether the flow passes here.
+    /// Whether this side allows the flow.
     pub fn verdict(&self) -> Verdict {
         match self {
             Side::Judged(judgement) => judgement.verdict,

@@ -10,7 +10,8 @@ pub(crate) type PairId = u32;
 /// A label key, interned.
 pub(crate) type KeyId = u32;
 
-/// The labels in use, each stored once and counted, so that a long life with many short-lived values costs no memory.
+/// The labels in use, each stored once and reference counted, so that short-lived label values do
+/// not accumulate in memory.
 #[derive(Debug, Default)]
 pub(crate) struct LabelTable {
     pairs: Slab<Pair>,
@@ -35,7 +36,7 @@ struct Key {
 }
 
 impl LabelTable {
-    /// The id of a pair, counted as used once more.
+    /// Interns a pair and adds a reference to it.
     pub(crate) fn acquire(&mut self, key: &Name, value: &Name) -> PairId {
         let hash = self.hasher.hash_one((&**key, &**value));
         let same = |id: &PairId| {
@@ -57,7 +58,7 @@ impl LabelTable {
         id
     }
 
-    /// Gives back one use of a pair.
+    /// Releases a reference to a pair.
     pub(crate) fn release(&mut self, id: PairId) {
         let pair = &mut self.pairs[id];
         pair.uses -= 1;
@@ -74,7 +75,7 @@ impl LabelTable {
         self.release_key(key);
     }
 
-    /// The id of a key, counted as used once more.
+    /// Interns a key and adds a reference to it.
     pub(crate) fn acquire_key(&mut self, name: &Name) -> KeyId {
         let id = match self.key_ids.get(name) {
             Some(&id) => id,
@@ -89,7 +90,7 @@ impl LabelTable {
         id
     }
 
-    /// Gives back one use of a key.
+    /// Releases a reference to a key.
     pub(crate) fn release_key(&mut self, id: KeyId) {
         self.keys[id].uses -= 1;
         if self.keys[id].uses == 0 {
@@ -108,7 +109,7 @@ impl LabelTable {
         u64::from(self.pairs[pair].uses)
     }
 
-    /// A pair in words.
+    /// The key and value of a pair.
     pub(crate) fn text(&self, pair: PairId) -> (&Name, &Name) {
         let pair = &self.pairs[pair];
         (&self.keys[pair.key].name, &pair.value)
@@ -119,7 +120,7 @@ impl LabelTable {
         self.keys[key].pairs.iter().copied()
     }
 
-    /// Whether nothing is in use.
+    /// Whether the table is empty.
     #[cfg(test)]
     pub(crate) fn is_empty(&self) -> bool {
         self.pairs.is_empty() && self.keys.is_empty()

@@ -1,19 +1,21 @@
-//! Compiles a world into the rules that a node must enforce, change by change, and explains what they do to a flow.
+//! Compiles a world into the rules that a node must enforce, incrementally, and explains the
+//! verdict for a flow.
 //!
 //! ```text
-//!   Change ──► Cluster          facts, interned and indexed: pods by label, namespace and address
+//!   Change ──► Cluster      facts, interned and indexed: pods by label, namespace and address
 //!                │ touched
 //!                ▼
-//!   Policies ──► Endpoints ──► rule sets      groups of policies by subject; classes of endpoints by groups
-//!        └─────► Sets      ──► members        only those that rules here name
+//!   Policies ──► Endpoints ──► rule sets   groups of policies by subject, classes of endpoints
+//!        └─────► Sets      ──► members     only the sets that rules here use
 //!                    └───────────────► Delta
 //! ```
 //!
-//! *Invariant*: the output depends on the world, never on the road to it. No cache holds a truth of its own: indexes say
-//! what a change touches, and what it touches is computed anew and compared.
+//! *Invariant*: the output depends on the world, never on the sequence of changes that led to it.
+//! Indexes find what a change touches; the engine recomputes those parts and compares them.
 //!
-//! *Invariant*: the cost of a change depends on what it touches. A pod asks only the selectors that need one of its labels in
-//! its namespace; a policy asks only the pods that have the label it needs; members are never enumerated unless a set is new.
+//! *Invariant*: the cost of a change depends on what it touches. A pod is checked only against the
+//! selectors that need one of its labels in its namespace. A policy is checked only against the
+//! pods that have the label it needs. The members of a set are enumerated only when the set is new.
 
 mod anchors;
 mod cluster;
@@ -40,10 +42,10 @@ pub use explain::{Cited, Explanation, Judgement, Miss, Missing, Reason, Side, ex
 pub use remedy::{Remedy, remedy};
 use weir_model::{Name, Program, World};
 
-/// Whose endpoints an engine compiles rules for.
+/// The pods for which an engine compiles rules.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Locality {
-    /// The pods of every node; for tools that look at a whole cluster.
+    /// The pods of every node, for tools that analyse a whole cluster.
     Everywhere,
     /// The pods that run on this node.
     Node(Name),
@@ -58,7 +60,7 @@ impl Locality {
     }
 }
 
-/// The rules for a whole world at once.
+/// Compiles the rules of a whole world.
 pub fn compile(world: &World, locality: Locality) -> Program {
     let mut program = Program::default();
     program.apply(Engine::new(locality).apply(world.changes()));

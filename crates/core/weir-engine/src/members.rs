@@ -1,4 +1,4 @@
-//! Who is in which set: the questions whose answers before and after a change make up a delta.
+//! Set membership. A delta is the difference between the memberships before and after a change.
 
 use std::{collections::BTreeSet, net::IpAddr};
 
@@ -13,8 +13,12 @@ use crate::{
 };
 
 impl Sets {
-    /// The sets that these addresses are in as addresses of pods.
-    pub(crate) fn of_pods(&self, addresses: &[IpAddr], cluster: &Cluster) -> Memberships {
+    /// The memberships of these addresses as pod addresses.
+    pub(crate) fn memberships_of_pods(
+        &self,
+        addresses: &[IpAddr],
+        cluster: &Cluster,
+    ) -> Memberships {
         let mut found = Memberships::new();
         if self.by_anchor.is_empty() && self.port_sets.is_empty() {
             return found;
@@ -27,22 +31,22 @@ impl Sets {
                     let selection = &self.selections[selection];
                     if cluster.selectors.matches(selection.selector, row, &cluster.labels) {
                         selection.sets.iter().for_each(|set| {
-                            self.as_member(*set, pod, address, cluster, &mut found)
+                            self.push_members(*set, pod, address, cluster, &mut found)
                         });
                     }
                 });
             }
             self.port_sets
                 .iter()
-                .for_each(|set| self.as_member(*set, pod, address, cluster, &mut found));
+                .for_each(|set| self.push_members(*set, pod, address, cluster, &mut found));
         }
         found.sort_unstable();
         found.dedup();
         found
     }
 
-    /// What an address of a pod is in a set that is made of pods.
-    fn as_member(
+    /// Adds the members that an address of a pod contributes to a set of pods or of their ports.
+    fn push_members(
         &self,
         set: SetIndex,
         pod: PodIndex,
@@ -65,8 +69,9 @@ impl Sets {
         );
     }
 
-    /// The sets that these addresses are in as addresses of nodes. Of sets about one node, only those of `nodes` are asked.
-    pub(crate) fn of_nodes(
+    /// The memberships of these addresses as node addresses. Of the sets of a single node, only
+    /// those of `nodes` are considered.
+    pub(crate) fn memberships_of_nodes(
         &self,
         nodes: &[NodeId],
         addresses: &[IpAddr],
@@ -91,8 +96,12 @@ impl Sets {
         found
     }
 
-    /// The sets that these addresses are in because of domain names.
-    pub(crate) fn of_domains(&self, addresses: &[IpAddr], cluster: &Cluster) -> Memberships {
+    /// The memberships of these addresses through domain names.
+    pub(crate) fn memberships_of_domains(
+        &self,
+        addresses: &[IpAddr],
+        cluster: &Cluster,
+    ) -> Memberships {
         let mut found = Memberships::new();
         for &set in &self.domain_sets {
             let SetKey::Domain(pattern) = &**self.id(set) else { continue };
@@ -105,32 +114,32 @@ impl Sets {
         found
     }
 
-    /// Records the difference between what addresses were in and what they are in now.
-    pub(crate) fn record(&mut self, before: Memberships, now: Memberships) {
+    /// Records the difference between two lists of memberships.
+    pub(crate) fn record_difference(&mut self, before: Memberships, now: Memberships) {
         let went: Vec<_> =
             before.iter().filter(|it| now.binary_search(it).is_err()).copied().collect();
         let came: Vec<_> =
             now.iter().filter(|it| before.binary_search(it).is_err()).copied().collect();
-        went.into_iter().for_each(|(set, member)| self.leave(set, member));
-        came.into_iter().for_each(|(set, member)| self.enter(set, member));
+        went.into_iter().for_each(|(set, member)| self.remove_member(set, member));
+        came.into_iter().for_each(|(set, member)| self.add_member(set, member));
     }
 
-    /// Records that a namespace left some scopes and entered others, and its pods with it.
+    /// Records that a namespace and its pods left some scopes and entered others.
     pub(crate) fn record_move(&mut self, namespace: NamespaceId, moved: &Moved, cluster: &Cluster) {
         for scope in &moved.left {
-            for (set, member) in self.of_namespace(namespace, *scope, cluster) {
-                self.leave(set, member);
+            for (set, member) in self.memberships_in_scope(namespace, *scope, cluster) {
+                self.remove_member(set, member);
             }
         }
         for scope in &moved.entered {
-            for (set, member) in self.of_namespace(namespace, *scope, cluster) {
-                self.enter(set, member);
+            for (set, member) in self.memberships_in_scope(namespace, *scope, cluster) {
+                self.add_member(set, member);
             }
         }
     }
 
-    /// What the pods of a namespace are in the sets of one scope.
-    fn of_namespace(
+    /// The memberships of the pods of a namespace in the sets of one scope.
+    fn memberships_in_scope(
         &self,
         namespace: NamespaceId,
         scope: ScopeId,
@@ -145,7 +154,7 @@ impl Sets {
                     selection
                         .sets
                         .iter()
-                        .for_each(|set| self.as_member(*set, pod, address, cluster, &mut found));
+                        .for_each(|set| self.push_members(*set, pod, address, cluster, &mut found));
                 }
             }
         }
@@ -154,9 +163,11 @@ impl Sets {
         found
     }
 
-    fn enter(&mut self, set: SetIndex, member: Member) {
+    fn add_member(&mut self, set: SetIndex, member: Member) {
         match self.change(set) {
-            SetDelta::Put(members) => _ = members.insert(member),
+            SetDelta::Put(members) => {
+                members.insert(member);
+            }
             SetDelta::Change { added, removed } => {
                 if !removed.remove(&member) {
                     added.insert(member);
@@ -166,9 +177,11 @@ impl Sets {
         }
     }
 
-    fn leave(&mut self, set: SetIndex, member: Member) {
+    fn remove_member(&mut self, set: SetIndex, member: Member) {
         match self.change(set) {
-            SetDelta::Put(members) => _ = members.remove(&member),
+            SetDelta::Put(members) => {
+                members.remove(&member);
+            }
             SetDelta::Change { added, removed } => {
                 if !added.remove(&member) {
                     removed.insert(member);
@@ -185,33 +198,33 @@ impl Sets {
         })
     }
 
-    /// All that happened since this was last asked.
+    /// Drains the changes.
     pub(crate) fn take_changes(&mut self) -> impl Iterator<Item = (SetId, SetDelta)> {
         let gone = std::mem::take(&mut self.gone).into_iter().map(|id| (id, SetDelta::Gone));
         let changes =
             std::mem::take(&mut self.changes).into_iter().filter(|(_, change)| !is_nothing(change));
         let changes: Vec<_> = changes.map(|(set, change)| (self.id(set).clone(), change)).collect();
-        // A set that went and came again in one turn is said last, as it is now.
+        // A set that was removed and added again comes last, with its current members.
         gone.chain(changes)
     }
 
-    /// All members of a set, from the cluster.
+    /// Enumerates all members of a set.
     pub(crate) fn contents(&self, set: SetIndex, cluster: &Cluster) -> BTreeSet<Member> {
         let mut found = Memberships::new();
         match self.source(set) {
             Source::Selection(selection) => {
                 let selection = &self.selections[selection];
                 for pod in cluster.select(selection.scope, selection.selector) {
-                    cluster
-                        .owned(pod)
-                        .for_each(|address| self.as_member(set, pod, address, cluster, &mut found));
+                    cluster.owned(pod).for_each(|address| {
+                        self.push_members(set, pod, address, cluster, &mut found)
+                    });
                 }
             }
             Source::Ports => {
                 for (pod, _) in cluster.pods.iter() {
-                    cluster
-                        .owned(pod)
-                        .for_each(|address| self.as_member(set, pod, address, cluster, &mut found));
+                    cluster.owned(pod).for_each(|address| {
+                        self.push_members(set, pod, address, cluster, &mut found)
+                    });
                 }
             }
             Source::Nodes(selector) => {

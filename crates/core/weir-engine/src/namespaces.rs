@@ -12,24 +12,24 @@ use crate::{
     slab::Slab,
 };
 
-/// A namespace that something mentions.
+/// A namespace that exists or is mentioned.
 pub(crate) type NamespaceId = u32;
 
-/// A choice of namespaces, resolved.
+/// A resolved selection of namespaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum ScopeId {
     /// This one.
     Namespace(NamespaceId),
-    /// Those that a selector holds for.
+    /// The namespaces that a selector matches.
     Matching(u32),
 }
 
-/// Namespaces, and which of them each namespace selector holds for.
+/// Namespaces, and the matches of each namespace selector.
 #[derive(Debug, Default)]
 pub(crate) struct Namespaces {
-    table: Slab<Namespace>,
+    table: Slab<NamespaceEntry>,
     ids: HashMap<Name, NamespaceId>,
-    /// Those that exist, and so have labels.
+    /// The namespaces that exist and therefore have labels.
     declared: BTreeSet<NamespaceId>,
     postings: Postings,
     scopes: Slab<Matching>,
@@ -38,12 +38,12 @@ pub(crate) struct Namespaces {
 }
 
 #[derive(Debug)]
-struct Namespace {
+struct NamespaceEntry {
     name: Name,
     uses: u32,
     /// The pseudo label that all its pods have in the pods' postings.
     pods: PairId,
-    /// The scopes that hold for it, sorted.
+    /// The scopes that contain it, sorted.
     scopes: SmallVec<[u32; 4]>,
 }
 
@@ -54,7 +54,7 @@ struct Matching {
     namespaces: BTreeSet<NamespaceId>,
 }
 
-/// The scopes a namespace left and entered.
+/// The scopes that a namespace left and entered.
 #[derive(Debug, Default)]
 pub(crate) struct Moved {
     pub(crate) left: Vec<ScopeId>,
@@ -68,14 +68,14 @@ impl Moved {
 }
 
 impl Namespaces {
-    /// The id of a namespace, counted as used once more.
+    /// Interns a namespace and adds a reference to it.
     pub(crate) fn acquire(&mut self, name: &Name, labels: &mut LabelTable) -> NamespaceId {
         let id = match self.ids.get(name) {
             Some(&id) => id,
             None => {
                 let pods = labels.acquire(&"\0namespace".into(), name);
                 let entry =
-                    Namespace { name: name.clone(), uses: 0, pods, scopes: SmallVec::new() };
+                    NamespaceEntry { name: name.clone(), uses: 0, pods, scopes: SmallVec::new() };
                 let id = self.table.insert(entry);
                 self.ids.insert(name.clone(), id);
                 id
@@ -85,7 +85,7 @@ impl Namespaces {
         id
     }
 
-    /// Gives back one use of a namespace.
+    /// Releases a reference to a namespace.
     pub(crate) fn release(&mut self, id: NamespaceId, labels: &mut LabelTable) {
         self.table[id].uses -= 1;
         if self.table[id].uses == 0 {
@@ -103,12 +103,12 @@ impl Namespaces {
         &self.table[id].name
     }
 
-    /// The pair under which the pods' postings list the pods of a namespace.
+    /// The pair that lists the pods of a namespace in the pods' postings.
     pub(crate) fn pods_pair(&self, id: NamespaceId) -> PairId {
         self.table[id].pods
     }
 
-    /// The scopes that a pod of the namespace is in.
+    /// The scopes that contain the pods of the namespace.
     pub(crate) fn scopes(&self, id: NamespaceId) -> impl Iterator<Item = ScopeId> {
         std::iter::once(ScopeId::Namespace(id))
             .chain(self.table[id].scopes.iter().map(|scope| ScopeId::Matching(*scope)))
@@ -129,7 +129,8 @@ impl Namespaces {
         }
     }
 
-    /// Declares a namespace with its labels, or (with `None`) takes the declaration back. A declaration is a use.
+    /// Declares a namespace with its labels, or removes the declaration (`None`). A declaration
+    /// holds a reference.
     pub(crate) fn declare(
         &mut self,
         id: NamespaceId,
@@ -158,7 +159,7 @@ impl Namespaces {
         moved
     }
 
-    /// Finds anew which selectors hold for a namespace.
+    /// Recomputes which selectors match a namespace.
     fn rescope(&mut self, id: NamespaceId, labels: &LabelTable, selectors: &Selectors) -> Moved {
         let row = self.postings.row(id);
         let mut now: SmallVec<[u32; 4]> = SmallVec::new();
@@ -184,7 +185,7 @@ impl Namespaces {
         Moved { left: ids(left), entered: ids(entered) }
     }
 
-    /// The id of a scope as seen from a namespace, counted as used once more.
+    /// Interns a scope, seen from a namespace, and adds a reference to it.
     pub(crate) fn acquire_scope(
         &mut self,
         own: &Name,
@@ -202,11 +203,11 @@ impl Namespaces {
 
     fn acquire_matching(
         &mut self,
-        words: &Selector,
+        selector_text: &Selector,
         labels: &mut LabelTable,
         selectors: &mut Selectors,
     ) -> u32 {
-        let selector = selectors.acquire(words, labels);
+        let selector = selectors.acquire(selector_text, labels);
         if let Some(&scope) = self.scope_ids.get(&selector) {
             selectors.release(selector, labels);
             self.scopes[scope].uses += 1;
@@ -225,7 +226,7 @@ impl Namespaces {
         scope
     }
 
-    /// The declared namespaces that a selector holds for.
+    /// The declared namespaces that a selector matches.
     fn matching<'a>(
         &'a self,
         selector: SelectorId,
@@ -240,7 +241,7 @@ impl Namespaces {
         candidates.filter(move |id| selectors.matches(selector, self.postings.row(*id), labels))
     }
 
-    /// Gives back one use of a scope.
+    /// Releases a reference to a scope.
     pub(crate) fn release_scope(
         &mut self,
         scope: ScopeId,

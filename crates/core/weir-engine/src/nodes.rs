@@ -11,40 +11,40 @@ use crate::{
     slab::Slab,
 };
 
-/// A node that something mentions.
+/// A node that exists or is mentioned.
 pub(crate) type NodeId = u32;
 
 /// Nodes and their addresses.
 #[derive(Debug, Default)]
 pub(crate) struct Nodes {
-    table: Slab<Node>,
+    table: Slab<NodeEntry>,
     ids: HashMap<Name, NodeId>,
     postings: Postings,
-    /// Who declares an address.
+    /// The nodes that declare an address.
     owners: Owners,
 }
 
 #[derive(Debug)]
-struct Node {
+struct NodeEntry {
     name: Name,
     uses: u32,
-    /// What the node object says; `None` if there is no such object.
+    /// The addresses of the Node object; `None` if there is no such object.
     declared: Option<Vec<IpAddr>>,
-    /// The addresses that host network pods have here, counted.
-    lent: BTreeMap<IpAddr, u32>,
+    /// The addresses of host network pods on this node, counted.
+    pod_addresses: BTreeMap<IpAddr, u32>,
 }
 
 impl Nodes {
-    /// The id of a node, counted as used once more.
+    /// Interns a node and adds a reference to it.
     pub(crate) fn acquire(&mut self, name: &Name) -> NodeId {
         let id = match self.ids.get(name) {
             Some(&id) => id,
             None => {
-                let id = self.table.insert(Node {
+                let id = self.table.insert(NodeEntry {
                     name: name.clone(),
                     uses: 0,
                     declared: None,
-                    lent: BTreeMap::new(),
+                    pod_addresses: BTreeMap::new(),
                 });
                 self.ids.insert(name.clone(), id);
                 id
@@ -54,7 +54,7 @@ impl Nodes {
         id
     }
 
-    /// Gives back one use of a node.
+    /// Releases a reference to a node.
     pub(crate) fn release(&mut self, id: NodeId) {
         self.table[id].uses -= 1;
         if self.table[id].uses == 0 {
@@ -71,7 +71,7 @@ impl Nodes {
         &self.table[id].name
     }
 
-    /// What the node object declares.
+    /// The addresses of the Node object.
     pub(crate) fn declared(&self, id: NodeId) -> Option<&[IpAddr]> {
         self.table[id].declared.as_deref()
     }
@@ -79,10 +79,10 @@ impl Nodes {
     /// All addresses of a node.
     pub(crate) fn addresses(&self, id: NodeId) -> impl Iterator<Item = IpAddr> {
         let node = &self.table[id];
-        node.declared.iter().flatten().chain(node.lent.keys()).copied()
+        node.declared.iter().flatten().chain(node.pod_addresses.keys()).copied()
     }
 
-    /// Sets or (with `None`) removes what the node object says.
+    /// Sets or (with `None`) removes the Node object.
     pub(crate) fn declare(
         &mut self,
         id: NodeId,
@@ -108,23 +108,23 @@ impl Nodes {
         self.table[id].declared = Some(addresses);
     }
 
-    /// A host network pod came.
-    pub(crate) fn lend(&mut self, id: NodeId, address: IpAddr) {
-        *self.table[id].lent.entry(address).or_default() += 1;
+    /// Adds an address of a host network pod.
+    pub(crate) fn add_pod_address(&mut self, id: NodeId, address: IpAddr) {
+        *self.table[id].pod_addresses.entry(address).or_default() += 1;
     }
 
-    /// A host network pod went.
-    pub(crate) fn take_back(&mut self, id: NodeId, address: IpAddr) {
-        let lent = &mut self.table[id].lent;
-        if let Some(count) = lent.get_mut(&address) {
+    /// Removes an address of a host network pod.
+    pub(crate) fn remove_pod_address(&mut self, id: NodeId, address: IpAddr) {
+        let pod_addresses = &mut self.table[id].pod_addresses;
+        if let Some(count) = pod_addresses.get_mut(&address) {
             *count -= 1;
             if *count == 0 {
-                lent.remove(&address);
+                pod_addresses.remove(&address);
             }
         }
     }
 
-    /// Whether a node that the selector holds for declares the address.
+    /// Whether a node that the selector matches declares the address.
     pub(crate) fn any_has(
         &self,
         selector: SelectorId,
@@ -133,12 +133,12 @@ impl Nodes {
         selectors: &Selectors,
     ) -> bool {
         self.owners
-            .of(address)
+            .claimants(address)
             .iter()
             .any(|id| selectors.matches(selector, self.postings.row(*id), labels))
     }
 
-    /// The addresses that the nodes declare for which the selector holds.
+    /// The addresses of the nodes that the selector matches.
     pub(crate) fn matching<'a>(
         &'a self,
         selector: SelectorId,

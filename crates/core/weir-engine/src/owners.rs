@@ -3,7 +3,8 @@ use std::net::IpAddr;
 use hashbrown::HashMap;
 use smallvec::SmallVec;
 
-/// Who claims an address. Normally one; more while addresses pass from one to another.
+/// The claimants of each address. Usually there is one, and briefly several when an address is
+/// reused.
 #[derive(Debug, Default)]
 pub(crate) struct Owners(HashMap<IpAddr, SmallVec<[u32; 2]>>);
 
@@ -20,7 +21,7 @@ impl Owners {
         }
     }
 
-    pub(crate) fn of(&self, address: IpAddr) -> &[u32] {
+    pub(crate) fn claimants(&self, address: IpAddr) -> &[u32] {
         self.0.get(&address).map(|owners| &owners[..]).unwrap_or_default()
     }
 }

@@ -14,41 +14,42 @@ pub(crate) type PodIndex = u32;
 /// Named ports, sorted; pods made from one template share them.
 pub(crate) type PortNames = Option<Arc<[NamedPort]>>;
 
-/// Pods and where to find them: by name, by address, by label and by namespace.
+/// Pods, indexed by name, address, label and namespace.
 #[derive(Debug, Default)]
 pub(crate) struct Pods {
-    table: Slab<Pod>,
+    table: Slab<PodEntry>,
     by_name: HashTable<PodIndex>,
     hasher: DefaultHashBuilder,
-    /// Only pods that own addresses have a row: their labels and the pseudo label of their namespace.
+    /// Rows exist only for pods that own addresses: their labels and the pseudo label of their
+    /// namespace.
     pub(crate) postings: Postings,
     owners: Owners,
     port_lists: HashMap<Arc<[NamedPort]>, u32>,
 }
 
-/// What the engine keeps of a pod.
+/// The engine's record of a pod.
 #[derive(Debug)]
-pub(crate) struct Pod {
+pub(crate) struct PodEntry {
     pub(crate) namespace: NamespaceId,
     pub(crate) name: Name,
     pub(crate) node: Option<NodeId>,
-    /// Its own addresses, or those it lends to its node.
+    /// The addresses it owns, or shares with its node.
     pub(crate) addresses: SmallVec<[IpAddr; 2]>,
     pub(crate) ports: PortNames,
     pub(crate) born: u64,
     pub(crate) host_network: bool,
-    /// It is an endpoint of this node, if it has addresses.
+    /// It runs on this node, so it is an endpoint if it has addresses.
     pub(crate) local: bool,
 }
 
-impl Pod {
-    /// The addresses at which it is known as a pod.
+impl PodEntry {
+    /// The addresses that the pod owns.
     pub(crate) fn own_addresses(&self) -> &[IpAddr] {
         if self.host_network { &[] } else { &self.addresses }
     }
 
-    /// The addresses it lends to its node.
-    pub(crate) fn lent_addresses(&self) -> &[IpAddr] {
+    /// The addresses that the pod shares with its node.
+    pub(crate) fn node_addresses(&self) -> &[IpAddr] {
         if self.host_network { &self.addresses } else { &[] }
     }
 }
@@ -63,7 +64,7 @@ impl Pods {
             .copied()
     }
 
-    pub(crate) fn insert(&mut self, pod: Pod) -> PodIndex {
+    pub(crate) fn insert(&mut self, pod: PodEntry) -> PodIndex {
         let hash = self.hasher.hash_one((pod.namespace, &*pod.name));
         let own: SmallVec<[IpAddr; 2]> = pod.own_addresses().into();
         let id = self.table.insert(pod);
@@ -75,7 +76,7 @@ impl Pods {
         id
     }
 
-    pub(crate) fn remove(&mut self, id: PodIndex) -> Pod {
+    pub(crate) fn remove(&mut self, id: PodIndex) -> PodEntry {
         let pod = self.table.remove(id);
         let hash = self.hasher.hash_one((pod.namespace, &*pod.name));
         if let Ok(entry) = self.by_name.find_entry(hash, |other| *other == id) {
@@ -85,20 +86,20 @@ impl Pods {
         pod
     }
 
-    pub(crate) fn get(&self, id: PodIndex) -> &Pod {
+    pub(crate) fn get(&self, id: PodIndex) -> &PodEntry {
         &self.table[id]
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (PodIndex, &Pod)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (PodIndex, &PodEntry)> {
         self.table.iter()
     }
 
-    /// All that claim an address.
+    /// All pods that claim an address.
     pub(crate) fn claimants(&self, address: IpAddr) -> &[PodIndex] {
-        self.owners.of(address)
+        self.owners.claimants(address)
     }
 
-    /// One copy of a list of named ports, counted as used once more.
+    /// Interns a list of named ports and adds a reference to it.
     pub(crate) fn acquire_ports(&mut self, ports: &[NamedPort]) -> PortNames {
         if ports.is_empty() {
             return None;
@@ -114,7 +115,7 @@ impl Pods {
         Some(list)
     }
 
-    /// Gives back one use of a list of named ports.
+    /// Releases a reference to a list of named ports.
     pub(crate) fn release_ports(&mut self, ports: PortNames) {
         if let Some(list) = ports
             && let Some(uses) = self.port_lists.get_mut(&list)

@@ -20,25 +20,27 @@ pub(crate) type PolicyIndex = u32;
 /// A distinct subject, as an index.
 pub(crate) type GroupIndex = u32;
 
-/// The policies, grouped by whom they speak for. Only those that speak for an endpoint here are compiled.
+/// The policies, grouped by subject. Only policies that select an endpoint of this node are
+/// compiled.
 #[derive(Debug, Default)]
 pub(crate) struct Policies {
-    table: Slab<Policy>,
+    table: Slab<PolicyEntry>,
     by_id: HashTable<PolicyIndex>,
     hasher: DefaultHashBuilder,
-    /// What policies say, and how many say it.
+    /// The distinct specs with their reference counts.
     specs: HashMap<Arc<Spec>, u32>,
     groups: Slab<Group>,
     group_ids: HashMap<(ScopeId, SelectorId), GroupIndex>,
     by_anchor: AnchorIndex<ScopeId>,
     /// Groups that may have lost their last policy or endpoint.
     idle: Vec<GroupIndex>,
-    /// Sets of policies that changed or fell silent: given back once the new rules have taken theirs.
+    /// Sets of policies that changed or no longer apply. They are released after the new rules have
+    /// acquired theirs.
     retired: Vec<SetIndex>,
 }
 
 #[derive(Debug)]
-struct Policy {
+struct PolicyEntry {
     id: PolicyId,
     location: Option<Location>,
     spec: Arc<Spec>,
@@ -47,7 +49,7 @@ struct Policy {
     egress: Option<Box<Compiled>>,
 }
 
-/// One direction of a policy in force.
+/// One compiled direction of a policy.
 #[derive(Debug)]
 struct Compiled {
     sets: Vec<SetIndex>,
@@ -55,7 +57,7 @@ struct Compiled {
     section: Option<Arc<Section>>,
 }
 
-impl Policy {
+impl PolicyEntry {
     fn compiled(&mut self, direction: Direction) -> &mut Option<Box<Compiled>> {
         match direction {
             Direction::Ingress => &mut self.ingress,
@@ -63,8 +65,8 @@ impl Policy {
         }
     }
 
-    /// Whether it says something else to endpoints with other named ports.
-    fn by_name(&self) -> bool {
+    /// Whether its ingress rules depend on the named ports of the endpoint.
+    fn depends_on_ports(&self) -> bool {
         let ingress = self.spec.rules(Direction::Ingress).unwrap_or_default();
         compile::depends_on_ports(ingress, Direction::Ingress)
     }
@@ -76,35 +78,35 @@ impl Policy {
         ports: &[NamedPort],
         sets: &Sets,
     ) -> Arc<Section> {
-        let Policy { id, location, .. } = self;
+        let PolicyEntry { id, location, .. } = self;
         Arc::new(compile::section((id, location), rules, direction, ports, |key| sets.id_of(key)))
     }
 
-    /// The sets it had, if it was in force.
-    fn retire(&mut self, direction: Direction) -> Vec<SetIndex> {
+    /// Drops the compiled direction and returns its sets.
+    fn take_sets(&mut self, direction: Direction) -> Vec<SetIndex> {
         self.compiled(direction).take().map(|compiled| compiled.sets).unwrap_or_default()
     }
 }
 
-/// All policies that speak for the same pods.
+/// All policies with the same subject.
 #[derive(Debug)]
 struct Group {
     scope: ScopeId,
     selector: SelectorId,
-    /// In the order in which they are asked.
+    /// In order of evaluation.
     policies: SmallVec<[PolicyIndex; 2]>,
-    /// How many of them say something else to endpoints with other named ports.
-    by_name: u32,
-    /// The classes of endpoints it speaks for.
+    /// How many of them depend on the named ports of the endpoint.
+    depends_on_ports: u32,
+    /// The classes of endpoints that it selects.
     classes: SmallVec<[u32; 2]>,
 }
 
-/// What a change of a policy means for endpoints.
+/// The effect of a policy change on endpoints.
 #[derive(Debug)]
 pub(crate) enum Touched {
-    /// The pods of this group must be asked again which groups speak for them.
+    /// The pods of this group may have entered or left it.
     Subject(GroupIndex),
-    /// The rules of the classes that this group speaks for have changed.
+    /// The rules of the classes that this group selects changed.
     Rules(GroupIndex),
 }
 
@@ -113,7 +115,7 @@ impl Policies {
         self.by_id.find(self.hasher.hash_one(id), |index| self.table[*index].id == *id).copied()
     }
 
-    /// Sets a policy; tells what that touches.
+    /// Adds or replaces a policy and returns its effect.
     pub(crate) fn put(
         &mut self,
         policy: &weir_model::Policy,
@@ -130,7 +132,7 @@ impl Policies {
         let spec = self.acquire_spec(&policy.spec);
         let (group, touch) = self.join(&policy.id, &spec, cluster);
         let hash = self.hasher.hash_one(&policy.id);
-        let policy = Policy {
+        let policy = PolicyEntry {
             id: policy.id.clone(),
             location: policy.location.clone(),
             spec,
@@ -144,13 +146,13 @@ impl Policies {
         let order = |index: PolicyIndex| (self.table[index].spec.tier, &self.table[index].id);
         let at = self.groups[group].policies.partition_point(|other| order(*other) < order(index));
         self.groups[group].policies.insert(at, index);
-        let by_name = self.table[index].by_name();
-        self.groups[group].by_name += u32::from(by_name);
-        touched.push(if by_name { Touched::Subject(group) } else { touch });
+        let depends_on_ports = self.table[index].depends_on_ports();
+        self.groups[group].depends_on_ports += u32::from(depends_on_ports);
+        touched.push(if depends_on_ports { Touched::Subject(group) } else { touch });
         touched
     }
 
-    /// Removes a policy; tells what that touches.
+    /// Removes a policy and returns its effect.
     pub(crate) fn remove(&mut self, id: &PolicyId, cluster: &mut Cluster) -> Option<Touched> {
         let index = self.find(id)?;
         self.remove_at(index, cluster)
@@ -161,14 +163,14 @@ impl Policies {
         if let Ok(entry) = self.by_id.find_entry(hash, |other| *other == index) {
             entry.remove();
         }
-        Direction::BOTH.into_iter().for_each(|direction| self.silence(index, direction));
+        Direction::BOTH.into_iter().for_each(|direction| self.retire(index, direction));
         let gone = self.table.remove(index);
         self.release_spec(&gone.spec);
         let group = &mut self.groups[gone.group];
         group.policies.retain(|other| *other != index);
-        group.by_name -= u32::from(gone.by_name());
+        group.depends_on_ports -= u32::from(gone.depends_on_ports());
         if !group.policies.is_empty() {
-            return Some(match gone.by_name() {
+            return Some(match gone.depends_on_ports() {
                 true => Touched::Subject(gone.group),
                 false => Touched::Rules(gone.group),
             });
@@ -178,7 +180,7 @@ impl Policies {
         Some(Touched::Subject(gone.group))
     }
 
-    /// One copy of what many policies say alike, counted as used once more.
+    /// Interns a spec and adds a reference to it.
     fn acquire_spec(&mut self, spec: &Arc<Spec>) -> Arc<Spec> {
         if let Some((known, uses)) = self.specs.get_key_value_mut(spec) {
             *uses += 1;
@@ -188,7 +190,7 @@ impl Policies {
         spec.clone()
     }
 
-    /// Gives back one use of it.
+    /// Releases a reference to a spec.
     fn release_spec(&mut self, spec: &Arc<Spec>) {
         if let Some(uses) = self.specs.get_mut(spec) {
             *uses -= 1;
@@ -224,7 +226,7 @@ impl Policies {
             scope,
             selector,
             policies: SmallVec::new(),
-            by_name: 0,
+            depends_on_ports: 0,
             classes: SmallVec::new(),
         });
         self.group_ids.insert((scope, selector), group);
@@ -232,13 +234,13 @@ impl Policies {
         (group, Touched::Subject(group))
     }
 
-    /// The local pods that a group speaks for.
+    /// The local pods that a group selects.
     pub(crate) fn subjects(&self, group: GroupIndex, cluster: &Cluster) -> Vec<PodIndex> {
         let Group { scope, selector, .. } = self.groups[group];
         cluster.select_local(scope, selector)
     }
 
-    /// The groups that speak for a pod, sorted.
+    /// The groups that select a pod, sorted.
     pub(crate) fn groups_of(&self, pod: PodIndex, cluster: &Cluster) -> Box<[GroupIndex]> {
         let mut found = Vec::new();
         let row = cluster.pods.postings.row(pod);
@@ -253,21 +255,21 @@ impl Policies {
         found.into()
     }
 
-    /// Whether these groups say something else to endpoints with other named ports.
-    pub(crate) fn are_by_name(&self, groups: &[GroupIndex]) -> bool {
-        groups.iter().any(|group| self.groups[*group].by_name > 0)
+    /// Whether any of these groups depends on the named ports of the endpoint.
+    pub(crate) fn depend_on_ports(&self, groups: &[GroupIndex]) -> bool {
+        groups.iter().any(|group| self.groups[*group].depends_on_ports > 0)
     }
 
     pub(crate) fn classes_of(&self, group: GroupIndex) -> &[u32] {
         &self.groups[group].classes
     }
 
-    /// A class of endpoints came that these groups speak for.
+    /// Registers a class of endpoints with its groups.
     pub(crate) fn link(&mut self, groups: &[GroupIndex], class: u32) {
         groups.iter().for_each(|group| self.groups[*group].classes.push(class));
     }
 
-    /// A class of endpoints went.
+    /// Removes a class of endpoints from its groups.
     pub(crate) fn unlink(&mut self, groups: &[GroupIndex], class: u32) {
         for group in groups {
             self.groups[*group].classes.retain(|other| *other != class);
@@ -277,7 +279,7 @@ impl Policies {
         }
     }
 
-    /// The policies of several groups, in the order in which they are asked.
+    /// The policies of several groups, in order of evaluation.
     pub(crate) fn in_order(&self, groups: &[GroupIndex]) -> Vec<PolicyIndex> {
         let mut all: Vec<PolicyIndex> =
             groups.iter().flat_map(|group| &self.groups[*group].policies).copied().collect();
@@ -290,7 +292,7 @@ impl Policies {
         all
     }
 
-    /// The baseline policies of several groups. They are the last of each group.
+    /// The baseline policies of several groups. They come last in each group.
     pub(crate) fn baseline_of(&self, groups: &[GroupIndex]) -> impl Iterator<Item = PolicyIndex> {
         let is_baseline =
             |policy: &PolicyIndex| matches!(self.tier(*policy), Tier::Baseline { .. });
@@ -304,7 +306,7 @@ impl Policies {
         self.table[policy].spec.tier
     }
 
-    /// What a policy says in one direction to an endpoint with these named ports.
+    /// The compiled section of a policy for an endpoint with these named ports.
     pub(crate) fn section(
         &mut self,
         policy: PolicyIndex,
@@ -316,7 +318,7 @@ impl Policies {
         let policy = &mut self.table[policy];
         let spec = policy.spec.clone();
         let rules = spec.rules(direction)?;
-        // In the admin tiers an empty list of rules says nothing at all.
+        // In the admin tiers, an empty list of rules has no effect.
         if rules.is_empty() && spec.tier != Tier::Namespace {
             return None;
         }
@@ -331,9 +333,9 @@ impl Policies {
         known.or_else(|| Some(policy.compile(rules, direction, ports, sets)))
     }
 
-    /// One direction of a policy concerns no endpoint any more.
-    pub(crate) fn silence(&mut self, policy: PolicyIndex, direction: Direction) {
-        let sets = self.table[policy].retire(direction);
+    /// Drops one compiled direction of a policy that applies to no endpoint any more.
+    pub(crate) fn retire(&mut self, policy: PolicyIndex, direction: Direction) {
+        let sets = self.table[policy].take_sets(direction);
         self.retired.extend(sets);
     }
 
@@ -341,8 +343,8 @@ impl Policies {
         self.table[policy].group
     }
 
-    /// Lets go of what no endpoint needs any more.
-    pub(crate) fn settle(&mut self, sets: &mut Sets, cluster: &mut Cluster) {
+    /// Releases everything that no endpoint needs any more.
+    pub(crate) fn release_unused(&mut self, sets: &mut Sets, cluster: &mut Cluster) {
         for group in std::mem::take(&mut self.idle) {
             let Some(&Group { scope, selector, ref policies, ref classes, .. }) =
                 self.groups.get(group)
@@ -352,7 +354,7 @@ impl Policies {
             if classes.is_empty() {
                 for policy in policies {
                     for direction in Direction::BOTH {
-                        self.retired.extend(self.table[*policy].retire(direction));
+                        self.retired.extend(self.table[*policy].take_sets(direction));
                     }
                 }
             }

@@ -5,9 +5,11 @@ use crate::{
     selectors::{Anchor, Anchors},
 };
 
-/// Who has which pair, both ways, with constant cost to enter and to leave.
+/// An index of label pairs and the objects that have them, in both directions. Adding and removing
+/// an object takes constant time per pair.
 ///
-/// A row remembers where its member stands in the list of each pair, so that leaving a list of a million does not search it.
+/// Each row stores the position of its member in the list of each pair, so that removal from a list
+/// of a million members needs no search.
 #[derive(Debug, Default)]
 pub(crate) struct Postings {
     rows: Vec<Row>,
@@ -24,7 +26,7 @@ pub(crate) struct Entry {
 }
 
 impl Postings {
-    /// Enters a member that is not there.
+    /// Adds a member that does not exist yet.
     pub(crate) fn insert(&mut self, member: u32, pairs: impl IntoIterator<Item = PairId>) {
         if self.rows.len() <= member as usize {
             self.rows.resize(member as usize + 1, Row::new());
@@ -40,7 +42,7 @@ impl Postings {
         }
     }
 
-    /// Takes a member out and tells which pairs it had.
+    /// Removes a member and returns its pairs.
     pub(crate) fn remove(&mut self, member: u32) -> impl Iterator<Item = PairId> {
         let row = self.rows.get_mut(member as usize).map(std::mem::take).unwrap_or_default();
         for entry in &row {
@@ -48,8 +50,8 @@ impl Postings {
             list.swap_remove(entry.position as usize);
             if let Some(&moved) = list.get(entry.position as usize) {
                 let its_row = &mut self.rows[moved as usize];
-                if let Some(place) = its_row.iter_mut().find(|e| e.pair == entry.pair) {
-                    place.position = entry.position;
+                if let Some(its_entry) = its_row.iter_mut().find(|e| e.pair == entry.pair) {
+                    its_entry.position = entry.position;
                 }
             }
             if list.is_empty() {
@@ -64,7 +66,8 @@ impl Postings {
         self.rows.get(member as usize).map(|row| &row[..]).unwrap_or_default()
     }
 
-    /// The lists in which everyone stands for whom a selector with these anchors holds; `None` if that may be anyone.
+    /// Lists that together contain every member that a selector with these anchors can match;
+    /// `None` if any member can match.
     pub(crate) fn lists<'a>(
         &'a self,
         anchors: &Anchors,

@@ -1,4 +1,4 @@
-//! The smallest policies that would let a refused flow pass.
+//! The smallest policies that would allow a denied flow.
 
 use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
 
@@ -10,7 +10,8 @@ use weir_model::{
 
 use crate::explain::{Cited, Explanation, Judgement, Reason, Side};
 
-/// Labels that tell one replica or one rollout from another; a policy that names them would not outlive it.
+/// Labels that differ between replicas or rollouts. A policy that selects by them would soon match
+/// nothing.
 const PASSING: [&str; 9] = [
     "apps.kubernetes.io/pod-index",
     "batch.kubernetes.io/controller-uid",
@@ -23,16 +24,16 @@ const PASSING: [&str; 9] = [
     "statefulset.kubernetes.io/pod-name",
 ];
 
-/// What would let a refused flow pass.
+/// A change that would allow a denied flow.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Remedy {
-    /// Adding these policies; none if the flow passes as it is. They isolate no pod that was not isolated before.
+    /// Add these policies; none if the flow is already allowed. They isolate no additional pod.
     Add(Vec<Policy>),
-    /// No policy can be added before this rule: it has to be changed itself.
+    /// Change this rule: no added policy can precede it.
     Change(Cited),
 }
 
-/// The smallest addition to a world that would let the flow pass.
+/// The smallest addition to a world that would allow the flow.
 pub fn remedy(world: &World, explanation: &Explanation) -> Remedy {
     let mut policies = Vec::new();
     for direction in [Direction::Egress, Direction::Ingress] {
@@ -73,7 +74,8 @@ fn allow(
         Tier::Admin { .. } | Tier::Baseline { .. } => Subject { scope: named(own), pods: subject },
     };
     let who = match (peer(world, there, own, tier), &judgement.reason, direction) {
-        // Ingress rules of the admin tiers cannot name an address: only a rule that denies all can have refused it.
+        // Ingress rules of the admin tiers cannot match an address, so only a rule that denies
+        // every peer can have denied it.
         (Who::Block(_), Reason::Admin(cited) | Reason::Baseline(cited), Direction::Ingress) => {
             return Err(cited.clone());
         }
@@ -98,15 +100,16 @@ fn allow(
     Ok(Policy { id: unused_id(world, kind, judgement, flow, direction), location: None, spec })
 }
 
-/// A place in the order of decision just before a rule of the admin tiers, in a policy of the same version of the API where
-/// it has one; `None` if there is none.
+/// The position just before a rule of the admin tiers, in a policy of the same API version if
+/// possible; `None` if there is no such position.
 fn before(world: &World, judgement: &Judgement, cited: &Cited) -> Option<(PolicyKind, Tier)> {
     let denying = world.policies.get(&cited.section.policy)?;
     let kind = match denying.id.kind {
         PolicyKind::ClusterNetworkPolicy => PolicyKind::ClusterNetworkPolicy,
         _ => PolicyKind::AdminNetworkPolicy,
     };
-    // The last of the admin tier comes before all of the baseline tier, unless a rule passes it by: then what comes before that.
+    // The end of the admin tier precedes the baseline tier. If a rule passes the flow on, the
+    // policy must precede that rule.
     let passing = judgement.passed.as_ref().map(|passed| &passed.section.policy);
     let priority = match passing.map(|id| world.policies.get(id).map(|policy| policy.spec.tier)) {
         None => Some(1000),
@@ -127,13 +130,14 @@ fn before(world: &World, judgement: &Judgement, cited: &Cited) -> Option<(Policy
     }
 }
 
-/// What a policy that isolates the pod asks of it. Whoever fits this too is isolated already.
+/// The pod selector of a policy that isolates the pod. Every pod that it matches is isolated
+/// already.
 fn isolating_selector<'a>(world: &'a World, judgement: &Judgement) -> &'a [Requirement] {
     let first = judgement.isolating.first().and_then(|section| world.policies.get(&section.policy));
     first.map(|policy| policy.spec.subject.pods.requirements()).unwrap_or_default()
 }
 
-/// The other end: a pod by its labels and namespace, anything else by its address.
+/// The other end: a pod by its labels and namespace, or else the address.
 fn peer(world: &World, address: IpAddr, own: &Name, tier: Tier) -> Who {
     let claimants = world.pods.values().filter(|pod| pod.own_addresses().contains(&address));
     let owner = claimants.max_by_key(|pod| (pod.born, &pod.id));
@@ -148,7 +152,7 @@ fn peer(world: &World, address: IpAddr, own: &Name, tier: Tier) -> Who {
     }
 }
 
-/// The namespace of this name, in its cluster if the world has several.
+/// Selects the namespace of this name, in its cluster if the world has several.
 fn named(namespace: &str) -> Scope {
     let QualifiedName { cluster, name } = QualifiedName::parse(namespace);
     let by_name = Requirement::equals(NAMESPACE_NAME_LABEL, name);
@@ -156,7 +160,8 @@ fn named(namespace: &str) -> Scope {
     Scope::Matching([by_name].into_iter().chain(by_cluster).collect())
 }
 
-/// The lasting labels of a pod. A pod without any is told from its neighbours by the labels it does not have.
+/// Selects a pod by the labels that outlive a rollout. A pod without labels is selected by the
+/// absence of its neighbours' labels.
 fn selector_of(world: &World, pod: &Pod) -> Selector {
     let lasting = pod.labels.iter().filter(|(key, _)| !PASSING.contains(&&**key));
     let mut requirements: Vec<Requirement> =
@@ -171,7 +176,8 @@ fn selector_of(world: &World, pod: &Pod) -> Selector {
     requirements.into_iter().collect()
 }
 
-/// Both selectors. What the second asks of a label whose value the first fixes is known to hold, and left out.
+/// Combines two selectors. If the first fixes the value of a label, the requirements of the second
+/// on that label are redundant.
 fn and(selector: &Selector, more: &[Requirement]) -> Selector {
     let fixed = |key: &Name| {
         selector
@@ -183,7 +189,7 @@ fn and(selector: &Selector, more: &[Requirement]) -> Selector {
     selector.requirements().iter().chain(rest).cloned().collect()
 }
 
-/// A name that says what the policy is for and that no other has.
+/// An unused policy name that describes its purpose.
 fn unused_id(
     world: &World,
     kind: PolicyKind,

@@ -20,7 +20,7 @@ pub(crate) struct Selectors {
 
 #[derive(Debug)]
 struct Compiled {
-    words: Selector,
+    selector: Selector,
     conditions: Box<[Condition]>,
     anchors: Anchors,
     uses: u32,
@@ -34,44 +34,49 @@ enum Condition {
     Absent(KeyId),
 }
 
-/// Something that every object a selector holds for must have. Objects are looked up by it, so that a change of one
-/// object asks only the selectors that could care.
+/// A property that every object must have for the selector to match. Objects are indexed by it, so
+/// that a change of one object evaluates only the selectors that could match.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Anchor {
-    /// This pair,
+    /// This pair.
     Pair(PairId),
-    /// some pair with this key,
+    /// Some pair with this key.
     Key(KeyId),
-    /// or nothing in particular.
+    /// No particular property.
     Anything,
 }
 
-/// One of these must be there. Empty: the selector holds for nothing.
+/// An object needs at least one of these. If there are none, the selector matches nothing.
 pub(crate) type Anchors = SmallVec<[Anchor; 1]>;
 
 impl Selectors {
-    /// The id of a selector, counted as used once more.
-    pub(crate) fn acquire(&mut self, words: &Selector, labels: &mut LabelTable) -> SelectorId {
-        if let Some(&id) = self.ids.get(words) {
+    /// Interns a selector and adds a reference to it.
+    pub(crate) fn acquire(&mut self, selector: &Selector, labels: &mut LabelTable) -> SelectorId {
+        if let Some(&id) = self.ids.get(selector) {
             self.table[id].uses += 1;
             return id;
         }
         let conditions: Box<[Condition]> =
-            words.requirements().iter().map(|r| Condition::new(r, labels)).collect();
+            selector.requirements().iter().map(|r| Condition::new(r, labels)).collect();
         let anchors = anchors(&conditions, labels);
-        let id = self.table.insert(Compiled { words: words.clone(), conditions, anchors, uses: 1 });
-        self.ids.insert(words.clone(), id);
+        let id = self.table.insert(Compiled {
+            selector: selector.clone(),
+            conditions,
+            anchors,
+            uses: 1,
+        });
+        self.ids.insert(selector.clone(), id);
         id
     }
 
-    /// Gives back one use of a selector.
+    /// Releases a reference to a selector.
     pub(crate) fn release(&mut self, id: SelectorId, labels: &mut LabelTable) {
         self.table[id].uses -= 1;
         if self.table[id].uses > 0 {
             return;
         }
         let gone = self.table.remove(id);
-        self.ids.remove(&gone.words);
+        self.ids.remove(&gone.selector);
         for condition in gone.conditions {
             match condition {
                 Condition::In(pairs) | Condition::NotIn(pairs) => {
@@ -86,7 +91,7 @@ impl Selectors {
         &self.table[id].anchors
     }
 
-    /// Whether the selector holds for an object with these labels.
+    /// Whether the selector matches an object with these labels.
     pub(crate) fn matches(&self, id: SelectorId, row: &[Entry], labels: &LabelTable) -> bool {
         let has_one_of = |pairs: &[PairId]| row.iter().any(|entry| pairs.contains(&entry.pair));
         let has_key = |key: KeyId| row.iter().any(|entry| labels.key_of(entry.pair) == key);
@@ -119,7 +124,7 @@ impl Condition {
     }
 }
 
-/// What to look an object up by: the pairs that the fewest objects and selectors have, else a key, else nothing.
+/// The properties to index a selector by: the pairs with the fewest uses, else a key, else nothing.
 fn anchors(conditions: &[Condition], labels: &LabelTable) -> Anchors {
     let pairs = conditions.iter().filter_map(|condition| match condition {
         Condition::In(pairs) => Some(pairs),

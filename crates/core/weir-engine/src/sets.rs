@@ -12,13 +12,14 @@ use crate::{
 /// A set in use.
 pub(crate) type SetIndex = u32;
 
-/// Which set an address is in, with what it is there. Sorted and without repeats where it is compared.
+/// The sets that contain an address, and the member it is there. Sorted and without duplicates
+/// before a comparison.
 pub(crate) type Memberships = Vec<(SetIndex, Member)>;
 
-/// The sets that rules in force name, and what happens to them.
+/// The sets that rules in force use, and their changes.
 ///
-/// Members are not stored: they follow from the cluster, and a change is found by asking which sets an address is in
-/// before it and after it.
+/// Members are not stored, because they follow from the cluster. To find a change, the engine
+/// compares the memberships of an address before and after it.
 #[derive(Debug, Default)]
 pub(crate) struct Sets {
     table: Slab<Set>,
@@ -31,7 +32,7 @@ pub(crate) struct Sets {
     pub(crate) node_sets: HashMap<NodeId, SetIndex>,
     pub(crate) nodes_sets: BTreeMap<SetIndex, SelectorId>,
     pub(crate) domain_sets: BTreeSet<SetIndex>,
-    /// What happened since the last `take_changes`.
+    /// The changes since the last `take_changes`.
     pub(crate) changes: BTreeMap<SetIndex, SetDelta>,
     pub(crate) gone: Vec<SetId>,
 }
@@ -43,19 +44,19 @@ struct Set {
     source: Source,
 }
 
-/// Where the members of a set come from.
+/// The source of the members of a set.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Source {
     /// The pods of a selection.
     Selection(u32),
-    /// The named ports of all pods, wherever they are.
+    /// The named ports of all pods.
     Ports,
     Nodes(SelectorId),
     Node(NodeId),
     Domain,
 }
 
-/// Pods by labels, and the sets that are made of them: their addresses, or their ports of some name.
+/// A selection of pods and the sets derived from it: their addresses, or their ports of some name.
 #[derive(Debug)]
 pub(crate) struct Selection {
     pub(crate) scope: ScopeId,
@@ -64,7 +65,7 @@ pub(crate) struct Selection {
 }
 
 impl Sets {
-    /// The set with this meaning, counted as used once more.
+    /// Interns the set with this definition and adds a reference to it.
     pub(crate) fn acquire(&mut self, key: SetKey, cluster: &mut Cluster) -> SetIndex {
         let id = SetId::new(key);
         if let Some(&index) = self.ids.get(&id) {
@@ -152,13 +153,13 @@ impl Sets {
         self.table[index].source
     }
 
-    /// The id of the set with this meaning.
+    /// The id of the set with this definition.
     pub(crate) fn id_of(&self, key: SetKey) -> SetId {
         let id = SetId::new(key);
         self.ids.get(&id).map_or(id, |index| self.table[*index].id.clone())
     }
 
-    /// Gives back one use of a set.
+    /// Releases a reference to a set.
     pub(crate) fn release(&mut self, index: SetIndex, cluster: &mut Cluster) {
         self.table[index].uses -= 1;
         if self.table[index].uses > 0 {
@@ -168,7 +169,9 @@ impl Sets {
         self.ids.remove(&gone.id);
         match gone.source {
             Source::Selection(selection) => self.unselect(index, selection, cluster),
-            Source::Ports => _ = self.port_sets.remove(&index),
+            Source::Ports => {
+                self.port_sets.remove(&index);
+            }
             Source::Nodes(selector) => {
                 self.nodes_sets.remove(&index);
                 cluster.selectors.release(selector, &mut cluster.labels);
@@ -177,9 +180,11 @@ impl Sets {
                 self.node_sets.remove(&node);
                 cluster.nodes.release(node);
             }
-            Source::Domain => _ = self.domain_sets.remove(&index),
+            Source::Domain => {
+                self.domain_sets.remove(&index);
+            }
         }
-        // A set that nobody was told of goes as quietly as it came.
+        // A set that is still unpublished needs no removal.
         match self.changes.remove(&index) {
             Some(SetDelta::Put(_)) => (),
             Some(_) | None => self.gone.push(gone.id),

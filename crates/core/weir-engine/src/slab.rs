@@ -1,6 +1,6 @@
 use std::ops::{Index, IndexMut};
 
-/// Values under small dense ids; a freed id is given out again.
+/// Values under small dense ids. A freed id is reused.
 #[derive(Debug)]
 pub(crate) struct Slab<T> {
     items: Vec<Option<T>>,

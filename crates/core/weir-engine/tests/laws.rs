@@ -1,4 +1,4 @@
-//! The laws of the engine, for any world and any road to it.
+//! Laws of the engine, for any world and any history of changes.
 
 use std::collections::BTreeSet;
 
@@ -10,12 +10,12 @@ use weir_model::{
 };
 use weir_testkit::{changes, flow};
 
-/// What the engine knows after the changes came in these portions.
-fn replay(portions: &[Vec<Change>], locality: Locality) -> Program {
+/// The program after an engine applied the changes in these batches.
+fn replay(batches: &[Vec<Change>], locality: Locality) -> Program {
     let mut engine = Engine::new(locality);
     let mut program = Program::default();
-    for portion in portions {
-        program.apply(engine.apply(portion.iter().cloned()));
+    for batch in batches {
+        program.apply(engine.apply(batch.iter().cloned()));
     }
     program
 }
@@ -33,24 +33,24 @@ fn locality() -> impl Strategy<Value = Locality> {
     ]
 }
 
-/// Cuts a list into portions at pseudo-random places.
+/// Splits a list into batches before each of the given indexes.
 fn split(changes: &[Change], cuts: &[usize]) -> Vec<Vec<Change>> {
-    let mut portions: Vec<Vec<Change>> = vec![Vec::new()];
+    let mut batches: Vec<Vec<Change>> = vec![Vec::new()];
     for (at, change) in changes.iter().enumerate() {
         if cuts.contains(&at) {
-            portions.push(Vec::new());
+            batches.push(Vec::new());
         }
-        portions.last_mut().expect("there is always a portion").push(change.clone());
+        batches.last_mut().expect("the list starts with one batch").push(change.clone());
     }
-    portions
+    batches
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 1500, ..ProptestConfig::default() })]
 
     #[test]
-    fn the_engine_agrees_with_the_oracle(road in changes(40), flows in vec(flow(), 1..40)) {
-        let world = world(&road);
+    fn the_engine_agrees_with_the_oracle(history in changes(40), flows in vec(flow(), 1..40)) {
+        let world = world(&history);
         let program = compile(&world, Locality::Everywhere);
         for flow in &flows {
             prop_assert_eq!(program.verdict(flow), weir_oracle::verdict(&world, flow), "{}", flow);
@@ -58,61 +58,61 @@ proptest! {
     }
 
     #[test]
-    fn one_change_at_a_time_ends_where_a_fresh_engine_starts(road in changes(60), locality in locality()) {
-        let steps: Vec<Vec<Change>> = road.iter().map(|change| vec![change.clone()]).collect();
-        prop_assert_eq!(replay(&steps, locality.clone()), compile(&world(&road), locality));
+    fn single_changes_lead_to_the_program_of_a_fresh_engine(history in changes(60), locality in locality()) {
+        let steps: Vec<Vec<Change>> = history.iter().map(|change| vec![change.clone()]).collect();
+        prop_assert_eq!(replay(&steps, locality.clone()), compile(&world(&history), locality));
     }
 
     #[test]
-    fn any_split_and_repetition_ends_in_the_same_place(
-        road in changes(60),
+    fn splitting_and_repeating_changes_leads_to_the_same_program(
+        history in changes(60),
         cuts in vec(0_usize..60, 0..10),
         locality in locality(),
     ) {
-        let mut portions = split(&road, &cuts);
-        portions.iter_mut().for_each(|portion| {
-            if let Some(last) = portion.last().cloned() { portion.push(last) }
+        let mut batches = split(&history, &cuts);
+        batches.iter_mut().for_each(|batch| {
+            if let Some(last) = batch.last().cloned() { batch.push(last) }
         });
-        prop_assert_eq!(replay(&portions, locality.clone()), compile(&world(&road), locality));
+        prop_assert_eq!(replay(&batches, locality.clone()), compile(&world(&history), locality));
     }
 
     #[test]
-    fn any_order_of_the_same_objects_ends_in_the_same_place(
-        (road, shuffled) in changes(40).prop_flat_map(|road| {
-            let objects: Vec<Change> = world(&road).changes().collect();
+    fn the_order_of_objects_does_not_matter(
+        (history, shuffled) in changes(40).prop_flat_map(|history| {
+            let objects: Vec<Change> = world(&history).changes().collect();
             (Just(objects.clone()), Just(objects).prop_shuffle())
         }),
         locality in locality(),
     ) {
         let steps: Vec<Vec<Change>> = shuffled.iter().map(|change| vec![change.clone()]).collect();
-        prop_assert_eq!(replay(&steps, locality.clone()), compile(&world(&road), locality));
+        prop_assert_eq!(replay(&steps, locality.clone()), compile(&world(&history), locality));
     }
 
     #[test]
-    fn deltas_add_up(road in changes(60), cuts in vec(0_usize..60, 0..10), locality in locality()) {
+    fn the_sum_of_deltas_equals_applying_each_of_them(history in changes(60), cuts in vec(0_usize..60, 0..10), locality in locality()) {
         let mut engine = Engine::new(locality.clone());
         let (mut sum, mut steps) = (Delta::default(), Program::default());
-        for portion in split(&road, &cuts) {
-            let delta = engine.apply(portion);
+        for batch in split(&history, &cuts) {
+            let delta = engine.apply(batch);
             steps.apply(delta.clone());
             sum = sum.then(delta);
         }
-        let mut at_once = Program::default();
-        at_once.apply(sum);
-        prop_assert_eq!(&at_once, &steps);
+        let mut summed = Program::default();
+        summed.apply(sum);
+        prop_assert_eq!(&summed, &steps);
     }
 
     #[test]
-    fn saying_again_what_is_known_changes_nothing(road in changes(60), locality in locality()) {
+    fn putting_known_objects_again_changes_nothing(history in changes(60), locality in locality()) {
         let mut engine = Engine::new(locality);
-        engine.apply(road.iter().cloned());
-        let known: Vec<Change> = world(&road).changes().collect();
+        engine.apply(history.iter().cloned());
+        let known: Vec<Change> = world(&history).changes().collect();
         prop_assert_eq!(engine.apply(known), Delta::default());
     }
 
     #[test]
-    fn a_node_knows_of_its_pods_what_the_whole_cluster_knows(road in changes(40), flows in vec(flow(), 1..30)) {
-        let world = world(&road);
+    fn a_node_and_the_whole_cluster_agree_on_its_pods(history in changes(40), flows in vec(flow(), 1..30)) {
+        let world = world(&history);
         let here = Locality::Node(weir_testkit::pool::NODES[0].into());
         let (whole, part) = (compile(&world, Locality::Everywhere), compile(&world, here));
         for (id, endpoint) in &part.endpoints {
@@ -127,25 +127,25 @@ proptest! {
     }
 
     #[test]
-    fn a_node_keeps_only_the_sets_that_its_rules_name(road in changes(60)) {
-        let world = world(&road);
+    fn a_node_keeps_only_the_sets_that_its_rules_use(history in changes(60)) {
+        let world = world(&history);
         let program = compile(&world, Locality::Node(weir_testkit::pool::NODES[0].into()));
         let rules = program.endpoints.values().flat_map(|endpoint| {
             Direction::BOTH.into_iter().flat_map(|direction| endpoint.rules.chain(direction).rules())
         });
-        let named: BTreeSet<&SetId> = rules.filter_map(|rule| match &rule.peers {
+        let used: BTreeSet<&SetId> = rules.filter_map(|rule| match &rule.peers {
             Peers::Set(set) | Peers::PortSet(set) => Some(set),
             Peers::Any | Peers::Block(_) => None,
         }).collect();
-        prop_assert!(named.iter().all(|set| program.sets.contains_key(set)));
-        // A policy with named ports keeps its sets ready even if no endpoint gives a port that name.
+        prop_assert!(used.iter().all(|set| program.sets.contains_key(set)));
+        // A policy with named ports keeps its sets ready even if no endpoint declares a port of that name.
         let by_name = |policy: &Policy| policy.rules(Direction::Ingress).into_iter().flatten()
             .flat_map(|rule| rule.ports.iter().flatten())
             .any(|port| matches!(port.ports, PortMatch::Named { .. }));
         if !world.policies.values().any(by_name) {
             for set in program.sets.keys() {
                 let of_node = matches!(&**set, SetKey::Node(_)) && !program.endpoints.is_empty();
-                prop_assert!(of_node || named.contains(set), "nobody names {}", **set);
+                prop_assert!(of_node || used.contains(set), "no rule uses {}", **set);
             }
         }
     }
@@ -155,16 +155,16 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 1500, ..ProptestConfig::default() })]
 
     #[test]
-    fn an_explanation_says_what_the_program_does(road in changes(40), flows in vec(flow(), 1..40)) {
-        let program = compile(&world(&road), Locality::Everywhere);
+    fn an_explanation_has_the_verdict_of_the_program(history in changes(40), flows in vec(flow(), 1..40)) {
+        let program = compile(&world(&history), Locality::Everywhere);
         for flow in &flows {
             prop_assert_eq!(explain(&program, flow).verdict, program.verdict(flow), "{}", flow);
         }
     }
 
     #[test]
-    fn a_remedy_lets_the_flow_pass_and_closes_nothing(road in changes(40), flows in vec(flow(), 1..20)) {
-        let world = world(&road);
+    fn a_remedy_allows_the_flow_and_closes_no_other(history in changes(40), flows in vec(flow(), 1..20)) {
+        let world = world(&history);
         let program = compile(&world, Locality::Everywhere);
         for flow in &flows {
             let Remedy::Add(policies) = remedy(&world, &explain(&program, flow)) else { continue };

@@ -2,12 +2,12 @@ use std::net::IpAddr;
 
 use crate::{Name, Namespace, Node, Pod, PodId, Policy, PolicyId};
 
-/// One thing that happened to the world. Saying it twice is the same as saying it once.
+/// A change of the world. Applying it twice is the same as applying it once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// The object is now as given.
+    /// The object exists and looks like this.
     Put(Object),
-    /// The object is gone.
+    /// The object does not exist.
     Remove(Key),
 }
 
@@ -22,12 +22,12 @@ pub enum Object {
     Node(Node),
     /// A policy of any kind.
     Policy(Policy),
-    /// The addresses that a domain name has now. The name is lower case and without the final dot.
+    /// The current addresses of a domain name, which is in lower case and without the final dot.
     Domain(Name, Vec<IpAddr>),
 }
 
 impl Object {
-    /// What identifies the object.
+    /// The key of the object.
     pub fn key(&self) -> Key {
         match self {
             Object::Pod(pod) => Key::Pod(pod.id.clone()),
@@ -39,7 +39,7 @@ impl Object {
     }
 }
 
-/// What identifies an object of the world.
+/// The key of an object of the world.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Key {
     /// A pod.

@@ -7,9 +7,9 @@ pub const CLUSTER_LABEL: &str = "submariner-io/clusterID";
 
 /// A name together with its cluster.
 ///
-/// In a world that unites several clusters, the names of namespaces, nodes and cluster-wide policies are
-/// `cluster:name`; in a world of one cluster they are just `name`. No Kubernetes name has a colon, so both are
-/// unambiguous. Only this type knows the notation.
+/// In a world that unites several clusters, the names of namespaces, nodes and cluster-wide
+/// policies are `cluster:name`; in a world of one cluster they are just `name`. No Kubernetes name
+/// has a colon, so both are unambiguous. Only this type knows the notation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QualifiedName<'a> {
     /// The cluster; `None` in a world of one cluster.
@@ -49,7 +49,6 @@ impl fmt::Display for QualifiedName<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use crate::{PodId, PolicyId, PolicyKind};
 
     #[test]

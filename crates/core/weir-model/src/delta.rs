@@ -6,41 +6,42 @@ use std::{
 
 use crate::{Member, Name, PodId, Program, RuleSet, SetId};
 
-/// What changed between two states of the compiled rules; for endpoints, `None` means gone.
+/// The difference between two states of the compiled rules. An endpoint that was removed is `None`.
 ///
-/// Sets change by members: a pod event on a set of 100,000 addresses must not cost 100,000 of anything.
+/// Sets change by members, so that one pod event on a set of 100,000 addresses stays cheap.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Delta {
-    /// The endpoints that are new, changed or gone.
+    /// The endpoints that were added, changed or removed.
     pub endpoints: BTreeMap<PodId, Option<Endpoint>>,
-    /// The sets that are new, changed or gone.
+    /// The sets that were added, changed or removed.
     pub sets: BTreeMap<SetId, SetDelta>,
 }
 
-/// A pod that the node enforces rules for.
+/// A pod for which the node enforces rules.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
     /// The addresses it owns, sorted.
     pub addresses: Vec<IpAddr>,
-    /// The node it runs on: connections between the two are never judged.
+    /// The node it runs on. Connections between the pod and its node are always allowed.
     pub node: Option<Name>,
-    /// What is decided for it.
+    /// The rules to enforce.
     pub rules: Arc<RuleSet>,
 }
 
-/// What happened to a set.
+/// The change of a set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SetDelta {
-    /// It is now exactly this, whatever it was.
+    /// The set has exactly these members.
     Put(BTreeSet<Member>),
-    /// These came and went. The two have nothing in common, and neither was already so.
+    /// Members were added and removed. No member is in both lists, and each entry is an actual
+    /// change.
     Change {
-        /// Members that came.
+        /// The members that were added.
         added: BTreeSet<Member>,
-        /// Members that went.
+        /// The members that were removed.
         removed: BTreeSet<Member>,
     },
-    /// Nobody needs it any more.
+    /// The set was removed.
     Gone,
 }
 
@@ -50,23 +51,27 @@ impl Delta {
         self.endpoints.is_empty() && self.sets.is_empty()
     }
 
-    /// The delta of `self` and then `later`. A slow datapath has one delta waiting, never a queue.
+    /// Combines this delta with a later one. A slow datapath therefore has one delta pending, never
+    /// a queue.
     pub fn then(mut self, later: Delta) -> Delta {
         self.endpoints.extend(later.endpoints);
         for (id, next) in later.sets {
             match self.sets.entry(id) {
-                Entry::Vacant(entry) => drop(entry.insert(next)),
-                Entry::Occupied(mut entry) => match entry.get_mut().then(next) {
-                    true => (),
-                    false => drop(entry.remove()),
-                },
+                Entry::Vacant(entry) => {
+                    entry.insert(next);
+                }
+                Entry::Occupied(mut entry) => {
+                    if !entry.get_mut().then(next) {
+                        entry.remove();
+                    }
+                }
             }
         }
         self
     }
 }
 
-/// All of it, as if nothing had been there before.
+/// The delta from an empty program to this one.
 impl From<&Program> for Delta {
     fn from(program: &Program) -> Self {
         let endpoints = program.endpoints.iter();
@@ -79,7 +84,7 @@ impl From<&Program> for Delta {
 }
 
 impl SetDelta {
-    /// Takes in what happened later; `false` if the two cancel out.
+    /// Adds a later change; `false` if the two cancel out.
     fn then(&mut self, later: SetDelta) -> bool {
         match (&mut *self, later) {
             (SetDelta::Put(members), SetDelta::Change { added, removed }) => {
@@ -104,7 +109,7 @@ impl SetDelta {
                 }
                 return !(added.is_empty() && removed.is_empty());
             }
-            // A set that is gone has no members to change; what follows can only be `Put`.
+            // A removed set has no members to change, so the later delta can only be `Put`.
             (_, later) => *self = later,
         }
         true
@@ -127,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn coming_and_going_cancels_out() {
+    fn an_addition_and_a_removal_cancel_out() {
         assert!(change(&[1], &[2]).then(change(&[2], &[1])).is_empty());
         assert_eq!(change(&[1], &[]).then(change(&[3], &[1, 2])), change(&[3], &[2]));
     }

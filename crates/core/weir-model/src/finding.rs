@@ -2,12 +2,12 @@ use std::fmt;
 
 use crate::{Key, Name, PodId, PolicyId};
 
-/// A line of a file.
+/// A file and a line in it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Location {
     /// The file as the user named it.
     pub file: Name,
-    /// The line, from 1; 0 if unknown.
+    /// The line, starting at 1; 0 if unknown.
     pub line: u32,
 }
 
@@ -20,7 +20,7 @@ impl fmt::Display for Location {
     }
 }
 
-/// The object that a finding is about, by kind and name. It may be of any kind, known to weir or not.
+/// The object that a finding is about. It can be of any kind, even one that weir does not read.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ObjectRef {
     /// The kind, as in `kind: NetworkPolicy`.
@@ -73,14 +73,14 @@ impl From<&Key> for ObjectRef {
     }
 }
 
-/// How bad a finding is.
+/// The severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Severity {
-    /// Good to know.
+    /// Worth knowing.
     Info,
-    /// Probably not what was meant.
+    /// Probably not what the author meant.
     Warning,
-    /// Wrong: refused by the API server, or not what it claims to be.
+    /// Wrong: the API server rejects it, or it does not do what it claims.
     Error,
 }
 
@@ -94,22 +94,23 @@ impl fmt::Display for Severity {
     }
 }
 
-/// Something to say about the input. Findings are values: they never stop the work on the rest.
+/// A problem in the input. Findings are values: one broken object never stops the work on the
+/// others.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Finding {
-    /// Where.
+    /// The file and line.
     pub location: Option<Location>,
-    /// A short, stable word for the kind of finding, as documented.
+    /// The short, stable code that the lint reference documents.
     pub code: &'static str,
-    /// How bad.
+    /// The severity.
     pub severity: Severity,
-    /// The object; `None` if the finding is about no object in particular.
+    /// The object; `None` if the finding is not about one object.
     pub object: Option<ObjectRef>,
-    /// The path of the field inside the object, as in `spec.ingress[0].ports[1].port`; empty if it is about the whole.
+    /// The path of the field, as in `spec.ingress[0].ports[1].port`; empty for the whole object.
     pub field: String,
     /// What is wrong and what was expected.
     pub message: String,
-    /// What to do.
+    /// How to fix it.
     pub hint: String,
 }
 

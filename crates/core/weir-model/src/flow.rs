@@ -2,21 +2,21 @@ use std::{fmt, net::IpAddr};
 
 use crate::Protocol;
 
-/// A connection someone tries to open, after service translation.
+/// A connection attempt, after service translation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Flow {
-    /// Who opens it.
+    /// The source address.
     pub from: IpAddr,
-    /// Whom it reaches.
+    /// The destination address.
     pub to: IpAddr,
-    /// The transport.
+    /// The transport protocol.
     pub protocol: Protocol,
-    /// The port at the destination.
+    /// The destination port.
     pub port: u16,
 }
 
 impl Flow {
-    /// The address of the end that a direction is about, and the other one.
+    /// The address of the pod that the rules of a direction apply to, and the address of its peer.
     pub fn ends(&self, direction: Direction) -> (IpAddr, IpAddr) {
         match direction {
             Direction::Ingress => (self.to, self.from),
@@ -31,17 +31,17 @@ impl fmt::Display for Flow {
     }
 }
 
-/// Whether a connection passes.
+/// Whether a connection is allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Verdict {
-    /// It passes.
+    /// It is allowed.
     Allow,
     /// It is dropped.
     Deny,
 }
 
 impl Verdict {
-    /// Both must allow.
+    /// Allows only if both allow.
     pub fn and(self, other: Verdict) -> Verdict {
         self.max(other)
     }
@@ -56,7 +56,7 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// As seen from the pod that a policy speaks for.
+/// The direction of a connection, seen from the pod that a policy applies to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Direction {
     /// Connections to the pod.

@@ -52,24 +52,25 @@ impl fmt::Display for Labels {
     }
 }
 
-/// A label selector in canonical form: requirements sorted and without repeats, all of which must hold.
+/// A label selector in canonical form: requirements sorted and without duplicates, all of which
+/// must hold.
 ///
-/// The empty selector holds for every object. `matchLabels` entries are `In` with one value.
+/// The empty selector matches every object. A `matchLabels` entry is an `In` with one value.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Selector(Arc<[Requirement]>);
 
 impl Selector {
-    /// The selector that holds for everything.
+    /// The selector that matches everything.
     pub fn everything() -> Self {
         Selector::default()
     }
 
-    /// What must hold, sorted.
+    /// The requirements, sorted.
     pub fn requirements(&self) -> &[Requirement] {
         &self.0
     }
 
-    /// Whether the selector asks for nothing.
+    /// Whether the selector has no requirements.
     pub fn is_everything(&self) -> bool {
         self.0.is_empty()
     }
@@ -94,26 +95,26 @@ impl fmt::Display for Selector {
     }
 }
 
-/// One condition on a label.
+/// A requirement on one label.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Requirement {
-    /// The key is there with one of the values.
+    /// The label exists and has one of the values.
     In(Name, BTreeSet<Name>),
-    /// The key is missing, or there with none of the values.
+    /// The label does not exist or has none of the values.
     NotIn(Name, BTreeSet<Name>),
-    /// The key is there.
+    /// The label exists.
     Exists(Name),
-    /// The key is missing.
+    /// The label does not exist.
     Absent(Name),
 }
 
 impl Requirement {
-    /// The requirement that a `matchLabels` entry stands for.
+    /// The requirement of a `matchLabels` entry.
     pub fn equals(key: impl Into<Name>, value: impl Into<Name>) -> Self {
         Requirement::In(key.into(), BTreeSet::from([value.into()]))
     }
 
-    /// The key it looks at.
+    /// The key of the label.
     pub fn key(&self) -> &Name {
         match self {
             Requirement::In(key, _)
@@ -150,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn selectors_that_say_the_same_are_equal() {
+    fn selectors_with_the_same_meaning_are_equal() {
         let one: Selector =
             [Requirement::equals("a", "1"), Requirement::Exists("b".into())].into_iter().collect();
         let two: Selector = [

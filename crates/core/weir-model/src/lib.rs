@@ -1,15 +1,15 @@
-//! The words of weir. Every other crate speaks in these types and none of them does anything by itself.
+//! The data types that all crates of weir share.
 //!
 //! ```text
-//!  Change ──► World                what the cluster is: pods, namespaces, nodes, policies, names
+//!  Change ──► World                the cluster: pods, namespaces, nodes, policies, domain names
 //!     │
-//!     └─────► (engine) ──► Delta ──► Program      what a node must enforce: endpoints, rule sets, sets
+//!     └─────► (engine) ──► Delta ──► Program      the rules of a node: endpoints, rule sets, sets
 //!
-//!  Flow ────► a question about either; Finding: something wrong with the input
+//!  Flow: one connection to check against either; Finding: a problem in the input
 //! ```
 //!
-//! *Invariant*: the types are plain data. Two values that mean the same compare equal, and everything that can reach
-//! an output is ordered.
+//! *Invariant*: the types are plain data. Values with the same meaning compare equal, and
+//! everything that can reach an output is ordered.
 
 mod change;
 mod cluster;

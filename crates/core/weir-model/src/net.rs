@@ -52,7 +52,7 @@ impl PortRange {
         PortRange { protocol, first: port, last: port }
     }
 
-    /// Whether the port of that protocol lies in the range.
+    /// Whether the range contains the port of the protocol.
     pub fn contains(&self, protocol: Protocol, port: u16) -> bool {
         self.protocol == protocol && self.first <= port && port <= self.last
     }
@@ -69,12 +69,12 @@ impl fmt::Display for PortRange {
     }
 }
 
-/// An `ipBlock`: the addresses of `net` that are in none of `except`.
+/// An `ipBlock`: the addresses in `net` that are not in `except`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Block {
     /// The network, host bits cleared.
     pub net: IpNet,
-    /// What is taken out again: sorted, host bits cleared, inside `net`.
+    /// The exceptions: sorted, host bits cleared, inside `net`.
     pub except: Vec<IpNet>,
 }
 
@@ -92,7 +92,8 @@ impl Block {
         Block { net: address.into(), except: Vec::new() }
     }
 
-    /// Whether the address is in the network and in no exception. Families never match across.
+    /// Whether the address is in the network and in no exception. An address never matches a
+    /// network of the other family.
     pub fn contains(&self, address: IpAddr) -> bool {
         self.net.contains(&address) && !self.except.iter().any(|e| e.contains(&address))
     }
@@ -109,12 +110,13 @@ impl fmt::Display for Block {
     }
 }
 
-/// A domain name to match, lower case and without the final dot.
+/// A pattern for domain names, in lower case and without the final dot.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum DomainPattern {
     /// Exactly this name.
     Exact(Name),
-    /// One or more whole labels before this name (`*.` was written before it); never the name itself.
+    /// Names that have one or more labels before this one, written `*.name`. The name itself does
+    /// not match.
     Under(Name),
 }
 

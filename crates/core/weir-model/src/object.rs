@@ -5,12 +5,12 @@ use crate::{Labels, Location, Protocol, QualifiedName};
 /// A name or any other short text that many objects share.
 pub type Name = Arc<str>;
 
-/// Which pod: the namespace and the name together.
+/// The id of a pod.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PodId {
-    /// The namespace it lives in.
+    /// The namespace of the pod.
     pub namespace: Name,
-    /// Its name there.
+    /// The name of the pod in its namespace.
     pub name: Name,
 }
 
@@ -41,39 +41,40 @@ impl fmt::Display for PodId {
     }
 }
 
-/// What a policy can know about a pod.
+/// A pod, as far as policies can see it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Pod {
-    /// Which pod.
+    /// The id.
     pub id: PodId,
     /// Its labels.
     pub labels: Labels,
-    /// Its addresses, the primary one first; at most one per family in a real cluster.
+    /// Its addresses, the primary one first. In a real cluster there is at most one per family.
     pub addresses: Vec<IpAddr>,
     /// The node it runs on, once it is scheduled.
     pub node: Option<Name>,
     /// The container ports that have a name, sidecars included.
     pub ports: Vec<NamedPort>,
-    /// It has the node's network: it is a node address that no selector sees.
+    /// The pod uses the network of its node, so no selector matches it.
     pub host_network: bool,
-    /// It ran to its end (`Succeeded` or `Failed`): its addresses are no longer its own.
+    /// The pod has ended (`Succeeded` or `Failed`) and no longer owns its addresses.
     pub finished: bool,
-    /// Seconds since 1970 at its creation, 0 if unknown. Of two pods with one address, the younger owns it
-    /// (of the same age, the one whose id sorts last).
+    /// The creation time in seconds since 1970, or 0 if unknown. If two pods claim an address, the
+    /// younger one owns it; at the same age, the one whose id sorts last.
     pub born: u64,
-    /// What tells it from others that had its name before, if the source knows. No policy can ask for it.
+    /// Distinguishes the pod from earlier pods of the same name, if the source provides it. No
+    /// policy can match on it.
     pub uid: Option<Name>,
-    /// Where it was written.
+    /// Where the manifest defines it.
     pub location: Option<Location>,
 }
 
 impl Pod {
-    /// The addresses at which it is known as a pod: none if it has finished or shares its node's network.
+    /// The addresses that the pod owns: none if it has ended or uses the network of its node.
     pub fn own_addresses(&self) -> &[IpAddr] {
         if self.finished || self.host_network { &[] } else { &self.addresses }
     }
 
-    /// The addresses it lends to its node: those of a running host network pod.
+    /// The addresses that the pod shares with its node: those of a running host network pod.
     pub fn node_addresses(&self) -> &[IpAddr] {
         if self.host_network && !self.finished { &self.addresses } else { &[] }
     }
@@ -82,22 +83,23 @@ impl Pod {
 /// A container port with a name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NamedPort {
-    /// The name rules may use.
+    /// The name that rules can use.
     pub name: Name,
     /// Its protocol.
     pub protocol: Protocol,
-    /// The number it stands for on this pod.
+    /// The port number on this pod.
     pub port: u16,
 }
 
-/// A namespace that exists. One that pods or policies merely mention has no labels that selectors could see.
+/// A namespace that exists. A namespace that pods or policies only mention has no labels to select
+/// it by.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Namespace {
     /// Its name.
     pub name: Name,
-    /// Its labels, `kubernetes.io/metadata.name` among them.
+    /// Its labels, including `kubernetes.io/metadata.name`.
     pub labels: Labels,
-    /// Where it was written.
+    /// Where the manifest defines it.
     pub location: Option<Location>,
 }
 
@@ -117,6 +119,6 @@ pub struct Node {
     pub labels: Labels,
     /// All its addresses.
     pub addresses: Vec<IpAddr>,
-    /// Where it was written.
+    /// Where the manifest defines it.
     pub location: Option<Location>,
 }

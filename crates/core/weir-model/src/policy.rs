@@ -4,14 +4,15 @@ use crate::{
     Block, Direction, DomainPattern, Location, Name, PortRange, Protocol, QualifiedName, Selector,
 };
 
-/// A network policy of any kind. The kinds differ only in their tier and in what their rules may do.
+/// A network policy of any kind. The kinds differ only in their tier and in the actions of their
+/// rules.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Policy {
-    /// Which policy.
+    /// The id.
     pub id: PolicyId,
-    /// Where it was written.
+    /// Where the manifest defines it.
     pub location: Option<Location>,
-    /// What it says. Policies of many namespaces that say the same may share it.
+    /// The spec. Equal policies in many namespaces can share it.
     pub spec: Arc<Spec>,
 }
 
@@ -22,10 +23,10 @@ impl Policy {
     }
 }
 
-/// Which policy: its kind, its namespace (empty for cluster-wide kinds) and its name.
+/// The id of a policy.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PolicyId {
-    /// The kind of object.
+    /// The kind.
     pub kind: PolicyKind,
     /// The namespace, or `""` for a cluster-wide kind.
     pub namespace: Name,
@@ -75,7 +76,7 @@ impl fmt::Display for PolicyId {
 }
 
 impl PolicyKind {
-    /// Whether objects of the kind live in a namespace and are written as NetworkPolicies are.
+    /// Whether objects of this kind are namespaced and have the form of a NetworkPolicy.
     pub fn is_namespaced(self) -> bool {
         matches!(self, PolicyKind::NetworkPolicy | PolicyKind::ClusterSetNetworkPolicy)
     }
@@ -90,7 +91,8 @@ pub enum PolicyKind {
     BaselineAdminNetworkPolicy,
     /// `policy.networking.k8s.io/v1alpha2` ClusterNetworkPolicy.
     ClusterNetworkPolicy,
-    /// `submariner.io/v1alpha1` ClusterSetNetworkPolicy: a NetworkPolicy whose peers may be in other clusters, too.
+    /// `submariner.io/v1alpha1` ClusterSetNetworkPolicy: a NetworkPolicy whose peers can be in
+    /// other clusters.
     ClusterSetNetworkPolicy,
     /// `networking.k8s.io/v1` NetworkPolicy.
     NetworkPolicy,
@@ -108,16 +110,17 @@ impl fmt::Display for PolicyKind {
     }
 }
 
-/// What a policy says, apart from its name.
+/// The spec of a policy, for all kinds.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Spec {
-    /// When it is asked.
+    /// When the policy is evaluated.
     pub tier: Tier,
-    /// Whom it speaks for.
+    /// The pods that it applies to.
     pub subject: Subject,
-    /// Its ingress rules in order. `None`: it does not speak about ingress. In the namespace tier `Some` isolates.
+    /// The ingress rules in order; `None` if the policy does not cover ingress. In the namespace
+    /// tier, `Some` isolates.
     pub ingress: Option<Vec<PolicyRule>>,
-    /// Its egress rules, likewise.
+    /// The egress rules, likewise.
     pub egress: Option<Vec<PolicyRule>>,
 }
 
@@ -131,8 +134,8 @@ impl Spec {
     }
 }
 
-/// Where a policy stands in the order of decision. Within a tier a lower priority is asked first,
-/// and policies of equal priority by their id.
+/// The position of a policy in the order of evaluation. Within a tier, a lower priority comes
+/// first, then the id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Tier {
     /// Before all NetworkPolicies.
@@ -140,58 +143,58 @@ pub enum Tier {
         /// 0 to 1000.
         priority: u32,
     },
-    /// NetworkPolicies: no order, they add up, and selecting a pod isolates it.
+    /// NetworkPolicies. They have no order, their rules add up, and selecting a pod isolates it.
     Namespace,
-    /// Only for pods that no NetworkPolicy isolates in the direction.
+    /// After NetworkPolicies, and only for pods that none of them isolates in the direction.
     Baseline {
         /// 0 to 1000; a BaselineAdminNetworkPolicy has 1001.
         priority: u32,
     },
 }
 
-/// The pods a policy speaks for.
+/// The pods that a policy applies to.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Subject {
-    /// In these namespaces,
+    /// Selects the namespaces.
     pub scope: Scope,
-    /// the pods with these labels.
+    /// Selects the pods in those namespaces.
     pub pods: Selector,
 }
 
-/// A choice of namespaces.
+/// A selection of namespaces.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Scope {
-    /// The policy's own namespace, whether or not it is known to exist.
+    /// The namespace of the policy, whether or not it is known to exist.
     Own,
-    /// The namespaces with these labels.
+    /// The namespaces that the selector matches.
     Matching(Selector),
 }
 
 /// One rule: if a peer and a port match, the action applies.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct PolicyRule {
-    /// Its index in the list it was written in.
+    /// The index in the list of the manifest.
     pub index: u32,
-    /// The name it was given, if its kind has names.
+    /// The name, if the policy kind has rule names.
     pub name: Option<Name>,
-    /// The line it starts at, 0 if unknown.
+    /// The line in the manifest, or 0 if unknown.
     pub line: u32,
-    /// What it does.
+    /// The effect on a connection that matches.
     pub action: Action,
-    /// Whose connections it is about. `None`: everyone's; an empty list: no one's.
+    /// The peers. `None` matches every peer, an empty list none.
     pub peers: Option<Vec<Peer>>,
-    /// To which ports. `None`: every port of every protocol; an empty list: to none.
+    /// The ports. `None` matches every port of every protocol, an empty list none.
     pub ports: Option<Vec<PortSpec>>,
 }
 
-/// What a rule does with a connection it matches.
+/// The effect of a rule on a connection that it matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Action {
-    /// It passes in this direction, and nothing further is asked.
+    /// The connection is allowed in this direction; no further rule is evaluated.
     Allow,
-    /// It does not pass.
+    /// The connection is denied.
     Deny,
-    /// The rest of this tier is not asked.
+    /// The remaining rules of this tier are skipped.
     Pass,
 }
 
@@ -208,47 +211,48 @@ impl fmt::Display for Action {
 /// One entry of `from` or `to`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Peer {
-    /// Its index in the list it was written in.
+    /// The index in the list of the manifest.
     pub index: u32,
-    /// The line it starts at, 0 if unknown.
+    /// The line in the manifest, or 0 if unknown.
     pub line: u32,
-    /// Whom it means.
+    /// The addresses it stands for.
     pub who: Who,
 }
 
-/// Whom a peer means.
+/// The addresses that a peer stands for.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Who {
-    /// Pods by their labels and those of their namespace.
+    /// Pods by their labels and the labels of their namespace.
     Pods {
-        /// In these namespaces,
+        /// Selects the namespaces.
         scope: Scope,
-        /// the pods with these labels.
+        /// Selects the pods in those namespaces.
         pods: Selector,
     },
-    /// Addresses, whoever has them.
+    /// All addresses of a block.
     Block(Block),
-    /// The addresses of the nodes with these labels.
+    /// The addresses of the nodes that the selector matches.
     Nodes(Selector),
-    /// The addresses that a domain name has.
+    /// The addresses of the domain names that match.
     Domain(DomainPattern),
 }
 
 /// One entry of `ports`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct PortSpec {
-    /// The line it starts at, 0 if unknown.
+    /// The line in the manifest, or 0 if unknown.
     pub line: u32,
-    /// The ports it means.
+    /// The ports it stands for.
     pub ports: PortMatch,
 }
 
 /// Ports by number or by name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum PortMatch {
-    /// By number.
+    /// A range of numbers.
     Range(PortRange),
-    /// Whatever number the destination pod gives this name. Without a protocol, any that the name has there.
+    /// The number that the destination pod declares under this name. Without a protocol, any
+    /// protocol matches.
     Named {
         /// The name.
         name: Name,

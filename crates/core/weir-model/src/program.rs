@@ -8,18 +8,19 @@ use crate::{
     SetId, SetKey, Verdict,
 };
 
-/// All that is in force: the sum of the deltas. The simplest of datapaths, and what the others must agree with.
+/// Everything in force: the sum of all deltas. It is the reference that every datapath must agree
+/// with.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Program {
     /// The endpoints.
     pub endpoints: BTreeMap<PodId, Endpoint>,
-    /// The sets their rules name.
+    /// The sets that the rules use.
     pub sets: BTreeMap<SetId, BTreeSet<Member>>,
     owners: BTreeMap<IpAddr, PodId>,
 }
 
 impl Program {
-    /// Takes in a delta, and returns the one that takes it back.
+    /// Applies a delta and returns the delta that reverts it.
     pub fn apply(&mut self, delta: Delta) -> Delta {
         let mut undo = Delta::default();
         for (id, set) in delta.sets {
@@ -35,7 +36,8 @@ impl Program {
             };
             undo.sets.insert(id, back);
         }
-        // All old owners leave before any new one enters: an address may pass from one pod to another in one delta.
+        // Remove all old owners first: an address can move from one pod to another in the same
+        // delta.
         for id in delta.endpoints.keys() {
             let old = self.endpoints.remove(id);
             for address in old.iter().flat_map(|old| &old.addresses) {
@@ -63,19 +65,16 @@ impl Program {
         let members = self.sets.entry(id.clone()).or_default();
         removed.retain(|member| members.remove(member));
         added.retain(|member| members.insert(*member));
-        match is_new {
-            true => SetDelta::Gone,
-            false => SetDelta::Change { added: removed, removed: added },
-        }
+        if is_new { SetDelta::Gone } else { SetDelta::Change { added: removed, removed: added } }
     }
 
-    /// The pod that owns an address, if it is an endpoint here.
+    /// The pod that owns an address, if it is an endpoint of this program.
     pub fn owner(&self, address: IpAddr) -> Option<(&PodId, &Endpoint)> {
         let id = self.owners.get(&address)?;
         Some((id, self.endpoints.get(id)?))
     }
 
-    /// Whether a connection passes, as far as the endpoints here have a say.
+    /// Whether the rules of the endpoints here allow a connection.
     pub fn verdict(&self, flow: &Flow) -> Verdict {
         Direction::BOTH
             .into_iter()
@@ -83,7 +82,8 @@ impl Program {
             .fold(Verdict::Allow, Verdict::and)
     }
 
-    /// The verdict of the pod that the rules of one direction are for; if none is judged, it is allowed.
+    /// The verdict of the rules for one direction. Without an endpoint to which they apply, the
+    /// flow is allowed.
     pub fn side(&self, flow: &Flow, direction: Direction) -> Verdict {
         match self.judged(flow, direction) {
             None => Verdict::Allow,
@@ -91,8 +91,8 @@ impl Program {
         }
     }
 
-    /// The endpoint whose rules of this direction judge the flow: none if that end is no endpoint here, if a pod speaks
-    /// with itself, or if it speaks with its own node.
+    /// The endpoint whose rules for this direction apply to the flow. There is none if the address
+    /// belongs to no endpoint here, or if a pod connects to itself or to its own node.
     pub fn judged(&self, flow: &Flow, direction: Direction) -> Option<(&PodId, &Endpoint)> {
         let (here, there) = flow.ends(direction);
         let (id, endpoint) = self.owner(here)?;
@@ -129,12 +129,12 @@ impl Program {
             .map(|rule| rule.action)
     }
 
-    /// Whether a rule fits a flow in the direction it was written for.
+    /// Whether a rule matches a flow in the direction of the rule.
     pub fn matches(&self, rule: &Rule, flow: &Flow) -> bool {
         rule.ports.contains(flow.protocol, flow.port) && self.matches_peer(rule, flow)
     }
 
-    /// Whether the other end of the flow is one of the rule's peers.
+    /// Whether the rule's peers include the other end of the flow.
     pub fn matches_peer(&self, rule: &Rule, flow: &Flow) -> bool {
         let (_, there) = flow.ends(rule.origin.direction);
         let contains = |set: &SetId, member: Member| {

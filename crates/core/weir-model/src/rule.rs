@@ -2,12 +2,12 @@ use std::{fmt, sync::Arc};
 
 use crate::{Action, Block, Direction, Location, PolicyId, PortRange, Protocol, SetId};
 
-/// All that is decided for a pod. Pods with equal rules share one.
+/// All rules for a pod. Pods with equal rules share one value.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct RuleSet {
-    /// For connections to the pod.
+    /// Rules for connections to the pod.
     pub ingress: Chain,
-    /// For connections from the pod.
+    /// Rules for connections from the pod.
     pub egress: Chain,
 }
 
@@ -20,29 +20,31 @@ impl RuleSet {
         }
     }
 
-    /// Whether it lets everything pass without a look.
+    /// Whether it allows every connection.
     pub fn is_open(&self) -> bool {
         self.ingress.is_open() && self.egress.is_open()
     }
 }
 
-/// The decision in one direction, in the order in which it is made.
+/// The rules for one direction, in order of evaluation.
 ///
-/// First the admin tier: the first matching rule decides, unless it passes. Then, if any NetworkPolicy isolates the pod,
-/// any of their rules allows and nothing else does. Otherwise the baseline tier: the first matching rule decides.
-/// What nothing decided is allowed.
+/// The admin tier comes first: its first matching rule decides, unless the action is pass. Then, if
+/// any NetworkPolicy isolates the pod, a connection is allowed exactly if one of their rules
+/// matches. Otherwise the first matching rule of the baseline tier decides. If no rule decides, the
+/// connection is allowed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Chain {
     /// The admin tier, by priority.
     pub admin: Vec<Arc<Section>>,
-    /// The NetworkPolicies that isolate the pod, by id. `None`: none does.
+    /// The NetworkPolicies that isolate the pod, by id; `None` if the pod is not isolated.
     pub isolation: Option<Vec<Arc<Section>>>,
-    /// The baseline tier, by priority. Empty if the pod is isolated, for then it is never reached.
+    /// The baseline tier, by priority. It is empty for an isolated pod, whose connections never
+    /// reach it.
     pub baseline: Vec<Arc<Section>>,
 }
 
 impl Chain {
-    /// Whether it lets everything pass without a look.
+    /// Whether it allows every connection.
     pub fn is_open(&self) -> bool {
         self.admin.is_empty() && self.isolation.is_none() && self.baseline.is_empty()
     }
@@ -54,41 +56,41 @@ impl Chain {
     }
 }
 
-/// What one policy contributes to a chain. It may have no rules and still isolate.
+/// The contribution of one policy to a chain. A section without rules can still isolate the pod.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Section {
     /// The policy.
     pub policy: PolicyId,
-    /// Where the policy was written.
+    /// Where the manifest defines the policy.
     pub location: Option<Location>,
     /// Its rules in order.
     pub rules: Vec<Rule>,
-    /// Rules that match nothing here, because the pod gives no port the name they ask for. Nobody enforces them; they are
-    /// kept to explain, and their ports say nothing.
+    /// Rules that cannot match, because the pod has no port of the name that they require. Backends
+    /// ignore them. They are kept for `weir explain`, and their `ports` have no meaning.
     pub idle: Vec<Rule>,
 }
 
-/// One decision.
+/// One rule of a chain.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Rule {
-    /// Who is at the other end.
+    /// The other end of the connection.
     pub peers: Peers,
     /// The ports at the destination.
     pub ports: Ports,
-    /// What happens to a connection that fits both.
+    /// The effect on a connection that matches both.
     pub action: Action,
     /// The policy line this was compiled from; `weir explain` prints it.
     pub origin: Origin,
 }
 
-/// Who is at the other end.
+/// The other end of a connection.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Peers {
-    /// Anyone.
+    /// Any address.
     Any,
     /// The addresses of the set.
     Set(SetId),
-    /// The addresses of the set, each at the port given with it. Only for egress, with `Ports::Any`.
+    /// The addresses of the set, each with the port next to it. Only for egress, with `Ports::Any`.
     PortSet(SetId),
     /// The addresses of the block.
     Block(Block),
@@ -109,12 +111,12 @@ impl fmt::Display for Peers {
 pub enum Ports {
     /// Every port of every protocol, and protocols that have no ports.
     Any,
-    /// These: sorted, not touching and not overlapping; never empty.
+    /// These ranges: sorted, neither adjacent nor overlapping, and at least one.
     Of(Vec<PortRange>),
 }
 
 impl Ports {
-    /// The ports in canonical form; `None` if there are none.
+    /// The ports in canonical form; `None` if there are no ranges.
     pub fn of(ranges: impl IntoIterator<Item = PortRange>) -> Option<Ports> {
         let mut ranges: Vec<PortRange> = ranges.into_iter().collect();
         ranges.sort();
@@ -129,7 +131,7 @@ impl Ports {
         (!ranges.is_empty()).then_some(Ports::Of(ranges))
     }
 
-    /// Whether the port of that protocol is among them.
+    /// Whether it contains the port of the protocol.
     pub fn contains(&self, protocol: Protocol, port: u16) -> bool {
         match self {
             Ports::Any => true,
@@ -150,14 +152,14 @@ impl fmt::Display for Ports {
     }
 }
 
-/// Where a rule comes from, inside its section's policy.
+/// The part of the section's policy that a rule was compiled from.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Origin {
-    /// The list it is in.
+    /// The list that contains the rule.
     pub direction: Direction,
     /// Its index in that list.
     pub rule: u32,
-    /// The index of the peer inside the rule; `None` if the rule is about everyone.
+    /// The index of the peer in the rule; `None` if the rule matches any peer.
     pub peer: Option<u32>,
     /// The line of the peer, or of the rule if it has no peers; 0 if unknown.
     pub line: u32,

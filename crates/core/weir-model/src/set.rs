@@ -2,12 +2,12 @@ use std::{fmt, net::IpAddr, ops::Deref, sync::Arc};
 
 use crate::{Block, DomainPattern, Name, Protocol, Selector};
 
-/// Which set. Its name is its meaning: two sets with one id have the same members in every world.
+/// The id of a set. Two sets with the same id have the same members in every world.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SetId(Arc<SetKey>);
 
 impl SetId {
-    /// The id of the set with this meaning.
+    /// The id of the set with this definition.
     pub fn new(key: SetKey) -> Self {
         SetId(Arc::new(key))
     }
@@ -20,50 +20,51 @@ impl Deref for SetId {
     }
 }
 
-/// What a set means.
+/// The definition of a set.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum SetKey {
-    /// The addresses of the pods with these labels in one namespace.
+    /// The addresses of the pods in one namespace that a selector matches.
     PodsIn(Name, Selector),
-    /// The addresses of the pods with these labels in the namespaces with those.
+    /// The addresses of the pods that one selector matches, in the namespaces that another one
+    /// matches.
     Pods {
-        /// The labels of the namespace.
+        /// Selects the namespaces.
         namespaces: Selector,
-        /// The labels of the pod.
+        /// Selects the pods.
         pods: Selector,
     },
-    /// Address, protocol and number of every port that these pods give a name to.
+    /// The address, protocol and number of every port that these pods declare under a name.
     Ports {
-        /// Which pods, or which addresses of pods.
+        /// The pods, or the addresses of pods.
         owners: PortOwners,
         /// The name of the port.
         name: Name,
-        /// Its protocol, if only one will do.
+        /// Its protocol; `None` means any.
         protocol: Option<Protocol>,
     },
-    /// The addresses of the nodes with these labels.
+    /// The addresses of the nodes that a selector matches.
     Nodes(Selector),
-    /// The addresses of one node: what it declares, and what its host network pods have.
+    /// The addresses of one node: those it declares and those of its host network pods.
     Node(Name),
-    /// The addresses of the domain names that fit.
+    /// The addresses of the domain names that match.
     Domain(DomainPattern),
 }
 
-/// Whose named ports are in a set.
+/// The pods whose named ports are in a set.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum PortOwners {
     /// All pods.
     Everyone,
-    /// The pods with these labels in one namespace.
+    /// The pods in one namespace that a selector matches.
     PodsIn(Name, Selector),
-    /// The pods with these labels in the namespaces with those.
+    /// The pods that one selector matches, in the namespaces that another one matches.
     Pods {
-        /// The labels of the namespace.
+        /// Selects the namespaces.
         namespaces: Selector,
-        /// The labels of the pod.
+        /// Selects the pods.
         pods: Selector,
     },
-    /// The pod addresses in a block.
+    /// The pods whose addresses are in a block.
     Block(Block),
 }
 
@@ -93,7 +94,7 @@ impl fmt::Display for SetKey {
     }
 }
 
-/// An element of a set: an address, in a set of named ports together with the port it stands for there.
+/// A member of a set: an address, and in a set of named ports also the port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Member {
     /// The address.

@@ -2,7 +2,7 @@ use std::{collections::BTreeMap, net::IpAddr};
 
 use crate::{Change, Key, Name, Namespace, Node, Object, Pod, PodId, Policy, PolicyId};
 
-/// The whole cluster as policies see it, in plain ordered maps.
+/// The whole cluster as policies see it, in ordered maps.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct World {
     /// The namespaces that exist.
@@ -18,29 +18,43 @@ pub struct World {
 }
 
 impl World {
-    /// Takes in one change.
+    /// Applies one change.
     pub fn apply(&mut self, change: Change) {
         match change {
-            Change::Put(Object::Pod(pod)) => drop(self.pods.insert(pod.id.clone(), pod)),
-            Change::Put(Object::Namespace(namespace)) => {
-                drop(self.namespaces.insert(namespace.name.clone(), namespace))
+            Change::Put(Object::Pod(pod)) => {
+                self.pods.insert(pod.id.clone(), pod);
             }
-            Change::Put(Object::Node(node)) => drop(self.nodes.insert(node.name.clone(), node)),
+            Change::Put(Object::Namespace(namespace)) => {
+                self.namespaces.insert(namespace.name.clone(), namespace);
+            }
+            Change::Put(Object::Node(node)) => {
+                self.nodes.insert(node.name.clone(), node);
+            }
             Change::Put(Object::Policy(policy)) => {
-                drop(self.policies.insert(policy.id.clone(), policy))
+                self.policies.insert(policy.id.clone(), policy);
             }
             Change::Put(Object::Domain(name, addresses)) => {
-                drop(self.domains.insert(name, addresses))
+                self.domains.insert(name, addresses);
             }
-            Change::Remove(Key::Pod(id)) => drop(self.pods.remove(&id)),
-            Change::Remove(Key::Namespace(name)) => drop(self.namespaces.remove(&name)),
-            Change::Remove(Key::Node(name)) => drop(self.nodes.remove(&name)),
-            Change::Remove(Key::Policy(id)) => drop(self.policies.remove(&id)),
-            Change::Remove(Key::Domain(name)) => drop(self.domains.remove(&name)),
+            Change::Remove(Key::Pod(id)) => {
+                self.pods.remove(&id);
+            }
+            Change::Remove(Key::Namespace(name)) => {
+                self.namespaces.remove(&name);
+            }
+            Change::Remove(Key::Node(name)) => {
+                self.nodes.remove(&name);
+            }
+            Change::Remove(Key::Policy(id)) => {
+                self.policies.remove(&id);
+            }
+            Change::Remove(Key::Domain(name)) => {
+                self.domains.remove(&name);
+            }
         }
     }
 
-    /// Everything in it, as the changes that would build it anew.
+    /// The changes that build this world from an empty one.
     pub fn changes(&self) -> impl Iterator<Item = Change> {
         let namespaces = self.namespaces.values().cloned().map(Object::Namespace);
         let nodes = self.nodes.values().cloned().map(Object::Node);

@@ -1,4 +1,4 @@
-//! The API documents read aloud: slow, short, and sharing nothing with the engine but the words.
+//! A direct transcription of the API documentation: slow, short, and independent of the engine.
 //!
 //! ```text
 //!            ┌ egress side of the pod at `from` ┐
@@ -9,11 +9,12 @@
 //!                 └─► else Baseline ──► else allow
 //! ```
 //!
-//! Numbers such as C6 are those of the rules in `cases/semantics`, where each has a case.
+//! Codes such as C6 refer to the rules in `cases/semantics`, which has a case for each of them.
 //!
-//! *Invariant*: nothing is remembered. Every question walks the whole world again, and what the words could decide for
-//! us (which addresses are a pod's own, what a block holds, which ports a range has) is written out here once more,
-//! so that a mistake there shows as a disagreement.
+//! *Invariant*: the oracle keeps no state and walks the whole world for every flow. It shares only
+//! data types with the engine. It repeats even the simple methods of those types (the addresses
+//! that a pod owns, the contents of a block, the ports of a range), so that a mistake in them shows
+//! as a disagreement.
 
 mod peer;
 mod select;
@@ -23,12 +24,10 @@ mod tests;
 
 use weir_model::{Direction, Flow, Verdict, World};
 
-/// Whether a connection passes. Replies to it then pass as well (I7), so there is nothing to ask about them.
+/// Whether a connection is allowed. Replies to an allowed connection are allowed as well (I7).
 pub fn verdict(world: &World, flow: &Flow) -> Verdict {
-    // I3, I4: both ends must agree. C9: that the one accepts says nothing about the other.
+    // I3, I4: both ends must allow it. C9: an Accept at one end does not affect the other end.
     let sides = [Direction::Egress, Direction::Ingress];
-    match sides.into_iter().all(|direction| side::passes(world, flow, direction)) {
-        true => Verdict::Allow,
-        false => Verdict::Deny,
-    }
+    let allowed = sides.into_iter().all(|direction| side::allows(world, flow, direction));
+    if allowed { Verdict::Allow } else { Verdict::Deny }
 }

@@ -4,8 +4,9 @@ use weir_model::{Direction, DomainPattern, Flow, Pod, PolicyRule, PortMatch, Who
 
 use crate::select::{holds, in_scope};
 
-/// The pod an address belongs to. Y5: a finished pod has none; H2: a host network pod has only its node's.
-/// Y7: of several pods the youngest owns it, of the same age the one whose id sorts last.
+/// The pod that owns an address. Y5: a finished pod owns none; H2: a host network pod owns none,
+/// because the address is its node's. Y7: if several pods claim it, the youngest owns it; at the
+/// same age, the one whose id sorts last.
 pub(crate) fn owner(world: &World, address: IpAddr) -> Option<&Pod> {
     world
         .pods
@@ -14,7 +15,8 @@ pub(crate) fn owner(world: &World, address: IpAddr) -> Option<&Pod> {
         .max_by_key(|pod| (pod.born, &pod.id))
 }
 
-/// Whether a rule of a policy in the namespace `own` is about the connection: a peer and a port must both match (I6).
+/// Whether a rule of a policy in the namespace `own` matches the connection: a peer and a port must
+/// both match (I6).
 pub(crate) fn matches(
     world: &World,
     own: &str,
@@ -26,7 +28,7 @@ pub(crate) fn matches(
         Direction::Ingress => flow.from,
         Direction::Egress => flow.to,
     };
-    // I9: no list is everyone, and every port; a list that came out empty is nobody, and no port (V9, C16).
+    // I9: without a list, every peer and every port matches. An empty list matches none (V9, C16).
     let peer = rule
         .peers
         .as_ref()
@@ -40,16 +42,17 @@ pub(crate) fn matches(
 
 fn is_peer(world: &World, own: &str, who: &Who, address: IpAddr) -> bool {
     match who {
-        // P3: selectors see pods only.
+        // P3: selectors match only pods.
         Who::Pods { scope, pods } => {
             owner(world, address).is_some_and(|pod| in_scope(world, own, scope, pods, pod))
         }
-        // B1: by address, whoever has it. B4: the exceptions narrow this block and no other. B12: families never mix.
+        // B1: a block matches any owner of the address. B4: exceptions apply only to their own
+        // block. B12: families never mix.
         Who::Block(block) => {
             block.net.contains(&address)
                 && block.except.iter().all(|except| !except.contains(&address))
         }
-        // C22: what the nodes declare, not what runs on them.
+        // C22: the addresses that the nodes declare, not those of the pods on them.
         Who::Nodes(selector) => world
             .nodes
             .values()
@@ -61,7 +64,7 @@ fn is_peer(world: &World, own: &str, who: &Who, address: IpAddr) -> bool {
     }
 }
 
-/// C18, C19: a star stands for one or more whole labels, never for none.
+/// C18, C19: a star stands for one or more whole labels.
 fn fits(pattern: &DomainPattern, name: &str) -> bool {
     match pattern {
         DomainPattern::Exact(exact) => name == &**exact,
@@ -72,14 +75,15 @@ fn fits(pattern: &DomainPattern, name: &str) -> bool {
     }
 }
 
-/// R11: the port is the one at the destination, in both directions.
+/// R11: the port is the destination port, in both directions.
 fn is_port(world: &World, ports: &PortMatch, flow: &Flow) -> bool {
     match ports {
         PortMatch::Range(range) => {
             range.protocol == flow.protocol && (range.first..=range.last).contains(&flow.port)
         }
-        // N1, N5: a name means what the destination pod means by it. N7: what is no pod has no names, and so does not
-        // match, whatever the peer says. N8: the protocol must fit too; C15: unless the rule leaves it open.
+        // N1, N5: the destination pod defines what a name means. N7: an address that belongs to no
+        // pod has no named ports, so the rule does not match. N8: the protocol must match as well;
+        // C15: unless the rule has none.
         PortMatch::Named { name, protocol } => owner(world, flow.to).is_some_and(|pod| {
             pod.ports.iter().any(|port| {
                 port.name == *name

@@ -5,7 +5,7 @@ use weir_model::*;
 use crate::verdict;
 
 #[test]
-fn without_policies_everything_passes() {
+fn without_policies_everything_is_allowed() {
     check(world([]), "10.0.0.1 -> 10.0.0.2", Verdict::Allow);
     check(world([]), "203.0.113.1 -> 10.0.0.2", Verdict::Allow);
 }
@@ -25,7 +25,7 @@ fn a_pod_and_its_node_reach_each_other() {
     check(world.clone(), "192.168.0.1 -> 10.0.0.2", Verdict::Allow);
     check(world.clone(), "10.0.0.2 -> 192.168.0.1", Verdict::Allow);
     check(world.clone(), "10.0.0.2 -> 192.168.0.2", Verdict::Deny);
-    // A host network pod lends its address to the node.
+    // A host network pod shares its address with the node.
     check(world, "192.168.0.11 -> 10.0.0.2", Verdict::Allow);
 }
 
@@ -40,7 +40,7 @@ fn the_youngest_pod_owns_an_address() {
 }
 
 #[test]
-fn an_empty_namespace_selector_does_not_see_a_namespace_that_is_not_there() {
+fn an_empty_namespace_selector_does_not_match_a_namespace_that_does_not_exist() {
     let everyone =
         Who::Pods { scope: Scope::Matching(Selector::everything()), pods: Selector::everything() };
     let rule = PolicyRule { peers: Some(vec![peer(everyone)]), ..rule(Action::Allow) };
@@ -52,7 +52,7 @@ fn an_empty_namespace_selector_does_not_see_a_namespace_that_is_not_there() {
 }
 
 #[test]
-fn not_in_holds_for_a_missing_key() {
+fn not_in_holds_if_the_label_does_not_exist() {
     let not_in = Requirement::NotIn("app".into(), ["web".into()].into());
     let peers = Who::Pods { scope: Scope::Own, pods: [not_in].into_iter().collect() };
     let rule = PolicyRule { peers: Some(vec![peer(peers)]), ..rule(Action::Allow) };
@@ -62,7 +62,7 @@ fn not_in_holds_for_a_missing_key() {
 }
 
 #[test]
-fn a_named_port_never_matches_an_address_outside() {
+fn a_named_port_never_matches_an_address_without_a_pod() {
     let named = PortMatch::Named { name: "http".into(), protocol: Some(Protocol::Tcp) };
     let rule =
         PolicyRule { ports: Some(vec![PortSpec { line: 0, ports: named }]), ..rule(Action::Allow) };
@@ -73,7 +73,7 @@ fn a_named_port_never_matches_an_address_outside() {
 }
 
 #[test]
-fn pass_leaves_the_admin_tier_and_the_lower_priority_goes_first() {
+fn pass_skips_the_admin_tier_and_the_lower_priority_comes_first() {
     let tier = |name: &str, priority, action| {
         policy(name, Tier::Admin { priority }, Some(vec![rule(action)]), None)
     };
@@ -94,7 +94,7 @@ fn pass_leaves_the_admin_tier_and_the_lower_priority_goes_first() {
 }
 
 #[test]
-fn baseline_is_asked_unless_the_pod_is_isolated_in_that_direction() {
+fn baseline_applies_unless_the_pod_is_isolated_in_that_direction() {
     let base = policy("base", Tier::Baseline { priority: 1 }, Some(vec![rule(Action::Deny)]), None);
     let egress = policy("out", Tier::Namespace, None, Some(vec![rule(Action::Allow)]));
     let ingress = policy("in", Tier::Namespace, Some(vec![rule(Action::Allow)]), None);
@@ -122,7 +122,7 @@ fn a_star_stands_for_at_least_one_whole_label() {
     check(world, "10.0.0.2 -> 203.0.113.3", Verdict::Deny);
 }
 
-/// Asks about TCP port 80 between two addresses.
+/// Checks TCP port 80 between two addresses.
 #[track_caller]
 fn check(world: World, ends: &str, expected: Verdict) {
     let (from, to) = ends.split_once(" -> ").unwrap();
@@ -130,8 +130,8 @@ fn check(world: World, ends: &str, expected: Verdict) {
     assert_eq!(verdict(&world, &flow), expected, "{flow}");
 }
 
-/// Pods web (10.0.0.1), db (.2) and plain (.3) of the namespace shop and a host network pod (192.168.0.11) on node n1
-/// (192.168.0.1). The policies speak for db.
+/// Pods web (10.0.0.1), db (.2) and plain (.3) in the namespace shop, and a host network pod
+/// (192.168.0.11) on node n1 (192.168.0.1). The policies select db.
 fn world(policies: impl IntoIterator<Item = Policy>) -> World {
     let labels = [("kubernetes.io/metadata.name", "shop")].into_iter().collect();
     let http = NamedPort { name: "http".into(), protocol: Protocol::Tcp, port: 80 };
