@@ -4,12 +4,13 @@ use std::{
 };
 
 use weir_datapath::{ApplyError, ApplyErrorKind, Datapath, Drift, Mode, Plan as _, TerminateFlows};
-use weir_model::{Flow, Name};
+use weir_model::{Flow, IpFamily, Name};
 use weir_netfilter::{Connection, Conntrack, ConntrackError, Tuple, block_time};
+use weir_netlink::NetlinkError;
 
 use crate::{
-    Entry, Family, Installed, Kind, Plan, Planner, Ruleset, Step, Variant,
-    kernel::{Kernel, KernelError},
+    Entry, Installed, Kind, Plan, Planner, Ruleset, Step, Variant,
+    kernel::{IPSET_ERR_BUSY, Kernel, KernelError},
     replan, skeleton,
 };
 
@@ -124,7 +125,7 @@ fn block_replies(
     for connection in connections {
         let seconds = block_time(connection.protocol).as_secs();
         let seconds = u32::try_from(seconds).unwrap_or(u32::MAX);
-        let sets = skeleton::cut(Family::of(connection.reply.source));
+        let sets = skeleton::cut(IpFamily::from(connection.reply.source));
         for (set, entry) in sets.into_iter().zip([sender(connection), receiver(connection)]) {
             entries.entry((set, seconds)).or_default().push(entry);
         }
@@ -155,15 +156,15 @@ fn failed(what: &'static str) -> impl Fn(KernelError) -> ApplyError {
 
 /// Whether the same may go well later: no memory, no room, no right yet, or somebody else writes rules.
 fn is_passing(error: &KernelError) -> bool {
-    /// `ENOMEM`, `EINTR`, `EAGAIN`, `ENOBUFS`, `EPERM`, and a set in use.
-    const PASSING: [i32; 6] = [12, 4, 11, 105, 1, 4100];
     match error {
         KernelError::Failed { reason, .. } => {
             ["xtables lock", "temporarily unavailable", "allocate memory", "Permission denied"]
                 .iter()
                 .any(|passing| reason.contains(passing))
         }
-        KernelError::Refused { .. } => error.code().is_none_or(|code| PASSING.contains(&code)),
+        KernelError::Rejected { source: NetlinkError::Rejected(rejection), .. } => {
+            rejection.is_transient() || rejection.error.raw_os_error() == Some(IPSET_ERR_BUSY)
+        }
         KernelError::TooLong(_) => false,
         _ => true,
     }

@@ -1,14 +1,12 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::{IpNet, Ipv4Subnets, Ipv6Subnets};
-use weir_model::Block;
-
-use crate::Family;
+use weir_model::{Block, IpFamily};
 
 /// The addresses of a block, in one family, as the fewest networks that hold them and nothing else. Exceptions are cut out of
 /// their own block alone.
-pub(crate) fn nets(block: &Block, family: Family) -> Vec<IpNet> {
-    if Family::of(block.net.addr()) != family {
+pub(crate) fn nets(block: &Block, family: IpFamily) -> Vec<IpNet> {
+    if IpFamily::from(block.net.addr()) != family {
         return Vec::new();
     }
     let (mut first, last) = (number(block.net.network()), number(block.net.broadcast()));
@@ -43,14 +41,14 @@ pub(crate) fn halves(net: IpNet) -> Vec<IpNet> {
 }
 
 /// All addresses of a family.
-pub(crate) fn everything(family: Family) -> IpNet {
+pub(crate) fn everything(family: IpFamily) -> IpNet {
     match family {
-        Family::V4 => IpNet::new_assert(Ipv4Addr::UNSPECIFIED.into(), 0),
-        Family::V6 => IpNet::new_assert(Ipv6Addr::UNSPECIFIED.into(), 0),
+        IpFamily::V4 => IpNet::new_assert(Ipv4Addr::UNSPECIFIED.into(), 0),
+        IpFamily::V6 => IpNet::new_assert(Ipv6Addr::UNSPECIFIED.into(), 0),
     }
 }
 
-fn cover(first: u128, last: u128, family: Family) -> Vec<IpNet> {
+fn cover(first: u128, last: u128, family: IpFamily) -> Vec<IpNet> {
     match (address(first, family), address(last, family)) {
         (IpAddr::V4(first), IpAddr::V4(last)) => {
             Ipv4Subnets::new(first, last, 0).map(IpNet::V4).collect()
@@ -69,10 +67,10 @@ fn number(address: IpAddr) -> u128 {
     }
 }
 
-fn address(number: u128, family: Family) -> IpAddr {
+fn address(number: u128, family: IpFamily) -> IpAddr {
     match family {
-        Family::V4 => Ipv4Addr::from_bits(u32::try_from(number).unwrap_or(u32::MAX)).into(),
-        Family::V6 => Ipv6Addr::from_bits(number).into(),
+        IpFamily::V4 => Ipv4Addr::from_bits(u32::try_from(number).unwrap_or(u32::MAX)).into(),
+        IpFamily::V6 => Ipv6Addr::from_bits(number).into(),
     }
 }
 
@@ -85,7 +83,7 @@ mod tests {
     fn texts(net: &str, except: &[&str]) -> Vec<String> {
         let net: IpNet = net.parse().unwrap();
         let block = Block::new(net, except.iter().map(|net| net.parse().unwrap()));
-        nets(&block, Family::of(net.addr())).iter().map(IpNet::to_string).collect()
+        nets(&block, IpFamily::from(net.addr())).iter().map(IpNet::to_string).collect()
     }
 
     #[test]
@@ -99,7 +97,7 @@ mod tests {
 
     #[test]
     fn everything_is_two_halves() {
-        let both = halves(everything(Family::V6));
+        let both = halves(everything(IpFamily::V6));
         assert_eq!(both.iter().map(IpNet::to_string).collect::<Vec<_>>(), ["::/1", "8000::/1"]);
     }
 
@@ -122,7 +120,7 @@ mod tests {
         #[test]
         fn the_networks_hold_what_the_block_holds(block in small(), last in 0_u8..=255) {
             let address = IpAddr::from([10, 0, 0, last]);
-            let held = nets(&block, Family::V4).iter().any(|net| net.contains(&address));
+            let held = nets(&block, IpFamily::V4).iter().any(|net| net.contains(&address));
             prop_assert_eq!(held, block.contains(address));
         }
     }

@@ -6,12 +6,12 @@
 use std::sync::Arc;
 
 use weir_model::{
-    Action, Block, Chain as Rules, Direction, Name, Peers, PodId, Ports, Program, Protocol,
-    Rule as Decision, Section,
+    Action, Block, Chain as Rules, Direction, IpFamily, Name, Peers, PodId, Ports, Program,
+    Protocol, Rule as Decision, Section,
 };
 
 use crate::{
-    Act, Entry, Family, Kind, Match, Planner, Rule, Side, blocks,
+    Act, Entry, Kind, Match, Planner, Rule, Side, blocks,
     feed::Share,
     merge::Allowed,
     name::{self, comment},
@@ -40,7 +40,7 @@ pub(crate) fn of(
     pod: &PodId,
     rules: &Rules,
     direction: Direction,
-    family: Family,
+    family: IpFamily,
 ) -> Name {
     let place = (direction, family);
     let admin = one_by_one(planner, program, &rules.admin, place, Tier::Admin);
@@ -77,7 +77,7 @@ fn isolation(
     planner: &mut Planner,
     program: &Program,
     sections: &[Arc<Section>],
-    (direction, family): (Direction, Family),
+    (direction, family): (Direction, IpFamily),
 ) -> Vec<Name> {
     let lines = sections.iter().map(|section| section.rules.len()).sum::<usize>();
     if lines <= FEW {
@@ -99,7 +99,7 @@ fn one_by_one(
     planner: &mut Planner,
     program: &Program,
     sections: &[Arc<Section>],
-    place: (Direction, Family),
+    place: (Direction, IpFamily),
     tier: Tier,
 ) -> Vec<Name> {
     let chain = |section: &Arc<Section>| section_chain(planner, program, section, place, tier);
@@ -111,7 +111,7 @@ fn section_chain(
     planner: &mut Planner,
     program: &Program,
     section: &Section,
-    (direction, family): (Direction, Family),
+    (direction, family): (Direction, IpFamily),
     tier: Tier,
 ) -> Option<Name> {
     let mut rules = Vec::new();
@@ -156,7 +156,7 @@ fn decision(
     program: &Program,
     section: &Section,
     rule: &Decision,
-    (family, turn, act): (Family, Option<&str>, &Act),
+    (family, turn, act): (IpFamily, Option<&str>, &Act),
 ) -> Vec<Rule> {
     let Some(peers) = peers(planner, program, rule, family, turn) else { return Vec::new() };
     let origin = comment(&format!("{} {}", policy(section), rule.origin));
@@ -178,7 +178,7 @@ fn peers(
     planner: &mut Planner,
     program: &Program,
     rule: &Decision,
-    family: Family,
+    family: IpFamily,
     turn: Option<&str>,
 ) -> Option<Vec<Match>> {
     let direction = rule.origin.direction;
@@ -205,7 +205,7 @@ fn block_match(
     planner: &mut Planner,
     block: &Block,
     direction: Direction,
-    family: Family,
+    family: IpFamily,
 ) -> Option<Vec<Match>> {
     let there = Side::there(direction);
     match &blocks::nets(block, family)[..] {

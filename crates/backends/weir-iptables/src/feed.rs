@@ -2,15 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use weir_model::{Member, Name, Program, Protocol, SetId};
+use weir_model::{IpFamily, Member, Name, Program, Protocol, SetId};
 
-use crate::{Entry, Family, Kind};
+use crate::{Entry, Kind};
 
 /// What a set of the kernel is made of.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Feed {
     pub(crate) kind: Kind,
-    pub(crate) family: Family,
+    pub(crate) family: IpFamily,
     /// The sets, each with how its members enter.
     pub(crate) of: Vec<(SetId, Share)>,
 }
@@ -61,7 +61,7 @@ impl Feed {
     fn shared(&self, member: &Member, share: &Share) -> Vec<Entry> {
         let address = member.address;
         // The kernel's sets cannot hold the address that is none, and no packet has it.
-        if Family::of(address) != self.family || address.is_unspecified() {
+        if IpFamily::from(address) != self.family || address.is_unspecified() {
             return Vec::new();
         }
         match (share, member.port) {

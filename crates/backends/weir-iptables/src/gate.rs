@@ -17,10 +17,10 @@
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use weir_model::{Direction, Name};
+use weir_model::{Direction, IpFamily, Name};
 
 use crate::{
-    Act, Family, Hook, Match, Rule, Side,
+    Act, Hook, Match, Rule, Side,
     dispatch::shared_bits,
     skeleton::{answers, common, cut, default, dispatch, isolated, judge, local, neighbours, tail},
 };
@@ -40,7 +40,7 @@ pub(crate) struct Gate {
 
 impl Gate {
     /// The chains, by name.
-    pub(crate) fn chains(self, family: Family) -> Vec<(Name, Vec<Rule>)> {
+    pub(crate) fn chains(self, family: IpFamily) -> Vec<(Name, Vec<Rule>)> {
         let output = self.net.map_or(Vec::new(), |net| {
             let to = Act::Goto(common());
             // What leaves the node with the address of another machine is a service's, sent on by IPVS.
@@ -62,9 +62,9 @@ impl Gate {
         ]
     }
 
-    fn common(self, family: Family) -> Vec<Rule> {
+    fn common(self, family: IpFamily) -> Vec<Rule> {
         let mut rules = vec![Rule::new([Match::Established], Act::Goto(tail()))];
-        if family == Family::V6 {
+        if family == IpFamily::V6 {
             rules.push(Rule::new([Match::Icmp6], Act::Jump(neighbours())));
         }
         if self.cut {
@@ -82,7 +82,7 @@ impl Gate {
     }
 
     /// The rules that lead to those of a pod. Who has none comes back.
-    fn judge(self, direction: Direction, family: Family) -> Vec<Rule> {
+    fn judge(self, direction: Direction, family: IpFamily) -> Vec<Rule> {
         let Some(net) = self.net else { return Vec::new() };
         let has_chains = match direction {
             Direction::Egress => self.egress,
@@ -101,7 +101,7 @@ impl Gate {
 }
 
 /// A pod of this node, at this end.
-fn pod(side: Side, net: IpNet, family: Family) -> Vec<Match> {
+fn pod(side: Side, net: IpNet, family: IpFamily) -> Vec<Match> {
     let mut matches = near(side, net);
     matches.push(Match::In(local(family), vec![side]));
     matches

@@ -1,9 +1,9 @@
 use std::collections::BTreeMap;
 
-use weir_model::Name;
+use weir_model::{IpFamily, Name};
 
 use crate::{
-    Entry, Family, Hook, Kind, Rule, Ruleset, Set, name, skeleton,
+    Entry, Hook, Kind, Rule, Ruleset, Set, name, skeleton,
     text::{self, MAXELEM},
     wire,
 };
@@ -12,13 +12,13 @@ use crate::{
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Installed {
     /// The tables of the families that the machine has.
-    pub(crate) tables: BTreeMap<Family, Table>,
+    pub(crate) tables: BTreeMap<IpFamily, Table>,
     pub(crate) sets: BTreeMap<Name, InstalledSet>,
 }
 
 impl Installed {
     /// What is there when a ruleset is, in the tables of some families.
-    pub(crate) fn of(ruleset: &Ruleset, families: impl Iterator<Item = Family>) -> Self {
+    pub(crate) fn of(ruleset: &Ruleset, families: impl Iterator<Item = IpFamily>) -> Self {
         let sets = ruleset.sets.iter().map(|(name, set)| (name.clone(), InstalledSet::of(set)));
         let tables = families.map(|family| (family, Table::of(ruleset, family)));
         Installed { tables: tables.collect(), sets: sets.collect() }
@@ -28,7 +28,7 @@ impl Installed {
     pub(crate) fn remembers_cuts(&self) -> bool {
         let remembers =
             |name: &Name| self.sets.get(name).is_some_and(|set| !set.entries.is_empty());
-        Family::BOTH.into_iter().flat_map(skeleton::cut).any(|name| remembers(&name))
+        IpFamily::BOTH.into_iter().flat_map(skeleton::cut).any(|name| remembers(&name))
     }
 }
 
@@ -89,7 +89,7 @@ fn is_commented(kind: Kind) -> bool {
 
 impl Table {
     /// Our part of a table, when a ruleset is there.
-    fn of(ruleset: &Ruleset, family: Family) -> Self {
+    fn of(ruleset: &Ruleset, family: IpFamily) -> Self {
         let ours = ruleset.chains.iter().filter(|((of, _), _)| *of == family);
         let words = |rule: &Rule| text::words(&rule.to_string());
         let chains =

@@ -9,14 +9,15 @@ use std::{
     time::Duration,
 };
 
-use weir_model::Name;
+use rustix::io::Errno;
+use weir_model::{IpFamily, Name};
 use weir_netfilter::wait_for_packets;
 use weir_netlink::{
     Body, Header, Malformed, NetlinkError, Protocol, Socket, TooLong, Writer, kind,
 };
 
 use crate::{
-    Entry, Family, Installed, Plan, Script, Step,
+    Entry, Installed, Plan, Script, Step,
     home::Home,
     installed::{InstalledSet, Table},
     name, wire,
@@ -37,7 +38,7 @@ pub(crate) struct Kernel {
     home: Home,
     socket: Socket,
     sequence: u32,
-    families: Vec<Family>,
+    families: Vec<IpFamily>,
     variant: Variant,
     /// What the names of the programs have in the middle.
     middle: &'static str,
@@ -55,9 +56,9 @@ pub(crate) enum KernelError {
     /// An answer makes no sense.
     #[error("the kernel's sets cannot be read")]
     Malformed(#[from] Malformed),
-    /// A step was refused.
-    #[error("the kernel refused `{step}`")]
-    Refused {
+    /// The kernel rejected a step.
+    #[error("the kernel rejected `{step}`")]
+    Rejected {
         /// The step, as a command of ipset.
         step: String,
         source: NetlinkError,
@@ -85,10 +86,10 @@ pub(crate) enum KernelError {
 /// A set that was in use by a rule until just now is let go of by the kernel a little later; so long it is waited for.
 const PATIENCE: Duration = Duration::from_millis(2);
 const TRIES: usize = 500;
-/// `IPSET_ERR_BUSY`.
-const BUSY: i32 = 4100;
-/// `ENOENT`.
-const GONE: i32 = 2;
+/// The error code of ipset for a set in use. It is outside the range of `errno`.
+pub(crate) const IPSET_ERR_BUSY: i32 = 4100;
+/// The error code for a set that does not exist.
+const ENOENT: i32 = Errno::NOENT.raw_os_error();
 
 impl Kernel {
     /// The rules and sets of the network namespace that this thread is in. Later the thread may be elsewhere.
@@ -101,8 +102,8 @@ impl Kernel {
         };
         let variant = variant.map_or_else(found, Ok)?;
         let families = match Path::new("/proc/thread-self/net/if_inet6").exists() {
-            true => vec![Family::V4, Family::V6],
-            false => vec![Family::V4],
+            true => vec![IpFamily::V4, IpFamily::V6],
+            false => vec![IpFamily::V4],
         };
         Ok(Kernel { home: Home::here(), socket, sequence: 0, families, variant, middle })
     }
@@ -127,8 +128,8 @@ impl Kernel {
     }
 
     /// Our rules alone.
-    pub(crate) fn tables(&self) -> Result<BTreeMap<Family, Table>, KernelError> {
-        let read = |family: &Family| {
+    pub(crate) fn tables(&self) -> Result<BTreeMap<IpFamily, Table>, KernelError> {
+        let read = |family: &IpFamily| {
             let saved = self.run(*family, "save", &["-t", "filter"], "")?;
             Ok((*family, Table::read(&saved)))
         };
@@ -232,8 +233,8 @@ impl Kernel {
         for _ in 0..TRIES {
             let request = self.request(wire::DESTROY, kind::ACK, |body| wire::named(body, name))?;
             match self.tell(&request, || format!("destroy {name}")) {
-                Err(error) if error.code() == Some(BUSY) => thread::sleep(PATIENCE),
-                Err(error) if error.code() == Some(GONE) => return Ok(()),
+                Err(error) if error.code() == Some(IPSET_ERR_BUSY) => thread::sleep(PATIENCE),
+                Err(error) if error.code() == Some(ENOENT) => return Ok(()),
                 result => return result,
             }
         }
@@ -250,14 +251,14 @@ impl Kernel {
 
     fn run(
         &self,
-        family: Family,
+        family: IpFamily,
         what: &str,
         arguments: &[&str],
         input: &str,
     ) -> Result<String, KernelError> {
         let ip = match family {
-            Family::V4 => "iptables",
-            Family::V6 => "ip6tables",
+            IpFamily::V4 => "iptables",
+            IpFamily::V6 => "ip6tables",
         };
         let program = format!("{ip}{}-{what}", self.middle);
         let ran = self.home.run(|| run(&program, arguments, input));
@@ -265,7 +266,9 @@ impl Kernel {
     }
 
     fn tell(&mut self, request: &[u8], step: impl Fn() -> String) -> Result<(), KernelError> {
-        self.socket.request(request).map_err(|source| KernelError::Refused { step: step(), source })
+        self.socket
+            .request(request)
+            .map_err(|source| KernelError::Rejected { step: step(), source })
     }
 
     fn list(
@@ -281,7 +284,7 @@ impl Kernel {
             }
         });
         match listed {
-            Err(NetlinkError::Refused(refusal)) if refusal.error.raw_os_error() == Some(GONE) => (),
+            Err(NetlinkError::Rejected(rejection)) if rejection.errno() == Some(Errno::NOENT) => (),
             listed => listed?,
         }
         Ok(read?)
@@ -302,11 +305,11 @@ impl Kernel {
 }
 
 impl KernelError {
-    /// The code of a refusal.
+    /// The error code of a rejection.
     pub(crate) fn code(&self) -> Option<i32> {
         match self {
-            KernelError::Refused { source: NetlinkError::Refused(refusal), .. } => {
-                refusal.error.raw_os_error()
+            KernelError::Rejected { source: NetlinkError::Rejected(rejection), .. } => {
+                rejection.error.raw_os_error()
             }
             _ => None,
         }

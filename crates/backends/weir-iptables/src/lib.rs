@@ -53,4 +53,4 @@ pub use installed::Installed;
 pub use kernel::Variant;
 pub use plan::{Plan, Script, Step};
 pub use planner::{Planner, render};
-pub use ruleset::{Act, Entry, Family, Hook, Kind, Match, Rule, Ruleset, Set, Side};
+pub use ruleset::{Act, Entry, Hook, Kind, Match, Rule, Ruleset, Set, Side};

@@ -6,10 +6,12 @@ use std::{
 };
 
 use ipnet::IpNet;
-use weir_model::{Block, Direction, Peers, PortRange, Ports, Program, Protocol, Section, SetId};
+use weir_model::{
+    Block, Direction, IpFamily, Peers, PortRange, Ports, Program, Protocol, Section, SetId,
+};
 
 use crate::{
-    Entry, Family, Kind, Match, Planner, Rule, Side, blocks, chain, feed::Share, name::comment,
+    Entry, Kind, Match, Planner, Rule, Side, blocks, chain, feed::Share, name::comment,
     skeleton::allowed,
 };
 
@@ -51,7 +53,7 @@ impl Allowed {
         planner: &mut Planner,
         program: &Program,
         direction: Direction,
-        family: Family,
+        family: IpFamily,
         policies: &str,
     ) -> Vec<Rule> {
         let word = comment(policies);
@@ -71,7 +73,7 @@ impl Allowed {
         planner: &mut Planner,
         program: &Program,
         direction: Direction,
-        family: Family,
+        family: IpFamily,
     ) -> Vec<Vec<Match>> {
         let there = Side::there(direction);
         let sorted = Sorted::of(self.sets.iter().map(|(set, to)| (set.clone(), to)));
@@ -101,7 +103,7 @@ impl Allowed {
         &self,
         planner: &mut Planner,
         direction: Direction,
-        family: Family,
+        family: IpFamily,
     ) -> Vec<Vec<Match>> {
         let there = Side::there(direction);
         let everyone = vec![blocks::everything(family)];

@@ -4,9 +4,9 @@
 //! version; ours says what the others leave open, and never the time: what did not change keeps its name.
 
 use sha2::{Digest, Sha256};
-use weir_model::{Direction, Name, PodId, PolicyId};
+use weir_model::{Direction, IpFamily, Name, PodId, PolicyId};
 
-use crate::{Family, Hook};
+use crate::Hook;
 
 /// The chain of a pod.
 pub(crate) const POD: &str = "KUBE-POD-FW-";
@@ -39,14 +39,14 @@ pub(crate) fn pod_chain(pod: &PodId, direction: Direction) -> Name {
 }
 
 /// The chain of a policy that says this.
-pub(crate) fn policy_chain(policy: &PolicyId, family: Family, said: &str) -> Name {
+pub(crate) fn policy_chain(policy: &PolicyId, family: IpFamily, said: &str) -> Name {
     let version = format!("/{}/{}/{said}", policy.namespace.len(), policy.kind);
-    hashed(POLICY, &[&policy.namespace, &policy.name, &version, family.word()])
+    hashed(POLICY, &[&policy.namespace, &policy.name, &version, &family.to_string()])
 }
 
 /// The chain of several policies that say this together.
-pub(crate) fn merged_chain(family: Family, said: &str) -> Name {
-    hashed(POLICY, &["/", said, family.word()])
+pub(crate) fn merged_chain(family: IpFamily, said: &str) -> Name {
+    hashed(POLICY, &["/", said, &family.to_string()])
 }
 
 /// A chain on the way to those of pods.
@@ -55,24 +55,24 @@ pub(crate) fn branch(direction: Direction, net: &str) -> Name {
 }
 
 /// The set that means this, for the peers of one direction.
-pub(crate) fn peer_set(direction: Direction, family: Family, meaning: &str) -> Name {
+pub(crate) fn peer_set(direction: Direction, family: IpFamily, meaning: &str) -> Name {
     let prefix = match direction {
         Direction::Ingress => SOURCES,
         Direction::Egress => DESTINATIONS,
     };
-    in_family(family, &hashed(prefix, &["/", meaning, family.word()]))
+    in_family(family, &hashed(prefix, &["/", meaning, &family.to_string()]))
 }
 
 /// The set that is asked in place of another, for a short time.
-pub(crate) fn stand_in(set: &str, family: Family) -> Name {
+pub(crate) fn stand_in(set: &str, family: IpFamily) -> Name {
     in_family(family, &hashed(SOURCES, &["/", set, "/stand-in"]))
 }
 
 /// The name of a set in a family.
-pub(crate) fn in_family(family: Family, name: &str) -> Name {
+pub(crate) fn in_family(family: IpFamily, name: &str) -> Name {
     match family {
-        Family::V4 => name.into(),
-        Family::V6 => format!("{SIX}{name}").into(),
+        IpFamily::V4 => name.into(),
+        IpFamily::V6 => format!("{SIX}{name}").into(),
     }
 }
 
@@ -117,7 +117,7 @@ mod tests {
         assert_eq!(&*policy("sctp-egress"), "KUBE-NWPLCY-HHGHJNRMJN6UUDNA");
         assert_eq!(&*policy("sctp-ingress"), "KUBE-NWPLCY-BHQGYKZ6X5RBPUOB");
         assert_eq!(&*policy("invalid-endport"), "KUBE-NWPLCY-N5DQE4SCQ56JEMH7");
-        let v6 = |prefix, words: &[&str]| in_family(Family::V6, &hashed(prefix, words));
+        let v6 = |prefix, words: &[&str]| in_family(IpFamily::V6, &hashed(prefix, words));
         let whoami = |family| ["default", "whoami", family];
         assert_eq!(&*hashed(DESTINATIONS, &whoami("IPv4")), "KUBE-DST-IZ5JGF4W6BKI7CEV");
         assert_eq!(&*v6(DESTINATIONS, &whoami("IPv6")), "inet6:KUBE-DST-GZIEGRFLGG6BN3N7");

@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use weir_datapath::Uses;
-use weir_model::Name;
+use weir_model::{IpFamily, Name};
 
 use crate::{
-    Entry, Family, Rule, Ruleset, Set,
+    Entry, Rule, Ruleset, Set,
     order::{Chains, Turns},
     plan::{Draft, Plan, Script},
     stand_in,
@@ -16,7 +16,7 @@ use crate::{
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Thing {
     /// A chain of a family.
-    Chain(Family, Name),
+    Chain(IpFamily, Name),
     /// A set.
     Set(Name),
 }
@@ -29,7 +29,7 @@ pub(crate) struct Objects {
     /// The sets that rules of admin policies ask, one after the other.
     in_turn: BTreeSet<Name>,
     /// The chains that were touched, as they were before: `None` if they were not there.
-    chains: BTreeMap<(Family, Name), Option<Vec<Rule>>>,
+    chains: BTreeMap<(IpFamily, Name), Option<Vec<Rule>>>,
     created: BTreeSet<Name>,
     destroyed: Vec<Name>,
     /// The entries that were touched, as they were before: `None` if they were not there.
@@ -38,7 +38,7 @@ pub(crate) struct Objects {
 
 impl Objects {
     /// Makes a chain have these rules.
-    pub(crate) fn put_chain(&mut self, family: Family, name: &Name, rules: Vec<Rule>) {
+    pub(crate) fn put_chain(&mut self, family: IpFamily, name: &Name, rules: Vec<Rule>) {
         let key = (family, name.clone());
         if self.ruleset.chains.get(&key) == Some(&rules) {
             return;
@@ -172,7 +172,7 @@ impl Objects {
             draft.removed.push((name, set.kind, removed));
         }
         let touched = std::mem::take(&mut self.chains);
-        for family in Family::BOTH {
+        for family in IpFamily::BOTH {
             let mut script = Script::new(family);
             for ((_, name), before) in touched.iter().filter(|((of, _), _)| *of == family) {
                 match (before, self.ruleset.chains.get(&(family, name.clone()))) {
@@ -211,7 +211,7 @@ impl Objects {
     }
 
     /// The chains as they were before some were touched.
-    fn before(&self, touched: &BTreeMap<(Family, Name), Option<Vec<Rule>>>) -> Chains {
+    fn before(&self, touched: &BTreeMap<(IpFamily, Name), Option<Vec<Rule>>>) -> Chains {
         let mut chains = self.ruleset.chains.clone();
         for (key, before) in touched {
             match before {
@@ -224,7 +224,7 @@ impl Objects {
 }
 
 /// What rules refer to.
-fn things(family: Family, rules: &[Rule]) -> impl Iterator<Item = Thing> {
+fn things(family: IpFamily, rules: &[Rule]) -> impl Iterator<Item = Thing> {
     rules.iter().flat_map(move |rule| {
         let sets = rule.sets().cloned().map(Thing::Set);
         sets.chain(rule.chain().map(|chain| Thing::Chain(family, chain.clone())))

@@ -10,12 +10,12 @@ use std::{
     net::IpAddr,
 };
 
-use weir_model::Name;
+use weir_model::{IpFamily, Name};
 
-use crate::{Act, Entry, Family, Kind, Rule, plan::Draft, skeleton};
+use crate::{Act, Entry, Kind, Rule, plan::Draft, skeleton};
 
 /// Chains of both families.
-pub(crate) type Chains = BTreeMap<(Family, Name), Vec<Rule>>;
+pub(crate) type Chains = BTreeMap<(IpFamily, Name), Vec<Rule>>;
 
 /// What rules ask sets in turn.
 pub(crate) struct Turns<'a> {

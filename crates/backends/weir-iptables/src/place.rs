@@ -6,9 +6,9 @@ use std::{
 };
 
 use weir_datapath::Granted;
-use weir_model::{Direction, Endpoint, Name, PodId, Program, SetId};
+use weir_model::{Direction, Endpoint, IpFamily, Name, PodId, Program, SetId};
 
-use crate::{Entry, Family, Planner, chain, name::comment, skeleton};
+use crate::{Entry, Planner, chain, name::comment, skeleton};
 
 /// What a pod has in the ruleset.
 #[derive(Clone, Debug, Default)]
@@ -32,7 +32,7 @@ pub(crate) fn of(
     let none = Name::from("");
     let word = comment(&id.to_string());
     for &address in &endpoint.addresses {
-        let set = skeleton::local(Family::of(address));
+        let set = skeleton::local(IpFamily::from(address));
         place.entries.insert((set, Entry::Address(address)), word.clone());
     }
     for direction in Direction::BOTH {
@@ -45,7 +45,7 @@ pub(crate) fn of(
         let granted = granted.and_then(|granted| granted.list(program));
         let why = comment(&format!("{id} {}", chain::isolated_by(rules)));
         for &address in &endpoint.addresses {
-            let family = Family::of(address);
+            let family = IpFamily::from(address);
             let set = skeleton::isolated(direction, family);
             place.entries.insert((set, Entry::Address(address)), why.clone());
             let Some(granted) = &granted else {
@@ -53,7 +53,7 @@ pub(crate) fn of(
                 place.ways.insert((direction, address), chain);
                 continue;
             };
-            let ours = |peer: &IpAddr| Family::of(*peer) == family && !peer.is_unspecified();
+            let ours = |peer: &IpAddr| IpFamily::from(*peer) == family && !peer.is_unspecified();
             for &(peer, protocol, port) in granted.iter().filter(|(peer, ..)| ours(peer)) {
                 let entry = Entry::Grant(address, protocol, port, peer);
                 let set = skeleton::grants(direction, family);

@@ -1,8 +1,8 @@
 use std::{collections::BTreeMap, fmt};
 
-use weir_model::Name;
+use weir_model::{IpFamily, Name};
 
-use crate::{Entry, Family, Kind, Rule, order::Turns, text};
+use crate::{Entry, Kind, Rule, order::Turns, text};
 
 /// Steps that lead from what is in the kernel to what is wanted. It displays as the commands that do the same.
 ///
@@ -21,7 +21,7 @@ pub struct Plan {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
     /// A set comes to be, without entries.
-    Create(Name, Kind, Family),
+    Create(Name, Kind, IpFamily),
     /// Entries come into a set, or get another word.
     Add(Name, Kind, Vec<(Entry, Name)>),
     /// Entries go from a set.
@@ -50,7 +50,7 @@ impl Step {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Script {
     /// Whose table it is for.
-    pub family: Family,
+    pub family: IpFamily,
     /// Chains that come to be or change, with all their rules.
     pub chains: BTreeMap<Name, Vec<Rule>>,
     /// Lines about built-in chains.
@@ -61,7 +61,7 @@ pub struct Script {
 
 impl Script {
     /// A script that does nothing.
-    pub(crate) fn new(family: Family) -> Self {
+    pub(crate) fn new(family: IpFamily) -> Self {
         Script { family, chains: BTreeMap::new(), jumps: Vec::new(), gone: Vec::new() }
     }
 
@@ -76,7 +76,7 @@ type Entries = Vec<(Entry, Name)>;
 /// What is to be done, in no order yet.
 #[derive(Debug, Default)]
 pub(crate) struct Draft {
-    pub(crate) created: Vec<(Name, Kind, Family, Entries)>,
+    pub(crate) created: Vec<(Name, Kind, IpFamily, Entries)>,
     pub(crate) added: Vec<(Name, Kind, Entries)>,
     pub(crate) removed: Vec<(Name, Kind, Vec<Entry>)>,
     pub(crate) scripts: Vec<Script>,
@@ -147,8 +147,8 @@ impl fmt::Display for Step {
             }
             Step::Restore(script) => {
                 let program = match script.family {
-                    Family::V4 => "iptables-restore",
-                    Family::V6 => "ip6tables-restore",
+                    IpFamily::V4 => "iptables-restore",
+                    IpFamily::V6 => "ip6tables-restore",
                 };
                 write!(f, "# {program} --noflush\n{script}")
             }

@@ -2,10 +2,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ipnet::IpNet;
 use weir_datapath::{Mode, Planner as _, may_change_grants};
-use weir_model::{Delta, Direction, Name, PodId, Program, SetDelta, SetId};
+use weir_model::{Delta, Direction, IpFamily, Name, PodId, Program, SetDelta, SetId};
 
 use crate::{
-    Entry, Family, Installed, Kind, Plan, Ruleset, Set,
+    Entry, Installed, Kind, Plan, Ruleset, Set,
     dispatch::{self, Pods},
     feed::{Feed, Share},
     gate::{self, Gate},
@@ -24,8 +24,8 @@ pub struct Planner {
     pub(crate) objects: Objects,
     places: BTreeMap<PodId, Place>,
     /// The ways from addresses to chains.
-    ways: BTreeMap<(Direction, Family), Pods>,
-    gates: BTreeMap<Family, Gate>,
+    ways: BTreeMap<(Direction, IpFamily), Pods>,
+    gates: BTreeMap<IpFamily, Gate>,
     /// Connections were cut.
     cut: bool,
     /// The sets that follow from sets of the program.
@@ -104,7 +104,7 @@ impl Planner {
 
     /// Makes the rules that all packets meet fit the pods that there are.
     fn set_gates(&mut self) {
-        for family in Family::BOTH {
+        for family in IpFamily::BOTH {
             let has_chains = |direction| {
                 self.ways.get(&(direction, family)).is_some_and(|pods| !pods.is_empty())
             };
@@ -146,7 +146,7 @@ impl Planner {
             }
             for (way, chain) in &place.ways {
                 ways.remove(way);
-                let root = (way.0, Family::of(way.1));
+                let root = (way.0, IpFamily::from(way.1));
                 let pods = self.ways.entry(root).or_default();
                 pods.insert(way.1, chain.clone());
                 turned.insert(root);
@@ -155,7 +155,7 @@ impl Planner {
         }
         entries.iter().for_each(|(set, entry)| self.objects.take(set, entry));
         for (direction, address) in ways {
-            let root = (direction, Family::of(address));
+            let root = (direction, IpFamily::from(address));
             if let Some(pods) = self.ways.get_mut(&root) {
                 pods.remove(&address);
             }
@@ -206,7 +206,7 @@ impl Planner {
     pub(crate) fn feed(
         &mut self,
         program: &Program,
-        (direction, family): (Direction, Family),
+        (direction, family): (Direction, IpFamily),
         kind: Kind,
         of: Vec<(SetId, Share)>,
         turn: Option<&str>,
@@ -232,7 +232,7 @@ impl Planner {
     pub(crate) fn fixed(
         &mut self,
         direction: Direction,
-        family: Family,
+        family: IpFamily,
         kind: Kind,
         entries: BTreeSet<Entry>,
     ) -> Name {

@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use weir_model::Name;
+use weir_model::{IpFamily, Name};
 
 use crate::{
-    Family, Hook, Kind, Plan, Ruleset, Script, Set, Step,
+    Hook, Kind, Plan, Ruleset, Script, Set, Step,
     installed::{Installed, InstalledSet, Table},
     objects::Objects,
     order::Turns,
@@ -80,7 +80,7 @@ fn entries(draft: &mut Draft, name: &Name, wanted: &Set, there: &InstalledSet) {
 }
 
 /// What iptables-restore must be told so that a table has our rules, and leads to them first.
-pub(crate) fn rules(wanted: &Ruleset, family: Family, table: &Table) -> Script {
+pub(crate) fn rules(wanted: &Ruleset, family: IpFamily, table: &Table) -> Script {
     let mut script = Script::new(family);
     let mut there: BTreeMap<&Name, &Vec<Vec<String>>> = table.chains.iter().collect();
     for ((_, name), rules) in wanted.chains.iter().filter(|((of, _), _)| *of == family) {

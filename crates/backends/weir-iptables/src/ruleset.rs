@@ -2,34 +2,7 @@ use std::{collections::BTreeMap, net::IpAddr};
 
 use ipnet::IpNet;
 use weir_datapath::Cause;
-use weir_model::{Direction, Name, Protocol};
-
-/// The family of an address. Each has a table of its own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Family {
-    /// IPv4.
-    V4,
-    /// IPv6.
-    V6,
-}
-
-impl Family {
-    /// Both, in order.
-    pub const BOTH: [Family; 2] = [Family::V4, Family::V6];
-
-    /// The family of an address.
-    pub fn of(address: IpAddr) -> Self {
-        if address.is_ipv4() { Family::V4 } else { Family::V6 }
-    }
-
-    /// As Kubernetes calls it.
-    pub(crate) fn word(self) -> &'static str {
-        match self {
-            Family::V4 => "IPv4",
-            Family::V6 => "IPv6",
-        }
-    }
-}
+use weir_model::{Direction, IpFamily, Name, Protocol};
 
 /// A built-in chain that packets come to ours from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -69,7 +42,7 @@ impl Hook {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ruleset {
     /// The rules of each chain.
-    pub chains: BTreeMap<(Family, Name), Vec<Rule>>,
+    pub chains: BTreeMap<(IpFamily, Name), Vec<Rule>>,
     /// The sets by name.
     pub sets: BTreeMap<Name, Set>,
 }
@@ -80,7 +53,7 @@ pub struct Set {
     /// What its entries are.
     pub kind: Kind,
     /// The family of all addresses in it.
-    pub family: Family,
+    pub family: IpFamily,
     /// The entries, each with a word for people, which may be empty.
     pub entries: BTreeMap<Entry, Name>,
 }
@@ -177,7 +150,7 @@ pub enum Match {
     /// From another machine.
     Forwarded,
     /// From and to the same address, where a service translated it, so that nobody can pose as the pod.
-    Itself(Family),
+    Itself(IpFamily),
     /// Without the marks of this mask.
     Unmarked(u32),
 }

@@ -10,10 +10,10 @@
 use std::collections::BTreeMap;
 
 use weir_datapath::{Cause, Mode};
-use weir_model::{Direction, Name};
+use weir_model::{Direction, IpFamily, Name};
 
 use crate::{
-    Act, Family, Hook, Kind, Match, Rule, Set, Side,
+    Act, Hook, Kind, Match, Rule, Set, Side,
     gate::Gate,
     name::{DESTINATIONS, POD, POLICY, SOURCES, comment, in_family},
     objects::{Objects, Thing},
@@ -22,13 +22,13 @@ use crate::{
 
 /// Enters it.
 pub(crate) fn enter(objects: &mut Objects, mode: Mode) {
-    for family in Family::BOTH {
+    for family in IpFamily::BOTH {
         sets(objects, family);
         chains(objects, family, mode);
     }
 }
 
-fn sets(objects: &mut Objects, family: Family) {
+fn sets(objects: &mut Objects, family: IpFamily) {
     let mut keep = |name: Name, kind| {
         objects.add_set(&name, Set { kind, family, entries: BTreeMap::new() });
         objects.pin(Thing::Set(name));
@@ -41,7 +41,7 @@ fn sets(objects: &mut Objects, family: Family) {
     cut(family).into_iter().for_each(|name| keep(name, Kind::Cut));
 }
 
-fn chains(objects: &mut Objects, family: Family, mode: Mode) {
+fn chains(objects: &mut Objects, family: IpFamily, mode: Mode) {
     let mut keep = |name: Name, rules| {
         objects.put_chain(family, &name, rules);
         objects.pin(Thing::Chain(family, name));
@@ -57,7 +57,7 @@ fn chains(objects: &mut Objects, family: Family, mode: Mode) {
     }
     keep(answers(), vec![Rule::new([], Act::Log(Cause::Answer)), Rule::new([], Act::Drop)]);
     keep(pass(), vec![Rule::new([], Act::Mark { value: PASSED, mask: PASSED })]);
-    if family == Family::V6 {
+    if family == IpFamily::V6 {
         let discovery = (133..=137).map(Match::NeighbourDiscovery);
         let pass = |one| Rule::new([one], Act::Goto(tail()));
         keep(neighbours(), discovery.map(pass).collect());
@@ -101,22 +101,22 @@ fn capital(direction: Direction) -> &'static str {
 }
 
 /// The set of the pods of this node.
-pub(crate) fn local(family: Family) -> Name {
+pub(crate) fn local(family: IpFamily) -> Name {
     in_family(family, &format!("{DESTINATIONS}LOCAL"))
 }
 
 /// The set of the pods that policies speak for.
-pub(crate) fn isolated(direction: Direction, family: Family) -> Name {
+pub(crate) fn isolated(direction: Direction, family: IpFamily) -> Name {
     in_family(family, &format!("{}ISOLATED", prefix(direction)))
 }
 
 /// The set of what is granted to pods that have no chain of their own.
-pub(crate) fn grants(direction: Direction, family: Family) -> Name {
+pub(crate) fn grants(direction: Direction, family: IpFamily) -> Name {
     in_family(family, &format!("{}GRANTS", prefix(direction)))
 }
 
 /// The sets of packets that belong to connections which policies ended: by where they come from, and by where they go to.
-pub(crate) fn cut(family: Family) -> [Name; 2] {
+pub(crate) fn cut(family: IpFamily) -> [Name; 2] {
     [SOURCES, DESTINATIONS].map(|prefix| in_family(family, &format!("{prefix}CUT")))
 }
 

@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use weir_model::Name;
+use weir_model::{IpFamily, Name};
 
 use crate::{
-    Family, Match, Ruleset, Set, Step, name,
+    Match, Ruleset, Set, Step, name,
     order::Chains,
     plan::{Draft, Plan, Script},
 };
@@ -43,7 +43,7 @@ pub(crate) fn plan(
         rules.iter().flat_map(|rule| rule.sets()).any(|set| names.contains(set))
     });
     replace(&mut asking, &names);
-    steps.extend(Family::BOTH.map(|family| Step::Restore(script(family, &asking))));
+    steps.extend(IpFamily::BOTH.map(|family| Step::Restore(script(family, &asking))));
     steps.push(Step::Settle);
     for (name, kind, entries) in draft.added.extract_if(.., |(name, ..)| names.contains(name)) {
         steps.push(Step::Add(name, kind, entries));
@@ -64,7 +64,7 @@ pub(crate) fn plan(
     Plan { steps }
 }
 
-fn script(family: Family, chains: &Chains) -> Script {
+fn script(family: IpFamily, chains: &Chains) -> Script {
     let ours = chains.iter().filter(|((of, _), _)| *of == family);
     let chains = ours.map(|((_, name), rules)| (name.clone(), rules.clone())).collect();
     Script { chains, ..Script::new(family) }

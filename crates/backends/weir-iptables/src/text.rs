@@ -2,10 +2,10 @@
 
 use std::fmt;
 
-use weir_model::Protocol;
+use weir_model::{IpFamily, Protocol};
 use weir_netfilter::report;
 
-use crate::{Act, Entry, Family, Hook, Kind, Match, Rule, Ruleset, Set, Side, name};
+use crate::{Act, Entry, Hook, Kind, Match, Rule, Ruleset, Set, Side, name};
 
 /// The rule that leads from a built-in chain to ours, as kube-router writes it.
 pub(crate) fn jump(hook: Hook) -> String {
@@ -97,10 +97,10 @@ impl fmt::Display for Act {
 }
 
 /// A program of the old packet filter that compares the two addresses, word by word.
-fn itself(family: Family) -> String {
+fn itself(family: IpFamily) -> String {
     let (source, destination, words) = match family {
-        Family::V4 => (12, 16, 1),
-        Family::V6 => (8, 24, 4),
+        IpFamily::V4 => (12, 16, 1),
+        IpFamily::V6 => (8, 24, 4),
     };
     let mut code = Vec::new();
     for word in 0..words {
@@ -157,10 +157,10 @@ impl fmt::Display for Entry {
 }
 
 /// The line that makes a set, as `ipset restore` reads it.
-pub(crate) fn create(name: &str, kind: Kind, family: Family) -> String {
+pub(crate) fn create(name: &str, kind: Kind, family: IpFamily) -> String {
     let inet = match family {
-        Family::V4 => "inet",
-        Family::V6 => "inet6",
+        IpFamily::V4 => "inet",
+        IpFamily::V6 => "inet6",
     };
     let rest = match kind {
         Kind::Pods | Kind::Isolated => " comment",
@@ -188,10 +188,10 @@ impl fmt::Display for Ruleset {
                 writeln!(f, "{}", add(name, entry, comment))?;
             }
         }
-        for family in Family::BOTH {
+        for family in IpFamily::BOTH {
             let program = match family {
-                Family::V4 => "iptables-save",
-                Family::V6 => "ip6tables-save",
+                IpFamily::V4 => "iptables-save",
+                IpFamily::V6 => "ip6tables-save",
             };
             writeln!(f, "\n# {program} -t filter\n*filter")?;
             let ours = || self.chains.iter().filter(|((of, _), _)| *of == family);
@@ -262,7 +262,7 @@ mod tests {
 
     #[test]
     fn the_comparison_of_addresses_ends_where_they_differ() {
-        assert_eq!(itself(Family::V4), "6,32 0 0 12,7 0 0 0,32 0 0 16,29 0 1 0,6 0 0 1,6 0 0 0");
-        assert!(itself(Family::V6).starts_with("18,32 0 0 8,7 0 0 0,32 0 0 24,29 0 13 0,"));
+        assert_eq!(itself(IpFamily::V4), "6,32 0 0 12,7 0 0 0,32 0 0 16,29 0 1 0,6 0 0 1,6 0 0 0");
+        assert!(itself(IpFamily::V6).starts_with("18,32 0 0 8,7 0 0 0,32 0 0 24,29 0 13 0,"));
     }
 }

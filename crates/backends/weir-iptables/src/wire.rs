@@ -3,10 +3,10 @@
 use std::{iter::Peekable, net::IpAddr};
 
 use ipnet::IpNet;
-use weir_model::{Name, Protocol};
+use weir_model::{IpFamily, Name, Protocol};
 use weir_netlink::{Attribute, Attributes, Body, Malformed};
 
-use crate::{Entry, Family, Kind, installed::InstalledSet, text::MAXELEM};
+use crate::{Entry, Kind, installed::InstalledSet, text::MAXELEM};
 
 /// Which part of netfilter is spoken to.
 const SUBSYSTEM: u16 = 6 << 8;
@@ -77,7 +77,7 @@ pub(crate) fn heads(body: &mut Body<'_>) {
 }
 
 /// What makes a set.
-pub(crate) fn create(body: &mut Body<'_>, name: &str, kind: Kind, family: Family) {
+pub(crate) fn create(body: &mut Body<'_>, name: &str, kind: Kind, family: IpFamily) {
     // As new as comments and ports of SCTP need, and so old that every tool can list it.
     let revision = match kind {
         Kind::Pods | Kind::Isolated | Kind::Addresses => 4,
@@ -107,7 +107,7 @@ pub(crate) fn entries<'e>(
     seconds: Option<u32>,
 ) {
     begin(body, name).u32(LINE, 0).nest(ENTRIES, |all| {
-        while all.room() > LONGEST
+        while all.remaining_capacity() > LONGEST
             && let Some((one, word)) = entries.next()
         {
             all.nest(DATA, |data| {
@@ -163,10 +163,10 @@ fn address(data: &mut Body<'_>, kind: u16, address: IpAddr) {
 }
 
 /// The number of a family.
-pub(crate) fn number(family: Family) -> u8 {
+pub(crate) fn number(family: IpFamily) -> u8 {
     match family {
-        Family::V4 => 2,
-        Family::V6 => 10,
+        IpFamily::V4 => 2,
+        IpFamily::V6 => 10,
     }
 }
 

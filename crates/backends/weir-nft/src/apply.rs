@@ -5,13 +5,13 @@ use std::{
 };
 
 use weir_datapath::{ApplyError, ApplyErrorKind, Datapath, Drift, Mode, TerminateFlows};
-use weir_model::{Flow, Name, Protocol};
+use weir_model::{Flow, IpFamily, Name, Protocol};
 use weir_netfilter::{Connection, Conntrack, ConntrackError, Tuple, block_time};
 
 use crate::{
-    Family, Installed, Planner, Step, Transaction,
+    Installed, Planner, Step, Transaction,
     kernel::{Kernel, KernelError},
-    place, transaction,
+    names, transaction,
     wire::{self, KeyBytes},
 };
 
@@ -133,17 +133,17 @@ fn replies(connection: &Connection) -> [(Name, KeyBytes, Duration); 2] {
     let Tuple { source, destination, source_port, destination_port } = connection.reply;
     let (from, to) = ((source, source_port), (destination, destination_port));
     let time = block_time(connection.protocol);
-    let family = Family::of(source);
+    let family = IpFamily::from(source);
     [
-        (place::cut(family), wire::cut_key(from, to, connection.protocol), time),
-        (place::cut_senders(family), wire::sender_key(source), time),
+        (names::cut(family), wire::cut_key(from, to, connection.protocol), time),
+        (names::cut_senders_set(family), wire::sender_key(source), time),
     ]
 }
 
 fn failed(what: &'static str) -> impl Fn(KernelError) -> ApplyError {
     move |error| {
         let kind = match &error {
-            KernelError::Refused { source, .. } if !is_transient(&source.error) => {
+            KernelError::Rejected { source, .. } if !source.is_transient() => {
                 ApplyErrorKind::Rejected
             }
             KernelError::TooLong(_) => ApplyErrorKind::Rejected,
@@ -151,12 +151,4 @@ fn failed(what: &'static str) -> impl Fn(KernelError) -> ApplyError {
         };
         ApplyError { kind, what: what.to_owned(), source: error.into() }
     }
-}
-
-/// Whether a retry may succeed: no memory, no capacity, no permission yet, or the rules changed
-/// after they were read.
-fn is_transient(error: &std::io::Error) -> bool {
-    /// `ENOMEM`, `EINTR`, `EAGAIN`, `ERESTART`, `ENOBUFS`, `EPERM`.
-    const PASSING: [i32; 6] = [12, 4, 11, 85, 105, 1];
-    error.raw_os_error().is_some_and(|code| PASSING.contains(&code))
 }

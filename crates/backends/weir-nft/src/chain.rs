@@ -1,28 +1,29 @@
-//! The chain that decides as the rules of a pod do.
+//! The chains that carry out the rules of pods.
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use weir_model::{Block, Chain as Rules, Direction, Name, Peers, Ports, Program, Section};
+use weir_model::{
+    Block, Chain as Rules, Direction, IpFamily, Name, Peers, Ports, Program, Section,
+};
 
 use crate::{
-    Act, Chain, Family, Field, Key, Kind, Match, Planner, Rule, Set,
+    Act, Chain, Field, Key, Kind, Match, Planner, Rule, Set,
     intervals::intervals,
     merge,
-    name::{comment, digest},
+    names::{comment, digest},
     objects::Objects,
-    place::there,
     tier::Judge,
 };
 
-/// Enters the chain that decides as these rules do, for packets of one family. A packet that passes returns.
-pub(crate) fn of(
+/// Adds the chain that carries out rules for one family. Allowed packets return.
+pub(crate) fn add(
     planner: &mut Planner,
     program: &Program,
     rules: &Rules,
     direction: Direction,
-    family: Family,
+    family: IpFamily,
 ) -> Name {
-    let admin = admin(planner, program, &rules.admin, direction, family);
+    let admin = add_admin(planner, program, &rules.admin, direction, family);
     let rest = match &rules.isolation {
         Some(sections) => merge::isolation(planner, program, sections, direction, family),
         None if has_rules(&rules.baseline) => {
@@ -35,19 +36,19 @@ pub(crate) fn of(
         admin => {
             let first = admin.map(|admin| Rule::new([], Act::Jump(admin)));
             let all = first.into_iter().chain(rest).collect();
-            enter(&mut planner.objects, direction, family, "", all)
+            add_by_content(&mut planner.objects, direction, family, "", all)
         }
     }
 }
 
-/// Enters the chain of the admin tier, which all pods share that the same policies speak for. What it passes returns, and what it
-/// allows does not. `None` if it has nothing to say.
-fn admin(
+/// Adds the chain of the admin tier, which all pods with the same policies share. Passed packets
+/// return, allowed ones do not. `None` if the tier has no rules.
+fn add_admin(
     planner: &mut Planner,
     program: &Program,
     sections: &[Arc<Section>],
     direction: Direction,
-    family: Family,
+    family: IpFamily,
 ) -> Option<Name> {
     if !has_rules(sections) {
         return None;
@@ -59,7 +60,7 @@ fn admin(
     }
     let judge = Judge::admin(sections, direction, family);
     let rules = judge.rules(planner, program);
-    let chain = enter(&mut planner.objects, direction, family, "-admin", rules);
+    let chain = add_by_content(&mut planner.objects, direction, family, "-admin", rules);
     planner.admin_chains.insert(known, chain.clone());
     Some(chain)
 }
@@ -68,11 +69,11 @@ fn has_rules(sections: &[Arc<Section>]) -> bool {
     sections.iter().any(|section| !section.rules.is_empty())
 }
 
-/// Enters a chain under a name made of what it says.
-pub(crate) fn enter(
+/// Adds a chain under a name with a digest of its rules.
+pub(crate) fn add_by_content(
     objects: &mut Objects,
     direction: Direction,
-    family: Family,
+    family: IpFamily,
     suffix: &str,
     rules: Vec<Rule>,
 ) -> Name {
@@ -83,15 +84,15 @@ pub(crate) fn enter(
     name
 }
 
-/// The policies that speak for a pod, for people.
-pub(crate) fn spoken_for_by(rules: &Rules) -> String {
+/// A comment with the policies that select a pod.
+pub(crate) fn isolated_by(rules: &Rules) -> String {
     let isolation = rules.isolation.iter().flatten();
     let sections = rules.admin.iter().chain(isolation).chain(&rules.baseline);
-    format!("isolated by {}", names(sections))
+    format!("isolated by {}", policy_names(sections))
 }
 
-/// The first few policies by name, and how many more there are.
-pub(crate) fn names<'a>(sections: impl IntoIterator<Item = &'a Arc<Section>>) -> String {
+/// The first policies by name, and the number of the others.
+pub(crate) fn policy_names<'a>(sections: impl IntoIterator<Item = &'a Arc<Section>>) -> String {
     let mut names = sections.into_iter().map(|section| match &*section.policy.namespace {
         "" => section.policy.name.to_string(),
         namespace => format!("{namespace}/{}", section.policy.name),
@@ -103,37 +104,37 @@ pub(crate) fn names<'a>(sections: impl IntoIterator<Item = &'a Arc<Section>>) ->
     }
 }
 
-/// What some peers are; `None` if nobody of this family is among them.
-pub(crate) fn peers(
+/// The matches for peers. `None` if none of them has this family.
+pub(crate) fn match_peers(
     planner: &mut Planner,
     program: &Program,
     peers: &Peers,
     direction: Direction,
-    family: Family,
+    family: IpFamily,
 ) -> Option<Vec<Match>> {
-    let address = there(direction, family);
+    let address = Field::peer(direction, family);
     Some(match peers {
         Peers::Any => Vec::new(),
         Peers::Set(set) => {
             let name: Name =
                 format!("pods{}-{}", family.digit(), digest(&format!("{set:?}"))).into();
-            let said = comment(&set.to_string());
-            planner.copy(program, &name, set, Kind::Addresses(family), said);
+            let meaning = comment(&set.to_string());
+            planner.add_copy(program, &name, set, Kind::Addresses(family), meaning);
             vec![Match::In(vec![address], name)]
         }
         Peers::PortSet(set) => {
             let name: Name =
                 format!("ports{}-{}", family.digit(), digest(&format!("{set:?}"))).into();
-            let said = comment(&set.to_string());
-            planner.copy(program, &name, set, Kind::Ports(family), said);
+            let meaning = comment(&set.to_string());
+            planner.add_copy(program, &name, set, Kind::Ports(family), meaning);
             vec![Match::In(vec![address, Field::Protocol, Field::DestinationPort], name)]
         }
-        Peers::Block(block) => vec![Match::In(vec![address], one_block(planner, block, family)?)],
+        Peers::Block(block) => vec![Match::In(vec![address], add_block(planner, block, family)?)],
     })
 }
 
-/// Enters the set of the addresses of a block; `None` if it has none in this family.
-fn one_block(planner: &mut Planner, block: &Block, family: Family) -> Option<Name> {
+/// Adds the set of the addresses of a block. `None` if it has none of this family.
+fn add_block(planner: &mut Planner, block: &Block, family: IpFamily) -> Option<Name> {
     let elements: BTreeMap<_, _> =
         intervals([block], family).into_iter().map(|interval| (interval, None)).collect();
     if elements.is_empty() {
@@ -145,8 +146,8 @@ fn one_block(planner: &mut Planner, block: &Block, family: Family) -> Option<Nam
     Some(name)
 }
 
-/// What some ports are.
-pub(crate) fn ports(objects: &mut Objects, ports: &Ports) -> Vec<Match> {
+/// The matches for ports.
+pub(crate) fn match_ports(objects: &mut Objects, ports: &Ports) -> Vec<Match> {
     let Ports::Of(ranges) = ports else { return Vec::new() };
     if let [one] = &ranges[..] {
         return vec![Match::To(*one)];

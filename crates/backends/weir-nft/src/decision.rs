@@ -1,15 +1,17 @@
-//! What becomes of the connections of one peer, port by port.
+//! The action for the connections of one peer, by port.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use weir_model::{Action, PortRange, Ports, Protocol};
 
-/// What some rules do, whatever the port. Two that do the same are equal.
+/// The actions of some rules for all ports. Equal decisions compare as equal.
+///
+/// Set names contain a digest of the `Debug` output, so renaming a field renames sets.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Decision {
-    /// What applies to all other ports, and to protocols that have none.
+    /// The action for all other ports, and for protocols without ports.
     pub(crate) others: Action,
-    /// Where something else applies: sorted, and what touches differs.
+    /// The ranges with another action, sorted. Adjacent ranges have different actions.
     ranges: Vec<(PortRange, Action)>,
 }
 
@@ -17,14 +19,14 @@ pub(crate) struct Decision {
 type Edge = (Protocol, u32);
 
 impl Decision {
-    /// What rules decide of which the first that has the port wins; `end` if none has it.
-    pub(crate) fn first(rules: &[(Ports, Action)], end: Action) -> Self {
+    /// The decision of an ordered list of rules. The first rule with the port wins, else `end`.
+    pub(crate) fn from_rules(rules: &[(Ports, Action)], end: Action) -> Self {
         let mut others = end;
-        // Where rules begin and end, by their number.
+        // The numbers of the rules that begin or end at each edge.
         let mut edges: BTreeMap<Edge, Vec<usize>> = BTreeMap::new();
         for (number, (ports, action)) in rules.iter().enumerate() {
             let Ports::Of(ranges) = ports else {
-                // No later rule is ever asked.
+                // No later rule can match.
                 others = *action;
                 break;
             };
@@ -42,26 +44,26 @@ impl Decision {
             let first = open.first().and_then(|number| rules.get(*number));
             (edge, first.map_or(others, |(_, action)| *action))
         });
-        Decision::cut(others, cuts.collect())
+        Decision::from_edges(others, cuts.collect())
     }
 
-    /// This decision and, where it passes, that one.
+    /// This decision, and the other one where this one passes.
     pub(crate) fn or(&self, other: &Decision) -> Decision {
         let either = |ours, theirs| if ours == Action::Pass { theirs } else { ours };
         let both = self.ranges.iter().chain(&other.ranges);
         let edges: BTreeSet<Edge> = both.flat_map(|(range, _)| edges_of(range)).collect();
         let cuts = edges.into_iter().map(|edge| (edge, either(self.at(edge), other.at(edge))));
-        Decision::cut(either(self.others, other.others), cuts.collect())
+        Decision::from_edges(either(self.others, other.others), cuts.collect())
     }
 
-    /// The ports that something applies to which is not what applies to all others.
+    /// The ports with this action. `None` if only the other ports have it.
     pub(crate) fn ports(&self, action: Action) -> Option<Ports> {
         let ranges = self.ranges.iter().filter(|(_, applies)| *applies == action);
         Ports::of(ranges.map(|(range, _)| *range))
     }
 
-    /// What applies, if it is the same for all ports.
-    pub(crate) fn always(&self) -> Option<Action> {
+    /// The action, if it is the same for all ports.
+    pub(crate) fn for_all_ports(&self) -> Option<Action> {
         self.ranges.is_empty().then_some(self.others)
     }
 
@@ -76,8 +78,8 @@ impl Decision {
         next.filter(|(range, _)| holds(range)).map_or(self.others, |(_, action)| *action)
     }
 
-    /// From each edge to the next one of its protocol, something applies.
-    fn cut(others: Action, cuts: Vec<(Edge, Action)>) -> Self {
+    /// Builds a decision from the action that starts at each edge.
+    fn from_edges(others: Action, cuts: Vec<(Edge, Action)>) -> Self {
         let mut ranges: Vec<(PortRange, Action)> = Vec::new();
         let ends = cuts.iter().skip(1).map(|(edge, _)| Some(*edge)).chain([None]);
         for (((protocol, first), action), next) in cuts.iter().copied().zip(ends) {
@@ -133,7 +135,12 @@ mod tests {
         vec((ports, select(&ACTIONS[..])), 0..8)
     }
 
-    fn asked(rules: &[(Ports, Action)], end: Action, protocol: Protocol, port: u16) -> Action {
+    fn first_match(
+        rules: &[(Ports, Action)],
+        end: Action,
+        protocol: Protocol,
+        port: u16,
+    ) -> Action {
         let first = rules.iter().find(|(ports, _)| ports.contains(protocol, port));
         first.map_or(end, |(_, action)| *action)
     }
@@ -145,22 +152,22 @@ mod tests {
     proptest! {
         #[test]
         fn the_first_rule_that_has_a_port_decides(rules in rules(), end in select(&ACTIONS[..])) {
-            let decision = Decision::first(&rules, end);
+            let decision = Decision::from_rules(&rules, end);
             for (protocol, port) in everywhere() {
-                let action = asked(&rules, end, protocol, port);
+                let action = first_match(&rules, end, protocol, port);
                 prop_assert_eq!(decision.at((protocol, port.into())), action);
                 let listed = decision.ports(action);
                 let listed = listed.is_some_and(|ports| ports.contains(protocol, port));
                 prop_assert_eq!(listed, action != decision.others);
             }
-            // Protocols without ports only meet rules about every port.
+            // Only rules for all ports match protocols without ports.
             let any = rules.iter().find(|(ports, _)| *ports == Ports::Any);
             prop_assert_eq!(decision.others, any.map_or(end, |(_, action)| *action));
         }
 
         #[test]
         fn where_one_decision_passes_the_other_decides(one in rules(), two in rules()) {
-            let [one, two] = [one, two].map(|rules| Decision::first(&rules, Action::Pass));
+            let [one, two] = [one, two].map(|rules| Decision::from_rules(&rules, Action::Pass));
             let both = one.or(&two);
             for (protocol, port) in everywhere() {
                 let at = |decision: &Decision| decision.at((protocol, port.into()));

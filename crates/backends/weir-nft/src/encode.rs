@@ -1,28 +1,30 @@
-//! A transaction as one batch of netlink messages.
+//! Encodes a transaction as one batch of netlink messages.
 
 use std::sync::Arc;
 
 use weir_netlink::{Body, Header, TooLong, Writer, kind};
 
 use crate::{
-    Aim, Hook, Key, Kind, Rule, Step, expr, wire,
-    wire::{Element, KeyBytes, TABLE},
+    Aim, Hook, Key, Kind, Rule, Step, expr,
+    uapi::*,
+    wire::{self, Element, KeyBytes, TABLE},
 };
 
-/// An element needs no more room than this in a message.
-const ELEMENT: usize = 512;
+/// The upper bound of the encoded size of an element.
+const MAX_ELEMENT_BYTES: usize = 512;
 
-/// Messages that the kernel takes all at once or not at all.
+/// Messages that the kernel applies in one transaction.
 pub(crate) struct Batch {
     writer: Writer,
-    /// The step that each message belongs to, by its sequence number.
+    /// The index of the step that each message belongs to, by sequence number.
     owners: Vec<usize>,
     sets: u32,
 }
 
 impl Batch {
-    /// The batch of some steps; the kernel takes it only in this generation of its rules, if one is given.
-    pub(crate) fn of(steps: &[Step], generation: Option<u32>) -> Result<Batch, TooLong> {
+    /// Encodes steps. With a generation, the kernel rejects the batch unless its rules still have
+    /// that generation.
+    pub(crate) fn from_steps(steps: &[Step], generation: Option<u32>) -> Result<Batch, TooLong> {
         let mut batch = Batch::begin(generation)?;
         for (index, step) in steps.iter().enumerate() {
             batch.step(index, step)?;
@@ -30,19 +32,21 @@ impl Batch {
         batch.end()
     }
 
-    /// A batch that puts keys into a set, from which they go by themselves after so many milliseconds.
-    pub(crate) fn for_a_while(
+    /// Encodes the addition of keys that expire after a timeout.
+    pub(crate) fn with_timeout(
         set: &str,
         keys: &[KeyBytes],
         milliseconds: u64,
     ) -> Result<Batch, TooLong> {
         let mut batch = Batch::begin(None)?;
         let mut keys = keys.iter().copied().peekable();
-        batch.elements(0, wire::NEW_ELEMENTS, set, |list| {
+        batch.elements(0, NFT_MSG_NEWSETELEM, set, |list| {
             let key = keys.next()?;
-            list.nest(1, |element| {
-                element.nest(1, |body| _ = body.bytes(1, key.as_slice()));
-                element.be_u64(4, milliseconds);
+            list.nest(NFTA_LIST_ELEM, |element| {
+                element.nest(NFTA_SET_ELEM_KEY, |body| {
+                    body.bytes(NFTA_DATA_VALUE, key.as_slice());
+                });
+                element.be_u64(NFTA_SET_ELEM_TIMEOUT, milliseconds);
             });
             Some(())
         })?;
@@ -51,17 +55,17 @@ impl Batch {
 
     fn begin(generation: Option<u32>) -> Result<Batch, TooLong> {
         let mut batch = Batch { writer: Writer::default(), owners: Vec::new(), sets: 0 };
-        batch.message(0, wire::BATCH_BEGIN, 0, |body| {
-            body.fixed(&wire::BATCH);
+        batch.message(0, NFNL_MSG_BATCH_BEGIN, 0, |body| {
+            body.fixed(&wire::BATCH_HEADER);
             if let Some(generation) = generation {
-                body.be_u32(1, generation);
+                body.be_u32(NFNL_BATCH_GENID, generation);
             }
         })?;
         Ok(batch)
     }
 
     fn end(mut self) -> Result<Batch, TooLong> {
-        self.message(0, wire::BATCH_END, 0, |body| _ = body.fixed(&wire::BATCH))?;
+        self.message(0, NFNL_MSG_BATCH_END, 0, |body| _ = body.fixed(&wire::BATCH_HEADER))?;
         Ok(self)
     }
 
@@ -69,7 +73,7 @@ impl Batch {
         self.writer.bytes()
     }
 
-    /// The step that a message was written for.
+    /// The index of the step that a message belongs to.
     pub(crate) fn owner(&self, sequence: u32) -> Option<usize> {
         self.owners.get(usize::try_from(sequence).ok()?).copied()
     }
@@ -86,8 +90,8 @@ impl Batch {
         self.writer.message(Header { kind: number, flags: kind::REQUEST | flags, sequence }, body)
     }
 
-    /// A message about something in our table.
-    fn about(
+    /// A message whose first attribute names our table, whatever the object is.
+    fn in_table(
         &mut self,
         step: usize,
         number: u16,
@@ -95,15 +99,15 @@ impl Batch {
         body: impl FnOnce(&mut Body<'_>),
     ) -> Result<(), TooLong> {
         self.message(step, number, flags, |message| {
-            message.fixed(&wire::INET).text(1, TABLE);
+            message.fixed(&wire::INET_HEADER).text(wire::TABLE_ATTRIBUTE, TABLE);
             body(message);
         })
     }
 
     fn step(&mut self, index: usize, step: &Step) -> Result<(), TooLong> {
         match step {
-            Step::AddTable => self.about(index, wire::NEW_TABLE, kind::CREATE, |_| ()),
-            Step::DeleteTable => self.about(index, wire::DELETE_TABLE, 0, |_| ()),
+            Step::AddTable => self.in_table(index, NFT_MSG_NEWTABLE, kind::CREATE, |_| ()),
+            Step::DeleteTable => self.in_table(index, NFT_MSG_DELTABLE, 0, |_| ()),
             Step::AddSet(name, kind, comment) => self.set(index, name, *kind, comment),
             Step::AddChain(name, hook) => self.chain(index, name, *hook),
             Step::AddRules(chain, rules) => {
@@ -116,64 +120,71 @@ impl Batch {
             Step::Add(set, kind, elements) => self.add(index, set, *kind, elements),
             Step::Remove(set, kind, keys) => self.remove(index, set, *kind, keys),
             Step::FlushChain(name) => self.flush(index, name),
-            Step::FlushSet(name) => {
-                self.about(index, wire::DELETE_ELEMENTS, 0, |body| _ = body.text(2, name))
-            }
-            Step::DeleteChain(name) => {
-                self.about(index, wire::DELETE_CHAIN, 0, |body| _ = body.text(3, name))
-            }
-            Step::DeleteSet(name) => {
-                self.about(index, wire::DELETE_SET, 0, |body| _ = body.text(2, name))
-            }
+            Step::FlushSet(name) => self.in_table(index, NFT_MSG_DELSETELEM, 0, |body| {
+                body.text(NFTA_SET_ELEM_LIST_SET, name);
+            }),
+            Step::DeleteChain(name) => self.in_table(index, NFT_MSG_DELCHAIN, 0, |body| {
+                body.text(NFTA_CHAIN_NAME, name);
+            }),
+            Step::DeleteSet(name) => self.in_table(index, NFT_MSG_DELSET, 0, |body| {
+                body.text(NFTA_SET_NAME, name);
+            }),
         }
     }
 
     fn set(&mut self, index: usize, name: &str, kind: Kind, comment: &str) -> Result<(), TooLong> {
         self.sets += 1;
         let (id, declared) = (self.sets, kind.declared());
-        self.about(index, wire::NEW_SET, kind::CREATE, |body| {
-            body.text(2, name).be_u32(3, declared.flags);
-            body.be_u32(4, declared.key_type).be_u32(5, declared.key_length);
+        self.in_table(index, NFT_MSG_NEWSET, kind::CREATE, |body| {
+            body.text(NFTA_SET_NAME, name)
+                .be_u32(NFTA_SET_FLAGS, declared.flags)
+                .be_u32(NFTA_SET_KEY_TYPE, declared.key_type)
+                .be_u32(NFTA_SET_KEY_LEN, declared.key_length);
             if declared.data_type != 0 {
-                body.be_u32(6, declared.data_type);
+                body.be_u32(NFTA_SET_DATA_TYPE, declared.data_type);
             }
             if let Some(lengths) = kind.concatenation() {
-                body.nest(9, |description| {
-                    description.nest(2, |fields| {
+                body.nest(NFTA_SET_DESC, |description| {
+                    description.nest(NFTA_SET_DESC_CONCAT, |fields| {
                         for length in lengths {
-                            fields.nest(1, |field| _ = field.be_u32(1, length));
+                            fields.nest(NFTA_LIST_ELEM, |field| {
+                                field.be_u32(NFTA_SET_FIELD_LEN, length);
+                            });
                         }
                     });
                 });
             }
-            body.be_u32(10, id).bytes(13, &wire::set_note(kind, comment));
+            body.be_u32(NFTA_SET_ID, id)
+                .bytes(NFTA_SET_USERDATA, &wire::set_userdata(kind, comment));
         })
     }
 
     fn chain(&mut self, index: usize, name: &str, hook: Option<Hook>) -> Result<(), TooLong> {
-        self.about(index, wire::NEW_CHAIN, kind::CREATE, |body| {
-            body.text(3, name);
+        self.in_table(index, NFT_MSG_NEWCHAIN, kind::CREATE, |body| {
+            body.text(NFTA_CHAIN_NAME, name);
             if let Some(Hook::Forward) = hook {
-                let (number, priority) = wire::FORWARD;
-                body.nest(4, |hook| {
-                    hook.be_u32(1, number).bytes(2, &priority.to_be_bytes());
+                body.nest(NFTA_CHAIN_HOOK, |hook| {
+                    hook.be_u32(NFTA_HOOK_HOOKNUM, NF_INET_FORWARD)
+                        .bytes(NFTA_HOOK_PRIORITY, &NF_IP_PRI_FILTER.to_be_bytes());
                 });
-                body.be_u32(5, 1).text(7, "filter");
+                body.be_u32(NFTA_CHAIN_POLICY, wire::ACCEPT_POLICY).text(NFTA_CHAIN_TYPE, "filter");
             }
         })
     }
 
     fn flush(&mut self, index: usize, chain: &str) -> Result<(), TooLong> {
-        self.about(index, wire::DELETE_RULE, 0, |body| _ = body.text(2, chain))
+        self.in_table(index, NFT_MSG_DELRULE, 0, |body| _ = body.text(NFTA_RULE_CHAIN, chain))
     }
 
     fn rule(&mut self, index: usize, chain: &str, rule: &Rule) -> Result<(), TooLong> {
-        self.about(index, wire::NEW_RULE, kind::CREATE | kind::APPEND, |body| {
-            body.text(2, chain);
-            body.nest(4, |list| expr::of(rule).iter().for_each(|expr| expr.write(list)));
-            let note = wire::note(&rule.comment);
-            if !note.is_empty() {
-                body.bytes(7, &note);
+        self.in_table(index, NFT_MSG_NEWRULE, kind::CREATE | kind::APPEND, |body| {
+            body.text(NFTA_RULE_CHAIN, chain);
+            body.nest(NFTA_RULE_EXPRESSIONS, |list| {
+                expr::from_rule(rule).iter().for_each(|expr| expr.write(list));
+            });
+            let userdata = wire::userdata(&rule.comment);
+            if !userdata.is_empty() {
+                body.bytes(NFTA_RULE_USERDATA, &userdata);
             }
         })
     }
@@ -187,14 +198,14 @@ impl Batch {
     ) -> Result<(), TooLong> {
         let mut all =
             elements.iter().flat_map(|(key, aim)| wire::elements(kind, key, aim.as_deref()));
-        self.elements(index, wire::NEW_ELEMENTS, set, |list| {
+        self.elements(index, NFT_MSG_NEWSETELEM, set, |list| {
             all.next().map(|element: Element| element.write(list))
         })
     }
 
     fn remove(&mut self, index: usize, set: &str, kind: Kind, keys: &[Key]) -> Result<(), TooLong> {
         let mut all = keys.iter().flat_map(|key| wire::elements(kind, key, None));
-        self.elements(index, wire::DELETE_ELEMENTS, set, |list| {
+        self.elements(index, NFT_MSG_DELSETELEM, set, |list| {
             all.next().map(|element: Element| element.write(list))
         })
     }
@@ -205,15 +216,16 @@ impl Batch {
         index: usize,
         number: u16,
         set: &str,
-        mut next: impl FnMut(&mut Body<'_>) -> Option<()>,
+        mut write_next: impl FnMut(&mut Body<'_>) -> Option<()>,
     ) -> Result<(), TooLong> {
-        let flags = if number == wire::NEW_ELEMENTS { kind::CREATE } else { 0 };
-        let mut more = true;
-        while more {
-            self.about(index, number, flags, |body| {
-                body.text(2, set).nest(3, |list| {
-                    while more && list.room() > ELEMENT {
-                        more = next(list).is_some();
+        let flags = if number == NFT_MSG_NEWSETELEM { kind::CREATE } else { 0 };
+        let mut has_more = true;
+        while has_more {
+            self.in_table(index, number, flags, |body| {
+                body.text(NFTA_SET_ELEM_LIST_SET, set);
+                body.nest(NFTA_SET_ELEM_LIST_ELEMENTS, |list| {
+                    while has_more && list.remaining_capacity() > MAX_ELEMENT_BYTES {
+                        has_more = write_next(list).is_some();
                     }
                 });
             })?;

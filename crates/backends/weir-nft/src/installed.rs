@@ -1,25 +1,27 @@
-//! What is in the kernel, read back.
+//! Our table, read back from the kernel.
 
 use std::collections::BTreeMap;
 
-use weir_model::Name;
+use weir_model::{IpFamily, Name};
 use weir_netlink::{Attribute, Attributes, Malformed};
 
 use crate::{
-    Family, Kind,
+    Kind,
     expr::{Expr, Verdict},
-    place,
-    wire::{Declared, Element, KeyBytes, TABLE},
+    names,
+    uapi::*,
+    wire::{self, Declared, Element, KeyBytes},
 };
 
-/// Our table as it is in the kernel.
+/// The installed table.
 #[derive(Clone, Debug, Default)]
 pub struct Installed {
-    /// Whether there is a table.
-    pub(crate) table: bool,
-    /// Whether it is asleep, or holds something that ours never do: an object, a flowtable.
-    pub(crate) strange: bool,
-    /// The generation of the kernel's rules when it was read.
+    /// Whether the table exists.
+    pub(crate) has_table: bool,
+    /// Whether the table is dormant or contains something that weir never writes, such as an object
+    /// or a flowtable.
+    pub(crate) is_foreign: bool,
+    /// The generation of the kernel's rules at the time of reading.
     pub(crate) generation: u32,
     pub(crate) sets: BTreeMap<Name, InstalledSet>,
     pub(crate) chains: BTreeMap<Name, InstalledChain>,
@@ -28,8 +30,9 @@ pub struct Installed {
 #[derive(Clone, Debug)]
 pub(crate) struct InstalledSet {
     pub(crate) declared: Declared,
-    pub(crate) note: Vec<u8>,
-    /// The keys of elements that are nothing but a key, back to back: most are, and there may be hundreds of thousands.
+    pub(crate) userdata: Vec<u8>,
+    /// The keys of elements that consist of a key alone, back to back. Most elements do, and there
+    /// can be hundreds of thousands.
     keys: Vec<u8>,
     /// The other elements.
     pub(crate) elements: Vec<Element>,
@@ -37,19 +40,19 @@ pub(crate) struct InstalledSet {
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct InstalledChain {
-    /// The hook, the priority there and the policy.
+    /// The hook, its priority and the policy.
     pub(crate) hook: Option<(u32, i32, u32)>,
-    /// The expressions of each rule, and what is noted there.
+    /// The expressions and the userdata of each rule.
     pub(crate) rules: Vec<(Vec<Expr>, Vec<u8>)>,
 }
 
 impl Installed {
     /// The elements that block the replies of terminated connections, each with its set.
     pub(crate) fn blocked_replies(&self) -> Vec<(Name, KeyBytes)> {
-        let names = Family::BOTH.into_iter().flat_map(|family| {
+        let names = IpFamily::BOTH.into_iter().flat_map(|family| {
             [
-                (place::cut(family), Kind::Cut(family)),
-                (place::cut_senders(family), Kind::CutSenders(family)),
+                (names::cut(family), Kind::Cut(family)),
+                (names::cut_senders_set(family), Kind::CutSenders(family)),
             ]
         });
         let mut replies = Vec::new();
@@ -63,30 +66,32 @@ impl Installed {
     }
 
     /// Reads a message about any table.
-    pub(crate) fn table(&mut self, message: Attributes<'_>) -> Result<(), Malformed> {
+    pub(crate) fn read_table(&mut self, message: Attributes<'_>) -> Result<(), Malformed> {
         let (mut ours, mut flags) = (false, 0);
         for attribute in message {
             let attribute = attribute?;
             match attribute.kind {
-                1 => ours = attribute.value.strip_suffix(&[0]) == Some(TABLE.as_bytes()),
-                2 => flags = attribute.be_u32()?,
+                NFTA_TABLE_NAME => {
+                    ours = attribute.value.strip_suffix(&[0]) == Some(wire::TABLE.as_bytes());
+                }
+                NFTA_TABLE_FLAGS => flags = attribute.be_u32()?,
                 _ => (),
             }
         }
-        self.table |= ours;
-        self.strange |= ours && flags != 0;
+        self.has_table |= ours;
+        self.is_foreign |= ours && flags != 0;
         Ok(())
     }
 
     /// Reads a message about a chain.
-    pub(crate) fn chain(&mut self, message: Attributes<'_>) -> Result<(), Malformed> {
+    pub(crate) fn read_chain(&mut self, message: Attributes<'_>) -> Result<(), Malformed> {
         let (mut name, mut hook, mut policy) = (None, None, 0);
         for attribute in message {
             let attribute = attribute?;
             match attribute.kind {
-                3 => name = Some(Name::from(attribute.text()?)),
-                4 => hook = Some(read_hook(&attribute)?),
-                5 => policy = attribute.be_u32()?,
+                NFTA_CHAIN_NAME => name = Some(Name::from(attribute.text()?)),
+                NFTA_CHAIN_HOOK => hook = Some(read_hook(&attribute)?),
+                NFTA_CHAIN_POLICY => policy = attribute.be_u32()?,
                 _ => (),
             }
         }
@@ -98,50 +103,52 @@ impl Installed {
     }
 
     /// Reads a message about a rule.
-    pub(crate) fn rule(&mut self, message: Attributes<'_>) -> Result<(), Malformed> {
-        let (mut chain, mut exprs, mut note) = (None, Vec::new(), Vec::new());
+    pub(crate) fn read_rule(&mut self, message: Attributes<'_>) -> Result<(), Malformed> {
+        let (mut chain, mut exprs, mut userdata) = (None, Vec::new(), Vec::new());
         for attribute in message {
             let attribute = attribute?;
             match attribute.kind {
-                2 => chain = Some(Name::from(attribute.text()?)),
-                4 => {
+                NFTA_RULE_CHAIN => chain = Some(Name::from(attribute.text()?)),
+                NFTA_RULE_EXPRESSIONS => {
                     for element in attribute.attributes() {
                         exprs.push(Expr::read(&element?)?);
                     }
                 }
-                // A match or target of iptables: ours have none.
-                5 => exprs.push(Expr::Foreign("compat".into())),
-                7 => note = attribute.value.into(),
+                // A match or target of iptables, which weir never writes.
+                NFTA_RULE_COMPAT => exprs.push(Expr::Foreign("compat".into())),
+                NFTA_RULE_USERDATA => userdata = attribute.value.into(),
                 _ => (),
             }
         }
         if let Some(chain) = chain {
-            self.chains.entry(chain).or_default().rules.push((exprs, note));
+            self.chains.entry(chain).or_default().rules.push((exprs, userdata));
         }
         Ok(())
     }
 
     /// Reads a message about a set.
-    pub(crate) fn set(&mut self, message: Attributes<'_>) -> Result<(), Malformed> {
+    pub(crate) fn read_set(&mut self, message: Attributes<'_>) -> Result<(), Malformed> {
         let mut name = None;
         let mut declared = Declared { flags: 0, key_type: 0, key_length: 0, data_type: 0 };
-        let mut note = Vec::new();
+        let mut userdata = Vec::new();
         for attribute in message {
             let attribute = attribute?;
             match attribute.kind {
-                2 => name = Some(Name::from(attribute.text()?)),
-                3 => declared.flags = attribute.be_u32()?,
-                4 => declared.key_type = attribute.be_u32()?,
-                5 => declared.key_length = attribute.be_u32()?,
-                6 => declared.data_type = attribute.be_u32()?,
-                13 => note = attribute.value.into(),
-                // A time that all elements have, or an expression: ours have none.
-                11 | 17 | 18 => self.strange = true,
+                NFTA_SET_NAME => name = Some(Name::from(attribute.text()?)),
+                NFTA_SET_FLAGS => declared.flags = attribute.be_u32()?,
+                NFTA_SET_KEY_TYPE => declared.key_type = attribute.be_u32()?,
+                NFTA_SET_KEY_LEN => declared.key_length = attribute.be_u32()?,
+                NFTA_SET_DATA_TYPE => declared.data_type = attribute.be_u32()?,
+                NFTA_SET_USERDATA => userdata = attribute.value.into(),
+                // A default timeout or an expression, which weir never writes.
+                NFTA_SET_TIMEOUT | NFTA_SET_EXPR | NFTA_SET_EXPRESSIONS => {
+                    self.is_foreign = true;
+                }
                 _ => (),
             }
         }
         if let Some(name) = name {
-            self.sets.insert(name, InstalledSet::new(declared, note));
+            self.sets.insert(name, InstalledSet::new(declared, userdata));
         }
         Ok(())
     }
@@ -152,8 +159,8 @@ fn read_hook(hook: &Attribute<'_>) -> Result<(u32, i32), Malformed> {
     for attribute in hook.attributes() {
         let attribute = attribute?;
         match attribute.kind {
-            1 => number = attribute.be_u32()?,
-            2 => priority = i32::from_be_bytes(attribute.array()?),
+            NFTA_HOOK_HOOKNUM => number = attribute.be_u32()?,
+            NFTA_HOOK_PRIORITY => priority = i32::from_be_bytes(attribute.array()?),
             _ => (),
         }
     }
@@ -161,15 +168,15 @@ fn read_hook(hook: &Attribute<'_>) -> Result<(u32, i32), Malformed> {
 }
 
 impl InstalledSet {
-    fn new(declared: Declared, note: Vec<u8>) -> Self {
-        InstalledSet { declared, note, keys: Vec::new(), elements: Vec::new() }
+    fn new(declared: Declared, userdata: Vec<u8>) -> Self {
+        InstalledSet { declared, userdata, keys: Vec::new(), elements: Vec::new() }
     }
 
     /// Reads a message with elements.
-    pub(crate) fn read(&mut self, message: Attributes<'_>) -> Result<(), Malformed> {
+    pub(crate) fn read_elements(&mut self, message: Attributes<'_>) -> Result<(), Malformed> {
         for attribute in message {
             let attribute = attribute?;
-            if attribute.kind == 3 {
+            if attribute.kind == NFTA_SET_ELEM_LIST_ELEMENTS {
                 for element in attribute.attributes() {
                     let element = element?;
                     match bare_key(&element)?.filter(|key| key.len() == self.key_length()) {
@@ -182,9 +189,9 @@ impl InstalledSet {
         Ok(())
     }
 
-    /// The keys of the elements that are nothing but a key.
+    /// The keys of the elements that consist of a key alone.
     pub(crate) fn keys(&self) -> impl ExactSizeIterator<Item = &[u8]> {
-        // Without a length there are no keys.
+        // A chunk size of 0 would panic. Without a key length there are no keys.
         self.keys.chunks_exact(self.key_length().max(1))
     }
 
@@ -193,16 +200,17 @@ impl InstalledSet {
     }
 }
 
-/// The key of an element that is nothing but a key.
+/// The key of an element, if the element consists of the key alone.
 fn bare_key<'m>(element: &Attribute<'m>) -> Result<Option<&'m [u8]>, Malformed> {
     let mut attributes = element.attributes();
-    let Some(key) = attributes.next().transpose()?.filter(|first| first.kind == 1) else {
+    let Some(key) = attributes.next().transpose()?.filter(|first| first.kind == NFTA_SET_ELEM_KEY)
+    else {
         return Ok(None);
     };
     if attributes.next().is_some() {
         return Ok(None);
     }
-    let value = key.attributes().next().transpose()?.filter(|value| value.kind == 1);
+    let value = key.attributes().next().transpose()?.filter(|value| value.kind == NFTA_DATA_VALUE);
     Ok(value.map(|value| value.value))
 }
 
@@ -211,14 +219,16 @@ fn read_element(element: &Attribute<'_>) -> Result<Element, Malformed> {
     for attribute in element.attributes() {
         let attribute = attribute?;
         match attribute.kind {
-            1 => read.key = read_key(&attribute)?,
-            2 => read.verdict = Verdict::read(attribute.attributes())?,
-            3 => read.flags = attribute.be_u32()?,
-            4 => read.expires = true,
-            6 => read.note = attribute.value.into(),
-            // A counter, a limit or an object at an element: ours have none.
-            7 | 9 | 11 => read.is_odd = true,
-            10 => read.end = Some(read_key(&attribute)?.into()),
+            NFTA_SET_ELEM_KEY => read.key = read_key(&attribute)?,
+            NFTA_SET_ELEM_DATA => read.verdict = Verdict::read(attribute.attributes())?,
+            NFTA_SET_ELEM_FLAGS => read.flags = attribute.be_u32()?,
+            NFTA_SET_ELEM_TIMEOUT => read.expires = true,
+            NFTA_SET_ELEM_USERDATA => read.userdata = attribute.value.into(),
+            // A counter, a limit or an object, which weir never attaches to an element.
+            NFTA_SET_ELEM_EXPR | NFTA_SET_ELEM_OBJREF | NFTA_SET_ELEM_EXPRESSIONS => {
+                read.is_foreign = true;
+            }
+            NFTA_SET_ELEM_KEY_END => read.end = Some(read_key(&attribute)?.into()),
             _ => (),
         }
     }
@@ -228,7 +238,7 @@ fn read_element(element: &Attribute<'_>) -> Result<Element, Malformed> {
 fn read_key(key: &Attribute<'_>) -> Result<KeyBytes, Malformed> {
     for value in key.attributes() {
         let value = value?;
-        if value.kind == 1 {
+        if value.kind == NFTA_DATA_VALUE {
             return KeyBytes::read(value.value).ok_or(Malformed::Value(key.kind));
         }
     }

@@ -3,19 +3,19 @@ use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
 };
 
-use weir_model::Block;
+use weir_model::{Block, IpFamily};
 
-use crate::{Family, Key};
+use crate::Key;
 
-/// Addresses `first` to `last` of one family, as numbers, both included.
+/// The addresses from the first to the last one of a family, as numbers.
 type Interval = (u128, u128);
 
-/// The addresses of some blocks, in one family, as the fewest intervals.
+/// The addresses of blocks in one family, as the fewest intervals.
 pub(crate) fn intervals<'a>(
     blocks: impl IntoIterator<Item = &'a Block>,
-    family: Family,
+    family: IpFamily,
 ) -> Vec<Key> {
-    let ours = blocks.into_iter().filter(|block| Family::of(block.net.addr()) == family);
+    let ours = blocks.into_iter().filter(|block| IpFamily::from(block.net.addr()) == family);
     let mut parts: Vec<Interval> = ours.flat_map(parts_of).collect();
     parts.sort_unstable();
     let mut joined: Vec<Interval> = Vec::new();
@@ -28,12 +28,13 @@ pub(crate) fn intervals<'a>(
     joined.into_iter().map(|interval| key(interval, family)).collect()
 }
 
-/// The addresses of some blocks, in one family, cut wherever a block begins or ends, with the blocks that hold each piece.
+/// The addresses of blocks in one family, divided wherever a block begins or ends. Each piece comes
+/// with the blocks that contain it.
 pub(crate) fn segments<'a>(
     blocks: impl IntoIterator<Item = &'a Block>,
-    family: Family,
+    family: IpFamily,
 ) -> Vec<(Key, Vec<&'a Block>)> {
-    let ours = blocks.into_iter().filter(|block| Family::of(block.net.addr()) == family);
+    let ours = blocks.into_iter().filter(|block| IpFamily::from(block.net.addr()) == family);
     let mut parts: Vec<(Interval, &Block)> =
         ours.flat_map(|block| parts_of(block).into_iter().map(move |part| (part, block))).collect();
     let mut cuts: Vec<u128> = parts.iter().map(|((first, _), _)| *first).collect();
@@ -43,7 +44,7 @@ pub(crate) fn segments<'a>(
     let ends = cuts.iter().skip(1).map(|next| next - 1).chain([u128::MAX]);
     parts.sort_unstable_by_key(|(part, _)| *part);
     let mut coming = parts.iter().enumerate().peekable();
-    // The parts that a piece is in, by where they end.
+    // The parts that contain the current piece, by their end.
     let mut inside: BTreeMap<(u128, usize), &Block> = BTreeMap::new();
     let mut pieces = Vec::new();
     for piece in cuts.iter().copied().zip(ends) {
@@ -60,7 +61,7 @@ pub(crate) fn segments<'a>(
     pieces
 }
 
-/// What is left of a block when its exceptions are cut out.
+/// The parts of a block outside its exceptions.
 fn parts_of(block: &Block) -> Vec<Interval> {
     let (mut first, last) = (number(block.net.network()), number(block.net.broadcast()));
     let mut holes: Vec<Interval> = block
@@ -92,19 +93,19 @@ fn number(address: IpAddr) -> u128 {
     }
 }
 
-fn address(number: u128, family: Family) -> IpAddr {
+fn address(number: u128, family: IpFamily) -> IpAddr {
     match family {
-        Family::V4 => Ipv4Addr::from_bits(u32::try_from(number).unwrap_or(u32::MAX)).into(),
-        Family::V6 => Ipv6Addr::from_bits(number).into(),
+        IpFamily::V4 => Ipv4Addr::from_bits(u32::try_from(number).unwrap_or(u32::MAX)).into(),
+        IpFamily::V6 => Ipv6Addr::from_bits(number).into(),
     }
 }
 
-fn key((first, last): Interval, family: Family) -> Key {
-    // A last piece may reach beyond what the family has.
+fn key((first, last): Interval, family: IpFamily) -> Key {
+    // The last piece may exceed the addresses of the family.
     Key::Block(address(first, family), address(last, family))
 }
 
-/// An interval as nft prints it: one address, a prefix where it is one, else a range.
+/// An interval as nft prints it: as an address, a prefix or a range.
 pub(crate) fn text(first: IpAddr, last: IpAddr) -> String {
     let size = number(last).saturating_sub(number(first));
     let bits = if first.is_ipv4() { 32 } else { 128 };
@@ -127,27 +128,27 @@ mod tests {
         Block::new(net.parse().unwrap(), except.iter().map(|net| net.parse().unwrap()))
     }
 
-    fn texts(blocks: &[Block], family: Family) -> Vec<String> {
+    fn texts(blocks: &[Block], family: IpFamily) -> Vec<String> {
         intervals(blocks, family).iter().map(Key::to_string).collect()
     }
 
     #[test]
-    fn exceptions_are_cut_out_of_their_own_block_only() {
+    fn an_exception_applies_to_its_own_block_only() {
         let blocks = [
             block("10.0.0.0/8", &["10.1.0.0/16"]),
             block("10.1.2.0/24", &[]),
             block("fd00::/8", &[]),
         ];
         assert_eq!(
-            texts(&blocks, Family::V4),
+            texts(&blocks, IpFamily::V4),
             ["10.0.0.0/16", "10.1.2.0/24", "10.2.0.0-10.255.255.255"]
         );
-        assert_eq!(texts(&blocks, Family::V6), ["fd00::/8"]);
+        assert_eq!(texts(&blocks, IpFamily::V6), ["fd00::/8"]);
         assert_eq!(
-            texts(&[block("0.0.0.0/0", &["0.0.0.0/1", "128.0.0.0/1"])], Family::V4),
+            texts(&[block("0.0.0.0/0", &["0.0.0.0/1", "128.0.0.0/1"])], IpFamily::V4),
             [""; 0]
         );
-        assert_eq!(texts(&[block("::/0", &[])], Family::V6), ["::/0"]);
+        assert_eq!(texts(&[block("::/0", &[])], IpFamily::V6), ["::/0"]);
     }
 
     fn small() -> impl Strategy<Value = Block> {
@@ -168,10 +169,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_intervals_hold_what_the_blocks_hold(blocks in proptest::collection::vec(small(), 0..5), last in 0_u8..=255) {
+        fn intervals_contain_the_addresses_of_the_blocks(blocks in proptest::collection::vec(small(), 0..5), last in 0_u8..=255) {
             let address = IpAddr::from([10, 0, 0, last]);
             let inside = |key: &Key| matches!(key, Key::Block(first, last) if *first <= address && address <= *last);
-            let held = intervals(&blocks, Family::V4).iter().any(inside);
+            let held = intervals(&blocks, IpFamily::V4).iter().any(inside);
             prop_assert_eq!(held, blocks.iter().any(|block| block.contains(address)));
         }
     }

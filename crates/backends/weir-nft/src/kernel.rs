@@ -1,86 +1,89 @@
-//! The kernel's nf_tables, over netlink: the only I/O here.
+//! The kernel's nf_tables over netlink. All I/O of this crate is here.
 
 use std::{io, time::Duration};
 
+use rustix::io::Errno;
 use weir_netfilter::wait_for_packets;
 use weir_netlink::{
-    Attributes, Header, Malformed, Message, Messages, NetlinkError, Protocol, Refusal, Socket,
-    TooLong, Writer, kind,
+    Attributes, Body, Header, Malformed, Message, Messages, NetlinkError, Protocol, Rejection,
+    Socket, TooLong, Writer, kind,
 };
 
 use crate::{
     Installed, Transaction,
     encode::Batch,
     transaction::{Group, When},
+    uapi::*,
     wire::{self, KeyBytes, TABLE},
 };
 
-/// The length of the header before the attributes.
-const HEADER: usize = 4;
+/// How often to read the table again because another program changed it meanwhile.
+const MAX_READS: usize = 10;
 
-/// What others wrote meanwhile is worth so many tries.
-const TRIES: usize = 10;
+/// The receive buffer for notifications about changes.
+const NOTIFICATION_BUFFER_BYTES: usize = 4 << 20;
 
-/// Changes of others that may wait to be seen.
-const WAITING: usize = 4 << 20;
+/// Above this number of elements, notifications about our own changes would cost as much as the
+/// changes.
+const MAX_NOTIFIED_ELEMENTS: usize = 1_000;
 
-/// With more elements than this, telling ourselves of each would cost as much as writing them.
-const MANY: usize = 1_000;
+/// How much of a rejected step an error message shows.
+const MAX_STEP_BYTES: usize = 200;
 
 /// The nf_tables of one network namespace.
 #[derive(Debug)]
 pub(crate) struct Kernel {
     socket: Socket,
     port: u32,
-    /// Hears of all changes, ours and those of others.
+    /// Receives notifications about all changes, including our own.
     changes: Socket,
-    /// Others may have written while we did not listen.
+    /// Whether another program may have changed the table while we received no notifications.
     missed: bool,
     buffer: Vec<u8>,
 }
 
-/// Why the kernel's rules could not be read or written.
+/// Why reading or writing the kernel's rules failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum KernelError {
     /// The netlink socket failed.
-    #[error("the kernel cannot be reached over netlink")]
+    #[error("cannot reach the kernel over netlink")]
     Socket(#[from] io::Error),
-    /// A question had no answer.
-    #[error("the kernel's rules cannot be read")]
+    /// A request for rules failed.
+    #[error("cannot read the rules of the kernel")]
     Read(#[from] NetlinkError),
-    /// An answer makes no sense.
-    #[error("the kernel's rules cannot be read")]
+    /// A reply cannot be decoded.
+    #[error("cannot decode the rules of the kernel")]
     Malformed(#[from] Malformed),
-    /// A transaction was refused.
-    #[error("the kernel refused `{step}`")]
-    Refused {
+    /// The kernel rejected a transaction.
+    #[error("the kernel rejected `{step}`")]
+    Rejected {
         /// The step, as a command of nft.
         step: String,
-        source: Refusal,
+        source: Rejection,
     },
-    /// A transaction cannot be written down.
+    /// A transaction cannot be encoded.
     #[error("the rules do not fit into netlink messages")]
     TooLong(#[from] TooLong),
-    /// Others write faster than we can read.
-    #[error("the rules of others changed {TRIES} times while ours were read")]
+    /// Other programs changed the table during every attempt to read it.
+    #[error("other programs changed table inet weir {MAX_READS} times while it was read")]
     Busy,
 }
 
 impl Kernel {
-    /// The nf_tables of the network namespace that this thread is in.
+    /// Opens the nf_tables of the calling thread's network namespace.
     pub(crate) fn open() -> Result<Self, KernelError> {
         let socket = Socket::open(Protocol::Netfilter)?;
         let changes = Socket::open(Protocol::Netfilter)?;
-        changes.set_receive_buffer(WAITING)?;
-        changes.join(wire::CHANGES)?;
+        changes.set_receive_buffer(NOTIFICATION_BUFFER_BYTES)?;
+        changes.join(NFNLGRP_NFTABLES)?;
         let port = socket.port()?;
         Ok(Kernel { socket, port, changes, missed: false, buffer: vec![0; 64 * 1024] })
     }
 
-    /// Our table as it is.
+    /// Reads our table.
     pub(crate) fn read(&mut self) -> Result<Installed, KernelError> {
-        for _ in 0..TRIES {
-            // What happened before is read now; only what happens meanwhile matters, and only to our table.
+        for _ in 0..MAX_READS {
+            // Drain the notifications: only changes to our table during the read matter.
             self.changed()?;
             let mut installed = self.try_read()?;
             if !self.changed()? {
@@ -93,57 +96,65 @@ impl Kernel {
 
     fn try_read(&mut self) -> Result<Installed, KernelError> {
         let mut installed = Installed::default();
-        let mut clear = self.dump(wire::GET_TABLE, |_| (), |table| installed.table(table))?;
-        if !installed.table {
+        let mut is_clear =
+            self.dump(NFT_MSG_GETTABLE, |_| (), |table| installed.read_table(table))?;
+        if !installed.has_table {
             return Ok(installed);
         }
-        let ours = |body: &mut weir_netlink::Body<'_>| _ = body.text(1, TABLE);
-        clear &= self.dump(wire::GET_CHAIN, ours, |chain| match is_ours(chain.clone())? {
-            true => installed.chain(chain),
-            false => Ok(()),
+        let in_table = |body: &mut Body<'_>| _ = body.text(wire::TABLE_ATTRIBUTE, TABLE);
+        is_clear &= self.dump(NFT_MSG_GETCHAIN, in_table, |chain| {
+            if is_ours(chain.clone())? { installed.read_chain(chain) } else { Ok(()) }
         })?;
-        for kind in [wire::GET_OBJECT, wire::GET_FLOWTABLE] {
-            clear &= self.dump(kind, ours, |object| {
-                installed.strange |= is_ours(object)?;
+        for kind in [NFT_MSG_GETOBJ, NFT_MSG_GETFLOWTABLE] {
+            is_clear &= self.dump(kind, in_table, |object| {
+                installed.is_foreign |= is_ours(object)?;
                 Ok(())
             })?;
         }
-        clear &= self.dump(wire::GET_RULE, ours, |rule| installed.rule(rule))?;
-        clear &= self.dump(wire::GET_SET, ours, |set| installed.set(set))?;
+        is_clear &= self.dump(NFT_MSG_GETRULE, in_table, |rule| installed.read_rule(rule))?;
+        is_clear &= self.dump(NFT_MSG_GETSET, in_table, |set| installed.read_set(set))?;
         for (name, set) in &mut installed.sets {
-            let of_set = |body: &mut weir_netlink::Body<'_>| _ = body.text(1, TABLE).text(2, name);
-            clear &= self.dump(wire::GET_ELEMENTS, of_set, |elements| set.read(elements))?;
+            let in_set = |body: &mut Body<'_>| {
+                body.text(NFTA_SET_ELEM_LIST_TABLE, TABLE).text(NFTA_SET_ELEM_LIST_SET, name);
+            };
+            is_clear &=
+                self.dump(NFT_MSG_GETSETELEM, in_set, |elements| set.read_elements(elements))?;
         }
-        // Whatever cannot be read, we did not write.
-        installed.strange |= !clear;
+        // weir never writes anything that it cannot decode.
+        installed.is_foreign |= !is_clear;
         Ok(installed)
     }
 
-    /// Takes the steps of a transaction, group by group.
+    /// Applies the groups of a transaction in order.
     pub(crate) fn run(&mut self, transaction: &Transaction) -> Result<(), KernelError> {
         let groups = transaction.groups();
-        if transaction.elements() <= MANY {
-            return self.take(groups, transaction.generation);
+        if transaction.elements() <= MAX_NOTIFIED_ELEMENTS {
+            return self.run_groups(groups, transaction.generation);
         }
-        // Hearing of so many changes of our own would drown those of others. Nobody else wrote meanwhile if the generation
-        // went on by one for each of ours.
+        // So many notifications about our own changes would overflow the buffer and hide those of
+        // others. Without notifications, the generation shows whether another program wrote: each
+        // of our batches advances it by one.
         let before = self.generation()?;
-        self.changes.leave(wire::CHANGES)?;
-        let taken = self.take(groups, transaction.generation);
-        self.changes.join(wire::CHANGES)?;
-        taken?;
+        self.changes.leave(NFNLGRP_NFTABLES)?;
+        let result = self.run_groups(groups, transaction.generation);
+        self.changes.join(NFNLGRP_NFTABLES)?;
+        result?;
         let ours = u32::try_from(groups.len()).unwrap_or(u32::MAX);
         self.missed |= self.generation()?.wrapping_sub(before) != ours;
         Ok(())
     }
 
-    /// Takes groups one after the other, each of them as a whole or not at all. The first one is for this generation.
-    fn take(&mut self, groups: &[Group], mut generation: Option<u32>) -> Result<(), KernelError> {
+    /// Applies groups in order, each as one batch. The first one is for this generation.
+    fn run_groups(
+        &mut self,
+        groups: &[Group],
+        mut generation: Option<u32>,
+    ) -> Result<(), KernelError> {
         for Group { steps, when } in groups {
             if *when == When::PacketsHaveArrived {
                 wait_for_packets();
             }
-            let batch = Batch::of(steps, generation.take())?;
+            let batch = Batch::from_steps(steps, generation.take())?;
             self.send(&batch, |index| Some(steps.get(index?)?.to_string()))?;
         }
         Ok(())
@@ -157,11 +168,11 @@ impl Kernel {
         time: Duration,
     ) -> Result<(), KernelError> {
         let milliseconds = u64::try_from(time.as_millis()).unwrap_or(u64::MAX).max(1);
-        let batch = Batch::for_a_while(set, keys, milliseconds)?;
+        let batch = Batch::with_timeout(set, keys, milliseconds)?;
         self.send(&batch, |_| Some(format!("add element inet weir {set}")))
     }
 
-    /// Whether somebody else changed our table since this was asked last.
+    /// Whether another program changed our table since the previous call.
     pub(crate) fn changed(&mut self) -> Result<bool, KernelError> {
         let mut changed = std::mem::take(&mut self.missed);
         loop {
@@ -169,14 +180,14 @@ impl Kernel {
                 Ok(None) => return Ok(changed),
                 Ok(Some(received)) => {
                     for message in Messages::new(received) {
-                        // What cannot be read may be about us.
+                        // A malformed notification may be about our table.
                         changed |= message
                             .map_or(Ok(true), |one| is_foreign(&one, self.port))
                             .unwrap_or(true);
                     }
                 }
-                // Some were lost: anything may have happened.
-                Err(error) if error.raw_os_error() == Some(NO_BUFFERS) => changed = true,
+                // Notifications were lost, and one of them may be about our table.
+                Err(error) if Errno::from_io_error(&error) == Some(Errno::NOBUFS) => changed = true,
                 Err(error) => {
                     self.missed = true;
                     return Err(error.into());
@@ -187,35 +198,35 @@ impl Kernel {
 
     fn generation(&mut self) -> Result<u32, KernelError> {
         let mut found = Ok(0);
-        let request = request(wire::GET_GENERATION, kind::ACK, wire::ANY, |_| ())?;
+        let request = request(NFT_MSG_GETGEN, kind::ACK, wire::UNSPEC_HEADER, |_| ())?;
         self.socket.query(&request, |message| {
-            if message.kind == wire::NEW_GENERATION {
-                found = generation(message);
+            if message.kind == NFT_MSG_NEWGEN {
+                found = read_generation(message);
             }
         })?;
         Ok(found?)
     }
 
-    /// Visits everything of a kind. Returns whether all of it could be read.
+    /// Visits all objects of a kind. Returns whether all of them could be decoded.
     fn dump(
         &mut self,
         number: u16,
-        body: impl FnOnce(&mut weir_netlink::Body<'_>),
+        body: impl FnOnce(&mut Body<'_>),
         mut visit: impl FnMut(Attributes<'_>) -> Result<(), Malformed>,
     ) -> Result<bool, KernelError> {
-        let request = request(number, kind::DUMP, wire::INET, body)?;
-        let mut clear = true;
+        let request = request(number, kind::DUMP, wire::INET_HEADER, body)?;
+        let mut is_clear = true;
         let listed = self.socket.query(&request, |message| {
-            clear &= visit(message.attributes(HEADER)).is_ok();
+            is_clear &= visit(message.attributes(NFGENMSG_LENGTH)).is_ok();
         });
         match listed {
-            // Somebody wrote something somewhere; whether it was our table is told elsewhere.
-            Ok(()) | Err(NetlinkError::Interrupted) => Ok(clear),
+            // Some table changed. The notifications say whether it was ours.
+            Ok(()) | Err(NetlinkError::Interrupted) => Ok(is_clear),
             Err(error) => Err(error.into()),
         }
     }
 
-    /// The kernel has its answers ready when the batch is sent: no answer means that all went well.
+    /// Sends a batch. The kernel replies while it handles the batch, so no reply means success.
     fn send(
         &mut self,
         batch: &Batch,
@@ -228,8 +239,8 @@ impl Kernel {
                 let message = message?;
                 if let (None, Some(Err(source))) = (&first, message.verdict()) {
                     let mut step = step(batch.owner(message.sequence)).unwrap_or_default();
-                    step.truncate(step.floor_char_boundary(200));
-                    first = Some(KernelError::Refused { step, source });
+                    step.truncate(step.floor_char_boundary(MAX_STEP_BYTES));
+                    first = Some(KernelError::Rejected { step, source });
                 }
             }
         }
@@ -237,14 +248,11 @@ impl Kernel {
     }
 }
 
-/// `ENOBUFS`.
-const NO_BUFFERS: i32 = 105;
-
 fn request(
     number: u16,
     flags: u16,
-    header: [u8; 4],
-    body: impl FnOnce(&mut weir_netlink::Body<'_>),
+    header: [u8; NFGENMSG_LENGTH],
+    body: impl FnOnce(&mut Body<'_>),
 ) -> Result<Vec<u8>, TooLong> {
     let mut writer = Writer::default();
     let header_of = Header { kind: number, flags: kind::REQUEST | flags, sequence: 1 };
@@ -255,29 +263,29 @@ fn request(
     Ok(writer.bytes().to_vec())
 }
 
-fn generation(message: Message<'_>) -> Result<u32, Malformed> {
-    for attribute in message.attributes(HEADER) {
+fn read_generation(message: Message<'_>) -> Result<u32, Malformed> {
+    for attribute in message.attributes(NFGENMSG_LENGTH) {
         let attribute = attribute?;
-        if attribute.kind == 1 {
+        if attribute.kind == NFTA_GEN_ID {
             return attribute.be_u32();
         }
     }
     Err(Malformed::Message)
 }
 
-/// Whether the first attribute, which names a table in every message, names ours.
+/// Whether a message about an object of any kind is about our table.
 fn is_ours(attributes: Attributes<'_>) -> Result<bool, Malformed> {
     for attribute in attributes {
         let attribute = attribute?;
-        if attribute.kind == 1 {
+        if attribute.kind == wire::TABLE_ATTRIBUTE {
             return Ok(attribute.value.strip_suffix(&[0]) == Some(TABLE.as_bytes()));
         }
     }
     Ok(false)
 }
 
-/// Whether this tells of a change to our table that somebody else made.
-fn is_foreign(message: &Message<'_>, ours: u32) -> Result<bool, Malformed> {
-    let about_a_table = message.kind != wire::NEW_GENERATION && message.payload.starts_with(&[1]);
-    Ok(about_a_table && message.port != ours && is_ours(message.attributes(HEADER))?)
+/// Whether a notification is about a change to our table by another program.
+fn is_foreign(message: &Message<'_>, our_port: u32) -> Result<bool, Malformed> {
+    let is_inet = message.kind != NFT_MSG_NEWGEN && message.payload.starts_with(&[NFPROTO_INET]);
+    Ok(is_inet && message.port != our_port && is_ours(message.attributes(NFGENMSG_LENGTH))?)
 }

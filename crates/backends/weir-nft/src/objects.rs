@@ -1,4 +1,4 @@
-//! The named things of a ruleset: who refers to what, and what changed since the last transaction.
+//! The sets and chains of a ruleset, with reference counts and a log of changes.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -10,24 +10,25 @@ use weir_model::Name;
 
 use crate::{Aim, Chain, Key, Ruleset, Set, Step, Transaction};
 
-/// A ruleset that knows how often each of its chains and sets is referred to. What nothing refers to is removed by `sweep`.
+/// A ruleset that counts the references to its sets and chains. `sweep` removes unused ones.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Objects {
     pub(crate) ruleset: Ruleset,
     uses: Uses<Name>,
     created: BTreeSet<Name>,
-    /// Elements that went from maps which went later.
+    /// The removal of elements from maps that were deleted later.
     removed: Vec<Step>,
-    /// Each after all that referred to it.
+    /// The deletion of objects, each after everything that referred to it.
     deleted: Vec<Step>,
-    /// The elements that were touched, as they were before: `None` if they were not there.
+    /// The changed elements with their previous targets. `None` if an element did not exist.
     before: BTreeMap<Name, BTreeMap<Key, Before>>,
 }
 
 type Before = Option<Option<Arc<Aim>>>;
 
 impl Objects {
-    /// Enters a chain, unless it is there. Its name says all that it does, so there is nothing to compare.
+    /// Adds a chain unless it exists. Its name is a digest of its content, so there is nothing to
+    /// compare.
     pub(crate) fn add_chain(&mut self, name: &Name, chain: Chain) {
         if self.ruleset.chains.contains_key(name) {
             return;
@@ -36,10 +37,10 @@ impl Objects {
             self.uses.add(other.clone());
         }
         self.ruleset.chains.insert(name.clone(), chain);
-        self.enter(name);
+        self.track(name);
     }
 
-    /// Enters a set, unless it is there. Returns whether it was not.
+    /// Adds a set unless it exists. Returns whether it was added.
     pub(crate) fn add_set(&mut self, name: &Name, set: Set) -> bool {
         if self.ruleset.sets.contains_key(name) {
             return false;
@@ -48,34 +49,34 @@ impl Objects {
             self.uses.add(chain.clone());
         }
         self.ruleset.sets.insert(name.clone(), set);
-        self.enter(name);
+        self.track(name);
         true
     }
 
-    fn enter(&mut self, name: &Name) {
+    fn track(&mut self, name: &Name) {
         self.created.insert(name.clone());
         self.uses.enter(name.clone());
     }
 
-    /// Keeps a thing though nothing refers to it.
+    /// Keeps a set or chain even if nothing refers to it.
     pub(crate) fn pin(&mut self, name: &Name) {
         self.uses.add(name.clone());
     }
 
-    /// Puts an element into a set that is there.
+    /// Adds an element to an existing set.
     pub(crate) fn put(&mut self, set: &Name, key: Key, aim: Option<Arc<Aim>>) {
-        let Some(there) = self.ruleset.sets.get_mut(set) else { return };
+        let Some(found) = self.ruleset.sets.get_mut(set) else { return };
         if let Some(chain) = aim.as_ref().and_then(|aim| aim.go.chain()) {
             self.uses.add(chain.clone());
         }
-        let old = there.elements.insert(key.clone(), aim);
+        let old = found.elements.insert(key.clone(), aim);
         if let Some(chain) = old.iter().flatten().find_map(|aim| aim.go.chain()) {
             self.uses.release(chain);
         }
         self.touch(set, key, old);
     }
 
-    /// Puts an element into a map that is there, unless it leads there already.
+    /// Adds an element to an existing map unless it has this target already.
     pub(crate) fn put_aim(&mut self, map: &Name, key: Key, aim: Arc<Aim>) {
         let there = self.ruleset.sets.get(map).and_then(|map| map.elements.get(&key));
         if there.is_none_or(|old| old.as_ref() != Some(&aim)) {
@@ -83,10 +84,10 @@ impl Objects {
         }
     }
 
-    /// Takes an element out of a set.
-    pub(crate) fn take(&mut self, set: &Name, key: &Key) {
-        let Some(there) = self.ruleset.sets.get_mut(set) else { return };
-        let Some(old) = there.elements.remove(key) else { return };
+    /// Removes an element from a set.
+    pub(crate) fn remove(&mut self, set: &Name, key: &Key) {
+        let Some(found) = self.ruleset.sets.get_mut(set) else { return };
+        let Some(old) = found.elements.remove(key) else { return };
         if let Some(chain) = old.as_ref().and_then(|aim| aim.go.chain()) {
             self.uses.release(chain);
         }
@@ -99,7 +100,7 @@ impl Objects {
         }
     }
 
-    /// Removes everything that nothing refers to. Returns the names of the sets among it.
+    /// Removes all unused sets and chains. Returns the names of the removed sets.
     pub(crate) fn sweep(&mut self) -> Vec<Name> {
         let mut sets = Vec::new();
         while let Some(name) = self.uses.next_idle() {
@@ -115,7 +116,7 @@ impl Objects {
                 let aims = set.elements.values().flatten();
                 aims.filter_map(|aim| aim.go.chain()).for_each(|chain| self.uses.release(chain));
                 match self.before.remove(&name) {
-                    // What single elements led to may go before the set does.
+                    // Chains that its elements lead to may be deleted before the map.
                     Some(touched) if set.kind.is_map() => {
                         let there = touched.into_iter().filter(|(_, before)| before.is_some());
                         let keys: Vec<Key> = there.map(|(key, _)| key).collect();
@@ -132,16 +133,16 @@ impl Objects {
         sets
     }
 
-    /// Takes what there is for granted: the next transaction starts from here.
-    pub(crate) fn settle(&mut self) {
+    /// Forgets all changes: the next transaction starts from the current ruleset.
+    pub(crate) fn clear_changes(&mut self) {
         self.created.clear();
         self.before.clear();
         self.removed.clear();
         self.deleted.clear();
     }
 
-    /// The steps from the ruleset of the last transaction to this one.
-    pub(crate) fn transaction(&mut self) -> Transaction {
+    /// Takes the changes since the last transaction, as steps.
+    pub(crate) fn take_transaction(&mut self) -> Transaction {
         let mut steps = Vec::new();
         let created = std::mem::take(&mut self.created);
         let sets = || created.iter().filter_map(|name| Some((name, self.ruleset.sets.get(name)?)));
@@ -178,6 +179,6 @@ impl Objects {
         steps.append(&mut self.removed);
         steps.extend(adding);
         steps.append(&mut self.deleted);
-        Transaction::of(steps)
+        Transaction::from_steps(steps)
     }
 }

@@ -1,4 +1,4 @@
-//! A map from the addresses of pods to what a tier decides about them, kept up to date member by member.
+//! A map from the addresses of pods to a tier's decision about them, updated member by member.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -6,44 +6,44 @@ use std::{
     sync::Arc,
 };
 
-use weir_model::{Member, Name, Program, Protocol, SetDelta, SetId};
+use weir_model::{IpFamily, Member, Name, Program, Protocol, SetDelta, SetId};
 
 use crate::{
-    Aim, Family, Go, Key,
+    Aim, Go, Key,
     decision::Decision,
     objects::Objects,
     tier::{Fit, Judge},
 };
 
-/// What the map holds, and why.
+/// The content of the map, and the reasons for it.
 ///
-/// Many addresses are in the same sets: what is decided about such a *kind* of address is found once, however many
-/// rules there are.
+/// Many addresses are members of the same sets. The decision about such a *kind* of address is computed
+/// once, however many rules there are.
 #[derive(Clone, Debug)]
 pub(crate) struct PeerMap {
     pub(crate) judge: Judge,
-    /// What is decided about most of its members, as far as a chain does it: they need no way of their own.
+    /// The decision about most members, if it needs a chain: they share the chain of the rule.
     usual: Option<Decision>,
-    /// The sets, each with the rules about it.
+    /// The sets, each with the numbers of the rules that name it.
     sets: Vec<(SetId, Vec<usize>)>,
-    /// The pieces that blocks cut the addresses into, in order.
+    /// The pieces into which blocks divide the addresses, in order.
     pieces: Vec<(Key, Vec<usize>)>,
     kinds: BTreeMap<Arc<Kind>, Known>,
     members: BTreeMap<IpAddr, Arc<Kind>>,
 }
 
-/// The sets that an address is in, by number; in those of named ports, with each of its ports.
+/// The sets that contain an address, by number. In sets of named ports, with each of its ports.
 pub(crate) type Memberships = BTreeSet<(usize, Option<(Protocol, u16)>)>;
 
-/// Addresses about which the same is decided.
+/// A kind of address: all addresses of a kind get the same decision.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Kind {
-    /// The piece that they are in, by number.
+    /// The number of the piece that contains them.
     piece: Option<usize>,
     sets: Memberships,
 }
 
-/// What is known about a kind of which there are members.
+/// The target of a kind that has members.
 #[derive(Clone, Debug)]
 struct Known {
     aim: Arc<Aim>,
@@ -53,7 +53,7 @@ struct Known {
 pub(crate) type Elements = BTreeMap<Key, Option<Arc<Aim>>>;
 
 impl PeerMap {
-    /// The map, with all its elements.
+    /// The map with all its elements.
     pub(crate) fn new(
         judge: Judge,
         usual: Option<Decision>,
@@ -78,18 +78,18 @@ impl PeerMap {
         }
         let mut elements = Elements::new();
         for (address, sets) in all {
-            let aim = map.settle(objects, address, sets);
+            let aim = map.update_address(objects, address, sets);
             elements.insert(Key::Address(address), aim);
         }
         (map, elements)
     }
 
-    /// The sets whose members are in it.
+    /// The sets whose members the map contains.
     pub(crate) fn sets(&self) -> impl Iterator<Item = &SetId> {
         self.sets.iter().map(|(set, _)| set)
     }
 
-    /// Where addresses are when a set has changed; those that may have come or gone are added to `touched`.
+    /// Records in `touched` the new memberships of addresses that a set change may affect.
     pub(crate) fn follow(
         &self,
         program: &Program,
@@ -126,8 +126,8 @@ impl PeerMap {
         }
     }
 
-    /// An address is in these sets now. Returns where it is led to; `None` if it is in no set.
-    pub(crate) fn settle(
+    /// Sets the memberships of an address. Returns its target; `None` if it is in no set.
+    pub(crate) fn update_address(
         &mut self,
         objects: &mut Objects,
         address: IpAddr,
@@ -156,17 +156,19 @@ impl PeerMap {
         aim.flatten()
     }
 
-    /// The way of an address about which this is decided.
+    /// The target of an address with this decision.
     ///
-    /// When an element comes that leads to a chain, the kernel looks through all maps for loops: one that does without is cheap.
+    /// For an element with a jump or goto, the kernel checks all maps for loops. A target without a
+    /// chain is cheap.
     pub(crate) fn aim(&self, objects: &mut Objects, decision: &Decision) -> Aim {
-        match self.usual.as_ref() == Some(decision) {
-            true => Aim { go: Go::Continue, comment: Name::from("") },
-            false => self.judge.aim(objects, decision),
+        if self.usual.as_ref() == Some(decision) {
+            Aim { go: Go::Continue, comment: Name::from("") }
+        } else {
+            self.judge.aim(objects, decision)
         }
     }
 
-    /// What is decided about an address before and after it is in these sets.
+    /// The decisions about an address before and after it gets these memberships.
     pub(crate) fn around(&self, address: IpAddr, sets: &Memberships) -> [Decision; 2] {
         let before = match self.members.get(&address) {
             Some(kind) => self.decide(kind),
@@ -175,8 +177,8 @@ impl PeerMap {
         [before, self.decide(&self.kind(address, sets.clone()))]
     }
 
-    /// An address is led elsewhere, until it is settled.
-    pub(crate) fn unsettle(&mut self, address: IpAddr) {
+    /// Forgets the memberships of an address, whose element the caller replaces.
+    pub(crate) fn forget_address(&mut self, address: IpAddr) {
         let old = self.members.remove(&address);
         self.release(old);
     }
@@ -186,14 +188,14 @@ impl PeerMap {
         if let Some(known) = self.kinds.get_mut(&kind) {
             known.members = known.members.saturating_sub(1);
             if known.members == 0 {
-                // Its chain may go.
+                // Its chain may be removed.
                 self.kinds.remove(&kind);
             }
         }
     }
 
     fn has(&self, member: &Member) -> bool {
-        Family::of(member.address) == self.judge.family
+        IpFamily::from(member.address) == self.judge.family
     }
 
     fn kind(&self, address: IpAddr, sets: Memberships) -> Kind {

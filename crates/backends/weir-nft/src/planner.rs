@@ -1,15 +1,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use weir_datapath::{Mode, may_change_grants};
-use weir_model::{Delta, Direction, Member, Name, PodId, Program, SetDelta, SetId};
+use weir_model::{Delta, Direction, IpFamily, Member, Name, PodId, Program, SetDelta, SetId};
 
 use crate::{
-    Aim, Family, Go, Installed, Key, Kind, Ruleset, Set, Step, Transaction,
-    objects::Objects,
-    peers::PeerMap,
-    place::{self, Place},
-    replan,
-    stages::Stages,
+    Aim, Go, Installed, Key, Kind, Ruleset, Set, Step, Transaction, objects::Objects,
+    peers::PeerMap, pod_elements::PodElements, replan, stages::Stages,
 };
 
 /// Turns deltas of the compiled rules into transactions for the kernel.
@@ -19,26 +15,26 @@ use crate::{
 pub struct Planner {
     mode: Mode,
     pub(crate) objects: Objects,
-    places: BTreeMap<PodId, Place>,
-    /// The sets of the ruleset that are copies of sets.
+    pods: BTreeMap<PodId, PodElements>,
+    /// The sets of the ruleset that copy a set of the program.
     copies: BTreeMap<Name, Copied>,
-    /// The maps of the ruleset that say what each member of several sets may do.
+    /// The maps of the ruleset from members of sets to verdicts.
     pub(crate) maps: BTreeMap<Name, PeerMap>,
     pub(crate) followers: BTreeMap<SetId, Followers>,
-    /// The chains of the rule sets that were looked at in this plan, by where the rule sets are in memory.
-    pub(crate) chains: BTreeMap<(usize, Direction, Family), Name>,
-    /// The chains of admin tiers, likewise by their sections.
-    pub(crate) admin_chains: BTreeMap<(Vec<usize>, Direction, Family), Name>,
+    /// The chains computed for this plan, by the address of their rule sets in memory.
+    pub(crate) chains: BTreeMap<(usize, Direction, IpFamily), Name>,
+    /// The chains of admin tiers, by the addresses of their sections.
+    pub(crate) admin_chains: BTreeMap<(Vec<usize>, Direction, IpFamily), Name>,
 }
 
-/// A set of the ruleset with the members of this one.
+/// A set of the ruleset with the members of a set of the program.
 #[derive(Clone, Debug)]
 struct Copied {
     of: SetId,
-    family: Family,
+    family: IpFamily,
 }
 
-/// What must be looked at again when a set changes.
+/// Everything that depends on the members of a set.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Followers {
     pods: BTreeSet<PodId>,
@@ -62,16 +58,16 @@ impl weir_datapath::Planner for Planner {
         let pods = small.filter_map(|(id, _)| self.followers.get(id)).flat_map(|them| &them.pods);
         let pods: Vec<PodId> = pods.cloned().collect();
         touched.extend(&pods);
-        // `move_pods` fills new sets with the current members, so existing sets are updated first.
-        let stages = Stages::of(self, program, delta);
-        let members = stages.members(self, program, delta);
-        stages.gone(self, program, delta);
-        self.move_pods(program, &touched);
-        members.then(self.transaction())
+        // `update_pods` fills new sets with the current members, so existing sets are updated first.
+        let stages = Stages::from_delta(self, program, delta);
+        let members = stages.update_members(self, program, delta);
+        stages.empty_removed(self, program, delta);
+        self.update_pods(program, &touched);
+        members.then(self.take_transaction())
     }
 
     fn replan(&mut self, program: &Program, installed: &Installed) -> Transaction {
-        *self = Planner::of(program, self.mode);
+        *self = Planner::from_program(program, self.mode);
         replan::replan(self, installed)
     }
 }
@@ -82,46 +78,46 @@ impl Planner {
         let mut planner = Planner {
             mode,
             objects: Objects::default(),
-            places: BTreeMap::new(),
+            pods: BTreeMap::new(),
             copies: BTreeMap::new(),
             maps: BTreeMap::new(),
             followers: BTreeMap::new(),
             chains: BTreeMap::new(),
             admin_chains: BTreeMap::new(),
         };
-        planner.skeleton(mode);
+        planner.add_skeleton(mode);
         planner
     }
 
     /// A planner whose ruleset enforces a program.
-    pub fn of(program: &Program, mode: Mode) -> Self {
+    pub fn from_program(program: &Program, mode: Mode) -> Self {
         let mut planner = Planner::new(mode);
         let pods: BTreeSet<&PodId> = program.endpoints.keys().collect();
-        planner.move_pods(program, &pods);
+        planner.update_pods(program, &pods);
         planner.sweep();
-        planner.objects.settle();
+        planner.objects.clear_changes();
         planner
     }
 
-    /// The ruleset that is wanted now.
+    /// The ruleset of the current program.
     pub fn ruleset(&self) -> &Ruleset {
         &self.objects.ruleset
     }
 
-    /// The steps since the last transaction.
-    pub(crate) fn transaction(&mut self) -> Transaction {
+    /// Takes the changes since the last transaction.
+    pub(crate) fn take_transaction(&mut self) -> Transaction {
         self.sweep();
-        self.objects.transaction().at_once()
+        self.objects.take_transaction().without_initial_wait()
     }
 
     fn sweep(&mut self) {
-        for dead in self.objects.sweep() {
-            self.forget(&dead);
+        for removed in self.objects.sweep() {
+            self.forget_set(&removed);
         }
     }
 
-    /// The steps that make a table of everything wanted.
-    pub(crate) fn whole(&self) -> Vec<Step> {
+    /// The steps that create the whole table.
+    pub(crate) fn all_steps(&self) -> Vec<Step> {
         let Ruleset { sets, chains } = self.ruleset();
         let mut steps = vec![Step::AddTable];
         steps.extend(sets.iter().map(|(name, set)| Step::add_set(name, set)));
@@ -132,52 +128,54 @@ impl Planner {
         steps
     }
 
-    /// Gives every touched pod its new place. New elements come before old ones go, so that what both need stays.
-    fn move_pods(&mut self, program: &Program, touched: &BTreeSet<&PodId>) {
+    /// Updates the elements of pods. It adds new elements before it removes old ones, so that the
+    /// sets and chains that both need stay.
+    fn update_pods(&mut self, program: &Program, touched: &BTreeSet<&PodId>) {
         self.chains.clear();
         self.admin_chains.clear();
         let mut gone = BTreeSet::new();
         for id in touched {
-            let Some(old) = self.places.remove(*id) else { continue };
+            let Some(old) = self.pods.remove(*id) else { continue };
             for set in &old.follows {
                 self.unfollow(set, |them| _ = them.pods.remove(*id));
             }
             gone.extend(old.elements);
         }
-        let mut moved = Vec::new();
+        let mut updated = Vec::new();
         for id in touched {
             let Some(endpoint) = program.endpoints.get(*id) else { continue };
-            let (place, elements) = place::of(self, program, id, endpoint);
-            for set in &place.follows {
+            let (pod, elements) = PodElements::compute(self, program, id, endpoint);
+            for set in &pod.follows {
                 self.followers.entry(set.clone()).or_default().pods.insert((*id).clone());
             }
             for (name, key, aim) in elements {
                 gone.remove(&(name.clone(), key.clone()));
                 self.objects.put(&name, key, aim);
             }
-            moved.push(((*id).clone(), place));
+            updated.push(((*id).clone(), pod));
         }
-        gone.iter().for_each(|(set, key)| self.objects.take(set, key));
-        self.places.extend(moved);
+        gone.iter().for_each(|(set, key)| self.objects.remove(set, key));
+        self.pods.extend(updated);
     }
 
-    /// Brings the copies of a set up to date.
-    pub(crate) fn follow(&mut self, program: &Program, id: &SetId, change: &SetDelta) {
+    /// Updates the copies of a changed set.
+    pub(crate) fn update_copies(&mut self, program: &Program, id: &SetId, change: &SetDelta) {
         let Some(Followers { copies, .. }) = self.followers.get(id) else { return };
         for name in &copies.clone() {
             let Some(Copied { family, .. }) = self.copies.get(name).cloned() else { continue };
-            for member in self.concerned(program, id, change, name) {
-                let ours = Family::of(member.address) == family;
-                match ours && contains(program, id, &member) {
-                    true => self.put_once(name, key(&member)),
-                    false => self.objects.take(name, &key(&member)),
+            for member in self.changed_members(program, id, change, name) {
+                let ours = IpFamily::from(member.address) == family;
+                if ours && contains(program, id, &member) {
+                    self.put_once(name, key(&member));
+                } else {
+                    self.objects.remove(name, &key(&member));
                 }
             }
         }
     }
 
-    /// The members that may have come or gone: those that the change names, or all that are there or should be.
-    fn concerned(
+    /// The members that may have changed: those that the change names, or all old and new ones.
+    fn changed_members(
         &self,
         program: &Program,
         id: &SetId,
@@ -187,26 +185,26 @@ impl Planner {
         if let SetDelta::Change { added, removed } = change {
             return added.iter().chain(removed).copied().collect();
         }
-        let there = self.ruleset().sets.get(name).into_iter().flat_map(|set| set.elements.keys());
-        let there = there.filter_map(|key| match *key {
+        let old = self.ruleset().sets.get(name).into_iter().flat_map(|set| set.elements.keys());
+        let old = old.filter_map(|key| match *key {
             Key::Address(address) => Some(address.into()),
             Key::Port(address, protocol, port) => {
                 Some(Member { address, port: Some((protocol, port)) })
             }
             _ => None,
         });
-        there.chain(program.sets.get(id).into_iter().flatten().copied()).collect()
+        old.chain(program.sets.get(id).into_iter().flatten().copied()).collect()
     }
 
     fn put_once(&mut self, set: &Name, key: Key) {
-        let there = self.ruleset().sets.get(set).is_some_and(|set| set.elements.contains_key(&key));
-        if !there {
+        let existing = self.ruleset().sets.get(set);
+        if existing.is_none_or(|set| !set.elements.contains_key(&key)) {
             self.objects.put(set, key, None);
         }
     }
 
-    /// Enters a set that has the members of this one, and keeps it up to date.
-    pub(crate) fn copy(
+    /// Adds a set with the members of a set of the program, and keeps it up to date.
+    pub(crate) fn add_copy(
         &mut self,
         program: &Program,
         name: &Name,
@@ -219,15 +217,15 @@ impl Planner {
             return;
         }
         let members = program.sets.get(of).into_iter().flatten();
-        let ours = members.filter(|member| Family::of(member.address) == family);
+        let ours = members.filter(|member| IpFamily::from(member.address) == family);
         let elements = ours.map(|member| (key(member), None)).collect();
         self.objects.add_set(name, Set { kind, comment, elements });
         self.followers.entry(of.clone()).or_default().copies.insert(name.clone());
         self.copies.insert(name.clone(), Copied { of: of.clone(), family });
     }
 
-    /// Keeps a map up to date that was entered.
-    pub(crate) fn follow_with(&mut self, name: &Name, map: PeerMap) {
+    /// Keeps an added map up to date.
+    pub(crate) fn register_map(&mut self, name: &Name, map: PeerMap) {
         for set in map.sets() {
             self.followers.entry(set.clone()).or_default().maps.insert(name.clone());
         }
@@ -243,8 +241,8 @@ impl Planner {
         }
     }
 
-    /// A set of the ruleset is gone: nothing needs to keep it up to date any more.
-    fn forget(&mut self, name: &Name) {
+    /// Stops updating a removed set of the ruleset.
+    fn forget_set(&mut self, name: &Name) {
         if let Some(Copied { of, .. }) = self.copies.remove(name) {
             self.unfollow(&of, |them| _ = them.copies.remove(name));
         }
@@ -258,7 +256,7 @@ impl Planner {
 
 /// The ruleset that enforces a program.
 pub fn render(program: &Program) -> Ruleset {
-    Planner::of(program, Mode::Enforce).objects.ruleset
+    Planner::from_program(program, Mode::Enforce).objects.ruleset
 }
 
 fn contains(program: &Program, set: &SetId, member: &Member) -> bool {
@@ -273,7 +271,7 @@ fn key(member: &Member) -> Key {
 }
 
 impl Aim {
-    /// A way there, without a word.
+    /// A goto without a comment.
     pub(crate) fn goto(chain: Name) -> Self {
         Aim { go: Go::Goto(chain), comment: Name::from("") }
     }

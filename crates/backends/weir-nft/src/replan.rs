@@ -1,4 +1,4 @@
-//! The difference between what is wanted and what is in the kernel.
+//! The steps from an installed table to the desired ruleset.
 
 use std::sync::Arc;
 
@@ -8,80 +8,83 @@ use weir_model::Name;
 use crate::{
     Aim, Chain, Hook, Installed, Key, Planner, Ruleset, Set, Step, Transaction, expr,
     installed::{InstalledChain, InstalledSet},
+    uapi::*,
     wire::{self, Element, KeyBytes},
 };
 
-/// Something has our name and is not what the name says: somebody changed it, or another version of weir made it.
-struct Strange;
+/// An object has a name of ours but not the content that the name stands for: another program
+/// changed it, or another version of weir created it.
+struct Mismatch;
 
-/// The steps from what is installed to what the planner wants.
+/// Plans the steps from an installed table to the planner's ruleset.
 ///
-/// What is there and right stays untouched, and a chain with other rules gets the right ones. If anything else in the table is not
-/// what its name says, the whole table is made anew in one transaction: a packet under way at that instant may meet neither.
+/// Objects that are already right stay untouched, and a chain with other rules gets the right ones.
+/// Any other mismatch replaces the whole table in one transaction. A packet inside the rules at that
+/// moment may meet neither table.
 pub(crate) fn replan(planner: &Planner, installed: &Installed) -> Transaction {
-    let anew = || [Step::DeleteTable].into_iter().chain(planner.whole()).collect();
+    let replace = || [Step::DeleteTable].into_iter().chain(planner.all_steps()).collect();
     let steps = match installed {
-        Installed { table: false, .. } => planner.whole(),
-        Installed { strange: true, .. } => anew(),
-        _ => difference(planner.ruleset(), installed).unwrap_or_else(|Strange| anew()),
+        Installed { has_table: false, .. } => planner.all_steps(),
+        Installed { is_foreign: true, .. } => replace(),
+        _ => difference(planner.ruleset(), installed).unwrap_or_else(|Mismatch| replace()),
     };
-    let mut transaction = Transaction::of(steps);
+    let mut transaction = Transaction::from_steps(steps);
     transaction.generation = Some(installed.generation);
     transaction
 }
 
-fn difference(wanted: &Ruleset, installed: &Installed) -> Result<Vec<Step>, Strange> {
+fn difference(desired: &Ruleset, installed: &Installed) -> Result<Vec<Step>, Mismatch> {
     let mut steps = Vec::new();
     let (mut rules, mut removing, mut adding) = (Vec::new(), Vec::new(), Vec::new());
     let mut replaced = Vec::new();
-    for (name, set) in &wanted.sets {
+    for (name, set) in &desired.sets {
         match installed.sets.get(name) {
             None => {
                 steps.push(Step::add_set(name, set));
                 adding.extend(Step::fill(name, set));
             }
-            Some(there) => {
-                let (removed, added) = elements(set, there)?;
+            Some(found) => {
+                let (removed, added) = element_difference(set, found)?;
                 removing.push(Step::Remove(name.clone(), set.kind, removed));
                 adding.push(Step::Add(name.clone(), set.kind, added));
             }
         }
     }
-    for (name, chain) in &wanted.chains {
+    for (name, chain) in &desired.chains {
         match installed.chains.get(name) {
             None => {
                 steps.push(Step::AddChain(name.clone(), chain.hook));
                 rules.push(Step::AddRules(name.clone(), chain.rules.clone()));
             }
-            Some(there) if hook(chain) != there.hook => return Err(Strange),
-            Some(there) if same_rules(chain, there) => (),
+            Some(found) if hook(chain) != found.hook => return Err(Mismatch),
+            Some(found) if has_rules(found, chain) => (),
             Some(_) => replaced.push(Step::ReplaceRules(name.clone(), chain.rules.clone())),
         }
     }
-    let is_work = |step: &Step| match step {
+    let is_needed = |step: &Step| match step {
         Step::Add(_, _, elements) => !elements.is_empty(),
         Step::Remove(_, _, keys) => !keys.is_empty(),
         _ => true,
     };
     let all = rules.into_iter().chain(replaced).chain(removing).chain(adding);
-    steps.extend(all.filter(is_work));
-    steps.extend(superfluous(wanted, installed));
+    steps.extend(all.filter(is_needed));
+    steps.extend(removal_of_unused(desired, installed));
     Ok(steps)
 }
 
-/// The steps that remove what nobody wants: first all that refers to something, then the things themselves.
-fn superfluous(wanted: &Ruleset, installed: &Installed) -> Vec<Step> {
-    let chains = installed.chains.keys().filter(|name| !wanted.chains.contains_key(*name));
+/// The steps that remove unused objects: first all references, then the objects.
+fn removal_of_unused(desired: &Ruleset, installed: &Installed) -> Vec<Step> {
+    let chains = installed.chains.keys().filter(|name| !desired.chains.contains_key(*name));
     let chains: Vec<Name> = chains.cloned().collect();
-    let sets = installed.sets.iter().filter(|(name, _)| !wanted.sets.contains_key(*name));
+    let sets = installed.sets.iter().filter(|(name, _)| !desired.sets.contains_key(*name));
     let mut maps = Vec::new();
     let mut gone = Vec::new();
     for (name, set) in sets {
-        // A set without a name goes with the rule that has it, and ours have names.
-        if set.declared.flags & wire::ANONYMOUS != 0 {
+        // The kernel removes an anonymous set with its rule. weir's sets are never anonymous.
+        if set.declared.flags & NFT_SET_ANONYMOUS != 0 {
             continue;
         }
-        if set.declared.data_type == wire::VERDICT {
+        if set.declared.data_type == NFT_DATA_VERDICT {
             maps.push(Step::FlushSet(name.clone()));
         }
         gone.push(Step::DeleteSet(name.clone()));
@@ -93,74 +96,73 @@ fn superfluous(wanted: &Ruleset, installed: &Installed) -> Vec<Step> {
     steps
 }
 
-/// Where the kernel calls a chain, and what it does with packets that nothing is decided about.
+/// The hook, its priority and the policy of a base chain.
 fn hook(chain: &Chain) -> Option<(u32, i32, u32)> {
-    let accept = 1;
-    chain.hook.map(|Hook::Forward| (wire::FORWARD.0, wire::FORWARD.1, accept))
+    chain.hook.map(|Hook::Forward| (NF_INET_FORWARD, NF_IP_PRI_FILTER, wire::ACCEPT_POLICY))
 }
 
-fn same_rules(wanted: &Chain, installed: &InstalledChain) -> bool {
-    let mut there = installed.rules.iter();
-    let same = wanted.rules.iter().all(|rule| {
-        there.next().is_some_and(|(exprs, note)| {
-            *exprs == expr::of(rule) && *note == wire::note(&rule.comment)
+fn has_rules(installed: &InstalledChain, desired: &Chain) -> bool {
+    let mut found = installed.rules.iter();
+    let is_same = desired.rules.iter().all(|rule| {
+        found.next().is_some_and(|(exprs, userdata)| {
+            *exprs == expr::from_rule(rule) && *userdata == wire::userdata(&rule.comment)
         })
     });
-    same && there.next().is_none()
+    is_same && found.next().is_none()
 }
 
 type Difference = (Vec<Key>, Vec<(Key, Option<Arc<Aim>>)>);
 
-/// Whether a set has the wanted elements and no others, where all are nothing but keys.
-fn same_keys(wanted: &Set, installed: &InstalledSet) -> bool {
-    let there: HashSet<&[u8]> = installed.keys().collect();
-    let is_there = |(key, aim): (&Key, &Option<Arc<Aim>>)| {
-        let key = wire::bare_key(wanted.kind, key).filter(|_| aim.is_none());
-        key.is_some_and(|key| there.contains(key.as_slice()))
+/// Whether a set has exactly the desired elements, all of which consist of a key alone.
+fn has_exact_keys(installed: &InstalledSet, desired: &Set) -> bool {
+    let found: HashSet<&[u8]> = installed.keys().collect();
+    let is_found = |(key, aim): (&Key, &Option<Arc<Aim>>)| {
+        let key = wire::bare_key(desired.kind, key).filter(|_| aim.is_none());
+        key.is_some_and(|key| found.contains(key.as_slice()))
     };
     installed.elements.is_empty()
-        && there.len() == wanted.elements.len()
-        && wanted.elements.iter().all(is_there)
+        && found.len() == desired.elements.len()
+        && desired.elements.iter().all(is_found)
 }
 
-/// The elements to remove and to add. A key that leads elsewhere is in both.
-fn elements(wanted: &Set, installed: &InstalledSet) -> Result<Difference, Strange> {
-    let Set { kind, comment, elements } = wanted;
-    let same = installed.declared == kind.declared();
-    if !same || installed.note != wire::set_note(*kind, comment) {
-        return Err(Strange);
+/// The elements to remove and to add. A key with another target is in both.
+fn element_difference(desired: &Set, installed: &InstalledSet) -> Result<Difference, Mismatch> {
+    let Set { kind, comment, elements } = desired;
+    let is_same = installed.declared == kind.declared();
+    if !is_same || installed.userdata != wire::set_userdata(*kind, comment) {
+        return Err(Mismatch);
     }
-    if same_keys(wanted, installed) {
+    if has_exact_keys(installed, desired) {
         return Ok(Difference::default());
     }
-    let bare = installed.keys().map(|key| KeyBytes::read(key).ok_or(Strange));
+    let bare = installed.keys().map(|key| KeyBytes::read(key).ok_or(Mismatch));
     let bare = bare.map(|key| Ok(Element { key: key?, ..Element::default() }));
     let bare: Vec<Element> = bare.collect::<Result<_, _>>()?;
     let all = bare.iter().chain(&installed.elements);
     let keyed = all.map(|element| ((element.key, element.flags), element));
-    let mut there: HashMap<(KeyBytes, u32), &Element> = keyed.collect();
+    let mut found: HashMap<(KeyBytes, u32), &Element> = keyed.collect();
     let (mut removed, mut added) = (Vec::new(), Vec::new());
     for (key, aim) in elements {
         let mut same = true;
         let mut replaced = false;
         for element in wire::elements(*kind, key, aim.as_deref()) {
-            let old = there.remove(&(element.key, element.flags));
+            let old = found.remove(&(element.key, element.flags));
             same &= old == Some(&element);
             replaced |= old.is_some();
         }
         if !same && kind.is_constant() {
-            return Err(Strange);
+            return Err(Mismatch);
         }
         if !same {
             added.push((key.clone(), aim.clone()));
             removed.extend(replaced.then(|| key.clone()));
         }
     }
-    // Elements that go by themselves are nobody's business.
-    let mut more: Vec<_> = there.into_values().filter(|element| !element.expires).collect();
+    // Elements with a timeout expire on their own.
+    let mut more: Vec<_> = found.into_values().filter(|element| !element.expires).collect();
     more.sort_unstable_by_key(|element| element.key);
     for element in more {
-        removed.push(wire::key(*kind, element).ok_or(Strange)?);
+        removed.push(wire::key(*kind, element).ok_or(Mismatch)?);
     }
     Ok((removed, added))
 }

@@ -1,35 +1,9 @@
 use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
 
 use weir_datapath::Cause;
-use weir_model::{Name, PortRange, Protocol};
+use weir_model::{Direction, IpFamily, Name, PortRange, Protocol};
 
-/// The family of an address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Family {
-    /// IPv4.
-    V4,
-    /// IPv6.
-    V6,
-}
-
-impl Family {
-    /// Both, in order.
-    pub const BOTH: [Family; 2] = [Family::V4, Family::V6];
-
-    /// The family of an address.
-    pub fn of(address: IpAddr) -> Self {
-        if address.is_ipv4() { Family::V4 } else { Family::V6 }
-    }
-
-    pub(crate) fn digit(self) -> char {
-        match self {
-            Family::V4 => '4',
-            Family::V6 => '6',
-        }
-    }
-}
-
-/// Everything weir puts into the kernel: one table.
+/// The content of weir's table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ruleset {
     /// Sets and maps by name.
@@ -38,57 +12,76 @@ pub struct Ruleset {
     pub chains: BTreeMap<Name, Chain>,
 }
 
-/// A set, or a map from its keys to what becomes of packets.
+/// A set, or a map from keys to verdicts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Set {
-    /// What the keys are.
+    /// The type of the keys.
     pub kind: Kind,
-    /// What it means, for people.
+    /// The meaning of the set, for human readers.
     pub comment: Name,
-    /// The keys, each with where it leads to if this is a map.
+    /// The keys, each with its target if this is a map.
     pub elements: BTreeMap<Key, Option<Arc<Aim>>>,
 }
 
-/// What the keys of a set are, and whether it is a map.
+/// The type of a set's keys, and whether it is a map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Addresses.
-    Addresses(Family),
+    Addresses(IpFamily),
     /// Two addresses.
-    Pairs(Family),
+    Pairs(IpFamily),
     /// Addresses, each with a protocol and a port.
-    Ports(Family),
+    Ports(IpFamily),
     /// The addresses of a pod and of a peer, with a protocol and a port.
-    Grants(Family),
-    /// A map from addresses to a way on.
-    Chains(Family),
+    Grants(IpFamily),
+    /// A map from addresses to verdicts.
+    Chains(IpFamily),
     /// Intervals of addresses.
-    Blocks(Family),
-    /// A map from intervals of addresses to a way on.
-    BlockChains(Family),
+    Blocks(IpFamily),
+    /// A map from intervals of addresses to verdicts.
+    BlockChains(IpFamily),
     /// A protocol and a port.
     Services,
     /// A protocol and a range of ports.
     ServiceRanges,
-    /// Packets of connections that were cut: both addresses and ports, and the protocol. The kernel forgets them in time.
-    Cut(Family),
-    /// Who sends such packets. The kernel forgets them in time.
-    CutSenders(Family),
+    /// The replies of terminated connections: both addresses and ports, and the protocol. Elements
+    /// have a timeout.
+    Cut(IpFamily),
+    /// The senders of these replies. Elements have a timeout.
+    CutSenders(IpFamily),
 }
 
-/// One part of a key, and of the packet that it is compared with.
+/// A field of a packet, and the part of a key that it is compared with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Field {
     /// The source address.
-    Source(Family),
+    Source(IpFamily),
     /// The destination address.
-    Destination(Family),
-    /// The protocol above IP.
+    Destination(IpFamily),
+    /// The transport protocol.
     Protocol,
     /// The source port.
     SourcePort,
     /// The destination port.
     DestinationPort,
+}
+
+impl Field {
+    /// The field with the address of the pod whose rules apply.
+    pub(crate) fn pod(direction: Direction, family: IpFamily) -> Field {
+        match direction {
+            Direction::Ingress => Field::Destination(family),
+            Direction::Egress => Field::Source(family),
+        }
+    }
+
+    /// The field with the address of the pod's peer.
+    pub(crate) fn peer(direction: Direction, family: IpFamily) -> Field {
+        match direction {
+            Direction::Ingress => Field::Source(family),
+            Direction::Egress => Field::Destination(family),
+        }
+    }
 }
 
 /// A key of a set.
@@ -98,42 +91,42 @@ pub enum Key {
     Address(IpAddr),
     /// Two addresses.
     Pair(IpAddr, IpAddr),
-    /// An address and a port there.
+    /// An address and one of its ports.
     Port(IpAddr, Protocol, u16),
-    /// The address of a pod, that of a peer, and a port at the destination.
+    /// The address of a pod, that of a peer, and the destination port.
     Grant(IpAddr, IpAddr, Protocol, u16),
-    /// The addresses from the first to the last.
+    /// The addresses from the first to the last one.
     Block(IpAddr, IpAddr),
     /// Ports.
     Service(PortRange),
 }
 
-/// Where an element of a map leads to.
+/// The target of a map element.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Aim {
-    /// How.
+    /// The verdict.
     pub go: Go,
-    /// Why, for people; may be empty.
+    /// The reason, for human readers. May be empty.
     pub comment: Name,
 }
 
-/// A way on.
+/// A verdict of a map element.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Go {
-    /// To another chain and back.
+    /// Calls a chain.
     Jump(Name),
-    /// To another chain, and back to where this one was called.
+    /// Continues in a chain, which returns to the caller of this one.
     Goto(Name),
-    /// Back to where this chain was called.
+    /// Returns to the caller of this chain.
     Return,
-    /// Nowhere: the packet passes.
+    /// Accepts the packet.
     Accept,
-    /// On in the rule that asked.
+    /// Continues in the rule with the lookup.
     Continue,
 }
 
 impl Go {
-    /// The chain that it leads to.
+    /// The chain of a jump or goto.
     pub fn chain(&self) -> Option<&Name> {
         match self {
             Go::Jump(chain) | Go::Goto(chain) => Some(chain),
@@ -145,67 +138,68 @@ impl Go {
 /// A chain and its rules.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Chain {
-    /// Where the kernel calls it; `None` if other chains do.
+    /// The hook of a base chain. `None` if other chains call it.
     pub hook: Option<Hook>,
     /// The rules in order.
     pub rules: Vec<Rule>,
 }
 
-/// Where the kernel calls a chain.
+/// The hook of a base chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hook {
-    /// For packets that the node passes on.
+    /// Packets that the node forwards.
     Forward,
 }
 
-/// A rule: what it does with packets that fit all of its matches.
+/// A rule: an action for packets that satisfy all matches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// What must be so.
+    /// The conditions.
     pub matches: Vec<Match>,
-    /// What happens then.
+    /// The action.
     pub act: Act,
-    /// Where it comes from, for people; may be empty.
+    /// The origin, for human readers. May be empty.
     pub comment: Name,
 }
 
-/// Something that a packet may be.
+/// A condition on a packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Match {
-    /// Part of a connection that was let through, or an error about one.
+    /// Belongs to an accepted connection, or is an ICMP error about one.
     Established,
-    /// Of this family.
-    Of(Family),
-    /// Sent to a service, which gave it another destination.
+    /// Has this family.
+    Of(IpFamily),
+    /// Was sent to a service, which replaced its destination.
     Translated,
-    /// What IPv6 needs to find its neighbours, between neighbours: no router has passed it on.
+    /// Belongs to IPv6 neighbour discovery and was not forwarded by a router.
     NeighbourDiscovery,
-    /// These fields together are in this set.
+    /// Has these fields, concatenated, in a set.
     In(Vec<Field>, Name),
-    /// To one of these ports.
+    /// Is sent to one of these ports.
     To(PortRange),
 }
 
-/// What a rule does.
+/// The action of a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Act {
-    /// The packet passes; no other chain of ours is asked.
+    /// Accepts the packet without consulting another chain of weir.
     Accept,
-    /// Back to the chain that called.
+    /// Returns to the calling chain.
     Return,
-    /// The packet is counted.
+    /// Counts the packet.
     Count,
-    /// The packet is dropped, and counted.
+    /// Counts and drops the packet.
     CountDrop,
-    /// On in another chain.
+    /// Continues in another chain.
     Goto(Name),
-    /// Through another chain, and back.
+    /// Calls another chain.
     Jump(Name),
-    /// On as this map says for these fields; if it says nothing, with the next rule.
+    /// Looks these fields up in a map and takes the verdict. Without an element, the next rule
+    /// follows.
     Map(Vec<Field>, Name),
-    /// The same; where the map says to continue, on in this chain.
+    /// The same, and continues in this chain if the map's verdict is to continue.
     MapOr(Vec<Field>, Name, Name),
-    /// The head of the packet is reported, unless there were too many just now.
+    /// Reports the head of the packet, within a rate limit.
     Log(Cause),
 }
 
@@ -215,7 +209,7 @@ impl Rule {
         Rule { matches: matches.into(), act, comment: Name::from("") }
     }
 
-    /// The sets and chains that it refers to.
+    /// The sets and chains that the rule refers to.
     pub(crate) fn refers_to(&self) -> impl Iterator<Item = &Name> {
         let sets = self.matches.iter().filter_map(|one| match one {
             Match::In(_, set) => Some(set),

@@ -1,29 +1,36 @@
-//! What every ruleset has: the way of a packet to the pods that judge it.
+//! The fixed part of every ruleset: the path of a packet to the chains of its pods.
 
 use std::collections::BTreeMap;
 
 use weir_datapath::{Cause, Mode};
-use weir_model::{Direction, Name};
+use weir_model::{Direction, IpFamily, Name};
 
-use crate::{Act, Chain, Family, Field, Hook, Kind, Match, Planner, Rule, Set, place};
+use crate::{Act, Chain, Field, Hook, Kind, Match, Planner, Rule, Set, names};
 
 impl Planner {
-    /// What is there in every ruleset, whatever the policies are.
-    pub(crate) fn skeleton(&mut self, mode: Mode) {
+    /// Adds the sets and chains that every ruleset has, whatever the policies are.
+    pub(crate) fn add_skeleton(&mut self, mode: Mode) {
         let mut forward = vec![Rule::new([Match::Established], Act::Accept)];
-        for family in Family::BOTH {
-            forward.push(Rule::new([Match::Of(family)], Act::Goto(place::new(family))));
-            self.keep(&place::own(family), Kind::Pairs(family), "pods that reach themselves");
-            self.cut(family);
-            self.new_connections(family);
+        for family in IpFamily::BOTH {
+            forward.push(Rule::new([Match::Of(family)], Act::Goto(names::new_chain(family))));
+            self.add_pinned_set(
+                &names::self_set(family),
+                Kind::Pairs(family),
+                "pods that reach themselves",
+            );
+            self.add_cut_chain(family);
+            self.add_new_chain(family);
         }
-        Direction::BOTH.into_iter().for_each(|direction| self.denied(direction, mode));
-        self.keep_chain("forward", Chain { hook: Some(Hook::Forward), rules: forward });
+        Direction::BOTH.into_iter().for_each(|direction| self.add_denied_chain(direction, mode));
+        self.add_pinned_chain(
+            names::FORWARD_CHAIN,
+            Chain { hook: Some(Hook::Forward), rules: forward },
+        );
     }
 
-    /// The chain for packets of connections that policies ended.
-    fn cut(&mut self, family: Family) {
-        let (name, from) = (place::cut(family), Field::Source(family));
+    /// Adds the chain that drops the replies of terminated connections.
+    fn add_cut_chain(&mut self, family: IpFamily) {
+        let (name, from) = (names::cut(family), Field::Source(family));
         let ends = vec![
             from,
             Field::SourcePort,
@@ -31,62 +38,64 @@ impl Planner {
             Field::DestinationPort,
             Field::Protocol,
         ];
-        self.keep(&name, Kind::Cut(family), "answers of connections that policies ended");
-        self.keep(&place::cut_senders(family), Kind::CutSenders(family), "who sends them");
+        self.add_pinned_set(&name, Kind::Cut(family), "answers of connections that policies ended");
+        let senders = names::cut_senders_set(family);
+        self.add_pinned_set(&senders, Kind::CutSenders(family), "who sends them");
         let ended = || Match::In(ends.clone(), name.clone());
         let rules = vec![
             Rule::new([ended()], Act::Log(Cause::Answer)),
             Rule::new([ended()], Act::CountDrop),
         ];
-        self.keep_chain(&name, Chain { hook: None, rules });
+        self.add_pinned_chain(&name, Chain { hook: None, rules });
     }
 
-    /// The chain for packets that belong to no known connection.
-    fn new_connections(&mut self, family: Family) {
+    /// Adds the chain for packets that belong to no tracked connection.
+    fn add_new_chain(&mut self, family: IpFamily) {
         let mut rules = Vec::new();
-        if family == Family::V6 {
+        if family == IpFamily::V6 {
             rules.push(Rule::new([Match::NeighbourDiscovery], Act::Accept));
         }
-        let senders = Match::In(vec![Field::Source(family)], place::cut_senders(family));
-        rules.push(Rule::new([senders], Act::Jump(place::cut(family))));
+        let senders = Match::In(vec![Field::Source(family)], names::cut_senders_set(family));
+        rules.push(Rule::new([senders], Act::Jump(names::cut(family))));
         for direction in [Direction::Egress, Direction::Ingress] {
-            let name = place::dispatch(direction, family);
-            let here = vec![place::here(direction, family)];
+            let name = names::dispatch_map(direction, family);
+            let here = vec![Field::pod(direction, family)];
             rules.push(Rule::new([], Act::Map(here, name.clone())));
             let comment = format!("pods that policies speak for, {direction}");
-            self.keep(&name, Kind::Chains(family), &comment);
-            self.judge(direction, family);
+            self.add_pinned_set(&name, Kind::Chains(family), &comment);
+            self.add_grants_chain(direction, family);
         }
-        let ask_receiver = rules.last().cloned();
-        self.keep_chain(&place::new(family), Chain { hook: None, rules });
-        let rules = ask_receiver.into_iter().chain([Rule::new([], Act::Accept)]).collect();
-        self.keep_chain(&place::onward(family), Chain { hook: None, rules });
+        let apply_ingress = rules.last().cloned();
+        self.add_pinned_chain(&names::new_chain(family), Chain { hook: None, rules });
+        let rules = apply_ingress.into_iter().chain([Rule::new([], Act::Accept)]).collect();
+        self.add_pinned_chain(&names::onward_chain(family), Chain { hook: None, rules });
     }
 
-    /// The chain for pods whose grants are looked up one by one.
-    fn judge(&mut self, direction: Direction, family: Family) {
-        let grants = place::grants(direction, family);
+    /// Adds the chain that looks up the grants of pods without a chain.
+    fn add_grants_chain(&mut self, direction: Direction, family: IpFamily) {
+        let grants = names::grants_set(direction, family);
         let comment = format!("pod, peer and port that policies allow, {direction}");
-        self.keep(&grants, Kind::Grants(family), &comment);
+        self.add_pinned_set(&grants, Kind::Grants(family), &comment);
         let key = vec![
-            place::here(direction, family),
-            place::there(direction, family),
+            Field::pod(direction, family),
+            Field::peer(direction, family),
             Field::Protocol,
             Field::DestinationPort,
         ];
         let rules = vec![
             Rule::new([Match::In(key, grants)], Act::Return),
-            Rule::new([], Act::Goto(place::denied(direction))),
+            Rule::new([], Act::Goto(names::denied_chain(direction))),
         ];
-        self.keep_chain(&place::judge(direction, family), Chain { hook: None, rules });
+        self.add_pinned_chain(&names::grants_chain(direction, family), Chain { hook: None, rules });
     }
 
-    /// Where all packets go that policies deny.
-    fn denied(&mut self, direction: Direction, mode: Mode) {
-        // A pod that reaches itself through a service is not judged; this is where its packets would end.
-        let own = Family::BOTH.map(|family| {
+    /// Adds the chain for denied packets.
+    fn add_denied_chain(&mut self, direction: Direction, mode: Mode) {
+        // A pod always reaches itself through a service. Checking that here costs other packets
+        // nothing.
+        let own = IpFamily::BOTH.map(|family| {
             let pair = vec![Field::Source(family), Field::Destination(family)];
-            let own = Match::In(pair, place::own(family));
+            let own = Match::In(pair, names::self_set(family));
             Rule::new([Match::Translated, own], Act::Return)
         });
         let mut rules = Vec::from(own);
@@ -98,21 +107,21 @@ impl Planner {
             }
             (Mode::Audit, Direction::Egress) => {
                 rules.push(Rule::new([], Act::Count));
-                rules.extend(Family::BOTH.map(|family| {
-                    Rule::new([Match::Of(family)], Act::Goto(place::onward(family)))
+                rules.extend(IpFamily::BOTH.map(|family| {
+                    Rule::new([Match::Of(family)], Act::Goto(names::onward_chain(family)))
                 }));
             }
         }
-        self.keep_chain(&place::denied(direction), Chain { hook: None, rules });
+        self.add_pinned_chain(&names::denied_chain(direction), Chain { hook: None, rules });
     }
 
-    fn keep(&mut self, name: &Name, kind: Kind, comment: &str) {
+    fn add_pinned_set(&mut self, name: &Name, kind: Kind, comment: &str) {
         let set = Set { kind, comment: comment.into(), elements: BTreeMap::new() };
         self.objects.add_set(name, set);
         self.objects.pin(name);
     }
 
-    fn keep_chain(&mut self, name: &str, chain: Chain) {
+    fn add_pinned_chain(&mut self, name: &str, chain: Chain) {
         let name = Name::from(name);
         self.objects.add_chain(&name, chain);
         self.objects.pin(&name);

@@ -1,16 +1,17 @@
-//! The order in which members change where several tiers ask about them.
+//! The order in which members change when several tiers look them up.
 //!
-//! A packet asks the admin tier first and, if that passes, another tier later, and members may change in between. It must not meet
-//! an admin tier that does not know a pod yet and a later one that does. So whoever changes in both changes in stages:
+//! A packet consults the admin tier and, if that passes it on, a later tier. Members may change in
+//! between. A packet must not meet an old admin tier and a new later tier. So addresses that change in
+//! both change in stages:
 //!
 //! ```text
-//!   1. the admin tier does what it did and, where it passed, what it will do
-//!   2. the other tiers change
-//!   3. the admin tier does what it will do
+//!   1. the admin tier decides as before and, where it passed, as it will
+//!   2. the later tiers change
+//!   3. the admin tier decides as it will
 //!   4. pods get their new rules
 //! ```
 //!
-//! In each of these states, and between two of them, a packet meets what was or what will be.
+//! In each of these states, and between two of them, a packet meets the old or the new decision.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -21,19 +22,19 @@ use weir_model::{Action, Delta, Member, Name, Program, SetDelta, SetId};
 
 use crate::{Key, Planner, Transaction, peers::Memberships};
 
-/// What a delta means for the maps of a ruleset, and whether it takes stages.
+/// The effect of a delta on the maps of a ruleset, and whether it needs stages.
 #[derive(Debug, Default)]
 pub(crate) struct Stages {
-    /// The sets that addresses are in now, by map.
+    /// The new set memberships of changed addresses, by map.
     maps: BTreeMap<Name, BTreeMap<IpAddr, Memberships>>,
-    /// Whether the tiers change one after the other.
-    are_several: bool,
+    /// Whether the tiers must change in stages.
+    are_needed: bool,
 }
 
 impl Stages {
-    pub(crate) fn of(planner: &Planner, program: &Program, delta: &Delta) -> Self {
+    pub(crate) fn from_delta(planner: &Planner, program: &Program, delta: &Delta) -> Self {
         let mut stages = Stages::default();
-        // What nobody needs any more stays until nobody asks for it.
+        // A removed set keeps its members until no rule names it: see `empty_removed`.
         let changes = delta.sets.iter().filter(|(_, change)| **change != SetDelta::Gone);
         changes.clone().for_each(|(id, change)| stages.follow(planner, program, id, change));
         let admin = stages.maps.iter().any(|(name, _)| is_admin(planner, name))
@@ -41,47 +42,47 @@ impl Stages {
                 !endpoint.rules.ingress.admin.is_empty() || !endpoint.rules.egress.admin.is_empty()
             });
         if admin {
-            let moves = Moves::of(changes.filter(|(id, _)| planner.is_asked_later(id)));
-            stages.are_several = stages.need_order(planner, &moves)
+            let moves = Moves::from_changes(changes.filter(|(id, _)| planner.is_used_later(id)));
+            stages.are_needed = stages.change_in_both(planner, &moves)
                 || moves.is_moving && !delta.endpoints.is_empty();
         }
         stages
     }
 
-    /// Brings sets and maps up to date. Returns what must be done before anything else happens.
-    pub(crate) fn members(
+    /// Updates sets and maps. Returns the steps that must precede all others.
+    pub(crate) fn update_members(
         &self,
         planner: &mut Planner,
         program: &Program,
         delta: &Delta,
     ) -> Transaction {
         let mut first = Transaction::default();
-        if self.are_several {
+        if self.are_needed {
             self.bridge(planner);
-            first = planner.transaction();
+            first = planner.take_transaction();
         }
         for (id, change) in delta.sets.iter().filter(|(_, change)| **change != SetDelta::Gone) {
-            planner.follow(program, id, change);
+            planner.update_copies(program, id, change);
         }
-        self.settle(planner, |is_admin| !is_admin);
-        if self.are_several {
-            first = first.then(planner.transaction());
+        self.update_maps(planner, |is_admin| !is_admin);
+        if self.are_needed {
+            first = first.then(planner.take_transaction());
         }
-        self.settle(planner, |is_admin| is_admin);
-        if self.are_several {
-            first = first.then(planner.transaction());
+        self.update_maps(planner, |is_admin| is_admin);
+        if self.are_needed {
+            first = first.then(planner.take_transaction());
         }
         first
     }
 
-    /// Empties what follows sets that are gone, if it stays.
-    pub(crate) fn gone(&self, planner: &mut Planner, program: &Program, delta: &Delta) {
+    /// Removes the members of removed sets from copies and maps that stay.
+    pub(crate) fn empty_removed(&self, planner: &mut Planner, program: &Program, delta: &Delta) {
         let mut rest = Stages::default();
         for (id, change) in delta.sets.iter().filter(|(_, change)| **change == SetDelta::Gone) {
-            planner.follow(program, id, change);
+            planner.update_copies(program, id, change);
             rest.follow(planner, program, id, change);
         }
-        rest.settle(planner, |_| true);
+        rest.update_maps(planner, |_| true);
     }
 
     fn follow(&mut self, planner: &Planner, program: &Program, id: &SetId, change: &SetDelta) {
@@ -93,8 +94,8 @@ impl Stages {
         }
     }
 
-    /// Whether some address is decided about anew by an admin tier and, at the same time, by a later one.
-    fn need_order(&self, planner: &Planner, moves: &Moves) -> bool {
+    /// Whether the decisions about some address change in an admin tier and in a later tier.
+    fn change_in_both(&self, planner: &Planner, moves: &Moves) -> bool {
         self.maps.iter().filter(|(name, _)| is_admin(planner, name)).any(|(name, touched)| {
             let Some(map) = planner.maps.get(name) else { return false };
             let mut later = touched.iter().filter(|(address, _)| moves.touched.contains(address));
@@ -105,7 +106,7 @@ impl Stages {
         })
     }
 
-    /// Lets every admin tier do what it did and, where it passed, what it will do.
+    /// Makes every admin tier decide as before and, where it passed, as it will.
     fn bridge(&self, planner: &mut Planner) {
         let Planner { maps, objects, .. } = planner;
         for (name, touched) in &self.maps {
@@ -116,7 +117,7 @@ impl Stages {
                 let [before, after] = map.around(*address, sets);
                 let both = before.or(&after);
                 if both != before {
-                    map.unsettle(*address);
+                    map.forget_address(*address);
                     let aim = map.aim(objects, &both);
                     objects.put(name, Key::Address(*address), Some(aim.into()));
                 }
@@ -124,19 +125,20 @@ impl Stages {
         }
     }
 
-    /// Leads every address that changed where it belongs, in some of the maps.
-    fn settle(&self, planner: &mut Planner, wanted: impl Fn(bool) -> bool) {
+    /// Updates the changed addresses in the maps of some tiers.
+    fn update_maps(&self, planner: &mut Planner, is_selected: impl Fn(bool) -> bool) {
         let Planner { maps, objects, .. } = planner;
         for (name, touched) in &self.maps {
-            let Some(map) = maps.get_mut(name).filter(|map| wanted(map.judge.end == Action::Pass))
+            let Some(map) =
+                maps.get_mut(name).filter(|map| is_selected(map.judge.end == Action::Pass))
             else {
                 continue;
             };
             for (address, sets) in touched {
                 let key = Key::Address(*address);
-                match map.settle(objects, *address, sets.clone()) {
+                match map.update_address(objects, *address, sets.clone()) {
                     Some(aim) => objects.put_aim(name, key, aim),
-                    None => objects.take(name, &key),
+                    None => objects.remove(name, &key),
                 }
             }
         }
@@ -144,8 +146,8 @@ impl Stages {
 }
 
 impl Planner {
-    /// Whether something is made of a set that is asked after the admin tier.
-    fn is_asked_later(&self, id: &SetId) -> bool {
+    /// Whether a later tier than the admin tier looks up members of a set.
+    fn is_used_later(&self, id: &SetId) -> bool {
         self.followers.get(id).is_some_and(|them| {
             !them.copies.is_empty() || them.maps.iter().any(|name| !is_admin(self, name))
         })
@@ -156,33 +158,33 @@ fn is_admin(planner: &Planner, name: &Name) -> bool {
     planner.maps.get(name).is_some_and(|map| map.judge.end == Action::Pass)
 }
 
-/// Who comes into sets, and who goes.
+/// The addresses that join or leave sets.
 #[derive(Debug, Default)]
 struct Moves {
     touched: BTreeSet<IpAddr>,
-    /// Whether someone may go from one set and come into another.
+    /// Whether an address may leave one set and join another.
     is_moving: bool,
 }
 
 impl Moves {
-    fn of<'a>(changes: impl Iterator<Item = (&'a SetId, &'a SetDelta)>) -> Self {
-        let (mut coming, mut going) = (BTreeSet::new(), BTreeSet::new());
+    fn from_changes<'a>(changes: impl Iterator<Item = (&'a SetId, &'a SetDelta)>) -> Self {
+        let (mut joining, mut leaving) = (BTreeSet::new(), BTreeSet::new());
         let address = |member: &Member| member.address;
         for (_, change) in changes {
             match change {
                 SetDelta::Change { added, removed } => {
-                    coming.extend(added.iter().map(address));
-                    going.extend(removed.iter().map(address));
+                    joining.extend(added.iter().map(address));
+                    leaving.extend(removed.iter().map(address));
                 }
                 SetDelta::Put(members) => {
-                    coming.extend(members.iter().map(address));
-                    going.extend(members.iter().map(address));
+                    joining.extend(members.iter().map(address));
+                    leaving.extend(members.iter().map(address));
                 }
                 SetDelta::Gone => (),
             }
         }
-        let is_moving = !coming.is_disjoint(&going);
-        coming.append(&mut going);
-        Moves { touched: coming, is_moving }
+        let is_moving = !joining.is_disjoint(&leaving);
+        joining.append(&mut leaving);
+        Moves { touched: joining, is_moving }
     }
 }

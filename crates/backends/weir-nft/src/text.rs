@@ -1,11 +1,11 @@
-//! A ruleset in nft's own syntax, as `nft list` would print it.
+//! A ruleset in the syntax of nft, as `nft list` prints it.
 
 use std::fmt;
 
-use weir_model::{PortRange, Protocol};
+use weir_model::{IpFamily, PortRange, Protocol};
 use weir_netfilter::report::{BURST, GROUP, PER_SECOND, SNAPLEN, prefix};
 
-use crate::{Act, Chain, Family, Field, Go, Hook, Key, Kind, Match, Rule, Ruleset, Set, intervals};
+use crate::{Act, Chain, Field, Go, Hook, Key, Kind, Match, Rule, Ruleset, Set, intervals};
 
 impl fmt::Display for Ruleset {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -37,7 +37,7 @@ impl Set {
     }
 }
 
-/// An element as it stands in a list of elements.
+/// An element of a list of elements.
 pub(crate) fn element(key: &Key, aim: Option<&crate::Aim>) -> String {
     match aim {
         None => key.to_string(),
@@ -47,12 +47,12 @@ pub(crate) fn element(key: &Key, aim: Option<&crate::Aim>) -> String {
 }
 
 impl Kind {
-    /// Whether its keys have a way on.
+    /// Whether keys have a target.
     pub fn is_map(self) -> bool {
         matches!(self, Kind::Chains(_) | Kind::BlockChains(_))
     }
 
-    /// The flags that it is declared with.
+    /// The flags of the declaration.
     pub(crate) fn flags(self) -> Option<&'static str> {
         match self {
             Kind::Blocks(_) | Kind::BlockChains(_) | Kind::ServiceRanges => Some("interval"),
@@ -67,12 +67,12 @@ impl Kind {
     }
 }
 
-/// The type of the keys, and of what they lead to.
+/// The type of the keys and, for a map, of the targets.
 impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let address = |family: Family| match family {
-            Family::V4 => "ipv4_addr",
-            Family::V6 => "ipv6_addr",
+        let address = |family: IpFamily| match family {
+            IpFamily::V4 => "ipv4_addr",
+            IpFamily::V6 => "ipv6_addr",
         };
         match *self {
             Kind::Addresses(family) | Kind::Blocks(family) | Kind::CutSenders(family) => {
@@ -165,8 +165,8 @@ impl fmt::Display for Match {
         match self {
             Match::Established => f.write_str("ct state established,related"),
             Match::Translated => f.write_str("ct status dnat"),
-            Match::Of(Family::V4) => f.write_str("meta nfproto ipv4"),
-            Match::Of(Family::V6) => f.write_str("meta nfproto ipv6"),
+            Match::Of(IpFamily::V4) => f.write_str("meta nfproto ipv4"),
+            Match::Of(IpFamily::V6) => f.write_str("meta nfproto ipv6"),
             Match::NeighbourDiscovery => f.write_str("ip6 hoplimit 255 icmpv6 type 133-137"),
             Match::In(key, set) => write!(f, "{} @{set}", joined(key)),
             Match::To(range) if *range == PortRange::all(range.protocol) => {
@@ -202,10 +202,10 @@ impl fmt::Display for Act {
 impl fmt::Display for Field {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Field::Source(Family::V4) => "ip saddr",
-            Field::Source(Family::V6) => "ip6 saddr",
-            Field::Destination(Family::V4) => "ip daddr",
-            Field::Destination(Family::V6) => "ip6 daddr",
+            Field::Source(IpFamily::V4) => "ip saddr",
+            Field::Source(IpFamily::V6) => "ip6 saddr",
+            Field::Destination(IpFamily::V4) => "ip daddr",
+            Field::Destination(IpFamily::V6) => "ip6 daddr",
             Field::Protocol => "meta l4proto",
             Field::SourcePort => "th sport",
             Field::DestinationPort => "th dport",

@@ -1,4 +1,4 @@
-//! The rules of a tier, merged so that their number does not matter to a packet.
+//! The rules of a tier, merged so that a packet's cost does not depend on their number.
 
 use std::{
     cmp::Reverse,
@@ -7,33 +7,36 @@ use std::{
 };
 
 use weir_model::{
-    Action, Block, Direction, Name, Peers, PortRange, Ports, Program, Protocol, Requirement,
-    Section, Selector, SetId, SetKey,
+    Action, Block, Direction, IpFamily, Name, Peers, PortRange, Ports, Program, Protocol,
+    Requirement, Section, Selector, SetId, SetKey,
 };
 
 use crate::{
-    Act, Aim, Family, Go, Key, Kind, Planner, Rule, Set, chain,
+    Act, Aim, Field, Go, Key, Kind, Planner, Rule, Set, chain,
     decision::Decision,
     intervals::segments,
-    name::{comment, digest},
+    names::{self, comment, digest},
     objects::Objects,
     peers::PeerMap,
-    place::{denied, onward, there},
 };
 
-/// Rules of which the first that fits decides.
+/// An ordered list of rules. The first match decides.
+///
+/// Set names contain a digest of the `Debug` output, so renaming a field renames sets.
 #[derive(Debug, Default)]
 pub(crate) struct Tier {
     rules: Vec<(Ports, Action)>,
-    /// The numbers of the rules about anyone, and of those about each set and each block.
+    /// The numbers of the rules for any peer.
     anyone: Vec<usize>,
+    /// The numbers of the rules for each set.
     pub(crate) sets: BTreeMap<SetId, Vec<usize>>,
+    /// The numbers of the rules for each block.
     blocks: BTreeMap<Block, Vec<usize>>,
 }
 
 impl Tier {
     /// The rules of policies, in order.
-    pub(crate) fn of(sections: &[Arc<Section>]) -> Self {
+    pub(crate) fn from_sections(sections: &[Arc<Section>]) -> Self {
         let mut tier = Tier::default();
         for rule in sections.iter().flat_map(|section| &section.rules) {
             tier.push(&rule.peers, &rule.ports, rule.action);
@@ -41,7 +44,7 @@ impl Tier {
         tier
     }
 
-    /// One more rule, after all others.
+    /// Appends a rule.
     pub(crate) fn push(&mut self, peers: &Peers, ports: &Ports, action: Action) {
         let number = self.rules.len();
         self.rules.push((ports.clone(), action));
@@ -55,63 +58,63 @@ impl Tier {
     }
 }
 
-/// A tier as one family of one direction meets it, and what it does with packets.
+/// A tier for one direction and family, with the actions of its decisions.
 #[derive(Clone, Debug)]
 pub(crate) struct Judge {
     pub(crate) tier: Arc<Tier>,
     pub(crate) direction: Direction,
-    pub(crate) family: Family,
-    /// What applies if no rule fits. If it passes, another tier may come.
+    pub(crate) family: IpFamily,
+    /// The decision if no rule matches. After `Pass`, a later tier decides.
     pub(crate) end: Action,
-    /// What is done with what is allowed.
+    /// The action for allowed packets.
     allow: Act,
-    /// The policies, for people.
+    /// The policies, for human readers.
     why: Name,
 }
 
-/// A rule that fits a peer; of a set of named ports, at the port that the peer has there.
+/// The number of a rule that matches a peer. For a set of named ports, with the peer's port.
 pub(crate) type Fit = (usize, Option<(Protocol, u16)>);
 
 impl Judge {
-    /// The admin tier: what it allows is not judged again in this direction, and what it passes returns.
-    pub(crate) fn admin(sections: &[Arc<Section>], direction: Direction, family: Family) -> Self {
+    /// The admin tier. Allowed packets skip later tiers of this direction, and passed ones return.
+    pub(crate) fn admin(sections: &[Arc<Section>], direction: Direction, family: IpFamily) -> Self {
         let allow = match direction {
-            // This is the last thing to be asked of a packet.
+            // Ingress rules are the last ones that apply to a packet.
             Direction::Ingress => Act::Accept,
-            Direction::Egress => Act::Goto(onward(family)),
+            Direction::Egress => Act::Goto(names::onward_chain(family)),
         };
-        let why = comment(&format!("decided by {}", chain::names(sections)));
-        let tier = Arc::new(Tier::of(sections));
+        let why = comment(&format!("decided by {}", chain::policy_names(sections)));
+        let tier = Arc::new(Tier::from_sections(sections));
         Judge { tier, direction, family, end: Action::Pass, allow, why }
     }
 
-    /// The baseline tier: nothing comes after it.
+    /// The baseline tier, which is the last one.
     pub(crate) fn baseline(
         sections: &[Arc<Section>],
         direction: Direction,
-        family: Family,
+        family: IpFamily,
     ) -> Self {
-        let why = comment(&format!("decided by {}", chain::names(sections)));
-        let tier = Arc::new(Tier::of(sections));
+        let why = comment(&format!("decided by {}", chain::policy_names(sections)));
+        let tier = Arc::new(Tier::from_sections(sections));
         Judge { tier, direction, family, end: Action::Allow, allow: Act::Return, why }
     }
 
-    /// Policies that isolate a pod: what they do not allow is denied.
-    pub(crate) fn isolation(tier: Tier, direction: Direction, family: Family, why: Name) -> Self {
+    /// The policies that isolate a pod. They deny everything that they do not allow.
+    pub(crate) fn isolation(tier: Tier, direction: Direction, family: IpFamily, why: Name) -> Self {
         let tier = Arc::new(tier);
         Judge { tier, direction, family, end: Action::Deny, allow: Act::Return, why }
     }
 
-    /// The rules that decide: a lookup for pods, one for blocks, and what applies to everyone else.
+    /// The rules that decide: a lookup for pods, one for blocks, and the decision for other peers.
     pub(crate) fn rules(&self, planner: &mut Planner, program: &Program) -> Vec<Rule> {
         let mut rules = Vec::new();
-        rules.extend(self.members(planner, program));
-        rules.extend(self.ranges(&mut planner.objects));
-        rules.extend(self.acts(&mut planner.objects, &self.decide(Vec::new())));
+        rules.extend(self.lookup_members(planner, program));
+        rules.extend(self.lookup_blocks(&mut planner.objects));
+        rules.extend(self.decision_rules(&mut planner.objects, &self.decide(Vec::new())));
         rules
     }
 
-    /// What is decided about a peer that these rules fit besides those about everyone.
+    /// The decision about a peer that these rules match, in addition to those for any peer.
     pub(crate) fn decide(&self, mut fits: Vec<Fit>) -> Decision {
         fits.extend(self.tier.anyone.iter().map(|number| (*number, None)));
         fits.sort_unstable();
@@ -123,17 +126,17 @@ impl Judge {
                 Some((port.map_or_else(|| ports.clone(), own), *action))
             })
             .collect();
-        Decision::first(&rules, self.end)
+        Decision::from_rules(&rules, self.end)
     }
 
-    /// The way on that does what was decided.
+    /// The target that carries out a decision.
     pub(crate) fn aim(&self, objects: &mut Objects, decision: &Decision) -> Aim {
-        self.plain(decision).unwrap_or_else(|| Aim::goto(self.chain(objects, decision)))
+        self.plain_aim(decision).unwrap_or_else(|| Aim::goto(self.chain(objects, decision)))
     }
 
-    /// The same, if it needs no chain.
-    fn plain(&self, decision: &Decision) -> Option<Aim> {
-        let go = match self.act(decision.always()?).act {
+    /// The target, if it needs no chain.
+    fn plain_aim(&self, decision: &Decision) -> Option<Aim> {
+        let go = match self.rule(decision.for_all_ports()?).act {
             Act::Return => Go::Return,
             Act::Accept => Go::Accept,
             _ => return None,
@@ -142,31 +145,31 @@ impl Judge {
     }
 
     fn chain(&self, objects: &mut Objects, decision: &Decision) -> Name {
-        let rules = self.acts(objects, decision);
-        chain::enter(objects, self.direction, self.family, "-ports", rules)
+        let rules = self.decision_rules(objects, decision);
+        chain::add_by_content(objects, self.direction, self.family, "-ports", rules)
     }
 
-    /// What is decided about most members, to go by what their sets mean, of all that takes a chain. It follows from the rules
-    /// alone, so that it stays when members change.
+    /// Of the decisions that need a chain, the one that probably concerns most members. It is
+    /// estimated from the rules alone, so that it does not change with the members.
     fn usual(&self) -> Option<Decision> {
-        // How narrow the widest set is, and how many there are.
+        // By decision: the label count of its widest set, and the number of its sets.
         let mut sizes: BTreeMap<Decision, (usize, usize)> = BTreeMap::new();
         for (set, rules) in &self.tier.sets {
-            let Some(narrow) = narrow(set) else { continue };
+            let Some(labels) = required_labels(set) else { continue };
             let decision = self.decide(rules.iter().map(|number| (*number, None)).collect());
-            if self.plain(&decision).is_none() {
-                let (widest, sets) = sizes.entry(decision).or_insert((narrow, 0));
-                *widest = narrow.min(*widest);
+            if self.plain_aim(&decision).is_none() {
+                let (widest, sets) = sizes.entry(decision).or_insert((labels, 0));
+                *widest = labels.min(*widest);
                 *sets += 1;
             }
         }
         let size = |(decision, (widest, sets)): &(Decision, (usize, usize))| {
-            (*widest, Reverse(*sets), decision.always().is_none())
+            (*widest, Reverse(*sets), decision.for_all_ports().is_none())
         };
         sizes.into_iter().min_by_key(size).map(|(decision, _)| decision)
     }
 
-    /// The pieces that blocks cut the addresses into, with the rules about each.
+    /// The pieces into which blocks divide the addresses, with the rules for each.
     pub(crate) fn pieces(&self) -> Vec<(Key, Vec<usize>)> {
         let blocks = &self.tier.blocks;
         let pieces = segments(blocks.keys(), self.family).into_iter();
@@ -176,8 +179,8 @@ impl Judge {
         pieces.map(|(interval, inside)| (interval, rules(inside))).collect()
     }
 
-    /// A lookup in the map from the addresses of pods to what is decided about them.
-    fn members(&self, planner: &mut Planner, program: &Program) -> Option<Rule> {
+    /// A lookup in the map from the addresses of pods to decisions.
+    fn lookup_members(&self, planner: &mut Planner, program: &Program) -> Option<Rule> {
         let sets = self.tier.sets.len();
         if sets == 0 {
             return None;
@@ -193,21 +196,21 @@ impl Judge {
                 PeerMap::new(self.clone(), usual.clone(), &mut planner.objects, program);
             let set = Set { kind: Kind::Chains(self.family), comment: said, elements };
             planner.objects.add_set(&name, set);
-            planner.follow_with(&name, map);
+            planner.register_map(&name, map);
         }
-        let key = vec![there(self.direction, self.family)];
+        let key = vec![Field::peer(self.direction, self.family)];
         let Some(usual) = usual else { return Some(Rule::new([], Act::Map(key, name))) };
-        let (chain, comment) = match usual.always().map(|action| self.act(action)) {
+        let (chain, comment) = match usual.for_all_ports().map(|action| self.rule(action)) {
             Some(Rule { act: Act::Goto(chain), comment, .. }) => (chain, comment),
             _ => (self.chain(&mut planner.objects, &usual), Name::from("")),
         };
         Some(Rule { matches: Vec::new(), act: Act::MapOr(key, name, chain), comment })
     }
 
-    /// A lookup in the map from blocks, cut where they overlap, to what is decided about what is inside.
-    fn ranges(&self, objects: &mut Objects) -> Option<Rule> {
+    /// A lookup in the map from the pieces of blocks to decisions.
+    fn lookup_blocks(&self, objects: &mut Objects) -> Option<Rule> {
         let mut elements = BTreeMap::new();
-        // Many pieces, few lists of rules.
+        // Many pieces share a list of rules.
         let mut known: BTreeMap<Vec<usize>, Arc<Aim>> = BTreeMap::new();
         for (interval, rules) in self.pieces() {
             let aim = match known.entry(rules) {
@@ -231,28 +234,28 @@ impl Judge {
         };
         let kind = Kind::BlockChains(self.family);
         objects.add_set(&name, Set { kind, comment: said, elements });
-        Some(Rule::new([], Act::Map(vec![there(self.direction, self.family)], name)))
+        Some(Rule::new([], Act::Map(vec![Field::peer(self.direction, self.family)], name)))
     }
 
-    /// The rules that do what was decided.
-    fn acts(&self, objects: &mut Objects, decision: &Decision) -> Vec<Rule> {
+    /// The rules that carry out a decision.
+    fn decision_rules(&self, objects: &mut Objects, decision: &Decision) -> Vec<Rule> {
         let others = decision.others;
         let listed = [Action::Allow, Action::Deny, Action::Pass].into_iter();
         let mut rules: Vec<Rule> = listed
             .filter(|action| *action != others)
             .filter_map(|action| {
                 let ports = decision.ports(action)?;
-                Some(Rule { matches: chain::ports(objects, &ports), ..self.act(action) })
+                Some(Rule { matches: chain::match_ports(objects, &ports), ..self.rule(action) })
             })
             .collect();
-        rules.push(self.act(others));
+        rules.push(self.rule(others));
         rules
     }
 
-    fn act(&self, action: Action) -> Rule {
+    fn rule(&self, action: Action) -> Rule {
         let act = match action {
             Action::Allow => self.allow.clone(),
-            Action::Deny => Act::Goto(denied(self.direction)),
+            Action::Deny => Act::Goto(names::denied_chain(self.direction)),
             Action::Pass => Act::Return,
         };
         match act {
@@ -261,7 +264,7 @@ impl Judge {
         }
     }
 
-    /// What becomes of a peer follows from all rules and from what is done then, so all of it is in the name.
+    /// A name that digests all rules and actions, because the target of a peer depends on all of them.
     fn name(&self, word: &str, usual: Option<&Decision>) -> Name {
         let done = (&self.allow, &self.why, usual);
         let meaning = format!("{:?}", (&self.tier, self.direction, self.end, done));
@@ -269,13 +272,13 @@ impl Judge {
     }
 }
 
-/// The number of labels that the members of a set must have: with each of them there are fewer. `None` if members are decided about one
-/// by one.
-fn narrow(set: &SetKey) -> Option<usize> {
+/// The number of labels that members of a set must have: more labels mean fewer members. `None` if
+/// each member gets its own decision.
+fn required_labels(set: &SetKey) -> Option<usize> {
     let labels = |selector: &Selector| {
-        let must_be_there =
+        let is_required =
             |one: &&Requirement| matches!(one, Requirement::In(..) | Requirement::Exists(_));
-        selector.requirements().iter().filter(must_be_there).count()
+        selector.requirements().iter().filter(is_required).count()
     };
     match set {
         SetKey::Pods { namespaces, pods } => Some(labels(namespaces) + labels(pods)),

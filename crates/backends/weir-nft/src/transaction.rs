@@ -3,57 +3,57 @@ use std::{collections::BTreeSet, fmt, iter, net::IpAddr, sync::Arc};
 use weir_datapath::Plan;
 use weir_model::Name;
 
-use crate::{Aim, Hook, Key, Kind, Rule, Set, text};
+use crate::{Aim, Hook, Key, Kind, Rule, Set, names::FORWARD_CHAIN, text};
 
-/// Steps that lead from one table to another. It displays as commands of nft that do the same.
+/// Steps from one ruleset to another. It displays as equivalent commands of nft.
 ///
-/// The kernel takes steps all at once or not at all; but a packet that is under way meanwhile looks each map and set up as it is
-/// at that moment. So what packets cannot meet yet is prepared first, then the maps that lead them are switched at once, and what they
-/// cannot meet any more is tidied away last.
+/// The kernel applies a group of steps atomically, but a packet inside the rules looks each map and
+/// set up at its own moment. So the first groups prepare objects that no packet can reach yet, one
+/// group then switches the maps, and the last one removes objects that no packet can reach any more.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Transaction {
-    /// The steps in order, in groups that are taken at once.
+    /// The steps in order, in groups that the kernel applies atomically.
     groups: Vec<Group>,
-    /// The generation of the kernel's rules that it was planned for; `None` if any will do.
+    /// The generation of the kernel's rules that it was planned for. `None` for any.
     pub generation: Option<u32>,
 }
 
 /// One step of a transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// The table comes to be, if it is not there.
+    /// Creates the table if it does not exist.
     AddTable,
-    /// The table goes, with everything in it.
+    /// Deletes the table with its content.
     DeleteTable,
-    /// A set comes to be, without elements.
+    /// Creates an empty set.
     AddSet(Name, Kind, Name),
-    /// A chain comes to be, without rules.
+    /// Creates an empty chain.
     AddChain(Name, Option<Hook>),
-    /// Rules are added at the end of a chain.
+    /// Appends rules to a chain.
     AddRules(Name, Vec<Rule>),
-    /// The rules of a chain go, and these take their place.
+    /// Replaces the rules of a chain.
     ReplaceRules(Name, Vec<Rule>),
-    /// Elements come into a set.
+    /// Adds elements to a set.
     Add(Name, Kind, Vec<(Key, Option<Arc<Aim>>)>),
-    /// Elements go from a set.
+    /// Removes elements from a set.
     Remove(Name, Kind, Vec<Key>),
-    /// The rules of a chain go.
+    /// Removes the rules of a chain.
     FlushChain(Name),
-    /// The elements of a set go.
+    /// Removes the elements of a set.
     FlushSet(Name),
-    /// A chain goes, with its rules.
+    /// Deletes a chain with its rules.
     DeleteChain(Name),
-    /// A set goes, with its elements.
+    /// Deletes a set with its elements.
     DeleteSet(Name),
 }
 
 impl Step {
-    /// When it is taken, in a transaction like that.
+    /// The phase of the step in a transaction with this scope.
     fn phase(&self, Scope { new, old, movers }: &Scope) -> Phase {
         match self {
-            // Nothing leads into the table before the kernel calls one of its chains.
+            // No packet enters the table before its base chain exists.
             Step::AddChain(_, Some(_)) | Step::ReplaceRules(..) => Phase::Switch,
-            Step::AddRules(name, _) if &**name == HOOKED => Phase::Switch,
+            Step::AddRules(name, _) if &**name == FORWARD_CHAIN => Phase::Switch,
             Step::AddTable
             | Step::DeleteTable
             | Step::AddSet(..)
@@ -61,10 +61,11 @@ impl Step {
             | Step::AddRules(..) => Phase::Prepare,
             Step::Add(name, ..) if new.contains(name) => Phase::Prepare,
             Step::Remove(name, ..) if old.contains(name) => Phase::Tidy,
-            // These are asked after a map has led the packet there, or in its place: what both states allow must stay.
+            // A packet looks these sets up after a map directed it there, or instead of that. What
+            // both rulesets allow must stay.
             Step::Add(_, Kind::Grants(_) | Kind::Pairs(_), _) => Phase::Prepare,
             Step::Remove(_, Kind::Grants(_) | Kind::Pairs(_), _) => Phase::Tidy,
-            // Whoever goes from one set to another is never in neither.
+            // An address that moves from one set to another must always be in one of them.
             Step::Remove(_, kind, keys)
                 if members(*kind, keys).any(|member| movers.contains(&member)) =>
             {
@@ -85,48 +86,45 @@ impl Step {
     pub(crate) fn fill(name: &Name, set: &Set) -> impl Iterator<Item = Self> {
         let mut elements = set.elements.iter().map(|(key, aim)| (key.clone(), aim.clone()));
         iter::from_fn(move || {
-            let some: Vec<_> = elements.by_ref().take(AT_ONCE).collect();
-            (!some.is_empty()).then(|| Step::Add(name.clone(), set.kind, some))
+            let batch: Vec<_> = elements.by_ref().take(MAX_BATCH_ELEMENTS).collect();
+            (!batch.is_empty()).then(|| Step::Add(name.clone(), set.kind, batch))
         })
     }
 }
 
-/// Steps that the kernel takes all at once.
+/// Steps that the kernel applies atomically.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group {
     /// The steps.
     pub steps: Vec<Step>,
-    /// When they may be taken.
+    /// When the kernel may apply them.
     pub when: When,
 }
 
-/// When steps may be taken.
+/// When the kernel may apply steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum When {
-    /// After those before them.
+    /// After the previous group.
     Now,
-    /// When every packet has arrived that was under way after those before them.
+    /// After all packets have left the rules that were inside when the previous group was applied.
     PacketsHaveArrived,
 }
 
-/// So many elements come into new sets at once: a hash table of the kernel grows between transactions, and in a longer one it
-/// fills faster than that.
-const AT_ONCE: usize = 4_000;
+/// The most elements that one batch adds to new sets. The kernel's hash tables grow between
+/// transactions, and a longer transaction would fill them faster than that.
+const MAX_BATCH_ELEMENTS: usize = 4_000;
 
-/// The chain that the kernel calls.
-pub(crate) const HOOKED: &str = "forward";
-
-/// What the steps of a transaction are about together.
+/// Facts about all steps of a transaction.
 struct Scope {
-    /// The sets that come to be.
+    /// The sets that it creates.
     new: BTreeSet<Name>,
-    /// The sets that go.
+    /// The sets that it deletes.
     old: BTreeSet<Name>,
-    /// Whoever goes from one set of members and comes into another.
+    /// The addresses that it removes from one set of members and adds to another.
     movers: BTreeSet<IpAddr>,
 }
 
-/// The members that keys are about, in sets of members.
+/// The addresses in the keys of sets of members.
 fn members<'k>(
     kind: Kind,
     keys: impl IntoIterator<Item = &'k Key>,
@@ -138,31 +136,31 @@ fn members<'k>(
 }
 
 impl Scope {
-    fn of(steps: &[Step]) -> Self {
+    fn from_steps(steps: &[Step]) -> Self {
         let mut scope =
             Scope { new: BTreeSet::new(), old: BTreeSet::new(), movers: BTreeSet::new() };
-        let mut going = BTreeSet::new();
+        let mut leaving = BTreeSet::new();
         for step in steps {
             match step {
                 Step::AddSet(name, ..) => _ = scope.new.insert(name.clone()),
                 Step::DeleteSet(name) => _ = scope.old.insert(name.clone()),
-                Step::Remove(_, kind, keys) => going.extend(members(*kind, keys)),
+                Step::Remove(_, kind, keys) => leaving.extend(members(*kind, keys)),
                 _ => (),
             }
         }
         let added = steps.iter().filter_map(|step| match step {
-            Step::Add(_, kind, elements) if !going.is_empty() => Some((kind, elements)),
+            Step::Add(_, kind, elements) if !leaving.is_empty() => Some((kind, elements)),
             _ => None,
         });
         for (kind, elements) in added {
-            let coming = members(*kind, elements.iter().map(|(key, _)| key));
-            scope.movers.extend(coming.filter(|member| going.contains(member)));
+            let joining = members(*kind, elements.iter().map(|(key, _)| key));
+            scope.movers.extend(joining.filter(|member| leaving.contains(member)));
         }
         scope
     }
 }
 
-/// When a step is taken.
+/// The phase in which a step is applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Phase {
     Prepare,
@@ -171,47 +169,47 @@ enum Phase {
 }
 
 impl Transaction {
-    /// The steps in the order of their phases.
-    pub(crate) fn of(mut steps: Vec<Step>) -> Self {
-        let scope = Scope::of(&steps);
+    /// Orders steps by phase and groups them.
+    pub(crate) fn from_steps(mut steps: Vec<Step>) -> Self {
+        let scope = Scope::from_steps(&steps);
         steps.sort_by_cached_key(|step| step.phase(&scope));
         let switch = steps.partition_point(|step| step.phase(&scope) < Phase::Switch);
         let tidy = steps.partition_point(|step| step.phase(&scope) < Phase::Tidy);
-        let leads = |step: &Step| match step {
+        let redirects = |step: &Step| match step {
             Step::Add(_, kind, _) | Step::Remove(_, kind, _) => kind.is_map(),
             Step::AddChain(..) | Step::ReplaceRules(..) => true,
             _ => false,
         };
-        let at_once = |steps| Group { steps, when: When::Now };
+        let now = |steps| Group { steps, when: When::Now };
         let when_arrived = |steps| Group { steps, when: When::PacketsHaveArrived };
-        let is_switched = steps.iter().take(tidy).skip(switch).any(leads);
+        let is_switched = steps.iter().take(tidy).skip(switch).any(redirects);
         let groups = if steps.contains(&Step::DeleteTable) {
-            vec![at_once(steps)]
+            vec![now(steps)]
         } else if is_switched {
             let tidy = steps.split_off(tidy);
             let switch = steps.split_off(switch);
-            let prepare = parts(steps).into_iter().map(at_once);
+            let prepare = batches(steps).into_iter().map(now);
             prepare.chain([switch, tidy].map(when_arrived)).collect()
         } else if !scope.movers.is_empty() {
             let tidy = steps.split_off(tidy);
-            vec![at_once(steps), when_arrived(tidy)]
+            vec![now(steps), when_arrived(tidy)]
         } else {
-            vec![at_once(steps)]
+            vec![now(steps)]
         };
         let groups = groups.into_iter().filter(|group| !group.steps.is_empty()).collect();
         Transaction { groups, generation: None }
     }
 
-    /// The same for a ruleset whose chains were all prepared by transactions that were taken to their end: nothing is to be waited
-    /// for before the first steps.
-    pub(crate) fn at_once(mut self) -> Self {
+    /// Drops the wait before the first group. This is right if the previous transactions were
+    /// applied to their end.
+    pub(crate) fn without_initial_wait(mut self) -> Self {
         if let Some(first) = self.groups.first_mut() {
             first.when = When::Now;
         }
         self
     }
 
-    /// These steps and, when every packet has arrived that was under way after them, those.
+    /// Appends a transaction that starts after all packets have left the rules of this one.
     pub(crate) fn then(mut self, mut later: Transaction) -> Self {
         if let (false, Some(next)) = (self.groups.is_empty(), later.groups.first_mut()) {
             next.when = When::PacketsHaveArrived;
@@ -220,7 +218,7 @@ impl Transaction {
         self
     }
 
-    /// The steps in groups that are taken at once.
+    /// The steps in groups that the kernel applies atomically.
     pub fn groups(&self) -> &[Group] {
         &self.groups
     }
@@ -230,30 +228,30 @@ impl Transaction {
         self.groups.iter().flat_map(|group| &group.steps)
     }
 
-    /// How many elements come or go.
+    /// The number of elements added or removed.
     pub fn elements(&self) -> usize {
         self.steps().map(elements).sum()
     }
 }
 
-/// Cuts steps that no packet can meet into parts with not too many elements.
-fn parts(steps: Vec<Step>) -> Vec<Vec<Step>> {
-    let mut parts: Vec<Vec<Step>> = Vec::new();
+/// Splits steps that no packet can observe into batches of limited size.
+fn batches(steps: Vec<Step>) -> Vec<Vec<Step>> {
+    let mut batches: Vec<Vec<Step>> = Vec::new();
     let mut sum = 0;
     for step in steps {
         sum += elements(&step);
-        match parts.last_mut().filter(|_| sum <= AT_ONCE) {
-            Some(part) => part.push(step),
+        match batches.last_mut().filter(|_| sum <= MAX_BATCH_ELEMENTS) {
+            Some(batch) => batch.push(step),
             None => {
                 sum = elements(&step);
-                parts.push(vec![step]);
+                batches.push(vec![step]);
             }
         }
     }
-    parts
+    batches
 }
 
-/// How many elements come or go in a step.
+/// The number of elements that a step adds or removes.
 fn elements(step: &Step) -> usize {
     match step {
         Step::Add(_, _, elements) => elements.len(),
@@ -262,9 +260,9 @@ fn elements(step: &Step) -> usize {
     }
 }
 
-/// The steps that leave no table of ours, whether there is one or not.
+/// The steps that delete our table, whether it exists or not.
 pub(crate) fn removal() -> Transaction {
-    Transaction::of(vec![Step::AddTable, Step::DeleteTable])
+    Transaction::from_steps(vec![Step::AddTable, Step::DeleteTable])
 }
 
 impl Plan for Transaction {

@@ -1,67 +1,41 @@
-//! Numbers of the kernel's nf_tables, and keys and comments as it stores them.
+//! Headers, keys, elements and comments as the kernel stores them.
 
 use std::net::IpAddr;
 
-use weir_model::{PortRange, Protocol};
+use weir_model::{IpFamily, PortRange, Protocol};
 use weir_netlink::Body;
 
-use crate::{Aim, Family, Go, Key, Kind, expr, expr::Verdict};
+use crate::{
+    Aim, Go, Key, Kind,
+    expr::{self, Verdict},
+    uapi::*,
+};
 
 pub(crate) const TABLE: &str = "weir";
-/// The header before the attributes of every message: the family `inet`, version 0, no resource.
-pub(crate) const INET: [u8; 4] = [1, 0, 0, 0];
-/// The same where no table is meant.
-pub(crate) const ANY: [u8; 4] = [0, 0, 0, 0];
-/// The same for the ends of a batch: the resource is nf_tables.
-pub(crate) const BATCH: [u8; 4] = [0, 0, 0, SUBSYSTEM];
-const SUBSYSTEM: u8 = 10;
+/// The header of a message about a table of the family `inet`.
+pub(crate) const INET_HEADER: [u8; NFGENMSG_LENGTH] = header(NFPROTO_INET, 0);
+/// The header of a message about no table.
+pub(crate) const UNSPEC_HEADER: [u8; NFGENMSG_LENGTH] = header(NFPROTO_UNSPEC, 0);
+/// The header of the messages that begin and end a batch.
+pub(crate) const BATCH_HEADER: [u8; NFGENMSG_LENGTH] = header(NFPROTO_UNSPEC, NFNL_SUBSYS_NFTABLES);
 
-/// The type of a message about nf_tables.
-pub(crate) const fn message(number: u16) -> u16 {
-    (SUBSYSTEM as u16) << 8 | number
+/// The attribute that names the table. It is the first one for every kind of object.
+pub(crate) const TABLE_ATTRIBUTE: u16 = NFTA_TABLE_NAME;
+const _: () = assert!(
+    NFTA_CHAIN_TABLE == TABLE_ATTRIBUTE
+        && NFTA_RULE_TABLE == TABLE_ATTRIBUTE
+        && NFTA_SET_TABLE == TABLE_ATTRIBUTE
+        && NFTA_SET_ELEM_LIST_TABLE == TABLE_ATTRIBUTE
+);
+
+/// The policy of our base chain: packets without a verdict pass.
+pub(crate) const ACCEPT_POLICY: u32 = NF_ACCEPT.unsigned_abs();
+
+const fn header(family: u8, resource: u8) -> [u8; NFGENMSG_LENGTH] {
+    [family, NFNETLINK_V0, 0, resource]
 }
 
-pub(crate) const BATCH_BEGIN: u16 = 0x10;
-pub(crate) const BATCH_END: u16 = 0x11;
-pub(crate) const NEW_TABLE: u16 = message(0);
-pub(crate) const GET_TABLE: u16 = message(1);
-pub(crate) const DELETE_TABLE: u16 = message(2);
-pub(crate) const NEW_CHAIN: u16 = message(3);
-pub(crate) const GET_CHAIN: u16 = message(4);
-pub(crate) const DELETE_CHAIN: u16 = message(5);
-pub(crate) const NEW_RULE: u16 = message(6);
-pub(crate) const GET_RULE: u16 = message(7);
-pub(crate) const DELETE_RULE: u16 = message(8);
-pub(crate) const NEW_SET: u16 = message(9);
-pub(crate) const GET_SET: u16 = message(10);
-pub(crate) const DELETE_SET: u16 = message(11);
-pub(crate) const NEW_ELEMENTS: u16 = message(12);
-pub(crate) const GET_ELEMENTS: u16 = message(13);
-pub(crate) const DELETE_ELEMENTS: u16 = message(14);
-pub(crate) const NEW_GENERATION: u16 = message(15);
-pub(crate) const GET_GENERATION: u16 = message(16);
-pub(crate) const GET_OBJECT: u16 = message(19);
-pub(crate) const GET_FLOWTABLE: u16 = message(23);
-
-/// The group that hears of every change.
-pub(crate) const CHANGES: u32 = 7;
-
-/// The hook, and the priority there.
-pub(crate) const FORWARD: (u32, i32) = (2, 0);
-
-/// A set that lives with the rule that has it.
-pub(crate) const ANONYMOUS: u32 = 0x1;
-const INTERVAL: u32 = 0x4;
-const MAP: u32 = 0x8;
-const TIMEOUT: u32 = 0x10;
-const CONCATENATION: u32 = 0x80;
-/// The element ends the interval that the one before it began.
-pub(crate) const INTERVAL_END: u32 = 0x1;
-
-/// The type of a map's data.
-pub(crate) const VERDICT: u32 = 0xffff_ff00;
-
-/// What a set is declared as.
+/// The declaration of a set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Declared {
     pub(crate) flags: u32,
@@ -70,13 +44,13 @@ pub(crate) struct Declared {
     pub(crate) data_type: u32,
 }
 
-/// One part of a key: its type for nft, and its length in bytes.
+/// The parts of a key: the type of each for nft, and its length in bytes.
 fn fields(kind: Kind) -> Vec<(u32, u32)> {
     let address = |family| match family {
-        Family::V4 => (7, 4),
-        Family::V6 => (8, 16),
+        IpFamily::V4 => (TYPE_IPADDR, 4),
+        IpFamily::V6 => (TYPE_IP6ADDR, 16),
     };
-    let (protocol, port) = ((12, 1), (13, 2));
+    let (protocol, port) = ((TYPE_INET_PROTOCOL, 1), (TYPE_INET_SERVICE, 2));
     match kind {
         Kind::Addresses(family)
         | Kind::Chains(family)
@@ -95,11 +69,11 @@ impl Kind {
     pub(crate) fn declared(self) -> Declared {
         let fields = fields(self);
         let flags = match self {
-            Kind::Blocks(_) => INTERVAL,
-            Kind::BlockChains(_) => INTERVAL | MAP,
-            Kind::Chains(_) => MAP,
-            Kind::ServiceRanges => INTERVAL | CONCATENATION,
-            Kind::Cut(_) | Kind::CutSenders(_) => TIMEOUT,
+            Kind::Blocks(_) => NFT_SET_INTERVAL,
+            Kind::BlockChains(_) => NFT_SET_INTERVAL | NFT_SET_MAP,
+            Kind::Chains(_) => NFT_SET_MAP,
+            Kind::ServiceRanges => NFT_SET_INTERVAL | NFT_SET_CONCAT,
+            Kind::Cut(_) | Kind::CutSenders(_) => NFT_SET_TIMEOUT,
             Kind::Addresses(_)
             | Kind::Pairs(_)
             | Kind::Ports(_)
@@ -108,19 +82,19 @@ impl Kind {
         };
         Declared {
             flags,
-            key_type: fields.iter().fold(0, |all, (kind, _)| all << 6 | kind),
+            key_type: fields.iter().fold(0, |all, (kind, _)| all << TYPE_BITS | kind),
             key_length: fields.iter().map(|(_, length)| length.next_multiple_of(4)).sum(),
-            data_type: if self.is_map() { VERDICT } else { 0 },
+            data_type: if self.is_map() { NFT_DATA_VERDICT } else { 0 },
         }
     }
 
-    /// The lengths of the parts of a key, where the kernel needs to know them.
+    /// The lengths of the parts of a key, if the kernel needs them.
     pub(crate) fn concatenation(self) -> Option<Vec<u32>> {
         matches!(self, Kind::ServiceRanges)
             .then(|| fields(self).into_iter().map(|(_, length)| length).collect())
     }
 
-    /// Whether its elements never change while it has its name.
+    /// Whether the elements never change as long as the set has its name.
     pub(crate) fn is_constant(self) -> bool {
         matches!(
             self,
@@ -136,14 +110,14 @@ pub(crate) struct Element {
     pub(crate) end: Option<Box<KeyBytes>>,
     pub(crate) flags: u32,
     pub(crate) verdict: Option<Verdict>,
-    pub(crate) note: Vec<u8>,
-    /// Whether the kernel will remove it in time.
+    pub(crate) userdata: Vec<u8>,
+    /// Whether the element has a timeout.
     pub(crate) expires: bool,
-    /// Whether something hangs on it that ours never have.
-    pub(crate) is_odd: bool,
+    /// Whether the element has an attribute that weir never writes.
+    pub(crate) is_foreign: bool,
 }
 
-/// A key as the kernel stores it: every part in whole registers of four bytes.
+/// A key as the kernel stores it: each part padded to registers of four bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct KeyBytes {
     bytes: [u8; 44],
@@ -157,7 +131,7 @@ impl Default for KeyBytes {
 }
 
 impl KeyBytes {
-    /// Reads a key; `None` if it is longer than any of ours.
+    /// Reads a key. `None` if it is longer than any key of weir.
     pub(crate) fn read(bytes: &[u8]) -> Option<Self> {
         let mut key = KeyBytes::default();
         key.bytes.get_mut(..bytes.len())?.copy_from_slice(bytes);
@@ -194,12 +168,12 @@ impl KeyBytes {
     }
 }
 
-/// The key of who sends the packets of a connection that was cut.
+/// The key for the sender of the replies of a terminated connection.
 pub(crate) fn sender_key(source: IpAddr) -> KeyBytes {
     KeyBytes::default().address(source)
 }
 
-/// The key of a packet of a connection that was cut.
+/// The key for the replies of a terminated connection.
 pub(crate) fn cut_key(
     source: (IpAddr, u16),
     destination: (IpAddr, u16),
@@ -209,15 +183,15 @@ pub(crate) fn cut_key(
     key.address(destination.0).port(destination.1).protocol(protocol)
 }
 
-/// An element of a set, as the kernel stores it: an interval is two.
+/// An element as the kernel stores it. An interval takes two elements.
 pub(crate) fn elements(kind: Kind, key: &Key, aim: Option<&Aim>) -> impl Iterator<Item = Element> {
-    let note = aim.map_or(Vec::new(), |aim| note(&aim.comment));
+    let userdata = aim.map_or(Vec::new(), |aim| userdata(&aim.comment));
     let verdict = aim.map(|aim| match &aim.go {
-        Go::Jump(chain) => Verdict::to(expr::JUMP, chain),
-        Go::Goto(chain) => Verdict::to(expr::GOTO, chain),
-        Go::Return => Verdict::plain(expr::RETURN),
-        Go::Accept => Verdict::plain(expr::ACCEPT),
-        Go::Continue => Verdict::plain(expr::CONTINUE),
+        Go::Jump(chain) => Verdict::to(NFT_JUMP, chain),
+        Go::Goto(chain) => Verdict::to(NFT_GOTO, chain),
+        Go::Return => Verdict::plain(NFT_RETURN),
+        Go::Accept => Verdict::plain(NF_ACCEPT),
+        Go::Continue => Verdict::plain(NFT_CONTINUE),
     });
     let start = KeyBytes::default();
     let (end, last) = match *key {
@@ -229,17 +203,18 @@ pub(crate) fn elements(kind: Kind, key: &Key, aim: Option<&Aim>) -> impl Iterato
     };
     let key = first_key(key);
     let open = last.is_some() && last.and_then(after).is_none();
-    let note = if open { OPEN.into() } else { note };
-    let first = Element { key, end, flags: 0, verdict, note, expires: false, is_odd: false };
+    let userdata = if open { OPEN_INTERVAL.into() } else { userdata };
+    let first =
+        Element { key, end, flags: 0, verdict, userdata, expires: false, is_foreign: false };
     let closing = last.and_then(after).map(|next| Element {
         key: start.address(next),
-        flags: INTERVAL_END,
+        flags: NFT_SET_ELEM_INTERVAL_END,
         ..Element::default()
     });
     std::iter::once(first).chain(closing)
 }
 
-/// The key of an element that is stored as one key.
+/// The key of an element that the kernel stores as a single key.
 pub(crate) fn bare_key(kind: Kind, key: &Key) -> Option<KeyBytes> {
     let is_more = matches!(key, Key::Block(..)) || kind == Kind::ServiceRanges;
     (!is_more).then(|| first_key(key))
@@ -259,10 +234,10 @@ fn first_key(key: &Key) -> KeyBytes {
     }
 }
 
-/// What nft notes at an interval that reaches to the end of all addresses.
-const OPEN: [u8; 6] = {
-    let [a, b, c, d] = 1_u32.to_ne_bytes();
-    [1, 4, a, b, c, d]
+/// The userdata by which nft marks an interval that ends with the last address.
+const OPEN_INTERVAL: [u8; 6] = {
+    let [a, b, c, d] = SET_ELEM_F_INTERVAL_OPEN.to_ne_bytes();
+    [NFTNL_UDATA_SET_ELEM_FLAGS, 4, a, b, c, d]
 };
 
 fn after(address: IpAddr) -> Option<IpAddr> {
@@ -272,17 +247,18 @@ fn after(address: IpAddr) -> Option<IpAddr> {
     }
 }
 
-/// A comment as nft notes it at a rule or an element; nothing if there is none.
-pub(crate) fn note(comment: &str) -> Vec<u8> {
-    tagged(0, comment)
+/// The userdata of a rule or an element: its comment. Empty without a comment.
+pub(crate) fn userdata(comment: &str) -> Vec<u8> {
+    tagged(NFTNL_UDATA_COMMENT, comment)
 }
 
-/// What nft notes at a set: the order of the bytes in its keys, and a comment.
-pub(crate) fn set_note(kind: Kind, comment: &str) -> Vec<u8> {
-    let order: u32 = if fields(kind).len() == 1 { 2 } else { 0 };
-    let mut all = vec![0, 4];
+/// The userdata of a set: the byte order of its keys, and its comment.
+pub(crate) fn set_userdata(kind: Kind, comment: &str) -> Vec<u8> {
+    let is_single = fields(kind).len() == 1;
+    let order = if is_single { BYTEORDER_BIG_ENDIAN } else { BYTEORDER_INVALID };
+    let mut all = vec![NFTNL_UDATA_SET_KEYBYTEORDER, 4];
     all.extend(order.to_ne_bytes());
-    all.extend(tagged(7, comment));
+    all.extend(tagged(NFTNL_UDATA_SET_COMMENT, comment));
     all
 }
 
@@ -298,27 +274,31 @@ fn tagged(tag: u8, comment: &str) -> Vec<u8> {
 }
 
 impl Element {
-    /// Writes it as an element of a list of elements.
+    /// Writes the element as one of a list.
     pub(crate) fn write(&self, list: &mut Body<'_>) {
-        list.nest(1, |element| {
-            element.nest(1, |key| _ = key.bytes(1, self.key.as_slice()));
+        list.nest(NFTA_LIST_ELEM, |element| {
+            element.nest(NFTA_SET_ELEM_KEY, |key| {
+                key.bytes(NFTA_DATA_VALUE, self.key.as_slice());
+            });
             if let Some(end) = &self.end {
-                element.nest(10, |key| _ = key.bytes(1, end.as_slice()));
+                element.nest(NFTA_SET_ELEM_KEY_END, |key| {
+                    key.bytes(NFTA_DATA_VALUE, end.as_slice());
+                });
             }
             if self.flags != 0 {
-                element.be_u32(3, self.flags);
+                element.be_u32(NFTA_SET_ELEM_FLAGS, self.flags);
             }
             if let Some(verdict) = &self.verdict {
-                element.nest(2, |data| verdict.write(data));
+                element.nest(NFTA_SET_ELEM_DATA, |data| verdict.write(data));
             }
-            if !self.note.is_empty() {
-                element.bytes(6, &self.note);
+            if !self.userdata.is_empty() {
+                element.bytes(NFTA_SET_ELEM_USERDATA, &self.userdata);
             }
         });
     }
 }
 
-/// The key of an element of a set whose elements come and go; `None` if it is none of ours.
+/// The key of an element of a set that changes. `None` if weir writes no such element.
 pub(crate) fn key(kind: Kind, element: &Element) -> Option<Key> {
     if element.flags != 0 || element.end.is_some() {
         return None;
@@ -344,25 +324,25 @@ pub(crate) fn key(kind: Kind, element: &Element) -> Option<Key> {
     rest.is_empty().then_some(key)
 }
 
-fn take<const N: usize>(rest: &mut &[u8]) -> Option<[u8; N]> {
+fn split_array<const N: usize>(rest: &mut &[u8]) -> Option<[u8; N]> {
     let (first, after) = rest.split_first_chunk::<N>()?;
     *rest = after;
     Some(*first)
 }
 
-fn address(family: Family, rest: &mut &[u8]) -> Option<IpAddr> {
+fn address(family: IpFamily, rest: &mut &[u8]) -> Option<IpAddr> {
     Some(match family {
-        Family::V4 => IpAddr::from(take::<4>(rest)?),
-        Family::V6 => IpAddr::from(take::<16>(rest)?),
+        IpFamily::V4 => IpAddr::from(split_array::<4>(rest)?),
+        IpFamily::V6 => IpAddr::from(split_array::<16>(rest)?),
     })
 }
 
 fn protocol(rest: &mut &[u8]) -> Option<Protocol> {
-    let [found, ..] = take::<4>(rest)?;
+    let [found, ..] = split_array::<4>(rest)?;
     Protocol::ALL.into_iter().find(|protocol| expr::number(*protocol) == found)
 }
 
 fn port(rest: &mut &[u8]) -> Option<u16> {
-    let [high, low, ..] = take::<4>(rest)?;
+    let [high, low, ..] = split_array::<4>(rest)?;
     Some(u16::from_be_bytes([high, low]))
 }

@@ -1,4 +1,4 @@
-//! What is rendered, as text to be read in review. `UPDATE_EXPECT=1 cargo test -p weir-nft` accepts a change.
+//! Golden rulesets, as text for review. `UPDATE_EXPECT=1 cargo test -p weir-nft` accepts a change.
 
 use expect_test::{Expect, expect};
 use weir_engine::{Locality, compile};
@@ -13,14 +13,14 @@ fn check(case: &str, expected: Expect) {
 #[track_caller]
 fn rendered(case: &str) -> Ruleset {
     let mut cases = weir_api::cases("case.yaml".into(), case.as_bytes());
-    let case = cases.pop().expect("there is a case");
+    let case = cases.pop().expect("the text contains a case");
     assert!(case.findings.is_empty(), "{:?}", case.findings);
     let world: World = case.objects.into_iter().collect();
     weir_nft::render(&compile(&world, Locality::Everywhere))
 }
 
 #[test]
-fn a_pod_that_no_policy_speaks_about_is_in_no_map() {
+fn a_pod_that_no_policy_selects_is_in_no_map() {
     check(
         "
 pods: [{namespace: shop, name: web, ips: [10.0.0.1]}]
@@ -409,7 +409,7 @@ probes: [{from: {pod: shop/api}, to: {pod: shop/db}, port: 5432, expect: allow}]
 }
 
 #[test]
-fn admin_tiers_come_in_order_and_pass_goes_on_to_the_rest() {
+fn admin_tiers_apply_in_order_and_pass_continues_with_the_rest() {
     check(
         "
 namespaces: [{name: shop}, {name: spy}]
@@ -623,7 +623,7 @@ probes: [{from: {pod: spy/spy}, to: {pod: shop/web}, port: 80, expect: deny}]",
     );
 }
 
-/// The two pods differ only in the last policy, which neither the sets nor the names in the comment of the drop tell.
+/// The two pods differ only in the last policy. Neither the sets nor the comment of the drop show it.
 #[test]
 fn merged_maps_of_chains_that_allow_different_things_are_different_maps() {
     let mut case = "

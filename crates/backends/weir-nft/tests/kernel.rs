@@ -1,4 +1,4 @@
-//! What is rendered, read by nft and by the kernel.
+//! Rendered rulesets, loaded by nft and by the kernel.
 
 use std::{
     io::Write,
@@ -34,7 +34,7 @@ fn main() -> ExitCode {
     weir_trials::main(|| vec![merged, text])
 }
 
-/// What the kernel lists is what was rendered, apart from white space, counters and the order within sets.
+/// The kernel lists the rendered ruleset, apart from white space, counters and the order within sets.
 fn listed() -> Result<(), Failed> {
     for seed in 0..20 {
         let (world, _) = draw(seed);
@@ -87,7 +87,7 @@ fn listed() -> Result<(), Failed> {
 
 const LIST: [&str; 6] = ["--stateless", "--numeric-priority", "list", "table", "inet", "weir"];
 
-/// The words of a listing, sorted: in the kernel, sets have no order.
+/// The words of a listing, sorted, because the kernel's sets have no order.
 fn sorted(listed: &str) -> Vec<&str> {
     let words = listed.split([' ', '\t', '\n', ',']).filter(|word| !word.is_empty());
     let mut words: Vec<&str> = words.collect();

@@ -7,11 +7,11 @@
 //!
 //! The caller provides the deltas: from an engine that compiled random changes, or from a scenario.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, fmt::Debug};
 
 use weir_model::{Delta, Flow, PodId, Program, Verdict};
 
-use crate::{Datapath, Drift, Established, Ledger, Outcome};
+use crate::{Datapath, Drift, Established, Ledger, Outcome, Plan, Planner};
 
 /// The machine of a backend, as its tests see it.
 pub trait Machine {
@@ -53,6 +53,34 @@ pub fn check<M: Machine>(machine: &mut M, deltas: &[Delta], flows: &[Flow]) {
     run.program = Program::default();
     run.assert_agreement("after everything was removed");
     run.machine.start().remove().expect("removing from an empty machine succeeds");
+}
+
+/// Checks that a planner's ruleset depends on the program alone, not on the deltas that led to it,
+/// and that a plan without changes is empty.
+///
+/// # Panics
+///
+/// If the planner violates the contract.
+#[track_caller]
+pub fn check_planner<P: Planner, R: Debug + PartialEq>(
+    new: impl Fn() -> P,
+    ruleset: impl Fn(&P) -> &R,
+    render: impl Fn(&Program) -> R,
+    deltas: &[Delta],
+) {
+    let mut planner = new();
+    let mut program = Program::default();
+    for delta in deltas {
+        program.apply(delta.clone());
+        planner.plan(&program, delta);
+        assert_eq!(*ruleset(&planner), render(&program), "after a delta");
+    }
+    let mut planner = new();
+    planner.plan(&program, &Delta::from(&program));
+    for delta in [Delta::default(), Delta::from(&program)] {
+        let plan = planner.plan(&program, &delta);
+        assert!(plan.is_empty(), "nothing changed, yet the plan is\n{plan}");
+    }
 }
 
 struct Run<'a, M> {

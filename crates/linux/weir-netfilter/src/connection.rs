@@ -5,36 +5,37 @@ use weir_netlink::{Attribute, Attributes, Body, Malformed, Message};
 
 use crate::nfnetlink;
 
-/// A connection that the kernel remembers.
+/// A tracked connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Connection {
-    /// The transport.
+    /// The transport protocol.
     pub protocol: Protocol,
-    /// Its packets as they were sent, before any translation.
+    /// The addresses and ports of its packets, before any translation.
     pub original: Tuple,
-    /// The packets of its replies, as the other end sends them.
+    /// The addresses and ports of its replies, as the server sends them.
     pub reply: Tuple,
-    /// Tells it from others that had the same tuple before, or will.
+    /// Distinguishes it from earlier and later connections with the same tuple.
     pub id: u32,
-    /// The zone that the original tuple is in; 0 unless rules say otherwise.
+    /// The zone of the original tuple. 0 unless rules set another one.
     pub zone: u16,
 }
 
-/// Where packets of a connection come from and go to, in one direction.
+/// The addresses and ports of a connection in one direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Tuple {
-    /// Who sends.
+    /// The source address.
     pub source: IpAddr,
-    /// Who receives.
+    /// The destination address.
     pub destination: IpAddr,
-    /// The port of the sender.
+    /// The source port.
     pub source_port: u16,
-    /// The port of the receiver.
+    /// The destination port.
     pub destination_port: u16,
 }
 
 impl Connection {
-    /// The connection as policies see it: from its true source to its true destination, after service translation.
+    /// The connection as policies see it: from its original source to its destination after service
+    /// translation.
     pub fn flow(&self) -> Flow {
         Flow {
             from: self.original.source,
@@ -44,7 +45,7 @@ impl Connection {
         }
     }
 
-    /// Reads an entry of the kernel's list; `None` if policies cannot name its transport.
+    /// Reads an entry of the kernel's list. `None` if policies cannot name its protocol.
     pub fn read(message: &Message<'_>) -> Result<Option<Connection>, Malformed> {
         let (mut original, mut reply, mut id, mut zone) = (None, None, None, 0);
         for attribute in message.attributes(nfnetlink::HEADER) {
@@ -55,7 +56,7 @@ impl Connection {
                         zone = half.zone.unwrap_or(zone);
                         original = Some(half);
                     }
-                    // This comes first, so that all the rest is skipped.
+                    // The kernel sends the original tuple first, so this skips the rest.
                     None => return Ok(None),
                 },
                 CTA_TUPLE_REPLY => reply = Half::read(attribute.attributes())?,
@@ -71,7 +72,7 @@ impl Connection {
         Ok(Some(Connection { protocol, original: original.tuple, reply: reply.tuple, id, zone }))
     }
 
-    /// Writes what names this connection and no other.
+    /// Writes the attributes that identify this connection.
     pub fn write(&self, message: &mut Body<'_>) {
         let family = if self.original.source.is_ipv4() { nfnetlink::IPV4 } else { nfnetlink::IPV6 };
         message.fixed(&nfnetlink::header(family, 0)).nest(CTA_TUPLE_ORIG, |tuple| {
@@ -90,7 +91,7 @@ impl Connection {
     }
 }
 
-/// One direction, as the kernel tells it.
+/// One direction, as the kernel sends it.
 struct Half {
     protocol: Protocol,
     tuple: Tuple,
@@ -121,8 +122,8 @@ impl Half {
                     for transport in attribute.attributes() {
                         let transport = transport?;
                         match transport.kind {
-                            CTA_PROTO_NUM => match known(transport.u8()?) {
-                                Some(known) => protocol = Some(known),
+                            CTA_PROTO_NUM => match protocol_of(transport.u8()?) {
+                                Some(found) => protocol = Some(found),
                                 None => return Ok(None),
                             },
                             CTA_PROTO_SRC_PORT => source_port = Some(transport.be_u16()?),
@@ -166,7 +167,7 @@ fn address(body: &mut Body<'_>, address: IpAddr, v4: u16, v6: u16) {
     };
 }
 
-fn known(number: u8) -> Option<Protocol> {
+fn protocol_of(number: u8) -> Option<Protocol> {
     Protocol::ALL.into_iter().find(|protocol| self::number(*protocol) == number)
 }
 
@@ -178,7 +179,7 @@ fn number(protocol: Protocol) -> u8 {
     }
 }
 
-// The kernel's words, as in `linux/netfilter/nfnetlink_conntrack.h`.
+// Attributes, as in `linux/netfilter/nfnetlink_conntrack.h`.
 const CTA_TUPLE_ORIG: u16 = 1;
 const CTA_TUPLE_REPLY: u16 = 2;
 const CTA_ID: u16 = 12;
@@ -208,7 +209,7 @@ mod tests {
         Tuple { source, destination, source_port, destination_port }
     }
 
-    /// A client that asked a service and reached a backend, from behind a masquerade.
+    /// A connection to a service: the destination and, by masquerading, the source are translated.
     fn translated() -> Connection {
         Connection {
             protocol: Protocol::Tcp,
@@ -235,7 +236,7 @@ mod tests {
         });
     }
 
-    /// The message that the kernel would send.
+    /// The message of the kernel for a connection.
     fn written(connection: &Connection, number: u8, original_zone: Option<u16>) -> Vec<u8> {
         let mut writer = Writer::default();
         writer
@@ -263,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_lists_is_read() {
+    fn listed_connections_are_decoded() {
         let connection = translated();
         assert_eq!(read(&written(&connection, 6, None)), Ok(Some(connection)));
         let v6 = Connection {
@@ -277,19 +278,19 @@ mod tests {
     }
 
     #[test]
-    fn a_zone_may_be_that_of_one_direction() {
+    fn a_zone_may_apply_to_one_direction() {
         let connection = Connection { zone: 5, ..translated() };
         assert_eq!(read(&written(&connection, 6, Some(5))), Ok(Some(connection)));
     }
 
     #[test]
-    fn transports_that_policies_cannot_name_are_skipped() {
+    fn protocols_that_policies_cannot_name_are_skipped() {
         assert_eq!(read(&written(&translated(), 1, None)), Ok(None));
         assert_eq!(read(&written(&translated(), 47, None)), Ok(None));
     }
 
     #[test]
-    fn what_names_a_connection_says_its_tuple_its_zone_and_its_id() {
+    fn a_connection_is_identified_by_its_tuple_zone_and_id() {
         let connection = Connection { zone: 5, ..translated() };
         let mut writer = Writer::default();
         writer.message(HEADER, |body| connection.write(body)).unwrap();
@@ -311,10 +312,10 @@ mod tests {
         }
 
         #[test]
-        fn damage_is_survived(place in 16..180_usize, byte: u8, end in 0..180_usize) {
+        fn damaged_messages_are_handled(offset in 16..180_usize, byte: u8, end in 0..180_usize) {
             let mut bytes = written(&translated(), 6, Some(1));
             let length = bytes.len();
-            bytes[place.min(length - 1)] = byte;
+            bytes[offset.min(length - 1)] = byte;
             let payload = &bytes[16..end.clamp(16, length)];
             _ = Connection::read(&Message { kind: 0x100, flags: 0, sequence: 0, port: 0, payload });
         }

@@ -1,5 +1,6 @@
 use std::io;
 
+use rustix::io::Errno;
 use weir_model::Flow;
 use weir_netlink::{Body, Header, NetlinkError, Protocol, Socket, Writer, kind};
 
@@ -13,61 +14,61 @@ pub struct Conntrack {
     sequence: u32,
 }
 
-/// Why connections cannot be listed or forgotten.
+/// Why listing or deleting connections failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ConntrackError {
-    /// There is no line to the kernel.
+    /// The socket cannot be opened.
     #[error("cannot open a netlink socket for connections")]
     Open(#[source] io::Error),
-    /// The list failed, or something in it cannot be read; all the rest was visited.
-    #[error("cannot list the connections that the kernel remembers")]
+    /// The list is incomplete, or an entry cannot be decoded. All other entries were visited.
+    #[error("cannot list the tracked connections")]
     List(#[source] NetlinkError),
-    /// A connection is still there.
-    #[error("cannot make the kernel forget the connection {flow}")]
-    Forget {
-        /// Which one.
+    /// The kernel did not delete a connection.
+    #[error("cannot delete the tracked connection {flow}")]
+    Delete {
+        /// The connection.
         flow: Flow,
-        /// What went wrong.
+        /// The cause.
         source: NetlinkError,
     },
 }
 
 impl Conntrack {
-    /// Opens the table of the network namespace that this thread is in.
+    /// Opens the table of the calling thread's network namespace.
     pub fn open() -> Result<Conntrack, ConntrackError> {
         let socket = Socket::open(Protocol::Netfilter).map_err(ConntrackError::Open)?;
         Ok(Conntrack { socket, writer: Writer::default(), sequence: 0 })
     }
 
-    /// Visits all connections whose transport policies can name, as they come.
+    /// Visits all connections of protocols that policies can name.
     ///
-    /// The table lives on meanwhile: what is there from beginning to end is visited, perhaps twice; what comes or goes may be.
+    /// The table changes meanwhile. A connection that exists throughout is visited at least once. One
+    /// that starts or ends meanwhile may be visited.
     pub fn list(&mut self, mut visit: impl FnMut(Connection)) -> Result<(), ConntrackError> {
-        let mut unreadable = None;
-        self.write(GET, kind::DUMP, |message| {
+        let mut malformed = None;
+        self.write(IPCTNL_MSG_CT_GET, kind::DUMP, |message| {
             message.fixed(&nfnetlink::header(nfnetlink::UNSPECIFIED, 0));
         });
         self.socket
             .query(self.writer.bytes(), |message| match Connection::read(&message) {
                 Ok(connection) => connection.into_iter().for_each(&mut visit),
-                Err(malformed) => unreadable = Some(malformed.into()),
+                Err(error) => malformed = Some(error.into()),
             })
-            .and(unreadable.map_or(Ok(()), Err))
+            .and(malformed.map_or(Ok(()), Err))
             .map_err(ConntrackError::List)
     }
 
-    /// Forgets exactly this connection: its next packet is judged anew. One that is gone already is fine, and another one that
-    /// has the same tuple by now stays.
-    pub fn forget(&mut self, connection: &Connection) -> Result<(), ConntrackError> {
-        self.write(DELETE, kind::ACK, |message| connection.write(message));
+    /// Deletes exactly this connection, so that the rules apply to its next packet.
+    ///
+    /// A connection that no longer exists is not an error. Another one with the same tuple stays.
+    pub fn delete(&mut self, connection: &Connection) -> Result<(), ConntrackError> {
+        self.write(IPCTNL_MSG_CT_DELETE, kind::ACK, |message| connection.write(message));
         match self.socket.request(self.writer.bytes()) {
-            Err(NetlinkError::Refused(refusal))
-                if refusal.error.kind() == io::ErrorKind::NotFound =>
-            {
+            Err(NetlinkError::Rejected(rejection)) if rejection.errno() == Some(Errno::NOENT) => {
                 Ok(())
             }
             result => {
-                result.map_err(|source| ConntrackError::Forget { flow: connection.flow(), source })
+                result.map_err(|source| ConntrackError::Delete { flow: connection.flow(), source })
             }
         }
     }
@@ -76,10 +77,10 @@ impl Conntrack {
         self.sequence = self.sequence.wrapping_add(1);
         self.writer.clear();
         let header = Header { kind, flags: kind::REQUEST | flags, sequence: self.sequence };
-        self.writer.message(header, body).expect("what names a connection is short");
+        self.writer.message(header, body).expect("the tuple of a connection fits into a message");
     }
 }
 
-// The kernel's words, as in `linux/netfilter/nfnetlink_conntrack.h`.
-const GET: u16 = 0x101;
-const DELETE: u16 = 0x102;
+// Message types, as in `linux/netfilter/nfnetlink_conntrack.h`.
+const IPCTNL_MSG_CT_GET: u16 = 0x101;
+const IPCTNL_MSG_CT_DELETE: u16 = 0x102;

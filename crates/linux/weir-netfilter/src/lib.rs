@@ -1,16 +1,17 @@
-//! What netfilter remembers and reports.
+//! Conntrack and packet logs of netfilter.
 //!
 //! ```text
-//!            ┌ conntrack ── every connection, one by one ──► Connection ──► Flow, as policies see it
-//!   kernel ──┤           ◄─ forget exactly this one ────────┘
-//!            └ nflog ────── packets that a rule logs ──────► Logged
+//!            ┌ conntrack ── lists each connection ─────► Connection ──► Flow, as policies see it
+//!   kernel ──┤           ◄─ deletes exactly this one ───┘
+//!            └ nflog ────── packets that rules log ────► Logged
 //! ```
 //!
-//! [`report`] has the words by which our rules log what they drop. Decoding is pure and exists everywhere; [`Conntrack`] and [`PacketLog`] exist on Linux.
+//! [`report`] defines how weir's rules log dropped packets. Decoding does no I/O and compiles on every
+//! platform. [`Conntrack`] and [`PacketLog`] exist on Linux only.
 //!
-//! *Invariant*: any bytes can be decoded. Of a packet that is cut short there is what can be known.
+//! *Invariant*: decoding accepts any bytes. A truncated packet yields the fields that it contains.
 //!
-//! *Invariant*: everything is about the network namespace that the thread was in at the time of opening.
+//! *Invariant*: an opened object stays in the network namespace of the thread that opened it.
 
 mod connection;
 #[cfg(target_os = "linux")]

@@ -9,61 +9,61 @@ use weir_netlink::{Header, Messages, NetlinkError, Protocol, Socket, Writer, kin
 
 use crate::{Logged, nfnetlink};
 
-/// The packets that rules log to a group. One program at a time can read a group.
+/// The packets that rules log to a group. A group has at most one reader.
 #[derive(Debug)]
 pub struct PacketLog {
     socket: Socket,
     buffer: Vec<u8>,
-    /// The number that the next packet should have.
+    /// The expected number of the next packet.
     next: u32,
     lost: u64,
 }
 
-/// Why a log cannot be read.
+/// Why reading a log failed.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
-    /// There is no line to the kernel.
+    /// The socket cannot be opened.
     #[error("cannot open a netlink socket for logged packets")]
     Open(#[source] io::Error),
-    /// Somebody else reads the group, or we are not allowed to; the kernel says the same for both.
-    #[error("log group {group} is read by another program, or this one has no right to")]
+    /// Another program reads the group, or permission is missing. The kernel does not distinguish.
+    #[error("log group {group} has another reader, or permission to read it is missing")]
     Taken {
         /// The group.
         group: u16,
     },
-    /// The kernel does not give us the group.
+    /// The kernel rejected the request for the group.
     #[error("cannot read log group {group}")]
     Bind {
         /// The group.
         group: u16,
-        /// What went wrong.
+        /// The cause.
         source: NetlinkError,
     },
-    /// Nothing can be received.
+    /// Receiving failed.
     #[error("cannot receive logged packets")]
     Receive(#[source] io::Error),
 }
 
-/// How much of a packet is copied: addresses, a few extension headers, ports.
-const COPY: u32 = 128;
-/// So many packets are sent to us at once, if they come quickly enough.
-const AT_ONCE: u32 = 64;
-/// Otherwise this many hundredths of a second after the first.
-const DELAY: u32 = 10;
-/// The kernel's buffer for them.
-const KERNEL_BUFFER: u32 = 16 * 1024;
-/// How many bytes may wait for us: some thousand packets.
-const RECEIVE_BUFFER: usize = 2 << 20;
+/// The copied bytes per packet: addresses, a few extension headers and ports.
+const COPY_BYTES: u32 = 128;
+/// The kernel sends a batch as soon as it has this many packets.
+const BATCH_PACKETS: u32 = 64;
+/// The kernel sends a smaller batch after this many hundredths of a second.
+const BATCH_DELAY_CENTISECONDS: u32 = 10;
+/// The kernel's buffer for a batch.
+const BATCH_BYTES: u32 = 16 * 1024;
+/// The receive buffer: some thousand packets.
+const RECEIVE_BUFFER_BYTES: usize = 2 << 20;
 
 impl PacketLog {
-    /// Reads a group in the network namespace that this thread is in, until dropped.
+    /// Binds a group in the calling thread's network namespace until the value is dropped.
     pub fn open(group: u16) -> Result<PacketLog, LogError> {
         let mut socket = Socket::open(Protocol::Netfilter).map_err(LogError::Open)?;
-        socket.set_receive_buffer(RECEIVE_BUFFER).map_err(LogError::Open)?;
+        socket.set_receive_buffer(RECEIVE_BUFFER_BYTES).map_err(LogError::Open)?;
         socket.request(configuration(group).bytes()).map_err(|error| match error {
-            NetlinkError::Refused(refusal)
+            NetlinkError::Rejected(rejection)
                 if matches!(
-                    refusal.error.kind(),
+                    rejection.error.kind(),
                     io::ErrorKind::PermissionDenied | io::ErrorKind::ResourceBusy
                 ) =>
             {
@@ -74,24 +74,26 @@ impl PacketLog {
         Ok(PacketLog { socket, buffer: vec![0; 64 * 1024], next: 0, lost: 0 })
     }
 
-    /// Visits the packets that have come, or waits for some; returns without any after the patience.
+    /// Visits the next packets. Returns without any after the timeout.
     pub fn receive(
         &mut self,
-        patience: Duration,
+        timeout: Duration,
         mut visit: impl FnMut(Logged),
     ) -> Result<(), LogError> {
-        let bytes = match self.socket.receive(&mut self.buffer, Some(patience)) {
+        let bytes = match self.socket.receive(&mut self.buffer, Some(timeout)) {
             Ok(Some(bytes)) => bytes,
             Ok(None) => return Ok(()),
-            // Some were lost. The next that comes has a number that tells how many.
-            Err(error) if error.raw_os_error() == Some(Errno::NOBUFS.raw_os_error()) => {
+            // Packets were lost. The number of the next packet shows how many.
+            Err(error) if Errno::from_io_error(&error) == Some(Errno::NOBUFS) => {
                 return Ok(());
             }
             Err(error) => return Err(LogError::Receive(error)),
         };
         let now = SystemTime::now();
-        for message in Messages::new(bytes).flatten().filter(|message| message.kind == PACKET) {
-            // What cannot be read is missed like what did not come, when the next one does.
+        for message in
+            Messages::new(bytes).flatten().filter(|message| message.kind == NFULNL_MSG_PACKET)
+        {
+            // A malformed packet counts as lost when the next one arrives.
             let Ok((logged, number)) = Logged::read(&message, now) else { continue };
             if let Some(number) = number {
                 self.lost += u64::from(number.wrapping_sub(self.next));
@@ -102,7 +104,7 @@ impl PacketLog {
         Ok(())
     }
 
-    /// How many packets were logged and could not be delivered, up to the last that was.
+    /// The number of logged packets that were lost before the last delivered one.
     pub fn lost(&self) -> u64 {
         self.lost
     }
@@ -114,29 +116,29 @@ impl AsFd for PacketLog {
     }
 }
 
-/// Asks for a group, and for packets with numbers.
+/// A request for a group, with numbered packets.
 fn configuration(group: u16) -> Writer {
     let mut writer = Writer::default();
-    let header = Header { kind: CONFIG, flags: kind::REQUEST | kind::ACK, sequence: 1 };
-    let [a, b, c, d] = COPY.to_be_bytes();
+    let header = Header { kind: NFULNL_MSG_CONFIG, flags: kind::REQUEST | kind::ACK, sequence: 1 };
+    let [a, b, c, d] = COPY_BYTES.to_be_bytes();
     writer
         .message(header, |message| {
             message
                 .fixed(&nfnetlink::header(nfnetlink::UNSPECIFIED, group))
                 .u8(NFULA_CFG_CMD, NFULNL_CFG_CMD_BIND)
                 .bytes(NFULA_CFG_MODE, &[a, b, c, d, NFULNL_COPY_PACKET, 0])
-                .be_u32(NFULA_CFG_NLBUFSIZ, KERNEL_BUFFER)
-                .be_u32(NFULA_CFG_TIMEOUT, DELAY)
-                .be_u32(NFULA_CFG_QTHRESH, AT_ONCE)
+                .be_u32(NFULA_CFG_NLBUFSIZ, BATCH_BYTES)
+                .be_u32(NFULA_CFG_TIMEOUT, BATCH_DELAY_CENTISECONDS)
+                .be_u32(NFULA_CFG_QTHRESH, BATCH_PACKETS)
                 .be_u16(NFULA_CFG_FLAGS, NFULNL_CFG_F_SEQ);
         })
-        .expect("a configuration is short");
+        .expect("the configuration fits into a message");
     writer
 }
 
-// The kernel's words, as in `linux/netfilter/nfnetlink_log.h`.
-const PACKET: u16 = 0x400;
-const CONFIG: u16 = 0x401;
+// Message types and attributes, as in `linux/netfilter/nfnetlink_log.h`.
+const NFULNL_MSG_PACKET: u16 = 0x400;
+const NFULNL_MSG_CONFIG: u16 = 0x401;
 const NFULA_CFG_CMD: u16 = 1;
 const NFULA_CFG_MODE: u16 = 2;
 const NFULA_CFG_NLBUFSIZ: u16 = 3;

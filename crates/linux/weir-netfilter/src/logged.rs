@@ -10,32 +10,32 @@ use crate::{nfnetlink, packet};
 /// A packet that a rule logged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Logged {
-    /// What the rule has to say.
+    /// The log prefix of the rule.
     pub prefix: String,
-    /// Who sent it.
+    /// The source address.
     pub source: IpAddr,
-    /// Whom it is for.
+    /// The destination address.
     pub destination: IpAddr,
-    /// The number of its transport or, if the packet was cut before that, of the last header there is.
+    /// The number of the transport protocol or, in a truncated packet, of the last known header.
     pub protocol: u8,
-    /// The port of the sender. Only the first fragment of a packet has ports.
+    /// The source port. Only the first fragment of a packet has ports.
     pub source_port: Option<u16>,
-    /// The port it is for.
+    /// The destination port.
     pub destination_port: Option<u16>,
-    /// Its type, if it is ICMP or ICMPv6.
+    /// The type of an ICMP or ICMPv6 packet.
     pub icmp_type: Option<u8>,
-    /// The length of the whole packet, with all headers.
+    /// The length of the whole packet, headers included.
     pub length: u32,
-    /// When it came, if the kernel knows, or when it was read.
+    /// The kernel's timestamp or, without one, the time of reading.
     pub time: SystemTime,
-    /// The index of the link that it came in on.
+    /// The index of the input link.
     pub input: Option<u32>,
-    /// The index of the link that it would go out on.
+    /// The index of the output link.
     pub output: Option<u32>,
 }
 
 impl Logged {
-    /// Reads a message of the log, and the number it has there; no packet if it is none of IP.
+    /// Reads a log message: the packet, unless it is not IP, and the message's number.
     pub fn read(
         message: &Message<'_>,
         now: SystemTime,
@@ -71,13 +71,13 @@ impl Logged {
     }
 }
 
-/// Up to the first NUL, whatever it is.
+/// Decodes text up to the first NUL and replaces invalid UTF-8.
 fn text(bytes: &[u8]) -> String {
     let text = bytes.split(|&byte| byte == 0).next().unwrap_or_default();
     String::from_utf8_lossy(text).into_owned()
 }
 
-/// Seconds and microseconds since 1970.
+/// A time in seconds and microseconds since 1970.
 fn timestamp(bytes: [u8; 16]) -> Option<SystemTime> {
     let [seconds, microseconds] =
         [0, 8].map(|at| u64::from_be_bytes([0, 1, 2, 3, 4, 5, 6, 7].map(|byte| bytes[at + byte])));
@@ -85,7 +85,7 @@ fn timestamp(bytes: [u8; 16]) -> Option<SystemTime> {
     SystemTime::UNIX_EPOCH.checked_add(since)
 }
 
-// The kernel's words, as in `linux/netfilter/nfnetlink_log.h`.
+// Attributes, as in `linux/netfilter/nfnetlink_log.h`.
 const NFULA_TIMESTAMP: u16 = 3;
 const NFULA_IFINDEX_INDEV: u16 = 4;
 const NFULA_IFINDEX_OUTDEV: u16 = 5;
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_has_its_rule_its_ends_and_its_links() {
+    fn a_packet_has_prefix_addresses_and_links() {
         let body = |message: &mut Body<'_>| {
             message.be_u32(NFULA_IFINDEX_INDEV, 3).text(NFULA_PREFIX, "weir ");
             message.be_u32(NFULA_SEQ, 9).bytes(NFULA_PAYLOAD, &SYN);
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernels_own_time_counts_if_it_makes_sense() {
+    fn a_valid_kernel_timestamp_is_used() {
         let at = |seconds: u64| {
             let time = [seconds.to_be_bytes(), 500_000_u64.to_be_bytes()].concat();
             move |message: &mut Body<'_>| {
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_ip_is_no_packet_but_has_its_number() {
+    fn a_message_without_an_ip_packet_has_its_number() {
         let body = |message: &mut Body<'_>| {
             message.be_u32(NFULA_SEQ, 9).bytes(NFULA_PAYLOAD, &[0, 1, 8, 0]);
         };

@@ -1,12 +1,12 @@
-//! What the parts of netfilter share, as in `linux/netfilter/nfnetlink.h`.
+//! The header that all netfilter subsystems share, as in `linux/netfilter/nfnetlink.h`.
 
-/// The header between that of netlink and the attributes: the family, the version, and what is asked about.
+/// The header before the attributes: the family, the version and the resource.
 pub(crate) fn header(family: u8, resource: u16) -> [u8; HEADER] {
     let [high, low] = resource.to_be_bytes();
     [family, 0, high, low]
 }
 
-/// Its length.
+/// The length of the header.
 pub(crate) const HEADER: usize = 4;
 
 #[cfg(target_os = "linux")]

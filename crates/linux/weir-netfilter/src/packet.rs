@@ -1,20 +1,20 @@
 use std::net::IpAddr;
 
-/// What the beginning of an IP packet tells.
+/// The fields at the start of an IP packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Packet {
     pub(crate) source: IpAddr,
     pub(crate) destination: IpAddr,
-    /// The number of the transport or, if that cannot be known, of the last header that can.
+    /// The number of the transport protocol or, in a truncated packet, of the last known header.
     pub(crate) protocol: u8,
-    /// The ports of source and destination.
+    /// The source and destination ports.
     pub(crate) ports: Option<(u16, u16)>,
     pub(crate) icmp_type: Option<u8>,
     /// The length of the whole packet.
     pub(crate) length: u32,
 }
 
-/// Reads a packet, or as much as there is of it; `None` without both addresses.
+/// Reads a packet, which may be truncated. `None` without both addresses.
 pub(crate) fn read(bytes: &[u8]) -> Option<Packet> {
     match bytes.first()? >> 4 {
         4 => v4(bytes),
@@ -42,8 +42,8 @@ fn v6(bytes: &[u8]) -> Option<Packet> {
     Some(with_transport(source, destination, protocol, transport, length))
 }
 
-/// Follows the chain of extension headers to the transport, or to where the packet is cut. A fragment that is not the first
-/// has no beginning of its transport.
+/// Follows the extension headers to the transport header or to the end of a truncated packet. Only
+/// the first fragment has a transport header.
 fn behind_extensions(mut protocol: u8, mut bytes: &[u8]) -> (u8, &[u8]) {
     loop {
         let Some(&[next, length]) = bytes.first_chunk() else { return (protocol, &[]) };
@@ -127,8 +127,8 @@ mod tests {
         [&bytes, rest].concat()
     }
 
-    /// What is known of a packet, in a line.
-    fn told(bytes: &[u8]) -> String {
+    /// A packet on one line.
+    fn summary(bytes: &[u8]) -> String {
         let Some(packet) = read(bytes) else { return "nothing".to_owned() };
         let Packet { source, destination, protocol, ports, icmp_type, length } = packet;
         let ports = ports.map(|(from, to)| format!(" {from}->{to}")).unwrap_or_default();
@@ -139,38 +139,38 @@ mod tests {
     #[test]
     fn ports_are_behind_the_header_and_its_options() {
         let plain = "10.0.0.1 -> 10.0.0.2 protocol 6 40000->80, 60 bytes";
-        assert_eq!(told(&packet_v4(0, TCP, &PORTS)), plain);
+        assert_eq!(summary(&packet_v4(0, TCP, &PORTS)), plain);
         let mut options = packet_v4(0, TCP, &[&[0; 8], &PORTS[..]].concat());
         options[0] = 0x47;
-        assert_eq!(told(&options), plain);
+        assert_eq!(summary(&options), plain);
     }
 
     #[test]
-    fn pings_have_a_type_in_their_own_family_only() {
+    fn icmp_types_exist_in_their_own_family_only() {
         assert_eq!(
-            told(&packet_v4(0, ICMP, &[8, 0, 0, 0])),
+            summary(&packet_v4(0, ICMP, &[8, 0, 0, 0])),
             "10.0.0.1 -> 10.0.0.2 protocol 1 type 8, 60 bytes"
         );
         assert_eq!(
-            told(&packet_v6(ICMPV6, &[128, 0])),
+            summary(&packet_v6(ICMPV6, &[128, 0])),
             "fd00::1 -> fd00::2 protocol 58 type 128, 60 bytes"
         );
         assert_eq!(
-            told(&packet_v4(0, ICMPV6, &[8, 0, 0, 0])),
+            summary(&packet_v4(0, ICMPV6, &[8, 0, 0, 0])),
             "10.0.0.1 -> 10.0.0.2 protocol 58, 60 bytes"
         );
     }
 
     #[test]
-    fn the_first_fragment_has_ports_and_the_others_none() {
+    fn only_the_first_fragment_has_ports() {
         let first = packet_v4(0x2000, UDP, &PORTS);
-        assert_eq!(told(&first), "10.0.0.1 -> 10.0.0.2 protocol 17 40000->80, 60 bytes");
+        assert_eq!(summary(&first), "10.0.0.1 -> 10.0.0.2 protocol 17 40000->80, 60 bytes");
         let later = packet_v4(0x2001, UDP, &PORTS);
-        assert_eq!(told(&later), "10.0.0.1 -> 10.0.0.2 protocol 17, 60 bytes");
+        assert_eq!(summary(&later), "10.0.0.1 -> 10.0.0.2 protocol 17, 60 bytes");
         let first = packet_v6(FRAGMENT, &[&[UDP, 0, 0, 1, 0, 0, 0, 7], &PORTS[..]].concat());
-        assert_eq!(told(&first), "fd00::1 -> fd00::2 protocol 17 40000->80, 60 bytes");
+        assert_eq!(summary(&first), "fd00::1 -> fd00::2 protocol 17 40000->80, 60 bytes");
         let later = packet_v6(FRAGMENT, &[&[UDP, 0, 0, 9, 0, 0, 0, 7], &PORTS[..]].concat());
-        assert_eq!(told(&later), "fd00::1 -> fd00::2 protocol 17, 60 bytes");
+        assert_eq!(summary(&later), "fd00::1 -> fd00::2 protocol 17, 60 bytes");
     }
 
     #[test]
@@ -181,19 +181,19 @@ mod tests {
         let destination = [TCP, 0, 0, 0, 0, 0, 0, 0];
         let chain = [&hop, &routing[..], &authentication, &destination, &PORTS].concat();
         let whole = packet_v6(HOP_BY_HOP, &chain);
-        assert_eq!(told(&whole), "fd00::1 -> fd00::2 protocol 6 40000->80, 60 bytes");
-        let cut = &whole[..40 + 8 + 10];
-        assert_eq!(told(cut), "fd00::1 -> fd00::2 protocol 51, 60 bytes");
-        assert_eq!(told(&whole[..41]), "fd00::1 -> fd00::2 protocol 0, 60 bytes");
+        assert_eq!(summary(&whole), "fd00::1 -> fd00::2 protocol 6 40000->80, 60 bytes");
+        let truncated = &whole[..40 + 8 + 10];
+        assert_eq!(summary(truncated), "fd00::1 -> fd00::2 protocol 51, 60 bytes");
+        assert_eq!(summary(&whole[..41]), "fd00::1 -> fd00::2 protocol 0, 60 bytes");
     }
 
     #[test]
-    fn what_is_cut_short_tells_what_it_can() {
+    fn a_truncated_packet_yields_the_fields_it_contains() {
         let whole = packet_v4(0, TCP, &PORTS);
-        assert_eq!(told(&whole[..23]), "10.0.0.1 -> 10.0.0.2 protocol 6, 60 bytes");
-        assert_eq!(told(&whole[..19]), "nothing");
-        assert_eq!(told(&[]), "nothing");
-        assert_eq!(told(&[0x10; 80]), "nothing");
+        assert_eq!(summary(&whole[..23]), "10.0.0.1 -> 10.0.0.2 protocol 6, 60 bytes");
+        assert_eq!(summary(&whole[..19]), "nothing");
+        assert_eq!(summary(&[]), "nothing");
+        assert_eq!(summary(&[0x10; 80]), "nothing");
     }
 
     proptest! {

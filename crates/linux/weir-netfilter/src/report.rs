@@ -1,23 +1,23 @@
-//! How rules report the packets they drop. Whoever writes rules needs these words, and so does whoever listens.
+//! The parameters by which rules report dropped packets, shared by backends and readers.
 
 use weir_datapath::{Cause, Dropped};
 use weir_model::Direction;
 
 use crate::Logged;
 
-/// The netlink group that packets are reported to: that of kube-router.
+/// The netlink group of the reports: that of kube-router.
 pub const GROUP: u16 = 100;
 
-/// So many packets are reported per second by each rule that reports.
+/// The rate limit of each rule that reports, in packets per second.
 pub const PER_SECOND: u32 = 100;
 
-/// So many may be reported at once after some silence.
+/// The burst of the rate limit, in packets.
 pub const BURST: u32 = 100;
 
-/// So many bytes of each: enough for addresses and ports behind a few extension headers.
+/// The reported bytes per packet: enough for the ports behind a few extension headers.
 pub const SNAPLEN: u32 = 128;
 
-/// What a reported packet is marked with.
+/// The log prefix for a cause.
 pub fn prefix(cause: Cause) -> &'static str {
     match cause {
         Cause::Rules(Direction::Ingress) => "weir ingress",
@@ -26,12 +26,12 @@ pub fn prefix(cause: Cause) -> &'static str {
     }
 }
 
-/// A packet that our rules reported; `None` for those of others, who may report to the same group.
+/// Converts a reported packet. `None` if a rule of another program reported it to the same group.
 pub fn dropped(packet: &Logged) -> Option<Dropped> {
-    let is_its_mark = |cause: &Cause| prefix(*cause) == packet.prefix;
+    let has_prefix = |cause: &Cause| prefix(*cause) == packet.prefix;
     Some(Dropped {
         time: packet.time,
-        cause: Cause::ALL.into_iter().find(is_its_mark)?,
+        cause: Cause::ALL.into_iter().find(has_prefix)?,
         from: packet.source,
         to: packet.destination,
         protocol: packet.protocol,

@@ -59,8 +59,8 @@ impl Conntrack {
         // An error on one connection must not keep the others alive.
         let mut first_error = None;
         for connection in &forbidden {
-            let forgotten = self.forget(connection).map_err(ConntrackError::into_apply_error);
-            first_error = first_error.or(forgotten.err());
+            let deleted = self.delete(connection).map_err(ConntrackError::into_apply_error);
+            first_error = first_error.or(deleted.err());
         }
         first_error.map_or(Ok(forbidden.len()), Err)
     }

@@ -1,19 +1,19 @@
-//! The words that all netlink protocols share, as in `linux/netlink.h`.
+//! Flags that all netlink protocols share, as in `linux/netlink.h`.
 
-/// A request of the kernel; every message to it is one.
+/// A request to the kernel. Every message to the kernel has it.
 pub const REQUEST: u16 = 0x1;
-/// Wants an acknowledgement.
+/// Asks for an acknowledgement.
 pub const ACK: u16 = 0x4;
-/// Wants all there is.
+/// Asks for all objects.
 pub const DUMP: u16 = 0x300;
-/// Fails if the thing exists.
+/// Fails if the object exists.
 pub const EXCL: u16 = 0x200;
-/// Makes what does not exist.
+/// Creates the object if it does not exist.
 pub const CREATE: u16 = 0x400;
-/// Adds at the end.
+/// Appends to the end of a list.
 pub const APPEND: u16 = 0x800;
 
-/// The flag of an attribute that holds attributes.
+/// The flag of an attribute that contains attributes.
 pub(crate) const NESTED: u16 = 0x8000;
-/// The bits of an attribute's type that are no flags.
+/// The bits of an attribute's type without its flags.
 pub(crate) const ATTRIBUTE: u16 = 0x3fff;

@@ -1,29 +1,30 @@
-//! The kernel's netlink: messages, attributes, sockets.
+//! Netlink: messages, attributes and sockets.
 //!
 //! ```text
-//!   Writer ── messages, one after the other, in one buffer ──► Socket ──► kernel
-//!                                                                           │
-//!   Attribute ◄── Attributes ◄── Message ◄── Messages ◄── a buffer ◄────────┘
+//!   Writer ── messages in one buffer ──► Socket ──► kernel
+//!                                                     │
+//!   Attribute ◄── Message ◄── Messages ◄── buffer ◄───┘
 //! ```
 //!
-//! Writing and reading are pure and exist everywhere; a [`Socket`] exists on Linux.
+//! Encoding and decoding do no I/O and compile on every platform. [`Socket`] exists on Linux only.
 //!
-//! *Invariant*: any bytes can be read. What is cut short or lies about its length is a [`Malformed`], and nothing after it
-//! is looked at.
+//! *Invariant*: decoding accepts any bytes. Truncated input or a wrong length is a [`Malformed`] error,
+//! and decoding stops there.
 //!
-//! *Invariant*: what was written has the lengths it says. An attribute that its length field cannot tell is a [`TooLong`].
+//! *Invariant*: encoded lengths are correct. An attribute that exceeds its length field is a
+//! [`TooLong`] error.
 
 pub mod kind;
 mod read;
 #[cfg(target_os = "linux")]
-mod refusal;
+mod rejection;
 #[cfg(target_os = "linux")]
 mod socket;
 mod write;
 
 pub use read::{Attribute, Attributes, Malformed, Message, Messages};
 #[cfg(target_os = "linux")]
-pub use refusal::Refusal;
+pub use rejection::Rejection;
 #[cfg(target_os = "linux")]
 pub use socket::{NetlinkError, Protocol, Socket};
 pub use write::{Body, Header, TooLong, Writer};

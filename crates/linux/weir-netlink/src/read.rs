@@ -1,47 +1,47 @@
 use crate::kind;
 
-/// The messages in a buffer that was received. Ends after the first that is malformed.
+/// The messages in a received buffer. Iteration ends after the first malformed one.
 #[derive(Clone, Debug)]
 pub struct Messages<'a>(&'a [u8]);
 
-/// A message, as received.
+/// A received message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Message<'a> {
-    /// What it is; the number is the protocol's.
+    /// The message type, as the protocol numbers it.
     pub kind: u16,
-    /// Flags; some are the protocol's.
+    /// The flags. Some belong to the protocol.
     pub flags: u16,
-    /// The sequence number of what it answers.
+    /// The sequence number of the request that caused it.
     pub sequence: u32,
-    /// Who asked for what it answers or tells; 0 for the kernel itself.
+    /// The port of the socket whose request caused it. 0 for the kernel.
     pub port: u32,
-    /// What follows: the protocol's own header, then attributes.
+    /// The protocol's own header, followed by attributes.
     pub payload: &'a [u8],
 }
 
-/// The attributes in a payload or in another attribute. Ends after the first that is malformed.
+/// The attributes of a payload or of an attribute. Iteration ends after the first malformed one.
 #[derive(Clone, Debug)]
 pub struct Attributes<'a>(Result<&'a [u8], Malformed>);
 
-/// An attribute, as received.
+/// A received attribute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attribute<'a> {
-    /// What it is, without flags.
+    /// The attribute type, without flags.
     pub kind: u16,
-    /// What it says.
+    /// The value.
     pub value: &'a [u8],
 }
 
-/// What was received is cut short or is not what it should be.
+/// Received data is truncated or has an unexpected form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
-    /// A message whose length is wrong.
+    /// A message has a wrong length.
     #[error("a netlink message has a wrong length")]
     Message,
-    /// An attribute whose length is wrong.
+    /// An attribute has a wrong length.
     #[error("a netlink attribute has a wrong length")]
     Attribute,
-    /// An attribute with a value of another type, by its own type.
+    /// The attribute of this type has an unexpected value.
     #[error("a netlink attribute of type {0} has an unexpected value")]
     Value(u16),
 }
@@ -86,14 +86,14 @@ fn message(bytes: &[u8]) -> Option<(Message<'_>, &[u8])> {
 }
 
 impl<'a> Message<'a> {
-    /// The attributes after the protocol's own header, which has this length.
+    /// The attributes after a protocol header of this length.
     pub fn attributes(&self, header: usize) -> Attributes<'a> {
         Attributes(self.payload.get(header.next_multiple_of(4)..).ok_or(Malformed::Message))
     }
 }
 
 impl<'a> Attributes<'a> {
-    /// Reads what consists of attributes alone.
+    /// Reads bytes that consist of attributes alone.
     pub fn new(bytes: &'a [u8]) -> Attributes<'a> {
         Attributes(Ok(bytes))
     }
@@ -128,24 +128,24 @@ fn attribute(bytes: &[u8]) -> Option<(Attribute<'_>, &[u8])> {
     Some((attribute, after(bytes, length)))
 }
 
-/// What comes after the padding of something that has this length. The last one may have none.
+/// The bytes after an item of this length and its padding. The last item may lack padding.
 fn after(bytes: &[u8], length: usize) -> &[u8] {
     bytes.get(length.next_multiple_of(4)..).unwrap_or_default()
 }
 
 impl<'a> Attribute<'a> {
-    /// The attributes it holds.
+    /// The attributes inside.
     pub fn attributes(&self) -> Attributes<'a> {
         Attributes::new(self.value)
     }
 
-    /// Its value as a text, up to the first NUL.
+    /// The value as text, up to the first NUL.
     pub fn text(&self) -> Result<&'a str, Malformed> {
         let text = self.value.split(|&byte| byte == 0).next().unwrap_or_default();
         std::str::from_utf8(text).map_err(|_| Malformed::Value(self.kind))
     }
 
-    /// Its value as so many bytes.
+    /// The value as a fixed number of bytes.
     pub fn array<const N: usize>(&self) -> Result<[u8; N], Malformed> {
         self.value.try_into().map_err(|_| Malformed::Value(self.kind))
     }
@@ -155,7 +155,7 @@ macro_rules! numbers {
     ($($name:ident: $number:ty as $bytes:ident, $order:literal;)*) => {
         impl Attribute<'_> {
             $(
-                #[doc = concat!("Its value as a number of ", stringify!($number), ", ", $order, ".")]
+                #[doc = concat!("The value as a `", stringify!($number), "` in ", $order, ".")]
                 pub fn $name(&self) -> Result<$number, Malformed> {
                     self.array().map(<$number>::$bytes)
                 }
@@ -165,13 +165,13 @@ macro_rules! numbers {
 }
 
 numbers! {
-    u8: u8 as from_ne_bytes, "one byte";
-    u16: u16 as from_ne_bytes, "in the order of this machine";
-    u32: u32 as from_ne_bytes, "in the order of this machine";
-    u64: u64 as from_ne_bytes, "in the order of this machine";
-    be_u16: u16 as from_be_bytes, "in the order of the network";
-    be_u32: u32 as from_be_bytes, "in the order of the network";
-    be_u64: u64 as from_be_bytes, "in the order of the network";
+    u8: u8 as from_ne_bytes, "any byte order";
+    u16: u16 as from_ne_bytes, "the byte order of this machine";
+    u32: u32 as from_ne_bytes, "the byte order of this machine";
+    u64: u64 as from_ne_bytes, "the byte order of this machine";
+    be_u16: u16 as from_be_bytes, "network byte order";
+    be_u32: u32 as from_be_bytes, "network byte order";
+    be_u64: u64 as from_be_bytes, "network byte order";
 }
 
 #[cfg(test)]
@@ -181,7 +181,7 @@ mod tests {
     use super::*;
     use crate::{Header, Writer};
 
-    /// Looks at everything, whatever it is, and counts it.
+    /// Decodes everything in every way, and counts the attributes.
     fn walk(attributes: Attributes<'_>, depth: usize) -> usize {
         let inside = |attribute: Attribute<'_>| {
             _ = (attribute.u8(), attribute.be_u16(), attribute.u32(), attribute.be_u64());
@@ -193,7 +193,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_can_be_read(bytes in proptest::collection::vec(any::<u8>(), 0..200), header in 0..40_usize) {
+        fn any_bytes_can_be_decoded(bytes in proptest::collection::vec(any::<u8>(), 0..200), header in 0..40_usize) {
             walk(Attributes::new(&bytes), 0);
             for message in Messages::new(&bytes).flatten() {
                 walk(message.attributes(header), 0);
@@ -201,7 +201,7 @@ mod tests {
         }
 
         #[test]
-        fn lies_about_lengths_are_survived(
+        fn wrong_lengths_are_handled(
             lengths in proptest::collection::vec((0..40_u16, 0..5_u16), 0..60),
         ) {
             let bytes: Vec<u8> = lengths
@@ -214,7 +214,7 @@ mod tests {
         }
 
         #[test]
-        fn whatever_is_cut_short_says_so(cut in 1..44_usize) {
+        fn truncated_input_is_an_error(cut in 1..44_usize) {
             let mut writer = Writer::default();
             let header = Header { kind: 16, flags: 0, sequence: 0 };
             writer.message(header, |body| {
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_length_that_is_shorter_than_its_header_ends_the_reading() {
+    fn a_length_shorter_than_the_header_ends_the_decoding() {
         let attributes: Vec<_> = Attributes::new(&[0; 16]).collect();
         assert_eq!(attributes, [Err(Malformed::Attribute)]);
         let messages: Vec<_> = Messages::new(&[0; 64]).collect();

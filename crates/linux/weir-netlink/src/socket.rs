@@ -13,61 +13,62 @@ use rustix::{
     },
 };
 
-use crate::{Malformed, Message, Messages, Refusal};
+use crate::{Malformed, Message, Messages, Rejection};
 
-/// A line to the kernel about the network namespace that it was opened in.
+/// A netlink socket of the network namespace in which it was opened.
 pub struct Socket {
     socket: netlink_sys::Socket,
-    /// Where answers are put. The kernel fills no more than half of it in a dump.
+    /// The receive buffer. The kernel fills at most half of it in a dump.
     buffer: Vec<u8>,
 }
 
-/// Which part of the kernel is spoken to.
+/// The netlink protocol of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
-    /// Links, addresses, routes.
+    /// Links, addresses and routes.
     Route,
-    /// nf_tables, conntrack, ipset, logs of packets.
+    /// nf_tables, conntrack, ipset and packet logs.
     Netfilter,
 }
 
-/// Why a request has no answer.
+/// Why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum NetlinkError {
     /// The socket failed.
     #[error("cannot {what} over netlink")]
     Socket {
-        /// What was tried.
+        /// The operation.
         what: &'static str,
-        /// What the kernel said.
+        /// The cause.
         source: io::Error,
     },
-    /// The kernel said no.
+    /// The kernel rejected the request.
     #[error(transparent)]
-    Refused(#[from] Refusal),
-    /// The kernel said nothing.
-    #[error("the kernel did not answer")]
-    Silence,
-    /// What was listed changed meanwhile, so that something may be missing or be there twice. Ask again.
-    #[error("what the kernel listed changed meanwhile")]
+    Rejected(#[from] Rejection),
+    /// No reply arrived within the timeout.
+    #[error("timed out waiting for a reply of the kernel")]
+    Timeout,
+    /// The list changed while the kernel sent it, so entries may be missing or repeated. Retry.
+    #[error("the list changed while the kernel sent it")]
     Interrupted,
-    /// The kernel's answer cannot be read.
-    #[error("the kernel's answer cannot be read")]
+    /// The reply cannot be decoded.
+    #[error("cannot decode the reply of the kernel")]
     Malformed(#[from] Malformed),
 }
 
-/// How long an answer may take. The kernel has it ready when the request is sent, unless the machine is very busy.
-const PATIENCE: Duration = Duration::from_secs(20);
-const BUFFER: usize = 64 * 1024;
-/// The kernel doubles what it is asked for, in a number that has a sign.
-const LARGEST: usize = (i32::MAX / 2) as usize;
-/// A message that says nothing.
+/// The timeout of a reply. The kernel replies while it handles the request, so only a very busy
+/// machine comes near it.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(20);
+const BUFFER_BYTES: usize = 64 * 1024;
+/// The largest socket buffer: the kernel doubles the number in a signed integer.
+const MAX_SOCKET_BUFFER: usize = (i32::MAX / 2) as usize;
+/// The type of a message without content.
 const NOOP: u16 = 1;
-/// The flag of a message from a list that changed while it was read.
+/// The flag of a message from a list that changed while the kernel sent it.
 const DUMP_INTERRUPTED: u16 = 0x10;
 
 impl Socket {
-    /// Opens a line about the network namespace that this thread is in. Later the thread may be elsewhere.
+    /// Opens a socket in the network namespace of the calling thread, which may change it later.
     pub fn open(protocol: Protocol) -> io::Result<Socket> {
         let number = match protocol {
             Protocol::Route => netlink_sys::protocols::NETLINK_ROUTE,
@@ -75,30 +76,30 @@ impl Socket {
         };
         let socket = netlink_sys::Socket::new(number)?;
         bind(&socket, &SocketAddrNetlink::new(0, 0))?;
-        // Errors come with a reason, and without the request, which may be large.
+        // Errors carry a reason, and no echo of the request, which may be large.
         socket.set_ext_ack(true)?;
         socket.set_cap_ack(true)?;
-        Ok(Socket { socket, buffer: vec![0; BUFFER] })
+        Ok(Socket { socket, buffer: vec![0; BUFFER_BYTES] })
     }
 
-    /// Our own address, as the kernel gave it. It names us where the kernel says who did something.
+    /// The port of this socket. The kernel uses it to name the author of a change.
     pub fn port(&self) -> io::Result<u32> {
         Ok(SocketAddrNetlink::try_from(getsockname(&self.socket)?)?.pid())
     }
 
-    /// Listens to what the kernel tells everyone in a group.
+    /// Joins a multicast group.
     pub fn join(&self, group: u32) -> io::Result<()> {
         self.socket.add_membership(group)
     }
 
-    /// Listens no more.
+    /// Leaves a multicast group.
     pub fn leave(&self, group: u32) -> io::Result<()> {
         self.socket.drop_membership(group)
     }
 
-    /// How many bytes may wait to be received: as many as asked for, or as many as the machine allows to everyone.
+    /// Sets the size of the receive buffer. Without the privilege, the system's maximum applies.
     pub fn set_receive_buffer(&self, bytes: usize) -> io::Result<()> {
-        let bytes = bytes.min(LARGEST);
+        let bytes = bytes.min(MAX_SOCKET_BUFFER);
         match sockopt::set_socket_recv_buffer_size_force(&self.socket, bytes) {
             Err(Errno::PERM) => sockopt::set_socket_recv_buffer_size(&self.socket, bytes)?,
             result => result?,
@@ -106,11 +107,11 @@ impl Socket {
         Ok(())
     }
 
-    /// Sends messages as they are, all at once. The send buffer grows if it has to.
+    /// Sends messages in one datagram, and enlarges the send buffer if necessary.
     pub fn send(&self, messages: &[u8]) -> io::Result<()> {
         let sent = match self.try_send(messages) {
             Err(Errno::MSGSIZE) => {
-                self.set_send_buffer(messages.len().saturating_add(BUFFER))?;
+                self.set_send_buffer(messages.len().saturating_add(BUFFER_BYTES))?;
                 self.try_send(messages)?
             }
             sent => sent?,
@@ -118,31 +119,33 @@ impl Socket {
         if sent == messages.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
     }
 
-    /// Receives what is there, as it is, or waits for it; `None` after the patience, if there is one.
+    /// Receives one datagram, which may contain several messages. `None` after the timeout.
     ///
-    /// Several messages may be received at once. `ENOBUFS` means that messages were lost, and `EMSGSIZE` that the
-    /// buffer was too small and the rest is lost. The socket is fine after both.
+    /// `ENOBUFS` means that messages were lost. `EMSGSIZE` means that the buffer was too small and the
+    /// rest of the datagram is lost. The socket stays usable after both.
     pub fn receive<'b>(
         &self,
         buffer: &'b mut [u8],
-        patience: Option<Duration>,
+        timeout: Option<Duration>,
     ) -> io::Result<Option<&'b [u8]>> {
-        match receive(&self.socket, buffer, patience)? {
+        match receive(&self.socket, buffer, timeout)? {
             Some(length) => Ok(Some(&buffer[..length])),
             None => Ok(None),
         }
     }
 
-    /// Sends one request, with [`ACK`](crate::kind::ACK), and waits for the kernel's verdict.
+    /// Sends one request with [`ACK`](crate::kind::ACK) and waits for the kernel's verdict.
     ///
-    /// Answers are told apart by the sequence number of the request.
+    /// The sequence number of the request identifies its replies.
     pub fn request(&mut self, request: &[u8]) -> Result<(), NetlinkError> {
         self.query(request, |_| ())
     }
 
-    /// Sends one request, with [`ACK`](crate::kind::ACK) or [`DUMP`](crate::kind::DUMP), and visits all that the kernel says before its verdict.
+    /// Sends one request with [`ACK`](crate::kind::ACK) or [`DUMP`](crate::kind::DUMP), and visits the
+    /// replies before the kernel's verdict.
     ///
-    /// After [`NetlinkError::Interrupted`] all was visited that came; whoever needs to know exactly asks again.
+    /// Before [`NetlinkError::Interrupted`] it visits all replies. A caller that needs an exact list
+    /// retries.
     pub fn query(
         &mut self,
         request: &[u8],
@@ -153,18 +156,18 @@ impl Socket {
         self.send(request).map_err(failed("send"))?;
         let mut interrupted = false;
         loop {
-            let length = receive(&self.socket, &mut self.buffer, Some(PATIENCE))
+            let length = receive(&self.socket, &mut self.buffer, Some(REPLY_TIMEOUT))
                 .map_err(failed("receive"))?
-                .ok_or(NetlinkError::Silence)?;
+                .ok_or(NetlinkError::Timeout)?;
             for message in Messages::new(&self.buffer[..length]) {
                 let message = message?;
-                // What is left of an earlier answer, or was told to everyone.
+                // A late reply to an earlier request, or a multicast message.
                 if message.sequence != sequence || message.kind == NOOP {
                     continue;
                 }
                 interrupted |= message.flags & DUMP_INTERRUPTED != 0;
                 match message.verdict().or_else(|| message.end_of_dump()) {
-                    Some(Err(refusal)) => return Err(refusal.into()),
+                    Some(Err(rejection)) => return Err(rejection.into()),
                     Some(Ok(())) if interrupted => return Err(NetlinkError::Interrupted),
                     Some(Ok(())) => return Ok(()),
                     None => visit(message),
@@ -174,7 +177,7 @@ impl Socket {
     }
 
     fn set_send_buffer(&self, bytes: usize) -> io::Result<()> {
-        let bytes = bytes.min(LARGEST);
+        let bytes = bytes.min(MAX_SOCKET_BUFFER);
         match sockopt::set_socket_send_buffer_size_force(&self.socket, bytes) {
             Err(Errno::PERM) => sockopt::set_socket_send_buffer_size(&self.socket, bytes)?,
             result => result?,
@@ -199,13 +202,13 @@ impl std::fmt::Debug for Socket {
     }
 }
 
-/// Receives from the kernel and from nobody else.
+/// Receives from the kernel and ignores other senders.
 fn receive(
     socket: impl AsFd,
     buffer: &mut [u8],
-    patience: Option<Duration>,
+    timeout: Option<Duration>,
 ) -> io::Result<Option<usize>> {
-    let deadline = patience.map(|patience| Instant::now() + patience);
+    let deadline = timeout.map(|timeout| Instant::now() + timeout);
     loop {
         let flags = RecvFlags::DONTWAIT | RecvFlags::TRUNC;
         match recvfrom(&socket, &mut *buffer, flags) {
@@ -239,10 +242,10 @@ mod tests {
     use crate::{Header, Writer, kind};
 
     const RTM_GETLINK: u16 = 18;
-    const NOBODY: u32 = 0x7fff_fff0;
+    const UNUSED_LINK: u32 = 0x7fff_fff0;
 
-    /// A question about one link, as everyone may ask it.
-    fn about_link(writer: &mut Writer, link: u32, flags: u16) {
+    /// A request for one link, which needs no privilege.
+    fn get_link(writer: &mut Writer, link: u32, flags: u16) {
         let header = Header { kind: RTM_GETLINK, flags: kind::REQUEST | flags, sequence: link };
         let body = [[0; 4], link.to_ne_bytes(), [0; 4], [0; 4]].concat();
         writer.message(header, |message| _ = message.fixed(&body)).unwrap();
@@ -255,60 +258,60 @@ mod tests {
     #[test]
     fn all_links_are_listed() {
         let (mut socket, mut writer) = route();
-        about_link(&mut writer, 0, kind::DUMP);
+        get_link(&mut writer, 0, kind::DUMP);
         let mut links = Vec::new();
         socket.query(writer.bytes(), |message| links.push(message.payload[4])).unwrap();
-        assert!(links.contains(&1), "the first link is the loopback: {links:?}");
+        assert!(links.contains(&1), "link 1 is the loopback: {links:?}");
     }
 
     #[test]
-    fn a_refusal_has_its_code_and_the_next_question_its_own_answer() {
+    fn a_rejection_has_its_code_and_the_next_request_its_own_reply() {
         let (mut socket, mut writer) = route();
-        about_link(&mut writer, NOBODY, kind::ACK);
+        get_link(&mut writer, UNUSED_LINK, kind::ACK);
         let error = socket.request(writer.bytes()).unwrap_err();
-        let NetlinkError::Refused(refusal) = error else { panic!("{error}") };
-        assert_eq!(refusal.error.raw_os_error(), Some(Errno::NODEV.raw_os_error()));
+        let NetlinkError::Rejected(rejection) = error else { panic!("{error}") };
+        assert_eq!(rejection.errno(), Some(Errno::NODEV));
         writer.clear();
-        about_link(&mut writer, 1, kind::ACK);
+        get_link(&mut writer, 1, kind::ACK);
         socket.request(writer.bytes()).unwrap();
     }
 
     #[test]
-    fn answers_to_others_are_not_taken_for_our_own() {
+    fn replies_to_other_requests_are_ignored() {
         let (mut socket, mut writer) = route();
-        about_link(&mut writer, NOBODY, kind::ACK);
+        get_link(&mut writer, UNUSED_LINK, kind::ACK);
         socket.send(writer.bytes()).unwrap();
         writer.clear();
-        about_link(&mut writer, 1, kind::ACK);
-        let mut answers = 0;
-        socket.query(writer.bytes(), |_| answers += 1).unwrap();
-        assert_eq!(answers, 1);
+        get_link(&mut writer, 1, kind::ACK);
+        let mut replies = 0;
+        socket.query(writer.bytes(), |_| replies += 1).unwrap();
+        assert_eq!(replies, 1);
     }
 
     #[test]
-    fn what_is_larger_than_the_send_buffer_is_sent() {
+    fn a_request_larger_than_the_send_buffer_is_sent() {
         let (mut socket, mut writer) = route();
         let noop = Header { kind: NOOP, flags: kind::REQUEST, sequence: 1 };
         writer.message(noop, |body| _ = body.fixed(&[0; 300_000])).unwrap();
-        about_link(&mut writer, 1, kind::ACK);
+        get_link(&mut writer, 1, kind::ACK);
         socket.request(writer.bytes()).unwrap();
     }
 
     #[test]
-    fn silence_is_waited_for_as_long_as_asked() {
+    fn receive_returns_none_after_the_timeout() {
         let (socket, _) = route();
         socket.set_receive_buffer(1 << 20).unwrap();
         assert_ne!(socket.port().unwrap(), 0);
-        let patience = Some(Duration::from_millis(20));
+        let timeout = Some(Duration::from_millis(20));
         let began = Instant::now();
-        assert_eq!(socket.receive(&mut [0; 100], patience).unwrap(), None);
+        assert_eq!(socket.receive(&mut [0; 100], timeout).unwrap(), None);
         assert!(began.elapsed() >= Duration::from_millis(20));
     }
 
     #[test]
     fn a_buffer_that_is_too_small_is_an_error() {
         let (socket, mut writer) = route();
-        about_link(&mut writer, 1, 0);
+        get_link(&mut writer, 1, 0);
         socket.send(writer.bytes()).unwrap();
         let error = socket.receive(&mut [0; 100], None).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(Errno::MSGSIZE.raw_os_error()));

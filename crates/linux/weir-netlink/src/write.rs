@@ -1,42 +1,42 @@
 use crate::kind;
 
-/// Messages that are being written, one after the other, in one buffer.
+/// Encodes messages back to back in one buffer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Writer(Vec<u8>);
 
-/// What a message begins with, apart from its length.
+/// The header of a message, without its length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// What is asked; the number is the protocol's.
+    /// The message type, as the protocol numbers it.
     pub kind: u16,
-    /// See [`kind`]; some are the protocol's.
+    /// The flags, see [`kind`]. Some belong to the protocol.
     pub flags: u16,
-    /// Answers carry it too.
+    /// The sequence number, which the kernel's reply repeats.
     pub sequence: u32,
 }
 
-/// The inside of a message, or of an attribute that holds attributes.
+/// The content of a message, or of an attribute that contains attributes.
 #[derive(Debug)]
 pub struct Body<'a> {
     bytes: &'a mut Vec<u8>,
-    /// Where the outermost open attribute begins.
+    /// The start of the outermost open attribute.
     outermost: Option<usize>,
     too_long: &'a mut Option<TooLong>,
 }
 
-/// Something is longer than its length field can tell.
+/// Something exceeds its length field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TooLong {
-    /// An attribute, by its type.
+    /// The attribute of this type.
     #[error("a netlink attribute of type {0} is longer than 65535 bytes")]
     Attribute(u16),
-    /// A whole message, by its type.
+    /// The message of this type.
     #[error("a netlink message of type {0} is longer than 4 GiB")]
     Message(u16),
 }
 
 impl Writer {
-    /// Adds a message. One that turns out too long is not added.
+    /// Adds a message. On error, the buffer is unchanged.
     pub fn message(
         &mut self,
         header: Header,
@@ -63,31 +63,31 @@ impl Writer {
         }
     }
 
-    /// All messages so far.
+    /// The messages added so far.
     pub fn bytes(&self) -> &[u8] {
         &self.0
     }
 
-    /// Forgets the messages and keeps the buffer.
+    /// Removes all messages and keeps the allocation.
     pub fn clear(&mut self) {
         self.0.clear();
     }
 }
 
 impl Body<'_> {
-    /// Adds bytes that are no attribute: the header that a protocol puts before its attributes.
+    /// Adds the header that a protocol has before its attributes.
     pub fn fixed(&mut self, bytes: &[u8]) -> &mut Self {
         self.bytes.extend_from_slice(bytes);
         self.pad();
         self
     }
 
-    /// Adds an attribute: any bytes. Without any it is a flag.
+    /// Adds an attribute with any bytes. An empty one is a flag.
     pub fn bytes(&mut self, kind: u16, value: &[u8]) -> &mut Self {
         self.attribute(kind, 0, |body| body.bytes.extend_from_slice(value))
     }
 
-    /// Adds an attribute: a text, which the kernel reads up to the first NUL.
+    /// Adds an attribute with text, which the kernel reads up to the first NUL.
     pub fn text(&mut self, kind: u16, value: &str) -> &mut Self {
         self.attribute(kind, 0, |body| {
             body.bytes.extend_from_slice(value.as_bytes());
@@ -95,15 +95,15 @@ impl Body<'_> {
         })
     }
 
-    /// Adds an attribute that holds attributes.
+    /// Adds an attribute that contains attributes.
     pub fn nest(&mut self, kind: u16, value: impl FnOnce(&mut Body<'_>)) -> &mut Self {
         self.attribute(kind, kind::NESTED, value)
     }
 
-    /// How many more bytes the attribute that is being written can take, with the headers and the padding of what is in it.
-    pub fn room(&self) -> usize {
+    /// How many more bytes the outermost open attribute can take, headers and padding included.
+    pub fn remaining_capacity(&self) -> usize {
         let used = self.outermost.map_or(0, |start| self.bytes.len() - start);
-        // The padding of the last one may count for those around it.
+        // The padding of the last attribute may count towards the enclosing ones.
         (usize::from(u16::MAX) & !3).saturating_sub(used)
     }
 
@@ -133,7 +133,7 @@ macro_rules! numbers {
     ($($name:ident: $number:ty as $bytes:ident, $order:literal;)*) => {
         impl Body<'_> {
             $(
-                #[doc = concat!("Adds an attribute: a number of ", stringify!($number), ", ", $order, ".")]
+                #[doc = concat!("Adds an attribute with a `", stringify!($number), "` in ", $order, ".")]
                 pub fn $name(&mut self, kind: u16, value: $number) -> &mut Self {
                     self.bytes(kind, &value.$bytes())
                 }
@@ -143,13 +143,13 @@ macro_rules! numbers {
 }
 
 numbers! {
-    u8: u8 as to_ne_bytes, "one byte";
-    u16: u16 as to_ne_bytes, "in the order of this machine";
-    u32: u32 as to_ne_bytes, "in the order of this machine";
-    u64: u64 as to_ne_bytes, "in the order of this machine";
-    be_u16: u16 as to_be_bytes, "in the order of the network";
-    be_u32: u32 as to_be_bytes, "in the order of the network";
-    be_u64: u64 as to_be_bytes, "in the order of the network";
+    u8: u8 as to_ne_bytes, "any byte order";
+    u16: u16 as to_ne_bytes, "the byte order of this machine";
+    u32: u32 as to_ne_bytes, "the byte order of this machine";
+    u64: u64 as to_ne_bytes, "the byte order of this machine";
+    be_u16: u16 as to_be_bytes, "network byte order";
+    be_u32: u32 as to_be_bytes, "network byte order";
+    be_u64: u64 as to_be_bytes, "network byte order";
 }
 
 #[cfg(test)]
@@ -203,7 +203,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_was_written_is_read(
+        fn decoding_reverses_encoding(
             messages in proptest::collection::vec(proptest::collection::vec(tree(), 0..6), 0..4),
         ) {
             let mut writer = Writer::default();
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_and_texts_are_read_as_they_were_written() {
+    fn numbers_and_texts_are_decoded_as_encoded() {
         let mut writer = Writer::default();
         writer
             .message(HEADER, |body| {
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn an_attribute_that_is_too_long_is_an_error_and_leaves_nothing_behind() {
+    fn an_attribute_that_is_too_long_is_an_error_and_changes_nothing() {
         let mut writer = Writer::default();
         writer.message(HEADER, |body| _ = body.bytes(1, &[0; 0xffff - 4])).unwrap();
         let before = writer.clone();
@@ -260,13 +260,13 @@ mod tests {
     }
 
     #[test]
-    fn who_watches_the_room_is_never_too_long() {
+    fn the_remaining_capacity_is_exact() {
         let mut writer = Writer::default();
         let mut written = 0;
         let result = writer.message(HEADER, |body| {
             body.nest(1, |body| {
                 body.nest(2, |body| {
-                    while body.room() >= 8 {
+                    while body.remaining_capacity() >= 8 {
                         body.be_u32(3, 1);
                         written += 1;
                     }

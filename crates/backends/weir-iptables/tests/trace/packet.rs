@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use weir_iptables::{Act, Entry, Family, Hook, Kind, Match, Rule, Ruleset, Set, Side};
-use weir_model::{Flow, Name, Verdict};
+use weir_iptables::{Act, Entry, Hook, Kind, Match, Rule, Ruleset, Set, Side};
+use weir_model::{Flow, IpFamily, Name, Verdict};
 
 /// The verdicts that the first packet of a connection may meet, if it comes and goes while these states follow each other.
 ///
@@ -35,7 +35,7 @@ pub(crate) fn verdicts(states: &[Ruleset], flow: &Flow) -> Vec<Verdict> {
 /// One packet. When its lookups are made is told, as far as the road goes; after that, none takes any time.
 struct Way<'a> {
     states: &'a [Ruleset],
-    rules: &'a BTreeMap<(Family, Name), Vec<Rule>>,
+    rules: &'a BTreeMap<(IpFamily, Name), Vec<Rule>>,
     time: usize,
     road: Vec<usize>,
     /// When lookups were made.
@@ -48,7 +48,7 @@ struct Way<'a> {
 impl Way<'_> {
     /// What a chain decides; `None` if it leads back to where it was called.
     fn chain(&mut self, name: &str, flow: &Flow) -> Option<Verdict> {
-        let rules = self.rules.get(&(Family::of(flow.from), name.into()));
+        let rules = self.rules.get(&(IpFamily::from(flow.from), name.into()));
         for rule in rules.expect("rules lead to chains that are there") {
             if !rule.matches.iter().all(|one| self.fits(one, flow)) {
                 continue;

@@ -1,4 +1,4 @@
-//! In audit mode everything passes, and what would not is counted.
+//! In audit mode everything passes, and denials are counted.
 
 use libtest_mimic::Trial;
 use weir_datapath::Mode;
@@ -14,18 +14,18 @@ use crate::{
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("in_audit_mode_denials_pass_and_are_counted", denials_pass),
-        trial("in_audit_mode_what_an_admin_policy_denies_is_counted_once", counted_once),
+        trial("in_audit_mode_a_denial_of_an_admin_policy_is_counted_once", counted_once),
     ]
 }
 
-/// `db` lets `api` in, and `web` may not get out.
+/// `db` admits `api`, and `web` has no egress.
 fn policies() -> String {
     let db = "podSelector: {matchLabels: {app: db}}, ingress: [{from: [{podSelector: {matchLabels: {app: api}}}]}]";
     let web = "podSelector: {matchLabels: {app: web}}, policyTypes: [Egress]";
     format!("{PODS}policies:\n{}{}", policy("db", db), policy("web", web))
 }
 
-/// The packets that were counted as denied.
+/// The number of packets counted as denied.
 fn counted(lab: &Lab, direction: Direction) -> u64 {
     let chain = format!("{direction}-denied");
     let listed = node::list(lab, &["list", "chain", "inet", "weir", &chain]);
@@ -45,19 +45,19 @@ fn denials_pass() {
     let [ingress, egress] = Direction::BOTH;
     assert_eq!((ingress, egress), (Direction::Ingress, Direction::Egress));
     cluster.probe(&pairs([("10.0.0.1", "10.0.0.3"), ("fd00::1", "fd00::3")]));
-    assert_eq!(counts(), [0, 0], "what is allowed is not counted");
+    assert_eq!(counts(), [0, 0], "allowed packets are not counted");
     cluster.probe(&pairs([("10.0.0.4", "10.0.0.3"), ("fd00::4", "fd00::3")]));
     assert_eq!(counts(), [4, 0], "the first packet of each connection is judged");
     cluster.probe(&pairs([("10.0.0.2", "10.0.0.4"), ("fd00::2", "fd00::4")]));
     assert_eq!(counts(), [4, 4]);
     cluster.probe(&pairs([("10.0.0.2", "10.0.0.3"), ("fd00::2", "fd00::3")]));
-    assert_eq!(counts(), [8, 8], "both ends have something against it");
+    assert_eq!(counts(), [8, 8], "both ends deny it");
     cluster.ping("10.0.0.4", "10.0.0.3", Verdict::Allow);
     cluster.ping("fd00::4", "fd00::3", Verdict::Allow);
     assert_eq!(counts(), [10, 8]);
 }
 
-/// An admin policy denies what comes to `db` and what leaves `web`, and their own policies would deny it, too.
+/// An admin policy denies ingress of `db` and egress of `web`, and so do their NetworkPolicies.
 fn counted_once() {
     let admin = |name: &str, app: &str, rules: &str| {
         format!(
@@ -82,5 +82,5 @@ fn counted_once() {
     probe("fd00::2", "fd00::4");
     assert_eq!(counts(), [1, 1]);
     probe("10.0.0.2", "10.0.0.3");
-    assert_eq!(counts(), [2, 2], "both ends have something against it");
+    assert_eq!(counts(), [2, 2], "both ends deny it");
 }

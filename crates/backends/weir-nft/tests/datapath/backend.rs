@@ -3,7 +3,7 @@ use weir_datapath::{ApplyError, Mode};
 use weir_nft::Nft;
 use weir_trials::Backend;
 
-/// nftables, as the trials of every backend see it.
+/// The nftables backend for the shared trials.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Nftables;
 

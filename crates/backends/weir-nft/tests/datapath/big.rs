@@ -1,4 +1,4 @@
-//! A large cluster: what it costs to come, to come back, and to change a little.
+//! A large cluster: the steps of a first load, of a restart and of a small change.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -12,12 +12,13 @@ use weir_trials::cluster::{policy, world};
 
 use crate::{backend::trial, node};
 
-/// Pods on this node, and peers elsewhere that may reach them.
+/// The number of pods on this node.
 const PODS: u32 = 300;
+/// The number of peers on other nodes.
 const PEERS: u32 = 20_000;
 
 pub(crate) fn trials() -> Vec<Trial> {
-    vec![trial("one_member_more_of_twenty_thousand_is_one_element", one_member_more)]
+    vec![trial("adding_one_of_twenty_thousand_members_adds_one_element", one_more_member)]
 }
 
 fn pod(app: &str, number: u32, node: &str) -> Change {
@@ -36,7 +37,7 @@ fn pod(app: &str, number: u32, node: &str) -> Change {
     }))
 }
 
-fn one_member_more() {
+fn one_more_member() {
     let spec = "podSelector: {matchLabels: {app: here}}, ingress: [{from: [{podSelector: {matchLabels: {app: peer}}}]}]";
     let text = format!("namespaces: [{{name: shop}}]\npolicies:\n{}", policy("here", spec));
     let mut changes: Vec<Change> = world(&text).changes().collect();
@@ -51,7 +52,7 @@ fn one_member_more() {
     let plan = node::replan(&mut nft, &program);
     assert!(plan.elements() > (PODS + PEERS) as usize);
     nft.apply(&plan).unwrap();
-    assert!(!nft.drifted().unwrap(), "our own writes are no drift, however many");
+    assert!(!nft.drifted().unwrap(), "our own writes are not drift, however many");
 
     let mut again = node::open(&lab, "n1", Mode::Enforce);
     let plan = node::replan(&mut again, &program);
@@ -69,6 +70,6 @@ fn one_member_more() {
     let plan = node::replan(&mut again, &program);
     assert_eq!((plan.steps().count(), plan.elements()), (1, 1), "{plan}");
     again.apply(&plan).unwrap();
-    assert!(nft.drifted().unwrap(), "one change of somebody else is seen among ours");
+    assert!(nft.drifted().unwrap(), "a change by another process is detected among ours");
     assert!(node::replan(&mut nft, &program).is_empty());
 }

@@ -10,9 +10,9 @@ use crate::backend::{Nftables, trial};
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
-        trial("isolated_pods_of_a_bridge_find_each_other", isolated_pods),
-        trial("ports_names_and_blocks_hold_on_a_bridge", ports_names_and_blocks),
-        trial("egress_and_ingress_both_count_on_a_bridge", both_directions),
+        trial("isolated_pods_on_a_bridge_resolve_each_other", isolated_pods),
+        trial("ports_names_and_blocks_apply_on_a_bridge", ports_names_and_blocks),
+        trial("egress_and_ingress_both_apply_on_a_bridge", both_directions),
     ]
 }
 
@@ -23,9 +23,10 @@ fn check(world: &World, flows: &[Flow], what: &str) {
     assert_eq!(disagreements(&cluster, world, flows), [""; 0], "{what}");
 }
 
-/// The usual pods on a bridge, under policies that allow something and forbid something: everyone tries everything.
+/// Puts the usual pods on a bridge, under policies that allow some connections and deny others, and
+/// tries all connections.
 #[track_caller]
-fn everyone(policies: &[String]) {
+fn check_all_pairs(policies: &[String]) {
     let world = world(&format!("{PODS}policies:\n{}", policies.concat()));
     let v4 = [
         "10.0.0.1",
@@ -44,13 +45,13 @@ fn everyone(policies: &[String]) {
         .flat_map(|(from, to, protocol)| [80, 81].map(|port| flow(from, to, protocol, port)))
         .collect();
     let denied = flows.iter().filter(|flow| weir_oracle::verdict(&world, flow) == Verdict::Deny);
-    assert!((1..flows.len()).contains(&denied.count()), "something passes and something does not");
+    assert!((1..flows.len()).contains(&denied.count()), "some connections pass and some do not");
     check(&world, &flows, "everyone");
 }
 
 fn isolated_pods() {
     let to_port_80 = "ports: [{port: 80}]";
-    everyone(&[policy(
+    check_all_pairs(&[policy(
         "all",
         &format!(
             "podSelector: {{}}, policyTypes: [Ingress, Egress],
@@ -61,7 +62,7 @@ fn isolated_pods() {
 }
 
 fn ports_names_and_blocks() {
-    everyone(&[
+    check_all_pairs(&[
         policy(
             "db",
             "podSelector: {matchLabels: {app: db}}, ingress: [
@@ -74,7 +75,7 @@ fn ports_names_and_blocks() {
 }
 
 fn both_directions() {
-    everyone(&[
+    check_all_pairs(&[
         policy(
             "api",
             "podSelector: {matchLabels: {app: api}}, policyTypes: [Egress],

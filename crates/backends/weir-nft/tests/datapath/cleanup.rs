@@ -1,4 +1,4 @@
-//! Going leaves everything as it was before coming.
+//! Removing the backend's rules restores the previous state.
 
 use libtest_mimic::Trial;
 use weir_datapath::Mode;
@@ -10,9 +10,9 @@ use crate::{backend::trial, drift::OTHERS, node};
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
-        trial("what_is_removed_leaves_nothing_behind", leaves_nothing_behind),
-        trial("there_may_be_nothing_to_remove", nothing_to_remove),
-        trial("what_was_removed_can_come_back", can_come_back),
+        trial("a_removal_leaves_nothing_behind", leaves_nothing_behind),
+        trial("removing_from_an_empty_kernel_succeeds", nothing_to_remove),
+        trial("rules_can_be_installed_again_after_a_removal", install_again),
     ]
 }
 
@@ -38,14 +38,14 @@ fn nothing_to_remove() {
     assert_eq!(node::list(&lab, &["list", "ruleset"]), "");
 }
 
-fn can_come_back() {
+fn install_again() {
     let lab = node::without_pods();
     let program = compile(&random::draw(1).0, Locality::Everywhere);
     let mut nft = node::open(&lab, "n1", Mode::Enforce);
     node::sync(&mut nft, &program);
     let before = node::ours(&lab);
     nft.remove().unwrap();
-    assert!(!nft.drifted().unwrap(), "we went ourselves");
+    assert!(!nft.drifted().unwrap(), "our own removal is not drift");
     node::sync(&mut nft, &program);
     assert_eq!(node::ours(&lab), before);
 }

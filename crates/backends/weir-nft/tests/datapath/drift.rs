@@ -1,4 +1,5 @@
-//! Others write to our table: it is noticed, and everything is as it was. What is theirs stays theirs.
+//! Other programs write to our table: the backend detects and repairs that. Their own tables stay
+//! untouched.
 
 use libtest_mimic::Trial;
 use weir_datapath::{ApplyErrorKind, Mode, Plan};
@@ -17,8 +18,8 @@ use crate::{
     node,
 };
 
-/// What is done to our table. `CHAIN` stands for a chain that judges pods, `SET` for a set of pods, `HANDLE` for the rule that
-/// asks about destinations.
+/// Changes to our table. `CHAIN` stands for a chain of a pod, `SET` for a set of pods, `HANDLE` for the
+/// rule that looks up destinations.
 const DISTURBANCES: &[(&str, &str)] = &[
     ("a_table_that_was_flushed", "flush table inet weir"),
     ("a_table_that_was_deleted", "delete table inet weir"),
@@ -78,7 +79,8 @@ const DISTURBANCES: &[(&str, &str)] = &[
     ),
 ];
 
-/// What is not repaired where it is: the table is replaced, and a packet under way at that instant may meet neither.
+/// Changes after which the backend replaces the table. A packet inside the rules at that moment may
+/// meet neither table.
 const REPLACED: &[&str] = &[
     "a_table_that_was_put_to_sleep",
     "a_policy_that_was_changed",
@@ -87,7 +89,7 @@ const REPLACED: &[&str] = &[
     "a_quota_of_theirs_that_a_rule_uses",
 ];
 
-/// What others do that is no business of ours.
+/// Changes outside our table.
 const ELSEWHERE: &[&str] = &[
     "add rule inet other forward counter",
     "add element inet other some { 10.7.7.7 }",
@@ -97,7 +99,7 @@ const ELSEWHERE: &[&str] = &[
     "flush table ip other",
 ];
 
-/// The tables of others, in other families and in ours, and one with our name.
+/// Tables of other programs, in other families and in ours, and one with our name.
 pub(crate) const OTHERS: &str = "
 table inet other {
     set some { type ipv4_addr; elements = { 10.0.0.1, 10.0.0.2 }; }
@@ -120,18 +122,18 @@ table bridge other {
 
 pub(crate) fn trials() -> Vec<Trial> {
     let repaired = DISTURBANCES.iter().map(|(what, commands)| {
-        trial(&format!("{what}_is_noticed_and_repaired"), move || is_repaired(what, commands))
+        trial(&format!("{what}_is_detected_and_repaired"), move || is_repaired(what, commands))
     });
     let more = [
-        trial("changes_elsewhere_are_no_drift", changes_elsewhere),
-        trial("our_own_writes_are_no_drift", our_own_writes),
-        trial("a_plan_for_rules_that_changed_is_not_carried_out", stale_plans),
-        trial("chains_are_repaired_while_packets_come", repaired_under_traffic),
+        trial("changes_outside_our_table_are_not_drift", changes_elsewhere),
+        trial("our_own_writes_are_not_drift", our_own_writes),
+        trial("a_stale_plan_is_rejected", stale_plans),
+        trial("chains_are_repaired_under_traffic", repaired_under_traffic),
     ];
     repaired.chain(more).collect()
 }
 
-/// A node with others' tables and ours, in which each kind of chain and set is in use.
+/// A node with tables of other programs and ours, which uses each kind of chain and set.
 struct Node {
     lab: Lab,
     nft: node::Driver<Nft>,
@@ -163,11 +165,11 @@ impl Node {
         node::run(&lab, OTHERS);
         let mut nft = node::open(&lab, "n1", Mode::Enforce);
         node::sync(&mut nft, &program);
-        assert!(!nft.drifted().unwrap(), "our own writes are no drift");
+        assert!(!nft.drifted().unwrap(), "our own writes are not drift");
         Node { lab, nft, program }
     }
 
-    /// Commands with the names that our things have here.
+    /// Runs commands with the names of our objects filled in.
     fn disturb(&self, commands: &str) {
         let ruleset = weir_nft::render(&self.program);
         let mut chains =
@@ -181,7 +183,7 @@ impl Node {
         node::run(&self.lab, &commands.replace("HANDLE", handle).replace("; ", "\n"));
     }
 
-    /// The tables of others, with their counters.
+    /// The tables of other programs, with their counters.
     fn others(&self) -> Vec<String> {
         let listed = node::list(&self.lab, &["list", "ruleset"]);
         let tables = format!("\n{listed}");
@@ -195,19 +197,19 @@ fn is_repaired(what: &str, commands: &str) {
     let (before, others) = (node::ours(&node.lab), node.others());
     assert_eq!(others.len(), 4, "{others:?}");
     node.disturb(commands);
-    assert_ne!(node::ours(&node.lab), before, "something was done");
+    assert_ne!(node::ours(&node.lab), before, "the command changes the table");
     let others = if commands == "flush ruleset" { Vec::new() } else { others };
-    assert!(node.nft.drifted().unwrap(), "it is noticed");
+    assert!(node.nft.drifted().unwrap(), "the change is detected");
     let plan = node::replan(&mut node.nft, &node.program);
     let is_replaced = plan.steps().any(|step| *step == Step::DeleteTable);
     assert_eq!(is_replaced, REPLACED.contains(&what), "{plan}");
     node::sync(&mut node.nft, &node.program);
     assert_same(&node::ours(&node.lab), &before);
-    assert_eq!(node.others(), others, "what is theirs is as it was");
-    assert!(!node.nft.drifted().unwrap(), "a repair is no drift");
+    assert_eq!(node.others(), others, "the tables of other programs are unchanged");
+    assert!(!node.nft.drifted().unwrap(), "a repair is not drift");
 }
 
-/// Says only what differs: a whole table is long.
+/// Shows only the differences, because a whole table is long.
 #[track_caller]
 fn assert_same(now: &[String], before: &[String]) {
     let missing: Vec<&String> = before.iter().filter(|block| !now.contains(block)).collect();
@@ -233,10 +235,10 @@ fn our_own_writes() {
     node::sync(&mut node.nft, &nothing);
     node::sync(&mut node.nft, &node.program);
     assert!(!node.nft.drifted().unwrap());
-    // Another process with the same code is somebody else.
+    // Another process of weir counts as another program.
     node::sync(&mut node::open(&node.lab, "n1", Mode::Enforce), &nothing);
     assert!(node.nft.drifted().unwrap());
-    assert!(!node.nft.drifted().unwrap(), "it is said once");
+    assert!(!node.nft.drifted().unwrap(), "drift is reported once");
 }
 
 fn stale_plans() {
@@ -245,13 +247,14 @@ fn stale_plans() {
     let plan = node::replan(&mut node.nft, &Program::default());
     assert!(!plan.is_empty());
     node::run(&node.lab, "add rule inet other forward counter");
-    let refused = node.nft.apply(&plan).unwrap_err();
-    assert_eq!(refused.kind, ApplyErrorKind::Unavailable, "{}", refused.with_causes());
-    assert_eq!(node::ours(&node.lab), before, "all or nothing");
+    let error = node.nft.apply(&plan).unwrap_err();
+    assert_eq!(error.kind, ApplyErrorKind::Unavailable, "{}", error.with_causes());
+    assert_eq!(node::ours(&node.lab), before, "a rejected plan changes nothing");
     node::sync(&mut node.nft, &Program::default());
 }
 
-/// Somebody edits our chains in ways that change no verdict, again and again: neither does the repair.
+/// Another program repeatedly edits our chains without changing verdicts. The repair changes none
+/// either.
 fn repaired_under_traffic() {
     let db = "podSelector: {matchLabels: {app: db}}, ingress: [{from: [{podSelector: {matchLabels: {app: api}}}]}]";
     let world = world(&format!("{PODS}policies:\n{}", policy("db", db)));

@@ -1,7 +1,7 @@
-//! nftables in the kernel, under everything that can happen to it: real packets, real connections, and others who write there.
+//! The backend in a real kernel: packets, connections, and other programs that write to nf_tables.
 //! Needs root or user namespaces, and the programs `nft` and `ip`.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "tests, though with a `main` of their own")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests without the default harness")]
 
 use std::process::ExitCode;
 

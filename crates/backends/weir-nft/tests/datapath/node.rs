@@ -1,4 +1,4 @@
-//! One node, and what others do to its rules.
+//! One node, and commands of other programs on it.
 
 use weir_datapath::Mode;
 use weir_lab::Lab;
@@ -17,7 +17,7 @@ pub(crate) fn run(lab: &Lab, commands: &str) {
     nft(lab, &["-f", "-"], commands);
 }
 
-/// What the nft program lists.
+/// The output of a list command of nft.
 #[track_caller]
 pub(crate) fn list(lab: &Lab, words: &[&str]) -> String {
     nft(lab, words, "")
@@ -28,7 +28,8 @@ fn nft(lab: &Lab, arguments: &[&str], input: &str) -> String {
     weir_trials::node::run(lab, "nft", arguments, input)
 }
 
-/// Our table without its counters: the sets and chains in the order of their names, for the kernel keeps that of their making.
+/// Our table without its counters. Sets and chains are sorted by name, because the kernel lists them in
+/// order of creation.
 #[track_caller]
 pub(crate) fn ours(lab: &Lab) -> Vec<String> {
     let listed = list(lab, &["--stateless", "list", "ruleset"]);

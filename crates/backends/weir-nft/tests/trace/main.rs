@@ -1,4 +1,5 @@
-//! What packets meet while rules change: every lookup of every packet, before, between and after the groups of a transaction.
+//! The verdicts on packets while rules change: every lookup of every packet, before, between and after
+//! the groups of a transaction.
 
 #![allow(clippy::panic, reason = "a test may panic")]
 
@@ -12,9 +13,9 @@ use weir_nft::{Chain, Go, Planner, Ruleset, Set, Step, render};
 
 use packet::Way;
 
-/// Steps are about what is there.
-const SET: &str = "there is such a set";
-const CHAIN: &str = "there is such a chain";
+/// Steps refer to existing objects.
+const SET: &str = "the set exists";
+const CHAIN: &str = "the chain exists";
 
 /// The ruleset after some steps.
 fn after(mut ruleset: Ruleset, steps: &[Step]) -> Ruleset {
@@ -53,8 +54,8 @@ fn after(mut ruleset: Ruleset, steps: &[Step]) -> Ruleset {
     ruleset
 }
 
-/// The verdicts that a packet under way may meet: each pod's rules are those before the change or those after it, and so are the
-/// members of the sets that they name.
+/// The possible verdicts on a packet inside the rules: each pod has its old or its new rules, and each
+/// set its old or its new members.
 fn possible(programs: &[Program], flow: &Flow) -> [bool; 2] {
     let sides = Direction::BOTH.map(|direction| {
         let allows = |program: &Program| program.side(flow, direction) == Verdict::Allow;
@@ -65,7 +66,7 @@ fn possible(programs: &[Program], flow: &Flow) -> [bool; 2] {
     [may_pass, may_not]
 }
 
-/// A program before a change, half-way and after it.
+/// A program before, during and after a change.
 fn around(before: &Program, delta: &Delta) -> Vec<Program> {
     let Delta { endpoints, sets } = delta.clone();
     let rules = Delta { endpoints, ..Delta::default() };
@@ -79,7 +80,7 @@ fn around(before: &Program, delta: &Delta) -> Vec<Program> {
     after.into()
 }
 
-/// Whether a packet is passed on by the node of every pod at its ends: those of a pod to itself or its node are not.
+/// Whether the nodes of both ends forward a packet. They do not if a pod sends to itself or to its node.
 fn is_forwarded(program: &Program, flow: &Flow) -> bool {
     Direction::BOTH.into_iter().all(|direction| {
         let (here, _) = flow.ends(direction);
@@ -87,7 +88,7 @@ fn is_forwarded(program: &Program, flow: &Flow) -> bool {
     })
 }
 
-/// A packet for every moment at which a lookup can meet the change.
+/// Sends a packet for every moment at which a lookup can meet the change.
 #[track_caller]
 fn check(before: &Ruleset, after: &Ruleset, flow: &Flow, [may_pass, may_not]: [bool; 2]) {
     let mut early = 0;
@@ -105,7 +106,7 @@ fn check(before: &Ruleset, after: &Ruleset, flow: &Flow, [may_pass, may_not]: [b
     }
 }
 
-/// Makes one change, and looks at the packets of some connections meanwhile.
+/// Makes one change, and checks the packets of some connections meanwhile.
 #[track_caller]
 fn step(
     engine: &mut Engine,
@@ -130,7 +131,7 @@ fn step(
     assert_eq!(state, render(program));
 }
 
-/// `db` lets those in that are `old` or `new`, each to ports of their own.
+/// `db` admits pods labelled `old` or `new`, each to other ports.
 const CROWD: &str = "
 {apiVersion: v1, kind: Pod, metadata: {name: db, namespace: shop, labels: {app: db}}, status: {podIP: 10.0.1.1}}
 ---
@@ -151,13 +152,13 @@ fn pod(number: u8, labels: &str) -> String {
 }
 
 #[test]
-fn a_pod_that_goes_from_one_set_to_another_is_let_in_all_the_while() {
-    // So many that what they may do is not listed one by one.
+fn a_pod_that_moves_between_sets_is_always_admitted() {
+    // More pods than the shared grants set admits.
     let crowd: String = (1..=150).map(|number| pod(number, "app: old")).collect();
     let mut engine = Engine::new(Locality::Everywhere);
     let mut program = Program::default();
     program.apply(engine.apply(changes(&format!("{CROWD}{crowd}"))));
-    let mut planner = Planner::of(&program, Mode::Enforce);
+    let mut planner = Planner::from_program(&program, Mode::Enforce);
     let flow = Flow {
         from: [10, 0, 0, 7].into(),
         to: [10, 0, 1, 1].into(),
@@ -172,7 +173,7 @@ fn a_pod_that_goes_from_one_set_to_another_is_let_in_all_the_while() {
     }
 }
 
-/// Admin policies deny, allow and pass some who come to `db`, and its own policy lets others in.
+/// Admin policies deny, allow and pass some peers of `db`, and its NetworkPolicy admits others.
 const TIERS: &str = "
 {apiVersion: v1, kind: Namespace, metadata: {name: shop}}
 ---
@@ -187,9 +188,10 @@ const TIERS: &str = "
            {action: Accept, from: [{pods: {namespaceSelector: {}, podSelector: {matchLabels: {good: v}}}}], protocols: [{tcp: {destinationPort: {number: 443}}}]}]}}
 ";
 
-/// Whatever a peer was and becomes at one instant, in both tiers, every packet of it meets what it was or what it becomes.
+/// When the labels of a peer change for both tiers in one step, each of its packets gets the old or the
+/// new verdict.
 #[test]
-fn a_pod_that_changes_for_two_tiers_at_once_never_slips_between_them() {
+fn a_pod_that_changes_for_two_tiers_gets_no_mixed_verdict() {
     const LABELS: [&str; 5] = ["left", "right", "passed", "bad", "good"];
     let labels = |choice: u8| {
         let chosen = (0..).zip(LABELS).filter(|(bit, _)| choice & (1 << bit) != 0);
@@ -198,7 +200,7 @@ fn a_pod_that_changes_for_two_tiers_at_once_never_slips_between_them() {
     let mut engine = Engine::new(Locality::Everywhere);
     let mut program = Program::default();
     program.apply(engine.apply(changes(TIERS)));
-    let mut planner = Planner::of(&program, Mode::Enforce);
+    let mut planner = Planner::from_program(&program, Mode::Enforce);
     let flows = [22, 80, 100, 443].map(|port| Flow {
         from: [10, 0, 0, 7].into(),
         to: [10, 0, 1, 1].into(),
@@ -224,7 +226,7 @@ fn a_pod_that_changes_for_two_tiers_at_once_never_slips_between_them() {
     assert!(allowed > 500 && denied > 500, "{allowed} allowed, {denied} denied");
 }
 
-/// The namespace has a label that decides whom policies mean, and for whom they speak.
+/// The label of a namespace determines the peers and the subjects of policies.
 const STREETS: &str = "
 {apiVersion: v1, kind: Pod, metadata: {name: db, namespace: shop, labels: {role: db}}, status: {podIP: 10.0.1.1}}
 ---
@@ -238,9 +240,10 @@ const STREETS: &str = "
  ingress: [{action: Deny, from: [{namespaces: {matchLabels: {street: one}}}], protocols: [{tcp: {destinationPort: {number: 80}}}]}]}}
 ";
 
-/// Port 80 is never open, by whatever street: one admin policy denies it here, and there nobody admits anyone to it.
+/// Port 80 is closed for both labels: with one, an admin policy denies it, and with the other, no policy
+/// allows it.
 #[test]
-fn a_pod_that_moves_while_rules_change_never_slips_between_them() {
+fn a_pod_that_moves_while_rules_change_gets_no_mixed_verdict() {
     let street = |name: &str| {
         changes(&format!(
             "{{apiVersion: v1, kind: Namespace, metadata: {{name: shop, labels: {{street: {name}}}}}}}"
@@ -250,7 +253,7 @@ fn a_pod_that_moves_while_rules_change_never_slips_between_them() {
     let mut program = Program::default();
     program.apply(engine.apply(changes(&format!("{STREETS}{}", pod(7, "")))));
     program.apply(engine.apply(street("one")));
-    let mut planner = Planner::of(&program, Mode::Enforce);
+    let mut planner = Planner::from_program(&program, Mode::Enforce);
     let flows = [80, 443].map(|port| Flow {
         from: [10, 0, 0, 7].into(),
         to: [10, 0, 1, 1].into(),
@@ -266,7 +269,7 @@ fn a_pod_that_moves_while_rules_change_never_slips_between_them() {
     assert_eq!(program.verdict(&flows[1]), Verdict::Allow);
 }
 
-/// A cluster where so many rules of admin policies are about peers of `db`, and blocks beside them; each has a port of its own.
+/// A cluster with this many admin rules for peers of `db`, and as many for blocks, each with its own port.
 fn ruled(rules: u16) -> Ruleset {
     let rule = |number: u16| {
         let action = ["Deny", "Pass", "Accept"][usize::from(number) % 3];
@@ -304,7 +307,7 @@ fn ruled(rules: u16) -> Ruleset {
 }
 
 #[test]
-fn a_packet_makes_as_many_lookups_whatever_the_number_of_admin_rules() {
+fn the_number_of_lookups_does_not_depend_on_the_number_of_admin_rules() {
     let lookups = [12, 1000].map(|rules| {
         let ruleset = ruled(rules);
         let to = [[10, 100, 0, 10], [10, 1, 3, 9], [203, 0, 113, 1]];
@@ -325,13 +328,13 @@ fn a_packet_makes_as_many_lookups_whatever_the_number_of_admin_rules() {
     assert!(many.iter().all(|made| *made <= 9), "{many:?}");
 }
 
-/// What is decided on `db` when a pod with these labels comes: the one element that comes.
-fn way_of(rules: &str, labels: &str) -> Go {
+/// The target of the one element that a new pod with these labels adds for `db`.
+fn target_of(rules: &str, labels: &str) -> Go {
     let db = "{apiVersion: v1, kind: Namespace, metadata: {name: shop}}\n---\n{apiVersion: v1, kind: Pod, metadata: {name: db, namespace: shop}, spec: {nodeName: here}, status: {podIP: 10.0.1.1}}\n";
     let mut engine = Engine::new(Locality::Node("here".into()));
     let mut program = Program::default();
     program.apply(engine.apply(changes(&format!("{db}{rules}"))));
-    let mut planner = Planner::of(&program, Mode::Enforce);
+    let mut planner = Planner::from_program(&program, Mode::Enforce);
     let delta = engine.apply(changes(&pod(7, labels)));
     program.apply(delta.clone());
     let transaction = planner.plan(&program, &delta);
@@ -348,9 +351,9 @@ fn admin_policy(number: u8, rules: &str) -> String {
     )
 }
 
-/// The kernel looks through all maps when an element comes that leads to a chain.
+/// The kernel checks all maps for loops when an element with a jump or goto is added.
 #[test]
-fn a_peer_like_most_others_comes_into_a_map_without_a_chain() {
+fn a_peer_with_the_usual_decision_needs_no_chain() {
     let same = |number: u8| {
         admin_policy(
             number,
@@ -360,28 +363,31 @@ fn a_peer_like_most_others_comes_into_a_map_without_a_chain() {
         )
     };
     let many: String = (1..=20).map(same).collect();
-    assert_eq!(way_of(&many, "team-3: v, team-12: v"), Go::Continue);
-    // Two special teams, and everybody else.
+    assert_eq!(target_of(&many, "team-3: v, team-12: v"), Go::Continue);
+    // Two special teams, and all other pods.
     let special = [1, 2].map(same).concat();
     let rest = "{action: Deny, from: [{pods: {namespaceSelector: {}, podSelector: {matchExpressions: [{key: friend, operator: DoesNotExist}]}}}]}";
     let both = format!("{special}{}", admin_policy(3, rest));
-    assert_eq!(way_of(&both, ""), Go::Continue);
+    assert_eq!(target_of(&both, ""), Go::Continue);
     let friendly = rest.replace("Deny", "Accept").replace("DoesNotExist", "Exists");
-    assert_eq!(way_of(&format!("{both}{}", admin_policy(4, &friendly)), "friend: v"), Go::Accept);
+    assert_eq!(
+        target_of(&format!("{both}{}", admin_policy(4, &friendly)), "friend: v"),
+        Go::Accept
+    );
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(120))]
 
     #[test]
-    fn a_packet_meets_rules_from_before_a_change_or_from_after_it(
+    fn a_packet_gets_the_verdict_from_before_or_after_a_change(
         (first, then) in weir_testkit::before_and_after(),
         flows in proptest::collection::vec(weir_testkit::flow(), 40),
     ) {
         let mut engine = Engine::new(Locality::Everywhere);
         let mut program = Program::default();
         program.apply(engine.apply(&first));
-        let mut planner = Planner::of(&program, Mode::Enforce);
+        let mut planner = Planner::from_program(&program, Mode::Enforce);
         for change in &then {
             step(&mut engine, &mut program, &mut planner, change, &flows);
         }

@@ -1,24 +1,25 @@
-//! A packet on its way through a ruleset, as the kernel would lead it.
+//! Evaluates a ruleset for a packet as the kernel does.
 
 use std::sync::Arc;
 
-use weir_model::{Flow, Name, Verdict};
-use weir_nft::{Act, Aim, Family, Field, Go, Key, Kind, Match, Ruleset, Set};
+use weir_model::{Flow, IpFamily, Name, Verdict};
+use weir_nft::{Act, Aim, Field, Go, Key, Kind, Match, Ruleset, Set};
 
-/// The rules that a packet meets, and the sets: those that were, and those that are from some lookup on.
+/// The rules for a packet, and the sets before and after a change.
 ///
-/// The kernel reads the rules of one state to the end, but looks up each set as it is at that moment.
+/// The kernel evaluates the rules of one generation to the end, but looks up the current content of
+/// each set.
 pub(crate) struct Way<'a> {
     pub(crate) before: &'a Ruleset,
     pub(crate) after: &'a Ruleset,
-    /// So many lookups are made before the change.
+    /// The number of lookups before the change.
     pub(crate) early: usize,
-    /// So many were made.
+    /// The number of lookups made.
     pub(crate) made: usize,
 }
 
 impl Way<'_> {
-    /// What becomes of the first packet of a connection.
+    /// The verdict on the first packet of a connection.
     pub(crate) fn verdict(&mut self, flow: &Flow) -> Verdict {
         self.chain("forward", flow).unwrap_or(Verdict::Allow)
     }
@@ -64,9 +65,9 @@ impl Way<'_> {
 
     fn fits(&mut self, one: &Match, flow: &Flow) -> bool {
         match one {
-            // It is the first of its connection, to where it was sent, and no neighbour discovery.
+            // The packet opens its connection, is not translated, and is not neighbour discovery.
             Match::Established | Match::Translated | Match::NeighbourDiscovery => false,
-            Match::Of(family) => Family::of(flow.from) == *family,
+            Match::Of(family) => IpFamily::from(flow.from) == *family,
             Match::In(fields, set) => self.find(fields, set, flow).is_some(),
             Match::To(range) => {
                 range.protocol == flow.protocol && (range.first..=range.last).contains(&flow.port)
@@ -77,7 +78,7 @@ impl Way<'_> {
     fn find(&mut self, fields: &[Field], set: &Name, flow: &Flow) -> Option<Option<Arc<Aim>>> {
         let state = if self.made < self.early { self.before } else { self.after };
         self.made += 1;
-        // A set that is gone is there for packets under way.
+        // Packets inside the rules still see a deleted set.
         let set = state.sets.get(set).or_else(|| self.before.sets.get(set))?;
         look_up(fields, set, flow)
     }
@@ -89,7 +90,7 @@ fn look_up(fields: &[Field], set: &Set, flow: &Flow) -> Option<Option<Arc<Aim>>>
         Field::Destination(family) => Some((flow.to, *family)),
         Field::Protocol | Field::SourcePort | Field::DestinationPort => None,
     });
-    if addresses.clone().any(|(address, family)| Family::of(address) != family) {
+    if addresses.clone().any(|(address, family)| IpFamily::from(address) != family) {
         return None;
     }
     let mut address = || addresses.next().map(|(address, _)| address);
@@ -113,7 +114,7 @@ fn look_up(fields: &[Field], set: &Set, flow: &Flow) -> Option<Option<Arc<Aim>>>
             };
             set.elements.keys().find(holds)?.clone()
         }
-        // No connection was ended.
+        // No connection was terminated.
         Kind::Cut(_) | Kind::CutSenders(_) => return None,
     };
     set.elements.get(&key).cloned()

@@ -242,7 +242,7 @@ fn this_end<'a, 'b>(body: &'a mut Body<'b>, link: u32, flags: u32, ends: Ends) -
 /// The kernel's own error, unless it had more to say.
 fn unlucky(error: NetlinkError) -> io::Error {
     match error {
-        NetlinkError::Refused(refusal) if refusal.reason.is_none() => refusal.error,
+        NetlinkError::Rejected(rejection) if rejection.reason.is_none() => rejection.error,
         error => io::Error::other(error),
     }
 }

@@ -1,4 +1,4 @@
-//! What the kernel remembers.
+//! Listing and deleting tracked connections.
 
 use std::{
     collections::BTreeSet,
@@ -16,24 +16,24 @@ use weir_model::{
 use weir_netfilter::{Connection, Conntrack, Tuple};
 use weir_netlink::{Body, Header, Protocol, Socket, Writer, kind};
 
-use crate::node::{A, A6, B, B6, PATIENCE, address, flow, load, node, trial};
+use crate::node::{A, A6, B, B6, REPLY_TIMEOUT, address, flow, load, node, trial};
 
-/// Long enough for a packet that is not dropped.
-const SILENCE: Duration = Duration::from_millis(200);
+/// Longer than a packet takes that is not dropped.
+const DROP_TIMEOUT: Duration = Duration::from_millis(200);
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("connections_are_listed_as_policies_see_them", connections_are_listed),
-        trial("only_the_connection_that_is_forgotten_goes", only_the_forgotten_goes),
+        trial("only_the_given_connection_is_deleted", only_the_given_one),
         trial("a_connection_with_another_id_stays", another_id_stays),
-        trial("what_is_forgotten_is_judged_anew", forgotten_is_judged_anew),
-        trial("services_are_seen_through", services_are_seen_through),
-        trial("connections_in_zones_are_forgotten_too", zones),
+        trial("rules_apply_again_after_a_deletion", rules_apply_again),
+        trial("a_flow_names_the_backend_of_a_service", backend_of_a_service),
+        trial("connections_in_zones_are_deleted", zones),
         trial("a_hundred_thousand_connections_are_listed", a_hundred_thousand),
     ]
 }
 
-/// Makes the node remember connections, and drops nothing.
+/// Makes the node track connections and drop nothing.
 const TRACK: &str = "ct state new accept";
 
 fn list(lab: &Lab) -> Vec<Connection> {
@@ -43,9 +43,9 @@ fn list(lab: &Lab) -> Vec<Connection> {
     found
 }
 
-fn forget(lab: &Lab, connection: &Connection) {
+fn delete(lab: &Lab, connection: &Connection) {
     let mut conntrack = lab.on_node("node", || Conntrack::open().unwrap()).unwrap();
-    conntrack.forget(connection).unwrap();
+    conntrack.delete(connection).unwrap();
 }
 
 fn ports(lab: &Lab) -> BTreeSet<u16> {
@@ -56,9 +56,9 @@ fn connections_are_listed() {
     let lab = node(TRACK);
     assert_eq!(list(&lab), []);
     let flows = [flow(A, B, Tcp, 80), flow(B6, A6, Tcp, 81), flow(A6, B6, Udp, 53)];
-    let _open = flows.map(|flow| lab.converse(flow, PATIENCE).unwrap());
-    // Not for policies to name.
-    assert_eq!(lab.ping(address(A), address(B), PATIENCE).unwrap(), Verdict::Allow);
+    let _open = flows.map(|flow| lab.converse(flow, REPLY_TIMEOUT).unwrap());
+    // Policies cannot name ICMP.
+    assert_eq!(lab.ping(address(A), address(B), REPLY_TIMEOUT).unwrap(), Verdict::Allow);
     let listed = list(&lab);
     assert_eq!(listed.iter().map(Connection::flow).collect::<BTreeSet<_>>(), flows.into());
     for Connection { original, reply, zone, .. } in listed {
@@ -74,45 +74,45 @@ fn connections_are_listed() {
     }
 }
 
-fn only_the_forgotten_goes() {
+fn only_the_given_one() {
     let lab = node(TRACK);
-    let _open = [80, 81].map(|port| lab.converse(flow(A, B, Tcp, port), PATIENCE).unwrap());
+    let _open = [80, 81].map(|port| lab.converse(flow(A, B, Tcp, port), REPLY_TIMEOUT).unwrap());
     let listed = list(&lab);
     let one = listed.iter().find(|connection| connection.flow().port == 81).unwrap();
     assert_eq!(ports(&lab), [80, 81].into());
-    forget(&lab, one);
+    delete(&lab, one);
     assert_eq!(ports(&lab), [80].into());
-    forget(&lab, one);
+    delete(&lab, one);
     assert_eq!(ports(&lab), [80].into());
 }
 
 fn another_id_stays() {
     let lab = node(TRACK);
-    let _open = lab.converse(flow(A6, B6, Udp, 53), PATIENCE).unwrap();
-    let [connection] = list(&lab)[..] else { panic!("there is one connection") };
-    forget(&lab, &Connection { id: connection.id ^ 1, ..connection });
+    let _open = lab.converse(flow(A6, B6, Udp, 53), REPLY_TIMEOUT).unwrap();
+    let [connection] = list(&lab)[..] else { panic!("expected one connection") };
+    delete(&lab, &Connection { id: connection.id ^ 1, ..connection });
     assert_eq!(list(&lab), [connection]);
-    forget(&lab, &connection);
+    delete(&lab, &connection);
     assert_eq!(list(&lab), []);
 }
 
-fn forgotten_is_judged_anew() {
+fn rules_apply_again() {
     let lab = node("ct state established accept; tcp dport { 80, 81 } accept; drop");
     let [mut kept, mut cut] =
-        [80, 81].map(|port| lab.converse(flow(A, B, Tcp, port), PATIENCE).unwrap());
+        [80, 81].map(|port| lab.converse(flow(A, B, Tcp, port), REPLY_TIMEOUT).unwrap());
     load(
         &lab,
         "flush chain inet test f; add rule inet test f ct state established accept; add rule inet test f drop",
     );
-    assert_eq!(cut.exchange(PATIENCE).unwrap(), Verdict::Allow);
+    assert_eq!(cut.exchange(REPLY_TIMEOUT).unwrap(), Verdict::Allow);
     let listed = list(&lab);
-    forget(&lab, listed.iter().find(|connection| connection.flow().port == 81).unwrap());
-    assert_eq!(cut.exchange(SILENCE).unwrap(), Verdict::Deny);
-    assert_eq!(kept.exchange(PATIENCE).unwrap(), Verdict::Allow);
+    delete(&lab, listed.iter().find(|connection| connection.flow().port == 81).unwrap());
+    assert_eq!(cut.exchange(DROP_TIMEOUT).unwrap(), Verdict::Deny);
+    assert_eq!(kept.exchange(REPLY_TIMEOUT).unwrap(), Verdict::Allow);
 }
 
-/// A service with a virtual address and another port, whose backend sees the node as the client.
-fn services_are_seen_through() {
+/// A service with a virtual address and another port. Its backend sees the node as the client.
+fn backend_of_a_service() {
     let lab = node(TRACK);
     load(
         &lab,
@@ -124,18 +124,18 @@ fn services_are_seen_through() {
     let there = SocketAddr::new(address(B), 8080);
     let listener = lab.at(address(B), || TcpListener::bind(there).unwrap()).unwrap();
     let service = SocketAddr::new(address("10.96.0.1"), 80);
-    let connect = || TcpStream::connect_timeout(&service, PATIENCE).unwrap();
+    let connect = || TcpStream::connect_timeout(&service, REPLY_TIMEOUT).unwrap();
     let mut client = lab.at(address(A), connect).unwrap();
     let (server, seen) = listener.accept().unwrap();
     assert_eq!(seen.ip(), address("192.168.0.1"));
-    let [connection] = list(&lab)[..] else { panic!("there is one connection") };
+    let [connection] = list(&lab)[..] else { panic!("expected one connection") };
     assert_eq!(connection.flow(), flow(A, B, Tcp, 8080));
     assert_eq!(connection.original.destination, service.ip());
-    forget(&lab, &connection);
+    delete(&lab, &connection);
     assert_eq!(list(&lab), []);
     drop(server);
-    client.set_read_timeout(Some(SILENCE)).unwrap();
-    assert!(client.read(&mut [0]).is_err(), "nobody translates the farewell");
+    client.set_read_timeout(Some(DROP_TIMEOUT)).unwrap();
+    assert!(client.read(&mut [0]).is_err(), "the FIN is no longer translated");
 }
 
 fn zones() {
@@ -147,33 +147,34 @@ fn zones() {
                 "table inet zones {{ chain pre {{ type filter hook prerouting priority -300; {zone}; }}; }}"
             ),
         );
-        let _open = [80, 81].map(|port| lab.converse(flow(A, B, Tcp, port), PATIENCE).unwrap());
+        let _open =
+            [80, 81].map(|port| lab.converse(flow(A, B, Tcp, port), REPLY_TIMEOUT).unwrap());
         let listed = list(&lab);
         assert_eq!(listed.iter().map(|one| one.zone).collect::<Vec<_>>(), [5, 5], "{zone}");
-        forget(&lab, &listed[0]);
+        delete(&lab, &listed[0]);
         assert_eq!(list(&lab), [listed[1]], "{zone}");
     }
 }
 
 fn a_hundred_thousand() {
-    const MANY: u32 = 100_000;
+    const CONNECTIONS: u32 = 100_000;
     let lab = node(TRACK);
-    let made = lab.on_node("node", || invent(MANY)).unwrap();
+    let made = lab.on_node("node", || create(CONNECTIONS)).unwrap();
     let mut conntrack = lab.on_node("node", || Conntrack::open().unwrap()).unwrap();
     let mut seen = BTreeSet::new();
     conntrack.list(|connection| _ = seen.insert(connection.flow())).unwrap();
     assert_eq!(seen, made);
 }
 
-/// Makes the kernel believe in connections.
-fn invent(many: u32) -> BTreeSet<weir_model::Flow> {
+/// Creates synthetic connections in the kernel.
+fn create(count: u32) -> BTreeSet<weir_model::Flow> {
     let mut socket = Socket::open(Protocol::Netfilter).unwrap();
     let mut writer = Writer::default();
     let mut made = BTreeSet::new();
-    for number in 0..many {
+    for number in 0..count {
         let from = IpAddr::V4(Ipv4Addr::from_bits(0x0b00_0000 + number));
         let flow = weir_model::Flow { from, to: address(B), protocol: Udp, port: 53 };
-        // As many at once as everyone may send.
+        // Stays below the default limit of the send buffer.
         let last = (number + 1).is_multiple_of(1000);
         let ack = if last { kind::ACK } else { 0 };
         let flags = kind::REQUEST | kind::CREATE | kind::EXCL | ack;

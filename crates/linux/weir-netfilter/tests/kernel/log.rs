@@ -1,4 +1,4 @@
-//! What the kernel reports.
+//! Receiving logged packets.
 
 use std::{
     net::{IpAddr, SocketAddr, UdpSocket},
@@ -15,33 +15,33 @@ use weir_model::{
 };
 use weir_netfilter::{LogError, Logged, PacketLog};
 
-use crate::node::{A, A6, B, B6, PATIENCE, address, flow, node, trial};
+use crate::node::{A, A6, B, B6, REPLY_TIMEOUT, address, flow, node, trial};
 
 const GROUP: u16 = 77;
-/// Long enough for a packet that is not dropped.
-const SILENCE: Duration = Duration::from_millis(200);
+/// Longer than a packet takes that is not dropped.
+const DROP_TIMEOUT: Duration = Duration::from_millis(200);
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("dropped_packets_are_reported", dropped_packets_are_reported),
         trial("dropped_pings_are_reported", dropped_pings_are_reported),
         trial("a_group_has_one_reader_at_a_time", one_reader_at_a_time),
-        trial("silence_ends_with_the_patience", silence_ends),
-        trial("what_is_lost_is_counted", what_is_lost_is_counted),
+        trial("receive_returns_after_the_timeout", returns_after_the_timeout),
+        trial("lost_packets_are_counted", lost_packets_are_counted),
     ]
 }
 
-/// Reports everything to the group, and drops it.
+/// Reports every packet to the group and drops it.
 const REPORT: &str = "counter log prefix \"weir says no\" group 77; drop";
 
 fn open(lab: &Lab) -> PacketLog {
     lab.on_node("node", || PacketLog::open(GROUP).unwrap()).unwrap()
 }
 
-/// Waits until all of these flows were reported, and gives the first packet of each.
+/// Waits until all of these flows are reported. Returns the first packet of each.
 #[track_caller]
 fn find<const N: usize>(log: &mut PacketLog, ends: [(IpAddr, IpAddr, u8); N]) -> [Logged; N] {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + REPLY_TIMEOUT;
     let mut reported = Vec::new();
     loop {
         let of = |ends| {
@@ -54,7 +54,7 @@ fn find<const N: usize>(log: &mut PacketLog, ends: [(IpAddr, IpAddr, u8); N]) ->
             return found.map(Option::unwrap);
         }
         assert!(Instant::now() < deadline, "not all of {ends:?} were reported: {reported:?}");
-        log.receive(SILENCE, |logged| reported.push(logged)).unwrap();
+        log.receive(DROP_TIMEOUT, |logged| reported.push(logged)).unwrap();
     }
 }
 
@@ -69,7 +69,7 @@ fn dropped_packets_are_reported() {
         flow(B6, A6, Udp, 54),
         flow(A, B, Sctp, 90),
     ];
-    let verdicts = lab.probe(&flows, SILENCE).unwrap();
+    let verdicts = lab.probe(&flows, DROP_TIMEOUT).unwrap();
     assert_eq!(verdicts, [Verdict::Deny; 5]);
     let numbers = [6, 6, 17, 17, 132];
     let ends = [0, 1, 2, 3, 4].map(|at| (flows[at].from, flows[at].to, numbers[at]));
@@ -90,7 +90,7 @@ fn dropped_pings_are_reported() {
     let mut log = open(&lab);
     for (from, to, protocol, kind) in [(A6, B6, 58, 128), (B, A, 1, 8)] {
         let (from, to) = (address(from), address(to));
-        assert_eq!(lab.ping(from, to, SILENCE).unwrap(), Verdict::Deny);
+        assert_eq!(lab.ping(from, to, DROP_TIMEOUT).unwrap(), Verdict::Deny);
         let [logged] = find(&mut log, [(from, to, protocol)]);
         assert_eq!(logged.icmp_type, Some(kind));
         assert_eq!((logged.source_port, logged.destination_port), (None, None));
@@ -107,40 +107,40 @@ fn one_reader_at_a_time() {
     open(&lab);
 }
 
-fn silence_ends() {
+fn returns_after_the_timeout() {
     let lab = node(REPORT);
     let mut log = open(&lab);
     let began = Instant::now();
-    log.receive(SILENCE, |logged| panic!("{logged:?}")).unwrap();
-    assert!(began.elapsed() >= SILENCE);
+    log.receive(DROP_TIMEOUT, |logged| panic!("{logged:?}")).unwrap();
+    assert!(began.elapsed() >= DROP_TIMEOUT);
 }
 
-/// Nobody reads while more packets come than can wait.
-fn what_is_lost_is_counted() {
-    const MANY: u64 = 40_000;
+/// More packets arrive than the buffer holds, and the test reads none of them.
+fn lost_packets_are_counted() {
+    const PACKETS: u64 = 40_000;
     let lab = node(REPORT);
     let mut log = open(&lab);
     let socket =
         lab.at(address(A), || UdpSocket::bind(SocketAddr::new(address(A), 2000)).unwrap()).unwrap();
     let send = |port| socket.send_to(b"x", SocketAddr::new(address(B), port)).unwrap();
-    (0..MANY).for_each(|_| _ = send(1));
+    (0..PACKETS).for_each(|_| _ = send(1));
     let mut read = 0;
-    let mut quiet = false;
-    while !quiet {
+    let mut is_drained = false;
+    while !is_drained {
         let before = read;
-        log.receive(SILENCE, |_| read += 1).unwrap();
-        // The first error says that some were lost.
-        quiet = read == before && before > 0;
+        log.receive(DROP_TIMEOUT, |_| read += 1).unwrap();
+        // The first call may only report that packets were lost.
+        is_drained = read == before && before > 0;
     }
     send(2);
     let [last] = find(&mut log, [(address(A), address(B), 17)]);
     assert_eq!(last.destination_port, Some(2));
-    assert!(log.lost() > 0, "all {read} could wait");
-    // A busy machine may drop some before they come to the rule.
+    assert!(log.lost() > 0, "all {read} packets fit into the buffer");
+    // A busy machine may drop packets before they reach the rule.
     assert_eq!(read + log.lost() + 1, logged(&lab));
 }
 
-/// How many packets met the rule.
+/// The number of packets that the rule counted.
 fn logged(lab: &Lab) -> u64 {
     let list = || Command::new("nft").args(["list", "chain", "inet", "test", "f"]).output();
     let output = lab.on_node("node", list).unwrap().unwrap();

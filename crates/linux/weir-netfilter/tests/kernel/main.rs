@@ -1,6 +1,6 @@
-//! Real connections and real packets, in namespaces of their own. Needs root or user namespaces, and the `nft` program.
+//! Real connections and packets in network namespaces. Needs root or user namespaces, and `nft`.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "tests, though with a `main` of their own")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests without the default harness")]
 
 use std::process::ExitCode;
 
@@ -14,7 +14,7 @@ mod node;
 #[cfg(target_os = "linux")]
 fn main() -> ExitCode {
     let arguments = libtest_mimic::Arguments::from_args();
-    // Without rights there is nothing to be tested, which is not the same as a success.
+    // Without privileges nothing is tested, and that must not pass as a success.
     if !arguments.list
         && let Err(error) = weir_lab::enter()
     {

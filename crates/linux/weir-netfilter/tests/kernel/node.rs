@@ -11,7 +11,7 @@ use libtest_mimic::Trial;
 use weir_lab::{Lab, LabNode, LabPod, Layout};
 use weir_model::{Flow, PodId, Protocol};
 
-pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
+pub(crate) const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The addresses of both pods, in both families.
 pub(crate) const A: &str = "10.0.0.1";
@@ -19,7 +19,7 @@ pub(crate) const B: &str = "10.0.0.2";
 pub(crate) const A6: &str = "fd00::1";
 pub(crate) const B6: &str = "fd00::2";
 
-/// A node with these rules for what it passes on.
+/// A node with these rules in its forward hook.
 pub(crate) fn node(rules: &str) -> Lab {
     let pod = |name: &str, addresses: [&str; 2]| LabPod {
         id: PodId::new("shop", name),

@@ -1,0 +1,79 @@
+//! The names and comments of sets and chains.
+
+use sha2::{Digest, Sha256};
+use weir_model::{Direction, IpFamily, Name};
+
+/// The longest comment in bytes. nft accepts up to 128.
+const MAX_COMMENT_BYTES: usize = 120;
+
+/// A stable digest of content, for the name of the object that has this content: the first 128 bits
+/// of SHA-256 in hexadecimal.
+///
+/// Authors of policies control the content, and two objects with one name would be one object in the
+/// kernel. So the digest must resist collisions.
+pub(crate) fn digest(content: &str) -> String {
+    Sha256::digest(content).iter().take(16).map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Text as a comment of nft: without quotes and control characters, and truncated.
+pub(crate) fn comment(text: &str) -> Name {
+    let mut clean = String::new();
+    for letter in text.chars() {
+        let letter =
+            if letter == '"' || letter == '\\' || letter.is_control() { '\'' } else { letter };
+        if clean.len() + letter.len_utf8() > MAX_COMMENT_BYTES {
+            break;
+        }
+        clean.push(letter);
+    }
+    clean.into()
+}
+
+/// The base chain, which the kernel calls.
+pub(crate) const FORWARD_CHAIN: &str = "forward";
+
+/// The map from the addresses of pods to the chains that judge them.
+pub(crate) fn dispatch_map(direction: Direction, family: IpFamily) -> Name {
+    let word = if direction == Direction::Ingress { "in" } else { "out" };
+    format!("{word}{}", family.digit()).into()
+}
+
+/// The set with the grants of all pods that share the grants chain.
+pub(crate) fn grants_set(direction: Direction, family: IpFamily) -> Name {
+    format!("{}-grants", dispatch_map(direction, family)).into()
+}
+
+/// The chain that looks up grants.
+pub(crate) fn grants_chain(direction: Direction, family: IpFamily) -> Name {
+    format!("{direction}{}", family.digit()).into()
+}
+
+/// The chain for denied packets.
+pub(crate) fn denied_chain(direction: Direction) -> Name {
+    format!("{direction}-denied").into()
+}
+
+/// The set that pairs each pod with itself: a pod always reaches itself through a service.
+pub(crate) fn self_set(family: IpFamily) -> Name {
+    format!("self{}", family.digit()).into()
+}
+
+/// The set and the chain for the replies of terminated connections.
+pub(crate) fn cut(family: IpFamily) -> Name {
+    format!("cut{}", family.digit()).into()
+}
+
+/// The set of the senders of these replies.
+pub(crate) fn cut_senders_set(family: IpFamily) -> Name {
+    format!("cut{}-senders", family.digit()).into()
+}
+
+/// The chain for packets that belong to no tracked connection.
+pub(crate) fn new_chain(family: IpFamily) -> Name {
+    format!("new{}", family.digit()).into()
+}
+
+/// The chain for packets that egress rules let pass: it applies the ingress rules and accepts.
+pub(crate) fn onward_chain(family: IpFamily) -> Name {
+    format!("onward{}", family.digit()).into()
+}

@@ -1,0 +1,79 @@
+//! The elements of shared sets and maps that belong to one pod.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use weir_datapath::Granted;
+use weir_model::{Direction, Endpoint, IpFamily, Name, PodId, Program, SetId};
+
+use crate::{
+    Aim, Go, Key, Planner, chain,
+    names::{self, comment},
+};
+
+/// The elements of a pod.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct PodElements {
+    /// The set or map and the key of each element.
+    pub(crate) elements: Vec<(Name, Key)>,
+    /// The sets whose members determine the elements.
+    pub(crate) follows: BTreeSet<SetId>,
+}
+
+type Element = (Name, Key, Option<Arc<Aim>>);
+
+impl PodElements {
+    /// Computes the elements of a pod, with their targets, and adds the chains that they need.
+    pub(crate) fn compute(
+        planner: &mut Planner,
+        program: &Program,
+        id: &PodId,
+        endpoint: &Endpoint,
+    ) -> (PodElements, Vec<Element>) {
+        let mut elements: Vec<Element> = Vec::new();
+        let mut follows = BTreeSet::new();
+        if !endpoint.rules.is_open() {
+            let own = endpoint.addresses.iter();
+            elements.extend(own.map(|&address| {
+                (names::self_set(address.into()), Key::Pair(address, address), None)
+            }));
+        }
+        for direction in Direction::BOTH {
+            let rules = endpoint.rules.chain(direction);
+            if rules.is_open() {
+                continue;
+            }
+            let granted = Granted::from_chain(rules);
+            follows.extend(granted.iter().flat_map(|granted| granted.sets()).cloned());
+            let granted = granted.and_then(|granted| granted.list(program));
+            for &address in &endpoint.addresses {
+                let family = IpFamily::from(address);
+                let chain = match &granted {
+                    Some(_) => names::grants_chain(direction, family),
+                    None => {
+                        let known = (Arc::as_ptr(&endpoint.rules).addr(), direction, family);
+                        match planner.chains.get(&known) {
+                            Some(chain) => chain.clone(),
+                            None => {
+                                let chain = chain::add(planner, program, rules, direction, family);
+                                planner.chains.insert(known, chain.clone());
+                                chain
+                            }
+                        }
+                    }
+                };
+                let why = comment(&format!("{id} {}", chain::isolated_by(rules)));
+                let aim = Aim { go: Go::Jump(chain), comment: why };
+                let map = names::dispatch_map(direction, family);
+                elements.push((map, Key::Address(address), Some(aim.into())));
+                let granted = granted.iter().flatten();
+                let peers = granted.filter(|(peer, ..)| IpFamily::from(*peer) == family);
+                elements.extend(peers.map(|&(peer, protocol, port)| {
+                    let key = Key::Grant(address, peer, protocol, port);
+                    (names::grants_set(direction, family), key, None)
+                }));
+            }
+        }
+        let keys = elements.iter().map(|(set, key, _)| (set.clone(), key.clone())).collect();
+        (PodElements { elements: keys, follows }, elements)
+    }
+}
