@@ -1,7 +1,7 @@
 //! The Kubernetes Events about policies. Pure: `weir_kube` writes them.
 
 use weir_datapath::Shortfall;
-use weir_kube::{Note, NoteKind, node_reference, policy_reference};
+use weir_kube::{EventType, NewEvent, node_reference, policy_reference};
 use weir_model::{Finding, ObjectRef, PolicyId, PolicyKind, Severity};
 
 use crate::report::RejectedEndpoint;
@@ -15,16 +15,16 @@ const KINDS: [PolicyKind; 4] = [
 ];
 
 /// The Event about a finding, if it is about a policy and more than information.
-pub(crate) fn of_finding(finding: &Finding) -> Option<Note> {
+pub(crate) fn of_finding(finding: &Finding) -> Option<NewEvent> {
     let Finding { code, severity, object, field, message, hint, .. } = finding;
     if *severity == Severity::Info {
         return None;
     }
     let field = if field.is_empty() { String::new() } else { format!("{field}: ") };
     let hint = if hint.is_empty() { String::new() } else { format!("; {hint}") };
-    Some(Note {
+    Some(NewEvent {
         regarding: policy_reference(&policy(object.as_ref()?)?),
-        kind: NoteKind::Warning,
+        kind: EventType::Warning,
         reason: upper_camel_case(code),
         message: format!("{field}{message}{hint}"),
     })
@@ -34,11 +34,11 @@ pub(crate) fn of_finding(finding: &Finding) -> Option<Note> {
 pub(crate) fn of_rejected<'a>(
     rejected: &'a RejectedEndpoint,
     node: &'a str,
-) -> impl Iterator<Item = Note> + 'a {
+) -> impl Iterator<Item = NewEvent> + 'a {
     let RejectedEndpoint { pod, policies, error, .. } = rejected;
-    policies.iter().map(move |policy| Note {
+    policies.iter().map(move |policy| NewEvent {
         regarding: policy_reference(policy),
-        kind: NoteKind::Warning,
+        kind: EventType::Warning,
         reason: "NotApplied".into(),
         message: format!(
             "node {node} rejects the rules of pod {pod}; its last accepted ones stay in force: {error}"
@@ -47,21 +47,21 @@ pub(crate) fn of_rejected<'a>(
 }
 
 /// The Event about a policy that the datapath of a node cannot express exactly.
-pub(crate) fn of_shortfall(shortfall: &Shortfall, node: &str) -> Option<Note> {
+pub(crate) fn of_shortfall(shortfall: &Shortfall, node: &str) -> Option<NewEvent> {
     let Shortfall { pod, policy, what } = shortfall;
-    Some(Note {
+    Some(NewEvent {
         regarding: policy_reference(policy.as_ref()?),
-        kind: NoteKind::Warning,
+        kind: EventType::Warning,
         reason: "NotExpressed".into(),
         message: format!("the rules of pod {pod} are stricter than written on node {node}: {what}"),
     })
 }
 
 /// The Event about a node whose datapath fails.
-pub(crate) fn of_failure(node: &str, error: &str) -> Note {
-    Note {
+pub(crate) fn of_failure(node: &str, error: &str) -> NewEvent {
+    NewEvent {
         regarding: node_reference(node),
-        kind: NoteKind::Warning,
+        kind: EventType::Warning,
         reason: "PoliciesNotApplied".into(),
         message: format!(
             "cannot apply network policies; the last applied rules stay in force: {error}"

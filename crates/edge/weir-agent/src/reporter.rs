@@ -13,7 +13,7 @@ use std::{
 };
 
 use weir_datapath::{ApplyError, Mode, Rejected, Shortfall};
-use weir_kube::{Events, UNREACHABLE};
+use weir_kube::{Recorder, UNREACHABLE};
 use weir_model::{Finding, Name, PodId, Program, Severity};
 use weir_runtime::time::rfc3339;
 
@@ -38,7 +38,7 @@ pub(crate) struct Reporter {
     report: Arc<Report>,
     node: Name,
     /// Where Kubernetes Events go, if the source is a cluster.
-    events: Option<Events>,
+    events: Option<Recorder>,
     remind_at: Instant,
     findings: Vec<Finding>,
     unread: Vec<Finding>,
@@ -77,7 +77,7 @@ pub(crate) struct Attempt {
 }
 
 impl Reporter {
-    pub(crate) fn new(options: &Options, report: Arc<Report>, events: Option<Events>) -> Self {
+    pub(crate) fn new(options: &Options, report: Arc<Report>, events: Option<Recorder>) -> Self {
         Reporter {
             drops: DropLog::new(options.mode),
             report,
@@ -316,7 +316,7 @@ impl Reporter {
         self.publish(rejected.flat_map(|one| policy_events::of_rejected(one, &self.node)));
     }
 
-    fn publish(&self, notes: impl IntoIterator<Item = weir_kube::Note>) {
+    fn publish(&self, notes: impl IntoIterator<Item = weir_kube::NewEvent>) {
         if let Some(events) = &self.events {
             notes.into_iter().for_each(|note| events.publish(note));
         }

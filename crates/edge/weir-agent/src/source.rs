@@ -1,6 +1,6 @@
 use std::{error::Error, fmt, io, path::PathBuf};
 
-use weir_kube::{Access, Events, Pods, RetryPolicy};
+use weir_kube::{Access, Pods, Recorder, RetryPolicy};
 use weir_model::Pod;
 use weir_runtime::SourceEvent;
 
@@ -49,10 +49,10 @@ impl Source {
     }
 
     /// Where to write Events about the source's objects, if it is a cluster.
-    pub(crate) fn events(&self, node: &str) -> io::Result<Option<Events>> {
+    pub(crate) fn events(&self, node: &str) -> io::Result<Option<Recorder>> {
         match self {
             Source::Folder(_) => Ok(None),
-            Source::Kube(access) => Events::start(access.clone(), COMPONENT, node).map(Some),
+            Source::Kube(access) => Recorder::start(access.clone(), COMPONENT, node).map(Some),
         }
     }
 

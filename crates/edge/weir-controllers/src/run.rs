@@ -3,7 +3,7 @@ use std::{io, net::SocketAddr, pin::pin, sync::Arc, time::Duration};
 use axum::{Router, extract::State, response::IntoResponse, routing::get};
 use futures::future::{Either, select};
 use tokio::{sync::watch, task::JoinSet, time::timeout};
-use weir_kube::{Access, ApiClient, Events, ReadError, RetryPolicy};
+use weir_kube::{Access, ApiClient, ReadError, Recorder, RetryPolicy};
 use weir_runtime::{
     Signals,
     http::{self, ListenError},
@@ -85,7 +85,7 @@ pub(crate) struct Context {
     pub(crate) retry_policy: RetryPolicy,
     /// Readiness and metrics.
     pub(crate) report: Arc<Report>,
-    events: Events,
+    events: Recorder,
     leadership: Leadership,
     stop: watch::Receiver<()>,
 }
@@ -157,7 +157,7 @@ async fn lead(
     signal: impl Future<Output = ()>,
 ) -> Result<(), ControllerError> {
     let client = ApiClient::new(options.access.clone());
-    let events = Events::start(options.access.clone(), "weir-controller", &options.identity)
+    let events = Recorder::start(options.access.clone(), "weir-controller", &options.identity)
         .map_err(ControllerError::Start)?;
     // Fail now if a kubeconfig is unusable. Later, an unreadable file may be one that is being
     // replaced.

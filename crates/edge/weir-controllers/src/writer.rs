@@ -8,7 +8,8 @@ use k8s_openapi::api::core::v1::ObjectReference;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use serde_json::{Value, json};
 use weir_kube::{
-    ApiClient, Events, Note, NoteKind, Object, ObjectId, ReadError, Resource, Revision, WireObject,
+    ApiClient, EventType, NewEvent, Object, ObjectId, ReadError, Recorder, Resource, Revision,
+    WireObject,
 };
 
 use crate::{
@@ -47,7 +48,7 @@ pub(crate) struct Writer {
     client: ApiClient,
     leadership: Leadership,
     report: Arc<Report>,
-    events: Events,
+    events: Recorder,
     controller: &'static str,
     /// Digests of updates that changed nothing, because the API server normalizes the object. They
     /// are not sent again.
@@ -59,7 +60,7 @@ impl Writer {
         client: ApiClient,
         leadership: Leadership,
         report: Arc<Report>,
-        events: Events,
+        events: Recorder,
         controller: &'static str,
     ) -> Self {
         Writer { client, leadership, report, events, controller, no_ops: Arc::default() }
@@ -155,7 +156,7 @@ impl Writer {
     pub(crate) fn publish(
         &self,
         about: &Object,
-        kind: NoteKind,
+        kind: EventType,
         reason: &str,
         message: impl Into<String>,
     ) {
@@ -169,7 +170,7 @@ impl Writer {
             ..ObjectReference::default()
         };
         let (reason, message) = (reason.to_owned(), message.into());
-        self.events.publish(Note { regarding, kind, reason, message });
+        self.events.publish(NewEvent { regarding, kind, reason, message });
     }
 
     fn no_ops(&self) -> MutexGuard<'_, BTreeMap<(String, ObjectId), u64>> {

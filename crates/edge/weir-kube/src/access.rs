@@ -14,7 +14,8 @@ use kube::{
 
 use crate::{ReadError, client};
 
-/// How to reach an API server, and as whom. It is read again whenever that helps: files change, tokens end.
+/// The address of an API server and the credentials. Each new client reads the files again, because
+/// tokens and certificates expire.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Access {
     kubeconfig: Option<PathBuf>,
@@ -23,7 +24,8 @@ pub struct Access {
     warned: Warned,
 }
 
-/// Whether it was told that anybody could answer in the server's place. It is no part of how to reach it.
+/// Set after the warning that the server's certificate is not verified. All accesses are equal in this
+/// respect.
 #[derive(Clone, Debug, Default)]
 struct Warned(Arc<OnceLock<()>>);
 
@@ -44,25 +46,27 @@ struct Direct {
 }
 
 impl Access {
-    /// The cluster of a kubeconfig, by default the user's own; or that of the pod we are in, if there is none.
+    /// The cluster of a kubeconfig, by default the user's. Without one, the cluster of the pod that the
+    /// process runs in.
     pub fn new(kubeconfig: Option<&Path>, context: Option<&str>) -> Self {
         let (kubeconfig, context) = (kubeconfig.map(Into::into), context.map(Into::into));
         Access { kubeconfig, context, ..Access::default() }
     }
 
-    /// The cluster at an address, with a file that has the token and one that has the certificates to trust, if not those of the machine.
+    /// The cluster at an address, with a token file and optionally a file of CA certificates to trust
+    /// instead of the system's.
     pub fn direct(url: &str, token: &Path, ca: Option<&Path>) -> Self {
         let direct = Direct { url: url.into(), token: token.into(), ca: ca.map(Into::into) };
         Access { direct: Some(direct), ..Access::default() }
     }
 
-    /// A client for it. What is asked with it may take for ever: a watch is silent for long.
+    /// A client without request timeouts, because a watch can be silent for long.
     pub async fn client(&self) -> Result<Client, ReadError> {
         let config = self.config().await?;
         if config.accept_invalid_certs {
             self.warned.0.get_or_init(|| {
                 tracing::warn!(
-                    "the certificate of {} is not verified, as insecure-skip-tls-verify in the kubeconfig asks: whoever answers in its place is believed; set certificate-authority there instead",
+                    "the certificate of {} is not verified, because the kubeconfig sets insecure-skip-tls-verify: any server at this address is trusted; set certificate-authority instead",
                     config.cluster_url
                 );
             });
@@ -77,16 +81,16 @@ impl Access {
             (None, Some(path)) => Kubeconfig::read_from(path),
             (None, None) => Kubeconfig::read(),
         };
-        let is_asked_for = self.kubeconfig.is_some() || self.context.is_some();
+        let is_explicit = self.kubeconfig.is_some() || self.context.is_some();
         match kubeconfig {
             Ok(kubeconfig) => Config::from_custom_kubeconfig(kubeconfig, &options)
                 .await
                 .map_err(|source| self.unusable(source)),
-            Err(_) if !is_asked_for && is_in_cluster() => match account() {
+            Err(_) if !is_explicit && is_in_cluster() => match account_folder() {
                 None => Config::incluster().map_err(|source| ReadError::Pod(source.into())),
                 Some(folder) => {
-                    let pod =
-                        of_account(&folder).map_err(|source| ReadError::Pod(source.into()))?;
+                    let pod = account_kubeconfig(&folder)
+                        .map_err(|source| ReadError::Pod(source.into()))?;
                     let config = Config::from_custom_kubeconfig(pod, &options).await;
                     config.map_err(|source| ReadError::Pod(source.into()))
                 }
@@ -102,10 +106,9 @@ impl Access {
         };
         match source {
             KubeconfigError::FindPath => ReadError::NoKubeconfig,
-            KubeconfigError::ReadConfig(why, at)
+            KubeconfigError::ReadConfig(why, _)
                 if path.is_none() && why.kind() == std::io::ErrorKind::NotFound =>
             {
-                drop(at);
                 ReadError::NoKubeconfig
             }
             source => ReadError::Kubeconfig { path, source: source.into() },
@@ -151,20 +154,21 @@ fn is_in_cluster() -> bool {
     env::var_os("KUBERNETES_SERVICE_HOST").is_some()
 }
 
-/// Where the files of the service account are, if not where Linux has them: on Windows, a process of the host finds what is mounted
-/// into its container below a folder that the runtime names, or on the drive of the system.
-fn account() -> Option<PathBuf> {
+/// The folder of the service account, if it is not the usual one of Linux. On Windows, a host process
+/// container finds its volumes below a folder that the runtime names, or on the system drive.
+fn account_folder() -> Option<PathBuf> {
     let roots = [env::var_os("CONTAINER_SANDBOX_MOUNT_POINT"), env::var_os("SystemDrive")];
     let folders = roots.into_iter().flatten().map(|root| {
-        // A drive alone, as in `C:`, is wherever somebody is on it.
+        // `C:` without a slash is the current folder of that drive.
         let root = format!("{}/", root.to_string_lossy().trim_end_matches(['/', '\\']));
         Path::new(&root).join("var/run/secrets/kubernetes.io/serviceaccount")
     });
     folders.into_iter().find(|folder| folder.join("token").exists())
 }
 
-/// The cluster of the pod we are in, with a service account whose files are in this folder. The token is read again when it ends.
-fn of_account(folder: &Path) -> Result<Kubeconfig, KubeconfigError> {
+/// The cluster of the pod that the process runs in, with the service account in a folder. The client
+/// reads the token file again when the token expires.
+fn account_kubeconfig(folder: &Path) -> Result<Kubeconfig, KubeconfigError> {
     let text = |name| env::var(name).unwrap_or_default();
     let (host, port) = (text("KUBERNETES_SERVICE_HOST"), text("KUBERNETES_SERVICE_PORT"));
     let host = if host.contains(':') { format!("[{host}]") } else { host };
@@ -187,8 +191,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_service_account_is_found_by_its_folder() {
-        let config = of_account(Path::new("C:/hpc/account")).unwrap();
+    fn a_service_account_is_read_from_its_folder() {
+        let config = account_kubeconfig(Path::new("C:/hpc/account")).unwrap();
         let cluster = config.clusters[0].cluster.clone().unwrap();
         assert_eq!(cluster.certificate_authority.as_deref(), Some("C:/hpc/account/ca.crt"));
         let user = config.auth_infos[0].auth_info.clone().unwrap();

@@ -5,7 +5,7 @@
 //!                       │                                └─► Event<T> ─► Store<T>       controllers
 //!                       ├─► pages of lists ─► weir_api::Reader ─► Manifests             CLI: read_cluster
 //!                       ├─► one pod                                                     CNI: Pods
-//!                       └─◄ Events, counted and limited                                 Events
+//!                       └─◄ Events, counted and limited                                 Recorder
 //! ```
 //!
 //! *Invariants*
@@ -23,7 +23,7 @@
 //! | --- | --- |
 //! | `Watch` | `list` and `watch` on pods, namespaces, nodes, networkpolicies.networking.k8s.io and, if installed, adminnetworkpolicies, baselineadminnetworkpolicies and clusternetworkpolicies of policy.networking.k8s.io; `get` on the customresourcedefinitions.apiextensions.k8s.io of these three: without it, the agent waits a minute before it treats a missing kind as not installed |
 //! | `Pods` | `get` on pods |
-//! | `Events` | `create` and `patch` on events of the core group |
+//! | `Recorder` | `create` and `patch` on events of the core group |
 //! | `read_cluster` | `list` on the kinds of `Watch`; nodes only if a policy selects nodes; memcacheds.memcached.c5c3.io only for lints |
 //!
 //! The agent uses the first three, and nothing else.
@@ -31,11 +31,11 @@
 mod access;
 mod client;
 mod error;
-mod events;
 mod follow;
 mod item;
 mod kind;
 mod pods;
+mod recorder;
 mod reference;
 mod resource;
 mod snapshot;
@@ -47,10 +47,10 @@ mod wire;
 pub use access::Access;
 pub use client::ApiClient;
 pub use error::ReadError;
-pub use events::{Events, Note, NoteKind};
 pub use follow::{Event, OnMissing, RetryPolicy, WatchSpec, follow};
 pub use item::{Item, Revision, WireObject};
 pub use pods::Pods;
+pub use recorder::{EventType, NewEvent, Recorder};
 pub use reference::{node_reference, policy_reference};
 pub use resource::{NETWORK_POLICIES, Object, ObjectId, Resource};
 pub use snapshot::{Progress, read_cluster};

@@ -1,7 +1,7 @@
 //! Events about policies, in a real API server. `cargo xtask cluster` builds one.
 
 use weir_cluster::{Cluster, Right};
-use weir_kube::{Access, Events};
+use weir_kube::{Access, Recorder};
 
 use super::*;
 
@@ -29,7 +29,7 @@ fn rejected_rules_and_failures_become_events() {
     let access = Access::new(Some(&kubeconfig), None);
     let options = options(bench.disk.path());
     bench.folder = Folder::new(bench.disk.path());
-    let events_writer = Events::start(access, "weir-agent", "n1").unwrap();
+    let events_writer = Recorder::start(access, "weir-agent", "n1").unwrap();
     let reporter = Reporter::new(&options, bench.report.clone(), Some(events_writer));
     bench.agent = Agent::new(&options, bench.memory.clone(), reporter, bench.now);
     bench.turn();

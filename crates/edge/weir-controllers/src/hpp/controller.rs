@@ -6,7 +6,7 @@ use std::{
 use futures::{StreamExt, stream};
 use serde_json::json;
 use weir_aci::{Hpp, Kind, ObjectId as HppId};
-use weir_kube::{Event, Item, NoteKind, Object, ObjectId, Revision, Store, Watch, WatchSpec};
+use weir_kube::{Event, EventType, Item, Object, ObjectId, Revision, Store, Watch, WatchSpec};
 use weir_model::{Finding, ObjectRef};
 use weir_runtime::SourceEvent;
 
@@ -232,7 +232,7 @@ impl HppController<'_> {
                 let about = object.as_ref().map(ToString::to_string).unwrap_or_default();
                 tracing::warn!(controller = NAME, "{about}: {message}; {hint}");
                 if let Some(policy) = object.as_ref().and_then(policy_for_event) {
-                    self.writer.publish(&policy, NoteKind::Warning, "NotEnforced", &*message);
+                    self.writer.publish(&policy, EventType::Warning, "NotEnforced", &*message);
                 }
             }
             reported.insert((object, message));

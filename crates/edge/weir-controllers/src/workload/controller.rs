@@ -1,7 +1,7 @@
 use std::time::{Duration, Instant};
 
 use futures::future::join_all;
-use weir_kube::{Event, Item, NETWORK_POLICIES, NoteKind, Object, ObjectId, Store, WatchSpec};
+use weir_kube::{Event, EventType, Item, NETWORK_POLICIES, Object, ObjectId, Store, WatchSpec};
 
 use super::{
     DISABLED, Workload,
@@ -168,7 +168,7 @@ impl WorkloadController<'_> {
                         Write::Delete(_) => "Deleted",
                     };
                     let message = format!("{reason} NetworkPolicy {}", id.name);
-                    self.writer.publish(owner, NoteKind::Normal, reason, message);
+                    self.writer.publish(owner, EventType::Normal, reason, message);
                 }
                 Err(WriteError::Rejected(why)) => {
                     plan.condition = Some(not_ready("Refused", why.clone()));
@@ -186,7 +186,7 @@ impl WorkloadController<'_> {
                 let Condition { reason, message, .. } = condition;
                 failure = Some(format!("{reason}: {message}"));
                 if written.owner.is_some() {
-                    self.writer.publish(owner, NoteKind::Warning, reason, message);
+                    self.writer.publish(owner, EventType::Warning, reason, message);
                 }
             }
         }

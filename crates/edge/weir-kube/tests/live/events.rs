@@ -4,28 +4,28 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use weir_cluster::{Cluster, Right};
-use weir_kube::{Access, Events, Note, NoteKind};
+use weir_kube::{Access, EventType, NewEvent, Recorder};
 
 use crate::{cluster, namespace, policies_of, policy};
 
 const RIGHT: Right = Right { group: "", resources: &["events"], verbs: &["create", "patch"] };
 
-fn start(access: &weir_cluster::Access, instance: &str) -> Events {
+fn start(access: &weir_cluster::Access, instance: &str) -> Recorder {
     let folder = tempfile::tempdir().unwrap().keep();
     let kubeconfig = access.write_kubeconfig(&folder).unwrap();
-    Events::start(Access::new(Some(&kubeconfig), None), "weir-test", instance).unwrap()
+    Recorder::start(Access::new(Some(&kubeconfig), None), "weir-test", instance).unwrap()
 }
 
-fn note(namespace: &str, name: &str, message: &str) -> Note {
+fn note(namespace: &str, name: &str, message: &str) -> NewEvent {
     let regarding = json!({
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
         "namespace": namespace,
         "name": name,
     });
-    Note {
+    NewEvent {
         regarding: serde_json::from_value(regarding).unwrap(),
-        kind: NoteKind::Warning,
+        kind: EventType::Warning,
         reason: "Invalid".into(),
         message: message.into(),
     }

@@ -6,7 +6,7 @@ use std::{
 };
 
 use weir_clusterset::Life;
-use weir_kube::{Item, NoteKind, Object, ObjectId};
+use weir_kube::{EventType, Item, Object, ObjectId};
 use weir_model::PolicyId;
 
 use super::{Translator, Work};
@@ -73,7 +73,7 @@ impl Translator<'_> {
             let bad =
                 desired.conditions().into_iter().find(|one| one.holds == (one.kind == "Degraded"));
             if let Some(bad) = bad {
-                self.writer.publish(&owner, NoteKind::Warning, bad.reason, bad.message);
+                self.writer.publish(&owner, EventType::Warning, bad.reason, bad.message);
             }
         }
         self.local.policies.put(Item::read(owner, |object| object));
