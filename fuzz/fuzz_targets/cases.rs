@@ -1,4 +1,4 @@
-//! Any bytes are read as policy tests without a panic, and every probe can be asked.
+//! Reading any bytes as policy tests does not panic, and the oracle evaluates every probe.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

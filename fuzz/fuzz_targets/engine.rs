@@ -1,4 +1,4 @@
-//! Random changes, one by one: the engine agrees with the oracle, and ends where a fresh engine starts.
+//! After any sequence of changes, the engine agrees with the oracle and with a fresh engine.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-//! Any bytes are read, lowered, linted and compiled without a panic, and what is compiled is what the oracle says.
+//! Reading, linting and compiling any bytes does not panic, and the compiled rules agree with the oracle.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,5 +1,5 @@
-// Kubernetes' own garbage collector, and none of its other controllers: objects whose owners are gone go, too.
-// It ends when the one who started it does.
+// Kubernetes' garbage collector without the other controllers: it deletes objects whose owners are deleted.
+// It exits when its parent process does.
 package main
 
 import (
@@ -38,7 +38,7 @@ func main() {
 		log.Fatal(err)
 	}
 	forever := make(chan struct{})
-	// Kinds that are installed later are found when it looks again.
+	// A periodic sync finds kinds that are installed later.
 	go collector.Sync(client.Discovery(), time.Second, forever)
 	typed.Start(forever)
 	untyped.Start(forever)

@@ -1,4 +1,4 @@
-/* Programs written in Rust ask bcryptprimitives.dll for random bytes. Wine 8 has no such library; it has the same bytes elsewhere. */
+/* Rust programs get random bytes from bcryptprimitives.dll, which Wine 8 lacks. This DLL uses advapi32 instead. */
 
 #include <stddef.h>
 

@@ -1,11 +1,11 @@
-//! What nobody can be faster than: a pass that does nothing but index the same input and look each policy's pods up.
+//! A lower bound for a compile: a pass that only indexes the same input and looks up each policy's pods.
 
 use hashbrown::HashMap;
 
 use weir_model::{Change, Object, Requirement, Scope, Selector, Who};
 
-/// Indexes pods by namespace and label, then visits the subjects and peers of every policy that concerns the node;
-/// returns how many it visited, so that nothing can be left out.
+/// Indexes pods by namespace and label, then visits the subjects and peers of every policy that selects
+/// a pod of the node. Returns the number of visits, so that the compiler cannot remove the work.
 pub(crate) fn index_only(changes: &[Change], node: &str) -> usize {
     let mut labels: HashMap<(&str, &str), u32> = HashMap::new();
     let mut namespaces: HashMap<&str, u32> = HashMap::new();

@@ -1,5 +1,5 @@
-//! `cargo xtask bench cluster`: an agent in a large cluster. What measures it is a benchmark of the program, which has the crates
-//! that are for tests; this starts it, and makes a table of what it says.
+//! `cargo xtask bench cluster`: an agent in a large cluster. It runs the benchmark `cluster` of weir and
+//! prints its figures as a table.
 
 use std::{fmt::Write as _, io::Write};
 
@@ -9,24 +9,24 @@ use serde_json::Value;
 
 use crate::{Output, cargo_bench, docs, measure::Spread};
 
-/// Where the table is in docs/performance.md.
+/// The name of the table in docs/performance.md.
 const NAME: &str = "cluster";
-/// Pods for a quick look.
+/// The number of pods with `--quick`.
 const QUICK: usize = 1_000;
 
 /// An agent in a large cluster.
 #[derive(Debug, Args)]
 pub(crate) struct Cluster {
-    /// As a table or as JSON.
+    /// Print a table or JSON.
     #[arg(short, long, value_enum, default_value = "text")]
     output: Output,
-    /// How many pods, in thousands; there is a policy for every ten.
+    /// Thousands of pods. There is one policy for ten pods.
     #[arg(long, value_name = "THOUSANDS", default_value_t = 50, value_parser = clap::value_parser!(u16).range(1..=500))]
     pods: u16,
-    /// A thousand pods and a shorter time, for a quick look.
+    /// Measure a thousand pods for a shorter time.
     #[arg(long, conflicts_with = "pods")]
     quick: bool,
-    /// Put the table into docs/performance.md.
+    /// Write the table to docs/performance.md.
     #[arg(long, conflicts_with_all = ["quick", "pods"])]
     write_docs: bool,
 }
@@ -52,13 +52,13 @@ impl Cluster {
     }
 }
 
-/// The figures as a table; `None` if one is missing.
+/// The figures as a table, or `None` if one is missing.
 fn table(report: &Value) -> Option<String> {
     let (first, again, churn) = (&report["first"], &report["again"], &report["churn"]);
     let objects = report["pods"].as_f64()? + report["policies"].as_f64()?;
     let mut rows =
         vec![("filling the API server".into(), seconds(report["fill_seconds"].as_f64()?))];
-    for (when, starts) in [("first start", first), ("start with all in force", again)] {
+    for (when, starts) in [("first start", first), ("restart with all rules in force", again)] {
         let spread = |name| spread(starts, name);
         let resident = spread("resident_bytes")?;
         rows.extend([
@@ -71,7 +71,7 @@ fn table(report: &Value) -> Option<String> {
             let empty = report["empty"]["resident_bytes"].as_f64()?;
             let bytes = (resident.median - empty) / objects;
             rows.push((
-                "memory for a pod or policy, over an agent without any".into(),
+                "memory for a pod or policy, compared with an empty cluster".into(),
                 format!("{bytes:.0} bytes"),
             ));
         }
@@ -80,9 +80,9 @@ fn table(report: &Value) -> Option<String> {
     let changes = format!("{:.0} pod changes a second", churn["changes_per_second"].as_f64()?);
     let mut row = |what: &str, value: String| rows.push((format!("{changes}: {what}"), value));
     for (what, name) in [
-        ("API server's answer to kernel", "answer_to_kernel_ms"),
+        ("API server's response to kernel", "answer_to_kernel_ms"),
         ("request to kernel", "request_to_kernel_ms"),
-        ("of which the API server's answer", "request_ms"),
+        ("of which the API server's response", "request_ms"),
     ] {
         let at = |part| churn[name][part].as_f64();
         let (median, most, highest) = (at("median")?, at("of_100_99")?, at("highest")?);
@@ -90,7 +90,7 @@ fn table(report: &Value) -> Option<String> {
     }
     let at_most = |part| Some(churn["event_to_kernel_ms_at_most"][part].as_f64()?.to_string());
     let (median, most) = (at_most("median")?, at_most("of_100_99")?);
-    row("event to kernel, as the agent counts", format!("≤ {median} ms, 99 of 100 ≤ {most} ms"));
+    row("event to kernel, by the agent's metrics", format!("≤ {median} ms, 99 of 100 ≤ {most} ms"));
     row("CPU", format!("{:.1} % of a core", churn["cpu_percent"].as_f64()?));
     row("resident memory", format!("{:.1} MB", churn["resident_bytes"].as_f64()? * 1e-6));
     row("requests", requests(&churn["requests"])?);
@@ -117,7 +117,7 @@ fn seconds(seconds: f64) -> String {
     format!("{seconds:.0} s")
 }
 
-/// What was asked for, as words.
+/// The requests as text.
 fn requests(requests: &Value) -> Option<String> {
     let requests = requests.as_object()?;
     if requests.is_empty() {
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn figures_become_a_table() {
+    fn figures_are_printed_as_a_table() {
         expect![[r#"
             | 1000 pods, 100 policies | figure |
             | --- | ---: |
@@ -167,32 +167,32 @@ mod tests {
             | first start: CPU | 0.50 s (0.50–0.50) |
             | first start: resident memory | 30.0 MB (30.0–30.0) |
             | first start: peak memory | 40.0 MB (40.0–40.0) |
-            | memory for a pod or policy, over an agent without any | 10182 bytes |
+            | memory for a pod or policy, compared with an empty cluster | 10182 bytes |
             | first start: requests | 4: 3 × list pods, 1 × watch pods |
-            | start with all in force: until in sync and in force | 1.00 s (1.00–1.00) |
-            | start with all in force: CPU | 0.50 s (0.50–0.50) |
-            | start with all in force: resident memory | 30.0 MB (30.0–30.0) |
-            | start with all in force: peak memory | 40.0 MB (40.0–40.0) |
-            | start with all in force: requests | 4: 3 × list pods, 1 × watch pods |
-            | 100 pod changes a second: API server's answer to kernel | 5.0 ms, 99 of 100 12.0 ms, highest 20.2 ms |
+            | restart with all rules in force: until in sync and in force | 1.00 s (1.00–1.00) |
+            | restart with all rules in force: CPU | 0.50 s (0.50–0.50) |
+            | restart with all rules in force: resident memory | 30.0 MB (30.0–30.0) |
+            | restart with all rules in force: peak memory | 40.0 MB (40.0–40.0) |
+            | restart with all rules in force: requests | 4: 3 × list pods, 1 × watch pods |
+            | 100 pod changes a second: API server's response to kernel | 5.0 ms, 99 of 100 12.0 ms, highest 20.2 ms |
             | 100 pod changes a second: request to kernel | 5.0 ms, 99 of 100 12.0 ms, highest 20.2 ms |
-            | 100 pod changes a second: of which the API server's answer | 5.0 ms, 99 of 100 12.0 ms, highest 20.2 ms |
-            | 100 pod changes a second: event to kernel, as the agent counts | ≤ 0.4 ms, 99 of 100 ≤ 12.8 ms |
+            | 100 pod changes a second: of which the API server's response | 5.0 ms, 99 of 100 12.0 ms, highest 20.2 ms |
+            | 100 pod changes a second: event to kernel, by the agent's metrics | ≤ 0.4 ms, 99 of 100 ≤ 12.8 ms |
             | 100 pod changes a second: CPU | 3.2 % of a core |
             | 100 pod changes a second: resident memory | 31.0 MB |
             | 100 pod changes a second: requests | none |
-        "#]].assert_eq(&table(&report()).expect("all is there"));
+        "#]].assert_eq(&table(&report()).expect("no figure is missing"));
     }
 
     #[test]
-    fn a_figure_that_is_missing_is_no_figure() {
+    fn a_missing_figure_is_an_error() {
         let mut report = report();
         report["churn"]["cpu_percent"] = Value::Null;
         assert_eq!(table(&report), None);
     }
 
     #[test]
-    fn the_page_has_a_place_for_the_table() {
+    fn the_page_has_marks_for_the_table() {
         assert!(docs::has(NAME));
     }
 }

@@ -1,7 +1,8 @@
-//! A set of clusters in memory: what its broker would hold and be told, and what a change costs on the way to a policy.
+//! A simulated ClusterSet: the size and load of its broker, and the cost of a change from the pod to the
+//! policy.
 //!
-//! Sources, interests, publication and translation are those of the controller; the broker is a map that counts. What API servers and
-//! networks cost comes on top.
+//! Sources, interests, publication and translation are those of the controller. The broker is a map that
+//! counts. The cost of API servers and networks is not included.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -24,30 +25,30 @@ use weir_model::{
 use crate::{docs, measure};
 
 /// Pods in a namespace.
-const CROWD: usize = 100;
+const PODS_PER_NAMESPACE: usize = 100;
 /// Apps in a namespace.
 const APPS: usize = 10;
-/// How long the controllers gather changes: the source, and the translation.
-const GATHER: [Duration; 2] = [Duration::from_millis(100), Duration::from_millis(50)];
-/// How many pods an aggregated object would hold.
-const SLICE: usize = 100;
+/// The batch windows of the publisher and of the translator.
+const BATCH_WINDOWS: [Duration; 2] = [Duration::from_millis(100), Duration::from_millis(50)];
+/// The number of pods in an aggregated object.
+const PODS_PER_SLICE: usize = 100;
 
-/// A set of clusters, simulated.
+/// A simulated ClusterSet.
 #[derive(Debug, Args)]
 pub(crate) struct Clusters {
-    /// How many clusters.
+    /// The number of clusters.
     #[arg(long, default_value_t = 40)]
     clusters: usize,
-    /// How many pods in each.
+    /// The number of pods in each cluster.
     #[arg(long, default_value_t = 5_000)]
     pods: usize,
-    /// How many pods of the whole set are replaced each second.
+    /// The number of pods replaced per second in the whole set.
     #[arg(long, default_value_t = 50)]
     churn: usize,
-    /// For how many seconds of the set's time.
+    /// The simulated time in seconds.
     #[arg(long, default_value_t = 30)]
     seconds: usize,
-    /// Put the table into docs/performance.md.
+    /// Write the table to docs/performance.md.
     #[arg(long)]
     write_docs: bool,
 }
@@ -57,7 +58,7 @@ struct Source {
     name: Name,
     number: usize,
     publication: Publication,
-    /// The pods by their place: how often each was replaced.
+    /// How often each pod was replaced, by its index.
     lives: Vec<usize>,
 }
 
@@ -66,19 +67,16 @@ impl Clusters {
         let mut table = String::from(
             "| | all pods are selected | one app of ten is |\n| --- | ---: | ---: |\n",
         );
-        // Memory can only be told of the first: what that held, the second takes again.
+        // Only the first run can measure memory: the second reuses memory that the first has freed.
         let columns = [self.simulate(APPS)?, self.simulate(1)?];
         for (all, one) in columns[0].iter().zip(&columns[1]) {
             writeln!(table, "| {} | {} | {} |", all.0, all.1, one.1)?;
         }
         write!(out, "{table}")?;
-        match self.write_docs {
-            true => docs::put("clusterset", &table),
-            false => Ok(()),
-        }
+        if self.write_docs { docs::put("clusterset", &table) } else { Ok(()) }
     }
 
-    /// Simulates a set whose policies select so many apps.
+    /// Simulates a set whose policies select `apps` apps.
     fn simulate(&self, apps: usize) -> Result<Vec<(&'static str, String)>> {
         eprintln!(
             "{} clusters of {} pods, {apps} of {APPS} apps are selected",
@@ -90,17 +88,17 @@ impl Clusters {
             (1..=self.clusters).map(|number| self.source(number, &interests)).collect();
         let mut broker: BTreeMap<String, usize> = BTreeMap::new();
         let mut all = Vec::new();
-        for (name, told) in sources.iter_mut().flat_map(Source::told) {
-            broker.insert(name, told.as_ref().map_or(0, size));
-            all.extend(told);
+        for (name, published) in sources.iter_mut().flat_map(Source::drain_changes) {
+            broker.insert(name, published.as_ref().map_or(0, size));
+            all.extend(published);
         }
-        // Nothing that is read is shared with who told it.
-        let all: Vec<RemotePod> = all.iter().map(apart).collect();
+        // The reader shares no memory with the publisher.
+        let all: Vec<RemotePod> = all.iter().map(deep_copy).collect();
         let (count, before) = (all.len(), measure::resident()?);
         let (first, _) = measure::cpu(|| {
-            all.iter().for_each(|pod| reader.put_pod(apart(pod)));
+            all.iter().for_each(|pod| reader.put_pod(deep_copy(pod)));
             for source in &sources {
-                for at in 0..self.pods / CROWD {
+                for at in 0..self.pods / PODS_PER_NAMESPACE {
                     reader.namespace(&source.name, &namespace(at), Some(labels_of(&namespace(at))));
                 }
             }
@@ -120,13 +118,13 @@ impl Clusters {
                 let source = &mut sources[dice.below(self.clusters)];
                 let at = dice.below(self.pods);
                 let start = Instant::now();
-                let (cost, told) = measure::cpu(|| {
+                let (cost, published) = measure::cpu(|| {
                     source.replace(at);
-                    source.told()
+                    source.drain_changes()
                 });
                 source_cost.push(micros(cost));
                 let (cost, written) = measure::cpu(|| {
-                    for (name, pod) in &told {
+                    for (name, pod) in &published {
                         match pod {
                             Some(pod) => reader.put_pod(pod.clone()),
                             None => reader.remove_pod(&id_of(name)),
@@ -140,12 +138,14 @@ impl Clusters {
                     texts.len()
                 });
                 reader_cost.push(micros(cost));
-                delays.push((start.elapsed() + GATHER[0] + GATHER[1]).as_secs_f64() * 1e3);
-                if !told.is_empty() {
+                delays.push(
+                    (start.elapsed() + BATCH_WINDOWS[0] + BATCH_WINDOWS[1]).as_secs_f64() * 1e3,
+                );
+                if !published.is_empty() {
                     policies_written.push(written as f64);
-                    touched_slices.insert((source.number, at / SLICE));
+                    touched_slices.insert((source.number, at / PODS_PER_SLICE));
                 }
-                for (name, pod) in told {
+                for (name, pod) in published {
                     writes += 1;
                     let new = pod.as_ref().map_or(0, size);
                     bytes += new.max(broker.get(&name).copied().unwrap_or_default().min(300));
@@ -161,10 +161,10 @@ impl Clusters {
         let others = (self.clusters - 1) as f64;
         let stored: usize = broker.values().sum();
         let per_pod = stored as f64 / broker.len().max(1) as f64;
-        // An aggregated object names labels once: in a namespace each app has one set of them.
+        // An aggregated object has each label set once, and in a namespace each app has one label set.
         let slice_bytes =
-            (SLICE * 58) as f64 * broker.len() as f64 / (self.clusters * self.pods) as f64;
-        let namespaces = self.clusters * self.pods / CROWD;
+            (PODS_PER_SLICE * 58) as f64 * broker.len() as f64 / (self.clusters * self.pods) as f64;
+        let namespaces = self.clusters * self.pods / PODS_PER_NAMESPACE;
         let leases = self.clusters as f64 / 10.0;
         let spread = |values: Vec<f64>| measure::Spread::of(values);
         let (source_cost, reader_cost) = (spread(source_cost), spread(reader_cost));
@@ -179,7 +179,7 @@ impl Clusters {
             ("… together", format!("{:.0} MB", stored as f64 / 1e6)),
             ("pods replaced a second", format!("{}", self.churn)),
             ("writes to the broker a second, for pods", format!("{:.1}", writes as f64 / seconds)),
-            ("… for signs of life", format!("{leases:.1}")),
+            ("… for lease renewals", format!("{leases:.1}")),
             ("bytes written a second", format!("{:.0} kB", bytes as f64 / seconds / 1e3)),
             (
                 "bytes sent to watchers a second",
@@ -187,21 +187,27 @@ impl Clusters {
             ),
             (
                 "aggregated by 100 pods instead, at 58 bytes a pod: objects",
-                format!("{:.0}", (self.clusters * self.pods / SLICE) as f64),
+                format!("{:.0}", (self.clusters * self.pods / PODS_PER_SLICE) as f64),
             ),
-            ("… writes a second, gathered for a second", format!("{:.1}", slices as f64 / seconds)),
+            (
+                "… writes a second, in batches of one second",
+                format!("{:.1}", slices as f64 / seconds),
+            ),
             (
                 "… bytes sent to watchers a second",
                 format!("{:.1} MB", slices as f64 / seconds * slice_bytes * others / 1e6),
             ),
             (
                 "… together",
-                format!("{:.0} MB", slice_bytes * (self.clusters * self.pods / SLICE) as f64 / 1e6),
+                format!(
+                    "{:.0} MB",
+                    slice_bytes * (self.clusters * self.pods / PODS_PER_SLICE) as f64 / 1e6
+                ),
             ),
             ("one RemotePod", format!("{per_pod:.0} bytes")),
             ("a cluster reads the whole set: CPU", format!("{:.1} s", first.as_secs_f64())),
             (
-                "… memory for each pod that is told",
+                "… memory for each published pod",
                 match apps == APPS {
                     true => format!("{each} bytes"),
                     false => "–".into(),
@@ -226,7 +232,7 @@ impl Clusters {
                 format!("{:.0} ({:.0}–{:.0})", parts.median, parts.min, parts.max),
             ),
             (
-                "… from the change to the policy, 150 ms of gathering included",
+                "… from the change to the policy, with 150 ms of batch windows",
                 format!("{:.0} ms ({:.0}–{:.0})", delays.median, delays.min, delays.max),
             ),
         ])
@@ -236,7 +242,7 @@ impl Clusters {
         let name = Name::from(format!("cluster-{number}"));
         let mut publication = Publication::new(name.clone());
         publication.interests(&"reader".into(), interests.clone());
-        for at in 0..self.pods / CROWD {
+        for at in 0..self.pods / PODS_PER_NAMESPACE {
             let (name, location) = (namespace(at), None);
             let labels = labels_of(&name);
             publication.put_namespace(&Namespace { name, labels, location });
@@ -246,7 +252,8 @@ impl Clusters {
         source
     }
 
-    /// A cluster with a policy for each of so many apps, which selects its pods in all namespaces of all clusters.
+    /// A cluster with one policy for each of `apps` apps, which selects its pods in all namespaces of all
+    /// clusters.
     fn reader(&self, apps: usize) -> ClusterSet {
         let mut reader = ClusterSet::new(Options {
             cluster: "reader".into(),
@@ -293,13 +300,13 @@ impl Clusters {
 impl Source {
     fn id(&self, at: usize) -> PodId {
         PodId::new(
-            namespace(at / CROWD),
+            namespace(at / PODS_PER_NAMESPACE),
             format!("app-{}-{:x}-{:x}", at % APPS, at, self.lives[at]),
         )
     }
 
     fn put(&mut self, at: usize) {
-        // Addresses come back: a replaced pod has that of another that went.
+        // Addresses are reused: a new pod gets the address of a deleted one.
         let address = Ipv4Addr::from(
             0x0a00_0000
                 + ((self.number as u32) << 16)
@@ -328,25 +335,25 @@ impl Source {
         self.publication.put_pod(&pod);
     }
 
-    /// A pod goes, and another comes in its place.
+    /// Replaces a pod with a new one.
     fn replace(&mut self, at: usize) {
         self.publication.remove_pod(&self.id(at));
         self.lives[at] += 1;
         self.put(at);
     }
 
-    /// What is to be told, by the name of its object: what goes first.
-    fn told(&mut self) -> Vec<(String, Option<RemotePod>)> {
+    /// Drains the changes to publish, by object name, deletions first.
+    fn drain_changes(&mut self) -> Vec<(String, Option<RemotePod>)> {
         let (pods, _) = self.publication.touched();
         let name = |id: &PodId| format!("{}.{}.{}", self.name, id.namespace, id.name);
-        let mut told: Vec<_> =
+        let mut published: Vec<_> =
             pods.iter().map(|id| (name(id), self.publication.pod(id).cloned())).collect();
-        told.sort_by_key(|(_, pod)| pod.is_some());
-        told
+        published.sort_by_key(|(_, pod)| pod.is_some());
+        published
     }
 }
 
-/// The bytes of a pod's object on the broker, with what the API server adds to it.
+/// The size of a pod's object on the broker, including the fields that the API server adds.
 pub(crate) fn size(pod: &RemotePod) -> usize {
     let labels: BTreeMap<&str, &str> = pod.labels.iter().map(|(k, v)| (&**k, &**v)).collect();
     let addresses: Vec<String> = pod.addresses.iter().map(ToString::to_string).collect();
@@ -373,8 +380,8 @@ pub(crate) fn size(pod: &RemotePod) -> usize {
     object.to_string().len() + "\"submariner-io/clusterID\":\"\",".len() + pod.id.cluster.len()
 }
 
-/// The same pod, with nothing in common with it.
-fn apart(pod: &RemotePod) -> RemotePod {
+/// A copy of the pod that shares no memory with it.
+fn deep_copy(pod: &RemotePod) -> RemotePod {
     let copy = |name: &Name| Name::from(&**name);
     let weir_clusterset::RemoteId { namespace, cluster, name } = &pod.id;
     RemotePod {
@@ -408,7 +415,7 @@ fn micros(time: Duration) -> f64 {
     time.as_secs_f64() * 1e6
 }
 
-/// The same numbers every time.
+/// A deterministic random number generator.
 struct Dice(u64);
 
 impl Dice {
@@ -424,19 +431,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_small_set_is_simulated() {
+    fn a_small_set_has_the_expected_figures() {
         let small = Clusters { clusters: 3, pods: 200, churn: 5, seconds: 2, write_docs: false };
         let rows = small.simulate(APPS).expect("it runs");
         let row =
             |what: &str| rows.iter().find(|(name, _)| name.contains(what)).map(|(_, v)| v.clone());
         assert_eq!(row("pods in the set").as_deref(), Some("600"));
         assert_eq!(row("RemotePod").as_deref(), Some("600"));
-        assert_eq!(row("for pods").as_deref(), Some("10.0"), "one goes and one comes");
+        assert_eq!(row("for pods").as_deref(), Some("10.0"), "one deletion and one creation");
         assert_eq!(row("NetworkPolicies that change").as_deref(), Some("1 (1–1)"));
     }
 
     #[test]
-    fn the_page_has_a_place_for_the_table() {
+    fn the_page_has_marks_for_the_table() {
         assert!(docs::has("clusterset"));
     }
 }

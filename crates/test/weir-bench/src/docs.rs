@@ -1,4 +1,4 @@
-//! Puts the tables and pictures into `docs/`.
+//! Writes tables and plots to `docs/`.
 
 use std::{fs, path::Path};
 
@@ -9,7 +9,7 @@ use crate::{
     root,
 };
 
-/// Replaces the tables of `docs/performance.md` and the pictures beside it.
+/// Replaces the datapath tables of `docs/performance.md` and the plots in `docs/img`.
 pub(crate) fn write(report: &Report) -> Result<()> {
     let docs = root().join("docs");
     let page = docs.join("performance.md");
@@ -20,15 +20,15 @@ pub(crate) fn write(report: &Report) -> Result<()> {
         ("control", report.control_table()),
     ] {
         text = replace(&text, name, &table)
-            .with_context(|| format!("{} has no place for `{name}`", page.display()))?;
+            .with_context(|| format!("{} has no marks for `{name}`", page.display()))?;
     }
     save(&page, &text)?;
-    let pictures = docs.join("img");
-    fs::create_dir_all(&pictures).with_context(|| cannot("make", &pictures))?;
+    let plots = docs.join("img");
+    fs::create_dir_all(&plots).with_context(|| cannot("create", &plots))?;
     for (name, operation) in
         [("connections.svg", Operation::Connection), ("datagrams.svg", Operation::OneWay)]
     {
-        save(&pictures.join(name), &report.plot(operation))?;
+        save(&plots.join(name), &report.plot(operation))?;
     }
     Ok(())
 }
@@ -38,18 +38,18 @@ pub(crate) fn put(name: &str, table: &str) -> Result<()> {
     let page = root().join("docs/performance.md");
     let text = fs::read_to_string(&page).with_context(|| cannot("read", &page))?;
     let text = replace(&text, name, table)
-        .with_context(|| format!("{} has no place for `{name}`", page.display()))?;
+        .with_context(|| format!("{} has no marks for `{name}`", page.display()))?;
     save(&page, &text)
 }
 
-/// Whether the page has a place for a table.
+/// Whether the page has marks for a table.
 #[cfg(test)]
 pub(crate) fn has(name: &str) -> bool {
     let page = root().join("docs/performance.md");
     fs::read_to_string(page).is_ok_and(|text| replace(&text, name, "").is_some())
 }
 
-/// The text with something else between the marks of that name; `None` if it has no such marks.
+/// Replaces the text between the marks of a name. Returns `None` if there are no such marks.
 fn replace(text: &str, name: &str, table: &str) -> Option<String> {
     let (open, close) = (format!("<!-- {name} -->\n"), format!("<!-- end of {name} -->"));
     let (before, rest) = text.split_once(&open)?;
@@ -71,18 +71,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_between_the_marks_is_replaced() {
+    fn the_text_between_marks_is_replaced() {
         let text = "a\n<!-- x -->\nold\n<!-- end of x -->\nb\n";
-        let new = replace(text, "x", "new\n").expect("the marks are there");
+        let new = replace(text, "x", "new\n").expect("the text has marks");
         assert_eq!(new, "a\n<!-- x -->\n\nnew\n\n<!-- end of x -->\nb\n");
         assert_eq!(replace(&new, "x", "new\n").as_ref(), Some(&new));
         assert_eq!(replace(text, "y", "new"), None);
     }
 
     #[test]
-    fn the_page_has_a_place_for_every_table() {
+    fn the_page_has_marks_for_every_table() {
         let page = root().join("docs/performance.md");
-        let text = fs::read_to_string(page).expect("the page is there");
+        let text = fs::read_to_string(page).expect("docs/performance.md exists");
         for name in ["packets", "objects", "control"] {
             assert!(replace(&text, name, "").is_some(), "{name}");
         }

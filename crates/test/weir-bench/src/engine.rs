@@ -1,4 +1,4 @@
-//! `cargo xtask bench engine`: what compiling costs, and what one change costs, as the cluster grows.
+//! `cargo xtask bench engine`: the cost of a full compile and of one change, by cluster size.
 
 use std::{process::Command, sync::Arc};
 
@@ -27,7 +27,7 @@ pub(crate) struct Row {
     pub(crate) world: String,
     pub(crate) unit: &'static str,
     pub(crate) spread: Spread,
-    /// The same as a multiple of the bound that was measured in between.
+    /// The figure as a multiple of the lower bound, which is measured in between.
     pub(crate) bound: Option<Spread>,
 }
 
@@ -41,7 +41,7 @@ fn engine() -> Engine {
     Engine::new(Locality::Node(NODE.into()))
 }
 
-/// Full compiles, against the bound.
+/// Full compiles, compared with the lower bound.
 pub(crate) fn compile(shape: Shape) -> Result<Vec<Row>> {
     let changes: Vec<Change> = shape.changes().collect();
     let (mut ours, mut ratio) = (Vec::new(), Vec::new());
@@ -63,9 +63,9 @@ pub(crate) fn compile(shape: Shape) -> Result<Vec<Row>> {
     }])
 }
 
-/// Memory after a full compile, in a process of its own that never holds the input.
+/// Memory after a full compile, in a separate process that never holds the whole input.
 pub(crate) fn memory(shape: Shape) -> Result<Row> {
-    let program = std::env::current_exe().context("cannot tell which program this is")?;
+    let program = std::env::current_exe().context("cannot find the path of this program")?;
     let mut values = Vec::new();
     for _ in 0..3 {
         let output = Command::new(&program)
@@ -74,11 +74,11 @@ pub(crate) fn memory(shape: Shape) -> Result<Row> {
             .context("cannot start the measurement")?;
         let text = String::from_utf8_lossy(&output.stdout);
         let bytes: f64 =
-            text.trim().parse().with_context(|| format!("the measurement said `{text}`"))?;
+            text.trim().parse().with_context(|| format!("the measurement printed `{text}`"))?;
         values.push(bytes / 1e6);
     }
     Ok(Row {
-        what: "memory after it".to_owned(),
+        what: "memory after a full compile".to_owned(),
         world: describe(shape),
         unit: "MB",
         spread: Spread::of(values),
@@ -86,7 +86,7 @@ pub(crate) fn memory(shape: Shape) -> Result<Row> {
     })
 }
 
-/// What `memory` runs: compiles a cluster and prints the resident bytes.
+/// The work of the process that `memory` starts. Returns the resident bytes.
 pub(crate) fn memory_child(shape: Shape) -> Result<u64> {
     let mut engine = engine();
     let mut endpoints = 0;
@@ -111,7 +111,7 @@ pub(crate) fn events(shape: Shape, selectors: usize) -> Result<Vec<Row>> {
         more => format!("{}, {more} more selectors", describe(shape)),
     };
     let mut rows = Vec::new();
-    // A pod elsewhere that local rules name as a peer, and one that runs here.
+    // A remote pod that is a peer of local rules, and a local pod.
     let elsewhere = shape.pod(shape.peer_of_first());
     rows.extend(pod_events(&mut engine, elsewhere.clone(), "pod", &world)?);
     let here = Pod { node: Some(NODE.into()), ..elsewhere };
@@ -211,7 +211,7 @@ fn policy_events(engine: &mut Engine, shape: Shape, world: &str) -> Result<Vec<R
     Ok(names.into_iter().zip(times).map(row).collect())
 }
 
-/// Policies of the first local pod's namespace, whose peers are labels that the pods of the events do not have.
+/// Policies in the namespace of the first local pod whose peers do not match the pods of the events.
 fn unrelated(shape: Shape, count: usize) -> impl Iterator<Item = Change> {
     let namespace = shape.pod(0).id.namespace;
     (0..count).map(move |at| {

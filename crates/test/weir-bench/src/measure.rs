@@ -5,7 +5,7 @@ use std::time::Duration;
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::{Value, json};
 
-/// The CPU time of this thread while `work` ran, and what it made.
+/// Runs `work`. Returns the CPU time of this thread and the result.
 pub(crate) fn cpu<T>(work: impl FnOnce() -> T) -> (Duration, T) {
     let start = now();
     let made = work();
@@ -17,7 +17,7 @@ fn now() -> Duration {
     Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or_default())
 }
 
-/// The memory that this process holds now, in bytes.
+/// The resident memory of this process in bytes.
 pub(crate) fn resident() -> anyhow::Result<u64> {
     let status = std::fs::read_to_string("/proc/self/status")?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
@@ -26,7 +26,7 @@ pub(crate) fn resident() -> anyhow::Result<u64> {
         .and_then(|number| number.trim().parse::<u64>().ok());
     kilobytes
         .map(|kilobytes| kilobytes * 1024)
-        .ok_or_else(|| anyhow::anyhow!("/proc/self/status does not tell VmRSS"))
+        .ok_or_else(|| anyhow::anyhow!("/proc/self/status has no VmRSS"))
 }
 
 /// The median of several measurements, and their range.
@@ -38,7 +38,7 @@ pub(crate) struct Spread {
 }
 
 impl Spread {
-    /// For programs.
+    /// The figures as JSON.
     pub(crate) fn json(&self) -> Value {
         json!({"median": self.median, "min": self.min, "max": self.max})
     }

@@ -1,4 +1,4 @@
-//! The clusters that the benchmarks run on, made up object by object so that none need be held in memory.
+//! The synthetic clusters of the benchmarks, generated object by object to save memory.
 
 use std::{net::IpAddr, sync::Arc};
 
@@ -11,15 +11,15 @@ use weir_model::{
 /// The node under test.
 pub(crate) const NODE: &str = "here";
 
-/// How many pods run on the node under test, whatever the size of the cluster.
+/// The number of pods on the node under test, for every cluster size.
 pub(crate) const LOCAL: usize = 100;
 
 /// The shape of a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shape {
-    /// Namespaces of 4 pods and 3 policies: default deny and two that admit one app to another.
+    /// Namespaces of 4 pods and 3 policies: a default deny and two that allow one app to reach another.
     Small(usize),
-    /// Namespaces of 100 pods and 10 policies, each of which admits an app of ten namespaces: 100 peers.
+    /// Namespaces of 100 pods and 10 policies, each of which allows an app of ten namespaces: 100 peers.
     Cross(usize),
     /// One namespace in which every policy selects every pod.
     AllSelectAll(usize),
@@ -81,17 +81,17 @@ impl Shape {
         }
     }
 
-    /// How many pods there are.
+    /// The number of pods.
     pub(crate) fn pods(self) -> usize {
         self.namespaces() * self.pods_per_namespace()
     }
 
-    /// How many policies there are.
+    /// The number of policies.
     pub(crate) fn policies(self) -> usize {
         self.namespaces() * self.policies_per_namespace()
     }
 
-    /// A pod that the rules of the first local pod, which is the first of all, name as a peer.
+    /// A pod that is a peer in the rules of the first local pod, which is the first pod of all.
     pub(crate) fn peer_of_first(self) -> usize {
         match self {
             Shape::Small(_) | Shape::Cross(_) => 2,
@@ -99,7 +99,7 @@ impl Shape {
         }
     }
 
-    /// A peer with a selector that was never used before, except where all policies have one and the same.
+    /// A peer with a new selector, except in shapes where all policies have the same one.
     pub(crate) fn new_peer(self, round: usize) -> Who {
         let one_of = |key: &str, values: Vec<String>| {
             let values = values.into_iter().chain([format!("new-{round}")]).map(Name::from);
@@ -157,7 +157,7 @@ impl Shape {
             Shape::AllSelectAll(_) => [("app", "web".to_owned())].into_iter().collect(),
             Shape::OnePolicyPerPod(_) => [("pod", format!("p{index}"))].into_iter().collect(),
         };
-        // Every hundredth of the cluster has one pod here, each at another index of its namespace.
+        // Each hundredth of the cluster has one local pod, at varying indexes of its namespace.
         let stride = (self.pods() / LOCAL).max(1);
         let here = at / stride < LOCAL && at % stride == (at / stride) % stride;
         Pod {
@@ -229,7 +229,7 @@ fn own(pods: Selector) -> Who {
     Who::Pods { scope: Scope::Own, pods }
 }
 
-/// A NetworkPolicy that isolates both ways and admits one peer on one port.
+/// A NetworkPolicy that isolates in both directions and allows one peer on one port.
 pub(crate) fn spec(pods: Selector, peer: Option<Who>, port: u16) -> Spec {
     let rules = || {
         let who = peer.clone()?;

@@ -8,7 +8,7 @@ use weir_nft::Nft;
 
 use super::{node::Node, program::Program};
 
-/// Who enforces policies.
+/// A backend that enforces policies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Backend {
     Nftables,
@@ -16,11 +16,11 @@ pub(crate) enum Backend {
 }
 
 impl Backend {
-    /// All, in the order of tables.
+    /// All backends in the order of the tables.
     pub(crate) const ALL: [Backend; 3] =
         [Backend::Nftables, Backend::Iptables(Variant::Nft), Backend::Iptables(Variant::Legacy)];
 
-    /// Enforces a program in the namespace that this thread is in, as an agent does it.
+    /// Enforces a program in the namespace of this thread, as an agent does.
     pub(crate) fn enforce(self, program: &Compiled) -> Result<()> {
         match self {
             Backend::Nftables => Node::open(nftables()?).enforce(program),
@@ -39,17 +39,17 @@ impl fmt::Display for Backend {
     }
 }
 
-/// The nftables of the namespace that this thread is in.
+/// The nftables backend in the namespace of this thread.
 pub(crate) fn nftables() -> Result<Nft> {
     Ok(Nft::open(Mode::Enforce)?)
 }
 
-/// The iptables of the namespace that this thread is in.
+/// The iptables backend in the namespace of this thread.
 pub(crate) fn iptables(variant: Variant) -> Result<Iptables> {
     Ok(Iptables::open(Mode::Enforce, Some(variant))?)
 }
 
-/// The program that loads rules of IPv4.
+/// The program that loads IPv4 rules.
 pub(crate) fn restore(variant: Variant) -> Program {
     Program(match variant {
         Variant::Nft => "iptables-nft-restore",

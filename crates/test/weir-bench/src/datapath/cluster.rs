@@ -9,21 +9,21 @@ use weir_model::{
 
 use crate::workload::{LOCAL, NODE, address};
 
-/// The port that policies admit peers to, over TCP and UDP.
+/// The port that policies allow, over TCP and UDP.
 pub(crate) const PORT: u16 = 8080;
 
-/// Which of the local pods is the server.
+/// The index of the server among the local pods.
 const SERVER: usize = 49;
 
 const NAMESPACE: &str = "shop";
 
-/// A cluster in which several policies speak for one of the hundred pods of a node. Each admits peers of its own, and only the
-/// last one admits the client.
+/// A cluster in which several policies select one of the hundred pods of a node, the server. Each allows
+/// different peers, and only the last one allows the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Cluster {
-    /// How many policies speak for the server.
+    /// The number of policies that select the server.
     pub(crate) policies: usize,
-    /// How many peers each of them admits.
+    /// The number of peers of each policy.
     pub(crate) members: usize,
 }
 
@@ -32,18 +32,18 @@ pub(crate) fn local(at: usize) -> IpAddr {
     address(1 + at)
 }
 
-/// The pod that policies speak for.
+/// The pod that the policies select.
 pub(crate) fn server() -> IpAddr {
     local(SERVER)
 }
 
-/// The pod that the last policy admits. No policy speaks for it.
+/// The pod that the last policy allows. No policy selects it.
 pub(crate) fn client() -> IpAddr {
     address(0x8000)
 }
 
 impl Cluster {
-    /// The peers that a policy admits.
+    /// The peers of a policy.
     pub(crate) fn peers(self, policy: usize) -> impl Iterator<Item = IpAddr> {
         let last = policy + 1 == self.policies;
         let others = self.members - usize::from(last);
@@ -51,17 +51,17 @@ impl Cluster {
         (0..others).map(move |at| address(first + at)).chain(last.then(client))
     }
 
-    /// What the node has to enforce.
+    /// The compiled program of the node.
     pub(crate) fn program(self) -> Program {
         compiled(self.changes())
     }
 
-    /// Everything in it, as a source tells it.
+    /// All objects as changes from a source.
     pub(crate) fn changes(self) -> impl Iterator<Item = Change> {
         self.objects().map(Change::Put)
     }
 
-    /// One of many events: a pod that the first policy admits comes with the even ones, and goes with the odd ones.
+    /// An event: even numbers add a peer of the first policy, odd numbers remove it.
     pub(crate) fn event(self, number: usize) -> Change {
         newcomer(0, number)
     }
@@ -92,43 +92,44 @@ impl Cluster {
     }
 }
 
-/// A cluster in which several admin policies of one rule each speak for the server, each about peers of its own. All but the last
-/// deny their peers; the last one passes the client on, and a NetworkPolicy admits it.
+/// A cluster in which several admin policies of one rule each select the server, each with different
+/// peers. All but the last deny their peers. The last one passes the client, and a NetworkPolicy allows
+/// it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Ruled {
-    /// How many rules of admin policies speak for the server.
+    /// The number of admin rules for the server.
     pub(crate) rules: usize,
-    /// How many peers each of them is about.
+    /// The number of peers of each rule.
     pub(crate) members: usize,
 }
 
 impl Ruled {
-    /// What the node has to enforce.
+    /// The compiled program of the node.
     pub(crate) fn program(self) -> Program {
         compiled(self.changes())
     }
 
-    /// One of many events: a pod that a rule in the middle is about comes with the even ones, and goes with the odd ones. No
-    /// NetworkPolicy is about it.
+    /// An event: even numbers add a peer of the middle rule, odd numbers remove it. It is the peer of no
+    /// NetworkPolicy.
     pub(crate) fn event(self, number: usize) -> Change {
         newcomer(self.rules / 2, number)
     }
 
-    /// The same with a pod of the node, for which all rules speak.
+    /// The same with a pod of the node that all rules apply to.
     pub(crate) fn event_here(self, number: usize) -> Change {
         let address = local(LOCAL + number / 2);
-        come_or_go(pod("newcomer".to_owned(), ("role", "server".into()), address, NODE), number)
+        add_or_remove(pod("newcomer".to_owned(), ("role", "server".into()), address, NODE), number)
     }
 
     fn cluster(self) -> Cluster {
         Cluster { policies: self.rules, members: self.members }
     }
 
-    /// Everything in it, as a source tells it.
+    /// All objects as changes from a source.
     pub(crate) fn changes(self) -> impl Iterator<Item = Change> {
         let rules = self.rules;
         let last = rules - 1;
-        // Only the last NetworkPolicy is kept: the one that admits the client.
+        // Keep only the last NetworkPolicy, which allows the client.
         let is_other = (0..last).map(policy_name).collect::<BTreeSet<_>>();
         let objects = self.cluster().objects().filter(move |object| match object {
             Object::Policy(policy) => !is_other.contains(&*policy.id.name),
@@ -142,30 +143,30 @@ impl Ruled {
     }
 }
 
-/// A cluster in which every pod of the node has policies of its own, few enough that each keeps a set of its own.
+/// A cluster in which every pod of the node has its own policies, few enough that each keeps its own set.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tenants {
-    /// Sets, one for each policy.
+    /// The number of sets, one for each policy.
     pub(crate) sets: usize,
-    /// Peers that each of them admits.
+    /// The number of peers of each policy.
     pub(crate) members: usize,
 }
 
-/// Policies of each pod of [`Tenants`].
-const EACH: usize = 4;
+/// The number of policies of each pod of [`Tenants`].
+const POLICIES_PER_POD: usize = 4;
 
 impl Tenants {
-    /// Everything in it, as a source tells it.
+    /// All objects as changes from a source.
     pub(crate) fn changes(self) -> impl Iterator<Item = Change> {
         let role = |tenant: usize| ("role", Name::from(format!("tenant-{tenant}")));
-        let locals = (0..self.sets / EACH)
+        let locals = (0..self.sets / POLICIES_PER_POD)
             .map(move |tenant| pod(format!("local-{tenant}"), role(tenant), local(tenant), NODE));
         let peers = (0..self.sets * self.members).map(move |at| {
             pod(format!("peer-{at}"), team(at / self.members), address(0x1_0000 + at), "elsewhere")
         });
         let policies = (0..self.sets).map(move |number| {
             let name = format!("policy-{number}");
-            policy(name, selecting(role(number / EACH)), selecting(team(number)))
+            policy(name, selecting(role(number / POLICIES_PER_POD)), selecting(team(number)))
         });
         [Object::Namespace(namespace())]
             .into_iter()
@@ -175,13 +176,13 @@ impl Tenants {
     }
 }
 
-/// A pod of a team comes with even numbers, and goes with odd ones.
+/// Even numbers add a pod of a team, odd numbers remove it.
 fn newcomer(of: usize, number: usize) -> Change {
     let address = address(0xff_0000 + number / 2);
-    come_or_go(pod("newcomer".to_owned(), team(of), address, "elsewhere"), number)
+    add_or_remove(pod("newcomer".to_owned(), team(of), address, "elsewhere"), number)
 }
 
-fn come_or_go(pod: Pod, number: usize) -> Change {
+fn add_or_remove(pod: Pod, number: usize) -> Change {
     match number % 2 {
         0 => Change::Put(Object::Pod(pod)),
         _ => Change::Remove(Key::Pod(pod.id)),
@@ -241,7 +242,7 @@ fn policy(name: String, subject: Selector, peers: Selector) -> Policy {
     Policy { id, location: None, spec: Arc::new(spec) }
 }
 
-/// An admin policy for the server about the peers of one team.
+/// An admin policy for the server with the peers of one team.
 fn admin_policy(number: usize, action: Action) -> Policy {
     let everywhere = || Scope::Matching(Selector::everything());
     let peers = Who::Pods { scope: everywhere(), pods: selecting(team(number)) };
@@ -259,7 +260,7 @@ fn admin_policy(number: usize, action: Action) -> Policy {
     Policy { id, location: None, spec: Arc::new(spec) }
 }
 
-/// The rule about connections of these peers to the port.
+/// The rule for connections of these peers to the port.
 fn rule(action: Action, who: Who) -> PolicyRule {
     let port =
         |protocol| PortSpec { line: 0, ports: PortMatch::Range(PortRange::one(protocol, PORT)) };
@@ -306,7 +307,7 @@ mod tests {
             };
             assert_eq!(verdict(client(), PORT), Verdict::Allow);
             assert_eq!(verdict(client(), PORT + 1), Verdict::Deny);
-            let (_, endpoint) = program.owner(server()).expect("the server is there");
+            let (_, endpoint) = program.owner(server()).expect("the server has an endpoint");
             assert_eq!(endpoint.rules.ingress.admin.len(), rules);
             assert_eq!(endpoint.rules.ingress.isolation.as_ref().map(Vec::len), Some(1));
         }

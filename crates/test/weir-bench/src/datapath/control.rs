@@ -1,4 +1,4 @@
-//! What it costs to change what the kernel has: for weir, for nft, and with nothing but the bytes that must be sent.
+//! The cost of changes in the kernel: by weir, by nft, and by a minimal netlink client.
 
 use std::{net::Ipv4Addr, time::Duration};
 
@@ -22,16 +22,17 @@ use crate::{
     workload::NODE,
 };
 
-/// Members in each transaction of a load that is split: in a longer one the kernel's hash table fills faster than it grows.
-const SPLIT: usize = 4000;
-/// Times that a member comes and goes, in each round.
+/// Members in each transaction of a split load. In a longer one, the kernel's hash table fills faster
+/// than it grows.
+const MEMBERS_PER_TRANSACTION: usize = 4000;
+/// The number of additions and removals of a member in each round.
 const SINGLES: usize = 400;
-/// The same with pods of the node.
+/// The same for pods of the node.
 const SINGLES_HERE: usize = 25;
-/// The same with a program, which takes a thousand times as long.
+/// The same by a program, which takes a thousand times as long.
 const SINGLES_BY_PROGRAM: usize = 5;
 
-/// The one that others are compared with.
+/// The baseline of the comparison.
 const BARE: &str = "bare netlink";
 
 /// One measured figure.
@@ -53,14 +54,14 @@ impl Row {
     }
 }
 
-/// How much there is.
+/// The size of the measurements.
 #[derive(Clone, Copy)]
 struct Size {
     /// Members of the one large set.
     members: usize,
-    /// What is there when an agent starts again.
+    /// The installed sets when an agent restarts.
     tenants: Tenants,
-    /// How long pods come and go.
+    /// The duration of continuous changes.
     churn: Duration,
 }
 
@@ -78,30 +79,30 @@ impl Size {
         Cluster { policies: 1, members: self.members }
     }
 
-    /// As many peers, of many admin rules.
+    /// The same number of peers in many admin rules.
     fn ruled(self) -> Ruled {
         let rules = 1000;
         Ruled { rules, members: self.members / rules }
     }
 }
 
-/// Measures everything, in rounds, and once what happens when pods never stop to come and go.
+/// Measures all tasks in rounds, and continuous changes once.
 pub(crate) fn measure(rounds: usize, quick: bool) -> Result<Vec<Row>> {
     let size = Size::new(quick);
     let mut times = Times::default();
     for round in 0..rounds {
         eprintln!("round {}: changes to sets of {} members", round + 1, size.members);
         for work in [first_load_and_members, one_in_maps, read_back, weir, one_in_ipset] {
-            times.0.extend(apart(|| work(size))?);
+            times.0.extend(in_new_lab(|| work(size))?);
         }
     }
-    eprintln!("pods come and go for {} s", size.churn.as_secs());
+    eprintln!("continuous pod changes for {} s", size.churn.as_secs());
     let mut rows = times.rows(size);
-    rows.extend(rows_of(&apart(|| churn::run(size.cluster(), size.churn))?, size));
+    rows.extend(rows_of(&in_new_lab(|| churn::run(size.cluster(), size.churn))?, size));
     Ok(rows)
 }
 
-/// What is done.
+/// A measured task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Task {
     Load,
@@ -120,24 +121,24 @@ impl Task {
         let Size { members, tenants, .. } = size;
         match self {
             Task::Load => format!("first load of {members} members"),
-            Task::One => format!("one pod more or less among {members}"),
+            Task::One => format!("add or remove one of {members} peers"),
             Task::OneOfRuled => {
                 let rules = size.ruled().rules;
-                format!("one pod more or less among {members} of {rules} admin rules")
+                format!("add or remove one of {members} peers of {rules} admin rules")
             }
             Task::OneHere => {
                 let rules = size.ruled().rules;
-                format!("one pod of the node more or less, {members} peers of {rules} admin rules")
+                format!("add or remove one pod of the node, {members} peers of {rules} admin rules")
             }
-            Task::OneInIpset => format!("one pod more or less among {members} of ipset"),
+            Task::OneInIpset => format!("add or remove one of {members} peers of ipset"),
             Task::Restart => format!(
-                "starting again, nothing changed, {} sets of {} members",
+                "restart without changes, {} sets of {} members",
                 tenants.sets, tenants.members
             ),
         }
     }
 
-    /// The unit, and how many of it make a second.
+    /// The unit and its number per second.
     fn unit(self) -> (&'static str, f64) {
         match self {
             Task::Load | Task::Restart => ("ms", 1e3),
@@ -146,10 +147,10 @@ impl Task {
     }
 }
 
-/// One measurement: what was done, how, and the CPU time it took.
+/// One measurement: the task, the method and the CPU time.
 type Time = (Task, &'static str, Duration);
 
-/// The measurements of all rounds, one after the other.
+/// The measurements of all rounds in order.
 #[derive(Default)]
 struct Times(Vec<Time>);
 
@@ -178,8 +179,8 @@ impl Times {
     }
 }
 
-/// Runs something on a node of a lab of its own.
-fn apart<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+/// Runs a function on a node of a new lab.
+fn in_new_lab<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     let nodes = vec![LabNode { name: NODE.into(), addresses: Vec::new() }];
     Lab::build(&Layout { nodes, ..Layout::default() })?.on_node(NODE, work)?
 }
@@ -187,12 +188,12 @@ fn apart<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
 /// A first load and single members, by nft and by bare netlink.
 fn first_load_and_members(size: Size) -> Result<Vec<Time>> {
     let members: Vec<Ipv4Addr> = (0..size.members).map(member).collect();
-    let empty = set("at-once", &[]) + &set("split", &[]);
+    let empty = set("one-transaction", &[]) + &set("split", &[]);
     nft::load(&format!("table inet {TABLE} {{ {empty} }}"))?;
     let mut netlink = Netlink::open()?;
-    let (at_once, done) = cpu(|| netlink.edit(Edit::Add, "at-once", &members));
+    let (one_transaction, done) = cpu(|| netlink.edit(Edit::Add, "one-transaction", &members));
     done?;
-    let mut transactions = members.chunks(SPLIT);
+    let mut transactions = members.chunks(MEMBERS_PER_TRANSACTION);
     let (split, done) =
         cpu(|| transactions.try_for_each(|members| netlink.edit(Edit::Add, "split", members)));
     done?;
@@ -210,7 +211,7 @@ fn first_load_and_members(size: Size) -> Result<Vec<Time>> {
     }
     Ok(vec![
         (Task::Load, BARE, split),
-        (Task::Load, "bare netlink, one transaction", at_once),
+        (Task::Load, "bare netlink, one transaction", one_transaction),
         (Task::Load, "nft -f", by_nft),
         (Task::One, BARE, median(singles)),
         (Task::One, "nft -f", median(singles_by_nft)),
@@ -237,7 +238,7 @@ fn one_in_maps(size: Size) -> Result<Vec<Time>> {
     Ok(vec![(Task::OneOfRuled, BARE, median(peers)), (Task::OneHere, BARE, mean(&pods))])
 }
 
-/// The times of a member that comes, and goes, so many times.
+/// The times of repeated additions and removals of a member.
 fn timed(times: usize, mut work: impl FnMut(Edit) -> Result<()>) -> Result<Vec<Duration>> {
     let edits = [Edit::Add, Edit::Remove].into_iter().cycle().take(2 * times);
     let one = |edit| {
@@ -258,12 +259,12 @@ fn read_back(size: Size) -> Result<Vec<Time>> {
     nft::load(&format!("table inet {TABLE} {{ {} }}", text.collect::<String>()))?;
     let mut netlink = Netlink::open()?;
     let (time, bytes) = cpu(|| names.iter().map(|name| netlink.read(name)).sum::<Result<usize>>());
-    // A member takes four bytes at least.
-    ensure!(bytes? > sets * each * 4, "the kernel did not list all");
+    // A member has at least four bytes.
+    ensure!(bytes? > sets * each * 4, "the kernel did not list all members");
     Ok(vec![(Task::Restart, BARE, time)])
 }
 
-/// The same by weir, from the compiled rules or from the event to the kernel's answer.
+/// The same by weir, from the compiled rules or from the event to the kernel's response.
 fn weir(size: Size) -> Result<Vec<Time>> {
     let cluster = size.cluster();
     let mut node = Node::open(nftables()?);
@@ -272,14 +273,14 @@ fn weir(size: Size) -> Result<Vec<Time>> {
     ensure!(settled? == Settled::Applied, "a first load wrote nothing");
     let singles = events(&mut node, SINGLES, |number| cluster.event(number))?;
     let ruled = size.ruled();
-    let [peers, pods] = apart(|| {
+    let [peers, pods] = in_new_lab(|| {
         let mut node = Node::open(nftables()?);
         node.hear(ruled.changes());
         ensure!(node.settle()? == Settled::Applied, "a first load wrote nothing");
         let peers = events(&mut node, SINGLES, |number| ruled.event(number))?;
         Ok([peers, events(&mut node, SINGLES_HERE, |number| ruled.event_here(number))?])
     })?;
-    let restart = apart(|| {
+    let restart = in_new_lab(|| {
         let start = || -> Result<_> {
             let mut node = Node::open(nftables()?);
             node.hear(size.tenants.changes());
@@ -288,7 +289,7 @@ fn weir(size: Size) -> Result<Vec<Time>> {
         start()?.settle()?;
         let mut again = start()?;
         let (time, settled) = cpu(|| again.settle());
-        ensure!(settled? == Settled::Unchanged, "something was written again");
+        ensure!(settled? == Settled::Unchanged, "a restart wrote something");
         Ok(time)
     })?;
     Ok(vec![
@@ -300,7 +301,7 @@ fn weir(size: Size) -> Result<Vec<Time>> {
     ])
 }
 
-/// The times from events to the kernel's answer: a pod that comes, and goes, so many times.
+/// The times from events to the kernel's response: repeated additions and removals of a pod.
 fn events<D: Datapath>(
     node: &mut Node<D>,
     times: usize,
@@ -318,13 +319,13 @@ fn events<D: Datapath>(
     (0..2 * times).map(one).collect()
 }
 
-/// Single members in ipset, each way in a namespace of its own.
+/// Single members in ipset, each method in its own namespace.
 fn one_in_ipset(size: Size) -> Result<Vec<Time>> {
     let members: Vec<Ipv4Addr> = (0..size.members).map(member).collect();
     let newcomer = member(size.members);
     let bare = ipset::bare(&members, newcomer, SINGLES)?;
     let by_program = ipset::by_program(newcomer, SINGLES_BY_PROGRAM)?;
-    let weir = apart(|| ipset::weir(size.cluster(), SINGLES))?;
+    let weir = in_new_lab(|| ipset::weir(size.cluster(), SINGLES))?;
     Ok(vec![
         (Task::OneInIpset, BARE, median(bare)),
         (Task::OneInIpset, "ipset", median(by_program)),
@@ -348,7 +349,7 @@ fn rows_of(churn: &churn::Churn, size: Size) -> [Row; 3] {
     ]
 }
 
-/// Who comes costs much more than who goes, so a median would tell of neither.
+/// An addition costs much more than a removal, so a median would represent neither.
 fn mean(times: &[Duration]) -> Duration {
     times.iter().sum::<Duration>() / u32::try_from(times.len()).unwrap_or(u32::MAX).max(1)
 }

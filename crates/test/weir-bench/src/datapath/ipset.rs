@@ -1,4 +1,4 @@
-//! What a member more or less costs in sets of ipset: for weir, for the program, and with nothing but the bytes that must be sent.
+//! The cost of a member of an ipset: by weir, by the program ipset, and by a minimal netlink client.
 
 use std::{fmt::Write, net::Ipv4Addr, time::Duration};
 
@@ -18,7 +18,7 @@ use crate::measure::cpu;
 const IPSET: Program = Program("ipset");
 const SET: &str = "anchor";
 
-/// Adds a member to a large set and removes it again, so many times each way.
+/// Adds a member to a large set and removes it again, `times` times.
 pub(crate) fn bare(
     members: &[Ipv4Addr],
     newcomer: Ipv4Addr,
@@ -36,21 +36,21 @@ pub(crate) fn bare(
         let (time, done) = cpu(|| -> Result<()> {
             writer.clear();
             write(&mut writer, edit, newcomer)?;
-            socket.request(writer.bytes()).context("the kernel refuses a bare member")
+            socket.request(writer.bytes()).context("the kernel rejected a member")
         });
         done.map(|()| time)
     })
     .collect()
 }
 
-/// The same with the program, where [`bare`] has made the set.
+/// The same with the program, in the set that [`bare`] has created.
 pub(crate) fn by_program(newcomer: Ipv4Addr, times: usize) -> Result<Vec<Duration>> {
     let member = newcomer.to_string();
     let each = (0..times).flat_map(|_| ["add", "del"]);
     each.map(|verb| IPSET.run_timed(&[verb, SET, &member], "")).collect()
 }
 
-/// The same by weir, from the event to the kernel's answer.
+/// The same by weir, from the event to the kernel's response.
 pub(crate) fn weir(cluster: Cluster, times: usize) -> Result<Vec<Duration>> {
     let mut node = Node::open(iptables(Variant::Nft)?);
     node.hear(cluster.changes());
@@ -86,7 +86,7 @@ fn write(writer: &mut Writer, edit: Edit, member: Ipv4Addr) -> Result<()> {
     Ok(())
 }
 
-// The kernel's words, as in `linux/netfilter/ipset/ip_set.h`.
+// Constants of `linux/netfilter/ipset/ip_set.h`.
 const NFPROTO_IPV4: u8 = 2;
 const NLA_F_NET_BYTEORDER: u16 = 0x4000;
 const NFNL_SUBSYS_IPSET: u16 = 6;

@@ -3,9 +3,9 @@ use std::fmt::{Display, Formatter, Result};
 use super::cluster::{Cluster, PORT, local, server};
 use crate::workload::LOCAL;
 
-/// The policies of a cluster in the shape that kube-router gives to its rules, reduced to what a packet to a pod meets: pods are told
-/// apart by one rule after the other, and a pod's chain calls the chains of its policies one after the other, each with a
-/// set of its own, until one has left a mark.
+/// The policies of a cluster in kube-router's layout, reduced to the rules on the path of a packet to a
+/// pod. One rule per pod selects the pod's chain, and that chain calls the chains of its policies in
+/// order, each with its own set, until one sets a mark.
 pub(crate) struct Linear(pub(crate) Cluster);
 
 impl Display for Linear {

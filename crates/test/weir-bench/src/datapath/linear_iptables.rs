@@ -10,7 +10,7 @@ use super::{
 };
 use crate::workload::LOCAL;
 
-/// The same policies as rules of iptables and sets of ipset, in the order in which kube-router has them.
+/// The same policies as iptables rules and ipsets, in kube-router's order.
 pub(crate) struct LinearIptables {
     variant: Variant,
     sets: String,
@@ -22,7 +22,7 @@ impl LinearIptables {
         LinearIptables { variant, sets: sets(cluster), rules: rules(cluster) }
     }
 
-    /// Loads them in the namespace that this thread is in.
+    /// Loads them in the namespace of this thread.
     pub(crate) fn load(&self) -> Result<()> {
         Program("ipset").run(&["restore"], &self.sets)?;
         backend::restore(self.variant).run(&["-w"], &self.rules).map(drop)

@@ -1,5 +1,5 @@
-//! `cargo xtask bench datapath`: what packets cost under rules, how many rules a node has, and what it costs to change them, in
-//! real kernels' namespaces.
+//! `cargo xtask bench datapath`: the cost of packets, the number of kernel objects of a node and the cost
+//! of changes, in network namespaces.
 
 mod backend;
 mod churn;
@@ -27,41 +27,41 @@ use self::packets::Effort;
 pub(crate) use self::{probe::Operation, report::Report};
 use crate::{Output, docs};
 
-/// What and how to measure.
+/// The options of the benchmark.
 #[derive(Debug, Args)]
 pub(crate) struct Datapath {
-    /// As tables or as JSON.
+    /// Print tables or JSON.
     #[arg(short, long, value_enum, default_value = "text")]
     output: Output,
-    /// How often everything is measured, each time in new namespaces.
+    /// The number of rounds, each in new namespaces.
     #[arg(long, default_value = "5")]
     rounds: usize,
-    /// Only one part.
+    /// Measure one part only.
     #[arg(long, value_enum)]
     only: Option<Part>,
-    /// Fewer and smaller clusters, for a quick look.
+    /// Measure fewer and smaller clusters.
     #[arg(long)]
     quick: bool,
-    /// Put the tables into docs/performance.md and the pictures into docs/img.
+    /// Write the tables to docs/performance.md and the plots to docs/img.
     #[arg(long, conflicts_with_all = ["quick", "only"])]
     write_docs: bool,
 }
 
-/// What there is to measure.
+/// A part of the benchmark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Part {
-    /// What packets cost under rules.
+    /// The cost of packets.
     Packets,
-    /// How many objects there are in the kernel.
+    /// The number of objects in the kernel.
     Objects,
-    /// What it costs to change them.
+    /// The cost of changes.
     Control,
 }
 
 impl Datapath {
     /// Measures and prints.
     pub(crate) fn run(&self, out: &mut dyn Write) -> Result<()> {
-        ensure!(self.rounds > 0, "without rounds there is nothing to tell");
+        ensure!(self.rounds > 0, "--rounds must be at least 1");
         weir_lab::enter()?;
         let report = self.measure()?;
         match self.output {

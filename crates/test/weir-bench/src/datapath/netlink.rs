@@ -1,29 +1,30 @@
-//! Sets and maps of the table `anchor`, changed and read with as few bytes as the kernel takes: what nobody can be faster than.
+//! A minimal netlink client for the sets and maps of table `anchor`: the lower bound for every other
+//! client.
 
 use std::net::Ipv4Addr;
 
 use anyhow::{Context, Result};
 use weir_netlink::{Body, Header, Protocol, Socket, TooLong, Writer, kind};
 
-/// A line to the nf_tables of the namespace it was opened in.
+/// A connection to nf_tables in the namespace that it was opened in.
 pub(crate) struct Netlink {
     socket: Socket,
     writer: Writer,
 }
 
-/// A change to a set.
+/// A change of a set.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Edit {
     Add,
     Remove,
 }
 
-/// What a map does with the packets of a member.
+/// The verdict of a map element.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Way {
-    /// They go on in the rule that asked.
+    /// Continue with the rule.
     Continue,
-    /// They go to this chain and back.
+    /// Jump to this chain.
     Jump(&'static str),
 }
 
@@ -52,10 +53,10 @@ impl Netlink {
     ) -> Result<()> {
         self.writer.clear();
         write(&mut self.writer, edit, set, members, way)?;
-        self.socket.request(self.writer.bytes()).context("the kernel refuses a bare transaction")
+        self.socket.request(self.writer.bytes()).context("the kernel rejected a transaction")
     }
 
-    /// Reads all members of a set and counts the bytes of the answer.
+    /// Reads all members of a set. Returns the size of the response in bytes.
     pub(crate) fn read(&mut self, set: &str) -> Result<usize> {
         self.writer.clear();
         let flags = kind::REQUEST | kind::DUMP;
@@ -64,7 +65,7 @@ impl Netlink {
         let mut bytes = 0;
         self.socket
             .query(self.writer.bytes(), |message| bytes += message.payload.len())
-            .context("the kernel does not list a set")?;
+            .context("the kernel did not list a set")?;
         Ok(bytes)
     }
 }
@@ -87,7 +88,7 @@ fn write(
     batch(writer, NFNL_MSG_BATCH_BEGIN)?;
     let mut chunks = members.chunks(PER_MESSAGE).peekable();
     while let Some(chunk) = chunks.next() {
-        // One answer is enough: if something fails before, that is the answer.
+        // Request one acknowledgement, for the last message. An earlier error is reported anyway.
         let last = if chunks.peek().is_none() { kind::ACK } else { 0 };
         let header = Header { kind, flags: flags | last, sequence: SEQUENCE };
         writer.message(header, |body| {
@@ -126,14 +127,14 @@ fn element(list: &mut Body<'_>, member: Ipv4Addr, way: Option<Way>) {
     });
 }
 
-/// The table that the sets are in.
+/// The table of the sets.
 pub(crate) const TABLE: &str = "anchor";
-/// What fits into one attribute: sixteen bytes each.
+/// The number of members that fit into one attribute, at sixteen bytes each.
 const PER_MESSAGE: usize = 4000;
-/// Every message of a transaction has the same, so that any of them can be answered.
+/// The sequence number of every message, so that a response to any of them matches.
 const SEQUENCE: u32 = 1;
 
-// The kernel's words, as in `linux/netfilter/nfnetlink.h` and `nf_tables.h`.
+// Constants of `linux/netfilter/nfnetlink.h` and `nf_tables.h`.
 const NFPROTO_INET: u8 = 1;
 const NFNL_SUBSYS_NFTABLES: u8 = 10;
 const NFNL_MSG_BATCH_BEGIN: u16 = 0x10;

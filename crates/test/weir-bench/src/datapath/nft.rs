@@ -1,4 +1,4 @@
-//! The program nft, run in the namespace of this thread.
+//! Runs the program nft in the namespace of this thread.
 
 use std::time::Duration;
 
@@ -9,18 +9,18 @@ use super::program::Program;
 
 const NFT: Program = Program("nft");
 
-/// Hands a ruleset to the kernel.
+/// Loads a ruleset.
 pub(crate) fn load(ruleset: &str) -> Result<()> {
     load_timed(ruleset).map(drop)
 }
 
-/// The same; tells the CPU time that nft took, with that of starting it.
+/// Loads a ruleset. Returns the CPU time of nft, including its start.
 pub(crate) fn load_timed(ruleset: &str) -> Result<Duration> {
     NFT.run_timed(&["-f", "-"], ruleset)
 }
 
-/// All that the kernel has.
+/// The ruleset of the kernel.
 pub(crate) fn list() -> Result<Value> {
     let listed = NFT.run(&["-j", "list", "ruleset"], "")?;
-    serde_json::from_slice(&listed).context("cannot read what nft listed")
+    serde_json::from_slice(&listed).context("cannot parse the output of nft")
 }

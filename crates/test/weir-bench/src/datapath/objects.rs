@@ -1,4 +1,4 @@
-//! How many things a node with a hundred pods has in its kernel.
+//! The number of kernel objects of a node with a hundred pods.
 
 use std::fmt;
 
@@ -12,15 +12,15 @@ use weir_model::Program;
 use super::{backend::Backend, nft, program::Program as Tool};
 use crate::workload::{NODE, Shape};
 
-/// The things in a kernel, counted.
+/// The number of kernel objects by type.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Objects {
     pub(crate) tables: usize,
     pub(crate) chains: usize,
     pub(crate) rules: usize,
-    /// Sets and maps with names.
+    /// Named sets and maps.
     pub(crate) sets: usize,
-    /// Sets and maps inside rules.
+    /// Anonymous sets and maps inside rules.
     pub(crate) anonymous: usize,
 }
 
@@ -53,9 +53,9 @@ impl fmt::Display for Objects {
 pub(crate) struct Row {
     pub(crate) shape: Shape,
     pub(crate) backend: Backend,
-    /// As rendered.
+    /// The objects in the rendered rules.
     pub(crate) rendered: Objects,
-    /// As listed by the kernel that they were loaded into.
+    /// The objects that the kernel lists after loading the rules.
     pub(crate) listed: Objects,
 }
 
@@ -72,7 +72,7 @@ impl Row {
     }
 }
 
-/// Renders and loads what a node of each cluster needs.
+/// Renders and loads the rules of a node for each cluster.
 pub(crate) fn count(quick: bool) -> Result<Vec<Row>> {
     let sizes: &[usize] = if quick { &[1_000] } else { &[1_000, 25_000] };
     let mut rows = Vec::new();
@@ -98,7 +98,7 @@ pub(crate) fn count(quick: bool) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Counts what there is in the namespace that this thread is in.
+/// Counts the objects in the namespace of this thread.
 fn listed(backend: Backend) -> Result<Objects> {
     let saves = match backend {
         Backend::Nftables => return Ok(in_listing(&nft::list()?)),
@@ -112,7 +112,7 @@ fn listed(backend: Backend) -> Result<Objects> {
     Ok(in_saved(&String::from_utf8_lossy(&text)))
 }
 
-/// Counts in what ipset and iptables save. Chains that are always there have a policy, and do not count.
+/// Counts the output of ipset and iptables-save. Built-in chains, which have a policy, do not count.
 fn in_saved(text: &str) -> Objects {
     let count = |is: fn(&str) -> bool| text.lines().filter(|line| is(line)).count();
     Objects {
@@ -123,7 +123,7 @@ fn in_saved(text: &str) -> Objects {
     }
 }
 
-/// Counts in a ruleset as it is written: a table holds sets and chains, a chain holds rules.
+/// Counts a ruleset as text: a table has sets and chains, a chain has rules.
 fn in_text(text: &str) -> Objects {
     let mut objects = Objects::default();
     let mut in_chain = false;
@@ -147,7 +147,7 @@ fn in_text(text: &str) -> Objects {
     objects
 }
 
-/// Counts in what `nft -j list ruleset` says.
+/// Counts the output of `nft -j list ruleset`.
 fn in_listing(listing: &Value) -> Objects {
     let mut objects = Objects::default();
     for (kind, object) in

@@ -1,4 +1,4 @@
-//! What a packet costs under different rules.
+//! The cost of a packet with different rules.
 
 use std::{fmt, thread, time::Duration};
 
@@ -16,18 +16,18 @@ use super::{
 };
 use crate::measure::Spread;
 
-/// Rules that packets meet.
+/// The installed rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rules {
-    /// None at all.
+    /// No rules.
     Nothing,
-    /// One: whatever belongs to a connection passes. Every filter that knows connections costs as much.
+    /// One rule that accepts packets of known connections: the minimum cost of a stateful filter.
     Conntrack,
-    /// Those of weir.
+    /// Rules of weir.
     Weir(Backend, Cluster),
-    /// Those of weir for admin policies, by nftables.
+    /// Rules of weir for admin policies, by nftables.
     Ruled(Ruled),
-    /// The same policies, one after the other, as kube-router does it.
+    /// The same policies in sequence, in kube-router's layout.
     Linear(Backend, Cluster),
 }
 
@@ -52,7 +52,7 @@ impl fmt::Display for Rules {
 }
 
 impl Rules {
-    /// Compiles and writes what can be loaded often.
+    /// Prepares rules that can be loaded repeatedly.
     fn prepare(self) -> Prepared {
         match self {
             Rules::Nothing => Prepared::Text(String::new()),
@@ -68,7 +68,7 @@ impl Rules {
         }
     }
 
-    /// What becomes of packets that no policy admits.
+    /// The verdict on packets that no policy allows.
     fn rest(self) -> Verdict {
         match self {
             Rules::Nothing | Rules::Conntrack => Verdict::Allow,
@@ -77,23 +77,23 @@ impl Rules {
     }
 }
 
-/// The one rule of conntrack alone.
+/// The rule of `Conntrack`.
 const CONNTRACK: &str = "table inet conntrack { chain forward { \
      type filter hook forward priority filter; policy accept; \
      ct state established,related accept; }; }";
 
-/// Rules, ready to be loaded.
+/// Rules that are ready to load.
 enum Prepared {
     /// With the program nft.
     Text(String),
     /// With ipset and iptables-restore.
     Iptables(LinearIptables),
-    /// As an agent does it.
+    /// As an agent does.
     Program(Backend, Program),
 }
 
 impl Prepared {
-    /// Loads them in the namespace that this thread is in.
+    /// Loads them in the namespace of this thread.
     fn load(&self) -> Result<()> {
         match self {
             Prepared::Text(text) => nft::load(text),
@@ -103,21 +103,21 @@ impl Prepared {
     }
 }
 
-/// How much is measured.
+/// The amount of measurements.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Effort {
     rounds: usize,
-    /// How often each round comes back to each of its labs.
+    /// The number of slices per lab in each round.
     slices: usize,
-    /// How many sizes of clusters.
+    /// The number of cluster sizes.
     sizes: usize,
 }
 
-/// Policies, and the peers that each of them admits.
+/// The number of policies, and of peers of each policy.
 const SIZES: [(usize, usize); 4] = [(1, 1000), (10, 1000), (100, 1000), (1000, 100)];
 /// One policy with very many peers.
 const LARGE: Cluster = Cluster { policies: 1, members: 100_000 };
-/// Few rules of admin policies, and many.
+/// A few admin rules, and many.
 const RULED: [Ruled; 2] = [Ruled { rules: 1, members: 1000 }, Ruled { rules: 1000, members: 100 }];
 
 impl Effort {
@@ -126,7 +126,7 @@ impl Effort {
         Effort { rounds, slices, sizes }
     }
 
-    /// The clusters that are measured, each beside no rules and conntrack alone.
+    /// The measured clusters. Each is compared with no rules and with conntrack alone.
     fn clusters(self) -> Vec<Vec<Rules>> {
         let of = |&(policies, members): &(usize, usize)| Cluster { policies, members };
         let weir = |cluster| Backend::ALL.map(|backend| Rules::Weir(backend, cluster));
@@ -141,7 +141,7 @@ impl Effort {
     }
 }
 
-/// What one operation costs under some rules.
+/// The cost of one operation with given rules.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Figure {
     pub(crate) rules: Rules,
@@ -164,8 +164,8 @@ impl Figure {
     }
 }
 
-/// Measures everything, in rounds. Within one, the probe goes from lab to lab and comes back many times, so that all meet the
-/// same weather; a ratio is taken between neighbours each time. Every round has labs of its own.
+/// Measures in rounds with new labs. Within a round, the probe visits the labs in turn many times, so that
+/// noise of the machine affects all of them. Ratios compare consecutive visits.
 pub(crate) fn measure(effort: Effort) -> Result<Vec<Figure>> {
     let mut medians: Vec<(Rules, Vec<Medians>)> = Vec::new();
     for rules in effort.clusters() {
@@ -199,7 +199,7 @@ pub(crate) fn measure(effort: Effort) -> Result<Vec<Figure>> {
     Ok(figures.collect())
 }
 
-/// The medians of one round under some rules, by operation, and how they compare with their neighbours'.
+/// The medians of one round by operation, and the ratios to consecutive visits.
 struct Medians {
     time: [f64; 4],
     times_nothing: [f64; 4],
@@ -213,11 +213,11 @@ fn round(together: &[Rules], ready: &[Prepared], effort: Effort) -> Result<Vec<M
         probe.check(rules.rest()).with_context(|| rules.to_string())?;
         probes.push((probe, Vec::new()));
     }
-    // The kernel clears up what came before in its own time.
+    // The kernel removes earlier namespaces in the background.
     thread::sleep(Duration::from_millis(300));
     for slice in 0..effort.slices {
         for turn in 0..probes.len() {
-            // Nobody always comes after the same one.
+            // Vary the order, so that no lab always follows the same one.
             let at = (turn + slice) % together.len();
             let (probe, slices) = &mut probes[at];
             let mut samples = Samples::default();

@@ -1,4 +1,4 @@
-//! A picture of figures that grow, both axes logarithmic. Its colours follow the theme of whoever looks at it.
+//! An SVG plot with logarithmic axes. Its colours follow the reader's theme.
 
 use std::fmt::{Display, Formatter, Result};
 
@@ -7,12 +7,12 @@ use crate::measure::Spread;
 /// Three curves.
 pub(crate) struct Plot {
     pub(crate) title: String,
-    /// What the horizontal axis is.
+    /// The label of the horizontal axis.
     pub(crate) below: &'static str,
     pub(crate) series: [Series; 3],
 }
 
-/// A curve: for each number, a median and its range.
+/// A curve: a median and its range for each number.
 pub(crate) struct Series {
     pub(crate) name: &'static str,
     pub(crate) points: Vec<(f64, Spread)>,
@@ -24,8 +24,8 @@ const LEFT: f64 = 56.0;
 const RIGHT: f64 = 536.0;
 const TOP: f64 = 56.0;
 const BOTTOM: f64 = 304.0;
-/// Names closer than this would touch.
-const LINE: f64 = 18.0;
+/// The minimum distance between labels.
+const LABEL_HEIGHT: f64 = 18.0;
 
 const STYLE: &str = "\
 text { font: 13px system-ui, -apple-system, 'Segoe UI', Helvetica, Arial, sans-serif; fill: #57606a; }
@@ -87,7 +87,7 @@ impl Display for Plot {
                 .collect();
             let path = path.join(" ");
             writeln!(f, r#"<polyline class="curve s{number}" points="{path}"/>"#)?;
-            // A curve that is the same everywhere needs no marks.
+            // A constant curve needs no marks.
             if number == 2 {
                 continue;
             }
@@ -116,7 +116,7 @@ impl Display for Plot {
 }
 
 impl Plot {
-    /// The base lines of the names: each at the end of its curve, unless another is there, which comes before or after it.
+    /// The base lines of the labels: each at the end of its curve, moved apart if they would overlap.
     fn names(&self, y: impl Fn(f64) -> f64) -> [f64; 3] {
         let ends = [0, 1, 2].map(|number| {
             let last = self.series[number].points.last();
@@ -128,13 +128,13 @@ impl Plot {
         let mut lowest = BOTTOM + 4.5;
         for number in order {
             places[number] = ends[number].min(lowest);
-            lowest = places[number] - LINE;
+            lowest = places[number] - LABEL_HEIGHT;
         }
         places
     }
 }
 
-/// 1, 2, 5, 10 and so on; without 2 and 5 where they would be too close.
+/// 1, 2, 5, 10 and so on, without 2 and 5 if they would be too close.
 fn ticks(highest: f64) -> Vec<f64> {
     let steps: &[f64] = match highest {
         ..3.0 => &[1.0, 1.2, 1.5, 2.0, 2.5],

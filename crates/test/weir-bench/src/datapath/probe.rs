@@ -1,5 +1,5 @@
-//! A probe that owns both ends, in one thread: the whole path of a packet runs in its context, from one pod through the node to
-//! the other, so that its CPU time is what the path costs.
+//! A probe that owns both ends of a connection in one thread. The kernel runs the whole path of a packet
+//! in the context of this thread, so the thread's CPU time is the cost of the path.
 
 use std::{
     io::{Read, Write},
@@ -14,14 +14,14 @@ use weir_model::{PodId, Verdict};
 use super::cluster::{PORT, client, server};
 use crate::{measure::cpu, workload::NODE};
 
-/// What is measured.
+/// A measured operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Operation {
     /// Connect, request, reply, close.
     Connection,
-    /// A request of 64 bytes and its reply on a connection that is open.
+    /// A request of 64 bytes and its reply on an open connection.
     RoundTrip,
-    /// A datagram that never gets a reply.
+    /// A datagram without a reply.
     OneWay,
     /// A new socket and the first datagram from it.
     FirstDatagram,
@@ -40,7 +40,8 @@ impl Operation {
         }
     }
 
-    /// How often it is done in a slice, and how many of these are timed together: what is short is timed less precisely.
+    /// The number of operations in a slice, and the number that is timed together, because the timer is
+    /// imprecise for short operations.
     fn repeats(self) -> (usize, usize) {
         match self {
             Operation::Connection | Operation::FirstDatagram => (60, 1),
@@ -54,9 +55,9 @@ pub(crate) type Samples = [Vec<f64>; 4];
 
 /// A request, and a reply.
 const MESSAGE: [u8; 64] = [b'w'; 64];
-/// Nothing takes this long unless it is dropped.
-const PATIENCE: Duration = Duration::from_millis(100);
-/// What is done and not measured when the probe comes back to a lab.
+/// A packet that has not arrived after this time counts as dropped.
+const DROP_TIMEOUT: Duration = Duration::from_millis(100);
+/// The number of unmeasured operations when the probe returns to a lab.
 const WARM_UP: usize = 3;
 
 /// Two pods and their node, with rules, and sockets at both ends.
@@ -64,11 +65,11 @@ pub(crate) struct Probe {
     lab: Lab,
     listener: TcpListener,
     receiver: UdpSocket,
-    /// A receiver at a port that no policy admits anyone to.
+    /// A receiver at a port that no policy allows.
     closed: UdpSocket,
 }
 
-/// What stays open between operations.
+/// The sockets that stay open between operations.
 struct Open {
     near: TcpStream,
     far: TcpStream,
@@ -83,7 +84,7 @@ impl Probe {
         let bind = || -> Result<_> {
             let receiver = |port| -> Result<UdpSocket> {
                 let socket = UdpSocket::bind((server(), port))?;
-                socket.set_read_timeout(Some(PATIENCE))?;
+                socket.set_read_timeout(Some(DROP_TIMEOUT))?;
                 Ok(socket)
             };
             Ok((TcpListener::bind((server(), PORT))?, receiver(PORT)?, receiver(PORT + 1)?))
@@ -92,19 +93,19 @@ impl Probe {
         Ok(Probe { lab, listener, receiver, closed })
     }
 
-    /// Makes sure that what policies admit arrives, and that the rest does or does not.
+    /// Checks that allowed packets arrive, and that other packets get the verdict `rest`.
     pub(crate) fn check(&self, rest: Verdict) -> Result<()> {
         self.inside(|| {
-            let _ = self.open().context("what the policies admit is dropped")?;
+            let _ = self.open().context("an allowed packet was dropped")?;
             let sender = UdpSocket::bind((client(), 0))?;
             sender.send_to(&MESSAGE, (server(), PORT + 1))?;
             let arrived = self.closed.recv(&mut [0; 64]).is_ok();
-            ensure!(arrived == (rest == Verdict::Allow), "the rules do not do what they should");
+            ensure!(arrived == (rest == Verdict::Allow), "the rules have the wrong effect");
             Ok(())
         })
     }
 
-    /// Does every operation some times.
+    /// Runs one slice of every operation.
     pub(crate) fn slice(&self, samples: &mut Samples) -> Result<()> {
         self.inside(|| {
             let mut open = self.open()?;
@@ -130,7 +131,7 @@ impl Probe {
     }
 
     fn open(&self) -> Result<Open> {
-        let near = TcpStream::connect_timeout(&SocketAddr::new(server(), PORT), PATIENCE)?;
+        let near = TcpStream::connect_timeout(&SocketAddr::new(server(), PORT), DROP_TIMEOUT)?;
         let (far, _) = self.listener.accept()?;
         Ok(Open { near, far, sender: sender()? })
     }
@@ -141,7 +142,8 @@ impl Probe {
                 let mut near = TcpStream::connect((server(), PORT))?;
                 let (mut far, _) = self.listener.accept()?;
                 round_trip(&mut near, &mut far)?;
-                // Who closes first has to remember the connection, and the ports of the near end are needed again.
+                // The end that closes first keeps the connection in TIME_WAIT, and the client needs its ports
+                // again.
                 drop(far);
                 drop(near);
             }

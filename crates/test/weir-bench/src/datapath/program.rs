@@ -1,4 +1,4 @@
-//! Programs that are run in the namespace of this thread.
+//! Runs programs in the namespace of this thread.
 
 use std::{
     fs,
@@ -17,14 +17,14 @@ use crate::measure::cpu;
 pub(crate) struct Program(pub(crate) &'static str);
 
 impl Program {
-    /// Runs it; returns what it says.
+    /// Runs the program. Returns its output.
     pub(crate) fn run(self, arguments: &[&str], input: &str) -> Result<Vec<u8>> {
         let mut child = self.start(arguments)?;
         say(&mut child, input);
         self.finish(child)
     }
 
-    /// Runs it though it says little; tells the CPU time it took, with that of starting it.
+    /// Runs the program. Returns its CPU time, including its start. The output must be short.
     pub(crate) fn run_timed(self, arguments: &[&str], input: &str) -> Result<Duration> {
         let (starting, child) = cpu(|| self.start(arguments));
         let mut child = child?;
@@ -40,7 +40,7 @@ impl Program {
             command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped());
             command.stderr(Stdio::piped()).spawn()
         };
-        // Debian keeps some where an ordinary user's path does not lead.
+        // On Debian, /usr/sbin is not in an ordinary user's PATH.
         start(self.0)
             .or_else(|_| start(&format!("/usr/sbin/{}", self.0)))
             .with_context(|| format!("cannot run `{}`", self.0))
@@ -50,19 +50,19 @@ impl Program {
         let name = self.0;
         let output = child.wait_with_output().with_context(|| format!("cannot run `{name}`"))?;
         if !output.status.success() {
-            let said = String::from_utf8_lossy(&output.stderr);
-            bail!("{name} failed: {}", said.lines().take(3).collect::<Vec<_>>().join(" "));
+            let errors = String::from_utf8_lossy(&output.stderr);
+            bail!("{name} failed: {}", errors.lines().take(3).collect::<Vec<_>>().join(" "));
         }
         Ok(output.stdout)
     }
 
-    /// Waits for its end, and tells the CPU time it took.
+    /// Waits until the program exits. Returns its CPU time.
     fn when_over(self, child: &Child) -> Result<Duration> {
-        let unknown = || format!("cannot tell the CPU time of `{}`", self.0);
+        let unknown = || format!("cannot read the CPU time of `{}`", self.0);
         let id = Pid::from_child(child);
         waitid(WaitId::Pid(id), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT)
             .with_context(unknown)?;
-        // It is over but still known.
+        // The program has exited but is not reaped yet.
         let text =
             fs::read_to_string(format!("/proc/{}/schedstat", child.id())).with_context(unknown)?;
         let nanoseconds = text.split_whitespace().next().and_then(|number| number.parse().ok());
@@ -72,7 +72,7 @@ impl Program {
 
 fn say(child: &mut Child, input: &str) {
     if let Some(mut stdin) = child.stdin.take() {
-        // If it gives up early it says why; a broken pipe adds nothing to that.
+        // If the program exits early, its own error is more useful than a broken pipe.
         _ = stdin.write_all(input.as_bytes());
     }
 }

@@ -1,4 +1,4 @@
-//! The figures as tables, JSON and pictures.
+//! The figures as tables, JSON and plots.
 
 use std::fmt::Write;
 
@@ -13,7 +13,7 @@ use super::{
 };
 use crate::measure::Spread;
 
-/// All that was measured.
+/// All figures.
 #[derive(Default)]
 pub(crate) struct Report {
     pub(crate) packets: Vec<Figure>,
@@ -30,7 +30,7 @@ impl Report {
         })
     }
 
-    /// What packets cost: as multiples of no rules, and then of conntrack alone.
+    /// The cost of packets, as multiples of no rules and of conntrack alone.
     pub(crate) fn packets_table(&self) -> String {
         let of = |anchor: Rules, ratio: fn(&Figure) -> Spread| {
             let mut table = format!("| × {anchor} |");
@@ -58,7 +58,7 @@ impl Report {
         nothing + "\n" + &of(Rules::Conntrack, |figure| figure.times_conntrack)
     }
 
-    /// How many objects there are.
+    /// The number of kernel objects.
     pub(crate) fn objects_table(&self) -> String {
         let mut table = String::from(
             "| world | backend | objects | of which | listed by the kernel |\n| --- | --- | ---: | --- | ---: |\n",
@@ -75,7 +75,7 @@ impl Report {
         table
     }
 
-    /// What changes cost.
+    /// The cost of changes.
     pub(crate) fn control_table(&self) -> String {
         let mut table =
             String::from("| what | how | cost | × bare netlink |\n| --- | --- | ---: | ---: |\n");
@@ -91,7 +91,7 @@ impl Report {
         table
     }
 
-    /// What an operation costs as policies become more.
+    /// The cost of an operation by the number of policies.
     pub(crate) fn plot(&self, operation: Operation) -> String {
         let of = |name, kind: fn(Rules) -> Option<usize>| {
             let figures = self.packets.iter().filter(|figure| figure.operation == operation);
@@ -110,7 +110,7 @@ impl Report {
             Rules::Linear(Backend::Nftables, cluster) => Some(cluster.policies),
             _ => None,
         });
-        // It has no policies, and costs the same beside any number of them.
+        // Conntrack alone has no policies, so its cost is constant.
         let last = weir.points.last().map_or(1.0, |(policies, _)| *policies);
         conntrack.points =
             conntrack.points.iter().flat_map(|(_, y)| [(1.0, *y), (last, *y)]).collect();

@@ -1,10 +1,10 @@
-//! The figures of a real API server, as a table.
+//! The figures with a real API server, as a table.
 
 use std::fmt::Write;
 
 use serde_json::Value;
 
-/// The figures as a table; `None` if one is missing.
+/// The figures as a table, or `None` if one is missing.
 pub(super) fn table(report: &Value) -> Option<String> {
     let number = |name: &str| report[name].as_u64();
     let (controller, agent) = (&report["controller"], &report["agent"]);
@@ -14,14 +14,14 @@ pub(super) fn table(report: &Value) -> Option<String> {
     row("first start of the controller: objects written", number("objects_written")?.to_string());
     for (what, start) in [
         ("first start of the controller, until all are written", controller),
-        ("first start of the agent of a node, until in sync", agent),
+        ("first start of a node's agent, until in sync", agent),
     ] {
         let seconds = |name: &str| start[name].as_f64().map(|time| format!("{time:.2} s"));
         let bytes = |name: &str| start[name].as_f64().map(|n| format!("{:.0} MB", n / 1e6));
         row(what, seconds("seconds")?);
         row("… CPU", seconds("cpu_seconds")?);
         row(
-            "… resident memory, and at its peak",
+            "… resident and peak memory",
             format!("{}, {}", bytes("resident_bytes")?, bytes("peak_bytes")?),
         );
     }
@@ -29,7 +29,7 @@ pub(super) fn table(report: &Value) -> Option<String> {
     for (what, churn) in [
         ("one address a second", &report["single"]),
         ("100 addresses a second", &report["churn"]),
-        ("all at once, in one namespace", &report["burst"]),
+        ("all pods of one namespace concurrently", &report["burst"]),
     ] {
         let number = |name: &str| churn[name].as_f64();
         let times = |name: &str| {
@@ -39,7 +39,7 @@ pub(super) fn table(report: &Value) -> Option<String> {
         };
         let mean = |name: &str| number(name).map_or("none".into(), |time| format!("{time:.1} ms"));
         row(
-            &format!("**{what}**: addresses that change, in so many namespaces"),
+            &format!("**{what}**: changed addresses, and their namespaces"),
             format!("{:.0}, {:.0}", number("changes")?, number("containers_touched")?),
         );
         row(
@@ -47,11 +47,11 @@ pub(super) fn table(report: &Value) -> Option<String> {
             format!("{:.0}, {:.0}", number("container_writes")?, number("pol_writes")?),
         );
         row("… writes a second", format!("{:.1}", number("writes_per_second")?));
-        row("… files put in place on the node", format!("{:.0}", number("files_put_in_place")?));
-        row("… from the API server's answer to the file on disk", times("answer_to_file_ms")?);
+        row("… files written on the node", format!("{:.0}", number("files_put_in_place")?));
+        row("… from the API server's response to the file on disk", times("answer_to_file_ms")?);
         row("… of which a write of the controller, on average", mean("api_write_mean_ms"));
         row("… of which the agent, on average", mean("agent_mean_ms"));
-        row("… the answer itself", times("request_ms")?);
+        row("… the API server's response time", times("request_ms")?);
         row(
             "… CPU of the controller and of the agent",
             format!(
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn figures_become_a_table() {
+    fn figures_are_printed_as_a_table() {
         expect![[r#"
             | 1000 pods, 20 namespaces, 50 policies, 10 nodes | figure |
             | --- | ---: |
@@ -103,43 +103,43 @@ mod tests {
             | first start of the controller: objects written | 85 |
             | first start of the controller, until all are written | 1.25 s |
             | … CPU | 0.50 s |
-            | … resident memory, and at its peak | 30 MB, 40 MB |
-            | first start of the agent of a node, until in sync | 1.25 s |
+            | … resident and peak memory | 30 MB, 40 MB |
+            | first start of a node's agent, until in sync | 1.25 s |
             | … CPU | 0.50 s |
-            | … resident memory, and at its peak | 30 MB, 40 MB |
+            | … resident and peak memory | 30 MB, 40 MB |
             | … files | 60 |
-            | **one address a second**: addresses that change, in so many namespaces | 20, 7 |
+            | **one address a second**: changed addresses, and their namespaces | 20, 7 |
             | … writes to the API: containers, HostprotPols | 9, 0 |
             | … writes a second | 4.5 |
-            | … files put in place on the node | 11 |
-            | … from the API server's answer to the file on disk | 5 ms, 99 of 100 12 ms, highest 20 ms |
+            | … files written on the node | 11 |
+            | … from the API server's response to the file on disk | 5 ms, 99 of 100 12 ms, highest 20 ms |
             | … of which a write of the controller, on average | 6.2 ms |
             | … of which the agent, on average | none |
-            | … the answer itself | 5 ms, 99 of 100 12 ms, highest 20 ms |
+            | … the API server's response time | 5 ms, 99 of 100 12 ms, highest 20 ms |
             | … CPU of the controller and of the agent | 3.2 and 1.0 % of a core |
-            | **100 addresses a second**: addresses that change, in so many namespaces | 20, 7 |
+            | **100 addresses a second**: changed addresses, and their namespaces | 20, 7 |
             | … writes to the API: containers, HostprotPols | 9, 0 |
             | … writes a second | 4.5 |
-            | … files put in place on the node | 11 |
-            | … from the API server's answer to the file on disk | 5 ms, 99 of 100 12 ms, highest 20 ms |
+            | … files written on the node | 11 |
+            | … from the API server's response to the file on disk | 5 ms, 99 of 100 12 ms, highest 20 ms |
             | … of which a write of the controller, on average | 6.2 ms |
             | … of which the agent, on average | none |
-            | … the answer itself | 5 ms, 99 of 100 12 ms, highest 20 ms |
+            | … the API server's response time | 5 ms, 99 of 100 12 ms, highest 20 ms |
             | … CPU of the controller and of the agent | 3.2 and 1.0 % of a core |
-            | **all at once, in one namespace**: addresses that change, in so many namespaces | 20, 7 |
+            | **all pods of one namespace concurrently**: changed addresses, and their namespaces | 20, 7 |
             | … writes to the API: containers, HostprotPols | 9, 0 |
             | … writes a second | 4.5 |
-            | … files put in place on the node | 11 |
-            | … from the API server's answer to the file on disk | 5 ms, 99 of 100 12 ms, highest 20 ms |
+            | … files written on the node | 11 |
+            | … from the API server's response to the file on disk | 5 ms, 99 of 100 12 ms, highest 20 ms |
             | … of which a write of the controller, on average | 6.2 ms |
             | … of which the agent, on average | none |
-            | … the answer itself | 5 ms, 99 of 100 12 ms, highest 20 ms |
+            | … the API server's response time | 5 ms, 99 of 100 12 ms, highest 20 ms |
             | … CPU of the controller and of the agent | 3.2 and 1.0 % of a core |
-        "#]].assert_eq(&table(&report()).expect("all is there"));
+        "#]].assert_eq(&table(&report()).expect("no figure is missing"));
     }
 
     #[test]
-    fn a_figure_that_is_missing_is_no_figure() {
+    fn a_missing_figure_is_an_error() {
         let mut report = report();
         report["churn"]["pol_writes"] = Value::Null;
         assert_eq!(table(&report), None);

@@ -1,4 +1,4 @@
-//! What it takes to compute which objects and files a pod changes.
+//! The cost of computing the objects and files that a pod changes.
 
 use std::sync::Arc;
 
@@ -15,15 +15,15 @@ use super::super::{
 };
 
 /// Pods in a namespace.
-const CROWD: usize = 50;
+const PODS_PER_NAMESPACE: usize = 50;
 /// Pods for each policy.
-const PER_POLICY: usize = 20;
+const PODS_PER_POLICY: usize = 20;
 /// Pods that change between two rounds of writing, at 100 changes a second.
 const COALESCED: usize = 20;
-/// How often each figure is measured.
+/// The number of measurements for each figure.
 const ROUNDS: usize = 200;
 
-/// How much there is.
+/// The size of the cluster.
 #[derive(Clone, Copy, Debug)]
 struct Shape {
     pods: usize,
@@ -78,21 +78,21 @@ pub(super) fn rows(pods: usize) -> Vec<Row> {
             "files",
             vec![on_disk.values().flatten().count() as f64],
         ),
-        row("a pod has another address", "µs", one),
-        row("a pod has another address: writes to the API", "objects", objects),
-        row("a pod has another address: on a node", "µs", render),
-        row("a pod has another address: on a node", "files", touched),
-        row(&format!("{COALESCED} pods have other addresses"), "µs", many),
+        row("a pod changes its address", "µs", one),
+        row("a pod changes its address: writes to the API", "objects", objects),
+        row("a pod changes its address: on a node", "µs", render),
+        row("a pod changes its address: on a node", "files", touched),
+        row(&format!("{COALESCED} pods change their addresses"), "µs", many),
     ]
 }
 
 impl Shape {
     fn namespaces(self) -> usize {
-        self.pods / CROWD
+        self.pods / PODS_PER_NAMESPACE
     }
 
     fn policies(self) -> usize {
-        self.pods / PER_POLICY
+        self.pods / PODS_PER_POLICY
     }
 
     fn changes(self) -> impl Iterator<Item = Change> {
@@ -102,18 +102,18 @@ impl Shape {
         namespaces.chain(pods).chain(policies).map(Change::Put)
     }
 
-    /// A hundred pods are on the node that is looked at.
+    /// The measured node has a hundred pods.
     fn is_here(self, at: usize) -> bool {
         at.is_multiple_of((self.pods / 100).max(1))
     }
 
-    /// A pod by number, with another address in each round.
+    /// A pod by number, with a new address in each round.
     fn pod(self, at: usize, round: usize) -> Pod {
         let labels: Labels =
             [("app", format!("app-{}", at % 5)), ("tier", "backend".into())].into_iter().collect();
         let node = if self.is_here(at) { NODE.into() } else { format!("node-{}", at % 1000) };
         Pod {
-            id: PodId::new(format!("namespace-{}", at / CROWD), format!("pod-{at}")),
+            id: PodId::new(format!("namespace-{}", at / PODS_PER_NAMESPACE), format!("pod-{at}")),
             labels,
             addresses: vec![address(at + round * self.pods)],
             node: Some(node.into()),
@@ -126,7 +126,7 @@ impl Shape {
         }
     }
 
-    /// Every other policy is about the pods of a team's namespaces, the rest about those of its own.
+    /// Every second policy has peers in the namespaces of a team, the others in their own namespace.
     fn policy(self, at: usize) -> Policy {
         let app =
             |n: usize| Selector::from_iter([Requirement::equals("app", format!("app-{}", n % 5))]);

@@ -1,5 +1,5 @@
-//! `cargo xtask bench hpp`: host protection policies of Cisco ACI, in memory and with a real API server. What measures the latter is a benchmark
-//! of the program, which has the crates that are for tests; this starts it, and makes a table of what it says.
+//! `cargo xtask bench hpp`: host protection policies of Cisco ACI, computed in memory and with a real API
+//! server. For the latter it runs the benchmark `hpp` of weir and prints its figures as a table.
 
 mod live;
 mod memory;
@@ -12,27 +12,27 @@ use serde_json::Value;
 
 use crate::{Output, cargo_bench, docs, engine::Row, table};
 
-/// Where the tables are in docs/performance.md.
+/// The name of the tables in docs/performance.md.
 const NAME: &str = "hpp";
-/// Pods for a quick look.
+/// The number of pods with `--quick`.
 const QUICK: usize = 1_000;
 
 /// Host protection policies in a large cluster.
 #[derive(Debug, Args)]
 pub(crate) struct Hpp {
-    /// As tables or as JSON.
+    /// Print tables or JSON.
     #[arg(short, long, value_enum, default_value = "text")]
     output: Output,
-    /// How many pods, in thousands; there is a namespace for every fifty, and a policy for every twenty.
+    /// Thousands of pods. There is one namespace for 50 pods and one policy for 20 pods.
     #[arg(long, value_name = "THOUSANDS", default_value_t = 100, value_parser = clap::value_parser!(u16).range(1..=500))]
     pods: u16,
-    /// A thousand pods and a shorter time, for a quick look.
+    /// Measure a thousand pods for a shorter time.
     #[arg(long, conflicts_with = "pods")]
     quick: bool,
-    /// What is computed, without an API server.
+    /// Measure the computation only, without an API server.
     #[arg(long)]
     memory: bool,
-    /// Put the tables into docs/performance.md.
+    /// Write the tables to docs/performance.md.
     #[arg(long, conflicts_with_all = ["quick", "pods", "memory"])]
     write_docs: bool,
 }
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_page_has_a_place_for_the_tables() {
+    fn the_page_has_marks_for_the_tables() {
         assert!(docs::has(NAME));
     }
 }
