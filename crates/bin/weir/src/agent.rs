@@ -25,7 +25,7 @@ pub(crate) const ADDRESS: &str = "127.0.0.1:9640";
 /// Watches a cluster or a folder of manifests and installs the rules for the pods of this node in
 /// the current network namespace. The agent writes nothing before its first complete read of the
 /// source. While the API server is unreachable or a manifest is invalid, the last known good rules
-/// stay in force. The agent restores rules that another program changes within seconds.
+/// stay in force. Within seconds, the agent restores rules that another program has changed.
 ///
 /// SIGHUP makes the agent read everything again and compare it with the kernel. SIGTERM stops the
 /// agent; the rules stay in force. The agent needs root or CAP_NET_ADMIN.
@@ -58,8 +58,8 @@ pub(crate) struct Agent {
     /// Report the packets that the rules would drop, but drop nothing
     #[arg(long)]
     audit: bool,
-    /// Apply the rules once and exit; the exit status is 1 if a rule is not in force or a policy
-    /// has an error
+    /// Apply the rules once and exit; the exit status is 1 if a manifest is invalid, the rules of a
+    /// pod are rejected, or the source does not contain the node
     #[arg(long, conflicts_with = "cleanup")]
     once: bool,
     /// Remove all rules that weir has installed and exit
@@ -170,11 +170,8 @@ impl Agent {
             http: self.http.0,
             retry_policy: RetryPolicy::default(),
         };
-        let mode = if self.once {
-            weir_opflex::RunMode::Once
-        } else {
-            weir_opflex::RunMode::UntilStopped
-        };
+        let mode =
+            if self.once { weir_opflex::RunMode::Once } else { weir_opflex::RunMode::UntilStopped };
         let reasons = weir_opflex::run(&options, mode).map_err(failed)?;
         Ok(Exit::when(!self.once || reasons.is_empty()))
     }

@@ -143,8 +143,8 @@ impl Drops {
     }
 
     fn request(&self, after: u64, wait: u64) -> anyhow::Result<Page> {
-        let asked = fetch(&self.agent, &format!("/drops?after={after}&wait={wait}"), wait);
-        let body = asked.map_err(|error| {
+        let answer = fetch(&self.agent, &format!("/drops?after={after}&wait={wait}"), wait);
+        let body = answer.map_err(|error| {
             let hint = "start `weir agent` on this node, or give its address with `--agent`";
             Failure::new(format!("no agent answers at {}: {error:#}", self.agent), hint)
         })?;

@@ -106,13 +106,12 @@ impl Explain {
                 .pod(loaded)
                 .map(|pod| pod.ports.iter().map(|port| &*port.name).collect())
                 .unwrap_or_default();
-            let hint = match names.is_empty() {
-                true if to.pod(loaded).is_none() => {
-                    "the ports of an address have no names: name the pod, or give a number"
-                        .to_owned()
-                }
-                true => "give the port as a number".to_owned(),
-                false => format!("its named ports are {}; a number works too", names.join(", ")),
+            let hint = if !names.is_empty() {
+                format!("its named ports are {}; a number works too", names.join(", "))
+            } else if to.pod(loaded).is_some() {
+                "give the port as a number".to_owned()
+            } else {
+                "the ports of an address have no names: name the pod, or give a number".to_owned()
             };
             return Err(Failure::new(format!("{} has no port {}", self.to, self.port), hint));
         };

@@ -16,6 +16,8 @@ use crate::{
 
 /// Print the rules that the agent would install
 ///
+/// The output depends on the datapath.
+///
 /// `sim`: the endpoints, their rules with the policy lines they come from, and the sets that the
 /// rules use. Rules that several endpoints share are printed once.
 ///

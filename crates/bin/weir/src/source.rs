@@ -31,7 +31,7 @@ pub(crate) struct Source {
     files: Vec<PathBuf>,
     #[command(flatten)]
     live: Live,
-    /// Restrict the output to a namespace
+    /// Restrict the output to a namespace; in explain, the namespace of pod names without one
     #[arg(short, long, value_name = "NAME")]
     namespace: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! Agents that start, and what they take.
+//! Starts agents and measures their resource usage.
 
 use std::{
     fs, thread,
@@ -11,30 +11,30 @@ use weir_lab::Lab;
 
 use crate::{
     requests::{Audit, Requests},
-    site::{Agent, Desk, gate, run_weir},
+    site::{Agent, Scratch, gate, run_weir},
     world::NODE,
 };
 
-/// An agent that is not ready by then never will be.
-const PATIENCE: Duration = Duration::from_secs(600);
+/// The timeout of an agent's start.
+const START_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// All that an agent needs.
+/// The environment of an agent.
 pub(crate) struct Stage<'a> {
     pub(crate) cluster: &'a Cluster,
     pub(crate) lab: &'a Lab,
-    pub(crate) desk: &'a Desk,
+    pub(crate) scratch: &'a Scratch,
     pub(crate) access: &'a Access,
     pub(crate) audit: &'a Audit,
 }
 
-/// What it took until an agent was in sync and everything was in force.
+/// The time and resources until an agent is in sync and all rules are in force.
 pub(crate) struct Start {
     time: Duration,
     taken: Taken,
     requests: Requests,
 }
 
-/// What a process has taken since it began.
+/// The resource usage of a process since its start.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Taken {
     pub(crate) cpu: Duration,
@@ -43,34 +43,42 @@ pub(crate) struct Taken {
 }
 
 impl Stage<'_> {
-    /// Starts an agent and waits until it is ready. It must then have rules for so many pods.
+    /// Starts an agent and waits until it is ready. It must then have rules for `pods` pods.
     pub(crate) fn start(&self, pods: usize) -> (Agent, Start) {
         self.audit.since_last();
-        let begun = Instant::now();
-        let agent = Agent::start(self.cluster, self.lab, self.desk, NODE, self.access, &[]);
+        let start_time = Instant::now();
+        let agent = Agent::start(self.cluster, self.lab, self.scratch, NODE, self.access, &[]);
         while agent.get(self.lab, "/readyz").is_none_or(|(code, _)| code != 200) {
-            assert!(begun.elapsed() < PATIENCE, "the agent is not ready:\n{}", agent.log());
+            assert!(
+                start_time.elapsed() < START_TIMEOUT,
+                "the agent is not ready:\n{}",
+                agent.log()
+            );
             thread::sleep(Duration::from_millis(2));
         }
-        let time = begun.elapsed();
+        let time = start_time.elapsed();
         let taken = Taken::by(&agent);
         let requests = self.audit.since_last();
-        // The agent counts when it has nothing better to do.
+        // The agent updates this metric when it is idle.
         let counted = || metric(&self.metrics(&agent), "weir_endpoints") as usize;
         agent.until("the pods of the node have rules", || counted() == pods);
         (agent, Start { time, taken, requests })
     }
 
-    /// Removes everything from the kernel of the node.
+    /// Removes all rules from the kernel of the node.
     pub(crate) fn clean_up(&self) {
         let gate = gate(self.cluster, self.lab, NODE);
         let access = self.access.through(gate.address());
-        let done =
-            run_weir(self.lab, &self.desk.kubeconfig(&access, "cleanup"), NODE, "agent --cleanup");
+        let done = run_weir(
+            self.lab,
+            &self.scratch.kubeconfig(&access, "cleanup"),
+            NODE,
+            "agent --cleanup",
+        );
         assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
     }
 
-    /// What an agent counts.
+    /// The metrics of an agent.
     pub(crate) fn metrics(&self, agent: &Agent) -> String {
         agent.get(self.lab, "/metrics").unwrap().1
     }
@@ -87,7 +95,7 @@ impl Start {
 }
 
 impl Taken {
-    /// What an agent has taken by now.
+    /// The resource usage of an agent so far.
     pub(crate) fn by(agent: &Agent) -> Self {
         let process = format!("/proc/{}", agent.child.id());
         let status = fs::read_to_string(format!("{process}/status")).unwrap();
@@ -95,8 +103,8 @@ impl Taken {
             let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
             line.trim().strip_suffix(" kB").unwrap().parse::<u64>().unwrap() * 1024
         };
-        // The program's own name may have spaces; what follows it has none. User and system time
-        // are in hundredths of a second.
+        // The program name may contain spaces; the fields after it do not. User and system time are
+        // in hundredths of a second.
         let stat = fs::read_to_string(format!("{process}/stat")).unwrap();
         let fields: Vec<&str> = stat.rsplit_once(") ").unwrap().1.split(' ').collect();
         let ticks = fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap();

@@ -1,4 +1,4 @@
-//! Pods that change, and how long the kernel of a node takes to follow.
+//! Changes pods and measures the time until the kernel of a node follows.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -13,52 +13,52 @@ use weir_cluster::Cluster;
 
 use crate::{
     agent::{Stage, Taken, metric},
-    kernel::{Monitor, Verb},
+    kernel::{EventKind, Monitor},
     site::Agent,
     world::{self, Place, Shape},
 };
 
-/// Changes in a second.
+/// The number of changes per second.
 pub(crate) const RATE: usize = 100;
-/// Those who write, so that one slow answer does not delay what is due after it. It divides the
-/// number of pods.
+/// The number of writer threads, so that one slow answer does not delay later changes. It divides
+/// the number of pods.
 const WRITERS: usize = 10;
-/// The pods that change, one after the other. A multiple of the kinds of changes and of the
-/// writers.
+/// The number of pods that change in turn: a multiple of the kinds of changes and of the writers.
 const PODS: usize = 300;
-/// How long the kernel may take to follow.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// The timeout of a change in the kernel.
+const CHANGE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What happens to a pod, by turns.
+/// The changes of a pod, in turn.
 const STEPS: [[Step; 2]; 3] =
     [[Step::Unlabel, Step::Label], [Step::Move, Step::MoveBack], [Step::Delete, Step::Create]];
 
-/// One change.
+/// A change.
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    /// It is of no app.
+    /// The pod loses its app label.
     Unlabel,
-    /// It is of its app again.
+    /// The pod gets its app label back.
     Label,
-    /// It has another address.
+    /// The pod gets another address.
     Move,
-    /// It has its own address again.
+    /// The pod gets its own address back.
     MoveBack,
     Delete,
-    /// It is created and runs; the time is that of its status, which has the address.
+    /// The pod is created and runs. The time counts from the status update, which contains the
+    /// address.
     Create,
 }
 
-/// A change that was written, and what the kernel has to say about it.
+/// A written change, and the event that the kernel must send.
 struct Written {
     late: Duration,
     sent: Instant,
     answered: Instant,
-    verb: Verb,
+    verb: EventKind,
     address: Ipv4Addr,
 }
 
-/// Has pods change and tells how the agent followed.
+/// Changes pods and measures the latency of the agent.
 pub(crate) fn run(
     stage: &Stage<'_>,
     agent: &Agent,
@@ -70,16 +70,16 @@ pub(crate) fn run(
     assert_eq!(pods.len(), PODS, "too few pods are peers");
     stage.audit.since_last();
     let (before, counted) = (Taken::by(agent), stage.metrics(agent));
-    let begun = Instant::now();
-    let written = write(stage.cluster, shape, &pods, begun, time);
-    let took = begun.elapsed();
-    let heard = await_all(monitor, &written);
+    let start_time = Instant::now();
+    let written = write(stage.cluster, shape, &pods, start_time, time);
+    let took = start_time.elapsed();
+    let events = await_all(monitor, &written);
     let (after, counts) = (Taken::by(agent), stage.metrics(agent));
     let requests = stage.audit.since_last();
     let name = "weir_event_to_kernel_seconds";
     let percentile = |part| bucket(&counted, &counts, name, part);
     let milliseconds = |pick: fn(&Written, Instant) -> Duration| {
-        let all = written.iter().zip(&heard).map(|(written, heard)| pick(written, *heard));
+        let all = written.iter().zip(&events).map(|(written, events)| pick(written, *events));
         percentiles(all.collect())
     };
     json!({
@@ -87,28 +87,29 @@ pub(crate) fn run(
         "changes_per_second": written.len() as f64 / took.as_secs_f64(),
         "late_ms": percentiles(written.iter().map(|written| written.late).collect()),
         "request_ms": milliseconds(|written, _| written.answered - written.sent),
-        // What is in force before the answer has come is in force at once.
-        "answer_to_kernel_ms": milliseconds(|written, heard| heard.saturating_duration_since(written.answered)),
-        "request_to_kernel_ms": milliseconds(|written, heard| heard - written.sent),
+        // A change that takes effect before the answer arrives has no latency.
+        "answer_to_kernel_ms": milliseconds(|written, events| events.saturating_duration_since(written.answered)),
+        "request_to_kernel_ms": milliseconds(|written, events| events - written.sent),
         "event_to_kernel_ms_at_most": {"median": percentile(0.5), "of_100_99": percentile(0.99)},
         "cpu_percent": (after.cpu - before.cpu).as_secs_f64() / took.as_secs_f64() * 100.0,
         "resident_bytes": after.resident, "peak_bytes": after.peak, "requests": requests,
     })
 }
 
-/// Writes changes, each when it is due.
+/// Writes each change at its scheduled time.
 fn write(
     cluster: &Cluster,
     shape: Shape,
     pods: &[Place],
-    begun: Instant,
+    start_time: Instant,
     time: Duration,
 ) -> Vec<Written> {
     let changes = RATE * usize::try_from(time.as_secs()).unwrap();
     let writer = |writer: usize| {
         let ours = (0..changes).skip(writer).step_by(WRITERS);
         let write = |number: usize| {
-            let due = begun + Duration::from_secs(1) * u32::try_from(number).unwrap() / RATE as u32;
+            let due =
+                start_time + Duration::from_secs(1) * u32::try_from(number).unwrap() / RATE as u32;
             thread::sleep(due.saturating_duration_since(Instant::now()));
             let late = due.elapsed();
             // A pod always has the same writer and the same kind of change.
@@ -146,31 +147,31 @@ impl Step {
         .unwrap();
         let answered = Instant::now();
         let (verb, address) = match self {
-            Step::Unlabel | Step::Delete => (Verb::Delete, own),
-            Step::Move => (Verb::Add, other),
-            Step::Label | Step::MoveBack | Step::Create => (Verb::Add, own),
+            Step::Unlabel | Step::Delete => (EventKind::Delete, own),
+            Step::Move => (EventKind::Add, other),
+            Step::Label | Step::MoveBack | Step::Create => (EventKind::Add, own),
         };
         Written { late, sent, answered, verb, address }
     }
 }
 
-/// When the kernel had each of the changes.
+/// The time at which the kernel had each change.
 fn await_all(monitor: &Monitor, written: &[Written]) -> Vec<Instant> {
-    let begun = Instant::now();
-    let mut sent: BTreeMap<(Verb, Ipv4Addr), BTreeSet<Instant>> = BTreeMap::new();
+    let start_time = Instant::now();
+    let mut sent: BTreeMap<(EventKind, Ipv4Addr), BTreeSet<Instant>> = BTreeMap::new();
     for written in written {
         sent.entry((written.verb, written.address)).or_default().insert(written.sent);
     }
     loop {
-        let mut heard: BTreeMap<(Verb, Ipv4Addr), BTreeSet<Instant>> = BTreeMap::new();
-        for (time, verb, address) in monitor.heard() {
-            heard.entry((verb, address)).or_default().insert(time);
+        let mut events: BTreeMap<(EventKind, Ipv4Addr), BTreeSet<Instant>> = BTreeMap::new();
+        for (time, verb, address) in monitor.events() {
+            events.entry((verb, address)).or_default().insert(time);
         }
         let first = |written: &Written| {
             let key = (written.verb, written.address);
             let after = (Excluded(written.sent), Unbounded);
-            let found = *heard.get(&key)?.range(after).next()?;
-            // What comes after the next change of this kind belongs to that one.
+            let found = *events.get(&key)?.range(after).next()?;
+            // An event after the next change of this kind belongs to that change.
             let next = sent[&key].range(after).next();
             next.is_none_or(|next| found < *next).then_some(found)
         };
@@ -180,7 +181,7 @@ fn await_all(monitor: &Monitor, written: &[Written]) -> Vec<Instant> {
             return found;
         }
         assert!(
-            begun.elapsed() < PATIENCE,
+            start_time.elapsed() < CHANGE_TIMEOUT,
             "the kernel has not followed {missing} of {} changes",
             written.len()
         );
@@ -188,7 +189,7 @@ fn await_all(monitor: &Monitor, written: &[Written]) -> Vec<Instant> {
     }
 }
 
-/// The median, 99 of 100 and the highest, in milliseconds.
+/// The median, the 99th percentile and the maximum, in milliseconds.
 fn percentiles(mut times: Vec<Duration>) -> Value {
     times.sort();
     let at = |part: f64| {
@@ -198,8 +199,7 @@ fn percentiles(mut times: Vec<Duration>) -> Value {
     json!({"median": at(0.5), "of_100_99": at(0.99), "highest": at(1.0)})
 }
 
-/// The bound, in milliseconds, that this part of what a histogram has counted in between does not
-/// exceed.
+/// The bucket bound, in milliseconds, below which `part` of a histogram between two scrapes lies.
 fn bucket(before: &str, after: &str, name: &str, part: f64) -> Option<f64> {
     let prefix = format!("{name}_bucket{{le=\"");
     let counts = |metrics: &str| -> Vec<(f64, f64)> {

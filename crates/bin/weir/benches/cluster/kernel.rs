@@ -1,4 +1,4 @@
-//! What the kernel of a node says about its sets.
+//! Events of the kernel of a node about its sets.
 
 use std::{
     io::{BufRead, BufReader},
@@ -13,26 +13,25 @@ use weir_lab::Lab;
 
 use crate::site::until;
 
-/// What happened to an address.
+/// The kind of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Verb {
-    /// It is in a set now.
+pub(crate) enum EventKind {
+    /// An address was added to a set.
     Add,
-    /// It was removed from a set.
+    /// An address was removed from a set.
     Delete,
 }
 
-/// A word of the kernel, and when it was heard: a transaction is in force before the kernel tells
-/// of it.
-pub(crate) type Word = (Instant, Verb, Ipv4Addr);
+/// An event of the kernel and its arrival time. A transaction is in force before its event arrives.
+pub(crate) type Event = (Instant, EventKind, Ipv4Addr);
 
-/// What `nft monitor` needs to read the sets of a large cluster, with time to spare.
+/// The time that `nft monitor` needs to read the sets of a large cluster, with a margin.
 const TO_READ_ALL: Duration = Duration::from_secs(3);
 
-/// `nft monitor` on a node. It ends with this.
+/// A running `nft monitor` on a node, killed on drop.
 pub(crate) struct Monitor {
     child: Child,
-    heard: Arc<Mutex<Vec<Word>>>,
+    events: Arc<Mutex<Vec<Event>>>,
     lines: Arc<Mutex<usize>>,
 }
 
@@ -41,40 +40,40 @@ impl Monitor {
         let mut command = Command::new("nft");
         command.args(["--numeric", "monitor"]).stdin(Stdio::null()).stdout(Stdio::piped());
         let mut child = lab.on_node(node, || command.spawn()).unwrap().unwrap();
-        let (heard, lines) = (Arc::<Mutex<Vec<Word>>>::default(), Arc::<Mutex<usize>>::default());
+        let (events, lines) = (Arc::<Mutex<Vec<Event>>>::default(), Arc::<Mutex<usize>>::default());
         let output = BufReader::new(child.stdout.take().unwrap());
-        let (hears, counts) = (heard.clone(), lines.clone());
+        let (received, counter) = (events.clone(), lines.clone());
         thread::spawn(move || {
             for line in output.lines().map_while(Result::ok) {
                 let now = Instant::now();
-                hears
+                received
                     .lock()
                     .unwrap()
-                    .extend(words(&line).map(|(verb, address)| (now, verb, address)));
-                *counts.lock().unwrap() += 1;
+                    .extend(events_of(&line).map(|(verb, address)| (now, verb, address)));
+                *counter.lock().unwrap() += 1;
             }
         });
-        let monitor = Monitor { child, heard, lines };
-        // What happens before it listens is not heard. It first reads all there is, and begins anew
-        // when something changes meanwhile.
+        let monitor = Monitor { child, events, lines };
+        // `nft monitor` misses events before it listens. It first reads the whole ruleset, and
+        // starts again if that changes meanwhile.
         let probe = || {
             nft(lab, node, &["add", "table", "inet", "probe"]);
             nft(lab, node, &["delete", "table", "inet", "probe"]);
             thread::sleep(TO_READ_ALL);
-            monitor.told() > 0
+            monitor.lines() > 0
         };
         until("nft monitor listens", probe, String::new);
         monitor
     }
 
-    /// How many lines it has told, about whatever there is in tables.
-    pub(crate) fn told(&self) -> usize {
+    /// The number of lines so far.
+    pub(crate) fn lines(&self) -> usize {
         *self.lines.lock().unwrap()
     }
 
-    /// All that it has told about addresses.
-    pub(crate) fn heard(&self) -> Vec<Word> {
-        self.heard.lock().unwrap().clone()
+    /// All events about addresses.
+    pub(crate) fn events(&self) -> Vec<Event> {
+        self.events.lock().unwrap().clone()
     }
 }
 
@@ -93,11 +92,11 @@ fn nft(lab: &Lab, node: &str, words: &[&str]) {
     assert!(status.success(), "nft {words:?} has failed");
 }
 
-/// The addresses that a line is about.
-fn words(line: &str) -> impl Iterator<Item = (Verb, Ipv4Addr)> {
+/// The events of a line.
+fn events_of(line: &str) -> impl Iterator<Item = (EventKind, Ipv4Addr)> {
     let verb = match line.split(' ').next() {
-        Some("add") => Some(Verb::Add),
-        Some("delete") => Some(Verb::Delete),
+        Some("add") => Some(EventKind::Add),
+        Some("delete") => Some(EventKind::Delete),
         _ => None,
     };
     let parts = line.split(|c: char| !c.is_ascii_digit() && c != '.');

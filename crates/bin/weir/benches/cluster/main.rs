@@ -2,18 +2,14 @@
 //! API server and a real kernel.
 //!
 //! ```text
-//!  bench ─writes─► API server ─watch─► weir agent ─netlink─► kernel of a node ─tells─► bench
-//!                      └ audit log: what the agent asked for
+//!  bench ─writes─► API server ─watch─► weir agent ─netlink─► kernel of a node ─events─► bench
+//!                      └ audit log: the requests of the agent
 //! ```
 //!
-//! This prints what was measured as JSON; xtask makes tables of it. It is here because it needs the
-//! program, and crates that are for tests.
+//! Prints the measurements as JSON; weir-bench formats them as tables. The benchmark is here
+//! because it needs the weir program and test crates.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    reason = "a benchmark that cannot run has nothing to tell"
-)]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a benchmark that cannot run has no result")]
 
 mod agent;
 mod churn;
@@ -43,23 +39,23 @@ use crate::{
     agent::Stage,
     kernel::Monitor,
     requests::Audit,
-    site::{Desk, kubectl_apply_file},
+    site::{Scratch, kubectl_apply_file},
     world::{LOCAL, NODE, Shape},
 };
 
-/// How often the agent starts, each way.
+/// The number of starts of each kind.
 const ROUNDS: usize = 3;
 
-/// What to measure.
+/// The options of the benchmark.
 #[derive(Debug, Parser)]
 struct Arguments {
-    /// Pods in the cluster; there is a policy for every ten.
+    /// The number of pods; there is a policy for every ten.
     #[arg(long)]
     pods: usize,
-    /// How long pods change.
+    /// The duration of the changes.
     #[arg(long)]
     seconds: u64,
-    /// Cargo says so.
+    /// Cargo passes this flag.
     #[arg(long, hide = true)]
     bench: bool,
 }
@@ -69,30 +65,31 @@ fn main() {
     if let Err(error) = weir_lab::enter() {
         panic!("{error}: {}", error.hint().unwrap_or("run this as root"));
     }
-    // The API server listens on the loopback of a network that has nothing else.
+    // The API server listens on the loopback of an empty network namespace.
     let up = Command::new("ip").args(["link", "set", "lo", "up"]).status();
     assert!(up.is_ok_and(|status| status.success()), "`ip link set lo up` has failed");
 
     let shape = Shape::of(pods);
-    let (desk, lab) = (Desk::new(), lab());
-    let audit = Audit::new(&desk);
+    let (scratch, lab) = (Scratch::new(), lab());
+    let audit = Audit::new(&scratch);
     let cluster = Cluster::with(Options { flags: audit.flags() }).unwrap();
-    let admin = desk.kubeconfig(cluster.admin(), "admin");
+    let admin = scratch.kubeconfig(cluster.admin(), "admin");
     let deploy = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../deploy");
     for name in ["namespace.yaml", "agent.yaml"] {
-        kubectl_apply_file(&desk, &admin, &deploy.join(name));
+        kubectl_apply_file(&scratch, &admin, &deploy.join(name));
     }
     let access = cluster.account("weir-system", "weir-agent").unwrap();
-    let stage = Stage { cluster: &cluster, lab: &lab, desk: &desk, access: &access, audit: &audit };
+    let stage =
+        Stage { cluster: &cluster, lab: &lab, scratch: &scratch, access: &access, audit: &audit };
 
-    shape.make_room(&cluster);
+    shape.create_namespaces(&cluster);
     eprintln!("an agent in a cluster without pods");
     let (agent, empty) = stage.start(0);
     drop(agent);
 
-    let begun = Instant::now();
+    let start_time = Instant::now();
     shape.fill(&cluster);
-    let fill = begun.elapsed();
+    let fill = start_time.elapsed();
 
     let mut first = Vec::new();
     let mut running = None;
@@ -114,10 +111,10 @@ fn main() {
     let mut again = Vec::new();
     for round in 1..=ROUNDS {
         eprintln!("round {round}: an agent starts, and all is in force");
-        let before = monitor.told();
+        let before = monitor.lines();
         let (agent, start) = stage.start(LOCAL);
         drop(agent);
-        assert_eq!(monitor.told(), before, "something was written again");
+        assert_eq!(monitor.lines(), before, "something was written again");
         again.push(start.json());
     }
 
@@ -129,7 +126,7 @@ fn main() {
     io::stdout().write_all(format!("{report:#}\n").as_bytes()).unwrap();
 }
 
-/// A node. Its pods have rules, and nobody sends packets.
+/// A node whose pods have rules but send no packets.
 fn lab() -> Lab {
     let nodes = vec![LabNode { name: NODE.into(), addresses: Vec::new() }];
     Lab::build(&Layout { nodes, ..Layout::default() }).unwrap()

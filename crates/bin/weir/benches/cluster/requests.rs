@@ -1,27 +1,26 @@
-//! What an agent asks the API server for, from the audit log, which has nothing but the agent's
-//! requests.
+//! The requests of an agent to the API server, from an audit log that contains only these.
 
 use std::{cell::Cell, collections::BTreeMap, fs, path::PathBuf};
 
 use serde_json::{Value, json};
 
-use crate::site::Desk;
+use crate::site::Scratch;
 
-/// How many there were, by verb and resource.
+/// The number of requests, by verb and resource.
 pub(crate) type Requests = BTreeMap<String, usize>;
 
 /// The audit log.
 pub(crate) struct Audit {
     log: PathBuf,
     policy: PathBuf,
-    /// How many of its lines are known.
+    /// The number of lines read so far.
     known: Cell<usize>,
 }
 
 impl Audit {
-    /// A log that a cluster may write.
-    pub(crate) fn new(desk: &Desk) -> Self {
-        let (log, policy) = (desk.path("audit.log"), desk.path("audit-policy.json"));
+    /// Creates the files for a log.
+    pub(crate) fn new(scratch: &Scratch) -> Self {
+        let (log, policy) = (scratch.path("audit.log"), scratch.path("audit-policy.json"));
         let rules = json!({
             "apiVersion": "audit.k8s.io/v1",
             "kind": "Policy",
@@ -36,7 +35,7 @@ impl Audit {
         Audit { log, policy, known: Cell::new(0) }
     }
 
-    /// The flags of an API server that writes it.
+    /// The flags of an API server that writes the log.
     pub(crate) fn flags(&self) -> Vec<String> {
         let Audit { log, policy, .. } = self;
         vec![
@@ -45,7 +44,7 @@ impl Audit {
         ]
     }
 
-    /// The requests since this was asked last.
+    /// The requests since the last call.
     pub(crate) fn since_last(&self) -> Requests {
         let text = fs::read_to_string(&self.log).unwrap();
         let lines: Vec<&str> = text.lines().collect();

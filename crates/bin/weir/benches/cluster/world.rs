@@ -1,4 +1,4 @@
-//! What is in the cluster.
+//! The objects of the cluster.
 //!
 //! Namespaces of 100 pods, ten of each app; ten namespaces are a team. In each there is a policy
 //! for every app, which admits the next app of the same namespace, and the same app of the team:
@@ -11,24 +11,24 @@ use weir_cluster::Cluster;
 
 use crate::objects::{self, pods_of, policies_of};
 
-/// The node that the agent is on.
+/// The node of the agent.
 pub(crate) const NODE: &str = "node-0";
-/// Pods on each node.
+/// The number of pods on each node.
 pub(crate) const LOCAL: usize = 100;
 
-/// Pods in a namespace.
+/// The number of pods in a namespace.
 const CROWD: usize = 100;
 const APPS: usize = 10;
-/// Namespaces in a team.
+/// The number of namespaces in a team.
 const TEAM: usize = 10;
 
-/// How much there is.
+/// The size of the cluster.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape {
     namespaces: usize,
 }
 
-/// One of the pods.
+/// A pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     namespace: usize,
@@ -63,7 +63,7 @@ impl Shape {
     }
 
     /// Creates nodes and namespaces.
-    pub(crate) fn make_room(self, cluster: &Cluster) {
+    pub(crate) fn create_namespaces(self, cluster: &Cluster) {
         let nodes = progress("nodes", self.nodes()).map(|node| {
             ("/api/v1/nodes".into(), json!({"metadata": {"name": format!("node-{node}")}}))
         });
@@ -81,7 +81,7 @@ impl Shape {
         cluster.create_all(namespaces).unwrap();
     }
 
-    /// Creates policies and pods, and says that they run.
+    /// Creates policies and running pods.
     pub(crate) fn fill(self, cluster: &Cluster) {
         let policies = progress("policies", self.policies()).map(|number| {
             (policies_of(&name(number / APPS)), policy(number / APPS, number % APPS))
@@ -105,7 +105,7 @@ impl Shape {
         (pods_of(&namespace), pod)
     }
 
-    /// Pods of other nodes that policies of the agent's pods admit, from all over the cluster.
+    /// Pods of other nodes that policies of the agent's pods allow, from the whole cluster.
     pub(crate) fn peers(self, most: usize) -> Vec<Place> {
         let all = (0..self.pods()).map(Place::of);
         let peers: Vec<Place> = all.filter(|place| self.is_peer(*place)).collect();
@@ -114,8 +114,7 @@ impl Shape {
     }
 
     fn is_peer(self, place: Place) -> bool {
-        // The policy that admits it is that of its app in a namespace of its team, for a pod of
-        // this node.
+        // A policy of its app, in a namespace of its team and for a pod of this node, allows it.
         let app = place.number % APPS;
         let first = place.namespace / TEAM * TEAM;
         let local = (0..CROWD).filter(|number| number % APPS == app).any(|number| {
@@ -146,7 +145,7 @@ impl Place {
         offset(Ipv4Addr::new(10, 0, 0, 1), self.namespace * CROWD + self.number)
     }
 
-    /// One that it has at another time.
+    /// Its alternative address.
     pub(crate) fn other_address(self) -> Ipv4Addr {
         offset(self.address(), 1 << 22)
     }
@@ -161,7 +160,7 @@ pub(crate) fn labels(app: String) -> Value {
     json!({"app": app})
 }
 
-/// What the kubelet says when a pod runs.
+/// The status of a running pod.
 pub(crate) fn status(address: Ipv4Addr) -> Value {
     json!({"status": {"phase": "Running", "podIP": address, "podIPs": [{"ip": address}]}})
 }
@@ -198,12 +197,12 @@ fn offset(address: Ipv4Addr, by: usize) -> Ipv4Addr {
     Ipv4Addr::from_bits(address.to_bits() + u32::try_from(by).unwrap())
 }
 
-/// The numbers below `all`; says how far it is.
+/// The numbers below `all`, with a progress message.
 fn progress(what: &'static str, all: usize) -> impl Iterator<Item = usize> {
-    let begun = Instant::now();
+    let start_time = Instant::now();
     (0..all).inspect(move |number| {
         if number % 5_000 == 0 {
-            eprintln!("{what}: {number} of {all}, {} s", begun.elapsed().as_secs());
+            eprintln!("{what}: {number} of {all}, {} s", start_time.elapsed().as_secs());
         }
     })
 }

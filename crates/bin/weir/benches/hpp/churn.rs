@@ -1,4 +1,4 @@
-//! Pods that get other addresses, and how long the files of a node take to follow.
+//! Changes the addresses of pods and measures the time until the files of a node contain them.
 
 use std::{
     collections::BTreeSet,
@@ -10,29 +10,29 @@ use std::{
 use serde_json::{Value, json};
 
 use crate::{
-    folder::Onlooker,
+    folder::FolderWatch,
     site::Site,
     usage::{Usage, mean, metric, percentiles},
     world::{self, NODE, Place},
 };
 
-/// Those who write, so that one slow answer does not delay what is due after it.
+/// The number of writer threads, so that one slow answer does not delay later changes.
 const WRITERS: usize = 10;
-/// How long the files may take to follow.
-const PATIENCE: Duration = Duration::from_secs(120);
+/// The timeout of a change in the files.
+const CHANGE_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// How pods change.
+/// A series of changes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Churn {
-    /// How many changes.
+    /// The number of changes.
     pub(crate) changes: usize,
-    /// How many in a second.
+    /// The number of changes per second.
     pub(crate) rate: f64,
     /// The number of the first new address.
     pub(crate) first: usize,
 }
 
-/// A change that was written.
+/// A written change.
 struct Written {
     sent: Instant,
     answered: Instant,
@@ -40,19 +40,19 @@ struct Written {
 }
 
 impl Churn {
-    /// Has pods change, one after the other, and tells how controller and agent followed.
-    pub(crate) fn run(self, site: &Site, pods: &[Place], onlooker: &Onlooker) -> Value {
+    /// Changes pods one after the other and measures the latency of controller and agent.
+    pub(crate) fn run(self, site: &Site, pods: &[Place], watch: &FolderWatch) -> Value {
         let counts = || {
-            let controller = site.ask_controller("/metrics").unwrap().1;
-            (controller, site.ask_agent(NODE, "/metrics").unwrap().1)
+            let controller = site.get_from_controller("/metrics").unwrap().1;
+            (controller, site.get_from_agent(NODE, "/metrics").unwrap().1)
         };
         let usage = || (Usage::of(site.controller_id()), Usage::of(site.agent_id(NODE)));
-        let (before, usage_before, files) = (counts(), usage(), onlooker.seen().files);
-        let begun = Instant::now();
-        let written = self.write(site, pods, begun);
-        let took = begun.elapsed();
-        let seen = await_all(onlooker, &written);
-        let whole = begun.elapsed();
+        let (before, usage_before, files) = (counts(), usage(), watch.results().files);
+        let start_time = Instant::now();
+        let written = self.write(site, pods, start_time);
+        let took = start_time.elapsed();
+        let seen = await_all(watch, &written);
+        let whole = start_time.elapsed();
         let (after, usage_after) = (counts(), usage());
         let wrote = |kind: &str| {
             let count = |metrics| metric(metrics, "weir_controller_writes_total", kind);
@@ -72,9 +72,9 @@ impl Churn {
             "changes": written.len(), "changes_per_second": written.len() as f64 / took.as_secs_f64(),
             "containers_touched": touched.len(), "container_writes": containers, "pol_writes": pols,
             "writes_per_second": (containers + pols) / whole.as_secs_f64(),
-            "files_put_in_place": onlooker.seen().files - files,
+            "files_put_in_place": watch.results().files - files,
             "request_ms": times(|written, _| written.answered - written.sent),
-            // What is there before the answer has come is there at once.
+            // A change that takes effect before the answer arrives has no latency.
             "answer_to_file_ms": times(|written, seen| seen.saturating_duration_since(written.answered)),
             "api_write_mean_ms": mean(&before.0, &after.0, "weir_controller_reconcile_seconds"),
             "agent_mean_ms": mean(&before.1, &after.1, "weir_opflex_seconds"),
@@ -83,11 +83,11 @@ impl Churn {
         })
     }
 
-    /// Writes changes, each when it is due.
-    fn write(self, site: &Site, pods: &[Place], begun: Instant) -> Vec<Written> {
+    /// Writes each change at its scheduled time.
+    fn write(self, site: &Site, pods: &[Place], start_time: Instant) -> Vec<Written> {
         let writer = |writer: usize| {
             let write = |number: usize| {
-                let due = begun + Duration::from_secs_f64(number as f64 / self.rate);
+                let due = start_time + Duration::from_secs_f64(number as f64 / self.rate);
                 thread::sleep(due.saturating_duration_since(Instant::now()));
                 let address = world::fresh(self.first + number);
                 let path = format!("{}/status", pods[number % pods.len()].path());
@@ -105,11 +105,11 @@ impl Churn {
     }
 }
 
-/// When each of the addresses was in a file.
-fn await_all(onlooker: &Onlooker, written: &[Written]) -> Vec<Instant> {
-    let begun = Instant::now();
+/// The time at which each address appeared in a file.
+fn await_all(watch: &FolderWatch, written: &[Written]) -> Vec<Instant> {
+    let start_time = Instant::now();
     loop {
-        let seen = onlooker.seen().addresses;
+        let seen = watch.results().addresses;
         let found: Vec<Instant> =
             written.iter().filter_map(|written| seen.get(&written.address).copied()).collect();
         let missing = written.len() - found.len();
@@ -117,7 +117,10 @@ fn await_all(onlooker: &Onlooker, written: &[Written]) -> Vec<Instant> {
             return found;
         }
         let all = written.len();
-        assert!(begun.elapsed() < PATIENCE, "no file has {missing} of {all} new addresses");
+        assert!(
+            start_time.elapsed() < CHANGE_TIMEOUT,
+            "no file has {missing} of {all} new addresses"
+        );
         thread::sleep(Duration::from_millis(50));
     }
 }

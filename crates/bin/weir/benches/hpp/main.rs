@@ -5,14 +5,10 @@
 //!  bench ─addresses of pods─► API server ─► weir controller ─containers─► API server ─► weir agent ─► folder ─inotify─► bench
 //! ```
 //!
-//! This prints what was measured as JSON; xtask makes a table of it. It is here because it needs
-//! the program, and crates that are for tests.
+//! Prints the measurements as JSON; weir-bench formats them as a table. The benchmark is here
+//! because it needs the weir program and test crates.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    reason = "a benchmark that cannot run has nothing to tell"
-)]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a benchmark that cannot run has no result")]
 
 mod churn;
 mod folder;
@@ -36,77 +32,77 @@ use serde_json::json;
 
 use crate::{
     churn::Churn,
-    folder::Onlooker,
+    folder::FolderWatch,
     site::Site,
     usage::{Usage, metric},
     world::{NODE, Shape},
 };
 
-/// What to measure.
+/// The options of the benchmark.
 #[derive(Debug, Parser)]
 struct Arguments {
-    /// Pods in the cluster; there is a namespace for every fifty, and a policy for every twenty.
+    /// The number of pods; there is a namespace for every fifty and a policy for every twenty.
     #[arg(long)]
     pods: usize,
-    /// How long pods change.
+    /// The duration of the changes.
     #[arg(long)]
     seconds: usize,
-    /// Cargo says so.
+    /// Cargo passes this flag.
     #[arg(long, hide = true)]
     bench: bool,
 }
 
-/// Changes in a second.
+/// The number of changes per second.
 const RATE: usize = 100;
-/// Changes with nothing else going on, and how many of them in a second.
+/// The number of isolated changes, and their rate per second.
 const SINGLE: (usize, f64) = (20, 1.0);
-/// A controller that has not written everything by then never will.
-const PATIENCE: Duration = Duration::from_secs(600);
-/// Who writes nothing for so long has nothing left to write.
+/// The timeout of the controller's initial writes.
+const START_TIMEOUT: Duration = Duration::from_secs(600);
+/// The controller has finished when it writes nothing for this time.
 const QUIET: Duration = Duration::from_secs(3);
 
 fn main() {
     let Arguments { pods, seconds, .. } = Arguments::parse();
     let shape = Shape::of(pods);
     let mut site = Site::new();
-    let begun = Instant::now();
+    let start_time = Instant::now();
     shape.fill(&site.cluster);
-    let fill = begun.elapsed();
+    let fill = start_time.elapsed();
 
     eprintln!("the controller starts");
-    let begun = Instant::now();
+    let start_time = Instant::now();
     site.start_controller();
-    let (written, time) = settled(&site, begun);
+    let (written, time) = settled(&site, start_time);
     let first = Usage::of(site.controller_id()).json(time);
 
     eprintln!("the agent of a node starts");
-    let begun = Instant::now();
+    let start_time = Instant::now();
     site.start_agent(NODE);
-    while site.ask_agent(NODE, "/readyz").is_none_or(|(code, _)| code != 200) {
-        assert!(begun.elapsed() < PATIENCE, "the agent is not ready");
+    while site.get_from_agent(NODE, "/readyz").is_none_or(|(code, _)| code != 200) {
+        assert!(start_time.elapsed() < START_TIMEOUT, "the agent is not ready");
         thread::sleep(Duration::from_millis(2));
     }
-    let agent = Usage::of(site.agent_id(NODE)).json(begun.elapsed());
+    let agent = Usage::of(site.agent_id(NODE)).json(start_time.elapsed());
     let files = site.files(NODE).len();
 
     let visible = shape.visible();
-    let onlooker = Onlooker::start(&site.folder(NODE));
-    // Far from each other, so that neighbours do not wait for each other.
+    let watch = FolderWatch::start(&site.folder(NODE));
+    // Pods that are far apart do not share a container object.
     let apart: Vec<_> =
         visible.iter().copied().step_by((visible.len() / SINGLE.0).max(1)).collect();
     eprintln!("{} pods change, one a second", SINGLE.0);
     let single = Churn { changes: SINGLE.0, rate: SINGLE.1, first: 0 };
-    let single = single.run(&site, &apart, &onlooker);
+    let single = single.run(&site, &apart, &watch);
     eprintln!("pods change for {seconds} s, {RATE} a second");
     let churn = Churn { changes: RATE * seconds, rate: RATE as f64, first: SINGLE.0 };
-    let churn = churn.run(&site, &visible, &onlooker);
-    eprintln!("all visible pods of a namespace change at once");
+    let churn = churn.run(&site, &visible, &watch);
+    eprintln!("all visible pods of a namespace change together");
     let namespace = visible[visible.len() / 2].namespace;
     let crowd: Vec<_> =
         visible.iter().copied().filter(|place| place.namespace == namespace).collect();
     let burst =
         Churn { changes: crowd.len(), rate: f64::INFINITY, first: SINGLE.0 + RATE * seconds };
-    let burst = burst.run(&site, &crowd, &onlooker);
+    let burst = burst.run(&site, &crowd, &watch);
 
     let report = json!({
         "pods": shape.pods(), "namespaces": shape.namespaces(), "policies": shape.policies(), "nodes": shape.nodes(),
@@ -117,21 +113,22 @@ fn main() {
     io::stdout().write_all(format!("{report:#}\n").as_bytes()).unwrap();
 }
 
-/// Waits until the controller has nothing left to write: how many objects it has written, and when
-/// the last one was.
-fn settled(site: &Site, begun: Instant) -> (usize, Duration) {
+/// Waits until the controller has finished. Returns the number of objects and the time of the last
+/// write.
+fn settled(site: &Site, start_time: Instant) -> (usize, Duration) {
     let (mut known, mut last) = (0, Instant::now());
     loop {
-        let ready = site.ask_controller("/readyz").is_some_and(|(code, _)| code == 200);
-        let metrics = site.ask_controller("/metrics").map_or_else(String::new, |(_, body)| body);
+        let ready = site.get_from_controller("/readyz").is_some_and(|(code, _)| code == 200);
+        let metrics =
+            site.get_from_controller("/metrics").map_or_else(String::new, |(_, body)| body);
         let count = metric(&metrics, "weir_controller_writes_total", "") as usize;
         if count != known {
             (known, last) = (count, Instant::now());
         }
         if ready && known > 0 && last.elapsed() > QUIET {
-            return (known, last - begun);
+            return (known, last - start_time);
         }
-        assert!(begun.elapsed() < PATIENCE, "the controller has not written everything");
+        assert!(start_time.elapsed() < START_TIMEOUT, "the controller has not written everything");
         thread::sleep(Duration::from_millis(20));
     }
 }

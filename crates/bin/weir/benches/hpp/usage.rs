@@ -1,10 +1,10 @@
-//! What processes take, and what they count.
+//! Resource usage and metrics of processes.
 
 use std::{fs, time::Duration};
 
 use serde_json::{Value, json};
 
-/// What a process has taken since it began.
+/// The resource usage of a process since its start.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Usage {
     pub(crate) cpu: Duration,
@@ -19,8 +19,8 @@ impl Usage {
             let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
             line.trim().strip_suffix(" kB").unwrap().parse::<u64>().unwrap() * 1024
         };
-        // The program's own name may have spaces; what follows it has none. User and system time
-        // are in hundredths of a second.
+        // The program name may contain spaces; the fields after it do not. User and system time are
+        // in hundredths of a second.
         let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap();
         let fields: Vec<&str> = stat.rsplit_once(") ").unwrap().1.split(' ').collect();
         let ticks = fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap();
@@ -31,7 +31,7 @@ impl Usage {
         }
     }
 
-    /// What was taken in some time from the start of the process.
+    /// The usage as JSON, for a process that has run for `time`.
     pub(crate) fn json(self, time: Duration) -> Value {
         json!({
             "seconds": time.as_secs_f64(), "cpu_seconds": self.cpu.as_secs_f64(),
@@ -40,7 +40,7 @@ impl Usage {
     }
 }
 
-/// The sum of a metric over all its labels that contain a text; zero if it was never counted.
+/// The sum of a metric over all label sets that contain a text; zero if there are none.
 pub(crate) fn metric(metrics: &str, name: &str, label: &str) -> f64 {
     let lines = metrics.lines().filter_map(|line| line.strip_prefix(name));
     let value = |rest: &str| {
@@ -51,8 +51,7 @@ pub(crate) fn metric(metrics: &str, name: &str, label: &str) -> f64 {
     lines.filter_map(value).sum()
 }
 
-/// The mean of what a histogram has counted in between, in milliseconds; `None` if it has counted
-/// nothing.
+/// The mean of a histogram between two scrapes, in milliseconds; `None` if it is empty.
 pub(crate) fn mean(before: &str, after: &str, name: &str) -> Option<f64> {
     let part = |suffix: &str| {
         let name = format!("{name}_{suffix}");
@@ -62,7 +61,7 @@ pub(crate) fn mean(before: &str, after: &str, name: &str) -> Option<f64> {
     (count > 0.0).then(|| part("sum") / count * 1e3)
 }
 
-/// The median, 99 of 100 and the highest, in milliseconds.
+/// The median, the 99th percentile and the maximum, in milliseconds.
 pub(crate) fn percentiles(mut times: Vec<Duration>) -> Value {
     times.sort();
     let at = |part: f64| {

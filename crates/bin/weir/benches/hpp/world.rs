@@ -1,4 +1,4 @@
-//! What is in the cluster.
+//! The objects of the cluster.
 //!
 //! Namespaces of 50 pods, ten of each app; ten namespaces are a team. Two namespaces have five
 //! policies: each selects an app and admits the next app, by turns of the same namespace and of the
@@ -11,24 +11,24 @@ use weir_cluster::Cluster;
 
 use crate::objects::{self, pods_of, policies_of};
 
-/// The node that is looked at.
+/// The measured node.
 pub(crate) const NODE: &str = "n1";
 
-/// Pods on each node.
+/// The number of pods on each node.
 const LOCAL: usize = 100;
-/// Pods in a namespace.
+/// The number of pods in a namespace.
 const CROWD: usize = 50;
 const APPS: usize = 5;
-/// Namespaces in a team.
+/// The number of namespaces in a team.
 const TEAM: usize = 10;
 
-/// How much there is.
+/// The size of the cluster.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape {
     namespaces: usize,
 }
 
-/// One of the pods.
+/// A pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Place {
     pub(crate) namespace: usize,
@@ -62,7 +62,7 @@ impl Shape {
         self.pods() / LOCAL
     }
 
-    /// Creates everything. The first two nodes are there.
+    /// Creates all objects except the first two nodes, which exist.
     pub(crate) fn fill(self, cluster: &Cluster) {
         let nodes = progress("nodes", self.nodes())
             .skip(2)
@@ -93,8 +93,8 @@ impl Shape {
         cluster.patch_all(statuses).unwrap();
     }
 
-    /// The pods of other nodes that policies of this node's pods admit: those whose address is in a
-    /// file of the node. Neighbours in the list are of different namespaces.
+    /// The pods of other nodes whose address is in a file of the node, because policies of its pods
+    /// allow them. Neighbours in the list are of different namespaces.
     pub(crate) fn visible(self) -> Vec<Place> {
         let local = (0..self.pods()).map(Place::of).filter(|place| self.node(*place) == 0);
         let mut visible = BTreeSet::new();
@@ -103,9 +103,10 @@ impl Shape {
             if app >= policies_in(namespace) {
                 continue;
             }
-            let from = match is_about_team(app) {
-                true => namespace / TEAM * TEAM..namespace / TEAM * TEAM + TEAM,
-                false => namespace..namespace + 1,
+            let from = if is_about_team(app) {
+                namespace / TEAM * TEAM..namespace / TEAM * TEAM + TEAM
+            } else {
+                namespace..namespace + 1
             };
             visible.extend(from.flat_map(|namespace| {
                 let numbers = (0..CROWD).filter(move |number| number % APPS == (app + 1) % APPS);
@@ -149,12 +150,12 @@ impl Place {
     }
 }
 
-/// What the kubelet says when a pod runs.
+/// The status of a running pod.
 pub(crate) fn status(address: Ipv4Addr) -> Value {
     json!({"status": {"phase": "Running", "podIP": address, "podIPs": [{"ip": address}]}})
 }
 
-/// An address that no pod has had before.
+/// An unused address.
 pub(crate) fn fresh(number: usize) -> Ipv4Addr {
     offset(Ipv4Addr::new(10, 64, 0, 1), number)
 }
@@ -163,18 +164,17 @@ fn policies_in(namespace: usize) -> usize {
     3 - namespace % 2
 }
 
-/// Whether the policy of an app admits pods of the whole team.
+/// Whether the policy of an app allows pods of the whole team.
 fn is_about_team(app: usize) -> bool {
     app % 2 == 1
 }
 
 fn policy(namespace: usize, number: usize) -> Value {
     let pods = json!({"matchLabels": {"app": app(number + 1)}});
-    let peer = match is_about_team(number) {
-        true => {
-            json!({"namespaceSelector": {"matchLabels": {"team": team(namespace)}}, "podSelector": pods})
-        }
-        false => json!({"podSelector": pods}),
+    let peer = if is_about_team(number) {
+        json!({"namespaceSelector": {"matchLabels": {"team": team(namespace)}}, "podSelector": pods})
+    } else {
+        json!({"podSelector": pods})
     };
     json!({
         "apiVersion": "networking.k8s.io/v1",
@@ -207,12 +207,12 @@ fn offset(address: Ipv4Addr, by: usize) -> Ipv4Addr {
     Ipv4Addr::from_bits(address.to_bits() + u32::try_from(by).unwrap())
 }
 
-/// The numbers below `all`; says how far it is.
+/// The numbers below `all`, with a progress message.
 fn progress(what: &'static str, all: usize) -> impl Iterator<Item = usize> {
-    let begun = Instant::now();
+    let start_time = Instant::now();
     (0..all).inspect(move |number| {
         if number % 5_000 == 0 {
-            eprintln!("{what}: {number} of {all}, {} s", begun.elapsed().as_secs());
+            eprintln!("{what}: {number} of {all}, {} s", start_time.elapsed().as_secs());
         }
     })
 }

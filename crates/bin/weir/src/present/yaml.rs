@@ -83,22 +83,18 @@ fn scalar(out: &mut String, value: &Value) {
 }
 
 fn string(out: &mut String, text: &str) {
-    match is_plain(text) {
-        true => out.push_str(text),
-        // A JSON string is a YAML string, but for line breaks that only YAML knows.
-        false => out.push_str(
-            &Value::from(text)
-                .to_string()
-                .replace('\u{85}', "\\u0085")
-                .replace('\u{2028}', "\\u2028")
-                .replace('\u{2029}', "\\u2029")
-                .replace('\u{feff}', "\\ufeff")
-                .replace('\u{7f}', "\\u007f"),
-        ),
+    if is_plain(text) {
+        return out.push_str(text);
     }
+    // A JSON string is also a YAML string, except for line breaks that only YAML recognizes.
+    let json = Value::from(text).to_string();
+    let escaped = ['\u{85}', '\u{2028}', '\u{2029}', '\u{feff}', '\u{7f}'].into_iter();
+    out.push_str(&escaped.fold(json, |json, character| {
+        json.replace(character, &format!("\\u{:04x}", u32::from(character)))
+    }));
 }
 
-/// Whether every reader takes the bare text for a string.
+/// Whether every YAML parser reads the unquoted text as a string.
 fn is_plain(text: &str) -> bool {
     const WORDS: [&str; 10] = ["true", "false", "null", "yes", "no", "on", "off", "y", "n", "~"];
     let first = text.chars().next().is_some_and(|c| c.is_ascii_alphabetic() || c == '/');

@@ -2,7 +2,7 @@ use tempfile::TempDir;
 
 use crate::variant;
 
-/// What an agent enforces with.
+/// The packet filter of an agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Filter {
     Nftables,
@@ -11,7 +11,7 @@ pub(crate) enum Filter {
 }
 
 impl Filter {
-    /// As `--datapath` calls it.
+    /// The value of `--datapath`.
     pub(crate) fn datapath(self) -> &'static str {
         match self {
             Filter::Nftables => "nftables",
@@ -19,7 +19,7 @@ impl Filter {
         }
     }
 
-    /// The programs that it finds.
+    /// A folder with the programs that the agent finds first.
     pub(crate) fn programs(self) -> TempDir {
         variant::programs(match self {
             Filter::IptablesLegacy => variant::LEGACY,

@@ -1,4 +1,4 @@
-//! The agent with iptables: what it leaves alone, and what it puts right.
+//! The agent with iptables: it keeps foreign rules and repairs its own.
 
 use std::{thread, time::Duration};
 
@@ -14,7 +14,7 @@ use crate::{
     swap::{self, CLOSED, OPEN},
 };
 
-/// Rules of others, some of them before the way to ours.
+/// Foreign rules, some of them before the jump to ours.
 const THEIRS: [&str; 6] = [
     "iptables -N THEIRS",
     "iptables -A THEIRS -s 192.0.2.1 -m comment --comment KUBE-POD-FW-COMMIT -j ACCEPT",
@@ -26,23 +26,23 @@ const THEIRS: [&str; 6] = [
 
 fn node(filter: Filter) -> Node {
     let node = Node::with(filter);
-    THEIRS.iter().for_each(|command| _ = node.does(command));
+    THEIRS.iter().for_each(|command| _ = node.run_ok(command));
     node
 }
 
-/// All rules and sets of the node, of whomever, without what the kernel counts or picks.
+/// All rules and sets of the node, without counters and numbers that the kernel chooses.
 fn rules(node: &Node) -> String {
-    let saved = ["iptables-save", "ip6tables-save"].map(|save| node.does(save)).concat();
+    let saved = ["iptables-save", "ip6tables-save"].map(|save| node.run_ok(save)).concat();
     let rules = saved.lines().filter(|line| !line.starts_with('#'));
     let rules: Vec<&str> = rules.map(|line| line.split(" [").next().unwrap_or(line)).collect();
-    let sets = node.does("ipset save -o save");
-    let mut sets: Vec<String> = sets.lines().map(without_picks).collect();
+    let sets = node.run_ok("ipset save -o save");
+    let mut sets: Vec<String> = sets.lines().map(without_kernel_numbers).collect();
     sets.sort();
     format!("{}\n{}", rules.join("\n"), sets.join("\n"))
 }
 
-/// A line of `ipset save` without the numbers that the kernel picks.
-fn without_picks(line: &str) -> String {
+/// A line of `ipset save` without the numbers that the kernel chooses.
+fn without_kernel_numbers(line: &str) -> String {
     let words: Vec<&str> = line.split(' ').collect();
     let picked = |word: &str| word == "hashsize" || word == "initval";
     let kept = (0..words.len())
@@ -51,9 +51,9 @@ fn without_picks(line: &str) -> String {
     kept.collect::<Vec<_>>().join(" ")
 }
 
-/// Our rules with what they have counted: whoever writes a rule anew begins at nought.
+/// Our rules with their counters: a rule that is written again starts at zero.
 fn counted(node: &Node) -> Vec<String> {
-    let saved = node.does("iptables-save -c -t filter");
+    let saved = node.run_ok("iptables-save -c -t filter");
     let ours = |line: &&str| line.contains("-A KUBE-NWPLCY-") || line.contains("-A KUBE-POD-FW-");
     saved.lines().filter(ours).map(str::to_owned).collect()
 }
@@ -74,7 +74,7 @@ pub(crate) fn a_restart_writes_nothing(filter: Filter) {
     assert_eq!((counted(&node), rules(&node)), before, "nor does reading everything again");
 }
 
-pub(crate) fn what_others_do_is_put_right(filter: Filter) {
+pub(crate) fn foreign_changes_are_repaired(filter: Filter) {
     let node = node(filter);
     let _agent = node.started(&[]);
     let before = rules(&node);
@@ -87,17 +87,17 @@ pub(crate) fn what_others_do_is_put_right(filter: Filter) {
         "ipset del KUBE-DST-LOCAL 10.0.0.2",
     ];
     for disturbance in disturbances {
-        node.does(disturbance);
+        node.run_ok(disturbance);
         assert_ne!(rules(&node), before, "{disturbance} does something");
         node.until(disturbance, || rules(&node) == before);
     }
-    // What they put before our line comes after it, and stays.
-    node.does("iptables -I FORWARD 1 -s 192.0.2.9 -j ACCEPT");
+    // A foreign rule before our jump is kept, but moved after it.
+    node.run_ok("iptables -I FORWARD 1 -s 192.0.2.9 -j ACCEPT");
     let others = |text: String| -> Vec<String> {
         text.lines().filter(|line| !line.contains("192.0.2.9")).map(str::to_owned).collect()
     };
     node.until("our line is the first again", || {
-        let forward = node.does("iptables -S FORWARD");
+        let forward = node.run_ok("iptables -S FORWARD");
         forward.lines().nth(1).is_some_and(|line| line.ends_with("-j KUBE-ROUTER-FORWARD"))
     });
     let after = rules(&node);

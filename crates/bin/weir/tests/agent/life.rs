@@ -1,4 +1,4 @@
-//! What happens to an agent, and what must not follow from it.
+//! Events in the life of an agent, none of which may change a verdict.
 
 use std::{
     thread,
@@ -16,7 +16,7 @@ use crate::{
 };
 
 const TABLE: &str = "--stateless list table inet weir";
-const PATIENCE: Duration = Duration::from_millis(300);
+const PROBE_TIMEOUT: Duration = Duration::from_millis(300);
 
 fn prober(node: &Node) -> Prober {
     Prober::new(&node.lab, WEB, DB, OPEN, CLOSED)
@@ -24,7 +24,7 @@ fn prober(node: &Node) -> Prober {
 
 pub(crate) fn verdict(node: &Node, port: u16) -> Verdict {
     let flow = Flow { from: WEB, to: DB, protocol: Protocol::Udp, port };
-    node.lab.probe(&[flow], PATIENCE).unwrap()[0]
+    node.lab.probe(&[flow], PROBE_TIMEOUT).unwrap()[0]
 }
 
 pub(crate) fn killed_again_and_again(filter: Filter) {
@@ -35,15 +35,15 @@ pub(crate) fn killed_again_and_again(filter: Filter) {
     for life in 0..lives {
         agent.kill();
         agent = node.start(&[]);
-        // Sometimes it is killed while it starts, sometimes at work; now and then there is
-        // something to do.
+        // The kill hits the agent while it starts or while it runs, sometimes with a pending
+        // change.
         if life % 3 == 0 {
             node.write("policy.yaml", &policy(usize::try_from(life).unwrap()));
         }
         thread::sleep(Duration::from_millis(life * 7 % 190));
     }
     drop(agent);
-    probing.stop().is_right(1_000);
+    probing.stop().check(1_000);
     let agent = node.started(&[]);
     assert_eq!(verdict(&node, OPEN), Verdict::Allow);
     drop(agent);
@@ -62,8 +62,8 @@ pub(crate) fn the_table_is_deleted() {
     });
     thread::sleep(Duration::from_millis(300));
     assert!(window < Duration::from_secs(2), "repaired only after {window:?}");
-    // Connections that slipped through meanwhile are cut, which the first sets tell; all else is as
-    // it was.
+    // The agent terminates connections that passed meanwhile, which the first sets show; all else
+    // is unchanged.
     let after = node.nft(TABLE);
     let rest = |table: &str| table.split_once("map in4").map(|(_, rest)| rest.to_owned()).unwrap();
     assert_eq!(rest(&after), rest(&before));
@@ -85,8 +85,8 @@ pub(crate) fn a_manifest_breaks() {
     let (_, reasons) = node.get("/readyz").unwrap();
     let (_, status) = node.get("/status").unwrap();
     let (_, metrics) = node.get("/metrics").unwrap();
-    for told in [&reasons, &status, &agent.log()] {
-        assert!(told.contains("policy.yaml"), "{told}");
+    for text in [&reasons, &status, &agent.log()] {
+        assert!(text.contains("policy.yaml"), "{text}");
     }
     let status: serde_json::Value = serde_json::from_str(&status).unwrap();
     let finding = &status["findings"][0];
@@ -138,9 +138,9 @@ pub(crate) fn a_second_agent() {
     let node = Node::new();
     let _agent = node.started(&[]);
     let second = node.weir(&as_str(&node.arguments()));
-    let told = String::from_utf8_lossy(&second.stderr);
-    assert_eq!(second.status.code(), Some(2), "{told}");
-    assert!(told.contains("another weir agent"), "{told}");
+    let output = String::from_utf8_lossy(&second.stderr);
+    assert_eq!(second.status.code(), Some(2), "{output}");
+    assert!(output.contains("another weir agent"), "{output}");
     assert!(node.get("/healthz").is_some_and(|(code, _)| code == 200));
 }
 
@@ -150,22 +150,22 @@ pub(crate) fn once_and_audit(filter: Filter) {
     let once = node.weir(&as_str(&arguments));
     assert_eq!(once.status.code(), Some(0), "{}", String::from_utf8_lossy(&once.stderr));
     assert_eq!((verdict(&node, OPEN), verdict(&node, CLOSED)), (Verdict::Allow, Verdict::Deny));
-    // A folder that is missing is an error, and says nothing about what is in force.
+    // A missing folder is an error, and the installed rules stay.
     let words = ["agent", "--source", "/nowhere", "--datapath", filter.datapath(), "--node", "n1"];
     let lost = node.weir(&[&words[..], &["--once"]].concat());
-    let told = String::from_utf8_lossy(&lost.stderr);
-    assert_eq!(lost.status.code(), Some(2), "{told}");
-    assert!(told.contains("error: nothing was applied: cannot find /nowhere\n"), "{told}");
-    assert!(told.contains("hint: correct the files, or name another folder with `--source`"));
+    let output = String::from_utf8_lossy(&lost.stderr);
+    assert_eq!(lost.status.code(), Some(2), "{output}");
+    assert!(output.contains("error: nothing was applied: cannot find /nowhere\n"), "{output}");
+    assert!(output.contains("hint: correct the files, or name another folder with `--source`"));
     assert_eq!((verdict(&node, OPEN), verdict(&node, CLOSED)), (Verdict::Allow, Verdict::Deny));
     let _agent = node.started(&["--audit"]);
     assert_eq!((verdict(&node, OPEN), verdict(&node, CLOSED)), (Verdict::Allow, Verdict::Allow));
-    node.until("the drop that was none is told", || {
+    node.until("the audited drop is reported", || {
         node.get("/drops").is_some_and(|(_, drops)| drops.contains(&CLOSED.to_string()))
     });
 }
 
-pub(crate) fn nobody_reads_the_log() {
+pub(crate) fn the_log_is_closed() {
     let node = Node::new();
     let mut agent = node.start_unread();
     node.until("the agent is ready", || node.get("/readyz").is_some_and(|(code, _)| code == 200));
@@ -184,9 +184,9 @@ pub(crate) fn drops(filter: Filter) {
     let node = Node::with(filter);
     let agent = node.started(&[]);
     assert_eq!(verdict(&node, CLOSED), Verdict::Deny);
-    let told = || String::from_utf8(node.weir(&["drops"]).stdout).unwrap();
-    node.until("the drop is told", || told().contains(&CLOSED.to_string()));
-    let text = told();
+    let output = || String::from_utf8(node.weir(&["drops"]).stdout).unwrap();
+    node.until("the drop is reported", || output().contains(&CLOSED.to_string()));
+    let text = output();
     for word in ["shop/web", "shop/db", "ingress", "UDP", "NetworkPolicy shop/db"] {
         assert!(text.contains(word), "no {word}: {text}");
     }
@@ -202,13 +202,13 @@ pub(crate) fn a_tightened_policy_cuts(filter: Filter) {
     let node = Node::with(filter);
     let _agent = node.started(&[]);
     let flow = Flow { from: WEB, to: DB, protocol: Protocol::Udp, port: OPEN };
-    let mut talk = node.lab.converse(flow, PATIENCE).unwrap();
-    assert_eq!(talk.exchange(PATIENCE).unwrap(), Verdict::Allow);
+    let mut talk = node.lab.converse(flow, PROBE_TIMEOUT).unwrap();
+    assert_eq!(talk.exchange(PROBE_TIMEOUT).unwrap(), Verdict::Allow);
     node.write("policy.yaml", &policy(0).replace(&OPEN.to_string(), "1"));
     let cut = node.until("the conversation ends", || {
         node.get("/metrics").is_some_and(|(_, text)| text.contains("weir_cut_connections_total 1"))
     });
-    assert_eq!(talk.exchange(PATIENCE).unwrap(), Verdict::Deny, "after {cut:?}");
+    assert_eq!(talk.exchange(PROBE_TIMEOUT).unwrap(), Verdict::Deny, "after {cut:?}");
 }
 
 fn as_str(words: &[String]) -> Vec<&str> {

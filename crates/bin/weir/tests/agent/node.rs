@@ -20,10 +20,10 @@ use crate::{
     variant,
 };
 
-/// Where the agent of a test listens, on the loopback of its node.
+/// The HTTP address of an agent, on the loopback of its node.
 pub(crate) const HTTP: &str = "127.0.0.1:9640";
 
-/// Nothing takes longer than this, unless it is broken.
+/// The timeout of every wait.
 const LONG: Duration = Duration::from_secs(60);
 
 pub(crate) struct Node {
@@ -34,12 +34,12 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    /// A node whose folder has the pods, and a policy that opens one port of one of them.
+    /// A node whose folder contains the pods and a policy that opens one port of one of them.
     pub(crate) fn new() -> Self {
         Self::with(Filter::Nftables)
     }
 
-    /// The same where agents enforce with something else.
+    /// A node whose agents use another packet filter.
     pub(crate) fn with(filter: Filter) -> Self {
         let (lab, folder) = (swap::lab(), tempfile::tempdir().unwrap());
         let node = Node { lab, folder, filter, programs: filter.programs() };
@@ -69,9 +69,9 @@ impl Node {
         command
     }
 
-    /// Runs a program with words on the node; it must succeed. Returns what it says.
+    /// Runs a program on the node and returns its output. It must succeed.
     #[track_caller]
-    pub(crate) fn does(&self, words: &str) -> String {
+    pub(crate) fn run_ok(&self, words: &str) -> String {
         let mut words = words.split_whitespace();
         let program = words.next().unwrap();
         let output = self.run(program, &words.collect::<Vec<_>>());
@@ -82,7 +82,7 @@ impl Node {
     /// Runs nft on the node; it must succeed.
     #[track_caller]
     pub(crate) fn nft(&self, arguments: &str) -> String {
-        self.does(&format!("nft {arguments}"))
+        self.run_ok(&format!("nft {arguments}"))
     }
 
     /// Runs weir on the node.
@@ -90,7 +90,7 @@ impl Node {
         self.run(env!("CARGO_BIN_EXE_weir"), arguments)
     }
 
-    /// The arguments of an agent here.
+    /// The arguments of an agent on this node.
     pub(crate) fn arguments(&self) -> Vec<String> {
         let source = self.path().to_str().unwrap();
         let datapath = self.filter.datapath();
@@ -109,7 +109,7 @@ impl Node {
         Agent { child, log }
     }
 
-    /// Starts an agent whose log goes into a pipe.
+    /// Starts an agent whose log is a pipe.
     pub(crate) fn start_unread(&self) -> Agent {
         let mut command = self.command(env!("CARGO_BIN_EXE_weir"));
         command.args(self.arguments()).stdin(Stdio::null()).stdout(Stdio::null());
@@ -118,7 +118,7 @@ impl Node {
         Agent { child, log: self.folder.path().with_extension("log") }
     }
 
-    /// Starts an agent, and waits until it is ready.
+    /// Starts an agent and waits until it is ready.
     pub(crate) fn started(&self, more: &[&str]) -> Agent {
         let agent = self.start(more);
         self.until("the agent is ready", || {
@@ -127,20 +127,20 @@ impl Node {
         agent
     }
 
-    /// Asks the agent; `None` if nobody answers.
+    /// Requests a path from the agent; `None` if it does not answer.
     pub(crate) fn get(&self, path: &str) -> Option<(u16, String)> {
         self.lab.on_node("n1", || get(path)).unwrap()
     }
 
-    /// Waits until something is so.
+    /// Waits until a condition holds.
     #[track_caller]
     pub(crate) fn until(&self, what: &str, is_so: impl Fn() -> bool) -> Duration {
-        let begun = Instant::now();
+        let start_time = Instant::now();
         while !is_so() {
-            assert!(begun.elapsed() < LONG, "not in time: {what}");
+            assert!(start_time.elapsed() < LONG, "not in time: {what}");
             thread::sleep(Duration::from_millis(10));
         }
-        begun.elapsed()
+        start_time.elapsed()
     }
 }
 
@@ -155,7 +155,7 @@ fn get(path: &str) -> Option<(u16, String)> {
     Some((head.split(' ').nth(1)?.parse().ok()?, body.to_owned()))
 }
 
-/// An agent that runs. It is killed when it is dropped.
+/// A running agent, killed on drop.
 pub(crate) struct Agent {
     child: Child,
     log: std::path::PathBuf,
@@ -167,7 +167,7 @@ impl Agent {
         self.child.wait().unwrap();
     }
 
-    /// Nobody reads its log any more.
+    /// Closes the reading end of its log.
     pub(crate) fn close_log(&mut self) {
         drop(self.child.stderr.take());
     }
@@ -176,10 +176,10 @@ impl Agent {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
-    /// Waits until it ends by itself. How did it?
+    /// Waits until the agent exits. Returns its exit code.
     pub(crate) fn ends(&mut self) -> Option<i32> {
-        let begun = Instant::now();
-        while begun.elapsed() < LONG {
+        let start_time = Instant::now();
+        while start_time.elapsed() < LONG {
             if let Some(status) = self.child.try_wait().unwrap() {
                 return status.code();
             }
@@ -188,7 +188,7 @@ impl Agent {
         panic!("the agent goes on");
     }
 
-    /// All that agents on this node have logged.
+    /// The log of all agents on this node.
     pub(crate) fn log(&self) -> String {
         fs::read_to_string(&self.log).unwrap()
     }

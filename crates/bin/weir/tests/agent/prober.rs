@@ -1,4 +1,4 @@
-//! Packets at full speed, each of which must meet the verdict that every policy in force gives it.
+//! Sends packets at full speed. Each must get the verdict that all policies of the test agree on.
 
 use std::{
     io,
@@ -13,28 +13,28 @@ use std::{
 
 use weir_lab::Lab;
 
-/// So many sockets send in turn. None of them ever gets a reply, so that every packet is judged
-/// anew.
+/// The number of sockets that send in turn. None gets a reply, so that the rules evaluate every
+/// packet.
 const SENDERS: usize = 64;
 
-/// A packet that passes is there at once; a busy machine may take longer.
+/// The time that an allowed packet may take on a busy machine.
 const LATE: Duration = Duration::from_secs(2);
 
-/// Who sends to whom: to a port that is open, and to one that is closed.
+/// Sends from one pod to an open and a closed port of another.
 pub(crate) struct Prober {
     senders: Vec<UdpSocket>,
     open: UdpSocket,
     closed: UdpSocket,
 }
 
-/// What was seen while a prober ran.
+/// The results of a prober.
 #[derive(Debug, Default)]
-pub(crate) struct Seen {
-    /// Packets sent to each port.
+pub(crate) struct Results {
+    /// The number of packets sent to each port.
     pub(crate) sent: u64,
-    /// When packets to the open port were lost.
+    /// The times at which packets to the open port were lost.
     pub(crate) lost: Vec<Instant>,
-    /// When packets to the closed port arrived.
+    /// The times at which packets to the closed port arrived.
     pub(crate) slipped: Vec<Instant>,
 }
 
@@ -50,35 +50,34 @@ impl Prober {
         Prober { senders, open: bind(to, open), closed: bind(to, closed) }
     }
 
-    /// Sends until it is told to stop.
+    /// Sends in a thread until it is stopped.
     pub(crate) fn start(self) -> Probing {
         let stop = Arc::new(AtomicBool::new(false));
-        let told = stop.clone();
+        let stopped = stop.clone();
         let thread = thread::spawn(move || {
-            let mut seen = Seen::default();
-            while !told.load(Ordering::Relaxed) {
-                self.round(&mut seen);
+            let mut results = Results::default();
+            while !stopped.load(Ordering::Relaxed) {
+                self.round(&mut results);
             }
-            seen
+            results
         });
         Probing { stop, thread }
     }
 
-    /// One packet to each port from each sender.
-    fn round(&self, seen: &mut Seen) {
+    /// Sends one packet to each port from each socket.
+    fn round(&self, results: &mut Results) {
         let (open, closed) = (at(&self.open), at(&self.closed));
         for (number, sender) in self.senders.iter().enumerate() {
-            let mark = [u8::try_from(number).unwrap(), u8::try_from(seen.sent % 251).unwrap()];
-            // A refused packet shows as an error of the socket; the receiver tells all there is to
-            // know.
+            let mark = [u8::try_from(number).unwrap(), u8::try_from(results.sent % 251).unwrap()];
+            // A rejected packet is an error of the socket; only the receiver counts.
             _ = sender.send_to(&mark, closed);
             _ = sender.send_to(&mark, open);
-            seen.sent += 1;
+            results.sent += 1;
             if !arrives(&self.open, &mark) {
-                seen.lost.push(Instant::now());
+                results.lost.push(Instant::now());
             }
             if self.closed.recv(&mut [0; 8]).is_ok() {
-                seen.slipped.push(Instant::now());
+                results.slipped.push(Instant::now());
             }
         }
     }
@@ -90,7 +89,7 @@ fn at(socket: &UdpSocket) -> SocketAddr {
 
 fn arrives(socket: &UdpSocket, mark: &[u8]) -> bool {
     let mut buffer = [0; 8];
-    let begun = Instant::now();
+    let start_time = Instant::now();
     let mut quick = 0;
     loop {
         match socket.recv(&mut buffer) {
@@ -98,9 +97,9 @@ fn arrives(socket: &UdpSocket, mark: &[u8]) -> bool {
             Ok(_) => (),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 quick += 1;
-                // The kernel hands a packet over while it is sent, unless it is busy; only silence
-                // takes long.
-                if quick > 1_000 && begun.elapsed() > LATE {
+                // The kernel usually delivers a packet while it is sent; only a lost packet takes
+                // the whole timeout.
+                if quick > 1_000 && start_time.elapsed() > LATE {
                     return false;
                 }
             }
@@ -109,24 +108,24 @@ fn arrives(socket: &UdpSocket, mark: &[u8]) -> bool {
     }
 }
 
-/// A prober at work.
+/// A running prober.
 pub(crate) struct Probing {
     stop: Arc<AtomicBool>,
-    thread: JoinHandle<Seen>,
+    thread: JoinHandle<Results>,
 }
 
 impl Probing {
-    /// Stops it. What was seen?
-    pub(crate) fn stop(self) -> Seen {
+    /// Stops the prober and returns its results.
+    pub(crate) fn stop(self) -> Results {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.join().unwrap()
     }
 }
 
-impl Seen {
-    /// Makes sure that something was tried, and that all of it met the right verdict.
+impl Results {
+    /// Checks that enough packets were sent and that all got the right verdict.
     #[track_caller]
-    pub(crate) fn is_right(&self, at_least: u64) {
+    pub(crate) fn check(&self, at_least: u64) {
         assert!(self.sent >= at_least, "only {} packets were sent", self.sent);
         assert!(self.lost.is_empty(), "{} of {} packets lost", self.lost.len(), self.sent);
         assert!(self.slipped.is_empty(), "{} of {} slipped", self.slipped.len(), self.sent);

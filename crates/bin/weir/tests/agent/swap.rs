@@ -9,7 +9,7 @@ use weir_nft::Nft;
 
 use crate::prober::Prober;
 
-/// Two pods on one node, and others to fill sets with.
+/// Two pods on one node, and others that fill the sets.
 pub(crate) const PODS: &str = "
 apiVersion: v1
 kind: Namespace
@@ -33,16 +33,17 @@ pub(crate) const DB: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 2));
 pub(crate) const OPEN: u16 = 5432;
 pub(crate) const CLOSED: u16 = 5433;
 
-/// A policy that lets the web server reach the one port of the database, said in many ways.
-pub(crate) fn policy(way: usize) -> String {
-    let peer = match way % 3 {
+/// A policy that lets the web server reach one port of the database, in one of several equivalent
+/// forms.
+pub(crate) fn policy(form: usize) -> String {
+    let peer = match form % 3 {
         0 => "podSelector: {matchLabels: {app: web}}",
         1 => "namespaceSelector: {}",
         _ => "ipBlock: {cidr: 10.0.0.0/30}",
     };
-    let ports = match way % 2 {
+    let ports = match form % 2 {
         0 => format!("{{port: {OPEN}, protocol: UDP}}"),
-        _ => format!("{{port: {OPEN}, protocol: UDP}}, {{port: {}, protocol: TCP}}", 1 + way),
+        _ => format!("{{port: {OPEN}, protocol: UDP}}, {{port: {}, protocol: TCP}}", 1 + form),
     };
     format!(
         "
@@ -57,7 +58,7 @@ spec:
     )
 }
 
-/// The objects of manifests that nothing is wrong with.
+/// The objects of manifests without findings.
 pub(crate) fn changes(text: &str) -> Vec<Change> {
     let mut reader = Reader::new();
     reader.read("test".into(), text.as_bytes());
@@ -77,8 +78,7 @@ pub(crate) fn a_thousand_times() {
     again_and_again(|| Nft::open(Mode::Enforce), 1_000);
 }
 
-/// Changes the policy so many times, while packets that each of them treats alike are sent all the
-/// time.
+/// Changes the policy `times` times between equivalent forms, while a prober sends packets.
 pub(crate) fn again_and_again<D: Datapath + Send>(
     open: impl FnOnce() -> Result<D, ApplyError> + Send,
     times: usize,
@@ -92,9 +92,9 @@ pub(crate) fn again_and_again<D: Datapath + Send>(
     ledger.set_in_sync();
     assert!(matches!(ledger.apply_pending(), Outcome::Applied));
     let probing = Prober::new(&lab, WEB, DB, OPEN, CLOSED).start();
-    for way in 1..=times {
-        ledger.want(engine.apply(changes(&policy(way))));
-        assert!(matches!(ledger.apply_pending(), Outcome::Applied), "swap {way}");
+    for form in 1..=times {
+        ledger.want(engine.apply(changes(&policy(form))));
+        assert!(matches!(ledger.apply_pending(), Outcome::Applied), "swap {form}");
     }
-    probing.stop().is_right(1_000);
+    probing.stop().check(1_000);
 }

@@ -93,7 +93,7 @@ fn a_controller_runs_until_sigterm_and_releases_its_lease() {
     };
     let start = Instant::now();
     while holder().is_none_or(|holder| holder.is_empty()) {
-        assert!(start.elapsed() < Duration::from_secs(60), "nobody takes the lease");
+        assert!(start.elapsed() < Duration::from_secs(60), "no controller took the lease");
         std::thread::sleep(Duration::from_millis(50));
     }
     assert_eq!(end(&mut child), Some(0));

@@ -265,12 +265,12 @@ fn without_a_cluster_the_error_has_a_hint() {
     "#]],
     );
     let folder = tempfile::tempdir().unwrap();
-    let nobody = weir_cluster::Access {
+    let unreachable = weir_cluster::Access {
         url: "https://127.0.0.1:1".into(),
         ca: String::new(),
         token: "x".into(),
     };
-    let kubeconfig = nobody.write_kubeconfig(folder.path()).unwrap();
+    let kubeconfig = unreachable.write_kubeconfig(folder.path()).unwrap();
     let other = stderr(&weir("lint --context other", &kubeconfig));
     assert!(other.contains("failed to load current context: other\nhint: "), "{other}");
     std::fs::write(&kubeconfig, "not: [a kubeconfig").unwrap();

@@ -1,5 +1,5 @@
-//! The shared cases, applied with kubectl, tried with real packets between pods that CNI plugins
-//! have made.
+//! The shared cases, applied with kubectl and tried with real packets between pods that CNI plugins
+//! have created.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -19,13 +19,13 @@ use crate::{
     deploy,
     kubelet::{self, Joint, Kubelet},
     objects::{self, pods_of, policies_of},
-    site::{Agent, Desk, difference, kubectl_apply, until},
+    site::{Agent, Scratch, difference, kubectl_apply, until},
 };
 
 const FILES: [&str; 2] = ["k8s-e2e.json", "recipes.json"];
-/// How long a connection may take to be answered.
-const PATIENCE: Duration = Duration::from_millis(100);
-/// The nodes, and how pods are joined to them.
+/// The timeout of a connection.
+const PROBE_TIMEOUT: Duration = Duration::from_millis(100);
+/// The nodes, and the way pods are connected to them.
 const NODES: [(&str, &str, Joint); 2] =
     [("n1", "192.168.77.1", Joint::Bridge), ("n2", "192.168.77.2", Joint::Ptp)];
 
@@ -38,7 +38,7 @@ pub(crate) fn across_two_nodes() {
     assert!(across > 300, "only {across} probes went from one node to another");
 }
 
-/// A case as it is written, and as it was read.
+/// A case, as YAML and parsed.
 struct Written {
     text: Value,
     case: Case,
@@ -46,19 +46,19 @@ struct Written {
 
 struct Run {
     cases: Vec<Written>,
-    /// Which node a pod is on, by the address that its case gives it.
+    /// The node of a pod, by the address that its case gives it.
     places: BTreeMap<IpAddr, &'static str>,
     cluster: Cluster,
     lab: Lab,
     kubelets: Vec<Kubelet>,
-    desk: Desk,
-    /// The namespaces that may have policies.
+    scratch: Scratch,
+    /// The namespaces that can have policies.
     namespaces: BTreeSet<String>,
-    /// The pods that are there, as they were applied.
+    /// The existing pods, as they were applied.
     pods: BTreeMap<(String, String), Value>,
 }
 
-/// What became of the probes.
+/// The results of the probes.
 #[derive(Default)]
 struct Tally {
     tried: usize,
@@ -70,8 +70,8 @@ struct Tally {
 }
 
 impl Run {
-    /// All cases and a cluster of so many nodes. Every address is on one node in all cases, so that
-    /// agents and nodes stay.
+    /// Loads all cases and starts a cluster of `nodes` nodes. An address is on the same node in all
+    /// cases, so that agents and nodes stay.
     fn new(nodes: usize) -> Self {
         let cases: Vec<Written> = FILES.iter().flat_map(|name| read(name)).collect();
         let addresses = cases.iter().flat_map(|one| one.pods()).map(|(_, address)| address);
@@ -85,26 +85,26 @@ impl Run {
             addresses: vec![address.parse().unwrap()],
         });
         let layout = Layout { nodes: lab_nodes.collect(), ..Layout::default() };
-        let (lab, desk) = (Lab::build(&layout).unwrap(), Desk::new());
+        let (lab, scratch) = (Lab::build(&layout).unwrap(), Scratch::new());
         let cluster = Cluster::with(kubelet::dual_stack()).unwrap();
         let kubelets = NODES[..nodes].iter().zip(1..).map(|((name, address, joint), number)| {
             objects::node(&cluster, name, address);
-            Kubelet::new(&lab, &desk, name, number, *joint)
+            Kubelet::new(&lab, &scratch, name, number, *joint)
         });
         let kubelets = kubelets.collect();
         let (namespaces, pods) = Default::default();
-        Run { cases, places, cluster, lab, kubelets, desk, namespaces, pods }
+        Run { cases, places, cluster, lab, kubelets, scratch, namespaces, pods }
     }
 
-    /// Tries all cases. How many probes went from one node to another?
+    /// Tries all cases. Returns the number of probes between two nodes.
     fn all(mut self) -> usize {
-        let kubeconfig = self.desk.kubeconfig(self.cluster.admin(), "admin");
+        let kubeconfig = self.scratch.kubeconfig(self.cluster.admin(), "admin");
         let nodes: BTreeSet<&str> = self.places.values().copied().collect();
-        let account = deploy::account(&self.cluster, &self.desk);
+        let account = deploy::account(&self.cluster, &self.scratch);
         let agents = nodes.iter().map(|node| {
-            let socket = kubelet::socket(&self.desk, node);
+            let socket = kubelet::socket(&self.scratch, node);
             let options = ["--cni-socket", socket.to_str().unwrap()];
-            Agent::start(&self.cluster, &self.lab, &self.desk, node, &account, &options)
+            Agent::start(&self.cluster, &self.lab, &self.scratch, node, &account, &options)
         });
         let agents: Vec<Agent> = agents.collect();
         let agents: Vec<Agent> = agents.into_iter().map(|agent| agent.ready(&self.lab)).collect();
@@ -136,14 +136,12 @@ impl Run {
         assert!(mirrored > 700, "{mirrored} probes between other addresses");
         let made = |pick: fn(&Kubelet) -> usize| self.kubelets.iter().map(pick).sum::<usize>();
         let (usual, demanding) = (made(|one| one.usual.count()), made(|one| one.demanding.count()));
-        eprintln!(
-            "{usual} pods with addresses that they got, {demanding} with those they asked for"
-        );
+        eprintln!("{usual} pods with addresses that they got, {demanding} with required addresses");
         assert!(usual > 50 && demanding > 20, "{usual}, {demanding}");
         across
     }
 
-    /// Tries what a case says, and the same between the other addresses of its pods.
+    /// Tries the probes of a case, and the same probes between the other addresses of its pods.
     fn probe(&self, case: &Case, world: &World, tally: &mut Tally) {
         let expected = case.probes.iter().map(|probe| (probe.flow(world).unwrap(), probe.expect));
         let mut expected: Vec<(Flow, Verdict)> = expected.collect();
@@ -153,7 +151,7 @@ impl Run {
         tally.mirrored += mirrored.len();
         expected.extend(mirrored.iter().map(|flow| (*flow, weir_oracle::verdict(world, flow))));
         let flows: Vec<Flow> = expected.iter().map(|(flow, _)| *flow).collect();
-        let verdicts = self.lab.probe(&flows, PATIENCE).unwrap();
+        let verdicts = self.lab.probe(&flows, PROBE_TIMEOUT).unwrap();
         for ((flow, expected), verdict) in expected.iter().zip(verdicts) {
             let place = |address| pod_at(world, address).and_then(|pod| pod.node.as_ref());
             tally.across += usize::from(
@@ -165,7 +163,7 @@ impl Run {
         }
     }
 
-    /// Replaces the objects of one case by those of the next. Pods that stay the same go on.
+    /// Replaces the objects of one case by those of the next. Unchanged pods keep running.
     fn apply(&mut self, next: &Written, kubeconfig: &Path, logs: &dyn Fn() -> String) {
         let names_addresses = next.names_addresses();
         let pods = next.pods().map(|(pod, address)| {
@@ -195,13 +193,13 @@ impl Run {
         let new = self.pods.iter().filter(|(key, pod)| before.get(key) != Some(pod));
         all.extend(new.map(|(_, pod)| pod.clone()));
         all.extend(next.items("policies").iter().cloned());
-        kubectl_apply(&self.desk, kubeconfig, &all);
+        kubectl_apply(&self.scratch, kubeconfig, &all);
         for kubelet in &mut self.kubelets {
             kubelet.sync(&self.cluster, &mut self.lab, logs);
         }
     }
 
-    /// The world of a case, with everybody where they are.
+    /// The world of a case, with the actual addresses of the pods.
     fn world(&self, written: &Written) -> World {
         let node = |(name, address, _): (&str, &str, Joint)| {
             Object::Node(Node {
@@ -228,12 +226,12 @@ impl Run {
     }
 }
 
-/// Whose address this is.
+/// The pod that has an address.
 fn pod_at(world: &World, address: IpAddr) -> Option<&Pod> {
     world.pods.values().find(|pod| pod.addresses.contains(&address))
 }
 
-/// The same flow between the addresses of the other family that the same pods have.
+/// The same flow between the addresses of the other family of the same pods.
 fn mirrored(world: &World, flow: &Flow) -> Option<Flow> {
     let other = |address: IpAddr| {
         let addresses = pod_at(world, address)?.addresses.iter().copied();
@@ -247,7 +245,7 @@ impl Written {
         self.text[key].as_array().map_or(&[], Vec::as_slice)
     }
 
-    /// Whether it is about addresses, and not about whoever has them.
+    /// Whether the case refers to addresses instead of pods.
     fn names_addresses(&self) -> bool {
         let text = self.text.to_string();
         text.contains("\"ipBlock\"") || text.contains("\"ip\"")
@@ -278,7 +276,7 @@ fn read(name: &str) -> Vec<Written> {
     texts.into_iter().zip(cases).map(|(text, case)| Written { text, case }).collect()
 }
 
-/// Whether the API server knows ranges of ports, as it does from 1.22 on.
+/// Whether the API server supports `endPort`, as it does from 1.22 on.
 fn keeps_end_port(cluster: &Cluster) -> bool {
     let ports = json!([{"port": 1, "endPort": 2, "protocol": "TCP"}]);
     let policy = json!({

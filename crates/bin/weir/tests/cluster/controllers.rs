@@ -1,4 +1,4 @@
-//! Controllers, and the agent that serves one of them, as they are packaged.
+//! The packaged controllers, and the agent of one of them.
 
 use std::{
     fs,
@@ -16,19 +16,19 @@ use weir_cluster::{Cluster, Options};
 use crate::{
     deploy::{NAMESPACE, confined, container, file, pod, volume},
     objects::{self, BROKER_RIGHTS, policies_of},
-    site::{Desk, kubectl_apply_file, until},
+    site::{Scratch, kubectl_apply_file, until},
 };
 
-/// Where the objects of Cisco ACI are, and the broker.
+/// The namespaces of the Cisco ACI objects and of the broker.
 const ACI: &str = "aci-containers-system";
 const BROKER: &str = "submariner-k8s-broker";
 
 struct Site {
     cluster: Cluster,
-    desk: Desk,
+    scratch: Scratch,
 }
 
-/// A process that is killed when it is dropped.
+/// A process, killed on drop.
 struct Running {
     child: Child,
     log: PathBuf,
@@ -42,7 +42,7 @@ impl Drop for Running {
 }
 
 impl Running {
-    /// All that it has logged.
+    /// The log of the process.
     fn log(&self) -> String {
         fs::read_to_string(&self.log).unwrap()
     }
@@ -52,7 +52,7 @@ impl Running {
         until(what, is_so, || self.log());
     }
 
-    /// Asks it to end. It had all the rights it needs.
+    /// Stops the process, and checks that it never lacked a permission.
     #[track_caller]
     fn end(mut self) {
         kill_process(Pid::from_child(&self.child), Signal::TERM).unwrap();
@@ -63,13 +63,13 @@ impl Running {
 }
 
 impl Site {
-    /// A cluster, also one whose API server asks whether somebody may be an owner, with all that is
-    /// packaged for controllers.
+    /// A cluster with the packaged manifests of the controllers. Its API server checks the
+    /// permission to set owners.
     fn new() -> Self {
         let flag = "--enable-admission-plugins=OwnerReferencesPermissionEnforcement";
         let cluster = Cluster::with(Options { flags: vec![flag.into()] }).unwrap();
-        let desk = Desk::new();
-        let admin = desk.kubeconfig(cluster.admin(), "admin");
+        let scratch = Scratch::new();
+        let admin = scratch.kubeconfig(cluster.admin(), "admin");
         for name in [ACI, BROKER, "shop"] {
             cluster.create("/api/v1/namespaces", &objects::namespace(name, &json!({}))).unwrap();
         }
@@ -83,14 +83,14 @@ impl Site {
             "controller-clusterset.yaml",
             "agent-opflex.yaml",
         ] {
-            kubectl_apply_file(&desk, &admin, &file(name));
+            kubectl_apply_file(&scratch, &admin, &file(name));
         }
         objects::node(&cluster, "n1", "192.168.77.1");
         objects::run(&cluster, "web", "web", "n1", "10.0.0.1");
-        Site { cluster, desk }
+        Site { cluster, scratch }
     }
 
-    /// Starts what a file says, with other words in its arguments, and waits until it is ready.
+    /// Starts the container of a file with some arguments replaced, and waits until it is ready.
     fn start(&self, name: &str, program: &str, account: &str, words: &[(&str, &str)]) -> Running {
         let mut packaged = container(&pod(name), program);
         for word in packaged["args"].as_array_mut().unwrap() {
@@ -98,31 +98,32 @@ impl Site {
             *word = words.iter().fold(text, |text, (from, to)| text.replace(from, to)).into();
         }
         let access = self.cluster.account(NAMESPACE, account).unwrap();
-        let mut command = confined(&packaged, &self.desk.kubeconfig(&access, name), &self.desk);
-        // A pod knows its namespace from a file that is mounted into it.
+        let mut command =
+            confined(&packaged, &self.scratch.kubeconfig(&access, name), &self.scratch);
+        // A pod reads its namespace from a mounted file.
         if program == "controller" {
             command.args(["--namespace", NAMESPACE]);
         }
         let running = self.spawn(name, command);
         for probe in ["livenessProbe", "readinessProbe"] {
-            let asked = &packaged[probe]["httpGet"];
-            // The port may be the name of one.
-            let port = asked["port"]
+            let http = &packaged[probe]["httpGet"];
+            // The port can be a name.
+            let port = http["port"]
                 .as_u64()
                 .unwrap_or_else(|| packaged["ports"][0]["containerPort"].as_u64().unwrap());
-            let path = asked["path"].as_str().unwrap();
+            let path = http["path"].as_str().unwrap();
             running.until(probe, || answers(u16::try_from(port).unwrap(), path));
         }
         running
     }
 
     fn spawn(&self, name: &str, mut command: Command) -> Running {
-        let log = self.desk.path(&format!("{name}.log"));
+        let log = self.scratch.path(&format!("{name}.log"));
         command.stdout(Stdio::null()).stderr(fs::File::create(&log).unwrap());
         Running { child: command.spawn().unwrap(), log }
     }
 
-    /// Which controllers hold a lease.
+    /// The holder of a lease.
     fn holds(&self, lease: &str) -> Value {
         let leases = format!("/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases");
         let lease = self.cluster.get(&format!("{leases}/{lease}")).unwrap();
@@ -137,7 +138,7 @@ pub(crate) fn as_packaged() {
     clusterset(&site);
 }
 
-/// The controller makes what is asked for.
+/// The controller creates the requested policy.
 fn memcached(site: &Site) {
     let cluster = &site.cluster;
     let name = "weir-memcached-controller";
@@ -154,7 +155,7 @@ fn memcached(site: &Site) {
     running.until("there is a policy", || policy().is_some());
     assert_eq!(policy().unwrap()["metadata"]["ownerReferences"][0]["kind"], "Memcached");
     let said = || cluster.get(&format!("{path}/cache")).unwrap()["status"]["conditions"].clone();
-    running.until("its status tells", || said().to_string().contains("NetworkPolicyReady"));
+    running.until("the status is written", || said().to_string().contains("NetworkPolicyReady"));
     assert_eq!(site.holds(name), "memcached");
     running.end();
 }
@@ -163,7 +164,7 @@ fn memcached(site: &Site) {
 fn clusterset(site: &Site) {
     let cluster = &site.cluster;
     let broker = cluster.user("member", &BROKER_RIGHTS).unwrap();
-    let folder = volume(&site.desk, "broker");
+    let folder = volume(&site.scratch, "broker");
     fs::write(folder.join("token"), &broker.token).unwrap();
     fs::write(folder.join("ca.crt"), &broker.ca).unwrap();
     let name = "weir-clusterset-controller";
@@ -183,18 +184,19 @@ fn clusterset(site: &Site) {
     let made = made();
     assert_eq!(made[0]["metadata"]["ownerReferences"][0]["kind"], "ClusterSetNetworkPolicy");
     let said = || cluster.get(&format!("{path}/web")).unwrap()["status"]["conditions"].clone();
-    running.until("its status tells", || said()[0].is_object());
-    let told = || {
+    running.until("the status is written", || said()[0].is_object());
+    let published = || {
         cluster.get(&format!("/apis/submariner.io/v1alpha1/namespaces/{BROKER}/clustersetmembers"))
     };
-    running.until("the broker knows it", || told().unwrap().to_string().contains("this-cluster"));
+    running
+        .until("the broker knows it", || published().unwrap().to_string().contains("this-cluster"));
     assert_eq!(site.holds(name), "clusterset");
     running.end();
 }
 
-/// The controller makes objects of policies, and the agent makes files of them.
+/// The controller writes objects for policies, and the agent writes files for the objects.
 fn hpp(site: &Site) {
-    let Site { cluster, desk } = site;
+    let Site { cluster, scratch } = site;
     let policy = json!({
         "metadata": {"name": "web"},
         "spec": {"podSelector": {"matchLabels": {"app": "web"}}, "ingress": [{"ports": [{"port": 80}]}]},
@@ -210,25 +212,25 @@ fn hpp(site: &Site) {
 
     let agent = site.start("agent-opflex.yaml", "agent", "weir-agent", &[]);
     let files = || {
-        let entries = fs::read_dir(volume(desk, "netpols")).unwrap();
+        let entries = fs::read_dir(volume(scratch, "netpols")).unwrap();
         entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect::<Vec<_>>()
     };
     let is_hashed = |name: &String| name.starts_with("kube_np_") && !name.contains("static");
     agent.until("there is a file", || files().iter().any(is_hashed));
-    // What is gone goes, and what is left when they end stays.
+    // A removed policy removes its objects; the other objects stay when the processes end.
     cluster.delete(&format!("{}/web", policies_of("shop"))).unwrap();
     agent.until("the file is gone", || !files().iter().any(is_hashed));
     controller.end();
     agent.end();
     assert!(!files().is_empty(), "the files of the node and those for all pods stay");
     let rules = container(&pod("cleanup-opflex.yaml"), "rules");
-    let access = desk.kubeconfig(cluster.admin(), "nobody");
-    let cleanup = confined(&rules, &access, desk).status().unwrap();
+    let access = scratch.kubeconfig(cluster.admin(), "admin");
+    let cleanup = confined(&rules, &access, scratch).status().unwrap();
     assert!(cleanup.success());
     assert_eq!(files(), [""; 0]);
 }
 
-/// Whether somebody says yes.
+/// Whether a server answers with success.
 fn answers(port: u16, path: &str) -> bool {
     let Ok(mut stream) = TcpStream::connect(("127.0.0.1", port)) else { return false };
     stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();

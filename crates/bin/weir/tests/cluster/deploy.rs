@@ -1,4 +1,4 @@
-//! What is packaged, as it is packaged: the arguments, the rights and the powers are those of
+//! The packaged manifests: the tests use the arguments, permissions and capabilities of
 //! deploy/*.yaml.
 
 use std::{
@@ -19,7 +19,7 @@ use weir_model::{Flow, PodId, Protocol, Verdict};
 use crate::{
     objects::{self, policies_of},
     runtime::{Runtime, Sandbox},
-    site::{Agent, Desk, gate, kubectl_apply_file},
+    site::{Agent, Scratch, gate, kubectl_apply_file},
 };
 
 pub(crate) const NAMESPACE: &str = "weir-system";
@@ -30,16 +30,16 @@ pub(crate) fn file(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../deploy").join(name)
 }
 
-/// The account of agents that listen to CNI plugins, with the rights that the manifests grant.
-pub(crate) fn account(cluster: &Cluster, desk: &Desk) -> Access {
-    let admin = desk.kubeconfig(cluster.admin(), "admin");
+/// The account of agents with a CNI socket, with the permissions of the manifests.
+pub(crate) fn account(cluster: &Cluster, scratch: &Scratch) -> Access {
+    let admin = scratch.kubeconfig(cluster.admin(), "admin");
     for name in ["namespace.yaml", "agent-cni.yaml"] {
-        kubectl_apply_file(desk, &admin, &file(name));
+        kubectl_apply_file(scratch, &admin, &file(name));
     }
     cluster.account(NAMESPACE, "weir-agent").unwrap()
 }
 
-/// The pod that a file makes.
+/// The pod of a file.
 pub(crate) fn pod(name: &str) -> Value {
     let text = fs::read_to_string(file(name)).unwrap();
     let documents: Vec<Value> = serde_saphyr::from_multiple(&text).unwrap();
@@ -53,9 +53,9 @@ pub(crate) fn container(pod: &Value, name: &str) -> Value {
     all.find(|container| container["name"] == name).unwrap()
 }
 
-/// The command of a container, with its arguments, no power but those that it keeps, and no file
-/// that it could write but in its volumes.
-pub(crate) fn confined(container: &Value, kubeconfig: &Path, desk: &Desk) -> Command {
+/// The command of a container, with its arguments and capabilities. It can write only to its
+/// volumes.
+pub(crate) fn confined(container: &Value, kubeconfig: &Path, scratch: &Scratch) -> Command {
     let context = &container["securityContext"];
     assert_eq!(context["capabilities"]["drop"], json!(["ALL"]));
     assert_eq!(
@@ -71,7 +71,7 @@ pub(crate) fn confined(container: &Value, kubeconfig: &Path, desk: &Desk) -> Com
         words.map(|word| word.as_str().unwrap().replace("$(NODE_NAME)", "n1")).collect();
     let mut mounts = String::new();
     for mount in container["volumeMounts"].as_array().into_iter().flatten() {
-        let folder = volume(desk, mount["name"].as_str().unwrap());
+        let folder = volume(scratch, mount["name"].as_str().unwrap());
         let (path, folder) = (mount["mountPath"].as_str().unwrap(), folder.to_str().unwrap());
         words.iter_mut().for_each(|word| *word = word.replace(path, folder));
         mounts += &format!("mount --bind '{folder}' '{folder}' && ");
@@ -88,9 +88,9 @@ pub(crate) fn confined(container: &Value, kubeconfig: &Path, desk: &Desk) -> Com
     command
 }
 
-/// A folder that stands for a volume.
-pub(crate) fn volume(desk: &Desk, name: &str) -> PathBuf {
-    let folder = desk.path(&format!("volume-{name}"));
+/// A folder in place of a volume.
+pub(crate) fn volume(scratch: &Scratch, name: &str) -> PathBuf {
+    let folder = scratch.path(&format!("volume-{name}"));
     fs::create_dir_all(&folder).unwrap();
     folder
 }
@@ -107,11 +107,11 @@ fn lab() -> Lab {
     Lab::build(&Layout { nodes, pods, ..Layout::default() }).unwrap()
 }
 
-/// With nftables and with iptables: the agent enforces, hears of drops, leaves its rules when it
-/// ends, and everything can be removed.
+/// With nftables and with iptables: the agent enforces rules, reports drops, leaves its rules when
+/// it ends, and removes them with --cleanup.
 pub(crate) fn agents() {
-    let (cluster, desk) = (Cluster::start().unwrap(), Desk::new());
-    let admin = desk.kubeconfig(cluster.admin(), "admin");
+    let (cluster, scratch) = (Cluster::start().unwrap(), Scratch::new());
+    let admin = scratch.kubeconfig(cluster.admin(), "admin");
     objects::node(&cluster, "n1", "192.168.77.1");
     cluster.create("/api/v1/namespaces", &objects::namespace("shop", &json!({}))).unwrap();
     objects::run(&cluster, "web", "web", "n1", &WEB.to_string());
@@ -124,63 +124,65 @@ pub(crate) fn agents() {
         },
     });
     cluster.create(&policies_of("shop"), &policy).unwrap();
-    kubectl_apply_file(&desk, &admin, &file("namespace.yaml"));
+    kubectl_apply_file(&scratch, &admin, &file("namespace.yaml"));
     for (agent, cleanup) in [
         ("agent.yaml", "cleanup.yaml"),
         ("agent-iptables.yaml", "cleanup-iptables.yaml"),
         ("agent-cni.yaml", "cleanup.yaml"),
     ] {
-        kubectl_apply_file(&desk, &admin, &file(agent));
+        kubectl_apply_file(&scratch, &admin, &file(agent));
         let account = cluster.account(NAMESPACE, "weir-agent").unwrap();
-        check(&cluster, &desk, &account, agent, cleanup);
+        check(&cluster, &scratch, &account, agent, cleanup);
     }
 }
 
-fn check(cluster: &Cluster, desk: &Desk, account: &Access, agent: &str, cleanup: &str) {
+fn check(cluster: &Cluster, scratch: &Scratch, account: &Access, agent: &str, cleanup: &str) {
     let lab = lab();
     let reaches = |port| {
         let flow = Flow { from: WEB, to: DB, protocol: Protocol::Tcp, port };
         lab.probe(&[flow], Duration::from_millis(300)).unwrap()[0]
     };
     let door = gate(cluster, &lab, "n1");
-    let kubeconfig = desk.kubeconfig(&account.through(door.address()), agent);
+    let kubeconfig = scratch.kubeconfig(&account.through(door.address()), agent);
     let packaged = container(&pod(agent), "agent");
-    let running = Agent::launch(&lab, desk, "n1", door, confined(&packaged, &kubeconfig, desk));
+    let running =
+        Agent::launch(&lab, scratch, "n1", door, confined(&packaged, &kubeconfig, scratch));
     for probe in ["livenessProbe", "readinessProbe"] {
-        let asked = &packaged[probe]["httpGet"];
-        assert_eq!((&asked["host"], &asked["port"]), (&json!("127.0.0.1"), &json!(9640)));
-        let path = asked["path"].as_str().unwrap();
+        let http = &packaged[probe]["httpGet"];
+        assert_eq!((&http["host"], &http["port"]), (&json!("127.0.0.1"), &json!(9640)));
+        let path = http["path"].as_str().unwrap();
         running.until(probe, || running.get(&lab, path).is_some_and(|(code, _)| code == 200));
     }
     assert_eq!([reaches(80), reaches(81)], [Verdict::Allow, Verdict::Deny], "{agent}");
-    running.until("the drop is heard of", || {
+    running.until("the drop is reported", || {
         running.get(&lab, "/drops").is_some_and(|(_, drops)| drops.contains("shop/db"))
     });
     let log = running.log();
     assert!(!log.contains("forbids") && !log.contains("ERROR"), "{agent}: {log}");
     if agent == "agent-cni.yaml" {
-        starts_a_pod(cluster, desk, &lab, &running);
+        starts_a_pod(cluster, scratch, &lab, &running);
     }
     running.signal(Signal::TERM);
     running.until("it ends", || running.get(&lab, "/healthz").is_none());
     drop(running);
     assert_eq!(reaches(81), Verdict::Deny, "{agent}: rules stay in force");
 
-    let mut command = confined(&container(&pod(cleanup), "rules"), &kubeconfig, desk);
+    let mut command = confined(&container(&pod(cleanup), "rules"), &kubeconfig, scratch);
     let done = lab.on_node("n1", || command.output()).unwrap().unwrap();
     assert!(done.status.success(), "{cleanup}: {}", String::from_utf8_lossy(&done.stderr));
     assert_eq!(reaches(81), Verdict::Allow, "{cleanup}");
 }
 
-/// A pod starts behind a chain of plugins that ends with ours, also if the agent has to ask for it.
-fn starts_a_pod(cluster: &Cluster, desk: &Desk, lab: &Lab, agent: &Agent) {
+/// A pod starts behind a chain of plugins that ends with ours, even if the agent must request the
+/// pod.
+fn starts_a_pod(cluster: &Cluster, scratch: &Scratch, lab: &Lab, agent: &Agent) {
     let ipam =
-        json!({"type": "host-local", "dataDir": desk.path("ipam"), "subnet": "10.23.0.0/24"});
-    let socket = volume(desk, "socket").join("agent.sock");
+        json!({"type": "host-local", "dataDir": scratch.path("ipam"), "subnet": "10.23.0.0/24"});
+    let socket = volume(scratch, "socket").join("agent.sock");
     let ours = json!({"type": "weir-cni", "socket": socket, "timeout": 30});
     let runtime =
-        Runtime::new(&desk.path("runtime"), vec![json!({"type": "ptp", "ipam": ipam})], ours);
-    // What its watch would tell is lost; new connections work.
+        Runtime::new(&scratch.path("runtime"), vec![json!({"type": "ptp", "ipam": ipam})], ours);
+    // The events of the watch are lost; new connections work.
     agent.gate.silence();
     let pod = objects::pod("shop", "late", &json!({"app": "db"}), &json!([]), "n1");
     let pod = cluster.create(&objects::pods_of("shop"), &pod).unwrap();

@@ -1,4 +1,4 @@
-//! Pods that send as soon as they are there.
+//! Pods that send as soon as they exist.
 
 use std::{
     io::Read,
@@ -18,20 +18,20 @@ use crate::{
     deploy,
     objects::{self, pods_of},
     runtime::{Runtime, Sandbox, addresses},
-    site::{Agent, Desk, kubectl_apply},
+    site::{Agent, Scratch, kubectl_apply},
 };
 
 const PODS: usize = 200;
 const PORT: u16 = 5432;
-/// Who may talk to databases, and who may not.
+/// The peers that may and may not reach databases.
 const GOOD: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
 const BAD: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
-/// What passes is there at once; a busy machine may take longer.
+/// The time that an allowed packet may take on a busy machine.
 const LATE: Duration = Duration::from_secs(20);
 
-/// The nodes. Pods are added to the first.
+/// The nodes. The test adds pods to the first one.
 const NODES: [(&str, &str); 2] = [("n1", "192.168.77.1"), ("n2", "192.168.77.2")];
-/// The addresses of pods that are added.
+/// The addresses of the added pods.
 const ADDED: &str = "10.23.0.0/16";
 
 fn lab() -> Lab {
@@ -48,15 +48,15 @@ fn lab() -> Lab {
     let pods = vec![pod("good", GOOD, "n2"), pod("bad", BAD, "n1")];
     let lab = Lab::build(&Layout { nodes: NODES.map(node).into(), pods, ..Layout::default() });
     let lab = lab.unwrap();
-    // Whoever is between the nodes knows where pods will be.
+    // The router between the nodes has routes for all pods.
     let route = format!("route add {ADDED} dev n0 scope link table local");
     let add = || Command::new("ip").args(route.split(' ')).status();
     assert!(lab.at(IpAddr::from([203, 0, 113, 1]), add).unwrap().unwrap().success());
     lab
 }
 
-/// A shop whose databases talk to good ones only, which talk to them only.
-fn fill(cluster: &Cluster, desk: &Desk) {
+/// A shop in which databases and the allowed peer may connect only to each other.
+fn fill(cluster: &Cluster, scratch: &Scratch) {
     NODES.iter().for_each(|(name, address)| objects::node(cluster, name, address));
     cluster.create("/api/v1/namespaces", &objects::namespace("shop", &json!({}))).unwrap();
     objects::run(cluster, "good", "good", "n2", &GOOD.to_string());
@@ -77,38 +77,38 @@ fn fill(cluster: &Cluster, desk: &Desk) {
     };
     let added = json!([{"ipBlock": {"cidr": ADDED}}]);
     let policies = [policy("db", good.clone(), good), policy("good", added.clone(), added)];
-    kubectl_apply(desk, &desk.kubeconfig(cluster.admin(), "admin"), &policies);
+    kubectl_apply(scratch, &scratch.kubeconfig(cluster.admin(), "admin"), &policies);
 }
 
-/// Pods each on a link of their own, and our plugin after that.
-fn chain(desk: &Desk) -> Runtime {
+/// A chain that gives each pod its own link, followed by our plugin.
+fn chain(scratch: &Scratch) -> Runtime {
     let ipam = json!({
         "type": "host-local",
-        "dataDir": desk.path("ipam"),
+        "dataDir": scratch.path("ipam"),
         "ranges": [[{ "subnet": ADDED }]],
         "routes": [{"dst": "0.0.0.0/0"}],
     });
-    let ours = json!({"type": "weir-cni", "socket": desk.path("agent.sock"), "timeout": 30});
-    let folder = desk.path("runtime");
+    let ours = json!({"type": "weir-cni", "socket": scratch.path("agent.sock"), "timeout": 30});
+    let folder = scratch.path("runtime");
     Runtime::new(Path::new(&folder), vec![json!({"type": "ptp", "ipam": ipam})], ours)
 }
 
 pub(crate) fn two_hundred() {
-    let (lab, cluster, desk) = (lab(), Cluster::start().unwrap(), Desk::new());
-    fill(&cluster, &desk);
-    let runtime = chain(&desk);
-    let socket = desk.path("agent.sock");
+    let (lab, cluster, scratch) = (lab(), Cluster::start().unwrap(), Scratch::new());
+    fill(&cluster, &scratch);
+    let runtime = chain(&scratch);
+    let socket = scratch.path("agent.sock");
     let options = ["--cni-socket", socket.to_str().unwrap()];
-    let account = deploy::account(&cluster, &desk);
-    let agent = Agent::start(&cluster, &lab, &desk, "n1", &account, &options).ready(&lab);
-    let _other = Agent::start(&cluster, &lab, &desk, "n2", &account, &[]).ready(&lab);
+    let account = deploy::account(&cluster, &scratch);
+    let agent = Agent::start(&cluster, &lab, &scratch, "n1", &account, &options).ready(&lab);
+    let _other = Agent::start(&cluster, &lab, &scratch, "n2", &account, &[]).ready(&lab);
     let at = |address| lab.at(address, || UdpSocket::bind((address, PORT)).unwrap()).unwrap();
     let (good, bad) = (at(GOOD), at(BAD));
     let listen = |address| lab.at(address, || TcpListener::bind((address, PORT)).unwrap()).unwrap();
     let (open, shut) = (listen(GOOD), listen(BAD));
     let serving = thread::spawn(move || {
         for _ in 0..PODS {
-            // Whoever connects gets an answer.
+            // Answer every connection.
             let (mut stream, _) = open.accept().unwrap();
             std::io::Write::write_all(&mut stream, b"hello").unwrap();
         }
@@ -121,12 +121,12 @@ pub(crate) fn two_hundred() {
         let pod = cluster.create(&pods_of("shop"), &pod).unwrap();
         let sandbox = Sandbox::new(&name, pod["metadata"]["uid"].as_str().unwrap());
         let inside = sandbox.namespace.run(|| UdpSocket::bind(("0.0.0.0", PORT)).unwrap());
-        let begun = Instant::now();
+        let start_time = Instant::now();
         let result =
             runtime.add(&lab, &sandbox).unwrap_or_else(|why| panic!("{why}\n{}", agent.log()));
-        waits.push(begun.elapsed());
+        waits.push(start_time.elapsed());
         first_packets(&sandbox, &inside, &good, &bad, &result);
-        // What the kubelet says comes after.
+        // The kubelet updates the status afterwards.
         let address = addresses(&result)[0];
         objects::runs(&cluster, "shop", &name, &address.to_string());
         if let Some(last) = last.replace(sandbox) {
@@ -150,12 +150,12 @@ pub(crate) fn two_hundred() {
         waits[PODS - 1]
     );
     let (_, metrics) = agent.get(&lab, "/metrics").unwrap();
-    // All of them, the one that the watch did not tell of, and two checks.
+    // All pods, the pod that the watch missed, and two checks.
     let waited = format!("weir_cni_wait_seconds_count {}", PODS + 3);
     assert!(metrics.contains(&waited), "{metrics}");
 }
 
-/// A watch that has lost its way does not tell of a pod; the agent asks for it.
+/// A broken watch does not deliver a pod; the agent requests it.
 fn behind(cluster: &Cluster, lab: &Lab, runtime: &Runtime, agent: &Agent) {
     let create = |name: &str| {
         let pod = objects::pod("shop", name, &json!({"app": "db"}), &json!([]), "n1");
@@ -163,20 +163,19 @@ fn behind(cluster: &Cluster, lab: &Lab, runtime: &Runtime, agent: &Agent) {
         pod["metadata"]["uid"].as_str().unwrap().to_owned()
     };
     agent.gate.silence();
-    // The news of this one is lost, and from then on so is everything on that connection. New ones
-    // work.
+    // The event of this pod and all later events on the connection are lost. New connections work.
     create("lost");
     thread::sleep(Duration::from_millis(500));
     agent.gate.open();
     let sandbox = Sandbox::new("unheard-of", &create("unheard-of"));
-    let begun = Instant::now();
+    let start_time = Instant::now();
     runtime.add(lab, &sandbox).unwrap_or_else(|why| panic!("{why}\n{}", agent.log()));
-    assert!(begun.elapsed() < Duration::from_secs(30), "the watch has found its way again");
+    assert!(start_time.elapsed() < Duration::from_secs(30), "the watch has found its way again");
     runtime.check(lab, &sandbox).unwrap();
     runtime.del(lab, &sandbox).unwrap();
 }
 
-/// A pod sends, and is sent to, at once. What must not pass is sent first, so that it would arrive
+/// A pod immediately sends and receives. Denied packets are sent first, so that they would arrive
 /// first.
 fn first_packets(
     sandbox: &Sandbox,
@@ -192,7 +191,7 @@ fn first_packets(
     bad.send_to(b"bad", own).unwrap();
     good.send_to(b"good", own).unwrap();
     sandbox.namespace.run(|| {
-        // A connection that must not open gets no answer; nobody waits for it.
+        // A denied connection gets no answer, so the test does not wait for it.
         let brief = Duration::from_millis(1);
         assert!(TcpStream::connect_timeout(&to_bad, brief).is_err(), "{}", sandbox.name);
         let mut stream = TcpStream::connect_timeout(&to_good, LATE).unwrap();
@@ -208,5 +207,5 @@ fn first_packets(
         assert_eq!(&buffer[..length], expected, "{}", sandbox.name);
     }
     inside.set_nonblocking(true).unwrap();
-    assert!(inside.recv(&mut buffer).is_err(), "{} heard more than it may", sandbox.name);
+    assert!(inside.recv(&mut buffer).is_err(), "{} received a denied packet", sandbox.name);
 }

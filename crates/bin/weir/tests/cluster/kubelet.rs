@@ -1,5 +1,5 @@
-//! A small kubelet: it has chains of CNI plugins make the pods of its node, and says in their
-//! status where they are.
+//! A small kubelet: it creates the pods of its node with chains of CNI plugins, and writes their
+//! addresses to their status.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -16,42 +16,41 @@ use weir_lab::Lab;
 use crate::{
     objects,
     runtime::{Runtime, Sandbox, addresses},
-    site::Desk,
+    site::Scratch,
 };
 
-/// An annotation with the addresses that a pod must have, separated by spaces.
+/// The annotation with the required addresses of a pod, separated by spaces.
 const ADDRESSES: &str = "test/addresses";
-/// An annotation of pods whose IPv6 address comes first.
+/// The annotation of pods whose IPv6 address comes first.
 const SIX_FIRST: &str = "test/six-first";
 
-/// The pods that demand addresses may demand any of these.
+/// The networks of required addresses.
 const ANY: [(&str, &str); 2] = [("10.0.0.0/8", "10.255.255.254"), ("fd00::/16", "fd00:ffff::1")];
 
-/// How pods are joined to a node.
+/// The way pods are connected to a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Joint {
-    /// All by a bridge.
+    /// By one bridge.
     Bridge,
-    /// Each by a link of its own.
+    /// By one link each.
     Ptp,
 }
 
 /// The kubelet of a node.
 pub(crate) struct Kubelet {
     node: &'static str,
-    /// The chain for pods that take the addresses they get, and the one for those that demand some.
+    /// The chains for pods without and with required addresses.
     pub(crate) usual: Runtime,
     pub(crate) demanding: Runtime,
-    /// The pods that run, by their uid.
+    /// The running pods, by uid.
     running: BTreeMap<String, Sandbox>,
 }
 
 impl Kubelet {
-    /// The kubelet of the node with this number, whose pods have addresses in networks of that
-    /// number.
+    /// The kubelet of a node. The networks of its pods contain the number of the node.
     pub(crate) fn new(
         lab: &Lab,
-        desk: &Desk,
+        scratch: &Scratch,
         node: &'static str,
         number: u8,
         joint: Joint,
@@ -60,7 +59,7 @@ impl Kubelet {
         let own = own.map(|subnet| json!([{ "subnet": subnet }]));
         let any = ANY.map(|(subnet, gateway)| json!([{"subnet": subnet, "gateway": gateway}]));
         let chain = |name: &str, joint: Joint, ranges: Value| {
-            let folder = desk.path(&format!("{node}-{name}"));
+            let folder = scratch.path(&format!("{node}-{name}"));
             let ipam = json!({
                 "type": "host-local", "dataDir": folder.join("ipam"), "ranges": ranges,
                 "routes": [{"dst": "0.0.0.0/0"}, {"dst": "::/0"}],
@@ -71,11 +70,10 @@ impl Kubelet {
             };
             (joint["ipam"], joint["capabilities"]) = (ipam, json!({"ips": true}));
             let portmap = json!({"type": "portmap", "capabilities": {"portMappings": true}});
-            let ours = json!({"type": "weir-cni", "socket": socket(desk, node), "timeout": 30});
+            let ours = json!({"type": "weir-cni", "socket": socket(scratch, node), "timeout": 30});
             Runtime::new(&folder, vec![joint, portmap], ours)
         };
-        // Nobody waits for addresses of IPv6 to be looked for elsewhere, and links have one of
-        // their own, as on any node.
+        // Skip duplicate address detection for IPv6, and keep link-local addresses, as on any node.
         lab.on_node(node, || set([("accept_dad", "0"), ("addr_gen_mode", "0")])).unwrap();
         Kubelet {
             node,
@@ -85,7 +83,7 @@ impl Kubelet {
         }
     }
 
-    /// Removes the pods that are gone from the API server, and has those made that are new.
+    /// Removes deleted pods and creates new ones.
     pub(crate) fn sync(&mut self, cluster: &Cluster, lab: &mut Lab, more: impl Fn() -> String) {
         let pods = cluster.get("/api/v1/pods").unwrap()["items"].take();
         let pods =
@@ -143,12 +141,12 @@ impl Kubelet {
     }
 }
 
-/// An API server whose pods have addresses of both families. Younger ones need not be told.
+/// The options of a dual-stack API server. Newer versions need none.
 pub(crate) fn dual_stack() -> Options {
     Options { flags: vec!["--feature-gates=IPv6DualStack=true".into()] }
 }
 
-/// Lets a pod have this address, and one of the other family after it.
+/// Requires an address for a pod, followed by one of the other family.
 pub(crate) fn demand(pod: &mut Value, address: IpAddr) {
     let other = match address {
         IpAddr::V4(address) => format!("fd00:77::{address}").parse().unwrap(),
@@ -161,16 +159,16 @@ pub(crate) fn demand(pod: &mut Value, address: IpAddr) {
     prefer(pod, address);
 }
 
-/// Lets a pod have the address first that is of the same family as this one.
+/// Puts the address of the same family as this one first.
 pub(crate) fn prefer(pod: &mut Value, address: IpAddr) {
     if address.is_ipv6() {
         pod["metadata"]["annotations"][SIX_FIRST] = "yes".into();
     }
 }
 
-/// Where the agent of a node listens to the plugins.
-pub(crate) fn socket(desk: &Desk, node: &str) -> PathBuf {
-    desk.path(&format!("{node}.sock"))
+/// The CNI socket of the agent of a node.
+pub(crate) fn socket(scratch: &Scratch, node: &str) -> PathBuf {
+    scratch.path(&format!("{node}.sock"))
 }
 
 /// The addresses of a pod in its status.
@@ -183,7 +181,7 @@ fn uid(pod: &Value) -> &str {
     pod["metadata"]["uid"].as_str().unwrap()
 }
 
-/// Sets what links of IPv6 begin with, in the network that this thread is in.
+/// Sets IPv6 sysctls in the network namespace of this thread.
 fn set<const N: usize>(settings: [(&str, &str); N]) {
     for (name, value) in settings {
         fs::write(format!("/proc/sys/net/ipv6/conf/default/{name}"), value).unwrap();

@@ -1,5 +1,4 @@
-//! What an agent does in a cluster besides enforcing: it says what is wrong, counts, and can be
-//! asked.
+//! The agent in a cluster besides enforcement: findings, metrics and HTTP.
 
 use std::{
     env, fs,
@@ -18,7 +17,7 @@ use weir_model::{Flow, PodId, Protocol, Verdict};
 
 use crate::{
     objects::{self, policies_of},
-    site::{Agent, Desk, gate, kubectl_apply, kubectl_apply_file, run_weir, until},
+    site::{Agent, Scratch, gate, kubectl_apply, kubectl_apply_file, run_weir, until},
 };
 
 const WEB: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1));
@@ -36,7 +35,7 @@ fn lab() -> Lab {
     Lab::build(&Layout { nodes, pods, ..Layout::default() }).unwrap()
 }
 
-/// The database is reached by the web at this port.
+/// A policy that lets the web server reach the database at a port.
 fn policy(port: u16) -> Value {
     json!({
         "apiVersion": "networking.k8s.io/v1",
@@ -49,7 +48,7 @@ fn policy(port: u16) -> Value {
     })
 }
 
-/// A definition that lets everything pass, also what makes no sense.
+/// A definition that accepts every object, also invalid ones.
 fn definition() -> Value {
     let group = "policy.networking.k8s.io";
     json!({
@@ -72,16 +71,16 @@ fn definition() -> Value {
 }
 
 pub(crate) fn in_a_cluster() {
-    let (lab, cluster, desk) = (lab(), Cluster::start().unwrap(), Desk::new());
-    let admin = desk.kubeconfig(cluster.admin(), "admin");
+    let (lab, cluster, scratch) = (lab(), Cluster::start().unwrap(), Scratch::new());
+    let admin = scratch.kubeconfig(cluster.admin(), "admin");
     objects::node(&cluster, "n1", "192.168.77.1");
     cluster.create("/api/v1/namespaces", &objects::namespace("shop", &json!({}))).unwrap();
     objects::run(&cluster, "web", "web", "n1", &WEB.to_string());
     objects::run(&cluster, "db", "db", "n1", &DB.to_string());
-    kubectl_apply(&desk, &admin, &[definition(), policy(80)]);
+    kubectl_apply(&scratch, &admin, &[definition(), policy(80)]);
     for name in ["namespace.yaml", "agent.yaml"] {
         let deploy = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../deploy");
-        kubectl_apply_file(&desk, &admin, &deploy.join(name));
+        kubectl_apply_file(&scratch, &admin, &deploy.join(name));
     }
     let agents = cluster.account("weir-system", "weir-agent").unwrap();
     let reaches = |port| {
@@ -91,7 +90,7 @@ pub(crate) fn in_a_cluster() {
 
     // Once.
     let door = gate(&cluster, &lab, "n1");
-    let kubeconfig = desk.kubeconfig(&agents.through(door.address()), "once");
+    let kubeconfig = scratch.kubeconfig(&agents.through(door.address()), "once");
     let weir = |words: &str| run_weir(&lab, &kubeconfig, "n1", words);
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let live = weir("render --live");
@@ -105,27 +104,27 @@ pub(crate) fn in_a_cluster() {
     let elsewhere = weir("agent --source kube --once --node n9");
     assert_eq!(elsewhere.status.code(), Some(1), "{}", text(&elsewhere.stderr));
     assert_eq!(reaches(81), Verdict::Deny, "an agent of nowhere changes nothing");
-    let in_a_pod = in_a_pod(&lab, &desk, &agents.through(door.address()));
+    let in_a_pod = in_a_pod(&lab, &scratch, &agents.through(door.address()));
     assert_eq!(in_a_pod.status.code(), Some(0), "{}", text(&in_a_pod.stderr));
     door.shut();
     let away = weir("agent --source kube --once");
     assert_eq!(away.status.code(), Some(2));
-    let told = text(&away.stderr);
-    assert!(told.contains("nothing was applied") && told.contains("cannot reach"), "{told}");
+    let output = text(&away.stderr);
+    assert!(output.contains("nothing was applied") && output.contains("cannot reach"), "{output}");
     assert_eq!(reaches(81), Verdict::Deny);
 
-    // Audit: what is told and not dropped.
-    let audit = Agent::start(&cluster, &lab, &desk, "n1", &agents, &["--audit"]).ready(&lab);
+    // Audit: reported, not dropped.
+    let audit = Agent::start(&cluster, &lab, &scratch, "n1", &agents, &["--audit"]).ready(&lab);
     assert_eq!(reaches(81), Verdict::Allow);
     audit.until("the drop that was none", || {
         audit.get(&lab, "/drops").is_some_and(|(_, drops)| drops.contains("shop/db"))
     });
     drop(audit);
 
-    // For good.
-    let agent = Agent::start(&cluster, &lab, &desk, "n1", &agents, &[]).ready(&lab);
+    // Enforce.
+    let agent = Agent::start(&cluster, &lab, &scratch, "n1", &agents, &[]).ready(&lab);
     assert_eq!(reaches(81), Verdict::Deny);
-    kubectl_apply(&desk, &admin, &[policy(81)]);
+    kubectl_apply(&scratch, &admin, &[policy(81)]);
     until("the change is in force", || reaches(81) == Verdict::Allow, || agent.log());
     agent.signal(Signal::HUP);
     agent.until("it compares", || agent.log().contains("the installed rules are the desired ones"));
@@ -138,29 +137,29 @@ pub(crate) fn in_a_cluster() {
     assert!(value("weir_change_to_kernel_seconds_count") >= 1.0, "{metrics}");
     assert_eq!((value("weir_policies"), value("weir_endpoints")), (1.0, 2.0), "{metrics}");
 
-    // What users see of the same.
-    let plugins = desk.path("plugins");
+    // The kubectl plugin explains the denial.
+    let plugins = scratch.path("plugins");
     fs::create_dir(&plugins).unwrap();
     symlink(env!("CARGO_BIN_EXE_weir"), plugins.join("kubectl-weir")).unwrap();
     let path = format!("{}:{}", plugins.display(), env::var("PATH").unwrap());
     let mut kubectl = Command::new("kubectl");
     kubectl.args(["weir", "explain", "--from", "shop/web", "--to", "shop/db", "--port", "80"]);
     let output = kubectl.env("PATH", path).env("KUBECONFIG", &admin).output().unwrap();
-    let told = text(&output.stdout);
+    let explanation = text(&output.stdout);
     assert!(
-        told.starts_with("denied: shop/web → shop/db 80/TCP"),
-        "{told}{}",
+        explanation.starts_with("denied: shop/web → shop/db 80/TCP"),
+        "{explanation}{}",
         text(&output.stderr)
     );
 
-    // What makes no sense is said where its owner looks.
+    // An invalid policy gets an Event.
     let wrong = json!({
         "apiVersion": "policy.networking.k8s.io/v1alpha1",
         "kind": "AdminNetworkPolicy",
         "metadata": {"name": "wrong"},
         "spec": {"priority": 5000, "subject": {"namespaces": {}}},
     });
-    kubectl_apply(&desk, &admin, &[wrong]);
+    kubectl_apply(&scratch, &admin, &[wrong]);
     let events = || cluster.get("/api/v1/namespaces/default/events").unwrap()["items"].clone();
     let said = || {
         let about = |event: &&Value| event["involvedObject"]["name"] == "wrong";
@@ -174,7 +173,7 @@ pub(crate) fn in_a_cluster() {
     assert_eq!(event["source"], json!({"component": "weir-agent", "host": "n1"}));
     assert!(!agent.log().contains("forbids"), "a right is missing: {}", agent.log());
 
-    // Behind the agent's back.
+    // A foreign change is repaired.
     drop(agent);
     cluster
         .patch(&format!("{}/db", policies_of("shop")), &json!({"spec": policy(82)["spec"]}))
@@ -189,25 +188,24 @@ pub(crate) fn in_a_cluster() {
     // The other datapath.
     let live = weir("render --live --datapath iptables");
     assert_eq!(live.status.code(), Some(1), "nothing is installed: {}", text(&live.stderr));
-    let told = text(&live.stdout);
-    assert!(told.contains("create KUBE-DST-LOCAL hash:ip"), "{told}");
-    assert!(told.contains("# iptables-restore --noflush\n*filter\n"), "{told}");
+    let output = text(&live.stdout);
+    assert!(output.contains("create KUBE-DST-LOCAL hash:ip"), "{output}");
+    assert!(output.contains("# iptables-restore --noflush\n*filter\n"), "{output}");
     for words in [
         "agent --cleanup",
         "agent --source kube --once --datapath iptables",
         "render --live --datapath iptables",
     ] {
         let done = weir(words);
-        let told = format!("{words}: {}{}", text(&done.stdout), text(&done.stderr));
-        assert_eq!(done.status.code(), Some(0), "{told}");
+        let output = format!("{words}: {}{}", text(&done.stdout), text(&done.stderr));
+        assert_eq!(done.status.code(), Some(0), "{output}");
     }
     assert_eq!([reaches(81), reaches(82)], [Verdict::Deny, Verdict::Allow]);
 }
 
-/// Applies once as in a pod: with the files of a service account and the variables that the kubelet
-/// sets.
-fn in_a_pod(lab: &Lab, desk: &Desk, access: &Access) -> Output {
-    let account = desk.path("account");
+/// Runs `--once` as in a pod: with the files of a service account and the variables of the kubelet.
+fn in_a_pod(lab: &Lab, scratch: &Scratch, access: &Access) -> Output {
+    let account = scratch.path("account");
     fs::create_dir(&account).unwrap();
     fs::write(account.join("token"), &access.token).unwrap();
     fs::write(account.join("ca.crt"), &access.ca).unwrap();

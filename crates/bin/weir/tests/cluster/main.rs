@@ -1,5 +1,5 @@
-//! Agents on nodes of network namespaces, with a real API server: real rules, real packets. `cargo
-//! xtask cluster` gets the server.
+//! Agents on nodes of network namespaces, with a real API server, real rules and real packets.
+//! `cargo xtask cluster` provides the server.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot run has failed")]
 
@@ -27,7 +27,7 @@ use std::{
 use libtest_mimic::{Arguments, Trial};
 
 fn main() -> ExitCode {
-    // Runtimes start this program under the name of the plugin.
+    // Runtimes start this program as the plugin.
     if env::var_os("CNI_COMMAND").is_some() {
         return ExitCode::from(plugin());
     }
@@ -39,24 +39,18 @@ fn main() -> ExitCode {
         return ExitCode::FAILURE;
     }
     if !arguments.list {
-        // The API server listens on the loopback of a network that has nothing else.
+        // The API server listens on the loopback of an empty network namespace.
         let up = Command::new("ip").args(["link", "set", "lo", "up"]).status();
         assert!(up.is_ok_and(|status| status.success()), "`ip link set lo up` has failed");
     }
     let trials = vec![
-        trial("agents_work_as_they_are_packaged", deploy::agents),
-        trial(
-            "controllers_and_the_agent_for_opflex_work_as_they_are_packaged",
-            controllers::as_packaged,
-        ),
+        trial("packaged_agents_work", deploy::agents),
+        trial("packaged_controllers_and_the_opflex_agent_work", controllers::as_packaged),
         trial("shared_cases_hold_on_one_node", cases::on_one_node),
         trial("shared_cases_hold_across_two_nodes", cases::across_two_nodes),
-        trial(
-            "an_agent_lives_in_a_cluster_with_the_rights_that_the_manifests_grant",
-            life::in_a_cluster,
-        ),
-        trial("whatever_happens_to_the_api_server_no_verdict_changes", trouble::no_verdict_changes),
-        trial("the_first_packets_of_two_hundred_pods_are_judged", first::two_hundred),
+        trial("an_agent_needs_only_the_permissions_of_the_manifests", life::in_a_cluster),
+        trial("failures_of_the_api_server_change_no_verdict", trouble::no_verdict_changes),
+        trial("rules_apply_to_the_first_packets_of_two_hundred_pods", first::two_hundred),
     ];
     libtest_mimic::run(&arguments, trials).exit_code()
 }

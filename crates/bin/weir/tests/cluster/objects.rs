@@ -1,11 +1,11 @@
-//! Objects as one writes them, and as an API server has them.
+//! Objects for the API server.
 
 use std::net::IpAddr;
 
 use serde_json::{Value, json};
 use weir_cluster::{Cluster, Right};
 
-/// What a cluster of a set may do on the broker, as docs/guides/clusterset.md says.
+/// The permissions of a cluster on the broker, as in docs/guides/clusterset.md.
 pub(crate) const BROKER_RIGHTS: [Right; 2] = [
     Right {
         group: "submariner.io",
@@ -30,7 +30,7 @@ pub(crate) fn namespace(name: &str, labels: &Value) -> Value {
     json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}})
 }
 
-/// A pod as one creates it: without an address.
+/// A new pod, without an address.
 pub(crate) fn pod(namespace: &str, name: &str, labels: &Value, ports: &Value, node: &str) -> Value {
     json!({
         "apiVersion": "v1",
@@ -52,12 +52,12 @@ pub(crate) fn policies_of(namespace: &str) -> String {
     format!("/apis/networking.k8s.io/v1/namespaces/{namespace}/networkpolicies")
 }
 
-/// Says what the kubelet says when a pod runs.
+/// Writes the status of a running pod.
 pub(crate) fn runs(cluster: &Cluster, namespace: &str, name: &str, address: &str) {
     runs_at(cluster, namespace, name, &[address.parse().unwrap()]);
 }
 
-/// The same for a pod with several addresses, the first one first.
+/// Writes the status of a running pod with several addresses.
 pub(crate) fn runs_at(cluster: &Cluster, namespace: &str, name: &str, addresses: &[IpAddr]) {
     let all: Vec<Value> = addresses.iter().map(|address| json!({ "ip": address })).collect();
     let status = json!({"phase": "Running", "podIP": addresses[0], "podIPs": all});
@@ -65,7 +65,7 @@ pub(crate) fn runs_at(cluster: &Cluster, namespace: &str, name: &str, addresses:
     cluster.patch(&path, &json!({ "status": status })).unwrap();
 }
 
-/// Creates a pod of an app that runs.
+/// Creates a running pod.
 pub(crate) fn run(cluster: &Cluster, name: &str, app: &str, node: &str, address: &str) {
     let pod = pod("shop", name, &json!({ "app": app }), &json!([]), node);
     cluster.create(&pods_of("shop"), &pod).unwrap();

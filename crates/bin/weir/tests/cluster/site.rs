@@ -20,24 +20,24 @@ use weir_lab::Lab;
 use weir_model::World;
 use weir_nft::Nft;
 
-/// Where the agent of a node listens, on the loopback of its node.
+/// The HTTP address of an agent, on the loopback of its node.
 const HTTP: &str = "127.0.0.1:9640";
-/// Nothing takes longer than this, unless it is broken.
+/// The timeout of every wait.
 pub(crate) const LONG: Duration = Duration::from_secs(90);
 
-/// A folder of things that others find by their path.
-pub(crate) struct Desk(TempDir);
+/// A folder for files that other programs read.
+pub(crate) struct Scratch(TempDir);
 
-impl Desk {
+impl Scratch {
     pub(crate) fn new() -> Self {
-        Desk(tempfile::tempdir().unwrap())
+        Scratch(tempfile::tempdir().unwrap())
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.0.path().join(name)
     }
 
-    /// A kubeconfig for somebody.
+    /// Writes a kubeconfig.
     pub(crate) fn kubeconfig(&self, access: &Access, name: &str) -> PathBuf {
         let folder = self.path(name);
         fs::create_dir_all(&folder).unwrap();
@@ -45,75 +45,76 @@ impl Desk {
     }
 }
 
-/// Applies objects, as their owners do.
-pub(crate) fn kubectl_apply(desk: &Desk, kubeconfig: &Path, objects: &[Value]) {
+/// Applies objects with kubectl.
+pub(crate) fn kubectl_apply(scratch: &Scratch, kubeconfig: &Path, objects: &[Value]) {
     let list = json!({"apiVersion": "v1", "kind": "List", "items": objects});
-    let file = desk.path("objects.json");
+    let file = scratch.path("objects.json");
     fs::write(&file, list.to_string()).unwrap();
-    kubectl_apply_file(desk, kubeconfig, &file);
+    kubectl_apply_file(scratch, kubeconfig, &file);
 }
 
-/// Applies the objects of a file.
-pub(crate) fn kubectl_apply_file(desk: &Desk, kubeconfig: &Path, file: &Path) {
+/// Applies a file with kubectl.
+pub(crate) fn kubectl_apply_file(scratch: &Scratch, kubeconfig: &Path, file: &Path) {
     let mut command = Command::new("kubectl");
-    // What it would check first, the API server checks anyway.
+    // The API server validates the objects anyway.
     command.args(["apply", "--validate=false", "-o", "name", "-f"]).arg(file);
-    command.arg("--kubeconfig").arg(kubeconfig).arg("--cache-dir").arg(desk.path("kubectl"));
+    command.arg("--kubeconfig").arg(kubeconfig).arg("--cache-dir").arg(scratch.path("kubectl"));
     let output = command.stdin(Stdio::null()).output().unwrap_or_else(|error| {
         panic!("kubectl: {error}; Debian has it in the package kubernetes-client")
     });
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// An agent that runs on a node. It is killed when it is dropped.
+/// A running agent on a node, killed on drop.
 pub(crate) struct Agent {
     node: String,
     /// The process.
     pub(crate) child: Child,
     log: PathBuf,
-    /// The way to the API server, which can be cut.
+    /// The proxy to the API server, which can be interrupted.
     pub(crate) gate: Gate,
 }
 
-/// Opens a way to the API server on a node.
+/// Opens a proxy to the API server on a node.
 pub(crate) fn gate(cluster: &Cluster, lab: &Lab, node: &str) -> Gate {
     let bind = || TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     cluster.gate_at(lab.on_node(node, bind).unwrap()).unwrap()
 }
 
 impl Agent {
-    /// Starts an agent on a node, as somebody.
+    /// Starts an agent on a node with an account.
     pub(crate) fn start(
         cluster: &Cluster,
         lab: &Lab,
-        desk: &Desk,
+        scratch: &Scratch,
         node: &str,
         access: &Access,
         more: &[&str],
     ) -> Self {
         let gate = gate(cluster, lab, node);
-        let kubeconfig = desk.kubeconfig(&access.through(gate.address()), &format!("agent-{node}"));
+        let kubeconfig =
+            scratch.kubeconfig(&access.through(gate.address()), &format!("agent-{node}"));
         let mut command = weir(&kubeconfig, node);
         command.args(["agent", "--source", "kube", "--log-format", "json"]).args(more);
-        Agent::launch(lab, desk, node, gate, command)
+        Agent::launch(lab, scratch, node, gate, command)
     }
 
-    /// Starts an agent by a command.
+    /// Starts an agent with a command.
     pub(crate) fn launch(
         lab: &Lab,
-        desk: &Desk,
+        scratch: &Scratch,
         node: &str,
         gate: Gate,
         mut command: Command,
     ) -> Self {
-        let log = desk.path(&format!("{node}.log"));
+        let log = scratch.path(&format!("{node}.log"));
         let file = File::options().create(true).append(true).open(&log).unwrap();
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(file);
         let child = lab.on_node(node, || command.spawn()).unwrap().unwrap();
         Agent { node: node.into(), child, log, gate }
     }
 
-    /// Waits until it is ready.
+    /// Waits until the agent is ready.
     pub(crate) fn ready(self, lab: &Lab) -> Self {
         self.until("the agent is ready", || {
             self.get(lab, "/readyz").is_some_and(|(code, _)| code == 200)
@@ -121,7 +122,7 @@ impl Agent {
         self
     }
 
-    /// Asks it; `None` if nobody answers.
+    /// Requests a path from the agent; `None` if it does not answer.
     pub(crate) fn get(&self, lab: &Lab, path: &str) -> Option<(u16, String)> {
         lab.on_node(&self.node, || get(path)).unwrap()
     }
@@ -130,12 +131,12 @@ impl Agent {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
-    /// All that it has logged.
+    /// The log of the agent.
     pub(crate) fn log(&self) -> String {
         fs::read_to_string(&self.log).unwrap()
     }
 
-    /// Waits until something is so.
+    /// Waits until a condition holds.
     #[track_caller]
     pub(crate) fn until(&self, what: &str, is_so: impl Fn() -> bool) {
         until(what, is_so, || self.log());
@@ -149,17 +150,17 @@ impl Drop for Agent {
     }
 }
 
-/// Waits until something is so; tells more if it never is.
+/// Waits until a condition holds. Prints `more` if it never does.
 #[track_caller]
 pub(crate) fn until(what: &str, is_so: impl Fn() -> bool, more: impl Fn() -> String) {
-    let begun = Instant::now();
+    let start_time = Instant::now();
     while !is_so() {
-        assert!(begun.elapsed() < LONG, "not in time: {what}\n{}", more());
+        assert!(start_time.elapsed() < LONG, "not in time: {what}\n{}", more());
         thread::sleep(Duration::from_millis(10));
     }
 }
 
-/// The program, for a node and a cluster. What this test was started with is not its business.
+/// The command for a node and a cluster, without the environment of this test.
 fn weir(kubeconfig: &Path, node: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
     command.env("KUBECONFIG", kubeconfig).env("NODE_NAME", node);
@@ -173,8 +174,7 @@ pub(crate) fn run_weir(lab: &Lab, kubeconfig: &Path, node: &str, words: &str) ->
     lab.on_node(node, || command.output()).unwrap().unwrap()
 }
 
-/// What would have to be done on a node to enforce the policies of a world; nothing if they are in
-/// force.
+/// The steps that would enforce the policies of a world on a node; empty if they are in force.
 pub(crate) fn difference(lab: &Lab, node: &str, world: &World) -> String {
     let program = weir_engine::compile(world, Locality::Node(node.into()));
     let compare = || {

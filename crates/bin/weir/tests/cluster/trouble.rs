@@ -1,5 +1,5 @@
-//! The API server goes away, forgets, and cannot be reached, while everything changes. Packets are
-//! sent throughout.
+//! The API server stops, loses its state and is unreachable while objects change. The test sends
+//! packets throughout.
 
 use std::{
     env,
@@ -24,32 +24,32 @@ use crate::{
     kubelet::{self, Joint, Kubelet},
     objects::{self, pods_of, policies_of},
     prober::Prober,
-    site::{Agent, Desk, difference, until},
+    site::{Agent, Scratch, difference, until},
 };
 
 const WEB: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 1, 1));
 const DB: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 2, 1));
-/// One more on the node of the database, whose policy is made tighter while its agent cannot hear
-/// of it.
+/// A second pod on the node of the database. Its policy is tightened while its agent is
+/// disconnected.
 const CACHE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 2, 2));
 const OPEN: u16 = 5432;
 const CLOSED: u16 = 5433;
-/// The standing connection is on this port, which is open, too.
+/// The open port of the established connection.
 const STANDING: u16 = 5434;
-const PATIENCE: Duration = Duration::from_secs(10);
+const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
 const NODES: [(&str, &str); 2] = [("n1", "192.168.77.1"), ("n2", "192.168.77.2")];
 
-/// How long an agent cannot reach the API server. `WEIR_PARTITION_SECONDS=60` makes it a minute,
-/// and the test so much longer.
+/// The time that an agent cannot reach the API server. `WEIR_PARTITION_SECONDS=60` sets it to a
+/// minute.
 fn partition() -> Duration {
     let seconds = env::var("WEIR_PARTITION_SECONDS").ok().map(|text| text.parse().unwrap());
     Duration::from_secs(seconds.unwrap_or(30))
 }
-/// An agent must notice by then that packets are lost: it takes 25 s, and twice as long without
-/// asking the other end.
+/// The time in which an agent must detect that packets are lost. Detection takes 25 s, and twice as
+/// long without keep-alives.
 const NOTICED: Duration = Duration::from_secs(50);
 
-/// Who is allowed does not change, only how it is said.
+/// A policy in one of several equivalent forms.
 fn policy(way: u64) -> Value {
     let peer = match way % 3 {
         0 => json!({"podSelector": {"matchLabels": {"app": "web"}}}),
@@ -88,8 +88,7 @@ fn fill(cluster: &Cluster) {
     cluster.create(&policies_of("shop"), &first).unwrap();
 }
 
-/// Changes the cluster without a pause, in ways that change no verdict. What fails because the API
-/// server is away is tried no more.
+/// Changes the cluster without changing a verdict. Requests that fail are not retried.
 fn churn(cluster: &Cluster, round: u64) {
     let path = policies_of("shop");
     _ = cluster.patch(&format!("{path}/db"), &policy(round));
@@ -106,23 +105,23 @@ fn churn(cluster: &Cluster, round: u64) {
 }
 
 pub(crate) fn no_verdict_changes() {
-    let (mut lab, desk) = (lab(), Desk::new());
+    let (mut lab, scratch) = (lab(), Scratch::new());
     let cluster = Cluster::with(kubelet::dual_stack()).unwrap();
     fill(&cluster);
-    let account = deploy::account(&cluster, &desk);
+    let account = deploy::account(&cluster, &scratch);
     let agents = NODES.map(|(node, _)| {
-        let socket = kubelet::socket(&desk, node);
+        let socket = kubelet::socket(&scratch, node);
         let options = ["--cni-socket", socket.to_str().unwrap()];
-        Agent::start(&cluster, &lab, &desk, node, &account, &options)
+        Agent::start(&cluster, &lab, &scratch, node, &account, &options)
     });
     let agents = agents.map(|agent| agent.ready(&lab));
     for ((node, _), number) in NODES.into_iter().zip(1..) {
-        let mut kubelet = Kubelet::new(&lab, &desk, node, number, Joint::Ptp);
+        let mut kubelet = Kubelet::new(&lab, &scratch, node, number, Joint::Ptp);
         kubelet.sync(&cluster, &mut lab, || agents.each_ref().map(Agent::log).join("\n---\n"));
     }
     let lab = lab;
     let flow = |to, port| Flow { from: WEB, to, protocol: Protocol::Udp, port };
-    let mut talk = lab.converse(flow(DB, STANDING), PATIENCE).unwrap();
+    let mut talk = lab.converse(flow(DB, STANDING), PROBE_TIMEOUT).unwrap();
     let probing = Prober::new(&lab, WEB, DB, OPEN, CLOSED).start();
 
     let cluster = Mutex::new(cluster);
@@ -133,7 +132,7 @@ pub(crate) fn no_verdict_changes() {
         scope.spawn(|| {
             while !stop.load(Ordering::Relaxed) {
                 churn(&cluster.lock().unwrap(), rounds.fetch_add(1, Ordering::Relaxed));
-                // Whoever stops the server gets its turn.
+                // Let the thread that stops the server lock it.
                 thread::sleep(Duration::from_millis(5));
             }
         });
@@ -142,7 +141,7 @@ pub(crate) fn no_verdict_changes() {
         let talking = scope.spawn(move || {
             let mut cut = 0;
             while !stopped.load(Ordering::Relaxed) {
-                cut += u64::from(talk.exchange(PATIENCE).unwrap() != Verdict::Allow);
+                cut += u64::from(talk.exchange(PROBE_TIMEOUT).unwrap() != Verdict::Allow);
                 count.fetch_add(1, Ordering::Relaxed);
                 thread::sleep(Duration::from_millis(2));
             }
@@ -154,7 +153,7 @@ pub(crate) fn no_verdict_changes() {
     });
 
     let cluster = cluster.into_inner().unwrap();
-    let world = world(&cluster, &desk);
+    let world = world(&cluster, &scratch);
     let differences = || NODES.map(|(node, _)| difference(&lab, node, &world));
     let is_equal = || differences().iter().all(String::is_empty);
     until("the kernels are as they should be", is_equal, || {
@@ -171,14 +170,14 @@ pub(crate) fn no_verdict_changes() {
     let (rounds, exchanged) = (rounds.into_inner(), exchanged.load(Ordering::Relaxed));
     eprintln!("{rounds} rounds of changes, {} packets, {exchanged} exchanges", seen.sent);
     assert!(rounds > 100 && exchanged > 100, "{rounds} rounds, {exchanged} exchanges");
-    seen.is_right(1_000);
+    seen.check(1_000);
 }
 
-/// Everything that can happen, one after the other.
+/// All failures, one after the other.
 fn go_through(lab: &Lab, cluster: &Mutex<Cluster>, agents: &[Agent; 2]) {
     thread::sleep(Duration::from_secs(2));
 
-    // The API server is killed, and comes back.
+    // The API server is killed and restarted.
     cluster.lock().unwrap().stop_server();
     for agent in agents {
         agent.until("the agent tells", || {
@@ -198,22 +197,22 @@ fn go_through(lab: &Lab, cluster: &Mutex<Cluster>, agents: &[Agent; 2]) {
 
     for agent in agents {
         let log = agent.log();
-        // Once; and again if the API server is not yet what it should be when it is back.
+        // Retry until the restarted API server is ready.
         let times = log.matches("the cluster cannot be followed").count();
         assert!((1..=2).contains(&times), "{log}");
         assert!(log.contains("all input is valid again"), "{log}");
     }
 
-    // The way of one agent swallows all packets while everything changes, something becomes
-    // tighter, and all memory of it is lost.
+    // The connection of one agent loses all packets while objects change, a policy is tightened,
+    // and the API server forgets old versions.
     let alone = &agents[1];
     lose_packets(lab, alone);
-    let begun = Instant::now();
+    let start_time = Instant::now();
     alone.until("the agent tells", || {
         let told = alone.get(lab, "/readyz");
         told.is_some_and(|(code, why)| code == 503 && why.contains("cannot reach the API server"))
     });
-    let noticed = begun.elapsed();
+    let noticed = start_time.elapsed();
     eprintln!("that packets are lost was noticed after {noticed:?}");
     assert!(noticed < NOTICED, "noticed after {noticed:?}");
     {
@@ -224,10 +223,10 @@ fn go_through(lab: &Lab, cluster: &Mutex<Cluster>, agents: &[Agent; 2]) {
         });
         cluster.create(&policies_of("shop"), &lock).unwrap();
         cluster.compact().unwrap();
-        // What it keeps in memory would hide that.
+        // The watch cache would hide that.
         cluster.start_server().unwrap();
     }
-    thread::sleep(partition().saturating_sub(begun.elapsed()));
+    thread::sleep(partition().saturating_sub(start_time.elapsed()));
     nft(lab, &["delete", "table", "inet", "partition"]);
     for agent in agents {
         agent.until("the agent is ready again", || {
@@ -237,7 +236,7 @@ fn go_through(lab: &Lab, cluster: &Mutex<Cluster>, agents: &[Agent; 2]) {
     thread::sleep(Duration::from_secs(1));
 }
 
-/// Drops what an agent sends to the API server and what comes from there. Nobody is told.
+/// Silently drops the packets between an agent and the API server.
 fn lose_packets(lab: &Lab, agent: &Agent) {
     let port = agent.gate.address().port().to_string();
     nft(lab, &["add", "table", "inet", "partition"]);
@@ -256,15 +255,15 @@ fn nft(lab: &Lab, words: &[&str]) {
     assert!(done.status.success(), "nft {words:?}: {}", String::from_utf8_lossy(&done.stderr));
 }
 
-/// The world as the API server has it.
-fn world(cluster: &Cluster, desk: &Desk) -> World {
-    let kubeconfig = desk.kubeconfig(cluster.admin(), "admin");
+/// The world of the API server.
+fn world(cluster: &Cluster, scratch: &Scratch) -> World {
+    let kubeconfig = scratch.kubeconfig(cluster.admin(), "admin");
     let manifests = weir_kube::read_cluster(&Access::new(Some(&kubeconfig), None), |_| ()).unwrap();
     assert!(manifests.findings.is_empty(), "{:?}", manifests.findings);
     manifests.objects.into_iter().collect()
 }
 
-/// Whatever fails, those who wait for the end hear of it.
+/// Sets the flag on drop, so that other threads end also if an assertion fails.
 struct Ending<'e>(&'e AtomicBool);
 
 impl Drop for Ending<'_> {

@@ -1,4 +1,4 @@
-//! What becomes of packets while a part of the set is away.
+//! Packets while a part of the ClusterSet is unreachable.
 
 use std::time::Instant;
 
@@ -20,16 +20,16 @@ pub(crate) fn broker(set: &mut Set) {
     set.opens("west/api", "east/db", 80);
     set.opens("west/late", "east/db", 80);
     set.broker.stop_server();
-    // Things change that nobody can tell the others.
+    // Changes that cannot reach the other cluster.
     set.west.kubectl("delete pod late --wait=false");
     set.west.kubectl("label pod job app=api --overwrite");
-    let begun = Instant::now();
-    while begun.elapsed() < EXPIRED {
+    let start_time = Instant::now();
+    while start_time.elapsed() < EXPIRED {
         set.is_open("west/api", "east/db", 80);
         set.is_open("west/late", "east/db", 80);
         set.is_closed("west/job", "east/db", 80);
     }
-    // What is local goes on.
+    // Local policies still take effect.
     set.east.policy("web", &json!({"podSelector": {"matchLabels": {"app": "api"}}}));
     set.closes("west/job", "east/web", 80);
     set.east.kubectl("delete csnp web");
@@ -49,13 +49,13 @@ pub(crate) fn member(set: &mut Set) {
     set.closes("west/job", "east/db", 80);
     set.opens("west/api", "east/db", 80);
     set.west.kill_controller();
-    // What it told counts until it expires.
+    // Its published pods stay until they expire.
     set.is_open("west/api", "east/db", 80);
     set.closes("west/api", "east/db", 80);
     set.is_open("east/web", "east/db", 80);
     let shown = set.east.kubectl("get csnp db -o json");
     let shown: Value = serde_json::from_str(&shown).unwrap();
-    assert_eq!(shown["spec"], from_api(), "the policy itself is as it was");
+    assert_eq!(shown["spec"], from_api(), "the policy itself is unchanged");
     set.west.start_controller();
     set.opens("west/api", "east/db", 80);
     set.is_closed("west/job", "east/db", 80);

@@ -1,5 +1,5 @@
-//! Two clusters and a broker, each with a real API server: controllers and agents as processes, and
-//! real packets between the clusters. `cargo xtask cluster` gets the server.
+//! Two clusters and a broker, each with a real API server, with controllers, agents and real
+//! packets between the clusters. `cargo xtask cluster` provides the server.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot run has failed")]
 
@@ -21,23 +21,23 @@ use set::Set;
 
 fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
-    // All share one set of clusters, which they stop and start.
+    // All tests share one ClusterSet, which they stop and start.
     arguments.test_threads = Some(1);
     if !arguments.list {
         if let Err(error) = weir_lab::enter() {
             eprintln!("error: {error}\nhint: {}", error.hint().unwrap_or("run the tests as root"));
             return ExitCode::FAILURE;
         }
-        // The API servers listen on the loopback of a network that has nothing else.
+        // The API servers listen on the loopback of an empty network namespace.
         let up = Command::new("ip").args(["link", "set", "lo", "up"]).status();
         assert!(up.is_ok_and(|status| status.success()), "`ip link set lo up` has failed");
     }
     let trials = vec![
-        trial("packets_between_clusters_are_judged_as_policies_say", packets::are_judged),
-        trial("packets_follow_remote_pods_that_come_change_and_go", packets::follow_pods),
-        trial("packets_follow_the_labels_of_remote_namespaces", packets::follow_namespaces),
+        trial("policies_apply_between_clusters", packets::follow_policies),
+        trial("rules_follow_changes_of_remote_pods", packets::follow_pods),
+        trial("rules_follow_the_labels_of_remote_namespaces", packets::follow_namespaces),
         trial("while_the_broker_is_down_no_verdict_changes", away::broker),
-        trial("a_member_that_is_killed_expires_and_returns", away::member),
+        trial("a_killed_member_expires_and_returns", away::member),
     ];
     let conclusion = libtest_mimic::run(&arguments, trials);
     set::end();

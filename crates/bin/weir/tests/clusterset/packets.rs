@@ -1,10 +1,10 @@
-//! What becomes of packets between two clusters.
+//! Packets between two clusters.
 
 use serde_json::{Value, json};
 
 use crate::set::{HOME, Set};
 
-/// The database is reached by the apps of this name, in whichever cluster, at its port.
+/// A policy that lets an app of any cluster reach the port of the database.
 fn from_app(app: &str) -> Value {
     json!({
         "podSelector": {"matchLabels": {"app": "db"}},
@@ -12,7 +12,7 @@ fn from_app(app: &str) -> Value {
     })
 }
 
-pub(crate) fn are_judged(set: &mut Set) {
+pub(crate) fn follow_policies(set: &mut Set) {
     set.opens("west/job", "east/db", 5432);
     set.east.policy("db", &from_app("api"));
     set.closes("west/job", "east/db", 5432);
@@ -20,12 +20,11 @@ pub(crate) fn are_judged(set: &mut Set) {
     set.is_closed("west/api", "east/db", 80);
     set.is_open("east/web", "east/db", 5432);
     set.is_closed("east/web", "east/db", 80);
-    // For pods that it does not select, and for the other direction, it says nothing.
+    // It does not affect other pods or the other direction.
     set.is_open("west/job", "east/web", 80);
     set.is_open("east/db", "west/job", 80);
 
-    // A policy of the other cluster, about what its own pods may send: the name of a port is that
-    // of the remote pod.
+    // An egress policy of the other cluster. The port name refers to the remote pod.
     let to = json!([{"to": [{"podSelector": {"matchLabels": {"app": "db"}}}], "ports": [{"port": "sql"}]}]);
     let spec = json!({"podSelector": {"matchLabels": {"app": "api"}}, "policyTypes": ["Egress"], "egress": to});
     set.west.policy("api", &spec);
@@ -34,7 +33,7 @@ pub(crate) fn are_judged(set: &mut Set) {
     set.is_closed("west/api", "west/job", 80);
     set.is_open("west/job", "east/web", 80);
 
-    // Users' own policies add up with it, and stay as they are.
+    // NetworkPolicies of users add to it and stay unchanged.
     let mine = json!({
         "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
         "metadata": {"name": "mine", "namespace": HOME},
@@ -48,7 +47,7 @@ pub(crate) fn are_judged(set: &mut Set) {
     let shown = set.east.kubectl("get csnp db");
     assert!(shown.contains("True"), "{shown}");
 
-    // With a policy its isolation goes.
+    // Without the policy, the isolation ends.
     set.east.kubectl("delete csnp db");
     set.opens("west/job", "east/db", 5432);
     set.west.kubectl("delete csnp api");
@@ -84,7 +83,7 @@ pub(crate) fn follow_namespaces(set: &mut Set) {
     set.west.kubectl(&format!("label namespace {HOME} team=sales"));
     set.opens("west/api", "east/db", 80);
     set.is_closed("west/job", "east/db", 80);
-    // The namespace of that name in this cluster is another.
+    // The namespace of the same name in this cluster is a different one.
     set.is_closed("east/web", "east/db", 80);
     set.west.kubectl(&format!("label namespace {HOME} team=other --overwrite"));
     set.closes("west/api", "east/db", 80);

@@ -1,4 +1,4 @@
-//! The set: a broker, and two clusters with a node, pods, an agent and a controller each.
+//! The ClusterSet: a broker, and two clusters with a node, pods, an agent and a controller each.
 
 use std::{
     fs::{self, File},
@@ -17,45 +17,43 @@ use weir_model::{Flow, PodId, Protocol, Verdict};
 
 use crate::{
     objects,
-    site::{self, Agent, Desk, kubectl_apply, kubectl_apply_file},
+    site::{self, Agent, Scratch, kubectl_apply, kubectl_apply_file},
 };
 
-/// The namespace of the set on the broker.
+/// The namespace of the ClusterSet on the broker.
 const SET: &str = "submariner-k8s-broker";
-/// Where the pods are.
+/// The namespace of the pods.
 pub(crate) const HOME: &str = "shop";
 
-/// How often clusters give a sign of life, and after how long without one they are gone, in
-/// seconds.
+/// The heartbeat interval and the expiry of clusters, in seconds.
 const RENEWAL: &str = "1";
 const EXPIRY: &str = "10";
-/// The same, with time to spare.
+/// The expiry, with a margin.
 pub(crate) const EXPIRED: Duration = Duration::from_secs(12);
 
-/// The pods that are there from the beginning: the cluster, the name, the app, and the last part of
-/// the addresses.
+/// The initial pods: the cluster, the name, the app, and the last part of the addresses.
 const PODS: [(&str, &str, &str, u8); 4] = [
     ("east", "db", "db", 2),
     ("east", "web", "api", 3),
     ("west", "api", "api", 2),
     ("west", "job", "job", 3),
 ];
-/// One that comes later; its place is there.
+/// A pod that starts later, in an existing network namespace.
 const LATE: (&str, &str, &str, u8) = ("west", "late", "api", 4);
 
-/// A cluster of the set.
+/// A cluster of the ClusterSet.
 pub(crate) struct Member {
     pub(crate) name: &'static str,
     pub(crate) cluster: Cluster,
-    desk: Desk,
+    scratch: Scratch,
     admin: PathBuf,
-    /// How the controller reaches the broker.
+    /// The broker flags of the controller.
     broker: Vec<String>,
     agent: Agent,
     controller: Option<Running>,
 }
 
-/// Two clusters that share a network, and their broker.
+/// Two clusters in one network, and their broker.
 pub(crate) struct Set {
     pub(crate) east: Member,
     pub(crate) west: Member,
@@ -63,7 +61,7 @@ pub(crate) struct Set {
     lab: Lab,
 }
 
-/// A process that is killed when it is dropped.
+/// A process, killed on drop.
 struct Running(Child);
 
 impl Drop for Running {
@@ -75,13 +73,13 @@ impl Drop for Running {
 
 static THE_SET: Mutex<Option<Set>> = Mutex::new(None);
 
-/// Does something with the set, which is made when it is first asked for.
+/// Runs a test with the ClusterSet. The first call creates it.
 pub(crate) fn with(test: fn(&mut Set)) {
     let mut set = THE_SET.lock().unwrap_or_else(PoisonError::into_inner);
     test(set.get_or_insert_with(Set::start));
 }
 
-/// Ends all that belongs to the set.
+/// Stops all processes of the ClusterSet.
 pub(crate) fn end() {
     drop(THE_SET.lock().unwrap_or_else(PoisonError::into_inner).take());
 }
@@ -121,7 +119,7 @@ impl Set {
         Set { east, west, broker, lab }
     }
 
-    /// What becomes of a connection over IPv4 and of one over IPv6; pods are `cluster/pod`.
+    /// The verdicts of a connection over IPv4 and over IPv6; pods are named `cluster/pod`.
     pub(crate) fn verdicts(&self, from: &str, to: &str, port: u16) -> [Verdict; 2] {
         let flows = addresses_of(from).into_iter().zip(addresses_of(to));
         let flows: Vec<Flow> =
@@ -145,34 +143,34 @@ impl Set {
     #[track_caller]
     fn becomes(&self, from: &str, to: &str, port: u16, verdict: Verdict) {
         let what = format!("{from} → {to}:{port} {verdict:?}");
-        site::until(&what, || self.verdicts(from, to, port) == [verdict; 2], || self.told());
+        site::until(&what, || self.verdicts(from, to, port) == [verdict; 2], || self.logs());
     }
 
-    /// Connections are allowed, now.
+    /// Checks that connections are allowed.
     #[track_caller]
     pub(crate) fn is_open(&self, from: &str, to: &str, port: u16) {
         assert_eq!(
             self.verdicts(from, to, port),
             [Verdict::Allow; 2],
             "{from} → {to}:{port}\n{}",
-            self.told()
+            self.logs()
         );
     }
 
-    /// Connections are denied, now.
+    /// Checks that connections are denied.
     #[track_caller]
     pub(crate) fn is_closed(&self, from: &str, to: &str, port: u16) {
         assert_eq!(
             self.verdicts(from, to, port),
             [Verdict::Deny; 2],
             "{from} → {to}:{port}\n{}",
-            self.told()
+            self.logs()
         );
     }
 
-    /// What everybody logged, and the policies as they are.
-    pub(crate) fn told(&self) -> String {
-        [&self.east, &self.west].map(Member::told).concat()
+    /// The logs of all processes, and the policies.
+    pub(crate) fn logs(&self) -> String {
+        [&self.east, &self.west].map(Member::logs).concat()
     }
 }
 
@@ -185,9 +183,9 @@ fn addresses_of(pod: &str) -> [IpAddr; 2] {
 }
 
 fn prepare_broker(broker: &Cluster) {
-    let desk = Desk::new();
-    let admin = desk.kubeconfig(broker.admin(), "admin");
-    kubectl_apply_file(&desk, &admin, &deploy("crds-clusterset.yaml"));
+    let scratch = Scratch::new();
+    let admin = scratch.kubeconfig(broker.admin(), "admin");
+    kubectl_apply_file(&scratch, &admin, &deploy("crds-clusterset.yaml"));
     broker.create("/api/v1/namespaces", &json!({"metadata": {"name": SET}})).unwrap();
 }
 
@@ -197,20 +195,20 @@ fn deploy(name: &str) -> PathBuf {
 
 impl Member {
     fn start(name: &'static str, cluster: Cluster, broker: &Cluster, lab: &Lab) -> Self {
-        let desk = Desk::new();
-        let admin = desk.kubeconfig(cluster.admin(), "admin");
+        let scratch = Scratch::new();
+        let admin = scratch.kubeconfig(cluster.admin(), "admin");
         for file in
             ["namespace.yaml", "agent.yaml", "crds-clusterset.yaml", "controller-clusterset.yaml"]
         {
-            kubectl_apply_file(&desk, &admin, &deploy(file));
+            kubectl_apply_file(&scratch, &admin, &deploy(file));
         }
         objects::node(&cluster, node(name), &format!("192.168.77.{}", number(name)));
         let agents = cluster.account("weir-system", "weir-agent").unwrap();
-        let agent = Agent::start(&cluster, lab, &desk, node(name), &agents, &[]);
+        let agent = Agent::start(&cluster, lab, &scratch, node(name), &agents, &[]);
         let account = broker.user(&format!("cluster-{name}"), &objects::BROKER_RIGHTS).unwrap();
-        let kubeconfig = desk.kubeconfig(&account, "broker");
+        let kubeconfig = scratch.kubeconfig(&account, "broker");
         let beside = |file: &str| kubeconfig.with_file_name(file).display().to_string();
-        // Each in another way.
+        // Each cluster uses another form of access.
         let broker = match name {
             "east" => vec!["--broker-kubeconfig".into(), kubeconfig.display().to_string()],
             _ => vec![
@@ -222,7 +220,7 @@ impl Member {
                 beside("ca.pem"),
             ],
         };
-        let mut member = Member { name, cluster, desk, admin, broker, agent, controller: None };
+        let mut member = Member { name, cluster, scratch, admin, broker, agent, controller: None };
         member.cluster.create("/api/v1/namespaces", &objects::namespace(HOME, &json!({}))).unwrap();
         for (_, pod, app, last) in PODS.into_iter().filter(|pod| pod.0 == name) {
             member.run(pod, app, last);
@@ -231,7 +229,7 @@ impl Member {
         member
     }
 
-    /// A pod runs.
+    /// Starts a pod.
     fn run(&self, name: &str, app: &str, last: u8) {
         let ports = json!([{"name": "sql", "containerPort": 5432}]);
         let pod = objects::pod(HOME, name, &json!({"app": app}), &ports, node(self.name));
@@ -241,17 +239,17 @@ impl Member {
         self.cluster.patch(&format!("{}/{name}/status", objects::pods_of(HOME)), &status).unwrap();
     }
 
-    /// The pod that comes later runs.
+    /// Starts the late pod.
     pub(crate) fn run_late(&self) {
         self.run(LATE.1, LATE.2, LATE.3);
     }
 
     /// Applies objects with kubectl.
     pub(crate) fn apply(&self, objects: &[Value]) {
-        kubectl_apply(&self.desk, &self.admin, objects);
+        kubectl_apply(&self.scratch, &self.admin, objects);
     }
 
-    /// Makes a ClusterSetNetworkPolicy with kubectl.
+    /// Creates a ClusterSetNetworkPolicy with kubectl.
     pub(crate) fn policy(&self, name: &str, spec: &Value) {
         self.apply(&[json!({
             "apiVersion": "submariner.io/v1alpha1",
@@ -266,16 +264,16 @@ impl Member {
         let mut command = Command::new("kubectl");
         command.args(words.split_whitespace()).args(["--namespace", HOME]);
         command.arg("--kubeconfig").arg(&self.admin);
-        command.arg("--cache-dir").arg(self.desk.path("kubectl")).stdin(Stdio::null());
+        command.arg("--cache-dir").arg(self.scratch.path("kubectl")).stdin(Stdio::null());
         let output = command.output().unwrap();
         assert!(output.status.success(), "{words}: {}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// Starts the controller, with the rights that the manifests grant.
+    /// Starts the controller with the permissions of the manifests.
     pub(crate) fn start_controller(&mut self) {
         let account = self.cluster.account("weir-system", "weir-clusterset-controller").unwrap();
-        let kubeconfig = self.desk.kubeconfig(&account, "controller");
+        let kubeconfig = self.scratch.kubeconfig(&account, "controller");
         let net = number(self.name);
         let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
         command.args(["controller", "--enable", "clusterset", "--http", "off"]);
@@ -289,16 +287,16 @@ impl Member {
         self.controller = Some(Running(command.spawn().unwrap()));
     }
 
-    /// Kills the controller, which has no time to say goodbye.
+    /// Kills the controller, so that it cannot release its lease.
     pub(crate) fn kill_controller(&mut self) {
         self.controller = None;
     }
 
     fn log(&self) -> PathBuf {
-        self.desk.path("controller.log")
+        self.scratch.path("controller.log")
     }
 
-    fn told(&self) -> String {
+    fn logs(&self) -> String {
         let path = objects::policies_of(HOME);
         let policies = self.cluster.get(&path).map(|list| list["items"].to_string());
         let log = fs::read_to_string(self.log()).unwrap_or_default();

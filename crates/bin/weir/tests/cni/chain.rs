@@ -1,4 +1,4 @@
-//! The other verbs, many pods, addresses that are used again, and the installer.
+//! The other commands, many pods, reused addresses, and the installer.
 
 use std::{
     fs,
@@ -24,7 +24,7 @@ pub(crate) fn verbs() {
     let result = runtime.add(lab, &sandbox).unwrap();
     runtime.check(lab, &sandbox).unwrap();
 
-    // What the agent was told is gone with it; the source has it by then, or the check says so.
+    // A restarted agent has no attachments; CHECK succeeds once the source has the pod.
     drop(agent);
     let agent = node.agent(&runtime);
     let refusal = runtime.check(lab, &sandbox).unwrap_err();
@@ -52,7 +52,7 @@ pub(crate) fn verbs() {
     assert!(version.contains("\"supportedVersions\":[\"0.3.1\""), "{version}");
 }
 
-/// A younger pod that nothing protects still claims the address that a database gets.
+/// A younger pod without policies still has the address that a database gets.
 pub(crate) fn reused() {
     let node = Node::new();
     let runtime = node.ptp(5, 5, &[]);
@@ -95,7 +95,7 @@ pub(crate) fn many() {
     let _agent = node.agent(&runtime);
     let sandboxes: Vec<Sandbox> =
         (0..PODS).map(|n| Sandbox::new(&format!("db-{n}"), "u1")).collect();
-    let begun = Instant::now();
+    let start_time = Instant::now();
     thread::scope(|scope| {
         let adding: Vec<_> = sandboxes
             .iter()
@@ -103,7 +103,7 @@ pub(crate) fn many() {
             .collect();
         adding.into_iter().for_each(|one| drop(one.join().unwrap().unwrap()));
     });
-    eprintln!("{PODS} pods in {:?}", begun.elapsed());
+    eprintln!("{PODS} pods in {:?}", start_time.elapsed());
     sandboxes.iter().for_each(|sandbox| runtime.check(&node.lab, sandbox).unwrap());
     sandboxes.iter().for_each(|sandbox| runtime.del(&node.lab, sandbox).unwrap());
 }
@@ -113,7 +113,7 @@ pub(crate) fn installed() {
     let mut runtime = node.ptp(5, 5, &[]);
     node.database("db", "u1", None);
     let _agent = node.agent(&runtime);
-    // The single plugin of a node that has no other.
+    // A node with a single plugin.
     let mut single = runtime.list["plugins"][0].clone();
     (single["cniVersion"], single["name"]) = ("0.4.0".into(), "test".into());
     let net = node.path("net.d");

@@ -1,4 +1,4 @@
-//! An agent that is away, slow, or does not have the pod.
+//! An agent that is unreachable, slow, or does not know the pod.
 
 use std::{
     thread,
@@ -24,9 +24,9 @@ pub(crate) fn no_agent() {
     let node = Node::new();
     let sandbox = Sandbox::new("db", "u1");
     let runtime = node.ptp(5, 5, &[("timeout", 0.5.into())]);
-    let begun = Instant::now();
+    let start_time = Instant::now();
     refused(runtime.add(&node.lab, &sandbox), "No such file or directory");
-    assert!(begun.elapsed() > Duration::from_millis(400), "it may come back");
+    assert!(start_time.elapsed() > Duration::from_millis(400), "it may come back");
     let allowing = node.ptp(5, 5, &[("timeout", 0.5.into()), ("onFailure", "allow".into())]);
     allowing.add(&node.lab, &sandbox).unwrap();
     allowing.del(&node.lab, &sandbox).unwrap();
@@ -39,10 +39,10 @@ pub(crate) fn stopped() {
     let agent = node.agent(&runtime);
     agent.signal("STOP");
     let sandbox = Sandbox::new("db", "u1");
-    let begun = Instant::now();
+    let start_time = Instant::now();
     let refusal = runtime.add(&node.lab, &sandbox).unwrap_err();
     assert_eq!(refusal["code"], 11, "{refusal}");
-    assert!(begun.elapsed() < LONG, "{:?}", begun.elapsed());
+    assert!(start_time.elapsed() < LONG, "{:?}", start_time.elapsed());
     agent.signal("CONT");
     runtime.add(&node.lab, &sandbox).unwrap();
     runtime.del(&node.lab, &sandbox).unwrap();

@@ -12,15 +12,15 @@ use crate::{
     runtime::{Runtime, Sandbox, addresses},
 };
 
-/// What passes is there at once; a busy machine may take longer.
+/// The time that an allowed packet may take on a busy machine.
 const LATE: Duration = Duration::from_secs(5);
-/// What does not pass is not there after this.
+/// The time after which a packet counts as dropped.
 const SILENCE: Duration = Duration::from_millis(300);
 
 pub(crate) fn behind_a_bridge() {
     let node = Node::new();
     let runtime = node.bridge(&[]);
-    let result = judged(&node, &runtime);
+    let result = check_first_packets(&node, &runtime);
     assert_eq!(addresses(&result).len(), 2, "both families");
     assert_eq!(result["interfaces"].as_array().unwrap().len(), 3, "all that the bridge made");
 }
@@ -28,18 +28,18 @@ pub(crate) fn behind_a_bridge() {
 pub(crate) fn behind_ptp() {
     let node = Node::new();
     let runtime = node.ptp(5, 5, &[]);
-    judged(&node, &runtime);
+    check_first_packets(&node, &runtime);
 }
 
 pub(crate) fn with_iptables() {
     let node = Node::with("iptables");
-    judged(&node, &node.ptp(5, 5, &[]));
+    check_first_packets(&node, &node.ptp(5, 5, &[]));
     let node = Node::with("iptables");
-    judged(&node, &node.bridge(&[]));
+    check_first_packets(&node, &node.bridge(&[]));
 }
 
-/// Adds a database, sends at once in both directions, and tells the result of the chain.
-fn judged(node: &Node, runtime: &Runtime) -> serde_json::Value {
+/// Adds a database, sends immediately in both directions, and returns the result of the chain.
+fn check_first_packets(node: &Node, runtime: &Runtime) -> serde_json::Value {
     node.database("db", "u1", None);
     let _agent = node.agent(runtime);
     let sandbox = Sandbox::new("db", "u1");
@@ -51,16 +51,16 @@ fn judged(node: &Node, runtime: &Runtime) -> serde_json::Value {
     let families: Vec<(&Family, IpAddr)> =
         mine.iter().map(|to| (&families[usize::from(to.is_ipv6())], *to)).collect();
     families.iter().for_each(|(family, to)| family.send(*to));
-    families.iter().for_each(|(family, _)| family.is_judged());
+    families.iter().for_each(|(family, _)| family.check());
     runtime.del(&node.lab, &sandbox).unwrap();
     result
 }
 
-/// Who may, and who may not, of each family.
+/// The allowed and the denied peer, for each family.
 const FAMILY4: [&str; 3] = ["0.0.0.0", "10.0.0.1", "10.0.0.2"];
 const FAMILY6: [&str; 3] = ["::", "fd00::1", "fd00::2"];
 
-/// A socket in the pod, and one each of who may and who may not.
+/// A socket in the pod, in the allowed peer and in the denied peer.
 struct Family {
     inside: UdpSocket,
     good: UdpSocket,
@@ -71,7 +71,7 @@ impl Family {
     fn new(node: &Node, sandbox: &Sandbox, addresses: [&str; 3]) -> Self {
         let [any, good, bad] = addresses.map(|address| address.parse::<IpAddr>().unwrap());
         let at = |address: IpAddr| node.lab.at(address, || UdpSocket::bind((address, PORT)));
-        // It listens before it can be reached, as no real container can.
+        // The socket listens before the pod is reachable, earlier than in a real container.
         let inside = sandbox.namespace.run(|| {
             let socket = UdpSocket::bind((any, if any.is_ipv6() { PORT + 1 } else { PORT }));
             socket.unwrap()
@@ -88,28 +88,28 @@ impl Family {
         self.good.send_to(b"good", to).unwrap();
     }
 
-    fn is_judged(&self) {
-        assert_eq!(heard(&self.inside, LATE), ["good"]);
-        assert_eq!(heard(&self.good, LATE), ["out"]);
-        assert_eq!(heard(&self.bad, SILENCE), [""; 0]);
-        assert_eq!(heard(&self.inside, SILENCE), [""; 0]);
+    fn check(&self) {
+        assert_eq!(receive_all(&self.inside, LATE), ["good"]);
+        assert_eq!(receive_all(&self.good, LATE), ["out"]);
+        assert_eq!(receive_all(&self.bad, SILENCE), [""; 0]);
+        assert_eq!(receive_all(&self.inside, SILENCE), [""; 0]);
     }
 }
 
 /// Waits for the first packet, and a moment for more.
-fn heard(socket: &UdpSocket, patience: Duration) -> Vec<String> {
+fn receive_all(socket: &UdpSocket, timeout: Duration) -> Vec<String> {
     let mut all = Vec::new();
     let mut buffer = [0; 64];
-    socket.set_read_timeout(Some(patience)).unwrap();
+    socket.set_read_timeout(Some(timeout)).unwrap();
     while let Ok(length) = socket.recv(&mut buffer) {
         all.push(String::from_utf8_lossy(&buffer[..length]).into_owned());
-        socket.set_read_timeout(Some(SILENCE.min(patience))).unwrap();
+        socket.set_read_timeout(Some(SILENCE.min(timeout))).unwrap();
     }
     all
 }
 
-/// Somebody who may not sends without a pause, from before there is an interface until after ADD,
-/// again and again.
+/// The denied peer sends without a pause, from before the interface exists until after ADD, for
+/// many pods.
 pub(crate) fn hammered() {
     let node = Node::new();
     let runtime = node.ptp(5, 5, &[]);
@@ -121,24 +121,24 @@ pub(crate) fn hammered() {
     let clock = Clock(Instant::now());
     let sender = node.lab.at(BAD, || UdpSocket::bind((BAD, 0))).unwrap().unwrap();
     thread::scope(|scope| {
-        // Whatever fails, the sender comes to an end.
+        // Stop the sender also if an assertion fails.
         let ending = Stop(&stop);
         let sending = scope.spawn(|| {
             let mut sent = 0_u64;
             while !stop.load(Ordering::Relaxed) {
-                // Where there is no way yet, there is an error.
+                // Without a route, sending fails.
                 _ = sender.send_to(&clock.now().to_be_bytes(), to);
                 sent += 1;
             }
             sent
         });
-        let rounds: Vec<Seen> =
-            (0..20).map(|_| clock.seen(&node, &runtime, &Sandbox::new("db", "u1"))).collect();
-        let open = clock.seen(&node, &runtime, &Sandbox::new("open", "u2"));
+        let rounds: Vec<Received> =
+            (0..20).map(|_| clock.received(&node, &runtime, &Sandbox::new("db", "u1"))).collect();
+        let open = clock.received(&node, &runtime, &Sandbox::new("open", "u2"));
         drop(ending);
         let sent = sending.join().unwrap();
         assert!(rounds.iter().all(|seen| seen.late == 0), "{rounds:?}");
-        assert!(open.late > 10, "{open:?}: whoever is not isolated hears them");
+        assert!(open.late > 10, "{open:?}: a pod without policies receives them");
         let early: u64 = rounds.iter().map(|seen| seen.early).sum();
         eprintln!("{sent} packets, {early} of them in before ADD was done");
     });
@@ -152,12 +152,12 @@ impl Drop for Stop<'_> {
     }
 }
 
-/// Packets carry the time at which they were sent.
+/// Sends packets that contain their sending time.
 struct Clock(Instant);
 
-/// What a pod heard, by when it was sent: before ADD was done, and after.
+/// The packets that a pod received, sent before and after the end of ADD.
 #[derive(Debug, Default)]
-struct Seen {
+struct Received {
     early: u64,
     late: u64,
 }
@@ -168,12 +168,12 @@ impl Clock {
     }
 
     /// Adds a pod that listens from the beginning, and removes it after a while.
-    fn seen(&self, node: &Node, runtime: &Runtime, sandbox: &Sandbox) -> Seen {
+    fn received(&self, node: &Node, runtime: &Runtime, sandbox: &Sandbox) -> Received {
         let inside = sandbox.namespace.run(|| UdpSocket::bind(("0.0.0.0", PORT)).unwrap());
         inside.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
         let done = AtomicBool::new(false);
         thread::scope(|scope| {
-            // All are taken at once, so that none is lost because there is no room for it.
+            // Receive without a pause, so that the buffer never overflows.
             let hearing = scope.spawn(|| {
                 let mut times = Vec::new();
                 let mut buffer = [0; 8];
@@ -187,7 +187,7 @@ impl Clock {
             thread::sleep(SILENCE);
             done.store(true, Ordering::Relaxed);
             result.unwrap();
-            let mut seen = Seen::default();
+            let mut seen = Received::default();
             for at in hearing.join().unwrap() {
                 *if at > added { &mut seen.late } else { &mut seen.early } += 1;
             }

@@ -1,6 +1,6 @@
 //! The CNI plugin behind real plugins, with a real agent, in network namespaces.
 //!
-//! This program is the plugin, too: a runtime that starts it finds `CNI_COMMAND` set.
+//! This program is also the plugin: a runtime starts it with `CNI_COMMAND` set.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot run has failed")]
 
@@ -30,18 +30,18 @@ fn main() -> ExitCode {
         return ExitCode::FAILURE;
     }
     let trials = vec![
-        trial("the_first_packets_behind_a_bridge_are_judged", first::behind_a_bridge),
-        trial("the_first_packets_behind_ptp_are_judged", first::behind_ptp),
-        trial("the_first_packets_are_judged_with_iptables", first::with_iptables),
-        trial("no_packet_slips_in_once_add_is_done", first::hammered),
-        trial("without_an_agent_a_pod_is_refused_or_allowed", failure::no_agent),
-        trial("an_agent_that_is_stopped_is_not_waited_for_longer_than_that", failure::stopped),
-        trial("an_agent_that_restarts_is_waited_for", failure::restarted),
-        trial("a_pod_that_comes_late_is_waited_for", failure::late),
-        trial("an_older_pod_of_the_same_name_does_not_do", failure::recreated),
-        trial("check_del_gc_and_status", chain::verbs),
-        trial("an_address_belongs_to_the_pod_that_got_it_last", chain::reused),
-        trial("many_pods_at_once", chain::many),
+        trial("rules_apply_to_the_first_packets_behind_a_bridge", first::behind_a_bridge),
+        trial("rules_apply_to_the_first_packets_behind_ptp", first::behind_ptp),
+        trial("iptables_rules_apply_to_the_first_packets", first::with_iptables),
+        trial("no_denied_packet_arrives_after_add", first::hammered),
+        trial("on_failure_decides_without_an_agent", failure::no_agent),
+        trial("a_stopped_agent_does_not_block_longer_than_the_timeout", failure::stopped),
+        trial("add_waits_for_a_restarting_agent", failure::restarted),
+        trial("add_waits_for_a_pod_that_the_source_reports_late", failure::late),
+        trial("an_older_pod_of_the_same_name_does_not_count", failure::recreated),
+        trial("check_del_gc_and_status_work", chain::verbs),
+        trial("an_address_belongs_to_the_pod_that_was_added_last", chain::reused),
+        trial("many_pods_start_concurrently", chain::many),
         trial(
             "an_installed_plugin_works_and_an_uninstalled_one_leaves_a_working_chain",
             chain::installed,

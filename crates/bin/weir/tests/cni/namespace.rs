@@ -1,4 +1,4 @@
-//! A network namespace for a pod, as a runtime makes it: empty, and known by a path.
+//! An empty network namespace for a pod, with a path, as a runtime creates it.
 
 use std::{
     fs::File,
@@ -18,18 +18,18 @@ impl Namespace {
         })
     }
 
-    /// One more hold on it.
+    /// A second handle of the namespace.
     #[allow(dead_code, reason = "some tests have no lab that takes pods in")]
     pub(crate) fn hold(&self) -> OwnedFd {
         self.0.try_clone().unwrap().into()
     }
 
-    /// Where others find it.
+    /// The path of the namespace.
     pub(crate) fn path(&self) -> String {
         format!("/proc/{}/fd/{}", process::id(), self.0.as_raw_fd())
     }
 
-    /// Runs something inside.
+    /// Runs a function inside the namespace.
     pub(crate) fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         apart(|| {
             move_into_link_name_space(self.0.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
@@ -45,7 +45,7 @@ fn apart<T: Send>(work: impl FnOnce() -> T + Send) -> T {
 
 #[expect(
     deprecated,
-    reason = "its successor is unsafe on account of `FILES`, which nobody here asks for"
+    reason = "its successor is unsafe on account of `FILES`, which this test does not use"
 )]
 fn unshare() {
     rustix::thread::unshare(UnshareFlags::NEWNET).unwrap();

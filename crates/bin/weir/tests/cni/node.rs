@@ -1,5 +1,4 @@
-//! A node with two pods that try to reach those which plugins add, and an agent that is told of
-//! them.
+//! A node with two pods that connect to pods which plugins add, and an agent.
 
 use std::{
     fs,
@@ -18,11 +17,11 @@ use weir_model::{Change, World};
 
 use crate::runtime::{Runtime, Sandbox};
 
-/// Who may talk to databases, and who may not.
+/// The peers that may and may not reach databases.
 pub(crate) const GOOD: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
 pub(crate) const BAD: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
 
-/// The port that is open for those who may, and so is the next one.
+/// The first of two open ports.
 pub(crate) const PORT: u16 = 5432;
 
 const WORLD: &str = "
@@ -48,7 +47,7 @@ spec:
   egress: [{to: [{podSelector: {matchLabels: {app: web}}}]}]
 ";
 
-/// Nothing takes longer than this, unless it is broken.
+/// The timeout of every wait.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 
 pub(crate) struct Node {
@@ -62,7 +61,7 @@ impl Node {
         Self::with("nftables")
     }
 
-    /// The same with another datapath.
+    /// A node with another datapath.
     pub(crate) fn with(datapath: &'static str) -> Self {
         let mut reader = Reader::new();
         reader.read("test".into(), WORLD.as_bytes());
@@ -83,19 +82,19 @@ impl Node {
         self.disk.path().join(name)
     }
 
-    /// Writes a manifest, as a whole.
+    /// Writes a manifest atomically.
     pub(crate) fn write(&self, name: &str, text: &str) {
         let beside = self.path(name);
         fs::write(&beside, text).unwrap();
         fs::rename(&beside, self.path("manifests").join(name)).unwrap();
     }
 
-    /// Tells the agent of a database that has no address yet, or has one.
+    /// Writes the manifest of a database, with or without an address.
     pub(crate) fn database(&self, name: &str, uid: &str, address: Option<IpAddr>) {
         self.write(&format!("{name}.yaml"), &manifest(name, uid, "db", address));
     }
 
-    /// Starts an agent that listens to plugins, and waits until it is ready.
+    /// Starts an agent with a CNI socket and waits until it is ready.
     pub(crate) fn agent(&self, runtime: &Runtime) -> Agent {
         let log = fs::File::options().create(true).append(true).open(self.path("log")).unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
@@ -111,21 +110,21 @@ impl Node {
     }
 
     pub(crate) fn status(&self, runtime: &Runtime) -> bool {
-        let nobody = Sandbox::new("nobody", "none");
-        runtime.ours(&self.lab, "STATUS", &nobody, &[("cniVersion", "1.1.0".into())]).is_ok()
+        let unknown = Sandbox::new("unknown", "none");
+        runtime.ours(&self.lab, "STATUS", &unknown, &[("cniVersion", "1.1.0".into())]).is_ok()
     }
 
     #[track_caller]
     pub(crate) fn until(&self, what: &str, is_so: impl Fn() -> bool) {
-        let begun = Instant::now();
+        let start_time = Instant::now();
         while !is_so() {
             let log = fs::read_to_string(self.path("log")).unwrap_or_default();
-            assert!(begun.elapsed() < LONG, "not in time: {what}\n{log}");
+            assert!(start_time.elapsed() < LONG, "not in time: {what}\n{log}");
             thread::sleep(Duration::from_millis(10));
         }
     }
 
-    /// Pods on a bridge, with ports of the host mapped to them.
+    /// A runtime that connects pods to a bridge and maps host ports.
     pub(crate) fn bridge(&self, more: &[(&str, Value)]) -> Runtime {
         let ranges = json!([[{"subnet": "10.22.0.0/24"}], [{"subnet": "fd00:22::/64"}]]);
         let bridge = json!({
@@ -136,7 +135,7 @@ impl Node {
         Runtime::new(self.disk.path(), vec![bridge, portmap], self.ours(more))
     }
 
-    /// Pods each on a link of their own, with these addresses.
+    /// A runtime that gives each pod its own link, with addresses from a range.
     pub(crate) fn ptp(&self, first: u8, last: u8, more: &[(&str, Value)]) -> Runtime {
         let address = |last: u8| IpAddr::from([10, 23, 0, last]);
         let range = json!([[{"subnet": "10.23.0.0/24", "rangeStart": address(first), "rangeEnd": address(last)}]]);
@@ -158,7 +157,7 @@ impl Node {
     }
 }
 
-/// A pod of this node.
+/// The manifest of a pod on this node.
 pub(crate) fn manifest(name: &str, uid: &str, app: &str, address: Option<IpAddr>) -> String {
     let status = address.map_or(String::new(), |address| format!("podIP: '{address}'"));
     format!(
@@ -166,7 +165,7 @@ pub(crate) fn manifest(name: &str, uid: &str, app: &str, address: Option<IpAddr>
     )
 }
 
-/// An agent that runs. It is killed when it is dropped.
+/// A running agent, killed on drop.
 pub(crate) struct Agent(Child);
 
 impl Agent {

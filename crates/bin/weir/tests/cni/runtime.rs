@@ -18,19 +18,19 @@ use weir_lab::Lab;
 
 use crate::namespace::Namespace;
 
-/// Where Debian has the plugins.
+/// The plugin folder of Debian.
 const PLUGINS: &str = "/usr/lib/cni";
 
 /// A pod's sandbox.
 pub(crate) struct Sandbox {
-    /// The namespace of the pod, as in `shop`.
+    /// The Kubernetes namespace of the pod, such as `shop`.
     pub(crate) group: String,
     pub(crate) name: String,
     pub(crate) uid: String,
     pub(crate) node: String,
     pub(crate) container: String,
     pub(crate) namespace: Namespace,
-    /// What is asked of plugins that have the capability.
+    /// The port mappings for plugins with that capability.
     pub(crate) wishes: Value,
 }
 
@@ -54,18 +54,18 @@ impl Sandbox {
 pub(crate) struct Runtime {
     pub(crate) list: Value,
     folder: PathBuf,
-    /// The last result of every container, for whoever comes after.
+    /// The last result of every container.
     results: Mutex<BTreeMap<String, Value>>,
-    /// How many pods it has added.
+    /// The number of added pods.
     added: AtomicUsize,
 }
 
-/// What a plugin says when it fails.
+/// The error of a plugin.
 pub(crate) type Refusal = Value;
 
 impl Runtime {
-    /// A runtime with these plugins and ours after them. Plugins that are not Debian's lie in a
-    /// folder.
+    /// A runtime with these plugins, followed by ours. Plugins that are not from Debian are in
+    /// `folder`.
     pub(crate) fn new(folder: &Path, mut plugins: Vec<Value>, ours: Value) -> Self {
         let own = folder.join("bin/weir-cni");
         fs::create_dir_all(own.parent().unwrap()).unwrap();
@@ -86,7 +86,7 @@ impl Runtime {
         }
     }
 
-    /// Adds a pod. If a plugin fails, everything is taken back.
+    /// Adds a pod. If a plugin fails, the runtime removes it again.
     pub(crate) fn add(&self, lab: &Lab, sandbox: &Sandbox) -> Result<Value, Refusal> {
         let mut result = None;
         for plugin in self.plugins() {
@@ -104,7 +104,7 @@ impl Runtime {
         Ok(result)
     }
 
-    /// How many pods it has added.
+    /// The number of added pods.
     #[allow(dead_code, reason = "some tests count by themselves")]
     pub(crate) fn count(&self) -> usize {
         self.added.load(Ordering::Relaxed)
@@ -126,7 +126,7 @@ impl Runtime {
         Ok(())
     }
 
-    /// Starts our plugin alone, with more in its configuration.
+    /// Starts only our plugin, with additional configuration.
     pub(crate) fn ours(
         &self,
         lab: &Lab,

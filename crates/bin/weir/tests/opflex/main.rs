@@ -1,26 +1,26 @@
-//! Cisco ACI from end to end: a real API server, the controller, the agents of two nodes, and the
-//! files on their disks. The story is that of the design. `cargo xtask cluster` gets the API
+//! Cisco ACI from end to end: a real API server, the controller, the agents of two nodes, and their
+//! files. The test follows the example of the design. `cargo xtask cluster` provides the API
 //! server.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot run has failed")]
 
-mod careless;
+mod insecure;
 #[allow(dead_code, reason = "the benchmark needs more of it")]
 mod site;
-mod strangers;
+mod wrong_options;
 
 use std::{fs, path::Path};
 
 use serde_json::{Value, json};
 use site::{PODS_OF_DEFAULT, Site, eventually};
 
-use crate::{careless::careless, strangers::strangers};
+use crate::{insecure::the_warning_is_logged_once, wrong_options::agents_with_wrong_options};
 
 const NAME: &str = "demo-xyz1-np-54f6fbaeb1e26d3bbcd23109158b9bb3";
 const FILE: &str = "demo_xyz1_np_54f6fbaeb1e26d3bbcd23109158b9bb3.netpol";
 const POLICIES: &str = "/apis/networking.k8s.io/v1/namespaces";
 
-/// What the design's policy says, for the pods with a label.
+/// The policy of the design, for the pods with a label.
 fn policy(name: &str, app: &str) -> Value {
     json!({
         "metadata": {"name": name},
@@ -32,7 +32,7 @@ fn policy(name: &str, app: &str) -> Value {
     })
 }
 
-/// The rule of that policy for a family.
+/// The rule of that policy for an IP family.
 fn rule(family: &str) -> Value {
     json!({
         "connTrack": "reflexive",
@@ -69,7 +69,7 @@ fn golden(name: &str) -> String {
     fs::read_to_string(folder.join(name)).unwrap()
 }
 
-/// The versions of a definition without a field of rules.
+/// The versions of a definition without one field of rules.
 fn without(mut versions: Value, field: &str) -> Value {
     let rule = "/0/schema/openAPIV3Schema/properties/spec/properties/hostprotSubj/items/properties/hostprotRule/items/properties";
     let fields = versions.pointer_mut(rule).unwrap().as_object_mut().unwrap();
@@ -78,12 +78,12 @@ fn without(mut versions: Value, field: &str) -> Value {
 }
 
 #[test]
-fn the_story_of_the_design_from_the_policy_to_the_files_of_two_nodes() {
+fn policies_become_objects_and_files_on_two_nodes() {
     let mut site = Site::new();
     site.pod("default", "web", "n1", &["10.2.0.10"], json!({"app": "web"}));
     site.start_controller();
 
-    // Before any policy: objects of the nodes, static ones, and a container for each namespace.
+    // Without policies: objects of the nodes, static objects, and a container for each namespace.
     eventually("the first objects", || {
         let wanted = [
             "demo-xyz1-node-n1",
@@ -94,8 +94,8 @@ fn the_story_of_the_design_from_the_policy_to_the_files_of_two_nodes() {
         ];
         site.pols() == wanted && site.containers() == site.namespaces()
     });
-    strangers(&site);
-    careless(&site);
+    agents_with_wrong_options(&site);
+    the_warning_is_logged_once(&site);
     site.start_agent("n1");
     site.start_agent("n2");
     eventually("the first files", || {
@@ -109,10 +109,10 @@ fn the_story_of_the_design_from_the_policy_to_the_files_of_two_nodes() {
     });
 
     eventually("a ready agent", || {
-        site.ask_agent("n2", "/readyz").is_some_and(|(code, _)| code == 200)
+        site.get_from_agent("n2", "/readyz").is_some_and(|(code, _)| code == 200)
     });
 
-    // The policy alone has no rules yet.
+    // Without pods the policy has no rules.
     site.cluster
         .create(&format!("{POLICIES}/default/networkpolicies"), &policy("taatfan-np", "web"))
         .unwrap();
@@ -142,7 +142,7 @@ fn the_story_of_the_design_from_the_policy_to_the_files_of_two_nodes() {
         site.file("n1", FILE) == Some(golden("2-namespace-and-pod.netpol"))
     });
 
-    // Labels change the container and nothing else.
+    // A label change affects only the container.
     let version = site.version(NAME);
     let labels = json!({"metadata": {"labels": {"app": "browser"}}});
     site.cluster.patch("/api/v1/namespaces/prod/pods/prod-ns-pod", &labels).unwrap();
@@ -154,7 +154,7 @@ fn the_story_of_the_design_from_the_policy_to_the_files_of_two_nodes() {
     assert_eq!(site.version(NAME), version);
     let stamp = site.stamp("n1", FILE);
 
-    // A second policy that says the same shares the object.
+    // A second policy with the same rules shares the object.
     site.cluster
         .create(&format!("{POLICIES}/prod/networkpolicies"), &policy("another-np", "browser"))
         .unwrap();
@@ -165,12 +165,12 @@ fn the_story_of_the_design_from_the_policy_to_the_files_of_two_nodes() {
     eventually("the file on the second node", || site.file("n2", FILE) == site.file("n1", FILE));
     assert_eq!(site.stamp("n1", FILE), stamp, "a file that says the same is not written");
     let status = site.hpp();
-    let told = &status["demo_xyz1_np_54f6fbaeb1e26d3bbcd23109158b9bb3"];
-    assert_eq!((&told["ref-count"], &told["npkeys"]), (&json!(2), &both));
-    assert_eq!(told["hpp-cr"]["metadata"]["name"], NAME);
-    assert_eq!(told["hpp-cr"]["spec"], site.pol(NAME).unwrap());
+    let object = &status["demo_xyz1_np_54f6fbaeb1e26d3bbcd23109158b9bb3"];
+    assert_eq!((&object["ref-count"], &object["npkeys"]), (&json!(2), &both));
+    assert_eq!(object["hpp-cr"]["metadata"]["name"], NAME);
+    assert_eq!(object["hpp-cr"]["spec"], site.pol(NAME).unwrap());
 
-    // Everything has a second address, of the other family: rules, containers and files have both.
+    // A second address of the other family appears in rules, containers and files.
     site.address("prod", "prod-ns-pod", &["10.2.64.1", "fd00:64::1"]);
     site.address("default", "web", &["10.2.0.10", "fd00::10"]);
     let both = json!(["10.2.64.1", "fd00:64::1"]);
@@ -187,7 +187,7 @@ fn the_story_of_the_design_from_the_policy_to_the_files_of_two_nodes() {
         eventually("the file with both", || site.file(node, FILE).as_ref() == Some(&with_rules));
     }
 
-    // What somebody renders from the policies is what lies on the nodes, whatever they say.
+    // `weir render` prints the same files as those on the nodes.
     site.cluster.create(&format!("{POLICIES}/default/networkpolicies"), &wide()).unwrap();
     for node in ["n1", "n2"] {
         eventually("the files that are rendered", || site.rendered(node) == site.on_disk(node));
@@ -199,7 +199,8 @@ fn the_story_of_the_design_from_the_policy_to_the_files_of_two_nodes() {
     }
     let stamp = site.stamp("n1", FILE);
 
-    // All stop. What is there stays; what is stale by then goes, but only when everything was read.
+    // All processes stop and the objects stay. After a restart stale objects are removed, but only
+    // after a complete list.
     site.stop();
     assert_eq!(site.stamp("n1", FILE), stamp);
     let stale = json!({
@@ -215,15 +216,15 @@ fn the_story_of_the_design_from_the_policy_to_the_files_of_two_nodes() {
     eventually("stale files to go", || site.file("n1", "demo_xyz1_np_stale.netpol").is_none());
     assert_eq!((site.stamp("n1", FILE), site.version(NAME).is_some()), (stamp, true));
 
-    // An object that somebody else changes is put right.
+    // The controller repairs an object that another client changes.
     let wrong = json!({"spec": {"hostprotSubj": [{"name": "networkpolicy-ingress", "hostprotRule": [{
         "name": "all", "direction": "ingress", "ethertype": "ipv4", "connTrack": "reflexive",
     }]}]}});
     site.cluster.patch(&format!("{}/{NAME}", site.path("hostprotpols")), &wrong).unwrap();
     eventually("the object to be put right", || has_rules(&site, &["ipv4", "ipv6"]));
 
-    // A definition that forgets a field while all run leaves a rule for all in the API, and none on
-    // the nodes.
+    // A definition that drops a field leaves a rule for every peer in the API, but none on the
+    // nodes.
     let crd = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/hostprotpols.aci.hpp";
     let whole = site.cluster.get(crd).unwrap()["spec"]["versions"].clone();
     eventually("the rules to be back", || site.file("n1", FILE).as_ref() == Some(&with_rules));
@@ -246,7 +247,7 @@ fn the_story_of_the_design_from_the_policy_to_the_files_of_two_nodes() {
     site.cluster.patch(crd, &json!({"spec": {"versions": whole}})).unwrap();
     eventually("the rules to be back", || site.file("n1", FILE).as_ref() == Some(&with_rules));
 
-    // The first policy goes, and then the second.
+    // Remove the first policy, then the second.
     site.cluster.delete(&format!("{POLICIES}/default/networkpolicies/taatfan-np")).unwrap();
     eventually("the file of the first to go", || site.file("n1", FILE).is_none());
     assert!(site.file("n2", FILE).is_some());
@@ -254,11 +255,11 @@ fn the_story_of_the_design_from_the_policy_to_the_files_of_two_nodes() {
     eventually("the object to go", || site.pol(NAME).is_none());
     eventually("its last file to go", || site.file("n2", FILE).is_none());
 
-    // A namespace that goes takes its container with it.
+    // A removed namespace removes its container.
     site.cluster.delete("/api/v1/namespaces/prod/pods/prod-ns-pod").unwrap();
     eventually("an empty container", || site.container("prod") == Some(json!({"name": "prod"})));
 
-    // Disabled: but not while somebody would write everything again, nor where nothing is.
+    // Cleanup fails while a controller runs, and in an empty namespace.
     for (user, more) in [("controller", &[][..]), ("admin", &["--lease", "another"])] {
         let (code, said) = site.cleanup(user, more);
         let why = "runs the controller hpp, by the lease kube-system/weir-controller";
@@ -276,7 +277,8 @@ fn the_story_of_the_design_from_the_policy_to_the_files_of_two_nodes() {
     eventually("no files", || site.files("n1").is_empty() && site.files("n2").is_empty());
     assert!(site.cluster.get(PODS_OF_DEFAULT).is_ok());
 
-    // A definition that drops a list of addresses would leave a rule for all: nothing is written.
+    // A definition that drops a list of addresses would leave a rule for every peer: the controller
+    // writes nothing.
     let whole = site.cluster.get(crd).unwrap()["spec"]["versions"].clone();
     let versions = without(whole, "hostprotServiceRemoteIps");
     site.cluster.patch(crd, &json!({"spec": {"versions": versions}})).unwrap();
@@ -284,7 +286,7 @@ fn the_story_of_the_design_from_the_policy_to_the_files_of_two_nodes() {
     site.start_controller();
     eventually("a word about the definition", || {
         let log = fs::read_to_string(site.log()).unwrap().split_off(before);
-        // The API server may keep serving the old definition for a moment.
+        // The API server may still serve the old definition for a moment.
         log.contains("the definition of hostprotpols.aci.hpp is incompatible: it lacks some fields")
     });
     assert_eq!(site.pols(), [""; 0]);

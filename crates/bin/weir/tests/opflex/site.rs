@@ -1,4 +1,4 @@
-//! A cluster with two nodes, and what runs there.
+//! A cluster with two nodes, the controller and the agents.
 
 use std::{
     collections::BTreeMap,
@@ -15,14 +15,14 @@ use serde_json::{Value, json};
 use weir_api::document;
 use weir_cluster::{Cluster, Options, Right};
 
-/// Where the pods of the first namespace are.
+/// The first namespace of pods.
 pub(crate) const PODS_OF_DEFAULT: &str = "/api/v1/namespaces/default/pods";
-/// Where the objects are.
+/// The namespace of the objects.
 const OBJECTS: &str = "aci-containers-system";
 /// The nodes.
 const NODES: [&str; 2] = ["n1", "n2"];
 
-/// Waits until something holds; machines that do much else are slow.
+/// Waits until a condition holds, with time for a busy machine.
 #[track_caller]
 pub(crate) fn eventually(what: &str, holds: impl Fn() -> bool) {
     let end = Instant::now() + Duration::from_secs(120);
@@ -32,11 +32,11 @@ pub(crate) fn eventually(what: &str, holds: impl Fn() -> bool) {
     }
 }
 
-/// A process that ends with the test.
+/// A process, killed on drop.
 pub(crate) struct Running(Child);
 
 impl Running {
-    /// Asks it to end, and waits until it has.
+    /// Stops the process and waits for its end.
     pub(crate) fn stop(mut self) {
         let id = rustix::process::Pid::from_child(&self.0);
         rustix::process::kill_process(id, rustix::process::Signal::TERM).unwrap();
@@ -51,7 +51,7 @@ impl Drop for Running {
     }
 }
 
-/// All of it.
+/// The cluster, its users and its processes.
 pub(crate) struct Site {
     controller: Option<Running>,
     agents: Vec<Running>,
@@ -60,20 +60,20 @@ pub(crate) struct Site {
     ports: Ports,
 }
 
-/// Where there is somebody to ask.
+/// The HTTP ports.
 struct Ports {
-    /// The controller, about policies,
+    /// `/hpp` of the controller.
     hpp: u16,
-    /// about itself,
+    /// The status of the controller.
     controller: u16,
-    /// and the agents.
+    /// The agents.
     agents: [u16; 2],
 }
 
 impl Site {
-    /// A cluster with the definitions, two nodes, and nothing that runs.
+    /// A cluster with the definitions and two nodes, without processes.
     pub(crate) fn new() -> Self {
-        // This API server is of a time when a second address was not yet a matter of course.
+        // This API server needs a feature gate for a second address.
         let flags = vec!["--feature-gates=IPv6DualStack=true".into()];
         let cluster = Cluster::with(Options { flags }).unwrap();
         let place = tempfile::tempdir().unwrap();
@@ -125,7 +125,7 @@ impl Site {
         site
     }
 
-    /// Installs what `weir crds` prints, and waits until it is served.
+    /// Installs the output of `weir crds` and waits until it is served.
     fn define(&self) {
         let crds = weir().args(["crds", "--only", "hpp"]).output().unwrap();
         assert!(crds.status.success());
@@ -135,7 +135,7 @@ impl Site {
         for definition in &definitions {
             let path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
             let made = self.cluster.create(path, &Value::from(definition)).unwrap();
-            // A schema that is not structural would be said here.
+            // An error about the schema would appear here.
             let name = made["metadata"]["name"].as_str().unwrap().to_owned();
             eventually("a definition", || {
                 let crd = self.cluster.get(&format!("{path}/{name}")).unwrap();
@@ -170,7 +170,7 @@ impl Site {
         self.agents.push(Running(agent.args(["--http", &http]).spawn().unwrap()));
     }
 
-    /// An agent with the folder of a node, that is told a name and a prefix.
+    /// The command of an agent with the folder of a node, a node name and a prefix.
     pub(crate) fn agent(&self, folder: &str, name: &str, prefix: &str) -> Command {
         let mut agent = self.weir("agent");
         agent.args(["agent", "--datapath", "opflex", "--source", "kube", "--node", name]);
@@ -178,13 +178,13 @@ impl Site {
         agent
     }
 
-    /// Starts an agent that is told a wrong prefix; it is asked where that of the node would be.
-    pub(crate) fn start_stranger(&self, node: &str) -> Running {
+    /// Starts an agent with a wrong prefix, on the port of the agent of a node.
+    pub(crate) fn start_with_wrong_prefix(&self, node: &str) -> Running {
         let http = format!("127.0.0.1:{}", self.port_of(node));
         Running(self.agent(node, node, "kube").args(["--http", &http]).spawn().unwrap())
     }
 
-    /// Starts the controller alone.
+    /// Starts only the controller.
     pub(crate) fn start_controller(&mut self) {
         let [hpp, own] =
             [self.ports.hpp, self.ports.controller].map(|port| format!("127.0.0.1:{port}"));
@@ -196,22 +196,22 @@ impl Site {
         self.controller = Some(Running(controller.spawn().unwrap()));
     }
 
-    /// Where the controller says what it does.
+    /// The log file of the controller.
     pub(crate) fn log(&self) -> PathBuf {
         self.place.path().join("controller.log")
     }
 
-    /// The id of the controller's process.
+    /// The process id of the controller.
     pub(crate) fn controller_id(&self) -> u32 {
         self.controller.as_ref().unwrap().0.id()
     }
 
-    /// The id of the process of a node's agent.
+    /// The process id of the agent of a node.
     pub(crate) fn agent_id(&self, node: &str) -> u32 {
         self.agents[NODES.iter().position(|known| *known == node).unwrap()].0.id()
     }
 
-    /// Stops everything that runs.
+    /// Stops all processes.
     pub(crate) fn stop(&mut self) {
         self.stop_controller();
         self.agents.drain(..).for_each(Running::stop);
@@ -221,13 +221,13 @@ impl Site {
         self.controller.take().unwrap().stop();
     }
 
-    /// Removes all objects; the end, and what was said.
+    /// Runs `--cleanup hpp`. Returns the exit code and the output.
     pub(crate) fn cleanup(&self, user: &str, more: &[&str]) -> (Option<i32>, String) {
         let mut command = self.weir(user);
-        end_of(command.args(["controller", "--cleanup", "hpp"]).args(more))
+        run_to_end(command.args(["controller", "--cleanup", "hpp"]).args(more))
     }
 
-    /// Makes a pod that runs, and has addresses.
+    /// Creates a running pod with addresses.
     pub(crate) fn pod(
         &self,
         namespace: &str,
@@ -245,7 +245,7 @@ impl Site {
         self.address(namespace, name, addresses);
     }
 
-    /// A pod has these addresses now.
+    /// Sets the addresses of a pod.
     pub(crate) fn address(&self, namespace: &str, name: &str, addresses: &[&str]) {
         let all: Vec<Value> = addresses.iter().map(|address| json!({"ip": address})).collect();
         let status = json!({"phase": "Running", "podIP": addresses[0], "podIPs": all});
@@ -253,19 +253,19 @@ impl Site {
         self.cluster.patch(&path, &json!({"status": status})).unwrap();
     }
 
-    /// weir, as one of the users.
+    /// The weir command with the kubeconfig of a user.
     fn weir(&self, user: &str) -> Command {
         let mut command = weir();
         command.env("KUBECONFIG", self.kubeconfig(user));
         command
     }
 
-    /// The kubeconfig of one of the users.
+    /// The kubeconfig of a user.
     pub(crate) fn kubeconfig(&self, user: &str) -> PathBuf {
         self.place.path().join(user).join("kubeconfig")
     }
 
-    /// Where objects of a kind are.
+    /// The API path of a kind.
     pub(crate) fn path(&self, plural: &str) -> String {
         format!("/apis/aci.hpp/v1/namespaces/{OBJECTS}/{plural}")
     }
@@ -307,7 +307,7 @@ impl Site {
         self.spec("hostprotremoteipcontainers", name)
     }
 
-    /// The version of a HostprotPol: another one after each write.
+    /// The resource version of a HostprotPol, which changes with each write.
     pub(crate) fn version(&self, name: &str) -> Option<String> {
         let object = self.cluster.get(&format!("{}/{name}", self.path("hostprotpols"))).ok()?;
         Some(object["metadata"]["resourceVersion"].as_str()?.to_owned())
@@ -317,7 +317,7 @@ impl Site {
         self.place.path().join(format!("netpols-{node}"))
     }
 
-    /// All that is in the folder of a node.
+    /// The files in the folder of a node.
     pub(crate) fn files(&self, node: &str) -> Vec<String> {
         let Ok(entries) = fs::read_dir(self.folder(node)) else { return Vec::new() };
         let mut names: Vec<String> =
@@ -330,7 +330,7 @@ impl Site {
         fs::read_to_string(self.folder(node).join(name)).ok()
     }
 
-    /// When a file was written.
+    /// The modification time of a file.
     pub(crate) fn stamp(&self, node: &str, name: &str) -> SystemTime {
         fs::metadata(self.folder(node).join(name)).unwrap().modified().unwrap()
     }
@@ -345,7 +345,7 @@ impl Site {
         parsed.collect()
     }
 
-    /// What `weir render` makes of the cluster for a node.
+    /// The output of `weir render` for a node.
     pub(crate) fn rendered(&self, node: &str) -> BTreeMap<String, Value> {
         let mut command = self.weir("admin");
         command.args(["render", "--datapath", "opflex", "--aci-prefix", "demo_xyz1"]);
@@ -354,21 +354,21 @@ impl Site {
         serde_json::from_value(answer["files"].clone()).unwrap()
     }
 
-    /// What the controller says at `/hpp`.
+    /// The answer of the controller at `/hpp`.
     pub(crate) fn hpp(&self) -> Value {
-        let (code, body) = ask(self.ports.hpp, "/hpp").unwrap();
+        let (code, body) = get(self.ports.hpp, "/hpp").unwrap();
         assert_eq!(code, 200, "{body}");
         serde_json::from_str(&body).unwrap()
     }
 
-    /// What the controller says about itself.
-    pub(crate) fn ask_controller(&self, path: &str) -> Option<(u16, String)> {
-        ask(self.ports.controller, path)
+    /// The answer of the controller at a status path.
+    pub(crate) fn get_from_controller(&self, path: &str) -> Option<(u16, String)> {
+        get(self.ports.controller, path)
     }
 
-    /// What the agent of a node says.
-    pub(crate) fn ask_agent(&self, node: &str, path: &str) -> Option<(u16, String)> {
-        ask(self.port_of(node), path)
+    /// The answer of the agent of a node.
+    pub(crate) fn get_from_agent(&self, node: &str, path: &str) -> Option<(u16, String)> {
+        get(self.port_of(node), path)
     }
 
     fn port_of(&self, node: &str) -> u16 {
@@ -376,15 +376,15 @@ impl Site {
     }
 }
 
-/// Ports that nobody listens at, at this moment.
+/// Ports that are unused at this moment.
 fn free_ports<const N: usize>() -> [u16; N] {
-    // All are held until all are known, so that they differ.
+    // Keep all listeners until all ports are known, so that they differ.
     let held = [(); N].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
     held.each_ref().map(|listener| listener.local_addr().unwrap().port())
 }
 
-/// The answer at a port; `None` if nobody listens.
-fn ask(port: u16, path: &str) -> Option<(u16, String)> {
+/// The answer at a port; `None` if no process listens.
+fn get(port: u16, path: &str) -> Option<(u16, String)> {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
     write!(stream, "GET {path} HTTP/1.0\r\nHost: weir\r\n\r\n").ok()?;
     let mut answer = String::new();
@@ -394,8 +394,8 @@ fn ask(port: u16, path: &str) -> Option<(u16, String)> {
     Some((code, body.to_owned()))
 }
 
-/// Waits for the end of a program: its status, and what it said.
-pub(crate) fn end_of(command: &mut Command) -> (Option<i32>, String) {
+/// Waits for the end of a command. Returns its exit code and output.
+pub(crate) fn run_to_end(command: &mut Command) -> (Option<i32>, String) {
     let output = command.output().unwrap();
     (output.status.code(), String::from_utf8(output.stderr).unwrap())
 }

@@ -1,15 +1,15 @@
-//! The variants of iptables, whichever of them is the machine's own.
+//! Both variants of iptables, independent of the default of the machine.
 
 use std::{env, ffi::OsString, os::unix::fs::symlink, path::Path};
 
 use tempfile::TempDir;
 
-/// The program that iptables-nft is a name of.
+/// The program behind iptables-nft.
 pub(crate) const NFT: &str = "xtables-nft-multi";
-/// The program that iptables-legacy is a name of.
+/// The program behind iptables-legacy.
 pub(crate) const LEGACY: &str = "xtables-legacy-multi";
 
-/// A folder in which `iptables` and its siblings are names of this program.
+/// A folder in which `iptables` and its siblings link to this program.
 pub(crate) fn programs(program: &str) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     for name in ["iptables", "ip6tables"] {
@@ -22,7 +22,7 @@ pub(crate) fn programs(program: &str) -> TempDir {
     folder
 }
 
-/// Where programs are looked for, with this folder first.
+/// The PATH with this folder first.
 pub(crate) fn path(first: &Path) -> OsString {
     let mut all = first.as_os_str().to_owned();
     all.push(":");

@@ -1,13 +1,14 @@
-//! Agents that believe anybody.
+//! Agents that do not verify the API server.
 
 use std::fs;
 
 use serde_json::{Value, json};
 
-use crate::site::{Site, end_of};
+use crate::site::{Site, run_to_end};
 
-/// Who does not verify the API server is told so once, however many connections there are.
-pub(crate) fn careless(site: &Site) {
+/// The warning about an unverified API server is logged once, independent of the number of
+/// connections.
+pub(crate) fn the_warning_is_logged_once(site: &Site) {
     let text = fs::read_to_string(site.kubeconfig("agent")).unwrap();
     let mut config: Value = serde_json::from_str(&text).unwrap();
     let cluster = config["clusters"][0]["cluster"].as_object_mut().unwrap();
@@ -17,7 +18,7 @@ pub(crate) fn careless(site: &Site) {
     let path = site.kubeconfig("agent").with_file_name("careless");
     fs::write(&path, config.to_string()).unwrap();
     let mut agent = site.agent("n1", "n1", "demo_xyz1");
-    let (code, said) = end_of(agent.env("KUBECONFIG", path).arg("--once"));
+    let (code, said) = run_to_end(agent.env("KUBECONFIG", path).arg("--once"));
     assert_eq!(code, Some(0), "{said}");
     let warnings: Vec<&str> = said.lines().filter(|line| line.contains("WARN")).collect();
     let [warning] = &warnings[..] else { panic!("{said}") };
