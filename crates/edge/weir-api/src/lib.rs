@@ -33,7 +33,7 @@ mod testing;
 pub use case::{Case, cases};
 pub use document::Tree;
 pub use lower::{Lowering, address, object};
-pub use manifest::{manifest, manifest_tree};
+pub use manifest::{manifest, manifest_json};
 pub use probe::{End, Family, Probe, ProbeError};
 pub use reader::{Manifests, Owner, Reader};
 pub use settle::{is_equivalent, merge, readdress};

@@ -6,7 +6,6 @@ use weir_model::{
 };
 
 use self::layout::{Layout, Style};
-use crate::Tree;
 
 /// A policy as YAML that the API server accepts.
 ///
@@ -16,8 +15,8 @@ pub fn manifest(policy: &Policy) -> String {
     object(policy).to_yaml()
 }
 
-/// The same as a tree, without text in between.
-pub fn manifest_tree(policy: &Policy) -> Tree {
+/// The same manifest as a JSON value, without text in between.
+pub fn manifest_json(policy: &Policy) -> serde_json::Value {
     object(policy).into()
 }
 

@@ -1,5 +1,5 @@
-//! The admission policy for brokers, `examples/clusterset/broker.yaml`: what it lets a member write. Its expressions are evaluated as an
-//! API server does, for the test server is too old to know such policies.
+//! The admission policy for brokers, `examples/clusterset/broker.yaml`. The test evaluates its CEL
+//! expressions itself, because the test API server is too old for such policies.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot run has failed")]
 
@@ -32,12 +32,12 @@ struct Request {
     new: Value,
 }
 
-/// Of the strings that Kubernetes adds to the language, the one that the policy uses.
+/// The string function of Kubernetes' CEL library that the policy uses.
 fn substring(This(this): This<Arc<String>>, from: i64) -> String {
     this.chars().skip(usize::try_from(from).unwrap()).collect()
 }
 
-fn ask(context: &Context<'_, '_>, expression: &Value) -> Cel {
+fn evaluate(context: &Context<'_, '_>, expression: &Value) -> Cel {
     let text = expression["expression"].as_str().unwrap();
     Program::compile(text)
         .unwrap()
@@ -45,7 +45,7 @@ fn ask(context: &Context<'_, '_>, expression: &Value) -> Cel {
         .unwrap_or_else(|error| panic!("{text}: {error}"))
 }
 
-/// What the policy says about a request, or `None` if it does not speak about it.
+/// The decision of the policy, or `None` if it does not match the request.
 fn verdict(request: &Request) -> Option<Result<(), String>> {
     let policy = of_kind("ValidatingAdmissionPolicy");
     let spec = &policy["spec"];
@@ -57,31 +57,31 @@ fn verdict(request: &Request) -> Option<Result<(), String>> {
     let mut context = Context::default();
     context.add_function("substring", substring).unwrap();
     let user = json!({"username": request.user});
-    let asked = json!({"userInfo": user, "resource": {"resource": request.resource}});
+    let attributes = json!({"userInfo": user, "resource": {"resource": request.resource}});
     for (name, value) in
-        [("request", &asked), ("object", &request.new), ("oldObject", &request.old)]
+        [("request", &attributes), ("object", &request.new), ("oldObject", &request.old)]
     {
         context.add_variable(name, value.clone()).unwrap();
     }
     let conditions = spec["matchConditions"].as_array().unwrap();
-    if conditions.iter().any(|condition| ask(&context, condition) == Cel::Bool(false)) {
+    if conditions.iter().any(|condition| evaluate(&context, condition) == Cel::Bool(false)) {
         return None;
     }
     let mut variables = json!({});
     for variable in spec["variables"].as_array().unwrap() {
-        let Cel::String(value) = ask(&context, variable) else { panic!("{variable}") };
+        let Cel::String(value) = evaluate(&context, variable) else { panic!("{variable}") };
         variables[variable["name"].as_str().unwrap()] = json!(*value);
     }
     context.add_variable("variables", variables).unwrap();
-    let refused = spec["validations"]
+    let violated = spec["validations"]
         .as_array()
         .unwrap()
         .iter()
-        .find(|rule| ask(&context, rule) != Cel::Bool(true));
-    Some(refused.map_or(Ok(()), |rule| Err(rule["message"].as_str().unwrap().to_owned())))
+        .find(|rule| evaluate(&context, rule) != Cel::Bool(true));
+    Some(violated.map_or(Ok(()), |rule| Err(rule["message"].as_str().unwrap().to_owned())))
 }
 
-/// A member asks.
+/// The decision on a request of a member.
 fn member(id: &str, resource: &'static str, old: Value, new: Value) -> Result<(), String> {
     let user = format!("system:serviceaccount:{BROKER}:cluster-{id}");
     verdict(&Request { user, resource, old, new }).unwrap()
@@ -106,7 +106,7 @@ fn lease(cluster: &str) -> Value {
 }
 
 #[test]
-fn a_member_may_write_and_delete_all_that_it_tells() {
+fn a_member_may_write_and_delete_its_own_objects() {
     let labels = [("team", "a")].into_iter().collect();
     let networks = ["10.1.0.0/16".parse().unwrap()];
     for (resource, object) in [
@@ -129,7 +129,7 @@ fn a_member_may_write_and_delete_all_that_it_tells() {
 }
 
 #[test]
-fn a_member_may_not_touch_what_another_tells_nor_speak_in_its_name() {
+fn a_member_may_neither_change_objects_of_others_nor_forge_its_id() {
     let (own, other) = (pod("east"), pod("west"));
     let mut taken = other.clone();
     taken["metadata"]["labels"][wire::CLUSTER] = json!("east");
@@ -145,7 +145,7 @@ fn a_member_may_not_touch_what_another_tells_nor_speak_in_its_name() {
     forged["spec"]["clusterID"] = json!("west");
     let mut stolen = lease("east");
     stolen["metadata"]["name"] = json!("weir-clusterset-west");
-    for (resource, old, new, why) in [
+    for (resource, old, new, expected) in [
         ("remotepods", Value::Null, other.clone(), "label"),
         ("remotepods", other.clone(), Value::Null, "another member's"),
         ("remotepods", other.clone(), taken, "another member's"),
@@ -159,13 +159,13 @@ fn a_member_may_not_touch_what_another_tells_nor_speak_in_its_name() {
         ("leases", Value::Null, lease("west"), "label"),
         ("leases", lease("west"), lease("west"), "label"),
     ] {
-        let said = member("east", resource, old, new.clone()).unwrap_err();
-        assert!(said.contains(why), "{said}: {new}");
+        let message = member("east", resource, old, new.clone()).unwrap_err();
+        assert!(message.contains(expected), "{message}: {new}");
     }
 }
 
 #[test]
-fn who_is_no_member_is_nothing_to_the_policy() {
+fn the_policy_ignores_users_that_are_not_members() {
     let user = "admin".to_owned();
     let request = Request { user, resource: "remotepods", old: pod("west"), new: Value::Null };
     assert_eq!(verdict(&request), None);
@@ -188,9 +188,9 @@ fn the_policy_is_bound_and_members_have_the_rights_that_the_controller_needs() {
         ])
     );
     for subject in of_kind("RoleBinding")["subjects"].as_array().unwrap() {
-        let is_it = |one: &Value| {
+        let is_subject = |one: &Value| {
             one["kind"] == "ServiceAccount" && one["metadata"]["name"] == subject["name"]
         };
-        assert!(documents().iter().any(is_it), "{subject}");
+        assert!(documents().iter().any(is_subject), "{subject}");
     }
 }

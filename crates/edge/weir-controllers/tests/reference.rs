@@ -1,4 +1,4 @@
-//! `docs/reference/clusterset.md` names tests; they exist.
+//! The tests that `docs/reference/clusterset.md` names exist.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot run has failed")]
 
@@ -7,17 +7,17 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// All sources beneath a folder, as one text.
+/// All Rust sources below a directory, as one text.
 fn sources(folder: &Path) -> String {
     let mut text = String::new();
     let mut folders: Vec<PathBuf> = vec![folder.into()];
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
-            match path.extension().is_some_and(|extension| extension == "rs") {
-                true => text += &fs::read_to_string(path).unwrap(),
-                false if path.is_dir() => folders.push(path),
-                false => (),
+            if path.extension().is_some_and(|extension| extension == "rs") {
+                text += &fs::read_to_string(path).unwrap();
+            } else if path.is_dir() {
+                folders.push(path);
             }
         }
     }
@@ -37,9 +37,8 @@ fn every_test_that_the_reference_names_exists() {
         .map(|folder| sources(&root.join("crates").join(folder)))
         .concat();
     for name in names {
-        // A function of the harness, or the name of a trial.
-        let is_there =
-            text.contains(&format!("fn {name}(")) || text.contains(&format!("\"{name}\""));
-        assert!(is_there, "there is no test {name}");
+        // A test function, or the name of a trial.
+        let exists = text.contains(&format!("fn {name}(")) || text.contains(&format!("\"{name}\""));
+        assert!(exists, "there is no test {name}");
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use crate::document::{Entry, Tree, Value, is_plain_text};
+use crate::document::is_plain_text;
 
 /// A part of an object.
 #[derive(Clone, Debug)]
@@ -149,23 +149,16 @@ fn quoted(text: &str) -> String {
     out
 }
 
-/// Every part of the tree is in line 1.
-impl From<Layout> for Tree {
+impl From<Layout> for serde_json::Value {
     fn from(layout: Layout) -> Self {
-        let value = match layout {
-            Layout::Text(text) => Value::Str(text.into()),
-            Layout::Number(number) => Value::Int(number, number.to_string().into()),
-            Layout::List(_, items) => Value::Seq(items.into_iter().map(Tree::from).collect()),
+        match layout {
+            Layout::Text(text) => text.into(),
+            Layout::Number(number) => number.into(),
+            Layout::List(_, items) => items.into_iter().map(Self::from).collect(),
             Layout::Map(_, entries) => {
-                let entry = |(key, value): (String, Layout)| Entry {
-                    key: key.into(),
-                    written: None,
-                    line: 1,
-                    value: Tree::from(value),
-                };
-                Value::Map(entries.into_iter().map(entry).collect())
+                let entry = |(key, value)| (key, Self::from(value));
+                serde_json::Value::Object(entries.into_iter().map(entry).collect())
             }
-        };
-        Tree { line: 1, value }
+        }
     }
 }

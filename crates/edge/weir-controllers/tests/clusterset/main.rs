@@ -1,14 +1,15 @@
-//! Policies over several clusters, with real API servers: a broker and two members. `cargo xtask cluster` gets the programs.
+//! Policies across clusters with real API servers: a broker and two members. `cargo xtask cluster`
+//! installs the programs.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot run has failed")]
 
-mod away;
-mod ghost;
-mod others;
+mod fake_member;
+mod fixture;
+mod members;
+mod outages;
 mod policies;
+mod policy_changes;
 mod publishing;
-mod setting;
-mod spec;
 mod trust;
 #[path = "../live/yaml.rs"]
 mod yaml;
@@ -18,20 +19,20 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Waits until there is something to return. The machine may be busy.
+/// Polls until `poll` returns a value. The timeout allows for a busy machine.
 #[track_caller]
-pub(crate) fn eventually<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+pub(crate) fn eventually<T>(what: &str, mut poll: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
     loop {
-        if let Some(answer) = ask() {
-            return answer;
+        if let Some(value) = poll() {
+            return value;
         }
         assert!(start.elapsed() < Duration::from_secs(90), "not within 90 s: {what}");
         thread::sleep(Duration::from_millis(50));
     }
 }
 
-/// Waits until it is so.
+/// Polls until `is_so` returns true.
 #[track_caller]
 pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     eventually(what, || is_so().then_some(()));

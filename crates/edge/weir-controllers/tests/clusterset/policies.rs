@@ -1,14 +1,14 @@
-//! What a policy becomes in its cluster.
+//! The NetworkPolicies of a policy.
 
 use serde_json::{Value, json};
 
 use crate::{
     eventually,
-    setting::{network_policies, policies, set, unused},
+    fixture::{network_policies, policies, set, unused},
     until,
 };
 
-/// Allows pods of an app, in namespaces of the same name, to reach pods of another.
+/// Allows pods of an app, in namespaces of the same name, to reach the database pods.
 fn from_app(app: &str) -> Value {
     json!({
         "podSelector": {"matchLabels": {"app": "db"}},
@@ -23,12 +23,12 @@ fn local_peers_keep_their_selector_and_remote_pods_become_single_addresses() {
         site.namespace(&namespace, json!({}));
     }
     let uid = set.east.policy(&namespace, "db", from_app("api"));
-    // First the policy, then the pod; and the other way round.
+    // Here the policy exists before the pod; below it is the other way round.
     set.west.pod(&namespace, "api", "api", &["10.2.1.1", "fd02::1"]);
     set.west.pod(&namespace, "other", "other", &["10.2.1.2"]);
     until("both addresses of the remote pod are allowed, and no others", || {
-        let wanted = ["ingress 10.2.1.1/32", "ingress fd02::1/128"].map(String::from);
-        set.east.allowed(&namespace) == wanted.into()
+        let expected = ["ingress 10.2.1.1/32", "ingress fd02::1/128"].map(String::from);
+        set.east.allowed(&namespace) == expected.into()
     });
     let all = set.east.network_policies(&namespace);
     let base = all.iter().find(|one| one["metadata"]["name"] == format!("csnp-{uid}")).unwrap();
@@ -51,9 +51,9 @@ fn local_peers_keep_their_selector_and_remote_pods_become_single_addresses() {
     }
     // The policies are local to the cluster.
     assert_eq!(set.west.network_policies(&namespace).len(), 0);
-    // A policy that comes after the pod.
+    // A policy that is created after the pod.
     let second = set.east.policy(&namespace, "second", from_app("other"));
-    until("the pod that was there before is allowed", || {
+    until("the existing pod is allowed", || {
         set.east.allowed(&namespace).contains("ingress 10.2.1.2/32")
     });
     assert_ne!(uid, second);
@@ -80,38 +80,42 @@ fn policies_follow_pods_and_namespaces_as_they_change() {
     let path = format!("/api/v1/namespaces/{namespace}");
     set.west.relabel(&path, json!({"team": namespace}));
     let both = ["egress 10.2.2.1/32", "ingress 10.2.2.1/32"].map(String::from);
-    until("a namespace is relabelled in", || set.east.allowed(&namespace) == both.clone().into());
+    until("the relabelled namespace is selected", || {
+        set.east.allowed(&namespace) == both.clone().into()
+    });
     let egress = set.east.network_policies(&namespace);
     let egress = egress.iter().find(|one| one["spec"]["egress"][0]["to"][0]["ipBlock"].is_object());
     assert_eq!(
         egress.unwrap()["spec"]["egress"][0]["ports"][0]["port"],
         8080,
-        "the pod's own number"
+        "the number of the pod's named port"
     );
     set.west.relabel(&format!("{path}/pods/web"), json!({"app": "other"}));
-    until("a pod is relabelled out of egress", || {
+    until("the relabelled pod leaves egress", || {
         set.east.allowed(&namespace) == ["ingress 10.2.2.1/32".to_owned()].into()
     });
     set.west.status(&namespace, "web", "Running", &["10.2.2.9"]);
-    until("a pod has another address", || {
+    until("the new address is allowed", || {
         set.east.allowed(&namespace) == ["ingress 10.2.2.9/32".to_owned()].into()
     });
     set.west.status(&namespace, "web", "Succeeded", &["10.2.2.9"]);
-    until("a pod has finished", || set.east.allowed(&namespace).is_empty());
+    until("the finished pod is not allowed", || set.east.allowed(&namespace).is_empty());
     set.west.pod(&namespace, "again", "web", &["10.2.2.9"]);
-    until("another pod has its address", || set.east.allowed(&namespace).len() == 2);
+    until("another pod with the same address is allowed", || {
+        set.east.allowed(&namespace).len() == 2
+    });
     set.west.cluster.delete(&format!("{path}/pods/again")).unwrap();
-    until("a pod is deleted", || set.east.allowed(&namespace).is_empty());
-    assert_eq!(set.east.network_policies(&namespace).len(), 1, "the base is always there");
+    until("the deleted pod is not allowed", || set.east.allowed(&namespace).is_empty());
+    assert_eq!(set.east.network_policies(&namespace).len(), 1, "the base stays");
 }
 
 #[test]
-fn what_is_not_ours_stays_and_what_is_ours_is_repaired() {
+fn policies_of_others_stay_and_ours_are_repaired() {
     let (set, namespace) = (set(), unused("drift"));
     for site in [&set.east, &set.west] {
         site.namespace(&namespace, json!({}));
     }
-    // A user's own policy, and one that only looks like ours.
+    // A user's policy, and one with our labels only.
     for (name, labels) in [
         ("mine", json!({})),
         (
@@ -132,16 +136,16 @@ fn what_is_not_ours_stays_and_what_is_ours_is_repaired() {
     let name = shard(&set.east.network_policies(&namespace)).unwrap();
     let path = format!("{}/{name}", network_policies(&namespace));
     set.east.cluster.patch(&path, &json!({"spec": {"ingress": [{}]}})).unwrap();
-    until("a shard that was opened is as it was", || {
+    until("the changed shard is repaired", || {
         set.east.cluster.get(&path).unwrap()["spec"]["ingress"][0]["from"][0]["ipBlock"]["cidr"]
             == "10.2.3.1/32"
     });
     for name in [name.clone(), format!("csnp-{uid}")] {
         let path = format!("{}/{name}", network_policies(&namespace));
         set.east.cluster.delete(&path).unwrap();
-        eventually("what was deleted is there again", || set.east.cluster.get(&path).ok());
+        eventually("the deleted policy is created again", || set.east.cluster.get(&path).ok());
     }
-    // Whoever takes away what they are known by does not make them others.
+    // Removed labels and owner references are restored.
     for name in [name, format!("csnp-{uid}")] {
         let path = format!("{}/{name}", network_policies(&namespace));
         let is_whole = || {
@@ -152,22 +156,25 @@ fn what_is_not_ours_stays_and_what_is_ours_is_repaired() {
         };
         for damage in [json!({"labels": null}), json!({"ownerReferences": null})] {
             set.east.cluster.patch(&path, &json!({"metadata": damage})).unwrap();
-            until("it is as it was", is_whole);
+            until("the metadata is restored", is_whole);
         }
     }
-    // The policy goes, and all that is ours; nobody collects garbage here.
+    // After the policy is deleted, the controller deletes ours. No garbage collector runs here.
     set.east.cluster.delete(&format!("{}/db", policies(&namespace))).unwrap();
-    until("only what is not ours is there", || {
+    until("only the policies of others remain", || {
         let all = set.east.network_policies(&namespace);
         let names: Vec<&str> =
             all.iter().map(|one| one["metadata"]["name"].as_str().unwrap()).collect();
         names == ["like-yours", "mine"]
     });
     let all = set.east.network_policies(&namespace);
-    assert!(all.iter().all(|one| one["metadata"]["generation"] == 1), "nobody touched them");
-    // The same under another name, and under its own again: other objects.
+    assert!(
+        all.iter().all(|one| one["metadata"]["generation"] == 1),
+        "the policies of others are unchanged"
+    );
+    // The same policy with another name is another object.
     let other = set.east.policy(&namespace, "renamed", from_app("api"));
-    until("it is there under its new name", || set.east.allowed(&namespace).len() == 1);
+    until("the renamed policy allows the pod", || set.east.allowed(&namespace).len() == 1);
     assert!(
         set.east
             .network_policies(&namespace)
@@ -177,7 +184,7 @@ fn what_is_not_ours_stays_and_what_is_ours_is_repaired() {
 }
 
 #[test]
-fn many_remote_pods_are_shards_of_bounded_size_and_one_pod_writes_one() {
+fn remote_pods_are_split_into_bounded_shards_and_one_pod_changes_one_shard() {
     let (set, namespace) = (set(), unused("shards"));
     for site in [&set.east, &set.west] {
         site.namespace(&namespace, json!({}));
@@ -186,14 +193,14 @@ fn many_remote_pods_are_shards_of_bounded_size_and_one_pod_writes_one() {
         set.west.pod(&namespace, &format!("api-{at}"), "api", &[&format!("10.2.4.{at}")]);
     }
     set.east.policy(&namespace, "db", from_app("api"));
-    // What moves to another shard is in both for a while.
+    // An address that moves to another shard is in both for a while.
     let written = || -> usize {
         let all = set.east.network_policies(&namespace);
         let rules = all.iter().flat_map(|one| one["spec"]["ingress"].as_array().unwrap());
         let peers = rules.flat_map(|rule| rule["from"].as_array().unwrap());
         peers.filter(|peer| peer["ipBlock"].is_object()).count()
     };
-    until("all are allowed, each once", || {
+    until("all pods are allowed, each once", || {
         set.east.allowed(&namespace).len() == 24 && written() == 24
     });
     let versions = || -> std::collections::BTreeMap<String, String> {
@@ -213,24 +220,24 @@ fn many_remote_pods_are_shards_of_bounded_size_and_one_pod_writes_one() {
     let before = versions();
     assert!(before.len() >= 4, "{before:?}");
     set.west.cluster.delete(&format!("/api/v1/namespaces/{namespace}/pods/api-3")).unwrap();
-    until("one is gone", || set.east.allowed(&namespace).len() == 23);
+    until("the deleted pod is not allowed", || set.east.allowed(&namespace).len() == 23);
     let after = versions();
     let changed = before.iter().filter(|(name, version)| after.get(*name) != Some(version)).count();
     assert_eq!(changed, 1, "{before:?} {after:?}");
-    // Nothing happens, nothing is written.
+    // Without changes nothing is written.
     std::thread::sleep(std::time::Duration::from_secs(3));
     assert_eq!(versions(), after);
 }
 
 #[test]
-fn the_status_has_conditions_and_counts_and_what_is_wrong_isolates() {
+fn the_status_has_conditions_and_counts_and_an_invalid_policy_isolates() {
     let (set, namespace) = (set(), unused("status"));
     for site in [&set.east, &set.west] {
         site.namespace(&namespace, json!({}));
     }
     set.west.pod(&namespace, "api", "api", &["10.2.5.1"]);
     set.east.policy(&namespace, "db", from_app("api"));
-    let status = eventually("the status tells", || {
+    let status = eventually("the status has the counts", || {
         let policy = set.east.get_policy(&namespace, "db");
         let status = policy["status"].clone();
         (status["remoteAddresses"] == 1).then_some(status)
@@ -245,11 +252,12 @@ fn the_status_has_conditions_and_counts_and_what_is_wrong_isolates() {
     assert_eq!(condition(&status, "Accepted"), is("True", "Valid"));
     assert_eq!(condition(&status, "Programmed"), is("True", "Written"));
     assert_eq!(condition(&status, "Degraded"), is("False", "AsExpected"));
-    // What the definition lets through and the API server would not.
+    // The CustomResourceDefinition accepts this, but the API server would reject such a
+    // NetworkPolicy.
     let bad =
         json!({"podSelector": {}, "ingress": [{"from": [{"ipBlock": {"cidr": "10.0.0.0/99"}}]}]});
     let uid = set.east.policy(&namespace, "bad", bad);
-    let status = eventually("what is wrong is told", || {
+    let status = eventually("the error is reported", || {
         let policy = set.east.get_policy(&namespace, "bad");
         policy["status"]["conditions"].is_array().then(|| policy["status"].clone())
     });
@@ -257,11 +265,14 @@ fn the_status_has_conditions_and_counts_and_what_is_wrong_isolates() {
         assert_eq!(condition(&status, kind), is(holds, "Invalid"));
     }
     let bad = |status: &Value| status["networkPolicies"] == 1 && status["remoteAddresses"] == 0;
-    until("it counts what is there", || bad(&set.east.get_policy(&namespace, "bad")["status"]));
+    until("the status counts the base", || bad(&set.east.get_policy(&namespace, "bad")["status"]));
     let path = format!("{}/csnp-{uid}", network_policies(&namespace));
-    let base = eventually("it isolates", || set.east.cluster.get(&path).ok());
+    let base = eventually("the base exists", || set.east.cluster.get(&path).ok());
     assert_eq!(base["spec"]["policyTypes"], json!(["Ingress"]));
-    assert!(base["spec"]["ingress"].as_array().is_none_or(Vec::is_empty), "and allows nothing");
+    assert!(
+        base["spec"]["ingress"].as_array().is_none_or(Vec::is_empty),
+        "the base allows nothing"
+    );
     let events = format!("/api/v1/namespaces/{namespace}/events");
     until("there is an Event", || {
         let events = set.east.cluster.get(&events).unwrap();
@@ -269,8 +280,8 @@ fn the_status_has_conditions_and_counts_and_what_is_wrong_isolates() {
     });
 }
 
-/// The conditions that do not say that all is well, as `type reason`.
-fn complaints(policy: &Value) -> Vec<String> {
+/// The unhealthy conditions, as `type reason`.
+fn unhealthy(policy: &Value) -> Vec<String> {
     let all = policy["status"]["conditions"].as_array().cloned().unwrap_or_default();
     let bad = all.iter().filter(|one| (one["status"] == "True") == (one["type"] == "Degraded"));
     let text = |one: &Value, key: &str| one[key].as_str().unwrap().to_owned();
@@ -278,7 +289,7 @@ fn complaints(policy: &Value) -> Vec<String> {
 }
 
 #[test]
-fn a_name_that_is_taken_is_reported_and_holds_up_nothing() {
+fn a_taken_name_is_reported_and_does_not_block_other_writes() {
     let (set, namespace) = (set(), unused("taken"));
     for site in [&set.east, &set.west] {
         site.namespace(&namespace, json!({}));
@@ -286,13 +297,13 @@ fn a_name_that_is_taken_is_reported_and_holds_up_nothing() {
     let uid = set.east.policy(&namespace, "db", from_app("api"));
     set.west.pod(&namespace, "six", "api", &["fd02::c1"]);
     until("the first pod is allowed", || set.east.allowed(&namespace).len() == 1);
-    // A NetworkPolicy of the user, under the name that the addresses of the other family will have.
+    // A user's NetworkPolicy has the name that the shard of the other family will need.
     let shard = format!("csnp-{uid}-i4-00000000-0");
     let mine = json!({"metadata": {"name": shard}, "spec": {"podSelector": {"matchLabels": {"app": "mine"}}}});
     let mine = set.east.cluster.create(&network_policies(&namespace), &mine).unwrap();
     set.west.pod(&namespace, "four", "api", &["10.2.12.1"]);
-    until("it is reported", || {
-        complaints(&set.east.get_policy(&namespace, "db")) == ["Programmed NameConflict"]
+    until("the conflict is reported", || {
+        unhealthy(&set.east.get_policy(&namespace, "db")) == ["Programmed NameConflict"]
     });
     let events = format!("/api/v1/namespaces/{namespace}/events");
     until("there is an Event", || {
@@ -300,18 +311,22 @@ fn a_name_that_is_taken_is_reported_and_holds_up_nothing() {
         events["items"].as_array().unwrap().iter().any(|one| one["reason"] == "NameConflict")
     });
     set.west.cluster.delete(&format!("/api/v1/namespaces/{namespace}/pods/six")).unwrap();
-    until("what must go still goes", || set.east.allowed(&namespace).is_empty());
+    until("the deleted pod is still withdrawn", || set.east.allowed(&namespace).is_empty());
     let path = format!("{}/{shard}", network_policies(&namespace));
-    assert_eq!(set.east.cluster.get(&path).unwrap()["spec"], mine["spec"], "it is left alone");
+    assert_eq!(
+        set.east.cluster.get(&path).unwrap()["spec"],
+        mine["spec"],
+        "the user's policy is unchanged"
+    );
     set.east.cluster.delete(&path).unwrap();
-    until("the name is free, and all is well", || {
+    until("the policy is healthy once the name is free", || {
         set.east.allowed(&namespace) == ["ingress 10.2.12.1/32".to_owned()].into()
-            && complaints(&set.east.get_policy(&namespace, "db")).is_empty()
+            && unhealthy(&set.east.get_policy(&namespace, "db")).is_empty()
     });
 }
 
 #[test]
-fn what_is_in_another_namespace_stands_for_nothing() {
+fn a_forged_policy_in_another_namespace_is_ignored() {
     let (set, namespace, other) = (set(), unused("home"), unused("elsewhere"));
     for name in [&namespace, &other] {
         set.east.namespace(name, json!({}));
@@ -333,13 +348,15 @@ fn what_is_in_another_namespace_stands_for_nothing() {
     });
     set.east.cluster.create(&network_policies(&other), &forged).unwrap();
     set.west.pod(&namespace, "api", "api", &["10.2.13.1"]);
-    until("the pod is allowed where the policy is", || set.east.allowed(&namespace).len() == 1);
+    until("the pod is allowed in the policy's namespace", || {
+        set.east.allowed(&namespace).len() == 1
+    });
     set.east.cluster.delete(&format!("{}/db", policies(&namespace))).unwrap();
-    until("all goes with it", || set.east.network_policies(&namespace).is_empty());
+    until("its NetworkPolicies are deleted", || set.east.network_policies(&namespace).is_empty());
 }
 
 #[test]
-fn what_cannot_be_written_is_not_said_to_be_there() {
+fn a_failed_write_is_reported() {
     let (set, namespace) = (set(), unused("quota"));
     set.east.namespace(&namespace, json!({}));
     let path = format!("/api/v1/namespaces/{namespace}/resourcequotas");
@@ -349,19 +366,18 @@ fn what_cannot_be_written_is_not_said_to_be_there() {
     let status = json!({"status": {"hard": hard, "used": hard}});
     set.east.cluster.patch(&format!("{path}/none/status"), &status).unwrap();
     let probe = json!({"metadata": {"name": "probe"}, "spec": {"podSelector": {}}});
-    until("the quota counts", || {
+    until("the quota is enforced", || {
         let made = set.east.cluster.create(&network_policies(&namespace), &probe);
         let probe = format!("{}/probe", network_policies(&namespace));
         made.map(|_| set.east.cluster.delete(&probe)).is_err()
     });
     set.east.policy(&namespace, "db", from_app("api"));
-    until("it is said", || {
-        complaints(&set.east.get_policy(&namespace, "db"))
-            .contains(&"Programmed WriteFailed".into())
+    until("the failure is reported", || {
+        unhealthy(&set.east.get_policy(&namespace, "db")).contains(&"Programmed WriteFailed".into())
     });
     set.east.cluster.delete(&format!("{path}/none")).unwrap();
-    until("it is written", || {
+    until("the policy is healthy without the quota", || {
         let policy = set.east.get_policy(&namespace, "db");
-        set.east.network_policies(&namespace).len() == 1 && complaints(&policy).is_empty()
+        set.east.network_policies(&namespace).len() == 1 && unhealthy(&policy).is_empty()
     });
 }

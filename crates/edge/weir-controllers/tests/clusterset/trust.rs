@@ -1,16 +1,16 @@
-//! Mistakes of others, and our own: none of them opens anything, and each closes as little as it can.
+//! Configuration mistakes: none allows more than before, and each affects as little as possible.
 
 use std::{collections::BTreeSet, time::Duration};
 
 use serde_json::{Value, json};
 
 use crate::{
-    ghost::{Ghost, everyone, now},
-    setting::{Manner, Process, at_broker, set, site, unused},
+    fake_member::{FakeMember, everyone, now},
+    fixture::{Process, ProcessOptions, at_broker, set, site, unused},
     until,
 };
 
-/// The reason of a condition of a policy, if it has its status.
+/// The reason of a policy's condition, if the condition has this status.
 fn reason(policy: &Value, kind: &str, status: &str) -> Option<String> {
     let all = policy["status"]["conditions"].as_array()?;
     let one = all.iter().find(|one| one["type"] == kind && one["status"] == status)?;
@@ -18,7 +18,7 @@ fn reason(policy: &Value, kind: &str, status: &str) -> Option<String> {
 }
 
 #[test]
-fn who_is_not_who_it_says_or_not_the_only_one_changes_nothing() {
+fn a_controller_with_a_taken_id_changes_nothing() {
     let (set, namespace) = (set(), unused("self"));
     let third = site("third", 7);
     for site in [&set.west, &third] {
@@ -27,7 +27,7 @@ fn who_is_not_who_it_says_or_not_the_only_one_changes_nothing() {
     third.policy(&namespace, "everyone", everyone());
     set.west.pod(&namespace, "a", "web", &["10.2.14.1"]);
     let first = Process::start(&third, &set.broker, set.broker.admin(), "third");
-    until("it is allowed", || third.allowed(&namespace).len() == 1);
+    until("the pod is allowed", || third.allowed(&namespace).len() == 1);
     let versions = || -> BTreeSet<String> {
         let all = third.network_policies(&namespace);
         all.iter().map(|one| one["metadata"]["resourceVersion"].to_string()).collect()
@@ -40,16 +40,16 @@ fn who_is_not_who_it_says_or_not_the_only_one_changes_nothing() {
         &set.broker,
         set.broker.admin(),
         "third",
-        Manner { namespace: "default", ..Manner::default() },
+        ProcessOptions { namespace: "default", ..ProcessOptions::default() },
     );
-    until("it says that it is not the only one", || {
+    until("the second controller reports the first", || {
         second.readyz().contains("with the lease kube-system/weir-controller, is the leader")
     });
     set.west.pod(&namespace, "b", "web", &["10.2.14.2"]);
-    until("the first goes on", || third.allowed(&namespace).len() == 2);
+    until("the first controller continues", || third.allowed(&namespace).len() == 2);
     let after = versions();
     std::thread::sleep(Duration::from_secs(2));
-    assert_eq!(versions(), after, "nobody writes again what another wrote");
+    assert_eq!(versions(), after, "the controllers do not overwrite each other");
     assert_ne!(before, after);
     assert!(first.readyz().contains("200"), "{}", first.readyz());
     drop(first);
@@ -57,25 +57,25 @@ fn who_is_not_who_it_says_or_not_the_only_one_changes_nothing() {
     until("the second takes over", || third.allowed(&namespace).len() == 3);
     drop(second);
 
-    // Under the id of one of those that it allows, by mistake: their pods would count as its own.
+    // With the id of an allowed cluster by mistake, whose pods would count as its own.
     let mistaken = Process::start(&third, &set.broker, set.broker.admin(), "west");
-    until("it says so", || mistaken.readyz().contains("uses the id west"));
-    until("the policy says so", || {
+    until("the controller reports the id", || mistaken.readyz().contains("uses the id west"));
+    until("the policy reports the id", || {
         let policy = third.get_policy(&namespace, "everyone");
         reason(&policy, "Degraded", "True").as_deref() == Some("IdTaken")
     });
     let path = format!("/api/v1/namespaces/{namespace}/pods/c");
     set.west.cluster.delete(&path).unwrap();
     set.west.pod(&namespace, "d", "web", &["10.2.14.4"]);
-    let told = || set.broker.get(&format!("{}/west.{namespace}.d", at_broker("remotepods")));
-    until("west tells of it", || told().is_ok());
+    let published = || set.broker.get(&format!("{}/west.{namespace}.d", at_broker("remotepods")));
+    until("west publishes the pod", || published().is_ok());
     std::thread::sleep(Duration::from_secs(3));
-    assert_eq!(third.allowed(&namespace).len(), 3, "nothing closes, and nothing opens");
+    assert_eq!(third.allowed(&namespace).len(), 3, "the allowed addresses stay");
     assert!(third.allowed(&namespace).contains("ingress 10.2.14.3/32"));
-    assert!(told().is_ok(), "what west told is still there");
+    assert!(published().is_ok(), "the objects of west stay");
     drop(mistaken);
     let right = Process::start(&third, &set.broker, set.broker.admin(), "third");
-    until("under its own id it heals", || {
+    until("with its own id it converges", || {
         let allowed = third.allowed(&namespace);
         allowed.len() == 3 && allowed.contains("ingress 10.2.14.4/32")
     });
@@ -83,7 +83,7 @@ fn who_is_not_who_it_says_or_not_the_only_one_changes_nothing() {
 }
 
 #[test]
-fn a_wrong_network_of_one_cluster_is_no_trouble_for_the_others() {
+fn a_wrong_network_of_one_cluster_does_not_affect_the_others() {
     let (set, namespace) = (set(), unused("wide"));
     let fine = unused("fine");
     for name in [&namespace, &fine] {
@@ -91,48 +91,48 @@ fn a_wrong_network_of_one_cluster_is_no_trouble_for_the_others() {
     }
     set.west.namespace(&fine, json!({}));
     set.west.pod(&fine, "web", "web", &["10.2.15.1"]);
-    // Two that contend for a network, and one that nobody can read.
-    let near = Ghost::new("near", &["10.20.0.0/16"], &now());
-    let greedy = Ghost::new("greedy", &["10.20.0.0/15"], &now());
-    let garbled = Ghost::new("garbled", &["10.22.0.0/99"], &now());
-    let renew = || [&near, &greedy, &garbled].iter().for_each(|ghost| ghost.renew(&now()));
-    for (ghost, name, address) in [
+    // Two members with overlapping networks, and one with an invalid network.
+    let near = FakeMember::new("near", &["10.20.0.0/16"], &now());
+    let greedy = FakeMember::new("greedy", &["10.20.0.0/15"], &now());
+    let garbled = FakeMember::new("garbled", &["10.22.0.0/99"], &now());
+    let renew = || [&near, &greedy, &garbled].iter().for_each(|fake| fake.renew(&now()));
+    for (fake, name, address) in [
         (&near, "a", "10.20.1.1"),
         (&near, "b", "10.20.1.2"),
         (&near, "c", "10.20.1.3"),
         (&greedy, "a", "10.21.1.1"),
         (&greedy, "thief", "10.20.1.9"),
     ] {
-        ghost.tell(&ghost.pod(&namespace, name, address));
+        fake.publish(&fake.pod(&namespace, name, address));
     }
     for name in [&namespace, &fine] {
         set.east.policy(name, "everyone", everyone());
     }
-    until("who is not contended for is allowed", || {
+    until("addresses in one network only are allowed", || {
         renew();
         set.east.allowed(&namespace) == ["ingress 10.21.1.1/32".to_owned()].into()
             && set.east.allowed(&fine) == ["ingress 10.2.15.1/32".to_owned()].into()
     });
     let policy = |name: &str| set.east.get_policy(name, "everyone");
-    until("whose policy it hurts is told", || {
+    until("the affected policy reports the overlap", || {
         renew();
         let text = policy(&namespace)["status"].to_string();
         text.contains("OverlappingAddress") && text.contains("of greedy, near")
     });
-    until("and nobody else", || {
+    until("other policies report nothing", || {
         reason(&policy(&fine), "Programmed", "True").as_deref() == Some("Written")
             && reason(&policy(&fine), "Degraded", "False").as_deref() == Some("AsExpected")
     });
-    until("the controller is ready, and says what it does not believe", || {
+    until("the controller is ready and reports the invalid member", || {
         let text = set.east_process().readyz();
         text.contains("200") && text.contains("ignored ClusterSetMember garbled")
     });
 
-    // A cluster that knows where the others are: whoever claims the network of another is cut short.
+    // A cluster with trusted networks ignores claims outside of them.
     let fourth = site("fourth", 8);
     fourth.namespace(&namespace, json!({}));
     fourth.policy(&namespace, "everyone", everyone());
-    let manner = Manner {
+    let options = ProcessOptions {
         accepted: [
             ("near".into(), vec!["10.20.0.0/16".parse().unwrap()]),
             ("greedy".into(), vec!["10.21.0.0/16".parse().unwrap()]),
@@ -140,21 +140,22 @@ fn a_wrong_network_of_one_cluster_is_no_trouble_for_the_others() {
         .into(),
         pods: 2,
         namespaces: 1,
-        ..Manner::default()
+        ..ProcessOptions::default()
     };
-    // Each tells of a namespace that a policy chooses by its labels, and one has told of another before.
+    // Each publishes a namespace that a policy selects by label, and one has published another
+    // before.
     let picky = unused("picky");
     fourth.namespace(&picky, json!({}));
     let chosen = json!({"namespaceSelector": {"matchLabels": {"team": &picky}}, "podSelector": {}});
     fourth.policy(&picky, "chosen", json!({"podSelector": {}, "ingress": [{"from": [chosen]}]}));
     near.namespace("aaa", json!({}));
-    for ghost in [&near, &greedy] {
-        ghost.namespace(&namespace, json!({"team": &picky}));
+    for fake in [&near, &greedy] {
+        fake.namespace(&namespace, json!({"team": &picky}));
     }
-    let wary = Process::with(&fourth, &set.broker, set.broker.admin(), "fourth", manner);
+    let wary = Process::with(&fourth, &set.broker, set.broker.admin(), "fourth", options);
     let allowed = ["10.20.1.1/32", "10.20.1.2/32", "10.21.1.1/32"];
     let allowed = allowed.map(|network| format!("ingress {network}"));
-    until("each counts where it is known to be, up to a number of pods", || {
+    until("each is allowed in its trusted network, up to the maximum number of pods", || {
         renew();
         fourth.allowed(&namespace) == allowed.clone().into()
     });
@@ -167,15 +168,15 @@ fn a_wrong_network_of_one_cluster_is_no_trouble_for_the_others() {
             && text.contains("cluster near publishes more than 1 namespaces")
             && !text.contains("cluster greedy publishes more than 1 namespaces")
     });
-    until("of namespaces that are too many nobody is allowed", || {
+    until("pods in surplus namespaces are not allowed", || {
         renew();
         fourth.allowed(&picky) == ["ingress 10.21.1.1/32".to_owned()].into()
     });
     let status = policy(&namespace)["status"]["conditions"].clone();
-    assert!(status.to_string().contains("OverlappingAddress"), "elsewhere all is as it was");
+    assert!(status.to_string().contains("OverlappingAddress"), "other clusters are unaffected");
     drop(wary);
-    for ghost in [near, greedy, garbled] {
-        let path = format!("{}/{}", at_broker("clustersetmembers"), ghost.name);
+    for fake in [near, greedy, garbled] {
+        let path = format!("{}/{}", at_broker("clustersetmembers"), fake.name);
         set.broker.delete(&path).unwrap();
     }
 }

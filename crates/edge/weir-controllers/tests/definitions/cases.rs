@@ -1,15 +1,15 @@
-//! Objects, and why an API server refuses them.
+//! Objects, and why an API server rejects them.
 
 use serde_json::{Value, json};
 
-/// An object, and where and why it is refused; nowhere if it is taken.
+/// An object and its errors.
 pub(crate) struct Case {
-    /// The definition that it is for.
+    /// The name of the CustomResourceDefinition.
     pub(crate) definition: &'static str,
-    /// What it asks for.
+    /// The spec of the object.
     pub(crate) spec: Value,
-    /// The fields that are wrong, each with what is said about it.
-    pub(crate) refused: Vec<(String, String)>,
+    /// The invalid fields with their messages; empty if the object is valid.
+    pub(crate) rejected: Vec<(String, String)>,
 }
 
 const MEMCACHED: &str = "memcacheds.memcached.c5c3.io";
@@ -23,12 +23,12 @@ fn tls(tls: Value) -> Value {
     json!({"security": {"tls": tls}})
 }
 
-fn case(definition: &'static str, spec: Value, refused: &[(&str, &str)]) -> Case {
-    let refused = refused.iter().map(|(field, says)| ((*field).into(), (*says).into())).collect();
-    Case { definition, spec, refused }
+fn case(definition: &'static str, spec: Value, rejected: &[(&str, &str)]) -> Case {
+    let rejected = rejected.iter().map(|(field, message)| ((*field).into(), (*message).into()));
+    Case { definition, spec, rejected: rejected.collect() }
 }
 
-/// Those that fit the schemas; only rules in CEL decide.
+/// Objects that match the schemas, so that only CEL rules decide.
 pub(crate) fn of_rules() -> Vec<Case> {
     const ONE: &str = "one of podSelector, namespaceSelector and ipBlock is needed";
     const APART: &str = "ipBlock cannot be together with podSelector or namespaceSelector";
@@ -45,7 +45,7 @@ pub(crate) fn of_rules() -> Vec<Case> {
         good(sources(json!([{"namespaceSelector": {"matchLabels": {"env": "production"}}}]))),
         good(sources(json!([{"podSelector": {}, "namespaceSelector": {}}]))),
         good(sources(json!([{"ipBlock": block}, {"podSelector": {}}]))),
-        // As many as may be: what a rule costs is counted at this size.
+        // The maximum size, for which the API server estimates the cost of a rule.
         good(sources((0..1000).map(|_| json!({"podSelector": {}})).collect())),
         good(tls(json!({}))),
         good(tls(json!({"enabled": false}))),
@@ -74,7 +74,7 @@ pub(crate) fn of_rules() -> Vec<Case> {
     ]
 }
 
-/// Those that do not fit the schemas, and some that do, of every definition.
+/// Objects of every definition that violate the schemas, and some that do not.
 pub(crate) fn of_schemas() -> Vec<Case> {
     const POLICY: &str = "clustersetnetworkpolicies.submariner.io";
     const POD: &str = "remotepods.submariner.io";

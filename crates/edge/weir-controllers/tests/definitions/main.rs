@@ -1,8 +1,9 @@
-//! The definitions that `weir crds` prints: their rules in CEL, evaluated here, and by an API server that knows CEL if there is one.
+//! The CEL rules of the definitions that `weir crds` prints, evaluated here and, if available, by
+//! an API server that supports CEL.
 //!
-//! The API server of the other tests is too old for that. `cargo xtask test crds` gets a newer one for definitions alone; a newer
-//! kube-apiserver in KUBEBUILDER_ASSETS does as well. Without either the tests that need it are not run, which is said, and do
-//! not count.
+//! The API server of the other tests is too old for CEL. `cargo xtask test crds` installs a newer
+//! one for definitions alone; a newer kube-apiserver in KUBEBUILDER_ASSETS works as well. Without
+//! either, the test that needs it is skipped with a message.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot run has failed")]
 
@@ -19,17 +20,17 @@ use libtest_mimic::{Arguments, Trial};
 fn main() -> ExitCode {
     let arguments = Arguments::from_args();
     let mut trials = vec![
-        trial("rules_refuse_what_they_should_and_nothing_else", rules::refuse_what_they_should),
-        trial("every_rule_is_broken_by_some_object", rules::are_all_tried),
+        trial("rules_reject_invalid_objects_and_nothing_else", rules::reject_invalid_objects),
+        trial("every_rule_is_violated_by_some_object", rules::are_all_tested),
     ];
-    if server::is_there() {
+    if server::is_available() {
         trials.push(trial(
-            "an_api_server_takes_all_definitions_and_refuses_the_same",
+            "an_api_server_accepts_all_definitions_and_rejects_the_same_objects",
             server::agrees,
         ));
     } else {
         eprintln!(
-            "not run: definitions at an API server that evaluates CEL; `cargo xtask test crds` gets one and runs it"
+            "skipped: definitions on an API server that evaluates CEL; `cargo xtask test crds` installs one and runs it"
         );
     }
     libtest_mimic::run(&arguments, trials).exit_code()

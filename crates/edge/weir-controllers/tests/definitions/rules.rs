@@ -1,4 +1,4 @@
-//! The rules in CEL of a definition, as an API server would apply them to an object.
+//! Evaluates the CEL rules of a definition as an API server does.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -11,11 +11,11 @@ use crate::{
     yaml::yaml,
 };
 
-/// Where an object breaks a rule, and what the rule says then.
-type Breach = (String, String);
+/// The field of a violated rule, and the rule's message.
+type Violation = (String, String);
 
-/// The rules of a schema that an object breaks, and those of everything in it.
-fn breaches(schema: &Value, object: &Value, field: &str) -> Vec<Breach> {
+/// The rules of a schema that an object or one of its fields violates.
+fn violations(schema: &Value, object: &Value, field: &str) -> Vec<Violation> {
     let mut found = Vec::new();
     for rule in schema["x-kubernetes-validations"].as_array().into_iter().flatten() {
         let [text, message] = ["rule", "message"].map(|key| rule[key].as_str().unwrap());
@@ -28,12 +28,12 @@ fn breaches(schema: &Value, object: &Value, field: &str) -> Vec<Breach> {
             for (key, value) in entries {
                 let known = &schema["properties"][key];
                 let schema = if known.is_null() { &schema["additionalProperties"] } else { known };
-                found.extend(breaches(schema, value, &format!("{field}.{key}")));
+                found.extend(violations(schema, value, &format!("{field}.{key}")));
             }
         }
         Value::Array(items) => {
             for (index, item) in items.iter().enumerate() {
-                found.extend(breaches(&schema["items"], item, &format!("{field}[{index}]")));
+                found.extend(violations(&schema["items"], item, &format!("{field}[{index}]")));
             }
         }
         _ => (),
@@ -41,19 +41,19 @@ fn breaches(schema: &Value, object: &Value, field: &str) -> Vec<Breach> {
     found
 }
 
-/// An object as the API server has it when it comes to the rules: a field that is null, and may not be, is dropped before.
+/// Removes null fields, as the API server does before it evaluates rules.
 fn without_nulls(object: &Value) -> Value {
     match object {
         Value::Object(entries) => {
-            let there = entries.iter().filter(|(_, value)| !value.is_null());
-            there.map(|(key, value)| (key.clone(), without_nulls(value))).collect()
+            let present = entries.iter().filter(|(_, value)| !value.is_null());
+            present.map(|(key, value)| (key.clone(), without_nulls(value))).collect()
         }
         Value::Array(items) => items.iter().map(without_nulls).collect(),
         other => other.clone(),
     }
 }
 
-/// Whether a rule holds; what it reads must be there.
+/// Whether a rule holds. The fields that it reads must exist.
 fn holds(rule: &str, object: &Value) -> bool {
     let env = Arc::new(Env::stdlib());
     let program = env.compile(rule).unwrap_or_else(|error| panic!("{rule}: {error}"));
@@ -65,41 +65,40 @@ fn holds(rule: &str, object: &Value) -> bool {
     }
 }
 
-/// What the rules say about a case.
-fn said(case: &Case) -> Vec<Breach> {
+/// The rules that a case violates.
+fn violations_of(case: &Case) -> Vec<Violation> {
     let crd = crds::ALL.iter().find(|crd| crd.name == case.definition).unwrap();
     let schema = yaml(crd.yaml)["spec"]["versions"][0]["schema"]["openAPIV3Schema"].clone();
-    breaches(&schema["properties"]["spec"], &without_nulls(&case.spec), "spec")
+    violations(&schema["properties"]["spec"], &without_nulls(&case.spec), "spec")
 }
 
-pub(crate) fn refuse_what_they_should() {
+pub(crate) fn reject_invalid_objects() {
     for case in cases::of_rules() {
-        let expected: Vec<Breach> = case.refused.clone();
-        assert_eq!(said(&case), expected, "{}", case.spec);
+        let expected: Vec<Violation> = case.rejected.clone();
+        assert_eq!(violations_of(&case), expected, "{}", case.spec);
     }
 }
 
-pub(crate) fn are_all_tried() {
-    let broken: BTreeSet<String> =
-        cases::of_rules().iter().flat_map(said).map(|(_, message)| message).collect();
+pub(crate) fn are_all_tested() {
+    let violated: BTreeSet<String> =
+        cases::of_rules().iter().flat_map(violations_of).map(|(_, message)| message).collect();
     let mut rules = 0;
     for crd in crds::ALL {
-        let mut places = vec![yaml(crd.yaml)];
-        while let Some(place) = places.pop() {
-            for rule in place["x-kubernetes-validations"].as_array().into_iter().flatten() {
-                let message =
-                    rule["message"].as_str().expect("a rule without a message is no help");
-                assert!(broken.contains(message), "{}: nothing breaks {rule}", crd.name);
+        let mut schemas = vec![yaml(crd.yaml)];
+        while let Some(schema) = schemas.pop() {
+            for rule in schema["x-kubernetes-validations"].as_array().into_iter().flatten() {
+                let message = rule["message"].as_str().expect("every rule has a message");
+                assert!(violated.contains(message), "{}: no case violates {rule}", crd.name);
                 rules += 1;
             }
-            match place {
+            match schema {
                 Value::Object(entries) => {
-                    places.extend(entries.into_iter().map(|(_, value)| value))
+                    schemas.extend(entries.into_iter().map(|(_, value)| value))
                 }
-                Value::Array(items) => places.extend(items),
+                Value::Array(items) => schemas.extend(items),
                 _ => (),
             }
         }
     }
-    assert_eq!(rules, broken.len(), "no two rules say the same");
+    assert_eq!(rules, violated.len(), "all messages differ");
 }

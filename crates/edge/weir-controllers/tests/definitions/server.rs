@@ -1,4 +1,4 @@
-//! The same, asked of an API server.
+//! The same cases on an API server.
 
 use std::time::{Duration, Instant};
 
@@ -8,56 +8,56 @@ use weir_controllers::crds;
 
 use crate::{cases, yaml::yaml};
 
-/// From this version on rules are evaluated for certain.
-const MINOR: u32 = 29;
+/// CEL rules are stable since this minor version.
+const MIN_MINOR_VERSION: u32 = 29;
 
-/// An API server that evaluates rules in CEL.
+/// An API server that evaluates CEL rules.
 enum Server {
-    /// That of the cluster itself.
-    Whole(Cluster),
-    /// One for definitions alone beside it, which is gone first.
-    Beside(Definitions, #[expect(dead_code, reason = "the other asks it")] Cluster),
+    /// The API server of the cluster.
+    Full(Cluster),
+    /// A server for definitions alone, which uses the cluster and is stopped first.
+    DefinitionsOnly(Definitions, #[expect(dead_code, reason = "the first uses it")] Cluster),
 }
 
 impl Server {
     fn start() -> Self {
         let cluster = Cluster::start().unwrap();
         match definitions_server() {
-            Ok(_) => Server::Beside(cluster.definitions().unwrap(), cluster),
-            Err(_) => Server::Whole(cluster),
+            Ok(_) => Server::DefinitionsOnly(cluster.definitions().unwrap(), cluster),
+            Err(_) => Server::Full(cluster),
         }
     }
 
     fn create(&self, path: &str, object: &Value) -> Result<Value, kube::Error> {
         match self {
-            Server::Whole(cluster) => cluster.create(path, object),
-            Server::Beside(definitions, _) => definitions.create(path, object),
+            Server::Full(cluster) => cluster.create(path, object),
+            Server::DefinitionsOnly(definitions, _) => definitions.create(path, object),
         }
     }
 
     fn get(&self, path: &str) -> Result<Value, kube::Error> {
         match self {
-            Server::Whole(cluster) => cluster.get(path),
-            Server::Beside(definitions, _) => definitions.get(path),
+            Server::Full(cluster) => cluster.get(path),
+            Server::DefinitionsOnly(definitions, _) => definitions.get(path),
         }
     }
 }
 
-/// Whether there is one.
-pub(crate) fn is_there() -> bool {
+/// Whether an API server that evaluates CEL is installed.
+pub(crate) fn is_available() -> bool {
     definitions_server().is_ok()
         || weir_cluster::Programs::find()
             .ok()
             .and_then(|programs| programs.minor_version())
-            .is_some_and(|minor| minor >= MINOR)
+            .is_some_and(|minor| minor >= MIN_MINOR_VERSION)
 }
 
 pub(crate) fn agrees() {
     let server = Server::start();
     for crd in crds::ALL {
         let path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
-        let made = server.create(path, &yaml(crd.yaml));
-        made.unwrap_or_else(|error| panic!("{}: {error}", crd.name));
+        let created = server.create(path, &yaml(crd.yaml));
+        created.unwrap_or_else(|error| panic!("{}: {error}", crd.name));
         let start = Instant::now();
         while server.get(&objects(crd.name)).is_err() {
             assert!(start.elapsed() < Duration::from_secs(60), "{} is not served", crd.name);
@@ -74,12 +74,12 @@ pub(crate) fn agrees() {
             "spec": case.spec,
         });
         let answer = server.create(&objects(case.definition), &object);
-        match (answer, &case.refused[..]) {
+        match (answer, &case.rejected[..]) {
             (Ok(_), []) => (),
             (Err(kube::Error::Api(status)), [_, ..]) if status.code == 422 => {
-                for (field, says) in &case.refused {
+                for (field, message) in &case.rejected {
                     assert!(status.message.contains(&format!("{field}: ")), "{}", status.message);
-                    assert!(status.message.contains(says), "{}: {}", case.spec, status.message);
+                    assert!(status.message.contains(message), "{}: {}", case.spec, status.message);
                 }
             }
             (answer, _) => panic!("{} {}: {answer:?}", case.definition, case.spec),
@@ -91,7 +91,7 @@ fn definition(name: &str) -> Value {
     yaml(crds::ALL.iter().find(|crd| crd.name == name).unwrap().yaml)
 }
 
-/// Where the objects of a definition are.
+/// The path of the objects of a definition.
 fn objects(name: &str) -> String {
     let (plural, group) = name.split_once('.').unwrap();
     let version = definition(name)["spec"]["versions"][0]["name"].clone();

@@ -1,23 +1,23 @@
-//! The definition that `weir crds --only memcached` prints.
+//! The CustomResourceDefinition that `weir crds --only memcached` prints.
 
 use serde_json::{Value, json};
 
-use crate::setting::{Place, shared};
+use crate::fixture::{TestNamespace, shared};
 
-/// What the API server says about a Memcached with this spec.
-fn answer(place: &Place, spec: Value) -> Result<Value, String> {
+/// Creates a Memcached with this spec.
+fn create(ns: &TestNamespace, spec: Value) -> Result<Value, String> {
     let object = json!({
         "apiVersion": "memcached.c5c3.io/v1alpha1",
         "kind": "Memcached",
         "metadata": {"generateName": "try-"},
         "spec": spec,
     });
-    place.cluster.create(&place.memcacheds(), &object).map_err(|error| error.to_string())
+    ns.cluster.create(&ns.memcacheds(), &object).map_err(|error| error.to_string())
 }
 
 #[test]
-fn what_has_the_wrong_shape_is_refused_with_its_field() {
-    let place = Place::new(shared());
+fn objects_that_violate_the_schema_are_rejected_with_the_field() {
+    let ns = TestNamespace::new(shared());
     let policy =
         |sources: Value| json!({"security": {"networkPolicy": {"allowedSources": sources}}});
     for (spec, field) in [
@@ -44,14 +44,14 @@ fn what_has_the_wrong_shape_is_refused_with_its_field() {
         ),
         (policy(json!([{"podSelector": {"matchLabels": {"a": 1}}}])), "matchLabels.a"),
     ] {
-        let error = answer(&place, spec.clone()).expect_err(&spec.to_string());
+        let error = create(&ns, spec.clone()).expect_err(&spec.to_string());
         assert!(error.contains(field), "{spec}: {error}");
     }
 }
 
 #[test]
-fn fields_of_the_operator_that_are_not_ours_are_kept() {
-    let place = Place::new(shared());
+fn unknown_fields_of_the_operator_are_preserved() {
+    let ns = TestNamespace::new(shared());
     let spec = json!({
         "image": "memcached:1.6",
         "memcached": {"maxMemoryMB": 64},
@@ -62,5 +62,5 @@ fn fields_of_the_operator_that_are_not_ours_are_kept() {
             "networkPolicy": {"enabled": false, "later": 1},
         },
     });
-    assert_eq!(answer(&place, spec.clone()).unwrap()["spec"], spec);
+    assert_eq!(create(&ns, spec.clone()).unwrap()["spec"], spec);
 }

@@ -1,14 +1,14 @@
-//! The examples of the operator's documentation, and the documents they lead to, uid aside.
+//! The examples of the operator's documentation and their policies, apart from uids.
 
 use serde_json::{Value, json};
 
 use crate::{
     eventually,
-    setting::{Place, shared},
+    fixture::{TestNamespace, shared},
     yaml::yaml,
 };
 
-/// A policy without what the API server adds, and without the uid of its owner, which is given.
+/// Removes the fields that the API server adds, and the uid of the owner, which is returned.
 fn bare(mut policy: Value) -> (Value, String) {
     let metadata = policy["metadata"].as_object_mut().unwrap();
     metadata.retain(|key, _| {
@@ -21,16 +21,16 @@ fn bare(mut policy: Value) -> (Value, String) {
     (policy, uid.as_str().unwrap().to_owned())
 }
 
-/// Creates the Memcached `my-cache` with a spec, and compares the policy it leads to, whole.
+/// Creates the Memcached `my-cache` with a spec, and compares its whole policy.
 #[track_caller]
 fn check(spec: &str, ingress: &str) {
-    check_in(Place::new(shared()), spec, ingress);
+    check_in(TestNamespace::new(shared()), spec, ingress);
 }
 
 #[track_caller]
-fn check_in(place: Place, spec: &str, ingress: &str) {
-    let memcached = place.create("my-cache", yaml(spec));
-    let policy = eventually("a policy", || place.policy("my-cache"));
+fn check_in(ns: TestNamespace, spec: &str, ingress: &str) {
+    let memcached = ns.create("my-cache", yaml(spec));
+    let policy = eventually("a policy", || ns.policy("my-cache"));
     let (policy, uid) = bare(policy);
     assert_eq!(uid, memcached["metadata"]["uid"].as_str().unwrap());
     let mut expected = yaml(
@@ -60,17 +60,17 @@ spec:
     - Ingress
 ",
     );
-    expected["metadata"]["namespace"] = json!(place.namespace);
+    expected["metadata"]["namespace"] = json!(ns.namespace);
     expected["spec"]["ingress"] = yaml(ingress);
     assert_eq!(policy, expected);
-    assert_eq!(place.settled("my-cache")["status"], "True");
+    assert_eq!(ns.reconciled("my-cache")["status"], "True");
 }
 
 #[test]
 fn a_policy_with_defaults_allows_all_sources() {
-    // In the very namespace that the document names.
+    // The documentation uses the namespace `default`.
     check_in(
-        Place::default(shared()),
+        TestNamespace::default(shared()),
         "{replicas: 3, security: {networkPolicy: {enabled: true}}}",
         "[{ports: [{protocol: TCP, port: 11211}]}]",
     );
@@ -132,7 +132,7 @@ security:
 }
 
 #[test]
-fn tls_opens_a_port_of_its_own() {
+fn tls_opens_another_port() {
     check(
         "
 replicas: 3
@@ -149,7 +149,7 @@ security:
 }
 
 #[test]
-fn full_security_has_all_three_ports_and_one_peer_that_must_fit_in_both_ways() {
+fn full_security_has_three_ports_and_one_peer_with_both_selectors() {
     check(
         "
 replicas: 3
@@ -180,21 +180,21 @@ security:
 }
 
 #[test]
-fn without_being_asked_for_there_is_no_policy() {
-    let place = Place::new(shared());
+fn no_policy_is_created_unless_it_is_enabled() {
+    let ns = TestNamespace::new(shared());
     for (name, spec) in [
         ("plain", "{replicas: 3}"),
         ("no-policy", "{security: {tls: {enabled: true}}}"),
         ("off", "{security: {networkPolicy: {enabled: false}}}"),
-        ("no-word", "{security: {networkPolicy: {}}}"),
+        ("empty", "{security: {networkPolicy: {}}}"),
     ] {
-        place.create(name, yaml(spec));
+        ns.create(name, yaml(spec));
     }
-    // The controller takes turns: when it has come to the last, it has been at the others.
-    place.create("zz-last", crate::setting::enabled());
-    place.settled("zz-last");
-    let names = ["plain", "no-policy", "off", "no-word"];
-    assert!(names.iter().all(|name| place.policy(name).is_none()));
-    let plain = place.cluster.get(&format!("{}/plain", place.memcacheds())).unwrap();
-    assert_eq!(plain["status"], Value::Null, "nobody asked, so nothing is said");
+    // The controller reconciles in order: after the last object it has reconciled the others.
+    ns.create("zz-last", crate::fixture::enabled());
+    ns.reconciled("zz-last");
+    let names = ["plain", "no-policy", "off", "empty"];
+    assert!(names.iter().all(|name| ns.policy(name).is_none()));
+    let plain = ns.cluster.get(&format!("{}/plain", ns.memcacheds())).unwrap();
+    assert_eq!(plain["status"], Value::Null, "without a policy there is no condition");
 }

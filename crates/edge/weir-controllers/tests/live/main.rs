@@ -1,30 +1,30 @@
-//! Controllers against a real API server. `cargo xtask cluster` gets one.
+//! Controllers against a real API server, which `cargo xtask cluster` installs.
 //!
-//! It is of version 1.20: schemas are checked, CEL rules are not. Kubernetes' own garbage collector runs beside it.
+//! Version 1.20 validates schemas but not CEL rules. Kubernetes' garbage collector runs beside it.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot run has failed")]
 
+mod conflicts;
 mod crd;
 mod examples;
-mod life;
-mod others;
+mod fixture;
+mod lifecycle;
 mod runtime;
-mod setting;
 mod workload;
 mod yaml;
 
-/// A minute, for machines that do much else.
-const PATIENCE: std::time::Duration = std::time::Duration::from_secs(60);
+/// Long enough for a busy machine.
+const TIMEOUT: std::time::Duration = std::time::Duration::from_secs(60);
 
-/// Waits until there is something.
+/// Polls until `poll` returns a value.
 #[track_caller]
-fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+fn eventually<T>(what: &str, mut poll: impl FnMut() -> Option<T>) -> T {
     let start = std::time::Instant::now();
     loop {
-        if let Some(found) = look() {
-            return found;
+        if let Some(value) = poll() {
+            return value;
         }
-        assert!(start.elapsed() < PATIENCE, "{what}: not within {PATIENCE:?}");
+        assert!(start.elapsed() < TIMEOUT, "{what}: not within {TIMEOUT:?}");
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
 }

@@ -1,4 +1,4 @@
-//! Another kind of workload is one pure function.
+//! A new kind of workload needs one pure function.
 
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use serde_json::{Value, json};
@@ -8,13 +8,13 @@ use weir_kube::{Object, Resource};
 
 use crate::{
     eventually,
-    setting::{Process, install},
+    fixture::{Process, install},
 };
 
 const REDISES: Resource =
     Resource { group: "redis.example.com", versions: &["v1"], kind: "Redis", plural: "redises" };
 
-/// A Redis that says who its clients are is open to these.
+/// A Redis is open to the clients that it names.
 fn desired(redis: &Object) -> Result<Option<NetworkPolicy>, String> {
     let Some(clients) = redis.data.pointer("/spec/clients") else { return Ok(None) };
     let clients = clients.as_str().ok_or("spec.clients: expected the name of an app")?;
@@ -32,7 +32,7 @@ fn desired(redis: &Object) -> Result<Option<NetworkPolicy>, String> {
 }
 
 #[test]
-fn another_kind_of_workload_is_one_pure_function() {
+fn a_new_kind_of_workload_needs_one_pure_function() {
     let cluster = Cluster::start().unwrap();
     let schema = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
     install(
@@ -50,7 +50,7 @@ fn another_kind_of_workload_is_one_pure_function() {
     );
     let workload =
         Workload { name: "redis", owner: REDISES, desired, on_disable: OnDisable::Delete };
-    let process = Process::of(cluster.admin(), "one", workload);
+    let process = Process::with_workload(cluster.admin(), "one", workload);
     let redises = "/apis/redis.example.com/v1/namespaces/default/redises";
     let policies = "/apis/networking.k8s.io/v1/namespaces/default/networkpolicies";
     let redis = json!({
@@ -59,29 +59,36 @@ fn another_kind_of_workload_is_one_pure_function() {
     });
     let redis = cluster.create(redises, &redis).unwrap();
     let policy = || cluster.get(&format!("{policies}/cart")).ok();
-    let said = |reason: &str| {
+    let condition_with = |reason: &str| {
         eventually(reason, || {
             let redis = cluster.get(&format!("{redises}/cart")).unwrap();
             let condition = redis.pointer("/status/conditions/0")?.clone();
             (condition["reason"] == reason).then_some(condition)
         })
     };
-    let made = eventually("a policy", policy);
-    assert_eq!(made["metadata"]["ownerReferences"][0]["uid"], redis["metadata"]["uid"]);
-    said("Applied");
-    // Defaults that the API server adds are no drift.
+    let created = eventually("the policy exists", policy);
+    assert_eq!(created["metadata"]["ownerReferences"][0]["uid"], redis["metadata"]["uid"]);
+    condition_with("Applied");
+    // Defaults that the API server adds are not drift.
     let version = |policy: &Value| policy["metadata"]["resourceVersion"].clone();
     let change = |spec: Value| {
         cluster.patch(&format!("{redises}/cart"), &json!({"spec": spec})).unwrap();
     };
     change(json!({"memory": 1}));
-    eventually("it is looked at", || (said("Applied")["observedGeneration"] == 2).then_some(()));
-    assert_eq!(version(&policy().unwrap()), version(&made));
+    eventually("the new generation is reconciled", || {
+        (condition_with("Applied")["observedGeneration"] == 2).then_some(())
+    });
+    assert_eq!(version(&policy().unwrap()), version(&created));
     change(json!({"clients": 7}));
-    assert!(said("Invalid")["message"].as_str().unwrap().starts_with("spec.clients: expected"));
-    assert_eq!(policy(), Some(made));
+    assert!(
+        condition_with("Invalid")["message"]
+            .as_str()
+            .unwrap()
+            .starts_with("spec.clients: expected")
+    );
+    assert_eq!(policy(), Some(created));
     change(json!({"clients": null}));
-    said("Disabled");
+    condition_with("Disabled");
     assert_eq!(policy(), None);
     process.stop();
 }

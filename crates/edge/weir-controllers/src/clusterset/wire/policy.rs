@@ -28,8 +28,8 @@ pub(crate) fn policy(object: &Object) -> Option<(Policy, Option<String>)> {
 
 /// The NetworkPolicy object of a translated policy, owned by a ClusterSetNetworkPolicy.
 pub(crate) fn network_policy(policy: &Policy, owner: &Object) -> Option<Object> {
-    let manifest = weir_api::manifest_tree(policy);
-    let spec = Value::from(manifest.get("spec")?);
+    let mut manifest = weir_api::manifest_json(policy);
+    let spec = manifest["spec"].take();
     let mut object = Object::new(&policy.id.name, &NETWORK_POLICIES.api_resource("v1"))
         .within(&policy.id.namespace)
         .data(json!({"spec": spec}));

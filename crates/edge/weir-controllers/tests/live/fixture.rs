@@ -1,4 +1,4 @@
-//! A cluster with a controller, and Memcacheds in it.
+//! A cluster with a controller and Memcacheds.
 
 use std::{
     net::SocketAddr,
@@ -21,7 +21,7 @@ use weir_kube::RetryPolicy;
 
 use crate::{eventually, yaml::yaml};
 
-/// All that the controller needs to be allowed.
+/// The permissions that the controller needs.
 const RIGHTS: [Right; 5] = [
     Right { group: "memcached.c5c3.io", resources: &["memcacheds"], verbs: &["list", "watch"] },
     Right { group: "memcached.c5c3.io", resources: &["memcacheds/status"], verbs: &["patch"] },
@@ -38,7 +38,7 @@ const RIGHTS: [Right; 5] = [
     Right { group: "", resources: &["events"], verbs: &["create", "patch"] },
 ];
 
-/// The cluster of all tests that leave others alone, with a controller that keeps policies which are no longer asked for.
+/// The cluster that independent tests share, with a controller that keeps disabled policies.
 pub(crate) fn shared() -> &'static Cluster {
     static SHARED: OnceLock<(Cluster, Process, Collector)> = OnceLock::new();
     let (cluster, ..) = SHARED.get_or_init(|| {
@@ -51,18 +51,18 @@ pub(crate) fn shared() -> &'static Cluster {
     cluster
 }
 
-/// One who may do what the controller needs, and nothing else.
+/// A user with exactly the permissions that the controller needs.
 pub(crate) fn user(cluster: &Cluster) -> Access {
     cluster.user("weir-controller", &RIGHTS).unwrap()
 }
 
-/// The definition that weir prints.
+/// The CustomResourceDefinition that weir prints.
 pub(crate) fn definition() -> Value {
     let crd = crds::ALL.iter().find(|crd| crd.controller == "memcached").unwrap();
     yaml(crd.yaml)
 }
 
-/// Installs a definition and waits until it is served.
+/// Installs a CustomResourceDefinition and waits until it is served.
 pub(crate) fn install(cluster: &Cluster, definition: &Value) {
     let path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
     cluster.create(path, definition).unwrap();
@@ -73,7 +73,7 @@ pub(crate) fn install(cluster: &Cluster, definition: &Value) {
     eventually("the definition is served", || cluster.get(&path).ok());
 }
 
-/// A process that runs the controller, but for being one.
+/// A thread that runs the controller as a process would.
 pub(crate) struct Process {
     pub(crate) http: SocketAddr,
     stop: Option<oneshot::Sender<()>>,
@@ -83,15 +83,15 @@ pub(crate) struct Process {
 
 impl Process {
     pub(crate) fn start(access: &Access, identity: &str, on_disable: OnDisable) -> Self {
-        Process::of(access, identity, memcached::workload(on_disable))
+        Process::with_workload(access, identity, memcached::workload(on_disable))
     }
 
-    pub(crate) fn of(access: &Access, identity: &str, workload: Workload) -> Self {
+    pub(crate) fn with_workload(access: &Access, identity: &str, workload: Workload) -> Self {
         Process::with(access, identity, workload, "kube-system")
     }
 
-    /// One whose lease is elsewhere.
-    pub(crate) fn living_in(namespace: &str, access: &Access, identity: &str) -> Self {
+    /// A process with its lease in another namespace.
+    pub(crate) fn in_namespace(namespace: &str, access: &Access, identity: &str) -> Self {
         Process::with(access, identity, memcached::workload(OnDisable::Keep), namespace)
     }
 
@@ -126,23 +126,23 @@ impl Process {
         Process { http, stop: Some(stop), thread: Some(thread), _kubeconfig: folder }
     }
 
-    /// What it answers over HTTP: the status and the body.
-    pub(crate) fn ask(&self, path: &str) -> (u16, String) {
+    /// The HTTP status and body of a path.
+    pub(crate) fn get(&self, path: &str) -> (u16, String) {
         use std::io::{Read, Write};
-        let ask = || {
+        let request = || {
             let mut stream = std::net::TcpStream::connect(self.http)?;
             write!(stream, "GET {path} HTTP/1.0\r\nHost: weir\r\n\r\n")?;
             let mut answer = String::new();
             stream.read_to_string(&mut answer)?;
             std::io::Result::Ok(answer)
         };
-        let answer = eventually("HTTP answers", || ask().ok());
+        let answer = eventually("HTTP answers", || request().ok());
         let (head, body) = answer.split_once("\r\n\r\n").unwrap();
         let code = head.split(' ').nth(1).unwrap().parse().unwrap();
         (code, body.to_owned())
     }
 
-    /// Ends it as SIGTERM does.
+    /// Stops it as SIGTERM does.
     pub(crate) fn stop(mut self) {
         self.end().unwrap().unwrap();
     }
@@ -159,34 +159,34 @@ impl Drop for Process {
     }
 }
 
-/// A namespace of its own with Memcacheds and policies.
-pub(crate) struct Place<'c> {
+/// A namespace for one test.
+pub(crate) struct TestNamespace<'c> {
     pub(crate) cluster: &'c Cluster,
     pub(crate) namespace: String,
     version: &'static str,
 }
 
-impl<'c> Place<'c> {
+impl<'c> TestNamespace<'c> {
     pub(crate) fn new(cluster: &'c Cluster) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
-        let namespace = format!("place-{}", COUNT.fetch_add(1, Ordering::Relaxed));
+        let namespace = format!("test-{}", COUNT.fetch_add(1, Ordering::Relaxed));
         let object = json!({"metadata": {"name": namespace}});
         cluster.create("/api/v1/namespaces", &object).unwrap();
-        Place { cluster, namespace, version: "v1alpha1" }
+        TestNamespace { cluster, namespace, version: "v1alpha1" }
     }
 
-    /// The namespace `default`, which is nobody's own.
+    /// The namespace `default`.
     pub(crate) fn default(cluster: &'c Cluster) -> Self {
-        Place { cluster, namespace: "default".into(), version: "v1alpha1" }
+        TestNamespace { cluster, namespace: "default".into(), version: "v1alpha1" }
     }
 
-    /// The same with the other version of the kind.
+    /// The same namespace, with the other API version.
     pub(crate) fn beta(self) -> Self {
-        Place { version: "v1beta1", ..self }
+        TestNamespace { version: "v1beta1", ..self }
     }
 
     pub(crate) fn memcacheds(&self) -> String {
-        let Place { namespace, version, .. } = self;
+        let TestNamespace { namespace, version, .. } = self;
         format!("/apis/memcached.c5c3.io/{version}/namespaces/{namespace}/memcacheds")
     }
 
@@ -205,18 +205,18 @@ impl<'c> Place<'c> {
         self.cluster.create(&self.memcacheds(), &object).unwrap()
     }
 
-    /// Changes the spec of a Memcached, and waits until the controller has looked at it.
+    /// Changes the spec of a Memcached, and waits until the controller has reconciled it.
     pub(crate) fn change(&self, name: &str, spec: Value) {
         let path = format!("{}/{name}", self.memcacheds());
         self.cluster.patch(&path, &json!({"spec": spec})).unwrap();
-        self.settled(name);
+        self.reconciled(name);
     }
 
-    /// The condition of a Memcached, once the controller has looked at it as it is.
+    /// The condition of a Memcached, once the controller has reconciled its current generation.
     #[track_caller]
-    pub(crate) fn settled(&self, name: &str) -> Value {
+    pub(crate) fn reconciled(&self, name: &str) -> Value {
         let path = format!("{}/{name}", self.memcacheds());
-        eventually("the controller looks at it", || {
+        eventually("the controller has reconciled it", || {
             let memcached = self.cluster.get(&path).unwrap();
             let conditions = memcached["status"]["conditions"].as_array()?;
             let condition = conditions.iter().find(|one| one["type"] == "NetworkPolicyReady")?;
@@ -225,7 +225,7 @@ impl<'c> Place<'c> {
         })
     }
 
-    /// A policy, if there is one.
+    /// The policy of a name, if it exists.
     pub(crate) fn policy(&self, name: &str) -> Option<Value> {
         match self.cluster.get(&format!("{}/{name}", self.policies())) {
             Ok(policy) => Some(policy),
@@ -236,17 +236,17 @@ impl<'c> Place<'c> {
 
     /// The ports that a policy opens.
     pub(crate) fn ports(&self, name: &str) -> Vec<i64> {
-        let policy = self.policy(name).expect("there is a policy");
+        let policy = self.policy(name).expect("the policy exists");
         assert_eq!(policy["spec"]["ingress"].as_array().unwrap().len(), 1, "{policy}");
         let ports = policy["spec"]["ingress"][0]["ports"].as_array().unwrap().clone();
         ports.iter().map(|port| port["port"].as_i64().unwrap()).collect()
     }
 
-    /// Waits for an event about a Memcached.
+    /// Waits for an Event about a Memcached.
     #[track_caller]
     pub(crate) fn event(&self, name: &str, reason: &str) -> Value {
         let path = format!("/api/v1/namespaces/{}/events", self.namespace);
-        eventually(&format!("an event {reason}"), || {
+        eventually(&format!("an Event with the reason {reason}"), || {
             let events = self.cluster.get(&path).unwrap()["items"].as_array().unwrap().clone();
             events
                 .into_iter()
@@ -255,7 +255,7 @@ impl<'c> Place<'c> {
     }
 }
 
-/// A spec that asks for a policy.
+/// A spec that enables the policy.
 pub(crate) fn enabled() -> Value {
     json!({"replicas": 3, "security": {"networkPolicy": {"enabled": true}}})
 }

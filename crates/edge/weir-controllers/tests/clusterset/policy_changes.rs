@@ -1,14 +1,14 @@
-//! What a policy says, and that it is followed when it says something else.
+//! Fields of a policy, and changes to them.
 
 use serde_json::{Value, json};
 
 use crate::{
     eventually,
-    setting::{network_policies, policies, set, unused},
+    fixture::{network_policies, policies, set, unused},
     until,
 };
 
-/// The NetworkPolicies of a policy that are not its base.
+/// The shards of a policy.
 fn shards(namespace: &str, uid: &str) -> Vec<Value> {
     let all = set().east.network_policies(namespace).into_iter();
     let base = format!("csnp-{uid}");
@@ -20,10 +20,10 @@ fn shards(namespace: &str, uid: &str) -> Vec<Value> {
 }
 
 #[test]
-fn a_policy_has_the_fields_of_a_network_policy_and_they_are_kept_as_they_were_written() {
+fn a_policy_has_the_fields_of_a_network_policy_and_they_are_stored_unchanged() {
     let (set, namespace) = (set(), unused("fields"));
     set.east.namespace(&namespace, json!({}));
-    // Nobody else has such labels: others ask who is told because of whom.
+    // Unique labels, because other tests count the published pods.
     let peers = json!([
         {"podSelector": {"matchLabels": {"app": "web"}}},
         {"namespaceSelector": {"matchExpressions": [{"key": "team", "operator": "In", "values": ["fields-a", "fields-b"]}]}},
@@ -38,20 +38,20 @@ fn a_policy_has_the_fields_of_a_network_policy_and_they_are_kept_as_they_were_wr
         "egress": [{"to": peers, "ports": ports}],
     });
     let uid = set.east.policy(&namespace, "all", spec.clone());
-    assert_eq!(set.east.get_policy(&namespace, "all")["spec"], spec, "nothing is lost on the way");
+    assert_eq!(set.east.get_policy(&namespace, "all")["spec"], spec, "all fields are stored");
     let path = format!("{}/csnp-{uid}", network_policies(&namespace));
-    let base = eventually("the base is there", || set.east.cluster.get(&path).ok());
+    let base = eventually("the base exists", || set.east.cluster.get(&path).ok());
     for field in ["podSelector", "ingress", "egress"] {
         assert_eq!(sorted(&base["spec"][field]), sorted(&spec[field]), "{field}");
     }
-    // Namespaced: there is none outside of a namespace, and the same name may be in another.
+    // Policies are namespaced: another namespace can have one of the same name.
     let other = unused("fields");
     set.east.namespace(&other, json!({}));
     set.east.policy(&other, "all", json!({"podSelector": {}}));
-    until("each has its own", || set.east.network_policies(&other).len() == 1);
+    until("each namespace has its own policy", || set.east.network_policies(&other).len() == 1);
 }
 
-/// A value whose lists of values and of ports are in one order.
+/// Sorts the lists of values and ports.
 fn sorted(value: &Value) -> Value {
     match value {
         Value::Array(items) => {
@@ -69,7 +69,7 @@ fn sorted(value: &Value) -> Value {
 }
 
 #[test]
-fn a_policy_that_says_something_else_is_followed() {
+fn a_changed_policy_is_translated_again() {
     let (set, namespace) = (set(), unused("edited"));
     for site in [&set.east, &set.west] {
         site.namespace(&namespace, json!({}));
@@ -93,17 +93,17 @@ fn a_policy_that_says_something_else_is_followed() {
             && rule["from"] == json!([{"ipBlock": {"cidr": cidr}}])
             && rule["ports"][0]["port"] == port
     };
-    until("as it was made", || is("db", "10.2.16.1/32", 1));
+    until("the first version is translated", || is("db", "10.2.16.1/32", 1));
     edit(spec("db", "web", 2));
-    until("other ports", || is("db", "10.2.16.1/32", 2));
+    until("the ports are changed", || is("db", "10.2.16.1/32", 2));
     edit(spec("db", "api", 2));
-    until("other peers", || is("db", "10.2.16.2/32", 2));
+    until("the peers are changed", || is("db", "10.2.16.2/32", 2));
     edit(spec("cache", "api", 2));
-    until("other pods", || is("cache", "10.2.16.2/32", 2));
+    until("the subject is changed", || is("cache", "10.2.16.2/32", 2));
     edit(json!({"policyTypes": ["Egress"], "ingress": null}));
-    until("another direction: nothing remote is left", || shards(&namespace, &uid).is_empty());
+    until("with another direction no shard is left", || shards(&namespace, &uid).is_empty());
     let base = format!("{}/csnp-{uid}", network_policies(&namespace));
-    until("and the base isolates for it", || {
+    until("the base isolates in that direction", || {
         set.east.cluster.get(&base).unwrap()["spec"]["policyTypes"] == json!(["Egress"])
     });
 }

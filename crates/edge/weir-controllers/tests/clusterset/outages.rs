@@ -1,20 +1,20 @@
-//! Brokers and controllers that are away for a while.
+//! Outages of the broker and of controllers.
 
 use serde_json::json;
 
 use crate::{
-    setting::{Process, broker, policies, site, unused},
+    fixture::{Process, broker, policies, site, unused},
     until,
 };
 
 #[test]
-fn nothing_changes_while_the_broker_is_away_and_everything_heals_by_comparison() {
+fn nothing_changes_during_an_outage_of_the_broker_and_the_state_converges_afterwards() {
     let broker = broker();
     let (north, south) = (site("north", 1), site("south", 2));
     let gate = broker.gate().unwrap();
     let process = Process::through(&north, &broker, &gate, "north");
     let source = Process::start(&south, &broker, broker.admin(), "south");
-    let namespace = unused("away");
+    let namespace = unused("outage");
     for site in [&north, &south] {
         site.namespace(&namespace, json!({}));
     }
@@ -29,24 +29,26 @@ fn nothing_changes_while_the_broker_is_away_and_everything_heals_by_comparison()
     };
     let before = uids();
 
-    // The broker is away for north. One pod goes, one comes; what is allowed stays as it is.
+    // North cannot reach the broker. One pod is deleted, one is created; the allowed addresses
+    // stay.
     gate.shut();
     south.cluster.delete(&format!("/api/v1/namespaces/{namespace}/pods/a")).unwrap();
     south.pod(&namespace, "c", "web", &["10.2.1.3"]);
-    until("it is reported", || process.readyz().contains("cannot be"));
+    until("the outage is reported", || process.readyz().contains("cannot be"));
     assert_eq!(north.allowed(&namespace).len(), 2);
-    // What is local goes on.
+    // Local changes still apply.
     north.policy(&namespace, "second", everyone);
-    until("a new policy isolates, and allows what is known", || {
+    until("a new policy isolates and allows the known pods", || {
         north.network_policies(&namespace).len() == 4
     });
     north.cluster.delete(&format!("{}/second", policies(&namespace))).unwrap();
-    until("and goes", || north.network_policies(&namespace).len() == 2);
+    until("its NetworkPolicies are deleted", || north.network_policies(&namespace).len() == 2);
     gate.open();
     let wanted = ["ingress 10.2.1.2/32", "ingress 10.2.1.3/32"].map(String::from);
-    until("it heals", || north.allowed(&namespace) == wanted.clone().into());
+    until("the allowed addresses converge", || north.allowed(&namespace) == wanted.clone().into());
 
-    // The controller starts anew while the broker is away: nothing is removed before it was read, but for what policies no longer say.
+    // The controller restarts during an outage. Before it has listed the broker, it removes only
+    // rules that the policies no longer have.
     let tight = unused("tight");
     for site in [&north, &south] {
         site.namespace(&tight, json!({}));
@@ -56,7 +58,7 @@ fn nothing_changes_while_the_broker_is_away_and_everything_heals_by_comparison()
         let spec = json!({"podSelector": {}, "ingress": [{"from": [{"podSelector": {}}]}]});
         north.policy(&tight, name, spec);
     }
-    until("both allow", || north.network_policies(&tight).len() == 4);
+    until("both policies allow", || north.network_policies(&tight).len() == 4);
     drop(process);
     gate.shut();
     let subject = json!({"spec": {"podSelector": {"matchLabels": {"app": "db"}}}});
@@ -66,35 +68,35 @@ fn nothing_changes_while_the_broker_is_away_and_everything_heals_by_comparison()
     }
     south.cluster.delete(&format!("/api/v1/namespaces/{namespace}/pods/b")).unwrap();
     let process = Process::through(&north, &broker, &gate, "north");
-    until("it knows that it does not know", || {
+    until("the policy reports that the broker is not listed", || {
         let policy = north.get_policy(&namespace, "everyone");
         let conditions = policy["status"]["conditions"].as_array().cloned().unwrap_or_default();
         conditions.iter().any(|one| one["reason"] == "BrokerUnread")
     });
-    until("what is tightened is tight", || north.allowed(&tight).is_empty());
-    assert_eq!(north.network_policies(&tight).len(), 2, "and isolates");
+    until("the tightened policies allow nothing remote", || north.allowed(&tight).is_empty());
+    assert_eq!(north.network_policies(&tight).len(), 2, "the policies still isolate");
     assert_eq!(north.allowed(&namespace), wanted.into());
     gate.open();
-    until("what is asked of pods that are known counts again", || {
+    until("the selected pods are allowed again", || {
         north.allowed(&tight) == ["ingress 10.2.9.1/32".to_owned()].into()
     });
     let last = || ["ingress 10.2.1.3/32".to_owned()].into();
-    until("it heals", || north.allowed(&namespace) == last());
-    assert_eq!(uids(), before, "and is still the same objects");
+    until("the allowed addresses converge", || north.allowed(&namespace) == last());
+    assert_eq!(uids(), before, "the objects are still the same");
 
-    // The source is away while its pods change, and comes back.
+    // The publisher stops while its pods change, and starts again.
     drop(source);
     south.cluster.delete(&format!("/api/v1/namespaces/{namespace}/pods/c")).unwrap();
     south.pod(&namespace, "d", "web", &["10.2.1.4"]);
     let source = Process::start(&south, &broker, broker.admin(), "south");
-    until("its pods are as they are", || {
+    until("the current pods are allowed", || {
         north.allowed(&namespace) == ["ingress 10.2.1.4/32".to_owned()].into()
     });
 
-    // A policy goes while nobody looks.
+    // A policy is deleted while no controller runs.
     drop(process);
     north.cluster.delete(&format!("{}/everyone", policies(&namespace))).unwrap();
     let process = Process::through(&north, &broker, &gate, "north");
-    until("what was made for it goes", || north.network_policies(&namespace).is_empty());
+    until("its NetworkPolicies are deleted", || north.network_policies(&namespace).is_empty());
     drop((process, source));
 }

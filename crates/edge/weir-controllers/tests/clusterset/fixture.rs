@@ -1,4 +1,4 @@
-//! A broker and two clusters, each with its controller.
+//! A broker and two clusters with their controllers.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -27,7 +27,7 @@ use crate::{eventually, yaml::yaml};
 /// The namespace of the set on the broker.
 pub(crate) const SET: &str = "submariner-k8s-broker";
 
-/// All that a controller needs to be allowed in its own cluster.
+/// The permissions that a controller needs in its own cluster.
 const RIGHTS: [Right; 6] = [
     Right { group: "", resources: &["pods", "namespaces"], verbs: &["list", "watch"] },
     Right {
@@ -53,7 +53,7 @@ const RIGHTS: [Right; 6] = [
     Right { group: "", resources: &["events"], verbs: &["create", "patch"] },
 ];
 
-/// All that it needs to be allowed on the broker.
+/// The permissions that it needs on the broker.
 const BROKER_RIGHTS: [Right; 2] = [
     Right {
         group: "submariner.io",
@@ -74,7 +74,7 @@ pub(crate) struct Site {
     pub(crate) network: u8,
 }
 
-/// The set that all tests share; each has a namespace of its own.
+/// The set that all tests share. Each test uses another namespace.
 pub(crate) struct Set {
     pub(crate) broker: Cluster,
     pub(crate) east: Site,
@@ -90,7 +90,7 @@ impl Set {
     }
 }
 
-/// A broker, and two clusters with their controllers.
+/// The shared set.
 pub(crate) fn set() -> &'static Set {
     static SET_OF: OnceLock<Set> = OnceLock::new();
     SET_OF.get_or_init(|| {
@@ -139,7 +139,7 @@ impl Site {
         self.cluster.create("/api/v1/namespaces", &namespace).unwrap();
     }
 
-    /// A pod that runs, at `10.network.…` and, if it is dual-stack, at `fd0network::…`.
+    /// Creates a running pod.
     pub(crate) fn pod(&self, namespace: &str, name: &str, app: &str, addresses: &[&str]) {
         let path = format!("/api/v1/namespaces/{namespace}/pods");
         let ports = json!([{"name": "http", "containerPort": 8080}]);
@@ -162,7 +162,7 @@ impl Site {
         self.cluster.patch(path, &json!({"metadata": {"labels": labels}})).unwrap();
     }
 
-    /// Makes a policy, and returns its uid.
+    /// Creates a policy, and returns its uid.
     pub(crate) fn policy(&self, namespace: &str, name: &str, spec: Value) -> String {
         let path = policies(namespace);
         let policy = json!({
@@ -201,7 +201,7 @@ impl Site {
     }
 }
 
-/// A namespace that no other test has.
+/// The name of an unused namespace.
 pub(crate) fn unused(what: &str) -> String {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     format!("{what}-{}", COUNT.fetch_add(1, Ordering::SeqCst))
@@ -215,26 +215,26 @@ pub(crate) fn network_policies(namespace: &str) -> String {
     format!("/apis/networking.k8s.io/v1/namespaces/{namespace}/networkpolicies")
 }
 
-/// Where objects of a kind are on the broker.
+/// The path of objects on the broker.
 pub(crate) fn at_broker(plural: &str) -> String {
     format!("/apis/submariner.io/v1alpha1/namespaces/{SET}/{plural}")
 }
 
-/// How a controller may be other than most.
-pub(crate) struct Manner {
-    /// Where it has its lease.
+/// Deviations from the usual options of a controller.
+pub(crate) struct ProcessOptions {
+    /// The namespace of its lease.
     pub(crate) namespace: &'static str,
-    /// The networks that it accepts of others.
+    /// The trusted networks of other clusters.
     pub(crate) accepted: BTreeMap<Name, Vec<IpNet>>,
-    /// How many pods it takes of each.
+    /// The maximum number of pods per cluster.
     pub(crate) pods: usize,
-    /// How many namespaces it takes of each.
+    /// The maximum number of namespaces per cluster.
     pub(crate) namespaces: usize,
 }
 
-impl Default for Manner {
+impl Default for ProcessOptions {
     fn default() -> Self {
-        Manner {
+        ProcessOptions {
             namespace: "kube-system",
             accepted: BTreeMap::new(),
             pods: 1_000,
@@ -243,7 +243,7 @@ impl Default for Manner {
     }
 }
 
-/// A process that runs the controller, but for being one.
+/// A thread that runs the controller as a process would.
 pub(crate) struct Process {
     pub(crate) http: SocketAddr,
     stop: Option<oneshot::Sender<()>>,
@@ -252,23 +252,23 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Starts the controller of a cluster under an id, with as few rights as it needs.
-    pub(crate) fn start(site: &Site, broker: &Cluster, way: &Access, id: &str) -> Self {
-        Process::with(site, broker, way, id, Manner::default())
+    /// Starts the controller of a cluster with an id and exactly the permissions that it needs.
+    pub(crate) fn start(site: &Site, broker: &Cluster, access: &Access, id: &str) -> Self {
+        Process::with(site, broker, access, id, ProcessOptions::default())
     }
 
-    /// The same in another manner.
+    /// The same with other options.
     pub(crate) fn with(
         site: &Site,
         broker: &Cluster,
-        way: &Access,
+        access: &Access,
         id: &str,
-        manner: Manner,
+        options: ProcessOptions,
     ) -> Self {
         let user = site.cluster.user(&format!("weir-{id}"), &RIGHTS).unwrap();
         let member =
             broker.user(&format!("cluster-{id}-of-{}", site.name), &BROKER_RIGHTS).unwrap();
-        let member = Access { url: way.url.clone(), ..member };
+        let member = Access { url: access.url.clone(), ..member };
         let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
         let kubeconfig = user.write_kubeconfig(folders[0].path()).unwrap();
         member.write_kubeconfig(folders[1].path()).unwrap();
@@ -280,18 +280,18 @@ impl Process {
             namespace: SET.into(),
             renewal: Duration::from_secs(1),
             expiry: Duration::from_secs(25),
-            accepted: manner.accepted,
-            pods: manner.pods,
-            namespaces: manner.namespaces,
+            accepted: options.accepted,
+            pods: options.pods,
+            namespaces: options.namespaces,
             shard: 10,
             merging: weir_clusterset::Merging::None,
         };
         let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let http = free.local_addr().unwrap();
         drop(free);
-        let options = Options {
+        let controllers = Options {
             access: weir_kube::Access::new(Some(&kubeconfig), None),
-            namespace: manner.namespace.into(),
+            namespace: options.namespace.into(),
             lease: "weir-controller".into(),
             controllers: vec![Controller::ClusterSet(Box::new(settings))],
             http: Some(http),
@@ -310,7 +310,7 @@ impl Process {
                 _ = end.await;
             })
         };
-        let thread = std::thread::spawn(move || run_until(&options, end));
+        let thread = std::thread::spawn(move || run_until(&controllers, end));
         Process { http, stop: Some(stop), thread: Some(thread), _folders: folders }
     }
 
@@ -319,17 +319,17 @@ impl Process {
         Process::start(site, broker, &broker.admin().through(gate.address()), id)
     }
 
-    /// What it answers at `/readyz`.
+    /// The response of `/readyz`.
     pub(crate) fn readyz(&self) -> String {
         use std::io::{Read, Write};
-        let ask = || {
+        let request = || {
             let mut stream = std::net::TcpStream::connect(self.http)?;
             write!(stream, "GET /readyz HTTP/1.0\r\nHost: weir\r\n\r\n")?;
             let mut answer = String::new();
             stream.read_to_string(&mut answer)?;
             std::io::Result::Ok(answer)
         };
-        eventually("HTTP answers", || ask().ok())
+        eventually("HTTP answers", || request().ok())
     }
 }
 

@@ -1,24 +1,24 @@
-//! Clusters that are objects which a test writes to the broker.
+//! Members of the set without a cluster: a test writes their objects to the broker.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 
-use crate::setting::{SET, at_broker, set};
+use crate::fixture::{SET, at_broker, set};
 
-/// A cluster that is nothing but words.
-pub(crate) struct Ghost {
+/// A member without a cluster.
+pub(crate) struct FakeMember {
     pub(crate) name: &'static str,
 }
 
-impl Ghost {
-    /// A cluster that gave its last sign of life at a time.
+impl FakeMember {
+    /// A member that renewed its lease at this time.
     pub(crate) fn new(name: &'static str, networks: &[&str], renewed: &str) -> Self {
-        Ghost::asking(name, networks, renewed, json!([]))
+        FakeMember::with_interests(name, networks, renewed, json!([]))
     }
 
-    /// The same, and it asks for pods.
-    pub(crate) fn asking(
+    /// The same, with interests.
+    pub(crate) fn with_interests(
         name: &'static str,
         networks: &[&str],
         renewed: &str,
@@ -36,7 +36,7 @@ impl Ghost {
             "spec": {"holderIdentity": name, "renewTime": renewed},
         });
         set.broker.create(&leases(), &lease).unwrap();
-        Ghost { name }
+        FakeMember { name }
     }
 
     pub(crate) fn renew(&self, renewed: &str) {
@@ -55,7 +55,7 @@ impl Ghost {
         })
     }
 
-    /// Tells about a namespace with labels.
+    /// Publishes a namespace with labels.
     pub(crate) fn namespace(&self, name: &str, mut labels: Value) {
         labels["submariner-io/clusterID"] = self.name.into();
         let namespace = json!({
@@ -66,7 +66,7 @@ impl Ghost {
         set().broker.create(&at_broker("remotenamespaces"), &namespace).unwrap();
     }
 
-    pub(crate) fn tell(&self, pod: &Value) {
+    pub(crate) fn publish(&self, pod: &Value) {
         set().broker.create(&at_broker("remotepods"), pod).unwrap();
     }
 }
@@ -75,11 +75,11 @@ pub(crate) fn leases() -> String {
     format!("/apis/coordination.k8s.io/v1/namespaces/{SET}/leases")
 }
 
-/// A time of day that is now, or was long ago.
+/// The current time in RFC 3339.
 pub(crate) fn now() -> String {
     let seconds = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
     let (days, rest) = (seconds / 86_400, seconds % 86_400);
-    // From days since 1970 to a date, by the civil calendar.
+    // Converts days since 1970 to a date of the civil calendar.
     let shifted = days + 719_468;
     let (era, day) = (shifted / 146_097, shifted % 146_097);
     let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
@@ -96,7 +96,7 @@ pub(crate) fn now() -> String {
     )
 }
 
-/// A policy that allows all pods of namespaces of its name.
+/// A policy that allows all pods of namespaces with its namespace's name.
 pub(crate) fn everyone() -> Value {
     json!({"podSelector": {}, "ingress": [{"from": [{"podSelector": {}}]}]})
 }
