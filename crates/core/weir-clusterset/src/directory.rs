@@ -7,16 +7,17 @@ use weir_model::{Labels, Name, Requirement};
 
 use crate::{Interest, Reach, RemoteId, RemotePod};
 
-/// An interest that somebody has, while somebody has it.
+/// The id of a registered interest. Ids are not reused.
 pub(crate) type InterestId = u32;
 
-/// Pods and namespaces on one side, interests on the other, and who is selected by which.
+/// An index of pods, namespaces and interests that knows which interests select which pod.
 ///
-/// A cluster asks with its own interests about the pods of others, and with the interests of others about its own.
+/// `ClusterSet` matches its own interests against remote pods; `Publication` matches the interests
+/// of other clusters against local pods.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Directory {
     /// By namespace and cluster.
-    homes: BTreeMap<(Name, Name), Home>,
+    namespaces: BTreeMap<(Name, Name), NamespaceEntry>,
     interests: BTreeMap<InterestId, Interest>,
     ids: BTreeMap<Interest, InterestId>,
     anchors: BTreeMap<Anchor, BTreeSet<InterestId>>,
@@ -24,28 +25,28 @@ pub(crate) struct Directory {
 }
 
 #[derive(Clone, Debug, Default)]
-struct Home {
-    /// The labels of the namespace, if it has been told about.
+struct NamespaceEntry {
+    /// The labels of the namespace; `None` until it is received.
     labels: Option<Labels>,
-    pods: BTreeMap<Name, Known>,
+    pods: BTreeMap<Name, KnownPod>,
 }
 
-/// A pod, and what selects it.
+/// A pod and the interests that select it.
 #[derive(Clone, Debug)]
-pub(crate) struct Known {
+pub(crate) struct KnownPod {
     pub(crate) pod: Arc<RemotePod>,
     /// Sorted.
     pub(crate) interests: Vec<InterestId>,
 }
 
-/// A pod that is there, was there, or is selected by others than before.
+/// A change of a pod or of the interests that select it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Shift {
-    pub(crate) before: Option<Known>,
-    pub(crate) after: Option<Known>,
+    pub(crate) before: Option<KnownPod>,
+    pub(crate) after: Option<KnownPod>,
 }
 
-/// What every pod that an interest selects has in common, as far as one look-up can tell.
+/// A property of every pod that an interest selects, used as an index key.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Anchor {
     Namespace(Name),
@@ -55,76 +56,80 @@ enum Anchor {
 }
 
 impl Directory {
-    /// A pod is there.
+    /// Adds or replaces a pod.
     pub(crate) fn put_pod(&mut self, pod: Arc<RemotePod>) -> Shift {
         let RemoteId { namespace, cluster, name } = pod.id.clone();
         let key = (namespace, cluster);
-        let labels = self.homes.get(&key).and_then(|home| home.labels.clone());
+        let labels = self.namespaces.get(&key).and_then(|entry| entry.labels.clone());
         let interests = self.select(&pod, labels.as_ref());
-        let known = Known { pod, interests };
-        let home = self.homes.entry(key).or_default();
-        let before = home.pods.insert(name, known.clone());
+        let known = KnownPod { pod, interests };
+        let entry = self.namespaces.entry(key).or_default();
+        let before = entry.pods.insert(name, known.clone());
         Shift { before, after: Some(known) }
     }
 
-    /// A pod is gone.
+    /// Removes a pod.
     pub(crate) fn remove_pod(&mut self, id: &RemoteId) -> Shift {
         let key = (id.namespace.clone(), id.cluster.clone());
-        let Some(home) = self.homes.get_mut(&key) else { return Shift::default() };
-        let before = home.pods.remove(&id.name);
-        self.tidy(&key);
+        let Some(entry) = self.namespaces.get_mut(&key) else { return Shift::default() };
+        let before = entry.pods.remove(&id.name);
+        self.remove_if_empty(&key);
         Shift { before, after: None }
     }
 
-    /// A namespace has these labels; `None` if nothing is known about it any more.
-    pub(crate) fn label(
+    /// Sets the labels of a namespace, or removes it (`None`).
+    pub(crate) fn set_labels(
         &mut self,
         cluster: &Name,
         namespace: &Name,
         labels: Option<Labels>,
     ) -> Vec<Shift> {
         let key = (namespace.clone(), cluster.clone());
-        let home = self.homes.entry(key.clone()).or_default();
-        if home.labels == labels {
-            self.tidy(&key);
+        let entry = self.namespaces.entry(key.clone()).or_default();
+        if entry.labels == labels {
+            self.remove_if_empty(&key);
             return Vec::new();
         }
-        home.labels = labels.clone();
-        let pods: Vec<Known> = home.pods.values().cloned().collect();
+        entry.labels = labels.clone();
+        let pods: Vec<KnownPod> = entry.pods.values().cloned().collect();
         let mut shifts = Vec::new();
         for before in pods {
             let interests = self.select(&before.pod, labels.as_ref());
             if interests != before.interests {
-                let after = Known { pod: before.pod.clone(), interests };
-                if let Some(home) = self.homes.get_mut(&key) {
-                    home.pods.insert(before.pod.id.name.clone(), after.clone());
+                let after = KnownPod { pod: before.pod.clone(), interests };
+                if let Some(entry) = self.namespaces.get_mut(&key) {
+                    entry.pods.insert(before.pod.id.name.clone(), after.clone());
                 }
                 shifts.push(Shift { before: Some(before), after: Some(after) });
             }
         }
-        self.tidy(&key);
+        self.remove_if_empty(&key);
         shifts
     }
 
     /// The labels of a namespace.
     pub(crate) fn labels(&self, cluster: &Name, namespace: &Name) -> Option<&Labels> {
-        self.homes.get(&(namespace.clone(), cluster.clone()))?.labels.as_ref()
+        self.namespaces.get(&(namespace.clone(), cluster.clone()))?.labels.as_ref()
     }
 
     /// A pod.
-    pub(crate) fn pod(&self, id: &RemoteId) -> Option<&Known> {
-        let home = self.homes.get(&(id.namespace.clone(), id.cluster.clone()))?;
-        home.pods.get(&id.name)
+    pub(crate) fn pod(&self, id: &RemoteId) -> Option<&KnownPod> {
+        let entry = self.namespaces.get(&(id.namespace.clone(), id.cluster.clone()))?;
+        entry.pods.get(&id.name)
     }
 
-    /// All pods of a namespace of a cluster.
-    pub(crate) fn pods_of(&self, cluster: &Name, namespace: &Name) -> impl Iterator<Item = &Known> {
-        let home = self.homes.get(&(namespace.clone(), cluster.clone()));
-        home.into_iter().flat_map(|home| home.pods.values())
+    /// All pods in a namespace of a cluster.
+    pub(crate) fn pods_of(
+        &self,
+        cluster: &Name,
+        namespace: &Name,
+    ) -> impl Iterator<Item = &KnownPod> {
+        let entry = self.namespaces.get(&(namespace.clone(), cluster.clone()));
+        entry.into_iter().flat_map(|entry| entry.pods.values())
     }
 
-    /// Somebody has an interest. Nobody may have had it before.
-    pub(crate) fn add(&mut self, interest: Interest) -> (InterestId, Vec<Shift>) {
+    /// Registers an interest, which must be new.
+    pub(crate) fn add_interest(&mut self, interest: Interest) -> (InterestId, Vec<Shift>) {
         let id = self.next;
         self.next += 1;
         for anchor in anchors(&interest) {
@@ -132,14 +137,14 @@ impl Directory {
         }
         self.ids.insert(interest.clone(), id);
         let mut shifts = Vec::new();
-        for ((namespace, _), home) in homes(&mut self.homes, &interest) {
-            if !interest.reaches(namespace, home.labels.as_ref()) {
+        for ((namespace, _), entry) in reachable(&mut self.namespaces, &interest) {
+            if !interest.reaches(namespace, entry.labels.as_ref()) {
                 continue;
             }
-            for known in home.pods.values_mut() {
+            for known in entry.pods.values_mut() {
                 if interest.selects(&known.pod.labels) {
                     let before = Some(known.clone());
-                    // It is the newest, so the list stays sorted.
+                    // Ids grow, so the list stays sorted.
                     known.interests.push(id);
                     shifts.push(Shift { before, after: Some(known.clone()) });
                 }
@@ -149,8 +154,8 @@ impl Directory {
         (id, shifts)
     }
 
-    /// Nobody has an interest any more.
-    pub(crate) fn drop_interest(&mut self, id: InterestId) -> Vec<Shift> {
+    /// Removes an interest.
+    pub(crate) fn remove_interest(&mut self, id: InterestId) -> Vec<Shift> {
         let Some(interest) = self.interests.remove(&id) else { return Vec::new() };
         self.ids.remove(&interest);
         for anchor in anchors(&interest) {
@@ -162,8 +167,8 @@ impl Directory {
             }
         }
         let mut shifts = Vec::new();
-        for (_, home) in homes(&mut self.homes, &interest) {
-            for known in home.pods.values_mut() {
+        for (_, entry) in reachable(&mut self.namespaces, &interest) {
+            for known in entry.pods.values_mut() {
                 if let Ok(at) = known.interests.binary_search(&id) {
                     let before = Some(known.clone());
                     known.interests.remove(at);
@@ -174,26 +179,26 @@ impl Directory {
         shifts
     }
 
-    /// The id of an interest that somebody has.
+    /// The id of a registered interest.
     pub(crate) fn id(&self, interest: &Interest) -> Option<InterestId> {
         self.ids.get(interest).copied()
     }
 
-    /// All interests that somebody has, sorted.
+    /// All registered interests, sorted.
     pub(crate) fn interests(&self) -> impl Iterator<Item = &Interest> {
         self.ids.keys()
     }
 
     /// The pods that an interest selects.
-    pub(crate) fn members(&self, id: InterestId) -> impl Iterator<Item = &Known> {
+    pub(crate) fn members(&self, id: InterestId) -> impl Iterator<Item = &KnownPod> {
         let (from, to) = match self.interests.get(&id).map(|interest| &interest.reach) {
             Some(Reach::Named(name)) => (name.clone(), Some(name.clone())),
             _ => (Name::default(), None),
         };
-        let homes = self.homes.range((from, Name::default())..);
-        let homes = homes
+        let namespaces = self.namespaces.range((from, Name::default())..);
+        let namespaces = namespaces
             .take_while(move |((namespace, _), _)| to.as_ref().is_none_or(|to| namespace == to));
-        let pods = homes.flat_map(|(_, home)| home.pods.values());
+        let pods = namespaces.flat_map(|(_, entry)| entry.pods.values());
         pods.filter(move |known| known.interests.binary_search(&id).is_ok())
     }
 
@@ -204,9 +209,9 @@ impl Directory {
         let by_namespace = labels.into_iter().flat_map(Labels::iter);
         let by_namespace =
             by_namespace.map(|(key, value)| Anchor::NamespaceLabel(key.clone(), value.clone()));
-        let looked_up = [Anchor::Namespace(namespace.clone()), Anchor::Nothing];
-        let looked_up = looked_up.into_iter().chain(by_pod).chain(by_namespace);
-        let candidates = looked_up.filter_map(|anchor| self.anchors.get(&anchor)).flatten();
+        let pod_anchors = [Anchor::Namespace(namespace.clone()), Anchor::Nothing];
+        let pod_anchors = pod_anchors.into_iter().chain(by_pod).chain(by_namespace);
+        let candidates = pod_anchors.filter_map(|anchor| self.anchors.get(&anchor)).flatten();
         let selecting = candidates.filter(|id| {
             self.interests.get(id).is_some_and(|interest| {
                 interest.reaches(namespace, labels) && interest.selects(&pod.labels)
@@ -216,29 +221,33 @@ impl Directory {
         sorted.into_iter().collect()
     }
 
-    fn tidy(&mut self, key: &(Name, Name)) {
-        if self.homes.get(key).is_some_and(|home| home.labels.is_none() && home.pods.is_empty()) {
-            self.homes.remove(key);
+    fn remove_if_empty(&mut self, key: &(Name, Name)) {
+        if self
+            .namespaces
+            .get(key)
+            .is_some_and(|entry| entry.labels.is_none() && entry.pods.is_empty())
+        {
+            self.namespaces.remove(key);
         }
     }
 }
 
-/// The namespaces that an interest could reach.
-fn homes<'a>(
-    homes: &'a mut BTreeMap<(Name, Name), Home>,
+/// The namespaces that an interest could select.
+fn reachable<'a>(
+    namespaces: &'a mut BTreeMap<(Name, Name), NamespaceEntry>,
     interest: &Interest,
-) -> impl Iterator<Item = (&'a (Name, Name), &'a mut Home)> {
+) -> impl Iterator<Item = (&'a (Name, Name), &'a mut NamespaceEntry)> {
     let named = match &interest.reach {
         Reach::Named(name) => Some(name.clone()),
         Reach::Matching(_) => None,
     };
     let from = (named.clone().unwrap_or_default(), Name::default());
-    homes.range_mut(from..).take_while(move |((namespace, _), _)| {
+    namespaces.range_mut(from..).take_while(move |((namespace, _), _)| {
         named.as_ref().is_none_or(|named| namespace == named)
     })
 }
 
-/// Where to look for an interest: a pod that it selects has at least one of these.
+/// The index keys of an interest. Every pod that it selects has at least one of them.
 fn anchors(interest: &Interest) -> Vec<Anchor> {
     let pairs = |requirements: &[Requirement]| {
         let ins = requirements.iter().filter_map(|requirement| match requirement {

@@ -1,37 +1,39 @@
 use weir_model::{Labels, Name, Peer, Policy, Requirement, Scope, Selector, Who};
 
-/// What a peer of a policy asks for, and so which pods other clusters need to tell about.
+/// The pods that a peer of a policy selects. Other clusters publish the pods that match.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Interest {
-    /// In these namespaces,
+    /// Selects the namespaces.
     pub reach: Reach,
-    /// the pods with these labels.
+    /// Selects the pods in those namespaces.
     pub pods: Selector,
 }
 
-/// A choice of namespaces in other clusters.
+/// A selection of namespaces in other clusters.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Reach {
-    /// The namespace of this name: a peer without `namespaceSelector` means the policy's own, and namespaces of one name are one.
+    /// The namespace of this name in every cluster. A peer without `namespaceSelector` selects the
+    /// namespace of its policy.
     Named(Name),
-    /// The namespaces with these labels.
+    /// The namespaces that the selector matches.
     Matching(Selector),
 }
 
 impl Interest {
-    /// What a peer of a policy asks for; `None` if it is not about pods, or about labels that never travel.
-    pub(crate) fn of(policy: &Policy, peer: &Peer) -> Option<Self> {
+    /// The interest of a peer; `None` if the peer does not select pods or requires reserved labels.
+    pub(crate) fn from_peer(policy: &Policy, peer: &Peer) -> Option<Self> {
         let Who::Pods { scope, pods } = &peer.who else { return None };
         let reach = match scope {
             Scope::Own => Reach::Named(policy.id.namespace.clone()),
             Scope::Matching(selector) => Reach::Matching(selector.clone()),
         };
         let interest = Interest { reach, pods: pods.clone() };
-        (!interest.is_unanswerable()).then_some(interest)
+        (!interest.has_reserved_labels()).then_some(interest)
     }
 
-    /// Whether it asks for labels that no cluster tells: that a label is missing would then say nothing.
-    pub fn is_unanswerable(&self) -> bool {
+    /// Whether it requires labels that clusters do not publish. Even their absence cannot be
+    /// checked.
+    pub fn has_reserved_labels(&self) -> bool {
         let by_namespace = match &self.reach {
             Reach::Named(_) => &[][..],
             Reach::Matching(selector) => selector.requirements(),
@@ -40,7 +42,7 @@ impl Interest {
         all.any(|requirement| is_reserved(requirement.key()))
     }
 
-    /// Whether it holds for a namespace. Without its labels, only a selector that asks for nothing does.
+    /// Whether it selects a namespace. If the labels are unknown, only the empty selector matches.
     pub(crate) fn reaches(&self, namespace: &str, labels: Option<&Labels>) -> bool {
         match &self.reach {
             Reach::Named(name) => &**name == namespace,
@@ -50,13 +52,14 @@ impl Interest {
         }
     }
 
-    /// Whether it holds for a pod in a namespace that it reaches.
+    /// Whether it selects a pod, in a namespace that it selects.
     pub(crate) fn selects(&self, labels: &Labels) -> bool {
         holds(&self.pods, labels)
     }
 }
 
-/// Whether a label belongs to the exchange between clusters, so that pods and namespaces cannot be told by it.
+/// Whether a label is reserved for the exchange between clusters, so that policies cannot select by
+/// it.
 pub fn is_reserved(key: &str) -> bool {
     key.split_once('/').is_some_and(|(prefix, _)| prefix == "submariner-io")
 }

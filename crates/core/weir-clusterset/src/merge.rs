@@ -2,8 +2,8 @@ use std::{collections::BTreeSet, net::IpAddr};
 
 use ipnet::IpNet;
 
-/// The addresses as networks: each alone, or merged where two halves of a network are both there, and so on up. Nothing that is not
-/// in `addresses` is in the networks.
+/// Merges addresses into networks: two halves of a network become that network, repeatedly. The
+/// networks contain exactly `addresses`.
 pub(crate) fn merge(addresses: impl IntoIterator<Item = IpAddr>) -> Vec<IpNet> {
     let mut networks: BTreeSet<IpNet> = addresses.into_iter().map(IpNet::from).collect();
     let mut done = Vec::new();
@@ -41,7 +41,7 @@ mod tests {
     }
 
     #[test]
-    fn only_whole_halves_merge() {
+    fn only_complete_halves_merge() {
         assert_eq!(text(&["10.0.0.1", "10.0.0.2"]), ["10.0.0.1/32", "10.0.0.2/32"]);
         assert_eq!(text(&["10.0.0.2", "10.0.0.3"]), ["10.0.0.2/31"]);
         assert_eq!(
@@ -53,7 +53,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn networks_hold_exactly_the_addresses(low in btree_set(0..256_u32, 0..200)) {
+        fn networks_contain_exactly_the_addresses(low in btree_set(0..256_u32, 0..200)) {
             let address = |low: u32| IpAddr::from(Ipv4Addr::from(0x0a00_0000 + low));
             let networks = merge(low.iter().copied().map(address));
             for at in 0..256 {

@@ -4,39 +4,39 @@ use weir_model::Name;
 
 use crate::{RemoteId, RemotePod};
 
-/// Fewer names than this are not worth looking through.
-const FEW: usize = 1_024;
+/// The table is not searched for unused names below this size.
+const MIN_LIMIT: usize = 1_024;
 
-/// Names that many pods have in common, each kept once: their cluster, their namespace, their labels.
+/// Interned strings that many pods share: clusters, namespaces and labels.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Names {
+pub(crate) struct NameTable {
     known: BTreeSet<Name>,
     limit: usize,
 }
 
-impl Names {
-    /// A pod whose names are those that others have, too.
-    pub(crate) fn share(&mut self, pod: RemotePod) -> RemotePod {
+impl NameTable {
+    /// Replaces the strings of a pod by interned ones.
+    pub(crate) fn intern_pod(&mut self, pod: RemotePod) -> RemotePod {
         let RemotePod { id, labels, addresses, mut ports } = pod;
         let id = RemoteId {
-            namespace: self.one(id.namespace),
-            cluster: self.one(id.cluster),
+            namespace: self.intern(id.namespace),
+            cluster: self.intern(id.cluster),
             name: id.name,
         };
-        let labels = labels.iter().map(|(k, v)| (self.one(k.clone()), self.one(v.clone())));
+        let labels = labels.iter().map(|(k, v)| (self.intern(k.clone()), self.intern(v.clone())));
         let labels = labels.collect();
-        ports.iter_mut().for_each(|port| port.name = self.one(port.name.clone()));
+        ports.iter_mut().for_each(|port| port.name = self.intern(port.name.clone()));
         RemotePod { id, labels, addresses, ports }
     }
 
-    fn one(&mut self, name: Name) -> Name {
+    fn intern(&mut self, name: Name) -> Name {
         if let Some(known) = self.known.get(&name) {
             return known.clone();
         }
         if self.known.len() >= self.limit {
-            // What nobody else has any more goes, before it is more than what somebody does.
+            // Remove unused names before they outnumber the used ones.
             self.known.retain(|name| Arc::strong_count(name) > 1);
-            self.limit = self.known.len().saturating_mul(2).max(FEW);
+            self.limit = self.known.len().saturating_mul(2).max(MIN_LIMIT);
         }
         self.known.insert(name.clone());
         name
@@ -48,14 +48,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_kept_once_and_no_longer_than_somebody_has_them() {
-        let mut names = Names::default();
-        let [one, other] = ["web", "web"].map(|text| names.one(text.into()));
+    fn names_are_stored_once_and_only_while_they_are_used() {
+        let mut names = NameTable::default();
+        let [one, other] = ["web", "web"].map(|text| names.intern(text.into()));
         assert!(Arc::ptr_eq(&one, &other));
-        for number in 0..10 * FEW {
-            names.one(number.to_string().into());
+        for number in 0..10 * MIN_LIMIT {
+            names.intern(number.to_string().into());
         }
-        assert!(names.known.len() <= FEW, "{}", names.known.len());
-        assert!(Arc::ptr_eq(&one, &names.one("web".into())), "this one is still somebody's");
+        assert!(names.known.len() <= MIN_LIMIT, "{}", names.known.len());
+        assert!(Arc::ptr_eq(&one, &names.intern("web".into())), "this name is still in use");
     }
 }

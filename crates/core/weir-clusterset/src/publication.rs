@@ -8,33 +8,34 @@ use weir_model::{Labels, Name, Namespace, Pod, PodId};
 
 use crate::{
     Interest, RemoteId, RemotePod,
-    directory::{Directory, InterestId, Shift},
+    directory::{Directory, InterestId, KnownPod, Shift},
     is_reserved,
 };
 
-/// The pods of this cluster, and which of them other clusters need to know.
+/// The pods of this cluster, and which of them are published to other clusters.
 ///
-/// A pod is told if it has an address of its own and some other cluster has an interest that selects it; a namespace, if a pod in it is.
-/// An address is told for the youngest pod that claims it only: the others had it before.
+/// A pod is published if it owns an address and an interest of another cluster selects it. A
+/// namespace is published if one of its pods is. If several pods claim an address, it is published
+/// only for the youngest of them.
 #[derive(Clone, Debug)]
 pub struct Publication {
     cluster: Name,
     directory: Directory,
-    /// The pods that claim an address: when they were made, and with all addresses that they claim.
+    /// The pods that claim addresses: creation time, and the pod with all addresses that it claims.
     claimants: BTreeMap<PodId, (u64, RemotePod)>,
-    /// Who claims an address, the youngest last.
+    /// The pods that claim an address, the youngest last.
     claims: BTreeMap<IpAddr, BTreeSet<(u64, PodId)>>,
-    /// Who has which interests.
+    /// The interests of each other cluster.
     interests: BTreeMap<Name, BTreeSet<Interest>>,
     users: BTreeMap<Interest, (InterestId, usize)>,
-    /// How many pods are told, by namespace.
-    told: BTreeMap<Name, usize>,
-    pods: BTreeSet<PodId>,
-    namespaces: BTreeSet<Name>,
+    /// The number of published pods, by namespace.
+    published: BTreeMap<Name, usize>,
+    changed_pods: BTreeSet<PodId>,
+    changed_namespaces: BTreeSet<Name>,
 }
 
 impl Publication {
-    /// Of a cluster, about which nothing is known.
+    /// The publication of a cluster without any objects.
     pub fn new(cluster: Name) -> Self {
         Publication {
             cluster,
@@ -43,16 +44,17 @@ impl Publication {
             claims: BTreeMap::new(),
             interests: BTreeMap::new(),
             users: BTreeMap::new(),
-            told: BTreeMap::new(),
-            pods: BTreeSet::new(),
-            namespaces: BTreeSet::new(),
+            published: BTreeMap::new(),
+            changed_pods: BTreeSet::new(),
+            changed_namespaces: BTreeSet::new(),
         }
     }
 
-    /// A pod of this cluster is as given.
+    /// Adds or replaces a pod of this cluster.
     pub fn put_pod(&mut self, pod: &Pod) {
-        let mut touched = self.unclaim(&pod.id);
-        // Without an address of its own there is nothing to tell: not started, finished, or on its node's network.
+        let mut touched = self.release_claims(&pod.id);
+        // A pod without an address of its own is not published: it has not started, has ended, or
+        // uses the host network.
         let addresses = pod.own_addresses().to_vec();
         if !addresses.is_empty() {
             for address in &addresses {
@@ -61,45 +63,46 @@ impl Publication {
                 claims.insert((pod.born, pod.id.clone()));
             }
             let (id, labels, ports) =
-                (self.remote(&pod.id), travelling(&pod.labels), pod.ports.clone());
+                (self.remote(&pod.id), publishable(&pod.labels), pod.ports.clone());
             let claimant = (pod.born, RemotePod { id, labels, addresses, ports });
             self.claimants.insert(pod.id.clone(), claimant);
         }
         touched.insert(pod.id.clone());
-        self.settle(touched);
+        self.update_addresses(touched);
     }
 
-    /// A pod of this cluster is gone.
+    /// Removes a pod of this cluster.
     pub fn remove_pod(&mut self, id: &PodId) {
-        let mut touched = self.unclaim(id);
+        let mut touched = self.release_claims(id);
         touched.insert(id.clone());
-        self.settle(touched);
+        self.update_addresses(touched);
     }
 
-    /// A namespace of this cluster is as given.
+    /// Adds or replaces a namespace of this cluster.
     pub fn put_namespace(&mut self, namespace: &Namespace) {
-        self.label(&namespace.name, Some(travelling(&namespace.labels)));
+        self.update_labels(&namespace.name, Some(publishable(&namespace.labels)));
     }
 
-    /// A namespace of this cluster is gone.
+    /// Removes a namespace of this cluster.
     pub fn remove_namespace(&mut self, name: &Name) {
-        self.label(name, None);
+        self.update_labels(name, None);
     }
 
-    /// Another cluster has these interests, and no others.
-    pub fn interests(&mut self, cluster: &Name, interests: BTreeSet<Interest>) {
-        let before = match interests.is_empty() {
-            true => self.interests.remove(cluster),
-            false => self.interests.insert(cluster.clone(), interests.clone()),
+    /// Replaces the interests of another cluster.
+    pub fn set_interests(&mut self, cluster: &Name, interests: BTreeSet<Interest>) {
+        let before = if interests.is_empty() {
+            self.interests.remove(cluster)
+        } else {
+            self.interests.insert(cluster.clone(), interests.clone())
         };
         let before = before.unwrap_or_default();
         for new in interests.difference(&before) {
             match self.users.get_mut(new) {
                 Some((_, count)) => *count += 1,
                 None => {
-                    let (id, shifts) = self.directory.add(new.clone());
+                    let (id, shifts) = self.directory.add_interest(new.clone());
                     self.users.insert(new.clone(), (id, 1));
-                    self.note(shifts);
+                    self.record_shifts(shifts);
                 }
             }
         }
@@ -109,42 +112,42 @@ impl Publication {
             if *count == 0 {
                 let id = *id;
                 self.users.remove(old);
-                let shifts = self.directory.drop_interest(id);
-                self.note(shifts);
+                let shifts = self.directory.remove_interest(id);
+                self.record_shifts(shifts);
             }
         }
     }
 
-    /// The pods, and the namespaces, of which something else is to be told than when this was last asked.
-    pub fn touched(&mut self) -> (BTreeSet<PodId>, BTreeSet<Name>) {
-        (std::mem::take(&mut self.pods), std::mem::take(&mut self.namespaces))
+    /// Drains the pods and namespaces whose published form changed.
+    pub fn take_changed(&mut self) -> (BTreeSet<PodId>, BTreeSet<Name>) {
+        (std::mem::take(&mut self.changed_pods), std::mem::take(&mut self.changed_namespaces))
     }
 
-    /// What is told about a pod.
+    /// The published form of a pod; `None` if it is not published.
     pub fn pod(&self, id: &PodId) -> Option<&RemotePod> {
         let known = self.directory.pod(&self.remote(id))?;
         (!known.interests.is_empty()).then_some(&known.pod)
     }
 
-    /// What is told about a namespace.
+    /// The published labels of a namespace; `None` if it is not published.
     pub fn namespace(&self, name: &Name) -> Option<&Labels> {
-        self.told.get(name)?;
+        self.published.get(name)?;
         self.directory.labels(&self.cluster, name)
     }
 
-    /// The namespaces that are told.
+    /// The published namespaces.
     pub fn namespaces(&self) -> impl Iterator<Item = &Name> {
-        self.told.keys()
+        self.published.keys()
     }
 
-    /// The pods of a namespace that are told.
+    /// The published pods of a namespace.
     pub fn pods_of(&self, namespace: &Name) -> impl Iterator<Item = &RemotePod> {
         let pods = self.directory.pods_of(&self.cluster, namespace);
         pods.filter(|known| !known.interests.is_empty()).map(|known| &*known.pod)
     }
 
-    /// Forgets the claims of a pod; returns who has its addresses now.
-    fn unclaim(&mut self, id: &PodId) -> BTreeSet<PodId> {
+    /// Removes the claims of a pod and returns the new owners of its addresses.
+    fn release_claims(&mut self, id: &PodId) -> BTreeSet<PodId> {
         let Some((born, pod)) = self.claimants.remove(id) else { return BTreeSet::new() };
         let mut heirs = BTreeSet::new();
         for address in &pod.addresses {
@@ -158,8 +161,8 @@ impl Publication {
         heirs
     }
 
-    /// Works out which addresses pods have.
-    fn settle(&mut self, pods: BTreeSet<PodId>) {
+    /// Recomputes which addresses these pods own.
+    fn update_addresses(&mut self, pods: BTreeSet<PodId>) {
         for id in pods {
             let pod = self.claimants.get(&id).map(|(_, pod)| pod);
             let has = |address: &&IpAddr| {
@@ -174,40 +177,40 @@ impl Publication {
                 }
                 None => self.directory.remove_pod(&self.remote(&id)),
             };
-            self.note(vec![shift]);
+            self.record_shifts(vec![shift]);
         }
     }
 
-    fn label(&mut self, name: &Name, labels: Option<Labels>) {
+    fn update_labels(&mut self, name: &Name, labels: Option<Labels>) {
         if self.directory.labels(&self.cluster, name) != labels.as_ref() {
-            self.namespaces.insert(name.clone());
+            self.changed_namespaces.insert(name.clone());
         }
-        let shifts = self.directory.label(&self.cluster.clone(), name, labels);
-        self.note(shifts);
+        let shifts = self.directory.set_labels(&self.cluster.clone(), name, labels);
+        self.record_shifts(shifts);
     }
 
-    fn note(&mut self, shifts: Vec<Shift>) {
+    fn record_shifts(&mut self, shifts: Vec<Shift>) {
         for Shift { before, after } in shifts {
-            let told = |known: Option<crate::directory::Known>| {
+            let published = |known: Option<KnownPod>| {
                 known.filter(|known| !known.interests.is_empty()).map(|known| known.pod)
             };
-            let (before, after) = (told(before), told(after));
+            let (before, after) = (published(before), published(after));
             if before == after {
                 continue;
             }
             let Some(id) = before.as_ref().or(after.as_ref()).map(|pod| pod.id.clone()) else {
                 continue;
             };
-            self.pods.insert(PodId { namespace: id.namespace.clone(), name: id.name });
-            let count = self.told.entry(id.namespace.clone()).or_default();
+            self.changed_pods.insert(PodId { namespace: id.namespace.clone(), name: id.name });
+            let count = self.published.entry(id.namespace.clone()).or_default();
             *count += usize::from(after.is_some());
             *count -= usize::from(before.is_some());
             let is_none = *count == 0;
             if is_none {
-                self.told.remove(&id.namespace);
+                self.published.remove(&id.namespace);
             }
             if before.is_some() != after.is_some() {
-                self.namespaces.insert(id.namespace);
+                self.changed_namespaces.insert(id.namespace);
             }
         }
     }
@@ -221,7 +224,7 @@ impl Publication {
     }
 }
 
-/// The labels that are told: all but those that belong to the exchange itself, which a pod could forge.
-fn travelling(labels: &Labels) -> Labels {
+/// The labels to publish: all except the reserved ones, which a pod could forge.
+fn publishable(labels: &Labels) -> Labels {
     labels.iter().filter(|(key, _)| !is_reserved(key)).cloned().collect()
 }

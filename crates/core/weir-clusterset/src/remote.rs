@@ -3,51 +3,52 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use weir_model::{Labels, Name, NamedPort};
 
-/// Which pod of which cluster. Sorted by namespace, because namespaces of one name are one to policies.
+/// The id of a pod in another cluster. It sorts by namespace first, because policies treat
+/// namespaces of the same name as one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RemoteId {
-    /// The namespace it lives in.
+    /// The namespace of the pod.
     pub namespace: Name,
-    /// The cluster it runs in.
+    /// The cluster of the pod.
     pub cluster: Name,
-    /// Its name.
+    /// The name of the pod.
     pub name: Name,
 }
 
-/// What one cluster tells another about a pod.
+/// A pod as its cluster publishes it to other clusters.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RemotePod {
-    /// Which pod.
+    /// The id.
     pub id: RemoteId,
     /// Its labels.
     pub labels: Labels,
-    /// Its addresses, as the other cluster sees them.
+    /// Its addresses, as other clusters see them.
     pub addresses: Vec<IpAddr>,
-    /// The container ports that have a name: an egress rule may ask for them, and an `ipBlock` cannot tell.
+    /// Its named ports. Egress rules refer to them by name, and an `ipBlock` rule needs their
+    /// numbers.
     pub ports: Vec<NamedPort>,
 }
 
-/// What is known about a cluster of the set.
+/// The properties of a cluster in the set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Member {
-    /// The networks that its pods are in. An address outside of them is refused.
+    /// The networks of its pods. An address outside of them is rejected.
     pub networks: Vec<IpNet>,
 }
 
 impl Member {
-    /// The same, as far as it lies in other networks.
+    /// The same cluster, restricted to other networks.
     #[must_use]
     pub fn within(&self, accepted: &[IpNet]) -> Self {
         let common = self.networks.iter().flat_map(|one| {
-            accepted.iter().filter_map(move |other| match one.contains(other) {
-                true => Some(*other),
-                false => other.contains(one).then_some(*one),
+            accepted.iter().filter_map(move |other| {
+                if one.contains(other) { Some(*other) } else { other.contains(one).then_some(*one) }
             })
         });
         Member { networks: common.collect() }
     }
 
-    /// Whether an address lies in one of the networks.
+    /// Whether one of the networks contains an address.
     pub fn holds(&self, address: IpAddr) -> bool {
         self.networks.iter().any(|network| network.contains(&address))
     }

@@ -2,151 +2,162 @@ use std::{collections::BTreeMap, time::Duration};
 
 use weir_model::Name;
 
-/// By how much the clocks of two machines may differ before it matters.
-const SKEW: Duration = Duration::from_secs(10 * 60);
+/// The largest tolerated difference between the clocks of two machines.
+const CLOCK_SKEW: Duration = Duration::from_secs(10 * 60);
 
-/// For how long a cluster may be silent.
+/// The lease durations of a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// How often a cluster gives a sign of life.
+    /// The interval between two renewals.
     pub renewal: Duration,
-    /// After this long without one, it is gone, and so are its addresses.
+    /// The lease expires after this time without a renewal, and the addresses of the cluster are
+    /// removed.
     pub expiry: Duration,
 }
 
-/// A sign of life, as somebody saw it.
+/// A lease of a cluster, as observed once.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Pulse {
-    /// The cluster that gave it, by something that no other has: two of one name differ in it.
+pub struct Heartbeat {
+    /// The unique id of the cluster. It differs even between clusters of the same name.
     pub holder: Name,
-    /// Which of its controllers gave it: where that has its place in the cluster. Empty if that was not told.
-    pub seat: Name,
-    /// Which sign: another text is another sign.
+    /// The controller that renewed the lease; empty if the lease does not name it.
+    pub controller: Name,
+    /// Identifies the renewal: a different text is a new renewal.
     pub renewal: Name,
-    /// How old it is by the clocks of two machines. Only asked when a cluster is seen for the first time.
+    /// The age of the renewal. It compares the clocks of two machines and is used only for the
+    /// first observation of a cluster.
     pub age: Duration,
 }
 
-/// How a cluster is.
+/// The state of a cluster's lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Life {
-    /// It gives signs of life.
+pub enum Liveness {
+    /// The cluster renews its lease.
     Alive,
-    /// It misses some, and what it told still counts.
+    /// The cluster missed renewals; its pods are still allowed.
     Late,
-    /// It is silent for too long.
-    Gone,
+    /// The lease expired.
+    Expired,
 }
 
-/// Who else goes by a name, so that it is not ours.
+/// The other user of a cluster name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Rival {
-    /// Another cluster, by what tells it from ours.
+    /// Another cluster, by its unique id.
     Cluster(Name),
-    /// Another controller of our own cluster, by its seat.
+    /// Another controller of our own cluster.
     Controller(Name),
 }
 
-/// Who of the set is alive.
+/// The leases of all clusters in the set.
 ///
-/// Time is counted by our own clock, and only while we hear anything at all: while the broker is away nobody expires.
+/// Silence is measured by the local clock, and only while the broker is reachable, so no lease
+/// expires during an outage of the broker.
 #[derive(Clone, Debug)]
 pub struct Roster {
     limits: Limits,
-    clusters: BTreeMap<Name, Seen>,
+    clusters: BTreeMap<Name, LeaseState>,
     last: Option<Duration>,
 }
 
 #[derive(Clone, Debug)]
-struct Seen {
+struct LeaseState {
     holder: Name,
-    seat: Name,
+    controller: Name,
     renewal: Name,
-    /// For how long it was silent, at the last look.
-    silent: Duration,
-    /// For how much of that we looked ourselves.
-    watched: Duration,
+    /// The time since the last renewal.
+    silence: Duration,
+    /// The part of `silence` during which we observed the lease ourselves.
+    observed: Duration,
 }
 
 impl Roster {
-    /// A roster that has seen nobody.
+    /// A roster without clusters.
     pub fn new(limits: Limits) -> Self {
         Roster { limits, clusters: BTreeMap::new(), last: None }
     }
 
-    /// Takes in all signs of life, at a time of our own clock.
-    pub fn look(&mut self, now: Duration, pulses: BTreeMap<Name, Pulse>) {
-        // A gap between two looks is a broker that was away: it counts as little as if there had been none.
+    /// Observes all leases at a time of the local clock.
+    pub fn observe(&mut self, now: Duration, heartbeats: BTreeMap<Name, Heartbeat>) {
+        // A long gap between two observations is an outage of the broker. Count only a part of it.
         let most = self.limits.renewal * 3;
         let passed = self.last.map_or(Duration::ZERO, |last| now.saturating_sub(last)).min(most);
         self.last = Some(now);
-        self.clusters.retain(|cluster, _| pulses.contains_key(cluster));
-        for (cluster, pulse) in pulses {
+        self.clusters.retain(|cluster, _| heartbeats.contains_key(cluster));
+        for (cluster, heartbeat) in heartbeats {
             match self.clusters.get_mut(&cluster) {
-                Some(seen)
-                    if seen.renewal == pulse.renewal
-                        && seen.holder == pulse.holder
-                        && seen.seat == pulse.seat =>
+                Some(lease)
+                    if lease.renewal == heartbeat.renewal
+                        && lease.holder == heartbeat.holder
+                        && lease.controller == heartbeat.controller =>
                 {
-                    seen.silent += passed;
-                    seen.watched += passed;
+                    lease.silence += passed;
+                    lease.observed += passed;
                 }
-                Some(seen) => {
-                    (seen.holder, seen.seat, seen.renewal) =
-                        (pulse.holder, pulse.seat, pulse.renewal);
-                    (seen.silent, seen.watched) = (Duration::ZERO, Duration::ZERO);
+                Some(lease) => {
+                    (lease.holder, lease.controller, lease.renewal) =
+                        (heartbeat.holder, heartbeat.controller, heartbeat.renewal);
+                    (lease.silence, lease.observed) = (Duration::ZERO, Duration::ZERO);
                 }
                 None => {
-                    // Who expired before we looked stays so, however often we begin anew. Clocks differ: who is just over has some
-                    // time to prove otherwise, and the next sign brings anybody back.
+                    // A lease that expired before our first observation stays expired across
+                    // restarts. Because clocks differ, a lease that expired recently gets some time
+                    // to be renewed.
                     let expiry = self.limits.expiry;
-                    let silent = match pulse.age >= expiry.saturating_add(SKEW) {
-                        true => expiry,
-                        false => pulse.age.min(expiry.saturating_sub(most)),
+                    let silence = if heartbeat.age >= expiry.saturating_add(CLOCK_SKEW) {
+                        expiry
+                    } else {
+                        heartbeat.age.min(expiry.saturating_sub(most))
                     };
-                    let Pulse { holder, seat, renewal, .. } = pulse;
-                    let watched = Duration::ZERO;
-                    self.clusters.insert(cluster, Seen { holder, seat, renewal, silent, watched });
+                    let Heartbeat { holder, controller, renewal, .. } = heartbeat;
+                    let observed = Duration::ZERO;
+                    self.clusters.insert(
+                        cluster,
+                        LeaseState { holder, controller, renewal, silence, observed },
+                    );
                 }
             }
         }
     }
 
-    /// How a cluster is; `None` if it never gave a sign, or has left.
-    pub fn life(&self, cluster: &str) -> Option<Life> {
-        let seen = self.clusters.get(cluster)?;
-        Some(match seen.silent {
-            silent if silent >= self.limits.expiry => Life::Gone,
-            silent if silent >= self.limits.renewal * 3 => Life::Late,
-            _ => Life::Alive,
+    /// The state of a cluster's lease; `None` if it has none.
+    pub fn liveness(&self, cluster: &str) -> Option<Liveness> {
+        let lease = self.clusters.get(cluster)?;
+        Some(match lease.silence {
+            silence if silence >= self.limits.expiry => Liveness::Expired,
+            silence if silence >= self.limits.renewal * 3 => Liveness::Late,
+            _ => Liveness::Alive,
         })
     }
 
-    /// Who gives the signs of a cluster.
+    /// The unique id of the cluster that holds a lease.
     pub fn holder(&self, cluster: &str) -> Option<&Name> {
-        self.clusters.get(cluster).map(|seen| &seen.holder)
+        self.clusters.get(cluster).map(|lease| &lease.holder)
     }
 
-    /// Who else goes by this name, if anybody, and is not gone: then it is not ours. That it is gone we must have seen for ourselves for a
-    /// while: by a clock that is wrong, every other is. Another cluster is gone when it has expired; another controller of our own
-    /// cluster, as soon as it is late.
-    pub fn rival(&self, cluster: &str, holder: &str, seat: &str) -> Option<Rival> {
+    /// The other user of this cluster name whose lease is still valid, if any. We require that we
+    /// observed its silence ourselves for a while, because our clock may be wrong. Another cluster
+    /// loses the name when its lease expires; another controller of our own cluster, as soon as it
+    /// is late.
+    pub fn rival(&self, cluster: &str, holder: &str, controller: &str) -> Option<Rival> {
         let late = self.limits.renewal * 3;
-        let seen = self.clusters.get(cluster)?;
-        let (limit, rival) = match *seen.holder == *holder {
-            false => (self.limits.expiry, Rival::Cluster(seen.holder.clone())),
-            true if seen.seat.is_empty() || *seen.seat == *seat => return None,
-            true => (late, Rival::Controller(seen.seat.clone())),
+        let lease = self.clusters.get(cluster)?;
+        let (limit, rival) = if *lease.holder != *holder {
+            (self.limits.expiry, Rival::Cluster(lease.holder.clone()))
+        } else if lease.controller.is_empty() || *lease.controller == *controller {
+            return None;
+        } else {
+            (late, Rival::Controller(lease.controller.clone()))
         };
-        let is_gone = seen.silent >= limit && seen.watched >= late;
-        (!is_gone).then_some(rival)
+        let has_expired = lease.silence >= limit && lease.observed >= late;
+        (!has_expired).then_some(rival)
     }
 
-    /// Under which other names a cluster gives signs of life.
+    /// The other names under which a cluster renews leases.
     pub fn aliases(&self, cluster: &str, holder: &str) -> impl Iterator<Item = &Name> {
         let others = self.clusters.iter().filter(move |(name, _)| ***name != *cluster);
-        let its = others.filter(move |(_, seen)| *seen.holder == *holder);
-        its.filter(|(_, seen)| seen.silent < self.limits.expiry).map(|(name, _)| name)
+        let its = others.filter(move |(_, lease)| *lease.holder == *holder);
+        its.filter(|(_, lease)| lease.silence < self.limits.expiry).map(|(name, _)| name)
     }
 }
 
@@ -160,119 +171,119 @@ mod tests {
         Roster::new(Limits { renewal: SECOND * 10, expiry: SECOND * 100 })
     }
 
-    /// A sign of life of `holder@seat`.
-    fn pulse(holder: &str, renewal: u32, age: u64) -> BTreeMap<Name, Pulse> {
-        let (holder, seat) = holder.split_once('@').unwrap_or((holder, ""));
-        let pulse = Pulse {
+    /// A lease of `holder@controller`.
+    fn heartbeat(holder: &str, renewal: u32, age: u64) -> BTreeMap<Name, Heartbeat> {
+        let (holder, controller) = holder.split_once('@').unwrap_or((holder, ""));
+        let heartbeat = Heartbeat {
             holder: holder.into(),
-            seat: seat.into(),
+            controller: controller.into(),
             renewal: renewal.to_string().into(),
             age: Duration::from_secs(age),
         };
-        BTreeMap::from([("east".into(), pulse)])
+        BTreeMap::from([("east".into(), heartbeat)])
     }
 
     #[test]
-    fn a_silent_cluster_is_late_and_then_gone_and_a_sign_brings_it_back() {
+    fn a_silent_cluster_is_late_then_expired_and_a_renewal_restores_it() {
         let mut roster = roster();
-        let mut lives = Vec::new();
+        let mut states = Vec::new();
         for at in 0..=11 {
-            roster.look(SECOND * at * 10, pulse("h", 0, 0));
-            lives.extend(roster.life("east"));
+            roster.observe(SECOND * at * 10, heartbeat("h", 0, 0));
+            states.extend(roster.liveness("east"));
         }
-        assert_eq!(lives[..3], [Life::Alive; 3]);
-        assert_eq!(lives[3..10], [Life::Late; 7]);
-        assert_eq!(lives[10..], [Life::Gone; 2]);
-        roster.look(SECOND * 120, pulse("h", 1, 0));
-        assert_eq!(roster.life("east"), Some(Life::Alive));
-        roster.look(SECOND * 130, BTreeMap::new());
-        assert_eq!(roster.life("east"), None);
+        assert_eq!(states[..3], [Liveness::Alive; 3]);
+        assert_eq!(states[3..10], [Liveness::Late; 7]);
+        assert_eq!(states[10..], [Liveness::Expired; 2]);
+        roster.observe(SECOND * 120, heartbeat("h", 1, 0));
+        assert_eq!(roster.liveness("east"), Some(Liveness::Alive));
+        roster.observe(SECOND * 130, BTreeMap::new());
+        assert_eq!(roster.liveness("east"), None);
     }
 
     #[test]
-    fn nobody_expires_while_the_broker_is_away() {
+    fn no_lease_expires_while_the_broker_is_unreachable() {
         let mut roster = roster();
-        roster.look(SECOND, pulse("h", 0, 0));
-        roster.look(SECOND * 100_000, pulse("h", 0, 0));
-        assert_eq!(roster.life("east"), Some(Life::Late));
+        roster.observe(SECOND, heartbeat("h", 0, 0));
+        roster.observe(SECOND * 100_000, heartbeat("h", 0, 0));
+        assert_eq!(roster.liveness("east"), Some(Liveness::Late));
     }
 
     #[test]
-    fn who_expired_before_we_came_is_gone_until_its_next_sign() {
+    fn a_lease_that_expired_before_the_first_observation_stays_expired_until_renewed() {
         let mut roster = roster();
-        roster.look(SECOND, pulse("h", 0, 1_000_000));
-        assert_eq!(roster.life("east"), Some(Life::Gone));
-        roster.look(SECOND * 2, pulse("h", 1, 1_000_000));
-        assert_eq!(roster.life("east"), Some(Life::Alive), "whatever its clock says");
+        roster.observe(SECOND, heartbeat("h", 0, 1_000_000));
+        assert_eq!(roster.liveness("east"), Some(Liveness::Expired));
+        roster.observe(SECOND * 2, heartbeat("h", 1, 1_000_000));
+        assert_eq!(roster.liveness("east"), Some(Liveness::Alive), "the age counts only once");
     }
 
     #[test]
-    fn who_was_silent_a_little_too_long_before_we_came_has_some_time_to_prove_otherwise() {
+    fn a_lease_that_expired_recently_gets_time_to_be_renewed() {
         let mut roster = roster();
-        roster.look(SECOND, pulse("h", 0, 100 + 599));
-        assert_eq!(roster.life("east"), Some(Life::Late));
+        roster.observe(SECOND, heartbeat("h", 0, 100 + 599));
+        assert_eq!(roster.liveness("east"), Some(Liveness::Late));
         for at in 2..6 {
-            roster.look(SECOND * at * 10, pulse("h", 0, 100 + 599));
+            roster.observe(SECOND * at * 10, heartbeat("h", 0, 100 + 599));
         }
-        assert_eq!(roster.life("east"), Some(Life::Gone));
+        assert_eq!(roster.liveness("east"), Some(Liveness::Expired));
     }
 
     #[test]
-    fn a_name_is_not_taken_from_another_by_a_clock_that_is_wrong() {
+    fn a_wrong_clock_does_not_take_a_name_from_another_cluster() {
         let mut roster = roster();
-        roster.look(SECOND, pulse("other", 0, 1_000_000));
+        roster.observe(SECOND, heartbeat("other", 0, 1_000_000));
         assert_eq!(roster.rival("east", "me", "here"), Some(Rival::Cluster("other".into())));
         for at in 1..=4 {
-            roster.look(SECOND * at * 10, pulse("other", 0, 1_000_000));
+            roster.observe(SECOND * at * 10, heartbeat("other", 0, 1_000_000));
         }
-        assert_eq!(
-            roster.rival("east", "me", "here"),
-            None,
-            "we saw for ourselves that it is silent"
-        );
+        assert_eq!(roster.rival("east", "me", "here"), None, "we observed its silence ourselves");
     }
 
     #[test]
-    fn a_name_belongs_to_who_is_alive_under_it() {
+    fn a_name_belongs_to_the_cluster_that_renews_its_lease() {
         let mut roster = roster();
-        roster.look(SECOND, pulse("other", 0, 0));
+        roster.observe(SECOND, heartbeat("other", 0, 0));
         assert_eq!(roster.rival("east", "me", "here"), Some(Rival::Cluster("other".into())));
         assert_eq!(roster.rival("east", "other", "here"), None);
         for at in 1..=12 {
-            roster.look(SECOND * at * 10, pulse("other", 0, 0));
+            roster.observe(SECOND * at * 10, heartbeat("other", 0, 0));
         }
-        assert_eq!(roster.rival("east", "me", "here"), None, "it is gone, and the name is free");
+        assert_eq!(roster.rival("east", "me", "here"), None, "it expired, and the name is free");
     }
 
     #[test]
-    fn of_two_controllers_of_one_cluster_the_first_is_in_charge_until_it_is_late() {
+    fn the_first_of_two_controllers_leads_until_it_is_late() {
         let mut roster = roster();
-        roster.look(SECOND, pulse("me@there", 0, 0));
-        assert_eq!(roster.rival("east", "me", "there"), None, "the same one, started anew");
+        roster.observe(SECOND, heartbeat("me@there", 0, 0));
+        assert_eq!(
+            roster.rival("east", "me", "there"),
+            None,
+            "the same controller after a restart"
+        );
         let other = Some(Rival::Controller("there".into()));
         assert_eq!(roster.rival("east", "me", "here"), other);
         for at in 1..=30 {
-            roster.look(SECOND * at * 10, pulse("me@there", at, 0));
+            roster.observe(SECOND * at * 10, heartbeat("me@there", at, 0));
             assert_eq!(roster.rival("east", "me", "here"), other);
         }
         for at in 31..=33 {
-            roster.look(SECOND * at * 10, pulse("me@there", 30, 0));
+            roster.observe(SECOND * at * 10, heartbeat("me@there", 30, 0));
         }
         assert_eq!(roster.rival("east", "me", "here"), None, "it is late, and we take over");
-        roster.look(SECOND * 340, pulse("me@here", 34, 0));
+        roster.observe(SECOND * 340, heartbeat("me@here", 34, 0));
         assert_eq!(roster.rival("east", "me", "there"), Some(Rival::Controller("here".into())));
     }
 
     #[test]
-    fn a_cluster_that_goes_by_two_names_is_noticed() {
+    fn a_cluster_with_two_names_is_detected() {
         let mut roster = roster();
-        roster.look(SECOND, pulse("me", 0, 0));
+        roster.observe(SECOND, heartbeat("me", 0, 0));
         let names = |roster: &Roster| roster.aliases("new", "me").cloned().collect::<Vec<_>>();
         assert_eq!(names(&roster), ["east".into()]);
         assert_eq!(roster.aliases("east", "me").count(), 0);
         for at in 1..=12 {
-            roster.look(SECOND * at * 10, pulse("me", 0, 0));
+            roster.observe(SECOND * at * 10, heartbeat("me", 0, 0));
         }
-        assert_eq!(names(&roster), [], "the other has expired");
+        assert_eq!(names(&roster), [], "the other lease has expired");
     }
 }

@@ -4,35 +4,36 @@ use weir_model::{Direction, Policy, PolicyRule, PortMatch, PortRange};
 
 use crate::{
     Interest, RemotePod,
-    directory::{InterestId, Known},
+    directory::{InterestId, KnownPod},
     tree::Ports,
 };
 
-/// The part of a rule that is about remote pods.
+/// The part of a rule that selects remote pods.
 #[derive(Clone, Debug)]
 pub(crate) struct RemoteRule {
     pub(crate) direction: Direction,
-    /// Where the rule is in its list.
+    /// The index of the rule in its list.
     pub(crate) at: usize,
-    /// Of its peers, those that are interests: where in the list, and which.
+    /// The peers that select pods: their index in the list, and their interest.
     pub(crate) peers: Vec<(usize, InterestId)>,
     ports: Ports,
 }
 
-/// The rules of a policy that are about pods, with the interests of their peers.
+/// The interests of all peers of a policy.
 pub(crate) fn interests(policy: &Policy) -> impl Iterator<Item = Interest> + '_ {
     pod_rules(policy).flat_map(|(_, _, rule)| peers(policy, rule)).map(|(_, interest)| interest)
 }
 
-/// Whether a peer asks for labels that no cluster tells.
-pub(crate) fn has_unanswerable(policy: &Policy) -> bool {
+/// Whether a peer requires labels that clusters do not publish.
+pub(crate) fn has_reserved_labels(policy: &Policy) -> bool {
     let mut all = pod_rules(policy).flat_map(|(_, _, rule)| rule.peers.iter().flatten());
     all.any(|peer| {
-        matches!(peer.who, weir_model::Who::Pods { .. }) && Interest::of(policy, peer).is_none()
+        matches!(peer.who, weir_model::Who::Pods { .. })
+            && Interest::from_peer(policy, peer).is_none()
     })
 }
 
-/// The rules of a policy that are about pods, if each interest has an id.
+/// The rules of a policy that select remote pods, with the ids of their interests.
 pub(crate) fn remote_rules(
     policy: &Policy,
     id: impl Fn(&Interest) -> Option<InterestId>,
@@ -45,24 +46,25 @@ pub(crate) fn remote_rules(
 }
 
 impl RemoteRule {
-    /// What the rule allows an address that these pods claim, which are not none: what it allows each of them.
-    pub(crate) fn allowed(&self, claimants: &[&Known]) -> Option<Ports> {
+    /// The ports that the rule allows for an address: those that it allows for every pod that
+    /// claims the address.
+    pub(crate) fn allowed(&self, claimants: &[&KnownPod]) -> Option<Ports> {
         let mut each = claimants.iter().map(|known| self.allowed_one(known));
         let first = each.next()?;
         each.fold(first, |all, other| all.zip(other).and_then(|(one, other)| common(one, other)))
     }
 
-    /// The first of its peers that selects a pod.
-    pub(crate) fn peer(&self, known: &Known) -> Option<usize> {
+    /// The index of the first peer that selects a pod.
+    pub(crate) fn peer(&self, known: &KnownPod) -> Option<usize> {
         let selects = |(_, id): &&(usize, InterestId)| known.interests.binary_search(id).is_ok();
         self.peers.iter().find(selects).map(|(at, _)| *at)
     }
 
-    fn allowed_one(&self, known: &Known) -> Option<Ports> {
+    fn allowed_one(&self, known: &KnownPod) -> Option<Ports> {
         self.peer(known)?;
         let ports = match (&self.ports, self.direction) {
             (Some(ports), Direction::Egress) => Some(resolve(ports, &known.pod)),
-            // The names of ports are those of the local pod.
+            // On ingress, port names refer to the local pod.
             (ports, _) => ports.clone(),
         };
         match &ports {
@@ -72,7 +74,7 @@ impl RemoteRule {
     }
 }
 
-/// What is in both.
+/// The ports that are in both lists.
 fn common(one: Ports, other: Ports) -> Option<Ports> {
     match (one, other) {
         (None, ports) | (ports, None) => Some(ports),
@@ -84,7 +86,7 @@ fn common(one: Ports, other: Ports) -> Option<Ports> {
     }
 }
 
-/// Names of ports as the numbers that they stand for on a pod.
+/// Replaces port names by the numbers that a pod declares.
 fn resolve(ports: &Arc<[PortMatch]>, pod: &RemotePod) -> Arc<[PortMatch]> {
     let is_named = |port: &PortMatch| matches!(port, PortMatch::Named { .. });
     if !ports.iter().any(is_named) {
@@ -93,13 +95,15 @@ fn resolve(ports: &Arc<[PortMatch]>, pod: &RemotePod) -> Arc<[PortMatch]> {
     let mut numbers = BTreeSet::new();
     for port in ports.iter() {
         match port {
-            PortMatch::Range(_) => drop(numbers.insert(port.clone())),
+            PortMatch::Range(_) => {
+                numbers.insert(port.clone());
+            }
             PortMatch::Named { name, protocol } => {
-                let meant = pod.ports.iter().filter(|one| {
+                let declared = pod.ports.iter().filter(|one| {
                     one.name == *name && protocol.is_none_or(|protocol| one.protocol == protocol)
                 });
                 numbers.extend(
-                    meant.map(|one| PortMatch::Range(PortRange::one(one.protocol, one.port))),
+                    declared.map(|one| PortMatch::Range(PortRange::one(one.protocol, one.port))),
                 );
             }
         }
@@ -119,7 +123,7 @@ fn peers<'a>(
     rule: &'a PolicyRule,
 ) -> impl Iterator<Item = (usize, Interest)> + 'a {
     let all = rule.peers.iter().flatten().enumerate();
-    all.filter_map(|(at, peer)| Some((at, Interest::of(policy, peer)?)))
+    all.filter_map(|(at, peer)| Some((at, Interest::from_peer(policy, peer)?)))
 }
 
 fn ports(rule: &PolicyRule) -> Ports {

@@ -11,12 +11,12 @@ use crate::{
     tree::{Leaf, Ports},
 };
 
-/// Which part of a policy: a direction, and the network that its remote addresses are in.
+/// The key of a shard: a direction, and the network of its remote addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ShardKey {
-    /// The direction it speaks about, and no other.
+    /// The only direction of the shard.
     pub direction: Direction,
-    /// The network. Every remote address in it that the policy allows is in this shard.
+    /// The network. The shard contains every allowed remote address in it.
     pub network: IpNet,
 }
 
@@ -57,13 +57,13 @@ impl FromStr for ShardKey {
         };
         let length = length.parse().map_err(|_| ())?;
         let key = ShardKey { direction, network: IpNet::new(address, length).map_err(|_| ())? };
-        // One name for each, and no other.
+        // Each key has exactly one name.
         (key.to_string() == text).then_some(key).ok_or(())
     }
 }
 
-/// The name of the NetworkPolicy of a policy with this uid: of its base, or of a shard. It does not depend on the policy's name,
-/// which may be too long to be part of another.
+/// The name of the base or of a shard of a policy with this uid. It does not contain the name of
+/// the policy, which could make it too long.
 pub fn shard_name(uid: &str, shard: Option<&ShardKey>) -> Name {
     match shard {
         None => format!("csnp-{uid}").into(),
@@ -71,12 +71,14 @@ pub fn shard_name(uid: &str, shard: Option<&ShardKey>) -> Name {
     }
 }
 
-/// The NetworkPolicy that isolates the pods a policy selects, and allows what is local or has an address already.
+/// The NetworkPolicy that isolates the pods of a policy, with its local peers and its address
+/// blocks.
 ///
-/// It says for which directions it speaks, and is there while the policy is, however little it allows.
+/// It lists the directions of the policy and exists as long as the policy, even without rules.
 pub(crate) fn base(policy: &Policy, uid: &str) -> Policy {
     let rules = |direction| {
-        // What matches nothing cannot be written: the API reads an empty list as everything.
+        // A rule that matches nothing cannot be written: the API server treats an empty list as
+        // "match everything".
         let rules = policy.rules(direction)?.iter().filter(|rule| {
             !rule.peers.as_ref().is_some_and(Vec::is_empty)
                 && !rule.ports.as_ref().is_some_and(Vec::is_empty)
@@ -92,7 +94,7 @@ pub(crate) fn base(policy: &Policy, uid: &str) -> Policy {
     Policy { id: id(policy, shard_name(uid, None)), location: None, spec: Arc::new(spec) }
 }
 
-/// The NetworkPolicy of a shard. It speaks about one direction, so it isolates for no other.
+/// The NetworkPolicy of a shard. It has one direction, so it does not isolate in the other.
 pub(crate) fn shard(policy: &Policy, uid: &str, key: &ShardKey, rules: Vec<PolicyRule>) -> Policy {
     let (ingress, egress) = match key.direction {
         Direction::Ingress => (Some(rules), None),
@@ -103,7 +105,7 @@ pub(crate) fn shard(policy: &Policy, uid: &str, key: &ShardKey, rules: Vec<Polic
     Policy { id: id(policy, shard_name(uid, Some(key))), location: None, spec: Arc::new(spec) }
 }
 
-/// A rule for each list of ports that addresses of a leaf are allowed, sorted.
+/// One rule for each distinct list of ports in a leaf, sorted.
 pub(crate) fn rules(leaf: &Leaf, merging: Merging) -> Vec<PolicyRule> {
     let mut by_ports: BTreeMap<&Ports, Vec<IpAddr>> = BTreeMap::new();
     for (address, allowed) in &leaf.addresses {
@@ -130,13 +132,13 @@ pub(crate) fn rules(leaf: &Leaf, merging: Merging) -> Vec<PolicyRule> {
     rules.collect()
 }
 
-/// Whether addresses next to each other are written as one network.
+/// Whether adjacent addresses are merged into networks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Merging {
-    /// Each address is a network of its own.
+    /// Each address becomes a network by itself.
     #[default]
     None,
-    /// Where all addresses of a network are allowed, the network is written.
+    /// A network is written if all of its addresses are allowed.
     Exact,
 }
 
@@ -145,7 +147,7 @@ fn id(policy: &Policy, name: Name) -> PolicyId {
     PolicyId { kind: PolicyKind::NetworkPolicy, namespace, name }
 }
 
-/// The rule as it will be read back.
+/// The rule as it is read back from the API server.
 fn as_written(rule: &PolicyRule, index: u32) -> PolicyRule {
     let mut rule = PolicyRule { index, line: 0, ..rule.clone() };
     for (peer, index) in rule.peers.iter_mut().flatten().zip(0..) {
@@ -160,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_shard_is_known_by_its_name() {
+    fn a_shard_key_can_be_parsed_from_its_name() {
         for network in ["0.0.0.0/0", "10.128.0.0/9", "fd00::/16", "10.0.0.1/32"] {
             for direction in Direction::BOTH {
                 let key = ShardKey { direction, network: network.parse().unwrap() };

@@ -1,6 +1,6 @@
-//! The traps of translation, one by one. The numbers of addresses are `10.cluster.namespace.pod`.
+//! Cases of the translation. Addresses are `10.cluster.namespace.pod`.
 
-mod told;
+mod published;
 mod traps;
 mod trust;
 
@@ -73,9 +73,9 @@ fn set() -> ClusterSet {
         cluster: "c1".into(),
         networks: vec!["10.1.0.0/16".parse().unwrap()],
         accepted: BTreeMap::new(),
-        pods: usize::MAX,
-        namespaces: usize::MAX,
-        shard: 100,
+        max_pods: usize::MAX,
+        max_namespaces: usize::MAX,
+        shard_size: 100,
         merging: Merging::None,
     };
     let mut set = ClusterSet::new(options);
@@ -83,19 +83,19 @@ fn set() -> ClusterSet {
         [("c2", ["10.2.0.0/16", "fd02::/16"]), ("c3", ["10.3.0.0/16", "10.2.3.0/24"])]
     {
         let networks = networks.iter().map(|network| network.parse().unwrap()).collect();
-        set.member(&cluster.into(), Some(Member { networks }));
+        set.set_member(&cluster.into(), Some(Member { networks }));
     }
     set
 }
 
-/// What remote peers became, a line for each rule of each shard.
+/// The remote rules of all shards, one line each.
 fn shown(set: &ClusterSet) -> Vec<String> {
     let mut lines = Vec::new();
     for policy in set.translate(&id()).iter().skip(1) {
         for direction in Direction::BOTH {
             for rule in policy.rules(direction).unwrap_or_default() {
                 let peers = rule.peers.as_ref().unwrap();
-                assert!(!peers.is_empty(), "an empty list would mean everyone");
+                assert!(!peers.is_empty(), "an empty list would match every peer");
                 let peers: Vec<String> = peers
                     .iter()
                     .map(|peer| match &peer.who {
@@ -120,43 +120,39 @@ fn all_namespaces() -> Scope {
 }
 
 #[test]
-fn the_base_is_always_there_with_its_directions_and_local_selectors() {
+fn the_base_always_exists_with_its_directions_and_local_selectors() {
     let local = rule(vec![pods(Scope::Own, equals(&[("app", "web")]))], None);
     let mut set = set();
     set.put_policy(policy(Some(vec![local.clone()]), Some(Vec::new())), "u");
     let written = set.translate(&id());
-    assert_eq!(written.len(), 1, "nobody is there, and the base still isolates");
+    assert_eq!(written.len(), 1, "there are no remote pods, and the base still isolates");
     assert_eq!(&*written[0].id.name, "csnp-u");
     assert_eq!(written[0].spec.ingress, Some(vec![local]));
     assert_eq!(written[0].spec.egress, Some(Vec::new()), "isolates egress, and allows nothing");
 }
 
 #[test]
-fn blocks_and_everyone_stay_in_the_base_as_they_were_written() {
+fn blocks_and_rules_for_every_peer_stay_in_the_base() {
     let block =
         Who::Block(Block::new("192.0.2.0/24".parse().unwrap(), ["192.0.2.7/32".parse().unwrap()]));
     let everyone = PolicyRule { peers: None, index: 1, ..rule(Vec::new(), None) };
-    let nobody = PolicyRule { index: 2, ..rule(Vec::new(), None) };
+    let no_peers = PolicyRule { index: 2, ..rule(Vec::new(), None) };
     let mut set = set();
     set.put_pod(remote("c2", "n1", "a", "10.2.1.1", &[]));
     set.put_policy(
-        policy(Some(vec![rule(vec![block.clone()], None), everyone, nobody]), None),
+        policy(Some(vec![rule(vec![block.clone()], None), everyone, no_peers]), None),
         "u",
     );
     let written = set.translate(&id());
-    assert_eq!(written.len(), 1, "nothing is about remote pods");
+    assert_eq!(written.len(), 1, "no rule selects remote pods");
     let rules = written[0].spec.ingress.as_ref().unwrap();
-    assert_eq!(
-        rules.len(),
-        2,
-        "the rule that allows no one is not written: it would allow everyone"
-    );
+    assert_eq!(rules.len(), 2, "a rule without peers is not written: it would match every peer");
     assert_eq!(rules[0].peers.as_ref().unwrap()[0].who, block);
     assert_eq!(rules[1].peers, None);
 }
 
 #[test]
-fn a_pod_selector_alone_means_the_namespace_of_the_same_name() {
+fn a_pod_selector_alone_selects_the_namespace_of_the_same_name() {
     let mut set = set();
     set.put_policy(
         policy(Some(vec![rule(vec![pods(Scope::Own, equals(&[("app", "web")]))], None)]), None),
@@ -169,7 +165,7 @@ fn a_pod_selector_alone_means_the_namespace_of_the_same_name() {
 }
 
 #[test]
-fn every_peer_of_a_rule_counts_and_each_rule_keeps_its_ports() {
+fn every_peer_is_translated_and_each_rule_keeps_its_ports() {
     let port = |port| PortMatch::Range(PortRange::one(Protocol::Tcp, port));
     let web = || pods(Scope::Own, equals(&[("app", "web")]));
     let other = || pods(Scope::Own, equals(&[("app", "other")]));
@@ -188,7 +184,7 @@ fn every_peer_of_a_rule_counts_and_each_rule_keeps_its_ports() {
 }
 
 #[test]
-fn a_namespace_selector_waits_for_the_labels_of_the_namespace_and_the_empty_one_does_not() {
+fn only_the_empty_namespace_selector_matches_before_the_labels_are_received() {
     let by_team = pods(Scope::Matching(equals(&[("team", "a")])), Selector::everything());
     let not_b: Selector = [Requirement::Absent("team".into())].into_iter().collect();
     let without = pods(Scope::Matching(not_b), Selector::everything());
@@ -199,20 +195,20 @@ fn a_namespace_selector_waits_for_the_labels_of_the_namespace_and_the_empty_one_
         set.put_policy(policy(Some(vec![rule(vec![who], None)]), None), "u");
         set.put_pod(remote("c2", "n9", "a", "10.2.9.1", &[]));
         assert_eq!(shown(&set).len(), expected);
-        set.namespace(&"c2".into(), &"n9".into(), Some(labels(&[("team", "a")])));
+        set.set_namespace(&"c2".into(), &"n9".into(), Some(labels(&[("team", "a")])));
         let before = shown(&set);
-        set.namespace(&"c2".into(), &"n9".into(), Some(labels(&[])));
+        set.set_namespace(&"c2".into(), &"n9".into(), Some(labels(&[])));
         assert!(
             before != shown(&set) || expected == 1,
-            "a namespace that is relabelled is asked again"
+            "a relabelled namespace is evaluated again"
         );
-        set.namespace(&"c2".into(), &"n9".into(), None);
+        set.set_namespace(&"c2".into(), &"n9".into(), None);
         assert_eq!(shown(&set).len(), expected);
     }
 }
 
 #[test]
-fn addresses_are_single_whatever_their_family() {
+fn addresses_of_both_families_become_host_networks() {
     let mut set = set();
     set.put_policy(
         policy(Some(vec![rule(vec![pods(Scope::Own, Selector::everything())], None)]), None),
@@ -223,12 +219,12 @@ fn addresses_are_single_whatever_their_family() {
     set.put_pod(pod);
     assert_eq!(shown(&set), ["ingress 10.2.1.1/32 all", "ingress fd02::1/128 all"]);
     for policy in set.translate(&id()).iter().skip(1) {
-        assert_eq!(policy.spec.egress, None, "a shard isolates for no direction but its own");
+        assert_eq!(policy.spec.egress, None, "a shard isolates only in its own direction");
     }
 }
 
 #[test]
-fn names_of_ports_are_the_local_pods_on_ingress_and_the_remote_pods_on_egress() {
+fn port_names_refer_to_local_pods_on_ingress_and_to_remote_pods_on_egress() {
     let http = || PortMatch::Named { name: "http".into(), protocol: Some(Protocol::Tcp) };
     let rules = || vec![rule(vec![pods(Scope::Own, Selector::everything())], Some(vec![http()]))];
     let mut set = set();
@@ -255,7 +251,7 @@ fn names_of_ports_are_the_local_pods_on_ingress_and_the_remote_pods_on_egress() 
 }
 
 #[test]
-fn an_address_in_the_networks_of_two_clusters_is_allowed_to_neither() {
+fn an_address_in_the_networks_of_two_clusters_is_not_allowed() {
     let mut set = set();
     set.put_policy(
         policy(Some(vec![rule(vec![pods(Scope::Own, equals(&[("app", "web")]))], None)]), None),
@@ -269,20 +265,24 @@ fn an_address_in_the_networks_of_two_clusters_is_allowed_to_neither() {
         for cluster in pods {
             set.put_pod(remote(cluster, "n1", "a", "10.2.3.1", &[("app", "web")]));
         }
-        assert_eq!(shown(&set), Vec::<String>::new(), "c3 says that it is its network, too");
+        assert_eq!(shown(&set), Vec::<String>::new(), "c3 declares the network as well");
         assert_eq!(set.summary(&id()).unwrap().overlaps.len(), 1);
     }
-    set.member(&"c3".into(), Some(networks(&["10.3.0.0/16"])));
-    assert_eq!(shown(&set), ["ingress 10.2.3.1/32 all"], "it says so no longer");
+    set.set_member(&"c3".into(), Some(networks(&["10.3.0.0/16"])));
+    assert_eq!(shown(&set), ["ingress 10.2.3.1/32 all"], "c3 no longer declares it");
     assert!(set.summary(&id()).unwrap().overlaps.is_empty());
-    set.member(&"c3".into(), Some(own));
+    set.set_member(&"c3".into(), Some(own));
     assert_eq!(shown(&set), Vec::<String>::new());
-    set.member(&"c3".into(), None);
-    assert_eq!(shown(&set), ["ingress 10.2.3.1/32 all"], "who is gone says nothing");
+    set.set_member(&"c3".into(), None);
+    assert_eq!(
+        shown(&set),
+        ["ingress 10.2.3.1/32 all"],
+        "the networks of an expired cluster do not count"
+    );
 }
 
 #[test]
-fn of_what_is_written_only_that_may_stay_which_the_policy_still_says() {
+fn only_rules_that_the_policy_still_has_are_retained() {
     let port = |port| PortMatch::Range(PortRange::one(Protocol::Tcp, port));
     let http = || PortMatch::Named { name: "http".into(), protocol: Some(Protocol::Tcp) };
     let web =
@@ -302,63 +302,63 @@ fn of_what_is_written_only_that_may_stay_which_the_policy_still_says() {
         all.collect::<Vec<_>>().join(" ")
     };
     let (two, one) = (Some(vec![port(80), port(443)]), Some(vec![port(80)]));
-    for (there, said, expected) in [
+    for (installed, remote, expected) in [
         (two.clone(), Some(web(two.clone())), "80/TCP,443/TCP"),
         (two.clone(), Some(web(None)), "80/TCP,443/TCP"),
         (two.clone(), Some(web(one.clone())), "80/TCP"),
         (None, Some(web(None)), "all"),
         (None, Some(web(one.clone())), "80/TCP"),
         (one.clone(), Some(web(Some(vec![port(443)]))), "nothing"),
-        // A block is in the base, and no remote rule at all allows no remote pod.
+        // A block is part of the base; without a rule for remote pods, no remote pod is allowed.
         (one.clone(), Some(block(one.clone())), "nothing"),
         (one.clone(), None, "nothing"),
     ] {
-        let there = policy(Some(vec![block(there)]), None);
-        let said = policy(Some(said.into_iter().collect()), None);
-        assert_eq!(ports(crate::kept(&said, &there), Direction::Ingress), expected);
-        let elsewhere = policy(None, said.spec.ingress.clone());
-        assert_eq!(crate::kept(&elsewhere, &there), None, "of the other direction");
-        let mut other = (*said.spec).clone();
+        let installed = policy(Some(vec![block(installed)]), None);
+        let remote = policy(Some(remote.into_iter().collect()), None);
+        assert_eq!(ports(crate::retained(&remote, &installed), Direction::Ingress), expected);
+        let elsewhere = policy(None, remote.spec.ingress.clone());
+        assert_eq!(crate::retained(&elsewhere, &installed), None, "the other direction");
+        let mut other = (*remote.spec).clone();
         other.subject.pods = equals(&[("app", "other")]);
-        let other = Policy { spec: Arc::new(other), ..said };
-        assert_eq!(crate::kept(&other, &there), None, "of other pods");
+        let other = Policy { spec: Arc::new(other), ..remote };
+        assert_eq!(crate::retained(&other, &installed), None, "other pods");
     }
-    // A name is a number of a remote pod on egress, and on ingress nothing but a name.
-    let there = |direction| match direction {
+    // On egress a port name stands for a number of the remote pod; on ingress it stays a name.
+    let installed = |direction| match direction {
         Direction::Egress => policy(None, Some(vec![block(one.clone())])),
         Direction::Ingress => policy(Some(vec![block(one.clone())]), None),
     };
     let named = policy(Some(vec![web(Some(vec![http()]))]), Some(vec![web(Some(vec![http()]))]));
-    let kept = |direction| ports(crate::kept(&named, &there(direction)), direction);
+    let kept = |direction| ports(crate::retained(&named, &installed(direction)), direction);
     assert_eq!(kept(Direction::Egress), "80/TCP");
     assert_eq!(kept(Direction::Ingress), "nothing");
-    // What somebody opened is not what the policy says.
+    // A rule for every peer was not written by the translation.
     let open = policy(Some(vec![PolicyRule { peers: None, ..web(None) }]), None);
-    assert_eq!(crate::kept(&policy(Some(vec![web(None)]), None), &open), None);
+    assert_eq!(crate::retained(&policy(Some(vec![web(None)]), None), &open), None);
 }
 
 #[test]
-fn addresses_outside_of_what_a_cluster_declared_and_inside_of_our_own_are_refused() {
+fn addresses_outside_the_declared_networks_or_inside_ours_are_rejected() {
     let mut set = set();
-    set.member(&"c2".into(), Some(Member { networks: vec!["10.0.0.0/8".parse().unwrap()] }));
+    set.set_member(&"c2".into(), Some(Member { networks: vec!["10.0.0.0/8".parse().unwrap()] }));
     set.put_policy(
         policy(Some(vec![rule(vec![pods(all_namespaces(), Selector::everything())], None)]), None),
         "u",
     );
     set.put_pod(remote("c2", "n1", "ours", "10.1.1.1", &[]));
     set.put_pod(remote("c3", "n1", "outside", "10.2.9.1", &[]));
-    set.put_pod(remote("c4", "n1", "stranger", "10.4.1.1", &[]));
+    set.put_pod(remote("c4", "n1", "unknown", "10.4.1.1", &[]));
     set.put_pod(remote("c1", "n1", "ourselves", "10.9.1.1", &[]));
     assert_eq!(shown(&set), Vec::<String>::new());
-    let refused: Vec<String> =
-        set.refused().map(|(cluster, pods)| format!("{cluster} {}", pods.len())).collect();
-    assert_eq!(refused, ["c2 1", "c3 1"]);
+    let rejected: Vec<String> =
+        set.rejected().map(|(cluster, pods)| format!("{cluster} {}", pods.len())).collect();
+    assert_eq!(rejected, ["c2 1", "c3 1"]);
     set.remove_pod(&remote("c2", "n1", "ours", "10.1.1.1", &[]).id);
-    assert_eq!(set.refused().count(), 1);
+    assert_eq!(set.rejected().count(), 1);
 }
 
 #[test]
-fn a_cluster_that_is_gone_takes_its_addresses_along_and_brings_them_back() {
+fn addresses_of_a_cluster_are_removed_when_it_expires_and_return_with_it() {
     let mut set = set();
     set.put_policy(
         policy(Some(vec![rule(vec![pods(Scope::Own, Selector::everything())], None)]), None),
@@ -366,33 +366,33 @@ fn a_cluster_that_is_gone_takes_its_addresses_along_and_brings_them_back() {
     );
     set.put_pod(remote("c2", "n1", "a", "10.2.1.1", &[]));
     let member = set.members()["c2"].clone();
-    set.member(&"c2".into(), None);
+    set.set_member(&"c2".into(), None);
     assert_eq!(shown(&set), Vec::<String>::new());
-    set.member(&"c2".into(), Some(member));
+    set.set_member(&"c2".into(), Some(member));
     assert_eq!(shown(&set), ["ingress 10.2.1.1/32 all"]);
 }
 
 #[test]
-fn labels_that_never_travel_select_nobody_even_by_their_absence() {
+fn reserved_labels_select_no_pod_even_by_their_absence() {
     let absent: Selector =
         [Requirement::Absent("submariner-io/clusterID".into())].into_iter().collect();
     let mut set = set();
     set.put_policy(policy(Some(vec![rule(vec![pods(Scope::Own, absent)], None)]), None), "u");
     set.put_pod(remote("c2", "n1", "a", "10.2.1.1", &[]));
     assert_eq!(shown(&set), Vec::<String>::new());
-    assert!(set.summary(&id()).unwrap().unanswerable);
+    assert!(set.summary(&id()).unwrap().reserved_labels);
     assert_eq!(set.interests().count(), 0);
 }
 
-/// Two policies and any update of a pod ended the proof of concept that came before.
+/// An earlier prototype failed on two policies and any pod update.
 #[test]
-fn pods_come_go_and_change_under_several_policies() {
+fn several_policies_follow_pods_that_are_added_changed_and_removed() {
     let web = || vec![rule(vec![pods(Scope::Own, equals(&[("app", "web")]))], None)];
     let other = PolicyId { name: "q".into(), ..id() };
     let mut set = set();
     set.put_policy(policy(Some(web()), None), "u");
     set.put_policy(Policy { id: other.clone(), ..policy(Some(web()), None) }, "v");
-    // Unknown and told to be gone, told twice, relabelled in and out.
+    // Removed before it exists, put twice, relabelled in and out.
     set.remove_pod(&remote("c2", "n1", "a", "10.2.1.1", &[]).id);
     for (own, selected) in
         [(&[("app", "x")], 1), (&[("app", "web")], 2), (&[("app", "web")], 2), (&[("app", "x")], 1)]
@@ -403,18 +403,22 @@ fn pods_come_go_and_change_under_several_policies() {
         }
     }
     set.put_pod(remote("c2", "n1", "a", "10.2.1.2", &[("app", "web")]));
-    assert_eq!(shown(&set), ["ingress 10.2.1.2/32 all"], "the new address, and not the old one");
-    // A policy that comes later sees what is true now.
+    assert_eq!(shown(&set), ["ingress 10.2.1.2/32 all"], "only the new address");
+    // A later policy matches the current state.
     set.put_policy(policy(Some(web()), None), "w");
     assert_eq!(shown(&set), ["ingress 10.2.1.2/32 all"]);
-    assert_eq!(&*set.translate(&id())[0].id.name, "csnp-w", "another uid is another policy");
+    assert_eq!(
+        &*set.translate(&id())[0].id.name,
+        "csnp-w",
+        "a policy with another uid is a new policy"
+    );
     set.remove_policy(&id());
     set.remove_policy(&id());
     assert!(set.translate(&id()).is_empty());
 }
 
 #[test]
-fn one_pod_of_many_touches_one_shard() {
+fn a_pod_changes_only_its_own_shard() {
     let mut set = set();
     set.put_policy(
         policy(Some(vec![rule(vec![pods(Scope::Own, Selector::everything())], None)]), None),
@@ -429,9 +433,9 @@ fn one_pod_of_many_touches_one_shard() {
             &[],
         ));
     }
-    set.touched();
+    set.take_changed();
     set.remove_pod(&remote("c2", "n1", "p77", "10.2.0.77", &[]).id);
-    let touched = set.touched();
+    let touched = set.take_changed();
     assert_eq!(touched.len(), 1);
     assert!(touched[&id()].len() <= 3, "{touched:?}");
     assert!(set.shards(&id()).count() > 20);
@@ -441,7 +445,7 @@ fn one_pod_of_many_touches_one_shard() {
     }
     set.put_pod(remote("c2", "n1", "p78", "10.2.0.78", &[("app", "new")]));
     assert!(
-        set.touched().get(&id()).is_none_or(BTreeSet::is_empty),
-        "a label that nothing asks for"
+        set.take_changed().get(&id()).is_none_or(BTreeSet::is_empty),
+        "no policy uses the label"
     );
 }

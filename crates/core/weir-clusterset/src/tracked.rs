@@ -8,49 +8,49 @@ use weir_model::{Block, Direction, Name, Peer, Policy, PolicyRule, PortMatch, Po
 
 use crate::{
     ShardKey,
-    directory::Known,
+    directory::KnownPod,
     rules::RemoteRule,
-    tree::{Ports, Tree},
+    tree::{AddressTree, Ports},
 };
 
-/// A policy, and what it allows to whom.
+/// A policy and the addresses that it allows.
 #[derive(Clone, Debug)]
-pub(crate) struct Tracked {
+pub(crate) struct TrackedPolicy {
     pub(crate) policy: Policy,
     pub(crate) uid: Name,
     pub(crate) rules: Vec<RemoteRule>,
-    ingress: Tree,
-    egress: Tree,
-    /// The addresses that are allowed anything, and whose they are.
+    ingress: AddressTree,
+    egress: AddressTree,
+    /// The addresses for which any port is allowed, with their cluster.
     owners: BTreeMap<IpAddr, Name>,
-    /// How many of them are whose.
+    /// The number of these addresses, by cluster.
     pub(crate) clusters: BTreeMap<Name, usize>,
-    /// The addresses in networks of several clusters, which are not allowed because of it.
+    /// The addresses that are not allowed because several clusters have them in their networks.
     pub(crate) overlaps: BTreeSet<IpAddr>,
 }
 
-impl Tracked {
+impl TrackedPolicy {
     pub(crate) fn new(policy: Policy, uid: Name, rules: Vec<RemoteRule>, limit: usize) -> Self {
-        Tracked {
+        TrackedPolicy {
             policy,
             uid,
             rules,
-            ingress: Tree::new(limit),
-            egress: Tree::new(limit),
+            ingress: AddressTree::new(limit),
+            egress: AddressTree::new(limit),
             owners: BTreeMap::new(),
             clusters: BTreeMap::new(),
             overlaps: BTreeSet::new(),
         }
     }
 
-    pub(crate) fn tree(&self, direction: Direction) -> &Tree {
+    pub(crate) fn tree(&self, direction: Direction) -> &AddressTree {
         match direction {
             Direction::Ingress => &self.ingress,
             Direction::Egress => &self.egress,
         }
     }
 
-    pub(crate) fn tree_mut(&mut self, direction: Direction) -> &mut Tree {
+    pub(crate) fn tree_mut(&mut self, direction: Direction) -> &mut AddressTree {
         match direction {
             Direction::Ingress => &mut self.ingress,
             Direction::Egress => &mut self.egress,
@@ -64,8 +64,8 @@ impl Tracked {
         })
     }
 
-    /// An address is allowed and a cluster's; `None` if it is not allowed.
-    pub(crate) fn own(&mut self, address: IpAddr, owner: Option<Name>) {
+    /// Sets the cluster of an allowed address; `None` if the address is not allowed.
+    pub(crate) fn set_owner(&mut self, address: IpAddr, owner: Option<Name>) {
         let before = match &owner {
             Some(owner) => self.owners.insert(address, owner.clone()),
             None => self.owners.remove(&address),
@@ -83,11 +83,12 @@ impl Tracked {
         }
     }
 
-    /// The policy itself, with the remote pods that it selects written out beside the peer that selects them.
-    pub(crate) fn expanded<'a>(&self, claimants: impl Fn(IpAddr) -> Vec<&'a Known>) -> Policy {
+    /// The policy with additional rules that list the addresses of the selected remote pods.
+    pub(crate) fn expanded<'a>(&self, claimants: impl Fn(IpAddr) -> Vec<&'a KnownPod>) -> Policy {
         let mut spec = (*self.policy.spec).clone();
-        // Where a name of a port stands for a number of its own, a rule beside the one that was written.
-        let mut beside: BTreeMap<(Direction, usize, Ports), PolicyRule> = BTreeMap::new();
+        // Port names can resolve to different numbers, so each distinct list of ports gets its own
+        // rule.
+        let mut added: BTreeMap<(Direction, usize, Ports), PolicyRule> = BTreeMap::new();
         for address in self.owners.keys() {
             let claimants = claimants(*address);
             let Some(first) = claimants.first() else { continue };
@@ -115,11 +116,11 @@ impl Tracked {
                 let key = (remote.direction, remote.at, ports);
                 let new =
                     || PolicyRule { peers: Some(Vec::new()), ports: resolved, ..rule.clone() };
-                let rule = beside.entry(key).or_insert_with(new);
+                let rule = added.entry(key).or_insert_with(new);
                 rule.peers.get_or_insert_default().push(peer);
             }
         }
-        for ((direction, _, _), rule) in beside {
+        for ((direction, _, _), rule) in added {
             match direction {
                 Direction::Ingress => spec.ingress.get_or_insert_default().push(rule),
                 Direction::Egress => spec.egress.get_or_insert_default().push(rule),

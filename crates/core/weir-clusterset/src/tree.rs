@@ -10,27 +10,28 @@ use weir_model::PortMatch;
 /// The ports that a rule allows, sorted; `None` for all.
 pub(crate) type Ports = Option<Arc<[PortMatch]>>;
 
-/// Addresses and what each is allowed, in leaves of a bounded weight.
+/// Addresses with their allowed ports, in leaves of a bounded weight.
 ///
-/// A leaf is the largest network that weighs no more than the limit, so which leaves there are depends on the addresses alone, and an
-/// address that comes or goes changes one leaf; or three, when one is cut in two or two become one.
+/// A leaf is the largest network whose weight is within the limit, so the leaves depend only on the
+/// addresses. Adding or removing an address changes one leaf, or three if a leaf splits or two
+/// leaves join.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Tree {
+pub(crate) struct AddressTree {
     limit: usize,
     leaves: BTreeMap<IpNet, Leaf>,
 }
 
-/// The addresses of a network.
+/// The addresses in one network.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Leaf {
     weight: usize,
-    /// Sorted lists of what is allowed, each with something in it.
+    /// The allowed ports of each address: sorted, at least one entry.
     pub(crate) addresses: BTreeMap<IpAddr, Box<[Ports]>>,
 }
 
-impl Tree {
+impl AddressTree {
     pub(crate) fn new(limit: usize) -> Self {
-        Tree { limit: limit.max(1), ..Tree::default() }
+        AddressTree { limit: limit.max(1), ..AddressTree::default() }
     }
 
     /// The networks of the leaves.
@@ -38,7 +39,7 @@ impl Tree {
         self.leaves.keys().copied()
     }
 
-    /// The leaf of a network, if that is one.
+    /// The leaf of a network, if it exists.
     pub(crate) fn leaf(&self, network: IpNet) -> Option<&Leaf> {
         self.leaves.get(&network)
     }
@@ -49,23 +50,24 @@ impl Tree {
         self.leaves.values().flat_map(|leaf| &leaf.addresses)
     }
 
-    /// An address is allowed exactly this. Notes the leaves that are not as they were.
+    /// Sets the allowed ports of an address and records the leaves that changed.
     pub(crate) fn set(
         &mut self,
         address: IpAddr,
         allowed: BTreeSet<Ports>,
         touched: &mut BTreeSet<IpNet>,
     ) {
-        let network = self.place(address);
+        let network = self.leaf_network(address);
         let known = self.leaves.get(&network).and_then(|leaf| leaf.addresses.get(&address));
         if known.into_iter().flatten().eq(&allowed) {
             return;
         }
         let leaf = self.leaves.entry(network).or_default();
         leaf.weight += allowed.len();
-        let before = match allowed.is_empty() {
-            true => leaf.addresses.remove(&address),
-            false => leaf.addresses.insert(address, allowed.into_iter().collect()),
+        let before = if allowed.is_empty() {
+            leaf.addresses.remove(&address)
+        } else {
+            leaf.addresses.insert(address, allowed.into_iter().collect())
         };
         leaf.weight -= before.map_or(0, |before| before.len());
         if leaf.addresses.is_empty() {
@@ -76,17 +78,17 @@ impl Tree {
         self.join(network, touched);
     }
 
-    /// The leaf that an address belongs to, whether or not it is there.
-    fn place(&self, address: IpAddr) -> IpNet {
+    /// The network of the leaf for an address, whether or not the leaf exists.
+    fn leaf_network(&self, address: IpAddr) -> IpNet {
         let whole = IpNet::from(address);
         let mut network = root(address);
         loop {
             let mut within = self.within(network);
             match within.next() {
-                // A leaf, or room for one.
+                // A leaf, or the network of a new leaf.
                 None => return network,
                 Some((leaf, _)) if *leaf == network => return network,
-                Some(_) => network = towards(whole, network.prefix_len() + 1),
+                Some(_) => network = truncated(whole, network.prefix_len() + 1),
             }
         }
     }
@@ -105,7 +107,7 @@ impl Tree {
             let Some(leaf) = self.leaves.remove(&network) else { continue };
             touched.insert(network);
             for (address, allowed) in leaf.addresses {
-                let half = towards(IpNet::from(address), network.prefix_len() + 1);
+                let half = truncated(IpNet::from(address), network.prefix_len() + 1);
                 let leaf = self.leaves.entry(half).or_default();
                 leaf.weight += allowed.len();
                 leaf.addresses.insert(address, allowed);
@@ -144,7 +146,7 @@ impl Tree {
     }
 }
 
-/// All addresses of the family.
+/// The network of all addresses of the family.
 fn root(address: IpAddr) -> IpNet {
     match address {
         IpAddr::V4(_) => Ipv4Net::default().into(),
@@ -152,8 +154,8 @@ fn root(address: IpAddr) -> IpNet {
     }
 }
 
-/// The network of a length that an address is in.
-fn towards(address: IpNet, length: u8) -> IpNet {
+/// The network of the given prefix length that contains an address.
+fn truncated(address: IpNet, length: u8) -> IpNet {
     match address {
         IpNet::V4(net) => {
             Ipv4Net::new(net.addr(), length).map_or(address, |net| net.trunc().into())
@@ -164,7 +166,7 @@ fn towards(address: IpNet, length: u8) -> IpNet {
     }
 }
 
-/// The first and the last network, in order, that begin within this one.
+/// The first and the last network in sort order that start inside this one.
 fn span(network: IpNet) -> (IpNet, IpNet) {
     match network {
         IpNet::V4(net) => {
@@ -192,7 +194,7 @@ mod tests {
         ]
     }
 
-    /// What an address is allowed, by number.
+    /// A number of distinct port lists.
     fn allowed(count: u16) -> BTreeSet<Ports> {
         use weir_model::{PortRange, Protocol};
         let one = |port| PortMatch::Range(PortRange::one(Protocol::Tcp, port));
@@ -202,31 +204,31 @@ mod tests {
     proptest! {
         #[test]
         fn leaves_depend_on_the_addresses_alone(
-            road in vec((address(), 0..3_u16), 0..120),
+            history in vec((address(), 0..3_u16), 0..120),
             limit in 1..12_usize,
         ) {
-            let mut tree = Tree::new(limit);
+            let mut tree = AddressTree::new(limit);
             let mut last: BTreeMap<IpAddr, u16> = BTreeMap::new();
-            let mut told: BTreeMap<IpNet, Leaf> = BTreeMap::new();
-            for (address, count) in road {
+            let mut tracked: BTreeMap<IpNet, Leaf> = BTreeMap::new();
+            for (address, count) in history {
                 let mut touched = BTreeSet::new();
                 tree.set(address, allowed(count), &mut touched);
                 last.insert(address, count);
                 for network in touched {
                     match tree.leaf(network) {
-                        Some(leaf) => told.insert(network, leaf.clone()),
-                        None => told.remove(&network),
+                        Some(leaf) => tracked.insert(network, leaf.clone()),
+                        None => tracked.remove(&network),
                     };
                 }
-                prop_assert_eq!(&told, &tree.leaves, "whatever changed was noted");
+                prop_assert_eq!(&tracked, &tree.leaves, "every changed leaf is recorded");
             }
-            let mut fresh = Tree::new(limit);
+            let mut fresh = AddressTree::new(limit);
             for (address, count) in last.iter().rev() {
                 fresh.set(*address, allowed(*count), &mut BTreeSet::new());
             }
             prop_assert_eq!(&tree, &fresh);
-            let there = last.iter().filter(|(_, count)| **count > 0);
-            prop_assert_eq!(tree.all().count(), there.count());
+            let allowed = last.iter().filter(|(_, count)| **count > 0);
+            prop_assert_eq!(tree.all().count(), allowed.count());
             for (network, leaf) in &tree.leaves {
                 prop_assert!(leaf.weight <= limit || network.prefix_len() == network.max_prefix_len());
                 prop_assert!(leaf.addresses.keys().all(|address| network.contains(address)));
@@ -236,7 +238,7 @@ mod tests {
 
     #[test]
     fn one_address_touches_one_leaf_of_many() {
-        let mut tree = Tree::new(500);
+        let mut tree = AddressTree::new(500);
         let pod = |at: u32| IpAddr::from(Ipv4Addr::from(0x0a00_0000 + at * 3));
         for at in 0..20_000 {
             tree.set(pod(at), allowed(1), &mut BTreeSet::new());

@@ -1,8 +1,9 @@
 //! Several clusters as one world, so that one query can cover all of them.
 //!
-//! Ids in that world carry their cluster (see [`QualifiedName`]), and so does a label of each namespace and node. Local
-//! policies stay local: their selectors of namespaces and nodes also require the cluster's label. Only the peers of a
-//! ClusterSetNetworkPolicy match namespaces of every cluster.
+//! Ids in that world carry their cluster (see [`QualifiedName`]), and so does a label of each
+//! namespace and node. Local policies stay local: their selectors of namespaces and nodes also
+//! require the cluster's label. Only the peers of a ClusterSetNetworkPolicy match namespaces of
+//! every cluster.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -49,7 +50,8 @@ pub fn union(clusters: &BTreeMap<Name, World>) -> World {
 
 /// A policy of a united world as its own cluster would write it, and the name of that cluster.
 ///
-/// A NetworkPolicy with a peer in another cluster becomes a ClusterSetNetworkPolicy, which alone can have such peers.
+/// A NetworkPolicy with a peer in another cluster becomes a ClusterSetNetworkPolicy, the only kind
+/// that can have such peers.
 pub fn localized(policy: &Policy) -> (Option<Name>, Policy) {
     let subject = match &policy.spec.subject.scope {
         Scope::Matching(selector) => required_cluster(selector),
@@ -111,14 +113,15 @@ fn qualified_policy(cluster: &Name, policy: &Policy) -> Policy {
 /// Makes the peers of a rule match pods of every cluster.
 fn widen_peers(policy: &Policy, rule: &mut PolicyRule, local: &impl Fn(&Selector) -> Selector) {
     for peer in rule.peers.iter_mut().flatten() {
-        let is_published = Interest::of(policy, peer).is_some();
+        let is_published = Interest::from_peer(policy, peer).is_some();
         let Who::Pods { scope, .. } = &mut peer.who else { continue };
         match scope {
             Scope::Own if is_published => {
                 let own = Requirement::equals(NAMESPACE_NAME_LABEL, policy.id.namespace.clone());
                 *scope = Scope::Matching(Selector::from_iter([own]));
             }
-            // Clusters do not publish the labels that this selector requires, so it matches only locally.
+            // Clusters do not publish the labels that this selector requires, so it matches only
+            // local namespaces.
             Scope::Matching(selector) if !is_published => *selector = local(selector),
             Scope::Own | Scope::Matching(_) => (),
         }

@@ -99,10 +99,10 @@ impl Clusters {
             all.iter().for_each(|pod| reader.put_pod(deep_copy(pod)));
             for source in &sources {
                 for at in 0..self.pods / PODS_PER_NAMESPACE {
-                    reader.namespace(&source.name, &namespace(at), Some(labels_of(&namespace(at))));
+                    reader.set_namespace(&source.name, &namespace(at), Some(labels_of(&namespace(at))));
                 }
             }
-            reader.touched()
+            reader.take_changed()
         });
         let memory = measure::resident()?;
         let each = memory.saturating_sub(before) / count.max(1) as u64;
@@ -130,7 +130,7 @@ impl Clusters {
                             None => reader.remove_pod(&id_of(name)),
                         }
                     }
-                    let touched = reader.touched();
+                    let touched = reader.take_changed();
                     let parts = touched.iter().flat_map(|(id, shards)| {
                         shards.iter().filter_map(|key| reader.shard(id, key)).collect::<Vec<_>>()
                     });
@@ -241,7 +241,7 @@ impl Clusters {
     fn source(&self, number: usize, interests: &BTreeSet<Interest>) -> Source {
         let name = Name::from(format!("cluster-{number}"));
         let mut publication = Publication::new(name.clone());
-        publication.interests(&"reader".into(), interests.clone());
+        publication.set_interests(&"reader".into(), interests.clone());
         for at in 0..self.pods / PODS_PER_NAMESPACE {
             let (name, location) = (namespace(at), None);
             let labels = labels_of(&name);
@@ -259,16 +259,16 @@ impl Clusters {
             cluster: "reader".into(),
             networks: Vec::new(),
             accepted: BTreeMap::new(),
-            pods: usize::MAX,
-            namespaces: usize::MAX,
-            shard: 500,
+            max_pods: usize::MAX,
+            max_namespaces: usize::MAX,
+            shard_size: 500,
             merging: Merging::None,
         });
         for number in 1..=self.clusters {
             let first = Ipv4Addr::from(0x0a00_0000 + ((number as u32) << 16));
             let network = ipnet::Ipv4Net::new_assert(first, 16);
             let member = Member { networks: vec![network.into()] };
-            reader.member(&format!("cluster-{number}").into(), Some(member));
+            reader.set_member(&format!("cluster-{number}").into(), Some(member));
         }
         for app in 0..apps {
             let pods = Selector::from_iter([Requirement::equals("app", format!("app-{app}"))]);
@@ -344,7 +344,7 @@ impl Source {
 
     /// Drains the changes to publish, by object name, deletions first.
     fn drain_changes(&mut self) -> Vec<(String, Option<RemotePod>)> {
-        let (pods, _) = self.publication.touched();
+        let (pods, _) = self.publication.take_changed();
         let name = |id: &PodId| format!("{}.{}.{}", self.name, id.namespace, id.name);
         let mut published: Vec<_> =
             pods.iter().map(|id| (name(id), self.publication.pod(id).cloned())).collect();

@@ -1,4 +1,4 @@
-//! What follows from a set: the NetworkPolicies of each policy, and the policy in numbers.
+//! The output of a set: the NetworkPolicies and a summary of each policy.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -7,30 +7,31 @@ use std::{
 
 use weir_model::{Name, Policy, PolicyId};
 
-use super::{ClusterSet, judge::claimants};
-use crate::{ShardKey, rules, shard, tracked::Tracked};
+use super::{ClusterSet, evaluate::claimants};
+use crate::{ShardKey, rules, shard, tracked::TrackedPolicy};
 
-/// A policy in numbers.
+/// A summary of a policy.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
-    /// Remote addresses that it allows, by cluster.
+    /// The number of remote addresses that it allows, by cluster.
     pub addresses: BTreeMap<Name, usize>,
-    /// Addresses that it would allow and that lie in the networks of several clusters: they are not allowed.
+    /// Selected addresses that are not allowed because they lie in the networks of several
+    /// clusters.
     pub overlaps: BTreeSet<IpAddr>,
-    /// The clusters in whose networks these are.
-    pub contenders: BTreeSet<Name>,
-    /// A peer asks for labels that no cluster tells, and selects no remote pod.
-    pub unanswerable: bool,
+    /// The clusters with these networks.
+    pub overlapping_clusters: BTreeSet<Name>,
+    /// A peer requires labels that clusters do not publish, so it selects no remote pod.
+    pub reserved_labels: bool,
 }
 
 impl ClusterSet {
-    /// The NetworkPolicy that isolates.
+    /// The base: the NetworkPolicy that isolates the pods.
     pub fn base(&self, id: &PolicyId) -> Option<Policy> {
         let tracked = self.policies.get(id)?;
         Some(shard::base(&tracked.policy, &tracked.uid))
     }
 
-    /// The NetworkPolicy of a shard, if there is anything in it.
+    /// The NetworkPolicy of a shard; `None` if the shard is empty.
     pub fn shard(&self, id: &PolicyId, key: &ShardKey) -> Option<Policy> {
         let tracked = self.policies.get(id)?;
         let leaf = tracked.tree(key.direction).leaf(key.network)?;
@@ -38,34 +39,37 @@ impl ClusterSet {
         Some(shard::shard(&tracked.policy, &tracked.uid, key, rules))
     }
 
-    /// The shards that there are.
+    /// The shards of a policy.
     pub fn shards(&self, id: &PolicyId) -> impl Iterator<Item = ShardKey> {
         let tracked = self.policies.get(id);
-        tracked.into_iter().flat_map(Tracked::shards)
+        tracked.into_iter().flat_map(TrackedPolicy::shards)
     }
 
-    /// Everything that a policy is written as: the base, and the shards.
+    /// All NetworkPolicies of a policy: the base and the shards.
     pub fn translate(&self, id: &PolicyId) -> Vec<Policy> {
         let shards = self.shards(id).filter_map(|key| self.shard(id, &key));
         self.base(id).into_iter().chain(shards).collect()
     }
 
-    /// A policy in numbers.
+    /// The summary of a policy.
     pub fn summary(&self, id: &PolicyId) -> Option<Summary> {
         let tracked = self.policies.get(id)?;
-        let contenders = self
+        let overlapping_clusters = self
             .members
             .iter()
             .filter(|(_, member)| tracked.overlaps.iter().any(|address| member.holds(*address)));
         Some(Summary {
-            contenders: contenders.map(|(cluster, _)| cluster.clone()).collect(),
+            overlapping_clusters: overlapping_clusters
+                .map(|(cluster, _)| cluster.clone())
+                .collect(),
             addresses: tracked.clusters.clone(),
             overlaps: tracked.overlaps.clone(),
-            unanswerable: rules::has_unanswerable(&tracked.policy),
+            reserved_labels: rules::has_reserved_labels(&tracked.policy),
         })
     }
 
-    /// The policy itself, with the remote pods that it selects written out beside the peer that selects them.
+    /// The policy with additional rules that list the addresses of the selected remote pods, for
+    /// `weir explain`.
     pub fn expanded(&self, id: &PolicyId) -> Option<Policy> {
         let tracked = self.policies.get(id)?;
         Some(tracked.expanded(|address| claimants(&self.claims, &self.directory, address)))

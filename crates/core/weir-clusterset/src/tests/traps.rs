@@ -1,4 +1,4 @@
-//! What those who came before fell into, trap by trap.
+//! Mistakes of earlier implementations, one test each.
 
 use super::*;
 
@@ -11,8 +11,9 @@ fn web() -> Selector {
     equals(&[("app", "web")])
 }
 
-/// Three clusters with three namespaces of three kinds of pods: `10.cluster.namespace.kind`. Ours is the first.
-fn crowd(set: &mut ClusterSet) {
+/// Three clusters with three namespaces of three kinds of pods: `10.cluster.namespace.kind`. Our
+/// own is the first.
+fn populate(set: &mut ClusterSet) {
     for cluster in 1..=3 {
         for namespace in 1..=3 {
             for (app, kind) in [("web", 1), ("noise", 2), ("other", 3)] {
@@ -22,13 +23,13 @@ fn crowd(set: &mut ClusterSet) {
             }
         }
     }
-    // Where c2 has pods, no other says that it has.
+    // No other cluster declares the networks of c2.
     let networks = vec!["10.3.0.0/16".parse().unwrap()];
-    set.member(&"c3".into(), Some(Member { networks }));
+    set.set_member(&"c3".into(), Some(Member { networks }));
 }
 
 #[test]
-fn three_clusters_of_three_namespaces_of_three_kinds_of_pods() {
+fn remote_pods_are_selected_in_three_clusters_with_three_namespaces() {
     let port = |port| Some(vec![PortMatch::Range(PortRange::one(Protocol::Tcp, port))]);
     let of = |app: &str| pods(Scope::Own, equals(&[("app", app)]));
     let block = || Who::Block(Block { net: "8.8.8.8/32".parse().unwrap(), except: Vec::new() });
@@ -45,51 +46,51 @@ fn three_clusters_of_three_namespaces_of_three_kinds_of_pods() {
             vec![rule(vec![of("web")], port(80)), rule(vec![block()], port(80))],
             vec!["ingress 10.2.1.1/32 10.3.1.1/32 80/TCP"],
         ),
-        (vec![allow(vec![of("nobody")])], vec![]),
-        (vec![allow(vec![of("nobody")]), allow(vec![block()])], vec![]),
+        (vec![allow(vec![of("none")])], vec![]),
+        (vec![allow(vec![of("none")]), allow(vec![block()])], vec![]),
     ] {
         let mut set = set();
         set.put_policy(policy(Some(rules), None), "u");
-        crowd(&mut set);
+        populate(&mut set);
         assert_eq!(shown(&set), expected);
     }
     let mut set = set();
     let all = pods(all_namespaces(), Selector::everything());
     set.put_policy(policy(Some(vec![allow(vec![all])]), None), "u");
-    crowd(&mut set);
+    populate(&mut set);
     let summary = set.summary(&id()).unwrap().addresses;
-    assert_eq!(summary.values().copied().collect::<Vec<_>>(), [9, 9], "none of our own");
+    assert_eq!(summary.values().copied().collect::<Vec<_>>(), [9, 9], "none of our own pods");
 }
 
 #[test]
-fn pods_may_be_told_in_any_order_twice_and_be_forgotten_twice() {
+fn pod_events_may_repeat() {
     let mut set = set();
     set.put_policy(policy(Some(vec![allow(vec![pods(Scope::Own, web())])]), None), "u");
-    let told = |app: &str| remote("c2", "n1", "a", "10.2.1.1", &[("app", app)]);
+    let labelled = |app: &str| remote("c2", "n1", "a", "10.2.1.1", &[("app", app)]);
     let mut follow = |pod: Option<RemotePod>, count: usize| {
         match pod {
             Some(pod) => set.put_pod(pod),
-            None => set.remove_pod(&told("web").id),
+            None => set.remove_pod(&labelled("web").id),
         }
         assert_eq!(shown(&set).len(), count);
     };
     follow(None, 0);
-    follow(Some(told("other")), 0);
-    follow(Some(told("web")), 1);
-    follow(Some(told("web")), 1);
-    follow(Some(told("other")), 0);
-    follow(Some(told("web")), 1);
+    follow(Some(labelled("other")), 0);
+    follow(Some(labelled("web")), 1);
+    follow(Some(labelled("web")), 1);
+    follow(Some(labelled("other")), 0);
+    follow(Some(labelled("web")), 1);
     follow(None, 0);
     follow(None, 0);
 }
 
 #[test]
-fn a_policy_that_comes_later_sees_pods_and_namespaces_as_they_are_now() {
+fn a_later_policy_matches_current_pods_and_namespaces() {
     let mut set = set();
     set.put_pod(remote("c2", "n1", "a", "10.2.1.1", &[("app", "web")]));
-    set.namespace(&"c2".into(), &"n1".into(), Some(labels(&[("team", "a")])));
+    set.set_namespace(&"c2".into(), &"n1".into(), Some(labels(&[("team", "a")])));
     set.put_pod(remote("c2", "n1", "a", "10.2.1.2", &[("app", "other")]));
-    set.namespace(&"c2".into(), &"n1".into(), Some(labels(&[("team", "b")])));
+    set.set_namespace(&"c2".into(), &"n1".into(), Some(labels(&[("team", "b")])));
     for (team, app, expected) in
         [("a", "web", 0), ("a", "other", 0), ("b", "web", 0), ("b", "other", 1)]
     {
@@ -101,7 +102,7 @@ fn a_policy_that_comes_later_sees_pods_and_namespaces_as_they_are_now() {
 }
 
 #[test]
-fn a_pod_concerns_the_policies_that_select_it_and_no_other() {
+fn a_pod_changes_only_the_policies_that_select_it() {
     let mut set = set();
     for number in 0..50 {
         let who = pods(all_namespaces(), equals(&[("app", &format!("app-{number}"))]));
@@ -109,17 +110,20 @@ fn a_pod_concerns_the_policies_that_select_it_and_no_other() {
         one.id.name = format!("policy-{number}").into();
         set.put_policy(one, &format!("u{number}"));
     }
-    set.touched();
+    set.take_changed();
     set.put_pod(remote("c2", "n1", "a", "10.2.1.1", &[("app", "app-7")]));
-    let touched = set.touched();
+    let touched = set.take_changed();
     assert_eq!(touched.keys().map(|id| &*id.name).collect::<Vec<_>>(), ["policy-7"]);
     assert_eq!(touched.values().map(BTreeSet::len).sum::<usize>(), 1);
     set.put_pod(remote("c2", "n1", "a", "10.2.1.1", &[("app", "app-7"), ("noise", "x")]));
-    assert!(set.touched().values().all(BTreeSet::is_empty), "nothing that it allows is different");
+    assert!(
+        set.take_changed().values().all(BTreeSet::is_empty),
+        "the allowed addresses are the same"
+    );
 }
 
 #[test]
-fn expressions_match_as_they_do_elsewhere_and_labels_that_are_absent_count() {
+fn all_operators_of_match_expressions_work() {
     let values = |all: &[&str]| all.iter().map(|value| Name::from(*value)).collect();
     let key = || Name::from("app");
     for (requirement, expected) in [
@@ -140,7 +144,7 @@ fn expressions_match_as_they_do_elsewhere_and_labels_that_are_absent_count() {
 }
 
 #[test]
-fn addresses_are_sorted_and_each_is_there_once_whatever_the_order_they_came_in() {
+fn addresses_are_sorted_and_unique_in_any_order_of_events() {
     let addresses = ["10.2.1.10", "10.2.1.9", "fd02::10", "10.2.1.100", "fd02::9", "10.2.1.9"];
     let mut turned = addresses;
     turned.reverse();
@@ -165,18 +169,18 @@ fn addresses_are_sorted_and_each_is_there_once_whatever_the_order_they_came_in()
 }
 
 #[test]
-fn all_pods_of_a_namespace_are_those_of_its_name_in_every_cluster() {
+fn an_empty_pod_selector_selects_the_namespace_of_the_same_name_in_every_cluster() {
     let mut set = set();
     let all = pods(Scope::Own, Selector::everything());
     set.put_policy(policy(Some(vec![allow(vec![all])]), None), "u");
-    crowd(&mut set);
+    populate(&mut set);
     let networks = ["10.2.1.1", "10.2.1.2", "10.2.1.3", "10.3.1.1", "10.3.1.2", "10.3.1.3"];
     let networks = networks.map(|address| format!("{address}/32")).join(" ");
     assert_eq!(shown(&set), [format!("ingress {networks} all")]);
 }
 
 #[test]
-fn what_speaks_of_one_direction_isolates_for_no_other() {
+fn a_policy_for_one_direction_does_not_isolate_in_the_other() {
     let mut set = set();
     let to = allow(vec![pods(Scope::Own, Selector::everything())]);
     set.put_policy(policy(None, Some(vec![to])), "u");

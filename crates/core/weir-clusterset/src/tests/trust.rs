@@ -1,4 +1,4 @@
-//! What others say, and how much of it is believed.
+//! Limits on what other clusters can publish.
 
 use super::*;
 
@@ -6,8 +6,8 @@ fn networks(all: &[&str]) -> Member {
     Member { networks: all.iter().map(|network| network.parse().unwrap()).collect() }
 }
 
-/// A set that accepts networks of two others, and few pods of each.
-fn wary() -> ClusterSet {
+/// A set that trusts networks of two other clusters, and few pods of each.
+fn limited_set() -> ClusterSet {
     let options = Options {
         cluster: "c1".into(),
         networks: vec!["10.1.0.0/16".parse().unwrap()],
@@ -16,9 +16,9 @@ fn wary() -> ClusterSet {
             ("c3".into(), networks(&["10.3.0.0/16", "fd03::/64"]).networks),
         ]
         .into(),
-        pods: 2,
-        namespaces: 2,
-        shard: 100,
+        max_pods: 2,
+        max_namespaces: 2,
+        shard_size: 100,
         merging: Merging::None,
     };
     let mut set = ClusterSet::new(options);
@@ -28,74 +28,78 @@ fn wary() -> ClusterSet {
 }
 
 #[test]
-fn a_cluster_counts_only_in_the_networks_that_are_accepted_of_it() {
-    let mut set = wary();
-    set.member(&"c2".into(), Some(networks(&["10.0.0.0/8"])));
-    set.member(&"c3".into(), Some(networks(&["10.3.7.0/24", "fd03::/32"])));
-    set.member(&"c4".into(), Some(networks(&["10.4.0.0/16"])));
+fn a_cluster_is_trusted_only_in_its_accepted_networks() {
+    let mut set = limited_set();
+    set.set_member(&"c2".into(), Some(networks(&["10.0.0.0/8"])));
+    set.set_member(&"c3".into(), Some(networks(&["10.3.7.0/24", "fd03::/32"])));
+    set.set_member(&"c4".into(), Some(networks(&["10.4.0.0/16"])));
     assert_eq!(set.members().keys().map(|name| &**name).collect::<Vec<_>>(), ["c2", "c3"]);
     assert_eq!(set.members()["c2"], networks(&["10.2.0.0/16"]));
     assert_eq!(set.members()["c3"], networks(&["10.3.7.0/24", "fd03::/64"]));
     set.put_pod(remote("c2", "n1", "own", "10.2.1.1", &[]));
     set.put_pod(remote("c2", "n1", "machine", "10.77.1.1", &[]));
-    set.put_pod(remote("c4", "n1", "stranger", "10.4.1.1", &[]));
+    set.put_pod(remote("c4", "n1", "unknown", "10.4.1.1", &[]));
     assert_eq!(shown(&set), ["ingress 10.2.1.1/32 all"]);
 }
 
 #[test]
-fn who_claims_the_network_of_another_closes_nothing_where_that_is_not_accepted() {
-    let mut set = wary();
-    set.member(&"c2".into(), Some(networks(&["10.2.0.0/16"])));
+fn a_false_claim_outside_the_accepted_networks_has_no_effect() {
+    let mut set = limited_set();
+    set.set_member(&"c2".into(), Some(networks(&["10.2.0.0/16"])));
     set.put_pod(remote("c2", "n1", "web", "10.2.1.1", &[]));
-    set.member(&"c3".into(), Some(networks(&["10.3.0.0/16", "10.2.0.0/16"])));
+    set.set_member(&"c3".into(), Some(networks(&["10.3.0.0/16", "10.2.0.0/16"])));
     set.put_pod(remote("c3", "n1", "thief", "10.2.1.1", &[]));
     set.put_pod(remote("c3", "n1", "web", "10.3.1.1", &[]));
     assert_eq!(shown(&set), ["ingress 10.2.1.1/32 10.3.1.1/32 all"]);
     assert!(set.summary(&id()).unwrap().overlaps.is_empty());
-    assert_eq!(set.refused().map(|(cluster, _)| &**cluster).collect::<Vec<_>>(), ["c3"]);
+    assert_eq!(set.rejected().map(|(cluster, _)| &**cluster).collect::<Vec<_>>(), ["c3"]);
 }
 
 #[test]
-fn who_contends_for_an_address_is_named() {
+fn clusters_with_overlapping_networks_are_reported() {
     let mut set = set();
     set.put_policy(
         policy(Some(vec![rule(vec![pods(all_namespaces(), Selector::everything())], None)]), None),
         "u",
     );
     set.put_pod(remote("c2", "n1", "web", "10.2.3.1", &[]));
-    let contenders = set.summary(&id()).unwrap().contenders;
-    assert_eq!(contenders.iter().map(|name| &**name).collect::<Vec<_>>(), ["c2", "c3"]);
+    let overlapping_clusters = set.summary(&id()).unwrap().overlapping_clusters;
+    assert_eq!(overlapping_clusters.iter().map(|name| &**name).collect::<Vec<_>>(), ["c2", "c3"]);
 }
 
 #[test]
-fn of_a_cluster_that_tells_too_many_pods_the_first_are_taken_and_it_is_named() {
-    let mut set = wary();
-    set.member(&"c2".into(), Some(networks(&["10.2.0.0/16"])));
-    set.member(&"c3".into(), Some(networks(&["10.3.0.0/16"])));
+fn pods_over_the_limit_are_dropped_and_the_cluster_is_reported() {
+    let mut set = limited_set();
+    set.set_member(&"c2".into(), Some(networks(&["10.2.0.0/16"])));
+    set.set_member(&"c3".into(), Some(networks(&["10.3.0.0/16"])));
     let pod = |name: &str, last: &str| remote("c2", "n1", name, &format!("10.2.1.{last}"), &[]);
     for (name, last) in [("a", "1"), ("b", "2"), ("c", "3")] {
         set.put_pod(pod(name, last));
     }
     set.put_pod(remote("c3", "n1", "a", "10.3.1.1", &[]));
     assert_eq!(shown(&set), ["ingress 10.2.1.1/32 10.2.1.2/32 10.3.1.1/32 all"]);
-    assert_eq!(set.crowded().iter().map(|name| &**name).collect::<Vec<_>>(), ["c2"]);
+    assert_eq!(set.over_pod_limit().iter().map(|name| &**name).collect::<Vec<_>>(), ["c2"]);
     set.put_pod(pod("b", "9"));
     assert_eq!(
         shown(&set),
         ["ingress 10.2.1.1/32 10.2.1.9/32 10.3.1.1/32 all"],
-        "what is known may change"
+        "a known pod can change"
     );
     set.remove_pod(&pod("a", "1").id);
-    set.forget_crowded();
+    set.reset_over_pod_limit();
     set.put_pod(pod("c", "3"));
-    assert_eq!(shown(&set), ["ingress 10.2.1.3/32 10.2.1.9/32 10.3.1.1/32 all"], "there is room");
-    assert!(set.crowded().is_empty());
+    assert_eq!(
+        shown(&set),
+        ["ingress 10.2.1.3/32 10.2.1.9/32 10.3.1.1/32 all"],
+        "there is capacity"
+    );
+    assert!(set.over_pod_limit().is_empty());
 }
 
 #[test]
-fn of_a_cluster_that_tells_too_many_namespaces_the_first_are_taken_and_it_is_named() {
-    let mut set = wary();
-    // By what they have, and by what they do not have.
+fn namespaces_over_the_limit_are_dropped_and_the_cluster_is_reported() {
+    let mut set = limited_set();
+    // One policy selects by a label, the other by its absence.
     for (name, scope) in [
         ("shops", equals(&[("team", "shop")])),
         ("strange", [Requirement::Absent("team".into())].into_iter().collect()),
@@ -118,34 +122,34 @@ fn of_a_cluster_that_tells_too_many_namespaces_the_first_are_taken_and_it_is_nam
         let text: String = rules.collect();
         ["10.2.1.1", "10.3.1.1"].map(|address| text.contains(address))
     };
-    set.member(&"c2".into(), Some(networks(&["10.2.0.0/16"])));
-    set.member(&"c3".into(), Some(networks(&["10.3.0.0/16"])));
+    set.set_member(&"c2".into(), Some(networks(&["10.2.0.0/16"])));
+    set.set_member(&"c3".into(), Some(networks(&["10.3.0.0/16"])));
     set.put_pod(remote("c2", "n3", "a", "10.2.1.1", &[]));
     set.put_pod(remote("c3", "n3", "a", "10.3.1.1", &[]));
     let shop = || Some(labels(&[("team", "shop")]));
     let put = |set: &mut ClusterSet, cluster: &str, name: &str, labels| {
-        set.namespace(&cluster.into(), &name.into(), labels);
+        set.set_namespace(&cluster.into(), &name.into(), labels);
     };
     for name in ["n1", "n2", "n2", "n3"] {
         put(&mut set, "c2", name, shop());
     }
     put(&mut set, "c3", "n3", shop());
     assert_eq!(allowed(&set, "shops"), [false, true]);
-    assert_eq!(set.sprawling().iter().map(|name| &**name).collect::<Vec<_>>(), ["c2"]);
+    assert_eq!(set.over_namespace_limit().iter().map(|name| &**name).collect::<Vec<_>>(), ["c2"]);
     assert!(!set.knows_namespace(&"c2".into(), &"n3".into()));
-    // Of what is not taken, nothing is known: not even that a label is missing.
+    // The labels of a dropped namespace are unknown; not even the absence of a label matches.
     put(&mut set, "c2", "n3", Some(labels(&[])));
     assert_eq!(allowed(&set, "strange"), [false, false]);
     put(&mut set, "c2", "n1", Some(labels(&[("team", "bank")])));
-    assert_eq!(allowed(&set, "shops"), [false, true], "what is known may change");
-    // One that goes makes room for one, however often it goes.
-    set.forget_sprawling();
+    assert_eq!(allowed(&set, "shops"), [false, true], "a known pod can change");
+    // Removing a namespace several times frees capacity for only one.
+    set.reset_over_namespace_limit();
     for _ in 0..2 {
         put(&mut set, "c2", "n1", None);
     }
     put(&mut set, "c2", "n3", shop());
-    assert_eq!(allowed(&set, "shops"), [true, true], "there is room");
-    assert!(set.sprawling().is_empty());
+    assert_eq!(allowed(&set, "shops"), [true, true], "there is capacity");
+    assert!(set.over_namespace_limit().is_empty());
     put(&mut set, "c2", "n1", shop());
-    assert_eq!(set.sprawling().len(), 1);
+    assert_eq!(set.over_namespace_limit().len(), 1);
 }

@@ -1,7 +1,8 @@
-//! The laws of policies over several clusters, for any clusters and any road to them.
+//! Laws of policies over several clusters, for any clusters and any history of events.
 //!
-//! The naive reader here is the definition: a flow at a pod of our cluster is allowed by a ClusterSetNetworkPolicy if it is allowed by
-//! the same rules as a NetworkPolicy, or if the other end is an address that remote pods claim, each of which a rule selects.
+//! The naive reader is the definition. A ClusterSetNetworkPolicy allows a flow at a pod of our
+//! cluster in two cases: if the same rules allow it as a NetworkPolicy, or if the other end is an
+//! address that remote pods claim and a rule selects each of them.
 
 mod naive;
 
@@ -13,29 +14,29 @@ use std::{
 
 use proptest::{collection::vec, prelude::*};
 use weir_clusterset::{
-    ClusterSet, Interest, Member, Merging, Options, Publication, Reach, RemoteId, RemotePod, Step,
-    is_reserved, steps,
+    ClusterSet, Interest, Member, Merging, Options, PolicyWrite, Publication, Reach, RemoteId,
+    RemotePod, is_reserved, policy_writes,
 };
 use weir_model::{
     Change, Direction, Flow, Labels, Name, Object, Pod, PodId, Policy, PolicyId, PolicyKind,
     PolicyRule, PortMatch, Requirement, Scope, Selector, Verdict, Who, World,
 };
 
-/// One thing that happens to another cluster.
+/// An event in another cluster.
 #[derive(Clone, Debug)]
 struct Event {
     cluster: Name,
     change: Change,
 }
 
-/// The clusters, and where they say that their pods are. In one place both do.
+/// The clusters and their declared networks. One network is declared by both.
 const NETWORKS: [(&str, &[&str]); 2] = [
     ("east", &["10.1.0.0/24", "10.2.0.6/31", "fd00:1::/64", "fd00:2::4/128"]),
     ("west", &["10.2.0.0/24", "fd00:2::/64"]),
 ];
 
-/// Addresses of the pool, moved away from those of our own cluster to those of another.
-fn away(address: IpAddr, to: u8) -> IpAddr {
+/// Moves an address of the pool from our own cluster to another one.
+fn move_to_cluster(address: IpAddr, to: u8) -> IpAddr {
     match address {
         IpAddr::V4(address) => {
             IpAddr::from((u32::from(address) | u32::from(to) << 16).to_be_bytes())
@@ -46,20 +47,20 @@ fn away(address: IpAddr, to: u8) -> IpAddr {
     }
 }
 
-/// Where a cluster says that its pods are.
+/// A cluster with its declared networks.
 fn member(cluster: &str) -> Member {
     let (_, networks) = NETWORKS.iter().find(|(name, _)| *name == cluster).expect("a cluster");
     Member { networks: networks.iter().map(|text| text.parse().expect("a network")).collect() }
 }
 
-/// Whether a cluster may say that a pod of it is there: it says that its pods are there, and nobody else does.
-fn may_say(cluster: &str, address: IpAddr) -> bool {
+/// Whether a cluster is trusted for an address: it is the only one that declares the network.
+fn is_trusted(cluster: &str, address: IpAddr) -> bool {
     NETWORKS.iter().all(|(name, _)| member(name).holds(address) == (*name == cluster))
 }
 
-/// Changes of remote clusters; pods and namespaces only.
+/// Events in remote clusters, for pods and namespaces only.
 fn events(max: usize) -> impl Strategy<Value = Vec<Event>> {
-    // Mostly where its own pods are, and sometimes where another's are.
+    // Mostly in the networks of the pod's own cluster, sometimes in those of another.
     let place = (prop::sample::select(vec![1, 2]), prop::bool::weighted(0.2));
     let changes = (weir_testkit::changes(2 * max), vec(place, 2 * max));
     changes.prop_map(|(changes, places)| {
@@ -68,7 +69,9 @@ fn events(max: usize) -> impl Strategy<Value = Vec<Event>> {
             let change = match change {
                 Change::Put(Object::Pod(mut pod)) => {
                     let to = if astray { 3 - own } else { own };
-                    pod.addresses.iter_mut().for_each(|address| *address = away(*address, to));
+                    pod.addresses
+                        .iter_mut()
+                        .for_each(|address| *address = move_to_cluster(*address, to));
                     Change::Put(Object::Pod(pod))
                 }
                 Change::Put(Object::Namespace(_)) => change,
@@ -103,26 +106,26 @@ fn cluster_policy() -> impl Strategy<Value = Policy> {
 
 fn flow() -> impl Strategy<Value = Flow> {
     (weir_testkit::flow(), 0..5_u8).prop_map(|(flow, moved)| Flow {
-        from: if (1..=2).contains(&moved) { away(flow.from, moved) } else { flow.from },
-        to: if moved >= 3 { away(flow.to, moved - 2) } else { flow.to },
+        from: if (1..=2).contains(&moved) { move_to_cluster(flow.from, moved) } else { flow.from },
+        to: if moved >= 3 { move_to_cluster(flow.to, moved - 2) } else { flow.to },
         ..flow
     })
 }
 
-fn options(shard: usize, merging: Merging) -> Options {
+fn options(shard_size: usize, merging: Merging) -> Options {
     Options {
         cluster: "home".into(),
         networks: vec!["10.0.0.0/24".parse().expect("a network")],
         accepted: BTreeMap::new(),
-        pods: usize::MAX,
-        namespaces: usize::MAX,
-        shard,
+        max_pods: usize::MAX,
+        max_namespaces: usize::MAX,
+        shard_size,
         merging,
     }
 }
 
-/// Another cluster tells what happened, as it would.
-fn tell(set: &mut ClusterSet, event: &Event) {
+/// Applies an event to the set as another cluster would publish it.
+fn publish(set: &mut ClusterSet, event: &Event) {
     let id = |id: &PodId| RemoteId {
         namespace: id.namespace.clone(),
         cluster: event.cluster.clone(),
@@ -139,11 +142,11 @@ fn tell(set: &mut ClusterSet, event: &Event) {
             ports: pod.ports.clone(),
         }),
         Change::Put(Object::Namespace(one)) => {
-            set.namespace(&event.cluster, &one.name, Some(one.labels.clone()));
+            set.set_namespace(&event.cluster, &one.name, Some(one.labels.clone()));
         }
         Change::Remove(weir_model::Key::Pod(gone)) => set.remove_pod(&id(gone)),
         Change::Remove(weir_model::Key::Namespace(name)) => {
-            set.namespace(&event.cluster, name, None);
+            set.set_namespace(&event.cluster, name, None);
         }
         _ => (),
     }
@@ -152,15 +155,15 @@ fn tell(set: &mut ClusterSet, event: &Event) {
 fn set_of(events: &[Event], policies: &[Policy], shard: usize, merging: Merging) -> ClusterSet {
     let mut set = ClusterSet::new(options(shard, merging));
     for (cluster, _) in NETWORKS {
-        set.member(&cluster.into(), Some(member(cluster)));
+        set.set_member(&cluster.into(), Some(member(cluster)));
     }
-    events.iter().for_each(|event| tell(&mut set, event));
+    events.iter().for_each(|event| publish(&mut set, event));
     policies.iter().for_each(|policy| set.put_policy(policy.clone(), &uid(&policy.id)));
     set
 }
 
-/// Somebody changes a policy of our cluster.
-fn decide(set: &mut ClusterSet, change: &Change) {
+/// Applies a change of a policy of our cluster.
+fn apply_change(set: &mut ClusterSet, change: &Change) {
     match change {
         Change::Put(Object::Policy(policy)) => set.put_policy(policy.clone(), &uid(&policy.id)),
         Change::Remove(weir_model::Key::Policy(id)) => set.remove_policy(id),
@@ -178,7 +181,7 @@ fn uid(id: &PolicyId) -> String {
     format!("{}-{}", id.namespace, id.name)
 }
 
-/// The worlds of the others, and nothing clever.
+/// The worlds of the other clusters, replayed without an index.
 fn worlds(events: &[Event]) -> BTreeMap<Name, World> {
     let mut worlds: BTreeMap<Name, World> = BTreeMap::new();
     for event in events {
@@ -192,7 +195,7 @@ fn named(id: &PolicyId) -> PolicyId {
     PolicyId { name: format!("csnp-{}", id.name).into(), ..id.clone() }
 }
 
-/// A world with pods, namespaces and no other policies than those that the translation writes.
+/// A world with pods and namespaces, and without policies.
 fn home() -> impl Strategy<Value = World> {
     weir_testkit::world().prop_map(|mut world| {
         world.policies.clear();
@@ -200,7 +203,8 @@ fn home() -> impl Strategy<Value = World> {
     })
 }
 
-/// The world with the namespaces that its pods mention, and without nodes: those of one cluster are nothing to another.
+/// Adds the namespaces that pods mention and removes the nodes, which other clusters do not
+/// publish.
 fn implied(mut world: World) -> World {
     world.nodes.clear();
     for pod in world.pods.values_mut() {
@@ -228,7 +232,7 @@ fn with(home: &World, policies: impl IntoIterator<Item = Policy>) -> World {
     world
 }
 
-/// Whatever the parts of a policy are written as.
+/// All NetworkPolicies that the policies are translated into.
 fn written(set: &ClusterSet, policies: &[Policy]) -> Vec<Policy> {
     policies.iter().flat_map(|policy| set.translate(&policy.id)).collect()
 }
@@ -241,7 +245,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
     #[test]
-    fn the_network_policies_say_what_the_policy_says_over_all_clusters(
+    fn the_network_policies_have_the_verdict_of_the_naive_reader(
         home in home(),
         events in events(30),
         policies in vec(cluster_policy(), 1..4),
@@ -255,14 +259,14 @@ proptest! {
         let expanded = with(&home, policies.iter().filter_map(|policy| set.expanded(&policy.id)));
         let others = worlds(&events);
         for flow in &flows {
-            let naive = naive::verdict(&home, &policies, &others, flow, may_say);
+            let naive = naive::verdict(&home, &policies, &others, flow, is_trusted);
             prop_assert_eq!(weir_oracle::verdict(&world, flow), naive, "written: {}", flow);
             prop_assert_eq!(weir_oracle::verdict(&expanded, flow), naive, "expanded: {}", flow);
         }
     }
 
     #[test]
-    fn one_world_of_all_clusters_says_the_same(
+    fn a_union_of_all_clusters_has_the_same_verdicts(
         home in home(),
         events in events(30),
         policies in vec(cluster_policy(), 1..4),
@@ -280,14 +284,14 @@ proptest! {
         clusters.insert("home".into(), with(&home, over_all));
         let world = weir_clusterset::union(&clusters);
         for flow in flows.iter().filter(|_| !shares_addresses(&events)) {
-            // Manifests say no networks: every cluster is believed.
+            // Manifests declare no networks, so every cluster is trusted.
             let naive = naive::verdict(&home, &policies, &others, flow, |_, _| true);
             prop_assert_eq!(weir_oracle::verdict(&world, flow), naive, "{}", flow);
         }
     }
 
     #[test]
-    fn any_road_ends_in_the_same_place(
+    fn the_order_of_events_does_not_matter(
         events in events(40),
         edits in edits(15),
         mut at in vec(0..40_usize, 90),
@@ -297,24 +301,25 @@ proptest! {
     ) {
         let policies: Vec<Policy> = world(&edits).policies.into_values().collect();
         let fresh = set_of(&events, &policies, shard, merging);
-        // The same, with policies that come, change and go in between, members too, and everything told twice.
+        // The same with policies and members that come, change and go in between, and with repeated
+        // events.
         let mut set = ClusterSet::new(options(shard, merging));
-        set.member(&"west".into(), Some(member("west")));
-        let mut told: BTreeMap<Name, Policy> = BTreeMap::new();
+        set.set_member(&"west".into(), Some(member("west")));
+        let mut followed: BTreeMap<Name, Policy> = BTreeMap::new();
         let mut keep = |set: &mut ClusterSet| {
-            for (id, shards) in set.touched() {
+            for (id, shards) in set.take_changed() {
                 let names = shards.iter().map(|key| set.shard(&id, key));
                 let keys = shards.iter().map(|key| Name::from(format!("csnp-{}-{key}", uid(&id))));
                 for (name, policy) in keys.zip(names) {
                     match policy {
-                        Some(policy) => told.insert(policy.id.name.clone(), policy),
-                        None => told.remove(&name),
+                        Some(policy) => followed.insert(policy.id.name.clone(), policy),
+                        None => followed.remove(&name),
                     };
                 }
                 let base = Name::from(format!("csnp-{}", uid(&id)));
                 match set.base(&id) {
-                    Some(policy) => told.insert(base, policy),
-                    None => told.remove(&base),
+                    Some(policy) => followed.insert(base, policy),
+                    None => followed.remove(&base),
                 };
             }
         };
@@ -323,20 +328,20 @@ proptest! {
         let mut edits = edits.iter().zip(at).peekable();
         for (count, event) in events.iter().enumerate() {
             while let Some((change, _)) = edits.next_if(|(_, at)| *at <= count) {
-                decide(&mut set, change);
+                apply_change(&mut set, change);
             }
             for (_, cluster, says) in members.iter().filter(|(at, ..)| *at == count) {
-                // It is away, where it said, or where another says that it is.
+                // The cluster is gone, has its own networks, or declares those of another.
                 let said = [None, Some(NETWORKS[0].0), Some(NETWORKS[1].0)][*says];
-                set.member(&NETWORKS[*cluster].0.into(), said.map(member));
+                set.set_member(&NETWORKS[*cluster].0.into(), said.map(member));
             }
-            tell(&mut set, event);
-            tell(&mut set, event);
+            publish(&mut set, event);
+            publish(&mut set, event);
             keep(&mut set);
         }
-        edits.for_each(|(change, _)| decide(&mut set, change));
+        edits.for_each(|(change, _)| apply_change(&mut set, change));
         for (cluster, _) in NETWORKS {
-            set.member(&cluster.into(), Some(member(cluster)));
+            set.set_member(&cluster.into(), Some(member(cluster)));
         }
         keep(&mut set);
         prop_assert_eq!(written(&set, &policies), written(&fresh, &policies));
@@ -344,13 +349,13 @@ proptest! {
         for policy in &policies {
             prop_assert_eq!(set.summary(&policy.id), fresh.summary(&policy.id));
         }
-        // And who only listened to what was touched knows the same.
+        // A consumer that applied only the changed parts has the same result.
         let all = written(&fresh, &policies).into_iter().map(|policy| (policy.id.name.clone(), policy));
-        prop_assert_eq!(told, all.collect());
+        prop_assert_eq!(followed, all.collect());
     }
 
     #[test]
-    fn what_is_told_to_others_is_all_that_their_policies_need(
+    fn published_pods_are_all_that_other_clusters_need(
         events in events(30),
         policies in vec(cluster_policy(), 1..4),
     ) {
@@ -358,15 +363,15 @@ proptest! {
         let mut set = ClusterSet::new(options(3, Merging::None));
         policies.iter().for_each(|policy| set.put_policy(policy.clone(), &uid(&policy.id)));
         let mut everything = set.clone();
-        let asked: BTreeSet<Interest> = set.interests().cloned().collect();
+        let interests: BTreeSet<Interest> = set.interests().cloned().collect();
         let all = Interest { reach: Reach::Matching(Selector::everything()), pods: Selector::everything() };
-        relay(&mut set, &events, &asked);
+        relay(&mut set, &events, &interests);
         relay(&mut everything, &events, &BTreeSet::from([all]));
         prop_assert_eq!(written(&set, &policies), written(&everything, &policies));
     }
 
     #[test]
-    fn on_the_way_nothing_is_open_that_is_not_open_before_or_after(
+    fn no_write_allows_more_than_before_and_after(
         mut before in events(50),
         cut in any::<prop::sample::Index>(),
         policies in vec(cluster_policy(), 2..3),
@@ -380,16 +385,16 @@ proptest! {
         let mut set = set_of(&before, std::slice::from_ref(first), shard, merging);
         let mut installed: BTreeMap<Name, Policy> =
             set.translate(&first.id).into_iter().map(|policy| (policy.id.name.clone(), policy)).collect();
-        set.touched();
-        after.iter().for_each(|event| tell(&mut set, event));
+        set.take_changed();
+        after.iter().for_each(|event| publish(&mut set, event));
         if shard == 1 {
             set.put_policy(second, &uid(&first.id));
         }
-        let touched = set.touched().remove(&first.id).unwrap_or_default();
+        let touched = set.take_changed().remove(&first.id).unwrap_or_default();
         let wanted = touched.iter().map(|key| {
             (Name::from(format!("csnp-{}-{key}", uid(&first.id))), set.shard(&first.id, key))
         });
-        let plan = steps(&installed, &wanted.collect(), set.base(&first.id).as_ref());
+        let plan = policy_writes(&installed, &wanted.collect(), set.base(&first.id).as_ref());
         let verdicts = |installed: &BTreeMap<Name, Policy>| -> Vec<Verdict> {
             let world = with(&home, installed.values().cloned());
             flows.iter().map(|flow| weir_oracle::verdict(&world, flow)).collect()
@@ -401,10 +406,10 @@ proptest! {
         for step in plan {
             let before = installed.clone();
             match step {
-                Step::Put(policy) => drop(installed.insert(policy.id.name.clone(), policy)),
-                Step::Delete(name) => drop(installed.remove(&name)),
+                PolicyWrite::Put(policy) => drop(installed.insert(policy.id.name.clone(), policy)),
+                PolicyWrite::Delete(name) => drop(installed.remove(&name)),
             }
-            // What takes away comes before what only adds.
+            // Writes that remove something precede writes that only add.
             let (had, has, last) = (granted(&before), granted(&installed), granted(&end));
             let only_adds = had.is_subset(&has) && had != has && merging == Merging::None;
             prop_assert!(shard == 1 || !only_adds || had.is_subset(&last), "{had:?} {has:?} {last:?}");
@@ -421,16 +426,16 @@ proptest! {
     }
 }
 
-/// Each cluster tells of what happens in it what it is asked for.
+/// Each cluster publishes the pods in which others are interested.
 fn relay(set: &mut ClusterSet, events: &[Event], interests: &BTreeSet<Interest>) {
     for (cluster, _) in NETWORKS {
         let cluster = Name::from(cluster);
-        set.member(&cluster, Some(member(&cluster)));
+        set.set_member(&cluster, Some(member(&cluster)));
         let mut source = Publication::new(cluster.clone());
         let own = events.iter().filter(|event| event.cluster == cluster);
         for (count, event) in own.enumerate() {
             if count == 3 {
-                source.interests(&"home".into(), interests.clone());
+                source.set_interests(&"home".into(), interests.clone());
             }
             match &event.change {
                 Change::Put(Object::Pod(pod)) => source.put_pod(pod),
@@ -441,15 +446,15 @@ fn relay(set: &mut ClusterSet, events: &[Event], interests: &BTreeSet<Interest>)
             }
             pass_on(set, &cluster, &mut source);
         }
-        source.interests(&"home".into(), interests.clone());
+        source.set_interests(&"home".into(), interests.clone());
         pass_on(set, &cluster, &mut source);
     }
 }
 
 fn pass_on(set: &mut ClusterSet, cluster: &Name, source: &mut Publication) {
-    let (pods, namespaces) = source.touched();
+    let (pods, namespaces) = source.take_changed();
     for name in namespaces {
-        set.namespace(cluster, &name, source.namespace(&name).cloned());
+        set.set_namespace(cluster, &name, source.namespace(&name).cloned());
     }
     for PodId { namespace, name } in pods {
         match source.pod(&PodId { namespace: namespace.clone(), name: name.clone() }) {
@@ -459,7 +464,7 @@ fn pass_on(set: &mut ClusterSet, cluster: &Name, source: &mut Publication) {
     }
 }
 
-/// The addresses that policies allow, in which direction and to which ports.
+/// The addresses that policies allow, with direction and ports.
 fn granted(policies: &BTreeMap<Name, Policy>) -> BTreeSet<String> {
     let mut all = BTreeSet::new();
     for (policy, direction) in policies.values().flat_map(|one| Direction::BOTH.map(|d| (one, d))) {
@@ -473,7 +478,7 @@ fn granted(policies: &BTreeMap<Name, Policy>) -> BTreeSet<String> {
     all
 }
 
-/// Whether two pods claim an address: who is told about one of them only cannot know.
+/// Whether two pods claim an address. A cluster that receives only one of them cannot know this.
 fn shares_addresses(events: &[Event]) -> bool {
     let worlds = worlds(events);
     let all: Vec<IpAddr> = worlds

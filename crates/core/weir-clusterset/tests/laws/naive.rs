@@ -1,4 +1,4 @@
-//! What policies over several clusters mean, read pod by pod from what each cluster has.
+//! The meaning of policies over several clusters, evaluated pod by pod.
 
 use super::*;
 
@@ -30,7 +30,7 @@ fn selects(policy: &Policy, rule: &PolicyRule, world: &World, pod: &Pod) -> bool
     })
 }
 
-/// Whether a rule allows the port of a flow. `at` is the pod at the destination.
+/// Whether a rule allows the port of a flow. `at` is the destination pod.
 fn port(rule: &PolicyRule, flow: &Flow, at: &Pod) -> bool {
     let Some(ports) = &rule.ports else { return true };
     ports.iter().any(|port| match &port.ports {
@@ -44,14 +44,14 @@ fn port(rule: &PolicyRule, flow: &Flow, at: &Pod) -> bool {
     })
 }
 
-/// Whether some policy allows a flow because of remote pods, in a direction.
+/// Whether some policy allows a flow in a direction because of remote pods.
 fn remote(
     policies: &[Policy],
     home: &World,
     others: &BTreeMap<Name, World>,
     flow: &Flow,
     direction: Direction,
-    may_say: fn(&str, IpAddr) -> bool,
+    is_trusted: fn(&str, IpAddr) -> bool,
 ) -> bool {
     let (own, other) = flow.ends(direction);
     let owns = |pod: &&Pod| pod.own_addresses().contains(&own);
@@ -60,7 +60,7 @@ fn remote(
     };
     let claimants: Vec<(&World, &Pod)> = others
         .iter()
-        .filter(|(cluster, _)| may_say(cluster, other))
+        .filter(|(cluster, _)| is_trusted(cluster, other))
         .map(|(_, world)| world)
         .flat_map(|world| world.pods.values().map(move |pod| (world, pod)))
         .filter(|(_, pod)| pod.own_addresses().contains(&other))
@@ -82,15 +82,16 @@ fn remote(
     })
 }
 
-/// The verdict of our cluster about a flow.
+/// The verdict of our cluster for a flow.
 pub(super) fn verdict(
     home: &World,
     policies: &[Policy],
     others: &BTreeMap<Name, World>,
     flow: &Flow,
-    may_say: fn(&str, IpAddr) -> bool,
+    is_trusted: fn(&str, IpAddr) -> bool,
 ) -> Verdict {
-    // Each direction for itself: what one allows by a remote pod, the other still has to allow.
+    // Each direction separately: a remote pod that one direction allows must also be allowed by the
+    // other.
     let sides = Direction::BOTH.map(|direction| {
         let mut world = home.clone();
         for policy in policies {
@@ -103,9 +104,10 @@ pub(super) fn verdict(
             let policy = Policy { id, spec: Arc::new(spec), ..policy.clone() };
             world.apply(Change::Put(Object::Policy(policy)));
         }
-        match remote(policies, home, others, flow, direction, may_say) {
-            true => Verdict::Allow,
-            false => weir_oracle::verdict(&world, flow),
+        if remote(policies, home, others, flow, direction, is_trusted) {
+            Verdict::Allow
+        } else {
+            weir_oracle::verdict(&world, flow)
         }
     });
     sides[0].and(sides[1])

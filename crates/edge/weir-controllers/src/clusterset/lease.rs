@@ -11,7 +11,7 @@ use kube::{
     Api,
     api::{ListParams, PostParams},
 };
-use weir_clusterset::Pulse;
+use weir_clusterset::Heartbeat;
 use weir_kube::{ApiClient, ReadError};
 use weir_model::Name;
 
@@ -37,7 +37,7 @@ pub(crate) async fn list(
     client: &ApiClient,
     namespace: &str,
     cluster: &str,
-) -> Result<(BTreeMap<Name, Pulse>, Option<Lease>), ReadError> {
+) -> Result<(BTreeMap<Name, Heartbeat>, Option<Lease>), ReadError> {
     let params = ListParams::default().labels(CLUSTER);
     let leases = client.request("list", RESOURCE, async |client| {
         Api::<Lease>::namespaced(client, namespace).list(&params).await
@@ -54,8 +54,8 @@ pub(crate) async fn list(
         });
         let annotations = lease.metadata.annotations.as_ref();
         let controller = annotations.and_then(|all| all.get(CONTROLLER_ANNOTATION));
-        let pulse = Pulse {
-            seat: controller.map(String::as_str).unwrap_or_default().into(),
+        let heartbeat = Heartbeat {
+            controller: controller.map(String::as_str).unwrap_or_default().into(),
             holder: spec.holder_identity.unwrap_or_default().into(),
             renewal: renewed.map(|time| time.to_string()).unwrap_or_default().into(),
             age,
@@ -63,7 +63,7 @@ pub(crate) async fn list(
         if id == cluster {
             own = Some(lease);
         }
-        heartbeats.insert(id.into(), pulse);
+        heartbeats.insert(id.into(), heartbeat);
     }
     Ok((heartbeats, own))
 }

@@ -39,7 +39,7 @@ use std::{collections::BTreeMap, collections::BTreeSet, time::Duration};
 use futures::future::select;
 use ipnet::IpNet;
 use tokio::sync::watch;
-use weir_clusterset::{Interest, Life, Merging};
+use weir_clusterset::{Interest, Liveness, Merging};
 use weir_kube::Access;
 use weir_model::Name;
 
@@ -77,7 +77,7 @@ pub struct Settings {
 }
 
 /// The other clusters with a lease: the uid of the holder, and its liveness.
-type Clusters = BTreeMap<Name, (Name, Life)>;
+type Clusters = BTreeMap<Name, (Name, Liveness)>;
 
 /// The publisher's view of the broker.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -58,17 +58,17 @@ impl PolicyStatus {
 
     /// Why not everything that the policy selects is allowed: a reason and a message.
     fn degradation(&self) -> (&'static str, String) {
-        let Summary { overlaps, contenders, unanswerable, .. } = &self.summary;
+        let Summary { overlaps, overlapping_clusters, reserved_labels, .. } = &self.summary;
         match (&self.invalid, &self.unsynced) {
             (Some(error), _) => ("Invalid", format!("nothing is allowed: {error}")),
             (None, Some((reason, message))) => (*reason, message.clone()),
-            (None, None) if *unanswerable => (
+            (None, None) if *reserved_labels => (
                 "ReservedLabel",
                 "a peer selects labels with the prefix submariner-io/, which clusters do not publish; it matches no remote pod".into(),
             ),
             (None, None) if !overlaps.is_empty() => {
                 let some: Vec<String> = overlaps.iter().take(3).map(ToString::to_string).collect();
-                let clusters: Vec<&str> = contenders.iter().map(|cluster| &**cluster).collect();
+                let clusters: Vec<&str> = overlapping_clusters.iter().map(|cluster| &**cluster).collect();
                 let text = format!(
                     "{} addresses lie in the podCIDRs of several clusters, of {}, and are not allowed: {}; assign the networks with --member-cidr",
                     overlaps.len(), clusters.join(", "), some.join(", ")
@@ -140,12 +140,12 @@ mod tests {
         assert_eq!(reasons(&unsynced)[2], (true, "IdTaken"));
         let stale = PolicyStatus { stale: vec!["west".into()], ..healthy.clone() };
         assert_eq!(reasons(&stale)[2], (true, "ClusterStale"));
-        let summary = Summary { unanswerable: true, ..Summary::default() };
+        let summary = Summary { reserved_labels: true, ..Summary::default() };
         let reserved = PolicyStatus { summary, ..healthy.clone() };
         assert_eq!(reasons(&reserved)[2], (true, "ReservedLabel"));
         let summary = Summary {
             overlaps: [std::net::IpAddr::from([10, 1, 0, 1])].into(),
-            contenders: ["east".into(), "west".into()].into(),
+            overlapping_clusters: ["east".into(), "west".into()].into(),
             ..Summary::default()
         };
         let [_, programmed, degraded] = conditions(&PolicyStatus { summary, ..healthy });

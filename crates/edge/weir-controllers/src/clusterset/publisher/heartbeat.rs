@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use weir_clusterset::{Life, Rival};
+use weir_clusterset::{Liveness, Rival};
 use weir_kube::ObjectId;
 
 use super::{BATCH_WINDOW, NAME, Publisher};
@@ -23,11 +23,11 @@ impl Publisher<'_> {
         let member = self.broker.members.get(id);
         let member = member.and_then(|object| wire::read_member(object).ok()).filter(|member| {
             roster.holder(&member.cluster) == Some(&member.uid)
-                && roster.life(&member.cluster) != Some(Life::Gone)
+                && roster.liveness(&member.cluster) != Some(Liveness::Expired)
         });
         let interests = member.map(|member| member.interests.into_iter().collect());
         let cluster = id.name.as_str().into();
-        self.local.publication.interests(&cluster, interests.unwrap_or_default());
+        self.local.publication.set_interests(&cluster, interests.unwrap_or_default());
     }
 
     /// Reads the leases of all clusters, and renews the one of this cluster.
@@ -48,7 +48,7 @@ impl Publisher<'_> {
             }
         };
         let elapsed = self.membership.started.elapsed();
-        self.membership.roster.look(elapsed, heartbeats.clone());
+        self.membership.roster.observe(elapsed, heartbeats.clone());
         let members: Vec<ObjectId> =
             self.broker.members.iter().map(|member| member.id().clone()).collect();
         members.iter().for_each(|id| self.apply_member(id));
@@ -80,7 +80,7 @@ impl Publisher<'_> {
         let roster = &self.membership.roster;
         let alive = heartbeats.keys().filter(|other| *other != cluster).filter_map(|other| {
             let holder = roster.holder(other)?.clone();
-            Some((other.clone(), (holder, roster.life(other)?)))
+            Some((other.clone(), (holder, roster.liveness(other)?)))
         });
         let view = BrokerView::Clusters(alive.collect());
         self.membership.view.send_if_modified(|current| {

@@ -138,7 +138,7 @@ mod tests {
         let mut publication = Publication::new("east".into());
         let everything =
             Interest { reach: Reach::Named("shop".into()), pods: Selector::everything() };
-        publication.interests(&"west".into(), [everything].into());
+        publication.set_interests(&"west".into(), [everything].into());
         let mut pod = json!({
             "apiVersion": "v1", "kind": "Pod",
             "metadata": {"name": "web", "namespace": "shop"},

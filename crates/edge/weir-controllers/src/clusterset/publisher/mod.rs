@@ -218,7 +218,7 @@ impl Publisher<'_> {
 
     /// Moves the changes of the publication to the pending writes.
     fn collect_changes(&mut self) {
-        let (pods, namespaces) = self.local.publication.touched();
+        let (pods, namespaces) = self.local.publication.take_changed();
         for id in pods {
             let name = wire::remote_name(&self.remote_id(&id));
             self.pending.names.insert(name.clone(), id);

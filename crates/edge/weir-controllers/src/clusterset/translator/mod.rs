@@ -87,9 +87,9 @@ pub(crate) async fn run(
         cluster: settings.cluster.clone(),
         networks: settings.networks.clone(),
         accepted: settings.accepted.clone(),
-        pods: settings.pods,
-        namespaces: settings.namespaces,
-        shard: settings.shard,
+        max_pods: settings.pods,
+        max_namespaces: settings.namespaces,
+        shard_size: settings.shard,
         merging: settings.merging,
     };
     let mut translator = Translator {
@@ -175,7 +175,7 @@ impl Handler for Translator<'_> {
             self.queue_all();
         }
         let due = Instant::now() + BATCH_WINDOW;
-        for (id, shards) in self.set.touched() {
+        for (id, shards) in self.set.take_changed() {
             let id = ObjectId::new(&*id.namespace, &*id.name);
             self.pending.shards.entry(id.clone()).or_default().extend(shards);
             self.pending.queue.push(Work::Policy(id), due);

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, time::Instant};
 
-use weir_clusterset::{Step, kept, shard_name, steps};
+use weir_clusterset::{PolicyWrite, policy_writes, retained, shard_name};
 use weir_kube::{Item, NETWORK_POLICIES, Object, ObjectId, Revision};
 use weir_model::{Name, Policy, PolicyId};
 
@@ -68,8 +68,9 @@ impl Translator<'_> {
                 self.local.network_policies.get(&ObjectId::new(id.namespace.clone(), &***name));
             object.is_some_and(|object| !owned::is_whole(object, &uid))
         });
-        let repairs = damaged.map(|(_, policy)| Step::Put(policy.clone()));
-        let todo: Vec<Step> = repairs.chain(steps(installed, &desired, base.as_ref())).collect();
+        let repairs = damaged.map(|(_, policy)| PolicyWrite::Put(policy.clone()));
+        let todo: Vec<PolicyWrite> =
+            repairs.chain(policy_writes(installed, &desired, base.as_ref())).collect();
         let mut failed = 0;
         for step in todo {
             // A rejected write does not block the others, least of all those that withdraw
@@ -127,8 +128,8 @@ impl Translator<'_> {
         // Until the broker is listed, keep the allowed addresses that the policy can still have.
         if !self.remote.is_synced() {
             let Some((policy, _)) = self.set.policy(key) else { return BTreeMap::new() };
-            let kept = installed.map(|(name, shard)| (name.clone(), kept(policy, shard)));
-            return kept.collect();
+            let parts = installed.map(|(name, shard)| (name.clone(), retained(policy, shard)));
+            return parts.collect();
         }
         let installed: Vec<Name> = installed.map(|(name, _)| name.clone()).collect();
         let mut shards = self.pending.shards.remove(id).unwrap_or_default();
@@ -143,9 +144,14 @@ impl Translator<'_> {
         desired
     }
 
-    async fn perform(&mut self, owner: &Object, uid: &str, step: Step) -> Result<(), WriteError> {
+    async fn perform(
+        &mut self,
+        owner: &Object,
+        uid: &str,
+        step: PolicyWrite,
+    ) -> Result<(), WriteError> {
         match step {
-            Step::Put(policy) => {
+            PolicyWrite::Put(policy) => {
                 let Some(desired) = wire::network_policy(&policy, owner) else { return Ok(()) };
                 let id = ObjectId::from_object(&desired);
                 if self.local.network_policies.get(&id).is_none() {
@@ -164,7 +170,7 @@ impl Translator<'_> {
                     None => Ok(()),
                 }
             }
-            Step::Delete(name) => {
+            PolicyWrite::Delete(name) => {
                 let id =
                     ObjectId::new(owner.metadata.namespace.clone().unwrap_or_default(), &*name);
                 let is_of_owner = owned::uid_in(&id.name) == Some(uid);

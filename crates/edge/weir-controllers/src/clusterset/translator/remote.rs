@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use ipnet::IpNet;
-use weir_clusterset::{ClusterSet, Life, RemoteId, RemotePod};
+use weir_clusterset::{ClusterSet, Liveness, RemoteId, RemotePod};
 use weir_kube::{Event, Item};
 use weir_model::Name;
 
@@ -82,7 +82,7 @@ impl Remote {
                 gone.iter().for_each(|id| set.remove_pod(id));
                 self.strays.clear();
                 self.invalid_pods.clear();
-                set.forget_crowded();
+                set.reset_over_pod_limit();
                 items.into_iter().for_each(|item| self.put_pod(set, item));
             }
             Event::Put(item) => self.put_pod(set, item),
@@ -146,7 +146,7 @@ impl Remote {
                     .cloned()
                     .collect();
                 gone.iter().for_each(|name| self.remove_namespace(set, name));
-                set.forget_sprawling();
+                set.reset_over_namespace_limit();
                 items.into_iter().for_each(|item| self.put_namespace(set, item));
             }
             Event::Put(item) => self.put_namespace(set, item),
@@ -165,7 +165,7 @@ impl Remote {
         if self.namespaces.get(&name).is_some_and(|before| *before != now) {
             self.remove_namespace(set, &name);
         }
-        set.namespace(&cluster, &namespace, Some(labels));
+        set.set_namespace(&cluster, &namespace, Some(labels));
         if set.knows_namespace(&cluster, &namespace) {
             self.namespaces.insert(name, now);
         }
@@ -173,7 +173,7 @@ impl Remote {
 
     fn remove_namespace(&mut self, set: &mut ClusterSet, name: &str) {
         if let Some((cluster, namespace)) = self.namespaces.remove(name) {
-            set.namespace(&cluster, &namespace, None);
+            set.set_namespace(&cluster, &namespace, None);
         }
     }
 
@@ -229,9 +229,9 @@ impl Remote {
         let member = self.members.get(&**cluster).filter(|member| {
             clusters
                 .get(cluster)
-                .is_some_and(|(uid, life)| *uid == member.uid && *life != Life::Gone)
+                .is_some_and(|(uid, life)| *uid == member.uid && *life != Liveness::Expired)
         });
-        set.member(cluster, member.map(|member| member.member.clone()));
+        set.set_member(cluster, member.map(|member| member.member.clone()));
     }
 
     /// Warnings about the mistakes of other clusters.
@@ -260,7 +260,7 @@ impl Remote {
                 ));
             }
         }
-        for (cluster, pods) in set.refused() {
+        for (cluster, pods) in set.rejected() {
             let Some((id, addresses)) = pods.first_key_value() else { continue };
             let address = addresses.first().map(ToString::to_string).unwrap_or_default();
             warnings.push(format!(
@@ -268,11 +268,11 @@ impl Remote {
                 pods.len(), id.namespace, id.name
             ));
         }
-        let crowded = set.crowded().iter().map(|cluster| {
+        let crowded = set.over_pod_limit().iter().map(|cluster| {
             format!("cluster {cluster} publishes more than {pods} pods; the rest is not allowed until this controller restarts with a higher --member-pods")
         });
         warnings.extend(crowded);
-        let sprawling = set.sprawling().iter().map(|cluster| {
+        let sprawling = set.over_namespace_limit().iter().map(|cluster| {
             format!("cluster {cluster} publishes more than {namespaces} namespaces; policies that select namespaces by label do not allow pods of the rest until this controller restarts with a higher --member-namespaces")
         });
         warnings.extend(sprawling);

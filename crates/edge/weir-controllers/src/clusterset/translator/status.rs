@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use weir_clusterset::Life;
+use weir_clusterset::Liveness;
 use weir_kube::{EventType, Item, Object, ObjectId};
 use weir_model::PolicyId;
 
@@ -43,7 +43,7 @@ impl Translator<'_> {
     ) -> Result<(), WriteError> {
         let summary = self.set.summary(key).unwrap_or_default();
         let stale = self.remote.clusters().into_iter().flatten().filter(|(cluster, (_, life))| {
-            *life != Life::Alive && summary.addresses.contains_key(*cluster)
+            *life != Liveness::Alive && summary.addresses.contains_key(*cluster)
         });
         let uid = owner.metadata.uid.clone().unwrap_or_default();
         let installed = self.local.installed.get(&(id.namespace.clone(), uid));

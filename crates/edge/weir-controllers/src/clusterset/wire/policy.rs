@@ -80,13 +80,13 @@ mod tests {
             cluster: "west".into(),
             networks: Vec::new(),
             accepted: std::collections::BTreeMap::new(),
-            pods: usize::MAX,
-            namespaces: usize::MAX,
-            shard: 10,
+            max_pods: usize::MAX,
+            max_namespaces: usize::MAX,
+            shard_size: 10,
             merging: weir_clusterset::Merging::None,
         });
         let everything = Member { networks: vec!["0.0.0.0/0".parse().unwrap()] };
-        set.member(&"east".into(), Some(everything));
+        set.set_member(&"east".into(), Some(everything));
         set.put_pod(RemotePod {
             id: RemoteId { namespace: "shop".into(), cluster: "east".into(), name: "web".into() },
             labels: [("app", "web")].into_iter().collect(),

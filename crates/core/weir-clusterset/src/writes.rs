@@ -6,72 +6,70 @@ use std::{
 use ipnet::IpNet;
 use weir_model::{Direction, Name, Policy, PolicyRule, PortMatch, Spec, Who};
 
-/// One write.
+/// One write to the API server.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Step {
-    /// The NetworkPolicy is to be so, whether or not it is there.
+pub enum PolicyWrite {
+    /// Create or replace the NetworkPolicy.
     Put(Policy),
-    /// The NetworkPolicy is to go.
+    /// Delete the NetworkPolicy.
     Delete(Name),
 }
 
-/// How to get from what is there to what is wanted, both by name, for the parts of a policy that changed. `None`: nothing is wanted.
+/// The writes that turn the installed parts of a policy into the desired ones, by name. A desired
+/// part that is `None` is removed.
 ///
-/// What isolates comes first. What takes addresses away comes before what adds any. Addresses that only move to another part are in
-/// it before they leave the one they are in, so that nothing that stays allowed is refused on the way.
-pub fn steps(
+/// The base, which isolates, comes first. Writes that remove addresses precede writes that add any.
+/// An address that moves to another shard is added there before it is removed, so that it stays
+/// allowed throughout.
+pub fn policy_writes(
     installed: &BTreeMap<Name, Policy>,
-    wanted: &BTreeMap<Name, Option<Policy>>,
+    desired: &BTreeMap<Name, Option<Policy>>,
     base: Option<&Policy>,
-) -> Vec<Step> {
-    let mut steps = Vec::new();
+) -> Vec<PolicyWrite> {
+    let mut writes = Vec::new();
     if let Some(base) = base
         && installed.get(&base.id.name).is_none_or(|known| known.spec != base.spec)
     {
-        steps.push(Step::Put(base.clone()));
+        writes.push(PolicyWrite::Put(base.clone()));
     }
     let subject = base.map(|base| &base.spec.subject);
-    let all: Vec<Grants> = wanted.values().flatten().map(grants).collect();
+    let all: Vec<Grants> = desired.values().flatten().map(grants).collect();
     let all: BTreeMap<GrantKey, BTreeSet<IpNet>> = union(all);
-    let (mut adding, mut leaving) = (Vec::new(), Vec::new());
-    for (name, wanted) in wanted {
+    let (mut additions, mut deletions) = (Vec::new(), Vec::new());
+    for (name, desired) in desired {
         let known = installed.get(name);
-        match (known, wanted) {
+        match (known, desired) {
             (None, None) => (),
-            (None, Some(wanted)) => adding.push(Step::Put(wanted.clone())),
-            (Some(known), Some(wanted)) if known.spec == wanted.spec => (),
-            (Some(known), Some(wanted)) => {
-                let step = Step::Put(wanted.clone());
-                match known.spec.subject != wanted.spec.subject
-                    || !is_within(&grants(known), &grants(wanted))
-                {
-                    true => steps.push(step),
-                    false => adding.push(step),
-                }
+            (None, Some(desired)) => additions.push(PolicyWrite::Put(desired.clone())),
+            (Some(known), Some(desired)) if known.spec == desired.spec => (),
+            (Some(known), Some(desired)) => {
+                let write = PolicyWrite::Put(desired.clone());
+                let removes_something = known.spec.subject != desired.spec.subject
+                    || !is_within(&grants(known), &grants(desired));
+                if removes_something { writes.push(write) } else { additions.push(write) }
             }
             (Some(known), None) => {
                 let rest = trimmed(known, &all);
-                match Some(&known.spec.subject) == subject && !is_empty(&rest) {
-                    true => {
-                        if rest.spec != known.spec {
-                            steps.push(Step::Put(rest));
-                        }
-                        leaving.push(Step::Delete(name.clone()));
+                if Some(&known.spec.subject) == subject && !is_empty(&rest) {
+                    if rest.spec != known.spec {
+                        writes.push(PolicyWrite::Put(rest));
                     }
-                    false => steps.push(Step::Delete(name.clone())),
+                    deletions.push(PolicyWrite::Delete(name.clone()));
+                } else {
+                    writes.push(PolicyWrite::Delete(name.clone()));
                 }
             }
         }
     }
-    steps.extend(adding);
-    steps.extend(leaving);
-    steps
+    writes.extend(additions);
+    writes.extend(deletions);
+    writes
 }
 
 type GrantKey = (Direction, Option<Vec<PortMatch>>);
 type Grants = BTreeMap<GrantKey, BTreeSet<IpNet>>;
 
-/// Which networks a policy allows on which ports.
+/// The networks that a policy allows, by direction and ports.
 fn grants(policy: &Policy) -> Grants {
     let mut all = Grants::new();
     for direction in Direction::BOTH {
@@ -104,7 +102,7 @@ fn covers(networks: &BTreeSet<IpNet>, network: IpNet) -> bool {
     std::iter::successors(Some(network), IpNet::supernet).any(|wider| networks.contains(&wider))
 }
 
-/// The policy without what nothing of `kept` allows.
+/// The policy reduced to the networks that `kept` allows.
 fn trimmed(policy: &Policy, kept: &Grants) -> Policy {
     let rules = |direction: Direction| {
         let rules = policy.rules(direction)?.iter().filter_map(|rule| {

@@ -1,4 +1,4 @@
-//! What is told to others of the pods of a cluster.
+//! The pods that a cluster publishes.
 
 use super::*;
 
@@ -18,7 +18,7 @@ fn local(name: &str, address: &str) -> Pod {
 }
 
 #[test]
-fn only_pods_that_somebody_asks_for_and_that_have_an_address_of_their_own_are_told() {
+fn only_pods_with_an_address_that_another_cluster_selects_are_published() {
     let mut own = Publication::new("c1".into());
     own.put_namespace(&Namespace {
         name: "n1".into(),
@@ -29,30 +29,30 @@ fn only_pods_that_somebody_asks_for_and_that_have_an_address_of_their_own_are_to
     own.put_pod(&local("no-address", ""));
     own.put_pod(&Pod { host_network: true, ..local("host", "192.168.0.1") });
     own.put_pod(&Pod { finished: true, ..local("finished", "10.1.1.3") });
-    assert_eq!(own.touched().0.len(), 0, "nobody asked");
+    assert_eq!(own.take_changed().0.len(), 0, "no cluster is interested");
     let interest = Interest { reach: Reach::Named("n1".into()), pods: equals(&[("app", "web")]) };
-    own.interests(&"c2".into(), BTreeSet::from([interest.clone()]));
-    own.interests(&"c3".into(), BTreeSet::from([interest]));
-    let (pods, namespaces) = own.touched();
+    own.set_interests(&"c2".into(), BTreeSet::from([interest.clone()]));
+    own.set_interests(&"c3".into(), BTreeSet::from([interest]));
+    let (pods, namespaces) = own.take_changed();
     assert_eq!(pods, BTreeSet::from([PodId::new("n1", "web")]));
     assert_eq!(namespaces, BTreeSet::from([Name::from("n1")]));
-    let told = own.pod(&PodId::new("n1", "web")).unwrap();
-    assert_eq!(told.labels.to_string(), "app=web", "what is reserved does not travel");
+    let published = own.pod(&PodId::new("n1", "web")).unwrap();
+    assert_eq!(published.labels.to_string(), "app=web", "reserved labels are not published");
     assert!(own.namespace(&"n1".into()).is_some());
-    own.interests(&"c2".into(), BTreeSet::new());
-    assert_eq!(own.touched().0.len(), 0, "the other cluster still asks");
-    own.interests(&"c3".into(), BTreeSet::new());
-    assert_eq!(own.touched().0.len(), 1);
+    own.set_interests(&"c2".into(), BTreeSet::new());
+    assert_eq!(own.take_changed().0.len(), 0, "the other cluster is still interested");
+    own.set_interests(&"c3".into(), BTreeSet::new());
+    assert_eq!(own.take_changed().0.len(), 1);
     assert!(own.pod(&PodId::new("n1", "web")).is_none());
     assert!(own.namespace(&"n1".into()).is_none());
 }
 
 #[test]
-fn a_pod_that_finishes_is_no_longer_told() {
+fn a_finished_pod_is_no_longer_published() {
     let mut own = Publication::new("c1".into());
-    let everybody =
+    let everything =
         Interest { reach: Reach::Matching(Selector::everything()), pods: Selector::everything() };
-    own.interests(&"c2".into(), BTreeSet::from([everybody]));
+    own.set_interests(&"c2".into(), BTreeSet::from([everything]));
     own.put_pod(&local("web", "10.1.1.1"));
     assert!(own.pod(&PodId::new("n1", "web")).is_some());
     own.put_pod(&Pod { finished: true, ..local("web", "10.1.1.1") });
@@ -60,12 +60,12 @@ fn a_pod_that_finishes_is_no_longer_told() {
 }
 
 #[test]
-fn an_address_is_told_for_the_youngest_pod_that_claims_it() {
+fn an_address_is_published_for_the_youngest_pod_that_claims_it() {
     let mut own = Publication::new("c1".into());
-    let everybody =
+    let everything =
         Interest { reach: Reach::Matching(Selector::everything()), pods: Selector::everything() };
-    own.interests(&"c2".into(), BTreeSet::from([everybody]));
-    let told = |own: &Publication, name: &str| -> Vec<String> {
+    own.set_interests(&"c2".into(), BTreeSet::from([everything]));
+    let published = |own: &Publication, name: &str| -> Vec<String> {
         let pod = own.pod(&PodId::new("n1", name));
         pod.iter().flat_map(|pod| &pod.addresses).map(ToString::to_string).collect()
     };
@@ -75,20 +75,24 @@ fn an_address_is_told_for_the_youngest_pod_that_claims_it() {
         ..local("old", "")
     };
     let young = Pod { born: 2, ..local("young", "10.1.1.1") };
-    // Whoever is heard of first.
-    for road in [[&old, &young], [&young, &old]] {
-        road.into_iter().for_each(|pod| own.put_pod(pod));
-        assert_eq!(told(&own, "young"), ["10.1.1.1"]);
-        assert_eq!(told(&own, "old"), ["fd01::1"], "what nobody else claims it still has");
+    // In either order.
+    for order in [[&old, &young], [&young, &old]] {
+        order.into_iter().for_each(|pod| own.put_pod(pod));
+        assert_eq!(published(&own, "young"), ["10.1.1.1"]);
+        assert_eq!(
+            published(&own, "old"),
+            ["fd01::1"],
+            "it keeps the address that no other pod claims"
+        );
         own.remove_pod(&young.id);
-        assert_eq!(told(&own, "old"), ["10.1.1.1", "fd01::1"]);
+        assert_eq!(published(&own, "old"), ["10.1.1.1", "fd01::1"]);
         own.remove_pod(&old.id);
-        assert_eq!(told(&own, "old"), [""; 0]);
+        assert_eq!(published(&own, "old"), [""; 0]);
     }
     own.put_pod(&old);
     own.put_pod(&young);
-    own.touched();
+    own.take_changed();
     own.put_pod(&Pod { finished: true, ..young });
-    assert_eq!(own.touched().0.len(), 2, "both are told anew");
-    assert_eq!(told(&own, "old"), ["10.1.1.1", "fd01::1"]);
+    assert_eq!(own.take_changed().0.len(), 2, "both are published again");
+    assert_eq!(published(&own, "old"), ["10.1.1.1", "fd01::1"]);
 }

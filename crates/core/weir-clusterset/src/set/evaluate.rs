@@ -1,4 +1,4 @@
-//! What policies allow an address, worked out anew where something happened.
+//! Recomputes the ports that policies allow for an address.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -10,46 +10,48 @@ use weir_model::{Direction, PolicyId};
 use super::ClusterSet;
 use crate::{
     RemoteId, ShardKey,
-    directory::{Directory, InterestId, Known, Shift},
+    directory::{Directory, InterestId, KnownPod, Shift},
     tree::Ports,
 };
 
 impl ClusterSet {
-    /// Works out what follows from what happened to pods.
-    pub(super) fn settle(&mut self, shifts: Vec<Shift>) {
-        let mut asked: BTreeMap<IpAddr, BTreeSet<InterestId>> = BTreeMap::new();
+    /// Applies changes of pods and reevaluates their addresses.
+    pub(super) fn apply_shifts(&mut self, shifts: Vec<Shift>) {
+        let mut addresses: BTreeMap<IpAddr, BTreeSet<InterestId>> = BTreeMap::new();
         for Shift { before, after } in shifts {
-            for (known, is_there) in [(&before, false), (&after, true)] {
+            for (known, is_claimed) in [(&before, false), (&after, true)] {
                 let Some(known) = known else { continue };
                 for address in &known.pod.addresses {
-                    claim(&mut self.claims, *address, &known.pod.id, is_there);
-                    asked.entry(*address).or_default().extend(known.interests.iter().copied());
+                    update_claim(&mut self.claims, *address, &known.pod.id, is_claimed);
+                    addresses.entry(*address).or_default().extend(known.interests.iter().copied());
                 }
             }
         }
-        self.weigh(asked);
+        self.reevaluate(addresses);
     }
 
-    /// Works out what policies with these interests, and those of whoever claims the addresses, allow them.
-    pub(super) fn weigh(&mut self, asked: BTreeMap<IpAddr, BTreeSet<InterestId>>) {
-        for (address, mut interests) in asked {
+    /// Reevaluates addresses for the policies with these interests or with interests in the
+    /// claimants.
+    pub(super) fn reevaluate(&mut self, addresses: BTreeMap<IpAddr, BTreeSet<InterestId>>) {
+        for (address, mut interests) in addresses {
             for known in claimants(&self.claims, &self.directory, address) {
                 interests.extend(known.interests.iter().copied());
             }
             let policies: BTreeSet<PolicyId> =
                 interests.iter().filter_map(|id| self.users.get(id)).flatten().cloned().collect();
             for policy in policies {
-                self.judge(&policy, address);
+                self.evaluate(&policy, address);
             }
         }
     }
 
-    /// Works out what a policy allows an address.
-    pub(super) fn judge(&mut self, id: &PolicyId, address: IpAddr) {
+    /// Recomputes the ports that a policy allows for an address.
+    pub(super) fn evaluate(&mut self, id: &PolicyId, address: IpAddr) {
         let Some(tracked) = self.policies.get_mut(id) else { return };
         let claimants = claimants(&self.claims, &self.directory, address);
         let mut allowed: [BTreeSet<Ports>; 2] = Default::default();
-        // Whose it is nobody can tell: it is enough to say so to speak for another's pods.
+        // The address lies in the networks of two clusters, and either could have claimed it
+        // falsely. Allow neither.
         let holders = self.members.values().filter(|member| member.holds(address));
         let is_contested = holders.take(2).count() == 2;
         let mut is_selected = false;
@@ -59,16 +61,17 @@ impl ClusterSet {
                 allowed[rule.direction as usize].insert(ports);
             }
         }
-        match is_contested && is_selected {
-            true => drop(tracked.overlaps.insert(address)),
-            false => drop(tracked.overlaps.remove(&address)),
+        if is_contested && is_selected {
+            tracked.overlaps.insert(address);
+        } else {
+            tracked.overlaps.remove(&address);
         }
         let owner = claimants.first().map(|known| known.pod.id.cluster.clone());
         let owner = owner.filter(|_| allowed.iter().any(|allowed| !allowed.is_empty()));
-        tracked.own(address, owner);
-        let touched = self.touched.entry(id.clone()).or_default();
+        tracked.set_owner(address, owner);
+        let touched = self.changed.entry(id.clone()).or_default();
         for (direction, mut allowed) in Direction::BOTH.into_iter().zip(allowed) {
-            // All ports are all ports.
+            // A rule for all ports includes every other rule.
             if allowed.contains(&None) {
                 allowed = BTreeSet::from([None]);
             }
@@ -79,17 +82,20 @@ impl ClusterSet {
     }
 }
 
-fn claim(
+fn update_claim(
     claims: &mut BTreeMap<IpAddr, Vec<RemoteId>>,
     address: IpAddr,
     id: &RemoteId,
-    is_there: bool,
+    is_claimed: bool,
 ) {
-    // Nearly always it is one, and a list that grows has room for more.
+    // Reserve one element: an address nearly always has one claimant, and the default capacity is
+    // larger.
     let pods = claims.entry(address).or_insert_with(|| Vec::with_capacity(1));
-    match (pods.binary_search(id), is_there) {
+    match (pods.binary_search(id), is_claimed) {
         (Err(at), true) => pods.insert(at, id.clone()),
-        (Ok(at), false) => drop(pods.remove(at)),
+        (Ok(at), false) => {
+            pods.remove(at);
+        }
         _ => (),
     }
     if pods.is_empty() {
@@ -102,7 +108,7 @@ pub(super) fn claimants<'a>(
     claims: &BTreeMap<IpAddr, Vec<RemoteId>>,
     directory: &'a Directory,
     address: IpAddr,
-) -> Vec<&'a Known> {
+) -> Vec<&'a KnownPod> {
     let ids = claims.get(&address).into_iter().flatten();
     ids.filter_map(|id| directory.pod(id)).collect()
 }
