@@ -1,4 +1,4 @@
-//! Policies whose rules are asked in order: the admin and the baseline tier.
+//! Policies whose rules are evaluated in order: the admin and the baseline tier.
 
 use weir_model::{Direction, Finding, Policy, PolicyRule, Tier};
 
@@ -7,10 +7,10 @@ use crate::{
     cover,
     index::Index,
     select,
-    site::{Site, adds_up},
+    site::{Site, is_additive},
 };
 
-/// Rules that are never reached, for an earlier one decides all that they match.
+/// Rules that are never reached, because an earlier rule matches everything that they match.
 pub(crate) fn shadowed(index: &Index<'_>, findings: &mut Vec<Finding>) {
     let policies = in_order(index);
     for (at, policy) in policies.iter().enumerate() {
@@ -45,10 +45,7 @@ fn never_reached(
     rule: &PolicyRule,
     (other, by): (&Policy, &PolicyRule),
 ) -> Finding {
-    let whose = match other.id == policy.id {
-        true => String::new(),
-        false => format!(" of {}", other.id),
-    };
+    let whose = if other.id == policy.id { String::new() } else { format!(" of {}", other.id) };
     let hint = match (by.action == rule.action, whose.is_empty()) {
         (true, _) => "remove it: the earlier rule does the same",
         (false, true) => "move it before that rule: the first rule that matches decides",
@@ -57,14 +54,15 @@ fn never_reached(
     Site::rule(policy, direction, rule).warning(
         SHADOWED,
         format!(
-            "never reached: {direction} rule {}{whose} ({}) decides all that it matches",
+            "never reached: {direction} rule {}{whose} ({}) already matches everything that this rule matches",
             by.index, by.action
         ),
         hint,
     )
 }
 
-/// Policies of one priority that disagree about some connections: which of them wins is not defined.
+/// Policies of one priority that conflict on some connections. The API does not define which one
+/// wins.
 pub(crate) fn same_priority(index: &Index<'_>, findings: &mut Vec<Finding>) {
     let policies = in_order(index);
     for group in policies.chunk_by(|one, two| one.spec.tier == two.spec.tier) {
@@ -77,7 +75,7 @@ pub(crate) fn same_priority(index: &Index<'_>, findings: &mut Vec<Finding>) {
                 Site::priority(policy).warning(
                     SAME_PRIORITY,
                     format!("{} has the same priority, and the two disagree", rival.id),
-                    "give them different priorities: which of two equals wins is not defined",
+                    "give them different priorities: the order of policies with equal priority is undefined",
                 )
             }));
         }
@@ -87,7 +85,7 @@ pub(crate) fn same_priority(index: &Index<'_>, findings: &mut Vec<Finding>) {
 fn disagree(one: &Policy, two: &Policy, direction: Direction) -> bool {
     let two = two.rules(direction).unwrap_or_default();
     let clashes = |one: &PolicyRule| {
-        two.iter().any(|two| one.action != two.action && cover::may_meet(one, two))
+        two.iter().any(|two| one.action != two.action && cover::can_both_match(one, two))
     };
     one.rules(direction).unwrap_or_default().iter().any(clashes)
 }
@@ -105,20 +103,20 @@ fn share_pods(index: &Index<'_>, one: &Policy, two: &Policy) -> bool {
     few.iter().any(|pod| many.binary_search_by(|other| other.id.cmp(&pod.id)).is_ok())
 }
 
-/// The policies that are asked in order, by tier and priority.
+/// The policies that are evaluated in order, by tier and priority.
 fn in_order<'w>(index: &Index<'w>) -> Vec<&'w Policy> {
     let mut policies: Vec<&Policy> =
-        index.world.policies.values().filter(|policy| !adds_up(policy)).collect();
+        index.world.policies.values().filter(|policy| !is_additive(policy)).collect();
     policies.sort_by(|one, two| (one.spec.tier, &one.id).cmp(&(two.spec.tier, &two.id)));
     policies
 }
 
-/// Whether what a policy's rule decides, even by a pass, keeps the connection from another policy.
+/// Whether a matching rule of the first policy, even a pass, always precedes the second policy.
 fn precedes(one: &Policy, two: &Policy) -> bool {
     match (one.spec.tier, two.spec.tier) {
         (Tier::Admin { priority: one }, Tier::Admin { priority: two })
         | (Tier::Baseline { priority: one }, Tier::Baseline { priority: two }) => one < two,
-        // A pass ends its tier only, so nothing is sure from one tier to the next.
+        // A pass ends only its own tier, so no rule surely precedes a policy of another tier.
         _ => false,
     }
 }

@@ -1,4 +1,4 @@
-//! Addresses in rules.
+//! Address blocks in rules.
 
 use std::net::IpAddr;
 
@@ -9,7 +9,7 @@ use crate::{
     code::{BLOCK_COVERS_PODS, NEVER_MATCHES, ONE_FAMILY_BLOCK},
     cover,
     index::Index,
-    site::{Site, adds_up, rules},
+    site::{Site, is_additive, rules},
 };
 
 pub(crate) fn check(index: &Index<'_>, findings: &mut Vec<Finding>) {
@@ -19,14 +19,14 @@ pub(crate) fn check(index: &Index<'_>, findings: &mut Vec<Finding>) {
             if cover::is_empty(block) {
                 findings.push(site().warning(
                     NEVER_MATCHES,
-                    format!("the exceptions leave nothing of {}", block.net),
+                    format!("the exceptions cover all of {}", block.net),
                     "remove an exception, or the whole entry",
                 ));
             } else {
                 findings.extend(covered_pods(index, block, site));
             }
         }
-        if adds_up(policy) {
+        if is_additive(policy) {
             findings
                 .extend(Direction::BOTH.into_iter().filter_map(|d| one_family(index, policy, d)));
         }
@@ -43,29 +43,32 @@ fn blocks(policy: &Policy) -> impl Iterator<Item = (Direction, &PolicyRule, &Pee
 }
 
 fn covered_pods(index: &Index<'_>, block: &Block, site: impl Fn() -> Site) -> Option<Finding> {
-    /// Pods to look at before taking the exceptions' word that all are taken out.
-    const SAMPLE: usize = 1000;
+    /// Stop looking for a pod outside of the exceptions after this many.
+    const MAX_SAMPLED_PODS: usize = 1000;
     if block.net.prefix_len() == 0 {
         return None;
     }
     let near = index.between(block.net.network(), block.net.broadcast());
-    let (address, pod) = near.iter().take(SAMPLE).find(|(address, _)| block.contains(*address))?;
-    let hint = "name pods by their labels; an ipBlock is for addresses outside the cluster";
-    Some(match block.net.prefix_len() == block.net.max_prefix_len() {
-        true => site().warning(
+    let (address, pod) =
+        near.iter().take(MAX_SAMPLED_PODS).find(|(address, _)| block.contains(*address))?;
+    let hint = "select pods by their labels; an ipBlock is for addresses outside the cluster";
+    let is_host = block.net.prefix_len() == block.net.max_prefix_len();
+    Some(if is_host {
+        site().warning(
             BLOCK_COVERS_PODS,
-            format!("{address} is the address of pod {} now, and of another pod tomorrow", pod.id),
+            format!("{address} is the address of pod {} now, but pod addresses change", pod.id),
             hint,
-        ),
-        false => site().info(
+        )
+    } else {
+        site().info(
             BLOCK_COVERS_PODS,
             format!("{} contains pod addresses, for example {address} of {}", block.net, pod.id),
             hint,
-        ),
+        )
     })
 }
 
-/// Rules with addresses of one family only, for pods that have both.
+/// Rules that allow addresses of one family only, for pods that have both families.
 fn one_family(index: &Index<'_>, policy: &Policy, direction: Direction) -> Option<Finding> {
     if policy.rules(direction)?.iter().any(|rule| rule.peers.is_none()) {
         return None;
@@ -86,17 +89,18 @@ fn one_family(index: &Index<'_>, policy: &Policy, direction: Direction) -> Optio
         IpNet::V6(_) => ("IPv6", "IPv4", "0.0.0.0/0"),
     };
     let message = format!(
-        "only {this} addresses are admitted, but {} has {that} too: over {that} it is cut off",
+        "only {this} addresses are allowed, but {} also has {that}: over {that} it is isolated",
         pod.id
     );
     let site = Site::peer(policy, direction, rule, peer);
     let whole = blocks().any(|(.., block)| block.net.prefix_len() == 0);
-    Some(match whole {
-        true => site.warning(ONE_FAMILY_BLOCK, message, format!("add an ipBlock with cidr: {all}")),
-        false => site.info(
+    Some(if whole {
+        site.warning(ONE_FAMILY_BLOCK, message, format!("add an ipBlock with cidr: {all}"))
+    } else {
+        site.info(
             ONE_FAMILY_BLOCK,
             message,
             format!("add an ipBlock with the {that} addresses of the same peers, if they have any"),
-        ),
+        )
     })
 }

@@ -27,7 +27,7 @@ pub(crate) const UNKNOWN_NAMESPACE_LABEL: &str = "unknown-namespace-label";
 pub(crate) const UNKNOWN_PORT_NAME: &str = "unknown-port-name";
 pub(crate) const WORLD_OPEN: &str = "world-open";
 
-/// Every code that [`crate::lint`] can give, sorted.
+/// Every code that [`crate::lint`] can report, sorted.
 pub const CODES: &[&str] = &[
     BLOCK_COVERS_PODS,
     DUPLICATE_ADDRESS,

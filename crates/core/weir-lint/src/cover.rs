@@ -1,19 +1,18 @@
-//! Which rules, peers and ports are part of others. May miss a case, never invents one.
+//! Which rules, peers and ports include others. The functions can miss a case, but never report a
+//! false one.
 
 use std::collections::HashSet;
 
 use ipnet::IpNet;
 use weir_model::{
-    Block, NAMESPACE_NAME_LABEL, Name, PolicyRule, PortMatch, PortRange, PortSpec, Protocol,
+    Block, NAMESPACE_NAME_LABEL, Name, Peer, PolicyRule, PortMatch, PortRange, PortSpec, Protocol,
     Requirement, Scope, Selector, Subject, Who,
 };
 
-use crate::{index::Index, select};
+use crate::{MAX_COMPARED, index::Index, select};
 
-/// Of more entries than this only equal ones are compared: people do not write such lists by hand.
-const HAND_WRITTEN: usize = 64;
-
-/// Whether every connection that `narrow` matches is matched by `wide` too. Both are rules of namespace `own`.
+/// Whether `wide` matches every connection that `narrow` matches. Both are rules in the namespace
+/// `own`.
 pub(crate) fn rule(index: &Index<'_>, own: &Name, wide: &PolicyRule, narrow: &PolicyRule) -> bool {
     ports(wide.ports.as_deref(), narrow.ports.as_deref()) && peers(index, own, wide, narrow)
 }
@@ -23,18 +22,20 @@ fn peers(index: &Index<'_>, own: &Name, wide: &PolicyRule, narrow: &PolicyRule) 
         (None, _) => true,
         (Some(_), None) => false,
         (Some(wide), Some(narrow)) => {
-            let covered = |n: &Who| wide.iter().any(|w| who(index, own, &w.who, n));
-            !narrow.is_empty() && narrow.iter().all(|n| covered(&n.who))
+            let is_covered =
+                |narrow: &Peer| wide.iter().any(|wide| who(index, own, &wide.who, &narrow.who));
+            !narrow.is_empty() && narrow.iter().all(is_covered)
         }
     }
 }
 
-/// Whether whoever `narrow` means is meant by `wide` too.
+/// Whether `wide` matches every peer that `narrow` matches.
 pub(crate) fn who(index: &Index<'_>, own: &Name, wide: &Who, narrow: &Who) -> bool {
     match (wide, narrow) {
-        (Who::Pods { scope: w, pods: wide }, Who::Pods { scope: n, pods: narrow }) => {
-            select::covers(wide, narrow) && scope(index, own, w, n)
-        }
+        (
+            Who::Pods { scope: wide_scope, pods: wide },
+            Who::Pods { scope: narrow_scope, pods: narrow },
+        ) => select::covers(wide, narrow) && scope(index, own, wide_scope, narrow_scope),
         (Who::Block(wide), Who::Block(narrow)) => block(wide, narrow),
         (Who::Nodes(wide), Who::Nodes(narrow)) => select::covers(wide, narrow),
         (Who::Domain(wide), Who::Domain(narrow)) => wide == narrow,
@@ -42,7 +43,7 @@ pub(crate) fn who(index: &Index<'_>, own: &Name, wide: &Who, narrow: &Who) -> bo
     }
 }
 
-/// Whether a cluster-wide policy speaks for every pod that another speaks for.
+/// Whether a cluster-wide policy selects every pod that another policy selects.
 pub(crate) fn subject(index: &Index<'_>, own: &Name, wide: &Subject, narrow: &Subject) -> bool {
     select::covers(&wide.pods, &narrow.pods) && scope(index, own, &wide.scope, &narrow.scope)
 }
@@ -63,22 +64,24 @@ fn only(name: &Name) -> Selector {
 
 fn block(wide: &Block, narrow: &Block) -> bool {
     let inside = |outer: &IpNet, inner: &IpNet| outer.contains(inner);
-    let meets = |e: &&IpNet| inside(e, &narrow.net) || inside(&narrow.net, e);
-    let taken_out = |e: &IpNet| narrow.except.iter().any(|n| inside(n, e));
-    inside(&wide.net, &narrow.net) && wide.except.iter().filter(meets).all(taken_out)
+    let overlaps = |except: &&IpNet| inside(except, &narrow.net) || inside(&narrow.net, except);
+    let is_excluded = |except: &IpNet| narrow.except.iter().any(|outer| inside(outer, except));
+    inside(&wide.net, &narrow.net) && wide.except.iter().filter(overlaps).all(is_excluded)
 }
 
-/// Whether every port of `narrow` is one of `wide`.
+/// Whether `wide` includes every port of `narrow`.
 pub(crate) fn ports(wide: Option<&[PortSpec]>, narrow: Option<&[PortSpec]>) -> bool {
     match (wide, narrow) {
         (None, _) => true,
         (Some(_), None) => false,
         (Some(wide), Some(narrow)) => {
-            let known: HashSet<&PortMatch> = wide.iter().map(|w| &w.ports).collect();
-            let some = &wide[..wide.len().min(HAND_WRITTEN)];
-            let covered =
-                |n: &PortMatch| known.contains(n) || some.iter().any(|w| port(&w.ports, n));
-            !narrow.is_empty() && narrow.iter().all(|n| covered(&n.ports))
+            let equal: HashSet<&PortMatch> = wide.iter().map(|spec| &spec.ports).collect();
+            let compared = &wide[..wide.len().min(MAX_COMPARED)];
+            let is_covered = |narrow: &PortSpec| {
+                equal.contains(&narrow.ports)
+                    || compared.iter().any(|wide| port(&wide.ports, &narrow.ports))
+            };
+            !narrow.is_empty() && narrow.iter().all(is_covered)
         }
     }
 }
@@ -101,17 +104,17 @@ fn port(wide: &PortMatch, narrow: &PortMatch) -> bool {
     }
 }
 
-/// Whether two rules may match one connection, as far as ports and selectors tell.
-pub(crate) fn may_meet(one: &PolicyRule, two: &PolicyRule) -> bool {
+/// Whether two rules can match the same connection, judging by ports and selectors.
+pub(crate) fn can_both_match(one: &PolicyRule, two: &PolicyRule) -> bool {
     let ports = match (&one.ports, &two.ports) {
         (Some(one), Some(two)) => {
-            one.iter().any(|one| two.iter().any(|two| ports_meet(&one.ports, &two.ports)))
+            one.iter().any(|one| two.iter().any(|two| ports_overlap(&one.ports, &two.ports)))
         }
         _ => true,
     };
     let peers = match (&one.peers, &two.peers) {
         (Some(one), Some(two)) => {
-            one.iter().any(|one| two.iter().any(|two| who_meet(&one.who, &two.who)))
+            one.iter().any(|one| two.iter().any(|two| peers_can_overlap(&one.who, &two.who)))
         }
         _ => true,
     };
@@ -119,7 +122,7 @@ pub(crate) fn may_meet(one: &PolicyRule, two: &PolicyRule) -> bool {
 }
 
 /// Whether two entries of `ports` have a port in common.
-pub(crate) fn ports_meet(one: &PortMatch, two: &PortMatch) -> bool {
+pub(crate) fn ports_overlap(one: &PortMatch, two: &PortMatch) -> bool {
     let protocols = |p: &PortMatch| match p {
         PortMatch::Range(range) => Some(range.protocol),
         PortMatch::Named { protocol, .. } => *protocol,
@@ -134,16 +137,16 @@ pub(crate) fn ports_meet(one: &PortMatch, two: &PortMatch) -> bool {
         }
 }
 
-fn who_meet(one: &Who, two: &Who) -> bool {
+fn peers_can_overlap(one: &Who, two: &Who) -> bool {
     match (one, two) {
-        (Who::Pods { scope: s, pods: one }, Who::Pods { scope: t, pods: two }) => {
-            let scopes = match (s, t) {
-                (Scope::Matching(s), Scope::Matching(t)) => {
-                    select::contradiction(&[s, t]).is_none()
+        (Who::Pods { scope: one_scope, pods: one }, Who::Pods { scope: two_scope, pods: two }) => {
+            let scopes_can_overlap = match (one_scope, two_scope) {
+                (Scope::Matching(one), Scope::Matching(two)) => {
+                    select::contradiction(&[one, two]).is_none()
                 }
                 _ => true,
             };
-            scopes && select::contradiction(&[one, two]).is_none()
+            scopes_can_overlap && select::contradiction(&[one, two]).is_none()
         }
         (Who::Block(one), Who::Block(two)) => {
             one.net.contains(&two.net) || two.net.contains(&one.net)
@@ -154,11 +157,11 @@ fn who_meet(one: &Who, two: &Who) -> bool {
     }
 }
 
-/// Whether the exceptions of a block leave nothing of it.
+/// Whether the exceptions of a block cover all of it.
 pub(crate) fn is_empty(block: &Block) -> bool {
     let mut except: Vec<(u128, u128)> = block.except.iter().map(|e| (first(e), last(e))).collect();
     except.sort_unstable();
-    // The lowest address that no exception so far has taken out.
+    // The lowest address that is not covered so far.
     let mut free = first(&block.net);
     for (first, last) in except {
         match last.checked_add(1) {
@@ -204,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_covers_a_smaller_one_unless_it_takes_part_of_it_out() {
+    fn a_block_covers_a_smaller_one_unless_an_exception_overlaps_it() {
         let wide = block_of("10.0.0.0/8", &["10.1.0.0/16"]);
         assert!(block(&wide, &block_of("10.2.0.0/16", &[])));
         assert!(block(&wide, &block_of("10.0.0.0/8", &["10.0.0.0/15"])));

@@ -11,65 +11,66 @@ use weir_model::{Name, Pod, Requirement, Scope, Selector, World};
 
 use crate::select;
 
-/// Finds pods and namespaces by selector, each distinct question once.
+/// Finds pods and namespaces by selector. Each distinct query is evaluated once.
 pub(crate) struct Index<'w> {
     pub(crate) world: &'w World,
-    seen: Shelf<'w>,
-    hosts: Shelf<'w>,
+    selectable: PodTable<'w>,
+    hosts: PodTable<'w>,
     namespaces: RefCell<HashMap<Selector, Rc<BTreeSet<&'w Name>>>>,
     by_address: Vec<(IpAddr, &'w Pod)>,
 }
 
-/// Pods in order, those of each namespace together.
-struct Shelf<'w> {
+/// Pods sorted by id, so that the pods of a namespace are adjacent.
+struct PodTable<'w> {
     pods: Rc<[&'w Pod]>,
-    /// Which of `pods` have a label: in one namespace, and (without one) in all.
+    /// The indexes in `pods` of the pods with a label: in one namespace, or (without a namespace)
+    /// in all.
     labelled: HashMap<(Option<&'w str>, &'w str, &'w str), Vec<u32>>,
     spans: BTreeMap<&'w str, std::ops::Range<u32>>,
-    answers: RefCell<HashMap<Question, Rc<[&'w Pod]>>>,
+    cache: RefCell<HashMap<Query, Rc<[&'w Pod]>>>,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash)]
-enum Question {
+enum Query {
     In(Name, Selector),
     Across(Selector, Selector),
 }
 
 impl<'w> Index<'w> {
     pub(crate) fn new(world: &'w World) -> Self {
-        let seen: Rc<[&Pod]> =
+        let selectable: Rc<[&Pod]> =
             world.pods.values().filter(|pod| !pod.finished && !pod.host_network).collect();
         let hosts = world.pods.values().filter(|pod| !pod.finished && pod.host_network).collect();
-        let mut by_address: Vec<(IpAddr, &Pod)> = seen
+        let mut by_address: Vec<(IpAddr, &Pod)> = selectable
             .iter()
             .flat_map(|pod| pod.own_addresses().iter().map(|address| (*address, *pod)))
             .collect();
         by_address.sort_by(|a, b| (a.0, &a.1.id).cmp(&(b.0, &b.1.id)));
         Index {
             world,
-            seen: Shelf::new(seen),
-            hosts: Shelf::new(hosts),
+            selectable: PodTable::new(selectable),
+            hosts: PodTable::new(hosts),
             namespaces: RefCell::default(),
             by_address,
         }
     }
 
-    /// The pods that selectors can see: running, with a network of their own.
+    /// The pods that selectors can match: running, and not on the host network.
     pub(crate) fn all(&self) -> Rc<[&'w Pod]> {
-        self.seen.pods.clone()
+        self.selectable.pods.clone()
     }
 
-    /// The pods with these labels, as a policy of namespace `own` means it.
+    /// The pods that a scope and a selector match, seen from the namespace `own`.
     pub(crate) fn pods(&self, own: &Name, scope: &Scope, pods: &Selector) -> Rc<[&'w Pod]> {
-        self.seen.pods(self, own, scope, pods)
+        self.selectable.pods(self, own, scope, pods)
     }
 
-    /// The same for host network pods, which selectors do not see.
+    /// The same for host network pods, which selectors cannot match.
     pub(crate) fn hosts(&self, own: &Name, scope: &Scope, pods: &Selector) -> Rc<[&'w Pod]> {
         self.hosts.pods(self, own, scope, pods)
     }
 
-    /// The names of the namespaces with these labels.
+    /// The names of the namespaces that a selector matches.
     pub(crate) fn namespaces(&self, selector: &Selector) -> Rc<BTreeSet<&'w Name>> {
         if let Some(known) = self.namespaces.borrow().get(selector) {
             return known.clone();
@@ -82,13 +83,13 @@ impl<'w> Index<'w> {
         found
     }
 
-    /// The pods of a namespace that selectors can see.
+    /// The pods of a namespace that selectors can match.
     pub(crate) fn pods_of(&self, namespace: &str) -> &[&'w Pod] {
-        let span = self.seen.spans.get(namespace).cloned().unwrap_or_default();
-        &self.seen.pods[span.start as usize..span.end as usize]
+        let span = self.selectable.spans.get(namespace).cloned().unwrap_or_default();
+        &self.selectable.pods[span.start as usize..span.end as usize]
     }
 
-    /// Pods and their addresses, from one address to another, sorted by address.
+    /// Pods with an address in this range, sorted by address.
     pub(crate) fn between(&self, first: IpAddr, last: IpAddr) -> &[(IpAddr, &'w Pod)] {
         let start = self.by_address.partition_point(|(address, _)| *address < first);
         let end = self.by_address.partition_point(|(address, _)| *address <= last);
@@ -101,7 +102,7 @@ impl<'w> Index<'w> {
     }
 }
 
-impl<'w> Shelf<'w> {
+impl<'w> PodTable<'w> {
     fn new(pods: Rc<[&'w Pod]>) -> Self {
         let mut labelled: HashMap<_, Vec<u32>> = HashMap::new();
         let mut spans: BTreeMap<&str, std::ops::Range<u32>> = BTreeMap::new();
@@ -113,7 +114,7 @@ impl<'w> Shelf<'w> {
                 }
             }
         }
-        Shelf { pods, labelled, spans, answers: RefCell::default() }
+        PodTable { pods, labelled, spans, cache: RefCell::default() }
     }
 
     fn pods(
@@ -123,19 +124,19 @@ impl<'w> Shelf<'w> {
         scope: &Scope,
         selector: &Selector,
     ) -> Rc<[&'w Pod]> {
-        let question = match scope {
-            Scope::Own => Question::In(own.clone(), selector.clone()),
-            Scope::Matching(namespaces) => Question::Across(namespaces.clone(), selector.clone()),
+        let query = match scope {
+            Scope::Own => Query::In(own.clone(), selector.clone()),
+            Scope::Matching(namespaces) => Query::Across(namespaces.clone(), selector.clone()),
         };
-        if let Some(known) = self.answers.borrow().get(&question) {
+        if let Some(known) = self.cache.borrow().get(&query) {
             return known.clone();
         }
-        let found: Rc<[&Pod]> = match &question {
-            Question::In(namespace, selector) => self
+        let found: Rc<[&Pod]> = match &query {
+            Query::In(namespace, selector) => self
                 .candidates(Some(namespace), selector)
                 .filter(|pod| select::matches(selector, &pod.labels))
                 .collect(),
-            Question::Across(namespaces, selector) => {
+            Query::Across(namespaces, selector) => {
                 let namespaces = index.namespaces(namespaces);
                 self.candidates(None, selector)
                     .filter(|pod| namespaces.contains(&pod.id.namespace))
@@ -143,11 +144,11 @@ impl<'w> Shelf<'w> {
                     .collect()
             }
         };
-        self.answers.borrow_mut().insert(question, found.clone());
+        self.cache.borrow_mut().insert(query, found.clone());
         found
     }
 
-    /// A short list of pods with all in it that the selector holds for, in order.
+    /// The shortest list that contains all pods that the selector matches, in order.
     fn candidates<'a>(
         &'a self,
         namespace: Option<&'a str>,

@@ -1,11 +1,12 @@
-//! Findings about a world: policies that do nothing, that do less than they seem to, or more.
+//! Findings about a world: policies that have no effect, or less or more effect than intended.
 //!
 //! ```text
 //!  World ──► Index (pods by namespace and label) ──► one check per file ──► Vec<Finding>, sorted
 //! ```
 //!
-//! *Invariant*: a finding is about something a person wrote, names the line and offers a way out. What cannot be known
-//! from the world (no pods, no namespaces given) is not complained about. Each distinct selector is evaluated once.
+//! *Invariant*: a finding is about something that a person wrote, names the line and suggests a
+//! fix. Checks that need objects which the world lacks, such as pods, are skipped. Each distinct
+//! selector is evaluated once.
 
 mod admin;
 mod block;
@@ -30,7 +31,11 @@ pub use code::CODES;
 use index::Index;
 use weir_model::{Finding, World};
 
-/// A check looks at the whole world and adds what it finds.
+/// Lists with more entries than this are compared only for equal entries, or not at all, to bound the
+/// quadratic cost. No such list is written by hand.
+const MAX_COMPARED: usize = 64;
+
+/// Checks the whole world and adds its findings.
 type Check = fn(&Index<'_>, &mut Vec<Finding>);
 
 const CHECKS: [Check; 11] = [
@@ -47,7 +52,7 @@ const CHECKS: [Check; 11] = [
     pod::check,
 ];
 
-/// All that is worth saying about a world, sorted by place.
+/// All findings about a world, sorted by location.
 pub fn lint(world: &World) -> Vec<Finding> {
     let index = Index::new(world);
     let mut findings = Vec::new();

@@ -1,4 +1,4 @@
-//! Policies that others make pointless.
+//! Policies that other policies make redundant.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -8,35 +8,40 @@ use crate::{
     code::{DUPLICATE_POLICY, MOOT_POLICY},
     index::Index,
     select,
-    site::{Site, adds_up},
+    site::{Site, is_additive},
 };
 
 pub(crate) fn check(index: &Index<'_>, findings: &mut Vec<Finding>) {
     let mut namespaces: BTreeMap<&Name, Vec<&Policy>> = BTreeMap::new();
-    for policy in index.world.policies.values().filter(|policy| adds_up(policy)) {
+    for policy in index.world.policies.values().filter(|policy| is_additive(policy)) {
         namespaces.entry(&policy.id.namespace).or_default().push(policy);
     }
     for policies in namespaces.values() {
-        let twins = duplicates(policies, findings);
+        let duplicates = report_duplicates(policies, findings);
         for direction in Direction::BOTH {
-            moot(policies, &twins, direction, findings);
+            moot(policies, &duplicates, direction, findings);
         }
     }
 }
 
-/// Policies that an allow-all policy for the same pods leaves without effect.
-fn moot(policies: &[&Policy], twins: &[bool], direction: Direction, findings: &mut Vec<Finding>) {
+/// Policies without effect, because another policy allows everything for the same pods.
+fn moot(
+    policies: &[&Policy],
+    duplicates: &[bool],
+    direction: Direction,
+    findings: &mut Vec<Finding>,
+) {
     let opens = |policy: &Policy| {
         let mut rules = policy.rules(direction).unwrap_or_default().iter();
         rules.any(|rule| rule.peers.is_none() && rule.ports.is_none())
     };
-    // One per selector is enough, and policies that open are few.
+    // One policy per selector is enough, and few policies allow everything.
     let mut open: BTreeMap<_, &Policy> = BTreeMap::new();
     for policy in policies.iter().filter(|policy| opens(policy)) {
         open.entry(&policy.spec.subject.pods).or_insert(policy);
     }
-    for (policy, twin) in policies.iter().zip(twins) {
-        if *twin || policy.rules(direction).is_none() {
+    for (policy, is_duplicate) in policies.iter().zip(duplicates) {
+        if *is_duplicate || policy.rules(direction).is_none() {
             continue;
         }
         let pods = &policy.spec.subject.pods;
@@ -52,7 +57,7 @@ fn moot(policies: &[&Policy], twins: &[bool], direction: Direction, findings: &m
             MOOT_POLICY,
             format!("{what}: {} allows everything for the same pods", by.id),
             format!(
-                "policies add up and never deny: delete or narrow {}, or delete this one",
+                "policies are additive and never deny: delete or narrow {}, or delete this one",
                 by.id
             ),
         ));
@@ -61,30 +66,30 @@ fn moot(policies: &[&Policy], twins: &[bool], direction: Direction, findings: &m
 
 type Rules<'a> = Option<Vec<(Option<Vec<&'a Who>>, Option<Vec<&'a PortMatch>>)>>;
 
-/// Reports policies that say what another says, and marks them.
-fn duplicates(policies: &[&Policy], findings: &mut Vec<Finding>) -> Vec<bool> {
-    let mut said: HashMap<(&Subject, Rules<'_>, Rules<'_>), &Policy> = HashMap::new();
-    let mut twins = Vec::with_capacity(policies.len());
+/// Reports policies that equal an earlier one, and returns which ones do.
+fn report_duplicates(policies: &[&Policy], findings: &mut Vec<Finding>) -> Vec<bool> {
+    let mut first_by_content: HashMap<(&Subject, Rules<'_>, Rules<'_>), &Policy> = HashMap::new();
+    let mut duplicates = Vec::with_capacity(policies.len());
     for policy in policies {
         let key = (
             &policy.spec.subject,
             rules(policy, Direction::Ingress),
             rules(policy, Direction::Egress),
         );
-        let first = *said.entry(key).or_insert(policy);
-        twins.push(first.id != policy.id);
+        let first = *first_by_content.entry(key).or_insert(policy);
+        duplicates.push(first.id != policy.id);
         if first.id != policy.id {
             findings.push(Site::policy(policy).info(
                 DUPLICATE_POLICY,
-                format!("says the same as {}", first.id),
+                format!("is equal to {}", first.id),
                 "delete one of the two",
             ));
         }
     }
-    twins
+    duplicates
 }
 
-/// The rules without the lines they stand on.
+/// The rules without their lines.
 fn rules(policy: &Policy, direction: Direction) -> Rules<'_> {
     let rules = policy.rules(direction)?;
     let plain = rules.iter().map(|rule| {

@@ -1,10 +1,11 @@
-//! Whom rules mean.
+//! The peers of rules.
 
 use std::collections::HashSet;
 
 use weir_model::{Direction, Finding, Peer, Policy, PolicyKind, PolicyRule, Scope, Selector, Who};
 
 use crate::{
+    MAX_COMPARED,
     code::{HOST_NETWORK_PEER, PEER_MATCHES_NOTHING, REDUNDANT_PEER, SPLIT_PEER},
     cover,
     index::Index,
@@ -13,20 +14,18 @@ use crate::{
     subject,
 };
 
-/// Above this many peers in a rule only equal ones are compared: people do not write such lists by hand.
-const HAND_WRITTEN: usize = 64;
-
 pub(crate) fn check(index: &Index<'_>, findings: &mut Vec<Finding>) {
     for policy in index.world.policies.values() {
         for (direction, rule) in rules(policy) {
             let peers = rule.peers.as_deref().unwrap_or_default();
-            let rule = RuleOf { index, policy, direction, rule };
+            let rule = RuleContext { index, policy, direction, rule };
             let splits: Vec<usize> =
                 (1..peers.len()).filter(|at| rule.is_split(&peers[at - 1], &peers[*at])).collect();
             for (at, peer) in peers.iter().enumerate() {
-                match splits.binary_search(&at).is_ok() {
-                    true => findings.push(rule.split(peer)),
-                    false => findings.extend(rule.nothing(peer)),
+                if splits.binary_search(&at).is_ok() {
+                    findings.push(rule.split(peer));
+                } else {
+                    findings.extend(rule.matches_nothing(peer));
                 }
             }
             rule.redundant(peers, findings);
@@ -34,20 +33,20 @@ pub(crate) fn check(index: &Index<'_>, findings: &mut Vec<Finding>) {
     }
 }
 
-struct RuleOf<'a, 'w> {
+struct RuleContext<'a, 'w> {
     index: &'a Index<'w>,
     policy: &'a Policy,
     direction: Direction,
     rule: &'a PolicyRule,
 }
 
-impl RuleOf<'_, '_> {
+impl RuleContext<'_, '_> {
     fn site(&self, peer: &Peer) -> Site {
         Site::peer(self.policy, self.direction, self.rule, peer)
     }
 
-    /// A peer that means no one.
-    fn nothing(&self, peer: &Peer) -> Option<Finding> {
+    /// A peer that matches nothing.
+    fn matches_nothing(&self, peer: &Peer) -> Option<Finding> {
         match &peer.who {
             Who::Pods { scope, pods } => self.no_pods(peer, scope, pods),
             Who::Nodes(nodes) => self.no_nodes(peer, nodes),
@@ -60,13 +59,13 @@ impl RuleOf<'_, '_> {
         if let Some((one, two)) = select::contradiction(&[pods]) {
             return Some(subject::contradiction(self.site(peer), "pod", one, two));
         }
-        // Whom it means may be in another cluster.
+        // The pods can be in another cluster.
         if self.policy.id.kind == PolicyKind::ClusterSetNetworkPolicy {
             return None;
         }
         if let Scope::Matching(namespaces) = scope {
             let found = subject::namespace_labels(index, namespaces, || self.site(peer));
-            // Without a namespace to look in, there is nothing to say about the pods in it.
+            // If no namespace matches, nothing is known about the pods in it.
             if found.is_some() || index.namespaces(namespaces).is_empty() {
                 return found;
             }
@@ -77,11 +76,14 @@ impl RuleOf<'_, '_> {
         if let Some(host) = index.hosts(own, scope, pods).first() {
             return Some(self.site(peer).warning(
                 HOST_NETWORK_PEER,
-                format!("matches only host network pods ({}), which no selector sees", host.id),
-                "name the addresses of their nodes with an ipBlock instead",
+                format!(
+                    "matches only host network pods ({}), which selectors cannot match",
+                    host.id
+                ),
+                "use an ipBlock with the addresses of their nodes instead",
             ));
         }
-        let place = match scope {
+        let namespace = match scope {
             Scope::Own => format!("of namespace {own} "),
             Scope::Matching(s) if s.is_everything() => String::new(),
             Scope::Matching(s) => format!("of the namespaces with {s} "),
@@ -91,17 +93,17 @@ impl RuleOf<'_, '_> {
         Some(match (any.is_empty(), scope) {
             (true, _) => site.info(
                 PEER_MATCHES_NOTHING,
-                format!("no pod {place}is known"),
-                "nothing to do if the pods are deployed from elsewhere",
+                format!("no pod {namespace}is known"),
+                "ignore this if the pods are deployed from elsewhere",
             ),
             (false, Scope::Own) if self.matches_elsewhere(pods) => site.warning(
                 PEER_MATCHES_NOTHING,
-                format!("no pod {place}has {pods}, but pods of other namespaces do"),
-                "a podSelector alone means the policy's own namespace: add a namespaceSelector to this entry",
+                format!("no pod {namespace}has {pods}, but pods of other namespaces do"),
+                "a podSelector alone selects pods of the policy's own namespace: add a namespaceSelector to this entry",
             ),
             (false, _) => site.warning(
                 PEER_MATCHES_NOTHING,
-                format!("no pod {place}has {pods}"),
+                format!("no pod {namespace}has {pods}"),
                 subject::label_hint(index, own, scope, pods),
             ),
         })
@@ -124,7 +126,8 @@ impl RuleOf<'_, '_> {
         })
     }
 
-    /// Whether two entries look like one that was meant: pods with these labels in the namespaces with those.
+    /// Whether two entries look like one that was split by mistake: pods with these labels in the
+    /// namespaces with those labels.
     fn is_split(&self, first: &Peer, second: &Peer) -> bool {
         let (index, own) = (self.index, &self.policy.id.namespace);
         match (&first.who, &second.who) {
@@ -143,12 +146,12 @@ impl RuleOf<'_, '_> {
     fn split(&self, peer: &Peer) -> Finding {
         self.site(peer).warning(
             SPLIT_PEER,
-            "matches no pod here; the entry before it is one of its own, and admits every pod of its namespaces",
-            "to mean these pods in those namespaces, make the two one entry: remove the `-` before podSelector",
+            "matches no pod here; the entry before it is a separate peer and admits every pod of its namespaces",
+            "to select these pods in those namespaces, merge the two entries: remove the `-` before podSelector",
         )
     }
 
-    /// Peers that others of the same rule include.
+    /// Peers that are included in another peer of the same rule.
     fn redundant(&self, peers: &[Peer], findings: &mut Vec<Finding>) {
         let own = &self.policy.id.namespace;
         let mut seen = HashSet::new();
@@ -160,11 +163,11 @@ impl RuleOf<'_, '_> {
                     && (other < at || !cover::who(self.index, own, narrow, wide))
             };
             let by = match peers.len() {
-                0..=HAND_WRITTEN => (0..peers.len()).find(|other| covered(*other)),
+                0..=MAX_COMPARED => (0..peers.len()).find(|other| covered(*other)),
                 _ => (!seen.insert(&peer.who)).then_some(0),
             };
             let Some(by) = by.map(|by| &peers[by]) else { continue };
-            let hint = format!("remove it; entry {} already admits everyone it means", by.index);
+            let hint = format!("remove it; entry {} already includes it", by.index);
             let message = "another entry of this rule includes this one";
             findings.push(self.site(peer).info(REDUNDANT_PEER, message, hint));
         }

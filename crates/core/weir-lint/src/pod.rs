@@ -1,4 +1,4 @@
-//! Pods that get in each other's way.
+//! Pods that claim the same address.
 
 use weir_model::{Finding, Pod};
 
@@ -13,11 +13,8 @@ pub(crate) fn check(index: &Index<'_>, findings: &mut Vec<Finding>) {
         findings.extend(others.map(|pod: &Pod| {
             Site::pod(pod).warning(
                 DUPLICATE_ADDRESS,
-                format!("{address} belongs to {} too", owner.id),
-                format!(
-                    "give one of them another address; of the two, policies see only {}",
-                    owner.id
-                ),
+                format!("{address} is also the address of {}", owner.id),
+                format!("give one of them another address; policies apply only to {}", owner.id),
             )
         }));
     }

@@ -1,4 +1,4 @@
-//! Ports in rules.
+//! The ports of rules.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -46,7 +46,7 @@ pub(crate) fn check(index: &Index<'_>, findings: &mut Vec<Finding>) {
     }
 }
 
-/// The entries of a rule so far, by the ports that they were the last to have.
+/// The earlier entries of a rule, indexed by the last entry that has a port.
 #[derive(Default)]
 struct Earlier<'a> {
     /// Ranges that do not overlap, by their last port.
@@ -55,7 +55,7 @@ struct Earlier<'a> {
 }
 
 impl<'a> Earlier<'a> {
-    /// An entry before this one that has some of its ports too.
+    /// The index of an earlier entry that overlaps with this one.
     fn overlapping(&mut self, at: usize, ports: &'a PortMatch) -> Option<usize> {
         match ports {
             PortMatch::Range(range) => self.range(at, *range),
@@ -82,7 +82,7 @@ impl<'a> Earlier<'a> {
             .take_while(|(start, ..)| *start <= last)
             .collect();
         let other = meeting.iter().map(|(.., by)| *by).min();
-        // Who has a port now is who had it last, so that what is covered need not be looked at again.
+        // The last entry takes over the ports that it covers, so that the ranges never overlap.
         for (from, to, by) in meeting {
             self.ranges.remove(&(protocol, to));
             if from < first {
@@ -97,7 +97,8 @@ impl<'a> Earlier<'a> {
     }
 }
 
-/// The pods whose names count: on ingress those the policy selects, on egress those the rule means.
+/// The pods whose port names apply: on ingress those that the policy selects, on egress the peers
+/// of the rule.
 fn destinations<'w>(
     index: &Index<'w>,
     policy: &Policy,
@@ -109,7 +110,7 @@ fn destinations<'w>(
     match (direction, &rule.peers) {
         (Direction::Ingress, _) => vec![index.pods(own, &subject.scope, &subject.pods)],
         (Direction::Egress, None) => vec![index.all()],
-        // Whom it means may be in another cluster.
+        // The pods can be in another cluster.
         (Direction::Egress, _) if policy.id.kind == PolicyKind::ClusterSetNetworkPolicy => {
             Vec::new()
         }
@@ -129,7 +130,7 @@ fn destinations<'w>(
     }
 }
 
-/// A name that no destination has, or has for another protocol only.
+/// A name that no destination pod declares, or only for another protocol.
 fn name_of(
     pods: &[Rc<[&Pod]>],
     name: &Name,
@@ -148,8 +149,8 @@ fn name_of(
     if let (Some(other), Some(wanted)) = (ports().find(named), protocol) {
         return Some(site().warning(
             PORT_PROTOCOL,
-            format!("port {name} is a {} port, but the rule is about {wanted}", other.protocol),
-            format!("add `protocol: {}` (without it, TCP is meant)", other.protocol),
+            format!("port {name} is a {} port, but the rule matches {wanted}", other.protocol),
+            format!("add `protocol: {}` (the default is TCP)", other.protocol),
         ));
     }
     let known: BTreeSet<&str> = ports().map(|p| &*p.name).collect();
@@ -160,7 +161,10 @@ fn name_of(
         }
         (None, false) => {
             let some: Vec<&str> = known.into_iter().take(5).collect();
-            format!("the ports there are named {}; or give the port's number", some.join(", "))
+            format!(
+                "the destination pods have ports named {}; or give the port's number",
+                some.join(", ")
+            )
         }
     };
     let does = match action {
@@ -168,12 +172,11 @@ fn name_of(
         Action::Deny => "denies",
         Action::Pass => "passes",
     };
-    let message =
-        format!("no pod at the destination has a port named {name}, so this {does} nothing");
+    let message = format!("no destination pod has a port named {name}, so this {does} nothing");
     Some(site().warning(UNKNOWN_PORT_NAME, message, hint))
 }
 
-/// A number that no selected pod declares, though all of them declare ports.
+/// A number that no selected pod declares, although all of them declare ports.
 fn undeclared(
     index: &Index<'_>,
     policy: &Policy,
@@ -195,7 +198,7 @@ fn undeclared(
             UNDECLARED_PORT,
             format!("no selected pod declares port {range}"),
             format!(
-                "policies see the pod's port, not the Service's: did you mean {}/{} ({})?",
+                "policies match the port of the pod, not of the Service: did you mean {}/{} ({})?",
                 example.port, example.protocol, example.name
             ),
         )

@@ -1,4 +1,4 @@
-//! Labels that no pod of another cluster has.
+//! Labels that clusters do not publish to each other.
 
 use weir_model::{Finding, PolicyKind, Requirement, Scope, Who};
 
@@ -8,7 +8,7 @@ use crate::{
     site::{Site, rules},
 };
 
-/// What the labels begin with that clusters do not tell each other.
+/// The prefix of labels that clusters do not publish.
 const PREFIX: &str = "submariner-io/";
 
 pub(crate) fn check(index: &Index<'_>, findings: &mut Vec<Finding>) {
@@ -18,7 +18,7 @@ pub(crate) fn check(index: &Index<'_>, findings: &mut Vec<Finding>) {
             for peer in rule.peers.iter().flatten() {
                 let Some(key) = reserved(&peer.who) else { continue };
                 let message = format!(
-                    "clusters do not tell each other the label {key}, so this selects no pod of another cluster"
+                    "clusters do not publish the label {key}, so this selects no pod of another cluster"
                 );
                 let hint = "select by a label without this prefix";
                 let site = Site::peer(policy, direction, rule, peer);
@@ -28,7 +28,7 @@ pub(crate) fn check(index: &Index<'_>, findings: &mut Vec<Finding>) {
     }
 }
 
-/// A label with the prefix that a peer asks for.
+/// The first reserved label that a peer requires.
 fn reserved(who: &Who) -> Option<&str> {
     let Who::Pods { scope, pods } = who else { return None };
     let namespaces = match scope {

@@ -1,19 +1,17 @@
-//! Rules of one policy that say too little or too much.
+//! Rules of one policy that are redundant or too wide.
 
 use weir_model::{Direction, Finding, Policy, PolicyRule, Who};
 
 use crate::{
+    MAX_COMPARED,
     code::{REDUNDANT_RULE, WORLD_OPEN},
     cover,
     index::Index,
-    site::{Site, adds_up, rules},
+    site::{Site, is_additive, rules},
 };
 
-/// Above this many rules in a direction they are not compared: people do not write such lists by hand.
-const HAND_WRITTEN: usize = 64;
-
 pub(crate) fn check(index: &Index<'_>, findings: &mut Vec<Finding>) {
-    for policy in index.world.policies.values().filter(|policy| adds_up(policy)) {
+    for policy in index.world.policies.values().filter(|policy| is_additive(policy)) {
         for direction in Direction::BOTH {
             redundant(index, policy, direction, findings);
         }
@@ -32,35 +30,32 @@ fn redundant(
     findings: &mut Vec<Finding>,
 ) {
     let rules = policy.rules(direction).unwrap_or_default();
-    if rules.len() > HAND_WRITTEN {
+    if rules.len() > MAX_COMPARED {
         return;
     }
     let covers = |wide: &PolicyRule, narrow| cover::rule(index, &policy.id.namespace, wide, narrow);
     for (at, rule) in rules.iter().enumerate() {
         let by = rules.iter().enumerate().find(|(other, wide)| {
-            // Of two that say the same, the first one stays.
+            // Of two equal rules, the first one stays.
             *other != at && covers(wide, rule) && (*other < at || !covers(rule, wide))
         });
         findings.extend(by.map(|(_, wide)| {
             Site::rule(policy, direction, rule).warning(
                 REDUNDANT_RULE,
-                format!("rule {} already allows all that this one does", wide.index),
-                format!(
-                    "remove this rule, or make rule {} narrower if it was not meant to be so wide",
-                    wide.index
-                ),
+                format!("rule {} already allows everything that this rule allows", wide.index),
+                format!("remove this rule, or make rule {} narrower if it is too wide", wide.index),
             )
         }));
     }
 }
 
-/// A rule that lets everyone in, everywhere.
+/// A rule that allows every peer on every port.
 fn open(policy: &Policy, rule: &PolicyRule) -> Option<Finding> {
-    let hint = "say `from` and `ports`, unless this policy is there to open these pods";
+    let hint = "add `from` and `ports`, unless this policy is meant to open these pods";
     match &rule.peers {
         None => Some(Site::rule(policy, Direction::Ingress, rule).info(
             WORLD_OPEN,
-            "everyone may connect to every port, from outside the cluster too",
+            "any address can connect to every port, also from outside the cluster",
             hint,
         )),
         Some(peers) => {
@@ -70,7 +65,7 @@ fn open(policy: &Policy, rule: &PolicyRule) -> Option<Finding> {
             })?;
             Some(Site::peer(policy, Direction::Ingress, rule, whole).info(
                 WORLD_OPEN,
-                "every address may connect to every port",
+                "any address can connect to every port",
                 hint,
             ))
         }

@@ -1,8 +1,10 @@
-//! What selectors say about labels and about each other.
+//! Evaluates selectors and compares them with each other.
 
 use std::collections::BTreeMap;
 
 use weir_model::{Labels, Name, Requirement, Selector};
+
+use crate::MAX_COMPARED;
 
 /// Whether the labels meet every requirement.
 pub(crate) fn matches(selector: &Selector, labels: &Labels) -> bool {
@@ -20,15 +22,13 @@ pub(crate) fn meets(requirement: &Requirement, labels: &Labels) -> bool {
     }
 }
 
-/// Above this many requirements, those that are not equal are not compared: people do not write such selectors by hand.
-const HAND_WRITTEN: usize = 64;
-
-/// Whether `wide` holds wherever `narrow` does. May miss a case, never invents one.
+/// Whether `wide` matches everything that `narrow` matches. It can miss a case, but never reports a
+/// false one.
 pub(crate) fn covers(wide: &Selector, narrow: &Selector) -> bool {
     let given = narrow.requirements();
     wide.requirements().iter().all(|wanted| {
         given.binary_search(wanted).is_ok()
-            || given.iter().take(HAND_WRITTEN).any(|given| implies(given, wanted))
+            || given.iter().take(MAX_COMPARED).any(|given| implies(given, wanted))
     })
 }
 
@@ -46,24 +46,25 @@ fn implies(given: &Requirement, wanted: &Requirement) -> bool {
     }
 }
 
-/// Two requirements that can never hold together (or one that never holds: then it comes twice).
+/// Two requirements that cannot both hold, or twice the same requirement if it alone cannot hold.
 pub(crate) fn contradiction<'s>(
     selectors: &[&'s Selector],
 ) -> Option<(&'s Requirement, &'s Requirement)> {
     use Requirement::{Exists, In};
-    // Only requirements of one key clash, and one of the two asks for the key: to exclude is no contradiction.
+    // Only requirements on the same key conflict, and only if one of the two requires the key to
+    // exist.
     let mut keys: BTreeMap<&Name, [Vec<&Requirement>; 2]> = BTreeMap::new();
     for requirement in selectors.iter().flat_map(|s| s.requirements()) {
-        let asks = matches!(requirement, In(..) | Exists(_));
-        keys.entry(requirement.key()).or_default()[usize::from(!asks)].push(requirement);
+        let requires = matches!(requirement, In(..) | Exists(_));
+        keys.entry(requirement.key()).or_default()[usize::from(!requires)].push(requirement);
     }
-    keys.values().find_map(|[asking, excluding]| {
-        if let Some(never) = asking.iter().find(|one| clash(one, one)) {
+    keys.values().find_map(|[requiring, excluding]| {
+        if let Some(never) = requiring.iter().find(|one| clash(one, one)) {
             return Some((*never, *never));
         }
-        let asking = &asking[..asking.len().min(HAND_WRITTEN)];
-        asking.iter().enumerate().find_map(|(at, one)| {
-            let mut others = asking[at..].iter().chain(excluding);
+        let requiring = &requiring[..requiring.len().min(MAX_COMPARED)];
+        requiring.iter().enumerate().find_map(|(at, one)| {
+            let mut others = requiring[at..].iter().chain(excluding);
             others.find(|two| clash(one, two) || clash(two, one)).map(|two| (*one, *two))
         })
     })
@@ -101,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn a_selector_covers_what_asks_for_more() {
+    fn a_selector_covers_a_selector_with_more_requirements() {
         for (wide, narrow) in [
             ("", "a=1"),
             ("a", "a=1"),
@@ -116,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn contradictions_are_seen() {
+    fn contradictions_are_found() {
         for text in ["a=1,a=2", "a=1,a!=1", "a=1,!a", "a,!a"] {
             assert!(contradiction(&[&selector(text)]).is_some(), "{text}");
         }
@@ -126,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn long_selectors_are_looked_at_in_time() {
+    fn long_selectors_are_compared_in_linear_time() {
         let long = |text: &str| (0..50_000).map(|n| format!("a{text}{n}")).collect::<Vec<_>>();
         let (not, one) = (long("!=").join(","), long("=1|").join(","));
         let (not, one) = (selector(&not), selector(&one));

@@ -1,11 +1,11 @@
-//! Where a finding is: the object, the field and the line.
+//! The subject of a finding: the object, the field and the line.
 
 use weir_model::{
     Direction, Finding, Location, ObjectRef, Peer, Pod, Policy, PolicyKind, PolicyRule, Severity,
     Tier, Who,
 };
 
-/// A place in the input that a finding can be about.
+/// The object, field and line that a finding is about.
 pub(crate) struct Site {
     location: Option<Location>,
     object: Option<ObjectRef>,
@@ -30,7 +30,7 @@ impl Site {
         Site { location, object, field: String::new() }
     }
 
-    /// What says for whom a policy speaks.
+    /// The field that selects the pods of a policy.
     pub(crate) fn subject(policy: &Policy) -> Self {
         let field = match policy.id.kind {
             kind if kind.is_namespaced() => "spec.podSelector",
@@ -102,7 +102,7 @@ impl Site {
         site
     }
 
-    /// Something that is probably not what was meant.
+    /// Creates a warning: probably not what the author meant.
     pub(crate) fn warning(
         self,
         code: &'static str,
@@ -112,7 +112,7 @@ impl Site {
         self.finding(code, Severity::Warning, message, hint)
     }
 
-    /// Something good to know.
+    /// Creates a note.
     pub(crate) fn info(
         self,
         code: &'static str,
@@ -122,7 +122,7 @@ impl Site {
         self.finding(code, Severity::Info, message, hint)
     }
 
-    /// A finding here.
+    /// Creates a finding.
     pub(crate) fn finding(
         self,
         code: &'static str,
@@ -150,7 +150,7 @@ pub(crate) fn rules(policy: &Policy) -> impl Iterator<Item = (Direction, &Policy
     })
 }
 
-/// Whether the policy's rules add up, rather than being asked in order.
-pub(crate) fn adds_up(policy: &Policy) -> bool {
+/// Whether the policy's rules are additive, instead of evaluated in order.
+pub(crate) fn is_additive(policy: &Policy) -> bool {
     policy.spec.tier == Tier::Namespace
 }

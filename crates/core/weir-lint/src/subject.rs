@@ -1,4 +1,4 @@
-//! Whom policies speak for.
+//! The pods that policies select.
 
 use std::collections::BTreeSet;
 
@@ -14,19 +14,19 @@ use crate::{
     },
     index::Index,
     select,
-    site::{Site, adds_up},
+    site::{Site, is_additive},
 };
 
-/// Namespaces that every cluster has, whether or not the manifests mention them.
-const GIVEN_NAMESPACES: [&str; 4] = ["default", "kube-node-lease", "kube-public", "kube-system"];
+/// Namespaces that exist in every cluster, whether or not the manifests define them.
+const BUILT_IN_NAMESPACES: [&str; 4] = ["default", "kube-node-lease", "kube-public", "kube-system"];
 
 pub(crate) fn check(index: &Index<'_>, findings: &mut Vec<Finding>) {
     let world = index.world;
     if world.pods.is_empty() && !world.policies.is_empty() {
         findings.push(Site::input().info(
             NO_PODS,
-            "no pods are given, so whom the policies select was not checked",
-            "give the manifests of the workloads too, with another -f",
+            "the input has no pods, so the selectors of the policies were not checked",
+            "add the manifests of the workloads with another -f",
         ));
     }
     for policy in world.policies.values() {
@@ -58,7 +58,7 @@ fn subject(index: &Index<'_>, policy: &Policy) -> Option<Finding> {
                 host.id,
                 hosts.len() - 1
             ),
-            "a host network pod is its node: protect it with the node's firewall, or run it without hostNetwork",
+            "a host network pod has the address of its node: protect it with the node's firewall, or run it without hostNetwork",
         )),
         (Some(_), Some(host)) if !subject.pods.is_everything() => {
             Some(Site::subject(policy).info(
@@ -67,7 +67,7 @@ fn subject(index: &Index<'_>, policy: &Policy) -> Option<Finding> {
                 "protect it with the node's firewall, or run it without hostNetwork",
             ))
         }
-        (None, None) if adds_up(policy) && is_unheard_of(index, own) => {
+        (None, None) if is_additive(policy) && is_undefined(index, own) => {
             Some(Site::policy(policy).warning(
                 UNKNOWN_NAMESPACE,
                 format!("there is no namespace {own}, and no pod in it"),
@@ -76,26 +76,26 @@ fn subject(index: &Index<'_>, policy: &Policy) -> Option<Finding> {
         }
         (None, None) if subject.pods.is_everything() => Some(Site::subject(policy).info(
             SELECTS_NOTHING,
-            "selects every pod, but there is none yet",
-            "nothing to do if the namespace is still to be filled",
+            "selects every pod, but there are none yet",
+            "ignore this if the pods are deployed later",
         )),
         (None, None) => Some(Site::subject(policy).warning(
             SELECTS_NOTHING,
-            format!("no pod {}has {}", place(policy), subject.pods),
+            format!("no pod {}has {}", in_namespace(policy), subject.pods),
             label_hint(index, own, &subject.scope, &subject.pods),
         )),
         (Some(_), _) => None,
     }
 }
 
-fn place(policy: &Policy) -> String {
+fn in_namespace(policy: &Policy) -> String {
     match policy.spec.subject.scope {
         Scope::Own => format!("of namespace {} ", policy.id.namespace),
         Scope::Matching(_) => String::new(),
     }
 }
 
-/// A selector that asks for two things that exclude each other.
+/// A selector with two requirements that exclude each other.
 pub(crate) fn contradiction(
     site: Site,
     what: &str,
@@ -109,7 +109,7 @@ pub(crate) fn contradiction(
     )
 }
 
-/// What is wrong with a namespace selector, if it holds for no namespace that is known.
+/// Checks that a namespace selector matches a known namespace.
 pub(crate) fn namespace_labels(
     index: &Index<'_>,
     selector: &Selector,
@@ -122,17 +122,17 @@ pub(crate) fn namespace_labels(
     if world.namespaces.is_empty()
         || selector.is_everything()
         || !index.namespaces(selector).is_empty()
-        || is_given(selector)
+        || selects_built_in(selector)
     {
         return None;
     }
     let met = |r: &&Requirement| world.namespaces.values().any(|n| select::meets(r, &n.labels));
-    let culprit = selector.requirements().iter().find(|r| !met(r));
-    let message = match culprit {
+    let unmet = selector.requirements().iter().find(|r| !met(r));
+    let message = match unmet {
         Some(requirement) => format!("no namespace has {requirement}"),
         None => format!("no namespace has all of {selector}"),
     };
-    let hint = match culprit {
+    let hint = match unmet {
         Some(Requirement::In(key, values)) => {
             let named = values.iter().find(|value| world.namespaces.contains_key(*value));
             let known: BTreeSet<&str> = world
@@ -153,17 +153,15 @@ pub(crate) fn namespace_labels(
             }
         }
         Some(Requirement::Exists(key)) => {
-            format!("label the namespaces that are meant: `kubectl label namespace NAME {key}=…`")
+            format!("label the intended namespaces: `kubectl label namespace NAME {key}=…`")
         }
         _ => "compare the selector with the labels of the namespaces".to_owned(),
     };
-    // Manifests rarely have the namespaces they are for; then nothing is known of their labels.
+    // Manifests often lack the namespaces they are deployed to; then their labels are unknown.
     let is_bare = |n: &Namespace| n.labels.iter().all(|(key, _)| &**key == NAMESPACE_NAME_LABEL);
-    let by_name = culprit.is_some_and(|requirement| &**requirement.key() == NAMESPACE_NAME_LABEL);
-    let severity = match !by_name && world.namespaces.values().all(is_bare) {
-        true => Severity::Info,
-        false => Severity::Warning,
-    };
+    let by_name = unmet.is_some_and(|requirement| &**requirement.key() == NAMESPACE_NAME_LABEL);
+    let is_unsure = !by_name && world.namespaces.values().all(is_bare);
+    let severity = if is_unsure { Severity::Info } else { Severity::Warning };
     Some(site().finding(UNKNOWN_NAMESPACE_LABEL, severity, message, hint))
 }
 
@@ -171,23 +169,23 @@ fn pair(key: &Name, values: &BTreeSet<Name>) -> String {
     format!("{key}={}", values.first().map_or("…", |value| value))
 }
 
-/// Whether the selector asks, by name, for namespaces that every cluster has.
-fn is_given(selector: &Selector) -> bool {
+/// Whether the selector requires a namespace that exists in every cluster, by name.
+fn selects_built_in(selector: &Selector) -> bool {
     selector.requirements().iter().any(|requirement| match requirement {
         Requirement::In(key, values) => {
             &**key == NAMESPACE_NAME_LABEL
-                && values.iter().any(|value| GIVEN_NAMESPACES.contains(&&**value))
+                && values.iter().any(|value| BUILT_IN_NAMESPACES.contains(&&**value))
         }
         _ => false,
     })
 }
 
-/// Whether a namespace is only mentioned, where others are written down.
-fn is_unheard_of(index: &Index<'_>, namespace: &Name) -> bool {
+/// Whether a namespace is not defined while others are, and has no pods.
+fn is_undefined(index: &Index<'_>, namespace: &Name) -> bool {
     let all = &index.world.namespaces;
     all.values().any(|namespace| namespace.location.is_some())
         && all.get(namespace).is_none_or(|namespace| namespace.location.is_none())
-        && !GIVEN_NAMESPACES.contains(&&**namespace)
+        && !BUILT_IN_NAMESPACES.contains(&&**namespace)
         && index.pods_of(namespace).is_empty()
 }
 
@@ -200,22 +198,22 @@ fn namespace_hint(index: &Index<'_>, namespace: &Name) -> String {
     }
 }
 
-/// What labels there are, where a selector looks for others.
+/// Suggests labels that the pods have, for a selector that matches none of them.
 pub(crate) fn label_hint(
     index: &Index<'_>,
     own: &Name,
     scope: &Scope,
     selector: &Selector,
 ) -> String {
-    /// Enough pods to know the labels in use by.
-    const SAMPLE: usize = 1000;
+    /// Sample this many pods to find the labels in use.
+    const MAX_SAMPLED_PODS: usize = 1000;
     let all = index.pods(own, scope, &Selector::everything());
-    let pods = &all[..all.len().min(SAMPLE)];
-    let culprit = selector
+    let pods = &all[..all.len().min(MAX_SAMPLED_PODS)];
+    let unmet = selector
         .requirements()
         .iter()
         .find(|requirement| !pods.iter().any(|pod| select::meets(requirement, &pod.labels)));
-    let Some(requirement) = culprit.filter(|_| !pods.is_empty()) else {
+    let Some(requirement) = unmet.filter(|_| !pods.is_empty()) else {
         return "compare the selector with the labels of the pods, or delete it if the pods are gone"
             .to_owned();
     };
@@ -229,8 +227,8 @@ pub(crate) fn label_hint(
         _ => {
             let keys: BTreeSet<&str> =
                 pods.iter().flat_map(|pod| pod.labels.iter()).map(|(key, _)| &**key).collect();
-            let asked = |near: &&str| selector.requirements().iter().any(|r| **r.key() == **near);
-            match closest(key, keys.iter().copied()).filter(|near| !asked(near)) {
+            let is_used = |near: &&str| selector.requirements().iter().any(|r| **r.key() == **near);
+            match closest(key, keys.iter().copied()).filter(|near| !is_used(near)) {
                 Some(near) => format!("did you mean the label `{near}`?"),
                 None if keys.is_empty() => {
                     format!("the pods there have no labels; give them {key}")
@@ -252,9 +250,9 @@ fn values_of(key: &str, known: &BTreeSet<&str>, wanted: &BTreeSet<Name>) -> Stri
 }
 
 fn list(words: &BTreeSet<&str>) -> String {
-    const SHOWN: usize = 5;
-    let some: Vec<&str> = words.iter().copied().take(SHOWN).collect();
-    let more = words.len().saturating_sub(SHOWN);
+    const MAX_LISTED: usize = 5;
+    let some: Vec<&str> = words.iter().copied().take(MAX_LISTED).collect();
+    let more = words.len().saturating_sub(MAX_LISTED);
     let tail = if more > 0 { format!(" and {more} more") } else { String::new() };
     format!("{}{tail}", some.join(", "))
 }

@@ -1,4 +1,4 @@
-//! Worlds in a few words. The examples of `docs/reference/lint.md` are tested with the command line.
+//! Small worlds. The examples of `docs/reference/lint.md` are tested with the command line.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -86,7 +86,7 @@ fn tcp(port: u16) -> PortMatch {
     PortMatch::Range(PortRange::one(Protocol::Tcp, port))
 }
 
-/// The codes found in a shop with a web and a db pod, and where.
+/// The codes and locations of the findings in a shop with a web and a db pod.
 #[track_caller]
 fn check(objects: impl IntoIterator<Item = Object>, expected: &[&str]) {
     let shop = [
@@ -105,14 +105,14 @@ fn check(objects: impl IntoIterator<Item = Object>, expected: &[&str]) {
 }
 
 #[test]
-fn a_good_policy_is_left_alone() {
+fn a_good_policy_has_no_findings() {
     let from_web = rule(Some(vec![own("app=web")]), Some(vec![tcp(8080)]));
     check([policy("shop/db", "app=db", Some(vec![from_web]), None)], &[]);
     check([policy("shop/deny", "", Some(vec![]), Some(vec![]))], &[]);
 }
 
 #[test]
-fn selecting_nothing_names_the_label_that_was_meant() {
+fn selecting_nothing_suggests_the_closest_label() {
     check(
         [policy("shop/p", "app=wep", Some(vec![]), None)],
         &["selects-nothing 1 spec.podSelector"],
@@ -125,14 +125,14 @@ fn selecting_nothing_names_the_label_that_was_meant() {
 }
 
 #[test]
-fn a_world_without_pods_is_not_complained_about() {
+fn a_world_without_pods_gets_one_note() {
     let world: World = [policy("shop/p", "app=web", Some(vec![]), None)].into_iter().collect();
     let codes: Vec<_> = lint(&world).into_iter().map(|f| (f.code, f.severity)).collect();
     assert_eq!(codes, [("no-pods", Severity::Info)]);
 }
 
 #[test]
-fn peers_that_match_no_one_are_at_their_own_line() {
+fn a_peer_that_matches_nothing_is_reported_at_its_own_line() {
     let rules = vec![rule(Some(vec![own("app=web"), own("app=cache")]), None)];
     check(
         [policy("shop/p", "app=db", Some(rules), None)],
@@ -141,7 +141,7 @@ fn peers_that_match_no_one_are_at_their_own_line() {
 }
 
 #[test]
-fn whom_a_policy_over_several_clusters_means_may_be_elsewhere() {
+fn peers_of_a_clusterset_policy_can_be_in_another_cluster() {
     let elsewhere = Selector::from_iter([Requirement::equals("team", "elsewhere")]);
     let team = Who::Pods { scope: Scope::Matching(elsewhere), pods: Selector::everything() };
     let sql = PortMatch::Named { name: "sql".into(), protocol: Some(Protocol::Tcp) };
@@ -160,7 +160,7 @@ fn whom_a_policy_over_several_clusters_means_may_be_elsewhere() {
 }
 
 #[test]
-fn two_entries_that_should_be_one() {
+fn two_entries_that_should_be_one_are_reported() {
     let billing = Selector::from_iter([Requirement::equals("kubernetes.io/metadata.name", "bill")]);
     let all = Who::Pods { scope: Scope::Matching(billing), pods: Selector::everything() };
     let rules = vec![rule(Some(vec![all, own("app=biller")]), None)];
@@ -175,7 +175,7 @@ fn two_entries_that_should_be_one() {
 }
 
 #[test]
-fn names_that_no_destination_has() {
+fn port_names_that_no_destination_declares_are_reported() {
     let named = |name: &str, protocol| PortMatch::Named { name: name.into(), protocol };
     let rules = vec![rule(
         None,
@@ -195,7 +195,7 @@ fn names_that_no_destination_has() {
 }
 
 #[test]
-fn a_name_that_no_destination_has_is_told_by_what_the_rule_does() {
+fn an_unknown_port_name_is_reported_with_the_action_of_the_rule() {
     for (action, does) in
         [(Action::Allow, "allows"), (Action::Deny, "denies"), (Action::Pass, "passes")]
     {
@@ -208,14 +208,13 @@ fn a_name_that_no_destination_has_is_told_by_what_the_rule_does() {
         ];
         let messages: Vec<String> =
             lint(&World::from_iter(objects)).into_iter().map(|f| f.message).collect();
-        let message =
-            format!("no pod at the destination has a port named htpp, so this {does} nothing");
+        let message = format!("no destination pod has a port named htpp, so this {does} nothing");
         assert_eq!(messages, [message]);
     }
 }
 
 #[test]
-fn egress_without_dns_is_noticed_unless_another_policy_brings_it() {
+fn egress_without_dns_is_reported_unless_another_policy_allows_it() {
     let to_db = || vec![rule(Some(vec![own("app=db")]), Some(vec![tcp(8080)]))];
     check([policy("shop/p", "app=web", None, Some(to_db()))], &["no-dns 5 spec.egress"]);
     let dns = [Protocol::Udp, Protocol::Tcp]
@@ -247,7 +246,7 @@ fn an_open_rule_makes_its_neighbours_redundant_and_other_policies_moot() {
 }
 
 #[test]
-fn blocks_are_for_addresses_outside() {
+fn blocks_that_contain_pods_are_reported() {
     let block = |net: &str, except: &[&str]| {
         Who::Block(Block::new(net.parse().unwrap(), except.iter().map(|e| e.parse().unwrap())))
     };
@@ -266,7 +265,7 @@ fn blocks_are_for_addresses_outside() {
 }
 
 #[test]
-fn blocks_of_one_family_are_noticed_for_pods_that_have_both() {
+fn blocks_of_one_family_are_reported_for_pods_that_have_both() {
     let any = Who::Block(Block::new("0.0.0.0/0".parse().unwrap(), []));
     let policy = || {
         let ports = Some(vec![tcp(8080)]);
@@ -288,7 +287,7 @@ fn blocks_of_one_family_are_noticed_for_pods_that_have_both() {
 }
 
 #[test]
-fn one_address_has_one_owner() {
+fn two_pods_with_one_address_are_reported() {
     check([pod("shop/old", "10.0.0.2", "app=old")], &["duplicate-address 0 "]);
 }
 

@@ -1,4 +1,4 @@
-//! What lint says is without effect can be taken away, and nothing changes.
+//! Removing anything that lint reports as without effect does not change any verdict.
 
 use std::sync::Arc;
 
@@ -6,8 +6,8 @@ use proptest::prelude::*;
 use weir_lint::{CODES, lint};
 use weir_model::{Direction, Finding, Flow, Policy, PolicyId, PolicyRule, Severity, Spec, World};
 
-/// The codes that say: this does nothing.
-const IDLE: [&str; 12] = [
+/// The codes that report something without effect.
+const WITHOUT_EFFECT: [&str; 12] = [
     "duplicate-policy",
     "host-network-peer",
     "host-network-subject",
@@ -26,11 +26,11 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(600))]
 
     #[test]
-    fn what_has_no_effect_can_be_taken_away(
+    fn removing_a_part_without_effect_changes_no_verdict(
         world in weir_testkit::world(),
         flows in proptest::collection::vec(weir_testkit::flow(), 1..40),
     ) {
-        for finding in lint(&world).iter().filter(|finding| is_idle(finding)) {
+        for finding in lint(&world).iter().filter(|finding| has_no_effect(finding)) {
             let Some(without) = without(&world, finding) else { continue };
             for flow in &flows {
                 let (with, without) = (verdict(&world, flow), verdict(&without, flow));
@@ -54,13 +54,14 @@ fn verdict(world: &World, flow: &Flow) -> weir_model::Verdict {
     weir_oracle::verdict(world, flow)
 }
 
-/// Whether a finding claims that something does nothing. The notes about host network pods are about one pod of several.
-fn is_idle(finding: &Finding) -> bool {
+/// Whether a finding reports something without effect. The notes about host network pods concern
+/// one pod of several.
+fn has_no_effect(finding: &Finding) -> bool {
     let partial = finding.code == "host-network-subject" && finding.severity == Severity::Info;
-    IDLE.contains(&finding.code) && !partial
+    WITHOUT_EFFECT.contains(&finding.code) && !partial
 }
 
-/// The world without what a finding points at.
+/// The world without the part that a finding points at.
 fn without(world: &World, finding: &Finding) -> Option<World> {
     let policy =
         world.policies.values().find(|policy| policy.id.to_string() == finding.object_text())?;
@@ -70,7 +71,7 @@ fn without(world: &World, finding: &Finding) -> Option<World> {
         None => drop(world.policies.remove(&policy.id)),
         Some(field) => {
             let mut spec = Spec::clone(&policy.spec);
-            field.take_from(&mut spec)?;
+            field.remove_from(&mut spec)?;
             put(&mut world, &policy.id, spec);
         }
     }
@@ -82,7 +83,7 @@ fn put(world: &mut World, id: &PolicyId, spec: Spec) {
     world.policies.insert(id.clone(), policy);
 }
 
-/// What a path points at inside a direction.
+/// The part of a direction that a path points at.
 struct Field {
     direction: Direction,
     rule: Option<u32>,
@@ -105,7 +106,7 @@ impl Field {
         Some(field)
     }
 
-    fn take_from(&self, spec: &mut Spec) -> Option<()> {
+    fn remove_from(&self, spec: &mut Spec) -> Option<()> {
         let rules = match self.direction {
             Direction::Ingress => &mut spec.ingress,
             Direction::Egress => &mut spec.egress,
@@ -118,15 +119,15 @@ impl Field {
         let at = rules.iter().position(|rule| rule.index == index)?;
         match (self.peer, self.port) {
             (None, None) => drop(rules.remove(at)),
-            (Some(peer), _) => take_peer(&mut rules[at], peer)?,
+            (Some(peer), _) => remove_peer(&mut rules[at], peer)?,
             (None, Some(port)) => drop(rules[at].ports.as_mut()?.remove(port)),
         }
         Some(())
     }
 }
 
-/// Takes the peer away; an entry with several networks is several peers, and then nothing is sure.
-fn take_peer(rule: &mut PolicyRule, index: u32) -> Option<()> {
+/// Removes the peer. An entry with several networks is several peers; then nothing can be checked.
+fn remove_peer(rule: &mut PolicyRule, index: u32) -> Option<()> {
     let peers = rule.peers.as_mut()?;
     let mut same = peers.iter().enumerate().filter(|(_, peer)| peer.index == index);
     let (at, _) = same.next()?;
@@ -137,7 +138,7 @@ fn take_peer(rule: &mut PolicyRule, index: u32) -> Option<()> {
     Some(())
 }
 
-/// `name[3]` as its name and its number.
+/// Splits `name[3]` into its name and its index.
 fn indexed(text: &str) -> (&str, Option<u32>) {
     match text.split_once('[') {
         None => (text, None),

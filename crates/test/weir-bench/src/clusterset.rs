@@ -99,7 +99,11 @@ impl Clusters {
             all.iter().for_each(|pod| reader.put_pod(deep_copy(pod)));
             for source in &sources {
                 for at in 0..self.pods / PODS_PER_NAMESPACE {
-                    reader.set_namespace(&source.name, &namespace(at), Some(labels_of(&namespace(at))));
+                    reader.set_namespace(
+                        &source.name,
+                        &namespace(at),
+                        Some(labels_of(&namespace(at))),
+                    );
                 }
             }
             reader.take_changed()

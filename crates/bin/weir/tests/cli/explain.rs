@@ -27,12 +27,12 @@ fn a_denied_connection_is_explained_with_a_remedy() {
                   allow from pods shop/app=api, port postgres
 
             worth a look:
-            examples/shop/manifests/policies/shop.yaml:75: warning: no pod at the destination has a port named postgres, so this allows nothing [unknown-port-name]
+            examples/shop/manifests/policies/shop.yaml:75: warning: no destination pod has a port named postgres, so this allows nothing [unknown-port-name]
               NetworkPolicy shop/db spec.ingress[0].ports[0]
-              hint: the ports there are named metrics, sql; or give the port's number
-            examples/shop/manifests/policies/shop.yaml:88: warning: matches no pod here; the entry before it is one of its own, and admits every pod of its namespaces [split-peer]
+              hint: the destination pods have ports named metrics, sql; or give the port's number
+            examples/shop/manifests/policies/shop.yaml:88: warning: matches no pod here; the entry before it is a separate peer and admits every pod of its namespaces [split-peer]
               NetworkPolicy shop/metrics spec.ingress[0].from[1]
-              hint: to mean these pods in those namespaces, make the two one entry: remove the `-` before podSelector
+              hint: to select these pods in those namespaces, merge the two entries: remove the `-` before podSelector
 
             the smallest policy that would allow it:
             apiVersion: networking.k8s.io/v1
@@ -85,9 +85,9 @@ fn a_near_miss_is_named() {
                   allow from pods shop/app=prometheus, 9100/TCP
 
             worth a look:
-            examples/shop/manifests/policies/shop.yaml:88: warning: matches no pod here; the entry before it is one of its own, and admits every pod of its namespaces [split-peer]
+            examples/shop/manifests/policies/shop.yaml:88: warning: matches no pod here; the entry before it is a separate peer and admits every pod of its namespaces [split-peer]
               NetworkPolicy shop/metrics spec.ingress[0].from[1]
-              hint: to mean these pods in those namespaces, make the two one entry: remove the `-` before podSelector
+              hint: to select these pods in those namespaces, merge the two entries: remove the `-` before podSelector
 
             the smallest policy that would allow it:
             apiVersion: networking.k8s.io/v1

@@ -34,12 +34,12 @@ fn the_mistakes_of_the_shop_are_found() {
     check(
         &weir("lint -f examples/shop/manifests"),
         expect![[r#"
-        examples/shop/manifests/policies/shop.yaml:75: warning: no pod at the destination has a port named postgres, so this allows nothing [unknown-port-name]
+        examples/shop/manifests/policies/shop.yaml:75: warning: no destination pod has a port named postgres, so this allows nothing [unknown-port-name]
           NetworkPolicy shop/db spec.ingress[0].ports[0]
-          hint: the ports there are named metrics, sql; or give the port's number
-        examples/shop/manifests/policies/shop.yaml:88: warning: matches no pod here; the entry before it is one of its own, and admits every pod of its namespaces [split-peer]
+          hint: the destination pods have ports named metrics, sql; or give the port's number
+        examples/shop/manifests/policies/shop.yaml:88: warning: matches no pod here; the entry before it is a separate peer and admits every pod of its namespaces [split-peer]
           NetworkPolicy shop/metrics spec.ingress[0].from[1]
-          hint: to mean these pods in those namespaces, make the two one entry: remove the `-` before podSelector
+          hint: to select these pods in those namespaces, merge the two entries: remove the `-` before podSelector
         2 warnings
         --- exit 1
     "#]],
@@ -161,8 +161,8 @@ spec: {podSelector: {matchLabels: {app: db}}, policyTypes: [Ingress]}
     check(
         &weir_reading("lint -f -", policy),
         expect![[r#"
-        info: no pods are given, so whom the policies select was not checked [no-pods]
-          hint: give the manifests of the workloads too, with another -f
+        info: the input has no pods, so the selectors of the policies were not checked [no-pods]
+          hint: add the manifests of the workloads with another -f
         1 note
         --- exit 0
     "#]],
