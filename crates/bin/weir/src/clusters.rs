@@ -121,6 +121,6 @@ fn joined(clusters: BTreeMap<Name, Loaded>) -> Loaded {
         worlds.insert(cluster.clone(), loaded.world);
     }
     let mut world = weir_clusterset::union(&worlds);
-    let synthetic = weir_api::readdress(&mut world);
+    let synthetic = weir_api::assign_addresses(&mut world);
     Loaded { world, findings, missing, owners, workloads, makers, synthetic }
 }

@@ -262,7 +262,8 @@ fn failed(error: LoadError) -> anyhow::Error {
 impl From<Manifests> for Loaded {
     fn from(manifests: Manifests) -> Self {
         let missing = manifests.missing().cloned().collect();
-        let Manifests { objects, findings, owners, makers, made_up: synthetic, .. } = manifests;
+        let Manifests { objects, findings, owners, generated_for: makers, synthetic, .. } =
+            manifests;
         let mut names: BTreeMap<PodId, String> = BTreeMap::new();
         let mut workloads = BTreeMap::new();
         for (owner, pods) in owners {

@@ -214,7 +214,7 @@ fn put_into_clusters(case: &mut Case, objects: &[Object]) -> Result<(), Failure>
             "move its objects and manifests to the folder of a cluster",
         ));
     }
-    case.put_into(objects.to_vec());
+    case.replace_objects(objects.to_vec());
     Ok(())
 }
 

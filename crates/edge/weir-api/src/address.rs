@@ -5,22 +5,23 @@ use std::{
 
 use weir_model::{Name, Node, Pod, PodId};
 
-/// Made-up addresses are in 10.128.0.0/9.
+/// Synthetic addresses are in 10.128.0.0/9: this is the first one.
 const FIRST: u32 = 0x0a80_0000;
+/// The number of addresses in that network.
 const COUNT: u32 = 1 << 23;
 
-/// Gives addresses to the pods that need some: those of their node to host network pods, made-up ones to the others.
+/// Assigns addresses to pods: those of their node to host-network pods, synthetic ones to the others.
 ///
-/// An address depends on the pod's name alone unless it is taken; then the next free one is, in the order of ids.
-/// Returns the made-up ones.
-pub(crate) fn make_up<'p>(
+/// A synthetic address follows from the pod's name alone, unless it is taken. Then the pod gets the next free one, in
+/// the order of ids. Returns the synthetic addresses.
+pub(crate) fn assign<'p>(
     pods: impl IntoIterator<Item = &'p mut Pod>,
     node: impl Fn(&Name) -> Option<Node>,
     taken: &mut BTreeSet<IpAddr>,
 ) -> BTreeSet<IpAddr> {
     let mut pods: Vec<&mut Pod> = pods.into_iter().collect();
     pods.sort_by(|a, b| a.id.cmp(&b.id));
-    let mut made_up = BTreeSet::new();
+    let mut synthetic = BTreeSet::new();
     for pod in pods {
         if pod.host_network
             && let Some(node) = pod.node.as_ref().and_then(&node)
@@ -31,12 +32,12 @@ pub(crate) fn make_up<'p>(
         }
         let free = candidates(&pod.id).find(|address| taken.insert(*address));
         pod.addresses = free.into_iter().collect();
-        made_up.extend(free);
+        synthetic.extend(free);
     }
-    made_up
+    synthetic
 }
 
-/// All made-up addresses, beginning with the pod's own.
+/// All synthetic addresses, beginning with the pod's own.
 fn candidates(pod: &PodId) -> impl Iterator<Item = IpAddr> {
     let start = hash(pod) % COUNT;
     (0..COUNT)
@@ -45,7 +46,7 @@ fn candidates(pod: &PodId) -> impl Iterator<Item = IpAddr> {
         .map(|number| Ipv4Addr::from(number).into())
 }
 
-/// FNV-1a, folded to 32 bits: the same on every machine and for ever.
+/// FNV-1a, folded to 32 bits: the same on every machine and in every version.
 fn hash(pod: &PodId) -> u32 {
     let bytes = pod.namespace.bytes().chain([b'/']).chain(pod.name.bytes());
     let hash = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
@@ -75,12 +76,12 @@ mod tests {
 
     fn addresses(pods: &mut [Pod], taken: &[IpAddr]) -> Vec<IpAddr> {
         let mut taken = taken.iter().copied().collect();
-        make_up(&mut *pods, |_| None, &mut taken);
+        assign(&mut *pods, |_| None, &mut taken);
         pods.iter().flat_map(|pod| pod.addresses.clone()).collect()
     }
 
     #[test]
-    fn a_made_up_address_depends_on_the_name_alone() {
+    fn a_synthetic_address_depends_on_the_name_alone() {
         let one = addresses(&mut [pod("api"), pod("db")], &[]);
         let two = addresses(&mut [pod("db"), pod("web"), pod("api")], &[]);
         assert_eq!((one[0], one[1]), (two[2], two[0]));
@@ -88,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_is_taken_is_not_made_up() {
+    fn a_taken_address_is_not_assigned() {
         let own = addresses(&mut [pod("api")], &[])[0];
         let other = addresses(&mut [pod("api")], &[own])[0];
         assert_ne!(own, other);
@@ -108,7 +109,7 @@ mod tests {
                 location: None,
             })
         };
-        let made_up = make_up([&mut pod], node, &mut BTreeSet::new());
-        assert_eq!((pod.addresses, made_up.len()), (vec![address], 0));
+        let synthetic = assign([&mut pod], node, &mut BTreeSet::new());
+        assert_eq!((pod.addresses, synthetic.len()), (vec![address], 0));
     }
 }

@@ -12,30 +12,30 @@ use weir_model::{
 
 use crate::{
     Manifests,
+    assemble::{assign_synthetic_addresses, duplicate, location_of},
     document::{self, Tree, Value},
     lower::{Context, Names, UNRESOLVED_NAME},
     probe::{End, Probe},
     reader::{repeated, unreadable},
-    settle::{duplicate, location_of, make_up_addresses},
 };
 
 /// A policy test.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Case {
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// Where it was written.
+    /// The location.
     pub location: Location,
     /// Paths of further manifests, relative to the file.
     pub manifests: Vec<String>,
-    /// The objects written in it.
+    /// The objects of the case itself.
     pub objects: Vec<Object>,
-    /// What is tried.
+    /// The connections to test.
     pub probes: Vec<Probe>,
-    /// What is wrong with it. A case with an error has failed.
+    /// The findings. A case with an error fails.
     pub findings: Vec<Finding>,
-    /// The addresses that were made up for pods that had none.
-    pub made_up: BTreeSet<IpAddr>,
+    /// The synthetic addresses of pods without addresses.
+    pub synthetic: BTreeSet<IpAddr>,
 }
 
 /// Reads the policy tests of a file: one, a list of them, or several documents.
@@ -54,7 +54,7 @@ pub fn cases(file: Name, bytes: &[u8]) -> Vec<Case> {
     }
     for repeat in &repeats {
         let finding = repeated(&file, repeat);
-        // The case that began last before it.
+        // The last case that begins before it.
         match cases.iter_mut().rfind(|case| case.location.line <= repeat.again) {
             Some(case) => case.findings.push(finding),
             None => cases.push(broken(&file, 0, finding)),
@@ -64,7 +64,7 @@ pub fn cases(file: Name, bytes: &[u8]) -> Vec<Case> {
     cases
 }
 
-/// A case that stands for what could not be read.
+/// A failing case for input that could not be read.
 fn broken(file: &Name, line: u32, finding: Finding) -> Case {
     Case {
         name: file.to_string(),
@@ -73,24 +73,26 @@ fn broken(file: &Name, line: u32, finding: Finding) -> Case {
         objects: Vec::new(),
         probes: Vec::new(),
         findings: vec![finding],
-        made_up: BTreeSet::new(),
+        synthetic: BTreeSet::new(),
     }
 }
 
 impl Case {
-    /// Takes in the manifests that the case asks for, and checks the probes against all there is now.
+    /// Adds the manifests that the case names, and checks the probes against all objects.
     pub fn join(&mut self, manifests: Manifests) {
-        let Manifests { objects, findings, made_up, .. } = manifests;
+        let Manifests { objects, findings, synthetic: from_manifests, .. } = manifests;
         self.findings.extend(findings);
         let mut all: BTreeMap<Key, Object> = BTreeMap::new();
         for object in std::mem::take(&mut self.objects).into_iter().chain(objects) {
             match all.entry(object.key()) {
-                btree_map::Entry::Vacant(entry) => drop(entry.insert(object)),
-                // A namespace that the manifests only mention.
+                btree_map::Entry::Vacant(entry) => {
+                    entry.insert(object);
+                }
+                // The manifests only mention this namespace.
                 btree_map::Entry::Occupied(_) if location_of(&object).is_none() => (),
                 btree_map::Entry::Occupied(entry) => {
                     let (first, again) = (location_of(entry.get()), location_of(&object));
-                    let kept = "the one in the case counts";
+                    let kept = "the one in the case is used";
                     let (first, again) = (first.cloned(), again.cloned());
                     self.findings.push(duplicate(
                         ObjectRef::from(&object.key()),
@@ -101,42 +103,44 @@ impl Case {
                 }
             }
         }
-        // What was made up apart may collide now.
-        let invented: BTreeSet<IpAddr> = self.made_up.union(&made_up).copied().collect();
+        // Synthetic addresses of the case and of the manifests may collide.
+        let synthetic: BTreeSet<IpAddr> = self.synthetic.union(&from_manifests).copied().collect();
         let mut none = BTreeSet::new();
         for object in all.values_mut() {
             if let Object::Pod(pod) = object {
                 match pod.addresses[..] {
-                    [one] if invented.contains(&one) => pod.addresses.clear(),
-                    [] => drop(none.insert(pod.id.clone())),
+                    [one] if synthetic.contains(&one) => pod.addresses.clear(),
+                    [] => {
+                        none.insert(pod.id.clone());
+                    }
                     _ => (),
                 }
             }
         }
-        self.made_up = address_all(&mut all, &none);
+        self.synthetic = assign_addresses(&mut all, &none);
         self.objects = all.into_values().collect();
-        self.look_up();
-        self.findings.extend(self.strangers());
+        self.drop_resolved_names();
+        self.findings.extend(self.missing_pods());
         self.findings.extend(self.undeclared());
     }
 
-    /// In a case that says which addresses names have, no name is left open: one that it does not know has none.
-    fn look_up(&mut self) {
+    /// Drops the findings about unresolved names if the case has a `dns` section: names that are not in it have no address.
+    fn drop_resolved_names(&mut self) {
         if self.objects.iter().any(|object| matches!(object, Object::Domain(..))) {
             self.findings.retain(|finding| finding.code != UNRESOLVED_NAME);
         }
     }
 
-    /// Takes these objects for the world, in place of its own, and checks the probes against them.
-    pub fn put_into(&mut self, objects: Vec<Object>) {
-        let strangers = self.strangers();
-        self.findings.retain(|finding| !strangers.contains(finding));
+    /// Replaces the case's objects and checks the probes against the new ones.
+    pub fn replace_objects(&mut self, objects: Vec<Object>) {
+        let missing = self.missing_pods();
+        self.findings.retain(|finding| !missing.contains(finding));
         self.objects = objects;
-        self.findings.extend(self.strangers());
+        self.findings.extend(self.missing_pods());
     }
 
-    /// A finding for each pod of a probe that is not there.
-    fn strangers(&self) -> Vec<Finding> {
+    /// A finding for each pod of a probe that does not exist.
+    fn missing_pods(&self) -> Vec<Finding> {
         let mut findings = Vec::new();
         let pods: BTreeSet<&PodId> = self
             .objects
@@ -179,21 +183,25 @@ impl Case {
 }
 
 impl Case {
-    /// A finding for each namespace that pods are in and nobody declares, if there are policies that choose by namespace
-    /// (Y9): whoever forgot it would look for the mistake in the policy.
+    /// A finding for each namespace of a pod that is not declared, if a policy selects by namespace (Y9). Without it, the
+    /// author would look for the mistake in the policy.
     fn undeclared(&self) -> Vec<Finding> {
         let mut declared = BTreeSet::new();
         let mut pods: BTreeMap<&Name, &Pod> = BTreeMap::new();
-        let mut asked = false;
+        let mut is_selected = false;
         for object in &self.objects {
             match object {
-                Object::Namespace(namespace) => drop(declared.insert(&namespace.name)),
-                Object::Pod(pod) => drop(pods.entry(&pod.id.namespace).or_insert(pod)),
-                Object::Policy(policy) => asked |= chooses_namespaces(&policy.spec),
+                Object::Namespace(namespace) => {
+                    declared.insert(&namespace.name);
+                }
+                Object::Pod(pod) => {
+                    pods.entry(&pod.id.namespace).or_insert(pod);
+                }
+                Object::Policy(policy) => is_selected |= selects_namespaces(&policy.spec),
                 Object::Node(_) | Object::Domain(..) => (),
             }
         }
-        let unknown = pods.into_iter().filter(|(name, _)| asked && !declared.contains(name));
+        let unknown = pods.into_iter().filter(|(name, _)| is_selected && !declared.contains(name));
         let findings = unknown.map(|(name, pod)| Finding {
             location: pod.location.clone(),
             code: "undeclared-namespace",
@@ -201,7 +209,7 @@ impl Case {
             object: Some(ObjectRef::cluster_wide("case", &*self.name)),
             field: "namespaces".into(),
             message: format!(
-                "the namespace {name} is not declared, so no namespace selector sees its pods"
+                "the namespace {name} is not declared, so no namespace selector matches its pods"
             ),
             hint: format!("add `{{name: {name}}}` to `namespaces:`"),
         });
@@ -209,23 +217,26 @@ impl Case {
     }
 }
 
-fn chooses_namespaces(spec: &Spec) -> bool {
+fn selects_namespaces(spec: &Spec) -> bool {
     let rules = spec.ingress.iter().chain(&spec.egress).flatten();
     let mut peers = rules.flat_map(|rule| rule.peers.iter().flatten());
-    let chooses = |scope: &Scope| matches!(scope, Scope::Matching(_));
-    chooses(&spec.subject.scope)
-        || peers.any(|peer| matches!(&peer.who, Who::Pods { scope, .. } if chooses(scope)))
+    let selects = |scope: &Scope| matches!(scope, Scope::Matching(_));
+    selects(&spec.subject.scope)
+        || peers.any(|peer| matches!(&peer.who, Who::Pods { scope, .. } if selects(scope)))
 }
 
-/// Makes up addresses, except for the pods that are meant to have none.
-fn address_all(objects: &mut BTreeMap<Key, Object>, none: &BTreeSet<PodId>) -> BTreeSet<IpAddr> {
+/// Assigns synthetic addresses, except to the pods that are explicitly without addresses.
+fn assign_addresses(
+    objects: &mut BTreeMap<Key, Object>,
+    none: &BTreeSet<PodId>,
+) -> BTreeSet<IpAddr> {
     let mut bare: Vec<(Key, Object)> = Vec::new();
     for id in none {
         bare.extend(objects.remove_entry(&Key::Pod(id.clone())));
     }
-    let made_up = make_up_addresses(objects);
+    let synthetic = assign_synthetic_addresses(objects);
     objects.extend(bare);
-    made_up
+    synthetic
 }
 
 fn case(file: &Name, names: &mut Names, tree: &Tree) -> Case {
@@ -269,7 +280,7 @@ fn case(file: &Name, names: &mut Names, tree: &Tree) -> Case {
     let probes = each(&mut ctx, &fields, "probes", probe);
     if tree.entries().iter().all(|entry| &*entry.key != "probes" || entry.value.items().is_empty())
     {
-        let hint = "add `probes:` with what is to be tried";
+        let hint = "add `probes:` with the connections to test";
         ctx.at("probes", |ctx| ctx.invalid(tree.line, "a case without probes tests nothing", hint));
     }
     let lists = [("policies", false), ("adminPolicies", true)].map(|(field, cluster_wide)| {
@@ -284,7 +295,9 @@ fn case(file: &Name, names: &mut Names, tree: &Tree) -> Case {
     let mut all = BTreeMap::new();
     for object in objects {
         match all.entry(object.key()) {
-            btree_map::Entry::Vacant(entry) => drop(entry.insert(object)),
+            btree_map::Entry::Vacant(entry) => {
+                entry.insert(object);
+            }
             btree_map::Entry::Occupied(entry) => {
                 let (first, again) =
                     (location_of(entry.get()).cloned(), location_of(&object).cloned());
@@ -292,17 +305,17 @@ fn case(file: &Name, names: &mut Names, tree: &Tree) -> Case {
                     ObjectRef::from(&object.key()),
                     first,
                     again,
-                    "the first one counts",
+                    "the first one is used",
                 ));
             }
         }
     }
-    let made_up = address_all(&mut all, &bare);
+    let synthetic = assign_addresses(&mut all, &bare);
     let objects = all.into_values().collect();
-    let mut case = Case { name, location, manifests, objects, probes, findings, made_up };
-    case.look_up();
+    let mut case = Case { name, location, manifests, objects, probes, findings, synthetic };
+    case.drop_resolved_names();
     if case.manifests.is_empty() {
-        case.findings.extend(case.strangers());
+        case.findings.extend(case.missing_pods());
         case.findings.extend(case.undeclared());
     }
     case

@@ -1,22 +1,19 @@
-//! The API server's rules for names, labels and ports. Each returns what is wrong, as a phrase.
+//! The API server's rules for names, labels and ports. An error is a phrase that says what was expected.
 
 /// The name of a namespace or of another object that becomes a DNS label.
 pub(crate) fn dns_label(name: &str) -> Result<(), String> {
-    match name.len() <= 63 && is_dns_label(name) {
-        true => Ok(()),
-        false => Err(
-            "at most 63 lower case letters, digits and `-`, with a letter or digit at both ends"
-                .into(),
-        ),
-    }
+    expect(
+        name.len() <= 63 && is_dns_label(name),
+        "at most 63 lower case letters, digits and `-`, with a letter or digit at both ends",
+    )
 }
 
 /// The name of most objects.
 pub(crate) fn dns_subdomain(name: &str) -> Result<(), String> {
-    match name.len() <= 253 && name.split('.').all(is_dns_label) {
-        true => Ok(()),
-        false => Err("at most 253 lower case letters, digits, `-` and `.`, with a letter or digit at both ends of each part".into()),
-    }
+    expect(
+        name.len() <= 253 && name.split('.').all(is_dns_label),
+        "at most 253 lower case letters, digits, `-` and `.`, with a letter or digit at both ends of each part",
+    )
 }
 
 /// The key of a label.
@@ -28,18 +25,18 @@ pub(crate) fn label_key(key: &str) -> Result<(), String> {
     if prefix.is_some_and(|prefix| dns_subdomain(prefix).is_err()) {
         return Err("a DNS name before the `/`".into());
     }
-    match !name.is_empty() && is_label_text(name) {
-        true => Ok(()),
-        false => Err("at most 63 letters, digits, `-`, `_` and `.`, with a letter or digit at both ends, after an optional DNS name and `/`".into()),
-    }
+    expect(
+        !name.is_empty() && is_label_text(name),
+        "at most 63 letters, digits, `-`, `_` and `.`, with a letter or digit at both ends, after an optional DNS name and `/`",
+    )
 }
 
 /// The value of a label.
 pub(crate) fn label_value(value: &str) -> Result<(), String> {
-    match value.is_empty() || is_label_text(value) {
-        true => Ok(()),
-        false => Err("at most 63 letters, digits, `-`, `_` and `.`, with a letter or digit at both ends, or nothing".into()),
-    }
+    expect(
+        value.is_empty() || is_label_text(value),
+        "at most 63 letters, digits, `-`, `_` and `.`, with a letter or digit at both ends, or nothing",
+    )
 }
 
 /// The name of a container port.
@@ -50,13 +47,10 @@ pub(crate) fn port_name(name: &str) -> Result<(), String> {
         && !name.contains("--")
         && !name.starts_with('-')
         && !name.ends_with('-');
-    match fits {
-        true => Ok(()),
-        false => Err(
-            "at most 15 lower case letters, digits and single `-` inside, with at least one letter"
-                .into(),
-        ),
-    }
+    expect(
+        fits,
+        "at most 15 lower case letters, digits and single `-` inside, with at least one letter",
+    )
 }
 
 /// A domain name in a policy: two or more parts, optionally after `*.`.
@@ -70,13 +64,14 @@ pub(crate) fn domain_name(name: &str) -> Result<(), String> {
     };
     let parts = name.strip_prefix("*.").unwrap_or(name);
     let parts = parts.strip_suffix('.').unwrap_or(parts);
-    match parts.contains('.') && parts.split('.').all(is_part) {
-        true => Ok(()),
-        false => {
-            Err("a domain name of two or more parts, as in `kubernetes.io` or `*.kubernetes.io`"
-                .into())
-        }
-    }
+    expect(
+        parts.contains('.') && parts.split('.').all(is_part),
+        "a domain name of two or more parts, as in `kubernetes.io` or `*.kubernetes.io`",
+    )
+}
+
+fn expect(is_valid: bool, expected: &str) -> Result<(), String> {
+    if is_valid { Ok(()) } else { Err(expected.into()) }
 }
 
 fn is_dns_label(text: &str) -> bool {

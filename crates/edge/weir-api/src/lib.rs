@@ -1,7 +1,7 @@
-//! Kubernetes objects and policy tests, read and lowered to the model; no I/O.
+//! Reads Kubernetes objects and policy tests and lowers them to the model; no I/O.
 //!
 //! ```text
-//!  bytes ─► document ─► Tree ─► lower ─► objects ─► settle ─► Manifests
+//!  bytes ─► document ─► Tree ─► lower ─► objects ─► assemble ─► Manifests
 //!           YAML, JSON          defaults, checks    pods of workloads, namespaces, addresses
 //!                          └──► case  ─► Case, Probe ─► Flow
 //!
@@ -10,14 +10,15 @@
 //!
 //! *Invariants*
 //!
-//! * No input makes it panic or take unbounded memory. What is wrong is a finding with a line, never an error that stops
+//! * No input causes a panic or unbounded memory use. An error in the input is a finding with a line, and never stops
 //!   the rest.
-//! * Stricter, never looser: a policy that the API server would refuse isolates and allows nothing. An element of a list
-//!   that cannot be read never leaves a list that means everyone.
-//! * What is read does not depend on the order of files, nor on the machine: made-up addresses come from names alone.
-//! * Kubernetes' own rules hold for what is defaulted and refused; the letters and numbers in comments (V3, T1) name them.
+//! * Stricter, never looser: a policy that the API server would reject isolates its pods and allows nothing. Skipping
+//!   an invalid element never leaves an empty list, because that would mean everyone.
+//! * The result does not depend on the order of files or on the machine: synthetic addresses follow from names alone.
+//! * Defaults and validation follow Kubernetes. The codes in comments (V3, T1) name its rules.
 
 mod address;
+mod assemble;
 mod case;
 mod check;
 pub mod document;
@@ -25,15 +26,14 @@ mod lower;
 mod manifest;
 mod probe;
 mod reader;
-mod settle;
 mod stricter;
 #[cfg(test)]
 mod testing;
 
+pub use assemble::{assign_addresses, is_equivalent, merge};
 pub use case::{Case, cases};
 pub use document::Tree;
 pub use lower::{Lowering, address, object};
 pub use manifest::{manifest, manifest_json};
-pub use probe::{End, Family, Probe, ProbeError};
+pub use probe::{End, Probe, ProbeError};
 pub use reader::{Manifests, Owner, Reader};
-pub use settle::{is_equivalent, merge, readdress};

@@ -1,25 +1,25 @@
 use std::{fmt, net::IpAddr};
 
-use weir_model::{Flow, Pod, PodId, Protocol, Verdict, World};
+use weir_model::{Flow, IpFamily, Pod, PodId, Protocol, Verdict, World};
 
-/// A connection that a policy test tries.
+/// A connection that a policy test evaluates.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Probe {
-    /// The line it was written in.
+    /// The line of the probe.
     pub line: u32,
-    /// Who opens it.
+    /// The client.
     pub from: End,
-    /// Whom it should reach.
+    /// The server.
     pub to: End,
-    /// The port at the destination.
+    /// The destination port.
     pub port: u16,
-    /// The transport.
+    /// The transport protocol.
     pub protocol: Protocol,
-    /// What should happen.
+    /// The expected verdict.
     pub expect: Verdict,
-    /// Which addresses of the pods are used, if not those that the ends suggest.
-    pub family: Option<Family>,
-    /// What its author wants to say about it.
+    /// The family of the pods' addresses, if it does not follow from the ends.
+    pub family: Option<IpFamily>,
+    /// The author's comment.
     pub note: Option<String>,
 }
 
@@ -28,7 +28,7 @@ pub struct Probe {
 pub enum End {
     /// A pod.
     Pod(PodId),
-    /// An address, whoever has it.
+    /// An address.
     Address(IpAddr),
 }
 
@@ -41,35 +41,10 @@ impl fmt::Display for End {
     }
 }
 
-/// A version of IP.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Family {
-    /// IPv4.
-    V4,
-    /// IPv6.
-    V6,
-}
-
-impl Family {
-    /// The family of an address. IPv4 written as IPv6 is IPv4.
-    pub fn of(address: IpAddr) -> Self {
-        if address.to_canonical().is_ipv4() { Family::V4 } else { Family::V6 }
-    }
-}
-
-impl fmt::Display for Family {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Family::V4 => "IPv4",
-            Family::V6 => "IPv6",
-        })
-    }
-}
-
-/// Why a probe is not a connection.
+/// Why a probe does not describe a connection.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProbeError {
-    /// There is no such pod.
+    /// The pod does not exist.
     #[error("there is no pod {0}")]
     UnknownPod(PodId),
     /// The pod has no address at all.
@@ -77,26 +52,26 @@ pub enum ProbeError {
     NoAddress(PodId),
     /// The pod has no address of the family.
     #[error("the pod {0} has no {1} address")]
-    NoAddressOf(PodId, Family),
+    NoAddressOf(PodId, IpFamily),
     /// The address is of the other family.
     #[error("{0} is not an {1} address")]
-    OtherFamily(IpAddr, Family),
+    OtherFamily(IpAddr, IpFamily),
 }
 
 impl Probe {
-    /// The connection it stands for in a world.
+    /// The probe's connection in a world.
     ///
-    /// The family is the one it asks for, else that of an address among its ends, else that of the first address of the
-    /// pod it should reach.
+    /// The address family is the probe's, else that of an address among its ends, else that of the server pod's first
+    /// address.
     pub fn flow(&self, world: &World) -> Result<Flow, ProbeError> {
         let family = match (self.family, &self.to, &self.from) {
             (Some(family), _, _) => family,
             (None, End::Address(address), _) | (None, End::Pod(_), End::Address(address)) => {
-                Family::of(*address)
+                family_of(*address)
             }
             (None, End::Pod(to), End::Pod(_)) => {
                 let first = find(world, to)?.addresses.first();
-                Family::of(*first.ok_or_else(|| ProbeError::NoAddress(to.clone()))?)
+                family_of(*first.ok_or_else(|| ProbeError::NoAddress(to.clone()))?)
             }
         };
         Ok(Flow {
@@ -112,17 +87,25 @@ fn find<'w>(world: &'w World, id: &PodId) -> Result<&'w Pod, ProbeError> {
     world.pods.get(id).ok_or_else(|| ProbeError::UnknownPod(id.clone()))
 }
 
-fn address(world: &World, end: &End, family: Family) -> Result<IpAddr, ProbeError> {
+fn address(world: &World, end: &End, family: IpFamily) -> Result<IpAddr, ProbeError> {
     match end {
-        End::Address(address) if Family::of(*address) == family => Ok(address.to_canonical()),
+        End::Address(address) if family_of(*address) == family => Ok(address.to_canonical()),
         End::Address(address) => Err(ProbeError::OtherFamily(*address, family)),
         End::Pod(id) => {
             let addresses = &find(world, id)?.addresses;
-            let fitting = addresses.iter().find(|address| Family::of(**address) == family);
-            fitting.copied().ok_or_else(|| match addresses.is_empty() {
-                true => ProbeError::NoAddress(id.clone()),
-                false => ProbeError::NoAddressOf(id.clone(), family),
+            let fitting = addresses.iter().find(|address| family_of(**address) == family);
+            fitting.copied().ok_or_else(|| {
+                if addresses.is_empty() {
+                    ProbeError::NoAddress(id.clone())
+                } else {
+                    ProbeError::NoAddressOf(id.clone(), family)
+                }
             })
         }
     }
+}
+
+/// The family of an address on the wire: an IPv4-mapped IPv6 address is IPv4.
+fn family_of(address: IpAddr) -> IpFamily {
+    address.to_canonical().into()
 }

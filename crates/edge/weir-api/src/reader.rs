@@ -6,37 +6,37 @@ use std::{
 use weir_model::{Finding, Location, Name, Object, PodId, PolicyId, Severity};
 
 use crate::{
+    assemble,
     document::{self, Entry, Repeat, Sink, SyntaxError, Tree, Value},
-    lower::{self, ListKind, Lowered, MISPLACED, NOT_AN_OBJECT, Names, Stranger, TOO_MANY, keep},
-    settle,
+    lower::{self, Guess, ListKind, Lowered, MISPLACED, NOT_AN_OBJECT, Names, TOO_MANY, keep},
 };
 
-/// What manifests say.
+/// The content of manifests.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Manifests {
     /// The objects of the model, sorted by kind and name: namespaces, nodes, pods, policies.
     pub objects: Vec<Object>,
-    /// What is wrong with the input, in the order it was read.
+    /// The findings about the input, in reading order.
     pub findings: Vec<Finding>,
     /// The pods of each workload.
     pub owners: BTreeMap<Owner, Vec<PodId>>,
-    /// The policies that a controller made, and for which object, as in `Memcached shop/cache`.
-    pub makers: BTreeMap<PolicyId, Name>,
-    /// The addresses that were made up for pods that had none.
-    pub made_up: BTreeSet<IpAddr>,
+    /// The policies that a controller generated, and for which object, such as `Memcached shop/cache`.
+    pub generated_for: BTreeMap<PolicyId, Name>,
+    /// The synthetic addresses of pods without addresses.
+    pub synthetic: BTreeSet<IpAddr>,
 }
 
 impl Manifests {
-    /// The findings that mean that something is not in `objects`, or not where it belongs: the rest of a file that could
-    /// not be read, an object whose kind is missing or misspelt, objects in a list that is none, a policy whose namespace
-    /// cannot be read, one of two objects of one name that differ, and whatever came after the last finding that was kept.
+    /// The findings because of which `objects` is incomplete or wrong: the unread rest of a file, an object without a
+    /// kind or with a misspelt one, objects in a list that is invalid, a policy whose namespace is invalid, one of two
+    /// conflicting objects, and everything beyond the limit of findings.
     ///
-    /// An answer about the world is a guess while there are any.
+    /// While there are any, results about the world may be wrong.
     pub fn missing(&self) -> impl Iterator<Item = &Finding> {
         self.findings.iter().filter(|finding| match finding.code {
-            SYNTAX | TOO_MANY | MISPLACED | settle::CONFLICT => true,
+            SYNTAX | TOO_MANY | MISPLACED | assemble::CONFLICT => true,
             UNKNOWN_KIND => finding.severity >= Severity::Warning,
-            // Of a list: the field of an object says which.
+            // A finding about a field of an object names the object; this one is about a list.
             UNKNOWN_FIELD => finding.object.is_none(),
             NOT_AN_OBJECT => finding.severity == Severity::Error,
             _ => false,
@@ -45,13 +45,13 @@ impl Manifests {
 }
 
 impl Manifests {
-    /// The same, read from a cluster and not from files: nothing is made up, and nothing has a place.
+    /// The same as if read from a cluster: without synthetic addresses and without locations.
     pub fn of_cluster(mut self) -> Self {
-        let made_up = std::mem::take(&mut self.made_up);
+        let synthetic = std::mem::take(&mut self.synthetic);
         for object in &mut self.objects {
             lower::without_location(object);
             if let Object::Pod(pod) = object {
-                pod.addresses.retain(|address| !made_up.contains(address));
+                pod.addresses.retain(|address| !synthetic.contains(address));
             }
         }
         self.findings.iter_mut().for_each(|finding| finding.location = None);
@@ -62,11 +62,11 @@ impl Manifests {
 /// A workload.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Owner {
-    /// The namespace it lives in.
+    /// The workload's namespace.
     pub namespace: Name,
-    /// Its kind in lower case, as in `deployment`.
+    /// The kind in lower case, such as `deployment`.
     pub kind: Name,
-    /// Its name.
+    /// The workload's name.
     pub name: Name,
 }
 
@@ -81,12 +81,12 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// A reader that has read nothing.
+    /// An empty reader.
     pub fn new() -> Self {
         Reader::default()
     }
 
-    /// Reads one file. What is wrong with it is a finding; what came before a syntax error stays.
+    /// Reads one file. Errors in it become findings. The objects before a syntax error stay.
     pub fn read(&mut self, file: Name, bytes: &[u8]) {
         let mut intake = Intake { reader: self, file: file.clone(), list: None };
         if let Err(error) = document::read(bytes, &mut intake) {
@@ -94,27 +94,27 @@ impl Reader {
         }
     }
 
-    /// How many documents were read that say anything, be it that there is nothing, as an empty list does.
+    /// The number of documents that were not empty. An empty list counts.
     pub fn documents(&self) -> usize {
         self.documents
     }
 
-    /// Puts together what was read: pods for workloads, namespaces that are only mentioned, addresses.
+    /// Assembles the objects: adds pods for workloads, mentioned namespaces, and synthetic addresses.
     pub fn finish(self) -> Manifests {
-        settle::settle(self.found, self.findings)
+        assemble::assemble(self.found, self.findings)
     }
 
-    fn take(&mut self, file: &Name, tree: &Tree, list: Option<&ListKind>) {
+    fn add(&mut self, file: &Name, tree: &Tree, list: Option<&ListKind>) {
         let kind = tree.get("kind").and_then(Tree::text);
         if kind.is_some_and(document::is_list) && tree.get("items").is_some() {
             let inner = list_kind(tree.entries());
-            self.stray(file, tree);
+            self.report_misplaced_items(file, tree);
             for item in tree.get("items").map_or(&[][..], Tree::items) {
-                self.take(file, item, Some(&inner));
+                self.add(file, item, Some(&inner));
             }
             return;
         }
-        if kind.is_some_and(document::is_list) && self.stray(file, tree) {
+        if kind.is_some_and(document::is_list) && self.report_misplaced_items(file, tree) {
             return;
         }
         let may_be_list = |entry: &Entry| is_items(&entry.key);
@@ -122,22 +122,22 @@ impl Reader {
             && tree.entries().iter().any(may_be_list)
             && let Some(meant) = lower::meant_list(kind)
         {
-            self.near(file, kind, tree.line, &format!("kind: {meant}"));
+            self.report_misspelt(file, kind, tree.line, &format!("kind: {meant}"));
             return;
         }
         match lower::lower(file, &mut self.names, &mut self.findings, tree, list) {
-            Some(Lowered::Unknown { kind, line, stranger }) => match stranger {
-                Stranger::Near(meant) => self.near(file, &kind, line, &meant),
-                Stranger::Policy => self.skip(file, kind, line, true),
-                Stranger::Other => self.skip(file, kind, line, false),
+            Some(Lowered::Unknown { kind, line, guess }) => match guess {
+                Guess::Misspelt(meant) => self.report_misspelt(file, &kind, line, &meant),
+                Guess::ForeignPolicy => self.report_unsupported(file, kind, line, true),
+                Guess::Other => self.report_unsupported(file, kind, line, false),
             },
             Some(lowered) => self.found.push(lowered),
             None => (),
         }
     }
 
-    /// A kind that is nearly one of ours.
-    fn near(&mut self, file: &Name, kind: &str, line: u32, meant: &str) {
+    /// Reports a kind that is similar to a known one.
+    fn report_misspelt(&mut self, file: &Name, kind: &str, line: u32, meant: &str) {
         let location = Location { file: file.clone(), line };
         let message = format!("there is no kind {kind}; the object was not read");
         let hint = format!("did you mean `{meant}`?");
@@ -145,8 +145,8 @@ impl Reader {
         keep(&mut self.findings, Finding { severity: Severity::Warning, ..finding });
     }
 
-    /// Reports what is in a list under a key that is nearly `items`, or is no list there. Whether there is any.
-    fn stray(&mut self, file: &Name, list: &Tree) -> bool {
+    /// Reports objects of a list under a key similar to `items`, and `items` that are not a list. Returns whether there are any.
+    fn report_misplaced_items(&mut self, file: &Name, list: &Tree) -> bool {
         let before = self.findings.len();
         for Entry { key, line, value, .. } in list.entries() {
             let location = Location { file: file.clone(), line: *line };
@@ -168,23 +168,26 @@ impl Reader {
         self.findings.len() > before
     }
 
-    /// Kinds that are not read are named once.
-    fn skip(&mut self, file: &Name, kind: Name, line: u32, is_policy: bool) {
+    /// Reports an unsupported kind, once.
+    fn report_unsupported(&mut self, file: &Name, kind: Name, line: u32, is_policy: bool) {
         if self.unknown.insert(kind.clone()) {
             let location = Location { file: file.clone(), line };
-            let (severity, code, message, hint) = match is_policy {
-                true => (
+            let (severity, code, message, hint) = if is_policy {
+                (
                     Severity::Warning,
                     FOREIGN_POLICY,
-                    format!("policies of the kind {kind} are not read; answers do not know them"),
-                    "keep in mind that such policies may deny or allow more",
-                ),
-                false => (
+                    format!(
+                        "policies of kind {kind} are not supported; results do not reflect them"
+                    ),
+                    "such policies may deny or allow further traffic",
+                )
+            } else {
+                (
                     Severity::Info,
                     UNKNOWN_KIND,
-                    format!("objects of the kind {kind} are not read"),
-                    "nothing to do, unless it was meant to be a policy",
-                ),
+                    format!("objects of kind {kind} are ignored"),
+                    "no action is needed, unless it should be a policy",
+                )
             };
             let finding = general(location, code, message, hint.into());
             keep(&mut self.findings, Finding { severity, ..finding });
@@ -192,66 +195,66 @@ impl Reader {
     }
 }
 
-/// Whether a key is `items`, or nearly.
+/// Whether a key is `items`, or similar to it.
 fn is_items(key: &str) -> bool {
     key.eq_ignore_ascii_case("items") || key.eq_ignore_ascii_case("item")
 }
 
-/// The code of a finding about a kind that is not read: a warning if it is nearly one that is.
+/// The code of a finding about an unsupported kind: a warning if it is similar to a supported one.
 const UNKNOWN_KIND: &str = "unknown-kind";
 
-/// The code of a finding about policies of others, which are known not to be read: unlike with a misspelt kind, nothing of
-/// ours is missing.
+/// The code of a finding about policies of other projects. Unlike with a misspelt kind, no supported object is missing.
 const FOREIGN_POLICY: &str = "foreign-policy";
 
-/// The code of a finding about a field that is not known.
+/// The code of a finding about an unknown field.
 const UNKNOWN_FIELD: &str = "unknown-field";
 
-/// The code of a finding about a file that could not be read to its end.
+/// The code of a finding about a file that could not be read completely.
 const SYNTAX: &str = "syntax";
 
-/// A finding for a file that could not be read to its end.
+/// The finding about a file that could not be read completely.
 pub(crate) fn unreadable(file: &Name, error: &SyntaxError) -> Finding {
     let location = Location { file: file.clone(), line: error.line };
-    let message = format!("{}; the file was not read from there on", error.message);
+    let message = format!("{}; the rest of the file was not read", error.message);
     general(location, SYNTAX, message, error.hint.clone())
 }
 
-/// A finding for a key that a mapping has twice.
+/// The finding about a key that a mapping has twice.
 pub(crate) fn repeated(file: &Name, repeat: &Repeat) -> Finding {
     let Repeat { key, first, again, depth } = repeat;
     let location = Location { file: file.clone(), line: *again };
     if *depth == 0 && &**key == "kind" {
         let message = format!(
-            "the key \"kind\" is there twice, in lines {first} and {again}: a second object seems to follow without `---`"
+            "the key \"kind\" occurs twice, in lines {first} and {again}: a `---` seems to be missing between two objects"
         );
-        let hint = "write `---` on a line of its own between the two objects".into();
+        let hint = "write a line `---` between the two objects".into();
         return general(location, "duplicate-key", message, hint);
     }
     let key = document::quote(key);
-    let message = format!("the key {key} is there twice, in lines {first} and {again}");
+    let message = format!("the key {key} occurs twice, in lines {first} and {again}");
     general(location, "duplicate-key", message, "remove one of the two".into())
 }
 
-/// An error that is about no object in particular.
+/// An error that is not about an object.
 fn general(location: Location, code: &'static str, message: String, hint: String) -> Finding {
     let (location, object, field) = (Some(location), None, String::new());
     Finding { location, code, severity: Severity::Error, object, field, message, hint }
 }
 
-/// Lowers documents as they are read.
+/// Lowers documents while they are read.
 struct Intake<'r> {
     reader: &'r mut Reader,
     file: Name,
     list: Option<OpenList>,
 }
 
-/// A list whose elements come one by one, before it is known to be one.
+/// A list whose elements arrive before its kind.
 struct OpenList {
-    /// How much had been found before it.
+    /// The number of objects before it.
     found: usize,
+    /// The number of findings before it.
     findings: usize,
-    /// Elements that do not say their kind.
+    /// The elements without a kind.
     waiting: Vec<Tree>,
 }
 
@@ -267,7 +270,7 @@ impl Sink for Intake<'_> {
         });
         let known = list_kind(head);
         if item.get("kind").is_some() || !known.kind.is_empty() {
-            reader.take(&self.file, &item, Some(&known));
+            reader.add(&self.file, &item, Some(&known));
         } else {
             slim(&mut item);
             list.waiting.push(item);
@@ -283,20 +286,20 @@ impl Sink for Intake<'_> {
         match (list, root.get("kind").and_then(Tree::text)) {
             (Some(list), Some(kind)) if document::is_list(kind) => {
                 let known = list_kind(root.entries());
-                self.reader.stray(&self.file, &root);
+                self.reader.report_misplaced_items(&self.file, &root);
                 for item in &list.waiting {
-                    self.reader.take(&self.file, item, Some(&known));
+                    self.reader.add(&self.file, item, Some(&known));
                 }
             }
             (Some(list), _) => {
                 self.reader.found.truncate(list.found);
                 self.reader.findings.truncate(list.findings);
-                self.reader.take(&self.file, &root, None);
+                self.reader.add(&self.file, &root, None);
             }
             (None, _) => {
-                let (root, others) = apart(root);
-                self.reader.take(&self.file, &root, None);
-                others.iter().for_each(|other| self.reader.take(&self.file, other, None));
+                let (root, others) = separate(root);
+                self.reader.add(&self.file, &root, None);
+                others.iter().for_each(|other| self.reader.add(&self.file, other, None));
             }
         }
     }
@@ -306,10 +309,9 @@ impl Sink for Intake<'_> {
     }
 }
 
-/// Objects that follow each other without `---` are one mapping with keys that are there twice: takes them apart, so that
-/// none of them vanishes. The first keeps all keys, and the others the key they begin with twice, so that a policy among
-/// them is known to be refused.
-fn apart(root: Tree) -> (Tree, Vec<Tree>) {
+/// Separates objects that follow each other without `---`, which form one mapping with repeated keys, so that none of
+/// them is lost. The first keeps all keys. The others get their first key twice, so that a policy among them is rejected.
+fn separate(root: Tree) -> (Tree, Vec<Tree>) {
     let is_kind = |entry: &&Entry| &*entry.key == "kind";
     if root.entries().iter().filter(is_kind).count() < 2 {
         return (root, Vec::new());
@@ -333,14 +335,14 @@ fn apart(root: Tree) -> (Tree, Vec<Tree>) {
     (root, others)
 }
 
-/// What a list says about its elements: a `PodList` holds Pods.
+/// The kind of a list's elements: a `PodList` contains Pods.
 fn list_kind(entries: &[Entry]) -> ListKind {
     let text = |key| document::find(entries, key).and_then(Tree::text);
     let kind = text("kind").and_then(|kind| kind.strip_suffix("List")).unwrap_or("");
     ListKind { api_version: text("apiVersion").map(Into::into), kind: kind.into() }
 }
 
-/// Takes out the bulk of an object that has to wait and that nobody will ask for.
+/// Removes large parts of a waiting object that lowering never reads.
 fn slim(tree: &mut Tree) {
     const BULK: [&str; 12] = [
         "annotations",

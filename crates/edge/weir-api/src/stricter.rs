@@ -2,19 +2,16 @@ use weir_model::{
     Action, Direction, Peer, PolicyRule, PortSpec, Scope, Selector, Spec, Subject, Tier,
 };
 
-/// What a policy says when it is there twice and the two differ: what either denies, and nothing that only one allows.
+/// Merges two different definitions of a policy: everything that either denies, and nothing that only one allows.
 pub(crate) fn stricter(one: &Spec, other: &Spec) -> Spec {
-    let subject = match one.subject == other.subject {
-        true => one.subject.clone(),
-        false => Subject {
-            scope: match one.tier {
-                Tier::Namespace => Scope::Own,
-                Tier::Admin { .. } | Tier::Baseline { .. } => {
-                    Scope::Matching(Selector::everything())
-                }
-            },
-            pods: Selector::everything(),
-        },
+    let subject = if one.subject == other.subject {
+        one.subject.clone()
+    } else {
+        let scope = match one.tier {
+            Tier::Namespace => Scope::Own,
+            Tier::Admin { .. } | Tier::Baseline { .. } => Scope::Matching(Selector::everything()),
+        };
+        Subject { scope, pods: Selector::everything() }
     };
     let side = |direction| match (one.rules(direction), other.rules(direction)) {
         (None, None) => None,
@@ -32,7 +29,7 @@ pub(crate) fn stricter(one: &Spec, other: &Spec) -> Spec {
     }
 }
 
-/// The same without the lines it was written in.
+/// The spec without line numbers.
 pub(crate) fn without_lines(spec: &Spec) -> Spec {
     let peer = |peer: &Peer| Peer { line: 0, ..peer.clone() };
     let port = |port: &PortSpec| PortSpec { line: 0, ..port.clone() };

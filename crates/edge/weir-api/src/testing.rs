@@ -1,4 +1,4 @@
-//! What was read, as text for tests to compare.
+//! Objects and findings as text, for tests.
 
 use weir_model::{Direction, Finding, Object, Peer, Policy, PolicyRule, Scope, Selector, Who};
 

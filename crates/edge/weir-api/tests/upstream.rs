@@ -1,4 +1,4 @@
-//! The cases that upstream projects give are read without a word.
+//! The cases of upstream projects are read without findings.
 
 use std::{fs, path::Path};
 

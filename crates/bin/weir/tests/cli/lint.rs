@@ -215,9 +215,9 @@ fn a_misspelt_field_of_a_memcached_is_found() {
     check(
         &cache("{security: {sasl: {}, networkPolicy: {enabled: true, allowedSource: []}}}"),
         expect![[r#"
-            -:4: info: the NetworkPolicy closes other ports, but everybody may connect to these [memcached-everyone]
+            -:4: info: the NetworkPolicy closes other ports, but everyone can connect to these [memcached-everyone]
               Memcached shop/cache spec.security.networkPolicy.allowedSources
-              hint: list who may connect in allowedSources
+              hint: list the allowed sources in allowedSources
             -:4: error: there is no field "allowedSource" here; expected enabled, allowedSources [unknown-field]
               Memcached shop/cache spec.security.networkPolicy.allowedSource
               hint: did you mean `allowedSources`?

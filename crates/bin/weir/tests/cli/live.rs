@@ -220,9 +220,9 @@ fn memcacheds_of_a_cluster_are_read_in_either_version() {
     shop(&cluster);
     let [lint, connection, restricted] = output_with_memcacheds(&cluster, "v1alpha1");
     expect![[r#"
-        warning: an empty list of allowedSources means everybody, not nobody [memcached-everyone]
+        warning: an empty list of allowedSources allows everyone, not no one [memcached-everyone]
           Memcached shop/cache spec.security.networkPolicy.allowedSources
-          hint: list who may connect; or leave the list out, if everybody may
+          hint: list the allowed sources, or remove the list to allow everyone
         1 warning
     "#]]
     .assert_eq(&lint);

@@ -180,7 +180,7 @@ fn a_case_without_probes_fails_once() {
         FAIL nothing
                -:1: error: a case without probes tests nothing [invalid]
                  case nothing probes
-                 hint: add `probes:` with what is to be tried
+                 hint: add `probes:` with the connections to test
         0 passed, 1 failed
         --- exit 1
     "#]],
@@ -193,11 +193,11 @@ fn files_without_tests_are_an_error() {
         &weir_reading("test -", "name: [\n"),
         expect![[r#"
         FAIL -
-               -:2: error: this is not YAML: while parsing a node, did not find expected node content (column 1); the file was not read from there on [syntax]
+               -:2: error: this is not YAML: while parsing a node, did not find expected node content (column 1); the rest of the file was not read [syntax]
                  hint: check indentation, quotes and brackets around this line
         0 passed, 1 failed
         --- stderr
-        error: -:2: this is not YAML: while parsing a node, did not find expected node content (column 1); the file was not read from there on
+        error: -:2: this is not YAML: while parsing a node, did not find expected node content (column 1); the rest of the file was not read
         hint: check indentation, quotes and brackets around this line
         --- exit 2
     "#]],
@@ -271,10 +271,10 @@ probes:
         &weir_reading("test -", case),
         expect![[r#"
             FAIL -:2 (1 of 1 probe)
-                   -:2: warning: the namespace lab is not declared, so no namespace selector sees its pods [undeclared-namespace]
+                   -:2: warning: the namespace lab is not declared, so no namespace selector matches its pods [undeclared-namespace]
                      case -:2 namespaces
                      hint: add `{name: lab}` to `namespaces:`
-                   -:2: warning: the namespace shop is not declared, so no namespace selector sees its pods [undeclared-namespace]
+                   -:2: warning: the namespace shop is not declared, so no namespace selector matches its pods [undeclared-namespace]
                      case -:2 namespaces
                      hint: add `{name: shop}` to `namespaces:`
                  lab/client → shop/web 80/TCP: expected allow, got deny  -:6

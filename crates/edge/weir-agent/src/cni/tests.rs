@@ -53,7 +53,7 @@ fn changes(text: &str) -> Vec<Change> {
     let manifests = reader.finish();
     let objects = manifests.objects.into_iter().map(|mut object| {
         if let Object::Pod(pod) = &mut object {
-            pod.addresses.retain(|address| !manifests.made_up.contains(address));
+            pod.addresses.retain(|address| !manifests.synthetic.contains(address));
         }
         object
     });

@@ -1,14 +1,16 @@
-//! What is written in a case itself.
+//! The objects and probes of a case itself.
 
-use weir_model::{Finding, Labels, Name, Namespace, Node, Object, Pod, PodId, Protocol, Verdict};
+use weir_model::{
+    Finding, IpFamily, Labels, Name, Namespace, Node, Object, Pod, PodId, Protocol, Verdict,
+};
 
 use crate::{
     document::Tree,
     lower::{self, Context, Fields, Lowered, Names},
-    probe::{End, Family, Probe},
+    probe::{End, Probe},
 };
 
-/// What can be read of a list.
+/// The valid elements of a list.
 pub(super) fn each<T>(
     ctx: &mut Context,
     fields: &Fields,
@@ -37,7 +39,7 @@ fn required<'t>(ctx: &mut Context, fields: &Fields<'t>, field: &'static str) -> 
     tree
 }
 
-/// A text as it was written. The format is ours: a namespace `y` needs no quotes here.
+/// A text as written. In this format, a namespace `y` needs no quotes.
 pub(super) fn text(ctx: &mut Context, fields: &Fields, field: &'static str) -> Option<Name> {
     let tree = required(ctx, fields, field)?;
     let text = match tree.written() {
@@ -70,7 +72,7 @@ pub(super) fn worker(ctx: &mut Context, tree: &Tree) -> Option<Object> {
     Some(Object::Node(Node { name, labels, addresses, location: ctx.location(tree.line) }))
 }
 
-/// A pod, and whether it is meant to have no address.
+/// A pod, and whether it is explicitly without addresses.
 pub(super) fn pod(ctx: &mut Context, tree: &Tree) -> Option<(Pod, bool)> {
     let known = [
         "namespace",
@@ -102,7 +104,7 @@ pub(super) fn pod(ctx: &mut Context, tree: &Tree) -> Option<(Pod, bool)> {
         fields.get(field).and_then(|tree| ctx.at(field, |ctx| ctx.boolean(tree))) == Some(true)
     };
     let host_network = flag("hostNetwork");
-    // A pod that is being deleted owns its addresses until it is gone (Y6).
+    // A terminating pod has its addresses until it is deleted (Y6).
     flag("terminating");
     let phases = [
         ("Pending", false),
@@ -141,7 +143,7 @@ pub(super) fn domains(ctx: &mut Context, tree: &Tree) -> Vec<Object> {
     all
 }
 
-/// A policy; whatever else is in the list fails the case.
+/// A policy. Any other object in the list fails the case.
 pub(super) fn policy(
     file: &Name,
     names: &mut Names,
@@ -152,7 +154,7 @@ pub(super) fn policy(
     let lowered = lower::lower(file, names, findings, tree, None);
     if let Some(
         Lowered::Object(Object::Policy(policy))
-        | Lowered::Made { object: Object::Policy(policy), .. },
+        | Lowered::Generated { object: Object::Policy(policy), .. },
     ) = lowered
         && policy.id.kind.is_namespaced() != cluster_wide
     {
@@ -184,7 +186,7 @@ pub(super) fn probe(ctx: &mut Context, tree: &Tree) -> Option<Probe> {
     let verdicts = [("allow", Verdict::Allow), ("deny", Verdict::Deny)];
     let expect = required(ctx, &fields, "expect")
         .and_then(|word| ctx.at("expect", |ctx| ctx.word(word, &verdicts)));
-    let families = [("IPv4", Family::V4), ("IPv6", Family::V6)];
+    let families = [("IPv4", IpFamily::V4), ("IPv6", IpFamily::V6)];
     let family = fields.get("ipFamily");
     let family = family.and_then(|word| ctx.at("ipFamily", |ctx| ctx.word(word, &families)));
     let note = fields.get("note").and_then(|_| text(ctx, &fields, "note"));

@@ -3,7 +3,7 @@ use expect_test::{Expect, expect};
 use super::*;
 use crate::testing::{finding, object, read};
 
-/// Reads cases and shows their objects, their probes with the flows they stand for, and what is wrong.
+/// Reads cases and shows their objects, their probes with flows, and their findings.
 #[track_caller]
 fn check(text: &str, expected: Expect) {
     expected.assert_eq(&cases("f".into(), text.as_bytes()).iter().map(show).collect::<String>());
@@ -29,7 +29,7 @@ fn show(case: &Case) -> String {
 }
 
 #[test]
-fn a_case_says_it_all() {
+fn a_case_contains_objects_and_probes() {
     check(
         "
 name: only the api reaches the database
@@ -69,14 +69,14 @@ probes:
             18: default/agent shop/api 192.168.0.1 -> 10.0.0.1 1/TCP allow 7
             19: shop/api fd00::2 fd00::1 -> fd00::2 1/TCP allow 
             8: warning undeclared-namespace case only the api reaches the database namespaces
-                the namespace default is not declared, so no namespace selector sees its pods
+                the namespace default is not declared, so no namespace selector matches its pods
                 add `{name: default}` to `namespaces:`
         "#]],
     );
 }
 
 #[test]
-fn a_file_holds_one_case_a_list_or_several_documents() {
+fn a_file_contains_one_case_a_list_or_several_documents() {
     let one =
         "{name: one, probes: [{from: {ip: 10.0.0.1}, to: {ip: 10.0.0.2}, port: 1, expect: allow}]}";
     check(
@@ -102,7 +102,7 @@ fn a_file_holds_one_case_a_list_or_several_documents() {
 
 /// Y9.
 #[test]
-fn a_namespace_that_selectors_look_for_should_be_declared() {
+fn an_undeclared_namespace_is_a_warning_if_a_selector_needs_it() {
     let text = "
 name: a
 namespaces: [{name: lab}]
@@ -113,7 +113,7 @@ probes: [{from: {pod: lab/client}, to: {pod: shop/web}, port: 1, expect: allow}]
     let all = cases("f".into(), text.as_bytes());
     expect![[r#"
         4: warning undeclared-namespace case a namespaces
-            the namespace shop is not declared, so no namespace selector sees its pods
+            the namespace shop is not declared, so no namespace selector matches its pods
             add `{name: shop}` to `namespaces:`
     "#]]
     .assert_eq(&all[0].findings.iter().map(finding).collect::<String>());
@@ -121,9 +121,9 @@ probes: [{from: {pod: lab/client}, to: {pod: shop/web}, port: 1, expect: allow}]
     assert_eq!(own[0].findings, []);
 }
 
-/// The family is the one asked for, else that of the address, else that of the first address of the pod to reach.
+/// The family is the probe's, else that of an address, else that of the server pod's first address.
 #[test]
-fn a_probe_chooses_a_family() {
+fn a_probe_selects_an_address_family() {
     check(
         "
 pods:
@@ -158,7 +158,7 @@ probes:
 }
 
 #[test]
-fn what_is_wrong_fails_the_case() {
+fn errors_fail_the_case() {
     check(
         "
 name: [5]
@@ -193,7 +193,7 @@ probes:
                 did you mean `pods`?
             2: error invalid case f:2 name
                 expected a string, found a list
-                write a text here
+                write a string here
             9: error invalid case f:2 namespaces[0]
                 expected a mapping, found the string "a"
                 write `field: value` lines here
@@ -208,7 +208,7 @@ probes:
                 add `name:`
             8: error invalid case f:2 pods[3].ips[0]
                 expected an IP address, found the string "10.0.0"
-                write an address as in 10.0.0.1 or fd00::1
+                write an address such as 10.0.0.1 or fd00::1
             8: error invalid case f:2 pods[3].ports[0].containerPort
                 a container port needs a number
                 add `containerPort:`
@@ -256,7 +256,7 @@ probes:
                 move it to the list it belongs to
             13: error not-an-object  
                 expected a Kubernetes object, found a mapping without `kind`; it was skipped
-                give it `apiVersion` and `kind`, or leave the file out
+                add `apiVersion` and `kind`, or exclude the file
             13: error invalid  kind
                 expected an object of the kind NetworkPolicy or ClusterSetNetworkPolicy, found no kind
                 move it to the list it belongs to
@@ -264,7 +264,7 @@ probes:
                 expected an object of the kind AdminNetworkPolicy, BaselineAdminNetworkPolicy or ClusterNetworkPolicy, found the string "NetworkPolicy"
                 move it to the list it belongs to
             6: error duplicate-object Pod default/a 
-                Pod default/a is there twice, here and in f:5; the first one counts
+                Pod default/a is defined twice, here and in f:5; the first one is used
                 remove one of the two, or give it another name
             20: error invalid case f:2 probes[0].from.pod
                 there is no pod default/nobody in this case
@@ -274,23 +274,23 @@ probes:
     check(
         "name: nothing is tried",
         expect![[r#"
-        case nothing is tried at f:1
-        1: error invalid case nothing is tried probes
-            a case without probes tests nothing
-            add `probes:` with what is to be tried
-    "#]],
+            case nothing is tried at f:1
+            1: error invalid case nothing is tried probes
+                a case without probes tests nothing
+                add `probes:` with the connections to test
+        "#]],
     );
     check(
         "just text",
         expect![[r#"
-        case f:1 at f:1
-        1: error invalid case f:1 
-            expected a mapping, found the string "just text"
-            write `field: value` lines here
-        1: error invalid case f:1 probes
-            a case without probes tests nothing
-            add `probes:` with what is to be tried
-    "#]],
+            case f:1 at f:1
+            1: error invalid case f:1 
+                expected a mapping, found the string "just text"
+                write `field: value` lines here
+            1: error invalid case f:1 probes
+                a case without probes tests nothing
+                add `probes:` with the connections to test
+        "#]],
     );
     check(
         "name: a\nname: b\nprobes: [{from: {ip: 10.0.0.1}, to: {ip: 10.0.0.2}, port: 1, expect: allow}]",
@@ -298,24 +298,24 @@ probes:
             case a at f:1
             3: 10.0.0.1 10.0.0.2 10.0.0.1 -> 10.0.0.2 1/TCP allow 
             2: error duplicate-key  
-                the key "name" is there twice, in lines 1 and 2
+                the key "name" occurs twice, in lines 1 and 2
                 remove one of the two
         "#]],
     );
     check(
         "name: [",
         expect![[r#"
-        case f at f:2
-        2: error syntax  
-            this is not YAML: while parsing a node, did not find expected node content (column 1); the file was not read from there on
-            check indentation, quotes and brackets around this line
-    "#]],
+            case f at f:2
+            2: error syntax  
+                this is not YAML: while parsing a node, did not find expected node content (column 1); the rest of the file was not read
+                check indentation, quotes and brackets around this line
+        "#]],
     );
 }
 
-/// Y9: a namespace that nobody lists is unknown.
+/// Y9: an undeclared namespace is unknown.
 #[test]
-fn the_namespace_of_an_inline_pod_is_not_implied_and_that_of_a_manifest_is() {
+fn only_manifests_imply_the_namespaces_of_their_pods() {
     let text = "{manifests: [m.yaml], pods: [{namespace: x, name: a}], probes: [{from: {pod: x/a}, to: {pod: z/b}, port: 1, expect: allow}, {from: {pod: x/a}, to: {pod: z/c}, port: 1, expect: allow}]}";
     let mut case = cases("f".into(), text.as_bytes()).remove(0);
     assert_eq!(case.findings, []);
@@ -332,7 +332,7 @@ fn the_namespace_of_an_inline_pod_is_not_implied_and_that_of_a_manifest_is() {
         1: x/a z/b 10.226.74.226 -> 10.130.1.149 1/TCP allow 
         1: x/a z/c there is no pod z/c allow 
         3: error duplicate-object Pod x/a 
-            Pod x/a is there twice, here and in f:1; the one in the case counts
+            Pod x/a is defined twice, here and in f:1; the one in the case is used
             remove one of the two, or give it another name
         1: error invalid case f:1 probes[1].to.pod
             there is no pod z/c in this case
@@ -342,7 +342,7 @@ fn the_namespace_of_an_inline_pod_is_not_implied_and_that_of_a_manifest_is() {
 }
 
 #[test]
-fn names_that_yaml_takes_for_booleans_need_no_quotes() {
+fn names_that_yaml_reads_as_booleans_need_no_quotes() {
     check(
         "{name: yes, namespaces: [{name: y}], pods: [{namespace: y, name: n}], probes: [{from: {pod: y/n}, to: {pod: y/n}, port: 1, expect: allow}]}",
         expect![[r#"

@@ -2,13 +2,13 @@ use std::{cell::Cell, rc::Rc};
 
 use saphyr_parser::{Input, StrInput};
 
-/// How many tokens the scanner may look at before it says what the first of them is.
+/// The most tokens that the scanner may read ahead before it emits the first of them.
 const MAX_TOKENS: u32 = 2_000_000;
 
-/// How far the scanner has looked ahead since the last event.
+/// How far the scanner has read ahead since the last event.
 ///
-/// A flow collection in brackets may be the key of a mapping, so the scanner keeps all of its tokens until it ends:
-/// without a bound, a few megabytes of brackets would take gigabytes.
+/// A flow collection in brackets may be the key of a mapping, so the scanner keeps all of its tokens until it ends.
+/// Without a bound, a few megabytes of brackets would use gigabytes of memory.
 #[derive(Clone, Default)]
 pub(super) struct Ahead(Rc<Cell<u32>>);
 
@@ -18,13 +18,13 @@ impl Ahead {
         self.0.set(0);
     }
 
-    /// The scanner has gone too far and was stopped.
+    /// Whether the scanner exceeded the bound and was stopped.
     pub(super) fn is_too_far(&self) -> bool {
         self.0.get() > MAX_TOKENS
     }
 }
 
-/// Text that seems to end when the scanner looks too far ahead.
+/// Text that appears to end when the scanner reads too far ahead.
 pub(super) struct Bounded<'t> {
     text: StrInput<'t>,
     ahead: Ahead,
@@ -39,7 +39,7 @@ impl<'t> Bounded<'t> {
 impl Input for Bounded<'_> {
     #[inline]
     fn lookahead(&mut self, count: usize) {
-        // The scanner asks for four characters once for each token, and for each line of a long scalar.
+        // The scanner requests four characters once per token, and per line of a long scalar.
         if count == 4 {
             self.ahead.0.set(self.ahead.0.get().saturating_add(1));
             if self.ahead.is_too_far() {

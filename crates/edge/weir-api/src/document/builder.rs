@@ -2,12 +2,12 @@ use std::collections::{BTreeMap, btree_map};
 
 use super::{DEPTH, Entry, Repeat, Sink, SyntaxError, Tree, Value, tree};
 
-/// How many nodes may be in memory at once.
+/// The most values in memory at a time.
 const MAX_LIVE: usize = 4_000_000;
-/// How many nodes the aliases of a file may stand for.
+/// The most values that the aliases of a file may expand to.
 const MAX_EXPANDED: usize = 4_000_000;
 
-/// What a YAML or a JSON reader sees.
+/// An event of the YAML or JSON parser.
 pub(super) enum Event {
     DocumentStart,
     /// A single value, and the id of its anchor or 0.
@@ -18,16 +18,16 @@ pub(super) enum Event {
     Map(usize),
     /// The end of a list or mapping.
     End,
-    /// Stands for what has the anchor with this id.
+    /// An alias of the value with this anchor.
     Alias(usize),
 }
 
-/// Takes in events.
+/// Receives events.
 pub(super) trait Events {
     fn event(&mut self, event: Event, line: u32) -> Result<(), SyntaxError>;
 }
 
-/// Wants to know only whether there is an error.
+/// A sink for syntax checks: it ignores the content.
 pub(super) struct Dry;
 
 impl Events for Dry {
@@ -43,11 +43,11 @@ impl Sink for Dry {
     fn repeat(&mut self, _: Repeat) {}
 }
 
-/// Builds nodes from events with an explicit stack, within a budget.
+/// Builds trees from events with an explicit stack, within limits.
 pub(super) struct Builder<'s, S> {
     sink: &'s mut S,
     stack: Vec<Frame>,
-    /// What aliases can refer to; `None` while it is still being read.
+    /// The values with anchors; `None` while a value is incomplete.
     anchors: BTreeMap<usize, Option<Subtree>>,
     live: usize,
     expanded: usize,
@@ -64,7 +64,7 @@ struct Frame {
 
 enum Content {
     Seq(Vec<Tree>),
-    /// The elements go to the sink: how many did, and how many nodes were there before.
+    /// The elements go to the sink: their number so far, and the number of values before them.
     Items(usize, usize),
     Map {
         entries: Vec<Entry>,
@@ -74,12 +74,12 @@ enum Content {
 }
 
 enum Key {
-    /// What it means, and how it was written if that is something else.
+    /// The key, and its spelling if that differs.
     Text(Box<str>, Option<Box<str>>),
     Merge,
 }
 
-/// A tree with the number of nodes in it and how deep they nest.
+/// A tree with its number of values and its depth.
 #[derive(Clone)]
 struct Subtree {
     tree: Tree,
@@ -103,7 +103,7 @@ impl<'s, S: Sink> Builder<'s, S> {
         Ok(())
     }
 
-    /// A list that begins now: one whose elements go to the sink if it is the `items` of a list object.
+    /// A new list. If it is the `items` of a list object, its elements go to the sink.
     fn seq(&self, anchor: usize) -> Content {
         if let [
             Frame {
@@ -121,7 +121,7 @@ impl<'s, S: Sink> Builder<'s, S> {
 
     fn close(&mut self, line: u32) -> Result<(), SyntaxError> {
         let Some(frame) = self.stack.pop() else {
-            return Err(SyntaxError::new(line, "a collection ends that never began", ""));
+            return Err(SyntaxError::new(line, "unexpected end of a collection", ""));
         };
         let value = match frame.content {
             Content::Seq(items) => Value::Seq(items),
@@ -140,7 +140,7 @@ impl<'s, S: Sink> Builder<'s, S> {
         )
     }
 
-    /// Puts a tree that is complete where it belongs.
+    /// Adds a complete tree to its parent.
     fn complete(&mut self, subtree: Subtree, anchor: usize, line: u32) -> Result<(), SyntaxError> {
         if anchor != 0 {
             self.expand(subtree.weight, line)?;
@@ -217,7 +217,7 @@ impl<'s, S: Sink> Builder<'s, S> {
         match self.expanded > MAX_EXPANDED {
             false => Ok(()),
             true => {
-                let message = format!("aliases stand for more than {MAX_EXPANDED} values");
+                let message = format!("aliases expand to more than {MAX_EXPANDED} values");
                 Err(SyntaxError::new(line, message, "write the values out, without anchors"))
             }
         }
@@ -276,7 +276,7 @@ impl<S: Sink> Events for Builder<'_, S> {
     }
 }
 
-/// Whether objects of this kind hold others in `items`.
+/// Whether objects of this kind contain others in `items`.
 pub(crate) fn is_list(kind: &str) -> bool {
     kind.ends_with("List")
 }
@@ -289,14 +289,14 @@ fn too_deep(line: u32) -> SyntaxError {
     )
 }
 
-/// Keys are text. The API server's reader writes numbers and booleans as text, in their own spelling.
+/// Converts a key to text. Like the API server, writes numbers and booleans in their canonical spelling.
 fn key_of(tree: Tree) -> Result<Key, SyntaxError> {
     match tree.value {
         Value::Str(text) | Value::Float(text) => Ok(Key::Text(text, None)),
         Value::Bool(value, text) => Ok(meaning(value.to_string(), text)),
         Value::Int(value, text) => Ok(meaning(value.to_string(), text)),
         Value::Null | Value::Seq(_) | Value::Map(_) => {
-            let message = format!("a key of a mapping is {}; expected text", tree.describe());
+            let message = format!("the key of a mapping is {}; expected a string", tree.describe());
             Err(SyntaxError::new(tree.line, message, "quote the key"))
         }
     }
@@ -328,7 +328,7 @@ fn not_mergeable(tree: &Tree, line: u32) -> SyntaxError {
     SyntaxError::new(line, message, "quote the key if it is not a merge key")
 }
 
-/// Adds what is merged in: a key of the mapping itself wins, then the first source that has it.
+/// Adds merged entries. The mapping's own key wins, then the first source that has it.
 fn merge(entries: &mut Vec<Entry>, merged: Vec<Entry>) {
     let mut known: std::collections::BTreeSet<Box<str>> = match merged.is_empty() {
         true => return,

@@ -5,7 +5,7 @@ use super::{
     builder::{Event, Events},
 };
 
-/// Reads JSON documents that follow each other, with or without the `---` of YAML between them.
+/// Reads consecutive JSON documents, with or without `---` between them.
 pub(super) fn read(text: &str, events: &mut impl Events) -> Result<(), SyntaxError> {
     let mut reader = Reader { text, at: 0, line: 1 };
     loop {
@@ -49,7 +49,7 @@ impl<'t> Reader<'t> {
         }
     }
 
-    /// A line that is `---`.
+    /// Skips a line `---`.
     fn skip_separator(&mut self) -> bool {
         let (before, rest) = self.text.split_at(self.at);
         let is_line = (before.is_empty() || before.ends_with('\n'))
@@ -69,7 +69,7 @@ impl<'t> Reader<'t> {
         SyntaxError::new(self.line, message, "check commas, quotes and brackets around this line")
     }
 
-    /// One value with everything in it.
+    /// Reads one value with its content.
     fn value(&mut self, events: &mut impl Events) -> Result<(), SyntaxError> {
         let mut open: Vec<Open> = Vec::new();
         loop {
@@ -106,7 +106,7 @@ impl<'t> Reader<'t> {
                     events.event(Event::Scalar(value, 0), line)?;
                 }
             }
-            // A value is complete: close what it completes, or go on to the next one.
+            // A value is complete: close its collections, or continue with the next value.
             loop {
                 let Some(&inner) = open.last() else { return Ok(()) };
                 self.skip_space();
@@ -248,7 +248,7 @@ impl<'t> Reader<'t> {
         Ok(c)
     }
 
-    /// The character of `\uXXXX`, or of two of them that are a surrogate pair. Half a pair becomes U+FFFD.
+    /// The character of `\uXXXX` or of a surrogate pair. Half a pair becomes U+FFFD.
     fn unicode(&mut self) -> Result<char, SyntaxError> {
         let first = self.hex()?;
         if (0xd800..0xdc00).contains(&first) && self.text[self.at..].starts_with("\\u") {

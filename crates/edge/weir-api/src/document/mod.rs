@@ -1,4 +1,4 @@
-//! Bytes to trees: YAML and JSON become the same [`Tree`]s, each with the line it was written in.
+//! Parses YAML and JSON into the same [`Tree`]s, which know their lines.
 //!
 //! ```text
 //!  bytes ─► text ─► yaml ─┐ events
@@ -21,17 +21,17 @@ pub(crate) use tree::{find, quote};
 
 use builder::{Builder, Dry};
 
-/// How deep collections may nest.
+/// The greatest depth of nested collections.
 const DEPTH: usize = 128;
-/// The largest file that is read.
+/// The size limit of a file.
 pub const MAX_BYTES: usize = 512 << 20;
 
-/// Why a file could not be read further.
+/// Why the rest of a file could not be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SyntaxError {
-    /// The line where reading stopped, from 1; 0 if it never began.
+    /// The line where reading stopped, from 1; 0 if nothing was read.
     pub line: u32,
-    /// What is wrong and what was expected.
+    /// What was found and what was expected.
     pub message: String,
     /// What to do.
     pub hint: String,
@@ -52,24 +52,24 @@ pub struct Repeat {
     pub first: u32,
     /// The line of the other one.
     pub again: u32,
-    /// How many collections the mapping is in: 0 if it is the document.
+    /// The depth of the mapping: 0 if it is the document.
     pub depth: usize,
 }
 
-/// Takes in what is read, as soon as it is complete.
+/// Receives documents and elements as soon as they are complete.
 pub(crate) trait Sink {
-    /// Whether the elements of a document's `items` are handed over one by one, so that the whole is never in memory.
+    /// Whether the sink receives the elements of `items` one by one, so that the whole list is never in memory.
     const ITEMS: bool;
 
-    /// An element of `items`; `head` is what of its document came before.
+    /// An element of `items`; `head` is the part of its document before the list.
     fn item(&mut self, head: &[Entry], index: usize, item: Tree);
-    /// A document. If its items were handed over, they are no longer in it.
+    /// A document, without the elements that the sink already received.
     fn document(&mut self, root: Tree);
-    /// A mapping has a key twice. Both entries are in it.
+    /// A mapping has a key twice. It contains both entries.
     fn repeat(&mut self, repeat: Repeat);
 }
 
-/// Reads a file. What came before an error has reached the sink.
+/// Reads a file. The sink receives everything before an error.
 pub(crate) fn read(bytes: &[u8], sink: &mut impl Sink) -> Result<(), SyntaxError> {
     let text = text::decode(bytes)?;
     let first = text.trim_start();
@@ -79,12 +79,12 @@ pub(crate) fn read(bytes: &[u8], sink: &mut impl Sink) -> Result<(), SyntaxError
     }
     let is_json = match json::read(text, &mut Dry) {
         Ok(()) => true,
-        // Otherwise it is flow style, or JSON with the liberties that YAML takes, or broken: then the one that got
-        // further was the one that was meant, and tells where the fault is.
+        // Otherwise it is flow style, JSON with YAML extensions, or broken. Then report the error of the parser that
+        // got further.
         Err(in_json) => match yaml::read(text, &mut Builder::new(&mut Dry)) {
             Ok(()) => false,
             Err(in_yaml) => {
-                // What is missing at the end, YAML misses in the line behind it.
+                // YAML reports a missing end in the line after it.
                 let last = text.trim_end().lines().count();
                 let [in_json, in_yaml] = [in_json, in_yaml]
                     .map(|error| usize::try_from(error.line).map_or(last, |line| line.min(last)));
@@ -107,14 +107,15 @@ fn looks_like_json(text: &str) -> bool {
     }
 }
 
-/// All documents of a file, as far as it can be read, and what is wrong with it.
+/// All documents of a file up to the first error, the repeated keys, and that error.
 pub fn documents(bytes: &[u8]) -> (Vec<Tree>, Vec<Repeat>, Option<SyntaxError>) {
     let mut all = Documents::default();
     let error = read(bytes, &mut all).err();
     (all.roots, all.repeats, error)
 }
 
-/// Hands over the elements of a list's `items` one by one, so that the whole is never in memory, and returns the rest of it.
+/// Calls `each` with the elements of a list's `items` one by one, so that the whole list is never in memory. Returns the
+/// rest of the list object.
 pub fn items(bytes: &[u8], each: impl FnMut(Tree)) -> Result<Tree, SyntaxError> {
     let mut all = Items { each, rest: Tree::null(1) };
     read(bytes, &mut all)?;
@@ -154,7 +155,7 @@ impl Sink for Documents {
     }
 }
 
-/// Whether YAML reads this as text when it is written without quotes.
+/// Whether YAML reads this as a string without quotes.
 pub(crate) fn is_plain_text(text: &str) -> bool {
     matches!(scalar::resolve(text), Value::Str(_))
 }

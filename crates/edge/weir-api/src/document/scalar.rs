@@ -1,6 +1,6 @@
 use super::Value;
 
-/// What a plain YAML scalar means to the API server's reader, which speaks YAML 1.1: `yes` is a boolean, `010` is eight.
+/// The meaning of a plain scalar in YAML 1.1, which the API server uses: `yes` is a boolean, `010` is eight.
 pub(super) fn resolve(text: &str) -> Value {
     match text {
         "" | "~" | "null" | "Null" | "NULL" => Value::Null,
@@ -20,7 +20,7 @@ fn number(text: &str) -> Value {
     if matches!(text.trim_start_matches(['+', '-']), ".inf" | ".Inf" | ".INF") {
         return Value::Float(text.into());
     }
-    // No number that fits is longer, and a hostile one may be a gigabyte.
+    // No 64-bit number is longer, and hostile input may contain a gigabyte of digits.
     let plain = match text.len() {
         0..=64 => text.replace('_', ""),
         _ => text.into(),
@@ -31,7 +31,7 @@ fn number(text: &str) -> Value {
     if !looks_like_float(&plain) {
         return Value::Str(text.into());
     }
-    // The reader writes 80.0 as 80 when it turns YAML into JSON.
+    // The API server converts YAML to JSON, where 80.0 becomes 80.
     const EXACT: f64 = (1_u64 << 53) as f64;
     match plain.parse::<f64>() {
         Ok(float) if plain.len() <= 64 && float.fract() == 0.0 && float.abs() <= EXACT => {
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn plain_scalars_mean_what_yaml_1_1_says() {
+    fn plain_scalars_follow_yaml_1_1() {
         let int = |n, text: &str| Value::Int(n, text.into());
         for (text, value) in [
             ("", Value::Null),

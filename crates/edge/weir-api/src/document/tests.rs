@@ -2,7 +2,7 @@ use expect_test::{Expect, expect};
 
 use super::{Tree, Value, documents};
 
-/// Checks what is read: each document on a line, then what is wrong.
+/// Checks the documents, one per line, and then the errors.
 #[track_caller]
 fn check(text: &str, expected: Expect) {
     let (roots, repeats, error) = documents(text.as_bytes());
@@ -50,7 +50,7 @@ fn yaml_and_json_give_the_same_tree() {
 }
 
 #[test]
-fn a_file_can_hold_several_documents_or_none() {
+fn a_file_can_contain_several_documents_or_none() {
     check("", expect![[""]]);
     check("# only a comment\n", expect![[""]]);
     check(
@@ -88,7 +88,7 @@ fn quotes_and_tags_make_text() {
 }
 
 #[test]
-fn keys_are_text_as_the_api_server_writes_it() {
+fn keys_are_text_like_in_the_api_server() {
     check(
         "80: a\nyes: b\n1.50: c\n\"0x10\": d\n0x10: e",
         expect![[r#"
@@ -98,19 +98,19 @@ fn keys_are_text_as_the_api_server_writes_it() {
     check(
         "[a]: b",
         expect![[r#"
-        error in 1: a key of a mapping is a list; expected text (quote the key)
-    "#]],
+            error in 1: the key of a mapping is a list; expected a string (quote the key)
+        "#]],
     );
     check(
         "? \n: b",
         expect![[r#"
-        error in 2: a key of a mapping is nothing; expected text (quote the key)
-    "#]],
+            error in 2: the key of a mapping is nothing; expected a string (quote the key)
+        "#]],
     );
 }
 
 #[test]
-fn anchors_and_merge_keys_are_written_out() {
+fn anchors_and_merge_keys_are_expanded() {
     check(
         "a: &x {k: 1, l: 2}\nb: *x\nc:\n  <<: *x\n  l: 3\nd:\n  <<: [{k: 4}, *x]\n",
         expect![[r#"
@@ -223,7 +223,7 @@ fn json_is_read_exactly() {
 }
 
 #[test]
-fn json_documents_may_stand_between_lines_of_dashes() {
+fn json_documents_can_be_separated_by_dashes() {
     for text in [
         "---\n{\"a\": \"\\ud83d\\ude00\"}\n---\n{\"b\": 2}\n---\n",
         "{\"a\": \"\\ud83d\\ude00\"}\n--- \n---\n{\"b\": 2}",
@@ -234,7 +234,7 @@ fn json_documents_may_stand_between_lines_of_dashes() {
 }
 
 #[test]
-fn of_two_errors_the_one_further_down_is_told() {
+fn of_two_syntax_errors_the_later_one_is_reported() {
     check(
         "{\"a\": 1}\n---\nb: 2\n---\nc: [\n",
         expect![[r#"
@@ -263,13 +263,13 @@ fn flow_style_that_is_not_json_is_read_as_yaml() {
     check(
         "[a]: [b",
         expect![[r#"
-        error in 1: a key of a mapping is a list; expected text (quote the key)
-    "#]],
+            error in 1: the key of a mapping is a list; expected a string (quote the key)
+        "#]],
     );
 }
 
 #[test]
-fn what_came_before_an_error_stays() {
+fn documents_before_an_error_are_kept() {
     check(
         "a: 1\n---\nb: 2\n---\nc: [\n",
         expect![[r#"
@@ -281,7 +281,7 @@ fn what_came_before_an_error_stays() {
 }
 
 #[test]
-fn errors_say_what_to_do() {
+fn syntax_errors_have_hints() {
     check(
         "a:\n\tb: 1",
         expect![[r#"
@@ -291,14 +291,14 @@ fn errors_say_what_to_do() {
     check(
         "name: {{ .Values.name }}",
         expect![[r#"
-        error in 1: a key of a mapping is a mapping; expected text (this looks like a template: render it first, as with `helm template`)
-    "#]],
+            error in 1: the key of a mapping is a mapping; expected a string (this looks like a template: render it first, for example with `helm template`)
+        "#]],
     );
     check(
         "{{- if .Values.on }}\na: 1\n{{- end }}",
         expect![[r#"
-        error in 1: this is not YAML: "-" is only valid inside a block (column 3) (this looks like a template: render it first, as with `helm template`)
-    "#]],
+            error in 1: this is not YAML: "-" is only valid inside a block (column 3) (this looks like a template: render it first, for example with `helm template`)
+        "#]],
     );
     check(
         "a: b: c",
@@ -322,7 +322,7 @@ fn hostile_input_is_stopped_early() {
         laughs.push_str(&format!("a{n}: &a{n} [{before}]\n"));
     }
     let (_, _, error) = documents(laughs.as_bytes());
-    assert_eq!(error.unwrap().message, "aliases stand for more than 4000000 values");
+    assert_eq!(error.unwrap().message, "aliases expand to more than 4000000 values");
     let deep: String = (0..200).map(|n| format!("{}a:\n", " ".repeat(n))).collect();
     let (_, _, error) = documents(deep.as_bytes());
     assert_eq!(error.unwrap().line, 129);
@@ -338,12 +338,12 @@ mod laws {
 
     proptest! {
         #[test]
-        fn no_bytes_make_it_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        fn random_bytes_cause_no_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             documents(&bytes);
         }
 
         #[test]
-        fn no_text_that_looks_like_yaml_makes_it_panic(text in "([\\[\\]{}:,&*?!|>#'\"%@`<~ab01.\\-]|\n|  |\t|---\n|<<: |\\\\u)*") {
+        fn yaml_like_text_causes_no_panic(text in "([\\[\\]{}:,&*?!|>#'\"%@`<~ab01.\\-]|\n|  |\t|---\n|<<: |\\\\u)*") {
             documents(text.as_bytes());
         }
     }

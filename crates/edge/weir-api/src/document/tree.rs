@@ -1,22 +1,22 @@
 use std::fmt::Write;
 
-/// A piece of a document and the line it was written in.
+/// A part of a document, with its line.
 #[derive(Clone, Debug, PartialEq, Hash)]
 pub struct Tree {
-    /// The line it starts at, from 1.
+    /// The first line, from 1.
     pub line: u32,
-    /// What it is.
+    /// The value.
     pub value: Value,
 }
 
-/// What was written. Scalars other than strings keep their text, for messages.
+/// A value. Scalars other than strings keep their text, for messages.
 #[derive(Clone, Debug, PartialEq, Hash)]
 pub enum Value {
     /// Nothing, `null` or `~`.
     Null,
     /// A boolean, in any of the spellings of YAML 1.1.
     Bool(bool, Box<str>),
-    /// A whole number that fits.
+    /// An integer of at most 64 bits.
     Int(i64, Box<str>),
     /// Any other number.
     Float(Box<str>),
@@ -24,16 +24,16 @@ pub enum Value {
     Str(Box<str>),
     /// A list.
     Seq(Vec<Tree>),
-    /// A mapping in the order it was written. A repeated key is there twice.
+    /// A mapping in its original order. A repeated key occurs twice.
     Map(Vec<Entry>),
 }
 
 /// One entry of a mapping.
 #[derive(Clone, Debug, PartialEq, Hash)]
 pub struct Entry {
-    /// The key, as the API server's reader has it.
+    /// The key, as the API server reads it.
     pub key: Box<str>,
-    /// The key as it was written, if it means something else: `on` is the boolean true.
+    /// The original spelling, if it differs: `on` is the boolean true.
     pub written: Option<Box<str>>,
     /// The line of the key.
     pub line: u32,
@@ -42,7 +42,7 @@ pub struct Entry {
 }
 
 impl Tree {
-    /// A tree that says nothing.
+    /// An empty tree.
     pub fn null(line: u32) -> Self {
         Tree { line, value: Value::Null }
     }
@@ -57,7 +57,7 @@ impl Tree {
         keys.iter().try_fold(self, |tree, key| tree.get(key))
     }
 
-    /// The entries of a mapping; none if it is not one.
+    /// The entries, if it is a mapping.
     pub fn entries(&self) -> &[Entry] {
         match &self.value {
             Value::Map(entries) => entries,
@@ -65,7 +65,7 @@ impl Tree {
         }
     }
 
-    /// The elements of a list; none if it is not one.
+    /// The elements, if it is a list.
     pub fn items(&self) -> &[Tree] {
         match &self.value {
             Value::Seq(items) => items,
@@ -73,7 +73,7 @@ impl Tree {
         }
     }
 
-    /// The text, if it is text.
+    /// The text, if it is a string.
     pub fn text(&self) -> Option<&str> {
         match &self.value {
             Value::Str(text) => Some(text),
@@ -81,7 +81,7 @@ impl Tree {
         }
     }
 
-    /// The text of any single value, as it was written.
+    /// The original text of any scalar.
     pub fn written(&self) -> Option<&str> {
         match &self.value {
             Value::Bool(_, text) | Value::Int(_, text) | Value::Float(text) | Value::Str(text) => {
@@ -91,12 +91,12 @@ impl Tree {
         }
     }
 
-    /// Whether it says nothing.
+    /// Whether it is null.
     pub fn is_null(&self) -> bool {
         self.value == Value::Null
     }
 
-    /// What it is, for a sentence: `the boolean yes`, `a list`.
+    /// A description for messages: `the boolean yes`, `a list`.
     pub fn describe(&self) -> String {
         match &self.value {
             Value::Null => "nothing".into(),
@@ -108,7 +108,7 @@ impl Tree {
         }
     }
 
-    /// Whether it is a single value that was written without quotes and is not text.
+    /// Whether it is a scalar that would need quotes to be a string.
     pub fn lacks_quotes(&self) -> bool {
         matches!(self.value, Value::Bool(..) | Value::Int(..) | Value::Float(_))
     }
@@ -119,7 +119,7 @@ pub(crate) fn find<'t>(entries: &'t [Entry], key: &str) -> Option<&'t Tree> {
     entries.iter().find(|entry| *entry.key == *key).map(|e| &e.value).filter(|v| !v.is_null())
 }
 
-/// Text in quotes, shortened if it is long, so that a message stays one line.
+/// Text in quotes on one line, shortened if it is long.
 pub(crate) fn quote(text: &str) -> String {
     let mut out = String::from("\"");
     for c in shorten(text).chars() {
@@ -138,8 +138,8 @@ pub(crate) fn quote(text: &str) -> String {
 }
 
 fn shorten(text: &str) -> String {
-    const LONGEST: usize = 80;
-    match text.char_indices().nth(LONGEST) {
+    const MAX_CHARS: usize = 80;
+    match text.char_indices().nth(MAX_CHARS) {
         None => text.into(),
         Some((at, _)) => format!("{}…", &text[..at]),
     }

@@ -69,11 +69,12 @@ fn explain(text: &str, error: &ScanError) -> SyntaxError {
     suspect_template(text, SyntaxError::new(line, message, hint))
 }
 
-/// Unrendered templates are the most common reason why a manifest is not YAML.
+/// Adds a hint about templates, the most common reason why a manifest is not YAML.
 fn suspect_template(text: &str, mut error: SyntaxError) -> SyntaxError {
     let near = error.line.saturating_sub(2)..=error.line;
     if near.into_iter().any(|at| line_of(text, at).is_some_and(|line| line.contains("{{"))) {
-        error.hint = "this looks like a template: render it first, as with `helm template`".into();
+        error.hint =
+            "this looks like a template: render it first, for example with `helm template`".into();
     }
     error
 }

@@ -13,20 +13,20 @@ use self::rule::{deny_all, rules};
 use super::{Context, Fields, Home, Lowered, check_version, meta, port, selector};
 use crate::{check, document::Tree};
 
-/// What the cluster-wide kinds differ in.
+/// The differences between the cluster-wide kinds.
 struct Dialect {
     kind: PolicyKind,
     version: &'static str,
     fields: &'static [&'static str],
     actions: &'static [(&'static str, Action)],
     ports: &'static str,
-    /// Whether a list of no ports is taken, and then means every port (C15).
+    /// Whether an empty list of ports is valid and means every port (C15).
     no_ports: bool,
     port: fn(&mut Context, &Tree) -> Option<PortSpec>,
     egress_peers: &'static [&'static str],
-    /// Rules per direction, peers per rule, ports per rule (C26).
+    /// The most rules per direction, peers per rule, and ports per rule (C26).
     limit: usize,
-    /// The selectors that `pods` must have.
+    /// The required selectors of `pods`.
     needs: &'static [&'static str],
 }
 
@@ -67,7 +67,7 @@ const CLUSTER: Dialect = Dialect {
 /// The priority of a BaselineAdminNetworkPolicy: after all others of its tier.
 const LAST: u32 = 1001;
 
-/// A cluster-wide policy. If the API server refuses it, it allows nothing, and denies where it would have passed.
+/// A cluster-wide policy. If the API server would reject it, it allows nothing, and denies what it would have passed.
 pub(crate) fn lower(
     ctx: &mut Context,
     tree: &Tree,
@@ -84,8 +84,7 @@ pub(crate) fn lower(
     let name = meta.name.unwrap_or_else(|| ctx.name(&format!("unnamed-{}", tree.line)));
     if dialect.kind == PolicyKind::BaselineAdminNetworkPolicy && &*name != "default" {
         let line = tree.path(&["metadata", "name"]).map_or(tree.line, |name| name.line);
-        let message =
-            format!("the only name a BaselineAdminNetworkPolicy can have is default, not {name}");
+        let message = format!("a BaselineAdminNetworkPolicy must be named default, not {name}");
         ctx.at("metadata", |ctx| {
             ctx.at("name", |ctx| ctx.invalid(line, message, "name it default"));
         });
@@ -94,7 +93,7 @@ pub(crate) fn lower(
     ctx.invalid |= !fields.clean;
     let none = Tree::null(tree.line);
     let mut spec = ctx.at("spec", |ctx| spec_of(ctx, fields.get("spec").unwrap_or(&none), dialect));
-    // Perhaps the spec is there under a name that nobody knows.
+    // The unknown field may be a misspelt spec.
     if fields.is_repeated("spec") || !fields.clean {
         spec = Spec { subject: everyone(), ..lockdown(spec, tree.line) };
     }
@@ -110,17 +109,17 @@ fn spec_of(ctx: &mut Context, tree: &Tree, dialect: &Dialect) -> Spec {
     let subject = ctx.at("subject", |ctx| subject(ctx, &fields, dialect));
     let mut side = |direction, field: &'static str| {
         let list = fields.get(field)?;
-        match fields.is_repeated(field) {
-            true => Some(vec![deny_all(0, list.line)]),
-            false => ctx.at(field, |ctx| rules(ctx, list, direction, dialect)),
+        if fields.is_repeated(field) {
+            Some(vec![deny_all(0, list.line)])
+        } else {
+            ctx.at(field, |ctx| rules(ctx, list, direction, dialect))
         }
     };
     let ingress = side(Direction::Ingress, "ingress");
     let egress = side(Direction::Egress, "egress");
     ctx.invalid |= subject.is_none();
-    let closed = |rules: Option<Vec<PolicyRule>>| match ctx.invalid {
-        true => rules.map(fail_closed),
-        false => rules,
+    let closed = |rules: Option<Vec<PolicyRule>>| {
+        if ctx.invalid { rules.map(fail_closed) } else { rules }
     };
     let spec = Spec {
         tier,
@@ -128,7 +127,7 @@ fn spec_of(ctx: &mut Context, tree: &Tree, dialect: &Dialect) -> Spec {
         ingress: closed(ingress),
         egress: closed(egress),
     };
-    // A field that nobody knows may have been a list of rules.
+    // An unknown field may be a misspelt list of rules.
     if fields.clean { spec } else { lockdown(spec, tree.line) }
 }
 
@@ -142,18 +141,18 @@ fn lockdown(spec: Spec, line: u32) -> Spec {
     Spec { ingress: more(spec.ingress), egress: more(spec.egress), ..spec }
 }
 
-/// Every pod there is.
+/// All pods.
 fn everyone() -> Subject {
     Subject { scope: Scope::Matching(Selector::everything()), pods: Selector::everything() }
 }
 
-/// The rules of an object that the API server refuses: nothing is allowed, and what would be passed on is denied.
+/// The rules of an invalid object: allow rules are removed, and pass rules deny.
 fn fail_closed(rules: Vec<PolicyRule>) -> Vec<PolicyRule> {
     let strict = rules.into_iter().filter(|rule| rule.action != Action::Allow);
     strict.map(|rule| PolicyRule { action: Action::Deny, ..rule }).collect()
 }
 
-/// Where it stands; what cannot be read comes first (C3).
+/// The tier and the priority. An invalid one becomes the highest (C3).
 fn tier(ctx: &mut Context, fields: &Fields, dialect: &Dialect) -> Tier {
     if dialect.kind == PolicyKind::BaselineAdminNetworkPolicy {
         return Tier::Baseline { priority: LAST };
@@ -205,7 +204,7 @@ fn subject(ctx: &mut Context, fields: &Fields, dialect: &Dialect) -> Option<Subj
 
 type Chosen = (Scope, Selector);
 
-/// What `namespaces` or `pods` choose; `None` if neither is given, `Some(None)` if it cannot be read.
+/// The pods that `namespaces` or `pods` select; `None` if neither is given, `Some(None)` if it is invalid.
 fn pods_or_namespaces(
     ctx: &mut Context,
     fields: &Fields,
@@ -226,7 +225,7 @@ fn namespaced_pods(ctx: &mut Context, tree: &Tree, dialect: &Dialect) -> Option<
         ctx.at(field, |ctx| match fields.get(field) {
             Some(tree) => selector::selector(ctx, tree),
             None if dialect.needs.contains(&field) => {
-                let hint = format!("add `{field}: {{}}` to mean all of them");
+                let hint = format!("add `{field}: {{}}` to select all of them");
                 ctx.invalid(fields.line, format!("expected `{field}`"), hint);
                 None
             }

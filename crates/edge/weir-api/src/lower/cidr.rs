@@ -6,12 +6,12 @@ use weir_model::{Block, Severity};
 use super::{Context, Fields};
 use crate::document::{Tree, quote};
 
-/// How forgiving the API server is with old spellings of networks.
+/// Which spellings of networks the API server accepts.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Spelling {
-    /// NetworkPolicy: host bits, leading zeros and IPv4 written as IPv6 still come along (V6).
+    /// NetworkPolicy: host bits, leading zeros and IPv4-mapped IPv6 (V6).
     Old,
-    /// Admin kinds: only host bits do.
+    /// Admin kinds: only host bits.
     New,
 }
 
@@ -26,8 +26,8 @@ pub(crate) fn block(ctx: &mut Context, tree: &Tree) -> Option<Block> {
                 let except = network(ctx, item, Spelling::Old)?;
                 match net {
                     Some(net) if !is_inside(except, net) => {
-                        let message = format!("{except} is not a strict part of the cidr {net}");
-                        let hint = "except what lies inside the cidr and is smaller, or remove it";
+                        let message = format!("{except} is not a proper part of the cidr {net}");
+                        let hint = "write a smaller network inside the cidr, or remove it";
                         ctx.invalid(item.line, message, hint);
                         None
                     }
@@ -45,7 +45,7 @@ fn required_net(ctx: &mut Context, fields: &Fields) -> Option<IpNet> {
     ctx.at("cidr", |ctx| match cidr {
         Some(cidr) => network(ctx, cidr, Spelling::Old),
         None => {
-            ctx.invalid(fields.line, "an ipBlock needs a cidr", "add `cidr:`, as in 10.0.0.0/8");
+            ctx.invalid(fields.line, "an ipBlock needs a cidr", "add `cidr:`, such as 10.0.0.0/8");
             None
         }
     })
@@ -59,19 +59,20 @@ fn is_inside(except: IpNet, net: IpNet) -> bool {
 /// A network in CIDR notation, host bits cleared.
 pub(crate) fn network(ctx: &mut Context, tree: &Tree, spelling: Spelling) -> Option<IpNet> {
     let text = ctx.text(tree)?;
-    let hint = "write a network as in 10.0.0.0/8 or fd00::/8";
+    let hint = "write a network such as 10.0.0.0/8 or fd00::/8";
     let Some(parsed) = parse(text) else {
         ctx.invalid(tree.line, format!("{} is not a network in CIDR notation", quote(text)), hint);
         return None;
     };
     if spelling == Spelling::New && parsed.oddities != 0 && parsed.oddities != HOST_BITS {
-        let message = format!("{} is spelled in a way that is refused here", quote(text));
+        let message =
+            format!("{} is written in a form that the API server rejects here", quote(text));
         ctx.invalid(tree.line, message, format!("write {}", parsed.net));
         return None;
     }
     if parsed.oddities != 0 {
         let names = [
-            (HOST_BITS, "bits behind the prefix"),
+            (HOST_BITS, "bits set after the prefix"),
             (LEADING_ZEROS, "leading zeros"),
             (MAPPED, "IPv4 written as IPv6"),
         ];
@@ -81,7 +82,7 @@ pub(crate) fn network(ctx: &mut Context, tree: &Tree, spelling: Spelling) -> Opt
             .map(|(_, name)| *name)
             .collect();
         let later = match spelling {
-            Spelling::Old => ", and newer API servers refuse it",
+            Spelling::Old => ", and newer API servers reject it",
             Spelling::New => "",
         };
         let (text, odd) = (quote(text), odd.join(" and "));
@@ -137,7 +138,7 @@ fn parse(text: &str) -> Option<Parsed> {
     Some(Parsed { net: net.trunc(), oddities })
 }
 
-/// Four decimal numbers, whatever zeros they begin with; and whether they do (B10).
+/// Four decimal numbers, and whether one has leading zeros (B10).
 fn parse_v4(text: &str) -> Option<(Ipv4Addr, bool)> {
     let mut zeros = false;
     let mut octets = [0; 4];
@@ -153,7 +154,7 @@ fn parse_v4(text: &str) -> Option<(Ipv4Addr, bool)> {
     parts.next().is_none().then_some((octets.into(), zeros))
 }
 
-/// An address as weir reads it everywhere: IPv4 written as IPv6 becomes IPv4, for that is what goes over the wire.
+/// An address as weir uses it everywhere: an IPv4-mapped IPv6 address becomes IPv4, as on the wire.
 pub fn address(text: &str) -> Option<IpAddr> {
     match text.contains(':') {
         true => text.parse::<IpAddr>().ok().map(|address| address.to_canonical()),
@@ -167,7 +168,7 @@ mod tests {
 
     fn read(text: &str) -> String {
         match parse(text) {
-            None => "refused".into(),
+            None => "rejected".into(),
             Some(Parsed { net, oddities: 0 }) => net.to_string(),
             Some(Parsed { net, .. }) => format!("{net}, loosely"),
         }
@@ -175,7 +176,7 @@ mod tests {
 
     /// V6, B9, B10, B13, B19.
     #[test]
-    fn old_spellings_are_read_as_the_api_server_reads_them() {
+    fn old_spellings_are_read_like_in_the_api_server() {
         for (text, net) in [
             ("10.0.0.0/8", "10.0.0.0/8"),
             ("0.0.0.0/0", "0.0.0.0/0"),
@@ -186,24 +187,24 @@ mod tests {
             ("::ffff:a00:0/104", "10.0.0.0/8, loosely"),
             ("FD00:0::/8", "fd00::/8"),
             ("fd00::1/64", "fd00::/64, loosely"),
-            ("10.0.0.0", "refused"),
-            ("10.0.0/8", "refused"),
-            ("10.0.0.0.0/8", "refused"),
-            ("10.0.0.256/8", "refused"),
-            ("10.0.0.0/33", "refused"),
-            ("10.0.0.0/-1", "refused"),
-            ("10.0.0.0/+8", "refused"),
-            ("fe80::1%eth0/64", "refused"),
-            ("::/129", "refused"),
-            ("", "refused"),
-            ("/", "refused"),
+            ("10.0.0.0", "rejected"),
+            ("10.0.0/8", "rejected"),
+            ("10.0.0.0.0/8", "rejected"),
+            ("10.0.0.256/8", "rejected"),
+            ("10.0.0.0/33", "rejected"),
+            ("10.0.0.0/-1", "rejected"),
+            ("10.0.0.0/+8", "rejected"),
+            ("fe80::1%eth0/64", "rejected"),
+            ("::/129", "rejected"),
+            ("", "rejected"),
+            ("/", "rejected"),
         ] {
             assert_eq!(read(text), net, "{text}");
         }
     }
 
     #[test]
-    fn an_address_of_ipv4_is_one_in_any_spelling() {
+    fn every_spelling_of_an_ipv4_address_is_accepted() {
         let eight = Some(IpAddr::from([8, 8, 8, 8]));
         for text in
             ["8.8.8.8", "::ffff:8.8.8.8", "::FFFF:808:808", "0:0:0:0:0:ffff:8.8.8.8", "008.8.8.8"]
@@ -218,7 +219,7 @@ mod tests {
 
     /// V5.
     #[test]
-    fn an_exception_is_strictly_inside() {
+    fn an_exception_must_be_a_proper_part() {
         let net = |text: &str| parse(text).unwrap().net;
         assert!(is_inside(net("10.1.0.0/16"), net("10.0.0.0/8")));
         assert!(!is_inside(net("10.0.0.0/8"), net("10.0.0.0/8")));

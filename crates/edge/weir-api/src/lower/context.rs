@@ -4,13 +4,13 @@ use weir_model::{Finding, Location, Name, ObjectRef, Severity, closest};
 
 use crate::document::{Entry, Tree, Value};
 
-/// How many findings are kept.
+/// The most findings that are kept.
 const MAX_FINDINGS: usize = 50_000;
 
-/// The code of the finding that stands for all that are not kept.
+/// The code of the finding that replaces all further ones.
 pub(crate) const TOO_MANY: &str = "too-many-findings";
 
-/// Adds a finding. Hostile input can be wrong in a million places: the last finding that is kept says so.
+/// Adds a finding, up to the limit. Hostile input can contain millions of errors.
 pub(crate) fn keep(findings: &mut Vec<Finding>, finding: Finding) {
     match findings.len() {
         0..MAX_FINDINGS => findings.push(finding),
@@ -19,19 +19,19 @@ pub(crate) fn keep(findings: &mut Vec<Finding>, finding: Finding) {
             severity: Severity::Error,
             object: None,
             field: String::new(),
-            message: "there is more wrong than what is listed".into(),
-            hint: "correct what is listed first".into(),
+            message: "there are further findings that are not listed".into(),
+            hint: "correct the listed ones first".into(),
             ..finding
         }),
         _ => (),
     }
 }
 
-/// Texts that many objects share, kept once.
+/// Texts that many objects share.
 #[derive(Debug, Default)]
 pub(crate) struct Names {
     all: HashSet<Name>,
-    /// How many there may be before it is time to forget some.
+    /// The size at which unused texts are removed.
     limit: usize,
 }
 
@@ -46,26 +46,26 @@ impl Names {
         name
     }
 
-    /// Forgets, from time to time, what nobody else has any more.
+    /// Removes texts that no object uses any more, once there are many.
     pub(crate) fn tidy(&mut self) {
-        const FEW: usize = 4096;
-        if self.all.len() > self.limit.max(FEW) {
+        const MIN_LIMIT: usize = 4096;
+        if self.all.len() > self.limit.max(MIN_LIMIT) {
             self.all.retain(|name| Arc::strong_count(name) > 1);
             self.limit = 2 * self.all.len();
         }
     }
 }
 
-/// Where we are while an object is lowered, and what was found so far.
+/// The current position while an object is lowered, and the findings so far.
 pub(crate) struct Context<'a> {
     file: &'a Name,
     names: &'a mut Names,
     findings: &'a mut Vec<Finding>,
     object: Option<ObjectRef>,
     path: Vec<Step>,
-    /// Something was found that the API server refuses.
+    /// Whether the API server would reject the object.
     pub(crate) invalid: bool,
-    /// How bad a field is that nobody knows.
+    /// The severity of an unknown field.
     unknown: Severity,
 }
 
@@ -104,7 +104,7 @@ impl From<usize> for Step {
 pub(crate) struct Fields<'t> {
     pub(crate) line: u32,
     entries: &'t [Entry],
-    /// It is a mapping, has no field that is unknown and none twice.
+    /// Whether it is a mapping without unknown and repeated fields.
     pub(crate) clean: bool,
 }
 
@@ -119,7 +119,7 @@ impl<'t> Fields<'t> {
         self.entries.iter().find(|entry| *entry.key == *name).map(|entry| entry.line)
     }
 
-    /// Whether a field is there more than once, so that nobody knows which was meant.
+    /// Whether a field occurs more than once, so that its value is ambiguous.
     pub(crate) fn is_repeated(&self, name: &str) -> bool {
         self.entries.iter().filter(|entry| *entry.key == *name).count() > 1
     }
@@ -161,15 +161,15 @@ impl<'a> Context<'a> {
         Some(Location { file: self.file.clone(), line })
     }
 
-    /// Does something where a field that nobody knows may be one of a newer API: a warning, not an error.
-    pub(crate) fn newer<T>(&mut self, f: impl FnOnce(&mut Self) -> T) -> T {
+    /// Runs `f` where an unknown field may belong to a newer API: a warning, not an error.
+    pub(crate) fn tolerating_unknown<T>(&mut self, f: impl FnOnce(&mut Self) -> T) -> T {
         let before = std::mem::replace(&mut self.unknown, Severity::Warning);
         let done = f(self);
         self.unknown = before;
         done
     }
 
-    /// Does something one step further down.
+    /// Runs `f` one step further down.
     pub(crate) fn at<T>(&mut self, step: impl Into<Step>, f: impl FnOnce(&mut Self) -> T) -> T {
         self.path.push(step.into());
         let done = f(self);
@@ -198,7 +198,7 @@ impl<'a> Context<'a> {
         keep(self.findings, finding);
     }
 
-    /// The API server refuses this.
+    /// Reports an error that makes the API server reject the object.
     pub(crate) fn invalid(
         &mut self,
         line: u32,
@@ -217,7 +217,7 @@ impl<'a> Context<'a> {
                 fields.clean = false;
                 self.unknown_field(entry, known);
             } else if fields.entries[..at].iter().any(|e| e.key == entry.key) {
-                // Reported when the document was read.
+                // The document's reader reported it.
                 fields.clean = false;
                 self.invalid = true;
             }
@@ -225,7 +225,7 @@ impl<'a> Context<'a> {
         fields
     }
 
-    /// The fields of a mapping that others may add to; one that is nearly one of `known` is reported, for it was meant to be that.
+    /// The fields of a mapping that may have further ones. A field similar to one of `known` is reported as misspelt.
     pub(crate) fn open_fields<'t>(&mut self, tree: &'t Tree, known: &[&'static str]) -> Fields<'t> {
         let fields = self.any_fields(tree);
         for entry in fields.entries.iter().filter(|entry| !known.contains(&&*entry.key)) {
@@ -241,7 +241,7 @@ impl<'a> Context<'a> {
         fields
     }
 
-    /// The fields of a mapping, whatever they are.
+    /// The fields of a mapping, with any names.
     pub(crate) fn any_fields<'t>(&mut self, tree: &'t Tree) -> Fields<'t> {
         let line = tree.line;
         match &tree.value {
@@ -258,7 +258,7 @@ impl<'a> Context<'a> {
     fn unknown_field(&mut self, entry: &Entry, known: &[&'static str]) {
         let written = entry.written.as_deref().unwrap_or(&entry.key);
         let key = crate::document::quote(written);
-        // So many that nobody would read them.
+        // A longer list would not help.
         let expected = match known.len() {
             0..=12 => format!("; expected {}", known.join(", ")),
             _ => String::new(),
@@ -286,7 +286,7 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// Reads all elements of a list. `None` if any of them cannot be read; all their problems are reported.
+    /// Reads all elements of a list. `None` if any of them is invalid; the errors of all are reported.
     pub(crate) fn each<T>(
         &mut self,
         tree: &Tree,
@@ -305,11 +305,12 @@ impl<'a> Context<'a> {
         match &tree.value {
             Value::Str(text) => Some(text),
             _ => {
-                let (ask, hint) = match tree.lacks_quotes() {
-                    true => ("; quote it", "write it in double quotes"),
-                    false => ("", "write a text here"),
+                let (advice, hint) = if tree.lacks_quotes() {
+                    ("; quote it", "write it in double quotes")
+                } else {
+                    ("", "write a string here")
                 };
-                let message = format!("expected a string, found {}{ask}", tree.describe());
+                let message = format!("expected a string, found {}{advice}", tree.describe());
                 self.invalid(tree.line, message, hint);
                 None
             }
@@ -357,14 +358,14 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// One of some words.
+    /// One of several words.
     pub(crate) fn word<T: Copy>(&mut self, tree: &Tree, words: &[(&'static str, T)]) -> Option<T> {
         let text = self.text(tree)?;
         if let Some((_, meaning)) = words.iter().find(|(word, _)| *word == text) {
             return Some(*meaning);
         }
         let list: Vec<&'static str> = words.iter().map(|(word, _)| *word).collect();
-        // The admin kinds have changed the word from one version to the next.
+        // The versions of the admin kinds use different words.
         let renamed = list
             .iter()
             .find(|word| matches!((text, **word), ("Allow", "Accept") | ("Accept", "Allow")));
@@ -384,7 +385,7 @@ impl<'a> Context<'a> {
             Some(address) => Some(address),
             None => {
                 let message = format!("expected an IP address, found {}", tree.describe());
-                self.invalid(tree.line, message, "write an address as in 10.0.0.1 or fd00::1");
+                self.invalid(tree.line, message, "write an address such as 10.0.0.1 or fd00::1");
                 None
             }
         }

@@ -1,20 +1,20 @@
-//! A Memcached: no object of the model, but one that asks for a NetworkPolicy, and perhaps not for the one that was meant.
+//! Checks of a Memcached. It is not an object of the model, but requests a NetworkPolicy from its operator.
 
 use weir_model::Severity;
 
 use super::{Context, Fields, Home, Lowered, check_version, meta, network_policy};
 use crate::{check, document::Tree};
 
-/// The longest name that fits into a label.
+/// The longest label value.
 const LABEL: usize = 63;
 
-/// Reads a Memcached. What is wrong with its policy is found; fields that are not about the policy are its operator's business.
+/// Reports errors in the policy that a Memcached requests. Its other fields are checked by its operator.
 pub(crate) fn lower(ctx: &mut Context, tree: &Tree, version: Option<&str>) -> Option<Lowered> {
     const VERSIONS: [&str; 2] = ["memcached.c5c3.io/v1alpha1", "memcached.c5c3.io/v1beta1"];
     let meta = meta(ctx, tree, "Memcached", Home::Namespace, check::dns_subdomain);
     check_version(ctx, tree, version, &VERSIONS);
     let spec = tree.get("spec")?;
-    let asked = ctx.at("spec", |ctx| {
+    let requested = ctx.at("spec", |ctx| {
         let spec = ctx.open_fields(spec, &["monitoring", "security"]);
         let monitoring = part(ctx, &spec, "monitoring", &["enabled"], is_on);
         part(ctx, &spec, "security", &["tls", "networkPolicy"], |ctx, security| {
@@ -28,10 +28,10 @@ pub(crate) fn lower(ctx: &mut Context, tree: &Tree, version: Option<&str>) -> Op
             }))
         })
     });
-    let is_asked_for = asked.flatten() == Some(true);
-    if let Some(name) = meta.name.filter(|name| is_asked_for && name.len() > LABEL) {
+    let is_requested = requested.flatten() == Some(true);
+    if let Some(name) = meta.name.filter(|name| is_requested && name.len() > LABEL) {
         let message = format!(
-            "the name has {} letters, and the label app.kubernetes.io/instance has room for {LABEL}",
+            "the name has {} characters, but the label app.kubernetes.io/instance allows only {LABEL}",
             name.len()
         );
         let line = tree.path(&["metadata", "name"]).map_or(tree.line, |name| name.line);
@@ -42,19 +42,19 @@ pub(crate) fn lower(ctx: &mut Context, tree: &Tree, version: Option<&str>) -> Op
     None
 }
 
-/// What else there is to protect, or to protect by.
+/// The other fields that matter for the policy.
 struct Protection {
     tls: Tls,
     is_monitored: bool,
 }
 
-/// Whether TLS is spoken, and in which line that is said.
+/// The line that enables TLS; none if it is disabled.
 #[derive(Clone, Copy, Default)]
 struct Tls {
     line: Option<u32>,
 }
 
-/// Reads a part of a mapping, if it is there. It has fields of the operator, too.
+/// Reads a part of a mapping, if it exists. It may have further fields for the operator.
 fn part<T>(
     ctx: &mut Context,
     fields: &Fields,
@@ -81,7 +81,7 @@ fn tls(ctx: &mut Context, fields: &Fields) -> Tls {
     let name = fields.get("certificateSecretRef").and_then(|secret| secret.get("name"));
     if name.and_then(Tree::text).is_none_or(str::is_empty) {
         ctx.at("certificateSecretRef", |ctx| {
-            let message = "TLS is enabled and no certificate is named, so that nobody can speak it";
+            let message = "TLS is enabled without a certificate, so no client can use it";
             let hint = "name the Secret with tls.crt and tls.key in certificateSecretRef.name";
             ctx.find("memcached-no-certificate", Severity::Warning, fields.line, message, hint);
         });
@@ -89,47 +89,47 @@ fn tls(ctx: &mut Context, fields: &Fields) -> Tls {
     Tls { line: fields.line_of("enabled") }
 }
 
-/// Whether there is to be a policy.
+/// Whether a policy is requested.
 fn network_policy_of(ctx: &mut Context, fields: &Fields, protection: &Protection) -> bool {
-    let is_asked_for = is_on(ctx, fields);
+    let is_requested = is_on(ctx, fields);
     let sources = fields.get("allowedSources");
     let line = fields.line_of("allowedSources").unwrap_or(fields.line);
     if let Some(sources) = sources {
         ctx.at("allowedSources", |ctx| drop(ctx.each(sources, network_policy::peer)));
     }
     let count = sources.map_or(0, |sources| sources.items().len());
-    match (is_asked_for, sources, count) {
+    match (is_requested, sources, count) {
         (false, Some(_), 1..) => ctx.at("enabled", |ctx| {
-            let message = "there are allowedSources, but no NetworkPolicy: everybody may connect";
+            let message = "there are allowedSources, but the NetworkPolicy is not enabled: all pods can connect";
             let hint = "write `enabled: true`";
             ctx.find("memcached-unprotected", Severity::Warning, line, message, hint);
         }),
         (true, Some(_), 0) => ctx.at("allowedSources", |ctx| {
-            let message = "an empty list of allowedSources means everybody, not nobody";
-            let hint = "list who may connect; or leave the list out, if everybody may";
+            let message = "an empty list of allowedSources allows everyone, not no one";
+            let hint = "list the allowed sources, or remove the list to allow everyone";
             ctx.find("memcached-everyone", Severity::Warning, line, message, hint);
         }),
         (true, None, _) => ctx.at("allowedSources", |ctx| {
             let message =
-                "the NetworkPolicy closes other ports, but everybody may connect to these";
-            let hint = "list who may connect in allowedSources";
+                "the NetworkPolicy closes other ports, but everyone can connect to these";
+            let hint = "list the allowed sources in allowedSources";
             ctx.find("memcached-everyone", Severity::Info, line, message, hint);
         }),
         _ => (),
     }
-    if let (true, 0, Some(line)) = (is_asked_for, count, protection.tls.line) {
+    if let (true, 0, Some(line)) = (is_requested, count, protection.tls.line) {
         let message =
-            "TLS opens port 11212 and does not close 11211, and everybody may connect to both";
-        let hint = "list in allowedSources who may connect: that counts for either port";
+            "TLS opens port 11212 and does not close 11211, and everyone can connect to both";
+        let hint = "list the allowed sources in allowedSources, which applies to both ports";
         ctx.find("memcached-plaintext", Severity::Warning, line, message, hint);
     }
-    if is_asked_for && protection.is_monitored && count > 0 {
+    if is_requested && protection.is_monitored && count > 0 {
         ctx.at("allowedSources", |ctx| {
-            let message = "these sources also count for the metrics at port 9150";
+            let message = "these sources also apply to the metrics at port 9150";
             let hint =
-                "see that Prometheus is among them; whoever is may also connect to memcached";
+                "make sure that Prometheus is among them; every source can also connect to memcached";
             ctx.find("memcached-metrics", Severity::Info, line, message, hint);
         });
     }
-    is_asked_for
+    is_requested
 }

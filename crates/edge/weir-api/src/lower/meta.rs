@@ -6,7 +6,7 @@ use crate::{
     document::{Tree, Value, quote},
 };
 
-/// What every object has.
+/// The metadata of an object.
 pub(crate) struct Meta {
     pub(crate) name: Option<Name>,
     /// `default` if none is given (S2).
@@ -15,28 +15,28 @@ pub(crate) struct Meta {
     pub(crate) location: Option<Location>,
     /// Seconds since 1970, 0 if unknown.
     pub(crate) born: u64,
-    /// What tells it from others of its name, if it is given.
+    /// The uid, if given.
     pub(crate) uid: Option<Name>,
     /// Kind (lower case) and name of the owners.
     pub(crate) owners: Vec<(Name, Name)>,
-    /// The object that a controller made it for, by kind and name.
-    pub(crate) made_for: Option<Name>,
+    /// The object that a controller generated it for, by kind and name.
+    pub(crate) generated_for: Option<Name>,
 }
 
-/// What a name must be.
+/// A check of names.
 pub(crate) type Rule = fn(&str) -> Result<(), String>;
 
-/// The kind of an object and where it lives.
+/// Whether objects of a kind have a namespace.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Home {
     Namespace,
     Cluster,
 }
 
-/// The code of a finding about a policy that may belong elsewhere.
+/// The code of a finding about a policy whose namespace is uncertain.
 pub(crate) const MISPLACED: &str = "misplaced-policy";
 
-/// What `metadata` can have.
+/// The fields of `metadata`.
 const FIELDS: [&str; 17] = [
     "name",
     "generateName",
@@ -57,9 +57,9 @@ const FIELDS: [&str; 17] = [
     "initializers",
 ];
 
-/// Reads `metadata`. From here on findings name the object.
+/// Reads `metadata`. Findings name the object from here on.
 ///
-/// A name or namespace that is no text is taken as it was written, so that the object stays where it was meant to be.
+/// A name or namespace that is not a string is used as written, so that the object keeps its intended place.
 pub(crate) fn meta(ctx: &mut Context, tree: &Tree, kind: &str, home: Home, rule: Rule) -> Meta {
     let none = Tree::null(tree.line);
     let metadata = tree.get("metadata").unwrap_or(&none);
@@ -76,9 +76,12 @@ pub(crate) fn meta(ctx: &mut Context, tree: &Tree, kind: &str, home: Home, rule:
         namespace: namespace.into(),
         name: name.unwrap_or("without a name").into(),
     });
-    ctx.at("metadata", |ctx| match kind.ends_with("NetworkPolicy") {
-        true => policy_fields(ctx, tree, metadata, home),
-        false => drop(ctx.newer(|ctx| ctx.fields(metadata, &FIELDS))),
+    ctx.at("metadata", |ctx| {
+        if kind.ends_with("NetworkPolicy") {
+            policy_fields(ctx, tree, metadata, home);
+        } else {
+            ctx.tolerating_unknown(|ctx| ctx.fields(metadata, &FIELDS));
+        }
     });
     ctx.at("metadata", |ctx| {
         if !matches!(metadata.value, Value::Map(_) | Value::Null) {
@@ -113,8 +116,8 @@ pub(crate) fn meta(ctx: &mut Context, tree: &Tree, kind: &str, home: Home, rule:
     };
     let references = metadata.get("ownerReferences").map_or(&[][..], Tree::items);
     let is_true = |tree: &Tree| matches!(tree.value, Value::Bool(true, _));
-    let maker = references.iter().find(|owner| owner.get("controller").is_some_and(is_true));
-    let maker = maker.and_then(|owner| {
+    let controller = references.iter().find(|owner| owner.get("controller").is_some_and(is_true));
+    let generated_for = controller.and_then(|owner| {
         let kind = owner.get("kind")?.text()?;
         let name = owner.get("name")?.text()?;
         Some(ctx.name(&format!("{kind} {namespace}/{name}")))
@@ -137,11 +140,11 @@ pub(crate) fn meta(ctx: &mut Context, tree: &Tree, kind: &str, home: Home, rule:
             .filter(|uid| !uid.is_empty())
             .map(|uid| ctx.name(uid)),
         owners,
-        made_for: maker,
+        generated_for,
     }
 }
 
-/// A policy with something in its `metadata` that nobody can read is refused, for that may be where it belongs.
+/// Rejects a policy with an invalid field in its `metadata`, because that field may be its namespace.
 fn policy_fields(ctx: &mut Context, tree: &Tree, metadata: &Tree, home: Home) {
     let fields = ctx.fields(metadata, &FIELDS);
     ctx.invalid |= !fields.clean;
@@ -154,8 +157,9 @@ fn policy_fields(ctx: &mut Context, tree: &Tree, metadata: &Tree, home: Home) {
     };
     let twice = tree.entries().iter().filter(|entry| &*entry.key == "metadata").count() > 1;
     if home == Home::Namespace && (twice || !is_known) {
-        let message = "the namespace of the policy cannot be read; it is taken to be the first one given, or default";
-        let hint = "correct `metadata`, and give the namespace once";
+        let message =
+            "the namespace of the policy is invalid; weir uses the first one given, or default";
+        let hint = "correct `metadata`, and write the namespace once";
         ctx.at("namespace", |ctx| {
             ctx.find(MISPLACED, Severity::Error, metadata.line, message, hint);
         });
@@ -172,7 +176,7 @@ fn policy_fields(ctx: &mut Context, tree: &Tree, metadata: &Tree, home: Home) {
 
 fn fits(ctx: &mut Context, name: &str, line: u32, rule: Rule) {
     if let Err(expected) = rule(name) {
-        let message = format!("{} is not a name: expected {expected}", quote(name));
+        let message = format!("{} is not a valid name: expected {expected}", quote(name));
         ctx.invalid(line, message, "correct the name");
     }
 }
@@ -209,7 +213,7 @@ pub(crate) fn seconds(text: &str) -> Option<u64> {
         }
         _ => return None,
     };
-    // Days since 1970-03-01 by counting years from March, so that the leap day is the last one.
+    // Years count from March, so that the leap day is the last day of a year.
     let (y, m) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
     let days = 365 * y + y / 4 - y / 100 + y / 400 + (153 * m + 2) / 5 + day - 1 - 719_468;
     u64::try_from(days * 86_400 + hour * 3_600 + (minute - offset) * 60 + second).ok()
@@ -220,7 +224,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_become_seconds() {
+    fn rfc_3339_times_become_seconds() {
         assert_eq!(seconds("1970-01-01T00:00:00Z"), Some(0));
         assert_eq!(seconds("2024-02-29T12:30:15Z"), Some(1_709_209_815));
         assert_eq!(seconds("2024-02-29T12:30:15.123+01:30"), Some(1_709_209_815 - 5400));

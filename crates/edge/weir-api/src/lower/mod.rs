@@ -1,7 +1,7 @@
-//! Kubernetes objects to the model's: defaults, validation, and what to do with what is wrong.
+//! Lowers Kubernetes objects to the model: defaults, validation, and the treatment of invalid input.
 //!
-//! *Invariant*: what cannot be read makes a policy stricter, never looser. An invalid NetworkPolicy isolates and allows
-//! nothing; an invalid admin policy keeps denying, and stops allowing and passing.
+//! *Invariant*: invalid input makes a policy stricter, never looser. An invalid NetworkPolicy isolates its pods and
+//! allows nothing. An invalid admin policy still denies, but no longer allows or passes.
 
 mod admin;
 mod cidr;
@@ -29,58 +29,58 @@ use crate::{
     stricter::without_lines,
 };
 
-/// The code of a finding about a document that is no Kubernetes object.
+/// The code of a finding about a document that is not a Kubernetes object.
 pub(crate) const NOT_AN_OBJECT: &str = "not-an-object";
 
-/// What an object of the input is to us.
+/// A lowered object of the input.
 #[derive(Debug)]
 pub(crate) enum Lowered {
     /// An object of the model.
     Object(Object),
-    /// An object of the model that a controller made, for an object of this name.
-    Made { object: Object, by: Name },
+    /// An object of the model that a controller generated for the object `by`.
+    Generated { object: Object, by: Name },
     /// A pod and its owners, by kind (lower case) and name.
     Pod { pod: Pod, owners: Vec<(Name, Name)> },
     /// A workload.
     Template(Template),
-    /// A kind that is not read.
-    Unknown { kind: Name, line: u32, stranger: Stranger },
+    /// An unsupported kind.
+    Unknown { kind: Name, line: u32, guess: Guess },
 }
 
-/// What a kind that is not read probably is.
+/// What an unsupported kind probably is.
 #[derive(Debug)]
-pub(crate) enum Stranger {
-    /// Nearly one of ours, and what to write for it.
-    Near(String),
-    /// A policy for something other than Kubernetes itself.
-    Policy,
-    /// Nothing to us.
+pub(crate) enum Guess {
+    /// A supported kind, misspelt: the correct line.
+    Misspelt(String),
+    /// A policy of another project.
+    ForeignPolicy,
+    /// A kind without meaning for policies.
     Other,
 }
 
 /// A workload, by the pod it would create.
 #[derive(Debug)]
 pub(crate) struct Template {
-    /// Its kind, lower case.
+    /// The workload's kind, in lower case.
     pub(crate) kind: Name,
     /// The pod, with the workload's name.
     pub(crate) pod: Pod,
     /// The owners of the workload.
     pub(crate) owners: Vec<(Name, Name)>,
-    /// It asks for no pods.
+    /// Whether it requests no pods.
     pub(crate) idle: bool,
 }
 
-/// Lowers objects one after the other, for as long as it takes. Texts that they share are kept once, and no longer than
-/// anybody has them.
+/// Lowers objects one after the other, for any length of time. Objects share equal texts, which are freed with the last
+/// object that uses them.
 #[derive(Debug, Default)]
 pub struct Lowering {
     names: Names,
 }
 
 impl Lowering {
-    /// Lowers an object of a cluster, which is in no file. Pods keep the addresses they have; workloads and kinds that are
-    /// nothing to us are `None`.
+    /// Lowers an object of a cluster, which has no location. Pods keep their addresses. Workloads and unsupported kinds
+    /// are `None`.
     pub fn object(&mut self, tree: &Tree) -> (Option<Object>, Vec<Finding>) {
         let mut findings = Vec::new();
         self.names.tidy();
@@ -92,7 +92,7 @@ impl Lowering {
     }
 }
 
-/// Forgets in which lines of which file an object was written.
+/// Removes the file and all line numbers from an object.
 pub(crate) fn without_location(object: &mut Object) {
     match object {
         Object::Pod(pod) => pod.location = None,
@@ -108,13 +108,13 @@ pub(crate) fn without_location(object: &mut Object) {
 
 fn object_of(lowered: Option<Lowered>) -> Option<Object> {
     match lowered {
-        Some(Lowered::Object(object) | Lowered::Made { object, .. }) => Some(object),
+        Some(Lowered::Object(object) | Lowered::Generated { object, .. }) => Some(object),
         Some(Lowered::Pod { pod, .. }) => Some(Object::Pod(pod)),
         Some(Lowered::Template(_) | Lowered::Unknown { .. }) | None => None,
     }
 }
 
-/// Lowers one Kubernetes object. Pods keep the addresses they have; workloads and kinds that are nothing to us are `None`.
+/// Lowers one Kubernetes object. Pods keep their addresses. Workloads and unsupported kinds are `None`.
 pub fn object(file: &Name, tree: &Tree) -> (Option<Object>, Vec<Finding>) {
     let mut findings = Vec::new();
     let mut names = Names::default();
@@ -122,14 +122,14 @@ pub fn object(file: &Name, tree: &Tree) -> (Option<Object>, Vec<Finding>) {
     (object_of(lowered), findings)
 }
 
-/// The kind of the elements of a list, for elements that do not say it themselves.
+/// The kind of a list's elements, for elements without a kind.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ListKind {
     pub(crate) api_version: Option<Box<str>>,
     pub(crate) kind: Box<str>,
 }
 
-/// Lowers one object, with what an enclosing list says about it.
+/// Lowers one object. An enclosing list may give its kind.
 pub(crate) fn lower(
     file: &Name,
     names: &mut Names,
@@ -141,7 +141,7 @@ pub(crate) fn lower(
     let own = |key: &str| tree.get(key).and_then(Tree::text);
     let kind = own("kind").or(list.map(|list| &*list.kind)).unwrap_or("");
     let version = own("apiVersion").or(list.and_then(|list| list.api_version.as_deref()));
-    // A policy test, kept beside the manifests it is about.
+    // Policy tests may be stored next to manifests.
     if kind.is_empty() && tree.get("probes").is_some() {
         return None;
     }
@@ -151,21 +151,19 @@ pub(crate) fn lower(
             _ => "a mapping without `kind`".into(),
         };
         let message = format!("expected a Kubernetes object, found {found}; it was skipped");
-        // What has metadata is an object that cannot be read, and not some other file.
+        // A document with metadata is an invalid object, not another kind of file.
         let (severity, hint) = match (tree.get("metadata"), holds_objects(tree)) {
             (None, true) => (
                 Severity::Error,
-                "write `---` between the objects, or make them the `items` of a `List`",
+                "write `---` between the objects, or put them into the `items` of a `List`",
             ),
-            (Some(_), _) => {
-                (Severity::Error, "give it `apiVersion` and `kind`, or leave the file out")
-            }
+            (Some(_), _) => (Severity::Error, "add `apiVersion` and `kind`, or exclude the file"),
             (None, false) if tree.entries().iter().any(|entry| &*entry.key == "items") => (
                 Severity::Error,
                 "if it is a list of objects, add `apiVersion: v1` and `kind: List`",
             ),
             (None, false) => {
-                (Severity::Warning, "give it `apiVersion` and `kind`, or leave the file out")
+                (Severity::Warning, "add `apiVersion` and `kind`, or exclude the file")
             }
         };
         ctx.find(NOT_AN_OBJECT, severity, tree.line, message, hint);
@@ -173,21 +171,21 @@ pub(crate) fn lower(
     }
     let group = version.map(|version| version.split_once('/').map_or("", |(group, _)| group));
     let unknown = |ctx: &mut Context| {
-        let stranger = match (is_foreign(group), meant(kind, group)) {
-            (true, _) if is_policy(kind) => Stranger::Policy,
-            (false, Some(meant)) => Stranger::Near(meant),
-            // Whatever else these groups have is a policy, or was meant to be one.
+        let guess = match (is_foreign(group), meant(kind, group)) {
+            (true, _) if is_policy(kind) => Guess::ForeignPolicy,
+            (false, Some(meant)) => Guess::Misspelt(meant),
+            // Any other kind of these groups is a policy, or a misspelt one.
             _ => match group {
-                Some("networking.k8s.io") => Stranger::Near("NetworkPolicy".into()),
-                Some("policy.networking.k8s.io") => Stranger::Near("ClusterNetworkPolicy".into()),
-                _ => Stranger::Other,
+                Some("networking.k8s.io") => Guess::Misspelt("NetworkPolicy".into()),
+                Some("policy.networking.k8s.io") => Guess::Misspelt("ClusterNetworkPolicy".into()),
+                _ => Guess::Other,
             },
         };
         let kind = match group {
             None | Some("") => ctx.name(kind),
             Some(group) => ctx.name(&format!("{kind}.{group}")),
         };
-        Some(Lowered::Unknown { kind, line: tree.line, stranger })
+        Some(Lowered::Unknown { kind, line: tree.line, guess })
     };
     match (kind, group) {
         ("Pod", None | Some("")) => with_version(&mut ctx, tree, version, &["v1"], pod::pod),
@@ -227,7 +225,7 @@ pub(crate) fn lower(
     }
 }
 
-/// Lowers an object whose `apiVersion` does not change what it means.
+/// Lowers an object whose meaning does not depend on its `apiVersion`.
 fn with_version(
     ctx: &mut Context,
     tree: &Tree,
@@ -255,20 +253,20 @@ fn check_version(ctx: &mut Context, tree: &Tree, version: Option<&str>, expected
     ctx.at("apiVersion", |ctx| ctx.invalid(line, message, hint));
 }
 
-/// Whether a list has Kubernetes objects in it.
+/// Whether a list contains Kubernetes objects.
 fn holds_objects(tree: &Tree) -> bool {
     tree.items().iter().any(|item| {
         item.get("kind").is_some() || item.get("metadata").is_some() || holds_objects(item)
     })
 }
 
-/// Whether a kind is one of policies, by its name.
+/// Whether a kind has the name of a policy.
 fn is_policy(kind: &str) -> bool {
     let kind = kind.to_lowercase();
     kind.ends_with("networkpolicy") || kind.ends_with("networkpolicies") || policy(&kind).is_some()
 }
 
-/// Whether a group is known to have policies of its own.
+/// Whether an API group has its own kinds of policies.
 fn is_foreign(group: Option<&str>) -> bool {
     const GROUPS: [&str; 11] = [
         "antrea.io",
@@ -289,7 +287,7 @@ fn is_foreign(group: Option<&str>) -> bool {
     group.is_some_and(|group| GROUPS.iter().any(|known| is_in(group, known)))
 }
 
-/// The kind of policy that a kind in lower case begins like or is short for.
+/// The kind of policy that a kind in lower case starts with or abbreviates.
 fn policy(kind: &str) -> Option<&'static str> {
     const KINDS: [(&str, &str, &str); 5] = [
         ("networkpolic", "netpol", "NetworkPolicy"),
@@ -302,7 +300,7 @@ fn policy(kind: &str) -> Option<&'static str> {
     KINDS.iter().find(is).map(|(_, _, known)| *known)
 }
 
-/// The kinds that are read, and their versions.
+/// The supported kinds and their versions.
 const KINDS: [(&str, &[&str]); 15] = [
     ("Pod", &["v1"]),
     ("Namespace", &["v1"]),
@@ -321,7 +319,7 @@ const KINDS: [(&str, &[&str]); 15] = [
     ("ClusterSetNetworkPolicy", &["submariner.io/v1alpha1"]),
 ];
 
-/// The kind of list that was probably meant, as in `PodList` by `podlist`.
+/// The probable kind of a misspelt list kind: `PodList` for `podlist`.
 pub(crate) fn meant_list(kind: &str) -> Option<String> {
     if edit_distance(kind, "List") <= 1 {
         return Some("List".into());
@@ -332,7 +330,7 @@ pub(crate) fn meant_list(kind: &str) -> Option<String> {
     Some(format!("{known}List"))
 }
 
-/// The kind or the group that was probably meant, if the other of the two is right or nearly so, or if it is a policy.
+/// The probable kind or group, if the other of the two is right or similar, or if it is a policy.
 fn meant(kind: &str, group: Option<&str>) -> Option<String> {
     let group_of = |version: &'static str| version.split_once('/').map_or("", |(group, _)| group);
     let near = |versions: &'static [&'static str]| match group {
@@ -355,13 +353,10 @@ fn meant(kind: &str, group: Option<&str>) -> Option<String> {
         Some((0, *known, versions.first()?))
     };
     let (_, known, version) = close.min().or_else(by_name)?;
-    Some(match kind == known {
-        true => format!("apiVersion: {version}"),
-        false => format!("kind: {known}"),
-    })
+    Some(if kind == known { format!("apiVersion: {version}") } else { format!("kind: {known}") })
 }
 
-/// Kinds that everyone has in their manifests and that are nothing to us.
+/// Whether it is a common kind without meaning for policies.
 fn is_familiar(kind: &str, group: Option<&str>) -> bool {
     const KINDS: [&str; 48] = [
         "APIService",
@@ -413,7 +408,7 @@ fn is_familiar(kind: &str, group: Option<&str>) -> bool {
         "VolumeSnapshot",
         "VolumeSnapshotClass",
     ];
-    // A kind of someone else's may share the name, and is then worth a word.
+    // Another project's kind of the same name is worth a finding.
     let core = group.is_none_or(|group| {
         ["", "apps", "extensions", "policy", "autoscaling", "batch"].contains(&group)
             || group.ends_with(".k8s.io")

@@ -8,7 +8,8 @@ use weir_model::{
 use super::{Context, Fields, Home, Lowered, check_version, cidr, meta, port, selector};
 use crate::{check, document::Tree};
 
-/// A NetworkPolicy, or a kind that is written like one. If the API server refuses it, it isolates its pods and allows nothing.
+/// A NetworkPolicy, or a kind with the same spec. If the API server would reject it, it isolates its pods and allows
+/// nothing.
 pub(crate) fn lower(
     ctx: &mut Context,
     tree: &Tree,
@@ -27,7 +28,7 @@ pub(crate) fn lower(
     ctx.invalid |= !fields.clean;
     let spec = match fields.get("spec") {
         Some(spec) if !fields.is_repeated("spec") => ctx.at("spec", |ctx| spec_of(ctx, spec)),
-        // Perhaps the spec is there under a name that nobody knows.
+        // The unknown field may be a misspelt spec.
         _ if !fields.clean => lockdown(),
         _ => ctx.at("spec", |ctx| spec_of(ctx, &Tree::null(tree.line))),
     };
@@ -38,13 +39,13 @@ pub(crate) fn lower(
     };
     let policy = Policy { id, location: meta.location, spec: Arc::new(spec) };
     let object = Object::Policy(policy);
-    Some(match meta.made_for {
-        Some(by) => Lowered::Made { object, by },
+    Some(match meta.generated_for {
+        Some(by) => Lowered::Generated { object, by },
         None => Lowered::Object(object),
     })
 }
 
-/// What a policy says that nobody can read.
+/// The spec of a policy whose spec is unreadable: it isolates all pods and allows nothing.
 fn lockdown() -> Spec {
     let subject = Subject { scope: Scope::Own, pods: Selector::everything() };
     Spec { tier: Tier::Namespace, subject, ingress: Some(Vec::new()), egress: Some(Vec::new()) }
@@ -77,7 +78,7 @@ fn spec_of(ctx: &mut Context, tree: &Tree) -> Spec {
     }
 }
 
-/// Rules of a direction that `policyTypes` leaves out do nothing (T4, T5).
+/// Reports the rules of a direction that is not in `policyTypes`: they have no effect (T4, T5).
 fn ignored_rules(ctx: &mut Context, fields: &Fields, types: &[Direction]) {
     let sides =
         [(Direction::Ingress, "ingress", "Ingress"), (Direction::Egress, "egress", "Egress")];
@@ -86,7 +87,8 @@ fn ignored_rules(ctx: &mut Context, fields: &Fields, types: &[Direction]) {
             && !list.items().is_empty()
             && !types.contains(&direction)
         {
-            let message = format!("policyTypes leaves {word} out, so these rules are ignored");
+            let message =
+                format!("policyTypes does not contain {word}, so these rules are ignored");
             let hint = format!("add {word} to policyTypes, or remove the rules");
             let line = fields.line_of(field).unwrap_or(list.line);
             ctx.at(field, |ctx| {
@@ -96,11 +98,11 @@ fn ignored_rules(ctx: &mut Context, fields: &Fields, types: &[Direction]) {
     }
 }
 
-/// The directions that the policy isolates: those listed, both if the list cannot be read.
+/// The directions that the policy isolates: the listed ones, or both if the list is invalid.
 fn directions(ctx: &mut Context, fields: &Fields) -> Vec<Direction> {
     let listed = match fields.get("policyTypes") {
         _ if fields.is_repeated("policyTypes") => None,
-        // Perhaps they are there under a name that nobody knows.
+        // The unknown field may be misspelt policyTypes.
         None if !fields.clean => None,
         None => Some(Vec::new()),
         Some(list) => {
@@ -116,7 +118,7 @@ fn directions(ctx: &mut Context, fields: &Fields) -> Vec<Direction> {
     match listed {
         None => Direction::BOTH.into(),
         Some(listed) if !listed.is_empty() => listed,
-        // T1 to T3: egress only if there are rules for it, or what may be some.
+        // T1 to T3: egress only if there are rules for it, or a value that may be rules.
         Some(_) => match fields.get("egress") {
             Some(egress) if !matches!(&egress.value, crate::document::Value::Seq(rules) if rules.is_empty()) => {
                 Direction::BOTH.into()
@@ -126,7 +128,7 @@ fn directions(ctx: &mut Context, fields: &Fields) -> Vec<Direction> {
     }
 }
 
-/// The rules of one direction. One that has something unknown in it is left out: it then allows nothing (V9).
+/// The rules of one direction. A rule with an unknown field is left out, so that it allows nothing (V9).
 fn rules(ctx: &mut Context, tree: Option<&Tree>, direction: Direction) -> Option<Vec<PolicyRule>> {
     let mut rules = Vec::new();
     ctx.each(tree?, |ctx, index, item| {
@@ -142,7 +144,7 @@ fn rule(ctx: &mut Context, index: usize, tree: &Tree, direction: Direction) -> O
         Direction::Egress => "to",
     };
     let fields = ctx.fields(tree, &[list, "ports"]);
-    // I9: missing and empty mean everyone, and every port.
+    // I9: missing and empty lists mean everyone, and every port.
     let peers: Option<Option<Vec<Peer>>> = match fields.get(list) {
         None => Some(None),
         Some(peers) => ctx.at(list, |ctx| ctx.each(peers, peer).map(unless_empty)),
@@ -179,13 +181,13 @@ pub(super) fn peer(ctx: &mut Context, index: usize, tree: &Tree) -> Option<Peer>
     let who = match (block, pods, namespaces) {
         (Some(block), None, None) => Who::Block(block?),
         (Some(_), _, _) => {
-            let hint = "make them two peers: begin the ipBlock with a `- ` of its own";
+            let hint = "make them two peers: begin the ipBlock with its own `- `";
             ctx.invalid(fields.line, "an ipBlock cannot be combined with a selector", hint);
             return None;
         }
         (None, None, None) => {
-            let message = "an empty peer; expected podSelector, namespaceSelector or ipBlock";
-            let hint = "to mean everyone, leave the list of peers out";
+            let message = "the peer is empty; expected podSelector, namespaceSelector or ipBlock";
+            let hint = "to allow everyone, remove the list of peers";
             ctx.invalid(fields.line, message, hint);
             return None;
         }

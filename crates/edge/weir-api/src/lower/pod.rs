@@ -10,11 +10,11 @@ use crate::{
     document::{self, Tree, Value},
 };
 
-/// The protocols that ports can have.
+/// The protocols of ports.
 pub(crate) const PROTOCOLS: [(&str, Protocol); 3] =
     [("TCP", Protocol::Tcp), ("UDP", Protocol::Udp), ("SCTP", Protocol::Sctp)];
 
-/// A Pod. Without addresses of its own it has none yet.
+/// A Pod with the addresses of its status.
 pub(crate) fn pod(ctx: &mut Context, tree: &Tree) -> Option<Lowered> {
     let meta = meta(ctx, tree, "Pod", Home::Namespace, check::dns_subdomain);
     let name = meta.name.clone()?;
@@ -45,8 +45,16 @@ pub(crate) fn template(ctx: &mut Context, tree: &Tree, kind: &str) -> Option<Low
         };
         let (namespace, location) = (namespace.clone(), location.clone());
         let (uid, owners) = (None, Vec::new());
-        let described =
-            Meta { name: None, namespace, labels, location, born: 0, uid, owners, made_for: None };
+        let described = Meta {
+            name: None,
+            namespace,
+            labels,
+            location,
+            born: 0,
+            uid,
+            owners,
+            generated_for: None,
+        };
         from_spec(ctx, template, name.clone(), &described)
     });
     let idle = matches!(tree.path(&["spec", "replicas"]).map(|n| &n.value), Some(Value::Int(0, _)));
@@ -54,7 +62,7 @@ pub(crate) fn template(ctx: &mut Context, tree: &Tree, kind: &str) -> Option<Low
     Some(Lowered::Template(Template { kind, pod, owners: meta.owners, idle }))
 }
 
-/// Does something some steps further down.
+/// Runs `f` several steps further down.
 fn within<T>(ctx: &mut Context, path: &[&'static str], f: &mut dyn FnMut(&mut Context) -> T) -> T {
     match path {
         [] => f(ctx),
@@ -71,7 +79,7 @@ fn from_spec(ctx: &mut Context, tree: &Tree, name: Name, meta: &Meta) -> Pod {
             within(ctx, &["spec", "hostNetwork"], &mut |ctx| ctx.boolean(value)) == Some(true)
         }
     };
-    // A pod that is not on a node yet shares none with others.
+    // Unscheduled pods do not share a node.
     let node_name = spec.get("nodeName").and_then(Tree::text);
     let node_name = node_name.filter(|node| !node.is_empty());
     Pod {
@@ -117,7 +125,7 @@ fn named_ports(ctx: &mut Context, spec: &Tree) -> Vec<NamedPort> {
 /// A container port, if it has a name (N10).
 pub(crate) fn named_port(ctx: &mut Context, tree: &Tree) -> Option<NamedPort> {
     let fields = ctx.any_fields(tree);
-    // As in the API server, the empty text is no protocol and no name here.
+    // Like the API server, treat the empty string as missing.
     let given = |field: &str| fields.get(field).filter(|value| value.text() != Some(""));
     let protocol = match given("protocol") {
         None => Some(Protocol::Tcp),
@@ -135,7 +143,7 @@ pub(crate) fn named_port(ctx: &mut Context, tree: &Tree) -> Option<NamedPort> {
         let text = ctx.text(name)?;
         if let Err(expected) = check::port_name(text) {
             let message =
-                format!("{} is not a port name: expected {expected}", document::quote(text));
+                format!("{} is not a valid port name: expected {expected}", document::quote(text));
             ctx.invalid(name.line, message, "correct the name");
             return None;
         }
@@ -157,13 +165,13 @@ fn addresses(ctx: &mut Context, tree: &Tree) -> Vec<IpAddr> {
     distinct(all)
 }
 
-/// Each address once, in the order they came.
+/// The addresses without repetitions, in order.
 fn distinct(addresses: impl Iterator<Item = IpAddr>) -> Vec<IpAddr> {
     let mut seen = BTreeSet::new();
     addresses.filter(|address| seen.insert(*address)).collect()
 }
 
-/// A Namespace. It always has its own name as a label (P9).
+/// A Namespace, with its name as a label (P9).
 pub(crate) fn namespace(ctx: &mut Context, tree: &Tree) -> Option<Lowered> {
     let meta = meta(ctx, tree, "Namespace", Home::Cluster, check::dns_label);
     let name = meta.name?;
@@ -171,14 +179,13 @@ pub(crate) fn namespace(ctx: &mut Context, tree: &Tree) -> Option<Lowered> {
     Some(Lowered::Object(Object::Namespace(Namespace { name, labels, location: meta.location })))
 }
 
-/// The labels of a namespace with the one that the API server adds.
+/// The labels of a namespace, with the label that the API server adds.
 pub(crate) fn with_own_name(ctx: &mut Context, labels: &Labels, name: &Name) -> Labels {
-    // Every namespace has this label (P9).
     let own = (ctx.name(NAMESPACE_NAME_LABEL), name.clone());
     labels.iter().cloned().chain([own]).collect()
 }
 
-/// A Node, with those of its addresses that are addresses (C22).
+/// A Node, with its internal and external IP addresses (C22).
 pub(crate) fn node(ctx: &mut Context, tree: &Tree) -> Option<Lowered> {
     let meta = meta(ctx, tree, "Node", Home::Cluster, check::dns_subdomain);
     let name = meta.name?;

@@ -16,7 +16,7 @@ pub(crate) fn port(ctx: &mut Context, tree: &Tree) -> Option<PortSpec> {
             if let Some(end) = end {
                 let hint = "add `port:`, or remove `endPort:`";
                 ctx.at("endPort", |ctx| {
-                    ctx.invalid(end.line, "endPort needs a port to begin at", hint)
+                    ctx.invalid(end.line, "endPort needs a port as the start of the range", hint)
                 });
             }
             protocol
@@ -26,7 +26,7 @@ pub(crate) fn port(ctx: &mut Context, tree: &Tree) -> Option<PortSpec> {
         Some((port, Value::Str(name))) => {
             let name = ctx.at("port", |ctx| named(ctx, port, name));
             if let Some(end) = end {
-                let hint = "give the port as a number, or remove `endPort:`";
+                let hint = "write the port as a number, or remove `endPort:`";
                 ctx.at("endPort", |ctx| {
                     ctx.invalid(end.line, "endPort needs a port number, not a name", hint)
                 });
@@ -75,11 +75,12 @@ fn named(ctx: &mut Context, tree: &Tree, name: &str) -> Option<weir_model::Name>
     match check::port_name(name) {
         Ok(()) => Some(ctx.name(name)),
         Err(expected) => {
-            let hint = match name.bytes().all(|b| b.is_ascii_digit()) {
-                true => "write a port number without quotes",
-                false => "use the name that the container port has",
+            let hint = if name.bytes().all(|b| b.is_ascii_digit()) {
+                "write a port number without quotes"
+            } else {
+                "use the name of the container port"
             };
-            let message = format!("{} is not a port name: expected {expected}", quote(name));
+            let message = format!("{} is not a valid port name: expected {expected}", quote(name));
             ctx.invalid(tree.line, message, hint);
             None
         }
@@ -170,7 +171,8 @@ fn start_and_end(ctx: &mut Context, fields: &Fields) -> Option<(u16, u16)> {
     let (start, end) = (start?, end?);
     if start >= end {
         let line = fields.get("end").map_or(fields.line, |end| end.line);
-        let message = format!("a range must end above where it starts; {end} is not above {start}");
+        let message =
+            format!("the end of a range must be above its start; {end} is not above {start}");
         ctx.at("end", |ctx| ctx.invalid(line, message, "use a single number for one port"));
         return None;
     }
@@ -187,13 +189,13 @@ fn required_port(ctx: &mut Context, fields: &Fields, field: &'static str) -> Opt
     })
 }
 
-/// A port name that carries no protocol of its own.
+/// A port name without a protocol.
 fn any_named(ctx: &mut Context, tree: &Tree) -> Option<PortMatch> {
     let text = ctx.text(tree)?;
     named(ctx, tree, text).map(|name| PortMatch::Named { name, protocol: None })
 }
 
-/// Reports unless exactly one of the fields is given. What is unknown was reported already.
+/// Reports unless exactly one of the fields is given. Unknown fields were reported already.
 pub(crate) fn exactly_one(ctx: &mut Context, fields: &Fields, known: &[&str]) -> bool {
     match fields.count(known) {
         1 => true,

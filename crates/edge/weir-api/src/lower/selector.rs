@@ -16,7 +16,7 @@ enum Operator {
     DoesNotExist,
 }
 
-/// A label selector. `None` if it cannot be read as a whole, for half of a selector selects more than was meant.
+/// A label selector. `None` if a part of it is invalid, because the rest alone would select more than intended.
 pub(crate) fn selector(ctx: &mut Context, tree: &Tree) -> Option<Selector> {
     let fields = ctx.fields(tree, &["matchLabels", "matchExpressions"]);
     let equals = match fields.get("matchLabels") {
@@ -92,12 +92,12 @@ fn requirement(ctx: &mut Context, tree: &Tree) -> Option<Requirement> {
     })
 }
 
-/// The labels of an object. What is wrong with them is reported, and they are kept as they were probably meant.
+/// The labels of an object. Errors are reported, and the labels are kept as probably intended.
 pub(crate) fn labels(ctx: &mut Context, tree: &Tree) -> Labels {
     pairs(ctx, tree).0.into_iter().collect()
 }
 
-/// Keys and values, and whether all of them are as the API server wants them.
+/// Keys and values, and whether the API server would accept all of them.
 fn pairs(ctx: &mut Context, tree: &Tree) -> (Vec<(Name, Name)>, bool) {
     let mut clean = ctx.any_fields(tree).clean;
     let entries = tree.entries();
@@ -106,7 +106,7 @@ fn pairs(ctx: &mut Context, tree: &Tree) -> (Vec<(Name, Name)>, bool) {
         let key_fits = is_string(ctx, entry) && key_fits(ctx, &entry.key, entry.line);
         let key = ctx.name(&entry.key);
         let value = ctx.at(Step::Key(entry.key.clone()), |ctx| {
-            // As in the API server, null is the empty text.
+            // Like the API server, treat null as the empty string.
             match entry.value.is_null() {
                 true => Some(ctx.name("")),
                 false => value(ctx, &entry.value),
@@ -118,14 +118,14 @@ fn pairs(ctx: &mut Context, tree: &Tree) -> (Vec<(Name, Name)>, bool) {
     }
     let distinct: BTreeSet<&Name> = pairs.iter().map(|(key, _)| key).collect();
     if distinct.len() < pairs.len() {
-        // A key twice: reported when the document was read.
+        // The document's reader reported a repeated key.
         ctx.invalid = true;
         clean = false;
     }
     (pairs, clean)
 }
 
-/// A key such as `on` is read as another one, and nobody would know why nothing has it.
+/// Reports a key such as `on`, which YAML reads as another key, so that the selector matches nothing.
 fn is_string(ctx: &mut Context, entry: &Entry) -> bool {
     if let Some(written) = &entry.written {
         let is_boolean = ["true", "false"].contains(&&*entry.key);
@@ -143,7 +143,7 @@ fn is_string(ctx: &mut Context, entry: &Entry) -> bool {
 fn key_fits(ctx: &mut Context, key: &str, line: u32) -> bool {
     let expected = check::label_key(key);
     if let Err(expected) = &expected {
-        let message = format!("{} is not a label key: expected {expected}", quote(key));
+        let message = format!("{} is not a valid label key: expected {expected}", quote(key));
         ctx.invalid(line, message, "correct the key");
     }
     expected.is_ok()
@@ -154,7 +154,8 @@ fn value(ctx: &mut Context, tree: &Tree) -> Option<Name> {
     match check::label_value(text) {
         Ok(()) => Some(ctx.name(text)),
         Err(expected) => {
-            let message = format!("{} is not a label value: expected {expected}", quote(text));
+            let message =
+                format!("{} is not a valid label value: expected {expected}", quote(text));
             ctx.invalid(tree.line, message, "correct the value");
             None
         }

@@ -9,7 +9,7 @@ use super::*;
 use crate::{document, lower::UNRESOLVED_NAME, stricter::without_lines, testing};
 
 #[test]
-fn a_policy_is_written_as_people_write_it() {
+fn a_policy_is_written_in_the_usual_layout() {
     let text = "
 apiVersion: networking.k8s.io/v1
 kind: NetworkPolicy
@@ -93,7 +93,7 @@ fn protocol() -> impl Strategy<Value = Protocol> {
     select(Protocol::ALL.to_vec())
 }
 
-/// One entry of `ports`. Only a NetworkPolicy can say every port of a protocol, and gives names a protocol.
+/// One entry of `ports`. Only a NetworkPolicy can match every port of a protocol, and has protocols for names.
 fn port(network: bool) -> impl Strategy<Value = PortSpec> {
     let range = (protocol(), 1..65000_u16, 0..500_u16).prop_map(|(protocol, first, more)| {
         PortMatch::Range(PortRange { protocol, first, last: first + more })
@@ -125,7 +125,7 @@ fn numbered(who: Vec<Vec<Who>>) -> Vec<Peer> {
     peers.collect()
 }
 
-/// A pair of equals becomes one.
+/// Removes equal neighbours.
 fn each_once(mut who: Vec<Who>) -> Vec<Who> {
     who.dedup();
     who
@@ -236,7 +236,7 @@ fn network() -> impl Strategy<Value = Policy> {
 
 proptest! {
     #[test]
-    fn what_is_written_is_read_back(
+    fn a_written_policy_reads_back_equal(
         policy in prop_oneof![
             network(),
             admin(PolicyKind::AdminNetworkPolicy),
@@ -249,7 +249,7 @@ proptest! {
         let json = manifest_json(&policy);
         prop_assert_eq!(roots.iter().map(Json::from).collect::<Vec<_>>(), [json]);
         let manifests = testing::read(&text);
-        // A name is written as it should be, and nobody looks it up.
+        // weir does not resolve domain names.
         let wrong: Vec<_> =
             manifests.findings.iter().filter(|found| found.code != UNRESOLVED_NAME).collect();
         prop_assert!(wrong.is_empty(), "{:?} {}", wrong, text);
@@ -259,7 +259,7 @@ proptest! {
     }
 }
 
-/// The API reads an empty list as everything, so a rule for nobody must not be written.
+/// The API reads an empty list as everything, so a rule that matches nothing must not be written.
 #[test]
 fn a_rule_that_matches_nothing_is_left_out() {
     let rule = |peers, ports| PolicyRule {
@@ -294,7 +294,7 @@ fn a_rule_that_matches_nothing_is_left_out() {
 }
 
 #[test]
-fn networks_that_differ_behind_the_prefix_alone_are_written_once() {
+fn networks_that_differ_only_after_the_prefix_are_written_once() {
     let text = "
 apiVersion: policy.networking.k8s.io/v1alpha2
 kind: ClusterNetworkPolicy

@@ -16,7 +16,7 @@ fn check(text: &str, expected: Expect) {
 const POD: &str = "{apiVersion: v1, kind: Pod, metadata: {name: a}, status: {podIP: 10.0.0.1}}";
 
 #[test]
-fn lists_of_every_kind_are_opened() {
+fn lists_of_every_kind_are_expanded() {
     check(
         "
 apiVersion: v1
@@ -52,7 +52,7 @@ kind: PodList
 }
 
 #[test]
-fn what_has_items_and_is_no_list_stays_whole() {
+fn an_object_with_items_that_is_not_a_list_is_not_expanded() {
     check(
         "
 apiVersion: example.com/v1
@@ -64,8 +64,8 @@ kind: Basket
 items: [{apiVersion: v1, kind: Pod, metadata: {name: a}}]",
         expect![[r#"
             1: info unknown-kind  
-                objects of the kind Basket.example.com are not read
-                nothing to do, unless it was meant to be a policy
+                objects of kind Basket.example.com are ignored
+                no action is needed, unless it should be a policy
             7: error not-an-object  
                 expected a Kubernetes object, found a mapping without `kind`; it was skipped
                 if it is a list of objects, add `apiVersion: v1` and `kind: List`
@@ -74,16 +74,16 @@ items: [{apiVersion: v1, kind: Pod, metadata: {name: a}}]",
 }
 
 #[test]
-fn what_came_before_a_syntax_error_stays() {
+fn objects_before_a_syntax_error_are_kept() {
     check(
         &format!("{POD}\n---\nkind: [\n"),
         expect![[r#"
-        Namespace default kubernetes.io/metadata.name=default
-        Pod default/a [] [10.0.0.1] []
-        4: error syntax  
-            this is not YAML: while parsing a node, did not find expected node content (column 1); the file was not read from there on
-            check indentation, quotes and brackets around this line
-    "#]],
+            Namespace default kubernetes.io/metadata.name=default
+            Pod default/a [] [10.0.0.1] []
+            4: error syntax  
+                this is not YAML: while parsing a node, did not find expected node content (column 1); the rest of the file was not read
+                check indentation, quotes and brackets around this line
+        "#]],
     );
     check(
         "
@@ -95,7 +95,7 @@ items:
             Namespace default kubernetes.io/metadata.name=default
             Pod default/a [] [10.0.0.1] []
             5: error syntax  
-                this is not YAML: while parsing a flow mapping, did not find expected ',' or '}' (column 1); the file was not read from there on
+                this is not YAML: while parsing a flow mapping, did not find expected ',' or '}' (column 1); the rest of the file was not read
                 check indentation, quotes and brackets around this line
         "#]],
     );
@@ -126,7 +126,7 @@ spec:
             Pod shop/web [app=job] [10.134.156.248] []
             Pod shop/web-deployment [app=web] [10.239.59.234] [http=80/TCP]
             13: error invalid DaemonSet default/Bad metadata.name
-                "Bad" is not a name: expected at most 253 lower case letters, digits, `-` and `.`, with a letter or digit at both ends of each part
+                "Bad" is not a valid name: expected at most 253 lower case letters, digits, `-` and `.`, with a letter or digit at both ends of each part
                 correct the name
             13: error invalid DaemonSet default/Bad spec.template.metadata.labels[app]
                 expected a string, found the number 5; quote it
@@ -187,18 +187,18 @@ spec: {replicas: 0}
     assert_eq!(manifests.findings, []);
 }
 
-/// Two policies of one name: whichever the cluster has, nothing gets through that one of them forbids.
+/// Two policies of one name: the result denies everything that either of them denies.
 #[test]
-fn an_object_that_is_there_twice_is_an_error() {
+fn a_duplicate_object_is_an_error() {
     check(
         &format!("{POD}\n---\n{POD}"),
         expect![[r#"
-        Namespace default kubernetes.io/metadata.name=default
-        Pod default/a [] [10.0.0.1] []
-        3: error duplicate-object Pod default/a 
-            Pod default/a is there twice, here and in f:1; the two say the same
-            remove one of the two, or give it another name
-    "#]],
+            Namespace default kubernetes.io/metadata.name=default
+            Pod default/a [] [10.0.0.1] []
+            3: error duplicate-object Pod default/a 
+                Pod default/a is defined twice, here and in f:1; both definitions are equal
+                remove one of the two, or give it another name
+        "#]],
     );
     let policy = |spec: &str| {
         format!(
@@ -212,25 +212,25 @@ fn an_object_that_is_there_twice_is_an_error() {
     check(
         &format!("{one}\n---\n{one}"),
         expect![[r#"
-        Namespace default kubernetes.io/metadata.name=default
-        NetworkPolicy default/a Namespace for own/a=b
-          ingress[0] line 1: allow anyone at any port
-        3: error duplicate-object NetworkPolicy default/a 
-            NetworkPolicy default/a is there twice, here and in f:1; the two say the same
-            remove one of the two, or give it another name
-    "#]],
+            Namespace default kubernetes.io/metadata.name=default
+            NetworkPolicy default/a Namespace for own/a=b
+              ingress[0] line 1: allow anyone at any port
+            3: error duplicate-object NetworkPolicy default/a 
+                NetworkPolicy default/a is defined twice, here and in f:1; both definitions are equal
+                remove one of the two, or give it another name
+        "#]],
     );
     check(
         &format!("{one}\n---\n{other}"),
         expect![[r#"
-        Namespace default kubernetes.io/metadata.name=default
-        NetworkPolicy default/a Namespace for own/*
-          ingress: no rules
-          egress: no rules
-        3: error duplicate-object NetworkPolicy default/a 
-            NetworkPolicy default/a is there twice, here and in f:1; they differ: until one is gone, it allows nothing
-            remove one of the two, or give it another name
-    "#]],
+            Namespace default kubernetes.io/metadata.name=default
+            NetworkPolicy default/a Namespace for own/*
+              ingress: no rules
+              egress: no rules
+            3: error duplicate-object NetworkPolicy default/a 
+                NetworkPolicy default/a is defined twice, here and in f:1; the definitions differ, and the policy allows nothing until one is removed
+                remove one of the two, or give it another name
+        "#]],
     );
     let admin = |spec: &str| {
         format!(
@@ -248,12 +248,12 @@ fn an_object_that_is_there_twice_is_an_error() {
     check(
         &format!("{one}\n---\n{other}"),
         expect![[r#"
-        AdminNetworkPolicy a Admin { priority: 4 } for [*]/*
-          ingress[0] line 3: deny [*]/* at any port
-        3: error duplicate-object AdminNetworkPolicy a 
-            AdminNetworkPolicy a is there twice, here and in f:1; they differ: until one is gone, it allows nothing
-            remove one of the two, or give it another name
-    "#]],
+            AdminNetworkPolicy a Admin { priority: 4 } for [*]/*
+              ingress[0] line 3: deny [*]/* at any port
+            3: error duplicate-object AdminNetworkPolicy a 
+                AdminNetworkPolicy a is defined twice, here and in f:1; the definitions differ, and the policy allows nothing until one is removed
+                remove one of the two, or give it another name
+        "#]],
     );
 }
 
@@ -271,7 +271,7 @@ fn the_order_of_files_does_not_matter() {
             reader.read(format!("f{at}").into(), files[*at].as_bytes());
         }
         let manifests = reader.finish();
-        (manifests.objects, manifests.owners, manifests.made_up)
+        (manifests.objects, manifests.owners, manifests.synthetic)
     };
     let first = read_in(&[0, 1, 2, 3]);
     assert_eq!(first, read_in(&[3, 2, 1, 0]));
@@ -297,7 +297,7 @@ fn one_object_can_be_lowered_alone() {
 }
 
 #[test]
-fn there_is_an_end_to_what_is_reported() {
+fn the_number_of_findings_is_limited() {
     let policy =
         "{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: A}}\n---\n";
     let findings = read(&policy.repeat(30_000)).findings;
@@ -314,7 +314,7 @@ fn missing(text: &str) -> Vec<String> {
 }
 
 #[test]
-fn what_could_not_be_read_is_known_to_be_missing() {
+fn unreadable_input_is_reported_as_missing() {
     assert_eq!(missing(POD), [""; 0]);
     assert_eq!(missing(&format!("{POD}\n---\nkind: [\n")), ["syntax "]);
     let deep = "[".repeat(200);
@@ -347,7 +347,7 @@ fn what_could_not_be_read_is_known_to_be_missing() {
 }
 
 #[test]
-fn policies_that_are_not_quite_ours_are_missing() {
+fn misspelt_policies_are_reported_as_missing() {
     for kind in [
         "networkpolicies",
         "NetworkPolicys",
@@ -383,7 +383,7 @@ fn policies_that_are_not_quite_ours_are_missing() {
 }
 
 #[test]
-fn lists_that_are_not_quite_lists_do_not_vanish() {
+fn misspelt_lists_are_reported() {
     for (text, expected) in [
         (format!("{{apiVersion: v1, kind: list, items: [{POD}]}}"), "unknown-kind "),
         (format!("{{apiVersion: v1, items: [{POD}], kind: LIST}}"), "unknown-kind "),
@@ -426,13 +426,13 @@ fn lists_that_are_not_quite_lists_do_not_vanish() {
                 begin each object with `- `
             7: error not-an-object  
                 expected a Kubernetes object, found a list; it was skipped
-                write `---` between the objects, or make them the `items` of a `List`
+                write `---` between the objects, or put them into the `items` of a `List`
         "#]],
     );
 }
 
 #[test]
-fn of_two_objects_that_differ_one_is_missing() {
+fn a_conflicting_object_is_reported_as_missing() {
     let pod = |labels: &str| {
         format!("{{apiVersion: v1, kind: Pod, metadata: {{name: a, labels: {labels}}}}}\n---\n")
     };
@@ -457,7 +457,7 @@ fn of_two_objects_that_differ_one_is_missing() {
         missing(&[workload("{a: b}"), workload("{}")].concat()),
         ["conflicting-object deployment default/a"]
     );
-    // Of policies the stricter reading is known.
+    // Policies are merged instead.
     let policy = |spec: &str| {
         format!(
             "{{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {{name: a}}, spec: {spec}}}\n---\n"
@@ -467,7 +467,7 @@ fn of_two_objects_that_differ_one_is_missing() {
 }
 
 #[test]
-fn a_second_object_without_a_separator_does_not_vanish() {
+fn a_second_object_without_a_separator_is_read() {
     check(
         "
 apiVersion: networking.k8s.io/v1
@@ -493,35 +493,35 @@ status: {podIP: 10.0.0.1}",
               ingress: no rules
               egress: no rules
             5: error duplicate-key  
-                the key "apiVersion" is there twice, in lines 1 and 5
+                the key "apiVersion" occurs twice, in lines 1 and 5
                 remove one of the two
             6: error duplicate-key  
-                the key "kind" is there twice, in lines 2 and 6: a second object seems to follow without `---`
-                write `---` on a line of its own between the two objects
+                the key "kind" occurs twice, in lines 2 and 6: a `---` seems to be missing between two objects
+                write a line `---` between the two objects
             7: error duplicate-key  
-                the key "metadata" is there twice, in lines 3 and 7
+                the key "metadata" occurs twice, in lines 3 and 7
                 remove one of the two
             8: error duplicate-key  
-                the key "spec" is there twice, in lines 4 and 8
+                the key "spec" occurs twice, in lines 4 and 8
                 remove one of the two
             9: error duplicate-key  
-                the key "apiVersion" is there twice, in lines 1 and 9
+                the key "apiVersion" occurs twice, in lines 1 and 9
                 remove one of the two
             10: error duplicate-key  
-                the key "kind" is there twice, in lines 2 and 10: a second object seems to follow without `---`
-                write `---` on a line of its own between the two objects
+                the key "kind" occurs twice, in lines 2 and 10: a `---` seems to be missing between two objects
+                write a line `---` between the two objects
             11: error duplicate-key  
-                the key "metadata" is there twice, in lines 3 and 11
+                the key "metadata" occurs twice, in lines 3 and 11
                 remove one of the two
             3: error misplaced-policy NetworkPolicy shop/a metadata.namespace
-                the namespace of the policy cannot be read; it is taken to be the first one given, or default
-                correct `metadata`, and give the namespace once
+                the namespace of the policy is invalid; weir uses the first one given, or default
+                correct `metadata`, and write the namespace once
         "#]],
     );
 }
 
 #[test]
-fn a_kind_that_is_nearly_one_of_ours_is_a_warning() {
+fn a_misspelt_kind_is_a_warning() {
     check(
         "
 {apiVersion: networking.k8s.io/v1, kind: networkpolicy, metadata: {name: a}}
@@ -556,14 +556,14 @@ fn a_kind_that_is_nearly_one_of_ours_is_a_warning() {
                 there is no kind pod; the object was not read
                 did you mean `kind: Pod`?
             11: warning foreign-policy  
-                policies of the kind NetworkPolicy.projectcalico.org are not read; answers do not know them
-                keep in mind that such policies may deny or allow more
+                policies of kind NetworkPolicy.projectcalico.org are not supported; results do not reflect them
+                such policies may deny or allow further traffic
             13: warning foreign-policy  
-                policies of the kind CiliumNetworkPolicy.cilium.io are not read; answers do not know them
-                keep in mind that such policies may deny or allow more
+                policies of kind CiliumNetworkPolicy.cilium.io are not supported; results do not reflect them
+                such policies may deny or allow further traffic
             15: warning foreign-policy  
-                policies of the kind ClusterNetworkPolicy.crd.antrea.io are not read; answers do not know them
-                keep in mind that such policies may deny or allow more
+                policies of kind ClusterNetworkPolicy.crd.antrea.io are not supported; results do not reflect them
+                such policies may deny or allow further traffic
         "#]],
     );
 }
@@ -580,7 +580,7 @@ status: {podIP: 10.0.0.1}",
             Namespace default kubernetes.io/metadata.name=default
             Pod default/a [5=b,8=y,off=z,true=a] [10.0.0.1] []
             3: error duplicate-key  
-                the key "true" is there twice, in lines 3 and 3
+                the key "true" occurs twice, in lines 3 and 3
                 remove one of the two
             3: error invalid Pod default/a metadata.labels[on]
                 expected a string key, found the boolean on, which means true; quote it
@@ -610,7 +610,7 @@ spec: {podSelector: {matchLabels: {on: x}}, ingress: [{}]}",
     );
 }
 
-/// Nobody waits for these: reading them takes time in proportion to their length.
+/// Reading them takes time in proportion to their length.
 #[test]
 fn long_lists_of_labels_requirements_and_addresses_are_read() {
     const MANY: u32 = 20_000;
@@ -631,7 +631,7 @@ fn long_lists_of_labels_requirements_and_addresses_are_read() {
 }
 
 #[test]
-fn a_list_without_a_kind_is_missed() {
+fn a_list_without_a_kind_is_reported_as_missing() {
     let policy =
         "{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: d}, spec: {}}";
     let mut reader = Reader::new();

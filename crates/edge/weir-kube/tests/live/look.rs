@@ -43,7 +43,7 @@ fn one_look_sees_everything_as_it_is() {
     assert_eq!(addresses.sum::<usize>(), 1, "nothing is made up");
     let owner = Owner { namespace: "look".into(), kind: "deployment".into(), name: "api".into() };
     assert_eq!(manifests.owners[&owner], [PodId::new("look", "api-5d4f-x")]);
-    assert!(manifests.made_up.is_empty());
+    assert!(manifests.synthetic.is_empty());
 }
 
 #[test]

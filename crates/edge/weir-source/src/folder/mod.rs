@@ -286,7 +286,7 @@ impl Folder {
         // Drop synthetic addresses. A pod with a node gets an address soon; a pod with neither does not exist yet.
         let real = |mut object: Object| {
             if let Object::Pod(pod) = &mut object {
-                pod.addresses.retain(|address| !manifests.made_up.contains(address));
+                pod.addresses.retain(|address| !manifests.synthetic.contains(address));
                 return (pod.node.is_some() || !pod.addresses.is_empty()).then_some(object);
             }
             Some(object)

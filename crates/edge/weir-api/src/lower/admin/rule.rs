@@ -19,7 +19,7 @@ use crate::{
 /// The most networks or domain names in a peer (C26).
 const MAX_NETWORKS: usize = 25;
 
-/// The rules of a direction; `None` if there are none: then it is not touched (C2, C24).
+/// The rules of a direction; `None` if there are none: then the policy does not affect it (C2, C24).
 pub(super) fn rules(
     ctx: &mut Context,
     list: &Tree,
@@ -42,7 +42,7 @@ pub(super) fn deny_all(index: usize, line: u32) -> PolicyRule {
     PolicyRule { index, name: None, line, action: Action::Deny, peers: None, ports: None }
 }
 
-/// A rule. If it cannot be read it fails closed (C16, C17): an allowing one matches nothing, any other denies everything.
+/// A rule. An invalid rule fails closed (C16, C17): an allow rule matches nothing, any other denies everything.
 fn rule(
     ctx: &mut Context,
     index: usize,
@@ -70,13 +70,13 @@ fn rule(
         Some(peers) => {
             at_most(ctx, peers, dialect.limit, "peers");
             let peers = ctx.each(peers, |ctx, index, item| {
-                ctx.newer(|ctx| peer(ctx, index, item, direction, dialect, action))
+                ctx.tolerating_unknown(|ctx| peer(ctx, index, item, direction, dialect, action))
             });
             peers.map(|peers| peers.into_iter().flatten().collect::<Vec<Peer>>())
         }
         None => {
             let message = format!("a rule needs at least one peer in `{list}`");
-            ctx.invalid(fields.line, message, "to mean all pods, add `- namespaces: {}`");
+            ctx.invalid(fields.line, message, "to select all pods, add `- namespaces: {}`");
             None
         }
     });
@@ -87,7 +87,7 @@ fn rule(
             at_most(ctx, tree, dialect.limit, dialect.ports);
             if is_empty_list(tree) {
                 let message = format!("`{}` must not be empty", dialect.ports);
-                ctx.invalid(tree.line, message, "leave it out to mean every port");
+                ctx.invalid(tree.line, message, "remove it to match every port");
                 return None;
             }
             ctx.each(tree, |ctx, _, item| (dialect.port)(ctx, item)).map(Some)
@@ -146,13 +146,13 @@ fn names_need_pods(
         && peers.iter().any(|peer| !matches!(peer.who, Who::Pods { .. }))
     {
         let message = "networks, nodes and domainNames have no named ports";
-        let hint = "give the ports as numbers, or put these peers in a rule of their own";
+        let hint = "write the ports as numbers, or move these peers to a separate rule";
         let line = if port.line == 0 { line } else { port.line };
         ctx.at(dialect.ports, |ctx| ctx.invalid(line, message, hint));
     }
 }
 
-/// A peer: a list of networks or names is several, with one index.
+/// A peer. A list of networks or names becomes several peers with one index.
 fn peer(
     ctx: &mut Context,
     index: usize,
@@ -167,10 +167,10 @@ fn peer(
     };
     let fields = ctx.fields(tree, known);
     let one = match fields.count(known) {
-        // C16: perhaps a peer of a newer API, of which nothing is left that we know.
+        // C16: it may be a peer of a newer API.
         0 => {
             let message = format!("expected {}, found none of them", one_of(known));
-            let hint = "add one of them; until then an accepting rule matches no one, any other denies everyone";
+            let hint = "add one of them; until then an allow rule matches nothing, and any other rule denies everything";
             ctx.find("invalid", Severity::Warning, fields.line, message, hint);
             false
         }
@@ -197,14 +197,14 @@ fn peer(
             ctx.at("domainNames", |ctx| {
                 if action.is_some_and(|action| action != Action::Allow) {
                     let message = "domainNames can only be allowed, not denied or passed";
-                    let hint = "deny by networks, or allow the names before a denial";
+                    let hint = "deny networks, or allow the names before a rule that denies";
                     ctx.invalid(list.line, message, hint);
                     return None;
                 }
                 several(ctx, list, |ctx, item| {
                     let domain = domain(ctx, item)?;
-                    let message = format!("nobody looks up {domain}, so this allows no one");
-                    let hint = "give the addresses in `networks`";
+                    let message = format!("weir does not resolve {domain}, so this allows nothing");
+                    let hint = "write the addresses in `networks`";
                     ctx.find(UNRESOLVED_NAME, Severity::Warning, item.line, message, hint);
                     Some(Peer { index, line: item.line, who: Who::Domain(domain) })
                 })
@@ -224,7 +224,7 @@ fn several<T>(
         ctx.invalid(list.line, "the list must not be empty", "add an entry, or remove the peer");
         return None;
     }
-    // The API server takes the list for a set, and compares what is written.
+    // The API server treats the list as a set and compares the texts.
     let mut seen = BTreeSet::new();
     for (index, item) in list.items().iter().enumerate() {
         if let Some(text) = item.text()
@@ -237,10 +237,10 @@ fn several<T>(
     ctx.each(list, |ctx, _, item| read(ctx, item))
 }
 
-/// Only policy tests say which addresses a name has.
+/// The code of a finding about a domain name. Only policy tests can give its addresses.
 pub(crate) const UNRESOLVED_NAME: &str = "unresolved-name";
 
-/// C18: case and a final dot do not matter.
+/// C18: case and a final dot are ignored.
 fn domain(ctx: &mut Context, tree: &Tree) -> Option<DomainPattern> {
     let text = ctx.text(tree)?;
     if let Err(expected) = check::domain_name(text) {

@@ -29,7 +29,7 @@ fn cluster(spec: &str, expected: Expect) {
 
 /// C2, C3, C10, C14, C15, C18, C22.
 #[test]
-fn an_admin_network_policy_is_read_in_full() {
+fn an_admin_network_policy_is_read_completely() {
     admin(
         "
 priority: 10
@@ -55,11 +55,11 @@ egress:
               egress[0] line 18: allow *.example.com, kubernetes.io, nodes *, 10.0.0.0/8, fd00::/8 at any port
               egress[1] line 20: deny 0.0.0.0/0 at any port
             19: warning unresolved-name AdminNetworkPolicy a spec.egress[0].to[0].domainNames[0]
-                nobody looks up *.example.com, so this allows no one
-                give the addresses in `networks`
+                weir does not resolve *.example.com, so this allows nothing
+                write the addresses in `networks`
             19: warning unresolved-name AdminNetworkPolicy a spec.egress[0].to[0].domainNames[1]
-                nobody looks up kubernetes.io, so this allows no one
-                give the addresses in `networks`
+                weir does not resolve kubernetes.io, so this allows nothing
+                write the addresses in `networks`
         "#]],
     );
 }
@@ -88,7 +88,7 @@ egress:
                 remove the field, or move it to where it belongs
             10: warning invalid BaselineAdminNetworkPolicy default spec.egress[0].to[0]
                 expected namespaces, pods, nodes or networks, found none of them
-                add one of them; until then an accepting rule matches no one, any other denies everyone
+                add one of them; until then an allow rule matches nothing, and any other rule denies everything
         "#]],
     );
     check(
@@ -99,7 +99,7 @@ egress:
         expect![[r#"
             BaselineAdminNetworkPolicy other Baseline { priority: 1001 } for [*]/*
             3: error invalid BaselineAdminNetworkPolicy other metadata.name
-                the only name a BaselineAdminNetworkPolicy can have is default, not other
+                a BaselineAdminNetworkPolicy must be named default, not other
                 name it default
         "#]],
     );
@@ -107,7 +107,7 @@ egress:
 
 /// C3, C15.
 #[test]
-fn a_cluster_network_policy_is_read_in_full() {
+fn a_cluster_network_policy_is_read_completely() {
     cluster(
         "
 tier: Baseline
@@ -133,7 +133,7 @@ egress:
 
 /// C2, C24.
 #[test]
-fn a_direction_without_rules_is_not_touched() {
+fn a_direction_without_rules_is_not_affected() {
     cluster(
         "tier: Admin\npriority: 0\nsubject: {namespaces: {}}\ningress: []",
         expect![[r#"
@@ -144,7 +144,7 @@ fn a_direction_without_rules_is_not_touched() {
 
 /// C14, C3.
 #[test]
-fn what_stands_above_the_rules_must_be_there() {
+fn priority_tier_and_subject_are_required() {
     cluster(
         "",
         expect![[r#"
@@ -198,14 +198,14 @@ fn what_stands_above_the_rules_must_be_there() {
                 remove the field, or move it to where it belongs
             6: error invalid AdminNetworkPolicy a spec.subject.pods.namespaceSelector
                 expected `namespaceSelector`
-                add `namespaceSelector: {}` to mean all of them
+                add `namespaceSelector: {}` to select all of them
         "#]],
     );
 }
 
 /// C16, C17, C28.
 #[test]
-fn a_peer_that_is_unknown_fails_closed() {
+fn an_unknown_peer_fails_closed() {
     admin(
         "
 priority: 5
@@ -225,7 +225,7 @@ ingress:
                 remove the field, or move it to where it belongs
             8: warning invalid AdminNetworkPolicy a spec.ingress[0].from[0]
                 expected namespaces or pods, found none of them
-                add one of them; until then an accepting rule matches no one, any other denies everyone
+                add one of them; until then an allow rule matches nothing, and any other rule denies everything
             9: warning unknown-field AdminNetworkPolicy a spec.ingress[1].from[0].namespaces.notSameLabels
                 there is no field "notSameLabels" here; expected matchLabels, matchExpressions
                 remove the field, or move it to where it belongs
@@ -234,13 +234,13 @@ ingress:
                 remove the field, or move it to where it belongs
             10: warning invalid AdminNetworkPolicy a spec.ingress[2].from[0]
                 expected namespaces or pods, found none of them
-                add one of them; until then an accepting rule matches no one, any other denies everyone
+                add one of them; until then an allow rule matches nothing, and any other rule denies everything
         "#]],
     );
 }
 
 #[test]
-fn what_is_there_twice_fails_closed() {
+fn repeated_fields_fail_closed() {
     admin(
         "
 priority: 5
@@ -259,24 +259,24 @@ egress: [{action: Deny, to: [{namespaces: {}}]}]",
               egress[0] line 11: deny anyone at any port
               egress[1] line 5: deny anyone at any port
             9: error duplicate-key  
-                the key "action" is there twice, in lines 9 and 9
+                the key "action" occurs twice, in lines 9 and 9
                 remove one of the two
             10: error duplicate-key  
-                the key "from" is there twice, in lines 10 and 10
+                the key "from" occurs twice, in lines 10 and 10
                 remove one of the two
             7: error duplicate-key  
-                the key "subject" is there twice, in lines 6 and 7
+                the key "subject" occurs twice, in lines 6 and 7
                 remove one of the two
             12: error duplicate-key  
-                the key "egress" is there twice, in lines 11 and 12
+                the key "egress" occurs twice, in lines 11 and 12
                 remove one of the two
         "#]],
     );
 }
 
-/// An object that the API server refuses allows nothing and passes nothing.
+/// An object that the API server rejects allows nothing and passes nothing.
 #[test]
-fn an_invalid_policy_keeps_denying() {
+fn an_invalid_policy_still_denies() {
     admin(
         "
 priority: 5000
@@ -308,13 +308,13 @@ egress: 5",
                 keep one of them
             12: error invalid AdminNetworkPolicy a spec.ingress[4].from[0].pods.namespaceSelector
                 expected `namespaceSelector`
-                add `namespaceSelector: {}` to mean all of them
+                add `namespaceSelector: {}` to select all of them
             12: error invalid AdminNetworkPolicy a spec.ingress[4].from[0].pods.podSelector
                 expected `podSelector`
-                add `podSelector: {}` to mean all of them
+                add `podSelector: {}` to select all of them
             13: error invalid AdminNetworkPolicy a spec.ingress[5].from
                 a rule needs at least one peer in `from`
-                to mean all pods, add `- namespaces: {}`
+                to select all pods, add `- namespaces: {}`
             14: error invalid AdminNetworkPolicy a spec.egress
                 expected a list, found the number 5
                 begin each element with `- `
@@ -324,7 +324,7 @@ egress: 5",
 
 /// C15, C18, C26.
 #[test]
-fn what_the_api_server_refuses_in_rules_is_refused() {
+fn rules_that_the_api_server_rejects_are_rejected() {
     cluster(
         "
 tier: Admin
@@ -349,21 +349,21 @@ egress:
               egress[11] line 20: deny anyone at any port
             9: error invalid ClusterNetworkPolicy a spec.egress[0].to[0].domainNames
                 domainNames can only be allowed, not denied or passed
-                deny by networks, or allow the names before a denial
+                deny networks, or allow the names before a rule that denies
             10: error invalid ClusterNetworkPolicy a spec.egress[1].protocols
                 networks, nodes and domainNames have no named ports
-                give the ports as numbers, or put these peers in a rule of their own
+                write the ports as numbers, or move these peers to a separate rule
             11: error invalid ClusterNetworkPolicy a spec.egress[2].to[0].networks
                 the list must not be empty
                 add an entry, or remove the peer
             12: error invalid ClusterNetworkPolicy a spec.egress[3].to[0].networks[0]
-                "010.0.0.0/8" is spelled in a way that is refused here
+                "010.0.0.0/8" is written in a form that the API server rejects here
                 write 10.0.0.0/8
             12: warning loose-cidr ClusterNetworkPolicy a spec.egress[3].to[0].networks[1]
-                "10.0.0.1/8" has bits behind the prefix; it is read as 10.0.0.0/8
+                "10.0.0.1/8" has bits set after the prefix; it is read as 10.0.0.0/8
                 write 10.0.0.0/8
             12: error invalid ClusterNetworkPolicy a spec.egress[3].to[0].networks[2]
-                "::ffff:10.0.0.0/104" is spelled in a way that is refused here
+                "::ffff:10.0.0.0/104" is written in a form that the API server rejects here
                 write 10.0.0.0/8
             13: error invalid ClusterNetworkPolicy a spec.egress[4].to[0].domainNames[0]
                 expected a domain name of two or more parts, as in `kubernetes.io` or `*.kubernetes.io`, found "localhost"
@@ -376,7 +376,7 @@ egress:
                 correct the name
             14: error invalid ClusterNetworkPolicy a spec.egress[5].protocols
                 `protocols` must not be empty
-                leave it out to mean every port
+                remove it to match every port
             15: error invalid ClusterNetworkPolicy a spec.egress[6].protocols[0]
                 expected tcp, udp, sctp or destinationNamedPort, found none of them
                 add one of them
@@ -387,7 +387,7 @@ egress:
                 expected number or range, found none of them
                 add one of them
             18: error invalid ClusterNetworkPolicy a spec.egress[9].protocols[0].tcp.destinationPort.range.end
-                a range must end above where it starts; 5 is not above 5
+                the end of a range must be above its start; 5 is not above 5
                 use a single number for one port
             19: error invalid ClusterNetworkPolicy a spec.egress[10].protocols[0].tcp.destinationPort.range.start
                 expected a whole number from 1 to 65535, found the number 0
@@ -404,7 +404,7 @@ egress:
 
 /// C26.
 #[test]
-fn there_are_limits_to_everything() {
+fn the_api_servers_limits_apply() {
     let rules = "- {action: Accept, from: [{namespaces: {}}]}\n".repeat(26);
     let peers = "{namespaces: {}},".repeat(26);
     let name = "x".repeat(101);
@@ -435,7 +435,7 @@ fn there_are_limits_to_everything() {
 }
 
 #[test]
-fn a_kind_under_another_version_is_refused() {
+fn a_kind_with_another_version_is_rejected() {
     check(
         "AdminNetworkPolicy",
         "v1alpha2",
@@ -463,8 +463,8 @@ fn a_kind_under_another_version_is_refused() {
     );
     expect![[r#"
         1: warning foreign-policy  
-            policies of the kind ClusterNetworkPolicy.crd.antrea.io are not read; answers do not know them
-            keep in mind that such policies may deny or allow more
+            policies of kind ClusterNetworkPolicy.crd.antrea.io are not supported; results do not reflect them
+            such policies may deny or allow further traffic
     "#]]
     .assert_eq(&policies(
         "{apiVersion: crd.antrea.io/v1beta1, kind: ClusterNetworkPolicy, metadata: {name: a}}",

@@ -41,7 +41,7 @@ fn a_missing_selector_means_every_pod() {
 
 /// T1 to T3, I8.
 #[test]
-fn missing_policy_types_are_filled_in_as_the_api_server_does() {
+fn missing_policy_types_get_the_api_servers_default() {
     check(
         "policyTypes: []",
         expect![[r#"
@@ -82,7 +82,7 @@ fn rules_of_a_direction_that_is_not_listed_are_ignored() {
             NetworkPolicy shop/a Namespace for own/*
               egress: no rules
             6: warning ignored-rules NetworkPolicy shop/a spec.ingress
-                policyTypes leaves Ingress out, so these rules are ignored
+                policyTypes does not contain Ingress, so these rules are ignored
                 add Ingress to policyTypes, or remove the rules
         "#]],
     );
@@ -105,7 +105,7 @@ fn rules_of_a_direction_that_is_not_listed_are_ignored() {
 
 /// V7.
 #[test]
-fn policy_types_that_cannot_be_read_isolate_both_ways() {
+fn invalid_policy_types_isolate_both_directions() {
     check(
         "policyTypes: [ingress]",
         expect![[r#"
@@ -180,10 +180,10 @@ fn an_empty_rule_allows_everyone() {
 /// V3, V4.
 /// V5, V6, B9, B10, B19.
 /// V8, L1 to L10.
-/// V8. A selector of which a part cannot be read would select more, so the policy covers every pod.
-/// V9. The rule could mean less than it seems to without the field.
+/// V8. A part of a selector alone would select more, so the policy selects every pod.
+/// V9. With the unknown field, the rule may match less.
 #[test]
-fn an_unknown_field_in_a_rule_takes_that_rule_away() {
+fn an_unknown_field_in_a_rule_removes_the_rule() {
     check(
         "
 ingress:
@@ -228,44 +228,44 @@ fn an_unknown_field_in_the_spec_makes_the_policy_invalid() {
 }
 
 #[test]
-fn a_key_that_is_there_twice_makes_the_policy_invalid() {
+fn a_repeated_key_makes_the_policy_invalid() {
     check(
         "ingress: [{}]\ningress: [{}]",
         expect![[r#"
-        NetworkPolicy shop/a Namespace for own/*
-          ingress: no rules
-          egress: no rules
-        6: error duplicate-key  
-            the key "ingress" is there twice, in lines 5 and 6
-            remove one of the two
-    "#]],
+            NetworkPolicy shop/a Namespace for own/*
+              ingress: no rules
+              egress: no rules
+            6: error duplicate-key  
+                the key "ingress" occurs twice, in lines 5 and 6
+                remove one of the two
+        "#]],
     );
     check(
         "policyTypes: [Ingress]\npolicyTypes: [Egress]",
         expect![[r#"
-        NetworkPolicy shop/a Namespace for own/*
-          ingress: no rules
-          egress: no rules
-        6: error duplicate-key  
-            the key "policyTypes" is there twice, in lines 5 and 6
-            remove one of the two
-    "#]],
+            NetworkPolicy shop/a Namespace for own/*
+              ingress: no rules
+              egress: no rules
+            6: error duplicate-key  
+                the key "policyTypes" occurs twice, in lines 5 and 6
+                remove one of the two
+        "#]],
     );
     check(
         "ingress: [{from: [{podSelector: {matchLabels: {a: b, a: c}}}]}]",
         expect![[r#"
-        NetworkPolicy shop/a Namespace for own/*
-          ingress: no rules
-        5: error duplicate-key  
-            the key "a" is there twice, in lines 5 and 5
-            remove one of the two
-    "#]],
+            NetworkPolicy shop/a Namespace for own/*
+              ingress: no rules
+            5: error duplicate-key  
+                the key "a" occurs twice, in lines 5 and 5
+                remove one of the two
+        "#]],
     );
 }
 
-/// Perhaps the spec is there under a name that nobody knows.
+/// The unknown field may be a misspelt spec.
 #[test]
-fn a_spec_that_cannot_be_found_isolates_both_ways() {
+fn a_policy_with_a_misspelt_spec_isolates_both_directions() {
     let head = "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: a}\n";
     for (rest, expected) in [
         (
@@ -282,13 +282,13 @@ fn a_spec_that_cannot_be_found_isolates_both_ways() {
         (
             "spec: {podSelector: {matchLabels: {a: b}}}\nspec: {}",
             expect![[r#"
-            NetworkPolicy default/a Namespace for own/*
-              ingress: no rules
-              egress: no rules
-            5: error duplicate-key  
-                the key "spec" is there twice, in lines 4 and 5
-                remove one of the two
-        "#]],
+                NetworkPolicy default/a Namespace for own/*
+                  ingress: no rules
+                  egress: no rules
+                5: error duplicate-key  
+                    the key "spec" occurs twice, in lines 4 and 5
+                    remove one of the two
+            "#]],
         ),
     ] {
         expected.assert_eq(&policies(&format!("{head}{rest}")));
@@ -296,7 +296,7 @@ fn a_spec_that_cannot_be_found_isolates_both_ways() {
 }
 
 #[test]
-fn what_is_of_the_wrong_type_is_refused() {
+fn values_of_the_wrong_type_are_rejected() {
     check(
         "ingress: {}",
         expect![[r#"
@@ -377,13 +377,13 @@ fn names_and_versions_are_checked() {
                 NetworkPolicy x.y/A_b Namespace for own/*
                   ingress: no rules
                 1: error misplaced-policy NetworkPolicy x.y/A_b metadata.namespace
-                    the namespace of the policy cannot be read; it is taken to be the first one given, or default
-                    correct `metadata`, and give the namespace once
+                    the namespace of the policy is invalid; weir uses the first one given, or default
+                    correct `metadata`, and write the namespace once
                 1: error invalid NetworkPolicy x.y/A_b metadata.name
-                    "A_b" is not a name: expected at most 253 lower case letters, digits, `-` and `.`, with a letter or digit at both ends of each part
+                    "A_b" is not a valid name: expected at most 253 lower case letters, digits, `-` and `.`, with a letter or digit at both ends of each part
                     correct the name
                 1: error invalid NetworkPolicy x.y/A_b metadata.namespace
-                    "x.y" is not a name: expected at most 63 lower case letters, digits and `-`, with a letter or digit at both ends
+                    "x.y" is not a valid name: expected at most 63 lower case letters, digits and `-`, with a letter or digit at both ends
                     correct the name
             "#]],
         ),
@@ -429,8 +429,8 @@ fn names_and_versions_are_checked() {
             "{apiVersion: crd.projectcalico.org/v1, kind: NetworkPolicy, metadata: {name: a}}",
             expect![[r#"
                 1: warning foreign-policy  
-                    policies of the kind NetworkPolicy.crd.projectcalico.org are not read; answers do not know them
-                    keep in mind that such policies may deny or allow more
+                    policies of kind NetworkPolicy.crd.projectcalico.org are not supported; results do not reflect them
+                    such policies may deny or allow further traffic
             "#]],
         ),
     ] {
@@ -448,15 +448,15 @@ fn check_metadata(metadata: &str, expected: Expect) {
 }
 
 #[test]
-fn a_policy_stays_in_the_namespace_it_was_meant_for() {
+fn a_policy_stays_in_its_intended_namespace() {
     check_metadata(
         "{name: n, namespace: 5}",
         expect![[r#"
             NetworkPolicy 5/n Namespace for own/*
               ingress: no rules
             3: error misplaced-policy NetworkPolicy 5/n metadata.namespace
-                the namespace of the policy cannot be read; it is taken to be the first one given, or default
-                correct `metadata`, and give the namespace once
+                the namespace of the policy is invalid; weir uses the first one given, or default
+                correct `metadata`, and write the namespace once
             3: error invalid NetworkPolicy 5/n metadata.name
                 expected a string, found the boolean n; quote it
                 write it in double quotes
@@ -471,8 +471,8 @@ fn a_policy_stays_in_the_namespace_it_was_meant_for() {
             NetworkPolicy on/010 Namespace for own/*
               ingress: no rules
             3: error misplaced-policy NetworkPolicy on/010 metadata.namespace
-                the namespace of the policy cannot be read; it is taken to be the first one given, or default
-                correct `metadata`, and give the namespace once
+                the namespace of the policy is invalid; weir uses the first one given, or default
+                correct `metadata`, and write the namespace once
             3: error invalid NetworkPolicy on/010 metadata.name
                 expected a string, found the number 010; quote it
                 write it in double quotes
@@ -487,11 +487,11 @@ fn a_policy_stays_in_the_namespace_it_was_meant_for() {
             NetworkPolicy default/a Namespace for own/*
               ingress: no rules
             3: error misplaced-policy NetworkPolicy default/a metadata.namespace
-                the namespace of the policy cannot be read; it is taken to be the first one given, or default
-                correct `metadata`, and give the namespace once
+                the namespace of the policy is invalid; weir uses the first one given, or default
+                correct `metadata`, and write the namespace once
             3: error invalid NetworkPolicy default/a metadata.namespace
                 expected a string, found a list
-                write a text here
+                write a string here
         "#]],
     );
 }
@@ -507,8 +507,8 @@ fn a_policy_with_unknown_metadata_allows_nothing() {
                 there is no field "namespase" here
                 did you mean `namespace`?
             3: error misplaced-policy NetworkPolicy default/a metadata.namespace
-                the namespace of the policy cannot be read; it is taken to be the first one given, or default
-                correct `metadata`, and give the namespace once
+                the namespace of the policy is invalid; weir uses the first one given, or default
+                correct `metadata`, and write the namespace once
         "#]],
     );
     check_metadata(
@@ -527,11 +527,11 @@ fn a_policy_with_unknown_metadata_allows_nothing() {
             NetworkPolicy shop/a Namespace for own/*
               ingress: no rules
             3: error duplicate-key  
-                the key "namespace" is there twice, in lines 3 and 3
+                the key "namespace" occurs twice, in lines 3 and 3
                 remove one of the two
             3: error misplaced-policy NetworkPolicy shop/a metadata.namespace
-                the namespace of the policy cannot be read; it is taken to be the first one given, or default
-                correct `metadata`, and give the namespace once
+                the namespace of the policy is invalid; weir uses the first one given, or default
+                correct `metadata`, and write the namespace once
         "#]],
     );
     check_metadata(
@@ -550,7 +550,7 @@ fn a_policy_with_unknown_metadata_allows_nothing() {
 }
 
 #[test]
-fn all_that_a_cluster_writes_into_metadata_is_known() {
+fn all_metadata_fields_of_a_cluster_are_known() {
     check_metadata(
         "{name: a, generateName: a-, namespace: shop, labels: {a: b}, annotations: {a: b}, ownerReferences: [], finalizers: [], managedFields: [], creationTimestamp: null, deletionTimestamp: \"2024-05-01T12:00:00Z\", deletionGracePeriodSeconds: 30, generation: 1, resourceVersion: \"1\", uid: x, selfLink: x, clusterName: x}",
         expect![[r#"

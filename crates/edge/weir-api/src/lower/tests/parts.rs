@@ -21,46 +21,46 @@ ingress:
 }
 
 #[test]
-fn a_peer_without_a_field_or_with_too_many_is_refused() {
+fn a_peer_without_a_field_or_with_too_many_is_rejected() {
     check(
         "ingress: [{from: [{}]}]",
         expect![[r#"
-        NetworkPolicy shop/a Namespace for own/*
-          ingress: no rules
-        5: error invalid NetworkPolicy shop/a spec.ingress[0].from[0]
-            an empty peer; expected podSelector, namespaceSelector or ipBlock
-            to mean everyone, leave the list of peers out
-    "#]],
+            NetworkPolicy shop/a Namespace for own/*
+              ingress: no rules
+            5: error invalid NetworkPolicy shop/a spec.ingress[0].from[0]
+                the peer is empty; expected podSelector, namespaceSelector or ipBlock
+                to allow everyone, remove the list of peers
+        "#]],
     );
     check(
         "ingress: [{from: [{podSelector: }]}]",
         expect![[r#"
-        NetworkPolicy shop/a Namespace for own/*
-          ingress: no rules
-        5: error invalid NetworkPolicy shop/a spec.ingress[0].from[0]
-            an empty peer; expected podSelector, namespaceSelector or ipBlock
-            to mean everyone, leave the list of peers out
-    "#]],
+            NetworkPolicy shop/a Namespace for own/*
+              ingress: no rules
+            5: error invalid NetworkPolicy shop/a spec.ingress[0].from[0]
+                the peer is empty; expected podSelector, namespaceSelector or ipBlock
+                to allow everyone, remove the list of peers
+        "#]],
     );
     check(
         "ingress: [{from: [{ipBlock: {cidr: 10.0.0.0/8}, podSelector: {}}]}]",
         expect![[r#"
-        NetworkPolicy shop/a Namespace for own/*
-          ingress: no rules
-        5: error invalid NetworkPolicy shop/a spec.ingress[0].from[0]
-            an ipBlock cannot be combined with a selector
-            make them two peers: begin the ipBlock with a `- ` of its own
-    "#]],
+            NetworkPolicy shop/a Namespace for own/*
+              ingress: no rules
+            5: error invalid NetworkPolicy shop/a spec.ingress[0].from[0]
+                an ipBlock cannot be combined with a selector
+                make them two peers: begin the ipBlock with its own `- `
+        "#]],
     );
     check(
         "ingress: [{from: [{ipBlock: {}}]}]",
         expect![[r#"
-        NetworkPolicy shop/a Namespace for own/*
-          ingress: no rules
-        5: error invalid NetworkPolicy shop/a spec.ingress[0].from[0].ipBlock.cidr
-            an ipBlock needs a cidr
-            add `cidr:`, as in 10.0.0.0/8
-    "#]],
+            NetworkPolicy shop/a Namespace for own/*
+              ingress: no rules
+            5: error invalid NetworkPolicy shop/a spec.ingress[0].from[0].ipBlock.cidr
+                an ipBlock needs a cidr
+                add `cidr:`, such as 10.0.0.0/8
+        "#]],
     );
 }
 
@@ -86,7 +86,7 @@ ingress:
 }
 
 #[test]
-fn a_port_that_is_none_is_refused() {
+fn an_invalid_port_is_rejected() {
     check(
         "
 ingress:
@@ -114,11 +114,11 @@ ingress:
                 expected a whole number from 1 to 65535, found the number 65536
                 choose a number from 1 to 65535
             9: error invalid NetworkPolicy shop/a spec.ingress[0].ports[2].port
-                "80" is not a port name: expected at most 15 lower case letters, digits and single `-` inside, with at least one letter
+                "80" is not a valid port name: expected at most 15 lower case letters, digits and single `-` inside, with at least one letter
                 write a port number without quotes
             10: error invalid NetworkPolicy shop/a spec.ingress[0].ports[3].port
-                "Http" is not a port name: expected at most 15 lower case letters, digits and single `-` inside, with at least one letter
-                use the name that the container port has
+                "Http" is not a valid port name: expected at most 15 lower case letters, digits and single `-` inside, with at least one letter
+                use the name of the container port
             11: error invalid NetworkPolicy shop/a spec.ingress[0].ports[4].port
                 expected a whole number from 1 to 65535, found the number 80.5
                 choose a number from 1 to 65535
@@ -132,11 +132,11 @@ ingress:
                 expected TCP, UDP or SCTP, found the string "tcp"
                 did you mean `TCP`?
             15: error invalid NetworkPolicy shop/a spec.ingress[0].ports[8].endPort
-                endPort needs a port to begin at
+                endPort needs a port as the start of the range
                 add `port:`, or remove `endPort:`
             16: error invalid NetworkPolicy shop/a spec.ingress[0].ports[9].endPort
                 endPort needs a port number, not a name
-                give the port as a number, or remove `endPort:`
+                write the port as a number, or remove `endPort:`
             17: error invalid NetworkPolicy shop/a spec.ingress[0].ports[10].endPort
                 endPort 79 is below the port 80
                 swap the two, or remove `endPort:`
@@ -151,7 +151,7 @@ ingress:
 }
 
 #[test]
-fn blocks_are_checked_and_old_spellings_are_read() {
+fn blocks_are_checked_and_old_spellings_are_accepted() {
     check(
         "
 egress:
@@ -164,13 +164,13 @@ egress:
               ingress: no rules
               egress[0] line 6: allow 10.0.0.0/8 except 10.1.0.0/16, 10.0.0.0/8, fd00::/8 at any port
             7: warning loose-cidr NetworkPolicy shop/a spec.egress[0].to[0].ipBlock.cidr
-                "10.1.2.3/8" has bits behind the prefix; it is read as 10.0.0.0/8, and newer API servers refuse it
+                "10.1.2.3/8" has bits set after the prefix; it is read as 10.0.0.0/8, and newer API servers reject it
                 write 10.0.0.0/8
             7: warning loose-cidr NetworkPolicy shop/a spec.egress[0].to[0].ipBlock.except[0]
-                "010.1.0.0/16" has leading zeros; it is read as 10.1.0.0/16, and newer API servers refuse it
+                "010.1.0.0/16" has leading zeros; it is read as 10.1.0.0/16, and newer API servers reject it
                 write 10.1.0.0/16
             8: warning loose-cidr NetworkPolicy shop/a spec.egress[0].to[1].ipBlock.cidr
-                "::ffff:10.0.0.0/104" has IPv4 written as IPv6; it is read as 10.0.0.0/8, and newer API servers refuse it
+                "::ffff:10.0.0.0/104" has IPv4 written as IPv6; it is read as 10.0.0.0/8, and newer API servers reject it
                 write 10.0.0.0/8
         "#]],
     );
@@ -186,29 +186,29 @@ egress:
               ingress: no rules
               egress: no rules
             7: error invalid NetworkPolicy shop/a spec.egress[0].to[0].ipBlock.except[0]
-                11.0.0.0/16 is not a strict part of the cidr 10.0.0.0/8
-                except what lies inside the cidr and is smaller, or remove it
+                11.0.0.0/16 is not a proper part of the cidr 10.0.0.0/8
+                write a smaller network inside the cidr, or remove it
             7: error invalid NetworkPolicy shop/a spec.egress[0].to[0].ipBlock.except[1]
-                10.0.0.0/8 is not a strict part of the cidr 10.0.0.0/8
-                except what lies inside the cidr and is smaller, or remove it
+                10.0.0.0/8 is not a proper part of the cidr 10.0.0.0/8
+                write a smaller network inside the cidr, or remove it
             7: error invalid NetworkPolicy shop/a spec.egress[0].to[0].ipBlock.except[2]
-                fd00::/16 is not a strict part of the cidr 10.0.0.0/8
-                except what lies inside the cidr and is smaller, or remove it
+                fd00::/16 is not a proper part of the cidr 10.0.0.0/8
+                write a smaller network inside the cidr, or remove it
             7: error invalid NetworkPolicy shop/a spec.egress[0].to[0].ipBlock.except[3]
                 "nonsense" is not a network in CIDR notation
-                write a network as in 10.0.0.0/8 or fd00::/8
+                write a network such as 10.0.0.0/8 or fd00::/8
             8: error invalid NetworkPolicy shop/a spec.egress[0].to[1].ipBlock.cidr
                 "10.0.0.1" is not a network in CIDR notation
-                write a network as in 10.0.0.0/8 or fd00::/8
+                write a network such as 10.0.0.0/8 or fd00::/8
             9: error invalid NetworkPolicy shop/a spec.egress[0].to[2].ipBlock.cidr
                 an ipBlock needs a cidr
-                add `cidr:`, as in 10.0.0.0/8
+                add `cidr:`, such as 10.0.0.0/8
         "#]],
     );
 }
 
 #[test]
-fn selectors_take_labels_and_expressions() {
+fn selectors_have_labels_and_expressions() {
     check(
         "
 podSelector:
@@ -226,7 +226,7 @@ podSelector:
 }
 
 #[test]
-fn a_selector_that_cannot_be_read_means_every_pod() {
+fn an_invalid_selector_selects_every_pod() {
     check(
         "
 podSelector:
@@ -253,7 +253,7 @@ ingress: [{}]",
                 a label expression needs a key
                 add `key:`
             11: error invalid NetworkPolicy shop/a spec.podSelector.matchExpressions[4].key
-                "a b" is not a label key: expected at most 63 letters, digits, `-`, `_` and `.`, with a letter or digit at both ends, after an optional DNS name and `/`
+                "a b" is not a valid label key: expected at most 63 letters, digits, `-`, `_` and `.`, with a letter or digit at both ends, after an optional DNS name and `/`
                 correct the key
             11: error invalid NetworkPolicy shop/a spec.podSelector.matchExpressions[4].operator
                 a label expression needs an operator
@@ -279,18 +279,18 @@ ingress: [{}]",
     check(
         "podSelector: {matchLabels: {app: \"a b\", \"-x\": y}}",
         expect![[r#"
-        NetworkPolicy shop/a Namespace for own/*
-          ingress: no rules
-        5: error invalid NetworkPolicy shop/a spec.podSelector.matchLabels[app]
-            "a b" is not a label value: expected at most 63 letters, digits, `-`, `_` and `.`, with a letter or digit at both ends, or nothing
-            correct the value
-        5: error invalid NetworkPolicy shop/a spec.podSelector.matchLabels
-            "-x" is not a label key: expected at most 63 letters, digits, `-`, `_` and `.`, with a letter or digit at both ends, after an optional DNS name and `/`
-            correct the key
-        5: error invalid NetworkPolicy shop/a spec.podSelector.matchLabels[-x]
-            expected a string, found the boolean y; quote it
-            write it in double quotes
-    "#]],
+            NetworkPolicy shop/a Namespace for own/*
+              ingress: no rules
+            5: error invalid NetworkPolicy shop/a spec.podSelector.matchLabels[app]
+                "a b" is not a valid label value: expected at most 63 letters, digits, `-`, `_` and `.`, with a letter or digit at both ends, or nothing
+                correct the value
+            5: error invalid NetworkPolicy shop/a spec.podSelector.matchLabels
+                "-x" is not a valid label key: expected at most 63 letters, digits, `-`, `_` and `.`, with a letter or digit at both ends, after an optional DNS name and `/`
+                correct the key
+            5: error invalid NetworkPolicy shop/a spec.podSelector.matchLabels[-x]
+                expected a string, found the boolean y; quote it
+                write it in double quotes
+        "#]],
     );
     check(
         "podSelector: {matchLabel: {app: web}}",
@@ -305,13 +305,13 @@ ingress: [{}]",
     check(
         "podSelector: {}\npodSelector: {matchLabels: {app: web}}",
         expect![[r#"
-        NetworkPolicy shop/a Namespace for own/*
-          ingress: no rules
-          egress: no rules
-        6: error duplicate-key  
-            the key "podSelector" is there twice, in lines 5 and 6
-            remove one of the two
-    "#]],
+            NetworkPolicy shop/a Namespace for own/*
+              ingress: no rules
+              egress: no rules
+            6: error duplicate-key  
+                the key "podSelector" occurs twice, in lines 5 and 6
+                remove one of the two
+        "#]],
     );
     check(
         "podSelector: {matchExpressions: [{key: y, operator: Exists}]}",

@@ -9,7 +9,7 @@ fn check(text: &str, expected: Expect) {
 
 /// Y8, N10, N12.
 #[test]
-fn a_pod_has_its_addresses_and_the_named_ports_of_all_that_keeps_running() {
+fn a_pod_has_its_addresses_and_the_named_ports_of_running_containers() {
     check(
         "
 apiVersion: v1
@@ -40,7 +40,7 @@ status:
 
 /// H7.
 #[test]
-fn a_pod_that_is_on_no_node_yet_has_none() {
+fn an_unscheduled_pod_has_no_node() {
     check(
         "
 {apiVersion: v1, kind: Pod, metadata: {name: a}, spec: {nodeName: \"\"}, status: {podIP: 10.0.0.1}}",
@@ -53,7 +53,7 @@ fn a_pod_that_is_on_no_node_yet_has_none() {
 
 /// Y5.
 #[test]
-fn a_pod_that_ran_to_its_end_is_finished() {
+fn a_completed_pod_is_finished() {
     check(
         "
 {apiVersion: v1, kind: Pod, metadata: {name: a}, status: {phase: Succeeded, podIP: 10.0.0.1}}
@@ -71,7 +71,7 @@ fn a_pod_that_ran_to_its_end_is_finished() {
 }
 
 #[test]
-fn what_is_wrong_with_a_pod_is_said_and_the_pod_stays() {
+fn a_pod_with_errors_is_kept() {
     check(
         "
 apiVersion: v1
@@ -86,7 +86,7 @@ unheardOf: 5",
             Namespace default kubernetes.io/metadata.name=default
             Pod default/Web [app=yes,false=5] [10.187.132.19] []
             3: error invalid Pod default/Web metadata.name
-                "Web" is not a name: expected at most 253 lower case letters, digits, `-` and `.`, with a letter or digit at both ends of each part
+                "Web" is not a valid name: expected at most 253 lower case letters, digits, `-` and `.`, with a letter or digit at both ends of each part
                 correct the name
             3: error invalid Pod default/Web metadata.labels[app]
                 expected a string, found the boolean yes; quote it
@@ -104,21 +104,21 @@ unheardOf: 5",
                 expected a whole number from 1 to 65535, found the number 0
                 choose a number from 1 to 65535
             6: error invalid Pod default/Web spec.containers[0].ports[1].name
-                "HTTP" is not a port name: expected at most 15 lower case letters, digits and single `-` inside, with at least one letter
+                "HTTP" is not a valid port name: expected at most 15 lower case letters, digits and single `-` inside, with at least one letter
                 correct the name
             6: error invalid Pod default/Web spec.containers[0].ports[2].containerPort
                 a container port needs a number
                 add `containerPort:`
             7: error invalid Pod default/Web status.podIP
                 expected an IP address, found the string "10.0.0"
-                write an address as in 10.0.0.1 or fd00::1
+                write an address such as 10.0.0.1 or fd00::1
         "#]],
     );
 }
 
 /// P9.
 #[test]
-fn a_namespace_has_its_name_as_a_label_whatever_it_says() {
+fn a_namespace_always_has_its_name_as_a_label() {
     check(
         "{apiVersion: v1, kind: Namespace, metadata: {name: shop, labels: {a: b, kubernetes.io/metadata.name: other}}}",
         expect![[r#"
@@ -129,7 +129,7 @@ fn a_namespace_has_its_name_as_a_label_whatever_it_says() {
 
 /// C22.
 #[test]
-fn a_node_has_the_addresses_that_are_addresses() {
+fn a_node_has_its_ip_addresses() {
     check(
         "
 apiVersion: v1
@@ -149,7 +149,7 @@ status:
 
 /// S2.
 #[test]
-fn a_pod_without_a_namespace_is_in_the_default_one() {
+fn a_pod_without_a_namespace_is_in_the_default_namespace() {
     check(
         "{apiVersion: v1, kind: Pod, metadata: {name: a}}",
         expect![[r#"
@@ -175,7 +175,7 @@ fn a_host_network_pod_has_the_addresses_of_its_node() {
 }
 
 #[test]
-fn other_kinds_are_named_once_and_familiar_ones_not_at_all() {
+fn unsupported_kinds_are_reported_once_and_common_ones_not_at_all() {
     check(
         "
 {apiVersion: v1, kind: Service, metadata: {name: a}}
@@ -193,26 +193,26 @@ a: values file
 text",
         expect![[r#"
             3: info unknown-kind  
-                objects of the kind Foo.example.com are not read
-                nothing to do, unless it was meant to be a policy
+                objects of kind Foo.example.com are ignored
+                no action is needed, unless it should be a policy
             7: info unknown-kind  
-                objects of the kind Service.serving.knative.dev are not read
-                nothing to do, unless it was meant to be a policy
+                objects of kind Service.serving.knative.dev are ignored
+                no action is needed, unless it should be a policy
             9: warning not-an-object  
                 expected a Kubernetes object, found a mapping without `kind`; it was skipped
-                give it `apiVersion` and `kind`, or leave the file out
+                add `apiVersion` and `kind`, or exclude the file
             11: warning not-an-object  
                 expected a Kubernetes object, found a list; it was skipped
-                give it `apiVersion` and `kind`, or leave the file out
+                add `apiVersion` and `kind`, or exclude the file
             13: warning not-an-object  
                 expected a Kubernetes object, found the string "text"; it was skipped
-                give it `apiVersion` and `kind`, or leave the file out
+                add `apiVersion` and `kind`, or exclude the file
         "#]],
     );
 }
 
 #[test]
-fn the_metadata_of_other_kinds_is_read_as_it_was_meant() {
+fn metadata_of_other_kinds_is_read_tolerantly() {
     check(
         "
 {apiVersion: v1, kind: Pod, metadata: {name: 5, namespace: y, label: {a: b}}, status: {podIP: 10.0.0.1}}
@@ -242,7 +242,7 @@ fn the_metadata_of_other_kinds_is_read_as_it_was_meant() {
 }
 
 #[test]
-fn addresses_of_ipv4_written_as_ipv6_are_ipv4() {
+fn ipv4_mapped_ipv6_addresses_are_ipv4() {
     check(
         "
 {apiVersion: v1, kind: Pod, metadata: {name: a}, status: {podIP: \"::ffff:10.0.0.1\", podIPs: [{ip: 10.0.0.1}]}}

@@ -15,44 +15,52 @@ use crate::{
     stricter::{stricter, without_lines},
 };
 
-/// The code of a finding about an object that is there twice, where nobody knows which of the two counts.
+/// The code of a finding about an object with two different definitions, neither of which is stricter.
 pub(crate) const CONFLICT: &str = "conflicting-object";
 
-/// Puts together what was read. The result does not depend on the order of the files, except for which of two
-/// contradicting objects counts as the first.
-pub(crate) fn settle(found: Vec<Lowered>, findings: Vec<Finding>) -> Manifests {
-    let mut all = Gathered { findings, ..Gathered::default() };
-    found.into_iter().for_each(|lowered| all.take(lowered));
-    let owners = all.own();
+/// Assembles the lowered objects. The result does not depend on the order of the files, except for which of two
+/// conflicting objects is the first.
+pub(crate) fn assemble(found: Vec<Lowered>, findings: Vec<Finding>) -> Manifests {
+    let mut all = Assembly { findings, ..Assembly::default() };
+    found.into_iter().for_each(|lowered| all.add(lowered));
+    let owners = all.assign_pods();
     all.imply_namespaces();
-    let made_up = make_up_addresses(&mut all.objects);
+    let synthetic = assign_synthetic_addresses(&mut all.objects);
     let mut objects: Vec<Object> = all.objects.into_values().collect();
-    // What holds the others comes first; within a kind they are sorted already.
+    // Namespaces and nodes come first. Within a kind, the objects are sorted already.
     objects.sort_by_key(|object| !matches!(object, Object::Namespace(_) | Object::Node(_)));
-    Manifests { objects, findings: all.findings, owners, makers: all.makers, made_up }
+    Manifests {
+        objects,
+        findings: all.findings,
+        owners,
+        generated_for: all.generated_for,
+        synthetic,
+    }
 }
 
 #[derive(Default)]
-struct Gathered {
+struct Assembly {
     objects: BTreeMap<Key, Object>,
     findings: Vec<Finding>,
     /// The owners of each pod, by kind and name.
     owned: BTreeMap<PodId, Vec<(Name, Name)>>,
     templates: BTreeMap<Owner, Template>,
-    makers: BTreeMap<PolicyId, Name>,
+    generated_for: BTreeMap<PolicyId, Name>,
 }
 
-impl Gathered {
-    fn take(&mut self, lowered: Lowered) {
+impl Assembly {
+    fn add(&mut self, lowered: Lowered) {
         match lowered {
-            Lowered::Object(object) => drop(self.put(object)),
-            Lowered::Made { object, by } => {
+            Lowered::Object(object) => {
+                self.put(object);
+            }
+            Lowered::Generated { object, by } => {
                 let id = match &object {
                     Object::Policy(policy) => Some(policy.id.clone()),
                     _ => None,
                 };
                 if self.put(object) {
-                    self.makers.extend(id.map(|id| (id, by)));
+                    self.generated_for.extend(id.map(|id| (id, by)));
                 }
             }
             Lowered::Pod { pod, owners } => {
@@ -66,7 +74,7 @@ impl Gathered {
         }
     }
 
-    /// Adds an object; `false` if there is one of that name.
+    /// Adds an object. Returns `false` if there was one with that key.
     fn put(&mut self, object: Object) -> bool {
         match self.objects.entry(object.key()) {
             btree_map::Entry::Vacant(entry) => {
@@ -89,22 +97,25 @@ impl Gathered {
         };
         let again = template.pod.location.clone();
         match self.templates.entry(owner) {
-            btree_map::Entry::Vacant(entry) => drop(entry.insert(template)),
+            btree_map::Entry::Vacant(entry) => {
+                entry.insert(template);
+            }
             btree_map::Entry::Occupied(entry) => {
                 let Owner { namespace, kind, name } = entry.key().clone();
                 let name = ObjectRef { kind, namespace, name };
                 let first = entry.get().pod.location.clone();
-                let finding = match entry.get().is_equivalent(&template) {
-                    true => duplicate(name, first, again, SAME),
-                    false => conflict(name, first, again),
+                let finding = if entry.get().is_equivalent(&template) {
+                    duplicate(name, first, again, EQUAL)
+                } else {
+                    conflict(name, first, again)
                 };
                 keep(&mut self.findings, finding);
             }
         }
     }
 
-    /// Finds the pods of each workload, and makes one for each workload that has none.
-    fn own(&mut self) -> BTreeMap<Owner, Vec<PodId>> {
+    /// Finds the pods of each workload, and creates one for each workload without pods.
+    fn assign_pods(&mut self) -> BTreeMap<Owner, Vec<PodId>> {
         let mut owners: BTreeMap<Owner, Vec<PodId>> = BTreeMap::new();
         for (id, own) in &self.owned {
             let hash = match self.objects.get(&Key::Pod(id.clone())) {
@@ -116,11 +127,11 @@ impl Gathered {
             }
         }
         for (owner, template) in &self.templates {
-            // Of a Deployment and its ReplicaSets, one pod is enough; old ReplicaSets have none.
+            // A Deployment and its ReplicaSets share one pod. Old ReplicaSets have none.
             let above = self.ancestors(&owner.namespace, &template.owners, None);
-            let made_by_another =
+            let has_pod_above =
                 above.iter().any(|above| template.idle || self.templates.contains_key(above));
-            if owners.contains_key(owner) || made_by_another {
+            if owners.contains_key(owner) || has_pod_above {
                 continue;
             }
             let mut pod = template.pod.clone();
@@ -131,7 +142,7 @@ impl Gathered {
         owners
     }
 
-    /// The owners, their owners as far as they are known, and so on.
+    /// The owners, their known owners, and so on.
     fn ancestors(
         &self,
         namespace: &Name,
@@ -148,7 +159,7 @@ impl Gathered {
         while let Some(one) = next.pop() {
             match self.templates.get(&one) {
                 Some(template) => next.extend(template.owners.iter().map(owner)),
-                // A ReplicaSet that is not there still tells the name of its Deployment.
+                // The name of a missing ReplicaSet still contains the name of its Deployment.
                 None if &*one.kind == "replicaset" => {
                     let deployment =
                         hash.and_then(|hash| one.name.strip_suffix(&**hash)?.strip_suffix('-'));
@@ -156,7 +167,7 @@ impl Gathered {
                 }
                 None => (),
             }
-            // Owners in a circle end here.
+            // Stop at a cycle of owners.
             if all.len() >= 16 || !all.insert(one) {
                 break;
             }
@@ -164,7 +175,7 @@ impl Gathered {
         all
     }
 
-    /// A repository's manifests rarely have the namespaces they are for; in a cluster they exist.
+    /// Adds the namespaces that objects mention. Repositories rarely contain them, but in a cluster they exist.
     fn imply_namespaces(&mut self) {
         let mentioned: BTreeSet<Name> = self
             .objects
@@ -183,10 +194,10 @@ impl Gathered {
     }
 }
 
-/// Makes one object of two that have the same name, and tells of it. Of two policies that differ nothing is allowed that
-/// only one of them allows; of other objects the first counts.
+/// Merges two objects with the same key, and returns a finding about it. Two different policies become one that allows
+/// nothing. Of other objects, the first one is used.
 pub fn merge(first: &mut Object, again: Object) -> Finding {
-    let (places, name) = (
+    let (locations, name) = (
         (location_of(first).cloned(), location_of(&again).cloned()),
         ObjectRef::from(&again.key()),
     );
@@ -194,16 +205,16 @@ pub fn merge(first: &mut Object, again: Object) -> Finding {
     match (first, again) {
         (Object::Policy(policy), Object::Policy(other)) if !same => {
             policy.spec = Arc::new(stricter(&policy.spec, &other.spec));
-            let kept = "they differ: until one is gone, it allows nothing";
-            duplicate(name, places.0, places.1, kept)
+            let kept = "the definitions differ, and the policy allows nothing until one is removed";
+            duplicate(name, locations.0, locations.1, kept)
         }
-        _ if same => duplicate(name, places.0, places.1, SAME),
-        _ => conflict(name, places.0, places.1),
+        _ if same => duplicate(name, locations.0, locations.1, EQUAL),
+        _ => conflict(name, locations.0, locations.1),
     }
 }
 
-/// Makes up addresses for the pods of a world that have none, and returns them.
-pub fn readdress(world: &mut World) -> BTreeSet<IpAddr> {
+/// Assigns synthetic addresses to the pods of a world without addresses, and returns these addresses.
+pub fn assign_addresses(world: &mut World) -> BTreeSet<IpAddr> {
     let objects = std::mem::take(world)
         .changes()
         .filter_map(|change| match change {
@@ -212,13 +223,13 @@ pub fn readdress(world: &mut World) -> BTreeSet<IpAddr> {
         })
         .collect::<Vec<_>>();
     let mut objects: BTreeMap<Key, Object> = objects.into_iter().collect();
-    let made_up = make_up_addresses(&mut objects);
+    let synthetic = assign_synthetic_addresses(&mut objects);
     *world = objects.into_values().collect();
-    made_up
+    synthetic
 }
 
-/// Makes up addresses for the pods that have none, and returns them.
-pub(crate) fn make_up_addresses(objects: &mut BTreeMap<Key, Object>) -> BTreeSet<IpAddr> {
+/// Assigns synthetic addresses to the pods without addresses, and returns these addresses.
+pub(crate) fn assign_synthetic_addresses(objects: &mut BTreeMap<Key, Object>) -> BTreeSet<IpAddr> {
     let mut taken = BTreeSet::new();
     let mut nodes: BTreeMap<Name, Node> = BTreeMap::new();
     for object in objects.values() {
@@ -235,10 +246,10 @@ pub(crate) fn make_up_addresses(objects: &mut BTreeMap<Key, Object>) -> BTreeSet
         Object::Pod(pod) if pod.addresses.is_empty() => Some(pod),
         _ => None,
     });
-    address::make_up(pods, |name| nodes.get(name).cloned(), &mut taken)
+    address::assign(pods, |name| nodes.get(name).cloned(), &mut taken)
 }
 
-/// A pod for a workload has the workload's name, or one close to it that no pod has.
+/// A free name for the pod of a workload: the workload's name, or one derived from it.
 fn free_name(objects: &BTreeMap<Key, Object>, owner: &Owner) -> Name {
     let Owner { namespace, kind, name } = owner;
     let longer = (1_u32..).map(|n| match n {
@@ -252,7 +263,7 @@ fn free_name(objects: &BTreeMap<Key, Object>, owner: &Owner) -> Name {
         .unwrap_or_else(|| name.clone())
 }
 
-/// A finding for an object that is there twice.
+/// The finding about an object that is defined twice.
 pub(crate) fn duplicate(
     object: ObjectRef,
     first: Option<Location>,
@@ -264,23 +275,23 @@ pub(crate) fn duplicate(
         location: again,
         code: "duplicate-object",
         severity: Severity::Error,
-        message: format!("{object} is there twice, here{first}; {kept}"),
+        message: format!("{object} is defined twice, here{first}; {kept}"),
         object: Some(object),
         field: String::new(),
         hint: "remove one of the two, or give it another name".into(),
     }
 }
 
-/// What is said about an object that is there twice and does not differ.
-const SAME: &str = "the two say the same";
+/// The end of the message about two equal definitions.
+const EQUAL: &str = "both definitions are equal";
 
-/// A finding for an object that is there twice, where neither of the two is the stricter one.
+/// The finding about an object with two different definitions, neither of which is stricter.
 fn conflict(object: ObjectRef, first: Option<Location>, again: Option<Location>) -> Finding {
-    let kept = "they differ, and the first one counts";
+    let kept = "the definitions differ, and the first one is used";
     Finding { code: CONFLICT, ..duplicate(object, first, again, kept) }
 }
 
-/// Whether two objects differ in nothing but where they were written.
+/// Whether two objects differ only in their locations.
 pub fn is_equivalent(one: &Object, other: &Object) -> bool {
     match (one, other) {
         (Object::Pod(one), Object::Pod(other)) => {
@@ -304,7 +315,7 @@ impl Template {
     }
 }
 
-/// Where an object was written.
+/// The location of an object.
 pub(crate) fn location_of(object: &Object) -> Option<&Location> {
     match object {
         Object::Pod(pod) => pod.location.as_ref(),
