@@ -51,7 +51,7 @@ impl Objects {
             self.uses.release(&thing);
         }
         if old.is_none() {
-            self.uses.enter(Thing::Chain(family, name.clone()));
+            self.uses.track(Thing::Chain(family, name.clone()));
         }
         self.chains.entry(key).or_insert(old);
     }
@@ -63,7 +63,7 @@ impl Objects {
         }
         self.ruleset.sets.insert(name.clone(), set);
         self.created.insert(name.clone());
-        self.uses.enter(Thing::Set(name.clone()));
+        self.uses.track(Thing::Set(name.clone()));
     }
 
     /// A set is one of those that rules of admin policies ask, one after the other.

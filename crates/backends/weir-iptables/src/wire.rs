@@ -125,12 +125,7 @@ pub(crate) fn entries<'e>(
 
 fn entry(data: &mut Body<'_>, entry: &Entry) {
     let port = |data: &mut Body<'_>, protocol: Protocol, port: u16| {
-        let number = match protocol {
-            Protocol::Tcp => 6,
-            Protocol::Udp => 17,
-            Protocol::Sctp => 132,
-        };
-        data.be_u16(PORT | ORDERED, port).u8(PROTO, number);
+        data.be_u16(PORT | ORDERED, port).u8(PROTO, protocol.number());
     };
     match *entry {
         Entry::Address(at) => address(data, IP, at),
@@ -237,10 +232,10 @@ fn read_entry(attributes: Attributes<'_>) -> Result<Option<(Entry, Name)>, Malfo
     }
     let protocol = match protocol {
         None => None,
-        Some(6) => Some(Protocol::Tcp),
-        Some(17) => Some(Protocol::Udp),
-        Some(132) => Some(Protocol::Sctp),
-        Some(_) => return Ok(None),
+        Some(number) => match Protocol::from_number(number) {
+            None => return Ok(None),
+            known => known,
+        },
     };
     let net = |ip: IpAddr, length| IpNet::new(ip, length).ok();
     let entry = match (ip, cidr, protocol.zip(port), ip2) {

@@ -1,6 +1,6 @@
 //! Rules as the kernel stores them: expressions that load fields, compare them and decide.
 
-use weir_model::{IpFamily, Name, PortRange, Protocol};
+use weir_model::{IpFamily, Name, PortRange};
 use weir_netfilter::report::{BURST, GROUP, PER_SECOND, SNAPLEN, prefix};
 use weir_netlink::{Attribute, Attributes, Body, Malformed};
 
@@ -72,7 +72,7 @@ const MAX_HOP_LIMIT: u8 = u8::MAX;
 const ND_ROUTER_SOLICIT: u8 = 133;
 const ND_REDIRECT: u8 = 137;
 
-// Where the fields are in their headers, and how long they are.
+// The offset and the length of each field in its header.
 const IPV4_SOURCE: (u32, u32) = (12, 4);
 const IPV4_DESTINATION: (u32, u32) = (16, 4);
 const IPV6_HOP_LIMIT: (u32, u32) = (7, 1);
@@ -225,7 +225,7 @@ fn lookup(key: &[Field], set: &Name, decides: bool, all: &mut Vec<Expr>) {
 fn to_ports(range: &PortRange, all: &mut Vec<Expr>) {
     all.extend([
         Expr::Meta { key: NFT_META_L4PROTO, to: 0 },
-        compare(NFT_CMP_EQ, &[number(range.protocol)]),
+        compare(NFT_CMP_EQ, &[range.protocol.number()]),
     ]);
     if *range == PortRange::all(range.protocol) {
         return;
@@ -236,15 +236,6 @@ fn to_ports(range: &PortRange, all: &mut Vec<Expr>) {
         all.push(compare(NFT_CMP_EQ, &first));
     } else {
         all.extend([compare(NFT_CMP_GTE, &first), compare(NFT_CMP_LTE, &last)]);
-    }
-}
-
-/// The number of a protocol.
-pub(crate) fn number(protocol: Protocol) -> u8 {
-    match protocol {
-        Protocol::Tcp => 6,
-        Protocol::Udp => 17,
-        Protocol::Sctp => 132,
     }
 }
 

@@ -220,7 +220,7 @@ impl Kernel {
             is_clear &= visit(message.attributes(NFGENMSG_LENGTH)).is_ok();
         });
         match listed {
-            // Some table changed. The notifications say whether it was ours.
+            // Some table changed. The notifications show whether it was ours.
             Ok(()) | Err(NetlinkError::Interrupted) => Ok(is_clear),
             Err(error) => Err(error.into()),
         }

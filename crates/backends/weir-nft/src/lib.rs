@@ -2,22 +2,22 @@
 //!
 //! ```text
 //!   forward ─► established? accept
-//!           ─► source address ─► map out4/out6 ─► chain of its rule set ─► return (allowed) or denied
-//!           ─► destination    ─► map in4/in6   ─► chain of its rule set ─► return (allowed) or denied
+//!           ─► source      ─► map out4/out6 ─► chain of its rule set ─► return (allowed) or denied
+//!           ─► destination ─► map in4/in6   ─► chain of its rule set ─► return (allowed) or denied
 //!
-//!   Program, Delta ─Planner→ Transaction ─encode→ netlink ─► kernel ─decode→ Installed ─replan→ Transaction
+//!   Program, Delta ─Planner→ Transaction ─encode→ kernel ─decode→ Installed ─replan→ Transaction
 //! ```
 //!
 //! A pod that no policy selects is in no map, and its packets cost a few failed lookups. Traffic
 //! between a pod and its node never passes the forward hook, so no rule applies to it.
 //!
-//! *Invariant*: planning does no I/O, and its result depends on the program alone. The names of chains
-//! and sets contain a digest of their content. So two planners for one program produce the same table,
-//! and an unchanged object keeps its name.
+//! *Invariant*: planning does no I/O, and its result depends on the program alone. The names of
+//! chains and sets contain a digest of their content. So two planners for one program produce the
+//! same table, and an unchanged object keeps its name.
 //!
-//! *Invariant*: the cost of a new connection does not grow with the number of policies that select a
-//! pod. Each tier is one map from peer addresses to decisions. NetworkPolicies that need only a few set
-//! lookups use those instead, and pods with few allowed peers share one chain and one set.
+//! *Invariant*: the cost of a new connection does not grow with the number of policies that select
+//! a pod. Each tier is one map from peer addresses to decisions. NetworkPolicies that need only a
+//! few set lookups use those instead, and pods with few allowed peers share one chain and one set.
 
 #![cfg_attr(
     not(target_os = "linux"),

@@ -9,8 +9,8 @@ const MAX_COMMENT_BYTES: usize = 120;
 /// A stable digest of content, for the name of the object that has this content: the first 128 bits
 /// of SHA-256 in hexadecimal.
 ///
-/// Authors of policies control the content, and two objects with one name would be one object in the
-/// kernel. So the digest must resist collisions.
+/// Authors of policies control the content, and two objects with one name would be one object in
+/// the kernel. So the digest must resist collisions.
 pub(crate) fn digest(content: &str) -> String {
     Sha256::digest(content).iter().take(16).map(|byte| format!("{byte:02x}")).collect()
 }

@@ -55,7 +55,7 @@ impl Objects {
 
     fn track(&mut self, name: &Name) {
         self.created.insert(name.clone());
-        self.uses.enter(name.clone());
+        self.uses.track(name.clone());
     }
 
     /// Keeps a set or chain even if nothing refers to it.

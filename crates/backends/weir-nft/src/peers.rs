@@ -17,8 +17,8 @@ use crate::{
 
 /// The content of the map, and the reasons for it.
 ///
-/// Many addresses are members of the same sets. The decision about such a *kind* of address is computed
-/// once, however many rules there are.
+/// Many addresses are members of the same sets. The decision about such a *kind* of address is
+/// computed once, however many rules there are.
 #[derive(Clone, Debug)]
 pub(crate) struct PeerMap {
     pub(crate) judge: Judge,

@@ -10,7 +10,8 @@ use crate::{
 
 /// Turns deltas of the compiled rules into transactions for the kernel.
 ///
-/// *Invariant*: after any sequence of deltas, its ruleset equals that of a new planner for their sum.
+/// *Invariant*: after any sequence of deltas, its ruleset equals that of a new planner for their
+/// sum.
 #[derive(Clone, Debug)]
 pub struct Planner {
     mode: Mode,
@@ -58,7 +59,8 @@ impl weir_datapath::Planner for Planner {
         let pods = small.filter_map(|(id, _)| self.followers.get(id)).flat_map(|them| &them.pods);
         let pods: Vec<PodId> = pods.cloned().collect();
         touched.extend(&pods);
-        // `update_pods` fills new sets with the current members, so existing sets are updated first.
+        // `update_pods` fills new sets with the current members, so existing sets are updated
+        // first.
         let stages = Stages::from_delta(self, program, delta);
         let members = stages.update_members(self, program, delta);
         stages.empty_removed(self, program, delta);

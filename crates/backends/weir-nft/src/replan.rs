@@ -19,8 +19,8 @@ struct Mismatch;
 /// Plans the steps from an installed table to the planner's ruleset.
 ///
 /// Objects that are already right stay untouched, and a chain with other rules gets the right ones.
-/// Any other mismatch replaces the whole table in one transaction. A packet inside the rules at that
-/// moment may meet neither table.
+/// Any other mismatch replaces the whole table in one transaction. A packet inside the rules at
+/// that moment may meet neither table.
 pub(crate) fn replan(planner: &Planner, installed: &Installed) -> Transaction {
     let replace = || [Step::DeleteTable].into_iter().chain(planner.all_steps()).collect();
     let steps = match installed {

@@ -1,8 +1,8 @@
 //! The order in which members change when several tiers look them up.
 //!
 //! A packet consults the admin tier and, if that passes it on, a later tier. Members may change in
-//! between. A packet must not meet an old admin tier and a new later tier. So addresses that change in
-//! both change in stages:
+//! between. A packet must not meet an old admin tier and a new later tier. So addresses that change
+//! in both change in stages:
 //!
 //! ```text
 //!   1. the admin tier decides as before and, where it passed, as it will

@@ -188,13 +188,13 @@ impl Judge {
         let usual = self.usual();
         let name = self.name("peers", usual.as_ref());
         if !planner.maps.contains_key(&name) {
-            let said = match self.tier.sets.keys().next() {
+            let meaning = match self.tier.sets.keys().next() {
                 Some(one) if sets == 1 => comment(&one.to_string()),
                 _ => comment(&format!("{sets} sets of pods together")),
             };
             let (map, elements) =
                 PeerMap::new(self.clone(), usual.clone(), &mut planner.objects, program);
-            let set = Set { kind: Kind::Chains(self.family), comment: said, elements };
+            let set = Set { kind: Kind::Chains(self.family), comment: meaning, elements };
             planner.objects.add_set(&name, set);
             planner.register_map(&name, map);
         }
@@ -228,12 +228,12 @@ impl Judge {
         }
         let name = self.name("ranges", None);
         let blocks = &self.tier.blocks;
-        let said = match blocks.keys().next() {
+        let meaning = match blocks.keys().next() {
             Some(one) if blocks.len() == 1 => comment(&one.to_string()),
             _ => comment(&format!("{} blocks together", blocks.len())),
         };
         let kind = Kind::BlockChains(self.family);
-        objects.add_set(&name, Set { kind, comment: said, elements });
+        objects.add_set(&name, Set { kind, comment: meaning, elements });
         Some(Rule::new([], Act::Map(vec![Field::peer(self.direction, self.family)], name)))
     }
 
@@ -264,7 +264,8 @@ impl Judge {
         }
     }
 
-    /// A name that digests all rules and actions, because the target of a peer depends on all of them.
+    /// A name that digests all rules and actions, because the target of a peer depends on all of
+    /// them.
     fn name(&self, word: &str, usual: Option<&Decision>) -> Name {
         let done = (&self.allow, &self.why, usual);
         let meaning = format!("{:?}", (&self.tier, self.direction, self.end, done));

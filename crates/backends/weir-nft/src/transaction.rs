@@ -9,7 +9,8 @@ use crate::{Aim, Hook, Key, Kind, Rule, Set, names::FORWARD_CHAIN, text};
 ///
 /// The kernel applies a group of steps atomically, but a packet inside the rules looks each map and
 /// set up at its own moment. So the first groups prepare objects that no packet can reach yet, one
-/// group then switches the maps, and the last one removes objects that no packet can reach any more.
+/// group then switches the maps, and the last one removes objects that no packet can reach any
+/// more.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Transaction {
     /// The steps in order, in groups that the kernel applies atomically.

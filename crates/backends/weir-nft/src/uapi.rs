@@ -1,7 +1,8 @@
 //! The numbers of the kernel's nf_tables, under the names that the kernel gives them.
 //!
-//! They come from `linux/netfilter/nf_tables.h`, `linux/netfilter/nfnetlink.h` and their neighbours.
-//! The last group belongs to the nft program, which stores types and comments as opaque data.
+//! They come from `linux/netfilter/nf_tables.h`, `linux/netfilter/nfnetlink.h` and their
+//! neighbours. The last group belongs to the nft program, which stores types and comments as opaque
+//! data.
 
 // The families and the header of a message: `nfgenmsg`.
 pub(crate) const NFPROTO_UNSPEC: u8 = 0;

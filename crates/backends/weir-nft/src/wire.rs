@@ -5,11 +5,7 @@ use std::net::IpAddr;
 use weir_model::{IpFamily, PortRange, Protocol};
 use weir_netlink::Body;
 
-use crate::{
-    Aim, Go, Key, Kind,
-    expr::{self, Verdict},
-    uapi::*,
-};
+use crate::{Aim, Go, Key, Kind, expr::Verdict, uapi::*};
 
 pub(crate) const TABLE: &str = "weir";
 /// The header of a message about a table of the family `inet`.
@@ -145,8 +141,8 @@ impl KeyBytes {
 
     fn push(mut self, part: &[u8]) -> Self {
         let start = usize::from(self.length);
-        if let Some(room) = self.bytes.get_mut(start..start + part.len()) {
-            room.copy_from_slice(part);
+        if let Some(target) = self.bytes.get_mut(start..start + part.len()) {
+            target.copy_from_slice(part);
             self.length = (start + part.len()).next_multiple_of(4).try_into().unwrap_or(u8::MAX);
         }
         self
@@ -160,7 +156,7 @@ impl KeyBytes {
     }
 
     fn protocol(self, protocol: Protocol) -> Self {
-        self.push(&[expr::number(protocol)])
+        self.push(&[protocol.number()])
     }
 
     fn port(self, port: u16) -> Self {
@@ -338,8 +334,8 @@ fn address(family: IpFamily, rest: &mut &[u8]) -> Option<IpAddr> {
 }
 
 fn protocol(rest: &mut &[u8]) -> Option<Protocol> {
-    let [found, ..] = split_array::<4>(rest)?;
-    Protocol::ALL.into_iter().find(|protocol| expr::number(*protocol) == found)
+    let [number, ..] = split_array::<4>(rest)?;
+    Protocol::from_number(number)
 }
 
 fn port(rest: &mut &[u8]) -> Option<u16> {

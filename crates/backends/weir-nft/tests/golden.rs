@@ -623,7 +623,8 @@ probes: [{from: {pod: spy/spy}, to: {pod: shop/web}, port: 80, expect: deny}]",
     );
 }
 
-/// The two pods differ only in the last policy. Neither the sets nor the comment of the drop show it.
+/// The two pods differ only in the last policy. Neither the sets nor the comment of the drop show
+/// it.
 #[test]
 fn merged_maps_of_chains_that_allow_different_things_are_different_maps() {
     let mut case = "

@@ -34,7 +34,8 @@ fn main() -> ExitCode {
     weir_trials::main(|| vec![merged, text])
 }
 
-/// The kernel lists the rendered ruleset, apart from white space, counters and the order within sets.
+/// The kernel lists the rendered ruleset, apart from white space, counters and the order within
+/// sets.
 fn listed() -> Result<(), Failed> {
     for seed in 0..20 {
         let (world, _) = draw(seed);
@@ -52,9 +53,10 @@ fn listed() -> Result<(), Failed> {
                     let ours = Nft::open(Mode::Enforce).map_err(|error| error.with_causes())?;
                     node::sync(&mut node::Driver::new(ours), &program);
                     let by_netlink = nft(&LIST, "")?;
-                    match sorted(&by_text) == sorted(&by_netlink) {
-                        true => Ok(by_netlink),
-                        false => Err(format!("nft wrote\n{by_text}\nand we\n{by_netlink}")),
+                    if sorted(&by_text) == sorted(&by_netlink) {
+                        Ok(by_netlink)
+                    } else {
+                        Err(format!("nft wrote\n{by_text}\nand weir\n{by_netlink}"))
                     }
                 })
                 .map_err(|error| format!("{error}"))??;
@@ -112,8 +114,9 @@ fn nft(arguments: &[&str], input: &str) -> Result<String, String> {
         .map_err(|error| format!("cannot run `nft`: {error}; install nftables"))?;
     child.stdin.take().map(|mut stdin| stdin.write_all(input.as_bytes()));
     let output = child.wait_with_output().map_err(|error| error.to_string())?;
-    match output.status.success() {
-        true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
-        false => Err(format!("{}\n{input}", String::from_utf8_lossy(&output.stderr))),
+    if output.status.success() {
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    } else {
+        Err(format!("{}\n{input}", String::from_utf8_lossy(&output.stderr)))
     }
 }

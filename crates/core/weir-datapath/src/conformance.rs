@@ -1,8 +1,8 @@
 //! The conformance suite: the behaviour that every backend must show, as a function for its tests.
 //!
 //! ```text
-//!  deltas, flows ─► Ledger ─► backend ─► machine      after each step, for each flow:
-//!             └───► Program ──────────────────────►   the machine's verdict = the program's verdict
+//!  deltas ─┬─► Ledger ─► backend ─► machine    after each step, for each flow:
+//!          └─► Program ─────────────────────►   the machine's verdict = the program's verdict
 //! ```
 //!
 //! The caller provides the deltas: from an engine that compiled random changes, or from a scenario.

@@ -56,12 +56,7 @@ impl Dropped {
     /// The connection that the packet opens or replies to. `None` if its protocol has no rules
     /// with ports.
     pub fn flow(&self) -> Option<Flow> {
-        let protocol = match self.protocol {
-            6 => Protocol::Tcp,
-            17 => Protocol::Udp,
-            132 => Protocol::Sctp,
-            _ => return None,
-        };
+        let protocol = Protocol::from_number(self.protocol)?;
         let (source, destination) = self.ports?;
         let (from, to) = self.ends();
         let port = if self.cause == Cause::Answer { source } else { destination };

@@ -1,11 +1,11 @@
 //! Desired against installed rules.
 //!
 //! ```text
-//!                  want(delta)                apply_pending()
-//!   Engine ───────────────────► pending ───────────────────────► program ──Planner, Datapath──► machine
-//!                                  ▲                                │ the machine rejects
-//!                                  │ retry()                        ▼ the new rules of a pod
-//!                                  └──────────────────────────── rejected
+//!             want(delta)            apply_pending()            Planner, Datapath
+//!   Engine ───────────────► pending ─────────────────► program ───────────────────► machine
+//!                              ▲                          │ the machine rejects
+//!                              │ retry()                  ▼ the new rules of a pod
+//!                              └────────────────────── rejected
 //! ```
 //!
 //! - `program` is the last program that the machine accepted. A rejected pod appears in it with the
@@ -13,14 +13,14 @@
 //! - `pending` is one delta: everything the engine wants beyond `program`. A slow machine never
 //!   causes a queue, because later deltas merge into this one.
 //! - `rejected` holds the desired rules of the pods whose new rules the machine does not accept.
-//! - `trusted` says whether the machine still has what the last plan led to. While it is true, a
-//!   plan starts from `pending` alone. Otherwise the ledger reads `installed` and replans.
+//! - `trusted` is true while the machine has the rules that the last plan led to. Then `pending` is
+//!   enough for the next plan. Otherwise the ledger reads `installed` and replans.
 //!
 //! In equations:
 //!
 //! ```text
-//!   desired   = program + pending, with the desired rules of rejected pods
-//!   installed = program                                                  if trusted
+//!   desired   = program + rejected + pending
+//!   installed = program, if trusted
 //! ```
 
 use std::{

@@ -1,8 +1,8 @@
 //! The seam between compiled rules and the machine that enforces them.
 //!
 //! ```text
-//!   Engine ─Delta→ Ledger ─┬ trusted:   Planner::plan(program, delta) ──────┬→ Plan → Datapath::apply
-//!                          └ otherwise: Planner::replan(program, installed) ┘
+//!   Engine ─Delta→ Ledger ─┬ trusted: Planner::plan(program, delta) ───────┬→ Plan → Datapath::apply
+//!                          └ else:    Planner::replan(program, installed) ─┘
 //! ```
 //!
 //! A backend implements [`Planner`], which does no I/O, and [`Datapath`], which does all of it and

@@ -17,7 +17,7 @@ impl<T> Default for Uses<T> {
 
 impl<T: Ord + Clone> Uses<T> {
     /// Starts to track a thing that the backend created.
-    pub fn enter(&mut self, thing: T) {
+    pub fn track(&mut self, thing: T) {
         self.idle.insert(thing);
     }
 
@@ -58,7 +58,7 @@ mod tests {
     fn only_things_without_references_become_idle() {
         let mut uses = Uses::default();
         uses.add("pinned");
-        ["pinned", "set", "chain", "never used"].into_iter().for_each(|thing| uses.enter(thing));
+        ["pinned", "set", "chain", "never used"].into_iter().for_each(|thing| uses.track(thing));
         uses.add("set");
         uses.add("set");
         uses.add("chain");
@@ -75,7 +75,7 @@ mod tests {
     fn a_thing_referenced_again_before_the_sweep_stays() {
         let mut uses = Uses::default();
         uses.add("set");
-        uses.enter("set");
+        uses.track("set");
         uses.release(&"set");
         uses.add("set");
         assert_eq!(uses.next_idle(), None);

@@ -18,6 +18,20 @@ pub enum Protocol {
 impl Protocol {
     /// All of them, in order.
     pub const ALL: [Protocol; 3] = [Protocol::Tcp, Protocol::Udp, Protocol::Sctp];
+
+    /// The protocol number, as IANA assigns it.
+    pub fn number(self) -> u8 {
+        match self {
+            Protocol::Tcp => 6,
+            Protocol::Udp => 17,
+            Protocol::Sctp => 132,
+        }
+    }
+
+    /// The protocol with a number. `None` if policies cannot name it.
+    pub fn from_number(number: u8) -> Option<Self> {
+        Protocol::ALL.into_iter().find(|protocol| protocol.number() == number)
+    }
 }
 
 impl fmt::Display for Protocol {

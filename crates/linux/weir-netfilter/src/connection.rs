@@ -82,7 +82,7 @@ impl Connection {
             });
             tuple.nest(CTA_TUPLE_PROTO, |transport| {
                 transport
-                    .u8(CTA_PROTO_NUM, number(self.protocol))
+                    .u8(CTA_PROTO_NUM, self.protocol.number())
                     .be_u16(CTA_PROTO_SRC_PORT, self.original.source_port)
                     .be_u16(CTA_PROTO_DST_PORT, self.original.destination_port);
             });
@@ -122,7 +122,7 @@ impl Half {
                     for transport in attribute.attributes() {
                         let transport = transport?;
                         match transport.kind {
-                            CTA_PROTO_NUM => match protocol_of(transport.u8()?) {
+                            CTA_PROTO_NUM => match Protocol::from_number(transport.u8()?) {
                                 Some(found) => protocol = Some(found),
                                 None => return Ok(None),
                             },
@@ -165,18 +165,6 @@ fn address(body: &mut Body<'_>, address: IpAddr, v4: u16, v6: u16) {
         IpAddr::V4(address) => body.bytes(v4, &address.octets()),
         IpAddr::V6(address) => body.bytes(v6, &address.octets()),
     };
-}
-
-fn protocol_of(number: u8) -> Option<Protocol> {
-    Protocol::ALL.into_iter().find(|protocol| self::number(*protocol) == number)
-}
-
-fn number(protocol: Protocol) -> u8 {
-    match protocol {
-        Protocol::Tcp => 6,
-        Protocol::Udp => 17,
-        Protocol::Sctp => 132,
-    }
 }
 
 // Attributes, as in `linux/netfilter/nfnetlink_conntrack.h`.

@@ -42,8 +42,8 @@ impl Conntrack {
 
     /// Visits all connections of protocols that policies can name.
     ///
-    /// The table changes meanwhile. A connection that exists throughout is visited at least once. One
-    /// that starts or ends meanwhile may be visited.
+    /// The table changes meanwhile. A connection that exists throughout is visited at least once.
+    /// One that starts or ends meanwhile may be visited.
     pub fn list(&mut self, mut visit: impl FnMut(Connection)) -> Result<(), ConntrackError> {
         let mut malformed = None;
         self.write(IPCTNL_MSG_CT_GET, kind::DUMP, |message| {

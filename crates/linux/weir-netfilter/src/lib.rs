@@ -6,8 +6,8 @@
 //!            └ nflog ────── packets that rules log ────► Logged
 //! ```
 //!
-//! [`report`] defines how weir's rules log dropped packets. Decoding does no I/O and compiles on every
-//! platform. [`Conntrack`] and [`PacketLog`] exist on Linux only.
+//! [`report`] defines how weir's rules log dropped packets. Decoding does no I/O and compiles on
+//! every platform. [`Conntrack`] and [`PacketLog`] exist on Linux only.
 //!
 //! *Invariant*: decoding accepts any bytes. A truncated packet yields the fields that it contains.
 //!

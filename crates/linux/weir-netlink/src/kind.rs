@@ -2,9 +2,9 @@
 
 /// A request to the kernel. Every message to the kernel has it.
 pub const REQUEST: u16 = 0x1;
-/// Asks for an acknowledgement.
+/// Requests an acknowledgement.
 pub const ACK: u16 = 0x4;
-/// Asks for all objects.
+/// Requests all objects.
 pub const DUMP: u16 = 0x300;
 /// Fails if the object exists.
 pub const EXCL: u16 = 0x200;

@@ -8,8 +8,8 @@
 //!
 //! Encoding and decoding do no I/O and compile on every platform. [`Socket`] exists on Linux only.
 //!
-//! *Invariant*: decoding accepts any bytes. Truncated input or a wrong length is a [`Malformed`] error,
-//! and decoding stops there.
+//! *Invariant*: decoding accepts any bytes. Truncated input or a wrong length is a [`Malformed`]
+//! error, and decoding stops there.
 //!
 //! *Invariant*: encoded lengths are correct. An attribute that exceeds its length field is a
 //! [`TooLong`] error.

@@ -121,8 +121,8 @@ impl Socket {
 
     /// Receives one datagram, which may contain several messages. `None` after the timeout.
     ///
-    /// `ENOBUFS` means that messages were lost. `EMSGSIZE` means that the buffer was too small and the
-    /// rest of the datagram is lost. The socket stays usable after both.
+    /// `ENOBUFS` means that messages were lost. `EMSGSIZE` means that the buffer was too small and
+    /// the rest of the datagram is lost. The socket stays usable after both.
     pub fn receive<'b>(
         &self,
         buffer: &'b mut [u8],
@@ -141,11 +141,11 @@ impl Socket {
         self.query(request, |_| ())
     }
 
-    /// Sends one request with [`ACK`](crate::kind::ACK) or [`DUMP`](crate::kind::DUMP), and visits the
-    /// replies before the kernel's verdict.
+    /// Sends one request with [`ACK`](crate::kind::ACK) or [`DUMP`](crate::kind::DUMP), and visits
+    /// the replies before the kernel's verdict.
     ///
-    /// Before [`NetlinkError::Interrupted`] it visits all replies. A caller that needs an exact list
-    /// retries.
+    /// Before [`NetlinkError::Interrupted`] it visits all replies. A caller that needs an exact
+    /// list retries.
     pub fn query(
         &mut self,
         request: &[u8],

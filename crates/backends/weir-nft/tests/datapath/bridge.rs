@@ -46,7 +46,7 @@ fn check_all_pairs(policies: &[String]) {
         .collect();
     let denied = flows.iter().filter(|flow| weir_oracle::verdict(&world, flow) == Verdict::Deny);
     assert!((1..flows.len()).contains(&denied.count()), "some connections pass and some do not");
-    check(&world, &flows, "everyone");
+    check(&world, &flows, "all pairs");
 }
 
 fn isolated_pods() {

@@ -18,8 +18,8 @@ use crate::{
     node,
 };
 
-/// Changes to our table. `CHAIN` stands for a chain of a pod, `SET` for a set of pods, `HANDLE` for the
-/// rule that looks up destinations.
+/// Changes to our table. `CHAIN` stands for a chain of a pod, `SET` for a set of pods, `HANDLE` for
+/// the rule that looks up destinations.
 const DISTURBANCES: &[(&str, &str)] = &[
     ("a_table_that_was_flushed", "flush table inet weir"),
     ("a_table_that_was_deleted", "delete table inet weir"),

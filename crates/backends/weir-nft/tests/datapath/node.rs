@@ -28,8 +28,8 @@ fn nft(lab: &Lab, arguments: &[&str], input: &str) -> String {
     weir_trials::node::run(lab, "nft", arguments, input)
 }
 
-/// Our table without its counters. Sets and chains are sorted by name, because the kernel lists them in
-/// order of creation.
+/// Our table without its counters. Sets and chains are sorted by name, because the kernel lists
+/// them in order of creation.
 #[track_caller]
 pub(crate) fn ours(lab: &Lab) -> Vec<String> {
     let listed = list(lab, &["--stateless", "list", "ruleset"]);

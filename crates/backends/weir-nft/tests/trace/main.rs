@@ -1,5 +1,5 @@
-//! The verdicts on packets while rules change: every lookup of every packet, before, between and after
-//! the groups of a transaction.
+//! The verdicts on packets while rules change: every lookup of every packet, before, between and
+//! after the groups of a transaction.
 
 #![allow(clippy::panic, reason = "a test may panic")]
 
@@ -54,8 +54,8 @@ fn after(mut ruleset: Ruleset, steps: &[Step]) -> Ruleset {
     ruleset
 }
 
-/// The possible verdicts on a packet inside the rules: each pod has its old or its new rules, and each
-/// set its old or its new members.
+/// The possible verdicts on a packet inside the rules: each pod has its old or its new rules, and
+/// each set its old or its new members.
 fn possible(programs: &[Program], flow: &Flow) -> [bool; 2] {
     let sides = Direction::BOTH.map(|direction| {
         let allows = |program: &Program| program.side(flow, direction) == Verdict::Allow;
@@ -80,7 +80,8 @@ fn around(before: &Program, delta: &Delta) -> Vec<Program> {
     after.into()
 }
 
-/// Whether the nodes of both ends forward a packet. They do not if a pod sends to itself or to its node.
+/// Whether the nodes of both ends forward a packet. They do not if a pod sends to itself or to its
+/// node.
 fn is_forwarded(program: &Program, flow: &Flow) -> bool {
     Direction::BOTH.into_iter().all(|direction| {
         let (here, _) = flow.ends(direction);
@@ -188,8 +189,8 @@ const TIERS: &str = "
            {action: Accept, from: [{pods: {namespaceSelector: {}, podSelector: {matchLabels: {good: v}}}}], protocols: [{tcp: {destinationPort: {number: 443}}}]}]}}
 ";
 
-/// When the labels of a peer change for both tiers in one step, each of its packets gets the old or the
-/// new verdict.
+/// When the labels of a peer change for both tiers in one step, each of its packets gets the old or
+/// the new verdict.
 #[test]
 fn a_pod_that_changes_for_two_tiers_gets_no_mixed_verdict() {
     const LABELS: [&str; 5] = ["left", "right", "passed", "bad", "good"];
@@ -240,8 +241,8 @@ const STREETS: &str = "
  ingress: [{action: Deny, from: [{namespaces: {matchLabels: {street: one}}}], protocols: [{tcp: {destinationPort: {number: 80}}}]}]}}
 ";
 
-/// Port 80 is closed for both labels: with one, an admin policy denies it, and with the other, no policy
-/// allows it.
+/// Port 80 is closed for both labels: with one, an admin policy denies it, and with the other, no
+/// policy allows it.
 #[test]
 fn a_pod_that_moves_while_rules_change_gets_no_mixed_verdict() {
     let street = |name: &str| {
@@ -269,7 +270,8 @@ fn a_pod_that_moves_while_rules_change_gets_no_mixed_verdict() {
     assert_eq!(program.verdict(&flows[1]), Verdict::Allow);
 }
 
-/// A cluster with this many admin rules for peers of `db`, and as many for blocks, each with its own port.
+/// A cluster with this many admin rules for peers of `db`, and as many for blocks, each with its
+/// own port.
 fn ruled(rules: u16) -> Ruleset {
     let rule = |number: u16| {
         let action = ["Deny", "Pass", "Accept"][usize::from(number) % 3];

@@ -24,9 +24,9 @@ impl Way<'_> {
         self.chain("forward", flow).unwrap_or(Verdict::Allow)
     }
 
-    /// What a chain decides; `None` if it leads back to where it was called.
+    /// The verdict of a chain. `None` if the chain returns to its caller.
     fn chain(&mut self, name: &str, flow: &Flow) -> Option<Verdict> {
-        // A chain that the packet's rules do not know has nothing to say.
+        // The rules of the packet's generation do not contain this chain.
         let rules = &self.before.chains.get(name)?.rules;
         for rule in rules {
             if !rule.matches.iter().all(|one| self.fits(one, flow)) {

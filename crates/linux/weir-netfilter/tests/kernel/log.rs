@@ -32,7 +32,7 @@ pub(crate) fn trials() -> Vec<Trial> {
 }
 
 /// Reports every packet to the group and drops it.
-const REPORT: &str = "counter log prefix \"weir says no\" group 77; drop";
+const REPORT: &str = "counter log prefix \"weir test\" group 77; drop";
 
 fn open(lab: &Lab) -> PacketLog {
     lab.on_node("node", || PacketLog::open(GROUP).unwrap()).unwrap()
@@ -74,7 +74,7 @@ fn dropped_packets_are_reported() {
     let numbers = [6, 6, 17, 17, 132];
     let ends = [0, 1, 2, 3, 4].map(|at| (flows[at].from, flows[at].to, numbers[at]));
     for (Flow { port, .. }, logged) in flows.into_iter().zip(find(&mut log, ends)) {
-        assert_eq!(logged.prefix, "weir says no");
+        assert_eq!(logged.prefix, "weir test");
         assert_eq!(logged.destination_port, Some(port));
         assert!(logged.source_port >= Some(10_000));
         assert_eq!(logged.icmp_type, None);
