@@ -242,7 +242,7 @@ fn an_unknown_port_name_is_an_error() {
 
 #[test]
 fn the_picture_in_the_documentation_is_current() {
-    let picture = std::fs::read_to_string(crate::root().join("docs/images/shop-matrix.svg"));
+    let picture = std::fs::read_to_string(crate::root().join("docs/img/shop-matrix.svg"));
     let output = weir("matrix -f examples/shop/manifests -o svg");
     assert!(picture.unwrap() == stdout(&output), "write it again with the command of this test");
 }
