@@ -1,6 +1,7 @@
 //! The loop's state: the engine, the ledger, and the work that is due.
 //!
-//! *Invariant*: the loop decides from this state alone. It writes to the reporter and never reads from it.
+//! *Invariant*: the loop decides from this state alone. It writes to the reporter and never reads
+//! from it.
 
 mod input;
 mod nodes;
@@ -177,7 +178,8 @@ impl<D: Datapath> Agent<D> {
         rest.into_iter().flatten().fold(due.drift, Instant::min)
     }
 
-    /// How long to wait for further events before changes are compiled, because a transaction has just ended.
+    /// How long to wait for further events before changes are compiled, because a transaction has
+    /// just ended.
     pub(crate) fn batch_delay(&self, now: Instant) -> Duration {
         if self.input.changes.is_empty() {
             Duration::ZERO

@@ -186,7 +186,8 @@ impl Ring {
         self.last.send_replace(last);
     }
 
-    /// The drops after a number. A number from the future belongs to an earlier agent: all drops are new.
+    /// The drops after a number. A number from the future belongs to an earlier agent: all drops
+    /// are new.
     pub(crate) fn after(&self, number: u64) -> Page {
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let last = *self.last.borrow();

@@ -3,14 +3,15 @@
 //! ```text
 //!  Source ──SourceEvent──┐                     ┌ Engine ─Delta→ Ledger ─→ Datapath
 //!  signals ──────────────┼─Event→ the loop ────┤
-//!  drops, CNI requests ──┘        one thread   └ Reporter ─→ Report ←── HTTP: /healthz /readyz /metrics /status /drops
+//!  drops, CNI requests ──┘        one thread   └ Reporter ─→ Report ←── HTTP
 //!                                                       └──→ Kubernetes Events about policies
 //! ```
 //!
-//! *Invariant*: one thread owns the engine, the ledger and the datapath. Everything else reaches it as an `Event`.
+//! *Invariant*: one thread owns the engine, the ledger and the datapath. Everything else reaches it
+//! as an `Event`.
 //!
-//! *Invariant*: no client blocks the loop. HTTP reads the report. If packets are dropped faster than the loop can
-//! examine them, it only counts them.
+//! *Invariant*: no client blocks the loop. HTTP reads the report. If packets are dropped faster
+//! than the loop can examine them, it only counts them.
 
 mod agent;
 mod bridge;

@@ -1,7 +1,8 @@
 //! One agent per network namespace.
 //!
-//! The lock is a Unix socket with an abstract name. Such names belong to the network namespace, like the rules, and
-//! vanish with the process. On Windows it is a locked file, because there is one agent per machine.
+//! The lock is a Unix socket with an abstract name. Such names belong to the network namespace,
+//! like the rules, and vanish with the process. On Windows it is a locked file, because there is
+//! one agent per machine.
 
 use std::io;
 

@@ -15,7 +15,8 @@ use prometheus_client::{
 /// The most combinations of direction and policies that get their own counter of drops.
 const MAX_DROP_KINDS: usize = 500;
 
-/// The buckets for times since an object was written, in seconds. The API server records that time in whole seconds.
+/// The buckets for times since an object was written, in seconds. The API server records that time
+/// in whole seconds.
 const CHANGE_BUCKETS: [f64; 9] = [1.0, 2.0, 3.0, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0];
 
 /// A label and its value.
@@ -169,7 +170,8 @@ impl Metrics {
         self.applies.get_or_create(&label("outcome", outcome)).inc();
     }
 
-    /// Counts a dropped packet. `seen` holds the directions and policies that have their own counter.
+    /// Counts a dropped packet. `seen` holds the directions and policies that have their own
+    /// counter.
     pub(crate) fn dropped(
         &self,
         direction: &str,

@@ -203,7 +203,8 @@ impl Report {
         }
     }
 
-    /// Also exports the metrics that monitoring of Windows nodes expects. For datapaths that count their own rules.
+    /// Also exports the metrics that monitoring of Windows nodes expects. For datapaths that count
+    /// their own rules.
     pub(crate) fn export_backend_metrics(&mut self) {
         self.metrics.register_backend(&mut self.registry);
     }

@@ -1,6 +1,7 @@
 //! The loop's side of the report: status, metrics, log lines and Kubernetes Events.
 //!
-//! *Invariant*: the loop only writes here. A reporter keeps what it reported last, to report each thing once.
+//! *Invariant*: the loop only writes here. A reporter keeps what it reported last, to report each
+//! thing once.
 
 mod counts;
 mod drops;
@@ -27,7 +28,8 @@ use crate::{
 
 use drops::DropLog;
 
-/// How often Events about persistent conditions are repeated. The API server deletes an Event after an hour.
+/// How often Events about persistent conditions are repeated. The API server deletes an Event after
+/// an hour.
 const REMINDER_INTERVAL: Duration = Duration::from_secs(30 * 60);
 /// The most findings of one source event that are logged.
 const MAX_LOGGED_FINDINGS: usize = 100;
@@ -139,7 +141,8 @@ impl Reporter {
             metrics.error("source");
         }
         self.publish(new.iter().filter_map(|finding| policy_events::of_finding(finding)));
-        // While the API server is unreachable, the error changes all the time. Log the first one only.
+        // While the API server is unreachable, the error changes all the time. Log the first one
+        // only.
         let mut is_unreachable = known.iter().any(|finding| finding.code == UNREACHABLE);
         let is_worth_logging = |finding: &&Finding| {
             finding.code != UNREACHABLE || !mem::replace(&mut is_unreachable, true)

@@ -199,7 +199,8 @@ pub(crate) fn run_loop<D: Datapath>(agent: &mut Agent<D>, events: &Receiver<Even
     }
 }
 
-/// Reads the source once and applies its rules. Returns the reasons why not all desired rules are in force.
+/// Reads the source once and applies its rules. Returns the reasons why not all desired rules are
+/// in force.
 pub fn once<D: Datapath>(options: &Options, datapath: D) -> Result<Vec<String>, AgentError> {
     lock()?;
     unlocked_once(options, datapath)

@@ -26,7 +26,8 @@ pub(crate) enum Watch {
 }
 
 impl Source {
-    /// Watches the source and sends its events, the first with everything there is, until `send` returns `false`.
+    /// Watches the source and sends its events, the first with everything there is, until `send`
+    /// returns `false`.
     pub(crate) fn watch(
         &self,
         send: impl FnMut(SourceEvent) -> bool + Send + 'static,
@@ -40,7 +41,8 @@ impl Source {
         }
     }
 
-    /// Reads single pods directly, for when the watch lags behind, if the source has another way to them.
+    /// Reads single pods directly, for when the watch lags behind, if the source has another way to
+    /// them.
     pub(crate) fn reader(&self) -> io::Result<Option<Box<dyn PodReader>>> {
         match self {
             Source::Folder(_) => Ok(None),

@@ -29,8 +29,8 @@ const DROPS_RETRY: Duration = Duration::from_secs(5);
 /// The interval of attempts to send a signal to a loop whose queue is full.
 const QUEUE_RETRY: Duration = Duration::from_millis(10);
 
-/// Starts the thread that turns signals, and the CNI plugin's requests if there is a socket, into events, and serves
-/// HTTP on the listeners.
+/// Starts the thread that turns signals, and the CNI plugin's requests if there is a socket, into
+/// events, and serves HTTP on the listeners.
 pub(crate) fn listen(
     listeners: Vec<(TcpListener, Offer)>,
     socket: Option<Socket>,
@@ -78,7 +78,8 @@ async fn forward(mut signals: Signals, events: SyncSender<Event>) {
     }
 }
 
-/// Starts the thread that receives dropped packets. However many there are, they never block the loop.
+/// Starts the thread that receives dropped packets. However many there are, they never block the
+/// loop.
 pub(crate) fn receive_drops(
     mut drops: Box<dyn Drops + Send>,
     events: SyncSender<Event>,

@@ -10,10 +10,11 @@ const FIRST: u32 = 0x0a80_0000;
 /// The number of addresses in that network.
 const COUNT: u32 = 1 << 23;
 
-/// Assigns addresses to pods: those of their node to host-network pods, synthetic ones to the others.
+/// Assigns addresses to pods: those of their node to host-network pods, synthetic ones to the
+/// others.
 ///
-/// A synthetic address follows from the pod's name alone, unless it is taken. Then the pod gets the next free one, in
-/// the order of ids. Returns the synthetic addresses.
+/// A synthetic address follows from the pod's name alone, unless it is taken. Then the pod gets the
+/// next free one, in the order of ids. Returns the synthetic addresses.
 pub(crate) fn assign<'p>(
     pods: impl IntoIterator<Item = &'p mut Pod>,
     node: impl Fn(&Name) -> Option<Node>,

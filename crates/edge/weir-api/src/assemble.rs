@@ -15,11 +15,12 @@ use crate::{
     stricter::{stricter, without_lines},
 };
 
-/// The code of a finding about an object with two different definitions, neither of which is stricter.
+/// The code of a finding about an object with two different definitions, neither of which is
+/// stricter.
 pub(crate) const CONFLICT: &str = "conflicting-object";
 
-/// Assembles the lowered objects. The result does not depend on the order of the files, except for which of two
-/// conflicting objects is the first.
+/// Assembles the lowered objects. The result does not depend on the order of the files, except for
+/// which of two conflicting objects is the first.
 pub(crate) fn assemble(found: Vec<Lowered>, findings: Vec<Finding>) -> Manifests {
     let mut all = Assembly { findings, ..Assembly::default() };
     found.into_iter().for_each(|lowered| all.add(lowered));
@@ -175,7 +176,8 @@ impl Assembly {
         all
     }
 
-    /// Adds the namespaces that objects mention. Repositories rarely contain them, but in a cluster they exist.
+    /// Adds the namespaces that objects mention. Repositories rarely contain them, but in a cluster
+    /// they exist.
     fn imply_namespaces(&mut self) {
         let mentioned: BTreeSet<Name> = self
             .objects
@@ -194,8 +196,8 @@ impl Assembly {
     }
 }
 
-/// Merges two objects with the same key, and returns a finding about it. Two different policies become one that allows
-/// nothing. Of other objects, the first one is used.
+/// Merges two objects with the same key, and returns a finding about it. Two different policies
+/// become one that allows nothing. Of other objects, the first one is used.
 pub fn merge(first: &mut Object, again: Object) -> Finding {
     let (locations, name) = (
         (location_of(first).cloned(), location_of(&again).cloned()),
@@ -213,7 +215,8 @@ pub fn merge(first: &mut Object, again: Object) -> Finding {
     }
 }
 
-/// Assigns synthetic addresses to the pods of a world without addresses, and returns these addresses.
+/// Assigns synthetic addresses to the pods of a world without addresses, and returns these
+/// addresses.
 pub fn assign_addresses(world: &mut World) -> BTreeSet<IpAddr> {
     let objects = std::mem::take(world)
         .changes()

@@ -124,7 +124,8 @@ impl Case {
         self.findings.extend(self.undeclared());
     }
 
-    /// Drops the findings about unresolved names if the case has a `dns` section: names that are not in it have no address.
+    /// Drops the findings about unresolved names if the case has a `dns` section: names that are
+    /// not in it have no address.
     fn drop_resolved_names(&mut self) {
         if self.objects.iter().any(|object| matches!(object, Object::Domain(..))) {
             self.findings.retain(|finding| finding.code != UNRESOLVED_NAME);
@@ -183,8 +184,8 @@ impl Case {
 }
 
 impl Case {
-    /// A finding for each namespace of a pod that is not declared, if a policy selects by namespace (Y9). Without it, the
-    /// author would look for the mistake in the policy.
+    /// A finding for each namespace of a pod that is not declared, if a policy selects by namespace
+    /// (Y9). Without it, the author would look for the mistake in the policy.
     fn undeclared(&self) -> Vec<Finding> {
         let mut declared = BTreeSet::new();
         let mut pods: BTreeMap<&Name, &Pod> = BTreeMap::new();

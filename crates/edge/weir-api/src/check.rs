@@ -1,4 +1,5 @@
-//! The API server's rules for names, labels and ports. An error is a phrase that says what was expected.
+//! The API server's rules for names, labels and ports. An error is a phrase that says what was
+//! expected.
 
 /// The name of a namespace or of another object that becomes a DNS label.
 pub(crate) fn dns_label(name: &str) -> Result<(), String> {

@@ -10,11 +10,13 @@
 //!
 //! *Invariants*
 //!
-//! * No input causes a panic or unbounded memory use. An error in the input is a finding with a line, and never stops
-//!   the rest.
-//! * Stricter, never looser: a policy that the API server would reject isolates its pods and allows nothing. Skipping
-//!   an invalid element never leaves an empty list, because that would mean everyone.
-//! * The result does not depend on the order of files or on the machine: synthetic addresses follow from names alone.
+//! * No input causes a panic or unbounded memory use. An error in the input is a finding with a
+//!   line, and never stops the rest.
+//! * Stricter, never looser: a policy that the API server would reject isolates its pods and allows
+//!   nothing. Skipping an invalid element never leaves an empty list, because that would mean
+//!   everyone.
+//! * The result does not depend on the order of files or on the machine: synthetic addresses follow
+//!   from names alone.
 //! * Defaults and validation follow Kubernetes. The codes in comments (V3, T1) name its rules.
 
 mod address;

@@ -9,8 +9,9 @@ use self::layout::{Layout, Style};
 
 /// A policy as YAML that the API server accepts.
 ///
-/// Reading it gives an equal policy, apart from lines. Rules that match nothing (no peers or no ports) are left out,
-/// because the kind cannot express them. A deny rule for everyone becomes one for all pods and networks.
+/// Reading it gives an equal policy, apart from lines. Rules that match nothing (no peers or no
+/// ports) are left out, because the kind cannot express them. A deny rule for everyone becomes one
+/// for all pods and networks.
 pub fn manifest(policy: &Policy) -> String {
     object(policy).to_yaml()
 }
@@ -89,7 +90,8 @@ fn head(policy: &Policy, kind: Kind) -> Entries {
     fields
 }
 
-/// Whether the rule can match. An empty list matches nothing, and the API reads an empty list as everything.
+/// Whether the rule can match. An empty list matches nothing, and the API reads an empty list as
+/// everything.
 fn can_match(rule: &PolicyRule) -> bool {
     !rule.peers.as_ref().is_some_and(Vec::is_empty)
         && !rule.ports.as_ref().is_some_and(Vec::is_empty)
@@ -186,8 +188,8 @@ fn peers(peers: &[Peer], kind: Kind) -> Vec<Layout> {
     all
 }
 
-/// The items without repetitions. Two networks can differ only in bits behind the prefix, and the API rejects a list
-/// that has one network or name twice.
+/// The items without repetitions. Two networks can differ only in bits behind the prefix, and the
+/// API rejects a list that has one network or name twice.
 fn distinct<T: PartialEq>(items: impl Iterator<Item = T>) -> Vec<T> {
     let mut all = Vec::new();
     for item in items {

@@ -61,8 +61,8 @@ pub enum ProbeError {
 impl Probe {
     /// The probe's connection in a world.
     ///
-    /// The address family is the probe's, else that of an address among its ends, else that of the server pod's first
-    /// address.
+    /// The address family is the probe's, else that of an address among its ends, else that of the
+    /// server pod's first address.
     pub fn flow(&self, world: &World) -> Result<Flow, ProbeError> {
         let family = match (self.family, &self.to, &self.from) {
             (Some(family), _, _) => family,

@@ -20,16 +20,18 @@ pub struct Manifests {
     pub findings: Vec<Finding>,
     /// The pods of each workload.
     pub owners: BTreeMap<Owner, Vec<PodId>>,
-    /// The policies that a controller generated, and for which object, such as `Memcached shop/cache`.
+    /// The policies that a controller generated, and for which object, such as
+    /// `Memcached shop/cache`.
     pub generated_for: BTreeMap<PolicyId, Name>,
     /// The synthetic addresses of pods without addresses.
     pub synthetic: BTreeSet<IpAddr>,
 }
 
 impl Manifests {
-    /// The findings because of which `objects` is incomplete or wrong: the unread rest of a file, an object without a
-    /// kind or with a misspelt one, objects in a list that is invalid, a policy whose namespace is invalid, one of two
-    /// conflicting objects, and everything beyond the limit of findings.
+    /// The findings because of which `objects` is incomplete or wrong: the unread rest of a file,
+    /// an object without a kind or with a misspelt one, objects in a list that is invalid, a policy
+    /// whose namespace is invalid, one of two conflicting objects, and everything beyond the limit
+    /// of findings.
     ///
     /// While there are any, results about the world may be wrong.
     pub fn missing(&self) -> impl Iterator<Item = &Finding> {
@@ -99,7 +101,8 @@ impl Reader {
         self.documents
     }
 
-    /// Assembles the objects: adds pods for workloads, mentioned namespaces, and synthetic addresses.
+    /// Assembles the objects: adds pods for workloads, mentioned namespaces, and synthetic
+    /// addresses.
     pub fn finish(self) -> Manifests {
         assemble::assemble(self.found, self.findings)
     }
@@ -145,7 +148,8 @@ impl Reader {
         keep(&mut self.findings, Finding { severity: Severity::Warning, ..finding });
     }
 
-    /// Reports objects of a list under a key similar to `items`, and `items` that are not a list. Returns whether there are any.
+    /// Reports objects of a list under a key similar to `items`, and `items` that are not a list.
+    /// Returns whether there are any.
     fn report_misplaced_items(&mut self, file: &Name, list: &Tree) -> bool {
         let before = self.findings.len();
         for Entry { key, line, value, .. } in list.entries() {
@@ -203,7 +207,8 @@ fn is_items(key: &str) -> bool {
 /// The code of a finding about an unsupported kind: a warning if it is similar to a supported one.
 const UNKNOWN_KIND: &str = "unknown-kind";
 
-/// The code of a finding about policies of other projects. Unlike with a misspelt kind, no supported object is missing.
+/// The code of a finding about policies of other projects. Unlike with a misspelt kind, no
+/// supported object is missing.
 const FOREIGN_POLICY: &str = "foreign-policy";
 
 /// The code of a finding about an unknown field.
@@ -309,8 +314,9 @@ impl Sink for Intake<'_> {
     }
 }
 
-/// Separates objects that follow each other without `---`, which form one mapping with repeated keys, so that none of
-/// them is lost. The first keeps all keys. The others get their first key twice, so that a policy among them is rejected.
+/// Separates objects that follow each other without `---`, which form one mapping with repeated
+/// keys, so that none of them is lost. The first keeps all keys. The others get their first key
+/// twice, so that a policy among them is rejected.
 fn separate(root: Tree) -> (Tree, Vec<Tree>) {
     let is_kind = |entry: &&Entry| &*entry.key == "kind";
     if root.entries().iter().filter(is_kind).count() < 2 {

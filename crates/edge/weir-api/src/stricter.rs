@@ -2,7 +2,8 @@ use weir_model::{
     Action, Direction, Peer, PolicyRule, PortSpec, Scope, Selector, Spec, Subject, Tier,
 };
 
-/// Merges two different definitions of a policy: everything that either denies, and nothing that only one allows.
+/// Merges two different definitions of a policy: everything that either denies, and nothing that
+/// only one allows.
 pub(crate) fn stricter(one: &Spec, other: &Spec) -> Spec {
     let subject = if one.subject == other.subject {
         one.subject.clone()

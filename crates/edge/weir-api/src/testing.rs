@@ -81,9 +81,8 @@ fn show(policy: &Policy) -> String {
 }
 
 fn rule(rule: &PolicyRule) -> String {
-    let list = |items: Vec<String>, none: &str| match items.is_empty() {
-        true => none.into(),
-        false => items.join(", "),
+    let list = |items: Vec<String>, none: &str| {
+        if items.is_empty() { none.into() } else { items.join(", ") }
     };
     let peers = match &rule.peers {
         None => "anyone".into(),

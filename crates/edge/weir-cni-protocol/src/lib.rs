@@ -1,7 +1,8 @@
-//! The protocol between the CNI plugin and the agent: one request and one reply per connection to a Unix socket, each a
-//! line of JSON.
+//! The protocol between the CNI plugin and the agent: one request and one reply per connection to a
+//! Unix socket, each a line of JSON.
 //!
-//! The plugin is a small program that container runtimes start for every pod, so this crate links nothing but serde.
+//! The plugin is a small program that container runtimes start for every pod, so this crate links
+//! nothing but serde.
 
 use std::{net::IpAddr, time::Duration};
 

@@ -34,14 +34,15 @@ impl Backoff {
     }
 }
 
-/// The delay after this many failures in a row, without jitter: `first`, doubled after each further failure, up to
-/// `longest`.
+/// The delay after this many failures in a row, without jitter: `first`, doubled after each further
+/// failure, up to `longest`.
 pub fn delay(first: Duration, longest: Duration, failures: u32) -> Duration {
     let doublings = failures.saturating_sub(1).min(16);
     first.saturating_mul(1 << doublings).min(longest)
 }
 
-/// A random duration between half of `delay` and all of it, so that processes that failed together retry apart.
+/// A random duration between half of `delay` and all of it, so that processes that failed together
+/// retry apart.
 pub fn jitter(delay: Duration) -> Duration {
     // Every `RandomState` has keys of its own.
     let part = u32::try_from(RandomState::new().hash_one(()) % 1000).unwrap_or(0);

@@ -72,7 +72,8 @@ pub fn metrics(registry: &Registry) -> Response {
     }
 }
 
-/// The response to a readiness probe: ready without reasons against it, else 503 with one reason per line.
+/// The response to a readiness probe: ready without reasons against it, else 503 with one reason
+/// per line.
 pub fn readiness(reasons: &[String]) -> Response {
     if reasons.is_empty() {
         (StatusCode::OK, "ok\n".to_owned()).into_response()
@@ -85,7 +86,8 @@ pub fn readiness(reasons: &[String]) -> Response {
 struct Limits {
     /// The most connections that are open at a time. The kernel queues further ones.
     connections: usize,
-    /// The longest time until a request is complete, from the connection's start or the last response.
+    /// The longest time until a request is complete, from the connection's start or the last
+    /// response.
     request_timeout: Duration,
     /// The longest time that a connection stays open.
     lifetime: Duration,
@@ -186,8 +188,8 @@ impl AsyncWrite for Connection {
             return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
         }
         let mut deadline = Box::pin(sleep(self.request_timeout));
-        // Hyper may not poll a read between the last response and the next request, so the task must be
-        // registered here to be woken when the client stays silent.
+        // Hyper may not poll a read between the last response and the next request, so the task
+        // must be registered here to be woken when the client stays silent.
         if deadline.as_mut().poll(context).is_ready() {
             return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
         }

@@ -26,7 +26,8 @@ mod platform {
 
     use super::{Signal, io};
 
-    /// The signals of this process. Their default action is off from here on. Needs a tokio runtime with I/O.
+    /// The signals of this process. Their default action is off from here on. Needs a tokio runtime
+    /// with I/O.
     #[derive(Debug)]
     pub struct Signals {
         stop: [unix::Signal; 2],

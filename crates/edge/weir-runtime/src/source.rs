@@ -11,7 +11,8 @@ pub struct SourceEvent {
     pub written: Vec<SystemTime>,
     /// All findings about the current input.
     pub findings: Vec<Finding>,
-    /// The findings that keep input out: it is missing, or its last valid version is still in effect.
+    /// The findings that keep input out: it is missing, or its last valid version is still in
+    /// effect.
     pub unread: Vec<Finding>,
     /// Whether the source has read everything at least once.
     pub in_sync: bool,

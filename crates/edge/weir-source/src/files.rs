@@ -13,13 +13,13 @@ pub enum LoadError {
     /// There is nothing at the path.
     #[error("cannot find {}", path.display())]
     Missing {
-        /// The path as it was given.
+        /// The path as given.
         path: PathBuf,
     },
     /// The path exists and cannot be read.
     #[error("cannot read {}", path.display())]
     Read {
-        /// The path as it was given.
+        /// The path as given.
         path: PathBuf,
         /// The cause.
         source: io::Error,
@@ -30,19 +30,19 @@ pub enum LoadError {
     /// The path is a pipe, a socket or a device, whose content may never end.
     #[error("{} is not a regular file", path.display())]
     Special {
-        /// The path as it was given.
+        /// The path as given.
         path: PathBuf,
     },
     /// The input exceeds the size limit.
     #[error("{} is larger than {} MiB", path.display(), MAX_BYTES >> 20)]
     TooLarge {
-        /// The path as it was given.
+        /// The path as given.
         path: PathBuf,
     },
     /// The folder contains no manifests.
     #[error("there is no .yaml, .yml or .json file in {}", path.display())]
     Empty {
-        /// The path as it was given.
+        /// The path as given.
         path: PathBuf,
     },
 }
@@ -94,7 +94,8 @@ pub fn read(path: &Path) -> Result<Vec<u8>, LoadError> {
     read_bounded(file, path).map_err(fail)?
 }
 
-/// Reads to the end, or fails beyond the size limit: the size of a pipe is unknown, and a file can grow.
+/// Reads to the end, or fails beyond the size limit: the size of a pipe is unknown, and a file can
+/// grow.
 pub(crate) fn read_bounded(from: impl Read, path: &Path) -> io::Result<Result<Vec<u8>, LoadError>> {
     let mut bytes = Vec::new();
     from.take(MAX_BYTES as u64 + 1).read_to_end(&mut bytes)?;
@@ -105,7 +106,8 @@ pub(crate) fn read_bounded(from: impl Read, path: &Path) -> io::Result<Result<Ve
     })
 }
 
-/// Adds the file at a path, or the files of the folder there. `seen` holds the real paths of the files added so far.
+/// Adds the file at a path, or the files of the folder there. `seen` holds the real paths of the
+/// files added so far.
 pub(crate) fn collect(
     path: &Path,
     seen: &mut BTreeSet<PathBuf>,
@@ -183,7 +185,8 @@ fn is_special(path: &Path) -> io::Result<bool> {
     Ok(!(kind.is_file() || kind.is_dir() || is_inherited(path)))
 }
 
-/// Whether it is standard input or a shell's `<(…)`: the parent process writes into such a pipe and closes it.
+/// Whether it is standard input or a shell's `<(…)`: the parent process writes into such a pipe and
+/// closes it.
 fn is_inherited(path: &Path) -> bool {
     path == Path::new("/dev/stdin") || path.parent() == Some(Path::new("/dev/fd"))
 }

@@ -5,8 +5,9 @@
 //!  a folder ─► Watch ─► SourceEvent: changes, findings, in sync or not
 //! ```
 //!
-//! *Invariant*: every given path is read, or an error names it. Inside a folder, only hidden entries, files with other
-//! extensions and special files are skipped. An error *inside* a file is a finding.
+//! *Invariant*: every given path is read, or an error names it. Inside a folder, only hidden
+//! entries, files with other extensions and special files are skipped. An error *inside* a file is
+//! a finding.
 
 mod files;
 mod folder;

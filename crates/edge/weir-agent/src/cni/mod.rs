@@ -1,8 +1,9 @@
 //! The CNI plugin's requests: wait until a pod's rules are in force at its addresses.
 //!
 //! ```text
-//!  weir-cni ──request──► Socket ──Event::Plugin──► the loop ──► Overlay: addresses that the source does not have yet
-//!           ◄──reply──────────────── oneshot ◄──────┘     └──► PodReader: pods that the source does not have yet
+//!  weir-cni ──request──► Socket ──Event::Plugin──► the loop ──► Overlay: addresses
+//!           ◄──reply──────────────── oneshot ◄──────┘     └──► PodReader: pods
+//!                                                    that the source does not have yet
 //! ```
 
 mod overlay;

@@ -1,9 +1,10 @@
 //! The addresses of local pods that the CNI plugin reported, laid over the source's pods.
 //!
-//! A Pod object gets its addresses only after all CNI plugins have run. Until then the plugin's addresses are used:
-//! the engine gets a pod with the source's labels and the plugin's addresses.
+//! A Pod object gets its addresses only after all CNI plugins have run. Until then the plugin's
+//! addresses are used: the engine gets a pod with the source's labels and the plugin's addresses.
 //!
-//! *Invariant*: the engine's view of a pod depends only on the source's last state of it and on the last attachment.
+//! *Invariant*: the engine's view of a pod depends only on the source's last state of it and on the
+//! last attachment.
 //!
 //! *Invariant*: an attachment of one pod never applies to another pod of the same name.
 
@@ -17,8 +18,9 @@ use weir_model::{Change, Key, Name, Object, Pod, PodId};
 
 use super::pod_of;
 
-/// The age of attached pods begins here. If two pods claim an address, the engine gives it to the younger one: an
-/// attached pod before one that only the source knows, and the last attached one before all others.
+/// The age of attached pods begins here. If two pods claim an address, the engine gives it to the
+/// younger one: an attached pod before one that only the source knows, and the last attached one
+/// before all others.
 const ATTACHED_BORN: u64 = 1 << 63;
 
 /// The local pods, and the attachments that plugins reported.
@@ -37,7 +39,7 @@ pub(crate) struct Overlay {
 struct Attached {
     attachment: Attachment,
     number: u64,
-    /// The pod as it was read directly, while the source does not have it.
+    /// The pod as read directly, while the source does not have it.
     read: Option<Pod>,
     /// The addresses that the pod had before.
     older: BTreeSet<IpAddr>,
@@ -172,8 +174,8 @@ impl Overlay {
         (self.pod(&id) != before).then(|| self.change(id))
     }
 
-    /// Drops a pod's attachment before the source's state of the pod is replaced by `now`, if the attached pod is
-    /// gone or has new addresses.
+    /// Drops a pod's attachment before the source's state of the pod is replaced by `now`, if the
+    /// attached pod is gone or has new addresses.
     fn drop_outdated(&mut self, id: &PodId, now: Option<&Pod>) {
         let Some(attached) = self.attached.get(id) else { return };
         let is_its = |pod: &Pod| {
@@ -198,7 +200,8 @@ impl Attached {
         !pod.addresses.iter().all(is_known)
     }
 
-    /// Replaces an earlier attachment. Interfaces of one sandbox become one attachment, identified by the first.
+    /// Replaces an earlier attachment. Interfaces of one sandbox become one attachment, identified
+    /// by the first.
     fn replace(&mut self, before: Attached) {
         let same = before.attachment.container == self.attachment.container;
         if same && before.attachment.interface != self.attachment.interface {

@@ -9,7 +9,7 @@ use weir_model::{Pod, PodId};
 
 use crate::Event;
 
-/// The most pods that wait to be read. A waiting request asks again if the queue is full.
+/// The most pods that wait to be read. A waiting request retries if the queue is full.
 const QUEUE_LENGTH: usize = 256;
 
 /// Reads one pod directly, for when the source's events lag behind.

@@ -63,7 +63,8 @@ impl Socket {
         if let Some(folder) = path.parent() {
             DirBuilder::new().recursive(true).mode(0o755).create(folder)?;
         }
-        // Create the socket under another name, and rename it once its mode is right: the path always has a socket.
+        // Create the socket under another name, and rename it once its mode is right: the path
+        // always has a socket.
         let temporary = temporary_path(path);
         _ = fs::remove_file(&temporary);
         let listener = UnixListener::bind(&temporary)?;
@@ -122,8 +123,8 @@ async fn serve_one(mut stream: net::UnixStream, events: SyncSender<Event>) -> io
     timeout(IO_TIMEOUT, stream.write_all(&line)).await.map_err(io::Error::from)?
 }
 
-/// Sends a request to the loop and waits for its reply. A loop that stops gives none, and the plugin retries with the
-/// next agent.
+/// Sends a request to the loop and waits for its reply. A loop that stops gives none, and the
+/// plugin retries with the next agent.
 async fn forward(request: Request, events: &SyncSender<Event>) -> io::Result<Reply> {
     let (reply, answer) = oneshot::channel();
     let mut event = Event::Plugin(PluginRequest { request, since: Instant::now(), reply });

@@ -160,9 +160,10 @@ pub(super) fn policy(
     {
         return Some(Object::Policy(policy));
     }
-    let expected = match cluster_wide {
-        true => "AdminNetworkPolicy, BaselineAdminNetworkPolicy or ClusterNetworkPolicy",
-        false => "NetworkPolicy or ClusterSetNetworkPolicy",
+    let expected = if cluster_wide {
+        "AdminNetworkPolicy, BaselineAdminNetworkPolicy or ClusterNetworkPolicy"
+    } else {
+        "NetworkPolicy or ClusterSetNetworkPolicy"
     };
     let mut ctx = Context::new(file, names, findings, None);
     let kind = tree.get("kind").map_or("no kind".into(), Tree::describe);

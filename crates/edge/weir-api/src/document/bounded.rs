@@ -7,8 +7,9 @@ const MAX_TOKENS: u32 = 2_000_000;
 
 /// How far the scanner has read ahead since the last event.
 ///
-/// A flow collection in brackets may be the key of a mapping, so the scanner keeps all of its tokens until it ends.
-/// Without a bound, a few megabytes of brackets would use gigabytes of memory.
+/// A flow collection in brackets may be the key of a mapping, so the scanner keeps all of its
+/// tokens until it ends. Without a bound, a few megabytes of brackets would use gigabytes of
+/// memory.
 #[derive(Clone, Default)]
 pub(super) struct Ahead(Rc<Cell<u32>>);
 

@@ -214,13 +214,11 @@ impl<'s, S: Sink> Builder<'s, S> {
 
     fn expand(&mut self, weight: usize, line: u32) -> Result<(), SyntaxError> {
         self.expanded += weight;
-        match self.expanded > MAX_EXPANDED {
-            false => Ok(()),
-            true => {
-                let message = format!("aliases expand to more than {MAX_EXPANDED} values");
-                Err(SyntaxError::new(line, message, "write the values out, without anchors"))
-            }
+        if self.expanded > MAX_EXPANDED {
+            let message = format!("aliases expand to more than {MAX_EXPANDED} values");
+            return Err(SyntaxError::new(line, message, "write the values out, without anchors"));
         }
+        Ok(())
     }
 
     fn report_repeats(&mut self, entries: &[Entry]) {
@@ -289,7 +287,8 @@ fn too_deep(line: u32) -> SyntaxError {
     )
 }
 
-/// Converts a key to text. Like the API server, writes numbers and booleans in their canonical spelling.
+/// Converts a key to text. Like the API server, writes numbers and booleans in their canonical
+/// spelling.
 fn key_of(tree: Tree) -> Result<Key, SyntaxError> {
     match tree.value {
         Value::Str(text) | Value::Float(text) => Ok(Key::Text(text, None)),
@@ -330,10 +329,11 @@ fn not_mergeable(tree: &Tree, line: u32) -> SyntaxError {
 
 /// Adds merged entries. The mapping's own key wins, then the first source that has it.
 fn merge(entries: &mut Vec<Entry>, merged: Vec<Entry>) {
-    let mut known: std::collections::BTreeSet<Box<str>> = match merged.is_empty() {
-        true => return,
-        false => entries.iter().map(|entry| entry.key.clone()).collect(),
-    };
+    if merged.is_empty() {
+        return;
+    }
+    let mut known: std::collections::BTreeSet<Box<str>> =
+        entries.iter().map(|entry| entry.key.clone()).collect();
     for entry in merged {
         if known.insert(entry.key.clone()) {
             entries.push(entry);

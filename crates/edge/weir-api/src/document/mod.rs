@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  bytes ─► text ─► yaml ─┐ events
-//!                   json ─┴──────► builder ─► Sink: documents, and the elements of long lists one by one
+//!                   json ─┴──────► builder ─► Sink: documents, and elements of long lists
 //! ```
 
 mod bounded;
@@ -58,7 +58,8 @@ pub struct Repeat {
 
 /// Receives documents and elements as soon as they are complete.
 pub(crate) trait Sink {
-    /// Whether the sink receives the elements of `items` one by one, so that the whole list is never in memory.
+    /// Whether the sink receives the elements of `items` one by one, so that the whole list is
+    /// never in memory.
     const ITEMS: bool;
 
     /// An element of `items`; `head` is the part of its document before the list.
@@ -79,8 +80,8 @@ pub(crate) fn read(bytes: &[u8], sink: &mut impl Sink) -> Result<(), SyntaxError
     }
     let is_json = match json::read(text, &mut Dry) {
         Ok(()) => true,
-        // Otherwise it is flow style, JSON with YAML extensions, or broken. Then report the error of the parser that
-        // got further.
+        // Otherwise it is flow style, JSON with YAML extensions, or broken. Then report the error
+        // of the parser that got further.
         Err(in_json) => match yaml::read(text, &mut Builder::new(&mut Dry)) {
             Ok(()) => false,
             Err(in_yaml) => {
@@ -92,9 +93,10 @@ pub(crate) fn read(bytes: &[u8], sink: &mut impl Sink) -> Result<(), SyntaxError
             }
         },
     };
-    match is_json {
-        true => json::read(text, &mut Builder::new(sink)),
-        false => yaml::read(text, &mut Builder::new(sink)),
+    if is_json {
+        json::read(text, &mut Builder::new(sink))
+    } else {
+        yaml::read(text, &mut Builder::new(sink))
     }
 }
 
@@ -114,8 +116,8 @@ pub fn documents(bytes: &[u8]) -> (Vec<Tree>, Vec<Repeat>, Option<SyntaxError>) 
     (all.roots, all.repeats, error)
 }
 
-/// Calls `each` with the elements of a list's `items` one by one, so that the whole list is never in memory. Returns the
-/// rest of the list object.
+/// Calls `each` with the elements of a list's `items` one by one, so that the whole list is never
+/// in memory. Returns the rest of the list object.
 pub fn items(bytes: &[u8], each: impl FnMut(Tree)) -> Result<Tree, SyntaxError> {
     let mut all = Items { each, rest: Tree::null(1) };
     read(bytes, &mut all)?;

@@ -1,6 +1,7 @@
 use super::Value;
 
-/// The meaning of a plain scalar in YAML 1.1, which the API server uses: `yes` is a boolean, `010` is eight.
+/// The meaning of a plain scalar in YAML 1.1, which the API server uses: `yes` is a boolean, `010`
+/// is eight.
 pub(super) fn resolve(text: &str) -> Value {
     match text {
         "" | "~" | "null" | "Null" | "NULL" => Value::Null,

@@ -61,11 +61,11 @@ fn explain(text: &str, error: &ScanError) -> SyntaxError {
     let line = line(error.marker().line());
     let column = error.marker().col() + 1;
     let message = format!("this is not YAML: {} (column {column})", error.info());
-    let hint =
-        match line_of(text, line).is_some_and(|l| l.trim_start_matches(' ').starts_with('\t')) {
-            true => "indent with spaces; YAML does not allow tabs there",
-            false => "check indentation, quotes and brackets around this line",
-        };
+    let hint = if line_of(text, line).is_some_and(|l| l.trim_start_matches(' ').starts_with('\t')) {
+        "indent with spaces; YAML does not allow tabs there"
+    } else {
+        "check indentation, quotes and brackets around this line"
+    };
     suspect_template(text, SyntaxError::new(line, message, hint))
 }
 

@@ -67,7 +67,8 @@ const CLUSTER: Dialect = Dialect {
 /// The priority of a BaselineAdminNetworkPolicy: after all others of its tier.
 const LAST: u32 = 1001;
 
-/// A cluster-wide policy. If the API server would reject it, it allows nothing, and denies what it would have passed.
+/// A cluster-wide policy. If the API server would reject it, it allows nothing, and denies what it
+/// would have passed.
 pub(crate) fn lower(
     ctx: &mut Context,
     tree: &Tree,
@@ -204,7 +205,8 @@ fn subject(ctx: &mut Context, fields: &Fields, dialect: &Dialect) -> Option<Subj
 
 type Chosen = (Scope, Selector);
 
-/// The pods that `namespaces` or `pods` select; `None` if neither is given, `Some(None)` if it is invalid.
+/// The pods that `namespaces` or `pods` select; `None` if neither is given, `Some(None)` if it is
+/// invalid.
 fn pods_or_namespaces(
     ctx: &mut Context,
     fields: &Fields,

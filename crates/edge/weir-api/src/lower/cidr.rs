@@ -156,9 +156,10 @@ fn parse_v4(text: &str) -> Option<(Ipv4Addr, bool)> {
 
 /// An address as weir uses it everywhere: an IPv4-mapped IPv6 address becomes IPv4, as on the wire.
 pub fn address(text: &str) -> Option<IpAddr> {
-    match text.contains(':') {
-        true => text.parse::<IpAddr>().ok().map(|address| address.to_canonical()),
-        false => parse_v4(text).map(|(address, _)| address.into()),
+    if text.contains(':') {
+        text.parse::<IpAddr>().ok().map(|address| address.to_canonical())
+    } else {
+        parse_v4(text).map(|(address, _)| address.into())
     }
 }
 

@@ -225,7 +225,8 @@ impl<'a> Context<'a> {
         fields
     }
 
-    /// The fields of a mapping that may have further ones. A field similar to one of `known` is reported as misspelt.
+    /// The fields of a mapping that may have further ones. A field similar to one of `known` is
+    /// reported as misspelt.
     pub(crate) fn open_fields<'t>(&mut self, tree: &'t Tree, known: &[&'static str]) -> Fields<'t> {
         let fields = self.any_fields(tree);
         for entry in fields.entries.iter().filter(|entry| !known.contains(&&*entry.key)) {
@@ -286,7 +287,8 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// Reads all elements of a list. `None` if any of them is invalid; the errors of all are reported.
+    /// Reads all elements of a list. `None` if any of them is invalid; the errors of all are
+    /// reported.
     pub(crate) fn each<T>(
         &mut self,
         tree: &Tree,

@@ -1,4 +1,5 @@
-//! Checks of a Memcached. It is not an object of the model, but requests a NetworkPolicy from its operator.
+//! Checks of a Memcached. It is not an object of the model, but requests a NetworkPolicy from its
+//! operator.
 
 use weir_model::Severity;
 
@@ -8,7 +9,8 @@ use crate::{check, document::Tree};
 /// The longest label value.
 const LABEL: usize = 63;
 
-/// Reports errors in the policy that a Memcached requests. Its other fields are checked by its operator.
+/// Reports errors in the policy that a Memcached requests. Its other fields are checked by its
+/// operator.
 pub(crate) fn lower(ctx: &mut Context, tree: &Tree, version: Option<&str>) -> Option<Lowered> {
     const VERSIONS: [&str; 2] = ["memcached.c5c3.io/v1alpha1", "memcached.c5c3.io/v1beta1"];
     let meta = meta(ctx, tree, "Memcached", Home::Namespace, check::dns_subdomain);

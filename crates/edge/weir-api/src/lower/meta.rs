@@ -59,7 +59,8 @@ const FIELDS: [&str; 17] = [
 
 /// Reads `metadata`. Findings name the object from here on.
 ///
-/// A name or namespace that is not a string is used as written, so that the object keeps its intended place.
+/// A name or namespace that is not a string is used as written, so that the object keeps its
+/// intended place.
 pub(crate) fn meta(ctx: &mut Context, tree: &Tree, kind: &str, home: Home, rule: Rule) -> Meta {
     let none = Tree::null(tree.line);
     let metadata = tree.get("metadata").unwrap_or(&none);
@@ -144,7 +145,8 @@ pub(crate) fn meta(ctx: &mut Context, tree: &Tree, kind: &str, home: Home, rule:
     }
 }
 
-/// Rejects a policy with an invalid field in its `metadata`, because that field may be its namespace.
+/// Rejects a policy with an invalid field in its `metadata`, because that field may be its
+/// namespace.
 fn policy_fields(ctx: &mut Context, tree: &Tree, metadata: &Tree, home: Home) {
     let fields = ctx.fields(metadata, &FIELDS);
     ctx.invalid |= !fields.clean;

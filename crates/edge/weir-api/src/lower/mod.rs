@@ -1,7 +1,9 @@
-//! Lowers Kubernetes objects to the model: defaults, validation, and the treatment of invalid input.
+//! Lowers Kubernetes objects to the model: defaults, validation, and the treatment of invalid
+//! input.
 //!
-//! *Invariant*: invalid input makes a policy stricter, never looser. An invalid NetworkPolicy isolates its pods and
-//! allows nothing. An invalid admin policy still denies, but no longer allows or passes.
+//! *Invariant*: invalid input makes a policy stricter, never looser. An invalid NetworkPolicy
+//! isolates its pods and allows nothing. An invalid admin policy still denies, but no longer allows
+//! or passes.
 
 mod admin;
 mod cidr;
@@ -71,16 +73,16 @@ pub(crate) struct Template {
     pub(crate) idle: bool,
 }
 
-/// Lowers objects one after the other, for any length of time. Objects share equal texts, which are freed with the last
-/// object that uses them.
+/// Lowers objects one after the other, for any length of time. Objects share equal texts, which are
+/// freed with the last object that uses them.
 #[derive(Debug, Default)]
 pub struct Lowering {
     names: Names,
 }
 
 impl Lowering {
-    /// Lowers an object of a cluster, which has no location. Pods keep their addresses. Workloads and unsupported kinds
-    /// are `None`.
+    /// Lowers an object of a cluster, which has no location. Pods keep their addresses. Workloads
+    /// and unsupported kinds are `None`.
     pub fn object(&mut self, tree: &Tree) -> (Option<Object>, Vec<Finding>) {
         let mut findings = Vec::new();
         self.names.tidy();
@@ -114,7 +116,8 @@ fn object_of(lowered: Option<Lowered>) -> Option<Object> {
     }
 }
 
-/// Lowers one Kubernetes object. Pods keep their addresses. Workloads and unsupported kinds are `None`.
+/// Lowers one Kubernetes object. Pods keep their addresses. Workloads and unsupported kinds are
+/// `None`.
 pub fn object(file: &Name, tree: &Tree) -> (Option<Object>, Vec<Finding>) {
     let mut findings = Vec::new();
     let mut names = Names::default();

@@ -8,8 +8,8 @@ use weir_model::{
 use super::{Context, Fields, Home, Lowered, check_version, cidr, meta, port, selector};
 use crate::{check, document::Tree};
 
-/// A NetworkPolicy, or a kind with the same spec. If the API server would reject it, it isolates its pods and allows
-/// nothing.
+/// A NetworkPolicy, or a kind with the same spec. If the API server would reject it, it isolates
+/// its pods and allows nothing.
 pub(crate) fn lower(
     ctx: &mut Context,
     tree: &Tree,
@@ -64,11 +64,11 @@ fn spec_of(ctx: &mut Context, tree: &Tree) -> Spec {
     let egress = ctx.at("egress", |ctx| rules(ctx, fields.get("egress"), Direction::Egress));
     let types = ctx.at("policyTypes", |ctx| directions(ctx, &fields));
     ignored_rules(ctx, &fields, &types);
-    let side = |rules: Option<Vec<PolicyRule>>, direction| match types.contains(&direction) {
+    let side = |rules: Option<Vec<PolicyRule>>, direction| {
         // T4, T5.
-        false => None,
-        true if ctx.invalid => Some(Vec::new()),
-        true => Some(rules.unwrap_or_default()),
+        let is_isolated = types.contains(&direction);
+        let rules = if ctx.invalid { Vec::new() } else { rules.unwrap_or_default() };
+        is_isolated.then_some(rules)
     };
     Spec {
         tier: Tier::Namespace,
@@ -128,7 +128,8 @@ fn directions(ctx: &mut Context, fields: &Fields) -> Vec<Direction> {
     }
 }
 
-/// The rules of one direction. A rule with an unknown field is left out, so that it allows nothing (V9).
+/// The rules of one direction. A rule with an unknown field is left out, so that it allows nothing
+/// (V9).
 fn rules(ctx: &mut Context, tree: Option<&Tree>, direction: Direction) -> Option<Vec<PolicyRule>> {
     let mut rules = Vec::new();
     ctx.each(tree?, |ctx, index, item| {

@@ -16,7 +16,8 @@ enum Operator {
     DoesNotExist,
 }
 
-/// A label selector. `None` if a part of it is invalid, because the rest alone would select more than intended.
+/// A label selector. `None` if a part of it is invalid, because the rest alone would select more
+/// than intended.
 pub(crate) fn selector(ctx: &mut Context, tree: &Tree) -> Option<Selector> {
     let fields = ctx.fields(tree, &["matchLabels", "matchExpressions"]);
     let equals = match fields.get("matchLabels") {
@@ -77,9 +78,10 @@ fn requirement(ctx: &mut Context, tree: &Tree) -> Option<Requirement> {
     let line = fields.get("values").map_or(fields.line, |values| values.line);
     let takes_values = matches!(operator, Operator::In | Operator::NotIn);
     if takes_values == values.is_empty() {
-        let (message, hint) = match takes_values {
-            true => ("In and NotIn need at least one value", "add `values:`"),
-            false => ("Exists and DoesNotExist take no values", "remove `values:`"),
+        let (message, hint) = if takes_values {
+            ("In and NotIn need at least one value", "add `values:`")
+        } else {
+            ("Exists and DoesNotExist take no values", "remove `values:`")
         };
         ctx.at("values", |ctx| ctx.invalid(line, message, hint));
         return None;
@@ -107,10 +109,7 @@ fn pairs(ctx: &mut Context, tree: &Tree) -> (Vec<(Name, Name)>, bool) {
         let key = ctx.name(&entry.key);
         let value = ctx.at(Step::Key(entry.key.clone()), |ctx| {
             // Like the API server, treat null as the empty string.
-            match entry.value.is_null() {
-                true => Some(ctx.name("")),
-                false => value(ctx, &entry.value),
-            }
+            if entry.value.is_null() { Some(ctx.name("")) } else { value(ctx, &entry.value) }
         });
         clean &= key_fits && value.is_some();
         let meant = entry.value.written().map(|text| ctx.name(text));
@@ -125,7 +124,8 @@ fn pairs(ctx: &mut Context, tree: &Tree) -> (Vec<(Name, Name)>, bool) {
     (pairs, clean)
 }
 
-/// Reports a key such as `on`, which YAML reads as another key, so that the selector matches nothing.
+/// Reports a key such as `on`, which YAML reads as another key, so that the selector matches
+/// nothing.
 fn is_string(ctx: &mut Context, entry: &Entry) -> bool {
     if let Some(written) = &entry.written {
         let is_boolean = ["true", "false"].contains(&&*entry.key);

@@ -93,7 +93,8 @@ fn protocol() -> impl Strategy<Value = Protocol> {
     select(Protocol::ALL.to_vec())
 }
 
-/// One entry of `ports`. Only a NetworkPolicy can match every port of a protocol, and has protocols for names.
+/// One entry of `ports`. Only a NetworkPolicy can match every port of a protocol, and has protocols
+/// for names.
 fn port(network: bool) -> impl Strategy<Value = PortSpec> {
     let range = (protocol(), 1..65000_u16, 0..500_u16).prop_map(|(protocol, first, more)| {
         PortMatch::Range(PortRange { protocol, first, last: first + more })
@@ -103,17 +104,19 @@ fn port(network: bool) -> impl Strategy<Value = PortSpec> {
         (select(vec!["http", "y", "no", "a-1"]), protocol()).prop_map(move |(name, protocol)| {
             PortMatch::Named { name: name.into(), protocol: network.then_some(protocol) }
         });
-    let ports = match network {
-        true => prop_oneof![range, named, whole].boxed(),
-        false => prop_oneof![range, named].boxed(),
+    let ports = if network {
+        prop_oneof![range, named, whole].boxed()
+    } else {
+        prop_oneof![range, named].boxed()
     };
     ports.prop_map(|ports| PortSpec { line: 0, ports })
 }
 
 fn pods(network: bool) -> impl Strategy<Value = Who> {
-    let scope = match network {
-        true => prop_oneof![Just(Scope::Own), selectors().prop_map(Scope::Matching)].boxed(),
-        false => selectors().prop_map(Scope::Matching).boxed(),
+    let scope = if network {
+        prop_oneof![Just(Scope::Own), selectors().prop_map(Scope::Matching)].boxed()
+    } else {
+        selectors().prop_map(Scope::Matching).boxed()
     };
     (scope, selectors()).prop_map(|(scope, pods)| Who::Pods { scope, pods })
 }

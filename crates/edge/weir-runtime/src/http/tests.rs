@@ -39,7 +39,8 @@ fn send(stream: &mut TcpStream, path: &str) {
     stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: test\r\n\r\n").as_bytes()).unwrap();
 }
 
-/// The bytes of one response: empty if the server has closed the connection, `timeout` if none came in time.
+/// The bytes of one response: empty if the server has closed the connection, `timeout` if none came
+/// in time.
 fn receive(stream: &mut TcpStream) -> String {
     let mut bytes = [0; 1024];
     match stream.read(&mut bytes) {

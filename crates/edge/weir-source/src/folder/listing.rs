@@ -18,7 +18,8 @@ pub(crate) struct Listing {
 }
 
 impl Listing {
-    /// Lists a folder recursively. Hidden entries, other extensions and special files are not manifests.
+    /// Lists a folder recursively. Hidden entries, other extensions and special files are not
+    /// manifests.
     pub(crate) fn read(root: &Path) -> Self {
         let mut walk = Walk::default();
         walk.folder(root);

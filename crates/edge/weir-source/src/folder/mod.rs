@@ -3,11 +3,11 @@
 //! ```text
 //!  Watch: notifications, a slow poll ─► Folder ─► Listing: the files, by fingerprint
 //!                                          ├─► weir_api::Reader, for files that changed
-//!                                          └─► Objects: the objects of all files, merged ─► SourceEvent
+//!                                          └─► Objects: merged by key ─► SourceEvent
 //! ```
 //!
-//! *Invariant*: the last valid version of a file stays in effect until the file is valid again or gone. A file is gone
-//! only if its folder can be listed without it.
+//! *Invariant*: the last valid version of a file stays in effect until the file is valid again or
+//! gone. A file is gone only if its folder can be listed without it.
 
 mod listing;
 mod objects;
@@ -36,12 +36,13 @@ pub use watch::Watch;
 const RESCAN_DELAY: Duration = Duration::from_millis(200);
 /// A new file counts as complete at this age, unless a notification says so earlier.
 const NEW_FILE_AGE: Duration = Duration::from_secs(1);
-/// An edited file counts as complete after this long without a write, unless a notification says so earlier.
+/// An edited file counts as complete after this long without a write, unless a notification says so
+/// earlier.
 const QUIET_PERIOD: Duration = Duration::from_secs(10);
 /// A file that is written all the time is read after this long anyway.
 const MAX_WRITE_TIME: Duration = Duration::from_secs(60);
-/// Missing files count as removed after this long without another disappearance: programs that replace files often
-/// remove all of them first.
+/// Missing files count as removed after this long without another disappearance: programs that
+/// replace files often remove all of them first.
 const REMOVAL_DELAY: Duration = Duration::from_millis(500);
 /// A file that has been missing for this long counts as removed in any case.
 const MAX_REMOVAL_DELAY: Duration = Duration::from_secs(5);
@@ -189,7 +190,8 @@ impl Folder {
         self.accept();
     }
 
-    /// Reads one file if it changed. Returns `false` for an unknown file: the caller must scan the folder.
+    /// Reads one file if it changed. Returns `false` for an unknown file: the caller must scan the
+    /// folder.
     pub fn read_if_changed(&mut self, path: &Path) -> bool {
         let (Some(file), Ok(print)) = (self.files.get_mut(path), Fingerprint::of(path)) else {
             return false;
@@ -278,12 +280,14 @@ impl Folder {
             |finding: &Finding| finding.severity == Severity::Error || is_missing.contains(finding);
         let (wrong, rest) = manifests.findings.into_iter().partition(is_wrong);
         (file.unread, file.findings) = (wrong, rest);
-        // An invalid policy that was never valid takes effect: it allows nothing. Missing objects cannot.
+        // An invalid policy that was never valid takes effect: it allows nothing. Missing objects
+        // cannot.
         if !is_missing.is_empty() || (file.is_known && !file.unread.is_empty()) {
             self.objects.discard(path);
             return;
         }
-        // Drop synthetic addresses. A pod with a node gets an address soon; a pod with neither does not exist yet.
+        // Drop synthetic addresses. A pod with a node gets an address soon; a pod with neither does
+        // not exist yet.
         let real = |mut object: Object| {
             if let Object::Pod(pod) = &mut object {
                 pod.addresses.retain(|address| !manifests.synthetic.contains(address));

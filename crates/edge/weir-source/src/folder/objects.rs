@@ -12,8 +12,9 @@ pub(crate) type FileObjects = BTreeMap<Key, Object>;
 
 /// The objects of all files, merged by key.
 ///
-/// If a new version of a file conflicts with another file, the last accepted version of it stays in effect: of two
-/// different pods with one name, either can be right. Two policies with one name can both be obeyed.
+/// If a new version of a file conflicts with another file, the last accepted version of it stays in
+/// effect: of two different pods with one name, either can be right. Two policies with one name can
+/// both be obeyed.
 #[derive(Debug, Default)]
 pub(crate) struct Objects {
     files: BTreeMap<Arc<Path>, FileObjects>,
@@ -32,7 +33,8 @@ impl Objects {
         self.offered.insert(file.clone(), objects);
     }
 
-    /// Discards the offered version of a file that cannot be read any more. The accepted version stays in effect.
+    /// Discards the offered version of a file that cannot be read any more. The accepted version
+    /// stays in effect.
     pub(crate) fn discard(&mut self, file: &Path) {
         self.offered.remove(file);
     }
@@ -43,7 +45,8 @@ impl Objects {
         self.put(file, FileObjects::new(), changes);
     }
 
-    /// Accepts the offered versions that conflict with no other file. Returns their files and adds to the changes.
+    /// Accepts the offered versions that conflict with no other file. Returns their files and adds
+    /// to the changes.
     pub(crate) fn accept(&mut self, changes: &mut Vec<Change>) -> Vec<Arc<Path>> {
         let mut coming = mem::take(&mut self.offered);
         loop {
@@ -72,8 +75,8 @@ impl Objects {
         all.into_iter().map(|(_, conflict)| conflict).collect()
     }
 
-    /// The objects of coming versions that differ from those of another coming or accepted version. An accepted version
-    /// counts unless `is_leaving`.
+    /// The objects of coming versions that differ from those of another coming or accepted version.
+    /// An accepted version counts unless `is_leaving`.
     fn find_conflicts<'a>(
         &self,
         coming: &'a BTreeMap<Arc<Path>, FileObjects>,
@@ -141,7 +144,8 @@ impl Objects {
         }
     }
 
-    /// The findings about policies that several files define differently: neither definition is in effect.
+    /// The findings about policies that several files define differently: neither definition is in
+    /// effect.
     pub(crate) fn disputed(&self) -> impl Iterator<Item = &Finding> {
         self.disputed.values().flatten()
     }
@@ -159,7 +163,8 @@ impl Objects {
         }
     }
 
-    /// Merges the definitions of an object. Returns it with the findings about equal and about different definitions.
+    /// Merges the definitions of an object. Returns it with the findings about equal and about
+    /// different definitions.
     fn merge(&self, key: &Key) -> (Option<Object>, Vec<Finding>, Vec<Finding>) {
         let files = self.claims.get(key).into_iter().flatten();
         let mut all: Vec<&Object> =

@@ -32,7 +32,8 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Watches a folder and sends its events, the first with everything there is, until `send` returns `false`.
+    /// Watches a folder and sends its events, the first with everything there is, until `send`
+    /// returns `false`.
     pub fn start(
         root: impl Into<PathBuf>,
         send: impl FnMut(SourceEvent) -> bool + Send + 'static,

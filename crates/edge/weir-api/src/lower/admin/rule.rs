@@ -19,7 +19,8 @@ use crate::{
 /// The most networks or domain names in a peer (C26).
 const MAX_NETWORKS: usize = 25;
 
-/// The rules of a direction; `None` if there are none: then the policy does not affect it (C2, C24).
+/// The rules of a direction; `None` if there are none: then the policy does not affect it (C2,
+/// C24).
 pub(super) fn rules(
     ctx: &mut Context,
     list: &Tree,
@@ -42,7 +43,8 @@ pub(super) fn deny_all(index: usize, line: u32) -> PolicyRule {
     PolicyRule { index, name: None, line, action: Action::Deny, peers: None, ports: None }
 }
 
-/// A rule. An invalid rule fails closed (C16, C17): an allow rule matches nothing, any other denies everything.
+/// A rule. An invalid rule fails closed (C16, C17): an allow rule matches nothing, any other denies
+/// everything.
 fn rule(
     ctx: &mut Context,
     index: usize,
