@@ -1,7 +1,7 @@
 use crate::object::Kind;
 
 impl Kind {
-    /// The definition of the kind, as it can be installed.
+    /// The CustomResourceDefinition of this kind, as YAML.
     pub const fn definition(self) -> &'static str {
         match self {
             Kind::Container => include_str!("crds/hostprotremoteipcontainers.yaml"),

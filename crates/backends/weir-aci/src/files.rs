@@ -8,32 +8,33 @@ use crate::{
     object::{Kind, Object, ObjectId, Pol},
 };
 
-/// The files that a node must have, and which of them are to be looked at again.
+/// The files that a node must have, and the set of files that need rendering again.
 ///
-/// *Invariant*: they depend on the two kinds of objects and on the node's own pods, never on policies.
+/// *Invariant*: the files depend on the two kinds of objects and on the node's pods, never on
+/// policies.
 #[derive(Debug)]
 pub struct Files {
     space: String,
-    /// The name of the object of this node.
-    own: String,
+    /// The ACI name of this node's HostprotPol.
+    node_object: String,
     pods: BTreeMap<PodId, Labels>,
     containers: Containers,
     pols: BTreeMap<String, Pol>,
-    /// Which objects refer to a container.
+    /// The HostprotPols that refer to each container.
     users: BTreeMap<String, BTreeSet<String>>,
     dirty: BTreeSet<String>,
-    /// The files that are needed.
+    /// The file names that this node needs.
     needed: BTreeSet<String>,
-    /// Files of objects that went.
+    /// The files of deleted objects, not yet drained.
     gone: BTreeSet<String>,
 }
 
 impl Files {
-    /// A node without anything, in a policy space.
+    /// A node without objects and pods, in the given policy space.
     pub fn new(settings: &Settings, space: &str, node: &str) -> Self {
         Files {
             space: space.into(),
-            own: settings.node_object(node),
+            node_object: settings.node_object(node),
             pods: BTreeMap::new(),
             containers: BTreeMap::new(),
             pols: BTreeMap::new(),
@@ -44,7 +45,7 @@ impl Files {
         }
     }
 
-    /// An object is now so.
+    /// Adds or replaces an object.
     pub fn put(&mut self, object: Object) {
         let id = object.id();
         match object {
@@ -56,16 +57,16 @@ impl Files {
             }
             Object::Pol(pol) => {
                 if self.pols.get(&id.name) != Some(&pol) {
-                    self.refer(&id.name, Refer::No);
+                    self.update_references(&id.name, References::Remove);
                     self.pols.insert(id.name.clone(), pol);
-                    self.refer(&id.name, Refer::Yes);
+                    self.update_references(&id.name, References::Add);
                     self.dirty.insert(id.name);
                 }
             }
         }
     }
 
-    /// An object is gone.
+    /// Removes an object.
     pub fn remove(&mut self, id: &ObjectId) {
         match id.kind {
             Kind::Container => {
@@ -74,7 +75,7 @@ impl Files {
                 }
             }
             Kind::Pol => {
-                self.refer(&id.name, Refer::No);
+                self.update_references(&id.name, References::Remove);
                 self.dirty.remove(&id.name);
                 if let Some(pol) = self.pols.remove(&id.name) {
                     let file = file(&pol);
@@ -85,96 +86,99 @@ impl Files {
         }
     }
 
-    /// A pod is now so. Pods that have finished, or have the network of a node, are none.
+    /// Adds or replaces a pod. Pods that have finished and host-network pods are ignored.
     pub fn put_pod(&mut self, pod: &Pod) {
         if pod.finished || pod.host_network {
             return self.remove_pod(&pod.id);
         }
         if self.pods.get(&pod.id) != Some(&pod.labels) {
             self.remove_pod(&pod.id);
-            self.touch(&pod.id, &pod.labels);
+            self.mark_dirty(&pod.id, &pod.labels);
             self.pods.insert(pod.id.clone(), pod.labels.clone());
         }
     }
 
-    /// A pod is gone.
+    /// Removes a pod.
     pub fn remove_pod(&mut self, id: &PodId) {
         if let Some(labels) = self.pods.remove(id) {
-            self.touch(id, &labels);
+            self.mark_dirty(id, &labels);
         }
     }
 
-    /// The files to look at, since this was last asked: what they must say, or nothing if they must not be there.
-    pub fn take(&mut self) -> BTreeMap<String, Option<Netpol>> {
+    /// Drains the files that may have changed since the last call. The value is the new content, or
+    /// `None` for a file to delete.
+    pub fn drain_dirty(&mut self) -> BTreeMap<String, Option<Netpol>> {
         let mut files: BTreeMap<String, Option<Netpol>> =
             std::mem::take(&mut self.gone).into_iter().map(|file| (file, None)).collect();
         for name in std::mem::take(&mut self.dirty) {
             let Some(pol) = self.pols.get(&name) else { continue };
-            let wanted =
-                self.concerns(pol).then(|| render(&pol.spec, &self.containers, &self.space));
-            match &wanted {
+            let content =
+                self.needs_file(pol).then(|| render(&pol.spec, &self.containers, &self.space));
+            match &content {
                 Some(_) => self.needed.insert(file(pol)),
                 None => self.needed.remove(&file(pol)),
             };
-            files.insert(file(pol), wanted);
+            files.insert(file(pol), content);
         }
         files
     }
 
-    /// The names of the files that are needed, as of when they were last taken.
+    /// The names of the files that this node needed at the last drain.
     pub fn needed(&self) -> &BTreeSet<String> {
         &self.needed
     }
 
-    /// What the object of this node is called in ACI: it tells that the others are about this node, too.
-    pub fn own(&self) -> &str {
-        &self.own
+    /// The ACI name of this node's HostprotPol. Its presence shows that the objects include this
+    /// node.
+    pub fn node_object(&self) -> &str {
+        &self.node_object
     }
 
-    /// Whether the object of this node is known.
-    pub fn has_own(&self) -> bool {
-        let own = self.pols.get(&name::resource(&self.own));
-        own.is_some_and(|pol| pol.spec.name == self.own)
+    /// Whether this node's HostprotPol is present.
+    pub fn has_node_object(&self) -> bool {
+        let object = self.pols.get(&name::resource(&self.node_object));
+        object.is_some_and(|pol| pol.spec.name == self.node_object)
     }
 
-    /// What the known HostprotPols are called in ACI.
+    /// The ACI names of all HostprotPols.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.pols.values().map(|pol| pol.spec.name.as_str())
     }
 
-    /// How many objects are known.
+    /// The number of objects.
     pub fn len(&self) -> usize {
         self.pols.len() + self.containers.len()
     }
 
-    /// Whether no object is known.
+    /// Whether there are no objects.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Looks at everything again.
+    /// Marks every file as dirty.
     pub fn distrust(&mut self) {
         self.dirty.extend(self.pols.keys().cloned());
     }
 
-    /// Whether an object has a file on this node.
-    fn concerns(&self, pol: &Pol) -> bool {
+    /// Whether this node needs a file for the object.
+    fn needs_file(&self, pol: &Pol) -> bool {
         match &pol.selects {
             Some(choices) => self.pods.iter().any(|(id, labels)| {
                 choices.iter().any(|choice| choice.selects(&id.namespace, labels))
             }),
-            // An object that names itself is that of a node, or that of all. Who is meant by others is not known: a file too many does
-            // no harm.
+            // An object that lists itself as its policy belongs to one node or to all pods. For any
+            // other object the selected pods are unknown. An extra file does no harm.
             None if pol.spec.network_policies == [pol.spec.name.as_str()] => {
                 let mut subjects = pol.spec.hostprot_subj.iter();
-                pol.spec.name == self.own || subjects.any(|subject| subject.name != "local-node")
+                pol.spec.name == self.node_object
+                    || subjects.any(|subject| subject.name != "local-node")
             }
             None => true,
         }
     }
 
-    /// The objects that a pod matters to.
-    fn touch(&mut self, id: &PodId, labels: &Labels) {
+    /// Marks the objects that select a pod as dirty.
+    fn mark_dirty(&mut self, id: &PodId, labels: &Labels) {
         let selects = |pol: &Pol| {
             let choices = pol.selects.iter().flatten();
             choices.into_iter().any(|choice| choice.selects(&id.namespace, labels))
@@ -184,14 +188,14 @@ impl Files {
         self.dirty.extend(touched);
     }
 
-    fn refer(&mut self, name: &str, refer: Refer) {
+    fn update_references(&mut self, name: &str, refer: References) {
         let Some(pol) = self.pols.get(name) else { return };
         let rules = pol.spec.hostprot_subj.iter().flat_map(|subject| &subject.hostprot_rule);
         for container in rules.flat_map(|rule| &rule.rs_remote_ip_container) {
             let users = self.users.entry(container.clone()).or_default();
             match refer {
-                Refer::Yes => users.insert(name.into()),
-                Refer::No => users.remove(name),
+                References::Add => users.insert(name.into()),
+                References::Remove => users.remove(name),
             };
             if users.is_empty() {
                 self.users.remove(container);
@@ -200,11 +204,11 @@ impl Files {
     }
 }
 
-/// Whether an object refers to its containers.
+/// Whether to add or remove the references to containers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Refer {
-    Yes,
-    No,
+enum References {
+    Add,
+    Remove,
 }
 
 fn file(pol: &Pol) -> String {
@@ -212,7 +216,7 @@ fn file(pol: &Pol) -> String {
 }
 
 impl Settings {
-    /// The name of the object of a node.
+    /// The ACI name of a node's HostprotPol.
     pub(crate) fn node_object(&self, node: &str) -> String {
         name::policy_object(&self.prefix, "node", node)
     }

@@ -3,19 +3,19 @@ use weir_model::{Finding, ObjectRef, PolicyKind, Severity};
 use crate::Hpp;
 
 impl Hpp {
-    /// What host protection policies cannot say, or say under another name than expected.
+    /// The policies that host protection policies cannot express, and naming conflicts.
     pub fn findings(&self) -> Vec<Finding> {
         let others = self.world.policies.values();
         let others = others.filter(|policy| policy.id.kind != PolicyKind::NetworkPolicy);
         let unenforced = others.map(|policy| {
             let (message, hint) = match policy.id.kind {
                 PolicyKind::ClusterSetNetworkPolicy => (
-                    "counts as the NetworkPolicies that the controller clusterset makes of it, and not by itself: this policy is not enforced by opflex",
-                    "give the NetworkPolicies of the cluster; for tests, give the clusters with --cluster",
+                    "only the NetworkPolicies that the clusterset controller generates from it take effect: opflex does not enforce this policy itself",
+                    "pass the NetworkPolicies of the cluster; for tests, pass the clusters with --cluster",
                 ),
                 _ => (
-                    "host protection policies only allow, and only for pods that a NetworkPolicy selects: this policy is not enforced by opflex",
-                    "say it with a NetworkPolicy, or use another datapath",
+                    "host protection policies can only allow, and only for pods that a NetworkPolicy selects: this policy is not enforced by opflex",
+                    "use a NetworkPolicy instead, or another datapath",
                 ),
             };
             Finding {
@@ -35,21 +35,21 @@ impl Hpp {
             object: Some(ObjectRef::from(id)),
             field: String::new(),
             message: format!(
-                "{others} other policies that mean something else have the published hash {hash} too, so each has an object of another name"
+                "{others} other policies with different rules have the same published hash {hash}, so each policy gets an object with a different name"
             ),
-            hint: "whoever computes the name from the policy does not find it; change one of them, for example the order of its ports".into(),
+            hint: "tools that compute the object name from the policy do not find it; change one of the policies, for example the order of its ports".into(),
         });
-        let crowded = self.crowded.iter().map(|(namespace, left_out)| Finding {
+        let overflow = self.overflow.iter().map(|(namespace, left_out)| Finding {
             location: self.world.namespaces.get(namespace).and_then(|one| one.location.clone()),
             code: "aci-size",
             severity: Severity::Error,
             object: Some(ObjectRef::cluster_wide("Namespace", namespace.clone())),
             field: String::new(),
             message: format!(
-                "{left_out} addresses of its pods do not fit into one HostprotRemoteIpContainer: policies that allow them are stricter than they say"
+                "{left_out} addresses of its pods do not fit into one HostprotRemoteIpContainer: policies that allow them are stricter than written"
             ),
-            hint: "spread the pods over several namespaces, or give them fewer labels".into(),
+            hint: "spread the pods over several namespaces, or use fewer labels".into(),
         });
-        unenforced.chain(shared).chain(crowded).collect()
+        unenforced.chain(shared).chain(overflow).collect()
     }
 }

@@ -1,27 +1,29 @@
-//! The objects that no policy asks for: what every pod may do, and its own node.
+//! Objects that exist without a policy: the static rules for all pods, and one object per node.
 
 use std::{collections::BTreeSet, net::IpAddr};
+
+use weir_model::IpFamily;
 
 use crate::{
     name,
     object::{Pol, PolSpec, Rule, Subj},
+    peer::ethertype,
     rules::UNSPECIFIED,
-    term::Family,
 };
 
-/// The objects for pods that no policy isolates in a direction, and for the protocols that find neighbours.
-pub(crate) fn statics(prefix: &str, families: &[Family]) -> Vec<Pol> {
+/// The objects for pods that no policy isolates in a direction, and for neighbour discovery.
+pub(crate) fn statics(prefix: &str, families: &[IpFamily]) -> Vec<Pol> {
     let side = |direction: &str| {
-        let rule = |family: &Family| Rule {
+        let rule = |family: &IpFamily| Rule {
             name: match family {
-                Family::V4 => "allow-all-reflexive".into(),
-                Family::V6 => "allow-all-reflexive-v6".into(),
+                IpFamily::V4 => "allow-all-reflexive".into(),
+                IpFamily::V6 => "allow-all-reflexive-v6".into(),
             },
             conn_track: "reflexive".into(),
             protocol: UNSPECIFIED.into(),
             to_port: UNSPECIFIED.into(),
             from_port: UNSPECIFIED.into(),
-            ..bare(direction, family.ethertype())
+            ..bare(direction, ethertype(*family))
         };
         let rules = families.iter().rev().map(rule).collect();
         pol(name::policy_object(prefix, "np", &format!("static-{direction}")), direction, rules)
@@ -37,11 +39,11 @@ pub(crate) fn statics(prefix: &str, families: &[Family]) -> Vec<Pol> {
     };
     for family in families {
         match family {
-            Family::V4 => {
+            IpFamily::V4 => {
                 both("arp", "arp", "");
                 both("icmp", "ipv4", "icmp");
             }
-            Family::V6 => both("icmpv6", "ipv6", "icmpv6"),
+            IpFamily::V6 => both("icmpv6", "ipv6", "icmpv6"),
         }
     }
     let discovery =
@@ -49,25 +51,25 @@ pub(crate) fn statics(prefix: &str, families: &[Family]) -> Vec<Pol> {
     vec![side("ingress"), side("egress"), discovery]
 }
 
-/// The object of a node: its pods reach it, and it reaches them, at these addresses.
+/// The object of a node. It allows traffic between the node's pods and the node's addresses.
 pub(crate) fn node(prefix: &str, node: &str, addresses: &BTreeSet<IpAddr>) -> Pol {
     let mut rules = Vec::new();
-    for family in [Family::V4, Family::V6] {
-        let own = addresses.iter().filter(|address| Family::of(**address) == family);
-        let own: Vec<String> = own.map(ToString::to_string).collect();
-        if own.is_empty() {
+    for family in IpFamily::BOTH {
+        let of_family = addresses.iter().filter(|address| IpFamily::from(**address) == family);
+        let of_family: Vec<String> = of_family.map(ToString::to_string).collect();
+        if of_family.is_empty() {
             continue;
         }
-        let suffix = if family == Family::V6 { "-v6" } else { "" };
+        let suffix = if family == IpFamily::V6 { "-v6" } else { "" };
         rules.extend(["egress", "ingress"].map(|direction| Rule {
             name: format!("allow-all-{direction}{suffix}"),
             conn_track: "normal".into(),
-            hostprot_service_remote_ips: own.clone(),
-            ..bare(direction, family.ethertype())
+            hostprot_service_remote_ips: of_family.clone(),
+            ..bare(direction, ethertype(family))
         }));
     }
     let mut pol = pol(name::policy_object(prefix, "node", node), "local-node", rules);
-    // Nothing may be read as everything.
+    // Leave out empty subjects: no reader may take them for rules that allow everything.
     pol.spec.hostprot_subj.retain(|subject| !subject.hostprot_rule.is_empty());
     pol
 }

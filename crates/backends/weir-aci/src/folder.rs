@@ -6,7 +6,7 @@ use std::{
     time::SystemTime,
 };
 
-/// What the names of all files end with.
+/// The suffix of all policy files.
 const SUFFIX: &str = ".netpol";
 
 /// The folder that opflex-agent watches.
@@ -15,7 +15,7 @@ pub struct Folder {
     path: PathBuf,
 }
 
-/// Why the folder is not as it should be.
+/// An operation on the folder failed.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {verb} {}", path.display())]
 pub struct FolderError {
@@ -25,23 +25,24 @@ pub struct FolderError {
 }
 
 impl FolderError {
-    /// Whether there is no such folder.
+    /// Whether the folder does not exist.
     pub fn is_missing(&self) -> bool {
         self.source.kind() == io::ErrorKind::NotFound
     }
 }
 
-/// Whether a file was touched.
+/// Whether an operation changed a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Touched {
-    /// It is another one now, or gone.
+    /// The file was written or removed.
     Yes,
-    /// It was already so.
+    /// The file was already up to date.
     No,
 }
 
 impl Folder {
-    /// Uses a folder, which must be there, because nobody watches one that we would make; clears it of what an interrupted writer left.
+    /// Opens an existing folder and removes the temporary files of an interrupted writer. It does
+    /// not create the folder, because opflex-agent would not watch a new one.
     pub fn open(path: &Path) -> Result<Self, FolderError> {
         let folder = Folder { path: path.into() };
         for name in folder.list()? {
@@ -52,24 +53,25 @@ impl Folder {
         Ok(folder)
     }
 
-    /// Makes a file say this. One that already does is not touched: opflex-agent would take all its flows away and make them anew.
+    /// Writes a file atomically. A file with the same content is not touched, because opflex-agent
+    /// would remove and recreate all its flows.
     pub fn write(&self, name: &str, text: &str) -> Result<Touched, FolderError> {
         let path = self.path.join(name);
         if is_plain_file(&path) && fs::read(&path).is_ok_and(|bytes| bytes == text.as_bytes()) {
             return Ok(Touched::No);
         }
-        // opflex-agent reads no name that begins with a dot.
+        // opflex-agent ignores names that begin with a dot.
         let half = self.path.join(format!(".{name}.tmp"));
         let written = put(&half, text).and_then(|()| fs::rename(&half, &path));
         if let Err(e) = written {
-            // It may be what is wrong.
+            // The temporary file may itself be the cause of the error.
             let _ = fs::remove_file(&half);
             return Err(error("write", &path, e));
         }
         Ok(Touched::Yes)
     }
 
-    /// Removes a file, if it is there.
+    /// Removes a file if it exists.
     pub fn remove(&self, name: &str) -> Result<Touched, FolderError> {
         let path = self.path.join(name);
         match fs::remove_file(&path) {
@@ -79,7 +81,8 @@ impl Folder {
         }
     }
 
-    /// Removes all files but these, and tells which. Files of others are left alone.
+    /// Removes all policy files except the needed ones, and returns the removed names. Files with
+    /// another suffix stay.
     pub fn prune(&self, needed: &BTreeSet<String>) -> Result<Vec<String>, FolderError> {
         let mut removed = Vec::new();
         for name in self.list()? {
@@ -92,13 +95,14 @@ impl Folder {
         Ok(removed)
     }
 
-    /// What changes when somebody writes to a file; nothing if it is not there.
+    /// The size and modification time of a file, or `None` if it does not exist. Callers use it to
+    /// detect foreign writes.
     pub fn stamp(&self, name: &str) -> Option<(u64, Option<SystemTime>)> {
         let about = fs::symlink_metadata(self.path.join(name)).ok()?;
         about.is_file().then(|| (about.len(), about.modified().ok()))
     }
 
-    /// The files that are there.
+    /// The names of the existing policy files.
     pub fn files(&self) -> Result<BTreeSet<String>, FolderError> {
         let names = self.list()?.into_iter();
         Ok(names.filter(|name| name.ends_with(SUFFIX) && !name.starts_with('.')).collect())
@@ -123,7 +127,7 @@ fn is_plain_file(path: &Path) -> bool {
 }
 
 fn put(path: &Path, text: &str) -> io::Result<()> {
-    // Never through a link that somebody else has put there.
+    // Never write through a symbolic link that another process placed here.
     let _ = fs::remove_file(path);
     let mut file = fs::OpenOptions::new().write(true).create_new(true).open(path)?;
     file.write_all(text.as_bytes())
@@ -144,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_already_so_is_not_written_again() {
+    fn a_file_with_the_same_content_is_not_written_again() {
         let (place, folder) = folder();
         assert_eq!(folder.write("a.netpol", "[]").unwrap(), Touched::Yes);
         let path = place.path().join("a.netpol");
@@ -166,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_not_needed_goes_and_others_keep_their_files() {
+    fn prune_removes_only_policy_files_that_are_not_needed() {
         let (place, folder) = folder();
         folder.write("a.netpol", "a").unwrap();
         folder.write("b.netpol", "b").unwrap();
@@ -178,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_interrupted_writer_left_is_cleared() {
+    fn opening_the_folder_removes_temporary_files() {
         let (place, _) = folder();
         fs::write(place.path().join(".a.netpol.tmp"), "half").unwrap();
         Folder::open(place.path()).unwrap();
@@ -199,14 +203,14 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_cannot_be_is_named() {
+    fn an_unusable_folder_is_named_in_the_error() {
         let place = tempfile::NamedTempFile::new().unwrap();
         let error = Folder::open(place.path()).unwrap_err().to_string();
         assert!(error.starts_with("cannot read the folder /"), "{error}");
     }
 
     #[test]
-    fn a_folder_that_is_not_there_is_not_made() {
+    fn a_missing_folder_is_not_created() {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("netpols");
         assert!(Folder::open(&path).unwrap_err().is_missing());

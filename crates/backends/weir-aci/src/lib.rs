@@ -1,60 +1,61 @@
-//! Network policies as host protection policies of Cisco ACI, distributed through Kubernetes.
+//! NetworkPolicies rendered as host protection policies of Cisco ACI.
 //!
 //! ```text
-//!  World ─► Hpp ─► HostprotRemoteIpContainer, HostprotPol       the controller's half: objects in the API
+//!  World ─► Hpp ─► HostprotRemoteIpContainer, HostprotPol   controller: objects in the API
 //!                        │
-//!                        └─► netpol::render ─► MO tree, JSON ─► Folder     the node's half: files for opflex-agent
-//!                                                   └─► Reading ─► Verdict            a third reader, for tests
+//!                        └─► netpol::render ─► MO tree, JSON ─► Folder   node: opflex-agent's files
+//!                                                   └─► Evaluator ─► Verdict   for tests
 //! ```
 //!
-//! *Invariant*: the output depends on the world, never on the road to it, and is the same to the byte.
+//! *Invariant*: the output depends on the world, never on the history of changes. Equal worlds give
+//! equal bytes.
 //!
-//! *Invariant*: opflex-agent reads a rule without addresses as a rule for all. So a rule that names somebody is written only while somebody
-//! is there.
+//! *Invariant*: opflex-agent treats a rule without addresses as a rule for every peer. weir
+//! therefore writes a rule that selects peers only while at least one peer exists.
 
 mod crd;
+mod evaluator;
 mod files;
 mod findings;
 mod fixed;
 mod folder;
-mod judge;
 mod mo;
 mod name;
+mod namespace_pods;
 mod net;
 mod netpol;
+mod normalized;
 mod object;
-mod reading;
+mod peer;
 mod remotes;
-mod roster;
+mod rendered;
 mod rules;
-mod said;
 mod seal;
 mod state;
 mod status;
-mod term;
 mod text;
 
+pub use evaluator::{Evaluator, EvaluatorError};
 pub use files::Files;
 pub use folder::{Folder, FolderError, Touched};
-pub use judge::Judge;
 pub use netpol::{Netpol, render};
 pub use object::{
     API_VERSION, Choice, ContainerSpec, EpLabel, Filter, FilterContainer, Kind, Object,
     ObjectError, ObjectId, Pol, PolSpec, RemoteIp, Rule, SELECTS, Subj,
 };
-pub use reading::{Reading, ReadingError};
 pub use remotes::Remotes;
+pub use rendered::RenderedCluster;
 pub use seal::SEAL;
 pub use state::{Changed, Hpp};
 
-/// What an installation calls its objects.
+/// The naming settings of an installation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// What all names begin with: lower case letters, digits, `-` and `_`.
+    /// The prefix of all object names: lower-case letters, digits, `-` and `_`.
     pub prefix: String,
 }
 
-/// The objects that a cluster must have.
+/// Computes the objects that a cluster must have.
 pub fn desired(
     settings: &Settings,
     world: &weir_model::World,

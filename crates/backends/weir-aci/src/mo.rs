@@ -33,18 +33,18 @@ impl Mo {
         Mo { subject: subject.into(), uri, ..Mo::default() }
     }
 
-    /// With one more property.
+    /// Adds a property.
     pub(crate) fn with(mut self, name: &str, data: impl Into<Value>) -> Self {
         self.properties.push(Property { name: name.into(), data: data.into() });
         self
     }
 
-    /// With a property that refers to another object.
+    /// Adds a property that refers to another object.
     pub(crate) fn with_target(self, subject: &str, uri: &str) -> Self {
         self.with("target", json!({"subject": subject, "reference_uri": uri}))
     }
 
-    /// As a child of another object, which learns of it.
+    /// Makes this object a child of another one, and adds it to the parent's list of children.
     pub(crate) fn under(mut self, parent: &mut Mo) -> Self {
         parent.children.push(self.uri.clone());
         self.parent_subject = parent.subject.clone();
@@ -53,23 +53,24 @@ impl Mo {
         self
     }
 
-    /// A property.
+    /// The value of a property.
     pub(crate) fn property(&self, name: &str) -> Option<&Value> {
         self.properties.iter().find(|property| property.name == name).map(|one| &one.data)
     }
 }
 
-/// A text as part of an address of an object.
-pub(crate) fn escaped(text: &str) -> String {
-    let mut escaped = String::with_capacity(text.len());
+/// Percent-encodes the characters that separate the parts of an opflex URI. It does not encode `%`,
+/// which the names of policies and rules never contain (see [`crate::name::is_plain`]).
+pub(crate) fn percent_encoded(text: &str) -> String {
+    let mut percent_encoded = String::with_capacity(text.len());
     for c in text.chars() {
         match c {
-            '/' => escaped += "%2f",
-            '[' => escaped += "%5b",
-            ']' => escaped += "%5d",
-            '|' => escaped += "%7c",
-            c => escaped.push(c),
+            '/' => percent_encoded += "%2f",
+            '[' => percent_encoded += "%5b",
+            ']' => percent_encoded += "%5d",
+            '|' => percent_encoded += "%7c",
+            c => percent_encoded.push(c),
         }
     }
-    escaped
+    percent_encoded
 }

@@ -1,9 +1,9 @@
-//! Networks as exact lists.
+//! Exact lists of networks.
 
 use ipnet::IpNet;
 use weir_model::Block;
 
-/// The networks that hold exactly the addresses of a block: sorted, and none twice.
+/// The networks that contain exactly the addresses of a block, sorted and without duplicates.
 pub(crate) fn without(block: &Block) -> Vec<IpNet> {
     let mut left = vec![block.net];
     for except in &block.except {
@@ -20,18 +20,18 @@ fn minus(net: IpNet, except: IpNet) -> Vec<IpNet> {
     if !net.contains(&except) {
         return vec![net];
     }
-    // The half without it stays whole; the other one is cut further.
+    // Keep the half without the exception, and split the other half further.
     let halves = net.subnets(net.prefix_len() + 1);
     halves.into_iter().flatten().flat_map(|half| minus(half, except)).collect()
 }
 
-/// Networks without those that lie inside others: sorted.
+/// Removes networks that lie inside others, and profiles the rest.
 pub(crate) fn distinct(mut nets: Vec<IpNet>) -> Vec<IpNet> {
     nets.sort();
     nets.dedup();
     let mut kept: Vec<IpNet> = Vec::with_capacity(nets.len());
     for net in nets {
-        // A network sorts right before those inside it.
+        // A network profiles directly before the networks inside it.
         if !kept.last().is_some_and(|last| last.contains(&net)) {
             kept.push(net);
         }
@@ -39,12 +39,9 @@ pub(crate) fn distinct(mut nets: Vec<IpNet>) -> Vec<IpNet> {
     kept
 }
 
-/// A network; one address alone without its length.
+/// The text of a network. A single address has no prefix length.
 pub(crate) fn text(net: &IpNet) -> String {
-    match net.prefix_len() == net.max_prefix_len() {
-        true => net.addr().to_string(),
-        false => net.to_string(),
-    }
+    if net.prefix_len() == net.max_prefix_len() { net.addr().to_string() } else { net.to_string() }
 }
 
 #[cfg(test)]
@@ -68,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_inside_another_network_is_left_out() {
+    fn networks_inside_another_network_are_removed() {
         let list = nets(&["10.0.0.0/16", "10.0.0.0/8", "10.0.0.1/32", "11.0.0.0/8", "fd00::1/128"]);
         assert_eq!(distinct(list), nets(&["10.0.0.0/8", "11.0.0.0/8", "fd00::1/128"]));
     }

@@ -1,4 +1,5 @@
-//! The file of a HostprotPol: the tree of managed objects that opflex-agent makes flows from.
+//! Renders a HostprotPol to a file: the tree of managed objects from which opflex-agent creates
+//! flows.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -8,49 +9,50 @@ use std::{
 use ipnet::IpNet;
 
 use crate::{
-    mo::{Mo, escaped},
+    mo::{Mo, percent_encoded},
     name, net,
     object::{ContainerSpec, PolSpec, Rule},
 };
 
-/// A file, and what could not be written into it.
+/// A rendered file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Netpol {
-    /// Its name.
+    /// The file name.
     pub file: String,
-    /// What it says.
+    /// The content.
     pub text: String,
-    /// Rules and addresses that make no sense and are left out, which allows less.
-    pub complaints: Vec<String>,
+    /// One warning per rule or address that is invalid and was left out. Leaving it out allows
+    /// less.
+    pub warnings: Vec<String>,
 }
 
 /// The containers by name.
 pub(crate) type Containers = BTreeMap<String, ContainerSpec>;
 
-/// The file for an object, in a policy space. A container that is not there has no addresses.
+/// Renders the file of an object in a policy space. A missing container has no addresses.
 pub fn render(pol: &PolSpec, containers: &BTreeMap<String, ContainerSpec>, space: &str) -> Netpol {
-    let mut writer = Writer { containers, space, objects: Vec::new(), complaints: Vec::new() };
+    let mut writer = Writer { containers, space, objects: Vec::new(), warnings: Vec::new() };
     writer.group(pol);
     let text = serde_json::to_string_pretty(&writer.objects).unwrap_or_default();
-    let complaints = writer.complaints;
-    Netpol { file: format!("{}.netpol", pol.name), text, complaints }
+    let warnings = writer.warnings;
+    Netpol { file: format!("{}.netpol", pol.name), text, warnings }
 }
 
 struct Writer<'a> {
     containers: &'a Containers,
     space: &'a str,
     objects: Vec<Mo>,
-    complaints: Vec<String>,
+    warnings: Vec<String>,
 }
 
-/// Who is at the other end of a rule.
+/// The peers of a rule.
 enum Remote {
     Anyone,
-    /// These; never nobody.
+    /// These networks, at least one.
     These(Vec<IpNet>),
 }
 
-/// What a rule is about, in the words of managed objects.
+/// The protocol and ports of a rule, as numbers.
 struct Classifier {
     protocol: Option<u8>,
     to: Option<u16>,
@@ -72,14 +74,14 @@ impl Writer<'_> {
             self.objects.push(Mo::default());
             let mut seen = BTreeSet::new();
             for rule in &subject.hostprot_rule {
-                let place = format!("{}|{}|{}", pol.name, subject.name, rule.name);
+                let path = format!("{}|{}|{}", pol.name, subject.name, rule.name);
                 let written = if !name::is_plain(&rule.name) || !seen.insert(&rule.name) {
-                    Err("its name is used twice, or cannot be part of an address".into())
+                    Err("its name is a duplicate or has characters that a URI cannot hold".into())
                 } else {
-                    self.rule(&place, rule, &mut mo)
+                    self.rule(&path, rule, &mut mo)
                 };
                 if let Err(why) = written {
-                    self.complaints.push(format!("rule {place} is left out: {why}"));
+                    self.warnings.push(format!("rule {path} is left out: {why}"));
                 }
             }
             self.objects[at] = mo;
@@ -87,7 +89,7 @@ impl Writer<'_> {
         self.objects[at] = group;
     }
 
-    fn rule(&mut self, place: &str, rule: &Rule, subject: &mut Mo) -> Result<(), String> {
+    fn rule(&mut self, path: &str, rule: &Rule, subject: &mut Mo) -> Result<(), String> {
         let direction = match rule.direction.as_str() {
             "ingress" => "in",
             "egress" => "out",
@@ -102,11 +104,11 @@ impl Writer<'_> {
             return Err(format!("connTrack: expected reflexive or normal, not {other:?}"));
         }
         let classifier = classifier(rule)?;
-        // Nobody is there: without addresses, opflex-agent would take it for everybody.
-        let Some(remote) = self.remote(place, rule) else { return Ok(()) };
+        // Without addresses, opflex-agent would match every peer, so skip a rule that has no peer.
+        let Some(remote) = self.remote(path, rule) else { return Ok(()) };
 
         let space = format!("/PolicyUniverse/PolicySpace/{}", self.space);
-        let key = escaped(place);
+        let key = percent_encoded(path);
         let classifier_uri = format!("{space}/GbpeLocalL24Classifier/{key}/");
         let subnets_uri = format!("{space}/GbpLocalSubnets/{key}/");
         let action_uri = "/PolicyUniverse/PolicySpace/common/GbpLocalAllowDenyAction/allow/";
@@ -133,7 +135,7 @@ impl Writer<'_> {
             .under(&mut mo);
 
         let mut about = Mo::new("GbpeLocalL24Classifier", classifier_uri)
-            .with("name", place)
+            .with("name", path)
             .with("etherT", rule.ethertype.as_str())
             .with("connectionTracking", rule.conn_track.as_str());
         let numbers = [
@@ -146,7 +148,7 @@ impl Writer<'_> {
                 about = about.with(name, number);
             }
         }
-        let mut subnets = Mo::new("GbpLocalSubnets", subnets_uri).with("name", place);
+        let mut subnets = Mo::new("GbpLocalSubnets", subnets_uri).with("name", path);
         let nets = match remote {
             Remote::Anyone => Vec::new(),
             Remote::These(nets) => nets,
@@ -157,8 +159,8 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// Who is at the other end of a rule; `None` if nobody is.
-    fn remote(&mut self, place: &str, rule: &Rule) -> Option<Remote> {
+    /// The peers of a rule, or `None` if the rule has no peer at present.
+    fn remote(&mut self, path: &str, rule: &Rule) -> Option<Remote> {
         let filters = &rule.hostprot_filter_container.hostprot_filter;
         let (listed, containers) =
             (&rule.hostprot_service_remote_ips, &rule.rs_remote_ip_container);
@@ -166,20 +168,20 @@ impl Writer<'_> {
             return Some(Remote::Anyone);
         }
         let mut nets = Vec::new();
-        let mut add = |text: &str, complaints: &mut Vec<String>| match network(text) {
+        let mut add = |text: &str, warnings: &mut Vec<String>| match network(text) {
             Some(net) if net.addr().is_ipv4() == (rule.ethertype == "ipv4") => nets.push(net),
             Some(_) => (),
             None => {
-                complaints.push(format!("rule {place}: {text:?} is no address and is left out"))
+                warnings.push(format!("rule {path}: {text:?} is not an address and is left out"))
             }
         };
         if listed.is_empty() {
             let known = containers.iter().filter_map(|name| self.containers.get(name));
             known
-                .flat_map(|container| container.hostprot_remote_ip.passing(filters))
-                .for_each(|text| add(text, &mut self.complaints));
+                .flat_map(|container| container.hostprot_remote_ip.matching(filters))
+                .for_each(|text| add(text, &mut self.warnings));
         } else {
-            listed.iter().for_each(|text| add(text, &mut self.complaints));
+            listed.iter().for_each(|text| add(text, &mut self.warnings));
         }
         let nets = net::distinct(nets);
         (!nets.is_empty()).then_some(Remote::These(nets))
@@ -188,7 +190,7 @@ impl Writer<'_> {
 
 fn subnet(net: IpNet, subnets: &mut Mo) -> Mo {
     let address = net.addr().to_string();
-    // Networks of one rule never lie inside each other, so no two begin at the same address.
+    // Networks of one rule never overlap, so no two begin at the same address.
     Mo::new("GbpLocalSubnet", format!("{}GbpLocalSubnet/{address}/", subnets.uri))
         .with("name", address.as_str())
         .with("virtualRouterIp", address.as_str())
@@ -205,7 +207,7 @@ fn classifier(rule: &Rule) -> Result<Classifier, String> {
         "udp" => Some(17),
         "icmpv6" => Some(58),
         "sctp" => Some(132),
-        other => return Err(format!("protocol: {other:?} is not known")),
+        other => return Err(format!("protocol: {other:?} is unknown")),
     };
     let port = |field: &str, text: &str| match text {
         "" | "unspecified" => Ok(None),

@@ -8,25 +8,27 @@ use crate::{Remotes, SEAL, name, text};
 
 /// The API group and version of both kinds.
 pub const API_VERSION: &str = "aci.hpp/v1";
-/// The annotation in which a HostprotPol says which pods its policies select, so that nobody has to read the policies.
+/// The annotation that lists which pods the policies of a HostprotPol select. Nodes read it instead
+/// of the policies.
 pub const SELECTS: &str = "weir/selects";
-/// How long the annotation may be. Without it every node has the file, which does no harm.
-const LONGEST_SELECTS: usize = 200_000;
+/// The maximum length of the annotation in bytes. Without the annotation every node writes the
+/// file, which does no harm.
+const MAX_SELECTS_BYTES: usize = 200_000;
 
-/// The kinds of objects. Containers come first: what is referred to must be there before what refers to it.
+/// The kinds of objects, in write order: a container must exist before a HostprotPol refers to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
-    /// HostprotRemoteIpContainer: the addresses of a namespace.
+    /// HostprotRemoteIpContainer: the pod addresses of a namespace.
     Container,
-    /// HostprotPol: the rules of policies.
+    /// HostprotPol: the rules of one or more policies.
     Pol,
 }
 
 impl Kind {
-    /// Both, in order.
+    /// Both kinds, in write order.
     pub const BOTH: [Kind; 2] = [Kind::Container, Kind::Pol];
 
-    /// What the API calls it.
+    /// The kind as in the API.
     pub const fn name(self) -> &'static str {
         match self {
             Kind::Container => "HostprotRemoteIpContainer",
@@ -34,7 +36,7 @@ impl Kind {
         }
     }
 
-    /// What the API calls several of them.
+    /// The plural resource name as in the API.
     pub const fn plural(self) -> &'static str {
         match self {
             Kind::Container => "hostprotremoteipcontainers",
@@ -43,12 +45,12 @@ impl Kind {
     }
 }
 
-/// Which object.
+/// Identifies an object.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ObjectId {
-    /// Its kind.
+    /// The kind.
     pub kind: Kind,
-    /// Its name as Kubernetes has it.
+    /// The Kubernetes name.
     pub name: String,
 }
 
@@ -64,14 +66,14 @@ pub enum Object {
 /// A HostprotPol.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pol {
-    /// Its specification.
+    /// `spec`.
     pub spec: PolSpec,
-    /// The pods that it is for; `None` if that is not known, or not decided by policies.
+    /// The pods that the object applies to. `None` if this is unknown, or if no policy decides it.
     pub selects: Option<Vec<Choice>>,
 }
 
 impl Object {
-    /// Which object it is.
+    /// The id of the object.
     pub fn id(&self) -> ObjectId {
         match self {
             Object::Container(spec) => ObjectId { kind: Kind::Container, name: spec.name.clone() },
@@ -79,7 +81,7 @@ impl Object {
         }
     }
 
-    /// The object as the API has it.
+    /// The object as the API stores it.
     pub fn manifest(&self, namespace: &str) -> Value {
         let id = self.id();
         let mut annotations = json!({SEAL: self.seal()});
@@ -88,7 +90,7 @@ impl Object {
             Object::Pol(pol) => {
                 if let Some(selects) = &pol.selects {
                     let text = serde_json::to_string(selects).unwrap_or_default();
-                    if text.len() <= LONGEST_SELECTS {
+                    if text.len() <= MAX_SELECTS_BYTES {
                         annotations[SELECTS] = text.into();
                     }
                 }
@@ -103,9 +105,10 @@ impl Object {
         })
     }
 
-    /// Reads an object of a kind as the API has it. One without a seal counts as it is: the original controller writes none.
-    pub fn read(kind: Kind, value: &Value) -> Result<Self, ObjectError> {
-        let object = Object::read_unsealed(kind, value)?;
+    /// Parses an object of a kind from the API. An object without a seal is accepted, because the
+    /// original controller does not write one.
+    pub fn parse(kind: Kind, value: &Value) -> Result<Self, ObjectError> {
+        let object = Object::parse_unsealed(kind, value)?;
         let annotation = &value["metadata"]["annotations"][SEAL];
         if annotation.is_null() || *annotation == object.seal() {
             return Ok(object);
@@ -114,27 +117,28 @@ impl Object {
             kind,
             name: object.id().name,
             field: "spec",
-            why: "it is not what was written, as its annotation weir/seal tells; check that the definition of the kind knows all fields".into(),
-            emptied: Some(Box::new(object.emptied())),
+            why: "it does not match its annotation weir/seal: the API server may have dropped fields; check that the installed CRD defines all fields".into(),
+            fallback: Some(Box::new(object.without_permissions())),
         })
     }
 
-    fn read_unsealed(kind: Kind, value: &Value) -> Result<Self, ObjectError> {
+    fn parse_unsealed(kind: Kind, value: &Value) -> Result<Self, ObjectError> {
         let name = value["metadata"]["name"].as_str().unwrap_or_default();
-        let wrong = |field, why| ObjectError { kind, name: name.into(), field, why, emptied: None };
+        let wrong =
+            |field, why| ObjectError { kind, name: name.into(), field, why, fallback: None };
         let unreadable = |field, error: serde_json::Error| wrong(field, error.to_string());
         let spec = &value["spec"];
         Ok(match kind {
             Kind::Container => {
                 let spec: ContainerSpec =
                     serde::Deserialize::deserialize(spec).map_err(|e| unreadable("spec", e))?;
-                // Rules refer to the name that Kubernetes knows.
+                // Rules refer to containers by their Kubernetes name.
                 Object::Container(ContainerSpec { name: name.into(), ..spec })
             }
             Kind::Pol => {
                 let spec: PolSpec =
                     serde::Deserialize::deserialize(spec).map_err(|e| unreadable("spec", e))?;
-                // It becomes the name of a file.
+                // The name becomes a file name.
                 if !name::is_plain(&spec.name) || name::resource(&spec.name) != name {
                     let why =
                         format!("expected the object's name with underscores, not {:?}", spec.name);
@@ -153,81 +157,82 @@ impl Object {
     }
 }
 
-/// Why an object cannot be read.
+/// An object from the API is invalid.
 #[derive(Debug, thiserror::Error)]
-#[error("{} {name}: {field} cannot be read: {why}", kind.name())]
+#[error("{} {name}: {field} is invalid: {why}", kind.name())]
 pub struct ObjectError {
-    /// Its kind.
+    /// The kind.
     pub kind: Kind,
-    /// Its name.
+    /// The Kubernetes name.
     pub name: String,
-    /// What of it.
+    /// The invalid field.
     pub field: &'static str,
-    /// Why.
+    /// The reason.
     pub why: String,
-    /// What counts in its place, because it may have lost what made it strict: the same, allowing nothing.
-    pub emptied: Option<Box<Object>>,
+    /// The object to use instead, if the stored one may have lost restrictions. It allows nothing.
+    pub fallback: Option<Box<Object>>,
 }
 
 /// `spec` of a HostprotPol.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PolSpec {
-    /// Its name in ACI, with underscores.
+    /// The ACI name, with underscores.
     pub name: String,
-    /// What it allows.
+    /// The subjects, each with the rules that it allows.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub hostprot_subj: Vec<Subj>,
-    /// The policies that say this, as `namespace/name`.
+    /// The policies with these rules, as `namespace/name`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub network_policies: Vec<String>,
 }
 
-/// The rules of one sort.
+/// A named list of rules.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Subj {
-    /// What sort: `networkpolicy-ingress` or `networkpolicy-egress` for those of policies.
+    /// The name. Rules of policies are in `networkpolicy-ingress` and `networkpolicy-egress`.
     pub name: String,
-    /// The rules. Each allows; without any, nothing is allowed.
+    /// The allow rules. A subject without rules allows nothing.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub hostprot_rule: Vec<Rule>,
 }
 
-/// One rule: what it allows.
+/// One allow rule.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Rule {
-    /// Its name, unique in its subject.
+    /// The name, unique in its subject.
     pub name: String,
     /// `ingress` or `egress`.
     pub direction: String,
     /// `ipv4`, `ipv6` or `arp`.
     pub ethertype: String,
-    /// `reflexive` if replies pass too, or `normal`.
+    /// `reflexive` to allow replies too, or `normal`.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub conn_track: String,
-    /// `tcp`, `udp`, `sctp`, `icmp`, `icmpv6`; `unspecified` or nothing for any.
+    /// `tcp`, `udp`, `sctp`, `icmp` or `icmpv6`. `unspecified` or empty matches any protocol.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub protocol: String,
-    /// The port, or the last of a range; `unspecified` or nothing for any.
+    /// The port, or the last port of a range. `unspecified` or empty matches any port.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub to_port: String,
-    /// The first port of a range; otherwise `unspecified` or nothing.
+    /// The first port of a range; otherwise `unspecified` or empty.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub from_port: String,
-    /// The containers whose addresses are at the other end.
+    /// The containers with the addresses of the peers.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub rs_remote_ip_container: Vec<String>,
-    /// Which of those addresses.
+    /// Filters that restrict those addresses.
     #[serde(default)]
     pub hostprot_filter_container: FilterContainer,
-    /// The addresses and networks at the other end; if there are any, containers do not count.
+    /// The addresses and networks of the peers. If it is not empty, opflex-agent ignores the
+    /// containers.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub hostprot_service_remote_ips: Vec<String>,
 }
 
-/// Filters, all of which must hold for an address.
+/// Filters that an address must all satisfy.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct FilterContainer {
@@ -244,13 +249,13 @@ pub struct Filter {
     pub key: String,
     /// `Equals`, `In`, `NotIn`, `Exists` or `DoesNotExist`.
     pub operator: String,
-    /// The values it is about.
+    /// The values to compare with.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub values: Vec<String>,
 }
 
 impl Filter {
-    /// Whether it holds, given the values under its key. An operator that is not known holds for nothing.
+    /// Whether the filter accepts the values under its key. An unknown operator accepts nothing.
     pub(crate) fn holds<'a>(&self, mut values: impl Iterator<Item = &'a str>) -> bool {
         let listed = |value: &str| self.values.iter().any(|one| one == value);
         match self.operator.as_str() {
@@ -281,9 +286,9 @@ impl From<&Requirement> for Filter {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ContainerSpec {
-    /// The namespace.
+    /// The name of the namespace.
     pub name: String,
-    /// The addresses of its pods.
+    /// The addresses of the pods in the namespace.
     #[serde(skip_serializing_if = "Remotes::is_empty")]
     pub hostprot_remote_ip: Remotes,
 }
@@ -294,7 +299,7 @@ pub struct ContainerSpec {
 pub struct RemoteIp {
     /// The address.
     pub addr: String,
-    /// The labels of the pod, and what weir says about it.
+    /// The labels of the pod, and the marks that weir adds.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub hpp_ep_label: Vec<EpLabel>,
 }
@@ -309,18 +314,18 @@ pub struct EpLabel {
     pub value: String,
 }
 
-/// Pods with these labels in these namespaces.
+/// Selects pods by namespace and labels.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Choice {
-    /// In these namespaces,
+    /// The namespaces to select pods from.
     pub namespaces: Vec<String>,
-    /// the pods for which all of this holds.
+    /// Filters that the labels of a pod must all satisfy.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pods: Vec<Filter>,
 }
 
 impl Choice {
-    /// Whether a pod is meant.
+    /// Whether this selects a pod.
     pub fn selects(&self, namespace: &str, labels: &Labels) -> bool {
         let holds = |filter: &Filter| {
             filter.holds(labels.value(&filter.key).into_iter().map(|value| &**value))
@@ -328,7 +333,8 @@ impl Choice {
         self.namespaces.iter().any(|name| name == namespace) && self.pods.iter().all(holds)
     }
 
-    /// What these policies select, each given by its namespace and its selector.
+    /// The pods that these policies select. Each policy is given by its namespace and its pod
+    /// selector.
     pub(crate) fn all<'a>(policies: impl Iterator<Item = (&'a str, &'a Selector)>) -> Vec<Self> {
         let mut by_pods: BTreeMap<Vec<Filter>, Vec<String>> = BTreeMap::new();
         for (namespace, pods) in policies {

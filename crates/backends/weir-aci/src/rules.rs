@@ -1,41 +1,51 @@
-//! From what policies say to the rules of a HostprotPol.
+//! Compiles a policy into the rules of a HostprotPol.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::IpAddr,
 };
 
-use weir_model::{Block, Direction, Name, Peer, PolicyRule, PortMatch, PortRange, Protocol, Who};
+use weir_model::{
+    Block, Direction, IpFamily, Name, Peer, PolicyRule, PortMatch, PortRange, Protocol, Who,
+};
 
 use crate::{
     net,
+    normalized::{NormalizedPolicy, PortName},
     object::{FilterContainer, Rule, Subj},
-    said::{PortName, Said},
-    term::{Family, Found, Realm, Term},
+    peer::{NamespaceScope, PeerMatch, PeerSelector, ethertype},
 };
 
-/// What is in a rule that is not said.
+/// The value of a field that matches everything.
 pub(crate) const UNSPECIFIED: &str = "unspecified";
 
-/// What compiling has to know about the cluster.
+/// The state of the cluster that the compiler needs.
 pub(crate) trait Cluster {
-    /// Where the pods that a term means are.
-    fn found(&self, term: &Term) -> &BTreeMap<Name, BTreeSet<Found>>;
-    /// The addresses in a block of the pods that give a port the name, with the numbers.
-    fn named_in(&self, block: &Block, port: &PortName) -> BTreeMap<(Protocol, u16), Vec<IpAddr>>;
-    /// The families that pods have.
-    fn families(&self) -> &[Family];
+    /// The pods that match a peer selector, by namespace.
+    fn matches(&self, peer: &PeerSelector) -> &BTreeMap<Name, BTreeSet<PeerMatch>>;
+    /// The addresses in a block whose pods have the named port, by port number.
+    fn named_port_addresses(
+        &self,
+        block: &Block,
+        port: &PortName,
+    ) -> BTreeMap<(Protocol, u16), Vec<IpAddr>>;
+    /// The address families that pods have.
+    fn families(&self) -> &[IpFamily];
 }
 
-/// The numbers of the names in ingress rules, as the pods of one sort have them.
+/// The numbers of the named ports in ingress rules, equal for all pods with the same profile.
 pub(crate) type Numbers = BTreeMap<PortName, BTreeSet<(Protocol, u16)>>;
 
-/// The subjects of a policy: one for each direction that it speaks about, also without rules.
-pub(crate) fn subjects(said: &Said, own: &Numbers, cluster: &impl Cluster) -> Vec<Subj> {
+/// The subjects of a policy: one for each direction that it isolates, even without rules.
+pub(crate) fn subjects(
+    policy: &NormalizedPolicy,
+    own: &Numbers,
+    cluster: &impl Cluster,
+) -> Vec<Subj> {
     let mut subjects = Vec::new();
     for direction in Direction::BOTH {
-        let Some(rules) = said.rules(direction) else { continue };
-        let side = Side { said, direction, own, cluster };
+        let Some(rules) = policy.rules(direction) else { continue };
+        let side = Side { policy, direction, own, cluster };
         let hostprot_rule =
             rules.iter().enumerate().flat_map(|(at, rule)| side.rule(at, rule)).collect();
         subjects.push(Subj { name: format!("networkpolicy-{direction}"), hostprot_rule });
@@ -43,42 +53,47 @@ pub(crate) fn subjects(said: &Said, own: &Numbers, cluster: &impl Cluster) -> Ve
     subjects
 }
 
-/// The terms whose pods the rules of a policy have to know.
-pub(crate) fn terms(said: &Said) -> BTreeSet<Term> {
-    let mut terms = BTreeSet::new();
+/// The peer selectors of a policy's rules.
+pub(crate) fn peer_selectors(policy: &NormalizedPolicy) -> BTreeSet<PeerSelector> {
+    let mut selectors = BTreeSet::new();
     for direction in Direction::BOTH {
-        for rule in said.rules(direction).unwrap_or_default() {
+        for rule in policy.rules(direction).unwrap_or_default() {
             let Some(peers) = &rule.peers else {
-                let names = names_of(rule, direction).into_iter();
-                terms.extend(names.map(|port| everyone_with(port.clone())));
+                let names = peer_ports(rule, direction).into_iter();
+                selectors.extend(names.map(|port| all_pods_with(port.clone())));
                 continue;
             };
             for Peer { who, .. } in peers {
                 let Who::Pods { scope, pods } = who else { continue };
-                let realm = Realm::of(scope, &said.namespace);
-                let term = |port| Term { realm: realm.clone(), pods: pods.clone(), port };
-                let names = names_of(rule, direction);
+                let namespaces = NamespaceScope::for_peer(scope, &policy.namespace);
+                let selector = |port| PeerSelector {
+                    namespaces: namespaces.clone(),
+                    pods: pods.clone(),
+                    port,
+                };
+                let names = peer_ports(rule, direction);
                 let numbers = rule.ports.as_ref().map_or(1, Vec::len) > names.len();
                 if numbers || direction == Direction::Ingress {
-                    terms.insert(term(None));
+                    selectors.insert(selector(None));
                 }
-                terms.extend(names.into_iter().map(|port| term(Some(port))));
+                selectors.extend(names.into_iter().map(|port| selector(Some(port))));
             }
         }
     }
-    terms
+    selectors
 }
 
-/// Whether a rule asks for the ports of pods in a block, which only their addresses tell.
-pub(crate) fn asks_for_ports_in_blocks(said: &Said) -> bool {
-    said.rules(Direction::Egress).unwrap_or_default().iter().any(|rule| {
+/// Whether an egress rule combines a named port and an IP block. Only the pods' addresses resolve
+/// it.
+pub(crate) fn has_named_ports_in_blocks(policy: &NormalizedPolicy) -> bool {
+    policy.rules(Direction::Egress).unwrap_or_default().iter().any(|rule| {
         let is_block = |peer: &Peer| matches!(peer.who, Who::Block(_));
-        !names_of(rule, Direction::Egress).is_empty() && rule.peers.iter().flatten().any(is_block)
+        !peer_ports(rule, Direction::Egress).is_empty() && rule.peers.iter().flatten().any(is_block)
     })
 }
 
-/// The names of ports at the other end.
-fn names_of(rule: &PolicyRule, direction: Direction) -> Vec<PortName> {
+/// The named ports that the peers resolve.
+fn peer_ports(rule: &PolicyRule, direction: Direction) -> Vec<PortName> {
     let named = |port: &PortMatch| match port {
         PortMatch::Named { name, protocol } => Some((name.clone(), *protocol)),
         PortMatch::Range(_) => None,
@@ -93,25 +108,26 @@ fn names_of(rule: &PolicyRule, direction: Direction) -> Vec<PortName> {
     }
 }
 
-fn everyone_with(port: PortName) -> Term {
-    Term { realm: Realm::Every, pods: Default::default(), port: Some(port) }
+fn all_pods_with(port: PortName) -> PeerSelector {
+    PeerSelector { namespaces: NamespaceScope::Every, pods: Default::default(), port: Some(port) }
 }
 
 /// One direction of a policy.
 struct Side<'a, C> {
-    said: &'a Said,
+    policy: &'a NormalizedPolicy,
     direction: Direction,
     own: &'a Numbers,
     cluster: &'a C,
 }
 
-/// What a rule's name says about ports, and the ports.
+/// The part of a rule's name for its ports, and the ports.
 type Entry = (String, Option<PortRange>);
 
 impl<C: Cluster> Side<'_, C> {
-    /// All that one rule of the policy allows, a rule for each peer, port and family; none for whom nobody is there.
+    /// Compiles one rule of the policy to one rule per peer, port and family. Peers without pods
+    /// get no rule.
     fn rule(&self, at: usize, rule: &PolicyRule) -> Vec<Rule> {
-        let names = names_of(rule, self.direction);
+        let names = peer_ports(rule, self.direction);
         let mut entries: Vec<Entry> = match &rule.ports {
             None => vec![(at.to_string(), None)],
             Some(ports) => self
@@ -128,17 +144,18 @@ impl<C: Cluster> Side<'_, C> {
                     rules.extend(self.cluster.families().iter().map(|f| self.blank(entry, *f)));
                 }
                 for port in names {
-                    let term = everyone_with(port);
-                    self.named(&mut entries, at, &term, &mut rules);
+                    let peer = all_pods_with(port);
+                    self.named(&mut entries, at, &peer, &mut rules);
                 }
             }
             Some(peers) => {
-                // In an order of their own, so that all policies that share an object agree.
+                // Sort the peers, so that policies that share an object agree on their order.
                 let peers: BTreeSet<&Who> = peers.iter().map(|peer| &peer.who).collect();
                 for (number, who) in peers.into_iter().enumerate() {
                     let from = rules.len();
                     self.peer(who, at, &names, &mut entries.clone(), &mut rules);
-                    // One rule for each peer: filters hold for all containers of a rule, so peers cannot share one.
+                    // Use one rule per peer. Filters apply to all containers of a rule, so peers
+                    // cannot share one.
                     if number > 0 {
                         let of_peer = rules[from..].iter_mut();
                         of_peer.for_each(|rule| rule.name += &format!("__{number}"));
@@ -159,77 +176,92 @@ impl<C: Cluster> Side<'_, C> {
     ) {
         match who {
             Who::Pods { scope, pods } => {
-                let realm = Realm::of(scope, &self.said.namespace);
-                let term = |port| Term { realm: realm.clone(), pods: pods.clone(), port };
+                let namespaces = NamespaceScope::for_peer(scope, &self.policy.namespace);
+                let peer = |port| PeerSelector {
+                    namespaces: namespaces.clone(),
+                    pods: pods.clone(),
+                    port,
+                };
                 for entry in entries.iter() {
-                    self.pods(entry, &term(None), None, rules);
+                    self.pods(entry, &peer(None), None, rules);
                 }
                 for port in names {
-                    self.named(entries, at, &term(Some(port.clone())), rules);
+                    self.named(entries, at, &peer(Some(port.clone())), rules);
                 }
             }
             Who::Block(block) => {
                 let nets: Vec<String> = net::without(block).iter().map(net::text).collect();
                 for entry in entries.iter().filter(|_| !nets.is_empty()) {
-                    let blank = self.blank(entry, Family::of(block.net.addr()));
+                    let blank = self.blank(entry, IpFamily::from(block.net.addr()));
                     rules.push(Rule { hostprot_service_remote_ips: nets.clone(), ..blank });
                 }
                 for port in names {
-                    for ((protocol, number), addresses) in self.cluster.named_in(block, port) {
+                    for ((protocol, number), addresses) in
+                        self.cluster.named_port_addresses(block, port)
+                    {
                         let range = PortRange::one(protocol, number);
                         let entry = next(entries, at, range);
-                        let blank = self.blank(&entry, Family::of(block.net.addr()));
+                        let blank = self.blank(&entry, IpFamily::from(block.net.addr()));
                         let list = addresses.iter().map(ToString::to_string).collect();
                         rules.push(Rule { hostprot_service_remote_ips: list, ..blank });
                     }
                 }
             }
-            // No NetworkPolicy has such peers.
+            // NetworkPolicies do not have such peers.
             Who::Nodes(_) | Who::Domain(_) => (),
         }
     }
 
-    /// The rules for pods at the numbers that they give a name.
-    fn named(&self, entries: &mut Vec<Entry>, at: usize, term: &Term, rules: &mut Vec<Rule>) {
-        let found = self.cluster.found(term).values().flatten();
-        let numbers: BTreeSet<_> = found.filter_map(|(_, number)| *number).collect();
+    /// Adds the rules for pods with a named port, one per port number.
+    fn named(
+        &self,
+        entries: &mut Vec<Entry>,
+        at: usize,
+        peer: &PeerSelector,
+        rules: &mut Vec<Rule>,
+    ) {
+        let matches = self.cluster.matches(peer).values().flatten();
+        let numbers: BTreeSet<_> = matches.filter_map(|(_, number)| *number).collect();
         for (protocol, number) in numbers {
             let entry = next(entries, at, PortRange::one(protocol, number));
-            self.pods(&entry, term, Some((protocol, number)), rules);
+            self.pods(&entry, peer, Some((protocol, number)), rules);
         }
     }
 
-    /// The rules for pods: one for each family that some of them have.
+    /// Adds the rules for pods, one per family that some of them have.
     fn pods(
         &self,
         entry: &Entry,
-        term: &Term,
+        peer: &PeerSelector,
         number: Option<(Protocol, u16)>,
         rules: &mut Vec<Rule>,
     ) {
-        let found = self.cluster.found(term);
-        for family in [Family::V4, Family::V6] {
-            let there = found.iter().filter(|(_, found)| found.contains(&(family, number)));
-            let containers: Vec<String> = there.map(|(name, _)| name.to_string()).collect();
+        let matches = self.cluster.matches(peer);
+        for family in IpFamily::BOTH {
+            let matching =
+                matches.iter().filter(|(_, matches)| matches.contains(&(family, number)));
+            let containers: Vec<String> = matching.map(|(name, _)| name.to_string()).collect();
             if containers.is_empty() {
                 continue;
             }
             rules.push(Rule {
                 rs_remote_ip_container: containers,
                 hostprot_filter_container: FilterContainer {
-                    hostprot_filter: term.filters(number),
+                    hostprot_filter: peer.filters(number),
                 },
                 ..self.blank(entry, family)
             });
         }
     }
 
-    /// The ports that are known by number: sorted, without repeats.
+    /// The ports with known numbers, sorted and without duplicates.
     fn ranges<'p>(&self, ports: impl Iterator<Item = &'p PortMatch>) -> BTreeSet<PortRange> {
         let mut ranges = BTreeSet::new();
         for port in ports {
             match (port, self.direction) {
-                (PortMatch::Range(range), _) => drop(ranges.insert(*range)),
+                (PortMatch::Range(range), _) => {
+                    ranges.insert(*range);
+                }
                 (PortMatch::Named { name, protocol }, Direction::Ingress) => {
                     let numbers = self.own.get(&(name.clone(), *protocol)).into_iter().flatten();
                     ranges.extend(numbers.map(|(protocol, port)| PortRange::one(*protocol, *port)));
@@ -240,8 +272,8 @@ impl<C: Cluster> Side<'_, C> {
         ranges
     }
 
-    /// The rule that allows everyone of a family at these ports.
-    fn blank(&self, (name, ports): &Entry, family: Family) -> Rule {
+    /// A rule that allows every peer of a family at these ports.
+    fn blank(&self, (name, ports): &Entry, family: IpFamily) -> Rule {
         let (protocol, from, to) = match ports {
             None => (UNSPECIFIED.into(), None, None),
             Some(range) => {
@@ -255,9 +287,9 @@ impl<C: Cluster> Side<'_, C> {
         };
         let port = |port: Option<u16>| port.map_or(UNSPECIFIED.into(), |port| port.to_string());
         Rule {
-            name: format!("{name}-{}", family.ethertype()),
+            name: format!("{name}-{}", ethertype(family)),
             direction: self.direction.to_string(),
-            ethertype: family.ethertype().into(),
+            ethertype: ethertype(family).into(),
             conn_track: "reflexive".into(),
             protocol,
             to_port: port(to),
@@ -267,7 +299,7 @@ impl<C: Cluster> Side<'_, C> {
     }
 }
 
-/// One more entry, for ports that were not known by number.
+/// Adds an entry for a port number that a name resolved to.
 fn next(entries: &mut Vec<Entry>, at: usize, range: PortRange) -> Entry {
     let entry = (format!("{at}_{}", entries.len()), Some(range));
     entries.push(entry.clone());

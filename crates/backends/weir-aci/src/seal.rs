@@ -1,5 +1,6 @@
-//! Whether an object still says all that its writer wrote. An API server drops fields that the definition in the cluster does not know, also from
-//! objects that it has kept for long, and a rule without its peers would be a rule for all. Annotations are never dropped.
+//! Detects objects that lost fields. An API server drops fields that the installed CRD does not
+//! define, even from objects stored earlier. A rule without its peers would allow every peer. The
+//! API server never drops annotations.
 
 use serde::Serialize;
 
@@ -8,7 +9,7 @@ use crate::{
     object::{ContainerSpec, Object, Pol, PolSpec, Subj},
 };
 
-/// The annotation with the hash of `spec` as it was written.
+/// The annotation with the hash of `spec` at the time of writing.
 pub const SEAL: &str = "weir/seal";
 
 /// The seal of a specification.
@@ -17,7 +18,7 @@ pub(crate) fn seal(spec: &impl Serialize) -> String {
 }
 
 impl Object {
-    /// The seal that it is written with.
+    /// The seal to write with this object.
     pub(crate) fn seal(&self) -> String {
         match self {
             Object::Container(spec) => seal(spec),
@@ -25,8 +26,8 @@ impl Object {
         }
     }
 
-    /// The same object for the same pods, allowing nothing and naming nobody.
-    pub(crate) fn emptied(self) -> Object {
+    /// The same object for the same pods, without rules and without addresses.
+    pub(crate) fn without_permissions(self) -> Object {
         match self {
             Object::Container(spec) => Object::Container(ContainerSpec {
                 name: spec.name,

@@ -6,107 +6,107 @@ use std::{
     net::IpAddr,
 };
 
-use weir_model::{Change, Key, Name, Object as Model, PodId, PolicyId, World};
+use weir_model::{Change, IpFamily, Key, Name, Object as Model, PodId, PolicyId, World};
 
 use crate::{
     Settings,
+    namespace_pods::NamespacePods,
+    normalized::NormalizedPolicy,
     object::{Object, ObjectId},
-    roster::Roster,
-    said::Said,
-    term::{Family, Found, Mark, Term},
+    peer::{Mark, PeerMatch, PeerSelector},
 };
 
-/// The objects that changed, and what they are now; `None` means gone.
+/// The objects that changed, with their new state. `None` means deleted.
 pub type Changed = BTreeMap<ObjectId, Option<Object>>;
 
-/// Keeps the objects equal to what a cluster is.
+/// Computes the objects of a cluster incrementally.
 ///
-/// *Invariant*: the objects depend on the world, never on the road to it.
+/// *Invariant*: the objects depend on the world, never on the history of changes.
 ///
-/// *Invariant*: a change costs what it touches: a pod its namespace, and the policies for which it is the first or the last of its sort
-/// there.
+/// *Invariant*: the cost of a change is proportional to the objects it affects. A pod affects its
+/// namespace, and the policies for which it is the first or last pod with its profile there.
 #[derive(Debug)]
 pub struct Hpp {
     settings: Settings,
     pub(crate) world: World,
-    /// Who claims an address: the last one has it.
+    /// The pods that claim an address. The youngest pod owns it.
     claims: HashMap<IpAddr, BTreeSet<(u64, PodId)>>,
-    rosters: BTreeMap<Name, Roster>,
-    /// How many addresses of pods there are, by family.
-    counts: BTreeMap<Family, usize>,
-    families: Vec<Family>,
-    meanings: BTreeMap<PolicyId, Meaning>,
-    /// What is said under a hash. More than one thing cannot share its name.
+    namespace_pods: BTreeMap<Name, NamespacePods>,
+    /// The number of pod addresses per family.
+    counts: BTreeMap<IpFamily, usize>,
+    families: Vec<IpFamily>,
+    group_keys: BTreeMap<PolicyId, GroupKey>,
+    /// The groups of policies by published hash. Groups with the same hash cannot share its name.
     hashes: BTreeMap<String, BTreeMap<String, Group>>,
-    terms: BTreeMap<Term, Wanted>,
-    /// The marks in use, and by how many.
+    peers: BTreeMap<PeerSelector, PeerState>,
+    /// The marks in use, with the number of peer selectors that use each.
     marks: BTreeMap<Mark, usize>,
-    /// The pods that have their node's network, by node.
-    guests: BTreeMap<Name, BTreeSet<PodId>>,
-    /// The policies that depend on the ports of their own pods, by namespace.
-    of_ports: BTreeMap<Name, BTreeSet<Meaning>>,
-    /// The policies that depend on the ports of pods at some addresses.
-    of_blocks: BTreeSet<Meaning>,
-    /// How many addresses of a namespace do not fit into its container.
-    pub(crate) crowded: BTreeMap<Name, usize>,
+    /// The host-network pods of each node.
+    host_network_pods: BTreeMap<Name, BTreeSet<PodId>>,
+    /// The groups that depend on the named ports of their selected pods, by namespace.
+    named_port_groups: BTreeMap<Name, BTreeSet<GroupKey>>,
+    /// The groups that depend on the named ports of pods in an IP block.
+    block_port_groups: BTreeSet<GroupKey>,
+    /// The number of addresses of a namespace that do not fit into its container.
+    pub(crate) overflow: BTreeMap<Name, usize>,
     objects: BTreeMap<ObjectId, Object>,
 }
 
-/// What tells whether two policies say the same: the hash of the published text, and the text that is not ambiguous.
-type Meaning = (String, String);
+/// Identifies policies with equal rules: the hash of the published text, and the canonical text.
+type GroupKey = (String, String);
 
-/// The policies that say one thing.
+/// The policies with equal rules.
 #[derive(Debug)]
 struct Group {
-    said: Said,
+    policy: NormalizedPolicy,
     published: String,
     policies: BTreeSet<PolicyId>,
-    /// The objects they have.
+    /// The objects of these policies.
     made: BTreeSet<ObjectId>,
 }
 
-/// What is known about a term.
+/// The users and the matches of a peer selector.
 #[derive(Debug, Default)]
-struct Wanted {
-    by: BTreeSet<Meaning>,
-    found: BTreeMap<Name, BTreeSet<Found>>,
+struct PeerState {
+    users: BTreeSet<GroupKey>,
+    matches: BTreeMap<Name, BTreeSet<PeerMatch>>,
 }
 
-/// What has to be looked at again.
+/// The parts of the state that must be computed again.
 #[derive(Debug, Default)]
 struct Dirty {
     namespaces: BTreeSet<Name>,
     containers: BTreeSet<Name>,
-    groups: BTreeSet<Meaning>,
+    groups: BTreeSet<GroupKey>,
     nodes: BTreeSet<Name>,
     statics: bool,
 }
 
 impl Hpp {
-    /// A cluster without anything.
+    /// An empty cluster.
     pub fn new(settings: Settings) -> Self {
         let mut hpp = Hpp {
             settings,
             world: World::default(),
             claims: HashMap::new(),
-            rosters: BTreeMap::new(),
+            namespace_pods: BTreeMap::new(),
             counts: BTreeMap::new(),
-            families: vec![Family::V4],
-            meanings: BTreeMap::new(),
+            families: vec![IpFamily::V4],
+            group_keys: BTreeMap::new(),
             hashes: BTreeMap::new(),
-            terms: BTreeMap::new(),
+            peers: BTreeMap::new(),
             marks: BTreeMap::new(),
-            guests: BTreeMap::new(),
-            of_ports: BTreeMap::new(),
-            of_blocks: BTreeSet::new(),
-            crowded: BTreeMap::new(),
+            host_network_pods: BTreeMap::new(),
+            named_port_groups: BTreeMap::new(),
+            block_port_groups: BTreeSet::new(),
+            overflow: BTreeMap::new(),
             objects: BTreeMap::new(),
         };
         hpp.statics(&mut Changed::new());
         hpp
     }
 
-    /// All objects that there must be.
+    /// All objects that the cluster must have.
     pub fn objects(&self) -> &BTreeMap<ObjectId, Object> {
         &self.objects
     }
@@ -120,20 +120,20 @@ impl Hpp {
         self.objects
     }
 
-    /// Takes in what happened, and tells which objects it changes.
+    /// Applies changes, and returns the objects that changed.
     pub fn apply(&mut self, changes: &[Change]) -> Changed {
         let (mut dirty, mut changed) = (Dirty::default(), Changed::new());
         for change in changes {
-            self.take_in(change, &mut dirty);
+            self.apply_change(change, &mut dirty);
         }
         for namespace in std::mem::take(&mut dirty.namespaces) {
-            self.look_at(namespace, &mut dirty);
+            self.update_namespace(namespace, &mut dirty);
         }
-        let families = self.present();
+        let families = self.present_families();
         if families != self.families {
             self.families = families;
             dirty.statics = true;
-            dirty.groups = self.all_meanings().collect();
+            dirty.groups = self.all_group_keys().collect();
         }
         for namespace in &dirty.containers {
             self.container(namespace, &mut changed);
@@ -148,7 +148,7 @@ impl Hpp {
         changed
     }
 
-    fn take_in(&mut self, change: &Change, dirty: &mut Dirty) {
+    fn apply_change(&mut self, change: &Change, dirty: &mut Dirty) {
         match change {
             Change::Put(Model::Pod(pod)) => {
                 self.unclaim(&pod.id, dirty);
@@ -176,27 +176,27 @@ impl Hpp {
                 self.world.apply(change.clone());
             }
             Change::Put(Model::Policy(policy)) => {
-                self.unsay(&policy.id, dirty);
+                self.remove_policy(&policy.id, dirty);
                 self.world.apply(change.clone());
-                self.say(&policy.id, dirty);
+                self.add_policy(&policy.id, dirty);
             }
             Change::Remove(Key::Policy(id)) => {
-                self.unsay(id, dirty);
+                self.remove_policy(id, dirty);
                 self.world.apply(change.clone());
             }
             Change::Put(Model::Domain(..)) | Change::Remove(Key::Domain(_)) => (),
         }
     }
 
-    /// An object is now so. Only a difference is told.
-    fn put(&mut self, id: ObjectId, object: Option<Object>, changed: &mut Changed) {
+    /// Sets or deletes an object, and records a real difference in `changed`.
+    fn set_object(&mut self, id: ObjectId, object: Option<Object>, changed: &mut Changed) {
         if self.objects.get(&id) == object.as_ref() {
             return;
         }
         match &object {
-            Some(object) => drop(self.objects.insert(id.clone(), object.clone())),
-            None => drop(self.objects.remove(&id)),
-        }
+            Some(object) => self.objects.insert(id.clone(), object.clone()),
+            None => self.objects.remove(&id),
+        };
         changed.insert(id, object);
     }
 }

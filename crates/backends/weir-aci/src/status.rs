@@ -3,7 +3,8 @@ use serde_json::{Value, json};
 use crate::{Object, Pol};
 
 impl Pol {
-    /// What `/hpp` tells about an object of policies: its key there, and what it says. Nothing about the others.
+    /// The entry of this object in `/hpp`: its key and its JSON.
+    /// `None` for objects without policies.
     pub fn status(&self, namespace: &str) -> Option<(String, Value)> {
         self.selects.as_ref()?;
         let keys = &self.spec.network_policies;
@@ -26,7 +27,7 @@ mod tests {
 
     /// The example of the design, word for word.
     #[test]
-    fn the_status_is_as_the_design_prints_it() {
+    fn the_status_matches_the_design() {
         let name = "demo_xyz1_np_b30c63a38d0cfe317bc447ce03eca182";
         let rule = Rule {
             name: "0_0-ipv4".into(),

@@ -1,44 +1,45 @@
-//! The texts that policies are hashed by: two policies with one text say the same.
+//! The texts that policies are hashed by. Policies with equal texts have equal rules.
 //!
-//! There are two. The first one gives objects the names that the design publishes, and it is ambiguous: it leaves out where a range of
-//! ports ends, which direction a rule is for, and where a label begins. The second one, of a later generation of the design, is not,
-//! and decides whether two policies with the same first text may share an object.
+//! There are two texts. The published text gives objects the names of the published design. It is
+//! ambiguous: it omits the end of a port range, the direction of a rule, and the start of a label.
+//! The canonical text comes from a later generation of the design and is unambiguous. It decides
+//! whether two policies with the same published text can share an object.
 
 use weir_model::{
     Direction, Peer, PolicyRule, PortMatch, PortRange, Requirement, Scope, Selector, Who,
 };
 
-use crate::said::Said;
+use crate::normalized::NormalizedPolicy;
 
 /// The text whose hash names a policy.
-pub(crate) fn published(said: &Said) -> String {
+pub(crate) fn published(policy: &NormalizedPolicy) -> String {
     let side = |direction| {
-        let rules = said.rules(direction).unwrap_or_default();
+        let rules = policy.rules(direction).unwrap_or_default();
         let mut texts: Vec<String> =
-            rules.iter().map(|rule| published_rule(rule, &said.namespace)).collect();
+            rules.iter().map(|rule| published_rule(rule, &policy.namespace)).collect();
         texts.sort();
         texts.join("+")
     };
     let (ingress, egress) = (side(Direction::Ingress), side(Direction::Egress));
-    let subject = said.subject_text().map(|text| crate::name::hash(&text)).unwrap_or_default();
-    format!("{ingress}{egress}{}{subject}", types(said).concat())
+    let subject = policy.subject_text().map(|text| crate::name::hash(&text)).unwrap_or_default();
+    format!("{ingress}{egress}{}{subject}", types(policy).concat())
 }
 
-/// The text that no other policy has.
-pub(crate) fn canonical(said: &Said) -> String {
+/// The unambiguous text of a policy.
+pub(crate) fn canonical(policy: &NormalizedPolicy) -> String {
     let side = |direction| {
-        let rules = said.rules(direction).unwrap_or_default();
-        list(rules.iter().map(|rule| canonical_rule(rule, &said.namespace)))
+        let rules = policy.rules(direction).unwrap_or_default();
+        list(rules.iter().map(|rule| canonical_rule(rule, &policy.namespace)))
     };
     let (ingress, egress) = (side(Direction::Ingress), side(Direction::Egress));
-    let types = list(types(said).into_iter().map(str::to_owned));
-    match said.subject_text() {
+    let types = list(types(policy).into_iter().map(str::to_owned));
+    match policy.subject_text() {
         None => format!("{{{ingress};{egress};{types}}}"),
         Some(text) => format!("{{{ingress};{egress};{types};{}}}", crate::name::hash(&text)),
     }
 }
 
-/// A selector, unambiguously.
+/// The unambiguous text of a selector.
 pub(crate) fn canonical_selector(selector: &Selector) -> String {
     let (mut labels, mut expressions) = (Vec::new(), Vec::new());
     for requirement in selector.requirements() {
@@ -56,7 +57,7 @@ pub(crate) fn canonical_selector(selector: &Selector) -> String {
     format!("{{[{}];[{}]}}", labels.join(","), expressions.join(","))
 }
 
-/// The operator and the values of a requirement, as a selector would have it.
+/// The operator and the values of a requirement, as a label selector writes them.
 pub(crate) fn operation(requirement: &Requirement) -> (&'static str, Vec<&str>) {
     match requirement {
         Requirement::In(_, values) => ("In", values.iter().map(|value| &**value).collect()),
@@ -66,7 +67,7 @@ pub(crate) fn operation(requirement: &Requirement) -> (&'static str, Vec<&str>) 
     }
 }
 
-/// The key and the value, if a label says the same.
+/// The key and the value, if `matchLabels` can express the requirement.
 pub(crate) fn label(requirement: &Requirement) -> Option<(&str, &str)> {
     match requirement {
         Requirement::In(key, values) if values.len() == 1 => Some((key, values.first()?)),
@@ -74,10 +75,10 @@ pub(crate) fn label(requirement: &Requirement) -> Option<(&str, &str)> {
     }
 }
 
-fn types(said: &Said) -> Vec<&'static str> {
+fn types(policy: &NormalizedPolicy) -> Vec<&'static str> {
     let all = [(Direction::Egress, "Egress"), (Direction::Ingress, "Ingress")];
-    let speaks = |direction| said.rules(direction).is_some();
-    all.into_iter().filter(|(direction, _)| speaks(*direction)).map(|(_, name)| name).collect()
+    let isolates = |direction| policy.rules(direction).is_some();
+    all.into_iter().filter(|(direction, _)| isolates(*direction)).map(|(_, name)| name).collect()
 }
 
 fn published_rule(rule: &PolicyRule, namespace: &str) -> String {
@@ -97,9 +98,10 @@ fn published_rule(rule: &PolicyRule, namespace: &str) -> String {
             }
             Who::Block(block) => {
                 let except: String = block.except.iter().map(|net| format!("-{net}")).collect();
-                blocks.push(match except.is_empty() {
-                    true => block.net.to_string(),
-                    false => format!("{}[except{except}]", block.net),
+                blocks.push(if except.is_empty() {
+                    block.net.to_string()
+                } else {
+                    format!("{}[except{except}]", block.net)
                 });
             }
             Who::Nodes(_) | Who::Domain(_) => (),
@@ -138,7 +140,7 @@ fn port_text(port: &PortMatch) -> String {
     }
 }
 
-/// A rule, unambiguously.
+/// The unambiguous text of a rule.
 pub(crate) fn canonical_rule(rule: &PolicyRule, namespace: &str) -> String {
     let (mut selectors, mut blocks) = (Vec::new(), Vec::new());
     for Peer { who, .. } in rule.peers.iter().flatten() {
@@ -147,10 +149,8 @@ pub(crate) fn canonical_rule(rule: &PolicyRule, namespace: &str) -> String {
                 selectors.push(format!("{{{};{namespace}}}", canonical_selector(pods)));
             }
             Who::Pods { scope: Scope::Matching(namespaces), pods } => {
-                let pods = match pods.is_everything() {
-                    true => String::new(),
-                    false => canonical_selector(pods),
-                };
+                let pods =
+                    if pods.is_everything() { String::new() } else { canonical_selector(pods) };
                 selectors.push(format!("{{{pods};{}}}", canonical_selector(namespaces)));
             }
             Who::Block(block) => {
@@ -191,7 +191,7 @@ mod tests {
     use super::*;
     use crate::name::hash;
 
-    fn said(spec: &str) -> Said {
+    fn normalized(spec: &str) -> NormalizedPolicy {
         let text = format!(
             "{{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {{name: np, namespace: default}}, spec: {spec}}}"
         );
@@ -202,21 +202,21 @@ mod tests {
                 Object::Policy(policy) => Some(policy),
                 _ => None,
             });
-        Said::of(&policy.unwrap()).unwrap()
+        NormalizedPolicy::from_policy(&policy.unwrap()).unwrap()
     }
 
     fn check(spec: &str, text: &str) {
-        assert_eq!(published(&said(spec)), text);
+        assert_eq!(published(&normalized(spec)), text);
     }
 
     #[test]
-    fn the_example_of_the_design_has_the_hashes_that_it_prints() {
-        let example = said(
+    fn the_example_of_the_design_has_its_printed_hashes() {
+        let example = normalized(
             "{podSelector: {matchLabels: {app: web}}, policyTypes: [Ingress], ingress: [{from: [{namespaceSelector: {matchLabels: {purpose: production}}}]}]}",
         );
         assert_eq!(published(&example), "[purpose_production][][]Ingress");
         assert_eq!(hash(&published(&example)), "54f6fbaeb1e26d3bbcd23109158b9bb3");
-        // The later generation prints this one for the same policy.
+        // The later generation of the design prints this hash for the same policy.
         assert_eq!(hash(&canonical(&example)), "be2e7febca8adf3a926be42281af0ae6");
     }
 
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_published_text_confuses_the_canonical_one_tells_apart() {
+    fn the_canonical_text_distinguishes_policies_with_equal_published_texts() {
         let pairs = [
             (
                 "{podSelector: {}, ingress: [{ports: [{port: 80, endPort: 90}]}]}",
@@ -256,16 +256,16 @@ mod tests {
             ),
         ];
         for (one, other) in pairs {
-            let (one, other) = (said(one), said(other));
+            let (one, other) = (normalized(one), normalized(other));
             assert_eq!(published(&one), published(&other));
             assert_ne!(canonical(&one), canonical(&other));
         }
     }
 
     #[test]
-    fn whom_a_policy_selects_counts_only_if_its_own_ports_have_names() {
+    fn the_selected_pods_matter_only_if_ingress_ports_have_names() {
         let text = |app: &str, port: &str| {
-            published(&said(&format!(
+            published(&normalized(&format!(
                 "{{podSelector: {{matchLabels: {{app: {app}}}}}, ingress: [{{ports: [{{port: {port}}}]}}]}}"
             )))
         };

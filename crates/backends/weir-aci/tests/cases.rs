@@ -7,7 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use weir_aci::{Judge, Settings};
+use weir_aci::{RenderedCluster, Settings};
 use weir_api::{Case, Reader};
 use weir_model::{PolicyKind, World};
 
@@ -18,12 +18,13 @@ fn the_files_agree_with_upstream() {
 }
 
 #[test]
-fn the_files_agree_with_our_reading_of_the_semantics() {
+fn the_files_agree_with_the_semantics_cases() {
     let tried = check("semantics", "yaml");
     assert!(tried > 400, "{tried}");
 }
 
-/// How many probes were tried. Cases with policies of other kinds than NetworkPolicy are none for this datapath, which says so.
+/// Returns the number of probes. This datapath reports policies of other kinds than NetworkPolicy,
+/// so cases with such policies have none.
 #[track_caller]
 fn check(folder: &str, extension: &str) -> usize {
     let cases = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../cases");
@@ -37,14 +38,14 @@ fn check(folder: &str, extension: &str) -> usize {
         let name = file.strip_prefix(&cases).unwrap().to_string_lossy();
         for case in weir_api::cases(name.as_ref().into(), &fs::read(file).unwrap()) {
             let title = format!("{name}: {}", case.name);
-            tried += judge(case, &folder, &mut |line| wrong.push(format!("{title}: {line}")));
+            tried += check_case(case, &folder, &mut |line| wrong.push(format!("{title}: {line}")));
         }
     }
     assert!(wrong.is_empty(), "{} disagreements:\n{}", wrong.len(), wrong.join("\n"));
     tried
 }
 
-fn judge(mut case: Case, folder: &Path, wrong: &mut dyn FnMut(String)) -> usize {
+fn check_case(mut case: Case, folder: &Path, wrong: &mut dyn FnMut(String)) -> usize {
     if !case.manifests.is_empty() {
         let mut reader = Reader::new();
         for path in &case.manifests {
@@ -54,19 +55,19 @@ fn judge(mut case: Case, folder: &Path, wrong: &mut dyn FnMut(String)) -> usize 
     }
     let world: World = case.objects.iter().cloned().collect();
     let settings = Settings { prefix: "kube".into() };
-    let judge = Judge::new(&settings, "kube", &world).unwrap();
+    let cluster = RenderedCluster::new(&settings, "kube", &world).unwrap();
     if world.policies.keys().any(|id| id.kind != PolicyKind::NetworkPolicy) {
-        let findings = judge.hpp().findings();
+        let findings = cluster.hpp().findings();
         if !findings.iter().any(|finding| finding.code == "aci-kind") {
             wrong("policies of other kinds are not reported".into());
         }
         return 0;
     }
     for probe in &case.probes {
-        let said = probe.flow(&world).map(|flow| judge.verdict(&flow));
-        if said.as_ref() != Ok(&probe.expect) {
+        let actual = probe.flow(&world).map(|flow| cluster.verdict(&flow));
+        if actual.as_ref() != Ok(&probe.expect) {
             wrong(format!(
-                "line {}: expected {}, the files say {said:?}",
+                "line {}: expected {}, the files give {actual:?}",
                 probe.line, probe.expect
             ));
         }

@@ -1,4 +1,4 @@
-//! Where the published format loses meaning: what is written instead.
+//! The output where the published format is ambiguous or too weak.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use expect_test::{Expect, expect};
 use serde_json::{Value, json};
-use weir_aci::{Hpp, Kind, Object, ObjectId, Reading, Settings, render};
+use weir_aci::{Evaluator, Hpp, Kind, Object, ObjectId, Settings, render};
 use weir_api::Reader;
 use weir_model::{Change, Direction, Key, Pod, PodId, Protocol};
 
@@ -43,7 +43,7 @@ fn hpp(policies: &[String]) -> Hpp {
     hpp
 }
 
-/// The objects of policies.
+/// The specs of the objects that policies create.
 fn pols(hpp: &Hpp) -> Vec<Value> {
     let objects = hpp.objects().iter().filter(|(id, _)| {
         id.kind == Kind::Pol && id.name.starts_with("k-np-") && !id.name.contains("static")
@@ -51,7 +51,7 @@ fn pols(hpp: &Hpp) -> Vec<Value> {
     objects.map(|(_, object)| object.manifest("x")["spec"].clone()).collect()
 }
 
-/// The rules that one policy gets, a line each.
+/// The rules of a policy, one per line.
 fn rules(spec: &str) -> String {
     let pols = pols(&hpp(&[policy("np", spec)]));
     let mut lines = Vec::new();
@@ -77,7 +77,7 @@ fn check(spec: &str, expected: Expect) {
 }
 
 #[test]
-fn each_peer_has_rules_of_its_own() {
+fn each_peer_has_separate_rules() {
     check(
         "{podSelector: {}, ingress: [{from: [{podSelector: {matchLabels: {app: api}}}, {namespaceSelector: {matchLabels: {team: jobs}}}, {ipBlock: {cidr: 192.168.0.0/30, except: [192.168.0.1/32]}}, {ipBlock: {cidr: 'fd01::/64'}}]}]}",
         expect![[r#"
@@ -89,7 +89,7 @@ fn each_peer_has_rules_of_its_own() {
 }
 
 #[test]
-fn a_range_of_ports_has_two_ends_and_one_port_only_the_last() {
+fn a_port_range_has_two_ends_and_a_single_port_only_to_port() {
     check(
         "{podSelector: {}, ingress: [{ports: [{port: 80, endPort: 90}, {port: 443}, {port: 53, protocol: UDP}, {protocol: SCTP}]}]}",
         expect![[r#"
@@ -105,7 +105,7 @@ fn a_range_of_ports_has_two_ends_and_one_port_only_the_last() {
 }
 
 #[test]
-fn what_must_be_missing_is_told_by_a_mark() {
+fn a_mark_expresses_absent_labels() {
     let spec = "{podSelector: {}, ingress: [{from: [{namespaceSelector: {}, podSelector: {matchExpressions: [{key: app, operator: NotIn, values: [web]}]}}]}]}";
     check(
         spec,
@@ -127,7 +127,7 @@ fn what_must_be_missing_is_told_by_a_mark() {
 }
 
 #[test]
-fn a_port_of_the_other_end_is_told_by_a_mark() {
+fn a_mark_expresses_named_ports_of_peers() {
     check(
         "{podSelector: {}, policyTypes: [Egress], egress: [{to: [{podSelector: {}}], ports: [{port: http}]}]}",
         expect![[r#"
@@ -142,7 +142,7 @@ fn a_port_of_the_other_end_is_told_by_a_mark() {
 }
 
 #[test]
-fn pods_that_number_their_own_ports_differently_have_objects_of_their_own() {
+fn each_numbering_of_named_ports_gets_a_separate_object() {
     let spec = "{podSelector: {}, ingress: [{ports: [{port: http}]}]}";
     check(
         spec,
@@ -157,7 +157,7 @@ fn pods_that_number_their_own_ports_differently_have_objects_of_their_own() {
 }
 
 #[test]
-fn policies_that_only_seem_to_say_the_same_do_not_share_an_object() {
+fn different_policies_with_equal_published_text_do_not_share_an_object() {
     let range = |last: u16| {
         format!("{{podSelector: {{}}, ingress: [{{ports: [{{port: 80, endPort: {last}}}]}}]}}")
     };
@@ -170,15 +170,16 @@ fn policies_that_only_seem_to_say_the_same_do_not_share_an_object() {
     assert_eq!(alone, names(std::slice::from_ref(&other)));
     let both = names(&[one.clone(), other.clone()]);
     assert_eq!(both.len(), 2);
-    assert!(!both.contains(&alone[0]), "nobody keeps an ambiguous name");
+    assert!(!both.contains(&alone[0]), "no object keeps an ambiguous name");
     let codes: Vec<&str> =
         hpp(&[one, other]).findings().iter().map(|finding| finding.code).collect();
     assert_eq!(codes, ["aci-hash", "aci-hash"]);
 }
 
-/// The published text leaves out where a range of ports ends: the object keeps its name, and gets other rules.
+/// The published text omits the end of a port range, so the object keeps its name and gets new
+/// rules.
 #[test]
-fn a_policy_that_only_seems_to_say_the_same_as_before_keeps_its_object() {
+fn an_update_that_keeps_the_published_text_keeps_the_object() {
     let upto = |last: u16| {
         let spec =
             format!("{{podSelector: {{}}, ingress: [{{ports: [{{port: 80, endPort: {last}}}]}}]}}");
@@ -197,11 +198,11 @@ fn a_policy_that_only_seems_to_say_the_same_as_before_keeps_its_object() {
 }
 
 #[test]
-fn a_policy_that_is_refused_allows_nothing_and_shares_nothing() {
+fn a_rejected_policy_allows_nothing() {
     let mut reader = Reader::new();
     reader.read("pods.yaml".into(), PODS.as_bytes());
-    let refused = policy("np", "{podSelector: {}, ingress: [{from: [{}]}]}");
-    reader.read("np.yaml".into(), refused.as_bytes());
+    let rejected = policy("np", "{podSelector: {}, ingress: [{from: [{}]}]}");
+    reader.read("np.yaml".into(), rejected.as_bytes());
     let changes: Vec<Change> = reader.finish().objects.into_iter().map(Change::Put).collect();
     let mut hpp = Hpp::new(Settings { prefix: "k".into() });
     hpp.apply(&changes);
@@ -213,7 +214,7 @@ fn a_policy_that_is_refused_allows_nothing_and_shares_nothing() {
 }
 
 #[test]
-fn a_pod_changes_one_container_and_no_rule_unless_it_is_the_first_or_the_last_of_its_sort() {
+fn a_pod_changes_rules_only_if_it_is_the_first_or_last_with_its_profile() {
     let spec = "{podSelector: {}, ingress: [{from: [{namespaceSelector: {}, podSelector: {matchLabels: {app: web}}}]}]}";
     let mut hpp = hpp(&[policy("np", spec)]);
     let pod = |name: &str, address: &str, app: &str| {
@@ -248,13 +249,13 @@ fn a_pod_changes_one_container_and_no_rule_unless_it_is_the_first_or_the_last_of
     assert_eq!(names(hpp.apply(&pod("two", "10.0.1.4", "web"))), [""; 0]);
 }
 
-/// An object as somebody else might have written it.
+/// Renders an object that another controller wrote.
 fn foreign(rule: Value) -> weir_aci::Netpol {
     let manifest = json!({
         "metadata": {"name": "k-np-1"},
         "spec": {"name": "k_np_1", "hostprotSubj": [{"name": "s", "hostprotRule": [rule]}]},
     });
-    let Object::Pol(pol) = Object::read(Kind::Pol, &manifest).unwrap() else { panic!() };
+    let Object::Pol(pol) = Object::parse(Kind::Pol, &manifest).unwrap() else { panic!() };
     render(&pol.spec, &BTreeMap::new(), "k")
 }
 
@@ -275,58 +276,58 @@ fn a_rule_whose_container_is_empty_or_missing_is_not_written() {
     ] {
         let netpol = foreign(rule(more.clone()));
         assert!(!netpol.text.contains("GbpLocalSecGroupRule"), "{more}");
-        let mut reading = Reading::default();
-        reading.add(&netpol.text).unwrap();
+        let mut evaluator = Evaluator::default();
+        evaluator.add(&netpol.text).unwrap();
         let remote = "10.0.0.1".parse().unwrap();
         let groups = ["k_np_1".to_owned()];
         assert!(
-            !reading.allows(&groups, Direction::Ingress, remote, (Protocol::Tcp, 80)),
+            !evaluator.allows(&groups, Direction::Ingress, remote, (Protocol::Tcp, 80)),
             "{more}"
         );
     }
 }
 
 #[test]
-fn a_rule_that_makes_no_sense_is_left_out_and_named() {
-    let complaint = |more: Value| {
+fn an_invalid_rule_is_left_out_and_reported() {
+    let warning = |more: Value| {
         let netpol = foreign(rule(more));
         assert!(!netpol.text.contains("GbpLocalSecGroupRule"));
-        netpol.complaints.join("\n")
+        netpol.warnings.join("\n")
     };
     expect![[r#"
         rule k_np_1|s|r is left out: direction: expected ingress or egress, not "sideways"
         rule k_np_1|s|r is left out: ethertype: expected ipv4, ipv6 or arp, not "ipx"
         rule k_np_1|s|r is left out: connTrack: expected reflexive or normal, not ""
-        rule k_np_1|s|r is left out: protocol: "tcp4" is not known
+        rule k_np_1|s|r is left out: protocol: "tcp4" is unknown
         rule k_np_1|s|r is left out: toPort: expected a port, not "65536"
-        rule k_np_1|s|a/../b is left out: its name is used twice, or cannot be part of an address"#]].assert_eq(
+        rule k_np_1|s|a/../b is left out: its name is a duplicate or has characters that a URI cannot hold"#]].assert_eq(
         &[
-            complaint(json!({"direction": "sideways"})),
-            complaint(json!({"ethertype": "ipx"})),
-            complaint(json!({"connTrack": ""})),
-            complaint(json!({"protocol": "tcp4"})),
-            complaint(json!({"toPort": "65536"})),
-            complaint(json!({"name": "a/../b"})),
+            warning(json!({"direction": "sideways"})),
+            warning(json!({"ethertype": "ipx"})),
+            warning(json!({"connTrack": ""})),
+            warning(json!({"protocol": "tcp4"})),
+            warning(json!({"toPort": "65536"})),
+            warning(json!({"name": "a/../b"})),
         ]
         .join("\n"),
     );
 }
 
 #[test]
-fn a_name_that_leads_elsewhere_is_refused() {
+fn an_unsafe_name_is_rejected() {
     for name in ["../../etc/passwd", ".hidden", "", "a/b"] {
         let manifest =
             json!({"metadata": {"name": name.replace('_', "-")}, "spec": {"name": name}});
-        let error = Object::read(Kind::Pol, &manifest).unwrap_err().to_string();
-        assert!(error.contains("spec.name cannot be read"), "{error}");
+        let error = Object::parse(Kind::Pol, &manifest).unwrap_err().to_string();
+        assert!(error.contains("spec.name is invalid"), "{error}");
     }
     let manifest = json!({"metadata": {"name": "a"}, "spec": {"name": "b"}});
-    assert!(Object::read(Kind::Pol, &manifest).is_err());
+    assert!(Object::parse(Kind::Pol, &manifest).is_err());
     let manifest = json!({"metadata": {"name": "a"}, "spec": {"hostprotRemoteIp": 1}});
-    assert!(Object::read(Kind::Container, &manifest).is_err());
+    assert!(Object::parse(Kind::Container, &manifest).is_err());
 }
 
-/// The paths of everything in a value that a definition could forget.
+/// The paths of all fields that a CRD could fail to define.
 fn paths(value: &Value, at: &str, all: &mut Vec<String>) {
     match value {
         Value::Object(map) => map.iter().for_each(|(key, value)| {
@@ -342,7 +343,7 @@ fn paths(value: &Value, at: &str, all: &mut Vec<String>) {
 }
 
 #[test]
-fn an_object_that_lost_a_field_is_refused_and_allows_nothing_in_its_place() {
+fn an_object_that_lost_a_field_is_replaced_by_one_that_allows_nothing() {
     let whole = json!({"name": "k_np_1", "networkPolicies": ["a/b"], "hostprotSubj": [{"name": "s", "hostprotRule": [rule(json!({
         "protocol": "tcp", "toPort": "90", "fromPort": "80",
         "rsRemoteIpContainer": ["shop"],
@@ -353,19 +354,21 @@ fn an_object_that_lost_a_field_is_refused_and_allows_nothing_in_its_place() {
     let mut seen = 0;
     for (kind, name, spec) in [(Kind::Pol, "k-np-1", whole), (Kind::Container, "shop", container)] {
         let original = json!({"metadata": {"name": name}, "spec": spec});
-        let object = Object::read(kind, &original).unwrap();
+        let object = Object::parse(kind, &original).unwrap();
         let manifest = object.manifest("x");
-        assert_eq!(Object::read(kind, &manifest).unwrap(), object);
+        assert_eq!(Object::parse(kind, &manifest).unwrap(), object);
         let mut all = Vec::new();
         paths(&manifest["spec"], "/spec", &mut all);
-        // The name is read from elsewhere, or makes the object unreadable.
+        // The name comes from the metadata, or makes the object invalid.
         for path in all.iter().filter(|path| *path != "/spec/name") {
             let mut less = manifest.clone();
             let (parent, key) = path.rsplit_once('/').unwrap();
             less.pointer_mut(parent).unwrap().as_object_mut().unwrap().remove(key).unwrap();
-            let error = Object::read(kind, &less).unwrap_err();
-            assert!(error.to_string().contains("spec cannot be read: it is not what was written"));
-            match *error.emptied.unwrap() {
+            let error = Object::parse(kind, &less).unwrap_err();
+            assert!(
+                error.to_string().contains("spec is invalid: it does not match its annotation")
+            );
+            match *error.fallback.unwrap() {
                 Object::Container(spec) => {
                     assert_eq!((&*spec.name, spec.hostprot_remote_ip.len()), ("shop", 0));
                 }
@@ -382,9 +385,9 @@ fn an_object_that_lost_a_field_is_refused_and_allows_nothing_in_its_place() {
 }
 
 #[test]
-fn addresses_that_do_not_fit_into_one_object_are_left_out_and_that_is_said() {
+fn addresses_that_do_not_fit_into_one_object_are_reported() {
     let mut hpp = hpp(&[]);
-    let crowd = |from: u32, to: u32| -> Vec<Change> {
+    let pods = |from: u32, to: u32| -> Vec<Change> {
         let pod = |number: u32| Pod {
             id: PodId::new("jobs", format!("job-{number}")),
             labels: [("app", "job"), ("a-long-name-of-a-label", "and a long value of it")]
@@ -401,17 +404,17 @@ fn addresses_that_do_not_fit_into_one_object_are_left_out_and_that_is_said() {
         };
         (from..to).map(|number| Change::Put(weir_model::Object::Pod(pod(number)))).collect()
     };
-    hpp.apply(&crowd(0, 1_000));
+    hpp.apply(&pods(0, 1_000));
     assert_eq!(hpp.findings(), []);
-    hpp.apply(&crowd(1_000, 15_000));
+    hpp.apply(&pods(1_000, 15_000));
     let container = ObjectId { kind: Kind::Container, name: "jobs".into() };
     let manifest = hpp.objects()[&container].manifest("x");
-    let told = manifest["spec"]["hostprotRemoteIp"].as_array().unwrap().len();
-    assert!(manifest.to_string().len() < 1_400_000 && told > 5_000, "{told}");
+    let included = manifest["spec"]["hostprotRemoteIp"].as_array().unwrap().len();
+    assert!(manifest.to_string().len() < 1_400_000 && included > 5_000, "{included}");
     let findings = hpp.findings();
     assert_eq!((findings.len(), findings[0].code), (1, "aci-size"));
-    // The one pod that was there before counts, too.
-    let message = format!("{} addresses of its pods do not fit", 15_001 - told);
+    // The namespace already had one pod.
+    let message = format!("{} addresses of its pods do not fit", 15_001 - included);
     assert!(findings[0].message.starts_with(&message), "{}", findings[0].message);
     let gone = (100..15_000).map(|number| Key::Pod(PodId::new("jobs", format!("job-{number}"))));
     hpp.apply(&gone.map(Change::Remove).collect::<Vec<_>>());

@@ -1,4 +1,4 @@
-//! What holds for all worlds: three readers agree, and only the world counts.
+//! Properties of all worlds: the oracle and the files agree, and history has no influence.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
@@ -6,14 +6,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::{collection::vec, prelude::*};
 use serde_json::Value;
-use weir_aci::{Files, Hpp, Judge, Object, ObjectId, Settings, desired, render};
+use weir_aci::{Files, Hpp, Object, ObjectId, RenderedCluster, Settings, desired, render};
 use weir_model::{Change, Object as Model, PolicyKind, World};
 
 fn settings() -> Settings {
     Settings { prefix: "demo_xyz1".into() }
 }
 
-/// Changes in a world that is crowded with NetworkPolicies.
+/// Changes in a small world with many NetworkPolicies.
 fn changes() -> impl Strategy<Value = Vec<Change>> {
     weir_testkit::crowded().prop_map(|mut changes| {
         changes.retain(|change| match change {
@@ -34,65 +34,67 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(120))]
 
     #[test]
-    fn objects_depend_on_the_world_and_not_on_the_road_to_it(changes in changes(), step in 1_usize..6) {
+    fn objects_depend_on_the_world_and_not_on_its_history(changes in changes(), step in 1_usize..6) {
         let mut hpp = Hpp::new(settings());
-        let mut told: BTreeMap<ObjectId, Object> = hpp.objects().clone();
-        for some in changes.chunks(step) {
-            for (id, object) in hpp.apply(some) {
+        let mut objects: BTreeMap<ObjectId, Object> = hpp.objects().clone();
+        for batch in changes.chunks(step) {
+            for (id, object) in hpp.apply(batch) {
                 match object {
-                    Some(object) => prop_assert!(told.insert(id, object.clone()) != Some(object)),
-                    None => prop_assert!(told.remove(&id).is_some()),
+                    Some(object) => prop_assert!(objects.insert(id, object.clone()) != Some(object)),
+                    None => prop_assert!(objects.remove(&id).is_some()),
                 }
             }
         }
         let fresh = desired(&settings(), &world(&changes));
-        prop_assert_eq!(&told, &fresh);
+        prop_assert_eq!(&objects, &fresh);
         prop_assert_eq!(hpp.objects(), &fresh);
     }
 
     #[test]
-    fn what_is_written_to_the_api_is_what_is_read_from_it(changes in changes()) {
+    fn an_object_survives_a_round_trip_through_the_api(changes in changes()) {
         for (id, object) in desired(&settings(), &world(&changes)) {
             let manifest = object.manifest("aci-containers-system");
             prop_assert_eq!(manifest["metadata"]["name"].as_str(), Some(id.name.as_str()));
-            prop_assert_eq!(Object::read(id.kind, &manifest).unwrap(), object);
+            prop_assert_eq!(Object::parse(id.kind, &manifest).unwrap(), object);
         }
     }
 
     #[test]
     fn a_node_has_the_file_of_every_group_of_its_pods(changes in changes()) {
         let world = world(&changes);
-        let judge = Judge::new(&settings(), "demo_xyz1", &world).unwrap();
+        let cluster = RenderedCluster::new(&settings(), "demo_xyz1", &world).unwrap();
         let nodes: BTreeSet<&str> = world.pods.values().filter_map(|pod| pod.node.as_deref()).collect();
         for node in nodes {
-            // Through the API, as a node gets them.
+            // Pass the objects through the API format, as a node receives them.
             let mut files = Files::new(&settings(), "demo_xyz1", node);
             let here = world.pods.values().filter(|pod| pod.node.as_deref() == Some(node));
             here.clone().for_each(|pod| files.put_pod(pod));
-            for (id, object) in judge.hpp().objects() {
-                files.put(Object::read(id.kind, &object.manifest("x")).unwrap());
+            for (id, object) in cluster.hpp().objects() {
+                files.put(Object::parse(id.kind, &object.manifest("x")).unwrap());
             }
-            let taken: BTreeMap<String, String> =
-                files.take().into_iter().filter_map(|(name, file)| Some((name, file?.text))).collect();
+            let drained: BTreeMap<String, String> =
+                files.drain_dirty().into_iter().filter_map(|(name, file)| Some((name, file?.text))).collect();
             let mut groups: BTreeSet<String> = BTreeSet::new();
             for pod in here.filter(|pod| !pod.own_addresses().is_empty()) {
-                groups.extend(judge.hpp().groups(pod));
+                groups.extend(cluster.hpp().groups(pod));
             }
-            // A pod may name a node that nobody knows.
-            let known = judge.files().iter().filter(|file| groups.contains(file.file.trim_end_matches(".netpol")));
+            // A pod can name a node that does not exist.
+            let known = cluster.files().iter().filter(|file| groups.contains(file.file.trim_end_matches(".netpol")));
             for file in known {
-                prop_assert_eq!(taken.get(&file.file), Some(&file.text), "{} on {}", file.file, node);
+                prop_assert_eq!(drained.get(&file.file), Some(&file.text), "{} on {}", file.file, node);
             }
         }
     }
 
-    /// Also on a node that does not know all containers yet.
+    /// Holds also on a node that has not received all containers yet.
     #[test]
-    fn a_rule_for_somebody_is_never_read_as_one_for_all(changes in changes(), known in vec(any::<bool>(), 7)) {
+    fn a_rule_with_peers_never_matches_every_peer(changes in changes(), known in vec(any::<bool>(), 7)) {
         let (mut containers, mut pols) = (BTreeMap::new(), Vec::new());
         for (at, object) in desired(&settings(), &world(&changes)).into_values().enumerate() {
             match object {
-                Object::Container(spec) if known[at % known.len()] => drop(containers.insert(spec.name.clone(), spec)),
+                Object::Container(spec) if known[at % known.len()] => {
+                    containers.insert(spec.name.clone(), spec);
+                }
                 Object::Container(_) => (),
                 Object::Pol(pol) => pols.push(pol.spec),
             }
@@ -101,9 +103,9 @@ proptest! {
             let mut for_all = BTreeSet::new();
             for subject in &pol.hostprot_subj {
                 for rule in &subject.hostprot_rule {
-                    let nobody = rule.rs_remote_ip_container.is_empty() && rule.hostprot_service_remote_ips.is_empty()
+                    let has_no_peers = rule.rs_remote_ip_container.is_empty() && rule.hostprot_service_remote_ips.is_empty()
                         && rule.hostprot_filter_container.hostprot_filter.is_empty();
-                    for_all.extend(nobody.then(|| format!("{}|{}|{}", pol.name, subject.name, rule.name)));
+                    for_all.extend(has_no_peers.then(|| format!("{}|{}|{}", pol.name, subject.name, rule.name)));
                 }
             }
             let objects: Vec<Value> = serde_json::from_str(&render(pol, &containers, "s").text).unwrap();
@@ -118,12 +120,12 @@ proptest! {
     #[test]
     fn the_files_and_the_oracle_agree(changes in changes(), flows in vec(weir_testkit::flow(), 40)) {
         let world = world(&changes);
-        let judge = Judge::new(&settings(), "demo_xyz1", &world).unwrap();
-        for file in judge.files() {
-            prop_assert!(file.complaints.is_empty(), "{:?}", file.complaints);
+        let cluster = RenderedCluster::new(&settings(), "demo_xyz1", &world).unwrap();
+        for file in cluster.files() {
+            prop_assert!(file.warnings.is_empty(), "{:?}", file.warnings);
         }
         for flow in flows {
-            let (files, oracle) = (judge.verdict(&flow), weir_oracle::verdict(&world, &flow));
+            let (files, oracle) = (cluster.verdict(&flow), weir_oracle::verdict(&world, &flow));
             prop_assert_eq!(files, oracle, "{}", flow);
         }
     }

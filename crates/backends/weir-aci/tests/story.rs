@@ -1,4 +1,4 @@
-//! The example of the design, step by step: the objects and the files as it prints them.
+//! The example of the published design, step by step, with its objects and files.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
@@ -6,7 +6,7 @@ use std::{fs, path::Path};
 
 use expect_test::{Expect, expect, expect_file};
 use serde_json::{Value, json};
-use weir_aci::{Judge, Settings};
+use weir_aci::{RenderedCluster, Settings};
 use weir_api::Reader;
 use weir_model::World;
 
@@ -61,7 +61,7 @@ metadata: {name: prod-ns-pod, namespace: prod, labels: {app: browser}}
 status: {podIP: 10.2.64.1}
 "#;
 
-/// The policy with a selector of pods too.
+/// The policy with an additional pod selector.
 fn filtered() -> String {
     POLICY.replace(
         "              purpose: production\n",
@@ -69,7 +69,7 @@ fn filtered() -> String {
     )
 }
 
-/// The same said by another policy, for other pods of another namespace.
+/// A policy with the same rules for other pods in another namespace.
 fn second() -> String {
     POLICY
         .replace("taatfan-np", "another-np")
@@ -77,7 +77,7 @@ fn second() -> String {
         .replace("app: web", "app: x")
 }
 
-fn judge(manifests: &[&str]) -> Judge {
+fn render(manifests: &[&str]) -> RenderedCluster {
     let mut reader = Reader::new();
     for (at, text) in manifests.iter().enumerate() {
         reader.read(format!("{at}.yaml").into(), text.as_bytes());
@@ -85,46 +85,46 @@ fn judge(manifests: &[&str]) -> Judge {
     let manifests = reader.finish();
     assert_eq!(manifests.findings, []);
     let world: World = manifests.objects.into_iter().collect();
-    Judge::new(&Settings { prefix: "demo_xyz1".into() }, "demo_xyz1", &world).unwrap()
+    RenderedCluster::new(&Settings { prefix: "demo_xyz1".into() }, "demo_xyz1", &world).unwrap()
 }
 
-fn names(judge: &Judge) -> Vec<String> {
-    let kinds = judge.hpp().objects().keys();
+fn names(cluster: &RenderedCluster) -> Vec<String> {
+    let kinds = cluster.hpp().objects().keys();
     kinds.map(|id| format!("{} {}", id.kind.name(), id.name)).collect()
 }
 
-fn spec(judge: &Judge, name: &str) -> Value {
-    let object = judge.hpp().objects().iter().find(|(id, _)| id.name == name);
+fn spec(cluster: &RenderedCluster, name: &str) -> Value {
+    let object = cluster.hpp().objects().iter().find(|(id, _)| id.name == name);
     object.unwrap().1.manifest("aci-containers-system")["spec"].clone()
 }
 
-fn file(judge: &Judge, name: &str) -> String {
-    judge.files().iter().find(|file| file.file == name).unwrap().text.clone()
+fn file(cluster: &RenderedCluster, name: &str) -> String {
+    cluster.files().iter().find(|file| file.file == name).unwrap().text.clone()
 }
 
 #[track_caller]
-fn golden(judge: &Judge, name: &str, golden: &str) {
+fn golden(cluster: &RenderedCluster, name: &str, golden: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(golden);
     fs::create_dir_all(path.parent().unwrap()).unwrap();
-    expect_file![path].assert_eq(&file(judge, name));
+    expect_file![path].assert_eq(&file(cluster, name));
 }
 
-/// All that a cluster has: objects with what they say, and which files a node has for them.
-fn everything(judge: &Judge) -> String {
+/// The objects with their specs, and the files of a node.
+fn everything(cluster: &RenderedCluster) -> String {
     let mut lines = Vec::new();
-    for (id, object) in judge.hpp().objects() {
+    for (id, object) in cluster.hpp().objects() {
         let is_fixed = id.name.contains("-static-") || id.name.contains("-node-");
         let spec =
             (!is_fixed).then(|| object.manifest("aci-containers-system")["spec"].to_string());
         lines.push(format!("{} {}", id.kind.name(), id.name));
         lines.extend(spec.map(|spec| format!("  {spec}")));
     }
-    lines.extend(judge.files().iter().map(|file| format!("file {}", file.file)));
+    lines.extend(cluster.files().iter().map(|file| format!("file {}", file.file)));
     lines.join("\n") + "\n"
 }
 
 #[test]
-fn the_whole_story_in_its_steps() {
+fn the_example_step_by_step() {
     let (filtered, second) = (filtered(), second());
     let steps: [(&str, &[&str]); 8] = [
         ("before any policy", &[WEB, NODE]),
@@ -132,13 +132,16 @@ fn the_whole_story_in_its_steps() {
         ("a namespace", &[POLICY, WEB, NODE, PROD]),
         ("and a pod in it", &[POLICY, WEB, NODE, PROD, PROD_POD]),
         ("the pod has labels", &[POLICY, WEB, NODE, PROD, PROD_POD_LABELLED]),
-        ("and the policy asks for them", &[&filtered, WEB, NODE, PROD, PROD_POD_LABELLED]),
-        ("a second policy says the same", &[POLICY, &second, WEB, NODE, PROD, PROD_POD_LABELLED]),
-        ("both are gone", &[WEB, NODE, PROD, PROD_POD_LABELLED]),
+        ("and the policy selects them", &[&filtered, WEB, NODE, PROD, PROD_POD_LABELLED]),
+        (
+            "a second policy has the same rules",
+            &[POLICY, &second, WEB, NODE, PROD, PROD_POD_LABELLED],
+        ),
+        ("both are deleted", &[WEB, NODE, PROD, PROD_POD_LABELLED]),
     ];
     let story: Vec<String> = steps
         .iter()
-        .map(|(step, manifests)| format!("# {step}\n{}", everything(&judge(manifests))))
+        .map(|(step, manifests)| format!("# {step}\n{}", everything(&render(manifests))))
         .collect();
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/story.txt");
     expect_file![path].assert_eq(&story.join("\n"));
@@ -154,7 +157,7 @@ const FILE: &str = "demo_xyz1_np_54f6fbaeb1e26d3bbcd23109158b9bb3.netpol";
 
 #[test]
 fn a_policy_alone_has_no_rules() {
-    let judge = judge(&[POLICY, WEB, NODE]);
+    let cluster = render(&[POLICY, WEB, NODE]);
     expect![[r#"
         HostprotRemoteIpContainer default
         HostprotPol demo-xyz1-node-k8s20-node-1.local.lan
@@ -162,26 +165,26 @@ fn a_policy_alone_has_no_rules() {
         HostprotPol demo-xyz1-np-static-discovery
         HostprotPol demo-xyz1-np-static-egress
         HostprotPol demo-xyz1-np-static-ingress"#]]
-    .assert_eq(&names(&judge).join("\n"));
+    .assert_eq(&names(&cluster).join("\n"));
     let printed = json!({
         "hostprotSubj": [{"name": "networkpolicy-ingress"}],
         "name": "demo_xyz1_np_54f6fbaeb1e26d3bbcd23109158b9bb3",
         "networkPolicies": ["default/taatfan-np"],
     });
-    assert_eq!(spec(&judge, NAME), printed);
-    golden(&judge, FILE, "1-policy-alone.netpol");
+    assert_eq!(spec(&cluster, NAME), printed);
+    golden(&cluster, FILE, "1-policy-alone.netpol");
 }
 
 #[test]
 fn a_namespace_without_pods_changes_nothing() {
-    let judge = judge(&[POLICY, WEB, NODE, PROD]);
-    assert_eq!(spec(&judge, NAME)["hostprotSubj"], json!([{"name": "networkpolicy-ingress"}]));
-    assert_eq!(spec(&judge, "prod"), json!({"name": "prod"}));
+    let cluster = render(&[POLICY, WEB, NODE, PROD]);
+    assert_eq!(spec(&cluster, NAME)["hostprotSubj"], json!([{"name": "networkpolicy-ingress"}]));
+    assert_eq!(spec(&cluster, "prod"), json!({"name": "prod"}));
 }
 
 #[test]
 fn a_namespace_with_a_pod_makes_a_rule() {
-    let judge = judge(&[POLICY, WEB, NODE, PROD, PROD_POD]);
+    let cluster = render(&[POLICY, WEB, NODE, PROD, PROD_POD]);
     let printed = json!({
         "hostprotSubj": [{
             "hostprotRule": [{
@@ -200,19 +203,19 @@ fn a_namespace_with_a_pod_makes_a_rule() {
         "name": "demo_xyz1_np_54f6fbaeb1e26d3bbcd23109158b9bb3",
         "networkPolicies": ["default/taatfan-np"],
     });
-    assert_eq!(spec(&judge, NAME), printed);
+    assert_eq!(spec(&cluster, NAME), printed);
     let printed = json!({"hostprotRemoteIp": [{"addr": "10.2.64.1"}], "name": "prod"});
-    assert_eq!(spec(&judge, "prod"), printed);
-    golden(&judge, FILE, "2-namespace-and-pod.netpol");
+    assert_eq!(spec(&cluster, "prod"), printed);
+    golden(&cluster, FILE, "2-namespace-and-pod.netpol");
 }
 
 #[test]
-fn a_selector_of_pods_becomes_a_filter() {
+fn a_pod_selector_becomes_a_filter() {
     let filtered = filtered();
-    let without = judge(&[&filtered, WEB, NODE, PROD, PROD_POD]);
+    let without = render(&[&filtered, WEB, NODE, PROD, PROD_POD]);
     let name = "demo-xyz1-np-5ab57ed77c5abb12b3e258dfd6464877";
     assert_eq!(spec(&without, name)["hostprotSubj"], json!([{"name": "networkpolicy-ingress"}]));
-    let with = judge(&[&filtered, WEB, NODE, PROD, PROD_POD_LABELLED]);
+    let with = render(&[&filtered, WEB, NODE, PROD, PROD_POD_LABELLED]);
     let container =
         &spec(&with, name)["hostprotSubj"][0]["hostprotRule"][0]["hostprotFilterContainer"];
     let printed =
@@ -225,54 +228,54 @@ fn a_selector_of_pods_becomes_a_filter() {
 }
 
 #[test]
-fn a_second_policy_that_says_the_same_shares_the_object() {
+fn a_second_policy_with_equal_rules_shares_the_object() {
     let second = second();
-    let judge = judge(&[POLICY, &second, WEB, NODE, PROD, PROD_POD]);
-    assert_eq!(names(&judge).iter().filter(|name| name.contains("np-54f6")).count(), 1);
+    let cluster = render(&[POLICY, &second, WEB, NODE, PROD, PROD_POD]);
+    assert_eq!(names(&cluster).iter().filter(|name| name.contains("np-54f6")).count(), 1);
     assert_eq!(
-        spec(&judge, NAME)["networkPolicies"],
+        spec(&cluster, NAME)["networkPolicies"],
         json!(["default/taatfan-np", "prod/another-np"])
     );
-    golden(&judge, FILE, "2-namespace-and-pod.netpol");
+    golden(&cluster, FILE, "2-namespace-and-pod.netpol");
 }
 
 #[test]
-fn a_second_address_of_the_other_family_is_a_second_rule() {
+fn a_second_address_family_adds_a_second_rule() {
     let both = |text: &str, address: &str, other: &str| {
         let list = format!("{{podIPs: [{{ip: {address}}}, {{ip: \"{other}\"}}]}}");
         text.replace(&format!("{{podIP: {address}}}"), &list)
     };
     let web = both(WEB, "10.2.0.10", "fd00::10");
     let pod = both(PROD_POD_LABELLED, "10.2.64.1", "fd00:64::1");
-    let judge = judge(&[POLICY, &web, NODE, PROD, &pod]);
-    let rules = &spec(&judge, NAME)["hostprotSubj"][0]["hostprotRule"];
+    let cluster = render(&[POLICY, &web, NODE, PROD, &pod]);
+    let rules = &spec(&cluster, NAME)["hostprotSubj"][0]["hostprotRule"];
     assert_eq!((&rules[0]["name"], &rules[1]["name"]), (&json!("0-ipv4"), &json!("0-ipv6")));
     assert_eq!(rules.as_array().unwrap().len(), 2);
-    golden(&judge, FILE, "4-two-families.netpol");
+    golden(&cluster, FILE, "4-two-families.netpol");
     for name in ["discovery", "egress", "ingress"] {
         let file = format!("demo_xyz1_np_static-{name}.netpol");
-        golden(&judge, &file, &format!("static-{name}-two-families.netpol"));
+        golden(&cluster, &file, &format!("static-{name}-two-families.netpol"));
     }
 }
 
 #[test]
-fn without_its_last_policy_an_object_goes() {
+fn an_object_is_deleted_with_its_last_policy() {
     let second = second();
-    let one = judge(&[&second, WEB, NODE, PROD, PROD_POD]);
+    let one = render(&[&second, WEB, NODE, PROD, PROD_POD]);
     assert_eq!(spec(&one, NAME)["networkPolicies"], json!(["prod/another-np"]));
-    let none = judge(&[WEB, NODE, PROD, PROD_POD]);
+    let none = render(&[WEB, NODE, PROD, PROD_POD]);
     assert!(!names(&none).iter().any(|name| name.contains("54f6fbae")));
 }
 
 #[test]
-fn pods_without_policies_have_their_own_objects() {
-    let judge = judge(&[POLICY, WEB, NODE, PROD, PROD_POD]);
-    golden(&judge, "demo_xyz1_np_static-discovery.netpol", "static-discovery.netpol");
-    golden(&judge, "demo_xyz1_np_static-ingress.netpol", "static-ingress.netpol");
-    golden(&judge, "demo_xyz1_np_static-egress.netpol", "static-egress.netpol");
-    golden(&judge, "demo_xyz1_node_k8s20-node-1.local.lan.netpol", "node.netpol");
+fn pods_without_policies_have_static_objects() {
+    let cluster = render(&[POLICY, WEB, NODE, PROD, PROD_POD]);
+    golden(&cluster, "demo_xyz1_np_static-discovery.netpol", "static-discovery.netpol");
+    golden(&cluster, "demo_xyz1_np_static-ingress.netpol", "static-ingress.netpol");
+    golden(&cluster, "demo_xyz1_np_static-egress.netpol", "static-egress.netpol");
+    golden(&cluster, "demo_xyz1_node_k8s20-node-1.local.lan.netpol", "node.netpol");
     check(
-        &spec(&judge, "demo-xyz1-node-k8s20-node-1.local.lan"),
+        &spec(&cluster, "demo-xyz1-node-k8s20-node-1.local.lan"),
         expect![[r#"
         {
           "name": "demo_xyz1_node_k8s20-node-1.local.lan",

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, io::Write, path::PathBuf};
 
 use clap::Args;
 use serde::Serialize;
-use weir_aci::{Files, Judge, Settings};
+use weir_aci::{Files, RenderedCluster, Settings};
 use weir_model::{Flow, PolicyKind, World};
 use weir_reach::State;
 
@@ -140,7 +140,7 @@ struct Answer<'a> {
 }
 
 fn needed(
-    judge: &Judge,
+    judge: &RenderedCluster,
     world: &World,
     node: &str,
     prefix: &str,
@@ -150,13 +150,13 @@ fn needed(
         files.put_pod(pod);
     }
     judge.hpp().objects().values().for_each(|object| files.put(object.clone()));
-    files.take();
+    files.drain_dirty();
     files.needed().clone()
 }
 
-fn judge(world: &World, prefix: &str) -> Result<Judge, Failure> {
+fn judge(world: &World, prefix: &str) -> Result<RenderedCluster, Failure> {
     let settings = Settings { prefix: prefix.into() };
-    Judge::new(&settings, prefix, world).map_err(|error| {
+    RenderedCluster::new(&settings, prefix, world).map_err(|error| {
         Failure::new(format!("weir cannot read its own files: {error}"), "please report this")
     })
 }

@@ -71,7 +71,7 @@ fn read_container(value: Value) -> Option<u64> {
 /// An object without a seal is invalid, and is written again: nodes could not detect missing parts.
 fn read_digest(kind: Kind, value: &Value) -> Option<u64> {
     value.pointer("/metadata/annotations")?.get(SEAL)?;
-    weir_aci::Object::read(kind, value).ok().map(|object| digest(&object))
+    weir_aci::Object::parse(kind, value).ok().map(|object| digest(&object))
 }
 
 /// Distinguishes different contents of the same object.

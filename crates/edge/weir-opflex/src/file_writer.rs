@@ -153,10 +153,10 @@ impl FileWriter {
             }
             Err(error) => {
                 let text = error.to_string();
-                match error.emptied {
-                    Some(emptied) => {
+                match error.fallback {
+                    Some(fallback) => {
                         tracing::warn!("{text}; it allows nothing");
-                        self.files.put(*emptied);
+                        self.files.put(*fallback);
                     }
                     None => tracing::warn!("{text}; the last known good version stays in effect"),
                 }
@@ -224,10 +224,10 @@ impl FileWriter {
 
     fn write(&mut self) -> Result<(), FolderError> {
         let mut touched = 0;
-        for (name, desired) in self.files.take() {
+        for (name, desired) in self.files.drain_dirty() {
             let done = match &desired {
-                Some(Netpol { text, complaints, .. }) => {
-                    self.complain(&name, complaints);
+                Some(Netpol { text, warnings, .. }) => {
+                    self.complain(&name, warnings);
                     self.folder.write(&name, text)?
                 }
                 None => {
@@ -265,7 +265,7 @@ impl FileWriter {
 
     /// Whether the HostprotPol of this node exists, readable or not.
     fn has_own(&self) -> bool {
-        self.files.has_own() || self.is_of_unreadable(self.files.own())
+        self.files.has_node_object() || self.is_of_unreadable(self.files.node_object())
     }
 
     /// The files that stay: the desired ones, and those of unreadable objects.
@@ -310,7 +310,7 @@ impl FileWriter {
         if self.is_listed() && self.is_confirmed && !self.is_pruned && self.failure.is_none() {
             reasons.push("the folder has not been compared yet".into());
         }
-        let own = self.files.own();
+        let own = self.files.node_object();
         if self.is_unconfirmed() {
             reasons.push(self.identity.mismatch(own, self.files.names()));
         } else if self.is_listed() && !self.has_own() && self.files.names().next().is_some() {

@@ -28,11 +28,11 @@ pub(crate) fn pods(node: &str) -> WatchSpec {
 }
 
 pub(crate) fn parse_container(value: Value) -> Parsed {
-    Object::read(Kind::Container, &value)
+    Object::parse(Kind::Container, &value)
 }
 
 pub(crate) fn parse_pol(value: Value) -> Parsed {
-    Object::read(Kind::Pol, &value)
+    Object::parse(Kind::Pol, &value)
 }
 
 /// The parts of a pod that decide which HostprotPols select it.

@@ -232,7 +232,7 @@ fn an_unreadable_object_keeps_its_last_known_good_file() {
     node.handle(put_pol(broken("k-np-1")));
     assert_eq!(node.text("k_np_1.netpol"), before);
     let reasons = node.report.reasons().join("\n");
-    assert!(reasons.contains("HostprotPol k-np-1: spec cannot be read"), "{reasons}");
+    assert!(reasons.contains("HostprotPol k-np-1: spec is invalid"), "{reasons}");
     // Also the file of an earlier agent that could read the object.
     let folder = node.folder;
     let (writer, report) = file_writer(&folder);
@@ -245,7 +245,7 @@ fn an_unreadable_object_keeps_its_last_known_good_file() {
 
 #[test]
 fn an_object_that_lost_a_field_allows_nothing_until_it_is_complete() {
-    let sealed = |kind, object: &Value| weir_aci::Object::read(kind, object).unwrap().manifest("x");
+    let sealed = |kind, object: &Value| weir_aci::Object::parse(kind, object).unwrap().manifest("x");
     let complete = sealed(Kind::Pol, &pol("k_np_1", "web"));
     let mut node = Node::with(vec![complete.clone()], vec![pod("a", "web")]);
     let before = node.text("k_np_1.netpol");
@@ -257,7 +257,7 @@ fn an_object_that_lost_a_field_allows_nothing_until_it_is_complete() {
     node.handle(list_pols(vec![own(), incomplete]));
     assert!(!node.text("k_np_1.netpol").contains("GbpLocalSecGroupRule"));
     let reasons = node.report.reasons().join("\n");
-    assert!(reasons.contains("HostprotPol k-np-1: spec cannot be read"), "{reasons}");
+    assert!(reasons.contains("HostprotPol k-np-1: spec is invalid"), "{reasons}");
     node.handle(put_pol(complete));
     assert_eq!(node.text("k_np_1.netpol"), before);
     assert_eq!(node.report.reasons(), [""; 0]);

@@ -2,19 +2,19 @@
 
 use std::{collections::BTreeSet, net::IpAddr};
 
-use weir_model::{Labels, Name, Pod, PodId, Selector};
+use weir_model::{IpFamily, Labels, Name, Pod, PodId, Selector};
 
-use super::{Changed, Dirty, Hpp, Meaning, Wanted};
+use super::{Changed, Dirty, GroupKey, Hpp, PeerState};
 use crate::{
     fixed,
+    namespace_pods::NamespacePods,
     object::{ContainerSpec, EpLabel, Kind, Object, ObjectId, RemoteIp},
-    roster::Roster,
-    term::{Family, Realm, Term},
+    peer::{NamespaceScope, PeerSelector},
 };
 
-/// How many bytes the addresses of a container may have: what the store of an API server takes, and a margin. Those who do not fit are not
-/// allowed anything.
-const LARGEST: usize = 1_300_000;
+/// The maximum size of a container's addresses in bytes: the limit of the API server's store, less
+/// a margin. Addresses that do not fit are not allowed anything.
+const MAX_CONTAINER_BYTES: usize = 1_300_000;
 
 impl Hpp {
     pub(super) fn unclaim(&mut self, id: &PodId, dirty: &mut Dirty) {
@@ -29,7 +29,7 @@ impl Hpp {
         }
         dirty.namespaces.insert(id.namespace.clone());
         if let Some(node) = pod.node.clone().filter(|_| pod.host_network) {
-            self.guests.entry(node.clone()).or_default().remove(id);
+            self.host_network_pods.entry(node.clone()).or_default().remove(id);
             dirty.nodes.insert(node);
         }
     }
@@ -43,12 +43,12 @@ impl Hpp {
         }
         dirty.namespaces.insert(id.namespace.clone());
         if let Some(node) = pod.node.clone().filter(|_| pod.host_network) {
-            self.guests.entry(node.clone()).or_default().insert(id.clone());
+            self.host_network_pods.entry(node.clone()).or_default().insert(id.clone());
             dirty.nodes.insert(node);
         }
     }
 
-    /// The addresses that a pod has, and nobody younger.
+    /// The addresses that a pod owns, without those that a younger pod claims.
     pub(crate) fn addresses<'a>(&'a self, pod: &'a Pod) -> impl Iterator<Item = IpAddr> + 'a {
         let own = |address: &IpAddr| self.claimant(*address) == Some(&pod.id);
         pod.own_addresses().iter().copied().filter(own)
@@ -66,56 +66,57 @@ impl Hpp {
         pods.take_while(move |pod| pod.id.namespace == *namespace)
     }
 
-    /// A namespace or its pods have changed.
-    pub(super) fn look_at(&mut self, namespace: Name, dirty: &mut Dirty) {
-        let mut roster = Roster::default();
+    /// Recomputes a namespace after it or its pods changed.
+    pub(super) fn update_namespace(&mut self, namespace: Name, dirty: &mut Dirty) {
+        let mut pods = NamespacePods::default();
         for pod in self.pods_in(&namespace) {
             for address in self.addresses(pod) {
-                roster.add(address, pod);
+                pods.add(address, pod);
             }
         }
         let labels = self.world.namespaces.get(&namespace).map(|one| one.labels.clone());
-        roster.exists = labels.is_some();
-        let before = self.rosters.remove(&namespace).unwrap_or_default();
+        pods.exists = labels.is_some();
+        let before = self.namespace_pods.remove(&namespace).unwrap_or_default();
         for (family, count) in before.counts() {
             *self.counts.entry(family).or_default() -= count;
         }
-        for (family, count) in roster.counts() {
+        for (family, count) in pods.counts() {
             *self.counts.entry(family).or_default() += count;
         }
-        let own = Term::first_of(Realm::One(namespace.clone()));
-        let own = self
-            .terms
-            .range_mut(own..)
-            .take_while(|(term, _)| matches!(&term.realm, Realm::One(name) if *name == namespace));
+        let own = PeerSelector::first_of(NamespaceScope::One(namespace.clone()));
+        let own = self.peers.range_mut(own..).take_while(
+            |(peer, _)| matches!(&peer.namespaces, NamespaceScope::One(name) if *name == namespace),
+        );
         let mut affected = BTreeSet::new();
-        own.for_each(|(term, wanted)| {
-            wanted.look_at(term, &namespace, &labels, &roster, &mut affected)
+        own.for_each(|(peer, state)| {
+            state.update_namespace(peer, &namespace, &labels, &pods, &mut affected)
         });
-        let wide = Term::first_of(Realm::Matching(Selector::everything()));
-        for (term, wanted) in self.terms.range_mut(wide..) {
-            wanted.look_at(term, &namespace, &labels, &roster, &mut affected);
+        let wide = PeerSelector::first_of(NamespaceScope::Matching(Selector::everything()));
+        for (peer, state) in self.peers.range_mut(wide..) {
+            state.update_namespace(peer, &namespace, &labels, &pods, &mut affected);
         }
         dirty.groups.extend(affected);
-        if before.sorts != roster.sorts {
-            dirty.groups.extend(self.of_ports.get(&namespace).into_iter().flatten().cloned());
+        if before.profiles != pods.profiles {
+            dirty
+                .groups
+                .extend(self.named_port_groups.get(&namespace).into_iter().flatten().cloned());
         }
-        dirty.groups.extend(self.of_blocks.iter().cloned());
-        if roster.exists || !roster.is_empty() {
-            self.rosters.insert(namespace.clone(), roster);
+        dirty.groups.extend(self.block_port_groups.iter().cloned());
+        if pods.exists || !pods.is_empty() {
+            self.namespace_pods.insert(namespace.clone(), pods);
         }
         dirty.containers.insert(namespace);
     }
 
-    /// The families that pods have; the first one if there are none yet.
-    pub(super) fn present(&self) -> Vec<Family> {
+    /// The address families of the pods, or IPv4 if there are no pods.
+    pub(super) fn present_families(&self) -> Vec<IpFamily> {
         let some = self.counts.iter().filter(|(_, count)| **count > 0);
-        let some: Vec<Family> = some.map(|(family, _)| *family).collect();
-        if some.is_empty() { vec![Family::V4] } else { some }
+        let some: Vec<IpFamily> = some.map(|(family, _)| *family).collect();
+        if some.is_empty() { vec![IpFamily::V4] } else { some }
     }
 
     pub(super) fn container(&mut self, namespace: &Name, changed: &mut Changed) {
-        let spec = self.rosters.get(namespace).map(|roster| {
+        let spec = self.namespace_pods.get(namespace).map(|pods| {
             let remote = |(address, id): (&IpAddr, &PodId)| {
                 let pod = self.world.pods.get(id);
                 let pods = pod.into_iter();
@@ -128,64 +129,68 @@ impl Hpp {
                 let hpp_ep_label = labels.chain(marks).collect();
                 RemoteIp { addr: address.to_string(), hpp_ep_label }
             };
-            let mut room = LARGEST;
+            let mut remaining = MAX_CONTAINER_BYTES;
             let fits = |remote: &RemoteIp| {
                 let size = serde_json::to_string(remote).map_or(usize::MAX, |text| text.len() + 1);
-                let rest = room.checked_sub(size);
-                room = rest.unwrap_or_default();
+                let rest = remaining.checked_sub(size);
+                remaining = rest.unwrap_or_default();
                 rest.is_some()
             };
-            let all = roster.entries.iter().map(remote);
+            let all = pods.entries.iter().map(remote);
             ContainerSpec {
                 name: namespace.to_string(),
                 hostprot_remote_ip: all.take_while(fits).collect(),
             }
         });
-        let all = self.rosters.get(namespace).map_or(0, |roster| roster.entries.len());
-        let told = spec.as_ref().map_or(0, |spec| spec.hostprot_remote_ip.len());
-        match all - told {
-            0 => drop(self.crowded.remove(namespace)),
-            left_out => drop(self.crowded.insert(namespace.clone(), left_out)),
+        let all = self.namespace_pods.get(namespace).map_or(0, |pods| pods.entries.len());
+        let included = spec.as_ref().map_or(0, |spec| spec.hostprot_remote_ip.len());
+        let left_out = all - included;
+        if left_out == 0 {
+            self.overflow.remove(namespace);
+        } else {
+            self.overflow.insert(namespace.clone(), left_out);
         }
         let id = ObjectId { kind: Kind::Container, name: namespace.to_string() };
-        self.put(id, spec.map(Object::Container), changed);
+        self.set_object(id, spec.map(Object::Container), changed);
     }
 
     pub(super) fn node(&mut self, node: &Name, changed: &mut Changed) {
         let declared = self.world.nodes.get(node).map(|one| &one.addresses);
-        let guests = self.guests.get(node).into_iter().flatten();
-        let guests = guests.filter_map(|id| self.world.pods.get(id));
-        let lent = guests.flat_map(|pod| pod.node_addresses());
+        let pods = self.host_network_pods.get(node).into_iter().flatten();
+        let pods = pods.filter_map(|id| self.world.pods.get(id));
+        let of_pods = pods.flat_map(|pod| pod.node_addresses());
         let addresses: BTreeSet<IpAddr> =
-            declared.into_iter().flatten().chain(lent).copied().collect();
+            declared.into_iter().flatten().chain(of_pods).copied().collect();
         let exists = declared.is_some() || !addresses.is_empty();
         let pol = fixed::node(&self.settings.prefix, node, &addresses);
         let object = Object::Pol(pol);
-        self.put(object.id(), exists.then_some(object), changed);
+        self.set_object(object.id(), exists.then_some(object), changed);
     }
 }
 
-impl Wanted {
-    /// A namespace or its pods have changed: who of them is meant now, and whom that concerns.
-    fn look_at(
+impl PeerState {
+    /// Updates the matches in a namespace, and adds the users to `affected` if they changed.
+    fn update_namespace(
         &mut self,
-        term: &Term,
+        peer: &PeerSelector,
         namespace: &Name,
         labels: &Option<Labels>,
-        roster: &Roster,
-        affected: &mut BTreeSet<Meaning>,
+        pods: &NamespacePods,
+        affected: &mut BTreeSet<GroupKey>,
     ) {
-        let found = match term.realm.holds(namespace, labels.as_ref()) {
-            true => term.find(roster.sorts.iter()),
-            false => BTreeSet::new(),
+        let matches = if peer.namespaces.contains(namespace, labels.as_ref()) {
+            peer.matches(pods.profiles.iter())
+        } else {
+            BTreeSet::new()
         };
-        if self.found.get(namespace).map_or(found.is_empty(), |old| *old == found) {
+        if self.matches.get(namespace).map_or(matches.is_empty(), |old| *old == matches) {
             return;
         }
-        match found.is_empty() {
-            true => drop(self.found.remove(namespace)),
-            false => drop(self.found.insert(namespace.clone(), found)),
+        if matches.is_empty() {
+            self.matches.remove(namespace);
+        } else {
+            self.matches.insert(namespace.clone(), matches);
         }
-        affected.extend(self.by.iter().cloned());
+        affected.extend(self.users.iter().cloned());
     }
 }

@@ -1,152 +1,168 @@
-//! Policies, and what they ask for.
+//! Policies and their peer selectors.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::IpAddr,
 };
 
-use weir_model::{Block, Direction, Name, NamedPort, Pod, PolicyId, PolicyKind, Protocol};
+use weir_model::{
+    Block, Direction, IpFamily, Name, NamedPort, Pod, PolicyId, PolicyKind, Protocol,
+};
 
-use super::{Changed, Dirty, Group, Hpp, Meaning, Wanted};
+use super::{Changed, Dirty, Group, GroupKey, Hpp, PeerState};
 use crate::{
     fixed, name,
+    namespace_pods::NamespacePods,
+    normalized::{NormalizedPolicy, PortName},
     object::{Choice, Object, ObjectId, Pol, PolSpec},
-    roster::Roster,
+    peer::{self, NamespaceScope, PeerMatch, PeerSelector},
     rules::{self, Cluster, Numbers},
-    said::{PortName, Said},
-    term::{self, Family, Found, Realm, Term},
     text,
 };
 
 impl Hpp {
-    pub(super) fn say(&mut self, id: &PolicyId, dirty: &mut Dirty) {
-        let Some(said) = self.world.policies.get(id).and_then(Said::of) else { return };
-        let published = text::published(&said);
-        let meaning = (name::hash(&published), text::canonical(&said));
-        self.meanings.insert(id.clone(), meaning.clone());
-        let same_hash = self.hashes.entry(meaning.0.clone()).or_default();
-        let group = same_hash.entry(meaning.1.clone()).or_insert_with(|| Group {
-            said: said.clone(),
+    pub(super) fn add_policy(&mut self, id: &PolicyId, dirty: &mut Dirty) {
+        let Some(policy) = self.world.policies.get(id).and_then(NormalizedPolicy::from_policy)
+        else {
+            return;
+        };
+        let published = text::published(&policy);
+        let key = (name::hash(&published), text::canonical(&policy));
+        self.group_keys.insert(id.clone(), key.clone());
+        let same_hash = self.hashes.entry(key.0.clone()).or_default();
+        let group = same_hash.entry(key.1.clone()).or_insert_with(|| Group {
+            policy: policy.clone(),
             published,
             policies: BTreeSet::new(),
             made: BTreeSet::new(),
         });
         let is_new = group.policies.is_empty();
         group.policies.insert(id.clone());
-        // If others have the hash too, nobody keeps it.
-        dirty.groups.extend(same_hash.keys().map(|text| (meaning.0.clone(), text.clone())));
+        // If groups share a hash, none of them keeps the name with that hash.
+        dirty.groups.extend(same_hash.keys().map(|text| (key.0.clone(), text.clone())));
         if is_new {
-            if !said.own_ports().is_empty() {
-                self.of_ports.entry(said.namespace.clone()).or_default().insert(meaning.clone());
+            if !policy.own_ports().is_empty() {
+                self.named_port_groups
+                    .entry(policy.namespace.clone())
+                    .or_default()
+                    .insert(key.clone());
             }
-            if rules::asks_for_ports_in_blocks(&said) {
-                self.of_blocks.insert(meaning.clone());
+            if rules::has_named_ports_in_blocks(&policy) {
+                self.block_port_groups.insert(key.clone());
             }
-            for term in rules::terms(&said) {
-                self.want(term, &meaning, dirty);
+            for peer in rules::peer_selectors(&policy) {
+                self.add_peer_use(peer, &key, dirty);
             }
         }
     }
 
-    pub(super) fn unsay(&mut self, id: &PolicyId, dirty: &mut Dirty) {
-        let Some(meaning) = self.meanings.remove(id) else { return };
-        let Some(same_hash) = self.hashes.get_mut(&meaning.0) else { return };
-        dirty.groups.extend(same_hash.keys().map(|text| (meaning.0.clone(), text.clone())));
-        let Some(group) = same_hash.get_mut(&meaning.1) else { return };
+    pub(super) fn remove_policy(&mut self, id: &PolicyId, dirty: &mut Dirty) {
+        let Some(key) = self.group_keys.remove(id) else { return };
+        let Some(same_hash) = self.hashes.get_mut(&key.0) else { return };
+        dirty.groups.extend(same_hash.keys().map(|text| (key.0.clone(), text.clone())));
+        let Some(group) = same_hash.get_mut(&key.1) else { return };
         group.policies.remove(id);
         if group.policies.is_empty() {
-            if let Some(all) = self.of_ports.get_mut(&group.said.namespace) {
-                all.remove(&meaning);
+            if let Some(all) = self.named_port_groups.get_mut(&group.policy.namespace) {
+                all.remove(&key);
             }
-            self.of_blocks.remove(&meaning);
-            let terms = rules::terms(&group.said);
-            terms.iter().for_each(|term| self.unwant(term, &meaning, dirty));
+            self.block_port_groups.remove(&key);
+            let peers = rules::peer_selectors(&group.policy);
+            peers.iter().for_each(|peer| self.remove_peer_use(peer, &key, dirty));
         }
     }
 
-    pub(super) fn want(&mut self, term: Term, meaning: &Meaning, dirty: &mut Dirty) {
-        if let Some(wanted) = self.terms.get_mut(&term) {
-            wanted.by.insert(meaning.clone());
+    pub(super) fn add_peer_use(&mut self, peer: PeerSelector, key: &GroupKey, dirty: &mut Dirty) {
+        if let Some(state) = self.peers.get_mut(&peer) {
+            state.users.insert(key.clone());
             return;
         }
-        for mark in term.marks() {
+        for mark in peer.marks() {
             let uses = self.marks.entry(mark).or_default();
             *uses += 1;
             if *uses == 1 {
-                dirty.containers.extend(self.rosters.keys().cloned());
+                dirty.containers.extend(self.namespace_pods.keys().cloned());
             }
         }
-        let mut wanted = Wanted::default();
-        wanted.by.insert(meaning.clone());
-        let find = |(name, roster): (&Name, &Roster)| {
+        let mut state = PeerState::default();
+        state.users.insert(key.clone());
+        let find = |(name, pods): (&Name, &NamespacePods)| {
             let labels = self.world.namespaces.get(name).map(|one| &one.labels);
-            let is_meant = term.realm.holds(name, labels);
-            let found = is_meant.then(|| term.find(roster.sorts.iter()))?;
-            (!found.is_empty()).then(|| (name.clone(), found))
+            let is_selected = peer.namespaces.contains(name, labels);
+            let matches = is_selected.then(|| peer.matches(pods.profiles.iter()))?;
+            (!matches.is_empty()).then(|| (name.clone(), matches))
         };
-        wanted.found = match &term.realm {
-            Realm::One(name) => {
-                self.rosters.get_key_value(name).and_then(find).into_iter().collect()
+        state.matches = match &peer.namespaces {
+            NamespaceScope::One(name) => {
+                self.namespace_pods.get_key_value(name).and_then(find).into_iter().collect()
             }
-            Realm::Matching(_) | Realm::Every => self.rosters.iter().filter_map(find).collect(),
+            NamespaceScope::Matching(_) | NamespaceScope::Every => {
+                self.namespace_pods.iter().filter_map(find).collect()
+            }
         };
-        self.terms.insert(term, wanted);
+        self.peers.insert(peer, state);
     }
 
-    pub(super) fn unwant(&mut self, term: &Term, meaning: &Meaning, dirty: &mut Dirty) {
-        let Some(wanted) = self.terms.get_mut(term) else { return };
-        wanted.by.remove(meaning);
-        if !wanted.by.is_empty() {
+    pub(super) fn remove_peer_use(
+        &mut self,
+        peer: &PeerSelector,
+        key: &GroupKey,
+        dirty: &mut Dirty,
+    ) {
+        let Some(state) = self.peers.get_mut(peer) else { return };
+        state.users.remove(key);
+        if !state.users.is_empty() {
             return;
         }
-        self.terms.remove(term);
-        for mark in term.marks() {
+        self.peers.remove(peer);
+        for mark in peer.marks() {
             let uses = self.marks.entry(mark.clone()).or_default();
             *uses = uses.saturating_sub(1);
             if *uses == 0 {
                 self.marks.remove(&mark);
-                dirty.containers.extend(self.rosters.keys().cloned());
+                dirty.containers.extend(self.namespace_pods.keys().cloned());
             }
         }
     }
 
-    pub(super) fn all_meanings(&self) -> impl Iterator<Item = Meaning> {
+    pub(super) fn all_group_keys(&self) -> impl Iterator<Item = GroupKey> {
         self.hashes
             .iter()
             .flat_map(|(hash, all)| all.keys().map(move |text| (hash.clone(), text.clone())))
     }
 
-    /// Makes the objects of these policies what they must be now. One of them may take over the name that another gives up.
-    pub(super) fn pols(&mut self, meanings: &BTreeSet<Meaning>, changed: &mut Changed) {
-        let mut wanted: BTreeMap<ObjectId, Object> = BTreeMap::new();
+    /// Updates the objects of these groups. One group can take over the name that another gives up.
+    pub(super) fn pols(&mut self, group_keys: &BTreeSet<GroupKey>, changed: &mut Changed) {
+        let mut desired: BTreeMap<ObjectId, Object> = BTreeMap::new();
         let mut stale: BTreeSet<ObjectId> = BTreeSet::new();
-        for meaning in meanings {
-            let made = self.wanted(meaning);
-            stale.extend(self.remember(meaning, made.keys().cloned().collect()));
-            wanted.extend(made);
+        for key in group_keys {
+            let made = self.desired_objects(key);
+            stale.extend(self.remember(key, made.keys().cloned().collect()));
+            desired.extend(made);
         }
-        for id in stale.into_iter().filter(|id| !wanted.contains_key(id)) {
-            self.put(id, None, changed);
+        for id in stale.into_iter().filter(|id| !desired.contains_key(id)) {
+            self.set_object(id, None, changed);
         }
-        for (id, object) in wanted {
-            self.put(id, Some(object), changed);
+        for (id, object) in desired {
+            self.set_object(id, Some(object), changed);
         }
     }
 
-    /// The objects of the policies that say one thing.
-    fn wanted(&self, meaning: &Meaning) -> BTreeMap<ObjectId, Object> {
-        let group = self.hashes.get(&meaning.0).and_then(|all| all.get(&meaning.1));
+    /// The objects of a group.
+    fn desired_objects(&self, key: &GroupKey) -> BTreeMap<ObjectId, Object> {
+        let group = self.hashes.get(&key.0).and_then(|all| all.get(&key.1));
         let Some(group) = group.filter(|group| !group.policies.is_empty()) else {
             return BTreeMap::new();
         };
-        let classes = self.classes(&group.said).into_iter();
-        let objects = classes.map(|numbers| Object::Pol(self.pol(group, meaning, &numbers)));
+        let classes = self.classes(&group.policy).into_iter();
+        let objects = classes.map(|numbers| Object::Pol(self.pol(group, key, &numbers)));
         objects.map(|object| (object.id(), object)).collect()
     }
 
-    /// Policies that say one thing have these objects now. Returns those that they had; who has no policy any more is forgotten.
-    fn remember(&mut self, meaning: &Meaning, made: BTreeSet<ObjectId>) -> BTreeSet<ObjectId> {
-        let (hash, text) = meaning;
+    /// Records the new objects of a group, and returns the previous ones. Forgets a group without
+    /// policies.
+    fn remember(&mut self, key: &GroupKey, made: BTreeSet<ObjectId>) -> BTreeSet<ObjectId> {
+        let (hash, text) = key;
         let Some(same_hash) = self.hashes.get_mut(hash) else { return BTreeSet::new() };
         let Some(group) = same_hash.get_mut(text) else { return BTreeSet::new() };
         let before = std::mem::replace(&mut group.made, made);
@@ -159,19 +175,22 @@ impl Hpp {
         before
     }
 
-    /// How the pods that a policy speaks for number the ports it names: once, if it names none.
-    pub(super) fn classes(&self, said: &Said) -> BTreeSet<Numbers> {
-        let names = said.own_ports();
-        let sorts = self.rosters.get(&said.namespace).into_iter().flat_map(|one| &one.sorts);
-        let own = sorts.filter(|sort| term::holds(&said.subject, &sort.labels));
-        let mut classes: BTreeSet<Numbers> = own.map(|sort| numbers(&names, &sort.ports)).collect();
+    /// The distinct numberings of the policy's named ports among the selected pods. At least one,
+    /// which is empty if the policy has no named ports.
+    pub(super) fn classes(&self, policy: &NormalizedPolicy) -> BTreeSet<Numbers> {
+        let names = policy.own_ports();
+        let profiles =
+            self.namespace_pods.get(&policy.namespace).into_iter().flat_map(|one| &one.profiles);
+        let own = profiles.filter(|profile| peer::holds(&policy.subject, &profile.labels));
+        let mut classes: BTreeSet<Numbers> =
+            own.map(|profile| numbers(&names, &profile.ports)).collect();
         if classes.is_empty() {
             classes.insert(numbers(&names, &[]));
         }
         classes
     }
 
-    pub(super) fn pol(&self, group: &Group, meaning: &Meaning, numbers: &Numbers) -> Pol {
+    pub(super) fn pol(&self, group: &Group, key: &GroupKey, numbers: &Numbers) -> Pol {
         let subject = |id: &PolicyId| {
             let policy = self.world.policies.get(id)?;
             Some((&*policy.id.namespace, &policy.spec.subject.pods))
@@ -179,8 +198,8 @@ impl Hpp {
         let chosen: Vec<_> = group.policies.iter().filter_map(subject).collect();
         Pol {
             spec: PolSpec {
-                name: self.pol_name(group, meaning, numbers),
-                hostprot_subj: rules::subjects(&group.said, numbers, self),
+                name: self.pol_name(group, key, numbers),
+                hostprot_subj: rules::subjects(&group.policy, numbers, self),
                 network_policies: group
                     .policies
                     .iter()
@@ -191,9 +210,9 @@ impl Hpp {
         }
     }
 
-    pub(super) fn pol_name(&self, group: &Group, meaning: &Meaning, numbers: &Numbers) -> String {
-        let (hash, text) = meaning;
-        // Those whose policies have gone do not count.
+    pub(super) fn pol_name(&self, group: &Group, key: &GroupKey, numbers: &Numbers) -> String {
+        let (hash, text) = key;
+        // Ignore groups whose policies are gone.
         let others = self.hashes.get(hash).into_iter().flatten();
         let is_shared =
             others.filter(|(_, other)| !other.policies.is_empty()).any(|(other, _)| other != text);
@@ -213,7 +232,8 @@ impl Hpp {
         name::policy_object(&self.settings.prefix, "np", &hash)
     }
 
-    /// The policies whose hash others have that mean something else, with the hash and how many those are.
+    /// The policies that share a hash with policies of another group, with the hash and the number
+    /// of those policies.
     pub(crate) fn shared_hashes(&self) -> impl Iterator<Item = (&PolicyId, &str, usize)> {
         self.hashes.iter().filter(|(_, all)| all.len() > 1).flat_map(|(hash, all)| {
             let total: usize = all.values().map(|group| group.policies.len()).sum();
@@ -227,11 +247,11 @@ impl Hpp {
     pub(super) fn statics(&mut self, changed: &mut Changed) {
         for pol in fixed::statics(&self.settings.prefix, &self.families) {
             let object = Object::Pol(pol);
-            self.put(object.id(), Some(object), changed);
+            self.set_object(object.id(), Some(object), changed);
         }
     }
 
-    /// The names of the groups that the rules of a pod come from, as its endpoint must list them: none if no policy selects it.
+    /// The groups that the endpoint of a pod must list. Empty if no policy selects the pod.
     pub fn groups(&self, pod: &Pod) -> Vec<String> {
         let from = PolicyId {
             kind: PolicyKind::NetworkPolicy,
@@ -240,18 +260,18 @@ impl Hpp {
         };
         let mut groups = Vec::new();
         let mut isolated = BTreeSet::new();
-        let here = self.meanings.range(from..);
-        for (id, meaning) in here.take_while(|(id, _)| id.namespace == pod.id.namespace) {
-            let group = self.hashes.get(&meaning.0).and_then(|all| all.get(&meaning.1));
+        let here = self.group_keys.range(from..);
+        for (id, key) in here.take_while(|(id, _)| id.namespace == pod.id.namespace) {
+            let group = self.hashes.get(&key.0).and_then(|all| all.get(&key.1));
             let policy = self.world.policies.get(id);
             let (Some(group), Some(policy)) = (group, policy) else { continue };
-            if !term::holds(&policy.spec.subject.pods, &pod.labels) {
+            if !peer::holds(&policy.spec.subject.pods, &pod.labels) {
                 continue;
             }
-            let numbers = numbers(&group.said.own_ports(), &pod.ports);
-            groups.push(self.pol_name(group, meaning, &numbers));
-            let speaks = |direction: &&Direction| policy.rules(**direction).is_some();
-            isolated.extend(Direction::BOTH.iter().filter(speaks).copied());
+            let numbers = numbers(&group.policy.own_ports(), &pod.ports);
+            groups.push(self.pol_name(group, key, &numbers));
+            let isolates = |direction: &&Direction| policy.rules(**direction).is_some();
+            isolated.extend(Direction::BOTH.iter().filter(isolates).copied());
         }
         if groups.is_empty() {
             return groups;
@@ -271,18 +291,22 @@ impl Hpp {
 }
 
 impl Cluster for Hpp {
-    fn found(&self, term: &Term) -> &BTreeMap<Name, BTreeSet<Found>> {
-        static NOBODY: BTreeMap<Name, BTreeSet<Found>> = BTreeMap::new();
-        self.terms.get(term).map_or(&NOBODY, |wanted| &wanted.found)
+    fn matches(&self, peer: &PeerSelector) -> &BTreeMap<Name, BTreeSet<PeerMatch>> {
+        static EMPTY: BTreeMap<Name, BTreeSet<PeerMatch>> = BTreeMap::new();
+        self.peers.get(peer).map_or(&EMPTY, |state| &state.matches)
     }
 
-    fn named_in(&self, block: &Block, port: &PortName) -> BTreeMap<(Protocol, u16), Vec<IpAddr>> {
+    fn named_port_addresses(
+        &self,
+        block: &Block,
+        port: &PortName,
+    ) -> BTreeMap<(Protocol, u16), Vec<IpAddr>> {
         let mut all: BTreeMap<(Protocol, u16), Vec<IpAddr>> = BTreeMap::new();
-        for (address, id) in self.rosters.values().flat_map(|roster| &roster.entries) {
+        for (address, id) in self.namespace_pods.values().flat_map(|pods| &pods.entries) {
             let Some(pod) = self.world.pods.get(id).filter(|_| block.contains(*address)) else {
                 continue;
             };
-            for number in term::numbers(port, &pod.ports) {
+            for number in peer::numbers(port, &pod.ports) {
                 all.entry(number).or_default().push(*address);
             }
         }
@@ -293,12 +317,12 @@ impl Cluster for Hpp {
         all
     }
 
-    fn families(&self) -> &[Family] {
+    fn families(&self) -> &[IpFamily] {
         &self.families
     }
 }
 
 fn numbers(names: &[PortName], ports: &[NamedPort]) -> Numbers {
-    let of = |name: &PortName| (name.clone(), term::numbers(name, ports).collect());
+    let of = |name: &PortName| (name.clone(), peer::numbers(name, ports).collect());
     names.iter().map(of).collect()
 }

@@ -35,7 +35,7 @@ pub(super) async fn check(client: &ApiClient, namespace: &str) -> Result<(), Str
             Err(ReadError::Refused { message, .. }) => return Err(incompatible(&message)),
             Err(error) => return Err(format!("{error}; {}", error.hint())),
         };
-        if Object::read(kind, &stored).ok().as_ref() != Some(&sample) {
+        if Object::parse(kind, &stored).ok().as_ref() != Some(&sample) {
             return Err(incompatible("it lacks some fields"));
         }
     }
@@ -78,7 +78,7 @@ mod tests {
     fn the_samples_survive_a_round_trip_and_the_definitions_have_all_their_fields() {
         for sample in samples() {
             let manifest = sample.manifest("x");
-            assert_eq!(Object::read(sample.id().kind, &manifest).unwrap(), sample);
+            assert_eq!(Object::parse(sample.id().kind, &manifest).unwrap(), sample);
             let text = Kind::definition(sample.id().kind);
             fn keys(value: &serde_json::Value, all: &mut Vec<String>) {
                 match value {

@@ -41,7 +41,7 @@ pub(super) fn rows(pods: usize) -> Vec<Row> {
     let mut files = Files::new(&settings, "demo", NODE);
     (0..pods).filter(|at| shape.is_here(*at)).for_each(|at| files.put_pod(&shape.pod(at, 0)));
     hpp.objects().values().for_each(|object| files.put(object.clone()));
-    let (first, on_disk) = cpu(|| files.take());
+    let (first, on_disk) = cpu(|| files.drain_dirty());
     let (mut one, mut objects, mut many, mut render, mut touched) =
         (Vec::new(), Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for round in 1..=ROUNDS {
@@ -51,7 +51,7 @@ pub(super) fn rows(pods: usize) -> Vec<Row> {
         one.push(time.as_secs_f64() * 1e6);
         objects.push(changed.len() as f64);
         changed.into_values().flatten().for_each(|object| files.put(object));
-        let (time, taken) = cpu(|| files.take());
+        let (time, taken) = cpu(|| files.drain_dirty());
         render.push(time.as_secs_f64() * 1e6);
         touched.push(taken.len() as f64);
         let several: Vec<Change> = (0..COALESCED)
@@ -60,7 +60,7 @@ pub(super) fn rows(pods: usize) -> Vec<Row> {
         let (time, changed) = cpu(|| hpp.apply(&several));
         many.push(time.as_secs_f64() * 1e6);
         changed.into_values().flatten().for_each(|object| files.put(object));
-        files.take();
+        files.drain_dirty();
     }
     let row = |what: &str, unit, values: Vec<f64>| Row {
         what: what.into(),

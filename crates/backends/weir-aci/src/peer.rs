@@ -1,108 +1,102 @@
-use std::{collections::BTreeSet, net::IpAddr};
+use std::collections::BTreeSet;
 
-use weir_model::{Labels, Name, NamedPort, Pod, Protocol, Requirement, Scope, Selector};
+use weir_model::{IpFamily, Labels, Name, NamedPort, Pod, Protocol, Requirement, Scope, Selector};
 
 use crate::{
     name,
+    normalized::PortName,
     object::{EpLabel, Filter},
-    said::PortName,
     text,
 };
 
-/// The families of addresses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) enum Family {
-    V4,
-    V6,
-}
-
-impl Family {
-    pub(crate) fn of(address: IpAddr) -> Self {
-        if address.is_ipv4() { Family::V4 } else { Family::V6 }
-    }
-
-    /// What rules call it.
-    pub(crate) fn ethertype(self) -> &'static str {
-        match self {
-            Family::V4 => "ipv4",
-            Family::V6 => "ipv6",
-        }
+/// The name of an address family in rules.
+pub(crate) fn ethertype(family: IpFamily) -> &'static str {
+    match family {
+        IpFamily::V4 => "ipv4",
+        IpFamily::V6 => "ipv6",
     }
 }
 
-/// Pods at the other end, by their labels and those of their namespace, and perhaps by a port that they give a name to.
+/// Selects peer pods by their labels, the labels of their namespace, and optionally a named port.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Term {
-    pub(crate) realm: Realm,
+pub(crate) struct PeerSelector {
+    pub(crate) namespaces: NamespaceScope,
     pub(crate) pods: Selector,
     pub(crate) port: Option<PortName>,
 }
 
-/// A choice of namespaces.
+/// A set of namespaces.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Realm {
-    /// This one.
+pub(crate) enum NamespaceScope {
+    /// One namespace, by name.
     One(Name),
-    /// Those that exist with these labels.
+    /// The existing namespaces with matching labels.
     Matching(Selector),
-    /// All, also those that are not known to exist.
+    /// All namespaces, including those that do not exist yet.
     Every,
 }
 
-impl Realm {
-    /// The namespaces that a peer of a policy in `own` means.
-    pub(crate) fn of(scope: &Scope, own: &Name) -> Self {
+impl NamespaceScope {
+    /// The namespaces of a peer, for a policy in namespace `own`.
+    pub(crate) fn for_peer(scope: &Scope, own: &Name) -> Self {
         match scope {
-            Scope::Own => Realm::One(own.clone()),
-            Scope::Matching(selector) => Realm::Matching(selector.clone()),
+            Scope::Own => NamespaceScope::One(own.clone()),
+            Scope::Matching(selector) => NamespaceScope::Matching(selector.clone()),
         }
     }
 
-    /// Whether a namespace is one of them; `labels` are those it has if it exists.
-    pub(crate) fn holds(&self, namespace: &str, labels: Option<&Labels>) -> bool {
+    /// Whether the set contains a namespace. `labels` is `None` if the namespace does not exist.
+    pub(crate) fn contains(&self, namespace: &str, labels: Option<&Labels>) -> bool {
         match self {
-            Realm::One(name) => &**name == namespace,
-            Realm::Matching(selector) => labels.is_some_and(|labels| holds(selector, labels)),
-            Realm::Every => true,
+            NamespaceScope::One(name) => &**name == namespace,
+            NamespaceScope::Matching(selector) => {
+                labels.is_some_and(|labels| holds(selector, labels))
+            }
+            NamespaceScope::Every => true,
         }
     }
 }
 
-/// What pods of one sort look like: all that rules can tell them apart by.
+/// The properties by which rules can distinguish pods.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Sort {
-    pub(crate) family: Family,
+pub(crate) struct PodProfile {
+    pub(crate) family: IpFamily,
     pub(crate) labels: Labels,
     pub(crate) ports: Vec<NamedPort>,
 }
 
-/// That there is somebody: of a family, and at which port, if the term names one.
-pub(crate) type Found = (Family, Option<(Protocol, u16)>);
+/// A matching pod exists: its family, and its port number if the selector has a named port.
+pub(crate) type PeerMatch = (IpFamily, Option<(Protocol, u16)>);
 
-impl Term {
-    /// The first of all terms about these namespaces.
-    pub(crate) fn first_of(realm: Realm) -> Self {
-        Term { realm, pods: Selector::everything(), port: None }
+impl PeerSelector {
+    /// The smallest selector with these namespaces.
+    pub(crate) fn first_of(namespaces: NamespaceScope) -> Self {
+        PeerSelector { namespaces, pods: Selector::everything(), port: None }
     }
 
-    /// Who of a namespace is meant.
-    pub(crate) fn find<'a>(&self, sorts: impl Iterator<Item = &'a Sort>) -> BTreeSet<Found> {
-        let mut found = BTreeSet::new();
-        for sort in sorts.filter(|sort| holds(&self.pods, &sort.labels)) {
+    /// The matches among the profiles of a namespace.
+    pub(crate) fn matches<'a>(
+        &self,
+        profiles: impl Iterator<Item = &'a PodProfile>,
+    ) -> BTreeSet<PeerMatch> {
+        let mut matches = BTreeSet::new();
+        for profile in profiles.filter(|profile| holds(&self.pods, &profile.labels)) {
             match &self.port {
-                None => drop(found.insert((sort.family, None))),
+                None => {
+                    matches.insert((profile.family, None));
+                }
                 Some(port) => {
-                    let numbers = numbers(port, &sort.ports);
-                    found.extend(numbers.map(|number| (sort.family, Some(number))));
+                    let numbers = numbers(port, &profile.ports);
+                    matches.extend(numbers.map(|number| (profile.family, Some(number))));
                 }
             }
         }
-        found
+        matches
     }
 
-    /// The filters that single its pods out, at a port if it names one.
+    /// The filters that select exactly these pods. `at` is the number of the named port.
     pub(crate) fn filters(&self, at: Option<(Protocol, u16)>) -> Vec<Filter> {
-        let pods = Mark::of(&self.pods);
+        let pods = Mark::for_selector(&self.pods);
         let mut filters: Vec<Filter> = match &pods {
             None => self.pods.requirements().iter().map(Filter::from).collect(),
             Some(mark) => vec![mark.filter(Mark::YES.into())],
@@ -113,38 +107,39 @@ impl Term {
         filters
     }
 
-    /// The marks that its filters need.
+    /// The marks that the filters use.
     pub(crate) fn marks(&self) -> impl Iterator<Item = Mark> {
         let ports = self.port.iter().flat_map(|(name, protocol)| {
             let one = protocol.map(|protocol| vec![protocol]);
             let protocols = one.unwrap_or_else(|| Protocol::ALL.to_vec());
             protocols.into_iter().map(|protocol| Mark::Port(name.clone(), protocol))
         });
-        Mark::of(&self.pods).into_iter().chain(ports)
+        Mark::for_selector(&self.pods).into_iter().chain(ports)
     }
 }
 
-/// Something that is said about a pod beside its labels, where labels alone would not do.
+/// A synthetic label on a pod, for conditions that its labels cannot express.
 ///
-/// Those who read containers ask whether *any* label of a pod satisfies a filter. That cannot express that a label is missing, or has
-/// none of some values: so who does is told by a mark. No label of a pod can be taken for one, for no key begins so.
+/// Readers of containers check whether *any* label of a pod satisfies a filter. Such a filter
+/// cannot require that a label is absent or excludes some values. A mark states it instead. It
+/// cannot collide with a label, because no label key begins with `!`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Mark {
-    /// That the selector holds.
+    /// The pod matches the selector.
     Selected(Selector),
-    /// Which number the pod gives to a name.
+    /// The number of a named port of the pod.
     Port(Name, Protocol),
 }
 
 impl Mark {
     const YES: &str = "yes";
 
-    /// The mark that a selector needs, if it does.
-    fn of(selector: &Selector) -> Option<Mark> {
-        let asks_for_absence = |requirement: &Requirement| {
+    /// The mark that a selector needs, if any.
+    fn for_selector(selector: &Selector) -> Option<Mark> {
+        let requires_absence = |requirement: &Requirement| {
             matches!(requirement, Requirement::NotIn(..) | Requirement::Absent(_))
         };
-        let needs_one = selector.requirements().iter().any(asks_for_absence);
+        let needs_one = selector.requirements().iter().any(requires_absence);
         needs_one.then(|| Mark::Selected(selector.clone()))
     }
 
@@ -163,7 +158,7 @@ impl Mark {
         Filter { key: self.key(), operator: "Equals".into(), values: vec![value] }
     }
 
-    /// What it says about a pod. A pod may give one name to several numbers.
+    /// The mark as labels of a pod. A pod can have several numbers for one port name.
     pub(crate) fn labels(&self, pod: &Pod) -> Vec<EpLabel> {
         let values = match self {
             Mark::Selected(selector) if holds(selector, &pod.labels) => vec![Mark::YES.into()],
@@ -176,7 +171,7 @@ impl Mark {
     }
 }
 
-/// The numbers that a pod with these ports gives a name.
+/// The numbers that a port name has on a pod with these ports.
 pub(crate) fn numbers<'a>(
     (name, protocol): &'a PortName,
     ports: &'a [NamedPort],
@@ -187,7 +182,7 @@ pub(crate) fn numbers<'a>(
     ports.iter().filter(fits).map(|port| (port.protocol, port.port))
 }
 
-/// Whether a selector holds.
+/// Whether a selector matches labels.
 pub(crate) fn holds(selector: &Selector, labels: &Labels) -> bool {
     selector.requirements().iter().all(|requirement| match requirement {
         Requirement::In(key, values) => labels.value(key).is_some_and(|v| values.contains(v)),

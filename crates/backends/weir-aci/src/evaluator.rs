@@ -1,4 +1,4 @@
-//! What files mean to opflex-agent: the third reader.
+//! Evaluates flows against the rendered files, with the semantics of opflex-agent.
 
 use std::{collections::BTreeMap, net::IpAddr};
 
@@ -7,63 +7,69 @@ use weir_model::{Direction, Protocol};
 
 use crate::mo::Mo;
 
-/// The rules that files amount to, by group.
+/// The rules of the files, by group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Reading {
+pub struct Evaluator {
     groups: BTreeMap<String, Vec<Allowed>>,
 }
 
-/// Why files cannot be read.
+/// A file is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("object {at} ({uri}): {why}")]
-pub struct ReadingError {
+pub struct EvaluatorError {
     at: usize,
     uri: String,
     why: String,
 }
 
-/// What one rule allows.
+/// The traffic that one rule allows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Allowed {
-    /// `None`: both.
+    /// `None` means both directions.
     direction: Option<Direction>,
     is_v6: bool,
     protocol: Option<u64>,
     ports: Option<(u64, u64)>,
-    /// Empty: everyone.
+    /// An empty list matches every peer.
     remote: Vec<IpNet>,
 }
 
-impl Reading {
-    /// Takes in a file. As opflex-agent does it: objects are taken in their order, and one whose parent was not there before is lost.
-    pub fn add(&mut self, text: &str) -> Result<(), ReadingError> {
+impl Evaluator {
+    /// Adds a file. Like opflex-agent, it reads objects in order, and rejects one whose parent does
+    /// not come first.
+    pub fn add(&mut self, text: &str) -> Result<(), EvaluatorError> {
         let wrong =
-            |at, mo: &Mo, why: &str| ReadingError { at, uri: mo.uri.clone(), why: why.into() };
+            |at, mo: &Mo, why: &str| EvaluatorError { at, uri: mo.uri.clone(), why: why.into() };
         let list: Vec<Mo> = serde_json::from_str(text)
             .map_err(|error| wrong(0, &Mo::default(), &error.to_string()))?;
         let mut known: BTreeMap<&str, &Mo> = BTreeMap::new();
         for (at, mo) in list.iter().enumerate() {
             if (at == 0) != (mo.subject == "GbpLocalSecGroup") {
-                return Err(wrong(at, mo, "the group, and only the group, comes first"));
+                return Err(wrong(
+                    at,
+                    mo,
+                    "the group must be the first object, and the only group",
+                ));
             }
             if !mo.parent_uri.is_empty() {
                 let parent = known.get(mo.parent_uri.as_str());
-                let parent = parent.ok_or_else(|| wrong(at, mo, "its parent comes later"))?;
+                let parent =
+                    parent.ok_or_else(|| wrong(at, mo, "its parent does not come before it"))?;
                 if !parent.children.contains(&mo.uri) {
-                    return Err(wrong(at, mo, "its parent does not know it"));
+                    return Err(wrong(at, mo, "its parent does not list it as a child"));
                 }
             }
             if known.insert(&mo.uri, mo).is_some() {
-                return Err(wrong(at, mo, "another object has this address"));
+                return Err(wrong(at, mo, "another object has the same URI"));
             }
         }
         let Some(group) = list.first() else {
-            return Err(wrong(0, &Mo::default(), "there is no group"));
+            return Err(wrong(0, &Mo::default(), "the file has no group"));
         };
         let mut rules = Vec::new();
         for (at, mo) in list.iter().enumerate() {
             if let Some(child) = mo.children.iter().find(|uri| !known.contains_key(uri.as_str())) {
-                return Err(wrong(at, mo, &format!("there is no child {child}")));
+                return Err(wrong(at, mo, &format!("child {child} is missing")));
             }
             if mo.subject == "GbpLocalSecGroupRule" {
                 rules.extend(allowed(mo, &known).map_err(|why| wrong(at, mo, why))?);
@@ -74,8 +80,8 @@ impl Reading {
         Ok(())
     }
 
-    /// Whether an endpoint with these groups lets a connection pass on its side. Without groups nothing is asked; a group that no file
-    /// describes allows nothing.
+    /// Whether an endpoint with these groups allows a connection on its side. Without groups
+    /// everything is allowed. A group without a file allows nothing.
     pub fn allows(
         &self,
         groups: &[String],
@@ -100,7 +106,7 @@ impl Reading {
     }
 }
 
-/// What a rule allows; nothing if it is not about IP.
+/// The traffic that a rule allows, or `None` for a rule about ARP.
 fn allowed(rule: &Mo, known: &BTreeMap<&str, &Mo>) -> Result<Option<Allowed>, &'static str> {
     let target = |relation: &str| {
         let mut children = rule.children.iter().filter_map(|uri| known.get(uri.as_str()));
@@ -109,7 +115,7 @@ fn allowed(rule: &Mo, known: &BTreeMap<&str, &Mo>) -> Result<Option<Allowed>, &'
     };
     let action = target("GbpLocalSecGroupRuleToActionRSrc").ok_or("it has no action")?;
     if action != "/PolicyUniverse/PolicySpace/common/GbpLocalAllowDenyAction/allow/" {
-        return Err("its action is not known");
+        return Err("its action is unknown");
     }
     let classifier = target("GbpLocalSecGroupRuleToClassifierRSrc");
     let classifier = classifier.and_then(|uri| known.get(uri)).ok_or("it has no classifier")?;
@@ -133,7 +139,7 @@ fn allowed(rule: &Mo, known: &BTreeMap<&str, &Mo>) -> Result<Option<Allowed>, &'
         "in" => Some(Direction::Ingress),
         "out" => Some(Direction::Egress),
         "bidirectional" => None,
-        _ => return Err("its direction is not known"),
+        _ => return Err("its direction is unknown"),
     };
     let ports = match (number("dFromPort")?, number("dToPort")?) {
         (None, None) => None,
@@ -145,7 +151,7 @@ fn allowed(rule: &Mo, known: &BTreeMap<&str, &Mo>) -> Result<Option<Allowed>, &'
         let length = child.property("prefixLen").and_then(|data| data.as_u64());
         let net = length.map(|length| format!("{}/{length}", text(child, "address")));
         let net =
-            net.and_then(|net| net.parse::<IpNet>().ok()).ok_or("it has a subnet that is none")?;
+            net.and_then(|net| net.parse::<IpNet>().ok()).ok_or("one of its subnets is invalid")?;
         remote.push(net);
     }
     Ok(Some(Allowed { direction, is_v6, protocol: number("prot")?, ports, remote }))

@@ -2,31 +2,31 @@ use std::collections::BTreeMap;
 
 use weir_model::{Change, Direction, Flow, Pod, Verdict, World};
 
-use crate::{Hpp, Netpol, Object, Reading, ReadingError, Settings, render};
+use crate::{Evaluator, EvaluatorError, Hpp, Netpol, Object, Settings, render};
 
-/// A cluster whose connections are judged by the files that its nodes would have.
+/// A cluster with the files of all nodes. It evaluates flows against these files.
 #[derive(Debug)]
-pub struct Judge {
+pub struct RenderedCluster {
     hpp: Hpp,
     files: Vec<Netpol>,
-    reading: Reading,
+    evaluator: Evaluator,
 }
 
-impl Judge {
-    /// Renders everything, and reads it back.
-    pub fn new(settings: &Settings, space: &str, world: &World) -> Result<Self, ReadingError> {
+impl RenderedCluster {
+    /// Renders all objects, and parses the files again.
+    pub fn new(settings: &Settings, space: &str, world: &World) -> Result<Self, EvaluatorError> {
         let mut hpp = Hpp::new(settings.clone());
         let changes: Vec<Change> = world.changes().collect();
         hpp.apply(&changes);
         let files = files(&hpp, space);
-        let mut reading = Reading::default();
+        let mut evaluator = Evaluator::default();
         for file in &files {
-            reading.add(&file.text)?;
+            evaluator.add(&file.text)?;
         }
-        Ok(Judge { hpp, files, reading })
+        Ok(RenderedCluster { hpp, files, evaluator })
     }
 
-    /// What is kept in the API.
+    /// The objects of the cluster.
     pub fn hpp(&self) -> &Hpp {
         &self.hpp
     }
@@ -36,24 +36,22 @@ impl Judge {
         &self.files
     }
 
-    /// Whether a connection passes.
+    /// Evaluates a flow.
     pub fn verdict(&self, flow: &Flow) -> Verdict {
-        let passes = |direction: &Direction| {
-            let (here, there) = flow.ends(*direction);
-            let Some(pod) = self.hpp.owner(here) else { return true };
-            // What a pod sends to itself never leaves it.
-            let itself = self.hpp.owner(there).is_some_and(|other| other.id == pod.id);
+        let allows = |direction: &Direction| {
+            let (local, remote) = flow.ends(*direction);
+            let Some(pod) = self.hpp.owner(local) else { return true };
+            // Traffic from a pod to itself never leaves the pod.
+            let is_loopback = self.hpp.owner(remote).is_some_and(|other| other.id == pod.id);
             let groups = self.hpp.groups(pod);
-            itself || self.reading.allows(&groups, *direction, there, (flow.protocol, flow.port))
+            is_loopback
+                || self.evaluator.allows(&groups, *direction, remote, (flow.protocol, flow.port))
         };
-        match Direction::BOTH.iter().all(passes) {
-            true => Verdict::Allow,
-            false => Verdict::Deny,
-        }
+        if Direction::BOTH.iter().all(allows) { Verdict::Allow } else { Verdict::Deny }
     }
 }
 
-/// The files for all objects.
+/// Renders the files of all objects.
 fn files(hpp: &Hpp, space: &str) -> Vec<Netpol> {
     let containers: BTreeMap<String, _> = hpp
         .objects()
@@ -71,7 +69,7 @@ fn files(hpp: &Hpp, space: &str) -> Vec<Netpol> {
 }
 
 impl Hpp {
-    /// The pod that has an address.
+    /// The pod that owns an address.
     fn owner(&self, address: std::net::IpAddr) -> Option<&Pod> {
         self.claimant(address).and_then(|id| self.world.pods.get(id))
     }

@@ -2,23 +2,23 @@ use weir_model::{Direction, Name, Policy, PolicyKind, PolicyRule, PortMatch, Pro
 
 use crate::text;
 
-/// What a NetworkPolicy says, without the rules that can match nothing, and in an order of its own.
+/// A NetworkPolicy without the rules that match nothing, with its rules in canonical order.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Said {
-    /// Where it is.
+pub(crate) struct NormalizedPolicy {
+    /// The namespace of the policy.
     pub(crate) namespace: Name,
-    /// The pods it speaks for.
+    /// The pods that the policy selects.
     pub(crate) subject: Selector,
     ingress: Option<Vec<PolicyRule>>,
     egress: Option<Vec<PolicyRule>>,
 }
 
-/// A port that only the pods it is on can tell the number of.
+/// A named port. Each pod resolves it to a number.
 pub(crate) type PortName = (Name, Option<Protocol>);
 
-impl Said {
-    /// What a policy says; nothing here if it is of another kind.
-    pub(crate) fn of(policy: &Policy) -> Option<Self> {
+impl NormalizedPolicy {
+    /// Normalizes a policy. Returns `None` for other kinds than NetworkPolicy.
+    pub(crate) fn from_policy(policy: &Policy) -> Option<Self> {
         if policy.id.kind != PolicyKind::NetworkPolicy {
             return None;
         }
@@ -29,7 +29,7 @@ impl Said {
             rules.sort_by_cached_key(|rule| text::canonical_rule(rule, &namespace));
             Some(rules)
         };
-        Some(Said {
+        Some(NormalizedPolicy {
             ingress: rules(Direction::Ingress),
             egress: rules(Direction::Egress),
             subject: policy.spec.subject.pods.clone(),
@@ -37,7 +37,7 @@ impl Said {
         })
     }
 
-    /// The rules of one direction; `None` if it does not speak about it.
+    /// The rules of a direction, or `None` if the policy does not isolate it.
     pub(crate) fn rules(&self, direction: Direction) -> Option<&[PolicyRule]> {
         match direction {
             Direction::Ingress => self.ingress.as_deref(),
@@ -45,7 +45,8 @@ impl Said {
         }
     }
 
-    /// The names that the pods it speaks for must tell the numbers of: sorted, without repeats.
+    /// The named ports of ingress rules, which the selected pods resolve. Sorted, without
+    /// duplicates.
     pub(crate) fn own_ports(&self) -> Vec<PortName> {
         let rules = self.ingress.iter().flatten();
         let ports = rules.flat_map(|rule| rule.ports.iter().flatten());
@@ -60,7 +61,7 @@ impl Said {
         names
     }
 
-    /// Whom it speaks for, if what it says depends on that.
+    /// The selected pods as text, if the rules depend on them.
     pub(crate) fn subject_text(&self) -> Option<String> {
         let depends = !self.own_ports().is_empty();
         depends
@@ -68,7 +69,7 @@ impl Said {
     }
 }
 
-/// A rule whose lists have come out empty is about nobody, or about no port.
+/// A rule with an empty list matches no peer or no port.
 fn can_match(rule: &PolicyRule) -> bool {
     let empty = rule.peers.as_ref().is_some_and(Vec::is_empty)
         || rule.ports.as_ref().is_some_and(Vec::is_empty);
