@@ -94,7 +94,7 @@ fn joined(clusters: BTreeMap<Name, Loaded>) -> Loaded {
     let mut worlds: BTreeMap<Name, World> = BTreeMap::new();
     let (mut findings, mut missing) = (Vec::new(), Vec::new());
     let (mut owners, mut workloads) = (BTreeMap::new(), BTreeMap::new());
-    let mut makers = BTreeMap::new();
+    let mut generated_for = BTreeMap::new();
     for (cluster, mut loaded) in clusters {
         let id = |id: &PodId| id.in_cluster(&cluster);
         // Synthetic addresses of one cluster may collide with addresses of another: assign them
@@ -115,12 +115,14 @@ fn joined(clusters: BTreeMap<Name, Loaded>) -> Loaded {
             .iter()
             .map(|(name, all)| (QualifiedName::new(&cluster, name).to_string(), pods(all)));
         workloads.extend(named);
-        let made =
-            loaded.makers.into_iter().map(|(policy, maker)| (policy.in_cluster(&cluster), maker));
-        makers.extend(made);
+        let made = loaded
+            .generated_for
+            .into_iter()
+            .map(|(policy, owner)| (policy.in_cluster(&cluster), owner));
+        generated_for.extend(made);
         worlds.insert(cluster.clone(), loaded.world);
     }
     let mut world = weir_clusterset::union(&worlds);
     let synthetic = weir_api::assign_addresses(&mut world);
-    Loaded { world, findings, missing, owners, workloads, makers, synthetic }
+    Loaded { world, findings, missing, owners, workloads, generated_for, synthetic }
 }

@@ -31,7 +31,7 @@ pub(crate) enum DatapathKind {
     Opflex,
 }
 
-/// What the commands need from a datapath.
+/// The properties of a datapath that the commands need.
 pub(crate) struct Backend {
     /// The value of `--datapath`.
     pub(crate) name: &'static str,
@@ -50,7 +50,7 @@ pub(crate) struct Backend {
 /// Runs an agent until it ends.
 pub(crate) type RunAgent = fn(&Agent) -> anyhow::Result<Exit>;
 
-/// How rules are printed.
+/// The way rules are printed.
 #[derive(Clone, Copy)]
 pub(crate) struct Rendering {
     /// Writes them.
@@ -82,7 +82,7 @@ pub(crate) struct Rendered<'a> {
     pub(crate) output: Format,
 }
 
-/// How the probes of a test are evaluated.
+/// The way the probes of a test are evaluated.
 #[derive(Clone, Copy)]
 pub(crate) enum Testing {
     /// In this process.

@@ -79,7 +79,7 @@ pub(crate) struct Loaded {
     /// The pods of each workload, under all of its names.
     pub(crate) workloads: BTreeMap<String, Vec<PodId>>,
     /// The policies that a controller created, with the object that owns them.
-    pub(crate) makers: BTreeMap<PolicyId, Name>,
+    pub(crate) generated_for: BTreeMap<PolicyId, Name>,
     /// The synthetic addresses of pods whose manifest has none.
     pub(crate) synthetic: BTreeSet<IpAddr>,
 }
@@ -88,7 +88,8 @@ impl Loaded {
     /// The lint findings about the world, without synthetic addresses. Warnings about policies that
     /// a controller created are dropped: lint reports on the object that owns them.
     pub(crate) fn lint(&self) -> Vec<Finding> {
-        let generated: BTreeSet<ObjectRef> = self.makers.keys().map(ObjectRef::from).collect();
+        let generated: BTreeSet<ObjectRef> =
+            self.generated_for.keys().map(ObjectRef::from).collect();
         let mut findings = weir_lint::lint(&self.without_synthetic());
         findings.retain(|finding| {
             finding.severity == Severity::Error
@@ -128,9 +129,9 @@ impl Loaded {
         owners.extend(manifests.owners);
         let mut workloads = self.workloads.clone();
         workloads.extend(manifests.workloads);
-        let mut makers = self.makers.clone();
-        makers.extend(manifests.makers);
-        Loaded { world, owners, workloads, makers, ..manifests }
+        let mut generated_for = self.generated_for.clone();
+        generated_for.extend(manifests.generated_for);
+        Loaded { world, owners, workloads, generated_for, ..manifests }
     }
 
     /// Fails for a namespace that does not occur in the input.
@@ -262,8 +263,7 @@ fn failed(error: LoadError) -> anyhow::Error {
 impl From<Manifests> for Loaded {
     fn from(manifests: Manifests) -> Self {
         let missing = manifests.missing().cloned().collect();
-        let Manifests { objects, findings, owners, generated_for: makers, synthetic, .. } =
-            manifests;
+        let Manifests { objects, findings, owners, generated_for, synthetic, .. } = manifests;
         let mut names: BTreeMap<PodId, String> = BTreeMap::new();
         let mut workloads = BTreeMap::new();
         for (owner, pods) in owners {
@@ -278,6 +278,6 @@ impl From<Manifests> for Loaded {
             workloads.insert(name, pods);
         }
         let world = objects.into_iter().collect();
-        Loaded { world, findings, missing, owners: names, workloads, makers, synthetic }
+        Loaded { world, findings, missing, owners: names, workloads, generated_for, synthetic }
     }
 }

@@ -10,6 +10,7 @@ use clap::{Args, ValueEnum};
 use serde::Serialize;
 use weir_api::Case;
 use weir_model::{Finding, Flow, Object, Severity, Verdict};
+use weir_reach::State;
 
 use crate::{
     clusters::Clusters,
@@ -139,7 +140,7 @@ pub(crate) struct CaseResult {
     pub(crate) error: Option<String>,
     /// The file and line.
     #[serde(skip)]
-    pub(crate) place: String,
+    pub(crate) location: String,
     /// The findings from reading it.
     #[serde(skip)]
     pub(crate) findings: Vec<Finding>,
@@ -164,7 +165,7 @@ pub(crate) struct ProbeResult {
     pub(crate) why: String,
     /// The file and line.
     #[serde(skip)]
-    pub(crate) place: String,
+    pub(crate) location: String,
     /// Whether the verdict is the expected one.
     #[serde(skip)]
     pub(crate) passed: bool,
@@ -225,8 +226,9 @@ fn has_no_tests(cases: &[Case]) -> bool {
 
 fn syntax_error(case: &Case) -> Option<Failure> {
     let finding = case.findings.iter().find(|finding| finding.code == "syntax")?;
-    let place = finding.location.as_ref().map(|place| format!("{place}: ")).unwrap_or_default();
-    Some(Failure::new(format!("{place}{}", finding.message), finding.hint.clone()))
+    let location =
+        finding.location.as_ref().map(|location| format!("{location}: ")).unwrap_or_default();
+    Some(Failure::new(format!("{location}{}", finding.message), finding.hint.clone()))
 }
 
 /// The maximum number of cases that run concurrently in the kernel.
@@ -266,15 +268,8 @@ fn evaluate(mut case: Case, testing: Testing) -> CaseResult {
             Err(cause) => error = Some(format!("{}: {cause:#}", case.location)),
         }
     }
-    let Case { name, location: place, objects, probes, findings, .. } = case;
-    let errors: Vec<&Finding> =
-        findings.iter().filter(|finding| finding.severity == Severity::Error).collect();
-    if let Some(first) = errors.first() {
-        error.get_or_insert_with(|| match errors.len() {
-            1 => describe(first),
-            count => format!("{}, and {} more", describe(first), count - 1),
-        });
-    }
+    let Case { name, location, objects, probes, findings, .. } = case;
+    let error = error.or_else(|| first_error(&findings));
     let state = source::compile(objects.into_iter().collect());
     let flows: Vec<_> = probes.iter().map(|probe| probe.flow(&state.world)).collect();
     let known: Vec<Flow> = flows.iter().flatten().copied().collect();
@@ -285,39 +280,23 @@ fn evaluate(mut case: Case, testing: Testing) -> CaseResult {
         Testing::InKernel(filter) => kernel::verdicts(&state.world, &known, filter)
             .map(|verdicts| verdicts.into_iter().map(Probed::from).collect()),
     };
-    let mut probed = match probed {
-        Ok(probed) => probed.into_iter(),
-        Err(cause) => {
-            error.get_or_insert(format!("{place}: {:#}", anyhow::Error::from(cause)));
-            Vec::new().into_iter()
-        }
+    let (probed, failure) = match probed {
+        Ok(probed) => (probed, None),
+        Err(cause) => (Vec::new(), Some(format!("{location}: {:#}", anyhow::Error::from(cause)))),
     };
+    let mut error = error.or(failure);
+    let mut probed = probed.into_iter();
     let mut results = Vec::with_capacity(probes.len());
     for (probe, flow) in probes.into_iter().zip(flows) {
+        let line = format!("{}:{}", location.file, probe.line);
         let (verdict, why) = match flow {
             Ok(flow) => {
-                let compiled = state.program.verdict(&flow);
-                let oracle = weir_oracle::verdict(&state.world, &flow);
-                let Probed { verdict: real, shortfall } = probed.next().unwrap_or(compiled.into());
-                let short =
-                    shortfall.filter(|_| real == Verdict::Deny && compiled == Verdict::Allow);
-                if compiled != oracle || (compiled != real && short.is_none()) {
-                    error.get_or_insert_with(|| {
-                        format!(
-                            "bug in weir, please report it: for {flow} the compiled rules {compiled}, the oracle {oracle}, the datapath {real}"
-                        )
-                    });
-                }
-                let why = match short {
-                    Some(short) => {
-                        format!("allowed by policy, but the datapath cannot express it: {short}")
-                    }
-                    None => why::line(&weir_engine::explain(&state.program, &flow)),
-                };
-                (Some(real), why)
+                let (verdict, why, bug) = judge(&state, &flow, probed.next());
+                error = error.or(bug);
+                (Some(verdict), why)
             }
             Err(problem) => {
-                error.get_or_insert_with(|| format!("{}:{}: {problem}", place.file, probe.line));
+                error = error.or_else(|| Some(format!("{line}: {problem}")));
                 (None, problem.to_string())
             }
         };
@@ -330,22 +309,55 @@ fn evaluate(mut case: Case, testing: Testing) -> CaseResult {
             // A probe that cannot be tried fails.
             verdict: verdict.unwrap_or(Verdict::Deny).to_string(),
             why,
-            place: format!("{}:{}", place.file, probe.line),
+            location: line,
             passed: verdict == Some(probe.expect),
             tried: verdict.is_some(),
             family: probe.family.map(|family| family.to_string()),
             note: probe.note,
         });
     }
-    CaseResult { name, probes: results, error, place: place.to_string(), findings }
+    CaseResult { name, probes: results, error, location: location.to_string(), findings }
+}
+
+/// The verdict of the datapath and its reason. A third value reports a bug: the compiled rules, the
+/// oracle and the datapath disagree. Without an answer of the datapath, the compiled rules decide.
+fn judge(state: &State, flow: &Flow, probed: Option<Probed>) -> (Verdict, String, Option<String>) {
+    let compiled = state.program.verdict(flow);
+    let oracle = weir_oracle::verdict(&state.world, flow);
+    let Probed { verdict: real, shortfall } = probed.unwrap_or(compiled.into());
+    let shortfall = shortfall.filter(|_| real == Verdict::Deny && compiled == Verdict::Allow);
+    let differs = compiled != oracle || (compiled != real && shortfall.is_none());
+    let bug = differs.then(|| {
+        format!(
+            "bug in weir, please report it: for {flow} the compiled rules {compiled}, the oracle {oracle}, the datapath {real}"
+        )
+    });
+    let why = match shortfall {
+        Some(shortfall) => {
+            format!("allowed by policy, but the datapath cannot express it: {shortfall}")
+        }
+        None => why::line(&weir_engine::explain(&state.program, flow)),
+    };
+    (real, why, bug)
+}
+
+/// Describes the first finding that is an error, and the number of others.
+fn first_error(findings: &[Finding]) -> Option<String> {
+    let mut errors = findings.iter().filter(|finding| finding.severity == Severity::Error);
+    let first = describe(errors.next()?);
+    Some(match errors.count() {
+        0 => first,
+        others => format!("{first}, and {others} more"),
+    })
 }
 
 fn describe(finding: &Finding) -> String {
-    let place = finding.location.as_ref().map(|place| format!("{place}: ")).unwrap_or_default();
+    let location =
+        finding.location.as_ref().map(|location| format!("{location}: ")).unwrap_or_default();
     let object = finding.object.as_ref().map(|object| format!("{object} ")).unwrap_or_default();
     let field = match &*finding.field {
         "" => String::new(),
         field => format!("{field}: "),
     };
-    format!("{place}{object}{field}{}", finding.message)
+    format!("{location}{object}{field}{}", finding.message)
 }

@@ -73,26 +73,26 @@ pub(crate) fn past(verdict: Verdict) -> &'static str {
 
 /// A rule: its policy, its index and its location.
 pub(crate) fn rule(cited: &Cited) -> String {
-    let place = place(&cited.section, cited.rule().origin.line);
-    let place = place.map(|place| format!(" ({place})")).unwrap_or_default();
-    format!("{} {}{place}", cited.section.policy, cited.rule().origin)
+    let location = location(&cited.section, cited.rule().origin.line);
+    let location = location.map(|location| format!(" ({location})")).unwrap_or_default();
+    format!("{} {}{location}", cited.section.policy, cited.rule().origin)
 }
 
 /// The file and line inside a policy.
-pub(crate) fn place(section: &Section, line: u32) -> Option<String> {
-    let mut place = section.location.clone()?;
+pub(crate) fn location(section: &Section, line: u32) -> Option<String> {
+    let mut location = section.location.clone()?;
     if line > 0 {
-        place.line = line;
+        location.line = line;
     }
-    Some(place.to_string())
+    Some(location.to_string())
 }
 
 fn policies(sections: &[std::sync::Arc<Section>]) -> String {
     const MAX_POLICIES: usize = 3;
     let name = |section: &std::sync::Arc<Section>| {
-        let place =
-            section.location.as_ref().map(|place| format!(" ({place})")).unwrap_or_default();
-        format!("{}{place}", section.policy)
+        let location =
+            section.location.as_ref().map(|location| format!(" ({location})")).unwrap_or_default();
+        format!("{}{location}", section.policy)
     };
     let mut names: Vec<String> = sections.iter().take(MAX_POLICIES).map(name).collect();
     if sections.len() > MAX_POLICIES {

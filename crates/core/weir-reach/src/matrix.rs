@@ -42,7 +42,7 @@ pub struct Cell {
     pub partly: Vec<PortRange>,
 }
 
-/// How many of the evaluated ports pass.
+/// The share of the evaluated ports that pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Coverage {
     /// All of them.
@@ -54,7 +54,7 @@ pub enum Coverage {
 }
 
 impl Cell {
-    /// How many of the evaluated ports pass.
+    /// The share of the evaluated ports that pass.
     pub fn coverage(&self) -> Coverage {
         match (self.allowed.is_empty(), self.denied.is_empty(), self.partly.is_empty()) {
             (false, true, true) => Coverage::All,

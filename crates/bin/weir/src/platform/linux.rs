@@ -25,7 +25,7 @@ pub(crate) const HCN: Option<RunAgent> = None;
 
 /// A datapath that can be opened in the current network namespace.
 pub(crate) trait Open: Datapath + Send + Sized {
-    /// What to do if it cannot be opened.
+    /// The hint of the error if it cannot be opened.
     const HINT: &'static str;
 
     fn open_with(mode: Mode) -> Result<Self, ApplyError>;

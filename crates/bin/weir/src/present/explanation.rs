@@ -80,8 +80,8 @@ fn write_side(
         writeln!(out, "  isolated by:")?;
         let row = |of: &PolicyView| {
             let origin = of.made_for.as_ref().map(|owner| format!("created for {owner}"));
-            let place = of.place.clone().into_iter().chain(origin).collect::<Vec<_>>();
-            vec![of.policy.as_str().into(), Cell::new(place.join(", "), FAINT)]
+            let location = of.location.clone().into_iter().chain(origin).collect::<Vec<_>>();
+            vec![of.policy.as_str().into(), Cell::new(location.join(", "), FAINT)]
         };
         table::write(out, 4, &isolated_by.iter().map(row).collect::<Vec<_>>())?;
     }
@@ -104,8 +104,9 @@ fn write_side(
 }
 
 fn cite(rule: &RuleView) -> String {
-    let place = rule.place.as_deref().map(|place| format!(" {}", Painted(FAINT, place)));
-    format!("{} {}{}", Plain(&rule.policy), rule.rule, place.unwrap_or_default())
+    let location =
+        rule.location.as_deref().map(|location| format!(" {}", Painted(FAINT, location)));
+    format!("{} {}{}", Plain(&rule.policy), rule.rule, location.unwrap_or_default())
 }
 
 fn terms(direction: Direction, rule: &RuleView) -> String {

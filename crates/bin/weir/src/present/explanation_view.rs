@@ -61,8 +61,8 @@ pub(super) struct SideView {
 #[serde(rename_all = "camelCase")]
 pub(super) struct PolicyView {
     pub(super) policy: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) place: Option<String>,
+    #[serde(rename = "place", skip_serializing_if = "Option::is_none")]
+    pub(super) location: Option<String>,
     /// The object for which a controller created the policy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) made_for: Option<String>,
@@ -72,8 +72,8 @@ pub(super) struct PolicyView {
 pub(super) struct RuleView {
     pub(super) policy: String,
     pub(super) rule: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) place: Option<String>,
+    #[serde(rename = "place", skip_serializing_if = "Option::is_none")]
+    pub(super) location: Option<String>,
     pub(super) action: String,
     pub(super) peers: String,
     #[serde(skip_serializing_if = "String::is_empty")]
@@ -311,8 +311,8 @@ fn judged(
 fn policy(section: &Arc<Section>, loaded: &Loaded) -> PolicyView {
     PolicyView {
         policy: section.policy.to_string(),
-        place: why::place(section, 0),
-        made_for: loaded.makers.get(&section.policy).map(ToString::to_string),
+        location: why::location(section, 0),
+        made_for: loaded.generated_for.get(&section.policy).map(ToString::to_string),
     }
 }
 
@@ -321,7 +321,7 @@ fn rule(cited: &Cited) -> RuleView {
     RuleView {
         policy: cited.section.policy.to_string(),
         rule: origin.to_string(),
-        place: why::place(&cited.section, origin.line),
+        location: why::location(&cited.section, origin.line),
         action: action.to_string(),
         peers: peers.to_string(),
         ports: match peers {

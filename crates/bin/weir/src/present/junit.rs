@@ -40,7 +40,7 @@ fn suite(xml: &mut String, case: &CaseResult) {
     if let (Some(error), true) = (&error, case.probes.is_empty()) {
         xml.push_str(&format!(
                 "    <testcase classname=\"{name}\" name=\"{}\">\n      <error message=\"{error}\"/>\n    </testcase>\n",
-                escape(&case.place)
+                escape(&case.location)
             ));
     }
     for probe in &case.probes {
@@ -57,7 +57,7 @@ fn suite(xml: &mut String, case: &CaseResult) {
             note.unwrap_or_default()
         );
         xml.push_str(&format!("    <testcase classname=\"{name}\" name=\"{}\"", escape(&about)));
-        let place = escape(&probe.place);
+        let location = escape(&probe.location);
         match (&error, probe.passed) {
             (Some(error), _) => {
                 xml.push_str(&format!(">\n      <error message=\"{error}\"/>\n    </testcase>\n"))
@@ -67,7 +67,7 @@ fn suite(xml: &mut String, case: &CaseResult) {
                 let message = escape(&format!("expected {}, got {}", probe.expect, probe.verdict));
                 let why = escape(&probe.why);
                 xml.push_str(&format!(
-                        ">\n      <failure message=\"{message}\">{place}: {why}</failure>\n    </testcase>\n"
+                        ">\n      <failure message=\"{message}\">{location}: {why}</failure>\n    </testcase>\n"
                     ));
             }
         }

@@ -53,8 +53,8 @@ struct ChainListing {
 #[derive(Serialize)]
 struct SectionListing {
     policy: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    place: Option<String>,
+    #[serde(rename = "place", skip_serializing_if = "Option::is_none")]
+    location: Option<String>,
     rules: Vec<RuleListing>,
 }
 
@@ -142,7 +142,7 @@ fn chain(chain: &Chain) -> ChainListing {
 fn section(section: &Section) -> SectionListing {
     SectionListing {
         policy: section.policy.to_string(),
-        place: section.location.as_ref().map(ToString::to_string),
+        location: section.location.as_ref().map(ToString::to_string),
         rules: section
             .rules
             .iter()
@@ -226,8 +226,8 @@ fn sections(
     list: &[SectionListing],
 ) -> io::Result<()> {
     for section in list {
-        let place = section.place.as_deref().unwrap_or_default();
-        writeln!(out, "    {tier} {}  {}", Plain(&section.policy), Painted(FAINT, place))?;
+        let location = section.location.as_deref().unwrap_or_default();
+        writeln!(out, "    {tier} {}  {}", Plain(&section.policy), Painted(FAINT, location))?;
         let rows: Vec<Vec<Cell>> = section
             .rules
             .iter()

@@ -52,15 +52,16 @@ fn write_case(out: &mut dyn Write, case: &CaseResult) -> io::Result<()> {
 }
 
 fn write_probe(out: &mut dyn Write, probe: &ProbeResult) -> io::Result<()> {
-    let ProbeResult { from, to, port, protocol, expect, verdict, why, place, note, tried, .. } =
-        probe;
+    let ProbeResult {
+        from, to, port, protocol, expect, verdict, why, location, note, tried, ..
+    } = probe;
     let about = Plain(format_args!("{from} → {to} {port}/{protocol}")).to_string();
-    let place = Painted(FAINT, place);
+    let location = Painted(FAINT, location);
     if *tried {
         let verdict = Painted(BAD, verdict);
-        writeln!(out, "     {about}: expected {expect}, got {verdict}  {place}")?;
+        writeln!(out, "     {about}: expected {expect}, got {verdict}  {location}")?;
     } else {
-        writeln!(out, "     {about}: {}  {place}", Painted(BAD, "cannot be tried"))?;
+        writeln!(out, "     {about}: {}  {location}", Painted(BAD, "cannot be tried"))?;
     }
     writeln!(out, "       {}", Plain(why))?;
     match note {

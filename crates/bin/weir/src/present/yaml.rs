@@ -38,7 +38,7 @@ fn block(out: &mut String, value: &Value, indent: usize) {
     }
 }
 
-/// What follows `key:`. Lists stay at the indent of their key.
+/// Writes the value after `key:`. Lists keep the indent of their key.
 fn entry(out: &mut String, value: &Value, indent: usize) {
     match value {
         Value::Object(map) if !map.is_empty() => {
@@ -57,7 +57,7 @@ fn entry(out: &mut String, value: &Value, indent: usize) {
     }
 }
 
-/// What follows `-`. The first line of a map or list stands beside it.
+/// Writes the value after `-`. The first line of a map or list is on the same line.
 fn item(out: &mut String, value: &Value, indent: usize) {
     let nested = match value {
         Value::Object(map) => !map.is_empty(),
@@ -141,18 +141,18 @@ mod tests {
     }
 
     #[test]
-    fn strange_strings_are_quoted() {
-        for odd in [
+    fn ambiguous_strings_are_quoted() {
+        for text_value in [
             "", " a", "a ", "a: b", "a #b", "1.5", "0x1f", "No", "- a", "a\nb", "é\u{85}", "*a",
             "&a",
         ] {
-            let line = text(&Value::from(odd));
+            let line = text(&Value::from(text_value));
             assert!(line.starts_with('"') && line.lines().count() == 1, "{line}");
         }
     }
 
     #[test]
-    fn what_is_written_is_read_back_the_same() {
+    fn the_output_is_read_back_as_the_same_value() {
         let value = json!({
             "": "", "a b": ["no", "~", "1e3", "0o7", "-", "? x", "a:b", "x: y", "#", "'", "\"", "\t", "tr ue"],
             "nested": [[[]], [{}], [[{"k": [1, -2, true, null]}]], {"a": {"b": {"c": "d"}}, "e": []}],
