@@ -66,7 +66,9 @@ impl Access {
         if config.accept_invalid_certs {
             self.warned.0.get_or_init(|| {
                 tracing::warn!(
-                    "the certificate of {} is not verified, because the kubeconfig sets insecure-skip-tls-verify: any server at this address is trusted; set certificate-authority instead",
+                    "the certificate of {} is not verified, because the kubeconfig sets \
+                     insecure-skip-tls-verify: any server at this address is trusted; set \
+                     certificate-authority instead",
                     config.cluster_url
                 );
             });

@@ -19,12 +19,14 @@
 //!
 //! Required permissions:
 //!
-//! | user | permissions |
-//! | --- | --- |
-//! | `Watch` | `list` and `watch` on pods, namespaces, nodes, networkpolicies.networking.k8s.io and, if installed, adminnetworkpolicies, baselineadminnetworkpolicies and clusternetworkpolicies of policy.networking.k8s.io; `get` on the customresourcedefinitions.apiextensions.k8s.io of these three: without it, the agent waits a minute before it treats a missing kind as not installed |
-//! | `Pods` | `get` on pods |
-//! | `Recorder` | `create` and `patch` on events of the core group |
-//! | `read_cluster` | `list` on the kinds of `Watch`; nodes only if a policy selects nodes; memcacheds.memcached.c5c3.io only for lints |
+//! * [`Watch`]: `list` and `watch` on pods, namespaces, nodes, networkpolicies.networking.k8s.io and,
+//!   if installed, on adminnetworkpolicies, baselineadminnetworkpolicies and clusternetworkpolicies of
+//!   policy.networking.k8s.io. `get` on the customresourcedefinitions.apiextensions.k8s.io of these
+//!   three: without it, the agent waits a minute before it treats a missing kind as not installed.
+//! * [`Pods`]: `get` on pods.
+//! * [`Recorder`]: `create` and `patch` on events of the core group.
+//! * [`read_cluster`]: `list` on the kinds of `Watch`. Nodes are needed only if a policy selects
+//!   nodes, and memcacheds.memcached.c5c3.io only for lints.
 //!
 //! The agent uses the first three, and nothing else.
 

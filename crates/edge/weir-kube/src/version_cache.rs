@@ -31,7 +31,7 @@ struct Version {
     list: u32,
 }
 
-/// An object as it was read, before the cache takes it over.
+/// An object that was read, before the cache takes it over.
 #[derive(Debug)]
 pub(crate) struct Reading {
     key: Key,

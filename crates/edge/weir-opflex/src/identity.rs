@@ -28,9 +28,10 @@ impl Identity {
         }
         if count == 0 {
             return format!(
-                "there are no HostprotPols in namespace {namespace}; the files stay unchanged; check that a \
-                 `weir controller --enable hpp` runs and leads, and --hpp-namespace of both; after disabling the \
-                 controller, remove the files with `weir agent --datapath opflex --cleanup`"
+                "there are no HostprotPols in namespace {namespace}; the files stay unchanged; \
+                 check that a `weir controller --enable hpp` runs and leads, and --hpp-namespace \
+                 of both; after disabling the controller, remove the files with \
+                 `weir agent --datapath opflex --cleanup`"
             );
         }
         let hint = match (prefixes.is_empty(), nodes.is_empty()) {
@@ -41,8 +42,8 @@ impl Identity {
             (true, true) => "check --node and --aci-prefix".into(),
         };
         format!(
-            "none of the {count} HostprotPols in namespace {namespace} is {own}, the one of this node; the files \
-             stay unchanged; {hint}"
+            "none of the {count} HostprotPols in namespace {namespace} is {own}, the one of this \
+             node; the files stay unchanged; {hint}"
         )
     }
 }

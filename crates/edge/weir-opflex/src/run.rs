@@ -82,7 +82,8 @@ impl OpflexError {
             OpflexError::Start(_) => "check the limits of the process",
             OpflexError::Listen(_) => "choose another address with `--http`, or `off`",
             OpflexError::Folder(error) if error.is_missing() => {
-                "opflex-agent creates it when it runs with `enable-local-netpol`; or create it with `mkdir -p`, or name another with `--netpol-dir`"
+                "opflex-agent creates it when it runs with `enable-local-netpol`; or create it with \
+                 `mkdir -p`, or name another with `--netpol-dir`"
             }
             OpflexError::Folder(_) => {
                 "check the path and its permissions, or name another with `--netpol-dir`"

@@ -80,8 +80,8 @@ pub enum OnMissing {
     Fail,
     /// Report that the kind is not installed, with this hint, and retry.
     FailWithHint(String),
-    /// Treat the kind as installed later: there are no objects. The follower checks first that the
-    /// CustomResourceDefinition does not exist.
+    /// Treat the kind as one without objects, after checking that its CustomResourceDefinition does
+    /// not exist, and poll until it is installed.
     TreatAsEmpty,
 }
 
@@ -293,8 +293,8 @@ impl<S: Sink> Follower<S> {
         Page::parse(&bytes, &self.spec, version, |object| self.sink.read(object))
     }
 
-    /// The API server does not serve the kind. Right after its start this is so for every kind with
-    /// a definition, so that only the definition itself proves that the kind is not installed.
+    /// The API server does not serve the kind. Right after its start it does not serve any kind with a
+    /// definition, so that only the definition itself proves that the kind is not installed.
     async fn not_served(&mut self, client: &Client) -> Result<Step, Interrupted> {
         let missing = ReadError::Missing { resource: self.spec.resource.name() };
         if self.spec.on_missing != OnMissing::TreatAsEmpty {
@@ -303,7 +303,7 @@ impl<S: Sink> Follower<S> {
         let since = self.missing_since.get_or_insert_with(Instant::now);
         let is_past_grace = since.elapsed() >= self.policy.absence_grace;
         match wire::definition(client, &self.spec).await {
-            // Without the right to read definitions, only time can tell.
+            // Without the right to read definitions, the follower waits for the grace period.
             Err(ReadError::Forbidden { .. }) if is_past_grace => self.not_installed().await?,
             Ok(Definition::Absent) => self.not_installed().await?,
             // The stored objects are still meant, only not readable: the sink keeps them.

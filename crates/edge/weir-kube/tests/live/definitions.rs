@@ -1,4 +1,4 @@
-//! Kinds that are installed and taken away.
+//! CustomResourceDefinitions that are installed and removed.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use crate::{observer::Observer, policy_id};
 const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 const ADMIN: &str = "/apis/policy.networking.k8s.io/v1alpha1/adminnetworkpolicies";
 
-/// A definition that lets everything pass: what it means is checked by those who read it.
+/// A definition that accepts every object, so that only weir validates it.
 fn definition(plural: &str, kind: &str, version: &str) -> Value {
     let group = "policy.networking.k8s.io";
     json!({
@@ -49,8 +49,8 @@ fn admin_policy(name: &str, priority: u32) -> Value {
     })
 }
 
-/// Creates an object of a kind that was defined just now.
-fn create_soon(cluster: &Cluster, path: &str, object: &Value) {
+/// Creates an object of a kind whose definition is new.
+fn create_when_served(cluster: &Cluster, path: &str, object: &Value) {
     let start = Instant::now();
     while let Err(error) = cluster.create(path, object) {
         assert!(start.elapsed() < Duration::from_secs(60), "{path} is not served: {error}");
@@ -59,17 +59,17 @@ fn create_soon(cluster: &Cluster, path: &str, object: &Value) {
 }
 
 #[test]
-fn kinds_of_policies_come_and_go() {
+fn policies_follow_the_definition_of_their_kind() {
     let mut cluster = Cluster::start().unwrap();
     let mut seen = Observer::start(cluster.admin());
     seen.until_in_sync();
     let admin = definition("adminnetworkpolicies", "AdminNetworkPolicy", "v1alpha1");
     cluster.create(DEFINITIONS, &admin).unwrap();
-    create_soon(&cluster, ADMIN, &admin_policy("deny", 10));
+    create_when_served(&cluster, ADMIN, &admin_policy("deny", 10));
     let deny = policy_id(PolicyKind::AdminNetworkPolicy, "", "deny");
     seen.until("the policy", |seen| seen.world.policies.contains_key(&deny));
 
-    // One that no API server with a proper definition would take.
+    // An API server with the official definition would reject this policy.
     cluster.create(ADMIN, &admin_policy("refused", 5000)).unwrap();
     let refused = policy_id(PolicyKind::AdminNetworkPolicy, "", "refused");
     seen.until("the other policy", |seen| {
@@ -81,19 +81,19 @@ fn kinds_of_policies_come_and_go() {
     let rules = seen.world.policies[&refused].spec.ingress.clone().unwrap();
     assert!(rules.iter().all(|rule| rule.action == Action::Deny), "{rules:?}");
     cluster.delete(&format!("{ADMIN}/refused")).unwrap();
-    seen.until("nothing wrong", |seen| seen.findings.is_empty());
+    seen.until("no finding", |seen| seen.findings.is_empty());
 
-    // After a start the API server does not know at once what was installed.
+    // Right after its start, the API server does not serve the installed kinds.
     seen.forget();
     for _ in 0..2 {
         cluster.stop_server();
         cluster.start_server().unwrap();
-        seen.until("calm", |seen| seen.unread.is_empty());
+        seen.until("no problem", |seen| seen.unread.is_empty());
         seen.linger(Duration::from_secs(1));
     }
     assert_eq!(seen.removed, []);
 
-    // A version that is not served any more takes nothing away; one that is, again, is read again.
+    // A version that is no longer served removes nothing. When it is served again, it is read again.
     let path = format!("{DEFINITIONS}/adminnetworkpolicies.policy.networking.k8s.io");
     let (mut old, mut later) =
         (admin["spec"]["versions"][0].clone(), admin["spec"]["versions"][0].clone());
@@ -103,11 +103,11 @@ fn kinds_of_policies_come_and_go() {
     seen.until("a finding", |seen| {
         seen.findings.iter().any(|finding| finding.code == "unknown-version")
     });
-    seen.until("calm", |seen| seen.unread.is_empty());
+    seen.until("no problem", |seen| seen.unread.is_empty());
     assert_eq!(seen.removed, []);
     old["served"] = true.into();
     cluster.patch(&path, &json!({"spec": {"versions": [old, later]}})).unwrap();
-    seen.until("nothing wrong", |seen| seen.findings.is_empty());
+    seen.until("no finding", |seen| seen.findings.is_empty());
     assert_eq!(seen.removed, []);
 
     let other = definition("clusternetworkpolicies", "ClusterNetworkPolicy", "v1alpha2");
@@ -119,19 +119,19 @@ fn kinds_of_policies_come_and_go() {
         "metadata": {"name": "base"},
         "spec": {"tier": "Baseline", "priority": 1, "subject": {"namespaces": {}}},
     });
-    create_soon(&cluster, path, &policy);
+    create_when_served(&cluster, path, &policy);
     let base = policy_id(PolicyKind::ClusterNetworkPolicy, "", "base");
     seen.until("another kind", |seen| seen.world.policies.contains_key(&base));
 
     cluster
         .delete(&format!("{DEFINITIONS}/adminnetworkpolicies.policy.networking.k8s.io"))
         .unwrap();
-    seen.until("that it is gone", |seen| !seen.world.policies.contains_key(&deny));
+    seen.until("its removal", |seen| !seen.world.policies.contains_key(&deny));
     assert!(seen.world.policies.contains_key(&base));
 }
 
 #[test]
-fn a_version_that_is_not_known_is_reported() {
+fn an_unknown_version_is_reported() {
     let cluster = Cluster::start().unwrap();
     let later = definition("adminnetworkpolicies", "AdminNetworkPolicy", "v2");
     cluster.create(DEFINITIONS, &later).unwrap();

@@ -1,14 +1,14 @@
-//! The live source against a real API server. `cargo xtask cluster` gets one.
+//! Tests against a real API server. `cargo xtask cluster` builds one.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot run has failed")]
 
-mod away;
 mod definitions;
-mod events;
-mod look;
 mod observer;
-mod rights;
+mod outages;
+mod permissions;
+mod recorder;
 mod semantics;
+mod snapshot;
 mod watch;
 
 use std::sync::OnceLock;
@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use weir_cluster::Cluster;
 use weir_model::{Key, Name, PodId, PolicyId, PolicyKind};
 
-/// The cluster of all tests that leave others alone: each has a namespace of its own, and takes nothing away that is not.
+/// The cluster of all tests that share one. Each uses its own namespace.
 fn cluster() -> &'static Cluster {
     static CLUSTER: OnceLock<Cluster> = OnceLock::new();
     CLUSTER.get_or_init(|| Cluster::start().unwrap())
@@ -36,7 +36,7 @@ fn policies_of(namespace: &str) -> String {
     format!("/apis/networking.k8s.io/v1/namespaces/{namespace}/networkpolicies")
 }
 
-/// A pod as one creates it: without an address.
+/// A new pod, without an address.
 fn pod(name: &str) -> Value {
     json!({
         "metadata": {"name": name, "labels": {"app": name}},
@@ -44,15 +44,15 @@ fn pod(name: &str) -> Value {
     })
 }
 
-/// Creates a pod that runs.
+/// Creates a running pod.
 fn run_pod(cluster: &Cluster, namespace: &str, name: &str, address: &str) {
     let path = pods_of(namespace);
     cluster.create(&path, &pod(name)).unwrap();
-    cluster.patch(&format!("{path}/{name}/status"), &at(address)).unwrap();
+    cluster.patch(&format!("{path}/{name}/status"), &running_at(address)).unwrap();
 }
 
-/// The status of a pod with an address.
-fn at(address: &str) -> Value {
+/// The status of a running pod.
+fn running_at(address: &str) -> Value {
     json!({"status": {"phase": "Running", "podIP": address, "podIPs": [{"ip": address}]}})
 }
 

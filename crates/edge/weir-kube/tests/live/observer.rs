@@ -10,37 +10,38 @@ use weir_kube::{Access, RetryPolicy, Watch};
 use weir_model::{Change, Finding, Key, World};
 use weir_runtime::SourceEvent;
 
-/// How long something may take that must happen.
-const PATIENCE: Duration = Duration::from_secs(90);
+/// How long an expected event may take.
+const DEADLINE: Duration = Duration::from_secs(90);
 
-/// Follows a cluster and remembers everything.
+/// Follows a cluster and records all changes.
 pub(crate) struct Observer {
-    updates: Receiver<SourceEvent>,
+    events: Receiver<SourceEvent>,
     pub(crate) watch: Watch,
     pub(crate) world: World,
     pub(crate) findings: Vec<Finding>,
     pub(crate) unread: Vec<Finding>,
     pub(crate) in_sync: bool,
-    /// What was put and removed since somebody last asked.
+    /// The objects that were put since the last call of `forget`.
     pub(crate) put: Vec<Key>,
+    /// The objects that were removed since the last call of `forget`.
     pub(crate) removed: Vec<Key>,
     folder: TempDir,
 }
 
 impl Observer {
-    /// Begins to follow, with a pace that suits a test.
+    /// Follows with short waits.
     pub(crate) fn start(access: &weir_cluster::Access) -> Self {
-        Observer::with(access, pace())
+        Observer::with(access, policy())
     }
 
-    pub(crate) fn with(access: &weir_cluster::Access, pace: RetryPolicy) -> Self {
+    pub(crate) fn with(access: &weir_cluster::Access, policy: RetryPolicy) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let kubeconfig = access.write_kubeconfig(folder.path()).unwrap();
-        let (news, updates) = mpsc::channel();
+        let (sender, events) = mpsc::channel();
         let access = Access::new(Some(&kubeconfig), None);
-        let watch = Watch::start(access, pace, move |update| news.send(update).is_ok()).unwrap();
+        let watch = Watch::start(access, policy, move |event| sender.send(event).is_ok()).unwrap();
         Observer {
-            updates,
+            events,
             watch,
             world: World::default(),
             findings: Vec::new(),
@@ -52,43 +53,43 @@ impl Observer {
         }
     }
 
-    /// Waits until it is so.
+    /// Applies events until the condition holds.
     #[track_caller]
-    pub(crate) fn until(&mut self, what: &str, is_so: impl Fn(&Observer) -> bool) {
+    pub(crate) fn until(&mut self, what: &str, holds: impl Fn(&Observer) -> bool) {
         let start = Instant::now();
-        while !is_so(self) {
-            match self.updates.recv_timeout(PATIENCE.saturating_sub(start.elapsed())) {
-                Ok(update) => self.take(update),
+        while !holds(self) {
+            match self.events.recv_timeout(DEADLINE.saturating_sub(start.elapsed())) {
+                Ok(event) => self.apply(event),
                 Err(RecvTimeoutError::Timeout) => panic!(
-                    "not within {PATIENCE:?}: {what}; in sync: {}, unread: {:#?}, findings: {:#?}, world: {:#?}",
+                    "{what} did not happen within {DEADLINE:?}; in sync: {}, unread: {:#?}, findings: {:#?}, world: {:#?}",
                     self.in_sync, self.unread, self.findings, self.world
                 ),
-                Err(RecvTimeoutError::Disconnected) => panic!("the watch is gone before: {what}"),
+                Err(RecvTimeoutError::Disconnected) => panic!("the watch ended before: {what}"),
             }
         }
     }
 
-    /// Takes in what comes for some time.
+    /// Applies the events of some time.
     pub(crate) fn linger(&mut self, time: Duration) {
         let start = Instant::now();
-        while let Ok(update) = self.updates.recv_timeout(time.saturating_sub(start.elapsed())) {
-            self.take(update);
+        while let Ok(event) = self.events.recv_timeout(time.saturating_sub(start.elapsed())) {
+            self.apply(event);
         }
     }
 
-    /// Waits until everything was read once.
+    /// Waits until all kinds were listed.
     #[track_caller]
     pub(crate) fn until_in_sync(&mut self) {
         self.until("in sync", |seen| seen.in_sync);
     }
 
-    /// Forgets what was put and removed.
+    /// Clears `put` and `removed`.
     pub(crate) fn forget(&mut self) {
         self.put.clear();
         self.removed.clear();
     }
 
-    /// Shows another token from now on.
+    /// Replaces the token file.
     pub(crate) fn replace_token(&self, token: &str) {
         fs::write(self.folder.path().join("token"), token).unwrap();
     }
@@ -97,22 +98,22 @@ impl Observer {
         self.folder.path().join("kubeconfig")
     }
 
-    fn take(&mut self, update: SourceEvent) {
-        for change in update.changes {
+    fn apply(&mut self, event: SourceEvent) {
+        for change in event.changes {
             match &change {
                 Change::Put(object) => self.put.push(object.key()),
                 Change::Remove(key) => self.removed.push(key.clone()),
             }
             self.world.apply(change);
         }
-        assert!(!self.in_sync || update.in_sync, "once in sync is in sync for good");
-        (self.findings, self.unread) = (update.findings, update.unread);
-        self.in_sync = update.in_sync;
+        assert!(!self.in_sync || event.in_sync, "a source in sync stays in sync");
+        (self.findings, self.unread) = (event.findings, event.unread);
+        self.in_sync = event.in_sync;
     }
 }
 
-/// The pace of tests: small pages, short waits.
-pub(crate) fn pace() -> RetryPolicy {
+/// Small pages and short waits.
+pub(crate) fn policy() -> RetryPolicy {
     RetryPolicy {
         page_size: 3,
         first_retry: Duration::from_millis(50),

@@ -1,4 +1,4 @@
-//! What the rules of semantics say about pods and hosts, with objects as an API server has them.
+//! The rules of semantics about pods and hosts, with objects from an API server.
 
 use std::{collections::BTreeMap, fs, path::Path, thread, time::Duration};
 
@@ -10,12 +10,12 @@ use weir_model::World;
 use crate::{namespace, observer::Observer, pods_of, policies_of};
 
 const CASES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../cases/semantics");
-/// Keeps a pod that is being deleted.
+/// A finalizer that keeps deleted pods in the terminating state.
 const HOLD: &str = "weir.test/hold";
 
 #[test]
-fn hosts_and_the_life_of_pods_are_understood() {
-    // Two addresses of a pod, in servers that do not take them for granted.
+fn hosts_and_pod_phases_have_the_specified_verdicts() {
+    // Older API servers need a feature gate for pods with two addresses.
     let mut options = Options { flags: vec!["--feature-gates=IPv6DualStack=true".into()] };
     if std::env::var_os("KUBEBUILDER_ASSETS").is_some() {
         options.flags.clear();
@@ -25,16 +25,16 @@ fn hosts_and_the_life_of_pods_are_understood() {
     seen.until_in_sync();
     let mut namespaces = Vec::new();
     let mut probes = 0;
-    for (text, case) in ["h.yaml", "y.yaml"].iter().flat_map(|name| read(name)) {
+    for (text, case) in ["h.yaml", "y.yaml"].iter().flat_map(|name| read_cases(name)) {
         if case.name.starts_with("Y9") {
-            // An API server has no pods in a namespace that does not exist.
+            // An API server rejects pods in a namespace that does not exist.
             continue;
         }
-        fill(&cluster, &text, &mut namespaces);
-        seen.until(&case.name, |seen| is_right(&seen.world, &case));
+        create_objects(&cluster, &text, &mut namespaces);
+        seen.until(&case.name, |seen| has_expected_verdicts(&seen.world, &case));
         probes += case.probes.len();
         clear(&cluster, &namespaces);
-        seen.until("nothing", |seen| {
+        seen.until("an empty cluster", |seen| {
             seen.world.pods.is_empty()
                 && seen.world.policies.is_empty()
                 && seen.world.nodes.is_empty()
@@ -43,14 +43,14 @@ fn hosts_and_the_life_of_pods_are_understood() {
     assert!(probes > 40, "only {probes} probes");
 }
 
-fn is_right(world: &World, case: &Case) -> bool {
+fn has_expected_verdicts(world: &World, case: &Case) -> bool {
     case.probes.iter().all(|probe| {
         probe.flow(world).is_ok_and(|flow| weir_oracle::verdict(world, &flow) == probe.expect)
     })
 }
 
 /// Creates the objects of a case.
-fn fill(cluster: &Cluster, text: &Value, namespaces: &mut Vec<String>) {
+fn create_objects(cluster: &Cluster, text: &Value, namespaces: &mut Vec<String>) {
     let items = |key: &str| text[key].as_array().cloned().unwrap_or_default();
     let mut pods = items("pods");
     for file in items("manifests") {
@@ -79,7 +79,7 @@ fn fill(cluster: &Cluster, text: &Value, namespaces: &mut Vec<String>) {
         let status = json!({"status": {"addresses": addresses}});
         cluster.patch(&format!("/api/v1/nodes/{}/status", name(&node)), &status).unwrap();
     }
-    // The oldest first. An API server counts in seconds.
+    // The oldest first. Creation times have a resolution of one second.
     let mut by_age: BTreeMap<String, Vec<Value>> = BTreeMap::new();
     for pod in pods {
         let age = pod["created"].as_str().unwrap_or_default().to_owned();
@@ -97,7 +97,7 @@ fn fill(cluster: &Cluster, text: &Value, namespaces: &mut Vec<String>) {
     }
 }
 
-/// Creates a pod that is described as in a case.
+/// Creates a pod from its description in a case.
 fn create(cluster: &Cluster, pod: &Value) {
     let path = pods_of(pod["namespace"].as_str().unwrap());
     let object = json!({
@@ -120,7 +120,7 @@ fn create(cluster: &Cluster, pod: &Value) {
     }
 }
 
-/// A pod of a manifest, described as in a case.
+/// The description of a pod of a manifest, as in a case.
 fn described(pod: &Value) -> Value {
     let metadata = &pod["metadata"];
     json!({
@@ -149,8 +149,8 @@ fn name(object: &Value) -> &str {
     object["name"].as_str().unwrap()
 }
 
-/// The cases of a file, as they are written and as they are read.
-fn read(file: &str) -> Vec<(Value, Case)> {
+/// The cases of a file, as values and parsed.
+fn read_cases(file: &str) -> Vec<(Value, Case)> {
     let path = Path::new(CASES).join(file);
     let cases = weir_api::cases(file.into(), &fs::read(&path).unwrap());
     let texts = values(&path);

@@ -4,12 +4,12 @@ use serde_json::json;
 use weir_model::{Key, PolicyKind};
 
 use crate::{
-    at, cluster, namespace, observer::Observer, pod, pod_key, pods_of, policies_of, policy,
-    policy_id, run_pod,
+    cluster, namespace, observer::Observer, pod, pod_key, pods_of, policies_of, policy, policy_id,
+    run_pod, running_at,
 };
 
 #[test]
-fn everything_is_listed_page_by_page() {
+fn all_objects_are_listed_in_pages() {
     let cluster = cluster();
     namespace(cluster, "pages", json!({"team": "a"}));
     for i in 0..10 {
@@ -41,7 +41,7 @@ fn everything_is_listed_page_by_page() {
 }
 
 #[test]
-fn what_happens_is_told_as_it_happens() {
+fn changes_arrive_as_events() {
     let cluster = cluster();
     let mut seen = Observer::start(cluster.admin());
     seen.until_in_sync();
@@ -61,13 +61,13 @@ fn what_happens_is_told_as_it_happens() {
     seen.until("the pod", |seen| seen.world.pods.contains_key(&id));
     assert_eq!(seen.world.pods[&id].addresses, [] as [std::net::IpAddr; 0]);
     let path = format!("{}/web", pods_of("events"));
-    cluster.patch(&format!("{path}/status"), &at("10.2.0.1")).unwrap();
+    cluster.patch(&format!("{path}/status"), &running_at("10.2.0.1")).unwrap();
     seen.until("its address", |seen| seen.world.pods[&id].addresses.len() == 1);
     let finished = json!({"status": {"phase": "Succeeded"}});
     cluster.patch(&format!("{path}/status"), &finished).unwrap();
     seen.until("its end", |seen| seen.world.pods[&id].finished);
     cluster.delete(&path).unwrap();
-    seen.until("that it is gone", |seen| !seen.world.pods.contains_key(&id));
+    seen.until("its removal", |seen| !seen.world.pods.contains_key(&id));
 
     let lock = policy_id(PolicyKind::NetworkPolicy, "events", "lock");
     cluster.create(&policies_of("events"), &policy("lock", "web")).unwrap();
@@ -77,11 +77,11 @@ fn what_happens_is_told_as_it_happens() {
     cluster.patch(&path, &json!({"spec": {"ingress": []}})).unwrap();
     seen.until("another rule", |seen| seen.world.policies[&lock].spec != spec);
     cluster.delete(&path).unwrap();
-    seen.until("that it is gone", |seen| !seen.world.policies.contains_key(&lock));
+    seen.until("its removal", |seen| !seen.world.policies.contains_key(&lock));
 }
 
 #[test]
-fn reading_again_tells_everything_again_and_removes_nothing() {
+fn a_reload_sends_every_object_again_and_removes_nothing() {
     let cluster = cluster();
     namespace(cluster, "again", json!({}));
     run_pod(cluster, "again", "web", "10.3.0.1");

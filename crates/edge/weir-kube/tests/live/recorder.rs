@@ -1,4 +1,4 @@
-//! What is said about objects.
+//! Events about objects.
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ fn start(access: &weir_cluster::Access, instance: &str) -> Recorder {
     Recorder::start(Access::new(Some(&kubeconfig), None), "weir-test", instance).unwrap()
 }
 
-fn note(namespace: &str, name: &str, message: &str) -> NewEvent {
+fn event(namespace: &str, name: &str, message: &str) -> NewEvent {
     let regarding = json!({
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
@@ -36,12 +36,12 @@ fn events(cluster: &Cluster, namespace: &str) -> Vec<Value> {
     list["items"].as_array().unwrap().clone()
 }
 
-/// The Events of a namespace once they are as they should be.
-fn until(cluster: &Cluster, namespace: &str, what: impl Fn(&[Value]) -> bool) -> Vec<Value> {
+/// Waits until the Events of a namespace meet a condition, and returns them.
+fn until(cluster: &Cluster, namespace: &str, holds: impl Fn(&[Value]) -> bool) -> Vec<Value> {
     let start = Instant::now();
     loop {
         let events = events(cluster, namespace);
-        if what(&events) {
+        if holds(&events) {
             return events;
         }
         assert!(start.elapsed() < Duration::from_secs(60), "{events:#?}");
@@ -50,57 +50,57 @@ fn until(cluster: &Cluster, namespace: &str, what: impl Fn(&[Value]) -> bool) ->
 }
 
 #[test]
-fn the_same_is_one_event_whoever_says_it_and_is_counted() {
+fn two_processes_share_one_event_and_count_it() {
     let cluster = cluster();
-    namespace(cluster, "noted", json!({}));
-    cluster.create(&policies_of("noted"), &policy("lock", "web")).unwrap();
-    // Exactly the rights that the documentation asks for.
+    namespace(cluster, "recorded", json!({}));
+    cluster.create(&policies_of("recorded"), &policy("lock", "web")).unwrap();
+    // Exactly the documented permissions.
     let user = cluster.user("reporter", &[RIGHT]).unwrap();
     let (first, second) = (start(&user, "n1"), start(&user, "n2"));
-    first.publish(note("noted", "lock", "nonsense"));
-    let seen = until(cluster, "noted", |events| events.len() == 1);
+    first.publish(event("recorded", "lock", "nonsense"));
+    let seen = until(cluster, "recorded", |events| events.len() == 1);
     assert_eq!(seen[0]["involvedObject"]["name"], "lock");
     assert_eq!((&seen[0]["type"], &seen[0]["reason"]), (&json!("Warning"), &json!("Invalid")));
     assert_eq!((&seen[0]["message"], &seen[0]["count"]), (&json!("nonsense"), &json!(1)));
     assert_eq!(seen[0]["source"], json!({"component": "weir-test", "host": "n1"}));
-    first.publish(note("noted", "lock", "nonsense"));
-    second.publish(note("noted", "lock", "nonsense"));
-    second.publish(note("noted", "lock", &"long ".repeat(1000)));
-    let seen = until(cluster, "noted", |events| {
+    first.publish(event("recorded", "lock", "nonsense"));
+    second.publish(event("recorded", "lock", "nonsense"));
+    second.publish(event("recorded", "lock", &"long ".repeat(1000)));
+    let seen = until(cluster, "recorded", |events| {
         events.len() == 2 && events.iter().any(|event| event["count"] == 2)
     });
     let long = seen.iter().find(|event| event["count"] == 1).unwrap();
     assert_eq!(long["message"].as_str().unwrap().len(), 1024);
 
-    // What the API server has forgotten is said again.
+    // An Event that the API server has deleted is created again.
     let counted = seen.iter().find(|event| event["count"] == 2).unwrap();
     let name = counted["metadata"]["name"].as_str().unwrap();
-    cluster.delete(&format!("/api/v1/namespaces/noted/events/{name}")).unwrap();
-    first.publish(note("noted", "lock", "nonsense"));
-    until(cluster, "noted", |events| {
+    cluster.delete(&format!("/api/v1/namespaces/recorded/events/{name}")).unwrap();
+    first.publish(event("recorded", "lock", "nonsense"));
+    until(cluster, "recorded", |events| {
         events.iter().any(|event| event["message"] == "nonsense" && event["count"] == 1)
     });
 }
 
 #[test]
-fn what_cannot_be_said_stops_nobody() {
+fn events_that_fail_delay_no_others() {
     let cluster = cluster();
-    namespace(cluster, "heard", json!({}));
-    let mute = cluster.user("mute", &[]).unwrap();
-    let mute = start(&mute, "n1");
+    namespace(cluster, "delayed", json!({}));
+    let user = cluster.user("forbidden", &[]).unwrap();
+    let forbidden = start(&user, "n1");
     for i in 0..5000 {
-        mute.publish(note("heard", "lock", &i.to_string()));
+        forbidden.publish(event("delayed", "lock", &i.to_string()));
     }
     let gate = cluster.gate().unwrap();
     gate.shut();
     let user = cluster.user("patient", &[RIGHT]).unwrap();
     let patient = start(&user.through(gate.address()), "n1");
-    // There is no such namespace, which is nobody's fault but the note's.
-    patient.publish(note("nowhere", "lock", "lost"));
-    patient.publish(note("heard", "lock", "late"));
+    // The namespace does not exist, so that the API server rejects this Event.
+    patient.publish(event("nowhere", "lock", "lost"));
+    patient.publish(event("delayed", "lock", "late"));
     std::thread::sleep(Duration::from_millis(500));
-    assert_eq!(events(cluster, "heard"), [] as [Value; 0]);
+    assert_eq!(events(cluster, "delayed"), [] as [Value; 0]);
     gate.open();
-    let seen = until(cluster, "heard", |events| !events.is_empty());
+    let seen = until(cluster, "delayed", |events| !events.is_empty());
     assert_eq!((seen.len(), &seen[0]["message"]), (1, &json!("late")));
 }

@@ -1,4 +1,4 @@
-//! The API server goes away and comes back.
+//! The API server becomes unreachable and returns.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use weir_kube::RetryPolicy;
 
 use crate::{
     namespace,
-    observer::{Observer, pace},
+    observer::{Observer, policy},
     pod_key, pods_of, run_pod,
 };
 
@@ -20,14 +20,14 @@ fn shop(cluster: &Cluster) {
 }
 
 #[test]
-fn what_was_there_stays_while_the_api_server_is_down_and_news_come_when_it_is_back() {
+fn an_outage_removes_nothing_and_differences_arrive_afterwards() {
     let mut cluster = Cluster::start().unwrap();
     shop(&cluster);
     let mut seen = Observer::start(cluster.admin());
     seen.until_in_sync();
     seen.forget();
     cluster.stop_server();
-    seen.until("trouble", |seen| !seen.unread.is_empty());
+    seen.until("a problem", |seen| !seen.unread.is_empty());
     assert!(seen.unread[0].message.contains("cannot reach the API server"), "{:?}", seen.unread);
     seen.linger(Duration::from_secs(3));
     assert_eq!((&seen.removed[..], seen.in_sync), (&[][..], true));
@@ -35,23 +35,23 @@ fn what_was_there_stays_while_the_api_server_is_down_and_news_come_when_it_is_ba
     cluster.delete(&format!("{}/p0", pods_of("shop"))).unwrap();
     run_pod(&cluster, "shop", "late", "10.0.0.9");
     let (gone, late) = (pod_key("shop", "p0"), pod_key("shop", "late"));
-    seen.until("news", |seen| seen.removed.contains(&gone) && seen.put.contains(&late));
-    seen.until("calm", |seen| seen.unread.is_empty());
+    seen.until("the changes", |seen| seen.removed.contains(&gone) && seen.put.contains(&late));
+    seen.until("no problem", |seen| seen.unread.is_empty());
     seen.linger(Duration::from_millis(300));
-    assert_eq!(seen.removed, [gone], "and nothing else");
+    assert_eq!(seen.removed, [gone], "only the deleted pod");
 }
 
 #[test]
-fn a_watch_from_too_long_ago_begins_anew_and_only_differences_are_told() {
+fn an_expired_watch_leads_to_a_list_and_only_differences_are_sent() {
     let mut cluster = Cluster::start().unwrap();
     shop(&cluster);
     let gate = cluster.gate().unwrap();
     let mut seen = Observer::start(&cluster.admin().through(gate.address()));
     seen.until_in_sync();
     gate.shut();
-    seen.until("trouble", |seen| !seen.unread.is_empty());
+    seen.until("a problem", |seen| !seen.unread.is_empty());
     seen.forget();
-    // While nobody looks, one goes and one comes; then all memory of it is lost.
+    // One pod is deleted and one is created, and compaction removes the events.
     cluster.delete(&format!("{}/p0", pods_of("shop"))).unwrap();
     run_pod(&cluster, "shop", "late", "10.0.0.9");
     cluster.compact().unwrap();
@@ -65,22 +65,22 @@ fn a_watch_from_too_long_ago_begins_anew_and_only_differences_are_told() {
     });
     seen.linger(Duration::from_millis(300));
     assert_eq!(seen.removed, [gone]);
-    assert!(!seen.put.contains(&pod_key("shop", "p1")), "what is as it was is not told again");
+    assert!(!seen.put.contains(&pod_key("shop", "p1")), "unchanged objects are not sent again");
 }
 
 #[test]
-fn a_network_that_swallows_everything_is_noticed() {
+fn a_network_that_drops_everything_is_reported() {
     let cluster = Cluster::start().unwrap();
     shop(&cluster);
     let gate = cluster.gate().unwrap();
-    let pace = RetryPolicy { watch_silence: Duration::from_secs(8), ..pace() };
-    let mut seen = Observer::with(&cluster.admin().through(gate.address()), pace);
+    let policy = RetryPolicy { watch_silence: Duration::from_secs(8), ..policy() };
+    let mut seen = Observer::with(&cluster.admin().through(gate.address()), policy);
     seen.until_in_sync();
     gate.silence();
-    seen.until("trouble", |seen| !seen.unread.is_empty());
+    seen.until("a problem", |seen| !seen.unread.is_empty());
     run_pod(&cluster, "shop", "late", "10.0.0.9");
     gate.open();
     let late = pod_key("shop", "late");
-    seen.until("news", |seen| seen.put.contains(&late) && seen.unread.is_empty());
+    seen.until("the changes", |seen| seen.put.contains(&late) && seen.unread.is_empty());
     assert_eq!(seen.removed, []);
 }

@@ -1,4 +1,4 @@
-//! One look at a cluster.
+//! Reading a cluster once, and single pods.
 
 use std::{error::Error, fs, path::Path};
 
@@ -10,28 +10,28 @@ use weir_model::{Object, PodId};
 
 use crate::{cluster, namespace, pod, pods_of, policies_of, policy, run_pod};
 
-fn look(access: &weir_cluster::Access) -> Result<weir_api::Manifests, ReadError> {
+fn snapshot(access: &weir_cluster::Access) -> Result<weir_api::Manifests, ReadError> {
     let folder = tempfile::tempdir().unwrap();
     let kubeconfig = access.write_kubeconfig(folder.path()).unwrap();
     read_cluster(&Access::new(Some(&kubeconfig), Some("test")), |_| ())
 }
 
 #[test]
-fn one_look_sees_everything_as_it_is() {
+fn a_snapshot_contains_all_objects_unchanged() {
     let cluster = cluster();
-    namespace(cluster, "look", json!({"team": "a"}));
-    run_pod(cluster, "look", "web", "10.6.0.1");
+    namespace(cluster, "snapshot", json!({"team": "a"}));
+    run_pod(cluster, "snapshot", "web", "10.6.0.1");
     let mut waiting = pod("api-5d4f-x");
     waiting["metadata"]["labels"]["pod-template-hash"] = "5d4f".into();
     waiting["metadata"]["ownerReferences"] =
         json!([{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "api-5d4f", "uid": "1"}]);
-    cluster.create(&pods_of("look"), &waiting).unwrap();
-    cluster.create(&policies_of("look"), &policy("lock", "web")).unwrap();
-    let manifests = look(cluster.admin()).unwrap();
+    cluster.create(&pods_of("snapshot"), &waiting).unwrap();
+    cluster.create(&policies_of("snapshot"), &policy("lock", "web")).unwrap();
+    let manifests = snapshot(cluster.admin()).unwrap();
     let ours = |object: &&Object| match object {
-        Object::Pod(pod) => &*pod.id.namespace == "look",
-        Object::Policy(policy) => &*policy.id.namespace == "look",
-        Object::Namespace(namespace) => &*namespace.name == "look",
+        Object::Pod(pod) => &*pod.id.namespace == "snapshot",
+        Object::Policy(policy) => &*policy.id.namespace == "snapshot",
+        Object::Namespace(namespace) => &*namespace.name == "snapshot",
         _ => false,
     };
     let ours: Vec<&Object> = manifests.objects.iter().filter(ours).collect();
@@ -40,14 +40,15 @@ fn one_look_sees_everything_as_it_is() {
         Object::Pod(pod) => Some(pod.addresses.len()),
         _ => None,
     });
-    assert_eq!(addresses.sum::<usize>(), 1, "nothing is made up");
-    let owner = Owner { namespace: "look".into(), kind: "deployment".into(), name: "api".into() };
-    assert_eq!(manifests.owners[&owner], [PodId::new("look", "api-5d4f-x")]);
+    assert_eq!(addresses.sum::<usize>(), 1, "a snapshot has no synthetic addresses");
+    let owner =
+        Owner { namespace: "snapshot".into(), kind: "deployment".into(), name: "api".into() };
+    assert_eq!(manifests.owners[&owner], [PodId::new("snapshot", "api-5d4f-x")]);
     assert!(manifests.synthetic.is_empty());
 }
 
 #[test]
-fn single_pods_are_read_as_they_are_now() {
+fn a_single_pod_is_read_without_a_watch() {
     let cluster = cluster();
     namespace(cluster, "single", json!({}));
     run_pod(cluster, "single", "web", "10.6.1.1");
@@ -64,20 +65,20 @@ fn single_pods_are_read_as_they_are_now() {
     {
         assert_eq!(pods.get(namespace, name).unwrap(), None, "{namespace} {name}");
     }
-    // A token that no longer counts, and one that does again.
+    // A token that is rejected, and one that is accepted again.
     fs::write(folder.path().join("token"), "no such token").unwrap();
-    let stranger = Pods::new(Access::new(Some(&kubeconfig), None)).unwrap();
-    assert!(matches!(stranger.get("single", "web"), Err(ReadError::Unauthorized)));
+    let rejected = Pods::new(Access::new(Some(&kubeconfig), None)).unwrap();
+    assert!(matches!(rejected.get("single", "web"), Err(ReadError::Unauthorized)));
     fs::write(folder.path().join("token"), &user.token).unwrap();
-    assert!(stranger.get("single", "web").unwrap().is_some());
+    assert!(rejected.get("single", "web").unwrap().is_some());
 }
 
 #[test]
-fn who_may_not_read_is_told_what_is_missing() {
+fn a_failed_snapshot_names_the_missing_permission() {
     let cluster = cluster();
     let right = Right { group: "", resources: &["pods", "namespaces", "nodes"], verbs: &["list"] };
     let user = cluster.user("only-pods", &[right]).unwrap();
-    let error = look(&user).unwrap_err();
+    let error = snapshot(&user).unwrap_err();
     assert_eq!(
         error.to_string(),
         "the API server forbids to list networkpolicies.networking.k8s.io"
@@ -85,10 +86,10 @@ fn who_may_not_read_is_told_what_is_missing() {
     assert!(error.hint().contains(
         r#"apiGroups ["networking.k8s.io"], resources ["networkpolicies"], verbs ["list"]"#
     ));
-    let stranger = weir_cluster::Access { token: "no such token".into(), ..user.clone() };
-    assert!(matches!(look(&stranger), Err(ReadError::Unauthorized)));
+    let rejected = weir_cluster::Access { token: "no such token".into(), ..user.clone() };
+    assert!(matches!(snapshot(&rejected), Err(ReadError::Unauthorized)));
     let nowhere = weir_cluster::Access { url: "https://127.0.0.1:1".into(), ..user };
-    let error = look(&nowhere).unwrap_err();
+    let error = snapshot(&nowhere).unwrap_err();
     assert_eq!(error.to_string(), "cannot reach the API server");
     assert!(error.source().unwrap().to_string().contains("refused"), "{error:?}");
     let missing = read_cluster(&Access::new(Some(Path::new("no/such/kubeconfig")), None), |_| ());

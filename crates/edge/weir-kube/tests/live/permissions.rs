@@ -1,4 +1,4 @@
-//! Users who may not do everything, and tokens that end.
+//! Missing permissions, and tokens that expire.
 
 use std::time::{Duration, Instant};
 
@@ -15,16 +15,18 @@ const ALL_BUT_NODES: [Right; 2] = [
 ];
 
 #[test]
-fn without_the_right_to_list_nodes_the_rest_comes_and_it_is_never_in_sync() {
+fn without_the_right_to_list_nodes_the_other_kinds_arrive_and_it_is_never_in_sync() {
     let cluster = cluster();
     namespace(cluster, "rights", json!({}));
     run_pod(cluster, "rights", "web", "10.4.0.1");
     let user = cluster.user("no-nodes", &ALL_BUT_NODES).unwrap();
-    let pace =
-        weir_kube::RetryPolicy { absence_grace: Duration::from_secs(1), ..crate::observer::pace() };
-    let mut seen = Observer::with(&user, pace);
+    let policy = weir_kube::RetryPolicy {
+        absence_grace: Duration::from_secs(1),
+        ..crate::observer::policy()
+    };
+    let mut seen = Observer::with(&user, policy);
     let web = pod_key("rights", "web");
-    seen.until("the pod and trouble", |seen| seen.put.contains(&web) && !seen.unread.is_empty());
+    seen.until("the pod and a problem", |seen| seen.put.contains(&web) && !seen.unread.is_empty());
     seen.linger(Duration::from_secs(2));
     assert!(!seen.in_sync);
     assert_eq!(seen.unread.len(), 1, "{:?}", seen.unread);
@@ -33,7 +35,7 @@ fn without_the_right_to_list_nodes_the_rest_comes_and_it_is_never_in_sync() {
         "nodes cannot be followed: the API server forbids to list nodes"
     );
     assert!(seen.unread[0].hint.contains(r#"resources ["nodes"], verbs ["list"]"#));
-    // One who only looks can do without, and is told.
+    // A snapshot does not need nodes, and reports that they are missing.
     let manifests =
         weir_kube::read_cluster(&Access::new(Some(&seen.kubeconfig()), None), |_| ()).unwrap();
     assert!(manifests.findings.iter().any(|finding| finding.code == "nodes-unread"));
@@ -44,11 +46,11 @@ fn without_the_right_to_list_nodes_the_rest_comes_and_it_is_never_in_sync() {
     ]});
     cluster.patch("/apis/rbac.authorization.k8s.io/v1/clusterroles/no-nodes", &right).unwrap();
     seen.until_in_sync();
-    seen.until("calm", |seen| seen.unread.is_empty());
+    seen.until("no problem", |seen| seen.unread.is_empty());
 }
 
 #[test]
-fn a_token_that_no_longer_counts_is_replaced_by_the_one_that_does() {
+fn an_expired_token_is_replaced_from_its_file() {
     let cluster = cluster();
     namespace(cluster, "tokens", json!({}));
     let rights = [
@@ -58,22 +60,24 @@ fn a_token_that_no_longer_counts_is_replaced_by_the_one_that_does() {
     ];
     let old = cluster.user("rotating", &rights).unwrap();
     let gate = cluster.gate().unwrap();
-    let pace =
-        weir_kube::RetryPolicy { absence_grace: Duration::from_secs(1), ..crate::observer::pace() };
-    let mut seen = Observer::with(&old.through(gate.address()), pace);
+    let policy = weir_kube::RetryPolicy {
+        absence_grace: Duration::from_secs(1),
+        ..crate::observer::policy()
+    };
+    let mut seen = Observer::with(&old.through(gate.address()), policy);
     seen.until_in_sync();
     gate.shut();
     let new = cluster.user("rotating", &rights).unwrap();
-    // The API server remembers for a moment that the old one was good.
+    // The API server caches the old token for a moment.
     let folder = tempfile::tempdir().unwrap();
     let direct = Access::new(Some(&old.write_kubeconfig(folder.path()).unwrap()), None);
     let start = Instant::now();
     while !matches!(weir_kube::read_cluster(&direct, |_| ()), Err(ReadError::Unauthorized)) {
-        assert!(start.elapsed() < Duration::from_secs(60), "the old token still counts");
+        assert!(start.elapsed() < Duration::from_secs(60), "the old token is still accepted");
         std::thread::sleep(Duration::from_millis(500));
     }
     gate.open();
-    seen.until("trouble", |seen| {
+    seen.until("a problem", |seen| {
         let is_it = |message: &str| message.contains("does not accept the credentials");
         seen.unread.iter().any(|finding| is_it(&finding.message))
     });
@@ -81,6 +85,6 @@ fn a_token_that_no_longer_counts_is_replaced_by_the_one_that_does() {
     run_pod(cluster, "tokens", "late", "10.5.0.1");
     seen.replace_token(&new.token);
     let late = pod_key("tokens", "late");
-    seen.until("news", |seen| seen.put.contains(&late) && seen.unread.is_empty());
+    seen.until("the new pod", |seen| seen.put.contains(&late) && seen.unread.is_empty());
     assert!(!seen.removed.contains(&late));
 }
