@@ -30,9 +30,9 @@ use weir_kube::Resource;
 pub const NAME: &str = "hpp";
 
 /// HostprotPols.
-pub const POLS: Resource = resource(Kind::Pol);
+const POLS: Resource = resource(Kind::Pol);
 /// HostprotRemoteIpContainers.
-pub const CONTAINERS: Resource = resource(Kind::Container);
+const CONTAINERS: Resource = resource(Kind::Container);
 
 const fn resource(kind: Kind) -> Resource {
     let (name, plural) = (kind.name(), kind.plural());

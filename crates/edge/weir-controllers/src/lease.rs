@@ -91,7 +91,8 @@ enum Action {
 #[derive(Debug, thiserror::Error)]
 enum LeaseError {
     #[error(
-        "there is no namespace {0}; create it with `kubectl create namespace {0}`, or name another with --namespace"
+        "there is no namespace {0}; create it with `kubectl create namespace {0}`, or name \
+         another with --namespace"
     )]
     NoNamespace(String),
     #[error("{}; {}", .0.text(), .0.hint())]

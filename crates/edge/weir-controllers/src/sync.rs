@@ -49,8 +49,8 @@ impl Followed for SyncState {
     }
 }
 
-/// Why kinds are not ready: they cannot be followed, or are not listed yet. Kinds with the same problem are
-/// reported once.
+/// Why kinds are not ready: they cannot be followed, or are not listed yet. Kinds with the same
+/// problem are reported once.
 pub(crate) fn unready<'a, F: Followed + 'a>(
     inputs: impl IntoIterator<Item = (&'a F, &'a Resource)>,
 ) -> Vec<String> {

@@ -120,14 +120,16 @@ fn taken(workload: &Workload, owner: &Object, id: &ObjectId, observed: Option<&O
     let controller = match observed.and_then(controller_of) {
         Some(other) if other.kind == kind && Some(&other.name) == owner.metadata.name.as_ref() => {
             return format!(
-                "the NetworkPolicy {id} belongs to an earlier {kind} of this name; the policy is created once Kubernetes has deleted that one"
+                "the NetworkPolicy {id} belongs to an earlier {kind} of this name; the policy is \
+                 created once Kubernetes has deleted that one"
             );
         }
         Some(other) => format!("{} {}", other.kind, other.name),
         None => "no controller".to_owned(),
     };
     format!(
-        "the NetworkPolicy {id} belongs to {controller} and stays unchanged, so the policy of this object is not in effect: rename or delete one of the two"
+        "the NetworkPolicy {id} belongs to {controller} and stays unchanged, so the policy of \
+         this object is not in effect: rename or delete one of the two"
     )
 }
 

@@ -38,7 +38,8 @@ impl PolicyStatus {
                 message: match &self.unwritten {
                     None => format!("{error}; its pods are isolated, and nothing is allowed"),
                     Some(_) => format!(
-                        "{error}; the policy must isolate its pods and allow nothing, but its NetworkPolicies are not written yet"
+                        "{error}; the policy must isolate its pods and allow nothing, but its \
+                         NetworkPolicies are not written yet"
                     ),
                 },
             },
@@ -64,14 +65,20 @@ impl PolicyStatus {
             (None, Some((reason, message))) => (*reason, message.clone()),
             (None, None) if *reserved_labels => (
                 "ReservedLabel",
-                "a peer selects labels with the prefix submariner-io/, which clusters do not publish; it matches no remote pod".into(),
+                "a peer selects labels with the prefix submariner-io/, which clusters do not \
+                 publish; it matches no remote pod"
+                    .into(),
             ),
             (None, None) if !overlaps.is_empty() => {
                 let some: Vec<String> = overlaps.iter().take(3).map(ToString::to_string).collect();
-                let clusters: Vec<&str> = overlapping_clusters.iter().map(|cluster| &**cluster).collect();
+                let clusters: Vec<&str> =
+                    overlapping_clusters.iter().map(|cluster| &**cluster).collect();
                 let text = format!(
-                    "{} addresses lie in the podCIDRs of several clusters, of {}, and are not allowed: {}; assign the networks with --member-cidr",
-                    overlaps.len(), clusters.join(", "), some.join(", ")
+                    "{} addresses lie in the podCIDRs of several clusters, of {}, and are not \
+                     allowed: {}; assign the networks with --member-cidr",
+                    overlaps.len(),
+                    clusters.join(", "),
+                    some.join(", ")
                 );
                 ("OverlappingAddress", text)
             }

@@ -39,7 +39,8 @@ pub enum CleanupError {
     NoNamespace(String),
     /// A controller runs, and would write the objects again.
     #[error(
-        "{holder} holds the lease {lease} and runs the controller {NAME}, which would write all objects again; nothing was removed"
+        "{holder} holds the lease {lease} and runs the controller {NAME}, which would write all \
+         objects again; nothing was removed"
     )]
     Held {
         /// The lease.
@@ -56,8 +57,12 @@ impl CleanupError {
     /// How to fix it.
     pub fn hint(&self) -> String {
         match self {
-            CleanupError::NoNamespace(_) => "name the namespace of the objects with `--hpp-namespace`".into(),
-            CleanupError::Held { .. } => "stop all its processes first: scale its Deployment to 0, or remove `hpp` from its `--enable`".into(),
+            CleanupError::NoNamespace(_) => "name the namespace of the objects with \
+                `--hpp-namespace`"
+                .into(),
+            CleanupError::Held { .. } => "stop all its processes first: scale its Deployment to \
+                0, or remove `hpp` from its `--enable`"
+                .into(),
             CleanupError::Read(error) => error.hint(),
         }
     }

@@ -248,7 +248,8 @@ impl HppController<'_> {
             reasons.push("the cluster has not been listed yet".into());
         } else if !self.hpp.has_namespace(namespace) {
             reasons.push(format!(
-                "there is no namespace {namespace}; create it with `kubectl create namespace {namespace}`"
+                "there is no namespace {namespace}; create it with `kubectl create namespace \
+                 {namespace}`"
             ));
         }
         reasons.extend(self.inputs.unread.iter().map(|finding| finding.message.clone()));

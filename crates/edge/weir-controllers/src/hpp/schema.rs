@@ -29,7 +29,8 @@ pub(super) async fn check(client: &ApiClient, namespace: &str) -> Result<(), Str
             Ok(stored) => serde_json::to_value(stored).map_err(|error| error.to_string())?,
             Err(ReadError::Missing { .. }) => {
                 return Err(format!(
-                    "there is no namespace {namespace}; create it with `kubectl create namespace {namespace}`"
+                    "there is no namespace {namespace}; create it with `kubectl create namespace \
+                     {namespace}`"
                 ));
             }
             Err(ReadError::Refused { message, .. }) => return Err(incompatible(&message)),

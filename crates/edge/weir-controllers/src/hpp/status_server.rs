@@ -35,7 +35,8 @@ impl StatusServer {
                 None
             }
             Err(error) => Some(format!(
-                "cannot listen at {address} for /hpp: {error}; choose another address with `--hpp-http`, or `off`"
+                "cannot listen at {address} for /hpp: {error}; choose another address with \
+                 `--hpp-http`, or `off`"
             )),
         });
         StatusServer { statuses, names: BTreeMap::new(), problem, _server: server }

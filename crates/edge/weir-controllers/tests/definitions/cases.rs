@@ -30,9 +30,9 @@ fn case(definition: &'static str, spec: Value, rejected: &[(&str, &str)]) -> Cas
 
 /// Objects that match the schemas, so that only CEL rules decide.
 pub(crate) fn of_rules() -> Vec<Case> {
-    const ONE: &str = "one of podSelector, namespaceSelector and ipBlock is needed";
-    const APART: &str = "ipBlock cannot be together with podSelector or namespaceSelector";
-    const SECRET: &str = "certificateSecretRef.name is needed when TLS is enabled";
+    const ONE: &str = "one of podSelector, namespaceSelector and ipBlock is required";
+    const APART: &str = "ipBlock cannot be combined with podSelector or namespaceSelector";
+    const SECRET: &str = "certificateSecretRef.name is required if TLS is enabled";
     let block = json!({"cidr": "10.0.0.0/8", "except": ["10.1.0.0/16"]});
     let at = |index: usize| format!("{SOURCES}[{index}]");
     let good = |spec: Value| case(MEMCACHED, spec, &[]);

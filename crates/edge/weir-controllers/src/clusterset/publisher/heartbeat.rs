@@ -97,7 +97,10 @@ impl Publisher<'_> {
     fn aliases(&self, cluster: &str, uid: &str) -> Vec<String> {
         let aliases = self.membership.roster.aliases(cluster, uid).map(|alias| {
             format!(
-                "this cluster is also on the broker as {alias}, so no cluster allows its addresses; if its id is now {cluster}, delete the objects of {alias}: kubectl -n {} delete remotepods,remotenamespaces,clustersetmembers,leases -l {CLUSTER}={alias}",
+                "this cluster is also on the broker as {alias}, so no cluster allows its \
+                 addresses; if its id is now {cluster}, delete the objects of {alias}: kubectl \
+                 -n {} delete remotepods,remotenamespaces,clustersetmembers,leases -l \
+                 {CLUSTER}={alias}",
                 self.settings.namespace
             )
         });
@@ -109,10 +112,13 @@ impl Publisher<'_> {
 fn disowned(cluster: &str, rival: &Rival) -> String {
     match rival {
         Rival::Cluster(uid) => format!(
-            "another cluster, whose kube-system has the uid {uid}, uses the id {cluster}: this controller publishes nothing and keeps the allowed addresses; give one of the two another --cluster-id"
+            "another cluster, whose kube-system has the uid {uid}, uses the id {cluster}: this \
+             controller publishes nothing and keeps the allowed addresses; give one of the two \
+             another --cluster-id"
         ),
         Rival::Controller(controller) => format!(
-            "another controller of this cluster, with the lease {controller}, is the leader for {cluster}: this one changes nothing; stop one of the two"
+            "another controller of this cluster, with the lease {controller}, is the leader for \
+             {cluster}: this one changes nothing; stop one of the two"
         ),
     }
 }

@@ -256,7 +256,8 @@ impl Remote {
             let is_trusted = |one: &&IpNet| trusted.iter().any(|other| other.contains(*one));
             if let Some(network) = member.member.networks.iter().find(|one| !is_trusted(one)) {
                 warnings.push(format!(
-                    "ClusterSetMember {name} declares the pod network {network}; only addresses inside its --member-cidr are allowed"
+                    "ClusterSetMember {name} declares the pod network {network}; only addresses \
+                     inside its --member-cidr are allowed"
                 ));
             }
         }
@@ -264,18 +265,28 @@ impl Remote {
             let Some((id, addresses)) = pods.first_key_value() else { continue };
             let address = addresses.first().map(ToString::to_string).unwrap_or_default();
             warnings.push(format!(
-                "cluster {cluster} publishes {} pods with addresses outside of its networks or inside of ours, for example {}/{} at {address}; they are rejected",
-                pods.len(), id.namespace, id.name
+                "cluster {cluster} publishes {} pods with addresses outside of its networks or \
+                 inside of ours, for example {}/{} at {address}; they are rejected",
+                pods.len(),
+                id.namespace,
+                id.name
             ));
         }
-        let crowded = set.over_pod_limit().iter().map(|cluster| {
-            format!("cluster {cluster} publishes more than {pods} pods; the rest is not allowed until this controller restarts with a higher --member-pods")
+        let over_pod_limit = set.over_pod_limit().iter().map(|cluster| {
+            format!(
+                "cluster {cluster} publishes more than {pods} pods; the rest is not allowed \
+                until this controller restarts with a higher --member-pods"
+            )
         });
-        warnings.extend(crowded);
-        let sprawling = set.over_namespace_limit().iter().map(|cluster| {
-            format!("cluster {cluster} publishes more than {namespaces} namespaces; policies that select namespaces by label do not allow pods of the rest until this controller restarts with a higher --member-namespaces")
+        warnings.extend(over_pod_limit);
+        let over_namespace_limit = set.over_namespace_limit().iter().map(|cluster| {
+            format!(
+                "cluster {cluster} publishes more than {namespaces} namespaces; policies \
+                that select namespaces by label do not allow pods of the rest until this \
+                controller restarts with a higher --member-namespaces"
+            )
         });
-        warnings.extend(sprawling);
+        warnings.extend(over_namespace_limit);
         warnings
     }
 }

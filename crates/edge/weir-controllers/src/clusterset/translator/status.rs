@@ -87,7 +87,9 @@ pub(super) fn unwritten(error: &WriteError) -> (&'static str, String) {
         WriteError::Rejected(why) => ("Refused", why.clone()),
         WriteError::Conflict => (
             "NameConflict",
-            "a NetworkPolicy of that name is not ours, or another client changed it; it stays unchanged".into(),
+            "a NetworkPolicy of that name is not ours, or another client changed it; it stays \
+             unchanged"
+                .into(),
         ),
         WriteError::Failed(_) | WriteError::NotLeader => {
             ("WriteFailed", format!("{error}; the controller retries"))
