@@ -113,5 +113,5 @@ fn a_missing_or_old_hns_is_reported() {
     assert!(errors.contains("version 9.1") && errors.contains("Windows Server 2019"), "{errors}");
     let audit = node.run(&["agent", "--source", "kube", "--http", "off", "--audit"]);
     let errors = String::from_utf8_lossy(&audit.stderr);
-    assert!(errors.contains("cannot tell what it would drop"), "{errors}");
+    assert!(errors.contains("cannot report what it would drop"), "{errors}");
 }
