@@ -2,23 +2,24 @@ use std::fmt;
 
 use serde_json::{Map, Value, json};
 
-/// What every rule of ours is marked with. Nothing else is ever changed.
+/// The prefix of the ids of all our ACLs. The backend never changes other policies.
 pub const PREFIX: &str = "weir:";
 
-/// One ACL policy of an endpoint, as HNS reads and writes it. Empty texts are left out, and mean anything.
+/// One ACL policy of an endpoint, as HNS reads and writes it. HNS omits empty fields; an empty
+/// field matches anything.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Acl {
-    /// The lowest number is matched first; `None` on rules of the host's firewall.
+    /// The priority; the lowest number is evaluated first. `None` on rules of the host firewall.
     pub priority: Option<u16>,
-    /// Towards the pod or away from it.
+    /// The direction of the packets, seen from the pod.
     pub direction: Way,
-    /// What happens.
+    /// The action.
     pub action: Action,
-    /// Who put it there, and for which policy.
+    /// The id, which names the writer and the policy.
     pub id: String,
-    /// The number of the protocol.
+    /// The protocol number.
     pub protocols: String,
-    /// Networks and addresses of the pod; always empty in rules of ours.
+    /// Networks and addresses of the pod. Always empty in our ACLs.
     pub local_addresses: String,
     /// Networks and addresses of the peer, in both directions.
     pub remote_addresses: String,
@@ -26,7 +27,7 @@ pub struct Acl {
     pub local_ports: String,
     /// The ports of the peer.
     pub remote_ports: String,
-    /// Who executes it.
+    /// The component that enforces the ACL.
     pub rule_type: RuleType,
 }
 
@@ -35,30 +36,30 @@ pub struct Acl {
 pub enum Way {
     /// Towards the pod.
     In,
-    /// Away from it.
+    /// From the pod.
     Out,
 }
 
-/// What a rule does.
+/// The action of an ACL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Action {
-    /// The packet passes.
+    /// Forward the packet.
     Allow,
-    /// The packet is dropped.
+    /// Drop the packet.
     Block,
 }
 
-/// Who executes a rule.
+/// The component that enforces an ACL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum RuleType {
     /// The virtual switch.
     Switch,
-    /// The firewall of the host.
+    /// The host firewall.
     Host,
 }
 
 impl Acl {
-    /// A rule of the switch about everything.
+    /// An ACL of the switch that matches all traffic.
     pub(crate) fn new(id: String, direction: Way, action: Action, priority: u16) -> Self {
         Acl {
             priority: Some(priority),
@@ -74,12 +75,12 @@ impl Acl {
         }
     }
 
-    /// Whether it is one of ours.
+    /// Whether this is one of our ACLs.
     pub fn is_ours(&self) -> bool {
         self.id.starts_with(PREFIX)
     }
 
-    /// The policy, as HNS takes it.
+    /// The policy in the format of HNS.
     pub fn policy(&self) -> Value {
         let mut settings = Map::new();
         for (name, text) in [
@@ -103,11 +104,11 @@ impl Acl {
         json!({"Type": "ACL", "Settings": settings})
     }
 
-    /// Reads a policy back; `None` if it is no ACL, or one that cannot be understood.
+    /// Parses a policy. Returns `None` if it is not an ACL, or has unknown values.
     ///
-    /// HNS does not give back what it was given: there are members that nobody set, any protocol is 256, and lists may have
-    /// another order.
-    pub fn read(policy: &Value) -> Option<Acl> {
+    /// HNS does not return a policy unchanged. It adds fields, uses 256 for any protocol, and
+    /// reorders lists.
+    pub fn parse(policy: &Value) -> Option<Acl> {
         if policy.get("Type")?.as_str()? != "ACL" {
             return None;
         }
@@ -149,8 +150,8 @@ impl Acl {
         })
     }
 
-    /// The same rule with its lists in one order, so that it can be compared with what was read.
-    pub(crate) fn normal(mut self) -> Acl {
+    /// Sorts the lists, to check_drift the ACL with one that was read back.
+    pub(crate) fn sorted_lists(mut self) -> Acl {
         let lists = [
             &mut self.protocols,
             &mut self.local_addresses,
@@ -163,7 +164,7 @@ impl Acl {
     }
 }
 
-/// A list with its parts in the order of their letters.
+/// Sorts the parts of a comma-separated list.
 fn sorted(list: &str) -> String {
     let mut parts: Vec<&str> =
         list.split(',').map(str::trim).filter(|part| !part.is_empty()).collect();
@@ -198,7 +199,7 @@ impl fmt::Display for RuleType {
     }
 }
 
-/// One line for people.
+/// One readable line.
 impl fmt::Display for Acl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.priority {
@@ -229,7 +230,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_hns_gives_back_is_what_it_was_given() {
+    fn an_acl_survives_a_round_trip_through_hns() {
         let acl = Acl {
             protocols: "6".into(),
             remote_addresses: "10.9.0.0/16,10.10.0.7".into(),
@@ -241,22 +242,22 @@ mod tests {
             "RemoteAddresses": "10.10.0.7,10.9.0.0/16", "LocalPorts": "80", "RemotePorts": "", "RuleType": "Switch",
             "Priority": 2000, "Scope": 0, "InternalPort": 0, "LocalPort": 0, "ServiceName": "",
         }});
-        assert_eq!(Acl::read(&back), Some(acl.clone().normal()));
-        assert_eq!(Acl::read(&acl.policy()), Some(acl.normal()));
+        assert_eq!(Acl::parse(&back), Some(acl.clone().sorted_lists()));
+        assert_eq!(Acl::parse(&acl.policy()), Some(acl.sorted_lists()));
         let any = json!({"Type": "ACL", "Settings": {"Protocols": "256", "Action": "Block", "Direction": "Out", "Priority": 0}});
-        let read = Acl::read(&any).unwrap();
+        let read = Acl::parse(&any).unwrap();
         assert_eq!((&*read.protocols, read.priority), ("", None));
     }
 
     #[test]
-    fn what_is_no_acl_is_nobodys_rule() {
+    fn policies_that_are_not_valid_acls_are_ignored() {
         for policy in [
             json!({}),
             json!({"Type": "OutBoundNAT", "Settings": {}}),
             json!({"Type": "ACL", "Settings": {"Action": "Pass", "Direction": "In"}}),
             json!({"Type": "ACL", "Settings": 7}),
         ] {
-            assert_eq!(Acl::read(&policy), None, "{policy}");
+            assert_eq!(Acl::parse(&policy), None, "{policy}");
         }
     }
 }

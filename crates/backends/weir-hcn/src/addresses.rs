@@ -1,32 +1,17 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::{IpNet, Ipv4Subnets, Ipv6Subnets};
-use weir_model::Block;
+use weir_model::{Block, IpFamily};
 
-/// The two kinds of addresses. No rule ever mixes them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Family {
-    V4,
-    V6,
-}
-
-impl Family {
-    pub(crate) const BOTH: [Family; 2] = [Family::V4, Family::V6];
-
-    pub(crate) fn of(address: IpAddr) -> Self {
-        if address.is_ipv4() { Family::V4 } else { Family::V6 }
-    }
-}
-
-/// Addresses that a rule is about: everyone, or ranges that are sorted and do not touch.
+/// Addresses that a rule matches: all, or sorted ranges that do not touch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Addresses {
-    Everyone,
+    All,
     Of { v4: Vec<(u128, u128)>, v6: Vec<(u128, u128)> },
 }
 
 impl Addresses {
-    /// Exactly these.
+    /// Exactly these addresses.
     pub(crate) fn hosts(all: impl IntoIterator<Item = IpAddr>) -> Self {
         let (mut v4, mut v6) = (Vec::new(), Vec::new());
         for address in all {
@@ -36,7 +21,7 @@ impl Addresses {
         Addresses::Of { v4: joined(v4), v6: joined(v6) }
     }
 
-    /// Those of a block, with its exceptions cut out.
+    /// The addresses of a block, without its exceptions.
     pub(crate) fn block(block: &Block) -> Self {
         let mut first = number(block.net.network());
         let last = number(block.net.broadcast());
@@ -60,24 +45,24 @@ impl Addresses {
         if is_open && first <= last {
             ranges.push((first, last));
         }
-        match Family::of(block.net.addr()) {
-            Family::V4 => Addresses::Of { v4: ranges, v6: Vec::new() },
-            Family::V6 => Addresses::Of { v4: Vec::new(), v6: ranges },
+        match IpFamily::from(block.net.addr()) {
+            IpFamily::V4 => Addresses::Of { v4: ranges, v6: Vec::new() },
+            IpFamily::V6 => Addresses::Of { v4: Vec::new(), v6: ranges },
         }
     }
 
-    /// Those that are in both.
+    /// The intersection.
     pub(crate) fn and(&self, other: &Addresses) -> Addresses {
         match (self, other) {
-            (Addresses::Everyone, other) => other.clone(),
-            (some, Addresses::Everyone) => some.clone(),
+            (Addresses::All, other) => other.clone(),
+            (some, Addresses::All) => some.clone(),
             (Addresses::Of { v4, v6 }, Addresses::Of { v4: four, v6: six }) => {
                 Addresses::Of { v4: common(v4, four), v6: common(v6, six) }
             }
         }
     }
 
-    /// Those that are in either.
+    /// The union.
     pub(crate) fn or(self, other: Addresses) -> Addresses {
         match (self, other) {
             (Addresses::Of { mut v4, mut v6 }, Addresses::Of { v4: four, v6: six }) => {
@@ -85,7 +70,7 @@ impl Addresses {
                 v6.extend(six);
                 Addresses::Of { v4: joined(v4), v6: joined(v6) }
             }
-            _ => Addresses::Everyone,
+            _ => Addresses::All,
         }
     }
 
@@ -93,23 +78,27 @@ impl Addresses {
         matches!(self, Addresses::Of { v4, v6 } if v4.is_empty() && v6.is_empty())
     }
 
-    /// The addresses of one family as HNS reads them: networks, and single addresses without a length.
-    pub(crate) fn texts(&self, family: Family) -> Vec<String> {
+    /// The addresses of one family in the format of HNS: networks, and single addresses without a
+    /// prefix length.
+    pub(crate) fn texts(&self, family: IpFamily) -> Vec<String> {
         let ranges = match (self, family) {
-            (Addresses::Everyone, _) => return Vec::new(),
-            (Addresses::Of { v4, .. }, Family::V4) => v4,
-            (Addresses::Of { v6, .. }, Family::V6) => v6,
+            (Addresses::All, _) => return Vec::new(),
+            (Addresses::Of { v4, .. }, IpFamily::V4) => v4,
+            (Addresses::Of { v6, .. }, IpFamily::V6) => v6,
         };
         let nets = ranges.iter().flat_map(|(first, last)| cover(*first, *last, family));
-        nets.map(|net| match net.prefix_len() == net.max_prefix_len() {
-            true => net.addr().to_string(),
-            false => net.to_string(),
+        nets.map(|net| {
+            if net.prefix_len() == net.max_prefix_len() {
+                net.addr().to_string()
+            } else {
+                net.to_string()
+            }
         })
         .collect()
     }
 }
 
-/// The same addresses in ranges that are sorted and do not touch.
+/// Sorts ranges, and joins those that touch.
 fn joined(mut ranges: Vec<(u128, u128)>) -> Vec<(u128, u128)> {
     ranges.sort_unstable();
     ranges.dedup_by(|next, last| {
@@ -139,11 +128,11 @@ fn common(left: &[(u128, u128)], right: &[(u128, u128)]) -> Vec<(u128, u128)> {
     both
 }
 
-fn cover(first: u128, last: u128, family: Family) -> Vec<IpNet> {
+fn cover(first: u128, last: u128, family: IpFamily) -> Vec<IpNet> {
     let four = |number: u128| Ipv4Addr::from_bits(u32::try_from(number).unwrap_or(u32::MAX));
     match family {
-        Family::V4 => Ipv4Subnets::new(four(first), four(last), 0).map(IpNet::V4).collect(),
-        Family::V6 => {
+        IpFamily::V4 => Ipv4Subnets::new(four(first), four(last), 0).map(IpNet::V4).collect(),
+        IpFamily::V6 => {
             let (first, last) = (Ipv6Addr::from_bits(first), Ipv6Addr::from_bits(last));
             Ipv6Subnets::new(first, last, 0).map(IpNet::V6).collect()
         }
@@ -167,29 +156,32 @@ mod tests {
     }
 
     #[test]
-    fn exceptions_are_cut_out() {
+    fn exceptions_are_removed() {
         let texts = |net, except: &[&str], family| block(net, except).texts(family);
-        assert_eq!(texts("10.0.0.0/30", &["10.0.0.1/32"], Family::V4), ["10.0.0.0", "10.0.0.2/31"]);
-        assert_eq!(texts("0.0.0.0/0", &[], Family::V4), ["0.0.0.0/0"]);
-        assert_eq!(texts("0.0.0.0/0", &["0.0.0.0/1", "128.0.0.0/1"], Family::V4), [""; 0]);
-        assert_eq!(texts("::/0", &["8000::/1"], Family::V6), ["::/1"]);
-        assert_eq!(texts("::/0", &["::/1"], Family::V6), ["8000::/1"]);
-        assert_eq!(texts("::/0", &["::/1"], Family::V4), [""; 0], "never across families");
+        assert_eq!(
+            texts("10.0.0.0/30", &["10.0.0.1/32"], IpFamily::V4),
+            ["10.0.0.0", "10.0.0.2/31"]
+        );
+        assert_eq!(texts("0.0.0.0/0", &[], IpFamily::V4), ["0.0.0.0/0"]);
+        assert_eq!(texts("0.0.0.0/0", &["0.0.0.0/1", "128.0.0.0/1"], IpFamily::V4), [""; 0]);
+        assert_eq!(texts("::/0", &["8000::/1"], IpFamily::V6), ["::/1"]);
+        assert_eq!(texts("::/0", &["::/1"], IpFamily::V6), ["8000::/1"]);
+        assert_eq!(texts("::/0", &["::/1"], IpFamily::V4), [""; 0], "families stay separate");
     }
 
     #[test]
-    fn neighbours_become_one_network() {
+    fn adjacent_addresses_become_one_network() {
         let hosts = (0..4).map(|last| IpAddr::from([10, 0, 0, last]));
-        assert_eq!(Addresses::hosts(hosts).texts(Family::V4), ["10.0.0.0/30"]);
+        assert_eq!(Addresses::hosts(hosts).texts(IpFamily::V4), ["10.0.0.0/30"]);
     }
 
     #[test]
-    fn what_is_in_both_and_what_is_in_either() {
+    fn intersection_and_union() {
         let (wide, narrow) = (block("10.0.0.0/8", &["10.1.0.0/16"]), block("10.1.0.0/15", &[]));
-        assert_eq!(wide.and(&narrow).texts(Family::V4), ["10.0.0.0/16"]);
+        assert_eq!(wide.and(&narrow).texts(IpFamily::V4), ["10.0.0.0/16"]);
         assert_eq!(narrow.and(&wide), wide.and(&narrow));
-        assert_eq!(wide.clone().or(narrow).texts(Family::V4), ["10.0.0.0/8"]);
-        assert_eq!(wide.and(&Addresses::Everyone), wide);
+        assert_eq!(wide.clone().or(narrow).texts(IpFamily::V4), ["10.0.0.0/8"]);
+        assert_eq!(wide.and(&Addresses::All), wide);
         assert!(block("10.0.0.0/8", &[]).and(&block("::/0", &[])).is_empty());
     }
 }

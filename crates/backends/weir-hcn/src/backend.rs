@@ -9,51 +9,52 @@ use weir_datapath::{ApplyError, ApplyErrorKind, Datapath, Diagnostics, Drift};
 use weir_model::PodId;
 
 use crate::{
-    Acl, Action, Host, HostError, Installed, Inventory, Meaning, PREFIX, Plan, Planner, StateFile,
-    Step, Tracker, Way, document::Endpoint, tracker::is_as_desired,
+    Acl, Action, ErrorClass, Host, HostError, Installed, Inventory, PREFIX, Plan, Planner,
+    StateFile, Step, Tracker, Way, document::Endpoint, tracker::has_desired_acls,
 };
 
-/// How often to look whether somebody changed our rules, and whether there are orphans.
-const GLANCE: Duration = Duration::from_secs(30);
-/// How often to look while somebody is waited for.
-const SOON: Duration = Duration::from_secs(2);
-/// How long a glance may take before it is said that it does.
-const SILENCE: Duration = Duration::from_secs(30);
-/// How long one plan is worked on without a pause.
-const BUDGET: Duration = Duration::from_secs(4);
+/// The interval between checks for foreign changes to our ACLs and for orphaned endpoints.
+const CHECK_INTERVAL: Duration = Duration::from_secs(30);
+/// The interval between checks while a pod has no endpoint.
+const WAITING_CHECK_INTERVAL: Duration = Duration::from_secs(2);
+/// The time after which a check without a result is reported.
+const CHECK_TIMEOUT: Duration = Duration::from_secs(30);
+/// The maximum time to work on one plan without a pause.
+const APPLY_BUDGET: Duration = Duration::from_secs(4);
 
-/// What a backend is told.
+/// The settings of the backend.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
-    /// The name of a network whose endpoints have rules, whatever its kind.
+    /// The name of a network whose endpoints get ACLs, even if its kind is not filtered by default.
     pub network: Option<String>,
-    /// Who writes the state file.
+    /// The version of the program that writes the state file.
     pub version: &'static str,
 }
 
-/// The endpoints of one machine.
+/// The backend for the endpoints of one machine.
 #[derive(Debug)]
 pub struct Hcn<H> {
     host: H,
     settings: Settings,
     tracker: Tracker,
     file: Option<StateFile>,
-    /// What was wrong with the state file.
+    /// The problem with the state file, if any.
     warning: Option<String>,
-    /// Pods that have no endpoint yet, in words.
+    /// One warning per pod without an endpoint.
     absent: BTreeMap<PodId, String>,
-    /// Endpoints that our rules could not be removed from, in words.
+    /// One warning per endpoint that still has stale ACLs of ours.
     uncleared: Vec<String>,
-    /// Whether some of the last plan is still to be done, or somebody has come who was waited for.
+    /// Whether the last plan is incomplete, or the endpoint of a waiting pod has appeared.
     resumes: bool,
-    /// Since when a glance is waited for, and whether something was written since then.
-    glancing: Option<Instant>,
+    /// The time since which a check is in progress.
+    check_started: Option<Instant>,
+    /// Whether ACLs were written since the check began.
     is_stale: bool,
     next: Instant,
 }
 
 impl<H: Host> Hcn<H> {
-    /// A backend that knows nothing yet. Without a file, or with one that cannot be written, nothing is remembered.
+    /// A backend without state. Without a file, or with one that is not writable, nothing persists.
     pub fn new(host: H, settings: Settings, mut file: Option<StateFile>) -> Self {
         let (tracker, warning) = file.as_mut().map(StateFile::load).unwrap_or_default();
         Hcn {
@@ -65,7 +66,7 @@ impl<H: Host> Hcn<H> {
             absent: BTreeMap::new(),
             uncleared: Vec::new(),
             resumes: false,
-            glancing: None,
+            check_started: None,
             is_stale: false,
             next: Instant::now(),
         }
@@ -75,39 +76,40 @@ impl<H: Host> Hcn<H> {
         self.settings.network.as_deref()
     }
 
-    /// Whether anything is not as it should be, apart from pods that have no endpoint; and who has come.
-    fn compare(&mut self, planner: &Planner, inventory: &Inventory) -> bool {
+    /// Compares the endpoints with the desired state. Returns whether they drifted, ignoring pods
+    /// without an endpoint. Records pods whose endpoint appeared or is missing.
+    fn check_drift(&mut self, planner: &Planner, inventory: &Inventory) -> bool {
         self.absent.retain(|pod, _| planner.has_rules(pod));
         let plan = planner.differences(inventory, &self.tracker, self.network());
         let mut drifted = false;
-        // The machine has other addresses than before, which every pod must be reached from.
+        // If the addresses of the machine changed, every pod must allow the new ones.
         self.resumes |= inventory.addresses != *planner.host();
         for step in plan.steps {
             let Step::Put { pod, addresses, .. } = step else {
                 drifted = true;
                 continue;
             };
-            let is_there = !inventory.of_pod(&addresses, self.network()).is_empty();
-            match (is_there, self.absent.contains_key(&pod)) {
+            let has_endpoint = !inventory.of_pod(&addresses, self.network()).is_empty();
+            match (has_endpoint, self.absent.contains_key(&pod)) {
                 (true, true) => self.resumes = true,
                 (true, false) => drifted = true,
                 (false, _) => {
-                    drop(self.absent.insert(pod.clone(), words(&pod, &addresses, inventory)))
+                    self.absent.insert(pod.clone(), absence_warning(&pod, &addresses, inventory));
                 }
             }
         }
-        self.remember(planner, inventory);
+        self.track_matching(planner, inventory);
         drifted
     }
 
-    /// Writes down what is so, whoever made it so, and forgets what is gone.
-    fn remember(&mut self, planner: &Planner, inventory: &Inventory) {
+    /// Tracks endpoints that already match, and forgets deleted ones.
+    fn track_matching(&mut self, planner: &Planner, inventory: &Inventory) {
         let there: BTreeSet<&str> = inventory.endpoints.iter().map(|one| &*one.id).collect();
         self.tracker.retain(|id| there.contains(id));
         for (pod, addresses, acls) in planner.pods() {
             for endpoint in inventory.of_pod(addresses, self.settings.network.as_deref()) {
                 let (desired, ours) = (endpoint.desired(acls), endpoint.ours());
-                if desired == ours && !self.tracker.knows(&endpoint.id) {
+                if desired == ours && !self.tracker.contains(&endpoint.id) {
                     self.tracker.put(&endpoint.id, &pod.to_string(), &desired, &ours);
                 }
             }
@@ -123,41 +125,42 @@ impl<H: Host> Hcn<H> {
         }
     }
 
-    /// Looks at the endpoints when it is time to. Whether another program changed our rules.
+    /// Checks the endpoints if a check is due. Returns whether another program changed our ACLs.
     fn is_changed(&mut self, planner: &Planner) -> Result<bool, ApplyError> {
         let now = Instant::now();
-        if self.glancing.is_none() && now < self.next && !self.host.hinted() {
+        if self.check_started.is_none() && now < self.next && !self.host.was_notified() {
             return Ok(false);
         }
-        let what = "cannot look at the endpoints of HNS";
-        let Some(glance) = self.host.glance() else {
-            let since = *self.glancing.get_or_insert(now);
-            if now - since < SILENCE {
+        let what = "cannot check the endpoints of HNS";
+        let Some(polled) = self.host.poll_inventory() else {
+            let since = *self.check_started.get_or_insert(now);
+            if now - since < CHECK_TIMEOUT {
                 return Ok(false);
             }
-            self.glancing = Some(now);
-            let record = "HNS does not answer".to_owned();
+            self.check_started = Some(now);
+            let record = "HNS does not respond".to_owned();
             let error = HostError { call: "list of endpoints", code: HostError::TIMEOUT, record };
-            return Err(away(what, error));
+            return Err(unavailable(what, error));
         };
-        self.glancing = None;
+        self.check_started = None;
         let is_stale = mem::take(&mut self.is_stale);
-        self.next = now + if self.absent.is_empty() { GLANCE } else { SOON };
-        let inventory = glance.map_err(|error| away(what, error))?;
+        self.next =
+            now + if self.absent.is_empty() { CHECK_INTERVAL } else { WAITING_CHECK_INTERVAL };
+        let inventory = polled.map_err(|error| unavailable(what, error))?;
         if is_stale {
             self.next = now;
             return Ok(false);
         }
-        Ok(self.compare(planner, &inventory))
+        Ok(self.check_drift(planner, &inventory))
     }
 
-    fn carry_out(
+    fn run_steps(
         &mut self,
         plan: &Plan,
         inventory: &Inventory,
     ) -> Result<BTreeMap<PodId, String>, HostError> {
-        let end = Instant::now() + BUDGET;
-        let mut refused = BTreeMap::new();
+        let end = Instant::now() + APPLY_BUDGET;
+        let mut rejected = BTreeMap::new();
         self.uncleared.clear();
         for step in &plan.steps {
             if Instant::now() > end {
@@ -167,16 +170,18 @@ impl<H: Host> Hcn<H> {
             match step {
                 Step::Put { pod, addresses, acls } => {
                     if let Err(error) = self.put(inventory, pod, addresses, acls) {
-                        match error.meaning() {
-                            Meaning::Away => return Err(error),
-                            _ => drop(refused.insert(pod.clone(), error.to_string())),
+                        match error.class() {
+                            ErrorClass::Unavailable => return Err(error),
+                            _ => {
+                                rejected.insert(pod.clone(), error.to_string());
+                            }
                         }
                     }
                 }
                 Step::Clear { endpoint } => self.clear(inventory, endpoint)?,
             }
         }
-        Ok(refused)
+        Ok(rejected)
     }
 
     fn put(
@@ -193,46 +198,48 @@ impl<H: Host> Hcn<H> {
         for endpoint in endpoints {
             match self.write(endpoint, pod, acls) {
                 Ok(()) => (),
-                Err(error) if error.meaning() == Meaning::Gone => is_gone = true,
+                Err(error) if error.class() == ErrorClass::Gone => is_gone = true,
                 Err(error) => failure = Some(error),
             }
         }
         if is_gone && !acls.is_empty() {
-            self.absent.insert(pod.clone(), words(pod, addresses, inventory));
+            self.absent.insert(pod.clone(), absence_warning(pod, addresses, inventory));
         }
         failure.map_or(Ok(()), Err)
     }
 
     fn write(&mut self, endpoint: &Endpoint, pod: &PodId, acls: &[Acl]) -> Result<(), HostError> {
-        if is_as_desired(endpoint, acls, &self.tracker) {
+        if has_desired_acls(endpoint, acls, &self.tracker) {
             return Ok(());
         }
         let written = self.change(endpoint, &pod.to_string(), &endpoint.desired(acls));
         if let Err(error) = &written
-            && error.meaning() == Meaning::Refused
+            && error.class() == ErrorClass::Rejected
             && !endpoint.has_ours()
             && !acls.is_empty()
         {
-            // Better nothing than everything.
-            _ = self.change(endpoint, &pod.to_string(), &endpoint.desired(&locked(acls)));
+            // Deny all traffic rather than allow all. The first error is the one to report.
+            _ = self.change(endpoint, &pod.to_string(), &endpoint.desired(&deny_all(acls)));
         }
         written
     }
 
-    /// One read-modify-write: what was read is in the endpoint.
+    /// Updates the ACLs of an endpoint, and verifies them by reading it again. `endpoint` is the
+    /// state to modify.
     fn change(&mut self, endpoint: &Endpoint, pod: &str, desired: &[Acl]) -> Result<(), HostError> {
         let request = endpoint.update(desired);
-        let request = request.map_err(|error| HostError::senseless("update", &error))?;
+        let request = request.map_err(|error| HostError::invalid_response("update", &error))?;
         self.host.modify(&endpoint.id, &request)?;
         let ours = self.host.endpoint(&endpoint.id)?.ours();
-        if outlines(&ours) != outlines(desired) {
+        if identities(&ours) != identities(desired) {
             let record =
-                "HNS has other rules than it was given; somebody else may have written, too";
+                "HNS stores other ACLs than requested; another program may have written too";
             return Err(HostError { call: "HcnModifyEndpoint", code: 0, record: record.into() });
         }
-        match desired.is_empty() {
-            true => self.tracker.remove(&endpoint.id),
-            false => self.tracker.put(&endpoint.id, pod, desired, &ours),
+        if desired.is_empty() {
+            self.tracker.remove(&endpoint.id);
+        } else {
+            self.tracker.put(&endpoint.id, pod, desired, &ours);
         }
         Ok(())
     }
@@ -242,9 +249,9 @@ impl<H: Host> Hcn<H> {
             return Ok(());
         };
         match self.change(endpoint, "", &[]) {
-            Err(error) if error.meaning() == Meaning::Away => Err(error),
-            Err(error) if error.meaning() == Meaning::Refused => {
-                self.uncleared.push(format!("rules of weir's cannot be removed from endpoint {id}, which no pod with rules has: {error}"));
+            Err(error) if error.class() == ErrorClass::Unavailable => Err(error),
+            Err(error) if error.class() == ErrorClass::Rejected => {
+                self.uncleared.push(format!("cannot remove weir's ACLs from endpoint {id}, which no selected pod uses: {error}"));
                 Ok(())
             }
             _ => Ok(()),
@@ -262,18 +269,18 @@ impl<H: Host> Datapath for Hcn<H> {
     fn installed(&mut self) -> Result<Installed, ApplyError> {
         let inventory = self.host.inventory();
         let inventory =
-            inventory.map_err(|error| away("cannot list the endpoints of HNS", error))?;
+            inventory.map_err(|error| unavailable("cannot list the endpoints of HNS", error))?;
         let network = self.settings.network.clone();
         Ok(Installed { inventory, tracker: self.tracker.clone(), network })
     }
 
     fn apply(&mut self, plan: &Plan) -> Result<(), ApplyError> {
-        self.is_stale = self.glancing.is_some();
+        self.is_stale = self.check_started.is_some();
         let what = "cannot write the ACLs of endpoints";
-        let inventory = self.host.inventory().map_err(|error| away(what, error))?;
-        let rejected = self.carry_out(plan, &inventory);
+        let inventory = self.host.inventory().map_err(|error| unavailable(what, error))?;
+        let rejected = self.run_steps(plan, &inventory);
         self.save();
-        let rejected = rejected.map_err(|error| away(what, error))?;
+        let rejected = rejected.map_err(|error| unavailable(what, error))?;
         if rejected.is_empty() {
             return Ok(());
         }
@@ -294,10 +301,12 @@ impl<H: Host> Datapath for Hcn<H> {
 
     fn remove(&mut self) -> Result<(), ApplyError> {
         let what = "cannot remove the ACLs of endpoints";
-        let inventory = self.host.inventory().map_err(|error| away(what, error))?;
+        let inventory = self.host.inventory().map_err(|error| unavailable(what, error))?;
         for endpoint in inventory.endpoints.iter().filter(|endpoint| endpoint.has_ours()) {
             match self.change(endpoint, "", &[]) {
-                Err(error) if error.meaning() != Meaning::Gone => return Err(away(what, error)),
+                Err(error) if error.class() != ErrorClass::Gone => {
+                    return Err(unavailable(what, error));
+                }
                 _ => (),
             }
         }
@@ -327,22 +336,29 @@ impl<H: Host> Diagnostics<Planner> for Hcn<H> {
     }
 }
 
-/// What of a list of rules must come back as it was given, however HNS writes the rest.
-fn outlines(acls: &[Acl]) -> Vec<(&str, Way, Action, Option<u16>)> {
-    let outline = |acl: &'_ Acl| (acl.direction, acl.action, acl.priority);
-    let mut all: Vec<_> = acls
-        .iter()
-        .map(|acl| {
-            let (way, action, priority) = outline(acl);
-            (&*acl.id, way, action, priority)
-        })
-        .collect();
+/// The fields of an ACL that HNS must return unchanged. It can rewrite the others.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Identity<'a> {
+    id: &'a str,
+    direction: Way,
+    action: Action,
+    priority: Option<u16>,
+}
+
+impl<'a> From<&'a Acl> for Identity<'a> {
+    fn from(Acl { id, direction, action, priority, .. }: &'a Acl) -> Self {
+        Identity { id, direction: *direction, action: *action, priority: *priority }
+    }
+}
+
+fn identities(acls: &[Acl]) -> Vec<Identity<'_>> {
+    let mut all: Vec<Identity<'_>> = acls.iter().map(Identity::from).collect();
     all.sort_unstable();
     all
 }
 
-/// The rules of a pod to which nothing passes but what is never judged.
-fn locked(acls: &[Acl]) -> Vec<Acl> {
+/// The ACLs of a pod that denies all traffic, except traffic with its node and itself.
+fn deny_all(acls: &[Acl]) -> Vec<Acl> {
     let own = acls.iter().filter(|acl| !acl.id.contains('#') && acl.priority == Some(300));
     let tail = |way: Way| {
         let id = format!("{PREFIX}tail-{way}").to_ascii_lowercase();
@@ -351,20 +367,22 @@ fn locked(acls: &[Acl]) -> Vec<Acl> {
     own.cloned().chain([tail(Way::In), tail(Way::Out)]).collect()
 }
 
-/// Why a pod's rules are not in force.
-fn words(pod: &PodId, addresses: &[IpAddr], inventory: &Inventory) -> String {
+/// The warning about a pod whose rules are not in effect.
+fn absence_warning(pod: &PodId, addresses: &[IpAddr], inventory: &Inventory) -> String {
     let list: Vec<String> = addresses.iter().map(IpAddr::to_string).collect();
     let list = list.join(", ");
     match inventory.unfiltered(addresses) {
         Some(network) => format!(
-            "{pod} ({list}) is on {network}, whose endpoints the switch does not filter: its rules are not in force"
+            "{pod} ({list}) is on {network}, whose endpoints the switch does not filter: its rules are not in effect"
         ),
         None => {
-            format!("{pod} ({list}) has no endpoint yet: its rules are not in force until it comes")
+            format!(
+                "{pod} ({list}) has no endpoint yet: its rules take effect when HNS creates one"
+            )
         }
     }
 }
 
-fn away(what: &str, error: HostError) -> ApplyError {
+fn unavailable(what: &str, error: HostError) -> ApplyError {
     ApplyError { kind: ApplyErrorKind::Unavailable, what: what.to_owned(), source: error.into() }
 }

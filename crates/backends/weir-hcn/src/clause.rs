@@ -1,17 +1,22 @@
-//! Compiled rules as lists that are asked from the top: a product of addresses and ports, and what happens.
+//! Lowers compiled rules to lists of clauses. A clause matches addresses and ports, and has an
+//! action.
 //!
-//! ACLs know no `Pass`. Where a rule of the admin tier passes, what comes after that tier is said there, for what passes alone.
+//! ACLs have no `Pass` action. A Pass rule of the admin tier is replaced by the clauses of the
+//! lower tiers, restricted to the traffic that it passes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use weir_model::{Action as Deed, Chain, Peers, PolicyId, Ports, Program, Protocol, Rule, Section};
+use weir_model::{
+    Action as RuleAction, Chain, Peers, PolicyId, Ports, Program, Protocol, Rule, Section,
+};
 
 use crate::{Action, addresses::Addresses, render::id};
 
-/// More clauses than this are not said: policies that pass could multiply without end.
-const CLAUSES: usize = 10_000;
+/// The maximum number of admin clauses. Without a limit, Pass rules could multiply them without
+/// bound.
+const MAX_ADMIN_CLAUSES: usize = 10_000;
 
-/// Who, at which ports, and what happens.
+/// A condition on the peer and the ports, and an action.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Clause {
     pub(crate) addresses: Addresses,
@@ -20,7 +25,7 @@ pub(crate) struct Clause {
     pub(crate) id: String,
 }
 
-/// Ports of one protocol, or everything. HNS does not filter SCTP.
+/// Ports of one protocol, or all traffic. HNS does not filter SCTP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Service {
     Any,
@@ -29,7 +34,7 @@ pub(crate) enum Service {
 }
 
 impl Service {
-    /// What is in both.
+    /// The intersection.
     fn and(self, other: Service) -> Option<Service> {
         let both = |(a, b): (u16, u16), (c, d): (u16, u16)| {
             (a.max(c) <= b.min(d)).then_some((a.max(c), b.min(d)))
@@ -47,24 +52,25 @@ impl Service {
     }
 }
 
-/// One direction of a pod.
+/// The clauses of one direction of a pod.
 #[derive(Debug, Default)]
 pub(crate) struct Lowered {
-    /// The first that fits decides.
+    /// The clauses of the admin tier. The first match decides.
     pub(crate) admin: Vec<Clause>,
-    /// All allow; nothing else passes. `None` if the pod is not isolated.
+    /// Allow clauses of NetworkPolicies; other traffic is denied. `None` if the pod is not
+    /// isolated.
     pub(crate) isolation: Option<Vec<Clause>>,
-    /// The first that fits decides; what none fits passes.
+    /// The clauses of the baseline tier. The first match decides; other traffic is allowed.
     pub(crate) baseline: Vec<Clause>,
-    /// Policies that speak about SCTP.
+    /// The policies with rules about SCTP.
     pub(crate) without_sctp: BTreeSet<PolicyId>,
-    /// Whether some SCTP must not pass that nothing else keeps out.
-    pub(crate) keeps_sctp_out: bool,
-    /// The policy at which there was too much to say.
-    pub(crate) endless: Option<PolicyId>,
+    /// Whether all SCTP must be denied, because some rule denies part of it.
+    pub(crate) denies_sctp: bool,
+    /// The policy at which the number of clauses exceeded the limit.
+    pub(crate) exceeds_limit: Option<PolicyId>,
 }
 
-/// One direction of a pod, as clauses.
+/// Lowers one direction of a pod.
 pub(crate) fn lower(program: &Program, chain: &Chain, way: &str) -> Lowered {
     let mut lowered = Lowered::default();
     let grants = chain.isolation.as_ref().map(|sections| {
@@ -82,19 +88,19 @@ pub(crate) fn lower(program: &Program, chain: &Chain, way: &str) -> Lowered {
     let after = lowered.after_admin();
     for section in &chain.admin {
         let clauses: Vec<_> = lowered.section(program, section, way).collect();
-        for (clause, deed) in clauses {
-            if lowered.admin.len() > CLAUSES {
+        for (clause, action) in clauses {
+            if lowered.admin.len() > MAX_ADMIN_CLAUSES {
                 lowered.close(&section.policy);
                 return lowered;
             }
-            match deed {
-                Deed::Pass => lowered.admin.extend(after.iter().filter_map(|then| {
+            match action {
+                RuleAction::Pass => lowered.admin.extend(after.iter().filter_map(|then| {
                     let addresses = clause.addresses.and(&then.addresses);
                     let service = clause.service.and(then.service)?;
                     let some = !addresses.is_empty();
                     some.then(|| Clause { addresses, service, ..then.clone() })
                 })),
-                Deed::Allow | Deed::Deny => lowered.admin.push(clause),
+                RuleAction::Allow | RuleAction::Deny => lowered.admin.push(clause),
             }
         }
     }
@@ -102,10 +108,10 @@ pub(crate) fn lower(program: &Program, chain: &Chain, way: &str) -> Lowered {
 }
 
 impl Lowered {
-    /// What happens to a connection that the admin tier does not decide.
+    /// The clauses for a connection that the admin tier does not decide.
     fn after_admin(&self) -> Vec<Clause> {
         let tail = |action| Clause {
-            addresses: Addresses::Everyone,
+            addresses: Addresses::All,
             service: Service::Any,
             action,
             id: "weir:pass".into(),
@@ -117,43 +123,43 @@ impl Lowered {
     }
 
     fn close(&mut self, policy: &PolicyId) {
-        self.endless = Some(policy.clone());
+        self.exceeds_limit = Some(policy.clone());
         self.admin.push(Clause {
-            addresses: Addresses::Everyone,
+            addresses: Addresses::All,
             service: Service::Any,
             action: Action::Block,
             id: "weir:endless".into(),
         });
     }
 
-    /// What a policy says, in order. The peers of one rule are said together.
+    /// The clauses of a policy, in order. Peers of one rule share a clause.
     fn section(
         &mut self,
         program: &Program,
         section: &Section,
         way: &str,
-    ) -> impl Iterator<Item = (Clause, Deed)> + use<> {
-        let mut clauses: Vec<(Clause, Deed, u32)> = Vec::new();
+    ) -> impl Iterator<Item = (Clause, RuleAction)> + use<> {
+        let mut clauses: Vec<(Clause, RuleAction, u32)> = Vec::new();
         for rule in &section.rules {
             let (parts, has_sctp) = products(program, rule);
             if has_sctp {
                 self.without_sctp.insert(section.policy.clone());
-                self.keeps_sctp_out |= rule.action != Deed::Allow;
+                self.denies_sctp |= rule.action != RuleAction::Allow;
             }
             for (addresses, service) in parts {
                 let number = rule.origin.rule;
-                let same = clauses.iter_mut().find(|(clause, deed, other)| {
-                    (clause.service, *deed, *other) == (service, rule.action, number)
+                let same = clauses.iter_mut().find(|(clause, action, other)| {
+                    (clause.service, *action, *other) == (service, rule.action, number)
                 });
                 match same {
                     Some((clause, ..)) => {
-                        let before = std::mem::replace(&mut clause.addresses, Addresses::Everyone);
+                        let before = std::mem::replace(&mut clause.addresses, Addresses::All);
                         clause.addresses = before.or(addresses);
                     }
                     None => {
                         let action = match rule.action {
-                            Deed::Deny => Action::Block,
-                            Deed::Allow | Deed::Pass => Action::Allow,
+                            RuleAction::Deny => Action::Block,
+                            RuleAction::Allow | RuleAction::Pass => Action::Allow,
                         };
                         let id = id(&section.policy, way, number);
                         let clause = Clause { addresses, service, action, id };
@@ -162,11 +168,12 @@ impl Lowered {
                 }
             }
         }
-        clauses.into_iter().map(|(clause, deed, _)| (clause, deed))
+        clauses.into_iter().map(|(clause, action, _)| (clause, action))
     }
 }
 
-/// What a rule is about, as products of addresses and ports; and whether it is about SCTP, too.
+/// The traffic that a rule matches, as products of addresses and ports. The flag is true if the
+/// rule also matches SCTP.
 fn products(program: &Program, rule: &Rule) -> (Vec<(Addresses, Service)>, bool) {
     let mut has_sctp = false;
     let mut service = |protocol, first, last| match protocol {
@@ -191,7 +198,7 @@ fn products(program: &Program, rule: &Rule) -> (Vec<(Addresses, Service)>, bool)
         return (parts, has_sctp);
     }
     let addresses = match &rule.peers {
-        Peers::Any => Addresses::Everyone,
+        Peers::Any => Addresses::All,
         Peers::Block(block) => Addresses::block(block),
         Peers::Set(set) | Peers::PortSet(set) => {
             Addresses::hosts(members(set).map(|member| member.address))

@@ -1,4 +1,4 @@
-//! What HNS says about endpoints and networks, and what it is told to change.
+//! The JSON documents that HNS returns for endpoints and networks, and the update request.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -10,12 +10,12 @@ use serde_json::{Value, value::RawValue};
 
 use crate::{Acl, Action, PREFIX, RuleType, Way};
 
-/// The kinds of networks whose endpoints are filtered by the switch.
-const KINDS: [&str; 3] = ["L2Bridge", "L2Tunnel", "Overlay"];
-/// Nobody's namespace.
-const NOBODY: &str = "00000000-0000-0000-0000-000000000000";
+/// The kinds of networks whose endpoints the switch filters.
+const FILTERED_KINDS: [&str; 3] = ["L2Bridge", "L2Tunnel", "Overlay"];
+/// The id of a namespace that does not exist.
+const NO_NAMESPACE: &str = "00000000-0000-0000-0000-000000000000";
 
-/// All endpoints and networks of a machine, and its own addresses.
+/// All endpoints and networks of a machine, and its addresses.
 #[derive(Clone, Debug, Default)]
 pub struct Inventory {
     /// The endpoints.
@@ -29,37 +29,37 @@ pub struct Inventory {
 /// An endpoint. Ids are in lower case.
 #[derive(Clone, Debug)]
 pub struct Endpoint {
-    /// Which one.
+    /// The id.
     pub id: String,
-    /// The network it is part of.
+    /// The id of its network.
     pub network: String,
-    /// Its addresses.
+    /// The addresses.
     pub addresses: Vec<IpAddr>,
-    /// Whether it is in a namespace: the endpoints of dead pods are not.
+    /// Whether it is attached to a namespace. Endpoints of dead pods are not.
     pub is_attached: bool,
-    /// Whether it stands for a pod of another node.
+    /// Whether it represents a pod of another node.
     pub is_remote: bool,
-    /// Its policies, of whoever put them there, byte by byte.
+    /// All policies of the endpoint, byte for byte.
     policies: Vec<Box<RawValue>>,
 }
 
 /// A network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Network {
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// Its kind.
+    /// The kind.
     pub kind: String,
 }
 
 impl Inventory {
-    /// The endpoints of a pod: those with one of its addresses, on a network that the switch filters, or on the one with this
-    /// name. Where there are several, those that are in use.
+    /// The endpoints of a pod: local ones with one of its addresses, on a network that the switch
+    /// filters or on the named network. Attached endpoints take precedence.
     pub fn of_pod(&self, addresses: &[IpAddr], network: Option<&str>) -> Vec<&Endpoint> {
         let is_filtered = |endpoint: &&Endpoint| {
             let network_of = self.networks.get(&endpoint.network);
             network_of.is_some_and(|one| {
-                KINDS.contains(&&*one.kind)
+                FILTERED_KINDS.contains(&&*one.kind)
                     || network.is_some_and(|name| one.name.eq_ignore_ascii_case(name))
             })
         };
@@ -67,13 +67,14 @@ impl Inventory {
             !endpoint.is_remote && endpoint.addresses.iter().any(|own| addresses.contains(own))
         };
         let all: Vec<&Endpoint> = self.endpoints.iter().filter(has).filter(is_filtered).collect();
-        match all.iter().any(|endpoint| endpoint.is_attached) {
-            true => all.into_iter().filter(|endpoint| endpoint.is_attached).collect(),
-            false => all,
+        if all.iter().any(|endpoint| endpoint.is_attached) {
+            all.into_iter().filter(|endpoint| endpoint.is_attached).collect()
+        } else {
+            all
         }
     }
 
-    /// The networks that endpoints with these addresses are on and that are not filtered, in words.
+    /// Describes the unfiltered network that an endpoint with these addresses is on.
     pub(crate) fn unfiltered(&self, addresses: &[IpAddr]) -> Option<String> {
         let has = |endpoint: &&Endpoint| {
             !endpoint.is_remote && endpoint.addresses.iter().any(|own| addresses.contains(own))
@@ -87,8 +88,8 @@ impl Inventory {
 }
 
 impl Endpoint {
-    /// Reads what HNS says about an endpoint.
-    pub fn read(text: &str) -> Result<Endpoint, serde_json::Error> {
+    /// Parses the document of an endpoint.
+    pub fn parse(text: &str) -> Result<Endpoint, serde_json::Error> {
         #[derive(Deserialize)]
         #[serde(rename_all = "PascalCase")]
         struct Document {
@@ -113,42 +114,43 @@ impl Endpoint {
             id: document.id.to_ascii_lowercase(),
             network: document.host_compute_network.unwrap_or_default().to_ascii_lowercase(),
             addresses: addresses.collect(),
-            is_attached: !namespace.is_empty() && namespace != NOBODY,
+            is_attached: !namespace.is_empty() && namespace != NO_NAMESPACE,
             is_remote: document.flags.unwrap_or(0) & 1 == 1,
             policies: document.policies.unwrap_or_default(),
         })
     }
 
-    /// The ACLs of ours that it has, in order.
+    /// Our ACLs on this endpoint, sorted.
     pub fn ours(&self) -> Vec<Acl> {
         let mut ours: Vec<Acl> = self.acls().filter(Acl::is_ours).collect();
         ours.sort();
         ours
     }
 
-    /// Whether it has any of ours.
+    /// Whether the endpoint has any of our ACLs.
     pub fn has_ours(&self) -> bool {
         self.policies.iter().any(|policy| is_ours(policy))
     }
 
-    /// What it should have, if the rules of its pod are these. The firewall of the host sees packets, too; unless somebody has told
-    /// it about them, it is told to let them pass.
+    /// The ACLs that the endpoint should have for these ACLs of its pod. The host firewall filters
+    /// packets too, so this adds Allow rules for it, unless another program has set rules there.
     pub fn desired(&self, acls: &[Acl]) -> Vec<Acl> {
-        let is_told = self.acls().any(|acl| acl.rule_type == RuleType::Host && !acl.is_ours());
+        let has_foreign_host_rules =
+            self.acls().any(|acl| acl.rule_type == RuleType::Host && !acl.is_ours());
         let host = |way: Way| Acl {
             rule_type: RuleType::Host,
             priority: None,
             ..Acl::new(format!("{PREFIX}host-{way}").to_ascii_lowercase(), way, Action::Allow, 0)
         };
-        let mut desired: Vec<Acl> = acls.iter().cloned().map(Acl::normal).collect();
-        if !acls.is_empty() && !is_told {
+        let mut desired: Vec<Acl> = acls.iter().cloned().map(Acl::sorted_lists).collect();
+        if !acls.is_empty() && !has_foreign_host_rules {
             desired.extend([host(Way::In), host(Way::Out)]);
         }
         desired.sort();
         desired
     }
 
-    /// What HNS is told so that the endpoint has these rules of ours and everything else as it is.
+    /// The request that replaces our ACLs and keeps all other policies.
     pub fn update(&self, desired: &[Acl]) -> Result<String, serde_json::Error> {
         #[derive(Serialize)]
         #[serde(rename_all = "PascalCase")]
@@ -176,13 +178,14 @@ impl Endpoint {
     }
 
     fn acls(&self) -> impl Iterator<Item = Acl> {
-        self.policies.iter().filter_map(|policy| Acl::read(&value(policy)))
+        self.policies.iter().filter_map(|policy| Acl::parse(&value(policy)))
     }
 }
 
 impl Network {
-    /// Reads what HNS says about a network: its id, and the rest. It does not mention the kind of a NAT network.
-    pub fn read(text: &str) -> Result<(String, Network), serde_json::Error> {
+    /// Parses the document of a network to its id and properties. HNS omits the kind of a NAT
+    /// network.
+    pub fn parse(text: &str) -> Result<(String, Network), serde_json::Error> {
         #[derive(Deserialize)]
         #[serde(rename_all = "PascalCase")]
         struct Document {
@@ -197,7 +200,7 @@ impl Network {
     }
 }
 
-/// Whether a policy is an ACL with an id of ours, understood or not.
+/// Whether a policy is an ACL with one of our ids, even if it is invalid.
 fn is_ours(policy: &RawValue) -> bool {
     let policy = value(policy);
     let id = policy.get("Settings").and_then(|settings| settings.get("Id"));
@@ -221,7 +224,7 @@ mod tests {
             let text = format!(
                 r#"{{"ID":"{id}","HostComputeNetwork":"n1","HostComputeNamespace":"{namespace}","Flags":{flags},"IpConfigurations":[{{"IpAddress":"{address}"}}]}}"#
             );
-            Endpoint::read(&text).unwrap()
+            Endpoint::parse(&text).unwrap()
         };
         let network = Network { name: "Calico".into(), kind: "L2Bridge".into() };
         let networks = [("n1".to_owned(), network)].into();
@@ -238,8 +241,8 @@ mod tests {
     }
 
     #[test]
-    fn what_others_have_put_there_passes_through_byte_by_byte() {
-        let endpoint = Endpoint::read(ENDPOINT).unwrap();
+    fn foreign_policies_stay_byte_identical() {
+        let endpoint = Endpoint::parse(ENDPOINT).unwrap();
         let acl = Acl::new("weir:tail-out".into(), Way::Out, Action::Block, 3000);
         let update = endpoint.update(&[acl]).unwrap();
         assert_eq!(
@@ -247,25 +250,25 @@ mod tests {
             r#"{"ResourceType":"Policy","RequestType":"Update","Settings":{"Policies":[{"Type":"OutBoundNAT","Settings":{"Exceptions":["10.96.0.0/12"],"Odd":1.50}},{"Type":"ACL","Settings":{"Id":"azure-acl","Action":"Block","Direction":"Out","Priority":200}},{"Type":"ACL","Settings":{"Id":"weir:tail-out","Action":"Block","Direction":"Out","RuleType":"Switch","Priority":3000}}]}}"#
         );
         assert_eq!(endpoint.ours().len(), 1);
-        assert_eq!(endpoint.addresses.len(), 2, "every address counts");
+        assert_eq!(endpoint.addresses.len(), 2, "both addresses are read");
     }
 
     #[test]
-    fn the_firewall_of_the_host_is_told_once() {
-        let endpoint = Endpoint::read(ENDPOINT).unwrap();
+    fn rules_for_the_host_firewall_are_added_only_without_foreign_ones() {
+        let endpoint = Endpoint::parse(ENDPOINT).unwrap();
         let acl = Acl::new("weir:tail-out".into(), Way::Out, Action::Block, 3000);
         let hosts = |endpoint: &Endpoint, acls: &[Acl]| {
             let desired = endpoint.desired(acls);
             desired.iter().filter(|acl| acl.rule_type == RuleType::Host).count()
         };
         assert_eq!((hosts(&endpoint, std::slice::from_ref(&acl)), hosts(&endpoint, &[])), (2, 0));
-        let told =
+        let foreign =
             ENDPOINT.replace(r#""Direction":"Out","#, r#""Direction":"Out","RuleType":"Host","#);
-        assert_eq!(hosts(&Endpoint::read(&told).unwrap(), &[acl]), 0);
+        assert_eq!(hosts(&Endpoint::parse(&foreign).unwrap(), &[acl]), 0);
     }
 
     #[test]
-    fn a_pods_endpoint_is_local_and_in_use_and_on_a_network_of_the_switch() {
+    fn a_pods_endpoint_is_local_attached_and_on_a_filtered_network() {
         let all = [
             ("remote", "10.0.0.1", 1, "s"),
             ("stale", "10.0.0.1", 0, ""),
@@ -273,18 +276,22 @@ mod tests {
             ("other", "10.0.0.2", 0, "s"),
         ];
         assert_eq!(found(&inventory(&all), None), ["mine"]);
-        assert_eq!(found(&inventory(&all[..2]), None), ["stale"], "nobody else has the address");
+        assert_eq!(
+            found(&inventory(&all[..2]), None),
+            ["stale"],
+            "no other endpoint has the address"
+        );
         let mut nat = inventory(&all);
         nat.networks.get_mut("n1").unwrap().kind = "NAT".into();
         assert_eq!(found(&nat, None), [""; 0]);
         assert_eq!(nat.unfiltered(&[[10, 0, 0, 1].into()]).unwrap(), "network Calico of kind NAT");
-        assert_eq!(found(&nat, Some("calico")), ["mine"], "whoever asks for it by name gets it");
+        assert_eq!(found(&nat, Some("calico")), ["mine"], "a network named in the settings counts");
     }
 
     #[test]
     fn a_network_without_a_kind_is_nat() {
-        let (id, network) = Network::read(r#"{"ID":"ABC","Name":"nat"}"#).unwrap();
+        let (id, network) = Network::parse(r#"{"ID":"ABC","Name":"nat"}"#).unwrap();
         assert_eq!((&*id, &*network.name, &*network.kind), ("abc", "nat", "NAT"));
-        assert!(Endpoint::read("[]").is_err() && Network::read("{}").is_err());
+        assert!(Endpoint::parse("[]").is_err() && Network::parse("{}").is_err());
     }
 }

@@ -1,4 +1,4 @@
-//! The state file: written beside and renamed, and set aside if it is broken.
+//! The state file. Writes are atomic, and an invalid file is renamed.
 
 use std::{
     fs, io,
@@ -8,31 +8,32 @@ use std::{
 
 use crate::Tracker;
 
-/// The name of the file, in a folder of its own.
+/// The name of the file.
 const NAME: &str = "tracker.json";
-/// What a broken one is called.
+/// The name of an invalid file.
 const BROKEN: &str = "tracker.json.broken";
 
-/// Where what was written is remembered.
+/// The file that persists the tracker.
 #[derive(Clone, Debug)]
 pub struct StateFile {
     folder: PathBuf,
-    /// What the file says.
+    /// The current content of the file.
     text: String,
 }
 
 impl StateFile {
-    /// The file in a folder, which is made if it is not there.
+    /// The file in a folder. Creates the folder if it does not exist.
     pub fn at(folder: &Path) -> io::Result<Self> {
         fs::create_dir_all(folder)?;
         Ok(StateFile { folder: folder.to_owned(), text: String::new() })
     }
 
-    /// Reads it. A missing file is an empty one; a broken one is set aside, and told.
+    /// Loads the file. A missing file gives an empty tracker. An invalid file is renamed and
+    /// reported.
     pub fn load(&mut self) -> (Tracker, Option<String>) {
         let path = self.folder.join(NAME);
         let why = match fs::read(&path) {
-            Ok(bytes) => match Tracker::read(&bytes) {
+            Ok(bytes) => match Tracker::parse(&bytes) {
                 Ok(tracker) => return (tracker, None),
                 Err(why) => why,
             },
@@ -43,17 +44,17 @@ impl StateFile {
         };
         let broken = self.folder.join(BROKEN);
         let aside = match fs::rename(&path, &broken) {
-            Ok(()) => format!("it is now {}", broken.display()),
-            Err(error) => format!("it cannot be set aside: {error}"),
+            Ok(()) => format!("it was renamed to {}", broken.display()),
+            Err(error) => format!("it cannot be renamed: {error}"),
         };
         let warning = format!(
-            "the state file {} cannot be read ({why}); {aside}, and what is installed is read from HNS",
+            "the state file {} cannot be read ({why}); {aside}; weir reads the installed state from HNS",
             path.display()
         );
         (Tracker::default(), Some(warning))
     }
 
-    /// Writes it, if it says something else than before.
+    /// Writes the file if the text differs from the last one.
     pub fn save(&mut self, text: String) -> io::Result<()> {
         if text == self.text {
             return Ok(());
@@ -68,7 +69,7 @@ impl StateFile {
         Ok(())
     }
 
-    /// Removes it.
+    /// Removes the file.
     pub fn remove(&mut self) -> io::Result<()> {
         self.text.clear();
         match fs::remove_file(self.folder.join(NAME)) {
@@ -83,23 +84,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_written_beside_and_renamed_and_read_again() {
+    fn the_file_is_replaced_atomically_and_read_again() {
         let folder = tempfile::tempdir().unwrap();
         let mut file = StateFile::at(&folder.path().join("weir")).unwrap();
-        assert_eq!(file.load(), (Tracker::default(), None), "there is none yet");
+        assert_eq!(file.load(), (Tracker::default(), None), "no file yet");
         let mut tracker = Tracker::default();
         tracker.put("e1", "shop/web", &[], &[]);
         file.save(tracker.text("1")).unwrap();
         assert_eq!(file.load(), (tracker, None));
         let names: Vec<_> = fs::read_dir(folder.path().join("weir")).unwrap().collect();
-        assert_eq!(names.len(), 1, "nothing is left beside it");
+        assert_eq!(names.len(), 1, "no temporary file remains");
         file.remove().unwrap();
         file.remove().unwrap();
         assert_eq!(file.load(), (Tracker::default(), None));
     }
 
     #[test]
-    fn a_broken_one_is_set_aside_and_told() {
+    fn an_invalid_file_is_renamed_and_reported() {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join(NAME), "{ no").unwrap();
         let mut file = StateFile::at(folder.path()).unwrap();
@@ -109,6 +110,6 @@ mod tests {
         assert_eq!(fs::read_to_string(folder.path().join(BROKEN)).unwrap(), "{ no");
         assert_eq!(file.load(), (Tracker::default(), None));
         file.save(tracker.text("1")).unwrap();
-        assert_eq!(file.load().1, None, "it is rebuilt");
+        assert_eq!(file.load().1, None, "the file is valid again");
     }
 }

@@ -2,67 +2,68 @@ use std::fmt;
 
 use crate::{Inventory, document::Endpoint};
 
-/// The host network service of a machine, as far as this backend needs it.
+/// The part of the Host Networking Service (HNS) that this backend uses.
 pub trait Host {
-    /// All endpoints and networks, and the machine's addresses.
+    /// Lists all endpoints, networks, and addresses of the machine.
     fn inventory(&mut self) -> Result<Inventory, HostError>;
 
-    /// One endpoint.
+    /// Reads an endpoint.
     fn endpoint(&mut self, id: &str) -> Result<Endpoint, HostError>;
 
-    /// Changes an endpoint.
+    /// Modifies an endpoint.
     fn modify(&mut self, id: &str, request: &str) -> Result<(), HostError>;
 
-    /// All endpoints, without waiting: `None` if they are not known yet. Then they are asked for, and this is to be called again.
-    fn glance(&mut self) -> Option<Result<Inventory, HostError>> {
+    /// Polls a listing in the background. `None` means that it is still in progress; call again.
+    fn poll_inventory(&mut self) -> Option<Result<Inventory, HostError>> {
         Some(self.inventory())
     }
 
-    /// Whether something was said to have happened to endpoints since this was asked last. It is only a hint.
-    fn hinted(&mut self) -> bool {
+    /// Whether HNS sent a notification about endpoints since the last call. It is only a hint.
+    fn was_notified(&mut self) -> bool {
         false
     }
 }
 
-/// Why HNS did not do what it was asked for.
+/// A call to HNS failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostError {
     /// The function that was called.
     pub call: &'static str,
-    /// Its result.
+    /// Its result code.
     pub code: u32,
-    /// What HNS said about it.
+    /// The error record of HNS.
     pub record: String,
 }
 
-/// What an error means.
+/// The class of an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Meaning {
-    /// The endpoint is no longer there: its pod has ended.
+pub enum ErrorClass {
+    /// The endpoint does not exist any more: its pod has ended.
     Gone,
-    /// HNS cannot be reached, does not answer, or starts.
-    Away,
-    /// It does not accept this for this endpoint.
-    Refused,
+    /// HNS is unreachable, does not respond, or is starting.
+    Unavailable,
+    /// HNS rejected the request for this endpoint.
+    Rejected,
 }
 
 impl HostError {
-    /// HNS does not answer: the code of a call that took too long.
+    /// The code of a call that timed out.
     pub const TIMEOUT: u32 = 0x8007_05B4;
-    /// The answer cannot be understood.
-    pub const SENSELESS: u32 = 0x8007_000D;
+    /// The code of an invalid response.
+    pub const INVALID_RESPONSE: u32 = 0x8007_000D;
 
-    /// An answer that cannot be understood.
-    pub(crate) fn senseless(call: &'static str, error: &serde_json::Error) -> Self {
-        HostError { call, code: Self::SENSELESS, record: error.to_string() }
+    /// An invalid response.
+    pub(crate) fn invalid_response(call: &'static str, error: &serde_json::Error) -> Self {
+        HostError { call, code: Self::INVALID_RESPONSE, record: error.to_string() }
     }
 
-    /// What it means.
-    pub fn meaning(&self) -> Meaning {
-        /// Endpoint not found, element not found; not attached.
+    /// Classifies the error.
+    pub fn class(&self) -> ErrorClass {
+        /// Endpoint not found, element not found, not attached.
         const GONE: [u32; 3] = [0x803B_0002, 0x8007_0490, 0x803B_0034];
-        /// Too late; the manager stopped; the interface is unknown, the server not available; the DLL or a function of it missing.
-        const AWAY: [u32; 8] = [
+        /// Timeout; manager stopped; unknown interface; server unavailable; call failed; DLL or
+        /// function missing.
+        const UNAVAILABLE: [u32; 8] = [
             HostError::TIMEOUT,
             0x803B_0020,
             0x8007_06B5,
@@ -70,14 +71,14 @@ impl HostError {
             0x8007_06BE,
             0x8007_007E,
             0x8007_007F,
-            HostError::SENSELESS,
+            HostError::INVALID_RESPONSE,
         ];
-        // The typed error is not always there.
-        let says_gone = self.record.to_ascii_lowercase().contains("endpoint was not found");
+        // HNS does not always set the typed error code.
+        let is_gone = self.record.to_ascii_lowercase().contains("endpoint was not found");
         match self.code {
-            code if GONE.contains(&code) || says_gone => Meaning::Gone,
-            code if AWAY.contains(&code) => Meaning::Away,
-            _ => Meaning::Refused,
+            code if GONE.contains(&code) || is_gone => ErrorClass::Gone,
+            code if UNAVAILABLE.contains(&code) => ErrorClass::Unavailable,
+            _ => ErrorClass::Rejected,
         }
     }
 }

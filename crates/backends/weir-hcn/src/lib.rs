@@ -1,26 +1,26 @@
-//! Compiled rules as ACLs on the endpoints of Windows' host compute network (HCN).
+//! Renders compiled rules as ACLs on the endpoints of Windows' Host Compute Network (HCN).
 //!
 //! ```text
-//!   Program ─render→ ACLs of each pod ─┬─ judge: what they do with a connection
+//!   Program ─render→ ACLs of each pod ─┬─ evaluate: the verdict of the ACLs for a flow
 //!                                      └─ Planner ─Plan→ Hcn ─ Timed ─ Library ─► computenetwork.dll
-//!                                              ▲          │ reads, changes what is ours, reads again
+//!                                              ▲          │ reads, changes our ACLs, reads again
 //!                                   Inventory ─┘◄─────────┘ Tracker ─► the state file
 //! ```
 //!
-//! *Invariant*: a rule that allows is never wider than the policy it comes from. What ACLs cannot say becomes stricter, and is a
-//! `Shortfall`.
+//! *Invariant*: an Allow rule is never wider than its policy. Conditions that ACLs cannot express
+//! become stricter, and are reported as a `Shortfall`.
 //!
-//! *Invariant*: only ACLs whose id begins with `weir:` are changed; all other policies of an endpoint pass through byte by byte. What
-//! is as it should be is not written.
+//! *Invariant*: the backend changes only ACLs whose id begins with `weir:`. All other policies of
+//! an endpoint stay byte-identical. An endpoint that already has the desired ACLs is not written.
 
 mod acl;
 mod addresses;
 mod backend;
 mod clause;
 mod document;
+mod evaluate;
 mod file;
 mod host;
-mod judge;
 #[cfg(windows)]
 mod library;
 mod node;
@@ -33,9 +33,9 @@ mod tracker;
 pub use acl::{Acl, Action, PREFIX, RuleType, Way};
 pub use backend::{Hcn, Settings};
 pub use document::{Endpoint, Inventory, Network};
+pub use evaluate::evaluate;
 pub use file::StateFile;
-pub use host::{Host, HostError, Meaning};
-pub use judge::judge;
+pub use host::{ErrorClass, Host, HostError};
 #[cfg(windows)]
 pub use library::Library;
 pub use node::Acls;

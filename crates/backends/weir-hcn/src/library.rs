@@ -1,7 +1,7 @@
-//! `computenetwork.dll`, called: the one file with code that the compiler cannot check.
+//! Bindings to `computenetwork.dll`, with all unsafe code of this crate.
 //!
-//! Texts that HNS returns belong to the caller and are freed with `CoTaskMemFree`; every handle that was opened is closed; a call has
-//! succeeded if its result says so and there is no error record.
+//! Strings that HNS returns belong to the caller, who frees them with `CoTaskMemFree`. Every opened
+//! handle is closed. A call succeeded if its result is zero and there is no error record.
 
 #![allow(unsafe_code, reason = "HNS is reached through functions of a DLL")]
 
@@ -27,7 +27,7 @@ use windows_sys::{
     core::{GUID, HRESULT, PCWSTR, PWSTR},
 };
 
-use crate::{Host, HostError, Inventory, Meaning, Network, document::Endpoint};
+use crate::{ErrorClass, Host, HostError, Inventory, Network, document::Endpoint};
 
 type Enumerate = unsafe extern "system" fn(PCWSTR, *mut PWSTR, *mut PWSTR) -> HRESULT;
 type Open = unsafe extern "system" fn(*const GUID, *mut *mut c_void, *mut PWSTR) -> HRESULT;
@@ -41,12 +41,12 @@ type Register = unsafe extern "system" fn(
 ) -> HRESULT;
 type HnsCall = unsafe extern "system" fn(PCWSTR, PCWSTR, PCWSTR, *mut PWSTR) -> HRESULT;
 
-/// What every query says.
+/// The query that every call sends.
 const QUERY: &str = r#"{"SchemaVersion":{"Major":2,"Minor":0},"Flags":0,"Filter":""}"#;
-/// The oldest HNS that has this interface.
-const OLDEST: (u64, u64) = (9, 2);
+/// The oldest HNS version with this interface.
+const OLDEST_VERSION: (u64, u64) = (9, 2);
 
-/// HNS of this machine.
+/// The HNS of this machine.
 #[derive(Debug)]
 pub struct Library {
     endpoints: Functions,
@@ -54,7 +54,7 @@ pub struct Library {
     modify: Modify,
 }
 
-/// What endpoints and networks have in common.
+/// The functions that endpoints and networks have in common.
 #[derive(Clone, Copy, Debug)]
 struct Functions {
     names: [&'static str; 3],
@@ -65,10 +65,10 @@ struct Functions {
 }
 
 impl Library {
-    /// Loads the DLL, makes sure that HNS is not too old, and asks to be told what happens to endpoints: then `hint` is set.
+    /// Loads the DLL, checks the version of HNS, and registers for notifications, which set `hint`.
     pub fn open(hint: &Arc<AtomicBool>) -> Result<Self, HostError> {
         let dll = Dll::load("computenetwork.dll")?;
-        // SAFETY: these are the types of these functions, as Windows' own headers declare them.
+        // SAFETY: these are the types of these functions in the Windows headers.
         let library = unsafe {
             Library {
                 endpoints: Functions {
@@ -107,12 +107,13 @@ impl Library {
             }
         };
         check_version()?;
-        // Without notifications there is the poll.
+        // Without notifications, the periodic check finds changes.
         if let Ok(register) = dll.find("HcnRegisterServiceCallback") {
             let mut handle = ptr::null_mut();
-            // The callback may come at any time until the process ends: what it is given lives as long.
+            // The callback can run until the process ends, so its context is never freed.
             let context = Arc::into_raw(hint.clone());
-            // SAFETY: the type is that of the function; the context is never freed; the handle is valid for writing.
+            // SAFETY: the type matches the function; the context is never freed; the handle is
+            // valid for writing.
             unsafe {
                 let register = std::mem::transmute::<*const c_void, Register>(register);
                 register(Some(notified), context.cast(), &mut handle);
@@ -122,9 +123,9 @@ impl Library {
     }
 }
 
-/// HNS says that something has happened, on a thread of its own.
+/// Called by HNS on its thread when something happened.
 unsafe extern "system" fn notified(_: u32, context: *const c_void, _: HRESULT, _: PCWSTR) {
-    // SAFETY: the context is the flag that was given when this was registered, and it is never freed.
+    // SAFETY: the context is the flag passed at registration, which is never freed.
     let hint = unsafe { &*context.cast::<AtomicBool>() };
     hint.store(true, Ordering::Release);
 }
@@ -133,16 +134,17 @@ impl Host for Library {
     fn inventory(&mut self) -> Result<Inventory, HostError> {
         let mut inventory = Inventory::default();
         for document in self.networks.all()? {
-            // What cannot be understood is not there.
-            inventory.networks.extend(Network::read(&document));
+            // Skip documents that cannot be parsed.
+            inventory.networks.extend(Network::parse(&document));
         }
         for document in self.endpoints.all()? {
-            inventory.endpoints.extend(Endpoint::read(&document));
+            inventory.endpoints.extend(Endpoint::parse(&document));
         }
-        // Without them probes of the kubelet would be blocked: better nothing is changed.
+        // Without the machine's addresses, the ACLs would block probes of the kubelet. Fail
+        // instead.
         let unknown = |error: std::io::Error| HostError {
             call: "GetAdaptersAddresses",
-            code: HostError::SENSELESS,
+            code: HostError::INVALID_RESPONSE,
             record: error.to_string(),
         };
         let interfaces = if_addrs::get_if_addrs().map_err(unknown)?.into_iter();
@@ -153,38 +155,39 @@ impl Host for Library {
 
     fn endpoint(&mut self, id: &str) -> Result<Endpoint, HostError> {
         let document = self.endpoints.document(id)?;
-        Endpoint::read(&document)
-            .map_err(|error| HostError::senseless("HcnQueryEndpointProperties", &error))
+        Endpoint::parse(&document)
+            .map_err(|error| HostError::invalid_response("HcnQueryEndpointProperties", &error))
     }
 
     fn modify(&mut self, id: &str, request: &str) -> Result<(), HostError> {
         let handle = self.endpoints.open(id)?;
         let request = wide(request);
         let mut record = Text::default();
-        // SAFETY: the handle is open, the text ends in zero, and the record is valid for writing.
+        // SAFETY: the handle is open, the string is null-terminated, and the record is valid for
+        // writing.
         let result = unsafe { (self.modify)(handle.handle, request.as_ptr(), &mut record.0) };
-        done("HcnModifyEndpoint", result, &record)
+        check_result("HcnModifyEndpoint", result, &record)
     }
 }
 
 impl Functions {
-    /// The documents of all there are. Who vanishes meanwhile is not there.
+    /// The documents of all objects. Skips objects that disappear during the listing.
     fn all(&self) -> Result<Vec<String>, HostError> {
         let query = wide(QUERY);
         let (mut ids, mut record) = (Text::default(), Text::default());
-        // SAFETY: the text ends in zero, and both texts are valid for writing.
+        // SAFETY: the string is null-terminated, and both outputs are valid for writing.
         let result = unsafe { (self.enumerate)(query.as_ptr(), &mut ids.0, &mut record.0) };
-        done(self.names[0], result, &record)?;
-        let ids: Vec<String> = match &*ids.read() {
+        check_result(self.names[0], result, &record)?;
+        let ids: Vec<String> = match &*ids.to_text() {
             "" | "null" => Vec::new(),
             text => serde_json::from_str(text)
-                .map_err(|error| HostError::senseless(self.names[0], &error))?,
+                .map_err(|error| HostError::invalid_response(self.names[0], &error))?,
         };
         let mut documents = Vec::with_capacity(ids.len());
         for id in ids {
             match self.document(&id) {
                 Ok(document) => documents.push(document),
-                Err(error) if error.meaning() == Meaning::Away => return Err(error),
+                Err(error) if error.class() == ErrorClass::Unavailable => return Err(error),
                 Err(_) => (),
             }
         }
@@ -195,11 +198,12 @@ impl Functions {
         let handle = self.open(id)?;
         let query = wide(QUERY);
         let (mut document, mut record) = (Text::default(), Text::default());
-        // SAFETY: the handle is open, the text ends in zero, and both texts are valid for writing.
+        // SAFETY: the handle is open, the string is null-terminated, and both outputs are valid for
+        // writing.
         let result =
             unsafe { (self.query)(handle.handle, query.as_ptr(), &mut document.0, &mut record.0) };
-        done(self.names[2], result, &record)?;
-        Ok(document.read())
+        check_result(self.names[2], result, &record)?;
+        Ok(document.to_text())
     }
 
     fn open(&self, id: &str) -> Result<Opened, HostError> {
@@ -208,15 +212,15 @@ impl Functions {
         let guid = guid(id).ok_or_else(bad)?;
         let mut handle = ptr::null_mut();
         let mut record = Text::default();
-        // SAFETY: the id is valid for reading, the handle and the record for writing.
+        // SAFETY: the id is valid for reading; the handle and the record are valid for writing.
         let result = unsafe { (self.open)(&guid, &mut handle, &mut record.0) };
         let opened = Opened { handle, close: self.close };
-        done(name, result, &record)?;
+        check_result(name, result, &record)?;
         Ok(opened)
     }
 }
 
-/// Something that is open, until it is dropped.
+/// An open handle. Closed on drop.
 struct Opened {
     handle: *mut c_void,
     close: Close,
@@ -225,13 +229,13 @@ struct Opened {
 impl Drop for Opened {
     fn drop(&mut self) {
         if !self.handle.is_null() {
-            // SAFETY: it was opened, and is closed once.
+            // SAFETY: the handle is open, and is closed once.
             unsafe { (self.close)(self.handle) };
         }
     }
 }
 
-/// A text that HNS gave us, or none.
+/// A string from HNS, or null.
 struct Text(PWSTR);
 
 impl Default for Text {
@@ -241,11 +245,11 @@ impl Default for Text {
 }
 
 impl Text {
-    fn read(&self) -> String {
+    fn to_text(&self) -> String {
         if self.0.is_null() {
             return String::new();
         }
-        // SAFETY: HNS ends its texts with zero, and this one is ours until it is dropped.
+        // SAFETY: strings from HNS are null-terminated, and this one is ours until it is dropped.
         let units = unsafe {
             let length = (0..).take_while(|at| *self.0.add(*at) != 0).count();
             std::slice::from_raw_parts(self.0, length)
@@ -256,12 +260,12 @@ impl Text {
 
 impl Drop for Text {
     fn drop(&mut self) {
-        // SAFETY: it was allocated for us by HNS, or is null, which is allowed.
+        // SAFETY: HNS allocated it for us, or it is null, which is allowed.
         unsafe { CoTaskMemFree(self.0.cast()) };
     }
 }
 
-/// A DLL of the system. It is never unloaded.
+/// A system DLL. It is never unloaded.
 struct Dll {
     name: &'static str,
     handle: *mut c_void,
@@ -270,21 +274,19 @@ struct Dll {
 impl Dll {
     fn load(name: &'static str) -> Result<Self, HostError> {
         let file = wide(name);
-        // SAFETY: the name ends in zero; DLLs of the system folder alone are loaded.
+        // SAFETY: the name is null-terminated. Only the system folder is searched.
         let handle =
             unsafe { LoadLibraryExW(file.as_ptr(), ptr::null_mut(), LOAD_LIBRARY_SEARCH_SYSTEM32) };
-        match handle.is_null() {
-            false => Ok(Dll { name, handle }),
-            true => Err(missing(
-                "LoadLibraryExW",
-                &format!("{name}: is the Containers feature of Windows installed?"),
-            )),
+        if handle.is_null() {
+            let record = format!("{name}: is the Containers feature of Windows installed?");
+            return Err(missing("LoadLibraryExW", &record));
         }
+        Ok(Dll { name, handle })
     }
 
     fn find(&self, function: &str) -> Result<*const c_void, HostError> {
         let name = format!("{function}\0");
-        // SAFETY: the DLL is loaded, and the name ends in zero.
+        // SAFETY: the DLL is loaded, and the name is null-terminated.
         let found = unsafe { GetProcAddress(self.handle, name.as_ptr()) };
         match found {
             Some(found) => Ok(found as *const c_void),
@@ -293,42 +295,44 @@ impl Dll {
     }
 }
 
-/// The version comes from the older interface. Who does not tell is believed to be new enough, for old ones do tell.
+/// Checks the version through the older interface. A version without numbers counts as new enough,
+/// because old ones report them.
 fn check_version() -> Result<(), HostError> {
     let dll = Dll::load("vmcompute.dll")?;
     let call = dll.find("HNSCall")?;
     let [method, path, body] = ["GET", "/globals/version", ""].map(wide);
     let mut answer = Text::default();
-    // SAFETY: the type is that of the function; the texts end in zero, and the answer is valid for writing.
+    // SAFETY: the type matches the function; the strings are null-terminated, and the response is
+    // valid for writing.
     let result = unsafe {
         let call = std::mem::transmute::<*const c_void, HnsCall>(call);
         call(method.as_ptr(), path.as_ptr(), body.as_ptr(), &mut answer.0)
     };
-    done("HNSCall", result, &Text::default())?;
-    let answer: Value = serde_json::from_str(&answer.read()).unwrap_or_default();
+    check_result("HNSCall", result, &Text::default())?;
+    let answer: Value = serde_json::from_str(&answer.to_text()).unwrap_or_default();
     let part = |name: &str| answer["Output"][name].as_u64();
     match (part("Major"), part("Minor")) {
-        (Some(major), Some(minor)) if (major, minor) < OLDEST => Err(HostError {
+        (Some(major), Some(minor)) if (major, minor) < OLDEST_VERSION => Err(HostError {
             call: "HNSCall",
             code: 0x8007_0032,
             record: format!(
-                "this HNS has version {major}.{minor}, and {}.{} is the oldest that will do: Windows Server 2019 or later is needed",
-                OLDEST.0, OLDEST.1
+                "HNS has version {major}.{minor}, but weir needs {}.{} or later (Windows Server 2019)",
+                OLDEST_VERSION.0, OLDEST_VERSION.1
             ),
         }),
         _ => Ok(()),
     }
 }
 
-/// A call has succeeded if its result says so and there is no error record.
-fn done(call: &'static str, result: HRESULT, record: &Text) -> Result<(), HostError> {
-    let text = record.read();
+/// Converts the result of a call. It succeeded if the result is zero and there is no error record.
+fn check_result(call: &'static str, result: HRESULT, record: &Text) -> Result<(), HostError> {
+    let text = record.to_text();
     if result == 0 && text.is_empty() {
         return Ok(());
     }
     let parsed: Value = serde_json::from_str(&text).unwrap_or_default();
-    let told = parsed["ErrorCode"].as_u64().and_then(|code| u32::try_from(code).ok());
-    let code = if result == 0 { told.unwrap_or(0) } else { result.cast_unsigned() };
+    let recorded = parsed["ErrorCode"].as_u64().and_then(|code| u32::try_from(code).ok());
+    let code = if result == 0 { recorded.unwrap_or(0) } else { result.cast_unsigned() };
     let record = parsed["Error"].as_str().map_or(text, |error| error.trim().to_owned());
     Err(HostError { call, code, record })
 }
@@ -354,27 +358,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_are_read_in_every_spelling() {
+    fn ids_are_parsed_in_every_spelling() {
         let guid = guid("{0F1E2D3C-4b5a-6978-8796-A5B4C3D2E1F0}").unwrap();
         assert_eq!((guid.data1, guid.data2, guid.data4[7]), (0x0F1E_2D3C, 0x4b5a, 0xF0));
         assert!(super::guid("no").is_none() && super::guid("").is_none());
     }
 
     #[test]
-    fn a_record_is_a_failure_whatever_the_result_says() {
+    fn an_error_record_is_a_failure_whatever_the_result_is() {
         let units =
             wide(r#"{"Success":false,"Error":"Element not found. ","ErrorCode":2151350274}"#);
-        // SAFETY: it is as long as the text and freed by whoever drops it.
+        // SAFETY: the copy has the length of the text, and `Text` frees it.
         let record = unsafe {
             let copy =
                 windows_sys::Win32::System::Com::CoTaskMemAlloc(units.len() * 2).cast::<u16>();
             ptr::copy_nonoverlapping(units.as_ptr(), copy, units.len());
             Text(copy)
         };
-        let error = done("HcnOpenEndpoint", 0, &record).unwrap_err();
+        let error = check_result("HcnOpenEndpoint", 0, &record).unwrap_err();
         assert_eq!((error.code, &*error.record), (0x803B_0002, "Element not found."));
-        assert_eq!(error.meaning(), Meaning::Gone);
-        assert!(done("x", 0, &Text::default()).is_ok());
-        assert_eq!(done("x", -1, &Text::default()).unwrap_err().code, u32::MAX);
+        assert_eq!(error.class(), ErrorClass::Gone);
+        assert!(check_result("x", 0, &Text::default()).is_ok());
+        assert_eq!(check_result("x", -1, &Text::default()).unwrap_err().code, u32::MAX);
     }
 }

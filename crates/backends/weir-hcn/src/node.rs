@@ -8,9 +8,9 @@ use serde_json::{Value, json};
 use weir_datapath::Shortfall;
 use weir_model::{Direction, Flow, PodId, Program, Verdict};
 
-use crate::{Acl, Rendered, judge, render};
+use crate::{Acl, Rendered, evaluate, render};
 
-/// The ACLs of all pods of a program, and what they do together.
+/// The ACLs of all pods of a program.
 #[derive(Clone, Debug)]
 pub struct Acls {
     pods: BTreeMap<PodId, (Vec<IpAddr>, Rendered)>,
@@ -18,8 +18,8 @@ pub struct Acls {
 }
 
 impl Acls {
-    /// What would be programmed for a program.
-    pub fn of(program: &Program) -> Self {
+    /// Renders the ACLs of a program.
+    pub fn render(program: &Program) -> Self {
         let mut acls = Acls { pods: BTreeMap::new(), owners: BTreeMap::new() };
         for (id, endpoint) in &program.endpoints {
             let own = endpoint
@@ -34,19 +34,19 @@ impl Acls {
         acls
     }
 
-    /// Whether a connection passes the ACLs at both of its ends. Where none speaks about it, it does not, unless there are none at
-    /// all.
+    /// Evaluates a flow against the ACLs at both ends. If an end has ACLs and none matches, the
+    /// flow is denied.
     pub fn verdict(&self, flow: &Flow) -> Verdict {
         let side = |direction| {
             let (here, _) = flow.ends(direction);
             let acls = self.at(here);
             let closed = if acls.is_empty() { Verdict::Allow } else { Verdict::Deny };
-            judge(acls, flow, direction).unwrap_or(closed)
+            evaluate(acls, flow, direction).unwrap_or(closed)
         };
         Direction::BOTH.into_iter().map(side).fold(Verdict::Allow, Verdict::and)
     }
 
-    /// The first reason why fewer connections pass between two addresses than policies let.
+    /// The first shortfall that can make the ACLs between two addresses stricter than the policies.
     pub fn shortfall(&self, flow: &Flow) -> Option<&Shortfall> {
         let ends = [flow.to, flow.from].into_iter();
         let pods = ends.filter_map(|address| self.pods.get(self.owners.get(&address)?));
@@ -59,7 +59,7 @@ impl Acls {
     }
 }
 
-/// What each pod's endpoint would be given, as JSON.
+/// The ACLs of each pod's endpoint, as JSON.
 impl fmt::Display for Acls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let pods = self.pods.iter().map(|(id, (addresses, rendered))| {

@@ -4,28 +4,28 @@ use weir_model::PodId;
 
 use crate::Acl;
 
-/// What is to be done, endpoint by endpoint.
+/// The changes to make, endpoint by endpoint.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// The steps. Each is one change of one endpoint, or none if it is so already.
+    /// The steps. Each changes one endpoint, or does nothing if the endpoint is already up to date.
     pub steps: Vec<Step>,
 }
 
 /// One change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// The endpoint of a pod, whichever has its addresses then, has exactly these rules of ours.
+    /// Set our ACLs on the endpoint of a pod. The endpoint is found by address when the step runs.
     Put {
         /// The pod.
         pod: PodId,
-        /// Its addresses.
+        /// The addresses of the pod.
         addresses: Vec<IpAddr>,
-        /// The rules; none if every connection passes.
+        /// The ACLs. Empty if the pod allows every connection.
         acls: Vec<Acl>,
     },
-    /// An endpoint that no pod with rules has any more has none of ours.
+    /// Remove our ACLs from an endpoint that no selected pod uses.
     Clear {
-        /// Which one.
+        /// The id of the endpoint.
         endpoint: String,
     },
 }

@@ -9,15 +9,15 @@ use weir_model::{Delta, Direction, Endpoint, Peers, PodId, Program, SetId, SetKe
 use crate::{
     Acl, Inventory, Plan, Rendered, Step,
     render::render,
-    tracker::{Tracker, is_as_desired},
+    tracker::{Tracker, has_desired_acls},
 };
 
-/// What each pod's endpoint should have.
+/// Plans the ACLs of the endpoints of all pods.
 #[derive(Clone, Debug, Default)]
 pub struct Planner {
     /// The addresses of this machine.
     host: BTreeSet<IpAddr>,
-    wanted: BTreeMap<PodId, Want>,
+    desired: BTreeMap<PodId, DesiredPod>,
 }
 
 /// The installed state: the machine's endpoints, and the backend's memory of what it wrote there.
@@ -32,12 +32,12 @@ pub struct Installed {
 }
 
 #[derive(Clone, Debug)]
-struct Want {
+struct DesiredPod {
     addresses: Vec<IpAddr>,
     rendered: Rendered,
-    /// The sets that its rules name.
+    /// The sets that the rules refer to.
     sets: BTreeSet<SetId>,
-    /// Whether HNS rejected these rules: the next plan that touches the pod repeats them.
+    /// Whether HNS rejected these ACLs. The next plan that touches the pod repeats them.
     is_rejected: bool,
 }
 
@@ -48,29 +48,30 @@ impl weir_datapath::Planner for Planner {
     fn plan(&mut self, program: &Program, delta: &Delta) -> Plan {
         let mut touched: BTreeSet<PodId> = delta.endpoints.keys().cloned().collect();
         if !delta.sets.is_empty() {
-            let names = |want: &Want| delta.sets.keys().any(|set| want.sets.contains(set));
-            let named = self.wanted.iter().filter(|(_, want)| names(want));
+            let names = |pod: &DesiredPod| delta.sets.keys().any(|set| pod.sets.contains(set));
+            let named = self.desired.iter().filter(|(_, pod)| names(pod));
             touched.extend(named.map(|(id, _)| id.clone()));
         }
         let mut steps = Vec::new();
         let mut left: Vec<(PodId, Vec<IpAddr>)> = Vec::new();
         for id in touched {
-            let now = program.endpoints.get(&id).map(|endpoint| self.want(program, &id, endpoint));
+            let now =
+                program.endpoints.get(&id).map(|endpoint| self.desired_pod(program, &id, endpoint));
             let before = match now {
                 Some(now) => {
                     let step = now.step(&id);
-                    let before = self.wanted.insert(id.clone(), now);
+                    let before = self.desired.insert(id.clone(), now);
                     if before.as_ref().is_none_or(|was| was.is_rejected || was.step(&id) != step) {
                         steps.push(step);
                     }
                     before
                 }
-                None => self.wanted.remove(&id),
+                None => self.desired.remove(&id),
             };
-            // Rules at an address that nobody here has any more are nobody's, but for those of a pod that keeps another: its endpoint is the
-            // same, and would be open until it has them back.
-            let keeps = |was: &Want| {
-                let now = self.wanted.get(&id).map_or(&[][..], |now| &*now.addresses);
+            // ACLs on an address without a local pod are stale, unless the pod kept another
+            // address: same endpoint, and clearing it would leave the pod open.
+            let keeps = |was: &DesiredPod| {
+                let now = self.desired.get(&id).map_or(&[][..], |now| &*now.addresses);
                 was.addresses.iter().any(|address| now.contains(address))
             };
             let before = before.filter(|was| !keeps(was));
@@ -82,7 +83,7 @@ impl weir_datapath::Planner for Planner {
             }
         }
         let empty = |(pod, addresses)| Step::Put { pod, addresses, acls: Vec::new() };
-        // Who leaves goes first: an endpoint may have one address of each of two pods.
+        // Clear first: an endpoint can have one address of each of two pods.
         Plan { steps: left.into_iter().map(empty).chain(steps).collect() }
     }
 
@@ -90,29 +91,29 @@ impl weir_datapath::Planner for Planner {
         let Installed { inventory, tracker, network } = installed;
         *self = Planner::new(inventory.addresses.clone());
         for (id, endpoint) in &program.endpoints {
-            let want = self.want(program, id, endpoint);
-            self.wanted.insert(id.clone(), want);
+            let pod = self.desired_pod(program, id, endpoint);
+            self.desired.insert(id.clone(), pod);
         }
         self.differences(inventory, tracker, network.as_deref())
     }
 
     fn rejected(&mut self, pods: &BTreeMap<PodId, String>) {
         for pod in pods.keys() {
-            if let Some(want) = self.wanted.get_mut(pod) {
-                want.is_rejected = true;
+            if let Some(pod) = self.desired.get_mut(pod) {
+                pod.is_rejected = true;
             }
         }
     }
 
     fn shortfalls(&self) -> Vec<Shortfall> {
-        self.wanted.values().flat_map(|want| &want.rendered.shortfalls).cloned().collect()
+        self.desired.values().flat_map(|pod| &pod.rendered.shortfalls).cloned().collect()
     }
 }
 
 impl Planner {
-    /// A planner that knows of no pods yet, on a machine with these addresses.
+    /// A planner without pods, on a machine with these addresses.
     pub fn new(host: BTreeSet<IpAddr>) -> Self {
-        Planner { host, wanted: BTreeMap::new() }
+        Planner { host, desired: BTreeMap::new() }
     }
 
     /// The addresses of the machine.
@@ -120,7 +121,8 @@ impl Planner {
         &self.host
     }
 
-    /// What is not as it should be. A pod that has no endpoint is told as a step, too, for somebody must wait for it.
+    /// The steps that make the endpoints match the desired state. A pod without an endpoint also
+    /// gets a step, so that the backend waits for it.
     pub fn differences(
         &self,
         installed: &Inventory,
@@ -129,17 +131,17 @@ impl Planner {
     ) -> Plan {
         let mut steps = Vec::new();
         let mut owned = BTreeSet::new();
-        for (id, want) in self.with_rules() {
-            let endpoints = installed.of_pod(&want.addresses, network);
+        for (id, pod) in self.with_rules() {
+            let endpoints = installed.of_pod(&pod.addresses, network);
             owned.extend(endpoints.iter().map(|endpoint| endpoint.id.clone()));
-            let is_right = |endpoint: &&crate::document::Endpoint| {
-                is_as_desired(endpoint, &want.rendered.acls, tracker)
+            let is_up_to_date = |endpoint: &&crate::document::Endpoint| {
+                has_desired_acls(endpoint, &pod.rendered.acls, tracker)
             };
-            if want.is_rejected {
+            if pod.is_rejected {
                 continue;
             }
-            if endpoints.is_empty() || !endpoints.iter().all(is_right) {
-                steps.push(want.step(id));
+            if endpoints.is_empty() || !endpoints.iter().all(is_up_to_date) {
+                steps.push(pod.step(id));
             }
         }
         let orphans = installed.endpoints.iter().filter(|endpoint| {
@@ -150,27 +152,27 @@ impl Planner {
         Plan { steps: orphans.map(clear).chain(steps).collect() }
     }
 
-    /// The pods that rules are for, with their addresses and their rules.
+    /// The pods with ACLs, with their addresses.
     pub fn pods(&self) -> impl Iterator<Item = (&PodId, &[IpAddr], &[Acl])> {
-        self.with_rules().map(|(id, want)| (id, &*want.addresses, &*want.rendered.acls))
+        self.with_rules().map(|(id, pod)| (id, &*pod.addresses, &*pod.rendered.acls))
     }
 
-    /// Whether a pod has rules.
+    /// Whether a pod has ACLs.
     pub fn has_rules(&self, pod: &PodId) -> bool {
-        self.wanted.get(pod).is_some_and(|want| !want.rendered.acls.is_empty())
+        self.desired.get(pod).is_some_and(|pod| !pod.rendered.acls.is_empty())
     }
 
-    /// How many rules there are.
+    /// The number of ACLs.
     pub fn rules(&self) -> usize {
-        self.wanted.values().map(|want| want.rendered.acls.len()).sum()
+        self.desired.values().map(|pod| pod.rendered.acls.len()).sum()
     }
 
-    fn with_rules(&self) -> impl Iterator<Item = (&PodId, &Want)> {
-        self.wanted.iter().filter(|(_, want)| !want.rendered.acls.is_empty())
+    fn with_rules(&self) -> impl Iterator<Item = (&PodId, &DesiredPod)> {
+        self.desired.iter().filter(|(_, pod)| !pod.rendered.acls.is_empty())
     }
 
-    fn want(&self, program: &Program, id: &PodId, endpoint: &Endpoint) -> Want {
-        // An address that another pod has by now is that pod's.
+    fn desired_pod(&self, program: &Program, id: &PodId, endpoint: &Endpoint) -> DesiredPod {
+        // Ignore an address that another pod owns now.
         let own =
             |address: &&IpAddr| program.owner(**address).is_some_and(|(owner, _)| owner == id);
         let addresses: Vec<IpAddr> = endpoint.addresses.iter().filter(own).copied().collect();
@@ -182,7 +184,7 @@ impl Planner {
         });
         let node = endpoint.node.iter().map(|node| SetId::new(SetKey::Node(node.clone())));
         let sets = named.chain(node).collect();
-        Want {
+        DesiredPod {
             addresses,
             rendered: render(id, endpoint, program, &self.host),
             sets,
@@ -191,7 +193,7 @@ impl Planner {
     }
 }
 
-impl Want {
+impl DesiredPod {
     fn step(&self, pod: &PodId) -> Step {
         let acls: Vec<Acl> = self.rendered.acls.clone();
         Step::Put { pod: pod.clone(), addresses: self.addresses.clone(), acls }

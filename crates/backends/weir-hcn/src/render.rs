@@ -1,32 +1,33 @@
-//! What one pod's endpoint gets, as a pure function of the compiled rules.
+//! Renders the ACLs of one pod's endpoint. A pure function of the compiled rules.
 //!
-//! | numbers   | what                                                                   |
+//! | priority  | ACLs                                                                   |
 //! | --------- | ---------------------------------------------------------------------- |
-//! | 300       | Allow between a pod and its own node, and itself; neighbour discovery  |
-//! | 400–1998  | admin tier, in order; 1999 closes one that is too long                 |
+//! | 300       | Allow between a pod and its node, and itself; neighbour discovery      |
+//! | 400–1998  | admin tier, in order; 1999 blocks the rest of one that is too long     |
 //! | 2000      | Allow of NetworkPolicies                                               |
-//! | 2100–2998 | baseline tier, in order; 2999 closes one that is too long              |
+//! | 2100–2998 | baseline tier, in order; 2999 blocks the rest of one that is too long  |
 //! | 3000      | Block of an isolated direction                                         |
-//! | 3100      | Allow of a direction that is not isolated; 3200 Block after it, if some protocol must not pass |
+//! | 3100      | Allow of a direction that is not isolated                              |
+//! | 3200      | Block after it, if SCTP must not pass                                  |
 //!
-//! Rules with one action may share a number, and rules with different actions never do.
+//! ACLs with the same action can share a priority. ACLs with different actions never do.
 
 use std::{collections::BTreeSet, net::IpAddr};
 
 use sha2::{Digest, Sha256};
 use weir_datapath::Shortfall;
-use weir_model::{Chain, Direction, Endpoint, PodId, PolicyId, Program, SetId, SetKey};
+use weir_model::{Chain, Direction, Endpoint, IpFamily, PodId, PolicyId, Program, SetId, SetKey};
 
 use crate::{
     Acl, Action, PREFIX, Way,
-    addresses::{Addresses, Family},
+    addresses::Addresses,
     clause::{self, Clause, Service},
 };
 
-/// As many addresses as Microsoft says a list may have.
-pub(crate) const LIST: usize = 4000;
-/// Longer ids are cut, for they are shown as names of rules.
-const ID: usize = 200;
+/// The maximum number of addresses in a list, as documented by Microsoft.
+pub(crate) const MAX_LIST_ADDRESSES: usize = 4000;
+/// The maximum length of an id. Windows shows ids as names of rules.
+const MAX_ID_LENGTH: usize = 200;
 
 const OWN: u16 = 300;
 const ADMIN: (u16, u16) = (400, 1999);
@@ -36,19 +37,20 @@ const ISOLATED: u16 = 3000;
 const OPEN: u16 = 3100;
 const CLOSED: u16 = 3200;
 
-/// The protocols that are named where SCTP must not pass: ICMP, IGMP, TCP, UDP, ICMPv6.
+/// The protocols to list where SCTP must be denied: ICMP, IGMP, TCP, UDP, ICMPv6.
 const ALL_BUT_SCTP: [&str; 5] = ["1", "2", "6", "17", "58"];
 
-/// What one endpoint gets.
+/// The ACLs of one endpoint.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rendered {
-    /// The rules, none if every connection passes.
+    /// The ACLs. Empty if the pod allows every connection.
     pub acls: Vec<Acl>,
-    /// What cannot be said in ACLs, and was made stricter.
+    /// The conditions that ACLs cannot express, and that became stricter.
     pub shortfalls: Vec<Shortfall>,
 }
 
-/// The ACLs of one pod. `host` are the addresses of the machine it runs on, as far as the cluster does not know them.
+/// Renders the ACLs of one pod. `host` has the addresses of its machine, including those that the
+/// cluster does not report.
 pub fn render(
     pod: &PodId,
     endpoint: &Endpoint,
@@ -58,9 +60,11 @@ pub fn render(
     if endpoint.rules.is_open() {
         return Rendered::default();
     }
-    let families: Vec<Family> = Family::BOTH
+    let families: Vec<IpFamily> = IpFamily::BOTH
         .into_iter()
-        .filter(|family| endpoint.addresses.iter().any(|address| Family::of(*address) == *family))
+        .filter(|family| {
+            endpoint.addresses.iter().any(|address| IpFamily::from(*address) == *family)
+        })
         .collect();
     let mut all = Rendered::default();
     for direction in Direction::BOTH {
@@ -71,12 +75,12 @@ pub fn render(
                 Direction::Egress => Way::Out,
             },
             families: &families,
-            keeps_sctp_out: false,
+            denies_sctp: false,
             seen: BTreeSet::new(),
             acls: &mut all.acls,
             shortfalls: &mut all.shortfalls,
         };
-        renderer.own(program, endpoint, host);
+        renderer.always_allowed(program, endpoint, host);
         renderer.chain(program, endpoint.rules.chain(direction));
     }
     all.shortfalls.sort();
@@ -87,18 +91,19 @@ pub fn render(
 struct Renderer<'a> {
     pod: &'a PodId,
     way: Way,
-    families: &'a [Family],
-    /// Whether some SCTP is denied that cannot be told from other SCTP, so that none may pass.
-    keeps_sctp_out: bool,
-    /// The rules so far, without their ids: the same may be granted twice.
+    families: &'a [IpFamily],
+    /// Whether some SCTP is denied. HNS cannot filter by SCTP port, so all SCTP must be denied.
+    denies_sctp: bool,
+    /// The ACLs so far without their ids, to skip duplicates.
     seen: BTreeSet<Acl>,
     acls: &'a mut Vec<Acl>,
     shortfalls: &'a mut Vec<Shortfall>,
 }
 
 impl Renderer<'_> {
-    /// What is never judged: the pod's own node and the pod itself; and what IPv6 needs to find anybody at all.
-    fn own(&mut self, program: &Program, endpoint: &Endpoint, host: &BTreeSet<IpAddr>) {
+    /// Adds the ACLs that no policy overrides: traffic with the pod's node and the pod itself, and
+    /// IPv6 neighbour discovery.
+    fn always_allowed(&mut self, program: &Program, endpoint: &Endpoint, host: &BTreeSet<IpAddr>) {
         let node = endpoint.node.as_ref().map(|node| SetId::new(SetKey::Node(node.clone())));
         let node = node.and_then(|set| program.sets.get(&set)).into_iter().flatten();
         let own = node.map(|member| member.address).chain(host.iter().copied());
@@ -107,7 +112,7 @@ impl Renderer<'_> {
             addresses,
             service,
             action: Action::Allow,
-            id: format!("{PREFIX}{name}-{}", word(self.way)),
+            id: format!("{PREFIX}{name}-{}", lower_case(self.way)),
         };
         let own = clause("own", own, Service::Any);
         let nets = ["fe80::/10", "ff02::/16"].into_iter().filter_map(|net| net.parse().ok());
@@ -121,34 +126,41 @@ impl Renderer<'_> {
     }
 
     fn chain(&mut self, program: &Program, chain: &Chain) {
-        let lowered = clause::lower(program, chain, word(self.way));
-        self.keeps_sctp_out = lowered.keeps_sctp_out;
+        let lowered = clause::lower(program, chain, lower_case(self.way));
+        self.denies_sctp = lowered.denies_sctp;
         for policy in lowered.without_sctp {
-            self.lacks(policy, "HNS does not filter SCTP: what its ports would decide is denied");
+            self.add_shortfall(
+                policy,
+                "HNS cannot filter SCTP by port: SCTP that its rules match is denied",
+            );
         }
-        if let Some(policy) = lowered.endless {
-            self.lacks(policy, "too much to say in ACLs: what follows is denied");
+        if let Some(policy) = lowered.exceeds_limit {
+            self.add_shortfall(
+                policy,
+                "the policies need too many ACLs: traffic that later rules match is denied",
+            );
         }
-        let mut is_closed = self.ordered(&lowered.admin, ADMIN);
+        let mut is_closed = self.add_ordered(&lowered.admin, ADMIN);
         match &lowered.isolation {
             Some(grants) => {
-                grants.iter().for_each(|grant| self.all(grant, GRANTS));
-                self.tail(Action::Block, ISOLATED);
+                grants.iter().for_each(|grant| self.add(grant, GRANTS));
+                self.add_default(Action::Block, ISOLATED);
             }
             None => {
-                is_closed |= self.ordered(&lowered.baseline, BASELINE);
+                is_closed |= self.add_ordered(&lowered.baseline, BASELINE);
                 if !is_closed {
-                    self.tail(Action::Allow, OPEN);
+                    self.add_default(Action::Allow, OPEN);
                 }
-                if self.keeps_sctp_out {
-                    self.tail(Action::Block, CLOSED);
+                if self.denies_sctp {
+                    self.add_default(Action::Block, CLOSED);
                 }
             }
         }
     }
 
-    /// Rules of which the first that fits decides. Returns whether there were too many, and nothing passes after them.
-    fn ordered(&mut self, clauses: &[Clause], (first, last): (u16, u16)) -> bool {
+    /// Adds clauses of which the first match decides. Returns whether there were too many, in which
+    /// case all other traffic is denied.
+    fn add_ordered(&mut self, clauses: &[Clause], (first, last): (u16, u16)) -> bool {
         let mut number = first;
         let mut before: Option<Action> = None;
         for clause in clauses {
@@ -156,31 +168,32 @@ impl Renderer<'_> {
                 number += 1;
             }
             if number == last {
-                let what = "too many turns between allow and deny: what follows is denied";
+                let what =
+                    "the rules alternate too often between allow and deny: later rules are denied";
                 self.shortfalls.push(Shortfall {
                     pod: self.pod.clone(),
                     policy: None,
                     what: what.into(),
                 });
-                self.tail(Action::Block, last);
+                self.add_default(Action::Block, last);
                 return true;
             }
             before = Some(clause.action);
-            self.all(clause, number);
+            self.add(clause, number);
         }
         false
     }
 
-    fn tail(&mut self, action: Action, number: u16) {
-        let id = format!("{PREFIX}tail-{}", word(self.way));
-        let tail = Clause { addresses: Addresses::Everyone, service: Service::Any, action, id };
-        self.all(&tail, number);
+    fn add_default(&mut self, action: Action, number: u16) {
+        let id = format!("{PREFIX}tail-{}", lower_case(self.way));
+        let tail = Clause { addresses: Addresses::All, service: Service::Any, action, id };
+        self.add(&tail, number);
     }
 
-    /// A clause for every protocol it is about.
-    fn all(&mut self, clause: &Clause, number: u16) {
+    /// Adds a clause for every protocol that it matches.
+    fn add(&mut self, clause: &Clause, number: u16) {
         match clause.service {
-            Service::Any if self.keeps_sctp_out && clause.action == Action::Allow => {
+            Service::Any if self.denies_sctp && clause.action == Action::Allow => {
                 self.emit(clause, number, &ALL_BUT_SCTP);
             }
             Service::Any => self.emit(clause, number, &[""]),
@@ -189,7 +202,7 @@ impl Renderer<'_> {
         }
     }
 
-    /// The rules for a clause: one for each protocol, family and part of a long list.
+    /// Adds the ACLs of a clause: one per protocol, family and part of a long list.
     fn emit(&mut self, clause: &Clause, number: u16, protocols: &[&str]) {
         let ports = match clause.service {
             Service::Any | Service::Tcp(0, u16::MAX) | Service::Udp(0, u16::MAX) => String::new(),
@@ -199,12 +212,12 @@ impl Renderer<'_> {
             Service::Tcp(first, last) | Service::Udp(first, last) => format!("{first}-{last}"),
         };
         let lists: Vec<String> = match clause.addresses {
-            Addresses::Everyone => vec![String::new()],
+            Addresses::All => vec![String::new()],
             _ => {
                 let families = self.families.iter();
                 let texts = families.map(|family| clause.addresses.texts(*family));
                 let lists = texts.flat_map(|texts| {
-                    texts.chunks(LIST).map(|part| part.join(",")).collect::<Vec<_>>()
+                    texts.chunks(MAX_LIST_ADDRESSES).map(|part| part.join(",")).collect::<Vec<_>>()
                 });
                 lists.collect()
             }
@@ -225,30 +238,30 @@ impl Renderer<'_> {
         }
     }
 
-    fn lacks(&mut self, policy: PolicyId, what: &str) {
+    fn add_shortfall(&mut self, policy: PolicyId, what: &str) {
         let (pod, policy) = (self.pod.clone(), Some(policy));
         self.shortfalls.push(Shortfall { pod, policy, what: what.into() });
     }
 }
 
-/// How ids call a direction.
-fn word(way: Way) -> &'static str {
+/// The direction as in ids.
+fn lower_case(way: Way) -> &'static str {
     match way {
         Way::In => "in",
         Way::Out => "out",
     }
 }
 
-/// The id of the rules that one rule of a policy leads to: readable, and not too long.
+/// The id of the ACLs of one policy rule. A hash replaces the end of a long one.
 pub(crate) fn id(policy: &PolicyId, way: &str, rule: u32) -> String {
     let PolicyId { kind, namespace, name } = policy;
     let slash = if namespace.is_empty() { "" } else { "/" };
     let whole = format!("{PREFIX}{kind}/{namespace}{slash}{name}#{way}.{rule}");
-    if whole.len() <= ID {
+    if whole.len() <= MAX_ID_LENGTH {
         return whole;
     }
     let hash = Sha256::digest(whole.as_bytes());
     let hash: String = hash.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
-    let cut = whole.chars().take(ID - hash.len() - 1);
+    let cut = whole.chars().take(MAX_ID_LENGTH - hash.len() - 1);
     format!("{}~{hash}", cut.collect::<String>())
 }

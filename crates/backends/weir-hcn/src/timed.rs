@@ -1,6 +1,6 @@
-//! HNS on a thread of its own, one call at a time, each with a time limit.
+//! Runs HNS calls on a separate thread, one at a time, each with a timeout.
 //!
-//! A call that hangs keeps its thread; nobody else waits for it. Until it returns, every other call fails at once.
+//! A call that hangs blocks only that thread. Until it returns, every other call fails immediately.
 
 use std::{
     io,
@@ -15,28 +15,30 @@ use std::{
 
 use crate::{Host, HostError, Inventory, document::Endpoint};
 
-/// How long one call may take; a list is many calls.
-const CALL: Duration = Duration::from_secs(5);
-const LIST: Duration = Duration::from_secs(8);
+/// The timeout of one call.
+const CALL_TIMEOUT: Duration = Duration::from_secs(5);
+/// The timeout of a listing, which makes many calls.
+const LIST_TIMEOUT: Duration = Duration::from_secs(8);
 
 type Job<H> = Box<dyn FnOnce(&mut H) + Send>;
 
-/// A host whose calls end.
+/// A host whose calls time out.
 pub struct Timed<H> {
     jobs: Sender<Job<H>>,
-    /// Set while a call takes longer than it may, and by whoever returns from it.
+    /// Set while a call exceeds its timeout. The thread clears it when the call returns.
     stuck: Arc<AtomicBool>,
-    glance: Option<Receiver<Result<Inventory, HostError>>>,
+    pending: Option<Receiver<Result<Inventory, HostError>>>,
     hint: Arc<AtomicBool>,
 }
 
 impl<H: Host + Send + 'static> Timed<H> {
-    /// Puts a host on a thread of its own. `hint` is set by whoever hears that something happened.
+    /// Moves a host to a separate thread. The owner of `hint` sets it when HNS sends a
+    /// notification.
     pub fn start(mut host: H, hint: Arc<AtomicBool>) -> io::Result<Self> {
         let (jobs, waiting) = mpsc::channel::<Job<H>>();
         let work = move || waiting.into_iter().for_each(|job| job(&mut host));
         thread::Builder::new().name("weir-hns".into()).spawn(work)?;
-        Ok(Timed { jobs, stuck: Arc::default(), glance: None, hint })
+        Ok(Timed { jobs, stuck: Arc::default(), pending: None, hint })
     }
 
     fn call<T: Send + 'static>(
@@ -51,28 +53,28 @@ impl<H: Host + Send + 'static> Timed<H> {
             record: record.to_owned(),
         };
         if self.stuck.load(Ordering::Acquire) {
-            return Err(late("HNS has not answered the call before yet"));
+            return Err(late("HNS has not answered the previous call yet"));
         }
-        let answer = self.ask(job);
+        let answer = self.submit(job);
         match answer.recv_timeout(limit) {
             Ok(answer) => answer,
             Err(RecvTimeoutError::Timeout) => {
                 self.stuck.store(true, Ordering::Release);
                 let stuck = self.stuck.clone();
-                // The next job runs when the one that hangs has returned.
+                // This job runs when the hanging call has returned.
                 _ = self.jobs.send(Box::new(move |_| stuck.store(false, Ordering::Release)));
-                Err(late("HNS does not answer"))
+                Err(late("HNS does not respond"))
             }
             Err(RecvTimeoutError::Disconnected) => Err(late("the thread that calls HNS has ended")),
         }
     }
 
-    fn ask<T: Send + 'static>(
+    fn submit<T: Send + 'static>(
         &self,
         job: impl FnOnce(&mut H) -> T + Send + 'static,
     ) -> Receiver<T> {
         let (sender, answer) = mpsc::channel();
-        // Whoever asked may have gone.
+        // The receiver may be gone after a timeout, so ignore send errors.
         _ = self.jobs.send(Box::new(move |host| _ = sender.send(job(host))));
         answer
     }
@@ -80,36 +82,36 @@ impl<H: Host + Send + 'static> Timed<H> {
 
 impl<H: Host + Send + 'static> Host for Timed<H> {
     fn inventory(&mut self) -> Result<Inventory, HostError> {
-        self.call("list of endpoints", LIST, H::inventory)
+        self.call("list of endpoints", LIST_TIMEOUT, H::inventory)
     }
 
     fn endpoint(&mut self, id: &str) -> Result<Endpoint, HostError> {
         let id = id.to_owned();
-        self.call("query of an endpoint", CALL, move |host| host.endpoint(&id))
+        self.call("query of an endpoint", CALL_TIMEOUT, move |host| host.endpoint(&id))
     }
 
     fn modify(&mut self, id: &str, request: &str) -> Result<(), HostError> {
         let (id, request) = (id.to_owned(), request.to_owned());
-        self.call("change of an endpoint", CALL, move |host| host.modify(&id, &request))
+        self.call("change of an endpoint", CALL_TIMEOUT, move |host| host.modify(&id, &request))
     }
 
-    fn glance(&mut self) -> Option<Result<Inventory, HostError>> {
-        let waiting = match self.glance.take() {
+    fn poll_inventory(&mut self) -> Option<Result<Inventory, HostError>> {
+        let waiting = match self.pending.take() {
             Some(waiting) => waiting,
             None if self.stuck.load(Ordering::Acquire) => return None,
-            None => self.ask(H::inventory),
+            None => self.submit(H::inventory),
         };
         match waiting.try_recv() {
             Ok(inventory) => Some(inventory),
             Err(TryRecvError::Empty) => {
-                self.glance = Some(waiting);
+                self.pending = Some(waiting);
                 None
             }
             Err(TryRecvError::Disconnected) => None,
         }
     }
 
-    fn hinted(&mut self) -> bool {
+    fn was_notified(&mut self) -> bool {
         self.hint.swap(false, Ordering::AcqRel)
     }
 }
@@ -120,7 +122,7 @@ mod tests {
 
     use super::*;
 
-    /// A host that hangs until it is let go.
+    /// A host whose `modify` hangs until the test releases it.
     struct Hanging(Receiver<()>);
 
     impl Host for Hanging {
@@ -139,24 +141,24 @@ mod tests {
     }
 
     #[test]
-    fn nobody_waits_for_a_call_that_hangs_and_it_is_over_when_it_returns() {
+    fn a_hanging_call_blocks_no_other_call_and_recovers_when_it_returns() {
         let (go, hanging) = mpsc::channel();
         let mut host = Timed::start(Hanging(hanging), Arc::default()).unwrap();
         assert!(host.inventory().is_ok());
-        assert_eq!(host.endpoint("e").unwrap_err().code, 1, "errors come through");
+        assert_eq!(host.endpoint("e").unwrap_err().code, 1, "errors are passed on");
         assert_eq!(host.modify("e", "{}").unwrap_err().code, HostError::TIMEOUT);
         let start = Instant::now();
         assert_eq!(host.inventory().unwrap_err().code, HostError::TIMEOUT);
-        assert!(host.glance().is_none());
-        assert!(start.elapsed() < Duration::from_secs(1), "calls do not pile up");
+        assert!(host.poll_inventory().is_none());
+        assert!(start.elapsed() < Duration::from_secs(1), "calls fail immediately");
         go.send(()).unwrap();
         let end = Instant::now() + Duration::from_secs(60);
         while host.inventory().is_err() {
-            assert!(Instant::now() < end, "it goes on when the call has returned");
+            assert!(Instant::now() < end, "calls work after the hanging call has returned");
             thread::sleep(Duration::from_millis(10));
         }
-        while host.glance().is_none() {
-            assert!(Instant::now() < end, "a glance comes");
+        while host.poll_inventory().is_none() {
+            assert!(Instant::now() < end, "the background listing completes");
             thread::sleep(Duration::from_millis(10));
         }
     }

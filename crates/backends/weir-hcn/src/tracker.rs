@@ -1,4 +1,5 @@
-//! What was written where, and how HNS gave it back. A cache that survives the agent: the endpoints themselves are the truth.
+//! Records the ACLs written to each endpoint and the form in which HNS returned them. It is a cache
+//! that survives restarts; the endpoints are authoritative.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,28 +8,30 @@ use sha2::{Digest, Sha256};
 
 use crate::{Acl, PREFIX, document::Endpoint};
 
-/// The form of the file. Another one is not read.
+/// The version of the file format. Other versions are rejected.
 const SCHEMA: u32 = 1;
 
-/// What the state file holds.
+/// The content of the state file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tracker {
     endpoints: BTreeMap<String, Tracked>,
 }
 
-/// What is known about an endpoint.
+/// The record of an endpoint.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Tracked {
-    /// The pod it was written for.
+    /// The pod that the ACLs were written for.
     pod: String,
-    /// What was wanted, and what HNS gave back for it.
+    /// The digest of the desired ACLs.
     applied: String,
+    /// The digest of the ACLs that HNS returned.
     seen: String,
-    /// The ids of the rules.
+    /// The ids of the ACLs.
     rules: BTreeSet<String>,
 }
 
-/// The file. Policies are for people and for other programs, and follow from the endpoints.
+/// The format of the file. `policies` is for people and other programs; it is derived from the
+/// endpoints.
 #[derive(Serialize, Deserialize)]
 struct File {
     schema: u32,
@@ -47,8 +50,8 @@ struct RuleSet {
 }
 
 impl Tracker {
-    /// Reads a file.
-    pub fn read(bytes: &[u8]) -> Result<Tracker, String> {
+    /// Parses a file.
+    pub fn parse(bytes: &[u8]) -> Result<Tracker, String> {
         let file: File = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
         match file.schema {
             SCHEMA => Ok(Tracker { endpoints: file.endpoints }),
@@ -56,7 +59,7 @@ impl Tracker {
         }
     }
 
-    /// The file.
+    /// The text of the file.
     pub fn text(&self, agent: &str) -> String {
         let mut policies: BTreeMap<String, Vec<RuleSet>> = BTreeMap::new();
         for (id, tracked) in &self.endpoints {
@@ -76,7 +79,7 @@ impl Tracker {
         serde_json::to_string_pretty(&file).unwrap_or_default()
     }
 
-    /// An endpoint was given these rules, and HNS says that it has those.
+    /// Records the desired ACLs of an endpoint, and the ACLs that HNS returned.
     pub fn put(&mut self, endpoint: &str, pod: &str, desired: &[Acl], seen: &[Acl]) {
         let tracked = Tracked {
             pod: pod.to_owned(),
@@ -87,35 +90,36 @@ impl Tracker {
         self.endpoints.insert(endpoint.to_owned(), tracked);
     }
 
-    /// An endpoint has none of ours any more.
+    /// Forgets an endpoint without our ACLs.
     pub fn remove(&mut self, endpoint: &str) {
         self.endpoints.remove(endpoint);
     }
 
-    /// Forgets the endpoints that are no longer there.
-    pub fn retain(&mut self, is_there: impl Fn(&str) -> bool) {
-        self.endpoints.retain(|id, _| is_there(id));
+    /// Forgets the endpoints that do not exist any more.
+    pub fn retain(&mut self, has_endpoint: impl Fn(&str) -> bool) {
+        self.endpoints.retain(|id, _| has_endpoint(id));
     }
 
-    /// Whether something is known about an endpoint.
-    pub fn knows(&self, endpoint: &str) -> bool {
+    /// Whether there is a record of an endpoint.
+    pub fn contains(&self, endpoint: &str) -> bool {
         self.endpoints.contains_key(endpoint)
     }
 
-    fn is_how_it_reads(&self, endpoint: &str, desired: &[Acl], ours: &[Acl]) -> bool {
+    fn is_known_form(&self, endpoint: &str, desired: &[Acl], ours: &[Acl]) -> bool {
         self.endpoints.get(endpoint).is_some_and(|tracked| {
             tracked.applied == digest(desired) && tracked.seen == digest(ours)
         })
     }
 }
 
-/// Whether an endpoint has the rules that it should have: word by word, or as HNS gave them back when they were written.
-pub(crate) fn is_as_desired(endpoint: &Endpoint, acls: &[Acl], tracker: &Tracker) -> bool {
+/// Whether an endpoint has the desired ACLs: exactly, or in the form that HNS returned when they
+/// were written.
+pub(crate) fn has_desired_acls(endpoint: &Endpoint, acls: &[Acl], tracker: &Tracker) -> bool {
     let (desired, ours) = (endpoint.desired(acls), endpoint.ours());
-    desired == ours || tracker.is_how_it_reads(&endpoint.id, &desired, &ours)
+    desired == ours || tracker.is_known_form(&endpoint.id, &desired, &ours)
 }
 
-/// The policy that an id of ours speaks of: `namespace/name`, with its kind before it unless it is a NetworkPolicy.
+/// The policy of one of our ids: `namespace/name`, after its kind unless it is a NetworkPolicy.
 fn policy(id: &str) -> Option<String> {
     let (policy, _) = id.strip_prefix(PREFIX)?.rsplit_once('#')?;
     Some(policy.strip_prefix("NetworkPolicy/").unwrap_or(policy).to_owned())
@@ -141,12 +145,12 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_is_read_again() {
+    fn the_file_survives_a_round_trip() {
         let mut tracker = Tracker::default();
         let rules = [acl("weir:NetworkPolicy/shop/web#in.0"), acl("weir:tail-in")];
         tracker.put("e1", "shop/web-0", &rules, &rules);
         let text = tracker.text("1.2.3");
-        assert_eq!(Tracker::read(text.as_bytes()), Ok(tracker));
+        assert_eq!(Tracker::parse(text.as_bytes()), Ok(tracker));
         let file: serde_json::Value = serde_json::from_str(&text).unwrap();
         let set = &file["policies"]["shop/web"][0];
         assert_eq!(set["EndpointID"], "e1");
@@ -154,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_broken_is_not_believed() {
+    fn an_invalid_file_is_rejected() {
         for text in [
             "",
             "{",
@@ -163,19 +167,19 @@ mod tests {
             "\u{0}\u{0}",
             "{\"schema\":2,\"agent\":\"\",\"endpoints\":{}}",
         ] {
-            assert!(Tracker::read(text.as_bytes()).is_err(), "{text}");
+            assert!(Tracker::parse(text.as_bytes()).is_err(), "{text}");
         }
     }
 
     #[test]
-    fn how_hns_gave_rules_back_is_remembered_for_these_rules_alone() {
+    fn the_returned_form_is_accepted_only_for_the_same_desired_acls() {
         let mut tracker = Tracker::default();
-        let (wanted, odd) = ([acl("weir:a")], [Acl { protocols: "6".into(), ..acl("weir:a") }]);
-        tracker.put("e1", "shop/web", &wanted, &odd);
-        assert!(tracker.is_how_it_reads("e1", &wanted, &odd));
-        assert!(!tracker.is_how_it_reads("e1", &[acl("weir:b")], &odd), "something else is wanted");
-        assert!(!tracker.is_how_it_reads("e1", &wanted, &wanted), "somebody changed it");
-        assert!(!tracker.is_how_it_reads("e2", &wanted, &odd));
+        let (desired, odd) = ([acl("weir:a")], [Acl { protocols: "6".into(), ..acl("weir:a") }]);
+        tracker.put("e1", "shop/web", &desired, &odd);
+        assert!(tracker.is_known_form("e1", &desired, &odd));
+        assert!(!tracker.is_known_form("e1", &[acl("weir:b")], &odd), "other ACLs are desired");
+        assert!(!tracker.is_known_form("e1", &desired, &desired), "another program changed them");
+        assert!(!tracker.is_known_form("e2", &desired, &odd));
         tracker.retain(|id| id != "e1");
         assert_eq!(tracker, Tracker::default());
     }

@@ -1,4 +1,4 @@
-//! What every backend must do, done by this one against a stand-in for HNS; and what is special about HNS.
+//! The conformance suite against a fake HNS, and tests of properties of HNS.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -15,13 +15,14 @@ use weir_datapath::{
 };
 use weir_engine::{Engine, Locality};
 use weir_hcn::{
-    Endpoint, Hcn, Host, HostError, Inventory, Network, Planner, Settings, StateFile, Step, judge,
+    Endpoint, Hcn, Host, HostError, Inventory, Network, Planner, Settings, StateFile, Step,
+    evaluate,
 };
 use weir_hns_fake::{Fault, Service};
 use weir_model::{Change, Delta, Direction, Flow, Object, PodId, Program, Verdict};
 use weir_testkit::pool;
 
-/// HNS without a DLL. Clones speak to one service.
+/// An HNS without the DLL. Clones share one service.
 #[derive(Clone)]
 struct Hns(Rc<RefCell<State>>);
 
@@ -30,9 +31,10 @@ struct State {
     writes: usize,
     hinted: bool,
     addresses: BTreeSet<IpAddr>,
-    /// Endpoints with these addresses take nothing that grants anything.
-    refuses: BTreeSet<IpAddr>,
-    /// If every pod has an address that nobody else ever has, all that there will be; HNS knows no pods.
+    /// Endpoints with these addresses reject every ACL that allows something.
+    rejects: BTreeSet<IpAddr>,
+    /// The final program, set if every pod has an address that no other pod ever has. HNS does not
+    /// know pods.
     program: Option<Program>,
 }
 
@@ -47,7 +49,7 @@ impl Hns {
             writes: 0,
             hinted: false,
             addresses: BTreeSet::new(),
-            refuses: BTreeSet::new(),
+            rejects: BTreeSet::new(),
             program: None,
         })))
     }
@@ -88,33 +90,33 @@ impl Host for Hns {
         for id in ids {
             match self.endpoint(&id) {
                 Ok(endpoint) => inventory.endpoints.push(endpoint),
-                Err(error) if error.meaning() == weir_hcn::Meaning::Gone => (),
+                Err(error) if error.class() == weir_hcn::ErrorClass::Gone => (),
                 Err(error) => return Err(error),
             }
         }
         let networks = self.edit(|state| state.service.list("networks").clone());
         inventory.networks =
-            networks.iter().map(|one| Network::read(&one.to_string()).unwrap()).collect();
+            networks.iter().map(|one| Network::parse(&one.to_string()).unwrap()).collect();
         inventory.addresses = self.edit(|state| state.addresses.clone());
         Ok(inventory)
     }
 
     fn endpoint(&mut self, id: &str) -> Result<Endpoint, HostError> {
         let text = self.call("Query", id, |service| service.query("endpoints", id))?;
-        Ok(Endpoint::read(&text).unwrap())
+        Ok(Endpoint::parse(&text).unwrap())
     }
 
     fn modify(&mut self, id: &str, request: &str) -> Result<(), HostError> {
         let own = self.endpoint(id)?.addresses;
-        let is_refused = self.edit(|state| own.iter().any(|one| state.refuses.contains(one)));
-        if is_refused && request.contains('#') {
+        let is_rejected = self.edit(|state| own.iter().any(|one| state.rejects.contains(one)));
+        if is_rejected && request.contains('#') {
             return Err(HostError { call: "Modify", code: 0x803B_000D, record: "no".into() });
         }
         self.edit(|state| state.writes += 1);
         self.call("Modify", id, |service| service.modify(id, request))
     }
 
-    fn hinted(&mut self) -> bool {
+    fn was_notified(&mut self) -> bool {
         self.edit(|state| std::mem::take(&mut state.hinted))
     }
 }
@@ -129,8 +131,8 @@ impl Machine for Hns {
     fn verdict(&mut self, flow: &Flow) -> Verdict {
         let side = |direction| {
             let acls = self.rules_at(flow.ends(direction).0);
-            let unsaid = if acls.is_empty() { Verdict::Allow } else { Verdict::Deny };
-            judge(&acls, flow, direction).unwrap_or(unsaid)
+            let default = if acls.is_empty() { Verdict::Allow } else { Verdict::Deny };
+            evaluate(&acls, flow, direction).unwrap_or(default)
         };
         Direction::BOTH.into_iter().map(side).fold(Verdict::Allow, Verdict::and)
     }
@@ -146,7 +148,7 @@ impl Machine for Hns {
                 changed |= policies.len() != before;
             }
             if !changed {
-                // Nobody has rules: then somebody gets one of ours that should not be there.
+                // No endpoint has ACLs, so add a stale one.
                 let acl = json!({"Type": "ACL", "Settings": {"Id": "weir:tail-in", "Action": "Block", "Direction": "In", "RuleType": "Switch", "Priority": 3000}});
                 state.service.list("endpoints")[0]["Policies"].as_array_mut().unwrap().push(acl);
             }
@@ -157,7 +159,7 @@ impl Machine for Hns {
         self.edit(|state| {
             let Some(program) = &state.program else { return false };
             let addresses = |pod| program.endpoints.get(pod).map(|one| one.addresses.clone());
-            state.refuses = pods.iter().filter_map(addresses).flatten().collect();
+            state.rejects = pods.iter().filter_map(addresses).flatten().collect();
             true
         })
     }
@@ -169,7 +171,7 @@ fn draw<S: Strategy>(strategy: S, seed: u8) -> S::Value {
     strategy.new_tree(&mut runner).unwrap().current()
 }
 
-/// The same where all pods live on one node; what lives in the node's own namespace has no endpoint.
+/// Moves all pods to one node. Host-network pods have no endpoint.
 fn on_one_node(mut change: Change) -> Option<Change> {
     let is_of_a_node =
         |address: &IpAddr| pool::NODE_V4.contains(address) || pool::NODE_V6.contains(address);
@@ -182,8 +184,8 @@ fn on_one_node(mut change: Change) -> Option<Change> {
     Some(change)
 }
 
-/// The same with few pods, each of which has one address of its own.
-fn each_at_home(mut change: Change) -> Option<Change> {
+/// Keeps only a few pods, each with one fixed address.
+fn with_fixed_address(mut change: Change) -> Option<Change> {
     if let Change::Put(Object::Pod(pod)) = &mut change {
         let number: usize = pod.id.name[1..].parse().unwrap();
         let is_kept = *pod.id.namespace == *if number < 4 { "alpha" } else { "beta" };
@@ -193,35 +195,38 @@ fn each_at_home(mut change: Change) -> Option<Change> {
 }
 
 #[test]
-fn it_conforms() {
+fn the_backend_passes_the_conformance_suite() {
     for seed in 0..6 {
-        let is_at_home = seed % 2 == 1;
+        let has_fixed_addresses = seed % 2 == 1;
         let policies = proptest::collection::vec(weir_testkit::policy(), 6..12);
         let policies = draw(policies, seed).into_iter();
         let policies = policies.map(|policy| Change::Put(Object::Policy(policy)));
         let changes: Vec<Change> =
             policies.chain(draw(weir_testkit::changes(80), seed)).filter_map(on_one_node).collect();
-        let changes: Vec<Change> = match is_at_home {
-            true => changes.into_iter().filter_map(each_at_home).collect(),
-            false => changes,
+        let changes: Vec<Change> = if has_fixed_addresses {
+            changes.into_iter().filter_map(with_fixed_address).collect()
+        } else {
+            changes
         };
         let mut flows = draw(proptest::collection::vec(weir_testkit::flow(), 60..61), seed);
-        // Its ports cannot be told apart here.
+        // HNS cannot filter SCTP by port.
         flows.retain(|flow| flow.protocol != weir_model::Protocol::Sctp);
         flows.sort();
         flows.dedup();
         let mut engine = Engine::new(Locality::Everywhere);
-        let road: Vec<Delta> = changes.chunks(12).map(|some| engine.apply(some)).collect();
+        let deltas: Vec<Delta> = changes.chunks(12).map(|batch| engine.apply(batch)).collect();
         let mut hns = Hns::new();
         let mut program = Program::default();
-        road.iter().for_each(|delta| drop(program.apply(delta.clone())));
-        hns.edit(|state| state.program = is_at_home.then_some(program));
-        conformance::check(&mut hns, &road, &flows);
+        for delta in &deltas {
+            program.apply(delta.clone());
+        }
+        hns.edit(|state| state.program = has_fixed_addresses.then_some(program));
+        conformance::check(&mut hns, &deltas, &flows);
         hns.edit(|state| {
             for endpoint in state.service.list("endpoints") {
                 let policies = endpoint["Policies"].as_array().unwrap();
                 let nat = policies.iter().filter(|policy| policy["Type"] == "OutBoundNAT").count();
-                assert_eq!((policies.len(), nat), (1, 1), "what others put there is still there");
+                assert_eq!((policies.len(), nat), (1, 1), "foreign policies stay");
             }
         });
     }
@@ -267,7 +272,7 @@ fn hns(pods: &[(usize, IpAddr)]) -> Hns {
 }
 
 #[test]
-fn only_endpoints_of_selected_pods_get_rules_and_nothing_is_written_twice() {
+fn only_endpoints_of_selected_pods_get_acls_and_they_are_written_once() {
     let hns = hns(&[(1, WEB), (2, API), (3, [10, 7, 0, 9].into())]);
     let mut first = ledger(&hns, delta(WORLD));
     assert!(matches!(first.apply_pending(), Outcome::Applied));
@@ -276,7 +281,7 @@ fn only_endpoints_of_selected_pods_get_rules_and_nothing_is_written_twice() {
     let mut second = ledger(&hns, delta(WORLD));
     assert!(matches!(second.apply_pending(), Outcome::Unchanged));
     assert_eq!(hns.edit(|state| state.writes), 1);
-    assert_eq!(second.rule_count(), Some(hns.rules_at(WEB).len() - 2), "but for the host's");
+    assert_eq!(second.rule_count(), Some(hns.rules_at(WEB).len() - 2), "without the host's");
 }
 
 #[test]
@@ -287,7 +292,7 @@ fn a_pod_without_an_endpoint_is_waited_for() {
     assert!(ledger.rejected().is_empty());
     let warnings = ledger.warnings();
     assert!(warnings[0].contains("shop/web (10.7.0.1) has no endpoint yet"), "{warnings:?}");
-    assert_eq!(ledger.drift().unwrap(), Drift::None, "it is not there yet");
+    assert_eq!(ledger.drift().unwrap(), Drift::None, "the endpoint does not exist yet");
     hns.edit(|state| {
         state.service.add(&id(1), WEB);
         state.hinted = true;
@@ -299,7 +304,7 @@ fn a_pod_without_an_endpoint_is_waited_for() {
 }
 
 #[test]
-fn a_pod_is_reached_from_every_address_of_its_machine() {
+fn a_pod_accepts_traffic_from_every_address_of_its_machine() {
     let hns = hns(&[(1, WEB), (2, API)]);
     let mut ledger = ledger(&hns, delta(WORLD));
     assert!(matches!(ledger.apply_pending(), Outcome::Applied));
@@ -316,15 +321,15 @@ fn a_pod_is_reached_from_every_address_of_its_machine() {
 }
 
 #[test]
-fn what_is_left_by_those_before_is_removed_and_addresses_are_used_again() {
+fn stale_acls_are_removed_and_addresses_are_reused() {
     let hns = hns(&[(1, WEB), (2, API)]);
     assert!(matches!(ledger(&hns, delta(WORLD)).apply_pending(), Outcome::Applied));
-    // The agent is gone; meanwhile the pod has ended, and another one has its address.
+    // The agent stops. Meanwhile the pod ends, and another one gets its address.
     let world = WORLD.replace("name: web, labels: {app: web}", "name: new, labels: {app: new}");
     let mut next = ledger(&hns, delta(&world));
     assert!(matches!(next.apply_pending(), Outcome::Applied));
-    assert_eq!(hns.rules_at(WEB), [], "nobody speaks for the new one");
-    // Now it is the web again, under another name, and at once.
+    assert_eq!(hns.rules_at(WEB), [], "no policy selects the new pod");
+    // Replace the pod again by a selected one with another name, in one delta.
     let world = WORLD.replace("name: web, labels: {app: web}", "name: again, labels: {app: web}");
     next.want(
         Delta { endpoints: [(PodId::new("shop", "new"), None)].into(), ..Delta::default() }
@@ -335,7 +340,7 @@ fn what_is_left_by_those_before_is_removed_and_addresses_are_used_again() {
 }
 
 #[test]
-fn a_pod_that_loses_one_of_its_addresses_keeps_its_rules_all_the_time() {
+fn a_pod_that_loses_one_of_its_addresses_is_never_without_acls() {
     let both = WORLD.replace("ips: [10.7.0.1]", "ips: [10.7.0.1, 'fd00:7::1']");
     let mut planner = Planner::new(BTreeSet::new());
     let mut program = Program::default();
@@ -355,13 +360,13 @@ fn a_pod_that_loses_one_of_its_addresses_keeps_its_rules_all_the_time() {
     let steps = plan(web(delta(WORLD)));
     assert!(!steps.is_empty());
     assert_eq!(cleared(&steps), 0, "{steps:?}");
-    // Who goes with all addresses has none.
+    // A pod that loses all its addresses is cleared.
     let gone = Delta { endpoints: [(PodId::new("shop", "web"), None)].into(), ..Delta::default() };
     assert_eq!(cleared(&plan(gone)), 1);
 }
 
 #[test]
-fn what_fails_for_one_endpoint_is_tried_again_and_the_others_have_theirs() {
+fn a_rejected_endpoint_is_retried_and_does_not_block_the_others() {
     let world = WORLD.replace("podSelector: {matchLabels: {app: web}}", "podSelector: {}");
     let hns = hns(&[(1, WEB), (2, API)]);
     hns.edit(|state| {
@@ -377,33 +382,33 @@ fn what_fails_for_one_endpoint_is_tried_again_and_the_others_have_theirs() {
         "{}",
         ledger.rejected()[&web].error
     );
-    assert!(!hns.rules_at(API).is_empty(), "it has its rules");
+    assert!(!hns.rules_at(API).is_empty(), "the other pod has its ACLs");
     hns.edit(|state| state.hinted = true);
-    assert_eq!(ledger.drift().unwrap(), Drift::None, "what is held is not repaired");
+    assert_eq!(ledger.drift().unwrap(), Drift::None, "rejected endpoints are not drift");
     ledger.retry();
     assert!(matches!(ledger.apply_pending(), Outcome::Applied));
     assert!(ledger.rejected().is_empty() && !hns.rules_at(WEB).is_empty());
 }
 
 #[test]
-fn a_new_endpoint_whose_rules_are_refused_lets_nothing_pass() {
+fn a_new_endpoint_whose_acls_are_rejected_denies_all_traffic() {
     let hns = hns(&[(1, WEB), (2, API)]);
-    hns.edit(|state| state.refuses.insert(WEB));
+    hns.edit(|state| state.rejects.insert(WEB));
     let mut ledger = ledger(&hns, delta(WORLD));
     assert!(matches!(ledger.apply_pending(), Outcome::Applied));
     assert_eq!(ledger.rejected().len(), 1);
     let flow = Flow { from: API, to: WEB, protocol: weir_model::Protocol::Tcp, port: 80 };
     assert_eq!(hns.clone().verdict(&flow), Verdict::Deny);
     let probe = Flow { from: [192, 168, 0, 1].into(), ..flow };
-    assert_eq!(hns.clone().verdict(&probe), Verdict::Allow, "its own node is never judged");
-    hns.edit(|state| state.refuses.clear());
+    assert_eq!(hns.clone().verdict(&probe), Verdict::Allow, "the pod's node is always allowed");
+    hns.edit(|state| state.rejects.clear());
     ledger.retry();
     assert!(matches!(ledger.apply_pending(), Outcome::Applied));
     assert_eq!(hns.clone().verdict(&flow), Verdict::Allow);
 }
 
 #[test]
-fn an_endpoint_that_vanishes_in_between_is_no_failure() {
+fn an_endpoint_that_disappears_during_apply_is_not_a_failure() {
     let hns = hns(&[(1, WEB), (2, API)]);
     hns.edit(|state| {
         state.service.list("faults").push(json!({"call": "Modify", "vanish": true, "times": 1}))
@@ -412,11 +417,11 @@ fn an_endpoint_that_vanishes_in_between_is_no_failure() {
     let outcome = ledger.apply_pending();
     assert!(!matches!(outcome, Outcome::Failed { .. }), "{outcome:?}");
     assert!(ledger.rejected().is_empty());
-    assert_eq!(ledger.warnings().len(), 1, "it is waited for");
+    assert_eq!(ledger.warnings().len(), 1, "the backend waits for the endpoint");
 }
 
 #[test]
-fn while_hns_is_away_nothing_changes_and_all_is_tried_again() {
+fn while_hns_is_unavailable_nothing_changes_and_the_plan_is_retried() {
     let hns = hns(&[(1, WEB), (2, API)]);
     hns.edit(|state| {
         state
@@ -429,32 +434,33 @@ fn while_hns_is_away_nothing_changes_and_all_is_tried_again() {
     assert!(matches!(ledger.apply_pending(), Outcome::Applied));
 }
 
-/// HNS may write rules in a way that nobody has seen yet. They are not written again for it, for that would end connections.
+/// HNS can return ACLs in an unexpected form. The backend does not write them again, because that
+/// would reset connections.
 #[test]
-fn what_reads_back_strangely_is_not_written_again() {
+fn acls_in_an_unexpected_form_are_not_written_again() {
     let folder = tempfile::tempdir().unwrap();
     let hns = hns(&[(1, WEB), (2, API)]);
     let open = || {
         let file = StateFile::at(folder.path()).unwrap();
         Hcn::new(hns.clone(), Settings { network: None, version: "1" }, Some(file))
     };
-    let settle = || {
+    let apply = || {
         let mut ledger = Ledger::new(open(), Established::Keep);
         ledger.want(delta(WORLD));
         ledger.set_in_sync();
         (ledger.apply_pending(), ledger)
     };
-    assert!(matches!(settle().0, Outcome::Applied));
+    assert!(matches!(apply().0, Outcome::Applied));
     let file = folder.path().join("tracker.json");
     let tracked: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
     assert_eq!(tracked["policies"]["shop/web"][0]["EndpointID"], id(1));
     assert_eq!(tracked["endpoints"][id(1)]["pod"], "shop/web");
-    // A broken file costs nothing but the memory.
+    // An invalid file loses only the records.
     std::fs::write(&file, "{").unwrap();
-    let (outcome, mut ledger) = settle();
+    let (outcome, mut ledger) = apply();
     assert!(matches!(outcome, Outcome::Unchanged));
     assert!(ledger.warnings()[0].contains("cannot be read"));
     hns.edit(|state| state.hinted = true);
     assert_eq!(ledger.drift().unwrap(), Drift::None);
-    assert!(file.exists(), "it is rebuilt");
+    assert!(file.exists(), "the file is written again");
 }

@@ -1,4 +1,4 @@
-//! What is rendered, as text to be read in review. `UPDATE_EXPECT=1 cargo test -p weir-hcn` accepts a change.
+//! The rendered ACLs as text, for review. `UPDATE_EXPECT=1 cargo test -p weir-hcn` accepts changes.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -45,7 +45,7 @@ fn check(case: &str, expected: Expect) {
     expected.assert_eq(&text);
 }
 
-/// What the pods of each case of the repository get; pods with equal rules are named together.
+/// The ACLs of the pods of each case in the repository. Pods with equal ACLs share an entry.
 #[test]
 fn all_cases_of_the_repository() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -80,7 +80,7 @@ fn of_cases(folder: &Path, file: &Path) -> String {
         let mut pods: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for (id, endpoint) in &program.endpoints {
             let rendered = render(id, endpoint, &program, &BTreeSet::new());
-            // Each pod has itself in the rules about its own.
+            // Leave out the ACLs about the pod itself, which differ for every pod.
             let rules = rendered.acls.iter().filter(|acl| !acl.id.starts_with("weir:own-"));
             let mut list: String = rules.map(|acl| format!("  {acl}\n")).collect();
             rendered
@@ -97,7 +97,7 @@ fn of_cases(folder: &Path, file: &Path) -> String {
     text
 }
 
-/// The example of the design that this backend comes from.
+/// The example of the design of this backend.
 const ALLOW_WEB: &str = "
 nodes: [{name: win-1, ips: [192.168.0.11]}]
 pods: [{namespace: shop, name: web, labels: {app: webserver}, ips: [10.244.1.7], node: win-1}]
@@ -117,7 +117,7 @@ policies:
 ";
 
 #[test]
-fn allow_web_is_three_rules_and_what_makes_them_mean_something() {
+fn allow_web_is_three_rules_and_the_default_acls() {
     check(
         ALLOW_WEB,
         expect![[r#"
@@ -152,7 +152,7 @@ fn allow_web_is_three_rules_and_what_makes_them_mean_something() {
 }
 
 #[test]
-fn a_policy_as_hns_takes_it() {
+fn a_policy_in_the_format_of_hns() {
     let rules = acls(ALLOW_WEB, "web");
     let first = rules.iter().find(|acl| acl.id.contains("/allow-web#")).unwrap();
     let text = serde_json::to_string_pretty(&first.policy()).unwrap();
@@ -174,7 +174,7 @@ fn a_policy_as_hns_takes_it() {
 }
 
 #[test]
-fn a_pod_that_nobody_speaks_for_gets_nothing() {
+fn a_pod_that_no_policy_selects_gets_no_acls() {
     check(
         "pods: [{namespace: shop, name: web, ips: [10.0.0.1]}]",
         expect![[r#"
@@ -221,7 +221,7 @@ policies:
 }
 
 #[test]
-fn named_ports_are_numbers_and_sctp_is_denied_and_told() {
+fn named_ports_become_numbers_and_sctp_is_denied_and_reported() {
     check(
         "
 pods:
@@ -247,13 +247,13 @@ policies:
                2000 Out Allow protocol 6 remote 10.0.0.1 remote-ports 8080  weir:NetworkPolicy/shop/web#out.0
                2000 Out Allow protocol 6 remote 10.0.0.2 remote-ports 9090  weir:NetworkPolicy/shop/web#out.0
                3000 Out Block  weir:tail-out
-              ! NetworkPolicy shop/web for shop/web: HNS does not filter SCTP: what its ports would decide is denied
+              ! NetworkPolicy shop/web for shop/web: HNS cannot filter SCTP by port: SCTP that its rules match is denied
         "#]],
     );
 }
 
 #[test]
-fn tiers_are_asked_in_order_and_what_passes_is_said_where_it_passes() {
+fn tiers_are_in_order_and_pass_is_replaced_by_lower_tiers() {
     check(
         "
 namespaces: [{name: shop, labels: {team: shop}}]
@@ -313,7 +313,7 @@ adminPolicies:
 }
 
 #[test]
-fn sctp_that_is_denied_takes_all_sctp_with_it() {
+fn denying_some_sctp_denies_all_sctp() {
     check(
         "
 namespaces: [{name: shop}]
@@ -338,14 +338,14 @@ adminPolicies:
                3200 In  Block  weir:tail-in
                 300 Out Allow remote 10.0.0.1  weir:own-out
                3100 Out Allow  weir:tail-out
-              ! AdminNetworkPolicy no-sctp for shop/web: HNS does not filter SCTP: what its ports would decide is denied
+              ! AdminNetworkPolicy no-sctp for shop/web: HNS cannot filter SCTP by port: SCTP that its rules match is denied
         "#]],
     );
 }
 
 #[test]
-fn long_lists_are_split_where_hns_wants_it() {
-    // Every second address, so that no two become one network.
+fn long_lists_are_split_at_the_limit_of_hns() {
+    // Use every second address, so that no two join to one network.
     let pods: Vec<String> = (0..9000_u32)
         .map(|n| {
             let [_, b, c, d] = (2 * n).to_be_bytes();
@@ -373,7 +373,7 @@ policies:
 }
 
 #[test]
-fn a_long_name_is_cut_and_still_tells_policies_apart() {
+fn a_long_id_is_shortened_and_stays_unique() {
     let name = |last: &str| format!("{}{last}", "n".repeat(240));
     let case = |last: &str| {
         format!(

@@ -1,4 +1,4 @@
-//! What holds for every rendering, whatever the policies are.
+//! Properties that hold for every rendering.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::{collection::vec, prelude::*};
 use weir_engine::{Locality, compile};
-use weir_hcn::{Acl, Acls, PREFIX, Rendered, RuleType, judge, render};
+use weir_hcn::{Acl, Acls, PREFIX, Rendered, RuleType, evaluate, render};
 use weir_model::{Change, Direction, Flow, Object, PodId, Program, Protocol, World};
 
 fn worlds() -> impl Strategy<Value = World> {
@@ -25,8 +25,8 @@ fn rendered(program: &Program) -> BTreeMap<PodId, Rendered> {
     endpoints.map(one).collect()
 }
 
-/// A connection that no rule of the pool is about.
-fn stranger(leaves: bool) -> Flow {
+/// A connection that no policy of the test pool mentions.
+fn unmentioned(leaves: bool) -> Flow {
     let (pod, other) = ([192, 0, 2, 1].into(), [192, 0, 2, 2].into());
     let (from, to) = if leaves { (pod, other) } else { (other, pod) };
     Flow { from, to, protocol: Protocol::Tcp, port: 65_432 }
@@ -38,12 +38,12 @@ proptest! {
     #[test]
     fn oracle_engine_and_acls_agree(world in worlds(), flows in vec(weir_testkit::flow(), 1..40)) {
         let program = compile(&world, Locality::Everywhere);
-        let acls = Acls::of(&program);
+        let acls = Acls::render(&program);
         for flow in &flows {
             let (meant, real) = (program.verdict(flow), acls.verdict(flow));
             prop_assert_eq!(meant, weir_oracle::verdict(&world, flow), "{}", flow);
             if flow.protocol == Protocol::Sctp && acls.shortfall(flow).is_some() {
-                prop_assert!(real >= meant, "{} passes, and must not", flow);
+                prop_assert!(real >= meant, "{} is allowed, but must be denied", flow);
             } else {
                 prop_assert_eq!(real, meant, "{}", flow);
             }
@@ -65,11 +65,11 @@ proptest! {
                 let lists = acl.remote_addresses.split(',').filter(|part| !part.is_empty());
                 let families: BTreeSet<bool> = lists.map(|part| part.contains(':')).collect();
                 prop_assert!(families.len() <= 1, "{} mixes families", acl);
-                prop_assert_eq!(Acl::read(&acl.policy()).map(|read| read.id), Some(acl.id.clone()));
+                prop_assert_eq!(Acl::parse(&acl.policy()).map(|read| read.id), Some(acl.id.clone()));
             }
-            for (way, flow) in [(Direction::Ingress, stranger(false)), (Direction::Egress, stranger(true))] {
-                let says = judge(&one.acls, &flow, way);
-                prop_assert_eq!(says.is_none(), one.acls.is_empty(), "there is a tail in each direction");
+            for (way, flow) in [(Direction::Ingress, unmentioned(false)), (Direction::Egress, unmentioned(true))] {
+                let verdict = evaluate(&one.acls, &flow, way);
+                prop_assert_eq!(verdict.is_none(), one.acls.is_empty(), "each direction has a default ACL");
             }
             let is_open = program.endpoints[&id].rules.is_open();
             prop_assert_eq!(one.acls.is_empty(), is_open, "{}", id);

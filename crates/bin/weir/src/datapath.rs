@@ -170,7 +170,7 @@ impl DatapathKind {
                 summary: "ACLs of the Host Networking Service on Windows",
                 agent: platform::HCN,
                 rendering: Rendering {
-                    write: |of, out| Ok(write!(out, "{}", Acls::of(&of.program()))?),
+                    write: |of, out| Ok(write!(out, "{}", Acls::render(&of.program()))?),
                     formats: &[Format::Text, Format::Json],
                     syntax: "as JSON",
                     unit: Unit::Node,
@@ -255,7 +255,7 @@ fn compiled(state: &State, flows: &[Flow]) -> Result<Vec<Probed>, Failure> {
 
 /// Evaluates flows against the ACLs of Windows nodes.
 fn acls(state: &State, flows: &[Flow]) -> Result<Vec<Probed>, Failure> {
-    let acls = Acls::of(&state.program);
+    let acls = Acls::render(&state.program);
     let probe = |flow: &Flow| Probed {
         verdict: acls.verdict(flow),
         shortfall: acls.shortfall(flow).map(ToString::to_string),

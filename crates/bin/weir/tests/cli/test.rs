@@ -340,7 +340,7 @@ fn all_cases_of_the_repository_are_the_same_in_acls_but_for_sctp() {
                 (Some("SCTP"), Some("deny")),
                 "{probe}"
             );
-            assert!(probe["why"].as_str().unwrap().contains("HNS does not filter SCTP"), "{probe}");
+            assert!(probe["why"].as_str().unwrap().contains("HNS cannot filter SCTP"), "{probe}");
         }
     }
     assert_eq!((answer["passed"].as_u64(), answer["failed"].as_u64()), (Some(passed), Some(short)));
@@ -362,7 +362,7 @@ probes:
         expect![[r#"
             FAIL -:2 (1 of 2 probes)
                  203.0.113.7 → shop/web 9/SCTP: expected allow, got deny  -:6
-                   allowed by policy, but the datapath cannot express it: NetworkPolicy shop/sctp for shop/web: HNS does not filter SCTP: what its ports would decide is denied
+                   allowed by policy, but the datapath cannot express it: NetworkPolicy shop/sctp for shop/web: HNS cannot filter SCTP by port: SCTP that its rules match is denied
             1 passed, 1 failed
             --- exit 1
         "#]],

@@ -71,7 +71,7 @@ fn a_call_that_hangs_does_not_hang_the_agent() {
         service.add(API_ID, API);
     });
     shop.policy("web", "web", 80);
-    agent.until_logged("HNS does not answer");
+    agent.until_logged("HNS does not respond");
     assert!(!agent.is_ready(), "/readyz reports it");
     assert_eq!(agent.get("/healthz").map(|(status, _)| status), Some(200), "/healthz stays green");
     agent.until("the agent continues when HNS responds", || {
@@ -89,7 +89,7 @@ fn an_sctp_rule_isolates_and_is_reported() {
     let node = WindowsNode::new(&[(WEB_ID, WEB)]);
     let agent = node.agent();
     agent.until_rules(WEB_ID, &["weir:own-in", "weir:own-out", "weir:tail-in", "weir:tail-out"]);
-    agent.until_logged("HNS does not filter SCTP");
+    agent.until_logged("HNS cannot filter SCTP");
     agent.until("ready", || agent.is_ready());
     agent.until("the policy has an event", || {
         let events = crate::cluster().get("/api/v1/namespaces/sctp/events").unwrap();

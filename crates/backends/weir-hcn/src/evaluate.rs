@@ -1,4 +1,5 @@
-//! What ACLs do with a packet: the third reader, beside the oracle and the compiled rules. It reads what HNS would be given.
+//! Evaluates flows against ACLs as HNS would. Tests check_drift it with the oracle and the compiled
+//! rules.
 
 use std::net::IpAddr;
 
@@ -7,12 +8,12 @@ use weir_model::{Direction, Flow, Protocol, Verdict};
 
 use crate::{Acl, Action, RuleType, Way};
 
-/// What the ACLs of an endpoint say about a connection in one direction. `None` if none speaks about it: what happens then
-/// differs from one Windows to another.
+/// The verdict of an endpoint's ACLs for a connection in one direction. `None` if no ACL matches:
+/// the default differs between Windows versions.
 ///
-/// Rules with the lowest number that fit decide. If an Allow and a Block share that number nobody knows who wins; then it is the
-/// Block here.
-pub fn judge(acls: &[Acl], flow: &Flow, direction: Direction) -> Option<Verdict> {
+/// The matching ACLs with the lowest priority number decide. If Allow and Block share that number,
+/// HNS does not define the winner; this function returns Deny.
+pub fn evaluate(acls: &[Acl], flow: &Flow, direction: Direction) -> Option<Verdict> {
     let way = match direction {
         Direction::Ingress => Way::In,
         Direction::Egress => Way::Out,
@@ -21,9 +22,10 @@ pub fn judge(acls: &[Acl], flow: &Flow, direction: Direction) -> Option<Verdict>
         || acls.iter().filter(|acl| acl.rule_type == RuleType::Switch && fits(acl, flow, way));
     let first = matching().map(|acl| acl.priority.unwrap_or(0)).min()?;
     let mut deciding = matching().filter(|acl| acl.priority.unwrap_or(0) == first);
-    match deciding.any(|acl| acl.action == Action::Block) {
-        true => Some(Verdict::Deny),
-        false => Some(Verdict::Allow),
+    if deciding.any(|acl| acl.action == Action::Block) {
+        Some(Verdict::Deny)
+    } else {
+        Some(Verdict::Allow)
     }
 }
 
@@ -37,11 +39,11 @@ fn fits(acl: &Acl, flow: &Flow, way: Way) -> bool {
         && in_list(&acl.local_addresses, |net| holds(net, here))
         && in_list(&acl.remote_addresses, |net| holds(net, there))
         && in_list(destination_ports, |ports| covers(ports, flow.port))
-        // Nobody knows the port that a connection comes from.
+        // The source port of a connection is unknown.
         && source_ports.is_empty()
 }
 
-/// Whether an empty list stands for everything, or one of its parts fits.
+/// Whether the list is empty, which matches everything, or one of its parts matches.
 fn in_list(list: &str, fits: impl Fn(&str) -> bool) -> bool {
     list.is_empty() || list.split(',').any(fits)
 }
@@ -83,10 +85,10 @@ mod tests {
     }
 
     #[test]
-    fn the_lowest_number_decides() {
+    fn the_lowest_priority_number_decides() {
         let acl = |action, priority| Acl::new("weir:x".into(), Way::In, action, priority);
         let check = |acls: &[Acl], expected| {
-            assert_eq!(judge(acls, &flow(), Direction::Ingress), expected, "{acls:?}");
+            assert_eq!(evaluate(acls, &flow(), Direction::Ingress), expected, "{acls:?}");
         };
         check(&[acl(Action::Block, 20), acl(Action::Allow, 10)], Some(Verdict::Allow));
         check(&[acl(Action::Allow, 20), acl(Action::Block, 10)], Some(Verdict::Deny));
@@ -99,8 +101,8 @@ mod tests {
     }
 
     #[test]
-    fn lists_and_ranges_are_read() {
-        let fits = |acl: Acl, direction| judge(&[acl], &flow(), direction).is_some();
+    fn lists_and_ranges_are_parsed() {
+        let fits = |acl: Acl, direction| evaluate(&[acl], &flow(), direction).is_some();
         let acl = |way| Acl::new("weir:x".into(), way, Action::Allow, 10);
         let ports = |local: &str, remote: &str, way| Acl {
             local_ports: local.into(),
@@ -109,13 +111,13 @@ mod tests {
         };
         assert!(fits(ports("1,79-81", "", Way::In), Direction::Ingress));
         assert!(!fits(ports("1,81-90", "", Way::In), Direction::Ingress));
-        assert!(!fits(ports("", "80", Way::In), Direction::Ingress), "the port of the sender");
+        assert!(!fits(ports("", "80", Way::In), Direction::Ingress), "it is the sender's port");
         assert!(fits(ports("", "80", Way::Out), Direction::Egress));
         let from = |list: &str| Acl { remote_addresses: list.into(), ..acl(Way::In) };
         assert!(fits(from("192.0.2.0/24,10.0.0.1"), Direction::Ingress));
         assert!(fits(from("10.0.0.0/31"), Direction::Ingress));
         assert!(!fits(from("10.0.0.2"), Direction::Ingress));
-        assert!(!fits(from("Any"), Direction::Ingress), "a word is no address");
+        assert!(!fits(from("Any"), Direction::Ingress), "not an address");
         let protocol = |list: &str| Acl { protocols: list.into(), ..acl(Way::In) };
         assert!(fits(protocol("17,6"), Direction::Ingress));
         assert!(!fits(protocol("17"), Direction::Ingress));
