@@ -39,7 +39,7 @@ fn main() -> ExitCode {
 fn listed() -> Result<(), Failed> {
     for seed in 0..20 {
         let (world, _) = draw(seed);
-        let layout = Layout::of(&world, &[]);
+        let layout = Layout::from_world(&world, &[]);
         let lab = Lab::build(&layout).map_err(|error| format!("{error}"))?;
         for node in &layout.nodes {
             let rendered = weir_nft::render(&compile(&world, Locality::Node(node.name.clone())));

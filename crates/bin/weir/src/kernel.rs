@@ -33,7 +33,7 @@ pub(crate) struct Kernel {
 impl Kernel {
     /// Builds the nodes and pods of a world, without rules, and the outside addresses of the flows.
     pub(crate) fn build(world: &World, flows: &[Flow]) -> Result<Self, Failure> {
-        let layout = Layout::of(world, flows);
+        let layout = Layout::from_world(world, flows);
         let lab = Lab::build(&layout).map_err(failed)?;
         Ok(Kernel { lab, nodes: layout.nodes.into_iter().map(|node| node.name).collect() })
     }
@@ -41,7 +41,7 @@ impl Kernel {
     /// Installs the policies of a world with the same pods on every node, as a starting agent does.
     pub(crate) fn enforce(&self, world: &World, filter: PacketFilter) -> Result<(), Failure> {
         let mut world = world.clone();
-        weir_lab::settle(&mut world);
+        weir_lab::assign_nodes(&mut world);
         for node in &self.nodes {
             let program = weir_engine::compile(&world, Locality::Node(node.clone()));
             (filter.enforce)(self, node, &program)?;

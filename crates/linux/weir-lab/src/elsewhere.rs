@@ -1,4 +1,4 @@
-//! The lab on systems that have no network namespaces: it says so.
+//! The lab on systems without network namespaces. Every call fails with [`LabError::Unsupported`].
 
 use std::{net::IpAddr, time::Duration};
 
@@ -21,7 +21,7 @@ impl Lab {
         Err(LabError::Unsupported)
     }
 
-    /// Linux only: runs something in the node's namespace.
+    /// Linux only: runs a function in the node's namespace.
     pub fn on_node<T: Send>(
         &self,
         _node: &str,
@@ -30,7 +30,7 @@ impl Lab {
         Err(LabError::Unsupported)
     }
 
-    /// Linux only: runs something in the namespace that owns the address.
+    /// Linux only: runs a function in the namespace that owns the address.
     pub fn at<T: Send>(
         &self,
         _address: IpAddr,
@@ -39,8 +39,8 @@ impl Lab {
         Err(LabError::Unsupported)
     }
 
-    /// Linux only: tries all flows at once.
-    pub fn probe(&self, _flows: &[Flow], _patience: Duration) -> Result<Vec<Verdict>, LabError> {
+    /// Linux only: probes all flows concurrently.
+    pub fn probe(&self, _flows: &[Flow], _timeout: Duration) -> Result<Vec<Verdict>, LabError> {
         Err(LabError::Unsupported)
     }
 
@@ -49,29 +49,29 @@ impl Lab {
         &self,
         _from: IpAddr,
         _to: IpAddr,
-        _patience: Duration,
+        _timeout: Duration,
     ) -> Result<Verdict, LabError> {
         Err(LabError::Unsupported)
     }
 
     /// Linux only: opens a flow and keeps it open.
-    pub fn converse(&self, _flow: Flow, _patience: Duration) -> Result<Conversation, LabError> {
+    pub fn converse(&self, _flow: Flow, _timeout: Duration) -> Result<Conversation, LabError> {
         Err(LabError::Unsupported)
     }
 }
 
-/// A connection, or datagrams to and fro, between two ends of a lab. Linux only: there is none here.
+/// A connection, or an exchange of datagrams, between two ends of a lab. Linux only.
 #[derive(Debug)]
 pub struct Conversation(());
 
 impl Conversation {
-    /// Linux only: says one byte more.
-    pub fn exchange(&mut self, _patience: Duration) -> Result<Verdict, LabError> {
+    /// Linux only: the near end sends one byte, and waits for its echo.
+    pub fn exchange(&mut self, _timeout: Duration) -> Result<Verdict, LabError> {
         Err(LabError::Unsupported)
     }
 
-    /// Linux only: the far end says one byte more.
-    pub fn call_back(&mut self, _patience: Duration) -> Result<Verdict, LabError> {
+    /// Linux only: the far end sends one byte.
+    pub fn call_back(&mut self, _timeout: Duration) -> Result<Verdict, LabError> {
         Err(LabError::Unsupported)
     }
 }

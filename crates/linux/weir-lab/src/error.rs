@@ -2,27 +2,27 @@ use std::{io, net::IpAddr};
 
 use weir_model::{Flow, Name};
 
-/// Why a lab cannot be built or a probe has no verdict.
+/// The lab cannot be built, or a probe has no verdict.
 #[derive(Debug, thiserror::Error)]
 pub enum LabError {
     /// Not a Linux system.
     #[error("network namespaces exist on Linux only")]
     Unsupported,
-    /// Neither the rights of root nor a user namespace.
-    #[error("not allowed to make network namespaces")]
+    /// The process has neither root privileges nor a user namespace.
+    #[error("not permitted to create network namespaces")]
     Forbidden {
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// A user namespace was asked for too late.
+    /// A user namespace was requested too late.
     #[error("a process that has threads cannot move into a user namespace")]
     TooLate,
-    /// A namespace could not be made or entered.
+    /// A namespace could not be created or entered.
     #[error("cannot {what}")]
     Namespace {
-        /// What was tried.
+        /// The failed operation.
         what: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
     /// A kernel setting of a new namespace could not be written.
@@ -30,98 +30,99 @@ pub enum LabError {
     Setting {
         /// Its path below `/proc/sys/net`.
         setting: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// A link, an address or a route was refused.
+    /// The kernel rejected a link, an address or a route.
     #[error("cannot {what}")]
     Link {
-        /// What was tried.
+        /// The failed operation.
         what: String,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// Two places claim one address.
+    /// Two owners claim one address.
     #[error("{address} belongs to {first} and to {second}")]
     Taken {
         /// The address.
         address: IpAddr,
-        /// Who claims it.
+        /// The first owner.
         first: String,
-        /// Who claims it too.
+        /// The second owner.
         second: String,
     },
-    /// Two nodes have one name.
+    /// Two nodes have the same name.
     #[error("two nodes are called `{0}`")]
     TwoNodes(Name),
-    /// A name that no node of the lab has.
+    /// The lab has no node with this name.
     #[error("the lab has no node `{0}`")]
     NoNode(String),
-    /// An address that cannot be given to anyone.
+    /// An address that no node or pod can have.
     #[error("{address} cannot be the address of {owner}: {why}")]
     Unusable {
         /// The address.
         address: IpAddr,
-        /// Who was to have it.
+        /// The node or pod that was to have it.
         owner: String,
-        /// What is special about it.
+        /// The reason.
         why: &'static str,
     },
-    /// A flow that no packet can be sent for.
-    #[error("{flow} cannot be tried: {why}")]
+    /// A flow for which no packet can be sent.
+    #[error("{flow} cannot be probed: {why}")]
     Impossible {
         /// The flow.
         flow: Flow,
         /// The reason.
         why: &'static str,
     },
-    /// A probe met something other than an answer or silence.
+    /// A probe got neither an answer nor a timeout.
     #[error("{flow} was neither answered nor dropped")]
     Probe {
-        /// The flow; of several over SCTP between the same two ends, any: refusals of raw packets do not say their port.
+        /// The flow. For several SCTP flows between the same ends it can be any of them, because
+        /// raw sockets report no port.
         flow: Flow,
-        /// What it met.
+        /// The error of the probe.
         source: io::Error,
     },
-    /// An echo request met something other than an answer or silence.
+    /// An echo request got neither an answer nor a timeout.
     #[error("an echo request from {from} to {to} was neither answered nor dropped")]
     Ping {
-        /// Where it came from.
+        /// The source address.
         from: IpAddr,
-        /// Where it went.
+        /// The destination address.
         to: IpAddr,
-        /// What it met.
+        /// The error of the request.
         source: io::Error,
     },
-    /// A conversation that could not begin.
-    #[error("{flow} cannot be kept open: it is not answered")]
+    /// A conversation that got no first answer.
+    #[error("{flow} cannot be kept open: it got no answer")]
     Unanswered {
         /// The flow.
         flow: Flow,
     },
-    /// Nobody could be put at the far end of a probe.
-    #[error("cannot answer at the far end of {flow}")]
+    /// No listener could be started at the far end of a probe.
+    #[error("cannot listen at the far end of {flow}")]
     Answer {
         /// The flow.
         flow: Flow,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// The probes could not be watched.
+    /// Waiting for answers failed.
     #[error("cannot wait for answers")]
     Wait {
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
 }
 
 impl LabError {
-    /// The way out, where there is one.
+    /// A hint for the user, if there is one.
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             LabError::Unsupported => Some("run this on a Linux machine or in a Linux container"),
             LabError::Forbidden { .. } => Some(
-                "run as root, or let users make namespaces: `sysctl user.max_user_namespaces=10000`, on Debian also \
+                "run as root, or allow user namespaces: `sysctl user.max_user_namespaces=10000`, on Debian also \\
                  `kernel.unprivileged_userns_clone=1`, on Ubuntu also `kernel.apparmor_restrict_unprivileged_userns=0`; \
                  a container must be privileged",
             ),
@@ -135,20 +136,20 @@ impl LabError {
                 if setting.starts_with("bridge/") && source.kind() == io::ErrorKind::NotFound =>
             {
                 Some(
-                    "load the module that shows what bridges switch to filters: `modprobe br_netfilter`",
+                    "load the module that passes bridged packets to the firewall: `modprobe br_netfilter`",
                 )
             }
-            LabError::Setting { .. } => Some(
-                "`/proc/sys/net` must be writable, as it is outside containers and in privileged ones",
-            ),
+            LabError::Setting { .. } => {
+                Some("`/proc/sys/net` must be writable, as on a host or in a privileged container")
+            }
             LabError::Taken { .. } => Some("give one of them another address"),
             LabError::Probe { source, .. } if source.kind() == io::ErrorKind::ConnectionRefused => {
                 Some(
-                    "something answers for the far end: a filter that rejects instead of dropping?",
+                    "something rejects the packets at the far end: a filter with `reject` instead of `drop`?",
                 )
             }
             LabError::Answer { source, .. } if source.kind() == io::ErrorKind::AddrInUse => {
-                Some("stop what listens there: the lab puts a listener of its own at the far end")
+                Some("stop the program that listens there: the lab needs the port for its listener")
             }
             _ => None,
         }

@@ -5,109 +5,113 @@ use std::{
 
 use weir_model::{Flow, Name, Pod, PodId, World};
 
-/// Who is where: what a lab is built from.
+/// The nodes and pods of a lab.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Layout {
-    /// The nodes, each with a name of its own.
+    /// The nodes. Names are unique.
     pub nodes: Vec<LabNode>,
     /// The pods.
     pub pods: Vec<LabPod>,
-    /// Addresses beyond the cluster that will be probed. All that nobody else has are there anyway; these are kept free
-    /// when addresses are made up.
+    /// Addresses outside the cluster that will be probed. The lab does not use them when it
+    /// generates addresses. All addresses without an owner are outside anyway.
     pub outside: Vec<IpAddr>,
-    /// How pods are joined to their nodes.
+    /// The links between pods and their nodes.
     pub wiring: Wiring,
 }
 
-/// How the pods of a node are joined to it, and so to each other.
+/// The links between the pods of a node, and between them and the node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Wiring {
-    /// Each by a link of its own. The node passes on every packet between them.
+    /// Each pod has a separate link. The node forwards every packet between pods.
     #[default]
     Routed,
-    /// All by a bridge, which shows what it switches to the filters of the node: `net.bridge.bridge-nf-call-iptables` and
-    /// `net.bridge.bridge-nf-call-ip6tables` are on.
+    /// All pods are on a bridge that passes its packets to the node's firewall:
+    /// `net.bridge.bridge-nf-call-iptables` and `net.bridge.bridge-nf-call-ip6tables` are on.
     Bridged,
-    /// All by a bridge, with these two settings off: the filters of the node never see what goes from one of its pods to another.
+    /// All pods are on a bridge, with these two settings off. The node's firewall never sees
+    /// packets between its pods.
     BridgedUnseen,
 }
 
 /// A node of a lab.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LabNode {
-    /// Its name.
+    /// The name.
     pub name: Name,
-    /// Its addresses. If there are none, the lab makes some up.
+    /// The addresses. If empty, the lab generates some.
     pub addresses: Vec<IpAddr>,
 }
 
 /// A pod of a lab.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LabPod {
-    /// Which pod.
+    /// The id of the pod.
     pub id: PodId,
-    /// Its addresses.
+    /// The addresses.
     pub addresses: Vec<IpAddr>,
-    /// The node it runs on.
+    /// The node that it runs on.
     pub node: Name,
-    /// It lives in the node's namespace, and its addresses are the node's.
+    /// Whether it shares the namespace and the addresses of the node.
     pub host_network: bool,
 }
 
-/// Where pods run that nobody gave a node. No real node has such a name.
-const NOWHERE: &str = "(no node)";
-/// The same for host network pods: on a node apart, for a pod's own node is never judged.
-const NOWHERE_HOST: &str = "(no host)";
+/// The node of pods without one. No real node has such a name.
+const NO_NODE: &str = "(no node)";
+/// The node of host-network pods without one. It is separate, because policies never apply between
+/// a pod and its node.
+const NO_HOST: &str = "(no host)";
 
 impl Layout {
-    /// The layout of a world in which these flows will be tried.
+    /// The layout of a world, for probing these flows.
     ///
-    /// Nodes that pods merely mention exist. Pods that have finished do not, and of several that claim an address, the one
-    /// that owns it has it: the youngest pod, before a node that declares it, before a host network pod elsewhere.
-    pub fn of(world: &World, flows: &[Flow]) -> Layout {
+    /// Nodes that only pods mention exist. Finished pods do not. If several claim an address, the
+    /// owner gets it: the youngest pod, then a node that declares it, then a host-network pod of
+    /// another node.
+    pub fn from_world(world: &World, flows: &[Flow]) -> Layout {
         let mut nodes: BTreeMap<Name, Vec<IpAddr>> =
             world.nodes.values().map(|node| (node.name.clone(), node.addresses.clone())).collect();
         let mut pods: Vec<&Pod> = world.pods.values().filter(|pod| !pod.finished).collect();
         pods.sort_by_key(|pod| std::cmp::Reverse((pod.born, &pod.id)));
         for pod in &pods {
-            nodes.entry(home(pod)).or_default();
+            nodes.entry(node_of(pod)).or_default();
         }
 
         let mut taken: BTreeSet<IpAddr> = BTreeSet::new();
         let mut claim = |addresses: &[IpAddr]| -> Vec<IpAddr> {
             addresses.iter().copied().filter(|address| taken.insert(*address)).collect()
         };
-        let mut settled: Vec<LabPod> = Vec::with_capacity(pods.len());
+        let mut lab_pods: Vec<LabPod> = Vec::with_capacity(pods.len());
         for pod in pods.iter().filter(|pod| !pod.host_network) {
-            settled.push(lab_pod(pod, claim(&pod.addresses)));
+            lab_pods.push(lab_pod(pod, claim(&pod.addresses)));
         }
         let nodes: Vec<LabNode> = nodes
             .into_iter()
             .map(|(name, addresses)| LabNode { name, addresses: claim(&addresses) })
             .collect();
         for pod in pods.iter().filter(|pod| pod.host_network) {
-            settled.push(lab_pod(pod, claim(&pod.addresses)));
+            lab_pods.push(lab_pod(pod, claim(&pod.addresses)));
         }
-        settled.sort_by(|a, b| a.id.cmp(&b.id));
+        lab_pods.sort_by(|a, b| a.id.cmp(&b.id));
 
         let ends: BTreeSet<IpAddr> = flows.iter().flat_map(|flow| [flow.from, flow.to]).collect();
         let outside = ends.difference(&taken).copied().collect();
-        Layout { nodes, pods: settled, outside, wiring: Wiring::default() }
+        Layout { nodes, pods: lab_pods, outside, wiring: Wiring::default() }
     }
 }
 
-/// Gives every pod of a world that has no node the one that [`Layout::of`] puts it on, so that an agent there takes care of it.
-pub fn settle(world: &mut World) {
-    world.pods.values_mut().for_each(|pod| pod.node = Some(home(pod)));
+/// Assigns the node of [`Layout::from_world`] to every pod without one, so that an agent handles
+/// it.
+pub fn assign_nodes(world: &mut World) {
+    world.pods.values_mut().for_each(|pod| pod.node = Some(node_of(pod)));
 }
 
-fn home(pod: &Pod) -> Name {
-    let nowhere = if pod.host_network { NOWHERE_HOST } else { NOWHERE };
-    pod.node.clone().unwrap_or_else(|| nowhere.into())
+fn node_of(pod: &Pod) -> Name {
+    let fallback = if pod.host_network { NO_HOST } else { NO_NODE };
+    pod.node.clone().unwrap_or_else(|| fallback.into())
 }
 
 fn lab_pod(pod: &Pod, addresses: Vec<IpAddr>) -> LabPod {
-    LabPod { id: pod.id.clone(), addresses, node: home(pod), host_network: pod.host_network }
+    LabPod { id: pod.id.clone(), addresses, node: node_of(pod), host_network: pod.host_network }
 }
 
 #[cfg(test)]
@@ -132,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn everyone_has_a_place_and_every_address_one_owner() {
+    fn every_pod_has_a_node_and_every_address_one_owner() {
         let declared = Node {
             name: "n1".into(),
             labels: Default::default(),
@@ -156,7 +160,7 @@ mod tests {
             protocol: Protocol::Tcp,
             port: 80,
         };
-        let layout = Layout::of(&world, &[flow]);
+        let layout = Layout::from_world(&world, &[flow]);
         let nodes: Vec<&str> = layout.nodes.iter().map(|node| &*node.name).collect();
         assert_eq!(nodes, ["(no host)", "(no node)", "n1", "n2"]);
         let pods: Vec<String> = layout
@@ -176,7 +180,7 @@ mod tests {
         );
         assert_eq!(layout.outside, ["203.0.113.7".parse::<IpAddr>().unwrap()]);
 
-        settle(&mut world);
-        assert_eq!(Layout::of(&world, &[flow]), layout);
+        assign_nodes(&mut world);
+        assert_eq!(Layout::from_world(&world, &[flow]), layout);
     }
 }

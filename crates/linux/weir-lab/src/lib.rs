@@ -1,23 +1,25 @@
-//! A cluster on one machine: nodes, pods and the outside as network namespaces, and real packets between them.
+//! A cluster on one machine: nodes, pods and the outside as network namespaces, with real packets.
 //!
 //! ```text
-//!   ┌ outside ───────────────────┐   owns every address that nobody else has,
+//!   ┌ outside ───────────────────┐   owns every address without another owner,
 //!   │      n0            n1      │   and routes between the nodes
 //!   └──────┬─────────────┬───────┘
-//!   ┌ node │eth0 ┐ ┌ node│eth0 ──┐   the agent's place: `Lab::on_node`;
-//!   │   p0    p1 │ │     p2      │   host network pods live here
+//!   ┌ node │eth0 ┐ ┌ node│eth0 ──┐   the agent runs here: `Lab::on_node`;
+//!   │   p0    p1 │ │     p2      │   host-network pods share this namespace
 //!   └───┬─────┬──┘ └─────┬───────┘
 //!     pod   pod        pod           eth0, with the pod's addresses
 //! ```
 //!
-//! Every line is a veth pair, every address a host route, so that addresses may lie wherever they like. Nothing is translated:
-//! a probe leaves from exactly `Flow::from` and arrives at exactly `Flow::to`. With [`Wiring::Bridged`] the links `p0`, `p1` of a
-//! node are ports of a bridge: pods find each other by ARP and neighbour discovery, and everyone else through a gateway.
+//! Every line is a veth pair and every address a host route, so addresses need no common subnet.
+//! There is no NAT: a probe leaves from exactly `Flow::from` and arrives at exactly `Flow::to`.
+//! With [`Wiring::Bridged`] the links `p0`, `p1` of a node are ports of a bridge. Pods then find
+//! each other by ARP and neighbour discovery, and reach other addresses through a gateway.
 //!
-//! *Invariant*: nothing outside the namespaces made here is touched, and they have no name: they are gone when the `Lab` is
-//! dropped or the process ends, however it ends.
+//! *Invariant*: the lab changes nothing outside its namespaces. They have no names, so they
+//! disappear when the `Lab` is dropped or the process ends, even after a crash.
 //!
-//! *Invariant*: silence alone is a denial. Whatever else a probe meets is a `LabError` that names the flow.
+//! *Invariant*: only a timeout is a denial. Any other failure of a probe is a `LabError` that names
+//! the flow.
 
 mod error;
 mod layout;
@@ -35,5 +37,5 @@ mod system;
 mod system;
 
 pub use error::LabError;
-pub use layout::{LabNode, LabPod, Layout, Wiring, settle};
+pub use layout::{LabNode, LabPod, Layout, Wiring, assign_nodes};
 pub use system::{Conversation, Lab, enter};

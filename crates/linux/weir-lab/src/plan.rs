@@ -1,4 +1,4 @@
-//! A layout, checked and numbered: nothing is left to decide when it is built.
+//! A checked and numbered layout. It leaves nothing to decide when the lab is built.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -11,8 +11,8 @@ use crate::{LabError, Layout, Wiring};
 
 /// One of the namespaces of a lab.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Spot {
-    /// All that is not the cluster.
+pub(crate) enum NamespaceId {
+    /// Everything outside the cluster.
     Outside,
     /// The node with this index.
     Node(usize),
@@ -26,21 +26,21 @@ pub(crate) struct Plan {
     pub(crate) nodes: Vec<PlannedNode>,
     pub(crate) pods: Vec<PlannedPod>,
     pub(crate) wiring: Wiring,
-    /// What pods of a bridge send to that is for someone else: an address that each bridge has.
+    /// The gateway address of each bridge, for packets that leave the bridge.
     pub(crate) gateway: IpAddr,
-    /// An address outside that nobody asked for, to see how quick the machine is.
+    /// An unused address outside, for measuring the speed of the machine.
     pub(crate) spare: IpAddr,
-    owners: BTreeMap<IpAddr, Spot>,
+    owners: BTreeMap<IpAddr, NamespaceId>,
 }
 
-/// A node; its host network pods are part of it.
+/// A node. Its host-network pods are part of it.
 #[derive(Debug)]
 pub(crate) struct PlannedNode {
     pub(crate) name: Name,
     pub(crate) addresses: Vec<IpAddr>,
 }
 
-/// A pod with a network of its own.
+/// A pod with a separate network namespace.
 #[derive(Debug)]
 pub(crate) struct PlannedPod {
     pub(crate) node: usize,
@@ -56,15 +56,21 @@ impl Plan {
             if index.insert(&node.name, number).is_some() {
                 return Err(LabError::TwoNodes(node.name.clone()));
             }
-            claims.add(&node.addresses, Spot::Node(number), || format!("node {}", node.name))?;
+            claims.add(&node.addresses, NamespaceId::Node(number), || {
+                format!("node {}", node.name)
+            })?;
             nodes.push(PlannedNode { name: node.name.clone(), addresses: node.addresses.clone() });
         }
         let mut pods = Vec::with_capacity(layout.pods.len());
         for pod in &layout.pods {
             let &node =
                 index.get(&*pod.node).ok_or_else(|| LabError::NoNode(pod.node.to_string()))?;
-            let spot = if pod.host_network { Spot::Node(node) } else { Spot::Pod(pods.len()) };
-            claims.add(&pod.addresses, spot, || format!("pod {}", pod.id))?;
+            let namespace = if pod.host_network {
+                NamespaceId::Node(node)
+            } else {
+                NamespaceId::Pod(pods.len())
+            };
+            claims.add(&pod.addresses, namespace, || format!("pod {}", pod.id))?;
             if pod.host_network {
                 nodes[node].addresses.extend(&pod.addresses);
             } else {
@@ -72,12 +78,12 @@ impl Plan {
             }
         }
         let outside: BTreeSet<IpAddr> = layout.outside.iter().copied().collect();
-        let mut free = made_up().filter(|address| !outside.contains(address));
+        let mut free = synthetic_addresses().filter(|address| !outside.contains(address));
         for (number, node) in nodes.iter_mut().enumerate().filter(|(_, n)| n.addresses.is_empty()) {
             let unclaimed = |address: &IpAddr| !claims.owners.contains_key(address);
             node.addresses.extend(free.by_ref().filter(unclaimed).take(2));
             node.addresses.iter().for_each(|address| {
-                claims.owners.insert(*address, Spot::Node(number));
+                claims.owners.insert(*address, NamespaceId::Node(number));
             });
         }
         for node in &mut nodes {
@@ -86,64 +92,67 @@ impl Plan {
         }
         let owners = claims.owners;
         let mut free = free.filter(|address| address.is_ipv4() && !owners.contains_key(address));
-        // There are always two; and if not, somebody's address reaches itself just as well.
+        // The generator has more than two free addresses. The fallback would still reach itself.
         let mut next = || free.next().unwrap_or(Ipv4Addr::new(198, 18, 0, 1).into());
         let (spare, gateway) = (next(), next());
         Ok(Plan { nodes, pods, wiring: layout.wiring, gateway, spare, owners })
     }
 
-    /// Where an address is: all that are nobody's are outside.
-    pub(crate) fn spot(&self, address: IpAddr) -> Spot {
-        self.owners.get(&address).copied().unwrap_or(Spot::Outside)
+    /// The namespace of an address. Addresses without an owner are outside.
+    pub(crate) fn namespace_of(&self, address: IpAddr) -> NamespaceId {
+        self.owners.get(&address).copied().unwrap_or(NamespaceId::Outside)
     }
 
-    /// Gives addresses to one more pod. Returns those that were nobody's before; an address stays on the node it is on.
+    /// Adds a pod with these addresses, and returns the ones without a previous owner. An address
+    /// cannot move to another node.
     pub(crate) fn adopt(
         &mut self,
         node: usize,
         addresses: &[IpAddr],
     ) -> Result<Vec<IpAddr>, LabError> {
         let pod = self.pods.len();
-        let who = |spot: Spot| match spot {
-            Spot::Outside => "the outside".to_owned(),
-            Spot::Node(node) => format!("node {}", self.nodes[node].name),
-            Spot::Pod(pod) => format!("a pod of node {}", self.nodes[self.pods[pod].node].name),
+        let who = |namespace: NamespaceId| match namespace {
+            NamespaceId::Outside => "the outside".to_owned(),
+            NamespaceId::Node(node) => format!("node {}", self.nodes[node].name),
+            NamespaceId::Pod(pod) => {
+                format!("a pod of node {}", self.nodes[self.pods[pod].node].name)
+            }
         };
         let mut new = Vec::new();
         for &address in addresses {
             if let Some(why) = special(address) {
                 return Err(LabError::Unusable { address, owner: "a pod".into(), why });
             }
-            match self.spot(address) {
-                Spot::Outside => new.push(address),
-                Spot::Pod(other) if self.pods[other].node == node => (),
-                spot => {
+            match self.namespace_of(address) {
+                NamespaceId::Outside => new.push(address),
+                NamespaceId::Pod(other) if self.pods[other].node == node => (),
+                namespace => {
                     let second = format!("a pod of node {}", self.nodes[node].name);
-                    return Err(LabError::Taken { address, first: who(spot), second });
+                    return Err(LabError::Taken { address, first: who(namespace), second });
                 }
             }
         }
-        self.owners.extend(addresses.iter().map(|address| (*address, Spot::Pod(pod))));
+        self.owners.extend(addresses.iter().map(|address| (*address, NamespaceId::Pod(pod))));
         self.pods.push(PlannedPod { node, addresses: addresses.to_vec() });
         Ok(new)
     }
 
-    /// The number of a node.
+    /// The index of a node.
     pub(crate) fn node(&self, name: &str) -> Option<usize> {
         self.nodes.iter().position(|node| &*node.name == name)
     }
 }
 
-/// Whether packets can be sent for a flow at all.
+/// Checks that packets can be sent for a flow.
 pub(crate) fn check(flow: &Flow) -> Result<(), LabError> {
-    let no_port = (flow.port == 0).then_some("nobody can listen on port 0");
+    let no_port = (flow.port == 0).then_some("port 0 cannot be listened on");
     match obstacle(flow.from, flow.to).or(no_port) {
         Some(why) => Err(LabError::Impossible { flow: *flow, why }),
         None => Ok(()),
     }
 }
 
-/// What keeps packets from going from the one address to the other.
+/// The reason why packets cannot go from one address to the other.
 pub(crate) fn obstacle(from: IpAddr, to: IpAddr) -> Option<&'static str> {
     if from.is_ipv4() != to.is_ipv4() {
         return Some("its ends are of different address families");
@@ -151,37 +160,39 @@ pub(crate) fn obstacle(from: IpAddr, to: IpAddr) -> Option<&'static str> {
     special(from).or(special(to))
 }
 
-/// Addresses that were given out, and to whom.
+/// The assigned addresses and their owners.
 #[derive(Default)]
 struct Claims {
-    owners: BTreeMap<IpAddr, Spot>,
-    words: BTreeMap<IpAddr, String>,
+    owners: BTreeMap<IpAddr, NamespaceId>,
+    descriptions: BTreeMap<IpAddr, String>,
 }
 
 impl Claims {
     fn add(
         &mut self,
         addresses: &[IpAddr],
-        spot: Spot,
+        namespace: NamespaceId,
         who: impl Fn() -> String,
     ) -> Result<(), LabError> {
         for &address in addresses {
             if let Some(why) = special(address) {
                 return Err(LabError::Unusable { address, owner: who(), why });
             }
-            match self.owners.insert(address, spot) {
-                Some(other) if other != spot => {
-                    let first = self.words.remove(&address).unwrap_or_default();
+            match self.owners.insert(address, namespace) {
+                Some(other) if other != namespace => {
+                    let first = self.descriptions.remove(&address).unwrap_or_default();
                     return Err(LabError::Taken { address, first, second: who() });
                 }
-                _ => drop(self.words.insert(address, who())),
+                _ => {
+                    self.descriptions.insert(address, who());
+                }
             }
         }
         Ok(())
     }
 }
 
-/// What keeps an address from being somebody's in a routed network.
+/// The reason why an address cannot have an owner in a routed network.
 fn special(address: IpAddr) -> Option<&'static str> {
     let link_local = |address: Ipv6Addr| address.segments()[0] & 0xffc0 == 0xfe80;
     match address {
@@ -189,16 +200,14 @@ fn special(address: IpAddr) -> Option<&'static str> {
         _ if address.is_loopback() => Some("loopback addresses never leave a machine"),
         _ if address.is_multicast() => Some("it is a multicast address"),
         IpAddr::V4(Ipv4Addr::BROADCAST) => Some("it is the broadcast address"),
-        IpAddr::V6(v6) if v6.to_ipv4_mapped().is_some() => {
-            Some("it is an IPv4 address in disguise")
-        }
+        IpAddr::V6(v6) if v6.to_ipv4_mapped().is_some() => Some("it is an IPv4-mapped address"),
         IpAddr::V6(v6) if link_local(v6) => Some("link-local addresses are not routed"),
         _ => None,
     }
 }
 
-/// Addresses for whoever has none, IPv4 and IPv6 in turn: of the block for benchmarks, and of a private one.
-fn made_up() -> impl Iterator<Item = IpAddr> {
+/// Synthetic addresses, alternating IPv4 from the benchmark block and IPv6 from a private block.
+fn synthetic_addresses() -> impl Iterator<Item = IpAddr> {
     let v4 = |low: u16| IpAddr::from([198, 18, (low >> 8) as u8, low as u8]);
     let v6 = |low: u16| IpAddr::from([0xfd77, 0x6569, 0x7200, 0, 0, 0, 0, low]);
     (1..u16::MAX).flat_map(move |low| [v4(low), v6(low)])
@@ -233,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn made_up_addresses_are_nobody_elses() {
+    fn generated_addresses_are_unique() {
         let layout = Layout {
             nodes: vec![node("n1", &[]), node("n2", &["198.18.0.2"])],
             pods: vec![
@@ -246,16 +255,16 @@ mod tests {
         let plan = Plan::new(&layout).unwrap();
         assert_eq!(plan.nodes[0].addresses, parse(&["198.18.0.3", "fd77:6569:7200::3"]));
         assert_eq!(plan.nodes[1].addresses, parse(&["198.18.0.2", "fd00::2"]));
-        assert_eq!(plan.spot("198.18.0.3".parse().unwrap()), Spot::Node(0));
-        assert_eq!(plan.spot("198.18.0.1".parse().unwrap()), Spot::Pod(0));
-        assert_eq!(plan.spot("8.8.8.8".parse().unwrap()), Spot::Outside);
-        assert_eq!(plan.spot(plan.spare), Spot::Outside);
-        assert_eq!(plan.spot(plan.gateway), Spot::Outside);
+        assert_eq!(plan.namespace_of("198.18.0.3".parse().unwrap()), NamespaceId::Node(0));
+        assert_eq!(plan.namespace_of("198.18.0.1".parse().unwrap()), NamespaceId::Pod(0));
+        assert_eq!(plan.namespace_of("8.8.8.8".parse().unwrap()), NamespaceId::Outside);
+        assert_eq!(plan.namespace_of(plan.spare), NamespaceId::Outside);
+        assert_eq!(plan.namespace_of(plan.gateway), NamespaceId::Outside);
         assert_ne!(plan.spare, plan.gateway);
     }
 
     #[test]
-    fn what_cannot_be_built_is_refused() {
+    fn an_invalid_layout_is_rejected() {
         let n1 = || vec![node("n1", &["192.168.0.1"])];
         assert_eq!(
             refusal(n1(), vec![pod("a", "n1", &["10.0.0.1"]), pod("b", "n1", &["10.0.0.1"])]),
@@ -274,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_sent_is_refused() {
+    fn an_impossible_flow_is_rejected() {
         let refusal = |from: &str, to: &str, port| {
             let flow = Flow {
                 from: from.parse().unwrap(),
@@ -289,6 +298,6 @@ mod tests {
         assert!(refusal("10.0.0.1", "10.0.0.2", 0).unwrap().contains("port 0"));
         assert!(refusal("10.0.0.1", "224.0.0.1", 80).unwrap().contains("multicast"));
         assert!(refusal("fe80::1", "fd00::1", 80).unwrap().contains("not routed"));
-        assert!(refusal("::ffff:10.0.0.1", "fd00::1", 80).unwrap().contains("disguise"));
+        assert!(refusal("::ffff:10.0.0.1", "fd00::1", 80).unwrap().contains("IPv4-mapped"));
     }
 }

@@ -1,4 +1,4 @@
-//! Real packets in real network namespaces. Needs root or user namespaces, and the `nft` program for the filters.
+//! Tests with real packets in network namespaces. They need root or user namespaces, and `nft`.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests, though with a `main` of their own")]
 
@@ -16,11 +16,11 @@ use libtest_mimic::{Arguments, Trial};
 use weir_lab::{Lab, LabError, LabNode, LabPod, Layout, Wiring};
 use weir_model::{Flow, PodId, Protocol, Verdict};
 
-const PATIENCE: Duration = Duration::from_millis(400);
+const TIMEOUT: Duration = Duration::from_millis(400);
 
 fn main() -> ExitCode {
     let arguments = Arguments::from_args();
-    // Without rights there is nothing to be tested, which is not the same as a success.
+    // Without privileges nothing can be tested, so fail.
     if !arguments.list
         && let Err(error) = weir_lab::enter()
     {
@@ -29,25 +29,28 @@ fn main() -> ExitCode {
         return ExitCode::FAILURE;
     }
     let trials = vec![
-        trial("everyone_reaches_everyone", everyone_reaches_everyone),
-        trial("everyone_reaches_everyone_over_bridges", everyone_reaches_everyone_over_bridges),
-        trial("a_bridge_shows_what_it_switches_if_it_is_told_to", a_bridge_shows_what_it_switches),
-        trial("pings_are_answered_by_kernels", pings_are_answered),
-        trial("a_conversation_goes_on_until_it_is_cut", a_conversation_goes_on),
-        trial("either_end_of_a_conversation_may_speak_first", either_end_may_speak_first),
-        trial("a_conversation_that_nobody_answers_is_none", a_conversation_that_nobody_answers),
-        trial("conversations_and_probes_do_not_disturb_each_other", conversations_and_probes),
-        trial("what_is_dropped_is_denied_and_nothing_else", what_is_dropped_is_denied),
-        trial("a_reply_that_is_dropped_is_a_denial", a_reply_that_is_dropped_is_a_denial),
-        trial("what_a_node_may_not_send_is_denied", what_a_node_may_not_send_is_denied),
-        trial("a_refusal_is_an_error_that_names_the_flow", a_refusal_is_an_error),
+        trial("all_pairs_can_connect", all_pairs_can_connect),
+        trial("all_pairs_can_connect_over_bridges", all_pairs_can_connect_over_bridges),
+        trial("the_firewall_sees_bridged_packets_only_if_enabled", bridged_packets_in_the_firewall),
+        trial("kernels_answer_pings", kernels_answer_pings),
+        trial("a_conversation_lasts_until_a_filter_drops_it", a_conversation_lasts),
+        trial("either_end_of_a_conversation_can_send_first", either_end_can_send_first),
+        trial("opening_a_conversation_without_an_answer_fails", an_unanswered_conversation),
+        trial("conversations_and_probes_do_not_interfere", conversations_and_probes),
+        trial("exactly_the_dropped_flows_are_denied", exactly_the_dropped_flows_are_denied),
+        trial("a_dropped_reply_is_a_denial", a_dropped_reply_is_a_denial),
+        trial("packets_dropped_on_output_are_denied", packets_dropped_on_output_are_denied),
+        trial("a_rejected_flow_is_an_error_that_names_it", a_rejected_flow_is_an_error),
         trial("packets_keep_their_addresses", packets_keep_their_addresses),
-        trial("what_a_filter_tracks_is_a_proper_connection", connections_are_proper),
-        trial("a_probe_is_never_taken_for_an_older_one", a_probe_is_never_taken_for_an_older_one),
-        trial("a_thousand_flows_are_tried_at_once", a_thousand_flows),
-        trial("a_pod_that_others_have_made_is_reached_like_any_other", a_pod_of_others),
-        trial("labs_do_not_know_each_other", labs_do_not_know_each_other),
-        trial("work_runs_where_it_should_and_callers_stay", work_runs_where_it_should),
+        trial("connection_tracking_sees_valid_connections", connection_tracking_is_valid),
+        trial("a_probe_is_never_mistaken_for_an_older_one", a_probe_is_never_mistaken),
+        trial("a_thousand_flows_are_probed_concurrently", a_thousand_flows),
+        trial("an_adopted_pod_is_reachable", an_adopted_pod_is_reachable),
+        trial("labs_are_isolated", labs_are_isolated),
+        trial(
+            "functions_run_in_their_namespace_and_callers_stay",
+            functions_run_in_their_namespace,
+        ),
         trial("a_lab_leaves_nothing_behind", a_lab_leaves_nothing_behind),
     ];
     libtest_mimic::run(&arguments, trials).exit_code()
@@ -60,8 +63,8 @@ fn trial(name: &str, test: fn()) -> Trial {
     })
 }
 
-/// Three nodes, one of them without an address; pods, host network pods, both families, and addresses that lie inside each
-/// other's networks.
+/// Three nodes, one without an address; pods, host-network pods, both families, and addresses
+/// inside each other's networks.
 fn layout() -> Layout {
     let node =
         |name: &str, addresses: &[&str]| LabNode { name: name.into(), addresses: parse(addresses) };
@@ -104,7 +107,7 @@ fn flow(from: &str, to: &str, protocol: Protocol, port: u16) -> Flow {
 
 const PROTOCOLS: [Protocol; 3] = [Protocol::Tcp, Protocol::Udp, Protocol::Sctp];
 
-/// Every protocol from everyone to everyone of the same family.
+/// Every protocol between all pairs of the same family.
 fn all_flows(ends: &[IpAddr], port: u16) -> Vec<Flow> {
     let pairs = ends.iter().flat_map(|from| ends.iter().map(move |to| (*from, *to)));
     pairs
@@ -113,16 +116,16 @@ fn all_flows(ends: &[IpAddr], port: u16) -> Vec<Flow> {
         .collect()
 }
 
-/// The flows of those that were denied.
+/// The denied flows.
 #[track_caller]
 fn denied(lab: &Lab, flows: &[Flow]) -> Vec<Flow> {
-    let verdicts = lab.probe(flows, PATIENCE).unwrap();
+    let verdicts = lab.probe(flows, TIMEOUT).unwrap();
     assert_eq!(verdicts.len(), flows.len());
     let denied = flows.iter().zip(verdicts).filter(|(_, verdict)| *verdict == Verdict::Deny);
     denied.map(|(flow, _)| *flow).collect()
 }
 
-/// Gives a node a table with one rule.
+/// Adds a table with one rule to a node.
 #[track_caller]
 fn filter(lab: &Lab, node: &str, hook: &str, rule: &str) {
     let script = format!(
@@ -133,22 +136,22 @@ fn filter(lab: &Lab, node: &str, hook: &str, rule: &str) {
 
 #[track_caller]
 fn nft(lab: &Lab, node: &str, script: &str) {
-    let run = || Command::new("nft").arg(script).output().expect("the `nft` program is installed");
+    let run = || Command::new("nft").arg(script).output().expect("`nft` is installed");
     let output = lab.on_node(node, run).unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-fn everyone_reaches_everyone() {
-    everyone(layout());
+fn all_pairs_can_connect() {
+    check_all_pairs(layout());
 }
 
-fn everyone_reaches_everyone_over_bridges() {
-    everyone(Layout { wiring: Wiring::Bridged, ..layout() });
-    everyone(Layout { wiring: Wiring::BridgedUnseen, ..layout() });
+fn all_pairs_can_connect_over_bridges() {
+    check_all_pairs(Layout { wiring: Wiring::Bridged, ..layout() });
+    check_all_pairs(Layout { wiring: Wiring::BridgedUnseen, ..layout() });
 }
 
 #[track_caller]
-fn everyone(layout: Layout) {
+fn check_all_pairs(layout: Layout) {
     let lab = Lab::build(&layout).unwrap();
     let mut ends: BTreeSet<IpAddr> = layout.outside.iter().copied().collect();
     ends.extend(parse(&["10.0.0.99", "169.254.169.254", "8.8.8.8", "fd00::99"]));
@@ -159,14 +162,14 @@ fn everyone(layout: Layout) {
     assert_eq!(denied(&lab, &flows), []);
 }
 
-fn a_bridge_shows_what_it_switches() {
+fn bridged_packets_in_the_firewall() {
     let settings = || {
         ["iptables", "ip6tables"].map(|family| {
             let path = format!("/proc/sys/net/bridge/bridge-nf-call-{family}");
             fs::read_to_string(path).unwrap().trim().to_owned()
         })
     };
-    // Neighbours of IPv6 find each other by packets, which a bridge shows too.
+    // The firewall also sees neighbour discovery on a bridge, so let it pass.
     let drop_to_b = "ip daddr 192.168.0.7 drop; ip6 daddr fd01::7 meta l4proto != icmpv6 drop";
     let switched = [("10.0.0.1", "192.168.0.7"), ("fd00::1", "fd01::7")];
     let routed = [("10.0.0.2", "192.168.0.7"), ("fd00::2", "fd01::7")];
@@ -183,11 +186,11 @@ fn a_bridge_shows_what_it_switches() {
     }
 }
 
-fn pings_are_answered() {
+fn kernels_answer_pings() {
     for wiring in [Wiring::Routed, Wiring::Bridged] {
         let lab = wired(wiring);
         let ping = |from: &str, to: &str| {
-            lab.ping(from.parse().unwrap(), to.parse().unwrap(), PATIENCE).unwrap()
+            lab.ping(from.parse().unwrap(), to.parse().unwrap(), TIMEOUT).unwrap()
         };
         let ends = ["10.0.0.1", "192.168.0.7", "10.0.0.2", "192.168.0.1", "203.0.113.7"];
         let ends6 = ["fd00::1", "fd01::7", "fd00::2", "fd01::1", "2001:db8::7"];
@@ -200,86 +203,91 @@ fn pings_are_answered() {
         assert_eq!(ping("10.0.0.2", "10.0.0.1"), Verdict::Deny);
         assert_eq!(ping("fd00::2", "fd00::1"), Verdict::Deny);
         assert_eq!(ping("10.0.0.1", "192.168.0.7"), Verdict::Deny, "{wiring:?}");
-        assert_eq!(ping("10.0.0.1", "192.168.0.1"), Verdict::Allow, "its node does not forward it");
+        assert_eq!(ping("10.0.0.1", "192.168.0.1"), Verdict::Allow, "the node does not forward it");
     }
     let lab = Lab::build(&layout()).unwrap();
     filter(&lab, "n1", "forward", "icmp type echo-request reject with icmp type admin-prohibited");
     let [from, to, other] = ["10.0.0.2", "10.0.0.1", "fd00::1"].map(|end| end.parse().unwrap());
-    assert!(matches!(lab.ping(from, to, PATIENCE), Err(LabError::Ping { .. })));
-    assert!(matches!(lab.ping(from, other, PATIENCE), Err(LabError::Ping { .. })));
+    assert!(matches!(lab.ping(from, to, TIMEOUT), Err(LabError::Ping { .. })));
+    assert!(matches!(lab.ping(from, other, TIMEOUT), Err(LabError::Ping { .. })));
 }
 
-/// What conversations are held over.
+/// The protocols of conversations.
 const KEPT: [Protocol; 2] = [Protocol::Tcp, Protocol::Udp];
 
-fn a_conversation_goes_on() {
+fn a_conversation_lasts() {
     for (from, to) in [("10.0.0.2", "10.0.0.1"), ("fd00::2", "fd00::1")] {
         let lab = Lab::build(&layout()).unwrap();
         filter(&lab, "n1", "forward", "ct state established accept");
         let mut kept =
-            KEPT.map(|protocol| lab.converse(flow(from, to, protocol, 80), PATIENCE).unwrap());
-        let mut exchange = |patience| kept.each_mut().map(|kept| kept.exchange(patience).unwrap());
-        assert_eq!(exchange(PATIENCE), [Verdict::Allow; 2]);
-        // New flows are closed, and those that are known go on.
+            KEPT.map(|protocol| lab.converse(flow(from, to, protocol, 80), TIMEOUT).unwrap());
+        let mut exchange = |timeout| kept.each_mut().map(|kept| kept.exchange(timeout).unwrap());
+        assert_eq!(exchange(TIMEOUT), [Verdict::Allow; 2]);
+        // Drop new flows. Established ones continue.
         nft(&lab, "n1", "add rule inet test test meta l4proto != icmpv6 drop");
-        assert_eq!(exchange(PATIENCE), [Verdict::Allow; 2]);
+        assert_eq!(exchange(TIMEOUT), [Verdict::Allow; 2]);
         assert_eq!(denied(&lab, &[flow(from, to, Protocol::Tcp, 81)]).len(), 1);
         nft(&lab, "n1", "flush chain inet test test; add rule inet test test drop");
-        assert_eq!(exchange(PATIENCE), [Verdict::Deny; 2]);
-        assert_eq!(exchange(PATIENCE), [Verdict::Deny; 2]);
+        assert_eq!(exchange(TIMEOUT), [Verdict::Deny; 2]);
+        assert_eq!(exchange(TIMEOUT), [Verdict::Deny; 2]);
         nft(&lab, "n1", "flush chain inet test test");
-        assert_eq!(exchange(Duration::from_secs(20)), [Verdict::Allow; 2], "nobody hung up");
+        assert_eq!(
+            exchange(Duration::from_secs(20)),
+            [Verdict::Allow; 2],
+            "the connection is open"
+        );
     }
 }
 
-fn either_end_may_speak_first() {
+fn either_end_can_send_first() {
     for protocol in KEPT {
         let lab = Lab::build(&layout()).unwrap();
-        let mut kept = lab.converse(flow("10.0.0.2", "10.0.0.1", protocol, 80), PATIENCE).unwrap();
-        assert_eq!(kept.call_back(PATIENCE).unwrap(), Verdict::Allow);
+        let mut kept = lab.converse(flow("10.0.0.2", "10.0.0.1", protocol, 80), TIMEOUT).unwrap();
+        assert_eq!(kept.call_back(TIMEOUT).unwrap(), Verdict::Allow);
         filter(&lab, "n1", "forward", "ip saddr 10.0.0.1 drop");
-        assert_eq!(kept.call_back(PATIENCE).unwrap(), Verdict::Deny);
+        assert_eq!(kept.call_back(TIMEOUT).unwrap(), Verdict::Deny);
         nft(
             &lab,
             "n1",
             "flush chain inet test test; add rule inet test test ip daddr 10.0.0.1 drop",
         );
-        assert_eq!(kept.exchange(PATIENCE).unwrap(), Verdict::Deny, "the near end is not heard");
+        assert_eq!(kept.exchange(TIMEOUT).unwrap(), Verdict::Deny, "the first byte is dropped");
         nft(&lab, "n1", "flush chain inet test test");
         assert_eq!(kept.call_back(Duration::from_secs(20)).unwrap(), Verdict::Allow);
     }
 }
 
-fn a_conversation_that_nobody_answers() {
+fn an_unanswered_conversation() {
     let lab = Lab::build(&layout()).unwrap();
     filter(&lab, "n1", "forward", "ip daddr 10.0.0.1 drop");
     for protocol in KEPT {
         let silent = flow("10.0.0.2", "10.0.0.1", protocol, 80);
-        let refused = lab.converse(silent, PATIENCE).unwrap_err();
+        let refused = lab.converse(silent, TIMEOUT).unwrap_err();
         assert!(matches!(refused, LabError::Unanswered { flow } if flow == silent), "{refused}");
     }
     let sctp = flow("10.0.0.1", "10.0.0.2", Protocol::Sctp, 80);
-    assert!(matches!(lab.converse(sctp, PATIENCE), Err(LabError::Impossible { .. })));
+    assert!(matches!(lab.converse(sctp, TIMEOUT), Err(LabError::Impossible { .. })));
 }
 
 fn conversations_and_probes() {
     let lab = Lab::build(&layout()).unwrap();
     let flows = KEPT.map(|protocol| flow("10.0.0.2", "10.0.0.1", protocol, 80));
-    let mut kept = flows.map(|flow| lab.converse(flow, PATIENCE).unwrap());
+    let mut kept = flows.map(|flow| lab.converse(flow, TIMEOUT).unwrap());
     assert_eq!(denied(&lab, &flows), []);
-    let mut more = flows.map(|flow| lab.converse(flow, PATIENCE).unwrap());
+    let mut more = flows.map(|flow| lab.converse(flow, TIMEOUT).unwrap());
     for kept in kept.iter_mut().chain(&mut more) {
-        assert_eq!(kept.exchange(PATIENCE).unwrap(), Verdict::Allow);
+        assert_eq!(kept.exchange(TIMEOUT).unwrap(), Verdict::Allow);
     }
 }
 
-fn what_is_dropped_is_denied() {
+fn exactly_the_dropped_flows_are_denied() {
     let lab = Lab::build(&layout()).unwrap();
     filter(&lab, "n1", "forward", "ip daddr 10.0.0.1 drop; ip6 daddr fd00::1 drop");
     let ends = parse(&["10.0.0.1", "192.168.0.7", "10.0.0.2", "203.0.113.7", "192.168.0.1"]);
     let ends = [ends, parse(&["fd00::1", "fd01::7", "fd00::2", "2001:db8::7", "fd01::1"])].concat();
     let flows = all_flows(&ends, 5432);
-    // Its own address and its node are not forwarded to, and the replies it gets are.
+    // The node does not forward packets between the pod, itself and the node.
+    // It forwards replies to the pod, so it drops them as well.
     let near = parse(&["10.0.0.1", "fd00::1", "192.168.0.1", "fd01::1"]);
     let a = parse(&["10.0.0.1", "fd00::1"]);
     let hit = |flow: &&Flow| {
@@ -290,24 +298,24 @@ fn what_is_dropped_is_denied() {
     assert_eq!(denied(&lab, &flows), expected);
 }
 
-fn a_reply_that_is_dropped_is_a_denial() {
+fn a_dropped_reply_is_a_denial() {
     let lab = Lab::build(&layout()).unwrap();
     filter(&lab, "n2", "forward", "ip saddr 10.0.0.2 drop");
     let flows = PROTOCOLS.map(|protocol| flow("10.0.0.1", "10.0.0.2", protocol, 80));
     assert_eq!(denied(&lab, &flows), flows);
 }
 
-fn what_a_node_may_not_send_is_denied() {
+fn packets_dropped_on_output_are_denied() {
     let lab = Lab::build(&layout()).unwrap();
     filter(&lab, "n1", "output", "ip daddr 10.0.0.2 drop; ip6 daddr fd00::2 drop");
     let v4 = PROTOCOLS.map(|protocol| flow("192.168.0.1", "10.0.0.2", protocol, 80));
     let v6 = PROTOCOLS.map(|protocol| flow("fd01::1", "fd00::2", protocol, 80));
     let back = PROTOCOLS.map(|protocol| flow("10.0.0.2", "192.168.0.1", protocol, 80));
     let flows = [v4, v6, back].concat();
-    assert_eq!(denied(&lab, &flows), flows, "an answer that may not be sent is none");
+    assert_eq!(denied(&lab, &flows), flows, "the node drops its answers");
 }
 
-fn a_refusal_is_an_error() {
+fn a_rejected_flow_is_an_error() {
     let lab = Lab::build(&layout()).unwrap();
     filter(&lab, "n1", "forward", "tcp dport 81 reject with tcp reset; th dport 81 reject");
     let ends = [("10.0.0.2", "10.0.0.1"), ("fd00::2", "fd00::1")];
@@ -315,7 +323,7 @@ fn a_refusal_is_an_error() {
         for protocol in PROTOCOLS {
             let refused = flow(from, to, protocol, 81);
             let fine = flow(from, to, protocol, 80);
-            match lab.probe(&[fine, refused], PATIENCE) {
+            match lab.probe(&[fine, refused], TIMEOUT) {
                 Err(LabError::Probe { flow, .. }) if protocol == Protocol::Sctp => {
                     assert!([fine, refused].contains(&flow), "{flow}");
                 }
@@ -336,7 +344,7 @@ fn packets_keep_their_addresses() {
     assert_eq!(denied(&lab, &flows), flows);
 }
 
-fn connections_are_proper() {
+fn connection_tracking_is_valid() {
     let lab = Lab::build(&layout()).unwrap();
     let rules =
         "ct state invalid drop; ct state established accept; ct state new th dport 80 accept; drop";
@@ -347,7 +355,7 @@ fn connections_are_proper() {
     assert_eq!(denied(&lab, &flows), flows);
 }
 
-fn a_probe_is_never_taken_for_an_older_one() {
+fn a_probe_is_never_mistaken() {
     let lab = Lab::build(&layout()).unwrap();
     filter(&lab, "n1", "forward", "ct state established accept");
     let flows = PROTOCOLS.map(|protocol| flow("10.0.0.2", "10.0.0.1", protocol, 80));
@@ -367,13 +375,13 @@ fn a_thousand_flows() {
     assert_eq!(closed, Vec::from_iter(2..=100));
 }
 
-fn a_pod_of_others() {
+fn an_adopted_pod_is_reachable() {
     let mut lab = Lab::build(&layout()).unwrap();
     let ip = |words: &str| {
         let done = Command::new("ip").args(words.split(' ')).status().unwrap();
         assert!(done.success(), "ip {words}");
     };
-    // Somebody joins a process to a node, as a CNI plugin does, and it goes by another address than those of the lab.
+    // Attach a process to a node, as a CNI plugin does, with an address that is not in the layout.
     let mut sleeper = Command::new("unshare");
     let mut sleeper = sleeper
         .args(["--net", "sh", "-c", "echo; exec sleep 60"])
@@ -408,7 +416,7 @@ fn a_pod_of_others() {
         flow("10.9.0.1", "8.8.8.8", Protocol::Tcp, 82),
     ];
     assert_eq!(denied(&lab, &flows), []);
-    // The next pod on this node may have the address; one on another node may not.
+    // Another pod on this node can take over the address. One on another node cannot.
     lab.adopt("n2", &address, namespace.try_clone().unwrap().into()).unwrap();
     assert_eq!(denied(&lab, &flows), []);
     let taken = lab.adopt("n1", &address, namespace.into()).unwrap_err();
@@ -417,7 +425,7 @@ fn a_pod_of_others() {
     sleeper.wait().unwrap();
 }
 
-fn labs_do_not_know_each_other() {
+fn labs_are_isolated() {
     let (open, closed) = (Lab::build(&layout()).unwrap(), Lab::build(&layout()).unwrap());
     filter(&closed, "n1", "forward", "drop");
     let flows = [flow("10.0.0.2", "10.0.0.1", Protocol::Tcp, 80)];
@@ -429,7 +437,7 @@ fn own_namespace() -> String {
     fs::read_link("/proc/thread-self/ns/net").unwrap().display().to_string()
 }
 
-fn work_runs_where_it_should() {
+fn functions_run_in_their_namespace() {
     let here = own_namespace();
     let lab = Lab::build(&layout()).unwrap();
     assert_eq!(own_namespace(), here);
@@ -461,7 +469,7 @@ fn a_lab_leaves_nothing_behind() {
         let links = paths.filter_map(|entry| fs::read_link(path(entry)).ok());
         links.map(|link| link.display().to_string()).filter(|link| *link == node).collect()
     };
-    assert_eq!(held("fd").len(), 1, "the lab holds the node by one file");
+    assert_eq!(held("fd").len(), 1, "the lab holds one file per node");
     denied(&lab, &[flow("192.168.0.1", "10.0.0.1", Protocol::Tcp, 80)]);
     drop(lab);
     assert_eq!(held("fd"), Vec::<String>::new());

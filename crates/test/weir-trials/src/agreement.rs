@@ -44,7 +44,7 @@ pub(crate) fn on_bridges_in_random_clusters<B: Backend>(backend: B) {
 
 #[track_caller]
 fn agree<B: Backend>(backend: B, world: &World, flows: &[Flow], wiring: Wiring, what: &str) {
-    let layout = Layout { wiring, ..Layout::of(world, flows) };
+    let layout = Layout { wiring, ..Layout::from_world(world, flows) };
     let names: Vec<_> = layout.nodes.iter().map(|node| node.name.clone()).collect();
     let cluster = Cluster::of(backend, world, layout, Mode::Enforce);
     // A restarted agent has nothing to change.

@@ -60,7 +60,7 @@ struct Agent<B: Backend> {
 impl<B: Backend> Cluster<B> {
     /// The cluster of a world, with its policies in force.
     pub fn new(backend: B, world: &World, wiring: Wiring, mode: Mode) -> Self {
-        Self::of(backend, world, Layout { wiring, ..Layout::of(world, &[]) }, mode)
+        Self::of(backend, world, Layout { wiring, ..Layout::from_world(world, &[]) }, mode)
     }
 
     /// The same with a layout that can have more nodes and pods than the world.

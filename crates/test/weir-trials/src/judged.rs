@@ -92,7 +92,7 @@ pub(crate) fn a_pod_and_itself<B: Backend>(backend: B) {
 
 pub(crate) fn no_pod_at_either_end<B: Backend>(backend: B) {
     let world = world(&format!("{PODS}policies:\n{}", policy("all", LOCKED)));
-    let mut layout = Layout::of(&world, &[]);
+    let mut layout = Layout::from_world(&world, &[]);
     let machine = ["10.5.0.1", "fd05::1"];
     layout.pods.push(LabPod {
         id: PodId::new("none", "machine"),

@@ -36,7 +36,7 @@ pub fn draw(seed: u64) -> (World, Vec<Flow>) {
     let (changes, flows) = changes(seed);
     let mut world = World::default();
     changes.into_iter().for_each(|change| world.apply(change));
-    weir_lab::settle(&mut world);
+    weir_lab::assign_nodes(&mut world);
     let flows = unambiguous(&world, flows);
     (world, flows)
 }

@@ -146,7 +146,7 @@ fn install(lab: &Lab, variant: Variant) {
 pub(crate) fn no_packet_meets_a_wrong_verdict(variant: Variant) {
     let world = world(&format!("{PODS}policies:\n{}", policy("db", DB)));
     let program = compile(&world, Locality::Node("n1".into()));
-    let lab = Lab::build(&Layout::of(&world, &[])).unwrap();
+    let lab = Lab::build(&Layout::from_world(&world, &[])).unwrap();
     install(&lab, variant);
     Traffic::new(&lab).none_is_misjudged(|| {
         let mut iptables = node::open(&lab, "n1", Mode::Enforce, variant);

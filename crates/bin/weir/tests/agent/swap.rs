@@ -71,7 +71,7 @@ pub(crate) fn changes(text: &str) -> Vec<Change> {
 pub(crate) fn lab() -> Lab {
     let mut world = World::default();
     changes(PODS).into_iter().for_each(|change| world.apply(change));
-    Lab::build(&Layout::of(&world, &[])).unwrap()
+    Lab::build(&Layout::from_world(&world, &[])).unwrap()
 }
 
 pub(crate) fn a_thousand_times() {

@@ -69,7 +69,7 @@ impl Node {
         let objects = reader.finish().objects;
         objects.into_iter().for_each(|object| world.apply(Change::Put(object)));
         let node = Node {
-            lab: Lab::build(&Layout::of(&world, &[])).unwrap(),
+            lab: Lab::build(&Layout::from_world(&world, &[])).unwrap(),
             disk: tempfile::tempdir().unwrap(),
             datapath,
         };

@@ -12,7 +12,7 @@ use weir_model::{Flow, Protocol};
 
 use super::{
     sctp,
-    socket::{open, receive, receive_raw, say},
+    socket::{open, receive, receive_raw, send_datagram},
 };
 
 /// The near end of a probe.
@@ -24,12 +24,12 @@ pub(super) struct Client {
 }
 
 impl Client {
-    /// Sends the first packet of a flow from the namespace that this thread is in.
+    /// Sends the first packet of a flow from the current namespace of this thread.
     pub(super) fn start(flow: Flow, port: u16) -> Result<Client> {
         let socket = open(flow.protocol, flow.from, port)?;
         match flow.protocol {
             Protocol::Tcp => {
-                // Closing is then forgetting: no connection is left to be waited for.
+                // Reset the connection on close, so that none stays in TIME_WAIT.
                 sockopt::set_socket_linger(&socket, Some(Duration::ZERO))?;
                 match connect(&socket, &SocketAddr::new(flow.to, flow.port)) {
                     Ok(()) | Err(Errno::INPROGRESS) => (),
@@ -38,17 +38,17 @@ impl Client {
             }
             Protocol::Udp => {
                 connect(&socket, &SocketAddr::new(flow.to, flow.port))?;
-                say(&socket, b"?")?;
+                send_datagram(&socket, b"?")?;
             }
             Protocol::Sctp => {
                 connect(&socket, &SocketAddr::new(flow.to, 0))?;
-                say(&socket, &sctp::init(port, flow.port))?;
+                send_datagram(&socket, &sctp::init(port, flow.port))?;
             }
         }
         Ok(Client { flow, port, socket })
     }
 
-    /// Whether the answer has come.
+    /// Whether the answer has arrived.
     pub(super) fn is_answered(&self) -> Result<bool> {
         match self.flow.protocol {
             Protocol::Tcp => match recv(&self.socket, &mut [0_u8; 1][..], RecvFlags::empty()) {
@@ -58,8 +58,8 @@ impl Client {
                 Err(errno) => Err(errno),
             },
             Protocol::Udp => Ok(receive(&self.socket)?.is_some()),
-            // A raw socket hears all that one end says to the other. Any reply will do: a kernel that knows SCTP
-            // may be quicker to refuse than we are to accept.
+            // A raw socket receives all packets between the two ends. Any reply counts: a kernel
+            // with SCTP can send its ABORT before the lab's server answers.
             Protocol::Sctp => {
                 while let Some((packet, ..)) = receive_raw(&self.socket)? {
                     if sctp::is_between(&packet, self.flow.port, self.port) {

@@ -12,41 +12,42 @@ use weir_model::{Flow, Protocol, Verdict};
 
 use super::{
     lab::Lab,
-    socket::{open, say},
+    socket::{open, send_datagram},
     wait::readable,
 };
 use crate::LabError;
 
-/// A connection, or datagrams to and fro, between two ends of a lab. It stays open until it is dropped.
+/// A connection, or an exchange of datagrams, between two ends of a lab. It stays open until it is
+/// dropped.
 #[derive(Debug)]
 pub struct Conversation {
     flow: Flow,
     near: OwnedFd,
     far: OwnedFd,
-    /// The last byte that somebody said first.
-    said: u8,
+    /// The last byte that either end sent first.
+    last_byte: u8,
 }
 
 impl Conversation {
-    /// Opens a flow from a thread that may be moved about.
+    /// Opens a flow. The calling thread must be free to change its namespace.
     pub(super) fn open(
         lab: &Lab,
         flow: Flow,
         port: u16,
-        patience: Duration,
+        timeout: Duration,
     ) -> Result<Conversation, LabError> {
         let near = |errno: Errno| LabError::Probe { flow, source: errno.into() };
         let far = |errno: Errno| LabError::Answer { flow, source: errno.into() };
-        let deadline = Instant::now() + patience;
+        let deadline = Instant::now() + timeout;
         let (here, there) = (SocketAddr::new(flow.from, port), SocketAddr::new(flow.to, flow.port));
-        lab.namespace(lab.plan.spot(flow.to)).enter()?;
+        lab.namespace(lab.plan.namespace_of(flow.to)).enter()?;
         let server = open(flow.protocol, flow.to, flow.port).map_err(far)?;
         match flow.protocol {
             Protocol::Tcp => listen(&server, 1),
             _ => connect(&server, &here),
         }
         .map_err(far)?;
-        lab.namespace(lab.plan.spot(flow.from)).enter()?;
+        lab.namespace(lab.plan.namespace_of(flow.from)).enter()?;
         let client = open(flow.protocol, flow.from, port).map_err(near)?;
         match connect(&client, &there) {
             Ok(()) | Err(Errno::INPROGRESS) => (),
@@ -58,52 +59,60 @@ impl Conversation {
                     return Err(LabError::Unanswered { flow });
                 }
                 let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-                let visitor = accept_with(&server, flags).map_err(far)?;
-                // Closing is then forgetting: no connection is left to be waited for.
-                for end in [&client, &visitor] {
+                let connection = accept_with(&server, flags).map_err(far)?;
+                // Reset the connections on close, so that none stays in TIME_WAIT.
+                for end in [&client, &connection] {
                     sockopt::set_socket_linger(end, Some(Duration::ZERO)).map_err(near)?;
                 }
-                visitor
+                connection
             }
             _ => server,
         };
-        let mut conversation = Conversation { flow, near: client, far: server, said: 0 };
-        match conversation.exchange(patience)? {
+        let mut conversation = Conversation { flow, near: client, far: server, last_byte: 0 };
+        match conversation.exchange(timeout)? {
             Verdict::Allow => Ok(conversation),
             Verdict::Deny => Err(LabError::Unanswered { flow }),
         }
     }
 
-    /// Says one byte more. `Allow`: it came back from the other end. `Deny`: it did not within the patience.
-    pub fn exchange(&mut self, patience: Duration) -> Result<Verdict, LabError> {
+    /// The near end sends one byte, and the far end echoes it. `Allow` if the echo arrives before
+    /// the timeout, otherwise `Deny`.
+    pub fn exchange(&mut self, timeout: Duration) -> Result<Verdict, LabError> {
         let flow = self.flow;
         let near = |errno: Errno| LabError::Probe { flow, source: errno.into() };
         let far = |errno: Errno| LabError::Answer { flow, source: errno.into() };
-        self.said = self.said.wrapping_add(1);
-        say(&self.near, &[self.said]).map_err(near)?;
-        let deadline = Instant::now() + patience;
+        self.last_byte = self.last_byte.wrapping_add(1);
+        send_datagram(&self.near, &[self.last_byte]).map_err(near)?;
+        let deadline = Instant::now() + timeout;
         while readable(&[self.near.as_fd(), self.far.as_fd()], deadline).map_err(near)? {
-            if let Some(heard) = hear(&self.far).map_err(far)? {
-                say(&self.far, &heard).map_err(far)?;
+            if let Some(bytes) = receive_bytes(&self.far).map_err(far)? {
+                send_datagram(&self.far, &bytes).map_err(far)?;
             }
-            // What was lost before may come late; only what was said last is an answer.
-            if hear(&self.near).map_err(near)?.is_some_and(|heard| heard.contains(&self.said)) {
+            // Lost bytes can arrive late, so only the last byte counts as the answer.
+            if receive_bytes(&self.near)
+                .map_err(near)?
+                .is_some_and(|bytes| bytes.contains(&self.last_byte))
+            {
                 return Ok(Verdict::Allow);
             }
         }
         Ok(Verdict::Deny)
     }
 
-    /// The far end says one byte more, though nobody asked. `Allow`: the near end heard it. `Deny`: not within the patience.
-    pub fn call_back(&mut self, patience: Duration) -> Result<Verdict, LabError> {
+    /// The far end sends one byte unprompted. `Allow` if the near end receives it before the
+    /// timeout, otherwise `Deny`.
+    pub fn call_back(&mut self, timeout: Duration) -> Result<Verdict, LabError> {
         let flow = self.flow;
         let near = |errno: Errno| LabError::Probe { flow, source: errno.into() };
         let far = |errno: Errno| LabError::Answer { flow, source: errno.into() };
-        self.said = self.said.wrapping_add(1);
-        say(&self.far, &[self.said]).map_err(far)?;
-        let deadline = Instant::now() + patience;
+        self.last_byte = self.last_byte.wrapping_add(1);
+        send_datagram(&self.far, &[self.last_byte]).map_err(far)?;
+        let deadline = Instant::now() + timeout;
         while readable(&[self.near.as_fd()], deadline).map_err(near)? {
-            if hear(&self.near).map_err(near)?.is_some_and(|heard| heard.contains(&self.said)) {
+            if receive_bytes(&self.near)
+                .map_err(near)?
+                .is_some_and(|bytes| bytes.contains(&self.last_byte))
+            {
                 return Ok(Verdict::Allow);
             }
         }
@@ -111,8 +120,8 @@ impl Conversation {
     }
 }
 
-/// What the other end said; `None` if nothing is waiting.
-fn hear(socket: &OwnedFd) -> rustix::io::Result<Option<Vec<u8>>> {
+/// Receives the waiting bytes, or `None` if there are none.
+fn receive_bytes(socket: &OwnedFd) -> rustix::io::Result<Option<Vec<u8>>> {
     let mut buffer = [0; 512];
     match recv(socket, &mut buffer[..], RecvFlags::empty()) {
         Ok((0, _)) => Err(Errno::CONNABORTED),

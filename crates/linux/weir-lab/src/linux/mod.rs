@@ -1,20 +1,20 @@
-//! The lab as Linux builds it.
+//! The lab on Linux.
 
+mod build;
 mod client;
 mod conversation;
 mod lab;
 mod namespace;
 mod ping;
+mod privileges;
 mod probe;
-mod raise;
-mod rights;
 mod round;
+mod rtnetlink;
 mod sctp;
 mod server;
 mod socket;
 mod wait;
-mod wire;
 
 pub use conversation::Conversation;
 pub use lab::Lab;
-pub use rights::enter;
+pub use privileges::enter;

@@ -8,14 +8,15 @@ use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space}
 
 use crate::LabError;
 
-/// A network namespace without a name: it lives as long as this, a socket in it or a thread in it.
+/// A network namespace without a name. It exists as long as this handle, a socket in it, or a
+/// thread in it.
 #[derive(Debug)]
 pub(super) struct Namespace(OwnedFd);
 
 impl Namespace {
-    /// Makes one and moves this thread into it.
+    /// Creates a namespace and moves this thread into it.
     pub(super) fn create() -> Result<Namespace, LabError> {
-        let what = "make a network namespace";
+        let what = "create a network namespace";
         unshare(UnshareFlags::NEWNET)
             .map_err(|errno| LabError::Namespace { what, source: errno.into() })?;
         let own = File::open("/proc/thread-self/ns/net")
@@ -23,7 +24,7 @@ impl Namespace {
         Ok(Namespace(own.into()))
     }
 
-    /// Moves this thread into it.
+    /// Moves this thread into the namespace.
     pub(super) fn enter(&self) -> Result<(), LabError> {
         let what = "enter a network namespace";
         move_into_link_name_space(self.0.as_fd(), Some(LinkNameSpaceType::Network))
@@ -43,21 +44,21 @@ impl AsFd for Namespace {
     }
 }
 
-/// Runs something on a thread of its own, so that the caller stays in the namespace it is in.
-pub(super) fn apart<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+/// Runs a function on a separate thread, so that the caller stays in its namespace.
+pub(super) fn on_new_thread<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     thread::scope(|scope| scope.spawn(work).join())
         .unwrap_or_else(|payload| panic::resume_unwind(payload))
 }
 
 #[expect(
     deprecated,
-    reason = "its successor is unsafe on account of `FILES`, which nobody here asks for"
+    reason = "its successor is unsafe because of `FILES`, which this crate does not use"
 )]
 pub(super) fn unshare(flags: UnshareFlags) -> rustix::io::Result<()> {
     rustix::thread::unshare(flags)
 }
 
-/// Writes a setting of the namespace that this thread is in.
+/// Writes a setting of the current namespace of this thread.
 pub(super) fn set(setting: &'static str, value: &str) -> Result<(), LabError> {
     fs::write(format!("/proc/sys/net/{setting}"), value)
         .map_err(|source| LabError::Setting { setting, source })

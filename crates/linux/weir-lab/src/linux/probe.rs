@@ -5,60 +5,62 @@ use weir_model::{Flow, Protocol, Verdict};
 
 use super::{
     lab::Lab,
-    namespace::apart,
+    namespace::on_new_thread,
     round::{self, Attempt},
 };
 use crate::{LabError, plan};
 
-/// The ports that probes come from. Each is used once before any is used again, so that no connection is taken for an older one.
+/// The source ports of probes. They are used in turn, so that no connection is mistaken for an
+/// older one.
 const PORTS: std::ops::Range<u16> = 10_000..60_000;
 
-/// How much of the patience an answer may take before the machine counts as slow.
-const PROMPT: u32 = 4;
+/// The machine counts as slow if an answer takes more than this fraction of the timeout.
+const PROMPT_FRACTION: u32 = 4;
 
-/// How much more patience there is with a slow machine.
-const SECOND_CHANCE: u32 = 3;
+/// The factor of the timeout for the second attempt on a slow machine.
+const RETRY_FACTOR: u32 = 3;
 
 pub(super) fn probe(
     lab: &Lab,
     flows: &[Flow],
-    patience: Duration,
+    timeout: Duration,
 ) -> Result<Vec<Verdict>, LabError> {
     flows.iter().try_for_each(plan::check)?;
-    apart(|| {
+    on_new_thread(|| {
         let mut port = lab.next_port.lock().unwrap_or_else(PoisonError::into_inner);
         let mut verdicts = Vec::with_capacity(flows.len());
-        for flows in flows.chunks(at_once()) {
-            verdicts.extend(decide(lab, flows, patience, &mut port)?);
+        for flows in flows.chunks(max_concurrent_flows()) {
+            verdicts.extend(decide(lab, flows, timeout, &mut port)?);
         }
         Ok(verdicts)
     })
 }
 
-/// A denial counts if everything else was answered promptly. Otherwise it may have been the machine, and there is a second try.
+/// Accepts a denial if all answers were prompt. Otherwise the machine may be too slow, and the
+/// denied flows are probed again.
 fn decide(
     lab: &Lab,
     flows: &[Flow],
-    patience: Duration,
+    timeout: Duration,
     port: &mut u16,
 ) -> Result<Vec<Verdict>, LabError> {
-    let (mut verdicts, prompt) = attempt(lab, flows, patience, port)?;
+    let (mut verdicts, prompt) = attempt(lab, flows, timeout, port)?;
     let denied: Vec<usize> =
         (0..flows.len()).filter(|&number| verdicts[number] == Verdict::Deny).collect();
     if !denied.is_empty() && !prompt {
         let again: Vec<Flow> = denied.iter().map(|&number| flows[number]).collect();
-        let (second, _) = attempt(lab, &again, patience * SECOND_CHANCE, port)?;
+        let (second, _) = attempt(lab, &again, timeout * RETRY_FACTOR, port)?;
         denied.into_iter().zip(second).for_each(|(number, verdict)| verdicts[number] = verdict);
     }
     Ok(verdicts)
 }
 
-/// One try, and whether all that was answered was answered promptly: if nothing else, then the last probe, that
-/// nobody filters because it never leaves the outside.
+/// Probes once. The flag tells whether all answers were prompt. A control probe, which no filter
+/// sees because it never leaves the outside, always takes part.
 fn attempt(
     lab: &Lab,
     flows: &[Flow],
-    patience: Duration,
+    timeout: Duration,
     port: &mut u16,
 ) -> Result<(Vec<Verdict>, bool), LabError> {
     let spare = lab.plan.spare;
@@ -70,15 +72,16 @@ fn attempt(
         .chain([control])
         .map(|flow| Attempt { flow, port: next(port, &busy) })
         .collect();
-    let mut answers = round::run(lab, &attempts, patience)?;
+    let mut answers = round::run(lab, &attempts, timeout)?;
     let control = answers.pop().flatten();
     let slowest = answers.iter().flatten().copied().chain(control).max();
-    let prompt = control.is_some() && slowest.is_some_and(|slowest| slowest * PROMPT <= patience);
+    let prompt =
+        control.is_some() && slowest.is_some_and(|slowest| slowest * PROMPT_FRACTION <= timeout);
     let verdict = |answer: Option<Duration>| answer.map_or(Verdict::Deny, |_| Verdict::Allow);
     Ok((answers.into_iter().map(verdict).collect(), prompt))
 }
 
-/// A port that no probe is to come to.
+/// The next source port that is not the destination port of any flow.
 pub(super) fn next(port: &mut u16, busy: &BTreeSet<u16>) -> u16 {
     loop {
         *port = if PORTS.contains(&(*port + 1)) { *port + 1 } else { PORTS.start };
@@ -88,8 +91,9 @@ pub(super) fn next(port: &mut u16, busy: &BTreeSet<u16>) -> u16 {
     }
 }
 
-/// How many flows fit into the files that this process may have open: two for each, and as many for everything else.
-fn at_once() -> usize {
+/// The number of flows to probe concurrently. Each flow needs two files, and half of the limit
+/// stays free.
+fn max_concurrent_flows() -> usize {
     let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     usize::try_from(files / 4).unwrap_or(usize::MAX).clamp(16, 4096)
 }

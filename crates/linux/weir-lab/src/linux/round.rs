@@ -18,20 +18,21 @@ use super::{
     lab::Lab,
     server::{Server, Service},
 };
-use crate::{LabError, plan::Spot};
+use crate::{LabError, plan::NamespaceId};
 
-/// A flow to be tried, and the port it comes from.
+/// A flow to probe, and its source port.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Attempt {
     pub(super) flow: Flow,
     pub(super) port: u16,
 }
 
-/// Tries flows at once from a thread that may be moved about. For each, after how long it was answered; `None`: not in time.
+/// Probes flows concurrently. The calling thread must be free to change its namespace. Returns the
+/// time to each answer, or `None` after the timeout.
 pub(super) fn run(
     lab: &Lab,
     attempts: &[Attempt],
-    patience: Duration,
+    timeout: Duration,
 ) -> Result<Vec<Option<Duration>>, LabError> {
     let far = servers(lab, attempts)?;
     let mut near = clients(lab, attempts)?;
@@ -53,12 +54,12 @@ pub(super) fn run(
     let mut events = Vec::with_capacity(256);
     let began = Instant::now();
     while waiting > 0 {
-        // After the last moment it is only seen to that nothing is left lying about.
-        let left = patience.saturating_sub(began.elapsed());
+        // After the timeout, only process events that are already pending.
+        let left = timeout.saturating_sub(began.elapsed());
         events.clear();
-        let timeout =
+        let remaining =
             Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
-        match epoll::wait(&epoll, rustix::buffer::spare_capacity(&mut events), Some(&timeout)) {
+        match epoll::wait(&epoll, rustix::buffer::spare_capacity(&mut events), Some(&remaining)) {
             Ok(_) | Err(Errno::INTR) => (),
             Err(errno) => return Err(wait(errno)),
         }
@@ -90,16 +91,16 @@ pub(super) fn run(
     Ok(answers)
 }
 
-/// The far ends, each with the first flow it is there for.
+/// The servers at the far ends, each with one flow that uses it.
 fn servers(lab: &Lab, attempts: &[Attempt]) -> Result<Vec<(Flow, Server)>, LabError> {
-    let mut wanted: BTreeMap<(Spot, Service), Flow> = BTreeMap::new();
+    let mut needed: BTreeMap<(NamespaceId, Service), Flow> = BTreeMap::new();
     for Attempt { flow, .. } in attempts {
-        wanted.entry((lab.plan.spot(flow.to), Service::of(flow))).or_insert(*flow);
+        needed.entry((lab.plan.namespace_of(flow.to), Service::for_flow(flow))).or_insert(*flow);
     }
     let mut here = None;
-    let mut servers = Vec::with_capacity(wanted.len());
-    for ((spot, service), flow) in wanted {
-        go(lab, &mut here, spot)?;
+    let mut servers = Vec::with_capacity(needed.len());
+    for ((namespace, service), flow) in needed {
+        enter_namespace(lab, &mut here, namespace)?;
         let server = Server::open(service)
             .map_err(|errno| LabError::Answer { flow, source: errno.into() })?;
         servers.push((flow, server));
@@ -107,15 +108,15 @@ fn servers(lab: &Lab, attempts: &[Attempt]) -> Result<Vec<(Flow, Server)>, LabEr
     Ok(servers)
 }
 
-/// The near ends, in the order of the attempts, with their first packets sent.
+/// The clients in the order of the attempts. Each has sent its first packet.
 fn clients(lab: &Lab, attempts: &[Attempt]) -> Result<Vec<Option<Client>>, LabError> {
     let mut order: Vec<usize> = (0..attempts.len()).collect();
-    order.sort_by_key(|&number| lab.plan.spot(attempts[number].flow.from));
+    order.sort_by_key(|&number| lab.plan.namespace_of(attempts[number].flow.from));
     let mut here = None;
     let mut clients: Vec<Option<Client>> = attempts.iter().map(|_| None).collect();
     for number in order {
         let Attempt { flow, port } = attempts[number];
-        go(lab, &mut here, lab.plan.spot(flow.from))?;
+        enter_namespace(lab, &mut here, lab.plan.namespace_of(flow.from))?;
         let client = Client::start(flow, port)
             .map_err(|errno| LabError::Probe { flow, source: errno.into() })?;
         clients[number] = Some(client);
@@ -123,10 +124,14 @@ fn clients(lab: &Lab, attempts: &[Attempt]) -> Result<Vec<Option<Client>>, LabEr
     Ok(clients)
 }
 
-/// Moves this thread to a namespace, unless it is there.
-fn go(lab: &Lab, here: &mut Option<Spot>, spot: Spot) -> Result<(), LabError> {
-    if here.replace(spot) != Some(spot) {
-        lab.namespace(spot).enter()?;
+/// Moves this thread to a namespace, if it is in another one.
+fn enter_namespace(
+    lab: &Lab,
+    here: &mut Option<NamespaceId>,
+    namespace: NamespaceId,
+) -> Result<(), LabError> {
+    if here.replace(namespace) != Some(namespace) {
+        lab.namespace(namespace).enter()?;
     }
     Ok(())
 }

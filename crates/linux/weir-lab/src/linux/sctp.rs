@@ -1,20 +1,20 @@
-//! The first two packets of an SCTP association, written by hand: a kernel need not know SCTP to pass it on.
+//! The first two packets of an SCTP association, written by hand, because the kernel may lack SCTP.
 
-/// The packet that opens an association.
+/// The INIT packet.
 pub(super) fn init(from: u16, to: u16) -> Vec<u8> {
     packet(from, to, 0, INIT, &[])
 }
 
-/// The answer to a packet, if it is one that opens an association.
+/// The answer to a packet, if it is an INIT.
 pub(super) fn answer(packet: &[u8]) -> Option<Vec<u8>> {
     let opens = packet.get(12) == Some(&INIT);
     let tag = u32::from_be_bytes(packet.get(16..20)?.try_into().ok()?);
-    // A cookie that says nothing: nobody will show it to us.
+    // An arbitrary cookie: the client never returns it.
     let cookie = [0, 7, 0, 8, b'w', b'e', b'i', b'r'];
     opens.then(|| self::packet(port(packet, 2), port(packet, 0), tag, INIT_ACK, &cookie))
 }
 
-/// Whether a packet comes from the one port and goes to the other.
+/// Whether a packet has these ports.
 pub(super) fn is_between(packet: &[u8], from: u16, to: u16) -> bool {
     packet.len() >= 12 && port(packet, 0) == from && port(packet, 2) == to
 }
@@ -57,19 +57,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_checksum_is_castagnolis() {
+    fn the_checksum_is_crc32c() {
         assert_eq!(crc32c(b"123456789"), 0xe306_9283);
         assert_eq!(crc32c(&[0; 32]), 0x8a91_36aa);
     }
 
     #[test]
-    fn only_an_opening_packet_is_answered() {
+    fn only_an_init_packet_is_answered() {
         let init = init(40_000, 80);
         assert_eq!(init.len(), 32);
         assert!(is_between(&init, 40_000, 80));
         let reply = answer(&init).unwrap();
         assert!(is_between(&reply, 80, 40_000));
-        assert_eq!(reply[4..8], init[16..20], "the verification tag is the one asked for");
+        assert_eq!(reply[4..8], init[16..20], "the verification tag is the requested one");
         assert_eq!(answer(&reply), None);
         assert_eq!(answer(&init[..15]), None);
         assert_eq!(answer(&[]), None);

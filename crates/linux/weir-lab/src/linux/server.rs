@@ -11,10 +11,10 @@ use weir_model::{Flow, Protocol};
 
 use super::{
     sctp,
-    socket::{open, receive, receive_raw, say, say_to},
+    socket::{open, receive, receive_raw, send_datagram, send_to_address},
 };
 
-/// What a server is for. One serves all flows to it.
+/// The address of a server. One server handles all flows to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Service {
     address: IpAddr,
@@ -24,7 +24,7 @@ pub(super) struct Service {
 }
 
 impl Service {
-    pub(super) fn of(flow: &Flow) -> Service {
+    pub(super) fn for_flow(flow: &Flow) -> Service {
         let port = if flow.protocol == Protocol::Sctp { 0 } else { flow.port };
         Service { address: flow.to, protocol: flow.protocol, port }
     }
@@ -38,7 +38,7 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// Waits for visitors in the namespace that this thread is in.
+    /// Opens a server in the current namespace of this thread.
     pub(super) fn open(service: Service) -> Result<Server> {
         let socket = open(service.protocol, service.address, service.port)?;
         if service.protocol == Protocol::Tcp {
@@ -47,10 +47,10 @@ impl Server {
         Ok(Server { protocol: service.protocol, socket })
     }
 
-    /// Answers everyone who is waiting.
+    /// Answers all pending requests.
     pub(super) fn serve(&self) -> Result<()> {
         if self.protocol == Protocol::Tcp {
-            return self.greet();
+            return self.answer_connections();
         }
         let next = match self.protocol {
             Protocol::Sctp => receive_raw,
@@ -62,17 +62,17 @@ impl Server {
                 _ => Some(datagram),
             };
             if let Some(reply) = reply {
-                say_to(&self.socket, &reply, SocketAddr::new(from, port))?;
+                send_to_address(&self.socket, &reply, SocketAddr::new(from, port))?;
             }
         }
         Ok(())
     }
 
-    fn greet(&self) -> Result<()> {
+    fn answer_connections(&self) -> Result<()> {
         loop {
             match accept_with(&self.socket, SocketFlags::CLOEXEC) {
-                Ok(visitor) => match say(&visitor, b"!") {
-                    // Whoever is gone already will be missed at the near end.
+                Ok(connection) => match send_datagram(&connection, b"!") {
+                    // A client that has already gone gets no answer; the near end reports that.
                     Ok(()) | Err(Errno::CONNRESET | Errno::PIPE) => (),
                     Err(errno) => return Err(errno),
                 },

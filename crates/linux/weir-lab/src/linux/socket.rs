@@ -14,14 +14,14 @@ use rustix::{
 };
 use weir_model::Protocol;
 
-/// How long an address may be in use by a socket that was closed: a program that another thread starts has all sockets of this
-/// process until it runs.
-const LINGERING: Duration = Duration::from_secs(1);
+/// How long to retry while a closed socket still holds the address. A program that another thread
+/// starts holds all sockets of this process until it calls exec.
+const ADDRESS_IN_USE_RETRY: Duration = Duration::from_secs(1);
 
-/// A socket of the namespace that this thread is in, bound to the address. It never blocks.
+/// A non-blocking socket in the current namespace of this thread, bound to the address.
 ///
-/// The address need not be on any link: all addresses of the outside are only routed there. SCTP has no sockets on many kernels
-/// and gets raw ones, which have no port.
+/// The address need not be on a link: the addresses of the outside are only routed. Many kernels
+/// lack SCTP, so SCTP uses raw sockets, which have no port.
 pub(super) fn open(protocol: Protocol, address: IpAddr, port: u16) -> Result<OwnedFd> {
     match protocol {
         Protocol::Tcp => bound(SocketType::STREAM, ipproto::TCP, address, port),
@@ -30,7 +30,7 @@ pub(super) fn open(protocol: Protocol, address: IpAddr, port: u16) -> Result<Own
     }
 }
 
-/// The same for packets that are written by hand.
+/// A raw socket for hand-written packets.
 pub(super) fn open_raw(transport: Transport, address: IpAddr) -> Result<OwnedFd> {
     bound(SocketType::RAW, transport, address, 0)
 }
@@ -43,9 +43,9 @@ fn bound(kind: SocketType, transport: Transport, address: IpAddr, port: u16) -> 
         IpAddr::V4(_) => sockopt::set_ip_freebind(&socket, true)?,
         IpAddr::V6(_) => sockopt::set_ipv6_freebind(&socket, true)?,
     }
-    // A port may be listened at while a conversation goes on there.
+    // A server can listen on a port while a conversation uses it.
     sockopt::set_socket_reuseaddr(&socket, true)?;
-    let deadline = Instant::now() + LINGERING;
+    let deadline = Instant::now() + ADDRESS_IN_USE_RETRY;
     loop {
         match bind(&socket, &SocketAddr::new(address, port)) {
             Err(Errno::ADDRINUSE) if Instant::now() < deadline => {
@@ -56,7 +56,7 @@ fn bound(kind: SocketType, transport: Transport, address: IpAddr, port: u16) -> 
     }
 }
 
-/// What a datagram says, and who sent it; `None` if none is waiting.
+/// Receives a datagram and its sender, or `None` if none is waiting.
 pub(super) fn receive(socket: &OwnedFd) -> Result<Option<(Vec<u8>, IpAddr, u16)>> {
     let mut buffer = [0; 512];
     let (length, _, sender) = match recvfrom(socket, &mut buffer[..], RecvFlags::empty()) {
@@ -67,7 +67,7 @@ pub(super) fn receive(socket: &OwnedFd) -> Result<Option<(Vec<u8>, IpAddr, u16)>
     Ok(Some((buffer[..length].to_vec(), sender.ip(), sender.port())))
 }
 
-/// The same for packets that are written by hand. Those of IPv4 come with their header, which says its own length.
+/// Receives from a raw socket. IPv4 packets include a header of variable length.
 pub(super) fn receive_raw(socket: &OwnedFd) -> Result<Option<(Vec<u8>, IpAddr, u16)>> {
     let Some((mut packet, from, port)) = receive(socket)? else { return Ok(None) };
     if from.is_ipv4() {
@@ -77,13 +77,14 @@ pub(super) fn receive_raw(socket: &OwnedFd) -> Result<Option<(Vec<u8>, IpAddr, u
     Ok(Some((packet, from, port)))
 }
 
-/// Sends a datagram to whom the socket is connected. One that a filter of this namespace drops is as good as sent.
-pub(super) fn say(socket: &OwnedFd, datagram: &[u8]) -> Result<()> {
+/// Sends a datagram on a connected socket. A datagram that a filter of this namespace drops counts
+/// as sent.
+pub(super) fn send_datagram(socket: &OwnedFd, datagram: &[u8]) -> Result<()> {
     sent(send(socket, datagram, SendFlags::NOSIGNAL))
 }
 
-/// The same for a socket that is not connected.
-pub(super) fn say_to(socket: &OwnedFd, datagram: &[u8], to: SocketAddr) -> Result<()> {
+/// Sends a datagram on a socket that is not connected.
+pub(super) fn send_to_address(socket: &OwnedFd, datagram: &[u8], to: SocketAddr) -> Result<()> {
     sent(sendto(socket, datagram, SendFlags::NOSIGNAL, &to))
 }
 

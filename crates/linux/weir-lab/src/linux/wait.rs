@@ -5,7 +5,7 @@ use rustix::{
     io::{Errno, Result},
 };
 
-/// Waits until there is something to be read from one of the sockets; `false`: not before the deadline.
+/// Waits until one of the sockets is readable. Returns `false` after the deadline.
 pub(super) fn readable(sockets: &[BorrowedFd<'_>], deadline: Instant) -> Result<bool> {
     loop {
         let left = deadline.saturating_duration_since(Instant::now());

@@ -9,11 +9,13 @@ use rustix::{
 use super::namespace::unshare;
 use crate::LabError;
 
-/// Gets this process ready to build labs; to be called first thing in `main`, while there is one thread.
+/// Prepares this process for building labs. Call it first in `main`, while there is only one
+/// thread.
 ///
-/// The process moves into an empty network of its own, so that no mistake can reach the machine's; nor can the process reach
-/// anyone else from then on. Without the rights of root it moves into a user namespace too, in which it has them. It may open
-/// as many files as it is ever allowed to, for a probe is a socket or two.
+/// The process moves into an empty network namespace, so that a mistake cannot affect the machine's
+/// network. It loses access to that network. Without root privileges it also moves into a user
+/// namespace in which it has them. It raises the limit of open files to the maximum, because every
+/// probe needs one or two sockets.
 pub fn enter() -> Result<(), LabError> {
     let needed = CapabilitySet::NET_ADMIN | CapabilitySet::NET_RAW | CapabilitySet::SYS_ADMIN;
     let capable = capabilities(None).is_ok_and(|sets| sets.effective.contains(needed));
@@ -24,7 +26,7 @@ pub fn enter() -> Result<(), LabError> {
         become_root_of_a_user_namespace()?;
     }
     let files = getrlimit(Resource::Nofile);
-    // Fewer files only mean fewer probes at once.
+    // A lower limit only means fewer concurrent probes.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: files.maximum, ..files });
     Ok(())
 }

@@ -10,53 +10,53 @@ use weir_netlink::{Body, Header, Message, NetlinkError, Protocol, Socket, Writer
 use super::namespace::Namespace;
 use crate::LabError;
 
-/// The index that the loopback link of every namespace has.
+/// The index of the loopback link in every namespace.
 pub(super) const LOOPBACK: u32 = 1;
-/// The index that we give to the link to the next namespace up, `eth0`.
+/// The index of the link to the next namespace up, `eth0`.
 pub(super) const UPLINK: u32 = 100;
-/// The index that we give to the bridge of a node, `br0`.
+/// The index of a node's bridge, `br0`.
 pub(super) const BRIDGE: u32 = 101;
 
-/// Both ends of a link that stands alone have the same hardware address, and none asks for addresses: a frame that is sent is
-/// for the other end. So there are no neighbours to be found, and no duplicates to be looked for. A bridge has this address
-/// too, and whoever is joined to it one that the kernel makes up.
-const HARDWARE: [u8; 6] = *b"\x02weir\0";
+/// The hardware address of both ends of a standalone link, and of every bridge. A standalone link
+/// uses no ARP, so every frame reaches the other end without neighbour or duplicate detection. The
+/// kernel generates the addresses of links on a bridge.
+const HARDWARE_ADDRESS: [u8; 6] = *b"\x02weir\0";
 
-/// A line to the kernel about the links, addresses and routes of one namespace.
+/// A netlink socket for the links, addresses and routes of one namespace.
 #[derive(Debug)]
-pub(super) struct Wire(RefCell<Socket>);
+pub(super) struct Rtnetlink(RefCell<Socket>);
 
-/// Who else is on a pair of links.
+/// The topology of a pair of links.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ends {
-    /// Nobody.
+    /// The two ends are alone.
     Alone,
-    /// Those on the bridge, which the end here is a port of.
+    /// The local end is a port of the bridge.
     Bridged,
 }
 
-/// A route to one address or, without one, to all.
+/// A route to one address, or the default route.
 pub(super) struct Route {
     pub(super) to: Option<IpAddr>,
     pub(super) family: Family,
-    /// Who passes it on; `None`: whoever it is for is on the link.
+    /// The gateway, or `None` if the destination is on the link.
     pub(super) via: Option<IpAddr>,
     pub(super) link: u32,
     pub(super) kind: RouteKind,
 }
 
-/// What a route is for.
+/// The kind of a route.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum RouteKind {
-    /// Sends what nothing else speaks about.
+    /// Forwards packets, with low precedence: in the main table.
     Unicast,
-    /// Sends, and is asked together with the routes that keep things here.
+    /// Forwards packets, with the precedence of local routes: in the local table.
     UnicastFirst,
-    /// Keeps what it is for in this namespace.
+    /// Delivers packets in this namespace.
     Local,
 }
 
-/// An address family.
+/// An address family, by its number in the kernel.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Family {
     V4 = 2,
@@ -66,22 +66,24 @@ pub(super) enum Family {
 impl Family {
     pub(super) const BOTH: [Family; 2] = [Family::V4, Family::V6];
 
-    pub(super) fn of(address: IpAddr) -> Family {
+    pub(super) fn from_address(address: IpAddr) -> Family {
         if address.is_ipv4() { Family::V4 } else { Family::V6 }
     }
 }
 
-impl Wire {
-    /// Opens a line about the namespace that this thread is in. Later the thread may be elsewhere.
-    pub(super) fn open() -> Result<Wire, LabError> {
+impl Rtnetlink {
+    /// Opens a socket for the current namespace of this thread. It stays there when the thread
+    /// moves.
+    pub(super) fn open() -> Result<Rtnetlink, LabError> {
         let what = || "open a netlink socket".to_owned();
         let socket = Socket::open(Protocol::Route);
         socket
-            .map(|socket| Wire(RefCell::new(socket)))
+            .map(|socket| Rtnetlink(RefCell::new(socket)))
             .map_err(|source| LabError::Link { what: what(), source })
     }
 
-    /// Makes a pair of links: one here, up at once, and `eth0` in the other namespace.
+    /// Creates a pair of links: one here, which is up immediately, and `eth0` in the other
+    /// namespace.
     pub(super) fn join(
         &self,
         link: u32,
@@ -90,7 +92,7 @@ impl Wire {
         ends: Ends,
     ) -> Result<(), LabError> {
         let there = there.as_fd().as_raw_fd().cast_unsigned();
-        let what = || format!("make the link {name}");
+        let what = || format!("create the link {name}");
         self.ask(RTM_NEWLINK, kind::CREATE | kind::EXCL, what, |message| {
             this_end(message, link, IFF_UP, ends).text(IFLA_IFNAME, name);
             if ends == Ends::Bridged {
@@ -108,13 +110,13 @@ impl Wire {
         })
     }
 
-    /// Makes a bridge without ports.
+    /// Creates a bridge without ports.
     pub(super) fn bridge(&self) -> Result<(), LabError> {
-        let what = || "make a bridge".to_owned();
+        let what = || "create a bridge".to_owned();
         self.ask(RTM_NEWLINK, kind::CREATE | kind::EXCL, what, |message| {
             this_link(message, BRIDGE, 0)
                 .text(IFLA_IFNAME, "br0")
-                .bytes(IFLA_ADDRESS, &HARDWARE)
+                .bytes(IFLA_ADDRESS, &HARDWARE_ADDRESS)
                 .nest(IFLA_LINKINFO, |info| _ = info.text(IFLA_INFO_KIND, "bridge"));
         })
     }
@@ -125,14 +127,14 @@ impl Wire {
         self.ask(RTM_SETLINK, 0, what, |message| _ = this_link(message, link, IFF_UP))
     }
 
-    /// Gives a link an address.
+    /// Adds an address to a link.
     pub(super) fn address(&self, link: u32, address: IpAddr) -> Result<(), LabError> {
         let bytes = octets(address);
         let bits = (bytes.len() * 8) as u8;
-        let what = || format!("give {address} to a link");
+        let what = || format!("add {address} to a link");
         self.ask(RTM_NEWADDR, kind::CREATE, what, |message| {
             message
-                .fixed(&[Family::of(address) as u8, bits, IFA_F_NODAD, 0])
+                .fixed(&[Family::from_address(address) as u8, bits, IFA_F_NODAD, 0])
                 .fixed(&link.to_ne_bytes())
                 .bytes(IFA_LOCAL, &bytes)
                 .bytes(IFA_ADDRESS, &bytes);
@@ -167,9 +169,9 @@ impl Wire {
         })
     }
 
-    /// Whether packets can pass over a link: it and its other end are up, and the kernel has noticed.
+    /// Whether a link is running: both ends are up, and the kernel has noticed.
     pub(super) fn is_running(&self, link: u32) -> Result<bool, LabError> {
-        let what = || format!("look at link {link}");
+        let what = || format!("query link {link}");
         let body = |message: &mut Body<'_>| _ = this_link(message, link, 0);
         let mut running = false;
         self.look(RTM_GETLINK, 0, what, body, |answer| {
@@ -179,14 +181,14 @@ impl Wire {
         Ok(running)
     }
 
-    /// Whether an address of this namespace is in use, for IPv6 takes its time.
+    /// Whether an address of this namespace is active. IPv6 addresses need some time.
     pub(super) fn is_local(&self, address: IpAddr) -> Result<bool, LabError> {
         let bytes = octets(address);
         let what = || format!("look up the route to {address}");
         let body = |message: &mut Body<'_>| {
             let bits = (bytes.len() * 8) as u8;
             message
-                .fixed(&[Family::of(address) as u8, bits, 0, 0, 0, 0, 0, 0])
+                .fixed(&[Family::from_address(address) as u8, bits, 0, 0, 0, 0, 0, 0])
                 .fixed(&[0; 4])
                 .bytes(RTA_DST, &bytes);
         };
@@ -220,27 +222,29 @@ impl Wire {
         writer
             .message(Header { kind, flags, sequence: 0 }, body)
             .map_err(io::Error::other)
-            .and_then(|()| self.0.borrow_mut().query(writer.bytes(), visit).map_err(unlucky))
+            .and_then(|()| self.0.borrow_mut().query(writer.bytes(), visit).map_err(io_error))
             .map_err(|source| LabError::Link { what: what(), source })
     }
 }
 
-/// What every message about a link begins with: which one, and the flags to be set.
+/// Starts a message about a link with its index and the flags to set.
 fn this_link<'a, 'b>(body: &'a mut Body<'b>, link: u32, flags: u32) -> &'a mut Body<'b> {
     let flags = flags.to_ne_bytes();
     body.fixed(&[0; 4]).fixed(&link.to_ne_bytes()).fixed(&flags).fixed(&flags)
 }
 
-/// The same for an end of a pair.
+/// Starts a message about one end of a pair.
 fn this_end<'a, 'b>(body: &'a mut Body<'b>, link: u32, flags: u32, ends: Ends) -> &'a mut Body<'b> {
     match ends {
-        Ends::Alone => this_link(body, link, flags | IFF_NOARP).bytes(IFLA_ADDRESS, &HARDWARE),
+        Ends::Alone => {
+            this_link(body, link, flags | IFF_NOARP).bytes(IFLA_ADDRESS, &HARDWARE_ADDRESS)
+        }
         Ends::Bridged => this_link(body, link, flags),
     }
 }
 
-/// The kernel's own error, unless it had more to say.
-fn unlucky(error: NetlinkError) -> io::Error {
+/// The kernel's error, with its text if there is one.
+fn io_error(error: NetlinkError) -> io::Error {
     match error {
         NetlinkError::Rejected(rejection) if rejection.reason.is_none() => rejection.error,
         error => io::Error::other(error),
@@ -254,7 +258,7 @@ fn octets(address: IpAddr) -> Vec<u8> {
     }
 }
 
-// The kernel's words, as in `linux/rtnetlink.h`.
+// Constants of `linux/rtnetlink.h`.
 const RTM_NEWLINK: u16 = 16;
 const RTM_GETLINK: u16 = 18;
 const RTM_SETLINK: u16 = 19;
