@@ -177,7 +177,7 @@ fn extend<K: Ord + Clone>(map: &mut BTreeMap<K, Ports>, key: &K, more: &Ports) {
 fn and(some: Option<&Ports>, more: &Ports) -> Ports {
     match (some, more) {
         (Some(Ports::Of(some)), Ports::Of(more)) => {
-            Ports::of(some.iter().chain(more).copied()).unwrap_or(Ports::Any)
+            Ports::from_ranges(some.iter().chain(more).copied()).unwrap_or(Ports::Any)
         }
         (Some(Ports::Any), _) | (_, Ports::Any) => Ports::Any,
         (None, more) => more.clone(),

@@ -59,7 +59,7 @@ impl Decision {
     /// The ports with this action. `None` if only the other ports have it.
     pub(crate) fn ports(&self, action: Action) -> Option<Ports> {
         let ranges = self.ranges.iter().filter(|(_, applies)| *applies == action);
-        Ports::of(ranges.map(|(range, _)| *range))
+        Ports::from_ranges(ranges.map(|(range, _)| *range))
     }
 
     /// The action, if it is the same for all ports.
@@ -130,7 +130,7 @@ mod tests {
     }
 
     fn rules() -> impl Strategy<Value = Vec<(Ports, Action)>> {
-        let some = vec(range(), 1..4).prop_map(|ranges| Ports::of(ranges).unwrap());
+        let some = vec(range(), 1..4).prop_map(|ranges| Ports::from_ranges(ranges).unwrap());
         let ports = prop_oneof![8 => some, 1 => Just(Ports::Any)];
         vec((ports, select(&ACTIONS[..])), 0..8)
     }

@@ -110,5 +110,5 @@ fn union(some: Option<&Ports>, more: &Ports) -> Ports {
             Ports::Of(more) => ranges.extend(more),
         }
     }
-    Ports::of(ranges).unwrap_or_else(|| more.clone())
+    Ports::from_ranges(ranges).unwrap_or_else(|| more.clone())
 }

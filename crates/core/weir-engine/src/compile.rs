@@ -101,7 +101,7 @@ fn numbers(rule: &PolicyRule, direction: Direction, own: &[NamedPort]) -> Option
             PortMatch::Named { .. } => (),
         }
     }
-    Ports::of(ranges)
+    Ports::from_ranges(ranges)
 }
 
 /// Whether a rule has port numbers on some endpoint.

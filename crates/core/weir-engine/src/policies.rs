@@ -170,9 +170,11 @@ impl Policies {
         group.policies.retain(|other| *other != index);
         group.depends_on_ports -= u32::from(gone.depends_on_ports());
         if !group.policies.is_empty() {
-            return Some(match gone.depends_on_ports() {
-                true => Touched::Subject(gone.group),
-                false => Touched::Rules(gone.group),
+            let by_ports = gone.depends_on_ports();
+            return Some(if by_ports {
+                Touched::Subject(gone.group)
+            } else {
+                Touched::Rules(gone.group)
             });
         }
         self.by_anchor.remove(group.scope, cluster.selectors.anchors(group.selector), gone.group);

@@ -117,7 +117,7 @@ pub enum Ports {
 
 impl Ports {
     /// The ports in canonical form; `None` if there are no ranges.
-    pub fn of(ranges: impl IntoIterator<Item = PortRange>) -> Option<Ports> {
+    pub fn from_ranges(ranges: impl IntoIterator<Item = PortRange>) -> Option<Ports> {
         let mut ranges: Vec<PortRange> = ranges.into_iter().collect();
         ranges.sort();
         ranges.dedup_by(|next, last| {
@@ -183,7 +183,7 @@ mod tests {
     #[test]
     fn ports_that_touch_or_overlap_become_one_range() {
         let range = |first, last| PortRange { protocol: Protocol::Tcp, first, last };
-        let ports = Ports::of([
+        let ports = Ports::from_ranges([
             range(90, 95),
             range(80, 85),
             range(84, 89),
@@ -191,9 +191,9 @@ mod tests {
         ]);
         assert_eq!(ports, Some(Ports::Of(vec![range(80, 95), PortRange::one(Protocol::Udp, 90)])));
         assert_eq!(
-            Ports::of([range(0, u16::MAX), range(u16::MAX, u16::MAX)]),
+            Ports::from_ranges([range(0, u16::MAX), range(u16::MAX, u16::MAX)]),
             Some(Ports::Of(vec![range(0, u16::MAX)]))
         );
-        assert_eq!(Ports::of([]), None);
+        assert_eq!(Ports::from_ranges([]), None);
     }
 }

@@ -383,7 +383,7 @@ fn matching<'c, 'a>(
                 let entries = sets.iter().filter(|(number, _)| *number == set);
                 let ports = entries.filter_map(|(_, port)| *port);
                 let ports =
-                    Ports::of(ports.map(|(protocol, port)| PortRange::one(protocol, port)))?;
+                    Ports::from_ranges(ports.map(|(protocol, port)| PortRange::one(protocol, port)))?;
                 return Some((rule, Rc::new(port_sets.slices_of(&ports))));
             }
         };

@@ -49,7 +49,7 @@ pub(crate) fn union(ranges: impl IntoIterator<Item = PortRange>) -> Vec<PortRang
         (0 | 1, u16::MAX) => PortRange::all(range.protocol),
         _ => range,
     };
-    match Ports::of(ranges) {
+    match Ports::from_ranges(ranges) {
         Some(Ports::Of(ranges)) => ranges.into_iter().map(whole).collect(),
         _ => Vec::new(),
     }
