@@ -61,7 +61,7 @@ impl Access {
     }
 
     /// A client without request timeouts, because a watch can be silent for long.
-    pub async fn client(&self) -> Result<Client, ReadError> {
+    pub(crate) async fn client(&self) -> Result<Client, ReadError> {
         let config = self.config().await?;
         if config.accept_invalid_certs {
             self.warned.0.get_or_init(|| {

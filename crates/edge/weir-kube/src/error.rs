@@ -135,7 +135,7 @@ impl ReadError {
     }
 
     /// An error of kube's typed client, with the request that it answers.
-    pub fn from_kube(error: kube::Error, verb: &'static str, resource: &str) -> Self {
+    pub(crate) fn from_kube(error: kube::Error, verb: &'static str, resource: &str) -> Self {
         match error {
             kube::Error::Api(status) => {
                 let seconds = status.details.map_or(0, |details| details.retry_after_seconds);
@@ -174,7 +174,7 @@ impl ReadError {
     }
 
     /// Whether a new client could help, because it reads credentials and certificates again.
-    pub fn is_about_access(&self) -> bool {
+    pub(crate) fn is_about_access(&self) -> bool {
         matches!(
             self,
             ReadError::Unauthorized | ReadError::Unreachable(_) | ReadError::Credentials(_)
@@ -182,7 +182,7 @@ impl ReadError {
     }
 
     /// The wait that the API server demands before the next request.
-    pub fn retry_after(&self) -> Option<Duration> {
+    pub(crate) fn retry_after(&self) -> Option<Duration> {
         match self {
             ReadError::Refused { retry_after, .. } => *retry_after,
             _ => None,
