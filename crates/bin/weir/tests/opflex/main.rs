@@ -262,7 +262,7 @@ fn policies_become_objects_and_files_on_two_nodes() {
     // Cleanup fails while a controller runs, and in an empty namespace.
     for (user, more) in [("controller", &[][..]), ("admin", &["--lease", "another"])] {
         let (code, said) = site.cleanup(user, more);
-        let why = "runs the controller hpp, by the lease kube-system/weir-controller";
+        let why = "holds the lease kube-system/weir-controller and runs the controller hpp";
         assert!(code == Some(2) && said.contains(why), "{code:?} {said}");
     }
     let (code, said) = site.cleanup("admin", &["--hpp-namespace", "nowhere"]);
