@@ -20,40 +20,40 @@ pub struct Iptables {
     mode: Mode,
     kernel: Kernel,
     conntrack: Conntrack,
-    /// The generation of the kernel's rules in which ours were looked at and right.
-    seen: Option<u32>,
+    /// The generation of the kernel's rules at which ours were last verified.
+    verified: Option<u32>,
 }
 
 impl Iptables {
-    /// Opens the rules and sets of the network namespace that this thread is in. Nothing is read or written yet. Without a variant
-    /// it is that of the program `iptables`.
+    /// Opens the rules and sets of the current network namespace of this thread, without I/O on
+    /// them. Without a variant, it uses that of the program `iptables`.
     pub fn open(mode: Mode, variant: Option<Variant>) -> Result<Self, ApplyError> {
         let kernel = Kernel::open(variant).map_err(failed("cannot open iptables"))?;
         let conntrack = Conntrack::open().map_err(ConntrackError::into_apply_error)?;
-        Ok(Iptables { mode, kernel, conntrack, seen: None })
+        Ok(Iptables { mode, kernel, conntrack, verified: None })
     }
 
-    /// Whether our rules are those that were planned.
-    fn rules_are_right(&mut self, wanted: &Ruleset) -> Result<bool, KernelError> {
+    /// Whether our rules in the kernel match the plan.
+    fn rules_match(&mut self, desired: &Ruleset) -> Result<bool, KernelError> {
         let generation = self.kernel.generation()?;
-        if generation.is_some() && generation == self.seen {
+        if generation.is_some() && generation == self.verified {
             return Ok(true);
         }
         let tables = self.kernel.tables()?;
-        let scripts = tables.iter().map(|(family, table)| replan::rules(wanted, *family, table));
-        let right = scripts.into_iter().all(|script| script.is_empty());
-        self.seen = generation.filter(|_| right);
-        Ok(right)
+        let scripts = tables.iter().map(|(family, table)| replan::rules(desired, *family, table));
+        let matches = scripts.into_iter().all(|script| script.is_empty());
+        self.verified = generation.filter(|_| matches);
+        Ok(matches)
     }
 
-    /// Whether our sets have as many entries as was planned.
-    fn sets_are_right(&mut self, wanted: &Ruleset) -> Result<bool, KernelError> {
-        let there: BTreeMap<Name, u32> = self.kernel.sizes()?.into_iter().collect();
-        let right = |(name, set): (&Name, &crate::Set)| {
-            let size = there.get(name).map(|size| *size as usize);
+    /// Whether our sets in the kernel have the planned number of entries.
+    fn sets_match(&mut self, desired: &Ruleset) -> Result<bool, KernelError> {
+        let sizes: BTreeMap<Name, u32> = self.kernel.sizes()?.into_iter().collect();
+        let matches = |(name, set): (&Name, &crate::Set)| {
+            let size = sizes.get(name).map(|size| *size as usize);
             size.is_some_and(|size| set.kind == Kind::Cut || size == set.entries.len())
         };
-        Ok(wanted.sets.iter().all(right))
+        Ok(desired.sets.iter().all(matches))
     }
 }
 
@@ -70,18 +70,18 @@ impl Datapath for Iptables {
 
     fn apply(&mut self, plan: &Plan) -> Result<(), ApplyError> {
         if plan.steps.iter().any(|step| matches!(step, Step::Restore(_))) {
-            self.seen = None;
+            self.verified = None;
         }
-        self.kernel.perform(plan).map_err(failed("cannot write the rules of iptables"))
+        self.kernel.run_plan(plan).map_err(failed("cannot write the rules of iptables"))
     }
 
     fn drift(&mut self, planner: &Planner) -> Result<Drift, ApplyError> {
-        let wanted = planner.ruleset();
-        let is_right = self
-            .sets_are_right(wanted)
-            .and_then(|sets_are_right| Ok(sets_are_right && self.rules_are_right(wanted)?))
-            .map_err(failed("cannot look at the rules of iptables"))?;
-        Ok(if is_right { Drift::None } else { Drift::Changed })
+        let desired = planner.ruleset();
+        let matches = self
+            .sets_match(desired)
+            .and_then(|sets_match| Ok(sets_match && self.rules_match(desired)?))
+            .map_err(failed("cannot check the rules of iptables"))?;
+        Ok(if matches { Drift::None } else { Drift::Changed })
     }
 
     fn remove(&mut self) -> Result<(), ApplyError> {
@@ -101,22 +101,22 @@ impl TerminateFlows<Planner> for Iptables {
         addresses: &BTreeSet<IpAddr>,
         is_forbidden: &dyn Fn(&Flow) -> bool,
     ) -> Result<usize, ApplyError> {
-        let Iptables { kernel, conntrack, seen, .. } = self;
+        let Iptables { kernel, conntrack, verified, .. } = self;
         conntrack.terminate(addresses, is_forbidden, |connections| {
             let blocked = block_replies(kernel, connections);
             blocked.map_err(failed("cannot block the replies of terminated connections"))?;
-            // The rules look for such replies only after the first connection was terminated.
+            // The rules match such replies only after the first connection was terminated.
             if !connections.is_empty() {
-                *seen = None;
-                let plan = planner.remember_cuts();
-                kernel.perform(&plan).map_err(failed("cannot write the rules of iptables"))?;
+                *verified = None;
+                let plan = planner.match_terminated();
+                kernel.run_plan(&plan).map_err(failed("cannot write the rules of iptables"))?;
             }
             Ok(())
         })
     }
 }
 
-/// Makes the rules drop the replies of connections for a while.
+/// Adds entries that make the rules drop the replies of connections for a limited time.
 fn block_replies(
     kernel: &mut Kernel,
     connections: &BTreeSet<Connection>,
@@ -134,13 +134,13 @@ fn block_replies(
     each.try_for_each(|((set, seconds), entries)| kernel.add_for(set, entries, *seconds))
 }
 
-/// Where the packets of the server come from, and to whom.
+/// The source of the server's packets, and the peer.
 fn sender(connection: &Connection) -> Entry {
     let Tuple { source, destination, source_port, .. } = connection.reply;
     Entry::Grant(source, connection.protocol, source_port, destination)
 }
 
-/// Where the packets of the server go to, and from whom.
+/// The destination of the server's packets, and the peer.
 fn receiver(connection: &Connection) -> Entry {
     let Tuple { source, destination, destination_port, .. } = connection.reply;
     Entry::Grant(destination, connection.protocol, destination_port, source)
@@ -148,19 +148,20 @@ fn receiver(connection: &Connection) -> Entry {
 
 fn failed(what: &'static str) -> impl Fn(KernelError) -> ApplyError {
     move |error| {
-        let is_passing = is_passing(&error);
-        let kind = if is_passing { ApplyErrorKind::Unavailable } else { ApplyErrorKind::Rejected };
+        let is_transient = is_transient(&error);
+        let kind =
+            if is_transient { ApplyErrorKind::Unavailable } else { ApplyErrorKind::Rejected };
         ApplyError { kind, what: what.to_owned(), source: error.into() }
     }
 }
 
-/// Whether the same may go well later: no memory, no room, no right yet, or somebody else writes rules.
-fn is_passing(error: &KernelError) -> bool {
+/// Whether a retry can succeed: no memory, no capacity, missing permission, or a concurrent writer.
+fn is_transient(error: &KernelError) -> bool {
     match error {
         KernelError::Failed { reason, .. } => {
             ["xtables lock", "temporarily unavailable", "allocate memory", "Permission denied"]
                 .iter()
-                .any(|passing| reason.contains(passing))
+                .any(|text| reason.contains(text))
         }
         KernelError::Rejected { source: NetlinkError::Rejected(rejection), .. } => {
             rejection.is_transient() || rejection.error.raw_os_error() == Some(IPSET_ERR_BUSY)

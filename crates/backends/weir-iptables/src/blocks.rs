@@ -3,8 +3,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use ipnet::{IpNet, Ipv4Subnets, Ipv6Subnets};
 use weir_model::{Block, IpFamily};
 
-/// The addresses of a block, in one family, as the fewest networks that hold them and nothing else. Exceptions are cut out of
-/// their own block alone.
+/// The addresses of a block in one family, as the fewest networks that contain exactly these.
+/// Exceptions apply only to their own block.
 pub(crate) fn nets(block: &Block, family: IpFamily) -> Vec<IpNet> {
     if IpFamily::from(block.net.addr()) != family {
         return Vec::new();
@@ -32,7 +32,7 @@ pub(crate) fn nets(block: &Block, family: IpFamily) -> Vec<IpNet> {
     nets
 }
 
-/// A network as a set can hold it: one that holds everything is two halves there.
+/// A network in the form that a set can hold. The network of all addresses becomes two halves.
 pub(crate) fn halves(net: IpNet) -> Vec<IpNet> {
     match net.prefix_len() {
         0 => net.subnets(1).map(Iterator::collect).unwrap_or_default(),
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn exceptions_are_cut_out() {
+    fn exceptions_are_removed() {
         assert_eq!(texts("10.0.0.0/30", &["10.0.0.1/32"]), ["10.0.0.0/32", "10.0.0.2/31"]);
         assert_eq!(texts("0.0.0.0/0", &["0.0.0.0/1", "128.0.0.0/1"]), [""; 0]);
         assert_eq!(texts("0.0.0.0/0", &[]), ["0.0.0.0/0"]);
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_is_two_halves() {
+    fn the_network_of_all_addresses_becomes_two_halves() {
         let both = halves(everything(IpFamily::V6));
         assert_eq!(both.iter().map(IpNet::to_string).collect::<Vec<_>>(), ["::/1", "8000::/1"]);
     }
@@ -118,7 +118,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_networks_hold_what_the_block_holds(block in small(), last in 0_u8..=255) {
+        fn the_networks_contain_exactly_the_addresses_of_the_block(block in small(), last in 0_u8..=255) {
             let address = IpAddr::from([10, 0, 0, last]);
             let held = nets(&block, IpFamily::V4).iter().any(|net| net.contains(&address));
             prop_assert_eq!(held, block.contains(address));

@@ -1,7 +1,8 @@
 //! The chains of pods and of policies.
 //!
-//! A chain of a pod asks those of its policies in turn. What one of them allows goes its way at once; what comes back from all
-//! is denied. Policies that would need many lookups have one chain together.
+//! A pod's chain calls the chains of its policies in order. An allowed packet leaves immediately. A
+//! packet that returns from all of them is denied. Policies that would need many lookups share one
+//! chain.
 
 use std::sync::Arc;
 
@@ -19,22 +20,22 @@ use crate::{
     skeleton::{allowed, denied, pass},
 };
 
-/// So many rules one after the other are as good as merged ones.
-const FEW: usize = 4;
+/// The number of rules up to which separate chains are as fast as merged ones.
+const MAX_SEPARATE_RULES: usize = 4;
 
-/// Whose rules a chain has.
+/// The tier of a chain's rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Tier {
-    /// Those of an admin policy, which may pass a packet on.
+    /// An admin policy, which can pass a packet to the next tier.
     Admin,
-    /// Those of a NetworkPolicy, which only allow.
+    /// A NetworkPolicy, which only allows.
     Isolation,
-    /// Those for pods that no NetworkPolicy speaks for.
+    /// The baseline policy, for pods that no NetworkPolicy selects.
     Baseline,
 }
 
-/// Enters the chain that decides as these rules do, for packets of one family. No packet comes back from it.
-pub(crate) fn of(
+/// Adds the chain of a pod for one direction and family. No packet returns from it.
+pub(crate) fn add_pod_chain(
     planner: &mut Planner,
     program: &Program,
     pod: &PodId,
@@ -42,25 +43,26 @@ pub(crate) fn of(
     direction: Direction,
     family: IpFamily,
 ) -> Name {
-    let place = (direction, family);
-    let admin = one_by_one(planner, program, &rules.admin, place, Tier::Admin);
+    let scope = (direction, family);
+    let admin = separate_chains(planner, program, &rules.admin, scope, Tier::Admin);
     let mut all = Vec::new();
     if !admin.is_empty() {
-        // The mark says that one of them passed the packet on. Nobody else gets to see it.
+        // The mark records that an admin policy passed the packet on. It is cleared before other
+        // rules see it.
         let unmarked = || Rule::new([], Act::Mark { value: 0, mask: PASSED });
         all.push(unmarked());
         let jump = |(at, chain)| match at {
-            0 => ask(chain),
-            _ => Rule { matches: vec![Match::Unmarked(PASSED)], ..ask(chain) },
+            0 => jump_to(chain),
+            _ => Rule { matches: vec![Match::Unmarked(PASSED)], ..jump_to(chain) },
         };
         all.extend(admin.into_iter().enumerate().map(jump));
         all.push(unmarked());
     }
     let chains = match &rules.isolation {
-        Some(sections) => isolation(planner, program, sections, place),
-        None => one_by_one(planner, program, &rules.baseline, place, Tier::Baseline),
+        Some(sections) => isolation(planner, program, sections, scope),
+        None => separate_chains(planner, program, &rules.baseline, scope, Tier::Baseline),
     };
-    all.extend(chains.into_iter().map(ask));
+    all.extend(chains.into_iter().map(jump_to));
     let act = match rules.isolation {
         Some(_) => Act::Goto(denied(direction)),
         None => allowed(direction),
@@ -72,7 +74,8 @@ pub(crate) fn of(
     name
 }
 
-/// Enters the chains of the policies that isolate a pod, each with one of its own as long as that is no more work.
+/// Adds the chains of the policies that isolate a pod: one per policy, or a merged one if that is
+/// faster.
 fn isolation(
     planner: &mut Planner,
     program: &Program,
@@ -80,33 +83,35 @@ fn isolation(
     (direction, family): (Direction, IpFamily),
 ) -> Vec<Name> {
     let lines = sections.iter().map(|section| section.rules.len()).sum::<usize>();
-    if lines <= FEW {
-        return one_by_one(planner, program, sections, (direction, family), Tier::Isolation);
+    if lines <= MAX_SEPARATE_RULES {
+        return separate_chains(planner, program, sections, (direction, family), Tier::Isolation);
     }
     let all: Vec<&Arc<Section>> = sections.iter().collect();
-    let rules = Allowed::of(sections).rules(planner, program, direction, family, &names(&all));
-    let said: Vec<String> = rules.iter().map(Rule::to_string).collect();
+    let rules =
+        Allowed::from_sections(sections).rules(planner, program, direction, family, &names(&all));
+    let text: Vec<String> = rules.iter().map(Rule::to_string).collect();
     let name = match sections {
-        [one] => name::policy_chain(&one.policy, family, &said.join("\n")),
-        _ => name::merged_chain(family, &said.join("\n")),
+        [one] => name::policy_chain(&one.policy, family, &text.join("\n")),
+        _ => name::merged_chain(family, &text.join("\n")),
     };
     planner.objects.put_chain(family, &name, rules);
     vec![name]
 }
 
-/// Enters the chains of policies, each with one of its own.
-fn one_by_one(
+/// Adds one chain per policy.
+fn separate_chains(
     planner: &mut Planner,
     program: &Program,
     sections: &[Arc<Section>],
-    place: (Direction, IpFamily),
+    scope: (Direction, IpFamily),
     tier: Tier,
 ) -> Vec<Name> {
-    let chain = |section: &Arc<Section>| section_chain(planner, program, section, place, tier);
+    let chain = |section: &Arc<Section>| section_chain(planner, program, section, scope, tier);
     sections.iter().filter_map(chain).collect()
 }
 
-/// Enters the chain of a policy: the first rule that fits decides. `None` if none can fit in this family.
+/// Adds the chain of a policy, in which the first match decides. `None` if no rule can match in
+/// this family.
 fn section_chain(
     planner: &mut Planner,
     program: &Program,
@@ -115,10 +120,13 @@ fn section_chain(
     tier: Tier,
 ) -> Option<Name> {
     let mut rules = Vec::new();
-    // Rules with one answer after the other may ask the same sets. Where the answer changes, a new turn begins.
-    for (turn, alike) in section.rules.chunk_by(|one, next| one.action == next.action).enumerate() {
-        let turn = (tier != Tier::Isolation).then(|| format!("{} {turn}", section.policy));
-        for rule in alike {
+    // Consecutive rules with the same action can share sets. Where the action changes, a new group
+    // begins.
+    for (group, same_action) in
+        section.rules.chunk_by(|one, next| one.action == next.action).enumerate()
+    {
+        let group = (tier != Tier::Isolation).then(|| format!("{} {group}", section.policy));
+        for rule in same_action {
             let act = match rule.action {
                 Action::Allow => allowed(direction),
                 Action::Pass if tier == Tier::Admin => Act::Goto(pass()),
@@ -130,38 +138,38 @@ fn section_chain(
                 program,
                 section,
                 rule,
-                (family, turn.as_deref(), &act),
+                (family, group.as_deref(), &act),
             ));
         }
     }
     if rules.is_empty() {
         return None;
     }
-    let said: Vec<String> = rules.iter().map(Rule::to_string).collect();
+    let text: Vec<String> = rules.iter().map(Rule::to_string).collect();
     let name =
-        name::policy_chain(&section.policy, family, &format!("{direction}\n{}", said.join("\n")));
+        name::policy_chain(&section.policy, family, &format!("{direction}\n{}", text.join("\n")));
     planner.objects.put_chain(family, &name, rules);
     Some(name)
 }
 
-/// A rule that asks the chain of a policy. It has no comment, for a comment takes a packet as long as many comparisons: the
-/// rules that it leads to have.
-fn ask(chain: Name) -> Rule {
+/// A rule that jumps to a policy's chain. It has no comment, because evaluating a comment costs as
+/// much as many comparisons. The rules in that chain have comments.
+fn jump_to(chain: Name) -> Rule {
     Rule::new([], Act::Jump(chain))
 }
 
-/// One rule of a policy, as several if its ports need it.
+/// One rule of a policy. Some port lists need several iptables rules.
 fn decision(
     planner: &mut Planner,
     program: &Program,
     section: &Section,
     rule: &Decision,
-    (family, turn, act): (IpFamily, Option<&str>, &Act),
+    (family, group, act): (IpFamily, Option<&str>, &Act),
 ) -> Vec<Rule> {
-    let Some(peers) = peers(planner, program, rule, family, turn) else { return Vec::new() };
+    let Some(peers) = peers(planner, program, rule, family, group) else { return Vec::new() };
     let origin = comment(&format!("{} {}", policy(section), rule.origin));
     let with = |to: Option<Match>| {
-        // Addresses and ports are quicker to look at than sets.
+        // Comparisons of addresses and ports are faster than set lookups.
         let (nets, sets): (Vec<_>, Vec<_>) =
             peers.iter().cloned().partition(|one| matches!(one, Match::At(..)));
         let matches = nets.into_iter().chain(to).chain(sets).collect();
@@ -173,34 +181,35 @@ fn decision(
     }
 }
 
-/// What some peers are; `None` if nobody of this family is among them.
+/// Matches the peers of a rule. `None` if none of them is of this family. `group` names the group
+/// of an ordered rule, whose sets are not shared.
 fn peers(
     planner: &mut Planner,
     program: &Program,
     rule: &Decision,
     family: IpFamily,
-    turn: Option<&str>,
+    group: Option<&str>,
 ) -> Option<Vec<Match>> {
     let direction = rule.origin.direction;
-    let place = (direction, family);
+    let scope = (direction, family);
     let there = Side::there(direction);
     Some(match &rule.peers {
         Peers::Any => Vec::new(),
         Peers::Set(set) => {
             let of = vec![(set.clone(), Share::Own)];
-            let name = planner.feed(program, place, Kind::Addresses, of, turn);
+            let name = planner.feed(program, scope, Kind::Addresses, of, group);
             vec![Match::In(name, vec![there])]
         }
         Peers::PortSet(set) => {
             let of = vec![(set.clone(), Share::Own)];
-            let name = planner.feed(program, place, Kind::Ports, of, turn);
+            let name = planner.feed(program, scope, Kind::Ports, of, group);
             vec![Match::In(name, vec![there, Side::Destination])]
         }
         Peers::Block(block) => block_match(planner, block, direction, family)?,
     })
 }
 
-/// The addresses of a block: a network if it is one, else a set.
+/// Matches a block: by address if it is one network, else by a set.
 fn block_match(
     planner: &mut Planner,
     block: &Block,
@@ -220,10 +229,10 @@ fn block_match(
     }
 }
 
-/// Some ports, as few matches as iptables can say them with.
+/// Matches ports with as few matches as iptables allows.
 pub(crate) fn ports(ports: &Ports) -> Vec<Match> {
-    /// So many numbers fit into one match; a range is two.
-    const NUMBERS: usize = 15;
+    /// The maximum number of ports in one match. A range counts as two.
+    const MAX_PORTS: usize = 15;
     let Ports::Of(ranges) = ports else { return Vec::new() };
     let mut matches = Vec::new();
     for protocol in Protocol::ALL {
@@ -235,7 +244,7 @@ pub(crate) fn ports(ports: &Ports) -> Vec<Match> {
                 continue;
             }
             let size = if range.first == range.last { 1 } else { 2 };
-            if numbers + size > NUMBERS {
+            if numbers + size > MAX_PORTS {
                 matches.push(Match::To(protocol, std::mem::take(&mut some)));
                 numbers = 0;
             }
@@ -249,18 +258,19 @@ pub(crate) fn ports(ports: &Ports) -> Vec<Match> {
     matches
 }
 
-/// The policies that speak for a pod, for people.
+/// The policies that select a pod, for comments.
 pub(crate) fn isolated_by(rules: &Rules) -> String {
     let isolation = rules.isolation.iter().flatten();
     let sections: Vec<&Arc<Section>> =
         rules.admin.iter().chain(isolation).chain(&rules.baseline).collect();
-    match sections.is_empty() {
-        true => "isolated".to_owned(),
-        false => format!("isolated by {}", names(&sections)),
+    if sections.is_empty() {
+        "isolated".to_owned()
+    } else {
+        format!("isolated by {}", names(&sections))
     }
 }
 
-/// The first few policies by name, and how many more there are.
+/// The names of the first three policies, and the number of others.
 fn names(sections: &[&Arc<Section>]) -> String {
     let first: Vec<String> = sections.iter().take(3).map(|section| policy(section)).collect();
     match sections.len().saturating_sub(3) {

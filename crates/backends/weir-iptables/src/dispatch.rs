@@ -1,4 +1,4 @@
-//! The way from the address of a pod to its chain: a tree, for iptables has no maps.
+//! The lookup from a pod's address to its chain. It is a tree, because iptables has no maps.
 
 use std::{collections::BTreeMap, net::IpAddr};
 
@@ -7,13 +7,13 @@ use weir_model::{Direction, Name};
 
 use crate::{Act, Match, Rule, Side, name, skeleton};
 
-/// So many addresses one after the other are as good as another branch.
-const FEW: usize = 16;
+/// The number of addresses that are compared one by one rather than in another branch.
+const MAX_LEAF_ADDRESSES: usize = 16;
 
-/// Where each address leads to.
+/// The chain of each address.
 pub(crate) type Pods = BTreeMap<IpAddr, Name>;
 
-/// The chains of the tree, with the root. Who comes with an address that is not in it goes back to where they came from.
+/// The chains of the tree, including the root. A packet with another address returns to the caller.
 pub(crate) fn tree(direction: Direction, pods: &Pods) -> Vec<(Name, Vec<Rule>)> {
     let mut chains = Vec::new();
     let all: Vec<_> = pods.iter().collect();
@@ -29,7 +29,7 @@ fn grow(
 ) {
     let here = Side::here(direction);
     let mut rules = Vec::new();
-    if pods.len() <= FEW {
+    if pods.len() <= MAX_LEAF_ADDRESSES {
         rules.extend(pods.iter().map(|(address, chain)| {
             Rule::new([Match::At(here, IpNet::from(**address))], Act::Goto((*chain).clone()))
         }));
@@ -43,7 +43,8 @@ fn grow(
     chains.push((name, rules));
 }
 
-/// The addresses, which are sorted and of one family, by the four bits after those that all have in common.
+/// Groups addresses, which are sorted and of one family, by the four bits after their common
+/// prefix.
 fn branches<'a, 'p, T>(pods: &'a [(&'p IpAddr, T)]) -> Vec<(IpNet, &'a [(&'p IpAddr, T)])> {
     let (Some((first, _)), Some((last, _))) = (pods.first(), pods.last()) else {
         return Vec::new();
@@ -56,7 +57,7 @@ fn branches<'a, 'p, T>(pods: &'a [(&'p IpAddr, T)]) -> Vec<(IpNet, &'a [(&'p IpA
         .collect()
 }
 
-/// How many bits two addresses of one family have in common at their beginning.
+/// The length of the common prefix of two addresses of one family, in bits.
 pub(crate) fn shared_bits(one: IpAddr, other: IpAddr) -> u8 {
     let bits = match (one, other) {
         (IpAddr::V4(one), IpAddr::V4(other)) => (one.to_bits() ^ other.to_bits()).leading_zeros(),
@@ -70,25 +71,25 @@ pub(crate) fn shared_bits(one: IpAddr, other: IpAddr) -> u8 {
 mod tests {
     use super::*;
 
-    /// The chain of an address, `None` if it has none, and how many rules were asked for it.
+    /// The chain of an address, or `None`, and the number of rules evaluated.
     fn leads(chains: &BTreeMap<Name, Vec<Rule>>, address: IpAddr) -> (Option<Name>, usize) {
         let mut chain = skeleton::dispatch(Direction::Ingress);
-        let mut asked = 0;
+        let mut evaluated = 0;
         while let Some(rules) = chains.get(&chain) {
             let fits = |rule: &&Rule| {
-                asked += 1;
+                evaluated += 1;
                 let is_there = |one: &Match| matches!(one, Match::At(Side::Destination, net) if net.contains(&address));
                 rule.matches.iter().all(is_there)
             };
-            let Some(rule) = rules.iter().find(fits) else { return (None, asked) };
-            let Act::Goto(next) = &rule.act else { panic!("a way on") };
+            let Some(rule) = rules.iter().find(fits) else { return (None, evaluated) };
+            let Act::Goto(next) = &rule.act else { panic!("every rule is a goto") };
             chain = next.clone();
         }
-        (Some(chain), asked)
+        (Some(chain), evaluated)
     }
 
     #[test]
-    fn every_pod_is_found_in_few_steps_and_nobody_else() {
+    fn every_pod_is_found_in_few_steps_and_no_other_address() {
         for family in 0..2 {
             let address = |n: u32| match family {
                 0 => IpAddr::from((0x0a00_0000 + n * 7).to_be_bytes()),
@@ -99,9 +100,9 @@ mod tests {
             let pods: Pods = (1..250).map(|n| (address(n), format!("pod-{n}").into())).collect();
             let chains: BTreeMap<_, _> = tree(Direction::Ingress, &pods).into_iter().collect();
             for (address, chain) in &pods {
-                let (found, asked) = leads(&chains, *address);
+                let (found, evaluated) = leads(&chains, *address);
                 assert_eq!(found.as_ref(), Some(chain));
-                assert!(asked <= 64, "{asked} rules for {address}");
+                assert!(evaluated <= 64, "{evaluated} rules for {address}");
             }
             assert_eq!(leads(&chains, address(10_000)).0, None);
         }

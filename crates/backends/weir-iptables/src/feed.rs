@@ -1,4 +1,4 @@
-//! Sets of the kernel whose entries follow from the members of sets of the program.
+//! Kernel sets whose entries follow from the members of program sets.
 
 use std::collections::BTreeMap;
 
@@ -6,19 +6,19 @@ use weir_model::{IpFamily, Member, Name, Program, Protocol, SetId};
 
 use crate::{Entry, Kind};
 
-/// What a set of the kernel is made of.
+/// The source of a kernel set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Feed {
     pub(crate) kind: Kind,
     pub(crate) family: IpFamily,
-    /// The sets, each with how its members enter.
+    /// The program sets, each with the form of its entries.
     pub(crate) of: Vec<(SetId, Share)>,
 }
 
-/// How the members of a set enter.
+/// The form in which members become entries. Its `Debug` text is part of the names of sets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Share {
-    /// As they are.
+    /// Unchanged.
     Own,
     /// Each with all of these ports.
     At(Vec<(Protocol, u16)>),
@@ -35,13 +35,13 @@ impl Feed {
         all.map(|entry| (entry, none.clone())).collect()
     }
 
-    /// The entries that a member of one of the sets has a part in.
+    /// The entries that a member of one of the program sets contributes to.
     pub(crate) fn entries_of(&self, set: &SetId, member: &Member) -> Vec<Entry> {
         let shares = self.of.iter().filter(|(of, _)| of == set);
         shares.flat_map(|(_, share)| self.shared(member, share)).collect()
     }
 
-    /// Whether an entry belongs into it.
+    /// Whether an entry belongs to the set.
     pub(crate) fn holds(&self, program: &Program, entry: &Entry) -> bool {
         let contains = |set: &SetId, member: Member| {
             program.sets.get(set).is_some_and(|members| members.contains(&member))
@@ -60,7 +60,7 @@ impl Feed {
 
     fn shared(&self, member: &Member, share: &Share) -> Vec<Entry> {
         let address = member.address;
-        // The kernel's sets cannot hold the address that is none, and no packet has it.
+        // Kernel sets cannot hold the unspecified address, and no packet has it.
         if IpFamily::from(address) != self.family || address.is_unspecified() {
             return Vec::new();
         }

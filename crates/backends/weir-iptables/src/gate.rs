@@ -1,18 +1,20 @@
-//! The way of every packet until it is known whose rules to ask, and the way out.
+//! The chains that every packet passes before and after the rules of pods.
 //!
 //! ```text
-//!   KUBE-NWPLCY-COMMON ─ part of a connection? ──────────────────────────────────────► KUBE-NWPLCY-TAIL: of a pod? accepted
-//!     │ cut? ─► KUBE-NWPLCY-CUT: dropped
-//!     ├ from a pod with a chain? ─► KUBE-POD-FW-EGRESS ─ by address ─► KUBE-POD-FW-… ─► KUBE-NWPLCY-… ─┐
-//!     ├ from an isolated pod? ────► KUBE-NWPLCY-EGRESS ─ granted? ────────────────────────────────────┤
-//!     │                                                     KUBE-NWPLCY-DEFAULT: the same two, or accepted ◄┘
-//!     ├ to a pod with a chain? ───► KUBE-POD-FW-INGRESS ─ by address ─► KUBE-POD-FW-… ─► KUBE-NWPLCY-…: accepted
-//!     ├ to an isolated pod? ──────► KUBE-NWPLCY-INGRESS ─ granted? accepted
+//!   KUBE-NWPLCY-COMMON ─ established? ─────────► KUBE-NWPLCY-TAIL: of a pod? accept
+//!     │ terminated? ─► KUBE-NWPLCY-CUT: drop
+//!     ├ from a pod with a chain? ─► KUBE-POD-FW-EGRESS ─ by address ─► KUBE-POD-FW-…
+//!     │                               └► KUBE-NWPLCY-… ─► KUBE-NWPLCY-DEFAULT
+//!     ├ from an isolated pod? ────► KUBE-NWPLCY-EGRESS ─ granted? ─► KUBE-NWPLCY-DEFAULT
+//!     │                               KUBE-NWPLCY-DEFAULT: the next two lines, or accept
+//!     ├ to a pod with a chain? ───► KUBE-POD-FW-INGRESS ─ by address ─► KUBE-POD-FW-…
+//!     │                               └► KUBE-NWPLCY-…: accept
+//!     ├ to an isolated pod? ──────► KUBE-NWPLCY-INGRESS ─ granted? accept
 //!     └► KUBE-NWPLCY-TAIL
 //! ```
 //!
-//! Looking an address up in a set costs as much as comparing it with fifteen to thirty others, so that one comparison comes
-//! before each lookup: only addresses that are near those of pods are looked up at all.
+//! A set lookup costs as much as comparing an address with fifteen to thirty others. Therefore one
+//! comparison precedes each lookup, and only addresses near those of pods are looked up.
 
 use std::net::IpAddr;
 
@@ -22,20 +24,22 @@ use weir_model::{Direction, IpFamily, Name};
 use crate::{
     Act, Hook, Match, Rule, Side,
     dispatch::shared_bits,
-    skeleton::{answers, common, cut, default, dispatch, isolated, judge, local, neighbours, tail},
+    skeleton::{
+        common, cut, default, dispatch, grant_lookup, isolated, local, neighbours, tail, terminated,
+    },
 };
 
-/// What these rules depend on.
+/// The state that these rules depend on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Gate {
-    /// A network with all pods of this node in it; `None` if there are none.
+    /// A network that contains all pods of this node, or `None` without pods.
     pub(crate) net: Option<IpNet>,
-    /// Whether some pod has a chain for what it sends.
+    /// Whether some pod has an egress chain.
     pub(crate) egress: bool,
-    /// Whether some pod has a chain for what it receives.
+    /// Whether some pod has an ingress chain.
     pub(crate) ingress: bool,
-    /// Whether connections were cut, so that their answers must be told from connections of their own.
-    pub(crate) cut: bool,
+    /// Whether connections were terminated, so that the rules must drop their replies.
+    pub(crate) has_terminated: bool,
 }
 
 impl Gate {
@@ -43,7 +47,8 @@ impl Gate {
     pub(crate) fn chains(self, family: IpFamily) -> Vec<(Name, Vec<Rule>)> {
         let output = self.net.map_or(Vec::new(), |net| {
             let to = Act::Goto(common());
-            // What leaves the node with the address of another machine is a service's, sent on by IPVS.
+            // A packet that leaves the node with the address of another machine belongs to a
+            // service, forwarded by IPVS.
             let mut sent_on = pod(Side::Destination, net, family);
             sent_on.push(Match::Forwarded);
             vec![Rule::new(pod(Side::Source, net, family), to.clone()), Rule::new(sent_on, to)]
@@ -52,7 +57,7 @@ impl Gate {
             let out = |side| Rule::new(pod(side, net, family), Act::Accept);
             vec![out(Side::Source), out(Side::Destination)]
         });
-        let mut admitted = self.judge(Direction::Ingress, family);
+        let mut admitted = self.pod_rules(Direction::Ingress, family);
         admitted.push(Rule::new([], Act::Accept));
         vec![
             (Hook::Output.chain().into(), output),
@@ -67,22 +72,22 @@ impl Gate {
         if family == IpFamily::V6 {
             rules.push(Rule::new([Match::Icmp6], Act::Jump(neighbours())));
         }
-        if self.cut {
+        if self.has_terminated {
             let [from, to] = cut(family);
             let ended = [
                 Match::In(from, vec![Side::Source, Side::Source, Side::Destination]),
                 Match::In(to, vec![Side::Destination, Side::Destination, Side::Source]),
             ];
-            rules.push(Rule::new(ended, Act::Goto(answers())));
+            rules.push(Rule::new(ended, Act::Goto(terminated())));
         }
-        rules.extend(self.judge(Direction::Egress, family));
-        rules.extend(self.judge(Direction::Ingress, family));
+        rules.extend(self.pod_rules(Direction::Egress, family));
+        rules.extend(self.pod_rules(Direction::Ingress, family));
         rules.push(Rule::new([], Act::Goto(tail())));
         rules
     }
 
-    /// The rules that lead to those of a pod. Who has none comes back.
-    fn judge(self, direction: Direction, family: IpFamily) -> Vec<Rule> {
+    /// The rules that lead to those of a pod. Packets without a pod return.
+    fn pod_rules(self, direction: Direction, family: IpFamily) -> Vec<Rule> {
         let Some(net) = self.net else { return Vec::new() };
         let has_chains = match direction {
             Direction::Egress => self.egress,
@@ -95,12 +100,12 @@ impl Gate {
         }
         let mut matches = near(here, net);
         matches.push(Match::In(isolated(direction, family), vec![here]));
-        rules.push(Rule::new(matches, Act::Goto(judge(direction))));
+        rules.push(Rule::new(matches, Act::Goto(grant_lookup(direction))));
         rules
     }
 }
 
-/// A pod of this node, at this end.
+/// Matches a pod of this node at one end of a packet.
 fn pod(side: Side, net: IpNet, family: IpFamily) -> Vec<Match> {
     let mut matches = near(side, net);
     matches.push(Match::In(local(family), vec![side]));
@@ -108,12 +113,12 @@ fn pod(side: Side, net: IpNet, family: IpFamily) -> Vec<Match> {
 }
 
 fn near(side: Side, net: IpNet) -> Vec<Match> {
-    // Everywhere is not worth a question.
+    // A match of all addresses would be useless.
     (net.prefix_len() > 0).then_some(Match::At(side, net)).into_iter().collect()
 }
 
-/// A network with all addresses from the first to the last in it, which are of one family. Its size goes in great steps, so that
-/// it rarely changes when a pod comes or goes.
+/// A network that contains all addresses between two of one family. Its size changes in large
+/// steps, so that it rarely changes with a pod.
 pub(crate) fn around(first: IpAddr, last: IpAddr) -> Option<IpNet> {
     let whole = IpNet::from(first).max_prefix_len();
     let step = if first.is_ipv4() { 8 } else { 16 };
@@ -126,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_network_around_pods_grows_in_great_steps() {
+    fn the_network_around_pods_grows_in_large_steps() {
         let net = |first: &str, last: &str| {
             let [first, last] = [first, last].map(|text| text.parse().expect("an address"));
             around(first, last).expect("one family").to_string()

@@ -8,40 +8,45 @@ use crate::{
     wire,
 };
 
-/// What is in the kernel of ours, or was kube-router's.
+/// The chains and sets of weir or kube-router in the kernel.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Installed {
-    /// The tables of the families that the machine has.
+    /// The tables of the families that the machine supports.
     pub(crate) tables: BTreeMap<IpFamily, Table>,
     pub(crate) sets: BTreeMap<Name, InstalledSet>,
 }
 
 impl Installed {
-    /// What is there when a ruleset is, in the tables of some families.
-    pub(crate) fn of(ruleset: &Ruleset, families: impl Iterator<Item = IpFamily>) -> Self {
-        let sets = ruleset.sets.iter().map(|(name, set)| (name.clone(), InstalledSet::of(set)));
-        let tables = families.map(|family| (family, Table::of(ruleset, family)));
+    /// The installed state after a ruleset was applied, for the tables of some families.
+    pub(crate) fn from_ruleset(
+        ruleset: &Ruleset,
+        families: impl Iterator<Item = IpFamily>,
+    ) -> Self {
+        let sets =
+            ruleset.sets.iter().map(|(name, set)| (name.clone(), InstalledSet::from_set(set)));
+        let tables = families.map(|family| (family, Table::from_ruleset(ruleset, family)));
         Installed { tables: tables.collect(), sets: sets.collect() }
     }
 
-    /// Whether answers of connections that were cut are remembered.
-    pub(crate) fn remembers_cuts(&self) -> bool {
-        let remembers =
+    /// Whether replies of terminated connections are still blocked.
+    pub(crate) fn has_terminated(&self) -> bool {
+        let has_entries =
             |name: &Name| self.sets.get(name).is_some_and(|set| !set.entries.is_empty());
-        IpFamily::BOTH.into_iter().flat_map(skeleton::cut).any(|name| remembers(&name))
+        IpFamily::BOTH.into_iter().flat_map(skeleton::cut).any(|name| has_entries(&name))
     }
 }
 
-/// The part of a table that is ours.
+/// Our part of a table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Table {
-    /// The rules of our chains, word by word.
+    /// The rules of our chains, split into words.
     pub(crate) chains: BTreeMap<Name, Vec<Vec<String>>>,
-    /// The rules of built-in chains that lead to ours: their place in the chain, and the rule as it is saved.
+    /// The rules of built-in chains that lead to ours, with their position, as iptables-save prints
+    /// them.
     pub(crate) jumps: BTreeMap<Hook, Vec<(usize, String)>>,
 }
 
-/// A set as it is.
+/// A set in the kernel.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct InstalledSet {
     pub(crate) type_name: String,
@@ -49,16 +54,16 @@ pub(crate) struct InstalledSet {
     pub(crate) max: u32,
     pub(crate) commented: bool,
     pub(crate) timed: bool,
-    /// How many entries it has, where only its head was read.
+    /// The number of entries, if only the header was read.
     pub(crate) size: u32,
     pub(crate) entries: BTreeMap<Entry, Name>,
-    /// Something in it is nothing that we would write.
-    pub(crate) strange: bool,
+    /// Whether it has an entry that weir would not write.
+    pub(crate) has_unknown_entries: bool,
 }
 
 impl InstalledSet {
-    /// A set as we make it.
-    fn of(set: &Set) -> Self {
+    /// A set in the form in which weir creates it.
+    fn from_set(set: &Set) -> Self {
         InstalledSet {
             type_name: set.kind.type_name().to_owned(),
             family: wire::number(set.family),
@@ -67,29 +72,29 @@ impl InstalledSet {
             timed: set.kind == Kind::Cut,
             size: 0,
             entries: set.entries.clone(),
-            strange: false,
+            has_unknown_entries: false,
         }
     }
 
-    /// Whether it is of the kind that a wanted set is of.
-    pub(crate) fn fits(&self, wanted: &Set) -> bool {
-        !self.strange
-            && self.type_name == wanted.kind.type_name()
+    /// Whether its type matches that of a desired set.
+    pub(crate) fn fits(&self, desired: &Set) -> bool {
+        !self.has_unknown_entries
+            && self.type_name == desired.kind.type_name()
             && self.max == MAXELEM
-            && self.family == wire::number(wanted.family)
-            && self.commented == is_commented(wanted.kind)
-            && self.timed == (wanted.kind == Kind::Cut)
+            && self.family == wire::number(desired.family)
+            && self.commented == is_commented(desired.kind)
+            && self.timed == (desired.kind == Kind::Cut)
     }
 }
 
-/// Whether the entries have words.
+/// Whether the entries have comments.
 fn is_commented(kind: Kind) -> bool {
     matches!(kind, Kind::Pods | Kind::Isolated)
 }
 
 impl Table {
-    /// Our part of a table, when a ruleset is there.
-    fn of(ruleset: &Ruleset, family: IpFamily) -> Self {
+    /// Our part of a table after a ruleset was applied.
+    fn from_ruleset(ruleset: &Ruleset, family: IpFamily) -> Self {
         let ours = ruleset.chains.iter().filter(|((of, _), _)| *of == family);
         let words = |rule: &Rule| text::words(&rule.to_string());
         let chains =
@@ -98,8 +103,8 @@ impl Table {
         Table { chains: chains.collect(), jumps: jumps.into() }
     }
 
-    /// Reads what iptables-save says about the table `filter`.
-    pub(crate) fn read(saved: &str) -> Self {
+    /// Parses the output of iptables-save for the table `filter`.
+    pub(crate) fn parse(saved: &str) -> Self {
         let mut table = Table::default();
         let mut places: BTreeMap<Hook, usize> = BTreeMap::new();
         for line in saved.lines() {
@@ -137,8 +142,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_ours_is_read() {
-        let table = Table::read(
+    fn only_our_chains_and_jumps_are_parsed() {
+        let table = Table::parse(
             "*filter
 :FORWARD DROP [1:2]
 :KUBE-ROUTER-FORWARD - [0:0]

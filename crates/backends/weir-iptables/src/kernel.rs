@@ -1,4 +1,4 @@
-//! The kernel's sets, over netlink, and its rules, through the programs of iptables: the only I/O here.
+//! The I/O of this crate: kernel sets over netlink, and rules through the iptables programs.
 
 use std::{
     collections::BTreeMap,
@@ -18,12 +18,13 @@ use weir_netlink::{
 
 use crate::{
     Entry, Installed, Plan, Script, Step,
-    home::Home,
     installed::{InstalledSet, Table},
-    name, wire,
+    name,
+    namespace::NetNamespace,
+    wire,
 };
 
-/// Which iptables the rules are for: the two have tables of their own in the kernel.
+/// The iptables variant. Each has separate tables in the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Variant {
     /// `iptables-nft`, on top of nf_tables.
@@ -32,19 +33,19 @@ pub enum Variant {
     Legacy,
 }
 
-/// Where rules and sets of one network namespace are read and written.
+/// Reads and writes the rules and sets of one network namespace.
 #[derive(Debug)]
 pub(crate) struct Kernel {
-    home: Home,
+    namespace: NetNamespace,
     socket: Socket,
     sequence: u32,
     families: Vec<IpFamily>,
     variant: Variant,
-    /// What the names of the programs have in the middle.
+    /// The infix of the names of the programs.
     middle: &'static str,
 }
 
-/// Why rules or sets could not be read or written.
+/// Reading or writing rules or sets failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum KernelError {
     /// The netlink socket failed.
@@ -53,17 +54,17 @@ pub(crate) enum KernelError {
     /// Sets cannot be listed.
     #[error("the kernel's sets cannot be read")]
     Read(#[from] NetlinkError),
-    /// An answer makes no sense.
+    /// A response is invalid.
     #[error("the kernel's sets cannot be read")]
     Malformed(#[from] Malformed),
     /// The kernel rejected a step.
     #[error("the kernel rejected `{step}`")]
     Rejected {
-        /// The step, as a command of ipset.
+        /// The step, as an ipset command.
         step: String,
         source: NetlinkError,
     },
-    /// A step cannot be written down.
+    /// A message is too long.
     #[error("an entry does not fit into a netlink message")]
     TooLong(#[from] TooLong),
     /// A program cannot be started.
@@ -78,21 +79,24 @@ pub(crate) enum KernelError {
     Failed {
         /// The program.
         program: String,
-        /// What it said.
+        /// Its error output.
         reason: String,
     },
 }
 
-/// A set that was in use by a rule until just now is let go of by the kernel a little later; so long it is waited for.
-const PATIENCE: Duration = Duration::from_millis(2);
-const TRIES: usize = 500;
+/// The kernel releases a set a little after the last rule that used it. This is the retry interval
+/// for destroying it.
+const DESTROY_RETRY_INTERVAL: Duration = Duration::from_millis(2);
+/// The maximum number of attempts.
+const DESTROY_ATTEMPTS: usize = 500;
 /// The error code of ipset for a set in use. It is outside the range of `errno`.
 pub(crate) const IPSET_ERR_BUSY: i32 = 4100;
 /// The error code for a set that does not exist.
 const ENOENT: i32 = Errno::NOENT.raw_os_error();
 
 impl Kernel {
-    /// The rules and sets of the network namespace that this thread is in. Later the thread may be elsewhere.
+    /// Opens the rules and sets of the current network namespace of this thread. They stay the same
+    /// when the thread moves.
     pub(crate) fn open(variant: Option<Variant>) -> Result<Self, KernelError> {
         let socket = Socket::open(Protocol::Netfilter).map_err(KernelError::Socket)?;
         let middle = match variant {
@@ -100,15 +104,23 @@ impl Kernel {
             Some(Variant::Legacy) => "-legacy",
             None => "",
         };
-        let variant = variant.map_or_else(found, Ok)?;
-        let families = match Path::new("/proc/thread-self/net/if_inet6").exists() {
-            true => vec![IpFamily::V4, IpFamily::V6],
-            false => vec![IpFamily::V4],
+        let variant = variant.map_or_else(detect_variant, Ok)?;
+        let families = if Path::new("/proc/thread-self/net/if_inet6").exists() {
+            vec![IpFamily::V4, IpFamily::V6]
+        } else {
+            vec![IpFamily::V4]
         };
-        Ok(Kernel { home: Home::here(), socket, sequence: 0, families, variant, middle })
+        Ok(Kernel {
+            namespace: NetNamespace::current(),
+            socket,
+            sequence: 0,
+            families,
+            variant,
+            middle,
+        })
     }
 
-    /// All that is ours.
+    /// Reads our rules and sets.
     pub(crate) fn read(&mut self) -> Result<Installed, KernelError> {
         let mut installed = Installed { tables: self.tables()?, ..Installed::default() };
         let mut names = Vec::new();
@@ -120,29 +132,29 @@ impl Kernel {
             let mut set = InstalledSet::default();
             self.list(
                 |body| wire::named(body, &name),
-                |message| wire::read(&mut set, message.attributes(wire::HEADER)),
+                |message| wire::parse_message(&mut set, message.attributes(wire::HEADER)),
             )?;
             installed.sets.insert(name, set);
         }
         Ok(installed)
     }
 
-    /// Our rules alone.
+    /// Reads our rules.
     pub(crate) fn tables(&self) -> Result<BTreeMap<IpFamily, Table>, KernelError> {
         let read = |family: &IpFamily| {
             let saved = self.run(*family, "save", &["-t", "filter"], "")?;
-            Ok((*family, Table::read(&saved)))
+            Ok((*family, Table::parse(&saved)))
         };
         self.families.iter().map(read).collect()
     }
 
-    /// How many entries each set of ours has.
+    /// The number of entries of each of our sets.
     pub(crate) fn sizes(&mut self) -> Result<Vec<(Name, u32)>, KernelError> {
         let mut sizes = Vec::new();
         self.list(wire::heads, |message| {
             let name = wire::name_in(message.attributes(wire::HEADER))?;
             let mut set = InstalledSet::default();
-            wire::read(&mut set, message.attributes(wire::HEADER))?;
+            wire::parse_message(&mut set, message.attributes(wire::HEADER))?;
             sizes.push((name, set.size));
             Ok(())
         })?;
@@ -150,9 +162,9 @@ impl Kernel {
         Ok(sizes)
     }
 
-    /// A number that changes whenever rules do; `None` if nobody counts.
+    /// A number that changes with every change of rules. `None` with iptables-legacy.
     pub(crate) fn generation(&mut self) -> Result<Option<u32>, KernelError> {
-        /// `NFT_MSG_GETGEN` and its answer.
+        /// `NFT_MSG_GETGEN` and its response.
         const GET: u16 = 10 << 8 | 16;
         const NEW: u16 = 10 << 8 | 15;
         if self.variant == Variant::Legacy {
@@ -172,8 +184,8 @@ impl Kernel {
         Ok(generation?)
     }
 
-    /// Takes the steps of a plan, one after the other.
-    pub(crate) fn perform(&mut self, plan: &Plan) -> Result<(), KernelError> {
+    /// Runs the steps of a plan in order.
+    pub(crate) fn run_plan(&mut self, plan: &Plan) -> Result<(), KernelError> {
         plan.steps.iter().try_for_each(|step| self.step(step))
     }
 
@@ -182,7 +194,7 @@ impl Kernel {
             Step::Create(name, kind, family) => {
                 let create = |body: &mut Body<'_>| wire::create(body, name, *kind, *family);
                 let request = self.request(wire::CREATE, kind::ACK, create)?;
-                self.tell(&request, || step.to_string())
+                self.send_step(&request, || step.to_string())
             }
             Step::Add(name, _, entries) => {
                 let entries = entries.iter().map(|(entry, word)| (entry, &**word));
@@ -192,7 +204,7 @@ impl Kernel {
                 self.entries(wire::REMOVE, name, entries.iter().map(|entry| (entry, "")), None)
             }
             Step::Restore(script) => self.restore(script),
-            Step::Settle => {
+            Step::WaitForPackets => {
                 wait_for_packets();
                 Ok(())
             }
@@ -223,17 +235,19 @@ impl Kernel {
             let some = |body: &mut Body<'_>| wire::entries(body, set, &mut entries, seconds);
             let request = self.request(number, kind::ACK, some)?;
             let word = if number == wire::ADD { "add" } else { "del" };
-            self.tell(&request, || format!("{word} {set} {first} …"))?;
+            self.send_step(&request, || format!("{word} {set} {first} …"))?;
         }
         Ok(())
     }
 
-    /// Removes a set. One that rules of others name stays.
+    /// Destroys a set. A set that foreign rules use stays.
     fn destroy(&mut self, name: &str) -> Result<(), KernelError> {
-        for _ in 0..TRIES {
+        for _ in 0..DESTROY_ATTEMPTS {
             let request = self.request(wire::DESTROY, kind::ACK, |body| wire::named(body, name))?;
-            match self.tell(&request, || format!("destroy {name}")) {
-                Err(error) if error.code() == Some(IPSET_ERR_BUSY) => thread::sleep(PATIENCE),
+            match self.send_step(&request, || format!("destroy {name}")) {
+                Err(error) if error.code() == Some(IPSET_ERR_BUSY) => {
+                    thread::sleep(DESTROY_RETRY_INTERVAL);
+                }
                 Err(error) if error.code() == Some(ENOENT) => return Ok(()),
                 result => return result,
             }
@@ -261,11 +275,11 @@ impl Kernel {
             IpFamily::V6 => "ip6tables",
         };
         let program = format!("{ip}{}-{what}", self.middle);
-        let ran = self.home.run(|| run(&program, arguments, input));
+        let ran = self.namespace.run(|| run(&program, arguments, input));
         ran.map_err(|source| KernelError::Run { program: program.clone(), source })?
     }
 
-    fn tell(&mut self, request: &[u8], step: impl Fn() -> String) -> Result<(), KernelError> {
+    fn send_step(&mut self, request: &[u8], step: impl Fn() -> String) -> Result<(), KernelError> {
         self.socket
             .request(request)
             .map_err(|source| KernelError::Rejected { step: step(), source })
@@ -316,8 +330,8 @@ impl KernelError {
     }
 }
 
-/// Which iptables the machine uses.
-fn found() -> Result<Variant, KernelError> {
+/// The iptables variant of the machine.
+fn detect_variant() -> Result<Variant, KernelError> {
     let version = run("iptables", &["--version"], "")?;
     Ok(if version.contains("nf_tables") { Variant::Nft } else { Variant::Legacy })
 }
@@ -329,7 +343,7 @@ fn run(program: &str, arguments: &[&str], input: &str) -> Result<String, KernelE
         command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped());
         command.stderr(Stdio::piped()).spawn()
     };
-    // Some systems keep them where the path of an ordinary user does not lead.
+    // Some systems install them outside the PATH of an ordinary user.
     let mut child = match start(program) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             start(&format!("/usr/sbin/{program}"))
@@ -337,7 +351,8 @@ fn run(program: &str, arguments: &[&str], input: &str) -> Result<String, KernelE
         started => started,
     }
     .map_err(failed)?;
-    // It reads everything before it says anything. If it ends early, what it said is worth more than a broken pipe.
+    // The program reads all input before it prints anything. If it ends early, its error output is
+    // more useful than a broken pipe.
     let wrote = child.stdin.take().map_or(Ok(()), |mut stdin| stdin.write_all(input.as_bytes()));
     let output = child.wait_with_output().map_err(failed)?;
     if output.status.success() {

@@ -1,22 +1,27 @@
-//! Compiled rules as iptables rules and ipsets, in the layout of kube-router's network policy controller.
+//! Renders compiled rules as iptables rules and ipsets, in the layout of kube-router's network
+//! policy controller.
 //!
 //! ```text
-//!   Program, Delta ─Planner→ Plan ─┬ sets:  netlink ──────────────────────┬► kernel ─► Installed ─replan→ Plan
-//!                                  └ rules: iptables-restore --noflush ───┘
+//!   Program, Delta ─Planner→ Plan ─┬ sets:  netlink ───────────────────┬► kernel ─► Installed
+//!                    ▲             └ rules: iptables-restore --noflush ┘               │
+//!                    └───────────────────────── replan ────────────────────────────────┘
 //! ```
 //!
-//! *Invariant*: planning is pure and depends on the program alone. Sets and the chains of policies are named by what they say.
+//! *Invariant*: planning does no I/O, and its result depends on the program alone. The names of
+//! sets and policy chains are digests of their content.
 //!
-//! *Invariant*: only chains and sets with our prefixes are ever written, and one line in each built-in chain.
+//! *Invariant*: the backend writes only chains and sets with our prefixes, and one rule in each
+//! built-in chain.
 //!
-//! *Invariant*: the work for a new connection does not grow with the NetworkPolicies that speak for a pod: few lookups in sets
-//! decide. Rules of the admin tiers, and different ranges of ports, are asked one by one.
+//! *Invariant*: the cost of a new connection does not grow with the number of NetworkPolicies that
+//! select a pod: a few set lookups decide. Rules of the admin tiers, and distinct port ranges, are
+//! evaluated one by one.
 
 #![cfg_attr(
     not(target_os = "linux"),
     allow(
         dead_code,
-        reason = "elsewhere a program is rendered, and there is no kernel to plan for"
+        reason = "other systems can render a program, but have no kernel to plan for"
     )
 )]
 
@@ -27,21 +32,21 @@ mod chain;
 mod dispatch;
 mod feed;
 mod gate;
-#[cfg(target_os = "linux")]
-mod home;
 mod installed;
 #[cfg(target_os = "linux")]
 mod kernel;
 mod merge;
 mod name;
+#[cfg(target_os = "linux")]
+mod namespace;
 mod objects;
 mod order;
-mod place;
 mod plan;
 mod planner;
 mod replan;
 mod ruleset;
 mod skeleton;
+mod slot;
 mod stand_in;
 mod text;
 mod wire;

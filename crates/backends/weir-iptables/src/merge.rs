@@ -1,4 +1,4 @@
-//! What all policies that isolate a pod allow, merged so that their number does not matter.
+//! Merges the policies that isolate a pod, so that the cost does not depend on their number.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -15,39 +15,42 @@ use crate::{
     skeleton::allowed,
 };
 
-/// What policies allow, by how it is told.
+/// The traffic that policies allow, by the form of the peers.
 #[derive(Debug, Default)]
 pub(crate) struct Allowed {
-    /// To everyone. `None`: nothing.
+    /// The ports that every peer can use, or `None`.
     anyone: Option<Ports>,
     sets: BTreeMap<SetId, Ports>,
     blocks: BTreeMap<Block, Ports>,
     port_sets: BTreeSet<SetId>,
 }
 
-/// Peers by the ports that they may use: single ones go into sets together with the peers, ranges cannot.
+/// Peers by their ports. Single ports go into sets together with the peers; ranges cannot.
 #[derive(Debug)]
-struct Sorted<T> {
+struct PeersByPorts<T> {
     anywhere: Vec<T>,
     at: Vec<(T, Vec<(Protocol, u16)>)>,
     within: BTreeMap<PortRange, Vec<T>>,
 }
 
 impl Allowed {
-    pub(crate) fn of(sections: &[Arc<Section>]) -> Self {
+    pub(crate) fn from_sections(sections: &[Arc<Section>]) -> Self {
         let mut allowed = Allowed::default();
         for rule in sections.iter().flat_map(|section| &section.rules) {
             match &rule.peers {
                 Peers::Any => allowed.anyone = Some(and(allowed.anyone.as_ref(), &rule.ports)),
                 Peers::Set(set) => extend(&mut allowed.sets, set, &rule.ports),
                 Peers::Block(block) => extend(&mut allowed.blocks, block, &rule.ports),
-                Peers::PortSet(set) => _ = allowed.port_sets.insert(set.clone()),
+                Peers::PortSet(set) => {
+                    allowed.port_sets.insert(set.clone());
+                }
             }
         }
         allowed
     }
 
-    /// The rules that let all of it pass. There are few, whatever the number of policies; one more for each range of ports.
+    /// The rules that allow this traffic. Their number does not depend on the number of policies;
+    /// each port range adds one.
     pub(crate) fn rules(
         &self,
         planner: &mut Planner,
@@ -67,7 +70,7 @@ impl Allowed {
         rules
     }
 
-    /// Peers that are members of sets.
+    /// Matches peers that are members of sets.
     fn members(
         &self,
         planner: &mut Planner,
@@ -76,7 +79,7 @@ impl Allowed {
         family: IpFamily,
     ) -> Vec<Vec<Match>> {
         let there = Side::there(direction);
-        let sorted = Sorted::of(self.sets.iter().map(|(set, to)| (set.clone(), to)));
+        let sorted = PeersByPorts::new(self.sets.iter().map(|(set, to)| (set.clone(), to)));
         let own = |sets: Vec<SetId>| sets.into_iter().map(|set| (set, Share::Own)).collect();
         let mut all = Vec::new();
         let mut at: Vec<(SetId, Share)> = own(self.port_sets.iter().cloned().collect());
@@ -98,7 +101,7 @@ impl Allowed {
         all
     }
 
-    /// Peers that are addresses of blocks, or anyone.
+    /// Matches peers in blocks, and all peers.
     fn networks(
         &self,
         planner: &mut Planner,
@@ -109,7 +112,7 @@ impl Allowed {
         let everyone = vec![blocks::everything(family)];
         let each = self.blocks.iter().map(|(block, to)| (blocks::nets(block, family), to));
         let each = each.chain(self.anyone.iter().map(|to| (everyone.clone(), to)));
-        let sorted = Sorted::of(each.filter(|(nets, _)| !nets.is_empty()));
+        let sorted = PeersByPorts::new(each.filter(|(nets, _)| !nets.is_empty()));
         let mut all = Vec::new();
         let mut by_port: BTreeMap<(Protocol, u16), Vec<Vec<IpNet>>> = BTreeMap::new();
         for (nets, ports) in sorted.at {
@@ -141,14 +144,15 @@ impl Allowed {
     }
 }
 
-/// The addresses of some networks, as the fewest networks that a set can hold.
+/// The union of networks, as the fewest networks that a set can hold.
 fn union(groups: Vec<Vec<IpNet>>) -> Vec<IpNet> {
     IpNet::aggregate(&groups.concat()).into_iter().flat_map(blocks::halves).collect()
 }
 
-impl<T: Clone> Sorted<T> {
-    fn of<'a>(peers: impl Iterator<Item = (T, &'a Ports)>) -> Self {
-        let mut sorted = Sorted { anywhere: Vec::new(), at: Vec::new(), within: BTreeMap::new() };
+impl<T: Clone> PeersByPorts<T> {
+    fn new<'a>(peers: impl Iterator<Item = (T, &'a Ports)>) -> Self {
+        let mut sorted =
+            PeersByPorts { anywhere: Vec::new(), at: Vec::new(), within: BTreeMap::new() };
         for (peer, ports) in peers {
             let Ports::Of(ranges) = ports else {
                 sorted.anywhere.push(peer);
@@ -173,7 +177,7 @@ fn extend<K: Ord + Clone>(map: &mut BTreeMap<K, Ports>, key: &K, more: &Ports) {
     map.insert(key.clone(), all);
 }
 
-/// These ports and those.
+/// The union of ports.
 fn and(some: Option<&Ports>, more: &Ports) -> Ports {
     match (some, more) {
         (Some(Ports::Of(some)), Ports::Of(more)) => {

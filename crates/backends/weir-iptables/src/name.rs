@@ -1,7 +1,8 @@
-//! The names of chains and sets, by kube-router's recipe: a prefix, and the beginning of a digest of what the thing is.
+//! The names of chains and sets, in kube-router's format: a prefix and the start of a digest.
 //!
-//! The recipe joins its words with nothing between them, so that two things could share a name. Its last free word is a
-//! version; ours says what the others leave open, and never the time: what did not change keeps its name.
+//! The format joins its words without separators, so that two objects could share a name. Its last
+//! free word is a version. Ours contains the information that the others omit, and never the time:
+//! an unchanged object keeps its name.
 
 use sha2::{Digest, Sha256};
 use weir_model::{Direction, IpFamily, Name, PodId, PolicyId};
@@ -12,19 +13,19 @@ use crate::Hook;
 pub(crate) const POD: &str = "KUBE-POD-FW-";
 /// The chain of a policy.
 pub(crate) const POLICY: &str = "KUBE-NWPLCY-";
-/// A set that the source of a packet is looked up in.
+/// A set that rules look up sources in.
 pub(crate) const SOURCES: &str = "KUBE-SRC-";
-/// A set that the destination of a packet is looked up in.
+/// A set that rules look up destinations in.
 pub(crate) const DESTINATIONS: &str = "KUBE-DST-";
-/// What the name of a set for IPv6 begins with.
+/// The prefix of the names of IPv6 sets.
 const SIX: &str = "inet6:";
 
-/// A prefix and the digest of some words: SHA-256, in base 32, the first 16 letters.
+/// A prefix and the digest of some words: the first 16 characters of SHA-256 in base 32.
 pub(crate) fn hashed(prefix: &str, words: &[&str]) -> Name {
     format!("{prefix}{}", id(&words.concat())).into()
 }
 
-/// The first 16 letters of SHA-256 in base 32.
+/// The first 16 characters of SHA-256 in base 32.
 pub(crate) fn id(text: &str) -> String {
     const LETTERS: [u8; 32] = *b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567";
     let digest = Sha256::digest(text);
@@ -32,29 +33,29 @@ pub(crate) fn id(text: &str) -> String {
     (0..16).rev().map(|at| char::from(LETTERS[(bits >> (5 * at)) as usize & 31])).collect()
 }
 
-/// The chain that judges one direction for a pod. The same name is used for both families.
+/// The chain of one direction of a pod. Both families use the same name.
 pub(crate) fn pod_chain(pod: &PodId, direction: Direction) -> Name {
     let version = format!("/{}/{direction}", pod.namespace.len());
     hashed(POD, &[&pod.namespace, &pod.name, &version])
 }
 
-/// The chain of a policy that says this.
-pub(crate) fn policy_chain(policy: &PolicyId, family: IpFamily, said: &str) -> Name {
-    let version = format!("/{}/{}/{said}", policy.namespace.len(), policy.kind);
+/// The chain of a policy with this content.
+pub(crate) fn policy_chain(policy: &PolicyId, family: IpFamily, content: &str) -> Name {
+    let version = format!("/{}/{}/{content}", policy.namespace.len(), policy.kind);
     hashed(POLICY, &[&policy.namespace, &policy.name, &version, &family.to_string()])
 }
 
-/// The chain of several policies that say this together.
-pub(crate) fn merged_chain(family: IpFamily, said: &str) -> Name {
-    hashed(POLICY, &["/", said, &family.to_string()])
+/// The chain of several merged policies with this content.
+pub(crate) fn merged_chain(family: IpFamily, content: &str) -> Name {
+    hashed(POLICY, &["/", content, &family.to_string()])
 }
 
-/// A chain on the way to those of pods.
+/// A branch of the tree that leads to the chains of pods.
 pub(crate) fn branch(direction: Direction, net: &str) -> Name {
     hashed(POD, &["/", &direction.to_string(), "/", net])
 }
 
-/// The set that means this, for the peers of one direction.
+/// The set with this content, for the peers of one direction.
 pub(crate) fn peer_set(direction: Direction, family: IpFamily, meaning: &str) -> Name {
     let prefix = match direction {
         Direction::Ingress => SOURCES,
@@ -63,7 +64,7 @@ pub(crate) fn peer_set(direction: Direction, family: IpFamily, meaning: &str) ->
     in_family(family, &hashed(prefix, &["/", meaning, &family.to_string()]))
 }
 
-/// The set that is asked in place of another, for a short time.
+/// The temporary set that replaces another one.
 pub(crate) fn stand_in(set: &str, family: IpFamily) -> Name {
     in_family(family, &hashed(SOURCES, &["/", set, "/stand-in"]))
 }
@@ -76,20 +77,20 @@ pub(crate) fn in_family(family: IpFamily, name: &str) -> Name {
     }
 }
 
-/// Whether a chain is ours, or was kube-router's.
+/// Whether a chain belongs to weir or kube-router.
 pub(crate) fn is_our_chain(name: &str) -> bool {
     name.starts_with(POD)
         || name.starts_with(POLICY)
         || Hook::ALL.into_iter().any(|hook| hook.chain() == name)
 }
 
-/// Whether a set is ours, or was kube-router's for its policies.
+/// Whether a set belongs to weir, or to the policies of kube-router.
 pub(crate) fn is_our_set(name: &str) -> bool {
     let bare = name.strip_prefix(SIX).unwrap_or(name);
     bare.starts_with(SOURCES) || bare.starts_with(DESTINATIONS) || bare == "kube-router-local-pods"
 }
 
-/// Text that fits in a comment: quotes and control characters are replaced, and it is cut at 120 bytes.
+/// Text for a comment: quotes and control characters are replaced, and it is cut at 120 bytes.
 pub(crate) fn comment(text: &str) -> Name {
     let mut clean = String::new();
     for letter in text.chars() {
@@ -107,9 +108,9 @@ pub(crate) fn comment(text: &str) -> Name {
 mod tests {
     use super::*;
 
-    /// Names that kube-router gives, from its tests and from reports of its users.
+    /// Names from the tests of kube-router and from reports of its users.
     #[test]
-    fn the_recipe_is_that_of_kube_router() {
+    fn names_match_those_of_kube_router() {
         let policy = |name| hashed(POLICY, &["nsA", name, "1", "IPv4"]);
         assert_eq!(&*policy("simple-egress"), "KUBE-NWPLCY-C23KD7UE4TAT3Y5M");
         assert_eq!(&*policy("simple-ingress-egress"), "KUBE-NWPLCY-IDIX352DRLNY3D23");
@@ -132,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn words_that_run_together_do_not_share_a_name() {
+    fn words_that_join_to_equal_text_do_not_share_a_name() {
         let chain = |namespace: &str, name: &str| {
             pod_chain(&PodId::new(namespace, name), Direction::Ingress)
         };
@@ -142,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_ours_is_told_by_its_name() {
+    fn our_chains_and_sets_are_recognized_by_name() {
         assert!(is_our_chain("KUBE-ROUTER-FORWARD") && is_our_chain("KUBE-POD-FW-ABC"));
         assert!(!is_our_chain("KUBE-ROUTER-SERVICES") && !is_our_chain("KUBE-FORWARD"));
         assert!(is_our_set("inet6:KUBE-SRC-ABC") && is_our_set("KUBE-DST-ABC"));

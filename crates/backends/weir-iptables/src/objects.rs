@@ -1,4 +1,4 @@
-//! The named things of a ruleset: who refers to what, and what changed since the last plan.
+//! The chains and sets of a ruleset, with their references and the changes since the last plan.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,76 +7,76 @@ use weir_model::{IpFamily, Name};
 
 use crate::{
     Entry, Rule, Ruleset, Set,
-    order::{Chains, Turns},
+    order::{Chains, EvaluationOrder},
     plan::{Draft, Plan, Script},
     stand_in,
 };
 
 /// A chain or a set.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Thing {
+pub(crate) enum ObjectId {
     /// A chain of a family.
     Chain(IpFamily, Name),
     /// A set.
     Set(Name),
 }
 
-/// A ruleset that knows how often each of its chains and sets is referred to. What nothing refers to is removed by `sweep`.
+/// A ruleset with reference counts. `sweep` removes chains and sets without references.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Objects {
     pub(crate) ruleset: Ruleset,
-    uses: Uses<Thing>,
-    /// The sets that rules of admin policies ask, one after the other.
-    in_turn: BTreeSet<Name>,
-    /// The chains that were touched, as they were before: `None` if they were not there.
+    uses: Uses<ObjectId>,
+    /// The sets of ordered rules, which admin policies have.
+    ordered_sets: BTreeSet<Name>,
+    /// The changed chains with their previous rules, or `None` if they are new.
     chains: BTreeMap<(IpFamily, Name), Option<Vec<Rule>>>,
     created: BTreeSet<Name>,
     destroyed: Vec<Name>,
-    /// The entries that were touched, as they were before: `None` if they were not there.
+    /// The changed entries with their previous comment, or `None` if they are new.
     entries: BTreeMap<Name, BTreeMap<Entry, Option<Name>>>,
 }
 
 impl Objects {
-    /// Makes a chain have these rules.
+    /// Sets the rules of a chain.
     pub(crate) fn put_chain(&mut self, family: IpFamily, name: &Name, rules: Vec<Rule>) {
         let key = (family, name.clone());
         if self.ruleset.chains.get(&key) == Some(&rules) {
             return;
         }
-        for thing in things(family, &rules) {
-            self.uses.add(thing);
+        for object in references(family, &rules) {
+            self.uses.add(object);
         }
         let old = self.ruleset.chains.insert(key.clone(), rules);
-        for thing in things(family, old.as_deref().unwrap_or_default()) {
-            self.uses.release(&thing);
+        for object in references(family, old.as_deref().unwrap_or_default()) {
+            self.uses.release(&object);
         }
         if old.is_none() {
-            self.uses.track(Thing::Chain(family, name.clone()));
+            self.uses.track(ObjectId::Chain(family, name.clone()));
         }
         self.chains.entry(key).or_insert(old);
     }
 
-    /// Enters a set, unless it is there.
+    /// Adds a set, unless it exists.
     pub(crate) fn add_set(&mut self, name: &Name, set: Set) {
         if self.ruleset.sets.contains_key(name) {
             return;
         }
         self.ruleset.sets.insert(name.clone(), set);
         self.created.insert(name.clone());
-        self.uses.track(Thing::Set(name.clone()));
+        self.uses.track(ObjectId::Set(name.clone()));
     }
 
-    /// A set is one of those that rules of admin policies ask, one after the other.
-    pub(crate) fn ask_in_turn(&mut self, set: &Name) {
-        self.in_turn.insert(set.clone());
+    /// Marks a set as used by ordered rules, which admin policies have.
+    pub(crate) fn mark_ordered(&mut self, set: &Name) {
+        self.ordered_sets.insert(set.clone());
     }
 
-    /// The sets that such rules ask.
-    pub(crate) fn in_turn(&self) -> &BTreeSet<Name> {
-        &self.in_turn
+    /// The sets of ordered rules.
+    pub(crate) fn ordered_sets(&self) -> &BTreeSet<Name> {
+        &self.ordered_sets
     }
 
-    /// Whether a set was entered since the last plan.
+    /// Whether a set was added since the last plan.
     pub(crate) fn is_new(&self, set: &Name) -> bool {
         self.created.contains(set)
     }
@@ -87,29 +87,29 @@ impl Objects {
         set.into_iter().flat_map(|set| set.entries.keys().cloned()).collect()
     }
 
-    /// The first entry of a set and the last, if it has any.
+    /// The first and the last entry of a set, if it has any.
     pub(crate) fn ends(&self, set: &Name) -> Option<(&Entry, &Entry)> {
         let entries = &self.ruleset.sets.get(set)?.entries;
         Some((entries.first_key_value()?.0, entries.last_key_value()?.0))
     }
 
-    /// Keeps a thing though nothing refers to it.
-    pub(crate) fn pin(&mut self, thing: Thing) {
-        self.uses.add(thing);
+    /// Keeps a chain or set without references.
+    pub(crate) fn pin(&mut self, object: ObjectId) {
+        self.uses.add(object);
     }
 
-    /// Puts an entry into a set that is there, or gives it another word.
-    pub(crate) fn put(&mut self, set: &Name, entry: Entry, word: &Name) {
+    /// Adds an entry to an existing set, or changes its comment.
+    pub(crate) fn put_entry(&mut self, set: &Name, entry: Entry, note: &Name) {
         let Some(there) = self.ruleset.sets.get_mut(set) else { return };
-        if there.entries.get(&entry) == Some(word) {
+        if there.entries.get(&entry) == Some(note) {
             return;
         }
-        let old = there.entries.insert(entry.clone(), word.clone());
+        let old = there.entries.insert(entry.clone(), note.clone());
         self.touch(set, entry, old);
     }
 
-    /// Takes an entry out of a set.
-    pub(crate) fn take(&mut self, set: &Name, entry: &Entry) {
+    /// Removes an entry from a set.
+    pub(crate) fn remove_entry(&mut self, set: &Name, entry: &Entry) {
         let Some(there) = self.ruleset.sets.get_mut(set) else { return };
         if let Some(old) = there.entries.remove(entry) {
             self.touch(set, entry.clone(), Some(old));
@@ -122,21 +122,21 @@ impl Objects {
         }
     }
 
-    /// Removes everything that nothing refers to. Returns the names of the sets among it.
+    /// Removes all chains and sets without references, and returns the names of the removed sets.
     pub(crate) fn sweep(&mut self) -> Vec<Name> {
         let mut sets = Vec::new();
-        while let Some(thing) = self.uses.next_idle() {
-            match thing {
-                Thing::Chain(family, name) => {
+        while let Some(object) = self.uses.next_idle() {
+            match object {
+                ObjectId::Chain(family, name) => {
                     let key = (family, name);
                     let Some(rules) = self.ruleset.chains.remove(&key) else { continue };
-                    things(family, &rules).for_each(|thing| self.uses.release(&thing));
+                    references(family, &rules).for_each(|object| self.uses.release(&object));
                     self.chains.entry(key).or_insert(Some(rules));
                 }
-                Thing::Set(name) => {
+                ObjectId::Set(name) => {
                     self.ruleset.sets.remove(&name);
                     self.entries.remove(&name);
-                    self.in_turn.remove(&name);
+                    self.ordered_sets.remove(&name);
                     if !self.created.remove(&name) {
                         self.destroyed.push(name.clone());
                     }
@@ -155,7 +155,7 @@ impl Objects {
             let Some(Set { kind, family, entries }) = self.ruleset.sets.get(&name) else {
                 continue;
             };
-            let all = entries.iter().map(|(entry, word)| (entry.clone(), word.clone()));
+            let all = entries.iter().map(|(entry, note)| (entry.clone(), note.clone()));
             draft.created.push((name, *kind, *family, all.collect()));
         }
         for (name, touched) in std::mem::take(&mut self.entries) {
@@ -164,7 +164,7 @@ impl Objects {
             for (entry, before) in touched {
                 match set.entries.get(&entry) {
                     now if now == before.as_ref() => (),
-                    Some(word) => added.push((entry, word.clone())),
+                    Some(note) => added.push((entry, note.clone())),
                     None => removed.push(entry),
                 }
             }
@@ -186,23 +186,23 @@ impl Objects {
             draft.scripts.push(script);
         }
         let chains = || vec![self.before(&touched), self.ruleset.chains.clone()];
-        let turns = Turns { in_turn: &self.in_turn, chains: &chains };
-        let moving = turns.passed_on(&draft);
+        let order = EvaluationOrder { ordered_sets: &self.ordered_sets, chains: &chains };
+        let moving = order.unorderable(&draft);
         if moving.is_empty() {
-            return draft.plan(&turns);
+            return draft.plan(&order);
         }
         let old = moving.iter().filter_map(|name| Some((name.clone(), self.old(name, &draft)?)));
         let (old, before) = (old.collect(), self.before(&touched));
-        stand_in::plan(draft, &old, [&before, &self.ruleset.chains], |rest| rest.plan(&turns))
+        stand_in::plan(draft, &old, [&before, &self.ruleset.chains], |rest| rest.plan(&order))
     }
 
-    /// A set as it was before what a draft does to it.
+    /// A set before the changes of a draft.
     fn old(&self, name: &Name, draft: &Draft) -> Option<Set> {
         let mut set = self.ruleset.sets.get(name)?.clone();
         let added = draft.added.iter().filter(|(of, ..)| of == name);
-        added
-            .flat_map(|(_, _, entries)| entries)
-            .for_each(|(entry, _)| _ = set.entries.remove(entry));
+        added.flat_map(|(_, _, entries)| entries).for_each(|(entry, _)| {
+            set.entries.remove(entry);
+        });
         let removed = draft.removed.iter().filter(|(of, ..)| of == name);
         let none = Name::from("");
         set.entries
@@ -210,23 +210,23 @@ impl Objects {
         Some(set)
     }
 
-    /// The chains as they were before some were touched.
+    /// The chains before they were changed.
     fn before(&self, touched: &BTreeMap<(IpFamily, Name), Option<Vec<Rule>>>) -> Chains {
         let mut chains = self.ruleset.chains.clone();
         for (key, before) in touched {
             match before {
-                Some(rules) => _ = chains.insert(key.clone(), rules.clone()),
-                None => _ = chains.remove(key),
-            }
+                Some(rules) => chains.insert(key.clone(), rules.clone()),
+                None => chains.remove(key),
+            };
         }
         chains
     }
 }
 
-/// What rules refer to.
-fn things(family: IpFamily, rules: &[Rule]) -> impl Iterator<Item = Thing> {
+/// The chains and sets that rules refer to.
+fn references(family: IpFamily, rules: &[Rule]) -> impl Iterator<Item = ObjectId> {
     rules.iter().flat_map(move |rule| {
-        let sets = rule.sets().cloned().map(Thing::Set);
-        sets.chain(rule.chain().map(|chain| Thing::Chain(family, chain.clone())))
+        let sets = rule.sets().cloned().map(ObjectId::Set);
+        sets.chain(rule.chain().map(|chain| ObjectId::Chain(family, chain.clone())))
     })
 }

@@ -1,9 +1,10 @@
-//! In which order sets change that rules ask one after the other.
+//! The order of changes to the sets of rules that are evaluated in order.
 //!
-//! Rules of NetworkPolicies only allow, so that any order will do as long as members come before others go. Rules of admin policies
-//! are asked in turn, and the first that fits decides. Who comes into several of their sets comes into the one that is asked first,
-//! and into the next one when every packet has arrived that missed it in the first; who goes, goes from the last one first. Only what
-//! is asked about packets that admin policies pass on is there before they are passed on, and goes after that.
+//! Rules of NetworkPolicies only allow, so any order works as long as additions precede removals.
+//! Rules of admin policies are evaluated in order, and the first match decides. A peer that joins
+//! several of their sets joins the set that is evaluated first, and the next one after every packet
+//! in flight has left the chains. A peer that leaves, leaves the last set first. Exception: entries
+//! consulted after a Pass are added before the Pass entry and removed after it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -17,19 +18,19 @@ use crate::{Act, Entry, Kind, Rule, plan::Draft, skeleton};
 /// Chains of both families.
 pub(crate) type Chains = BTreeMap<(IpFamily, Name), Vec<Rule>>;
 
-/// What rules ask sets in turn.
-pub(crate) struct Turns<'a> {
-    /// The sets that rules of admin policies ask.
-    pub(crate) in_turn: &'a BTreeSet<Name>,
-    /// The chains as they are at one time or another.
+/// The evaluation order of sets.
+pub(crate) struct EvaluationOrder<'a> {
+    /// The sets of ordered rules, which admin policies have.
+    pub(crate) ordered_sets: &'a BTreeSet<Name>,
+    /// The chains before and after the change.
     pub(crate) chains: &'a dyn Fn() -> Vec<Chains>,
 }
 
-/// A set and some of its entries, which come or go.
+/// A set with some entries to add or remove.
 pub(crate) type Part<T> = (Name, Kind, Vec<T>);
 
-impl Turns<'_> {
-    /// Some entries of sets, in groups: each has those that are asked before those of the next.
+impl EvaluationOrder<'_> {
+    /// Groups entries of sets. The sets of each group are evaluated before those of the next.
     pub(crate) fn groups<T>(
         &self,
         all: Vec<Part<T>>,
@@ -44,13 +45,14 @@ impl Turns<'_> {
         groups.into_values().collect()
     }
 
-    /// The sets of peers for which no order will do, and those that others move in together with them. Rules that pass packets on ask
-    /// one of them, and a peer comes into some and goes from others; or each of them would have to be before another.
-    pub(crate) fn passed_on(&self, draft: &Draft) -> BTreeSet<Name> {
+    /// The sets of peers for which no order is safe, and sets that share a moving peer with them.
+    /// A Pass rule uses one of the sets, and either a peer joins some and leaves others, or their
+    /// order is cyclic.
+    pub(crate) fn unorderable(&self, draft: &Draft) -> BTreeSet<Name> {
         let names = draft.added.iter().map(|(name, ..)| name);
         if !names
             .chain(draft.removed.iter().map(|(name, ..)| name))
-            .any(|name| self.in_turn.contains(name))
+            .any(|name| self.ordered_sets.contains(name))
         {
             return BTreeSet::new();
         }
@@ -65,8 +67,8 @@ impl Turns<'_> {
             .flat_map(Rule::sets)
             .collect();
         let is_stuck = |Move { sets, both_ways }: &&Move<'_>| {
-            let turns = || chains.iter().flat_map(|chains| turns(chains, sets)).collect();
-            !sets.is_disjoint(&passing) && (*both_ways || goes_round(turns()))
+            let pairs = || chains.iter().flat_map(|chains| constraints(chains, sets)).collect();
+            !sets.is_disjoint(&passing) && (*both_ways || is_cyclic(pairs()))
         };
         let mut stuck: BTreeSet<&Name> =
             moves.iter().filter(is_stuck).flat_map(|one| &one.sets).copied().collect();
@@ -82,38 +84,39 @@ impl Turns<'_> {
         stuck.into_iter().cloned().collect()
     }
 
-    /// The ways in which peers come into several sets and go from them, where rules ask one of them in turn.
+    /// The moves of peers between several sets, of which ordered rules use at least one.
     fn moves<'d>(&self, draft: &'d Draft) -> BTreeSet<Move<'d>> {
-        let coming = places(&draft.added, |(entry, _)| entry);
-        let going = places(&draft.removed, |entry| entry);
+        let joining = sets_by_peer(&draft.added, |(entry, _)| entry);
+        let leaving = sets_by_peer(&draft.removed, |entry| entry);
         let mut moves: BTreeMap<IpAddr, Move<'d>> = BTreeMap::new();
-        for (peer, sets) in coming {
+        for (peer, sets) in joining {
             moves.insert(peer, Move { sets, both_ways: false });
         }
-        for (peer, sets) in going {
+        for (peer, sets) in leaving {
             let one = moves.entry(peer).or_default();
             one.both_ways = !one.sets.is_empty();
             one.sets.extend(sets);
         }
-        let in_turn = |one: &Move<'_>| {
-            one.sets.len() > 1 && one.sets.iter().any(|name| self.in_turn.contains(*name))
+        let is_ordered = |one: &Move<'_>| {
+            one.sets.len() > 1 && one.sets.iter().any(|name| self.ordered_sets.contains(*name))
         };
-        moves.into_values().filter(in_turn).collect()
+        moves.into_values().filter(is_ordered).collect()
     }
 
-    /// How many sets must be asked before a set; nothing is said of those that do not need to wait.
+    /// The level of each set: the number of sets that must precede it. Sets without constraints are
+    /// not included.
     fn levels<T>(&self, all: &[Part<T>], entry: impl Fn(&T) -> &Entry) -> BTreeMap<Name, usize> {
         let sets = self.shared(all, entry);
         if sets.is_empty() {
             return BTreeMap::new();
         }
         let chains = (self.chains)();
-        let turns: BTreeSet<(&Name, &Name)> =
-            chains.iter().flat_map(|chains| turns(chains, &sets)).collect();
+        let pairs: BTreeSet<(&Name, &Name)> =
+            chains.iter().flat_map(|chains| constraints(chains, &sets)).collect();
         let mut levels: BTreeMap<Name, usize> = BTreeMap::new();
-        // As long as nobody is asked both before and after somebody else, this ends when nothing is left to be done.
+        // Without a cycle, this reaches a fixed point after as many rounds as there are sets.
         for _ in 0..sets.len() {
-            for (first, then) in &turns {
+            for (first, then) in &pairs {
                 let least = levels.get(*first).copied().unwrap_or_default() + 1;
                 let level = levels.entry((*then).clone()).or_default();
                 *level = least.max(*level);
@@ -122,18 +125,18 @@ impl Turns<'_> {
         levels
     }
 
-    /// The sets that have a member in common, where rules ask one of them in turn.
+    /// The sets that share a member, if ordered rules use one of them.
     fn shared<'s, T>(
         &self,
         all: &'s [Part<T>],
         entry: impl Fn(&T) -> &Entry,
     ) -> BTreeSet<&'s Name> {
         let mut shared = BTreeSet::new();
-        if !all.iter().any(|(name, ..)| self.in_turn.contains(name)) {
+        if !all.iter().any(|(name, ..)| self.ordered_sets.contains(name)) {
             return shared;
         }
-        for sets in places(all, entry).into_values().filter(|sets| sets.len() > 1) {
-            if sets.iter().any(|name| self.in_turn.contains(*name)) {
+        for sets in sets_by_peer(all, entry).into_values().filter(|sets| sets.len() > 1) {
+            if sets.iter().any(|name| self.ordered_sets.contains(*name)) {
                 shared.extend(sets);
             }
         }
@@ -141,18 +144,21 @@ impl Turns<'_> {
     }
 }
 
-/// The sets that each peer comes into, or goes from.
-fn places<T>(all: &[Part<T>], entry: impl Fn(&T) -> &Entry) -> BTreeMap<IpAddr, BTreeSet<&Name>> {
-    let mut places: BTreeMap<IpAddr, BTreeSet<&Name>> = BTreeMap::new();
+/// The sets that each peer joins or leaves.
+fn sets_by_peer<T>(
+    all: &[Part<T>],
+    entry: impl Fn(&T) -> &Entry,
+) -> BTreeMap<IpAddr, BTreeSet<&Name>> {
+    let mut by_peer: BTreeMap<IpAddr, BTreeSet<&Name>> = BTreeMap::new();
     for (name, kind, entries) in all {
         for peer in entries.iter().filter_map(|one| peer(*kind, entry(one))) {
-            places.entry(peer).or_default().insert(name);
+            by_peer.entry(peer).or_default().insert(name);
         }
     }
-    places
+    by_peer
 }
 
-/// The peer that an entry of a set of peers is about.
+/// The peer of an entry in a set of peers.
 fn peer(kind: Kind, entry: &Entry) -> Option<IpAddr> {
     match (kind, entry) {
         (Kind::Addresses, Entry::Address(peer)) | (Kind::Ports, Entry::Port(peer, ..)) => {
@@ -162,41 +168,42 @@ fn peer(kind: Kind, entry: &Entry) -> Option<IpAddr> {
     }
 }
 
-/// The sets that a peer moves in at once.
+/// The sets that a peer joins and leaves in one change.
 #[derive(Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Move<'d> {
     sets: BTreeSet<&'d Name>,
-    /// It comes into some, and goes from others.
+    /// Whether it joins some and leaves others.
     both_ways: bool,
 }
 
-/// Which of some sets must come before which others that have another answer: those that are asked first. But what a packet meets
-/// that is passed on must be there by then.
-fn turns<'c>(chains: &'c Chains, sets: &BTreeSet<&Name>) -> Vec<(&'c Name, &'c Name)> {
+/// Pairs of sets with different actions, in the order in which they must change: first the one that
+/// is evaluated first. After a Pass, the order is reversed, because the entries consulted after it
+/// must already exist.
+fn constraints<'c>(chains: &'c Chains, sets: &BTreeSet<&Name>) -> Vec<(&'c Name, &'c Name)> {
     let mut pairs = Vec::new();
     for ((family, _), rules) in chains {
         let mut tier = 0;
-        let mut asked: Vec<(&Name, &Act, usize)> = Vec::new();
+        let mut lookups: Vec<(&Name, &Act, usize)> = Vec::new();
         for rule in rules {
-            let asking = match &rule.act {
+            let evaluated = match &rule.act {
                 Act::Jump(chain) => {
                     chains.get(&(*family, chain.clone())).map_or(&[][..], |all| all)
                 }
                 _ => std::slice::from_ref(rule),
             };
-            // The mark of those that are passed on is taken away before the first tier and after it.
+            // A rule that clears the Pass mark stands before and after the admin tier.
             tier += usize::from(matches!(rule.act, Act::Mark { .. }));
-            for one in asking {
-                let of_it = one.sets().filter(|set| sets.contains(set));
-                asked.extend(of_it.map(|set| (set, &one.act, tier)));
+            for one in evaluated {
+                let used = one.sets().filter(|set| sets.contains(set));
+                lookups.extend(used.map(|set| (set, &one.act, tier)));
             }
         }
-        for (at, (first, answer, tier)) in asked.iter().enumerate() {
-            for (then, other, later) in &asked[at + 1..] {
-                if other == answer || then == first {
+        for (at, (first, act, tier)) in lookups.iter().enumerate() {
+            for (then, other_act, later) in &lookups[at + 1..] {
+                if other_act == act || then == first {
                     continue;
                 }
-                let is_passed_on = later > tier && **answer == Act::Goto(skeleton::pass());
+                let is_passed_on = later > tier && **act == Act::Goto(skeleton::pass());
                 pairs.push(if is_passed_on { (*then, *first) } else { (*first, *then) });
             }
         }
@@ -204,14 +211,14 @@ fn turns<'c>(chains: &'c Chains, sets: &BTreeSet<&Name>) -> Vec<(&'c Name, &'c N
     pairs
 }
 
-/// Whether each of some sets must come before another of them.
-fn goes_round(mut turns: BTreeSet<(&Name, &Name)>) -> bool {
+/// Whether the order is cyclic.
+fn is_cyclic(mut pairs: BTreeSet<(&Name, &Name)>) -> bool {
     loop {
-        let before = turns.len();
-        let waiting: BTreeSet<&Name> = turns.iter().map(|(_, then)| *then).collect();
-        turns.retain(|(first, _)| waiting.contains(first));
-        if turns.is_empty() || turns.len() == before {
-            return !turns.is_empty();
+        let before = pairs.len();
+        let waiting: BTreeSet<&Name> = pairs.iter().map(|(_, then)| *then).collect();
+        pairs.retain(|(first, _)| waiting.contains(first));
+        if pairs.is_empty() || pairs.len() == before {
+            return !pairs.is_empty();
         }
     }
 }

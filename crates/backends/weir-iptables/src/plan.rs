@@ -2,15 +2,16 @@ use std::{collections::BTreeMap, fmt};
 
 use weir_model::{IpFamily, Name};
 
-use crate::{Entry, Kind, Rule, order::Turns, text};
+use crate::{Entry, Kind, Rule, order::EvaluationOrder, text};
 
-/// Steps that lead from what is in the kernel to what is wanted. It displays as the commands that do the same.
+/// The steps from the installed state to the desired one. It displays as equivalent commands.
 ///
-/// Sets and rules are not one transaction, so the order matters: a packet at any moment meets the old decision of a direction or
-/// the new one. First come new sets and new entries, and pods that nobody judges any more are let out; then the rules change, all
-/// of a family at once; last come pods that are judged from now on, and what nothing needs any more goes. A packet that is under way
-/// meets the rules as they were when it came and the sets as they are when they are asked, so before the last part all that are
-/// under way arrive; and so they do between entries whose order matters.
+/// Sets and rules do not change in one transaction, so the order matters: at any moment a packet
+/// must meet the old or the new decision of a direction. The plan first adds new sets and entries,
+/// and removes pods that are no longer selected from the isolated sets. Then it replaces the rules
+/// of each family atomically. Last it adds newly isolated pods, and removes unused objects. A
+/// packet in flight uses the rules of its arrival but the current sets. Therefore the plan waits
+/// for packets in flight before the last part, and between entries whose order matters.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
     /// The steps in order.
@@ -20,47 +21,47 @@ pub struct Plan {
 /// One step of a plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// A set comes to be, without entries.
+    /// Create an empty set.
     Create(Name, Kind, IpFamily),
-    /// Entries come into a set, or get another word.
+    /// Add entries to a set, or change their comments.
     Add(Name, Kind, Vec<(Entry, Name)>),
-    /// Entries go from a set.
+    /// Remove entries from a set.
     Remove(Name, Kind, Vec<Entry>),
-    /// Rules change, all at once.
+    /// Replace rules atomically.
     Restore(Script),
-    /// Packets that are being judged are judged to the end.
-    Settle,
-    /// A set goes, with its entries.
+    /// Wait until all packets in flight have left the chains.
+    WaitForPackets,
+    /// Destroy a set with its entries.
     Destroy(Name),
 }
 
 impl Step {
-    /// Whether it does anything.
+    /// Whether the step does anything.
     pub(crate) fn is_work(&self) -> bool {
         match self {
             Step::Add(_, _, entries) => !entries.is_empty(),
             Step::Remove(_, _, entries) => !entries.is_empty(),
             Step::Restore(script) => !script.is_empty(),
-            Step::Create(..) | Step::Settle | Step::Destroy(_) => true,
+            Step::Create(..) | Step::WaitForPackets | Step::Destroy(_) => true,
         }
     }
 }
 
-/// What `iptables-restore --noflush` is told.
+/// The input of `iptables-restore --noflush`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Script {
-    /// Whose table it is for.
+    /// The family of the table.
     pub family: IpFamily,
-    /// Chains that come to be or change, with all their rules.
+    /// New and changed chains, with all their rules.
     pub chains: BTreeMap<Name, Vec<Rule>>,
-    /// Lines about built-in chains.
+    /// Commands for built-in chains.
     pub jumps: Vec<String>,
-    /// Chains that go.
+    /// Chains to delete.
     pub gone: Vec<Name>,
 }
 
 impl Script {
-    /// A script that does nothing.
+    /// An empty script.
     pub(crate) fn new(family: IpFamily) -> Self {
         Script { family, chains: BTreeMap::new(), jumps: Vec::new(), gone: Vec::new() }
     }
@@ -70,10 +71,10 @@ impl Script {
     }
 }
 
-/// Entries, each with a word for people.
+/// Entries with their comments.
 type Entries = Vec<(Entry, Name)>;
 
-/// What is to be done, in no order yet.
+/// The changes of a plan, without an order.
 #[derive(Debug, Default)]
 pub(crate) struct Draft {
     pub(crate) created: Vec<(Name, Kind, IpFamily, Entries)>,
@@ -84,12 +85,12 @@ pub(crate) struct Draft {
 }
 
 impl Draft {
-    pub(crate) fn plan(self, turns: &Turns<'_>) -> Plan {
-        let judged = |kind: Kind| kind == Kind::Isolated;
-        let (closing, opening): (Vec<_>, Vec<_>) =
-            self.added.into_iter().partition(|(_, kind, _)| judged(*kind));
-        let (letting_out, leaving): (Vec<_>, Vec<_>) =
-            self.removed.into_iter().partition(|(_, kind, _)| judged(*kind));
+    pub(crate) fn plan(self, order: &EvaluationOrder<'_>) -> Plan {
+        let is_isolated = |kind: Kind| kind == Kind::Isolated;
+        let (newly_isolated, opening): (Vec<_>, Vec<_>) =
+            self.added.into_iter().partition(|(_, kind, _)| is_isolated(*kind));
+        let (no_longer_isolated, leaving): (Vec<_>, Vec<_>) =
+            self.removed.into_iter().partition(|(_, kind, _)| is_isolated(*kind));
         let add = |(name, kind, entries)| Step::Add(name, kind, entries);
         let remove = |(name, kind, entries)| Step::Remove(name, kind, entries);
         let mut steps = Vec::new();
@@ -97,25 +98,25 @@ impl Draft {
             steps.push(Step::Create(name.clone(), kind, family));
             steps.push(Step::Add(name, kind, entries));
         }
-        for (at, group) in turns.groups(opening, |(entry, _)| entry).into_iter().enumerate() {
-            steps.extend((at > 0).then_some(Step::Settle));
+        for (at, group) in order.groups(opening, |(entry, _)| entry).into_iter().enumerate() {
+            steps.extend((at > 0).then_some(Step::WaitForPackets));
             steps.extend(group.into_iter().map(add));
         }
-        steps.extend(letting_out.into_iter().map(remove));
+        steps.extend(no_longer_isolated.into_iter().map(remove));
         steps.extend(self.scripts.into_iter().map(Step::Restore));
-        steps.push(Step::Settle);
-        steps.extend(closing.into_iter().map(add));
-        for (at, group) in turns.groups(leaving, |entry| entry).into_iter().rev().enumerate() {
-            steps.extend((at > 0).then_some(Step::Settle));
+        steps.push(Step::WaitForPackets);
+        steps.extend(newly_isolated.into_iter().map(add));
+        for (at, group) in order.groups(leaving, |entry| entry).into_iter().rev().enumerate() {
+            steps.extend((at > 0).then_some(Step::WaitForPackets));
             steps.extend(group.into_iter().map(remove));
         }
-        // Packets arrive between two steps, and once.
+        // Keep only single waits between two other steps.
         steps.retain(Step::is_work);
-        steps.dedup_by(|one, other| *one == Step::Settle && *other == Step::Settle);
-        if steps.first() == Some(&Step::Settle) {
+        steps.dedup_by(|one, other| *one == Step::WaitForPackets && *other == Step::WaitForPackets);
+        if steps.first() == Some(&Step::WaitForPackets) {
             steps.remove(0);
         }
-        _ = steps.pop_if(|step| *step == Step::Settle);
+        _ = steps.pop_if(|step| *step == Step::WaitForPackets);
         steps.extend(self.destroyed.into_iter().map(Step::Destroy));
         Plan { steps }
     }
@@ -141,7 +142,7 @@ impl fmt::Display for Step {
             }
             Step::Add(name, _, entries) => entries
                 .iter()
-                .try_for_each(|(entry, word)| writeln!(f, "{}", text::add(name, entry, word))),
+                .try_for_each(|(entry, note)| writeln!(f, "{}", text::add(name, entry, note))),
             Step::Remove(name, _, entries) => {
                 entries.iter().try_for_each(|entry| writeln!(f, "del {name} {entry}"))
             }
@@ -152,7 +153,7 @@ impl fmt::Display for Step {
                 };
                 write!(f, "# {program} --noflush\n{script}")
             }
-            Step::Settle => writeln!(f, "# packets that are under way arrive"),
+            Step::WaitForPackets => writeln!(f, "# wait for packets in flight"),
             Step::Destroy(name) => writeln!(f, "destroy {name}"),
         }
     }

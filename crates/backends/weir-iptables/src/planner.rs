@@ -11,29 +11,29 @@ use crate::{
     gate::{self, Gate},
     name,
     objects::Objects,
-    place::{self, Place},
     replan, skeleton,
+    slot::{self, Slot},
 };
 
 /// Turns deltas of the compiled rules into plans.
 ///
-/// *Invariant*: after any deltas, its ruleset is the one that a new planner would make of their sum.
+/// *Invariant*: after any deltas, the ruleset equals that of a new planner with their sum.
 #[derive(Clone, Debug)]
 pub struct Planner {
     mode: Mode,
     pub(crate) objects: Objects,
-    places: BTreeMap<PodId, Place>,
-    /// The ways from addresses to chains.
+    slots: BTreeMap<PodId, Slot>,
+    /// The chain of each address.
     ways: BTreeMap<(Direction, IpFamily), Pods>,
     gates: BTreeMap<IpFamily, Gate>,
-    /// Connections were cut.
-    cut: bool,
-    /// The sets that follow from sets of the program.
+    /// Whether connections were terminated.
+    has_terminated: bool,
+    /// The kernel sets that follow from program sets.
     feeds: BTreeMap<Name, Feed>,
     followers: BTreeMap<SetId, Followers>,
 }
 
-/// What must be looked at again when a set changes.
+/// The parts that depend on a program set.
 #[derive(Clone, Debug, Default)]
 struct Followers {
     pods: BTreeSet<PodId>,
@@ -52,7 +52,7 @@ impl weir_datapath::Planner for Planner {
         touched.extend(&pods);
         self.move_pods(program, &touched);
         if !touched.is_empty() {
-            self.set_gates();
+            self.update_gates();
         }
         for (id, change) in &delta.sets {
             self.follow(program, id, change);
@@ -65,8 +65,8 @@ impl weir_datapath::Planner for Planner {
 
     fn replan(&mut self, program: &Program, installed: &Installed) -> Plan {
         *self = Planner::new(self.mode);
-        if installed.remembers_cuts() {
-            self.remember_cuts();
+        if installed.has_terminated() {
+            self.match_terminated();
         }
         self.plan(program, &Delta::from(program));
         replan::replan(&self.objects, installed)
@@ -74,36 +74,36 @@ impl weir_datapath::Planner for Planner {
 }
 
 impl Planner {
-    /// A planner whose ruleset judges nobody.
+    /// A planner whose ruleset isolates no pod.
     pub fn new(mode: Mode) -> Self {
         let mut planner = Planner {
             mode,
             objects: Objects::default(),
-            places: BTreeMap::new(),
+            slots: BTreeMap::new(),
             ways: BTreeMap::new(),
             gates: BTreeMap::new(),
-            cut: false,
+            has_terminated: false,
             feeds: BTreeMap::new(),
             followers: BTreeMap::new(),
         };
-        skeleton::enter(&mut planner.objects, mode);
+        skeleton::add(&mut planner.objects, mode);
         planner
     }
 
-    /// The ruleset that is wanted now.
+    /// The desired ruleset.
     pub fn ruleset(&self) -> &Ruleset {
         &self.objects.ruleset
     }
 
-    /// Goes on to rules that look for the answers of connections which were cut.
-    pub(crate) fn remember_cuts(&mut self) -> Plan {
-        self.cut = true;
-        self.set_gates();
+    /// Adds the rules that drop replies of terminated connections.
+    pub(crate) fn match_terminated(&mut self) -> Plan {
+        self.has_terminated = true;
+        self.update_gates();
         self.objects.plan()
     }
 
-    /// Makes the rules that all packets meet fit the pods that there are.
-    fn set_gates(&mut self) {
+    /// Updates the rules that all packets pass to the current pods.
+    fn update_gates(&mut self) {
         for family in IpFamily::BOTH {
             let has_chains = |direction| {
                 self.ways.get(&(direction, family)).is_some_and(|pods| !pods.is_empty())
@@ -112,7 +112,7 @@ impl Planner {
                 net: self.objects.ends(&skeleton::local(family)).and_then(net_of),
                 egress: has_chains(Direction::Egress),
                 ingress: has_chains(Direction::Ingress),
-                cut: self.cut,
+                has_terminated: self.has_terminated,
             };
             if self.gates.insert(family, gate) != Some(gate) {
                 for (name, rules) in gate.chains(family) {
@@ -122,38 +122,41 @@ impl Planner {
         }
     }
 
-    /// Gives every touched pod its new place. New entries come before old ones go, so that what both need stays.
+    /// Moves every touched pod. New entries are added before old ones are removed, so that shared
+    /// ones stay.
     fn move_pods(&mut self, program: &Program, touched: &BTreeSet<&PodId>) {
         let (mut entries, mut ways) = (BTreeSet::new(), BTreeSet::new());
         for id in touched {
-            let Some(old) = self.places.remove(*id) else { continue };
+            let Some(old) = self.slots.remove(*id) else { continue };
             for set in &old.follows {
-                self.unfollow(set, |them| _ = them.pods.remove(*id));
+                self.unfollow(set, |them| {
+                    them.pods.remove(*id);
+                });
             }
             entries.extend(old.entries.into_keys());
-            ways.extend(old.ways.into_keys());
+            ways.extend(old.chains.into_keys());
         }
         let mut turned = BTreeSet::new();
         for id in touched {
             let Some(endpoint) = program.endpoints.get(*id) else { continue };
-            let place = place::of(self, program, id, endpoint);
-            for set in &place.follows {
+            let slot = slot::compute(self, program, id, endpoint);
+            for set in &slot.follows {
                 self.followers.entry(set.clone()).or_default().pods.insert((*id).clone());
             }
-            for (key, word) in &place.entries {
+            for (key, note) in &slot.entries {
                 entries.remove(key);
-                self.objects.put(&key.0, key.1.clone(), word);
+                self.objects.put_entry(&key.0, key.1.clone(), note);
             }
-            for (way, chain) in &place.ways {
+            for (way, chain) in &slot.chains {
                 ways.remove(way);
                 let root = (way.0, IpFamily::from(way.1));
                 let pods = self.ways.entry(root).or_default();
                 pods.insert(way.1, chain.clone());
                 turned.insert(root);
             }
-            self.places.insert((*id).clone(), place);
+            self.slots.insert((*id).clone(), slot);
         }
-        entries.iter().for_each(|(set, entry)| self.objects.take(set, entry));
+        entries.iter().for_each(|(set, entry)| self.objects.remove_entry(set, entry));
         for (direction, address) in ways {
             let root = (direction, IpFamily::from(address));
             if let Some(pods) = self.ways.get_mut(&root) {
@@ -169,50 +172,51 @@ impl Planner {
         }
     }
 
-    /// Brings the sets that are made of a set up to date. Those that are new are so already.
+    /// Updates the kernel sets that follow from a program set. New ones are already up to date.
     fn follow(&mut self, program: &Program, id: &SetId, change: &SetDelta) {
         let Some(Followers { feeds, .. }) = self.followers.get(id) else { return };
         let old = feeds.iter().filter(|name| !self.objects.is_new(name));
         let none = Name::from("");
         for name in &old.cloned().collect::<Vec<_>>() {
             let Some(feed) = self.feeds.get(name) else { continue };
-            let wanted: Vec<Entry>;
+            let desired: Vec<Entry>;
             let doubtful: Vec<Entry>;
             match change {
                 SetDelta::Change { added, removed } => {
                     let entries = |member| feed.entries_of(id, member);
-                    wanted = added.iter().flat_map(entries).collect();
+                    desired = added.iter().flat_map(entries).collect();
                     doubtful = removed.iter().flat_map(entries).collect();
                 }
                 SetDelta::Put(members) => {
-                    wanted =
+                    desired =
                         members.iter().flat_map(|member| feed.entries_of(id, member)).collect();
                     doubtful = self.objects.entries(name);
                 }
                 SetDelta::Gone => {
-                    wanted = Vec::new();
+                    desired = Vec::new();
                     doubtful = self.objects.entries(name);
                 }
             }
-            // Another set may want what this one does not.
+            // Keep an entry that another program set still needs.
             let gone = doubtful.into_iter().filter(|entry| !feed.holds(program, entry));
             let gone: Vec<Entry> = gone.collect();
-            wanted.into_iter().for_each(|entry| self.objects.put(name, entry, &none));
-            gone.iter().for_each(|entry| self.objects.take(name, entry));
+            desired.into_iter().for_each(|entry| self.objects.put_entry(name, entry, &none));
+            gone.iter().for_each(|entry| self.objects.remove_entry(name, entry));
         }
     }
 
-    /// Enters a set that follows from these, and keeps it up to date. Where rules ask sets in turn, each turn has sets of its own.
+    /// Adds a kernel set that follows from program sets. Sets of ordered rules are not shared
+    /// between groups.
     pub(crate) fn feed(
         &mut self,
         program: &Program,
         (direction, family): (Direction, IpFamily),
         kind: Kind,
         of: Vec<(SetId, Share)>,
-        turn: Option<&str>,
+        group: Option<&str>,
     ) -> Name {
-        let turned = turn.map_or(String::new(), |turn| format!(" {turn}"));
-        let name = name::peer_set(direction, family, &format!("{kind:?} {of:?}{turned}"));
+        let suffix = group.map_or(String::new(), |group| format!(" {group}"));
+        let name = name::peer_set(direction, family, &format!("{kind:?} {of:?}{suffix}"));
         if self.feeds.contains_key(&name) {
             return name;
         }
@@ -221,14 +225,14 @@ impl Planner {
         }
         let feed = Feed { kind, family, of };
         self.objects.add_set(&name, Set { kind, family, entries: feed.entries(program) });
-        if turn.is_some() {
-            self.objects.ask_in_turn(&name);
+        if group.is_some() {
+            self.objects.mark_ordered(&name);
         }
         self.feeds.insert(name.clone(), feed);
         name
     }
 
-    /// Enters a set that stays as it is.
+    /// Adds a set with fixed entries.
     pub(crate) fn fixed(
         &mut self,
         direction: Direction,
@@ -251,16 +255,18 @@ impl Planner {
         }
     }
 
-    /// A set is gone: nothing needs to keep it up to date any more.
+    /// Stops updating a removed set.
     fn forget(&mut self, name: &Name) {
         let Some(feed) = self.feeds.remove(name) else { return };
         for (set, _) in &feed.of {
-            self.unfollow(set, |them| _ = them.feeds.remove(name));
+            self.unfollow(set, |them| {
+                them.feeds.remove(name);
+            });
         }
     }
 }
 
-/// A network with everything from the first entry of a set of addresses to the last in it.
+/// A network that contains the first and the last entry of a set of addresses.
 fn net_of(ends: (&Entry, &Entry)) -> Option<IpNet> {
     match ends {
         (Entry::Address(first), Entry::Address(last)) => gate::around(*first, *last),
@@ -268,7 +274,7 @@ fn net_of(ends: (&Entry, &Entry)) -> Option<IpNet> {
     }
 }
 
-/// The ruleset that enforces a program.
+/// Renders the ruleset that enforces a program.
 pub fn render(program: &Program) -> Ruleset {
     let mut planner = Planner::new(Mode::Enforce);
     planner.plan(program, &Delta::from(program));

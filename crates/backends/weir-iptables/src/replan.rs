@@ -1,4 +1,4 @@
-//! The difference between what is wanted and what is in the kernel.
+//! The difference between the desired and the installed state.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,32 +8,37 @@ use crate::{
     Hook, Kind, Plan, Ruleset, Script, Set, Step,
     installed::{Installed, InstalledSet, Table},
     objects::Objects,
-    order::Turns,
+    order::EvaluationOrder,
     plan::Draft,
     stand_in, text,
 };
 
-/// The steps from what is installed to what is wanted. What is there and right stays untouched.
+/// The steps from the installed state to the desired one. Parts that are already correct stay
+/// untouched.
 pub(crate) fn replan(objects: &Objects, installed: &Installed) -> Plan {
-    let wanted = &objects.ruleset;
-    let turns = Turns { in_turn: objects.in_turn(), chains: &|| vec![wanted.chains.clone()] };
-    let strange = |(name, set): (&Name, &InstalledSet)| {
-        wanted.sets.get(name).is_some_and(|wanted| !set.fits(wanted)).then(|| name.clone())
+    let desired = &objects.ruleset;
+    let order = EvaluationOrder {
+        ordered_sets: objects.ordered_sets(),
+        chains: &|| vec![desired.chains.clone()],
     };
-    let strange: BTreeSet<Name> = installed.sets.iter().filter_map(strange).collect();
-    if strange.is_empty() {
-        return difference(wanted, installed, &turns);
+    let mistyped = |(name, set): (&Name, &InstalledSet)| {
+        desired.sets.get(name).is_some_and(|desired| !set.fits(desired)).then(|| name.clone())
+    };
+    let mistyped: BTreeSet<Name> = installed.sets.iter().filter_map(mistyped).collect();
+    if mistyped.is_empty() {
+        return difference(desired, installed, &order);
     }
-    // A set has a name of ours and is something else. As long as rules name it, it cannot go; so they ask another one meanwhile.
-    let meanwhile = stand_in::ruleset(wanted, &strange);
-    let mut plan = difference(&meanwhile, installed, &turns);
-    let there = Installed::of(&meanwhile, installed.tables.keys().copied());
-    plan.steps.push(Step::Settle);
-    plan.steps.extend(difference(wanted, &there, &turns).steps);
+    // A set has one of our names but another type. It cannot be destroyed while rules use it, so
+    // the rules use a temporary set meanwhile.
+    let meanwhile = stand_in::ruleset(desired, &mistyped);
+    let mut plan = difference(&meanwhile, installed, &order);
+    let there = Installed::from_ruleset(&meanwhile, installed.tables.keys().copied());
+    plan.steps.push(Step::WaitForPackets);
+    plan.steps.extend(difference(desired, &there, &order).steps);
     plan
 }
 
-/// The steps that remove all that is ours.
+/// The steps that remove everything of ours.
 pub(crate) fn removal(installed: &Installed) -> Plan {
     let mut draft =
         Draft { destroyed: installed.sets.keys().cloned().collect(), ..Draft::default() };
@@ -45,45 +50,45 @@ pub(crate) fn removal(installed: &Installed) -> Plan {
         script.gone.extend(table.chains.keys().cloned());
         draft.scripts.push(script);
     }
-    draft.plan(&Turns { in_turn: &BTreeSet::new(), chains: &Vec::new })
+    draft.plan(&EvaluationOrder { ordered_sets: &BTreeSet::new(), chains: &Vec::new })
 }
 
-fn difference(wanted: &Ruleset, installed: &Installed, turns: &Turns<'_>) -> Plan {
+fn difference(desired: &Ruleset, installed: &Installed, order: &EvaluationOrder<'_>) -> Plan {
     let mut draft = Draft::default();
-    for (name, set) in &wanted.sets {
+    for (name, set) in &desired.sets {
         match installed.sets.get(name) {
             None => {
-                let all = set.entries.iter().map(|(entry, word)| (entry.clone(), word.clone()));
+                let all = set.entries.iter().map(|(entry, note)| (entry.clone(), note.clone()));
                 draft.created.push((name.clone(), set.kind, set.family, all.collect()));
             }
             Some(there) if set.kind != Kind::Cut => entries(&mut draft, name, set, there),
-            // Entries that go by themselves are nobody's business.
+            // Skip sets whose entries expire by themselves.
             Some(_) => (),
         }
     }
-    let gone = installed.sets.keys().filter(|name| !wanted.sets.contains_key(*name));
+    let gone = installed.sets.keys().filter(|name| !desired.sets.contains_key(*name));
     draft.destroyed.extend(gone.cloned());
     draft
         .scripts
-        .extend(installed.tables.iter().map(|(family, table)| rules(wanted, *family, table)));
-    draft.plan(turns)
+        .extend(installed.tables.iter().map(|(family, table)| rules(desired, *family, table)));
+    draft.plan(order)
 }
 
-fn entries(draft: &mut Draft, name: &Name, wanted: &Set, there: &InstalledSet) {
+fn entries(draft: &mut Draft, name: &Name, desired: &Set, there: &InstalledSet) {
     let missing =
-        wanted.entries.iter().filter(|(entry, word)| there.entries.get(entry) != Some(word));
-    let added = missing.map(|(entry, word)| (entry.clone(), word.clone())).collect();
-    let extra = there.entries.keys().filter(|entry| !wanted.entries.contains_key(entry));
+        desired.entries.iter().filter(|(entry, note)| there.entries.get(entry) != Some(note));
+    let added = missing.map(|(entry, note)| (entry.clone(), note.clone())).collect();
+    let extra = there.entries.keys().filter(|entry| !desired.entries.contains_key(entry));
     let removed = extra.cloned().collect();
-    draft.added.push((name.clone(), wanted.kind, added));
-    draft.removed.push((name.clone(), wanted.kind, removed));
+    draft.added.push((name.clone(), desired.kind, added));
+    draft.removed.push((name.clone(), desired.kind, removed));
 }
 
-/// What iptables-restore must be told so that a table has our rules, and leads to them first.
-pub(crate) fn rules(wanted: &Ruleset, family: IpFamily, table: &Table) -> Script {
+/// The iptables-restore script that makes a table have our rules, with the jumps to them first.
+pub(crate) fn rules(desired: &Ruleset, family: IpFamily, table: &Table) -> Script {
     let mut script = Script::new(family);
     let mut there: BTreeMap<&Name, &Vec<Vec<String>>> = table.chains.iter().collect();
-    for ((_, name), rules) in wanted.chains.iter().filter(|((of, _), _)| *of == family) {
+    for ((_, name), rules) in desired.chains.iter().filter(|((of, _), _)| *of == family) {
         let same = there.remove(name).is_some_and(|there| {
             there.len() == rules.len()
                 && there

@@ -4,19 +4,19 @@ use ipnet::IpNet;
 use weir_datapath::Cause;
 use weir_model::{Direction, IpFamily, Name, Protocol};
 
-/// A built-in chain that packets come to ours from.
+/// A built-in chain that jumps to one of ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Hook {
     /// Packets for the node itself.
     Input,
-    /// Packets that the node passes on.
+    /// Packets that the node forwards.
     Forward,
-    /// Packets of the node itself, and of services that IPVS sends on.
+    /// Packets of the node, and of services that IPVS forwards.
     Output,
 }
 
 impl Hook {
-    /// All of them.
+    /// All hooks.
     pub const ALL: [Hook; 3] = [Hook::Input, Hook::Forward, Hook::Output];
 
     /// The name of the built-in chain.
@@ -28,7 +28,7 @@ impl Hook {
         }
     }
 
-    /// The chain of ours that is called first there.
+    /// Our chain that is called first there.
     pub fn chain(self) -> &'static str {
         match self {
             Hook::Input => "KUBE-ROUTER-INPUT",
@@ -38,7 +38,8 @@ impl Hook {
     }
 }
 
-/// Everything weir puts into the kernel: chains of the table `filter` of both families, and sets.
+/// Everything that weir writes to the kernel: chains of the table `filter` of both families, and
+/// sets.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ruleset {
     /// The rules of each chain.
@@ -50,20 +51,20 @@ pub struct Ruleset {
 /// A set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Set {
-    /// What its entries are.
+    /// The type of its entries.
     pub kind: Kind,
-    /// The family of all addresses in it.
+    /// The family of all its addresses.
     pub family: IpFamily,
-    /// The entries, each with a word for people, which may be empty.
+    /// The entries with their comments, which can be empty.
     pub entries: BTreeMap<Entry, Name>,
 }
 
-/// What the entries of a set are.
+/// The type of a set's entries. Its `Debug` text is part of the names of sets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Addresses, each with a word about the pod that has it.
+    /// Addresses, each with a comment about its pod.
     Pods,
-    /// The same, of pods whose packets are judged.
+    /// Addresses of isolated pods, each with a comment.
     Isolated,
     /// Addresses.
     Addresses,
@@ -75,11 +76,11 @@ pub enum Kind {
     Blocks,
     /// Networks, each with a protocol and a port.
     BlockPorts,
-    /// One end of a packet with its port, and the other end. The kernel forgets them in time.
+    /// One end of a packet with its port, and the other end. Entries expire.
     Cut,
 }
 
-/// An entry of a set.
+/// An entry of a set. Its `Debug` text is part of the names of sets.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Entry {
     /// An address.
@@ -94,17 +95,17 @@ pub enum Entry {
     BlockPort(IpNet, Protocol, u16),
 }
 
-/// An end of a packet.
+/// One end of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// Where it comes from.
+    /// The source.
     Source,
-    /// Where it goes to.
+    /// The destination.
     Destination,
 }
 
 impl Side {
-    /// The end where the pod is whose rules are asked.
+    /// The end of the pod whose rules are evaluated.
     pub(crate) fn here(direction: Direction) -> Self {
         match direction {
             Direction::Ingress => Side::Destination,
@@ -112,7 +113,7 @@ impl Side {
         }
     }
 
-    /// The other end.
+    /// The end of the peer.
     pub(crate) fn there(direction: Direction) -> Self {
         match direction {
             Direction::Ingress => Side::Source,
@@ -121,65 +122,66 @@ impl Side {
     }
 }
 
-/// A rule: what it does with packets that fit all of its matches.
+/// A rule: an action for packets that satisfy all matches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// What must be so.
+    /// The conditions.
     pub matches: Vec<Match>,
-    /// What happens then.
+    /// The action.
     pub act: Act,
-    /// Where it comes from, for people; may be empty.
+    /// The origin, for people. Can be empty.
     pub comment: Name,
 }
 
-/// Something that a packet may be.
+/// A condition on a packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Match {
-    /// From or to this network.
+    /// The source or destination is in this network.
     At(Side, IpNet),
-    /// To one of these ports, from first to last each; without any, of this protocol.
+    /// The destination port is in one of these ranges. An empty list matches the whole protocol.
     To(Protocol, Vec<(u16, u16)>),
-    /// Any message of ICMP for IPv6.
+    /// Any ICMPv6 message.
     Icmp6,
-    /// One of the messages that IPv6 finds its neighbours with, by number.
+    /// An ICMPv6 message of neighbour discovery, by type.
     NeighbourDiscovery(u8),
-    /// Part of a connection that was let through, or an error about one.
+    /// Part of an allowed connection, or an error about one.
     Established,
-    /// These ends together are in this set.
+    /// These fields together are in this set.
     In(Name, Vec<Side>),
-    /// From another machine.
+    /// The source is another machine.
     Forwarded,
-    /// From and to the same address, where a service translated it, so that nobody can pose as the pod.
+    /// The source equals the destination, and the destination was translated for a service. Without
+    /// the translation, a packet could spoof the pod's address.
     Itself(IpFamily),
-    /// Without the marks of this mask.
+    /// The bits of this mask are clear.
     Unmarked(u32),
 }
 
-/// What a rule does.
+/// The action of a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Act {
-    /// The packet passes; no other rule is asked.
+    /// Accept the packet.
     Accept,
-    /// The packet is dropped.
+    /// Drop the packet.
     Drop,
-    /// Back to the chain that called.
+    /// Return to the calling chain.
     Return,
-    /// To another chain and back.
+    /// Continue in another chain, and return here.
     Jump(Name),
-    /// To another chain, and back to where this one was called.
+    /// Continue in another chain, and return to the caller of this one.
     Goto(Name),
-    /// The marks of the mask are set or taken away.
+    /// Set or clear the bits of a mask in the packet mark.
     Mark {
         /// The new value of the bits.
         value: u32,
-        /// Which bits.
+        /// The bits to change.
         mask: u32,
     },
-    /// The head of the packet is reported, unless there were too many just now.
+    /// Report the header of the packet, with a rate limit.
     Log(Cause),
 }
 
-/// An admin policy leaves the packet to the others.
+/// The mark of a packet that an admin policy passed to the next tier.
 pub(crate) const PASSED: u32 = 0x20000;
 
 impl Rule {
@@ -196,7 +198,7 @@ impl Rule {
         })
     }
 
-    /// The chain that it leads to.
+    /// The chain that it jumps or goes to.
     pub(crate) fn chain(&self) -> Option<&Name> {
         match &self.act {
             Act::Jump(chain) | Act::Goto(chain) => Some(chain),

@@ -1,10 +1,10 @@
-//! What is there in every ruleset, whatever the policies are: the sets and chains with fixed names.
+//! The sets and chains with fixed names, which every ruleset has.
 //!
 //! ```text
-//!   KUBE-NWPLCY-EGRESS, -INGRESS ─ granted? ─► let pass
-//!    └► KUBE-NWPLCY-DENIED-EGRESS, -INGRESS ─ from the pod itself, through a service? ─► let pass
-//!        └► reported, dropped
-//!   KUBE-NWPLCY-CUT: answers of connections that were cut are reported, dropped
+//!   KUBE-NWPLCY-EGRESS, -INGRESS ─ granted? ─► allow
+//!    └► KUBE-NWPLCY-DENIED-EGRESS, -INGRESS ─ from the pod itself, through a service? ─► allow
+//!        └► report, drop
+//!   KUBE-NWPLCY-CUT: report and drop replies of terminated connections
 //! ```
 
 use std::collections::BTreeMap;
@@ -16,12 +16,12 @@ use crate::{
     Act, Hook, Kind, Match, Rule, Set, Side,
     gate::Gate,
     name::{DESTINATIONS, POD, POLICY, SOURCES, comment, in_family},
-    objects::{Objects, Thing},
+    objects::{ObjectId, Objects},
     ruleset::PASSED,
 };
 
-/// Enters it.
-pub(crate) fn enter(objects: &mut Objects, mode: Mode) {
+/// Adds them to a ruleset.
+pub(crate) fn add(objects: &mut Objects, mode: Mode) {
     for family in IpFamily::BOTH {
         sets(objects, family);
         chains(objects, family, mode);
@@ -31,7 +31,7 @@ pub(crate) fn enter(objects: &mut Objects, mode: Mode) {
 fn sets(objects: &mut Objects, family: IpFamily) {
     let mut keep = |name: Name, kind| {
         objects.add_set(&name, Set { kind, family, entries: BTreeMap::new() });
-        objects.pin(Thing::Set(name));
+        objects.pin(ObjectId::Set(name));
     };
     keep(local(family), Kind::Pods);
     for direction in Direction::BOTH {
@@ -44,18 +44,18 @@ fn sets(objects: &mut Objects, family: IpFamily) {
 fn chains(objects: &mut Objects, family: IpFamily, mode: Mode) {
     let mut keep = |name: Name, rules| {
         objects.put_chain(family, &name, rules);
-        objects.pin(Thing::Chain(family, name));
+        objects.pin(ObjectId::Chain(family, name));
     };
-    let not_judged = Rule {
+    let unfiltered = Rule {
         comment: comment("traffic between pods and their node is not judged"),
         ..Rule::new([], Act::Return)
     };
-    keep(Hook::Input.chain().into(), vec![not_judged]);
+    keep(Hook::Input.chain().into(), vec![unfiltered]);
     keep(Hook::Forward.chain().into(), vec![Rule::new([], Act::Goto(common()))]);
     for (name, rules) in Gate::default().chains(family) {
         keep(name, rules);
     }
-    keep(answers(), vec![Rule::new([], Act::Log(Cause::Answer)), Rule::new([], Act::Drop)]);
+    keep(terminated(), vec![Rule::new([], Act::Log(Cause::Answer)), Rule::new([], Act::Drop)]);
     keep(pass(), vec![Rule::new([], Act::Mark { value: PASSED, mask: PASSED })]);
     if family == IpFamily::V6 {
         let discovery = (133..=137).map(Match::NeighbourDiscovery);
@@ -66,7 +66,7 @@ fn chains(objects: &mut Objects, family: IpFamily, mode: Mode) {
         let (here, there) = (Side::here(direction), Side::there(direction));
         let granted = Match::In(grants(direction, family), vec![here, Side::Destination, there]);
         let granted = Rule::new([granted], allowed(direction));
-        keep(judge(direction), vec![granted, Rule::new([], Act::Goto(denied(direction)))]);
+        keep(grant_lookup(direction), vec![granted, Rule::new([], Act::Goto(denied(direction)))]);
         let end = match mode {
             Mode::Enforce => Act::Drop,
             Mode::Audit => allowed(direction),
@@ -78,7 +78,8 @@ fn chains(objects: &mut Objects, family: IpFamily, mode: Mode) {
     }
 }
 
-/// What becomes of a packet that the rules of one direction allow. Who may leave is next asked who may come in.
+/// The action for a packet that the rules of one direction allow. After egress, the ingress rules
+/// of the destination are evaluated.
 pub(crate) fn allowed(direction: Direction) -> Act {
     match direction {
         Direction::Ingress => Act::Accept,
@@ -93,7 +94,7 @@ fn prefix(direction: Direction) -> &'static str {
     }
 }
 
-fn capital(direction: Direction) -> &'static str {
+fn upper_case(direction: Direction) -> &'static str {
     match direction {
         Direction::Ingress => "INGRESS",
         Direction::Egress => "EGRESS",
@@ -105,62 +106,62 @@ pub(crate) fn local(family: IpFamily) -> Name {
     in_family(family, &format!("{DESTINATIONS}LOCAL"))
 }
 
-/// The set of the pods that policies speak for.
+/// The set of the pods that policies select.
 pub(crate) fn isolated(direction: Direction, family: IpFamily) -> Name {
     in_family(family, &format!("{}ISOLATED", prefix(direction)))
 }
 
-/// The set of what is granted to pods that have no chain of their own.
+/// The set of the grants of pods without a chain.
 pub(crate) fn grants(direction: Direction, family: IpFamily) -> Name {
     in_family(family, &format!("{}GRANTS", prefix(direction)))
 }
 
-/// The sets of packets that belong to connections which policies ended: by where they come from, and by where they go to.
+/// The sets of replies of terminated connections: by source and by destination.
 pub(crate) fn cut(family: IpFamily) -> [Name; 2] {
     [SOURCES, DESTINATIONS].map(|prefix| in_family(family, &format!("{prefix}CUT")))
 }
 
-/// The chain that all packets come to.
+/// The chain that all packets enter.
 pub(crate) fn common() -> Name {
     format!("{POLICY}COMMON").into()
 }
 
-/// Where packets of connections that policies ended go.
-pub(crate) fn answers() -> Name {
+/// The chain that drops replies of terminated connections.
+pub(crate) fn terminated() -> Name {
     format!("{POLICY}CUT").into()
 }
 
-/// The chain of what may leave, whoever it is sent to.
+/// The chain of packets that are allowed to leave.
 pub(crate) fn default() -> Name {
     format!("{POLICY}DEFAULT").into()
 }
 
-/// The chain that lets pass what is of a pod.
+/// The chain that accepts packets of pods.
 pub(crate) fn tail() -> Name {
     format!("{POLICY}TAIL").into()
 }
 
-/// The chain that lets neighbours find each other.
+/// The chain that allows neighbour discovery.
 pub(crate) fn neighbours() -> Name {
     format!("{POLICY}NEIGHBOURS").into()
 }
 
-/// The chain that asks what was granted to a pod.
-pub(crate) fn judge(direction: Direction) -> Name {
-    format!("{POLICY}{}", capital(direction)).into()
+/// The chain that looks up the grants of a pod.
+pub(crate) fn grant_lookup(direction: Direction) -> Name {
+    format!("{POLICY}{}", upper_case(direction)).into()
 }
 
-/// The chain that marks a packet as left to the next tier.
+/// The chain that marks a packet as passed to the next tier.
 pub(crate) fn pass() -> Name {
     format!("{POLICY}PASS").into()
 }
 
-/// The chain that what is denied goes to.
+/// The chain of denied packets.
 pub(crate) fn denied(direction: Direction) -> Name {
-    format!("{POLICY}DENIED-{}", capital(direction)).into()
+    format!("{POLICY}DENIED-{}", upper_case(direction)).into()
 }
 
-/// The chain that leads to those of pods, by address.
+/// The root of the tree that leads to the chains of pods.
 pub(crate) fn dispatch(direction: Direction) -> Name {
-    format!("{POD}{}", capital(direction)).into()
+    format!("{POD}{}", upper_case(direction)).into()
 }

@@ -1,4 +1,4 @@
-//! Sets that are asked in place of others for a short time, so that rules can go from the one to the other at one instant.
+//! Temporary sets that replace others, so that rules can switch between them atomically.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,19 +10,19 @@ use crate::{
     plan::{Draft, Plan, Script},
 };
 
-/// The same rules, with stand-ins for some sets.
-pub(crate) fn ruleset(wanted: &Ruleset, strange: &BTreeSet<Name>) -> Ruleset {
-    let sets = wanted.sets.iter().map(|(name, set)| {
-        let stands = strange.contains(name);
-        (if stands { name::stand_in(name, set.family) } else { name.clone() }, set.clone())
+/// The same rules, with temporary sets instead of some sets.
+pub(crate) fn ruleset(desired: &Ruleset, mistyped: &BTreeSet<Name>) -> Ruleset {
+    let sets = desired.sets.iter().map(|(name, set)| {
+        let is_replaced = mistyped.contains(name);
+        (if is_replaced { name::stand_in(name, set.family) } else { name.clone() }, set.clone())
     });
-    let mut chains = wanted.chains.clone();
-    replace(&mut chains, strange);
+    let mut chains = desired.chains.clone();
+    replace(&mut chains, mistyped);
     Ruleset { sets: sets.collect(), chains }
 }
 
-/// Changes some sets, which rules do not ask meanwhile: first they ask stand-ins that are as the sets were, last the sets as they are
-/// then, and whatever else is planned comes with it.
+/// Changes sets while rules do not use them. First the rules switch to temporary copies of the old
+/// sets. After the change they switch back to the sets, together with the rest of the plan.
 pub(crate) fn plan(
     mut draft: Draft,
     sets: &BTreeMap<Name, Set>,
@@ -33,18 +33,18 @@ pub(crate) fn plan(
     let mut steps = Vec::new();
     for (name, Set { kind, family, entries }) in sets {
         let stand_in = name::stand_in(name, *family);
-        let entries = entries.iter().map(|(entry, word)| (entry.clone(), word.clone()));
+        let entries = entries.iter().map(|(entry, note)| (entry.clone(), note.clone()));
         steps.push(Step::Create(stand_in.clone(), *kind, *family));
         steps.push(Step::Add(stand_in.clone(), *kind, entries.collect()));
         draft.destroyed.push(stand_in);
     }
-    let mut asking = before.clone();
-    asking.retain(|_, rules| {
+    let mut redirected = before.clone();
+    redirected.retain(|_, rules| {
         rules.iter().flat_map(|rule| rule.sets()).any(|set| names.contains(set))
     });
-    replace(&mut asking, &names);
-    steps.extend(IpFamily::BOTH.map(|family| Step::Restore(script(family, &asking))));
-    steps.push(Step::Settle);
+    replace(&mut redirected, &names);
+    steps.extend(IpFamily::BOTH.map(|family| Step::Restore(script(family, &redirected))));
+    steps.push(Step::WaitForPackets);
     for (name, kind, entries) in draft.added.extract_if(.., |(name, ..)| names.contains(name)) {
         steps.push(Step::Add(name, kind, entries));
     }
@@ -52,8 +52,8 @@ pub(crate) fn plan(
         steps.push(Step::Remove(name, kind, entries));
     }
     for script in &mut draft.scripts {
-        let asked = asking.keys().filter(|(family, _)| *family == script.family);
-        for key in asked {
+        let keys = redirected.keys().filter(|(family, _)| *family == script.family);
+        for key in keys {
             if let Some(rules) = after.get(key) {
                 script.chains.insert(key.1.clone(), rules.clone());
             }

@@ -1,4 +1,4 @@
-//! Rules as iptables-save writes them, sets as `ipset save` does.
+//! Rules in the format of iptables-save, and sets in that of `ipset save`.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use weir_netfilter::report;
 
 use crate::{Act, Entry, Hook, Kind, Match, Rule, Ruleset, Set, Side, name};
 
-/// The rule that leads from a built-in chain to ours, as kube-router writes it.
+/// The rule of a built-in chain that jumps to ours, as kube-router writes it.
 pub(crate) fn jump(hook: Hook) -> String {
     let words = ["-m", "comment", "--comment", "kube-router netpol", "-j", hook.chain()];
     let id = name::id(&format!("{}{}", hook.name(), words.concat()));
@@ -33,18 +33,24 @@ impl fmt::Display for Match {
             Match::At(Side::Source, net) => write!(f, "-s {net}"),
             Match::At(Side::Destination, net) => write!(f, "-d {net}"),
             Match::To(protocol, ports) => {
-                let word = word(*protocol);
-                let list: Vec<String> = ports
-                    .iter()
-                    .map(|(first, last)| match first == last {
-                        true => first.to_string(),
-                        false => format!("{first}:{last}"),
-                    })
-                    .collect();
+                let protocol = protocol_name(*protocol);
+                let list: Vec<String> =
+                    ports
+                        .iter()
+                        .map(|(first, last)| {
+                            if first == last {
+                                first.to_string()
+                            } else {
+                                format!("{first}:{last}")
+                            }
+                        })
+                        .collect();
                 match &list[..] {
-                    [] => write!(f, "-p {word}"),
-                    [one] => write!(f, "-p {word} -m {word} --dport {one}"),
-                    several => write!(f, "-p {word} -m multiport --dports {}", several.join(",")),
+                    [] => write!(f, "-p {protocol}"),
+                    [one] => write!(f, "-p {protocol} -m {protocol} --dport {one}"),
+                    several => {
+                        write!(f, "-p {protocol} -m multiport --dports {}", several.join(","))
+                    }
                 }
             }
             Match::Icmp6 => f.write_str("-p ipv6-icmp"),
@@ -96,7 +102,7 @@ impl fmt::Display for Act {
     }
 }
 
-/// A program of the old packet filter that compares the two addresses, word by word.
+/// A classic BPF program that compares the two addresses word by word.
 fn itself(family: IpFamily) -> String {
     let (source, destination, words) = match family {
         IpFamily::V4 => (12, 16, 1),
@@ -104,7 +110,7 @@ fn itself(family: IpFamily) -> String {
     };
     let mut code = Vec::new();
     for word in 0..words {
-        // Load, keep, load, compare; where they differ, on to the last line.
+        // Load, store, load, compare. If the words differ, jump to the last line.
         let otherwise = 4 * (words - word - 1) + 1;
         code.push(format!("32 0 0 {}", source + 4 * word));
         code.push("7 0 0 0".to_owned());
@@ -116,7 +122,7 @@ fn itself(family: IpFamily) -> String {
     format!("{},{}", code.len(), code.join(","))
 }
 
-pub(crate) fn word(protocol: Protocol) -> &'static str {
+pub(crate) fn protocol_name(protocol: Protocol) -> &'static str {
     match protocol {
         Protocol::Tcp => "tcp",
         Protocol::Udp => "udp",
@@ -125,7 +131,7 @@ pub(crate) fn word(protocol: Protocol) -> &'static str {
 }
 
 impl Kind {
-    /// The type, as ipset calls it.
+    /// The type name of ipset.
     pub(crate) fn type_name(self) -> &'static str {
         match self {
             Kind::Pods | Kind::Isolated | Kind::Addresses => "hash:ip",
@@ -137,7 +143,7 @@ impl Kind {
     }
 }
 
-/// The most entries that a set may have: as many as fit.
+/// The maximum number of entries of a set: no limit.
 pub(crate) const MAXELEM: u32 = u32::MAX;
 
 impl fmt::Display for Entry {
@@ -145,18 +151,20 @@ impl fmt::Display for Entry {
         match self {
             Entry::Address(address) => address.fmt(f),
             Entry::Port(address, protocol, port) => {
-                write!(f, "{address},{}:{port}", word(*protocol))
+                write!(f, "{address},{}:{port}", protocol_name(*protocol))
             }
             Entry::Grant(address, protocol, port, peer) => {
-                write!(f, "{address},{}:{port},{peer}", word(*protocol))
+                write!(f, "{address},{}:{port},{peer}", protocol_name(*protocol))
             }
             Entry::Block(net) => net.fmt(f),
-            Entry::BlockPort(net, protocol, port) => write!(f, "{net},{}:{port}", word(*protocol)),
+            Entry::BlockPort(net, protocol, port) => {
+                write!(f, "{net},{}:{port}", protocol_name(*protocol))
+            }
         }
     }
 }
 
-/// The line that makes a set, as `ipset restore` reads it.
+/// The `ipset restore` command that creates a set.
 pub(crate) fn create(name: &str, kind: Kind, family: IpFamily) -> String {
     let inet = match family {
         IpFamily::V4 => "inet",
@@ -170,7 +178,7 @@ pub(crate) fn create(name: &str, kind: Kind, family: IpFamily) -> String {
     format!("create {name} {} family {inet} maxelem {MAXELEM}{rest}", kind.type_name())
 }
 
-/// The line that puts an entry into a set.
+/// The `ipset restore` command that adds an entry.
 pub(crate) fn add(name: &str, entry: &Entry, comment: &str) -> String {
     match comment {
         "" => format!("add {name} {entry}"),
@@ -178,7 +186,8 @@ pub(crate) fn add(name: &str, entry: &Entry, comment: &str) -> String {
     }
 }
 
-/// What can be fed to `ipset restore`, `iptables-restore --noflush` and `ip6tables-restore --noflush`, part by part.
+/// The input of `ipset restore`, `iptables-restore --noflush` and `ip6tables-restore --noflush`,
+/// part by part.
 impl fmt::Display for Ruleset {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "# ipset save")?;
@@ -212,7 +221,7 @@ impl fmt::Display for Ruleset {
     }
 }
 
-/// The words of a line of iptables, without quotes; the comment comes last wherever it stands.
+/// Splits an iptables rule into words without quotes. The comment moves to the end.
 pub(crate) fn words(line: &str) -> Vec<String> {
     let mut words = Vec::new();
     let mut word: Option<String> = None;
@@ -243,7 +252,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_ways_in_are_those_of_kube_router() {
+    fn the_jumps_match_those_of_kube_router() {
         assert_eq!(
             jump(Hook::Input),
             "-m comment --comment \"kube-router netpol - 4IA2OSFRMVNDXBVV\" -j KUBE-ROUTER-INPUT"
@@ -253,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_read_whatever_is_quoted_and_wherever_its_comment_is() {
+    fn rules_are_split_with_any_quotes_and_comment_position() {
         assert_eq!(
             words("-A C -m comment --comment \"it\\'s  \\\"so\\\"\" -p tcp  -j X"),
             ["-A", "C", "-p", "tcp", "-j", "X", "-m", "comment", "--comment", "it's  \"so\""]
@@ -261,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn the_comparison_of_addresses_ends_where_they_differ() {
+    fn the_comparison_of_addresses_stops_at_the_first_difference() {
         assert_eq!(itself(IpFamily::V4), "6,32 0 0 12,7 0 0 0,32 0 0 16,29 0 1 0,6 0 0 1,6 0 0 0");
         assert!(itself(IpFamily::V6).starts_with("18,32 0 0 8,7 0 0 0,32 0 0 24,29 0 13 0,"));
     }

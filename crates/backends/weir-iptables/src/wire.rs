@@ -1,4 +1,4 @@
-//! Sets in the words of the kernel, as in `linux/netfilter/ipset/ip_set.h`.
+//! Netlink messages about sets, as in `linux/netfilter/ipset/ip_set.h`.
 
 use std::{iter::Peekable, net::IpAddr};
 
@@ -8,7 +8,7 @@ use weir_netlink::{Attribute, Attributes, Body, Malformed};
 
 use crate::{Entry, Kind, installed::InstalledSet, text::MAXELEM};
 
-/// Which part of netfilter is spoken to.
+/// The netfilter subsystem of ipset.
 const SUBSYSTEM: u16 = 6 << 8;
 pub(crate) const CREATE: u16 = SUBSYSTEM | 2;
 pub(crate) const DESTROY: u16 = SUBSYSTEM | 3;
@@ -18,10 +18,10 @@ pub(crate) const REMOVE: u16 = SUBSYSTEM | 10;
 
 /// The length of the header before the attributes.
 pub(crate) const HEADER: usize = 4;
-/// The oldest version of the protocol, which every kernel speaks.
+/// The oldest protocol version, which every kernel supports.
 const VERSION: u8 = 6;
-/// The flag of a number in the order of the network.
-const ORDERED: u16 = 0x4000;
+/// The flag of a number in network byte order.
+const NETWORK_ORDER: u16 = 0x4000;
 
 const PROTOCOL: u16 = 1;
 const SET_NAME: u16 = 2;
@@ -47,38 +47,38 @@ const COMMENT: u16 = 26;
 const V4: u16 = 1;
 const V6: u16 = 2;
 
-/// Entries may have a word for people.
+/// Entries can have comments.
 const WITH_COMMENT: u32 = 1 << 4;
-/// Only the names are listed.
-const NAMES: u32 = 1 << 1;
-/// Only the heads are listed.
-const HEADS: u32 = 1 << 2;
+/// List only names.
+const NAMES_ONLY: u32 = 1 << 1;
+/// List only headers.
+const HEADERS_ONLY: u32 = 1 << 2;
 
-/// An entry with its word needs no more than this.
-const LONGEST: usize = 400;
+/// The maximum length of an entry with its comment.
+const MAX_ENTRY_LENGTH: usize = 400;
 
 fn begin<'b, 'a>(body: &'b mut Body<'a>, name: &str) -> &'b mut Body<'a> {
     body.fixed(&[2, 0, 0, 0]).u8(PROTOCOL, VERSION).text(SET_NAME, name)
 }
 
-/// Names a set, for a request that needs nothing else.
+/// Names the set of a request without other attributes.
 pub(crate) fn named(body: &mut Body<'_>, name: &str) {
     begin(body, name);
 }
 
-/// Asks for the names of all sets.
+/// Requests the names of all sets.
 pub(crate) fn names(body: &mut Body<'_>) {
-    body.fixed(&[2, 0, 0, 0]).u8(PROTOCOL, VERSION).be_u32(FLAGS | ORDERED, NAMES);
+    body.fixed(&[2, 0, 0, 0]).u8(PROTOCOL, VERSION).be_u32(FLAGS | NETWORK_ORDER, NAMES_ONLY);
 }
 
-/// Asks for the head of each set.
+/// Requests the header of each set.
 pub(crate) fn heads(body: &mut Body<'_>) {
-    body.fixed(&[2, 0, 0, 0]).u8(PROTOCOL, VERSION).be_u32(FLAGS | ORDERED, HEADS);
+    body.fixed(&[2, 0, 0, 0]).u8(PROTOCOL, VERSION).be_u32(FLAGS | NETWORK_ORDER, HEADERS_ONLY);
 }
 
-/// What makes a set.
+/// The attributes that create a set.
 pub(crate) fn create(body: &mut Body<'_>, name: &str, kind: Kind, family: IpFamily) {
-    // As new as comments and ports of SCTP need, and so old that every tool can list it.
+    // New enough for comments and SCTP ports, and old enough for every tool to list it.
     let revision = match kind {
         Kind::Pods | Kind::Isolated | Kind::Addresses => 4,
         Kind::Ports | Kind::Grants | Kind::Cut => 5,
@@ -90,16 +90,18 @@ pub(crate) fn create(body: &mut Body<'_>, name: &str, kind: Kind, family: IpFami
         .u8(REVISION, revision)
         .u8(FAMILY, number(family))
         .nest(DATA, |data| {
-            data.be_u32(MAX | ORDERED, MAXELEM);
+            data.be_u32(MAX | NETWORK_ORDER, MAXELEM);
             match kind {
-                Kind::Pods | Kind::Isolated => _ = data.be_u32(SET_FLAGS | ORDERED, WITH_COMMENT),
-                Kind::Cut => _ = data.be_u32(TIMEOUT | ORDERED, 0),
+                Kind::Pods | Kind::Isolated => {
+                    _ = data.be_u32(SET_FLAGS | NETWORK_ORDER, WITH_COMMENT)
+                }
+                Kind::Cut => _ = data.be_u32(TIMEOUT | NETWORK_ORDER, 0),
                 _ => (),
             }
         });
 }
 
-/// As many entries as fit into one message; the others are left.
+/// Adds as many entries as fit into one message, and leaves the others.
 pub(crate) fn entries<'e>(
     body: &mut Body<'_>,
     name: &str,
@@ -107,16 +109,16 @@ pub(crate) fn entries<'e>(
     seconds: Option<u32>,
 ) {
     begin(body, name).u32(LINE, 0).nest(ENTRIES, |all| {
-        while all.remaining_capacity() > LONGEST
-            && let Some((one, word)) = entries.next()
+        while all.remaining_capacity() > MAX_ENTRY_LENGTH
+            && let Some((one, note)) = entries.next()
         {
             all.nest(DATA, |data| {
                 entry(data, one);
-                if !word.is_empty() {
-                    data.text(COMMENT, word);
+                if !note.is_empty() {
+                    data.text(COMMENT, note);
                 }
                 if let Some(seconds) = seconds {
-                    data.be_u32(TIMEOUT | ORDERED, seconds);
+                    data.be_u32(TIMEOUT | NETWORK_ORDER, seconds);
                 }
             });
         }
@@ -125,7 +127,7 @@ pub(crate) fn entries<'e>(
 
 fn entry(data: &mut Body<'_>, entry: &Entry) {
     let port = |data: &mut Body<'_>, protocol: Protocol, port: u16| {
-        data.be_u16(PORT | ORDERED, port).u8(PROTO, protocol.number());
+        data.be_u16(PORT | NETWORK_ORDER, port).u8(PROTO, protocol.number());
     };
     match *entry {
         Entry::Address(at) => address(data, IP, at),
@@ -152,8 +154,8 @@ fn entry(data: &mut Body<'_>, entry: &Entry) {
 
 fn address(data: &mut Body<'_>, kind: u16, address: IpAddr) {
     data.nest(kind, |inside| match address {
-        IpAddr::V4(address) => _ = inside.bytes(V4 | ORDERED, &address.octets()),
-        IpAddr::V6(address) => _ = inside.bytes(V6 | ORDERED, &address.octets()),
+        IpAddr::V4(address) => _ = inside.bytes(V4 | NETWORK_ORDER, &address.octets()),
+        IpAddr::V6(address) => _ = inside.bytes(V6 | NETWORK_ORDER, &address.octets()),
     });
 }
 
@@ -165,7 +167,7 @@ pub(crate) fn number(family: IpFamily) -> u8 {
     }
 }
 
-/// The name of the set that a message is about.
+/// The name of the set in a message.
 pub(crate) fn name_in(attributes: Attributes<'_>) -> Result<Name, Malformed> {
     for attribute in attributes {
         let attribute = attribute?;
@@ -176,19 +178,22 @@ pub(crate) fn name_in(attributes: Attributes<'_>) -> Result<Name, Malformed> {
     Err(Malformed::Message)
 }
 
-/// Reads one message of a list into a set.
-pub(crate) fn read(set: &mut InstalledSet, attributes: Attributes<'_>) -> Result<(), Malformed> {
+/// Parses one message of a list into a set.
+pub(crate) fn parse_message(
+    set: &mut InstalledSet,
+    attributes: Attributes<'_>,
+) -> Result<(), Malformed> {
     for attribute in attributes {
         let attribute = attribute?;
         match attribute.kind {
             TYPE_NAME => set.type_name = attribute.text()?.to_owned(),
             FAMILY => set.family = attribute.u8()?,
-            DATA => read_head(set, attribute.attributes())?,
+            DATA => parse_header(set, attribute.attributes())?,
             ENTRIES => {
                 for one in attribute.attributes() {
-                    match read_entry(one?.attributes())? {
-                        Some((entry, word)) => _ = set.entries.insert(entry, word),
-                        None => set.strange = true,
+                    match parse_entry(one?.attributes())? {
+                        Some((entry, note)) => _ = set.entries.insert(entry, note),
+                        None => set.has_unknown_entries = true,
                     }
                 }
             }
@@ -198,7 +203,7 @@ pub(crate) fn read(set: &mut InstalledSet, attributes: Attributes<'_>) -> Result
     Ok(())
 }
 
-fn read_head(set: &mut InstalledSet, attributes: Attributes<'_>) -> Result<(), Malformed> {
+fn parse_header(set: &mut InstalledSet, attributes: Attributes<'_>) -> Result<(), Malformed> {
     for attribute in attributes {
         let attribute = attribute?;
         match attribute.kind {
@@ -212,20 +217,20 @@ fn read_head(set: &mut InstalledSet, attributes: Attributes<'_>) -> Result<(), M
     Ok(())
 }
 
-/// An entry and its word; `None` if it is none that we write.
-fn read_entry(attributes: Attributes<'_>) -> Result<Option<(Entry, Name)>, Malformed> {
+/// Parses an entry and its comment. `None` if weir would not write such an entry.
+fn parse_entry(attributes: Attributes<'_>) -> Result<Option<(Entry, Name)>, Malformed> {
     let (mut ip, mut ip2, mut cidr, mut port, mut protocol) = (None, None, None, None, None);
-    let mut word = Name::from("");
+    let mut note = Name::from("");
     for attribute in attributes {
         let attribute = attribute?;
         match attribute.kind {
-            IP => ip = read_address(attribute)?,
-            IP2 => ip2 = read_address(attribute)?,
+            IP => ip = parse_address(attribute)?,
+            IP2 => ip2 = parse_address(attribute)?,
             CIDR => cidr = Some(attribute.u8()?),
             PORT => port = Some(attribute.be_u16()?),
             PROTO => protocol = Some(attribute.u8()?),
-            COMMENT => word = attribute.text()?.into(),
-            // A network that is taken out again: ours have none.
+            COMMENT => note = attribute.text()?.into(),
+            // A network that is excluded from the set (`nomatch`). Ours have none.
             SET_FLAGS => return Ok(None),
             _ => (),
         }
@@ -250,10 +255,10 @@ fn read_entry(attributes: Attributes<'_>) -> Result<Option<(Entry, Name)>, Malfo
         }
         _ => None,
     };
-    Ok(entry.map(|entry| (entry, word)))
+    Ok(entry.map(|entry| (entry, note)))
 }
 
-fn read_address(attribute: Attribute<'_>) -> Result<Option<IpAddr>, Malformed> {
+fn parse_address(attribute: Attribute<'_>) -> Result<Option<IpAddr>, Malformed> {
     for inside in attribute.attributes() {
         let inside = inside?;
         match inside.kind {
@@ -272,7 +277,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read() {
+    fn entries_survive_a_round_trip() {
         let a = IpAddr::from([10, 0, 0, 1]);
         let b: IpAddr = "fd00::1".parse().unwrap();
         let all = [
@@ -290,14 +295,14 @@ mod tests {
         let message = Messages::new(writer.bytes()).next().unwrap().unwrap();
         assert_eq!(&*name_in(message.attributes(HEADER)).unwrap(), "S");
         let mut set = InstalledSet::default();
-        read(&mut set, message.attributes(HEADER)).unwrap();
-        let word = Name::from("why");
-        assert_eq!(set.entries, all.into_iter().map(|entry| (entry, word.clone())).collect());
-        assert!(!set.strange);
+        parse_message(&mut set, message.attributes(HEADER)).unwrap();
+        let note = Name::from("why");
+        assert_eq!(set.entries, all.into_iter().map(|entry| (entry, note.clone())).collect());
+        assert!(!set.has_unknown_entries);
     }
 
     #[test]
-    fn what_does_not_fit_into_a_message_is_left_for_the_next() {
+    fn entries_that_do_not_fit_are_left_for_the_next_message() {
         let all: Vec<Entry> =
             (0..10_000_u32).map(|n| Entry::Address(IpAddr::from(n.to_be_bytes()))).collect();
         let mut left = all.iter().map(|entry| (entry, "")).peekable();

@@ -1,4 +1,5 @@
-//! What is rendered, as text to be read in review. `UPDATE_EXPECT=1 cargo test -p weir-iptables` accepts a change.
+//! The rendered rules as text, for review. `UPDATE_EXPECT=1 cargo test -p weir-iptables` accepts
+//! changes.
 
 use expect_test::{Expect, expect};
 use weir_engine::{Locality, compile};
@@ -21,7 +22,7 @@ fn check(case: &str, expected: Expect) {
     expected.assert_eq(&rendered(case).to_string());
 }
 
-/// Only what a ruleset has beyond that of an empty world.
+/// Only the part of a ruleset that an empty world does not have.
 #[track_caller]
 fn check_more(case: &str, expected: Expect) {
     let empty = rendered("pods: []").to_string();
@@ -33,7 +34,7 @@ fn check_more(case: &str, expected: Expect) {
 }
 
 #[test]
-fn without_policies_there_is_the_skeleton() {
+fn without_policies_the_ruleset_is_the_skeleton() {
     check(
         "pods: [{namespace: shop, name: web, ips: [10.0.0.1]}]",
         expect![[r##"
@@ -196,7 +197,7 @@ policies:
 }
 
 #[test]
-fn what_grants_cannot_say_has_chains() {
+fn rules_that_grants_cannot_express_get_chains() {
     check_more(
         "
 pods:
@@ -326,7 +327,7 @@ policies:
 }
 
 #[test]
-fn admin_policies_are_asked_in_order_and_the_baseline_last() {
+fn admin_policies_come_in_order_and_the_baseline_last() {
     check_more(
         "
 namespaces: [{name: shop}]

@@ -1,4 +1,4 @@
-//! Laws that hold for every plan, whatever the policies are.
+//! Properties that hold for every plan.
 
 use proptest::prelude::*;
 use weir_datapath::{Mode, conformance};

@@ -1,4 +1,4 @@
-//! What a change of the cluster writes, and what it leaves alone.
+//! The writes of a change in the cluster, and the parts that it leaves untouched.
 
 #![allow(clippy::panic, reason = "tests")]
 
@@ -7,7 +7,7 @@ use weir_engine::{Engine, Locality};
 use weir_iptables::{Plan, Planner, Ruleset, Step};
 use weir_model::{Change, Key, PodId, Program};
 
-/// `db` lets peers in wherever they are, `web` and `api` some ports; `far` is elsewhere.
+/// `db` allows peers by selector, `web` and `api` some ports; `far` is on another node.
 const CLUSTER: &str = "
 {apiVersion: v1, kind: Pod, metadata: {name: db, namespace: shop, labels: {app: db}}, spec: {nodeName: n1}, status: {podIP: 10.0.0.1, podIPs: [{ip: 10.0.0.1}, {ip: 'fd00::1'}]}}
 ---
@@ -54,7 +54,7 @@ fn changes(text: &str) -> Vec<Change> {
 }
 
 #[test]
-fn a_member_that_comes_or_goes_touches_one_set() {
+fn a_member_that_joins_or_leaves_changes_one_set() {
     let mut node = Node::new();
     let comes = node.plan(&changes(PEER));
     let [Step::Add(into, _, entries)] = &comes.steps[..] else { panic!("{comes}") };
@@ -64,14 +64,14 @@ fn a_member_that_comes_or_goes_touches_one_set() {
     assert_eq!((into, entries.len()), (from, 1), "{goes}");
 }
 
-/// Whether a chain is about a pod or a policy.
+/// Whether a chain belongs to a pod or a policy.
 fn is_about(ruleset: &Ruleset, chain: &str, word: &str) -> bool {
     let mut ours = ruleset.chains.iter().filter(|((_, name), _)| &**name == chain);
     ours.all(|(_, rules)| rules.iter().any(|rule| rule.comment.contains(word)))
 }
 
 #[test]
-fn a_policy_that_changes_touches_its_chains_and_nothing_else() {
+fn a_policy_change_touches_only_its_chains() {
     let mut node = Node::new();
     let before = node.planner.ruleset().clone();
     let policy = CLUSTER
@@ -80,7 +80,7 @@ fn a_policy_that_changes_touches_its_chains_and_nothing_else() {
         .expect("the policy");
     let plan = node.plan(&changes(&policy.replace("endPort: 89", "endPort: 99")));
     let after = node.planner.ruleset();
-    assert_eq!(after.sets, before.sets, "it names no set");
+    assert_eq!(after.sets, before.sets, "the policy uses no set");
     assert_eq!(plan.steps.len(), 2, "rules of two families:\n{plan}");
     for step in &plan.steps {
         let Step::Restore(script) = step else { panic!("{plan}") };
@@ -92,7 +92,7 @@ fn a_policy_that_changes_touches_its_chains_and_nothing_else() {
 }
 
 #[test]
-fn a_policy_that_selects_no_pod_of_the_node_touches_nothing() {
+fn a_policy_that_selects_no_local_pod_touches_nothing() {
     let mut node = Node::new();
     let policy = "{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: other, namespace: shop}, spec: {podSelector: {matchLabels: {app: elsewhere}}}}";
     let plan = node.plan(&changes(policy));

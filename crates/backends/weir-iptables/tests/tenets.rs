@@ -1,4 +1,4 @@
-//! Each tenet of kube-router's design has tests, and a reader finds them: the table in docs/reference/iptables.md tells no tales.
+//! Checks that the table of design tenets in docs/reference/iptables.md names tests that exist.
 
 use std::{fs, path::Path};
 

@@ -4,7 +4,7 @@ use weir_trials::Backend;
 
 use crate::node;
 
-/// A variant of iptables, as the trials of every backend see it.
+/// A variant of iptables, as a backend of the common trials.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tables(pub(crate) Variant);
 

@@ -1,4 +1,4 @@
-//! A large cluster: what is written when it comes, when weir comes back, and when it changes a little.
+//! A large cluster: the writes of the first start, of a restart, and of a small change.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -10,14 +10,14 @@ use weir_trials::cluster::{policy, world};
 
 use crate::node;
 
-/// Pods on this node, and peers elsewhere that may reach them.
+/// Pods on this node, and peers elsewhere that can reach them.
 const PODS: u32 = 100;
 const PEERS: u32 = 20_000;
 
 fn pod(app: &str, number: u32, node: &str) -> Change {
     let first = u32::from(Ipv4Addr::new(10, if app == "peer" { 1 } else { 0 }, 0, 0));
     let template = world("pods: [{namespace: shop, name: some}]");
-    let template = template.pods.into_values().next().expect("there is a pod");
+    let template = template.pods.into_values().next().expect("the world has a pod");
     Change::Put(Object::Pod(Pod {
         id: PodId::new("shop", format!("{app}-{number}")),
         labels: [(Name::from("app"), Name::from(app))].into_iter().collect(),
@@ -27,7 +27,7 @@ fn pod(app: &str, number: u32, node: &str) -> Change {
     }))
 }
 
-pub(crate) fn one_member_more_is_one_entry(variant: Variant) {
+pub(crate) fn one_more_member_is_one_entry(variant: Variant) {
     let spec = "podSelector: {matchLabels: {app: here}}, ingress: [{from: [{podSelector: {matchLabels: {app: peer}}}]}]";
     let text = format!("namespaces: [{{name: shop}}]\npolicies:\n{}", policy("here", spec));
     let mut changes: Vec<Change> = world(&text).changes().collect();
@@ -40,7 +40,7 @@ pub(crate) fn one_member_more_is_one_entry(variant: Variant) {
     let lab = node::without_pods();
     let mut iptables = node::open(&lab, "n1", Mode::Enforce, variant);
     node::sync(&mut iptables, &program);
-    assert!(!iptables.drifted().unwrap(), "our own writes are no drift, however many");
+    assert!(!iptables.drifted().unwrap(), "our own writes are not drift");
 
     let delta = engine.apply(&[pod("peer", PEERS, "n2")]);
     program.apply(delta.clone());
@@ -53,7 +53,8 @@ pub(crate) fn one_member_more_is_one_entry(variant: Variant) {
     let plan = node::replan(&mut again, &program);
     assert!(plan.is_empty(), "{plan}");
 
-    // A pod of this node that policies only grant a few peers: no rule changes, so no program is started.
+    // A pod of this node that policies grant only a few peers. No rule changes, so no program is
+    // started.
     let few = "podSelector: {matchLabels: {app: small}}, ingress: [{from: [{podSelector: {matchLabels: {app: small}}}], ports: [{port: 80}]}]";
     let text = format!("policies:\n{}", policy("small", few));
     let mut changes: Vec<Change> = world(&text).changes().collect();

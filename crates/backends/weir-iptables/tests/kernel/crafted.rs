@@ -1,4 +1,4 @@
-//! Packets whose sender is not who they say: written by hand, head and all.
+//! Packets with a spoofed source, written by hand with all headers.
 
 use std::{
     net::{IpAddr, SocketAddr, UdpSocket},
@@ -15,15 +15,16 @@ use crate::{backend::Tables, node};
 
 const PORT: u16 = 80;
 
-/// A pod sends a packet that comes from its own address and goes to it. No service translated it, so policies have their say.
-pub(crate) fn who_poses_as_itself_is_judged(variant: Variant) {
+/// A pod sends a packet from its address to its address. No service translated it, so policies
+/// apply.
+pub(crate) fn a_packet_with_a_spoofed_own_address_is_filtered(variant: Variant) {
     let cluster = Cluster::with(
         Tables(variant),
         &[policy("all", "podSelector: {}, policyTypes: [Ingress, Egress]")],
     );
     for (at, pod) in ["10.0.0.3", "fd00::3"].into_iter().enumerate() {
         let away = || {
-            // What goes to one's own address never leaves, unless one forgets that it is one's own.
+            // A packet to an address of the pod never leaves it, unless the pod loses the address.
             ip(&[["-4", "-6"][at], "route", "del", "local", pod, "table", "local"]);
             send(address(pod), address(pod)).unwrap();
         };
@@ -34,9 +35,9 @@ pub(crate) fn who_poses_as_itself_is_judged(variant: Variant) {
     }
 }
 
-/// What IPVS sends on for a service leaves through OUTPUT with the address of another machine, and is judged there. What the node
-/// sends itself is not.
-pub(crate) fn what_leaves_the_node_for_another_is_judged(variant: Variant) {
+/// Packets that IPVS forwards for a service leave through OUTPUT with the address of another
+/// machine, and are filtered there. The node's own packets are not.
+pub(crate) fn packets_forwarded_by_ipvs_are_filtered(variant: Variant) {
     let from_far = "podSelector: {matchLabels: {app: db}}, ingress: [{from: [{podSelector: {matchLabels: {app: far}}}]}]";
     let nowhere = "podSelector: {matchLabels: {app: web}}, policyTypes: [Egress]";
     let cluster = Cluster::with(Tables(variant), &[policy("db", from_far), policy("web", nowhere)]);
@@ -45,33 +46,33 @@ pub(crate) fn what_leaves_the_node_for_another_is_judged(variant: Variant) {
     let v6 = ["fd00::3", "fd00::4", "fd01::1", "2001:db8::7", "fd00::2"];
     for (at, ends) in [v4, v6].into_iter().enumerate() {
         let [db, far, node, outside, web] = ends.map(address);
-        let heard = |from: IpAddr, patience: Duration| {
+        let received = |from: IpAddr, timeout: Duration| {
             let bind = || UdpSocket::bind(SocketAddr::new(db, PORT));
             let socket = lab.at(db, bind).unwrap().unwrap();
-            // Whose packet is dropped on the way out is told so.
+            // The sender of a packet that is dropped on output gets an error.
             let sent = lab.on_node("n1", || send(from, db)).unwrap();
             assert!(matches!(sent, Ok(_) | Err(Errno::PERM)), "{sent:?}");
-            socket.set_read_timeout(Some(patience)).unwrap();
+            socket.set_read_timeout(Some(timeout)).unwrap();
             socket.recv_from(&mut [0; 8]).map(|(_, sender)| sender.ip()).ok()
         };
         let denied =
             |direction: &str| dropped(lab, variant, at, &format!("KUBE-NWPLCY-DENIED-{direction}"));
-        assert_eq!(heard(far, ARRIVAL_TIMEOUT), Some(far), "a policy lets it in");
-        assert_eq!(heard(node, ARRIVAL_TIMEOUT), Some(node), "the node always gets through");
+        assert_eq!(received(far, ARRIVAL_TIMEOUT), Some(far), "a policy allows it");
+        assert_eq!(received(node, ARRIVAL_TIMEOUT), Some(node), "the node is always allowed");
         assert_eq!((denied("INGRESS"), denied("EGRESS")), (0, 0));
-        assert_eq!(heard(outside, DROP_TIMEOUT), None);
+        assert_eq!(received(outside, DROP_TIMEOUT), None);
         assert_eq!((denied("INGRESS"), denied("EGRESS")), (1, 0));
-        assert_eq!(heard(web, DROP_TIMEOUT), None);
-        assert_eq!((denied("INGRESS"), denied("EGRESS")), (1, 1), "it may not get out");
+        assert_eq!(received(web, DROP_TIMEOUT), None);
+        assert_eq!((denied("INGRESS"), denied("EGRESS")), (1, 1), "its egress is denied");
     }
 }
 
-/// How many packets of a family a chain has dropped.
+/// The number of packets of a family that a chain has dropped.
 #[track_caller]
 fn dropped(lab: &Lab, variant: Variant, family: usize, chain: &str) -> u64 {
     let iptables = node::program(["iptables", "ip6tables"][family], variant);
     let listed = node::run(lab, &iptables, &["-vxnL", chain], "");
-    let line = listed.lines().find(|line| line.contains(" DROP ")).expect("there is such a rule");
+    let line = listed.lines().find(|line| line.contains(" DROP ")).expect("the rule exists");
     line.split_whitespace().next().unwrap().parse().unwrap()
 }
 
@@ -90,7 +91,7 @@ fn ip(arguments: &[&str]) {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// Sends a datagram in the namespace of this thread, whoever lives there.
+/// Sends a datagram from the current namespace of this thread, with any source.
 fn send(from: IpAddr, to: IpAddr) -> Result<usize, Errno> {
     let family = match to {
         IpAddr::V4(_) => net::AddressFamily::INET,
@@ -101,7 +102,8 @@ fn send(from: IpAddr, to: IpAddr) -> Result<usize, Errno> {
     net::sendto(&socket, &datagram(from, to.ip()), net::SendFlags::empty(), &to)
 }
 
-/// A datagram of one byte with all of its heads. The kernel fills in what is missing of that of IPv4.
+/// A datagram of one byte with all its headers. The kernel fills in the missing fields of the IPv4
+/// header.
 fn datagram(from: IpAddr, to: IpAddr) -> Vec<u8> {
     const UDP: u8 = 17;
     let mut udp = [[0x13, 0x88], PORT.to_be_bytes(), [0, 9], [0, 0]].concat();

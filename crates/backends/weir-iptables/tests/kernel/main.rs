@@ -1,5 +1,5 @@
-//! iptables and ipset in the kernel: what every backend is put through, and what is this one's own. Needs root or user namespaces,
-//! and the programs of iptables (both variants), ipset and nft.
+//! iptables and ipset in the kernel: the common trials of all backends, and the trials of this one.
+//! They need root or user namespaces, both iptables variants, ipset and nft.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests, though with a `main` of their own")]
 
@@ -12,21 +12,21 @@ mod big;
 #[cfg(target_os = "linux")]
 mod crafted;
 #[cfg(target_os = "linux")]
-mod cut;
+mod foreign;
 #[cfg(target_os = "linux")]
-mod half_way;
-#[cfg(target_os = "linux")]
-mod judged;
+mod interrupted;
 #[cfg(target_os = "linux")]
 mod node;
 #[cfg(target_os = "linux")]
-mod others;
+mod policies;
+#[cfg(target_os = "linux")]
+mod repair;
 #[cfg(target_os = "linux")]
 mod swap;
 #[cfg(target_os = "linux")]
 mod takeover;
 #[cfg(target_os = "linux")]
-mod theirs;
+mod terminated;
 
 #[cfg(target_os = "linux")]
 fn main() -> ExitCode {
@@ -45,35 +45,44 @@ fn main() -> ExitCode {
 #[cfg(target_os = "linux")]
 fn ours(name: &str, variant: weir_iptables::Variant) -> Vec<libtest_mimic::Trial> {
     let all: [weir_trials::Named<weir_iptables::Variant>; 14] = [
-        ("what_others_change_of_ours_is_repaired", others::what_is_changed_is_repaired),
-        ("what_is_theirs_stays_theirs", others::what_is_theirs_stays),
-        ("a_set_of_another_kind_is_replaced", others::a_set_of_another_kind_is_replaced),
+        ("foreign_changes_to_our_rules_are_repaired", repair::foreign_changes_are_repaired),
+        ("foreign_rules_and_sets_stay", repair::foreign_rules_stay),
+        ("a_set_of_another_kind_is_replaced", repair::a_set_of_another_kind_is_replaced),
         (
-            "until_a_set_of_another_kind_is_replaced_it_is_asked",
-            others::until_a_set_is_replaced_it_is_asked,
+            "a_set_of_another_kind_is_in_use_until_it_is_replaced",
+            repair::a_set_is_in_use_until_it_is_replaced,
         ),
-        ("changes_elsewhere_are_no_drift", others::changes_elsewhere_are_no_drift),
+        ("changes_to_foreign_rules_are_not_drift", repair::changes_to_foreign_rules_are_not_drift),
         (
-            "taking_over_from_kube_router_no_packet_meets_a_wrong_verdict",
-            takeover::no_packet_meets_a_wrong_verdict,
+            "taking_over_from_kube_router_gives_no_packet_a_wrong_verdict",
+            takeover::no_packet_gets_a_wrong_verdict,
         ),
         (
-            "while_policies_change_nothing_is_lost_and_nothing_slips_through",
-            swap::nothing_is_lost_and_nothing_slips_through,
+            "a_policy_change_loses_no_allowed_packet_and_passes_no_denied_one",
+            swap::no_packet_is_lost_and_none_slips_through,
         ),
-        ("one_member_more_of_twenty_thousand_is_one_entry", big::one_member_more_is_one_entry),
-        ("what_is_left_half_way_is_finished_by_the_next", half_way::is_finished_by_the_next),
-        ("only_who_cuts_asks_about_it", cut::only_who_cuts_asks_about_it),
+        ("one_more_member_of_twenty_thousand_is_one_entry", big::one_more_member_is_one_entry),
         (
-            "policies_have_the_first_word_and_the_last",
-            judged::policies_have_the_first_word_and_the_last,
+            "the_next_agent_finishes_an_interrupted_plan",
+            interrupted::the_next_agent_finishes_the_plan,
         ),
-        ("a_pod_reaches_itself_through_a_service", judged::a_pod_reaches_itself_through_a_service),
-        ("who_poses_as_itself_is_judged", crafted::who_poses_as_itself_is_judged),
         (
-            "what_leaves_the_node_for_another_is_judged",
-            crafted::what_leaves_the_node_for_another_is_judged,
+            "rules_match_terminated_connections_only_if_there_are_any",
+            terminated::rules_match_terminated_connections_only_if_there_are_any,
         ),
+        (
+            "foreign_rules_do_not_override_policies",
+            policies::foreign_rules_do_not_override_policies,
+        ),
+        (
+            "a_pod_reaches_itself_through_a_service",
+            policies::a_pod_reaches_itself_through_a_service,
+        ),
+        (
+            "a_packet_with_a_spoofed_own_address_is_filtered",
+            crafted::a_packet_with_a_spoofed_own_address_is_filtered,
+        ),
+        ("packets_forwarded_by_ipvs_are_filtered", crafted::packets_forwarded_by_ipvs_are_filtered),
     ];
     let trial = |(what, test): weir_trials::Named<weir_iptables::Variant>| {
         libtest_mimic::Trial::test(format!("{name}::{what}"), move || {

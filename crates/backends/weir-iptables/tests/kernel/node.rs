@@ -1,4 +1,4 @@
-//! One node, and what others do to its rules.
+//! One node, and foreign changes to its rules.
 
 use weir_datapath::Mode;
 use weir_iptables::{Iptables, Variant};
@@ -6,7 +6,7 @@ use weir_lab::Lab;
 
 pub(crate) use weir_trials::node::{Driver, replan, run, sync, without_pods};
 
-/// The iptables of a node. The thread it is used on does not matter.
+/// The iptables of a node, usable from any thread.
 pub(crate) fn open(lab: &Lab, node: &str, mode: Mode, variant: Variant) -> Driver<Iptables> {
     Driver::new(lab.on_node(node, || Iptables::open(mode, Some(variant))).unwrap().unwrap())
 }
@@ -23,7 +23,7 @@ pub(crate) fn program(name: &str, variant: Variant) -> String {
     }
 }
 
-/// The rules of both families and the sets, without what changes by itself.
+/// The rules of both families and the sets, without the parts that change by themselves.
 #[track_caller]
 pub(crate) fn saved(lab: &Lab, variant: Variant) -> String {
     let save = |name| run(lab, &program(name, variant), &[], "");
@@ -35,7 +35,7 @@ pub(crate) fn saved(lab: &Lab, variant: Variant) -> String {
     format!("{}\n{}", rules.join("\n"), sets.join("\n"))
 }
 
-/// A line of `ipset save` without the numbers that the kernel picks.
+/// A line of `ipset save` without the numbers that the kernel chooses.
 fn plain(line: &str) -> String {
     let words: Vec<&str> = line.split(' ').collect();
     let picked = |at: usize| {

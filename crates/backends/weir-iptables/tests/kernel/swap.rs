@@ -1,4 +1,5 @@
-//! Policies that change under traffic: what the old and the new one allow is never lost, what both deny never gets through.
+//! Policies that change under traffic: packets that both versions allow are never lost, and packets
+//! that both deny never pass.
 
 use weir_iptables::Variant;
 use weir_trials::{
@@ -8,7 +9,8 @@ use weir_trials::{
 
 use crate::backend::Tables;
 
-/// Ways to say that `api` reaches `db` over UDP, and `far` does not: by grants, by chains, by networks and all merged.
+/// Policies by which `api` reaches `db` over UDP, and `far` does not: as grants, chains, networks,
+/// and merged.
 fn ways() -> Vec<String> {
     let from = |app: &str| format!("{{podSelector: {{matchLabels: {{app: {app}}}}}}}");
     let udp = "ports: [{protocol: UDP, port: 80}]";
@@ -29,7 +31,7 @@ fn ways() -> Vec<String> {
     rules.map(spec).to_vec()
 }
 
-pub(crate) fn nothing_is_lost_and_nothing_slips_through(variant: Variant) {
+pub(crate) fn no_packet_is_lost_and_none_slips_through(variant: Variant) {
     let ways = ways();
     let mut cluster = Cluster::with(Tables(variant), &[policy("db", &ways[0])]);
     let pairs = (0..ways.len()).flat_map(|one| (0..ways.len()).map(move |other| [one, other]));

@@ -1,4 +1,5 @@
-//! A node whose rules kube-router wrote: weir takes over, and no packet meets a wrong verdict meanwhile.
+//! A node with the rules of kube-router: weir takes over, and every packet gets the right verdict
+//! meanwhile.
 
 use weir_datapath::Mode;
 use weir_engine::{Locality, compile};
@@ -12,10 +13,11 @@ use weir_trials::{
 
 use crate::node;
 
-/// Only `api` may reach `db`.
+/// Only `api` can reach `db`.
 const DB: &str = "podSelector: {matchLabels: {app: db}}, ingress: [{from: [{podSelector: {matchLabels: {app: api}}}]}]";
 
-/// What of a family's rules has names of its own: in kube-router's recipe, with a version of 1700000000000000000.
+/// The hashed names in the rules of a family, in kube-router's format with version
+/// 1700000000000000000.
 struct Names {
     policy: &'static str,
     selected: &'static str,
@@ -47,7 +49,7 @@ const LOCAL: [(&str, &str); 3] = [
     ("3", "KUBE-POD-FW-BBVBJO4MW45TRJMT"),
 ];
 
-/// The table as kube-router leaves it behind, with the chain of a pod that finished long ago.
+/// The table as kube-router leaves it, with the chain of a pod that finished long ago.
 fn rules(names: &Names, extra: &str) -> String {
     let Names { policy, selected, peers, net, whole } = names;
     let chains = ["INPUT", "FORWARD", "OUTPUT"].map(|hook| format!(":KUBE-ROUTER-{hook} - [0:0]"));
@@ -143,7 +145,7 @@ fn install(lab: &Lab, variant: Variant) {
     restore("ip6tables-restore", &rules(&V6, "-p ipv6-icmp -m icmp6 --icmpv6-type 128"));
 }
 
-pub(crate) fn no_packet_meets_a_wrong_verdict(variant: Variant) {
+pub(crate) fn no_packet_gets_a_wrong_verdict(variant: Variant) {
     let world = world(&format!("{PODS}policies:\n{}", policy("db", DB)));
     let program = compile(&world, Locality::Node("n1".into()));
     let lab = Lab::build(&Layout::from_world(&world, &[])).unwrap();
@@ -158,7 +160,7 @@ pub(crate) fn no_packet_meets_a_wrong_verdict(variant: Variant) {
         assert!(!saved.contains(old), "{old} is left:\n{saved}");
     }
     assert!(saved.contains("-A FORWARD -s 192.168.0.0/16 -j ACCEPT"), "{saved}");
-    assert!(saved.contains("create kube-router-svip"), "what is not of policies stays");
+    assert!(saved.contains("create kube-router-svip"), "sets of other features stay");
     let flows =
         [("10.0.0.1", Verdict::Allow), ("10.0.0.4", Verdict::Deny), ("10.0.0.2", Verdict::Deny)];
     let tried: Vec<_> =

@@ -1,4 +1,5 @@
-//! What packets meet while rules and sets change: every lookup of every packet, before, between and after the steps of a plan.
+//! The verdicts of packets while rules and sets change: every lookup of every packet, before,
+//! between and after the steps of a plan.
 
 mod packet;
 
@@ -9,13 +10,13 @@ use weir_iptables::{Planner, Ruleset, Set, Step, render};
 use weir_model::{Change, Delta, Flow, Program, Protocol, Verdict};
 use weir_testkit::Midway;
 
-/// Steps are about what is there.
-const SET: &str = "there is such a set";
-/// There is always what was before.
+/// Steps refer to existing sets.
+const SET: &str = "the set exists";
+/// The list of states is never empty.
 const STATE: &str = "there is a state";
 
-/// Takes a step.
-fn take(Ruleset { chains, sets }: &mut Ruleset, step: &Step) {
+/// Runs a step.
+fn run_step(Ruleset { chains, sets }: &mut Ruleset, step: &Step) {
     match step {
         Step::Create(name, kind, family) => {
             let set = Set { kind: *kind, family: *family, entries: Default::default() };
@@ -38,16 +39,16 @@ fn take(Ruleset { chains, sets }: &mut Ruleset, step: &Step) {
                 assert!(chains.remove(&(script.family, name.clone())).is_some(), "no {name}");
             }
         }
-        Step::Settle => (),
+        Step::WaitForPackets => (),
         Step::Destroy(name) => {
             assert!(sets.remove(name).is_some(), "no {name}");
-            let asks = |rule: &weir_iptables::Rule| rule.to_string().contains(&**name);
-            assert!(!chains.values().flatten().any(asks), "{name} is asked");
+            let uses = |rule: &weir_iptables::Rule| rule.to_string().contains(&**name);
+            assert!(!chains.values().flatten().any(uses), "{name} is in use");
         }
     }
 }
 
-/// A planner's world.
+/// A planner with its world.
 struct Node {
     engine: Engine,
     program: Program,
@@ -64,7 +65,8 @@ impl Node {
         Node { engine, program, planner }
     }
 
-    /// Makes one change, and looks at the packets of some connections meanwhile. Returns how often packets had to arrive.
+    /// Applies one change, and checks the packets of some connections meanwhile. Returns the number
+    /// of waits for packets.
     #[track_caller]
     fn change(&mut self, change: &Change, flows: &[Flow]) -> usize {
         let delta = self.engine.apply([change]);
@@ -73,10 +75,10 @@ impl Node {
         let mut states = vec![self.planner.ruleset().clone()];
         let plan = self.planner.plan(&self.program, &delta);
         let mut settled = 0;
-        for part in plan.steps.split(|step| *step == Step::Settle) {
+        for part in plan.steps.split(|step| *step == Step::WaitForPackets) {
             for step in part {
                 let mut next = states.last().expect(STATE).clone();
-                take(&mut next, step);
+                run_step(&mut next, step);
                 states.push(next);
             }
             for flow in flows.iter().filter(|flow| midway.is_forwarded(flow)) {
@@ -95,7 +97,7 @@ impl Node {
     }
 }
 
-/// Objects as they are written.
+/// Parses objects.
 fn changes(text: &str) -> Vec<Change> {
     let mut reader = weir_api::Reader::new();
     reader.read("test".into(), text.as_bytes());
@@ -108,7 +110,7 @@ fn pod(number: u8, app: &str) -> String {
     )
 }
 
-/// `db` lets those in that are `old` or `new`, each to ports of their own.
+/// `db` allows `old` and `new`, each to different ports.
 const CROWD: &str = "
 {apiVersion: v1, kind: Pod, metadata: {name: db, namespace: shop, labels: {app: db}}, status: {podIP: 10.0.1.1}}
 ---
@@ -124,18 +126,18 @@ const FLOW: Flow = Flow {
 };
 
 #[test]
-fn a_pod_that_goes_from_one_set_to_another_is_let_in_all_the_while() {
-    // So many that what they may do is not listed one by one.
+fn a_pod_that_moves_between_sets_is_always_allowed() {
+    // So many peers that their permissions are not listed as grants.
     let crowd: String = (1..=150).map(|number| pod(number, "old")).collect();
     let mut node = Node::new(&changes(&format!("{CROWD}{crowd}")));
     for app in ["new", "old", "new"] {
         let change = changes(&pod(7, app)).pop().expect("an object");
-        assert_eq!(node.change(&change, &[FLOW]), 1, "it comes, packets arrive, it goes");
+        assert_eq!(node.change(&change, &[FLOW]), 1, "it joins, packets drain, it leaves");
         assert_eq!(node.program.verdict(&FLOW), Verdict::Allow);
     }
 }
 
-/// `db` lets `friend` in, to any port; administrators have their say before that.
+/// `db` allows `friend` to any port. Admin policies come first.
 const ADMIN: &str = "
 {apiVersion: v1, kind: Pod, metadata: {name: db, namespace: shop, labels: {app: db}}, status: {podIP: 10.0.1.1}}
 ---
@@ -149,7 +151,8 @@ const ADMIN: &str = "
   {action: Allow, from: [{pods: {namespaceSelector: {}, podSelector: {matchLabels: {kind: friend}}}}]}]}}
 ";
 
-/// Who is labelled like this, in turn, is let in or not, and packets had to arrive so often.
+/// Relabels a pod step by step. Each step has labels, a verdict and the number of waits for
+/// packets.
 #[track_caller]
 fn relabelled(labels: &[(&str, Verdict, usize)]) {
     let mut node = Node::new(&changes(ADMIN));
@@ -164,7 +167,7 @@ fn relabelled(labels: &[(&str, Verdict, usize)]) {
 }
 
 #[test]
-fn who_comes_into_a_set_that_is_denied_is_not_found_first_in_one_that_is_allowed() {
+fn a_peer_of_denied_and_allowed_sets_is_never_allowed() {
     relabelled(&[
         ("app: any", Verdict::Deny, 0),
         ("known: badly, kind: friend", Verdict::Deny, 1),
@@ -174,7 +177,7 @@ fn who_comes_into_a_set_that_is_denied_is_not_found_first_in_one_that_is_allowed
 }
 
 #[test]
-fn who_goes_from_a_set_that_is_passed_on_to_one_that_is_denied_does_not_slip_through() {
+fn a_peer_that_moves_from_a_passed_to_a_denied_set_is_never_allowed() {
     relabelled(&[
         ("known: well", Verdict::Deny, 0),
         ("known: badly, kind: friend", Verdict::Deny, 1),
@@ -184,7 +187,7 @@ fn who_goes_from_a_set_that_is_passed_on_to_one_that_is_denied_does_not_slip_thr
     ]);
 }
 
-/// Whoever is known in `shop` is passed on, and what all others may do is said here.
+/// Pods known in `shop` are passed on. The other rules apply to all others.
 fn passed(action: &str, more: &str) -> String {
     format!(
         "
@@ -206,7 +209,7 @@ fn passed(action: &str, more: &str) -> String {
     )
 }
 
-/// The address of a pod of the street becomes that of a pod of the shop with these labels, and the verdict is what it was.
+/// The address of a pod in `street` moves to a pod in `shop` with these labels. The verdict stays.
 #[track_caller]
 fn moves_in(objects: &str, labels: &str, verdict: Verdict) {
     let mut node = Node::new(&changes(objects));
@@ -222,29 +225,29 @@ fn moves_in(objects: &str, labels: &str, verdict: Verdict) {
     assert_eq!(node.program.verdict(&FLOW), verdict);
 }
 
-/// All pods of the shop may come.
+/// All pods of `shop` are allowed.
 const FRIENDS: &str = "{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: db, namespace: shop}, spec: {podSelector: {matchLabels: {app: db}},
  ingress: [{from: [{podSelector: {}}]}]}}
 ---";
 
-/// No pod of the shop may come.
+/// No pod of `shop` is allowed.
 const BASELINE: &str = "{apiVersion: policy.networking.k8s.io/v1alpha1, kind: BaselineAdminNetworkPolicy, metadata: {name: default}, spec: {
  subject: {pods: {namespaceSelector: {}, podSelector: {matchLabels: {app: db}}}}, ingress: [
   {action: Deny, from: [{namespaces: {matchLabels: {known: well}}}]}]}}
 ---";
 
 #[test]
-fn who_is_passed_on_from_now_on_is_let_in_all_the_while() {
+fn a_peer_that_becomes_passed_on_is_always_allowed() {
     moves_in(&passed("Allow", FRIENDS), "app: any", Verdict::Allow);
 }
 
 #[test]
-fn who_is_passed_on_from_now_on_is_denied_all_the_while() {
+fn a_peer_that_becomes_passed_on_is_always_denied() {
     moves_in(&passed("Deny", BASELINE), "app: any", Verdict::Deny);
 }
 
 #[test]
-fn who_is_passed_on_before_it_would_be_denied_is_let_in_all_the_while() {
+fn a_peer_that_is_passed_on_before_a_deny_is_always_allowed() {
     moves_in(&passed("Allow", FRIENDS), "known: badly", Verdict::Allow);
 }
 
@@ -252,7 +255,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(120))]
 
     #[test]
-    fn a_packet_meets_rules_from_before_a_change_or_from_after_it(
+    fn a_packet_gets_the_verdict_of_before_or_after_a_change(
         (first, then) in weir_testkit::before_and_after(),
         flows in proptest::collection::vec(weir_testkit::flow(), 40),
     ) {

@@ -1,55 +1,56 @@
-//! Packets on their way through rules, as the kernel would lead them, while sets change.
+//! Evaluates packets against rules as the kernel does, while sets change.
 
 use std::collections::BTreeMap;
 
 use weir_iptables::{Act, Entry, Hook, Kind, Match, Rule, Ruleset, Set, Side};
 use weir_model::{Flow, IpFamily, Name, Verdict};
 
-/// The verdicts that the first packet of a connection may meet, if it comes and goes while these states follow each other.
+/// The verdicts that the first packet of a connection can get, if it arrives and leaves during
+/// these states.
 ///
-/// The kernel reads the rules of one state to the end, but looks up each set as it is at that moment.
+/// The kernel evaluates the rules of one state, but looks up each set in its current state.
 pub(crate) fn verdicts(states: &[Ruleset], flow: &Flow) -> Vec<Verdict> {
     let mut met = Vec::new();
     for start in 0..states.len() {
-        let mut roads = vec![Vec::new()];
-        while let Some(road) = roads.pop() {
-            let mut way = Way {
+        let mut schedules = vec![Vec::new()];
+        while let Some(schedule) = schedules.pop() {
+            let mut packet = Packet {
                 states,
                 rules: &states[start].chains,
                 time: start,
-                road,
-                made: Vec::new(),
+                schedule,
+                lookups: Vec::new(),
                 mark: 0,
                 others: Vec::new(),
             };
-            let verdict = way.chain(Hook::Forward.chain(), flow).unwrap_or(Verdict::Allow);
+            let verdict = packet.chain(Hook::Forward.chain(), flow).unwrap_or(Verdict::Allow);
             if !met.contains(&verdict) {
                 met.push(verdict);
             }
-            roads.append(&mut way.others);
+            schedules.append(&mut packet.others);
         }
     }
     met
 }
 
-/// One packet. When its lookups are made is told, as far as the road goes; after that, none takes any time.
-struct Way<'a> {
+/// One packet. The schedule fixes the state of its first lookups; later lookups use the current state.
+struct Packet<'a> {
     states: &'a [Ruleset],
     rules: &'a BTreeMap<(IpFamily, Name), Vec<Rule>>,
     time: usize,
-    road: Vec<usize>,
-    /// When lookups were made.
-    made: Vec<usize>,
+    schedule: Vec<usize>,
+    /// The state of each lookup.
+    lookups: Vec<usize>,
     mark: u32,
-    /// Roads on which a lookup is made later and finds something else.
+    /// Schedules in which a lookup happens later and has another result.
     others: Vec<Vec<usize>>,
 }
 
-impl Way<'_> {
-    /// What a chain decides; `None` if it leads back to where it was called.
+impl Packet<'_> {
+    /// The verdict of a chain, or `None` if it returns to the caller.
     fn chain(&mut self, name: &str, flow: &Flow) -> Option<Verdict> {
         let rules = self.rules.get(&(IpFamily::from(flow.from), name.into()));
-        for rule in rules.expect("rules lead to chains that are there") {
+        for rule in rules.expect("rules refer to existing chains") {
             if !rule.matches.iter().all(|one| self.fits(one, flow)) {
                 continue;
             }
@@ -76,7 +77,7 @@ impl Way<'_> {
                 let holds = |(first, last): &(u16, u16)| (*first..=*last).contains(&flow.port);
                 *protocol == flow.protocol && (ports.is_empty() || ports.iter().any(holds))
             }
-            // It is the first of its connection, to where it was sent, and no message of ICMP.
+            // It is the first packet of its connection, not translated, and not ICMP.
             Match::Icmp6 | Match::NeighbourDiscovery(_) | Match::Established | Match::Itself(_) => {
                 false
             }
@@ -88,11 +89,11 @@ impl Way<'_> {
 
     fn is_in(&mut self, set: &Name, sides: &[Side], flow: &Flow) -> bool {
         let at = |time: usize| {
-            // What is gone is there for packets under way.
+            // A destroyed set still exists for packets in flight.
             let set = self.states[..=time].iter().rev().find_map(|state| state.sets.get(set));
-            contains(set.expect("rules ask sets that are there"), sides, flow)
+            contains(set.expect("rules refer to existing sets"), sides, flow)
         };
-        let found = match self.road.get(self.made.len()) {
+        let found = match self.schedule.get(self.lookups.len()) {
             Some(time) => {
                 self.time = *time;
                 at(*time)
@@ -100,12 +101,12 @@ impl Way<'_> {
             None => {
                 let found = at(self.time);
                 let later = (self.time + 1..self.states.len()).find(|time| at(*time) != found);
-                let other = later.map(|time| [&self.made[..], &[time]].concat());
+                let other = later.map(|time| [&self.lookups[..], &[time]].concat());
                 self.others.extend(other);
                 found
             }
         };
-        self.made.push(self.time);
+        self.lookups.push(self.time);
         found
     }
 }
@@ -133,7 +134,7 @@ fn contains(set: &Set, sides: &[Side], flow: &Flow) -> bool {
                 _ => false,
             });
         }
-        // No connection was cut.
+        // No connection was terminated.
         Kind::Cut => return false,
     };
     set.entries.contains_key(&entry)

@@ -55,7 +55,7 @@ fn decide(
     Ok(verdicts)
 }
 
-/// Probes once. The flag tells whether all answers were prompt. A control probe, which no filter
+/// Probes once. The flag is whether all answers were prompt. A control probe, which no filter
 /// sees because it never leaves the outside, always takes part.
 fn attempt(
     lab: &Lab,

@@ -1,4 +1,4 @@
-//! An agent that is killed while it takes the steps of a plan. The next one finds what it left behind.
+//! An agent that is killed during a plan. The next one finds a partly applied state.
 
 use weir_datapath::Mode;
 use weir_engine::{Engine, Locality};
@@ -8,7 +8,7 @@ use weir_trials::cluster::{PODS, policy, world};
 
 use crate::node;
 
-/// `db` lets everybody in whom administrators pass on, and `new`.
+/// `db` allows `new`, and everything that administrators pass on.
 const DB: &str = "podSelector: {matchLabels: {app: db}}, ingress: [{from: [{podSelector: {}}], ports: [{protocol: UDP, port: 70, endPort: 90}]},
     {from: [{podSelector: {matchLabels: {app: new}}}]}]";
 
@@ -19,7 +19,7 @@ const ADMIN: &str = "
              {action: Deny, from: [{pods: {namespaceSelector: {}, podSelector: {matchLabels: {app: new}}}}]}]}}
 ";
 
-pub(crate) fn is_finished_by_the_next(variant: Variant) {
+pub(crate) fn the_next_agent_finishes_the_plan(variant: Variant) {
     let changes = |pods: &str| -> Vec<Change> {
         let case = format!("{pods}policies:\n{}adminPolicies:{ADMIN}", policy("db", DB));
         world(&case).changes().collect()
@@ -37,7 +37,12 @@ pub(crate) fn is_finished_by_the_next(variant: Variant) {
     node::sync(&mut first, &before);
     let plan = first.plan(&after, &delta);
     let rules = plan.steps.iter().filter(|step| matches!(step, Step::Restore(_)));
-    assert_eq!(rules.count(), 4, "there and back, in both families:\n{plan}");
+    assert_eq!(
+        rules.count(),
+        4,
+        "to the temporary sets and back, in both families:\
+    {plan}"
+    );
     for taken in 0..=plan.steps.len() {
         node::sync(&mut open(), &before);
         let some = Plan { steps: plan.steps[..taken].to_vec() };

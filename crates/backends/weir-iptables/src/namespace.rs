@@ -1,4 +1,4 @@
-//! The network namespace that rules are for. Programs are started there, whichever thread asks.
+//! The network namespace of the rules. Programs run there, whichever thread starts them.
 
 use std::{
     fs::{self, File},
@@ -9,20 +9,21 @@ use std::{
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-/// Where a thread finds the network namespace that it is in.
-const HERE: &str = "/proc/thread-self/ns/net";
+/// The link to the current network namespace of a thread.
+const CURRENT: &str = "/proc/thread-self/ns/net";
 
-/// A network namespace; `None` where nobody can tell, and then there is only one.
+/// A network namespace. `None` without `/proc`, where there is only one.
 #[derive(Debug)]
-pub(crate) struct Home(Option<(File, u64)>);
+pub(crate) struct NetNamespace(Option<(File, u64)>);
 
-impl Home {
-    /// The namespace that this thread is in.
-    pub(crate) fn here() -> Self {
-        Home(File::open(HERE).and_then(|file| Ok((file, number()?))).ok())
+impl NetNamespace {
+    /// The current namespace of this thread.
+    pub(crate) fn current() -> Self {
+        NetNamespace(File::open(CURRENT).and_then(|file| Ok((file, number()?))).ok())
     }
 
-    /// Runs something there. To move needs more rights than rules do, so only who is elsewhere moves.
+    /// Runs a function in the namespace. Moving needs more privileges than iptables, so a thread
+    /// moves only if it is elsewhere.
     pub(crate) fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> io::Result<T> {
         let Some((file, own)) = &self.0 else { return Ok(work()) };
         if number()? == *own {
@@ -37,7 +38,7 @@ impl Home {
     }
 }
 
-/// The number of the namespace that this thread is in.
+/// The number of this thread's current namespace.
 fn number() -> io::Result<u64> {
-    Ok(fs::metadata(HERE)?.ino())
+    Ok(fs::metadata(CURRENT)?.ino())
 }

@@ -1,15 +1,15 @@
-//! Rules and sets of others, in the shape that they have on nodes: those of Docker, of kube-proxy and of administrators.
+//! Foreign rules and sets as they are on real nodes: of Docker, kube-proxy and administrators.
 
 use weir_iptables::Variant;
 use weir_lab::Lab;
 
 use crate::node;
 
-/// Sets, some with names that are nearly ours.
+/// Sets, some with names that resemble ours.
 const SETS: &str = "create theirs hash:ip\nadd theirs 10.7.7.7\ncreate theirs6 hash:ip family inet6\nadd theirs6 fd07::7\ncreate kube-router-svip hash:ip\ncreate KUBE-CLUSTER-IP hash:ip,port\n";
 
-/// Rules of one family: words in braces stand for addresses and a set. They have
-/// counters, odd comments and chains whose names are nearly ours.
+/// Rules of one family. Words in braces stand for addresses and a set. The rules have counters,
+/// unusual comments, and chains whose names resemble ours.
 const RULES: &str = r#"*filter
 :INPUT DROP [7:700]
 :FORWARD DROP [3:300]
@@ -79,7 +79,7 @@ COMMIT
 COMMIT
 "#;
 
-/// A family: its programs, and what the words stand for.
+/// A family: its programs, and the values of the words in braces.
 struct Kind {
     ip: &'static str,
     words: [(&'static str, &'static str); 4],
@@ -106,7 +106,7 @@ const KINDS: [Kind; 2] = [
     },
 ];
 
-/// Writes them.
+/// Writes the foreign rules and sets.
 pub(crate) fn write(lab: &Lab, variant: Variant) {
     node::run(lab, "ipset", &["restore"], SETS);
     for Kind { ip, words } in KINDS {
@@ -117,7 +117,7 @@ pub(crate) fn write(lab: &Lab, variant: Variant) {
     }
 }
 
-/// All rules of both families but ours, with their counters, and all sets but ours.
+/// All foreign rules of both families, with their counters, and all foreign sets.
 pub(crate) fn saved(lab: &Lab, variant: Variant) -> Vec<String> {
     let mut lines = Vec::new();
     for Kind { ip, .. } in KINDS {
@@ -135,16 +135,16 @@ pub(crate) fn saved(lab: &Lab, variant: Variant) -> Vec<String> {
     lines
 }
 
-/// All of them are as they were: every byte, in its order.
+/// Asserts that the foreign rules and sets did not change, byte for byte and in order.
 #[track_caller]
-pub(crate) fn are(before: &[String], lab: &Lab, variant: Variant) {
+pub(crate) fn assert_unchanged(before: &[String], lab: &Lab, variant: Variant) {
     let now = saved(lab, variant);
     let differ = before.iter().zip(&now).find(|(before, now)| before != now);
     assert_eq!(differ, None, "they had {} lines and have {}", before.len(), now.len());
     assert_eq!(before.len(), now.len());
 }
 
-/// Whether a line of `iptables-save -c` is about a chain of ours, or is the one that leads to them.
+/// Whether a line of `iptables-save -c` is about one of our chains, or jumps to one.
 fn is_ours(line: &str) -> bool {
     let rule = line.split_once("] ").map_or(line, |(_, rule)| rule);
     let chain = line.strip_prefix(':').or(rule.strip_prefix("-A ")).unwrap_or_default();
@@ -155,7 +155,7 @@ fn is_ours(line: &str) -> bool {
         || ways.iter().any(|way| chain == way || rule.ends_with(&format!("-j {way}")))
 }
 
-/// Every command of iptables-legacy, whatever it does, sets the counters of built-in chains to nought.
+/// Removes the counters of built-in chains. Every iptables-legacy command resets them.
 fn without_policy_counters(line: &str) -> String {
     match line.split_once(" [") {
         Some((chain, _)) if line.starts_with(':') => chain.to_owned(),

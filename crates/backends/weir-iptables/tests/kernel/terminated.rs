@@ -1,4 +1,4 @@
-//! What connections that were cut leave behind in the rules.
+//! The traces of terminated connections in the rules.
 
 use weir_datapath::Mode;
 use weir_engine::{Locality, compile};
@@ -8,23 +8,23 @@ use weir_trials::cluster::{ARRIVAL_TIMEOUT, Cluster, PODS, flow, policy, world};
 
 use crate::{backend::Tables, node};
 
-/// `db` lets only `api` in.
+/// `db` allows only `api`.
 const DB: &str = "podSelector: {matchLabels: {app: db}}, ingress: [{from: [{podSelector: {matchLabels: {app: api}}}]}]";
 
-/// Packets are asked whether they belong to a connection that was cut only where one was, and as long as it is remembered.
-pub(crate) fn only_who_cuts_asks_about_it(variant: Variant) {
+/// The rules match replies of terminated connections only while such connections are remembered.
+pub(crate) fn rules_match_terminated_connections_only_if_there_are_any(variant: Variant) {
     let mut cluster = Cluster::with(Tables(variant), &[]);
     let talk = cluster
         .lab
         .converse(flow("10.0.0.2", "10.0.0.3", Protocol::Udp, 80), ARRIVAL_TIMEOUT)
         .unwrap();
     cluster.put(&policy("tight", DB));
-    let asks = |cluster: &Cluster<Tables>| {
+    let has_rules = |cluster: &Cluster<Tables>| {
         node::saved(&cluster.lab, variant).contains("--match-set KUBE-SRC-CUT")
     };
-    assert!(!asks(&cluster));
+    assert!(!has_rules(&cluster));
     assert_eq!(cluster.cut(), [1, 0]);
-    assert!(asks(&cluster));
+    assert!(has_rules(&cluster));
     drop(talk);
 
     let world = world(&format!("{PODS}policies:\n{}", policy("tight", DB)));
@@ -32,10 +32,10 @@ pub(crate) fn only_who_cuts_asks_about_it(variant: Variant) {
     let restart =
         || node::sync(&mut node::open(&cluster.lab, "n1", Mode::Enforce, variant), &program);
     restart();
-    assert!(asks(&cluster), "who starts again remembers");
+    assert!(has_rules(&cluster), "a restarted agent keeps the rules");
     for set in ["KUBE-SRC-CUT", "KUBE-DST-CUT"] {
         node::run(&cluster.lab, "ipset", &["flush", set], "");
     }
     restart();
-    assert!(!asks(&cluster), "when all is forgotten, a restart stops asking");
+    assert!(!has_rules(&cluster), "after all entries expired, a restart removes the rules");
 }

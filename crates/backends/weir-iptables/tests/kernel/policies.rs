@@ -1,4 +1,4 @@
-//! What policies have a say in, whatever rules of others say.
+//! The traffic that policies filter, whatever foreign rules do.
 
 use std::{net::SocketAddr, net::UdpSocket, time::Duration};
 
@@ -14,7 +14,7 @@ const API: [&str; 2] = ["10.0.0.1", "fd00::1"];
 const DB: [&str; 2] = ["10.0.0.3", "fd00::3"];
 const FAR: [&str; 2] = ["10.0.0.4", "fd00::4"];
 
-/// Nobody may do anything.
+/// Deny everything.
 const LOCKED: &str = "podSelector: {}, policyTypes: [Ingress, Egress]";
 
 #[track_caller]
@@ -22,7 +22,7 @@ fn pings(cluster: &Cluster<Tables>, from: [&str; 2], to: [&str; 2], expected: Ve
     from.into_iter().zip(to).for_each(|(from, to)| cluster.ping(from, to, expected));
 }
 
-/// New connections of all kinds.
+/// Probes new connections of all protocols.
 #[track_caller]
 fn probes(cluster: &Cluster<Tables>, from: [&str; 2], to: [&str; 2], expected: Verdict) {
     let pairs = from.into_iter().zip(to);
@@ -30,8 +30,8 @@ fn probes(cluster: &Cluster<Tables>, from: [&str; 2], to: [&str; 2], expected: V
     cluster.probe(&flows.map(|flow| (flow, expected)).collect::<Vec<_>>());
 }
 
-/// Rules of others let everything pass, or nothing. Neither has a say in what pods send and receive.
-pub(crate) fn policies_have_the_first_word_and_the_last(variant: Variant) {
+/// Foreign rules accept everything, or drop everything. Neither affects the traffic of pods.
+pub(crate) fn foreign_rules_do_not_override_policies(variant: Variant) {
     let db = "podSelector: {matchLabels: {app: db}}, ingress: [{from: [{podSelector: {matchLabels: {app: api}}}]}]";
     let cluster = Cluster::with(Tables(variant), &[policy("db", db)]);
     for others in ["-A FORWARD -j ACCEPT", ":FORWARD DROP [0:0]\n-A FORWARD -j DROP"] {
@@ -48,7 +48,8 @@ pub(crate) fn policies_have_the_first_word_and_the_last(variant: Variant) {
     }
 }
 
-/// A service leads back to the pod that asked. What the pod sends leaves it, is translated, and comes back through the node.
+/// A service leads back to the pod that sent the request. The packet leaves the pod, is translated,
+/// and returns through the node.
 pub(crate) fn a_pod_reaches_itself_through_a_service(variant: Variant) {
     let cluster = Cluster::with(Tables(variant), &[policy("all", LOCKED)]);
     let service = ["10.96.0.1", "fd96::1"];
@@ -57,10 +58,10 @@ pub(crate) fn a_pod_reaches_itself_through_a_service(variant: Variant) {
         let to =
             ["-t", "nat", "-A", "PREROUTING", "-d", vip, "-j", "DNAT", "--to-destination", pod];
         node::run(&cluster.lab, &iptables, &to, "");
-        let heard = cluster.lab.at(address(pod), || {
+        let received = cluster.lab.at(address(pod), || {
             let server = UdpSocket::bind(SocketAddr::new(address(pod), 80)).unwrap();
             let client = UdpSocket::bind(SocketAddr::new(address(pod), 5000)).unwrap();
-            // Its own address comes back from outside, which the kernel must be told to believe.
+            // The pod's own address arrives from outside, so the kernel must accept such sources.
             let accept = if at == 0 { "net/ipv4/conf/eth0/accept_local" } else { "" };
             if !accept.is_empty() {
                 std::fs::write(format!("/proc/sys/{accept}"), "1").unwrap();
@@ -73,8 +74,8 @@ pub(crate) fn a_pod_reaches_itself_through_a_service(variant: Variant) {
             server.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
             server.recv(&mut [0; 8])
         });
-        let heard = heard.unwrap();
-        // It asked to leave, and to come in; nobody denied it either.
+        let received = received.unwrap();
+        // Egress and ingress were both evaluated, and both allowed.
         for direction in ["EGRESS", "INGRESS"] {
             let chain = format!("KUBE-NWPLCY-DENIED-{direction}");
             let listed = node::run(&cluster.lab, &iptables, &["-vxnL", &chain], "");
@@ -82,7 +83,11 @@ pub(crate) fn a_pod_reaches_itself_through_a_service(variant: Variant) {
                 let line = listed.lines().find(|line| line.contains(what)).unwrap();
                 line.split_whitespace().next().unwrap().parse::<u64>().unwrap()
             };
-            assert_eq!((count("match bpf"), count(" DROP ")), (1, 0), "{pod}: {heard:?}\n{listed}");
+            assert_eq!(
+                (count("match bpf"), count(" DROP ")),
+                (1, 0),
+                "{pod}: {received:?}\n{listed}"
+            );
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Others write rules too: ours are repaired, and what is theirs stays theirs.
+//! Foreign changes: ours are repaired, and foreign rules stay.
 
 use weir_datapath::{Mode, Plan as _};
 use weir_engine::{Locality, compile};
@@ -11,9 +11,9 @@ use weir_trials::{
     traffic::Traffic,
 };
 
-use crate::{backend::Tables, node, theirs};
+use crate::{backend::Tables, foreign, node};
 
-/// What is done to our rules and sets. `CHAIN` stands for the chain of a pod, `SET` for a set of peers.
+/// Changes to our rules and sets. `CHAIN` stands for the chain of a pod, `SET` for a set of peers.
 const DISTURBANCES: &[&[&str]] = &[
     &["iptables", "-F", "KUBE-ROUTER-FORWARD"],
     &["iptables", "-I", "FORWARD", "1", "-s", "10.1.2.3", "-j", "ACCEPT"],
@@ -31,7 +31,7 @@ const DISTURBANCES: &[&[&str]] = &[
     &["ipset", "add", "inet6:KUBE-DST-LOCAL", "fd07::7"],
 ];
 
-/// A node with rules of others and ours.
+/// A node with foreign rules and ours.
 struct Node {
     lab: Lab,
     iptables: node::Driver<Iptables>,
@@ -42,11 +42,11 @@ struct Node {
 impl Node {
     fn new(variant: Variant) -> Node {
         let lab = node::without_pods();
-        theirs::write(&lab, variant);
+        foreign::write(&lab, variant);
         let program = program();
         let mut iptables = node::open(&lab, "n1", Mode::Enforce, variant);
         node::sync(&mut iptables, &program);
-        assert!(!iptables.drifted().unwrap(), "our own writes are no drift");
+        assert!(!iptables.drifted().unwrap(), "our own writes are not drift");
         Node { lab, iptables, program, variant }
     }
 
@@ -74,7 +74,7 @@ fn program() -> Program {
     compile(&world, Locality::Node("n1".into()))
 }
 
-pub(crate) fn what_is_changed_is_repaired(variant: Variant) {
+pub(crate) fn foreign_changes_are_repaired(variant: Variant) {
     let mut node = Node::new(variant);
     let before = node.saved();
     let rules = weir_iptables::render(&node.program).to_string();
@@ -100,28 +100,28 @@ pub(crate) fn what_is_changed_is_repaired(variant: Variant) {
         assert!(node.iptables.drifted().unwrap(), "{disturbance:?} is noticed");
         node::sync(&mut node.iptables, &node.program);
         let after = node.saved();
-        // What they put into a chain of theirs stays, below our line.
-        let of_theirs = |line: &&str| !line.contains("10.1.2.3") && *line != "-A OUTPUT -j ACCEPT";
-        let after: Vec<&str> = after.lines().filter(of_theirs).collect();
+        // Foreign rules in built-in chains stay, below our rule.
+        let is_kept = |line: &&str| !line.contains("10.1.2.3") && *line != "-A OUTPUT -j ACCEPT";
+        let after: Vec<&str> = after.lines().filter(is_kept).collect();
         assert_eq!(after, before.lines().collect::<Vec<_>>(), "{disturbance:?}");
-        assert!(!node.iptables.drifted().unwrap(), "a repair is no drift");
+        assert!(!node.iptables.drifted().unwrap(), "a repair is not drift");
     }
 }
 
-pub(crate) fn what_is_theirs_stays(variant: Variant) {
+pub(crate) fn foreign_rules_stay(variant: Variant) {
     let lab = node::without_pods();
-    theirs::write(&lab, variant);
-    let before = theirs::saved(&lab, variant);
+    foreign::write(&lab, variant);
+    let before = foreign::saved(&lab, variant);
     for seed in 0..4 {
         let mut iptables = node::open(&lab, "n1", Mode::Enforce, variant);
         for seed in [seed, seed + 10] {
             let program = compile(&draw(seed).0, Locality::Everywhere);
             node::sync(&mut iptables, &program);
-            theirs::are(&before, &lab, variant);
+            foreign::assert_unchanged(&before, &lab, variant);
         }
         for _ in 0..2 {
             iptables.remove().unwrap();
-            theirs::are(&before, &lab, variant);
+            foreign::assert_unchanged(&before, &lab, variant);
             let all = node::saved(&lab, variant);
             let ours = |line: &&str| {
                 ["KUBE-POD-FW-", "KUBE-NWPLCY-", "KUBE-SRC-", "KUBE-DST-"]
@@ -129,12 +129,12 @@ pub(crate) fn what_is_theirs_stays(variant: Variant) {
                     .any(|name| line.contains(name))
                     && !line.contains("COMMIT")
             };
-            assert_eq!(all.lines().find(ours), None, "nothing of ours is left");
+            assert_eq!(all.lines().find(ours), None, "nothing of ours remains");
         }
     }
 }
 
-pub(crate) fn changes_elsewhere_are_no_drift(variant: Variant) {
+pub(crate) fn changes_to_foreign_rules_are_not_drift(variant: Variant) {
     let mut node = Node::new(variant);
     let run = |name: &str, words: &[&str]| {
         node::run(&node.lab, &node::program(name, variant), words, "");
@@ -147,7 +147,8 @@ pub(crate) fn changes_elsewhere_are_no_drift(variant: Variant) {
     assert!(plan.is_empty(), "{plan}");
 }
 
-/// A set has a name of ours and is of another kind: by hand, or by another version. It is replaced, also where rules use it.
+/// A set has one of our names and another type, made by hand or by another version. It is replaced,
+/// even while rules use it.
 pub(crate) fn a_set_of_another_kind_is_replaced(variant: Variant) {
     let lab = node::without_pods();
     let sets = "create KUBE-DST-LOCAL hash:net\ncreate KUBE-SRC-GRANTS hash:ip timeout 5\n";
@@ -162,8 +163,9 @@ pub(crate) fn a_set_of_another_kind_is_replaced(variant: Variant) {
     assert!(!iptables.drifted().unwrap());
 }
 
-/// The same while rules ask such sets and packets come: as another version might have left them, with room for fewer entries.
-pub(crate) fn until_a_set_is_replaced_it_is_asked(variant: Variant) {
+/// The same while rules use such sets and packets arrive. Another version may have left them with a
+/// smaller capacity.
+pub(crate) fn a_set_is_in_use_until_it_is_replaced(variant: Variant) {
     let db = "podSelector: {matchLabels: {app: db}}, ingress: [{from: [{podSelector: {matchLabels: {app: api}}}], ports: [{protocol: UDP, port: 80}]}]";
     let policies = policy("db", db);
     let cluster = Cluster::with(Tables(variant), std::slice::from_ref(&policies));
@@ -179,7 +181,7 @@ pub(crate) fn until_a_set_is_replaced_it_is_asked(variant: Variant) {
     let program = compile(&world, Locality::Node("n1".into()));
     Traffic::new(&cluster.lab).none_is_misjudged(|| {
         let mut iptables = node::open(&cluster.lab, "n1", Mode::Enforce, variant);
-        assert!(!node::replan(&mut iptables, &program).is_empty(), "they are not as we make them");
+        assert!(!node::replan(&mut iptables, &program).is_empty(), "their type differs from ours");
         node::sync(&mut iptables, &program);
     });
 }
