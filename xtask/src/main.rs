@@ -9,6 +9,8 @@ mod crds;
 mod debian;
 mod fuzz;
 mod package;
+#[cfg(test)]
+mod prose;
 mod shell;
 mod test;
 #[cfg(test)]
@@ -27,7 +29,7 @@ Usage: cargo xtask <task>
 
   demo                Run weir on this machine with real pods and real packets. Installs nft if it is missing.
   test                Run all checks: format, lints, tests, a short fuzz run, licences.
-  test fast           Check the format and run the tests without root, cluster or network.
+  test fast           Check the format, lint the core, run the tests that need no root and no cluster.
   test netns          Run the tests of the Linux datapaths in network namespaces.
   test cluster        Run the tests with a real API server.
   test windows        Test the agent for Windows under Wine, with a fake of HNS.

@@ -45,6 +45,8 @@ pub(crate) fn run_part(part: &str) -> Result<()> {
     let passed = match part {
         "fast" => {
             shell::run(shell::command("cargo", &["fmt", "--all", "--check"]))?;
+            let clippy = ["clippy", "--all-targets", "--locked", "--", "-D", "warnings"];
+            shell::run(shell::command("cargo", &clippy))?;
             cargo_test(&FAST, &mut counts)?
         }
         "netns" => {

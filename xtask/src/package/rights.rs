@@ -217,10 +217,10 @@ fn the_hpp_controller_can_only_write_its_two_kinds_and_its_lease() {
         adminnetworkpolicies.policy.networking.k8s.io: list watch everywhere
         baselineadminnetworkpolicies.policy.networking.k8s.io: list watch everywhere
         clusternetworkpolicies.policy.networking.k8s.io: list watch everywhere
-        leases.coordination.k8s.io: create in its own namespace
-        leases.coordination.k8s.io weir-hpp-controller: get update in its own namespace
         hostprotpols.aci.hpp: list watch create update delete in ACI's namespace
         hostprotremoteipcontainers.aci.hpp: list watch create update delete in ACI's namespace
+        leases.coordination.k8s.io: create in its own namespace
+        leases.coordination.k8s.io weir-hpp-controller: get update in its own namespace
     "#]],
     );
 }

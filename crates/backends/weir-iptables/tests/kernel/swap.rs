@@ -14,7 +14,7 @@ use crate::backend::Tables;
 fn ways() -> Vec<String> {
     let from = |app: &str| format!("{{podSelector: {{matchLabels: {{app: {app}}}}}}}");
     let udp = "ports: [{protocol: UDP, port: 80}]";
-    let some: Vec<String> = ["api", "web", "db", "nobody", "none", "noone"]
+    let some: Vec<String> = ["api", "web", "db", "absent", "none", "noone"]
         .iter()
         .map(|app| format!("{{from: [{}], {udp}}}", from(app)))
         .collect();

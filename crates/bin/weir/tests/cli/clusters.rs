@@ -125,7 +125,7 @@ fn tests_can_probe_several_clusters() {
     check(
         &weir(&format!("test {BOTH} examples/clusterset/tests.yaml")),
         expect![[r#"
-        ok   the api reaches the database from every cluster, and nobody else does (5 probes)
+        ok   the api reaches the database from every cluster, and no other pod does (5 probes)
         5 passed, 0 failed
         --- exit 0
     "#]],
@@ -134,7 +134,7 @@ fn tests_can_probe_several_clusters() {
     check(
         &weir(&format!("test --datapath opflex {BOTH} examples/clusterset/tests.yaml")),
         expect![[r#"
-        ok   the api reaches the database from every cluster, and nobody else does (5 probes)
+        ok   the api reaches the database from every cluster, and no other pod does (5 probes)
         5 passed, 0 failed
         --- exit 0
     "#]],

@@ -180,7 +180,7 @@ fn go_through(lab: &Lab, cluster: &Mutex<Cluster>, agents: &[Agent; 2]) {
     // The API server is killed and restarted.
     cluster.lock().unwrap().stop_server();
     for agent in agents {
-        agent.until("the agent tells", || {
+        agent.until("the agent reports it", || {
             let told = agent.get(lab, "/readyz");
             told.is_some_and(|(code, why)| {
                 code == 503 && why.contains("cannot reach the API server")
@@ -208,7 +208,7 @@ fn go_through(lab: &Lab, cluster: &Mutex<Cluster>, agents: &[Agent; 2]) {
     let alone = &agents[1];
     lose_packets(lab, alone);
     let start_time = Instant::now();
-    alone.until("the agent tells", || {
+    alone.until("the agent reports it", || {
         let told = alone.get(lab, "/readyz");
         told.is_some_and(|(code, why)| code == 503 && why.contains("cannot reach the API server"))
     });

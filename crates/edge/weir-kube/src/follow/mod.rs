@@ -490,7 +490,7 @@ impl<S: Sink> Follower<S> {
         }
     }
 
-    /// Tells the sink the current problem, if it changed.
+    /// Sends the current problem to the sink, if it changed.
     async fn report(&mut self) -> Result<(), Closed> {
         let problem = self.list_problem.as_ref().or(self.watch_problem.as_ref()).cloned();
         if self.reported != problem {
