@@ -32,7 +32,7 @@ pub(crate) enum Command {
     Lint(Lint),
     Render(Render),
     Agent(Agent),
-    Controller(ControllerCommand),
+    Controller(Box<ControllerCommand>),
     Drops(Drops),
     Demo(Demo),
     Crds(Crds),
