@@ -382,8 +382,9 @@ fn matching<'c, 'a>(
             IndexedPeers::PortSet(set) => {
                 let entries = sets.iter().filter(|(number, _)| *number == set);
                 let ports = entries.filter_map(|(_, port)| *port);
-                let ports =
-                    Ports::from_ranges(ports.map(|(protocol, port)| PortRange::one(protocol, port)))?;
+                let ports = Ports::from_ranges(
+                    ports.map(|(protocol, port)| PortRange::one(protocol, port)),
+                )?;
                 return Some((rule, Rc::new(port_sets.slices_of(&ports))));
             }
         };

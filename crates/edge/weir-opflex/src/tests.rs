@@ -245,7 +245,8 @@ fn an_unreadable_object_keeps_its_last_known_good_file() {
 
 #[test]
 fn an_object_that_lost_a_field_allows_nothing_until_it_is_complete() {
-    let sealed = |kind, object: &Value| weir_aci::Object::parse(kind, object).unwrap().manifest("x");
+    let sealed =
+        |kind, object: &Value| weir_aci::Object::parse(kind, object).unwrap().manifest("x");
     let complete = sealed(Kind::Pol, &pol("k_np_1", "web"));
     let mut node = Node::with(vec![complete.clone()], vec![pod("a", "web")]);
     let before = node.text("k_np_1.netpol");
