@@ -38,9 +38,9 @@ impl Planner {
             Field::DestinationPort,
             Field::Protocol,
         ];
-        self.add_pinned_set(&name, Kind::Cut(family), "answers of connections that policies ended");
+        self.add_pinned_set(&name, Kind::Cut(family), "replies of terminated connections");
         let senders = names::cut_senders_set(family);
-        self.add_pinned_set(&senders, Kind::CutSenders(family), "who sends them");
+        self.add_pinned_set(&senders, Kind::CutSenders(family), "their senders");
         let ended = || Match::In(ends.clone(), name.clone());
         let rules = vec![
             Rule::new([ended()], Act::Log(Cause::Answer)),
@@ -61,7 +61,7 @@ impl Planner {
             let name = names::dispatch_map(direction, family);
             let here = vec![Field::pod(direction, family)];
             rules.push(Rule::new([], Act::Map(here, name.clone())));
-            let comment = format!("pods that policies speak for, {direction}");
+            let comment = format!("pods that policies select, {direction}");
             self.add_pinned_set(&name, Kind::Chains(family), &comment);
             self.add_grants_chain(direction, family);
         }

@@ -30,30 +30,30 @@ probes: [{from: {ip: 10.9.9.9}, to: {pod: shop/web}, port: 80, expect: allow}]",
             	set cut4 {
             		type ipv4_addr . inet_service . ipv4_addr . inet_service . inet_proto
             		flags timeout
-            		comment "answers of connections that policies ended"
+            		comment "replies of terminated connections"
             	}
 
             	set cut4-senders {
             		type ipv4_addr
             		flags timeout
-            		comment "who sends them"
+            		comment "their senders"
             	}
 
             	set cut6 {
             		type ipv6_addr . inet_service . ipv6_addr . inet_service . inet_proto
             		flags timeout
-            		comment "answers of connections that policies ended"
+            		comment "replies of terminated connections"
             	}
 
             	set cut6-senders {
             		type ipv6_addr
             		flags timeout
-            		comment "who sends them"
+            		comment "their senders"
             	}
 
             	map in4 {
             		type ipv4_addr : verdict
-            		comment "pods that policies speak for, ingress"
+            		comment "pods that policies select, ingress"
             	}
 
             	set in4-grants {
@@ -63,7 +63,7 @@ probes: [{from: {ip: 10.9.9.9}, to: {pod: shop/web}, port: 80, expect: allow}]",
 
             	map in6 {
             		type ipv6_addr : verdict
-            		comment "pods that policies speak for, ingress"
+            		comment "pods that policies select, ingress"
             	}
 
             	set in6-grants {
@@ -73,7 +73,7 @@ probes: [{from: {ip: 10.9.9.9}, to: {pod: shop/web}, port: 80, expect: allow}]",
 
             	map out4 {
             		type ipv4_addr : verdict
-            		comment "pods that policies speak for, egress"
+            		comment "pods that policies select, egress"
             	}
 
             	set out4-grants {
@@ -83,7 +83,7 @@ probes: [{from: {ip: 10.9.9.9}, to: {pod: shop/web}, port: 80, expect: allow}]",
 
             	map out6 {
             		type ipv6_addr : verdict
-            		comment "pods that policies speak for, egress"
+            		comment "pods that policies select, egress"
             	}
 
             	set out6-grants {
@@ -221,30 +221,30 @@ probes: [{from: {pod: shop/api}, to: {pod: shop/db}, port: 5432, expect: allow}]
             	set cut4 {
             		type ipv4_addr . inet_service . ipv4_addr . inet_service . inet_proto
             		flags timeout
-            		comment "answers of connections that policies ended"
+            		comment "replies of terminated connections"
             	}
 
             	set cut4-senders {
             		type ipv4_addr
             		flags timeout
-            		comment "who sends them"
+            		comment "their senders"
             	}
 
             	set cut6 {
             		type ipv6_addr . inet_service . ipv6_addr . inet_service . inet_proto
             		flags timeout
-            		comment "answers of connections that policies ended"
+            		comment "replies of terminated connections"
             	}
 
             	set cut6-senders {
             		type ipv6_addr
             		flags timeout
-            		comment "who sends them"
+            		comment "their senders"
             	}
 
             	map in4 {
             		type ipv4_addr : verdict
-            		comment "pods that policies speak for, ingress"
+            		comment "pods that policies select, ingress"
             		elements = { 10.0.0.2 comment "shop/db isolated by shop/db" : jump ingress4-23994cea1ca1a39b4f7a8cb90bffee1f }
             	}
 
@@ -255,7 +255,7 @@ probes: [{from: {pod: shop/api}, to: {pod: shop/db}, port: 5432, expect: allow}]
 
             	map in6 {
             		type ipv6_addr : verdict
-            		comment "pods that policies speak for, ingress"
+            		comment "pods that policies select, ingress"
             		elements = { fd00::2 comment "shop/db isolated by shop/db" : jump ingress6-c8c6f15f89db745db7fe0864cabb3b4b }
             	}
 
@@ -266,7 +266,7 @@ probes: [{from: {pod: shop/api}, to: {pod: shop/db}, port: 5432, expect: allow}]
 
             	map out4 {
             		type ipv4_addr : verdict
-            		comment "pods that policies speak for, egress"
+            		comment "pods that policies select, egress"
             		elements = { 10.0.0.1 comment "shop/api isolated by shop/api" : jump egress4 }
             	}
 
@@ -278,7 +278,7 @@ probes: [{from: {pod: shop/api}, to: {pod: shop/db}, port: 5432, expect: allow}]
 
             	map out6 {
             		type ipv6_addr : verdict
-            		comment "pods that policies speak for, egress"
+            		comment "pods that policies select, egress"
             	}
 
             	set out6-grants {
@@ -441,30 +441,30 @@ probes: [{from: {pod: spy/spy}, to: {pod: shop/web}, port: 80, expect: deny}]",
             	set cut4 {
             		type ipv4_addr . inet_service . ipv4_addr . inet_service . inet_proto
             		flags timeout
-            		comment "answers of connections that policies ended"
+            		comment "replies of terminated connections"
             	}
 
             	set cut4-senders {
             		type ipv4_addr
             		flags timeout
-            		comment "who sends them"
+            		comment "their senders"
             	}
 
             	set cut6 {
             		type ipv6_addr . inet_service . ipv6_addr . inet_service . inet_proto
             		flags timeout
-            		comment "answers of connections that policies ended"
+            		comment "replies of terminated connections"
             	}
 
             	set cut6-senders {
             		type ipv6_addr
             		flags timeout
-            		comment "who sends them"
+            		comment "their senders"
             	}
 
             	map in4 {
             		type ipv4_addr : verdict
-            		comment "pods that policies speak for, ingress"
+            		comment "pods that policies select, ingress"
             		elements = { 10.0.0.1 comment "shop/web isolated by first, last" : jump ingress4-28801fb81d276f8282449bd434482119 }
             	}
 
@@ -475,7 +475,7 @@ probes: [{from: {pod: spy/spy}, to: {pod: shop/web}, port: 80, expect: deny}]",
 
             	map in6 {
             		type ipv6_addr : verdict
-            		comment "pods that policies speak for, ingress"
+            		comment "pods that policies select, ingress"
             	}
 
             	set in6-grants {
@@ -485,7 +485,7 @@ probes: [{from: {pod: spy/spy}, to: {pod: shop/web}, port: 80, expect: deny}]",
 
             	map out4 {
             		type ipv4_addr : verdict
-            		comment "pods that policies speak for, egress"
+            		comment "pods that policies select, egress"
             	}
 
             	set out4-grants {
@@ -495,7 +495,7 @@ probes: [{from: {pod: spy/spy}, to: {pod: shop/web}, port: 80, expect: deny}]",
 
             	map out6 {
             		type ipv6_addr : verdict
-            		comment "pods that policies speak for, egress"
+            		comment "pods that policies select, egress"
             	}
 
             	set out6-grants {

@@ -219,7 +219,10 @@ fn read(text: &str) -> Result<Vec<Object>, Failure> {
 }
 
 fn broken(what: &str) -> Failure {
-    Failure::new(format!("the manifests of the demo are invalid: {what}"), "please report this")
+    Failure::new(
+        format!("the manifests of the demo are invalid: {what}"),
+        "this is a bug; please report it with the manifests",
+    )
 }
 
 #[cfg(test)]

@@ -34,7 +34,7 @@ pub(crate) struct Drops {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum DropsFormat {
-    /// For people
+    /// Human-readable text
     Text,
     /// For programs
     Json,

@@ -136,7 +136,7 @@ fn rejected(error: ApplyError) -> Failure {
 }
 
 fn unreported(error: LogError) -> Failure {
-    Failure::new(error, "please report this")
+    Failure::new(error, "this is a bug; please report it with the manifests")
 }
 
 fn failed(error: LabError) -> Failure {

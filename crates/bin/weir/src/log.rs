@@ -14,14 +14,14 @@ pub(crate) struct LogArgs {
     /// The format of the log
     #[arg(long, value_enum, default_value = "text")]
     log_format: LogFormat,
-    /// The least severe level to log
+    /// The minimum level to log
     #[arg(long, value_enum, value_name = "LEVEL", default_value = "info")]
     log_level: LogLevel,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum LogFormat {
-    /// For people
+    /// Human-readable text
     Text,
     /// One JSON object per line
     Json,
@@ -37,7 +37,7 @@ enum LogLevel {
 }
 
 impl LogArgs {
-    /// Starts to log to standard error.
+    /// Starts logging to standard error.
     pub(crate) fn start(&self) {
         let level = match self.log_level {
             LogLevel::Error => LevelFilter::ERROR,

@@ -17,7 +17,7 @@ use crate::{
 /// The flags that the controller and the agents share.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Aci {
-    /// The prefix of names: the aci-prefix, or system id, of the installation
+    /// The name prefix: the aci-prefix (system id) of the installation
     #[arg(long, value_name = "PREFIX", default_value = PREFIX, value_parser = prefix, help_heading = "Cisco ACI")]
     pub(crate) aci_prefix: String,
     /// The namespace of HostprotPols and HostprotRemoteIpContainers
@@ -157,6 +157,9 @@ fn needed(
 fn judge(world: &World, prefix: &str) -> Result<RenderedCluster, Failure> {
     let settings = Settings { prefix: prefix.into() };
     RenderedCluster::new(&settings, prefix, world).map_err(|error| {
-        Failure::new(format!("weir cannot read its own files: {error}"), "please report this")
+        Failure::new(
+            format!("internal error: cannot parse the generated opflex files: {error}"),
+            "this is a bug; please report it with the manifests",
+        )
     })
 }

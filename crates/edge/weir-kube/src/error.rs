@@ -30,7 +30,7 @@ pub enum ReadError {
     #[error("the API server does not accept the credentials")]
     Unauthorized,
     /// The API server denied the request.
-    #[error("the API server forbids to {verb} {resource}")]
+    #[error("not allowed to {verb} {resource}")]
     Forbidden {
         /// The verb, as RBAC rules name it.
         verb: &'static str,
@@ -91,26 +91,29 @@ impl ReadError {
     /// Suggests a fix.
     pub fn hint(&self) -> String {
         match self {
-            ReadError::NoKubeconfig => "name a cluster with --kubeconfig PATH or KUBECONFIG".into(),
+            ReadError::NoKubeconfig => "set --kubeconfig PATH or KUBECONFIG".into(),
             ReadError::Kubeconfig { .. } => {
                 "check it with `kubectl config view`, and --kubeconfig and --context".into()
             }
-            ReadError::Pod(_) => "let the pod mount the token of its service account".into(),
+            ReadError::Pod(_) => "set automountServiceAccountToken: true for the pod".into(),
             ReadError::Credentials(_) => {
                 "check the token file, or the files and programs named in `users` of the kubeconfig"
                     .into()
             }
             ReadError::Unreachable(_) => {
-                "check that the cluster is up, its address, and the CA certificates to trust".into()
+                "check that the cluster is up, and check its address and CA certificate".into()
             }
             ReadError::Unauthorized => "log in again, or check the token or certificate".into(),
             ReadError::Forbidden { verb, resource } => {
                 let (name, group) = resource.split_once('.').unwrap_or((resource, ""));
                 format!(
-                    "grant it by a ClusterRole: apiGroups [\"{group}\"], resources [\"{name}\"], verbs [\"{verb}\"]"
+                    "grant it with a ClusterRole: apiGroups [\"{group}\"], resources [\"{name}\"], verbs [\"{verb}\"]"
                 )
             }
-            ReadError::Missing { .. } => "check that this is a Kubernetes cluster".into(),
+            ReadError::Missing { .. } => {
+                "check that the CRD is installed and that the address is a Kubernetes API server"
+                    .into()
+            }
             ReadError::Gone { .. } => "try again".into(),
             ReadError::Refused { .. } | ReadError::Garbled { .. } => {
                 "try again; if the error persists, check the log of the API server".into()

@@ -144,8 +144,8 @@ fn every_command_that_reads_manifests_reads_a_cluster() {
         &weir("lint", &kubeconfig),
         expect![[r#"
         --- stderr
-        error: the API server forbids to list networkpolicies.networking.k8s.io
-        hint: grant it by a ClusterRole: apiGroups ["networking.k8s.io"], resources ["networkpolicies"], verbs ["list"]
+        error: not allowed to list networkpolicies.networking.k8s.io
+        hint: grant it with a ClusterRole: apiGroups ["networking.k8s.io"], resources ["networkpolicies"], verbs ["list"]
         --- exit 2
     "#]],
     );
@@ -228,8 +228,8 @@ fn memcacheds_of_a_cluster_are_read_in_either_version() {
     .assert_eq(&lint);
     assert!(connection.contains("created for Memcached shop/cache"), "{connection}");
     expect![[r#"
-        info: the API server forbids to list memcacheds.memcached.c5c3.io: Memcacheds are not checked, their NetworkPolicies are [memcacheds-unread]
-          hint: grant it by a ClusterRole: apiGroups ["memcached.c5c3.io"], resources ["memcacheds"], verbs ["list"]
+        info: not allowed to list memcacheds.memcached.c5c3.io: Memcacheds are not checked, their NetworkPolicies are [memcacheds-unread]
+          hint: grant it with a ClusterRole: apiGroups ["memcached.c5c3.io"], resources ["memcacheds"], verbs ["list"]
         1 note
     "#]].assert_eq(&restricted);
     assert_eq!(output_with_memcacheds(&cluster, "v1beta1"), [lint, connection, restricted]);
@@ -242,7 +242,7 @@ fn without_a_cluster_the_error_has_a_hint() {
         expect![[r#"
         --- stderr
         error: there is no kubeconfig
-        hint: give manifests with -f PATH, or name a cluster with --kubeconfig PATH or KUBECONFIG
+        hint: give manifests with -f PATH, or set --kubeconfig PATH or KUBECONFIG
         --- exit 2
     "#]],
     );
@@ -251,7 +251,7 @@ fn without_a_cluster_the_error_has_a_hint() {
         expect![[r#"
             --- stderr
             error: there is no kubeconfig
-            hint: give both OLD and NEW, or name a cluster with --kubeconfig PATH or KUBECONFIG
+            hint: give both OLD and NEW, or set --kubeconfig PATH or KUBECONFIG
             --- exit 2
         "#]],
     );

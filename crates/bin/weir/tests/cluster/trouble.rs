@@ -198,7 +198,7 @@ fn go_through(lab: &Lab, cluster: &Mutex<Cluster>, agents: &[Agent; 2]) {
     for agent in agents {
         let log = agent.log();
         // Retry until the restarted API server is ready.
-        let times = log.matches("the cluster cannot be followed").count();
+        let times = log.matches("cannot watch the cluster").count();
         assert!((1..=2).contains(&times), "{log}");
         assert!(log.contains("all input is valid again"), "{log}");
     }

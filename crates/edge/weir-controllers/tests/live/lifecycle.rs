@@ -81,7 +81,7 @@ fn the_controller_recovers_from_outages_compaction_and_restarts() {
         ns.create("another", enabled());
         ns.cluster.compact().unwrap();
         eventually("the outage is reported", || {
-            process.get("/readyz").1.contains("cannot be followed").then_some(())
+            process.get("/readyz").1.contains("cannot watch").then_some(())
         });
         gate.open();
         ns.reconciled("cache");
@@ -165,10 +165,7 @@ fn a_process_without_permissions_or_namespace_reports_why_it_is_not_ready() {
     };
     let unprivileged = cluster.user("unprivileged", &[]).unwrap();
     let process = Process::start(&unprivileged, "unprivileged", OnDisable::Keep);
-    reports(
-        &process,
-        "cannot acquire the lease: the API server forbids to get leases.coordination.k8s.io",
-    );
+    reports(&process, "cannot acquire the lease: not allowed to get leases.coordination.k8s.io");
     process.stop();
     let lost = Process::in_namespace("nowhere", cluster.admin(), "lost");
     reports(

@@ -55,7 +55,7 @@ const PROBE_SECONDS: u32 = 10;
 const WORKING_AFTER: Duration = Duration::from_secs(1);
 /// A watch that lasted this long counts as a success, however it ended.
 const SUCCESS_AFTER: Duration = Duration::from_secs(10);
-/// The longest wait that the API server can demand by Retry-After.
+/// The longest wait that the API server can request with Retry-After.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(300);
 
 /// The objects to follow.
@@ -482,7 +482,7 @@ impl<S: Sink> Follower<S> {
                 // All kinds share one connection. The same message for all is reported once.
                 let subject = if is_about_access { "the cluster" } else { &*name };
                 Problem {
-                    message: format!("{subject} cannot be followed: {}", error.text()),
+                    message: format!("cannot watch {subject}: {}", error.text()),
                     hint: error.hint(),
                     is_about_access,
                 }

@@ -30,10 +30,7 @@ fn without_the_right_to_list_nodes_the_other_kinds_arrive_and_it_is_never_in_syn
     seen.linger(Duration::from_secs(2));
     assert!(!seen.in_sync);
     assert_eq!(seen.unread.len(), 1, "{:?}", seen.unread);
-    assert_eq!(
-        seen.unread[0].message,
-        "nodes cannot be followed: the API server forbids to list nodes"
-    );
+    assert_eq!(seen.unread[0].message, "cannot watch nodes: not allowed to list nodes");
     assert!(seen.unread[0].hint.contains(r#"resources ["nodes"], verbs ["list"]"#));
     // A snapshot does not need nodes, and reports that they are missing.
     let manifests =

@@ -79,10 +79,7 @@ fn a_failed_snapshot_names_the_missing_permission() {
     let right = Right { group: "", resources: &["pods", "namespaces", "nodes"], verbs: &["list"] };
     let user = cluster.user("only-pods", &[right]).unwrap();
     let error = snapshot(&user).unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        "the API server forbids to list networkpolicies.networking.k8s.io"
-    );
+    assert_eq!(error.to_string(), "not allowed to list networkpolicies.networking.k8s.io");
     assert!(error.hint().contains(
         r#"apiGroups ["networking.k8s.io"], resources ["networkpolicies"], verbs ["list"]"#
     ));
