@@ -128,7 +128,7 @@ fn a_name_that_is_too_long_for_a_label_is_reported_and_other_objects_are_served(
     let condition = ns.reconciled(&long);
     assert_eq!(condition["reason"], "Invalid");
     let message = condition["message"].as_str().unwrap();
-    assert!(message.starts_with("metadata.name: the name has 64 letters"), "{message}");
+    assert!(message.starts_with("metadata.name: the name has 64 characters"), "{message}");
     assert_eq!(ns.policy(&long), None);
     let fits = "b".repeat(63);
     ns.create(&fits, enabled());
