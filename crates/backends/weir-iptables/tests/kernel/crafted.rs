@@ -46,9 +46,10 @@ pub(crate) fn packets_forwarded_by_ipvs_are_filtered(variant: Variant) {
     let v6 = ["fd00::3", "fd00::4", "fd01::1", "2001:db8::7", "fd00::2"];
     for (at, ends) in [v4, v6].into_iter().enumerate() {
         let [db, far, node, outside, web] = ends.map(address);
+        // One socket for all packets: a process that another thread forks can hold a closed one open.
+        let bind = || UdpSocket::bind(SocketAddr::new(db, PORT));
+        let socket = lab.at(db, bind).unwrap().unwrap();
         let received = |from: IpAddr, timeout: Duration| {
-            let bind = || UdpSocket::bind(SocketAddr::new(db, PORT));
-            let socket = lab.at(db, bind).unwrap().unwrap();
             // The sender of a packet that is dropped on output gets an error.
             let sent = lab.on_node("n1", || send(from, db)).unwrap();
             assert!(matches!(sent, Ok(_) | Err(Errno::PERM)), "{sent:?}");
