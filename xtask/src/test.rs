@@ -98,12 +98,15 @@ pub(crate) fn run() -> Result<()> {
     counts.finish(passed)
 }
 
+/// The number of random cases for each law that does not set its own. A plain `cargo test` runs 256.
+const PROPTEST_CASES: &str = "1500";
+
 /// Runs `cargo test` once for each list of arguments. Returns whether all tests passed.
 fn cargo_test(runs: &[&[&str]], counts: &mut Counts) -> Result<bool> {
     let mut passed = true;
     for arguments in runs {
         let mut test = shell::command("cargo", &["test", "--locked", "--no-fail-fast"]);
-        test.args(*arguments);
+        test.args(*arguments).env("PROPTEST_CASES", PROPTEST_CASES);
         passed &= shell::run_with_output(test, |line| counts.add(line))?;
     }
     Ok(passed)

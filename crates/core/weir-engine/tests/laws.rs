@@ -46,8 +46,6 @@ fn split(changes: &[Change], cuts: &[usize]) -> Vec<Vec<Change>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 1500, ..ProptestConfig::default() })]
-
     #[test]
     fn the_engine_agrees_with_the_oracle(history in changes(40), flows in vec(flow(), 1..40)) {
         let world = world(&history);
@@ -152,8 +150,6 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 1500, ..ProptestConfig::default() })]
-
     #[test]
     fn an_explanation_has_the_verdict_of_the_program(history in changes(40), flows in vec(flow(), 1..40)) {
         let program = compile(&world(&history), Locality::Everywhere);
