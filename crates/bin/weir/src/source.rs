@@ -10,7 +10,7 @@ use std::{
 use clap::Args;
 use weir_api::{Case, Manifests};
 use weir_engine::Locality;
-use weir_kube::{Access, ReadError};
+use weir_kube::{Access, ApiError};
 use weir_model::{Change, Finding, Name, Object, ObjectRef, PodId, PolicyId, Severity, World};
 use weir_reach::State;
 use weir_source::LoadError;
@@ -57,7 +57,7 @@ impl Live {
         drop(progress);
         let manifests = manifests.map_err(|error| {
             let hint = match &error {
-                ReadError::NoKubeconfig => format!("{instead}, or {}", error.hint()),
+                ApiError::NoKubeconfig => format!("{instead}, or {}", error.hint()),
                 _ => error.hint(),
             };
             Failure::new(error, hint)

@@ -12,7 +12,7 @@ use k8s_openapi::{
 };
 use kube::{Api, api::PostParams};
 use tokio::time::{sleep, timeout};
-use weir_kube::{ApiClient, ReadError};
+use weir_kube::{ApiClient, ApiError};
 
 use crate::{
     Controller, Options,
@@ -96,7 +96,7 @@ enum LeaseError {
     )]
     NoNamespace(String),
     #[error("{}; {}", .0.text(), .0.hint())]
-    Read(#[from] ReadError),
+    Read(#[from] ApiError),
 }
 
 impl Candidate {
@@ -186,7 +186,7 @@ impl Candidate {
         Ok(is_held)
     }
 
-    async fn get(&self) -> Result<Option<Lease>, ReadError> {
+    async fn get(&self) -> Result<Option<Lease>, ApiError> {
         let found = self.client.request("get", RESOURCE, async |client| {
             Api::<Lease>::namespaced(client, &self.namespace).get_opt(&self.name).await
         });
@@ -208,9 +208,9 @@ impl Candidate {
             }
         });
         match sent.await {
-            Err(ReadError::Refused { code: 409, .. }) => Ok(false),
+            Err(ApiError::Refused { code: 409, .. }) => Ok(false),
             // Every API server has leases, so the namespace is missing.
-            Err(ReadError::Missing { .. }) if verb == "create" => {
+            Err(ApiError::Missing { .. }) if verb == "create" => {
                 Err(LeaseError::NoNamespace(self.namespace.clone()))
             }
             sent => Ok(sent?),

@@ -3,7 +3,7 @@ use std::{io, net::SocketAddr, pin::pin, sync::Arc, time::Duration};
 use axum::{Router, extract::State, response::IntoResponse, routing::get};
 use futures::future::{Either, select};
 use tokio::{sync::watch, task::JoinSet, time::timeout};
-use weir_kube::{Access, ApiClient, ReadError, Recorder, RetryPolicy};
+use weir_kube::{Access, ApiClient, ApiError, Recorder, RetryPolicy};
 use weir_runtime::{
     Signals,
     http::{self, ListenError},
@@ -46,10 +46,10 @@ pub enum ControllerError {
     Start(#[source] io::Error),
     /// The kubeconfig is unusable.
     #[error(transparent)]
-    Access(ReadError),
+    Access(ApiError),
     /// The kubeconfig of the broker is unusable.
     #[error("cannot use the broker")]
-    Broker(#[source] ReadError),
+    Broker(#[source] ApiError),
     /// The HTTP server cannot listen.
     #[error(transparent)]
     Listen(#[from] ListenError),
@@ -161,11 +161,11 @@ async fn lead(
         .map_err(ControllerError::Start)?;
     // Fail now if a kubeconfig is unusable. Later, an unreadable file may be one that is being
     // replaced.
-    if let Err(error @ ReadError::Kubeconfig { .. }) = client.check().await {
+    if let Err(error @ ApiError::Kubeconfig { .. }) = client.check().await {
         return Err(ControllerError::Access(error));
     }
     for broker in options.controllers.iter().filter_map(Controller::broker) {
-        if let Err(error @ ReadError::Kubeconfig { .. }) =
+        if let Err(error @ ApiError::Kubeconfig { .. }) =
             ApiClient::new(broker.clone()).check().await
         {
             return Err(ControllerError::Broker(error));

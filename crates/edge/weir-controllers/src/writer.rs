@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::ObjectReference;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use serde_json::{Value, json};
 use weir_kube::{
-    ApiClient, EventType, NewEvent, Object, ObjectId, ReadError, Recorder, Resource, Revision,
+    ApiClient, ApiError, EventType, NewEvent, Object, ObjectId, Recorder, Resource, Revision,
     WireObject,
 };
 
@@ -36,7 +36,7 @@ pub(crate) enum WriteError {
     Rejected(String),
     /// The request failed.
     #[error("{}; {}", .0.text(), .0.hint())]
-    Failed(#[from] ReadError),
+    Failed(#[from] ApiError),
     /// This process is no longer the leader.
     #[error("this process is no longer the leader")]
     NotLeader,
@@ -190,10 +190,10 @@ impl Writer {
             return Err(WriteError::NotLeader);
         }
         match self.client.request(verb, &resource.name(), send).await {
-            Err(ReadError::Missing { .. } | ReadError::Refused { code: 409, .. }) => {
+            Err(ApiError::Missing { .. } | ApiError::Refused { code: 409, .. }) => {
                 Err(WriteError::Conflict)
             }
-            Err(ReadError::Refused { code: 400 | 422, message, .. }) => {
+            Err(ApiError::Refused { code: 400 | 422, message, .. }) => {
                 Err(WriteError::Rejected(message))
             }
             answer => Ok(answer?),

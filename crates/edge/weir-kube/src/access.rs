@@ -12,7 +12,7 @@ use kube::{
     },
 };
 
-use crate::{ReadError, client};
+use crate::{ApiError, client};
 
 /// The address of an API server and the credentials. Each new client reads the files again, because
 /// tokens and certificates expire.
@@ -61,7 +61,7 @@ impl Access {
     }
 
     /// A client without request timeouts, because a watch can be silent for long.
-    pub(crate) async fn client(&self) -> Result<Client, ReadError> {
+    pub(crate) async fn client(&self) -> Result<Client, ApiError> {
         let config = self.config().await?;
         if config.accept_invalid_certs {
             self.warned.0.get_or_init(|| {
@@ -73,10 +73,10 @@ impl Access {
                 );
             });
         }
-        client::build(config).map_err(ReadError::from_client)
+        client::build(config).map_err(ApiError::from_client)
     }
 
-    async fn config(&self) -> Result<Config, ReadError> {
+    async fn config(&self) -> Result<Config, ApiError> {
         let options = KubeConfigOptions { context: self.context.clone(), ..Default::default() };
         let kubeconfig = match (&self.direct, &self.kubeconfig) {
             (Some(direct), _) => Ok(direct.kubeconfig()),
@@ -89,31 +89,31 @@ impl Access {
                 .await
                 .map_err(|source| self.unusable(source)),
             Err(_) if !is_explicit && is_in_cluster() => match account_folder() {
-                None => Config::incluster().map_err(|source| ReadError::Pod(source.into())),
+                None => Config::incluster().map_err(|source| ApiError::Pod(source.into())),
                 Some(folder) => {
                     let pod = account_kubeconfig(&folder)
-                        .map_err(|source| ReadError::Pod(source.into()))?;
+                        .map_err(|source| ApiError::Pod(source.into()))?;
                     let config = Config::from_custom_kubeconfig(pod, &options).await;
-                    config.map_err(|source| ReadError::Pod(source.into()))
+                    config.map_err(|source| ApiError::Pod(source.into()))
                 }
             },
             Err(source) => Err(self.unusable(source)),
         }
     }
 
-    fn unusable(&self, source: KubeconfigError) -> ReadError {
+    fn unusable(&self, source: KubeconfigError) -> ApiError {
         let path = match &self.kubeconfig {
             Some(path) => Some(path.clone()),
             None => env::var_os("KUBECONFIG").map(PathBuf::from),
         };
         match source {
-            KubeconfigError::FindPath => ReadError::NoKubeconfig,
+            KubeconfigError::FindPath => ApiError::NoKubeconfig,
             KubeconfigError::ReadConfig(why, _)
                 if path.is_none() && why.kind() == std::io::ErrorKind::NotFound =>
             {
-                ReadError::NoKubeconfig
+                ApiError::NoKubeconfig
             }
-            source => ReadError::Kubeconfig { path, source: source.into() },
+            source => ApiError::Kubeconfig { path, source: source.into() },
         }
     }
 }

@@ -13,7 +13,7 @@ use hyper_util::{
 use kube::{Client, Config, client::ConfigExt};
 use tower::{BoxError, ServiceBuilder};
 
-use crate::{Access, ReadError};
+use crate::{Access, ApiError};
 
 /// How long connecting may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -64,7 +64,7 @@ impl ApiClient {
     }
 
     /// Loads the kubeconfig and the credentials, without sending a request.
-    pub async fn check(&self) -> Result<(), ReadError> {
+    pub async fn check(&self) -> Result<(), ApiError> {
         self.connect().await.map(|_| ())
     }
 
@@ -74,23 +74,23 @@ impl ApiClient {
         verb: &'static str,
         resource: &str,
         send: impl FnOnce(Client) -> F,
-    ) -> Result<T, ReadError>
+    ) -> Result<T, ApiError>
     where
         F: Future<Output = Result<T, kube::Error>>,
     {
         let (client, generation) = self.connect().await?;
         let answer = match tokio::time::timeout(REQUEST_TIMEOUT, send(client)).await {
-            Ok(answer) => answer.map_err(|error| ReadError::from_kube(error, verb, resource)),
-            Err(_) => Err(ReadError::timed_out(REQUEST_TIMEOUT)),
+            Ok(answer) => answer.map_err(|error| ApiError::from_kube(error, verb, resource)),
+            Err(_) => Err(ApiError::timed_out(REQUEST_TIMEOUT)),
         };
-        if answer.as_ref().is_err_and(ReadError::is_about_access) {
+        if answer.as_ref().is_err_and(ApiError::is_about_access) {
             self.renew(generation);
         }
         answer
     }
 
     /// The current connection pool.
-    pub(crate) async fn connect(&self) -> Result<(Client, Generation), ReadError> {
+    pub(crate) async fn connect(&self) -> Result<(Client, Generation), ApiError> {
         if let Current { client: Some(client), generation } = &*self.current() {
             return Ok((client.clone(), *generation));
         }

@@ -5,7 +5,7 @@ pub(crate) type Cause = Box<dyn Error + Send + Sync>;
 
 /// Why a request to the API server failed.
 #[derive(Debug, thiserror::Error)]
-pub enum ReadError {
+pub enum ApiError {
     /// There is no kubeconfig, and the process does not run in a pod.
     #[error("there is no kubeconfig")]
     NoKubeconfig,
@@ -87,38 +87,38 @@ pub enum ReadError {
     },
 }
 
-impl ReadError {
+impl ApiError {
     /// Suggests a fix.
     pub fn hint(&self) -> String {
         match self {
-            ReadError::NoKubeconfig => "set --kubeconfig PATH or KUBECONFIG".into(),
-            ReadError::Kubeconfig { .. } => {
+            ApiError::NoKubeconfig => "set --kubeconfig PATH or KUBECONFIG".into(),
+            ApiError::Kubeconfig { .. } => {
                 "check it with `kubectl config view`, and --kubeconfig and --context".into()
             }
-            ReadError::Pod(_) => "set automountServiceAccountToken: true for the pod".into(),
-            ReadError::Credentials(_) => {
+            ApiError::Pod(_) => "set automountServiceAccountToken: true for the pod".into(),
+            ApiError::Credentials(_) => {
                 "check the token file, or the files and programs named in `users` of the kubeconfig"
                     .into()
             }
-            ReadError::Unreachable(_) => {
+            ApiError::Unreachable(_) => {
                 "check that the cluster is up, and check its address and CA certificate".into()
             }
-            ReadError::Unauthorized => "log in again, or check the token or certificate".into(),
-            ReadError::Forbidden { verb, resource } => {
+            ApiError::Unauthorized => "log in again, or check the token or certificate".into(),
+            ApiError::Forbidden { verb, resource } => {
                 let (name, group) = resource.split_once('.').unwrap_or((resource, ""));
                 format!(
                     "grant it with a ClusterRole: apiGroups [\"{group}\"], resources [\"{name}\"], verbs [\"{verb}\"]"
                 )
             }
-            ReadError::Missing { .. } => {
+            ApiError::Missing { .. } => {
                 "check that the CRD is installed and that the address is a Kubernetes API server"
                     .into()
             }
-            ReadError::Gone { .. } => "try again".into(),
-            ReadError::Refused { .. } | ReadError::Garbled { .. } => {
+            ApiError::Gone { .. } => "try again".into(),
+            ApiError::Refused { .. } | ApiError::Garbled { .. } => {
                 "try again; if the error persists, check the log of the API server".into()
             }
-            ReadError::Silent { .. } | ReadError::Ended { .. } => {
+            ApiError::Silent { .. } | ApiError::Ended { .. } => {
                 "check the API server and any proxy or load balancer in front of it".into()
             }
         }
@@ -134,7 +134,7 @@ impl ReadError {
 
     /// An error from building a client.
     pub(crate) fn from_client(error: kube::Error) -> Self {
-        ReadError::Credentials(innermost(error))
+        ApiError::Credentials(innermost(error))
     }
 
     /// An error of kube's typed client, with the request that it answers.
@@ -143,10 +143,10 @@ impl ReadError {
             kube::Error::Api(status) => {
                 let seconds = status.details.map_or(0, |details| details.retry_after_seconds);
                 let retry_after = (seconds > 0).then(|| Duration::from_secs(seconds.into()));
-                ReadError::from_status(status.code, &status.message, verb, resource, retry_after)
+                ApiError::from_status(status.code, &status.message, verb, resource, retry_after)
             }
-            kube::Error::Auth(source) => ReadError::Credentials(source.into()),
-            error => ReadError::Unreachable(innermost(error)),
+            kube::Error::Auth(source) => ApiError::Credentials(source.into()),
+            error => ApiError::Unreachable(innermost(error)),
         }
     }
 
@@ -160,13 +160,13 @@ impl ReadError {
     ) -> Self {
         let resource = resource.to_owned();
         match code {
-            401 => ReadError::Unauthorized,
-            403 => ReadError::Forbidden { verb, resource },
-            404 => ReadError::Missing { resource },
-            410 => ReadError::Gone { resource },
+            401 => ApiError::Unauthorized,
+            403 => ApiError::Forbidden { verb, resource },
+            404 => ApiError::Missing { resource },
+            410 => ApiError::Gone { resource },
             _ => {
                 let message = one_line(message);
-                ReadError::Refused { verb, resource, code, message, retry_after }
+                ApiError::Refused { verb, resource, code, message, retry_after }
             }
         }
     }
@@ -178,16 +178,13 @@ impl ReadError {
 
     /// Whether a new client could help, because it reads credentials and certificates again.
     pub(crate) fn is_about_access(&self) -> bool {
-        matches!(
-            self,
-            ReadError::Unauthorized | ReadError::Unreachable(_) | ReadError::Credentials(_)
-        )
+        matches!(self, ApiError::Unauthorized | ApiError::Unreachable(_) | ApiError::Credentials(_))
     }
 
     /// The wait that the API server demands before the next request.
     pub(crate) fn retry_after(&self) -> Option<Duration> {
         match self {
-            ReadError::Refused { retry_after, .. } => *retry_after,
+            ApiError::Refused { retry_after, .. } => *retry_after,
             _ => None,
         }
     }
@@ -195,13 +192,13 @@ impl ReadError {
     /// Whether the API server is overloaded or restarting, so that the same request can succeed
     /// later.
     pub(crate) fn is_temporary(&self) -> bool {
-        matches!(self, ReadError::Refused { code: 429 | 503 | 504, .. })
+        matches!(self, ApiError::Refused { code: 429 | 503 | 504, .. })
     }
 }
 
-impl From<io::Error> for ReadError {
+impl From<io::Error> for ApiError {
     fn from(error: io::Error) -> Self {
-        ReadError::Unreachable(innermost(error))
+        ApiError::Unreachable(innermost(error))
     }
 }
 

@@ -48,7 +48,7 @@ mod wire;
 
 pub use access::Access;
 pub use client::ApiClient;
-pub use error::ReadError;
+pub use error::ApiError;
 pub use follow::{Event, OnMissing, RetryPolicy, WatchSpec, follow};
 pub use item::{Item, Revision, WireObject};
 pub use pods::Pods;

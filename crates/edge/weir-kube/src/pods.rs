@@ -7,7 +7,7 @@ use tokio::{
 use weir_api::{Lowering, Tree};
 use weir_model::{Object, Pod};
 
-use crate::{Access, ApiClient, ReadError, WireObject, kind::PODS, wire};
+use crate::{Access, ApiClient, ApiError, WireObject, kind::PODS, wire};
 
 /// How long an answer may take: a CNI request waits for it.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
@@ -28,15 +28,15 @@ impl Pods {
     }
 
     /// Reads a pod; `None` if it does not exist. Blocks for up to 5 s.
-    pub fn get(&self, namespace: &str, name: &str) -> Result<Option<Pod>, ReadError> {
+    pub fn get(&self, namespace: &str, name: &str) -> Result<Option<Pod>, ApiError> {
         self.runtime.block_on(async {
             let answer = timeout(ANSWER_TIMEOUT, self.request(namespace, name)).await;
-            let answer = answer.unwrap_or_else(|_| Err(ReadError::timed_out(ANSWER_TIMEOUT)));
+            let answer = answer.unwrap_or_else(|_| Err(ApiError::timed_out(ANSWER_TIMEOUT)));
             let Some(mut object) = answer? else { return Ok(None) };
             object.complete(&PODS.type_meta("v1"));
             match Lowering::default().object(&object) {
                 (Some(Object::Pod(pod)), _) => Ok(Some(pod)),
-                (_, findings) => Err(ReadError::Garbled {
+                (_, findings) => Err(ApiError::Garbled {
                     resource: PODS.name(),
                     message: findings
                         .first()
@@ -46,10 +46,10 @@ impl Pods {
         })
     }
 
-    async fn request(&self, namespace: &str, name: &str) -> Result<Option<Tree>, ReadError> {
+    async fn request(&self, namespace: &str, name: &str) -> Result<Option<Tree>, ApiError> {
         let (client, generation) = self.client.connect().await?;
         let answer = wire::pod(&client, namespace, name).await;
-        if answer.as_ref().is_err_and(ReadError::is_about_access) {
+        if answer.as_ref().is_err_and(ApiError::is_about_access) {
             self.client.renew(generation);
         }
         answer

@@ -7,7 +7,7 @@ use weir_model::{Finding, Object, Policy, Severity, Who};
 use weir_runtime::Backoff;
 
 use crate::{
-    Access, OnMissing, ReadError, Resource, WatchSpec,
+    Access, ApiError, OnMissing, Resource, WatchSpec,
     kind::Kind,
     wire::{self, Page, Unread},
 };
@@ -39,7 +39,7 @@ pub struct Progress {
 pub fn read_cluster(
     access: &Access,
     mut progress: impl FnMut(Progress),
-) -> Result<Manifests, ReadError> {
+) -> Result<Manifests, ApiError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let client = access.client().await?;
@@ -49,7 +49,7 @@ pub fn read_cluster(
                 Ok(manifests) => return Ok(manifests),
                 Err(error) => error,
             };
-            let can_retry = error.is_temporary() || matches!(error, ReadError::Gone { .. });
+            let can_retry = error.is_temporary() || matches!(error, ApiError::Gone { .. });
             if !can_retry || backoff.failures() + 1 >= ATTEMPTS {
                 return Err(error);
             }
@@ -62,7 +62,7 @@ pub fn read_cluster(
 async fn read_all(
     client: &Client,
     progress: &mut impl FnMut(Progress),
-) -> Result<Manifests, ReadError> {
+) -> Result<Manifests, ApiError> {
     let mut reader = Reader::new();
     let mut nodes_error = None;
     for (done, kind) in Kind::ALL.into_iter().enumerate() {
@@ -71,9 +71,9 @@ async fn read_all(
             Ok(Served::Yes) => (),
             Ok(Served::No) if kind.is_optional() => (),
             Ok(Served::No) => {
-                return Err(ReadError::Missing { resource: kind.resource().name() });
+                return Err(ApiError::Missing { resource: kind.resource().name() });
             }
-            Err(error @ ReadError::Forbidden { .. }) if kind == Kind::Node => {
+            Err(error @ ApiError::Forbidden { .. }) if kind == Kind::Node => {
                 nodes_error = Some(error);
             }
             Err(error) => return Err(error),
@@ -108,7 +108,7 @@ async fn read_kind(
     spec: &WatchSpec,
     reader: &mut Reader,
     mut step: impl FnMut(),
-) -> Result<Served, ReadError> {
+) -> Result<Served, ApiError> {
     let resource = spec.resource;
     let file = format!("cluster {}", resource.plural);
     for version in resource.versions {
@@ -118,9 +118,9 @@ async fn read_kind(
             let page = wire::page_bytes(client, spec, version, PAGE_SIZE, after.as_deref()).await;
             let bytes = match page {
                 Ok(bytes) => bytes,
-                Err(ReadError::Missing { .. }) if after.is_none() => break,
+                Err(ApiError::Missing { .. }) if after.is_none() => break,
                 // The API server checks permissions before it checks whether the kind exists.
-                Err(error @ ReadError::Forbidden { .. })
+                Err(error @ ApiError::Forbidden { .. })
                     if spec.on_missing == OnMissing::TreatAsEmpty =>
                 {
                     let api_version = resource.api_version(version);
@@ -147,16 +147,16 @@ async fn read_kind(
 async fn read_memcacheds(
     client: &Client,
     reader: &mut Reader,
-) -> Result<Option<ReadError>, ReadError> {
+) -> Result<Option<ApiError>, ApiError> {
     let spec = WatchSpec { on_missing: OnMissing::TreatAsEmpty, ..WatchSpec::all(MEMCACHEDS) };
     match read_kind(client, &spec, reader, || ()).await {
         Ok(_) => Ok(None),
-        Err(error @ ReadError::Gone { .. }) => Err(error),
+        Err(error @ ApiError::Gone { .. }) => Err(error),
         Err(error) => Ok(Some(error)),
     }
 }
 
-fn memcacheds_unread(error: &ReadError) -> Finding {
+fn memcacheds_unread(error: &ApiError) -> Finding {
     Finding {
         location: None,
         code: "memcacheds-unread",
@@ -176,7 +176,7 @@ fn selects_nodes(policy: &Policy) -> bool {
         .any(|peer| matches!(peer.who, Who::Nodes(_)))
 }
 
-fn nodes_unread(error: &ReadError) -> Finding {
+fn nodes_unread(error: &ApiError) -> Finding {
     Finding {
         location: None,
         code: "nodes-unread",

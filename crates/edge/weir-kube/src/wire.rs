@@ -23,7 +23,7 @@ use serde::{
 use serde_json::Value;
 use weir_api::Tree;
 
-use crate::{ReadError, Revision, WatchSpec, WireObject, kind};
+use crate::{ApiError, Revision, WatchSpec, WireObject, kind};
 
 /// How long a list or a get may take.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
@@ -53,7 +53,7 @@ pub(crate) async fn page_bytes(
     version: &str,
     limit: u32,
     after: Option<&str>,
-) -> Result<Vec<u8>, ReadError> {
+) -> Result<Vec<u8>, ApiError> {
     let mut params = ListParams::default().limit(limit);
     if let Some(token) = after {
         params = params.continue_token(token);
@@ -77,13 +77,13 @@ impl<T> Page<T> {
         spec: &WatchSpec,
         version: &str,
         read: impl FnMut(R) -> T,
-    ) -> Result<Self, ReadError> {
+    ) -> Result<Self, ApiError> {
         let types = spec.resource.type_meta(version);
         let list = List { types: &types, read, raw: PhantomData };
         let mut deserializer = serde_json::Deserializer::from_slice(bytes);
         let parsed = list.deserialize(&mut deserializer);
         let page = parsed.and_then(|page| deserializer.end().map(|()| page));
-        page.map_err(|error| ReadError::Garbled {
+        page.map_err(|error| ApiError::Garbled {
             resource: spec.resource.name(),
             message: error.to_string(),
         })
@@ -233,7 +233,7 @@ impl<R: WireObject> WatchEvent<R> {
         object.resource_version().filter(|version| !version.is_empty()).map(str::to_owned)
     }
 
-    fn parse(line: &[u8], types: &TypeMeta, resource: &str) -> Result<Self, ReadError> {
+    fn parse(line: &[u8], types: &TypeMeta, resource: &str) -> Result<Self, ApiError> {
         #[derive(Deserialize)]
         struct Head {
             r#type: String,
@@ -242,7 +242,7 @@ impl<R: WireObject> WatchEvent<R> {
         struct Of<R> {
             object: R,
         }
-        let garbled = |message: String| ReadError::Garbled { resource: resource.into(), message };
+        let garbled = |message: String| ApiError::Garbled { resource: resource.into(), message };
         let parse_error = |error: serde_json::Error| garbled(error.to_string());
         let Head { r#type } = serde_json::from_slice(line).map_err(parse_error)?;
         if r#type == "ERROR" {
@@ -285,7 +285,7 @@ pub(crate) async fn watch(
     version: &str,
     from: &str,
     seconds: u32,
-) -> Result<Watch, ReadError> {
+) -> Result<Watch, ApiError> {
     let mut params = WatchParams::default().timeout(seconds);
     if !spec.labels.is_empty() {
         params = params.labels(&spec.labels);
@@ -296,7 +296,7 @@ pub(crate) async fn watch(
     let resource = spec.resource.name();
     let request = Request::new(spec.resource.path(version, &spec.namespace)).watch(&params, from);
     let opened = tokio::time::timeout(OPEN_TIMEOUT, send(client, request, "watch", &resource));
-    let response = opened.await.map_err(|_| ReadError::timed_out(OPEN_TIMEOUT))??;
+    let response = opened.await.map_err(|_| ApiError::timed_out(OPEN_TIMEOUT))??;
     Ok(Watch {
         types: spec.resource.type_meta(version),
         resource,
@@ -308,7 +308,7 @@ pub(crate) async fn watch(
 impl Watch {
     /// The next event; `None` if the watch has ended. The future can be dropped and called again
     /// without losing data.
-    pub(crate) async fn next<R: WireObject>(&mut self) -> Result<Option<WatchEvent<R>>, ReadError> {
+    pub(crate) async fn next<R: WireObject>(&mut self) -> Result<Option<WatchEvent<R>>, ApiError> {
         loop {
             while let Some(line) = self.lines.pop() {
                 if !line.trim_ascii().is_empty() {
@@ -319,7 +319,7 @@ impl Watch {
                 // A truncated last line ends the watch, too. The API server sends the event again.
                 None => return Ok(None),
                 Some(Err(error)) => {
-                    return Err(ReadError::from_kube(error, "watch", &self.resource));
+                    return Err(ApiError::from_kube(error, "watch", &self.resource));
                 }
                 Some(Ok(bytes)) => self.lines.push(&bytes),
             }
@@ -364,7 +364,7 @@ pub(crate) async fn pod(
     client: &Client,
     namespace: &str,
     name: &str,
-) -> Result<Option<Tree>, ReadError> {
+) -> Result<Option<Tree>, ApiError> {
     // The names come from a caller. They must not lead to another path.
     let is_invalid = |byte: u8| !byte.is_ascii_alphanumeric() && !b"-.".contains(&byte);
     if [namespace, name].iter().any(|text| text.is_empty() || text.bytes().any(is_invalid)) {
@@ -372,7 +372,7 @@ pub(crate) async fn pod(
     }
     let path = kind::PODS.path("v1", namespace);
     match get(client, &path, name, &kind::PODS.name()).await {
-        Err(ReadError::Missing { .. }) => Ok(None),
+        Err(ApiError::Missing { .. }) => Ok(None),
         pod => pod.map(Some),
     }
 }
@@ -390,11 +390,11 @@ pub(crate) enum Definition {
 
 /// Looks up the CustomResourceDefinition of a kind. The discovery API lags behind it, above all
 /// after a start of the API server.
-pub(crate) async fn definition(client: &Client, spec: &WatchSpec) -> Result<Definition, ReadError> {
+pub(crate) async fn definition(client: &Client, spec: &WatchSpec) -> Result<Definition, ApiError> {
     const DEFINITIONS: &str = "customresourcedefinitions.apiextensions.k8s.io";
     const PATH: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
     let root: Value = match get(client, PATH, &spec.resource.name(), DEFINITIONS).await {
-        Err(ReadError::Missing { .. }) => return Ok(Definition::Absent),
+        Err(ApiError::Missing { .. }) => return Ok(Definition::Absent),
         root => root?,
     };
     let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
@@ -416,10 +416,10 @@ pub(crate) async fn is_served(
     client: &Client,
     api_version: &str,
     plural: &str,
-) -> Result<bool, ReadError> {
+) -> Result<bool, ApiError> {
     let request = Request::new(format!("/apis/{api_version}")).list(&ListParams::default());
     let bytes = match answer(client, request, "get", plural, MAX_OBJECT_BYTES).await {
-        Err(ReadError::Missing { .. }) => return Ok(false),
+        Err(ApiError::Missing { .. }) => return Ok(false),
         bytes => bytes?,
     };
     let root: Value = parse(&bytes, plural)?;
@@ -432,13 +432,13 @@ async fn get<T: serde::de::DeserializeOwned>(
     path: &str,
     name: &str,
     resource: &str,
-) -> Result<T, ReadError> {
+) -> Result<T, ApiError> {
     let request = Request::new(path).get(name, &GetParams::default());
     parse(&answer(client, request, "get", resource, MAX_OBJECT_BYTES).await?, resource)
 }
 
-fn parse<T: serde::de::DeserializeOwned>(bytes: &[u8], resource: &str) -> Result<T, ReadError> {
-    serde_json::from_slice(bytes).map_err(|error| ReadError::Garbled {
+fn parse<T: serde::de::DeserializeOwned>(bytes: &[u8], resource: &str) -> Result<T, ApiError> {
+    serde_json::from_slice(bytes).map_err(|error| ApiError::Garbled {
         resource: resource.into(),
         message: error.to_string(),
     })
@@ -454,13 +454,13 @@ async fn answer(
     verb: &'static str,
     resource: &str,
     max_bytes: usize,
-) -> Result<Vec<u8>, ReadError> {
+) -> Result<Vec<u8>, ApiError> {
     let answer = async {
         let response = send(client, request, verb, resource).await?;
         body(response, max_bytes, verb, resource).await
     };
     let answer = tokio::time::timeout(ANSWER_TIMEOUT, answer).await;
-    answer.unwrap_or_else(|_| Err(ReadError::timed_out(ANSWER_TIMEOUT)))
+    answer.unwrap_or_else(|_| Err(ApiError::timed_out(ANSWER_TIMEOUT)))
 }
 
 /// Sends a request and returns a response of success. Any other response becomes an error with the
@@ -470,8 +470,8 @@ async fn send(
     request: Built,
     verb: &'static str,
     resource: &str,
-) -> Result<Response<Body>, ReadError> {
-    let fail = |error| ReadError::from_kube(error, verb, resource);
+) -> Result<Response<Body>, ApiError> {
+    let fail = |error| ApiError::from_kube(error, verb, resource);
     let request = request.map_err(kube::Error::BuildRequest).map_err(fail)?;
     let response = client.send(request.map(Body::from)).await.map_err(fail)?;
     let code = response.status();
@@ -489,7 +489,7 @@ async fn send(
         status.message = code.canonical_reason().unwrap_or_default().into();
     }
     let retry_after = retry_after.or(status.retry_after());
-    Err(ReadError::from_status(code.as_u16(), &status.message, verb, resource, retry_after))
+    Err(ApiError::from_status(code.as_u16(), &status.message, verb, resource, retry_after))
 }
 
 async fn body(
@@ -497,11 +497,11 @@ async fn body(
     max_bytes: usize,
     verb: &'static str,
     resource: &str,
-) -> Result<Vec<u8>, ReadError> {
+) -> Result<Vec<u8>, ApiError> {
     let mut bytes = Vec::new();
     let mut stream = response.into_body().into_data_stream();
     while let Some(chunk) = stream.next().await {
-        let chunk = chunk.map_err(|error| ReadError::from_kube(error, verb, resource))?;
+        let chunk = chunk.map_err(|error| ApiError::from_kube(error, verb, resource))?;
         bytes.extend_from_slice(&chunk);
         if bytes.len() > max_bytes {
             return Err(too_large(resource, max_bytes));
@@ -510,9 +510,9 @@ async fn body(
     Ok(bytes)
 }
 
-fn too_large(resource: &str, max_bytes: usize) -> ReadError {
+fn too_large(resource: &str, max_bytes: usize) -> ApiError {
     let message = format!("it is larger than {} MiB", max_bytes >> 20);
-    ReadError::Garbled { resource: resource.into(), message }
+    ApiError::Garbled { resource: resource.into(), message }
 }
 
 /// The part of `metav1.Status` that is reported.
@@ -536,8 +536,8 @@ impl Status {
         (seconds > 0).then(|| Duration::from_secs(seconds))
     }
 
-    fn into_error(self, verb: &'static str, resource: &str) -> ReadError {
-        ReadError::from_status(self.code, &self.message, verb, resource, self.retry_after())
+    fn into_error(self, verb: &'static str, resource: &str) -> ApiError {
+        ApiError::from_status(self.code, &self.message, verb, resource, self.retry_after())
     }
 }
 
@@ -549,7 +549,7 @@ mod tests {
 
     const POD: &str = r#"{"metadata":{"name":"web","resourceVersion":"7"}}"#;
 
-    fn event(line: &str) -> Result<WatchEvent<Tree>, ReadError> {
+    fn event(line: &str) -> Result<WatchEvent<Tree>, ApiError> {
         WatchEvent::parse(line.as_bytes(), &kind::PODS.type_meta("v1"), "pods")
     }
 
@@ -590,13 +590,13 @@ mod tests {
             let status = json!({"code": code, "message": "too old"});
             event(&json!({"type": "ERROR", "object": status}).to_string())
         };
-        assert!(matches!(status(410), Err(ReadError::Gone { .. })));
-        assert!(matches!(status(401), Err(ReadError::Unauthorized)));
-        assert!(matches!(status(500), Err(ReadError::Refused { code: 500, .. })));
+        assert!(matches!(status(410), Err(ApiError::Gone { .. })));
+        assert!(matches!(status(401), Err(ApiError::Unauthorized)));
+        assert!(matches!(status(500), Err(ApiError::Refused { code: 500, .. })));
         let node = r#"{"type":"ADDED","object":{"kind":"Node","metadata":{}}}"#;
         for text in ["<html>", "{}", "[]", r#"{"type":"ADDED"}"#, r#"{"object":{}}"#, node] {
             let parsed = event(text);
-            assert!(matches!(parsed, Err(ReadError::Garbled { .. })), "{text}: {parsed:?}");
+            assert!(matches!(parsed, Err(ApiError::Garbled { .. })), "{text}: {parsed:?}");
         }
     }
 

@@ -11,7 +11,7 @@ use tokio::runtime::Runtime;
 use crate::Access;
 
 /// Why a request failed.
-pub(crate) type ApiError = Box<dyn std::error::Error + Send + Sync>;
+pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// A blocking client.
 pub(crate) struct Api {
@@ -26,7 +26,7 @@ impl std::fmt::Debug for Api {
 }
 
 impl Api {
-    pub(crate) fn new(access: &Access) -> Result<Self, ApiError> {
+    pub(crate) fn new(access: &Access) -> Result<Self, BoxError> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let client = runtime.block_on(client(access))?;
         Ok(Api { runtime, client })
@@ -123,7 +123,7 @@ async fn send(
     client.request(request.map_err(kube::Error::BuildRequest)?).await
 }
 
-async fn client(access: &Access) -> Result<Client, ApiError> {
+async fn client(access: &Access) -> Result<Client, BoxError> {
     let kubeconfig = json!({
         "apiVersion": "v1",
         "kind": "Config",

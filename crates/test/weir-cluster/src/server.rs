@@ -17,7 +17,7 @@ use weir_programs::{Missing, Programs};
 
 use crate::{
     Access, Gate, Right,
-    api::{Api, ApiError, Method},
+    api::{Api, BoxError, Method},
     process::Process,
 };
 
@@ -45,7 +45,7 @@ pub enum StartError {
     },
     /// The API server returned an error.
     #[error("the API server rejected a request")]
-    Api(#[source] ApiError),
+    Api(#[source] BoxError),
 }
 
 impl From<kube::Error> for StartError {

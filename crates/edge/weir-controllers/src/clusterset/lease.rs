@@ -12,7 +12,7 @@ use kube::{
     api::{ListParams, PostParams},
 };
 use weir_clusterset::Heartbeat;
-use weir_kube::{ApiClient, ReadError};
+use weir_kube::{ApiClient, ApiError};
 use weir_model::Name;
 
 use super::wire::CLUSTER;
@@ -37,7 +37,7 @@ pub(crate) async fn list(
     client: &ApiClient,
     namespace: &str,
     cluster: &str,
-) -> Result<(BTreeMap<Name, Heartbeat>, Option<Lease>), ReadError> {
+) -> Result<(BTreeMap<Name, Heartbeat>, Option<Lease>), ApiError> {
     let params = ListParams::default().labels(CLUSTER);
     let leases = client.request("list", RESOURCE, async |client| {
         Api::<Lease>::namespaced(client, namespace).list(&params).await
@@ -75,7 +75,7 @@ pub(crate) async fn renew(
     holder: Holder<'_>,
     expiry: Duration,
     observed: Option<Lease>,
-) -> Result<(), ReadError> {
+) -> Result<(), ApiError> {
     let Holder { cluster, uid, controller } = holder;
     let (is_new, before) = (observed.is_none(), observed.unwrap_or_default());
     let now = MicroTime(Timestamp::now());

@@ -2,7 +2,7 @@
 
 use kube::api::ListParams;
 use weir_clusterset::ShardKey;
-use weir_kube::{ApiClient, NETWORK_POLICIES, Object, ObjectId, ReadError, WireObject};
+use weir_kube::{ApiClient, ApiError, NETWORK_POLICIES, Object, ObjectId, WireObject};
 
 use super::wire::{MANAGED, POLICIES, POLICY_UID};
 use crate::object::{controller_of, is_controlled_by};
@@ -47,7 +47,7 @@ fn is_labelled(object: &Object, uid: &str) -> bool {
 }
 
 /// Gets a NetworkPolicy with any labels. A list with a field selector needs no permission to get.
-pub(super) async fn find(client: &ApiClient, id: &ObjectId) -> Result<Option<Object>, ReadError> {
+pub(super) async fn find(client: &ApiClient, id: &ObjectId) -> Result<Option<Object>, ApiError> {
     let params = ListParams::default().fields(&format!("metadata.name={}", id.name));
     let name = NETWORK_POLICIES.name();
     let found = client.request("list", &name, async |client| {

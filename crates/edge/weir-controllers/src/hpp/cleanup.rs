@@ -12,7 +12,7 @@ use kube::{
 };
 use tokio::time::sleep;
 use weir_aci::Kind;
-use weir_kube::{Access, ApiClient, ObjectId, ReadError, Resource};
+use weir_kube::{Access, ApiClient, ApiError, ObjectId, Resource};
 
 use super::{NAME, resource_of};
 use crate::lease;
@@ -50,7 +50,7 @@ pub enum CleanupError {
     },
     /// A request failed.
     #[error(transparent)]
-    Read(#[from] ReadError),
+    Read(#[from] ApiError),
 }
 
 impl CleanupError {
@@ -72,7 +72,7 @@ impl CleanupError {
 /// runs, which it finds out from all leases, or from the lease `own` if it may not list leases.
 pub fn cleanup(access: Access, namespace: &str, own: &ObjectId) -> Result<Removed, CleanupError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(ReadError::from)?;
+    let runtime = runtime.map_err(ApiError::from)?;
     let client = ApiClient::new(access);
     runtime.block_on(async {
         if !has_namespace(&client, namespace).await? {
@@ -87,7 +87,7 @@ pub fn cleanup(access: Access, namespace: &str, own: &ObjectId) -> Result<Remove
     })
 }
 
-async fn has_namespace(client: &ApiClient, name: &str) -> Result<bool, ReadError> {
+async fn has_namespace(client: &ApiClient, name: &str) -> Result<bool, ApiError> {
     let params = ListParams::default().fields(&format!("metadata.name={name}"));
     let list = client.request("list", "namespaces", async |client| {
         Api::<Namespace>::all(client).list_metadata(&params).await
@@ -96,18 +96,18 @@ async fn has_namespace(client: &ApiClient, name: &str) -> Result<bool, ReadError
 }
 
 /// All leases, or only `own` if listing them is forbidden.
-async fn leases(client: &ApiClient, own: &ObjectId) -> Result<Vec<Lease>, ReadError> {
+async fn leases(client: &ApiClient, own: &ObjectId) -> Result<Vec<Lease>, ApiError> {
     let all = client.request("list", lease::RESOURCE, async |client| {
         Api::<Lease>::all(client).list(&ListParams::default()).await
     });
     match all.await {
-        Err(ReadError::Forbidden { .. }) => Ok(get(client, own).await?.into_iter().collect()),
+        Err(ApiError::Forbidden { .. }) => Ok(get(client, own).await?.into_iter().collect()),
         Err(error) => Err(error),
         Ok(list) => Ok(list.items),
     }
 }
 
-async fn get(client: &ApiClient, id: &ObjectId) -> Result<Option<Lease>, ReadError> {
+async fn get(client: &ApiClient, id: &ObjectId) -> Result<Option<Lease>, ApiError> {
     let found = client.request("get", lease::RESOURCE, async |client| {
         Api::<Lease>::namespaced(client, &id.namespace).get_opt(&id.name).await
     });
@@ -177,7 +177,7 @@ async fn remove(
     client: &ApiClient,
     resource: &Resource,
     namespace: &str,
-) -> Result<usize, ReadError> {
+) -> Result<usize, ApiError> {
     let name = resource.name();
     let mut removed = BTreeSet::new();
     loop {
@@ -189,7 +189,7 @@ async fn remove(
         let page = match deleted.await {
             Ok(page) => page.left().map(|page| page.items).unwrap_or_default(),
             // The kind is not installed.
-            Err(ReadError::Missing { .. }) => return Ok(0),
+            Err(ApiError::Missing { .. }) => return Ok(0),
             Err(error) => return Err(error),
         };
         let before = removed.len();

@@ -4,7 +4,7 @@ use kube::api::PostParams;
 use weir_aci::{
     ContainerSpec, EpLabel, Filter, FilterContainer, Object, Pol, PolSpec, RemoteIp, Rule, Subj,
 };
-use weir_kube::{ApiClient, ReadError};
+use weir_kube::{ApiClient, ApiError};
 
 use super::resource_of;
 use crate::crds;
@@ -27,13 +27,13 @@ pub(super) async fn check(client: &ApiClient, namespace: &str) -> Result<(), Str
         };
         let stored = match stored.await {
             Ok(stored) => serde_json::to_value(stored).map_err(|error| error.to_string())?,
-            Err(ReadError::Missing { .. }) => {
+            Err(ApiError::Missing { .. }) => {
                 return Err(format!(
                     "there is no namespace {namespace}; create it with `kubectl create namespace \
                      {namespace}`"
                 ));
             }
-            Err(ReadError::Refused { message, .. }) => return Err(incompatible(&message)),
+            Err(ApiError::Refused { message, .. }) => return Err(incompatible(&message)),
             Err(error) => return Err(format!("{error}; {}", error.hint())),
         };
         if Object::parse(kind, &stored).ok().as_ref() != Some(&sample) {

@@ -34,7 +34,7 @@ fn nothing_changes_during_an_outage_of_the_broker_and_the_state_converges_afterw
     gate.shut();
     south.cluster.delete(&format!("/api/v1/namespaces/{namespace}/pods/a")).unwrap();
     south.pod(&namespace, "c", "web", &["10.2.1.3"]);
-    until("the outage is reported", || process.readyz().contains("cannot be"));
+    until("the outage is reported", || process.readyz().contains("cannot watch"));
     assert_eq!(north.allowed(&namespace).len(), 2);
     // Local changes still apply.
     north.policy(&namespace, "second", everyone);

@@ -41,7 +41,7 @@ use tokio::{
 use weir_runtime::{Backoff, jitter};
 
 use crate::{
-    ApiClient, ReadError, Resource,
+    ApiClient, ApiError, Resource,
     client::Generation,
     wire::{self, Definition, Page, WatchEvent},
 };
@@ -158,13 +158,13 @@ enum Step {
 
 /// Why a step did not complete.
 enum Interrupted {
-    Failed(ReadError),
+    Failed(ApiError),
     /// The receiver of the events is gone.
     Closed,
 }
 
-impl From<ReadError> for Interrupted {
-    fn from(error: ReadError) -> Self {
+impl From<ApiError> for Interrupted {
+    fn from(error: ApiError) -> Self {
         Interrupted::Failed(error)
     }
 }
@@ -177,7 +177,7 @@ impl From<Closed> for Interrupted {
 
 /// The end of a wait on an open watch.
 enum Waited<R> {
-    Event(Result<Option<WatchEvent<R>>, ReadError>),
+    Event(Result<Option<WatchEvent<R>>, ApiError>),
     TimedOut,
     Reload,
 }
@@ -262,13 +262,13 @@ impl<S: Sink> Follower<S> {
     async fn first_page(
         &mut self,
         client: &Client,
-    ) -> Result<Option<(&'static str, Page<S::Item>)>, ReadError> {
+    ) -> Result<Option<(&'static str, Page<S::Item>)>, ApiError> {
         let resource = self.spec.resource;
         for version in resource.versions {
             match self.page(client, version, None).await {
-                Err(ReadError::Missing { .. }) => (),
+                Err(ApiError::Missing { .. }) => (),
                 // The API server checks permissions before it checks whether the kind exists.
-                Err(error @ ReadError::Forbidden { .. })
+                Err(error @ ApiError::Forbidden { .. })
                     if self.spec.on_missing == OnMissing::TreatAsEmpty =>
                 {
                     let api_version = resource.api_version(version);
@@ -287,7 +287,7 @@ impl<S: Sink> Follower<S> {
         client: &Client,
         version: &str,
         after: Option<&str>,
-    ) -> Result<Page<S::Item>, ReadError> {
+    ) -> Result<Page<S::Item>, ApiError> {
         let size = self.policy.page_size;
         let bytes = wire::page_bytes(client, &self.spec, version, size, after).await?;
         Page::parse(&bytes, &self.spec, version, |object| self.sink.read(object))
@@ -296,7 +296,7 @@ impl<S: Sink> Follower<S> {
     /// The API server does not serve the kind. Right after its start it does not serve any kind with a
     /// definition, so that only the definition itself proves that the kind is not installed.
     async fn not_served(&mut self, client: &Client) -> Result<Step, Interrupted> {
-        let missing = ReadError::Missing { resource: self.spec.resource.name() };
+        let missing = ApiError::Missing { resource: self.spec.resource.name() };
         if self.spec.on_missing != OnMissing::TreatAsEmpty {
             return Err(missing.into());
         }
@@ -304,7 +304,7 @@ impl<S: Sink> Follower<S> {
         let is_past_grace = since.elapsed() >= self.policy.absence_grace;
         match wire::definition(client, &self.spec).await {
             // Without the right to read definitions, the follower waits for the grace period.
-            Err(ReadError::Forbidden { .. }) if is_past_grace => self.not_installed().await?,
+            Err(ApiError::Forbidden { .. }) if is_past_grace => self.not_installed().await?,
             Ok(Definition::Absent) => self.not_installed().await?,
             // The stored objects are still meant, only not readable: the sink keeps them.
             Ok(Definition::OtherVersions) => {
@@ -312,7 +312,7 @@ impl<S: Sink> Follower<S> {
                 self.sink.keep_list().await?;
             }
             Ok(Definition::Served) if is_past_grace => return Err(missing.into()),
-            Ok(Definition::Served) | Err(ReadError::Forbidden { .. }) => {
+            Ok(Definition::Served) | Err(ApiError::Forbidden { .. }) => {
                 self.pause(jitter(self.policy.first_retry)).await;
                 return Ok(Step::List);
             }
@@ -362,7 +362,7 @@ impl<S: Sink> Follower<S> {
                         self.watch_works().await?;
                     } else if last_event.is_none() && lasted < WORKING_AFTER {
                         let resource = self.spec.resource.name();
-                        return Err(ReadError::Ended { resource }.into());
+                        return Err(ApiError::Ended { resource }.into());
                     }
                     return Ok(Step::Watch);
                 }
@@ -376,7 +376,7 @@ impl<S: Sink> Follower<S> {
                 Waited::TimedOut => {
                     let resource = self.spec.resource.name();
                     let after = self.policy.watch_silence;
-                    return Err(ReadError::Silent { resource, after }.into());
+                    return Err(ApiError::Silent { resource, after }.into());
                 }
                 Waited::Reload => {
                     self.sink.distrust();
@@ -427,8 +427,8 @@ impl<S: Sink> Follower<S> {
     }
 
     /// Reports a failure, waits, and decides how to go on.
-    async fn recover(&mut self, step: Step, error: ReadError) -> Result<Step, Interrupted> {
-        let is_silent = matches!(error, ReadError::Silent { .. });
+    async fn recover(&mut self, step: Step, error: ApiError) -> Result<Step, Interrupted> {
+        let is_silent = matches!(error, ApiError::Silent { .. });
         if error.is_about_access() || is_silent {
             self.client.renew(self.generation);
         }
@@ -442,8 +442,8 @@ impl<S: Sink> Follower<S> {
         // These failures are part of normal operation, unless they repeat.
         let is_normal = matches!(
             (&error, step),
-            (ReadError::Gone { .. }, _)
-                | (ReadError::Missing { .. } | ReadError::Ended { .. }, Step::Watch)
+            (ApiError::Gone { .. }, _)
+                | (ApiError::Missing { .. } | ApiError::Ended { .. }, Step::Watch)
         );
         if is_repeated || !is_normal {
             let problem = Some(self.problem(&error));
@@ -459,20 +459,20 @@ impl<S: Sink> Follower<S> {
             (Step::List, _) => Step::List,
             (
                 Step::Watch,
-                ReadError::Gone { .. }
-                | ReadError::Missing { .. }
-                | ReadError::Garbled { .. }
-                | ReadError::Silent { .. },
+                ApiError::Gone { .. }
+                | ApiError::Missing { .. }
+                | ApiError::Garbled { .. }
+                | ApiError::Silent { .. },
             ) => Step::List,
-            (Step::Watch, ReadError::Ended { .. }) if is_repeated => Step::List,
+            (Step::Watch, ApiError::Ended { .. }) if is_repeated => Step::List,
             (Step::Watch, _) => Step::Watch,
         })
     }
 
-    fn problem(&self, error: &ReadError) -> Problem {
+    fn problem(&self, error: &ApiError) -> Problem {
         let name = self.spec.resource.name();
         match (error, &self.spec.on_missing) {
-            (ReadError::Missing { .. }, OnMissing::FailWithHint(hint)) => Problem {
+            (ApiError::Missing { .. }, OnMissing::FailWithHint(hint)) => Problem {
                 message: format!("{name} is not installed"),
                 hint: hint.clone(),
                 is_about_access: false,
@@ -500,7 +500,7 @@ impl<S: Sink> Follower<S> {
         Ok(())
     }
 
-    async fn connect(&mut self) -> Result<Client, ReadError> {
+    async fn connect(&mut self) -> Result<Client, ApiError> {
         let (client, generation) = self.client.connect().await?;
         self.generation = generation;
         Ok(client)

@@ -20,7 +20,7 @@ use super::{
     NewEvent,
     log::{EventLog, Outcome, Verb, Write},
 };
-use crate::{ApiClient, ReadError};
+use crate::{ApiClient, ApiError};
 
 /// The time between two checks whether a count is due.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
@@ -101,8 +101,8 @@ impl Writer {
                 Err(error) => error,
             };
             match (&error, write.verb) {
-                (ReadError::Refused { code: 409, .. }, Verb::Create) => return Outcome::Exists,
-                (ReadError::Missing { .. }, Verb::Patch) => return Outcome::Gone,
+                (ApiError::Refused { code: 409, .. }, Verb::Create) => return Outcome::Exists,
+                (ApiError::Missing { .. }, Verb::Patch) => return Outcome::Gone,
                 _ => (),
             }
             if !std::mem::replace(&mut self.is_failure_logged, true) {
@@ -115,7 +115,7 @@ impl Writer {
         }
     }
 
-    async fn try_send(&self, write: &Write) -> Result<(), ReadError> {
+    async fn try_send(&self, write: &Write) -> Result<(), ApiError> {
         let namespace = write.event.regarding.namespace.as_deref().unwrap_or("default");
         let now = Time(Timestamp::now());
         let verb = match write.verb {
@@ -167,10 +167,10 @@ impl Writer {
 
 /// Whether the same request can succeed later: the connection, the credentials or an overloaded API
 /// server failed, and not the Event.
-fn can_succeed_later(error: &ReadError) -> bool {
+fn can_succeed_later(error: &ApiError) -> bool {
     match error {
-        ReadError::Refused { code, .. } => matches!(code, 408 | 429) || *code >= 500,
-        ReadError::Forbidden { .. } | ReadError::Missing { .. } | ReadError::Gone { .. } => false,
+        ApiError::Refused { code, .. } => matches!(code, 408 | 429) || *code >= 500,
+        ApiError::Forbidden { .. } | ApiError::Missing { .. } | ApiError::Gone { .. } => false,
         _ => true,
     }
 }

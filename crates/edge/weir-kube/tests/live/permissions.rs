@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 use weir_cluster::Right;
-use weir_kube::{Access, ReadError};
+use weir_kube::{Access, ApiError};
 
 use crate::{cluster, namespace, observer::Observer, pod_key, run_pod};
 
@@ -69,7 +69,7 @@ fn an_expired_token_is_replaced_from_its_file() {
     let folder = tempfile::tempdir().unwrap();
     let direct = Access::new(Some(&old.write_kubeconfig(folder.path()).unwrap()), None);
     let start = Instant::now();
-    while !matches!(weir_kube::read_cluster(&direct, |_| ()), Err(ReadError::Unauthorized)) {
+    while !matches!(weir_kube::read_cluster(&direct, |_| ()), Err(ApiError::Unauthorized)) {
         assert!(start.elapsed() < Duration::from_secs(60), "the old token is still accepted");
         std::thread::sleep(Duration::from_millis(500));
     }

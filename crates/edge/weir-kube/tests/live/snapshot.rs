@@ -5,12 +5,12 @@ use std::{error::Error, fs, path::Path};
 use serde_json::json;
 use weir_api::Owner;
 use weir_cluster::Right;
-use weir_kube::{Access, Pods, ReadError, read_cluster};
+use weir_kube::{Access, ApiError, Pods, read_cluster};
 use weir_model::{Object, PodId};
 
 use crate::{cluster, namespace, pod, pods_of, policies_of, policy, run_pod};
 
-fn snapshot(access: &weir_cluster::Access) -> Result<weir_api::Manifests, ReadError> {
+fn snapshot(access: &weir_cluster::Access) -> Result<weir_api::Manifests, ApiError> {
     let folder = tempfile::tempdir().unwrap();
     let kubeconfig = access.write_kubeconfig(folder.path()).unwrap();
     read_cluster(&Access::new(Some(&kubeconfig), Some("test")), |_| ())
@@ -68,7 +68,7 @@ fn a_single_pod_is_read_without_a_watch() {
     // A token that is rejected, and one that is accepted again.
     fs::write(folder.path().join("token"), "no such token").unwrap();
     let rejected = Pods::new(Access::new(Some(&kubeconfig), None)).unwrap();
-    assert!(matches!(rejected.get("single", "web"), Err(ReadError::Unauthorized)));
+    assert!(matches!(rejected.get("single", "web"), Err(ApiError::Unauthorized)));
     fs::write(folder.path().join("token"), &user.token).unwrap();
     assert!(rejected.get("single", "web").unwrap().is_some());
 }
@@ -84,7 +84,7 @@ fn a_failed_snapshot_names_the_missing_permission() {
         r#"apiGroups ["networking.k8s.io"], resources ["networkpolicies"], verbs ["list"]"#
     ));
     let rejected = weir_cluster::Access { token: "no such token".into(), ..user.clone() };
-    assert!(matches!(snapshot(&rejected), Err(ReadError::Unauthorized)));
+    assert!(matches!(snapshot(&rejected), Err(ApiError::Unauthorized)));
     let nowhere = weir_cluster::Access { url: "https://127.0.0.1:1".into(), ..user };
     let error = snapshot(&nowhere).unwrap_err();
     assert_eq!(error.to_string(), "cannot reach the API server");
