@@ -6,7 +6,7 @@ use weir_engine::{Locality, compile};
 use weir_model::{Flow, Protocol, World};
 
 fuzz_target!(|bytes: &[u8]| {
-    let mut reader = weir_api::Reader::new();
+    let mut reader = weir_api::ManifestReader::new();
     reader.read("fuzz.yaml".into(), bytes);
     let world: World = reader.finish().objects.into_iter().collect();
     weir_lint::lint(&world);

@@ -8,7 +8,7 @@ use std::{
 };
 
 use weir_aci::{RenderedCluster, Settings};
-use weir_api::{Case, Reader};
+use weir_api::{Case, ManifestReader};
 use weir_model::{PolicyKind, World};
 
 #[test]
@@ -47,7 +47,7 @@ fn check(folder: &str, extension: &str) -> usize {
 
 fn check_case(mut case: Case, folder: &Path, wrong: &mut dyn FnMut(String)) -> usize {
     if !case.manifests.is_empty() {
-        let mut reader = Reader::new();
+        let mut reader = ManifestReader::new();
         for path in &case.manifests {
             reader.read(path.as_str().into(), &fs::read(folder.join(path)).unwrap());
         }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use expect_test::{Expect, expect};
 use serde_json::{Value, json};
 use weir_aci::{Evaluator, Hpp, Kind, Object, ObjectId, Settings, render};
-use weir_api::Reader;
+use weir_api::ManifestReader;
 use weir_model::{Change, Direction, Key, Pod, PodId, Protocol};
 
 /// Two namespaces with pods of both families.
@@ -30,7 +30,7 @@ fn policy(name: &str, spec: &str) -> String {
 }
 
 fn hpp(policies: &[String]) -> Hpp {
-    let mut reader = Reader::new();
+    let mut reader = ManifestReader::new();
     reader.read("pods.yaml".into(), PODS.as_bytes());
     for (at, text) in policies.iter().enumerate() {
         reader.read(format!("{at}.yaml").into(), text.as_bytes());
@@ -187,7 +187,7 @@ fn an_update_that_keeps_the_published_text_keeps_the_object() {
     };
     for (before, after) in [(90, 95), (95, 90)] {
         let mut hpp = hpp(&[upto(before)]);
-        let mut reader = Reader::new();
+        let mut reader = ManifestReader::new();
         reader.read("after.yaml".into(), upto(after).as_bytes());
         let changes: Vec<Change> = reader.finish().objects.into_iter().map(Change::Put).collect();
         let changed = hpp.apply(&changes);
@@ -199,7 +199,7 @@ fn an_update_that_keeps_the_published_text_keeps_the_object() {
 
 #[test]
 fn a_rejected_policy_allows_nothing() {
-    let mut reader = Reader::new();
+    let mut reader = ManifestReader::new();
     reader.read("pods.yaml".into(), PODS.as_bytes());
     let rejected = policy("np", "{podSelector: {}, ingress: [{from: [{}]}]}");
     reader.read("np.yaml".into(), rejected.as_bytes());
@@ -218,7 +218,7 @@ fn a_pod_changes_rules_only_if_it_is_the_first_or_last_with_its_profile() {
     let spec = "{podSelector: {}, ingress: [{from: [{namespaceSelector: {}, podSelector: {matchLabels: {app: web}}}]}]}";
     let mut hpp = hpp(&[policy("np", spec)]);
     let pod = |name: &str, address: &str, app: &str| {
-        let mut reader = Reader::new();
+        let mut reader = ManifestReader::new();
         let text = format!(
             "{{apiVersion: v1, kind: Pod, metadata: {{name: {name}, namespace: jobs, labels: {{app: {app}}}}}, status: {{podIP: {address}}}}}"
         );

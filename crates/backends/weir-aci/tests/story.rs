@@ -7,7 +7,7 @@ use std::{fs, path::Path};
 use expect_test::{Expect, expect, expect_file};
 use serde_json::{Value, json};
 use weir_aci::{RenderedCluster, Settings};
-use weir_api::Reader;
+use weir_api::ManifestReader;
 use weir_model::World;
 
 const POLICY: &str = r#"
@@ -78,7 +78,7 @@ fn second() -> String {
 }
 
 fn render(manifests: &[&str]) -> RenderedCluster {
-    let mut reader = Reader::new();
+    let mut reader = ManifestReader::new();
     for (at, text) in manifests.iter().enumerate() {
         reader.read(format!("{at}.yaml").into(), text.as_bytes());
     }

@@ -69,7 +69,7 @@ fn of_cases(folder: &Path, file: &Path) -> String {
     let mut text = String::new();
     for mut case in weir_api::cases(name.as_str().into(), &fs::read(file).unwrap()) {
         if !case.manifests.is_empty() {
-            let mut reader = weir_api::Reader::new();
+            let mut reader = weir_api::ManifestReader::new();
             for path in &case.manifests {
                 reader.read(path.as_str().into(), &fs::read(folder.join(path)).unwrap());
             }

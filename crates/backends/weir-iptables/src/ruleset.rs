@@ -1,7 +1,7 @@
 use std::{collections::BTreeMap, net::IpAddr};
 
 use ipnet::IpNet;
-use weir_datapath::Cause;
+use weir_datapath::DropCause;
 use weir_model::{Direction, IpFamily, Name, Protocol};
 
 /// A built-in chain that jumps to one of ours.
@@ -178,7 +178,7 @@ pub enum Act {
         mask: u32,
     },
     /// Report the header of the packet, with a rate limit.
-    Log(Cause),
+    Log(DropCause),
 }
 
 /// The mark of a packet that an admin policy passed to the next tier.

@@ -9,7 +9,7 @@
 
 use std::collections::BTreeMap;
 
-use weir_datapath::{Cause, Mode};
+use weir_datapath::{DropCause, Mode};
 use weir_model::{Direction, IpFamily, Name};
 
 use crate::{
@@ -55,7 +55,7 @@ fn chains(objects: &mut Objects, family: IpFamily, mode: Mode) {
     for (name, rules) in Gate::default().chains(family) {
         keep(name, rules);
     }
-    keep(terminated(), vec![Rule::new([], Act::Log(Cause::Answer)), Rule::new([], Act::Drop)]);
+    keep(terminated(), vec![Rule::new([], Act::Log(DropCause::Answer)), Rule::new([], Act::Drop)]);
     keep(pass(), vec![Rule::new([], Act::Mark { value: PASSED, mask: PASSED })]);
     if family == IpFamily::V6 {
         let discovery = (133..=137).map(Match::NeighbourDiscovery);
@@ -72,7 +72,7 @@ fn chains(objects: &mut Objects, family: IpFamily, mode: Mode) {
             Mode::Audit => allowed(direction),
         };
         let itself = Rule::new([Match::Itself(family)], allowed(direction));
-        let log = Rule::new([], Act::Log(Cause::Rules(direction)));
+        let log = Rule::new([], Act::Log(DropCause::Rules(direction)));
         keep(denied(direction), vec![itself, log, Rule::new([], end)]);
         keep(dispatch(direction), Vec::new());
     }

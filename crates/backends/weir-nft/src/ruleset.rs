@@ -1,6 +1,6 @@
 use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
 
-use weir_datapath::Cause;
+use weir_datapath::DropCause;
 use weir_model::{Direction, IpFamily, Name, PortRange, Protocol};
 
 /// The content of weir's table.
@@ -200,7 +200,7 @@ pub enum Act {
     /// The same, and continues in this chain if the map's verdict is to continue.
     MapOr(Vec<Field>, Name, Name),
     /// Reports the head of the packet, within a rate limit.
-    Log(Cause),
+    Log(DropCause),
 }
 
 impl Rule {

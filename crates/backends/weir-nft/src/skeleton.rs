@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use weir_datapath::{Cause, Mode};
+use weir_datapath::{DropCause, Mode};
 use weir_model::{Direction, IpFamily, Name};
 
 use crate::{Act, Chain, Field, Hook, Kind, Match, Planner, Rule, Set, names};
@@ -43,7 +43,7 @@ impl Planner {
         self.add_pinned_set(&senders, Kind::CutSenders(family), "their senders");
         let ended = || Match::In(ends.clone(), name.clone());
         let rules = vec![
-            Rule::new([ended()], Act::Log(Cause::Answer)),
+            Rule::new([ended()], Act::Log(DropCause::Answer)),
             Rule::new([ended()], Act::CountDrop),
         ];
         self.add_pinned_chain(&name, Chain { hook: None, rules });
@@ -99,7 +99,7 @@ impl Planner {
             Rule::new([Match::Translated, own], Act::Return)
         });
         let mut rules = Vec::from(own);
-        rules.push(Rule::new([], Act::Log(Cause::Rules(direction))));
+        rules.push(Rule::new([], Act::Log(DropCause::Rules(direction))));
         match (mode, direction) {
             (Mode::Enforce, _) => rules.push(Rule::new([], Act::CountDrop)),
             (Mode::Audit, Direction::Ingress) => {

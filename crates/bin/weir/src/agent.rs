@@ -4,7 +4,7 @@ use std::{
 };
 
 use clap::{Args, ValueEnum, builder::NonEmptyStringValueParser};
-use weir_agent::{AgentError, Options, Source, Sysctls};
+use weir_agent::{AgentError, AgentOptions, Source, Sysctls};
 use weir_datapath::{Datapath, Drops, Established, Mode};
 use weir_kube::{Access, RetryPolicy};
 
@@ -115,7 +115,7 @@ impl Agent {
     /// Runs the agent, applies the rules once, or removes them.
     pub(crate) fn run_datapath(
         &self,
-        options: &Options,
+        options: &AgentOptions,
         datapath: impl Datapath,
         drops: Option<Box<dyn Drops + Send>>,
     ) -> anyhow::Result<Exit> {
@@ -160,7 +160,7 @@ impl Agent {
             let hint = "use `--source kube`: the agent reads HostprotPols from the API server";
             return Err(Failure::new(what, hint).into());
         };
-        let options = weir_opflex::Options {
+        let options = weir_opflex::OpflexOptions {
             access,
             namespace: aci.hpp_namespace.clone(),
             node: self.node.clone().unwrap_or_default(),
@@ -177,8 +177,8 @@ impl Agent {
     }
 
     /// The options of the agent, with the log started.
-    pub(crate) fn options(&self) -> Result<Options, Failure> {
-        let options = Options {
+    pub(crate) fn options(&self) -> Result<AgentOptions, Failure> {
+        let options = AgentOptions {
             source: self.source()?,
             node: self.node.as_deref().unwrap_or_default().into(),
             datapath: self.datapath.backend().name,

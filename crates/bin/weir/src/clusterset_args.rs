@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 use clap::Args;
 use ipnet::IpNet;
 use weir_clusterset::Merging;
-use weir_controllers::clusterset::Settings;
+use weir_controllers::clusterset::ClusterSetSettings;
 use weir_kube::Access;
 use weir_model::Name;
 
@@ -74,7 +74,7 @@ pub(crate) struct ClusterSetArgs {
 
 impl ClusterSetArgs {
     /// Checks the flags and converts them to settings.
-    pub(crate) fn settings(&self) -> anyhow::Result<Settings> {
+    pub(crate) fn settings(&self) -> anyhow::Result<ClusterSetSettings> {
         let missing = |what: &str, hint: &str| {
             Failure::new(format!("controller clusterset needs {what}"), hint.to_owned())
         };
@@ -120,7 +120,7 @@ impl ClusterSetArgs {
             return Err(Failure::new(what, hint).into());
         }
         self.check_files()?;
-        Ok(Settings {
+        Ok(ClusterSetSettings {
             cluster: id.into(),
             networks: self.pod_cidr.clone(),
             broker,

@@ -6,7 +6,7 @@ use std::{
 };
 
 use clap::{Args, ValueEnum, builder::NonEmptyStringValueParser};
-use weir_controllers::{Controller, OnDisable, Options, clusterset, hpp, memcached};
+use weir_controllers::{Controller, ControllerOptions, OnDisable, clusterset, hpp, memcached};
 use weir_kube::{Access, ObjectId, RetryPolicy};
 
 use crate::{
@@ -87,7 +87,7 @@ impl ControllerCommand {
         let controllers = names.into_iter().map(|name| self.controller(name));
         let controllers = controllers.collect::<anyhow::Result<_>>()?;
         self.log.start();
-        let options = Options {
+        let options = ControllerOptions {
             access: Access::new(self.kubeconfig.as_deref(), self.context.as_deref()),
             namespace: self.namespace.clone().unwrap_or_else(own_namespace),
             lease: self.lease.clone(),
@@ -130,7 +130,7 @@ impl ControllerCommand {
                 };
                 Ok(Controller::Workload(memcached::workload(on_disable)))
             }
-            hpp::NAME => Ok(Controller::Hpp(hpp::Settings {
+            hpp::NAME => Ok(Controller::Hpp(hpp::HppSettings {
                 prefix: self.aci.aci_prefix.clone(),
                 namespace: self.aci.hpp_namespace.clone(),
                 http: self.hpp_http.0,

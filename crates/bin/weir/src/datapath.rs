@@ -9,7 +9,7 @@ use clap::{ValueEnum, builder::PossibleValue};
 use weir_engine::Locality;
 use weir_hcn::Acls;
 use weir_model::{Flow, Name, Program, Verdict};
-use weir_reach::State;
+use weir_reach::ReachState;
 
 use crate::{
     agent::Agent,
@@ -86,7 +86,7 @@ pub(crate) struct Rendered<'a> {
 #[derive(Clone, Copy)]
 pub(crate) enum Testing {
     /// In this process.
-    InMemory(fn(&State, &[Flow]) -> Result<Vec<Probed>, Failure>),
+    InMemory(fn(&ReachState, &[Flow]) -> Result<Vec<Probed>, Failure>),
     /// With real packets, in network namespaces of this machine.
     InKernel(PacketFilter),
 }
@@ -249,12 +249,12 @@ fn listing(of: &Rendered<'_>, out: &mut dyn Write) -> anyhow::Result<()> {
 }
 
 /// Evaluates flows against the compiled rules.
-fn compiled(state: &State, flows: &[Flow]) -> Result<Vec<Probed>, Failure> {
+fn compiled(state: &ReachState, flows: &[Flow]) -> Result<Vec<Probed>, Failure> {
     Ok(flows.iter().map(|flow| state.program.verdict(flow).into()).collect())
 }
 
 /// Evaluates flows against the ACLs of Windows nodes.
-fn acls(state: &State, flows: &[Flow]) -> Result<Vec<Probed>, Failure> {
+fn acls(state: &ReachState, flows: &[Flow]) -> Result<Vec<Probed>, Failure> {
     let acls = Acls::render(&state.program);
     let probe = |flow: &Flow| Probed {
         verdict: acls.verdict(flow),

@@ -5,7 +5,7 @@ use std::{
 };
 
 use clap::Args;
-use weir_api::Reader;
+use weir_api::ManifestReader;
 use weir_engine::{Explanation, Locality};
 use weir_model::{Change, Flow, Object, Pod, Policy, Protocol, Verdict, World};
 
@@ -209,7 +209,7 @@ impl Answer {
 
 /// The objects of a manifest without findings.
 fn read(text: &str) -> Result<Vec<Object>, Failure> {
-    let mut reader = Reader::new();
+    let mut reader = ManifestReader::new();
     reader.read("demo".into(), text.as_bytes());
     let manifests = reader.finish();
     match manifests.findings.first() {

@@ -6,7 +6,7 @@ use clap::Args;
 use serde::Serialize;
 use weir_aci::{Files, RenderedCluster, Settings};
 use weir_model::{Flow, PolicyKind, World};
-use weir_reach::State;
+use weir_reach::ReachState;
 
 use crate::{
     datapath::{Probed, Rendered},
@@ -57,7 +57,7 @@ pub(crate) fn prefix(text: &str) -> Result<String, String> {
 }
 
 /// Evaluates flows against the files.
-pub(crate) fn probe(state: &State, flows: &[Flow]) -> Result<Vec<Probed>, Failure> {
+pub(crate) fn probe(state: &ReachState, flows: &[Flow]) -> Result<Vec<Probed>, Failure> {
     let judge = judge(&of_one_cluster(&state.world), PREFIX)?;
     let unsupported = judge.hpp().findings().into_iter().find(|finding| finding.code == "aci-kind");
     if let Some(finding) = unsupported {

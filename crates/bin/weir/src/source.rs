@@ -12,7 +12,7 @@ use weir_api::{Case, Manifests};
 use weir_engine::Locality;
 use weir_kube::{Access, ApiError};
 use weir_model::{Change, Finding, Name, Object, ObjectRef, PodId, PolicyId, Severity, World};
-use weir_reach::State;
+use weir_reach::ReachState;
 use weir_source::LoadError;
 
 use crate::{
@@ -152,9 +152,9 @@ impl Loaded {
 }
 
 /// Compiles a world for all nodes.
-pub(crate) fn compile(world: World) -> State {
+pub(crate) fn compile(world: World) -> ReachState {
     let program = weir_engine::compile(&world, Locality::Everywhere);
-    State { world, program }
+    ReachState { world, program }
 }
 
 /// The error for incomplete input.

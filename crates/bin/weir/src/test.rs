@@ -10,7 +10,7 @@ use clap::{Args, ValueEnum};
 use serde::Serialize;
 use weir_api::Case;
 use weir_model::{Finding, Flow, Object, Severity, Verdict};
-use weir_reach::State;
+use weir_reach::ReachState;
 
 use crate::{
     clusters::Clusters,
@@ -321,7 +321,11 @@ fn evaluate(mut case: Case, testing: Testing) -> CaseResult {
 
 /// The verdict of the datapath and its reason. A third value reports a bug: the compiled rules, the
 /// oracle and the datapath disagree. Without an answer of the datapath, the compiled rules decide.
-fn judge(state: &State, flow: &Flow, probed: Option<Probed>) -> (Verdict, String, Option<String>) {
+fn judge(
+    state: &ReachState,
+    flow: &Flow,
+    probed: Option<Probed>,
+) -> (Verdict, String, Option<String>) {
     let compiled = state.program.verdict(flow);
     let oracle = weir_oracle::verdict(&state.world, flow);
     let Probed { verdict: real, shortfall } = probed.unwrap_or(compiled.into());

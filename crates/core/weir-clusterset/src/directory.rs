@@ -17,15 +17,15 @@ pub(crate) type InterestId = u32;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Directory {
     /// By namespace and cluster.
-    namespaces: BTreeMap<(Name, Name), NamespaceEntry>,
+    namespaces: BTreeMap<(Name, Name), KnownNamespace>,
     interests: BTreeMap<InterestId, Interest>,
     ids: BTreeMap<Interest, InterestId>,
-    anchors: BTreeMap<Anchor, BTreeSet<InterestId>>,
+    anchors: BTreeMap<InterestAnchor, BTreeSet<InterestId>>,
     next: InterestId,
 }
 
 #[derive(Clone, Debug, Default)]
-struct NamespaceEntry {
+struct KnownNamespace {
     /// The labels of the namespace; `None` until it is received.
     labels: Option<Labels>,
     pods: BTreeMap<Name, KnownPod>,
@@ -48,7 +48,7 @@ pub(crate) struct Shift {
 
 /// A property of every pod that an interest selects, used as an index key.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Anchor {
+enum InterestAnchor {
     Namespace(Name),
     PodLabel(Name, Name),
     NamespaceLabel(Name, Name),
@@ -204,12 +204,14 @@ impl Directory {
 
     fn select(&self, pod: &RemotePod, labels: Option<&Labels>) -> Vec<InterestId> {
         let namespace = &pod.id.namespace;
-        let by_pod =
-            pod.labels.iter().map(|(key, value)| Anchor::PodLabel(key.clone(), value.clone()));
+        let by_pod = pod
+            .labels
+            .iter()
+            .map(|(key, value)| InterestAnchor::PodLabel(key.clone(), value.clone()));
         let by_namespace = labels.into_iter().flat_map(Labels::iter);
-        let by_namespace =
-            by_namespace.map(|(key, value)| Anchor::NamespaceLabel(key.clone(), value.clone()));
-        let pod_anchors = [Anchor::Namespace(namespace.clone()), Anchor::Nothing];
+        let by_namespace = by_namespace
+            .map(|(key, value)| InterestAnchor::NamespaceLabel(key.clone(), value.clone()));
+        let pod_anchors = [InterestAnchor::Namespace(namespace.clone()), InterestAnchor::Nothing];
         let pod_anchors = pod_anchors.into_iter().chain(by_pod).chain(by_namespace);
         let candidates = pod_anchors.filter_map(|anchor| self.anchors.get(&anchor)).flatten();
         let selecting = candidates.filter(|id| {
@@ -234,9 +236,9 @@ impl Directory {
 
 /// The namespaces that an interest could select.
 fn reachable<'a>(
-    namespaces: &'a mut BTreeMap<(Name, Name), NamespaceEntry>,
+    namespaces: &'a mut BTreeMap<(Name, Name), KnownNamespace>,
     interest: &Interest,
-) -> impl Iterator<Item = (&'a (Name, Name), &'a mut NamespaceEntry)> {
+) -> impl Iterator<Item = (&'a (Name, Name), &'a mut KnownNamespace)> {
     let named = match &interest.reach {
         Reach::Named(name) => Some(name.clone()),
         Reach::Matching(_) => None,
@@ -248,7 +250,7 @@ fn reachable<'a>(
 }
 
 /// The index keys of an interest. Every pod that it selects has at least one of them.
-fn anchors(interest: &Interest) -> Vec<Anchor> {
+fn anchors(interest: &Interest) -> Vec<InterestAnchor> {
     let pairs = |requirements: &[Requirement]| {
         let ins = requirements.iter().filter_map(|requirement| match requirement {
             Requirement::In(key, values) => Some((key.clone(), values.clone())),
@@ -257,17 +259,18 @@ fn anchors(interest: &Interest) -> Vec<Anchor> {
         ins.min_by_key(|(_, values)| values.len())
     };
     match &interest.reach {
-        Reach::Named(name) => vec![Anchor::Namespace(name.clone())],
+        Reach::Named(name) => vec![InterestAnchor::Namespace(name.clone())],
         Reach::Matching(selector) => match pairs(interest.pods.requirements()) {
-            Some((key, values)) => {
-                values.into_iter().map(|value| Anchor::PodLabel(key.clone(), value)).collect()
-            }
+            Some((key, values)) => values
+                .into_iter()
+                .map(|value| InterestAnchor::PodLabel(key.clone(), value))
+                .collect(),
             None => match pairs(selector.requirements()) {
                 Some((key, values)) => values
                     .into_iter()
-                    .map(|value| Anchor::NamespaceLabel(key.clone(), value))
+                    .map(|value| InterestAnchor::NamespaceLabel(key.clone(), value))
                     .collect(),
-                None => vec![Anchor::Nothing],
+                None => vec![InterestAnchor::Nothing],
             },
         },
     }

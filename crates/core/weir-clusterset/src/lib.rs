@@ -43,10 +43,10 @@ mod writes;
 
 pub use interest::{Interest, Reach, is_reserved};
 pub use publication::Publication;
-pub use remote::{Member, RemoteId, RemotePod};
+pub use remote::{RemoteCluster, RemoteId, RemotePod};
 pub use retained::retained;
-pub use roster::{Heartbeat, Limits, Liveness, Rival, Roster};
-pub use set::{ClusterSet, Options, Summary};
+pub use roster::{Heartbeat, LeaseLimits, Liveness, Rival, Roster};
+pub use set::{ClusterSet, ClusterSetOptions, Summary};
 pub use shard::{Merging, ShardKey, shard_name};
 pub use union::{localized, union};
 pub use writes::{PolicyWrite, policy_writes};

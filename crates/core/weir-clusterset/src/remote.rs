@@ -31,12 +31,12 @@ pub struct RemotePod {
 
 /// The properties of a cluster in the set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Member {
+pub struct RemoteCluster {
     /// The networks of its pods. An address outside of them is rejected.
     pub networks: Vec<IpNet>,
 }
 
-impl Member {
+impl RemoteCluster {
     /// The same cluster, restricted to other networks.
     #[must_use]
     pub fn within(&self, accepted: &[IpNet]) -> Self {
@@ -45,7 +45,7 @@ impl Member {
                 if one.contains(other) { Some(*other) } else { other.contains(one).then_some(*one) }
             })
         });
-        Member { networks: common.collect() }
+        RemoteCluster { networks: common.collect() }
     }
 
     /// Whether one of the networks contains an address.

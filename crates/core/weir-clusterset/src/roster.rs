@@ -7,7 +7,7 @@ const CLOCK_SKEW: Duration = Duration::from_secs(10 * 60);
 
 /// The lease durations of a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct LeaseLimits {
     /// The interval between two renewals.
     pub renewal: Duration,
     /// The lease expires after this time without a renewal, and the addresses of the cluster are
@@ -55,13 +55,13 @@ pub enum Rival {
 /// expires during an outage of the broker.
 #[derive(Clone, Debug)]
 pub struct Roster {
-    limits: Limits,
-    clusters: BTreeMap<Name, LeaseState>,
+    limits: LeaseLimits,
+    clusters: BTreeMap<Name, ObservedLease>,
     last: Option<Duration>,
 }
 
 #[derive(Clone, Debug)]
-struct LeaseState {
+struct ObservedLease {
     holder: Name,
     controller: Name,
     renewal: Name,
@@ -73,7 +73,7 @@ struct LeaseState {
 
 impl Roster {
     /// A roster without clusters.
-    pub fn new(limits: Limits) -> Self {
+    pub fn new(limits: LeaseLimits) -> Self {
         Roster { limits, clusters: BTreeMap::new(), last: None }
     }
 
@@ -113,7 +113,7 @@ impl Roster {
                     let observed = Duration::ZERO;
                     self.clusters.insert(
                         cluster,
-                        LeaseState { holder, controller, renewal, silence, observed },
+                        ObservedLease { holder, controller, renewal, silence, observed },
                     );
                 }
             }
@@ -168,7 +168,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     fn roster() -> Roster {
-        Roster::new(Limits { renewal: SECOND * 10, expiry: SECOND * 100 })
+        Roster::new(LeaseLimits { renewal: SECOND * 10, expiry: SECOND * 100 })
     }
 
     /// A lease of `holder@controller`.

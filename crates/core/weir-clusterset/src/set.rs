@@ -12,7 +12,7 @@ pub use outcome::Summary;
 use weir_model::{Labels, Name, Policy, PolicyId};
 
 use crate::{
-    Interest, Member, Merging, RemoteId, RemotePod, ShardKey,
+    Interest, Merging, RemoteCluster, RemoteId, RemotePod, ShardKey,
     directory::{Directory, InterestId},
     names::NameTable,
     rules,
@@ -21,7 +21,7 @@ use crate::{
 
 /// The settings of a `ClusterSet`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Options {
+pub struct ClusterSetOptions {
     /// The name of our own cluster. Objects in its name are not remote.
     pub cluster: Name,
     /// The networks of our own pods. A remote pod cannot have an address in them.
@@ -42,9 +42,9 @@ pub struct Options {
 /// result.
 #[derive(Clone, Debug)]
 pub struct ClusterSet {
-    options: Options,
+    options: ClusterSetOptions,
     /// The clusters that are alive.
-    members: BTreeMap<Name, Member>,
+    members: BTreeMap<Name, RemoteCluster>,
     /// All received pods, by cluster, namespace and name.
     received: BTreeMap<Name, BTreeMap<(Name, Name), Arc<RemotePod>>>,
     rejected: BTreeMap<Name, BTreeMap<RemoteId, Vec<IpAddr>>>,
@@ -64,7 +64,7 @@ pub struct ClusterSet {
 
 impl ClusterSet {
     /// A set without clusters and policies.
-    pub fn new(options: Options) -> Self {
+    pub fn new(options: ClusterSetOptions) -> Self {
         ClusterSet {
             options,
             members: BTreeMap::new(),
@@ -84,7 +84,7 @@ impl ClusterSet {
 
     /// Adds a cluster that is alive, or removes it (`None`). Its pods are kept, and apply again
     /// when it returns.
-    pub fn set_member(&mut self, cluster: &Name, member: Option<Member>) {
+    pub fn set_member(&mut self, cluster: &Name, member: Option<RemoteCluster>) {
         let accepted = &self.options.accepted;
         let member = if accepted.is_empty() {
             member
@@ -119,7 +119,7 @@ impl ClusterSet {
     }
 
     /// The clusters that are alive.
-    pub fn members(&self) -> &BTreeMap<Name, Member> {
+    pub fn members(&self) -> &BTreeMap<Name, RemoteCluster> {
         &self.members
     }
 

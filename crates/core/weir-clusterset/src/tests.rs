@@ -16,7 +16,8 @@ use weir_model::{
 };
 
 use crate::{
-    ClusterSet, Interest, Member, Merging, Options, Publication, Reach, RemoteId, RemotePod,
+    ClusterSet, ClusterSetOptions, Interest, Merging, Publication, Reach, RemoteCluster, RemoteId,
+    RemotePod,
 };
 
 fn equals(pairs: &[(&str, &str)]) -> Selector {
@@ -69,7 +70,7 @@ fn remote(
 }
 
 fn set() -> ClusterSet {
-    let options = Options {
+    let options = ClusterSetOptions {
         cluster: "c1".into(),
         networks: vec!["10.1.0.0/16".parse().unwrap()],
         accepted: BTreeMap::new(),
@@ -83,7 +84,7 @@ fn set() -> ClusterSet {
         [("c2", ["10.2.0.0/16", "fd02::/16"]), ("c3", ["10.3.0.0/16", "10.2.3.0/24"])]
     {
         let networks = networks.iter().map(|network| network.parse().unwrap()).collect();
-        set.set_member(&cluster.into(), Some(Member { networks }));
+        set.set_member(&cluster.into(), Some(RemoteCluster { networks }));
     }
     set
 }
@@ -257,7 +258,7 @@ fn an_address_in_the_networks_of_two_clusters_is_not_allowed() {
         policy(Some(vec![rule(vec![pods(Scope::Own, equals(&[("app", "web")]))], None)]), None),
         "u",
     );
-    let networks = |all: &[&str]| Member {
+    let networks = |all: &[&str]| RemoteCluster {
         networks: all.iter().map(|network| network.parse().unwrap()).collect(),
     };
     let own = set.members()["c3"].clone();
@@ -340,7 +341,10 @@ fn only_rules_that_the_policy_still_has_are_retained() {
 #[test]
 fn addresses_outside_the_declared_networks_or_inside_ours_are_rejected() {
     let mut set = set();
-    set.set_member(&"c2".into(), Some(Member { networks: vec!["10.0.0.0/8".parse().unwrap()] }));
+    set.set_member(
+        &"c2".into(),
+        Some(RemoteCluster { networks: vec!["10.0.0.0/8".parse().unwrap()] }),
+    );
     set.put_policy(
         policy(Some(vec![rule(vec![pods(all_namespaces(), Selector::everything())], None)]), None),
         "u",

@@ -16,7 +16,7 @@ pub struct Dropped {
     /// The time of the drop.
     pub time: SystemTime,
     /// The reason for the drop.
-    pub cause: Cause,
+    pub cause: DropCause,
     /// The source address.
     pub from: IpAddr,
     /// The destination address.
@@ -29,7 +29,7 @@ pub struct Dropped {
 
 /// Why the datapath dropped a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cause {
+pub enum DropCause {
     /// The packet opens a connection that the rules of its destination pod (ingress) or of its
     /// source pod (egress) deny.
     Rules(Direction),
@@ -37,17 +37,20 @@ pub enum Cause {
     Answer,
 }
 
-impl Cause {
+impl DropCause {
     /// All causes.
-    pub const ALL: [Cause; 3] =
-        [Cause::Rules(Direction::Ingress), Cause::Rules(Direction::Egress), Cause::Answer];
+    pub const ALL: [DropCause; 3] = [
+        DropCause::Rules(Direction::Ingress),
+        DropCause::Rules(Direction::Egress),
+        DropCause::Answer,
+    ];
 }
 
-impl fmt::Display for Cause {
+impl fmt::Display for DropCause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Cause::Rules(direction) => direction.fmt(f),
-            Cause::Answer => f.write_str("answer"),
+            DropCause::Rules(direction) => direction.fmt(f),
+            DropCause::Answer => f.write_str("answer"),
         }
     }
 }
@@ -59,15 +62,15 @@ impl Dropped {
         let protocol = Protocol::from_number(self.protocol)?;
         let (source, destination) = self.ports?;
         let (from, to) = self.ends();
-        let port = if self.cause == Cause::Answer { source } else { destination };
+        let port = if self.cause == DropCause::Answer { source } else { destination };
         Some(Flow { from, to, protocol, port })
     }
 
     /// The client and the server of the connection.
     pub fn ends(&self) -> (IpAddr, IpAddr) {
         match self.cause {
-            Cause::Rules(_) => (self.from, self.to),
-            Cause::Answer => (self.to, self.from),
+            DropCause::Rules(_) => (self.from, self.to),
+            DropCause::Answer => (self.to, self.from),
         }
     }
 }

@@ -27,7 +27,7 @@ mod planner;
 mod uses;
 
 pub use datapath::{Datapath, Diagnostics, Drift, TerminateFlows};
-pub use drops::{Cause, Dropped, Drops};
+pub use drops::{DropCause, Dropped, Drops};
 pub use error::{ApplyError, ApplyErrorKind};
 pub use grants::{Granted, may_change_grants};
 pub use ledger::{Established, Ledger, Outcome, Rejected};

@@ -3,7 +3,7 @@ use smallvec::SmallVec;
 
 use crate::{
     labels::LabelTable,
-    postings::Entry,
+    postings::PostingEntry,
     selectors::{Anchor, Anchors},
 };
 
@@ -47,7 +47,7 @@ impl<S: Copy + Eq + std::hash::Hash> AnchorIndex<S> {
     pub(crate) fn candidates(
         &self,
         scope: S,
-        row: &[Entry],
+        row: &[PostingEntry],
         labels: &LabelTable,
         mut visit: impl FnMut(u32),
     ) {

@@ -19,7 +19,7 @@ use crate::{
 /// same named ports.
 #[derive(Debug, Default)]
 pub(crate) struct Endpoints {
-    table: BTreeMap<PodId, State>,
+    table: BTreeMap<PodId, EndpointState>,
     classes: Slab<Class>,
     class_ids: HashMap<(Box<[GroupIndex]>, PortNames), u32>,
     /// Pods to recompute.
@@ -33,7 +33,7 @@ pub(crate) struct Endpoints {
 }
 
 #[derive(Debug)]
-struct State {
+struct EndpointState {
     class: u32,
     /// The set of its node's addresses.
     node_set: Option<SetIndex>,
@@ -179,7 +179,7 @@ impl Endpoints {
                 }
             }
             None => {
-                self.table.insert(id.clone(), State { class, node_set, published: None });
+                self.table.insert(id.clone(), EndpointState { class, node_set, published: None });
             }
         }
         self.classes[class].endpoints.insert(id.clone());

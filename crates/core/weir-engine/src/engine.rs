@@ -22,7 +22,7 @@ pub struct Engine {
     endpoints: Endpoints,
 }
 
-type Addresses = SmallVec<[IpAddr; 4]>;
+type AddressList = SmallVec<[IpAddr; 4]>;
 
 impl Engine {
     /// An engine for an empty world.
@@ -207,8 +207,8 @@ fn mark_owners(addresses: &[IpAddr], cluster: &Cluster, endpoints: &mut Endpoint
     }
 }
 
-fn union(some: Option<&[IpAddr]>, more: Option<&[IpAddr]>) -> Addresses {
-    let mut all: Addresses = some.unwrap_or_default().into();
+fn union(some: Option<&[IpAddr]>, more: Option<&[IpAddr]>) -> AddressList {
+    let mut all: AddressList = some.unwrap_or_default().into();
     all.extend_from_slice(more.unwrap_or_default());
     all.sort_unstable();
     all.dedup();

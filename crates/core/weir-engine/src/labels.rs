@@ -16,7 +16,7 @@ pub(crate) type KeyId = u32;
 pub(crate) struct LabelTable {
     pairs: Slab<Pair>,
     by_text: HashTable<PairId>,
-    keys: Slab<Key>,
+    keys: Slab<LabelKey>,
     key_ids: HashMap<Name, KeyId>,
     hasher: DefaultHashBuilder,
 }
@@ -29,7 +29,7 @@ struct Pair {
 }
 
 #[derive(Debug)]
-struct Key {
+struct LabelKey {
     name: Name,
     uses: u32,
     pairs: BTreeSet<PairId>,
@@ -80,8 +80,11 @@ impl LabelTable {
         let id = match self.key_ids.get(name) {
             Some(&id) => id,
             None => {
-                let id =
-                    self.keys.insert(Key { name: name.clone(), uses: 0, pairs: BTreeSet::new() });
+                let id = self.keys.insert(LabelKey {
+                    name: name.clone(),
+                    uses: 0,
+                    pairs: BTreeSet::new(),
+                });
                 self.key_ids.insert(name.clone(), id);
                 id
             }

@@ -9,7 +9,7 @@ use crate::{
     namespaces::{Moved, NamespaceId, ScopeId},
     nodes::NodeId,
     pods::PodIndex,
-    sets::{Memberships, SetIndex, Sets, Source},
+    sets::{MemberSource, Memberships, SetIndex, Sets},
 };
 
 impl Sets {
@@ -212,7 +212,7 @@ impl Sets {
     pub(crate) fn contents(&self, set: SetIndex, cluster: &Cluster) -> BTreeSet<Member> {
         let mut found = Memberships::new();
         match self.source(set) {
-            Source::Selection(selection) => {
+            MemberSource::Selection(selection) => {
                 let selection = &self.selections[selection];
                 for pod in cluster.select(selection.scope, selection.selector) {
                     cluster.owned(pod).for_each(|address| {
@@ -220,22 +220,24 @@ impl Sets {
                     });
                 }
             }
-            Source::Ports => {
+            MemberSource::Ports => {
                 for (pod, _) in cluster.pods.iter() {
                     cluster.owned(pod).for_each(|address| {
                         self.push_members(set, pod, address, cluster, &mut found)
                     });
                 }
             }
-            Source::Nodes(selector) => {
+            MemberSource::Nodes(selector) => {
                 return cluster
                     .nodes
                     .matching(selector, &cluster.labels, &cluster.selectors)
                     .map(Member::from)
                     .collect();
             }
-            Source::Node(node) => return cluster.nodes.addresses(node).map(Member::from).collect(),
-            Source::Domain => {
+            MemberSource::Node(node) => {
+                return cluster.nodes.addresses(node).map(Member::from).collect();
+            }
+            MemberSource::Domain => {
                 let SetKey::Domain(pattern) = &**self.id(set) else { return BTreeSet::new() };
                 return cluster.domains.matching(pattern).map(Member::from).collect();
             }

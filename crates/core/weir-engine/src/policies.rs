@@ -29,7 +29,7 @@ pub(crate) struct Policies {
     hasher: DefaultHashBuilder,
     /// The distinct specs with their reference counts.
     specs: HashMap<Arc<Spec>, u32>,
-    groups: Slab<Group>,
+    groups: Slab<PolicyGroup>,
     group_ids: HashMap<(ScopeId, SelectorId), GroupIndex>,
     by_anchor: AnchorIndex<ScopeId>,
     /// Groups that may have lost their last policy or endpoint.
@@ -45,20 +45,20 @@ struct PolicyEntry {
     location: Option<Location>,
     spec: Arc<Spec>,
     group: GroupIndex,
-    ingress: Option<Box<Compiled>>,
-    egress: Option<Box<Compiled>>,
+    ingress: Option<Box<CompiledDirection>>,
+    egress: Option<Box<CompiledDirection>>,
 }
 
 /// One compiled direction of a policy.
 #[derive(Debug)]
-struct Compiled {
+struct CompiledDirection {
     sets: Vec<SetIndex>,
     /// `None` if it depends on the endpoint's named ports.
     section: Option<Arc<Section>>,
 }
 
 impl PolicyEntry {
-    fn compiled(&mut self, direction: Direction) -> &mut Option<Box<Compiled>> {
+    fn compiled(&mut self, direction: Direction) -> &mut Option<Box<CompiledDirection>> {
         match direction {
             Direction::Ingress => &mut self.ingress,
             Direction::Egress => &mut self.egress,
@@ -90,7 +90,7 @@ impl PolicyEntry {
 
 /// All policies with the same subject.
 #[derive(Debug)]
-struct Group {
+struct PolicyGroup {
     scope: ScopeId,
     selector: SelectorId,
     /// In order of evaluation.
@@ -224,7 +224,7 @@ impl Policies {
             self.by_anchor.insert(scope, selectors.anchors(selector), group);
             return (group, Touched::Subject(group));
         }
-        let group = self.groups.insert(Group {
+        let group = self.groups.insert(PolicyGroup {
             scope,
             selector,
             policies: SmallVec::new(),
@@ -238,7 +238,7 @@ impl Policies {
 
     /// The local pods that a group selects.
     pub(crate) fn subjects(&self, group: GroupIndex, cluster: &Cluster) -> Vec<PodIndex> {
-        let Group { scope, selector, .. } = self.groups[group];
+        let PolicyGroup { scope, selector, .. } = self.groups[group];
         cluster.select_local(scope, selector)
     }
 
@@ -329,7 +329,7 @@ impl Policies {
             let used = keys.into_iter().map(|key| sets.acquire(key, cluster)).collect();
             let fixed = !compile::depends_on_ports(rules, direction);
             let section = fixed.then(|| policy.compile(rules, direction, &[], sets));
-            *policy.compiled(direction) = Some(Box::new(Compiled { sets: used, section }));
+            *policy.compiled(direction) = Some(Box::new(CompiledDirection { sets: used, section }));
         }
         let known = policy.compiled(direction).as_ref().and_then(|known| known.section.clone());
         known.or_else(|| Some(policy.compile(rules, direction, ports, sets)))
@@ -348,7 +348,7 @@ impl Policies {
     /// Releases everything that no endpoint needs any more.
     pub(crate) fn release_unused(&mut self, sets: &mut Sets, cluster: &mut Cluster) {
         for group in std::mem::take(&mut self.idle) {
-            let Some(&Group { scope, selector, ref policies, ref classes, .. }) =
+            let Some(&PolicyGroup { scope, selector, ref policies, ref classes, .. }) =
                 self.groups.get(group)
             else {
                 continue;

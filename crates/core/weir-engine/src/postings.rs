@@ -16,11 +16,11 @@ pub(crate) struct Postings {
     lists: Vec<Vec<u32>>,
 }
 
-type Row = SmallVec<[Entry; 4]>;
+type Row = SmallVec<[PostingEntry; 4]>;
 
 /// One pair of a row.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Entry {
+pub(crate) struct PostingEntry {
     pub(crate) pair: PairId,
     position: u32,
 }
@@ -38,7 +38,7 @@ impl Postings {
             let list = &mut self.lists[pair as usize];
             let position = u32::try_from(list.len()).expect("members are numbered by u32");
             list.push(member);
-            self.rows[member as usize].push(Entry { pair, position });
+            self.rows[member as usize].push(PostingEntry { pair, position });
         }
     }
 
@@ -62,7 +62,7 @@ impl Postings {
     }
 
     /// The pairs of a member.
-    pub(crate) fn row(&self, member: u32) -> &[Entry] {
+    pub(crate) fn row(&self, member: u32) -> &[PostingEntry] {
         self.rows.get(member as usize).map(|row| &row[..]).unwrap_or_default()
     }
 

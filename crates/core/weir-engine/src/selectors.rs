@@ -4,7 +4,7 @@ use weir_model::{Requirement, Selector};
 
 use crate::{
     labels::{KeyId, LabelTable, PairId},
-    postings::Entry,
+    postings::PostingEntry,
     slab::Slab,
 };
 
@@ -14,20 +14,20 @@ pub(crate) type SelectorId = u32;
 /// The distinct selectors in use, compiled to pair ids.
 #[derive(Debug, Default)]
 pub(crate) struct Selectors {
-    table: Slab<Compiled>,
+    table: Slab<CompiledSelector>,
     ids: HashMap<Selector, SelectorId>,
 }
 
 #[derive(Debug)]
-struct Compiled {
+struct CompiledSelector {
     selector: Selector,
-    conditions: Box<[Condition]>,
+    conditions: Box<[LabelCondition]>,
     anchors: Anchors,
     uses: u32,
 }
 
 #[derive(Debug)]
-enum Condition {
+enum LabelCondition {
     In(Box<[PairId]>),
     NotIn(Box<[PairId]>),
     Exists(KeyId),
@@ -56,10 +56,10 @@ impl Selectors {
             self.table[id].uses += 1;
             return id;
         }
-        let conditions: Box<[Condition]> =
-            selector.requirements().iter().map(|r| Condition::new(r, labels)).collect();
+        let conditions: Box<[LabelCondition]> =
+            selector.requirements().iter().map(|r| LabelCondition::new(r, labels)).collect();
         let anchors = anchors(&conditions, labels);
-        let id = self.table.insert(Compiled {
+        let id = self.table.insert(CompiledSelector {
             selector: selector.clone(),
             conditions,
             anchors,
@@ -79,10 +79,12 @@ impl Selectors {
         self.ids.remove(&gone.selector);
         for condition in gone.conditions {
             match condition {
-                Condition::In(pairs) | Condition::NotIn(pairs) => {
+                LabelCondition::In(pairs) | LabelCondition::NotIn(pairs) => {
                     pairs.into_iter().for_each(|pair| labels.release(pair))
                 }
-                Condition::Exists(key) | Condition::Absent(key) => labels.release_key(key),
+                LabelCondition::Exists(key) | LabelCondition::Absent(key) => {
+                    labels.release_key(key)
+                }
             }
         }
     }
@@ -92,14 +94,19 @@ impl Selectors {
     }
 
     /// Whether the selector matches an object with these labels.
-    pub(crate) fn matches(&self, id: SelectorId, row: &[Entry], labels: &LabelTable) -> bool {
+    pub(crate) fn matches(
+        &self,
+        id: SelectorId,
+        row: &[PostingEntry],
+        labels: &LabelTable,
+    ) -> bool {
         let has_one_of = |pairs: &[PairId]| row.iter().any(|entry| pairs.contains(&entry.pair));
         let has_key = |key: KeyId| row.iter().any(|entry| labels.key_of(entry.pair) == key);
         self.table[id].conditions.iter().all(|condition| match condition {
-            Condition::In(pairs) => has_one_of(pairs),
-            Condition::NotIn(pairs) => !has_one_of(pairs),
-            Condition::Exists(key) => has_key(*key),
-            Condition::Absent(key) => !has_key(*key),
+            LabelCondition::In(pairs) => has_one_of(pairs),
+            LabelCondition::NotIn(pairs) => !has_one_of(pairs),
+            LabelCondition::Exists(key) => has_key(*key),
+            LabelCondition::Absent(key) => !has_key(*key),
         })
     }
 
@@ -109,31 +116,31 @@ impl Selectors {
     }
 }
 
-impl Condition {
+impl LabelCondition {
     fn new(requirement: &Requirement, labels: &mut LabelTable) -> Self {
         match requirement {
             Requirement::In(key, values) => {
-                Condition::In(values.iter().map(|value| labels.acquire(key, value)).collect())
+                LabelCondition::In(values.iter().map(|value| labels.acquire(key, value)).collect())
             }
-            Requirement::NotIn(key, values) => {
-                Condition::NotIn(values.iter().map(|value| labels.acquire(key, value)).collect())
-            }
-            Requirement::Exists(key) => Condition::Exists(labels.acquire_key(key)),
-            Requirement::Absent(key) => Condition::Absent(labels.acquire_key(key)),
+            Requirement::NotIn(key, values) => LabelCondition::NotIn(
+                values.iter().map(|value| labels.acquire(key, value)).collect(),
+            ),
+            Requirement::Exists(key) => LabelCondition::Exists(labels.acquire_key(key)),
+            Requirement::Absent(key) => LabelCondition::Absent(labels.acquire_key(key)),
         }
     }
 }
 
 /// The properties to index a selector by: the pairs with the fewest uses, else a key, else nothing.
-fn anchors(conditions: &[Condition], labels: &LabelTable) -> Anchors {
+fn anchors(conditions: &[LabelCondition], labels: &LabelTable) -> Anchors {
     let pairs = conditions.iter().filter_map(|condition| match condition {
-        Condition::In(pairs) => Some(pairs),
-        Condition::NotIn(_) | Condition::Exists(_) | Condition::Absent(_) => None,
+        LabelCondition::In(pairs) => Some(pairs),
+        LabelCondition::NotIn(_) | LabelCondition::Exists(_) | LabelCondition::Absent(_) => None,
     });
     let rarest = pairs.min_by_key(|pairs| pairs.iter().map(|pair| labels.uses(*pair)).sum::<u64>());
     let key = conditions.iter().find_map(|condition| match condition {
-        Condition::Exists(key) => Some(*key),
-        Condition::In(_) | Condition::NotIn(_) | Condition::Absent(_) => None,
+        LabelCondition::Exists(key) => Some(*key),
+        LabelCondition::In(_) | LabelCondition::NotIn(_) | LabelCondition::Absent(_) => None,
     });
     match (rarest, key) {
         (Some(pairs), _) => pairs.iter().map(|pair| Anchor::Pair(*pair)).collect(),

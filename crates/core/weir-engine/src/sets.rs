@@ -22,7 +22,7 @@ pub(crate) type Memberships = Vec<(SetIndex, Member)>;
 /// compares the memberships of an address before and after it.
 #[derive(Debug, Default)]
 pub(crate) struct Sets {
-    table: Slab<Set>,
+    table: Slab<SetEntry>,
     ids: HashMap<SetId, SetIndex>,
     pub(crate) selections: Slab<Selection>,
     selection_ids: HashMap<(ScopeId, SelectorId), u32>,
@@ -38,15 +38,15 @@ pub(crate) struct Sets {
 }
 
 #[derive(Debug)]
-struct Set {
+struct SetEntry {
     id: SetId,
     uses: u32,
-    source: Source,
+    source: MemberSource,
 }
 
 /// The source of the members of a set.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Source {
+pub(crate) enum MemberSource {
     /// The pods of a selection.
     Selection(u32),
     /// The named ports of all pods.
@@ -72,7 +72,8 @@ impl Sets {
             self.table[index].uses += 1;
             return index;
         }
-        let index = self.table.insert(Set { id: id.clone(), uses: 1, source: Source::Domain });
+        let index =
+            self.table.insert(SetEntry { id: id.clone(), uses: 1, source: MemberSource::Domain });
         let source = self.attach(index, &id, cluster);
         self.table[index].source = source;
         self.ids.insert(id, index);
@@ -81,7 +82,7 @@ impl Sets {
         index
     }
 
-    fn attach(&mut self, index: SetIndex, key: &SetKey, cluster: &mut Cluster) -> Source {
+    fn attach(&mut self, index: SetIndex, key: &SetKey, cluster: &mut Cluster) -> MemberSource {
         match key {
             SetKey::PodsIn(namespace, pods) => {
                 self.select(index, namespace, &Scope::Own, pods, cluster)
@@ -97,21 +98,21 @@ impl Sets {
             }
             SetKey::Ports { owners: PortOwners::Everyone | PortOwners::Block(_), .. } => {
                 self.port_sets.insert(index);
-                Source::Ports
+                MemberSource::Ports
             }
             SetKey::Nodes(selector) => {
                 let selector = cluster.selectors.acquire(selector, &mut cluster.labels);
                 self.nodes_sets.insert(index, selector);
-                Source::Nodes(selector)
+                MemberSource::Nodes(selector)
             }
             SetKey::Node(name) => {
                 let node = cluster.nodes.acquire(name);
                 self.node_sets.insert(node, index);
-                Source::Node(node)
+                MemberSource::Node(node)
             }
             SetKey::Domain(_) => {
                 self.domain_sets.insert(index);
-                Source::Domain
+                MemberSource::Domain
             }
         }
     }
@@ -123,7 +124,7 @@ impl Sets {
         scope: &Scope,
         pods: &Selector,
         cluster: &mut Cluster,
-    ) -> Source {
+    ) -> MemberSource {
         let Cluster { namespaces, labels, selectors, .. } = cluster;
         let scope = namespaces.acquire_scope(own, scope, labels, selectors);
         let selector = selectors.acquire(pods, labels);
@@ -131,7 +132,7 @@ impl Sets {
             namespaces.release_scope(scope, labels, selectors);
             selectors.release(selector, labels);
             self.selections[selection].sets.push(index);
-            return Source::Selection(selection);
+            return MemberSource::Selection(selection);
         }
         let selection = self.selections.insert(Selection {
             scope,
@@ -141,7 +142,7 @@ impl Sets {
         self.selection_ids.insert((scope, selector), selection);
         self.by_anchor.insert(scope, selectors.anchors(selector), selection);
         self.by_scope.entry(scope).or_default().push(selection);
-        Source::Selection(selection)
+        MemberSource::Selection(selection)
     }
 
     /// The id of a set in use.
@@ -149,7 +150,7 @@ impl Sets {
         &self.table[index].id
     }
 
-    pub(crate) fn source(&self, index: SetIndex) -> Source {
+    pub(crate) fn source(&self, index: SetIndex) -> MemberSource {
         self.table[index].source
     }
 
@@ -168,19 +169,19 @@ impl Sets {
         let gone = self.table.remove(index);
         self.ids.remove(&gone.id);
         match gone.source {
-            Source::Selection(selection) => self.unselect(index, selection, cluster),
-            Source::Ports => {
+            MemberSource::Selection(selection) => self.unselect(index, selection, cluster),
+            MemberSource::Ports => {
                 self.port_sets.remove(&index);
             }
-            Source::Nodes(selector) => {
+            MemberSource::Nodes(selector) => {
                 self.nodes_sets.remove(&index);
                 cluster.selectors.release(selector, &mut cluster.labels);
             }
-            Source::Node(node) => {
+            MemberSource::Node(node) => {
                 self.node_sets.remove(&node);
                 cluster.nodes.release(node);
             }
-            Source::Domain => {
+            MemberSource::Domain => {
                 self.domain_sets.remove(&index);
             }
         }

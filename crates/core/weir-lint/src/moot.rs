@@ -64,11 +64,12 @@ fn moot(
     }
 }
 
-type Rules<'a> = Option<Vec<(Option<Vec<&'a Who>>, Option<Vec<&'a PortMatch>>)>>;
+type RuleContent<'a> = Option<Vec<(Option<Vec<&'a Who>>, Option<Vec<&'a PortMatch>>)>>;
 
 /// Reports policies that equal an earlier one, and returns which ones do.
 fn report_duplicates(policies: &[&Policy], findings: &mut Vec<Finding>) -> Vec<bool> {
-    let mut first_by_content: HashMap<(&Subject, Rules<'_>, Rules<'_>), &Policy> = HashMap::new();
+    let mut first_by_content: HashMap<(&Subject, RuleContent<'_>, RuleContent<'_>), &Policy> =
+        HashMap::new();
     let mut duplicates = Vec::with_capacity(policies.len());
     for policy in policies {
         let key = (
@@ -90,7 +91,7 @@ fn report_duplicates(policies: &[&Policy], findings: &mut Vec<Finding>) -> Vec<b
 }
 
 /// The rules without their lines.
-fn rules(policy: &Policy, direction: Direction) -> Rules<'_> {
+fn rules(policy: &Policy, direction: Direction) -> RuleContent<'_> {
     let rules = policy.rules(direction)?;
     let plain = rules.iter().map(|rule| {
         (

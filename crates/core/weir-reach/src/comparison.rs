@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use weir_model::{IpFamily, PodId, PortRange, Verdict, World};
 
 use crate::{
-    State,
+    ReachState,
     evaluator::{EndClass, Evaluator},
-    name::{Names, networks},
+    name::{PodNames, networks},
     outside::OutsideClass,
     partition::{Partition, ReachEnd},
     port::union,
@@ -31,8 +31,8 @@ pub struct ConnectionChange {
 
 /// Two states and everything that their rules distinguish.
 pub struct Comparison<'a> {
-    old: &'a State,
-    new: &'a State,
+    old: &'a ReachState,
+    new: &'a ReachState,
     partition: Partition,
 }
 
@@ -40,11 +40,11 @@ pub struct Comparison<'a> {
 type EndIndex = u32;
 
 /// A way to change: the new verdict, the family, the ports.
-type Kind = (Verdict, Option<IpFamily>, Vec<PortRange>);
+type FlowChange = (Verdict, Option<IpFamily>, Vec<PortRange>);
 
 impl<'a> Comparison<'a> {
     /// Computes what the rules of the two states distinguish.
-    pub fn new(old: &'a State, new: &'a State) -> Self {
+    pub fn new(old: &'a ReachState, new: &'a ReachState) -> Self {
         Comparison { old, new, partition: Partition::new(&[old, new]) }
     }
 
@@ -83,7 +83,7 @@ impl<'a> Comparison<'a> {
         for ((kind, to), from) in sources {
             merged.entry((kind, from)).or_default().push(to);
         }
-        let names = Names::new(groups.iter().flat_map(|group| &group.pods), owners);
+        let names = PodNames::new(groups.iter().flat_map(|group| &group.pods), owners);
         let mut changes: Vec<ConnectionChange> = merged
             .into_iter()
             .map(|((kind, from), to)| {
@@ -107,7 +107,7 @@ impl<'a> Comparison<'a> {
         groups.chain(outside).map(|ends: Vec<ReachEnd<'s>>| evaluator.class(ends)).collect()
     }
 
-    fn names(&self, names: &Names<'_>, ends: &[EndIndex]) -> Vec<String> {
+    fn names(&self, names: &PodNames<'_>, ends: &[EndIndex]) -> Vec<String> {
         let Partition { groups, outside, .. } = &self.partition;
         let ends: Vec<usize> = ends.iter().map(|at| *at as usize).collect();
         let pods: BTreeSet<&PodId> =
@@ -123,8 +123,8 @@ impl<'a> Comparison<'a> {
 /// The ways to change, each computed once.
 #[derive(Default)]
 struct Kinds {
-    all: Vec<Kind>,
-    numbers: HashMap<Kind, usize>,
+    all: Vec<FlowChange>,
+    numbers: HashMap<FlowChange, usize>,
     cache: HashMap<[Option<Vec<PortSetId>>; 2], Vec<usize>>,
 }
 

@@ -19,7 +19,7 @@ use weir_model::{
 };
 
 use crate::{
-    State,
+    ReachState,
     partition::ReachEnd,
     port_set::{ALL_PORTS, PortSetId, PortSets, SliceSet},
     view::{Membership, View},
@@ -37,10 +37,10 @@ pub(crate) struct Evaluator<'a> {
 
 /// Ends that rules do not distinguish.
 pub(crate) struct EndClass<'a> {
-    members: Vec<Member<'a>>,
+    members: Vec<EndMember<'a>>,
 }
 
-struct Member<'a> {
+struct EndMember<'a> {
     end: ReachEnd<'a>,
     node: Option<&'a Name>,
     /// For each state, the address of each family.
@@ -49,7 +49,7 @@ struct Member<'a> {
 
 /// The rules of one state, indexed.
 struct StateRules<'a> {
-    state: &'a State,
+    state: &'a ReachState,
     addresses: Vec<AddressFacts<'a>>,
     address_ids: HashMap<IpAddr, AddressId>,
     chains: Vec<IndexedChain<'a>>,
@@ -61,13 +61,13 @@ struct AddressFacts<'a> {
     address: IpAddr,
     segment: u32,
     sets: Vec<Membership>,
-    owner: Option<Owner<'a>>,
+    owner: Option<AddressOwner<'a>>,
     /// The nodes that have the address.
     nodes: Vec<&'a Name>,
 }
 
 #[derive(Clone, Copy)]
-struct Owner<'a> {
+struct AddressOwner<'a> {
     pod: &'a PodId,
     ingress: usize,
     egress: usize,
@@ -101,7 +101,7 @@ enum IndexedPeers<'a> {
 
 impl<'a> Evaluator<'a> {
     /// An evaluator that distinguishes the given slices and no other ports.
-    pub(crate) fn new(states: &[&'a State], slices: &[PortRange]) -> Self {
+    pub(crate) fn new(states: &[&'a ReachState], slices: &[PortRange]) -> Self {
         let view = View::new(states);
         let mut port_sets = PortSets::new(slices);
         let states =
@@ -118,7 +118,7 @@ impl<'a> Evaluator<'a> {
         EndClass { members }
     }
 
-    fn member(&mut self, end: ReachEnd<'a>) -> Member<'a> {
+    fn member(&mut self, end: ReachEnd<'a>) -> EndMember<'a> {
         let mut addresses = Vec::with_capacity(self.states.len());
         let mut node = None;
         for (at, rules) in self.states.iter_mut().enumerate() {
@@ -130,7 +130,7 @@ impl<'a> Evaluator<'a> {
             );
             node = end.node(state);
         }
-        Member { end, node, addresses }
+        EndMember { end, node, addresses }
     }
 
     /// The open ports from one class to another: per family that both have in all states, per
@@ -177,7 +177,7 @@ impl<'a> Evaluator<'a> {
 fn representatives<'p, 'a>(
     from: &'p EndClass<'a>,
     to: &'p EndClass<'a>,
-) -> Option<(&'p Member<'a>, &'p Member<'a>)> {
+) -> Option<(&'p EndMember<'a>, &'p EndMember<'a>)> {
     let pairs = from.members.iter().flat_map(|f| to.members.iter().map(move |t| (f, t)));
     pairs.into_iter().find(|(from, to)| match (from.end, to.end) {
         (ReachEnd::Pod(from), ReachEnd::Pod(to)) => !is_one_pod(from, to),
@@ -192,7 +192,7 @@ fn is_one_pod(one: &PodId, two: &PodId) -> bool {
 }
 
 impl<'a> StateRules<'a> {
-    fn new(state: &'a State, view: &View<'a>, port_sets: &mut PortSets) -> Self {
+    fn new(state: &'a ReachState, view: &View<'a>, port_sets: &mut PortSets) -> Self {
         let mut rules = StateRules {
             state,
             addresses: Vec::new(),
@@ -228,7 +228,7 @@ impl<'a> StateRules<'a> {
         let owner = self.state.program.owner(address).and_then(|(pod, endpoint)| {
             let rules = Arc::as_ptr(&endpoint.rules);
             let chain = |direction| self.chain_ids.get(&(rules, direction)).copied();
-            Some(Owner {
+            Some(AddressOwner {
                 pod,
                 ingress: chain(Direction::Ingress)?,
                 egress: chain(Direction::Egress)?,
@@ -261,7 +261,7 @@ impl<'a> StateRules<'a> {
             return ALL_PORTS;
         }
         // Rules exempt traffic between a pod and its node.
-        let applies = |owner: &Owner<'_>, peer: &AddressFacts<'_>| {
+        let applies = |owner: &AddressOwner<'_>, peer: &AddressFacts<'_>| {
             owner.node.is_none_or(|node| !peer.nodes.contains(&node))
         };
         let egress = match from.owner.filter(|owner| applies(owner, to)) {

@@ -7,7 +7,7 @@ use weir_engine::Locality;
 use weir_model::{Direction, Flow, IpFamily, Verdict, World};
 
 use crate::{
-    State,
+    ReachState,
     evaluator::Evaluator,
     partition::{Partition, ReachEnd},
     view::View,
@@ -113,13 +113,13 @@ proptest! {
     }
 }
 
-fn compile(world: World) -> State {
+fn compile(world: World) -> ReachState {
     let program = weir_engine::compile(&world, Locality::Everywhere);
-    State { world, program }
+    ReachState { world, program }
 }
 
 /// Whether the rules of both ends apply: they exempt a pod and itself, and a pod and its node.
-fn is_evaluated(state: &State, flow: &Flow) -> bool {
+fn is_evaluated(state: &ReachState, flow: &Flow) -> bool {
     let ends = [(Direction::Egress, flow.from), (Direction::Ingress, flow.to)];
     ends.into_iter().all(|(direction, here)| {
         state.program.owner(here).is_none() || state.program.judged(flow, direction).is_some()
@@ -127,7 +127,7 @@ fn is_evaluated(state: &State, flow: &Flow) -> bool {
 }
 
 /// All addresses of the world, and one of each outside class.
-fn addresses(state: &State, partition: &Partition) -> BTreeSet<IpAddr> {
+fn addresses(state: &ReachState, partition: &Partition) -> BTreeSet<IpAddr> {
     let pods = state.world.pods.values().flat_map(|pod| &pod.addresses);
     let nodes = state.world.nodes.values().flat_map(|node| &node.addresses);
     let domains = state.world.domains.values().flatten();

@@ -36,7 +36,7 @@ pub use port_query::PortQuery;
 use weir_model::{Program, World};
 
 /// A world and the program that it compiles to.
-pub struct State {
+pub struct ReachState {
     /// The cluster.
     pub world: World,
     /// The compiled rules of all nodes.

@@ -8,10 +8,10 @@ use std::{
 use weir_model::{NamedPort, PodId, PortRange};
 
 use crate::{
-    PortQuery, State,
+    PortQuery, ReachState,
     evaluator::{EndClass, Evaluator},
     fold,
-    name::Names,
+    name::PodNames,
     partition::{Partition, ReachEnd},
     port::union,
     port_set::PortSetId,
@@ -78,7 +78,7 @@ impl Matrix {
 /// The input of a matrix.
 pub struct MatrixQuery<'a> {
     /// The state to evaluate.
-    pub state: &'a State,
+    pub state: &'a ReachState,
     /// The ports at the destination; empty for those that each destination names.
     pub ports: &'a [PortQuery],
     /// The workloads of pods, as `namespace/deployment/name`.
@@ -114,7 +114,7 @@ impl MatrixQuery<'_> {
             .flat_map(|(at, group)| group.pods.iter().map(move |id| (at, id)))
             .filter(|(_, id)| selected(id))
             .collect();
-        let names = Names::new(pods.iter().map(|(_, id)| *id), self.owners);
+        let names = PodNames::new(pods.iter().map(|(_, id)| *id), self.owners);
         // Pods of one group share a row if they also have the same namespace and the same named
         // ports.
         type RowKey<'a> = (Option<&'a PodId>, usize, &'a str, &'a [NamedPort]);

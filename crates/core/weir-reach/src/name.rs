@@ -8,7 +8,7 @@ use weir_model::{Name, PodId};
 use crate::outside::OutsideClass;
 
 /// All pods and their workloads, to name many pods by one word.
-pub(crate) struct Names<'a> {
+pub(crate) struct PodNames<'a> {
     /// The number of pods in each namespace.
     namespaces: BTreeMap<&'a Name, usize>,
     owners: &'a BTreeMap<PodId, String>,
@@ -17,14 +17,14 @@ pub(crate) struct Names<'a> {
     all: BTreeSet<&'a PodId>,
 }
 
-impl<'a> Names<'a> {
+impl<'a> PodNames<'a> {
     /// Names for these pods; `owners` holds `namespace/deployment/name` for pods of a known
     /// workload.
     pub(crate) fn new(
         pods: impl IntoIterator<Item = &'a PodId>,
         owners: &'a BTreeMap<PodId, String>,
     ) -> Self {
-        let mut names = Names {
+        let mut names = PodNames {
             namespaces: BTreeMap::new(),
             owners,
             owned: BTreeMap::new(),

@@ -9,7 +9,7 @@ use ipnet::{IpNet, Ipv4Subnets, Ipv6Subnets};
 use weir_model::{IpFamily, Name};
 
 use crate::{
-    State,
+    ReachState,
     view::{AddressView, View, after, before},
 };
 
@@ -30,7 +30,7 @@ pub(crate) struct OutsideClass {
 }
 
 /// Groups all addresses that belong to no pod.
-pub(crate) fn classes(view: &View<'_>, states: &[&State]) -> Vec<OutsideClass> {
+pub(crate) fn classes(view: &View<'_>, states: &[&ReachState]) -> Vec<OutsideClass> {
     let pods: BTreeSet<IpAddr> = states
         .iter()
         .flat_map(|state| state.world.pods.values())
@@ -85,7 +85,7 @@ pub(crate) fn classes(view: &View<'_>, states: &[&State]) -> Vec<OutsideClass> {
 }
 
 /// The addresses of nodes and of domain names, with their names.
-fn named_addresses(states: &[&State]) -> BTreeMap<IpAddr, (String, Option<Name>)> {
+fn named_addresses(states: &[&ReachState]) -> BTreeMap<IpAddr, (String, Option<Name>)> {
     let mut all = BTreeMap::new();
     for state in states {
         for (name, addresses) in &state.world.domains {

@@ -6,7 +6,7 @@ use std::{
 use weir_model::{IpFamily, Name, PodId, PortRange, Program};
 
 use crate::{
-    State,
+    ReachState,
     outside::{self, OutsideClass},
     port,
     view::{PodView, View},
@@ -15,7 +15,7 @@ use crate::{
 /// The pods, addresses and ports that the rules of some states distinguish.
 pub(crate) struct Partition {
     /// Pods; each group holds pods that no rule distinguishes. Sorted by their first pod.
-    pub(crate) groups: Vec<Group>,
+    pub(crate) groups: Vec<PodGroup>,
     /// Addresses that belong to no pod.
     pub(crate) outside: Vec<OutsideClass>,
     /// All ports of all protocols, in order.
@@ -23,7 +23,7 @@ pub(crate) struct Partition {
 }
 
 /// Pods that every rule of every state treats alike.
-pub(crate) struct Group {
+pub(crate) struct PodGroup {
     /// The pods, sorted; never empty.
     pub(crate) pods: Vec<PodId>,
     /// Whether the rules treat these pods differently in different states.
@@ -32,16 +32,16 @@ pub(crate) struct Group {
 
 impl Partition {
     /// Computes the partition of the pods that all states have in common.
-    pub(crate) fn new(states: &[&State]) -> Self {
+    pub(crate) fn new(states: &[&ReachState]) -> Self {
         let view = View::new(states);
         let mut groups: BTreeMap<Vec<PodView>, Vec<PodId>> = BTreeMap::new();
         for id in common_pods(states) {
             let views = states.iter().enumerate().map(|(at, _)| view.pod(at, id)).collect();
             groups.entry(views).or_default().push(id.clone());
         }
-        let mut groups: Vec<Group> = groups
+        let mut groups: Vec<PodGroup> = groups
             .into_iter()
-            .map(|(views, pods)| Group {
+            .map(|(views, pods)| PodGroup {
                 pods,
                 differs: views.windows(2).any(|pair| pair[0] != pair[1]),
             })
@@ -54,8 +54,8 @@ impl Partition {
 }
 
 /// The pods that have an address of their own in every state.
-fn common_pods<'a>(states: &'a [&State]) -> BTreeSet<&'a PodId> {
-    let pods_of = |state: &'a State| {
+fn common_pods<'a>(states: &'a [&ReachState]) -> BTreeSet<&'a PodId> {
+    let pods_of = |state: &'a ReachState| {
         let pods = state.world.pods.values();
         pods.filter(|pod| !pod.own_addresses().is_empty()).map(|pod| &pod.id)
     };
@@ -79,7 +79,7 @@ pub(crate) enum ReachEnd<'a> {
 
 impl<'a> ReachEnd<'a> {
     /// The address of a family in a state.
-    pub(crate) fn address(&self, state: &State, family: IpFamily) -> Option<IpAddr> {
+    pub(crate) fn address(&self, state: &ReachState, family: IpFamily) -> Option<IpAddr> {
         match self {
             ReachEnd::Pod(id) => family.first_in(state.world.pods.get(*id)?.own_addresses()),
             ReachEnd::Outside(class) => {
@@ -90,7 +90,7 @@ impl<'a> ReachEnd<'a> {
 
     /// The node that the pod runs on, or that the address belongs to. Rules exempt traffic between
     /// a pod and its node.
-    pub(crate) fn node<'s>(&self, state: &'s State) -> Option<&'s Name>
+    pub(crate) fn node<'s>(&self, state: &'s ReachState) -> Option<&'s Name>
     where
         'a: 's,
     {

@@ -11,7 +11,7 @@ use weir_model::{
     SetKey,
 };
 
-use crate::State;
+use crate::ReachState;
 
 /// The properties of a pod that rules can see in one state: those of each of its addresses.
 pub(crate) type PodView = Vec<AddressView>;
@@ -44,13 +44,13 @@ pub(crate) struct View<'a> {
 }
 
 struct StateView<'a> {
-    state: &'a State,
+    state: &'a ReachState,
     sets: HashMap<IpAddr, Memberships>,
     rules: HashMap<*const RuleSet, u32>,
 }
 
 impl<'a> View<'a> {
-    pub(crate) fn new(states: &[&'a State]) -> Self {
+    pub(crate) fn new(states: &[&'a ReachState]) -> Self {
         let mut boundaries =
             BTreeSet::from([Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()]);
         let mut set_numbers: BTreeMap<&'a SetId, u32> = BTreeMap::new();

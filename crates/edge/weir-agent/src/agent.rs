@@ -17,14 +17,14 @@ use weir_engine::{Engine, Locality};
 use weir_runtime::{SourceEvent, delay, jitter};
 
 use crate::{
-    Event, Options, Sysctls,
+    AgentEvent, AgentOptions, Sysctls,
     bridge::Bridges,
     drops::Drop,
     reporter::{Attempt, Reporter},
 };
 
-use input::Input;
-pub(crate) use input::SyncState;
+use input::InputState;
+pub(crate) use input::SourceState;
 pub(crate) use plugins::Plugins;
 
 /// The minimum time between two transactions. Changes that arrive meanwhile share the next one.
@@ -46,13 +46,13 @@ const COUNT_INTERVAL: Duration = Duration::from_millis(200);
 pub(crate) struct Agent<D: Datapath> {
     engine: Engine,
     ledger: Ledger<D>,
-    input: Input,
+    input: InputState,
     /// The CNI plugin's requests, if the agent serves it.
     plugins: Option<Plugins>,
     applies: Applies,
     bridges: Bridges,
     sysctls: Sysctls,
-    due: Due,
+    due: Schedule,
     reporter: Reporter,
     pub(crate) is_stopping: bool,
 }
@@ -70,7 +70,7 @@ struct Applies {
 
 /// When work is due.
 #[derive(Debug)]
-struct Due {
+struct Schedule {
     /// The earliest time of the next transaction.
     apply: Instant,
     /// When to retry rejected endpoints, if there are any.
@@ -84,16 +84,21 @@ struct Due {
 }
 
 impl<D: Datapath> Agent<D> {
-    pub(crate) fn new(options: &Options, datapath: D, reporter: Reporter, now: Instant) -> Self {
+    pub(crate) fn new(
+        options: &AgentOptions,
+        datapath: D,
+        reporter: Reporter,
+        now: Instant,
+    ) -> Self {
         Agent {
             engine: Engine::new(Locality::Node(options.node.clone())),
             ledger: Ledger::new(datapath, options.established()),
-            input: Input::new(options.node.clone()),
+            input: InputState::new(options.node.clone()),
             plugins: None,
             applies: Applies::default(),
             bridges: Bridges::here(),
             sysctls: options.sysctls,
-            due: Due {
+            due: Schedule {
                 apply: now,
                 retry: None,
                 drift: now,
@@ -108,32 +113,32 @@ impl<D: Datapath> Agent<D> {
     }
 
     /// Records an event. `run_due` does the work that follows from it.
-    pub(crate) fn handle(&mut self, event: Event) {
+    pub(crate) fn handle(&mut self, event: AgentEvent) {
         match event {
-            Event::Source(event, received) => self.receive(event, received),
-            Event::Dropped(packets, _slot) => {
+            AgentEvent::Source(event, received) => self.receive(event, received),
+            AgentEvent::Dropped(packets, _slot) => {
                 let _span = tracing::debug_span!("drops", packets = packets.len()).entered();
                 let program = self.ledger.program();
                 let drops = packets.iter().map(|packet| Drop::new(packet, &self.engine, program));
                 self.reporter.dropped(drops.collect());
             }
-            Event::DropsMissed(count) => self.reporter.drops_missed(count),
-            Event::DropsUnavailable(error) => self.reporter.drops_unavailable(error),
-            Event::Plugin(request) => self.handle_request(request),
-            Event::PodRead(pod) => self.add_read_pod(*pod),
-            Event::PodUnreadable(pod, error) => {
+            AgentEvent::DropsMissed(count) => self.reporter.drops_missed(count),
+            AgentEvent::DropsUnavailable(error) => self.reporter.drops_unavailable(error),
+            AgentEvent::Plugin(request) => self.handle_request(request),
+            AgentEvent::PodRead(pod) => self.add_read_pod(*pod),
+            AgentEvent::PodUnreadable(pod, error) => {
                 if let Some(plugins) = &mut self.plugins {
                     plugins.set_unreadable(&pod, &error);
                 }
             }
-            Event::Resync => {
+            AgentEvent::Resync => {
                 tracing::info!("comparing the installed rules with the desired ones");
                 self.applies.is_requested = true;
                 self.ledger.distrust();
                 self.ledger.retry();
                 self.due.apply = Instant::now();
             }
-            Event::Stop => self.is_stopping = true,
+            AgentEvent::Stop => self.is_stopping = true,
         }
     }
 
@@ -190,7 +195,7 @@ impl<D: Datapath> Agent<D> {
 
     /// Whether the source is complete, and meant for this node.
     pub(crate) fn is_in_sync(&self) -> bool {
-        *self.input.sync() == SyncState::InSync
+        *self.input.sync() == SourceState::InSync
     }
 
     /// Whether the last attempt to apply failed.
@@ -209,7 +214,7 @@ impl<D: Datapath> Agent<D> {
         self.reporter.set_findings(findings, unread);
         if let Some(state) = self.input.set_sync(in_sync) {
             self.reporter.set_sync(state);
-            if *state == SyncState::InSync {
+            if *state == SourceState::InSync {
                 self.ledger.set_in_sync();
             }
         }
@@ -283,7 +288,7 @@ impl<D: Datapath> Agent<D> {
 
     /// Ends the measurement of all events so far: their rules are in force.
     fn record_latency(&mut self) {
-        let Input { received, written, .. } = &mut self.input;
+        let InputState { received, written, .. } = &mut self.input;
         self.reporter.in_force(received.drain(..), written.drain(..));
     }
 

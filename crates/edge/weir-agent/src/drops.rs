@@ -7,7 +7,7 @@ use std::{
 
 use serde::Serialize;
 use tokio::sync::watch;
-use weir_datapath::{Cause, Dropped, Mode};
+use weir_datapath::{DropCause, Dropped, Mode};
 use weir_engine::Engine;
 use weir_model::{
     Action, Direction, Flow, PodId, PolicyId, Ports, Program, Protocol, Rule, Section, Verdict,
@@ -104,8 +104,8 @@ fn protocol(number: u8) -> String {
 /// The policies a packet was dropped for, as far as the rules are still those it met.
 fn blame(packet: &Dropped, program: &Program) -> Vec<PolicyId> {
     match packet.cause {
-        Cause::Rules(direction) => deniers(packet, direction, program),
-        Cause::Answer => {
+        DropCause::Rules(direction) => deniers(packet, direction, program),
+        DropCause::Answer => {
             let denies = |direction: &Direction| {
                 packet.flow().is_some_and(|flow| program.side(&flow, *direction) == Verdict::Deny)
             };
@@ -154,7 +154,7 @@ pub(crate) struct Ring {
 
 /// The body of `/drops`.
 #[derive(Debug, Serialize)]
-pub(crate) struct Page {
+pub(crate) struct DropsPage {
     /// Oldest first.
     pub(crate) drops: Vec<Drop>,
     /// The sequence number for the next request.
@@ -188,7 +188,7 @@ impl Ring {
 
     /// The drops after a number. A number from the future belongs to an earlier agent: all drops
     /// are new.
-    pub(crate) fn after(&self, number: u64) -> Page {
+    pub(crate) fn after(&self, number: u64) -> DropsPage {
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let last = *self.last.borrow();
         let number = if number > last { 0 } else { number };
@@ -197,7 +197,7 @@ impl Ring {
             0 => 0,
             number => (last - number).saturating_sub(drops.len() as u64),
         };
-        Page { drops, last, missed, drops_unavailable: None }
+        DropsPage { drops, last, missed, drops_unavailable: None }
     }
 
     /// Notifies of each new sequence number.
@@ -228,7 +228,7 @@ mod tests {
 ";
 
     fn engine() -> (Engine, Program) {
-        let mut reader = weir_api::Reader::new();
+        let mut reader = weir_api::ManifestReader::new();
         reader.read("test".into(), MANIFESTS.as_bytes());
         let world: World = reader.finish().objects.into_iter().collect();
         let mut engine = Engine::new(Locality::Node("n1".into()));
@@ -241,7 +241,7 @@ mod tests {
         let (from, to) = (IpAddr::from([10, 0, 0, 2]), IpAddr::from([10, 0, 0, 1]));
         Dropped {
             time: UNIX_EPOCH,
-            cause: Cause::Rules(Direction::Ingress),
+            cause: DropCause::Rules(Direction::Ingress),
             from,
             to,
             protocol,
@@ -267,7 +267,7 @@ mod tests {
         let (engine, program) = engine();
         let opening = packet(6, Some((40000, 22)));
         let answer = Dropped {
-            cause: Cause::Answer,
+            cause: DropCause::Answer,
             from: opening.to,
             to: opening.from,
             ports: Some((22, 40000)),

@@ -8,7 +8,7 @@ use crate::cni::PluginRequest;
 
 /// The loop's input. Other threads reach the loop's state only through these.
 #[derive(Debug)]
-pub(crate) enum Event {
+pub(crate) enum AgentEvent {
     /// An event from the source, which arrived at this time.
     Source(SourceEvent, Instant),
     /// A batch of dropped packets. The `Arc` bounds the number of queued batches.

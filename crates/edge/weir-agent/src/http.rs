@@ -13,8 +13,8 @@ use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
 
 use crate::{
-    drops::Page,
-    report::{Report, Status},
+    drops::DropsPage,
+    report::{AgentReport, AgentStatus},
 };
 
 /// The most requests that wait for drops at a time. Further ones get an empty page immediately.
@@ -32,7 +32,7 @@ pub(crate) enum Offer {
 }
 
 /// The router of an address.
-pub(crate) fn router(report: Arc<Report>, offer: Offer) -> Router {
+pub(crate) fn router(report: Arc<AgentReport>, offer: Offer) -> Router {
     let router = Router::new().route("/metrics", get(metrics));
     let router = match offer {
         Offer::Metrics => router,
@@ -45,7 +45,7 @@ pub(crate) fn router(report: Arc<Report>, offer: Offer) -> Router {
     router.with_state(report)
 }
 
-async fn healthz(State(report): State<Arc<Report>>) -> impl IntoResponse {
+async fn healthz(State(report): State<Arc<AgentReport>>) -> impl IntoResponse {
     if report.is_alive() {
         (StatusCode::OK, "ok\n")
     } else {
@@ -53,11 +53,11 @@ async fn healthz(State(report): State<Arc<Report>>) -> impl IntoResponse {
     }
 }
 
-async fn readyz(State(report): State<Arc<Report>>) -> impl IntoResponse {
+async fn readyz(State(report): State<Arc<AgentReport>>) -> impl IntoResponse {
     weir_runtime::http::readiness(&report.status().reasons())
 }
 
-async fn metrics(State(report): State<Arc<Report>>) -> impl IntoResponse {
+async fn metrics(State(report): State<Arc<AgentReport>>) -> impl IntoResponse {
     weir_runtime::http::metrics(&report.registry)
 }
 
@@ -67,10 +67,10 @@ struct StatusBody {
     /// Why the agent is not ready.
     reasons: Vec<String>,
     #[serde(flatten)]
-    status: Status,
+    status: AgentStatus,
 }
 
-async fn status(State(report): State<Arc<Report>>) -> impl IntoResponse {
+async fn status(State(report): State<Arc<AgentReport>>) -> impl IntoResponse {
     let status = report.status().clone();
     let reasons = status.reasons();
     Json(StatusBody { ready: reasons.is_empty(), reasons, status })
@@ -87,11 +87,11 @@ struct DropsQuery {
 }
 
 async fn drops(
-    State(report): State<Arc<Report>>,
+    State(report): State<Arc<AgentReport>>,
     Query(DropsQuery { after, wait }): Query<DropsQuery>,
 ) -> impl IntoResponse {
     let mut last = report.drops.subscribe();
-    let page = || Page {
+    let page = || DropsPage {
         drops_unavailable: report.status().drops_unavailable.clone(),
         ..report.drops.after(after)
     };

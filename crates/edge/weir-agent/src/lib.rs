@@ -1,14 +1,14 @@
 //! Enforces the policies of a source on one datapath, and reports the outcome.
 //!
 //! ```text
-//!  Source ──SourceEvent──┐                     ┌ Engine ─Delta→ Ledger ─→ Datapath
-//!  signals ──────────────┼─Event→ the loop ────┤
-//!  drops, CNI requests ──┘        one thread   └ Reporter ─→ Report ←── HTTP
-//!                                                       └──→ Kubernetes Events about policies
+//!  Source ──SourceEvent──┐                          ┌ Engine ─Delta→ Ledger ─Plan→ Datapath
+//!  signals ──────────────┼─AgentEvent→ the loop ────┤
+//!  drops, CNI requests ──┘             one thread   └ Reporter ─→ AgentReport ←── HTTP
+//!                                                            └──→ Kubernetes Events about policies
 //! ```
 //!
 //! *Invariant*: one thread owns the engine, the ledger and the datapath. Everything else reaches it
-//! as an `Event`.
+//! as an `AgentEvent`.
 //!
 //! *Invariant*: no client blocks the loop. HTTP reads the report. If packets are dropped faster
 //! than the loop can examine them, it only counts them.
@@ -32,7 +32,7 @@ mod threads;
 
 pub use bridge::Sysctls;
 pub use cni::PodReader;
-use event::Event;
+use event::AgentEvent;
 pub use lock::LockError;
-pub use run::{AgentError, Options, cleanup, once, run};
+pub use run::{AgentError, AgentOptions, cleanup, once, run};
 pub use source::Source;

@@ -20,11 +20,11 @@ const MAX_DROP_KINDS: usize = 500;
 const CHANGE_BUCKETS: [f64; 9] = [1.0, 2.0, 3.0, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0];
 
 /// A label and its value.
-pub(crate) type Label = (&'static str, String);
+pub(crate) type MetricLabel = (&'static str, String);
 
 /// All metrics. Clones share their values.
 #[derive(Clone, Debug)]
-pub(crate) struct Metrics {
+pub(crate) struct AgentMetrics {
     pub(crate) policies: Gauge,
     pub(crate) endpoints: Gauge,
     pub(crate) rules: Gauge,
@@ -34,17 +34,17 @@ pub(crate) struct Metrics {
     pub(crate) in_sync: Gauge,
     pub(crate) unread: Gauge,
     pub(crate) warnings: Gauge,
-    pub(crate) findings: Family<[Label; 1], Gauge>,
+    pub(crate) findings: Family<[MetricLabel; 1], Gauge>,
     pub(crate) compile: Histogram,
     pub(crate) apply: Histogram,
     pub(crate) latency: Histogram,
     pub(crate) change: Histogram,
     pub(crate) plugins: Histogram,
-    pub(crate) applies: Family<[Label; 1], Counter>,
+    pub(crate) applies: Family<[MetricLabel; 1], Counter>,
     pub(crate) repairs: Counter,
     pub(crate) cut: Counter,
-    pub(crate) errors: Family<[Label; 1], Counter>,
-    drops: Family<[Label; 2], Counter>,
+    pub(crate) errors: Family<[MetricLabel; 1], Counter>,
+    drops: Family<[MetricLabel; 2], Counter>,
     pub(crate) missed: Counter,
     /// The datapath's number of rules, in its own terms.
     pub(crate) backend_rules: Gauge,
@@ -55,12 +55,12 @@ pub(crate) struct Metrics {
 /// The stages that errors are counted by.
 pub(crate) const STAGES: [&str; 6] = ["source", "apply", "drift", "cut", "drops", "cni"];
 
-impl Metrics {
+impl AgentMetrics {
     /// Creates and registers the metrics.
     pub(crate) fn new(registry: &mut Registry) -> Self {
         // From 50 µs to 26 s.
         let seconds = || Histogram::new(exponential_buckets(0.000_05, 2.0, 20));
-        let metrics = Metrics {
+        let metrics = AgentMetrics {
             policies: Gauge::default(),
             endpoints: Gauge::default(),
             rules: Gauge::default(),
@@ -190,6 +190,6 @@ impl Metrics {
 }
 
 /// One label.
-pub(crate) fn label(name: &'static str, value: &str) -> [Label; 1] {
+pub(crate) fn label(name: &'static str, value: &str) -> [MetricLabel; 1] {
     [(name, value.to_owned())]
 }

@@ -16,7 +16,7 @@ use weir_datapath::Rejected;
 use weir_model::{Finding, PodId, PolicyId};
 use weir_runtime::time::rfc3339;
 
-use crate::{Options, drops::Ring, http, metrics::Metrics};
+use crate::{AgentOptions, drops::Ring, http, metrics::AgentMetrics};
 
 /// The loop counts as hung after this long without a heartbeat.
 const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -26,8 +26,8 @@ const MAX_LISTED_FINDINGS: usize = 1000;
 
 /// Everything that HTTP serves.
 #[derive(Debug)]
-pub(crate) struct Report {
-    status: Mutex<Status>,
+pub(crate) struct AgentReport {
+    status: Mutex<AgentStatus>,
     started: Instant,
     /// The time of the last heartbeat, in milliseconds after the start.
     heartbeat: AtomicU64,
@@ -37,20 +37,20 @@ pub(crate) struct Report {
     pub(crate) drops: Ring,
     /// Slots for requests that wait for drops.
     pub(crate) waiting: Semaphore,
-    pub(crate) metrics: Metrics,
+    pub(crate) metrics: AgentMetrics,
     pub(crate) registry: Registry,
 }
 
 /// The body of `/status`.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Status {
+pub(crate) struct AgentStatus {
     pub(crate) version: &'static str,
     pub(crate) node: String,
     pub(crate) datapath: &'static str,
     pub(crate) mode: &'static str,
     pub(crate) started: String,
-    pub(crate) source: Source,
+    pub(crate) source: SourceStatus,
     /// The number of transactions that changed something.
     pub(crate) generation: u64,
     pub(crate) counts: Counts,
@@ -71,7 +71,7 @@ pub(crate) struct Status {
 /// The source of the cluster state.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Source {
+pub(crate) struct SourceStatus {
     pub(crate) path: String,
     pub(crate) in_sync: bool,
     /// The time since when it is in sync.
@@ -163,18 +163,18 @@ impl From<&Finding> for FindingReport {
     }
 }
 
-impl Report {
+impl AgentReport {
     /// The report of an agent that has just started.
-    pub(crate) fn new(options: &Options) -> Self {
+    pub(crate) fn new(options: &AgentOptions) -> Self {
         let mut registry = Registry::default();
-        let metrics = Metrics::new(&mut registry);
-        let status = Status {
+        let metrics = AgentMetrics::new(&mut registry);
+        let status = AgentStatus {
             version: options.version,
             node: options.node.to_string(),
             datapath: options.datapath,
             mode: options.mode.as_str(),
             started: rfc3339(SystemTime::now()),
-            source: Source {
+            source: SourceStatus {
                 path: options.source.to_string(),
                 in_sync: false,
                 since: None,
@@ -190,7 +190,7 @@ impl Report {
             bypasses: Vec::new(),
             drops_unavailable: None,
         };
-        Report {
+        AgentReport {
             status: Mutex::new(status),
             started: Instant::now(),
             heartbeat: AtomicU64::new(0),
@@ -210,7 +210,7 @@ impl Report {
     }
 
     /// The status. Hold the guard only briefly.
-    pub(crate) fn status(&self) -> MutexGuard<'_, Status> {
+    pub(crate) fn status(&self) -> MutexGuard<'_, AgentStatus> {
         self.status.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -239,7 +239,7 @@ impl Report {
     }
 }
 
-impl Status {
+impl AgentStatus {
     /// Why not all desired rules are in force; empty if they are.
     pub(crate) fn reasons(&self) -> Vec<String> {
         let mut reasons = Vec::new();

@@ -19,11 +19,11 @@ use weir_model::{Finding, Name, PodId, Program, Severity};
 use weir_runtime::time::rfc3339;
 
 use crate::{
-    Options,
-    agent::SyncState,
+    AgentOptions,
+    agent::SourceState,
     metrics::label,
     policy_events,
-    report::{FindingReport, LastApply, RejectedEndpoint, Report},
+    report::{AgentReport, FindingReport, LastApply, RejectedEndpoint},
 };
 
 use drops::DropLog;
@@ -37,7 +37,7 @@ const MAX_LOGGED_FINDINGS: usize = 100;
 /// Writes the report.
 #[derive(Debug)]
 pub(crate) struct Reporter {
-    report: Arc<Report>,
+    report: Arc<AgentReport>,
     node: Name,
     /// Where Kubernetes Events go, if the source is a cluster.
     events: Option<Recorder>,
@@ -79,7 +79,11 @@ pub(crate) struct Attempt {
 }
 
 impl Reporter {
-    pub(crate) fn new(options: &Options, report: Arc<Report>, events: Option<Recorder>) -> Self {
+    pub(crate) fn new(
+        options: &AgentOptions,
+        report: Arc<AgentReport>,
+        events: Option<Recorder>,
+    ) -> Self {
         Reporter {
             drops: DropLog::new(options.mode),
             report,
@@ -99,16 +103,16 @@ impl Reporter {
     }
 
     /// The source reached this state.
-    pub(crate) fn set_sync(&self, state: &SyncState) {
+    pub(crate) fn set_sync(&self, state: &SourceState) {
         let mut status = self.report.status();
         status.source.objection = None;
         match state {
-            SyncState::Reading => (),
-            SyncState::WrongNode(reason) => {
+            SourceState::Reading => (),
+            SourceState::WrongNode(reason) => {
                 tracing::warn!("no rules are applied: {reason}");
                 status.source.objection = Some(reason.clone());
             }
-            SyncState::InSync => {
+            SourceState::InSync => {
                 status.source.in_sync = true;
                 status.source.since = Some(rfc3339(SystemTime::now()));
                 tracing::info!(source = status.source.path, "in sync");

@@ -17,14 +17,14 @@ use weir_model::Name;
 use weir_runtime::http::{ListenError, bind};
 
 use crate::{
-    Event, Source, Sysctls,
+    AgentEvent, Source, Sysctls,
     agent::{Agent, Plugins},
-    cni::{self, Socket},
+    cni::{self, PluginSocket},
     http::Offer,
     lock::{Lock, LockError},
-    report::Report,
+    report::AgentReport,
     reporter::Reporter,
-    source::Watch,
+    source::SourceWatch,
     threads,
 };
 
@@ -35,7 +35,7 @@ const ONCE_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// The configuration of an agent.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct AgentOptions {
     /// The source of the cluster state.
     pub source: Source,
     /// The node whose pods the agent enforces rules for.
@@ -58,7 +58,7 @@ pub struct Options {
     pub version: &'static str,
 }
 
-impl Options {
+impl AgentOptions {
     pub(crate) fn established(&self) -> Established {
         match self.mode {
             Mode::Enforce => self.established,
@@ -132,7 +132,7 @@ impl AgentError {
 
 /// Enforces the source's policies until a signal stops it. The rules stay in force after that.
 pub fn run<D: Datapath>(
-    options: &Options,
+    options: &AgentOptions,
     datapath: D,
     drops: Option<Box<dyn Drops + Send>>,
 ) -> Result<(), AgentError> {
@@ -142,7 +142,7 @@ pub fn run<D: Datapath>(
     let listeners = addresses.map(|(address, offer)| Ok((bind(address)?, offer)));
     let listeners = listeners.collect::<Result<_, AgentError>>()?;
     let socket = options.cni.as_deref().map(bind_socket).transpose()?;
-    let mut report = Report::new(options);
+    let mut report = AgentReport::new(options);
     if datapath.diagnostics().is_some() {
         report.export_backend_metrics();
     }
@@ -154,12 +154,12 @@ pub fn run<D: Datapath>(
     if let Some(drops) = drops {
         threads::receive_drops(drops, sender.clone()).map_err(AgentError::Start)?;
     }
-    let Options { node, datapath: name, mode, source, .. } = options;
+    let AgentOptions { node, datapath: name, mode, source, .. } = options;
     let reader = source.reader().map_err(AgentError::Start)?.filter(|_| serves_plugins);
     let read = |reader| cni::start(reader, sender.clone());
     let reads = reader.map(read).transpose().map_err(AgentError::Start)?;
     let recorder = source.events(node).map_err(AgentError::Start)?;
-    let send = move |event| sender.send(Event::Source(event, Instant::now())).is_ok();
+    let send = move |event| sender.send(AgentEvent::Source(event, Instant::now())).is_ok();
     let watch = source.watch(send).map_err(AgentError::Start)?;
     let mode = mode.as_str();
     tracing::info!(%node, datapath = name, mode, %source, version = options.version, "started");
@@ -174,7 +174,11 @@ pub fn run<D: Datapath>(
 }
 
 /// The loop: handles events, does the work that is due, and waits.
-pub(crate) fn run_loop<D: Datapath>(agent: &mut Agent<D>, events: &Receiver<Event>, watch: &Watch) {
+pub(crate) fn run_loop<D: Datapath>(
+    agent: &mut Agent<D>,
+    events: &Receiver<AgentEvent>,
+    watch: &SourceWatch,
+) {
     while !agent.is_stopping {
         let wait = agent.deadline().saturating_duration_since(Instant::now());
         let first = match events.recv_timeout(wait) {
@@ -183,7 +187,7 @@ pub(crate) fn run_loop<D: Datapath>(agent: &mut Agent<D>, events: &Receiver<Even
             Err(RecvTimeoutError::Disconnected) => return,
         };
         let handle = |agent: &mut Agent<D>, event| {
-            if let Event::Resync = event {
+            if let AgentEvent::Resync = event {
                 watch.reload();
             }
             agent.handle(event);
@@ -201,19 +205,19 @@ pub(crate) fn run_loop<D: Datapath>(agent: &mut Agent<D>, events: &Receiver<Even
 
 /// Reads the source once and applies its rules. Returns the reasons why not all desired rules are
 /// in force.
-pub fn once<D: Datapath>(options: &Options, datapath: D) -> Result<Vec<String>, AgentError> {
+pub fn once<D: Datapath>(options: &AgentOptions, datapath: D) -> Result<Vec<String>, AgentError> {
     lock()?;
     unlocked_once(options, datapath)
 }
 
 pub(crate) fn unlocked_once<D: Datapath>(
-    options: &Options,
+    options: &AgentOptions,
     datapath: D,
 ) -> Result<Vec<String>, AgentError> {
     let (sender, events) = mpsc::channel();
     let send = move |event| sender.send(event).is_ok();
     let _watch = options.source.watch(send).map_err(AgentError::Start)?;
-    let report = Arc::new(Report::new(options));
+    let report = Arc::new(AgentReport::new(options));
     let reporter = Reporter::new(options, report.clone(), None);
     let mut agent = Agent::new(options, datapath, reporter, Instant::now());
     let end = Instant::now() + ONCE_TIMEOUT;
@@ -221,7 +225,7 @@ pub(crate) fn unlocked_once<D: Datapath>(
     while let Ok(event) = events.recv_timeout(end.saturating_duration_since(Instant::now())) {
         let more_expected = event.more_expected;
         in_sync = event.in_sync;
-        agent.handle(Event::Source(event, Instant::now()));
+        agent.handle(AgentEvent::Source(event, Instant::now()));
         if !more_expected {
             break;
         }
@@ -249,6 +253,6 @@ fn lock() -> Result<(), AgentError> {
     Ok(())
 }
 
-fn bind_socket(path: &Path) -> Result<Socket, AgentError> {
-    Socket::bind(path).map_err(|source| AgentError::Socket { path: path.into(), source })
+fn bind_socket(path: &Path) -> Result<PluginSocket, AgentError> {
+    PluginSocket::bind(path).map_err(|source| AgentError::Socket { path: path.into(), source })
 }

@@ -1,6 +1,6 @@
 use std::{error::Error, fmt, io, path::PathBuf};
 
-use weir_kube::{Access, Pods, Recorder, RetryPolicy};
+use weir_kube::{Access, PodClient, Recorder, RetryPolicy};
 use weir_model::Pod;
 use weir_runtime::SourceEvent;
 
@@ -20,9 +20,9 @@ pub enum Source {
 
 /// A source that is being watched, until this is dropped.
 #[derive(Debug)]
-pub(crate) enum Watch {
-    Folder(weir_source::Watch),
-    Kube(weir_kube::Watch),
+pub(crate) enum SourceWatch {
+    Folder(weir_source::FolderWatch),
+    Kube(weir_kube::ClusterWatch),
 }
 
 impl Source {
@@ -31,12 +31,14 @@ impl Source {
     pub(crate) fn watch(
         &self,
         send: impl FnMut(SourceEvent) -> bool + Send + 'static,
-    ) -> io::Result<Watch> {
+    ) -> io::Result<SourceWatch> {
         match self {
-            Source::Folder(path) => weir_source::Watch::start(path, send).map(Watch::Folder),
+            Source::Folder(path) => {
+                weir_source::FolderWatch::start(path, send).map(SourceWatch::Folder)
+            }
             Source::Kube(access) => {
-                weir_kube::Watch::start(access.clone(), RetryPolicy::default(), send)
-                    .map(Watch::Kube)
+                weir_kube::ClusterWatch::start(access.clone(), RetryPolicy::default(), send)
+                    .map(SourceWatch::Kube)
             }
         }
     }
@@ -46,7 +48,7 @@ impl Source {
     pub(crate) fn reader(&self) -> io::Result<Option<Box<dyn PodReader>>> {
         match self {
             Source::Folder(_) => Ok(None),
-            Source::Kube(access) => Ok(Some(Box::new(Pods::new(access.clone())?))),
+            Source::Kube(access) => Ok(Some(Box::new(PodClient::new(access.clone())?))),
         }
     }
 
@@ -80,17 +82,17 @@ impl fmt::Display for Source {
     }
 }
 
-impl Watch {
+impl SourceWatch {
     /// Reads everything again.
     pub(crate) fn reload(&self) {
         match self {
-            Watch::Folder(watch) => watch.reload(),
-            Watch::Kube(watch) => watch.reload(),
+            SourceWatch::Folder(watch) => watch.reload(),
+            SourceWatch::Kube(watch) => watch.reload(),
         }
     }
 }
 
-impl PodReader for Pods {
+impl PodReader for PodClient {
     fn read(
         &self,
         namespace: &str,

@@ -17,17 +17,17 @@ use std::{
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use weir_datapath::{Cause, Dropped, Established, Memory, Mode};
+use weir_datapath::{DropCause, Dropped, Established, Memory, Mode};
 use weir_model::{Change, Direction, Flow, Object, PodId, Program, Protocol, Verdict};
 use weir_runtime::SourceEvent;
-use weir_source::{Folder, Writer};
+use weir_source::{Folder, WriteState};
 
 use crate::{
-    AgentError, Event, Options, Source, Sysctls,
+    AgentError, AgentEvent, AgentOptions, Source, Sysctls,
     agent::Agent,
     bridge::Bridges,
     http::{self, Offer},
-    report::Report,
+    report::AgentReport,
     reporter::Reporter,
     run,
 };
@@ -53,8 +53,8 @@ spec:
     )
 }
 
-fn options(source: &Path) -> Options {
-    Options {
+fn options(source: &Path) -> AgentOptions {
+    AgentOptions {
         source: Source::Folder(source.into()),
         node: "n1".into(),
         datapath: "memory",
@@ -78,7 +78,7 @@ struct Bench {
     disk: TempDir,
     folder: Folder,
     memory: Memory,
-    report: Arc<Report>,
+    report: Arc<AgentReport>,
     agent: Agent<Memory>,
     now: Instant,
 }
@@ -88,7 +88,7 @@ impl Bench {
         let disk = tempfile::tempdir().unwrap();
         let options = options(disk.path());
         let memory = Memory::default();
-        let report = Arc::new(Report::new(&options));
+        let report = Arc::new(AgentReport::new(&options));
         let now = Instant::now();
         let reporter = Reporter::new(&options, report.clone(), None);
         let agent = Agent::new(&options, memory.clone(), reporter, now);
@@ -113,10 +113,10 @@ impl Bench {
     fn turn(&mut self) {
         // The folder reports a missing file as removed only after a second.
         let now = SystemTime::now();
-        self.folder.scan(now, |_| Writer::Done);
-        self.folder.scan(now + Duration::from_secs(1), |_| Writer::Done);
+        self.folder.scan(now, |_| WriteState::Done);
+        self.folder.scan(now + Duration::from_secs(1), |_| WriteState::Done);
         if let Some(event) = self.folder.next_event() {
-            self.agent.handle(Event::Source(event, Instant::now()));
+            self.agent.handle(AgentEvent::Source(event, Instant::now()));
         }
         self.now += Duration::from_secs(60);
         self.agent.run_due(self.now);
@@ -245,7 +245,7 @@ fn a_restart_writes_nothing() {
     let mut bench = Bench::started();
     let writes = bench.writes();
     let options = options(bench.disk.path());
-    bench.report = Arc::new(Report::new(&options));
+    bench.report = Arc::new(AgentReport::new(&options));
     let reporter = Reporter::new(&options, bench.report.clone(), None);
     bench.agent = Agent::new(&options, bench.memory.clone(), reporter, bench.now);
     bench.folder = Folder::new(bench.disk.path());
@@ -271,7 +271,7 @@ fn a_resync_compares_all_installed_rules() {
     bench.memory.machine(|machine| machine.installed = Program::default());
     bench.turn();
     assert_eq!(bench.passes(), [2, 3]);
-    bench.agent.handle(Event::Resync);
+    bench.agent.handle(AgentEvent::Resync);
     bench.turn();
     assert_eq!(bench.passes(), [2]);
 }
@@ -320,7 +320,7 @@ fn forbidden_connections_are_terminated() {
 
 fn packet() -> Dropped {
     let Flow { from, to, port, .. } = flow(3);
-    let (time, cause) = (SystemTime::now(), Cause::Rules(Direction::Ingress));
+    let (time, cause) = (SystemTime::now(), DropCause::Rules(Direction::Ingress));
     Dropped { time, cause, from, to, protocol: 6, ports: Some((40000, port)) }
 }
 
@@ -346,13 +346,15 @@ fn unavailable_drops_are_reported() {
     let mut bench = Bench::started();
     let address = serve(bench.report.clone());
     let get = |path: &str| serde_json::from_str::<Value>(&get(address, path).1).unwrap();
-    bench.agent.handle(Event::DropsUnavailable("cannot receive dropped packets: taken".into()));
+    bench
+        .agent
+        .handle(AgentEvent::DropsUnavailable("cannot receive dropped packets: taken".into()));
     assert_eq!(get("/status")["warnings"][0], "cannot receive dropped packets: taken");
     assert_eq!(get("/drops")["dropsUnavailable"], "cannot receive dropped packets: taken");
     assert_eq!(bench.reasons(), [""; 0], "the rules are in force anyway");
     bench.turn();
     assert_eq!(get("/status")["warnings"].as_array().map(Vec::len), Some(1));
-    bench.agent.handle(Event::Dropped(Vec::new(), Arc::default()));
+    bench.agent.handle(AgentEvent::Dropped(Vec::new(), Arc::default()));
     assert_eq!(
         (&get("/status")["warnings"], &get("/drops")["dropsUnavailable"]),
         (&json!([]), &Value::Null)
@@ -392,10 +394,10 @@ fn a_burst_of_changes_shares_few_transactions() {
             web.addresses = vec![IpAddr::from((0x0b00_0000 + n).to_be_bytes())];
             let changes = vec![Change::Put(Object::Pod(web.clone()))];
             let event = SourceEvent { changes, in_sync: true, ..SourceEvent::default() };
-            sender.send(Event::Source(event, Instant::now())).unwrap();
+            sender.send(AgentEvent::Source(event, Instant::now())).unwrap();
             thread::sleep(Duration::from_micros(200));
         }
-        sender.send(Event::Stop).unwrap();
+        sender.send(AgentEvent::Stop).unwrap();
     });
     run::run_loop(&mut bench.agent, &events, &watch);
     burst.join().unwrap();
@@ -409,7 +411,7 @@ fn a_burst_of_changes_shares_few_transactions() {
 /// A pod that the policy is about.
 fn a_web_pod(bench: &Bench) -> weir_model::Pod {
     let mut folder = Folder::new(bench.disk.path());
-    folder.scan(SystemTime::now(), |_| Writer::Done);
+    folder.scan(SystemTime::now(), |_| WriteState::Done);
     let changes = folder.next_event().unwrap().changes;
     let pod = changes.into_iter().find_map(|change| match change {
         Change::Put(Object::Pod(pod)) if &*pod.id.name == "web" => Some(pod),
@@ -419,11 +421,11 @@ fn a_web_pod(bench: &Bench) -> weir_model::Pod {
 }
 
 /// Serves the report. Returns the address.
-fn serve(report: Arc<Report>) -> SocketAddr {
+fn serve(report: Arc<AgentReport>) -> SocketAddr {
     offer(report, Offer::Everything)
 }
 
-fn offer(report: Arc<Report>, offer: Offer) -> SocketAddr {
+fn offer(report: Arc<AgentReport>, offer: Offer) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let runtime =
@@ -508,13 +510,13 @@ fn clients_can_fetch_drops_and_wait_for_them() {
     let page = |text: &str| serde_json::from_str::<Value>(text).unwrap();
     let (code, nothing) = get(address, "/drops");
     assert_eq!((code, page(&nothing)["drops"].as_array().unwrap().len()), (200, 0));
-    bench.agent.handle(Event::Dropped(vec![packet(), packet()], Arc::default()));
+    bench.agent.handle(AgentEvent::Dropped(vec![packet(), packet()], Arc::default()));
     let two = page(&get(address, "/drops").1);
     assert_eq!((&two["last"], &two["drops"][0]["fromPod"]), (&2.into(), &"shop/job".into()));
     assert_eq!(two["drops"][0]["policies"][0], "NetworkPolicy shop/web");
     let follower = thread::spawn(move || get(address, "/drops?after=2&wait=20"));
     thread::sleep(Duration::from_millis(200));
-    bench.agent.handle(Event::Dropped(vec![packet()], Arc::default()));
+    bench.agent.handle(AgentEvent::Dropped(vec![packet()], Arc::default()));
     let third = page(&follower.join().unwrap().1);
     assert_eq!((third["drops"].as_array().unwrap().len(), &third["last"]), (1, &3.into()));
     let metrics = get(address, "/metrics").1;
@@ -571,7 +573,7 @@ fn health_is_served_while_other_clients_hang() {
 #[test]
 fn every_metric_is_documented_and_nothing_else() {
     let mut bench = Bench::started();
-    bench.agent.handle(Event::Dropped(vec![packet()], Arc::default()));
+    bench.agent.handle(AgentEvent::Dropped(vec![packet()], Arc::default()));
     let (code, metrics) = get(serve(bench.report.clone()), "/metrics");
     assert_eq!(code, 200);
     let types = metrics.lines().filter_map(|line| line.strip_prefix("# TYPE "));

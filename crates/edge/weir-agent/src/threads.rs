@@ -16,10 +16,10 @@ use weir_datapath::Drops;
 use weir_runtime::{Signal, Signals};
 
 use crate::{
-    Event,
-    cni::Socket,
+    AgentEvent,
+    cni::PluginSocket,
     http::{self, Offer},
-    report::Report,
+    report::AgentReport,
 };
 
 /// The most batches of dropped packets in the loop's queue. Packets beyond them are only counted.
@@ -33,9 +33,9 @@ const QUEUE_RETRY: Duration = Duration::from_millis(10);
 /// events, and serves HTTP on the listeners.
 pub(crate) fn listen(
     listeners: Vec<(TcpListener, Offer)>,
-    socket: Option<Socket>,
-    report: Arc<Report>,
-    events: SyncSender<Event>,
+    socket: Option<PluginSocket>,
+    report: Arc<AgentReport>,
+    events: SyncSender<AgentEvent>,
 ) -> io::Result<()> {
     let runtime = runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
     let (ready, is_ready) = mpsc::channel();
@@ -64,12 +64,12 @@ pub(crate) fn listen(
 }
 
 /// Sends signals to the loop as events.
-async fn forward(mut signals: Signals, events: SyncSender<Event>) {
+async fn forward(mut signals: Signals, events: SyncSender<AgentEvent>) {
     loop {
         let signal = signals.next().await;
         let event = || match signal {
-            Signal::Stop => Event::Stop,
-            Signal::Reload => Event::Resync,
+            Signal::Stop => AgentEvent::Stop,
+            Signal::Reload => AgentEvent::Resync,
         };
         // This thread also serves HTTP, so it must not block while the loop's queue is full.
         while let Err(TrySendError::Full(_)) = events.try_send(event()) {
@@ -82,7 +82,7 @@ async fn forward(mut signals: Signals, events: SyncSender<Event>) {
 /// loop.
 pub(crate) fn receive_drops(
     mut drops: Box<dyn Drops + Send>,
-    events: SyncSender<Event>,
+    events: SyncSender<AgentEvent>,
 ) -> io::Result<()> {
     let receive = move || {
         // Every queued batch holds a clone.
@@ -94,17 +94,17 @@ pub(crate) fn receive_drops(
                     missed += packets.len() as u64;
                     continue;
                 }
-                Ok(packets) => Event::Dropped(packets, queued.clone()),
-                Err(error) => Event::DropsUnavailable(error.with_causes()),
+                Ok(packets) => AgentEvent::Dropped(packets, queued.clone()),
+                Err(error) => AgentEvent::DropsUnavailable(error.with_causes()),
             };
-            let is_unavailable = matches!(event, Event::DropsUnavailable(_));
+            let is_unavailable = matches!(event, AgentEvent::DropsUnavailable(_));
             if events.send(event).is_err() {
                 return;
             }
             if is_unavailable {
                 thread::sleep(DROPS_RETRY);
             }
-            if missed > 0 && events.send(Event::DropsMissed(mem::take(&mut missed))).is_err() {
+            if missed > 0 && events.send(AgentEvent::DropsMissed(mem::take(&mut missed))).is_err() {
                 return;
             }
         }

@@ -10,7 +10,7 @@ use weir_model::{
 };
 
 use crate::{
-    Manifests, Owner, address,
+    Manifests, WorkloadRef, address,
     lower::{Lowered, Template, keep},
     stricter::{stricter, without_lines},
 };
@@ -45,7 +45,7 @@ struct Assembly {
     findings: Vec<Finding>,
     /// The owners of each pod, by kind and name.
     owned: BTreeMap<PodId, Vec<(Name, Name)>>,
-    templates: BTreeMap<Owner, Template>,
+    templates: BTreeMap<WorkloadRef, Template>,
     generated_for: BTreeMap<PolicyId, Name>,
 }
 
@@ -91,7 +91,7 @@ impl Assembly {
     }
 
     fn put_template(&mut self, template: Template) {
-        let owner = Owner {
+        let owner = WorkloadRef {
             namespace: template.pod.id.namespace.clone(),
             kind: template.kind.clone(),
             name: template.pod.id.name.clone(),
@@ -102,7 +102,7 @@ impl Assembly {
                 entry.insert(template);
             }
             btree_map::Entry::Occupied(entry) => {
-                let Owner { namespace, kind, name } = entry.key().clone();
+                let WorkloadRef { namespace, kind, name } = entry.key().clone();
                 let name = ObjectRef { kind, namespace, name };
                 let first = entry.get().pod.location.clone();
                 let finding = if entry.get().is_equivalent(&template) {
@@ -116,8 +116,8 @@ impl Assembly {
     }
 
     /// Finds the pods of each workload, and creates one for each workload without pods.
-    fn assign_pods(&mut self) -> BTreeMap<Owner, Vec<PodId>> {
-        let mut owners: BTreeMap<Owner, Vec<PodId>> = BTreeMap::new();
+    fn assign_pods(&mut self) -> BTreeMap<WorkloadRef, Vec<PodId>> {
+        let mut owners: BTreeMap<WorkloadRef, Vec<PodId>> = BTreeMap::new();
         for (id, own) in &self.owned {
             let hash = match self.objects.get(&Key::Pod(id.clone())) {
                 Some(Object::Pod(pod)) => pod.labels.value("pod-template-hash"),
@@ -149,14 +149,14 @@ impl Assembly {
         namespace: &Name,
         own: &[(Name, Name)],
         hash: Option<&Name>,
-    ) -> BTreeSet<Owner> {
-        let owner = |(kind, name): &(Name, Name)| Owner {
+    ) -> BTreeSet<WorkloadRef> {
+        let owner = |(kind, name): &(Name, Name)| WorkloadRef {
             namespace: namespace.clone(),
             kind: kind.clone(),
             name: name.clone(),
         };
         let mut all = BTreeSet::new();
-        let mut next: Vec<Owner> = own.iter().map(owner).collect();
+        let mut next: Vec<WorkloadRef> = own.iter().map(owner).collect();
         while let Some(one) = next.pop() {
             match self.templates.get(&one) {
                 Some(template) => next.extend(template.owners.iter().map(owner)),
@@ -253,8 +253,8 @@ pub(crate) fn assign_synthetic_addresses(objects: &mut BTreeMap<Key, Object>) ->
 }
 
 /// A free name for the pod of a workload: the workload's name, or one derived from it.
-fn free_name(objects: &BTreeMap<Key, Object>, owner: &Owner) -> Name {
-    let Owner { namespace, kind, name } = owner;
+fn free_name(objects: &BTreeMap<Key, Object>, owner: &WorkloadRef) -> Name {
+    let WorkloadRef { namespace, kind, name } = owner;
     let longer = (1_u32..).map(|n| match n {
         1 => format!("{name}-{kind}"),
         n => format!("{name}-{kind}-{n}"),

@@ -13,9 +13,9 @@ use weir_model::{
 use crate::{
     Manifests,
     assemble::{assign_synthetic_addresses, duplicate, location_of},
-    document::{self, Tree, Value},
-    lower::{Context, Names, UNRESOLVED_NAME},
-    probe::{End, Probe},
+    document::{self, Tree, TreeValue},
+    lower::{LowerContext, NameTable, UNRESOLVED_NAME},
+    probe::{Probe, ProbeEnd},
     reader::{repeated, unreadable},
 };
 
@@ -41,12 +41,12 @@ pub struct Case {
 /// Reads the policy tests of a file: one, a list of them, or several documents.
 pub fn cases(file: Name, bytes: &[u8]) -> Vec<Case> {
     let (roots, repeats, error) = document::documents(bytes);
-    let mut names = Names::default();
+    let mut names = NameTable::default();
     let mut cases = Vec::new();
     for root in &roots {
         match &root.value {
-            Value::Null => (),
-            Value::Seq(items) => {
+            TreeValue::Null => (),
+            TreeValue::Seq(items) => {
                 cases.extend(items.iter().map(|item| case(&file, &mut names, item)))
             }
             _ => cases.push(case(&file, &mut names, root)),
@@ -153,7 +153,7 @@ impl Case {
             .collect();
         for (at, probe) in self.probes.iter().enumerate() {
             for (field, end) in [("from", &probe.from), ("to", &probe.to)] {
-                if let End::Pod(id) = end
+                if let ProbeEnd::Pod(id) = end
                     && !pods.contains(id)
                 {
                     let hint = match id.cluster() {
@@ -240,15 +240,19 @@ fn assign_addresses(
     synthetic
 }
 
-fn case(file: &Name, names: &mut Names, tree: &Tree) -> Case {
+fn case(file: &Name, names: &mut NameTable, tree: &Tree) -> Case {
     let location = Location { file: file.clone(), line: tree.line };
     let name = match tree.get("name").and_then(Tree::written) {
         Some(name) => name.to_owned(),
         None => location.to_string(),
     };
     let mut findings = Vec::new();
-    let mut ctx =
-        Context::new(file, names, &mut findings, Some(ObjectRef::cluster_wide("case", &*name)));
+    let mut ctx = LowerContext::new(
+        file,
+        names,
+        &mut findings,
+        Some(ObjectRef::cluster_wide("case", &*name)),
+    );
     let known = [
         "name",
         "source",

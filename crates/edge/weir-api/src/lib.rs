@@ -37,5 +37,5 @@ pub use case::{Case, cases};
 pub use document::Tree;
 pub use lower::{Lowering, address, object};
 pub use manifest::{manifest, manifest_json};
-pub use probe::{End, Probe, ProbeError};
-pub use reader::{Manifests, Owner, Reader};
+pub use probe::{Probe, ProbeEnd, ProbeError};
+pub use reader::{ManifestReader, Manifests, WorkloadRef};

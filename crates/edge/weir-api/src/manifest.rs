@@ -22,7 +22,7 @@ pub fn manifest_json(policy: &Policy) -> serde_json::Value {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum ManifestKind {
     Network,
     V1alpha1,
     V1alpha2,
@@ -32,15 +32,17 @@ type Entries = Vec<(String, Layout)>;
 
 fn object(policy: &Policy) -> Layout {
     let (version, kind) = match policy.id.kind {
-        PolicyKind::NetworkPolicy => ("networking.k8s.io/v1", Kind::Network),
-        PolicyKind::ClusterSetNetworkPolicy => ("submariner.io/v1alpha1", Kind::Network),
+        PolicyKind::NetworkPolicy => ("networking.k8s.io/v1", ManifestKind::Network),
+        PolicyKind::ClusterSetNetworkPolicy => ("submariner.io/v1alpha1", ManifestKind::Network),
         PolicyKind::AdminNetworkPolicy | PolicyKind::BaselineAdminNetworkPolicy => {
-            ("policy.networking.k8s.io/v1alpha1", Kind::V1alpha1)
+            ("policy.networking.k8s.io/v1alpha1", ManifestKind::V1alpha1)
         }
-        PolicyKind::ClusterNetworkPolicy => ("policy.networking.k8s.io/v1alpha2", Kind::V1alpha2),
+        PolicyKind::ClusterNetworkPolicy => {
+            ("policy.networking.k8s.io/v1alpha2", ManifestKind::V1alpha2)
+        }
     };
     let name = ("name", Layout::text(&policy.id.name));
-    let metadata = if kind == Kind::Network {
+    let metadata = if kind == ManifestKind::Network {
         Layout::block([name, ("namespace", Layout::text(&policy.id.namespace))])
     } else {
         Layout::block([name])
@@ -63,23 +65,23 @@ fn object(policy: &Policy) -> Layout {
 }
 
 /// The fields of `spec` before the rules.
-fn head(policy: &Policy, kind: Kind) -> Entries {
+fn head(policy: &Policy, kind: ManifestKind) -> Entries {
     let mut fields: Entries = Vec::new();
     let mut field = |key: &str, value| fields.push((key.to_owned(), value));
     let subject = &policy.spec.subject;
     match policy.spec.tier {
-        Tier::Admin { priority } if kind == Kind::V1alpha2 => {
+        Tier::Admin { priority } if kind == ManifestKind::V1alpha2 => {
             field("tier", Layout::text("Admin"));
             field("priority", Layout::Number(priority.into()));
         }
-        Tier::Baseline { priority } if kind == Kind::V1alpha2 => {
+        Tier::Baseline { priority } if kind == ManifestKind::V1alpha2 => {
             field("tier", Layout::text("Baseline"));
             field("priority", Layout::Number(priority.into()));
         }
         Tier::Admin { priority } => field("priority", Layout::Number(priority.into())),
         Tier::Baseline { .. } | Tier::Namespace => (),
     }
-    if kind == Kind::Network {
+    if kind == ManifestKind::Network {
         field("podSelector", selector(&subject.pods));
         let types = [(Direction::Ingress, "Ingress"), (Direction::Egress, "Egress")];
         let types = types.iter().filter(|(direction, _)| policy.rules(*direction).is_some());
@@ -97,10 +99,10 @@ fn can_match(rule: &PolicyRule) -> bool {
         && !rule.ports.as_ref().is_some_and(Vec::is_empty)
 }
 
-fn rule(rule: &PolicyRule, direction: Direction, kind: Kind) -> Layout {
+fn rule(rule: &PolicyRule, direction: Direction, kind: ManifestKind) -> Layout {
     let mut fields: Entries = Vec::new();
     let mut field = |key: &str, value| fields.push((key.to_owned(), value));
-    if kind != Kind::Network {
+    if kind != ManifestKind::Network {
         field("action", Layout::text(action(rule.action, kind)));
         if let Some(name) = &rule.name {
             field("name", Layout::text(name));
@@ -112,7 +114,7 @@ fn rule(rule: &PolicyRule, direction: Direction, kind: Kind) -> Layout {
     };
     match &rule.peers {
         Some(all) => field(list, Layout::List(Style::Block, peers(all, kind))),
-        None if kind == Kind::Network => (),
+        None if kind == ManifestKind::Network => (),
         None => {
             let mut all = vec![Layout::block([("namespaces", Layout::flow([]))])];
             if direction == Direction::Egress {
@@ -123,16 +125,16 @@ fn rule(rule: &PolicyRule, direction: Direction, kind: Kind) -> Layout {
         }
     }
     if let Some(ports) = &rule.ports {
-        let key = if kind == Kind::V1alpha2 { "protocols" } else { "ports" };
+        let key = if kind == ManifestKind::V1alpha2 { "protocols" } else { "ports" };
         let ports = ports.iter().map(|port| port_entry(&port.ports, kind)).collect();
         field(key, Layout::List(Style::Block, ports));
     }
     Layout::Map(Style::Block, fields)
 }
 
-fn action(action: Action, kind: Kind) -> &'static str {
+fn action(action: Action, kind: ManifestKind) -> &'static str {
     match action {
-        Action::Allow if kind == Kind::V1alpha2 => "Accept",
+        Action::Allow if kind == ManifestKind::V1alpha2 => "Accept",
         Action::Allow => "Allow",
         Action::Deny => "Deny",
         Action::Pass => "Pass",
@@ -140,12 +142,12 @@ fn action(action: Action, kind: Kind) -> &'static str {
 }
 
 /// Peers with one index were one entry: several networks or names.
-fn peers(peers: &[Peer], kind: Kind) -> Vec<Layout> {
+fn peers(peers: &[Peer], kind: ManifestKind) -> Vec<Layout> {
     let mut all = Vec::new();
     for group in peers.chunk_by(|a, b| a.index == b.index && is_listed(a) && is_listed(b)) {
         let Some(first) = group.first() else { continue };
         match &first.who {
-            Who::Pods { scope, pods: selector } if kind != Kind::Network => {
+            Who::Pods { scope, pods: selector } if kind != ManifestKind::Network => {
                 all.push(pods(scope, selector));
             }
             Who::Pods { scope, pods } => {
@@ -158,7 +160,7 @@ fn peers(peers: &[Peer], kind: Kind) -> Vec<Layout> {
                 }
                 all.push(Layout::Map(Style::Block, fields));
             }
-            Who::Block(block) if kind == Kind::Network => {
+            Who::Block(block) if kind == ManifestKind::Network => {
                 let mut fields = vec![("cidr".to_owned(), Layout::text(block.net))];
                 if !block.except.is_empty() {
                     fields.push(("except".into(), Layout::texts(&block.except)));
@@ -255,7 +257,7 @@ fn selector(selector: &Selector) -> Layout {
     Layout::Map(Style::Flow, parts)
 }
 
-fn port_entry(ports: &PortMatch, kind: Kind) -> Layout {
+fn port_entry(ports: &PortMatch, kind: ManifestKind) -> Layout {
     let (range, name) = match ports {
         PortMatch::Range(range) => (range, None),
         PortMatch::Named { name, protocol } => {
@@ -268,23 +270,25 @@ fn port_entry(ports: &PortMatch, kind: Kind) -> Layout {
     let number = |number: u16| Layout::Number(number.into());
     let protocol = ("protocol", Layout::text(protocol));
     match (kind, name) {
-        (Kind::Network, Some(name)) => Layout::flow([protocol, ("port", name)]),
-        (Kind::Network, None) if all => Layout::flow([protocol]),
-        (Kind::Network, None) if first == last => Layout::flow([protocol, ("port", number(first))]),
-        (Kind::Network, None) => {
+        (ManifestKind::Network, Some(name)) => Layout::flow([protocol, ("port", name)]),
+        (ManifestKind::Network, None) if all => Layout::flow([protocol]),
+        (ManifestKind::Network, None) if first == last => {
+            Layout::flow([protocol, ("port", number(first))])
+        }
+        (ManifestKind::Network, None) => {
             Layout::flow([protocol, ("port", number(first)), ("endPort", number(last))])
         }
-        (Kind::V1alpha1, Some(name)) => Layout::block([("namedPort", name)]),
-        (Kind::V1alpha1, None) if first == last => {
+        (ManifestKind::V1alpha1, Some(name)) => Layout::block([("namedPort", name)]),
+        (ManifestKind::V1alpha1, None) if first == last => {
             let port = Layout::flow([protocol, ("port", number(first))]);
             Layout::block([("portNumber", port)])
         }
-        (Kind::V1alpha1, None) => {
+        (ManifestKind::V1alpha1, None) => {
             let range = [protocol, ("start", number(first)), ("end", number(last))];
             Layout::block([("portRange", Layout::flow(range))])
         }
-        (Kind::V1alpha2, Some(name)) => Layout::block([("destinationNamedPort", name)]),
-        (Kind::V1alpha2, None) => {
+        (ManifestKind::V1alpha2, Some(name)) => Layout::block([("destinationNamedPort", name)]),
+        (ManifestKind::V1alpha2, None) => {
             let port = if first == last {
                 Layout::flow([("number", number(first))])
             } else {

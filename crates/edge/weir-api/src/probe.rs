@@ -8,9 +8,9 @@ pub struct Probe {
     /// The line of the probe.
     pub line: u32,
     /// The client.
-    pub from: End,
+    pub from: ProbeEnd,
     /// The server.
-    pub to: End,
+    pub to: ProbeEnd,
     /// The destination port.
     pub port: u16,
     /// The transport protocol.
@@ -25,18 +25,18 @@ pub struct Probe {
 
 /// One end of a probe.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum End {
+pub enum ProbeEnd {
     /// A pod.
     Pod(PodId),
     /// An address.
     Address(IpAddr),
 }
 
-impl fmt::Display for End {
+impl fmt::Display for ProbeEnd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            End::Pod(id) => id.fmt(f),
-            End::Address(address) => address.fmt(f),
+            ProbeEnd::Pod(id) => id.fmt(f),
+            ProbeEnd::Address(address) => address.fmt(f),
         }
     }
 }
@@ -66,10 +66,9 @@ impl Probe {
     pub fn flow(&self, world: &World) -> Result<Flow, ProbeError> {
         let family = match (self.family, &self.to, &self.from) {
             (Some(family), _, _) => family,
-            (None, End::Address(address), _) | (None, End::Pod(_), End::Address(address)) => {
-                family_of(*address)
-            }
-            (None, End::Pod(to), End::Pod(_)) => {
+            (None, ProbeEnd::Address(address), _)
+            | (None, ProbeEnd::Pod(_), ProbeEnd::Address(address)) => family_of(*address),
+            (None, ProbeEnd::Pod(to), ProbeEnd::Pod(_)) => {
                 let first = find(world, to)?.addresses.first();
                 family_of(*first.ok_or_else(|| ProbeError::NoAddress(to.clone()))?)
             }
@@ -87,11 +86,11 @@ fn find<'w>(world: &'w World, id: &PodId) -> Result<&'w Pod, ProbeError> {
     world.pods.get(id).ok_or_else(|| ProbeError::UnknownPod(id.clone()))
 }
 
-fn address(world: &World, end: &End, family: IpFamily) -> Result<IpAddr, ProbeError> {
+fn address(world: &World, end: &ProbeEnd, family: IpFamily) -> Result<IpAddr, ProbeError> {
     match end {
-        End::Address(address) if family_of(*address) == family => Ok(address.to_canonical()),
-        End::Address(address) => Err(ProbeError::OtherFamily(*address, family)),
-        End::Pod(id) => {
+        ProbeEnd::Address(address) if family_of(*address) == family => Ok(address.to_canonical()),
+        ProbeEnd::Address(address) => Err(ProbeError::OtherFamily(*address, family)),
+        ProbeEnd::Pod(id) => {
             let addresses = &find(world, id)?.addresses;
             let fitting = addresses.iter().find(|address| family_of(**address) == family);
             fitting.copied().ok_or_else(|| {

@@ -7,8 +7,8 @@ use weir_model::{Finding, Location, Name, Object, PodId, PolicyId, Severity};
 
 use crate::{
     assemble,
-    document::{self, Entry, Repeat, Sink, SyntaxError, Tree, Value},
-    lower::{self, Guess, ListKind, Lowered, MISPLACED, NOT_AN_OBJECT, Names, TOO_MANY, keep},
+    document::{self, DocumentSink, MapEntry, Repeat, SyntaxError, Tree, TreeValue},
+    lower::{self, Guess, ListKind, Lowered, MISPLACED, NOT_AN_OBJECT, NameTable, TOO_MANY, keep},
 };
 
 /// The content of manifests.
@@ -19,7 +19,7 @@ pub struct Manifests {
     /// The findings about the input, in reading order.
     pub findings: Vec<Finding>,
     /// The pods of each workload.
-    pub owners: BTreeMap<Owner, Vec<PodId>>,
+    pub owners: BTreeMap<WorkloadRef, Vec<PodId>>,
     /// The policies that a controller generated, and for which object, such as
     /// `Memcached shop/cache`.
     pub generated_for: BTreeMap<PolicyId, Name>,
@@ -63,7 +63,7 @@ impl Manifests {
 
 /// A workload.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Owner {
+pub struct WorkloadRef {
     /// The workload's namespace.
     pub namespace: Name,
     /// The kind in lower case, such as `deployment`.
@@ -74,18 +74,18 @@ pub struct Owner {
 
 /// Reads manifests, file by file.
 #[derive(Debug, Default)]
-pub struct Reader {
-    names: Names,
+pub struct ManifestReader {
+    names: NameTable,
     found: Vec<Lowered>,
     findings: Vec<Finding>,
     unknown: BTreeSet<Name>,
     documents: usize,
 }
 
-impl Reader {
+impl ManifestReader {
     /// An empty reader.
     pub fn new() -> Self {
-        Reader::default()
+        ManifestReader::default()
     }
 
     /// Reads one file. Errors in it become findings. The objects before a syntax error stay.
@@ -120,7 +120,7 @@ impl Reader {
         if kind.is_some_and(document::is_list) && self.report_misplaced_items(file, tree) {
             return;
         }
-        let may_be_list = |entry: &Entry| is_items(&entry.key);
+        let may_be_list = |entry: &MapEntry| is_items(&entry.key);
         if let Some(kind) = kind.filter(|kind| !document::is_list(kind))
             && tree.entries().iter().any(may_be_list)
             && let Some(meant) = lower::meant_list(kind)
@@ -152,7 +152,7 @@ impl Reader {
     /// Returns whether there are any.
     fn report_misplaced_items(&mut self, file: &Name, list: &Tree) -> bool {
         let before = self.findings.len();
-        for Entry { key, line, value, .. } in list.entries() {
+        for MapEntry { key, line, value, .. } in list.entries() {
             let location = Location { file: file.clone(), line: *line };
             if &**key != "items" && is_items(key) {
                 let key = document::quote(key);
@@ -161,7 +161,9 @@ impl Reader {
                 let finding =
                     general(location, UNKNOWN_FIELD, message, "did you mean `items`?".into());
                 keep(&mut self.findings, finding);
-            } else if &**key == "items" && !matches!(value.value, Value::Seq(_) | Value::Null) {
+            } else if &**key == "items"
+                && !matches!(value.value, TreeValue::Seq(_) | TreeValue::Null)
+            {
                 let found = value.describe();
                 let message =
                     format!("expected a list of objects in `items`, found {found}; it was skipped");
@@ -248,7 +250,7 @@ fn general(location: Location, code: &'static str, message: String, hint: String
 
 /// Lowers documents while they are read.
 struct Intake<'r> {
-    reader: &'r mut Reader,
+    reader: &'r mut ManifestReader,
     file: Name,
     list: Option<OpenList>,
 }
@@ -263,10 +265,10 @@ struct OpenList {
     waiting: Vec<Tree>,
 }
 
-impl Sink for Intake<'_> {
+impl DocumentSink for Intake<'_> {
     const ITEMS: bool = true;
 
-    fn item(&mut self, head: &[Entry], _: usize, mut item: Tree) {
+    fn item(&mut self, head: &[MapEntry], _: usize, mut item: Tree) {
         let reader = &mut *self.reader;
         let list = self.list.get_or_insert_with(|| OpenList {
             found: reader.found.len(),
@@ -318,11 +320,11 @@ impl Sink for Intake<'_> {
 /// keys, so that none of them is lost. The first keeps all keys. The others get their first key
 /// twice, so that a policy among them is rejected.
 fn separate(root: Tree) -> (Tree, Vec<Tree>) {
-    let is_kind = |entry: &&Entry| &*entry.key == "kind";
+    let is_kind = |entry: &&MapEntry| &*entry.key == "kind";
     if root.entries().iter().filter(is_kind).count() < 2 {
         return (root, Vec::new());
     }
-    let mut parts: Vec<Vec<Entry>> = Vec::new();
+    let mut parts: Vec<Vec<MapEntry>> = Vec::new();
     let mut seen = BTreeSet::new();
     for entry in root.entries() {
         if parts.is_empty() || !seen.insert(&entry.key) {
@@ -335,14 +337,14 @@ fn separate(root: Tree) -> (Tree, Vec<Tree>) {
         let first = part.first()?.clone();
         let line = first.line;
         part.push(first);
-        Some(Tree { line, value: Value::Map(part) })
+        Some(Tree { line, value: TreeValue::Map(part) })
     });
     let others = others.collect();
     (root, others)
 }
 
 /// The kind of a list's elements: a `PodList` contains Pods.
-fn list_kind(entries: &[Entry]) -> ListKind {
+fn list_kind(entries: &[MapEntry]) -> ListKind {
     let text = |key| document::find(entries, key).and_then(Tree::text);
     let kind = text("kind").and_then(|kind| kind.strip_suffix("List")).unwrap_or("");
     ListKind { api_version: text("apiVersion").map(Into::into), kind: kind.into() }
@@ -365,11 +367,11 @@ fn slim(tree: &mut Tree) {
         "volumes",
     ];
     match &mut tree.value {
-        Value::Map(entries) => {
+        TreeValue::Map(entries) => {
             entries.retain(|entry| !BULK.contains(&&*entry.key));
             entries.iter_mut().for_each(|entry| slim(&mut entry.value));
         }
-        Value::Seq(items) => items.iter_mut().for_each(slim),
+        TreeValue::Seq(items) => items.iter_mut().for_each(slim),
         _ => (),
     }
 }

@@ -2,11 +2,11 @@
 
 use weir_model::{Direction, Finding, Object, Peer, Policy, PolicyRule, Scope, Selector, Who};
 
-use crate::{Manifests, Reader};
+use crate::{ManifestReader, Manifests};
 
 /// Reads one file.
 pub(crate) fn read(text: &str) -> Manifests {
-    let mut reader = Reader::new();
+    let mut reader = ManifestReader::new();
     reader.read("f".into(), text.as_bytes());
     reader.finish()
 }

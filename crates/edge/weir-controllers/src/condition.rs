@@ -1,6 +1,6 @@
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
-use weir_kube::Object;
+use weir_kube::KubeObject;
 
 /// An entry of an object's `status.conditions`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,7 +17,7 @@ pub(crate) struct Condition {
 
 /// The object's conditions with this one added or updated; `None` if nothing changes. Conditions of
 /// other types stay.
-pub(crate) fn merge(object: &Object, condition: &Condition) -> Option<Vec<Value>> {
+pub(crate) fn merge(object: &KubeObject, condition: &Condition) -> Option<Vec<Value>> {
     let conditions = object.data.pointer("/status/conditions").and_then(Value::as_array);
     let mut conditions = conditions.cloned().unwrap_or_default();
     let observed = conditions.iter_mut().find(|observed| observed["type"] == condition.kind);
@@ -43,7 +43,7 @@ pub(crate) fn merge(object: &Object, condition: &Condition) -> Option<Vec<Value>
 }
 
 /// Whether an object has a condition of this type.
-pub(crate) fn exists(object: &Object, kind: &str) -> bool {
+pub(crate) fn exists(object: &KubeObject, kind: &str) -> bool {
     let conditions = object.data.pointer("/status/conditions").and_then(Value::as_array);
     conditions.into_iter().flatten().any(|observed| observed["type"] == kind)
 }
@@ -58,7 +58,7 @@ fn now() -> String {
 mod tests {
     use super::*;
 
-    fn object(conditions: Value) -> Object {
+    fn object(conditions: Value) -> KubeObject {
         serde_json::from_value(json!({
             "metadata": {"name": "a", "generation": 2}, "status": {"conditions": conditions},
         }))

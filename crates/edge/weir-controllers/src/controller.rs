@@ -1,7 +1,7 @@
 use weir_kube::Access;
 
 use crate::{
-    Context, clusterset, hpp, memcached,
+    ControllerContext, clusterset, hpp, memcached,
     workload::{self, Workload},
 };
 
@@ -11,9 +11,9 @@ pub enum Controller {
     /// One NetworkPolicy for each object of a kind, such as a Memcached.
     Workload(Workload),
     /// Host protection policies for Cisco ACI.
-    Hpp(hpp::Settings),
+    Hpp(hpp::HppSettings),
     /// ClusterSetNetworkPolicies, through a broker.
-    ClusterSet(Box<clusterset::Settings>),
+    ClusterSet(Box<clusterset::ClusterSetSettings>),
 }
 
 impl Controller {
@@ -38,7 +38,7 @@ impl Controller {
     }
 
     /// Runs until the context is stopped.
-    pub(crate) async fn run(self, context: Context) {
+    pub(crate) async fn run(self, context: ControllerContext) {
         match self {
             Controller::Workload(workload) => workload::run(&context, &workload).await,
             Controller::Hpp(settings) => hpp::run(&context, &settings).await,

@@ -4,9 +4,9 @@ use std::{future::Future, pin::pin, time::Instant};
 
 use futures::future::{Either, select};
 use tokio::{sync::mpsc, task::JoinSet, time::sleep_until};
-use weir_kube::{ApiClient, Event, WatchSpec, WireObject, follow};
+use weir_kube::{ApiClient, ObjectEvent, WatchSpec, WireObject, follow};
 
-use crate::Context;
+use crate::ControllerContext;
 
 /// The capacity of the queue. A full queue blocks the senders.
 const QUEUE_CAPACITY: usize = 256;
@@ -32,7 +32,7 @@ pub(crate) trait Handler: Send {
 /// A queue of events with several senders: followers of one or more API servers, and others.
 #[derive(Debug)]
 pub(crate) struct EventLoop<E> {
-    context: Context,
+    context: ControllerContext,
     sender: mpsc::Sender<E>,
     events: mpsc::Receiver<E>,
     followers: JoinSet<()>,
@@ -45,7 +45,7 @@ enum Next<E> {
 }
 
 impl<E: Send + 'static> EventLoop<E> {
-    pub(crate) fn new(context: &Context) -> Self {
+    pub(crate) fn new(context: &ControllerContext) -> Self {
         let (sender, events) = mpsc::channel(QUEUE_CAPACITY);
         EventLoop { context: context.clone(), sender, events, followers: JoinSet::new() }
     }
@@ -58,7 +58,7 @@ impl<E: Send + 'static> EventLoop<E> {
         client: &ApiClient,
         spec: WatchSpec,
         read: fn(R) -> T,
-        wrap: fn(Event<T>) -> E,
+        wrap: fn(ObjectEvent<T>) -> E,
     ) where
         R: WireObject + 'static,
         T: Send + 'static,

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!  the cluster ─SourceEvent→ weir_aci::Hpp ─┐
-//!  the two kinds ─Event→ Store ─────────────┴─id→ WorkQueue ─→ plan ─Write→ Writer ─→ API server
+//!  the two kinds ─ObjectEvent→ Store ───────┴─id→ WorkQueue ─→ plan ─Write→ Writer ─→ API server
 //! ```
 //!
 //! *Invariant*: the controller owns all objects of the two kinds in its namespace. It writes and
@@ -49,7 +49,7 @@ fn resource_of(kind: Kind) -> &'static Resource {
 
 /// The settings of the controller.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settings {
+pub struct HppSettings {
     /// The prefix of names in ACI.
     pub prefix: String,
     /// The namespace of the objects.

@@ -15,8 +15,8 @@ use tokio::time::{sleep, timeout};
 use weir_kube::{ApiClient, ApiError};
 
 use crate::{
-    Controller, Options,
-    report::{Report, Role},
+    Controller, ControllerOptions,
+    report::{ControllerReport, Role},
 };
 
 /// The annotation with the names of the controllers that the holder runs.
@@ -70,7 +70,7 @@ pub(crate) struct Candidate {
     controllers: String,
     observed: Observed,
     leadership: Leadership,
-    report: Arc<Report>,
+    report: Arc<ControllerReport>,
     /// The last logged message, so that it is logged once.
     logged: String,
 }
@@ -81,7 +81,7 @@ type Observed = Option<(String, Instant)>;
 
 /// The next request for the lease.
 #[derive(Clone, Debug, PartialEq)]
-enum Action {
+enum LeaseAction {
     Wait,
     Create(Lease),
     Replace(Lease),
@@ -100,7 +100,11 @@ enum LeaseError {
 }
 
 impl Candidate {
-    pub(crate) fn new(client: ApiClient, options: &Options, report: Arc<Report>) -> Self {
+    pub(crate) fn new(
+        client: ApiClient,
+        options: &ControllerOptions,
+        report: Arc<ControllerReport>,
+    ) -> Self {
         let names: Vec<&str> = options.controllers.iter().map(Controller::name).collect();
         Candidate {
             client,
@@ -171,7 +175,7 @@ impl Candidate {
         spec.holder_identity = Some(String::new());
         spec.lease_duration_seconds = Some(1);
         // If this fails, the lease expires.
-        _ = self.put(&Action::Replace(lease)).await;
+        _ = self.put(&LeaseAction::Replace(lease)).await;
     }
 
     /// Tries once to acquire or renew the lease.
@@ -179,7 +183,7 @@ impl Candidate {
         let start = Instant::now();
         let lease = self.get().await?;
         let action = decide(lease, &self.identity, &mut self.observed, Instant::now());
-        let is_held = action != Action::Wait && self.put(&action).await?;
+        let is_held = action != LeaseAction::Wait && self.put(&action).await?;
         if is_held {
             self.leadership.extend(start + RENEW_DEADLINE);
         }
@@ -194,15 +198,17 @@ impl Candidate {
     }
 
     /// Sends the request. `false` if another process changed the lease first.
-    async fn put(&self, action: &Action) -> Result<bool, LeaseError> {
-        let verb = if matches!(action, Action::Create(_)) { "create" } else { "update" };
+    async fn put(&self, action: &LeaseAction) -> Result<bool, LeaseError> {
+        let verb = if matches!(action, LeaseAction::Create(_)) { "create" } else { "update" };
         let params = PostParams::default();
         let sent = self.client.request(verb, RESOURCE, async |client| {
             let api = Api::<Lease>::namespaced(client, &self.namespace);
             match action {
-                Action::Wait => Ok(false),
-                Action::Create(lease) => api.create(&params, &self.sign(lease)).await.map(|_| true),
-                Action::Replace(lease) => {
+                LeaseAction::Wait => Ok(false),
+                LeaseAction::Create(lease) => {
+                    api.create(&params, &self.sign(lease)).await.map(|_| true)
+                }
+                LeaseAction::Replace(lease) => {
                     api.replace(&self.name, &params, &self.sign(lease)).await.map(|_| true)
                 }
             }
@@ -235,7 +241,7 @@ impl Candidate {
 }
 
 /// Decides on the next request from the current lease.
-fn decide(lease: Option<Lease>, me: &str, observed: &mut Observed, now: Instant) -> Action {
+fn decide(lease: Option<Lease>, me: &str, observed: &mut Observed, now: Instant) -> LeaseAction {
     let time = MicroTime(Timestamp::now());
     let spec = |since: Option<MicroTime>, transitions: i32| LeaseSpec {
         holder_identity: Some(me.into()),
@@ -246,13 +252,13 @@ fn decide(lease: Option<Lease>, me: &str, observed: &mut Observed, now: Instant)
         ..LeaseSpec::default()
     };
     let Some(mut lease) = lease else {
-        return Action::Create(Lease { spec: Some(spec(None, 0)), ..Lease::default() });
+        return LeaseAction::Create(Lease { spec: Some(spec(None, 0)), ..Lease::default() });
     };
     let spec_before = lease.spec.clone().unwrap_or_default();
     let transitions = spec_before.lease_transitions.unwrap_or_default();
     if holder(&lease) == me {
         lease.spec = Some(spec(spec_before.acquire_time, transitions));
-        return Action::Replace(lease);
+        return LeaseAction::Replace(lease);
     }
     let version = lease.metadata.resource_version.clone().unwrap_or_default();
     let since = match observed {
@@ -263,10 +269,10 @@ fn decide(lease: Option<Lease>, me: &str, observed: &mut Observed, now: Instant)
         }
     };
     if !holder(&lease).is_empty() && now < since + duration(&lease) {
-        return Action::Wait;
+        return LeaseAction::Wait;
     }
     lease.spec = Some(spec(None, transitions.saturating_add(1)));
-    Action::Replace(lease)
+    LeaseAction::Replace(lease)
 }
 
 /// The duration of a lease, as its holder declares it.
@@ -303,10 +309,10 @@ mod tests {
     }
 
     /// The holder after an action, and the number of transitions.
-    fn after(action: Action) -> (String, Option<i32>) {
+    fn after(action: LeaseAction) -> (String, Option<i32>) {
         match action {
-            Action::Wait => ("wait".into(), None),
-            Action::Create(lease) | Action::Replace(lease) => {
+            LeaseAction::Wait => ("wait".into(), None),
+            LeaseAction::Create(lease) | LeaseAction::Replace(lease) => {
                 (holder(&lease).into(), lease.spec.and_then(|spec| spec.lease_transitions))
             }
         }
@@ -315,7 +321,7 @@ mod tests {
     #[test]
     fn a_lease_without_a_holder_is_acquired_immediately() {
         let now = Instant::now();
-        assert!(matches!(decide(None, "me", &mut None, now), Action::Create(_)));
+        assert!(matches!(decide(None, "me", &mut None, now), LeaseAction::Create(_)));
         assert_eq!(after(decide(None, "me", &mut None, now)), ("me".into(), Some(0)));
         let released = decide(Some(lease("", "1")), "me", &mut None, now);
         assert_eq!(after(released), ("me".into(), Some(4)));
@@ -342,13 +348,13 @@ mod tests {
 
     #[test]
     fn the_holder_renews_the_version_that_it_observed() {
-        let Action::Replace(renewed) =
+        let LeaseAction::Replace(renewed) =
             decide(Some(lease("me", "7")), "me", &mut None, Instant::now())
         else {
             panic!("the lease must be renewed")
         };
         assert_eq!(renewed.metadata.resource_version.as_deref(), Some("7"));
-        assert_eq!(after(Action::Replace(renewed)), ("me".into(), Some(3)));
+        assert_eq!(after(LeaseAction::Replace(renewed)), ("me".into(), Some(3)));
     }
 
     #[test]

@@ -1,12 +1,12 @@
 //! Controllers: they read objects of a cluster and write other objects that follow from them.
 //!
 //! ```text
-//!  follow ─Event→ Store ─┐
-//!  follow ─Event→ Store ─┴─key→ WorkQueue ─→ desired (pure) ─→ plan_writes (pure) ─┐
-//!                               API server ◄─ Writer, only while Leadership lasts ◄┘ Write
+//!  follow ─ObjectEvent→ Store ─┐
+//!  follow ─ObjectEvent→ Store ─┴─key→ WorkQueue ─→ desired (pure) ─→ plan_writes (pure) ─┐
+//!                                     API server ◄─ Writer, only while Leadership lasts ◄┘ Write
 //! ```
 //!
-//! A controller is an [`event_loop::Handler`]: it follows the kinds that it needs, on one API
+//! A controller is an `event_loop::Handler`: it follows the kinds that it needs, on one API
 //! server or several. For each touched key a pure function computes the desired objects, and the
 //! writer sends the difference. [`workload`] is that loop for kinds whose objects each own one
 //! NetworkPolicy; another such kind needs one file with one pure function.
@@ -36,6 +36,6 @@ mod writer;
 mod writes;
 
 pub use controller::Controller;
-use run::Context;
-pub use run::{ControllerError, Options, run, run_until};
+use run::ControllerContext;
+pub use run::{ControllerError, ControllerOptions, run, run_until};
 pub use workload::OnDisable;

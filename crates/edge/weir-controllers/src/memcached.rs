@@ -14,7 +14,7 @@ use k8s_openapi::{
 };
 use serde::Deserialize;
 use serde_json::Value;
-use weir_kube::{Object, Resource};
+use weir_kube::{KubeObject, Resource};
 use weir_model::Finding;
 
 use crate::{
@@ -47,11 +47,11 @@ struct Memcached {
     #[serde(default)]
     metadata: ObjectMeta,
     #[serde(default)]
-    spec: Spec,
+    spec: MemcachedSpec,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-struct Spec {
+struct MemcachedSpec {
     /// The metrics exporter.
     #[serde(default)]
     monitoring: Option<Switch>,
@@ -87,7 +87,7 @@ struct PolicySpec {
 
 /// The desired policy of a Memcached, unless it is disabled.
 fn network_policy(memcached: &Memcached) -> Option<NetworkPolicy> {
-    let Spec { monitoring, security } = &memcached.spec;
+    let MemcachedSpec { monitoring, security } = &memcached.spec;
     let security = security.as_ref()?;
     let policy = security.network_policy.as_ref().filter(|policy| policy.enabled)?;
     let is_on = |switch: &Option<Switch>| switch.is_some_and(|switch| switch.enabled);
@@ -136,9 +136,10 @@ fn tcp(port: i32) -> NetworkPolicyPort {
 }
 
 /// The desired policy of an object, or the errors in its spec.
-fn desired(object: &Object) -> Result<Option<NetworkPolicy>, String> {
+fn desired(object: &KubeObject) -> Result<Option<NetworkPolicy>, String> {
     let spec = object.data.get("spec").cloned().unwrap_or(Value::Null);
-    let spec = serde_json::from_value::<Option<Spec>>(spec).map_err(|error| error.to_string());
+    let spec =
+        serde_json::from_value::<Option<MemcachedSpec>>(spec).map_err(|error| error.to_string());
     let policy = spec.map(|spec| {
         let metadata = object.metadata.clone();
         network_policy(&Memcached { metadata, spec: spec.unwrap_or_default() })
@@ -267,7 +268,7 @@ mod tests {
 
     #[test]
     fn invalid_specs_are_errors_that_name_the_field() {
-        let object = |spec: Value| -> Object {
+        let object = |spec: Value| -> KubeObject {
             serde_json::from_value(json!({
                 "apiVersion": "memcached.c5c3.io/v1beta1", "kind": "Memcached",
                 "metadata": {"name": "cache", "namespace": "shop"}, "spec": spec,
@@ -312,7 +313,7 @@ mod tests {
 
     #[test]
     fn misspelt_fields_are_errors_even_if_no_policy_is_enabled() {
-        let object = |spec: Value| -> Object {
+        let object = |spec: Value| -> KubeObject {
             serde_json::from_value(json!({
                 "apiVersion": "memcached.c5c3.io/v1beta1", "kind": "Memcached",
                 "metadata": {"name": "cache", "namespace": "shop"}, "spec": spec,
@@ -356,7 +357,7 @@ mod tests {
             "apiVersion": "memcached.c5c3.io/v1beta1", "kind": "Memcached",
             "metadata": {"name": "cache", "namespace": "shop"}, "spec": spec,
         });
-        let object: Object = serde_json::from_value(object).unwrap();
+        let object: KubeObject = serde_json::from_value(object).unwrap();
         assert!(desired(&object).unwrap().is_some());
     }
 }

@@ -18,15 +18,15 @@ use prometheus_client::{
 
 /// The readiness and the metrics of the controllers of this process.
 #[derive(Debug)]
-pub(crate) struct Report {
-    state: Mutex<State>,
+pub(crate) struct ControllerReport {
+    state: Mutex<ReportState>,
     controllers: Vec<&'static str>,
-    pub(crate) metrics: Metrics,
+    pub(crate) metrics: ControllerMetrics,
     pub(crate) registry: Registry,
 }
 
 #[derive(Debug)]
-struct State {
+struct ReportState {
     role: Role,
     /// Why controllers are not ready.
     reasons: BTreeMap<&'static str, Vec<String>>,
@@ -34,25 +34,25 @@ struct State {
     warnings: BTreeMap<&'static str, Vec<String>>,
 }
 
-type Label = (&'static str, &'static str);
+type MetricLabel = (&'static str, &'static str);
 
 /// The metrics.
 #[derive(Debug)]
-pub(crate) struct Metrics {
+pub(crate) struct ControllerMetrics {
     leads: Gauge,
-    ready: Family<[Label; 1], Gauge>,
-    failing: Family<[Label; 1], Gauge>,
-    reconciles: Family<[Label; 2], Counter>,
-    seconds: Family<[Label; 1], Histogram, fn() -> Histogram>,
-    writes: Family<[Label; 3], Counter>,
+    ready: Family<[MetricLabel; 1], Gauge>,
+    failing: Family<[MetricLabel; 1], Gauge>,
+    reconciles: Family<[MetricLabel; 2], Counter>,
+    seconds: Family<[MetricLabel; 1], Histogram, fn() -> Histogram>,
+    writes: Family<[MetricLabel; 3], Counter>,
 }
 
-impl Report {
+impl ControllerReport {
     /// The report of a process that has just started.
     pub(crate) fn new(controllers: &[&'static str]) -> Self {
         let role = Role::Unknown("the lease has not been read yet".into());
         let mut registry = Registry::default();
-        let metrics = Metrics::new(&mut registry);
+        let metrics = ControllerMetrics::new(&mut registry);
         for controller in controllers {
             metrics.ready.get_or_create(&[("controller", *controller)]).set(0);
             metrics.failing.get_or_create(&[("controller", *controller)]).set(0);
@@ -61,8 +61,9 @@ impl Report {
                 drop(metrics.reconciles.get_or_create(&labels));
             }
         }
-        let state = Mutex::new(State { role, reasons: BTreeMap::new(), warnings: BTreeMap::new() });
-        Report { state, controllers: controllers.into(), metrics, registry }
+        let state =
+            Mutex::new(ReportState { role, reasons: BTreeMap::new(), warnings: BTreeMap::new() });
+        ControllerReport { state, controllers: controllers.into(), metrics, registry }
     }
 
     /// Why this process is not ready. Empty if it is ready, or if another process is the leader.
@@ -118,13 +119,13 @@ impl Report {
     pub(crate) fn record_reconcile(
         &self,
         controller: &'static str,
-        outcome: Outcome,
+        outcome: ReconcileOutcome,
         took: Duration,
         failing: usize,
     ) {
         let outcome = match outcome {
-            Outcome::Done => "done",
-            Outcome::Failed => "failed",
+            ReconcileOutcome::Done => "done",
+            ReconcileOutcome::Failed => "failed",
         };
         let (metrics, label) = (&self.metrics, ("controller", controller));
         metrics.reconciles.get_or_create(&[label, ("outcome", outcome)]).inc();
@@ -152,7 +153,7 @@ impl Report {
         state.warnings.clear();
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, ReportState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -170,18 +171,18 @@ pub(crate) enum Role {
 
 /// The outcome of a reconcile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
+pub(crate) enum ReconcileOutcome {
     /// The observed state is the desired state.
     Done,
     /// The key is retried later.
     Failed,
 }
 
-impl Metrics {
+impl ControllerMetrics {
     fn new(registry: &mut Registry) -> Self {
         // From 0.5 ms to 16 s.
         let seconds: fn() -> Histogram = || Histogram::new(exponential_buckets(0.000_5, 2.0, 16));
-        let metrics = Metrics {
+        let metrics = ControllerMetrics {
             leads: Gauge::default(),
             ready: Family::default(),
             failing: Family::default(),
@@ -221,7 +222,7 @@ mod tests {
 
     #[test]
     fn a_process_is_ready_if_all_controllers_are_or_if_another_process_is_the_leader() {
-        let report = Report::new(&["one", "two"]);
+        let report = ControllerReport::new(&["one", "two"]);
         assert_eq!(report.reasons(), ["the lease has not been read yet"]);
         report.set_role(Role::Unknown("cannot acquire the lease".into()));
         assert_eq!(report.reasons(), ["cannot acquire the lease"]);

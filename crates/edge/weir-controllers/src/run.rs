@@ -12,7 +12,7 @@ use weir_runtime::{
 use crate::{
     Controller,
     lease::{Candidate, Leadership},
-    report::{Report, Role},
+    report::{ControllerReport, Role},
     writer::Writer,
 };
 
@@ -21,7 +21,7 @@ const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How to run the controllers.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct ControllerOptions {
     /// The API server of the cluster.
     pub access: Access,
     /// The namespace of the lease.
@@ -74,7 +74,7 @@ impl ControllerError {
 
 /// Everything that a controller gets from the process.
 #[derive(Clone, Debug)]
-pub(crate) struct Context {
+pub(crate) struct ControllerContext {
     /// The API server of the cluster.
     pub(crate) client: ApiClient,
     /// The namespace of the lease.
@@ -84,13 +84,13 @@ pub(crate) struct Context {
     /// Page sizes, timeouts and back-off.
     pub(crate) retry_policy: RetryPolicy,
     /// Readiness and metrics.
-    pub(crate) report: Arc<Report>,
+    pub(crate) report: Arc<ControllerReport>,
     events: Recorder,
     leadership: Leadership,
     stop: watch::Receiver<()>,
 }
 
-impl Context {
+impl ControllerContext {
     /// A writer for this cluster.
     pub(crate) fn writer(&self, controller: &'static str) -> Writer {
         self.writer_for(self.client.clone(), controller)
@@ -116,7 +116,7 @@ impl Context {
 }
 
 /// Runs the controllers until SIGTERM or SIGINT.
-pub fn run(options: &Options) -> Result<(), ControllerError> {
+pub fn run(options: &ControllerOptions) -> Result<(), ControllerError> {
     run_until(options, || {
         let mut signals = Signals::stop()?;
         Ok(async move {
@@ -127,7 +127,7 @@ pub fn run(options: &Options) -> Result<(), ControllerError> {
 
 /// Runs the controllers until the future that `end` returns is ready.
 pub fn run_until<F: Future<Output = ()>>(
-    options: &Options,
+    options: &ControllerOptions,
     end: impl FnOnce() -> io::Result<F>,
 ) -> Result<(), ControllerError> {
     let listener = options.http.map(http::bind).transpose()?;
@@ -136,7 +136,7 @@ pub fn run_until<F: Future<Output = ()>>(
         .build()
         .map_err(ControllerError::Start)?;
     let names: Vec<&'static str> = options.controllers.iter().map(Controller::name).collect();
-    let report = Arc::new(Report::new(&names));
+    let report = Arc::new(ControllerReport::new(&names));
     let done = runtime.block_on(async {
         if let Some(listener) = listener {
             let router = router(report.clone());
@@ -152,8 +152,8 @@ pub fn run_until<F: Future<Output = ()>>(
 
 /// Acquires the lease and runs the controllers while it is held, until the signal.
 async fn lead(
-    options: &Options,
-    report: &Arc<Report>,
+    options: &ControllerOptions,
+    report: &Arc<ControllerReport>,
     signal: impl Future<Output = ()>,
 ) -> Result<(), ControllerError> {
     let client = ApiClient::new(options.access.clone());
@@ -182,7 +182,7 @@ async fn lead(
         let (keep_on, stop) = watch::channel(());
         let mut controllers = JoinSet::new();
         for controller in options.controllers.iter().cloned() {
-            let context = Context {
+            let context = ControllerContext {
                 client: client.clone(),
                 namespace: options.namespace.clone(),
                 lease: options.lease.clone(),
@@ -201,23 +201,25 @@ async fn lead(
         let end = {
             let (hold, ended) = (pin!(candidate.hold()), pin!(controllers.join_next()));
             match select(select(hold, ended), &mut signal).await {
-                Either::Left((Either::Left((role, _)), _)) => End::Lost(role),
-                Either::Left((Either::Right((ended, _)), _)) => End::Controller(match ended {
-                    Some(Ok(name)) => name.to_owned(),
-                    Some(Err(error)) => error.to_string(),
-                    None => "none".into(),
-                }),
-                Either::Right(_) => End::Signal,
+                Either::Left((Either::Left((role, _)), _)) => StopReason::Lost(role),
+                Either::Left((Either::Right((ended, _)), _)) => {
+                    StopReason::Controller(match ended {
+                        Some(Ok(name)) => name.to_owned(),
+                        Some(Err(error)) => error.to_string(),
+                        None => "none".into(),
+                    })
+                }
+                Either::Right(_) => StopReason::Signal,
             }
         };
         match end {
             // Stop immediately: another process may be the leader by now.
-            End::Lost(role) => {
+            StopReason::Lost(role) => {
                 report.set_role(role);
                 controllers.shutdown().await;
             }
-            End::Controller(name) => return Err(ControllerError::Ended(name)),
-            End::Signal => {
+            StopReason::Controller(name) => return Err(ControllerError::Ended(name)),
+            StopReason::Signal => {
                 report.set_role(Role::Unknown("this process is shutting down".into()));
                 drop(keep_on);
                 let finish = async { while controllers.join_next().await.is_some() {} };
@@ -231,7 +233,7 @@ async fn lead(
 }
 
 /// Why the controllers stop.
-enum End {
+enum StopReason {
     /// This process lost the lease.
     Lost(Role),
     /// A controller ended by itself.
@@ -239,7 +241,7 @@ enum End {
     Signal,
 }
 
-fn router(report: Arc<Report>) -> Router {
+fn router(report: Arc<ControllerReport>) -> Router {
     Router::new()
         .route("/healthz", get(async || "ok\n"))
         .route("/readyz", get(readyz))
@@ -247,7 +249,7 @@ fn router(report: Arc<Report>) -> Router {
         .with_state(report)
 }
 
-async fn readyz(State(report): State<Arc<Report>>) -> impl IntoResponse {
+async fn readyz(State(report): State<Arc<ControllerReport>>) -> impl IntoResponse {
     let reasons = report.reasons();
     if reasons.is_empty() {
         let lines = ["ok".to_owned()].into_iter().chain(report.warnings());
@@ -258,6 +260,6 @@ async fn readyz(State(report): State<Arc<Report>>) -> impl IntoResponse {
     }
 }
 
-async fn metrics(State(report): State<Arc<Report>>) -> impl IntoResponse {
+async fn metrics(State(report): State<Arc<ControllerReport>>) -> impl IntoResponse {
     http::metrics(&report.registry)
 }

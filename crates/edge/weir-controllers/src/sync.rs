@@ -1,6 +1,6 @@
 //! Readiness of followed kinds.
 
-use weir_kube::{Event, Resource, Store};
+use weir_kube::{ObjectEvent, Resource, Store};
 
 /// The state of a followed kind.
 pub(crate) trait Followed {
@@ -22,24 +22,24 @@ impl<T> Followed for Store<T> {
 
 /// The state of a kind whose objects are not kept in a [`Store`].
 #[derive(Clone, Debug, Default)]
-pub(crate) struct SyncState {
+pub(crate) struct ListState {
     is_listed: bool,
     problem: Option<String>,
 }
 
-impl SyncState {
+impl ListState {
     /// Records an event.
-    pub(crate) fn observe<T>(&mut self, event: &Event<T>) {
+    pub(crate) fn observe<T>(&mut self, event: &ObjectEvent<T>) {
         match event {
-            Event::Listed { .. } => self.is_listed = true,
-            Event::Available => self.problem = None,
-            Event::Unavailable(problem) => self.problem = Some(problem.clone()),
-            Event::Put(_) | Event::Removed(_) => (),
+            ObjectEvent::Listed { .. } => self.is_listed = true,
+            ObjectEvent::Available => self.problem = None,
+            ObjectEvent::Unavailable(problem) => self.problem = Some(problem.clone()),
+            ObjectEvent::Put(_) | ObjectEvent::Removed(_) => (),
         }
     }
 }
 
-impl Followed for SyncState {
+impl Followed for ListState {
     fn is_in_sync(&self) -> bool {
         self.is_listed
     }
@@ -76,18 +76,18 @@ mod tests {
 
     #[test]
     fn a_kind_is_ready_once_it_is_listed_and_has_no_problem() {
-        let mut sync = SyncState::default();
+        let mut sync = ListState::default();
         let store = Store::<()>::default();
-        let reasons = |sync: &SyncState| unready([(sync, &NETWORK_POLICIES)]);
+        let reasons = |sync: &ListState| unready([(sync, &NETWORK_POLICIES)]);
         assert_eq!(reasons(&sync), ["networkpolicies.networking.k8s.io has not been listed yet"]);
         assert!(!Followed::is_in_sync(&store));
-        sync.observe(&Event::<()>::Listed { version: "v1", items: Vec::new() });
+        sync.observe(&ObjectEvent::<()>::Listed { version: "v1", items: Vec::new() });
         assert_eq!(reasons(&sync), [""; 0]);
-        sync.observe(&Event::<()>::Unavailable("timeout".into()));
+        sync.observe(&ObjectEvent::<()>::Unavailable("timeout".into()));
         assert_eq!(reasons(&sync), ["timeout"]);
         let both = [(&sync, &NETWORK_POLICIES); 2];
         assert_eq!(unready(both), ["timeout"], "the same problem is reported once");
-        sync.observe(&Event::<()>::Available);
+        sync.observe(&ObjectEvent::<()>::Available);
         assert_eq!(reasons(&sync), [""; 0]);
     }
 }

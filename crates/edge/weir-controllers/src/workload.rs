@@ -4,7 +4,7 @@ mod controller;
 mod failures;
 
 use k8s_openapi::api::networking::v1::NetworkPolicy;
-use weir_kube::{Object, ObjectId, Resource, WireObject};
+use weir_kube::{KubeObject, ObjectId, Resource, WireObject};
 use weir_model::{Finding, Severity};
 
 use crate::{
@@ -29,7 +29,7 @@ pub struct Workload {
     pub owner: Resource,
     /// The desired policy of an object, `None` if it is disabled, or an error in the object's spec.
     /// Pure.
-    pub desired: fn(&Object) -> Result<Option<NetworkPolicy>, String>,
+    pub desired: fn(&KubeObject) -> Result<Option<NetworkPolicy>, String>,
     /// What happens to the policy when the object disables it.
     pub on_disable: OnDisable,
 }
@@ -46,33 +46,33 @@ pub enum OnDisable {
 
 /// The errors that the manifest reader finds in an object. An unknown field in a peer is an error:
 /// a misspelt selector would select everything.
-pub(crate) fn errors(object: &Object) -> Vec<Finding> {
+pub(crate) fn errors(object: &KubeObject) -> Vec<Finding> {
     let (_, findings) = lower(object);
     findings.into_iter().filter(|finding| finding.severity == Severity::Error).collect()
 }
 
 /// The writes for one object, and its condition.
 #[derive(Clone, Debug, Default, PartialEq)]
-struct Plan {
+struct WorkloadPlan {
     writes: Vec<Write>,
     /// `None` if the object never had a policy nor a condition.
     condition: Option<Condition>,
 }
 
 /// Plans the writes for an object, given the observed policy of its name.
-fn plan(workload: &Workload, owner: &Object, observed: Option<&Object>) -> Plan {
+fn plan(workload: &Workload, owner: &KubeObject, observed: Option<&KubeObject>) -> WorkloadPlan {
     // The garbage collector deletes the policy with its owner.
     if is_terminating(owner) {
-        return Plan::default();
+        return WorkloadPlan::default();
     }
     let uid = owner.metadata.uid.as_deref().unwrap_or_default();
-    let owns = |object: &Object| is_controlled_by(object, uid);
+    let owns = |object: &KubeObject| is_controlled_by(object, uid);
     let has_policy = observed.is_some_and(owns);
     match (workload.desired)(owner) {
         Err(why) => {
             let kept =
                 if has_policy { "; the last valid NetworkPolicy stays in effect" } else { "" };
-            Plan {
+            WorkloadPlan {
                 writes: Vec::new(),
                 condition: Some(not_ready("Invalid", format!("{why}{kept}"))),
             }
@@ -86,7 +86,7 @@ fn plan(workload: &Workload, owner: &Object, observed: Option<&Object>) -> Plan 
             };
             let surplus =
                 observed.filter(|policy| !keeps && owns(policy) && !is_terminating(policy));
-            Plan {
+            WorkloadPlan {
                 writes: surplus
                     .map(|policy| Write::Delete(policy.revision()))
                     .into_iter()
@@ -96,7 +96,9 @@ fn plan(workload: &Workload, owner: &Object, observed: Option<&Object>) -> Plan 
             }
         }
         Ok(Some(policy)) => match object(policy, owner) {
-            Err(why) => Plan { writes: Vec::new(), condition: Some(not_ready("Invalid", why)) },
+            Err(why) => {
+                WorkloadPlan { writes: Vec::new(), condition: Some(not_ready("Invalid", why)) }
+            }
             Ok(desired) => {
                 let planned = plan_writes(&[desired], observed, owns);
                 let condition = match planned.taken.first() {
@@ -108,14 +110,19 @@ fn plan(workload: &Workload, owner: &Object, observed: Option<&Object>) -> Plan 
                         message: "the NetworkPolicy is as desired".into(),
                     },
                 };
-                Plan { writes: planned.writes, condition: Some(condition) }
+                WorkloadPlan { writes: planned.writes, condition: Some(condition) }
             }
         },
     }
 }
 
 /// The message for a policy name that another owner uses.
-fn taken(workload: &Workload, owner: &Object, id: &ObjectId, observed: Option<&Object>) -> String {
+fn taken(
+    workload: &Workload,
+    owner: &KubeObject,
+    id: &ObjectId,
+    observed: Option<&KubeObject>,
+) -> String {
     let kind = workload.owner.kind;
     let controller = match observed.and_then(controller_of) {
         Some(other) if other.kind == kind && Some(&other.name) == owner.metadata.name.as_ref() => {
@@ -138,9 +145,9 @@ fn not_ready(reason: &'static str, message: String) -> Condition {
 }
 
 /// The policy as an object that the owner controls.
-fn object(policy: NetworkPolicy, owner: &Object) -> Result<Object, String> {
+fn object(policy: NetworkPolicy, owner: &KubeObject) -> Result<KubeObject, String> {
     let value = serde_json::to_value(policy).and_then(serde_json::from_value);
-    let mut object: Object = value.map_err(|error| error.to_string())?;
+    let mut object: KubeObject = value.map_err(|error| error.to_string())?;
     object.metadata.owner_references = Some(vec![controller_reference(owner)]);
     Ok(object)
 }
@@ -152,7 +159,7 @@ mod tests {
     use super::*;
     use crate::memcached;
 
-    fn owner(spec: Value) -> Object {
+    fn owner(spec: Value) -> KubeObject {
         serde_json::from_value(json!({
             "apiVersion": "memcached.c5c3.io/v1alpha1", "kind": "Memcached",
             "metadata": {"name": "cache", "namespace": "shop", "uid": "o"}, "spec": spec,
@@ -160,12 +167,12 @@ mod tests {
         .unwrap()
     }
 
-    fn on() -> Object {
+    fn on() -> KubeObject {
         owner(json!({"security": {"networkPolicy": {"enabled": true}}}))
     }
 
     /// The policy as it exists after the first plan.
-    fn created() -> Object {
+    fn created() -> KubeObject {
         let plan = plan(&memcached::workload(OnDisable::Keep), &on(), None);
         let [Write::Create(policy)] = &plan.writes[..] else { panic!("{plan:?}") };
         let mut policy = policy.clone();
@@ -175,8 +182,9 @@ mod tests {
     }
 
     /// The planned writes and the reason of the condition.
-    fn decide(on_disable: OnDisable, owner: &Object, observed: Option<&Object>) -> String {
-        let Plan { writes, condition } = plan(&memcached::workload(on_disable), owner, observed);
+    fn decide(on_disable: OnDisable, owner: &KubeObject, observed: Option<&KubeObject>) -> String {
+        let WorkloadPlan { writes, condition } =
+            plan(&memcached::workload(on_disable), owner, observed);
         let writes: Vec<&str> = writes
             .iter()
             .map(|write| match write {

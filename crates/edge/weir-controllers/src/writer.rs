@@ -8,14 +8,14 @@ use k8s_openapi::api::core::v1::ObjectReference;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use serde_json::{Value, json};
 use weir_kube::{
-    ApiClient, ApiError, EventType, NewEvent, Object, ObjectId, Recorder, Resource, Revision,
+    ApiClient, ApiError, EventType, KubeObject, NewEvent, ObjectId, Recorder, Resource, Revision,
     WireObject,
 };
 
 use crate::{
     condition::{self, Condition},
     lease::Leadership,
-    report::Report,
+    report::ControllerReport,
     writes::Write,
 };
 
@@ -47,7 +47,7 @@ pub(crate) enum WriteError {
 pub(crate) struct Writer {
     client: ApiClient,
     leadership: Leadership,
-    report: Arc<Report>,
+    report: Arc<ControllerReport>,
     events: Recorder,
     controller: &'static str,
     /// Digests of updates that changed nothing, because the API server normalizes the object. They
@@ -59,7 +59,7 @@ impl Writer {
     pub(crate) fn new(
         client: ApiClient,
         leadership: Leadership,
-        report: Arc<Report>,
+        report: Arc<ControllerReport>,
         events: Recorder,
         controller: &'static str,
     ) -> Self {
@@ -72,7 +72,7 @@ impl Writer {
         resource: &Resource,
         version: &str,
         write: &Write,
-    ) -> Result<Option<Object>, WriteError> {
+    ) -> Result<Option<KubeObject>, WriteError> {
         let id = write.id();
         let key = (resource.name(), id.clone());
         if let Write::Update(object) = write
@@ -97,7 +97,7 @@ impl Writer {
                 }
             }
         });
-        let mut stored: Option<Object> = stored.await?;
+        let mut stored: Option<KubeObject> = stored.await?;
         if let Some(stored) = &mut stored {
             stored.complete(&resource.type_meta(version));
         }
@@ -118,9 +118,9 @@ impl Writer {
         &self,
         resource: &Resource,
         version: &str,
-        object: &Object,
+        object: &KubeObject,
         condition: &Condition,
-    ) -> Result<Option<Object>, WriteError> {
+    ) -> Result<Option<KubeObject>, WriteError> {
         let Some(conditions) = condition::merge(object, condition) else { return Ok(None) };
         let status = json!({"conditions": conditions});
         self.patch_status(resource, version, object, status).await.map(Some)
@@ -131,9 +131,9 @@ impl Writer {
         &self,
         resource: &Resource,
         version: &str,
-        object: &Object,
+        object: &KubeObject,
         status: Value,
-    ) -> Result<Object, WriteError> {
+    ) -> Result<KubeObject, WriteError> {
         let id = ObjectId::from_object(object);
         // Only this version: a patch replaces the whole list of conditions, and other clients write
         // to it.
@@ -147,7 +147,7 @@ impl Writer {
             let api = resource.api(client, version, &id.namespace);
             api.patch_status(&id.name, &params, &patch).await
         });
-        let mut stored: Object = stored.await?;
+        let mut stored: KubeObject = stored.await?;
         stored.complete(&resource.type_meta(version));
         Ok(stored)
     }
@@ -155,7 +155,7 @@ impl Writer {
     /// Publishes an Event about an object.
     pub(crate) fn publish(
         &self,
-        about: &Object,
+        about: &KubeObject,
         kind: EventType,
         reason: &str,
         message: impl Into<String>,
@@ -209,7 +209,7 @@ fn exactly(revision: &Revision) -> DeleteParams {
     DeleteParams::background().preconditions(Preconditions { resource_version, uid })
 }
 
-fn digest(object: &Object) -> u64 {
+fn digest(object: &KubeObject) -> u64 {
     let mut hasher = DefaultHasher::new();
     serde_json::to_value(object).unwrap_or_default().hash(&mut hasher);
     hasher.finish()

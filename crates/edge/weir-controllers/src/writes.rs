@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
-use weir_kube::{Object, ObjectId, Revision, WireObject};
+use weir_kube::{KubeObject, ObjectId, Revision, WireObject};
 
 use crate::object::is_terminating;
 
@@ -11,9 +11,9 @@ use crate::object::is_terminating;
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Write {
     /// Creates an object.
-    Create(Object),
+    Create(KubeObject),
     /// Replaces the object, but only the version that was observed.
-    Update(Object),
+    Update(KubeObject),
     /// Deletes this revision of an object.
     Delete(Revision),
 }
@@ -41,11 +41,11 @@ pub(crate) struct WritePlan {
 /// Plans the writes from the observed objects of a kind to the desired ones. Objects that are not
 /// owned stay unchanged.
 pub(crate) fn plan_writes<'a>(
-    desired: &[Object],
-    observed: impl IntoIterator<Item = &'a Object>,
-    owns: impl Fn(&Object) -> bool,
+    desired: &[KubeObject],
+    observed: impl IntoIterator<Item = &'a KubeObject>,
+    owns: impl Fn(&KubeObject) -> bool,
 ) -> WritePlan {
-    let observed: BTreeMap<ObjectId, &Object> =
+    let observed: BTreeMap<ObjectId, &KubeObject> =
         observed.into_iter().map(|object| (ObjectId::from_object(object), object)).collect();
     let mut plan = WritePlan::default();
     for object in desired {
@@ -70,7 +70,7 @@ pub(crate) fn plan_writes<'a>(
 ///
 /// Labels and data are replaced. Annotations, owners and finalizers added by others stay, and so
 /// does the status.
-pub(crate) fn adjusted(observed: &Object, desired: &Object) -> Option<Object> {
+pub(crate) fn adjusted(observed: &KubeObject, desired: &KubeObject) -> Option<KubeObject> {
     let mut new = observed.clone();
     if desired.metadata.labels.is_some() {
         new.metadata.labels.clone_from(&desired.metadata.labels);
@@ -115,12 +115,12 @@ mod tests {
 
     use super::*;
 
-    fn object(value: Value) -> Object {
+    fn object(value: Value) -> KubeObject {
         serde_json::from_value(value).unwrap()
     }
 
     /// An owned object, as the API server returns it.
-    fn observed(name: &str, spec: Value) -> Object {
+    fn observed(name: &str, spec: Value) -> KubeObject {
         object(json!({
             "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
             "metadata": {"namespace": "shop", "name": name, "uid": "u", "resourceVersion": "7", "labels": {"ours": "yes"}},
@@ -128,7 +128,7 @@ mod tests {
         }))
     }
 
-    fn desired(name: &str, spec: Value) -> Object {
+    fn desired(name: &str, spec: Value) -> KubeObject {
         object(json!({
             "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
             "metadata": {"namespace": "shop", "name": name, "labels": {"ours": "yes"}},
@@ -136,12 +136,12 @@ mod tests {
         }))
     }
 
-    fn is_ours(object: &Object) -> bool {
+    fn is_ours(object: &KubeObject) -> bool {
         object.metadata.labels.iter().flatten().any(|(key, _)| key == "ours")
     }
 
     fn summary(plan: &WritePlan) -> Vec<String> {
-        let name = |object: &Object| object.metadata.name.clone().unwrap_or_default();
+        let name = |object: &KubeObject| object.metadata.name.clone().unwrap_or_default();
         let line = |write: &Write| match write {
             Write::Create(object) => format!("create {}", name(object)),
             Write::Update(object) => format!("update {}", name(object)),

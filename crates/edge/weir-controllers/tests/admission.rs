@@ -9,7 +9,7 @@ use cel::{Context, Program, Value as Cel, extractors::This};
 use serde_json::{Value, json};
 use weir_clusterset::{RemoteId, RemotePod};
 use weir_controllers::clusterset::wire;
-use weir_kube::Object;
+use weir_kube::KubeObject;
 
 const BROKER: &str = "submariner-k8s-broker";
 
@@ -87,7 +87,7 @@ fn member(id: &str, resource: &'static str, old: Value, new: Value) -> Result<()
     verdict(&Request { user, resource, old, new }).unwrap()
 }
 
-fn json_of(object: &Object) -> Value {
+fn json_of(object: &KubeObject) -> Value {
     serde_json::to_value(object).unwrap()
 }
 

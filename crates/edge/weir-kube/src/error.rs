@@ -1,7 +1,7 @@
 use std::{error::Error, io, path::PathBuf, time::Duration};
 
 /// Any other error.
-pub(crate) type Cause = Box<dyn Error + Send + Sync>;
+pub(crate) type BoxError = Box<dyn Error + Send + Sync>;
 
 /// Why a request to the API server failed.
 #[derive(Debug, thiserror::Error)]
@@ -15,17 +15,17 @@ pub enum ApiError {
         /// The path; `None` for the user's default kubeconfig.
         path: Option<PathBuf>,
         /// The cause.
-        source: Cause,
+        source: BoxError,
     },
     /// The process runs in a pod without a usable service account.
     #[error("cannot use the service account of this pod")]
-    Pod(#[source] Cause),
+    Pod(#[source] BoxError),
     /// The credentials could not be loaded.
     #[error("cannot get credentials for the API server")]
-    Credentials(#[source] Cause),
+    Credentials(#[source] BoxError),
     /// The API server did not answer.
     #[error("cannot reach the API server")]
-    Unreachable(#[source] Cause),
+    Unreachable(#[source] BoxError),
     /// The API server rejected the credentials.
     #[error("the API server does not accept the credentials")]
     Unauthorized,
@@ -203,7 +203,7 @@ impl From<io::Error> for ApiError {
 }
 
 /// The last error of the chain. The others only state that there is a cause.
-fn innermost(error: impl Error + Send + Sync + 'static) -> Cause {
+fn innermost(error: impl Error + Send + Sync + 'static) -> BoxError {
     let mut cause: &dyn Error = &error;
     while let Some(source) = cause.source() {
         cause = source;

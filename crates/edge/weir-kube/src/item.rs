@@ -3,9 +3,9 @@ use std::ops::Deref;
 use kube::core::TypeMeta;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use weir_api::document::{Entry, Tree, Value as TreeValue};
+use weir_api::document::{MapEntry, Tree, TreeValue};
 
-use crate::{Object, ObjectId};
+use crate::{KubeObject, ObjectId};
 
 /// One revision of one object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -68,7 +68,7 @@ pub trait WireObject: DeserializeOwned + Send {
     fn complete(&mut self, types: &TypeMeta);
 }
 
-impl WireObject for Object {
+impl WireObject for KubeObject {
     fn revision(&self) -> Revision {
         Revision {
             id: ObjectId::from_object(self),
@@ -146,7 +146,7 @@ impl WireObject for Tree {
         for (key, text) in [("kind", &types.kind), ("apiVersion", &types.api_version)] {
             if !entries.iter().any(|entry| &*entry.key == key) {
                 let value = Tree { line: 1, value: TreeValue::Str((&**text).into()) };
-                entries.insert(0, Entry { key: key.into(), written: None, line: 1, value });
+                entries.insert(0, MapEntry { key: key.into(), written: None, line: 1, value });
             }
         }
     }

@@ -5,7 +5,7 @@ use crate::{NETWORK_POLICIES, OnMissing, Resource, WatchSpec};
 
 /// The kinds that make up the model of a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Kind {
+pub(crate) enum ModelKind {
     Namespace,
     Node,
     Pod,
@@ -37,27 +37,27 @@ const fn policy(
     Resource { group: "policy.networking.k8s.io", versions, kind, plural }
 }
 
-impl Kind {
+impl ModelKind {
     /// All kinds. Namespaces come first, so that policies find the labels they select by.
-    pub(crate) const ALL: [Kind; 7] = [
-        Kind::Namespace,
-        Kind::Node,
-        Kind::NetworkPolicy,
-        Kind::AdminNetworkPolicy,
-        Kind::BaselineAdminNetworkPolicy,
-        Kind::ClusterNetworkPolicy,
-        Kind::Pod,
+    pub(crate) const ALL: [ModelKind; 7] = [
+        ModelKind::Namespace,
+        ModelKind::Node,
+        ModelKind::NetworkPolicy,
+        ModelKind::AdminNetworkPolicy,
+        ModelKind::BaselineAdminNetworkPolicy,
+        ModelKind::ClusterNetworkPolicy,
+        ModelKind::Pod,
     ];
 
     pub(crate) fn resource(self) -> &'static Resource {
         match self {
-            Kind::Namespace => &NAMESPACES,
-            Kind::Node => &NODES,
-            Kind::Pod => &PODS,
-            Kind::NetworkPolicy => &NETWORK_POLICIES,
-            Kind::AdminNetworkPolicy => &ADMIN_NETWORK_POLICIES,
-            Kind::BaselineAdminNetworkPolicy => &BASELINE_ADMIN_NETWORK_POLICIES,
-            Kind::ClusterNetworkPolicy => &CLUSTER_NETWORK_POLICIES,
+            ModelKind::Namespace => &NAMESPACES,
+            ModelKind::Node => &NODES,
+            ModelKind::Pod => &PODS,
+            ModelKind::NetworkPolicy => &NETWORK_POLICIES,
+            ModelKind::AdminNetworkPolicy => &ADMIN_NETWORK_POLICIES,
+            ModelKind::BaselineAdminNetworkPolicy => &BASELINE_ADMIN_NETWORK_POLICIES,
+            ModelKind::ClusterNetworkPolicy => &CLUSTER_NETWORK_POLICIES,
         }
     }
 
@@ -65,12 +65,14 @@ impl Kind {
     pub(crate) fn spec(self) -> WatchSpec {
         let spec = WatchSpec::all(*self.resource());
         match self {
-            Kind::AdminNetworkPolicy
-            | Kind::BaselineAdminNetworkPolicy
-            | Kind::ClusterNetworkPolicy => {
+            ModelKind::AdminNetworkPolicy
+            | ModelKind::BaselineAdminNetworkPolicy
+            | ModelKind::ClusterNetworkPolicy => {
                 WatchSpec { on_missing: OnMissing::TreatAsEmpty, ..spec }
             }
-            Kind::Namespace | Kind::Node | Kind::Pod | Kind::NetworkPolicy => spec,
+            ModelKind::Namespace | ModelKind::Node | ModelKind::Pod | ModelKind::NetworkPolicy => {
+                spec
+            }
         }
     }
 
@@ -86,13 +88,13 @@ impl Kind {
         let policy =
             |kind| Key::Policy(PolicyId { kind, namespace: namespace.clone(), name: name.clone() });
         Some(match self {
-            Kind::Namespace => Key::Namespace(name),
-            Kind::Node => Key::Node(name),
-            Kind::Pod => Key::Pod(PodId { namespace, name }),
-            Kind::NetworkPolicy => policy(PolicyKind::NetworkPolicy),
-            Kind::AdminNetworkPolicy => policy(PolicyKind::AdminNetworkPolicy),
-            Kind::BaselineAdminNetworkPolicy => policy(PolicyKind::BaselineAdminNetworkPolicy),
-            Kind::ClusterNetworkPolicy => policy(PolicyKind::ClusterNetworkPolicy),
+            ModelKind::Namespace => Key::Namespace(name),
+            ModelKind::Node => Key::Node(name),
+            ModelKind::Pod => Key::Pod(PodId { namespace, name }),
+            ModelKind::NetworkPolicy => policy(PolicyKind::NetworkPolicy),
+            ModelKind::AdminNetworkPolicy => policy(PolicyKind::AdminNetworkPolicy),
+            ModelKind::BaselineAdminNetworkPolicy => policy(PolicyKind::BaselineAdminNetworkPolicy),
+            ModelKind::ClusterNetworkPolicy => policy(PolicyKind::ClusterNetworkPolicy),
         })
     }
 }

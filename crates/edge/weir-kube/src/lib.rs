@@ -1,11 +1,11 @@
 //! The Kubernetes client of weir: agent, controllers and the opflex agent all use this crate.
 //!
 //! ```text
-//!  Access ─► ApiClient ─┬─► follow: list, watch, list … ─┬─► VersionCache ─► SourceEvent agent: Watch
-//!                       │                                └─► Event<T> ─► Store<T>       controllers
-//!                       ├─► pages of lists ─► weir_api::Reader ─► Manifests             CLI: read_cluster
-//!                       ├─► one pod                                                     CNI: Pods
-//!                       └─◄ Events, counted and limited                                 Recorder
+//!  Access ─► ApiClient ─┬─► follow: list, watch, list … ─┬─► VersionCache ─► SourceEvent   ClusterWatch
+//!                       │                                └─► ObjectEvent<T> ─► Store<T>    controllers
+//!                       ├─► pages of lists ─► ManifestReader ─► Manifests                  read_cluster
+//!                       ├─► one pod                                                        PodClient
+//!                       └─◄ Events, counted and limited                                    Recorder
 //! ```
 //!
 //! *Invariants*
@@ -19,13 +19,13 @@
 //!
 //! Required permissions:
 //!
-//! * [`Watch`]: `list` and `watch` on pods, namespaces, nodes, networkpolicies.networking.k8s.io and,
+//! * [`ClusterWatch`]: `list` and `watch` on pods, namespaces, nodes, networkpolicies.networking.k8s.io and,
 //!   if installed, on adminnetworkpolicies, baselineadminnetworkpolicies and clusternetworkpolicies of
 //!   policy.networking.k8s.io. `get` on the customresourcedefinitions.apiextensions.k8s.io of these
 //!   three: without it, the agent waits a minute before it treats a missing kind as not installed.
-//! * [`Pods`]: `get` on pods.
+//! * [`PodClient`]: `get` on pods.
 //! * [`Recorder`]: `create` and `patch` on events of the core group.
-//! * [`read_cluster`]: `list` on the kinds of `Watch`. Nodes are needed only if a policy selects
+//! * [`read_cluster`]: `list` on the kinds of `ClusterWatch`. Nodes are needed only if a policy selects
 //!   nodes, and memcacheds.memcached.c5c3.io only for lints.
 //!
 //! The agent uses the first three, and nothing else.
@@ -49,12 +49,12 @@ mod wire;
 pub use access::Access;
 pub use client::ApiClient;
 pub use error::ApiError;
-pub use follow::{Event, OnMissing, RetryPolicy, WatchSpec, follow};
+pub use follow::{ObjectEvent, OnMissing, RetryPolicy, WatchSpec, follow};
 pub use item::{Item, Revision, WireObject};
-pub use pods::Pods;
+pub use pods::PodClient;
 pub use recorder::{EventType, NewEvent, Recorder};
 pub use reference::{node_reference, policy_reference};
-pub use resource::{NETWORK_POLICIES, Object, ObjectId, Resource};
+pub use resource::{KubeObject, NETWORK_POLICIES, ObjectId, Resource};
 pub use snapshot::{Progress, read_cluster};
 pub use store::Store;
-pub use watch::{UNREACHABLE, Watch};
+pub use watch::{ClusterWatch, UNREACHABLE};

@@ -15,16 +15,16 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Reads single pods, for callers that cannot wait for a watch event.
 ///
 /// This needs the verb `get` on pods.
-pub struct Pods {
+pub struct PodClient {
     runtime: Runtime,
     client: ApiClient,
 }
 
-impl Pods {
+impl PodClient {
     /// The pods of a cluster. This sends no request.
     pub fn new(access: Access) -> io::Result<Self> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
-        Ok(Pods { runtime, client: ApiClient::new(access) })
+        Ok(PodClient { runtime, client: ApiClient::new(access) })
     }
 
     /// Reads a pod; `None` if it does not exist. Blocks for up to 5 s.

@@ -2,15 +2,15 @@ use k8s_openapi::api::core::v1::ObjectReference;
 use kube::core::TypeMeta;
 use weir_model::{PolicyId, PolicyKind};
 
-use crate::kind::Kind;
+use crate::kind::ModelKind;
 
 /// The reference of an Event to a policy.
 pub fn policy_reference(id: &PolicyId) -> ObjectReference {
     let policy = match id.kind {
-        PolicyKind::NetworkPolicy => types(Kind::NetworkPolicy),
-        PolicyKind::AdminNetworkPolicy => types(Kind::AdminNetworkPolicy),
-        PolicyKind::BaselineAdminNetworkPolicy => types(Kind::BaselineAdminNetworkPolicy),
-        PolicyKind::ClusterNetworkPolicy => types(Kind::ClusterNetworkPolicy),
+        PolicyKind::NetworkPolicy => types(ModelKind::NetworkPolicy),
+        PolicyKind::AdminNetworkPolicy => types(ModelKind::AdminNetworkPolicy),
+        PolicyKind::BaselineAdminNetworkPolicy => types(ModelKind::BaselineAdminNetworkPolicy),
+        PolicyKind::ClusterNetworkPolicy => types(ModelKind::ClusterNetworkPolicy),
         // The model does not contain this kind, but Events can name it.
         PolicyKind::ClusterSetNetworkPolicy => TypeMeta {
             api_version: "submariner.io/v1alpha1".into(),
@@ -23,10 +23,10 @@ pub fn policy_reference(id: &PolicyId) -> ObjectReference {
 
 /// The reference of an Event to a node. As in the kubelet's Events, the uid is the name.
 pub fn node_reference(name: &str) -> ObjectReference {
-    ObjectReference { uid: Some(name.into()), ..named(types(Kind::Node), name) }
+    ObjectReference { uid: Some(name.into()), ..named(types(ModelKind::Node), name) }
 }
 
-fn types(kind: Kind) -> TypeMeta {
+fn types(kind: ModelKind) -> TypeMeta {
     let resource = kind.resource();
     resource.type_meta(resource.versions.first().copied().unwrap_or_default())
 }

@@ -7,7 +7,7 @@ use kube::{
 };
 
 /// Any Kubernetes object: its metadata, and the rest as JSON values.
-pub type Object = kube::core::DynamicObject;
+pub type KubeObject = kube::core::DynamicObject;
 
 /// A kind of object, as the API server names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,7 +64,7 @@ impl Resource {
     }
 
     /// A typed client for the objects of one namespace, or of the cluster if `namespace` is empty.
-    pub fn api(&self, client: Client, version: &str, namespace: &str) -> Api<Object> {
+    pub fn api(&self, client: Client, version: &str, namespace: &str) -> Api<KubeObject> {
         let resource = self.api_resource(version);
         match namespace {
             "" => Api::all_with(client, &resource),
@@ -105,7 +105,7 @@ impl ObjectId {
     }
 
     /// The id of an object.
-    pub fn from_object(object: &Object) -> Self {
+    pub fn from_object(object: &KubeObject) -> Self {
         let metadata = &object.metadata;
         ObjectId::new(
             metadata.namespace.clone().unwrap_or_default(),

@@ -2,14 +2,14 @@ use std::time::Duration;
 
 use kube::Client;
 use tokio::time::sleep;
-use weir_api::{Manifests, Reader};
+use weir_api::{ManifestReader, Manifests};
 use weir_model::{Finding, Object, Policy, Severity, Who};
 use weir_runtime::Backoff;
 
 use crate::{
     Access, ApiError, OnMissing, Resource, WatchSpec,
-    kind::Kind,
-    wire::{self, Page, Unread},
+    kind::ModelKind,
+    wire::{self, ListPage, Unread},
 };
 
 /// The number of objects on a page of a list.
@@ -63,17 +63,17 @@ async fn read_all(
     client: &Client,
     progress: &mut impl FnMut(Progress),
 ) -> Result<Manifests, ApiError> {
-    let mut reader = Reader::new();
+    let mut reader = ManifestReader::new();
     let mut nodes_error = None;
-    for (done, kind) in Kind::ALL.into_iter().enumerate() {
-        let step = || progress(Progress { done, all: Kind::ALL.len() });
+    for (done, kind) in ModelKind::ALL.into_iter().enumerate() {
+        let step = || progress(Progress { done, all: ModelKind::ALL.len() });
         match read_kind(client, &kind.spec(), &mut reader, step).await {
             Ok(Served::Yes) => (),
             Ok(Served::No) if kind.is_optional() => (),
             Ok(Served::No) => {
                 return Err(ApiError::Missing { resource: kind.resource().name() });
             }
-            Err(error @ ApiError::Forbidden { .. }) if kind == Kind::Node => {
+            Err(error @ ApiError::Forbidden { .. }) if kind == ModelKind::Node => {
                 nodes_error = Some(error);
             }
             Err(error) => return Err(error),
@@ -106,7 +106,7 @@ enum Served {
 async fn read_kind(
     client: &Client,
     spec: &WatchSpec,
-    reader: &mut Reader,
+    reader: &mut ManifestReader,
     mut step: impl FnMut(),
 ) -> Result<Served, ApiError> {
     let resource = spec.resource;
@@ -131,7 +131,7 @@ async fn read_kind(
                 }
                 Err(error) => return Err(error),
             };
-            let page = Page::parse(&bytes, spec, version, |_: Unread| ())?;
+            let page = ListPage::parse(&bytes, spec, version, |_: Unread| ())?;
             reader.read(file.clone().into(), &bytes);
             after = page.next;
             if after.is_none() {
@@ -146,7 +146,7 @@ async fn read_kind(
 /// an error costs only some lints. It is returned for a finding.
 async fn read_memcacheds(
     client: &Client,
-    reader: &mut Reader,
+    reader: &mut ManifestReader,
 ) -> Result<Option<ApiError>, ApiError> {
     let spec = WatchSpec { on_missing: OnMissing::TreatAsEmpty, ..WatchSpec::all(MEMCACHEDS) };
     match read_kind(client, &spec, reader, || ()).await {

@@ -1,6 +1,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::{Event, Item, ObjectId, Revision};
+use crate::{Item, ObjectEvent, ObjectId, Revision};
 
 /// The objects of one kind, as a follower last reported them.
 ///
@@ -21,9 +21,9 @@ impl<T> Default for Store<T> {
 
 impl<T: PartialEq> Store<T> {
     /// Applies an event and returns the objects that it changed, created or removed.
-    pub fn apply(&mut self, event: Event<T>) -> BTreeSet<ObjectId> {
+    pub fn apply(&mut self, event: ObjectEvent<T>) -> BTreeSet<ObjectId> {
         match event {
-            Event::Listed { version, items } => {
+            ObjectEvent::Listed { version, items } => {
                 self.version = Some(version);
                 let items = items.into_iter().map(|item| (item.id().clone(), item));
                 let before = std::mem::replace(&mut self.items, items.collect());
@@ -31,13 +31,13 @@ impl<T: PartialEq> Store<T> {
                 let has_changed = |id: &&&ObjectId| before.get(**id) != self.items.get(**id);
                 ids.iter().filter(has_changed).map(|id| (*id).clone()).collect()
             }
-            Event::Put(item) => self.put(item),
-            Event::Removed(revision) => self.remove_revision(&revision),
-            Event::Available => {
+            ObjectEvent::Put(item) => self.put(item),
+            ObjectEvent::Removed(revision) => self.remove_revision(&revision),
+            ObjectEvent::Available => {
                 self.problem = None;
                 BTreeSet::new()
             }
-            Event::Unavailable(problem) => {
+            ObjectEvent::Unavailable(problem) => {
                 self.problem = Some(problem);
                 BTreeSet::new()
             }
@@ -113,8 +113,8 @@ mod tests {
         Revision { id, uid: uid.into(), resource_version: version.into() }
     }
 
-    fn listed(items: Vec<Item<()>>) -> Event<()> {
-        Event::Listed { version: "v1", items }
+    fn listed(items: Vec<Item<()>>) -> ObjectEvent<()> {
+        ObjectEvent::Listed { version: "v1", items }
     }
 
     fn names(ids: BTreeSet<ObjectId>) -> Vec<String> {
@@ -138,19 +138,22 @@ mod tests {
         let mut store = Store::default();
         store.apply(listed(vec![item("a", "a", "9")]));
         assert_eq!(names(store.apply(listed(vec![item("a", "a", "3")]))), ["shop/a"]);
-        assert_eq!(names(store.apply(Event::Put(item("a", "a", "4")))), ["shop/a"]);
+        assert_eq!(names(store.apply(ObjectEvent::Put(item("a", "a", "4")))), ["shop/a"]);
     }
 
     #[test]
     fn repeated_and_late_events_change_nothing() {
         let mut store = Store::default();
-        assert_eq!(names(store.apply(Event::Put(item("a", "a", "5")))), ["shop/a"]);
-        assert_eq!(names(store.apply(Event::Put(item("a", "a", "5")))), [""; 0]);
-        assert_eq!(names(store.apply(Event::Put(item("a", "a", "4")))), [""; 0]);
-        assert_eq!(names(store.apply(Event::Removed(revision("b", "b", "6")))), [""; 0]);
+        assert_eq!(names(store.apply(ObjectEvent::Put(item("a", "a", "5")))), ["shop/a"]);
+        assert_eq!(names(store.apply(ObjectEvent::Put(item("a", "a", "5")))), [""; 0]);
+        assert_eq!(names(store.apply(ObjectEvent::Put(item("a", "a", "4")))), [""; 0]);
+        assert_eq!(names(store.apply(ObjectEvent::Removed(revision("b", "b", "6")))), [""; 0]);
         // The object was deleted and created again.
-        assert_eq!(names(store.apply(Event::Put(item("a", "other", "8")))), ["shop/a"]);
-        assert_eq!(names(store.apply(Event::Removed(revision("a", "other", "9")))), ["shop/a"]);
+        assert_eq!(names(store.apply(ObjectEvent::Put(item("a", "other", "8")))), ["shop/a"]);
+        assert_eq!(
+            names(store.apply(ObjectEvent::Removed(revision("a", "other", "9")))),
+            ["shop/a"]
+        );
         assert!(store.iter().next().is_none());
     }
 
@@ -158,10 +161,10 @@ mod tests {
     fn a_problem_removes_nothing() {
         let mut store = Store::default();
         store.apply(listed(vec![item("a", "a", "1")]));
-        store.apply(Event::Unavailable("unreachable".into()));
+        store.apply(ObjectEvent::Unavailable("unreachable".into()));
         assert_eq!((store.problem(), store.iter().count()), (Some("unreachable"), 1));
         assert!(store.is_in_sync());
-        store.apply(Event::Available);
+        store.apply(ObjectEvent::Available);
         assert_eq!(store.problem(), None);
     }
 }

@@ -4,18 +4,18 @@ use std::{
     time::SystemTime,
 };
 
-use weir_api::{Lowering, Tree, document::Value};
+use weir_api::{Lowering, Tree, document::TreeValue};
 use weir_model::{Change, Finding, Key, Object, ObjectRef, Severity};
 
-use crate::{kind::Kind, wire};
+use crate::{kind::ModelKind, wire};
 
 /// Which objects of a kind exist, and a digest of the content of each. The objects themselves are
 /// lowered to changes of the model and dropped.
 #[derive(Debug)]
 pub(crate) struct VersionCache {
-    kind: Kind,
+    kind: ModelKind,
     lowering: Lowering,
-    versions: BTreeMap<Key, Version>,
+    versions: BTreeMap<Key, CachedVersion>,
     findings: BTreeMap<Key, Vec<Finding>>,
     have_findings_changed: bool,
     /// The number of the current list.
@@ -24,7 +24,7 @@ pub(crate) struct VersionCache {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Version {
+struct CachedVersion {
     /// `None` if the object counts as changed, whatever its content is.
     digest: Option<u64>,
     /// The last list that contained the object, or that preceded its last event.
@@ -43,7 +43,7 @@ pub(crate) struct Reading {
 }
 
 impl VersionCache {
-    pub(crate) fn new(kind: Kind) -> Self {
+    pub(crate) fn new(kind: ModelKind) -> Self {
         VersionCache {
             kind,
             lowering: Lowering::default(),
@@ -75,7 +75,7 @@ impl VersionCache {
     /// Takes over an object and returns the change, if the content is new.
     pub(crate) fn put(&mut self, reading: Reading) -> Option<Change> {
         let Reading { key, digest, lowered, .. } = reading;
-        let version = Version { digest: Some(digest), list: self.list };
+        let version = CachedVersion { digest: Some(digest), list: self.list };
         let Some((object, mut findings)) = lowered else {
             if let Some(known) = self.versions.get_mut(&key) {
                 known.list = self.list;
@@ -133,9 +133,9 @@ impl VersionCache {
 
 /// Managed fields are up to half of an object, and mean nothing for policies.
 fn remove_managed_fields(object: &mut Tree) {
-    let Value::Map(entries) = &mut object.value else { return };
+    let TreeValue::Map(entries) = &mut object.value else { return };
     let metadata = entries.iter_mut().find(|entry| &*entry.key == "metadata");
-    if let Some(Value::Map(entries)) = metadata.map(|entry| &mut entry.value.value) {
+    if let Some(TreeValue::Map(entries)) = metadata.map(|entry| &mut entry.value.value) {
         entries.retain(|entry| &*entry.key != "managedFields");
     }
 }
@@ -178,7 +178,7 @@ mod tests {
 
     #[test]
     fn unchanged_content_is_not_a_change() {
-        let mut cache = VersionCache::new(Kind::Pod);
+        let mut cache = VersionCache::new(ModelKind::Pod);
         cache.begin_list();
         assert!(put(&mut cache, pod("a", 1)).is_some());
         assert!(put(&mut cache, pod("a", 1)).is_none());
@@ -189,7 +189,7 @@ mod tests {
 
     #[test]
     fn other_content_under_the_same_resource_version_is_a_change() {
-        let mut cache = VersionCache::new(Kind::Pod);
+        let mut cache = VersionCache::new(ModelKind::Pod);
         cache.begin_list();
         assert!(put(&mut cache, pod_at("a", 1, "10.0.0.1")).is_some());
         assert!(put(&mut cache, pod_at("a", 1, "10.0.0.2")).is_some());
@@ -197,7 +197,7 @@ mod tests {
 
     #[test]
     fn reading_alone_does_not_change_the_cache() {
-        let mut cache = VersionCache::new(Kind::Pod);
+        let mut cache = VersionCache::new(ModelKind::Pod);
         cache.begin_list();
         // A page that turns out to be truncated is read, and then dropped.
         drop(cache.read(pod("a", 1)));
@@ -206,7 +206,7 @@ mod tests {
 
     #[test]
     fn only_a_complete_list_removes_objects() {
-        let mut cache = VersionCache::new(Kind::Pod);
+        let mut cache = VersionCache::new(ModelKind::Pod);
         cache.begin_list();
         put(&mut cache, pod("a", 1));
         put(&mut cache, pod("b", 2));
@@ -224,7 +224,7 @@ mod tests {
 
     #[test]
     fn an_invalid_policy_is_enforced_and_reported_until_it_is_valid_or_gone() {
-        let mut cache = VersionCache::new(Kind::NetworkPolicy);
+        let mut cache = VersionCache::new(ModelKind::NetworkPolicy);
         let policy = |version: u32, cidr: &str| {
             Tree::from(&json!({
                 "apiVersion": "networking.k8s.io/v1",

@@ -17,8 +17,8 @@ use weir_runtime::SourceEvent;
 
 use crate::{
     Access, ApiClient, Resource, RetryPolicy,
-    follow::{Closed, Follower, Problem, Sink},
-    kind::Kind,
+    follow::{Closed, Follower, ObjectSink, Problem},
+    kind::ModelKind,
     version_cache::{Reading, VersionCache},
 };
 
@@ -34,19 +34,19 @@ const BATCH_CHANGES: usize = 4096;
 
 /// A thread that follows all kinds of the model, until this is dropped.
 #[derive(Debug)]
-pub struct Watch {
+pub struct ClusterWatch {
     /// Counts the requests to read everything again. The thread ends when this is dropped.
     reloads: watch::Sender<u64>,
 }
 
-impl Watch {
+impl ClusterWatch {
     /// Follows a cluster and passes batches of changes to `send`, until it returns `false`. The
     /// first batches contain all objects of the cluster.
     pub fn start(
         access: Access,
         policy: RetryPolicy,
         send: impl FnMut(SourceEvent) -> bool + Send + 'static,
-    ) -> io::Result<Watch> {
+    ) -> io::Result<ClusterWatch> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (reloads, reload) = watch::channel(0);
         let thread = thread::Builder::new().name("weir-kube".into());
@@ -55,7 +55,7 @@ impl Watch {
             // A request can be in flight. Its answer is not needed.
             runtime.shutdown_background();
         })?;
-        Ok(Watch { reloads })
+        Ok(ClusterWatch { reloads })
     }
 
     /// Lists everything again and sends each object as a change.
@@ -72,7 +72,7 @@ async fn follow_all(
 ) {
     let client = ApiClient::new(access);
     let (out, messages) = mpsc::channel(QUEUE_CAPACITY);
-    let followers = Kind::ALL.map(|kind| {
+    let followers = ModelKind::ALL.map(|kind| {
         let sink = ModelSink {
             kind,
             cache: VersionCache::new(kind),
@@ -90,28 +90,28 @@ async fn follow_all(
 
 /// A message of one follower to the batch.
 #[derive(Debug)]
-enum Message {
+enum FollowerMessage {
     /// Changes of the model, and when the object was written, if it is known.
     Changes(Vec<Change>, Option<SystemTime>),
     /// All findings about the objects of a kind.
-    Findings(Kind, Vec<Finding>),
+    Findings(ModelKind, Vec<Finding>),
     /// A list is complete.
-    Listed(Kind),
+    Listed(ModelKind),
     /// Why the kind cannot be followed at the moment; `None` if it can.
-    Problem(Kind, Option<Finding>),
+    Problem(ModelKind, Option<Finding>),
 }
 
 /// Lowers the objects of one kind to changes of the model.
 struct ModelSink {
-    kind: Kind,
+    kind: ModelKind,
     cache: VersionCache,
     /// The finding that no known version of the kind is served.
     unknown_version: Option<Finding>,
-    out: mpsc::Sender<Message>,
+    out: mpsc::Sender<FollowerMessage>,
 }
 
 impl ModelSink {
-    async fn send(&mut self, message: Message) -> Result<(), Closed> {
+    async fn send(&mut self, message: FollowerMessage) -> Result<(), Closed> {
         self.out.send(message).await.map_err(|_| Closed)
     }
 
@@ -124,7 +124,7 @@ impl ModelSink {
             self.send_findings().await?;
         }
         if !changes.is_empty() {
-            self.send(Message::Changes(changes, written)).await?;
+            self.send(FollowerMessage::Changes(changes, written)).await?;
         }
         Ok(())
     }
@@ -132,11 +132,11 @@ impl ModelSink {
     async fn send_findings(&mut self) -> Result<(), Closed> {
         let mut findings = self.cache.findings();
         findings.extend(self.unknown_version.clone());
-        self.send(Message::Findings(self.kind, findings)).await
+        self.send(FollowerMessage::Findings(self.kind, findings)).await
     }
 }
 
-impl Sink for ModelSink {
+impl ObjectSink for ModelSink {
     type Raw = Tree;
     type Item = Option<Reading>;
 
@@ -157,11 +157,11 @@ impl Sink for ModelSink {
     async fn complete_list(&mut self, _: &'static str) -> Result<(), Closed> {
         let gone = self.cache.complete_list();
         self.send_changes(gone, None).await?;
-        self.send(Message::Listed(self.kind)).await
+        self.send(FollowerMessage::Listed(self.kind)).await
     }
 
     async fn keep_list(&mut self) -> Result<(), Closed> {
-        self.send(Message::Listed(self.kind)).await
+        self.send(FollowerMessage::Listed(self.kind)).await
     }
 
     async fn put(&mut self, item: Option<Reading>) -> Result<(), Closed> {
@@ -199,7 +199,7 @@ impl Sink for ModelSink {
             message: problem.message,
             hint: problem.hint,
         });
-        self.send(Message::Problem(self.kind, finding)).await
+        self.send(FollowerMessage::Problem(self.kind, finding)).await
     }
 }
 
@@ -219,7 +219,7 @@ fn unknown_version(resource: Resource) -> Finding {
 
 /// Combines the messages of the followers to batches.
 async fn send_batches(
-    mut messages: mpsc::Receiver<Message>,
+    mut messages: mpsc::Receiver<FollowerMessage>,
     mut send: impl FnMut(SourceEvent) -> bool,
 ) {
     let mut batch = Batch::default();
@@ -243,14 +243,14 @@ async fn send_batches(
 struct Batch {
     changes: Vec<Change>,
     written: Vec<SystemTime>,
-    listed: BTreeSet<Kind>,
-    findings: BTreeMap<Kind, Vec<Finding>>,
-    problems: BTreeMap<Kind, Finding>,
+    listed: BTreeSet<ModelKind>,
+    findings: BTreeMap<ModelKind, Vec<Finding>>,
+    problems: BTreeMap<ModelKind, Finding>,
     is_changed: bool,
 }
 
 impl Batch {
-    fn drain(&mut self, messages: &mut mpsc::Receiver<Message>) {
+    fn drain(&mut self, messages: &mut mpsc::Receiver<FollowerMessage>) {
         while self.changes.len() < BATCH_CHANGES
             && let Ok(message) = messages.try_recv()
         {
@@ -258,19 +258,19 @@ impl Batch {
         }
     }
 
-    fn add(&mut self, message: Message) {
+    fn add(&mut self, message: FollowerMessage) {
         match message {
-            Message::Changes(changes, written) => {
+            FollowerMessage::Changes(changes, written) => {
                 self.is_changed |= !changes.is_empty();
                 self.changes.extend(changes);
                 self.written.extend(written);
             }
-            Message::Findings(kind, findings) => {
+            FollowerMessage::Findings(kind, findings) => {
                 self.is_changed = true;
                 self.findings.insert(kind, findings);
             }
-            Message::Listed(kind) => self.is_changed |= self.listed.insert(kind),
-            Message::Problem(kind, problem) => {
+            FollowerMessage::Listed(kind) => self.is_changed |= self.listed.insert(kind),
+            FollowerMessage::Problem(kind, problem) => {
                 let before = match problem.clone() {
                     Some(finding) => self.problems.insert(kind, finding),
                     None => self.problems.remove(&kind),
@@ -289,7 +289,7 @@ impl Batch {
         let problems: BTreeSet<&Finding> = self.problems.values().collect();
         let problems: Vec<Finding> = problems.into_iter().cloned().collect();
         let findings = self.findings.values().flatten().chain(&problems).cloned().collect();
-        let in_sync = self.listed.len() == Kind::ALL.len();
+        let in_sync = self.listed.len() == ModelKind::ALL.len();
         Some(SourceEvent {
             changes: std::mem::take(&mut self.changes),
             written: std::mem::take(&mut self.written),

@@ -38,7 +38,7 @@ const MAX_ERROR_BYTES: usize = 64 << 10;
 
 /// A page of a list that was parsed completely and is valid.
 #[derive(Debug)]
-pub(crate) struct Page<T> {
+pub(crate) struct ListPage<T> {
     pub(crate) items: Vec<T>,
     /// The version of the whole list.
     pub(crate) resource_version: String,
@@ -69,7 +69,7 @@ pub(crate) async fn page_bytes(
     answer(client, request, "list", &spec.resource.name(), MAX_PAGE_BYTES).await
 }
 
-impl<T> Page<T> {
+impl<T> ListPage<T> {
     /// Parses a page and converts its objects one by one. A page with any defect is rejected as a
     /// whole: it may be a truncated list, or no list at all.
     pub(crate) fn parse<R: WireObject>(
@@ -106,28 +106,28 @@ struct ListMeta {
 }
 
 impl<'de, R: WireObject, T, F: FnMut(R) -> T> DeserializeSeed<'de> for List<'_, R, F> {
-    type Value = Page<T>;
+    type Value = ListPage<T>;
 
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Page<T>, D::Error> {
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<ListPage<T>, D::Error> {
         deserializer.deserialize_map(self)
     }
 }
 
 impl<'de, R: WireObject, T, F: FnMut(R) -> T> Visitor<'de> for List<'_, R, F> {
-    type Value = Page<T>;
+    type Value = ListPage<T>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "a {}List", self.types.kind)
     }
 
-    fn visit_map<A: MapAccess<'de>>(mut self, mut map: A) -> Result<Page<T>, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(mut self, mut map: A) -> Result<ListPage<T>, A::Error> {
         use serde::de::Error;
         let (mut kind, mut metadata, mut items) = (None::<String>, ListMeta::default(), None);
         while let Some(key) = map.next_key::<String>()? {
             match &*key {
                 "kind" => kind = map.next_value()?,
                 "metadata" => metadata = map.next_value()?,
-                "items" => items = Some(map.next_value_seed(Items(&mut self))?),
+                "items" => items = Some(map.next_value_seed(ListItems(&mut self))?),
                 _ => {
                     map.next_value::<IgnoredAny>()?;
                 }
@@ -140,7 +140,7 @@ impl<'de, R: WireObject, T, F: FnMut(R) -> T> Visitor<'de> for List<'_, R, F> {
         }
         let not_empty = |text: &String| !text.is_empty();
         let version = metadata.resource_version.filter(not_empty);
-        Ok(Page {
+        Ok(ListPage {
             items: items.ok_or_else(|| A::Error::custom("the list has no items"))?,
             resource_version: version
                 .ok_or_else(|| A::Error::custom("the list has no resourceVersion"))?,
@@ -150,9 +150,9 @@ impl<'de, R: WireObject, T, F: FnMut(R) -> T> Visitor<'de> for List<'_, R, F> {
 }
 
 /// The items of a list. `null` is the empty list, as Go writes it.
-struct Items<'l, 'a, R, F>(&'l mut List<'a, R, F>);
+struct ListItems<'l, 'a, R, F>(&'l mut List<'a, R, F>);
 
-impl<'de, R: WireObject, T, F: FnMut(R) -> T> DeserializeSeed<'de> for Items<'_, '_, R, F> {
+impl<'de, R: WireObject, T, F: FnMut(R) -> T> DeserializeSeed<'de> for ListItems<'_, '_, R, F> {
     type Value = Vec<T>;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Vec<T>, D::Error> {
@@ -160,7 +160,7 @@ impl<'de, R: WireObject, T, F: FnMut(R) -> T> DeserializeSeed<'de> for Items<'_,
     }
 }
 
-impl<'de, R: WireObject, T, F: FnMut(R) -> T> Visitor<'de> for Items<'_, '_, R, F> {
+impl<'de, R: WireObject, T, F: FnMut(R) -> T> Visitor<'de> for ListItems<'_, '_, R, F> {
     type Value = Vec<T>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -246,7 +246,8 @@ impl<R: WireObject> WatchEvent<R> {
         let parse_error = |error: serde_json::Error| garbled(error.to_string());
         let Head { r#type } = serde_json::from_slice(line).map_err(parse_error)?;
         if r#type == "ERROR" {
-            let Of { object } = serde_json::from_slice::<Of<Status>>(line).map_err(parse_error)?;
+            let Of { object } =
+                serde_json::from_slice::<Of<ApiStatus>>(line).map_err(parse_error)?;
             return Err(object.into_error("watch", resource));
         }
         let Of { mut object } = serde_json::from_slice::<Of<R>>(line).map_err(parse_error)?;
@@ -271,7 +272,7 @@ pub(crate) fn written(object: &Tree) -> Option<SystemTime> {
 }
 
 /// An open watch.
-pub(crate) struct Watch {
+pub(crate) struct WatchStream {
     types: TypeMeta,
     resource: String,
     body: BodyDataStream<Body>,
@@ -285,7 +286,7 @@ pub(crate) async fn watch(
     version: &str,
     from: &str,
     seconds: u32,
-) -> Result<Watch, ApiError> {
+) -> Result<WatchStream, ApiError> {
     let mut params = WatchParams::default().timeout(seconds);
     if !spec.labels.is_empty() {
         params = params.labels(&spec.labels);
@@ -297,7 +298,7 @@ pub(crate) async fn watch(
     let request = Request::new(spec.resource.path(version, &spec.namespace)).watch(&params, from);
     let opened = tokio::time::timeout(OPEN_TIMEOUT, send(client, request, "watch", &resource));
     let response = opened.await.map_err(|_| ApiError::timed_out(OPEN_TIMEOUT))??;
-    Ok(Watch {
+    Ok(WatchStream {
         types: spec.resource.type_meta(version),
         resource,
         body: response.into_body().into_data_stream(),
@@ -305,7 +306,7 @@ pub(crate) async fn watch(
     })
 }
 
-impl Watch {
+impl WatchStream {
     /// The next event; `None` if the watch has ended. The future can be dropped and called again
     /// without losing data.
     pub(crate) async fn next<R: WireObject>(&mut self) -> Result<Option<WatchEvent<R>>, ApiError> {
@@ -481,9 +482,9 @@ async fn send(
     let header = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok());
     let retry_after = header.and_then(|text| text.trim().parse().ok()).map(Duration::from_secs);
     let bytes = body(response, MAX_ERROR_BYTES, verb, resource).await.unwrap_or_default();
-    let mut status = serde_json::from_slice::<Status>(&bytes).unwrap_or_else(|_| Status {
+    let mut status = serde_json::from_slice::<ApiStatus>(&bytes).unwrap_or_else(|_| ApiStatus {
         message: String::from_utf8_lossy(&bytes).chars().take(200).collect(),
-        ..Status::default()
+        ..ApiStatus::default()
     });
     if status.message.trim().is_empty() {
         status.message = code.canonical_reason().unwrap_or_default().into();
@@ -515,10 +516,10 @@ fn too_large(resource: &str, max_bytes: usize) -> ApiError {
     ApiError::Garbled { resource: resource.into(), message }
 }
 
-/// The part of `metav1.Status` that is reported.
+/// The part of `metav1.ApiStatus` that is reported.
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Status {
+struct ApiStatus {
     code: u16,
     message: String,
     details: Option<Details>,
@@ -530,7 +531,7 @@ struct Details {
     retry_after_seconds: u64,
 }
 
-impl Status {
+impl ApiStatus {
     fn retry_after(&self) -> Option<Duration> {
         let seconds = self.details.as_ref()?.retry_after_seconds;
         (seconds > 0).then(|| Duration::from_secs(seconds))
@@ -553,9 +554,10 @@ mod tests {
         WatchEvent::parse(line.as_bytes(), &kind::PODS.type_meta("v1"), "pods")
     }
 
-    fn page(text: &str) -> Result<Page<Tree>, String> {
+    fn page(text: &str) -> Result<ListPage<Tree>, String> {
         let spec = WatchSpec::all(kind::PODS);
-        Page::parse(text.as_bytes(), &spec, "v1", |tree| tree).map_err(|error| error.to_string())
+        ListPage::parse(text.as_bytes(), &spec, "v1", |tree| tree)
+            .map_err(|error| error.to_string())
     }
 
     #[test]

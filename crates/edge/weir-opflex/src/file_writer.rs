@@ -5,17 +5,17 @@ use std::{
 };
 
 use weir_aci::{Files, Folder, FolderError, Kind, Netpol, ObjectId, Touched};
-use weir_kube::{Event, Item};
+use weir_kube::{Item, ObjectEvent};
 use weir_model::{Pod, PodId};
 
-use crate::{identity::Identity, object::Parsed, report::Report, run::Message};
+use crate::{identity::NodeIdentity, object::ParsedObject, report::OpflexReport, run::OpflexEvent};
 
 /// Turns events into files.
 pub(crate) struct FileWriter {
-    identity: Identity,
+    identity: NodeIdentity,
     files: Files,
     folder: Folder,
-    report: Arc<Report>,
+    report: Arc<OpflexReport>,
     containers: KindState<ObjectId>,
     pols: KindState<ObjectId>,
     pods: KindState<PodId>,
@@ -62,10 +62,10 @@ impl<Id> KindState<Id> {
 
 impl FileWriter {
     pub(crate) fn new(
-        identity: Identity,
+        identity: NodeIdentity,
         files: Files,
         folder: Folder,
-        report: Arc<Report>,
+        report: Arc<OpflexReport>,
     ) -> Self {
         let writer = FileWriter {
             identity,
@@ -107,24 +107,24 @@ impl FileWriter {
         self.is_pruned = false;
     }
 
-    pub(crate) fn apply(&mut self, message: Message) {
+    pub(crate) fn apply(&mut self, message: OpflexEvent) {
         self.pending_since.get_or_insert_with(Instant::now);
         match message {
-            Message::Container(event) => self.apply_object_event(Kind::Container, event),
-            Message::Pol(event) => self.apply_object_event(Kind::Pol, event),
-            Message::Pod(event) => self.apply_pod_event(event),
+            OpflexEvent::Container(event) => self.apply_object_event(Kind::Container, event),
+            OpflexEvent::Pol(event) => self.apply_object_event(Kind::Pol, event),
+            OpflexEvent::Pod(event) => self.apply_pod_event(event),
         }
         self.is_confirmed |= self.has_own();
         self.update_report();
     }
 
-    fn apply_object_event(&mut self, kind: Kind, event: Event<Parsed>) {
+    fn apply_object_event(&mut self, kind: Kind, event: ObjectEvent<ParsedObject>) {
         match event {
-            Event::Put(item) => self.put_object(kind, item),
-            Event::Removed(revision) => {
+            ObjectEvent::Put(item) => self.put_object(kind, item),
+            ObjectEvent::Removed(revision) => {
                 self.remove_object(&ObjectId { kind, name: revision.id.name });
             }
-            Event::Listed { items, .. } => {
+            ObjectEvent::Listed { items, .. } => {
                 let listed = items.iter().map(|item| object_id(kind, item)).collect();
                 let state = self.kind_state(kind);
                 state.is_listed = true;
@@ -132,8 +132,8 @@ impl FileWriter {
                 gone.iter().for_each(|id| self.remove_object(id));
                 items.into_iter().for_each(|item| self.put_object(kind, item));
             }
-            Event::Available => self.kind_state(kind).problem = None,
-            Event::Unavailable(problem) => self.kind_state(kind).problem = Some(problem),
+            ObjectEvent::Available => self.kind_state(kind).problem = None,
+            ObjectEvent::Unavailable(problem) => self.kind_state(kind).problem = Some(problem),
         }
     }
 
@@ -144,7 +144,7 @@ impl FileWriter {
         }
     }
 
-    fn put_object(&mut self, kind: Kind, item: Item<Parsed>) {
+    fn put_object(&mut self, kind: Kind, item: Item<ParsedObject>) {
         let id = object_id(kind, &item);
         match item.value {
             Ok(object) => {
@@ -172,18 +172,18 @@ impl FileWriter {
         self.files.remove(id);
     }
 
-    fn apply_pod_event(&mut self, event: Event<Pod>) {
+    fn apply_pod_event(&mut self, event: ObjectEvent<Pod>) {
         match event {
-            Event::Put(item) => {
+            ObjectEvent::Put(item) => {
                 self.files.put_pod(&item.value);
                 self.pods.ids.insert(item.value.id);
             }
-            Event::Removed(revision) => {
+            ObjectEvent::Removed(revision) => {
                 let id = PodId::new(revision.id.namespace, revision.id.name);
                 self.pods.ids.remove(&id);
                 self.files.remove_pod(&id);
             }
-            Event::Listed { items, .. } => {
+            ObjectEvent::Listed { items, .. } => {
                 items.iter().for_each(|item| self.files.put_pod(&item.value));
                 let listed = items.into_iter().map(|item| item.value.id).collect();
                 for id in self.pods.ids.difference(&listed) {
@@ -191,8 +191,8 @@ impl FileWriter {
                 }
                 (self.pods.ids, self.pods.is_listed) = (listed, true);
             }
-            Event::Available => self.pods.problem = None,
-            Event::Unavailable(problem) => self.pods.problem = Some(problem),
+            ObjectEvent::Available => self.pods.problem = None,
+            ObjectEvent::Unavailable(problem) => self.pods.problem = Some(problem),
         }
     }
 
@@ -327,7 +327,7 @@ impl FileWriter {
     }
 }
 
-fn object_id(kind: Kind, item: &Item<Parsed>) -> ObjectId {
+fn object_id(kind: Kind, item: &Item<ParsedObject>) -> ObjectId {
     ObjectId { kind, name: item.id().name.clone() }
 }
 

@@ -2,10 +2,10 @@ use std::sync::Arc;
 
 use axum::{Json, Router, extract::State, response::IntoResponse, routing::get};
 
-use crate::report::{Report, Status};
+use crate::report::{OpflexReport, OpflexStatus};
 
 /// The HTTP endpoints.
-pub(crate) fn router(report: Arc<Report>) -> Router {
+pub(crate) fn router(report: Arc<OpflexReport>) -> Router {
     Router::new()
         .route("/healthz", get(async || "ok\n"))
         .route("/readyz", get(readyz))
@@ -14,14 +14,14 @@ pub(crate) fn router(report: Arc<Report>) -> Router {
         .with_state(report)
 }
 
-async fn readyz(State(report): State<Arc<Report>>) -> impl IntoResponse {
+async fn readyz(State(report): State<Arc<OpflexReport>>) -> impl IntoResponse {
     weir_runtime::http::readiness(&report.reasons())
 }
 
-async fn metrics(State(report): State<Arc<Report>>) -> impl IntoResponse {
+async fn metrics(State(report): State<Arc<OpflexReport>>) -> impl IntoResponse {
     weir_runtime::http::metrics(&report.registry)
 }
 
-async fn status(State(report): State<Arc<Report>>) -> Json<Status> {
+async fn status(State(report): State<Arc<OpflexReport>>) -> Json<OpflexStatus> {
     Json(report.status().clone())
 }

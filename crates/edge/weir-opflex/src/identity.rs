@@ -5,7 +5,7 @@ const NAMES_SHOWN: usize = 3;
 
 /// The node, and where its objects are, as configured.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Identity {
+pub(crate) struct NodeIdentity {
     /// The namespace of the objects.
     pub(crate) namespace: String,
     /// The name of this node.
@@ -14,11 +14,11 @@ pub(crate) struct Identity {
     pub(crate) prefix: String,
 }
 
-impl Identity {
+impl NodeIdentity {
     /// Explains that none of the HostprotPols belongs to this node. Their names show which flag is
     /// probably wrong.
     pub(crate) fn mismatch<'a>(&self, own: &str, names: impl Iterator<Item = &'a str>) -> String {
-        let Identity { namespace, node, prefix } = self;
+        let NodeIdentity { namespace, node, prefix } = self;
         let (node_suffix, node_prefix) = (format!("_node_{node}"), format!("{prefix}_node_"));
         let (mut count, mut prefixes, mut nodes) = (0, Vec::new(), Vec::new());
         for name in names {
@@ -64,7 +64,7 @@ mod tests {
     #[track_caller]
     fn check(names: &[&str], expected: &[&str]) {
         let identity =
-            Identity { namespace: "aci".into(), node: "n1".into(), prefix: "demo".into() };
+            NodeIdentity { namespace: "aci".into(), node: "n1".into(), prefix: "demo".into() };
         let message = identity.mismatch("demo_node_n1", names.iter().copied());
         assert!(message.contains("the files stay unchanged"), "{message}");
         for part in expected {

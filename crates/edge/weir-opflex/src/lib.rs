@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!  HostprotPols, HostprotRemoteIpContainers ─┐
-//!  pods of this node ────────────────────────┴─Event→ FileWriter ─→ weir_aci::Files ─→ weir_aci::Folder
-//!                                                         └ Report ←── HTTP: /healthz /readyz /metrics /status
+//!  pods of this node ────────────────────────┴─OpflexEvent→ FileWriter ─→ Files ─→ Folder
+//!                      OpflexReport ←── HTTP: /healthz /readyz /metrics /status ─┘
 //! ```
 //!
 //! It needs the verbs `list` and `watch` on pods and, in the namespace of the objects, on
@@ -26,4 +26,4 @@ mod run;
 #[cfg(test)]
 mod tests;
 
-pub use run::{OpflexError, Options, RunMode, cleanup, run};
+pub use run::{OpflexError, OpflexOptions, RunMode, cleanup, run};

@@ -6,7 +6,7 @@ use weir_kube::{OnMissing, Resource, WatchSpec};
 use weir_model::{Labels, Pod, PodId};
 
 /// An object of the ACI kinds, or why it cannot be read.
-pub(crate) type Parsed = Result<Object, ObjectError>;
+pub(crate) type ParsedObject = Result<Object, ObjectError>;
 
 const PODS: Resource = Resource { group: "", versions: &["v1"], kind: "Pod", plural: "pods" };
 
@@ -27,11 +27,11 @@ pub(crate) fn pods(node: &str) -> WatchSpec {
     WatchSpec { fields: format!("spec.nodeName={node}"), ..WatchSpec::all(PODS) }
 }
 
-pub(crate) fn parse_container(value: Value) -> Parsed {
+pub(crate) fn parse_container(value: Value) -> ParsedObject {
     Object::parse(Kind::Container, &value)
 }
 
-pub(crate) fn parse_pol(value: Value) -> Parsed {
+pub(crate) fn parse_pol(value: Value) -> ParsedObject {
     Object::parse(Kind::Pol, &value)
 }
 

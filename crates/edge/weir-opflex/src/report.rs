@@ -17,16 +17,16 @@ use serde::Serialize;
 
 /// The status, the metrics and their registry.
 #[derive(Debug)]
-pub(crate) struct Report {
-    status: Mutex<Status>,
-    pub(crate) metrics: Metrics,
+pub(crate) struct OpflexReport {
+    status: Mutex<OpflexStatus>,
+    pub(crate) metrics: OpflexMetrics,
     pub(crate) registry: Registry,
 }
 
 /// The response of `/status`.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Status {
+pub(crate) struct OpflexStatus {
     node: String,
     datapath: &'static str,
     in_sync: bool,
@@ -36,7 +36,7 @@ pub(crate) struct Status {
 }
 
 #[derive(Debug)]
-pub(crate) struct Metrics {
+pub(crate) struct OpflexMetrics {
     pub(crate) writes: Counter,
     pub(crate) removals: Counter,
     pub(crate) repairs: Counter,
@@ -47,10 +47,10 @@ pub(crate) struct Metrics {
     objects: Gauge,
 }
 
-impl Report {
+impl OpflexReport {
     pub(crate) fn new(node: &str) -> Self {
         let mut registry = Registry::default();
-        let metrics = Metrics {
+        let metrics = OpflexMetrics {
             writes: Counter::default(),
             removals: Counter::default(),
             repairs: Counter::default(),
@@ -84,7 +84,7 @@ impl Report {
         gauge("objects", "Objects that can become files", &metrics.objects);
         let help = "Time from the event until the file is on disk";
         registry.register("weir_opflex_seconds", help, metrics.seconds.clone());
-        let status = Status {
+        let status = OpflexStatus {
             node: node.into(),
             datapath: "opflex",
             in_sync: false,
@@ -92,7 +92,7 @@ impl Report {
             objects: 0,
             reasons: Vec::new(),
         };
-        Report { status: Mutex::new(status), metrics, registry }
+        OpflexReport { status: Mutex::new(status), metrics, registry }
     }
 
     /// Replaces the status, and logs new reasons.
@@ -119,7 +119,7 @@ impl Report {
         if in_sync && !status.in_sync {
             tracing::info!("everything was read, and the folder is in the desired state");
         }
-        *status = Status { in_sync, files, objects, reasons, ..status.clone() };
+        *status = OpflexStatus { in_sync, files, objects, reasons, ..status.clone() };
     }
 
     /// The reasons why the agent is not ready.
@@ -127,7 +127,7 @@ impl Report {
         self.status().reasons.clone()
     }
 
-    pub(crate) fn status(&self) -> MutexGuard<'_, Status> {
+    pub(crate) fn status(&self) -> MutexGuard<'_, OpflexStatus> {
         self.status.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

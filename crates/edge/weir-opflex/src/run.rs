@@ -10,16 +10,16 @@ use std::{
 use futures::future::{Either, select};
 use tokio::{sync::mpsc, task::JoinSet, time::sleep_until};
 use weir_aci::{Files, Folder, FolderError, Kind, Settings};
-use weir_kube::{Access, ApiClient, Event, RetryPolicy, follow};
+use weir_kube::{Access, ApiClient, ObjectEvent, RetryPolicy, follow};
 use weir_model::Pod;
 use weir_runtime::{Signal, Signals, http::ListenError};
 
 use crate::{
     file_writer::FileWriter,
     http,
-    identity::Identity,
-    object::{self, Parsed, parse_container, parse_pod, parse_pol},
-    report::Report,
+    identity::NodeIdentity,
+    object::{self, ParsedObject, parse_container, parse_pod, parse_pol},
+    report::OpflexReport,
 };
 
 /// How long to wait for more events before files are written.
@@ -33,7 +33,7 @@ const MAX_PAGE_SIZE: u32 = 100;
 
 /// The configuration of the agent.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct OpflexOptions {
     /// The API server.
     pub access: Access,
     /// The namespace of the ACI objects.
@@ -98,14 +98,14 @@ pub fn cleanup(folder: &Path) -> Result<Vec<String>, OpflexError> {
 }
 
 /// An event about one of the followed kinds.
-pub(crate) enum Message {
-    Container(Event<Parsed>),
-    Pol(Event<Parsed>),
-    Pod(Event<Pod>),
+pub(crate) enum OpflexEvent {
+    Container(ObjectEvent<ParsedObject>),
+    Pol(ObjectEvent<ParsedObject>),
+    Pod(ObjectEvent<Pod>),
 }
 
 /// Runs the agent. Returns the reasons why it is not ready when it ends.
-pub fn run(options: &Options, mode: RunMode) -> Result<Vec<String>, OpflexError> {
+pub fn run(options: &OpflexOptions, mode: RunMode) -> Result<Vec<String>, OpflexError> {
     let address = options.http.filter(|_| mode == RunMode::UntilStopped);
     let listener = address.map(weir_runtime::http::bind).transpose()?;
     let folder = Folder::open(&options.folder)?;
@@ -113,7 +113,7 @@ pub fn run(options: &Options, mode: RunMode) -> Result<Vec<String>, OpflexError>
         .enable_all()
         .build()
         .map_err(OpflexError::Start)?;
-    let report = Arc::new(Report::new(&options.node));
+    let report = Arc::new(OpflexReport::new(&options.node));
     let done = runtime.block_on(async {
         if let Some(listener) = listener {
             let router = http::router(report.clone());
@@ -121,7 +121,7 @@ pub fn run(options: &Options, mode: RunMode) -> Result<Vec<String>, OpflexError>
         }
         let settings = Settings { prefix: options.prefix.clone() };
         let files = Files::new(&settings, &options.space, &options.node);
-        let identity = Identity {
+        let identity = NodeIdentity {
             namespace: options.namespace.clone(),
             node: options.node.clone(),
             prefix: options.prefix.clone(),
@@ -137,13 +137,13 @@ pub fn run(options: &Options, mode: RunMode) -> Result<Vec<String>, OpflexError>
 
 /// The next thing to handle.
 enum Next {
-    Message(Option<Box<Message>>),
+    Message(Option<Box<OpflexEvent>>),
     Due,
     Signal(Signal),
 }
 
 async fn run_loop(
-    options: &Options,
+    options: &OpflexOptions,
     mut writer: FileWriter,
     mode: RunMode,
 ) -> Result<(), OpflexError> {
@@ -185,7 +185,7 @@ async fn run_loop(
 }
 
 /// Follows the three kinds, until the result is dropped.
-fn start_followers(options: &Options, out: &mpsc::Sender<Message>) -> JoinSet<()> {
+fn start_followers(options: &OpflexOptions, out: &mpsc::Sender<OpflexEvent>) -> JoinSet<()> {
     let client = ApiClient::new(options.access.clone());
     let policy = options.retry_policy;
     let small = RetryPolicy { page_size: policy.page_size.min(MAX_PAGE_SIZE), ..policy };
@@ -194,8 +194,8 @@ fn start_followers(options: &Options, out: &mpsc::Sender<Message>) -> JoinSet<()
     let pods = object::pods(&options.node);
     let mut followers = JoinSet::new();
     let (to, at) = (|| out.clone(), || client.clone());
-    followers.spawn(follow(at(), containers, small, parse_container, Message::Container, to()));
-    followers.spawn(follow(at(), pols, small, parse_pol, Message::Pol, to()));
-    followers.spawn(follow(at(), pods, policy, parse_pod, Message::Pod, to()));
+    followers.spawn(follow(at(), containers, small, parse_container, OpflexEvent::Container, to()));
+    followers.spawn(follow(at(), pols, small, parse_pol, OpflexEvent::Pol, to()));
+    followers.spawn(follow(at(), pods, policy, parse_pod, OpflexEvent::Pod, to()));
     followers
 }

@@ -2,14 +2,14 @@ use std::{fs, sync::Arc};
 
 use serde_json::{Value, json};
 use weir_aci::{Files, Folder, Kind, Settings};
-use weir_kube::{Event, Item, WireObject};
+use weir_kube::{Item, ObjectEvent, WireObject};
 
 use crate::{
     file_writer::FileWriter,
-    identity::Identity,
+    identity::NodeIdentity,
     object::{parse_container, parse_pod, parse_pol},
-    report::Report,
-    run::Message,
+    report::OpflexReport,
+    run::OpflexEvent,
 };
 
 /// A HostprotPol of one rule, for the pods with a label in `shop`.
@@ -49,49 +49,49 @@ fn pod(name: &str, label: &str) -> Value {
     json!({"metadata": {"namespace": "shop", "name": name, "labels": {"app": label}}})
 }
 
-fn listed<T>(objects: Vec<Value>, parse: fn(Value) -> T) -> Event<T> {
+fn listed<T>(objects: Vec<Value>, parse: fn(Value) -> T) -> ObjectEvent<T> {
     let items = objects.into_iter().map(|object| Item::read(object, parse)).collect();
-    Event::Listed { version: "v1", items }
+    ObjectEvent::Listed { version: "v1", items }
 }
 
-fn list_pols(objects: Vec<Value>) -> Message {
-    Message::Pol(listed(objects, parse_pol))
+fn list_pols(objects: Vec<Value>) -> OpflexEvent {
+    OpflexEvent::Pol(listed(objects, parse_pol))
 }
 
-fn list_containers(objects: Vec<Value>) -> Message {
-    Message::Container(listed(objects, parse_container))
+fn list_containers(objects: Vec<Value>) -> OpflexEvent {
+    OpflexEvent::Container(listed(objects, parse_container))
 }
 
-fn list_pods(objects: Vec<Value>) -> Message {
-    Message::Pod(listed(objects, parse_pod))
+fn list_pods(objects: Vec<Value>) -> OpflexEvent {
+    OpflexEvent::Pod(listed(objects, parse_pod))
 }
 
-fn put_pol(object: Value) -> Message {
-    Message::Pol(Event::Put(Item::read(object, parse_pol)))
+fn put_pol(object: Value) -> OpflexEvent {
+    OpflexEvent::Pol(ObjectEvent::Put(Item::read(object, parse_pol)))
 }
 
-fn put_container(object: Value) -> Message {
-    Message::Container(Event::Put(Item::read(object, parse_container)))
+fn put_container(object: Value) -> OpflexEvent {
+    OpflexEvent::Container(ObjectEvent::Put(Item::read(object, parse_container)))
 }
 
-fn put_pod(object: Value) -> Message {
-    Message::Pod(Event::Put(Item::read(object, parse_pod)))
+fn put_pod(object: Value) -> OpflexEvent {
+    OpflexEvent::Pod(ObjectEvent::Put(Item::read(object, parse_pod)))
 }
 
-fn remove_pol(object: &Value) -> Message {
-    Message::Pol(Event::Removed(object.revision()))
+fn remove_pol(object: &Value) -> OpflexEvent {
+    OpflexEvent::Pol(ObjectEvent::Removed(object.revision()))
 }
 
 struct Node {
     writer: FileWriter,
     folder: tempfile::TempDir,
-    report: Arc<Report>,
+    report: Arc<OpflexReport>,
 }
 
 /// A writer for the node `n1` and a folder.
-fn file_writer(folder: &tempfile::TempDir) -> (FileWriter, Arc<Report>) {
-    let report = Arc::new(Report::new("n1"));
-    let identity = Identity { namespace: "aci".into(), node: "n1".into(), prefix: "k".into() };
+fn file_writer(folder: &tempfile::TempDir) -> (FileWriter, Arc<OpflexReport>) {
+    let report = Arc::new(OpflexReport::new("n1"));
+    let identity = NodeIdentity { namespace: "aci".into(), node: "n1".into(), prefix: "k".into() };
     let files = Files::new(&Settings { prefix: "k".into() }, "k", "n1");
     let folder = Folder::open(folder.path()).unwrap();
     (FileWriter::new(identity, files, folder, report.clone()), report)
@@ -117,7 +117,7 @@ impl Node {
         node
     }
 
-    fn handle(&mut self, message: Message) {
+    fn handle(&mut self, message: OpflexEvent) {
         self.writer.apply(message);
         self.writer.flush();
     }
@@ -142,11 +142,11 @@ fn no_file_changes_before_all_kinds_are_listed() {
     let mut node = Node::new();
     node.handle(list_pols(vec![own(), pol("k_np_1", "web")]));
     node.handle(list_pods(vec![pod("a", "web")]));
-    node.handle(Message::Container(Event::Unavailable("unreachable".into())));
+    node.handle(OpflexEvent::Container(ObjectEvent::Unavailable("unreachable".into())));
     assert_eq!(node.files(), ["k_np_old.netpol"]);
     assert!(!node.writer.is_in_sync());
     assert_eq!(node.report.reasons(), ["unreachable"]);
-    node.writer.apply(Message::Container(Event::Available));
+    node.writer.apply(OpflexEvent::Container(ObjectEvent::Available));
     node.writer.apply(list_containers(vec![container("10.0.0.1")]));
     assert_eq!(node.report.reasons(), ["the folder has not been compared yet"]);
     node.writer.flush();
@@ -204,7 +204,7 @@ fn a_file_exists_while_its_object_selects_a_pod_of_the_node() {
     node.handle(put_pod(pod("b", "db")));
     assert_eq!(node.files(), ["k_np_1.netpol", "k_np_2.netpol"]);
     node.handle(put_pod(pod("c", "db")));
-    node.handle(Message::Pod(Event::Removed(pod("b", "db").revision())));
+    node.handle(OpflexEvent::Pod(ObjectEvent::Removed(pod("b", "db").revision())));
     assert_eq!(node.files().len(), 2, "another pod still needs it");
     node.handle(list_pods(vec![pod("a", "web")]));
     assert_eq!(node.files(), ["k_np_1.netpol"]);
@@ -221,7 +221,7 @@ fn a_container_changes_the_files_that_refer_to_it() {
     node.handle(put_container(container("10.0.0.2")));
     let text = node.text("k_np_1.netpol");
     assert!(text.contains("10.0.0.2") && !text.contains("10.0.0.1"));
-    node.handle(Message::Container(Event::Removed(container("10.0.0.2").revision())));
+    node.handle(OpflexEvent::Container(ObjectEvent::Removed(container("10.0.0.2").revision())));
     assert!(!node.text("k_np_1.netpol").contains("GbpLocalSecGroupRule"));
 }
 

@@ -26,7 +26,7 @@ use tokio::{
 };
 
 /// The limits of [`serve`].
-const LIMITS: Limits = Limits {
+const LIMITS: HttpLimits = HttpLimits {
     connections: 512,
     request_timeout: Duration::from_secs(3),
     lifetime: Duration::from_secs(60),
@@ -54,7 +54,7 @@ pub async fn serve(listener: TcpListener, router: Router) {
     }
 }
 
-async fn serve_within(listener: TcpListener, router: Router, limits: Limits) -> io::Result<()> {
+async fn serve_within(listener: TcpListener, router: Router, limits: HttpLimits) -> io::Result<()> {
     listener.set_nonblocking(true)?;
     let listener = tokio::net::TcpListener::from_std(listener)?;
     let slots = Arc::new(Semaphore::new(limits.connections));
@@ -83,7 +83,7 @@ pub fn readiness(reasons: &[String]) -> Response {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Limits {
+struct HttpLimits {
     /// The most connections that are open at a time. The kernel queues further ones.
     connections: usize,
     /// The longest time until a request is complete, from the connection's start or the last
@@ -97,7 +97,7 @@ struct Limits {
 struct Limited {
     listener: tokio::net::TcpListener,
     slots: Arc<Semaphore>,
-    limits: Limits,
+    limits: HttpLimits,
 }
 
 /// A connection with its deadlines and its slot.
@@ -145,7 +145,7 @@ impl Listener for Limited {
         // The semaphore is never closed.
         let slot = self.slots.clone().acquire_owned().await.ok();
         let (stream, address) = Listener::accept(&mut self.listener).await;
-        let Limits { request_timeout, lifetime, .. } = self.limits;
+        let HttpLimits { request_timeout, lifetime, .. } = self.limits;
         let connection = Connection {
             stream,
             end: Box::pin(sleep(lifetime)),

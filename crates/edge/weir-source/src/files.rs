@@ -127,7 +127,7 @@ pub(crate) fn collect(
         }
         return Ok(());
     }
-    let mut within = Folder { seen, files, open: BTreeSet::new(), manifests: 0 };
+    let mut within = FolderSearch { seen, files, open: BTreeSet::new(), manifests: 0 };
     within.walk(path, real)?;
     match within.manifests {
         0 => Err(LoadError::Empty { path: path.into() }),
@@ -136,7 +136,7 @@ pub(crate) fn collect(
 }
 
 /// The search of a folder.
-struct Folder<'a> {
+struct FolderSearch<'a> {
     seen: &'a mut BTreeSet<PathBuf>,
     files: &'a mut Vec<PathBuf>,
     /// The real paths of the folders entered so far, so that a cycle of links ends.
@@ -144,7 +144,7 @@ struct Folder<'a> {
     manifests: usize,
 }
 
-impl Folder<'_> {
+impl FolderSearch<'_> {
     fn walk(&mut self, path: &Path, real: PathBuf) -> Result<(), LoadError> {
         if !self.open.insert(real) {
             return Ok(());

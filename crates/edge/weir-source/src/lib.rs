@@ -1,8 +1,8 @@
 //! Manifest files and folders: reading them once, and watching a folder.
 //!
 //! ```text
-//!  paths ─► files (folders searched, sorted) ─► bytes ─► weir_api::Reader ─► Manifests
-//!  a folder ─► Watch ─► SourceEvent: changes, findings, in sync or not
+//!  paths ─► files (folders searched, sorted) ─► bytes ─► ManifestReader ─► Manifests
+//!  a folder ─► FolderWatch ─► SourceEvent: changes, findings, in sync or not
 //! ```
 //!
 //! *Invariant*: every given path is read, or an error names it. Inside a folder, only hidden
@@ -14,4 +14,4 @@ mod folder;
 pub mod manifests;
 
 pub use files::{LoadError, case_files, read};
-pub use folder::{Folder, Watch, Writer};
+pub use folder::{Folder, FolderWatch, WriteState};

@@ -6,13 +6,13 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use weir_api::{Case, Manifests, Reader};
+use weir_api::{Case, ManifestReader, Manifests};
 
 use crate::files::{LoadError, collect, read, read_bounded};
 
 /// Loads all files at the paths; `-` is standard input. Findings name a file by its path as given.
 pub fn load(paths: &[PathBuf], stdin: &mut dyn Read) -> Result<Manifests, LoadError> {
-    let mut reader = Reader::new();
+    let mut reader = ManifestReader::new();
     let mut seen = BTreeSet::new();
     for path in paths {
         if path.as_os_str() == "-" {

@@ -1,6 +1,6 @@
 //! The parameters by which rules report dropped packets, shared by backends and readers.
 
-use weir_datapath::{Cause, Dropped};
+use weir_datapath::{DropCause, Dropped};
 use weir_model::Direction;
 
 use crate::Logged;
@@ -18,20 +18,20 @@ pub const BURST: u32 = 100;
 pub const SNAPLEN: u32 = 128;
 
 /// The log prefix for a cause.
-pub fn prefix(cause: Cause) -> &'static str {
+pub fn prefix(cause: DropCause) -> &'static str {
     match cause {
-        Cause::Rules(Direction::Ingress) => "weir ingress",
-        Cause::Rules(Direction::Egress) => "weir egress",
-        Cause::Answer => "weir answer",
+        DropCause::Rules(Direction::Ingress) => "weir ingress",
+        DropCause::Rules(Direction::Egress) => "weir egress",
+        DropCause::Answer => "weir answer",
     }
 }
 
 /// Converts a reported packet. `None` if a rule of another program reported it to the same group.
 pub fn dropped(packet: &Logged) -> Option<Dropped> {
-    let has_prefix = |cause: &Cause| prefix(*cause) == packet.prefix;
+    let has_prefix = |cause: &DropCause| prefix(*cause) == packet.prefix;
     Some(Dropped {
         time: packet.time,
-        cause: Cause::ALL.into_iter().find(has_prefix)?,
+        cause: DropCause::ALL.into_iter().find(has_prefix)?,
         from: packet.source,
         to: packet.destination,
         protocol: packet.protocol,

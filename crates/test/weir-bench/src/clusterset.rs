@@ -16,7 +16,9 @@ use std::{
 use anyhow::Result;
 use clap::Args;
 use serde_json::json;
-use weir_clusterset::{ClusterSet, Interest, Member, Merging, Options, Publication, RemotePod};
+use weir_clusterset::{
+    ClusterSet, ClusterSetOptions, Interest, Merging, Publication, RemoteCluster, RemotePod,
+};
 use weir_model::{
     Action, Labels, Name, Namespace, Peer, Pod, PodId, Policy, PolicyId, PolicyKind, PolicyRule,
     Requirement, Scope, Selector, Spec, Subject, Tier, Who,
@@ -259,7 +261,7 @@ impl Clusters {
     /// A cluster with one policy for each of `apps` apps, which selects its pods in all namespaces of all
     /// clusters.
     fn reader(&self, apps: usize) -> ClusterSet {
-        let mut reader = ClusterSet::new(Options {
+        let mut reader = ClusterSet::new(ClusterSetOptions {
             cluster: "reader".into(),
             networks: Vec::new(),
             accepted: BTreeMap::new(),
@@ -271,7 +273,7 @@ impl Clusters {
         for number in 1..=self.clusters {
             let first = Ipv4Addr::from(0x0a00_0000 + ((number as u32) << 16));
             let network = ipnet::Ipv4Net::new_assert(first, 16);
-            let member = Member { networks: vec![network.into()] };
+            let member = RemoteCluster { networks: vec![network.into()] };
             reader.set_member(&format!("cluster-{number}").into(), Some(member));
         }
         for app in 0..apps {

@@ -8,7 +8,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use weir_api::{Case, Reader};
+use weir_api::{Case, ManifestReader};
 use weir_model::{Severity, World};
 use weir_oracle::verdict;
 
@@ -45,7 +45,7 @@ fn check(folder: &str, extension: &str) {
 /// The disagreements of a case, one per line.
 fn disagreements(mut case: Case, folder: &Path) -> Vec<String> {
     if !case.manifests.is_empty() {
-        let mut reader = Reader::new();
+        let mut reader = ManifestReader::new();
         for path in &case.manifests {
             reader.read(path.as_str().into(), &fs::read(folder.join(path)).unwrap());
         }

@@ -3,7 +3,7 @@
 
 use std::{fs, path::Path};
 
-use weir_api::Reader;
+use weir_api::ManifestReader;
 use weir_model::{Finding, Severity};
 
 #[test]
@@ -19,7 +19,7 @@ fn invalid_manifests_have_a_finding_at_the_invalid_field() {
             wrong.push(format!("{name}: the first line is not `# expect: <field> <words>`"));
             continue;
         };
-        let mut reader = Reader::new();
+        let mut reader = ManifestReader::new();
         reader.read(name.as_ref().into(), text.as_bytes());
         let findings = reader.finish().findings;
         let fits = |finding: &Finding| {

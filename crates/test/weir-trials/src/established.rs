@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use weir_datapath::{Cause, Mode};
+use weir_datapath::{DropCause, Mode};
 use weir_engine::{Locality, compile};
 use weir_lab::{Conversation, LabError};
 use weir_model::{Flow, Protocol, Verdict};
@@ -147,7 +147,7 @@ pub(crate) fn answers_are_reported<B: Backend>(backend: B) {
     while reported != all && Instant::now() < end {
         let received = log.receive(DROP_TIMEOUT, |packet| {
             let dropped = report::dropped(&packet).unwrap();
-            assert_eq!(dropped.cause, Cause::Answer);
+            assert_eq!(dropped.cause, DropCause::Answer);
             reported.extend(dropped.flow());
         });
         received.unwrap();

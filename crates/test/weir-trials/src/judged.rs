@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use weir_datapath::{Cause, Mode};
+use weir_datapath::{DropCause, Mode};
 use weir_engine::{Locality, compile};
 use weir_lab::{LabPod, Layout, Wiring};
 use weir_model::{Direction, PodId, Protocol, Verdict};
@@ -121,7 +121,7 @@ pub(crate) fn in_audit_mode<B: Backend>(backend: B) {
     let log = cluster.lab.on_node("n1", || PacketLog::open(report::GROUP));
     let mut log = log.unwrap().unwrap();
     // The causes for which enforce mode would drop the first packet of a connection.
-    let mut reported = |from: &str, to: &str, expected: &[Cause]| {
+    let mut reported = |from: &str, to: &str, expected: &[DropCause]| {
         cluster.probe(&[(flow(from, to, Protocol::Tcp, 80), Allow)]);
         let (mut causes, end) = (Vec::new(), Instant::now() + ARRIVAL_TIMEOUT);
         while causes.len() < expected.len() && Instant::now() < end {
@@ -132,7 +132,7 @@ pub(crate) fn in_audit_mode<B: Backend>(backend: B) {
         log.receive(Duration::from_millis(50), note).unwrap();
         assert_eq!(causes, expected, "{from} -> {to}");
     };
-    let [ingress, egress] = Direction::BOTH.map(Cause::Rules);
+    let [ingress, egress] = Direction::BOTH.map(DropCause::Rules);
     for at in [0, 1] {
         reported(API[at], DB[at], &[]);
         reported(FAR[at], DB[at], &[ingress]);

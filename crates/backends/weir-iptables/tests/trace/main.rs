@@ -99,7 +99,7 @@ impl Node {
 
 /// Parses objects.
 fn changes(text: &str) -> Vec<Change> {
-    let mut reader = weir_api::Reader::new();
+    let mut reader = weir_api::ManifestReader::new();
     reader.read("test".into(), text.as_bytes());
     reader.finish().objects.into_iter().map(Change::Put).collect()
 }

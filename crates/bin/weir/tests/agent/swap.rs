@@ -1,6 +1,6 @@
 use std::net::IpAddr;
 
-use weir_api::Reader;
+use weir_api::ManifestReader;
 use weir_datapath::{ApplyError, Datapath, Established, Ledger, Mode, Outcome};
 use weir_engine::{Engine, Locality};
 use weir_lab::{Lab, Layout};
@@ -60,7 +60,7 @@ spec:
 
 /// The objects of manifests without findings.
 pub(crate) fn changes(text: &str) -> Vec<Change> {
-    let mut reader = Reader::new();
+    let mut reader = ManifestReader::new();
     reader.read("test".into(), text.as_bytes());
     let manifests = reader.finish();
     assert!(manifests.findings.is_empty(), "{:?}", manifests.findings);

@@ -11,7 +11,7 @@ use std::{
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use weir_api::Reader;
+use weir_api::ManifestReader;
 use weir_lab::{Lab, Layout};
 use weir_model::{Change, World};
 
@@ -63,7 +63,7 @@ impl Node {
 
     /// A node with another datapath.
     pub(crate) fn with(datapath: &'static str) -> Self {
-        let mut reader = Reader::new();
+        let mut reader = ManifestReader::new();
         reader.read("test".into(), WORLD.as_bytes());
         let mut world = World::default();
         let objects = reader.finish().objects;

@@ -25,7 +25,7 @@ fn populate(set: &mut ClusterSet) {
     }
     // No other cluster declares the networks of c2.
     let networks = vec!["10.3.0.0/16".parse().unwrap()];
-    set.set_member(&"c3".into(), Some(Member { networks }));
+    set.set_member(&"c3".into(), Some(RemoteCluster { networks }));
 }
 
 #[test]

@@ -2,13 +2,13 @@
 
 use super::*;
 
-fn networks(all: &[&str]) -> Member {
-    Member { networks: all.iter().map(|network| network.parse().unwrap()).collect() }
+fn networks(all: &[&str]) -> RemoteCluster {
+    RemoteCluster { networks: all.iter().map(|network| network.parse().unwrap()).collect() }
 }
 
 /// A set that trusts networks of two other clusters, and few pods of each.
 fn limited_set() -> ClusterSet {
-    let options = Options {
+    let options = ClusterSetOptions {
         cluster: "c1".into(),
         networks: vec!["10.1.0.0/16".parse().unwrap()],
         accepted: [

@@ -14,8 +14,8 @@ use std::{
 
 use proptest::{collection::vec, prelude::*};
 use weir_clusterset::{
-    ClusterSet, Interest, Member, Merging, Options, PolicyWrite, Publication, Reach, RemoteId,
-    RemotePod, is_reserved, policy_writes,
+    ClusterSet, ClusterSetOptions, Interest, Merging, PolicyWrite, Publication, Reach,
+    RemoteCluster, RemoteId, RemotePod, is_reserved, policy_writes,
 };
 use weir_model::{
     Change, Direction, Flow, Labels, Name, Object, Pod, PodId, Policy, PolicyId, PolicyKind,
@@ -48,9 +48,11 @@ fn move_to_cluster(address: IpAddr, to: u8) -> IpAddr {
 }
 
 /// A cluster with its declared networks.
-fn member(cluster: &str) -> Member {
+fn member(cluster: &str) -> RemoteCluster {
     let (_, networks) = NETWORKS.iter().find(|(name, _)| *name == cluster).expect("a cluster");
-    Member { networks: networks.iter().map(|text| text.parse().expect("a network")).collect() }
+    RemoteCluster {
+        networks: networks.iter().map(|text| text.parse().expect("a network")).collect(),
+    }
 }
 
 /// Whether a cluster is trusted for an address: it is the only one that declares the network.
@@ -112,8 +114,8 @@ fn flow() -> impl Strategy<Value = Flow> {
     })
 }
 
-fn options(shard_size: usize, merging: Merging) -> Options {
-    Options {
+fn options(shard_size: usize, merging: Merging) -> ClusterSetOptions {
+    ClusterSetOptions {
         cluster: "home".into(),
         networks: vec!["10.0.0.0/24".parse().expect("a network")],
         accepted: BTreeMap::new(),

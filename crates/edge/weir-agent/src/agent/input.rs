@@ -11,9 +11,9 @@ const MAX_TIMED: usize = 10_000;
 
 /// The state of the input.
 #[derive(Debug)]
-pub(super) struct Input {
+pub(super) struct InputState {
     nodes: KnownNodes,
-    sync: SyncState,
+    sync: SourceState,
     /// Changes that the engine has not compiled yet.
     pub(super) changes: Vec<Change>,
     /// When the events arrived whose rules are not in force yet.
@@ -24,7 +24,7 @@ pub(super) struct Input {
 
 /// Whether the source is complete.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum SyncState {
+pub(crate) enum SourceState {
     /// The source has not read everything yet.
     Reading,
     /// The source is complete but does not mention this node, for this reason.
@@ -33,11 +33,11 @@ pub(crate) enum SyncState {
     InSync,
 }
 
-impl Input {
+impl InputState {
     pub(super) fn new(node: Name) -> Self {
-        Input {
+        InputState {
             nodes: KnownNodes::new(node),
-            sync: SyncState::Reading,
+            sync: SourceState::Reading,
             changes: Vec::new(),
             received: Vec::new(),
             written: Vec::new(),
@@ -60,12 +60,12 @@ impl Input {
     }
 
     /// Records whether the source is complete. Returns the new state if it changed.
-    pub(super) fn set_sync(&mut self, in_sync: bool) -> Option<&SyncState> {
+    pub(super) fn set_sync(&mut self, in_sync: bool) -> Option<&SourceState> {
         let state = match self.nodes.objection() {
-            _ if self.sync == SyncState::InSync => return None,
-            _ if !in_sync => SyncState::Reading,
-            Some(reason) => SyncState::WrongNode(reason),
-            None => SyncState::InSync,
+            _ if self.sync == SourceState::InSync => return None,
+            _ if !in_sync => SourceState::Reading,
+            Some(reason) => SourceState::WrongNode(reason),
+            None => SourceState::InSync,
         };
         if state == self.sync {
             return None;
@@ -74,7 +74,7 @@ impl Input {
         Some(&self.sync)
     }
 
-    pub(super) fn sync(&self) -> &SyncState {
+    pub(super) fn sync(&self) -> &SourceState {
         &self.sync
     }
 }

@@ -10,7 +10,7 @@ use weir_cni_protocol::{Attachment, Reply, Request, Waiting};
 use weir_datapath::Datapath;
 use weir_model::{Change, Name, Pod, PodId};
 
-use super::{Agent, SyncState};
+use super::{Agent, SourceState};
 use crate::cni::{MAX_WAIT, Overlay, PluginRequest, Reads, pod_of};
 
 /// The interval of direct reads of a pod that the source does not have.
@@ -161,10 +161,10 @@ impl<D: Datapath> Agent<D> {
     /// Whether the agent can put rules into force at all; if not, why.
     fn readiness(&self) -> Result<(), String> {
         match (self.input.sync(), &self.applies.last) {
-            (SyncState::WrongNode(reason), _) => Err(reason.clone()),
-            (SyncState::Reading, _) => Err("the source has not been read completely yet".into()),
-            (SyncState::InSync, None) => Err("nothing has been applied yet".into()),
-            (SyncState::InSync, Some(result)) => result.clone(),
+            (SourceState::WrongNode(reason), _) => Err(reason.clone()),
+            (SourceState::Reading, _) => Err("the source has not been read completely yet".into()),
+            (SourceState::InSync, None) => Err("nothing has been applied yet".into()),
+            (SourceState::InSync, Some(result)) => result.clone(),
         }
     }
 

@@ -1,9 +1,9 @@
 //! The CNI plugin's requests: wait until a pod's rules are in force at its addresses.
 //!
 //! ```text
-//!  weir-cni ──request──► Socket ──Event::Plugin──► the loop ──► Overlay: addresses
-//!           ◄──reply──────────────── oneshot ◄──────┘     └──► PodReader: pods
-//!                                                    that the source does not have yet
+//!  weir-cni ──request──► PluginSocket ──AgentEvent::Plugin──► the loop ──► Overlay: addresses
+//!           ◄──reply──────────────────── oneshot ◄───────────┘     └──► PodReader: pods
+//!                                                          that the source does not have yet
 //! ```
 
 mod overlay;
@@ -26,7 +26,7 @@ use weir_model::PodId;
 pub(crate) use overlay::Overlay;
 pub use reader::PodReader;
 pub(crate) use reader::{Reads, start};
-pub(crate) use socket::Socket;
+pub(crate) use socket::PluginSocket;
 
 /// The longest time that a request waits.
 pub(crate) const MAX_WAIT: Duration = Duration::from_secs(60);

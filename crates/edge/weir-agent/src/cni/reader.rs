@@ -7,7 +7,7 @@ use std::{
 
 use weir_model::{Pod, PodId};
 
-use crate::Event;
+use crate::AgentEvent;
 
 /// The most pods that wait to be read. A waiting request retries if the queue is full.
 const QUEUE_LENGTH: usize = 256;
@@ -26,14 +26,17 @@ pub trait PodReader: Send {
 pub(crate) type Reads = SyncSender<PodId>;
 
 /// Starts a thread that reads the queued pods one after the other and sends them to the loop.
-pub(crate) fn start(reader: Box<dyn PodReader>, events: SyncSender<Event>) -> io::Result<Reads> {
+pub(crate) fn start(
+    reader: Box<dyn PodReader>,
+    events: SyncSender<AgentEvent>,
+) -> io::Result<Reads> {
     let (reads, queue) = mpsc::sync_channel::<PodId>(QUEUE_LENGTH);
     let read = move || {
         for pod in queue {
             let event = match reader.read(&pod.namespace, &pod.name) {
-                Ok(Some(pod)) => Event::PodRead(Box::new(pod)),
+                Ok(Some(pod)) => AgentEvent::PodRead(Box::new(pod)),
                 Ok(None) => continue,
-                Err(error) => Event::PodUnreadable(pod, error.to_string()),
+                Err(error) => AgentEvent::PodUnreadable(pod, error.to_string()),
             };
             if events.send(event).is_err() {
                 return;

@@ -25,7 +25,7 @@ use tokio::{
 use weir_cni_protocol::{Reply, Request};
 
 use super::{MAX_WAIT, PluginRequest};
-use crate::Event;
+use crate::AgentEvent;
 
 /// The most connections that are open at a time. The kernel queues further ones.
 const MAX_CONNECTIONS: usize = 1024;
@@ -40,11 +40,11 @@ const QUEUE_RETRY: Duration = Duration::from_millis(10);
 
 /// A socket for root only. Its file remains after the process, and the next agent replaces it.
 #[derive(Debug)]
-pub(crate) struct Socket(UnixListener);
+pub(crate) struct PluginSocket(UnixListener);
 
-impl Socket {
+impl PluginSocket {
     /// Listens at a path. Replaces a socket without a listener, but nothing else.
-    pub(crate) fn bind(path: &Path) -> io::Result<Socket> {
+    pub(crate) fn bind(path: &Path) -> io::Result<PluginSocket> {
         match fs::symlink_metadata(path) {
             Ok(existing) if !existing.file_type().is_socket() => {
                 return Err(io::Error::new(
@@ -70,11 +70,11 @@ impl Socket {
         let listener = UnixListener::bind(&temporary)?;
         fs::set_permissions(&temporary, Permissions::from_mode(0o600))?;
         fs::rename(&temporary, path)?;
-        Ok(Socket(listener))
+        Ok(PluginSocket(listener))
     }
 
     /// Serves requests until the future is dropped.
-    pub(crate) async fn serve(self, events: SyncSender<Event>) -> io::Result<()> {
+    pub(crate) async fn serve(self, events: SyncSender<AgentEvent>) -> io::Result<()> {
         self.0.set_nonblocking(true)?;
         let listener = net::UnixListener::from_std(self.0)?;
         let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
@@ -105,7 +105,7 @@ fn temporary_path(path: &Path) -> PathBuf {
 }
 
 /// Serves one request of a connection.
-async fn serve_one(mut stream: net::UnixStream, events: SyncSender<Event>) -> io::Result<()> {
+async fn serve_one(mut stream: net::UnixStream, events: SyncSender<AgentEvent>) -> io::Result<()> {
     let uid = stream.peer_cred()?.uid();
     if uid != 0 && uid != rustix::process::geteuid().as_raw() {
         tracing::warn!(uid, "rejected a connection to the CNI socket: unexpected uid");
@@ -125,9 +125,9 @@ async fn serve_one(mut stream: net::UnixStream, events: SyncSender<Event>) -> io
 
 /// Sends a request to the loop and waits for its reply. A loop that stops gives none, and the
 /// plugin retries with the next agent.
-async fn forward(request: Request, events: &SyncSender<Event>) -> io::Result<Reply> {
+async fn forward(request: Request, events: &SyncSender<AgentEvent>) -> io::Result<Reply> {
     let (reply, answer) = oneshot::channel();
-    let mut event = Event::Plugin(PluginRequest { request, since: Instant::now(), reply });
+    let mut event = AgentEvent::Plugin(PluginRequest { request, since: Instant::now(), reply });
     while let Err(TrySendError::Full(back)) = events.try_send(event) {
         event = back;
         sleep(QUEUE_RETRY).await;
@@ -146,13 +146,13 @@ mod tests {
     fn a_socket_without_a_listener_is_replaced_and_nothing_else() {
         let disk = tempfile::tempdir().unwrap();
         let path = disk.path().join("run/agent.sock");
-        let first = Socket::bind(&path).unwrap();
+        let first = PluginSocket::bind(&path).unwrap();
         let mode = fs::metadata(&path).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
-        let taken = Socket::bind(&path).unwrap_err();
+        let taken = PluginSocket::bind(&path).unwrap_err();
         assert_eq!(taken.to_string(), "another process listens there");
         drop(first);
-        let _second = Socket::bind(&path).unwrap();
+        let _second = PluginSocket::bind(&path).unwrap();
         assert!(UnixStream::connect(&path).is_ok());
         assert_eq!(
             fs::read_dir(path.parent().unwrap()).unwrap().count(),
@@ -161,6 +161,6 @@ mod tests {
         );
         let file = disk.path().join("file");
         File::create(&file).unwrap();
-        assert_eq!(Socket::bind(&file).unwrap_err().to_string(), "the file is not a socket");
+        assert_eq!(PluginSocket::bind(&file).unwrap_err().to_string(), "the file is not a socket");
     }
 }

@@ -17,16 +17,16 @@ use std::{
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use weir_api::Reader;
+use weir_api::ManifestReader;
 use weir_datapath::{Established, Memory, Mode};
 use weir_model::{Change, Key, Object, Pod, PodId};
 use weir_runtime::SourceEvent;
 
 use super::*;
 use crate::{
-    Event, Options, Source, Sysctls,
+    AgentEvent, AgentOptions, Source, Sysctls,
     agent::{Agent, Plugins},
-    report::Report,
+    report::AgentReport,
     reporter::Reporter,
     run, threads,
 };
@@ -48,7 +48,7 @@ fn pod(uid: &str) -> String {
 
 /// Changes without synthetic addresses.
 fn changes(text: &str) -> Vec<Change> {
-    let mut reader = Reader::new();
+    let mut reader = ManifestReader::new();
     reader.read("test".into(), text.as_bytes());
     let manifests = reader.finish();
     let objects = manifests.objects.into_iter().map(|mut object| {
@@ -62,7 +62,7 @@ fn changes(text: &str) -> Vec<Change> {
 
 /// A loop in its own thread.
 struct Bench {
-    events: SyncSender<Event>,
+    events: SyncSender<AgentEvent>,
     socket: PathBuf,
     _disk: TempDir,
     thread: Option<JoinHandle<()>>,
@@ -75,7 +75,7 @@ impl Bench {
     fn new(machine: Machine, reader: Option<Box<dyn PodReader>>) -> Self {
         let disk = tempfile::tempdir().unwrap();
         let socket = disk.path().join("agent.sock");
-        let options = Options {
+        let options = AgentOptions {
             source: Source::Folder(disk.path().into()),
             node: "n1".into(),
             datapath: "memory",
@@ -88,8 +88,8 @@ impl Bench {
             version: "1.2.3",
         };
         let (events, queue) = mpsc::sync_channel(16);
-        let report = Arc::new(Report::new(&options));
-        let listening = Socket::bind(&socket).unwrap();
+        let report = Arc::new(AgentReport::new(&options));
+        let listening = PluginSocket::bind(&socket).unwrap();
         threads::listen(Vec::new(), Some(listening), report.clone(), events.clone()).unwrap();
         let reads = reader.map(|reader| start(reader, events.clone()).unwrap());
         let thread = thread::spawn(move || {
@@ -113,7 +113,7 @@ impl Bench {
 
     fn send(&self, changes: Vec<Change>) {
         let event = SourceEvent { changes, in_sync: true, ..SourceEvent::default() };
-        self.events.send(Event::Source(event, Instant::now())).unwrap();
+        self.events.send(AgentEvent::Source(event, Instant::now())).unwrap();
     }
 
     fn call(&self, request: &Value) -> Value {
@@ -134,7 +134,7 @@ impl Bench {
 
 impl Drop for Bench {
     fn drop(&mut self) {
-        _ = self.events.send(Event::Stop);
+        _ = self.events.send(AgentEvent::Stop);
         self.thread.take().map(JoinHandle::join);
     }
 }
@@ -179,7 +179,7 @@ fn a_request_waits_for_a_pod_that_the_source_reports_later() {
 fn requests_fail_before_the_source_is_in_sync() {
     let bench = Bench::new(|_| (), None);
     let event = SourceEvent { changes: changes(&pod("u")), ..SourceEvent::default() };
-    bench.events.send(Event::Source(event, Instant::now())).unwrap();
+    bench.events.send(AgentEvent::Source(event, Instant::now())).unwrap();
     let reason = bench.add("u", 1, 0.1).unwrap();
     assert!(reason.ends_with("has not been read completely yet"), "{reason}");
     assert_eq!(bench.call(&json!({"verb": "status"}))["ok"], false);

@@ -2,19 +2,19 @@
 
 use std::{convert::Infallible, io, path::Path, sync::mpsc::SyncSender};
 
-use crate::Event;
+use crate::AgentEvent;
 
 /// A socket that cannot exist.
 #[derive(Debug)]
-pub(crate) struct Socket(Infallible);
+pub(crate) struct PluginSocket(Infallible);
 
-impl Socket {
+impl PluginSocket {
     /// Always fails.
-    pub(crate) fn bind(_: &Path) -> io::Result<Socket> {
+    pub(crate) fn bind(_: &Path) -> io::Result<PluginSocket> {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    pub(crate) async fn serve(self, _: SyncSender<Event>) -> io::Result<()> {
+    pub(crate) async fn serve(self, _: SyncSender<AgentEvent>) -> io::Result<()> {
         match self.0 {}
     }
 }

@@ -6,16 +6,16 @@ use weir_model::{
 
 use crate::{
     document::Tree,
-    lower::{self, Context, Fields, Lowered, Names},
-    probe::{End, Probe},
+    lower::{self, Fields, LowerContext, Lowered, NameTable},
+    probe::{Probe, ProbeEnd},
 };
 
 /// The valid elements of a list.
 pub(super) fn each<T>(
-    ctx: &mut Context,
+    ctx: &mut LowerContext,
     fields: &Fields,
     field: &'static str,
-    mut read: impl FnMut(&mut Context, &Tree) -> Option<T>,
+    mut read: impl FnMut(&mut LowerContext, &Tree) -> Option<T>,
 ) -> Vec<T> {
     let mut all = Vec::new();
     if let Some(list) = fields.get(field) {
@@ -29,7 +29,11 @@ pub(super) fn each<T>(
     all
 }
 
-fn required<'t>(ctx: &mut Context, fields: &Fields<'t>, field: &'static str) -> Option<&'t Tree> {
+fn required<'t>(
+    ctx: &mut LowerContext,
+    fields: &Fields<'t>,
+    field: &'static str,
+) -> Option<&'t Tree> {
     let tree = fields.get(field);
     if tree.is_none() {
         ctx.at(field, |ctx| {
@@ -40,7 +44,7 @@ fn required<'t>(ctx: &mut Context, fields: &Fields<'t>, field: &'static str) -> 
 }
 
 /// A text as written. In this format, a namespace `y` needs no quotes.
-pub(super) fn text(ctx: &mut Context, fields: &Fields, field: &'static str) -> Option<Name> {
+pub(super) fn text(ctx: &mut LowerContext, fields: &Fields, field: &'static str) -> Option<Name> {
     let tree = required(ctx, fields, field)?;
     let text = match tree.written() {
         Some(text) => text,
@@ -49,14 +53,14 @@ pub(super) fn text(ctx: &mut Context, fields: &Fields, field: &'static str) -> O
     Some(ctx.name(text))
 }
 
-fn labels(ctx: &mut Context, fields: &Fields) -> Labels {
+fn labels(ctx: &mut LowerContext, fields: &Fields) -> Labels {
     match fields.get("labels") {
         None => Default::default(),
         Some(labels) => ctx.at("labels", |ctx| lower::labels(ctx, labels)),
     }
 }
 
-pub(super) fn namespace(ctx: &mut Context, tree: &Tree) -> Option<Object> {
+pub(super) fn namespace(ctx: &mut LowerContext, tree: &Tree) -> Option<Object> {
     let fields = ctx.fields(tree, &["name", "labels"]);
     let name = text(ctx, &fields, "name")?;
     let labels = labels(ctx, &fields);
@@ -64,7 +68,7 @@ pub(super) fn namespace(ctx: &mut Context, tree: &Tree) -> Option<Object> {
     Some(Object::Namespace(Namespace { name, labels, location: ctx.location(tree.line) }))
 }
 
-pub(super) fn worker(ctx: &mut Context, tree: &Tree) -> Option<Object> {
+pub(super) fn worker(ctx: &mut LowerContext, tree: &Tree) -> Option<Object> {
     let fields = ctx.fields(tree, &["name", "labels", "ips"]);
     let name = text(ctx, &fields, "name")?;
     let labels = labels(ctx, &fields);
@@ -73,7 +77,7 @@ pub(super) fn worker(ctx: &mut Context, tree: &Tree) -> Option<Object> {
 }
 
 /// A pod, and whether it is explicitly without addresses.
-pub(super) fn pod(ctx: &mut Context, tree: &Tree) -> Option<(Pod, bool)> {
+pub(super) fn pod(ctx: &mut LowerContext, tree: &Tree) -> Option<(Pod, bool)> {
     let known = [
         "namespace",
         "name",
@@ -130,12 +134,12 @@ pub(super) fn pod(ctx: &mut Context, tree: &Tree) -> Option<(Pod, bool)> {
     Some((pod, bare))
 }
 
-pub(super) fn domains(ctx: &mut Context, tree: &Tree) -> Vec<Object> {
+pub(super) fn domains(ctx: &mut LowerContext, tree: &Tree) -> Vec<Object> {
     ctx.any_fields(tree);
     let mut all = Vec::new();
     for entry in tree.entries() {
         let name = entry.key.strip_suffix('.').unwrap_or(&entry.key).to_ascii_lowercase();
-        let addresses = ctx.at(lower::Step::Key(entry.key.clone()), |ctx| {
+        let addresses = ctx.at(lower::PathStep::Key(entry.key.clone()), |ctx| {
             ctx.each(&entry.value, |ctx, _, item| ctx.address(item))
         });
         all.extend(addresses.map(|addresses| Object::Domain(ctx.name(&name), addresses)));
@@ -146,7 +150,7 @@ pub(super) fn domains(ctx: &mut Context, tree: &Tree) -> Vec<Object> {
 /// A policy. Any other object in the list fails the case.
 pub(super) fn policy(
     file: &Name,
-    names: &mut Names,
+    names: &mut NameTable,
     findings: &mut Vec<Finding>,
     tree: &Tree,
     cluster_wide: bool,
@@ -165,14 +169,14 @@ pub(super) fn policy(
     } else {
         "NetworkPolicy or ClusterSetNetworkPolicy"
     };
-    let mut ctx = Context::new(file, names, findings, None);
+    let mut ctx = LowerContext::new(file, names, findings, None);
     let kind = tree.get("kind").map_or("no kind".into(), Tree::describe);
     let message = format!("expected an object of the kind {expected}, found {kind}");
     ctx.at("kind", |ctx| ctx.invalid(tree.line, message, "move it to the list it belongs to"));
     None
 }
 
-pub(super) fn probe(ctx: &mut Context, tree: &Tree) -> Option<Probe> {
+pub(super) fn probe(ctx: &mut LowerContext, tree: &Tree) -> Option<Probe> {
     let known = ["from", "to", "port", "protocol", "expect", "ipFamily", "note"];
     let fields = ctx.fields(tree, &known);
     let mut end = |field: &'static str| {
@@ -203,16 +207,17 @@ pub(super) fn probe(ctx: &mut Context, tree: &Tree) -> Option<Probe> {
     })
 }
 
-fn one_end(ctx: &mut Context, tree: &Tree) -> Option<End> {
+fn one_end(ctx: &mut LowerContext, tree: &Tree) -> Option<ProbeEnd> {
     let fields = ctx.fields(tree, &["pod", "ip"]);
     match (fields.get("pod"), fields.get("ip")) {
         (Some(pod), None) => ctx.at("pod", |ctx| {
             let text = ctx.text(pod)?;
             let id = text.split_once('/').filter(|(ns, name)| !ns.is_empty() && !name.is_empty());
             match id {
-                Some((namespace, name)) => {
-                    Some(End::Pod(PodId { namespace: ctx.name(namespace), name: ctx.name(name) }))
-                }
+                Some((namespace, name)) => Some(ProbeEnd::Pod(PodId {
+                    namespace: ctx.name(namespace),
+                    name: ctx.name(name),
+                })),
                 None => {
                     let message = format!("expected namespace/name, found {}", pod.describe());
                     ctx.invalid(pod.line, message, "write it as in `shop/api`");
@@ -220,7 +225,7 @@ fn one_end(ctx: &mut Context, tree: &Tree) -> Option<End> {
                 }
             }
         }),
-        (None, Some(ip)) => ctx.at("ip", |ctx| ctx.address(ip)).map(End::Address),
+        (None, Some(ip)) => ctx.at("ip", |ctx| ctx.address(ip)).map(ProbeEnd::Address),
         _ => {
             let hint = "write `{pod: namespace/name}` or `{ip: address}`";
             ctx.invalid(fields.line, "expected either `pod` or `ip`", hint);

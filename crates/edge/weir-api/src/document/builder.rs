@@ -1,6 +1,6 @@
 use std::collections::{BTreeMap, btree_map};
 
-use super::{DEPTH, Entry, Repeat, Sink, SyntaxError, Tree, Value, tree};
+use super::{DEPTH, DocumentSink, MapEntry, Repeat, SyntaxError, Tree, TreeValue, tree};
 
 /// The most values in memory at a time.
 const MAX_LIVE: usize = 4_000_000;
@@ -8,10 +8,10 @@ const MAX_LIVE: usize = 4_000_000;
 const MAX_EXPANDED: usize = 4_000_000;
 
 /// An event of the YAML or JSON parser.
-pub(super) enum Event {
+pub(super) enum ParseEvent {
     DocumentStart,
     /// A single value, and the id of its anchor or 0.
-    Scalar(Value, usize),
+    Scalar(TreeValue, usize),
     /// The plain scalar `<<`.
     Merge,
     Seq(usize),
@@ -24,21 +24,21 @@ pub(super) enum Event {
 
 /// Receives events.
 pub(super) trait Events {
-    fn event(&mut self, event: Event, line: u32) -> Result<(), SyntaxError>;
+    fn event(&mut self, event: ParseEvent, line: u32) -> Result<(), SyntaxError>;
 }
 
 /// A sink for syntax checks: it ignores the content.
 pub(super) struct Dry;
 
 impl Events for Dry {
-    fn event(&mut self, _: Event, _: u32) -> Result<(), SyntaxError> {
+    fn event(&mut self, _: ParseEvent, _: u32) -> Result<(), SyntaxError> {
         Ok(())
     }
 }
 
-impl Sink for Dry {
+impl DocumentSink for Dry {
     const ITEMS: bool = true;
-    fn item(&mut self, _: &[Entry], _: usize, _: Tree) {}
+    fn item(&mut self, _: &[MapEntry], _: usize, _: Tree) {}
     fn document(&mut self, _: Tree) {}
     fn repeat(&mut self, _: Repeat) {}
 }
@@ -67,13 +67,13 @@ enum Content {
     /// The elements go to the sink: their number so far, and the number of values before them.
     Items(usize, usize),
     Map {
-        entries: Vec<Entry>,
-        key: Option<(Key, u32)>,
-        merged: Vec<Entry>,
+        entries: Vec<MapEntry>,
+        key: Option<(MapKey, u32)>,
+        merged: Vec<MapEntry>,
     },
 }
 
-enum Key {
+enum MapKey {
     /// The key, and its spelling if that differs.
     Text(Box<str>, Option<Box<str>>),
     Merge,
@@ -87,7 +87,7 @@ struct Subtree {
     height: usize,
 }
 
-impl<'s, S: Sink> Builder<'s, S> {
+impl<'s, S: DocumentSink> Builder<'s, S> {
     pub(super) fn new(sink: &'s mut S) -> Self {
         Builder { sink, stack: Vec::new(), anchors: BTreeMap::new(), live: 0, expanded: 0 }
     }
@@ -107,7 +107,8 @@ impl<'s, S: Sink> Builder<'s, S> {
     fn seq(&self, anchor: usize) -> Content {
         if let [
             Frame {
-                content: Content::Map { entries, key: Some((Key::Text(key, _), _)), .. }, ..
+                content: Content::Map { entries, key: Some((MapKey::Text(key, _), _)), .. },
+                ..
             },
         ] = &self.stack[..]
         {
@@ -124,12 +125,12 @@ impl<'s, S: Sink> Builder<'s, S> {
             return Err(SyntaxError::new(line, "unexpected end of a collection", ""));
         };
         let value = match frame.content {
-            Content::Seq(items) => Value::Seq(items),
-            Content::Items(..) => Value::Seq(Vec::new()),
+            Content::Seq(items) => TreeValue::Seq(items),
+            Content::Items(..) => TreeValue::Seq(Vec::new()),
             Content::Map { mut entries, merged, .. } => {
                 self.report_repeats(&entries);
                 merge(&mut entries, merged);
-                Value::Map(entries)
+                TreeValue::Map(entries)
             }
         };
         let tree = Tree { line: frame.line, value };
@@ -176,12 +177,12 @@ impl<'s, S: Sink> Builder<'s, S> {
                 frame.weight += weight;
                 match key.take() {
                     None => *key = Some((key_of(tree)?, line)),
-                    Some((Key::Merge, at)) => merge_source(tree, at, merged)?,
-                    Some((Key::Text(key, written), at)) => {
+                    Some((MapKey::Merge, at)) => merge_source(tree, at, merged)?,
+                    Some((MapKey::Text(key, written), at)) => {
                         if tree.is_null() {
                             tree.line = at;
                         }
-                        entries.push(Entry { key, written, line: at, value: tree });
+                        entries.push(MapEntry { key, written, line: at, value: tree });
                     }
                 }
             }
@@ -221,7 +222,7 @@ impl<'s, S: Sink> Builder<'s, S> {
         Ok(())
     }
 
-    fn report_repeats(&mut self, entries: &[Entry]) {
+    fn report_repeats(&mut self, entries: &[MapEntry]) {
         let depth = self.stack.len();
         let mut report = |key: &str, first, again| {
             self.sink.repeat(Repeat { key: key.into(), first, again, depth });
@@ -244,32 +245,32 @@ impl<'s, S: Sink> Builder<'s, S> {
     }
 }
 
-impl<S: Sink> Events for Builder<'_, S> {
-    fn event(&mut self, event: Event, line: u32) -> Result<(), SyntaxError> {
+impl<S: DocumentSink> Events for Builder<'_, S> {
+    fn event(&mut self, event: ParseEvent, line: u32) -> Result<(), SyntaxError> {
         match event {
-            Event::DocumentStart => {
+            ParseEvent::DocumentStart => {
                 self.anchors.clear();
                 Ok(())
             }
-            Event::Scalar(value, anchor) => self.complete(
+            ParseEvent::Scalar(value, anchor) => self.complete(
                 Subtree { tree: Tree { line, value }, weight: 1, height: 1 },
                 anchor,
                 line,
             ),
-            Event::Merge => match self.stack.last_mut().map(|frame| &mut frame.content) {
+            ParseEvent::Merge => match self.stack.last_mut().map(|frame| &mut frame.content) {
                 Some(Content::Map { key: key @ None, .. }) => {
-                    *key = Some((Key::Merge, line));
+                    *key = Some((MapKey::Merge, line));
                     Ok(())
                 }
-                _ => self.event(Event::Scalar(Value::Str("<<".into()), 0), line),
+                _ => self.event(ParseEvent::Scalar(TreeValue::Str("<<".into()), 0), line),
             },
-            Event::Seq(anchor) => self.open(self.seq(anchor), anchor, line),
-            Event::Map(anchor) => {
+            ParseEvent::Seq(anchor) => self.open(self.seq(anchor), anchor, line),
+            ParseEvent::Map(anchor) => {
                 let content = Content::Map { entries: Vec::new(), key: None, merged: Vec::new() };
                 self.open(content, anchor, line)
             }
-            Event::End => self.close(line),
-            Event::Alias(id) => self.alias(id, line),
+            ParseEvent::End => self.close(line),
+            ParseEvent::Alias(id) => self.alias(id, line),
         }
     }
 }
@@ -289,30 +290,30 @@ fn too_deep(line: u32) -> SyntaxError {
 
 /// Converts a key to text. Like the API server, writes numbers and booleans in their canonical
 /// spelling.
-fn key_of(tree: Tree) -> Result<Key, SyntaxError> {
+fn key_of(tree: Tree) -> Result<MapKey, SyntaxError> {
     match tree.value {
-        Value::Str(text) | Value::Float(text) => Ok(Key::Text(text, None)),
-        Value::Bool(value, text) => Ok(meaning(value.to_string(), text)),
-        Value::Int(value, text) => Ok(meaning(value.to_string(), text)),
-        Value::Null | Value::Seq(_) | Value::Map(_) => {
+        TreeValue::Str(text) | TreeValue::Float(text) => Ok(MapKey::Text(text, None)),
+        TreeValue::Bool(value, text) => Ok(meaning(value.to_string(), text)),
+        TreeValue::Int(value, text) => Ok(meaning(value.to_string(), text)),
+        TreeValue::Null | TreeValue::Seq(_) | TreeValue::Map(_) => {
             let message = format!("the key of a mapping is {}; expected a string", tree.describe());
             Err(SyntaxError::new(tree.line, message, "quote the key"))
         }
     }
 }
 
-fn meaning(key: String, written: Box<str>) -> Key {
+fn meaning(key: String, written: Box<str>) -> MapKey {
     let differs = *key != *written;
-    Key::Text(key.into(), differs.then_some(written))
+    MapKey::Text(key.into(), differs.then_some(written))
 }
 
-fn merge_source(tree: Tree, line: u32, merged: &mut Vec<Entry>) -> Result<(), SyntaxError> {
+fn merge_source(tree: Tree, line: u32, merged: &mut Vec<MapEntry>) -> Result<(), SyntaxError> {
     match tree.value {
-        Value::Map(entries) => merged.extend(entries),
-        Value::Seq(items) => {
+        TreeValue::Map(entries) => merged.extend(entries),
+        TreeValue::Seq(items) => {
             for item in items {
                 match item.value {
-                    Value::Map(entries) => merged.extend(entries),
+                    TreeValue::Map(entries) => merged.extend(entries),
                     _ => return Err(not_mergeable(&item, line)),
                 }
             }
@@ -328,7 +329,7 @@ fn not_mergeable(tree: &Tree, line: u32) -> SyntaxError {
 }
 
 /// Adds merged entries. The mapping's own key wins, then the first source that has it.
-fn merge(entries: &mut Vec<Entry>, merged: Vec<Entry>) {
+fn merge(entries: &mut Vec<MapEntry>, merged: Vec<MapEntry>) {
     if merged.is_empty() {
         return;
     }

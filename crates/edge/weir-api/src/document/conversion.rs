@@ -2,26 +2,26 @@
 
 use serde_json::{Map, Number, Value as Json};
 
-use super::{Entry, Tree, Value};
+use super::{MapEntry, Tree, TreeValue};
 
 /// Every part of the tree is in line 1.
 impl From<&Json> for Tree {
     fn from(json: &Json) -> Self {
         let value = match json {
-            Json::Null => Value::Null,
-            Json::Bool(value) => Value::Bool(*value, value.to_string().into()),
+            Json::Null => TreeValue::Null,
+            Json::Bool(value) => TreeValue::Bool(*value, value.to_string().into()),
             Json::Number(number) => {
                 let text = number.to_string().into();
-                number
-                    .as_i64()
-                    .map_or(Value::Float(text), |whole| Value::Int(whole, whole.to_string().into()))
+                number.as_i64().map_or(TreeValue::Float(text), |whole| {
+                    TreeValue::Int(whole, whole.to_string().into())
+                })
             }
-            Json::String(text) => Value::Str(text.as_str().into()),
-            Json::Array(items) => Value::Seq(items.iter().map(Tree::from).collect()),
-            Json::Object(entries) => Value::Map(
+            Json::String(text) => TreeValue::Str(text.as_str().into()),
+            Json::Array(items) => TreeValue::Seq(items.iter().map(Tree::from).collect()),
+            Json::Object(entries) => TreeValue::Map(
                 entries
                     .iter()
-                    .map(|(key, value)| Entry {
+                    .map(|(key, value)| MapEntry {
                         key: key.as_str().into(),
                         written: None,
                         line: 1,
@@ -38,14 +38,16 @@ impl From<&Json> for Tree {
 impl From<&Tree> for Json {
     fn from(tree: &Tree) -> Self {
         match &tree.value {
-            Value::Null => Json::Null,
-            Value::Bool(value, _) => Json::Bool(*value),
-            Value::Int(value, _) => Json::from(*value),
-            Value::Float(text) => number(text).map_or_else(|| Json::from(&**text), Json::Number),
-            Value::Str(text) => Json::from(&**text),
-            Value::Seq(items) => items.iter().map(Json::from).collect(),
-            Value::Map(entries) => {
-                let entry = |entry: &Entry| (entry.key.to_string(), Json::from(&entry.value));
+            TreeValue::Null => Json::Null,
+            TreeValue::Bool(value, _) => Json::Bool(*value),
+            TreeValue::Int(value, _) => Json::from(*value),
+            TreeValue::Float(text) => {
+                number(text).map_or_else(|| Json::from(&**text), Json::Number)
+            }
+            TreeValue::Str(text) => Json::from(&**text),
+            TreeValue::Seq(items) => items.iter().map(Json::from).collect(),
+            TreeValue::Map(entries) => {
+                let entry = |entry: &MapEntry| (entry.key.to_string(), Json::from(&entry.value));
                 Json::Object(entries.iter().map(entry).collect::<Map<_, _>>())
             }
         }

@@ -7,7 +7,7 @@ use serde::{
     de::{MapAccess, SeqAccess, Visitor},
 };
 
-use super::{Entry, Tree, Value};
+use super::{MapEntry, Tree, TreeValue};
 
 /// The line of every part of a tree that was not read from a file.
 const LINE: u32 = 1;
@@ -24,70 +24,70 @@ impl<'de> Deserialize<'de> for Tree {
 struct ValueVisitor;
 
 impl<'de> Visitor<'de> for ValueVisitor {
-    type Value = Value;
+    type Value = TreeValue;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a JSON value")
     }
 
-    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
-        Ok(Value::Bool(value, if value { "true" } else { "false" }.into()))
+    fn visit_bool<E>(self, value: bool) -> Result<TreeValue, E> {
+        Ok(TreeValue::Bool(value, if value { "true" } else { "false" }.into()))
     }
 
-    fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
+    fn visit_i64<E>(self, value: i64) -> Result<TreeValue, E> {
         Ok(int_value(value))
     }
 
-    fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
+    fn visit_u64<E>(self, value: u64) -> Result<TreeValue, E> {
         Ok(match i64::try_from(value) {
             Ok(value) => int_value(value),
-            Err(_) => Value::Float(value.to_string().into()),
+            Err(_) => TreeValue::Float(value.to_string().into()),
         })
     }
 
-    fn visit_f64<E>(self, value: f64) -> Result<Value, E> {
-        Ok(Value::Float(value.to_string().into()))
+    fn visit_f64<E>(self, value: f64) -> Result<TreeValue, E> {
+        Ok(TreeValue::Float(value.to_string().into()))
     }
 
-    fn visit_str<E>(self, value: &str) -> Result<Value, E> {
-        Ok(Value::Str(value.into()))
+    fn visit_str<E>(self, value: &str) -> Result<TreeValue, E> {
+        Ok(TreeValue::Str(value.into()))
     }
 
-    fn visit_string<E>(self, value: String) -> Result<Value, E> {
-        Ok(Value::Str(value.into()))
+    fn visit_string<E>(self, value: String) -> Result<TreeValue, E> {
+        Ok(TreeValue::Str(value.into()))
     }
 
-    fn visit_none<E>(self) -> Result<Value, E> {
-        Ok(Value::Null)
+    fn visit_none<E>(self) -> Result<TreeValue, E> {
+        Ok(TreeValue::Null)
     }
 
-    fn visit_unit<E>(self) -> Result<Value, E> {
-        Ok(Value::Null)
+    fn visit_unit<E>(self) -> Result<TreeValue, E> {
+        Ok(TreeValue::Null)
     }
 
-    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<TreeValue, D::Error> {
         deserializer.deserialize_any(self)
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Value, A::Error> {
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<TreeValue, A::Error> {
         let mut items = Vec::new();
         while let Some(item) = seq.next_element()? {
             items.push(item);
         }
-        Ok(Value::Seq(items))
+        Ok(TreeValue::Seq(items))
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Value, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<TreeValue, A::Error> {
         let mut entries = Vec::new();
         while let Some((key, value)) = map.next_entry()? {
-            entries.push(Entry { key, written: None, line: LINE, value });
+            entries.push(MapEntry { key, written: None, line: LINE, value });
         }
-        Ok(Value::Map(entries))
+        Ok(TreeValue::Map(entries))
     }
 }
 
-fn int_value(value: i64) -> Value {
-    Value::Int(value, value.to_string().into())
+fn int_value(value: i64) -> TreeValue {
+    TreeValue::Int(value, value.to_string().into())
 }
 
 #[cfg(test)]

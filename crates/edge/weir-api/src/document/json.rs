@@ -1,13 +1,13 @@
 use std::borrow::Cow;
 
 use super::{
-    DEPTH, SyntaxError, Value,
-    builder::{Event, Events},
+    DEPTH, SyntaxError, TreeValue,
+    builder::{Events, ParseEvent},
 };
 
 /// Reads consecutive JSON documents, with or without `---` between them.
 pub(super) fn read(text: &str, events: &mut impl Events) -> Result<(), SyntaxError> {
-    let mut reader = Reader { text, at: 0, line: 1 };
+    let mut reader = JsonParser { text, at: 0, line: 1 };
     loop {
         reader.skip_space();
         while reader.skip_separator() {
@@ -16,12 +16,12 @@ pub(super) fn read(text: &str, events: &mut impl Events) -> Result<(), SyntaxErr
         if reader.peek().is_none() {
             return Ok(());
         }
-        events.event(Event::DocumentStart, reader.line)?;
+        events.event(ParseEvent::DocumentStart, reader.line)?;
         reader.value(events)?;
     }
 }
 
-struct Reader<'t> {
+struct JsonParser<'t> {
     text: &'t str,
     at: usize,
     line: u32,
@@ -33,7 +33,7 @@ enum Open {
     Mapping,
 }
 
-impl<'t> Reader<'t> {
+impl<'t> JsonParser<'t> {
     fn peek(&self) -> Option<u8> {
         self.text.as_bytes().get(self.at).copied()
     }
@@ -78,11 +78,11 @@ impl<'t> Reader<'t> {
             match self.peek() {
                 Some(b'{') => {
                     self.at += 1;
-                    events.event(Event::Map(0), line)?;
+                    events.event(ParseEvent::Map(0), line)?;
                     self.skip_space();
                     if self.peek() == Some(b'}') {
                         self.at += 1;
-                        events.event(Event::End, self.line)?;
+                        events.event(ParseEvent::End, self.line)?;
                     } else {
                         push(&mut open, Open::Mapping, line)?;
                         self.key(events)?;
@@ -91,11 +91,11 @@ impl<'t> Reader<'t> {
                 }
                 Some(b'[') => {
                     self.at += 1;
-                    events.event(Event::Seq(0), line)?;
+                    events.event(ParseEvent::Seq(0), line)?;
                     self.skip_space();
                     if self.peek() == Some(b']') {
                         self.at += 1;
-                        events.event(Event::End, self.line)?;
+                        events.event(ParseEvent::End, self.line)?;
                     } else {
                         push(&mut open, Open::List, line)?;
                         continue;
@@ -103,7 +103,7 @@ impl<'t> Reader<'t> {
                 }
                 _ => {
                     let value = self.scalar()?;
-                    events.event(Event::Scalar(value, 0), line)?;
+                    events.event(ParseEvent::Scalar(value, 0), line)?;
                 }
             }
             // A value is complete: close its collections, or continue with the next value.
@@ -120,7 +120,7 @@ impl<'t> Reader<'t> {
                     (Some(b']'), Open::List) | (Some(b'}'), Open::Mapping) => {
                         self.at += 1;
                         open.pop();
-                        events.event(Event::End, self.line)?;
+                        events.event(ParseEvent::End, self.line)?;
                         continue;
                     }
                     (_, Open::List) => return Err(self.wrong("`,` or `]`")),
@@ -137,7 +137,7 @@ impl<'t> Reader<'t> {
         }
         let line = self.line;
         let key = self.string()?;
-        events.event(Event::Scalar(Value::Str(key.into()), 0), line)?;
+        events.event(ParseEvent::Scalar(TreeValue::Str(key.into()), 0), line)?;
         self.skip_space();
         if self.peek() != Some(b':') {
             return Err(self.wrong("`:`"));
@@ -146,12 +146,12 @@ impl<'t> Reader<'t> {
         Ok(())
     }
 
-    fn scalar(&mut self) -> Result<Value, SyntaxError> {
+    fn scalar(&mut self) -> Result<TreeValue, SyntaxError> {
         let rest = &self.text[self.at..];
         for (word, value) in [
-            ("null", Value::Null),
-            ("true", Value::Bool(true, "true".into())),
-            ("false", Value::Bool(false, "false".into())),
+            ("null", TreeValue::Null),
+            ("true", TreeValue::Bool(true, "true".into())),
+            ("false", TreeValue::Bool(false, "false".into())),
         ] {
             if rest.starts_with(word) {
                 self.at += word.len();
@@ -159,7 +159,7 @@ impl<'t> Reader<'t> {
             }
         }
         match self.peek() {
-            Some(b'"') => Ok(Value::Str(self.string()?.into())),
+            Some(b'"') => Ok(TreeValue::Str(self.string()?.into())),
             Some(b'-' | b'0'..=b'9') => self.number(),
             _ => Err(self.wrong("a value")),
         }
@@ -175,7 +175,7 @@ impl<'t> Reader<'t> {
         Ok(())
     }
 
-    fn number(&mut self) -> Result<Value, SyntaxError> {
+    fn number(&mut self) -> Result<TreeValue, SyntaxError> {
         let start = self.at;
         if self.peek() == Some(b'-') {
             self.at += 1;
@@ -197,8 +197,8 @@ impl<'t> Reader<'t> {
         }
         let text = &self.text[start..self.at];
         Ok(match text.parse::<i64>() {
-            Ok(number) => Value::Int(number, text.into()),
-            Err(_) => Value::Float(text.into()),
+            Ok(number) => TreeValue::Int(number, text.into()),
+            Err(_) => TreeValue::Float(text.into()),
         })
     }
 

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  bytes ─► text ─► yaml ─┐ events
-//!                   json ─┴──────► builder ─► Sink: documents, and elements of long lists
+//!                   json ─┴──────► builder ─► DocumentSink: documents, and elements of long lists
 //! ```
 
 mod bounded;
@@ -16,7 +16,7 @@ mod tree;
 mod yaml;
 
 pub(crate) use builder::is_list;
-pub use tree::{Entry, Tree, Value};
+pub use tree::{MapEntry, Tree, TreeValue};
 pub(crate) use tree::{find, quote};
 
 use builder::{Builder, Dry};
@@ -57,13 +57,13 @@ pub struct Repeat {
 }
 
 /// Receives documents and elements as soon as they are complete.
-pub(crate) trait Sink {
+pub(crate) trait DocumentSink {
     /// Whether the sink receives the elements of `items` one by one, so that the whole list is
     /// never in memory.
     const ITEMS: bool;
 
     /// An element of `items`; `head` is the part of its document before the list.
-    fn item(&mut self, head: &[Entry], index: usize, item: Tree);
+    fn item(&mut self, head: &[MapEntry], index: usize, item: Tree);
     /// A document, without the elements that the sink already received.
     fn document(&mut self, root: Tree);
     /// A mapping has a key twice. It contains both entries.
@@ -71,7 +71,7 @@ pub(crate) trait Sink {
 }
 
 /// Reads a file. The sink receives everything before an error.
-pub(crate) fn read(bytes: &[u8], sink: &mut impl Sink) -> Result<(), SyntaxError> {
+pub(crate) fn read(bytes: &[u8], sink: &mut impl DocumentSink) -> Result<(), SyntaxError> {
     let text = text::decode(bytes)?;
     let first = text.trim_start();
     let first = first.strip_prefix("---").unwrap_or(first).trim_start();
@@ -129,9 +129,9 @@ struct Items<F> {
     rest: Tree,
 }
 
-impl<F: FnMut(Tree)> Sink for Items<F> {
+impl<F: FnMut(Tree)> DocumentSink for Items<F> {
     const ITEMS: bool = true;
-    fn item(&mut self, _: &[Entry], _: usize, item: Tree) {
+    fn item(&mut self, _: &[MapEntry], _: usize, item: Tree) {
         (self.each)(item);
     }
     fn document(&mut self, root: Tree) {
@@ -146,9 +146,9 @@ struct Documents {
     repeats: Vec<Repeat>,
 }
 
-impl Sink for Documents {
+impl DocumentSink for Documents {
     const ITEMS: bool = false;
-    fn item(&mut self, _: &[Entry], _: usize, _: Tree) {}
+    fn item(&mut self, _: &[MapEntry], _: usize, _: Tree) {}
     fn document(&mut self, root: Tree) {
         self.roots.push(root);
     }
@@ -159,7 +159,7 @@ impl Sink for Documents {
 
 /// Whether YAML reads this as a string without quotes.
 pub(crate) fn is_plain_text(text: &str) -> bool {
-    matches!(scalar::resolve(text), Value::Str(_))
+    matches!(scalar::resolve(text), TreeValue::Str(_))
 }
 
 #[cfg(test)]

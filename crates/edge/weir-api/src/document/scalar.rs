@@ -1,25 +1,25 @@
-use super::Value;
+use super::TreeValue;
 
 /// The meaning of a plain scalar in YAML 1.1, which the API server uses: `yes` is a boolean, `010`
 /// is eight.
-pub(super) fn resolve(text: &str) -> Value {
+pub(super) fn resolve(text: &str) -> TreeValue {
     match text {
-        "" | "~" | "null" | "Null" | "NULL" => Value::Null,
+        "" | "~" | "null" | "Null" | "NULL" => TreeValue::Null,
         "y" | "Y" | "yes" | "Yes" | "YES" | "true" | "True" | "TRUE" | "on" | "On" | "ON" => {
-            Value::Bool(true, text.into())
+            TreeValue::Bool(true, text.into())
         }
         "n" | "N" | "no" | "No" | "NO" | "false" | "False" | "FALSE" | "off" | "Off" | "OFF" => {
-            Value::Bool(false, text.into())
+            TreeValue::Bool(false, text.into())
         }
-        ".nan" | ".NaN" | ".NAN" => Value::Float(text.into()),
+        ".nan" | ".NaN" | ".NAN" => TreeValue::Float(text.into()),
         _ if text.starts_with(|c: char| c.is_ascii_digit() || "+-.".contains(c)) => number(text),
-        _ => Value::Str(text.into()),
+        _ => TreeValue::Str(text.into()),
     }
 }
 
-fn number(text: &str) -> Value {
+fn number(text: &str) -> TreeValue {
     if matches!(text.trim_start_matches(['+', '-']), ".inf" | ".Inf" | ".INF") {
-        return Value::Float(text.into());
+        return TreeValue::Float(text.into());
     }
     // No 64-bit number is longer, and hostile input may contain a gigabyte of digits.
     let plain = match text.len() {
@@ -27,18 +27,18 @@ fn number(text: &str) -> Value {
         _ => text.into(),
     };
     if let Some(number) = integer(&plain) {
-        return Value::Int(number, text.into());
+        return TreeValue::Int(number, text.into());
     }
     if !looks_like_float(&plain) {
-        return Value::Str(text.into());
+        return TreeValue::Str(text.into());
     }
     // The API server converts YAML to JSON, where 80.0 becomes 80.
     const EXACT: f64 = (1_u64 << 53) as f64;
     match plain.parse::<f64>() {
         Ok(float) if plain.len() <= 64 && float.fract() == 0.0 && float.abs() <= EXACT => {
-            Value::Int(float as i64, text.into())
+            TreeValue::Int(float as i64, text.into())
         }
-        _ => Value::Float(text.into()),
+        _ => TreeValue::Float(text.into()),
     }
 }
 
@@ -84,13 +84,13 @@ mod tests {
 
     #[test]
     fn plain_scalars_follow_yaml_1_1() {
-        let int = |n, text: &str| Value::Int(n, text.into());
+        let int = |n, text: &str| TreeValue::Int(n, text.into());
         for (text, value) in [
-            ("", Value::Null),
-            ("~", Value::Null),
-            ("yes", Value::Bool(true, "yes".into())),
-            ("N", Value::Bool(false, "N".into())),
-            ("yEs", Value::Str("yEs".into())),
+            ("", TreeValue::Null),
+            ("~", TreeValue::Null),
+            ("yes", TreeValue::Bool(true, "yes".into())),
+            ("N", TreeValue::Bool(false, "N".into())),
+            ("yEs", TreeValue::Str("yEs".into())),
             ("80", int(80, "80")),
             ("-1", int(-1, "-1")),
             ("010", int(8, "010")),
@@ -100,17 +100,17 @@ mod tests {
             ("1_000", int(1000, "1_000")),
             ("80.0", int(80, "80.0")),
             ("8e1", int(80, "8e1")),
-            ("1.5", Value::Float("1.5".into())),
-            ("99999999999999999999", Value::Float("99999999999999999999".into())),
-            ("10.0.0.0/8", Value::Str("10.0.0.0/8".into())),
-            ("10.0.0.1", Value::Str("10.0.0.1".into())),
-            ("1:30", Value::Str("1:30".into())),
-            ("2020-01-01", Value::Str("2020-01-01".into())),
-            ("-", Value::Str("-".into())),
-            ("--5", Value::Str("--5".into())),
-            ("+-5", Value::Str("+-5".into())),
-            (".inf", Value::Float(".inf".into())),
-            ("0x", Value::Str("0x".into())),
+            ("1.5", TreeValue::Float("1.5".into())),
+            ("99999999999999999999", TreeValue::Float("99999999999999999999".into())),
+            ("10.0.0.0/8", TreeValue::Str("10.0.0.0/8".into())),
+            ("10.0.0.1", TreeValue::Str("10.0.0.1".into())),
+            ("1:30", TreeValue::Str("1:30".into())),
+            ("2020-01-01", TreeValue::Str("2020-01-01".into())),
+            ("-", TreeValue::Str("-".into())),
+            ("--5", TreeValue::Str("--5".into())),
+            ("+-5", TreeValue::Str("+-5".into())),
+            (".inf", TreeValue::Float(".inf".into())),
+            ("0x", TreeValue::Str("0x".into())),
         ] {
             assert_eq!(resolve(text), value, "{text}");
         }

@@ -1,6 +1,6 @@
 use expect_test::{Expect, expect};
 
-use super::{Tree, Value, documents};
+use super::{Tree, TreeValue, documents};
 
 /// Checks the documents, one per line, and then the errors.
 #[track_caller]
@@ -18,13 +18,13 @@ fn check(text: &str, expected: Expect) {
 fn show(tree: &Tree) -> String {
     let join = |parts: Vec<String>| parts.join(", ");
     let value = match &tree.value {
-        Value::Null => "null".into(),
-        Value::Bool(value, _) => value.to_string(),
-        Value::Int(number, _) => number.to_string(),
-        Value::Float(text) => format!("float {text}"),
-        Value::Str(text) => format!("{text:?}"),
-        Value::Seq(items) => format!("[{}]", join(items.iter().map(show).collect())),
-        Value::Map(entries) => {
+        TreeValue::Null => "null".into(),
+        TreeValue::Bool(value, _) => value.to_string(),
+        TreeValue::Int(number, _) => number.to_string(),
+        TreeValue::Float(text) => format!("float {text}"),
+        TreeValue::Str(text) => format!("{text:?}"),
+        TreeValue::Seq(items) => format!("[{}]", join(items.iter().map(show).collect())),
+        TreeValue::Map(entries) => {
             let entries =
                 entries.iter().map(|e| format!("{} {}: {}", e.line, e.key, show(&e.value)));
             format!("{{{}}}", join(entries.collect()))

@@ -6,12 +6,12 @@ pub struct Tree {
     /// The first line, from 1.
     pub line: u32,
     /// The value.
-    pub value: Value,
+    pub value: TreeValue,
 }
 
 /// A value. Scalars other than strings keep their text, for messages.
 #[derive(Clone, Debug, PartialEq, Hash)]
-pub enum Value {
+pub enum TreeValue {
     /// Nothing, `null` or `~`.
     Null,
     /// A boolean, in any of the spellings of YAML 1.1.
@@ -25,12 +25,12 @@ pub enum Value {
     /// A list.
     Seq(Vec<Tree>),
     /// A mapping in its original order. A repeated key occurs twice.
-    Map(Vec<Entry>),
+    Map(Vec<MapEntry>),
 }
 
 /// One entry of a mapping.
 #[derive(Clone, Debug, PartialEq, Hash)]
-pub struct Entry {
+pub struct MapEntry {
     /// The key, as the API server reads it.
     pub key: Box<str>,
     /// The original spelling, if it differs: `on` is the boolean true.
@@ -44,7 +44,7 @@ pub struct Entry {
 impl Tree {
     /// An empty tree.
     pub fn null(line: u32) -> Self {
-        Tree { line, value: Value::Null }
+        Tree { line, value: TreeValue::Null }
     }
 
     /// The value under `key`; null counts as missing.
@@ -58,9 +58,9 @@ impl Tree {
     }
 
     /// The entries, if it is a mapping.
-    pub fn entries(&self) -> &[Entry] {
+    pub fn entries(&self) -> &[MapEntry] {
         match &self.value {
-            Value::Map(entries) => entries,
+            TreeValue::Map(entries) => entries,
             _ => &[],
         }
     }
@@ -68,7 +68,7 @@ impl Tree {
     /// The elements, if it is a list.
     pub fn items(&self) -> &[Tree] {
         match &self.value {
-            Value::Seq(items) => items,
+            TreeValue::Seq(items) => items,
             _ => &[],
         }
     }
@@ -76,7 +76,7 @@ impl Tree {
     /// The text, if it is a string.
     pub fn text(&self) -> Option<&str> {
         match &self.value {
-            Value::Str(text) => Some(text),
+            TreeValue::Str(text) => Some(text),
             _ => None,
         }
     }
@@ -84,38 +84,41 @@ impl Tree {
     /// The original text of any scalar.
     pub fn written(&self) -> Option<&str> {
         match &self.value {
-            Value::Bool(_, text) | Value::Int(_, text) | Value::Float(text) | Value::Str(text) => {
-                Some(text)
-            }
-            Value::Null | Value::Seq(_) | Value::Map(_) => None,
+            TreeValue::Bool(_, text)
+            | TreeValue::Int(_, text)
+            | TreeValue::Float(text)
+            | TreeValue::Str(text) => Some(text),
+            TreeValue::Null | TreeValue::Seq(_) | TreeValue::Map(_) => None,
         }
     }
 
     /// Whether it is null.
     pub fn is_null(&self) -> bool {
-        self.value == Value::Null
+        self.value == TreeValue::Null
     }
 
     /// A description for messages: `the boolean yes`, `a list`.
     pub fn describe(&self) -> String {
         match &self.value {
-            Value::Null => "nothing".into(),
-            Value::Bool(_, text) => format!("the boolean {text}"),
-            Value::Int(_, text) | Value::Float(text) => format!("the number {}", shorten(text)),
-            Value::Str(text) => format!("the string {}", quote(text)),
-            Value::Seq(_) => "a list".into(),
-            Value::Map(_) => "a mapping".into(),
+            TreeValue::Null => "nothing".into(),
+            TreeValue::Bool(_, text) => format!("the boolean {text}"),
+            TreeValue::Int(_, text) | TreeValue::Float(text) => {
+                format!("the number {}", shorten(text))
+            }
+            TreeValue::Str(text) => format!("the string {}", quote(text)),
+            TreeValue::Seq(_) => "a list".into(),
+            TreeValue::Map(_) => "a mapping".into(),
         }
     }
 
     /// Whether it is a scalar that would need quotes to be a string.
     pub fn lacks_quotes(&self) -> bool {
-        matches!(self.value, Value::Bool(..) | Value::Int(..) | Value::Float(_))
+        matches!(self.value, TreeValue::Bool(..) | TreeValue::Int(..) | TreeValue::Float(_))
     }
 }
 
 /// The value under `key` in a mapping's entries; null counts as missing.
-pub(crate) fn find<'t>(entries: &'t [Entry], key: &str) -> Option<&'t Tree> {
+pub(crate) fn find<'t>(entries: &'t [MapEntry], key: &str) -> Option<&'t Tree> {
     entries.iter().find(|entry| *entry.key == *key).map(|e| &e.value).filter(|v| !v.is_null())
 }
 

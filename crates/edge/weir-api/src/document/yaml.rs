@@ -1,9 +1,9 @@
 use saphyr_parser::{Event as Parsed, Parser, ScalarStyle, ScanError, Tag};
 
 use super::{
-    SyntaxError, Value,
+    SyntaxError, TreeValue,
     bounded::{Ahead, Bounded},
-    builder::{Event, Events},
+    builder::{Events, ParseEvent},
     scalar,
 };
 
@@ -25,18 +25,18 @@ pub(super) fn read(text: &str, events: &mut impl Events) -> Result<(), SyntaxErr
         let event = match event {
             Parsed::StreamEnd => return Ok(()),
             Parsed::Nothing | Parsed::StreamStart | Parsed::DocumentEnd => continue,
-            Parsed::DocumentStart(_) => Event::DocumentStart,
-            Parsed::Alias(id) => Event::Alias(id),
-            Parsed::SequenceStart(anchor, _) => Event::Seq(anchor),
-            Parsed::MappingStart(anchor, _) => Event::Map(anchor),
-            Parsed::SequenceEnd | Parsed::MappingEnd => Event::End,
+            Parsed::DocumentStart(_) => ParseEvent::DocumentStart,
+            Parsed::Alias(id) => ParseEvent::Alias(id),
+            Parsed::SequenceStart(anchor, _) => ParseEvent::Seq(anchor),
+            Parsed::MappingStart(anchor, _) => ParseEvent::Map(anchor),
+            Parsed::SequenceEnd | Parsed::MappingEnd => ParseEvent::End,
             Parsed::Scalar(text, style, anchor, tag) => {
                 match (style, tag.as_deref().map(is_text)) {
-                    (ScalarStyle::Plain, None) if text == "<<" && anchor == 0 => Event::Merge,
+                    (ScalarStyle::Plain, None) if text == "<<" && anchor == 0 => ParseEvent::Merge,
                     (ScalarStyle::Plain, None | Some(false)) => {
-                        Event::Scalar(scalar::resolve(&text), anchor)
+                        ParseEvent::Scalar(scalar::resolve(&text), anchor)
                     }
-                    _ => Event::Scalar(Value::Str(text.into()), anchor),
+                    _ => ParseEvent::Scalar(TreeValue::Str(text.into()), anchor),
                 }
             }
         };

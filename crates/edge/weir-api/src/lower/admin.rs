@@ -10,7 +10,7 @@ use weir_model::{
 };
 
 use self::rule::{deny_all, rules};
-use super::{Context, Fields, Home, Lowered, check_version, meta, port, selector};
+use super::{Fields, Home, LowerContext, Lowered, check_version, meta, port, selector};
 use crate::{check, document::Tree};
 
 /// The differences between the cluster-wide kinds.
@@ -22,7 +22,7 @@ struct Dialect {
     ports: &'static str,
     /// Whether an empty list of ports is valid and means every port (C15).
     no_ports: bool,
-    port: fn(&mut Context, &Tree) -> Option<PortSpec>,
+    port: fn(&mut LowerContext, &Tree) -> Option<PortSpec>,
     egress_peers: &'static [&'static str],
     /// The most rules per direction, peers per rule, and ports per rule (C26).
     limit: usize,
@@ -70,7 +70,7 @@ const LAST: u32 = 1001;
 /// A cluster-wide policy. If the API server would reject it, it allows nothing, and denies what it
 /// would have passed.
 pub(crate) fn lower(
-    ctx: &mut Context,
+    ctx: &mut LowerContext,
     tree: &Tree,
     kind: &str,
     version: Option<&str>,
@@ -103,7 +103,7 @@ pub(crate) fn lower(
     Some(Lowered::Object(Object::Policy(policy)))
 }
 
-fn spec_of(ctx: &mut Context, tree: &Tree, dialect: &Dialect) -> Spec {
+fn spec_of(ctx: &mut LowerContext, tree: &Tree, dialect: &Dialect) -> Spec {
     let fields = ctx.fields(tree, dialect.fields);
     ctx.invalid |= !fields.clean;
     let tier = tier(ctx, &fields, dialect);
@@ -154,11 +154,11 @@ fn fail_closed(rules: Vec<PolicyRule>) -> Vec<PolicyRule> {
 }
 
 /// The tier and the priority. An invalid one becomes the highest (C3).
-fn tier(ctx: &mut Context, fields: &Fields, dialect: &Dialect) -> Tier {
+fn tier(ctx: &mut LowerContext, fields: &Fields, dialect: &Dialect) -> Tier {
     if dialect.kind == PolicyKind::BaselineAdminNetworkPolicy {
         return Tier::Baseline { priority: LAST };
     }
-    let missing = |ctx: &mut Context, field: &'static str, values: &str| {
+    let missing = |ctx: &mut LowerContext, field: &'static str, values: &str| {
         let message = format!("expected `{field}`, {values}");
         ctx.invalid(fields.line, message, format!("add `{field}:`"));
     };
@@ -185,7 +185,7 @@ fn tier(ctx: &mut Context, fields: &Fields, dialect: &Dialect) -> Tier {
 }
 
 /// C14.
-fn subject(ctx: &mut Context, fields: &Fields, dialect: &Dialect) -> Option<Subject> {
+fn subject(ctx: &mut LowerContext, fields: &Fields, dialect: &Dialect) -> Option<Subject> {
     if fields.is_repeated("subject") {
         return None;
     }
@@ -208,7 +208,7 @@ type Chosen = (Scope, Selector);
 /// The pods that `namespaces` or `pods` select; `None` if neither is given, `Some(None)` if it is
 /// invalid.
 fn pods_or_namespaces(
-    ctx: &mut Context,
+    ctx: &mut LowerContext,
     fields: &Fields,
     dialect: &Dialect,
 ) -> Option<Option<Chosen>> {
@@ -221,7 +221,7 @@ fn pods_or_namespaces(
     namespaces.or(pods)
 }
 
-fn namespaced_pods(ctx: &mut Context, tree: &Tree, dialect: &Dialect) -> Option<Chosen> {
+fn namespaced_pods(ctx: &mut LowerContext, tree: &Tree, dialect: &Dialect) -> Option<Chosen> {
     let fields = ctx.fields(tree, &["namespaceSelector", "podSelector"]);
     let mut select = |field: &'static str| {
         ctx.at(field, |ctx| match fields.get(field) {

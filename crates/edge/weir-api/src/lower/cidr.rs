@@ -3,7 +3,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use weir_model::{Block, Severity};
 
-use super::{Context, Fields};
+use super::{Fields, LowerContext};
 use crate::document::{Tree, quote};
 
 /// Which spellings of networks the API server accepts.
@@ -16,7 +16,7 @@ pub(crate) enum Spelling {
 }
 
 /// An `ipBlock`.
-pub(crate) fn block(ctx: &mut Context, tree: &Tree) -> Option<Block> {
+pub(crate) fn block(ctx: &mut LowerContext, tree: &Tree) -> Option<Block> {
     let fields = ctx.fields(tree, &["cidr", "except"]);
     let net = required_net(ctx, &fields);
     let except = match fields.get("except") {
@@ -40,7 +40,7 @@ pub(crate) fn block(ctx: &mut Context, tree: &Tree) -> Option<Block> {
     Some(Block::new(net?, except?))
 }
 
-fn required_net(ctx: &mut Context, fields: &Fields) -> Option<IpNet> {
+fn required_net(ctx: &mut LowerContext, fields: &Fields) -> Option<IpNet> {
     let cidr = fields.get("cidr").filter(|cidr| cidr.text() != Some(""));
     ctx.at("cidr", |ctx| match cidr {
         Some(cidr) => network(ctx, cidr, Spelling::Old),
@@ -57,7 +57,7 @@ fn is_inside(except: IpNet, net: IpNet) -> bool {
 }
 
 /// A network in CIDR notation, host bits cleared.
-pub(crate) fn network(ctx: &mut Context, tree: &Tree, spelling: Spelling) -> Option<IpNet> {
+pub(crate) fn network(ctx: &mut LowerContext, tree: &Tree, spelling: Spelling) -> Option<IpNet> {
     let text = ctx.text(tree)?;
     let hint = "write a network such as 10.0.0.0/8 or fd00::/8";
     let Some(parsed) = parse(text) else {
@@ -97,12 +97,12 @@ const HOST_BITS: u8 = 1;
 const LEADING_ZEROS: u8 = 2;
 const MAPPED: u8 = 4;
 
-struct Parsed {
+struct ParsedCidr {
     net: IpNet,
     oddities: u8,
 }
 
-fn parse(text: &str) -> Option<Parsed> {
+fn parse(text: &str) -> Option<ParsedCidr> {
     let (address, length) = text.rsplit_once('/')?;
     let mut oddities = 0;
     if length.is_empty() || length.len() > 4 || !length.bytes().all(|b| b.is_ascii_digit()) {
@@ -135,7 +135,7 @@ fn parse(text: &str) -> Option<Parsed> {
     if net.trunc() != net {
         oddities |= HOST_BITS;
     }
-    Some(Parsed { net: net.trunc(), oddities })
+    Some(ParsedCidr { net: net.trunc(), oddities })
 }
 
 /// Four decimal numbers, and whether one has leading zeros (B10).
@@ -170,8 +170,8 @@ mod tests {
     fn read(text: &str) -> String {
         match parse(text) {
             None => "rejected".into(),
-            Some(Parsed { net, oddities: 0 }) => net.to_string(),
-            Some(Parsed { net, .. }) => format!("{net}, loosely"),
+            Some(ParsedCidr { net, oddities: 0 }) => net.to_string(),
+            Some(ParsedCidr { net, .. }) => format!("{net}, loosely"),
         }
     }
 

@@ -2,7 +2,7 @@ use std::{collections::HashSet, fmt, net::IpAddr, sync::Arc};
 
 use weir_model::{Finding, Location, Name, ObjectRef, Severity, closest};
 
-use crate::document::{Entry, Tree, Value};
+use crate::document::{MapEntry, Tree, TreeValue};
 
 /// The most findings that are kept.
 const MAX_FINDINGS: usize = 50_000;
@@ -29,13 +29,13 @@ pub(crate) fn keep(findings: &mut Vec<Finding>, finding: Finding) {
 
 /// Texts that many objects share.
 #[derive(Debug, Default)]
-pub(crate) struct Names {
+pub(crate) struct NameTable {
     all: HashSet<Name>,
     /// The size at which unused texts are removed.
     limit: usize,
 }
 
-impl Names {
+impl NameTable {
     /// The shared copy of a text.
     pub(crate) fn name(&mut self, text: &str) -> Name {
         if let Some(name) = self.all.get(text) {
@@ -57,12 +57,12 @@ impl Names {
 }
 
 /// The current position while an object is lowered, and the findings so far.
-pub(crate) struct Context<'a> {
+pub(crate) struct LowerContext<'a> {
     file: &'a Name,
-    names: &'a mut Names,
+    names: &'a mut NameTable,
     findings: &'a mut Vec<Finding>,
     object: Option<ObjectRef>,
-    path: Vec<Step>,
+    path: Vec<PathStep>,
     /// Whether the API server would reject the object.
     pub(crate) invalid: bool,
     /// The severity of an unknown field.
@@ -70,40 +70,40 @@ pub(crate) struct Context<'a> {
 }
 
 /// A step on the way to a field.
-pub(crate) enum Step {
+pub(crate) enum PathStep {
     Field(&'static str),
     Unknown(Box<str>),
     Key(Box<str>),
     Index(usize),
 }
 
-impl fmt::Display for Step {
+impl fmt::Display for PathStep {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Step::Field(name) => write!(f, ".{name}"),
-            Step::Unknown(name) => write!(f, ".{name}"),
-            Step::Key(key) => write!(f, "[{key}]"),
-            Step::Index(index) => write!(f, "[{index}]"),
+            PathStep::Field(name) => write!(f, ".{name}"),
+            PathStep::Unknown(name) => write!(f, ".{name}"),
+            PathStep::Key(key) => write!(f, "[{key}]"),
+            PathStep::Index(index) => write!(f, "[{index}]"),
         }
     }
 }
 
-impl From<&'static str> for Step {
+impl From<&'static str> for PathStep {
     fn from(name: &'static str) -> Self {
-        Step::Field(name)
+        PathStep::Field(name)
     }
 }
 
-impl From<usize> for Step {
+impl From<usize> for PathStep {
     fn from(index: usize) -> Self {
-        Step::Index(index)
+        PathStep::Index(index)
     }
 }
 
 /// The fields of a mapping.
 pub(crate) struct Fields<'t> {
     pub(crate) line: u32,
-    entries: &'t [Entry],
+    entries: &'t [MapEntry],
     /// Whether it is a mapping without unknown and repeated fields.
     pub(crate) clean: bool,
 }
@@ -130,14 +130,14 @@ impl<'t> Fields<'t> {
     }
 }
 
-impl<'a> Context<'a> {
+impl<'a> LowerContext<'a> {
     pub(crate) fn new(
         file: &'a Name,
-        names: &'a mut Names,
+        names: &'a mut NameTable,
         findings: &'a mut Vec<Finding>,
         object: Option<ObjectRef>,
     ) -> Self {
-        Context {
+        LowerContext {
             file,
             names,
             findings,
@@ -170,7 +170,7 @@ impl<'a> Context<'a> {
     }
 
     /// Runs `f` one step further down.
-    pub(crate) fn at<T>(&mut self, step: impl Into<Step>, f: impl FnOnce(&mut Self) -> T) -> T {
+    pub(crate) fn at<T>(&mut self, step: impl Into<PathStep>, f: impl FnOnce(&mut Self) -> T) -> T {
         self.path.push(step.into());
         let done = f(self);
         self.path.pop();
@@ -185,7 +185,7 @@ impl<'a> Context<'a> {
         message: impl Into<String>,
         hint: impl Into<String>,
     ) {
-        let path: String = self.path.iter().map(Step::to_string).collect();
+        let path: String = self.path.iter().map(PathStep::to_string).collect();
         let finding = Finding {
             location: self.location(line),
             code,
@@ -234,7 +234,7 @@ impl<'a> Context<'a> {
                 let key = crate::document::quote(entry.written.as_deref().unwrap_or(&entry.key));
                 let message = format!("there is no field {key} here");
                 let hint = format!("did you mean `{meant}`?");
-                self.at(Step::Unknown(entry.key.clone()), |ctx| {
+                self.at(PathStep::Unknown(entry.key.clone()), |ctx| {
                     ctx.find("unknown-field", ctx.unknown, entry.line, message, hint);
                 });
             }
@@ -246,8 +246,8 @@ impl<'a> Context<'a> {
     pub(crate) fn any_fields<'t>(&mut self, tree: &'t Tree) -> Fields<'t> {
         let line = tree.line;
         match &tree.value {
-            Value::Map(entries) => Fields { line, entries, clean: true },
-            Value::Null => Fields { line, entries: &[], clean: true },
+            TreeValue::Map(entries) => Fields { line, entries, clean: true },
+            TreeValue::Null => Fields { line, entries: &[], clean: true },
             _ => {
                 let message = format!("expected a mapping, found {}", tree.describe());
                 self.invalid(line, message, "write `field: value` lines here");
@@ -256,7 +256,7 @@ impl<'a> Context<'a> {
         }
     }
 
-    fn unknown_field(&mut self, entry: &Entry, known: &[&'static str]) {
+    fn unknown_field(&mut self, entry: &MapEntry, known: &[&'static str]) {
         let written = entry.written.as_deref().unwrap_or(&entry.key);
         let key = crate::document::quote(written);
         // A longer list would not help.
@@ -269,7 +269,7 @@ impl<'a> Context<'a> {
             None => "remove the field, or move it to where it belongs".into(),
         };
         let message = format!("there is no field {key} here{expected}");
-        self.at(Step::Unknown(entry.key.clone()), |ctx| {
+        self.at(PathStep::Unknown(entry.key.clone()), |ctx| {
             ctx.find("unknown-field", ctx.unknown, entry.line, message, hint);
         });
     }
@@ -277,8 +277,8 @@ impl<'a> Context<'a> {
     /// The elements of a list. Null is an empty list.
     pub(crate) fn list<'t>(&mut self, tree: &'t Tree) -> Option<&'t [Tree]> {
         match &tree.value {
-            Value::Seq(items) => Some(items),
-            Value::Null => Some(&[]),
+            TreeValue::Seq(items) => Some(items),
+            TreeValue::Null => Some(&[]),
             _ => {
                 let message = format!("expected a list, found {}", tree.describe());
                 self.invalid(tree.line, message, "begin each element with `- `");
@@ -305,7 +305,7 @@ impl<'a> Context<'a> {
 
     pub(crate) fn text<'t>(&mut self, tree: &'t Tree) -> Option<&'t str> {
         match &tree.value {
-            Value::Str(text) => Some(text),
+            TreeValue::Str(text) => Some(text),
             _ => {
                 let (advice, hint) = if tree.lacks_quotes() {
                     ("; quote it", "write it in double quotes")
@@ -322,8 +322,8 @@ impl<'a> Context<'a> {
     /// A whole number from `low` to `high`.
     pub(crate) fn number(&mut self, tree: &Tree, low: i64, high: i64) -> Option<i64> {
         match tree.value {
-            Value::Int(number, _) if (low..=high).contains(&number) => Some(number),
-            Value::Int(..) | Value::Float(_) => {
+            TreeValue::Int(number, _) if (low..=high).contains(&number) => Some(number),
+            TreeValue::Int(..) | TreeValue::Float(_) => {
                 let message = format!(
                     "expected a whole number from {low} to {high}, found {}",
                     tree.describe()
@@ -351,7 +351,7 @@ impl<'a> Context<'a> {
 
     pub(crate) fn boolean(&mut self, tree: &Tree) -> Option<bool> {
         match tree.value {
-            Value::Bool(value, _) => Some(value),
+            TreeValue::Bool(value, _) => Some(value),
             _ => {
                 let message = format!("expected true or false, found {}", tree.describe());
                 self.invalid(tree.line, message, "write true or false, without quotes");

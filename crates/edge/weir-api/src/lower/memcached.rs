@@ -3,7 +3,7 @@
 
 use weir_model::Severity;
 
-use super::{Context, Fields, Home, Lowered, check_version, meta, network_policy};
+use super::{Fields, Home, LowerContext, Lowered, check_version, meta, network_policy};
 use crate::{check, document::Tree};
 
 /// The longest label value.
@@ -11,7 +11,7 @@ const LABEL: usize = 63;
 
 /// Reports errors in the policy that a Memcached requests. Its other fields are checked by its
 /// operator.
-pub(crate) fn lower(ctx: &mut Context, tree: &Tree, version: Option<&str>) -> Option<Lowered> {
+pub(crate) fn lower(ctx: &mut LowerContext, tree: &Tree, version: Option<&str>) -> Option<Lowered> {
     const VERSIONS: [&str; 2] = ["memcached.c5c3.io/v1alpha1", "memcached.c5c3.io/v1beta1"];
     let meta = meta(ctx, tree, "Memcached", Home::Namespace, check::dns_subdomain);
     check_version(ctx, tree, version, &VERSIONS);
@@ -58,11 +58,11 @@ struct Tls {
 
 /// Reads a part of a mapping, if it exists. It may have further fields for the operator.
 fn part<T>(
-    ctx: &mut Context,
+    ctx: &mut LowerContext,
     fields: &Fields,
     name: &'static str,
     known: &[&'static str],
-    read: impl FnOnce(&mut Context, &Fields) -> T,
+    read: impl FnOnce(&mut LowerContext, &Fields) -> T,
 ) -> Option<T> {
     let tree = fields.get(name)?;
     Some(ctx.at(name, |ctx| {
@@ -71,12 +71,12 @@ fn part<T>(
     }))
 }
 
-fn is_on(ctx: &mut Context, fields: &Fields) -> bool {
+fn is_on(ctx: &mut LowerContext, fields: &Fields) -> bool {
     let enabled = fields.get("enabled");
     enabled.and_then(|tree| ctx.at("enabled", |ctx| ctx.boolean(tree))) == Some(true)
 }
 
-fn tls(ctx: &mut Context, fields: &Fields) -> Tls {
+fn tls(ctx: &mut LowerContext, fields: &Fields) -> Tls {
     if !is_on(ctx, fields) {
         return Tls::default();
     }
@@ -92,7 +92,7 @@ fn tls(ctx: &mut Context, fields: &Fields) -> Tls {
 }
 
 /// Whether a policy is requested.
-fn network_policy_of(ctx: &mut Context, fields: &Fields, protection: &Protection) -> bool {
+fn network_policy_of(ctx: &mut LowerContext, fields: &Fields, protection: &Protection) -> bool {
     let is_requested = is_on(ctx, fields);
     let sources = fields.get("allowedSources");
     let line = fields.line_of("allowedSources").unwrap_or(fields.line);

@@ -1,9 +1,9 @@
 use weir_model::{Labels, Location, Name, ObjectRef, Severity};
 
-use super::{Context, Step, selector};
+use super::{LowerContext, PathStep, selector};
 use crate::{
     check,
-    document::{Tree, Value, quote},
+    document::{Tree, TreeValue, quote},
 };
 
 /// The metadata of an object.
@@ -24,7 +24,7 @@ pub(crate) struct Meta {
 }
 
 /// A check of names.
-pub(crate) type Rule = fn(&str) -> Result<(), String>;
+pub(crate) type NameRule = fn(&str) -> Result<(), String>;
 
 /// Whether objects of a kind have a namespace.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -61,7 +61,13 @@ const FIELDS: [&str; 17] = [
 ///
 /// A name or namespace that is not a string is used as written, so that the object keeps its
 /// intended place.
-pub(crate) fn meta(ctx: &mut Context, tree: &Tree, kind: &str, home: Home, rule: Rule) -> Meta {
+pub(crate) fn meta(
+    ctx: &mut LowerContext,
+    tree: &Tree,
+    kind: &str,
+    home: Home,
+    rule: NameRule,
+) -> Meta {
     let none = Tree::null(tree.line);
     let metadata = tree.get("metadata").unwrap_or(&none);
     let text =
@@ -85,7 +91,7 @@ pub(crate) fn meta(ctx: &mut Context, tree: &Tree, kind: &str, home: Home, rule:
         }
     });
     ctx.at("metadata", |ctx| {
-        if !matches!(metadata.value, Value::Map(_) | Value::Null) {
+        if !matches!(metadata.value, TreeValue::Map(_) | TreeValue::Null) {
             return;
         }
         for key in ["name", "generateName", "namespace"] {
@@ -116,7 +122,7 @@ pub(crate) fn meta(ctx: &mut Context, tree: &Tree, kind: &str, home: Home, rule:
         }
     };
     let references = metadata.get("ownerReferences").map_or(&[][..], Tree::items);
-    let is_true = |tree: &Tree| matches!(tree.value, Value::Bool(true, _));
+    let is_true = |tree: &Tree| matches!(tree.value, TreeValue::Bool(true, _));
     let controller = references.iter().find(|owner| owner.get("controller").is_some_and(is_true));
     let generated_for = controller.and_then(|owner| {
         let kind = owner.get("kind")?.text()?;
@@ -147,7 +153,7 @@ pub(crate) fn meta(ctx: &mut Context, tree: &Tree, kind: &str, home: Home, rule:
 
 /// Rejects a policy with an invalid field in its `metadata`, because that field may be its
 /// namespace.
-fn policy_fields(ctx: &mut Context, tree: &Tree, metadata: &Tree, home: Home) {
+fn policy_fields(ctx: &mut LowerContext, tree: &Tree, metadata: &Tree, home: Home) {
     let fields = ctx.fields(metadata, &FIELDS);
     ctx.invalid |= !fields.clean;
     let is_known = match fields.get("namespace") {
@@ -170,13 +176,13 @@ fn policy_fields(ctx: &mut Context, tree: &Tree, metadata: &Tree, home: Home) {
         ctx.at("annotations", |ctx| {
             ctx.any_fields(annotations);
             for entry in annotations.entries().iter().filter(|entry| !entry.value.is_null()) {
-                ctx.at(Step::Key(entry.key.clone()), |ctx| ctx.text(&entry.value));
+                ctx.at(PathStep::Key(entry.key.clone()), |ctx| ctx.text(&entry.value));
             }
         });
     }
 }
 
-fn fits(ctx: &mut Context, name: &str, line: u32, rule: Rule) {
+fn fits(ctx: &mut LowerContext, name: &str, line: u32, rule: NameRule) {
     if let Err(expected) = rule(name) {
         let message = format!("{} is not a valid name: expected {expected}", quote(name));
         ctx.invalid(line, message, "correct the name");

@@ -21,7 +21,7 @@ use weir_model::{Finding, Name, Object, Pod, PolicyKind, Severity, edit_distance
 
 pub(crate) use admin::UNRESOLVED_NAME;
 pub use cidr::address;
-pub(crate) use context::{Context, Fields, Names, Step, TOO_MANY, keep, one_of};
+pub(crate) use context::{Fields, LowerContext, NameTable, PathStep, TOO_MANY, keep, one_of};
 pub(crate) use meta::{Home, MISPLACED, Meta, meta};
 pub(crate) use pod::{PROTOCOLS, named_port, with_own_name};
 pub(crate) use selector::labels;
@@ -77,7 +77,7 @@ pub(crate) struct Template {
 /// freed with the last object that uses them.
 #[derive(Debug, Default)]
 pub struct Lowering {
-    names: Names,
+    names: NameTable,
 }
 
 impl Lowering {
@@ -120,7 +120,7 @@ fn object_of(lowered: Option<Lowered>) -> Option<Object> {
 /// `None`.
 pub fn object(file: &Name, tree: &Tree) -> (Option<Object>, Vec<Finding>) {
     let mut findings = Vec::new();
-    let mut names = Names::default();
+    let mut names = NameTable::default();
     let lowered = lower(file, &mut names, &mut findings, tree, None);
     (object_of(lowered), findings)
 }
@@ -135,12 +135,12 @@ pub(crate) struct ListKind {
 /// Lowers one object. An enclosing list may give its kind.
 pub(crate) fn lower(
     file: &Name,
-    names: &mut Names,
+    names: &mut NameTable,
     findings: &mut Vec<Finding>,
     tree: &Tree,
     list: Option<&ListKind>,
 ) -> Option<Lowered> {
-    let mut ctx = Context::new(file, names, findings, None);
+    let mut ctx = LowerContext::new(file, names, findings, None);
     let own = |key: &str| tree.get(key).and_then(Tree::text);
     let kind = own("kind").or(list.map(|list| &*list.kind)).unwrap_or("");
     let version = own("apiVersion").or(list.and_then(|list| list.api_version.as_deref()));
@@ -173,7 +173,7 @@ pub(crate) fn lower(
         return None;
     }
     let group = version.map(|version| version.split_once('/').map_or("", |(group, _)| group));
-    let unknown = |ctx: &mut Context| {
+    let unknown = |ctx: &mut LowerContext| {
         let guess = match (is_foreign(group), meant(kind, group)) {
             (true, _) if is_policy(kind) => Guess::ForeignPolicy,
             (false, Some(meant)) => Guess::Misspelt(meant),
@@ -230,11 +230,11 @@ pub(crate) fn lower(
 
 /// Lowers an object whose meaning does not depend on its `apiVersion`.
 fn with_version(
-    ctx: &mut Context,
+    ctx: &mut LowerContext,
     tree: &Tree,
     version: Option<&str>,
     expected: &[&'static str],
-    read: impl FnOnce(&mut Context, &Tree) -> Option<Lowered>,
+    read: impl FnOnce(&mut LowerContext, &Tree) -> Option<Lowered>,
 ) -> Option<Lowered> {
     let lowered = read(ctx, tree);
     check_version(ctx, tree, version, expected);
@@ -242,7 +242,12 @@ fn with_version(
 }
 
 /// Reports an `apiVersion` other than the expected one.
-fn check_version(ctx: &mut Context, tree: &Tree, version: Option<&str>, expected: &[&'static str]) {
+fn check_version(
+    ctx: &mut LowerContext,
+    tree: &Tree,
+    version: Option<&str>,
+    expected: &[&'static str],
+) {
     if version.is_some_and(|version| expected.contains(&version)) {
         return;
     }

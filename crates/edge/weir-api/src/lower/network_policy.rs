@@ -5,13 +5,13 @@ use weir_model::{
     Selector, Severity, Spec, Subject, Tier, Who,
 };
 
-use super::{Context, Fields, Home, Lowered, check_version, cidr, meta, port, selector};
+use super::{Fields, Home, LowerContext, Lowered, check_version, cidr, meta, port, selector};
 use crate::{check, document::Tree};
 
 /// A NetworkPolicy, or a kind with the same spec. If the API server would reject it, it isolates
 /// its pods and allows nothing.
 pub(crate) fn lower(
-    ctx: &mut Context,
+    ctx: &mut LowerContext,
     tree: &Tree,
     kind: PolicyKind,
     version: Option<&str>,
@@ -51,7 +51,7 @@ fn lockdown() -> Spec {
     Spec { tier: Tier::Namespace, subject, ingress: Some(Vec::new()), egress: Some(Vec::new()) }
 }
 
-fn spec_of(ctx: &mut Context, tree: &Tree) -> Spec {
+fn spec_of(ctx: &mut LowerContext, tree: &Tree) -> Spec {
     let fields = ctx.fields(tree, &["podSelector", "policyTypes", "ingress", "egress"]);
     ctx.invalid |= !fields.clean;
     let pods = match fields.get("podSelector") {
@@ -79,7 +79,7 @@ fn spec_of(ctx: &mut Context, tree: &Tree) -> Spec {
 }
 
 /// Reports the rules of a direction that is not in `policyTypes`: they have no effect (T4, T5).
-fn ignored_rules(ctx: &mut Context, fields: &Fields, types: &[Direction]) {
+fn ignored_rules(ctx: &mut LowerContext, fields: &Fields, types: &[Direction]) {
     let sides =
         [(Direction::Ingress, "ingress", "Ingress"), (Direction::Egress, "egress", "Egress")];
     for (direction, field, word) in sides {
@@ -99,7 +99,7 @@ fn ignored_rules(ctx: &mut Context, fields: &Fields, types: &[Direction]) {
 }
 
 /// The directions that the policy isolates: the listed ones, or both if the list is invalid.
-fn directions(ctx: &mut Context, fields: &Fields) -> Vec<Direction> {
+fn directions(ctx: &mut LowerContext, fields: &Fields) -> Vec<Direction> {
     let listed = match fields.get("policyTypes") {
         _ if fields.is_repeated("policyTypes") => None,
         // The unknown field may be misspelt policyTypes.
@@ -120,7 +120,7 @@ fn directions(ctx: &mut Context, fields: &Fields) -> Vec<Direction> {
         Some(listed) if !listed.is_empty() => listed,
         // T1 to T3: egress only if there are rules for it, or a value that may be rules.
         Some(_) => match fields.get("egress") {
-            Some(egress) if !matches!(&egress.value, crate::document::Value::Seq(rules) if rules.is_empty()) => {
+            Some(egress) if !matches!(&egress.value, crate::document::TreeValue::Seq(rules) if rules.is_empty()) => {
                 Direction::BOTH.into()
             }
             _ => vec![Direction::Ingress],
@@ -130,7 +130,11 @@ fn directions(ctx: &mut Context, fields: &Fields) -> Vec<Direction> {
 
 /// The rules of one direction. A rule with an unknown field is left out, so that it allows nothing
 /// (V9).
-fn rules(ctx: &mut Context, tree: Option<&Tree>, direction: Direction) -> Option<Vec<PolicyRule>> {
+fn rules(
+    ctx: &mut LowerContext,
+    tree: Option<&Tree>,
+    direction: Direction,
+) -> Option<Vec<PolicyRule>> {
     let mut rules = Vec::new();
     ctx.each(tree?, |ctx, index, item| {
         rules.extend(rule(ctx, index, item, direction));
@@ -139,7 +143,12 @@ fn rules(ctx: &mut Context, tree: Option<&Tree>, direction: Direction) -> Option
     Some(rules)
 }
 
-fn rule(ctx: &mut Context, index: usize, tree: &Tree, direction: Direction) -> Option<PolicyRule> {
+fn rule(
+    ctx: &mut LowerContext,
+    index: usize,
+    tree: &Tree,
+    direction: Direction,
+) -> Option<PolicyRule> {
     let list = match direction {
         Direction::Ingress => "from",
         Direction::Egress => "to",
@@ -172,7 +181,7 @@ fn unless_empty<T>(list: Vec<T>) -> Option<Vec<T>> {
 }
 
 /// V2, P1 to P7.
-pub(super) fn peer(ctx: &mut Context, index: usize, tree: &Tree) -> Option<Peer> {
+pub(super) fn peer(ctx: &mut LowerContext, index: usize, tree: &Tree) -> Option<Peer> {
     let fields = ctx.fields(tree, &["podSelector", "namespaceSelector", "ipBlock"]);
     let mut select = |field: &'static str| {
         fields.get(field).map(|tree| ctx.at(field, |ctx| selector::selector(ctx, tree)))

@@ -4,10 +4,10 @@ use weir_model::{
     Labels, NAMESPACE_NAME_LABEL, Name, NamedPort, Namespace, Node, Object, Pod, PodId, Protocol,
 };
 
-use super::{Context, Home, Lowered, Meta, Template, meta, selector};
+use super::{Home, LowerContext, Lowered, Meta, Template, meta, selector};
 use crate::{
     check,
-    document::{self, Tree, Value},
+    document::{self, Tree, TreeValue},
 };
 
 /// The protocols of ports.
@@ -15,7 +15,7 @@ pub(crate) const PROTOCOLS: [(&str, Protocol); 3] =
     [("TCP", Protocol::Tcp), ("UDP", Protocol::Udp), ("SCTP", Protocol::Sctp)];
 
 /// A Pod with the addresses of its status.
-pub(crate) fn pod(ctx: &mut Context, tree: &Tree) -> Option<Lowered> {
+pub(crate) fn pod(ctx: &mut LowerContext, tree: &Tree) -> Option<Lowered> {
     let meta = meta(ctx, tree, "Pod", Home::Namespace, check::dns_subdomain);
     let name = meta.name.clone()?;
     let mut pod = from_spec(ctx, tree, name, &meta);
@@ -26,7 +26,7 @@ pub(crate) fn pod(ctx: &mut Context, tree: &Tree) -> Option<Lowered> {
 }
 
 /// A workload, by the pod its template describes.
-pub(crate) fn template(ctx: &mut Context, tree: &Tree, kind: &str) -> Option<Lowered> {
+pub(crate) fn template(ctx: &mut LowerContext, tree: &Tree, kind: &str) -> Option<Lowered> {
     let meta = meta(ctx, tree, kind, Home::Namespace, check::dns_subdomain);
     let name = meta.name.clone()?;
     let path: &[&'static str] = match kind {
@@ -57,20 +57,25 @@ pub(crate) fn template(ctx: &mut Context, tree: &Tree, kind: &str) -> Option<Low
         };
         from_spec(ctx, template, name.clone(), &described)
     });
-    let idle = matches!(tree.path(&["spec", "replicas"]).map(|n| &n.value), Some(Value::Int(0, _)));
+    let idle =
+        matches!(tree.path(&["spec", "replicas"]).map(|n| &n.value), Some(TreeValue::Int(0, _)));
     let kind = ctx.name(&kind.to_lowercase());
     Some(Lowered::Template(Template { kind, pod, owners: meta.owners, idle }))
 }
 
 /// Runs `f` several steps further down.
-fn within<T>(ctx: &mut Context, path: &[&'static str], f: &mut dyn FnMut(&mut Context) -> T) -> T {
+fn within<T>(
+    ctx: &mut LowerContext,
+    path: &[&'static str],
+    f: &mut dyn FnMut(&mut LowerContext) -> T,
+) -> T {
     match path {
         [] => f(ctx),
         [step, rest @ ..] => ctx.at(*step, |ctx| within(ctx, rest, f)),
     }
 }
 
-fn from_spec(ctx: &mut Context, tree: &Tree, name: Name, meta: &Meta) -> Pod {
+fn from_spec(ctx: &mut LowerContext, tree: &Tree, name: Name, meta: &Meta) -> Pod {
     let none = Tree::null(tree.line);
     let spec = tree.get("spec").unwrap_or(&none);
     let host_network = match spec.get("hostNetwork") {
@@ -97,7 +102,7 @@ fn from_spec(ctx: &mut Context, tree: &Tree, name: Name, meta: &Meta) -> Pod {
 }
 
 /// The named ports of all containers, and of those init containers that keep running (N12).
-fn named_ports(ctx: &mut Context, spec: &Tree) -> Vec<NamedPort> {
+fn named_ports(ctx: &mut LowerContext, spec: &Tree) -> Vec<NamedPort> {
     let mut ports = Vec::new();
     for (field, sidecars_only) in [("containers", false), ("initContainers", true)] {
         let containers = spec.get(field).map_or(&[][..], Tree::items);
@@ -123,7 +128,7 @@ fn named_ports(ctx: &mut Context, spec: &Tree) -> Vec<NamedPort> {
 }
 
 /// A container port, if it has a name (N10).
-pub(crate) fn named_port(ctx: &mut Context, tree: &Tree) -> Option<NamedPort> {
+pub(crate) fn named_port(ctx: &mut LowerContext, tree: &Tree) -> Option<NamedPort> {
     let fields = ctx.any_fields(tree);
     // Like the API server, treat the empty string as missing.
     let given = |field: &str| fields.get(field).filter(|value| value.text() != Some(""));
@@ -153,7 +158,7 @@ pub(crate) fn named_port(ctx: &mut Context, tree: &Tree) -> Option<NamedPort> {
 }
 
 /// The addresses of a pod, `podIP` first (Y8).
-fn addresses(ctx: &mut Context, tree: &Tree) -> Vec<IpAddr> {
+fn addresses(ctx: &mut LowerContext, tree: &Tree) -> Vec<IpAddr> {
     let Some(status) = tree.get("status") else { return Vec::new() };
     let first = status.get("podIP").filter(|ip| ip.text() != Some(""));
     let list = status.get("podIPs").map_or(&[][..], Tree::items);
@@ -172,7 +177,7 @@ fn distinct(addresses: impl Iterator<Item = IpAddr>) -> Vec<IpAddr> {
 }
 
 /// A Namespace, with its name as a label (P9).
-pub(crate) fn namespace(ctx: &mut Context, tree: &Tree) -> Option<Lowered> {
+pub(crate) fn namespace(ctx: &mut LowerContext, tree: &Tree) -> Option<Lowered> {
     let meta = meta(ctx, tree, "Namespace", Home::Cluster, check::dns_label);
     let name = meta.name?;
     let labels = with_own_name(ctx, &meta.labels, &name);
@@ -180,13 +185,13 @@ pub(crate) fn namespace(ctx: &mut Context, tree: &Tree) -> Option<Lowered> {
 }
 
 /// The labels of a namespace, with the label that the API server adds.
-pub(crate) fn with_own_name(ctx: &mut Context, labels: &Labels, name: &Name) -> Labels {
+pub(crate) fn with_own_name(ctx: &mut LowerContext, labels: &Labels, name: &Name) -> Labels {
     let own = (ctx.name(NAMESPACE_NAME_LABEL), name.clone());
     labels.iter().cloned().chain([own]).collect()
 }
 
 /// A Node, with its internal and external IP addresses (C22).
-pub(crate) fn node(ctx: &mut Context, tree: &Tree) -> Option<Lowered> {
+pub(crate) fn node(ctx: &mut LowerContext, tree: &Tree) -> Option<Lowered> {
     let meta = meta(ctx, tree, "Node", Home::Cluster, check::dns_subdomain);
     let name = meta.name?;
     let list = tree.path(&["status", "addresses"]).map_or(&[][..], Tree::items);

@@ -1,13 +1,13 @@
 use weir_model::{PortMatch, PortRange, PortSpec, Protocol};
 
-use super::{Context, Fields, PROTOCOLS, one_of};
+use super::{Fields, LowerContext, PROTOCOLS, one_of};
 use crate::{
     check,
-    document::{Tree, Value, quote},
+    document::{Tree, TreeValue, quote},
 };
 
 /// One entry of a NetworkPolicy's `ports` (V3, V4, R1 to R10).
-pub(crate) fn port(ctx: &mut Context, tree: &Tree) -> Option<PortSpec> {
+pub(crate) fn port(ctx: &mut LowerContext, tree: &Tree) -> Option<PortSpec> {
     let fields = ctx.fields(tree, &["protocol", "port", "endPort"]);
     let protocol = protocol(ctx, fields.get("protocol"));
     let end = fields.get("endPort");
@@ -23,7 +23,7 @@ pub(crate) fn port(ctx: &mut Context, tree: &Tree) -> Option<PortSpec> {
                 .filter(|_| end.is_none())
                 .map(|protocol| PortMatch::Range(PortRange::all(protocol)))
         }
-        Some((port, Value::Str(name))) => {
+        Some((port, TreeValue::Str(name))) => {
             let name = ctx.at("port", |ctx| named(ctx, port, name));
             if let Some(end) = end {
                 let hint = "write the port as a number, or remove `endPort:`";
@@ -63,7 +63,7 @@ pub(crate) fn port(ctx: &mut Context, tree: &Tree) -> Option<PortSpec> {
 }
 
 /// A protocol; TCP if none is given (R1).
-fn protocol(ctx: &mut Context, tree: Option<&Tree>) -> Option<Protocol> {
+fn protocol(ctx: &mut LowerContext, tree: Option<&Tree>) -> Option<Protocol> {
     match tree {
         None => Some(Protocol::Tcp),
         Some(word) => ctx.at("protocol", |ctx| ctx.word(word, &PROTOCOLS)),
@@ -71,7 +71,7 @@ fn protocol(ctx: &mut Context, tree: Option<&Tree>) -> Option<Protocol> {
 }
 
 /// A port name.
-fn named(ctx: &mut Context, tree: &Tree, name: &str) -> Option<weir_model::Name> {
+fn named(ctx: &mut LowerContext, tree: &Tree, name: &str) -> Option<weir_model::Name> {
     match check::port_name(name) {
         Ok(()) => Some(ctx.name(name)),
         Err(expected) => {
@@ -88,7 +88,7 @@ fn named(ctx: &mut Context, tree: &Tree, name: &str) -> Option<weir_model::Name>
 }
 
 /// One entry of `ports` of the v1alpha1 kinds (C15).
-pub(crate) fn v1alpha1(ctx: &mut Context, tree: &Tree) -> Option<PortSpec> {
+pub(crate) fn v1alpha1(ctx: &mut LowerContext, tree: &Tree) -> Option<PortSpec> {
     let known = ["portNumber", "namedPort", "portRange"];
     let fields = ctx.fields(tree, &known);
     let one = exactly_one(ctx, &fields, &known);
@@ -118,7 +118,7 @@ pub(crate) fn v1alpha1(ctx: &mut Context, tree: &Tree) -> Option<PortSpec> {
 }
 
 /// One entry of `protocols` of v1alpha2 (C15).
-pub(crate) fn v1alpha2(ctx: &mut Context, tree: &Tree) -> Option<PortSpec> {
+pub(crate) fn v1alpha2(ctx: &mut LowerContext, tree: &Tree) -> Option<PortSpec> {
     let known = ["tcp", "udp", "sctp", "destinationNamedPort"];
     let fields = ctx.fields(tree, &known);
     let one = exactly_one(ctx, &fields, &known);
@@ -137,7 +137,7 @@ pub(crate) fn v1alpha2(ctx: &mut Context, tree: &Tree) -> Option<PortSpec> {
     Some(PortSpec { line: tree.line, ports: ports? })
 }
 
-fn destination(ctx: &mut Context, tree: &Tree, protocol: Protocol) -> Option<PortMatch> {
+fn destination(ctx: &mut LowerContext, tree: &Tree, protocol: Protocol) -> Option<PortMatch> {
     let outer = ctx.fields(tree, &["destinationPort"]);
     let Some(tree) = outer.get("destinationPort") else {
         let hint = "add `destinationPort:` with `number:` or `range:`";
@@ -165,7 +165,7 @@ fn destination(ctx: &mut Context, tree: &Tree, protocol: Protocol) -> Option<Por
     })
 }
 
-fn start_and_end(ctx: &mut Context, fields: &Fields) -> Option<(u16, u16)> {
+fn start_and_end(ctx: &mut LowerContext, fields: &Fields) -> Option<(u16, u16)> {
     let start = required_port(ctx, fields, "start");
     let end = required_port(ctx, fields, "end");
     let (start, end) = (start?, end?);
@@ -179,7 +179,7 @@ fn start_and_end(ctx: &mut Context, fields: &Fields) -> Option<(u16, u16)> {
     Some((start, end))
 }
 
-fn required_port(ctx: &mut Context, fields: &Fields, field: &'static str) -> Option<u16> {
+fn required_port(ctx: &mut LowerContext, fields: &Fields, field: &'static str) -> Option<u16> {
     ctx.at(field, |ctx| match fields.get(field) {
         Some(port) => ctx.port(port),
         None => {
@@ -190,13 +190,13 @@ fn required_port(ctx: &mut Context, fields: &Fields, field: &'static str) -> Opt
 }
 
 /// A port name without a protocol.
-fn any_named(ctx: &mut Context, tree: &Tree) -> Option<PortMatch> {
+fn any_named(ctx: &mut LowerContext, tree: &Tree) -> Option<PortMatch> {
     let text = ctx.text(tree)?;
     named(ctx, tree, text).map(|name| PortMatch::Named { name, protocol: None })
 }
 
 /// Reports unless exactly one of the fields is given. Unknown fields were reported already.
-pub(crate) fn exactly_one(ctx: &mut Context, fields: &Fields, known: &[&str]) -> bool {
+pub(crate) fn exactly_one(ctx: &mut LowerContext, fields: &Fields, known: &[&str]) -> bool {
     match fields.count(known) {
         1 => true,
         0 if !fields.clean => false,

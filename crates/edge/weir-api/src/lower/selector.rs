@@ -2,10 +2,10 @@ use std::collections::BTreeSet;
 
 use weir_model::{Labels, Name, Requirement, Selector};
 
-use super::{Context, Step};
+use super::{LowerContext, PathStep};
 use crate::{
     check,
-    document::{Entry, Tree, quote},
+    document::{MapEntry, Tree, quote},
 };
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -18,7 +18,7 @@ enum Operator {
 
 /// A label selector. `None` if a part of it is invalid, because the rest alone would select more
 /// than intended.
-pub(crate) fn selector(ctx: &mut Context, tree: &Tree) -> Option<Selector> {
+pub(crate) fn selector(ctx: &mut LowerContext, tree: &Tree) -> Option<Selector> {
     let fields = ctx.fields(tree, &["matchLabels", "matchExpressions"]);
     let equals = match fields.get("matchLabels") {
         None => Some(Vec::new()),
@@ -38,7 +38,7 @@ pub(crate) fn selector(ctx: &mut Context, tree: &Tree) -> Option<Selector> {
 }
 
 /// V8, L1 to L8.
-fn requirement(ctx: &mut Context, tree: &Tree) -> Option<Requirement> {
+fn requirement(ctx: &mut LowerContext, tree: &Tree) -> Option<Requirement> {
     let fields = ctx.fields(tree, &["key", "operator", "values"]);
     let key = ctx.at("key", |ctx| match fields.get("key") {
         Some(key) => {
@@ -95,19 +95,19 @@ fn requirement(ctx: &mut Context, tree: &Tree) -> Option<Requirement> {
 }
 
 /// The labels of an object. Errors are reported, and the labels are kept as probably intended.
-pub(crate) fn labels(ctx: &mut Context, tree: &Tree) -> Labels {
+pub(crate) fn labels(ctx: &mut LowerContext, tree: &Tree) -> Labels {
     pairs(ctx, tree).0.into_iter().collect()
 }
 
 /// Keys and values, and whether the API server would accept all of them.
-fn pairs(ctx: &mut Context, tree: &Tree) -> (Vec<(Name, Name)>, bool) {
+fn pairs(ctx: &mut LowerContext, tree: &Tree) -> (Vec<(Name, Name)>, bool) {
     let mut clean = ctx.any_fields(tree).clean;
     let entries = tree.entries();
     let mut pairs = Vec::with_capacity(entries.len());
     for entry in entries {
         let key_fits = is_string(ctx, entry) && key_fits(ctx, &entry.key, entry.line);
         let key = ctx.name(&entry.key);
-        let value = ctx.at(Step::Key(entry.key.clone()), |ctx| {
+        let value = ctx.at(PathStep::Key(entry.key.clone()), |ctx| {
             // Like the API server, treat null as the empty string.
             if entry.value.is_null() { Some(ctx.name("")) } else { value(ctx, &entry.value) }
         });
@@ -126,7 +126,7 @@ fn pairs(ctx: &mut Context, tree: &Tree) -> (Vec<(Name, Name)>, bool) {
 
 /// Reports a key such as `on`, which YAML reads as another key, so that the selector matches
 /// nothing.
-fn is_string(ctx: &mut Context, entry: &Entry) -> bool {
+fn is_string(ctx: &mut LowerContext, entry: &MapEntry) -> bool {
     if let Some(written) = &entry.written {
         let is_boolean = ["true", "false"].contains(&&*entry.key);
         let what = if is_boolean { "boolean" } else { "number" };
@@ -135,12 +135,12 @@ fn is_string(ctx: &mut Context, entry: &Entry) -> bool {
             entry.key
         );
         let hint = format!("write \"{written}\" in double quotes");
-        ctx.at(Step::Key(written.clone()), |ctx| ctx.invalid(entry.line, message, hint));
+        ctx.at(PathStep::Key(written.clone()), |ctx| ctx.invalid(entry.line, message, hint));
     }
     entry.written.is_none()
 }
 
-fn key_fits(ctx: &mut Context, key: &str, line: u32) -> bool {
+fn key_fits(ctx: &mut LowerContext, key: &str, line: u32) -> bool {
     let expected = check::label_key(key);
     if let Err(expected) = &expected {
         let message = format!("{} is not a valid label key: expected {expected}", quote(key));
@@ -149,7 +149,7 @@ fn key_fits(ctx: &mut Context, key: &str, line: u32) -> bool {
     expected.is_ok()
 }
 
-fn value(ctx: &mut Context, tree: &Tree) -> Option<Name> {
+fn value(ctx: &mut LowerContext, tree: &Tree) -> Option<Name> {
     let text = ctx.text(tree)?;
     match check::label_value(text) {
         Ok(()) => Some(ctx.name(text)),

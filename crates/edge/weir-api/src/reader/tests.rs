@@ -4,7 +4,7 @@ use expect_test::{Expect, expect};
 use weir_model::{Object, Severity};
 
 use crate::{
-    Reader,
+    ManifestReader,
     testing::{everything, finding, object, read},
 };
 
@@ -266,7 +266,7 @@ fn the_order_of_files_does_not_matter() {
         "{apiVersion: apps/v1, kind: Deployment, metadata: {name: a, namespace: x}}",
     ];
     let read_in = |order: &[usize]| {
-        let mut reader = Reader::new();
+        let mut reader = ManifestReader::new();
         for at in order {
             reader.read(format!("f{at}").into(), files[*at].as_bytes());
         }
@@ -634,7 +634,7 @@ fn long_lists_of_labels_requirements_and_addresses_are_read() {
 fn a_list_without_a_kind_is_reported_as_missing() {
     let policy =
         "{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: d}, spec: {}}";
-    let mut reader = Reader::new();
+    let mut reader = ManifestReader::new();
     reader.read("a.yaml".into(), format!("items:\n- {policy}\n").as_bytes());
     let manifests = reader.finish();
     assert_eq!(manifests.missing().count(), 1, "{:?}", manifests.findings);

@@ -43,14 +43,14 @@ use weir_clusterset::{Interest, Liveness, Merging};
 use weir_kube::Access;
 use weir_model::Name;
 
-use crate::Context;
+use crate::ControllerContext;
 
 /// The name of the controller.
 pub const NAME: &str = "clusterset";
 
 /// The settings of the controller.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settings {
+pub struct ClusterSetSettings {
     /// The id of this cluster, unique in the set.
     pub cluster: Name,
     /// The pod networks of this cluster.
@@ -77,7 +77,7 @@ pub struct Settings {
 }
 
 /// The other clusters with a lease: the uid of the holder, and its liveness.
-type Clusters = BTreeMap<Name, (Name, Liveness)>;
+type RemoteClusters = BTreeMap<Name, (Name, Liveness)>;
 
 /// The publisher's view of the broker.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -89,11 +89,11 @@ enum BrokerView {
     /// addresses stay.
     Disowned(String),
     /// This controller holds the lease of its cluster, and knows the other clusters.
-    Clusters(Clusters),
+    Clusters(RemoteClusters),
 }
 
 /// Runs until the context is stopped.
-pub(crate) async fn run(context: &Context, settings: &Settings) {
+pub(crate) async fn run(context: &ControllerContext, settings: &ClusterSetSettings) {
     let (interests_sender, interests) = watch::channel(None::<BTreeSet<Interest>>);
     let (view_sender, view) = watch::channel(BrokerView::default());
     let publisher = Box::pin(publisher::run(context, settings, interests, view_sender));

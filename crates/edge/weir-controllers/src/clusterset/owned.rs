@@ -2,7 +2,7 @@
 
 use kube::api::ListParams;
 use weir_clusterset::ShardKey;
-use weir_kube::{ApiClient, ApiError, NETWORK_POLICIES, Object, ObjectId, WireObject};
+use weir_kube::{ApiClient, ApiError, KubeObject, NETWORK_POLICIES, ObjectId, WireObject};
 
 use super::wire::{MANAGED, POLICIES, POLICY_UID};
 use crate::object::{controller_of, is_controlled_by};
@@ -26,7 +26,7 @@ pub(super) fn shard_of(name: &str) -> Option<ShardKey> {
 /// Whether this controller created the NetworkPolicy. Its name contains the uid of the policy, and
 /// its controller reference has the same uid. Without a controller reference, its labels must have
 /// the uid.
-pub(super) fn is_ours(object: &Object) -> bool {
+pub(super) fn is_ours(object: &KubeObject) -> bool {
     let Some(uid) = object.metadata.name.as_deref().and_then(uid_in) else { return false };
     match controller_of(object) {
         Some(owner) => POLICIES.is_kind_of(owner) && owner.uid == uid,
@@ -35,11 +35,11 @@ pub(super) fn is_ours(object: &Object) -> bool {
 }
 
 /// Whether a NetworkPolicy has both our labels and our controller reference.
-pub(super) fn is_whole(object: &Object, uid: &str) -> bool {
+pub(super) fn is_whole(object: &KubeObject, uid: &str) -> bool {
     is_labelled(object, uid) && is_controlled_by(object, uid)
 }
 
-fn is_labelled(object: &Object, uid: &str) -> bool {
+fn is_labelled(object: &KubeObject, uid: &str) -> bool {
     let labels = object.metadata.labels.as_ref();
     let has =
         |key, value| labels.and_then(|labels| labels.get(key)).is_some_and(|found| found == value);
@@ -47,7 +47,10 @@ fn is_labelled(object: &Object, uid: &str) -> bool {
 }
 
 /// Gets a NetworkPolicy with any labels. A list with a field selector needs no permission to get.
-pub(super) async fn find(client: &ApiClient, id: &ObjectId) -> Result<Option<Object>, ApiError> {
+pub(super) async fn find(
+    client: &ApiClient,
+    id: &ObjectId,
+) -> Result<Option<KubeObject>, ApiError> {
     let params = ListParams::default().fields(&format!("metadata.name={}", id.name));
     let name = NETWORK_POLICIES.name();
     let found = client.request("list", &name, async |client| {
@@ -68,7 +71,7 @@ mod tests {
 
     const UID: &str = "00000000-0000-0000-0000-000000000001";
 
-    fn object(name: &str, labels: Value, owners: Value) -> Object {
+    fn object(name: &str, labels: Value, owners: Value) -> KubeObject {
         let metadata =
             json!({"namespace": "shop", "name": name, "labels": labels, "ownerReferences": owners});
         serde_json::from_value(json!({"metadata": metadata})).unwrap()

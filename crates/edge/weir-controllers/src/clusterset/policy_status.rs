@@ -1,6 +1,6 @@
 use serde_json::{Value, json};
 use weir_clusterset::Summary;
-use weir_kube::Object;
+use weir_kube::KubeObject;
 
 use crate::condition::{self, Condition};
 
@@ -90,7 +90,7 @@ impl PolicyStatus {
     }
 
     /// The desired status of the object; `None` if it has that status already.
-    pub(crate) fn status(&self, object: &Object) -> Option<Value> {
+    pub(crate) fn status(&self, object: &KubeObject) -> Option<Value> {
         let mut new = object.clone();
         if !new.data["status"].is_object() {
             new.data["status"] = json!({});
@@ -166,7 +166,7 @@ mod tests {
         let policy = serde_json::json!({
             "metadata": {"name": "db"}, "status": {"clusters": 3, "remoteAddresses": 9, "networkPolicies": 7},
         });
-        let policy: Object = serde_json::from_value(policy).unwrap();
+        let policy: KubeObject = serde_json::from_value(policy).unwrap();
         let unsynced = Some(("BrokerUnread", "not listed".into()));
         let desired = PolicyStatus { unsynced, network_policies: 4, ..PolicyStatus::default() };
         let status = desired.status(&policy).unwrap();

@@ -140,9 +140,9 @@ async fn wait_until_free(client: &ApiClient, first: &Lease) -> Result<(), Cleanu
     let mut now = Some(first.clone());
     loop {
         match lease_state(first, now.as_ref(), start.elapsed()) {
-            LeaseState::Free => return Ok(()),
-            LeaseState::Held(holder) => return Err(CleanupError::Held { lease: id, holder }),
-            LeaseState::Unknown => (),
+            LeaderState::Free => return Ok(()),
+            LeaderState::Held(holder) => return Err(CleanupError::Held { lease: id, holder }),
+            LeaderState::Unknown => (),
         }
         sleep(POLL_INTERVAL).await;
         now = get(client, &id).await?;
@@ -151,7 +151,7 @@ async fn wait_until_free(client: &ApiClient, first: &Lease) -> Result<(), Cleanu
 
 /// The state of a lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum LeaseState {
+enum LeaderState {
     /// It has no holder, or has expired.
     Free,
     /// Its holder has renewed it.
@@ -161,15 +161,15 @@ enum LeaseState {
 }
 
 /// The state of a lease that was first read `waited` ago. Clocks of other machines do not matter.
-fn lease_state(first: &Lease, now: Option<&Lease>, waited: Duration) -> LeaseState {
+fn lease_state(first: &Lease, now: Option<&Lease>, waited: Duration) -> LeaderState {
     let Some(now) = now.filter(|now| !lease::holder(now).is_empty() && is_for_hpp(now)) else {
-        return LeaseState::Free;
+        return LeaderState::Free;
     };
     let holder = lease::holder(now).to_owned();
     if now.metadata.resource_version != first.metadata.resource_version {
-        return LeaseState::Held(holder);
+        return LeaderState::Held(holder);
     }
-    if waited > lease::duration(now) { LeaseState::Free } else { LeaseState::Unknown }
+    if waited > lease::duration(now) { LeaderState::Free } else { LeaderState::Unknown }
 }
 
 /// Removes all objects of a kind. Returns their number.
@@ -219,22 +219,22 @@ mod tests {
     fn a_renewed_lease_is_held_and_an_expired_one_is_free() {
         let (first, soon, late) =
             (lease("a", "1", "hpp"), Duration::from_secs(1), Duration::from_secs(16));
-        assert_eq!(lease_state(&first, Some(&first), soon), LeaseState::Unknown);
-        assert_eq!(lease_state(&first, Some(&first), late), LeaseState::Free);
+        assert_eq!(lease_state(&first, Some(&first), soon), LeaderState::Unknown);
+        assert_eq!(lease_state(&first, Some(&first), late), LeaderState::Free);
         assert_eq!(
             lease_state(&first, Some(&lease("a", "2", "hpp")), soon),
-            LeaseState::Held("a".into())
+            LeaderState::Held("a".into())
         );
         assert_eq!(
             lease_state(&first, Some(&lease("b", "2", "hpp")), soon),
-            LeaseState::Held("b".into())
+            LeaderState::Held("b".into())
         );
-        assert_eq!(lease_state(&first, Some(&lease("", "2", "hpp")), soon), LeaseState::Free);
+        assert_eq!(lease_state(&first, Some(&lease("", "2", "hpp")), soon), LeaderState::Free);
         assert_eq!(
             lease_state(&first, Some(&lease("a", "2", "memcached")), soon),
-            LeaseState::Free
+            LeaderState::Free
         );
-        assert_eq!(lease_state(&first, None, soon), LeaseState::Free);
+        assert_eq!(lease_state(&first, None, soon), LeaderState::Free);
     }
 
     #[test]

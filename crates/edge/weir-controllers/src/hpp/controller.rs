@@ -6,19 +6,21 @@ use std::{
 use futures::{StreamExt, stream};
 use serde_json::json;
 use weir_aci::{Hpp, Kind, ObjectId as HppId};
-use weir_kube::{Event, EventType, Item, Object, ObjectId, Revision, Store, Watch, WatchSpec};
+use weir_kube::{
+    ClusterWatch, EventType, Item, KubeObject, ObjectEvent, ObjectId, Revision, Store, WatchSpec,
+};
 use weir_model::{Finding, ObjectRef};
 use weir_runtime::SourceEvent;
 
 use super::{
-    CONTAINERS, NAME, POLS, Settings, digest, read_container, read_pol, resource_of, schema,
+    CONTAINERS, HppSettings, NAME, POLS, digest, read_container, read_pol, resource_of, schema,
     source, status_server::StatusServer,
 };
 use crate::{
-    Context, crds,
+    ControllerContext, crds,
     event_loop::{EventLoop, Handler},
     queue::WorkQueue,
-    report::Outcome,
+    report::ReconcileOutcome,
     sync::unready,
     writer::{MAX_CONCURRENT_WRITES, WriteError, Writer},
     writes::Write,
@@ -35,22 +37,22 @@ const SCHEMA_RETRY_INTERVAL: Duration = Duration::from_secs(2);
 /// The digest of an observed object; `None` if it is invalid.
 type Digest = Option<u64>;
 
-enum Input {
+enum HppEvent {
     Cluster(SourceEvent),
-    Container(Event<Digest>),
-    Pol(Event<Digest>),
+    Container(ObjectEvent<Digest>),
+    Pol(ObjectEvent<Digest>),
 }
 
 /// Reconciles both kinds until the context is stopped.
-pub(crate) async fn run(context: &Context, settings: &Settings) {
+pub(crate) async fn run(context: &ControllerContext, settings: &HppSettings) {
     let mut inputs = EventLoop::new(context);
     let in_namespace =
         |resource| WatchSpec { namespace: settings.namespace.clone(), ..crds::watch(resource) };
     let containers = in_namespace(CONTAINERS);
-    inputs.follow(&context.client, containers, read_container, Input::Container);
-    inputs.follow(&context.client, in_namespace(POLS), read_pol, Input::Pol);
-    let watch = source::forwarder(inputs.sender(), Input::Cluster).and_then(|forward| {
-        Watch::start(context.client.access().clone(), context.retry_policy, forward)
+    inputs.follow(&context.client, containers, read_container, HppEvent::Container);
+    inputs.follow(&context.client, in_namespace(POLS), read_pol, HppEvent::Pol);
+    let watch = source::forwarder(inputs.sender(), HppEvent::Cluster).and_then(|forward| {
+        ClusterWatch::start(context.client.access().clone(), context.retry_policy, forward)
     });
     let _watch = match watch {
         Ok(watch) => watch,
@@ -65,31 +67,31 @@ pub(crate) async fn run(context: &Context, settings: &Settings) {
         settings,
         writer: context.writer(NAME),
         status_server: StatusServer::start(settings.http),
-        inputs: Inputs::default(),
+        inputs: HppStores::default(),
         hpp: Hpp::new(weir_aci::Settings { prefix: settings.prefix.clone() }),
         reported: BTreeSet::new(),
         schema: Schema::Unknown,
-        pending: Pending::default(),
+        pending: PendingHpp::default(),
     };
     inputs.run(&mut controller).await;
 }
 
 struct HppController<'a> {
-    context: &'a Context,
-    settings: &'a Settings,
+    context: &'a ControllerContext,
+    settings: &'a HppSettings,
     writer: Writer,
     status_server: StatusServer,
-    inputs: Inputs,
+    inputs: HppStores,
     hpp: Hpp,
     /// The reported findings: object and message.
     reported: BTreeSet<(Option<ObjectRef>, String)>,
     schema: Schema,
-    pending: Pending,
+    pending: PendingHpp,
 }
 
 /// The observed objects, and the state of the cluster's watch.
 #[derive(Default)]
-struct Inputs {
+struct HppStores {
     cluster_synced: bool,
     /// Findings about kinds that cannot be read.
     unread: Vec<Finding>,
@@ -97,7 +99,7 @@ struct Inputs {
     pols: Store<Digest>,
 }
 
-impl Inputs {
+impl HppStores {
     fn is_synced(&self) -> bool {
         self.cluster_synced && self.containers.is_in_sync() && self.pols.is_in_sync()
     }
@@ -123,7 +125,7 @@ impl Inputs {
 
 /// The objects to compare and write.
 #[derive(Default)]
-struct Pending {
+struct PendingHpp {
     /// Whether all objects were queued after the inputs were listed.
     started: bool,
     queue: WorkQueue<HppId>,
@@ -131,7 +133,7 @@ struct Pending {
     written: BTreeMap<HppId, Instant>,
 }
 
-impl Pending {
+impl PendingHpp {
     /// Queues objects: immediately, unless one of them was just written. Objects that change
     /// together are written together, because they may refer to each other.
     fn push(&mut self, touched: BTreeSet<HppId>) {
@@ -153,22 +155,22 @@ enum Schema {
 
 /// The order of writes: an object exists before others refer to it, and goes after that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Phase {
+enum WritePhase {
     PutContainers,
     Pols,
     DeleteContainers,
 }
 
 impl Handler for HppController<'_> {
-    type Event = Input;
+    type Event = HppEvent;
 
-    fn apply(&mut self, input: Input) {
+    fn apply(&mut self, input: HppEvent) {
         let touched: BTreeSet<HppId> = match input {
-            Input::Cluster(update) => self.apply_update(update),
-            Input::Container(event) => {
+            HppEvent::Cluster(update) => self.apply_update(update),
+            HppEvent::Container(event) => {
                 touched(Kind::Container, self.inputs.containers.apply(event))
             }
-            Input::Pol(event) => touched(Kind::Pol, self.inputs.pols.apply(event)),
+            HppEvent::Pol(event) => touched(Kind::Pol, self.inputs.pols.apply(event)),
         };
         if self.pending.started {
             self.pending.push(touched);
@@ -261,10 +263,10 @@ impl HppController<'_> {
     }
 
     /// Plans the writes of due objects, by phase.
-    fn plan_due(&mut self) -> BTreeMap<Phase, Vec<(HppId, Write)>> {
+    fn plan_due(&mut self) -> BTreeMap<WritePhase, Vec<(HppId, Write)>> {
         let now = Instant::now();
         self.pending.written.retain(|_, at| *at + BATCH_WINDOW > now);
-        let mut phases: BTreeMap<Phase, Vec<(HppId, Write)>> = BTreeMap::new();
+        let mut phases: BTreeMap<WritePhase, Vec<(HppId, Write)>> = BTreeMap::new();
         let mut count = 0;
         while count < MAX_WRITES_PER_TURN
             && let Some(id) = self.pending.queue.pop(now)
@@ -274,9 +276,9 @@ impl HppController<'_> {
                 continue;
             };
             let phase = match (id.kind, &write) {
-                (Kind::Container, Write::Delete(_)) => Phase::DeleteContainers,
-                (Kind::Container, _) => Phase::PutContainers,
-                (Kind::Pol, _) => Phase::Pols,
+                (Kind::Container, Write::Delete(_)) => WritePhase::DeleteContainers,
+                (Kind::Container, _) => WritePhase::PutContainers,
+                (Kind::Pol, _) => WritePhase::Pols,
             };
             count += 1;
             phases.entry(phase).or_default().push((id, write));
@@ -296,7 +298,7 @@ impl HppController<'_> {
                     return None;
                 }
                 let manifest = desired.manifest(&self.settings.namespace);
-                let mut object: Object = serde_json::from_value(manifest).ok()?;
+                let mut object: KubeObject = serde_json::from_value(manifest).ok()?;
                 match observed {
                     None => Some(Write::Create(object)),
                     Some(observed) => {
@@ -324,7 +326,12 @@ impl HppController<'_> {
     }
 
     /// Records the result of a write.
-    fn finish(&mut self, id: HppId, result: Result<Option<Object>, WriteError>, took: Duration) {
+    fn finish(
+        &mut self,
+        id: HppId,
+        result: Result<Option<KubeObject>, WriteError>,
+        took: Duration,
+    ) {
         let object_id = self.object_id(&id);
         self.pending.written.insert(id.clone(), Instant::now());
         let outcome = match result {
@@ -347,12 +354,12 @@ impl HppController<'_> {
                 } else {
                     self.pending.queue.succeeded(&id);
                 }
-                Outcome::Done
+                ReconcileOutcome::Done
             }
             Err(error) => {
                 tracing::warn!(controller = NAME, "{} {}: {error}", id.kind.name(), id.name);
                 self.pending.queue.failed(id, Instant::now());
-                Outcome::Failed
+                ReconcileOutcome::Failed
             }
         };
         self.context.report.record_reconcile(NAME, outcome, took, self.pending.queue.failing());
@@ -372,7 +379,7 @@ fn hpp_id(kind: Kind, id: &ObjectId) -> HppId {
 }
 
 /// The NetworkPolicy that a finding is about, with the fields that an Event needs.
-fn policy_for_event(object: &ObjectRef) -> Option<Object> {
+fn policy_for_event(object: &ObjectRef) -> Option<KubeObject> {
     let ObjectRef { kind, namespace, name } = object;
     (&**kind == "NetworkPolicy").then_some(())?;
     let metadata = json!({"namespace": **namespace, "name": **name});

@@ -15,7 +15,7 @@ pub(super) async fn check(client: &ApiClient, namespace: &str) -> Result<(), Str
         let kind = sample.id().kind;
         let resource = resource_of(kind);
         let object = serde_json::from_value(sample.manifest(namespace));
-        let object: weir_kube::Object = object.map_err(|error| error.to_string())?;
+        let object: weir_kube::KubeObject = object.map_err(|error| error.to_string())?;
         let params = PostParams { dry_run: true, ..PostParams::default() };
         let resource_name = resource.name();
         let stored = client.request("create", &resource_name, async |client| {

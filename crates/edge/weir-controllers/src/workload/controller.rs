@@ -1,7 +1,9 @@
 use std::time::{Duration, Instant};
 
 use futures::future::join_all;
-use weir_kube::{Event, EventType, Item, NETWORK_POLICIES, Object, ObjectId, Store, WatchSpec};
+use weir_kube::{
+    EventType, Item, KubeObject, NETWORK_POLICIES, ObjectEvent, ObjectId, Store, WatchSpec,
+};
 
 use super::{
     DISABLED, Workload,
@@ -9,34 +11,34 @@ use super::{
     not_ready, plan,
 };
 use crate::{
-    Context,
+    ControllerContext,
     condition::Condition,
     crds,
     event_loop::{EventLoop, Handler},
     object::controller_of,
     queue::WorkQueue,
-    report::Outcome,
+    report::ReconcileOutcome,
     sync::unready,
     writer::{MAX_CONCURRENT_WRITES, WriteError, Writer},
     writes::Write,
 };
 
-enum Input {
-    Owner(Event<Object>),
-    Policy(Event<Object>),
+enum WorkloadEvent {
+    Owner(ObjectEvent<KubeObject>),
+    Policy(ObjectEvent<KubeObject>),
 }
 
 /// Reconciles the NetworkPolicies of a kind of workload until the context is stopped.
-pub(crate) async fn run(context: &Context, workload: &Workload) {
+pub(crate) async fn run(context: &ControllerContext, workload: &Workload) {
     let mut inputs = EventLoop::new(context);
-    let whole = |object: Object| object;
-    inputs.follow(&context.client, crds::watch(workload.owner), whole, Input::Owner);
-    inputs.follow(&context.client, WatchSpec::all(NETWORK_POLICIES), slim, Input::Policy);
+    let whole = |object: KubeObject| object;
+    inputs.follow(&context.client, crds::watch(workload.owner), whole, WorkloadEvent::Owner);
+    inputs.follow(&context.client, WatchSpec::all(NETWORK_POLICIES), slim, WorkloadEvent::Policy);
     let mut controller = WorkloadController {
         context,
         workload,
         writer: context.writer(workload.name),
-        inputs: Inputs::default(),
+        inputs: WorkloadStores::default(),
         queue: WorkQueue::default(),
         failures: Failures::default(),
     };
@@ -45,7 +47,7 @@ pub(crate) async fn run(context: &Context, workload: &Workload) {
 }
 
 /// Drops the content of a policy without a controller: only its existence matters.
-fn slim(mut object: Object) -> Object {
+fn slim(mut object: KubeObject) -> KubeObject {
     if controller_of(&object).is_none() {
         object.data = serde_json::Value::Null;
         (object.metadata.labels, object.metadata.annotations) = (None, None);
@@ -54,28 +56,28 @@ fn slim(mut object: Object) -> Object {
 }
 
 struct WorkloadController<'a> {
-    context: &'a Context,
+    context: &'a ControllerContext,
     workload: &'a Workload,
     writer: Writer,
-    inputs: Inputs,
+    inputs: WorkloadStores,
     queue: WorkQueue<ObjectId>,
     failures: Failures,
 }
 
 /// The observed objects.
 #[derive(Default)]
-struct Inputs {
-    owners: Store<Object>,
-    policies: Store<Object>,
+struct WorkloadStores {
+    owners: Store<KubeObject>,
+    policies: Store<KubeObject>,
 }
 
-impl Inputs {
+impl WorkloadStores {
     fn is_synced(&self) -> bool {
         self.owners.is_in_sync() && self.policies.is_in_sync()
     }
 
     /// Records the stored form of an object that we wrote, ahead of its event.
-    fn record(&mut self, id: &ObjectId, written: Written) {
+    fn record(&mut self, id: &ObjectId, written: WrittenObjects) {
         match written.policy {
             Some(Some(policy)) => {
                 self.policies.put(Item::read(policy, slim));
@@ -91,21 +93,21 @@ impl Inputs {
 
 /// The objects that a reconcile wrote.
 #[derive(Default)]
-struct Written {
+struct WrittenObjects {
     /// The policy as stored; the inner `None` means that it was deleted.
-    policy: Option<Option<Object>>,
+    policy: Option<Option<KubeObject>>,
     /// The owner with its new status.
-    owner: Option<Object>,
+    owner: Option<KubeObject>,
 }
 
 impl Handler for WorkloadController<'_> {
-    type Event = Input;
+    type Event = WorkloadEvent;
 
-    fn apply(&mut self, input: Input) {
+    fn apply(&mut self, input: WorkloadEvent) {
         let touched = match input {
-            Input::Owner(event) => self.inputs.owners.apply(event),
+            WorkloadEvent::Owner(event) => self.inputs.owners.apply(event),
             // A policy has the name of its owner.
-            Input::Policy(event) => {
+            WorkloadEvent::Policy(event) => {
                 let mut touched = self.inputs.policies.apply(event);
                 touched.retain(|id| self.inputs.owners.get(id).is_some());
                 touched
@@ -127,7 +129,7 @@ impl Handler for WorkloadController<'_> {
         let ids: Vec<ObjectId> = due.collect();
         let controller = &*self;
         let reconciles = ids.into_iter().map(|id| async move {
-            let (start, mut written) = (Instant::now(), Written::default());
+            let (start, mut written) = (Instant::now(), WrittenObjects::default());
             let result = controller.reconcile(&id, &mut written).await;
             (id, result, written, start.elapsed())
         });
@@ -152,7 +154,7 @@ impl WorkloadController<'_> {
     async fn reconcile(
         &self,
         id: &ObjectId,
-        written: &mut Written,
+        written: &mut WrittenObjects,
     ) -> Result<Option<String>, WriteError> {
         let Some(owner) = self.inputs.owners.get(id) else { return Ok(None) };
         let policy = self.inputs.policies.get(id).map(|item| &item.value);
@@ -200,7 +202,7 @@ impl WorkloadController<'_> {
             Ok(failure) => {
                 self.queue.succeeded(&id);
                 self.record_failure(id, failure);
-                Outcome::Done
+                ReconcileOutcome::Done
             }
             Err(error) => {
                 match error {
@@ -209,7 +211,7 @@ impl WorkloadController<'_> {
                     error => self.record_failure(id.clone(), Some(error.to_string())),
                 }
                 self.queue.failed(id, Instant::now());
-                Outcome::Failed
+                ReconcileOutcome::Failed
             }
         };
         self.context.report.record_reconcile(controller, outcome, took, self.failures.count());

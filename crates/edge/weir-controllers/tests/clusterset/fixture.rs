@@ -17,7 +17,7 @@ use tempfile::TempDir;
 use tokio::sync::oneshot;
 use weir_cluster::{Access, Cluster, Gate, Right};
 use weir_controllers::{
-    Controller, ControllerError, Options, clusterset::Settings, crds, run_until,
+    Controller, ControllerError, ControllerOptions, clusterset::ClusterSetSettings, crds, run_until,
 };
 use weir_kube::RetryPolicy;
 use weir_model::Name;
@@ -273,7 +273,7 @@ impl Process {
         let kubeconfig = user.write_kubeconfig(folders[0].path()).unwrap();
         member.write_kubeconfig(folders[1].path()).unwrap();
         let [token, ca] = ["token", "ca.pem"].map(|name| folders[1].path().join(name));
-        let settings = Settings {
+        let settings = ClusterSetSettings {
             cluster: id.into(),
             networks: site.networks().iter().map(|network| network.parse().unwrap()).collect(),
             broker: weir_kube::Access::direct(&member.url, &token, Some(&ca)),
@@ -289,7 +289,7 @@ impl Process {
         let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let http = free.local_addr().unwrap();
         drop(free);
-        let controllers = Options {
+        let controllers = ControllerOptions {
             access: weir_kube::Access::new(Some(&kubeconfig), None),
             namespace: options.namespace.into(),
             lease: "weir-controller".into(),

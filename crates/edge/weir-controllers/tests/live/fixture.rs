@@ -15,7 +15,8 @@ use tempfile::TempDir;
 use tokio::sync::oneshot;
 use weir_cluster::{Access, Cluster, Collector, Right};
 use weir_controllers::{
-    Controller, ControllerError, OnDisable, Options, crds, memcached, run_until, workload::Workload,
+    Controller, ControllerError, ControllerOptions, OnDisable, crds, memcached, run_until,
+    workload::Workload,
 };
 use weir_kube::RetryPolicy;
 
@@ -101,7 +102,7 @@ impl Process {
         let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let http = free.local_addr().unwrap();
         drop(free);
-        let options = Options {
+        let options = ControllerOptions {
             access: weir_kube::Access::new(Some(&kubeconfig), None),
             namespace: namespace.into(),
             lease: "weir-controller".into(),

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use weir_cluster::Cluster;
-use weir_controllers::{OnDisable, Options, run_until};
+use weir_controllers::{ControllerOptions, OnDisable, run_until};
 
 use crate::{
     eventually,
@@ -196,7 +196,7 @@ fn an_unusable_kubeconfig_is_an_error_at_start() {
     std::fs::write(&good, "{apiVersion: v1, kind: Config, clusters: [], contexts: [], users: []}")
         .unwrap();
     for (path, context) in [(missing, None), (broken, None), (good, Some("nowhere"))] {
-        let options = Options {
+        let options = ControllerOptions {
             access: weir_kube::Access::new(Some(&path), context),
             namespace: "kube-system".into(),
             lease: "weir-controller".into(),

@@ -4,7 +4,7 @@ use k8s_openapi::api::networking::v1::NetworkPolicy;
 use serde_json::{Value, json};
 use weir_cluster::Cluster;
 use weir_controllers::{OnDisable, workload::Workload};
-use weir_kube::{Object, Resource};
+use weir_kube::{KubeObject, Resource};
 
 use crate::{
     eventually,
@@ -15,7 +15,7 @@ const REDISES: Resource =
     Resource { group: "redis.example.com", versions: &["v1"], kind: "Redis", plural: "redises" };
 
 /// A Redis is open to the clients that it names.
-fn desired(redis: &Object) -> Result<Option<NetworkPolicy>, String> {
+fn desired(redis: &KubeObject) -> Result<Option<NetworkPolicy>, String> {
     let Some(clients) = redis.data.pointer("/spec/clients") else { return Ok(None) };
     let clients = clients.as_str().ok_or("spec.clients: expected the name of an app")?;
     let policy = json!({

@@ -2,12 +2,12 @@ use std::marker::PhantomData;
 
 use tokio::sync::mpsc;
 
-use super::{Closed, Follower, Problem, RetryPolicy, Sink, WatchSpec};
+use super::{Closed, Follower, ObjectSink, Problem, RetryPolicy, WatchSpec};
 use crate::{ApiClient, Item, Resource, Revision, WireObject};
 
 /// An event about the objects of one kind.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Event<T> {
+pub enum ObjectEvent<T> {
     /// A complete list.
     Listed {
         /// The API version of the objects.
@@ -34,7 +34,7 @@ pub async fn follow<R, T, M>(
     spec: WatchSpec,
     policy: RetryPolicy,
     read: fn(R) -> T,
-    wrap: fn(Event<T>) -> M,
+    wrap: fn(ObjectEvent<T>) -> M,
     out: mpsc::Sender<M>,
 ) where
     R: WireObject,
@@ -48,19 +48,19 @@ pub async fn follow<R, T, M>(
 /// Collects the pages of a list to one event.
 struct Collector<R, T, M> {
     read: fn(R) -> T,
-    wrap: fn(Event<T>) -> M,
+    wrap: fn(ObjectEvent<T>) -> M,
     out: mpsc::Sender<M>,
     listed: Vec<Item<T>>,
     raw: PhantomData<fn(R)>,
 }
 
 impl<R, T, M> Collector<R, T, M> {
-    async fn send(&mut self, event: Event<T>) -> Result<(), Closed> {
+    async fn send(&mut self, event: ObjectEvent<T>) -> Result<(), Closed> {
         self.out.send((self.wrap)(event)).await.map_err(|_| Closed)
     }
 }
 
-impl<R: WireObject, T: Send, M: Send> Sink for Collector<R, T, M> {
+impl<R: WireObject, T: Send, M: Send> ObjectSink for Collector<R, T, M> {
     type Raw = R;
     type Item = Item<T>;
 
@@ -79,7 +79,7 @@ impl<R: WireObject, T: Send, M: Send> Sink for Collector<R, T, M> {
 
     async fn complete_list(&mut self, version: &'static str) -> Result<(), Closed> {
         let items = std::mem::take(&mut self.listed);
-        self.send(Event::Listed { version, items }).await
+        self.send(ObjectEvent::Listed { version, items }).await
     }
 
     async fn keep_list(&mut self) -> Result<(), Closed> {
@@ -87,11 +87,11 @@ impl<R: WireObject, T: Send, M: Send> Sink for Collector<R, T, M> {
     }
 
     async fn put(&mut self, item: Item<T>) -> Result<(), Closed> {
-        self.send(Event::Put(item)).await
+        self.send(ObjectEvent::Put(item)).await
     }
 
     async fn remove(&mut self, object: R) -> Result<(), Closed> {
-        self.send(Event::Removed(object.revision())).await
+        self.send(ObjectEvent::Removed(object.revision())).await
     }
 
     fn distrust(&mut self) {}
@@ -102,8 +102,10 @@ impl<R: WireObject, T: Send, M: Send> Sink for Collector<R, T, M> {
 
     async fn report(&mut self, problem: Option<Problem>) -> Result<(), Closed> {
         let event = match problem {
-            None => Event::Available,
-            Some(Problem { message, hint, .. }) => Event::Unavailable(format!("{message}; {hint}")),
+            None => ObjectEvent::Available,
+            Some(Problem { message, hint, .. }) => {
+                ObjectEvent::Unavailable(format!("{message}; {hint}"))
+            }
         };
         self.send(event).await
     }

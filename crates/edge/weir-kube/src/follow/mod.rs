@@ -9,7 +9,7 @@
 //!          └── silence: new client ─────────────────┘   back-off ──────┘
 //! ```
 //!
-//! The follower is generic over its [`Sink`]: the agent lowers objects to changes of the model, and
+//! The follower is generic over its [`ObjectSink`]: the agent lowers objects to changes of the model, and
 //! controllers keep typed values.
 //!
 //! *Invariants*
@@ -30,10 +30,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-pub use events::{Event, follow};
+pub use events::{ObjectEvent, follow};
 use futures::future::{Either, select};
 use kube::Client;
-pub(crate) use sink::{Closed, Problem, Sink};
+pub(crate) use sink::{Closed, ObjectSink, Problem};
 use tokio::{
     sync::watch,
     time::{sleep, sleep_until},
@@ -43,7 +43,7 @@ use weir_runtime::{Backoff, jitter};
 use crate::{
     ApiClient, ApiError, Resource,
     client::Generation,
-    wire::{self, Definition, Page, WatchEvent},
+    wire::{self, Definition, ListPage, WatchEvent},
 };
 
 /// The longest watch. The API server ends it.
@@ -151,7 +151,7 @@ pub(crate) struct Follower<S> {
 
 /// The next request of a follower.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Step {
+enum NextRequest {
     List,
     Watch,
 }
@@ -182,7 +182,7 @@ enum Waited<R> {
     Reload,
 }
 
-impl<S: Sink> Follower<S> {
+impl<S: ObjectSink> Follower<S> {
     pub(crate) fn new(
         client: ApiClient,
         spec: WatchSpec,
@@ -212,11 +212,11 @@ impl<S: Sink> Follower<S> {
 
     /// Runs until the receiver of the events is gone.
     pub(crate) async fn run(mut self) {
-        let mut step = Step::List;
+        let mut step = NextRequest::List;
         loop {
             let ended = match step {
-                Step::List => self.list().await,
-                Step::Watch => self.watch().await,
+                NextRequest::List => self.list().await,
+                NextRequest::Watch => self.watch().await,
             };
             let next = match ended {
                 Err(Interrupted::Failed(error)) => self.recover(step, error).await,
@@ -231,7 +231,7 @@ impl<S: Sink> Follower<S> {
 
     /// Reads all pages. The sink gets new and changed objects with each page, and learns which
     /// objects are gone when the list is complete.
-    async fn list(&mut self) -> Result<Step, Interrupted> {
+    async fn list(&mut self) -> Result<NextRequest, Interrupted> {
         let client = self.connect().await?;
         let Some((version, mut page)) = self.first_page(&client).await? else {
             return self.not_served(&client).await;
@@ -255,14 +255,14 @@ impl<S: Sink> Follower<S> {
         self.list_backoff.reset();
         self.list_problem = None;
         self.report().await?;
-        Ok(Step::Watch)
+        Ok(NextRequest::Watch)
     }
 
     /// The first page in the first version that is served; `None` if no version is.
     async fn first_page(
         &mut self,
         client: &Client,
-    ) -> Result<Option<(&'static str, Page<S::Item>)>, ApiError> {
+    ) -> Result<Option<(&'static str, ListPage<S::Item>)>, ApiError> {
         let resource = self.spec.resource;
         for version in resource.versions {
             match self.page(client, version, None).await {
@@ -287,15 +287,15 @@ impl<S: Sink> Follower<S> {
         client: &Client,
         version: &str,
         after: Option<&str>,
-    ) -> Result<Page<S::Item>, ApiError> {
+    ) -> Result<ListPage<S::Item>, ApiError> {
         let size = self.policy.page_size;
         let bytes = wire::page_bytes(client, &self.spec, version, size, after).await?;
-        Page::parse(&bytes, &self.spec, version, |object| self.sink.read(object))
+        ListPage::parse(&bytes, &self.spec, version, |object| self.sink.read(object))
     }
 
     /// The API server does not serve the kind. Right after its start it does not serve any kind with a
     /// definition, so that only the definition itself proves that the kind is not installed.
-    async fn not_served(&mut self, client: &Client) -> Result<Step, Interrupted> {
+    async fn not_served(&mut self, client: &Client) -> Result<NextRequest, Interrupted> {
         let missing = ApiError::Missing { resource: self.spec.resource.name() };
         if self.spec.on_missing != OnMissing::TreatAsEmpty {
             return Err(missing.into());
@@ -314,7 +314,7 @@ impl<S: Sink> Follower<S> {
             Ok(Definition::Served) if is_past_grace => return Err(missing.into()),
             Ok(Definition::Served) | Err(ApiError::Forbidden { .. }) => {
                 self.pause(jitter(self.policy.first_retry)).await;
-                return Ok(Step::List);
+                return Ok(NextRequest::List);
             }
             Err(error) => return Err(error.into()),
         }
@@ -322,7 +322,7 @@ impl<S: Sink> Follower<S> {
         (self.list_problem, self.watch_problem, self.is_probing) = (None, None, false);
         self.report().await?;
         self.pause(jitter(self.policy.absence_poll)).await;
-        Ok(Step::List)
+        Ok(NextRequest::List)
     }
 
     async fn not_installed(&mut self) -> Result<(), Closed> {
@@ -332,7 +332,7 @@ impl<S: Sink> Follower<S> {
     }
 
     /// Watches from the current position until the watch ends.
-    async fn watch(&mut self) -> Result<Step, Interrupted> {
+    async fn watch(&mut self) -> Result<NextRequest, Interrupted> {
         let client = self.connect().await?;
         let seconds = if self.is_probing { self.probe_seconds() } else { WATCH_SECONDS };
         let opening = wire::watch(&client, &self.spec, self.served, &self.position, seconds);
@@ -364,7 +364,7 @@ impl<S: Sink> Follower<S> {
                         let resource = self.spec.resource.name();
                         return Err(ApiError::Ended { resource }.into());
                     }
-                    return Ok(Step::Watch);
+                    return Ok(NextRequest::Watch);
                 }
                 Waited::Event(Err(error)) => {
                     if opened.elapsed() > SUCCESS_AFTER {
@@ -380,7 +380,7 @@ impl<S: Sink> Follower<S> {
                 }
                 Waited::Reload => {
                     self.sink.distrust();
-                    return Ok(Step::List);
+                    return Ok(NextRequest::List);
                 }
             }
         }
@@ -392,7 +392,11 @@ impl<S: Sink> Follower<S> {
         half.clamp(3, PROBE_SECONDS)
     }
 
-    async fn wait_for_event(&mut self, watch: &mut wire::Watch, until: Instant) -> Waited<S::Raw> {
+    async fn wait_for_event(
+        &mut self,
+        watch: &mut wire::WatchStream,
+        until: Instant,
+    ) -> Waited<S::Raw> {
         let (event, timer) = (pin!(watch.next()), pin!(sleep_until(until.into())));
         let reloaded = pin!(reloaded(&mut self.reload));
         match select(event, select(timer, reloaded)).await {
@@ -427,14 +431,18 @@ impl<S: Sink> Follower<S> {
     }
 
     /// Reports a failure, waits, and decides how to go on.
-    async fn recover(&mut self, step: Step, error: ApiError) -> Result<Step, Interrupted> {
+    async fn recover(
+        &mut self,
+        step: NextRequest,
+        error: ApiError,
+    ) -> Result<NextRequest, Interrupted> {
         let is_silent = matches!(error, ApiError::Silent { .. });
         if error.is_about_access() || is_silent {
             self.client.renew(self.generation);
         }
         let backoff = match step {
-            Step::List => &mut self.list_backoff,
-            Step::Watch => &mut self.watch_backoff,
+            NextRequest::List => &mut self.list_backoff,
+            NextRequest::Watch => &mut self.watch_backoff,
         };
         let is_repeated = backoff.failures() > 0;
         let wait = if is_silent { jitter(self.policy.first_retry) } else { backoff.next_delay() };
@@ -443,29 +451,29 @@ impl<S: Sink> Follower<S> {
         let is_normal = matches!(
             (&error, step),
             (ApiError::Gone { .. }, _)
-                | (ApiError::Missing { .. } | ApiError::Ended { .. }, Step::Watch)
+                | (ApiError::Missing { .. } | ApiError::Ended { .. }, NextRequest::Watch)
         );
         if is_repeated || !is_normal {
             let problem = Some(self.problem(&error));
             match step {
-                Step::List => self.list_problem = problem,
-                Step::Watch => self.watch_problem = problem,
+                NextRequest::List => self.list_problem = problem,
+                NextRequest::Watch => self.watch_problem = problem,
             }
             self.report().await?;
         }
         self.is_probing |= is_silent;
         self.pause(wait).await;
         Ok(match (step, error) {
-            (Step::List, _) => Step::List,
+            (NextRequest::List, _) => NextRequest::List,
             (
-                Step::Watch,
+                NextRequest::Watch,
                 ApiError::Gone { .. }
                 | ApiError::Missing { .. }
                 | ApiError::Garbled { .. }
                 | ApiError::Silent { .. },
-            ) => Step::List,
-            (Step::Watch, ApiError::Ended { .. }) if is_repeated => Step::List,
-            (Step::Watch, _) => Step::Watch,
+            ) => NextRequest::List,
+            (NextRequest::Watch, ApiError::Ended { .. }) if is_repeated => NextRequest::List,
+            (NextRequest::Watch, _) => NextRequest::Watch,
         })
     }
 

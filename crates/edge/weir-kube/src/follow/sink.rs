@@ -15,7 +15,7 @@ pub(crate) struct Problem {
 }
 
 /// Receives what a follower reads.
-pub(crate) trait Sink {
+pub(crate) trait ObjectSink {
     /// The form in which objects are parsed.
     type Raw: WireObject;
     /// What the sink keeps of an object.

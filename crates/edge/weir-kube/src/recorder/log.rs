@@ -28,13 +28,13 @@ const CAPACITY: usize = 4096;
 /// The Events that were published.
 #[derive(Debug)]
 pub(super) struct EventLog {
-    entries: BTreeMap<String, Entry>,
+    entries: BTreeMap<String, EventEntry>,
     objects: BTreeMap<String, Usage>,
     total: Usage,
 }
 
 #[derive(Debug)]
-struct Entry {
+struct EventEntry {
     event: NewEvent,
     author: Author,
     /// How often the Event was published.
@@ -57,7 +57,7 @@ enum Author {
 
 /// A request to send.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Write {
+pub(super) struct EventWrite {
     /// The name of the Event.
     pub(super) name: String,
     pub(super) verb: Verb,
@@ -73,7 +73,7 @@ pub(super) enum Verb {
 
 /// The result of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Outcome {
+pub(super) enum EventOutcome {
     Written,
     /// The Event exists already.
     Exists,
@@ -104,12 +104,12 @@ impl EventLog {
         }
         self.evict(now);
         let author = Author::Unknown;
-        self.entries.insert(name, Entry { event, author, count: 1, written: 0, at: now });
+        self.entries.insert(name, EventEntry { event, author, count: 1, written: 0, at: now });
         true
     }
 
     /// The next request that is due.
-    pub(super) fn next_write(&mut self, now: Instant) -> Option<Write> {
+    pub(super) fn next_write(&mut self, now: Instant) -> Option<EventWrite> {
         let due = self.entries.iter().filter(|(_, entry)| entry.is_due(now));
         let due: Vec<String> = due.map(|(name, _)| name.clone()).collect();
         let name = due.into_iter().find(|name| self.is_allowed(name, now))?;
@@ -119,7 +119,7 @@ impl EventLog {
             Author::This => Verb::Patch,
             Author::Unknown | Author::Other => Verb::Create,
         };
-        Some(Write { name, verb, event: entry.event.clone(), count: entry.count })
+        Some(EventWrite { name, verb, event: entry.event.clone(), count: entry.count })
     }
 
     /// The first write used the limits when the Event was added.
@@ -142,16 +142,16 @@ impl EventLog {
     }
 
     /// Records the result of a request.
-    pub(super) fn complete(&mut self, write: &Write, outcome: Outcome) {
+    pub(super) fn complete(&mut self, write: &EventWrite, outcome: EventOutcome) {
         let Some(entry) = self.entries.get_mut(&write.name) else { return };
         entry.written = write.count;
         match outcome {
-            Outcome::Written => entry.author = Author::This,
-            Outcome::Exists => entry.author = Author::Other,
-            Outcome::Gone => {
+            EventOutcome::Written => entry.author = Author::This,
+            EventOutcome::Exists => entry.author = Author::Other,
+            EventOutcome::Gone => {
                 (entry.author, entry.count, entry.written) = (Author::Unknown, 1, 0);
             }
-            Outcome::Rejected => {
+            EventOutcome::Rejected => {
                 self.entries.remove(&write.name);
             }
         }
@@ -175,7 +175,7 @@ impl EventLog {
     }
 }
 
-impl Entry {
+impl EventEntry {
     fn is_due(&self, now: Instant) -> bool {
         let is_first = self.written == 0;
         let is_time = now.saturating_duration_since(self.at) >= COUNT_INTERVAL;
@@ -235,10 +235,10 @@ mod tests {
     /// Adds an Event and returns the requests that follow.
     fn publish(log: &mut EventLog, event: NewEvent, now: Instant) -> Vec<(Verb, i32)> {
         log.add(event, "test", now);
-        writes(log, now, Outcome::Written)
+        writes(log, now, EventOutcome::Written)
     }
 
-    fn writes(log: &mut EventLog, now: Instant, outcome: Outcome) -> Vec<(Verb, i32)> {
+    fn writes(log: &mut EventLog, now: Instant, outcome: EventOutcome) -> Vec<(Verb, i32)> {
         let mut writes = Vec::new();
         while let Some(write) = log.next_write(now) {
             log.complete(&write, outcome);
@@ -256,7 +256,7 @@ mod tests {
         assert_eq!(publish(&mut log, event("a", "x"), start + 2 * SECOND), []);
         assert!(log.is_waiting());
         let later = start + 11 * SECOND;
-        assert_eq!(writes(&mut log, later, Outcome::Written), [(Verb::Patch, 3)]);
+        assert_eq!(writes(&mut log, later, EventOutcome::Written), [(Verb::Patch, 3)]);
         assert!(!log.is_waiting());
         assert_eq!(publish(&mut log, event("a", "y"), later), [(Verb::Create, 1)]);
     }
@@ -266,14 +266,17 @@ mod tests {
         let start = Instant::now();
         let mut log = EventLog::new(start);
         log.add(event("a", "x"), "test", start);
-        assert_eq!(writes(&mut log, start, Outcome::Exists), [(Verb::Create, 1)]);
+        assert_eq!(writes(&mut log, start, EventOutcome::Exists), [(Verb::Create, 1)]);
         log.add(event("a", "x"), "test", start + 60 * SECOND);
-        assert_eq!(writes(&mut log, start + 60 * SECOND, Outcome::Written), [(Verb::Create, 2)]);
+        assert_eq!(
+            writes(&mut log, start + 60 * SECOND, EventOutcome::Written),
+            [(Verb::Create, 2)]
+        );
         log.add(event("a", "x"), "test", start + 120 * SECOND);
         let write = log.next_write(start + 120 * SECOND).unwrap();
         assert_eq!(write.verb, Verb::Patch);
-        log.complete(&write, Outcome::Gone);
-        let again = writes(&mut log, start + 120 * SECOND, Outcome::Written);
+        log.complete(&write, EventOutcome::Gone);
+        let again = writes(&mut log, start + 120 * SECOND, EventOutcome::Written);
         assert_eq!(again, [(Verb::Create, 1)]);
     }
 
@@ -304,7 +307,7 @@ mod tests {
         let start = Instant::now();
         let mut log = EventLog::new(start);
         log.add(event("a", "x"), "test", start);
-        writes(&mut log, start, Outcome::Rejected);
+        writes(&mut log, start, EventOutcome::Rejected);
         assert!(log.entries.is_empty());
         publish(&mut log, event("a", "x"), start);
         publish(&mut log, event("b", "x"), start + RETENTION);

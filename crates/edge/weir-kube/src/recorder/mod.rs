@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::ObjectReference;
 use tokio::{runtime, sync::mpsc};
 
 use crate::{Access, ApiClient};
-use write::Writer;
+use write::EventWriter;
 
 /// The capacity of the queue of Events.
 const QUEUE_CAPACITY: usize = 1024;
@@ -67,7 +67,7 @@ impl Recorder {
     pub fn start(access: Access, component: &str, instance: &str) -> io::Result<Self> {
         let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
         let (queue, events) = mpsc::channel(QUEUE_CAPACITY);
-        let writer = Writer::new(events, ApiClient::new(access), component, instance);
+        let writer = EventWriter::new(events, ApiClient::new(access), component, instance);
         let thread = thread::Builder::new().name("weir-events".into());
         thread.spawn(move || {
             runtime.block_on(writer.run());

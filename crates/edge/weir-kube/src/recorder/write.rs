@@ -18,7 +18,7 @@ use weir_runtime::Backoff;
 
 use super::{
     NewEvent,
-    log::{EventLog, Outcome, Verb, Write},
+    log::{EventLog, EventOutcome, EventWrite, Verb},
 };
 use crate::{ApiClient, ApiError};
 
@@ -28,7 +28,7 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 const EVENTS: &str = "events";
 
 /// Sends the requests that the log decides on.
-pub(super) struct Writer {
+pub(super) struct EventWriter {
     events: mpsc::Receiver<NewEvent>,
     client: ApiClient,
     log: EventLog,
@@ -40,14 +40,14 @@ pub(super) struct Writer {
     is_dropping: bool,
 }
 
-impl Writer {
+impl EventWriter {
     pub(super) fn new(
         events: mpsc::Receiver<NewEvent>,
         client: ApiClient,
         component: &str,
         instance: &str,
     ) -> Self {
-        Writer {
+        EventWriter {
             events,
             client,
             log: EventLog::new(Instant::now()),
@@ -90,32 +90,32 @@ impl Writer {
     }
 
     /// Retries until the API server accepts or rejects the request.
-    async fn send(&mut self, write: &Write) -> Outcome {
+    async fn send(&mut self, write: &EventWrite) -> EventOutcome {
         let mut backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(30));
         loop {
             let error = match self.try_send(write).await {
                 Ok(()) => {
                     self.is_failure_logged = false;
-                    return Outcome::Written;
+                    return EventOutcome::Written;
                 }
                 Err(error) => error,
             };
             match (&error, write.verb) {
-                (ApiError::Refused { code: 409, .. }, Verb::Create) => return Outcome::Exists,
-                (ApiError::Missing { .. }, Verb::Patch) => return Outcome::Gone,
+                (ApiError::Refused { code: 409, .. }, Verb::Create) => return EventOutcome::Exists,
+                (ApiError::Missing { .. }, Verb::Patch) => return EventOutcome::Gone,
                 _ => (),
             }
             if !std::mem::replace(&mut self.is_failure_logged, true) {
                 tracing::warn!(error = error.text(), hint = error.hint(), "cannot write Events");
             }
             if !can_succeed_later(&error) {
-                return Outcome::Rejected;
+                return EventOutcome::Rejected;
             }
             sleep(backoff.next_delay().max(error.retry_after().unwrap_or_default())).await;
         }
     }
 
-    async fn try_send(&self, write: &Write) -> Result<(), ApiError> {
+    async fn try_send(&self, write: &EventWrite) -> Result<(), ApiError> {
         let namespace = write.event.regarding.namespace.as_deref().unwrap_or("default");
         let now = Time(Timestamp::now());
         let verb = match write.verb {
@@ -139,7 +139,7 @@ impl Writer {
         sent.await.map(|_| ())
     }
 
-    fn object(&self, write: &Write, namespace: &str, now: Time) -> Event {
+    fn object(&self, write: &EventWrite, namespace: &str, now: Time) -> Event {
         let NewEvent { regarding, kind, reason, message } = &write.event;
         Event {
             metadata: ObjectMeta {

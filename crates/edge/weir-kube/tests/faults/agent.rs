@@ -1,4 +1,4 @@
-//! `Watch`, as the agent uses it.
+//! `ClusterWatch`, as the agent uses it.
 
 use std::{
     sync::mpsc::{self, Receiver},
@@ -6,7 +6,7 @@ use std::{
 };
 
 use serde_json::{Value, json};
-use weir_kube::{RetryPolicy, Watch};
+use weir_kube::{ClusterWatch, RetryPolicy};
 use weir_model::{Change, Finding, World};
 use weir_runtime::SourceEvent;
 
@@ -22,14 +22,14 @@ struct Agent {
     unread: Vec<Finding>,
     in_sync: bool,
     removed: usize,
-    _watch: Watch,
+    _watch: ClusterWatch,
 }
 
 impl Agent {
     fn start(server: &Server, policy: RetryPolicy) -> Self {
         let (sender, events) = mpsc::channel();
         let send = move |event| sender.send(event).is_ok();
-        let watch = Watch::start(server.access(), policy, send).unwrap();
+        let watch = ClusterWatch::start(server.access(), policy, send).unwrap();
         let (world, unread) = (World::default(), Vec::new());
         Agent { events, world, unread, in_sync: false, removed: 0, _watch: watch }
     }

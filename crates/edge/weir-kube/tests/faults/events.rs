@@ -8,7 +8,7 @@ use tokio::{
     sync::mpsc,
     time::timeout,
 };
-use weir_kube::{ApiClient, Event, Resource, RetryPolicy, Store, WatchSpec, follow};
+use weir_kube::{ApiClient, ObjectEvent, Resource, RetryPolicy, Store, WatchSpec, follow};
 
 use crate::{
     DEADLINE, MS, pod, policy,
@@ -20,7 +20,7 @@ const PODS: Resource = Resource { group: "", versions: &["v1"], kind: "Pod", plu
 /// A follower of pods that keeps their addresses.
 struct Client {
     runtime: Runtime,
-    events: mpsc::Receiver<Event<String>>,
+    events: mpsc::Receiver<ObjectEvent<String>>,
     store: Store<String>,
     /// All problems that were reported, in order.
     problems: Vec<String>,
@@ -56,7 +56,7 @@ impl Client {
         let Client { runtime, events, .. } = self;
         let event = runtime.block_on(async { timeout(wait, events.recv()).await });
         let Ok(Some(event)) = event else { return false };
-        if let Event::Unavailable(problem) = &event {
+        if let ObjectEvent::Unavailable(problem) = &event {
             self.problems.push(problem.clone());
         }
         self.store.apply(event);

@@ -6,7 +6,7 @@ use std::{
 };
 
 use tempfile::TempDir;
-use weir_kube::{Access, RetryPolicy, Watch};
+use weir_kube::{Access, ClusterWatch, RetryPolicy};
 use weir_model::{Change, Finding, Key, World};
 use weir_runtime::SourceEvent;
 
@@ -16,7 +16,7 @@ const DEADLINE: Duration = Duration::from_secs(90);
 /// Follows a cluster and records all changes.
 pub(crate) struct Observer {
     events: Receiver<SourceEvent>,
-    pub(crate) watch: Watch,
+    pub(crate) watch: ClusterWatch,
     pub(crate) world: World,
     pub(crate) findings: Vec<Finding>,
     pub(crate) unread: Vec<Finding>,
@@ -39,7 +39,8 @@ impl Observer {
         let kubeconfig = access.write_kubeconfig(folder.path()).unwrap();
         let (sender, events) = mpsc::channel();
         let access = Access::new(Some(&kubeconfig), None);
-        let watch = Watch::start(access, policy, move |event| sender.send(event).is_ok()).unwrap();
+        let watch =
+            ClusterWatch::start(access, policy, move |event| sender.send(event).is_ok()).unwrap();
         Observer {
             events,
             watch,

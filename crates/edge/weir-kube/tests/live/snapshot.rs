@@ -3,9 +3,9 @@
 use std::{error::Error, fs, path::Path};
 
 use serde_json::json;
-use weir_api::Owner;
+use weir_api::WorkloadRef;
 use weir_cluster::Right;
-use weir_kube::{Access, ApiError, Pods, read_cluster};
+use weir_kube::{Access, ApiError, PodClient, read_cluster};
 use weir_model::{Object, PodId};
 
 use crate::{cluster, namespace, pod, pods_of, policies_of, policy, run_pod};
@@ -42,7 +42,7 @@ fn a_snapshot_contains_all_objects_unchanged() {
     });
     assert_eq!(addresses.sum::<usize>(), 1, "a snapshot has no synthetic addresses");
     let owner =
-        Owner { namespace: "snapshot".into(), kind: "deployment".into(), name: "api".into() };
+        WorkloadRef { namespace: "snapshot".into(), kind: "deployment".into(), name: "api".into() };
     assert_eq!(manifests.owners[&owner], [PodId::new("snapshot", "api-5d4f-x")]);
     assert!(manifests.synthetic.is_empty());
 }
@@ -56,7 +56,7 @@ fn a_single_pod_is_read_without_a_watch() {
     let right = Right { group: "", resources: &["pods"], verbs: &["get"] };
     let user = cluster.user("getter", &[right]).unwrap();
     let kubeconfig = user.write_kubeconfig(folder.path()).unwrap();
-    let pods = Pods::new(Access::new(Some(&kubeconfig), None)).unwrap();
+    let pods = PodClient::new(Access::new(Some(&kubeconfig), None)).unwrap();
     let pod = pods.get("single", "web").unwrap().unwrap();
     assert_eq!((&*pod.id.name, pod.addresses.len(), pod.node.as_deref()), ("web", 1, Some("n1")));
     assert!(pod.uid.is_some());
@@ -67,7 +67,7 @@ fn a_single_pod_is_read_without_a_watch() {
     }
     // A token that is rejected, and one that is accepted again.
     fs::write(folder.path().join("token"), "no such token").unwrap();
-    let rejected = Pods::new(Access::new(Some(&kubeconfig), None)).unwrap();
+    let rejected = PodClient::new(Access::new(Some(&kubeconfig), None)).unwrap();
     assert!(matches!(rejected.get("single", "web"), Err(ApiError::Unauthorized)));
     fs::write(folder.path().join("token"), &user.token).unwrap();
     assert!(rejected.get("single", "web").unwrap().is_some());

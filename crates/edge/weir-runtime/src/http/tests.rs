@@ -11,10 +11,10 @@ use super::*;
 
 const LONG: Duration = Duration::from_secs(60);
 const SHORT: Duration = Duration::from_millis(300);
-const GENEROUS: Limits = Limits { connections: 8, request_timeout: LONG, lifetime: LONG };
+const GENEROUS: HttpLimits = HttpLimits { connections: 8, request_timeout: LONG, lifetime: LONG };
 
 /// A server with `/`, which answers immediately, and `/slow`, which takes longer than `SHORT`.
-fn start(limits: Limits) -> SocketAddr {
+fn start(limits: HttpLimits) -> SocketAddr {
     let listener = bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let address = listener.local_addr().unwrap();
     let slow = async || {
@@ -52,7 +52,7 @@ fn receive(stream: &mut TcpStream) -> String {
 
 #[test]
 fn a_client_that_sends_no_complete_request_is_disconnected() {
-    let address = start(Limits { request_timeout: SHORT, ..GENEROUS });
+    let address = start(HttpLimits { request_timeout: SHORT, ..GENEROUS });
     let begin = Instant::now();
     let (mut silent, mut partial) = (connect(address), connect(address));
     partial.write_all(b"GET / HTTP/1.1\r\nHost: te").unwrap();
@@ -62,7 +62,7 @@ fn a_client_that_sends_no_complete_request_is_disconnected() {
 
 #[test]
 fn the_request_timeout_does_not_cut_off_a_slow_response() {
-    let address = start(Limits { request_timeout: SHORT, ..GENEROUS });
+    let address = start(HttpLimits { request_timeout: SHORT, ..GENEROUS });
     let mut client = connect(address);
     send(&mut client, "/slow");
     assert!(receive(&mut client).ends_with("slow"));
@@ -74,7 +74,7 @@ fn the_request_timeout_does_not_cut_off_a_slow_response() {
 
 #[test]
 fn a_connection_ends_after_its_lifetime_even_if_it_is_busy() {
-    let address = start(Limits { lifetime: 2 * SHORT, ..GENEROUS });
+    let address = start(HttpLimits { lifetime: 2 * SHORT, ..GENEROUS });
     let (mut client, begin) = (connect(address), Instant::now());
     let request = b"GET / HTTP/1.1\r\nHost: test\r\n\r\n";
     while client.write_all(request).is_ok() && !receive(&mut client).is_empty() {
@@ -86,7 +86,7 @@ fn a_connection_ends_after_its_lifetime_even_if_it_is_busy() {
 
 #[test]
 fn a_client_beyond_the_limit_waits_for_a_free_slot() {
-    let address = start(Limits { connections: 1, ..GENEROUS });
+    let address = start(HttpLimits { connections: 1, ..GENEROUS });
     let mut first = connect(address);
     send(&mut first, "/");
     assert!(receive(&mut first).ends_with("ok"));

@@ -34,7 +34,7 @@ impl Listing {
 /// The metadata that changes with the content of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Fingerprint {
-    identity: Identity,
+    identity: FileIdentity,
     length: u64,
     modified: Option<SystemTime>,
     changed: (i64, i64),
@@ -48,7 +48,7 @@ impl Fingerprint {
 
     fn new(path: &Path, metadata: &Metadata) -> Self {
         Fingerprint {
-            identity: Identity::new(path, metadata),
+            identity: FileIdentity::new(path, metadata),
             length: metadata.len(),
             modified: metadata.modified().ok(),
             changed: changed(metadata),
@@ -69,23 +69,23 @@ impl Fingerprint {
 
 /// The identity of a file or folder, independent of its path.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Identity(#[cfg(unix)] (u64, u64), #[cfg(not(unix))] PathBuf);
+pub(crate) struct FileIdentity(#[cfg(unix)] (u64, u64), #[cfg(not(unix))] PathBuf);
 
-impl Identity {
+impl FileIdentity {
     /// The identity of the file or folder at a path, links followed.
     pub(crate) fn of(path: &Path) -> io::Result<Self> {
-        Ok(Identity::new(path, &fs::metadata(path)?))
+        Ok(FileIdentity::new(path, &fs::metadata(path)?))
     }
 
     #[cfg(unix)]
     fn new(_: &Path, metadata: &Metadata) -> Self {
         use std::os::unix::fs::MetadataExt;
-        Identity((metadata.dev(), metadata.ino()))
+        FileIdentity((metadata.dev(), metadata.ino()))
     }
 
     #[cfg(not(unix))]
     fn new(path: &Path, _: &Metadata) -> Self {
-        Identity(fs::canonicalize(path).unwrap_or_else(|_| path.into()))
+        FileIdentity(fs::canonicalize(path).unwrap_or_else(|_| path.into()))
     }
 }
 
@@ -104,15 +104,15 @@ fn changed(_: &Metadata) -> (i64, i64) {
 #[derive(Default)]
 struct Walk {
     listing: Listing,
-    files: BTreeSet<Identity>,
+    files: BTreeSet<FileIdentity>,
     /// The folders entered so far, so that a cycle of links ends.
-    folders: BTreeSet<Identity>,
+    folders: BTreeSet<FileIdentity>,
 }
 
 impl Walk {
     fn folder(&mut self, path: &Path) {
         let names = fs::read_dir(path).and_then(|entries| {
-            self.folders.insert(Identity::of(path)?);
+            self.folders.insert(FileIdentity::of(path)?);
             entries.map(|entry| Ok(entry?.file_name())).collect::<io::Result<Vec<_>>>()
         });
         let mut names = match names {
@@ -131,7 +131,7 @@ impl Walk {
             Err(source) if is_manifest(path) => return self.problem(path, source),
             Err(_) => return,
         };
-        let identity = Identity::new(path, &metadata);
+        let identity = FileIdentity::new(path, &metadata);
         if metadata.is_dir() {
             if !self.folders.contains(&identity) {
                 self.folder(path);

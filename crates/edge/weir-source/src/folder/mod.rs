@@ -1,9 +1,9 @@
 //! A folder of manifests that other programs edit.
 //!
 //! ```text
-//!  Watch: notifications, a slow poll ─► Folder ─► Listing: the files, by fingerprint
-//!                                          ├─► weir_api::Reader, for files that changed
-//!                                          └─► Objects: merged by key ─► SourceEvent
+//!  FolderWatch: notifications, a slow poll ─► Folder ─┬─► Listing: the files, by fingerprint
+//!                                                     ├─► ManifestReader, for changed files
+//!                                                     └─► FolderObjects: merged ─► SourceEvent
 //! ```
 //!
 //! *Invariant*: the last valid version of a file stays in effect until the file is valid again or
@@ -23,14 +23,14 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use weir_api::Reader;
+use weir_api::ManifestReader;
 use weir_model::{Change, Finding, Key, Location, Object, Severity};
 use weir_runtime::SourceEvent;
 
 use crate::files::{LoadError, read};
 use listing::{Fingerprint, Listing};
-use objects::Objects;
-pub use watch::Watch;
+use objects::FolderObjects;
+pub use watch::FolderWatch;
 
 /// The delay before the next scan while files are being written.
 const RESCAN_DELAY: Duration = Duration::from_millis(200);
@@ -51,8 +51,8 @@ const MAX_REMOVAL_DELAY: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub struct Folder {
     root: PathBuf,
-    files: BTreeMap<Arc<Path>, File>,
-    objects: Objects,
+    files: BTreeMap<Arc<Path>, KnownFile>,
+    objects: FolderObjects,
     /// Findings about parts of the folder that could not be listed.
     problems: Vec<Finding>,
     /// Whether every listed file has an entry in `files`.
@@ -71,7 +71,7 @@ pub struct Folder {
 
 /// Whether a file is being written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Writer {
+pub enum WriteState {
     /// There was no notification.
     Unknown,
     /// A program is writing the file.
@@ -82,7 +82,7 @@ pub enum Writer {
 
 /// A file of the folder.
 #[derive(Debug, Default)]
-struct File {
+struct KnownFile {
     /// The fingerprint at the last attempt to read it.
     print: Option<Fingerprint>,
     /// Whether a version of it is in effect.
@@ -96,7 +96,7 @@ struct File {
     gone: Option<SystemTime>,
 }
 
-impl File {
+impl KnownFile {
     /// Whether a changed file is complete, judged by its age alone.
     fn is_finished(&mut self, print: &Fingerprint, now: SystemTime) -> bool {
         // A program that replaces a file by another has usually written it completely before.
@@ -118,7 +118,7 @@ impl Folder {
         Folder {
             root: root.into(),
             files: BTreeMap::new(),
-            objects: Objects::default(),
+            objects: FolderObjects::default(),
             problems: Vec::new(),
             is_listed: false,
             in_sync: false,
@@ -131,7 +131,7 @@ impl Folder {
     }
 
     /// Lists all files and reads those that changed, unless they are being written.
-    pub fn scan(&mut self, now: SystemTime, writer: impl Fn(&Path) -> Writer) {
+    pub fn scan(&mut self, now: SystemTime, writer: impl Fn(&Path) -> WriteState) {
         let Listing { files, problems } = Listing::read(&self.root);
         self.problems = problems
             .iter()
@@ -153,9 +153,9 @@ impl Folder {
             }
             if file.as_ref().and_then(|file| file.print.as_ref()) != Some(&print) {
                 let is_finished = match writer(&path) {
-                    Writer::Busy => false,
-                    Writer::Done => true,
-                    Writer::Unknown => match file {
+                    WriteState::Busy => false,
+                    WriteState::Done => true,
+                    WriteState::Unknown => match file {
                         Some(file) => file.is_finished(&print, now),
                         None => !print.is_fresh(now, NEW_FILE_AGE),
                     },
@@ -265,7 +265,7 @@ impl Folder {
             return;
         }
         (file.print, file.changing) = (Some(print), None);
-        let mut reader = Reader::new();
+        let mut reader = ManifestReader::new();
         reader.read(path.to_string_lossy().into(), &bytes);
         let is_empty = reader.documents() == 0;
         let mut manifests = reader.finish();

@@ -16,7 +16,7 @@ pub(crate) type FileObjects = BTreeMap<Key, Object>;
 /// effect: of two different pods with one name, either can be right. Two policies with one name can
 /// both be obeyed.
 #[derive(Debug, Default)]
-pub(crate) struct Objects {
+pub(crate) struct FolderObjects {
     files: BTreeMap<Arc<Path>, FileObjects>,
     /// The versions of files that are not accepted yet.
     offered: BTreeMap<Arc<Path>, FileObjects>,
@@ -27,7 +27,7 @@ pub(crate) struct Objects {
     disputed: BTreeMap<Key, Vec<Finding>>,
 }
 
-impl Objects {
+impl FolderObjects {
     /// Offers a new version of a file. It takes effect once no other file conflicts with it.
     pub(crate) fn offer(&mut self, file: &Arc<Path>, objects: FileObjects) {
         self.offered.insert(file.clone(), objects);

@@ -50,8 +50,8 @@ impl Bench {
     fn scan(&mut self) -> Vec<String> {
         // A missing file counts as removed only after a delay.
         let now = SystemTime::now();
-        self.folder.scan(now, |_| Writer::Done);
-        self.folder.scan(now + REMOVAL_DELAY, |_| Writer::Done);
+        self.folder.scan(now, |_| WriteState::Done);
+        self.folder.scan(now + REMOVAL_DELAY, |_| WriteState::Done);
         if let Some(event) = self.folder.next_event() {
             event.changes.iter().for_each(|change| self.world.apply(change.clone()));
             self.last = event;
@@ -87,7 +87,7 @@ fn files_are_added_changed_and_removed() {
     assert_eq!(bench.last.changes.len(), 2, "only changed objects: {:?}", bench.last.changes);
     fs::remove_file(bench.disk.path().join("a.yaml")).unwrap();
     assert_eq!(bench.scan(), ["b", "p"]);
-    bench.folder.scan(SystemTime::now(), |_| Writer::Unknown);
+    bench.folder.scan(SystemTime::now(), |_| WriteState::Unknown);
     assert_eq!(bench.folder.next_event(), None, "there is no event without a change");
 }
 
@@ -303,14 +303,14 @@ fn a_file_that_is_being_written_is_not_read() {
     bench.write("a.yaml", &pod("a", "10.0.0.1"));
     bench.scan();
     bench.write("a.yaml", NOTHING);
-    bench.folder.scan(SystemTime::now(), |_| Writer::Busy);
+    bench.folder.scan(SystemTime::now(), |_| WriteState::Busy);
     let event = bench.folder.next_event().unwrap();
     assert!(event.more_expected && event.changes.is_empty());
-    bench.folder.scan(SystemTime::now(), |_| Writer::Unknown);
+    bench.folder.scan(SystemTime::now(), |_| WriteState::Unknown);
     assert!(bench.folder.more_expected, "it is too young");
-    bench.folder.scan(SystemTime::now() + QUIET_PERIOD / 2, |_| Writer::Unknown);
+    bench.folder.scan(SystemTime::now() + QUIET_PERIOD / 2, |_| WriteState::Unknown);
     assert!(bench.folder.more_expected, "its writer may only pause");
-    bench.folder.scan(SystemTime::now() + QUIET_PERIOD, |_| Writer::Unknown);
+    bench.folder.scan(SystemTime::now() + QUIET_PERIOD, |_| WriteState::Unknown);
     assert_eq!(bench.folder.next_event().unwrap().changes.len(), 2, "the pod and its namespace");
 }
 
@@ -326,7 +326,7 @@ fn a_file_that_is_written_all_the_time_is_read_occasionally() {
         let now = start + Duration::from_secs(seconds);
         let file = fs::File::options().write(true).open(bench.disk.path().join("a.yaml")).unwrap();
         file.set_modified(now).unwrap();
-        bench.folder.scan(now, |_| Writer::Unknown);
+        bench.folder.scan(now, |_| WriteState::Unknown);
         let changes = bench.folder.next_event().map_or(Vec::new(), |event| event.changes);
         changes.into_iter().for_each(|change| bench.world.apply(change));
         pods.push(names(&bench.world).join(" "));
@@ -338,9 +338,9 @@ fn a_file_that_is_written_all_the_time_is_read_occasionally() {
 fn a_new_file_is_read_when_it_is_a_second_old() {
     let mut bench = Bench::new();
     bench.write("a.yaml", &pod("a", "10.0.0.1"));
-    bench.folder.scan(SystemTime::now() + Duration::from_millis(500), |_| Writer::Unknown);
+    bench.folder.scan(SystemTime::now() + Duration::from_millis(500), |_| WriteState::Unknown);
     assert!(!bench.folder.next_event().unwrap().in_sync, "its writer may not have finished");
-    bench.folder.scan(SystemTime::now() + NEW_FILE_AGE, |_| Writer::Unknown);
+    bench.folder.scan(SystemTime::now() + NEW_FILE_AGE, |_| WriteState::Unknown);
     assert!(bench.folder.next_event().unwrap().in_sync);
 }
 
@@ -353,7 +353,7 @@ fn a_file_that_is_missing_briefly_is_not_removed() {
     bench.scan();
     let start = SystemTime::now();
     let changes_at = |bench: &mut Bench, millis| {
-        bench.folder.scan(start + Duration::from_millis(millis), |_| Writer::Done);
+        bench.folder.scan(start + Duration::from_millis(millis), |_| WriteState::Done);
         bench.folder.next_event().map_or(0, |event| event.changes.len())
     };
     fs::remove_file(bench.disk.path().join("a.yaml")).unwrap();
@@ -375,7 +375,7 @@ fn a_file_is_read_when_its_writer_has_finished() {
     let path = disk.path().join("a.yaml");
     fs::write(&path, pod("a", "10.0.0.1")).unwrap();
     let (sender, events) = mpsc::channel();
-    let _watch = Watch::start(disk.path(), move |event| sender.send(event).is_ok()).unwrap();
+    let _watch = FolderWatch::start(disk.path(), move |event| sender.send(event).is_ok()).unwrap();
     let mut world = World::default();
     wait_for(&events, &mut world, &["a"]);
     let mut file = fs::File::create(&path).unwrap();
@@ -415,7 +415,7 @@ fn a_watch_reports_edits_swapped_links_and_a_recreated_folder() {
     generation("..1", &pod("a", "10.0.0.1"));
     std::os::unix::fs::symlink("..data/a.yaml", root.join("a.yaml")).unwrap();
     let (sender, events) = mpsc::channel();
-    let watch = Watch::start(&root, move |event| sender.send(event).is_ok()).unwrap();
+    let watch = FolderWatch::start(&root, move |event| sender.send(event).is_ok()).unwrap();
     let mut world = World::default();
     wait_for(&events, &mut world, &["a"]);
     generation("..2", &pod("b", "10.0.0.2"));

@@ -13,7 +13,9 @@ use notify::{
 };
 use weir_runtime::SourceEvent;
 
-use super::{Folder, MAX_WRITE_TIME, QUIET_PERIOD, RESCAN_DELAY, Writer, listing::Identity};
+use super::{
+    Folder, MAX_WRITE_TIME, QUIET_PERIOD, RESCAN_DELAY, WriteState, listing::FileIdentity,
+};
 use crate::files::is_manifest;
 
 /// How long to wait for further notifications after the first one.
@@ -27,48 +29,48 @@ const POLL_INTERVAL: Duration = Duration::from_secs(10);
 
 /// A thread that watches a folder until this is dropped.
 #[derive(Debug)]
-pub struct Watch {
-    commands: Sender<Command>,
+pub struct FolderWatch {
+    commands: Sender<WatchCommand>,
 }
 
-impl Watch {
+impl FolderWatch {
     /// Watches a folder and sends its events, the first with everything there is, until `send`
     /// returns `false`.
     pub fn start(
         root: impl Into<PathBuf>,
         send: impl FnMut(SourceEvent) -> bool + Send + 'static,
-    ) -> io::Result<Watch> {
+    ) -> io::Result<FolderWatch> {
         let (commands, queue) = mpsc::channel();
         let root = root.into();
         let watched = Watched {
             absolute: std::path::absolute(&root)?,
             folder: Folder::new(root.clone()),
             root,
-            due: Due { all: Some(Instant::now()), ..Due::default() },
+            due: DueScans { all: Some(Instant::now()), ..DueScans::default() },
             watcher: None,
             commands: commands.clone(),
         };
         let thread = thread::Builder::new().name("weir-folder".into());
         thread.spawn(move || watched.run(&queue, send))?;
-        Ok(Watch { commands })
+        Ok(FolderWatch { commands })
     }
 
     /// Reads every file again, changed or not, and sends an event.
     pub fn reload(&self) {
         // The thread may have ended.
-        _ = self.commands.send(Command::Reload);
+        _ = self.commands.send(WatchCommand::Reload);
     }
 }
 
-impl Drop for Watch {
+impl Drop for FolderWatch {
     fn drop(&mut self) {
-        _ = self.commands.send(Command::Stop);
+        _ = self.commands.send(WatchCommand::Stop);
     }
 }
 
 /// The reasons for the thread to wake up.
 #[derive(Debug)]
-enum Command {
+enum WatchCommand {
     Notified(notify::Result<notify::Event>),
     Reload,
     Stop,
@@ -79,15 +81,15 @@ struct Watched {
     /// The root as notifications name it.
     absolute: PathBuf,
     folder: Folder,
-    due: Due,
+    due: DueScans,
     /// The notifier, and the folder that it watches.
-    watcher: Option<(RecommendedWatcher, Identity)>,
-    commands: Sender<Command>,
+    watcher: Option<(RecommendedWatcher, FileIdentity)>,
+    commands: Sender<WatchCommand>,
 }
 
 /// The scans and files that are due.
 #[derive(Debug, Default)]
-struct Due {
+struct DueScans {
     /// When to scan the whole folder.
     all: Option<Instant>,
     /// The files that are being written.
@@ -104,7 +106,7 @@ struct Writing {
 }
 
 impl Watched {
-    fn run(mut self, queue: &Receiver<Command>, mut send: impl FnMut(SourceEvent) -> bool) {
+    fn run(mut self, queue: &Receiver<WatchCommand>, mut send: impl FnMut(SourceEvent) -> bool) {
         let mut poll = Instant::now();
         // Scan a large folder less often, but never so rarely that users notice.
         let mut paused_until = Instant::now();
@@ -131,12 +133,12 @@ impl Watched {
             loop {
                 let wait = until.saturating_duration_since(Instant::now());
                 match queue.recv_timeout(wait) {
-                    Ok(Command::Notified(event)) => self.handle(event),
-                    Ok(Command::Reload) => {
+                    Ok(WatchCommand::Notified(event)) => self.handle(event),
+                    Ok(WatchCommand::Reload) => {
                         self.folder.forget_fingerprints();
                         (self.due.all, paused_until) = (Some(start), start);
                     }
-                    Ok(Command::Stop) | Err(RecvTimeoutError::Disconnected) => return,
+                    Ok(WatchCommand::Stop) | Err(RecvTimeoutError::Disconnected) => return,
                     Err(RecvTimeoutError::Timeout) => break,
                 }
                 if until == wake {
@@ -148,7 +150,7 @@ impl Watched {
 
     /// Starts a new notifier if the path leads to another folder than before.
     fn watch(&mut self) {
-        let now = Identity::of(&self.root).ok();
+        let now = FileIdentity::of(&self.root).ok();
         let watched = self.watcher.as_ref().map(|(_, identity)| identity);
         if watched == now.as_ref() {
             return;
@@ -157,8 +159,9 @@ impl Watched {
         self.due.all.get_or_insert_with(Instant::now);
         let Some(identity) = now else { return };
         let commands = self.commands.clone();
-        let watcher =
-            notify::recommended_watcher(move |event| _ = commands.send(Command::Notified(event)));
+        let watcher = notify::recommended_watcher(move |event| {
+            _ = commands.send(WatchCommand::Notified(event))
+        });
         // Without notifications, the full scans remain.
         let Ok(mut watcher) = watcher else { return };
         if watcher.watch(&self.absolute, RecursiveMode::Recursive).is_ok() {
@@ -167,16 +170,16 @@ impl Watched {
     }
 
     fn scan(&mut self, now: Instant) {
-        let Due { files, all, done } = &mut self.due;
+        let DueScans { files, all, done } = &mut self.due;
         let finished = files.extract_if(.., |_, file| file.due <= now);
         done.extend(finished.map(|(path, _)| path));
         self.folder.scan(SystemTime::now(), |path| {
             if files.contains_key(path) {
-                Writer::Busy
+                WriteState::Busy
             } else if done.contains(path) {
-                Writer::Done
+                WriteState::Done
             } else {
-                Writer::Unknown
+                WriteState::Unknown
             }
         });
         done.clear();

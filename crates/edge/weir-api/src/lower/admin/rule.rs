@@ -8,9 +8,9 @@ use weir_model::{
 use super::{Dialect, pods_or_namespaces};
 use crate::{
     check,
-    document::{Tree, Value, quote},
+    document::{Tree, TreeValue, quote},
     lower::{
-        Context,
+        LowerContext,
         cidr::{self, Spelling},
         one_of, port, selector,
     },
@@ -22,7 +22,7 @@ const MAX_NETWORKS: usize = 25;
 /// The rules of a direction; `None` if there are none: then the policy does not affect it (C2,
 /// C24).
 pub(super) fn rules(
-    ctx: &mut Context,
+    ctx: &mut LowerContext,
     list: &Tree,
     direction: Direction,
     dialect: &Dialect,
@@ -46,7 +46,7 @@ pub(super) fn deny_all(index: usize, line: u32) -> PolicyRule {
 /// A rule. An invalid rule fails closed (C16, C17): an allow rule matches nothing, any other denies
 /// everything.
 fn rule(
-    ctx: &mut Context,
+    ctx: &mut LowerContext,
     index: usize,
     tree: &Tree,
     direction: Direction,
@@ -113,10 +113,10 @@ fn rule(
 }
 
 fn is_empty_list(tree: &Tree) -> bool {
-    matches!(&tree.value, Value::Seq(items) if items.is_empty())
+    matches!(&tree.value, TreeValue::Seq(items) if items.is_empty())
 }
 
-fn rule_name(ctx: &mut Context, tree: &Tree) -> Option<Name> {
+fn rule_name(ctx: &mut LowerContext, tree: &Tree) -> Option<Name> {
     let text = ctx.text(tree)?;
     if text.chars().count() > 100 {
         let message = "the name of a rule has at most 100 characters";
@@ -127,7 +127,7 @@ fn rule_name(ctx: &mut Context, tree: &Tree) -> Option<Name> {
 }
 
 /// C26.
-fn at_most(ctx: &mut Context, list: &Tree, limit: usize, what: &str) {
+fn at_most(ctx: &mut LowerContext, list: &Tree, limit: usize, what: &str) {
     let count = list.items().len();
     if count > limit {
         let message = format!("there are {count} {what}; at most {limit} are allowed");
@@ -137,7 +137,7 @@ fn at_most(ctx: &mut Context, list: &Tree, limit: usize, what: &str) {
 
 /// C15: only pods have named ports.
 fn names_need_pods(
-    ctx: &mut Context,
+    ctx: &mut LowerContext,
     peers: &[Peer],
     ports: &[PortSpec],
     dialect: &Dialect,
@@ -156,7 +156,7 @@ fn names_need_pods(
 
 /// A peer. A list of networks or names becomes several peers with one index.
 fn peer(
-    ctx: &mut Context,
+    ctx: &mut LowerContext,
     index: usize,
     tree: &Tree,
     direction: Direction,
@@ -217,9 +217,9 @@ fn peer(
 }
 
 fn several<T>(
-    ctx: &mut Context,
+    ctx: &mut LowerContext,
     list: &Tree,
-    mut read: impl FnMut(&mut Context, &Tree) -> Option<T>,
+    mut read: impl FnMut(&mut LowerContext, &Tree) -> Option<T>,
 ) -> Option<Vec<T>> {
     at_most(ctx, list, MAX_NETWORKS, "entries");
     if is_empty_list(list) {
@@ -243,7 +243,7 @@ fn several<T>(
 pub(crate) const UNRESOLVED_NAME: &str = "unresolved-name";
 
 /// C18: case and a final dot are ignored.
-fn domain(ctx: &mut Context, tree: &Tree) -> Option<DomainPattern> {
+fn domain(ctx: &mut LowerContext, tree: &Tree) -> Option<DomainPattern> {
     let text = ctx.text(tree)?;
     if let Err(expected) = check::domain_name(text) {
         ctx.invalid(

@@ -3,12 +3,12 @@
 use std::{collections::BTreeSet, time::Instant};
 
 use futures::future::join_all;
-use weir_kube::{Item, Object, ObjectId, Resource, Store};
+use weir_kube::{Item, KubeObject, ObjectId, Resource, Store};
 
 use super::{NAME, Publisher};
 use crate::{
     clusterset::{
-        Settings,
+        ClusterSetSettings,
         wire::{self, MEMBERS, REMOTE_NAMESPACES, REMOTE_PODS},
     },
     writer::MAX_CONCURRENT_WRITES,
@@ -96,7 +96,7 @@ impl Publisher<'_> {
 
     fn plan_member(&self, writes: &mut Writes) {
         let (Some(interests), Some(uid)) = (&self.interests, &self.local.uid) else { return };
-        let Settings { cluster, networks, namespace, .. } = self.settings;
+        let ClusterSetSettings { cluster, networks, namespace, .. } = self.settings;
         let desired = wire::member(cluster, uid, networks, interests, namespace);
         let observed = self.broker.members.get(&self.broker_id(cluster));
         writes.others.extend(plan(observed, Some(desired)).map(|write| (MEMBERS, write)));
@@ -113,7 +113,7 @@ impl Publisher<'_> {
             });
             for ((resource, write), result) in chunk.iter().zip(join_all(requests).await) {
                 let id = write.id();
-                let store: &mut Store<Object> = match resource.kind {
+                let store: &mut Store<KubeObject> = match resource.kind {
                     kind if kind == REMOTE_PODS.kind => &mut self.broker.own_pods,
                     kind if kind == REMOTE_NAMESPACES.kind => &mut self.broker.own_namespaces,
                     _ => &mut self.broker.members,
@@ -146,7 +146,7 @@ impl Publisher<'_> {
 }
 
 /// The write from the observed object to the desired one, if they differ.
-fn plan(observed: Option<&Item<Object>>, desired: Option<Object>) -> Option<Write> {
+fn plan(observed: Option<&Item<KubeObject>>, desired: Option<KubeObject>) -> Option<Write> {
     match (observed, desired) {
         (None, desired) => desired.map(Write::Create),
         (Some(observed), None) => Some(Write::Delete(observed.revision.clone())),

@@ -7,7 +7,7 @@ use weir_kube::ObjectId;
 
 use super::{BATCH_WINDOW, NAME, Publisher};
 use crate::clusterset::{
-    BrokerView, Settings,
+    BrokerView, ClusterSetSettings,
     lease::{self, Holder},
     wire::{self, CLUSTER},
 };
@@ -38,7 +38,7 @@ impl Publisher<'_> {
             self.membership.next_renewal = Instant::now() + BATCH_WINDOW;
             return;
         };
-        let Settings { namespace, cluster, expiry, .. } = self.settings;
+        let ClusterSetSettings { namespace, cluster, expiry, .. } = self.settings;
         let (heartbeats, own) = match lease::list(&self.broker.client, namespace, cluster).await {
             Ok(listed) => listed,
             Err(error) => {

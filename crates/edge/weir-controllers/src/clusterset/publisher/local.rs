@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 
 use weir_api::{Lowering, Tree};
 use weir_clusterset::Publication;
-use weir_kube::{Event, Item, ObjectId};
+use weir_kube::{Item, ObjectEvent, ObjectId};
 use weir_model::{Name, Namespace, Object, Pod, PodId};
 
-use crate::sync::{Followed, SyncState};
+use crate::sync::{Followed, ListState};
 
 /// Lowers a pod; `None` if it is invalid.
 pub(super) fn read_pod(tree: Tree) -> Option<Pod> {
@@ -26,10 +26,10 @@ pub(super) fn read_namespace(tree: Tree) -> Option<Namespace> {
 }
 
 /// The local objects that may be published.
-pub(super) struct Local {
+pub(super) struct LocalPods {
     pub(super) publication: Publication,
-    pub(super) pods_sync: SyncState,
-    pub(super) namespaces_sync: SyncState,
+    pub(super) pods_sync: ListState,
+    pub(super) namespaces_sync: ListState,
     /// The uid of `kube-system`, which distinguishes this cluster from others with the same id.
     pub(super) uid: Option<String>,
     /// All pods, to find those that a new list no longer contains.
@@ -38,12 +38,12 @@ pub(super) struct Local {
     namespaces: BTreeSet<Name>,
 }
 
-impl Local {
+impl LocalPods {
     pub(super) fn new(cluster: Name) -> Self {
-        Local {
+        LocalPods {
             publication: Publication::new(cluster),
-            pods_sync: SyncState::default(),
-            namespaces_sync: SyncState::default(),
+            pods_sync: ListState::default(),
+            namespaces_sync: ListState::default(),
             uid: None,
             pods: BTreeSet::new(),
             namespaces: BTreeSet::new(),
@@ -54,10 +54,10 @@ impl Local {
         self.pods_sync.is_in_sync() && self.namespaces_sync.is_in_sync()
     }
 
-    pub(super) fn apply_pods(&mut self, event: Event<Option<Pod>>) {
+    pub(super) fn apply_pods(&mut self, event: ObjectEvent<Option<Pod>>) {
         self.pods_sync.observe(&event);
         match event {
-            Event::Listed { items, .. } => {
+            ObjectEvent::Listed { items, .. } => {
                 let listed: BTreeSet<PodId> = items.iter().map(|item| pod_id(item.id())).collect();
                 for gone in self.pods.difference(&listed) {
                     self.publication.remove_pod(gone);
@@ -65,16 +65,16 @@ impl Local {
                 self.pods = listed;
                 items.iter().for_each(|item| self.put_pod(item));
             }
-            Event::Put(item) => {
+            ObjectEvent::Put(item) => {
                 self.pods.insert(pod_id(item.id()));
                 self.put_pod(&item);
             }
-            Event::Removed(revision) => {
+            ObjectEvent::Removed(revision) => {
                 let id = pod_id(&revision.id);
                 self.pods.remove(&id);
                 self.publication.remove_pod(&id);
             }
-            Event::Available | Event::Unavailable(_) => (),
+            ObjectEvent::Available | ObjectEvent::Unavailable(_) => (),
         }
     }
 
@@ -86,10 +86,10 @@ impl Local {
         }
     }
 
-    pub(super) fn apply_namespaces(&mut self, event: Event<Option<Namespace>>) {
+    pub(super) fn apply_namespaces(&mut self, event: ObjectEvent<Option<Namespace>>) {
         self.namespaces_sync.observe(&event);
         match event {
-            Event::Listed { items, .. } => {
+            ObjectEvent::Listed { items, .. } => {
                 let listed: BTreeSet<Name> =
                     items.iter().map(|item| item.id().name.as_str().into()).collect();
                 for gone in self.namespaces.difference(&listed) {
@@ -98,16 +98,16 @@ impl Local {
                 self.namespaces = listed;
                 items.iter().for_each(|item| self.put_namespace(item));
             }
-            Event::Put(item) => {
+            ObjectEvent::Put(item) => {
                 self.namespaces.insert(item.id().name.as_str().into());
                 self.put_namespace(&item);
             }
-            Event::Removed(revision) => {
+            ObjectEvent::Removed(revision) => {
                 let name = Name::from(revision.id.name);
                 self.namespaces.remove(&name);
                 self.publication.remove_namespace(&name);
             }
-            Event::Available | Event::Unavailable(_) => (),
+            ObjectEvent::Available | ObjectEvent::Unavailable(_) => (),
         }
     }
 

@@ -11,18 +11,18 @@ use std::{
 };
 
 use tokio::sync::watch;
-use weir_clusterset::{Interest, Limits, RemoteId, Roster};
-use weir_kube::{ApiClient, Event, Object, ObjectId, Store, WatchSpec};
+use weir_clusterset::{Interest, LeaseLimits, RemoteId, Roster};
+use weir_kube::{ApiClient, KubeObject, ObjectEvent, ObjectId, Store, WatchSpec};
 use weir_model::{Name, Namespace, Pod, PodId};
 use weir_runtime::Backoff;
 
-use self::local::Local;
+use self::local::LocalPods;
 use super::{
-    BrokerView, Settings,
+    BrokerView, ClusterSetSettings,
     wire::{self, CLUSTER, MEMBERS, NAMESPACES, PODS, REMOTE_NAMESPACES, REMOTE_PODS},
 };
 use crate::{
-    Context, crds,
+    ControllerContext, crds,
     event_loop::{EventLoop, Handler},
     sync::unready,
     writer::Writer,
@@ -33,43 +33,43 @@ const NAME: &str = "clusterset-broker";
 /// Changes within this window are written together.
 const BATCH_WINDOW: Duration = Duration::from_millis(100);
 
-enum Input {
-    Pod(Event<Option<Pod>>),
-    Namespace(Event<Option<Namespace>>),
-    OwnPod(Event<Object>),
-    OwnNamespace(Event<Object>),
-    Member(Event<Object>),
+enum PublisherEvent {
+    Pod(ObjectEvent<Option<Pod>>),
+    Namespace(ObjectEvent<Option<Namespace>>),
+    OwnPod(ObjectEvent<KubeObject>),
+    OwnNamespace(ObjectEvent<KubeObject>),
+    Member(ObjectEvent<KubeObject>),
     Interests(BTreeSet<Interest>),
 }
 
 /// Publishes until the context is stopped.
 pub(crate) async fn run(
-    context: &Context,
-    settings: &Settings,
+    context: &ControllerContext,
+    settings: &ClusterSetSettings,
     mut interests: watch::Receiver<Option<BTreeSet<Interest>>>,
     view: watch::Sender<BrokerView>,
 ) {
     let client = ApiClient::new(settings.broker.clone());
     let mut inputs = EventLoop::new(context);
-    inputs.follow(&context.client, WatchSpec::all(PODS), local::read_pod, Input::Pod);
+    inputs.follow(&context.client, WatchSpec::all(PODS), local::read_pod, PublisherEvent::Pod);
     let namespaces = WatchSpec::all(NAMESPACES);
-    inputs.follow(&context.client, namespaces, local::read_namespace, Input::Namespace);
+    inputs.follow(&context.client, namespaces, local::read_namespace, PublisherEvent::Namespace);
     let on_broker = |resource, labels| WatchSpec {
         namespace: settings.namespace.clone(),
         labels,
         ..crds::watch(resource)
     };
-    let whole = |object: Object| object;
+    let whole = |object: KubeObject| object;
     let own = format!("{CLUSTER}={}", settings.cluster);
-    inputs.follow(&client, on_broker(REMOTE_PODS, own.clone()), whole, Input::OwnPod);
-    inputs.follow(&client, on_broker(REMOTE_NAMESPACES, own), whole, Input::OwnNamespace);
-    inputs.follow(&client, on_broker(MEMBERS, String::new()), whole, Input::Member);
+    inputs.follow(&client, on_broker(REMOTE_PODS, own.clone()), whole, PublisherEvent::OwnPod);
+    inputs.follow(&client, on_broker(REMOTE_NAMESPACES, own), whole, PublisherEvent::OwnNamespace);
+    inputs.follow(&client, on_broker(MEMBERS, String::new()), whole, PublisherEvent::Member);
     let sender = inputs.sender();
     tokio::spawn(async move {
         while interests.changed().await.is_ok() {
             let interests = interests.borrow_and_update().clone();
             if let Some(interests) = interests
-                && sender.send(Input::Interests(interests)).await.is_err()
+                && sender.send(PublisherEvent::Interests(interests)).await.is_err()
             {
                 return;
             }
@@ -78,7 +78,7 @@ pub(crate) async fn run(
     let mut publisher = Publisher {
         context,
         settings,
-        local: Local::new(settings.cluster.clone()),
+        local: LocalPods::new(settings.cluster.clone()),
         broker: Broker {
             writer: context.writer_for(client.clone(), NAME),
             client,
@@ -88,14 +88,14 @@ pub(crate) async fn run(
         },
         membership: Membership {
             controller: format!("{}/{}", context.namespace, context.lease),
-            roster: Roster::new(Limits { renewal: settings.renewal, expiry: settings.expiry }),
+            roster: Roster::new(LeaseLimits { renewal: settings.renewal, expiry: settings.expiry }),
             started: Instant::now(),
             holds_lease: false,
             problem: None,
             next_renewal: Instant::now(),
             view,
         },
-        pending: Pending {
+        pending: PendingPublication {
             names: BTreeMap::new(),
             pods: BTreeSet::new(),
             namespaces: BTreeSet::new(),
@@ -112,12 +112,12 @@ pub(crate) async fn run(
 }
 
 struct Publisher<'a> {
-    context: &'a Context,
-    settings: &'a Settings,
-    local: Local,
+    context: &'a ControllerContext,
+    settings: &'a ClusterSetSettings,
+    local: LocalPods,
     broker: Broker,
     membership: Membership,
-    pending: Pending,
+    pending: PendingPublication,
     /// The interests of this cluster's policies, once the translator has read them.
     interests: Option<BTreeSet<Interest>>,
 }
@@ -126,9 +126,9 @@ struct Publisher<'a> {
 struct Broker {
     client: ApiClient,
     writer: Writer,
-    own_pods: Store<Object>,
-    own_namespaces: Store<Object>,
-    members: Store<Object>,
+    own_pods: Store<KubeObject>,
+    own_namespaces: Store<KubeObject>,
+    members: Store<KubeObject>,
 }
 
 impl Broker {
@@ -152,7 +152,7 @@ struct Membership {
 }
 
 /// The objects of this cluster to write to the broker.
-struct Pending {
+struct PendingPublication {
     /// The pods by the names of their objects on the broker.
     names: BTreeMap<String, PodId>,
     /// The names of RemotePods to compare.
@@ -164,28 +164,28 @@ struct Pending {
 }
 
 impl Handler for Publisher<'_> {
-    type Event = Input;
+    type Event = PublisherEvent;
 
-    fn apply(&mut self, input: Input) {
+    fn apply(&mut self, input: PublisherEvent) {
         match input {
-            Input::Pod(event) => self.local.apply_pods(event),
-            Input::Namespace(event) => self.local.apply_namespaces(event),
-            Input::OwnPod(event) => {
+            PublisherEvent::Pod(event) => self.local.apply_pods(event),
+            PublisherEvent::Namespace(event) => self.local.apply_namespaces(event),
+            PublisherEvent::OwnPod(event) => {
                 let touched = self.broker.own_pods.apply(event);
                 self.pending.pods.extend(touched.into_iter().map(|id| id.name));
             }
-            Input::OwnNamespace(event) => {
+            PublisherEvent::OwnNamespace(event) => {
                 for id in self.broker.own_namespaces.apply(event) {
                     let name = id.name.split_once('.').map_or("", |(_, name)| name);
                     self.pending.namespaces.insert(name.into());
                 }
             }
-            Input::Member(event) => {
+            PublisherEvent::Member(event) => {
                 for id in self.broker.members.apply(event) {
                     self.apply_member(&id);
                 }
             }
-            Input::Interests(interests) => self.interests = Some(interests),
+            PublisherEvent::Interests(interests) => self.interests = Some(interests),
         }
         self.collect_changes();
         if self.pending.next_flush.is_none() {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use weir_clusterset::Interest;
-use weir_kube::{Event, Object, ObjectId, Store};
+use weir_kube::{KubeObject, ObjectEvent, ObjectId, Store};
 use weir_model::{Name, Policy};
 
 use super::{Translator, Work};
@@ -11,10 +11,10 @@ use crate::clusterset::{owned, wire};
 
 /// The observed objects of this cluster.
 #[derive(Default)]
-pub(super) struct Local {
-    pub(super) policies: Store<Object>,
+pub(super) struct LocalPolicies {
+    pub(super) policies: Store<KubeObject>,
     /// The NetworkPolicies with our label.
-    pub(super) network_policies: Store<Object>,
+    pub(super) network_policies: Store<KubeObject>,
     /// Why policies are invalid.
     pub(super) invalid: BTreeMap<ObjectId, String>,
     /// The content of our NetworkPolicies, by their namespace and the uid of their policy.
@@ -23,7 +23,7 @@ pub(super) struct Local {
     pub(super) lost: BTreeSet<ObjectId>,
 }
 
-impl Local {
+impl LocalPolicies {
     pub(super) fn is_synced(&self) -> bool {
         self.policies.is_in_sync() && self.network_policies.is_in_sync()
     }
@@ -53,7 +53,7 @@ impl Local {
 }
 
 impl Translator<'_> {
-    pub(super) fn apply_policies(&mut self, event: Event<Object>) {
+    pub(super) fn apply_policies(&mut self, event: ObjectEvent<KubeObject>) {
         for id in self.local.policies.apply(event) {
             let key = wire::policy_id(&id.namespace, &id.name);
             let before = self.set.policy(&key).map(|(_, uid)| uid.to_string());
@@ -89,8 +89,8 @@ impl Translator<'_> {
         }
     }
 
-    pub(super) fn apply_network_policies(&mut self, event: Event<Object>) {
-        let is_list = matches!(event, Event::Listed { .. });
+    pub(super) fn apply_network_policies(&mut self, event: ObjectEvent<KubeObject>) {
+        let is_list = matches!(event, ObjectEvent::Listed { .. });
         for id in self.local.network_policies.apply(event) {
             let uid = self.local.record_installed(&id);
             let key = uid.and_then(|uid| {

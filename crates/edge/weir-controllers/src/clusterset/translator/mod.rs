@@ -12,19 +12,19 @@ use std::{
 };
 
 use tokio::sync::watch;
-use weir_clusterset::{ClusterSet, Interest, Options, RemotePod, ShardKey};
-use weir_kube::{ApiClient, Event, NETWORK_POLICIES, Object, ObjectId, WatchSpec};
+use weir_clusterset::{ClusterSet, ClusterSetOptions, Interest, RemotePod, ShardKey};
+use weir_kube::{ApiClient, KubeObject, NETWORK_POLICIES, ObjectEvent, ObjectId, WatchSpec};
 
-use self::{local::Local, remote::Remote};
+use self::{local::LocalPolicies, remote::BrokerObjects};
 use super::{
-    BrokerView, NAME, Settings,
+    BrokerView, ClusterSetSettings, NAME,
     wire::{
         self, ClusterMember, MANAGED, MEMBERS, POLICIES, REMOTE_NAMESPACES, REMOTE_PODS,
         RemoteNamespace,
     },
 };
 use crate::{
-    Context, crds,
+    ControllerContext, crds,
     event_loop::{EventLoop, Handler},
     queue::WorkQueue,
     sync::unready,
@@ -34,12 +34,12 @@ use crate::{
 /// Changes within this window are written together.
 const BATCH_WINDOW: Duration = Duration::from_millis(50);
 
-enum Input {
-    Policy(Event<Object>),
-    NetworkPolicy(Event<Object>),
-    RemotePod(Event<Result<RemotePod, String>>),
-    RemoteNamespace(Event<Result<RemoteNamespace, String>>),
-    Member(Event<Result<ClusterMember, String>>),
+enum TranslatorEvent {
+    Policy(ObjectEvent<KubeObject>),
+    NetworkPolicy(ObjectEvent<KubeObject>),
+    RemotePod(ObjectEvent<Result<RemotePod, String>>),
+    RemoteNamespace(ObjectEvent<Result<RemoteNamespace, String>>),
+    Member(ObjectEvent<Result<ClusterMember, String>>),
     View(BrokerView),
 }
 
@@ -54,36 +54,41 @@ enum Work {
 
 /// Translates until the context is stopped.
 pub(crate) async fn run(
-    context: &Context,
-    settings: &Settings,
+    context: &ControllerContext,
+    settings: &ClusterSetSettings,
     interests: watch::Sender<Option<BTreeSet<Interest>>>,
     mut view: watch::Receiver<BrokerView>,
 ) {
     let broker = ApiClient::new(settings.broker.clone());
     let mut inputs = EventLoop::new(context);
-    let whole = |object: Object| object;
-    inputs.follow(&context.client, crds::watch(POLICIES), whole, Input::Policy);
+    let whole = |object: KubeObject| object;
+    inputs.follow(&context.client, crds::watch(POLICIES), whole, TranslatorEvent::Policy);
     let labels = format!("{}={}", MANAGED.0, MANAGED.1);
     let owned = WatchSpec { labels, ..WatchSpec::all(NETWORK_POLICIES) };
-    inputs.follow(&context.client, owned, whole, Input::NetworkPolicy);
+    inputs.follow(&context.client, owned, whole, TranslatorEvent::NetworkPolicy);
     let on_broker =
         |resource| WatchSpec { namespace: settings.namespace.clone(), ..crds::watch(resource) };
-    let read_pod = |object: Object| wire::read_pod(&object);
-    inputs.follow(&broker, on_broker(REMOTE_PODS), read_pod, Input::RemotePod);
-    let read_namespace = |object: Object| wire::read_namespace(&object);
-    inputs.follow(&broker, on_broker(REMOTE_NAMESPACES), read_namespace, Input::RemoteNamespace);
-    let read_member = |object: Object| wire::read_member(&object);
-    inputs.follow(&broker, on_broker(MEMBERS), read_member, Input::Member);
+    let read_pod = |object: KubeObject| wire::read_pod(&object);
+    inputs.follow(&broker, on_broker(REMOTE_PODS), read_pod, TranslatorEvent::RemotePod);
+    let read_namespace = |object: KubeObject| wire::read_namespace(&object);
+    inputs.follow(
+        &broker,
+        on_broker(REMOTE_NAMESPACES),
+        read_namespace,
+        TranslatorEvent::RemoteNamespace,
+    );
+    let read_member = |object: KubeObject| wire::read_member(&object);
+    inputs.follow(&broker, on_broker(MEMBERS), read_member, TranslatorEvent::Member);
     let sender = inputs.sender();
     tokio::spawn(async move {
         while view.changed().await.is_ok() {
             let view = view.borrow_and_update().clone();
-            if sender.send(Input::View(view)).await.is_err() {
+            if sender.send(TranslatorEvent::View(view)).await.is_err() {
                 return;
             }
         }
     });
-    let options = Options {
+    let options = ClusterSetOptions {
         cluster: settings.cluster.clone(),
         networks: settings.networks.clone(),
         accepted: settings.accepted.clone(),
@@ -98,28 +103,28 @@ pub(crate) async fn run(
         writer: context.writer(NAME),
         interests,
         set: ClusterSet::new(options),
-        local: Local::default(),
-        remote: Remote::default(),
-        pending: Pending::default(),
+        local: LocalPolicies::default(),
+        remote: BrokerObjects::default(),
+        pending: PendingPolicies::default(),
     };
     translator.report_readiness();
     inputs.run(&mut translator).await;
 }
 
 struct Translator<'a> {
-    context: &'a Context,
-    settings: &'a Settings,
+    context: &'a ControllerContext,
+    settings: &'a ClusterSetSettings,
     writer: Writer,
     interests: watch::Sender<Option<BTreeSet<Interest>>>,
     set: ClusterSet,
-    local: Local,
-    remote: Remote,
-    pending: Pending,
+    local: LocalPolicies,
+    remote: BrokerObjects,
+    pending: PendingPolicies,
 }
 
 /// The work to do.
 #[derive(Default)]
-struct Pending {
+struct PendingPolicies {
     queue: WorkQueue<Work>,
     /// The shards of policies that may differ from the desired ones.
     shards: BTreeMap<ObjectId, BTreeSet<ShardKey>>,
@@ -138,7 +143,7 @@ impl fmt::Display for Work {
     }
 }
 
-impl Pending {
+impl PendingPolicies {
     fn push(&mut self, work: Work) {
         self.queue.push(work, Instant::now());
     }
@@ -152,17 +157,19 @@ impl Pending {
 }
 
 impl Handler for Translator<'_> {
-    type Event = Input;
+    type Event = TranslatorEvent;
 
-    fn apply(&mut self, input: Input) {
+    fn apply(&mut self, input: TranslatorEvent) {
         let was_synced = self.remote.is_synced();
         match input {
-            Input::Policy(event) => self.apply_policies(event),
-            Input::NetworkPolicy(event) => self.apply_network_policies(event),
-            Input::RemotePod(event) => self.remote.apply_pods(&mut self.set, event),
-            Input::RemoteNamespace(event) => self.remote.apply_namespaces(&mut self.set, event),
-            Input::Member(event) => self.remote.apply_members(&mut self.set, event),
-            Input::View(view) => {
+            TranslatorEvent::Policy(event) => self.apply_policies(event),
+            TranslatorEvent::NetworkPolicy(event) => self.apply_network_policies(event),
+            TranslatorEvent::RemotePod(event) => self.remote.apply_pods(&mut self.set, event),
+            TranslatorEvent::RemoteNamespace(event) => {
+                self.remote.apply_namespaces(&mut self.set, event)
+            }
+            TranslatorEvent::Member(event) => self.remote.apply_members(&mut self.set, event),
+            TranslatorEvent::View(view) => {
                 if self.remote.apply_view(&mut self.set, view) {
                     self.queue_all();
                 }

@@ -3,14 +3,14 @@
 use std::{collections::BTreeMap, time::Instant};
 
 use weir_clusterset::{PolicyWrite, policy_writes, retained, shard_name};
-use weir_kube::{Item, NETWORK_POLICIES, Object, ObjectId, Revision};
+use weir_kube::{Item, KubeObject, NETWORK_POLICIES, ObjectId, Revision};
 use weir_model::{Name, Policy, PolicyId};
 
 use super::{Translator, Work, status::unwritten};
 use crate::{
     clusterset::{NAME, owned, wire},
     object::is_terminating,
-    report::Outcome,
+    report::ReconcileOutcome,
     writer::WriteError,
     writes::{Write, adjusted},
 };
@@ -30,7 +30,7 @@ impl Translator<'_> {
         let outcome = match result {
             Ok(()) => {
                 self.pending.queue.succeeded(&work);
-                Outcome::Done
+                ReconcileOutcome::Done
             }
             Err(error) => {
                 tracing::warn!(controller = NAME, "{work}: {error}");
@@ -38,7 +38,7 @@ impl Translator<'_> {
                     self.pending.all_shards.insert(id.clone());
                 }
                 self.pending.queue.failed(work, Instant::now());
-                Outcome::Failed
+                ReconcileOutcome::Failed
             }
         };
         let failing = self.pending.queue.failing();
@@ -146,7 +146,7 @@ impl Translator<'_> {
 
     async fn perform(
         &mut self,
-        owner: &Object,
+        owner: &KubeObject,
         uid: &str,
         step: PolicyWrite,
     ) -> Result<(), WriteError> {
@@ -210,7 +210,7 @@ impl Translator<'_> {
         if self.set.policies().any(|(_, known)| **known == *uid) {
             return Ok(());
         }
-        let ours = |item: &&Item<Object>| {
+        let ours = |item: &&Item<KubeObject>| {
             owned::is_ours(item)
                 && owned::uid_in(&item.id().name) == Some(uid)
                 && !is_terminating(item)

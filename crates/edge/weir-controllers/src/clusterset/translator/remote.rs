@@ -4,15 +4,15 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ipnet::IpNet;
 use weir_clusterset::{ClusterSet, Liveness, RemoteId, RemotePod};
-use weir_kube::{Event, Item};
+use weir_kube::{Item, ObjectEvent};
 use weir_model::Name;
 
 use crate::{
     clusterset::{
-        BrokerView, Clusters, Settings,
+        BrokerView, ClusterSetSettings, RemoteClusters,
         wire::{self, ClusterMember, RemoteNamespace},
     },
-    sync::{Followed, SyncState},
+    sync::{Followed, ListState},
 };
 
 /// At most this many invalid objects are named in warnings.
@@ -20,10 +20,10 @@ const MAX_INVALID_SHOWN: usize = 3;
 
 /// The observed objects of the broker, apart from the pods and namespaces in the `ClusterSet`.
 #[derive(Default)]
-pub(super) struct Remote {
-    pub(super) pods_sync: SyncState,
-    pub(super) namespaces_sync: SyncState,
-    pub(super) members_sync: SyncState,
+pub(super) struct BrokerObjects {
+    pub(super) pods_sync: ListState,
+    pub(super) namespaces_sync: ListState,
+    pub(super) members_sync: ListState,
     pub(super) view: BrokerView,
     /// The pods of RemotePods whose names do not contain the id.
     strays: BTreeMap<String, RemoteId>,
@@ -36,7 +36,7 @@ pub(super) struct Remote {
     invalid_members: BTreeMap<String, String>,
 }
 
-impl Remote {
+impl BrokerObjects {
     /// Whether the broker is listed, and the id of this cluster is its own.
     pub(super) fn is_synced(&self) -> bool {
         self.pods_sync.is_in_sync()
@@ -46,7 +46,7 @@ impl Remote {
     }
 
     /// The other clusters with a lease, if they are known.
-    pub(super) fn clusters(&self) -> Option<&Clusters> {
+    pub(super) fn clusters(&self) -> Option<&RemoteClusters> {
         match &self.view {
             BrokerView::Clusters(clusters) => Some(clusters),
             BrokerView::Unknown | BrokerView::Disowned(_) => None,
@@ -70,11 +70,11 @@ impl Remote {
     pub(super) fn apply_pods(
         &mut self,
         set: &mut ClusterSet,
-        event: Event<Result<RemotePod, String>>,
+        event: ObjectEvent<Result<RemotePod, String>>,
     ) {
         self.pods_sync.observe(&event);
         match event {
-            Event::Listed { items, .. } => {
+            ObjectEvent::Listed { items, .. } => {
                 let listed = items.iter().filter_map(|item| item.as_ref().ok());
                 let listed: BTreeSet<&RemoteId> = listed.map(|pod| &pod.id).collect();
                 let gone = set.pods().filter(|id| !listed.contains(id));
@@ -85,9 +85,9 @@ impl Remote {
                 set.reset_over_pod_limit();
                 items.into_iter().for_each(|item| self.put_pod(set, item));
             }
-            Event::Put(item) => self.put_pod(set, item),
-            Event::Removed(revision) => self.remove_pod(set, &revision.id.name),
-            Event::Available | Event::Unavailable(_) => (),
+            ObjectEvent::Put(item) => self.put_pod(set, item),
+            ObjectEvent::Removed(revision) => self.remove_pod(set, &revision.id.name),
+            ObjectEvent::Available | ObjectEvent::Unavailable(_) => (),
         }
     }
 
@@ -133,11 +133,11 @@ impl Remote {
     pub(super) fn apply_namespaces(
         &mut self,
         set: &mut ClusterSet,
-        event: Event<Result<RemoteNamespace, String>>,
+        event: ObjectEvent<Result<RemoteNamespace, String>>,
     ) {
         self.namespaces_sync.observe(&event);
         match event {
-            Event::Listed { items, .. } => {
+            ObjectEvent::Listed { items, .. } => {
                 let listed: BTreeSet<&str> = items.iter().map(|item| &*item.id().name).collect();
                 let gone: Vec<String> = self
                     .namespaces
@@ -149,9 +149,9 @@ impl Remote {
                 set.reset_over_namespace_limit();
                 items.into_iter().for_each(|item| self.put_namespace(set, item));
             }
-            Event::Put(item) => self.put_namespace(set, item),
-            Event::Removed(revision) => self.remove_namespace(set, &revision.id.name),
-            Event::Available | Event::Unavailable(_) => (),
+            ObjectEvent::Put(item) => self.put_namespace(set, item),
+            ObjectEvent::Removed(revision) => self.remove_namespace(set, &revision.id.name),
+            ObjectEvent::Available | ObjectEvent::Unavailable(_) => (),
         }
     }
 
@@ -180,28 +180,28 @@ impl Remote {
     pub(super) fn apply_members(
         &mut self,
         set: &mut ClusterSet,
-        event: Event<Result<ClusterMember, String>>,
+        event: ObjectEvent<Result<ClusterMember, String>>,
     ) {
         self.members_sync.observe(&event);
         let mut touched: BTreeSet<String> = BTreeSet::new();
         match event {
-            Event::Listed { items, .. } => {
+            ObjectEvent::Listed { items, .. } => {
                 touched.extend(std::mem::take(&mut self.members).into_keys());
                 self.invalid_members.clear();
                 touched.extend(items.iter().map(|item| item.id().name.clone()));
                 items.into_iter().for_each(|item| self.put_member(item));
             }
-            Event::Put(item) => {
+            ObjectEvent::Put(item) => {
                 touched.insert(item.id().name.clone());
                 self.put_member(item);
             }
-            Event::Removed(revision) => {
+            ObjectEvent::Removed(revision) => {
                 let name = revision.id.name;
                 self.members.remove(&name);
                 self.invalid_members.remove(&name);
                 touched.insert(name);
             }
-            Event::Available | Event::Unavailable(_) => (),
+            ObjectEvent::Available | ObjectEvent::Unavailable(_) => (),
         }
         for cluster in touched {
             self.admit(set, &cluster.as_str().into());
@@ -235,8 +235,8 @@ impl Remote {
     }
 
     /// Warnings about the mistakes of other clusters.
-    pub(super) fn warnings(&self, set: &ClusterSet, settings: &Settings) -> Vec<String> {
-        let Settings { accepted, pods, namespaces, .. } = settings;
+    pub(super) fn warnings(&self, set: &ClusterSet, settings: &ClusterSetSettings) -> Vec<String> {
+        let ClusterSetSettings { accepted, pods, namespaces, .. } = settings;
         let invalid = |kind, names: &BTreeMap<String, String>| -> Vec<String> {
             let lines = names.iter().take(MAX_INVALID_SHOWN);
             lines.map(|(name, error)| format!("ignored {kind} {name}: {error}")).collect()

@@ -6,7 +6,7 @@ use std::{
 };
 
 use weir_clusterset::Liveness;
-use weir_kube::{EventType, Item, Object, ObjectId};
+use weir_kube::{EventType, Item, KubeObject, ObjectId};
 use weir_model::PolicyId;
 
 use super::{Translator, Work};
@@ -37,7 +37,7 @@ impl Translator<'_> {
     pub(super) async fn write_status(
         &mut self,
         id: &ObjectId,
-        owner: &Object,
+        owner: &KubeObject,
         key: &PolicyId,
         unwritten: Option<(&'static str, String)>,
     ) -> Result<(), WriteError> {

@@ -2,8 +2,8 @@
 
 use ipnet::IpNet;
 use serde_json::{Value, json};
-use weir_clusterset::{Interest, Member, Reach};
-use weir_kube::Object;
+use weir_clusterset::{Interest, Reach, RemoteCluster};
+use weir_kube::KubeObject;
 use weir_model::{Labels, Name};
 
 use super::{
@@ -19,7 +19,7 @@ pub fn member<'a>(
     networks: &[IpNet],
     interests: impl IntoIterator<Item = &'a Interest>,
     namespace: &str,
-) -> Object {
+) -> KubeObject {
     let interests = interests.into_iter().map(|interest| {
         let pods = selector(&interest.pods);
         match &interest.reach {
@@ -46,13 +46,13 @@ pub(crate) struct ClusterMember {
     /// Distinguishes the cluster from others with the same id.
     pub(crate) uid: Name,
     /// The networks of its pods.
-    pub(crate) member: Member,
+    pub(crate) member: RemoteCluster,
     /// The pods that its policies select. Invalid interests are ignored.
     pub(crate) interests: Vec<Interest>,
 }
 
 /// Reads a ClusterSetMember.
-pub(crate) fn read_member(object: &Object) -> Result<ClusterMember, String> {
+pub(crate) fn read_member(object: &KubeObject) -> Result<ClusterMember, String> {
     let (cluster, spec) = (cluster_of(object)?, &object.data["spec"]);
     if object.metadata.name.as_deref() != Some(&*cluster) {
         return Err(format!("its name differs from its spec.clusterID {cluster}"));
@@ -67,7 +67,7 @@ pub(crate) fn read_member(object: &Object) -> Result<ClusterMember, String> {
             Err(_) => Err(format!("spec.podCIDRs: {network} is not a valid CIDR")),
         }
     });
-    let member = Member { networks: networks.collect::<Result<_, String>>()? };
+    let member = RemoteCluster { networks: networks.collect::<Result<_, String>>()? };
     let interests = spec["interests"].as_array().map(Vec::as_slice).unwrap_or_default();
     let interests = interests.iter().filter_map(|value| interest(value).ok()).collect();
     Ok(ClusterMember { cluster, uid: text(spec, "clusterUID")?.into(), member, interests })

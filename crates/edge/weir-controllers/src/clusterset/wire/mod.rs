@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 use weir_clusterset::is_reserved;
-use weir_kube::{Object, Resource};
+use weir_kube::{KubeObject, Resource};
 use weir_model::{Labels, Name};
 
 pub use member::member;
@@ -68,12 +68,12 @@ fn object(
     cluster: &str,
     labels: &Labels,
     spec: Value,
-) -> Object {
+) -> KubeObject {
     let labels = labels.iter().filter(|(key, _)| !is_reserved(key));
     let mut labels: BTreeMap<String, String> =
         labels.map(|(key, value)| (key.to_string(), value.to_string())).collect();
     labels.insert(CLUSTER.into(), cluster.into());
-    let mut object = Object::new(name, &resource.api_resource(VERSIONS[0]))
+    let mut object = KubeObject::new(name, &resource.api_resource(VERSIONS[0]))
         .within(namespace)
         .data(json!({"spec": spec}));
     object.metadata.labels = Some(labels);
@@ -81,7 +81,7 @@ fn object(
 }
 
 /// The cluster of an object on the broker, if its name, label and spec agree.
-pub(crate) fn cluster_of(object: &Object) -> Result<Name, String> {
+pub(crate) fn cluster_of(object: &KubeObject) -> Result<Name, String> {
     let name = object.metadata.name.as_deref().unwrap_or_default();
     let label = object.metadata.labels.as_ref().and_then(|labels| labels.get(CLUSTER));
     let cluster = text(&object.data["spec"], "clusterID")?;
@@ -95,7 +95,7 @@ pub(crate) fn cluster_of(object: &Object) -> Result<Name, String> {
 }
 
 /// The labels of the published pod or namespace, without those of the broker.
-fn labels(object: &Object) -> Labels {
+fn labels(object: &KubeObject) -> Labels {
     let labels = object.metadata.labels.iter().flatten().filter(|(key, _)| !is_reserved(key));
     labels.map(|(key, value)| (key.as_str(), value.as_str())).collect()
 }

@@ -1,14 +1,14 @@
 //! ClusterSetNetworkPolicies, and the NetworkPolicies that they are translated to.
 
 use serde_json::{Value, json};
-use weir_kube::{NETWORK_POLICIES, Object};
+use weir_kube::{KubeObject, NETWORK_POLICIES};
 use weir_model::{Policy, PolicyId, Severity};
 
 use super::{MANAGED, POLICY_NAME, POLICY_UID};
 use crate::object::{controller_reference, lower};
 
 /// Lowers a policy, with its first error. An invalid policy isolates its pods and allows nothing.
-pub(crate) fn policy(object: &Object) -> Option<(Policy, Option<String>)> {
+pub(crate) fn policy(object: &KubeObject) -> Option<(Policy, Option<String>)> {
     let mut bare = object.clone();
     // The status is not part of the policy.
     if let Value::Object(data) = &mut bare.data {
@@ -27,10 +27,10 @@ pub(crate) fn policy(object: &Object) -> Option<(Policy, Option<String>)> {
 }
 
 /// The NetworkPolicy object of a translated policy, owned by a ClusterSetNetworkPolicy.
-pub(crate) fn network_policy(policy: &Policy, owner: &Object) -> Option<Object> {
+pub(crate) fn network_policy(policy: &Policy, owner: &KubeObject) -> Option<KubeObject> {
     let mut manifest = weir_api::manifest_json(policy);
     let spec = manifest["spec"].take();
-    let mut object = Object::new(&policy.id.name, &NETWORK_POLICIES.api_resource("v1"))
+    let mut object = KubeObject::new(&policy.id.name, &NETWORK_POLICIES.api_resource("v1"))
         .within(&policy.id.namespace)
         .data(json!({"spec": spec}));
     let uid = owner.metadata.uid.clone()?;
@@ -52,7 +52,7 @@ pub(crate) fn policy_id(namespace: &str, name: &str) -> PolicyId {
 mod tests {
     use std::net::IpAddr;
 
-    use weir_clusterset::{Member, RemoteId, RemotePod};
+    use weir_clusterset::{RemoteCluster, RemoteId, RemotePod};
 
     use super::*;
 
@@ -73,10 +73,10 @@ mod tests {
                 "egress": [{"to": [{"podSelector": {"matchLabels": {"app": "web"}}}], "ports": [{"protocol": "UDP", "port": 53, "endPort": 60}]}],
             },
         });
-        let owner: Object = serde_json::from_value(text).unwrap();
+        let owner: KubeObject = serde_json::from_value(text).unwrap();
         let (lowered, error) = policy(&owner).unwrap();
         assert_eq!(error, None);
-        let mut set = weir_clusterset::ClusterSet::new(weir_clusterset::Options {
+        let mut set = weir_clusterset::ClusterSet::new(weir_clusterset::ClusterSetOptions {
             cluster: "west".into(),
             networks: Vec::new(),
             accepted: std::collections::BTreeMap::new(),
@@ -85,7 +85,7 @@ mod tests {
             shard_size: 10,
             merging: weir_clusterset::Merging::None,
         });
-        let everything = Member { networks: vec!["0.0.0.0/0".parse().unwrap()] };
+        let everything = RemoteCluster { networks: vec!["0.0.0.0/0".parse().unwrap()] };
         set.set_member(&"east".into(), Some(everything));
         set.put_pod(RemotePod {
             id: RemoteId { namespace: "shop".into(), cluster: "east".into(), name: "web".into() },

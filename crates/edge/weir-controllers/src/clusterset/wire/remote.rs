@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use serde_json::{Value, json};
 use weir_clusterset::{RemoteId, RemotePod};
-use weir_kube::Object;
+use weir_kube::KubeObject;
 use weir_model::{Labels, NAMESPACE_NAME_LABEL, Name, NamedPort, Protocol};
 
 use super::{REMOTE_NAMESPACES, REMOTE_PODS, array, cluster_of, labels, object, text};
@@ -43,7 +43,7 @@ fn fnv1a(text: &str) -> u64 {
 }
 
 /// The RemotePod of a pod.
-pub fn remote_pod(pod: &RemotePod, namespace: &str) -> Object {
+pub fn remote_pod(pod: &RemotePod, namespace: &str) -> KubeObject {
     let mut spec = json!({
         "clusterID": &*pod.id.cluster,
         "podIPs": pod.addresses.iter().map(ToString::to_string).collect::<Vec<_>>(),
@@ -60,14 +60,19 @@ pub fn remote_pod(pod: &RemotePod, namespace: &str) -> Object {
 }
 
 /// The RemoteNamespace of a namespace.
-pub fn remote_namespace(cluster: &Name, name: &Name, labels: &Labels, namespace: &str) -> Object {
+pub fn remote_namespace(
+    cluster: &Name,
+    name: &Name,
+    labels: &Labels,
+    namespace: &str,
+) -> KubeObject {
     let id = RemoteId { namespace: name.clone(), cluster: cluster.clone(), name: Name::default() };
     let spec = json!({"clusterID": &**cluster, "name": &**name});
     object(&REMOTE_NAMESPACES, namespace, &remote_name(&id), cluster, labels, spec)
 }
 
 /// Reads a RemotePod.
-pub(crate) fn read_pod(object: &Object) -> Result<RemotePod, String> {
+pub(crate) fn read_pod(object: &KubeObject) -> Result<RemotePod, String> {
     let (cluster, spec) = (cluster_of(object)?, &object.data["spec"]);
     let namespace = text(spec, "remoteNamespace")?;
     let name = spec["podName"].as_str().or(object.metadata.name.as_deref()).unwrap_or_default();
@@ -110,7 +115,7 @@ pub(crate) struct RemoteNamespace {
 }
 
 /// Reads a RemoteNamespace.
-pub(crate) fn read_namespace(object: &Object) -> Result<RemoteNamespace, String> {
+pub(crate) fn read_namespace(object: &KubeObject) -> Result<RemoteNamespace, String> {
     let (cluster, labels) = (cluster_of(object)?, labels(object));
     let name = object.data["spec"]["name"].as_str().map(Name::from);
     let name = name.or_else(|| labels.value(NAMESPACE_NAME_LABEL).cloned());
