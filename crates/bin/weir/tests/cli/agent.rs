@@ -34,28 +34,6 @@ fn an_agent_needs_a_node_and_a_source() {
 }
 
 #[test]
-fn a_folder_has_no_kubeconfig_and_windows_datapaths_do_not_run_on_linux() {
-    check(
-        &weir("agent --source ./kube --node n1 --context other"),
-        expect![[r#"
-            --- stderr
-            error: --kubeconfig and --context need `--source kube`, but the source is a folder
-            hint: use `--source kube` for a cluster; write `./kube` for a folder named kube
-            --- exit 2
-        "#]],
-    );
-    check(
-        &weir("agent --source examples --node n1 --datapath hcn"),
-        expect![[r#"
-            --- stderr
-            error: the agent cannot run `hcn` on linux
-            hint: use `--datapath nftables` or `--datapath iptables` or `--datapath opflex`
-            --- exit 2
-        "#]],
-    );
-}
-
-#[test]
 fn debug_lines_appear_only_at_level_debug() {
     // A folder is no source for opflex, so the agent starts its log, fails and exits.
     for (command, expected) in [

@@ -1,8 +1,6 @@
 use std::collections::BTreeSet;
 
-use expect_test::expect;
-
-use crate::{check, json, root, weir, weir_reading};
+use crate::{json, root, weir, weir_reading};
 
 /// The codes of findings from reading the input.
 const READING: [&str; 21] = [
@@ -30,34 +28,6 @@ const READING: [&str; 21] = [
 ];
 
 #[test]
-fn the_mistakes_of_the_shop_are_found() {
-    check(
-        &weir("lint -f examples/shop/manifests"),
-        expect![[r#"
-        examples/shop/manifests/policies/shop.yaml:75: warning: no destination pod has a port named postgres, so this allows nothing [unknown-port-name]
-          NetworkPolicy shop/db spec.ingress[0].ports[0]
-          hint: the destination pods have ports named metrics, sql; or give the port's number
-        examples/shop/manifests/policies/shop.yaml:88: warning: matches no pod here; the entry before it is a separate peer and admits every pod of its namespaces [split-peer]
-          NetworkPolicy shop/metrics spec.ingress[0].from[1]
-          hint: to select these pods in those namespaces, merge the two entries: remove the `-` before podSelector
-        2 warnings
-        --- exit 1
-    "#]],
-    );
-}
-
-#[test]
-fn the_repaired_shop_is_clean() {
-    check(
-        &weir("lint -f examples/shop/manifests/apps -f examples/shop/repaired"),
-        expect![[r#"
-        nothing found
-        --- exit 0
-    "#]],
-    );
-}
-
-#[test]
 fn findings_as_json_have_all_fields() {
     let output = weir("lint -f examples/shop/manifests -o json");
     assert_eq!(output.status.code(), Some(1));
@@ -69,18 +39,6 @@ fn findings_as_json_have_all_fields() {
         assert_eq!(keys, expected);
         assert!(finding["line"].is_u64());
     }
-}
-
-#[test]
-fn findings_can_be_restricted_to_a_namespace() {
-    let output = weir("lint -f examples/shop/manifests -n payments");
-    check(
-        &output,
-        expect![[r#"
-        nothing found
-        --- exit 0
-    "#]],
-    );
 }
 
 /// A section of the reference: its code and its YAML blocks.
@@ -150,95 +108,6 @@ fn the_examples_of_the_reference_are_true() {
     }
 }
 
-#[test]
-fn without_pods_lint_prints_only_a_note() {
-    let policy = "\
-apiVersion: networking.k8s.io/v1
-kind: NetworkPolicy
-metadata: {name: lock, namespace: shop}
-spec: {podSelector: {matchLabels: {app: db}}, policyTypes: [Ingress]}
-";
-    check(
-        &weir_reading("lint -f -", policy),
-        expect![[r#"
-        info: the input has no pods, so the selectors of the policies were not checked [no-pods]
-          hint: add the manifests of the workloads with another -f
-        1 note
-        --- exit 0
-    "#]],
-    );
-}
-
-#[test]
-fn synthetic_addresses_cause_no_findings() {
-    let input = "\
-apiVersion: v1
-kind: Pod
-metadata: {name: web, namespace: shop, labels: {app: web}}
-spec: {containers: []}
----
-apiVersion: networking.k8s.io/v1
-kind: NetworkPolicy
-metadata: {name: web, namespace: shop}
-spec: {podSelector: {}, ingress: [{from: [{ipBlock: {cidr: 10.0.0.0/8}}, {ipBlock: {cidr: \"::/0\"}}], ports: [{port: 80}]}]}
----
-apiVersion: networking.k8s.io/v1
-kind: NetworkPolicy
-metadata: {name: web-6, namespace: shop}
-spec: {podSelector: {}, ingress: [{from: [{ipBlock: {cidr: \"::/0\"}}], ports: [{port: 81}]}]}
-";
-    check(
-        &weir_reading("lint -f -", input),
-        expect![[r#"
-        nothing found
-        --- exit 0
-    "#]],
-    );
-}
-
-#[test]
-fn a_misspelt_field_of_a_memcached_is_found() {
-    let cache = |spec: &str| {
-        let head = "apiVersion: memcached.c5c3.io/v1alpha1\nkind: Memcached\nmetadata: {name: cache, namespace: shop}\n";
-        weir_reading("lint -f -", &format!("{head}spec: {spec}\n"))
-    };
-    check(
-        &cache("{Security: {networkPolicy: {enabled: true}}, replicas: 3, image: x}"),
-        expect![[r#"
-            -:4: error: there is no field "Security" here [unknown-field]
-              Memcached shop/cache spec.Security
-              hint: did you mean `security`?
-            1 error
-            --- exit 1
-        "#]],
-    );
-    check(
-        &cache("{security: {sasl: {}, networkPolicy: {enabled: true, allowedSource: []}}}"),
-        expect![[r#"
-            -:4: info: the NetworkPolicy closes other ports, but everyone can connect to these [memcached-everyone]
-              Memcached shop/cache spec.security.networkPolicy.allowedSources
-              hint: list the allowed sources in allowedSources
-            -:4: error: there is no field "allowedSource" here; expected enabled, allowedSources [unknown-field]
-              Memcached shop/cache spec.security.networkPolicy.allowedSource
-              hint: did you mean `allowedSources`?
-            1 error, 1 note
-            --- exit 1
-        "#]],
-    );
-    check(
-        &cache(
-            "{monitoring: {enable: true, exporterImage: x}, security: {tls: {enableClientCert: true}}}",
-        ),
-        expect![[r#"
-            -:4: error: there is no field "enable" here [unknown-field]
-              Memcached shop/cache spec.monitoring.enable
-              hint: did you mean `enabled`?
-            1 error
-            --- exit 1
-        "#]],
-    );
-}
-
 /// The mistake that Argo CD fixed in its #6532: a dash too many opens every TCP port.
 #[test]
 fn lint_and_diff_show_the_typo_in_the_policy_of_argo_cd() {
@@ -254,13 +123,4 @@ fn lint_and_diff_show_the_typo_in_the_policy_of_argo_cd() {
         .collect();
     assert_eq!(found, [("redundant-rule", "warning", 9), ("overlapping-ports", "info", 18)]);
     assert_eq!(weir("lint -f examples/argo-cd/after").status.code(), Some(0));
-    check(
-        &weir("diff examples/argo-cd/before examples/argo-cd/after"),
-        expect![[r#"
-            closed
-              -  argocd/server  →  argocd/dex  1-5555/TCP, 5559-65535/TCP
-              -  shop/web       →  argocd/dex  1-5557/TCP, 5559-65535/TCP
-            --- exit 1
-        "#]],
-    );
 }

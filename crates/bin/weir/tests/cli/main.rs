@@ -13,7 +13,7 @@ mod live;
 mod matrix;
 mod render;
 mod test;
-mod tiers;
+mod transcript;
 mod usage;
 #[cfg(target_os = "linux")]
 #[path = "../variant/mod.rs"]
@@ -69,9 +69,14 @@ fn stderr(output: &Output) -> String {
 /// Compares standard output, standard error and the exit code with the expected text.
 #[track_caller]
 fn check(output: &Output, expected: Expect) {
+    expected.assert_eq(&text_of(output));
+}
+
+/// Standard output, standard error and the exit code as one text.
+fn text_of(output: &Output) -> String {
     let (out, err) = (stdout(output), stderr(output));
     let err = if err.is_empty() { err } else { format!("--- stderr\n{err}") };
-    expected.assert_eq(&format!("{out}{err}--- exit {}\n", output.status.code().unwrap()));
+    format!("{out}{err}--- exit {}\n", output.status.code().unwrap())
 }
 
 /// Parses the output of a command as JSON.

@@ -1,8 +1,6 @@
 use std::process::Stdio;
 
-use expect_test::expect;
-
-use crate::{check, command, json, stderr, stdout, weir};
+use crate::{command, json, stderr, stdout, weir};
 
 const COMMANDS: [&str; 10] = [
     "test",
@@ -68,19 +66,6 @@ fn invalid_arguments_are_an_error() {
         assert_eq!(output.status.code(), Some(2), "weir {arguments}");
         assert!(output.stdout.is_empty() && !output.stderr.is_empty(), "weir {arguments}");
     }
-}
-
-#[test]
-fn a_missing_path_is_named() {
-    check(
-        &weir("lint -f examples/nowhere"),
-        expect![[r#"
-            --- stderr
-            error: cannot find examples/nowhere
-            hint: check the path; it is relative to the current folder
-            --- exit 2
-        "#]],
-    );
 }
 
 #[test]
@@ -181,27 +166,6 @@ fn every_json_answer_contains_the_findings() {
         let found = answer["findings"].as_array().unwrap();
         let is_it = |f: &serde_json::Value| f["code"] == "invalid" && f["line"].is_number();
         assert!(found.iter().any(is_it), "{arguments}: {answer}");
-    }
-}
-
-#[test]
-fn an_unknown_namespace_is_an_error() {
-    let shop = "-f examples/shop/manifests -n shpo";
-    for arguments in [
-        format!("lint {shop}"),
-        format!("matrix {shop} -o json"),
-        format!("render {shop}"),
-        format!("explain {shop} --from web --to db --port 80"),
-    ] {
-        check(
-            &weir(&arguments),
-            expect![[r#"
-                --- stderr
-                error: there is no namespace shpo
-                hint: did you mean shop?
-                --- exit 2
-            "#]],
-        );
     }
 }
 
