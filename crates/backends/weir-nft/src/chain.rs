@@ -7,12 +7,12 @@ use weir_model::{
 };
 
 use crate::{
-    Act, Chain, Field, Key, Kind, Match, Planner, Rule, Set,
+    ElementKey, Field, Match, NftChain, NftRule, NftSet, Planner, SetKind, Statement,
     intervals::intervals,
     merge,
     names::{comment, digest},
     objects::Objects,
-    tier::Judge,
+    tier::TierCompiler,
 };
 
 /// Adds the chain that carries out rules for one family. Allowed packets return.
@@ -27,14 +27,14 @@ pub(crate) fn add(
     let rest = match &rules.isolation {
         Some(sections) => merge::isolation(planner, program, sections, direction, family),
         None if has_rules(&rules.baseline) => {
-            Judge::baseline(&rules.baseline, direction, family).rules(planner, program)
+            TierCompiler::baseline(&rules.baseline, direction, family).compile(planner, program)
         }
         None => Vec::new(),
     };
     match admin {
         Some(admin) if rest.is_empty() => admin,
         admin => {
-            let first = admin.map(|admin| Rule::new([], Act::Jump(admin)));
+            let first = admin.map(|admin| NftRule::new([], Statement::Jump(admin)));
             let all = first.into_iter().chain(rest).collect();
             add_by_content(&mut planner.objects, direction, family, "", all)
         }
@@ -58,8 +58,8 @@ fn add_admin(
     if let Some(chain) = planner.admin_chains.get(&known) {
         return Some(chain.clone());
     }
-    let judge = Judge::admin(sections, direction, family);
-    let rules = judge.rules(planner, program);
+    let compiler = TierCompiler::admin(sections, direction, family);
+    let rules = compiler.compile(planner, program);
     let chain = add_by_content(&mut planner.objects, direction, family, "-admin", rules);
     planner.admin_chains.insert(known, chain.clone());
     Some(chain)
@@ -75,12 +75,12 @@ pub(crate) fn add_by_content(
     direction: Direction,
     family: IpFamily,
     suffix: &str,
-    rules: Vec<Rule>,
+    rules: Vec<NftRule>,
 ) -> Name {
-    let text: Vec<String> = rules.iter().map(Rule::to_string).collect();
+    let text: Vec<String> = rules.iter().map(NftRule::to_string).collect();
     let name = format!("{direction}{}-{}{suffix}", family.digit(), digest(&text.join("\n")));
     let name = Name::from(name);
-    objects.add_chain(&name, Chain { hook: None, rules });
+    objects.add_chain(&name, NftChain { hook: None, rules });
     name
 }
 
@@ -119,14 +119,14 @@ pub(crate) fn match_peers(
             let name: Name =
                 format!("pods{}-{}", family.digit(), digest(&format!("{set:?}"))).into();
             let meaning = comment(&set.to_string());
-            planner.add_copy(program, &name, set, Kind::Addresses(family), meaning);
+            planner.add_copy(program, &name, set, SetKind::Addresses(family), meaning);
             vec![Match::In(vec![address], name)]
         }
         Peers::PortSet(set) => {
             let name: Name =
                 format!("ports{}-{}", family.digit(), digest(&format!("{set:?}"))).into();
             let meaning = comment(&set.to_string());
-            planner.add_copy(program, &name, set, Kind::Ports(family), meaning);
+            planner.add_copy(program, &name, set, SetKind::Ports(family), meaning);
             vec![Match::In(vec![address, Field::Protocol, Field::DestinationPort], name)]
         }
         Peers::Block(block) => vec![Match::In(vec![address], add_block(planner, block, family)?)],
@@ -141,7 +141,8 @@ fn add_block(planner: &mut Planner, block: &Block, family: IpFamily) -> Option<N
         return None;
     }
     let name = format!("blocks{}-{}", family.digit(), digest(&format!("{block:?}"))).into();
-    let set = Set { kind: Kind::Blocks(family), comment: comment(&block.to_string()), elements };
+    let set =
+        NftSet { kind: SetKind::Blocks(family), comment: comment(&block.to_string()), elements };
     planner.objects.add_set(&name, set);
     Some(name)
 }
@@ -153,10 +154,10 @@ pub(crate) fn match_ports(objects: &mut Objects, ports: &Ports) -> Vec<Match> {
         return vec![Match::To(*one)];
     }
     let single = ranges.iter().all(|range| range.first == range.last);
-    let kind = if single { Kind::Services } else { Kind::ServiceRanges };
+    let kind = if single { SetKind::Services } else { SetKind::ServiceRanges };
     let name: Name = format!("services-{}", digest(&format!("{ranges:?}"))).into();
-    let elements = ranges.iter().map(|range| (Key::Service(*range), None)).collect();
-    let set = Set { kind, comment: comment(&ports.to_string()), elements };
+    let elements = ranges.iter().map(|range| (ElementKey::Service(*range), None)).collect();
+    let set = NftSet { kind, comment: comment(&ports.to_string()), elements };
     objects.add_set(&name, set);
     vec![Match::In(vec![Field::Protocol, Field::DestinationPort], name)]
 }

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use weir_netlink::{Body, Header, TooLong, Writer, kind};
 
 use crate::{
-    Aim, Hook, Key, Kind, Rule, Step, expr,
+    ElementData, ElementKey, Hook, NftRule, SetKind, Step, expr,
     uapi::*,
-    wire::{self, Element, KeyBytes, TABLE},
+    wire::{self, KeyBytes, TABLE, WireElement},
 };
 
 /// The upper bound of the encoded size of an element.
@@ -132,7 +132,13 @@ impl Batch {
         }
     }
 
-    fn set(&mut self, index: usize, name: &str, kind: Kind, comment: &str) -> Result<(), TooLong> {
+    fn set(
+        &mut self,
+        index: usize,
+        name: &str,
+        kind: SetKind,
+        comment: &str,
+    ) -> Result<(), TooLong> {
         self.sets += 1;
         let (id, declared) = (self.sets, kind.declared());
         self.in_table(index, NFT_MSG_NEWSET, kind::CREATE, |body| {
@@ -176,7 +182,7 @@ impl Batch {
         self.in_table(index, NFT_MSG_DELRULE, 0, |body| _ = body.text(NFTA_RULE_CHAIN, chain))
     }
 
-    fn rule(&mut self, index: usize, chain: &str, rule: &Rule) -> Result<(), TooLong> {
+    fn rule(&mut self, index: usize, chain: &str, rule: &NftRule) -> Result<(), TooLong> {
         self.in_table(index, NFT_MSG_NEWRULE, kind::CREATE | kind::APPEND, |body| {
             body.text(NFTA_RULE_CHAIN, chain);
             body.nest(NFTA_RULE_EXPRESSIONS, |list| {
@@ -193,20 +199,26 @@ impl Batch {
         &mut self,
         index: usize,
         set: &str,
-        kind: Kind,
-        elements: &[(Key, Option<Arc<Aim>>)],
+        kind: SetKind,
+        elements: &[(ElementKey, Option<Arc<ElementData>>)],
     ) -> Result<(), TooLong> {
         let mut all =
-            elements.iter().flat_map(|(key, aim)| wire::elements(kind, key, aim.as_deref()));
+            elements.iter().flat_map(|(key, data)| wire::elements(kind, key, data.as_deref()));
         self.elements(index, NFT_MSG_NEWSETELEM, set, |list| {
-            all.next().map(|element: Element| element.write(list))
+            all.next().map(|element: WireElement| element.write(list))
         })
     }
 
-    fn remove(&mut self, index: usize, set: &str, kind: Kind, keys: &[Key]) -> Result<(), TooLong> {
+    fn remove(
+        &mut self,
+        index: usize,
+        set: &str,
+        kind: SetKind,
+        keys: &[ElementKey],
+    ) -> Result<(), TooLong> {
         let mut all = keys.iter().flat_map(|key| wire::elements(kind, key, None));
         self.elements(index, NFT_MSG_DELSETELEM, set, |list| {
-            all.next().map(|element: Element| element.write(list))
+            all.next().map(|element: WireElement| element.write(list))
         })
     }
 

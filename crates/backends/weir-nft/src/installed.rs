@@ -6,11 +6,11 @@ use weir_model::{IpFamily, Name};
 use weir_netlink::{Attribute, Attributes, Malformed};
 
 use crate::{
-    Kind,
-    expr::{Expr, Verdict},
+    SetKind,
+    expr::{Expr, WireVerdict},
     names,
     uapi::*,
-    wire::{self, Declared, Element, KeyBytes},
+    wire::{self, KeyBytes, SetDeclaration, WireElement},
 };
 
 /// The installed table.
@@ -29,13 +29,13 @@ pub struct Installed {
 
 #[derive(Clone, Debug)]
 pub(crate) struct InstalledSet {
-    pub(crate) declared: Declared,
+    pub(crate) declared: SetDeclaration,
     pub(crate) userdata: Vec<u8>,
     /// The keys of elements that consist of a key alone, back to back. Most elements do, and there
     /// can be hundreds of thousands.
     keys: Vec<u8>,
     /// The other elements.
-    pub(crate) elements: Vec<Element>,
+    pub(crate) elements: Vec<WireElement>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -51,8 +51,8 @@ impl Installed {
     pub(crate) fn blocked_replies(&self) -> Vec<(Name, KeyBytes)> {
         let names = IpFamily::BOTH.into_iter().flat_map(|family| {
             [
-                (names::cut(family), Kind::Cut(family)),
-                (names::cut_senders_set(family), Kind::CutSenders(family)),
+                (names::cut(family), SetKind::Cut(family)),
+                (names::cut_senders_set(family), SetKind::CutSenders(family)),
             ]
         });
         let mut replies = Vec::new();
@@ -111,7 +111,7 @@ impl Installed {
                 NFTA_RULE_CHAIN => chain = Some(Name::from(attribute.text()?)),
                 NFTA_RULE_EXPRESSIONS => {
                     for element in attribute.attributes() {
-                        exprs.push(Expr::read(&element?)?);
+                        exprs.push(Expr::parse(&element?)?);
                     }
                 }
                 // A match or target of iptables, which weir never writes.
@@ -129,7 +129,7 @@ impl Installed {
     /// Reads a message about a set.
     pub(crate) fn read_set(&mut self, message: Attributes<'_>) -> Result<(), Malformed> {
         let mut name = None;
-        let mut declared = Declared { flags: 0, key_type: 0, key_length: 0, data_type: 0 };
+        let mut declared = SetDeclaration { flags: 0, key_type: 0, key_length: 0, data_type: 0 };
         let mut userdata = Vec::new();
         for attribute in message {
             let attribute = attribute?;
@@ -168,7 +168,7 @@ fn read_hook(hook: &Attribute<'_>) -> Result<(u32, i32), Malformed> {
 }
 
 impl InstalledSet {
-    fn new(declared: Declared, userdata: Vec<u8>) -> Self {
+    fn new(declared: SetDeclaration, userdata: Vec<u8>) -> Self {
         InstalledSet { declared, userdata, keys: Vec::new(), elements: Vec::new() }
     }
 
@@ -214,13 +214,13 @@ fn bare_key<'m>(element: &Attribute<'m>) -> Result<Option<&'m [u8]>, Malformed> 
     Ok(value.map(|value| value.value))
 }
 
-fn read_element(element: &Attribute<'_>) -> Result<Element, Malformed> {
-    let mut read = Element::default();
+fn read_element(element: &Attribute<'_>) -> Result<WireElement, Malformed> {
+    let mut read = WireElement::default();
     for attribute in element.attributes() {
         let attribute = attribute?;
         match attribute.kind {
             NFTA_SET_ELEM_KEY => read.key = read_key(&attribute)?,
-            NFTA_SET_ELEM_DATA => read.verdict = Verdict::read(attribute.attributes())?,
+            NFTA_SET_ELEM_DATA => read.verdict = WireVerdict::parse(attribute.attributes())?,
             NFTA_SET_ELEM_FLAGS => read.flags = attribute.be_u32()?,
             NFTA_SET_ELEM_TIMEOUT => read.expires = true,
             NFTA_SET_ELEM_USERDATA => read.userdata = attribute.value.into(),
@@ -239,7 +239,7 @@ fn read_key(key: &Attribute<'_>) -> Result<KeyBytes, Malformed> {
     for value in key.attributes() {
         let value = value?;
         if value.kind == NFTA_DATA_VALUE {
-            return KeyBytes::read(value.value).ok_or(Malformed::Value(key.kind));
+            return KeyBytes::parse(value.value).ok_or(Malformed::Value(key.kind));
         }
     }
     Err(Malformed::Value(key.kind))

@@ -5,7 +5,7 @@ use std::{
 
 use weir_model::{Block, IpFamily};
 
-use crate::Key;
+use crate::ElementKey;
 
 /// The addresses from the first to the last one of a family, as numbers.
 type Interval = (u128, u128);
@@ -14,7 +14,7 @@ type Interval = (u128, u128);
 pub(crate) fn intervals<'a>(
     blocks: impl IntoIterator<Item = &'a Block>,
     family: IpFamily,
-) -> Vec<Key> {
+) -> Vec<ElementKey> {
     let ours = blocks.into_iter().filter(|block| IpFamily::from(block.net.addr()) == family);
     let mut parts: Vec<Interval> = ours.flat_map(parts_of).collect();
     parts.sort_unstable();
@@ -33,7 +33,7 @@ pub(crate) fn intervals<'a>(
 pub(crate) fn segments<'a>(
     blocks: impl IntoIterator<Item = &'a Block>,
     family: IpFamily,
-) -> Vec<(Key, Vec<&'a Block>)> {
+) -> Vec<(ElementKey, Vec<&'a Block>)> {
     let ours = blocks.into_iter().filter(|block| IpFamily::from(block.net.addr()) == family);
     let mut parts: Vec<(Interval, &Block)> =
         ours.flat_map(|block| parts_of(block).into_iter().map(move |part| (part, block))).collect();
@@ -100,9 +100,9 @@ fn address(number: u128, family: IpFamily) -> IpAddr {
     }
 }
 
-fn key((first, last): Interval, family: IpFamily) -> Key {
+fn key((first, last): Interval, family: IpFamily) -> ElementKey {
     // The last piece may exceed the addresses of the family.
-    Key::Block(address(first, family), address(last, family))
+    ElementKey::Block(address(first, family), address(last, family))
 }
 
 /// An interval as nft prints it: as an address, a prefix or a range.
@@ -129,7 +129,7 @@ mod tests {
     }
 
     fn texts(blocks: &[Block], family: IpFamily) -> Vec<String> {
-        intervals(blocks, family).iter().map(Key::to_string).collect()
+        intervals(blocks, family).iter().map(ElementKey::to_string).collect()
     }
 
     #[test]
@@ -171,7 +171,7 @@ mod tests {
         #[test]
         fn intervals_contain_the_addresses_of_the_blocks(blocks in proptest::collection::vec(small(), 0..5), last in 0_u8..=255) {
             let address = IpAddr::from([10, 0, 0, last]);
-            let inside = |key: &Key| matches!(key, Key::Block(first, last) if *first <= address && address <= *last);
+            let inside = |key: &ElementKey| matches!(key, ElementKey::Block(first, last) if *first <= address && address <= *last);
             let held = intervals(&blocks, IpFamily::V4).iter().any(inside);
             prop_assert_eq!(held, blocks.iter().any(|block| block.contains(address)));
         }

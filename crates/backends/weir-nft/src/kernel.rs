@@ -12,7 +12,7 @@ use weir_netlink::{
 use crate::{
     Installed, Transaction,
     encode::Batch,
-    transaction::{Group, When},
+    transaction::{Group, WaitFor},
     uapi::*,
     wire::{self, KeyBytes, TABLE},
 };
@@ -150,8 +150,8 @@ impl Kernel {
         groups: &[Group],
         mut generation: Option<u32>,
     ) -> Result<(), KernelError> {
-        for Group { steps, when } in groups {
-            if *when == When::PacketsHaveArrived {
+        for Group { steps, wait_for } in groups {
+            if *wait_for == WaitFor::PacketsInFlight {
                 wait_for_packets();
             }
             let batch = Batch::from_steps(steps, generation.take())?;

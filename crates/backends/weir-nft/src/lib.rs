@@ -41,9 +41,9 @@ mod peers;
 mod planner;
 mod pod_elements;
 mod replan;
-mod ruleset;
 mod skeleton;
 mod stages;
+mod table;
 mod text;
 mod tier;
 mod transaction;
@@ -54,5 +54,8 @@ mod wire;
 pub use apply::Nft;
 pub use installed::Installed;
 pub use planner::{Planner, render};
-pub use ruleset::{Act, Aim, Chain, Field, Go, Hook, Key, Kind, Match, Rule, Ruleset, Set};
-pub use transaction::{Group, Step, Transaction, When};
+pub use table::{
+    ElementData, ElementKey, Field, Hook, Match, NftChain, NftRule, NftSet, NftTable, NftVerdict,
+    SetKind, Statement,
+};
+pub use transaction::{Group, Step, Transaction, WaitFor};

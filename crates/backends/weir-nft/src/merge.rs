@@ -10,9 +10,9 @@ use weir_model::{
 };
 
 use crate::{
-    Act, Planner, Rule, chain,
+    NftRule, Planner, Statement, chain,
     names::{comment, denied_chain},
-    tier::{Judge, Tier},
+    tier::{OrderedRules, TierCompiler},
 };
 
 /// Up to this many sequential lookups cost no more than one lookup in a map.
@@ -35,14 +35,15 @@ pub(crate) fn isolation(
     sections: &[Arc<Section>],
     direction: Direction,
     family: IpFamily,
-) -> Vec<Rule> {
+) -> Vec<NftRule> {
     let allowed = Allowed::from_sections(sections);
     if allowed.anyone == Some(Ports::Any) {
-        return vec![Rule::new([], Act::Return)];
+        return vec![NftRule::new([], Statement::Return)];
     }
     let why = comment(&format!("isolated by {}", chain::policy_names(sections)));
     if !allowed.is_short() {
-        return Judge::isolation(allowed.tier(), direction, family, why).rules(planner, program);
+        return TierCompiler::isolation(allowed.tier(), direction, family, why)
+            .compile(planner, program);
     }
     let mut rules = Vec::new();
     for (peers, to) in allowed.each() {
@@ -51,9 +52,13 @@ pub(crate) fn isolation(
             continue;
         };
         matches.extend(chain::match_ports(&mut planner.objects, to));
-        rules.push(Rule::new(matches, Act::Return));
+        rules.push(NftRule::new(matches, Statement::Return));
     }
-    rules.push(Rule { matches: Vec::new(), act: Act::Goto(denied_chain(direction)), comment: why });
+    rules.push(NftRule {
+        matches: Vec::new(),
+        statement: Statement::Goto(denied_chain(direction)),
+        comment: why,
+    });
     rules
 }
 
@@ -89,8 +94,8 @@ impl Allowed {
     }
 
     /// The same as a tier. All rules allow, so their order does not matter.
-    fn tier(&self) -> Tier {
-        let mut tier = Tier::default();
+    fn tier(&self) -> OrderedRules {
+        let mut tier = OrderedRules::default();
         self.each().for_each(|(peers, to)| tier.push(&peers, to, Action::Allow));
         tier
     }

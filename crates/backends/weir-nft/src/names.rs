@@ -32,7 +32,7 @@ pub(crate) fn comment(text: &str) -> Name {
 /// The base chain, which the kernel calls.
 pub(crate) const FORWARD_CHAIN: &str = "forward";
 
-/// The map from the addresses of pods to the chains that judge them.
+/// The map from the addresses of pods to the chains with their rules.
 pub(crate) fn dispatch_map(direction: Direction, family: IpFamily) -> Name {
     let word = if direction == Direction::Ingress { "in" } else { "out" };
     format!("{word}{}", family.digit()).into()

@@ -1,4 +1,4 @@
-//! The sets and chains of a ruleset, with reference counts and a log of changes.
+//! The sets and chains of the table, with reference counts and a log of changes.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -8,47 +8,47 @@ use std::{
 use weir_datapath::Uses;
 use weir_model::Name;
 
-use crate::{Aim, Chain, Key, Ruleset, Set, Step, Transaction};
+use crate::{ElementData, ElementKey, NftChain, NftSet, NftTable, Step, Transaction};
 
-/// A ruleset that counts the references to its sets and chains. `sweep` removes unused ones.
+/// A table that counts the references to its sets and chains. `sweep` removes unused ones.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Objects {
-    pub(crate) ruleset: Ruleset,
+    pub(crate) table: NftTable,
     uses: Uses<Name>,
     created: BTreeSet<Name>,
     /// The removal of elements from maps that were deleted later.
     removed: Vec<Step>,
     /// The deletion of objects, each after everything that referred to it.
     deleted: Vec<Step>,
-    /// The changed elements with their previous targets. `None` if an element did not exist.
-    before: BTreeMap<Name, BTreeMap<Key, Before>>,
+    /// The changed elements with their previous data. `None` if an element did not exist.
+    before: BTreeMap<Name, BTreeMap<ElementKey, Before>>,
 }
 
-type Before = Option<Option<Arc<Aim>>>;
+type Before = Option<Option<Arc<ElementData>>>;
 
 impl Objects {
     /// Adds a chain unless it exists. Its name is a digest of its content, so there is nothing to
     /// compare.
-    pub(crate) fn add_chain(&mut self, name: &Name, chain: Chain) {
-        if self.ruleset.chains.contains_key(name) {
+    pub(crate) fn add_chain(&mut self, name: &Name, chain: NftChain) {
+        if self.table.chains.contains_key(name) {
             return;
         }
         for other in chain.rules.iter().flat_map(|rule| rule.refers_to()) {
             self.uses.add(other.clone());
         }
-        self.ruleset.chains.insert(name.clone(), chain);
+        self.table.chains.insert(name.clone(), chain);
         self.track(name);
     }
 
     /// Adds a set unless it exists. Returns whether it was added.
-    pub(crate) fn add_set(&mut self, name: &Name, set: Set) -> bool {
-        if self.ruleset.sets.contains_key(name) {
+    pub(crate) fn add_set(&mut self, name: &Name, set: NftSet) -> bool {
+        if self.table.sets.contains_key(name) {
             return false;
         }
-        for chain in set.elements.values().flatten().filter_map(|aim| aim.go.chain()) {
+        for chain in set.elements.values().flatten().filter_map(|data| data.verdict.chain()) {
             self.uses.add(chain.clone());
         }
-        self.ruleset.sets.insert(name.clone(), set);
+        self.table.sets.insert(name.clone(), set);
         self.track(name);
         true
     }
@@ -64,37 +64,42 @@ impl Objects {
     }
 
     /// Adds an element to an existing set.
-    pub(crate) fn put(&mut self, set: &Name, key: Key, aim: Option<Arc<Aim>>) {
-        let Some(found) = self.ruleset.sets.get_mut(set) else { return };
-        if let Some(chain) = aim.as_ref().and_then(|aim| aim.go.chain()) {
+    pub(crate) fn put_element(
+        &mut self,
+        set: &Name,
+        key: ElementKey,
+        data: Option<Arc<ElementData>>,
+    ) {
+        let Some(found) = self.table.sets.get_mut(set) else { return };
+        if let Some(chain) = data.as_ref().and_then(|data| data.verdict.chain()) {
             self.uses.add(chain.clone());
         }
-        let old = found.elements.insert(key.clone(), aim);
-        if let Some(chain) = old.iter().flatten().find_map(|aim| aim.go.chain()) {
+        let old = found.elements.insert(key.clone(), data);
+        if let Some(chain) = old.iter().flatten().find_map(|data| data.verdict.chain()) {
             self.uses.release(chain);
         }
         self.touch(set, key, old);
     }
 
-    /// Adds an element to an existing map unless it has this target already.
-    pub(crate) fn put_aim(&mut self, map: &Name, key: Key, aim: Arc<Aim>) {
-        let there = self.ruleset.sets.get(map).and_then(|map| map.elements.get(&key));
-        if there.is_none_or(|old| old.as_ref() != Some(&aim)) {
-            self.put(map, key, Some(aim));
+    /// Adds an element to an existing map unless it has this data already.
+    pub(crate) fn put_data(&mut self, map: &Name, key: ElementKey, data: Arc<ElementData>) {
+        let there = self.table.sets.get(map).and_then(|map| map.elements.get(&key));
+        if there.is_none_or(|old| old.as_ref() != Some(&data)) {
+            self.put_element(map, key, Some(data));
         }
     }
 
     /// Removes an element from a set.
-    pub(crate) fn remove(&mut self, set: &Name, key: &Key) {
-        let Some(found) = self.ruleset.sets.get_mut(set) else { return };
+    pub(crate) fn remove_element(&mut self, set: &Name, key: &ElementKey) {
+        let Some(found) = self.table.sets.get_mut(set) else { return };
         let Some(old) = found.elements.remove(key) else { return };
-        if let Some(chain) = old.as_ref().and_then(|aim| aim.go.chain()) {
+        if let Some(chain) = old.as_ref().and_then(|data| data.verdict.chain()) {
             self.uses.release(chain);
         }
         self.touch(set, key.clone(), Some(old));
     }
 
-    fn touch(&mut self, set: &Name, key: Key, old: Before) {
+    fn touch(&mut self, set: &Name, key: ElementKey, old: Before) {
         if !self.created.contains(set) {
             self.before.entry(set.clone()).or_default().entry(key).or_insert(old);
         }
@@ -105,21 +110,22 @@ impl Objects {
         let mut sets = Vec::new();
         while let Some(name) = self.uses.next_idle() {
             let new = self.created.remove(&name);
-            if let Some(chain) = self.ruleset.chains.remove(&name) {
+            if let Some(chain) = self.table.chains.remove(&name) {
                 let others: Vec<Name> =
                     chain.rules.iter().flat_map(|rule| rule.refers_to()).cloned().collect();
                 others.iter().for_each(|other| self.uses.release(other));
                 if !new {
                     self.deleted.push(Step::DeleteChain(name));
                 }
-            } else if let Some(set) = self.ruleset.sets.remove(&name) {
+            } else if let Some(set) = self.table.sets.remove(&name) {
                 let aims = set.elements.values().flatten();
-                aims.filter_map(|aim| aim.go.chain()).for_each(|chain| self.uses.release(chain));
+                aims.filter_map(|data| data.verdict.chain())
+                    .for_each(|chain| self.uses.release(chain));
                 match self.before.remove(&name) {
                     // Chains that its elements lead to may be deleted before the map.
                     Some(touched) if set.kind.is_map() => {
                         let there = touched.into_iter().filter(|(_, before)| before.is_some());
-                        let keys: Vec<Key> = there.map(|(key, _)| key).collect();
+                        let keys: Vec<ElementKey> = there.map(|(key, _)| key).collect();
                         self.removed.push(Step::Remove(name.clone(), set.kind, keys));
                     }
                     _ => (),
@@ -133,7 +139,7 @@ impl Objects {
         sets
     }
 
-    /// Forgets all changes: the next transaction starts from the current ruleset.
+    /// Forgets all changes: the next transaction starts from the current table.
     pub(crate) fn clear_changes(&mut self) {
         self.created.clear();
         self.before.clear();
@@ -145,9 +151,9 @@ impl Objects {
     pub(crate) fn take_transaction(&mut self) -> Transaction {
         let mut steps = Vec::new();
         let created = std::mem::take(&mut self.created);
-        let sets = || created.iter().filter_map(|name| Some((name, self.ruleset.sets.get(name)?)));
+        let sets = || created.iter().filter_map(|name| Some((name, self.table.sets.get(name)?)));
         let chains =
-            || created.iter().filter_map(|name| Some((name, self.ruleset.chains.get(name)?)));
+            || created.iter().filter_map(|name| Some((name, self.table.chains.get(name)?)));
         steps.extend(sets().map(|(name, set)| Step::add_set(name, set)));
         steps.extend(chains().map(|(name, chain)| Step::AddChain(name.clone(), chain.hook)));
         steps.extend(
@@ -157,7 +163,7 @@ impl Objects {
         );
         let mut adding: Vec<Step> = sets().flat_map(|(name, set)| Step::fill(name, set)).collect();
         for (name, touched) in std::mem::take(&mut self.before) {
-            let Some(set) = self.ruleset.sets.get(&name) else { continue };
+            let Some(set) = self.table.sets.get(&name) else { continue };
             let (mut added, mut removed) = (Vec::new(), Vec::new());
             for (key, before) in touched {
                 let now = set.elements.get(&key);
@@ -167,7 +173,7 @@ impl Objects {
                 if before.is_some() {
                     removed.push(key.clone());
                 }
-                added.extend(now.map(|aim| (key, aim.clone())));
+                added.extend(now.map(|data| (key, data.clone())));
             }
             if !removed.is_empty() {
                 steps.push(Step::Remove(name.clone(), set.kind, removed));

@@ -9,10 +9,10 @@ use std::{
 use weir_model::{IpFamily, Member, Name, Program, Protocol, SetDelta, SetId};
 
 use crate::{
-    Aim, Go, Key,
+    ElementData, ElementKey, NftVerdict,
     decision::Decision,
     objects::Objects,
-    tier::{Fit, Judge},
+    tier::{MatchedRule, TierCompiler},
 };
 
 /// The content of the map, and the reasons for it.
@@ -21,15 +21,15 @@ use crate::{
 /// computed once, however many rules there are.
 #[derive(Clone, Debug)]
 pub(crate) struct PeerMap {
-    pub(crate) judge: Judge,
+    pub(crate) compiler: TierCompiler,
     /// The decision about most members, if it needs a chain: they share the chain of the rule.
     usual: Option<Decision>,
     /// The sets, each with the numbers of the rules that name it.
     sets: Vec<(SetId, Vec<usize>)>,
     /// The pieces into which blocks divide the addresses, in order.
-    pieces: Vec<(Key, Vec<usize>)>,
-    kinds: BTreeMap<Arc<Kind>, Known>,
-    members: BTreeMap<IpAddr, Arc<Kind>>,
+    pieces: Vec<(ElementKey, Vec<usize>)>,
+    kinds: BTreeMap<Arc<PeerKind>, CountedData>,
+    members: BTreeMap<IpAddr, Arc<PeerKind>>,
 }
 
 /// The sets that contain an address, by number. In sets of named ports, with each of its ports.
@@ -37,34 +37,34 @@ pub(crate) type Memberships = BTreeSet<(usize, Option<(Protocol, u16)>)>;
 
 /// A kind of address: all addresses of a kind get the same decision.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Kind {
+struct PeerKind {
     /// The number of the piece that contains them.
     piece: Option<usize>,
     sets: Memberships,
 }
 
-/// The target of a kind that has members.
+/// The element data that all members of a kind share.
 #[derive(Clone, Debug)]
-struct Known {
-    aim: Arc<Aim>,
+struct CountedData {
+    data: Arc<ElementData>,
     members: usize,
 }
 
-pub(crate) type Elements = BTreeMap<Key, Option<Arc<Aim>>>;
+pub(crate) type Elements = BTreeMap<ElementKey, Option<Arc<ElementData>>>;
 
 impl PeerMap {
     /// The map with all its elements.
     pub(crate) fn new(
-        judge: Judge,
+        compiler: TierCompiler,
         usual: Option<Decision>,
         objects: &mut Objects,
         program: &Program,
     ) -> (Self, Elements) {
-        let sets = judge.tier.sets.iter().map(|(set, rules)| (set.clone(), rules.clone()));
+        let sets = compiler.rules.sets.iter().map(|(set, rules)| (set.clone(), rules.clone()));
         let mut map = PeerMap {
             sets: sets.collect(),
-            pieces: judge.pieces(),
-            judge,
+            pieces: compiler.pieces(),
+            compiler,
             usual,
             kinds: BTreeMap::new(),
             members: BTreeMap::new(),
@@ -78,8 +78,8 @@ impl PeerMap {
         }
         let mut elements = Elements::new();
         for (address, sets) in all {
-            let aim = map.update_address(objects, address, sets);
-            elements.insert(Key::Address(address), aim);
+            let data = map.update_address(objects, address, sets);
+            elements.insert(ElementKey::Address(address), data);
         }
         (map, elements)
     }
@@ -126,45 +126,45 @@ impl PeerMap {
         }
     }
 
-    /// Sets the memberships of an address. Returns its target; `None` if it is in no set.
+    /// Sets the memberships of an address. Returns the data of its element; `None` if it is in no set.
     pub(crate) fn update_address(
         &mut self,
         objects: &mut Objects,
         address: IpAddr,
         sets: Memberships,
-    ) -> Option<Arc<Aim>> {
+    ) -> Option<Arc<ElementData>> {
         let old = self.members.remove(&address);
-        let aim = (!sets.is_empty()).then(|| {
+        let data = (!sets.is_empty()).then(|| {
             let kind = self.kind(address, sets);
             let known = match self.kinds.get_key_value(&kind) {
                 Some((kind, _)) => kind.clone(),
                 None => {
-                    let aim = self.aim(objects, &self.decide(&kind)).into();
+                    let data = self.element_data(objects, &self.decide(&kind)).into();
                     let kind = Arc::new(kind);
-                    self.kinds.insert(kind.clone(), Known { aim, members: 0 });
+                    self.kinds.insert(kind.clone(), CountedData { data, members: 0 });
                     kind
                 }
             };
-            let aim = self.kinds.get_mut(&known).map(|known| {
+            let data = self.kinds.get_mut(&known).map(|known| {
                 known.members += 1;
-                known.aim.clone()
+                known.data.clone()
             });
             self.members.insert(address, known);
-            aim
+            data
         });
         self.release(old);
-        aim.flatten()
+        data.flatten()
     }
 
-    /// The target of an address with this decision.
+    /// The element data of an address with this decision.
     ///
-    /// For an element with a jump or goto, the kernel checks all maps for loops. A target without a
+    /// For an element with a jump or goto, the kernel checks all maps for loops. A verdict without a
     /// chain is cheap.
-    pub(crate) fn aim(&self, objects: &mut Objects, decision: &Decision) -> Aim {
+    pub(crate) fn element_data(&self, objects: &mut Objects, decision: &Decision) -> ElementData {
         if self.usual.as_ref() == Some(decision) {
-            Aim { go: Go::Continue, comment: Name::from("") }
+            ElementData { verdict: NftVerdict::Continue, comment: Name::from("") }
         } else {
-            self.judge.aim(objects, decision)
+            self.compiler.element_data(objects, decision)
         }
     }
 
@@ -183,7 +183,7 @@ impl PeerMap {
         self.release(old);
     }
 
-    fn release(&mut self, kind: Option<Arc<Kind>>) {
+    fn release(&mut self, kind: Option<Arc<PeerKind>>) {
         let Some(kind) = kind else { return };
         if let Some(known) = self.kinds.get_mut(&kind) {
             known.members = known.members.saturating_sub(1);
@@ -195,26 +195,26 @@ impl PeerMap {
     }
 
     fn has(&self, member: &Member) -> bool {
-        IpFamily::from(member.address) == self.judge.family
+        IpFamily::from(member.address) == self.compiler.family
     }
 
-    fn kind(&self, address: IpAddr, sets: Memberships) -> Kind {
-        let ends = |key: &Key| matches!(key, Key::Block(_, last) if *last < address);
+    fn kind(&self, address: IpAddr, sets: Memberships) -> PeerKind {
+        let ends = |key: &ElementKey| matches!(key, ElementKey::Block(_, last) if *last < address);
         let at = self.pieces.partition_point(|(key, _)| ends(key));
         let piece = self.pieces.get(at).map(|(key, _)| key);
-        let inside = matches!(piece, Some(Key::Block(first, _)) if *first <= address);
-        Kind { piece: inside.then_some(at), sets }
+        let inside = matches!(piece, Some(ElementKey::Block(first, _)) if *first <= address);
+        PeerKind { piece: inside.then_some(at), sets }
     }
 
-    fn decide(&self, kind: &Kind) -> Decision {
+    fn decide(&self, kind: &PeerKind) -> Decision {
         let piece = kind.piece.and_then(|at| self.pieces.get(at));
         let by_blocks = piece.into_iter().flat_map(|(_, rules)| rules).map(|rule| (*rule, None));
         let by_sets = kind.sets.iter().flat_map(|(set, port)| {
             let rules = self.sets.get(*set).into_iter().flat_map(|(_, rules)| rules);
             rules.map(|rule| (*rule, *port))
         });
-        let fits: Vec<Fit> = by_blocks.chain(by_sets).collect();
-        self.judge.decide(fits)
+        let fits: Vec<MatchedRule> = by_blocks.chain(by_sets).collect();
+        self.compiler.decide(fits)
     }
 }
 

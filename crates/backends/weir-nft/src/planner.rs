@@ -4,22 +4,22 @@ use weir_datapath::{Mode, may_change_grants};
 use weir_model::{Delta, Direction, IpFamily, Member, Name, PodId, Program, SetDelta, SetId};
 
 use crate::{
-    Aim, Go, Installed, Key, Kind, Ruleset, Set, Step, Transaction, objects::Objects,
-    peers::PeerMap, pod_elements::PodElements, replan, stages::Stages,
+    ElementData, ElementKey, Installed, NftSet, NftTable, NftVerdict, SetKind, Step, Transaction,
+    objects::Objects, peers::PeerMap, pod_elements::PodElements, replan, stages::Stages,
 };
 
 /// Turns deltas of the compiled rules into transactions for the kernel.
 ///
-/// *Invariant*: after any sequence of deltas, its ruleset equals that of a new planner for their
+/// *Invariant*: after any sequence of deltas, its table equals that of a new planner for their
 /// sum.
 #[derive(Clone, Debug)]
 pub struct Planner {
     mode: Mode,
     pub(crate) objects: Objects,
     pods: BTreeMap<PodId, PodElements>,
-    /// The sets of the ruleset that copy a set of the program.
-    copies: BTreeMap<Name, Copied>,
-    /// The maps of the ruleset from members of sets to verdicts.
+    /// The sets of the table that copy a set of the program.
+    copies: BTreeMap<Name, SetCopy>,
+    /// The maps of the table from members of sets to verdicts.
     pub(crate) maps: BTreeMap<Name, PeerMap>,
     pub(crate) followers: BTreeMap<SetId, Followers>,
     /// The chains computed for this plan, by the address of their rule sets in memory.
@@ -28,9 +28,9 @@ pub struct Planner {
     pub(crate) admin_chains: BTreeMap<(Vec<usize>, Direction, IpFamily), Name>,
 }
 
-/// A set of the ruleset with the members of a set of the program.
+/// A set of the table with the members of a set of the program.
 #[derive(Clone, Debug)]
-struct Copied {
+struct SetCopy {
     of: SetId,
     family: IpFamily,
 }
@@ -75,7 +75,7 @@ impl weir_datapath::Planner for Planner {
 }
 
 impl Planner {
-    /// A planner whose ruleset judges no pod.
+    /// A planner whose table isolates no pod.
     pub fn new(mode: Mode) -> Self {
         let mut planner = Planner {
             mode,
@@ -91,7 +91,7 @@ impl Planner {
         planner
     }
 
-    /// A planner whose ruleset enforces a program.
+    /// A planner whose table enforces a program.
     pub fn from_program(program: &Program, mode: Mode) -> Self {
         let mut planner = Planner::new(mode);
         let pods: BTreeSet<&PodId> = program.endpoints.keys().collect();
@@ -101,9 +101,9 @@ impl Planner {
         planner
     }
 
-    /// The ruleset of the current program.
-    pub fn ruleset(&self) -> &Ruleset {
-        &self.objects.ruleset
+    /// The table of the current program.
+    pub fn table(&self) -> &NftTable {
+        &self.objects.table
     }
 
     /// Takes the changes since the last transaction.
@@ -120,7 +120,7 @@ impl Planner {
 
     /// The steps that create the whole table.
     pub(crate) fn all_steps(&self) -> Vec<Step> {
-        let Ruleset { sets, chains } = self.ruleset();
+        let NftTable { sets, chains } = self.table();
         let mut steps = vec![Step::AddTable];
         steps.extend(sets.iter().map(|(name, set)| Step::add_set(name, set)));
         steps.extend(chains.iter().map(|(name, chain)| Step::AddChain(name.clone(), chain.hook)));
@@ -150,13 +150,13 @@ impl Planner {
             for set in &pod.follows {
                 self.followers.entry(set.clone()).or_default().pods.insert((*id).clone());
             }
-            for (name, key, aim) in elements {
+            for (name, key, data) in elements {
                 gone.remove(&(name.clone(), key.clone()));
-                self.objects.put(&name, key, aim);
+                self.objects.put_element(&name, key, data);
             }
             updated.push(((*id).clone(), pod));
         }
-        gone.iter().for_each(|(set, key)| self.objects.remove(set, key));
+        gone.iter().for_each(|(set, key)| self.objects.remove_element(set, key));
         self.pods.extend(updated);
     }
 
@@ -164,13 +164,13 @@ impl Planner {
     pub(crate) fn update_copies(&mut self, program: &Program, id: &SetId, change: &SetDelta) {
         let Some(Followers { copies, .. }) = self.followers.get(id) else { return };
         for name in &copies.clone() {
-            let Some(Copied { family, .. }) = self.copies.get(name).cloned() else { continue };
+            let Some(SetCopy { family, .. }) = self.copies.get(name).cloned() else { continue };
             for member in self.changed_members(program, id, change, name) {
                 let ours = IpFamily::from(member.address) == family;
                 if ours && contains(program, id, &member) {
                     self.put_once(name, key(&member));
                 } else {
-                    self.objects.remove(name, &key(&member));
+                    self.objects.remove_element(name, &key(&member));
                 }
             }
         }
@@ -187,10 +187,10 @@ impl Planner {
         if let SetDelta::Change { added, removed } = change {
             return added.iter().chain(removed).copied().collect();
         }
-        let old = self.ruleset().sets.get(name).into_iter().flat_map(|set| set.elements.keys());
+        let old = self.table().sets.get(name).into_iter().flat_map(|set| set.elements.keys());
         let old = old.filter_map(|key| match *key {
-            Key::Address(address) => Some(address.into()),
-            Key::Port(address, protocol, port) => {
+            ElementKey::Address(address) => Some(address.into()),
+            ElementKey::Port(address, protocol, port) => {
                 Some(Member { address, port: Some((protocol, port)) })
             }
             _ => None,
@@ -198,10 +198,10 @@ impl Planner {
         old.chain(program.sets.get(id).into_iter().flatten().copied()).collect()
     }
 
-    fn put_once(&mut self, set: &Name, key: Key) {
-        let existing = self.ruleset().sets.get(set);
+    fn put_once(&mut self, set: &Name, key: ElementKey) {
+        let existing = self.table().sets.get(set);
         if existing.is_none_or(|set| !set.elements.contains_key(&key)) {
-            self.objects.put(set, key, None);
+            self.objects.put_element(set, key, None);
         }
     }
 
@@ -211,19 +211,19 @@ impl Planner {
         program: &Program,
         name: &Name,
         of: &SetId,
-        kind: Kind,
+        kind: SetKind,
         comment: Name,
     ) {
-        let (Kind::Addresses(family) | Kind::Ports(family)) = kind else { return };
+        let (SetKind::Addresses(family) | SetKind::Ports(family)) = kind else { return };
         if self.copies.contains_key(name) {
             return;
         }
         let members = program.sets.get(of).into_iter().flatten();
         let ours = members.filter(|member| IpFamily::from(member.address) == family);
         let elements = ours.map(|member| (key(member), None)).collect();
-        self.objects.add_set(name, Set { kind, comment, elements });
+        self.objects.add_set(name, NftSet { kind, comment, elements });
         self.followers.entry(of.clone()).or_default().copies.insert(name.clone());
-        self.copies.insert(name.clone(), Copied { of: of.clone(), family });
+        self.copies.insert(name.clone(), SetCopy { of: of.clone(), family });
     }
 
     /// Keeps an added map up to date.
@@ -243,9 +243,9 @@ impl Planner {
         }
     }
 
-    /// Stops updating a removed set of the ruleset.
+    /// Stops updating a removed set of the table.
     fn forget_set(&mut self, name: &Name) {
-        if let Some(Copied { of, .. }) = self.copies.remove(name) {
+        if let Some(SetCopy { of, .. }) = self.copies.remove(name) {
             self.unfollow(&of, |them| _ = them.copies.remove(name));
         }
         if let Some(map) = self.maps.remove(name) {
@@ -256,25 +256,25 @@ impl Planner {
     }
 }
 
-/// The ruleset that enforces a program.
-pub fn render(program: &Program) -> Ruleset {
-    Planner::from_program(program, Mode::Enforce).objects.ruleset
+/// The table that enforces a program.
+pub fn render(program: &Program) -> NftTable {
+    Planner::from_program(program, Mode::Enforce).objects.table
 }
 
 fn contains(program: &Program, set: &SetId, member: &Member) -> bool {
     program.sets.get(set).is_some_and(|members| members.contains(member))
 }
 
-fn key(member: &Member) -> Key {
+fn key(member: &Member) -> ElementKey {
     match member.port {
-        None => Key::Address(member.address),
-        Some((protocol, port)) => Key::Port(member.address, protocol, port),
+        None => ElementKey::Address(member.address),
+        Some((protocol, port)) => ElementKey::Port(member.address, protocol, port),
     }
 }
 
-impl Aim {
+impl ElementData {
     /// A goto without a comment.
     pub(crate) fn goto(chain: Name) -> Self {
-        Aim { go: Go::Goto(chain), comment: Name::from("") }
+        ElementData { verdict: NftVerdict::Goto(chain), comment: Name::from("") }
     }
 }

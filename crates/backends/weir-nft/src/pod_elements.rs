@@ -6,7 +6,7 @@ use weir_datapath::Granted;
 use weir_model::{Direction, Endpoint, IpFamily, Name, PodId, Program, SetId};
 
 use crate::{
-    Aim, Go, Key, Planner, chain,
+    ElementData, ElementKey, NftVerdict, Planner, chain,
     names::{self, comment},
 };
 
@@ -14,27 +14,27 @@ use crate::{
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PodElements {
     /// The set or map and the key of each element.
-    pub(crate) elements: Vec<(Name, Key)>,
+    pub(crate) elements: Vec<(Name, ElementKey)>,
     /// The sets whose members determine the elements.
     pub(crate) follows: BTreeSet<SetId>,
 }
 
-type Element = (Name, Key, Option<Arc<Aim>>);
+type WireElement = (Name, ElementKey, Option<Arc<ElementData>>);
 
 impl PodElements {
-    /// Computes the elements of a pod, with their targets, and adds the chains that they need.
+    /// Computes the elements of a pod, with their data, and adds the chains that they need.
     pub(crate) fn compute(
         planner: &mut Planner,
         program: &Program,
         id: &PodId,
         endpoint: &Endpoint,
-    ) -> (PodElements, Vec<Element>) {
-        let mut elements: Vec<Element> = Vec::new();
+    ) -> (PodElements, Vec<WireElement>) {
+        let mut elements: Vec<WireElement> = Vec::new();
         let mut follows = BTreeSet::new();
         if !endpoint.rules.is_open() {
             let own = endpoint.addresses.iter();
             elements.extend(own.map(|&address| {
-                (names::self_set(address.into()), Key::Pair(address, address), None)
+                (names::self_set(address.into()), ElementKey::Pair(address, address), None)
             }));
         }
         for direction in Direction::BOTH {
@@ -62,13 +62,13 @@ impl PodElements {
                     }
                 };
                 let why = comment(&format!("{id} {}", chain::isolated_by(rules)));
-                let aim = Aim { go: Go::Jump(chain), comment: why };
+                let data = ElementData { verdict: NftVerdict::Jump(chain), comment: why };
                 let map = names::dispatch_map(direction, family);
-                elements.push((map, Key::Address(address), Some(aim.into())));
+                elements.push((map, ElementKey::Address(address), Some(data.into())));
                 let granted = granted.iter().flatten();
                 let peers = granted.filter(|(peer, ..)| IpFamily::from(*peer) == family);
                 elements.extend(peers.map(|&(peer, protocol, port)| {
-                    let key = Key::Grant(address, peer, protocol, port);
+                    let key = ElementKey::Grant(address, peer, protocol, port);
                     (names::grants_set(direction, family), key, None)
                 }));
             }

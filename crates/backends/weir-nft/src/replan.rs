@@ -1,4 +1,4 @@
-//! The steps from an installed table to the desired ruleset.
+//! The steps from an installed table to the desired table.
 
 use std::sync::Arc;
 
@@ -6,17 +6,18 @@ use hashbrown::{HashMap, HashSet};
 use weir_model::Name;
 
 use crate::{
-    Aim, Chain, Hook, Installed, Key, Planner, Ruleset, Set, Step, Transaction, expr,
+    ElementData, ElementKey, Hook, Installed, NftChain, NftSet, NftTable, Planner, Step,
+    Transaction, expr,
     installed::{InstalledChain, InstalledSet},
     uapi::*,
-    wire::{self, Element, KeyBytes},
+    wire::{self, KeyBytes, WireElement},
 };
 
 /// An object has a name of ours but not the content that the name stands for: another program
 /// changed it, or another version of weir created it.
 struct Mismatch;
 
-/// Plans the steps from an installed table to the planner's ruleset.
+/// Plans the steps from an installed table to the planner's table.
 ///
 /// Objects that are already right stay untouched, and a chain with other rules gets the right ones.
 /// Any other mismatch replaces the whole table in one transaction. A packet inside the rules at
@@ -26,14 +27,14 @@ pub(crate) fn replan(planner: &Planner, installed: &Installed) -> Transaction {
     let steps = match installed {
         Installed { has_table: false, .. } => planner.all_steps(),
         Installed { is_foreign: true, .. } => replace(),
-        _ => difference(planner.ruleset(), installed).unwrap_or_else(|Mismatch| replace()),
+        _ => difference(planner.table(), installed).unwrap_or_else(|Mismatch| replace()),
     };
     let mut transaction = Transaction::from_steps(steps);
     transaction.generation = Some(installed.generation);
     transaction
 }
 
-fn difference(desired: &Ruleset, installed: &Installed) -> Result<Vec<Step>, Mismatch> {
+fn difference(desired: &NftTable, installed: &Installed) -> Result<Vec<Step>, Mismatch> {
     let mut steps = Vec::new();
     let (mut rules, mut removing, mut adding) = (Vec::new(), Vec::new(), Vec::new());
     let mut replaced = Vec::new();
@@ -73,7 +74,7 @@ fn difference(desired: &Ruleset, installed: &Installed) -> Result<Vec<Step>, Mis
 }
 
 /// The steps that remove unused objects: first all references, then the objects.
-fn removal_of_unused(desired: &Ruleset, installed: &Installed) -> Vec<Step> {
+fn removal_of_unused(desired: &NftTable, installed: &Installed) -> Vec<Step> {
     let chains = installed.chains.keys().filter(|name| !desired.chains.contains_key(*name));
     let chains: Vec<Name> = chains.cloned().collect();
     let sets = installed.sets.iter().filter(|(name, _)| !desired.sets.contains_key(*name));
@@ -97,11 +98,11 @@ fn removal_of_unused(desired: &Ruleset, installed: &Installed) -> Vec<Step> {
 }
 
 /// The hook, its priority and the policy of a base chain.
-fn hook(chain: &Chain) -> Option<(u32, i32, u32)> {
+fn hook(chain: &NftChain) -> Option<(u32, i32, u32)> {
     chain.hook.map(|Hook::Forward| (NF_INET_FORWARD, NF_IP_PRI_FILTER, wire::ACCEPT_POLICY))
 }
 
-fn has_rules(installed: &InstalledChain, desired: &Chain) -> bool {
+fn has_rules(installed: &InstalledChain, desired: &NftChain) -> bool {
     let mut found = installed.rules.iter();
     let is_same = desired.rules.iter().all(|rule| {
         found.next().is_some_and(|(exprs, userdata)| {
@@ -111,13 +112,13 @@ fn has_rules(installed: &InstalledChain, desired: &Chain) -> bool {
     is_same && found.next().is_none()
 }
 
-type Difference = (Vec<Key>, Vec<(Key, Option<Arc<Aim>>)>);
+type Difference = (Vec<ElementKey>, Vec<(ElementKey, Option<Arc<ElementData>>)>);
 
 /// Whether a set has exactly the desired elements, all of which consist of a key alone.
-fn has_exact_keys(installed: &InstalledSet, desired: &Set) -> bool {
+fn has_exact_keys(installed: &InstalledSet, desired: &NftSet) -> bool {
     let found: HashSet<&[u8]> = installed.keys().collect();
-    let is_found = |(key, aim): (&Key, &Option<Arc<Aim>>)| {
-        let key = wire::bare_key(desired.kind, key).filter(|_| aim.is_none());
+    let is_found = |(key, data): (&ElementKey, &Option<Arc<ElementData>>)| {
+        let key = wire::bare_key(desired.kind, key).filter(|_| data.is_none());
         key.is_some_and(|key| found.contains(key.as_slice()))
     };
     installed.elements.is_empty()
@@ -125,9 +126,9 @@ fn has_exact_keys(installed: &InstalledSet, desired: &Set) -> bool {
         && desired.elements.iter().all(is_found)
 }
 
-/// The elements to remove and to add. A key with another target is in both.
-fn element_difference(desired: &Set, installed: &InstalledSet) -> Result<Difference, Mismatch> {
-    let Set { kind, comment, elements } = desired;
+/// The elements to remove and to add. A key with other data is in both.
+fn element_difference(desired: &NftSet, installed: &InstalledSet) -> Result<Difference, Mismatch> {
+    let NftSet { kind, comment, elements } = desired;
     let is_same = installed.declared == kind.declared();
     if !is_same || installed.userdata != wire::set_userdata(*kind, comment) {
         return Err(Mismatch);
@@ -135,17 +136,17 @@ fn element_difference(desired: &Set, installed: &InstalledSet) -> Result<Differe
     if has_exact_keys(installed, desired) {
         return Ok(Difference::default());
     }
-    let bare = installed.keys().map(|key| KeyBytes::read(key).ok_or(Mismatch));
-    let bare = bare.map(|key| Ok(Element { key: key?, ..Element::default() }));
-    let bare: Vec<Element> = bare.collect::<Result<_, _>>()?;
+    let bare = installed.keys().map(|key| KeyBytes::parse(key).ok_or(Mismatch));
+    let bare = bare.map(|key| Ok(WireElement { key: key?, ..WireElement::default() }));
+    let bare: Vec<WireElement> = bare.collect::<Result<_, _>>()?;
     let all = bare.iter().chain(&installed.elements);
     let keyed = all.map(|element| ((element.key, element.flags), element));
-    let mut found: HashMap<(KeyBytes, u32), &Element> = keyed.collect();
+    let mut found: HashMap<(KeyBytes, u32), &WireElement> = keyed.collect();
     let (mut removed, mut added) = (Vec::new(), Vec::new());
-    for (key, aim) in elements {
+    for (key, data) in elements {
         let mut same = true;
         let mut replaced = false;
-        for element in wire::elements(*kind, key, aim.as_deref()) {
+        for element in wire::elements(*kind, key, data.as_deref()) {
             let old = found.remove(&(element.key, element.flags));
             same &= old == Some(&element);
             replaced |= old.is_some();
@@ -154,7 +155,7 @@ fn element_difference(desired: &Set, installed: &InstalledSet) -> Result<Differe
             return Err(Mismatch);
         }
         if !same {
-            added.push((key.clone(), aim.clone()));
+            added.push((key.clone(), data.clone()));
             removed.extend(replaced.then(|| key.clone()));
         }
     }

@@ -20,7 +20,7 @@ use std::{
 
 use weir_model::{Action, Delta, Member, Name, Program, SetDelta, SetId};
 
-use crate::{Key, Planner, Transaction, peers::Memberships};
+use crate::{ElementKey, Planner, Transaction, peers::Memberships};
 
 /// The effect of a delta on the maps of a ruleset, and whether it needs stages.
 #[derive(Debug, Default)]
@@ -110,7 +110,8 @@ impl Stages {
     fn bridge(&self, planner: &mut Planner) {
         let Planner { maps, objects, .. } = planner;
         for (name, touched) in &self.maps {
-            let Some(map) = maps.get_mut(name).filter(|map| map.judge.end == Action::Pass) else {
+            let Some(map) = maps.get_mut(name).filter(|map| map.compiler.end == Action::Pass)
+            else {
                 continue;
             };
             for (address, sets) in touched {
@@ -118,8 +119,8 @@ impl Stages {
                 let both = before.or(&after);
                 if both != before {
                     map.forget_address(*address);
-                    let aim = map.aim(objects, &both);
-                    objects.put(name, Key::Address(*address), Some(aim.into()));
+                    let data = map.element_data(objects, &both);
+                    objects.put_element(name, ElementKey::Address(*address), Some(data.into()));
                 }
             }
         }
@@ -130,15 +131,15 @@ impl Stages {
         let Planner { maps, objects, .. } = planner;
         for (name, touched) in &self.maps {
             let Some(map) =
-                maps.get_mut(name).filter(|map| is_selected(map.judge.end == Action::Pass))
+                maps.get_mut(name).filter(|map| is_selected(map.compiler.end == Action::Pass))
             else {
                 continue;
             };
             for (address, sets) in touched {
-                let key = Key::Address(*address);
+                let key = ElementKey::Address(*address);
                 match map.update_address(objects, *address, sets.clone()) {
-                    Some(aim) => objects.put_aim(name, key, aim),
-                    None => objects.remove(name, &key),
+                    Some(data) => objects.put_data(name, key, data),
+                    None => objects.remove_element(name, &key),
                 }
             }
         }
@@ -155,7 +156,7 @@ impl Planner {
 }
 
 fn is_admin(planner: &Planner, name: &Name) -> bool {
-    planner.maps.get(name).is_some_and(|map| map.judge.end == Action::Pass)
+    planner.maps.get(name).is_some_and(|map| map.compiler.end == Action::Pass)
 }
 
 /// The addresses that join or leave sets.

@@ -1,13 +1,16 @@
-//! A ruleset in the syntax of nft, as `nft list` prints it.
+//! The table in the syntax of nft, as `nft list` prints it.
 
 use std::fmt;
 
 use weir_model::{IpFamily, PortRange, Protocol};
 use weir_netfilter::report::{BURST, GROUP, PER_SECOND, SNAPLEN, prefix};
 
-use crate::{Act, Chain, Field, Go, Hook, Key, Kind, Match, Rule, Ruleset, Set, intervals};
+use crate::{
+    ElementKey, Field, Hook, Match, NftChain, NftRule, NftSet, NftTable, NftVerdict, SetKind,
+    Statement, intervals,
+};
 
-impl fmt::Display for Ruleset {
+impl fmt::Display for NftTable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "table inet weir {{")?;
         for (name, set) in &self.sets {
@@ -20,7 +23,7 @@ impl fmt::Display for Ruleset {
     }
 }
 
-impl Set {
+impl NftSet {
     fn write(&self, f: &mut fmt::Formatter<'_>, name: &str) -> fmt::Result {
         let word = if self.kind.is_map() { "map" } else { "set" };
         writeln!(f, "\t{word} {name} {{\n\t\ttype {}", self.kind)?;
@@ -30,7 +33,7 @@ impl Set {
         writeln!(f, "\t\tcomment \"{}\"", self.comment)?;
         if !self.elements.is_empty() {
             let elements: Vec<String> =
-                self.elements.iter().map(|(key, aim)| element(key, aim.as_deref())).collect();
+                self.elements.iter().map(|(key, data)| element(key, data.as_deref())).collect();
             writeln!(f, "\t\telements = {{ {} }}", elements.join(",\n\t\t\t     "))?;
         }
         writeln!(f, "\t}}\n")
@@ -38,56 +41,58 @@ impl Set {
 }
 
 /// An element of a list of elements.
-pub(crate) fn element(key: &Key, aim: Option<&crate::Aim>) -> String {
-    match aim {
+pub(crate) fn element(key: &ElementKey, data: Option<&crate::ElementData>) -> String {
+    match data {
         None => key.to_string(),
-        Some(aim) if aim.comment.is_empty() => format!("{key} : {}", aim.go),
-        Some(aim) => format!("{key} comment \"{}\" : {}", aim.comment, aim.go),
+        Some(data) if data.comment.is_empty() => format!("{key} : {}", data.verdict),
+        Some(data) => format!("{key} comment \"{}\" : {}", data.comment, data.verdict),
     }
 }
 
-impl Kind {
-    /// Whether keys have a target.
+impl SetKind {
+    /// Whether keys have verdicts.
     pub fn is_map(self) -> bool {
-        matches!(self, Kind::Chains(_) | Kind::BlockChains(_))
+        matches!(self, SetKind::Chains(_) | SetKind::BlockChains(_))
     }
 
     /// The flags of the declaration.
     pub(crate) fn flags(self) -> Option<&'static str> {
         match self {
-            Kind::Blocks(_) | Kind::BlockChains(_) | Kind::ServiceRanges => Some("interval"),
-            Kind::Cut(_) | Kind::CutSenders(_) => Some("timeout"),
-            Kind::Addresses(_)
-            | Kind::Pairs(_)
-            | Kind::Ports(_)
-            | Kind::Grants(_)
-            | Kind::Chains(_)
-            | Kind::Services => None,
+            SetKind::Blocks(_) | SetKind::BlockChains(_) | SetKind::ServiceRanges => {
+                Some("interval")
+            }
+            SetKind::Cut(_) | SetKind::CutSenders(_) => Some("timeout"),
+            SetKind::Addresses(_)
+            | SetKind::Pairs(_)
+            | SetKind::Ports(_)
+            | SetKind::Grants(_)
+            | SetKind::Chains(_)
+            | SetKind::Services => None,
         }
     }
 }
 
-/// The type of the keys and, for a map, of the targets.
-impl fmt::Display for Kind {
+/// The type of the keys and, for a map, the word `verdict`.
+impl fmt::Display for SetKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let address = |family: IpFamily| match family {
             IpFamily::V4 => "ipv4_addr",
             IpFamily::V6 => "ipv6_addr",
         };
         match *self {
-            Kind::Addresses(family) | Kind::Blocks(family) | Kind::CutSenders(family) => {
+            SetKind::Addresses(family) | SetKind::Blocks(family) | SetKind::CutSenders(family) => {
                 write!(f, "{}", address(family))
             }
-            Kind::Pairs(family) => write!(f, "{0} . {0}", address(family)),
-            Kind::Ports(family) => write!(f, "{} . inet_proto . inet_service", address(family)),
-            Kind::Grants(family) => {
+            SetKind::Pairs(family) => write!(f, "{0} . {0}", address(family)),
+            SetKind::Ports(family) => write!(f, "{} . inet_proto . inet_service", address(family)),
+            SetKind::Grants(family) => {
                 write!(f, "{0} . {0} . inet_proto . inet_service", address(family))
             }
-            Kind::Chains(family) | Kind::BlockChains(family) => {
+            SetKind::Chains(family) | SetKind::BlockChains(family) => {
                 write!(f, "{} : verdict", address(family))
             }
-            Kind::Services | Kind::ServiceRanges => f.write_str("inet_proto . inet_service"),
-            Kind::Cut(family) => {
+            SetKind::Services | SetKind::ServiceRanges => f.write_str("inet_proto . inet_service"),
+            SetKind::Cut(family) => {
                 let address = address(family);
                 write!(f, "{address} . inet_service . {address} . inet_service . inet_proto")
             }
@@ -95,36 +100,36 @@ impl fmt::Display for Kind {
     }
 }
 
-impl fmt::Display for Key {
+impl fmt::Display for ElementKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Key::Address(address) => write!(f, "{address}"),
-            Key::Pair(one, other) => write!(f, "{one} . {other}"),
-            Key::Port(address, protocol, port) => {
+            ElementKey::Address(address) => write!(f, "{address}"),
+            ElementKey::Pair(one, other) => write!(f, "{one} . {other}"),
+            ElementKey::Port(address, protocol, port) => {
                 write!(f, "{address} . {} . {port}", word(*protocol))
             }
-            Key::Grant(pod, peer, protocol, port) => {
+            ElementKey::Grant(pod, peer, protocol, port) => {
                 write!(f, "{pod} . {peer} . {} . {port}", word(*protocol))
             }
-            Key::Block(first, last) => f.write_str(&intervals::text(*first, *last)),
-            Key::Service(range) => write!(f, "{} . {}", word(range.protocol), ports(range)),
+            ElementKey::Block(first, last) => f.write_str(&intervals::text(*first, *last)),
+            ElementKey::Service(range) => write!(f, "{} . {}", word(range.protocol), ports(range)),
         }
     }
 }
 
-impl fmt::Display for Go {
+impl fmt::Display for NftVerdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Go::Jump(chain) => write!(f, "jump {chain}"),
-            Go::Goto(chain) => write!(f, "goto {chain}"),
-            Go::Return => f.write_str("return"),
-            Go::Accept => f.write_str("accept"),
-            Go::Continue => f.write_str("continue"),
+            NftVerdict::Jump(chain) => write!(f, "jump {chain}"),
+            NftVerdict::Goto(chain) => write!(f, "goto {chain}"),
+            NftVerdict::Return => f.write_str("return"),
+            NftVerdict::Accept => f.write_str("accept"),
+            NftVerdict::Continue => f.write_str("continue"),
         }
     }
 }
 
-impl Chain {
+impl NftChain {
     fn write(&self, f: &mut fmt::Formatter<'_>, name: &str) -> fmt::Result {
         writeln!(f, "\tchain {name} {{")?;
         if let Some(hook) = self.hook {
@@ -147,12 +152,12 @@ impl fmt::Display for Hook {
     }
 }
 
-impl fmt::Display for Rule {
+impl fmt::Display for NftRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for one in &self.matches {
             write!(f, "{one} ")?;
         }
-        write!(f, "{}", self.act)?;
+        write!(f, "{}", self.statement)?;
         match &*self.comment {
             "" => Ok(()),
             comment => write!(f, " comment \"{comment}\""),
@@ -177,20 +182,20 @@ impl fmt::Display for Match {
     }
 }
 
-impl fmt::Display for Act {
+impl fmt::Display for Statement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Act::Accept => f.write_str("accept"),
-            Act::Return => f.write_str("return"),
-            Act::Count => f.write_str("counter"),
-            Act::CountDrop => f.write_str("counter drop"),
-            Act::Goto(chain) => write!(f, "goto {chain}"),
-            Act::Jump(chain) => write!(f, "jump {chain}"),
-            Act::Map(key, map) => write!(f, "{} vmap @{map}", joined(key)),
-            Act::MapOr(key, map, chain) => {
+            Statement::Accept => f.write_str("accept"),
+            Statement::Return => f.write_str("return"),
+            Statement::Count => f.write_str("counter"),
+            Statement::CountDrop => f.write_str("counter drop"),
+            Statement::Goto(chain) => write!(f, "goto {chain}"),
+            Statement::Jump(chain) => write!(f, "jump {chain}"),
+            Statement::Map(key, map) => write!(f, "{} vmap @{map}", joined(key)),
+            Statement::MapOr(key, map, chain) => {
                 write!(f, "{} vmap @{map} goto {chain}", joined(key))
             }
-            Act::Log(cause) => write!(
+            Statement::Log(cause) => write!(
                 f,
                 "limit rate {PER_SECOND}/second burst {BURST} packets log prefix \"{}\" group {GROUP} snaplen {SNAPLEN}",
                 prefix(*cause)

@@ -3,6 +3,7 @@
 use std::{
     cmp::Reverse,
     collections::{BTreeMap, btree_map::Entry},
+    fmt,
     sync::Arc,
 };
 
@@ -12,7 +13,8 @@ use weir_model::{
 };
 
 use crate::{
-    Act, Aim, Field, Go, Key, Kind, Planner, Rule, Set, chain,
+    ElementData, ElementKey, Field, NftRule, NftSet, NftVerdict, Planner, SetKind, Statement,
+    chain,
     decision::Decision,
     intervals::segments,
     names::{self, comment, digest},
@@ -22,9 +24,9 @@ use crate::{
 
 /// An ordered list of rules. The first match decides.
 ///
-/// Set names contain a digest of the `Debug` output, so renaming a field renames sets.
-#[derive(Debug, Default)]
-pub(crate) struct Tier {
+/// Set names contain a digest of the `Debug` output, which therefore never changes.
+#[derive(Default)]
+pub(crate) struct OrderedRules {
     rules: Vec<(Ports, Action)>,
     /// The numbers of the rules for any peer.
     anyone: Vec<usize>,
@@ -34,14 +36,23 @@ pub(crate) struct Tier {
     blocks: BTreeMap<Block, Vec<usize>>,
 }
 
-impl Tier {
+impl fmt::Debug for OrderedRules {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let OrderedRules { rules, anyone, sets, blocks } = self;
+        let mut text = f.debug_struct("Tier");
+        text.field("rules", rules).field("anyone", anyone);
+        text.field("sets", sets).field("blocks", blocks).finish()
+    }
+}
+
+impl OrderedRules {
     /// The rules of policies, in order.
     pub(crate) fn from_sections(sections: &[Arc<Section>]) -> Self {
-        let mut tier = Tier::default();
+        let mut ordered = OrderedRules::default();
         for rule in sections.iter().flat_map(|section| &section.rules) {
-            tier.push(&rule.peers, &rule.ports, rule.action);
+            ordered.push(&rule.peers, &rule.ports, rule.action);
         }
-        tier
+        ordered
     }
 
     /// Appends a rule.
@@ -58,34 +69,34 @@ impl Tier {
     }
 }
 
-/// A tier for one direction and family, with the actions of its decisions.
+/// Compiles the rules of a tier for one direction and family.
 #[derive(Clone, Debug)]
-pub(crate) struct Judge {
-    pub(crate) tier: Arc<Tier>,
+pub(crate) struct TierCompiler {
+    pub(crate) rules: Arc<OrderedRules>,
     pub(crate) direction: Direction,
     pub(crate) family: IpFamily,
     /// The decision if no rule matches. After `Pass`, a later tier decides.
     pub(crate) end: Action,
     /// The action for allowed packets.
-    allow: Act,
+    allow: Statement,
     /// The policies, for human readers.
     why: Name,
 }
 
 /// The number of a rule that matches a peer. For a set of named ports, with the peer's port.
-pub(crate) type Fit = (usize, Option<(Protocol, u16)>);
+pub(crate) type MatchedRule = (usize, Option<(Protocol, u16)>);
 
-impl Judge {
+impl TierCompiler {
     /// The admin tier. Allowed packets skip later tiers of this direction, and passed ones return.
     pub(crate) fn admin(sections: &[Arc<Section>], direction: Direction, family: IpFamily) -> Self {
         let allow = match direction {
             // Ingress rules are the last ones that apply to a packet.
-            Direction::Ingress => Act::Accept,
-            Direction::Egress => Act::Goto(names::onward_chain(family)),
+            Direction::Ingress => Statement::Accept,
+            Direction::Egress => Statement::Goto(names::onward_chain(family)),
         };
         let why = comment(&format!("decided by {}", chain::policy_names(sections)));
-        let tier = Arc::new(Tier::from_sections(sections));
-        Judge { tier, direction, family, end: Action::Pass, allow, why }
+        let rules = Arc::new(OrderedRules::from_sections(sections));
+        TierCompiler { rules, direction, family, end: Action::Pass, allow, why }
     }
 
     /// The baseline tier, which is the last one.
@@ -95,18 +106,23 @@ impl Judge {
         family: IpFamily,
     ) -> Self {
         let why = comment(&format!("decided by {}", chain::policy_names(sections)));
-        let tier = Arc::new(Tier::from_sections(sections));
-        Judge { tier, direction, family, end: Action::Allow, allow: Act::Return, why }
+        let rules = Arc::new(OrderedRules::from_sections(sections));
+        TierCompiler { rules, direction, family, end: Action::Allow, allow: Statement::Return, why }
     }
 
     /// The policies that isolate a pod. They deny everything that they do not allow.
-    pub(crate) fn isolation(tier: Tier, direction: Direction, family: IpFamily, why: Name) -> Self {
-        let tier = Arc::new(tier);
-        Judge { tier, direction, family, end: Action::Deny, allow: Act::Return, why }
+    pub(crate) fn isolation(
+        rules: OrderedRules,
+        direction: Direction,
+        family: IpFamily,
+        why: Name,
+    ) -> Self {
+        let rules = Arc::new(rules);
+        TierCompiler { rules, direction, family, end: Action::Deny, allow: Statement::Return, why }
     }
 
     /// The rules that decide: a lookup for pods, one for blocks, and the decision for other peers.
-    pub(crate) fn rules(&self, planner: &mut Planner, program: &Program) -> Vec<Rule> {
+    pub(crate) fn compile(&self, planner: &mut Planner, program: &Program) -> Vec<NftRule> {
         let mut rules = Vec::new();
         rules.extend(self.lookup_members(planner, program));
         rules.extend(self.lookup_blocks(&mut planner.objects));
@@ -115,13 +131,13 @@ impl Judge {
     }
 
     /// The decision about a peer that these rules match, in addition to those for any peer.
-    pub(crate) fn decide(&self, mut fits: Vec<Fit>) -> Decision {
-        fits.extend(self.tier.anyone.iter().map(|number| (*number, None)));
+    pub(crate) fn decide(&self, mut fits: Vec<MatchedRule>) -> Decision {
+        fits.extend(self.rules.anyone.iter().map(|number| (*number, None)));
         fits.sort_unstable();
         let rules: Vec<(Ports, Action)> = fits
             .into_iter()
             .filter_map(|(number, port)| {
-                let (ports, action) = self.tier.rules.get(number)?;
+                let (ports, action) = self.rules.rules.get(number)?;
                 let own = |(protocol, port)| Ports::Of(vec![PortRange::one(protocol, port)]);
                 Some((port.map_or_else(|| ports.clone(), own), *action))
             })
@@ -129,22 +145,23 @@ impl Judge {
         Decision::from_rules(&rules, self.end)
     }
 
-    /// The target that carries out a decision.
-    pub(crate) fn aim(&self, objects: &mut Objects, decision: &Decision) -> Aim {
-        self.plain_aim(decision).unwrap_or_else(|| Aim::goto(self.chain(objects, decision)))
+    /// The element data that carries out a decision.
+    pub(crate) fn element_data(&self, objects: &mut Objects, decision: &Decision) -> ElementData {
+        self.data_without_chain(decision)
+            .unwrap_or_else(|| ElementData::goto(self.add_chain(objects, decision)))
     }
 
-    /// The target, if it needs no chain.
-    fn plain_aim(&self, decision: &Decision) -> Option<Aim> {
-        let go = match self.rule(decision.for_all_ports()?).act {
-            Act::Return => Go::Return,
-            Act::Accept => Go::Accept,
+    /// The element data, if it needs no chain.
+    fn data_without_chain(&self, decision: &Decision) -> Option<ElementData> {
+        let verdict = match self.rule(decision.for_all_ports()?).statement {
+            Statement::Return => NftVerdict::Return,
+            Statement::Accept => NftVerdict::Accept,
             _ => return None,
         };
-        Some(Aim { go, comment: Name::from("") })
+        Some(ElementData { verdict, comment: Name::from("") })
     }
 
-    fn chain(&self, objects: &mut Objects, decision: &Decision) -> Name {
+    fn add_chain(&self, objects: &mut Objects, decision: &Decision) -> Name {
         let rules = self.decision_rules(objects, decision);
         chain::add_by_content(objects, self.direction, self.family, "-ports", rules)
     }
@@ -154,10 +171,10 @@ impl Judge {
     fn usual(&self) -> Option<Decision> {
         // By decision: the label count of its widest set, and the number of its sets.
         let mut sizes: BTreeMap<Decision, (usize, usize)> = BTreeMap::new();
-        for (set, rules) in &self.tier.sets {
+        for (set, rules) in &self.rules.sets {
             let Some(labels) = required_labels(set) else { continue };
             let decision = self.decide(rules.iter().map(|number| (*number, None)).collect());
-            if self.plain_aim(&decision).is_none() {
+            if self.data_without_chain(&decision).is_none() {
                 let (widest, sets) = sizes.entry(decision).or_insert((labels, 0));
                 *widest = labels.min(*widest);
                 *sets += 1;
@@ -170,8 +187,8 @@ impl Judge {
     }
 
     /// The pieces into which blocks divide the addresses, with the rules for each.
-    pub(crate) fn pieces(&self) -> Vec<(Key, Vec<usize>)> {
-        let blocks = &self.tier.blocks;
+    pub(crate) fn pieces(&self) -> Vec<(ElementKey, Vec<usize>)> {
+        let blocks = &self.rules.blocks;
         let pieces = segments(blocks.keys(), self.family).into_iter();
         let rules = |inside: Vec<&Block>| {
             inside.into_iter().filter_map(|block| blocks.get(block)).flatten().copied().collect()
@@ -180,95 +197,99 @@ impl Judge {
     }
 
     /// A lookup in the map from the addresses of pods to decisions.
-    fn lookup_members(&self, planner: &mut Planner, program: &Program) -> Option<Rule> {
-        let sets = self.tier.sets.len();
+    fn lookup_members(&self, planner: &mut Planner, program: &Program) -> Option<NftRule> {
+        let sets = self.rules.sets.len();
         if sets == 0 {
             return None;
         }
         let usual = self.usual();
         let name = self.name("peers", usual.as_ref());
         if !planner.maps.contains_key(&name) {
-            let meaning = match self.tier.sets.keys().next() {
+            let meaning = match self.rules.sets.keys().next() {
                 Some(one) if sets == 1 => comment(&one.to_string()),
                 _ => comment(&format!("{sets} sets of pods together")),
             };
             let (map, elements) =
                 PeerMap::new(self.clone(), usual.clone(), &mut planner.objects, program);
-            let set = Set { kind: Kind::Chains(self.family), comment: meaning, elements };
+            let set = NftSet { kind: SetKind::Chains(self.family), comment: meaning, elements };
             planner.objects.add_set(&name, set);
             planner.register_map(&name, map);
         }
         let key = vec![Field::peer(self.direction, self.family)];
-        let Some(usual) = usual else { return Some(Rule::new([], Act::Map(key, name))) };
+        let Some(usual) = usual else { return Some(NftRule::new([], Statement::Map(key, name))) };
         let (chain, comment) = match usual.for_all_ports().map(|action| self.rule(action)) {
-            Some(Rule { act: Act::Goto(chain), comment, .. }) => (chain, comment),
-            _ => (self.chain(&mut planner.objects, &usual), Name::from("")),
+            Some(NftRule { statement: Statement::Goto(chain), comment, .. }) => (chain, comment),
+            _ => (self.add_chain(&mut planner.objects, &usual), Name::from("")),
         };
-        Some(Rule { matches: Vec::new(), act: Act::MapOr(key, name, chain), comment })
+        Some(NftRule {
+            matches: Vec::new(),
+            statement: Statement::MapOr(key, name, chain),
+            comment,
+        })
     }
 
     /// A lookup in the map from the pieces of blocks to decisions.
-    fn lookup_blocks(&self, objects: &mut Objects) -> Option<Rule> {
+    fn lookup_blocks(&self, objects: &mut Objects) -> Option<NftRule> {
         let mut elements = BTreeMap::new();
         // Many pieces share a list of rules.
-        let mut known: BTreeMap<Vec<usize>, Arc<Aim>> = BTreeMap::new();
+        let mut known: BTreeMap<Vec<usize>, Arc<ElementData>> = BTreeMap::new();
         for (interval, rules) in self.pieces() {
-            let aim = match known.entry(rules) {
+            let data = match known.entry(rules) {
                 Entry::Occupied(entry) => entry.get().clone(),
                 Entry::Vacant(entry) => {
                     let fits = entry.key().iter().map(|number| (*number, None)).collect();
-                    let aim = self.aim(objects, &self.decide(fits));
-                    entry.insert(aim.into()).clone()
+                    let data = self.element_data(objects, &self.decide(fits));
+                    entry.insert(data.into()).clone()
                 }
             };
-            elements.insert(interval, Some(aim));
+            elements.insert(interval, Some(data));
         }
         if elements.is_empty() {
             return None;
         }
         let name = self.name("ranges", None);
-        let blocks = &self.tier.blocks;
+        let blocks = &self.rules.blocks;
         let meaning = match blocks.keys().next() {
             Some(one) if blocks.len() == 1 => comment(&one.to_string()),
             _ => comment(&format!("{} blocks together", blocks.len())),
         };
-        let kind = Kind::BlockChains(self.family);
-        objects.add_set(&name, Set { kind, comment: meaning, elements });
-        Some(Rule::new([], Act::Map(vec![Field::peer(self.direction, self.family)], name)))
+        let kind = SetKind::BlockChains(self.family);
+        objects.add_set(&name, NftSet { kind, comment: meaning, elements });
+        Some(NftRule::new([], Statement::Map(vec![Field::peer(self.direction, self.family)], name)))
     }
 
     /// The rules that carry out a decision.
-    fn decision_rules(&self, objects: &mut Objects, decision: &Decision) -> Vec<Rule> {
+    fn decision_rules(&self, objects: &mut Objects, decision: &Decision) -> Vec<NftRule> {
         let others = decision.others;
         let listed = [Action::Allow, Action::Deny, Action::Pass].into_iter();
-        let mut rules: Vec<Rule> = listed
+        let mut rules: Vec<NftRule> = listed
             .filter(|action| *action != others)
             .filter_map(|action| {
                 let ports = decision.ports(action)?;
-                Some(Rule { matches: chain::match_ports(objects, &ports), ..self.rule(action) })
+                Some(NftRule { matches: chain::match_ports(objects, &ports), ..self.rule(action) })
             })
             .collect();
         rules.push(self.rule(others));
         rules
     }
 
-    fn rule(&self, action: Action) -> Rule {
-        let act = match action {
+    fn rule(&self, action: Action) -> NftRule {
+        let statement = match action {
             Action::Allow => self.allow.clone(),
-            Action::Deny => Act::Goto(names::denied_chain(self.direction)),
-            Action::Pass => Act::Return,
+            Action::Deny => Statement::Goto(names::denied_chain(self.direction)),
+            Action::Pass => Statement::Return,
         };
-        match act {
-            Act::Return => Rule::new([], act),
-            act => Rule { matches: Vec::new(), act, comment: self.why.clone() },
+        match statement {
+            Statement::Return => NftRule::new([], statement),
+            statement => NftRule { matches: Vec::new(), statement, comment: self.why.clone() },
         }
     }
 
-    /// A name that digests all rules and actions, because the target of a peer depends on all of
+    /// A name that digests all rules and actions, because the verdict of a peer depends on all of
     /// them.
     fn name(&self, word: &str, usual: Option<&Decision>) -> Name {
         let done = (&self.allow, &self.why, usual);
-        let meaning = format!("{:?}", (&self.tier, self.direction, self.end, done));
+        let meaning = format!("{:?}", (&self.rules, self.direction, self.end, done));
         format!("{word}{}-{}", self.family.digit(), digest(&meaning)).into()
     }
 }

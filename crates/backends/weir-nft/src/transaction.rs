@@ -3,9 +3,9 @@ use std::{collections::BTreeSet, fmt, iter, net::IpAddr, sync::Arc};
 use weir_datapath::Plan;
 use weir_model::Name;
 
-use crate::{Aim, Hook, Key, Kind, Rule, Set, names::FORWARD_CHAIN, text};
+use crate::{ElementData, ElementKey, Hook, NftRule, NftSet, SetKind, names::FORWARD_CHAIN, text};
 
-/// Steps from one ruleset to another. It displays as equivalent commands of nft.
+/// Steps from one table content to another. It displays as equivalent commands of nft.
 ///
 /// The kernel applies a group of steps atomically, but a packet inside the rules looks each map and
 /// set up at its own moment. So the first groups prepare objects that no packet can reach yet, one
@@ -27,17 +27,17 @@ pub enum Step {
     /// Deletes the table with its content.
     DeleteTable,
     /// Creates an empty set.
-    AddSet(Name, Kind, Name),
+    AddSet(Name, SetKind, Name),
     /// Creates an empty chain.
     AddChain(Name, Option<Hook>),
     /// Appends rules to a chain.
-    AddRules(Name, Vec<Rule>),
+    AddRules(Name, Vec<NftRule>),
     /// Replaces the rules of a chain.
-    ReplaceRules(Name, Vec<Rule>),
+    ReplaceRules(Name, Vec<NftRule>),
     /// Adds elements to a set.
-    Add(Name, Kind, Vec<(Key, Option<Arc<Aim>>)>),
+    Add(Name, SetKind, Vec<(ElementKey, Option<Arc<ElementData>>)>),
     /// Removes elements from a set.
-    Remove(Name, Kind, Vec<Key>),
+    Remove(Name, SetKind, Vec<ElementKey>),
     /// Removes the rules of a chain.
     FlushChain(Name),
     /// Removes the elements of a set.
@@ -50,7 +50,7 @@ pub enum Step {
 
 impl Step {
     /// The phase of the step in a transaction with this scope.
-    fn phase(&self, Scope { new, old, movers }: &Scope) -> Phase {
+    fn phase(&self, SetChanges { new, old, movers }: &SetChanges) -> Phase {
         match self {
             // No packet enters the table before its base chain exists.
             Step::AddChain(_, Some(_)) | Step::ReplaceRules(..) => Phase::Switch,
@@ -62,10 +62,10 @@ impl Step {
             | Step::AddRules(..) => Phase::Prepare,
             Step::Add(name, ..) if new.contains(name) => Phase::Prepare,
             Step::Remove(name, ..) if old.contains(name) => Phase::Tidy,
-            // A packet looks these sets up after a map directed it there, or instead of that. What
-            // both rulesets allow must stay.
-            Step::Add(_, Kind::Grants(_) | Kind::Pairs(_), _) => Phase::Prepare,
-            Step::Remove(_, Kind::Grants(_) | Kind::Pairs(_), _) => Phase::Tidy,
+            // A packet looks these sets up after a map directed it there, or instead of that. Grants
+            // that exist before and after must stay.
+            Step::Add(_, SetKind::Grants(_) | SetKind::Pairs(_), _) => Phase::Prepare,
+            Step::Remove(_, SetKind::Grants(_) | SetKind::Pairs(_), _) => Phase::Tidy,
             // An address that moves from one set to another must always be in one of them.
             Step::Remove(_, kind, keys)
                 if members(*kind, keys).any(|member| movers.contains(&member)) =>
@@ -79,13 +79,13 @@ impl Step {
         }
     }
 
-    pub(crate) fn add_set(name: &Name, set: &Set) -> Self {
+    pub(crate) fn add_set(name: &Name, set: &NftSet) -> Self {
         Step::AddSet(name.clone(), set.kind, set.comment.clone())
     }
 
     /// The steps that fill a new set.
-    pub(crate) fn fill(name: &Name, set: &Set) -> impl Iterator<Item = Self> {
-        let mut elements = set.elements.iter().map(|(key, aim)| (key.clone(), aim.clone()));
+    pub(crate) fn fill(name: &Name, set: &NftSet) -> impl Iterator<Item = Self> {
+        let mut elements = set.elements.iter().map(|(key, data)| (key.clone(), data.clone()));
         iter::from_fn(move || {
             let batch: Vec<_> = elements.by_ref().take(MAX_BATCH_ELEMENTS).collect();
             (!batch.is_empty()).then(|| Step::Add(name.clone(), set.kind, batch))
@@ -99,16 +99,16 @@ pub struct Group {
     /// The steps.
     pub steps: Vec<Step>,
     /// When the kernel may apply them.
-    pub when: When,
+    pub wait_for: WaitFor,
 }
 
 /// When the kernel may apply steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum When {
+pub enum WaitFor {
     /// After the previous group.
-    Now,
+    Nothing,
     /// After all packets have left the rules that were inside when the previous group was applied.
-    PacketsHaveArrived,
+    PacketsInFlight,
 }
 
 /// The most elements that one batch adds to new sets. The kernel's hash tables grow between
@@ -116,7 +116,7 @@ pub enum When {
 const MAX_BATCH_ELEMENTS: usize = 4_000;
 
 /// Facts about all steps of a transaction.
-struct Scope {
+struct SetChanges {
     /// The sets that it creates.
     new: BTreeSet<Name>,
     /// The sets that it deletes.
@@ -127,19 +127,20 @@ struct Scope {
 
 /// The addresses in the keys of sets of members.
 fn members<'k>(
-    kind: Kind,
-    keys: impl IntoIterator<Item = &'k Key>,
+    kind: SetKind,
+    keys: impl IntoIterator<Item = &'k ElementKey>,
 ) -> impl Iterator<Item = IpAddr> {
     keys.into_iter().filter_map(move |key| match (kind, key) {
-        (Kind::Addresses(_), Key::Address(at)) | (Kind::Ports(_), Key::Port(at, ..)) => Some(*at),
+        (SetKind::Addresses(_), ElementKey::Address(at))
+        | (SetKind::Ports(_), ElementKey::Port(at, ..)) => Some(*at),
         _ => None,
     })
 }
 
-impl Scope {
+impl SetChanges {
     fn from_steps(steps: &[Step]) -> Self {
         let mut scope =
-            Scope { new: BTreeSet::new(), old: BTreeSet::new(), movers: BTreeSet::new() };
+            SetChanges { new: BTreeSet::new(), old: BTreeSet::new(), movers: BTreeSet::new() };
         let mut leaving = BTreeSet::new();
         for step in steps {
             match step {
@@ -172,7 +173,7 @@ enum Phase {
 impl Transaction {
     /// Orders steps by phase and groups them.
     pub(crate) fn from_steps(mut steps: Vec<Step>) -> Self {
-        let scope = Scope::from_steps(&steps);
+        let scope = SetChanges::from_steps(&steps);
         steps.sort_by_cached_key(|step| step.phase(&scope));
         let switch = steps.partition_point(|step| step.phase(&scope) < Phase::Switch);
         let tidy = steps.partition_point(|step| step.phase(&scope) < Phase::Tidy);
@@ -181,8 +182,8 @@ impl Transaction {
             Step::AddChain(..) | Step::ReplaceRules(..) => true,
             _ => false,
         };
-        let now = |steps| Group { steps, when: When::Now };
-        let when_arrived = |steps| Group { steps, when: When::PacketsHaveArrived };
+        let now = |steps| Group { steps, wait_for: WaitFor::Nothing };
+        let when_arrived = |steps| Group { steps, wait_for: WaitFor::PacketsInFlight };
         let is_switched = steps.iter().take(tidy).skip(switch).any(redirects);
         let groups = if steps.contains(&Step::DeleteTable) {
             vec![now(steps)]
@@ -205,7 +206,7 @@ impl Transaction {
     /// applied to their end.
     pub(crate) fn without_initial_wait(mut self) -> Self {
         if let Some(first) = self.groups.first_mut() {
-            first.when = When::Now;
+            first.wait_for = WaitFor::Nothing;
         }
         self
     }
@@ -213,7 +214,7 @@ impl Transaction {
     /// Appends a transaction that starts after all packets have left the rules of this one.
     pub(crate) fn then(mut self, mut later: Transaction) -> Self {
         if let (false, Some(next)) = (self.groups.is_empty(), later.groups.first_mut()) {
-            next.when = When::PacketsHaveArrived;
+            next.wait_for = WaitFor::PacketsInFlight;
         }
         self.groups.append(&mut later.groups);
         self
@@ -302,12 +303,14 @@ impl fmt::Display for Step {
                 rules.iter().try_for_each(|rule| write!(f, "\nadd rule inet weir {name} {rule}"))
             }
             Step::Add(name, _, elements) => {
-                let list: Vec<String> =
-                    elements.iter().map(|(key, aim)| text::element(key, aim.as_deref())).collect();
+                let list: Vec<String> = elements
+                    .iter()
+                    .map(|(key, data)| text::element(key, data.as_deref()))
+                    .collect();
                 write!(f, "add element inet weir {name} {{ {} }}", list.join(", "))
             }
             Step::Remove(name, _, keys) => {
-                let list: Vec<String> = keys.iter().map(Key::to_string).collect();
+                let list: Vec<String> = keys.iter().map(ElementKey::to_string).collect();
                 write!(f, "delete element inet weir {name} {{ {} }}", list.join(", "))
             }
             Step::FlushChain(name) => write!(f, "flush chain inet weir {name}"),

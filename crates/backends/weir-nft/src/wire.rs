@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use weir_model::{IpFamily, PortRange, Protocol};
 use weir_netlink::Body;
 
-use crate::{Aim, Go, Key, Kind, expr::Verdict, uapi::*};
+use crate::{ElementData, ElementKey, NftVerdict, SetKind, expr::WireVerdict, uapi::*};
 
 pub(crate) const TABLE: &str = "weir";
 /// The header of a message about a table of the family `inet`.
@@ -33,7 +33,7 @@ const fn header(family: u8, resource: u8) -> [u8; NFGENMSG_LENGTH] {
 
 /// The declaration of a set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Declared {
+pub(crate) struct SetDeclaration {
     pub(crate) flags: u32,
     pub(crate) key_type: u32,
     pub(crate) key_length: u32,
@@ -41,42 +41,42 @@ pub(crate) struct Declared {
 }
 
 /// The parts of a key: the type of each for nft, and its length in bytes.
-fn fields(kind: Kind) -> Vec<(u32, u32)> {
+fn fields(kind: SetKind) -> Vec<(u32, u32)> {
     let address = |family| match family {
         IpFamily::V4 => (TYPE_IPADDR, 4),
         IpFamily::V6 => (TYPE_IP6ADDR, 16),
     };
     let (protocol, port) = ((TYPE_INET_PROTOCOL, 1), (TYPE_INET_SERVICE, 2));
     match kind {
-        Kind::Addresses(family)
-        | Kind::Chains(family)
-        | Kind::Blocks(family)
-        | Kind::BlockChains(family)
-        | Kind::CutSenders(family) => vec![address(family)],
-        Kind::Pairs(family) => vec![address(family), address(family)],
-        Kind::Ports(family) => vec![address(family), protocol, port],
-        Kind::Grants(family) => vec![address(family), address(family), protocol, port],
-        Kind::Services | Kind::ServiceRanges => vec![protocol, port],
-        Kind::Cut(family) => vec![address(family), port, address(family), port, protocol],
+        SetKind::Addresses(family)
+        | SetKind::Chains(family)
+        | SetKind::Blocks(family)
+        | SetKind::BlockChains(family)
+        | SetKind::CutSenders(family) => vec![address(family)],
+        SetKind::Pairs(family) => vec![address(family), address(family)],
+        SetKind::Ports(family) => vec![address(family), protocol, port],
+        SetKind::Grants(family) => vec![address(family), address(family), protocol, port],
+        SetKind::Services | SetKind::ServiceRanges => vec![protocol, port],
+        SetKind::Cut(family) => vec![address(family), port, address(family), port, protocol],
     }
 }
 
-impl Kind {
-    pub(crate) fn declared(self) -> Declared {
+impl SetKind {
+    pub(crate) fn declared(self) -> SetDeclaration {
         let fields = fields(self);
         let flags = match self {
-            Kind::Blocks(_) => NFT_SET_INTERVAL,
-            Kind::BlockChains(_) => NFT_SET_INTERVAL | NFT_SET_MAP,
-            Kind::Chains(_) => NFT_SET_MAP,
-            Kind::ServiceRanges => NFT_SET_INTERVAL | NFT_SET_CONCAT,
-            Kind::Cut(_) | Kind::CutSenders(_) => NFT_SET_TIMEOUT,
-            Kind::Addresses(_)
-            | Kind::Pairs(_)
-            | Kind::Ports(_)
-            | Kind::Grants(_)
-            | Kind::Services => 0,
+            SetKind::Blocks(_) => NFT_SET_INTERVAL,
+            SetKind::BlockChains(_) => NFT_SET_INTERVAL | NFT_SET_MAP,
+            SetKind::Chains(_) => NFT_SET_MAP,
+            SetKind::ServiceRanges => NFT_SET_INTERVAL | NFT_SET_CONCAT,
+            SetKind::Cut(_) | SetKind::CutSenders(_) => NFT_SET_TIMEOUT,
+            SetKind::Addresses(_)
+            | SetKind::Pairs(_)
+            | SetKind::Ports(_)
+            | SetKind::Grants(_)
+            | SetKind::Services => 0,
         };
-        Declared {
+        SetDeclaration {
             flags,
             key_type: fields.iter().fold(0, |all, (kind, _)| all << TYPE_BITS | kind),
             key_length: fields.iter().map(|(_, length)| length.next_multiple_of(4)).sum(),
@@ -86,7 +86,7 @@ impl Kind {
 
     /// The lengths of the parts of a key, if the kernel needs them.
     pub(crate) fn concatenation(self) -> Option<Vec<u32>> {
-        matches!(self, Kind::ServiceRanges)
+        matches!(self, SetKind::ServiceRanges)
             .then(|| fields(self).into_iter().map(|(_, length)| length).collect())
     }
 
@@ -94,18 +94,21 @@ impl Kind {
     pub(crate) fn is_constant(self) -> bool {
         matches!(
             self,
-            Kind::Blocks(_) | Kind::BlockChains(_) | Kind::Services | Kind::ServiceRanges
+            SetKind::Blocks(_)
+                | SetKind::BlockChains(_)
+                | SetKind::Services
+                | SetKind::ServiceRanges
         )
     }
 }
 
 /// An element as the kernel stores it.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub(crate) struct Element {
+pub(crate) struct WireElement {
     pub(crate) key: KeyBytes,
     pub(crate) end: Option<Box<KeyBytes>>,
     pub(crate) flags: u32,
-    pub(crate) verdict: Option<Verdict>,
+    pub(crate) verdict: Option<WireVerdict>,
     pub(crate) userdata: Vec<u8>,
     /// Whether the element has a timeout.
     pub(crate) expires: bool,
@@ -127,8 +130,8 @@ impl Default for KeyBytes {
 }
 
 impl KeyBytes {
-    /// Reads a key. `None` if it is longer than any key of weir.
-    pub(crate) fn read(bytes: &[u8]) -> Option<Self> {
+    /// Parses a key. `None` if it is longer than any key of weir.
+    pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {
         let mut key = KeyBytes::default();
         key.bytes.get_mut(..bytes.len())?.copy_from_slice(bytes);
         key.length = u8::try_from(bytes.len()).ok()?;
@@ -180,19 +183,23 @@ pub(crate) fn cut_key(
 }
 
 /// An element as the kernel stores it. An interval takes two elements.
-pub(crate) fn elements(kind: Kind, key: &Key, aim: Option<&Aim>) -> impl Iterator<Item = Element> {
-    let userdata = aim.map_or(Vec::new(), |aim| userdata(&aim.comment));
-    let verdict = aim.map(|aim| match &aim.go {
-        Go::Jump(chain) => Verdict::to(NFT_JUMP, chain),
-        Go::Goto(chain) => Verdict::to(NFT_GOTO, chain),
-        Go::Return => Verdict::plain(NFT_RETURN),
-        Go::Accept => Verdict::plain(NF_ACCEPT),
-        Go::Continue => Verdict::plain(NFT_CONTINUE),
+pub(crate) fn elements(
+    kind: SetKind,
+    key: &ElementKey,
+    data: Option<&ElementData>,
+) -> impl Iterator<Item = WireElement> {
+    let userdata = data.map_or(Vec::new(), |data| userdata(&data.comment));
+    let verdict = data.map(|data| match &data.verdict {
+        NftVerdict::Jump(chain) => WireVerdict::to_chain(NFT_JUMP, chain),
+        NftVerdict::Goto(chain) => WireVerdict::to_chain(NFT_GOTO, chain),
+        NftVerdict::Return => WireVerdict::plain(NFT_RETURN),
+        NftVerdict::Accept => WireVerdict::plain(NF_ACCEPT),
+        NftVerdict::Continue => WireVerdict::plain(NFT_CONTINUE),
     });
     let start = KeyBytes::default();
     let (end, last) = match *key {
-        Key::Block(_, last) => (None, Some(last)),
-        Key::Service(PortRange { protocol, last, .. }) if kind == Kind::ServiceRanges => {
+        ElementKey::Block(_, last) => (None, Some(last)),
+        ElementKey::Service(PortRange { protocol, last, .. }) if kind == SetKind::ServiceRanges => {
             (Some(Box::new(start.protocol(protocol).port(last))), None)
         }
         _ => (None, None),
@@ -201,32 +208,36 @@ pub(crate) fn elements(kind: Kind, key: &Key, aim: Option<&Aim>) -> impl Iterato
     let open = last.is_some() && last.and_then(after).is_none();
     let userdata = if open { OPEN_INTERVAL.into() } else { userdata };
     let first =
-        Element { key, end, flags: 0, verdict, userdata, expires: false, is_foreign: false };
-    let closing = last.and_then(after).map(|next| Element {
+        WireElement { key, end, flags: 0, verdict, userdata, expires: false, is_foreign: false };
+    let closing = last.and_then(after).map(|next| WireElement {
         key: start.address(next),
         flags: NFT_SET_ELEM_INTERVAL_END,
-        ..Element::default()
+        ..WireElement::default()
     });
     std::iter::once(first).chain(closing)
 }
 
 /// The key of an element that the kernel stores as a single key.
-pub(crate) fn bare_key(kind: Kind, key: &Key) -> Option<KeyBytes> {
-    let is_more = matches!(key, Key::Block(..)) || kind == Kind::ServiceRanges;
+pub(crate) fn bare_key(kind: SetKind, key: &ElementKey) -> Option<KeyBytes> {
+    let is_more = matches!(key, ElementKey::Block(..)) || kind == SetKind::ServiceRanges;
     (!is_more).then(|| first_key(key))
 }
 
 /// The key itself, or the first of an interval.
-fn first_key(key: &Key) -> KeyBytes {
+fn first_key(key: &ElementKey) -> KeyBytes {
     let start = KeyBytes::default();
     match *key {
-        Key::Address(address) | Key::Block(address, _) => start.address(address),
-        Key::Pair(one, other) => start.address(one).address(other),
-        Key::Port(address, protocol, port) => start.address(address).protocol(protocol).port(port),
-        Key::Grant(pod, peer, protocol, port) => {
+        ElementKey::Address(address) | ElementKey::Block(address, _) => start.address(address),
+        ElementKey::Pair(one, other) => start.address(one).address(other),
+        ElementKey::Port(address, protocol, port) => {
+            start.address(address).protocol(protocol).port(port)
+        }
+        ElementKey::Grant(pod, peer, protocol, port) => {
             start.address(pod).address(peer).protocol(protocol).port(port)
         }
-        Key::Service(PortRange { protocol, first, .. }) => start.protocol(protocol).port(first),
+        ElementKey::Service(PortRange { protocol, first, .. }) => {
+            start.protocol(protocol).port(first)
+        }
     }
 }
 
@@ -249,7 +260,7 @@ pub(crate) fn userdata(comment: &str) -> Vec<u8> {
 }
 
 /// The userdata of a set: the byte order of its keys, and its comment.
-pub(crate) fn set_userdata(kind: Kind, comment: &str) -> Vec<u8> {
+pub(crate) fn set_userdata(kind: SetKind, comment: &str) -> Vec<u8> {
     let is_single = fields(kind).len() == 1;
     let order = if is_single { BYTEORDER_BIG_ENDIAN } else { BYTEORDER_INVALID };
     let mut all = vec![NFTNL_UDATA_SET_KEYBYTEORDER, 4];
@@ -269,7 +280,7 @@ fn tagged(tag: u8, comment: &str) -> Vec<u8> {
     all
 }
 
-impl Element {
+impl WireElement {
     /// Writes the element as one of a list.
     pub(crate) fn write(&self, list: &mut Body<'_>) {
         list.nest(NFTA_LIST_ELEM, |element| {
@@ -295,27 +306,31 @@ impl Element {
 }
 
 /// The key of an element of a set that changes. `None` if weir writes no such element.
-pub(crate) fn key(kind: Kind, element: &Element) -> Option<Key> {
+pub(crate) fn key(kind: SetKind, element: &WireElement) -> Option<ElementKey> {
     if element.flags != 0 || element.end.is_some() {
         return None;
     }
     let mut rest = element.key.as_slice();
     let key = match kind {
-        Kind::Addresses(family) | Kind::Chains(family) => Key::Address(address(family, &mut rest)?),
-        Kind::Pairs(family) => Key::Pair(address(family, &mut rest)?, address(family, &mut rest)?),
-        Kind::Ports(family) => {
-            Key::Port(address(family, &mut rest)?, protocol(&mut rest)?, port(&mut rest)?)
+        SetKind::Addresses(family) | SetKind::Chains(family) => {
+            ElementKey::Address(address(family, &mut rest)?)
         }
-        Kind::Grants(family) => {
+        SetKind::Pairs(family) => {
+            ElementKey::Pair(address(family, &mut rest)?, address(family, &mut rest)?)
+        }
+        SetKind::Ports(family) => {
+            ElementKey::Port(address(family, &mut rest)?, protocol(&mut rest)?, port(&mut rest)?)
+        }
+        SetKind::Grants(family) => {
             let (pod, peer) = (address(family, &mut rest)?, address(family, &mut rest)?);
-            Key::Grant(pod, peer, protocol(&mut rest)?, port(&mut rest)?)
+            ElementKey::Grant(pod, peer, protocol(&mut rest)?, port(&mut rest)?)
         }
-        Kind::Blocks(_)
-        | Kind::BlockChains(_)
-        | Kind::Services
-        | Kind::ServiceRanges
-        | Kind::Cut(_)
-        | Kind::CutSenders(_) => return None,
+        SetKind::Blocks(_)
+        | SetKind::BlockChains(_)
+        | SetKind::Services
+        | SetKind::ServiceRanges
+        | SetKind::Cut(_)
+        | SetKind::CutSenders(_) => return None,
     };
     rest.is_empty().then_some(key)
 }

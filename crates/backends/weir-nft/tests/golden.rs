@@ -1,9 +1,9 @@
-//! Golden rulesets, as text for review. `UPDATE_EXPECT=1 cargo test -p weir-nft` accepts a change.
+//! Golden tables, as text for review. `UPDATE_EXPECT=1 cargo test -p weir-nft` accepts a change.
 
 use expect_test::{Expect, expect};
 use weir_engine::{Locality, compile};
 use weir_model::World;
-use weir_nft::Ruleset;
+use weir_nft::NftTable;
 
 #[track_caller]
 fn check(case: &str, expected: Expect) {
@@ -11,7 +11,7 @@ fn check(case: &str, expected: Expect) {
 }
 
 #[track_caller]
-fn rendered(case: &str) -> Ruleset {
+fn rendered(case: &str) -> NftTable {
     let mut cases = weir_api::cases("case.yaml".into(), case.as_bytes());
     let case = cases.pop().expect("the text contains a case");
     assert!(case.findings.is_empty(), "{:?}", case.findings);
@@ -652,7 +652,7 @@ policies:
     policy("c", "both: v", &with("l5"), 80);
     policy("d", "app: one", "{ipBlock: {cidr: 10.0.0.3/32}}", 81);
     policy("e", "app: two", "{ipBlock: {cidr: 10.0.0.3/32}}", 82);
-    let ruleset = rendered(&case);
-    let maps = ruleset.sets.keys().filter(|name| name.starts_with("peers4")).count();
-    assert_eq!(maps, 2, "{ruleset}");
+    let table = rendered(&case);
+    let maps = table.sets.keys().filter(|name| name.starts_with("peers4")).count();
+    assert_eq!(maps, 2, "{table}");
 }

@@ -1,4 +1,4 @@
-//! Rendered rulesets, loaded by nft and by the kernel.
+//! Rendered tables, loaded by nft and by the kernel.
 
 use std::{
     io::Write,
@@ -9,21 +9,21 @@ use libtest_mimic::{Failed, Trial};
 use weir_datapath::Mode;
 use weir_engine::{Locality, compile};
 use weir_lab::{Lab, Layout};
-use weir_nft::{Nft, Ruleset};
+use weir_nft::{Nft, NftTable};
 use weir_trials::{node, random::draw};
 
 fn main() -> ExitCode {
     let merged = Trial::test("crowded_clusters_have_merged_rules_of_every_tier", || {
-        let rulesets: Vec<Ruleset> = (0..60)
+        let tables: Vec<NftTable> = (0..60)
             .map(|seed| weir_nft::render(&compile(&draw(seed).0, Locality::Everywhere)))
             .collect();
         for (tier, end) in [("isolated by", "-ports"), ("decided by", "-ports"), ("", "-admin")] {
-            let has = |ruleset: &&Ruleset| {
-                let mut chains = ruleset.chains.iter().filter(|(name, _)| name.ends_with(end));
+            let has = |table: &&NftTable| {
+                let mut chains = table.chains.iter().filter(|(name, _)| name.ends_with(end));
                 chains
                     .any(|(_, chain)| chain.rules.iter().any(|rule| rule.comment.starts_with(tier)))
             };
-            let merged = rulesets.iter().filter(has).count();
+            let merged = tables.iter().filter(has).count();
             if merged < 5 {
                 return Err(format!("hardly any cluster has a map: {merged}, {tier:?}").into());
             }

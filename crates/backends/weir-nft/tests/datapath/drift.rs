@@ -171,11 +171,11 @@ impl Node {
 
     /// Runs commands with the names of our objects filled in.
     fn disturb(&self, commands: &str) {
-        let ruleset = weir_nft::render(&self.program);
+        let table = weir_nft::render(&self.program);
         let mut chains =
-            ruleset.sets["in4"].elements.values().flatten().filter_map(|aim| aim.go.chain());
+            table.sets["in4"].elements.values().flatten().filter_map(|data| data.verdict.chain());
         let chain = chains.find(|name| &***name != "ingress4").unwrap();
-        let set = ruleset.sets.keys().find(|name| name.starts_with("pods4-")).unwrap();
+        let set = table.sets.keys().find(|name| name.starts_with("pods4-")).unwrap();
         let rules = node::list(&self.lab, &["-a", "list", "chain", "inet", "weir", "new4"]);
         let rule = rules.lines().find(|line| line.contains("vmap @in4")).unwrap();
         let (_, handle) = rule.rsplit_once(" handle ").unwrap();

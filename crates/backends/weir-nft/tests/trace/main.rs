@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use weir_datapath::{Mode, Planner as _};
 use weir_engine::{Engine, Locality};
 use weir_model::{Change, Delta, Direction, Flow, Program, Protocol, Verdict};
-use weir_nft::{Chain, Go, Planner, Ruleset, Set, Step, render};
+use weir_nft::{NftChain, NftSet, NftTable, NftVerdict, Planner, Step, render};
 
 use packet::Way;
 
@@ -17,25 +17,25 @@ use packet::Way;
 const SET: &str = "the set exists";
 const CHAIN: &str = "the chain exists";
 
-/// The ruleset after some steps.
-fn after(mut ruleset: Ruleset, steps: &[Step]) -> Ruleset {
-    let Ruleset { sets, chains } = &mut ruleset;
+/// The table after some steps.
+fn after(mut table: NftTable, steps: &[Step]) -> NftTable {
+    let NftTable { sets, chains } = &mut table;
     for step in steps.iter().cloned() {
         match step {
             Step::AddTable | Step::DeleteTable => (),
             Step::AddSet(name, kind, comment) => {
-                let set = Set { kind, comment, elements: Default::default() };
+                let set = NftSet { kind, comment, elements: Default::default() };
                 assert!(sets.insert(name.clone(), set).is_none(), "{name} is there");
             }
             Step::AddChain(name, hook) => {
-                let chain = Chain { hook, rules: Vec::new() };
+                let chain = NftChain { hook, rules: Vec::new() };
                 assert!(chains.insert(name.clone(), chain).is_none(), "{name} is there");
             }
             Step::AddRules(name, rules) => chains.get_mut(&name).expect(CHAIN).rules.extend(rules),
             Step::ReplaceRules(name, rules) => chains.get_mut(&name).expect(CHAIN).rules = rules,
             Step::Add(name, _, elements) => {
-                for (key, aim) in elements {
-                    let there = sets.get_mut(&name).expect(SET).elements.insert(key, aim);
+                for (key, data) in elements {
+                    let there = sets.get_mut(&name).expect(SET).elements.insert(key, data);
                     assert_eq!(there, None, "{name} has it");
                 }
             }
@@ -51,7 +51,7 @@ fn after(mut ruleset: Ruleset, steps: &[Step]) -> Ruleset {
             Step::DeleteSet(name) => drop(sets.remove(&name).expect(SET)),
         }
     }
-    ruleset
+    table
 }
 
 /// The possible verdicts on a packet inside the rules: each pod has its old or its new rules, and
@@ -91,7 +91,7 @@ fn is_forwarded(program: &Program, flow: &Flow) -> bool {
 
 /// Sends a packet for every moment at which a lookup can meet the change.
 #[track_caller]
-fn check(before: &Ruleset, after: &Ruleset, flow: &Flow, [may_pass, may_not]: [bool; 2]) {
+fn check(before: &NftTable, after: &NftTable, flow: &Flow, [may_pass, may_not]: [bool; 2]) {
     let mut early = 0;
     loop {
         let mut way = Way { before, after, early, made: 0 };
@@ -119,7 +119,7 @@ fn step(
     let delta = engine.apply([change]);
     let programs = around(program, &delta);
     program.apply(delta.clone());
-    let mut state = planner.ruleset().clone();
+    let mut state = planner.table().clone();
     let transaction = planner.plan(program, &delta);
     for group in transaction.groups() {
         let next = after(state.clone(), &group.steps);
@@ -272,7 +272,7 @@ fn a_pod_that_moves_while_rules_change_gets_no_mixed_verdict() {
 
 /// A cluster with this many admin rules for peers of `db`, and as many for blocks, each with its
 /// own port.
-fn ruled(rules: u16) -> Ruleset {
+fn ruled(rules: u16) -> NftTable {
     let rule = |number: u16| {
         let action = ["Deny", "Pass", "Accept"][usize::from(number) % 3];
         let peers = match number % 2 {
@@ -311,7 +311,7 @@ fn ruled(rules: u16) -> Ruleset {
 #[test]
 fn the_number_of_lookups_does_not_depend_on_the_number_of_admin_rules() {
     let lookups = [12, 1000].map(|rules| {
-        let ruleset = ruled(rules);
+        let table = ruled(rules);
         let to = [[10, 100, 0, 10], [10, 1, 3, 9], [203, 0, 113, 1]];
         to.map(|to| {
             let flow = Flow {
@@ -320,7 +320,7 @@ fn the_number_of_lookups_does_not_depend_on_the_number_of_admin_rules() {
                 protocol: Protocol::Tcp,
                 port: 1010,
             };
-            let mut way = Way { before: &ruleset, after: &ruleset, early: 0, made: 0 };
+            let mut way = Way { before: &table, after: &table, early: 0, made: 0 };
             way.verdict(&flow);
             way.made
         })
@@ -331,7 +331,7 @@ fn the_number_of_lookups_does_not_depend_on_the_number_of_admin_rules() {
 }
 
 /// The target of the one element that a new pod with these labels adds for `db`.
-fn target_of(rules: &str, labels: &str) -> Go {
+fn target_of(rules: &str, labels: &str) -> NftVerdict {
     let db = "{apiVersion: v1, kind: Namespace, metadata: {name: shop}}\n---\n{apiVersion: v1, kind: Pod, metadata: {name: db, namespace: shop}, spec: {nodeName: here}, status: {podIP: 10.0.1.1}}\n";
     let mut engine = Engine::new(Locality::Node("here".into()));
     let mut program = Program::default();
@@ -343,8 +343,8 @@ fn target_of(rules: &str, labels: &str) -> Go {
     let steps: Vec<&Step> = transaction.steps().collect();
     let [Step::Add(map, _, elements)] = &steps[..] else { panic!("{transaction}") };
     assert!(map.starts_with("peers4-"), "{transaction}");
-    let [(_, Some(aim))] = &elements[..] else { panic!("{transaction}") };
-    aim.go.clone()
+    let [(_, Some(data))] = &elements[..] else { panic!("{transaction}") };
+    data.verdict.clone()
 }
 
 fn admin_policy(number: u8, rules: &str) -> String {
@@ -365,16 +365,16 @@ fn a_peer_with_the_usual_decision_needs_no_chain() {
         )
     };
     let many: String = (1..=20).map(same).collect();
-    assert_eq!(target_of(&many, "team-3: v, team-12: v"), Go::Continue);
+    assert_eq!(target_of(&many, "team-3: v, team-12: v"), NftVerdict::Continue);
     // Two special teams, and all other pods.
     let special = [1, 2].map(same).concat();
     let rest = "{action: Deny, from: [{pods: {namespaceSelector: {}, podSelector: {matchExpressions: [{key: friend, operator: DoesNotExist}]}}}]}";
     let both = format!("{special}{}", admin_policy(3, rest));
-    assert_eq!(target_of(&both, ""), Go::Continue);
+    assert_eq!(target_of(&both, ""), NftVerdict::Continue);
     let friendly = rest.replace("Deny", "Accept").replace("DoesNotExist", "Exists");
     assert_eq!(
         target_of(&format!("{both}{}", admin_policy(4, &friendly)), "friend: v"),
-        Go::Accept
+        NftVerdict::Accept
     );
 }
 

@@ -1,17 +1,19 @@
-//! Evaluates a ruleset for a packet as the kernel does.
+//! Evaluates a table for a packet as the kernel does.
 
 use std::sync::Arc;
 
 use weir_model::{Flow, IpFamily, Name, Verdict};
-use weir_nft::{Act, Aim, Field, Go, Key, Kind, Match, Ruleset, Set};
+use weir_nft::{
+    ElementData, ElementKey, Field, Match, NftSet, NftTable, NftVerdict, SetKind, Statement,
+};
 
 /// The rules for a packet, and the sets before and after a change.
 ///
 /// The kernel evaluates the rules of one generation to the end, but looks up the current content of
 /// each set.
 pub(crate) struct Way<'a> {
-    pub(crate) before: &'a Ruleset,
-    pub(crate) after: &'a Ruleset,
+    pub(crate) before: &'a NftTable,
+    pub(crate) after: &'a NftTable,
     /// The number of lookups before the change.
     pub(crate) early: usize,
     /// The number of lookups made.
@@ -32,29 +34,33 @@ impl Way<'_> {
             if !rule.matches.iter().all(|one| self.fits(one, flow)) {
                 continue;
             }
-            let go = match &rule.act {
-                Act::Accept => return Some(Verdict::Allow),
-                Act::CountDrop => return Some(Verdict::Deny),
-                Act::Return => return None,
-                Act::Log(_) | Act::Count => continue,
-                Act::Goto(chain) => Go::Goto(chain.clone()),
-                Act::Jump(chain) => Go::Jump(chain.clone()),
-                Act::Map(fields, map) => match self.find(fields, map, flow).flatten() {
-                    Some(aim) => aim.go.clone(),
+            let verdict = match &rule.statement {
+                Statement::Accept => return Some(Verdict::Allow),
+                Statement::CountDrop => return Some(Verdict::Deny),
+                Statement::Return => return None,
+                Statement::Log(_) | Statement::Count => continue,
+                Statement::Goto(chain) => NftVerdict::Goto(chain.clone()),
+                Statement::Jump(chain) => NftVerdict::Jump(chain.clone()),
+                Statement::Map(fields, map) => match self.find(fields, map, flow).flatten() {
+                    Some(data) => data.verdict.clone(),
                     None => continue,
                 },
-                Act::MapOr(fields, map, chain) => match self.find(fields, map, flow).flatten() {
-                    Some(aim) if aim.go == Go::Continue => Go::Goto(chain.clone()),
-                    Some(aim) => aim.go.clone(),
-                    None => continue,
-                },
+                Statement::MapOr(fields, map, chain) => {
+                    match self.find(fields, map, flow).flatten() {
+                        Some(data) if data.verdict == NftVerdict::Continue => {
+                            NftVerdict::Goto(chain.clone())
+                        }
+                        Some(data) => data.verdict.clone(),
+                        None => continue,
+                    }
+                }
             };
-            match go {
-                Go::Return => return None,
-                Go::Accept => return Some(Verdict::Allow),
-                Go::Continue => continue,
-                Go::Goto(chain) => return self.chain(&chain, flow),
-                Go::Jump(chain) => match self.chain(&chain, flow) {
+            match verdict {
+                NftVerdict::Return => return None,
+                NftVerdict::Accept => return Some(Verdict::Allow),
+                NftVerdict::Continue => continue,
+                NftVerdict::Goto(chain) => return self.chain(&chain, flow),
+                NftVerdict::Jump(chain) => match self.chain(&chain, flow) {
                     None => continue,
                     decided => return decided,
                 },
@@ -75,7 +81,12 @@ impl Way<'_> {
         }
     }
 
-    fn find(&mut self, fields: &[Field], set: &Name, flow: &Flow) -> Option<Option<Arc<Aim>>> {
+    fn find(
+        &mut self,
+        fields: &[Field],
+        set: &Name,
+        flow: &Flow,
+    ) -> Option<Option<Arc<ElementData>>> {
         let state = if self.made < self.early { self.before } else { self.after };
         self.made += 1;
         // Packets inside the rules still see a deleted set.
@@ -84,7 +95,7 @@ impl Way<'_> {
     }
 }
 
-fn look_up(fields: &[Field], set: &Set, flow: &Flow) -> Option<Option<Arc<Aim>>> {
+fn look_up(fields: &[Field], set: &NftSet, flow: &Flow) -> Option<Option<Arc<ElementData>>> {
     let mut addresses = fields.iter().filter_map(|field| match field {
         Field::Source(family) => Some((flow.from, *family)),
         Field::Destination(family) => Some((flow.to, *family)),
@@ -96,18 +107,18 @@ fn look_up(fields: &[Field], set: &Set, flow: &Flow) -> Option<Option<Arc<Aim>>>
     let mut address = || addresses.next().map(|(address, _)| address);
     let Flow { protocol, port, .. } = *flow;
     let key = match set.kind {
-        Kind::Addresses(_) | Kind::Chains(_) => Key::Address(address()?),
-        Kind::Pairs(_) => Key::Pair(address()?, address()?),
-        Kind::Ports(_) => Key::Port(address()?, protocol, port),
-        Kind::Grants(_) => Key::Grant(address()?, address()?, protocol, port),
-        Kind::Blocks(_) | Kind::BlockChains(_) => {
+        SetKind::Addresses(_) | SetKind::Chains(_) => ElementKey::Address(address()?),
+        SetKind::Pairs(_) => ElementKey::Pair(address()?, address()?),
+        SetKind::Ports(_) => ElementKey::Port(address()?, protocol, port),
+        SetKind::Grants(_) => ElementKey::Grant(address()?, address()?, protocol, port),
+        SetKind::Blocks(_) | SetKind::BlockChains(_) => {
             let address = address()?;
-            let holds = |key: &&Key| matches!(key, Key::Block(first, last) if (first..=last).contains(&&address));
+            let holds = |key: &&ElementKey| matches!(key, ElementKey::Block(first, last) if (first..=last).contains(&&address));
             set.elements.keys().find(holds)?.clone()
         }
-        Kind::Services | Kind::ServiceRanges => {
-            let holds = |key: &&Key| match key {
-                Key::Service(range) => {
+        SetKind::Services | SetKind::ServiceRanges => {
+            let holds = |key: &&ElementKey| match key {
+                ElementKey::Service(range) => {
                     range.protocol == protocol && (range.first..=range.last).contains(&port)
                 }
                 _ => false,
@@ -115,7 +126,7 @@ fn look_up(fields: &[Field], set: &Set, flow: &Flow) -> Option<Option<Arc<Aim>>>
             set.elements.keys().find(holds)?.clone()
         }
         // No connection was terminated.
-        Kind::Cut(_) | Kind::CutSenders(_) => return None,
+        SetKind::Cut(_) | SetKind::CutSenders(_) => return None,
     };
     set.elements.get(&key).cloned()
 }

@@ -5,27 +5,27 @@ use weir_model::{Direction, IpFamily, Name, PortRange, Protocol};
 
 /// The content of weir's table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Ruleset {
+pub struct NftTable {
     /// Sets and maps by name.
-    pub sets: BTreeMap<Name, Set>,
+    pub sets: BTreeMap<Name, NftSet>,
     /// Chains by name.
-    pub chains: BTreeMap<Name, Chain>,
+    pub chains: BTreeMap<Name, NftChain>,
 }
 
 /// A set, or a map from keys to verdicts.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Set {
+pub struct NftSet {
     /// The type of the keys.
-    pub kind: Kind,
+    pub kind: SetKind,
     /// The meaning of the set, for human readers.
     pub comment: Name,
-    /// The keys, each with its target if this is a map.
-    pub elements: BTreeMap<Key, Option<Arc<Aim>>>,
+    /// The keys, each with a verdict if this is a map.
+    pub elements: BTreeMap<ElementKey, Option<Arc<ElementData>>>,
 }
 
 /// The type of a set's keys, and whether it is a map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum SetKind {
     /// Addresses.
     Addresses(IpFamily),
     /// Two addresses.
@@ -86,7 +86,7 @@ impl Field {
 
 /// A key of a set.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Key {
+pub enum ElementKey {
     /// An address.
     Address(IpAddr),
     /// Two addresses.
@@ -101,18 +101,18 @@ pub enum Key {
     Service(PortRange),
 }
 
-/// The target of a map element.
+/// The data of an element of a verdict map.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Aim {
+pub struct ElementData {
     /// The verdict.
-    pub go: Go,
+    pub verdict: NftVerdict,
     /// The reason, for human readers. May be empty.
     pub comment: Name,
 }
 
 /// A verdict of a map element.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Go {
+pub enum NftVerdict {
     /// Calls a chain.
     Jump(Name),
     /// Continues in a chain, which returns to the caller of this one.
@@ -125,23 +125,23 @@ pub enum Go {
     Continue,
 }
 
-impl Go {
+impl NftVerdict {
     /// The chain of a jump or goto.
     pub fn chain(&self) -> Option<&Name> {
         match self {
-            Go::Jump(chain) | Go::Goto(chain) => Some(chain),
-            Go::Return | Go::Accept | Go::Continue => None,
+            NftVerdict::Jump(chain) | NftVerdict::Goto(chain) => Some(chain),
+            NftVerdict::Return | NftVerdict::Accept | NftVerdict::Continue => None,
         }
     }
 }
 
 /// A chain and its rules.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Chain {
+pub struct NftChain {
     /// The hook of a base chain. `None` if other chains call it.
     pub hook: Option<Hook>,
     /// The rules in order.
-    pub rules: Vec<Rule>,
+    pub rules: Vec<NftRule>,
 }
 
 /// The hook of a base chain.
@@ -153,11 +153,11 @@ pub enum Hook {
 
 /// A rule: an action for packets that satisfy all matches.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rule {
+pub struct NftRule {
     /// The conditions.
     pub matches: Vec<Match>,
     /// The action.
-    pub act: Act,
+    pub statement: Statement,
     /// The origin, for human readers. May be empty.
     pub comment: Name,
 }
@@ -181,7 +181,7 @@ pub enum Match {
 
 /// The action of a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Act {
+pub enum Statement {
     /// Accepts the packet without consulting another chain of weir.
     Accept,
     /// Returns to the calling chain.
@@ -203,10 +203,10 @@ pub enum Act {
     Log(DropCause),
 }
 
-impl Rule {
+impl NftRule {
     /// A rule without a comment.
-    pub(crate) fn new(matches: impl Into<Vec<Match>>, act: Act) -> Self {
-        Rule { matches: matches.into(), act, comment: Name::from("") }
+    pub(crate) fn new(matches: impl Into<Vec<Match>>, statement: Statement) -> Self {
+        NftRule { matches: matches.into(), statement, comment: Name::from("") }
     }
 
     /// The sets and chains that the rule refers to.
@@ -219,10 +219,16 @@ impl Rule {
             | Match::NeighbourDiscovery
             | Match::To(_) => None,
         });
-        let (one, other) = match &self.act {
-            Act::Goto(name) | Act::Jump(name) | Act::Map(_, name) => (Some(name), None),
-            Act::MapOr(_, map, chain) => (Some(map), Some(chain)),
-            Act::Accept | Act::Return | Act::Count | Act::CountDrop | Act::Log(_) => (None, None),
+        let (one, other) = match &self.statement {
+            Statement::Goto(name) | Statement::Jump(name) | Statement::Map(_, name) => {
+                (Some(name), None)
+            }
+            Statement::MapOr(_, map, chain) => (Some(map), Some(chain)),
+            Statement::Accept
+            | Statement::Return
+            | Statement::Count
+            | Statement::CountDrop
+            | Statement::Log(_) => (None, None),
         };
         sets.chain(one).chain(other)
     }

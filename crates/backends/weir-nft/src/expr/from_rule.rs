@@ -1,0 +1,157 @@
+//! The expressions that carry out a rule.
+
+use weir_model::{IpFamily, Name, PortRange};
+use weir_netfilter::report::{BURST, GROUP, PER_SECOND, SNAPLEN, prefix};
+
+use super::{Expr, WireVerdict};
+use crate::{Field, Match, NftRule, Statement, uapi::*};
+
+/// The connection states that need no verdict.
+const ACCEPTED_STATES: u32 = CT_STATE_ESTABLISHED | CT_STATE_RELATED;
+const ICMPV6: u8 = 58;
+
+/// The unit of a limit, in seconds.
+const SECOND: u64 = 1;
+/// The hop limit of a packet that no router has forwarded.
+const MAX_HOP_LIMIT: u8 = u8::MAX;
+/// The ICMPv6 types of neighbour discovery: router solicitation to redirect.
+const ND_ROUTER_SOLICIT: u8 = 133;
+const ND_REDIRECT: u8 = 137;
+
+// The offset and the length of each field in its header.
+const IPV4_SOURCE: (u32, u32) = (12, 4);
+const IPV4_DESTINATION: (u32, u32) = (16, 4);
+const IPV6_HOP_LIMIT: (u32, u32) = (7, 1);
+const IPV6_SOURCE: (u32, u32) = (8, 16);
+const IPV6_DESTINATION: (u32, u32) = (24, 16);
+const ICMP_TYPE: (u32, u32) = (0, 1);
+const SOURCE_PORT: (u32, u32) = (0, 2);
+const DESTINATION_PORT: (u32, u32) = (2, 2);
+
+/// The expressions of a rule.
+pub(crate) fn from_rule(rule: &NftRule) -> Vec<Expr> {
+    let mut all = Vec::new();
+    rule.matches.iter().for_each(|one| push_match(one, &mut all));
+    push_statement(&rule.statement, &mut all);
+    all
+}
+
+fn payload(base: u32, (offset, length): (u32, u32), to: u32) -> Expr {
+    Expr::Payload { base, offset, length, to }
+}
+
+fn compare(op: u32, value: &[u8]) -> Expr {
+    Expr::Compare { register: 0, op, value: value.into() }
+}
+
+fn push_match(one: &Match, all: &mut Vec<Expr>) {
+    match one {
+        Match::Established => all.extend([
+            Expr::Conntrack { key: NFT_CT_STATE, to: 0 },
+            Expr::And { register: 0, mask: ACCEPTED_STATES.to_ne_bytes().into() },
+            compare(NFT_CMP_NEQ, &[0; 4]),
+        ]),
+        Match::Translated => all.extend([
+            Expr::Conntrack { key: NFT_CT_STATUS, to: 0 },
+            Expr::And { register: 0, mask: IPS_DST_NAT.to_ne_bytes().into() },
+            compare(NFT_CMP_NEQ, &[0; 4]),
+        ]),
+        Match::Of(one) => push_family(*one, all),
+        Match::NeighbourDiscovery => {
+            push_family(IpFamily::V6, all);
+            all.extend([
+                payload(NFT_PAYLOAD_NETWORK_HEADER, IPV6_HOP_LIMIT, 0),
+                compare(NFT_CMP_EQ, &[MAX_HOP_LIMIT]),
+                Expr::Meta { key: NFT_META_L4PROTO, to: 0 },
+                compare(NFT_CMP_EQ, &[ICMPV6]),
+                payload(NFT_PAYLOAD_TRANSPORT_HEADER, ICMP_TYPE, 0),
+                compare(NFT_CMP_GTE, &[ND_ROUTER_SOLICIT]),
+                compare(NFT_CMP_LTE, &[ND_REDIRECT]),
+            ]);
+        }
+        Match::In(key, set) => {
+            push_fields(key, all);
+            all.push(Expr::Lookup { set: set.clone(), register: 0 });
+        }
+        Match::To(range) => push_ports(range, all),
+    }
+}
+
+fn push_statement(statement: &Statement, all: &mut Vec<Expr>) {
+    match statement {
+        Statement::Accept => all.push(Expr::Verdict(WireVerdict::plain(NF_ACCEPT))),
+        Statement::Return => all.push(Expr::Verdict(WireVerdict::plain(NFT_RETURN))),
+        Statement::Count => all.push(Expr::Counter),
+        Statement::CountDrop => {
+            all.extend([Expr::Counter, Expr::Verdict(WireVerdict::plain(NF_DROP))])
+        }
+        Statement::Goto(chain) => all.push(Expr::Verdict(WireVerdict::to_chain(NFT_GOTO, chain))),
+        Statement::Jump(chain) => all.push(Expr::Verdict(WireVerdict::to_chain(NFT_JUMP, chain))),
+        Statement::Map(key, map) => push_verdict_map(key, map, all),
+        Statement::MapOr(key, map, chain) => {
+            push_verdict_map(key, map, all);
+            all.push(Expr::Verdict(WireVerdict::to_chain(NFT_GOTO, chain)));
+        }
+        Statement::Log(cause) => all.extend([
+            Expr::Limit { rate: PER_SECOND.into(), unit: SECOND, burst: BURST },
+            Expr::Log { group: GROUP, prefix: prefix(*cause).into(), snaplen: SNAPLEN },
+        ]),
+    }
+}
+
+fn push_family(family: IpFamily, all: &mut Vec<Expr>) {
+    let number = match family {
+        IpFamily::V4 => NFPROTO_IPV4,
+        IpFamily::V6 => NFPROTO_IPV6,
+    };
+    all.extend([Expr::Meta { key: NFT_META_NFPROTO, to: 0 }, compare(NFT_CMP_EQ, &[number])]);
+}
+
+fn push_verdict_map(key: &[Field], map: &Name, all: &mut Vec<Expr>) {
+    push_fields(key, all);
+    all.push(Expr::VerdictMap { set: map.clone(), register: 0 });
+}
+
+/// Loads the fields of a key into consecutive registers. Checks the family of addresses first.
+fn push_fields(key: &[Field], all: &mut Vec<Expr>) {
+    let first = key.iter().find_map(|field| match field {
+        Field::Source(family) | Field::Destination(family) => Some(*family),
+        Field::Protocol | Field::SourcePort | Field::DestinationPort => None,
+    });
+    first.into_iter().for_each(|first| push_family(first, all));
+    let mut to = 0;
+    for field in key {
+        let network = |field| payload(NFT_PAYLOAD_NETWORK_HEADER, field, to);
+        let transport = |field| payload(NFT_PAYLOAD_TRANSPORT_HEADER, field, to);
+        all.push(match field {
+            Field::Source(IpFamily::V4) => network(IPV4_SOURCE),
+            Field::Destination(IpFamily::V4) => network(IPV4_DESTINATION),
+            Field::Source(IpFamily::V6) => network(IPV6_SOURCE),
+            Field::Destination(IpFamily::V6) => network(IPV6_DESTINATION),
+            Field::Protocol => Expr::Meta { key: NFT_META_L4PROTO, to },
+            Field::SourcePort => transport(SOURCE_PORT),
+            Field::DestinationPort => transport(DESTINATION_PORT),
+        });
+        to += match field {
+            Field::Source(IpFamily::V6) | Field::Destination(IpFamily::V6) => 4,
+            _ => 1,
+        };
+    }
+}
+
+fn push_ports(range: &PortRange, all: &mut Vec<Expr>) {
+    all.extend([
+        Expr::Meta { key: NFT_META_L4PROTO, to: 0 },
+        compare(NFT_CMP_EQ, &[range.protocol.number()]),
+    ]);
+    if *range == PortRange::all(range.protocol) {
+        return;
+    }
+    all.push(payload(NFT_PAYLOAD_TRANSPORT_HEADER, DESTINATION_PORT, 0));
+    let (first, last) = (range.first.to_be_bytes(), range.last.to_be_bytes());
+    if first == last {
+        all.push(compare(NFT_CMP_EQ, &first));
+    } else {
+        all.extend([compare(NFT_CMP_GTE, &first), compare(NFT_CMP_LTE, &last)]);
+    }
+}

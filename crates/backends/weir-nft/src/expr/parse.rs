@@ -1,0 +1,163 @@
+//! Reads expressions back from the kernel.
+
+use weir_model::Name;
+use weir_netlink::{Attribute, Attributes, Malformed};
+
+use super::{Expr, WireVerdict};
+use crate::uapi::*;
+
+impl WireVerdict {
+    /// Parses the data of an element or an expression. `None` if it is not a verdict.
+    pub(crate) fn parse(data: Attributes<'_>) -> Result<Option<WireVerdict>, Malformed> {
+        for attribute in data {
+            let attribute = attribute?;
+            if attribute.kind == NFTA_DATA_VERDICT {
+                let mut verdict = WireVerdict::plain(0);
+                for part in attribute.attributes() {
+                    let part = part?;
+                    match part.kind {
+                        NFTA_VERDICT_CODE => verdict.code = i32::from_be_bytes(part.array()?),
+                        NFTA_VERDICT_CHAIN => verdict.chain = Some(part.text()?.into()),
+                        _ => (),
+                    }
+                }
+                return Ok(Some(verdict));
+            }
+        }
+        Ok(None)
+    }
+}
+
+impl Expr {
+    /// Parses an element of a list of expressions.
+    pub(crate) fn parse(element: &Attribute<'_>) -> Result<Expr, Malformed> {
+        let (mut name, mut data) = ("", None);
+        for attribute in element.attributes() {
+            let attribute = attribute?;
+            match attribute.kind {
+                NFTA_EXPR_NAME => name = attribute.text()?,
+                NFTA_EXPR_DATA => data = Some(attribute),
+                _ => (),
+            }
+        }
+        let mut parts = ExprAttributes::default();
+        for attribute in data.iter().flat_map(Attribute::attributes) {
+            let attribute = attribute?;
+            if let Some(part) = parts.0.get_mut(usize::from(attribute.kind)) {
+                *part = Some(attribute);
+            }
+        }
+        Ok(parts.parse(name)?.unwrap_or_else(|| Expr::Foreign(name.into())))
+    }
+}
+
+/// The index of a register by its number in the kernel.
+fn register_index(register: u32) -> Option<u32> {
+    match register {
+        NFT_REG_1..=NFT_REG_4 => Some((register - NFT_REG_1) * 4),
+        NFT_REG32_00..=NFT_REG32_15 => Some(register - NFT_REG32_00),
+        _ => None,
+    }
+}
+
+/// The attributes of an expression, by type.
+#[derive(Default)]
+struct ExprAttributes<'a>([Option<Attribute<'a>>; 8]);
+
+impl<'a> ExprAttributes<'a> {
+    /// Parses an expression. `None` if weir never writes such an expression.
+    fn parse(&self, name: &str) -> Result<Option<Expr>, Malformed> {
+        Ok(match name {
+            "meta" => {
+                let key = self.number(NFTA_META_KEY)?;
+                self.register(NFTA_META_DREG)?.map(|to| Expr::Meta { key, to })
+            }
+            "payload" => {
+                let base = self.number(NFTA_PAYLOAD_BASE)?;
+                let offset = self.number(NFTA_PAYLOAD_OFFSET)?;
+                let length = self.number(NFTA_PAYLOAD_LEN)?;
+                let to = self.register(NFTA_PAYLOAD_DREG)?;
+                to.map(|to| Expr::Payload { base, offset, length, to })
+            }
+            "ct" if self.get(NFTA_CT_DIRECTION).is_none() => {
+                let key = self.number(NFTA_CT_KEY)?;
+                self.register(NFTA_CT_DREG)?.map(|to| Expr::Conntrack { key, to })
+            }
+            "bitwise" => {
+                let (mask, xor) = (self.value(NFTA_BITWISE_MASK)?, self.value(NFTA_BITWISE_XOR)?);
+                let in_place = self.number(NFTA_BITWISE_SREG)? == self.number(NFTA_BITWISE_DREG)?;
+                let is_and = self.number(NFTA_BITWISE_OP)? == NFT_BITWISE_BOOL
+                    && xor.iter().all(|byte| *byte == 0);
+                let register = self.register(NFTA_BITWISE_SREG)?;
+                register.filter(|_| in_place && is_and).map(|register| Expr::And { register, mask })
+            }
+            "cmp" => {
+                let (op, value) = (self.number(NFTA_CMP_OP)?, self.value(NFTA_CMP_DATA)?);
+                let register = self.register(NFTA_CMP_SREG)?;
+                register.map(|register| Expr::Compare { register, op, value })
+            }
+            "lookup" => {
+                let set = self.text(NFTA_LOOKUP_SET)?;
+                let destination =
+                    self.get(NFTA_LOOKUP_DREG).map(|part| part.be_u32()).transpose()?;
+                let is_plain = self.number(NFTA_LOOKUP_FLAGS)? == 0;
+                let register = self.register(NFTA_LOOKUP_SREG)?.filter(|_| is_plain);
+                register.and_then(|register| match destination {
+                    None => Some(Expr::Lookup { set, register }),
+                    Some(NFT_REG_VERDICT) => Some(Expr::VerdictMap { set, register }),
+                    Some(_) => None,
+                })
+            }
+            "immediate" if self.number(NFTA_IMMEDIATE_DREG)? == NFT_REG_VERDICT => {
+                let data = self.get(NFTA_IMMEDIATE_DATA);
+                let data = data.map_or(Attributes::new(&[]), |data| data.attributes());
+                WireVerdict::parse(data)?.map(Expr::Verdict)
+            }
+            "counter" => Some(Expr::Counter),
+            "limit"
+                if self.number(NFTA_LIMIT_TYPE)? == NFT_LIMIT_PKTS
+                    && self.number(NFTA_LIMIT_FLAGS)? == 0 =>
+            {
+                Some(Expr::Limit {
+                    rate: self.get(NFTA_LIMIT_RATE).map_or(Ok(0), |part| part.be_u64())?,
+                    unit: self.get(NFTA_LIMIT_UNIT).map_or(Ok(0), |part| part.be_u64())?,
+                    burst: self.number(NFTA_LIMIT_BURST)?,
+                })
+            }
+            "log" => Some(Expr::Log {
+                group: self.get(NFTA_LOG_GROUP).map_or(Ok(0), |part| part.be_u16())?,
+                prefix: self.text(NFTA_LOG_PREFIX)?,
+                snaplen: self.number(NFTA_LOG_SNAPLEN)?,
+            }),
+            _ => None,
+        })
+    }
+
+    fn get(&self, kind: u16) -> Option<Attribute<'a>> {
+        self.0.get(usize::from(kind)).copied().flatten()
+    }
+
+    /// A register of four bytes. `None` for the verdict register and for numbers without meaning.
+    fn register(&self, kind: u16) -> Result<Option<u32>, Malformed> {
+        Ok(register_index(self.number(kind)?))
+    }
+
+    /// A number. A missing attribute means 0, as in the kernel.
+    fn number(&self, kind: u16) -> Result<u32, Malformed> {
+        self.get(kind).map_or(Ok(0), |part| part.be_u32())
+    }
+
+    fn text(&self, kind: u16) -> Result<Name, Malformed> {
+        self.get(kind).map_or(Ok(Name::from("")), |part| part.text().map(Name::from))
+    }
+
+    fn value(&self, kind: u16) -> Result<Vec<u8>, Malformed> {
+        for part in self.get(kind).iter().flat_map(Attribute::attributes) {
+            let part = part?;
+            if part.kind == NFTA_DATA_VALUE {
+                return Ok(part.value.into());
+            }
+        }
+        Ok(Vec::new())
+    }
+}
