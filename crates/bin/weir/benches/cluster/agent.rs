@@ -1,7 +1,7 @@
 //! Starts agents and measures their resource usage.
 
 use std::{
-    fs, thread,
+    thread,
     time::{Duration, Instant},
 };
 
@@ -12,6 +12,7 @@ use weir_lab::Lab;
 use crate::{
     requests::{Audit, Requests},
     site::{Agent, Scratch, gate, run_weir},
+    usage::{Usage, metric},
     world::NODE,
 };
 
@@ -30,16 +31,8 @@ pub(crate) struct Stage<'a> {
 /// The time and resources until an agent is in sync and all rules are in force.
 pub(crate) struct Start {
     time: Duration,
-    taken: Taken,
+    usage: Usage,
     requests: Requests,
-}
-
-/// The resource usage of a process since its start.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Taken {
-    pub(crate) cpu: Duration,
-    pub(crate) resident: u64,
-    pub(crate) peak: u64,
 }
 
 impl Stage<'_> {
@@ -57,12 +50,12 @@ impl Stage<'_> {
             thread::sleep(Duration::from_millis(2));
         }
         let time = start_time.elapsed();
-        let taken = Taken::by(&agent);
+        let usage = Usage::of_process(agent.child.id());
         let requests = self.audit.since_last();
         // The agent updates this metric when it is idle.
-        let counted = || metric(&self.metrics(&agent), "weir_endpoints") as usize;
+        let counted = || metric(&self.metrics(&agent), "weir_endpoints", "") as usize;
         agent.until("the pods of the node have rules", || counted() == pods);
-        (agent, Start { time, taken, requests })
+        (agent, Start { time, usage, requests })
     }
 
     /// Removes all rules from the kernel of the node.
@@ -86,38 +79,8 @@ impl Stage<'_> {
 
 impl Start {
     pub(crate) fn json(&self) -> Value {
-        let Start { time, taken: Taken { cpu, resident, peak }, requests } = self;
-        json!({
-            "seconds": time.as_secs_f64(), "cpu_seconds": cpu.as_secs_f64(),
-            "resident_bytes": resident, "peak_bytes": peak, "requests": requests,
-        })
+        let mut report = self.usage.json(self.time);
+        report["requests"] = json!(self.requests);
+        report
     }
-}
-
-impl Taken {
-    /// The resource usage of an agent so far.
-    pub(crate) fn by(agent: &Agent) -> Self {
-        let process = format!("/proc/{}", agent.child.id());
-        let status = fs::read_to_string(format!("{process}/status")).unwrap();
-        let kilobytes = |name: &str| {
-            let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
-            line.trim().strip_suffix(" kB").unwrap().parse::<u64>().unwrap() * 1024
-        };
-        // The program name may contain spaces; the fields after it do not. User and system time are
-        // in hundredths of a second.
-        let stat = fs::read_to_string(format!("{process}/stat")).unwrap();
-        let fields: Vec<&str> = stat.rsplit_once(") ").unwrap().1.split(' ').collect();
-        let ticks = fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap();
-        Taken {
-            cpu: Duration::from_millis(ticks * 10),
-            resident: kilobytes("VmRSS:"),
-            peak: kilobytes("VmHWM:"),
-        }
-    }
-}
-
-/// The value of a metric without labels.
-pub(crate) fn metric(metrics: &str, name: &str) -> f64 {
-    let value = |line: &str| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok();
-    metrics.lines().find_map(value).unwrap_or_else(|| panic!("no metric {name}:\n{metrics}"))
 }

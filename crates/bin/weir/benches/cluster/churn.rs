@@ -12,10 +12,12 @@ use serde_json::{Value, json};
 use weir_cluster::Cluster;
 
 use crate::{
-    agent::{Stage, Taken, metric},
+    agent::Stage,
     kernel::{EventKind, Monitor},
+    policies,
     site::Agent,
-    world::{self, Place, Shape},
+    usage::{Usage, metric, percentiles},
+    world::{self, ClusterSize, PodIndex, offset},
 };
 
 /// The number of changes per second.
@@ -62,19 +64,19 @@ struct Written {
 pub(crate) fn run(
     stage: &Stage<'_>,
     agent: &Agent,
-    shape: Shape,
+    size: ClusterSize,
     monitor: &Monitor,
     time: Duration,
 ) -> Value {
-    let pods = shape.peers(PODS);
+    let pods = policies::peers(size, PODS);
     assert_eq!(pods.len(), PODS, "too few pods are peers");
     stage.audit.since_last();
-    let (before, counted) = (Taken::by(agent), stage.metrics(agent));
+    let (before, counted) = (Usage::of_process(agent.child.id()), stage.metrics(agent));
     let start_time = Instant::now();
-    let written = write(stage.cluster, shape, &pods, start_time, time);
+    let written = write(stage.cluster, size, &pods, start_time, time);
     let took = start_time.elapsed();
     let events = await_all(monitor, &written);
-    let (after, counts) = (Taken::by(agent), stage.metrics(agent));
+    let (after, counts) = (Usage::of_process(agent.child.id()), stage.metrics(agent));
     let requests = stage.audit.since_last();
     let name = "weir_event_to_kernel_seconds";
     let percentile = |part| bucket(&counted, &counts, name, part);
@@ -99,8 +101,8 @@ pub(crate) fn run(
 /// Writes each change at its scheduled time.
 fn write(
     cluster: &Cluster,
-    shape: Shape,
-    pods: &[Place],
+    size: ClusterSize,
+    pods: &[PodIndex],
     start_time: Instant,
     time: Duration,
 ) -> Vec<Written> {
@@ -115,7 +117,7 @@ fn write(
             // A pod always has the same writer and the same kind of change.
             let (pod, round) = (number % pods.len(), number / pods.len());
             let step = STEPS[pod % STEPS.len()][round % 2];
-            step.write(cluster, shape, pods[pod], late)
+            step.write(cluster, size, pods[pod], late)
         };
         ours.map(write).collect::<Vec<_>>()
     };
@@ -127,19 +129,20 @@ fn write(
 }
 
 impl Step {
-    fn write(self, cluster: &Cluster, shape: Shape, pod: Place, late: Duration) -> Written {
+    fn write(self, cluster: &Cluster, size: ClusterSize, pod: PodIndex, late: Duration) -> Written {
         let path = pod.path();
-        let relabel = |app| json!({"metadata": {"labels": world::labels(app)}});
-        let (own, other) = (pod.address(), pod.other_address());
+        let relabel = |app| json!({"metadata": {"labels": policies::labels(app)}});
+        let own = size.address(pod);
+        let other = offset(own, 1 << 22);
         if let Step::Create = self {
-            let (collection, object) = shape.creation(pod);
+            let (collection, object) = policies::creation(size, pod);
             cluster.create(&collection, &object).unwrap();
         }
         let status = |address| cluster.patch(&format!("{path}/status"), &world::status(address));
         let sent = Instant::now();
         match self {
             Step::Unlabel => cluster.patch(&path, &relabel("none".into())).map(drop),
-            Step::Label => cluster.patch(&path, &relabel(pod.app())).map(drop),
+            Step::Label => cluster.patch(&path, &relabel(policies::app(pod.number))).map(drop),
             Step::Move => status(other).map(drop),
             Step::MoveBack | Step::Create => status(own).map(drop),
             Step::Delete => cluster.delete(&path),
@@ -189,16 +192,6 @@ fn await_all(monitor: &Monitor, written: &[Written]) -> Vec<Instant> {
     }
 }
 
-/// The median, the 99th percentile and the maximum, in milliseconds.
-fn percentiles(mut times: Vec<Duration>) -> Value {
-    times.sort();
-    let at = |part: f64| {
-        let index = (times.len() as f64 * part) as usize;
-        times[index.min(times.len() - 1)].as_secs_f64() * 1e3
-    };
-    json!({"median": at(0.5), "of_100_99": at(0.99), "highest": at(1.0)})
-}
-
 /// The bucket bound, in milliseconds, below which `part` of a histogram between two scrapes lies.
 fn bucket(before: &str, after: &str, name: &str, part: f64) -> Option<f64> {
     let prefix = format!("{name}_bucket{{le=\"");
@@ -211,7 +204,8 @@ fn bucket(before: &str, after: &str, name: &str, part: f64) -> Option<f64> {
         buckets.filter_map(count).collect()
     };
     let count = format!("{name}_count");
-    let all = metric(after, &count) - metric(before, &count);
+    let all = metric(after, &count, "") - metric(before, &count, "");
+    assert!(all > 0.0, "no new values of {name}");
     let between = counts(before).into_iter().zip(counts(after));
     let mut bounds = between.map(|((bound, before), (_, after))| (bound, after - before));
     let (bound, _) = bounds.find(|(_, count)| *count >= part * all)?;

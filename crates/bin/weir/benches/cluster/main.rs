@@ -17,10 +17,16 @@ mod kernel;
 #[path = "../../tests/cluster/objects.rs"]
 #[allow(dead_code, reason = "tests need more of it")]
 mod objects;
+mod policies;
 mod requests;
 #[path = "../../tests/cluster/site.rs"]
 #[allow(dead_code, reason = "tests need more of it")]
 mod site;
+#[path = "../common/usage.rs"]
+#[allow(dead_code, reason = "the other benchmark needs more of it")]
+mod usage;
+#[path = "../common/world.rs"]
+#[allow(dead_code, reason = "the other benchmark needs more of it")]
 mod world;
 
 use std::{
@@ -40,7 +46,7 @@ use crate::{
     kernel::Monitor,
     requests::Audit,
     site::{Scratch, kubectl_apply_file},
-    world::{LOCAL, NODE, Shape},
+    world::{ClusterSize, NODE, PODS_PER_NODE},
 };
 
 /// The number of starts of each kind.
@@ -69,7 +75,7 @@ fn main() {
     let up = Command::new("ip").args(["link", "set", "lo", "up"]).status();
     assert!(up.is_ok_and(|status| status.success()), "`ip link set lo up` has failed");
 
-    let shape = Shape::of(pods);
+    let size = ClusterSize::new(pods, policies::PODS_PER_NAMESPACE, policies::APPS);
     let (scratch, lab) = (Scratch::new(), lab());
     let audit = Audit::new(&scratch);
     let cluster = Cluster::with(Options { flags: audit.flags() }).unwrap();
@@ -82,13 +88,13 @@ fn main() {
     let stage =
         Stage { cluster: &cluster, lab: &lab, scratch: &scratch, access: &access, audit: &audit };
 
-    shape.create_namespaces(&cluster);
+    size.create_namespaces(&cluster, 0);
     eprintln!("an agent in a cluster without pods");
     let (agent, empty) = stage.start(0);
     drop(agent);
 
     let start_time = Instant::now();
-    shape.fill(&cluster);
+    policies::fill(size, &cluster);
     let fill = start_time.elapsed();
 
     let mut first = Vec::new();
@@ -97,7 +103,7 @@ fn main() {
         drop(running.take());
         stage.clean_up();
         eprintln!("round {round}: an agent starts, and the kernel has nothing");
-        let (agent, start) = stage.start(LOCAL);
+        let (agent, start) = stage.start(PODS_PER_NODE);
         first.push(start.json());
         running = Some(agent);
     }
@@ -105,22 +111,23 @@ fn main() {
 
     eprintln!("pods change for {seconds} s, {} a second", churn::RATE);
     let monitor = Monitor::start(&lab, NODE);
-    let churn = churn::run(&stage, &agent, shape, &monitor, Duration::from_secs(seconds));
+    let churn = churn::run(&stage, &agent, size, &monitor, Duration::from_secs(seconds));
     drop(agent);
 
     let mut again = Vec::new();
     for round in 1..=ROUNDS {
         eprintln!("round {round}: an agent starts, and all is in force");
         let before = monitor.lines();
-        let (agent, start) = stage.start(LOCAL);
+        let (agent, start) = stage.start(PODS_PER_NODE);
         drop(agent);
         assert_eq!(monitor.lines(), before, "something was written again");
         again.push(start.json());
     }
 
     let report = json!({
-        "pods": shape.pods(), "policies": shape.policies(), "namespaces": shape.namespaces(), "nodes": shape.nodes(),
-        "local_pods": LOCAL, "fill_seconds": fill.as_secs_f64(),
+        "pods": size.pods(), "policies": policies::count(size), "namespaces": size.namespaces,
+        "nodes": size.nodes(),
+        "local_pods": PODS_PER_NODE, "fill_seconds": fill.as_secs_f64(),
         "empty": empty.json(), "first": first, "churn": churn, "again": again,
     });
     io::stdout().write_all(format!("{report:#}\n").as_bytes()).unwrap();

@@ -11,9 +11,10 @@ use serde_json::{Value, json};
 
 use crate::{
     folder::FolderWatch,
+    policies,
     site::Site,
     usage::{Usage, mean, metric, percentiles},
-    world::{self, NODE, Place},
+    world::{self, NODE, PodIndex},
 };
 
 /// The number of writer threads, so that one slow answer does not delay later changes.
@@ -41,12 +42,13 @@ struct Written {
 
 impl Churn {
     /// Changes pods one after the other and measures the latency of controller and agent.
-    pub(crate) fn run(self, site: &Site, pods: &[Place], watch: &FolderWatch) -> Value {
+    pub(crate) fn run(self, site: &Site, pods: &[PodIndex], watch: &FolderWatch) -> Value {
         let counts = || {
             let controller = site.get_from_controller("/metrics").unwrap().1;
             (controller, site.get_from_agent(NODE, "/metrics").unwrap().1)
         };
-        let usage = || (Usage::of(site.controller_id()), Usage::of(site.agent_id(NODE)));
+        let usage =
+            || (Usage::of_process(site.controller_id()), Usage::of_process(site.agent_id(NODE)));
         let (before, usage_before, files) = (counts(), usage(), watch.results().files);
         let start_time = Instant::now();
         let written = self.write(site, pods, start_time);
@@ -84,12 +86,12 @@ impl Churn {
     }
 
     /// Writes each change at its scheduled time.
-    fn write(self, site: &Site, pods: &[Place], start_time: Instant) -> Vec<Written> {
+    fn write(self, site: &Site, pods: &[PodIndex], start_time: Instant) -> Vec<Written> {
         let writer = |writer: usize| {
             let write = |number: usize| {
                 let due = start_time + Duration::from_secs_f64(number as f64 / self.rate);
                 thread::sleep(due.saturating_duration_since(Instant::now()));
-                let address = world::fresh(self.first + number);
+                let address = policies::unused_address(self.first + number);
                 let path = format!("{}/status", pods[number % pods.len()].path());
                 let sent = Instant::now();
                 site.cluster.patch(&path, &world::status(address)).unwrap();

@@ -15,10 +15,15 @@ mod folder;
 #[path = "../../tests/cluster/objects.rs"]
 #[allow(dead_code, reason = "tests need more of it")]
 mod objects;
+mod policies;
 #[path = "../../tests/opflex/site.rs"]
 #[allow(dead_code, reason = "tests need more of it")]
 mod site;
+#[path = "../common/usage.rs"]
+#[allow(dead_code, reason = "the other benchmark needs more of it")]
 mod usage;
+#[path = "../common/world.rs"]
+#[allow(dead_code, reason = "the other benchmark needs more of it")]
 mod world;
 
 use std::{
@@ -35,7 +40,7 @@ use crate::{
     folder::FolderWatch,
     site::Site,
     usage::{Usage, metric},
-    world::{NODE, Shape},
+    world::{ClusterSize, NODE},
 };
 
 /// The options of the benchmark.
@@ -63,17 +68,17 @@ const QUIET: Duration = Duration::from_secs(3);
 
 fn main() {
     let Arguments { pods, seconds, .. } = Arguments::parse();
-    let shape = Shape::of(pods);
+    let size = ClusterSize::new(pods, policies::PODS_PER_NAMESPACE, policies::APPS);
     let mut site = Site::new();
     let start_time = Instant::now();
-    shape.fill(&site.cluster);
+    policies::fill(size, &site.cluster);
     let fill = start_time.elapsed();
 
     eprintln!("the controller starts");
     let start_time = Instant::now();
     site.start_controller();
-    let (written, time) = settled(&site, start_time);
-    let first = Usage::of(site.controller_id()).json(time);
+    let (written, time) = await_first_writes(&site, start_time);
+    let first = Usage::of_process(site.controller_id()).json(time);
 
     eprintln!("the agent of a node starts");
     let start_time = Instant::now();
@@ -82,10 +87,10 @@ fn main() {
         assert!(start_time.elapsed() < START_TIMEOUT, "the agent is not ready");
         thread::sleep(Duration::from_millis(2));
     }
-    let agent = Usage::of(site.agent_id(NODE)).json(start_time.elapsed());
+    let agent = Usage::of_process(site.agent_id(NODE)).json(start_time.elapsed());
     let files = site.files(NODE).len();
 
-    let visible = shape.visible();
+    let visible = policies::visible_pods(size);
     let watch = FolderWatch::start(&site.folder(NODE));
     // Pods that are far apart do not share a container object.
     let apart: Vec<_> =
@@ -98,14 +103,15 @@ fn main() {
     let churn = churn.run(&site, &visible, &watch);
     eprintln!("all visible pods of a namespace change together");
     let namespace = visible[visible.len() / 2].namespace;
-    let crowd: Vec<_> =
-        visible.iter().copied().filter(|place| place.namespace == namespace).collect();
+    let neighbours: Vec<_> =
+        visible.iter().copied().filter(|pod| pod.namespace == namespace).collect();
     let burst =
-        Churn { changes: crowd.len(), rate: f64::INFINITY, first: SINGLE.0 + RATE * seconds };
-    let burst = burst.run(&site, &crowd, &watch);
+        Churn { changes: neighbours.len(), rate: f64::INFINITY, first: SINGLE.0 + RATE * seconds };
+    let burst = burst.run(&site, &neighbours, &watch);
 
     let report = json!({
-        "pods": shape.pods(), "namespaces": shape.namespaces(), "policies": shape.policies(), "nodes": shape.nodes(),
+        "pods": size.pods(), "namespaces": size.namespaces, "policies": policies::count(size),
+        "nodes": size.nodes(),
         "fill_seconds": fill.as_secs_f64(), "controller": first, "objects_written": written,
         "agent": agent, "files": files, "visible_pods": visible.len(),
         "single": single, "churn": churn, "burst": burst,
@@ -115,7 +121,7 @@ fn main() {
 
 /// Waits until the controller has finished. Returns the number of objects and the time of the last
 /// write.
-fn settled(site: &Site, start_time: Instant) -> (usize, Duration) {
+fn await_first_writes(site: &Site, start_time: Instant) -> (usize, Duration) {
     let (mut known, mut last) = (0, Instant::now());
     loop {
         let ready = site.get_from_controller("/readyz").is_some_and(|(code, _)| code == 200);

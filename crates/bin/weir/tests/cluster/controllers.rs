@@ -58,7 +58,7 @@ impl Running {
         kill_process(Pid::from_child(&self.child), Signal::TERM).unwrap();
         assert!(self.child.wait().unwrap().success(), "{}", self.log());
         let log = self.log();
-        assert!(!log.contains("forbid") && !log.contains("ERROR"), "{log}");
+        assert!(!log.contains("not allowed to") && !log.contains("ERROR"), "{log}");
     }
 }
 

@@ -158,7 +158,7 @@ fn check(cluster: &Cluster, scratch: &Scratch, account: &Access, agent: &str, cl
         running.get(&lab, "/drops").is_some_and(|(_, drops)| drops.contains("shop/db"))
     });
     let log = running.log();
-    assert!(!log.contains("forbids") && !log.contains("ERROR"), "{agent}: {log}");
+    assert!(!log.contains("not allowed to") && !log.contains("ERROR"), "{agent}: {log}");
     if agent == "agent-cni.yaml" {
         starts_a_pod(cluster, scratch, &lab, &running);
     }

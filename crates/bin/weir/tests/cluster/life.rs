@@ -171,7 +171,7 @@ pub(crate) fn in_a_cluster() {
     assert_eq!((&event["type"], &event["reason"]), (&json!("Warning"), &json!("Invalid")));
     assert!(event["message"].as_str().unwrap().contains("priority"), "{event}");
     assert_eq!(event["source"], json!({"component": "weir-agent", "host": "n1"}));
-    assert!(!agent.log().contains("forbids"), "a right is missing: {}", agent.log());
+    assert!(!agent.log().contains("not allowed to"), "a right is missing: {}", agent.log());
 
     // A foreign change is repaired.
     drop(agent);

@@ -2,33 +2,29 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    net::SocketAddr,
     sync::{
         OnceLock,
         atomic::{AtomicU32, Ordering},
     },
-    thread::JoinHandle,
     time::Duration,
 };
 
 use ipnet::IpNet;
 use serde_json::{Value, json};
-use tempfile::TempDir;
-use tokio::sync::oneshot;
 use weir_cluster::{Access, Cluster, Gate, Right};
-use weir_controllers::{
-    Controller, ControllerError, ControllerOptions, clusterset::ClusterSetSettings, crds, run_until,
-};
-use weir_kube::RetryPolicy;
+use weir_controllers::{Controller, clusterset::ClusterSetSettings, crds};
 use weir_model::Name;
 
-use crate::{eventually, yaml::yaml};
+use crate::{
+    common::{COMMON_RIGHTS, ControllerThread, eventually},
+    yaml::yaml,
+};
 
 /// The namespace of the set on the broker.
 pub(crate) const SET: &str = "submariner-k8s-broker";
 
-/// The permissions that a controller needs in its own cluster.
-const RIGHTS: [Right; 6] = [
+/// The permissions that a controller needs in its own cluster, besides the common ones.
+const RIGHTS: [Right; 3] = [
     Right { group: "", resources: &["pods", "namespaces"], verbs: &["list", "watch"] },
     Right {
         group: "submariner.io",
@@ -40,17 +36,6 @@ const RIGHTS: [Right; 6] = [
         resources: &["clustersetnetworkpolicies/status", "clustersetnetworkpolicies/finalizers"],
         verbs: &["patch", "update"],
     },
-    Right {
-        group: "networking.k8s.io",
-        resources: &["networkpolicies"],
-        verbs: &["list", "watch", "create", "update", "delete"],
-    },
-    Right {
-        group: "coordination.k8s.io",
-        resources: &["leases"],
-        verbs: &["get", "create", "update"],
-    },
-    Right { group: "", resources: &["events"], verbs: &["create", "patch"] },
 ];
 
 /// The permissions that it needs on the broker.
@@ -79,13 +64,13 @@ pub(crate) struct Set {
     pub(crate) broker: Cluster,
     pub(crate) east: Site,
     pub(crate) west: Site,
-    east_process: Process,
-    _west_process: Process,
+    east_process: ControllerThread,
+    _west_process: ControllerThread,
 }
 
 impl Set {
     /// The controller of east.
-    pub(crate) fn east_process(&self) -> &Process {
+    pub(crate) fn east_process(&self) -> &ControllerThread {
         &self.east_process
     }
 }
@@ -96,8 +81,8 @@ pub(crate) fn set() -> &'static Set {
     SET_OF.get_or_init(|| {
         let broker = broker();
         let (east, west) = (site("east", 1), site("west", 2));
-        let east_process = Process::start(&east, &broker, broker.admin(), "east");
-        let west_process = Process::start(&west, &broker, broker.admin(), "west");
+        let east_process = start(&east, &broker, broker.admin(), "east");
+        let west_process = start(&west, &broker, broker.admin(), "west");
         Set { broker, east, west, east_process, _west_process: west_process }
     })
 }
@@ -221,7 +206,7 @@ pub(crate) fn at_broker(plural: &str) -> String {
 }
 
 /// Deviations from the usual options of a controller.
-pub(crate) struct ProcessOptions {
+pub(crate) struct StartOptions {
     /// The namespace of its lease.
     pub(crate) namespace: &'static str,
     /// The trusted networks of other clusters.
@@ -232,9 +217,9 @@ pub(crate) struct ProcessOptions {
     pub(crate) namespaces: usize,
 }
 
-impl Default for ProcessOptions {
+impl Default for StartOptions {
     fn default() -> Self {
-        ProcessOptions {
+        StartOptions {
             namespace: "kube-system",
             accepted: BTreeMap::new(),
             pods: 1_000,
@@ -243,104 +228,51 @@ impl Default for ProcessOptions {
     }
 }
 
-/// A thread that runs the controller as a process would.
-pub(crate) struct Process {
-    pub(crate) http: SocketAddr,
-    stop: Option<oneshot::Sender<()>>,
-    thread: Option<JoinHandle<Result<(), ControllerError>>>,
-    _folders: [TempDir; 2],
+/// Starts the controller of a cluster with an id and exactly the permissions that it needs.
+pub(crate) fn start(site: &Site, broker: &Cluster, access: &Access, id: &str) -> ControllerThread {
+    start_with(site, broker, access, id, StartOptions::default())
 }
 
-impl Process {
-    /// Starts the controller of a cluster with an id and exactly the permissions that it needs.
-    pub(crate) fn start(site: &Site, broker: &Cluster, access: &Access, id: &str) -> Self {
-        Process::with(site, broker, access, id, ProcessOptions::default())
-    }
-
-    /// The same with other options.
-    pub(crate) fn with(
-        site: &Site,
-        broker: &Cluster,
-        access: &Access,
-        id: &str,
-        options: ProcessOptions,
-    ) -> Self {
-        let user = site.cluster.user(&format!("weir-{id}"), &RIGHTS).unwrap();
-        let member =
-            broker.user(&format!("cluster-{id}-of-{}", site.name), &BROKER_RIGHTS).unwrap();
-        let member = Access { url: access.url.clone(), ..member };
-        let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
-        let kubeconfig = user.write_kubeconfig(folders[0].path()).unwrap();
-        member.write_kubeconfig(folders[1].path()).unwrap();
-        let [token, ca] = ["token", "ca.pem"].map(|name| folders[1].path().join(name));
-        let settings = ClusterSetSettings {
-            cluster: id.into(),
-            networks: site.networks().iter().map(|network| network.parse().unwrap()).collect(),
-            broker: weir_kube::Access::direct(&member.url, &token, Some(&ca)),
-            namespace: SET.into(),
-            renewal: Duration::from_secs(1),
-            expiry: Duration::from_secs(25),
-            accepted: options.accepted,
-            pods: options.pods,
-            namespaces: options.namespaces,
-            shard: 10,
-            merging: weir_clusterset::Merging::None,
-        };
-        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let http = free.local_addr().unwrap();
-        drop(free);
-        let controllers = ControllerOptions {
-            access: weir_kube::Access::new(Some(&kubeconfig), None),
-            namespace: options.namespace.into(),
-            lease: "weir-controller".into(),
-            controllers: vec![Controller::ClusterSet(Box::new(settings))],
-            http: Some(http),
-            identity: format!("{}-{id}", site.name),
-            retry_policy: RetryPolicy {
-                page_size: 3,
-                first_retry: Duration::from_millis(50),
-                longest_retry: Duration::from_millis(500),
-                absence_poll: Duration::from_millis(200),
-                ..RetryPolicy::default()
-            },
-        };
-        let (stop, end) = oneshot::channel::<()>();
-        let end = || {
-            Ok(async {
-                _ = end.await;
-            })
-        };
-        let thread = std::thread::spawn(move || run_until(&controllers, end));
-        Process { http, stop: Some(stop), thread: Some(thread), _folders: folders }
-    }
-
-    /// The same through a gate.
-    pub(crate) fn through(site: &Site, broker: &Cluster, gate: &Gate, id: &str) -> Self {
-        Process::start(site, broker, &broker.admin().through(gate.address()), id)
-    }
-
-    /// The response of `/readyz`.
-    pub(crate) fn readyz(&self) -> String {
-        use std::io::{Read, Write};
-        let request = || {
-            let mut stream = std::net::TcpStream::connect(self.http)?;
-            write!(stream, "GET /readyz HTTP/1.0\r\nHost: weir\r\n\r\n")?;
-            let mut answer = String::new();
-            stream.read_to_string(&mut answer)?;
-            std::io::Result::Ok(answer)
-        };
-        eventually("HTTP answers", || request().ok())
-    }
+/// Starts the controller with other options.
+pub(crate) fn start_with(
+    site: &Site,
+    broker: &Cluster,
+    access: &Access,
+    id: &str,
+    options: StartOptions,
+) -> ControllerThread {
+    let rights = [&RIGHTS[..], &COMMON_RIGHTS].concat();
+    let user = site.cluster.user(&format!("weir-{id}"), &rights).unwrap();
+    let member = broker.user(&format!("cluster-{id}-of-{}", site.name), &BROKER_RIGHTS).unwrap();
+    let member = Access { url: access.url.clone(), ..member };
+    let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let kubeconfig = user.write_kubeconfig(folders[0].path()).unwrap();
+    member.write_kubeconfig(folders[1].path()).unwrap();
+    let [token, ca] = ["token", "ca.pem"].map(|name| folders[1].path().join(name));
+    let settings = ClusterSetSettings {
+        cluster: id.into(),
+        networks: site.networks().iter().map(|network| network.parse().unwrap()).collect(),
+        broker: weir_kube::Access::direct(&member.url, &token, Some(&ca)),
+        namespace: SET.into(),
+        renewal: Duration::from_secs(1),
+        expiry: Duration::from_secs(25),
+        accepted: options.accepted,
+        pods: options.pods,
+        namespaces: options.namespaces,
+        shard: 10,
+        merging: weir_clusterset::Merging::None,
+    };
+    let controller = Controller::ClusterSet(Box::new(settings));
+    let identity = format!("{}-{id}", site.name);
+    ControllerThread::spawn(controller, &identity, options.namespace, &kubeconfig, folders.into())
 }
 
-impl Drop for Process {
-    fn drop(&mut self) {
-        drop(self.stop.take());
-        if let Some(thread) = self.thread.take() {
-            let ended = thread.join();
-            if !std::thread::panicking() {
-                ended.unwrap().unwrap();
-            }
-        }
-    }
+/// Starts the controller with a broker behind a gate.
+pub(crate) fn start_through(
+    site: &Site,
+    broker: &Cluster,
+    gate: &Gate,
+    id: &str,
+) -> ControllerThread {
+    start(site, broker, &broker.admin().through(gate.address()), id)
 }

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use crate::{
     fake_member::{FakeMember, everyone, leases, now},
-    fixture::{Process, at_broker, set, unused},
+    fixture::{at_broker, set, start, unused},
     until,
 };
 
@@ -59,7 +59,7 @@ fn forged_and_invalid_objects_are_rejected_and_reported() {
     until("the valid pod is allowed", || !set.east.allowed(&namespace).is_empty());
     assert_eq!(set.east.allowed(&namespace), ["ingress 10.4.1.1/32".to_owned()].into());
     until("the rest is reported", || {
-        let text = set.east_process().readyz();
+        let text = set.east_process().get("/readyz").1;
         text.contains("cluster south publishes 2 pods") && text.contains("ignored")
     });
     for name in ["ours", "outside", "forged", "forged-too", "forged-three", "garbled"] {
@@ -69,7 +69,7 @@ fn forged_and_invalid_objects_are_rejected_and_reported() {
     }
     set.broker.delete(&format!("{}/unknown.{namespace}.unknown", at_broker("remotepods"))).unwrap();
     until("the reports end with the repair", || {
-        let text = set.east_process().readyz();
+        let text = set.east_process().get("/readyz").1;
         !text.contains("cluster south publishes") && !text.contains("ignored")
     });
 }
@@ -92,8 +92,10 @@ fn a_second_cluster_with_the_same_id_is_detected_and_rejected() {
     let intruder = crate::fixture::site("intruder", 1);
     intruder.namespace(&namespace, json!({}));
     intruder.pod(&namespace, "evil", "web", &["10.1.8.2"]);
-    let process = Process::start(&intruder, &set.broker, set.broker.admin(), "east");
-    until("the controller reports the id", || process.readyz().contains("uses the id east"));
+    let process = start(&intruder, &set.broker, set.broker.admin(), "east");
+    until("the controller reports the id", || {
+        process.get("/readyz").1.contains("uses the id east")
+    });
     std::thread::sleep(Duration::from_secs(3));
     assert_eq!(holder(), before);
     let published = set.broker.get(&at_broker("remotepods")).unwrap();

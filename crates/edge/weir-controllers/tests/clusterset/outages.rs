@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use crate::{
-    fixture::{Process, broker, policies, site, unused},
+    fixture::{broker, policies, site, start, start_through, unused},
     until,
 };
 
@@ -12,8 +12,8 @@ fn nothing_changes_during_an_outage_of_the_broker_and_the_state_converges_afterw
     let broker = broker();
     let (north, south) = (site("north", 1), site("south", 2));
     let gate = broker.gate().unwrap();
-    let process = Process::through(&north, &broker, &gate, "north");
-    let source = Process::start(&south, &broker, broker.admin(), "south");
+    let process = start_through(&north, &broker, &gate, "north");
+    let source = start(&south, &broker, broker.admin(), "south");
     let namespace = unused("outage");
     for site in [&north, &south] {
         site.namespace(&namespace, json!({}));
@@ -34,7 +34,7 @@ fn nothing_changes_during_an_outage_of_the_broker_and_the_state_converges_afterw
     gate.shut();
     south.cluster.delete(&format!("/api/v1/namespaces/{namespace}/pods/a")).unwrap();
     south.pod(&namespace, "c", "web", &["10.2.1.3"]);
-    until("the outage is reported", || process.readyz().contains("cannot watch"));
+    until("the outage is reported", || process.get("/readyz").1.contains("cannot watch"));
     assert_eq!(north.allowed(&namespace).len(), 2);
     // Local changes still apply.
     north.policy(&namespace, "second", everyone);
@@ -67,7 +67,7 @@ fn nothing_changes_during_an_outage_of_the_broker_and_the_state_converges_afterw
         north.cluster.patch(&format!("{}/{name}", policies(&tight)), &change).unwrap();
     }
     south.cluster.delete(&format!("/api/v1/namespaces/{namespace}/pods/b")).unwrap();
-    let process = Process::through(&north, &broker, &gate, "north");
+    let process = start_through(&north, &broker, &gate, "north");
     until("the policy reports that the broker is not listed", || {
         let policy = north.get_policy(&namespace, "everyone");
         let conditions = policy["status"]["conditions"].as_array().cloned().unwrap_or_default();
@@ -88,7 +88,7 @@ fn nothing_changes_during_an_outage_of_the_broker_and_the_state_converges_afterw
     drop(source);
     south.cluster.delete(&format!("/api/v1/namespaces/{namespace}/pods/c")).unwrap();
     south.pod(&namespace, "d", "web", &["10.2.1.4"]);
-    let source = Process::start(&south, &broker, broker.admin(), "south");
+    let source = start(&south, &broker, broker.admin(), "south");
     until("the current pods are allowed", || {
         north.allowed(&namespace) == ["ingress 10.2.1.4/32".to_owned()].into()
     });
@@ -96,7 +96,7 @@ fn nothing_changes_during_an_outage_of_the_broker_and_the_state_converges_afterw
     // A policy is deleted while no controller runs.
     drop(process);
     north.cluster.delete(&format!("{}/everyone", policies(&namespace))).unwrap();
-    let process = Process::through(&north, &broker, &gate, "north");
+    let process = start_through(&north, &broker, &gate, "north");
     until("its NetworkPolicies are deleted", || north.network_policies(&namespace).is_empty());
     drop((process, source));
 }

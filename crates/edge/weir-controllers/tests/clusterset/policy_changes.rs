@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::{
-    eventually,
+    common::eventually,
     fixture::{network_policies, policies, set, unused},
     until,
 };

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::{
-    eventually,
+    common::eventually,
     fixture::{at_broker, set, unused},
     until,
 };

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::{
     fake_member::{FakeMember, everyone, now},
-    fixture::{Process, ProcessOptions, at_broker, set, site, unused},
+    fixture::{StartOptions, at_broker, set, site, start, start_with, unused},
     until,
 };
 
@@ -26,7 +26,7 @@ fn a_controller_with_a_taken_id_changes_nothing() {
     }
     third.policy(&namespace, "everyone", everyone());
     set.west.pod(&namespace, "a", "web", &["10.2.14.1"]);
-    let first = Process::start(&third, &set.broker, set.broker.admin(), "third");
+    let first = start(&third, &set.broker, set.broker.admin(), "third");
     until("the pod is allowed", || third.allowed(&namespace).len() == 1);
     let versions = || -> BTreeSet<String> {
         let all = third.network_policies(&namespace);
@@ -35,15 +35,18 @@ fn a_controller_with_a_taken_id_changes_nothing() {
 
     // Another controller of the same cluster, in another namespace.
     let before = versions();
-    let second = Process::with(
+    let second = start_with(
         &third,
         &set.broker,
         set.broker.admin(),
         "third",
-        ProcessOptions { namespace: "default", ..ProcessOptions::default() },
+        StartOptions { namespace: "default", ..StartOptions::default() },
     );
     until("the second controller reports the first", || {
-        second.readyz().contains("with the lease kube-system/weir-controller, is the leader")
+        second
+            .get("/readyz")
+            .1
+            .contains("with the lease kube-system/weir-controller, is the leader")
     });
     set.west.pod(&namespace, "b", "web", &["10.2.14.2"]);
     until("the first controller continues", || third.allowed(&namespace).len() == 2);
@@ -51,15 +54,17 @@ fn a_controller_with_a_taken_id_changes_nothing() {
     std::thread::sleep(Duration::from_secs(2));
     assert_eq!(versions(), after, "the controllers do not overwrite each other");
     assert_ne!(before, after);
-    assert!(first.readyz().contains("200"), "{}", first.readyz());
+    assert_eq!(first.get("/readyz").0, 200);
     drop(first);
     set.west.pod(&namespace, "c", "web", &["10.2.14.3"]);
     until("the second takes over", || third.allowed(&namespace).len() == 3);
     drop(second);
 
     // With the id of an allowed cluster by mistake, whose pods would count as its own.
-    let mistaken = Process::start(&third, &set.broker, set.broker.admin(), "west");
-    until("the controller reports the id", || mistaken.readyz().contains("uses the id west"));
+    let mistaken = start(&third, &set.broker, set.broker.admin(), "west");
+    until("the controller reports the id", || {
+        mistaken.get("/readyz").1.contains("uses the id west")
+    });
     until("the policy reports the id", || {
         let policy = third.get_policy(&namespace, "everyone");
         reason(&policy, "Degraded", "True").as_deref() == Some("IdTaken")
@@ -74,7 +79,7 @@ fn a_controller_with_a_taken_id_changes_nothing() {
     assert!(third.allowed(&namespace).contains("ingress 10.2.14.3/32"));
     assert!(published().is_ok(), "the objects of west stay");
     drop(mistaken);
-    let right = Process::start(&third, &set.broker, set.broker.admin(), "third");
+    let right = start(&third, &set.broker, set.broker.admin(), "third");
     until("with its own id it converges", || {
         let allowed = third.allowed(&namespace);
         allowed.len() == 3 && allowed.contains("ingress 10.2.14.4/32")
@@ -124,15 +129,15 @@ fn a_wrong_network_of_one_cluster_does_not_affect_the_others() {
             && reason(&policy(&fine), "Degraded", "False").as_deref() == Some("AsExpected")
     });
     until("the controller is ready and reports the invalid member", || {
-        let text = set.east_process().readyz();
-        text.contains("200") && text.contains("ignored ClusterSetMember garbled")
+        let (code, text) = set.east_process().get("/readyz");
+        code == 200 && text.contains("ignored ClusterSetMember garbled")
     });
 
     // A cluster with trusted networks ignores claims outside of them.
     let fourth = site("fourth", 8);
     fourth.namespace(&namespace, json!({}));
     fourth.policy(&namespace, "everyone", everyone());
-    let options = ProcessOptions {
+    let options = StartOptions {
         accepted: [
             ("near".into(), vec!["10.20.0.0/16".parse().unwrap()]),
             ("greedy".into(), vec!["10.21.0.0/16".parse().unwrap()]),
@@ -140,7 +145,7 @@ fn a_wrong_network_of_one_cluster_does_not_affect_the_others() {
         .into(),
         pods: 2,
         namespaces: 1,
-        ..ProcessOptions::default()
+        ..StartOptions::default()
     };
     // Each publishes a namespace that a policy selects by label, and one has published another
     // before.
@@ -152,7 +157,7 @@ fn a_wrong_network_of_one_cluster_does_not_affect_the_others() {
     for fake in [&near, &greedy] {
         fake.namespace(&namespace, json!({"team": &picky}));
     }
-    let wary = Process::with(&fourth, &set.broker, set.broker.admin(), "fourth", options);
+    let wary = start_with(&fourth, &set.broker, set.broker.admin(), "fourth", options);
     let allowed = ["10.20.1.1/32", "10.20.1.2/32", "10.21.1.1/32"];
     let allowed = allowed.map(|network| format!("ingress {network}"));
     until("each is allowed in its trusted network, up to the maximum number of pods", || {
@@ -160,7 +165,7 @@ fn a_wrong_network_of_one_cluster_does_not_affect_the_others() {
         fourth.allowed(&namespace) == allowed.clone().into()
     });
     until("the rest is reported", || {
-        let text = wary.readyz();
+        let text = wary.get("/readyz").1;
         text.contains("ignored ClusterSetMember west")
             && text.contains("ClusterSetMember greedy declares the pod network 10.20.0.0/15")
             && text.contains("cluster greedy publishes 1 pods")

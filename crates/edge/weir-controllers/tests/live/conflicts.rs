@@ -4,8 +4,8 @@ use serde_json::{Value, json};
 use weir_controllers::OnDisable;
 
 use crate::{
-    eventually,
-    fixture::{Process, TestNamespace, definition, enabled, install, shared, user},
+    common::eventually,
+    fixture::{TestNamespace, definition, enabled, install, shared, start, user},
 };
 
 fn foreign(name: &str, owner: Option<Value>) -> Value {
@@ -97,7 +97,7 @@ fn invalid_sources_are_reported_and_the_last_valid_policy_stays() {
 fn objects_without_their_desired_policy_are_counted() {
     let cluster = weir_cluster::Cluster::start().unwrap();
     install(&cluster, &definition());
-    let process = Process::start(&user(&cluster), "one", OnDisable::Keep);
+    let process = start(&user(&cluster), "one", OnDisable::Keep);
     let ns = TestNamespace::new(&cluster);
     let failing = |expected: usize| {
         let line = format!("weir_controller_failing{{controller=\"memcached\"}} {expected}\n");
@@ -117,7 +117,7 @@ fn objects_without_their_desired_policy_are_counted() {
     failing(1);
     ns.cluster.delete(&format!("{}/taken", ns.memcacheds())).unwrap();
     failing(0);
-    process.stop();
+    drop(process);
 }
 
 #[test]
@@ -174,7 +174,7 @@ fn concurrent_writers_do_not_prevent_the_desired_state() {
 fn with_on_disable_delete_it_deletes_disabled_policies_and_only_its_own() {
     let cluster = weir_cluster::Cluster::start().unwrap();
     install(&cluster, &definition());
-    let process = Process::start(&user(&cluster), "one", OnDisable::Delete);
+    let process = start(&user(&cluster), "one", OnDisable::Delete);
     let ns = TestNamespace::new(&cluster);
     for (name, off) in [
         ("flag", json!({"security": {"networkPolicy": {"enabled": false}}})),
@@ -193,5 +193,5 @@ fn with_on_disable_delete_it_deletes_disabled_policies_and_only_its_own() {
     assert_eq!(ns.reconciled("theirs")["reason"], "NotOwned");
     ns.change("theirs", json!({"security": {"networkPolicy": {"enabled": false}}}));
     assert_eq!(ns.policy("theirs"), Some(theirs));
-    process.stop();
+    drop(process);
 }

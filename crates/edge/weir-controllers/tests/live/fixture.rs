@@ -1,51 +1,32 @@
 //! A cluster with a controller and Memcacheds.
 
-use std::{
-    net::SocketAddr,
-    sync::{
-        OnceLock,
-        atomic::{AtomicU32, Ordering},
-    },
-    thread::JoinHandle,
-    time::Duration,
+use std::sync::{
+    OnceLock,
+    atomic::{AtomicU32, Ordering},
 };
 
 use serde_json::{Value, json};
-use tempfile::TempDir;
-use tokio::sync::oneshot;
 use weir_cluster::{Access, Cluster, Collector, Right};
-use weir_controllers::{
-    Controller, ControllerError, ControllerOptions, OnDisable, crds, memcached, run_until,
-    workload::Workload,
+use weir_controllers::{Controller, OnDisable, crds, memcached, workload::Workload};
+
+use crate::{
+    common::{COMMON_RIGHTS, ControllerThread, eventually},
+    yaml::yaml,
 };
-use weir_kube::RetryPolicy;
 
-use crate::{eventually, yaml::yaml};
-
-/// The permissions that the controller needs.
-const RIGHTS: [Right; 5] = [
+/// The permissions that the controller needs, besides the common ones.
+const RIGHTS: [Right; 2] = [
     Right { group: "memcached.c5c3.io", resources: &["memcacheds"], verbs: &["list", "watch"] },
     Right { group: "memcached.c5c3.io", resources: &["memcacheds/status"], verbs: &["patch"] },
-    Right {
-        group: "networking.k8s.io",
-        resources: &["networkpolicies"],
-        verbs: &["list", "watch", "create", "update", "delete"],
-    },
-    Right {
-        group: "coordination.k8s.io",
-        resources: &["leases"],
-        verbs: &["get", "create", "update"],
-    },
-    Right { group: "", resources: &["events"], verbs: &["create", "patch"] },
 ];
 
 /// The cluster that independent tests share, with a controller that keeps disabled policies.
 pub(crate) fn shared() -> &'static Cluster {
-    static SHARED: OnceLock<(Cluster, Process, Collector)> = OnceLock::new();
+    static SHARED: OnceLock<(Cluster, ControllerThread, Collector)> = OnceLock::new();
     let (cluster, ..) = SHARED.get_or_init(|| {
         let cluster = Cluster::start().unwrap();
         install(&cluster, &definition());
-        let process = Process::start(&user(&cluster), "one", OnDisable::Keep);
+        let process = start(&user(&cluster), "one", OnDisable::Keep);
         let collector = cluster.collect_garbage().unwrap();
         (cluster, process, collector)
     });
@@ -54,7 +35,7 @@ pub(crate) fn shared() -> &'static Cluster {
 
 /// A user with exactly the permissions that the controller needs.
 pub(crate) fn user(cluster: &Cluster) -> Access {
-    cluster.user("weir-controller", &RIGHTS).unwrap()
+    cluster.user("weir-controller", &[&RIGHTS[..], &COMMON_RIGHTS].concat()).unwrap()
 }
 
 /// The CustomResourceDefinition that weir prints.
@@ -74,90 +55,22 @@ pub(crate) fn install(cluster: &Cluster, definition: &Value) {
     eventually("the definition is served", || cluster.get(&path).ok());
 }
 
-/// A thread that runs the controller as a process would.
-pub(crate) struct Process {
-    pub(crate) http: SocketAddr,
-    stop: Option<oneshot::Sender<()>>,
-    thread: Option<JoinHandle<Result<(), ControllerError>>>,
-    _kubeconfig: TempDir,
+/// Starts a controller of Memcacheds with its lease in `kube-system`.
+pub(crate) fn start(access: &Access, identity: &str, on_disable: OnDisable) -> ControllerThread {
+    start_workload(access, identity, memcached::workload(on_disable), "kube-system")
 }
 
-impl Process {
-    pub(crate) fn start(access: &Access, identity: &str, on_disable: OnDisable) -> Self {
-        Process::with_workload(access, identity, memcached::workload(on_disable))
-    }
-
-    pub(crate) fn with_workload(access: &Access, identity: &str, workload: Workload) -> Self {
-        Process::with(access, identity, workload, "kube-system")
-    }
-
-    /// A process with its lease in another namespace.
-    pub(crate) fn in_namespace(namespace: &str, access: &Access, identity: &str) -> Self {
-        Process::with(access, identity, memcached::workload(OnDisable::Keep), namespace)
-    }
-
-    fn with(access: &Access, identity: &str, workload: Workload, namespace: &str) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let kubeconfig = access.write_kubeconfig(folder.path()).unwrap();
-        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let http = free.local_addr().unwrap();
-        drop(free);
-        let options = ControllerOptions {
-            access: weir_kube::Access::new(Some(&kubeconfig), None),
-            namespace: namespace.into(),
-            lease: "weir-controller".into(),
-            controllers: vec![Controller::Workload(workload)],
-            http: Some(http),
-            identity: identity.into(),
-            retry_policy: RetryPolicy {
-                page_size: 3,
-                first_retry: Duration::from_millis(50),
-                longest_retry: Duration::from_millis(500),
-                absence_poll: Duration::from_millis(200),
-                ..RetryPolicy::default()
-            },
-        };
-        let (stop, end) = oneshot::channel::<()>();
-        let end = || {
-            Ok(async {
-                _ = end.await;
-            })
-        };
-        let thread = std::thread::spawn(move || run_until(&options, end));
-        Process { http, stop: Some(stop), thread: Some(thread), _kubeconfig: folder }
-    }
-
-    /// The HTTP status and body of a path.
-    pub(crate) fn get(&self, path: &str) -> (u16, String) {
-        use std::io::{Read, Write};
-        let request = || {
-            let mut stream = std::net::TcpStream::connect(self.http)?;
-            write!(stream, "GET {path} HTTP/1.0\r\nHost: weir\r\n\r\n")?;
-            let mut answer = String::new();
-            stream.read_to_string(&mut answer)?;
-            std::io::Result::Ok(answer)
-        };
-        let answer = eventually("HTTP answers", || request().ok());
-        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-        let code = head.split(' ').nth(1).unwrap().parse().unwrap();
-        (code, body.to_owned())
-    }
-
-    /// Stops it as SIGTERM does.
-    pub(crate) fn stop(mut self) {
-        self.end().unwrap().unwrap();
-    }
-
-    fn end(&mut self) -> Option<Result<(), ControllerError>> {
-        _ = self.stop.take()?.send(());
-        Some(self.thread.take()?.join().unwrap())
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        _ = self.end();
-    }
+/// Starts a controller of a workload with its lease in `namespace`.
+pub(crate) fn start_workload(
+    access: &Access,
+    identity: &str,
+    workload: Workload,
+    namespace: &str,
+) -> ControllerThread {
+    let folder = tempfile::tempdir().unwrap();
+    let kubeconfig = access.write_kubeconfig(folder.path()).unwrap();
+    let controller = Controller::Workload(workload);
+    ControllerThread::spawn(controller, identity, namespace, &kubeconfig, vec![folder])
 }
 
 /// A namespace for one test.

@@ -5,8 +5,8 @@ use weir_cluster::Cluster;
 use weir_controllers::{ControllerOptions, OnDisable, run_until};
 
 use crate::{
-    eventually,
-    fixture::{Process, TestNamespace, definition, enabled, install, user},
+    common::{ControllerThread, eventually},
+    fixture::{TestNamespace, definition, enabled, install, start, start_workload, user},
 };
 
 const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/weir-controller";
@@ -24,7 +24,7 @@ fn set_holder(cluster: &Cluster, identity: &str) {
 #[test]
 fn the_controller_reports_a_missing_definition_and_starts_once_any_version_is_installed() {
     let cluster = Cluster::start().unwrap();
-    let process = Process::start(&user(&cluster), "one", OnDisable::Keep);
+    let process = start(&user(&cluster), "one", OnDisable::Keep);
     let reason = eventually("the definition is reported", || {
         let (code, body) = process.get("/readyz");
         let is_reported =
@@ -67,7 +67,7 @@ fn the_controller_recovers_from_outages_compaction_and_restarts() {
     install(&cluster, &definition());
     let gate = cluster.gate().unwrap();
     let access = user(&cluster).through(gate.address());
-    let process = Process::start(&access, "one", OnDisable::Keep);
+    let process = start(&access, "one", OnDisable::Keep);
     {
         let ns = TestNamespace::new(&cluster);
         ns.create("cache", enabled());
@@ -95,7 +95,7 @@ fn the_controller_recovers_from_outages_compaction_and_restarts() {
     ns.create("after", enabled());
     ns.reconciled("after");
     assert_eq!(ns.ports("after"), [11211]);
-    process.stop();
+    drop(process);
 }
 
 #[test]
@@ -103,29 +103,29 @@ fn one_process_leads_and_another_takes_over_when_it_stops() {
     let cluster = Cluster::start().unwrap();
     install(&cluster, &definition());
     let access = user(&cluster);
-    let one = Process::start(&access, "one", OnDisable::Keep);
+    let one = start(&access, "one", OnDisable::Keep);
     eventually("one is the leader", || (holder(&cluster)? == "one").then_some(()));
-    let two = Process::start(&access, "two", OnDisable::Keep);
+    let two = start(&access, "two", OnDisable::Keep);
     // A standby process is ready.
     eventually("two is on standby", || (two.get("/readyz").0 == 200).then_some(()));
     assert!(two.get("/metrics").1.contains("weir_controller_leads 0"));
     let ns = TestNamespace::new(&cluster);
     ns.create("first", enabled());
     ns.reconciled("first");
-    let writes = |process: &Process| {
+    let writes = |process: &ControllerThread| {
         let (_, metrics) = process.get("/metrics");
         metrics.lines().filter(|line| line.starts_with("weir_controller_writes_total")).count()
     };
     assert_eq!((writes(&one), writes(&two)), (1, 0));
     let start = std::time::Instant::now();
-    one.stop();
+    drop(one);
     ns.create("second", enabled());
     ns.reconciled("second");
     assert_eq!(holder(&cluster).as_deref(), Some("two"));
     assert_eq!(writes(&two), 1);
     // The first process released the lease. The limit allows for slow machines.
-    assert!(start.elapsed() < crate::TIMEOUT);
-    two.stop();
+    assert!(start.elapsed() < crate::common::TIMEOUT);
+    drop(two);
     assert_eq!(holder(&cluster).as_deref(), Some(""));
 }
 
@@ -133,7 +133,7 @@ fn one_process_leads_and_another_takes_over_when_it_stops() {
 fn a_process_stops_when_it_loses_the_lease_and_resumes_when_it_has_it_again() {
     let cluster = Cluster::start().unwrap();
     install(&cluster, &definition());
-    let process = Process::start(&user(&cluster), "one", OnDisable::Keep);
+    let process = start(&user(&cluster), "one", OnDisable::Keep);
     eventually("one is the leader", || (holder(&cluster)? == "one").then_some(()));
     let ns = TestNamespace::new(&cluster);
     ns.create("before", enabled());
@@ -156,7 +156,7 @@ fn a_process_stops_when_it_loses_the_lease_and_resumes_when_it_has_it_again() {
 fn a_process_without_permissions_or_namespace_reports_why_it_is_not_ready() {
     let mut cluster = Cluster::start().unwrap();
     install(&cluster, &definition());
-    let reports = |process: &Process, what: &str| {
+    let reports = |process: &ControllerThread, what: &str| {
         let body = eventually(what, || {
             let (code, body) = process.get("/readyz");
             body.contains(what).then_some((code, body))
@@ -164,19 +164,20 @@ fn a_process_without_permissions_or_namespace_reports_why_it_is_not_ready() {
         assert_eq!(body.0, 503, "{}", body.1);
     };
     let unprivileged = cluster.user("unprivileged", &[]).unwrap();
-    let process = Process::start(&unprivileged, "unprivileged", OnDisable::Keep);
+    let process = start(&unprivileged, "unprivileged", OnDisable::Keep);
     reports(&process, "cannot acquire the lease: not allowed to get leases.coordination.k8s.io");
-    process.stop();
-    let lost = Process::in_namespace("nowhere", cluster.admin(), "lost");
+    drop(process);
+    let workload = weir_controllers::memcached::workload(OnDisable::Keep);
+    let lost = start_workload(cluster.admin(), "lost", workload, "nowhere");
     reports(
         &lost,
         "cannot acquire the lease: there is no namespace nowhere; create it with `kubectl create namespace nowhere`",
     );
-    lost.stop();
+    drop(lost);
     let access = user(&cluster);
-    let one = Process::start(&access, "one", OnDisable::Keep);
+    let one = start(&access, "one", OnDisable::Keep);
     eventually("one is the leader", || (one.get("/readyz").0 == 200).then_some(()));
-    let two = Process::start(&access, "two", OnDisable::Keep);
+    let two = start(&access, "two", OnDisable::Keep);
     eventually("two is on standby", || (two.get("/readyz").0 == 200).then_some(()));
     cluster.stop_server();
     reports(&two, "cannot acquire the lease: cannot reach the API server");

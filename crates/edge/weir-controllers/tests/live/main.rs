@@ -4,6 +4,8 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot run has failed")]
 
+#[path = "../common/mod.rs"]
+mod common;
 mod conflicts;
 mod crd;
 mod examples;
@@ -12,19 +14,3 @@ mod lifecycle;
 mod runtime;
 mod workload;
 mod yaml;
-
-/// Long enough for a busy machine.
-const TIMEOUT: std::time::Duration = std::time::Duration::from_secs(60);
-
-/// Polls until `poll` returns a value.
-#[track_caller]
-fn eventually<T>(what: &str, mut poll: impl FnMut() -> Option<T>) -> T {
-    let start = std::time::Instant::now();
-    loop {
-        if let Some(value) = poll() {
-            return value;
-        }
-        assert!(start.elapsed() < TIMEOUT, "{what}: not within {TIMEOUT:?}");
-        std::thread::sleep(std::time::Duration::from_millis(20));
-    }
-}

@@ -7,8 +7,8 @@ use weir_controllers::{OnDisable, workload::Workload};
 use weir_kube::{KubeObject, Resource};
 
 use crate::{
-    eventually,
-    fixture::{Process, install},
+    common::eventually,
+    fixture::{install, start_workload},
 };
 
 const REDISES: Resource =
@@ -50,7 +50,7 @@ fn a_new_kind_of_workload_needs_one_pure_function() {
     );
     let workload =
         Workload { name: "redis", owner: REDISES, desired, on_disable: OnDisable::Delete };
-    let process = Process::with_workload(cluster.admin(), "one", workload);
+    let process = start_workload(cluster.admin(), "one", workload, "kube-system");
     let redises = "/apis/redis.example.com/v1/namespaces/default/redises";
     let policies = "/apis/networking.k8s.io/v1/namespaces/default/networkpolicies";
     let redis = json!({
@@ -90,5 +90,5 @@ fn a_new_kind_of_workload_needs_one_pure_function() {
     change(json!({"clients": null}));
     condition_with("Disabled");
     assert_eq!(policy(), None);
-    process.stop();
+    drop(process);
 }

@@ -8,12 +8,12 @@ use serde_json::{Value, json};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Usage {
     pub(crate) cpu: Duration,
-    resident: u64,
-    peak: u64,
+    pub(crate) resident: u64,
+    pub(crate) peak: u64,
 }
 
 impl Usage {
-    pub(crate) fn of(process: u32) -> Self {
+    pub(crate) fn of_process(process: u32) -> Self {
         let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap();
         let kilobytes = |name: &str| {
             let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();

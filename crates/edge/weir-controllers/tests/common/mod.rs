@@ -1,0 +1,120 @@
+//! A controller in a thread, for the tests with real API servers.
+
+use std::{
+    io::{Read, Write},
+    net::{SocketAddr, TcpListener, TcpStream},
+    path::Path,
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+use tempfile::TempDir;
+use tokio::sync::oneshot;
+use weir_cluster::Right;
+use weir_controllers::{Controller, ControllerError, ControllerOptions, run_until};
+use weir_kube::RetryPolicy;
+
+/// Long enough for a busy machine.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(90);
+
+/// The permissions that every controller of NetworkPolicies needs.
+pub(crate) const COMMON_RIGHTS: [Right; 3] = [
+    Right {
+        group: "networking.k8s.io",
+        resources: &["networkpolicies"],
+        verbs: &["list", "watch", "create", "update", "delete"],
+    },
+    Right {
+        group: "coordination.k8s.io",
+        resources: &["leases"],
+        verbs: &["get", "create", "update"],
+    },
+    Right { group: "", resources: &["events"], verbs: &["create", "patch"] },
+];
+
+/// Polls until `poll` returns a value.
+#[track_caller]
+pub(crate) fn eventually<T>(what: &str, mut poll: impl FnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(value) = poll() {
+            return value;
+        }
+        assert!(start.elapsed() < TIMEOUT, "not within {TIMEOUT:?}: {what}");
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// A thread that runs a controller as a process would.
+pub(crate) struct ControllerThread {
+    http: SocketAddr,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<Result<(), ControllerError>>>,
+    _folders: Vec<TempDir>,
+}
+
+impl ControllerThread {
+    /// Starts a controller with its lease in `namespace`. It owns the folders with its credentials.
+    pub(crate) fn spawn(
+        controller: Controller,
+        identity: &str,
+        namespace: &str,
+        kubeconfig: &Path,
+        folders: Vec<TempDir>,
+    ) -> Self {
+        let free = TcpListener::bind("127.0.0.1:0").unwrap();
+        let http = free.local_addr().unwrap();
+        drop(free);
+        let options = ControllerOptions {
+            access: weir_kube::Access::new(Some(kubeconfig), None),
+            namespace: namespace.into(),
+            lease: "weir-controller".into(),
+            controllers: vec![controller],
+            http: Some(http),
+            identity: identity.into(),
+            retry_policy: RetryPolicy {
+                page_size: 3,
+                first_retry: Duration::from_millis(50),
+                longest_retry: Duration::from_millis(500),
+                absence_poll: Duration::from_millis(200),
+                ..RetryPolicy::default()
+            },
+        };
+        let (stop, end) = oneshot::channel::<()>();
+        let end = || {
+            Ok(async {
+                _ = end.await;
+            })
+        };
+        let thread = thread::spawn(move || run_until(&options, end));
+        ControllerThread { http, stop: Some(stop), thread: Some(thread), _folders: folders }
+    }
+
+    /// The HTTP status and body of a path.
+    pub(crate) fn get(&self, path: &str) -> (u16, String) {
+        let request = || {
+            let mut stream = TcpStream::connect(self.http)?;
+            write!(stream, "GET {path} HTTP/1.0\r\nHost: weir\r\n\r\n")?;
+            let mut response = String::new();
+            stream.read_to_string(&mut response)?;
+            std::io::Result::Ok(response)
+        };
+        let response = eventually("HTTP answers", || request().ok());
+        let (head, body) = response.split_once("\r\n\r\n").unwrap();
+        let code = head.split(' ').nth(1).unwrap().parse().unwrap();
+        (code, body.to_owned())
+    }
+}
+
+/// Stops the controller as SIGTERM does.
+impl Drop for ControllerThread {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            let ended = thread.join();
+            if !thread::panicking() {
+                ended.unwrap().unwrap();
+            }
+        }
+    }
+}
