@@ -8,8 +8,8 @@ use serde_json::Value;
 use crate::{
     Access, Cluster, StartError,
     api::{Api, Method},
+    launch::{READY_TIMEOUT, await_certificate, free_addresses, not_ready},
     process::Process,
-    server::{READY_TIMEOUT, await_certificate, free_addresses, not_ready},
 };
 
 /// The name of the program and of its log.

@@ -16,13 +16,16 @@
 
 mod access;
 mod api;
+mod cluster;
 mod definitions;
 mod gate;
+mod keys;
+mod launch;
 mod process;
-mod server;
 
 pub use access::{Access, Right};
+pub use cluster::{Cluster, Collector, Options};
 pub use definitions::Definitions;
 pub use gate::Gate;
-pub use server::{Cluster, Collector, Options, StartError};
+pub use launch::StartError;
 pub use weir_programs::{Missing, Programs, definitions_server};
