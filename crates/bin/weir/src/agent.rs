@@ -37,7 +37,7 @@ pub(crate) const ADDRESS: &str = "127.0.0.1:9640";
 #[command(
     after_help = "Examples:\n  weir agent --source kube --node node-1 --kubeconfig /etc/weir/kubeconfig\n  NODE_NAME=node-1 weir agent --source kube     # in a pod, as its service account\n  weir agent --source /etc/weir/manifests --node node-1\n  weir agent --source /etc/weir/manifests --node node-1 --audit --log-format json\n  weir agent --cleanup\n  weir agent --datapath opflex --source kube --node node-1 --aci-prefix demo\n\nHTTP: /healthz /readyz /metrics /status /drops"
 )]
-pub(crate) struct Agent {
+pub(crate) struct AgentCommand {
     /// The source of pods, namespaces, nodes and policies: a cluster (kube) or a folder of
     /// manifests
     #[arg(long, value_name = "kube|DIR", required_unless_present = "cleanup")]
@@ -95,9 +95,9 @@ enum EstablishedArg {
     Cut,
 }
 
-impl Agent {
+impl AgentCommand {
     pub(crate) fn run(&self) -> anyhow::Result<Exit> {
-        match self.datapath.backend().agent {
+        match self.datapath.profile().agent {
             Some(run) => run(self),
             None => Err(self.no_datapath().into()),
         }
@@ -105,7 +105,7 @@ impl Agent {
 
     /// The error for a datapath that does not run on this system.
     fn no_datapath(&self) -> Failure {
-        let runs = |kind: &&DatapathKind| kind.backend().agent.is_some();
+        let runs = |kind: &&DatapathKind| kind.profile().agent.is_some();
         let kinds = DatapathKind::value_variants().iter().filter(runs);
         let flags: Vec<String> = kinds.map(|kind| format!("`--datapath {kind}`")).collect();
         let what = format!("the agent cannot run `{}` on {}", self.datapath, env::consts::OS);
@@ -181,7 +181,7 @@ impl Agent {
         let options = AgentOptions {
             source: self.source()?,
             node: self.node.as_deref().unwrap_or_default().into(),
-            datapath: self.datapath.backend().name,
+            datapath: self.datapath.profile().name,
             mode: if self.audit { Mode::Audit } else { Mode::Enforce },
             established: match self.established {
                 EstablishedArg::Keep => Established::Keep,

@@ -5,9 +5,10 @@ use std::path::Path;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::{
-    agent::Agent, completions::Completions, controller::ControllerCommand, crds::Crds, demo::Demo,
-    diff::Diff, drops::Drops, explain::Explain, lint::Lint, matrix::Matrix, render::Render,
-    test::Test, version::Version,
+    agent::AgentCommand, completions::CompletionsCommand, controller::ControllerCommand,
+    crds::CrdsCommand, demo::DemoCommand, diff::DiffCommand, drops::DropsCommand,
+    explain::ExplainCommand, lint::LintCommand, matrix::MatrixCommand, render::RenderCommand,
+    test::TestCommand, version::VersionCommand,
 };
 
 /// Test, explain, draw, compare and enforce Kubernetes network policies
@@ -25,19 +26,19 @@ pub(crate) struct Cli {
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
-    Test(Test),
-    Explain(Explain),
-    Matrix(Matrix),
-    Diff(Diff),
-    Lint(Lint),
-    Render(Render),
-    Agent(Agent),
+    Test(TestCommand),
+    Explain(ExplainCommand),
+    Matrix(MatrixCommand),
+    Diff(DiffCommand),
+    Lint(LintCommand),
+    Render(RenderCommand),
+    Agent(AgentCommand),
     Controller(Box<ControllerCommand>),
-    Drops(Drops),
-    Demo(Demo),
-    Crds(Crds),
-    Completions(Completions),
-    Version(Version),
+    Drops(DropsCommand),
+    Demo(DemoCommand),
+    Crds(CrdsCommand),
+    Completions(CompletionsCommand),
+    Version(VersionCommand),
 }
 
 impl Cli {

@@ -12,7 +12,7 @@ use crate::{
 
 /// The clusters of a ClusterSet.
 #[derive(Args)]
-pub(crate) struct Clusters {
+pub(crate) struct ClustersArgs {
     /// A cluster of a ClusterSet and its manifests [repeatable]
     ///
     /// Its pods are named `NAME:namespace/pod`. ClusterSetNetworkPolicies select pods of all given
@@ -51,7 +51,7 @@ pub(crate) fn is_label(name: &str) -> bool {
         && !name.ends_with('-')
 }
 
-impl Clusters {
+impl ClustersArgs {
     /// Whether no cluster was given.
     pub(crate) fn is_empty(&self) -> bool {
         self.clusters.is_empty()

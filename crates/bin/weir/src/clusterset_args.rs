@@ -142,7 +142,7 @@ impl ClusterSetArgs {
             (&self.broker_ca_file, "certificates in PEM", "-----BEGIN CERTIFICATE-----"),
         ] {
             let Some(path) = path else { continue };
-            let text = source::read(path)?;
+            let text = source::read_file(path)?;
             let text = String::from_utf8_lossy(&text);
             if text.trim().is_empty() || !text.contains(mark) {
                 let what = format!("{} does not contain {what}", path.display());

@@ -8,12 +8,12 @@ use crate::{args::Cli, exit::Exit};
 /// Print shell completions
 #[derive(Args)]
 #[command(after_help = "Example:\n  weir completions bash > /etc/bash_completion.d/weir")]
-pub(crate) struct Completions {
+pub(crate) struct CompletionsCommand {
     /// The shell
     shell: Shell,
 }
 
-impl Completions {
+impl CompletionsCommand {
     pub(crate) fn run(&self, out: &mut dyn Write) -> anyhow::Result<Exit> {
         let mut script = Vec::new();
         clap_complete::generate(self.shell, &mut Cli::command(), "weir", &mut script);

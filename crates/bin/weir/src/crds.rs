@@ -14,13 +14,13 @@ use crate::{exit::Exit, failure::Failure};
 /// know the field.
 #[derive(Args)]
 #[command(after_help = "Example:\n  weir crds --only memcached | kubectl apply -f -")]
-pub(crate) struct Crds {
+pub(crate) struct CrdsCommand {
     /// Print only the definitions of this controller
     #[arg(long, value_name = "NAME")]
     only: Option<String>,
 }
 
-impl Crds {
+impl CrdsCommand {
     pub(crate) fn run(&self, out: &mut dyn Write) -> anyhow::Result<Exit> {
         let only = self.only.as_deref();
         let is_selected = |crd: &&crds::Crd| only.is_none_or(|only| only == crd.controller);

@@ -1,6 +1,6 @@
 //! The datapaths: how each one runs, renders, is tested and is compared with the machine.
 //!
-//! *Invariant*: [`DatapathKind::backend`] is the only `match` over the kinds. A new backend adds a
+//! *Invariant*: [`DatapathKind::profile`] is the only `match` over the kinds. A new backend adds a
 //! variant and an arm.
 
 use std::{fmt, io::Write};
@@ -12,12 +12,12 @@ use weir_model::{Flow, Name, Program, Verdict};
 use weir_reach::ReachState;
 
 use crate::{
-    agent::Agent,
+    agent::AgentCommand,
     exit::Exit,
     failure::Failure,
-    kernel::Kernel,
+    kernel::KernelLab,
     opflex, platform,
-    present::{self, Format, findings::Report, program::Listing},
+    present::{self, Format, findings::FindingJson, program::Listing},
     source::Loaded,
 };
 
@@ -32,7 +32,7 @@ pub(crate) enum DatapathKind {
 }
 
 /// The properties of a datapath that the commands need.
-pub(crate) struct Backend {
+pub(crate) struct DatapathProfile {
     /// The value of `--datapath`.
     pub(crate) name: &'static str,
     /// The line that shell completion shows.
@@ -44,11 +44,11 @@ pub(crate) struct Backend {
     /// Evaluates the probes of `weir test`.
     pub(crate) testing: Testing,
     /// Compares the rules with the machine for `weir render --live`.
-    pub(crate) live: Live,
+    pub(crate) live: LiveComparison,
 }
 
 /// Runs an agent until it ends.
-pub(crate) type RunAgent = fn(&Agent) -> anyhow::Result<Exit>;
+pub(crate) type RunAgent = fn(&AgentCommand) -> anyhow::Result<Exit>;
 
 /// The way rules are printed.
 #[derive(Clone, Copy)]
@@ -101,7 +101,7 @@ pub(crate) struct Probed {
 
 /// Whether rules can be compared with those that are installed on this machine.
 #[derive(Clone, Copy)]
-pub(crate) enum Live {
+pub(crate) enum LiveComparison {
     /// They can.
     Compare(PacketFilter),
     /// They cannot.
@@ -114,16 +114,16 @@ pub(crate) struct PacketFilter {
     /// Runs `weir agent`; `None` on other systems.
     pub(crate) agent: Option<RunAgent>,
     /// Installs a program on a node of a lab.
-    pub(crate) enforce: fn(&Kernel, &Name, &Program) -> Result<(), Failure>,
+    pub(crate) enforce: fn(&KernelLab, &Name, &Program) -> Result<(), Failure>,
     /// The steps from the installed rules to a program; empty if it is installed.
     pub(crate) difference: fn(&Program) -> Result<String, Failure>,
 }
 
 impl DatapathKind {
     /// Everything that depends on the kind.
-    pub(crate) fn backend(self) -> Backend {
+    pub(crate) fn profile(self) -> DatapathProfile {
         match self {
-            DatapathKind::Sim => Backend {
+            DatapathKind::Sim => DatapathProfile {
                 name: "sim",
                 summary: "The compiled rules, in memory",
                 agent: None,
@@ -134,12 +134,12 @@ impl DatapathKind {
                     unit: Unit::Pod,
                 },
                 testing: Testing::InMemory(compiled),
-                live: Live::Unsupported {
+                live: LiveComparison::Unsupported {
                     reason: "exists only in memory",
                     hint: "leave out `--live`, or use `--datapath nftables` or `--datapath iptables`",
                 },
             },
-            DatapathKind::Nftables => Backend {
+            DatapathKind::Nftables => DatapathProfile {
                 name: "nftables",
                 summary: "nftables on Linux",
                 agent: platform::NFTABLES.agent,
@@ -150,9 +150,9 @@ impl DatapathKind {
                     unit: Unit::Node,
                 },
                 testing: Testing::InKernel(platform::NFTABLES),
-                live: Live::Compare(platform::NFTABLES),
+                live: LiveComparison::Compare(platform::NFTABLES),
             },
-            DatapathKind::Iptables => Backend {
+            DatapathKind::Iptables => DatapathProfile {
                 name: "iptables",
                 summary: "iptables and ipset on Linux",
                 agent: platform::IPTABLES.agent,
@@ -163,9 +163,9 @@ impl DatapathKind {
                     unit: Unit::Node,
                 },
                 testing: Testing::InKernel(platform::IPTABLES),
-                live: Live::Compare(platform::IPTABLES),
+                live: LiveComparison::Compare(platform::IPTABLES),
             },
-            DatapathKind::Hcn => Backend {
+            DatapathKind::Hcn => DatapathProfile {
                 name: "hcn",
                 summary: "ACLs of the Host Networking Service on Windows",
                 agent: platform::HCN,
@@ -176,15 +176,15 @@ impl DatapathKind {
                     unit: Unit::Node,
                 },
                 testing: Testing::InMemory(acls),
-                live: Live::Unsupported {
+                live: LiveComparison::Unsupported {
                     reason: "programs ACLs on Windows nodes",
                     hint: "leave out `--live`, and compare with `curl 127.0.0.1:9640/status` on the node",
                 },
             },
-            DatapathKind::Opflex => Backend {
+            DatapathKind::Opflex => DatapathProfile {
                 name: "opflex",
                 summary: "Policy files for opflex-agent (Cisco ACI)",
-                agent: Some(Agent::run_opflex),
+                agent: Some(AgentCommand::run_opflex),
                 rendering: Rendering {
                     write: opflex::render,
                     formats: &[Format::Text, Format::Json, Format::Yaml],
@@ -192,7 +192,7 @@ impl DatapathKind {
                     unit: Unit::Node,
                 },
                 testing: Testing::InMemory(opflex::probe),
-                live: Live::Unsupported {
+                live: LiveComparison::Unsupported {
                     reason: "writes files for opflex-agent",
                     hint: "leave out `--live`, and compare with the files in /var/lib/opflex-agent-ovs/netpols, or with `curl 127.0.0.1:9640/status` on the node",
                 },
@@ -208,14 +208,14 @@ impl ValueEnum for DatapathKind {
     }
 
     fn to_possible_value(&self) -> Option<PossibleValue> {
-        let Backend { name, summary, .. } = self.backend();
+        let DatapathProfile { name, summary, .. } = self.profile();
         Some(PossibleValue::new(name).help(summary))
     }
 }
 
 impl fmt::Display for DatapathKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.backend().name)
+        f.write_str(self.profile().name)
     }
 }
 
@@ -233,16 +233,16 @@ impl Rendered<'_> {
 /// Prints the compiled rules.
 fn listing(of: &Rendered<'_>, out: &mut dyn Write) -> anyhow::Result<()> {
     #[derive(serde::Serialize)]
-    struct Answer<'a> {
+    struct ListingOutput<'a> {
         #[serde(flatten)]
         listing: &'a Listing,
-        findings: Vec<Report>,
+        findings: Vec<FindingJson>,
     }
     let listing = Listing::new(&of.program(), of.namespace);
     match of.output.structured() {
         Some(form) => {
-            let findings = present::findings::reports(&of.loaded.findings);
-            present::value(out, form, &Answer { listing: &listing, findings })
+            let findings = present::findings::to_json(&of.loaded.findings);
+            present::value(out, form, &ListingOutput { listing: &listing, findings })
         }
         None => Ok(present::program::write(out, &listing)?),
     }

@@ -12,7 +12,7 @@ use weir_model::{Change, Flow, Object, Pod, Policy, Protocol, Verdict, World};
 use crate::{
     exit::Exit,
     failure::Failure,
-    kernel::{self, Kernel},
+    kernel::{self, KernelLab},
     platform, present,
 };
 
@@ -24,7 +24,7 @@ use crate::{
 /// Exit status 1 if the kernel decides differently from the compiled rules.
 #[derive(Args)]
 #[command(after_help = "Example:\n  weir demo")]
-pub(crate) struct Demo {}
+pub(crate) struct DemoCommand {}
 
 /// The pods.
 const SHOP: &str = include_str!("../../../../examples/demo/shop.yaml");
@@ -43,17 +43,17 @@ const STEPS: [&str; 6] = [
 /// An address outside the cluster.
 const INTERNET: IpAddr = IpAddr::V4(Ipv4Addr::new(203, 0, 113, 7));
 
-impl Demo {
+impl DemoCommand {
     pub(crate) fn run(&self, out: &mut dyn Write) -> anyhow::Result<Exit> {
         kernel::enter()?;
-        let mut world: World = read(SHOP)?.into_iter().collect();
-        let steps: Vec<Step> = STEPS.into_iter().map(Step::read).collect::<Result<_, _>>()?;
+        let mut world: World = parse_objects(SHOP)?.into_iter().collect();
+        let steps: Vec<Step> = STEPS.into_iter().map(Step::parse).collect::<Result<_, _>>()?;
         let ends = ends(&world);
         let flows = flows(&ends);
         present::demo::opening(out, &world, flows.len())?;
         // Show each part as soon as it is complete.
         out.flush()?;
-        let kernel = Kernel::build(&world, &flows)?;
+        let kernel = KernelLab::build(&world, &flows)?;
         let mut rounds: Vec<Round> = Vec::with_capacity(1 + steps.len());
         for (number, step) in iter::once(None).chain(steps.iter().map(Some)).enumerate() {
             if let Some(step) = step {
@@ -66,9 +66,9 @@ impl Demo {
             present::demo::round(out, &ends, &round)?;
             rounds.push(round);
         }
-        if let Some(answer) = rounds.last().and_then(Round::denied) {
-            let reported = kernel.reported(answer.explanation.flow)?;
-            present::demo::dropped(out, &ends, answer, reported.as_deref())?;
+        if let Some(result) = rounds.last().and_then(Round::denied) {
+            let reported = kernel.reported(result.explanation.flow)?;
+            present::demo::dropped(out, &ends, result, reported.as_deref())?;
         }
         if let Some(last) = rounds.last() {
             present::demo::summary(out, &ends, last, steps.len())?;
@@ -90,11 +90,11 @@ pub(crate) struct Step {
 }
 
 impl Step {
-    fn read(text: &'static str) -> Result<Self, Failure> {
+    fn parse(text: &'static str) -> Result<Self, Failure> {
         let comment = |line: &'static str| line.strip_prefix("# ");
         let purpose: Vec<&str> = text.lines().map_while(comment).collect();
         let lines = text.lines().skip_while(|line| *line != "spec:").skip(1).collect();
-        let policy = read(text)?.into_iter().find_map(|object| match object {
+        let policy = parse_objects(text)?.into_iter().find_map(|object| match object {
             // The demo has just printed the policy, and the user may not have the file.
             Object::Policy(policy) => Some(Policy { location: None, ..policy }),
             _ => None,
@@ -156,11 +156,11 @@ fn flows(ends: &[Participant]) -> Vec<Flow> {
 /// The results of all connections under some policies.
 pub(crate) struct Round {
     /// The connections, row by row.
-    pub(crate) answers: Vec<Answer>,
+    pub(crate) results: Vec<ProbeResult>,
 }
 
 /// The result of one connection.
-pub(crate) struct Answer {
+pub(crate) struct ProbeResult {
     /// The verdict of the kernel in the previous round.
     pub(crate) before: Option<Verdict>,
     /// The verdict of the kernel.
@@ -173,34 +173,34 @@ impl Round {
     /// Pairs the verdicts of the kernel with those of the compiled rules.
     fn new(world: &World, flows: &[Flow], last: Option<&Round>, real: &[Verdict]) -> Self {
         let program = weir_engine::compile(world, Locality::Everywhere);
-        let before = |at: usize| Some(last?.answers.get(at)?.real);
-        let answer = |(at, (flow, &real)): (usize, (&Flow, &Verdict))| Answer {
+        let before = |at: usize| Some(last?.results.get(at)?.real);
+        let result = |(at, (flow, &real)): (usize, (&Flow, &Verdict))| ProbeResult {
             before: before(at),
             real,
             explanation: weir_engine::explain(&program, flow),
         };
-        Round { answers: flows.iter().zip(real).enumerate().map(answer).collect() }
+        Round { results: flows.iter().zip(real).enumerate().map(result).collect() }
     }
 
     /// The connections whose verdict changed to `to`.
-    pub(crate) fn changed(&self, to: Verdict) -> impl Iterator<Item = &Answer> {
-        self.answers
+    pub(crate) fn changed(&self, to: Verdict) -> impl Iterator<Item = &ProbeResult> {
+        self.results
             .iter()
-            .filter(move |answer| answer.real == to && answer.before.is_some_and(|was| was != to))
+            .filter(move |result| result.real == to && result.before.is_some_and(|was| was != to))
     }
 
     /// A connection that the kernel denied.
-    fn denied(&self) -> Option<&Answer> {
-        self.answers.iter().find(|answer| answer.real == Verdict::Deny)
+    fn denied(&self) -> Option<&ProbeResult> {
+        self.results.iter().find(|result| result.real == Verdict::Deny)
     }
 
     /// The connections whose verdict differs from the compiled rules.
-    pub(crate) fn wrong(&self) -> impl Iterator<Item = &Answer> {
-        self.answers.iter().filter(|answer| answer.is_wrong())
+    pub(crate) fn wrong(&self) -> impl Iterator<Item = &ProbeResult> {
+        self.results.iter().filter(|result| result.is_wrong())
     }
 }
 
-impl Answer {
+impl ProbeResult {
     /// Whether the kernel and the compiled rules differ.
     pub(crate) fn is_wrong(&self) -> bool {
         self.real != self.explanation.verdict
@@ -208,7 +208,7 @@ impl Answer {
 }
 
 /// The objects of a manifest without findings.
-fn read(text: &str) -> Result<Vec<Object>, Failure> {
+fn parse_objects(text: &str) -> Result<Vec<Object>, Failure> {
     let mut reader = ManifestReader::new();
     reader.read("demo".into(), text.as_bytes());
     let manifests = reader.finish();
@@ -233,9 +233,9 @@ mod tests {
 
     /// The shop with its first policies, and all connections.
     fn shop(policies: usize) -> (World, Vec<Participant>, Vec<Flow>) {
-        let mut world: World = read(SHOP).unwrap().into_iter().collect();
+        let mut world: World = parse_objects(SHOP).unwrap().into_iter().collect();
         for step in &STEPS[..policies] {
-            world.apply(Change::Put(Object::Policy(Step::read(step).unwrap().policy)));
+            world.apply(Change::Put(Object::Policy(Step::parse(step).unwrap().policy)));
         }
         let ends = ends(&world);
         let flows = flows(&ends);
@@ -258,7 +258,7 @@ mod tests {
             last = Some(round);
         }
         for step in STEPS {
-            let step = Step::read(step).unwrap();
+            let step = Step::parse(step).unwrap();
             assert!(!step.purpose.is_empty() && !step.lines.is_empty(), "{}", step.policy.id);
         }
     }

@@ -9,7 +9,7 @@ use crate::{
     exit::Exit,
     failure::Failure,
     present::{self, Format, progress::Progress},
-    source::{self, Live},
+    source::{self, LiveArgs},
 };
 
 /// Show which connections a change of manifests opens and closes
@@ -21,7 +21,7 @@ use crate::{
 #[command(
     after_help = "Example:\n  weir diff -f examples/shop/manifests/apps examples/shop/manifests/policies examples/shop/repaired"
 )]
-pub(crate) struct Diff {
+pub(crate) struct DiffCommand {
     /// The old manifests: a file, a directory, or `-`
     old: PathBuf,
     /// The new manifests; without NEW, compare the current cluster with OLD applied to it
@@ -30,13 +30,13 @@ pub(crate) struct Diff {
     #[arg(short = 'f', long = "filename", value_name = "PATH")]
     files: Vec<PathBuf>,
     #[command(flatten)]
-    live: Live,
+    live: LiveArgs,
     /// Output format
     #[arg(short, long, value_enum, default_value = "text")]
     output: Format,
 }
 
-impl Diff {
+impl DiffCommand {
     pub(crate) fn run(&self, out: &mut dyn Write) -> anyhow::Result<Exit> {
         let is_stdin = |path: &PathBuf| path.as_os_str() == "-";
         if self.files.iter().any(is_stdin)
@@ -77,17 +77,17 @@ impl Diff {
             .changes(&owners, |done, all| progress.report(done, all));
         drop(progress);
         let findings = Vec::from_iter(findings);
-        let answer = Answer { changes, added, gone, findings };
+        let diff = PolicyDiff { changes, added, gone, findings };
         match self.output.structured() {
-            Some(form) => present::value(out, form, &Report::from(&answer))?,
-            None => present::diff::write(out, &answer)?,
+            Some(form) => present::value(out, form, &DiffOutput::from(&diff))?,
+            None => present::diff::write(out, &diff)?,
         }
-        Ok(Exit::when(answer.changes.is_empty()))
+        Ok(Exit::when(diff.changes.is_empty()))
     }
 }
 
 /// The effect of a change.
-pub(crate) struct Answer {
+pub(crate) struct PolicyDiff {
     /// The changed connections, openings first.
     pub(crate) changes: Vec<ConnectionChange>,
     /// Pods that only the new side has.
@@ -99,12 +99,12 @@ pub(crate) struct Answer {
 }
 
 #[derive(Serialize)]
-struct Report<'a> {
+struct DiffOutput<'a> {
     opened: Vec<Entry<'a>>,
     closed: Vec<Entry<'a>>,
     added: Vec<String>,
     gone: Vec<String>,
-    findings: Vec<present::findings::Report>,
+    findings: Vec<present::findings::FindingJson>,
 }
 
 #[derive(Serialize)]
@@ -116,10 +116,10 @@ struct Entry<'a> {
     family: Option<String>,
 }
 
-impl<'a> From<&'a Answer> for Report<'a> {
-    fn from(answer: &'a Answer) -> Self {
+impl<'a> From<&'a PolicyDiff> for DiffOutput<'a> {
+    fn from(diff: &'a PolicyDiff) -> Self {
         let of = |verdict| {
-            let some = answer.changes.iter().filter(move |change| change.now == verdict);
+            let some = diff.changes.iter().filter(move |change| change.now == verdict);
             let entry = |change: &'a ConnectionChange| Entry {
                 from: &change.from,
                 to: &change.to,
@@ -129,12 +129,12 @@ impl<'a> From<&'a Answer> for Report<'a> {
             some.map(entry).collect()
         };
         let words = |pods: &[PodId]| pods.iter().map(PodId::to_string).collect();
-        Report {
+        DiffOutput {
             opened: of(Verdict::Allow),
             closed: of(Verdict::Deny),
-            added: words(&answer.added),
-            gone: words(&answer.gone),
-            findings: present::findings::reports(&answer.findings),
+            added: words(&diff.added),
+            gone: words(&diff.gone),
+            findings: present::findings::to_json(&diff.findings),
         }
     }
 }

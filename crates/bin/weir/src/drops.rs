@@ -20,7 +20,7 @@ use crate::{agent::ADDRESS, exit::Exit, failure::Failure, present};
 #[command(
     after_help = "Examples:\n  weir drops\n  weir drops --follow\n  weir drops -o json --agent 127.0.0.1:9640"
 )]
-pub(crate) struct Drops {
+pub(crate) struct DropsCommand {
     /// Keep printing new drops until interrupted
     #[arg(long)]
     follow: bool,
@@ -77,7 +77,7 @@ pub(crate) struct Dropped {
     pub(crate) policies: Vec<String>,
 }
 
-impl Drops {
+impl DropsCommand {
     pub(crate) fn run(&self, out: &mut dyn Write) -> anyhow::Result<Exit> {
         let page = self.request(0, 0)?;
         if let Some(why) = &page.drops_unavailable {

@@ -6,7 +6,7 @@ use weir_model::{Direction, Finding, Flow, IpFamily, ObjectRef, Pod, Program, Se
 use weir_reach::PortQuery;
 
 use crate::{
-    clusters::Clusters,
+    clusters::ClustersArgs,
     exit::Exit,
     failure::Failure,
     flow_end::FlowEnd,
@@ -14,7 +14,7 @@ use crate::{
         self, Format,
         explanation_view::{Context, ExplanationView},
     },
-    source::{Loaded, Source},
+    source::{Loaded, SourceArgs},
     why,
 };
 
@@ -27,11 +27,11 @@ use crate::{
 #[command(
     after_help = "Examples:\n  weir explain -f examples/shop/manifests --from shop/web --to shop/db --port 5432\n  weir explain -f examples/shop/manifests --from 203.0.113.7 --to shop/deployment/web --port http"
 )]
-pub(crate) struct Explain {
+pub(crate) struct ExplainCommand {
     #[command(flatten)]
-    source: Source,
+    source: SourceArgs,
     #[command(flatten)]
-    clusters: Clusters,
+    clusters: ClustersArgs,
     /// The source: `namespace/pod`, `pod` with -n, an address, or `namespace/deployment/name`
     #[arg(long, value_name = "END")]
     from: String,
@@ -49,7 +49,7 @@ pub(crate) struct Explain {
     output: Format,
 }
 
-impl Explain {
+impl ExplainCommand {
     pub(crate) fn run(&self, out: &mut dyn Write) -> anyhow::Result<Exit> {
         let loaded = self.source.load_clusters(&self.clusters)?;
         let end = |text| FlowEnd::find(text, self.source.namespace(), &loaded);

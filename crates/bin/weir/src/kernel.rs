@@ -25,17 +25,17 @@ pub(crate) fn enter() -> Result<(), Failure> {
 }
 
 /// A cluster of network namespaces on this machine.
-pub(crate) struct Kernel {
+pub(crate) struct KernelLab {
     lab: Lab,
     nodes: Vec<Name>,
 }
 
-impl Kernel {
+impl KernelLab {
     /// Builds the nodes and pods of a world, without rules, and the outside addresses of the flows.
     pub(crate) fn build(world: &World, flows: &[Flow]) -> Result<Self, Failure> {
         let layout = Layout::from_world(world, flows);
         let lab = Lab::build(&layout).map_err(failed)?;
-        Ok(Kernel { lab, nodes: layout.nodes.into_iter().map(|node| node.name).collect() })
+        Ok(KernelLab { lab, nodes: layout.nodes.into_iter().map(|node| node.name).collect() })
     }
 
     /// Installs the policies of a world with the same pods on every node, as a starting agent does.
@@ -102,7 +102,7 @@ pub(crate) fn verdicts(
     flows: &[Flow],
     filter: PacketFilter,
 ) -> Result<Vec<Verdict>, Failure> {
-    let kernel = Kernel::build(world, flows)?;
+    let kernel = KernelLab::build(world, flows)?;
     kernel.enforce(world, filter)?;
     kernel.probe(flows)
 }

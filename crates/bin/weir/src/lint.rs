@@ -6,8 +6,8 @@ use weir_model::{Finding, Severity};
 
 use crate::{
     exit::Exit,
-    present::{self, Format, findings::Report},
-    source::{Source, is_about},
+    present::{self, Format, findings::FindingJson},
+    source::{SourceArgs, is_about},
 };
 
 /// Find mistakes in policies
@@ -17,20 +17,20 @@ use crate::{
 /// warning or an error.
 #[derive(Args)]
 #[command(after_help = "Example:\n  weir lint -f examples/shop/manifests")]
-pub(crate) struct Lint {
+pub(crate) struct LintCommand {
     #[command(flatten)]
-    source: Source,
+    source: SourceArgs,
     /// Output format
     #[arg(short, long, value_enum, default_value = "text")]
     output: Format,
 }
 
 #[derive(Serialize)]
-struct Answer {
-    findings: Vec<Report>,
+struct LintOutput {
+    findings: Vec<FindingJson>,
 }
 
-impl Lint {
+impl LintCommand {
     pub(crate) fn run(&self, out: &mut dyn Write) -> anyhow::Result<Exit> {
         let loaded = self.source.load()?;
         let mut findings = loaded.lint();
@@ -42,8 +42,8 @@ impl Lint {
         findings.dedup();
         match self.output.structured() {
             Some(form) => {
-                let findings = findings.iter().map(Report::from).collect();
-                present::value(out, form, &Answer { findings })?;
+                let findings = findings.iter().map(FindingJson::from).collect();
+                present::value(out, form, &LintOutput { findings })?;
             }
             None => {
                 present::findings::write(out, &findings)?;

@@ -6,11 +6,11 @@ use weir_model::{Pod, PodId};
 use weir_reach::{Coverage, MatrixQuery, PortQuery, spell};
 
 use crate::{
-    clusters::Clusters,
+    clusters::ClustersArgs,
     exit::Exit,
     failure::{Failure, nearest},
-    present::{self, Structured, findings::Report, progress::Progress},
-    source::{self, Source},
+    present::{self, Structured, findings::FindingJson, progress::Progress},
+    source::{self, SourceArgs},
 };
 
 /// Show which pods reach which
@@ -22,11 +22,11 @@ use crate::{
 #[command(
     after_help = "Examples:\n  weir matrix -f examples/shop/manifests\n  weir matrix -f examples/shop/manifests --port 5432 -o svg > shop.svg\n  weir matrix --cluster east=examples/clusterset/east --cluster west=examples/clusterset/west"
 )]
-pub(crate) struct Matrix {
+pub(crate) struct MatrixCommand {
     #[command(flatten)]
-    source: Source,
+    source: SourceArgs,
     #[command(flatten)]
-    clusters: Clusters,
+    clusters: ClustersArgs,
     /// A destination port: a number or the name of a container port [repeatable]
     #[arg(long, value_name = "PORT[/PROTOCOL]")]
     port: Vec<PortQuery>,
@@ -49,10 +49,10 @@ enum MatrixFormat {
     Svg,
 }
 
-impl Matrix {
+impl MatrixCommand {
     pub(crate) fn run(&self, out: &mut dyn Write) -> anyhow::Result<Exit> {
         let loaded = self.source.load_clusters(&self.clusters)?;
-        let findings = present::findings::reports(&loaded.findings);
+        let findings = present::findings::to_json(&loaded.findings);
         let in_namespace = |id: &PodId| self.source.namespace().is_none_or(|n| *id.namespace == *n);
         self.check_port_names(loaded.world.pods.values().filter(|pod| in_namespace(&pod.id)))?;
         let state = source::compile(loaded.world);
@@ -72,10 +72,10 @@ impl Matrix {
         match self.output {
             MatrixFormat::Text => present::matrix::write(out, &matrix)?,
             MatrixFormat::Json => {
-                present::value(out, Structured::Json, &Answer::new(&matrix, findings))?;
+                present::value(out, Structured::Json, &MatrixOutput::new(&matrix, findings))?;
             }
             MatrixFormat::Yaml => {
-                present::value(out, Structured::Yaml, &Answer::new(&matrix, findings))?;
+                present::value(out, Structured::Yaml, &MatrixOutput::new(&matrix, findings))?;
             }
             MatrixFormat::Dot => out.write_all(present::dot::graph(&matrix).as_bytes())?,
             MatrixFormat::Svg => out.write_all(present::svg::picture(&matrix).as_bytes())?,
@@ -84,7 +84,7 @@ impl Matrix {
     }
 }
 
-impl Matrix {
+impl MatrixCommand {
     /// Fails for a port name that no pod defines: its matrix would be empty.
     fn check_port_names<'a>(
         &self,
@@ -113,16 +113,16 @@ const MAX_SINGLE_ROWS: usize = 24;
 const MAX_ROWS: usize = 200;
 
 #[derive(Serialize)]
-struct Answer<'a> {
+struct MatrixOutput<'a> {
     asked: &'a str,
     ends: &'a [String],
-    connections: Vec<Connection<'a>>,
+    connections: Vec<ConnectionJson<'a>>,
     /// The findings from reading the input.
-    findings: Vec<Report>,
+    findings: Vec<FindingJson>,
 }
 
 #[derive(Serialize)]
-struct Connection<'a> {
+struct ConnectionJson<'a> {
     from: &'a str,
     to: &'a str,
     reach: &'static str,
@@ -132,9 +132,9 @@ struct Connection<'a> {
     partly: Vec<String>,
 }
 
-impl<'a> Answer<'a> {
-    fn new(matrix: &'a weir_reach::Matrix, findings: Vec<Report>) -> Self {
-        let connections = matrix.connections().map(|(from, to, cell)| Connection {
+impl<'a> MatrixOutput<'a> {
+    fn new(matrix: &'a weir_reach::Matrix, findings: Vec<FindingJson>) -> Self {
+        let connections = matrix.connections().map(|(from, to, cell)| ConnectionJson {
             from,
             to,
             reach: match cell.coverage() {
@@ -147,6 +147,6 @@ impl<'a> Answer<'a> {
             partly: spell(&cell.partly),
         });
         let connections = connections.collect();
-        Answer { asked: &matrix.ports, ends: &matrix.ends, connections, findings }
+        MatrixOutput { asked: &matrix.ports, ends: &matrix.ends, connections, findings }
     }
 }

@@ -11,7 +11,7 @@ use weir_reach::ReachState;
 use crate::{
     datapath::{Probed, Rendered},
     failure::Failure,
-    present::{self, findings::Report},
+    present::{self, findings::FindingJson},
 };
 
 /// The flags that the controller and the agents share.
@@ -106,7 +106,7 @@ pub(crate) fn render(of: &Rendered<'_>, out: &mut dyn Write) -> anyhow::Result<(
         return Ok(());
     };
     let objects = judge.hpp().objects().values();
-    let answer = Answer {
+    let answer = OpflexOutput {
         objects: objects.map(|object| object.manifest(NAMESPACE)).collect(),
         files: files
             .into_iter()
@@ -119,7 +119,7 @@ pub(crate) fn render(of: &Rendered<'_>, out: &mut dyn Write) -> anyhow::Result<(
             .filter(|pod| !pod.own_addresses().is_empty())
             .map(|pod| (pod.id.to_string(), judge.hpp().groups(pod)))
             .collect(),
-        findings: present::findings::reports(&[&loaded.findings[..], &findings].concat()),
+        findings: present::findings::to_json(&[&loaded.findings[..], &findings].concat()),
     };
     present::value(out, form, &answer)
 }
@@ -128,7 +128,7 @@ pub(crate) fn render(of: &Rendered<'_>, out: &mut dyn Write) -> anyhow::Result<(
 pub(crate) const NAMESPACE: &str = "aci-containers-system";
 
 #[derive(Serialize)]
-struct Answer<'a> {
+struct OpflexOutput<'a> {
     /// The objects that the controller writes to the API server.
     objects: Vec<serde_json::Value>,
     /// The files that the agent writes on the node.
@@ -136,7 +136,7 @@ struct Answer<'a> {
     /// The security groups that the endpoint of each pod must list.
     groups: BTreeMap<String, Vec<String>>,
     /// The findings from reading the input and about policies that ACI cannot express.
-    findings: Vec<Report>,
+    findings: Vec<FindingJson>,
 }
 
 fn needed(

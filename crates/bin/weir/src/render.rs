@@ -6,12 +6,14 @@ use weir_engine::Locality;
 use weir_model::World;
 
 use crate::{
-    datapath::{Backend, DatapathKind, Live, PacketFilter, Rendered, Rendering, Unit},
+    datapath::{
+        DatapathKind, DatapathProfile, LiveComparison, PacketFilter, Rendered, Rendering, Unit,
+    },
     exit::Exit,
     failure::{Failure, nearest},
     opflex,
-    present::{self, Format, findings::Report},
-    source::{Loaded, Source},
+    present::{self, Format, findings::FindingJson},
+    source::{Loaded, SourceArgs},
 };
 
 /// Print the rules that the agent would install
@@ -38,9 +40,9 @@ use crate::{
 #[command(
     after_help = "Examples:\n  weir render -f examples/shop/manifests\n  weir render -f examples/shop/manifests -n shop -o yaml\n  weir render -f examples/shop/manifests --datapath nftables\n  weir render -f examples/shop/manifests --datapath iptables\n  weir render -f examples/shop/manifests --datapath hcn\n  weir render -f examples/shop/manifests --datapath opflex -o yaml\n\nCompare the rules of a node with the cluster:\n  NODE_NAME=node-1 weir render --live"
 )]
-pub(crate) struct Render {
+pub(crate) struct RenderCommand {
     #[command(flatten)]
-    source: Source,
+    source: SourceArgs,
     /// The datapath to print the rules for [default: sim; with --live, nftables]
     #[arg(long, value_name = "NAME", value_enum)]
     datapath: Option<DatapathKind>,
@@ -58,10 +60,11 @@ pub(crate) struct Render {
     output: Format,
 }
 
-impl Render {
+impl RenderCommand {
     pub(crate) fn run(&self, out: &mut dyn Write) -> anyhow::Result<Exit> {
         let default = if self.live { DatapathKind::Nftables } else { DatapathKind::Sim };
-        let Backend { name, rendering, live, .. } = self.datapath.unwrap_or(default).backend();
+        let DatapathProfile { name, rendering, live, .. } =
+            self.datapath.unwrap_or(default).profile();
         let compare_with = if self.live { Some(packet_filter(name, live)?) } else { None };
         self.check_options(name, &rendering)?;
         let node = self.node()?;
@@ -150,7 +153,7 @@ impl Render {
         match self.output.structured() {
             Some(form) => {
                 let difference = difference.lines().collect();
-                let findings = present::findings::reports(&loaded.findings);
+                let findings = present::findings::to_json(&loaded.findings);
                 present::value(out, form, &Difference { node, datapath, difference, findings })?;
             }
             None if difference.is_empty() => writeln!(out, "no difference")?,
@@ -161,10 +164,10 @@ impl Render {
 }
 
 /// The packet filter that `--live` compares with.
-fn packet_filter(datapath: &str, live: Live) -> Result<PacketFilter, Failure> {
+fn packet_filter(datapath: &str, live: LiveComparison) -> Result<PacketFilter, Failure> {
     match live {
-        Live::Compare(filter) => Ok(filter),
-        Live::Unsupported { reason, hint } => {
+        LiveComparison::Compare(filter) => Ok(filter),
+        LiveComparison::Unsupported { reason, hint } => {
             let what = format!(
                 "`--live` compares with the packet filter of this machine, but `{datapath}` {reason}"
             );
@@ -179,5 +182,5 @@ struct Difference<'a> {
     datapath: &'a str,
     /// The steps that would make the machine equal to the rules.
     difference: Vec<&'a str>,
-    findings: Vec<Report>,
+    findings: Vec<FindingJson>,
 }

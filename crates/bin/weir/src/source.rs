@@ -16,7 +16,7 @@ use weir_reach::ReachState;
 use weir_source::LoadError;
 
 use crate::{
-    clusters::Clusters,
+    clusters::ClustersArgs,
     failure::{Failure, nearest},
     present::{self, progress::Progress},
     test::without_tests,
@@ -24,13 +24,13 @@ use crate::{
 
 /// The source of the world.
 #[derive(Args)]
-pub(crate) struct Source {
+pub(crate) struct SourceArgs {
     /// Manifests: a file, a directory, or `-` for standard input [repeatable] [default: the current
     /// cluster]
     #[arg(short = 'f', long = "filename", value_name = "PATH")]
     files: Vec<PathBuf>,
     #[command(flatten)]
-    live: Live,
+    live: LiveArgs,
     /// Restrict the output to a namespace; in explain, the namespace of pod names without one
     #[arg(short, long, value_name = "NAME")]
     namespace: Option<String>,
@@ -38,7 +38,7 @@ pub(crate) struct Source {
 
 /// The cluster to read.
 #[derive(Args)]
-pub(crate) struct Live {
+pub(crate) struct LiveArgs {
     /// The kubeconfig of the cluster, if -f is absent
     #[arg(long, value_name = "PATH", conflicts_with = "files")]
     kubeconfig: Option<PathBuf>,
@@ -47,7 +47,7 @@ pub(crate) struct Live {
     context: Option<String>,
 }
 
-impl Live {
+impl LiveArgs {
     /// Reads the cluster once. The error without a kubeconfig also suggests `instead`.
     pub(crate) fn load(&self, instead: &str) -> anyhow::Result<Loaded> {
         let access = Access::new(self.kubeconfig.as_deref(), self.context.as_deref());
@@ -170,7 +170,7 @@ pub(crate) fn is_about(finding: &Finding, namespace: &str) -> bool {
     finding.object.as_ref().is_some_and(|object| *object.namespace == *namespace)
 }
 
-impl Source {
+impl SourceArgs {
     /// Reads the world.
     pub(crate) fn load(&self) -> anyhow::Result<Loaded> {
         let loaded = if self.files.is_empty() {
@@ -184,8 +184,8 @@ impl Source {
         Ok(loaded)
     }
 
-    /// Reads the clusters if any were given, else as [`load_complete`](Source::load_complete) does.
-    pub(crate) fn load_clusters(&self, clusters: &Clusters) -> anyhow::Result<Loaded> {
+    /// Reads the clusters if any were given, else as [`load_complete`](SourceArgs::load_complete) does.
+    pub(crate) fn load_clusters(&self, clusters: &ClustersArgs) -> anyhow::Result<Loaded> {
         if clusters.is_empty() {
             return self.load_complete();
         }
@@ -222,7 +222,7 @@ pub(crate) fn load_paths(paths: &[PathBuf]) -> anyhow::Result<Loaded> {
 }
 
 /// Reads a file, or standard input for `-`.
-pub(crate) fn read(file: &Path) -> anyhow::Result<Vec<u8>> {
+pub(crate) fn read_file(file: &Path) -> anyhow::Result<Vec<u8>> {
     if file.as_os_str() != "-" {
         return weir_source::read(file).map_err(failed);
     }

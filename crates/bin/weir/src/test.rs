@@ -13,7 +13,7 @@ use weir_model::{Finding, Flow, Object, Severity, Verdict};
 use weir_reach::ReachState;
 
 use crate::{
-    clusters::Clusters,
+    clusters::ClustersArgs,
     datapath::{DatapathKind, Probed, Testing},
     exit::Exit,
     failure::Failure,
@@ -39,7 +39,7 @@ use crate::{
 #[command(
     after_help = "Examples:\n  weir test examples/shop/tests.yaml\n  weir test --datapath nftables examples/shop/tests.yaml\n  weir test --datapath hcn examples/shop/tests.yaml"
 )]
-pub(crate) struct Test {
+pub(crate) struct TestCommand {
     /// Files or folders with policy tests
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
@@ -47,7 +47,7 @@ pub(crate) struct Test {
     #[arg(long, value_name = "NAME", value_enum, default_value_t = DatapathKind::Sim)]
     datapath: DatapathKind,
     #[command(flatten)]
-    clusters: Clusters,
+    clusters: ClustersArgs,
     /// Output format
     #[arg(short, long, value_enum, default_value = "text")]
     output: TestFormat,
@@ -63,9 +63,9 @@ enum TestFormat {
     Junit,
 }
 
-impl Test {
+impl TestCommand {
     pub(crate) fn run(&self, out: &mut dyn Write) -> anyhow::Result<Exit> {
-        let testing = self.datapath.backend().testing;
+        let testing = self.datapath.profile().testing;
         if let Testing::InKernel(_) = testing {
             kernel::enter()?;
         }
@@ -202,7 +202,7 @@ impl Run {
 }
 
 fn read_cases(file: &Path) -> anyhow::Result<Vec<Case>> {
-    let bytes = source::read(file)?;
+    let bytes = source::read_file(file)?;
     Ok(weir_api::cases(file.display().to_string().into(), &bytes))
 }
 

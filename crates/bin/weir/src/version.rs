@@ -11,25 +11,25 @@ use crate::{
 /// Print the version
 #[derive(Args)]
 #[command(after_help = "Example:\n  weir version -o json")]
-pub(crate) struct Version {
+pub(crate) struct VersionCommand {
     /// Output format
     #[arg(short, long, value_enum, default_value = "text")]
     output: Format,
 }
 
 #[derive(Serialize)]
-struct Answer {
+struct VersionOutput {
     version: &'static str,
     platform: String,
 }
 
-impl Version {
+impl VersionCommand {
     pub(crate) fn run(&self, out: &mut dyn Write) -> anyhow::Result<Exit> {
         let version = env!("CARGO_PKG_VERSION");
         let platform = format!("{}/{}", std::env::consts::OS, std::env::consts::ARCH);
         match self.output.structured() {
             None => writeln!(out, "weir {version} {platform}")?,
-            Some(form) => present::value(out, form, &Answer { version, platform })?,
+            Some(form) => present::value(out, form, &VersionOutput { version, platform })?,
         }
         Ok(Exit::Yes)
     }

@@ -9,7 +9,7 @@ use crate::{datapath::PacketFilter, failure::Failure};
 /// A packet filter of Linux, on another system.
 pub(crate) const UNAVAILABLE: PacketFilter = PacketFilter {
     agent: None,
-    enforce: Kernel::enforce_on,
+    enforce: KernelLab::enforce_on,
     difference: |_| {
         let hint = "run it on a Linux node, where the agent runs";
         Err(Failure::new("this machine has no packet filter of Linux to compare with", hint))
@@ -29,9 +29,9 @@ fn unsupported() -> Failure {
 }
 
 /// A lab, which cannot be built here.
-pub(crate) struct Kernel(Infallible);
+pub(crate) struct KernelLab(Infallible);
 
-impl Kernel {
+impl KernelLab {
     pub(crate) fn build(_: &World, _: &[Flow]) -> Result<Self, Failure> {
         Err(unsupported())
     }

@@ -9,11 +9,11 @@ use weir_netfilter::{LogError, PacketLog, report};
 use weir_nft::Nft;
 
 use crate::{
-    agent::Agent,
+    agent::AgentCommand,
     datapath::{DatapathKind, PacketFilter, RunAgent},
     exit::Exit,
     failure::Failure,
-    kernel::Kernel,
+    kernel::KernelLab,
 };
 
 /// The datapath of an agent that names none.
@@ -51,13 +51,13 @@ impl Open for Iptables {
 const fn packet_filter<D: Open>() -> PacketFilter {
     PacketFilter {
         agent: Some(run::<D>),
-        enforce: Kernel::enforce_on::<D>,
+        enforce: KernelLab::enforce_on::<D>,
         difference: difference::<D>,
     }
 }
 
 /// Runs the agent.
-fn run<D: Open>(agent: &Agent) -> anyhow::Result<Exit> {
+fn run<D: Open>(agent: &AgentCommand) -> anyhow::Result<Exit> {
     let options = agent.options()?;
     let datapath = D::open_with(options.mode).map_err(|error| Failure::new(error, D::HINT))?;
     agent.run_datapath(&options, datapath, Some(Box::new(PacketReports::default())))

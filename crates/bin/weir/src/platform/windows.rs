@@ -11,7 +11,7 @@ use weir_datapath::Mode;
 use weir_hcn::{Hcn, Library, Settings, StateFile, Timed};
 
 use crate::{
-    agent::Agent,
+    agent::AgentCommand,
     datapath::{DatapathKind, PacketFilter, RunAgent},
     exit::Exit,
     failure::Failure,
@@ -26,7 +26,7 @@ pub(crate) const IPTABLES: PacketFilter = UNAVAILABLE;
 pub(crate) const HCN: Option<RunAgent> = Some(run);
 
 /// Runs the agent with HNS.
-fn run(agent: &Agent) -> anyhow::Result<Exit> {
+fn run(agent: &AgentCommand) -> anyhow::Result<Exit> {
     let options = agent.options()?;
     if options.mode == Mode::Audit {
         let hint = "leave out --audit; `weir test --datapath hcn` and `weir matrix` show what would be dropped";

@@ -16,7 +16,7 @@ use super::{
     table::{self, Cell},
 };
 use crate::{
-    demo::{Answer, Participant, Round, Step},
+    demo::{Participant, ProbeResult, Round, Step},
     why,
 };
 
@@ -55,32 +55,32 @@ pub(crate) fn step(out: &mut dyn Write, number: usize, step: &Step) -> io::Resul
 pub(crate) fn round(out: &mut dyn Write, ends: &[Participant], round: &Round) -> io::Result<()> {
     writeln!(out)?;
     table::write(out, 2, &matrix(ends, round))?;
-    let passed = round.answers.iter().filter(|answer| answer.real == Verdict::Allow).count();
-    write!(out, "\n   {passed} of {} pass", count(round.answers.len(), "connection"))?;
+    let passed = round.results.iter().filter(|result| result.real == Verdict::Allow).count();
+    write!(out, "\n   {passed} of {} pass", count(round.results.len(), "connection"))?;
     let mut example = None;
     for (verdict, what) in [(Verdict::Deny, "closed (-)"), (Verdict::Allow, "opened (+)")] {
         let changed = round.changed(verdict).count();
         if changed > 0 {
             write!(out, ", {}", Painted(of_verdict(verdict), format_args!("{changed} {what}")))?;
         }
-        example = example.or_else(|| round.changed(verdict).find(|answer| !answer.is_wrong()));
+        example = example.or_else(|| round.changed(verdict).find(|result| !result.is_wrong()));
     }
     writeln!(out)?;
     wrong(out, ends, round)?;
     match example {
         None => Ok(()),
-        Some(answer) => reason(out, ends, answer),
+        Some(result) => reason(out, ends, result),
     }
 }
 
 /// Writes the verdicts of the kernel that differ from the compiled rules.
 fn wrong(out: &mut dyn Write, ends: &[Participant], round: &Round) -> io::Result<()> {
-    let all: Vec<&Answer> = round.wrong().collect();
+    let all: Vec<&ProbeResult> = round.wrong().collect();
     if all.is_empty() {
         return Ok(());
     }
     writeln!(out, "   {}", Painted(BAD, format_args!("{}:", differing(all.len()))))?;
-    for Answer { real, explanation, .. } in all.iter().take(MAX_WRONG) {
+    for ProbeResult { real, explanation, .. } in all.iter().take(MAX_WRONG) {
         let Explanation { flow, verdict, .. } = explanation;
         let flow = connection(ends, flow);
         let verb = |verdict: Verdict| match verdict {
@@ -101,17 +101,17 @@ fn wrong(out: &mut dyn Write, ends: &[Participant], round: &Round) -> io::Result
 pub(crate) fn dropped(
     out: &mut dyn Write,
     ends: &[Participant],
-    answer: &Answer,
+    result: &ProbeResult,
     reported: Option<&str>,
 ) -> io::Result<()> {
-    let connection = connection(ends, &answer.explanation.flow);
+    let connection = connection(ends, &result.explanation.flow);
     writeln!(out, "\n{}", Painted(STRONG, format_args!("A dropped packet: {connection}")))?;
     wrapped(out, 3, "The node reports each packet that it drops; `weir drops` lists them.")?;
     match reported {
         Some(packet) => wrapped(out, 3, &format!("Report: {packet}."))?,
         None => wrapped(out, 3, "The node reported nothing this time.")?,
     }
-    wrapped(out, 3, &format!("Reason: {}.", why::line(&answer.explanation)))
+    wrapped(out, 3, &format!("Reason: {}.", why::line(&result.explanation)))
 }
 
 /// Draws the final matrix as a picture.
@@ -136,7 +136,7 @@ pub(crate) fn summary(
         write!(out, " {} │", Painted(STRONG, &end.name))?;
     }
     writeln!(out, "\n{}", line("├", "┼", "┤"))?;
-    let mut answers = round.answers.iter();
+    let mut results = round.results.iter();
     for from in ends {
         let pad = first - name(from).chars().count();
         write!(out, "  │ {}{:pad$} │", Painted(STRONG, name(from)), "")?;
@@ -144,7 +144,7 @@ pub(crate) fn summary(
             let (mark, style) = if from.address == to.address {
                 ("·", FAINT)
             } else {
-                match answers.next().map_or(Verdict::Deny, |answer| answer.real) {
+                match results.next().map_or(Verdict::Deny, |result| result.real) {
                     Verdict::Allow => ("✓", GOOD),
                     Verdict::Deny => ("✗", BAD),
                 }
@@ -173,7 +173,7 @@ fn differing(wrong: usize) -> String {
 
 /// Writes the totals, and commands to try next.
 pub(crate) fn closing(out: &mut dyn Write, rounds: &[Round]) -> io::Result<()> {
-    let tried = rounds.iter().map(|round| round.answers.len()).sum();
+    let tried = rounds.iter().map(|round| round.results.len()).sum();
     let wrong: usize = rounds.iter().map(|round| round.wrong().count()).sum();
     let tried = count(tried, "real connection");
     let verdict = match wrong {
@@ -191,7 +191,7 @@ pub(crate) fn closing(out: &mut dyn Write, rounds: &[Round]) -> io::Result<()> {
         ("weir test FILE --datapath nftables", "real connections, as here"),
     ];
     let rows: Vec<Vec<Cell>> =
-        rows.into_iter().map(|(command, answers)| vec![command.into(), answers.into()]).collect();
+        rows.into_iter().map(|(command, results)| vec![command.into(), results.into()]).collect();
     table::write(out, 2, &rows)
 }
 
@@ -211,14 +211,14 @@ fn matrix(ends: &[Participant], round: &Round) -> Vec<Vec<Cell>> {
         head("from ↓  to →", &|end| Cell::new(&end.name, STRONG)),
         head("port", &|end| Cell::new(port(end), FAINT)),
     ];
-    let mut answers = round.answers.iter();
+    let mut results = round.results.iter();
     for from in ends {
         let mut row = vec![Cell::new(name(from), STRONG)];
         for to in ends {
             row.push(if from.address == to.address {
                 Cell::new("·", FAINT)
             } else {
-                answers.next().map_or_else(|| "".into(), cell)
+                results.next().map_or_else(|| "".into(), cell)
             });
         }
         rows.push(row);
@@ -226,10 +226,10 @@ fn matrix(ends: &[Participant], round: &Round) -> Vec<Vec<Cell>> {
     rows
 }
 
-fn cell(answer: &Answer) -> Cell {
-    let style = of_verdict(answer.real);
-    let changed = answer.before.is_some_and(|before| before != answer.real);
-    match (answer.real, changed) {
+fn cell(result: &ProbeResult) -> Cell {
+    let style = of_verdict(result.real);
+    let changed = result.before.is_some_and(|before| before != result.real);
+    match (result.real, changed) {
         (Verdict::Allow, false) => Cell::new("✓", style),
         (Verdict::Deny, false) => Cell::new("✗", style),
         (Verdict::Allow, true) => Cell::new("✓+", style.bold()),
@@ -237,8 +237,8 @@ fn cell(answer: &Answer) -> Cell {
     }
 }
 
-fn reason(out: &mut dyn Write, ends: &[Participant], answer: &Answer) -> io::Result<()> {
-    let Answer { real, explanation, .. } = answer;
+fn reason(out: &mut dyn Write, ends: &[Participant], result: &ProbeResult) -> io::Result<()> {
+    let ProbeResult { real, explanation, .. } = result;
     let connection = connection(ends, &explanation.flow);
     let state = match real {
         Verdict::Allow => "open",

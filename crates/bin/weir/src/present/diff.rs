@@ -10,18 +10,18 @@ use super::{
     style::{BAD, FAINT, GOOD, Painted},
     table::{self, Cell},
 };
-use crate::diff::Answer;
+use crate::diff::PolicyDiff;
 
 /// The maximum number of names to print.
 const MAX_NAMES: usize = 4;
 
 /// Writes the opened and closed connections, and the added and removed pods.
-pub(crate) fn write(out: &mut dyn Write, answer: &Answer) -> io::Result<()> {
+pub(crate) fn write(out: &mut dyn Write, diff: &PolicyDiff) -> io::Result<()> {
     for (verdict, word, style, sign) in
         [(Verdict::Allow, "opened", GOOD, "+"), (Verdict::Deny, "closed", BAD, "-")]
     {
         let changes: Vec<&ConnectionChange> =
-            answer.changes.iter().filter(|c| c.now == verdict).collect();
+            diff.changes.iter().filter(|c| c.now == verdict).collect();
         if changes.is_empty() {
             continue;
         }
@@ -41,11 +41,11 @@ pub(crate) fn write(out: &mut dyn Write, answer: &Answer) -> io::Result<()> {
             .collect();
         table::write(out, 2, &rows)?;
     }
-    if answer.changes.is_empty() {
+    if diff.changes.is_empty() {
         writeln!(out, "no connection is opened or closed")?;
     }
-    note(out, &answer.added, "added")?;
-    note(out, &answer.gone, "removed, not compared")
+    note(out, &diff.added, "added")?;
+    note(out, &diff.gone, "removed, not compared")
 }
 
 fn note(out: &mut dyn Write, pods: &[PodId], what: &str) -> io::Result<()> {

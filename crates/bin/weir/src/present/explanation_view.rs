@@ -28,7 +28,7 @@ pub(crate) struct ExplanationView {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) remedy: Option<RemedyView>,
     /// The findings from reading the input and about the policies that deny the connection.
-    pub(super) findings: Vec<findings::Report>,
+    pub(super) findings: Vec<findings::FindingJson>,
     /// Remarks about the two ends.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) notes: Vec<String>,
@@ -120,8 +120,8 @@ impl ExplanationView {
     /// The view of an explanation.
     pub(crate) fn new(explanation: &Explanation, remedy: &Remedy, context: Context<'_>) -> Self {
         let Context { ends, loaded, policy_findings, notes } = context;
-        let mut findings = findings::reports(&loaded.findings);
-        findings.extend(policy_findings.iter().map(findings::Report::from));
+        let mut findings = findings::to_json(&loaded.findings);
+        findings.extend(policy_findings.iter().map(findings::FindingJson::from));
         let Explanation { flow, verdict, .. } = explanation;
         let [from, to] = ends;
         let name = |end: &FlowEnd| match end {

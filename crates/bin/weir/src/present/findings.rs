@@ -13,7 +13,7 @@ use super::style::{FAINT, Painted, STRONG, of_severity};
 
 /// A finding as JSON. The shape is a contract.
 #[derive(Serialize)]
-pub(crate) struct Report {
+pub(crate) struct FindingJson {
     code: &'static str,
     severity: String,
     file: String,
@@ -24,12 +24,21 @@ pub(crate) struct Report {
     hint: String,
 }
 
-impl From<&Finding> for Report {
+impl From<&Finding> for FindingJson {
     fn from(finding: &Finding) -> Self {
         let object = finding.object_text();
         let Finding { location, code, severity, field, message, hint, .. } = finding.clone();
         let (file, line) = location.map_or((String::new(), 0), |p| (p.file.to_string(), p.line));
-        Report { code, severity: severity.to_string(), file, line, object, field, message, hint }
+        FindingJson {
+            code,
+            severity: severity.to_string(),
+            file,
+            line,
+            object,
+            field,
+            message,
+            hint,
+        }
     }
 }
 
@@ -63,8 +72,8 @@ pub(crate) fn print_relevant<'a>(findings: impl Iterator<Item = &'a Finding>) {
 }
 
 /// The relevant findings, as data.
-pub(crate) fn reports(findings: &[Finding]) -> Vec<Report> {
-    findings.iter().filter(|finding| is_relevant(finding)).map(Report::from).collect()
+pub(crate) fn to_json(findings: &[Finding]) -> Vec<FindingJson> {
+    findings.iter().filter(|finding| is_relevant(finding)).map(FindingJson::from).collect()
 }
 
 /// Whether an answer must mention the finding: a problem, or an object that was skipped.
