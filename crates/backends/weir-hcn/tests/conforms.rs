@@ -257,7 +257,7 @@ fn delta(world: &str) -> Delta {
 
 fn ledger(hns: &Hns, delta: Delta) -> Ledger<Hcn<Hns>> {
     let mut ledger = Ledger::new(hns.clone().start(), Established::Keep);
-    ledger.want(delta);
+    ledger.add_delta(delta);
     ledger.set_in_sync();
     ledger
 }
@@ -331,7 +331,7 @@ fn stale_acls_are_removed_and_addresses_are_reused() {
     assert_eq!(hns.rules_at(WEB), [], "no policy selects the new pod");
     // Replace the pod again by a selected one with another name, in one delta.
     let world = WORLD.replace("name: web, labels: {app: web}", "name: again, labels: {app: web}");
-    next.want(
+    next.add_delta(
         Delta { endpoints: [(PodId::new("shop", "new"), None)].into(), ..Delta::default() }
             .then(delta(&world)),
     );
@@ -446,7 +446,7 @@ fn acls_in_an_unexpected_form_are_not_written_again() {
     };
     let apply = || {
         let mut ledger = Ledger::new(open(), Established::Keep);
-        ledger.want(delta(WORLD));
+        ledger.add_delta(delta(WORLD));
         ledger.set_in_sync();
         (ledger.apply_pending(), ledger)
     };

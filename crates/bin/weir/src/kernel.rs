@@ -58,7 +58,7 @@ impl KernelLab {
         let open = || D::open_with(Mode::Enforce);
         let datapath = self.lab.on_node(node, open).map_err(failed)?.map_err(rejected)?;
         let mut ledger = Ledger::new(datapath, Established::Keep);
-        ledger.want(Delta::from(program));
+        ledger.add_delta(Delta::from(program));
         ledger.set_in_sync();
         if let Outcome::Failed { error, .. } = ledger.apply_pending() {
             return Err(rejected(error));

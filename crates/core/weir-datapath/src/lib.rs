@@ -30,7 +30,7 @@ pub use datapath::{Datapath, Diagnostics, Drift, TerminateFlows};
 pub use drops::{DropCause, Dropped, Drops};
 pub use error::{ApplyError, ApplyErrorKind};
 pub use grants::{Granted, may_change_grants};
-pub use ledger::{Established, Ledger, Outcome, Rejected};
+pub use ledger::{Established, Ledger, Outcome, PlannedDelta, Rejected};
 pub use memory::{Memory, MemoryPlan, MemoryPlanner, MemoryState};
 pub use mode::Mode;
 pub use planner::{Plan, Planner, Shortfall};

@@ -234,7 +234,7 @@ impl<D: Datapath> Agent<D> {
         self.reporter.compiled(start.elapsed());
         self.due.needs_count = true;
         if !delta.is_empty() {
-            self.ledger.want(delta);
+            self.ledger.add_delta(delta);
         } else if self.ledger.is_up_to_date() {
             self.record_latency();
         }
@@ -242,15 +242,16 @@ impl<D: Datapath> Agent<D> {
 
     /// Plans and applies one transaction.
     fn apply(&mut self) {
+        let start = Instant::now();
+        let planned = tracing::debug_span!("plan").in_scope(|| self.ledger.plan_pending());
+        let Some(planned) = planned else { return };
         let span = tracing::debug_span!("apply", outcome = "", rejected = 0);
         let _entered = span.enter();
-        let start = Instant::now();
         let rejected = self.ledger.rejected().clone();
-        let outcome = self.ledger.apply_pending();
+        let outcome = self.ledger.apply(planned);
         let (end, took) = (Instant::now(), start.elapsed());
         let (outcome, error, attempts) = match outcome {
-            Outcome::Waiting => return,
-            Outcome::Unchanged => ("unchanged", None, 0),
+            Outcome::Waiting | Outcome::Unchanged => ("unchanged", None, 0),
             Outcome::Applied => ("applied", None, 0),
             Outcome::Failed { error, attempts } => ("failed", Some(error.with_causes()), attempts),
         };

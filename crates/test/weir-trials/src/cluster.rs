@@ -111,7 +111,7 @@ impl<B: Backend> Cluster<B> {
 
     fn apply(&mut self, changes: Vec<Change>) {
         for Agent { node, engine, ledger } in &mut self.agents {
-            ledger.want(engine.apply(&changes));
+            ledger.add_delta(engine.apply(&changes));
             let outcome = ledger.apply_pending();
             assert!(!matches!(outcome, Outcome::Failed { .. }), "{node}: {outcome:?}");
         }

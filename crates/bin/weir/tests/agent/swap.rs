@@ -87,13 +87,13 @@ pub(crate) fn again_and_again<D: Datapath + Send>(
     let node = Name::from("n1");
     let mut ledger = Ledger::new(lab.on_node(&node, open).unwrap().unwrap(), Established::Keep);
     let mut engine = Engine::new(Locality::Node(node));
-    ledger.want(engine.apply(changes(PODS)));
-    ledger.want(engine.apply(changes(&policy(0))));
+    ledger.add_delta(engine.apply(changes(PODS)));
+    ledger.add_delta(engine.apply(changes(&policy(0))));
     ledger.set_in_sync();
     assert!(matches!(ledger.apply_pending(), Outcome::Applied));
     let probing = Prober::new(&lab, WEB, DB, OPEN, CLOSED).start();
     for form in 1..=times {
-        ledger.want(engine.apply(changes(&policy(form))));
+        ledger.add_delta(engine.apply(changes(&policy(form))));
         assert!(matches!(ledger.apply_pending(), Outcome::Applied), "swap {form}");
     }
     probing.stop().check(1_000);

@@ -1,9 +1,12 @@
+use std::sync::Arc;
+
 use weir_model::{
-    Flow, Member, Origin, PolicyId, PolicyKind, Ports, Protocol, Section, Selector, SetKey,
+    Action, Chain, Direction, Flow, Member, Origin, Peers, PolicyId, PolicyKind, Ports, Protocol,
+    Rule, RuleSet, Section, Selector, SetDelta, SetKey, Verdict,
 };
 
 use super::*;
-use crate::Memory;
+use crate::{ApplyErrorKind, Memory};
 
 fn pod(name: &str) -> PodId {
     PodId::new("shop", name)
@@ -56,7 +59,7 @@ fn delta(
 fn applied(first: Delta) -> (Ledger<Memory>, Memory) {
     let memory = Memory::default();
     let mut ledger = Ledger::new(memory.clone(), Established::Cut);
-    ledger.want(first);
+    ledger.add_delta(first);
     ledger.set_in_sync();
     assert!(matches!(ledger.apply_pending(), Outcome::Applied));
     ledger.touched.clear();
@@ -79,7 +82,7 @@ fn nothing_is_written_before_the_source_is_in_sync() {
     memory.machine(|machine| machine.installed.apply(web(&[2])));
     let mut ledger = Ledger::new(memory.clone(), Established::Cut);
     assert!(matches!(ledger.apply_pending(), Outcome::Waiting) && ledger.is_up_to_date());
-    ledger.want(delta([("db", only(3, &set("friends")))], []));
+    ledger.add_delta(delta([("db", only(3, &set("friends")))], []));
     ledger.distrust();
     assert!(matches!(ledger.apply_pending(), Outcome::Waiting));
     assert_eq!(memory.machine(|machine| machine.writes), 0);
@@ -93,7 +96,7 @@ fn a_restart_without_changes_writes_nothing_and_checks_connections() {
     let (_, memory) = applied(web(&[2]));
     let writes = memory.machine(|machine| machine.writes);
     let mut ledger = Ledger::new(memory.clone(), Established::Cut);
-    ledger.want(web(&[2]));
+    ledger.add_delta(web(&[2]));
     ledger.set_in_sync();
     assert!(matches!(ledger.apply_pending(), Outcome::Unchanged));
     assert_eq!(memory.machine(|machine| machine.writes), writes);
@@ -121,7 +124,7 @@ fn an_unreachable_machine_is_retried() {
     let (mut ledger, memory) = applied(web(&[2]));
     memory.machine(|machine| machine.unavailable = true);
     let change = SetDelta::Change { added: members(&[3]), removed: members(&[2]) };
-    ledger.want(delta([], [(set("friends"), change)]));
+    ledger.add_delta(delta([], [(set("friends"), change)]));
     for n in 1..4 {
         let outcome = ledger.apply_pending();
         let Outcome::Failed { error, attempts } = outcome else { panic!("{outcome:?}") };
@@ -133,7 +136,7 @@ fn an_unreachable_machine_is_retried() {
     assert!(matches!(ledger.apply_pending(), Outcome::Applied));
     assert_eq!((verdict(&memory, 2, 1), verdict(&memory, 3, 1)), (Verdict::Deny, Verdict::Allow));
     memory.machine(|machine| machine.unavailable = true);
-    ledger.want(delta([("web", None)], []));
+    ledger.add_delta(delta([("web", None)], []));
     let outcome = ledger.apply_pending();
     assert!(matches!(outcome, Outcome::Failed { attempts: 1, .. }), "{outcome:?}");
 }
@@ -149,7 +152,7 @@ fn a_rejected_pod_keeps_its_rules_and_sets_and_does_not_delay_others() {
         [(family.clone(), SetDelta::Put(members(&[3]))), (set("friends"), SetDelta::Gone)],
     );
     next.endpoints.extend(many);
-    ledger.want(next);
+    ledger.add_delta(next);
     assert!(matches!(ledger.apply_pending(), Outcome::Applied));
     assert_eq!((verdict(&memory, 2, 1), verdict(&memory, 3, 1)), (Verdict::Allow, Verdict::Deny));
     assert!((10..20).all(|last| verdict(&memory, 3, last) == Verdict::Allow));
@@ -179,10 +182,10 @@ fn a_rejected_pod_keeps_its_rules_and_sets_and_does_not_delay_others() {
 fn a_rejected_pod_without_old_rules_passes_nothing() {
     let (mut ledger, memory) = applied(web(&[2]));
     memory.machine(|machine| machine.rejects = [pod("db")].into());
-    ledger.want(delta([("db", endpoint(3, Chain::default()))], []));
+    ledger.add_delta(delta([("db", endpoint(3, Chain::default()))], []));
     assert!(matches!(ledger.apply_pending(), Outcome::Applied));
     assert_eq!((verdict(&memory, 2, 3), verdict(&memory, 2, 1)), (Verdict::Deny, Verdict::Allow));
-    ledger.want(delta([("db", None)], []));
+    ledger.add_delta(delta([("db", None)], []));
     assert!(matches!(ledger.apply_pending(), Outcome::Applied));
     assert!(ledger.rejected().is_empty(), "a removed pod is not rejected");
 }
@@ -191,7 +194,7 @@ fn a_rejected_pod_without_old_rules_passes_nothing() {
 fn bisection_resumes_after_the_machine_was_unreachable() {
     let (mut ledger, memory) = applied(web(&[2]));
     memory.machine(|machine| machine.rejects = [pod("web")].into());
-    ledger.want(delta([("web", endpoint(1, Chain::default()))], []));
+    ledger.add_delta(delta([("web", endpoint(1, Chain::default()))], []));
     memory.machine(|machine| machine.unavailable = true);
     assert!(matches!(ledger.apply_pending(), Outcome::Failed { .. }));
     memory.machine(|machine| machine.unavailable = false);
@@ -205,7 +208,7 @@ fn tightening_terminates_only_forbidden_connections() {
     let (mut ledger, memory) = applied(web(&[2, 3]));
     memory.machine(|machine| machine.connections.extend([flow(2, 1), flow(3, 1), flow(8, 9)]));
     let change = SetDelta::Change { added: members(&[4]), removed: members(&[3]) };
-    ledger.want(delta([], [(set("friends"), change)]));
+    ledger.add_delta(delta([], [(set("friends"), change)]));
     ledger.apply_pending();
     assert_eq!(ledger.touched, [address(3)].into());
     assert_eq!(ledger.terminate_flows().unwrap(), 1);
@@ -224,7 +227,7 @@ fn a_new_member_of_a_denied_set_may_lose_connections() {
     let (mut ledger, _) =
         applied(delta([("web", guarded)], [(foes.clone(), SetDelta::Put(members(&[])))]));
     let change = SetDelta::Change { added: members(&[7]), removed: members(&[]) };
-    ledger.want(delta([], [(foes, change)]));
+    ledger.add_delta(delta([], [(foes, change)]));
     ledger.apply_pending();
     assert_eq!(ledger.touched, [address(7)].into());
 }
@@ -233,11 +236,11 @@ fn a_new_member_of_a_denied_set_may_lose_connections() {
 fn established_connections_are_kept_on_request() {
     let memory = Memory::default();
     let mut ledger = Ledger::new(memory.clone(), Established::Keep);
-    ledger.want(web(&[2]));
+    ledger.add_delta(web(&[2]));
     ledger.set_in_sync();
     ledger.apply_pending();
     memory.machine(|machine| machine.connections.insert(flow(3, 1)));
-    ledger.want(web(&[]));
+    ledger.add_delta(web(&[]));
     ledger.apply_pending();
     assert!(!ledger.has_flows_to_terminate());
     assert_eq!(ledger.terminate_flows().unwrap(), 0);

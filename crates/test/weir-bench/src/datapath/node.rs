@@ -30,13 +30,13 @@ impl<D: Datapath> Node<D> {
 
     /// Enforces a compiled program.
     pub(crate) fn enforce(mut self, program: &Program) -> Result<()> {
-        self.ledger.want(Delta::from(program));
+        self.ledger.add_delta(Delta::from(program));
         self.settle().map(drop)
     }
 
     /// Compiles changes.
     pub(crate) fn hear(&mut self, changes: impl IntoIterator<Item = Change>) {
-        self.ledger.want(self.engine.apply(changes));
+        self.ledger.add_delta(self.engine.apply(changes));
     }
 
     /// Applies the pending rules.

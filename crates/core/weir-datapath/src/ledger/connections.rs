@@ -1,0 +1,85 @@
+//! Termination of established connections that a change forbids.
+
+use std::{collections::BTreeSet, net::IpAddr};
+
+use weir_model::{Action, Delta, Direction, Program, SetDelta, SetId, Verdict};
+
+use super::{Ledger, attempt::set_named_by};
+use crate::{ApplyError, Datapath};
+
+/// The fate of established connections that a change forbids.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Established {
+    /// They continue.
+    Keep,
+    /// The datapath ends them.
+    Cut,
+}
+
+impl<D: Datapath> Ledger<D> {
+    /// Whether established connections may have to be ended.
+    pub fn has_flows_to_terminate(&self) -> bool {
+        self.trusted && !self.touched.is_empty()
+    }
+
+    /// Ends the established connections that the program forbids. Returns how many it ended.
+    pub fn terminate_flows(&mut self) -> Result<usize, ApplyError> {
+        if !self.has_flows_to_terminate() {
+            return Ok(0);
+        }
+        let program = &self.program;
+        let is_forbidden = |flow: &_| program.verdict(flow) == Verdict::Deny;
+        let terminated = match self.datapath.flows() {
+            Some(flows) => flows.terminate(&mut self.planner, &self.touched, &is_forbidden)?,
+            None => 0,
+        };
+        self.touched.clear();
+        Ok(terminated)
+    }
+
+    /// The addresses whose connections a delta may forbid.
+    pub(super) fn touched_by(&self, delta: &Delta) -> BTreeSet<IpAddr> {
+        let mut touched = BTreeSet::new();
+        if self.established == Established::Keep {
+            return touched;
+        }
+        for (id, desired) in &delta.endpoints {
+            if let Some(desired) = desired
+                && self.program.endpoints.get(id) != Some(desired)
+            {
+                touched.extend(&desired.addresses);
+            }
+        }
+        for (id, change) in &delta.sets {
+            let additions_matter = self.denying.contains(id);
+            match (change, self.program.sets.get(id)) {
+                (SetDelta::Change { added, removed }, _) => {
+                    touched.extend(removed.iter().map(|member| member.address));
+                    if additions_matter {
+                        touched.extend(added.iter().map(|member| member.address));
+                    }
+                }
+                (SetDelta::Put(now), Some(before)) => {
+                    touched.extend(before.difference(now).map(|member| member.address));
+                    if additions_matter {
+                        touched.extend(now.difference(before).map(|member| member.address));
+                    }
+                }
+                // The rules that name a new or a removed set change together with it.
+                (SetDelta::Put(_), None) | (SetDelta::Gone, _) => (),
+            }
+        }
+        touched
+    }
+}
+
+/// The sets named by a rule that does not allow. Only admin policies have such rules.
+pub(super) fn denying_sets(program: &Program) -> BTreeSet<SetId> {
+    let chains = program
+        .endpoints
+        .values()
+        .flat_map(|endpoint| Direction::BOTH.map(|d| endpoint.rules.chain(d)));
+    let sections = chains.flat_map(|chain| chain.admin.iter().chain(&chain.baseline));
+    let rules = sections.flat_map(|section| &section.rules);
+    rules.filter(|rule| rule.action != Action::Allow).filter_map(set_named_by).cloned().collect()
+}
