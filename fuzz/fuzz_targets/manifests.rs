@@ -7,7 +7,7 @@ use weir_model::{Flow, Protocol, World};
 
 fuzz_target!(|bytes: &[u8]| {
     let mut reader = weir_api::ManifestReader::new();
-    reader.read("fuzz.yaml".into(), bytes);
+    reader.read_file("fuzz.yaml".into(), bytes);
     let world: World = reader.finish().objects.into_iter().collect();
     weir_lint::lint(&world);
     let program = compile(&world, Locality::Everywhere);

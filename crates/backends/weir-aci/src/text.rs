@@ -196,7 +196,7 @@ mod tests {
             "{{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {{name: np, namespace: default}}, spec: {spec}}}"
         );
         let mut reader = weir_api::ManifestReader::new();
-        reader.read("np.yaml".into(), text.as_bytes());
+        reader.read_file("np.yaml".into(), text.as_bytes());
         let policy: Option<Policy> =
             reader.finish().objects.into_iter().find_map(|object| match object {
                 Object::Policy(policy) => Some(policy),

@@ -49,7 +49,7 @@ fn check_case(mut case: Case, folder: &Path, wrong: &mut dyn FnMut(String)) -> u
     if !case.manifests.is_empty() {
         let mut reader = ManifestReader::new();
         for path in &case.manifests {
-            reader.read(path.as_str().into(), &fs::read(folder.join(path)).unwrap());
+            reader.read_file(path.as_str().into(), &fs::read(folder.join(path)).unwrap());
         }
         case.join(reader.finish());
     }

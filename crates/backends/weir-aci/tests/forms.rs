@@ -31,9 +31,9 @@ fn policy(name: &str, spec: &str) -> String {
 
 fn hpp(policies: &[String]) -> Hpp {
     let mut reader = ManifestReader::new();
-    reader.read("pods.yaml".into(), PODS.as_bytes());
+    reader.read_file("pods.yaml".into(), PODS.as_bytes());
     for (at, text) in policies.iter().enumerate() {
-        reader.read(format!("{at}.yaml").into(), text.as_bytes());
+        reader.read_file(format!("{at}.yaml").into(), text.as_bytes());
     }
     let manifests = reader.finish();
     assert_eq!(manifests.findings, []);
@@ -188,7 +188,7 @@ fn an_update_that_keeps_the_published_text_keeps_the_object() {
     for (before, after) in [(90, 95), (95, 90)] {
         let mut hpp = hpp(&[upto(before)]);
         let mut reader = ManifestReader::new();
-        reader.read("after.yaml".into(), upto(after).as_bytes());
+        reader.read_file("after.yaml".into(), upto(after).as_bytes());
         let changes: Vec<Change> = reader.finish().objects.into_iter().map(Change::Put).collect();
         let changed = hpp.apply(&changes);
         assert_eq!(changed.len(), 1, "from {before} to {after}");
@@ -200,9 +200,9 @@ fn an_update_that_keeps_the_published_text_keeps_the_object() {
 #[test]
 fn a_rejected_policy_allows_nothing() {
     let mut reader = ManifestReader::new();
-    reader.read("pods.yaml".into(), PODS.as_bytes());
+    reader.read_file("pods.yaml".into(), PODS.as_bytes());
     let rejected = policy("np", "{podSelector: {}, ingress: [{from: [{}]}]}");
-    reader.read("np.yaml".into(), rejected.as_bytes());
+    reader.read_file("np.yaml".into(), rejected.as_bytes());
     let changes: Vec<Change> = reader.finish().objects.into_iter().map(Change::Put).collect();
     let mut hpp = Hpp::new(Settings { prefix: "k".into() });
     hpp.apply(&changes);
@@ -222,7 +222,7 @@ fn a_pod_changes_rules_only_if_it_is_the_first_or_last_with_its_profile() {
         let text = format!(
             "{{apiVersion: v1, kind: Pod, metadata: {{name: {name}, namespace: jobs, labels: {{app: {app}}}}}, status: {{podIP: {address}}}}}"
         );
-        reader.read("pod.yaml".into(), text.as_bytes());
+        reader.read_file("pod.yaml".into(), text.as_bytes());
         let objects = reader.finish().objects.into_iter();
         objects
             .map(Change::Put)

@@ -80,7 +80,7 @@ fn second() -> String {
 fn render(manifests: &[&str]) -> RenderedCluster {
     let mut reader = ManifestReader::new();
     for (at, text) in manifests.iter().enumerate() {
-        reader.read(format!("{at}.yaml").into(), text.as_bytes());
+        reader.read_file(format!("{at}.yaml").into(), text.as_bytes());
     }
     let manifests = reader.finish();
     assert_eq!(manifests.findings, []);

@@ -71,7 +71,7 @@ fn of_cases(folder: &Path, file: &Path) -> String {
         if !case.manifests.is_empty() {
             let mut reader = weir_api::ManifestReader::new();
             for path in &case.manifests {
-                reader.read(path.as_str().into(), &fs::read(folder.join(path)).unwrap());
+                reader.read_file(path.as_str().into(), &fs::read(folder.join(path)).unwrap());
             }
             case.join(reader.finish());
         }

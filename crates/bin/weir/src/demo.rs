@@ -210,7 +210,7 @@ impl ProbeResult {
 /// The objects of a manifest without findings.
 fn parse_objects(text: &str) -> Result<Vec<Object>, Failure> {
     let mut reader = ManifestReader::new();
-    reader.read("demo".into(), text.as_bytes());
+    reader.read_file("demo".into(), text.as_bytes());
     let manifests = reader.finish();
     match manifests.findings.first() {
         None => Ok(manifests.objects),

@@ -224,7 +224,7 @@ pub(crate) fn load_paths(paths: &[PathBuf]) -> anyhow::Result<Loaded> {
 /// Reads a file, or standard input for `-`.
 pub(crate) fn read_file(file: &Path) -> anyhow::Result<Vec<u8>> {
     if file.as_os_str() != "-" {
-        return weir_source::read(file).map_err(failed);
+        return weir_source::read_file(file).map_err(failed);
     }
     let mut bytes = Vec::new();
     let read = io::stdin().lock().read_to_end(&mut bytes);
@@ -251,7 +251,7 @@ pub(crate) fn case_files(paths: &[PathBuf]) -> anyhow::Result<Vec<PathBuf>> {
 
 /// The manifests that a policy test refers to.
 pub(crate) fn manifests_of(case: &Case) -> anyhow::Result<Manifests> {
-    weir_source::manifests::of_case(case).map_err(failed)
+    weir_source::manifests::read_case(case).map_err(failed)
 }
 
 /// A loading error, with its hint.

@@ -151,10 +151,10 @@ impl Namespaces {
             }
         };
         let moved = self.rescope(id, labels, selectors);
-        match (was_declared, new.is_some()) {
-            (false, true) => self.table[id].uses += 1,
-            (true, false) => self.release(id, labels),
-            (false, false) | (true, true) => (),
+        if new.is_some() && !was_declared {
+            self.table[id].uses += 1;
+        } else if new.is_none() && was_declared {
+            self.release(id, labels);
         }
         moved
     }

@@ -46,10 +46,12 @@ fn never_reached(
     (other, by): (&Policy, &PolicyRule),
 ) -> Finding {
     let whose = if other.id == policy.id { String::new() } else { format!(" of {}", other.id) };
-    let hint = match (by.action == rule.action, whose.is_empty()) {
-        (true, _) => "remove it: the earlier rule does the same",
-        (false, true) => "move it before that rule: the first rule that matches decides",
-        (false, false) => "give this policy a lower priority number, or narrow the earlier rule",
+    let hint = if by.action == rule.action {
+        "remove it: the earlier rule does the same"
+    } else if other.id == policy.id {
+        "move it before that rule: the first rule that matches decides"
+    } else {
+        "give this policy a lower priority number, or narrow the earlier rule"
     };
     Site::rule(policy, direction, rule).warning(
         SHADOWED,

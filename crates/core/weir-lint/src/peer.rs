@@ -90,22 +90,24 @@ impl RuleContext<'_, '_> {
         };
         let any = index.pods(own, scope, &Selector::everything());
         let site = self.site(peer);
-        Some(match (any.is_empty(), scope) {
-            (true, _) => site.info(
+        Some(if any.is_empty() {
+            site.info(
                 PEER_MATCHES_NOTHING,
                 format!("no pod {namespace}is known"),
                 "ignore this if the pods are deployed from elsewhere",
-            ),
-            (false, Scope::Own) if self.matches_elsewhere(pods) => site.warning(
+            )
+        } else if *scope == Scope::Own && self.matches_elsewhere(pods) {
+            site.warning(
                 PEER_MATCHES_NOTHING,
                 format!("no pod {namespace}has {pods}, but pods of other namespaces do"),
                 "a podSelector alone selects pods of the policy's own namespace: add a namespaceSelector to this entry",
-            ),
-            (false, _) => site.warning(
+            )
+        } else {
+            site.warning(
                 PEER_MATCHES_NOTHING,
                 format!("no pod {namespace}has {pods}"),
                 subject::label_hint(index, own, scope, pods),
-            ),
+            )
         })
     }
 

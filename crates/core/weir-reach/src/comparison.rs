@@ -63,7 +63,7 @@ impl<'a> Comparison<'a> {
         };
         // First group the sources that change alike towards one destination, then the destinations
         // that the same sources change towards.
-        let mut kinds = Kinds::default();
+        let mut kinds = FlowChanges::default();
         let mut sources: BTreeMap<(usize, EndIndex), Vec<EndIndex>> = BTreeMap::new();
         for (from, source) in classes.iter().enumerate() {
             progress(from, classes.len());
@@ -73,7 +73,7 @@ impl<'a> Comparison<'a> {
                     continue;
                 }
                 let Some(open) = evaluator.open(source, target) else { continue };
-                for kind in kinds.of(&evaluator, open) {
+                for kind in kinds.between(&evaluator, open) {
                     sources.entry((*kind, to as EndIndex)).or_default().push(from as EndIndex);
                 }
             }
@@ -122,15 +122,19 @@ impl<'a> Comparison<'a> {
 
 /// The ways to change, each computed once.
 #[derive(Default)]
-struct Kinds {
+struct FlowChanges {
     all: Vec<FlowChange>,
     numbers: HashMap<FlowChange, usize>,
     cache: HashMap<[Option<Vec<PortSetId>>; 2], Vec<usize>>,
 }
 
-impl Kinds {
+impl FlowChanges {
     /// The numbers of the changes between the open ports before and after, per family.
-    fn of(&mut self, evaluator: &Evaluator<'_>, open: [Option<Vec<PortSetId>>; 2]) -> &[usize] {
+    fn between(
+        &mut self,
+        evaluator: &Evaluator<'_>,
+        open: [Option<Vec<PortSetId>>; 2],
+    ) -> &[usize] {
         let is_unchanged = |states: &Vec<PortSetId>| states[0] == states[1];
         if open.iter().flatten().all(is_unchanged) {
             return &[];

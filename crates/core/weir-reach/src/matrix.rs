@@ -56,10 +56,12 @@ pub enum Coverage {
 impl Cell {
     /// The share of the evaluated ports that pass.
     pub fn coverage(&self) -> Coverage {
-        match (self.allowed.is_empty(), self.denied.is_empty(), self.partly.is_empty()) {
-            (false, true, true) => Coverage::All,
-            (true, false, true) => Coverage::None,
-            _ => Coverage::Some,
+        if self.allowed.is_empty() == self.denied.is_empty() || !self.partly.is_empty() {
+            Coverage::Some
+        } else if self.denied.is_empty() {
+            Coverage::All
+        } else {
+            Coverage::None
         }
     }
 }

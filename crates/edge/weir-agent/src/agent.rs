@@ -212,7 +212,8 @@ impl<D: Datapath> Agent<D> {
             None => changes,
         });
         self.reporter.set_findings(findings, unread);
-        if let Some(state) = self.input.set_sync(in_sync) {
+        let changed = if in_sync { self.input.set_complete() } else { self.input.set_incomplete() };
+        if let Some(state) = changed {
             self.reporter.set_sync(state);
             if *state == SourceState::InSync {
                 self.ledger.set_in_sync();

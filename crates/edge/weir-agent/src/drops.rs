@@ -16,6 +16,9 @@ use weir_runtime::time::rfc3339;
 
 /// The number of drops that the ring keeps.
 const CAPACITY: usize = 1000;
+/// Protocols without ports, which policies cannot name.
+const IPPROTO_ICMP: u8 = 1;
+const IPPROTO_ICMPV6: u8 = 58;
 
 /// A dropped packet with its pods and policies.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -53,7 +56,7 @@ impl Drop {
             to: packet.to.to_string(),
             to_pod: pod(packet.to),
             to_port: packet.ports.map(|(_, to)| to),
-            protocol: protocol(packet.protocol),
+            protocol: protocol_name(packet.protocol),
             policies: blame(packet, program).iter().map(ToString::to_string).collect(),
         }
     }
@@ -90,14 +93,13 @@ impl Drop {
     }
 }
 
-fn protocol(number: u8) -> String {
-    match number {
-        1 => "ICMP".into(),
-        6 => "TCP".into(),
-        17 => "UDP".into(),
-        58 => "ICMPv6".into(),
-        132 => "SCTP".into(),
-        other => other.to_string(),
+/// The name of a protocol number, or the number.
+fn protocol_name(number: u8) -> String {
+    match (Protocol::from_number(number), number) {
+        (Some(protocol), _) => protocol.to_string(),
+        (None, IPPROTO_ICMP) => "ICMP".into(),
+        (None, IPPROTO_ICMPV6) => "ICMPv6".into(),
+        (None, other) => other.to_string(),
     }
 }
 
@@ -229,7 +231,7 @@ mod tests {
 
     fn engine() -> (Engine, Program) {
         let mut reader = weir_api::ManifestReader::new();
-        reader.read("test".into(), MANIFESTS.as_bytes());
+        reader.read_file("test".into(), MANIFESTS.as_bytes());
         let world: World = reader.finish().objects.into_iter().collect();
         let mut engine = Engine::new(Locality::Node("n1".into()));
         let mut program = Program::default();

@@ -93,7 +93,7 @@ impl SourceWatch {
 }
 
 impl PodReader for PodClient {
-    fn read(
+    fn read_pod(
         &self,
         namespace: &str,
         name: &str,

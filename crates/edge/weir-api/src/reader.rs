@@ -89,9 +89,9 @@ impl ManifestReader {
     }
 
     /// Reads one file. Errors in it become findings. The objects before a syntax error stay.
-    pub fn read(&mut self, file: Name, bytes: &[u8]) {
+    pub fn read_file(&mut self, file: Name, bytes: &[u8]) {
         let mut intake = Intake { reader: self, file: file.clone(), list: None };
-        if let Err(error) = document::read(bytes, &mut intake) {
+        if let Err(error) = document::parse(bytes, &mut intake) {
             keep(&mut self.findings, unreadable(&file, &error));
         }
     }
@@ -125,23 +125,26 @@ impl ManifestReader {
             && tree.entries().iter().any(may_be_list)
             && let Some(meant) = lower::meant_list(kind)
         {
-            self.report_misspelt(file, kind, tree.line, &format!("kind: {meant}"));
+            let location = Location { file: file.clone(), line: tree.line };
+            self.report_misspelt(kind, location, &format!("kind: {meant}"));
             return;
         }
         match lower::lower(file, &mut self.names, &mut self.findings, tree, list) {
-            Some(Lowered::Unknown { kind, line, guess }) => match guess {
-                Guess::Misspelt(meant) => self.report_misspelt(file, &kind, line, &meant),
-                Guess::ForeignPolicy => self.report_unsupported(file, kind, line, true),
-                Guess::Other => self.report_unsupported(file, kind, line, false),
-            },
+            Some(Lowered::Unknown { kind, line, guess }) => {
+                let location = Location { file: file.clone(), line };
+                match guess {
+                    Guess::Misspelt(meant) => self.report_misspelt(&kind, location, &meant),
+                    Guess::ForeignPolicy => self.report_foreign_policy(kind, location),
+                    Guess::Other => self.report_unknown_kind(kind, location),
+                }
+            }
             Some(lowered) => self.found.push(lowered),
             None => (),
         }
     }
 
     /// Reports a kind that is similar to a known one.
-    fn report_misspelt(&mut self, file: &Name, kind: &str, line: u32, meant: &str) {
-        let location = Location { file: file.clone(), line };
+    fn report_misspelt(&mut self, kind: &str, location: Location, meant: &str) {
         let message = format!("there is no kind {kind}; the object was not read");
         let hint = format!("did you mean `{meant}`?");
         let finding = general(location, UNKNOWN_KIND, message, hint);
@@ -174,29 +177,25 @@ impl ManifestReader {
         self.findings.len() > before
     }
 
-    /// Reports an unsupported kind, once.
-    fn report_unsupported(&mut self, file: &Name, kind: Name, line: u32, is_policy: bool) {
-        if self.unknown.insert(kind.clone()) {
-            let location = Location { file: file.clone(), line };
-            let (severity, code, message, hint) = if is_policy {
-                (
-                    Severity::Warning,
-                    FOREIGN_POLICY,
-                    format!(
-                        "policies of kind {kind} are not supported; results do not reflect them"
-                    ),
-                    "such policies may deny or allow further traffic",
-                )
-            } else {
-                (
-                    Severity::Info,
-                    UNKNOWN_KIND,
-                    format!("objects of kind {kind} are ignored"),
-                    "no action is needed, unless it should be a policy",
-                )
-            };
-            let finding = general(location, code, message, hint.into());
-            keep(&mut self.findings, Finding { severity, ..finding });
+    fn report_foreign_policy(&mut self, kind: Name, location: Location) {
+        let message =
+            format!("policies of kind {kind} are not supported; results do not reflect them");
+        let hint = "such policies may deny or allow further traffic".into();
+        let finding = general(location, FOREIGN_POLICY, message, hint);
+        self.report_once(kind, Finding { severity: Severity::Warning, ..finding });
+    }
+
+    fn report_unknown_kind(&mut self, kind: Name, location: Location) {
+        let message = format!("objects of kind {kind} are ignored");
+        let hint = "no action is needed, unless it should be a policy".into();
+        let finding = general(location, UNKNOWN_KIND, message, hint);
+        self.report_once(kind, Finding { severity: Severity::Info, ..finding });
+    }
+
+    /// Reports an unsupported kind, unless it was reported before.
+    fn report_once(&mut self, kind: Name, finding: Finding) {
+        if self.unknown.insert(kind) {
+            keep(&mut self.findings, finding);
         }
     }
 }

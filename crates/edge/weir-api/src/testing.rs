@@ -7,7 +7,7 @@ use crate::{ManifestReader, Manifests};
 /// Reads one file.
 pub(crate) fn read(text: &str) -> Manifests {
     let mut reader = ManifestReader::new();
-    reader.read("f".into(), text.as_bytes());
+    reader.read_file("f".into(), text.as_bytes());
     reader.finish()
 }
 

@@ -38,7 +38,7 @@ pub struct Item<T> {
 
 impl<T> Item<T> {
     /// Converts an object as the follower does.
-    pub fn read<R: WireObject>(object: R, read: impl FnOnce(R) -> T) -> Self {
+    pub fn from_object<R: WireObject>(object: R, read: impl FnOnce(R) -> T) -> Self {
         Item { revision: object.revision(), value: read(object) }
     }
 

@@ -132,7 +132,7 @@ async fn read_kind(
                 Err(error) => return Err(error),
             };
             let page = ListPage::parse(&bytes, spec, version, |_: Unread| ())?;
-            reader.read(file.clone().into(), &bytes);
+            reader.read_file(file.clone().into(), &bytes);
             after = page.next;
             if after.is_none() {
                 return Ok(Served::Yes);

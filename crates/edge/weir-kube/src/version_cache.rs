@@ -33,7 +33,7 @@ struct CachedVersion {
 
 /// An object that was read, before the cache takes it over.
 #[derive(Debug)]
-pub(crate) struct Reading {
+pub(crate) struct ReadObject {
     key: Key,
     digest: u64,
     /// `None` if the cache had the same digest already.
@@ -57,14 +57,14 @@ impl VersionCache {
 
     /// Lowers an object, unless its content is known. The cache does not change. `None` if the
     /// object has no name.
-    pub(crate) fn read(&mut self, mut object: Tree) -> Option<Reading> {
+    pub(crate) fn lower(&mut self, mut object: Tree) -> Option<ReadObject> {
         let key = self.kind.key(&object)?;
         let written = wire::written(&object);
         remove_managed_fields(&mut object);
         let digest = self.hasher.hash_one(&object);
         let known = self.versions.get(&key).and_then(|version| version.digest);
         let lowered = (known != Some(digest)).then(|| self.lowering.object(&object));
-        Some(Reading { key, digest, lowered, written })
+        Some(ReadObject { key, digest, lowered, written })
     }
 
     /// Starts a list. Until it is complete, no object is gone.
@@ -73,8 +73,8 @@ impl VersionCache {
     }
 
     /// Takes over an object and returns the change, if the content is new.
-    pub(crate) fn put(&mut self, reading: Reading) -> Option<Change> {
-        let Reading { key, digest, lowered, .. } = reading;
+    pub(crate) fn put(&mut self, reading: ReadObject) -> Option<Change> {
+        let ReadObject { key, digest, lowered, .. } = reading;
         let version = CachedVersion { digest: Some(digest), list: self.list };
         let Some((object, mut findings)) = lowered else {
             if let Some(known) = self.versions.get_mut(&key) {
@@ -172,7 +172,7 @@ mod tests {
     }
 
     fn put(cache: &mut VersionCache, object: Tree) -> Option<Change> {
-        let reading = cache.read(object).unwrap();
+        let reading = cache.lower(object).unwrap();
         cache.put(reading)
     }
 
@@ -200,7 +200,7 @@ mod tests {
         let mut cache = VersionCache::new(ModelKind::Pod);
         cache.begin_list();
         // A page that turns out to be truncated is read, and then dropped.
-        drop(cache.read(pod("a", 1)));
+        drop(cache.lower(pod("a", 1)));
         assert!(put(&mut cache, pod("a", 1)).is_some());
     }
 

@@ -19,7 +19,7 @@ use crate::{
     Access, ApiClient, Resource, RetryPolicy,
     follow::{Closed, Follower, ObjectSink, Problem},
     kind::ModelKind,
-    version_cache::{Reading, VersionCache},
+    version_cache::{ReadObject, VersionCache},
 };
 
 /// The code of a finding about the connection to the API server.
@@ -138,17 +138,17 @@ impl ModelSink {
 
 impl ObjectSink for ModelSink {
     type Raw = Tree;
-    type Item = Option<Reading>;
+    type Item = Option<ReadObject>;
 
-    fn read(&mut self, object: Tree) -> Option<Reading> {
-        self.cache.read(object)
+    fn convert(&mut self, object: Tree) -> Option<ReadObject> {
+        self.cache.lower(object)
     }
 
     fn begin_list(&mut self) {
         self.cache.begin_list();
     }
 
-    async fn page(&mut self, items: Vec<Option<Reading>>) -> Result<(), Closed> {
+    async fn page(&mut self, items: Vec<Option<ReadObject>>) -> Result<(), Closed> {
         let readings = items.into_iter().flatten();
         let changes = readings.filter_map(|reading| self.cache.put(reading)).collect();
         self.send_changes(changes, None).await
@@ -164,7 +164,7 @@ impl ObjectSink for ModelSink {
         self.send(FollowerMessage::Listed(self.kind)).await
     }
 
-    async fn put(&mut self, item: Option<Reading>) -> Result<(), Closed> {
+    async fn put(&mut self, item: Option<ReadObject>) -> Result<(), Closed> {
         let Some(reading) = item else { return Ok(()) };
         let written = reading.written;
         let change = self.cache.put(reading);
@@ -230,7 +230,7 @@ async fn send_batches(
             sleep(BATCH_WINDOW).await;
             batch.drain(&mut messages);
         }
-        if let Some(update) = batch.take()
+        if let Some(update) = batch.take_event()
             && !send(update)
         {
             return;
@@ -281,7 +281,7 @@ impl Batch {
     }
 
     /// The update since the last call, if there is one.
-    fn take(&mut self) -> Option<SourceEvent> {
+    fn take_event(&mut self) -> Option<SourceEvent> {
         if !std::mem::take(&mut self.is_changed) {
             return None;
         }

@@ -34,12 +34,12 @@ impl NodeIdentity {
                  `weir agent --datapath opflex --cleanup`"
             );
         }
-        let hint = match (prefixes.is_empty(), nodes.is_empty()) {
-            (false, _) => {
-                format!("this node has one with the prefix {}: check --aci-prefix", few(&prefixes))
-            }
-            (true, false) => format!("other nodes have one: {}: check --node", few(&nodes)),
-            (true, true) => "check --node and --aci-prefix".into(),
+        let hint = if !prefixes.is_empty() {
+            format!("this node has one with the prefix {}: check --aci-prefix", few(&prefixes))
+        } else if !nodes.is_empty() {
+            format!("other nodes have one: {}: check --node", few(&nodes))
+        } else {
+            "check --node and --aci-prefix".into()
         };
         format!(
             "none of the {count} HostprotPols in namespace {namespace} is {own}, the one of this \

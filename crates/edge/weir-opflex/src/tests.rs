@@ -50,7 +50,7 @@ fn pod(name: &str, label: &str) -> Value {
 }
 
 fn listed<T>(objects: Vec<Value>, parse: fn(Value) -> T) -> ObjectEvent<T> {
-    let items = objects.into_iter().map(|object| Item::read(object, parse)).collect();
+    let items = objects.into_iter().map(|object| Item::from_object(object, parse)).collect();
     ObjectEvent::Listed { version: "v1", items }
 }
 
@@ -67,15 +67,15 @@ fn list_pods(objects: Vec<Value>) -> OpflexEvent {
 }
 
 fn put_pol(object: Value) -> OpflexEvent {
-    OpflexEvent::Pol(ObjectEvent::Put(Item::read(object, parse_pol)))
+    OpflexEvent::Pol(ObjectEvent::Put(Item::from_object(object, parse_pol)))
 }
 
 fn put_container(object: Value) -> OpflexEvent {
-    OpflexEvent::Container(ObjectEvent::Put(Item::read(object, parse_container)))
+    OpflexEvent::Container(ObjectEvent::Put(Item::from_object(object, parse_container)))
 }
 
 fn put_pod(object: Value) -> OpflexEvent {
-    OpflexEvent::Pod(ObjectEvent::Put(Item::read(object, parse_pod)))
+    OpflexEvent::Pod(ObjectEvent::Put(Item::from_object(object, parse_pod)))
 }
 
 fn remove_pol(object: &Value) -> OpflexEvent {

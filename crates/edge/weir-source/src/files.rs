@@ -80,7 +80,7 @@ pub fn case_files(paths: &[PathBuf]) -> Result<Vec<PathBuf>, LoadError> {
 }
 
 /// The bytes of a file within the size limit.
-pub fn read(path: &Path) -> Result<Vec<u8>, LoadError> {
+pub fn read_file(path: &Path) -> Result<Vec<u8>, LoadError> {
     let fail = |source: io::Error| unreadable(path, source);
     // Check before opening: opening a pipe blocks until a process writes into it.
     if is_special(path).map_err(fail)? {

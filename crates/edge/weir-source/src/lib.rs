@@ -13,5 +13,5 @@ mod files;
 mod folder;
 pub mod manifests;
 
-pub use files::{LoadError, case_files, read};
+pub use files::{LoadError, case_files, read_file};
 pub use folder::{Folder, FolderWatch, WriteState};

@@ -8,7 +8,7 @@ use std::{
 
 use weir_api::{Case, ManifestReader, Manifests};
 
-use crate::files::{LoadError, collect, read, read_bounded};
+use crate::files::{LoadError, collect, read_bounded, read_file};
 
 /// Loads all files at the paths; `-` is standard input. Findings name a file by its path as given.
 pub fn load(paths: &[PathBuf], stdin: &mut dyn Read) -> Result<Manifests, LoadError> {
@@ -17,20 +17,20 @@ pub fn load(paths: &[PathBuf], stdin: &mut dyn Read) -> Result<Manifests, LoadEr
     for path in paths {
         if path.as_os_str() == "-" {
             let bytes = read_bounded(&mut *stdin, path).map_err(LoadError::Stdin)??;
-            reader.read("-".into(), &bytes);
+            reader.read_file("-".into(), &bytes);
             continue;
         }
         let mut files = Vec::new();
         collect(path, &mut seen, &mut files)?;
         for file in files {
-            reader.read(file.to_string_lossy().into(), &read(&file)?);
+            reader.read_file(file.to_string_lossy().into(), &read_file(&file)?);
         }
     }
     Ok(reader.finish())
 }
 
 /// Loads the manifests of a policy test. Their paths are relative to the test's file.
-pub fn of_case(case: &Case) -> Result<Manifests, LoadError> {
+pub fn read_case(case: &Case) -> Result<Manifests, LoadError> {
     let folder = Path::new(&*case.location.file).parent().unwrap_or(Path::new(""));
     let paths: Vec<PathBuf> = case.manifests.iter().map(|path| folder.join(path)).collect();
     load(&paths, &mut io::empty())
@@ -125,7 +125,7 @@ mod tests {
         for path in [pipe, socket, link] {
             let error = load(std::slice::from_ref(&path), &mut io::empty()).unwrap_err();
             assert_eq!(error.to_string(), format!("{} is not a regular file", path.display()));
-            assert!(matches!(read(&path), Err(LoadError::Special { .. })));
+            assert!(matches!(read_file(&path), Err(LoadError::Special { .. })));
         }
     }
 
@@ -168,8 +168,8 @@ mod tests {
             ("pods/a.yaml", &pod("a")),
         ]);
         let file = folder.path().join("cases/one.yaml");
-        let cases = weir_api::cases(file.to_string_lossy().into(), &read(&file).unwrap());
-        assert_eq!(names(&of_case(&cases[0]).unwrap()), ["a", "c"]);
+        let cases = weir_api::cases(file.to_string_lossy().into(), &read_file(&file).unwrap());
+        assert_eq!(names(&read_case(&cases[0]).unwrap()), ["a", "c"]);
     }
 
     #[test]

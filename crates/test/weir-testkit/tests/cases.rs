@@ -47,7 +47,7 @@ fn disagreements(mut case: Case, folder: &Path) -> Vec<String> {
     if !case.manifests.is_empty() {
         let mut reader = ManifestReader::new();
         for path in &case.manifests {
-            reader.read(path.as_str().into(), &fs::read(folder.join(path)).unwrap());
+            reader.read_file(path.as_str().into(), &fs::read(folder.join(path)).unwrap());
         }
         case.join(reader.finish());
     }

@@ -20,7 +20,7 @@ fn invalid_manifests_have_a_finding_at_the_invalid_field() {
             continue;
         };
         let mut reader = ManifestReader::new();
-        reader.read(name.as_ref().into(), text.as_bytes());
+        reader.read_file(name.as_ref().into(), text.as_bytes());
         let findings = reader.finish().findings;
         let fits = |finding: &Finding| {
             finding.severity >= Severity::Warning

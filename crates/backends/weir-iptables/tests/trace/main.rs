@@ -100,7 +100,7 @@ impl Node {
 /// Parses objects.
 fn changes(text: &str) -> Vec<Change> {
     let mut reader = weir_api::ManifestReader::new();
-    reader.read("test".into(), text.as_bytes());
+    reader.read_file("test".into(), text.as_bytes());
     reader.finish().objects.into_iter().map(Change::Put).collect()
 }
 

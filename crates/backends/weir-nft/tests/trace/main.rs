@@ -142,7 +142,7 @@ const CROWD: &str = "
 
 fn changes(text: &str) -> Vec<Change> {
     let mut reader = weir_api::ManifestReader::new();
-    reader.read("test".into(), text.as_bytes());
+    reader.read_file("test".into(), text.as_bytes());
     reader.finish().objects.into_iter().map(Change::Put).collect()
 }
 

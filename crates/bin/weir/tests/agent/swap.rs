@@ -61,7 +61,7 @@ spec:
 /// The objects of manifests without findings.
 pub(crate) fn changes(text: &str) -> Vec<Change> {
     let mut reader = ManifestReader::new();
-    reader.read("test".into(), text.as_bytes());
+    reader.read_file("test".into(), text.as_bytes());
     let manifests = reader.finish();
     assert!(manifests.findings.is_empty(), "{:?}", manifests.findings);
     manifests.objects.into_iter().map(Change::Put).collect()

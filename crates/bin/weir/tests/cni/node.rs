@@ -64,7 +64,7 @@ impl Node {
     /// A node with another datapath.
     pub(crate) fn with(datapath: &'static str) -> Self {
         let mut reader = ManifestReader::new();
-        reader.read("test".into(), WORLD.as_bytes());
+        reader.read_file("test".into(), WORLD.as_bytes());
         let mut world = World::default();
         let objects = reader.finish().objects;
         objects.into_iter().for_each(|object| world.apply(Change::Put(object)));

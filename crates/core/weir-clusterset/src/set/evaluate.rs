@@ -19,12 +19,16 @@ impl ClusterSet {
     pub(super) fn apply_shifts(&mut self, shifts: Vec<Shift>) {
         let mut addresses: BTreeMap<IpAddr, BTreeSet<InterestId>> = BTreeMap::new();
         for Shift { before, after } in shifts {
-            for (known, is_claimed) in [(&before, false), (&after, true)] {
-                let Some(known) = known else { continue };
+            for known in before.iter().chain(&after) {
                 for address in &known.pod.addresses {
-                    update_claim(&mut self.claims, *address, &known.pod.id, is_claimed);
                     addresses.entry(*address).or_default().extend(known.interests.iter().copied());
                 }
+            }
+            if let Some(KnownPod { pod, .. }) = &before {
+                pod.addresses.iter().for_each(|address| self.release(*address, &pod.id));
+            }
+            if let Some(KnownPod { pod, .. }) = &after {
+                pod.addresses.iter().for_each(|address| self.claim(*address, &pod.id));
             }
         }
         self.reevaluate(addresses);
@@ -80,26 +84,22 @@ impl ClusterSet {
             touched.extend(networks.into_iter().map(|network| ShardKey { direction, network }));
         }
     }
-}
 
-fn update_claim(
-    claims: &mut BTreeMap<IpAddr, Vec<RemoteId>>,
-    address: IpAddr,
-    id: &RemoteId,
-    is_claimed: bool,
-) {
-    // Reserve one element: an address nearly always has one claimant, and the default capacity is
-    // larger.
-    let pods = claims.entry(address).or_insert_with(|| Vec::with_capacity(1));
-    match (pods.binary_search(id), is_claimed) {
-        (Err(at), true) => pods.insert(at, id.clone()),
-        (Ok(at), false) => {
-            pods.remove(at);
+    fn claim(&mut self, address: IpAddr, id: &RemoteId) {
+        // Reserve one element: an address nearly always has one claimant, and the default capacity
+        // is larger.
+        let pods = self.claims.entry(address).or_insert_with(|| Vec::with_capacity(1));
+        if let Err(at) = pods.binary_search(id) {
+            pods.insert(at, id.clone());
         }
-        _ => (),
     }
-    if pods.is_empty() {
-        claims.remove(&address);
+
+    fn release(&mut self, address: IpAddr, id: &RemoteId) {
+        let Some(pods) = self.claims.get_mut(&address) else { return };
+        pods.retain(|pod| pod != id);
+        if pods.is_empty() {
+            self.claims.remove(&address);
+        }
     }
 }
 

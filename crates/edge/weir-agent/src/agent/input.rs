@@ -59,19 +59,24 @@ impl InputState {
         self.nodes.observe(changes);
     }
 
-    /// Records whether the source is complete. Returns the new state if it changed.
-    pub(super) fn set_sync(&mut self, in_sync: bool) -> Option<&SourceState> {
-        let state = match self.nodes.objection() {
-            _ if self.sync == SourceState::InSync => return None,
-            _ if !in_sync => SourceState::Reading,
-            Some(reason) => SourceState::WrongNode(reason),
-            None => SourceState::InSync,
-        };
-        if state == self.sync {
+    /// Records that the source has read everything. Returns the new state if it changed.
+    pub(super) fn set_complete(&mut self) -> Option<&SourceState> {
+        if self.sync == SourceState::InSync {
             return None;
         }
+        let objection = self.nodes.objection();
+        self.set_sync(objection.map_or(SourceState::InSync, SourceState::WrongNode))
+    }
+
+    /// Records that the source has not read everything. Returns the new state if it changed.
+    pub(super) fn set_incomplete(&mut self) -> Option<&SourceState> {
+        if self.sync == SourceState::InSync { None } else { self.set_sync(SourceState::Reading) }
+    }
+
+    fn set_sync(&mut self, state: SourceState) -> Option<&SourceState> {
+        let is_changed = state != self.sync;
         self.sync = state;
-        Some(&self.sync)
+        is_changed.then_some(&self.sync)
     }
 
     pub(super) fn sync(&self) -> &SourceState {

@@ -75,7 +75,7 @@ impl Plugins {
     }
 
     /// Requests a direct read of a pod that the source does not have, at most once per interval.
-    fn read(&self, waiter: &mut Waiter, now: Instant) {
+    fn queue_read(&self, waiter: &mut Waiter, now: Instant) {
         if let Some(reads) = &self.reads
             && now >= waiter.read_at
         {
@@ -141,7 +141,7 @@ impl<D: Datapath> Agent<D> {
                 }
                 Err(_) if now < waiter.until && !waiter.reply.is_closed() => {
                     if let Some(plugins) = &mut self.plugins {
-                        plugins.read(&mut waiter, now);
+                        plugins.queue_read(&mut waiter, now);
                         plugins.waiting.push(waiter);
                     }
                     continue;

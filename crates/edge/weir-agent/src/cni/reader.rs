@@ -15,7 +15,7 @@ const QUEUE_LENGTH: usize = 256;
 /// Reads one pod directly, for when the source's events lag behind.
 pub trait PodReader: Send {
     /// The pod's current state; none if there is no such pod. The call may block, but must end.
-    fn read(
+    fn read_pod(
         &self,
         namespace: &str,
         name: &str,
@@ -33,7 +33,7 @@ pub(crate) fn start(
     let (reads, queue) = mpsc::sync_channel::<PodId>(QUEUE_LENGTH);
     let read = move || {
         for pod in queue {
-            let event = match reader.read(&pod.namespace, &pod.name) {
+            let event = match reader.read_pod(&pod.namespace, &pod.name) {
                 Ok(Some(pod)) => AgentEvent::PodRead(Box::new(pod)),
                 Ok(None) => continue,
                 Err(error) => AgentEvent::PodUnreadable(pod, error.to_string()),

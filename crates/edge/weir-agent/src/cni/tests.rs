@@ -49,7 +49,7 @@ fn pod(uid: &str) -> String {
 /// Changes without synthetic addresses.
 fn changes(text: &str) -> Vec<Change> {
     let mut reader = ManifestReader::new();
-    reader.read("test".into(), text.as_bytes());
+    reader.read_file("test".into(), text.as_bytes());
     let manifests = reader.finish();
     let objects = manifests.objects.into_iter().map(|mut object| {
         if let Object::Pod(pod) = &mut object {
@@ -207,7 +207,7 @@ fn requests_fail_while_rules_cannot_be_applied() {
 struct One(Pod);
 
 impl PodReader for One {
-    fn read(
+    fn read_pod(
         &self,
         namespace: &str,
         name: &str,

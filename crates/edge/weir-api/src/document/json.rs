@@ -6,7 +6,7 @@ use super::{
 };
 
 /// Reads consecutive JSON documents, with or without `---` between them.
-pub(super) fn read(text: &str, events: &mut impl Events) -> Result<(), SyntaxError> {
+pub(super) fn parse(text: &str, events: &mut impl Events) -> Result<(), SyntaxError> {
     let mut reader = JsonParser { text, at: 0, line: 1 };
     loop {
         reader.skip_space();

@@ -71,18 +71,18 @@ pub(crate) trait DocumentSink {
 }
 
 /// Reads a file. The sink receives everything before an error.
-pub(crate) fn read(bytes: &[u8], sink: &mut impl DocumentSink) -> Result<(), SyntaxError> {
+pub(crate) fn parse(bytes: &[u8], sink: &mut impl DocumentSink) -> Result<(), SyntaxError> {
     let text = text::decode(bytes)?;
     let first = text.trim_start();
     let first = first.strip_prefix("---").unwrap_or(first).trim_start();
     if !first.starts_with(['{', '[']) {
-        return yaml::read(text, &mut Builder::new(sink));
+        return yaml::parse(text, &mut Builder::new(sink));
     }
-    let is_json = match json::read(text, &mut Dry) {
+    let is_json = match json::parse(text, &mut Dry) {
         Ok(()) => true,
         // Otherwise it is flow style, JSON with YAML extensions, or broken. Then report the error
         // of the parser that got further.
-        Err(in_json) => match yaml::read(text, &mut Builder::new(&mut Dry)) {
+        Err(in_json) => match yaml::parse(text, &mut Builder::new(&mut Dry)) {
             Ok(()) => false,
             Err(in_yaml) => {
                 // YAML reports a missing end in the line after it.
@@ -94,9 +94,9 @@ pub(crate) fn read(bytes: &[u8], sink: &mut impl DocumentSink) -> Result<(), Syn
         },
     };
     if is_json {
-        json::read(text, &mut Builder::new(sink))
+        json::parse(text, &mut Builder::new(sink))
     } else {
-        yaml::read(text, &mut Builder::new(sink))
+        yaml::parse(text, &mut Builder::new(sink))
     }
 }
 
@@ -112,7 +112,7 @@ fn looks_like_json(text: &str) -> bool {
 /// All documents of a file up to the first error, the repeated keys, and that error.
 pub fn documents(bytes: &[u8]) -> (Vec<Tree>, Vec<Repeat>, Option<SyntaxError>) {
     let mut all = Documents::default();
-    let error = read(bytes, &mut all).err();
+    let error = parse(bytes, &mut all).err();
     (all.roots, all.repeats, error)
 }
 
@@ -120,7 +120,7 @@ pub fn documents(bytes: &[u8]) -> (Vec<Tree>, Vec<Repeat>, Option<SyntaxError>) 
 /// in memory. Returns the rest of the list object.
 pub fn items(bytes: &[u8], each: impl FnMut(Tree)) -> Result<Tree, SyntaxError> {
     let mut all = Items { each, rest: Tree::null(1) };
-    read(bytes, &mut all)?;
+    parse(bytes, &mut all)?;
     Ok(all.rest)
 }
 

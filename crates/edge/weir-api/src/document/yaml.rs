@@ -8,7 +8,7 @@ use super::{
 };
 
 /// Reads a stream of YAML documents.
-pub(super) fn read(text: &str, events: &mut impl Events) -> Result<(), SyntaxError> {
+pub(super) fn parse(text: &str, events: &mut impl Events) -> Result<(), SyntaxError> {
     let ahead = Ahead::default();
     let mut parser = Parser::new(Bounded::new(text, ahead.clone()));
     let mut last = 1;

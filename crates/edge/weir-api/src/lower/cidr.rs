@@ -112,25 +112,20 @@ fn parse(text: &str) -> Option<ParsedCidr> {
         oddities |= LEADING_ZEROS;
     }
     let length: u8 = length.parse().ok()?;
-    let net: IpNet = match address.contains(':') {
-        false => {
-            let (address, zeros) = parse_v4(address)?;
-            oddities |= if zeros { LEADING_ZEROS } else { 0 };
-            Ipv4Net::new(address, length).ok()?.into()
+    let net: IpNet = if address.contains(':') {
+        let address: Ipv6Addr = address.parse().ok()?;
+        let mapped = address.to_ipv4_mapped();
+        if mapped.is_some() {
+            oddities |= MAPPED;
         }
-        true => {
-            let address: Ipv6Addr = address.parse().ok()?;
-            match address.to_ipv4_mapped() {
-                Some(v4) => {
-                    oddities |= MAPPED;
-                    match length.checked_sub(96) {
-                        Some(length) => Ipv4Net::new(v4, length).ok()?.into(),
-                        None => Ipv6Net::new(address, length).ok()?.into(),
-                    }
-                }
-                None => Ipv6Net::new(address, length).ok()?.into(),
-            }
+        match mapped.zip(length.checked_sub(96)) {
+            Some((v4, length)) => Ipv4Net::new(v4, length).ok()?.into(),
+            None => Ipv6Net::new(address, length).ok()?.into(),
         }
+    } else {
+        let (address, zeros) = parse_v4(address)?;
+        oddities |= if zeros { LEADING_ZEROS } else { 0 };
+        Ipv4Net::new(address, length).ok()?.into()
     };
     if net.trunc() != net {
         oddities |= HOST_BITS;

@@ -75,14 +75,15 @@ fn selectors() -> impl Strategy<Value = Selector> {
     vec(requirement(), 0..3).prop_map(Selector::from_iter)
 }
 
-fn blocks(with_except: bool) -> impl Strategy<Value = Block> {
-    let all = match with_except {
-        true => vec![
+fn blocks(kind: ManifestKind) -> impl Strategy<Value = Block> {
+    let all = if kind == ManifestKind::Network {
+        vec![
             ("10.0.0.0/8", vec!["10.1.0.0/16", "10.2.3.4/32"]),
             ("fd00::/8", vec!["fd00::/64"]),
             ("0.0.0.0/0", vec![]),
-        ],
-        false => vec![("10.0.0.0/8", vec![]), ("fd00::/8", vec![]), ("::/0", vec![])],
+        ]
+    } else {
+        vec![("10.0.0.0/8", vec![]), ("fd00::/8", vec![]), ("::/0", vec![])]
     };
     select(all).prop_map(|(net, except)| {
         Block::new(net.parse().unwrap(), except.into_iter().map(|net| net.parse().unwrap()))
@@ -95,16 +96,17 @@ fn protocol() -> impl Strategy<Value = Protocol> {
 
 /// One entry of `ports`. Only a NetworkPolicy can match every port of a protocol, and has protocols
 /// for names.
-fn port(network: bool) -> impl Strategy<Value = PortSpec> {
+fn port(kind: ManifestKind) -> impl Strategy<Value = PortSpec> {
+    let is_network = kind == ManifestKind::Network;
     let range = (protocol(), 1..65000_u16, 0..500_u16).prop_map(|(protocol, first, more)| {
         PortMatch::Range(PortRange { protocol, first, last: first + more })
     });
     let whole = protocol().prop_map(|protocol| PortMatch::Range(PortRange::all(protocol)));
     let named =
         (select(vec!["http", "y", "no", "a-1"]), protocol()).prop_map(move |(name, protocol)| {
-            PortMatch::Named { name: name.into(), protocol: network.then_some(protocol) }
+            PortMatch::Named { name: name.into(), protocol: is_network.then_some(protocol) }
         });
-    let ports = if network {
+    let ports = if is_network {
         prop_oneof![range, named, whole].boxed()
     } else {
         prop_oneof![range, named].boxed()
@@ -112,8 +114,8 @@ fn port(network: bool) -> impl Strategy<Value = PortSpec> {
     ports.prop_map(|ports| PortSpec { line: 0, ports })
 }
 
-fn pods(network: bool) -> impl Strategy<Value = Who> {
-    let scope = if network {
+fn pods(kind: ManifestKind) -> impl Strategy<Value = Who> {
+    let scope = if kind == ManifestKind::Network {
         prop_oneof![Just(Scope::Own), selectors().prop_map(Scope::Matching)].boxed()
     } else {
         selectors().prop_map(Scope::Matching).boxed()
@@ -135,8 +137,12 @@ fn each_once(mut who: Vec<Who>) -> Vec<Who> {
 }
 
 fn network_rules() -> impl Strategy<Value = Vec<PolicyRule>> {
-    let who = prop_oneof![pods(true), blocks(true).prop_map(Who::Block)].prop_map(|who| vec![who]);
-    let rule = (option::of(vec(who, 1..4)), option::of(vec(port(true), 1..4)));
+    let who = prop_oneof![
+        pods(ManifestKind::Network),
+        blocks(ManifestKind::Network).prop_map(Who::Block)
+    ]
+    .prop_map(|who| vec![who]);
+    let rule = (option::of(vec(who, 1..4)), option::of(vec(port(ManifestKind::Network), 1..4)));
     vec(rule, 0..4).prop_map(|rules| {
         let rules = rules.into_iter().enumerate().map(|(index, (peers, ports))| PolicyRule {
             index: index as u32,
@@ -157,10 +163,10 @@ fn admin_rules(
     let domain = select(vec!["example.com", "a.b.c"]).prop_flat_map(|name| {
         select(vec![DomainPattern::Exact(name.into()), DomainPattern::Under(name.into())])
     });
-    let in_cluster = pods(false).prop_map(|who| vec![who]);
+    let in_cluster = pods(ManifestKind::V1alpha1).prop_map(|who| vec![who]);
     let outside = prop_oneof![
         selectors().prop_map(|nodes| vec![Who::Nodes(nodes)]),
-        vec(blocks(false).prop_map(Who::Block), 1..3).prop_map(each_once),
+        vec(blocks(ManifestKind::V1alpha1).prop_map(Who::Block), 1..3).prop_map(each_once),
     ];
     let names = vec(domain.prop_map(Who::Domain), 1..3).prop_map(each_once);
     let (allow_names, baseline) = (
@@ -175,17 +181,14 @@ fn admin_rules(
     let rule = (
         action,
         vec(group, 1..4),
-        option::of(vec(port(false), 1..3)),
+        option::of(vec(port(ManifestKind::V1alpha1), 1..3)),
         option::of(select(vec!["yes", "a rule"])),
     );
     vec(rule, 0..4).prop_map(move |rules| {
         let rules = rules.into_iter().filter_map(|(action, who, ports, name)| {
-            let who: Vec<Vec<Who>> = match action == Action::Allow && allow_names {
-                true => who,
-                false => {
-                    who.into_iter().filter(|group| !matches!(group[0], Who::Domain(_))).collect()
-                }
-            };
+            let may_name = action == Action::Allow && allow_names;
+            let fits = |group: &Vec<Who>| may_name || !matches!(group[0], Who::Domain(_));
+            let who: Vec<Vec<Who>> = who.into_iter().filter(fits).collect();
             let only_pods = who.iter().flatten().all(|who| matches!(who, Who::Pods { .. }));
             let ports = ports.filter(|ports| {
                 only_pods || ports.iter().all(|port| matches!(port.ports, PortMatch::Range(_)))

@@ -268,7 +268,7 @@ fn the_order_of_files_does_not_matter() {
     let read_in = |order: &[usize]| {
         let mut reader = ManifestReader::new();
         for at in order {
-            reader.read(format!("f{at}").into(), files[*at].as_bytes());
+            reader.read_file(format!("f{at}").into(), files[*at].as_bytes());
         }
         let manifests = reader.finish();
         (manifests.objects, manifests.owners, manifests.synthetic)
@@ -635,7 +635,7 @@ fn a_list_without_a_kind_is_reported_as_missing() {
     let policy =
         "{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: d}, spec: {}}";
     let mut reader = ManifestReader::new();
-    reader.read("a.yaml".into(), format!("items:\n- {policy}\n").as_bytes());
+    reader.read_file("a.yaml".into(), format!("items:\n- {policy}\n").as_bytes());
     let manifests = reader.finish();
     assert_eq!(manifests.missing().count(), 1, "{:?}", manifests.findings);
 }

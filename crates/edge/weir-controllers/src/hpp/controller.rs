@@ -341,8 +341,8 @@ impl HppController<'_> {
                     Some(object) => {
                         let object = serde_json::to_value(object).unwrap_or_default();
                         store.put(match id.kind {
-                            Kind::Container => Item::read(object, read_container),
-                            Kind::Pol => Item::read(object, read_pol),
+                            Kind::Container => Item::from_object(object, read_container),
+                            Kind::Pol => Item::from_object(object, read_pol),
                         });
                     }
                     None => store.remove(&object_id),

@@ -80,13 +80,13 @@ impl WorkloadStores {
     fn record(&mut self, id: &ObjectId, written: WrittenObjects) {
         match written.policy {
             Some(Some(policy)) => {
-                self.policies.put(Item::read(policy, slim));
+                self.policies.put(Item::from_object(policy, slim));
             }
             Some(None) => self.policies.remove(id),
             None => (),
         }
         if let Some(owner) = written.owner {
-            self.owners.put(Item::read(owner, |object| object));
+            self.owners.put(Item::from_object(owner, |object| object));
         }
     }
 }

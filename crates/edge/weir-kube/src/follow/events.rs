@@ -64,8 +64,8 @@ impl<R: WireObject, T: Send, M: Send> ObjectSink for Collector<R, T, M> {
     type Raw = R;
     type Item = Item<T>;
 
-    fn read(&mut self, object: R) -> Item<T> {
-        Item::read(object, self.read)
+    fn convert(&mut self, object: R) -> Item<T> {
+        Item::from_object(object, self.read)
     }
 
     fn begin_list(&mut self) {

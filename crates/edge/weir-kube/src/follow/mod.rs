@@ -290,7 +290,7 @@ impl<S: ObjectSink> Follower<S> {
     ) -> Result<ListPage<S::Item>, ApiError> {
         let size = self.policy.page_size;
         let bytes = wire::page_bytes(client, &self.spec, version, size, after).await?;
-        ListPage::parse(&bytes, &self.spec, version, |object| self.sink.read(object))
+        ListPage::parse(&bytes, &self.spec, version, |object| self.sink.convert(object))
     }
 
     /// The API server does not serve the kind. Right after its start it does not serve any kind with a
@@ -412,7 +412,7 @@ impl<S: ObjectSink> Follower<S> {
         let position = event.resource_version();
         match event {
             WatchEvent::Put(object) => {
-                let item = self.sink.read(object);
+                let item = self.sink.convert(object);
                 self.sink.put(item).await?;
             }
             WatchEvent::Removed(object) => self.sink.remove(object).await?,

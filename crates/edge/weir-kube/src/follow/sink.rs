@@ -23,7 +23,7 @@ pub(crate) trait ObjectSink {
 
     /// Converts an object while its page is being parsed. The page can still turn out to be
     /// invalid, so that this must not change what the sink knows.
-    fn read(&mut self, object: Self::Raw) -> Self::Item;
+    fn convert(&mut self, object: Self::Raw) -> Self::Item;
 
     /// A list begins. It replaces a list that was not completed.
     fn begin_list(&mut self);

@@ -20,7 +20,7 @@ pub(crate) struct Listing {
 impl Listing {
     /// Lists a folder recursively. Hidden entries, other extensions and special files are not
     /// manifests.
-    pub(crate) fn read(root: &Path) -> Self {
+    pub(crate) fn scan(root: &Path) -> Self {
         let mut walk = Walk::default();
         walk.folder(root);
         let Listing { files, problems } = &mut walk.listing;
@@ -42,7 +42,7 @@ pub(crate) struct Fingerprint {
 
 impl Fingerprint {
     /// The fingerprint of the file at a path, links followed.
-    pub(crate) fn of(path: &Path) -> io::Result<Self> {
+    pub(crate) fn from_path(path: &Path) -> io::Result<Self> {
         Ok(Fingerprint::new(path, &fs::metadata(path)?))
     }
 
@@ -73,7 +73,7 @@ pub(crate) struct FileIdentity(#[cfg(unix)] (u64, u64), #[cfg(not(unix))] PathBu
 
 impl FileIdentity {
     /// The identity of the file or folder at a path, links followed.
-    pub(crate) fn of(path: &Path) -> io::Result<Self> {
+    pub(crate) fn from_path(path: &Path) -> io::Result<Self> {
         Ok(FileIdentity::new(path, &fs::metadata(path)?))
     }
 
@@ -112,7 +112,7 @@ struct Walk {
 impl Walk {
     fn folder(&mut self, path: &Path) {
         let names = fs::read_dir(path).and_then(|entries| {
-            self.folders.insert(FileIdentity::of(path)?);
+            self.folders.insert(FileIdentity::from_path(path)?);
             entries.map(|entry| Ok(entry?.file_name())).collect::<io::Result<Vec<_>>>()
         });
         let mut names = match names {

@@ -27,7 +27,7 @@ use weir_api::ManifestReader;
 use weir_model::{Change, Finding, Key, Location, Object, Severity};
 use weir_runtime::SourceEvent;
 
-use crate::files::{LoadError, read};
+use crate::files::{LoadError, read_file};
 use listing::{Fingerprint, Listing};
 use objects::FolderObjects;
 pub use watch::FolderWatch;
@@ -132,7 +132,7 @@ impl Folder {
 
     /// Lists all files and reads those that changed, unless they are being written.
     pub fn scan(&mut self, now: SystemTime, writer: impl Fn(&Path) -> WriteState) {
-        let Listing { files, problems } = Listing::read(&self.root);
+        let Listing { files, problems } = Listing::scan(&self.root);
         self.problems = problems
             .iter()
             .map(|(path, error)| match error {
@@ -161,7 +161,7 @@ impl Folder {
                     },
                 };
                 if is_finished {
-                    self.read(&path, print);
+                    self.read_file(&path, print);
                 } else {
                     self.more_expected = true;
                 }
@@ -193,12 +193,13 @@ impl Folder {
     /// Reads one file if it changed. Returns `false` for an unknown file: the caller must scan the
     /// folder.
     pub fn read_if_changed(&mut self, path: &Path) -> bool {
-        let (Some(file), Ok(print)) = (self.files.get_mut(path), Fingerprint::of(path)) else {
+        let (Some(file), Ok(print)) = (self.files.get_mut(path), Fingerprint::from_path(path))
+        else {
             return false;
         };
         file.gone = None;
         if file.print.as_ref() != Some(&print) {
-            self.read(path, print);
+            self.read_file(path, print);
             self.accept();
         }
         true
@@ -246,11 +247,11 @@ impl Folder {
     }
 
     /// Reads a file whose current fingerprint is this.
-    fn read(&mut self, path: &Path, print: Fingerprint) {
+    fn read_file(&mut self, path: &Path, print: Fingerprint) {
         self.is_stale = true;
         let name: Arc<Path> = path.into();
         let file = self.files.entry(name.clone()).or_default();
-        let bytes = match read(path) {
+        let bytes = match read_file(path) {
             Ok(bytes) => bytes,
             Err(error) => {
                 (file.print, file.changing) = (Some(print), None);
@@ -259,14 +260,14 @@ impl Folder {
                 return;
             }
         };
-        if Fingerprint::of(path).ok().as_ref() != Some(&print) {
+        if Fingerprint::from_path(path).ok().as_ref() != Some(&print) {
             // The file changed while it was read: scan again soon.
             self.more_expected = true;
             return;
         }
         (file.print, file.changing) = (Some(print), None);
         let mut reader = ManifestReader::new();
-        reader.read(path.to_string_lossy().into(), &bytes);
+        reader.read_file(path.to_string_lossy().into(), &bytes);
         let is_empty = reader.documents() == 0;
         let mut manifests = reader.finish();
         if is_empty && manifests.findings.is_empty() {

@@ -150,7 +150,7 @@ impl Watched {
 
     /// Starts a new notifier if the path leads to another folder than before.
     fn watch(&mut self) {
-        let now = FileIdentity::of(&self.root).ok();
+        let now = FileIdentity::from_path(&self.root).ok();
         let watched = self.watcher.as_ref().map(|(_, identity)| identity);
         if watched == now.as_ref() {
             return;

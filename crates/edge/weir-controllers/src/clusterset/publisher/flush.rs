@@ -120,7 +120,7 @@ impl Publisher<'_> {
                 };
                 match result {
                     Ok(Some(object)) => {
-                        store.put(Item::read(object, |object| object));
+                        store.put(Item::from_object(object, |object| object));
                     }
                     Ok(None) => store.remove(&id),
                     Err(error) => {

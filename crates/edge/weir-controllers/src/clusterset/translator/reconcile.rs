@@ -108,7 +108,7 @@ impl Translator<'_> {
     async fn find(&mut self, id: &ObjectId) -> Result<(), WriteError> {
         let found = owned::find(&self.context.client, id).await?;
         if let Some(object) = found.filter(owned::is_ours) {
-            self.local.network_policies.put(Item::read(object, |object| object));
+            self.local.network_policies.put(Item::from_object(object, |object| object));
             self.local.record_installed(id);
         }
         Ok(())
@@ -189,7 +189,7 @@ impl Translator<'_> {
         let result = self.writer.send(&NETWORK_POLICIES, "v1", write).await;
         match &result {
             Ok(Some(object)) => {
-                let item = Item::read(object.clone(), |object| object);
+                let item = Item::from_object(object.clone(), |object| object);
                 self.local.network_policies.put(item);
             }
             Ok(None) => self.local.network_policies.remove(&id),

@@ -76,7 +76,7 @@ impl Translator<'_> {
                 self.writer.publish(&owner, EventType::Warning, bad.reason, bad.message);
             }
         }
-        self.local.policies.put(Item::read(owner, |object| object));
+        self.local.policies.put(Item::from_object(owner, |object| object));
         Ok(())
     }
 }
