@@ -16,7 +16,7 @@ const QUICK: usize = 1_000;
 
 /// An agent in a large cluster.
 #[derive(Debug, Args)]
-pub(crate) struct Cluster {
+pub(crate) struct ClusterBench {
     /// Print a table or JSON.
     #[arg(short, long, value_enum, default_value = "text")]
     output: Output,
@@ -31,7 +31,7 @@ pub(crate) struct Cluster {
     write_docs: bool,
 }
 
-impl Cluster {
+impl ClusterBench {
     /// Measures and prints.
     pub(crate) fn run(&self, out: &mut dyn Write) -> Result<()> {
         let report = self.measure()?;
@@ -56,19 +56,22 @@ impl Cluster {
 fn table(report: &Value) -> Option<String> {
     let (first, again, churn) = (&report["first"], &report["again"], &report["churn"]);
     let objects = report["pods"].as_f64()? + report["policies"].as_f64()?;
-    let mut rows =
-        vec![("filling the API server".into(), seconds(report["fill_seconds"].as_f64()?))];
+    let mut rows = vec![(
+        "filling the API server".into(),
+        format!("{:.0} s", report["fill_seconds"].as_f64()?),
+    )];
     for (when, starts) in [("first start", first), ("restart with all rules in force", again)] {
-        let spread = |name| spread(starts, name);
-        let resident = spread("resident_bytes")?;
+        let seconds = |name| Some(spread(starts, name, 1.0)?.text(2, " s"));
+        let megabytes = |name| Some(spread(starts, name, 1e-6)?.text(1, " MB"));
         rows.extend([
-            (format!("{when}: until in sync and in force"), range(spread("seconds")?, 1.0, "s", 2)),
-            (format!("{when}: CPU"), range(spread("cpu_seconds")?, 1.0, "s", 2)),
-            (format!("{when}: resident memory"), range(resident, 1e-6, "MB", 1)),
-            (format!("{when}: peak memory"), range(spread("peak_bytes")?, 1e-6, "MB", 1)),
+            (format!("{when}: until in sync and in force"), seconds("seconds")?),
+            (format!("{when}: CPU"), seconds("cpu_seconds")?),
+            (format!("{when}: resident memory"), megabytes("resident_bytes")?),
+            (format!("{when}: peak memory"), megabytes("peak_bytes")?),
         ]);
         if starts == first {
             let empty = report["empty"]["resident_bytes"].as_f64()?;
+            let resident = spread(starts, "resident_bytes", 1.0)?;
             let bytes = (resident.median - empty) / objects;
             rows.push((
                 "memory for a pod or policy, compared with an empty cluster".into(),
@@ -103,18 +106,10 @@ fn table(report: &Value) -> Option<String> {
     Some(table)
 }
 
-fn spread(starts: &Value, name: &str) -> Option<Spread> {
-    let values = starts.as_array()?.iter().map(|start| start[name].as_f64());
-    Some(Spread::of(values.collect::<Option<_>>()?))
-}
-
-fn range(Spread { median, min, max }: Spread, times: f64, unit: &str, digits: usize) -> String {
-    let [median, min, max] = [median, min, max].map(|value| format!("{:.digits$}", value * times));
-    format!("{median} {unit} ({min}–{max})")
-}
-
-fn seconds(seconds: f64) -> String {
-    format!("{seconds:.0} s")
+/// The spread of a figure of several starts, multiplied by `times`.
+fn spread(starts: &Value, name: &str, times: f64) -> Option<Spread> {
+    let values = starts.as_array()?.iter().map(|start| Some(start[name].as_f64()? * times));
+    Some(Spread::from_values(values.collect::<Option<_>>()?))
 }
 
 /// The requests as text.

@@ -20,11 +20,11 @@ use weir_clusterset::{
     ClusterSet, ClusterSetOptions, Interest, Merging, Publication, RemoteCluster, RemotePod,
 };
 use weir_model::{
-    Action, Labels, Name, Namespace, Peer, Pod, PodId, Policy, PolicyId, PolicyKind, PolicyRule,
+    Action, Labels, Name, Namespace, Peer, PodId, Policy, PolicyId, PolicyKind, PolicyRule,
     Requirement, Scope, Selector, Spec, Subject, Tier, Who,
 };
 
-use crate::{docs, measure};
+use crate::{docs, measure, workload};
 
 /// Pods in a namespace.
 const PODS_PER_NAMESPACE: usize = 100;
@@ -37,7 +37,7 @@ const PODS_PER_SLICE: usize = 100;
 
 /// A simulated ClusterSet.
 #[derive(Debug, Args)]
-pub(crate) struct Clusters {
+pub(crate) struct ClusterSetBench {
     /// The number of clusters.
     #[arg(long, default_value_t = 40)]
     clusters: usize,
@@ -56,7 +56,7 @@ pub(crate) struct Clusters {
 }
 
 /// One cluster of the set.
-struct Source {
+struct MemberCluster {
     name: Name,
     number: usize,
     publication: Publication,
@@ -64,7 +64,7 @@ struct Source {
     lives: Vec<usize>,
 }
 
-impl Clusters {
+impl ClusterSetBench {
     pub(crate) fn run(&self, out: &mut dyn Write) -> Result<()> {
         let mut table = String::from(
             "| | all pods are selected | one app of ten is |\n| --- | ---: | ---: |\n",
@@ -86,11 +86,11 @@ impl Clusters {
         );
         let mut reader = self.reader(apps);
         let interests: BTreeSet<Interest> = reader.interests().cloned().collect();
-        let mut sources: Vec<Source> =
+        let mut sources: Vec<MemberCluster> =
             (1..=self.clusters).map(|number| self.source(number, &interests)).collect();
         let mut broker: BTreeMap<String, usize> = BTreeMap::new();
         let mut all = Vec::new();
-        for (name, published) in sources.iter_mut().flat_map(Source::drain_changes) {
+        for (name, published) in sources.iter_mut().flat_map(MemberCluster::drain_changes) {
             broker.insert(name, published.as_ref().map_or(0, size));
             all.extend(published);
         }
@@ -172,7 +172,7 @@ impl Clusters {
             (PODS_PER_SLICE * 58) as f64 * broker.len() as f64 / (self.clusters * self.pods) as f64;
         let namespaces = self.clusters * self.pods / PODS_PER_NAMESPACE;
         let leases = self.clusters as f64 / 10.0;
-        let spread = |values: Vec<f64>| measure::Spread::of(values);
+        let spread = |values: Vec<f64>| measure::Spread::from_values(values);
         let (source_cost, reader_cost) = (spread(source_cost), spread(reader_cost));
         let (delays, parts) = (spread(delays), spread(policies_written));
         Ok(vec![
@@ -214,37 +214,22 @@ impl Clusters {
             ("a cluster reads the whole set: CPU", format!("{:.1} s", first.as_secs_f64())),
             (
                 "… memory for each published pod",
-                match apps == APPS {
-                    true => format!("{each} bytes"),
-                    false => "–".into(),
-                },
+                if apps == APPS { format!("{each} bytes") } else { "–".into() },
             ),
-            (
-                "a pod is replaced: CPU of its cluster",
-                format!(
-                    "{:.0} µs ({:.0}–{:.0})",
-                    source_cost.median, source_cost.min, source_cost.max
-                ),
-            ),
+            ("a pod is replaced: CPU of its cluster", source_cost.text(0, " µs")),
             (
                 "… CPU of each other cluster, to the text of the NetworkPolicies",
-                format!(
-                    "{:.0} µs ({:.0}–{:.0})",
-                    reader_cost.median, reader_cost.min, reader_cost.max
-                ),
+                reader_cost.text(0, " µs"),
             ),
-            (
-                "… NetworkPolicies that change in each",
-                format!("{:.0} ({:.0}–{:.0})", parts.median, parts.min, parts.max),
-            ),
+            ("… NetworkPolicies that change in each", parts.text(0, "")),
             (
                 "… from the change to the policy, with 150 ms of batch windows",
-                format!("{:.0} ms ({:.0}–{:.0})", delays.median, delays.min, delays.max),
+                delays.text(0, " ms"),
             ),
         ])
     }
 
-    fn source(&self, number: usize, interests: &BTreeSet<Interest>) -> Source {
+    fn source(&self, number: usize, interests: &BTreeSet<Interest>) -> MemberCluster {
         let name = Name::from(format!("cluster-{number}"));
         let mut publication = Publication::new(name.clone());
         publication.set_interests(&"reader".into(), interests.clone());
@@ -253,7 +238,7 @@ impl Clusters {
             let labels = labels_of(&name);
             publication.put_namespace(&Namespace { name, labels, location });
         }
-        let mut source = Source { name, number, publication, lives: vec![0; self.pods] };
+        let mut source = MemberCluster { name, number, publication, lives: vec![0; self.pods] };
         (0..self.pods).for_each(|at| source.put(at));
         source
     }
@@ -303,7 +288,7 @@ impl Clusters {
     }
 }
 
-impl Source {
+impl MemberCluster {
     fn id(&self, at: usize) -> PodId {
         PodId::new(
             namespace(at / PODS_PER_NAMESPACE),
@@ -326,18 +311,8 @@ impl Source {
             ("pod-template-hash", "5f6d8c9b7d"),
             ("tier", "backend"),
         ];
-        let pod = Pod {
-            id: self.id(at),
-            labels: labels.into_iter().collect(),
-            addresses: vec![IpAddr::from(address)],
-            node: None,
-            ports: Vec::new(),
-            host_network: false,
-            finished: false,
-            born: 0,
-            uid: None,
-            location: None,
-        };
+        let labels = labels.into_iter().collect();
+        let pod = workload::pod(self.id(at), labels, IpAddr::from(address), None);
         self.publication.put_pod(&pod);
     }
 
@@ -438,7 +413,8 @@ mod tests {
 
     #[test]
     fn a_small_set_has_the_expected_figures() {
-        let small = Clusters { clusters: 3, pods: 200, churn: 5, seconds: 2, write_docs: false };
+        let small =
+            ClusterSetBench { clusters: 3, pods: 200, churn: 5, seconds: 2, write_docs: false };
         let rows = small.simulate(APPS).expect("it runs");
         let row =
             |what: &str| rows.iter().find(|(name, _)| name.contains(what)).map(|(_, v)| v.clone());

@@ -5,12 +5,12 @@ use std::{fs, path::Path};
 use anyhow::{Context, Result};
 
 use crate::{
-    datapath::{Operation, Report},
+    datapath::{DatapathReport, Operation},
     root,
 };
 
 /// Replaces the datapath tables of `docs/performance.md` and the plots in `docs/img`.
-pub(crate) fn write(report: &Report) -> Result<()> {
+pub(crate) fn write(report: &DatapathReport) -> Result<()> {
     let docs = root().join("docs");
     let page = docs.join("performance.md");
     let mut text = fs::read_to_string(&page).with_context(|| cannot("read", &page))?;

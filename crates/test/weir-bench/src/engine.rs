@@ -13,7 +13,7 @@ use weir_model::{
 use super::{
     bound,
     measure::{Spread, cpu, resident},
-    workload::{NODE, Shape, address, spec},
+    workload::{ClusterShape, NODE, address, spec},
 };
 
 /// Rounds of a full compile; each is interleaved with the bound.
@@ -22,7 +22,7 @@ const ROUNDS: usize = 5;
 const EVENTS: usize = 400;
 
 /// One measured figure.
-pub(crate) struct Row {
+pub(crate) struct Figure {
     pub(crate) what: String,
     pub(crate) world: String,
     pub(crate) unit: &'static str,
@@ -31,7 +31,18 @@ pub(crate) struct Row {
     pub(crate) bound: Option<Spread>,
 }
 
-impl Row {
+impl Figure {
+    /// A figure without a lower bound.
+    pub(crate) fn new(
+        what: impl Into<String>,
+        world: &str,
+        unit: &'static str,
+        values: Vec<f64>,
+    ) -> Self {
+        let spread = Spread::from_values(values);
+        Figure { what: what.into(), world: world.to_owned(), unit, spread, bound: None }
+    }
+
     pub(crate) fn json(&self) -> Value {
         json!({"what": self.what, "world": self.world, "unit": self.unit, "value": self.spread.json(), "times_bound": self.bound.as_ref().map(Spread::json)})
     }
@@ -42,7 +53,7 @@ fn engine() -> Engine {
 }
 
 /// Full compiles, compared with the lower bound.
-pub(crate) fn compile(shape: Shape) -> Result<Vec<Row>> {
+pub(crate) fn compile(shape: ClusterShape) -> Result<Vec<Figure>> {
     let changes: Vec<Change> = shape.changes().collect();
     let (mut ours, mut ratio) = (Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
@@ -54,17 +65,12 @@ pub(crate) fn compile(shape: Shape) -> Result<Vec<Row>> {
         ours.push(full.as_secs_f64() * 1e3);
         ratio.push(full.as_secs_f64() / bare.as_secs_f64());
     }
-    Ok(vec![Row {
-        what: "full compile".to_owned(),
-        world: describe(shape),
-        unit: "ms",
-        spread: Spread::of(ours),
-        bound: Some(Spread::of(ratio)),
-    }])
+    let bound = Some(Spread::from_values(ratio));
+    Ok(vec![Figure { bound, ..Figure::new("full compile", &describe(shape), "ms", ours) }])
 }
 
 /// Memory after a full compile, in a separate process that never holds the whole input.
-pub(crate) fn memory(shape: Shape) -> Result<Row> {
+pub(crate) fn memory(shape: ClusterShape) -> Result<Figure> {
     let program = std::env::current_exe().context("cannot find the path of this program")?;
     let mut values = Vec::new();
     for _ in 0..3 {
@@ -77,17 +83,11 @@ pub(crate) fn memory(shape: Shape) -> Result<Row> {
             text.trim().parse().with_context(|| format!("the measurement printed `{text}`"))?;
         values.push(bytes / 1e6);
     }
-    Ok(Row {
-        what: "memory after a full compile".to_owned(),
-        world: describe(shape),
-        unit: "MB",
-        spread: Spread::of(values),
-        bound: None,
-    })
+    Ok(Figure::new("memory after a full compile", &describe(shape), "MB", values))
 }
 
 /// The work of the process that `memory` starts. Returns the resident bytes.
-pub(crate) fn memory_child(shape: Shape) -> Result<u64> {
+pub(crate) fn memory_child(shape: ClusterShape) -> Result<u64> {
     let mut engine = engine();
     let mut endpoints = 0;
     let mut changes = shape.changes().peekable();
@@ -101,7 +101,7 @@ pub(crate) fn memory_child(shape: Shape) -> Result<u64> {
 }
 
 /// Single changes in a compiled cluster.
-pub(crate) fn events(shape: Shape, selectors: usize) -> Result<Vec<Row>> {
+pub(crate) fn events(shape: ClusterShape, selectors: usize) -> Result<Vec<Figure>> {
     let mut engine = engine();
     engine.apply(shape.changes());
     let crowd: Vec<Change> = unrelated(shape, selectors).collect();
@@ -121,7 +121,7 @@ pub(crate) fn events(shape: Shape, selectors: usize) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-fn pod_events(engine: &mut Engine, mut pod: Pod, who: &str, world: &str) -> Result<Vec<Row>> {
+fn pod_events(engine: &mut Engine, mut pod: Pod, who: &str, world: &str) -> Result<Vec<Figure>> {
     pod.id.name = "newcomer".into();
     let mut times = [Vec::new(), Vec::new(), Vec::new()];
     let mut members = 0;
@@ -142,13 +142,7 @@ fn pod_events(engine: &mut Engine, mut pod: Pod, who: &str, world: &str) -> Resu
         }
     }
     ensure!(members >= EVENTS, "the pod events did not reach any set in {world}");
-    let row = |(what, times): (&str, Vec<f64>)| Row {
-        what: format!("{who} {what}"),
-        world: world.to_owned(),
-        unit: "µs",
-        spread: Spread::of(times),
-        bound: None,
-    };
+    let row = |(what, times)| Figure::new(format!("{who} {what}"), world, "µs", times);
     Ok(["added", "relabelled", "removed"].into_iter().zip(times).map(row).collect())
 }
 
@@ -161,7 +155,7 @@ fn touched_members(delta: &Delta) -> usize {
     delta.sets.values().map(count).sum()
 }
 
-fn namespace_events(engine: &mut Engine, shape: Shape, world: &str) -> Vec<Row> {
+fn namespace_events(engine: &mut Engine, shape: ClusterShape, world: &str) -> Vec<Figure> {
     let (plain, mut moved) = (shape.namespace(0), shape.namespace(0));
     moved.labels = [("kubernetes.io/metadata.name", &*moved.name), ("company", "another")]
         .into_iter()
@@ -171,16 +165,10 @@ fn namespace_events(engine: &mut Engine, shape: Shape, world: &str) -> Vec<Row> 
     for round in 0..EVENTS {
         times.push(cpu(|| engine.apply([&steps[round % 2]])).0.as_secs_f64() * 1e6);
     }
-    vec![Row {
-        what: "namespace relabelled".to_owned(),
-        world: world.to_owned(),
-        unit: "µs",
-        spread: Spread::of(times),
-        bound: None,
-    }]
+    vec![Figure::new("namespace relabelled", world, "µs", times)]
 }
 
-fn policy_events(engine: &mut Engine, shape: Shape, world: &str) -> Result<Vec<Row>> {
+fn policy_events(engine: &mut Engine, shape: ClusterShape, world: &str) -> Result<Vec<Figure>> {
     let namespace = shape.pod(0).id.namespace;
     let id = PolicyId { kind: PolicyKind::NetworkPolicy, namespace, name: "newcomer".into() };
     let policy = |round: usize, port: u16| {
@@ -201,18 +189,14 @@ fn policy_events(engine: &mut Engine, shape: Shape, world: &str) -> Result<Vec<R
     ensure!(endpoints >= 3 * EVENTS, "the policy events did not reach any pod in {world}");
     let per_policy = members / EVENTS;
     let names = ["policy added", "policy edited", "policy removed"];
-    let row = |(what, times): (&str, Vec<f64>)| Row {
-        what: format!("{what} ({per_policy} new members)"),
-        world: world.to_owned(),
-        unit: "µs",
-        spread: Spread::of(times),
-        bound: None,
+    let row = |(what, times)| {
+        Figure::new(format!("{what} ({per_policy} new members)"), world, "µs", times)
     };
     Ok(names.into_iter().zip(times).map(row).collect())
 }
 
 /// Policies in the namespace of the first local pod whose peers do not match the pods of the events.
-fn unrelated(shape: Shape, count: usize) -> impl Iterator<Item = Change> {
+fn unrelated(shape: ClusterShape, count: usize) -> impl Iterator<Item = Change> {
     let namespace = shape.pod(0).id.namespace;
     (0..count).map(move |at| {
         let app = Requirement::equals("tier", "backend");
@@ -232,6 +216,6 @@ fn unrelated(shape: Shape, count: usize) -> impl Iterator<Item = Change> {
     })
 }
 
-fn describe(shape: Shape) -> String {
+fn describe(shape: ClusterShape) -> String {
     format!("{shape} ({} pods, {} policies)", shape.pods(), shape.policies())
 }

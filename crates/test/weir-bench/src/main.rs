@@ -23,9 +23,9 @@ use std::{
 
 use anyhow::Result;
 use clap::{Parser, ValueEnum};
-use engine::Row;
+use engine::Figure;
 use serde_json::json;
-use workload::Shape;
+use workload::ClusterShape;
 
 /// Measure the speed and memory of weir.
 #[derive(Debug, Parser)]
@@ -41,18 +41,18 @@ enum Bench {
         quick: bool,
     },
     /// The cost of packets, the number of kernel objects and the cost of a change, in network namespaces.
-    Datapath(datapath::Datapath),
+    Datapath(datapath::DatapathBench),
     /// The agent in a cluster of 50,000 pods and 5,000 policies with a real API server: start, memory, latency, requests.
-    Cluster(cluster::Cluster),
+    Cluster(cluster::ClusterBench),
     /// A simulated ClusterSet: the size and load of its broker, and the cost of a change.
-    Clusterset(clusterset::Clusters),
+    Clusterset(clusterset::ClusterSetBench),
     /// Host protection policies of Cisco ACI for 100,000 pods: computed in memory, and from a pod event to a file with a real API server.
-    Hpp(hpp::Hpp),
+    Hpp(hpp::HppBench),
     /// Compile a cluster and print the resident bytes. `engine` runs this in a new process.
     #[command(hide = true)]
     Memory {
         /// The shape and size, such as small-25000.
-        shape: Shape,
+        shape: ClusterShape,
     },
 }
 
@@ -95,7 +95,7 @@ impl Bench {
                     Output::Json => writeln!(
                         out,
                         "{:#}",
-                        json!({"rows": rows.iter().map(Row::json).collect::<Vec<_>>()})
+                        json!({"rows": rows.iter().map(Figure::json).collect::<Vec<_>>()})
                     )?,
                     Output::Text => table(&rows, out)?,
                 }
@@ -105,48 +105,48 @@ impl Bench {
     }
 }
 
-fn engine_rows(quick: bool) -> Result<Vec<Row>> {
+fn engine_rows(quick: bool) -> Result<Vec<Figure>> {
     let scale = if quick { 10 } else { 1 };
     let mut rows = Vec::new();
     let big = [
-        Shape::Small(25_000 / scale),
-        Shape::Cross(1_000 / scale),
-        Shape::AllSelectAll(10_000 / scale),
-        Shape::OnePolicyPerPod(10_000 / scale),
+        ClusterShape::Small(25_000 / scale),
+        ClusterShape::Cross(1_000 / scale),
+        ClusterShape::AllSelectAll(10_000 / scale),
+        ClusterShape::OnePolicyPerPod(10_000 / scale),
     ];
-    for shape in big.into_iter().chain([Shape::Small(250_000 / scale)]) {
+    for shape in big.into_iter().chain([ClusterShape::Small(250_000 / scale)]) {
         eprintln!("{shape}: compiling");
         rows.extend(engine::compile(shape)?);
         rows.push(engine::memory(shape)?);
     }
     for shape in [
-        Shape::Small(250),
-        Shape::Small(2_500),
-        Shape::Small(25_000 / scale),
-        Shape::Small(250_000 / scale),
-        Shape::Cross(1_000 / scale),
+        ClusterShape::Small(250),
+        ClusterShape::Small(2_500),
+        ClusterShape::Small(25_000 / scale),
+        ClusterShape::Small(250_000 / scale),
+        ClusterShape::Cross(1_000 / scale),
     ] {
         eprintln!("{shape}: single changes");
         rows.extend(engine::events(shape, 0)?);
     }
     for selectors in [10, 1_000, 10_000 / scale] {
         eprintln!("{selectors} unrelated selectors: single changes");
-        rows.extend(engine::events(Shape::Small(25_000 / scale), selectors)?);
+        rows.extend(engine::events(ClusterShape::Small(25_000 / scale), selectors)?);
     }
-    for shape in [Shape::AllSelectAll(10_000 / scale), Shape::OnePolicyPerPod(10_000 / scale)] {
+    for shape in
+        [ClusterShape::AllSelectAll(10_000 / scale), ClusterShape::OnePolicyPerPod(10_000 / scale)]
+    {
         eprintln!("{shape}: single changes");
         rows.extend(engine::events(shape, 0)?);
     }
     Ok(rows)
 }
 
-fn table(rows: &[Row], out: &mut dyn Write) -> Result<()> {
+fn table(rows: &[Figure], out: &mut dyn Write) -> Result<()> {
     writeln!(out, "| what | world | median | min–max | × index only |")?;
     writeln!(out, "| --- | --- | ---: | ---: | ---: |")?;
-    for Row { what, world, unit, spread, bound } in rows {
-        let bound = bound.map_or(String::new(), |bound| {
-            format!("{:.2} ({:.2}–{:.2})", bound.median, bound.min, bound.max)
-        });
+    for Figure { what, world, unit, spread, bound } in rows {
+        let bound = bound.map_or(String::new(), |bound| bound.text(2, ""));
         writeln!(
             out,
             "| {what} | {world} | {:.1} {unit} | {:.1}–{:.1} | {bound} |",

@@ -43,8 +43,14 @@ impl Spread {
         json!({"median": self.median, "min": self.min, "max": self.max})
     }
 
+    /// The median with a unit, and the range.
+    pub(crate) fn text(&self, digits: usize, unit: &str) -> String {
+        let Spread { median, min, max } = self;
+        format!("{median:.digits$}{unit} ({min:.digits$}–{max:.digits$})")
+    }
+
     /// The spread of at least one measurement.
-    pub(crate) fn of(mut values: Vec<f64>) -> Self {
+    pub(crate) fn from_values(mut values: Vec<f64>) -> Self {
         values.sort_by(f64::total_cmp);
         let at = |index: usize| values.get(index).copied().unwrap_or(f64::NAN);
         Spread { median: at(values.len() / 2), min: at(0), max: at(values.len().saturating_sub(1)) }

@@ -12,11 +12,11 @@ use weir_model::{
 pub(crate) const NODE: &str = "here";
 
 /// The number of pods on the node under test, for every cluster size.
-pub(crate) const LOCAL: usize = 100;
+pub(crate) const LOCAL_PODS: usize = 100;
 
 /// The shape of a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Shape {
+pub(crate) enum ClusterShape {
     /// Namespaces of 4 pods and 3 policies: a default deny and two that allow one app to reach another.
     Small(usize),
     /// Namespaces of 100 pods and 10 policies, each of which allows an app of ten namespaces: 100 peers.
@@ -27,18 +27,18 @@ pub(crate) enum Shape {
     OnePolicyPerPod(usize),
 }
 
-impl std::fmt::Display for Shape {
+impl std::fmt::Display for ClusterShape {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Shape::Small(n) => write!(f, "small-{n}"),
-            Shape::Cross(n) => write!(f, "cross-{n}"),
-            Shape::AllSelectAll(n) => write!(f, "all-select-all-{n}"),
-            Shape::OnePolicyPerPod(n) => write!(f, "one-policy-per-pod-{n}"),
+            ClusterShape::Small(n) => write!(f, "small-{n}"),
+            ClusterShape::Cross(n) => write!(f, "cross-{n}"),
+            ClusterShape::AllSelectAll(n) => write!(f, "all-select-all-{n}"),
+            ClusterShape::OnePolicyPerPod(n) => write!(f, "one-policy-per-pod-{n}"),
         }
     }
 }
 
-impl std::str::FromStr for Shape {
+impl std::str::FromStr for ClusterShape {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -46,10 +46,10 @@ impl std::str::FromStr for Shape {
             text.rsplit_once('-').ok_or("expected a shape and a size, such as small-25000")?;
         let size = size.parse().map_err(|_| format!("`{size}` is not a number"))?;
         match shape {
-            "small" => Ok(Shape::Small(size)),
-            "cross" => Ok(Shape::Cross(size)),
-            "all-select-all" => Ok(Shape::AllSelectAll(size)),
-            "one-policy-per-pod" => Ok(Shape::OnePolicyPerPod(size)),
+            "small" => Ok(ClusterShape::Small(size)),
+            "cross" => Ok(ClusterShape::Cross(size)),
+            "all-select-all" => Ok(ClusterShape::AllSelectAll(size)),
+            "one-policy-per-pod" => Ok(ClusterShape::OnePolicyPerPod(size)),
             other => Err(format!(
                 "`{other}` is not a shape; expected small, cross, all-select-all or one-policy-per-pod"
             )),
@@ -57,27 +57,27 @@ impl std::str::FromStr for Shape {
     }
 }
 
-impl Shape {
+impl ClusterShape {
     fn namespaces(self) -> usize {
         match self {
-            Shape::Small(n) | Shape::Cross(n) => n,
-            Shape::AllSelectAll(_) | Shape::OnePolicyPerPod(_) => 1,
+            ClusterShape::Small(n) | ClusterShape::Cross(n) => n,
+            ClusterShape::AllSelectAll(_) | ClusterShape::OnePolicyPerPod(_) => 1,
         }
     }
 
     fn pods_per_namespace(self) -> usize {
         match self {
-            Shape::Small(_) => 4,
-            Shape::Cross(_) => 100,
-            Shape::AllSelectAll(n) | Shape::OnePolicyPerPod(n) => n,
+            ClusterShape::Small(_) => 4,
+            ClusterShape::Cross(_) => 100,
+            ClusterShape::AllSelectAll(n) | ClusterShape::OnePolicyPerPod(n) => n,
         }
     }
 
     fn policies_per_namespace(self) -> usize {
         match self {
-            Shape::Small(_) => 3,
-            Shape::Cross(_) => 10,
-            Shape::AllSelectAll(n) | Shape::OnePolicyPerPod(n) => n,
+            ClusterShape::Small(_) => 3,
+            ClusterShape::Cross(_) => 10,
+            ClusterShape::AllSelectAll(n) | ClusterShape::OnePolicyPerPod(n) => n,
         }
     }
 
@@ -94,8 +94,8 @@ impl Shape {
     /// A pod that is a peer in the rules of the first local pod, which is the first pod of all.
     pub(crate) fn peer_of_first(self) -> usize {
         match self {
-            Shape::Small(_) | Shape::Cross(_) => 2,
-            Shape::AllSelectAll(_) | Shape::OnePolicyPerPod(_) => 1,
+            ClusterShape::Small(_) | ClusterShape::Cross(_) => 2,
+            ClusterShape::AllSelectAll(_) | ClusterShape::OnePolicyPerPod(_) => 1,
         }
     }
 
@@ -106,7 +106,7 @@ impl Shape {
             Selector::from_iter([Requirement::In(key.into(), values.collect())])
         };
         match self {
-            Shape::Small(_) | Shape::Cross(_) => {
+            ClusterShape::Small(_) | ClusterShape::Cross(_) => {
                 let companies =
                     one_of("company", (0..5).map(|company| format!("c{company}")).collect());
                 Who::Pods {
@@ -114,8 +114,8 @@ impl Shape {
                     pods: one_of("app", vec!["app-0".to_owned()]),
                 }
             }
-            Shape::AllSelectAll(_) => own(Selector::everything()),
-            Shape::OnePolicyPerPod(_) => {
+            ClusterShape::AllSelectAll(_) => own(Selector::everything()),
+            ClusterShape::OnePolicyPerPod(_) => {
                 own(one_of("pod", (0..100).map(|pod| format!("p{pod}")).collect()))
             }
         }
@@ -144,34 +144,27 @@ impl Shape {
     pub(crate) fn pod(self, at: usize) -> Pod {
         let (namespace, index) = (at / self.pods_per_namespace(), at % self.pods_per_namespace());
         let labels: Labels = match self {
-            Shape::Small(_) => {
+            ClusterShape::Small(_) => {
                 [("app", format!("app-{}", index / 2)), ("tier", "backend".to_owned())]
                     .into_iter()
                     .collect()
             }
-            Shape::Cross(_) => {
+            ClusterShape::Cross(_) => {
                 [("app", format!("app-{}", index / 10)), ("tier", "backend".to_owned())]
                     .into_iter()
                     .collect()
             }
-            Shape::AllSelectAll(_) => [("app", "web".to_owned())].into_iter().collect(),
-            Shape::OnePolicyPerPod(_) => [("pod", format!("p{index}"))].into_iter().collect(),
+            ClusterShape::AllSelectAll(_) => [("app", "web".to_owned())].into_iter().collect(),
+            ClusterShape::OnePolicyPerPod(_) => {
+                [("pod", format!("p{index}"))].into_iter().collect()
+            }
         };
         // Each hundredth of the cluster has one local pod, at varying indexes of its namespace.
-        let stride = (self.pods() / LOCAL).max(1);
-        let here = at / stride < LOCAL && at % stride == (at / stride) % stride;
-        Pod {
-            id: PodId::new(namespace_name(namespace), format!("pod-{index}")),
-            labels,
-            addresses: vec![address(at)],
-            node: Some(if here { NODE.into() } else { format!("node-{}", at % 1000).into() }),
-            ports: Vec::new(),
-            host_network: false,
-            finished: false,
-            born: 0,
-            uid: None,
-            location: None,
-        }
+        let stride = (self.pods() / LOCAL_PODS).max(1);
+        let here = at / stride < LOCAL_PODS && at % stride == (at / stride) % stride;
+        let id = PodId::new(namespace_name(namespace), format!("pod-{index}"));
+        let node = if here { NODE.into() } else { format!("node-{}", at % 1000) };
+        pod(id, labels, address(at), Some(node.into()))
     }
 
     /// A policy by number.
@@ -179,9 +172,9 @@ impl Shape {
         let (namespace, index) =
             (at / self.policies_per_namespace(), at % self.policies_per_namespace());
         let spec = match self {
-            Shape::Small(_) if index == 0 => spec(Selector::everything(), None, 0),
-            Shape::Small(_) => spec(app(index - 1), Some(own(app(2 - index))), 8080),
-            Shape::Cross(_) => {
+            ClusterShape::Small(_) if index == 0 => spec(Selector::everything(), None, 0),
+            ClusterShape::Small(_) => spec(app(index - 1), Some(own(app(2 - index))), 8080),
+            ClusterShape::Cross(_) => {
                 let company = Selector::from_iter([Requirement::equals(
                     "company",
                     format!("c{}", namespace / 10),
@@ -189,12 +182,12 @@ impl Shape {
                 let peer = Who::Pods { scope: Scope::Matching(company), pods: app(index) };
                 spec(app(index), Some(peer), 8080)
             }
-            Shape::AllSelectAll(_) => spec(
+            ClusterShape::AllSelectAll(_) => spec(
                 Selector::everything(),
                 Some(own(Selector::everything())),
                 1 + (index % 60_000) as u16,
             ),
-            Shape::OnePolicyPerPod(n) => {
+            ClusterShape::OnePolicyPerPod(n) => {
                 spec(pod_label(index), Some(own(pod_label((index + 1) % n))), 8080)
             }
         };
@@ -209,6 +202,22 @@ impl Shape {
 
 fn namespace_name(at: usize) -> Name {
     format!("namespace-{at}").into()
+}
+
+/// A running pod without named ports.
+pub(crate) fn pod(id: PodId, labels: Labels, address: IpAddr, node: Option<Name>) -> Pod {
+    Pod {
+        id,
+        labels,
+        addresses: vec![address],
+        node,
+        ports: Vec::new(),
+        host_network: false,
+        finished: false,
+        born: 0,
+        uid: None,
+        location: None,
+    }
 }
 
 /// The address of a pod by number.

@@ -44,7 +44,7 @@ fn check_verdicts<B: Backend>(backend: B, admin: &str) {
     let text = format!("{PODS}policies:\n{}adminPolicies:{admin}", policy("db", DB));
     let mut cluster = Cluster::new(backend, &world(&text), Wiring::Routed, Mode::Enforce);
     let moved = PODS.replace("app: api", "app: new").replace("app: far", "app: near");
-    Traffic::new(&cluster.lab).none_is_misjudged(|| {
+    Traffic::new(&cluster.lab).check_during(|| {
         for time in 0..LABEL_CHANGES {
             cluster.change(if time % 2 == 0 { &moved } else { PODS });
         }

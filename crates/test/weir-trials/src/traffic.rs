@@ -1,4 +1,5 @@
-//! Continuous packets while the rules change.
+//! Sends UDP datagrams continuously while the rules change, and checks that each gets the right
+//! verdict.
 
 use std::{
     net::{SocketAddr, UdpSocket},
@@ -12,61 +13,70 @@ use weir_lab::Lab;
 
 use crate::cluster::address;
 
-/// The senders: both addresses of `api` and of `far`.
+/// The addresses of the pod `api`, which policies allow, and of `far`, which they deny.
 const SENDERS: [&str; 4] = ["10.0.0.1", "fd00::1", "10.0.0.4", "fd00::4"];
 
-/// The addresses of `db`.
+/// The addresses of the pod `db`, which receives the datagrams.
 const SERVERS: [&str; 2] = ["10.0.0.3", "fd00::3"];
 
 /// The size of the receive buffers.
 const RECEIVE_BUFFER_BYTES: usize = 64 << 20;
 
+/// The pause between two datagrams of a sender.
+const SEND_INTERVAL: Duration = Duration::from_micros(50);
+
+/// The time for which datagrams flow before and after the rules change.
+const MARGIN: Duration = Duration::from_millis(50);
+
+/// A receiver stops when no datagram has arrived for this time.
+const RECEIVE_TIMEOUT: Duration = Duration::from_millis(500);
+
 /// Open sockets of the senders and of `db`.
 #[derive(Debug)]
 pub struct Traffic {
-    from: [UdpSocket; 4],
-    to: [UdpSocket; 2],
+    senders: [UdpSocket; 4],
+    receivers: [UdpSocket; 2],
 }
 
 impl Traffic {
-    /// Opens the sockets on the pods of `PODS`.
+    /// Opens the sockets in the network namespaces of the pods of `PODS`.
     pub fn new(lab: &Lab) -> Traffic {
         let socket = |at: &str, port| {
             let bind = || UdpSocket::bind(SocketAddr::new(address(at), port));
             lab.at(address(at), bind).unwrap().unwrap()
         };
-        let to = SERVERS.map(|server| socket(server, 80));
-        // On a busy machine the receiver can be late; its buffer must not overflow meanwhile.
-        for socket in &to {
+        let receivers = SERVERS.map(|server| socket(server, 80));
+        // The buffer must not overflow if a busy machine schedules the receiver late.
+        for socket in &receivers {
             sockopt::set_socket_recv_buffer_size_force(socket, RECEIVE_BUFFER_BYTES).unwrap();
         }
-        Traffic { from: SENDERS.map(|sender| socket(sender, 5000)), to }
+        Traffic { senders: SENDERS.map(|sender| socket(sender, 5000)), receivers }
     }
 
-    /// Sends datagrams while `work` runs. `db` never answers, so that the kernel filters each datagram as
-    /// a new connection. Every one from `api` must arrive, and none from `far`. Returns the number that
-    /// each sender sent.
+    /// Sends datagrams while `change_rules` runs. Every datagram from `api` must arrive, and none from
+    /// `far`. `db` never replies, so conntrack has no established connection and the rules apply to
+    /// each datagram. Returns the number of datagrams that each sender sent.
     #[track_caller]
-    pub fn none_is_misjudged(&self, work: impl FnOnce()) -> usize {
-        let Traffic { from, to } = self;
+    pub fn check_during(&self, change_rules: impl FnOnce()) -> usize {
+        let Traffic { senders, receivers } = self;
         let done = AtomicBool::new(false);
         let (sent, received) = thread::scope(|scope| {
             let sending = scope.spawn(|| {
                 let mut sent = 0;
                 while !done.load(Ordering::Relaxed) {
-                    for (sender, socket) in SENDERS.into_iter().zip(from) {
+                    for (sender, socket) in SENDERS.into_iter().zip(senders) {
                         let server = SERVERS[usize::from(sender.contains(':'))];
-                        // The kernel may return an error for a denied packet.
+                        // For a denied datagram, sending may fail with EPERM.
                         _ = socket.send_to(sender.as_bytes(), SocketAddr::new(address(server), 80));
                     }
                     sent += 1;
-                    thread::sleep(Duration::from_micros(50));
+                    thread::sleep(SEND_INTERVAL);
                 }
                 sent
             });
-            let receivers = to.each_ref().map(|socket| {
+            let receiving = receivers.each_ref().map(|socket| {
                 scope.spawn(|| {
-                    socket.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
+                    socket.set_read_timeout(Some(RECEIVE_TIMEOUT)).unwrap();
                     let mut received = Vec::new();
                     let mut buffer = [0; 64];
                     while let Ok((length, _)) = socket.recv_from(&mut buffer) {
@@ -75,15 +85,15 @@ impl Traffic {
                     received
                 })
             });
-            thread::sleep(Duration::from_millis(50));
-            work();
-            thread::sleep(Duration::from_millis(50));
+            thread::sleep(MARGIN);
+            change_rules();
+            thread::sleep(MARGIN);
             done.store(true, Ordering::Relaxed);
-            let received = receivers.map(|receiver| receiver.join().unwrap()).concat();
+            let received = receiving.map(|receiver| receiver.join().unwrap()).concat();
             (sending.join().unwrap(), received)
         });
         for (sender, expected) in SENDERS.into_iter().zip([sent, sent, 0, 0]) {
-            let count = received.iter().filter(|one| *one == sender).count();
+            let count = received.iter().filter(|datagram| *datagram == sender).count();
             assert_eq!(count, expected, "datagrams from {sender}");
         }
         assert!(sent > 100, "only {sent} datagrams were sent");

@@ -179,7 +179,7 @@ pub(crate) fn a_set_is_in_use_until_it_is_replaced(variant: Variant) {
     }
     let world = world(&format!("{PODS}policies:\n{policies}"));
     let program = compile(&world, Locality::Node("n1".into()));
-    Traffic::new(&cluster.lab).none_is_misjudged(|| {
+    Traffic::new(&cluster.lab).check_during(|| {
         let mut iptables = node::open(&cluster.lab, "n1", Mode::Enforce, variant);
         assert!(!node::replan(&mut iptables, &program).is_empty(), "their type differs from ours");
         node::sync(&mut iptables, &program);

@@ -36,7 +36,7 @@ pub(crate) fn no_packet_is_lost_and_none_slips_through(variant: Variant) {
     let mut cluster = Cluster::with(Tables(variant), &[policy("db", &ways[0])]);
     let pairs = (0..ways.len()).flat_map(|one| (0..ways.len()).map(move |other| [one, other]));
     let road: Vec<usize> = pairs.flatten().collect();
-    Traffic::new(&cluster.lab).none_is_misjudged(|| {
+    Traffic::new(&cluster.lab).check_during(|| {
         for way in road {
             cluster.put(&policy("db", &ways[way]));
         }

@@ -150,7 +150,7 @@ pub(crate) fn no_packet_gets_a_wrong_verdict(variant: Variant) {
     let program = compile(&world, Locality::Node("n1".into()));
     let lab = Lab::build(&Layout::from_world(&world, &[])).unwrap();
     install(&lab, variant);
-    Traffic::new(&lab).none_is_misjudged(|| {
+    Traffic::new(&lab).check_during(|| {
         let mut iptables = node::open(&lab, "n1", Mode::Enforce, variant);
         node::sync(&mut iptables, &program);
         assert!(!iptables.drifted().unwrap());

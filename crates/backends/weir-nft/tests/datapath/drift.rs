@@ -264,7 +264,7 @@ fn repaired_under_traffic() {
     let edit = ["forward", "new4", "new6", "ingress-denied"]
         .map(|chain| format!("insert rule inet weir {chain} counter\n"))
         .concat();
-    Traffic::new(&cluster.lab).none_is_misjudged(|| {
+    Traffic::new(&cluster.lab).check_during(|| {
         for _ in 0..40 {
             node::run(&cluster.lab, &edit);
             node::sync(&mut nft, &program);

@@ -1,5 +1,5 @@
-//! Keeps the plugin installed when other programs rewrite the configuration, as network plugins do
-//! when they start.
+//! Keeps the plugin in the CNI configuration. Network plugins rewrite that configuration when they
+//! start, which removes the plugin from the chain, so this process checks it periodically.
 
 use std::{
     fs::TryLockError,
@@ -21,32 +21,32 @@ use crate::Failure;
 /// The time between two checks. A check reads a few small files.
 const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
-/// The treatment of the installation when the watch ends.
+/// Whether the plugin stays installed when this process exits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OnExit {
-    /// Keep it, because another process will watch it.
+    /// It stays: another process, such as the next version of the DaemonSet, takes over.
     Keep,
-    /// Remove it.
+    /// This process removes it.
     Remove,
 }
 
-/// Installs, and again whenever needed, until a signal arrives.
+/// Installs the plugin, and repairs the installation until SIGTERM or SIGINT arrives.
 pub(crate) fn watch(
     options: &Options,
-    end: OnExit,
+    on_exit: OnExit,
     messages: &mut dyn Write,
 ) -> Result<(), Failure> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGTERM, SIGINT] {
         signal_hook::flag::register(signal, stop.clone())?;
     }
-    watch_until(options, end, messages, &stop)
+    watch_until(options, on_exit, messages, &stop)
 }
 
-/// Watches until `stop` is set.
+/// Installs and repairs until `stop` is set.
 pub(super) fn watch_until(
     options: &Options,
-    end: OnExit,
+    on_exit: OnExit,
     messages: &mut dyn Write,
     stop: &AtomicBool,
 ) -> Result<(), Failure> {
@@ -57,31 +57,33 @@ pub(super) fn watch_until(
         if lock.is_none() {
             match lock::shared(&options.conf_dir) {
                 Ok(shared) => lock = Some(shared),
-                // An `uninstall` is running.
+                // `weir-cni uninstall` holds the lock. Installing now would undo its work.
                 Err(TryLockError::WouldBlock) => {
                     thread::sleep(CHECK_INTERVAL);
                     continue;
                 }
-                // The folder may not exist yet, or its file system may not support locks.
+                // Continue without a lock: the folder may not exist yet, or its file system may
+                // not support locks.
                 Err(TryLockError::Error(_)) => (),
             }
         }
-        let message = check(options);
+        let message = repair(options);
         if message != last_message {
-            // Standard error may be closed, which is no reason to stop.
+            // Ignore a closed standard error.
             _ = write!(messages, "{message}");
             last_message = message;
         }
         thread::sleep(CHECK_INTERVAL);
     }
-    match end {
+    match on_exit {
         OnExit::Keep => Ok(()),
         OnExit::Remove => remove_everything(options, messages),
     }
 }
 
-/// Installs what is missing. Returns a message about the state.
-fn check(options: &Options) -> String {
+/// Restores a missing program file or configuration entry. Returns messages about the changes and
+/// failures.
+fn repair(options: &Options) -> String {
     let mut messages = Vec::new();
     let program = options.bin_dir.join(NAME);
     let placed =
@@ -92,7 +94,7 @@ fn check(options: &Options) -> String {
     String::from_utf8_lossy(&messages).into_owned()
 }
 
-/// Whether the program is installed. Its content was compared at the start.
+/// Whether the program file exists. `place_program` compared its content at startup.
 fn is_installed(program: &Path) -> bool {
     program.metadata().is_ok_and(|file| file.is_file() && file.len() > 0)
 }

@@ -3,38 +3,43 @@ use std::fmt;
 use anyhow::Result;
 use weir_datapath::Mode;
 use weir_iptables::{Iptables, Variant};
-use weir_model::Program as Compiled;
+use weir_model::Program;
 use weir_nft::Nft;
 
-use super::{node::Node, program::Program};
+use super::{node::BenchAgent, program::SystemProgram};
 
 /// A backend that enforces policies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Backend {
+pub(crate) enum MeasuredBackend {
     Nftables,
     Iptables(Variant),
 }
 
-impl Backend {
+impl MeasuredBackend {
     /// All backends in the order of the tables.
-    pub(crate) const ALL: [Backend; 3] =
-        [Backend::Nftables, Backend::Iptables(Variant::Nft), Backend::Iptables(Variant::Legacy)];
+    pub(crate) const ALL: [MeasuredBackend; 3] = [
+        MeasuredBackend::Nftables,
+        MeasuredBackend::Iptables(Variant::Nft),
+        MeasuredBackend::Iptables(Variant::Legacy),
+    ];
 
     /// Enforces a program in the namespace of this thread, as an agent does.
-    pub(crate) fn enforce(self, program: &Compiled) -> Result<()> {
+    pub(crate) fn enforce(self, program: &Program) -> Result<()> {
         match self {
-            Backend::Nftables => Node::open(nftables()?).enforce(program),
-            Backend::Iptables(variant) => Node::open(iptables(variant)?).enforce(program),
+            MeasuredBackend::Nftables => BenchAgent::open(nftables()?).enforce(program),
+            MeasuredBackend::Iptables(variant) => {
+                BenchAgent::open(iptables(variant)?).enforce(program)
+            }
         }
     }
 }
 
-impl fmt::Display for Backend {
+impl fmt::Display for MeasuredBackend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Backend::Nftables => "nftables",
-            Backend::Iptables(Variant::Nft) => "iptables-nft",
-            Backend::Iptables(Variant::Legacy) => "iptables-legacy",
+            MeasuredBackend::Nftables => "nftables",
+            MeasuredBackend::Iptables(Variant::Nft) => "iptables-nft",
+            MeasuredBackend::Iptables(Variant::Legacy) => "iptables-legacy",
         })
     }
 }
@@ -50,8 +55,8 @@ pub(crate) fn iptables(variant: Variant) -> Result<Iptables> {
 }
 
 /// The program that loads IPv4 rules.
-pub(crate) fn restore(variant: Variant) -> Program {
-    Program(match variant {
+pub(crate) fn restore(variant: Variant) -> SystemProgram {
+    SystemProgram(match variant {
         Variant::Nft => "iptables-nft-restore",
         Variant::Legacy => "iptables-legacy-restore",
     })

@@ -9,8 +9,8 @@ use anyhow::{Result, ensure};
 
 use super::{
     backend::nftables,
-    cluster::Cluster,
-    node::{Node, Settled},
+    cluster::PolicyLoad,
+    node::{ApplyResult, BenchAgent},
 };
 use crate::measure::cpu;
 
@@ -35,10 +35,10 @@ impl Churn {
 
 /// Adds and removes pods for this time. Events that arrive while the node is busy are applied as one
 /// batch.
-pub(crate) fn run(cluster: Cluster, long: Duration) -> Result<Churn> {
-    let mut node = Node::open(nftables()?);
-    node.hear(cluster.changes());
-    node.settle()?;
+pub(crate) fn run(cluster: PolicyLoad, long: Duration) -> Result<Churn> {
+    let mut node = BenchAgent::open(nftables()?);
+    node.compile(cluster.changes());
+    node.apply()?;
     let events = long.as_millis() / EVENT_INTERVAL.as_millis();
     let events = usize::try_from(events)?;
     let mut delays = Vec::with_capacity(events);
@@ -51,10 +51,10 @@ pub(crate) fn run(cluster: Cluster, long: Duration) -> Result<Churn> {
             let late = Instant::now().saturating_duration_since(due(next));
             let waiting = 1 + (late.as_micros() / EVENT_INTERVAL.as_micros()) as usize;
             let last = events.min(next + waiting);
-            node.hear((next..last).map(|number| cluster.event(number)));
+            node.compile((next..last).map(|number| cluster.event(number)));
             // A pod that is added and removed in one batch changes nothing.
-            let settled = node.settle()?;
-            ensure!(settled == Settled::Applied || last - next > 1, "an event changed nothing");
+            let applied = node.apply()?;
+            ensure!(applied == ApplyResult::Applied || last - next > 1, "an event changed nothing");
             let now = Instant::now();
             delays.extend(
                 (next..last)

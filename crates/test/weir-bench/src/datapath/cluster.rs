@@ -7,7 +7,7 @@ use weir_model::{
     Spec, Subject, Tier, Who,
 };
 
-use crate::workload::{LOCAL, NODE, address};
+use crate::workload::{self, LOCAL_PODS, NODE, address};
 
 /// The port that policies allow, over TCP and UDP.
 pub(crate) const PORT: u16 = 8080;
@@ -20,7 +20,7 @@ const NAMESPACE: &str = "shop";
 /// A cluster in which several policies select one of the hundred pods of a node, the server. Each allows
 /// different peers, and only the last one allows the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Cluster {
+pub(crate) struct PolicyLoad {
     /// The number of policies that select the server.
     pub(crate) policies: usize,
     /// The number of peers of each policy.
@@ -42,7 +42,7 @@ pub(crate) fn client() -> IpAddr {
     address(0x8000)
 }
 
-impl Cluster {
+impl PolicyLoad {
     /// The peers of a policy.
     pub(crate) fn peers(self, policy: usize) -> impl Iterator<Item = IpAddr> {
         let last = policy + 1 == self.policies;
@@ -67,7 +67,7 @@ impl Cluster {
     }
 
     fn objects(self) -> impl Iterator<Item = Object> {
-        let locals = (0..LOCAL).map(|at| {
+        let locals = (0..LOCAL_PODS).map(|at| {
             let role = if at == SERVER { "server" } else { "other" };
             pod(format!("local-{at}"), ("role", role.into()), local(at), NODE)
         });
@@ -96,14 +96,14 @@ impl Cluster {
 /// peers. All but the last deny their peers. The last one passes the client, and a NetworkPolicy allows
 /// it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Ruled {
+pub(crate) struct AdminRuleLoad {
     /// The number of admin rules for the server.
     pub(crate) rules: usize,
     /// The number of peers of each rule.
     pub(crate) members: usize,
 }
 
-impl Ruled {
+impl AdminRuleLoad {
     /// The compiled program of the node.
     pub(crate) fn program(self) -> Program {
         compiled(self.changes())
@@ -117,12 +117,12 @@ impl Ruled {
 
     /// The same with a pod of the node that all rules apply to.
     pub(crate) fn event_here(self, number: usize) -> Change {
-        let address = local(LOCAL + number / 2);
+        let address = local(LOCAL_PODS + number / 2);
         add_or_remove(pod("newcomer".to_owned(), ("role", "server".into()), address, NODE), number)
     }
 
-    fn cluster(self) -> Cluster {
-        Cluster { policies: self.rules, members: self.members }
+    fn cluster(self) -> PolicyLoad {
+        PolicyLoad { policies: self.rules, members: self.members }
     }
 
     /// All objects as changes from a source.
@@ -145,17 +145,17 @@ impl Ruled {
 
 /// A cluster in which every pod of the node has its own policies, few enough that each keeps its own set.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Tenants {
+pub(crate) struct TenantLoad {
     /// The number of sets, one for each policy.
     pub(crate) sets: usize,
     /// The number of peers of each policy.
     pub(crate) members: usize,
 }
 
-/// The number of policies of each pod of [`Tenants`].
+/// The number of policies of each pod of [`TenantLoad`].
 const POLICIES_PER_POD: usize = 4;
 
-impl Tenants {
+impl TenantLoad {
     /// All objects as changes from a source.
     pub(crate) fn changes(self) -> impl Iterator<Item = Change> {
         let role = |tenant: usize| ("role", Name::from(format!("tenant-{tenant}")));
@@ -209,18 +209,8 @@ fn selecting((key, value): (&str, Name)) -> Selector {
 }
 
 fn pod(name: String, label: (&str, Name), address: IpAddr, node: &str) -> Pod {
-    Pod {
-        id: PodId::new(NAMESPACE, name),
-        labels: [label].into_iter().collect(),
-        addresses: vec![address],
-        node: Some(node.into()),
-        ports: Vec::new(),
-        host_network: false,
-        finished: false,
-        born: 0,
-        uid: None,
-        location: None,
-    }
+    let labels = [label].into_iter().collect();
+    workload::pod(PodId::new(NAMESPACE, name), labels, address, Some(node.into()))
 }
 
 fn policy_name(number: usize) -> String {
@@ -283,9 +273,9 @@ mod tests {
     #[test]
     fn only_the_last_policy_admits_the_client() {
         for policies in [1, 10] {
-            let cluster = Cluster { policies, members: 20 };
+            let cluster = PolicyLoad { policies, members: 20 };
             let program = cluster.program();
-            assert_eq!(program.endpoints.len(), LOCAL);
+            assert_eq!(program.endpoints.len(), LOCAL_PODS);
             assert_eq!(cluster.peers(0).count(), 20);
             let verdict = |from, port| {
                 program.verdict(&Flow { from, to: server(), protocol: Protocol::Udp, port })
@@ -300,7 +290,7 @@ mod tests {
     #[test]
     fn admin_rules_pass_the_client_on_and_deny_all_other_peers() {
         for rules in [1, 10] {
-            let ruled = Ruled { rules, members: 20 };
+            let ruled = AdminRuleLoad { rules, members: 20 };
             let program = ruled.program();
             let verdict = |from, port| {
                 program.verdict(&Flow { from, to: server(), protocol: Protocol::Tcp, port })

@@ -11,11 +11,11 @@ use weir_model::Change;
 use super::{
     backend::nftables,
     churn,
-    cluster::{Cluster, Ruled, Tenants},
+    cluster::{AdminRuleLoad, PolicyLoad, TenantLoad},
     ipset,
-    netlink::{Edit, Netlink, TABLE, Way},
+    netlink::{MapVerdict, Netlink, SetChange, TABLE},
     nft,
-    node::{Node, Settled},
+    node::{ApplyResult, BenchAgent},
 };
 use crate::{
     measure::{Spread, cpu},
@@ -36,7 +36,7 @@ const SINGLES_BY_PROGRAM: usize = 5;
 const BARE: &str = "bare netlink";
 
 /// One measured figure.
-pub(crate) struct Row {
+pub(crate) struct ChangeCost {
     pub(crate) what: String,
     pub(crate) how: &'static str,
     pub(crate) unit: &'static str,
@@ -45,7 +45,7 @@ pub(crate) struct Row {
     pub(crate) times_bare: Option<Spread>,
 }
 
-impl Row {
+impl ChangeCost {
     pub(crate) fn json(&self) -> Value {
         json!({
             "what": self.what, "how": self.how, "unit": self.unit, "value": self.spread.json(),
@@ -60,7 +60,7 @@ struct Size {
     /// Members of the one large set.
     members: usize,
     /// The installed sets when an agent restarts.
-    tenants: Tenants,
+    tenants: TenantLoad,
     /// The duration of continuous changes.
     churn: Duration,
 }
@@ -70,24 +70,24 @@ impl Size {
         let scale = if quick { 10 } else { 1 };
         Size {
             members: 100_000 / scale,
-            tenants: Tenants { sets: 2_000 / scale, members: 100 },
+            tenants: TenantLoad { sets: 2_000 / scale, members: 100 },
             churn: Duration::from_secs(if quick { 6 } else { 60 }),
         }
     }
 
-    fn cluster(self) -> Cluster {
-        Cluster { policies: 1, members: self.members }
+    fn cluster(self) -> PolicyLoad {
+        PolicyLoad { policies: 1, members: self.members }
     }
 
     /// The same number of peers in many admin rules.
-    fn ruled(self) -> Ruled {
+    fn ruled(self) -> AdminRuleLoad {
         let rules = 1000;
-        Ruled { rules, members: self.members / rules }
+        AdminRuleLoad { rules, members: self.members / rules }
     }
 }
 
 /// Measures all tasks in rounds, and continuous changes once.
-pub(crate) fn measure(rounds: usize, quick: bool) -> Result<Vec<Row>> {
+pub(crate) fn measure(rounds: usize, quick: bool) -> Result<Vec<ChangeCost>> {
     let size = Size::new(quick);
     let mut times = Times::default();
     for round in 0..rounds {
@@ -155,27 +155,27 @@ type Time = (Task, &'static str, Duration);
 struct Times(Vec<Time>);
 
 impl Times {
-    fn of(&self, task: Task, how: &str) -> Vec<f64> {
+    fn values_of(&self, task: Task, how: &str) -> Vec<f64> {
         let ours = self.0.iter().filter(|(other, by, _)| *other == task && *by == how);
         ours.map(|(.., time)| time.as_secs_f64()).collect()
     }
 
-    fn rows(&self, size: Size) -> Vec<Row> {
+    fn rows(&self, size: Size) -> Vec<ChangeCost> {
         let row = |(task, how): (Task, &'static str)| {
             let (unit, per_second) = task.unit();
-            let (times, bare) = (self.of(task, how), self.of(task, BARE));
+            let (times, bare) = (self.values_of(task, how), self.values_of(task, BARE));
             let ratios = times.iter().zip(&bare).map(|(time, bare)| time / bare).collect();
-            Row {
+            ChangeCost {
                 what: task.what(size),
                 how,
                 unit,
-                spread: Spread::of(times.iter().map(|time| time * per_second).collect()),
-                times_bare: (how != BARE && !bare.is_empty()).then(|| Spread::of(ratios)),
+                spread: Spread::from_values(times.iter().map(|time| time * per_second).collect()),
+                times_bare: (how != BARE && !bare.is_empty()).then(|| Spread::from_values(ratios)),
             }
         };
         let hows = ["weir", BARE, "bare netlink, one transaction", "nft -f", "ipset"];
         let all = Task::ALL.into_iter().flat_map(|task| hows.map(|how| (task, how)));
-        all.filter(|(task, how)| !self.of(*task, how).is_empty()).map(row).collect()
+        all.filter(|(task, how)| !self.values_of(*task, how).is_empty()).map(row).collect()
     }
 }
 
@@ -191,11 +191,11 @@ fn first_load_and_members(size: Size) -> Result<Vec<Time>> {
     let empty = set("one-transaction", &[]) + &set("split", &[]);
     nft::load(&format!("table inet {TABLE} {{ {empty} }}"))?;
     let mut netlink = Netlink::open()?;
-    let (one_transaction, done) = cpu(|| netlink.edit(Edit::Add, "one-transaction", &members));
+    let (one_transaction, done) = cpu(|| netlink.edit(SetChange::Add, "one-transaction", &members));
     done?;
     let mut transactions = members.chunks(MEMBERS_PER_TRANSACTION);
     let (split, done) =
-        cpu(|| transactions.try_for_each(|members| netlink.edit(Edit::Add, "split", members)));
+        cpu(|| transactions.try_for_each(|members| netlink.edit(SetChange::Add, "split", members)));
     done?;
     let text = format!("table inet {TABLE} {{ {} }}", set("by-nft", &members));
     let by_nft = nft::load_timed(&text)?;
@@ -233,14 +233,17 @@ fn one_in_maps(size: Size) -> Result<Vec<Time>> {
     ))?;
     let mut netlink = Netlink::open()?;
     let newcomer = member(size.members);
-    let peers = timed(SINGLES, |edit| netlink.lead(edit, "peers", newcomer, Way::Continue))?;
-    let pods = timed(SINGLES_HERE, |edit| netlink.lead(edit, "pods", newcomer, Way::Jump("pod")))?;
+    let peers =
+        timed(SINGLES, |edit| netlink.edit_map(edit, "peers", newcomer, MapVerdict::Continue))?;
+    let pods = timed(SINGLES_HERE, |edit| {
+        netlink.edit_map(edit, "pods", newcomer, MapVerdict::Jump("pod"))
+    })?;
     Ok(vec![(Task::OneOfRuled, BARE, median(peers)), (Task::OneHere, BARE, mean(&pods))])
 }
 
 /// The times of repeated additions and removals of a member.
-fn timed(times: usize, mut work: impl FnMut(Edit) -> Result<()>) -> Result<Vec<Duration>> {
-    let edits = [Edit::Add, Edit::Remove].into_iter().cycle().take(2 * times);
+fn timed(times: usize, mut work: impl FnMut(SetChange) -> Result<()>) -> Result<Vec<Duration>> {
+    let edits = [SetChange::Add, SetChange::Remove].into_iter().cycle().take(2 * times);
     let one = |edit| {
         let (time, done) = cpu(|| work(edit));
         done.map(|()| time)
@@ -250,7 +253,7 @@ fn timed(times: usize, mut work: impl FnMut(Edit) -> Result<()>) -> Result<Vec<D
 
 /// Reads every member of many sets.
 fn read_back(size: Size) -> Result<Vec<Time>> {
-    let Tenants { sets, members: each } = size.tenants;
+    let TenantLoad { sets, members: each } = size.tenants;
     let names: Vec<String> = (0..sets).map(|number| format!("set-{number}")).collect();
     let text = names.iter().enumerate().map(|(number, name)| {
         let members: Vec<Ipv4Addr> = (number * each..(number + 1) * each).map(member).collect();
@@ -258,7 +261,8 @@ fn read_back(size: Size) -> Result<Vec<Time>> {
     });
     nft::load(&format!("table inet {TABLE} {{ {} }}", text.collect::<String>()))?;
     let mut netlink = Netlink::open()?;
-    let (time, bytes) = cpu(|| names.iter().map(|name| netlink.read(name)).sum::<Result<usize>>());
+    let (time, bytes) =
+        cpu(|| names.iter().map(|name| netlink.list_members(name)).sum::<Result<usize>>());
     // A member has at least four bytes.
     ensure!(bytes? > sets * each * 4, "the kernel did not list all members");
     Ok(vec![(Task::Restart, BARE, time)])
@@ -267,29 +271,29 @@ fn read_back(size: Size) -> Result<Vec<Time>> {
 /// The same by weir, from the compiled rules or from the event to the kernel's response.
 fn weir(size: Size) -> Result<Vec<Time>> {
     let cluster = size.cluster();
-    let mut node = Node::open(nftables()?);
-    node.hear(cluster.changes());
-    let (load, settled) = cpu(|| node.settle());
-    ensure!(settled? == Settled::Applied, "a first load wrote nothing");
+    let mut node = BenchAgent::open(nftables()?);
+    node.compile(cluster.changes());
+    let (load, applied) = cpu(|| node.apply());
+    ensure!(applied? == ApplyResult::Applied, "a first load wrote nothing");
     let singles = events(&mut node, SINGLES, |number| cluster.event(number))?;
     let ruled = size.ruled();
     let [peers, pods] = in_new_lab(|| {
-        let mut node = Node::open(nftables()?);
-        node.hear(ruled.changes());
-        ensure!(node.settle()? == Settled::Applied, "a first load wrote nothing");
+        let mut node = BenchAgent::open(nftables()?);
+        node.compile(ruled.changes());
+        ensure!(node.apply()? == ApplyResult::Applied, "a first load wrote nothing");
         let peers = events(&mut node, SINGLES, |number| ruled.event(number))?;
         Ok([peers, events(&mut node, SINGLES_HERE, |number| ruled.event_here(number))?])
     })?;
     let restart = in_new_lab(|| {
         let start = || -> Result<_> {
-            let mut node = Node::open(nftables()?);
-            node.hear(size.tenants.changes());
+            let mut node = BenchAgent::open(nftables()?);
+            node.compile(size.tenants.changes());
             Ok(node)
         };
-        start()?.settle()?;
+        start()?.apply()?;
         let mut again = start()?;
-        let (time, settled) = cpu(|| again.settle());
-        ensure!(settled? == Settled::Unchanged, "a restart wrote something");
+        let (time, applied) = cpu(|| again.apply());
+        ensure!(applied? == ApplyResult::Unchanged, "a restart wrote something");
         Ok(time)
     })?;
     Ok(vec![
@@ -303,17 +307,17 @@ fn weir(size: Size) -> Result<Vec<Time>> {
 
 /// The times from events to the kernel's response: repeated additions and removals of a pod.
 fn events<D: Datapath>(
-    node: &mut Node<D>,
+    node: &mut BenchAgent<D>,
     times: usize,
     event: impl Fn(usize) -> Change,
 ) -> Result<Vec<Duration>> {
     let one = |number| {
         let event = [event(number)];
-        let (time, settled) = cpu(|| {
-            node.hear(event);
-            node.settle()
+        let (time, applied) = cpu(|| {
+            node.compile(event);
+            node.apply()
         });
-        ensure!(settled? == Settled::Applied, "an event wrote nothing");
+        ensure!(applied? == ApplyResult::Applied, "an event wrote nothing");
         Ok(time)
     };
     (0..2 * times).map(one).collect()
@@ -333,13 +337,13 @@ fn one_in_ipset(size: Size) -> Result<Vec<Time>> {
     ])
 }
 
-fn rows_of(churn: &churn::Churn, size: Size) -> [Row; 3] {
+fn rows_of(churn: &churn::Churn, size: Size) -> [ChangeCost; 3] {
     let what = format!("1000 pod events a second for {} s", size.churn.as_secs());
-    let row = |what: String, unit, value: f64| Row {
+    let row = |what: String, unit, value: f64| ChangeCost {
         what,
         how: "weir",
         unit,
-        spread: Spread::of(vec![value]),
+        spread: Spread::from_values(vec![value]),
         times_bare: None,
     };
     [

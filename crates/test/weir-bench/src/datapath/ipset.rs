@@ -8,14 +8,14 @@ use weir_netlink::{Header, Protocol, Socket, Writer, kind};
 
 use super::{
     backend::iptables,
-    cluster::Cluster,
-    netlink::Edit,
-    node::{Node, Settled},
-    program::Program,
+    cluster::PolicyLoad,
+    netlink::SetChange,
+    node::{ApplyResult, BenchAgent},
+    program::SystemProgram,
 };
 use crate::measure::cpu;
 
-const IPSET: Program = Program("ipset");
+const IPSET: SystemProgram = SystemProgram("ipset");
 const SET: &str = "anchor";
 
 /// Adds a member to a large set and removes it again, `times` times.
@@ -31,7 +31,7 @@ pub(crate) fn bare(
     IPSET.run(&["restore"], &text)?;
     let mut socket = Socket::open(Protocol::Netfilter).context("cannot open a netlink socket")?;
     let mut writer = Writer::default();
-    let each = (0..times).flat_map(|_| [Edit::Add, Edit::Remove]);
+    let each = (0..times).flat_map(|_| [SetChange::Add, SetChange::Remove]);
     each.map(|edit| {
         let (time, done) = cpu(|| -> Result<()> {
             writer.clear();
@@ -51,26 +51,26 @@ pub(crate) fn by_program(newcomer: Ipv4Addr, times: usize) -> Result<Vec<Duratio
 }
 
 /// The same by weir, from the event to the kernel's response.
-pub(crate) fn weir(cluster: Cluster, times: usize) -> Result<Vec<Duration>> {
-    let mut node = Node::open(iptables(Variant::Nft)?);
-    node.hear(cluster.changes());
-    node.settle()?;
+pub(crate) fn weir(cluster: PolicyLoad, times: usize) -> Result<Vec<Duration>> {
+    let mut node = BenchAgent::open(iptables(Variant::Nft)?);
+    node.compile(cluster.changes());
+    node.apply()?;
     let each = (0..2 * times).map(|number| {
         let event = [cluster.event(number)];
-        let (time, settled) = cpu(|| {
-            node.hear(event);
-            node.settle()
+        let (time, applied) = cpu(|| {
+            node.compile(event);
+            node.apply()
         });
-        ensure!(settled? == Settled::Applied, "an event wrote nothing");
+        ensure!(applied? == ApplyResult::Applied, "an event wrote nothing");
         Ok(time)
     });
     each.collect()
 }
 
-fn write(writer: &mut Writer, edit: Edit, member: Ipv4Addr) -> Result<()> {
-    let number = match edit {
-        Edit::Add => IPSET_CMD_ADD,
-        Edit::Remove => IPSET_CMD_DEL,
+fn write(writer: &mut Writer, change: SetChange, member: Ipv4Addr) -> Result<()> {
+    let number = match change {
+        SetChange::Add => IPSET_CMD_ADD,
+        SetChange::Remove => IPSET_CMD_DEL,
     };
     let header = Header { kind: number, flags: kind::REQUEST | kind::ACK, sequence: 1 };
     writer.message(header, |body| {

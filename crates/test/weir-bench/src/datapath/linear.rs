@@ -1,12 +1,12 @@
 use std::fmt::{Display, Formatter, Result};
 
-use super::cluster::{Cluster, PORT, local, server};
-use crate::workload::LOCAL;
+use super::cluster::{PORT, PolicyLoad, local, server};
+use crate::workload::LOCAL_PODS;
 
 /// The policies of a cluster in kube-router's layout, reduced to the rules on the path of a packet to a
 /// pod. One rule per pod selects the pod's chain, and that chain calls the chains of its policies in
 /// order, each with its own set, until one sets a mark.
-pub(crate) struct Linear(pub(crate) Cluster);
+pub(crate) struct Linear(pub(crate) PolicyLoad);
 
 impl Display for Linear {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
@@ -20,7 +20,7 @@ impl Display for Linear {
             policy_chain(f, &format!("policy-{policy}"), policy)?;
         }
         policy_chain(f, "others", 0)?;
-        for pod in 0..LOCAL {
+        for pod in 0..LOCAL_PODS {
             writeln!(f, "chain pod-{pod} {{")?;
             writeln!(f, "ct state established,related accept")?;
             writeln!(f, "ct state invalid drop")?;
@@ -38,7 +38,7 @@ impl Display for Linear {
         }
         writeln!(f, "chain forward {{")?;
         writeln!(f, "type filter hook forward priority filter; policy accept;")?;
-        for pod in 0..LOCAL {
+        for pod in 0..LOCAL_PODS {
             let address = local(pod);
             writeln!(f, "ip daddr {address} jump pod-{pod}")?;
             writeln!(f, "ip saddr {address} jump pod-{pod}")?;

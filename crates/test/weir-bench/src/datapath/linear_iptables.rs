@@ -5,10 +5,10 @@ use weir_iptables::Variant;
 
 use super::{
     backend,
-    cluster::{Cluster, PORT, local, server},
-    program::Program,
+    cluster::{PORT, PolicyLoad, local, server},
+    program::SystemProgram,
 };
-use crate::workload::LOCAL;
+use crate::workload::LOCAL_PODS;
 
 /// The same policies as iptables rules and ipsets, in kube-router's order.
 pub(crate) struct LinearIptables {
@@ -18,18 +18,18 @@ pub(crate) struct LinearIptables {
 }
 
 impl LinearIptables {
-    pub(crate) fn new(cluster: Cluster, variant: Variant) -> Self {
+    pub(crate) fn new(cluster: PolicyLoad, variant: Variant) -> Self {
         LinearIptables { variant, sets: sets(cluster), rules: rules(cluster) }
     }
 
     /// Loads them in the namespace of this thread.
     pub(crate) fn load(&self) -> Result<()> {
-        Program("ipset").run(&["restore"], &self.sets)?;
+        SystemProgram("ipset").run(&["restore"], &self.sets)?;
         backend::restore(self.variant).run(&["-w"], &self.rules).map(drop)
     }
 }
 
-fn sets(cluster: Cluster) -> String {
+fn sets(cluster: PolicyLoad) -> String {
     let mut text = String::new();
     for policy in 0..cluster.policies {
         _ = writeln!(text, "create peers-{policy} hash:ip maxelem 200000");
@@ -37,7 +37,8 @@ fn sets(cluster: Cluster) -> String {
             _ = writeln!(text, "add peers-{policy} {peer}");
         }
     }
-    for (name, pods) in [("selected", vec![server()]), ("others", (0..LOCAL).map(local).collect())]
+    for (name, pods) in
+        [("selected", vec![server()]), ("others", (0..LOCAL_PODS).map(local).collect())]
     {
         _ = writeln!(text, "create {name} hash:ip");
         for pod in pods {
@@ -47,10 +48,10 @@ fn sets(cluster: Cluster) -> String {
     text
 }
 
-fn rules(cluster: Cluster) -> String {
+fn rules(cluster: PolicyLoad) -> String {
     let mut chains: Vec<String> =
         ["router-forward", "common", "policy-others"].map(str::to_owned).into();
-    chains.extend((0..LOCAL).map(|pod| format!("pod-{pod}")));
+    chains.extend((0..LOCAL_PODS).map(|pod| format!("pod-{pod}")));
     chains.extend((0..cluster.policies).map(|policy| format!("policy-{policy}")));
     let mut text = String::from("*filter\n");
     for chain in chains {
@@ -61,7 +62,7 @@ fn rules(cluster: Cluster) -> String {
     rule("common", "-m conntrack --ctstate INVALID -j DROP");
     rule("common", "-m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT");
     rule("common", "-p icmp -m icmp --icmp-type 8 -j ACCEPT");
-    for pod in 0..LOCAL {
+    for pod in 0..LOCAL_PODS {
         let (chain, address) = (format!("pod-{pod}"), local(pod));
         for end in ["-d", "-s"] {
             let to = format!("-m comment --comment \"{chain}\" -j {chain}");
@@ -70,10 +71,11 @@ fn rules(cluster: Cluster) -> String {
             rule("router-forward", &format!("{end} {address} {bridged} {to}"));
         }
         rule(&chain, "-j common");
-        rule(&chain, &format!("-d {address} -m addrtype --src-type LOCAL -j ACCEPT"));
-        let policies = match address == server() {
-            true => (0..cluster.policies).map(|policy| policy.to_string()).collect(),
-            false => vec!["others".to_owned()],
+        rule(&chain, &format!("-d {address} -m addrtype --src-type LOCAL_PODS -j ACCEPT"));
+        let policies = if address == server() {
+            (0..cluster.policies).map(|policy| policy.to_string()).collect()
+        } else {
+            vec!["others".to_owned()]
         };
         for policy in policies {
             let to = format!("-d {address} -m comment --comment \"shop/{policy} policy\"");

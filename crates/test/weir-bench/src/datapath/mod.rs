@@ -24,21 +24,21 @@ use anyhow::{Result, ensure};
 use clap::{Args, ValueEnum};
 
 use self::packets::Effort;
-pub(crate) use self::{probe::Operation, report::Report};
+pub(crate) use self::{probe::Operation, report::DatapathReport};
 use crate::{Output, docs};
 
 /// The options of the benchmark.
 #[derive(Debug, Args)]
-pub(crate) struct Datapath {
+pub(crate) struct DatapathBench {
     /// Print tables or JSON.
     #[arg(short, long, value_enum, default_value = "text")]
     output: Output,
     /// The number of rounds, each in new namespaces.
     #[arg(long, default_value = "5")]
     rounds: usize,
-    /// Measure one part only.
+    /// Make only one measurement.
     #[arg(long, value_enum)]
-    only: Option<Part>,
+    only: Option<Measurement>,
     /// Measure fewer and smaller clusters.
     #[arg(long)]
     quick: bool,
@@ -47,9 +47,9 @@ pub(crate) struct Datapath {
     write_docs: bool,
 }
 
-/// A part of the benchmark.
+/// A measurement of the benchmark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Part {
+enum Measurement {
     /// The cost of packets.
     Packets,
     /// The number of objects in the kernel.
@@ -58,7 +58,7 @@ enum Part {
     Control,
 }
 
-impl Datapath {
+impl DatapathBench {
     /// Measures and prints.
     pub(crate) fn run(&self, out: &mut dyn Write) -> Result<()> {
         ensure!(self.rounds > 0, "--rounds must be at least 1");
@@ -67,12 +67,12 @@ impl Datapath {
         match self.output {
             Output::Json => writeln!(out, "{:#}", report.json())?,
             Output::Text => {
-                for (part, table) in [
-                    (Part::Packets, report.packets_table()),
-                    (Part::Objects, report.objects_table()),
-                    (Part::Control, report.control_table()),
+                for (measurement, table) in [
+                    (Measurement::Packets, report.packets_table()),
+                    (Measurement::Objects, report.objects_table()),
+                    (Measurement::Control, report.control_table()),
                 ] {
-                    if self.wants(part) {
+                    if self.wants(measurement) {
                         writeln!(out, "{table}")?;
                     }
                 }
@@ -81,19 +81,19 @@ impl Datapath {
         if self.write_docs { docs::write(&report) } else { Ok(()) }
     }
 
-    fn wants(&self, part: Part) -> bool {
-        self.only.is_none_or(|only| only == part)
+    fn wants(&self, measurement: Measurement) -> bool {
+        self.only.is_none_or(|only| only == measurement)
     }
 
-    fn measure(&self) -> Result<Report> {
-        let mut report = Report::default();
-        if self.wants(Part::Packets) {
+    fn measure(&self) -> Result<DatapathReport> {
+        let mut report = DatapathReport::default();
+        if self.wants(Measurement::Packets) {
             report.packets = packets::measure(Effort::new(self.rounds, self.quick))?;
         }
-        if self.wants(Part::Objects) {
+        if self.wants(Measurement::Objects) {
             report.objects = objects::count(self.quick)?;
         }
-        if self.wants(Part::Control) {
+        if self.wants(Measurement::Control) {
             report.control = control::measure(self.rounds, self.quick)?;
         }
         Ok(report)

@@ -14,14 +14,14 @@ pub(crate) struct Netlink {
 
 /// A change of a set.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Edit {
+pub(crate) enum SetChange {
     Add,
     Remove,
 }
 
 /// The verdict of a map element.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Way {
+pub(crate) enum MapVerdict {
     /// Continue with the rule.
     Continue,
     /// Jump to this chain.
@@ -35,29 +35,40 @@ impl Netlink {
     }
 
     /// Adds or removes members of a set, in one transaction.
-    pub(crate) fn edit(&mut self, edit: Edit, set: &str, members: &[Ipv4Addr]) -> Result<()> {
-        self.send(edit, set, members, None)
+    pub(crate) fn edit(
+        &mut self,
+        change: SetChange,
+        set: &str,
+        members: &[Ipv4Addr],
+    ) -> Result<()> {
+        self.send(change, set, members, None)
     }
 
-    /// The same with one member of a map.
-    pub(crate) fn lead(&mut self, edit: Edit, map: &str, member: Ipv4Addr, way: Way) -> Result<()> {
-        self.send(edit, map, &[member], matches!(edit, Edit::Add).then_some(way))
+    /// Adds or removes an element of a map.
+    pub(crate) fn edit_map(
+        &mut self,
+        change: SetChange,
+        map: &str,
+        member: Ipv4Addr,
+        verdict: MapVerdict,
+    ) -> Result<()> {
+        self.send(change, map, &[member], matches!(change, SetChange::Add).then_some(verdict))
     }
 
     fn send(
         &mut self,
-        edit: Edit,
+        change: SetChange,
         set: &str,
         members: &[Ipv4Addr],
-        way: Option<Way>,
+        verdict: Option<MapVerdict>,
     ) -> Result<()> {
         self.writer.clear();
-        write(&mut self.writer, edit, set, members, way)?;
+        write(&mut self.writer, change, set, members, verdict)?;
         self.socket.request(self.writer.bytes()).context("the kernel rejected a transaction")
     }
 
     /// Reads all members of a set. Returns the size of the response in bytes.
-    pub(crate) fn read(&mut self, set: &str) -> Result<usize> {
+    pub(crate) fn list_members(&mut self, set: &str) -> Result<usize> {
         self.writer.clear();
         let flags = kind::REQUEST | kind::DUMP;
         let header = Header { kind: NFT_MSG_GETSETELEM, flags, sequence: SEQUENCE };
@@ -72,18 +83,18 @@ impl Netlink {
 
 fn write(
     writer: &mut Writer,
-    edit: Edit,
+    change: SetChange,
     set: &str,
     members: &[Ipv4Addr],
-    way: Option<Way>,
+    verdict: Option<MapVerdict>,
 ) -> Result<(), TooLong> {
     let batch = |writer: &mut Writer, kind| {
         let header = Header { kind, flags: kind::REQUEST, sequence: SEQUENCE };
         writer.message(header, |body| _ = body.fixed(&[0, 0, 0, NFNL_SUBSYS_NFTABLES]))
     };
-    let (kind, flags) = match edit {
-        Edit::Add => (NFT_MSG_NEWSETELEM, kind::REQUEST | kind::CREATE),
-        Edit::Remove => (NFT_MSG_DELSETELEM, kind::REQUEST),
+    let (kind, flags) = match change {
+        SetChange::Add => (NFT_MSG_NEWSETELEM, kind::REQUEST | kind::CREATE),
+        SetChange::Remove => (NFT_MSG_DELSETELEM, kind::REQUEST),
     };
     batch(writer, NFNL_MSG_BATCH_BEGIN)?;
     let mut chunks = members.chunks(PER_MESSAGE).peekable();
@@ -94,7 +105,7 @@ fn write(
         writer.message(header, |body| {
             this_set(body, set).nest(NFTA_SET_ELEM_LIST_ELEMENTS, |list| {
                 for member in chunk {
-                    element(list, *member, way);
+                    element(list, *member, verdict);
                 }
             });
         })?;
@@ -108,12 +119,12 @@ fn this_set<'a, 'b>(body: &'a mut Body<'b>, set: &str) -> &'a mut Body<'b> {
         .text(NFTA_SET_ELEM_LIST_SET, set)
 }
 
-fn element(list: &mut Body<'_>, member: Ipv4Addr, way: Option<Way>) {
+fn element(list: &mut Body<'_>, member: Ipv4Addr, verdict: Option<MapVerdict>) {
     list.nest(NFTA_LIST_ELEM, |element| {
         element.nest(NFTA_SET_ELEM_KEY, |key| _ = key.bytes(NFTA_DATA_VALUE, &member.octets()));
-        let (code, chain) = match way {
-            Some(Way::Continue) => (NFT_CONTINUE, None),
-            Some(Way::Jump(chain)) => (NFT_JUMP, Some(chain)),
+        let (code, chain) = match verdict {
+            Some(MapVerdict::Continue) => (NFT_CONTINUE, None),
+            Some(MapVerdict::Jump(chain)) => (NFT_JUMP, Some(chain)),
             None => return,
         };
         element.nest(NFTA_SET_ELEM_DATA, |data| {

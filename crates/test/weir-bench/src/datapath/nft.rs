@@ -5,9 +5,9 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use serde_json::Value;
 
-use super::program::Program;
+use super::program::SystemProgram;
 
-const NFT: Program = Program("nft");
+const NFT: SystemProgram = SystemProgram("nft");
 
 /// Loads a ruleset.
 pub(crate) fn load(ruleset: &str) -> Result<()> {

@@ -6,49 +6,49 @@ use weir_model::{Change, Delta, Program};
 use crate::workload::NODE;
 
 /// An agent without a source: it compiles changes and applies them to a datapath.
-pub(crate) struct Node<D: Datapath> {
+pub(crate) struct BenchAgent<D: Datapath> {
     engine: Engine,
     ledger: Ledger<D>,
 }
 
 /// The result of applying changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Settled {
+pub(crate) enum ApplyResult {
     /// The datapath wrote rules.
     Applied,
     /// All rules were already in force.
     Unchanged,
 }
 
-impl<D: Datapath> Node<D> {
+impl<D: Datapath> BenchAgent<D> {
     /// A node without objects.
     pub(crate) fn open(datapath: D) -> Self {
         let mut ledger = Ledger::new(datapath, Established::Keep);
         ledger.set_in_sync();
-        Node { engine: Engine::new(Locality::Node(NODE.into())), ledger }
+        BenchAgent { engine: Engine::new(Locality::Node(NODE.into())), ledger }
     }
 
     /// Enforces a compiled program.
     pub(crate) fn enforce(mut self, program: &Program) -> Result<()> {
         self.ledger.add_delta(Delta::from(program));
-        self.settle().map(drop)
+        self.apply().map(drop)
     }
 
     /// Compiles changes.
-    pub(crate) fn hear(&mut self, changes: impl IntoIterator<Item = Change>) {
+    pub(crate) fn compile(&mut self, changes: impl IntoIterator<Item = Change>) {
         self.ledger.add_delta(self.engine.apply(changes));
     }
 
     /// Applies the pending rules.
-    pub(crate) fn settle(&mut self) -> Result<Settled> {
-        let settled = match self.ledger.apply_pending() {
-            Outcome::Applied => Settled::Applied,
-            Outcome::Unchanged => Settled::Unchanged,
+    pub(crate) fn apply(&mut self) -> Result<ApplyResult> {
+        let applied = match self.ledger.apply_pending() {
+            Outcome::Applied => ApplyResult::Applied,
+            Outcome::Unchanged => ApplyResult::Unchanged,
             Outcome::Waiting => bail!("the ledger waits although the node is in sync"),
             Outcome::Failed { error, .. } => bail!("{}", error.with_causes()),
         };
         let held = self.ledger.rejected().first_key_value();
         ensure!(held.is_none(), "the kernel rejected rules: {held:?}");
-        Ok(settled)
+        Ok(applied)
     }
 }

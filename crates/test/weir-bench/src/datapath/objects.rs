@@ -9,8 +9,8 @@ use weir_iptables::Variant;
 use weir_lab::{Lab, LabNode, Layout};
 use weir_model::Program;
 
-use super::{backend::Backend, nft, program::Program as Tool};
-use crate::workload::{NODE, Shape};
+use super::{backend::MeasuredBackend, nft, program::SystemProgram};
+use crate::workload::{ClusterShape, NODE};
 
 /// The number of kernel objects by type.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -50,16 +50,16 @@ impl fmt::Display for Objects {
 }
 
 /// The objects of one cluster.
-pub(crate) struct Row {
-    pub(crate) shape: Shape,
-    pub(crate) backend: Backend,
+pub(crate) struct ObjectCount {
+    pub(crate) shape: ClusterShape,
+    pub(crate) backend: MeasuredBackend,
     /// The objects in the rendered rules.
     pub(crate) rendered: Objects,
     /// The objects that the kernel lists after loading the rules.
     pub(crate) listed: Objects,
 }
 
-impl Row {
+impl ObjectCount {
     pub(crate) fn json(&self) -> Value {
         json!({
             "world": self.shape.to_string(),
@@ -73,15 +73,15 @@ impl Row {
 }
 
 /// Renders and loads the rules of a node for each cluster.
-pub(crate) fn count(quick: bool) -> Result<Vec<Row>> {
+pub(crate) fn count(quick: bool) -> Result<Vec<ObjectCount>> {
     let sizes: &[usize] = if quick { &[1_000] } else { &[1_000, 25_000] };
     let mut rows = Vec::new();
     for &size in sizes {
-        let shape = Shape::Small(size);
+        let shape = ClusterShape::Small(size);
         eprintln!("{shape}: counting");
         let mut program = Program::default();
         program.apply(Engine::new(Locality::Node(NODE.into())).apply(shape.changes()));
-        for backend in Backend::ALL {
+        for backend in MeasuredBackend::ALL {
             let nodes = vec![LabNode { name: NODE.into(), addresses: Vec::new() }];
             let lab = Lab::build(&Layout { nodes, ..Layout::default() })?;
             let listed = lab.on_node(NODE, || {
@@ -89,25 +89,29 @@ pub(crate) fn count(quick: bool) -> Result<Vec<Row>> {
                 listed(backend)
             })??;
             let rendered = match backend {
-                Backend::Nftables => in_text(&weir_nft::render(&program).to_string()),
-                Backend::Iptables(_) => in_saved(&weir_iptables::render(&program).to_string()),
+                MeasuredBackend::Nftables => in_text(&weir_nft::render(&program).to_string()),
+                MeasuredBackend::Iptables(_) => {
+                    in_saved(&weir_iptables::render(&program).to_string())
+                }
             };
-            rows.push(Row { shape, backend, rendered, listed });
+            rows.push(ObjectCount { shape, backend, rendered, listed });
         }
     }
     Ok(rows)
 }
 
 /// Counts the objects in the namespace of this thread.
-fn listed(backend: Backend) -> Result<Objects> {
+fn listed(backend: MeasuredBackend) -> Result<Objects> {
     let saves = match backend {
-        Backend::Nftables => return Ok(in_listing(&nft::list()?)),
-        Backend::Iptables(Variant::Nft) => ["iptables-nft-save", "ip6tables-nft-save"],
-        Backend::Iptables(Variant::Legacy) => ["iptables-legacy-save", "ip6tables-legacy-save"],
+        MeasuredBackend::Nftables => return Ok(in_listing(&nft::list()?)),
+        MeasuredBackend::Iptables(Variant::Nft) => ["iptables-nft-save", "ip6tables-nft-save"],
+        MeasuredBackend::Iptables(Variant::Legacy) => {
+            ["iptables-legacy-save", "ip6tables-legacy-save"]
+        }
     };
-    let mut text = Tool("ipset").run(&["save"], "")?;
+    let mut text = SystemProgram("ipset").run(&["save"], "")?;
     for save in saves {
-        text.extend(Tool(save).run(&["-t", "filter"], "")?);
+        text.extend(SystemProgram(save).run(&["-t", "filter"], "")?);
     }
     Ok(in_saved(&String::from_utf8_lossy(&text)))
 }

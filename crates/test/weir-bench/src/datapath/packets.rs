@@ -7,62 +7,66 @@ use serde_json::{Value, json};
 use weir_model::{Program, Verdict};
 
 use super::{
-    backend::Backend,
-    cluster::{Cluster, Ruled},
+    backend::MeasuredBackend,
+    cluster::{AdminRuleLoad, PolicyLoad},
     linear::Linear,
     linear_iptables::LinearIptables,
     nft,
-    probe::{Operation, Probe, Samples},
+    probe::{Operation, PacketProbe, Samples},
 };
 use crate::measure::Spread;
 
 /// The installed rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Rules {
+pub(crate) enum InstalledRules {
     /// No rules.
     Nothing,
     /// One rule that accepts packets of known connections: the minimum cost of a stateful filter.
     Conntrack,
-    /// Rules of weir.
-    Weir(Backend, Cluster),
-    /// Rules of weir for admin policies, by nftables.
-    Ruled(Ruled),
+    /// InstalledRules of weir.
+    Weir(MeasuredBackend, PolicyLoad),
+    /// InstalledRules of weir for admin policies, by nftables.
+    AdminRules(AdminRuleLoad),
     /// The same policies in sequence, in kube-router's layout.
-    Linear(Backend, Cluster),
+    Linear(MeasuredBackend, PolicyLoad),
 }
 
-impl fmt::Display for Rules {
+impl fmt::Display for InstalledRules {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut policies = |who: &str, backend: &Backend, cluster: &Cluster| {
+        let mut policies = |who: &str, backend: &MeasuredBackend, cluster: &PolicyLoad| {
             let plural = if cluster.policies == 1 { "policy" } else { "policies" };
-            let Cluster { policies, members } = cluster;
+            let PolicyLoad { policies, members } = cluster;
             write!(f, "{who}, {backend}, {policies} {plural} of {members} peers")
         };
         match self {
-            Rules::Nothing => f.write_str("no rules"),
-            Rules::Conntrack => f.write_str("conntrack alone"),
-            Rules::Weir(backend, cluster) => policies("weir", backend, cluster),
-            Rules::Ruled(Ruled { rules, members }) => {
+            InstalledRules::Nothing => f.write_str("no rules"),
+            InstalledRules::Conntrack => f.write_str("conntrack alone"),
+            InstalledRules::Weir(backend, cluster) => policies("weir", backend, cluster),
+            InstalledRules::AdminRules(AdminRuleLoad { rules, members }) => {
                 let plural = if *rules == 1 { "admin rule" } else { "admin rules" };
                 write!(f, "weir, nftables, {rules} {plural} of {members} peers")
             }
-            Rules::Linear(backend, cluster) => policies("kube-router's shape", backend, cluster),
+            InstalledRules::Linear(backend, cluster) => {
+                policies("kube-router's shape", backend, cluster)
+            }
         }
     }
 }
 
-impl Rules {
+impl InstalledRules {
     /// Prepares rules that can be loaded repeatedly.
     fn prepare(self) -> Prepared {
         match self {
-            Rules::Nothing => Prepared::Text(String::new()),
-            Rules::Conntrack => Prepared::Text(CONNTRACK.to_owned()),
-            Rules::Weir(backend, cluster) => Prepared::Program(backend, cluster.program()),
-            Rules::Ruled(ruled) => Prepared::Program(Backend::Nftables, ruled.program()),
-            Rules::Linear(Backend::Nftables, cluster) => {
+            InstalledRules::Nothing => Prepared::Text(String::new()),
+            InstalledRules::Conntrack => Prepared::Text(CONNTRACK.to_owned()),
+            InstalledRules::Weir(backend, cluster) => Prepared::Program(backend, cluster.program()),
+            InstalledRules::AdminRules(ruled) => {
+                Prepared::Program(MeasuredBackend::Nftables, ruled.program())
+            }
+            InstalledRules::Linear(MeasuredBackend::Nftables, cluster) => {
                 Prepared::Text(Linear(cluster).to_string())
             }
-            Rules::Linear(Backend::Iptables(variant), cluster) => {
+            InstalledRules::Linear(MeasuredBackend::Iptables(variant), cluster) => {
                 Prepared::Iptables(LinearIptables::new(cluster, variant))
             }
         }
@@ -71,8 +75,10 @@ impl Rules {
     /// The verdict on packets that no policy allows.
     fn rest(self) -> Verdict {
         match self {
-            Rules::Nothing | Rules::Conntrack => Verdict::Allow,
-            Rules::Weir(..) | Rules::Ruled(_) | Rules::Linear(..) => Verdict::Deny,
+            InstalledRules::Nothing | InstalledRules::Conntrack => Verdict::Allow,
+            InstalledRules::Weir(..)
+            | InstalledRules::AdminRules(_)
+            | InstalledRules::Linear(..) => Verdict::Deny,
         }
     }
 }
@@ -82,14 +88,14 @@ const CONNTRACK: &str = "table inet conntrack { chain forward { \
      type filter hook forward priority filter; policy accept; \
      ct state established,related accept; }; }";
 
-/// Rules that are ready to load.
+/// InstalledRules that are ready to load.
 enum Prepared {
     /// With the program nft.
     Text(String),
     /// With ipset and iptables-restore.
     Iptables(LinearIptables),
     /// As an agent does.
-    Program(Backend, Program),
+    Program(MeasuredBackend, Program),
 }
 
 impl Prepared {
@@ -116,9 +122,10 @@ pub(crate) struct Effort {
 /// The number of policies, and of peers of each policy.
 const SIZES: [(usize, usize); 4] = [(1, 1000), (10, 1000), (100, 1000), (1000, 100)];
 /// One policy with very many peers.
-const LARGE: Cluster = Cluster { policies: 1, members: 100_000 };
+const LARGE: PolicyLoad = PolicyLoad { policies: 1, members: 100_000 };
 /// A few admin rules, and many.
-const RULED: [Ruled; 2] = [Ruled { rules: 1, members: 1000 }, Ruled { rules: 1000, members: 100 }];
+const RULED: [AdminRuleLoad; 2] =
+    [AdminRuleLoad { rules: 1, members: 1000 }, AdminRuleLoad { rules: 1000, members: 100 }];
 
 impl Effort {
     pub(crate) fn new(rounds: usize, quick: bool) -> Effort {
@@ -127,16 +134,18 @@ impl Effort {
     }
 
     /// The measured clusters. Each is compared with no rules and with conntrack alone.
-    fn clusters(self) -> Vec<Vec<Rules>> {
-        let of = |&(policies, members): &(usize, usize)| Cluster { policies, members };
-        let weir = |cluster| Backend::ALL.map(|backend| Rules::Weir(backend, cluster));
-        let linear = |cluster| Backend::ALL.map(|backend| Rules::Linear(backend, cluster));
+    fn clusters(self) -> Vec<Vec<InstalledRules>> {
+        let of = |&(policies, members): &(usize, usize)| PolicyLoad { policies, members };
+        let weir =
+            |cluster| MeasuredBackend::ALL.map(|backend| InstalledRules::Weir(backend, cluster));
+        let linear =
+            |cluster| MeasuredBackend::ALL.map(|backend| InstalledRules::Linear(backend, cluster));
         let both = |cluster| [weir(cluster), linear(cluster)].concat();
         let mut clusters: Vec<_> = SIZES.iter().take(self.sizes).map(of).map(both).collect();
         if self.sizes == SIZES.len() {
             clusters.push(weir(LARGE).to_vec());
         }
-        clusters.push(RULED.map(Rules::Ruled).to_vec());
+        clusters.push(RULED.map(InstalledRules::AdminRules).to_vec());
         clusters
     }
 }
@@ -144,7 +153,7 @@ impl Effort {
 /// The cost of one operation with given rules.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Figure {
-    pub(crate) rules: Rules,
+    pub(crate) rules: InstalledRules,
     pub(crate) operation: Operation,
     /// Microseconds of CPU.
     pub(crate) time: Spread,
@@ -167,10 +176,10 @@ impl Figure {
 /// Measures in rounds with new labs. Within a round, the probe visits the labs in turn many times, so that
 /// noise of the machine affects all of them. Ratios compare consecutive visits.
 pub(crate) fn measure(effort: Effort) -> Result<Vec<Figure>> {
-    let mut medians: Vec<(Rules, Vec<Medians>)> = Vec::new();
+    let mut medians: Vec<(InstalledRules, Vec<Medians>)> = Vec::new();
     for rules in effort.clusters() {
-        let anchors = [Rules::Nothing, Rules::Conntrack];
-        let together: Vec<Rules> = anchors.into_iter().chain(rules).collect();
+        let anchors = [InstalledRules::Nothing, InstalledRules::Conntrack];
+        let together: Vec<InstalledRules> = anchors.into_iter().chain(rules).collect();
         let ready: Vec<Prepared> = together.iter().map(|rules| rules.prepare()).collect();
         for round in 0..effort.rounds {
             eprintln!("round {}: packets under {}", round + 1, together[anchors.len()]);
@@ -185,7 +194,7 @@ pub(crate) fn measure(effort: Effort) -> Result<Vec<Figure>> {
     let figures = medians.iter().flat_map(|(rules, medians)| {
         Operation::ALL.into_iter().enumerate().map(|(number, operation)| {
             let spread = |of: fn(&Medians) -> &[f64; 4]| {
-                Spread::of(medians.iter().map(|medians| of(medians)[number]).collect())
+                Spread::from_values(medians.iter().map(|medians| of(medians)[number]).collect())
             };
             Figure {
                 rules: *rules,
@@ -206,10 +215,11 @@ struct Medians {
     times_conntrack: [f64; 4],
 }
 
-fn round(together: &[Rules], ready: &[Prepared], effort: Effort) -> Result<Vec<Medians>> {
+fn round(together: &[InstalledRules], ready: &[Prepared], effort: Effort) -> Result<Vec<Medians>> {
     let mut probes = Vec::with_capacity(together.len());
     for (rules, ready) in together.iter().zip(ready) {
-        let probe = Probe::new(|| ready.load()).with_context(|| format!("cannot load {rules}"))?;
+        let probe =
+            PacketProbe::new(|| ready.load()).with_context(|| format!("cannot load {rules}"))?;
         probe.check(rules.rest()).with_context(|| rules.to_string())?;
         probes.push((probe, Vec::new()));
     }
@@ -222,7 +232,7 @@ fn round(together: &[Rules], ready: &[Prepared], effort: Effort) -> Result<Vec<M
             let (probe, slices) = &mut probes[at];
             let mut samples = Samples::default();
             probe.slice(&mut samples).with_context(|| together[at].to_string())?;
-            slices.push(samples.map(|samples| Spread::of(samples).median));
+            slices.push(samples.map(|samples| Spread::from_values(samples).median));
         }
     }
     let slices: Vec<Vec<[f64; 4]>> = probes.into_iter().map(|(_, slices)| slices).collect();
@@ -240,5 +250,5 @@ fn ratio(own: &[[f64; 4]], to: &[[f64; 4]]) -> [f64; 4] {
 }
 
 fn median(values: impl Iterator<Item = f64>) -> f64 {
-    Spread::of(values.collect()).median
+    Spread::from_values(values.collect()).median
 }

@@ -61,7 +61,7 @@ const DROP_TIMEOUT: Duration = Duration::from_millis(100);
 const WARM_UP: usize = 3;
 
 /// Two pods and their node, with rules, and sockets at both ends.
-pub(crate) struct Probe {
+pub(crate) struct PacketProbe {
     lab: Lab,
     listener: TcpListener,
     receiver: UdpSocket,
@@ -76,9 +76,9 @@ struct Open {
     sender: UdpSocket,
 }
 
-impl Probe {
+impl PacketProbe {
     /// Builds a lab and loads rules into its node.
-    pub(crate) fn new(load: impl FnOnce() -> Result<()> + Send) -> Result<Probe> {
+    pub(crate) fn new(load: impl FnOnce() -> Result<()> + Send) -> Result<PacketProbe> {
         let lab = Lab::build(&layout())?;
         lab.on_node(NODE, load)??;
         let bind = || -> Result<_> {
@@ -90,7 +90,7 @@ impl Probe {
             Ok((TcpListener::bind((server(), PORT))?, receiver(PORT)?, receiver(PORT + 1)?))
         };
         let (listener, receiver, closed) = lab.at(server(), bind)??;
-        Ok(Probe { lab, listener, receiver, closed })
+        Ok(PacketProbe { lab, listener, receiver, closed })
     }
 
     /// Checks that allowed packets arrive, and that other packets get the verdict `rest`.

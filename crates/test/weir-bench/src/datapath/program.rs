@@ -14,13 +14,13 @@ use crate::measure::cpu;
 
 /// A program of the system.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Program(pub(crate) &'static str);
+pub(crate) struct SystemProgram(pub(crate) &'static str);
 
-impl Program {
+impl SystemProgram {
     /// Runs the program. Returns its output.
     pub(crate) fn run(self, arguments: &[&str], input: &str) -> Result<Vec<u8>> {
         let mut child = self.start(arguments)?;
-        say(&mut child, input);
+        write_input(&mut child, input);
         self.finish(child)
     }
 
@@ -28,8 +28,8 @@ impl Program {
     pub(crate) fn run_timed(self, arguments: &[&str], input: &str) -> Result<Duration> {
         let (starting, child) = cpu(|| self.start(arguments));
         let mut child = child?;
-        say(&mut child, input);
-        let running = self.when_over(&child)?;
+        write_input(&mut child, input);
+        let running = self.await_exit(&child)?;
         self.finish(child)?;
         Ok(starting + running)
     }
@@ -57,7 +57,7 @@ impl Program {
     }
 
     /// Waits until the program exits. Returns its CPU time.
-    fn when_over(self, child: &Child) -> Result<Duration> {
+    fn await_exit(self, child: &Child) -> Result<Duration> {
         let unknown = || format!("cannot read the CPU time of `{}`", self.0);
         let id = Pid::from_child(child);
         waitid(WaitId::Pid(id), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT)
@@ -70,7 +70,7 @@ impl Program {
     }
 }
 
-fn say(child: &mut Child, input: &str) {
+fn write_input(child: &mut Child, input: &str) {
     if let Some(mut stdin) = child.stdin.take() {
         // If the program exits early, its own error is more useful than a broken pipe.
         _ = stdin.write_all(input.as_bytes());

@@ -5,9 +5,9 @@ use std::fmt::Write;
 use serde_json::{Value, json};
 
 use super::{
-    backend::Backend,
+    backend::MeasuredBackend,
     control, objects,
-    packets::{Figure, Rules},
+    packets::{Figure, InstalledRules},
     plot::{Plot, Series},
     probe::Operation,
 };
@@ -15,24 +15,24 @@ use crate::measure::Spread;
 
 /// All figures.
 #[derive(Default)]
-pub(crate) struct Report {
+pub(crate) struct DatapathReport {
     pub(crate) packets: Vec<Figure>,
-    pub(crate) objects: Vec<objects::Row>,
-    pub(crate) control: Vec<control::Row>,
+    pub(crate) objects: Vec<objects::ObjectCount>,
+    pub(crate) control: Vec<control::ChangeCost>,
 }
 
-impl Report {
+impl DatapathReport {
     pub(crate) fn json(&self) -> Value {
         json!({
             "packets": self.packets.iter().map(Figure::json).collect::<Vec<_>>(),
-            "objects": self.objects.iter().map(objects::Row::json).collect::<Vec<_>>(),
-            "control": self.control.iter().map(control::Row::json).collect::<Vec<_>>(),
+            "objects": self.objects.iter().map(objects::ObjectCount::json).collect::<Vec<_>>(),
+            "control": self.control.iter().map(control::ChangeCost::json).collect::<Vec<_>>(),
         })
     }
 
     /// The cost of packets, as multiples of no rules and of conntrack alone.
     pub(crate) fn packets_table(&self) -> String {
-        let of = |anchor: Rules, ratio: fn(&Figure) -> Spread| {
+        let of = |anchor: InstalledRules, ratio: fn(&Figure) -> Spread| {
             let mut table = format!("| × {anchor} |");
             let names = Operation::ALL.map(|operation| format!(" {} |", operation.name()));
             table.extend(names);
@@ -40,22 +40,20 @@ impl Report {
             table += &" ---: |".repeat(Operation::ALL.len());
             for figures in self.packets.chunks(Operation::ALL.len()) {
                 let rules = figures[0].rules;
-                if anchor == Rules::Conntrack && rules == Rules::Nothing {
+                if anchor == InstalledRules::Conntrack && rules == InstalledRules::Nothing {
                     continue;
                 }
                 _ = write!(table, "\n| {rules} |");
                 for figure in figures {
-                    let (Spread { median, min, max }, unit) = match rules == anchor {
-                        true => (figure.time, " µs"),
-                        false => (ratio(figure), ""),
-                    };
+                    let (Spread { median, min, max }, unit) =
+                        if rules == anchor { (figure.time, " µs") } else { (ratio(figure), "") };
                     _ = write!(table, " {median:.2}{unit} ({min:.2}–{max:.2}) |");
                 }
             }
             table + "\n"
         };
-        let nothing = of(Rules::Nothing, |figure| figure.times_nothing);
-        nothing + "\n" + &of(Rules::Conntrack, |figure| figure.times_conntrack)
+        let nothing = of(InstalledRules::Nothing, |figure| figure.times_nothing);
+        nothing + "\n" + &of(InstalledRules::Conntrack, |figure| figure.times_conntrack)
     }
 
     /// The number of kernel objects.
@@ -63,7 +61,7 @@ impl Report {
         let mut table = String::from(
             "| world | backend | objects | of which | listed by the kernel |\n| --- | --- | ---: | --- | ---: |\n",
         );
-        for objects::Row { shape, backend, rendered, listed } in &self.objects {
+        for objects::ObjectCount { shape, backend, rendered, listed } in &self.objects {
             let (pods, policies) = (shape.pods(), shape.policies());
             _ = writeln!(
                 table,
@@ -79,10 +77,11 @@ impl Report {
     pub(crate) fn control_table(&self) -> String {
         let mut table =
             String::from("| what | how | cost | × bare netlink |\n| --- | --- | ---: | ---: |\n");
-        for control::Row { what, how, unit, spread, times_bare } in &self.control {
-            let range = |Spread { median, min, max }: &Spread, unit: &str| match min == max {
-                true => format!("{median:.1}{unit}"),
-                false => format!("{median:.1}{unit} ({min:.1}–{max:.1})"),
+        for control::ChangeCost { what, how, unit, spread, times_bare } in &self.control {
+            let range = |Spread { median, min, max }: &Spread, unit: &str| {
+                let range =
+                    if min == max { String::new() } else { format!(" ({min:.1}–{max:.1})") };
+                format!("{median:.1}{unit}{range}")
             };
             let times_bare = times_bare.as_ref().map(|ratio| range(ratio, "")).unwrap_or_default();
             let spread = range(spread, &format!(" {unit}"));
@@ -93,21 +92,22 @@ impl Report {
 
     /// The cost of an operation by the number of policies.
     pub(crate) fn plot(&self, operation: Operation) -> String {
-        let of = |name, kind: fn(Rules) -> Option<usize>| {
+        let of = |name, kind: fn(InstalledRules) -> Option<usize>| {
             let figures = self.packets.iter().filter(|figure| figure.operation == operation);
             let points = figures
                 .filter_map(|figure| Some((kind(figure.rules)? as f64, figure.times_nothing)));
             Series { name, points: points.collect() }
         };
-        let mut conntrack = of("conntrack alone", |rules| (rules == Rules::Conntrack).then_some(1));
+        let mut conntrack =
+            of("conntrack alone", |rules| (rules == InstalledRules::Conntrack).then_some(1));
         let weir = of("weir", |rules| match rules {
-            Rules::Weir(Backend::Nftables, cluster) if cluster.members <= 1000 => {
+            InstalledRules::Weir(MeasuredBackend::Nftables, cluster) if cluster.members <= 1000 => {
                 Some(cluster.policies)
             }
             _ => None,
         });
         let linear = of("kube-router's shape", |rules| match rules {
-            Rules::Linear(Backend::Nftables, cluster) => Some(cluster.policies),
+            InstalledRules::Linear(MeasuredBackend::Nftables, cluster) => Some(cluster.policies),
             _ => None,
         });
         // Conntrack alone has no policies, so its cost is constant.

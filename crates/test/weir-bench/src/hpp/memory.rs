@@ -9,9 +9,9 @@ use weir_model::{
 };
 
 use super::super::{
-    engine::Row,
-    measure::{Spread, cpu},
-    workload::{NODE, address, spec},
+    engine::Figure,
+    measure::cpu,
+    workload::{NODE, address, pod, spec},
 };
 
 /// Pods in a namespace.
@@ -19,19 +19,19 @@ const PODS_PER_NAMESPACE: usize = 50;
 /// Pods for each policy.
 const PODS_PER_POLICY: usize = 20;
 /// Pods that change between two rounds of writing, at 100 changes a second.
-const COALESCED: usize = 20;
+const PODS_PER_BATCH: usize = 20;
 /// The number of measurements for each figure.
 const ROUNDS: usize = 200;
 
 /// The size of the cluster.
 #[derive(Clone, Copy, Debug)]
-struct Shape {
+struct HppClusterSize {
     pods: usize,
 }
 
 /// All figures.
-pub(super) fn rows(pods: usize) -> Vec<Row> {
-    let shape = Shape { pods };
+pub(super) fn rows(pods: usize) -> Vec<Figure> {
+    let shape = HppClusterSize { pods };
     let (namespaces, policies) = (shape.namespaces(), shape.policies());
     let world = format!("{pods} pods, {namespaces} namespaces, {policies} policies");
     let settings = Settings { prefix: "demo".into() };
@@ -54,7 +54,7 @@ pub(super) fn rows(pods: usize) -> Vec<Row> {
         let (time, taken) = cpu(|| files.drain_dirty());
         render.push(time.as_secs_f64() * 1e6);
         touched.push(taken.len() as f64);
-        let several: Vec<Change> = (0..COALESCED)
+        let several: Vec<Change> = (0..PODS_PER_BATCH)
             .map(|n| Change::Put(Object::Pod(shape.pod((at + n * 4_001) % pods, round))))
             .collect();
         let (time, changed) = cpu(|| hpp.apply(&several));
@@ -62,13 +62,7 @@ pub(super) fn rows(pods: usize) -> Vec<Row> {
         changed.into_values().flatten().for_each(|object| files.put(object));
         files.drain_dirty();
     }
-    let row = |what: &str, unit, values: Vec<f64>| Row {
-        what: what.into(),
-        world: world.clone(),
-        unit,
-        spread: Spread::of(values),
-        bound: None,
-    };
+    let row = |what: &str, unit, values| Figure::new(what, &world, unit, values);
     vec![
         row("all objects", "ms", vec![full.as_secs_f64() * 1e3]),
         row("all objects, how many", "objects", vec![all.len() as f64]),
@@ -82,11 +76,11 @@ pub(super) fn rows(pods: usize) -> Vec<Row> {
         row("a pod changes its address: writes to the API", "objects", objects),
         row("a pod changes its address: on a node", "µs", render),
         row("a pod changes its address: on a node", "files", touched),
-        row(&format!("{COALESCED} pods change their addresses"), "µs", many),
+        row(&format!("{PODS_PER_BATCH} pods change their addresses"), "µs", many),
     ]
 }
 
-impl Shape {
+impl HppClusterSize {
     fn namespaces(self) -> usize {
         self.pods / PODS_PER_NAMESPACE
     }
@@ -112,18 +106,8 @@ impl Shape {
         let labels: Labels =
             [("app", format!("app-{}", at % 5)), ("tier", "backend".into())].into_iter().collect();
         let node = if self.is_here(at) { NODE.into() } else { format!("node-{}", at % 1000) };
-        Pod {
-            id: PodId::new(format!("namespace-{}", at / PODS_PER_NAMESPACE), format!("pod-{at}")),
-            labels,
-            addresses: vec![address(at + round * self.pods)],
-            node: Some(node.into()),
-            ports: Vec::new(),
-            host_network: false,
-            finished: false,
-            born: 0,
-            uid: None,
-            location: None,
-        }
+        let id = PodId::new(format!("namespace-{}", at / PODS_PER_NAMESPACE), format!("pod-{at}"));
+        pod(id, labels, address(at + round * self.pods), Some(node.into()))
     }
 
     /// Every second policy has peers in the namespaces of a team, the others in their own namespace.
@@ -131,12 +115,11 @@ impl Shape {
         let app =
             |n: usize| Selector::from_iter([Requirement::equals("app", format!("app-{}", n % 5))]);
         let namespace = at % self.namespaces();
-        let scope = match at.is_multiple_of(2) {
-            true => Scope::Own,
-            false => {
-                let team = Requirement::equals("team", format!("t{}", namespace / 10));
-                Scope::Matching(Selector::from_iter([team]))
-            }
+        let scope = if at.is_multiple_of(2) {
+            Scope::Own
+        } else {
+            let team = Requirement::equals("team", format!("t{}", namespace / 10));
+            Scope::Matching(Selector::from_iter([team]))
         };
         let peer = Who::Pods { scope, pods: app(at + 1) };
         let id = PolicyId {

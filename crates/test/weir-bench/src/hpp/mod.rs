@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use serde_json::Value;
 
-use crate::{Output, cargo_bench, docs, engine::Row, table};
+use crate::{Output, cargo_bench, docs, engine::Figure, table};
 
 /// The name of the tables in docs/performance.md.
 const NAME: &str = "hpp";
@@ -19,7 +19,7 @@ const QUICK: usize = 1_000;
 
 /// Host protection policies in a large cluster.
 #[derive(Debug, Args)]
-pub(crate) struct Hpp {
+pub(crate) struct HppBench {
     /// Print tables or JSON.
     #[arg(short, long, value_enum, default_value = "text")]
     output: Output,
@@ -37,7 +37,7 @@ pub(crate) struct Hpp {
     write_docs: bool,
 }
 
-impl Hpp {
+impl HppBench {
     /// Measures and prints.
     pub(crate) fn run(&self, out: &mut dyn Write) -> Result<()> {
         let pods = if self.quick { QUICK } else { usize::from(self.pods) * 1_000 };
@@ -45,7 +45,7 @@ impl Hpp {
         let rows = memory::rows(pods);
         let report = if self.memory { Value::Null } else { cargo_bench::run(NAME, pods, seconds)? };
         if let Output::Json = self.output {
-            let rows: Vec<Value> = rows.iter().map(Row::json).collect();
+            let rows: Vec<Value> = rows.iter().map(Figure::json).collect();
             writeln!(out, "{:#}", serde_json::json!({"memory": rows, "live": report}))?;
             return Ok(());
         }
