@@ -108,9 +108,9 @@ pub struct Finding {
     pub object: Option<ObjectRef>,
     /// The path of the field, as in `spec.ingress[0].ports[1].port`; empty for the whole object.
     pub field: String,
-    /// What is wrong and what was expected.
+    /// The problem, and the expected form.
     pub message: String,
-    /// How to fix it.
+    /// The suggested fix.
     pub hint: String,
 }
 

@@ -14,8 +14,9 @@ use kube::{
 
 use crate::{ApiError, client};
 
-/// The address of an API server and the credentials. Each new client reads the files again, because
-/// tokens and certificates expire.
+/// How to reach an API server: kubeconfig, or address and credentials.
+///
+/// Each new client reads the files again, because tokens and certificates expire.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Access {
     kubeconfig: Option<PathBuf>,
@@ -24,8 +25,8 @@ pub struct Access {
     warned: Warned,
 }
 
-/// Set after the warning that the server's certificate is not verified. All accesses are equal in this
-/// respect.
+/// Whether the warning about an unverified server certificate was logged. Clones share it, and
+/// comparisons ignore it.
 #[derive(Clone, Debug, Default)]
 struct Warned(Arc<OnceLock<()>>);
 
@@ -37,7 +38,7 @@ impl PartialEq for Warned {
 
 impl Eq for Warned {}
 
-/// An API server without a kubeconfig.
+/// The parts of a kubeconfig that the caller gave directly.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Direct {
     url: String,
@@ -46,21 +47,21 @@ struct Direct {
 }
 
 impl Access {
-    /// The cluster of a kubeconfig, by default the user's. Without one, the cluster of the pod that the
-    /// process runs in.
+    /// Access through a kubeconfig, by default the user's. If there is none and the process runs in a
+    /// pod, access through the pod's service account.
     pub fn new(kubeconfig: Option<&Path>, context: Option<&str>) -> Self {
         let (kubeconfig, context) = (kubeconfig.map(Into::into), context.map(Into::into));
         Access { kubeconfig, context, ..Access::default() }
     }
 
-    /// The cluster at an address, with a token file and optionally a file of CA certificates to trust
-    /// instead of the system's.
+    /// Access to the API server at a URL, with a token file. `ca` is a file of CA certificates that
+    /// replaces the system's.
     pub fn direct(url: &str, token: &Path, ca: Option<&Path>) -> Self {
         let direct = Direct { url: url.into(), token: token.into(), ca: ca.map(Into::into) };
         Access { direct: Some(direct), ..Access::default() }
     }
 
-    /// A client without request timeouts, because a watch can be silent for long.
+    /// Connects. The client has no request timeout, because a watch stays open for minutes.
     pub(crate) async fn client(&self) -> Result<Client, ApiError> {
         let config = self.config().await?;
         if config.accept_invalid_certs {
@@ -156,8 +157,8 @@ fn is_in_cluster() -> bool {
     env::var_os("KUBERNETES_SERVICE_HOST").is_some()
 }
 
-/// The folder of the service account, if it is not the usual one of Linux. On Windows, a host process
-/// container finds its volumes below a folder that the runtime names, or on the system drive.
+/// The folder of the pod's service account on Windows; `None` on Linux, where kube finds it. A host
+/// process container mounts its volumes below `CONTAINER_SANDBOX_MOUNT_POINT`, or on the system drive.
 fn account_folder() -> Option<PathBuf> {
     let roots = [env::var_os("CONTAINER_SANDBOX_MOUNT_POINT"), env::var_os("SystemDrive")];
     let folders = roots.into_iter().flatten().map(|root| {
@@ -168,8 +169,8 @@ fn account_folder() -> Option<PathBuf> {
     folders.into_iter().find(|folder| folder.join("token").exists())
 }
 
-/// The cluster of the pod that the process runs in, with the service account in a folder. The client
-/// reads the token file again when the token expires.
+/// A kubeconfig for the pod's service account in a folder. The client reads the token file again when
+/// the token expires.
 fn account_kubeconfig(folder: &Path) -> Result<Kubeconfig, KubeconfigError> {
     let text = |name| env::var(name).unwrap_or_default();
     let (host, port) = (text("KUBERNETES_SERVICE_HOST"), text("KUBERNETES_SERVICE_PORT"));

@@ -7,19 +7,19 @@ use weir_api::document::{MapEntry, Tree, TreeValue};
 
 use crate::{KubeObject, ObjectId};
 
-/// One revision of one object.
+/// Identifies one version of one object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Revision {
     /// The object.
     pub id: ObjectId,
-    /// The object's uid. An object that is deleted and created again gets another one.
+    /// The object's uid, which changes when the object is deleted and created again.
     pub uid: String,
     /// The object's resourceVersion.
     pub resource_version: String,
 }
 
 impl Revision {
-    /// Whether this revision of an object precedes another one of the same object.
+    /// Whether both are revisions of one object, and this is the earlier one.
     pub(crate) fn is_older_than(&self, other: &Revision) -> bool {
         let number = |revision: &Revision| revision.resource_version.parse::<u64>().ok();
         let both = number(self).zip(number(other));
@@ -27,17 +27,17 @@ impl Revision {
     }
 }
 
-/// What a follower keeps of an object, and the revision it was read from.
+/// An object as a [`Store`](crate::Store) keeps it: its revision, and a value made from it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Item<T> {
     /// The revision.
     pub revision: Revision,
-    /// What the `read` function of the follower made of the object.
+    /// The result of the follower's `read` function for the object.
     pub value: T,
 }
 
 impl<T> Item<T> {
-    /// Converts an object as the follower does.
+    /// An item with the result of `read` for the object.
     pub fn from_object<R: WireObject>(object: R, read: impl FnOnce(R) -> T) -> Self {
         Item { revision: object.revision(), value: read(object) }
     }
@@ -56,15 +56,15 @@ impl<T> Deref for Item<T> {
     }
 }
 
-/// An object as a follower parses it from the bytes of a response.
+/// A type that responses of the API server are deserialized into.
 pub trait WireObject: DeserializeOwned + Send {
     /// The object's id, uid and resourceVersion.
     fn revision(&self) -> Revision;
     /// The object's resourceVersion.
     fn resource_version(&self) -> Option<&str>;
-    /// The kind, if the object states it. Elements of a list of built-in objects do not.
+    /// The `kind` field. The API server omits it in lists of built-in kinds.
     fn kind(&self) -> Option<&str>;
-    /// Adds `apiVersion` and `kind`, and removes `metadata.managedFields` if no reader needs them.
+    /// Sets `apiVersion` and `kind`, and may remove `metadata.managedFields` to save memory.
     fn complete(&mut self, types: &TypeMeta);
 }
 
@@ -140,7 +140,7 @@ impl WireObject for Tree {
         self.get("kind").and_then(Tree::text)
     }
 
-    /// Keeps the managed fields: they date the last write.
+    /// Keeps `metadata.managedFields`: the agent measures its latency from their timestamps.
     fn complete(&mut self, types: &TypeMeta) {
         let TreeValue::Map(entries) = &mut self.value else { return };
         for (key, text) in [("kind", &types.kind), ("apiVersion", &types.api_version)] {

@@ -8,23 +8,30 @@
 mod admin;
 mod cidr;
 mod context;
+mod kinds;
 mod memcached;
 mod meta;
+mod name_table;
 mod network_policy;
 mod pod;
 mod port;
 mod selector;
+mod values;
 
 use std::sync::Arc;
 
-use weir_model::{Finding, Name, Object, Pod, PolicyKind, Severity, edit_distance};
+use weir_model::{Finding, Name, Object, Pod, PolicyKind, Severity};
 
 pub(crate) use admin::UNRESOLVED_NAME;
 pub use cidr::address;
-pub(crate) use context::{Fields, LowerContext, NameTable, PathStep, TOO_MANY, keep, one_of};
+pub(crate) use context::{Fields, LowerContext, PathStep, TOO_MANY, keep};
+use kinds::is_familiar;
+pub(crate) use kinds::{Guess, meant_list};
 pub(crate) use meta::{Home, MISPLACED, Meta, meta};
+pub(crate) use name_table::NameTable;
 pub(crate) use pod::{PROTOCOLS, named_port, with_own_name};
 pub(crate) use selector::labels;
+pub(crate) use values::one_of;
 
 use crate::{
     document::{Tree, quote},
@@ -47,17 +54,6 @@ pub(crate) enum Lowered {
     Template(Template),
     /// An unsupported kind.
     Unknown { kind: Name, line: u32, guess: Guess },
-}
-
-/// What an unsupported kind probably is.
-#[derive(Debug)]
-pub(crate) enum Guess {
-    /// A supported kind, misspelt: the correct line.
-    Misspelt(String),
-    /// A policy of another project.
-    ForeignPolicy,
-    /// A kind without meaning for policies.
-    Other,
 }
 
 /// A workload, by the pod it would create.
@@ -155,35 +151,24 @@ pub(crate) fn lower(
         };
         let message = format!("expected a Kubernetes object, found {found}; it was skipped");
         // A document with metadata is an invalid object, not another kind of file.
-        let (severity, hint) = match (tree.get("metadata"), holds_objects(tree)) {
-            (None, true) => (
+        let (severity, hint) = if tree.get("metadata").is_some() {
+            (Severity::Error, "add `apiVersion` and `kind`, or exclude the file")
+        } else if holds_objects(tree) {
+            (
                 Severity::Error,
                 "write `---` between the objects, or put them into the `items` of a `List`",
-            ),
-            (Some(_), _) => (Severity::Error, "add `apiVersion` and `kind`, or exclude the file"),
-            (None, false) if tree.entries().iter().any(|entry| &*entry.key == "items") => (
-                Severity::Error,
-                "if it is a list of objects, add `apiVersion: v1` and `kind: List`",
-            ),
-            (None, false) => {
-                (Severity::Warning, "add `apiVersion` and `kind`, or exclude the file")
-            }
+            )
+        } else if tree.entries().iter().any(|entry| &*entry.key == "items") {
+            (Severity::Error, "if it is a list of objects, add `apiVersion: v1` and `kind: List`")
+        } else {
+            (Severity::Warning, "add `apiVersion` and `kind`, or exclude the file")
         };
         ctx.find(NOT_AN_OBJECT, severity, tree.line, message, hint);
         return None;
     }
     let group = version.map(|version| version.split_once('/').map_or("", |(group, _)| group));
     let unknown = |ctx: &mut LowerContext| {
-        let guess = match (is_foreign(group), meant(kind, group)) {
-            (true, _) if is_policy(kind) => Guess::ForeignPolicy,
-            (false, Some(meant)) => Guess::Misspelt(meant),
-            // Any other kind of these groups is a policy, or a misspelt one.
-            _ => match group {
-                Some("networking.k8s.io") => Guess::Misspelt("NetworkPolicy".into()),
-                Some("policy.networking.k8s.io") => Guess::Misspelt("ClusterNetworkPolicy".into()),
-                _ => Guess::Other,
-            },
-        };
+        let guess = Guess::new(kind, group);
         let kind = match group {
             None | Some("") => ctx.name(kind),
             Some(group) => ctx.name(&format!("{kind}.{group}")),
@@ -266,163 +251,6 @@ fn holds_objects(tree: &Tree) -> bool {
     tree.items().iter().any(|item| {
         item.get("kind").is_some() || item.get("metadata").is_some() || holds_objects(item)
     })
-}
-
-/// Whether a kind has the name of a policy.
-fn is_policy(kind: &str) -> bool {
-    let kind = kind.to_lowercase();
-    kind.ends_with("networkpolicy") || kind.ends_with("networkpolicies") || policy(&kind).is_some()
-}
-
-/// Whether an API group has its own kinds of policies.
-fn is_foreign(group: Option<&str>) -> bool {
-    const GROUPS: [&str; 11] = [
-        "antrea.io",
-        "cilium.io",
-        "k8s.aws",
-        "k8s.cni.cncf.io",
-        "k8s.ovn.org",
-        "kubeovn.io",
-        "networking.gke.io",
-        "openshift.io",
-        "projectcalico.org",
-        "tigera.io",
-        "vmware.com",
-    ];
-    let is_in = |group: &str, known: &str| {
-        group.strip_suffix(known).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
-    };
-    group.is_some_and(|group| GROUPS.iter().any(|known| is_in(group, known)))
-}
-
-/// The kind of policy that a kind in lower case starts with or abbreviates.
-fn policy(kind: &str) -> Option<&'static str> {
-    const KINDS: [(&str, &str, &str); 5] = [
-        ("networkpolic", "netpol", "NetworkPolicy"),
-        ("adminnetworkpolic", "anp", "AdminNetworkPolicy"),
-        ("baselineadminnetworkpolic", "banp", "BaselineAdminNetworkPolicy"),
-        ("clusternetworkpolic", "cnp", "ClusterNetworkPolicy"),
-        ("clustersetnetworkpolic", "csnp", "ClusterSetNetworkPolicy"),
-    ];
-    let is = |(start, short, _): &&(&str, &str, &str)| kind.starts_with(start) || kind == *short;
-    KINDS.iter().find(is).map(|(_, _, known)| *known)
-}
-
-/// The supported kinds and their versions.
-const KINDS: [(&str, &[&str]); 15] = [
-    ("Pod", &["v1"]),
-    ("Namespace", &["v1"]),
-    ("Node", &["v1"]),
-    ("ReplicationController", &["v1"]),
-    ("Deployment", &["apps/v1"]),
-    ("StatefulSet", &["apps/v1"]),
-    ("DaemonSet", &["apps/v1"]),
-    ("ReplicaSet", &["apps/v1"]),
-    ("Job", &["batch/v1"]),
-    ("CronJob", &["batch/v1"]),
-    ("NetworkPolicy", &["networking.k8s.io/v1", "extensions/v1beta1"]),
-    ("AdminNetworkPolicy", &["policy.networking.k8s.io/v1alpha1"]),
-    ("BaselineAdminNetworkPolicy", &["policy.networking.k8s.io/v1alpha1"]),
-    ("ClusterNetworkPolicy", &["policy.networking.k8s.io/v1alpha2"]),
-    ("ClusterSetNetworkPolicy", &["submariner.io/v1alpha1"]),
-];
-
-/// The probable kind of a misspelt list kind: `PodList` for `podlist`.
-pub(crate) fn meant_list(kind: &str) -> Option<String> {
-    if edit_distance(kind, "List") <= 1 {
-        return Some("List".into());
-    }
-    let lower = kind.to_lowercase();
-    let of = lower.strip_suffix("list")?;
-    let (known, _) = KINDS.iter().find(|(known, _)| known.eq_ignore_ascii_case(of))?;
-    Some(format!("{known}List"))
-}
-
-/// The probable kind or group, if the other of the two is right or similar, or if it is a policy.
-fn meant(kind: &str, group: Option<&str>) -> Option<String> {
-    let group_of = |version: &'static str| version.split_once('/').map_or("", |(group, _)| group);
-    let near = |versions: &'static [&'static str]| match group {
-        None | Some("") => Some(0),
-        Some(group) => versions
-            .iter()
-            .map(|version| edit_distance(group, group_of(version)))
-            .min()
-            .filter(|distance| *distance <= 2),
-    };
-    let close = KINDS.iter().filter_map(|(known, versions)| {
-        let limit = if known.len() > 4 { 2 } else { 1 };
-        let distance = edit_distance(kind, known);
-        (distance <= limit).then_some(())?;
-        Some((distance + near(versions)?, *known, versions.first()?))
-    });
-    let by_name = || {
-        let meant = policy(&kind.to_lowercase())?;
-        let (known, versions) = KINDS.iter().find(|(known, _)| *known == meant)?;
-        Some((0, *known, versions.first()?))
-    };
-    let (_, known, version) = close.min().or_else(by_name)?;
-    Some(if kind == known { format!("apiVersion: {version}") } else { format!("kind: {known}") })
-}
-
-/// Whether it is a common kind without meaning for policies.
-fn is_familiar(kind: &str, group: Option<&str>) -> bool {
-    const KINDS: [&str; 48] = [
-        "APIService",
-        "Binding",
-        "CSIDriver",
-        "CSINode",
-        "CertificateSigningRequest",
-        "ClusterRole",
-        "ClusterRoleBinding",
-        "ComponentStatus",
-        "ConfigMap",
-        "ControllerRevision",
-        "CustomResourceDefinition",
-        "EndpointSlice",
-        "Endpoints",
-        "Event",
-        "FlowSchema",
-        "Gateway",
-        "GatewayClass",
-        "HTTPRoute",
-        "HorizontalPodAutoscaler",
-        "IPAddress",
-        "Ingress",
-        "IngressClass",
-        "Kustomization",
-        "Lease",
-        "LimitRange",
-        "List",
-        "MutatingWebhookConfiguration",
-        "PersistentVolume",
-        "PersistentVolumeClaim",
-        "PodDisruptionBudget",
-        "PodTemplate",
-        "PriorityClass",
-        "PriorityLevelConfiguration",
-        "ResourceQuota",
-        "Role",
-        "RoleBinding",
-        "RuntimeClass",
-        "Secret",
-        "Service",
-        "ServiceAccount",
-        "ServiceCIDR",
-        "StorageClass",
-        "ValidatingAdmissionPolicy",
-        "ValidatingAdmissionPolicyBinding",
-        "ValidatingWebhookConfiguration",
-        "VolumeAttachment",
-        "VolumeSnapshot",
-        "VolumeSnapshotClass",
-    ];
-    // Another project's kind of the same name is worth a finding.
-    let core = group.is_none_or(|group| {
-        ["", "apps", "extensions", "policy", "autoscaling", "batch"].contains(&group)
-            || group.ends_with(".k8s.io")
-            || group.ends_with(".config.k8s.io")
-    });
-    core && KINDS.contains(&kind)
 }
 
 #[cfg(test)]

@@ -1,0 +1,122 @@
+//! Lists: all pages, in the first version that the API server serves.
+
+use std::time::Instant;
+
+use kube::Client;
+use weir_runtime::jitter;
+
+use super::{Closed, Follower, Interrupted, NextRequest, ObjectSink, OnMissing};
+use crate::{
+    ApiError,
+    wire::{self, Definition, ListPage},
+};
+
+impl<S: ObjectSink> Follower<S> {
+    /// Reads all pages. The sink gets new and changed objects with each page, and learns which
+    /// objects are gone when the list is complete.
+    pub(super) async fn list(&mut self) -> Result<NextRequest, Interrupted> {
+        let client = self.connect().await?;
+        let Some((version, mut page)) = self.first_page(&client).await? else {
+            return self.not_served(&client).await;
+        };
+        self.missing_since = None;
+        self.sink.version_unknown(None).await?;
+        if is_before(&page.resource_version, &self.position) {
+            // The API server lost writes, as after a restore of etcd: the list is the truth, and
+            // nothing that was seen before counts.
+            self.sink.distrust();
+            page = self.page(&client, version, None).await?;
+        }
+        self.sink.begin_list();
+        let position = loop {
+            self.sink.page(page.items).await?;
+            let Some(token) = page.next else { break page.resource_version };
+            page = self.page(&client, version, Some(&token)).await?;
+        };
+        self.sink.complete_list(version).await?;
+        (self.served, self.position) = (version, position);
+        self.list_backoff.reset();
+        self.list_problem = None;
+        self.report().await?;
+        Ok(NextRequest::Watch)
+    }
+
+    /// The first page in the first version that is served; `None` if no version is.
+    async fn first_page(
+        &mut self,
+        client: &Client,
+    ) -> Result<Option<(&'static str, ListPage<S::Item>)>, ApiError> {
+        let resource = self.spec.resource;
+        for version in resource.versions {
+            match self.page(client, version, None).await {
+                Err(ApiError::Missing { .. }) => (),
+                // The API server checks permissions before it checks whether the kind exists.
+                Err(error @ ApiError::Forbidden { .. })
+                    if self.spec.on_missing == OnMissing::TreatAsEmpty =>
+                {
+                    let api_version = resource.api_version(version);
+                    if wire::is_served(client, &api_version, resource.plural).await? {
+                        return Err(error);
+                    }
+                }
+                page => return page.map(|page| Some((*version, page))),
+            }
+        }
+        Ok(None)
+    }
+
+    async fn page(
+        &mut self,
+        client: &Client,
+        version: &str,
+        after: Option<&str>,
+    ) -> Result<ListPage<S::Item>, ApiError> {
+        let size = self.policy.page_size;
+        let bytes = wire::page_bytes(client, &self.spec, version, size, after).await?;
+        ListPage::parse(&bytes, &self.spec, version, |object| self.sink.convert(object))
+    }
+
+    /// The API server does not serve the kind. Right after its start it does not serve any kind with a
+    /// definition, so that only the definition itself proves that the kind is not installed.
+    async fn not_served(&mut self, client: &Client) -> Result<NextRequest, Interrupted> {
+        let missing = ApiError::Missing { resource: self.spec.resource.name() };
+        if self.spec.on_missing != OnMissing::TreatAsEmpty {
+            return Err(missing.into());
+        }
+        let since = self.missing_since.get_or_insert_with(Instant::now);
+        let is_past_grace = since.elapsed() >= self.policy.absence_grace;
+        match wire::definition(client, &self.spec).await {
+            // Without the right to read definitions, the follower waits for the grace period.
+            Err(ApiError::Forbidden { .. }) if is_past_grace => self.not_installed().await?,
+            Ok(Definition::Absent) => self.not_installed().await?,
+            // The stored objects are still meant, only not readable: the sink keeps them.
+            Ok(Definition::OtherVersions) => {
+                self.sink.version_unknown(Some(self.spec.resource)).await?;
+                self.sink.keep_list().await?;
+            }
+            Ok(Definition::Served) if is_past_grace => return Err(missing.into()),
+            Ok(Definition::Served) | Err(ApiError::Forbidden { .. }) => {
+                self.pause(jitter(self.policy.first_retry)).await;
+                return Ok(NextRequest::List);
+            }
+            Err(error) => return Err(error.into()),
+        }
+        self.list_backoff.reset();
+        (self.list_problem, self.watch_problem, self.is_probing) = (None, None, false);
+        self.report().await?;
+        self.pause(jitter(self.policy.absence_poll)).await;
+        Ok(NextRequest::List)
+    }
+
+    async fn not_installed(&mut self) -> Result<(), Closed> {
+        self.sink.version_unknown(None).await?;
+        self.sink.begin_list();
+        self.sink.complete_list("").await
+    }
+}
+
+/// Whether a resourceVersion is lower than another one.
+fn is_before(one: &str, other: &str) -> bool {
+    let number = |text: &str| text.parse::<u64>().ok();
+    number(one).zip(number(other)).is_some_and(|(one, other)| one < other)
+}

@@ -1,0 +1,126 @@
+//! Requests, and the parsing of responses.
+
+mod list;
+mod request;
+mod watch_stream;
+
+use std::time::SystemTime;
+
+use k8s_openapi::jiff::Timestamp;
+use kube::{Client, api::ListParams, core::Request, core::TypeMeta};
+use serde_json::Value;
+use weir_api::Tree;
+
+use crate::{ApiError, WatchSpec, WireObject, kind};
+
+pub(crate) use list::{ListPage, Unread, page_bytes};
+use request::{MAX_OBJECT_BYTES, answer, get, parse};
+pub(crate) use watch_stream::{WatchEvent, WatchStream, watch};
+
+/// Reads a pod; `None` if it does not exist.
+pub(crate) async fn pod(
+    client: &Client,
+    namespace: &str,
+    name: &str,
+) -> Result<Option<Tree>, ApiError> {
+    // The names come from a caller. They must not lead to another path.
+    let is_invalid = |byte: u8| !byte.is_ascii_alphanumeric() && !b"-.".contains(&byte);
+    if [namespace, name].iter().any(|text| text.is_empty() || text.bytes().any(is_invalid)) {
+        return Ok(None);
+    }
+    let path = kind::PODS.path("v1", namespace);
+    match get(client, &path, name, &kind::PODS.name()).await {
+        Err(ApiError::Missing { .. }) => Ok(None),
+        pod => pod.map(Some),
+    }
+}
+
+/// The state of a CustomResourceDefinition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Definition {
+    /// It does not exist, or was never established.
+    Absent,
+    /// It serves a version that weir understands.
+    Served,
+    /// It exists, and serves other versions only.
+    OtherVersions,
+}
+
+/// Looks up the CustomResourceDefinition of a kind. The discovery API lags behind it, above all
+/// after a start of the API server.
+pub(crate) async fn definition(client: &Client, spec: &WatchSpec) -> Result<Definition, ApiError> {
+    const DEFINITIONS: &str = "customresourcedefinitions.apiextensions.k8s.io";
+    const PATH: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+    let root: Value = match get(client, PATH, &spec.resource.name(), DEFINITIONS).await {
+        Err(ApiError::Missing { .. }) => return Ok(Definition::Absent),
+        root => root?,
+    };
+    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+    let is_established = list(&root["status"]["conditions"])
+        .iter()
+        .any(|one| one["type"] == "Established" && one["status"] == "True");
+    if !is_established {
+        return Ok(Definition::Absent);
+    }
+    let is_ours = |name: &Value| spec.resource.versions.iter().any(|version| name == version);
+    let is_served = list(&root["spec"]["versions"])
+        .iter()
+        .any(|one| one["served"] == true && is_ours(&one["name"]));
+    Ok(if is_served { Definition::Served } else { Definition::OtherVersions })
+}
+
+/// Whether the API server serves a resource. Every authenticated user can read this.
+pub(crate) async fn is_served(
+    client: &Client,
+    api_version: &str,
+    plural: &str,
+) -> Result<bool, ApiError> {
+    let request = Request::new(format!("/apis/{api_version}")).list(&ListParams::default());
+    let bytes = match answer(client, request, "get", plural, MAX_OBJECT_BYTES).await {
+        Err(ApiError::Missing { .. }) => return Ok(false),
+        bytes => bytes?,
+    };
+    let root: Value = parse(&bytes, plural)?;
+    let resources = root["resources"].as_array();
+    Ok(resources.into_iter().flatten().any(|one| one["name"] == plural))
+}
+
+/// When an object was last written, by the API server's clock and to the second, if it states so.
+pub(crate) fn written(object: &Tree) -> Option<SystemTime> {
+    let managed = object.path(&["metadata", "managedFields"]).map_or(&[][..], Tree::items);
+    let times = managed.iter().filter_map(|one| one.get("time"));
+    let times = times.chain(object.path(&["metadata", "creationTimestamp"]));
+    let times = times.filter_map(|time| time.text()?.parse::<Timestamp>().ok());
+    times.max().map(SystemTime::from)
+}
+
+fn check_kind(object: &impl WireObject, types: &TypeMeta) -> Result<(), String> {
+    match object.kind() {
+        Some(kind) if kind != types.kind => {
+            Err(format!("expected a {}, found a {kind}", types.kind))
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_last_write_of_any_manager_dates_an_object() {
+        let written_at = |times: Value| {
+            let metadata =
+                json!({"creationTimestamp": "2020-01-01T00:00:00Z", "managedFields": times});
+            written(&Tree::from(&json!({ "metadata": metadata })))
+        };
+        let at = |text: &str| Some(SystemTime::from(text.parse::<Timestamp>().unwrap()));
+        assert_eq!(written_at(json!([])), at("2020-01-01T00:00:00Z"));
+        let times = json!([
+            {"time": "2020-01-01T00:00:09Z"}, {"time": "2020-01-01T00:00:05Z"}, {"time": 7}, {},
+        ]);
+        assert_eq!(written_at(times), at("2020-01-01T00:00:09Z"));
+    }
+}
