@@ -14,6 +14,27 @@ use crate::shell::root;
 const CORE_MAY_USE: [&str; 6] =
     ["allocator-api2", "equivalent", "foldhash", "hashbrown", "ipnet", "smallvec"];
 
+/// Duplicate names that are still to be replaced, with the folder of the less central type.
+const DUPLICATE_NAMES: [(&str, &str); 17] = [
+    ("Action", "crates/backends/weir-hcn"),
+    ("Endpoint", "crates/backends/weir-hcn"),
+    ("Namespace", "crates/linux/weir-lab"),
+    ("Node", "crates/bin/weir-cni"),
+    ("Object", "crates/backends/weir-aci"),
+    ("Plan", "crates/linux/weir-lab"),
+    ("Plan", "crates/backends/weir-iptables"),
+    ("Plan", "crates/backends/weir-hcn"),
+    ("Protocol", "crates/linux/weir-netlink"),
+    ("Rule", "crates/backends/weir-iptables"),
+    ("Rule", "crates/backends/weir-aci"),
+    ("RuleSet", "crates/backends/weir-hcn"),
+    ("Store", "crates/test/weir-hns-fake"),
+    ("Tier", "crates/backends/weir-iptables"),
+    ("Tree", "crates/linux/weir-netlink"),
+    ("Writer", "crates/linux/weir-netlink"),
+    ("Writer", "crates/backends/weir-aci"),
+];
+
 fn metadata() -> Value {
     let output = Command::new(env!("CARGO"))
         .args(["metadata", "--format-version", "1", "--locked", "--all-features"])
@@ -161,4 +182,52 @@ fn no_file_contains_the_path_of_a_machine() {
     let hits: Vec<&str> =
         hits.lines().filter(|line| !line.starts_with("xtask/src/tidy.rs:")).collect();
     assert!(hits.is_empty(), "machine paths:\n{}", hits.join("\n"));
+}
+
+#[test]
+fn a_term_names_one_type() {
+    let definitions = type_definitions();
+    let glossary = std::fs::read_to_string(root().join("ARCHITECTURE.md")).expect("a file");
+    let (_, glossary) = glossary.split_once("## Glossary").expect("a glossary");
+    let rows = glossary.lines().filter_map(|line| line.strip_prefix("| ")?.split(" |").next());
+    let terms: BTreeSet<&str> = rows.flat_map(|terms| terms.split(", ")).collect();
+    assert!(terms.contains("Ledger"), "the glossary is a table of terms: {terms:?}");
+    let is_in_model = |file: &str| file.starts_with("crates/core/weir-model/");
+    for (name, files) in &definitions {
+        let is_to_rename = |file: &str| {
+            let is = |(old, folder): &(&str, &str)| old == name && file.starts_with(folder);
+            DUPLICATE_NAMES.iter().any(is)
+        };
+        let files: Vec<&String> = files.iter().filter(|file| !is_to_rename(file)).collect();
+        let is_term = terms.contains(&**name) || files.iter().any(|file| is_in_model(file));
+        assert!(
+            !is_term || files.len() <= 1,
+            "{name} is a term of weir-model or the glossary; give the other types another name: {files:?}"
+        );
+    }
+}
+
+/// The names of types, with the files that define them. Without associated types.
+fn type_definitions() -> BTreeMap<String, Vec<String>> {
+    let output = Command::new("git")
+        .args(["grep", "-nE", r"^\s*(pub(\([a-z: ]+\))? )?(struct|enum|union|trait|type) [A-Z]"])
+        .args(["--", "crates/*/src/*.rs"])
+        .current_dir(root())
+        .output()
+        .expect("git runs");
+    let mut definitions: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for line in String::from_utf8_lossy(&output.stdout).lines() {
+        let mut parts = line.splitn(3, ':');
+        let (Some(file), Some(_), Some(code)) = (parts.next(), parts.next(), parts.next()) else {
+            continue;
+        };
+        let is_associated = code.starts_with(' ') && code.trim_start().starts_with("type ");
+        let name = code
+            .split(|c: char| !c.is_alphanumeric())
+            .find(|word| word.starts_with(|first: char| first.is_ascii_uppercase()));
+        if let Some(name) = name.filter(|_| !is_associated) {
+            definitions.entry(name.into()).or_default().push(file.into());
+        }
+    }
+    definitions
 }

@@ -82,7 +82,7 @@ fn remove_pol(object: &Value) -> OpflexEvent {
     OpflexEvent::Pol(ObjectEvent::Removed(object.revision()))
 }
 
-struct Node {
+struct TestNode {
     writer: FileWriter,
     folder: tempfile::TempDir,
     report: Arc<OpflexReport>,
@@ -97,18 +97,18 @@ fn file_writer(folder: &tempfile::TempDir) -> (FileWriter, Arc<OpflexReport>) {
     (FileWriter::new(identity, files, folder, report.clone()), report)
 }
 
-impl Node {
+impl TestNode {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         // A file of an earlier agent.
         fs::write(folder.path().join("k_np_old.netpol"), "[]").unwrap();
         let (writer, report) = file_writer(&folder);
-        Node { writer, folder, report }
+        TestNode { writer, folder, report }
     }
 
     /// A node after the first lists.
     fn with(mut pols: Vec<Value>, pods: Vec<Value>) -> Self {
-        let mut node = Node::new();
+        let mut node = TestNode::new();
         pols.push(own());
         node.writer.apply(list_pols(pols));
         node.writer.apply(list_containers(vec![container("10.0.0.1")]));
@@ -139,7 +139,7 @@ impl Node {
 
 #[test]
 fn no_file_changes_before_all_kinds_are_listed() {
-    let mut node = Node::new();
+    let mut node = TestNode::new();
     node.handle(list_pols(vec![own(), pol("k_np_1", "web")]));
     node.handle(list_pods(vec![pod("a", "web")]));
     node.handle(OpflexEvent::Container(ObjectEvent::Unavailable("unreachable".into())));
@@ -161,7 +161,7 @@ fn without_the_object_of_the_node_no_file_changes_and_the_reason_is_reported() {
         (Vec::new(), "there are no HostprotPols in namespace aci"),
         (vec![pol("k_np_1", "web")], "none of the 1 HostprotPols in namespace aci is k_node_n1"),
     ] {
-        let mut node = Node::new();
+        let mut node = TestNode::new();
         node.writer.apply(list_pols(pols));
         node.writer.apply(list_containers(vec![container("10.0.0.1")]));
         node.handle(list_pods(vec![pod("a", "web")]));
@@ -176,7 +176,7 @@ fn without_the_object_of_the_node_no_file_changes_and_the_reason_is_reported() {
 
 #[test]
 fn an_unreadable_object_of_the_node_confirms_the_node() {
-    let mut node = Node::new();
+    let mut node = TestNode::new();
     node.writer.apply(list_pols(vec![broken("k-node-n1"), pol("k_np_1", "web")]));
     node.writer.apply(list_containers(Vec::new()));
     node.handle(list_pods(vec![pod("a", "web")]));
@@ -185,7 +185,7 @@ fn an_unreadable_object_of_the_node_confirms_the_node() {
 
 #[test]
 fn a_confirmed_node_removes_its_files_when_the_objects_are_gone() {
-    let mut node = Node::with(vec![pol("k_np_1", "web")], vec![pod("a", "web")]);
+    let mut node = TestNode::with(vec![pol("k_np_1", "web")], vec![pod("a", "web")]);
     node.handle(remove_pol(&own()));
     assert_eq!(node.files(), ["k_np_1.netpol"]);
     assert!(!node.folder.path().join("k_node_n1.netpol").exists());
@@ -199,7 +199,7 @@ fn a_confirmed_node_removes_its_files_when_the_objects_are_gone() {
 #[test]
 fn a_file_exists_while_its_object_selects_a_pod_of_the_node() {
     let pols = vec![pol("k_np_1", "web"), pol("k_np_2", "db")];
-    let mut node = Node::with(pols, vec![pod("a", "web")]);
+    let mut node = TestNode::with(pols, vec![pod("a", "web")]);
     assert_eq!(node.files(), ["k_np_1.netpol"]);
     node.handle(put_pod(pod("b", "db")));
     assert_eq!(node.files(), ["k_np_1.netpol", "k_np_2.netpol"]);
@@ -216,7 +216,7 @@ fn a_file_exists_while_its_object_selects_a_pod_of_the_node() {
 
 #[test]
 fn a_container_changes_the_files_that_refer_to_it() {
-    let mut node = Node::with(vec![pol("k_np_1", "web")], vec![pod("a", "web")]);
+    let mut node = TestNode::with(vec![pol("k_np_1", "web")], vec![pod("a", "web")]);
     assert!(node.text("k_np_1.netpol").contains("10.0.0.1"));
     node.handle(put_container(container("10.0.0.2")));
     let text = node.text("k_np_1.netpol");
@@ -227,7 +227,7 @@ fn a_container_changes_the_files_that_refer_to_it() {
 
 #[test]
 fn an_unreadable_object_keeps_its_last_known_good_file() {
-    let mut node = Node::with(vec![pol("k_np_1", "web")], vec![pod("a", "web")]);
+    let mut node = TestNode::with(vec![pol("k_np_1", "web")], vec![pod("a", "web")]);
     let before = node.text("k_np_1.netpol");
     node.handle(put_pol(broken("k-np-1")));
     assert_eq!(node.text("k_np_1.netpol"), before);
@@ -236,7 +236,7 @@ fn an_unreadable_object_keeps_its_last_known_good_file() {
     // Also the file of an earlier agent that could read the object.
     let folder = node.folder;
     let (writer, report) = file_writer(&folder);
-    let mut node = Node { writer, folder, report };
+    let mut node = TestNode { writer, folder, report };
     node.writer.apply(list_pols(vec![own(), broken("k-np-1")]));
     node.writer.apply(list_containers(Vec::new()));
     node.handle(list_pods(Vec::new()));
@@ -248,7 +248,7 @@ fn an_object_that_lost_a_field_allows_nothing_until_it_is_complete() {
     let sealed =
         |kind, object: &Value| weir_aci::Object::parse(kind, object).unwrap().manifest("x");
     let complete = sealed(Kind::Pol, &pol("k_np_1", "web"));
-    let mut node = Node::with(vec![complete.clone()], vec![pod("a", "web")]);
+    let mut node = TestNode::with(vec![complete.clone()], vec![pod("a", "web")]);
     let before = node.text("k_np_1.netpol");
     assert!(before.contains("10.0.0.1"));
     // Without its container, the rule would allow every peer.
@@ -271,7 +271,7 @@ fn an_object_that_lost_a_field_allows_nothing_until_it_is_complete() {
 
 #[test]
 fn files_that_another_program_changed_are_restored() {
-    let mut node = Node::with(vec![pol("k_np_1", "web")], vec![pod("a", "web")]);
+    let mut node = TestNode::with(vec![pol("k_np_1", "web")], vec![pod("a", "web")]);
     let before = node.text("k_np_1.netpol");
     fs::write(node.folder.path().join("k_np_1.netpol"), "[]").unwrap();
     fs::write(node.folder.path().join("foreign.netpol"), "[]").unwrap();
@@ -289,7 +289,7 @@ fn files_that_another_program_changed_are_restored() {
 
 #[test]
 fn a_missing_folder_is_reported_and_written_when_it_exists_again() {
-    let mut node = Node::with(vec![pol("k_np_1", "web")], vec![pod("a", "web")]);
+    let mut node = TestNode::with(vec![pol("k_np_1", "web")], vec![pod("a", "web")]);
     fs::remove_dir_all(node.folder.path()).unwrap();
     node.writer.flush();
     assert!(node.report.reasons()[0].starts_with("cannot write"), "{:?}", node.report.reasons());
