@@ -80,7 +80,7 @@ unsafe fn give(to: *mut PWSTR, text: &str) {
     }
 }
 
-unsafe fn read(text: PCWSTR) -> String {
+unsafe fn read_wide_string(text: PCWSTR) -> String {
     if text.is_null() {
         return String::new();
     }
@@ -107,7 +107,7 @@ unsafe fn enumerate(
 ) -> HRESULT {
     // SAFETY: the caller guarantees it.
     unsafe {
-        let query = read(query);
+        let query = read_wide_string(query);
         let done = call(name, "", |service| service.enumerate(kind, &query));
         finish(done.map(|ids| give(out, &ids)), record)
     }
@@ -244,7 +244,7 @@ pub unsafe extern "system" fn HcnModifyEndpoint(
     let id = opened(handle);
     // SAFETY: the caller guarantees it.
     unsafe {
-        let settings = read(settings);
+        let settings = read_wide_string(settings);
         let done = call("HcnModifyEndpoint", &id, |service| service.modify(&id, &settings));
         finish(done, record)
     }

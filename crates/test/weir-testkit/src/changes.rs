@@ -3,10 +3,10 @@
 use proptest::{collection::vec, prelude::*};
 use weir_model::{Change, Object, World};
 
-use crate::{change, edit, edit::Edit, policy};
+use crate::{change, edit, edit::ObjectEdit, policy};
 
 /// A change, and an edit that replaces it if the world has an object of that kind.
-type Draw = (Change, Option<Edit>);
+type Draw = (Change, Option<ObjectEdit>);
 
 fn draws(max: usize) -> impl Strategy<Value = Vec<Draw>> {
     vec((change(), prop::option::weighted(0.4, edit::edit())), 0..=max)

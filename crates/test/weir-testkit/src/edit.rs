@@ -9,22 +9,22 @@ use crate::{policy::rule::make_valid, pool};
 
 /// The choice of an object, of a part of it, and of a rule or number in that part.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Edit {
+pub(crate) struct ObjectEdit {
     which: usize,
     part: u8,
     at: usize,
 }
 
 /// A random edit.
-pub(crate) fn edit() -> impl Strategy<Value = Edit> {
-    (0..40_usize, 0..12_u8, 0..pool::PORTS.len()).prop_map(|(which, part, at)| Edit {
+pub(crate) fn edit() -> impl Strategy<Value = ObjectEdit> {
+    (0..40_usize, 0..12_u8, 0..pool::PORTS.len()).prop_map(|(which, part, at)| ObjectEdit {
         which,
         part,
         at,
     })
 }
 
-impl Edit {
+impl ObjectEdit {
     /// Copies one part of `like` into an existing object of its kind. Returns `like` if there is none.
     pub(crate) fn apply(self, world: &World, like: Object) -> Object {
         match like {

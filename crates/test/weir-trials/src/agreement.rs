@@ -9,7 +9,7 @@ use weir_model::{Change, Flow, Program, World};
 
 use crate::{
     Backend,
-    cluster::{Cluster, disagreements},
+    cluster::{TrialCluster, disagreements},
     node,
     random::draw,
 };
@@ -46,7 +46,7 @@ pub(crate) fn on_bridges_in_random_clusters<B: Backend>(backend: B) {
 fn agree<B: Backend>(backend: B, world: &World, flows: &[Flow], wiring: Wiring, what: &str) {
     let layout = Layout { wiring, ..Layout::from_world(world, flows) };
     let names: Vec<_> = layout.nodes.iter().map(|node| node.name.clone()).collect();
-    let cluster = Cluster::of(backend, world, layout, Mode::Enforce);
+    let cluster = TrialCluster::with_layout(backend, world, layout, Mode::Enforce);
     // A restarted agent has nothing to change.
     for name in names {
         let program = compile(world, Locality::Node(name.clone()));

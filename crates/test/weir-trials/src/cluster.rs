@@ -44,7 +44,7 @@ pub fn policy(name: &str, spec: &str) -> String {
 }
 
 /// A lab with an engine, a ledger and a datapath on every node.
-pub struct Cluster<B: Backend> {
+pub struct TrialCluster<B: Backend> {
     /// The nodes and pods.
     pub lab: Lab,
     backend: B,
@@ -57,14 +57,14 @@ struct Agent<B: Backend> {
     ledger: Ledger<B::Datapath>,
 }
 
-impl<B: Backend> Cluster<B> {
+impl<B: Backend> TrialCluster<B> {
     /// The cluster of a world, with its policies in force.
     pub fn new(backend: B, world: &World, wiring: Wiring, mode: Mode) -> Self {
-        Self::of(backend, world, Layout { wiring, ..Layout::from_world(world, &[]) }, mode)
+        Self::with_layout(backend, world, Layout { wiring, ..Layout::from_world(world, &[]) }, mode)
     }
 
     /// The same with a layout that can have more nodes and pods than the world.
-    pub fn of(backend: B, world: &World, layout: Layout, mode: Mode) -> Self {
+    pub fn with_layout(backend: B, world: &World, layout: Layout, mode: Mode) -> Self {
         let lab = Lab::build(&layout).unwrap();
         let agents = layout.nodes.iter().map(|node| Agent {
             node: node.name.clone(),
@@ -75,7 +75,7 @@ impl<B: Backend> Cluster<B> {
             ),
         });
         let agents = agents.collect();
-        let mut cluster = Cluster { lab, backend, agents };
+        let mut cluster = TrialCluster { lab, backend, agents };
         cluster.agents.iter_mut().for_each(|agent| agent.ledger.set_in_sync());
         cluster.apply(world.changes().collect());
         cluster
@@ -84,7 +84,7 @@ impl<B: Backend> Cluster<B> {
     /// A cluster of `PODS` with these policies.
     pub fn with(backend: B, policies: &[String]) -> Self {
         let text = format!("{PODS}policies:\n{}", policies.concat());
-        Cluster::new(backend, &world(&text), Wiring::Routed, Mode::Enforce)
+        TrialCluster::new(backend, &world(&text), Wiring::Routed, Mode::Enforce)
     }
 
     /// The backend.
@@ -141,7 +141,7 @@ impl<B: Backend> Cluster<B> {
 
 /// The flows that the kernel and the oracle disagree about.
 pub fn disagreements<B: Backend>(
-    cluster: &Cluster<B>,
+    cluster: &TrialCluster<B>,
     world: &World,
     flows: &[Flow],
 ) -> Vec<String> {

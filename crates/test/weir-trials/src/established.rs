@@ -14,7 +14,7 @@ use weir_netfilter::{PacketLog, report};
 
 use crate::{
     Backend,
-    cluster::{ARRIVAL_TIMEOUT, Cluster, DROP_TIMEOUT, PODS, flow, policy, world},
+    cluster::{ARRIVAL_TIMEOUT, DROP_TIMEOUT, PODS, TrialCluster, flow, policy, world},
     node,
 };
 
@@ -54,7 +54,7 @@ fn flows(from: &str, to: &str) -> Vec<Flow> {
     kinds.concat()
 }
 
-fn converse<B: Backend>(cluster: &Cluster<B>, from: &str, to: &str) -> Vec<Conversation> {
+fn converse<B: Backend>(cluster: &TrialCluster<B>, from: &str, to: &str) -> Vec<Conversation> {
     let open = |flow| cluster.lab.converse(flow, ARRIVAL_TIMEOUT).unwrap();
     flows(from, to).into_iter().map(open).collect()
 }
@@ -88,7 +88,7 @@ fn each(
 }
 
 fn is_cut<B: Backend>(backend: B, scene: &Scene) {
-    let mut cluster = Cluster::with(backend, &[]);
+    let mut cluster = TrialCluster::with(backend, &[]);
     let mut forbidden = converse(&cluster, scene.client, scene.server);
     let mut allowed = converse(&cluster, scene.beside, scene.server);
     thread::scope(|scope| {
@@ -118,7 +118,7 @@ fn is_cut<B: Backend>(backend: B, scene: &Scene) {
 }
 
 pub(crate) fn stays_cut<B: Backend>(backend: B) {
-    let mut cluster = Cluster::with(backend, &[]);
+    let mut cluster = TrialCluster::with(backend, &[]);
     let mut forbidden = converse(&cluster, "2", "3");
     cluster.put(&policy("tight", DB));
     assert_eq!(cluster.cut(), [forbidden.len(), 0]);
@@ -135,7 +135,7 @@ pub(crate) fn stays_cut<B: Backend>(backend: B) {
 
 /// An answer on a cut connection is reported with its cause.
 pub(crate) fn answers_are_reported<B: Backend>(backend: B) {
-    let mut cluster = Cluster::with(backend, &[]);
+    let mut cluster = TrialCluster::with(backend, &[]);
     let mut forbidden = converse(&cluster, "2", "3");
     let log = cluster.lab.on_node("n1", || PacketLog::open(report::GROUP));
     let mut log = log.unwrap().unwrap();

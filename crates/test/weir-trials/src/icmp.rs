@@ -15,7 +15,7 @@ use weir_model::{Protocol, Verdict};
 
 use crate::{
     Backend,
-    cluster::{ARRIVAL_TIMEOUT, Cluster, DROP_TIMEOUT, PODS, address, flow, policy, world},
+    cluster::{ARRIVAL_TIMEOUT, DROP_TIMEOUT, PODS, TrialCluster, address, flow, policy, world},
     judged::{API, DB, FAR, LOCKED, OTHER_NODE, OUTSIDE, WEB, pings, probes},
     node,
 };
@@ -23,7 +23,7 @@ use crate::{
 use Verdict::{Allow, Deny};
 
 pub(crate) fn echo_needs_a_rule_without_ports<B: Backend>(backend: B) {
-    let cluster = Cluster::with(backend, &[
+    let cluster = TrialCluster::with(backend, &[
         policy(
             "db",
             "podSelector: {matchLabels: {app: db}}, ingress: [
@@ -46,7 +46,7 @@ pub(crate) fn echo_needs_a_rule_without_ports<B: Backend>(backend: B) {
 }
 
 pub(crate) fn echo_on_the_way_out<B: Backend>(backend: B) {
-    let cluster = Cluster::with(
+    let cluster = TrialCluster::with(
         backend,
         &[policy(
             "web",
@@ -75,7 +75,7 @@ pub(crate) fn echo_among_many<B: Backend>(backend: B) {
     let rules: Vec<String> = labels.map(rule).collect();
     let spec = format!("podSelector: {{matchLabels: {{app: db}}}}, ingress: [{}]", rules.join(","));
     let world = world(&format!("{PODS}policies:\n{}", policy("db", &spec)));
-    let cluster = Cluster::new(backend, &world, Wiring::Routed, Mode::Enforce);
+    let cluster = TrialCluster::new(backend, &world, Wiring::Routed, Mode::Enforce);
     pings(&cluster, FAR, DB, Allow);
     pings(&cluster, WEB, DB, Deny);
     pings(&cluster, OUTSIDE, DB, Deny);
@@ -103,7 +103,7 @@ pub(crate) fn admin_rules<B: Backend>(backend: B) {
         pods("web"),
     );
     let world = world(&format!("{PODS}policies:\n{policies}{admin}"));
-    let cluster = Cluster::new(backend, &world, Wiring::Routed, Mode::Enforce);
+    let cluster = TrialCluster::new(backend, &world, Wiring::Routed, Mode::Enforce);
     pings(&cluster, API, DB, Deny);
     cluster.probe(&[(flow(WEB[0], DB[0], Protocol::Tcp, 80), Deny)]);
     pings(&cluster, WEB, DB, Allow);
@@ -112,7 +112,7 @@ pub(crate) fn admin_rules<B: Backend>(backend: B) {
 /// Neighbour discovery passes between neighbours only, because its messages can carry any data.
 pub(crate) fn neighbour_discovery<B: Backend>(backend: B) {
     for wiring in [Wiring::Routed, Wiring::Bridged] {
-        let mut cluster = Cluster::new(backend, &world(PODS), wiring, Mode::Enforce);
+        let mut cluster = TrialCluster::new(backend, &world(PODS), wiring, Mode::Enforce);
         let counting = format!("ip6 saddr {} ip6 daddr {} counter", API[1], OUTSIDE[1]);
         node::run(
             &cluster.lab,
@@ -133,7 +133,7 @@ pub(crate) fn neighbour_discovery<B: Backend>(backend: B) {
 }
 
 /// Sends one message of every type of neighbour discovery.
-fn call_neighbours<B: Backend>(cluster: &Cluster<B>, from: &str, to: &str) {
+fn call_neighbours<B: Backend>(cluster: &TrialCluster<B>, from: &str, to: &str) {
     let (from, to) = (address(from), address(to));
     let send = || {
         let (family, kind) = (net::AddressFamily::INET6, net::SocketType::RAW);
@@ -151,7 +151,7 @@ fn call_neighbours<B: Backend>(cluster: &Cluster<B>, from: &str, to: &str) {
 
 /// `db` allows `api` over UDP only. ICMP errors pass back although nothing else does.
 pub(crate) fn port_unreachable<B: Backend>(backend: B) {
-    let cluster = Cluster::with(backend, &[
+    let cluster = TrialCluster::with(backend, &[
         policy("all", LOCKED),
         policy(
             "db",
@@ -178,7 +178,12 @@ pub(crate) fn port_unreachable<B: Backend>(backend: B) {
 }
 
 /// The error that a datagram to a closed port gets.
-fn knock<B: Backend>(cluster: &Cluster<B>, from: &str, to: &str, timeout: Duration) -> ErrorKind {
+fn knock<B: Backend>(
+    cluster: &TrialCluster<B>,
+    from: &str,
+    to: &str,
+    timeout: Duration,
+) -> ErrorKind {
     let (from, to) = (address(from), address(to));
     let socket =
         cluster.lab.at(from, || UdpSocket::bind(SocketAddr::new(from, 0))).unwrap().unwrap();
@@ -196,7 +201,7 @@ fn knock<B: Backend>(cluster: &Cluster<B>, from: &str, to: &str, timeout: Durati
 
 /// `web` may reach only `far`, over TCP. The last link has a small MTU, which only its node can report.
 pub(crate) fn packet_too_big<B: Backend>(backend: B) {
-    let cluster = Cluster::with(
+    let cluster = TrialCluster::with(
         backend,
         &[
             policy("all", LOCKED),
@@ -224,7 +229,7 @@ pub(crate) fn packet_too_big<B: Backend>(backend: B) {
 
 /// Sends much data over TCP.
 #[track_caller]
-fn carry<B: Backend>(cluster: &Cluster<B>, from: IpAddr, to: IpAddr) {
+fn carry<B: Backend>(cluster: &TrialCluster<B>, from: IpAddr, to: IpAddr) {
     let port = SocketAddr::new(to, 80);
     let listener = cluster.lab.at(to, || TcpListener::bind(port)).unwrap().unwrap();
     let mut near = cluster.lab.at(from, || TcpStream::connect(port)).unwrap().unwrap();

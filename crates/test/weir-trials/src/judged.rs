@@ -14,7 +14,7 @@ use weir_netfilter::{PacketLog, report};
 
 use crate::{
     Backend,
-    cluster::{ARRIVAL_TIMEOUT, Cluster, PODS, address, flow, ping, policy, world},
+    cluster::{ARRIVAL_TIMEOUT, PODS, TrialCluster, address, flow, ping, policy, world},
     node,
 };
 
@@ -34,7 +34,7 @@ pub(crate) const LOCKED: &str = "podSelector: {}, policyTypes: [Ingress, Egress]
 
 #[track_caller]
 pub(crate) fn pings<B: Backend>(
-    cluster: &Cluster<B>,
+    cluster: &TrialCluster<B>,
     from: [&str; 2],
     to: [&str; 2],
     expected: Verdict,
@@ -50,7 +50,7 @@ pub(crate) fn pings<B: Backend>(
 /// New connections of all protocols.
 #[track_caller]
 pub(crate) fn probes<B: Backend>(
-    cluster: &Cluster<B>,
+    cluster: &TrialCluster<B>,
     from: [&str; 2],
     to: [&str; 2],
     expected: Verdict,
@@ -63,7 +63,7 @@ pub(crate) fn probes<B: Backend>(
 pub(crate) fn a_pod_and_its_node<B: Backend>(backend: B) {
     for wiring in [Wiring::Routed, Wiring::Bridged] {
         let world = world(&format!("{PODS}policies:\n{}", policy("all", LOCKED)));
-        let cluster = Cluster::new(backend, &world, wiring, Mode::Enforce);
+        let cluster = TrialCluster::new(backend, &world, wiring, Mode::Enforce);
         for (from, to) in [(NODE, DB), (DB, NODE), (OTHER_NODE, FAR), (FAR, OTHER_NODE)] {
             pings(&cluster, from, to, Allow);
             probes(&cluster, from, to, Allow);
@@ -76,7 +76,7 @@ pub(crate) fn a_pod_and_its_node<B: Backend>(backend: B) {
 }
 
 pub(crate) fn a_pod_and_itself<B: Backend>(backend: B) {
-    let cluster = Cluster::with(backend, &[policy("all", LOCKED)]);
+    let cluster = TrialCluster::with(backend, &[policy("all", LOCKED)]);
     pings(&cluster, DB, DB, Allow);
     probes(&cluster, DB, DB, Allow);
     for loopback in ["127.0.0.1", "::1"] {
@@ -100,7 +100,7 @@ pub(crate) fn no_pod_at_either_end<B: Backend>(backend: B) {
         node: "n1".into(),
         host_network: false,
     });
-    let cluster = Cluster::of(backend, &world, layout, Mode::Enforce);
+    let cluster = TrialCluster::with_layout(backend, &world, layout, Mode::Enforce);
     for (from, to) in [(machine, OUTSIDE), (OUTSIDE, machine), (machine, OTHER_NODE)] {
         pings(&cluster, from, to, Allow);
         probes(&cluster, from, to, Allow);
@@ -117,7 +117,7 @@ fn policies() -> String {
 }
 
 pub(crate) fn in_audit_mode<B: Backend>(backend: B) {
-    let cluster = Cluster::new(backend, &world(&policies()), Wiring::Routed, Mode::Audit);
+    let cluster = TrialCluster::new(backend, &world(&policies()), Wiring::Routed, Mode::Audit);
     let log = cluster.lab.on_node("n1", || PacketLog::open(report::GROUP));
     let mut log = log.unwrap().unwrap();
     // The causes for which enforce mode would drop the first packet of a connection.
@@ -147,7 +147,7 @@ pub(crate) fn in_audit_mode<B: Backend>(backend: B) {
 pub(crate) fn another_mode<B: Backend>(backend: B) {
     let world = world(&policies());
     let program = compile(&world, Locality::Node("n1".into()));
-    let cluster = Cluster::new(backend, &world, Wiring::Routed, Mode::Enforce);
+    let cluster = TrialCluster::new(backend, &world, Wiring::Routed, Mode::Enforce);
     let denied = flow(FAR[0], DB[0], Protocol::Tcp, 80);
     cluster.probe(&[(denied, Deny)]);
     for (mode, expected) in [(Mode::Audit, Allow), (Mode::Enforce, Deny)] {

@@ -23,7 +23,7 @@ pub mod node;
 pub mod random;
 pub mod traffic;
 
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 
 use libtest_mimic::{Arguments, Trial};
 use weir_datapath::{ApplyError, Datapath, Mode};
@@ -76,19 +76,22 @@ pub fn trials<B: Backend>(name: &str, backend: B) -> Vec<Trial> {
         ("in_audit_mode_denials_pass_and_are_reported", judged::in_audit_mode),
         ("a_restart_in_another_mode_switches_the_mode", judged::another_mode),
     ];
-    let trial = |(what, test): Named<B>| {
-        Trial::test(format!("{name}::{what}"), move || {
-            test(backend);
-            Ok(())
-        })
-    };
+    let all =
+        all.into_iter().map(|(what, test)| trial(format!("{name}::{what}"), move || test(backend)));
     let conforms = backend.disturbances().into_iter().enumerate().map(|(seed, disturbance)| {
-        Trial::test(format!("{name}::it_conforms_to_the_datapath_contract_{seed}"), move || {
+        trial(format!("{name}::it_conforms_to_the_datapath_contract_{seed}"), move || {
             conforms::check(backend, seed, disturbance);
-            Ok(())
         })
     });
-    all.into_iter().map(trial).chain(conforms).collect()
+    all.chain(conforms).collect()
+}
+
+/// A test by name.
+pub fn trial(name: impl Into<String>, test: impl FnOnce() + Send + 'static) -> Trial {
+    Trial::test(name, move || {
+        test();
+        Ok(())
+    })
 }
 
 /// Runs tests in new namespaces. Call it before the process has a second thread.
@@ -100,6 +103,11 @@ pub fn main(trials: impl FnOnce() -> Vec<Trial>) -> ExitCode {
     {
         eprintln!("error: {error}\nhint: {}", error.hint().unwrap_or("run the tests as root"));
         return ExitCode::FAILURE;
+    }
+    if !arguments.list {
+        // An API server of a test listens on the loopback interface of the new namespace.
+        let up = Command::new("ip").args(["link", "set", "lo", "up"]).status();
+        assert!(up.is_ok_and(|status| status.success()), "`ip link set lo up` failed");
     }
     libtest_mimic::run(&arguments, trials()).exit_code()
 }

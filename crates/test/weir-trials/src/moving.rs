@@ -5,7 +5,7 @@ use weir_lab::Wiring;
 
 use crate::{
     Backend,
-    cluster::{Cluster, PODS, policy, world},
+    cluster::{PODS, TrialCluster, policy, world},
     traffic::Traffic,
 };
 
@@ -42,7 +42,7 @@ pub(crate) fn passed_on<B: Backend>(backend: B) {
 
 fn check_verdicts<B: Backend>(backend: B, admin: &str) {
     let text = format!("{PODS}policies:\n{}adminPolicies:{admin}", policy("db", DB));
-    let mut cluster = Cluster::new(backend, &world(&text), Wiring::Routed, Mode::Enforce);
+    let mut cluster = TrialCluster::new(backend, &world(&text), Wiring::Routed, Mode::Enforce);
     let moved = PODS.replace("app: api", "app: new").replace("app: far", "app: near");
     Traffic::new(&cluster.lab).check_during(|| {
         for time in 0..LABEL_CHANGES {

@@ -9,7 +9,7 @@ use std::{
 use rustix::{io::Errno, net};
 use weir_iptables::Variant;
 use weir_lab::Lab;
-use weir_trials::cluster::{ARRIVAL_TIMEOUT, Cluster, DROP_TIMEOUT, address, policy};
+use weir_trials::cluster::{ARRIVAL_TIMEOUT, DROP_TIMEOUT, TrialCluster, address, policy};
 
 use crate::{backend::Tables, node};
 
@@ -18,7 +18,7 @@ const PORT: u16 = 80;
 /// A pod sends a packet from its address to its address. No service translated it, so policies
 /// apply.
 pub(crate) fn a_packet_with_a_spoofed_own_address_is_filtered(variant: Variant) {
-    let cluster = Cluster::with(
+    let cluster = TrialCluster::with(
         Tables(variant),
         &[policy("all", "podSelector: {}, policyTypes: [Ingress, Egress]")],
     );
@@ -40,7 +40,8 @@ pub(crate) fn a_packet_with_a_spoofed_own_address_is_filtered(variant: Variant) 
 pub(crate) fn packets_forwarded_by_ipvs_are_filtered(variant: Variant) {
     let from_far = "podSelector: {matchLabels: {app: db}}, ingress: [{from: [{podSelector: {matchLabels: {app: far}}}]}]";
     let nowhere = "podSelector: {matchLabels: {app: web}}, policyTypes: [Egress]";
-    let cluster = Cluster::with(Tables(variant), &[policy("db", from_far), policy("web", nowhere)]);
+    let cluster =
+        TrialCluster::with(Tables(variant), &[policy("db", from_far), policy("web", nowhere)]);
     let lab = &cluster.lab;
     let v4 = ["10.0.0.3", "10.0.0.4", "192.168.0.1", "203.0.113.7", "10.0.0.2"];
     let v6 = ["fd00::3", "fd00::4", "fd01::1", "2001:db8::7", "fd00::2"];

@@ -4,7 +4,7 @@ use std::{net::SocketAddr, net::UdpSocket, time::Duration};
 
 use weir_iptables::Variant;
 use weir_model::{Protocol, Verdict};
-use weir_trials::cluster::{Cluster, address, flow, policy};
+use weir_trials::cluster::{TrialCluster, address, flow, policy};
 
 use crate::{backend::Tables, node};
 
@@ -18,13 +18,13 @@ const FAR: [&str; 2] = ["10.0.0.4", "fd00::4"];
 const LOCKED: &str = "podSelector: {}, policyTypes: [Ingress, Egress]";
 
 #[track_caller]
-fn pings(cluster: &Cluster<Tables>, from: [&str; 2], to: [&str; 2], expected: Verdict) {
+fn pings(cluster: &TrialCluster<Tables>, from: [&str; 2], to: [&str; 2], expected: Verdict) {
     from.into_iter().zip(to).for_each(|(from, to)| cluster.ping(from, to, expected));
 }
 
 /// Probes new connections of all protocols.
 #[track_caller]
-fn probes(cluster: &Cluster<Tables>, from: [&str; 2], to: [&str; 2], expected: Verdict) {
+fn probes(cluster: &TrialCluster<Tables>, from: [&str; 2], to: [&str; 2], expected: Verdict) {
     let pairs = from.into_iter().zip(to);
     let flows = pairs.flat_map(|(from, to)| Protocol::ALL.map(|one| flow(from, to, one, 80)));
     cluster.probe(&flows.map(|flow| (flow, expected)).collect::<Vec<_>>());
@@ -33,7 +33,7 @@ fn probes(cluster: &Cluster<Tables>, from: [&str; 2], to: [&str; 2], expected: V
 /// Foreign rules accept everything, or drop everything. Neither affects the traffic of pods.
 pub(crate) fn foreign_rules_do_not_override_policies(variant: Variant) {
     let db = "podSelector: {matchLabels: {app: db}}, ingress: [{from: [{podSelector: {matchLabels: {app: api}}}]}]";
-    let cluster = Cluster::with(Tables(variant), &[policy("db", db)]);
+    let cluster = TrialCluster::with(Tables(variant), &[policy("db", db)]);
     for others in ["-A FORWARD -j ACCEPT", ":FORWARD DROP [0:0]\n-A FORWARD -j DROP"] {
         for restore in ["iptables-restore", "ip6tables-restore"] {
             let rules = format!("*filter\n{others}\nCOMMIT\n");
@@ -51,7 +51,7 @@ pub(crate) fn foreign_rules_do_not_override_policies(variant: Variant) {
 /// A service leads back to the pod that sent the request. The packet leaves the pod, is translated,
 /// and returns through the node.
 pub(crate) fn a_pod_reaches_itself_through_a_service(variant: Variant) {
-    let cluster = Cluster::with(Tables(variant), &[policy("all", LOCKED)]);
+    let cluster = TrialCluster::with(Tables(variant), &[policy("all", LOCKED)]);
     let service = ["10.96.0.1", "fd96::1"];
     for (at, (pod, vip)) in DB.into_iter().zip(service).enumerate() {
         let iptables = node::program(["iptables", "ip6tables"][at], variant);

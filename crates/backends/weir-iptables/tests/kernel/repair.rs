@@ -6,7 +6,7 @@ use weir_iptables::{Iptables, Variant};
 use weir_lab::Lab;
 use weir_model::Program;
 use weir_trials::{
-    cluster::{Cluster, PODS, policy, world},
+    cluster::{PODS, TrialCluster, policy, world},
     random::draw,
     traffic::Traffic,
 };
@@ -168,7 +168,7 @@ pub(crate) fn a_set_of_another_kind_is_replaced(variant: Variant) {
 pub(crate) fn a_set_is_in_use_until_it_is_replaced(variant: Variant) {
     let db = "podSelector: {matchLabels: {app: db}}, ingress: [{from: [{podSelector: {matchLabels: {app: api}}}], ports: [{protocol: UDP, port: 80}]}]";
     let policies = policy("db", db);
-    let cluster = Cluster::with(Tables(variant), std::slice::from_ref(&policies));
+    let cluster = TrialCluster::with(Tables(variant), std::slice::from_ref(&policies));
     for (before, family, net) in [("", "inet", "10.0.0."), ("inet6:", "inet6", "fd00::")] {
         let sets = format!(
             "create {before}a hash:ip family {family} maxelem 100\nadd {before}a {net}3\nswap {before}a {before}KUBE-DST-ISOLATED\n\

@@ -3,7 +3,7 @@
 
 use weir_iptables::Variant;
 use weir_trials::{
-    cluster::{Cluster, policy},
+    cluster::{TrialCluster, policy},
     traffic::Traffic,
 };
 
@@ -33,7 +33,7 @@ fn ways() -> Vec<String> {
 
 pub(crate) fn no_packet_is_lost_and_none_slips_through(variant: Variant) {
     let ways = ways();
-    let mut cluster = Cluster::with(Tables(variant), &[policy("db", &ways[0])]);
+    let mut cluster = TrialCluster::with(Tables(variant), &[policy("db", &ways[0])]);
     let pairs = (0..ways.len()).flat_map(|one| (0..ways.len()).map(move |other| [one, other]));
     let road: Vec<usize> = pairs.flatten().collect();
     Traffic::new(&cluster.lab).check_during(|| {

@@ -4,7 +4,7 @@ use weir_datapath::Mode;
 use weir_engine::{Locality, compile};
 use weir_iptables::Variant;
 use weir_model::Protocol;
-use weir_trials::cluster::{ARRIVAL_TIMEOUT, Cluster, PODS, flow, policy, world};
+use weir_trials::cluster::{ARRIVAL_TIMEOUT, PODS, TrialCluster, flow, policy, world};
 
 use crate::{backend::Tables, node};
 
@@ -13,13 +13,13 @@ const DB: &str = "podSelector: {matchLabels: {app: db}}, ingress: [{from: [{podS
 
 /// The rules match replies of terminated connections only while such connections are remembered.
 pub(crate) fn rules_match_terminated_connections_only_if_there_are_any(variant: Variant) {
-    let mut cluster = Cluster::with(Tables(variant), &[]);
+    let mut cluster = TrialCluster::with(Tables(variant), &[]);
     let talk = cluster
         .lab
         .converse(flow("10.0.0.2", "10.0.0.3", Protocol::Udp, 80), ARRIVAL_TIMEOUT)
         .unwrap();
     cluster.put(&policy("tight", DB));
-    let has_rules = |cluster: &Cluster<Tables>| {
+    let has_rules = |cluster: &TrialCluster<Tables>| {
         node::saved(&cluster.lab, variant).contains("--match-set KUBE-SRC-CUT")
     };
     assert!(!has_rules(&cluster));

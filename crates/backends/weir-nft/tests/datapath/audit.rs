@@ -4,7 +4,7 @@ use libtest_mimic::Trial;
 use weir_datapath::Mode;
 use weir_lab::{Lab, Wiring};
 use weir_model::{Direction, Protocol, Verdict};
-use weir_trials::cluster::{Cluster, PODS, flow, policy, world};
+use weir_trials::cluster::{PODS, TrialCluster, flow, policy, world};
 
 use crate::{
     backend::{Nftables, trial},
@@ -34,7 +34,7 @@ fn counted(lab: &Lab, direction: Direction) -> u64 {
 }
 
 fn denials_pass() {
-    let cluster = Cluster::new(Nftables, &world(&policies()), Wiring::Routed, Mode::Audit);
+    let cluster = TrialCluster::new(Nftables, &world(&policies()), Wiring::Routed, Mode::Audit);
     let counts = || Direction::BOTH.map(|direction| counted(&cluster.lab, direction));
     let pairs = |ends: [(&str, &str); 2]| {
         let flows = ends.map(|(from, to)| {
@@ -74,7 +74,7 @@ fn counted_once() {
         admin("db", "db", "ingress: [{action: Deny, from: [{namespaces: {}}]}]"),
         admin("web", "web", "egress: [{action: Deny, to: [{namespaces: {}}]}]"),
     );
-    let cluster = Cluster::new(Nftables, &world(&text), Wiring::Routed, Mode::Audit);
+    let cluster = TrialCluster::new(Nftables, &world(&text), Wiring::Routed, Mode::Audit);
     let counts = || Direction::BOTH.map(|direction| counted(&cluster.lab, direction));
     let probe = |from, to| cluster.probe(&[(flow(from, to, Protocol::Udp, 80), Verdict::Allow)]);
     probe("10.0.0.4", "10.0.0.3");

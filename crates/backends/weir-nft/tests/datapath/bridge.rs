@@ -4,7 +4,7 @@ use libtest_mimic::Trial;
 use weir_datapath::Mode;
 use weir_lab::{Layout, Wiring};
 use weir_model::{Flow, Protocol, Verdict, World};
-use weir_trials::cluster::{Cluster, PODS, disagreements, flow, policy, world};
+use weir_trials::cluster::{PODS, TrialCluster, disagreements, flow, policy, world};
 
 use crate::backend::{Nftables, trial};
 
@@ -19,7 +19,7 @@ pub(crate) fn trials() -> Vec<Trial> {
 #[track_caller]
 fn check(world: &World, flows: &[Flow], what: &str) {
     let layout = Layout { wiring: Wiring::Bridged, ..Layout::from_world(world, flows) };
-    let cluster = Cluster::of(Nftables, world, layout, Mode::Enforce);
+    let cluster = TrialCluster::with_layout(Nftables, world, layout, Mode::Enforce);
     assert_eq!(disagreements(&cluster, world, flows), [""; 0], "{what}");
 }
 

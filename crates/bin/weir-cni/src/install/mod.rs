@@ -66,7 +66,7 @@ fn place_program(options: &Options, messages: &mut dyn Write) -> Result<(), Fail
 
 fn add_plugin(options: &Options, messages: &mut dyn Write) -> Result<(), Failure> {
     for path in configurations(&options.conf_dir)? {
-        let text = read(&path)?;
+        let text = read_config(&path)?;
         match add(&path, &text, &options.plugin) {
             Ok(done) => {
                 writeln!(messages, "{done}")?;
@@ -87,7 +87,7 @@ fn add_plugin(options: &Options, messages: &mut dyn Write) -> Result<(), Failure
 
 fn remove_everything(options: &Options, messages: &mut dyn Write) -> Result<(), Failure> {
     for path in configurations(&options.conf_dir)? {
-        if let Ok(Some(text)) = conflist::without(&read(&path)?) {
+        if let Ok(Some(text)) = conflist::without(&read_config(&path)?) {
             let done = remove(&path, &text)?;
             writeln!(messages, "{done}")?;
         }
@@ -133,20 +133,20 @@ fn add(path: &Path, text: &str, plugin: &Value) -> Result<String, Trouble> {
                 return Ok(format!("{} has the plugin", path.display()));
             };
             if !conflist::has(text) {
-                write(&backup(path), text, path)?;
+                write_config(&backup(path), text, path)?;
             }
-            write(path, &new, path)?;
+            write_config(path, &new, path)?;
             Ok(format!("added the plugin to {}", path.display()))
         }
         Kind::Single => {
             let new = conflist::converted(text, Some(plugin))?;
             let list = path.with_extension("conflist");
-            if list.exists() && !conflist::has(&read(&list)?) {
+            if list.exists() && !conflist::has(&read_config(&list)?) {
                 let what = format!("{} comes before {}", path.display(), list.display());
                 let hint = "remove one of them: both would become the same file";
                 return Err(Failure::new(what, hint).into());
             }
-            write(&list, &new, path)?;
+            write_config(&list, &new, path)?;
             // Runtimes prefer the single plugin until it is renamed.
             let backup = backup(path);
             fs::rename(path, &backup).map_err(|error| failed("move", path, &error))?;
@@ -174,7 +174,7 @@ fn remove(path: &Path, text: &str) -> Result<String, Failure> {
     let backup = backup(path);
     let before = fs::read_to_string(&backup).ok();
     let same = before.filter(|before| conflist::is_same(before, text));
-    write(path, same.as_deref().unwrap_or(text), path)?;
+    write_config(path, same.as_deref().unwrap_or(text), path)?;
     if backup.exists() {
         fs::remove_file(&backup).map_err(|error| failed("remove", &backup, &error))?;
     }
@@ -219,13 +219,13 @@ fn backup(path: &Path) -> PathBuf {
     name.into()
 }
 
-fn read(path: &Path) -> Result<String, Failure> {
-    // A file that is not UTF-8 fails to parse later.
+/// Reads a configuration file. Text that is not UTF-8 fails to parse later.
+fn read_config(path: &Path) -> Result<String, Failure> {
     let bytes = fs::read(path).map_err(|error| failed("read", path, &error))?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-fn write(path: &Path, text: &str, like: &Path) -> Result<(), Failure> {
+fn write_config(path: &Path, text: &str, like: &Path) -> Result<(), Failure> {
     disk::write(path, text.as_bytes(), disk::Permission::Like(like))
         .map_err(|error| failed("write", path, &error))
 }

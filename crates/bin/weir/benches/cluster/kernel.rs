@@ -23,7 +23,7 @@ pub(crate) enum EventKind {
 }
 
 /// An event of the kernel and its arrival time. A transaction is in force before its event arrives.
-pub(crate) type Event = (Instant, EventKind, Ipv4Addr);
+pub(crate) type SetEvent = (Instant, EventKind, Ipv4Addr);
 
 /// The time that `nft monitor` needs to read the sets of a large cluster, with a margin.
 const TO_READ_ALL: Duration = Duration::from_secs(3);
@@ -31,7 +31,7 @@ const TO_READ_ALL: Duration = Duration::from_secs(3);
 /// A running `nft monitor` on a node, killed on drop.
 pub(crate) struct Monitor {
     child: Child,
-    events: Arc<Mutex<Vec<Event>>>,
+    events: Arc<Mutex<Vec<SetEvent>>>,
     lines: Arc<Mutex<usize>>,
 }
 
@@ -40,7 +40,8 @@ impl Monitor {
         let mut command = Command::new("nft");
         command.args(["--numeric", "monitor"]).stdin(Stdio::null()).stdout(Stdio::piped());
         let mut child = lab.on_node(node, || command.spawn()).unwrap().unwrap();
-        let (events, lines) = (Arc::<Mutex<Vec<Event>>>::default(), Arc::<Mutex<usize>>::default());
+        let (events, lines) =
+            (Arc::<Mutex<Vec<SetEvent>>>::default(), Arc::<Mutex<usize>>::default());
         let output = BufReader::new(child.stdout.take().unwrap());
         let (received, counter) = (events.clone(), lines.clone());
         thread::spawn(move || {
@@ -72,7 +73,7 @@ impl Monitor {
     }
 
     /// All events about addresses.
-    pub(crate) fn events(&self) -> Vec<Event> {
+    pub(crate) fn events(&self) -> Vec<SetEvent> {
         self.events.lock().unwrap().clone()
     }
 }

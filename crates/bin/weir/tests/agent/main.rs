@@ -13,18 +13,12 @@ mod variant;
 
 use std::process::ExitCode;
 
-use libtest_mimic::{Arguments, Trial};
+use libtest_mimic::Trial;
+use weir_trials::trial;
 
 use self::filter::Filter;
 
 fn main() -> ExitCode {
-    let arguments = Arguments::from_args();
-    if !arguments.list
-        && let Err(error) = weir_lab::enter()
-    {
-        eprintln!("error: {error}\nhint: {}", error.hint().unwrap_or("run the tests as root"));
-        return ExitCode::FAILURE;
-    }
     let mut trials = vec![
         trial("a_thousand_rule_changes_let_no_packet_slip", swap::a_thousand_times),
         trial("a_deleted_table_is_restored_within_two_seconds", life::the_table_is_deleted),
@@ -62,19 +56,9 @@ fn main() -> ExitCode {
             with(filter, "cleanup_leaves_only_foreign_rules", iptables::cleanup),
         ]);
     }
-    libtest_mimic::run(&arguments, trials).exit_code()
+    weir_trials::main(|| trials)
 }
 
 fn with(filter: Filter, name: &str, test: fn(Filter)) -> Trial {
-    Trial::test(format!("{filter:?}::{name}"), move || {
-        test(filter);
-        Ok(())
-    })
-}
-
-fn trial(name: &str, test: fn()) -> Trial {
-    Trial::test(name, move || {
-        test();
-        Ok(())
-    })
+    trial(format!("{filter:?}::{name}"), move || test(filter))
 }

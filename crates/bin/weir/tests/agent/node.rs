@@ -2,8 +2,6 @@
 
 use std::{
     fs,
-    io::{Read, Write},
-    net::{SocketAddr, TcpStream},
     path::Path,
     process::{Child, Command, Output, Stdio},
     thread,
@@ -12,6 +10,7 @@ use std::{
 
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
+use weir_cluster::http_get;
 use weir_lab::Lab;
 
 use crate::{
@@ -129,7 +128,7 @@ impl Node {
 
     /// Requests a path from the agent; `None` if it does not answer.
     pub(crate) fn get(&self, path: &str) -> Option<(u16, String)> {
-        self.lab.on_node("n1", || get(path)).unwrap()
+        self.lab.on_node("n1", || http_get(HTTP.parse().unwrap(), path)).unwrap()
     }
 
     /// Waits until a condition holds.
@@ -142,17 +141,6 @@ impl Node {
         }
         start_time.elapsed()
     }
-}
-
-fn get(path: &str) -> Option<(u16, String)> {
-    let address: SocketAddr = HTTP.parse().unwrap();
-    let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(1)).ok()?;
-    stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
-    write!(stream, "GET {path} HTTP/1.1\r\nHost: {HTTP}\r\nConnection: close\r\n\r\n").ok()?;
-    let mut text = String::new();
-    stream.read_to_string(&mut text).ok()?;
-    let (head, body) = text.split_once("\r\n\r\n")?;
-    Some((head.split(' ').nth(1)?.parse().ok()?, body.to_owned()))
 }
 
 /// A running agent, killed on drop.

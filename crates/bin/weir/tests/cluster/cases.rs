@@ -73,7 +73,7 @@ impl Run {
     /// Loads all cases and starts a cluster of `nodes` nodes. An address is on the same node in all
     /// cases, so that agents and nodes stay.
     fn new(nodes: usize) -> Self {
-        let cases: Vec<Written> = FILES.iter().flat_map(|name| read(name)).collect();
+        let cases: Vec<Written> = FILES.iter().flat_map(|name| read_cases(name)).collect();
         let addresses = cases.iter().flat_map(|one| one.pods()).map(|(_, address)| address);
         let mut places: BTreeMap<IpAddr, &'static str> = BTreeMap::new();
         for address in addresses {
@@ -265,7 +265,7 @@ fn text<'v>(value: &'v Value, key: &str) -> &'v str {
     value[key].as_str().unwrap()
 }
 
-fn read(name: &str) -> Vec<Written> {
+fn read_cases(name: &str) -> Vec<Written> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../cases/upstream").join(name);
     let bytes = fs::read(path).unwrap();
     let texts: Vec<Value> = serde_json::from_slice(&bytes).unwrap();

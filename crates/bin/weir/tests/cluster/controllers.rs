@@ -2,16 +2,13 @@
 
 use std::{
     fs,
-    io::{Read, Write},
-    net::TcpStream,
     path::PathBuf,
     process::{Child, Command, Stdio},
-    time::Duration,
 };
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
-use weir_cluster::{Cluster, Options};
+use weir_cluster::{Cluster, Options, http_get};
 
 use crate::{
     deploy::{NAMESPACE, confined, container, file, pod, volume},
@@ -232,10 +229,5 @@ fn hpp(site: &Site) {
 
 /// Whether a server answers with success.
 fn answers(port: u16, path: &str) -> bool {
-    let Ok(mut stream) = TcpStream::connect(("127.0.0.1", port)) else { return false };
-    stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
-    let mut answer = String::new();
-    _ = write!(stream, "GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n");
-    _ = stream.read_to_string(&mut answer);
-    answer.split(' ').nth(1) == Some("200")
+    http_get(([127, 0, 0, 1], port).into(), path).is_some_and(|(code, _)| code == 200)
 }

@@ -3,7 +3,6 @@
 
 use std::{
     fs,
-    net::IpAddr,
     path::{Path, PathBuf},
     process::{Command, Stdio},
     thread,
@@ -13,19 +12,17 @@ use std::{
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use weir_cluster::{Access, Cluster};
-use weir_lab::{Lab, LabNode, LabPod, Layout};
-use weir_model::{Flow, PodId, Protocol, Verdict};
+use weir_lab::Lab;
+use weir_model::{Flow, Protocol, Verdict};
 
 use crate::{
     objects::{self, policies_of},
     runtime::{Runtime, Sandbox},
+    shop::{DB, WEB, lab},
     site::{Agent, Scratch, gate, kubectl_apply_file},
 };
 
 pub(crate) const NAMESPACE: &str = "weir-system";
-const WEB: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1));
-const DB: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 2));
-
 pub(crate) fn file(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../deploy").join(name)
 }
@@ -93,18 +90,6 @@ pub(crate) fn volume(scratch: &Scratch, name: &str) -> PathBuf {
     let folder = scratch.path(&format!("volume-{name}"));
     fs::create_dir_all(&folder).unwrap();
     folder
-}
-
-fn lab() -> Lab {
-    let pod = |name: &str, address| LabPod {
-        id: PodId::new("shop", name),
-        addresses: vec![address],
-        node: "n1".into(),
-        host_network: false,
-    };
-    let nodes = vec![LabNode { name: "n1".into(), addresses: Vec::new() }];
-    let pods = vec![pod("web", WEB), pod("db", DB)];
-    Lab::build(&Layout { nodes, pods, ..Layout::default() }).unwrap()
 }
 
 /// With nftables and with iptables: the agent enforces rules, reports drops, leaves its rules when

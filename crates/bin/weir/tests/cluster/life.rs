@@ -2,7 +2,7 @@
 
 use std::{
     env, fs,
-    net::{IpAddr, SocketAddr},
+    net::SocketAddr,
     os::unix::fs::symlink,
     path::Path,
     process::{Command, Output, Stdio},
@@ -12,28 +12,14 @@ use std::{
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use weir_cluster::{Access, Cluster};
-use weir_lab::{Lab, LabNode, LabPod, Layout};
-use weir_model::{Flow, PodId, Protocol, Verdict};
+use weir_lab::Lab;
+use weir_model::{Flow, Protocol, Verdict};
 
 use crate::{
     objects::{self, policies_of},
+    shop::{DB, WEB, lab},
     site::{Agent, Scratch, gate, kubectl_apply, kubectl_apply_file, run_weir, until},
 };
-
-const WEB: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1));
-const DB: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 2));
-
-fn lab() -> Lab {
-    let pod = |name: &str, address| LabPod {
-        id: PodId::new("shop", name),
-        addresses: vec![address],
-        node: "n1".into(),
-        host_network: false,
-    };
-    let nodes = vec![LabNode { name: "n1".into(), addresses: Vec::new() }];
-    let pods = vec![pod("web", WEB), pod("db", DB)];
-    Lab::build(&Layout { nodes, pods, ..Layout::default() }).unwrap()
-}
 
 /// A policy that lets the web server reach the database at a port.
 fn policy(port: u16) -> Value {

@@ -16,32 +16,18 @@ mod objects;
 mod prober;
 #[path = "../cni/runtime.rs"]
 mod runtime;
+mod shop;
 mod site;
 mod trouble;
 
-use std::{
-    env, io,
-    process::{Command, ExitCode},
-};
+use std::{env, process::ExitCode};
 
-use libtest_mimic::{Arguments, Trial};
+use weir_trials::trial;
 
 fn main() -> ExitCode {
     // Runtimes start this program as the plugin.
     if env::var_os("CNI_COMMAND").is_some() {
-        return ExitCode::from(plugin());
-    }
-    let arguments = Arguments::from_args();
-    if !arguments.list
-        && let Err(error) = weir_lab::enter()
-    {
-        eprintln!("error: {error}\nhint: {}", error.hint().unwrap_or("run the tests as root"));
-        return ExitCode::FAILURE;
-    }
-    if !arguments.list {
-        // The API server listens on the loopback of an empty network namespace.
-        let up = Command::new("ip").args(["link", "set", "lo", "up"]).status();
-        assert!(up.is_ok_and(|status| status.success()), "`ip link set lo up` has failed");
+        return runtime::run_plugin();
     }
     let trials = vec![
         trial("packaged_agents_work", deploy::agents),
@@ -52,22 +38,5 @@ fn main() -> ExitCode {
         trial("failures_of_the_api_server_change_no_verdict", trouble::no_verdict_changes),
         trial("rules_apply_to_the_first_packets_of_two_hundred_pods", first::two_hundred),
     ];
-    libtest_mimic::run(&arguments, trials).exit_code()
-}
-
-fn plugin() -> u8 {
-    weir_cni::run(weir_cni::Call {
-        arguments: Vec::new(),
-        variable: &|name| env::var(name).ok(),
-        input: &mut io::stdin(),
-        output: &mut io::stdout(),
-        messages: &mut io::stderr(),
-    })
-}
-
-fn trial(name: &str, test: fn()) -> Trial {
-    Trial::test(name, move || {
-        test();
-        Ok(())
-    })
+    weir_trials::main(|| trials)
 }

@@ -2,8 +2,7 @@
 
 use std::{
     fs::{self, File},
-    io::{Read, Write},
-    net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
+    net::{Ipv4Addr, TcpListener},
     path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
     thread,
@@ -13,7 +12,7 @@ use std::{
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use weir_cluster::{Access, Cluster, Gate};
+use weir_cluster::{Access, Cluster, Gate, http_get};
 use weir_datapath::{Datapath, Mode, Plan, Planner as _};
 use weir_engine::Locality;
 use weir_lab::Lab;
@@ -124,7 +123,7 @@ impl Agent {
 
     /// Requests a path from the agent; `None` if it does not answer.
     pub(crate) fn get(&self, lab: &Lab, path: &str) -> Option<(u16, String)> {
-        lab.on_node(&self.node, || get(path)).unwrap()
+        lab.on_node(&self.node, || http_get(HTTP.parse().unwrap(), path)).unwrap()
     }
 
     pub(crate) fn signal(&self, signal: Signal) {
@@ -184,15 +183,4 @@ pub(crate) fn difference(lab: &Lab, node: &str, world: &World) -> String {
         if plan.is_empty() { String::new() } else { plan.to_string() }
     };
     lab.on_node(node, compare).unwrap()
-}
-
-fn get(path: &str) -> Option<(u16, String)> {
-    let address: SocketAddr = HTTP.parse().unwrap();
-    let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(1)).ok()?;
-    stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
-    write!(stream, "GET {path} HTTP/1.1\r\nHost: {HTTP}\r\nConnection: close\r\n\r\n").ok()?;
-    let mut text = String::new();
-    stream.read_to_string(&mut text).ok()?;
-    let (head, body) = text.split_once("\r\n\r\n")?;
-    Some((head.split(' ').nth(1)?.parse().ok()?, body.to_owned()))
 }

@@ -11,23 +11,13 @@ mod namespace;
 mod node;
 mod runtime;
 
-use std::{
-    env, io,
-    process::{self, ExitCode},
-};
+use std::{env, process::ExitCode};
 
-use libtest_mimic::{Arguments, Trial};
+use weir_trials::trial;
 
 fn main() -> ExitCode {
     if env::var_os("CNI_COMMAND").is_some() {
-        process::exit(plugin().into());
-    }
-    let arguments = Arguments::from_args();
-    if !arguments.list
-        && let Err(error) = weir_lab::enter()
-    {
-        eprintln!("error: {error}\nhint: {}", error.hint().unwrap_or("run the tests as root"));
-        return ExitCode::FAILURE;
+        return runtime::run_plugin();
     }
     let trials = vec![
         trial("rules_apply_to_the_first_packets_behind_a_bridge", first::behind_a_bridge),
@@ -47,22 +37,5 @@ fn main() -> ExitCode {
             chain::installed,
         ),
     ];
-    libtest_mimic::run(&arguments, trials).exit_code()
-}
-
-fn plugin() -> u8 {
-    weir_cni::run(weir_cni::Call {
-        arguments: Vec::new(),
-        variable: &|name| env::var(name).ok(),
-        input: &mut io::stdin(),
-        output: &mut io::stdout(),
-        messages: &mut io::stderr(),
-    })
-}
-
-fn trial(name: &str, test: fn()) -> Trial {
-    Trial::test(name, move || {
-        test();
-        Ok(())
-    })
+    weir_trials::main(|| trials)
 }

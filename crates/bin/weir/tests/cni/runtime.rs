@@ -2,11 +2,11 @@
 
 use std::{
     collections::BTreeMap,
-    fs,
-    io::Write,
+    env, fs,
+    io::{self, Write},
     net::IpAddr,
     path::{Path, PathBuf},
-    process::{Command, Stdio},
+    process::{Command, ExitCode, Stdio},
     sync::{
         Mutex,
         atomic::{AtomicUsize, Ordering},
@@ -205,4 +205,15 @@ pub(crate) fn addresses(result: &Value) -> Vec<IpAddr> {
     let ips = result["ips"].as_array().unwrap().iter();
     let address = |ip: &Value| ip["address"].as_str().unwrap().split('/').next().unwrap().parse();
     ips.map(|ip| address(ip).unwrap()).collect()
+}
+
+/// Runs this program as the CNI plugin, when a runtime starts it.
+pub(crate) fn run_plugin() -> ExitCode {
+    ExitCode::from(weir_cni::run(weir_cni::Call {
+        arguments: Vec::new(),
+        variable: &|name| env::var(name).ok(),
+        input: &mut io::stdin(),
+        output: &mut io::stdout(),
+        messages: &mut io::stderr(),
+    }))
 }

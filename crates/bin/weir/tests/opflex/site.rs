@@ -3,8 +3,7 @@
 use std::{
     collections::BTreeMap,
     fs,
-    io::{Read, Write},
-    net::{TcpListener, TcpStream},
+    net::TcpListener,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     thread,
@@ -13,7 +12,7 @@ use std::{
 
 use serde_json::{Value, json};
 use weir_api::document;
-use weir_cluster::{Cluster, Options, Right};
+use weir_cluster::{Cluster, Options, Right, http_get};
 
 /// The first namespace of pods.
 pub(crate) const PODS_OF_DEFAULT: &str = "/api/v1/namespaces/default/pods";
@@ -356,19 +355,19 @@ impl Site {
 
     /// The answer of the controller at `/hpp`.
     pub(crate) fn hpp(&self) -> Value {
-        let (code, body) = get(self.ports.hpp, "/hpp").unwrap();
+        let (code, body) = http_get(([127, 0, 0, 1], self.ports.hpp).into(), "/hpp").unwrap();
         assert_eq!(code, 200, "{body}");
         serde_json::from_str(&body).unwrap()
     }
 
     /// The answer of the controller at a status path.
     pub(crate) fn get_from_controller(&self, path: &str) -> Option<(u16, String)> {
-        get(self.ports.controller, path)
+        http_get(([127, 0, 0, 1], self.ports.controller).into(), path)
     }
 
     /// The answer of the agent of a node.
     pub(crate) fn get_from_agent(&self, node: &str, path: &str) -> Option<(u16, String)> {
-        get(self.port_of(node), path)
+        http_get(([127, 0, 0, 1], self.port_of(node)).into(), path)
     }
 
     fn port_of(&self, node: &str) -> u16 {
@@ -381,17 +380,6 @@ fn free_ports<const N: usize>() -> [u16; N] {
     // Keep all listeners until all ports are known, so that they differ.
     let held = [(); N].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
     held.each_ref().map(|listener| listener.local_addr().unwrap().port())
-}
-
-/// The answer at a port; `None` if no process listens.
-fn get(port: u16, path: &str) -> Option<(u16, String)> {
-    let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
-    write!(stream, "GET {path} HTTP/1.0\r\nHost: weir\r\n\r\n").ok()?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).ok()?;
-    let (head, body) = answer.split_once("\r\n\r\n")?;
-    let code = head.split(' ').nth(1)?.parse().ok()?;
-    Some((code, body.to_owned()))
 }
 
 /// Waits for the end of a command. Returns its exit code and output.

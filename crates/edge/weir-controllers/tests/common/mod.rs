@@ -1,8 +1,7 @@
 //! A controller in a thread, for the tests with real API servers.
 
 use std::{
-    io::{Read, Write},
-    net::{SocketAddr, TcpListener, TcpStream},
+    net::{SocketAddr, TcpListener},
     path::Path,
     thread::{self, JoinHandle},
     time::{Duration, Instant},
@@ -10,7 +9,7 @@ use std::{
 
 use tempfile::TempDir;
 use tokio::sync::oneshot;
-use weir_cluster::Right;
+use weir_cluster::{Right, http_get};
 use weir_controllers::{Controller, ControllerError, ControllerOptions, run_until};
 use weir_kube::RetryPolicy;
 
@@ -92,17 +91,7 @@ impl ControllerThread {
 
     /// The HTTP status and body of a path.
     pub(crate) fn get(&self, path: &str) -> (u16, String) {
-        let request = || {
-            let mut stream = TcpStream::connect(self.http)?;
-            write!(stream, "GET {path} HTTP/1.0\r\nHost: weir\r\n\r\n")?;
-            let mut response = String::new();
-            stream.read_to_string(&mut response)?;
-            std::io::Result::Ok(response)
-        };
-        let response = eventually("HTTP answers", || request().ok());
-        let (head, body) = response.split_once("\r\n\r\n").unwrap();
-        let code = head.split(' ').nth(1).unwrap().parse().unwrap();
-        (code, body.to_owned())
+        eventually("HTTP answers", || http_get(self.http, path))
     }
 }
 
