@@ -32,13 +32,13 @@ impl FromStr for ClusterArg {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let (name, path) = text.split_once('=').unwrap_or((text, ""));
-        match (is_label(name), path) {
-            (false, _) => {
-                Err(format!("{name:?} is not a valid cluster name: use a-z, 0-9 and `-`"))
-            }
-            (true, "") => Err("expected NAME=PATH, as in `east=clusters/east`".into()),
-            (true, path) => Ok(ClusterArg { name: name.into(), path: path.into() }),
+        if !is_label(name) {
+            return Err(format!("{name:?} is not a valid cluster name: use a-z, 0-9 and `-`"));
         }
+        if path.is_empty() {
+            return Err("expected NAME=PATH, as in `east=clusters/east`".into());
+        }
+        Ok(ClusterArg { name: name.into(), path: path.into() })
     }
 }
 

@@ -12,7 +12,7 @@ use crate::{Output, cargo_bench, docs, measure::Spread};
 /// The name of the table in docs/performance.md.
 const NAME: &str = "cluster";
 /// The number of pods with `--quick`.
-const QUICK: usize = 1_000;
+const QUICK_PODS: usize = 1_000;
 
 /// An agent in a large cluster.
 #[derive(Debug, Args)]
@@ -45,7 +45,7 @@ impl ClusterBench {
 
     fn measure(&self) -> Result<Value> {
         if self.quick {
-            cargo_bench::run("cluster", QUICK, 10)
+            cargo_bench::run("cluster", QUICK_PODS, 10)
         } else {
             cargo_bench::run("cluster", usize::from(self.pods) * 1_000, 30)
         }

@@ -29,7 +29,7 @@ use crate::{docs, measure, workload};
 /// Pods in a namespace.
 const PODS_PER_NAMESPACE: usize = 100;
 /// Apps in a namespace.
-const APPS: usize = 10;
+const APPS_PER_NAMESPACE: usize = 10;
 /// The batch windows of the publisher and of the translator.
 const BATCH_WINDOWS: [Duration; 2] = [Duration::from_millis(100), Duration::from_millis(50)];
 /// The number of pods in an aggregated object.
@@ -70,7 +70,7 @@ impl ClusterSetBench {
             "| | all pods are selected | one app of ten is |\n| --- | ---: | ---: |\n",
         );
         // Only the first run can measure memory: the second reuses memory that the first has freed.
-        let columns = [self.simulate(APPS)?, self.simulate(1)?];
+        let columns = [self.simulate(APPS_PER_NAMESPACE)?, self.simulate(1)?];
         for (all, one) in columns[0].iter().zip(&columns[1]) {
             writeln!(table, "| {} | {} | {} |", all.0, all.1, one.1)?;
         }
@@ -81,7 +81,7 @@ impl ClusterSetBench {
     /// Simulates a set whose policies select `apps` apps.
     fn simulate(&self, apps: usize) -> Result<Vec<(&'static str, String)>> {
         eprintln!(
-            "{} clusters of {} pods, {apps} of {APPS} apps are selected",
+            "{} clusters of {} pods, {apps} of {APPS_PER_NAMESPACE} apps are selected",
             self.clusters, self.pods
         );
         let mut reader = self.reader(apps);
@@ -214,7 +214,7 @@ impl ClusterSetBench {
             ("a cluster reads the whole set: CPU", format!("{:.1} s", first.as_secs_f64())),
             (
                 "… memory for each published pod",
-                if apps == APPS { format!("{each} bytes") } else { "–".into() },
+                if apps == APPS_PER_NAMESPACE { format!("{each} bytes") } else { "–".into() },
             ),
             ("a pod is replaced: CPU of its cluster", source_cost.text(0, " µs")),
             (
@@ -292,7 +292,7 @@ impl MemberCluster {
     fn id(&self, at: usize) -> PodId {
         PodId::new(
             namespace(at / PODS_PER_NAMESPACE),
-            format!("app-{}-{:x}-{:x}", at % APPS, at, self.lives[at]),
+            format!("app-{}-{:x}-{:x}", at % APPS_PER_NAMESPACE, at, self.lives[at]),
         )
     }
 
@@ -304,7 +304,7 @@ impl MemberCluster {
                 + at as u32
                 + (self.lives[at] as u32 % 7) * 8000,
         );
-        let app = format!("app-{}", at % APPS);
+        let app = format!("app-{}", at % APPS_PER_NAMESPACE);
         let labels = [
             ("app", app.as_str()),
             ("app.kubernetes.io/instance", "production"),
@@ -415,7 +415,7 @@ mod tests {
     fn a_small_set_has_the_expected_figures() {
         let small =
             ClusterSetBench { clusters: 3, pods: 200, churn: 5, seconds: 2, write_docs: false };
-        let rows = small.simulate(APPS).expect("it runs");
+        let rows = small.simulate(APPS_PER_NAMESPACE).expect("it runs");
         let row =
             |what: &str| rows.iter().find(|(name, _)| name.contains(what)).map(|(_, v)| v.clone());
         assert_eq!(row("pods in the set").as_deref(), Some("600"));

@@ -17,9 +17,9 @@ use super::{
 };
 
 /// Rounds of a full compile; each is interleaved with the bound.
-const ROUNDS: usize = 5;
+const COMPILE_ROUNDS: usize = 5;
 /// Single changes of one kind per world.
-const EVENTS: usize = 400;
+const CHANGES_PER_KIND: usize = 400;
 
 /// One measured figure.
 pub(crate) struct Figure {
@@ -56,7 +56,7 @@ fn engine() -> Engine {
 pub(crate) fn compile(shape: ClusterShape) -> Result<Vec<Figure>> {
     let changes: Vec<Change> = shape.changes().collect();
     let (mut ours, mut ratio) = (Vec::new(), Vec::new());
-    for _ in 0..ROUNDS {
+    for _ in 0..COMPILE_ROUNDS {
         let (bare, visited) = cpu(|| bound::index_only(&changes, NODE));
         ensure!(visited > 0, "the bound found nothing to visit in {shape}");
         let mut engine = engine();
@@ -125,7 +125,7 @@ fn pod_events(engine: &mut Engine, mut pod: Pod, who: &str, world: &str) -> Resu
     pod.id.name = "newcomer".into();
     let mut times = [Vec::new(), Vec::new(), Vec::new()];
     let mut members = 0;
-    for round in 0..EVENTS {
+    for round in 0..CHANGES_PER_KIND {
         pod.addresses = vec![address(0xff_0000 - 1 - round)];
         let plain = pod.clone();
         let mut relabelled = pod.clone();
@@ -141,7 +141,7 @@ fn pod_events(engine: &mut Engine, mut pod: Pod, who: &str, world: &str) -> Resu
             times.push(time.as_secs_f64() * 1e6);
         }
     }
-    ensure!(members >= EVENTS, "the pod events did not reach any set in {world}");
+    ensure!(members >= CHANGES_PER_KIND, "the pod events did not reach any set in {world}");
     let row = |(what, times)| Figure::new(format!("{who} {what}"), world, "µs", times);
     Ok(["added", "relabelled", "removed"].into_iter().zip(times).map(row).collect())
 }
@@ -162,7 +162,7 @@ fn namespace_events(engine: &mut Engine, shape: ClusterShape, world: &str) -> Ve
         .collect();
     let steps = [Change::Put(Object::Namespace(moved)), Change::Put(Object::Namespace(plain))];
     let mut times = Vec::new();
-    for round in 0..EVENTS {
+    for round in 0..CHANGES_PER_KIND {
         times.push(cpu(|| engine.apply([&steps[round % 2]])).0.as_secs_f64() * 1e6);
     }
     vec![Figure::new("namespace relabelled", world, "µs", times)]
@@ -177,7 +177,7 @@ fn policy_events(engine: &mut Engine, shape: ClusterShape, world: &str) -> Resul
     };
     let mut times = [Vec::new(), Vec::new(), Vec::new()];
     let (mut members, mut endpoints) = (0, 0);
-    for round in 0..EVENTS {
+    for round in 0..CHANGES_PER_KIND {
         let steps = [policy(round, 80), policy(round, 81), Change::Remove(Key::Policy(id.clone()))];
         for (step, times) in steps.iter().zip(&mut times) {
             let (time, delta) = cpu(|| engine.apply([step]));
@@ -186,8 +186,11 @@ fn policy_events(engine: &mut Engine, shape: ClusterShape, world: &str) -> Resul
             times.push(time.as_secs_f64() * 1e6);
         }
     }
-    ensure!(endpoints >= 3 * EVENTS, "the policy events did not reach any pod in {world}");
-    let per_policy = members / EVENTS;
+    ensure!(
+        endpoints >= 3 * CHANGES_PER_KIND,
+        "the policy events did not reach any pod in {world}"
+    );
+    let per_policy = members / CHANGES_PER_KIND;
     let names = ["policy added", "policy edited", "policy removed"];
     let row = |(what, times)| {
         Figure::new(format!("{what} ({per_policy} new members)"), world, "µs", times)

@@ -1,7 +1,7 @@
-use libtest_mimic::Trial;
 use weir_datapath::{ApplyError, Mode};
 use weir_nft::Nft;
 use weir_trials::Backend;
+pub(crate) use weir_trials::trial;
 
 /// The nftables backend for the shared trials.
 #[derive(Clone, Copy, Debug)]
@@ -25,11 +25,4 @@ impl Backend for Nftables {
         ];
         all.map(str::to_owned).to_vec()
     }
-}
-
-pub(crate) fn trial(name: &str, test: impl FnOnce() + Send + 'static) -> Trial {
-    Trial::test(name, move || {
-        test();
-        Ok(())
-    })
 }

@@ -122,7 +122,7 @@ table bridge other {
 
 pub(crate) fn trials() -> Vec<Trial> {
     let repaired = DISTURBANCES.iter().map(|(what, commands)| {
-        trial(&format!("{what}_is_detected_and_repaired"), move || is_repaired(what, commands))
+        trial(format!("{what}_is_detected_and_repaired"), move || is_repaired(what, commands))
     });
     let more = [
         trial("changes_outside_our_table_are_not_drift", changes_elsewhere),

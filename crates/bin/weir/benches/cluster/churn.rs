@@ -21,12 +21,12 @@ use crate::{
 };
 
 /// The number of changes per second.
-pub(crate) const RATE: usize = 100;
+pub(crate) const CHANGES_PER_SECOND: usize = 100;
 /// The number of writer threads, so that one slow answer does not delay later changes. It divides
 /// the number of pods.
-const WRITERS: usize = 10;
+const WRITER_THREADS: usize = 10;
 /// The number of pods that change in turn: a multiple of the kinds of changes and of the writers.
-const PODS: usize = 300;
+const CHANGED_PODS: usize = 300;
 /// The timeout of a change in the kernel.
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -68,8 +68,8 @@ pub(crate) fn run(
     monitor: &Monitor,
     time: Duration,
 ) -> Value {
-    let pods = policies::peers(size, PODS);
-    assert_eq!(pods.len(), PODS, "too few pods are peers");
+    let pods = policies::peers(size, CHANGED_PODS);
+    assert_eq!(pods.len(), CHANGED_PODS, "too few pods are peers");
     stage.audit.since_last();
     let (before, counted) = (Usage::of_process(agent.child.id()), stage.metrics(agent));
     let start_time = Instant::now();
@@ -106,12 +106,13 @@ fn write(
     start_time: Instant,
     time: Duration,
 ) -> Vec<Written> {
-    let changes = RATE * usize::try_from(time.as_secs()).unwrap();
+    let changes = CHANGES_PER_SECOND * usize::try_from(time.as_secs()).unwrap();
     let writer = |writer: usize| {
-        let ours = (0..changes).skip(writer).step_by(WRITERS);
+        let ours = (0..changes).skip(writer).step_by(WRITER_THREADS);
         let write = |number: usize| {
-            let due =
-                start_time + Duration::from_secs(1) * u32::try_from(number).unwrap() / RATE as u32;
+            let due = start_time
+                + Duration::from_secs(1) * u32::try_from(number).unwrap()
+                    / CHANGES_PER_SECOND as u32;
             thread::sleep(due.saturating_duration_since(Instant::now()));
             let late = due.elapsed();
             // A pod always has the same writer and the same kind of change.
@@ -123,7 +124,7 @@ fn write(
     };
     thread::scope(|scope| {
         let writers: Vec<_> =
-            (0..WRITERS).map(|number| scope.spawn(move || writer(number))).collect();
+            (0..WRITER_THREADS).map(|number| scope.spawn(move || writer(number))).collect();
         writers.into_iter().flat_map(|writer| writer.join().unwrap()).collect()
     })
 }

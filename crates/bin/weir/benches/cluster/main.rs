@@ -50,7 +50,7 @@ use crate::{
 };
 
 /// The number of starts of each kind.
-const ROUNDS: usize = 3;
+const STARTS_OF_EACH_KIND: usize = 3;
 
 /// The options of the benchmark.
 #[derive(Debug, Parser)]
@@ -75,7 +75,7 @@ fn main() {
     let up = Command::new("ip").args(["link", "set", "lo", "up"]).status();
     assert!(up.is_ok_and(|status| status.success()), "`ip link set lo up` has failed");
 
-    let size = ClusterSize::new(pods, policies::PODS_PER_NAMESPACE, policies::APPS);
+    let size = ClusterSize::new(pods, policies::PODS_PER_NAMESPACE, policies::APPS_PER_NAMESPACE);
     let (scratch, lab) = (Scratch::new(), lab());
     let audit = Audit::new(&scratch);
     let cluster = Cluster::with(Options { flags: audit.flags() }).unwrap();
@@ -99,7 +99,7 @@ fn main() {
 
     let mut first = Vec::new();
     let mut running = None;
-    for round in 1..=ROUNDS {
+    for round in 1..=STARTS_OF_EACH_KIND {
         drop(running.take());
         stage.clean_up();
         eprintln!("round {round}: an agent starts, and the kernel has nothing");
@@ -109,13 +109,13 @@ fn main() {
     }
     let agent = running.unwrap();
 
-    eprintln!("pods change for {seconds} s, {} a second", churn::RATE);
+    eprintln!("pods change for {seconds} s, {} a second", churn::CHANGES_PER_SECOND);
     let monitor = Monitor::start(&lab, NODE);
     let churn = churn::run(&stage, &agent, size, &monitor, Duration::from_secs(seconds));
     drop(agent);
 
     let mut again = Vec::new();
-    for round in 1..=ROUNDS {
+    for round in 1..=STARTS_OF_EACH_KIND {
         eprintln!("round {round}: an agent starts, and all is in force");
         let before = monitor.lines();
         let (agent, start) = stage.start(PODS_PER_NODE);

@@ -13,17 +13,17 @@ use crate::{
 };
 
 pub(crate) const PODS_PER_NAMESPACE: usize = 100;
-pub(crate) const APPS: usize = 10;
+pub(crate) const APPS_PER_NAMESPACE: usize = 10;
 
 /// The number of policies.
 pub(crate) fn count(size: ClusterSize) -> usize {
-    size.namespaces * APPS
+    size.namespaces * APPS_PER_NAMESPACE
 }
 
 /// Creates policies and running pods.
 pub(crate) fn fill(size: ClusterSize, cluster: &Cluster) {
     let policies = progress("policies", count(size)).map(|number| {
-        let (namespace, app) = (number / APPS, number % APPS);
+        let (namespace, app) = (number / APPS_PER_NAMESPACE, number % APPS_PER_NAMESPACE);
         (policies_of(&namespace_name(namespace)), policy(namespace, app))
     });
     cluster.create_all(policies).unwrap();
@@ -45,7 +45,7 @@ pub(crate) fn peers(size: ClusterSize, most: usize) -> Vec<PodIndex> {
 fn is_peer(size: ClusterSize, pod: PodIndex) -> bool {
     // A policy of its app, in a namespace of its team and for a pod of this node, allows it.
     let mut team = namespaces_of_team(pod.namespace)
-        .flat_map(|namespace| size.pods_of_app(namespace, pod.number % APPS));
+        .flat_map(|namespace| size.pods_of_app(namespace, pod.number % APPS_PER_NAMESPACE));
     !size.is_on_measured_node(pod) && team.any(|other| size.is_on_measured_node(other))
 }
 
@@ -66,5 +66,5 @@ fn policy(namespace: usize, number: usize) -> Value {
 
 /// The app of a pod, by its number in the namespace.
 pub(crate) fn app(number: usize) -> String {
-    format!("a{}", number % APPS)
+    format!("a{}", number % APPS_PER_NAMESPACE)
 }

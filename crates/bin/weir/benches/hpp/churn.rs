@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// The number of writer threads, so that one slow answer does not delay later changes.
-const WRITERS: usize = 10;
+const WRITER_THREADS: usize = 10;
 /// The timeout of a change in the files.
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(120);
 
@@ -97,11 +97,11 @@ impl Churn {
                 site.cluster.patch(&path, &world::status(address)).unwrap();
                 Written { sent, answered: Instant::now(), address }
             };
-            (0..self.changes).skip(writer).step_by(WRITERS).map(write).collect::<Vec<_>>()
+            (0..self.changes).skip(writer).step_by(WRITER_THREADS).map(write).collect::<Vec<_>>()
         };
         thread::scope(|scope| {
             let writers: Vec<_> =
-                (0..WRITERS).map(|number| scope.spawn(move || writer(number))).collect();
+                (0..WRITER_THREADS).map(|number| scope.spawn(move || writer(number))).collect();
             writers.into_iter().flat_map(|writer| writer.join().unwrap()).collect()
         })
     }

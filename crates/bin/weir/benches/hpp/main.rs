@@ -58,17 +58,17 @@ struct Arguments {
 }
 
 /// The number of changes per second.
-const RATE: usize = 100;
-/// The number of isolated changes, and their rate per second.
-const SINGLE: (usize, f64) = (20, 1.0);
+const CHANGES_PER_SECOND: usize = 100;
+/// The number of isolated changes, one per second.
+const ISOLATED_CHANGES: usize = 20;
 /// The timeout of the controller's initial writes.
 const START_TIMEOUT: Duration = Duration::from_secs(600);
 /// The controller has finished when it writes nothing for this time.
-const QUIET: Duration = Duration::from_secs(3);
+const QUIET_PERIOD: Duration = Duration::from_secs(3);
 
 fn main() {
     let Arguments { pods, seconds, .. } = Arguments::parse();
-    let size = ClusterSize::new(pods, policies::PODS_PER_NAMESPACE, policies::APPS);
+    let size = ClusterSize::new(pods, policies::PODS_PER_NAMESPACE, policies::APPS_PER_NAMESPACE);
     let mut site = Site::new();
     let start_time = Instant::now();
     policies::fill(size, &site.cluster);
@@ -94,19 +94,26 @@ fn main() {
     let watch = FolderWatch::start(&site.folder(NODE));
     // Pods that are far apart do not share a container object.
     let apart: Vec<_> =
-        visible.iter().copied().step_by((visible.len() / SINGLE.0).max(1)).collect();
-    eprintln!("{} pods change, one a second", SINGLE.0);
-    let single = Churn { changes: SINGLE.0, rate: SINGLE.1, first: 0 };
+        visible.iter().copied().step_by((visible.len() / ISOLATED_CHANGES).max(1)).collect();
+    eprintln!("{} pods change, one a second", ISOLATED_CHANGES);
+    let single = Churn { changes: ISOLATED_CHANGES, rate: 1.0, first: 0 };
     let single = single.run(&site, &apart, &watch);
-    eprintln!("pods change for {seconds} s, {RATE} a second");
-    let churn = Churn { changes: RATE * seconds, rate: RATE as f64, first: SINGLE.0 };
+    eprintln!("pods change for {seconds} s, {CHANGES_PER_SECOND} a second");
+    let churn = Churn {
+        changes: CHANGES_PER_SECOND * seconds,
+        rate: CHANGES_PER_SECOND as f64,
+        first: ISOLATED_CHANGES,
+    };
     let churn = churn.run(&site, &visible, &watch);
     eprintln!("all visible pods of a namespace change together");
     let namespace = visible[visible.len() / 2].namespace;
     let neighbours: Vec<_> =
         visible.iter().copied().filter(|pod| pod.namespace == namespace).collect();
-    let burst =
-        Churn { changes: neighbours.len(), rate: f64::INFINITY, first: SINGLE.0 + RATE * seconds };
+    let burst = Churn {
+        changes: neighbours.len(),
+        rate: f64::INFINITY,
+        first: ISOLATED_CHANGES + CHANGES_PER_SECOND * seconds,
+    };
     let burst = burst.run(&site, &neighbours, &watch);
 
     let report = json!({
@@ -131,7 +138,7 @@ fn await_first_writes(site: &Site, start_time: Instant) -> (usize, Duration) {
         if count != known {
             (known, last) = (count, Instant::now());
         }
-        if ready && known > 0 && last.elapsed() > QUIET {
+        if ready && known > 0 && last.elapsed() > QUIET_PERIOD {
             return (known, last - start_time);
         }
         assert!(start_time.elapsed() < START_TIMEOUT, "the controller has not written everything");

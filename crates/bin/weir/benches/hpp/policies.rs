@@ -15,7 +15,7 @@ use crate::{
 };
 
 pub(crate) const PODS_PER_NAMESPACE: usize = 50;
-pub(crate) const APPS: usize = 5;
+pub(crate) const APPS_PER_NAMESPACE: usize = 5;
 
 /// The number of policies.
 pub(crate) fn count(size: ClusterSize) -> usize {
@@ -40,7 +40,7 @@ pub(crate) fn fill(size: ClusterSize, cluster: &Cluster) {
 pub(crate) fn visible_pods(size: ClusterSize) -> Vec<PodIndex> {
     let mut visible = BTreeSet::new();
     for pod in size.all_pods().filter(|pod| size.is_on_measured_node(*pod)) {
-        let app = pod.number % APPS;
+        let app = pod.number % APPS_PER_NAMESPACE;
         if app >= policies_in(pod.namespace) {
             continue;
         }
@@ -49,7 +49,9 @@ pub(crate) fn visible_pods(size: ClusterSize) -> Vec<PodIndex> {
         } else {
             pod.namespace..pod.namespace + 1
         };
-        visible.extend(from.flat_map(|namespace| size.pods_of_app(namespace, (app + 1) % APPS)));
+        visible.extend(
+            from.flat_map(|namespace| size.pods_of_app(namespace, (app + 1) % APPS_PER_NAMESPACE)),
+        );
     }
     let mut visible: Vec<PodIndex> =
         visible.into_iter().filter(|pod| !size.is_on_measured_node(*pod)).collect();
@@ -83,5 +85,5 @@ fn policy(namespace: usize, number: usize) -> Value {
 }
 
 fn app(number: usize) -> String {
-    format!("a{}", number % APPS)
+    format!("a{}", number % APPS_PER_NAMESPACE)
 }

@@ -98,14 +98,18 @@ fn list(out: &mut dyn Write, matrix: &Matrix) -> io::Result<()> {
             };
             let (all, some, none) =
                 (with(Coverage::All), with(Coverage::Some), with(Coverage::None));
-            let text = match (all.is_empty(), some.is_empty(), none.is_empty()) {
-                (false, true, true) => "all sources".to_owned(),
-                (true, true, _) => "none".to_owned(),
-                (_, true, _) => abbreviated(&all),
-                (true, false, _) => format!("in part {}", abbreviated(&some)),
-                (false, false, _) => {
-                    format!("{}; in part {}", abbreviated(&all), abbreviated(&some))
+            let text = if some.is_empty() {
+                if all.is_empty() {
+                    "none".to_owned()
+                } else if none.is_empty() {
+                    "all sources".to_owned()
+                } else {
+                    abbreviated(&all)
                 }
+            } else if all.is_empty() {
+                format!("in part {}", abbreviated(&some))
+            } else {
+                format!("{}; in part {}", abbreviated(&all), abbreviated(&some))
             };
             vec![Cell::new(&matrix.ends[to], STRONG), Cell::new("←", FAINT), text.into()]
         })

@@ -23,7 +23,7 @@ use crate::{
 pub(crate) const HTTP: &str = "127.0.0.1:9640";
 
 /// The timeout of every wait.
-const LONG: Duration = Duration::from_secs(60);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
 
 pub(crate) struct Node {
     pub(crate) lab: Lab,
@@ -136,7 +136,7 @@ impl Node {
     pub(crate) fn until(&self, what: &str, is_so: impl Fn() -> bool) -> Duration {
         let start_time = Instant::now();
         while !is_so() {
-            assert!(start_time.elapsed() < LONG, "not in time: {what}");
+            assert!(start_time.elapsed() < WAIT_TIMEOUT, "not in time: {what}");
             thread::sleep(Duration::from_millis(10));
         }
         start_time.elapsed()
@@ -167,7 +167,7 @@ impl Agent {
     /// Waits until the agent exits. Returns its exit code.
     pub(crate) fn ends(&mut self) -> Option<i32> {
         let start_time = Instant::now();
-        while start_time.elapsed() < LONG {
+        while start_time.elapsed() < WAIT_TIMEOUT {
             if let Some(status) = self.child.try_wait().unwrap() {
                 return status.code();
             }

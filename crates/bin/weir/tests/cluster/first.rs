@@ -21,7 +21,7 @@ use crate::{
     site::{Agent, Scratch, kubectl_apply},
 };
 
-const PODS: usize = 200;
+const STARTED_PODS: usize = 200;
 const PORT: u16 = 5432;
 /// The peers that may and may not reach databases.
 const GOOD: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
@@ -107,7 +107,7 @@ pub(crate) fn two_hundred() {
     let listen = |address| lab.at(address, || TcpListener::bind((address, PORT)).unwrap()).unwrap();
     let (open, shut) = (listen(GOOD), listen(BAD));
     let serving = thread::spawn(move || {
-        for _ in 0..PODS {
+        for _ in 0..STARTED_PODS {
             // Answer every connection.
             let (mut stream, _) = open.accept().unwrap();
             std::io::Write::write_all(&mut stream, b"hello").unwrap();
@@ -115,7 +115,7 @@ pub(crate) fn two_hundred() {
     });
     let mut waits: Vec<Duration> = Vec::new();
     let mut last: Option<Sandbox> = None;
-    for number in 0..PODS {
+    for number in 0..STARTED_PODS {
         let name = format!("db-{number}");
         let pod = objects::pod("shop", &name, &json!({"app": "db"}), &json!([]), "n1");
         let pod = cluster.create(&pods_of("shop"), &pod).unwrap();
@@ -145,13 +145,13 @@ pub(crate) fn two_hundred() {
     assert!(shut.accept().is_err(), "a forbidden connection was opened");
     waits.sort();
     eprintln!(
-        "{PODS} pods; ADD took {:?} in the middle, {:?} at most",
-        waits[PODS / 2],
-        waits[PODS - 1]
+        "{STARTED_PODS} pods; ADD took {:?} in the middle, {:?} at most",
+        waits[STARTED_PODS / 2],
+        waits[STARTED_PODS - 1]
     );
     let (_, metrics) = agent.get(&lab, "/metrics").unwrap();
     // All pods, the pod that the watch missed, and two checks.
-    let waited = format!("weir_cni_wait_seconds_count {}", PODS + 3);
+    let waited = format!("weir_cni_wait_seconds_count {}", STARTED_PODS + 3);
     assert!(metrics.contains(&waited), "{metrics}");
 }
 

@@ -22,7 +22,7 @@ use weir_nft::Nft;
 /// The HTTP address of an agent, on the loopback of its node.
 const HTTP: &str = "127.0.0.1:9640";
 /// The timeout of every wait.
-pub(crate) const LONG: Duration = Duration::from_secs(90);
+pub(crate) const WAIT_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// A folder for files that other programs read.
 pub(crate) struct Scratch(TempDir);
@@ -154,7 +154,7 @@ impl Drop for Agent {
 pub(crate) fn until(what: &str, is_so: impl Fn() -> bool, more: impl Fn() -> String) {
     let start_time = Instant::now();
     while !is_so() {
-        assert!(start_time.elapsed() < LONG, "not in time: {what}\n{}", more());
+        assert!(start_time.elapsed() < WAIT_TIMEOUT, "not in time: {what}\n{}", more());
         thread::sleep(Duration::from_millis(10));
     }
 }

@@ -47,7 +47,7 @@ fn partition() -> Duration {
 }
 /// The time in which an agent must detect that packets are lost. Detection takes 25 s, and twice as
 /// long without keep-alives.
-const NOTICED: Duration = Duration::from_secs(50);
+const MAX_DETECTION_TIME: Duration = Duration::from_secs(50);
 
 /// A policy in one of several equivalent forms.
 fn policy(way: u64) -> Value {
@@ -214,7 +214,7 @@ fn go_through(lab: &Lab, cluster: &Mutex<Cluster>, agents: &[Agent; 2]) {
     });
     let noticed = start_time.elapsed();
     eprintln!("that packets are lost was noticed after {noticed:?}");
-    assert!(noticed < NOTICED, "noticed after {noticed:?}");
+    assert!(noticed < MAX_DETECTION_TIME, "noticed after {noticed:?}");
     {
         let mut cluster = cluster.lock().unwrap();
         let lock = json!({

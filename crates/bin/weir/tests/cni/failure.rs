@@ -8,7 +8,7 @@ use std::{
 use serde_json::Value;
 
 use crate::{
-    node::{LONG, Node},
+    node::{Node, WAIT_TIMEOUT},
     runtime::{Refusal, Sandbox},
 };
 
@@ -42,7 +42,7 @@ pub(crate) fn stopped() {
     let start_time = Instant::now();
     let refusal = runtime.add(&node.lab, &sandbox).unwrap_err();
     assert_eq!(refusal["code"], 11, "{refusal}");
-    assert!(start_time.elapsed() < LONG, "{:?}", start_time.elapsed());
+    assert!(start_time.elapsed() < WAIT_TIMEOUT, "{:?}", start_time.elapsed());
     agent.signal("CONT");
     runtime.add(&node.lab, &sandbox).unwrap();
     runtime.del(&node.lab, &sandbox).unwrap();

@@ -48,7 +48,7 @@ spec:
 ";
 
 /// The timeout of every wait.
-pub(crate) const LONG: Duration = Duration::from_secs(60);
+pub(crate) const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
 
 pub(crate) struct Node {
     pub(crate) lab: Lab,
@@ -119,7 +119,7 @@ impl Node {
         let start_time = Instant::now();
         while !is_so() {
             let log = fs::read_to_string(self.path("log")).unwrap_or_default();
-            assert!(start_time.elapsed() < LONG, "not in time: {what}\n{log}");
+            assert!(start_time.elapsed() < WAIT_TIMEOUT, "not in time: {what}\n{log}");
             thread::sleep(Duration::from_millis(10));
         }
     }

@@ -13,7 +13,7 @@ use crate::workload::{self, LOCAL_PODS, NODE, address};
 pub(crate) const PORT: u16 = 8080;
 
 /// The index of the server among the local pods.
-const SERVER: usize = 49;
+const SERVER_INDEX: usize = 49;
 
 const NAMESPACE: &str = "shop";
 
@@ -34,7 +34,7 @@ pub(crate) fn local(at: usize) -> IpAddr {
 
 /// The pod that the policies select.
 pub(crate) fn server() -> IpAddr {
-    local(SERVER)
+    local(SERVER_INDEX)
 }
 
 /// The pod that the last policy allows. No policy selects it.
@@ -68,7 +68,7 @@ impl PolicyLoad {
 
     fn objects(self) -> impl Iterator<Item = Object> {
         let locals = (0..LOCAL_PODS).map(|at| {
-            let role = if at == SERVER { "server" } else { "other" };
+            let role = if at == SERVER_INDEX { "server" } else { "other" };
             pod(format!("local-{at}"), ("role", role.into()), local(at), NODE)
         });
         let peers = (0..self.policies).flat_map(move |policy| {

@@ -21,7 +21,7 @@ const PODS_PER_POLICY: usize = 20;
 /// Pods that change between two rounds of writing, at 100 changes a second.
 const PODS_PER_BATCH: usize = 20;
 /// The number of measurements for each figure.
-const ROUNDS: usize = 200;
+const MEASUREMENTS: usize = 200;
 
 /// The size of the cluster.
 #[derive(Clone, Copy, Debug)]
@@ -44,7 +44,7 @@ pub(super) fn rows(pods: usize) -> Vec<Figure> {
     let (first, on_disk) = cpu(|| files.drain_dirty());
     let (mut one, mut objects, mut many, mut render, mut touched) =
         (Vec::new(), Vec::new(), Vec::new(), Vec::new(), Vec::new());
-    for round in 1..=ROUNDS {
+    for round in 1..=MEASUREMENTS {
         let at = (round * 7_919) % pods;
         let change = [Change::Put(Object::Pod(shape.pod(at, round)))];
         let (time, changed) = cpu(|| hpp.apply(&change));

@@ -15,7 +15,7 @@ use crate::{Output, cargo_bench, docs, engine::Figure, table};
 /// The name of the tables in docs/performance.md.
 const NAME: &str = "hpp";
 /// The number of pods with `--quick`.
-const QUICK: usize = 1_000;
+const QUICK_PODS: usize = 1_000;
 
 /// Host protection policies in a large cluster.
 #[derive(Debug, Args)]
@@ -40,7 +40,7 @@ pub(crate) struct HppBench {
 impl HppBench {
     /// Measures and prints.
     pub(crate) fn run(&self, out: &mut dyn Write) -> Result<()> {
-        let pods = if self.quick { QUICK } else { usize::from(self.pods) * 1_000 };
+        let pods = if self.quick { QUICK_PODS } else { usize::from(self.pods) * 1_000 };
         let seconds = if self.quick { 10 } else { 30 };
         let rows = memory::rows(pods);
         let report = if self.memory { Value::Null } else { cargo_bench::run(NAME, pods, seconds)? };
