@@ -15,24 +15,12 @@ const CORE_MAY_USE: [&str; 6] =
     ["allocator-api2", "equivalent", "foldhash", "hashbrown", "ipnet", "smallvec"];
 
 /// Duplicate names that are still to be replaced, with the folder of the less central type.
-const DUPLICATE_NAMES: [(&str, &str); 17] = [
-    ("Action", "crates/backends/weir-hcn"),
-    ("Endpoint", "crates/backends/weir-hcn"),
-    ("Namespace", "crates/linux/weir-lab"),
+const DUPLICATE_NAMES: [(&str, &str); 5] = [
     ("Node", "crates/bin/weir-cni"),
-    ("Object", "crates/backends/weir-aci"),
     ("Plan", "crates/linux/weir-lab"),
     ("Plan", "crates/backends/weir-iptables"),
     ("Plan", "crates/backends/weir-hcn"),
-    ("Protocol", "crates/linux/weir-netlink"),
-    ("Rule", "crates/backends/weir-iptables"),
-    ("Rule", "crates/backends/weir-aci"),
-    ("RuleSet", "crates/backends/weir-hcn"),
     ("Store", "crates/test/weir-hns-fake"),
-    ("Tier", "crates/backends/weir-iptables"),
-    ("Tree", "crates/linux/weir-netlink"),
-    ("Writer", "crates/linux/weir-netlink"),
-    ("Writer", "crates/backends/weir-aci"),
 ];
 
 fn metadata() -> Value {

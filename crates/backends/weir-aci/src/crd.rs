@@ -1,11 +1,11 @@
-use crate::object::Kind;
+use crate::object::HostprotKind;
 
-impl Kind {
+impl HostprotKind {
     /// The CustomResourceDefinition of this kind, as YAML.
     pub const fn definition(self) -> &'static str {
         match self {
-            Kind::Container => include_str!("crds/hostprotremoteipcontainers.yaml"),
-            Kind::Pol => include_str!("crds/hostprotpols.yaml"),
+            HostprotKind::Container => include_str!("crds/hostprotremoteipcontainers.yaml"),
+            HostprotKind::Pol => include_str!("crds/hostprotpols.yaml"),
         }
     }
 }

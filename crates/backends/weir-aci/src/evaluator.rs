@@ -89,15 +89,10 @@ impl Evaluator {
         remote: IpAddr,
         (protocol, port): (Protocol, u16),
     ) -> bool {
-        let number = match protocol {
-            Protocol::Tcp => 6,
-            Protocol::Udp => 17,
-            Protocol::Sctp => 132,
-        };
         let matches = |rule: &Allowed| {
             rule.direction.is_none_or(|own| own == direction)
                 && rule.is_v6 == remote.is_ipv6()
-                && rule.protocol.is_none_or(|own| own == number)
+                && rule.protocol.is_none_or(|own| own == u64::from(protocol.number()))
                 && rule.ports.is_none_or(|(from, to)| (from..=to).contains(&u64::from(port)))
                 && (rule.remote.is_empty() || rule.remote.iter().any(|net| net.contains(&remote)))
         };

@@ -3,9 +3,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use weir_model::{Labels, Pod, PodId};
 
 use crate::{
-    Settings, name,
+    AciSettings, name,
     netpol::{Containers, Netpol, render},
-    object::{Kind, Object, ObjectId, Pol},
+    object::{HostprotId, HostprotKind, HostprotObject, Pol},
 };
 
 /// The files that a node must have, and the set of files that need rendering again.
@@ -31,7 +31,7 @@ pub struct Files {
 
 impl Files {
     /// A node without objects and pods, in the given policy space.
-    pub fn new(settings: &Settings, space: &str, node: &str) -> Self {
+    pub fn new(settings: &AciSettings, space: &str, node: &str) -> Self {
         Files {
             space: space.into(),
             node_object: settings.node_object(node),
@@ -46,16 +46,16 @@ impl Files {
     }
 
     /// Adds or replaces an object.
-    pub fn put(&mut self, object: Object) {
+    pub fn put(&mut self, object: HostprotObject) {
         let id = object.id();
         match object {
-            Object::Container(spec) => {
+            HostprotObject::Container(spec) => {
                 if self.containers.get(&id.name) != Some(&spec) {
                     self.dirty.extend(self.users.get(&id.name).into_iter().flatten().cloned());
                     self.containers.insert(id.name, spec);
                 }
             }
-            Object::Pol(pol) => {
+            HostprotObject::Pol(pol) => {
                 if self.pols.get(&id.name) != Some(&pol) {
                     self.update_references(&id.name, References::Remove);
                     self.pols.insert(id.name.clone(), pol);
@@ -67,14 +67,14 @@ impl Files {
     }
 
     /// Removes an object.
-    pub fn remove(&mut self, id: &ObjectId) {
+    pub fn remove(&mut self, id: &HostprotId) {
         match id.kind {
-            Kind::Container => {
+            HostprotKind::Container => {
                 if self.containers.remove(&id.name).is_some() {
                     self.dirty.extend(self.users.get(&id.name).into_iter().flatten().cloned());
                 }
             }
-            Kind::Pol => {
+            HostprotKind::Pol => {
                 self.update_references(&id.name, References::Remove);
                 self.dirty.remove(&id.name);
                 if let Some(pol) = self.pols.remove(&id.name) {
@@ -215,7 +215,7 @@ fn file(pol: &Pol) -> String {
     format!("{}.netpol", pol.spec.name)
 }
 
-impl Settings {
+impl AciSettings {
     /// The ACI name of a node's HostprotPol.
     pub(crate) fn node_object(&self, node: &str) -> String {
         name::policy_object(&self.prefix, "node", node)

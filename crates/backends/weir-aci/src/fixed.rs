@@ -6,15 +6,15 @@ use weir_model::IpFamily;
 
 use crate::{
     name,
-    object::{Pol, PolSpec, Rule, Subj},
+    object::{HostprotRule, Pol, PolSpec, Subj},
     peer::ethertype,
     rules::UNSPECIFIED,
 };
 
 /// The objects for pods that no policy isolates in a direction, and for neighbour discovery.
-pub(crate) fn statics(prefix: &str, families: &[IpFamily]) -> Vec<Pol> {
-    let side = |direction: &str| {
-        let rule = |family: &IpFamily| Rule {
+pub(crate) fn static_pols(prefix: &str, families: &[IpFamily]) -> Vec<Pol> {
+    let allow_all = |direction: &str| {
+        let rule = |family: &IpFamily| HostprotRule {
             name: match family {
                 IpFamily::V4 => "allow-all-reflexive".into(),
                 IpFamily::V6 => "allow-all-reflexive-v6".into(),
@@ -23,18 +23,18 @@ pub(crate) fn statics(prefix: &str, families: &[IpFamily]) -> Vec<Pol> {
             protocol: UNSPECIFIED.into(),
             to_port: UNSPECIFIED.into(),
             from_port: UNSPECIFIED.into(),
-            ..bare(direction, ethertype(*family))
+            ..empty_rule(direction, ethertype(*family))
         };
         let rules = families.iter().rev().map(rule).collect();
         pol(name::policy_object(prefix, "np", &format!("static-{direction}")), direction, rules)
     };
     let mut discovery = Vec::new();
     let mut both = |what: &str, ethertype: &str, protocol: &str| {
-        discovery.extend(["ingress", "egress"].map(|direction| Rule {
+        discovery.extend(["ingress", "egress"].map(|direction| HostprotRule {
             name: format!("{what}-{direction}"),
             conn_track: "normal".into(),
             protocol: protocol.into(),
-            ..bare(direction, ethertype)
+            ..empty_rule(direction, ethertype)
         }));
     };
     for family in families {
@@ -48,11 +48,11 @@ pub(crate) fn statics(prefix: &str, families: &[IpFamily]) -> Vec<Pol> {
     }
     let discovery =
         pol(name::policy_object(prefix, "np", "static-discovery"), "discovery", discovery);
-    vec![side("ingress"), side("egress"), discovery]
+    vec![allow_all("ingress"), allow_all("egress"), discovery]
 }
 
 /// The object of a node. It allows traffic between the node's pods and the node's addresses.
-pub(crate) fn node(prefix: &str, node: &str, addresses: &BTreeSet<IpAddr>) -> Pol {
+pub(crate) fn node_pol(prefix: &str, node: &str, addresses: &BTreeSet<IpAddr>) -> Pol {
     let mut rules = Vec::new();
     for family in IpFamily::BOTH {
         let of_family = addresses.iter().filter(|address| IpFamily::from(**address) == family);
@@ -61,24 +61,28 @@ pub(crate) fn node(prefix: &str, node: &str, addresses: &BTreeSet<IpAddr>) -> Po
             continue;
         }
         let suffix = if family == IpFamily::V6 { "-v6" } else { "" };
-        rules.extend(["egress", "ingress"].map(|direction| Rule {
+        rules.extend(["egress", "ingress"].map(|direction| HostprotRule {
             name: format!("allow-all-{direction}{suffix}"),
             conn_track: "normal".into(),
             hostprot_service_remote_ips: of_family.clone(),
-            ..bare(direction, ethertype(family))
+            ..empty_rule(direction, ethertype(family))
         }));
     }
     let mut pol = pol(name::policy_object(prefix, "node", node), "local-node", rules);
-    // Leave out empty subjects: no reader may take them for rules that allow everything.
+    // Omit a subject without rules, so that no reader treats it as one that allows everything.
     pol.spec.hostprot_subj.retain(|subject| !subject.hostprot_rule.is_empty());
     pol
 }
 
-fn bare(direction: &str, ethertype: &str) -> Rule {
-    Rule { direction: direction.into(), ethertype: ethertype.into(), ..Rule::default() }
+fn empty_rule(direction: &str, ethertype: &str) -> HostprotRule {
+    HostprotRule {
+        direction: direction.into(),
+        ethertype: ethertype.into(),
+        ..HostprotRule::default()
+    }
 }
 
-fn pol(name: String, subject: &str, rules: Vec<Rule>) -> Pol {
+fn pol(name: String, subject: &str, rules: Vec<HostprotRule>) -> Pol {
     let subject = Subj { name: subject.into(), hostprot_rule: rules };
     let network_policies = vec![name.clone()];
     Pol { spec: PolSpec { name, hostprot_subj: vec![subject], network_policies }, selects: None }

@@ -40,8 +40,9 @@ pub use files::Files;
 pub use folder::{Folder, FolderError, Touched};
 pub use netpol::{Netpol, render};
 pub use object::{
-    API_VERSION, Choice, ContainerSpec, EpLabel, Filter, FilterContainer, Kind, Object,
-    ObjectError, ObjectId, Pol, PolSpec, RemoteIp, Rule, SELECTS, Subj,
+    API_VERSION, ContainerSpec, EpLabel, Filter, FilterContainer, HostprotError, HostprotId,
+    HostprotKind, HostprotObject, HostprotRule, PodSelection, Pol, PolSpec, RemoteIp, SELECTS,
+    Subj,
 };
 pub use remotes::Remotes;
 pub use rendered::RenderedCluster;
@@ -50,16 +51,16 @@ pub use state::{Changed, Hpp};
 
 /// The naming settings of an installation.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settings {
+pub struct AciSettings {
     /// The prefix of all object names: lower-case letters, digits, `-` and `_`.
     pub prefix: String,
 }
 
 /// Computes the objects that a cluster must have.
 pub fn desired(
-    settings: &Settings,
+    settings: &AciSettings,
     world: &weir_model::World,
-) -> std::collections::BTreeMap<ObjectId, Object> {
+) -> std::collections::BTreeMap<HostprotId, HostprotObject> {
     let mut hpp = Hpp::new(settings.clone());
     let changes: Vec<weir_model::Change> = world.changes().collect();
     hpp.apply(&changes);

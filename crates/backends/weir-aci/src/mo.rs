@@ -1,16 +1,17 @@
-//! Managed objects, as opflex-agent reads them from a file.
+//! Managed objects (MOs), the records of ACI's object model, in the JSON form that opflex-agent
+//! reads.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-/// One managed object.
+/// One managed object. `uri` identifies it, and `subject` is its class.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Mo {
     pub(crate) subject: String,
     pub(crate) uri: String,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(crate) properties: Vec<Property>,
+    pub(crate) properties: Vec<MoProperty>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) children: Vec<String>,
     #[serde(skip_serializing_if = "String::is_empty")]
@@ -23,7 +24,7 @@ pub(crate) struct Mo {
 
 /// A property of a managed object.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Property {
+pub(crate) struct MoProperty {
     pub(crate) name: String,
     pub(crate) data: Value,
 }
@@ -35,7 +36,7 @@ impl Mo {
 
     /// Adds a property.
     pub(crate) fn with(mut self, name: &str, data: impl Into<Value>) -> Self {
-        self.properties.push(Property { name: name.into(), data: data.into() });
+        self.properties.push(MoProperty { name: name.into(), data: data.into() });
         self
     }
 

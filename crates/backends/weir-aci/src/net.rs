@@ -1,37 +1,14 @@
 //! Exact lists of networks.
 
 use ipnet::IpNet;
-use weir_model::Block;
 
-/// The networks that contain exactly the addresses of a block, sorted and without duplicates.
-pub(crate) fn without(block: &Block) -> Vec<IpNet> {
-    let mut left = vec![block.net];
-    for except in &block.except {
-        left = left.into_iter().flat_map(|net| minus(net, *except)).collect();
-    }
-    left.sort();
-    left
-}
-
-fn minus(net: IpNet, except: IpNet) -> Vec<IpNet> {
-    if except.contains(&net) {
-        return Vec::new();
-    }
-    if !net.contains(&except) {
-        return vec![net];
-    }
-    // Keep the half without the exception, and split the other half further.
-    let halves = net.subnets(net.prefix_len() + 1);
-    halves.into_iter().flatten().flat_map(|half| minus(half, except)).collect()
-}
-
-/// Removes networks that lie inside others, and profiles the rest.
+/// Removes networks that lie inside others, and sorts the rest.
 pub(crate) fn distinct(mut nets: Vec<IpNet>) -> Vec<IpNet> {
     nets.sort();
     nets.dedup();
     let mut kept: Vec<IpNet> = Vec::with_capacity(nets.len());
     for net in nets {
-        // A network profiles directly before the networks inside it.
+        // A network sorts directly before the networks inside it.
         if !kept.last().is_some_and(|last| last.contains(&net)) {
             kept.push(net);
         }
@@ -46,6 +23,8 @@ pub(crate) fn text(net: &IpNet) -> String {
 
 #[cfg(test)]
 mod tests {
+    use weir_model::Block;
+
     use super::*;
 
     fn nets(list: &[&str]) -> Vec<IpNet> {
@@ -55,13 +34,13 @@ mod tests {
     #[test]
     fn exceptions_leave_exactly_the_rest() {
         let block = Block::new("8.8.8.8/24".parse().unwrap(), nets(&["8.8.8.9/31"]));
-        let rest = without(&block).iter().map(text).collect::<Vec<_>>().join(" ");
+        let rest = block.nets().iter().map(text).collect::<Vec<_>>().join(" ");
         assert_eq!(
             rest,
             "8.8.8.0/29 8.8.8.10/31 8.8.8.12/30 8.8.8.16/28 8.8.8.32/27 8.8.8.64/26 8.8.8.128/25"
         );
         let all = Block::new("10.0.0.0/8".parse().unwrap(), nets(&["10.0.0.0/9", "10.128.0.0/9"]));
-        assert_eq!(without(&all), []);
+        assert_eq!(all.nets(), []);
     }
 
     #[test]

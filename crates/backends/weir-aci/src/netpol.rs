@@ -7,11 +7,12 @@ use std::{
 };
 
 use ipnet::IpNet;
+use weir_model::Protocol;
 
 use crate::{
     mo::{Mo, percent_encoded},
     name, net,
-    object::{ContainerSpec, PolSpec, Rule},
+    object::{ContainerSpec, HostprotRule, PolSpec},
 };
 
 /// A rendered file.
@@ -31,14 +32,14 @@ pub(crate) type Containers = BTreeMap<String, ContainerSpec>;
 
 /// Renders the file of an object in a policy space. A missing container has no addresses.
 pub fn render(pol: &PolSpec, containers: &BTreeMap<String, ContainerSpec>, space: &str) -> Netpol {
-    let mut writer = Writer { containers, space, objects: Vec::new(), warnings: Vec::new() };
+    let mut writer = NetpolBuilder { containers, space, objects: Vec::new(), warnings: Vec::new() };
     writer.group(pol);
     let text = serde_json::to_string_pretty(&writer.objects).unwrap_or_default();
     let warnings = writer.warnings;
     Netpol { file: format!("{}.netpol", pol.name), text, warnings }
 }
 
-struct Writer<'a> {
+struct NetpolBuilder<'a> {
     containers: &'a Containers,
     space: &'a str,
     objects: Vec<Mo>,
@@ -59,7 +60,7 @@ struct Classifier {
     from: Option<u16>,
 }
 
-impl Writer<'_> {
+impl NetpolBuilder<'_> {
     fn group(&mut self, pol: &PolSpec) {
         let uri =
             format!("/PolicyUniverse/PolicySpace/{}/GbpLocalSecGroup/{}/", self.space, pol.name);
@@ -89,7 +90,7 @@ impl Writer<'_> {
         self.objects[at] = group;
     }
 
-    fn rule(&mut self, path: &str, rule: &Rule, subject: &mut Mo) -> Result<(), String> {
+    fn rule(&mut self, path: &str, rule: &HostprotRule, subject: &mut Mo) -> Result<(), String> {
         let direction = match rule.direction.as_str() {
             "ingress" => "in",
             "egress" => "out",
@@ -103,7 +104,7 @@ impl Writer<'_> {
             let other = &rule.conn_track;
             return Err(format!("connTrack: expected reflexive or normal, not {other:?}"));
         }
-        let classifier = classifier(rule)?;
+        let classifier = parse_classifier(rule)?;
         // Without addresses, opflex-agent would match every peer, so skip a rule that has no peer.
         let Some(remote) = self.remote(path, rule) else { return Ok(()) };
 
@@ -160,7 +161,7 @@ impl Writer<'_> {
     }
 
     /// The peers of a rule, or `None` if the rule has no peer at present.
-    fn remote(&mut self, path: &str, rule: &Rule) -> Option<Remote> {
+    fn remote(&mut self, path: &str, rule: &HostprotRule) -> Option<Remote> {
         let filters = &rule.hostprot_filter_container.hostprot_filter;
         let (listed, containers) =
             (&rule.hostprot_service_remote_ips, &rule.rs_remote_ip_container);
@@ -168,7 +169,7 @@ impl Writer<'_> {
             return Some(Remote::Anyone);
         }
         let mut nets = Vec::new();
-        let mut add = |text: &str, warnings: &mut Vec<String>| match network(text) {
+        let mut add = |text: &str, warnings: &mut Vec<String>| match parse_net(text) {
             Some(net) if net.addr().is_ipv4() == (rule.ethertype == "ipv4") => nets.push(net),
             Some(_) => (),
             None => {
@@ -199,14 +200,17 @@ fn subnet(net: IpNet, subnets: &mut Mo) -> Mo {
         .under(subnets)
 }
 
-fn classifier(rule: &Rule) -> Result<Classifier, String> {
+const IPPROTO_ICMP: u8 = 1;
+const IPPROTO_ICMPV6: u8 = 58;
+
+fn parse_classifier(rule: &HostprotRule) -> Result<Classifier, String> {
     let protocol = match rule.protocol.to_ascii_lowercase().as_str() {
         "" | "unspecified" => None,
-        "icmp" => Some(1),
-        "tcp" => Some(6),
-        "udp" => Some(17),
-        "icmpv6" => Some(58),
-        "sctp" => Some(132),
+        "icmp" => Some(IPPROTO_ICMP),
+        "icmpv6" => Some(IPPROTO_ICMPV6),
+        "tcp" => Some(Protocol::Tcp.number()),
+        "udp" => Some(Protocol::Udp.number()),
+        "sctp" => Some(Protocol::Sctp.number()),
         other => return Err(format!("protocol: {other:?} is unknown")),
     };
     let port = |field: &str, text: &str| match text {
@@ -220,7 +224,7 @@ fn classifier(rule: &Rule) -> Result<Classifier, String> {
     Ok(Classifier { protocol, to, from: port("fromPort", &rule.from_port)? })
 }
 
-fn network(text: &str) -> Option<IpNet> {
+fn parse_net(text: &str) -> Option<IpNet> {
     let address = || text.parse::<IpAddr>().ok().map(IpNet::from);
     text.parse::<IpNet>().ok().map(|net| net.trunc()).or_else(address)
 }

@@ -8,55 +8,56 @@ use crate::{Remotes, SEAL, name, text};
 
 /// The API group and version of both kinds.
 pub const API_VERSION: &str = "aci.hpp/v1";
-/// The annotation that lists which pods the policies of a HostprotPol select. Nodes read it instead
-/// of the policies.
+/// The annotation of a HostprotPol with the pods that its policies select. Nodes read it, so that
+/// they need not watch the policies.
 pub const SELECTS: &str = "weir/selects";
-/// The maximum length of the annotation in bytes. Without the annotation every node writes the
-/// file, which does no harm.
+/// The maximum length of the annotation in bytes. If it is longer, weir omits it, and every node
+/// writes the file of the HostprotPol, even without a selected pod.
 const MAX_SELECTS_BYTES: usize = 200_000;
 
-/// The kinds of objects, in write order: a container must exist before a HostprotPol refers to it.
+/// The kinds of hostprot objects, in write order: a container must exist before a HostprotPol
+/// refers to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Kind {
+pub enum HostprotKind {
     /// HostprotRemoteIpContainer: the pod addresses of a namespace.
     Container,
     /// HostprotPol: the rules of one or more policies.
     Pol,
 }
 
-impl Kind {
+impl HostprotKind {
     /// Both kinds, in write order.
-    pub const BOTH: [Kind; 2] = [Kind::Container, Kind::Pol];
+    pub const BOTH: [HostprotKind; 2] = [HostprotKind::Container, HostprotKind::Pol];
 
     /// The kind as in the API.
     pub const fn name(self) -> &'static str {
         match self {
-            Kind::Container => "HostprotRemoteIpContainer",
-            Kind::Pol => "HostprotPol",
+            HostprotKind::Container => "HostprotRemoteIpContainer",
+            HostprotKind::Pol => "HostprotPol",
         }
     }
 
     /// The plural resource name as in the API.
     pub const fn plural(self) -> &'static str {
         match self {
-            Kind::Container => "hostprotremoteipcontainers",
-            Kind::Pol => "hostprotpols",
+            HostprotKind::Container => "hostprotremoteipcontainers",
+            HostprotKind::Pol => "hostprotpols",
         }
     }
 }
 
 /// Identifies an object.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ObjectId {
+pub struct HostprotId {
     /// The kind.
-    pub kind: Kind,
+    pub kind: HostprotKind,
     /// The Kubernetes name.
     pub name: String,
 }
 
 /// An object of either kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Object {
+pub enum HostprotObject {
     /// A HostprotRemoteIpContainer.
     Container(ContainerSpec),
     /// A HostprotPol.
@@ -69,15 +70,19 @@ pub struct Pol {
     /// `spec`.
     pub spec: PolSpec,
     /// The pods that the object applies to. `None` if this is unknown, or if no policy decides it.
-    pub selects: Option<Vec<Choice>>,
+    pub selects: Option<Vec<PodSelection>>,
 }
 
-impl Object {
+impl HostprotObject {
     /// The id of the object.
-    pub fn id(&self) -> ObjectId {
+    pub fn id(&self) -> HostprotId {
         match self {
-            Object::Container(spec) => ObjectId { kind: Kind::Container, name: spec.name.clone() },
-            Object::Pol(pol) => ObjectId { kind: Kind::Pol, name: name::resource(&pol.spec.name) },
+            HostprotObject::Container(spec) => {
+                HostprotId { kind: HostprotKind::Container, name: spec.name.clone() }
+            }
+            HostprotObject::Pol(pol) => {
+                HostprotId { kind: HostprotKind::Pol, name: name::resource(&pol.spec.name) }
+            }
         }
     }
 
@@ -86,8 +91,8 @@ impl Object {
         let id = self.id();
         let mut annotations = json!({SEAL: self.seal()});
         let spec = match self {
-            Object::Container(spec) => serde_json::to_value(spec),
-            Object::Pol(pol) => {
+            HostprotObject::Container(spec) => serde_json::to_value(spec),
+            HostprotObject::Pol(pol) => {
                 if let Some(selects) = &pol.selects {
                     let text = serde_json::to_string(selects).unwrap_or_default();
                     if text.len() <= MAX_SELECTS_BYTES {
@@ -107,13 +112,13 @@ impl Object {
 
     /// Parses an object of a kind from the API. An object without a seal is accepted, because the
     /// original controller does not write one.
-    pub fn parse(kind: Kind, value: &Value) -> Result<Self, ObjectError> {
-        let object = Object::parse_unsealed(kind, value)?;
+    pub fn parse(kind: HostprotKind, value: &Value) -> Result<Self, HostprotError> {
+        let object = HostprotObject::parse_unsealed(kind, value)?;
         let annotation = &value["metadata"]["annotations"][SEAL];
         if annotation.is_null() || *annotation == object.seal() {
             return Ok(object);
         }
-        Err(ObjectError {
+        Err(HostprotError {
             kind,
             name: object.id().name,
             field: "spec",
@@ -122,20 +127,20 @@ impl Object {
         })
     }
 
-    fn parse_unsealed(kind: Kind, value: &Value) -> Result<Self, ObjectError> {
+    fn parse_unsealed(kind: HostprotKind, value: &Value) -> Result<Self, HostprotError> {
         let name = value["metadata"]["name"].as_str().unwrap_or_default();
         let wrong =
-            |field, why| ObjectError { kind, name: name.into(), field, why, fallback: None };
+            |field, why| HostprotError { kind, name: name.into(), field, why, fallback: None };
         let unreadable = |field, error: serde_json::Error| wrong(field, error.to_string());
         let spec = &value["spec"];
         Ok(match kind {
-            Kind::Container => {
+            HostprotKind::Container => {
                 let spec: ContainerSpec =
                     serde::Deserialize::deserialize(spec).map_err(|e| unreadable("spec", e))?;
                 // Rules refer to containers by their Kubernetes name.
-                Object::Container(ContainerSpec { name: name.into(), ..spec })
+                HostprotObject::Container(ContainerSpec { name: name.into(), ..spec })
             }
-            Kind::Pol => {
+            HostprotKind::Pol => {
                 let spec: PolSpec =
                     serde::Deserialize::deserialize(spec).map_err(|e| unreadable("spec", e))?;
                 // The name becomes a file name.
@@ -151,7 +156,7 @@ impl Object {
                         Some(serde_json::from_str(text).map_err(|e| unreadable(field, e))?)
                     }
                 };
-                Object::Pol(Pol { spec, selects })
+                HostprotObject::Pol(Pol { spec, selects })
             }
         })
     }
@@ -160,9 +165,9 @@ impl Object {
 /// An object from the API is invalid.
 #[derive(Debug, thiserror::Error)]
 #[error("{} {name}: {field} is invalid: {why}", kind.name())]
-pub struct ObjectError {
+pub struct HostprotError {
     /// The kind.
-    pub kind: Kind,
+    pub kind: HostprotKind,
     /// The Kubernetes name.
     pub name: String,
     /// The invalid field.
@@ -170,7 +175,7 @@ pub struct ObjectError {
     /// The reason.
     pub why: String,
     /// The object to use instead, if the stored one may have lost restrictions. It allows nothing.
-    pub fallback: Option<Box<Object>>,
+    pub fallback: Option<Box<HostprotObject>>,
 }
 
 /// `spec` of a HostprotPol.
@@ -195,13 +200,13 @@ pub struct Subj {
     pub name: String,
     /// The allow rules. A subject without rules allows nothing.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub hostprot_rule: Vec<Rule>,
+    pub hostprot_rule: Vec<HostprotRule>,
 }
 
 /// One allow rule.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Rule {
+pub struct HostprotRule {
     /// The name, unique in its subject.
     pub name: String,
     /// `ingress` or `egress`.
@@ -299,7 +304,7 @@ pub struct ContainerSpec {
 pub struct RemoteIp {
     /// The address.
     pub addr: String,
-    /// The labels of the pod, and the marks that weir adds.
+    /// The labels of the pod, and the labels that weir adds (see [`crate::peer::Mark`]).
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub hpp_ep_label: Vec<EpLabel>,
 }
@@ -316,7 +321,7 @@ pub struct EpLabel {
 
 /// Selects pods by namespace and labels.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Choice {
+pub struct PodSelection {
     /// The namespaces to select pods from.
     pub namespaces: Vec<String>,
     /// Filters that the labels of a pod must all satisfy.
@@ -324,8 +329,8 @@ pub struct Choice {
     pub pods: Vec<Filter>,
 }
 
-impl Choice {
-    /// Whether this selects a pod.
+impl PodSelection {
+    /// Whether the selection includes a pod.
     pub fn selects(&self, namespace: &str, labels: &Labels) -> bool {
         let holds = |filter: &Filter| {
             filter.holds(labels.value(&filter.key).into_iter().map(|value| &**value))
@@ -335,17 +340,19 @@ impl Choice {
 
     /// The pods that these policies select. Each policy is given by its namespace and its pod
     /// selector.
-    pub(crate) fn all<'a>(policies: impl Iterator<Item = (&'a str, &'a Selector)>) -> Vec<Self> {
+    pub(crate) fn from_policies<'a>(
+        policies: impl Iterator<Item = (&'a str, &'a Selector)>,
+    ) -> Vec<Self> {
         let mut by_pods: BTreeMap<Vec<Filter>, Vec<String>> = BTreeMap::new();
         for (namespace, pods) in policies {
             let pods = pods.requirements().iter().map(Filter::from).collect();
             by_pods.entry(pods).or_default().push(namespace.into());
         }
-        let choice = |(pods, mut namespaces): (_, Vec<String>)| {
+        let selection = |(pods, mut namespaces): (_, Vec<String>)| {
             namespaces.sort();
             namespaces.dedup();
-            Choice { namespaces, pods }
+            PodSelection { namespaces, pods }
         };
-        by_pods.into_iter().map(choice).collect()
+        by_pods.into_iter().map(selection).collect()
     }
 }

@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 
 use weir_model::{Change, Direction, Flow, Pod, Verdict, World};
 
-use crate::{Evaluator, EvaluatorError, Hpp, Netpol, Object, Settings, render};
+use crate::{AciSettings, Evaluator, EvaluatorError, HostprotObject, Hpp, Netpol, render};
 
 /// A cluster with the files of all nodes. It evaluates flows against these files.
 #[derive(Debug)]
@@ -14,7 +14,7 @@ pub struct RenderedCluster {
 
 impl RenderedCluster {
     /// Renders all objects, and parses the files again.
-    pub fn new(settings: &Settings, space: &str, world: &World) -> Result<Self, EvaluatorError> {
+    pub fn new(settings: &AciSettings, space: &str, world: &World) -> Result<Self, EvaluatorError> {
         let mut hpp = Hpp::new(settings.clone());
         let changes: Vec<Change> = world.changes().collect();
         hpp.apply(&changes);
@@ -57,13 +57,13 @@ fn files(hpp: &Hpp, space: &str) -> Vec<Netpol> {
         .objects()
         .values()
         .filter_map(|object| match object {
-            Object::Container(spec) => Some((spec.name.clone(), spec.clone())),
-            Object::Pol(_) => None,
+            HostprotObject::Container(spec) => Some((spec.name.clone(), spec.clone())),
+            HostprotObject::Pol(_) => None,
         })
         .collect();
     let pols = hpp.objects().values().filter_map(|object| match object {
-        Object::Pol(pol) => Some(pol),
-        Object::Container(_) => None,
+        HostprotObject::Pol(pol) => Some(pol),
+        HostprotObject::Container(_) => None,
     });
     pols.map(|pol| render(&pol.spec, &containers, space)).collect()
 }

@@ -12,7 +12,7 @@ use weir_model::{
 use crate::{
     net,
     normalized::{NormalizedPolicy, PortName},
-    object::{FilterContainer, Rule, Subj},
+    object::{FilterContainer, HostprotRule, Subj},
     peer::{NamespaceScope, PeerMatch, PeerSelector, ethertype},
 };
 
@@ -20,7 +20,7 @@ use crate::{
 pub(crate) const UNSPECIFIED: &str = "unspecified";
 
 /// The state of the cluster that the compiler needs.
-pub(crate) trait Cluster {
+pub(crate) trait ClusterState {
     /// The pods that match a peer selector, by namespace.
     fn matches(&self, peer: &PeerSelector) -> &BTreeMap<Name, BTreeSet<PeerMatch>>;
     /// The addresses in a block whose pods have the named port, by port number.
@@ -40,12 +40,12 @@ pub(crate) type Numbers = BTreeMap<PortName, BTreeSet<(Protocol, u16)>>;
 pub(crate) fn subjects(
     policy: &NormalizedPolicy,
     own: &Numbers,
-    cluster: &impl Cluster,
+    cluster: &impl ClusterState,
 ) -> Vec<Subj> {
     let mut subjects = Vec::new();
     for direction in Direction::BOTH {
         let Some(rules) = policy.rules(direction) else { continue };
-        let side = Side { policy, direction, own, cluster };
+        let side = PolicyDirection { policy, direction, own, cluster };
         let hostprot_rule =
             rules.iter().enumerate().flat_map(|(at, rule)| side.rule(at, rule)).collect();
         subjects.push(Subj { name: format!("networkpolicy-{direction}"), hostprot_rule });
@@ -113,7 +113,7 @@ fn all_pods_with(port: PortName) -> PeerSelector {
 }
 
 /// One direction of a policy.
-struct Side<'a, C> {
+struct PolicyDirection<'a, C> {
     policy: &'a NormalizedPolicy,
     direction: Direction,
     own: &'a Numbers,
@@ -121,14 +121,14 @@ struct Side<'a, C> {
 }
 
 /// The part of a rule's name for its ports, and the ports.
-type Entry = (String, Option<PortRange>);
+type NamedPorts = (String, Option<PortRange>);
 
-impl<C: Cluster> Side<'_, C> {
+impl<C: ClusterState> PolicyDirection<'_, C> {
     /// Compiles one rule of the policy to one rule per peer, port and family. Peers without pods
     /// get no rule.
-    fn rule(&self, at: usize, rule: &PolicyRule) -> Vec<Rule> {
+    fn rule(&self, at: usize, rule: &PolicyRule) -> Vec<HostprotRule> {
         let names = peer_ports(rule, self.direction);
-        let mut entries: Vec<Entry> = match &rule.ports {
+        let mut entries: Vec<NamedPorts> = match &rule.ports {
             None => vec![(at.to_string(), None)],
             Some(ports) => self
                 .ranges(ports.iter().map(|port| &port.ports))
@@ -171,8 +171,8 @@ impl<C: Cluster> Side<'_, C> {
         who: &Who,
         at: usize,
         names: &[PortName],
-        entries: &mut Vec<Entry>,
-        rules: &mut Vec<Rule>,
+        entries: &mut Vec<NamedPorts>,
+        rules: &mut Vec<HostprotRule>,
     ) {
         match who {
             Who::Pods { scope, pods } => {
@@ -190,10 +190,10 @@ impl<C: Cluster> Side<'_, C> {
                 }
             }
             Who::Block(block) => {
-                let nets: Vec<String> = net::without(block).iter().map(net::text).collect();
+                let nets: Vec<String> = block.nets().iter().map(net::text).collect();
                 for entry in entries.iter().filter(|_| !nets.is_empty()) {
                     let blank = self.blank(entry, IpFamily::from(block.net.addr()));
-                    rules.push(Rule { hostprot_service_remote_ips: nets.clone(), ..blank });
+                    rules.push(HostprotRule { hostprot_service_remote_ips: nets.clone(), ..blank });
                 }
                 for port in names {
                     for ((protocol, number), addresses) in
@@ -203,7 +203,7 @@ impl<C: Cluster> Side<'_, C> {
                         let entry = next(entries, at, range);
                         let blank = self.blank(&entry, IpFamily::from(block.net.addr()));
                         let list = addresses.iter().map(ToString::to_string).collect();
-                        rules.push(Rule { hostprot_service_remote_ips: list, ..blank });
+                        rules.push(HostprotRule { hostprot_service_remote_ips: list, ..blank });
                     }
                 }
             }
@@ -215,10 +215,10 @@ impl<C: Cluster> Side<'_, C> {
     /// Adds the rules for pods with a named port, one per port number.
     fn named(
         &self,
-        entries: &mut Vec<Entry>,
+        entries: &mut Vec<NamedPorts>,
         at: usize,
         peer: &PeerSelector,
-        rules: &mut Vec<Rule>,
+        rules: &mut Vec<HostprotRule>,
     ) {
         let matches = self.cluster.matches(peer).values().flatten();
         let numbers: BTreeSet<_> = matches.filter_map(|(_, number)| *number).collect();
@@ -231,10 +231,10 @@ impl<C: Cluster> Side<'_, C> {
     /// Adds the rules for pods, one per family that some of them have.
     fn pods(
         &self,
-        entry: &Entry,
+        entry: &NamedPorts,
         peer: &PeerSelector,
         number: Option<(Protocol, u16)>,
-        rules: &mut Vec<Rule>,
+        rules: &mut Vec<HostprotRule>,
     ) {
         let matches = self.cluster.matches(peer);
         for family in IpFamily::BOTH {
@@ -244,7 +244,7 @@ impl<C: Cluster> Side<'_, C> {
             if containers.is_empty() {
                 continue;
             }
-            rules.push(Rule {
+            rules.push(HostprotRule {
                 rs_remote_ip_container: containers,
                 hostprot_filter_container: FilterContainer {
                     hostprot_filter: peer.filters(number),
@@ -273,7 +273,7 @@ impl<C: Cluster> Side<'_, C> {
     }
 
     /// A rule that allows every peer of a family at these ports.
-    fn blank(&self, (name, ports): &Entry, family: IpFamily) -> Rule {
+    fn blank(&self, (name, ports): &NamedPorts, family: IpFamily) -> HostprotRule {
         let (protocol, from, to) = match ports {
             None => (UNSPECIFIED.into(), None, None),
             Some(range) => {
@@ -286,7 +286,7 @@ impl<C: Cluster> Side<'_, C> {
             }
         };
         let port = |port: Option<u16>| port.map_or(UNSPECIFIED.into(), |port| port.to_string());
-        Rule {
+        HostprotRule {
             name: format!("{name}-{}", ethertype(family)),
             direction: self.direction.to_string(),
             ethertype: ethertype(family).into(),
@@ -294,13 +294,13 @@ impl<C: Cluster> Side<'_, C> {
             protocol,
             to_port: port(to),
             from_port: port(from),
-            ..Rule::default()
+            ..HostprotRule::default()
         }
     }
 }
 
 /// Adds an entry for a port number that a name resolved to.
-fn next(entries: &mut Vec<Entry>, at: usize, range: PortRange) -> Entry {
+fn next(entries: &mut Vec<NamedPorts>, at: usize, range: PortRange) -> NamedPorts {
     let entry = (format!("{at}_{}", entries.len()), Some(range));
     entries.push(entry.clone());
     entry

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::{
     name,
-    object::{ContainerSpec, Object, Pol, PolSpec, Subj},
+    object::{ContainerSpec, HostprotObject, Pol, PolSpec, Subj},
 };
 
 /// The annotation with the hash of `spec` at the time of writing.
@@ -17,28 +17,28 @@ pub(crate) fn seal(spec: &impl Serialize) -> String {
     name::hash(&serde_json::to_string(spec).unwrap_or_default())
 }
 
-impl Object {
+impl HostprotObject {
     /// The seal to write with this object.
     pub(crate) fn seal(&self) -> String {
         match self {
-            Object::Container(spec) => seal(spec),
-            Object::Pol(pol) => seal(&pol.spec),
+            HostprotObject::Container(spec) => seal(spec),
+            HostprotObject::Pol(pol) => seal(&pol.spec),
         }
     }
 
     /// The same object for the same pods, without rules and without addresses.
-    pub(crate) fn without_permissions(self) -> Object {
+    pub(crate) fn without_permissions(self) -> HostprotObject {
         match self {
-            Object::Container(spec) => Object::Container(ContainerSpec {
+            HostprotObject::Container(spec) => HostprotObject::Container(ContainerSpec {
                 name: spec.name,
                 hostprot_remote_ip: Default::default(),
             }),
-            Object::Pol(pol) => {
+            HostprotObject::Pol(pol) => {
                 let subjects = pol.spec.hostprot_subj.into_iter();
                 let hostprot_subj = subjects
                     .map(|subject| Subj { name: subject.name, hostprot_rule: Vec::new() })
                     .collect();
-                Object::Pol(Pol { spec: PolSpec { hostprot_subj, ..pol.spec }, ..pol })
+                HostprotObject::Pol(Pol { spec: PolSpec { hostprot_subj, ..pol.spec }, ..pol })
             }
         }
     }

@@ -9,15 +9,15 @@ use std::{
 use weir_model::{Change, IpFamily, Key, Name, Object as Model, PodId, PolicyId, World};
 
 use crate::{
-    Settings,
+    AciSettings,
     namespace_pods::NamespacePods,
     normalized::NormalizedPolicy,
-    object::{Object, ObjectId},
+    object::{HostprotId, HostprotObject},
     peer::{Mark, PeerMatch, PeerSelector},
 };
 
 /// The objects that changed, with their new state. `None` means deleted.
-pub type Changed = BTreeMap<ObjectId, Option<Object>>;
+pub type Changed = BTreeMap<HostprotId, Option<HostprotObject>>;
 
 /// Computes the objects of a cluster incrementally.
 ///
@@ -27,7 +27,7 @@ pub type Changed = BTreeMap<ObjectId, Option<Object>>;
 /// namespace, and the policies for which it is the first or last pod with its profile there.
 #[derive(Debug)]
 pub struct Hpp {
-    settings: Settings,
+    settings: AciSettings,
     pub(crate) world: World,
     /// The pods that claim an address. The youngest pod owns it.
     claims: HashMap<IpAddr, BTreeSet<(u64, PodId)>>,
@@ -49,7 +49,7 @@ pub struct Hpp {
     block_port_groups: BTreeSet<GroupKey>,
     /// The number of addresses of a namespace that do not fit into its container.
     pub(crate) overflow: BTreeMap<Name, usize>,
-    objects: BTreeMap<ObjectId, Object>,
+    objects: BTreeMap<HostprotId, HostprotObject>,
 }
 
 /// Identifies policies with equal rules: the hash of the published text, and the canonical text.
@@ -62,7 +62,7 @@ struct Group {
     published: String,
     policies: BTreeSet<PolicyId>,
     /// The objects of these policies.
-    made: BTreeSet<ObjectId>,
+    made: BTreeSet<HostprotId>,
 }
 
 /// The users and the matches of a peer selector.
@@ -84,7 +84,7 @@ struct Dirty {
 
 impl Hpp {
     /// An empty cluster.
-    pub fn new(settings: Settings) -> Self {
+    pub fn new(settings: AciSettings) -> Self {
         let mut hpp = Hpp {
             settings,
             world: World::default(),
@@ -107,7 +107,7 @@ impl Hpp {
     }
 
     /// All objects that the cluster must have.
-    pub fn objects(&self) -> &BTreeMap<ObjectId, Object> {
+    pub fn objects(&self) -> &BTreeMap<HostprotId, HostprotObject> {
         &self.objects
     }
 
@@ -116,7 +116,7 @@ impl Hpp {
         self.world.namespaces.contains_key(name)
     }
 
-    pub(crate) fn into_objects(self) -> BTreeMap<ObjectId, Object> {
+    pub(crate) fn into_objects(self) -> BTreeMap<HostprotId, HostprotObject> {
         self.objects
     }
 
@@ -189,7 +189,12 @@ impl Hpp {
     }
 
     /// Sets or deletes an object, and records a real difference in `changed`.
-    fn set_object(&mut self, id: ObjectId, object: Option<Object>, changed: &mut Changed) {
+    fn set_object(
+        &mut self,
+        id: HostprotId,
+        object: Option<HostprotObject>,
+        changed: &mut Changed,
+    ) {
         if self.objects.get(&id) == object.as_ref() {
             return;
         }

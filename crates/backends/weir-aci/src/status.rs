@@ -1,6 +1,6 @@
 use serde_json::{Value, json};
 
-use crate::{Object, Pol};
+use crate::{HostprotObject, Pol};
 
 impl Pol {
     /// The entry of this object in `/hpp`: its key and its JSON.
@@ -8,7 +8,7 @@ impl Pol {
     pub fn status(&self, namespace: &str) -> Option<(String, Value)> {
         self.selects.as_ref()?;
         let keys = &self.spec.network_policies;
-        let name = Object::Pol(self.clone()).id().name;
+        let name = HostprotObject::Pol(self.clone()).id().name;
         let metadata = json!({"name": name, "namespace": namespace, "creationTimestamp": null});
         let status = json!({
             "ref-count": keys.len(),
@@ -21,7 +21,7 @@ impl Pol {
 
 #[cfg(test)]
 mod tests {
-    use crate::{PolSpec, Rule, Subj};
+    use crate::{HostprotRule, PolSpec, Subj};
 
     use super::*;
 
@@ -29,7 +29,7 @@ mod tests {
     #[test]
     fn the_status_matches_the_design() {
         let name = "demo_xyz1_np_b30c63a38d0cfe317bc447ce03eca182";
-        let rule = Rule {
+        let rule = HostprotRule {
             name: "0_0-ipv4".into(),
             direction: "ingress".into(),
             ethertype: "ipv4".into(),
@@ -37,7 +37,7 @@ mod tests {
             protocol: "tcp".into(),
             to_port: "80".into(),
             from_port: "unspecified".into(),
-            ..Rule::default()
+            ..HostprotRule::default()
         };
         let subject = |name: &str, hostprot_rule| Subj { name: name.into(), hostprot_rule };
         let spec = PolSpec {

@@ -7,7 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use weir_aci::{RenderedCluster, Settings};
+use weir_aci::{AciSettings, RenderedCluster};
 use weir_api::{Case, ManifestReader};
 use weir_model::{PolicyKind, World};
 
@@ -54,7 +54,7 @@ fn check_case(mut case: Case, folder: &Path, wrong: &mut dyn FnMut(String)) -> u
         case.join(reader.finish());
     }
     let world: World = case.objects.iter().cloned().collect();
-    let settings = Settings { prefix: "kube".into() };
+    let settings = AciSettings { prefix: "kube".into() };
     let cluster = RenderedCluster::new(&settings, "kube", &world).unwrap();
     if world.policies.keys().any(|id| id.kind != PolicyKind::NetworkPolicy) {
         let findings = cluster.hpp().findings();

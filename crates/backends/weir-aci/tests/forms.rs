@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use expect_test::{Expect, expect};
 use serde_json::{Value, json};
-use weir_aci::{Evaluator, Hpp, Kind, Object, ObjectId, Settings, render};
+use weir_aci::{AciSettings, Evaluator, HostprotId, HostprotKind, HostprotObject, Hpp, render};
 use weir_api::ManifestReader;
 use weir_model::{Change, Direction, Key, Pod, PodId, Protocol};
 
@@ -38,7 +38,7 @@ fn hpp(policies: &[String]) -> Hpp {
     let manifests = reader.finish();
     assert_eq!(manifests.findings, []);
     let changes: Vec<Change> = manifests.objects.into_iter().map(Change::Put).collect();
-    let mut hpp = Hpp::new(Settings { prefix: "k".into() });
+    let mut hpp = Hpp::new(AciSettings { prefix: "k".into() });
     hpp.apply(&changes);
     hpp
 }
@@ -46,7 +46,7 @@ fn hpp(policies: &[String]) -> Hpp {
 /// The specs of the objects that policies create.
 fn pols(hpp: &Hpp) -> Vec<Value> {
     let objects = hpp.objects().iter().filter(|(id, _)| {
-        id.kind == Kind::Pol && id.name.starts_with("k-np-") && !id.name.contains("static")
+        id.kind == HostprotKind::Pol && id.name.starts_with("k-np-") && !id.name.contains("static")
     });
     objects.map(|(_, object)| object.manifest("x")["spec"].clone()).collect()
 }
@@ -204,7 +204,7 @@ fn a_rejected_policy_allows_nothing() {
     let rejected = policy("np", "{podSelector: {}, ingress: [{from: [{}]}]}");
     reader.read_file("np.yaml".into(), rejected.as_bytes());
     let changes: Vec<Change> = reader.finish().objects.into_iter().map(Change::Put).collect();
-    let mut hpp = Hpp::new(Settings { prefix: "k".into() });
+    let mut hpp = Hpp::new(AciSettings { prefix: "k".into() });
     hpp.apply(&changes);
     let pols = pols(&hpp);
     assert_eq!(pols.len(), 1);
@@ -255,7 +255,10 @@ fn foreign(rule: Value) -> weir_aci::Netpol {
         "metadata": {"name": "k-np-1"},
         "spec": {"name": "k_np_1", "hostprotSubj": [{"name": "s", "hostprotRule": [rule]}]},
     });
-    let Object::Pol(pol) = Object::parse(Kind::Pol, &manifest).unwrap() else { panic!() };
+    let HostprotObject::Pol(pol) = HostprotObject::parse(HostprotKind::Pol, &manifest).unwrap()
+    else {
+        panic!()
+    };
     render(&pol.spec, &BTreeMap::new(), "k")
 }
 
@@ -318,13 +321,13 @@ fn an_unsafe_name_is_rejected() {
     for name in ["../../etc/passwd", ".hidden", "", "a/b"] {
         let manifest =
             json!({"metadata": {"name": name.replace('_', "-")}, "spec": {"name": name}});
-        let error = Object::parse(Kind::Pol, &manifest).unwrap_err().to_string();
+        let error = HostprotObject::parse(HostprotKind::Pol, &manifest).unwrap_err().to_string();
         assert!(error.contains("spec.name is invalid"), "{error}");
     }
     let manifest = json!({"metadata": {"name": "a"}, "spec": {"name": "b"}});
-    assert!(Object::parse(Kind::Pol, &manifest).is_err());
+    assert!(HostprotObject::parse(HostprotKind::Pol, &manifest).is_err());
     let manifest = json!({"metadata": {"name": "a"}, "spec": {"hostprotRemoteIp": 1}});
-    assert!(Object::parse(Kind::Container, &manifest).is_err());
+    assert!(HostprotObject::parse(HostprotKind::Container, &manifest).is_err());
 }
 
 /// The paths of all fields that a CRD could fail to define.
@@ -352,11 +355,13 @@ fn an_object_that_lost_a_field_is_replaced_by_one_that_allows_nothing() {
     }))]}]});
     let container = json!({"name": "shop", "hostprotRemoteIp": [{"addr": "10.0.0.1", "hppEpLabel": [{"key": "a", "value": "b"}]}]});
     let mut seen = 0;
-    for (kind, name, spec) in [(Kind::Pol, "k-np-1", whole), (Kind::Container, "shop", container)] {
+    for (kind, name, spec) in
+        [(HostprotKind::Pol, "k-np-1", whole), (HostprotKind::Container, "shop", container)]
+    {
         let original = json!({"metadata": {"name": name}, "spec": spec});
-        let object = Object::parse(kind, &original).unwrap();
+        let object = HostprotObject::parse(kind, &original).unwrap();
         let manifest = object.manifest("x");
-        assert_eq!(Object::parse(kind, &manifest).unwrap(), object);
+        assert_eq!(HostprotObject::parse(kind, &manifest).unwrap(), object);
         let mut all = Vec::new();
         paths(&manifest["spec"], "/spec", &mut all);
         // The name comes from the metadata, or makes the object invalid.
@@ -364,15 +369,15 @@ fn an_object_that_lost_a_field_is_replaced_by_one_that_allows_nothing() {
             let mut less = manifest.clone();
             let (parent, key) = path.rsplit_once('/').unwrap();
             less.pointer_mut(parent).unwrap().as_object_mut().unwrap().remove(key).unwrap();
-            let error = Object::parse(kind, &less).unwrap_err();
+            let error = HostprotObject::parse(kind, &less).unwrap_err();
             assert!(
                 error.to_string().contains("spec is invalid: it does not match its annotation")
             );
             match *error.fallback.unwrap() {
-                Object::Container(spec) => {
+                HostprotObject::Container(spec) => {
                     assert_eq!((&*spec.name, spec.hostprot_remote_ip.len()), ("shop", 0));
                 }
-                Object::Pol(pol) => {
+                HostprotObject::Pol(pol) => {
                     let netpol = render(&pol.spec, &BTreeMap::new(), "k");
                     assert_eq!(netpol.file, "k_np_1.netpol", "{path}");
                     assert!(!netpol.text.contains("GbpLocalSecGroupRule"), "{path}");
@@ -407,7 +412,7 @@ fn addresses_that_do_not_fit_into_one_object_are_reported() {
     hpp.apply(&pods(0, 1_000));
     assert_eq!(hpp.findings(), []);
     hpp.apply(&pods(1_000, 15_000));
-    let container = ObjectId { kind: Kind::Container, name: "jobs".into() };
+    let container = HostprotId { kind: HostprotKind::Container, name: "jobs".into() };
     let manifest = hpp.objects()[&container].manifest("x");
     let included = manifest["spec"]["hostprotRemoteIp"].as_array().unwrap().len();
     assert!(manifest.to_string().len() < 1_400_000 && included > 5_000, "{included}");

@@ -6,11 +6,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::{collection::vec, prelude::*};
 use serde_json::Value;
-use weir_aci::{Files, Hpp, Object, ObjectId, RenderedCluster, Settings, desired, render};
+use weir_aci::{
+    AciSettings, Files, HostprotId, HostprotObject, Hpp, RenderedCluster, desired, render,
+};
 use weir_model::{Change, Object as Model, PolicyKind, World};
 
-fn settings() -> Settings {
-    Settings { prefix: "demo_xyz1".into() }
+fn settings() -> AciSettings {
+    AciSettings { prefix: "demo_xyz1".into() }
 }
 
 /// Changes in a small world with many NetworkPolicies.
@@ -36,7 +38,7 @@ proptest! {
     #[test]
     fn objects_depend_on_the_world_and_not_on_its_history(changes in changes(), step in 1_usize..6) {
         let mut hpp = Hpp::new(settings());
-        let mut objects: BTreeMap<ObjectId, Object> = hpp.objects().clone();
+        let mut objects: BTreeMap<HostprotId, HostprotObject> = hpp.objects().clone();
         for batch in changes.chunks(step) {
             for (id, object) in hpp.apply(batch) {
                 match object {
@@ -55,7 +57,7 @@ proptest! {
         for (id, object) in desired(&settings(), &world(&changes)) {
             let manifest = object.manifest("aci-containers-system");
             prop_assert_eq!(manifest["metadata"]["name"].as_str(), Some(id.name.as_str()));
-            prop_assert_eq!(Object::parse(id.kind, &manifest).unwrap(), object);
+            prop_assert_eq!(HostprotObject::parse(id.kind, &manifest).unwrap(), object);
         }
     }
 
@@ -70,7 +72,7 @@ proptest! {
             let here = world.pods.values().filter(|pod| pod.node.as_deref() == Some(node));
             here.clone().for_each(|pod| files.put_pod(pod));
             for (id, object) in cluster.hpp().objects() {
-                files.put(Object::parse(id.kind, &object.manifest("x")).unwrap());
+                files.put(HostprotObject::parse(id.kind, &object.manifest("x")).unwrap());
             }
             let drained: BTreeMap<String, String> =
                 files.drain_dirty().into_iter().filter_map(|(name, file)| Some((name, file?.text))).collect();
@@ -92,11 +94,11 @@ proptest! {
         let (mut containers, mut pols) = (BTreeMap::new(), Vec::new());
         for (at, object) in desired(&settings(), &world(&changes)).into_values().enumerate() {
             match object {
-                Object::Container(spec) if known[at % known.len()] => {
+                HostprotObject::Container(spec) if known[at % known.len()] => {
                     containers.insert(spec.name.clone(), spec);
                 }
-                Object::Container(_) => (),
-                Object::Pol(pol) => pols.push(pol.spec),
+                HostprotObject::Container(_) => (),
+                HostprotObject::Pol(pol) => pols.push(pol.spec),
             }
         }
         for pol in &pols {

@@ -6,7 +6,7 @@ use std::{fs, path::Path};
 
 use expect_test::{Expect, expect, expect_file};
 use serde_json::{Value, json};
-use weir_aci::{RenderedCluster, Settings};
+use weir_aci::{AciSettings, RenderedCluster};
 use weir_api::ManifestReader;
 use weir_model::World;
 
@@ -85,7 +85,7 @@ fn render(manifests: &[&str]) -> RenderedCluster {
     let manifests = reader.finish();
     assert_eq!(manifests.findings, []);
     let world: World = manifests.objects.into_iter().collect();
-    RenderedCluster::new(&Settings { prefix: "demo_xyz1".into() }, "demo_xyz1", &world).unwrap()
+    RenderedCluster::new(&AciSettings { prefix: "demo_xyz1".into() }, "demo_xyz1", &world).unwrap()
 }
 
 fn names(cluster: &RenderedCluster) -> Vec<String> {

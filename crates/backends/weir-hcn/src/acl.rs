@@ -12,9 +12,9 @@ pub struct Acl {
     /// The priority; the lowest number is evaluated first. `None` on rules of the host firewall.
     pub priority: Option<u16>,
     /// The direction of the packets, seen from the pod.
-    pub direction: Way,
+    pub direction: AclDirection,
     /// The action.
-    pub action: Action,
+    pub action: AclAction,
     /// The id, which names the writer and the policy.
     pub id: String,
     /// The protocol number.
@@ -33,7 +33,7 @@ pub struct Acl {
 
 /// The direction of packets, seen from the pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Way {
+pub enum AclDirection {
     /// Towards the pod.
     In,
     /// From the pod.
@@ -42,7 +42,7 @@ pub enum Way {
 
 /// The action of an ACL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Action {
+pub enum AclAction {
     /// Forward the packet.
     Allow,
     /// Drop the packet.
@@ -60,7 +60,12 @@ pub enum RuleType {
 
 impl Acl {
     /// An ACL of the switch that matches all traffic.
-    pub(crate) fn new(id: String, direction: Way, action: Action, priority: u16) -> Self {
+    pub(crate) fn new(
+        id: String,
+        direction: AclDirection,
+        action: AclAction,
+        priority: u16,
+    ) -> Self {
         Acl {
             priority: Some(priority),
             direction,
@@ -125,13 +130,13 @@ impl Acl {
         Some(Acl {
             priority: text("Priority").parse().ok().filter(|priority| *priority != 0),
             direction: match &*text("Direction") {
-                "In" => Way::In,
-                "Out" => Way::Out,
+                "In" => AclDirection::In,
+                "Out" => AclDirection::Out,
                 _ => return None,
             },
             action: match &*text("Action") {
-                "Allow" => Action::Allow,
-                "Block" => Action::Block,
+                "Allow" => AclAction::Allow,
+                "Block" => AclAction::Block,
                 _ => return None,
             },
             id: text("Id"),
@@ -172,20 +177,20 @@ fn sorted(list: &str) -> String {
     parts.join(",")
 }
 
-impl fmt::Display for Way {
+impl fmt::Display for AclDirection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
-            Way::In => "In",
-            Way::Out => "Out",
+            AclDirection::In => "In",
+            AclDirection::Out => "Out",
         })
     }
 }
 
-impl fmt::Display for Action {
+impl fmt::Display for AclAction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Action::Allow => "Allow",
-            Action::Block => "Block",
+            AclAction::Allow => "Allow",
+            AclAction::Block => "Block",
         })
     }
 }
@@ -235,7 +240,7 @@ mod tests {
             protocols: "6".into(),
             remote_addresses: "10.9.0.0/16,10.10.0.7".into(),
             local_ports: "80".into(),
-            ..Acl::new("weir:a".into(), Way::In, Action::Allow, 2000)
+            ..Acl::new("weir:a".into(), AclDirection::In, AclAction::Allow, 2000)
         };
         let back = json!({"Type": "ACL", "Settings": {
             "Id": "weir:a", "Protocols": "6", "Action": "Allow", "Direction": "In", "LocalAddresses": "",

@@ -1,13 +1,12 @@
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 
-use ipnet::{IpNet, Ipv4Subnets, Ipv6Subnets};
-use weir_model::{Block, IpFamily};
+use weir_model::{Block, Interval, IpFamily, address_number, covering_nets};
 
 /// Addresses that a rule matches: all, or sorted ranges that do not touch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Addresses {
     All,
-    Of { v4: Vec<(u128, u128)>, v6: Vec<(u128, u128)> },
+    Of { v4: Vec<Interval>, v6: Vec<Interval> },
 }
 
 impl Addresses {
@@ -16,35 +15,15 @@ impl Addresses {
         let (mut v4, mut v6) = (Vec::new(), Vec::new());
         for address in all {
             let ranges = if address.is_ipv4() { &mut v4 } else { &mut v6 };
-            ranges.push((number(address), number(address)));
+            let number = address_number(address);
+            ranges.push((number, number));
         }
         Addresses::Of { v4: joined(v4), v6: joined(v6) }
     }
 
     /// The addresses of a block, without its exceptions.
     pub(crate) fn block(block: &Block) -> Self {
-        let mut first = number(block.net.network());
-        let last = number(block.net.broadcast());
-        let mut holes: Vec<(u128, u128)> = block
-            .except
-            .iter()
-            .map(|hole| (number(hole.network()), number(hole.broadcast())))
-            .collect();
-        holes.sort_unstable();
-        let mut ranges = Vec::new();
-        let mut is_open = true;
-        for (from, to) in holes {
-            if from > first {
-                ranges.push((first, from - 1));
-            }
-            match to.checked_add(1) {
-                Some(next) => first = first.max(next),
-                None => is_open = false,
-            }
-        }
-        if is_open && first <= last {
-            ranges.push((first, last));
-        }
+        let ranges = block.intervals();
         match IpFamily::from(block.net.addr()) {
             IpFamily::V4 => Addresses::Of { v4: ranges, v6: Vec::new() },
             IpFamily::V6 => Addresses::Of { v4: Vec::new(), v6: ranges },
@@ -86,7 +65,7 @@ impl Addresses {
             (Addresses::Of { v4, .. }, IpFamily::V4) => v4,
             (Addresses::Of { v6, .. }, IpFamily::V6) => v6,
         };
-        let nets = ranges.iter().flat_map(|(first, last)| cover(*first, *last, family));
+        let nets = ranges.iter().flat_map(|range| covering_nets(*range, family));
         nets.map(|net| {
             if net.prefix_len() == net.max_prefix_len() {
                 net.addr().to_string()
@@ -99,7 +78,7 @@ impl Addresses {
 }
 
 /// Sorts ranges, and joins those that touch.
-fn joined(mut ranges: Vec<(u128, u128)>) -> Vec<(u128, u128)> {
+fn joined(mut ranges: Vec<Interval>) -> Vec<Interval> {
     ranges.sort_unstable();
     ranges.dedup_by(|next, last| {
         let touches = next.0 <= last.1.saturating_add(1);
@@ -111,7 +90,7 @@ fn joined(mut ranges: Vec<(u128, u128)>) -> Vec<(u128, u128)> {
     ranges
 }
 
-fn common(left: &[(u128, u128)], right: &[(u128, u128)]) -> Vec<(u128, u128)> {
+fn common(left: &[Interval], right: &[Interval]) -> Vec<Interval> {
     let (mut left, mut right) = (left.iter().peekable(), right.iter().peekable());
     let mut both = Vec::new();
     while let (Some(one), Some(other)) = (left.peek(), right.peek()) {
@@ -128,26 +107,10 @@ fn common(left: &[(u128, u128)], right: &[(u128, u128)]) -> Vec<(u128, u128)> {
     both
 }
 
-fn cover(first: u128, last: u128, family: IpFamily) -> Vec<IpNet> {
-    let four = |number: u128| Ipv4Addr::from_bits(u32::try_from(number).unwrap_or(u32::MAX));
-    match family {
-        IpFamily::V4 => Ipv4Subnets::new(four(first), four(last), 0).map(IpNet::V4).collect(),
-        IpFamily::V6 => {
-            let (first, last) = (Ipv6Addr::from_bits(first), Ipv6Addr::from_bits(last));
-            Ipv6Subnets::new(first, last, 0).map(IpNet::V6).collect()
-        }
-    }
-}
-
-fn number(address: IpAddr) -> u128 {
-    match address {
-        IpAddr::V4(address) => u128::from(address.to_bits()),
-        IpAddr::V6(address) => address.to_bits(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use ipnet::IpNet;
+
     use super::*;
 
     fn block(text: &str, except: &[&str]) -> Addresses {

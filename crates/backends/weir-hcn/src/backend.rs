@@ -9,8 +9,8 @@ use weir_datapath::{ApplyError, ApplyErrorKind, Datapath, Diagnostics, Drift};
 use weir_model::PodId;
 
 use crate::{
-    Acl, Action, ErrorClass, Host, HostError, Installed, Inventory, PREFIX, Plan, Planner,
-    StateFile, Step, Tracker, Way, document::Endpoint, tracker::has_desired_acls,
+    Acl, AclAction, AclDirection, ErrorClass, HnsEndpoint, Host, HostError, Installed, Inventory,
+    PREFIX, Plan, Planner, StateFile, Step, Tracker, tracker::has_desired_acls,
 };
 
 /// The interval between checks for foreign changes to our ACLs and for orphaned endpoints.
@@ -24,7 +24,7 @@ const APPLY_BUDGET: Duration = Duration::from_secs(4);
 
 /// The settings of the backend.
 #[derive(Clone, Debug, Default)]
-pub struct Settings {
+pub struct HcnSettings {
     /// The name of a network whose endpoints get ACLs, even if its kind is not filtered by default.
     pub network: Option<String>,
     /// The version of the program that writes the state file.
@@ -35,27 +35,28 @@ pub struct Settings {
 #[derive(Debug)]
 pub struct Hcn<H> {
     host: H,
-    settings: Settings,
+    settings: HcnSettings,
     tracker: Tracker,
     file: Option<StateFile>,
     /// The problem with the state file, if any.
     warning: Option<String>,
     /// One warning per pod without an endpoint.
-    absent: BTreeMap<PodId, String>,
+    without_endpoint: BTreeMap<PodId, String>,
     /// One warning per endpoint that still has stale ACLs of ours.
     uncleared: Vec<String>,
-    /// Whether the last plan is incomplete, or the endpoint of a waiting pod has appeared.
-    resumes: bool,
+    /// Whether a new plan is needed: the last one is incomplete, or the endpoint of a waiting pod
+    /// has appeared.
+    needs_plan: bool,
     /// The time since which a check is in progress.
     check_started: Option<Instant>,
-    /// Whether ACLs were written since the check began.
+    /// Whether ACLs were written since the check began, so that its result is out of date.
     is_stale: bool,
-    next: Instant,
+    next_check: Instant,
 }
 
 impl<H: Host> Hcn<H> {
     /// A backend without state. Without a file, or with one that is not writable, nothing persists.
-    pub fn new(host: H, settings: Settings, mut file: Option<StateFile>) -> Self {
+    pub fn new(host: H, settings: HcnSettings, mut file: Option<StateFile>) -> Self {
         let (tracker, warning) = file.as_mut().map(StateFile::load).unwrap_or_default();
         Hcn {
             host,
@@ -63,12 +64,12 @@ impl<H: Host> Hcn<H> {
             tracker,
             file,
             warning,
-            absent: BTreeMap::new(),
+            without_endpoint: BTreeMap::new(),
             uncleared: Vec::new(),
-            resumes: false,
+            needs_plan: false,
             check_started: None,
             is_stale: false,
-            next: Instant::now(),
+            next_check: Instant::now(),
         }
     }
 
@@ -79,23 +80,24 @@ impl<H: Host> Hcn<H> {
     /// Compares the endpoints with the desired state. Returns whether they drifted, ignoring pods
     /// without an endpoint. Records pods whose endpoint appeared or is missing.
     fn check_drift(&mut self, planner: &Planner, inventory: &Inventory) -> bool {
-        self.absent.retain(|pod, _| planner.has_rules(pod));
+        self.without_endpoint.retain(|pod, _| planner.has_rules(pod));
         let plan = planner.differences(inventory, &self.tracker, self.network());
         let mut drifted = false;
         // If the addresses of the machine changed, every pod must allow the new ones.
-        self.resumes |= inventory.addresses != *planner.host();
+        self.needs_plan |= inventory.addresses != *planner.host();
         for step in plan.steps {
             let Step::Put { pod, addresses, .. } = step else {
                 drifted = true;
                 continue;
             };
             let has_endpoint = !inventory.of_pod(&addresses, self.network()).is_empty();
-            match (has_endpoint, self.absent.contains_key(&pod)) {
-                (true, true) => self.resumes = true,
-                (true, false) => drifted = true,
-                (false, _) => {
-                    self.absent.insert(pod.clone(), absence_warning(&pod, &addresses, inventory));
-                }
+            if !has_endpoint {
+                self.without_endpoint
+                    .insert(pod.clone(), absence_warning(&pod, &addresses, inventory));
+            } else if self.without_endpoint.contains_key(&pod) {
+                self.needs_plan = true;
+            } else {
+                drifted = true;
             }
         }
         self.track_matching(planner, inventory);
@@ -119,16 +121,15 @@ impl<H: Host> Hcn<H> {
 
     fn save(&mut self) {
         let Some(file) = &mut self.file else { return };
-        match file.save(self.tracker.text(self.settings.version)) {
-            Ok(()) => (),
-            Err(error) => self.warning = Some(format!("the state file cannot be written: {error}")),
+        if let Err(error) = file.save(self.tracker.text(self.settings.version)) {
+            self.warning = Some(format!("the state file cannot be written: {error}"));
         }
     }
 
     /// Checks the endpoints if a check is due. Returns whether another program changed our ACLs.
-    fn is_changed(&mut self, planner: &Planner) -> Result<bool, ApplyError> {
+    fn has_drifted(&mut self, planner: &Planner) -> Result<bool, ApplyError> {
         let now = Instant::now();
-        if self.check_started.is_none() && now < self.next && !self.host.was_notified() {
+        if self.check_started.is_none() && now < self.next_check && !self.host.was_notified() {
             return Ok(false);
         }
         let what = "cannot check the endpoints of HNS";
@@ -144,11 +145,15 @@ impl<H: Host> Hcn<H> {
         };
         self.check_started = None;
         let is_stale = mem::take(&mut self.is_stale);
-        self.next =
-            now + if self.absent.is_empty() { CHECK_INTERVAL } else { WAITING_CHECK_INTERVAL };
+        self.next_check = now
+            + if self.without_endpoint.is_empty() {
+                CHECK_INTERVAL
+            } else {
+                WAITING_CHECK_INTERVAL
+            };
         let inventory = polled.map_err(|error| unavailable(what, error))?;
         if is_stale {
-            self.next = now;
+            self.next_check = now;
             return Ok(false);
         }
         Ok(self.check_drift(planner, &inventory))
@@ -164,27 +169,25 @@ impl<H: Host> Hcn<H> {
         self.uncleared.clear();
         for step in &plan.steps {
             if Instant::now() > end {
-                self.resumes = true;
+                self.needs_plan = true;
                 break;
             }
             match step {
                 Step::Put { pod, addresses, acls } => {
-                    if let Err(error) = self.put(inventory, pod, addresses, acls) {
-                        match error.class() {
-                            ErrorClass::Unavailable => return Err(error),
-                            _ => {
-                                rejected.insert(pod.clone(), error.to_string());
-                            }
+                    if let Err(error) = self.put_acls(inventory, pod, addresses, acls) {
+                        if error.class() == ErrorClass::Unavailable {
+                            return Err(error);
                         }
+                        rejected.insert(pod.clone(), error.to_string());
                     }
                 }
-                Step::Clear { endpoint } => self.clear(inventory, endpoint)?,
+                Step::Clear { endpoint } => self.clear_acls(inventory, endpoint)?,
             }
         }
         Ok(rejected)
     }
 
-    fn put(
+    fn put_acls(
         &mut self,
         inventory: &Inventory,
         pod: &PodId,
@@ -192,41 +195,51 @@ impl<H: Host> Hcn<H> {
         acls: &[Acl],
     ) -> Result<(), HostError> {
         let endpoints = inventory.of_pod(addresses, self.network());
-        self.absent.remove(pod);
+        self.without_endpoint.remove(pod);
         let mut is_gone = endpoints.is_empty();
         let mut failure = None;
         for endpoint in endpoints {
-            match self.write(endpoint, pod, acls) {
+            match self.write_acls(endpoint, pod, acls) {
                 Ok(()) => (),
                 Err(error) if error.class() == ErrorClass::Gone => is_gone = true,
                 Err(error) => failure = Some(error),
             }
         }
         if is_gone && !acls.is_empty() {
-            self.absent.insert(pod.clone(), absence_warning(pod, addresses, inventory));
+            self.without_endpoint.insert(pod.clone(), absence_warning(pod, addresses, inventory));
         }
         failure.map_or(Ok(()), Err)
     }
 
-    fn write(&mut self, endpoint: &Endpoint, pod: &PodId, acls: &[Acl]) -> Result<(), HostError> {
+    fn write_acls(
+        &mut self,
+        endpoint: &HnsEndpoint,
+        pod: &PodId,
+        acls: &[Acl],
+    ) -> Result<(), HostError> {
         if has_desired_acls(endpoint, acls, &self.tracker) {
             return Ok(());
         }
-        let written = self.change(endpoint, &pod.to_string(), &endpoint.desired(acls));
+        let written = self.replace_acls(endpoint, &pod.to_string(), &endpoint.desired(acls));
         if let Err(error) = &written
             && error.class() == ErrorClass::Rejected
             && !endpoint.has_ours()
             && !acls.is_empty()
         {
             // Deny all traffic rather than allow all. The first error is the one to report.
-            _ = self.change(endpoint, &pod.to_string(), &endpoint.desired(&deny_all(acls)));
+            _ = self.replace_acls(endpoint, &pod.to_string(), &endpoint.desired(&deny_all(acls)));
         }
         written
     }
 
     /// Updates the ACLs of an endpoint, and verifies them by reading it again. `endpoint` is the
     /// state to modify.
-    fn change(&mut self, endpoint: &Endpoint, pod: &str, desired: &[Acl]) -> Result<(), HostError> {
+    fn replace_acls(
+        &mut self,
+        endpoint: &HnsEndpoint,
+        pod: &str,
+        desired: &[Acl],
+    ) -> Result<(), HostError> {
         let request = endpoint.update(desired);
         let request = request.map_err(|error| HostError::invalid_response("update", &error))?;
         self.host.modify(&endpoint.id, &request)?;
@@ -244,11 +257,11 @@ impl<H: Host> Hcn<H> {
         Ok(())
     }
 
-    fn clear(&mut self, inventory: &Inventory, id: &str) -> Result<(), HostError> {
+    fn clear_acls(&mut self, inventory: &Inventory, id: &str) -> Result<(), HostError> {
         let Some(endpoint) = inventory.endpoints.iter().find(|endpoint| endpoint.id == id) else {
             return Ok(());
         };
-        match self.change(endpoint, "", &[]) {
+        match self.replace_acls(endpoint, "", &[]) {
             Err(error) if error.class() == ErrorClass::Unavailable => Err(error),
             Err(error) if error.class() == ErrorClass::Rejected => {
                 self.uncleared.push(format!("cannot remove weir's ACLs from endpoint {id}, which no selected pod uses: {error}"));
@@ -290,9 +303,9 @@ impl<H: Host> Datapath for Hcn<H> {
     }
 
     fn drift(&mut self, planner: &Planner) -> Result<Drift, ApplyError> {
-        if self.is_changed(planner)? {
+        if self.has_drifted(planner)? {
             Ok(Drift::Changed)
-        } else if mem::take(&mut self.resumes) {
+        } else if mem::take(&mut self.needs_plan) {
             Ok(Drift::Resumable)
         } else {
             Ok(Drift::None)
@@ -303,7 +316,7 @@ impl<H: Host> Datapath for Hcn<H> {
         let what = "cannot remove the ACLs of endpoints";
         let inventory = self.host.inventory().map_err(|error| unavailable(what, error))?;
         for endpoint in inventory.endpoints.iter().filter(|endpoint| endpoint.has_ours()) {
-            match self.change(endpoint, "", &[]) {
+            match self.replace_acls(endpoint, "", &[]) {
                 Err(error) if error.class() != ErrorClass::Gone => {
                     return Err(unavailable(what, error));
                 }
@@ -326,7 +339,7 @@ impl<H: Host> Datapath for Hcn<H> {
 
 impl<H: Host> Diagnostics<Planner> for Hcn<H> {
     fn warnings(&self, planner: &Planner) -> Vec<String> {
-        let absent = self.absent.iter().filter(|(pod, _)| planner.has_rules(pod));
+        let absent = self.without_endpoint.iter().filter(|(pod, _)| planner.has_rules(pod));
         let absent = absent.map(|(_, warning)| warning);
         self.warning.iter().chain(absent).chain(&self.uncleared).cloned().collect()
     }
@@ -338,21 +351,21 @@ impl<H: Host> Diagnostics<Planner> for Hcn<H> {
 
 /// The fields of an ACL that HNS must return unchanged. It can rewrite the others.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
-struct Identity<'a> {
+struct AclIdentity<'a> {
     id: &'a str,
-    direction: Way,
-    action: Action,
+    direction: AclDirection,
+    action: AclAction,
     priority: Option<u16>,
 }
 
-impl<'a> From<&'a Acl> for Identity<'a> {
+impl<'a> From<&'a Acl> for AclIdentity<'a> {
     fn from(Acl { id, direction, action, priority, .. }: &'a Acl) -> Self {
-        Identity { id, direction: *direction, action: *action, priority: *priority }
+        AclIdentity { id, direction: *direction, action: *action, priority: *priority }
     }
 }
 
-fn identities(acls: &[Acl]) -> Vec<Identity<'_>> {
-    let mut all: Vec<Identity<'_>> = acls.iter().map(Identity::from).collect();
+fn identities(acls: &[Acl]) -> Vec<AclIdentity<'_>> {
+    let mut all: Vec<AclIdentity<'_>> = acls.iter().map(AclIdentity::from).collect();
     all.sort_unstable();
     all
 }
@@ -360,11 +373,11 @@ fn identities(acls: &[Acl]) -> Vec<Identity<'_>> {
 /// The ACLs of a pod that denies all traffic, except traffic with its node and itself.
 fn deny_all(acls: &[Acl]) -> Vec<Acl> {
     let own = acls.iter().filter(|acl| !acl.id.contains('#') && acl.priority == Some(300));
-    let tail = |way: Way| {
-        let id = format!("{PREFIX}tail-{way}").to_ascii_lowercase();
-        Acl::new(id, way, Action::Block, 3000)
+    let tail = |direction: AclDirection| {
+        let id = format!("{PREFIX}tail-{direction}").to_ascii_lowercase();
+        Acl::new(id, direction, AclAction::Block, 3000)
     };
-    own.cloned().chain([tail(Way::In), tail(Way::Out)]).collect()
+    own.cloned().chain([tail(AclDirection::In), tail(AclDirection::Out)]).collect()
 }
 
 /// The warning about a pod whose rules are not in effect.

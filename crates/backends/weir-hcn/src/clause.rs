@@ -6,11 +6,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use weir_model::{
-    Action as RuleAction, Chain, Peers, PolicyId, Ports, Program, Protocol, Rule, Section,
-};
+use weir_model::{Action, Chain, Peers, PolicyId, Ports, Program, Protocol, Rule, Section};
 
-use crate::{Action, addresses::Addresses, render::id};
+use crate::{AclAction, addresses::Addresses, render::id};
 
 /// The maximum number of admin clauses. Without a limit, Pass rules could multiply them without
 /// bound.
@@ -20,32 +18,32 @@ const MAX_ADMIN_CLAUSES: usize = 10_000;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Clause {
     pub(crate) addresses: Addresses,
-    pub(crate) service: Service,
-    pub(crate) action: Action,
+    pub(crate) ports: AclPorts,
+    pub(crate) action: AclAction,
     pub(crate) id: String,
 }
 
 /// Ports of one protocol, or all traffic. HNS does not filter SCTP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Service {
+pub(crate) enum AclPorts {
     Any,
     Tcp(u16, u16),
     Udp(u16, u16),
 }
 
-impl Service {
+impl AclPorts {
     /// The intersection.
-    fn and(self, other: Service) -> Option<Service> {
+    fn and(self, other: AclPorts) -> Option<AclPorts> {
         let both = |(a, b): (u16, u16), (c, d): (u16, u16)| {
             (a.max(c) <= b.min(d)).then_some((a.max(c), b.min(d)))
         };
         match (self, other) {
-            (Service::Any, service) | (service, Service::Any) => Some(service),
-            (Service::Tcp(a, b), Service::Tcp(c, d)) => {
-                both((a, b), (c, d)).map(|(first, last)| Service::Tcp(first, last))
+            (AclPorts::Any, ports) | (ports, AclPorts::Any) => Some(ports),
+            (AclPorts::Tcp(a, b), AclPorts::Tcp(c, d)) => {
+                both((a, b), (c, d)).map(|(first, last)| AclPorts::Tcp(first, last))
             }
-            (Service::Udp(a, b), Service::Udp(c, d)) => {
-                both((a, b), (c, d)).map(|(first, last)| Service::Udp(first, last))
+            (AclPorts::Udp(a, b), AclPorts::Udp(c, d)) => {
+                both((a, b), (c, d)).map(|(first, last)| AclPorts::Udp(first, last))
             }
             _ => None,
         }
@@ -71,36 +69,36 @@ pub(crate) struct Lowered {
 }
 
 /// Lowers one direction of a pod.
-pub(crate) fn lower(program: &Program, chain: &Chain, way: &str) -> Lowered {
+pub(crate) fn lower(program: &Program, chain: &Chain, direction: &str) -> Lowered {
     let mut lowered = Lowered::default();
     let grants = chain.isolation.as_ref().map(|sections| {
         let mut grants = Vec::new();
         for section in sections {
-            grants.extend(lowered.section(program, section, way).map(|(clause, _)| clause));
+            grants.extend(lowered.section(program, section, direction).map(|(clause, _)| clause));
         }
         grants
     });
     lowered.isolation = grants;
     for section in &chain.baseline {
-        let clauses: Vec<_> = lowered.section(program, section, way).collect();
+        let clauses: Vec<_> = lowered.section(program, section, direction).collect();
         lowered.baseline.extend(clauses.into_iter().map(|(clause, _)| clause));
     }
     let after = lowered.after_admin();
     for section in &chain.admin {
-        let clauses: Vec<_> = lowered.section(program, section, way).collect();
+        let clauses: Vec<_> = lowered.section(program, section, direction).collect();
         for (clause, action) in clauses {
             if lowered.admin.len() > MAX_ADMIN_CLAUSES {
                 lowered.close(&section.policy);
                 return lowered;
             }
             match action {
-                RuleAction::Pass => lowered.admin.extend(after.iter().filter_map(|then| {
+                Action::Pass => lowered.admin.extend(after.iter().filter_map(|then| {
                     let addresses = clause.addresses.and(&then.addresses);
-                    let service = clause.service.and(then.service)?;
+                    let ports = clause.ports.and(then.ports)?;
                     let some = !addresses.is_empty();
-                    some.then(|| Clause { addresses, service, ..then.clone() })
+                    some.then(|| Clause { addresses, ports, ..then.clone() })
                 })),
-                RuleAction::Allow | RuleAction::Deny => lowered.admin.push(clause),
+                Action::Allow | Action::Deny => lowered.admin.push(clause),
             }
         }
     }
@@ -112,13 +110,13 @@ impl Lowered {
     fn after_admin(&self) -> Vec<Clause> {
         let tail = |action| Clause {
             addresses: Addresses::All,
-            service: Service::Any,
+            ports: AclPorts::Any,
             action,
             id: "weir:pass".into(),
         };
         match &self.isolation {
-            Some(grants) => grants.iter().cloned().chain([tail(Action::Block)]).collect(),
-            None => self.baseline.iter().cloned().chain([tail(Action::Allow)]).collect(),
+            Some(grants) => grants.iter().cloned().chain([tail(AclAction::Block)]).collect(),
+            None => self.baseline.iter().cloned().chain([tail(AclAction::Allow)]).collect(),
         }
     }
 
@@ -126,8 +124,8 @@ impl Lowered {
         self.exceeds_limit = Some(policy.clone());
         self.admin.push(Clause {
             addresses: Addresses::All,
-            service: Service::Any,
-            action: Action::Block,
+            ports: AclPorts::Any,
+            action: AclAction::Block,
             id: "weir:endless".into(),
         });
     }
@@ -137,19 +135,19 @@ impl Lowered {
         &mut self,
         program: &Program,
         section: &Section,
-        way: &str,
-    ) -> impl Iterator<Item = (Clause, RuleAction)> + use<> {
-        let mut clauses: Vec<(Clause, RuleAction, u32)> = Vec::new();
+        direction: &str,
+    ) -> impl Iterator<Item = (Clause, Action)> + use<> {
+        let mut clauses: Vec<(Clause, Action, u32)> = Vec::new();
         for rule in &section.rules {
             let (parts, has_sctp) = products(program, rule);
             if has_sctp {
                 self.without_sctp.insert(section.policy.clone());
-                self.denies_sctp |= rule.action != RuleAction::Allow;
+                self.denies_sctp |= rule.action != Action::Allow;
             }
-            for (addresses, service) in parts {
+            for (addresses, ports) in parts {
                 let number = rule.origin.rule;
                 let same = clauses.iter_mut().find(|(clause, action, other)| {
-                    (clause.service, *action, *other) == (service, rule.action, number)
+                    (clause.ports, *action, *other) == (ports, rule.action, number)
                 });
                 match same {
                     Some((clause, ..)) => {
@@ -158,11 +156,11 @@ impl Lowered {
                     }
                     None => {
                         let action = match rule.action {
-                            RuleAction::Deny => Action::Block,
-                            RuleAction::Allow | RuleAction::Pass => Action::Allow,
+                            Action::Deny => AclAction::Block,
+                            Action::Allow | Action::Pass => AclAction::Allow,
                         };
-                        let id = id(&section.policy, way, number);
-                        let clause = Clause { addresses, service, action, id };
+                        let id = id(&section.policy, direction, number);
+                        let clause = Clause { addresses, ports, action, id };
                         clauses.push((clause, rule.action, number));
                     }
                 }
@@ -174,11 +172,11 @@ impl Lowered {
 
 /// The traffic that a rule matches, as products of addresses and ports. The flag is true if the
 /// rule also matches SCTP.
-fn products(program: &Program, rule: &Rule) -> (Vec<(Addresses, Service)>, bool) {
+fn products(program: &Program, rule: &Rule) -> (Vec<(Addresses, AclPorts)>, bool) {
     let mut has_sctp = false;
-    let mut service = |protocol, first, last| match protocol {
-        Protocol::Tcp => Some(Service::Tcp(first, last)),
-        Protocol::Udp => Some(Service::Udp(first, last)),
+    let mut ports = |protocol, first, last| match protocol {
+        Protocol::Tcp => Some(AclPorts::Tcp(first, last)),
+        Protocol::Udp => Some(AclPorts::Udp(first, last)),
         Protocol::Sctp => {
             has_sctp = true;
             None
@@ -186,15 +184,15 @@ fn products(program: &Program, rule: &Rule) -> (Vec<(Addresses, Service)>, bool)
     };
     let members = |set| program.sets.get(set).into_iter().flatten();
     if let Peers::PortSet(set) = &rule.peers {
-        let mut by_port: BTreeMap<Service, Vec<_>> = BTreeMap::new();
+        let mut by_port: BTreeMap<AclPorts, Vec<_>> = BTreeMap::new();
         for member in members(set) {
             let Some((protocol, port)) = member.port else { continue };
-            if let Some(service) = service(protocol, port, port) {
-                by_port.entry(service).or_default().push(member.address);
+            if let Some(ports) = ports(protocol, port, port) {
+                by_port.entry(ports).or_default().push(member.address);
             }
         }
         let parts = by_port.into_iter();
-        let parts = parts.map(|(service, hosts)| (Addresses::hosts(hosts), service)).collect();
+        let parts = parts.map(|(ports, hosts)| (Addresses::hosts(hosts), ports)).collect();
         return (parts, has_sctp);
     }
     let addresses = match &rule.peers {
@@ -204,14 +202,14 @@ fn products(program: &Program, rule: &Rule) -> (Vec<(Addresses, Service)>, bool)
             Addresses::hosts(members(set).map(|member| member.address))
         }
     };
-    let services: Vec<Service> = match &rule.ports {
-        Ports::Any => vec![Service::Any],
+    let port_lists: Vec<AclPorts> = match &rule.ports {
+        Ports::Any => vec![AclPorts::Any],
         Ports::Of(ranges) => {
-            ranges.iter().filter_map(|r| service(r.protocol, r.first, r.last)).collect()
+            ranges.iter().filter_map(|r| ports(r.protocol, r.first, r.last)).collect()
         }
     };
     if addresses.is_empty() {
         return (Vec::new(), has_sctp);
     }
-    (services.into_iter().map(|service| (addresses.clone(), service)).collect(), has_sctp)
+    (port_lists.into_iter().map(|ports| (addresses.clone(), ports)).collect(), has_sctp)
 }

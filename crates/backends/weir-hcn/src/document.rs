@@ -8,7 +8,7 @@ use std::{
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, value::RawValue};
 
-use crate::{Acl, Action, PREFIX, RuleType, Way};
+use crate::{Acl, AclAction, AclDirection, PREFIX, RuleType};
 
 /// The kinds of networks whose endpoints the switch filters.
 const FILTERED_KINDS: [&str; 3] = ["L2Bridge", "L2Tunnel", "Overlay"];
@@ -19,16 +19,16 @@ const NO_NAMESPACE: &str = "00000000-0000-0000-0000-000000000000";
 #[derive(Clone, Debug, Default)]
 pub struct Inventory {
     /// The endpoints.
-    pub endpoints: Vec<Endpoint>,
+    pub endpoints: Vec<HnsEndpoint>,
     /// The networks, by id.
-    pub networks: BTreeMap<String, Network>,
+    pub networks: BTreeMap<String, HnsNetwork>,
     /// The addresses of the machine.
     pub addresses: BTreeSet<IpAddr>,
 }
 
 /// An endpoint. Ids are in lower case.
 #[derive(Clone, Debug)]
-pub struct Endpoint {
+pub struct HnsEndpoint {
     /// The id.
     pub id: String,
     /// The id of its network.
@@ -45,7 +45,7 @@ pub struct Endpoint {
 
 /// A network.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Network {
+pub struct HnsNetwork {
     /// The name.
     pub name: String,
     /// The kind.
@@ -55,18 +55,19 @@ pub struct Network {
 impl Inventory {
     /// The endpoints of a pod: local ones with one of its addresses, on a network that the switch
     /// filters or on the named network. Attached endpoints take precedence.
-    pub fn of_pod(&self, addresses: &[IpAddr], network: Option<&str>) -> Vec<&Endpoint> {
-        let is_filtered = |endpoint: &&Endpoint| {
+    pub fn of_pod(&self, addresses: &[IpAddr], network: Option<&str>) -> Vec<&HnsEndpoint> {
+        let is_filtered = |endpoint: &&HnsEndpoint| {
             let network_of = self.networks.get(&endpoint.network);
             network_of.is_some_and(|one| {
                 FILTERED_KINDS.contains(&&*one.kind)
                     || network.is_some_and(|name| one.name.eq_ignore_ascii_case(name))
             })
         };
-        let has = |endpoint: &&Endpoint| {
+        let has = |endpoint: &&HnsEndpoint| {
             !endpoint.is_remote && endpoint.addresses.iter().any(|own| addresses.contains(own))
         };
-        let all: Vec<&Endpoint> = self.endpoints.iter().filter(has).filter(is_filtered).collect();
+        let all: Vec<&HnsEndpoint> =
+            self.endpoints.iter().filter(has).filter(is_filtered).collect();
         if all.iter().any(|endpoint| endpoint.is_attached) {
             all.into_iter().filter(|endpoint| endpoint.is_attached).collect()
         } else {
@@ -76,20 +77,20 @@ impl Inventory {
 
     /// Describes the unfiltered network that an endpoint with these addresses is on.
     pub(crate) fn unfiltered(&self, addresses: &[IpAddr]) -> Option<String> {
-        let has = |endpoint: &&Endpoint| {
+        let has = |endpoint: &&HnsEndpoint| {
             !endpoint.is_remote && endpoint.addresses.iter().any(|own| addresses.contains(own))
         };
         let endpoint = self.endpoints.iter().find(has)?;
         Some(match self.networks.get(&endpoint.network) {
-            Some(Network { name, kind }) => format!("network {name} of kind {kind}"),
+            Some(HnsNetwork { name, kind }) => format!("network {name} of kind {kind}"),
             None => format!("network {}, which HNS does not list", endpoint.network),
         })
     }
 }
 
-impl Endpoint {
+impl HnsEndpoint {
     /// Parses the document of an endpoint.
-    pub fn parse(text: &str) -> Result<Endpoint, serde_json::Error> {
+    pub fn parse(text: &str) -> Result<HnsEndpoint, serde_json::Error> {
         #[derive(Deserialize)]
         #[serde(rename_all = "PascalCase")]
         struct Document {
@@ -110,7 +111,7 @@ impl Endpoint {
         let namespace = document.host_compute_namespace.unwrap_or_default();
         let configurations = document.ip_configurations.into_iter().flatten();
         let addresses = configurations.filter_map(|one| one.ip_address?.parse().ok());
-        Ok(Endpoint {
+        Ok(HnsEndpoint {
             id: document.id.to_ascii_lowercase(),
             network: document.host_compute_network.unwrap_or_default().to_ascii_lowercase(),
             addresses: addresses.collect(),
@@ -137,14 +138,19 @@ impl Endpoint {
     pub fn desired(&self, acls: &[Acl]) -> Vec<Acl> {
         let has_foreign_host_rules =
             self.acls().any(|acl| acl.rule_type == RuleType::Host && !acl.is_ours());
-        let host = |way: Way| Acl {
+        let host = |direction: AclDirection| Acl {
             rule_type: RuleType::Host,
             priority: None,
-            ..Acl::new(format!("{PREFIX}host-{way}").to_ascii_lowercase(), way, Action::Allow, 0)
+            ..Acl::new(
+                format!("{PREFIX}host-{direction}").to_ascii_lowercase(),
+                direction,
+                AclAction::Allow,
+                0,
+            )
         };
         let mut desired: Vec<Acl> = acls.iter().cloned().map(Acl::sorted_lists).collect();
         if !acls.is_empty() && !has_foreign_host_rules {
-            desired.extend([host(Way::In), host(Way::Out)]);
+            desired.extend([host(AclDirection::In), host(AclDirection::Out)]);
         }
         desired.sort();
         desired
@@ -157,11 +163,11 @@ impl Endpoint {
         struct Request<'a> {
             resource_type: &'a str,
             request_type: &'a str,
-            settings: Settings<'a>,
+            settings: HcnSettings<'a>,
         }
         #[derive(Serialize)]
         #[serde(rename_all = "PascalCase")]
-        struct Settings<'a> {
+        struct HcnSettings<'a> {
             policies: Vec<&'a RawValue>,
         }
         let ours: Vec<Box<RawValue>> = desired
@@ -173,7 +179,7 @@ impl Endpoint {
         serde_json::to_string(&Request {
             resource_type: "Policy",
             request_type: "Update",
-            settings: Settings { policies },
+            settings: HcnSettings { policies },
         })
     }
 
@@ -182,10 +188,10 @@ impl Endpoint {
     }
 }
 
-impl Network {
+impl HnsNetwork {
     /// Parses the document of a network to its id and properties. HNS omits the kind of a NAT
     /// network.
-    pub fn parse(text: &str) -> Result<(String, Network), serde_json::Error> {
+    pub fn parse(text: &str) -> Result<(String, HnsNetwork), serde_json::Error> {
         #[derive(Deserialize)]
         #[serde(rename_all = "PascalCase")]
         struct Document {
@@ -196,7 +202,7 @@ impl Network {
         }
         let Document { id, name, r#type } = serde_json::from_str(text)?;
         let kind = r#type.filter(|kind| !kind.is_empty()).unwrap_or_else(|| "NAT".into());
-        Ok((id.to_ascii_lowercase(), Network { name: name.unwrap_or_default(), kind }))
+        Ok((id.to_ascii_lowercase(), HnsNetwork { name: name.unwrap_or_default(), kind }))
     }
 }
 
@@ -224,9 +230,9 @@ mod tests {
             let text = format!(
                 r#"{{"ID":"{id}","HostComputeNetwork":"n1","HostComputeNamespace":"{namespace}","Flags":{flags},"IpConfigurations":[{{"IpAddress":"{address}"}}]}}"#
             );
-            Endpoint::parse(&text).unwrap()
+            HnsEndpoint::parse(&text).unwrap()
         };
-        let network = Network { name: "Calico".into(), kind: "L2Bridge".into() };
+        let network = HnsNetwork { name: "Calico".into(), kind: "L2Bridge".into() };
         let networks = [("n1".to_owned(), network)].into();
         Inventory {
             endpoints: endpoints.iter().map(one).collect(),
@@ -242,8 +248,8 @@ mod tests {
 
     #[test]
     fn foreign_policies_stay_byte_identical() {
-        let endpoint = Endpoint::parse(ENDPOINT).unwrap();
-        let acl = Acl::new("weir:tail-out".into(), Way::Out, Action::Block, 3000);
+        let endpoint = HnsEndpoint::parse(ENDPOINT).unwrap();
+        let acl = Acl::new("weir:tail-out".into(), AclDirection::Out, AclAction::Block, 3000);
         let update = endpoint.update(&[acl]).unwrap();
         assert_eq!(
             update,
@@ -255,16 +261,16 @@ mod tests {
 
     #[test]
     fn rules_for_the_host_firewall_are_added_only_without_foreign_ones() {
-        let endpoint = Endpoint::parse(ENDPOINT).unwrap();
-        let acl = Acl::new("weir:tail-out".into(), Way::Out, Action::Block, 3000);
-        let hosts = |endpoint: &Endpoint, acls: &[Acl]| {
+        let endpoint = HnsEndpoint::parse(ENDPOINT).unwrap();
+        let acl = Acl::new("weir:tail-out".into(), AclDirection::Out, AclAction::Block, 3000);
+        let hosts = |endpoint: &HnsEndpoint, acls: &[Acl]| {
             let desired = endpoint.desired(acls);
             desired.iter().filter(|acl| acl.rule_type == RuleType::Host).count()
         };
         assert_eq!((hosts(&endpoint, std::slice::from_ref(&acl)), hosts(&endpoint, &[])), (2, 0));
         let foreign =
             ENDPOINT.replace(r#""Direction":"Out","#, r#""Direction":"Out","RuleType":"Host","#);
-        assert_eq!(hosts(&Endpoint::parse(&foreign).unwrap(), &[acl]), 0);
+        assert_eq!(hosts(&HnsEndpoint::parse(&foreign).unwrap(), &[acl]), 0);
     }
 
     #[test]
@@ -290,8 +296,8 @@ mod tests {
 
     #[test]
     fn a_network_without_a_kind_is_nat() {
-        let (id, network) = Network::parse(r#"{"ID":"ABC","Name":"nat"}"#).unwrap();
+        let (id, network) = HnsNetwork::parse(r#"{"ID":"ABC","Name":"nat"}"#).unwrap();
         assert_eq!((&*id, &*network.name, &*network.kind), ("abc", "nat", "NAT"));
-        assert!(Endpoint::parse("[]").is_err() && Network::parse("{}").is_err());
+        assert!(HnsEndpoint::parse("[]").is_err() && HnsNetwork::parse("{}").is_err());
     }
 }

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use weir_model::{Direction, Flow, Protocol, Verdict};
 
-use crate::{Acl, Action, RuleType, Way};
+use crate::{Acl, AclAction, AclDirection, RuleType};
 
 /// The verdict of an endpoint's ACLs for a connection in one direction. `None` if no ACL matches:
 /// the default differs between Windows versions.
@@ -14,27 +14,28 @@ use crate::{Acl, Action, RuleType, Way};
 /// The matching ACLs with the lowest priority number decide. If Allow and Block share that number,
 /// HNS does not define the winner; this function returns Deny.
 pub fn evaluate(acls: &[Acl], flow: &Flow, direction: Direction) -> Option<Verdict> {
-    let way = match direction {
-        Direction::Ingress => Way::In,
-        Direction::Egress => Way::Out,
+    let direction = match direction {
+        Direction::Ingress => AclDirection::In,
+        Direction::Egress => AclDirection::Out,
     };
-    let matching =
-        || acls.iter().filter(|acl| acl.rule_type == RuleType::Switch && fits(acl, flow, way));
+    let matching = || {
+        acls.iter().filter(|acl| acl.rule_type == RuleType::Switch && fits(acl, flow, direction))
+    };
     let first = matching().map(|acl| acl.priority.unwrap_or(0)).min()?;
     let mut deciding = matching().filter(|acl| acl.priority.unwrap_or(0) == first);
-    if deciding.any(|acl| acl.action == Action::Block) {
+    if deciding.any(|acl| acl.action == AclAction::Block) {
         Some(Verdict::Deny)
     } else {
         Some(Verdict::Allow)
     }
 }
 
-fn fits(acl: &Acl, flow: &Flow, way: Way) -> bool {
-    let (here, there, destination_ports, source_ports) = match way {
-        Way::In => (flow.to, flow.from, &acl.local_ports, &acl.remote_ports),
-        Way::Out => (flow.from, flow.to, &acl.remote_ports, &acl.local_ports),
+fn fits(acl: &Acl, flow: &Flow, direction: AclDirection) -> bool {
+    let (here, there, destination_ports, source_ports) = match direction {
+        AclDirection::In => (flow.to, flow.from, &acl.local_ports, &acl.remote_ports),
+        AclDirection::Out => (flow.from, flow.to, &acl.remote_ports, &acl.local_ports),
     };
-    acl.direction == way
+    acl.direction == direction
         && in_list(&acl.protocols, |number| number == protocol(flow.protocol))
         && in_list(&acl.local_addresses, |net| holds(net, here))
         && in_list(&acl.remote_addresses, |net| holds(net, there))
@@ -86,39 +87,42 @@ mod tests {
 
     #[test]
     fn the_lowest_priority_number_decides() {
-        let acl = |action, priority| Acl::new("weir:x".into(), Way::In, action, priority);
+        let acl = |action, priority| Acl::new("weir:x".into(), AclDirection::In, action, priority);
         let check = |acls: &[Acl], expected| {
             assert_eq!(evaluate(acls, &flow(), Direction::Ingress), expected, "{acls:?}");
         };
-        check(&[acl(Action::Block, 20), acl(Action::Allow, 10)], Some(Verdict::Allow));
-        check(&[acl(Action::Allow, 20), acl(Action::Block, 10)], Some(Verdict::Deny));
-        check(&[acl(Action::Allow, 10), acl(Action::Block, 10)], Some(Verdict::Deny));
+        check(&[acl(AclAction::Block, 20), acl(AclAction::Allow, 10)], Some(Verdict::Allow));
+        check(&[acl(AclAction::Allow, 20), acl(AclAction::Block, 10)], Some(Verdict::Deny));
+        check(&[acl(AclAction::Allow, 10), acl(AclAction::Block, 10)], Some(Verdict::Deny));
         check(&[], None);
-        let other = Acl { direction: Way::Out, ..acl(Action::Block, 10) };
-        check(&[other, acl(Action::Allow, 20)], Some(Verdict::Allow));
-        let host = Acl { rule_type: RuleType::Host, ..acl(Action::Allow, 1) };
-        check(&[host, acl(Action::Block, 20)], Some(Verdict::Deny));
+        let other = Acl { direction: AclDirection::Out, ..acl(AclAction::Block, 10) };
+        check(&[other, acl(AclAction::Allow, 20)], Some(Verdict::Allow));
+        let host = Acl { rule_type: RuleType::Host, ..acl(AclAction::Allow, 1) };
+        check(&[host, acl(AclAction::Block, 20)], Some(Verdict::Deny));
     }
 
     #[test]
     fn lists_and_ranges_are_parsed() {
         let fits = |acl: Acl, direction| evaluate(&[acl], &flow(), direction).is_some();
-        let acl = |way| Acl::new("weir:x".into(), way, Action::Allow, 10);
-        let ports = |local: &str, remote: &str, way| Acl {
+        let acl = |direction| Acl::new("weir:x".into(), direction, AclAction::Allow, 10);
+        let ports = |local: &str, remote: &str, direction| Acl {
             local_ports: local.into(),
             remote_ports: remote.into(),
-            ..acl(way)
+            ..acl(direction)
         };
-        assert!(fits(ports("1,79-81", "", Way::In), Direction::Ingress));
-        assert!(!fits(ports("1,81-90", "", Way::In), Direction::Ingress));
-        assert!(!fits(ports("", "80", Way::In), Direction::Ingress), "it is the sender's port");
-        assert!(fits(ports("", "80", Way::Out), Direction::Egress));
-        let from = |list: &str| Acl { remote_addresses: list.into(), ..acl(Way::In) };
+        assert!(fits(ports("1,79-81", "", AclDirection::In), Direction::Ingress));
+        assert!(!fits(ports("1,81-90", "", AclDirection::In), Direction::Ingress));
+        assert!(
+            !fits(ports("", "80", AclDirection::In), Direction::Ingress),
+            "it is the sender's port"
+        );
+        assert!(fits(ports("", "80", AclDirection::Out), Direction::Egress));
+        let from = |list: &str| Acl { remote_addresses: list.into(), ..acl(AclDirection::In) };
         assert!(fits(from("192.0.2.0/24,10.0.0.1"), Direction::Ingress));
         assert!(fits(from("10.0.0.0/31"), Direction::Ingress));
         assert!(!fits(from("10.0.0.2"), Direction::Ingress));
         assert!(!fits(from("Any"), Direction::Ingress), "not an address");
-        let protocol = |list: &str| Acl { protocols: list.into(), ..acl(Way::In) };
+        let protocol = |list: &str| Acl { protocols: list.into(), ..acl(AclDirection::In) };
         assert!(fits(protocol("17,6"), Direction::Ingress));
         assert!(!fits(protocol("17"), Direction::Ingress));
     }

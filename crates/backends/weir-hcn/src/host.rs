@@ -1,6 +1,6 @@
 use std::fmt;
 
-use crate::{Inventory, document::Endpoint};
+use crate::{HnsEndpoint, Inventory};
 
 /// The part of the Host Networking Service (HNS) that this backend uses.
 pub trait Host {
@@ -8,7 +8,7 @@ pub trait Host {
     fn inventory(&mut self) -> Result<Inventory, HostError>;
 
     /// Reads an endpoint.
-    fn endpoint(&mut self, id: &str) -> Result<Endpoint, HostError>;
+    fn endpoint(&mut self, id: &str) -> Result<HnsEndpoint, HostError>;
 
     /// Modifies an endpoint.
     fn modify(&mut self, id: &str, request: &str) -> Result<(), HostError>;

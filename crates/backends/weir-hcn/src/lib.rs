@@ -30,9 +30,9 @@ mod render;
 mod timed;
 mod tracker;
 
-pub use acl::{Acl, Action, PREFIX, RuleType, Way};
-pub use backend::{Hcn, Settings};
-pub use document::{Endpoint, Inventory, Network};
+pub use acl::{Acl, AclAction, AclDirection, PREFIX, RuleType};
+pub use backend::{Hcn, HcnSettings};
+pub use document::{HnsEndpoint, HnsNetwork, Inventory};
 pub use evaluate::evaluate;
 pub use file::StateFile;
 pub use host::{ErrorClass, Host, HostError};

@@ -27,7 +27,7 @@ use windows_sys::{
     core::{GUID, HRESULT, PCWSTR, PWSTR},
 };
 
-use crate::{ErrorClass, Host, HostError, Inventory, Network, document::Endpoint};
+use crate::{ErrorClass, HnsEndpoint, HnsNetwork, Host, HostError, Inventory};
 
 type Enumerate = unsafe extern "system" fn(PCWSTR, *mut PWSTR, *mut PWSTR) -> HRESULT;
 type Open = unsafe extern "system" fn(*const GUID, *mut *mut c_void, *mut PWSTR) -> HRESULT;
@@ -135,10 +135,10 @@ impl Host for Library {
         let mut inventory = Inventory::default();
         for document in self.networks.all()? {
             // Skip documents that cannot be parsed.
-            inventory.networks.extend(Network::parse(&document));
+            inventory.networks.extend(HnsNetwork::parse(&document));
         }
         for document in self.endpoints.all()? {
-            inventory.endpoints.extend(Endpoint::parse(&document));
+            inventory.endpoints.extend(HnsEndpoint::parse(&document));
         }
         // Without the machine's addresses, the ACLs would block probes of the kubelet. Fail
         // instead.
@@ -153,9 +153,9 @@ impl Host for Library {
         Ok(inventory)
     }
 
-    fn endpoint(&mut self, id: &str) -> Result<Endpoint, HostError> {
+    fn endpoint(&mut self, id: &str) -> Result<HnsEndpoint, HostError> {
         let document = self.endpoints.document(id)?;
-        Endpoint::parse(&document)
+        HnsEndpoint::parse(&document)
             .map_err(|error| HostError::invalid_response("HcnQueryEndpointProperties", &error))
     }
 

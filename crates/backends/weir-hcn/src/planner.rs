@@ -7,7 +7,7 @@ use weir_datapath::Shortfall;
 use weir_model::{Delta, Direction, Endpoint, Peers, PodId, Program, SetId, SetKey};
 
 use crate::{
-    Acl, Inventory, Plan, Rendered, Step,
+    Acl, HnsEndpoint, Inventory, Plan, Rendered, Step,
     render::render,
     tracker::{Tracker, has_desired_acls},
 };
@@ -20,17 +20,18 @@ pub struct Planner {
     desired: BTreeMap<PodId, DesiredPod>,
 }
 
-/// The installed state: the machine's endpoints, and the backend's memory of what it wrote there.
+/// The installed state: the endpoints of the machine, and the record of the ACLs written to them.
 #[derive(Clone, Debug, Default)]
 pub struct Installed {
     /// The endpoints and networks.
     pub inventory: Inventory,
-    /// The rules that were written, and how HNS reads them back.
+    /// The ACLs that were written, and the form in which HNS returned them.
     pub tracker: Tracker,
-    /// The name of a network whose endpoints have rules, whatever its kind.
+    /// The name of a network whose endpoints get ACLs, even if its kind is not filtered by default.
     pub network: Option<String>,
 }
 
+/// A pod and the ACLs that its endpoint should have.
 #[derive(Clone, Debug)]
 struct DesiredPod {
     addresses: Vec<IpAddr>,
@@ -53,7 +54,7 @@ impl weir_datapath::Planner for Planner {
             touched.extend(named.map(|(id, _)| id.clone()));
         }
         let mut steps = Vec::new();
-        let mut left: Vec<(PodId, Vec<IpAddr>)> = Vec::new();
+        let mut stale: Vec<(PodId, Vec<IpAddr>)> = Vec::new();
         for id in touched {
             let now =
                 program.endpoints.get(&id).map(|endpoint| self.desired_pod(program, &id, endpoint));
@@ -68,8 +69,8 @@ impl weir_datapath::Planner for Planner {
                 }
                 None => self.desired.remove(&id),
             };
-            // ACLs on an address without a local pod are stale, unless the pod kept another
-            // address: same endpoint, and clearing it would leave the pod open.
+            // The ACLs of an address that no local pod has are stale. But a pod that kept another
+            // address still has the same endpoint: clearing that would remove its protection.
             let keeps = |was: &DesiredPod| {
                 let now = self.desired.get(&id).map_or(&[][..], |now| &*now.addresses);
                 was.addresses.iter().any(|address| now.contains(address))
@@ -79,12 +80,12 @@ impl weir_datapath::Planner for Planner {
             let is_free = |address: &IpAddr| program.owner(*address).is_none();
             let lost: Vec<IpAddr> = lost.into_iter().filter(is_free).collect();
             if !lost.is_empty() {
-                left.push((id, lost));
+                stale.push((id, lost));
             }
         }
-        let empty = |(pod, addresses)| Step::Put { pod, addresses, acls: Vec::new() };
-        // Clear first: an endpoint can have one address of each of two pods.
-        Plan { steps: left.into_iter().map(empty).chain(steps).collect() }
+        let clear = |(pod, addresses)| Step::Put { pod, addresses, acls: Vec::new() };
+        // Clear first, because one endpoint can have addresses of an old and of a new pod.
+        Plan { steps: stale.into_iter().map(clear).chain(steps).collect() }
     }
 
     fn replan(&mut self, program: &Program, installed: &Installed) -> Plan {
@@ -134,9 +135,8 @@ impl Planner {
         for (id, pod) in self.with_rules() {
             let endpoints = installed.of_pod(&pod.addresses, network);
             owned.extend(endpoints.iter().map(|endpoint| endpoint.id.clone()));
-            let is_up_to_date = |endpoint: &&crate::document::Endpoint| {
-                has_desired_acls(endpoint, &pod.rendered.acls, tracker)
-            };
+            let is_up_to_date =
+                |endpoint: &&HnsEndpoint| has_desired_acls(endpoint, &pod.rendered.acls, tracker);
             if pod.is_rejected {
                 continue;
             }
@@ -147,8 +147,7 @@ impl Planner {
         let orphans = installed.endpoints.iter().filter(|endpoint| {
             endpoint.has_ours() && !endpoint.is_remote && !owned.contains(&endpoint.id)
         });
-        let clear =
-            |endpoint: &crate::document::Endpoint| Step::Clear { endpoint: endpoint.id.clone() };
+        let clear = |endpoint: &HnsEndpoint| Step::Clear { endpoint: endpoint.id.clone() };
         Plan { steps: orphans.map(clear).chain(steps).collect() }
     }
 

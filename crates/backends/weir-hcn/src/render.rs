@@ -19,9 +19,9 @@ use weir_datapath::Shortfall;
 use weir_model::{Chain, Direction, Endpoint, IpFamily, PodId, PolicyId, Program, SetId, SetKey};
 
 use crate::{
-    Acl, Action, PREFIX, Way,
+    Acl, AclAction, AclDirection, PREFIX,
     addresses::Addresses,
-    clause::{self, Clause, Service},
+    clause::{self, AclPorts, Clause},
 };
 
 /// The maximum number of addresses in a list, as documented by Microsoft.
@@ -70,9 +70,9 @@ pub fn render(
     for direction in Direction::BOTH {
         let mut renderer = Renderer {
             pod,
-            way: match direction {
-                Direction::Ingress => Way::In,
-                Direction::Egress => Way::Out,
+            direction: match direction {
+                Direction::Ingress => AclDirection::In,
+                Direction::Egress => AclDirection::Out,
             },
             families: &families,
             denies_sctp: false,
@@ -90,7 +90,7 @@ pub fn render(
 
 struct Renderer<'a> {
     pod: &'a PodId,
-    way: Way,
+    direction: AclDirection,
     families: &'a [IpFamily],
     /// Whether some SCTP is denied. HNS cannot filter by SCTP port, so all SCTP must be denied.
     denies_sctp: bool,
@@ -108,17 +108,17 @@ impl Renderer<'_> {
         let node = node.and_then(|set| program.sets.get(&set)).into_iter().flatten();
         let own = node.map(|member| member.address).chain(host.iter().copied());
         let own = Addresses::hosts(own.chain(endpoint.addresses.iter().copied()));
-        let clause = |name: &str, addresses, service| Clause {
+        let clause = |name: &str, addresses, ports| Clause {
             addresses,
-            service,
-            action: Action::Allow,
-            id: format!("{PREFIX}{name}-{}", lower_case(self.way)),
+            ports,
+            action: AclAction::Allow,
+            id: format!("{PREFIX}{name}-{}", lower_case(self.direction)),
         };
-        let own = clause("own", own, Service::Any);
+        let own = clause("own", own, AclPorts::Any);
         let nets = ["fe80::/10", "ff02::/16"].into_iter().filter_map(|net| net.parse().ok());
         let nets = nets.map(|net| Addresses::block(&weir_model::Block::new(net, [])));
         let nets = nets.reduce(Addresses::or);
-        let neighbours = nets.map(|nets| clause("neighbours", nets, Service::Any));
+        let neighbours = nets.map(|nets| clause("neighbours", nets, AclPorts::Any));
         self.emit(&own, OWN, &[""]);
         if let Some(neighbours) = neighbours {
             self.emit(&neighbours, OWN, &["58"]);
@@ -126,7 +126,7 @@ impl Renderer<'_> {
     }
 
     fn chain(&mut self, program: &Program, chain: &Chain) {
-        let lowered = clause::lower(program, chain, lower_case(self.way));
+        let lowered = clause::lower(program, chain, lower_case(self.direction));
         self.denies_sctp = lowered.denies_sctp;
         for policy in lowered.without_sctp {
             self.add_shortfall(
@@ -144,15 +144,15 @@ impl Renderer<'_> {
         match &lowered.isolation {
             Some(grants) => {
                 grants.iter().for_each(|grant| self.add(grant, GRANTS));
-                self.add_default(Action::Block, ISOLATED);
+                self.add_default(AclAction::Block, ISOLATED);
             }
             None => {
                 is_closed |= self.add_ordered(&lowered.baseline, BASELINE);
                 if !is_closed {
-                    self.add_default(Action::Allow, OPEN);
+                    self.add_default(AclAction::Allow, OPEN);
                 }
                 if self.denies_sctp {
-                    self.add_default(Action::Block, CLOSED);
+                    self.add_default(AclAction::Block, CLOSED);
                 }
             }
         }
@@ -162,7 +162,7 @@ impl Renderer<'_> {
     /// case all other traffic is denied.
     fn add_ordered(&mut self, clauses: &[Clause], (first, last): (u16, u16)) -> bool {
         let mut number = first;
-        let mut before: Option<Action> = None;
+        let mut before: Option<AclAction> = None;
         for clause in clauses {
             if before.is_some_and(|action| action != clause.action) {
                 number += 1;
@@ -175,7 +175,7 @@ impl Renderer<'_> {
                     policy: None,
                     what: what.into(),
                 });
-                self.add_default(Action::Block, last);
+                self.add_default(AclAction::Block, last);
                 return true;
             }
             before = Some(clause.action);
@@ -184,32 +184,34 @@ impl Renderer<'_> {
         false
     }
 
-    fn add_default(&mut self, action: Action, number: u16) {
-        let id = format!("{PREFIX}tail-{}", lower_case(self.way));
-        let tail = Clause { addresses: Addresses::All, service: Service::Any, action, id };
+    fn add_default(&mut self, action: AclAction, number: u16) {
+        let id = format!("{PREFIX}tail-{}", lower_case(self.direction));
+        let tail = Clause { addresses: Addresses::All, ports: AclPorts::Any, action, id };
         self.add(&tail, number);
     }
 
     /// Adds a clause for every protocol that it matches.
     fn add(&mut self, clause: &Clause, number: u16) {
-        match clause.service {
-            Service::Any if self.denies_sctp && clause.action == Action::Allow => {
+        match clause.ports {
+            AclPorts::Any if self.denies_sctp && clause.action == AclAction::Allow => {
                 self.emit(clause, number, &ALL_BUT_SCTP);
             }
-            Service::Any => self.emit(clause, number, &[""]),
-            Service::Tcp(..) => self.emit(clause, number, &["6"]),
-            Service::Udp(..) => self.emit(clause, number, &["17"]),
+            AclPorts::Any => self.emit(clause, number, &[""]),
+            AclPorts::Tcp(..) => self.emit(clause, number, &["6"]),
+            AclPorts::Udp(..) => self.emit(clause, number, &["17"]),
         }
     }
 
     /// Adds the ACLs of a clause: one per protocol, family and part of a long list.
     fn emit(&mut self, clause: &Clause, number: u16, protocols: &[&str]) {
-        let ports = match clause.service {
-            Service::Any | Service::Tcp(0, u16::MAX) | Service::Udp(0, u16::MAX) => String::new(),
-            Service::Tcp(first, last) | Service::Udp(first, last) if first == last => {
+        let ports = match clause.ports {
+            AclPorts::Any | AclPorts::Tcp(0, u16::MAX) | AclPorts::Udp(0, u16::MAX) => {
+                String::new()
+            }
+            AclPorts::Tcp(first, last) | AclPorts::Udp(first, last) if first == last => {
                 first.to_string()
             }
-            Service::Tcp(first, last) | Service::Udp(first, last) => format!("{first}-{last}"),
+            AclPorts::Tcp(first, last) | AclPorts::Udp(first, last) => format!("{first}-{last}"),
         };
         let lists: Vec<String> = match clause.addresses {
             Addresses::All => vec![String::new()],
@@ -224,12 +226,12 @@ impl Renderer<'_> {
         };
         for protocol in protocols {
             for list in &lists {
-                let mut acl = Acl::new(clause.id.clone(), self.way, clause.action, number);
+                let mut acl = Acl::new(clause.id.clone(), self.direction, clause.action, number);
                 acl.protocols = (*protocol).to_owned();
                 acl.remote_addresses = list.clone();
-                match self.way {
-                    Way::In => acl.local_ports.clone_from(&ports),
-                    Way::Out => acl.remote_ports.clone_from(&ports),
+                match self.direction {
+                    AclDirection::In => acl.local_ports.clone_from(&ports),
+                    AclDirection::Out => acl.remote_ports.clone_from(&ports),
                 }
                 if self.seen.insert(Acl { id: String::new(), ..acl.clone() }) {
                     self.acls.push(acl);
@@ -245,18 +247,18 @@ impl Renderer<'_> {
 }
 
 /// The direction as in ids.
-fn lower_case(way: Way) -> &'static str {
-    match way {
-        Way::In => "in",
-        Way::Out => "out",
+fn lower_case(direction: AclDirection) -> &'static str {
+    match direction {
+        AclDirection::In => "in",
+        AclDirection::Out => "out",
     }
 }
 
 /// The id of the ACLs of one policy rule. A hash replaces the end of a long one.
-pub(crate) fn id(policy: &PolicyId, way: &str, rule: u32) -> String {
+pub(crate) fn id(policy: &PolicyId, direction: &str, rule: u32) -> String {
     let PolicyId { kind, namespace, name } = policy;
     let slash = if namespace.is_empty() { "" } else { "/" };
-    let whole = format!("{PREFIX}{kind}/{namespace}{slash}{name}#{way}.{rule}");
+    let whole = format!("{PREFIX}{kind}/{namespace}{slash}{name}#{direction}.{rule}");
     if whole.len() <= MAX_ID_LENGTH {
         return whole;
     }

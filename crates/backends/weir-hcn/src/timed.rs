@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 
-use crate::{Host, HostError, Inventory, document::Endpoint};
+use crate::{HnsEndpoint, Host, HostError, Inventory};
 
 /// The timeout of one call.
 const CALL_TIMEOUT: Duration = Duration::from_secs(5);
@@ -85,7 +85,7 @@ impl<H: Host + Send + 'static> Host for Timed<H> {
         self.call("list of endpoints", LIST_TIMEOUT, H::inventory)
     }
 
-    fn endpoint(&mut self, id: &str) -> Result<Endpoint, HostError> {
+    fn endpoint(&mut self, id: &str) -> Result<HnsEndpoint, HostError> {
         let id = id.to_owned();
         self.call("query of an endpoint", CALL_TIMEOUT, move |host| host.endpoint(&id))
     }
@@ -130,7 +130,7 @@ mod tests {
             Ok(Inventory::default())
         }
 
-        fn endpoint(&mut self, _: &str) -> Result<Endpoint, HostError> {
+        fn endpoint(&mut self, _: &str) -> Result<HnsEndpoint, HostError> {
             Err(HostError { call: "x", code: 1, record: String::new() })
         }
 

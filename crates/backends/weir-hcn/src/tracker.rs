@@ -1,12 +1,12 @@
-//! Records the ACLs written to each endpoint and the form in which HNS returned them. It is a cache
-//! that survives restarts; the endpoints are authoritative.
+//! Records which ACLs the backend wrote to each endpoint, and how HNS returned them. The record
+//! survives restarts in the state file. It is a cache: the endpoints are authoritative.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::{Acl, PREFIX, document::Endpoint};
+use crate::{Acl, HnsEndpoint, PREFIX};
 
 /// The version of the file format. Other versions are rejected.
 const SCHEMA: u32 = 1;
@@ -24,25 +24,26 @@ struct Tracked {
     pod: String,
     /// The digest of the desired ACLs.
     applied: String,
-    /// The digest of the ACLs that HNS returned.
+    /// The digest of the ACLs that HNS returned after the write.
     seen: String,
     /// The ids of the ACLs.
     rules: BTreeSet<String>,
 }
 
-/// The format of the file. `policies` is for people and other programs; it is derived from the
-/// endpoints.
+/// The format of the state file. weir does not read `policies`, which is for people and other
+/// programs.
 #[derive(Serialize, Deserialize)]
-struct File {
+struct TrackerFile {
     schema: u32,
     agent: String,
     #[serde(default)]
-    policies: BTreeMap<String, Vec<RuleSet>>,
+    policies: BTreeMap<String, Vec<EndpointRuleIds>>,
     endpoints: BTreeMap<String, Tracked>,
 }
 
+/// The ACLs of one policy on one endpoint.
 #[derive(Serialize, Deserialize)]
-struct RuleSet {
+struct EndpointRuleIds {
     #[serde(rename = "EndpointID")]
     endpoint: String,
     #[serde(rename = "RuleIDs")]
@@ -52,7 +53,7 @@ struct RuleSet {
 impl Tracker {
     /// Parses a file.
     pub fn parse(bytes: &[u8]) -> Result<Tracker, String> {
-        let file: File = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
+        let file: TrackerFile = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
         match file.schema {
             SCHEMA => Ok(Tracker { endpoints: file.endpoints }),
             other => Err(format!("it has schema {other}, and {SCHEMA} was expected")),
@@ -61,21 +62,21 @@ impl Tracker {
 
     /// The text of the file.
     pub fn text(&self, agent: &str) -> String {
-        let mut policies: BTreeMap<String, Vec<RuleSet>> = BTreeMap::new();
+        let mut policies: BTreeMap<String, Vec<EndpointRuleIds>> = BTreeMap::new();
         for (id, tracked) in &self.endpoints {
             let mut by_policy: BTreeMap<String, Vec<String>> = BTreeMap::new();
             for rule in &tracked.rules {
-                if let Some(policy) = policy(rule) {
+                if let Some(policy) = policy_of_acl(rule) {
                     by_policy.entry(policy).or_default().push(rule.clone());
                 }
             }
             for (policy, rules) in by_policy {
-                let set = RuleSet { endpoint: id.clone(), rules };
+                let set = EndpointRuleIds { endpoint: id.clone(), rules };
                 policies.entry(policy).or_default().push(set);
             }
         }
         let (schema, endpoints) = (SCHEMA, self.endpoints.clone());
-        let file = File { schema, agent: agent.to_owned(), policies, endpoints };
+        let file = TrackerFile { schema, agent: agent.to_owned(), policies, endpoints };
         serde_json::to_string_pretty(&file).unwrap_or_default()
     }
 
@@ -90,12 +91,12 @@ impl Tracker {
         self.endpoints.insert(endpoint.to_owned(), tracked);
     }
 
-    /// Forgets an endpoint without our ACLs.
+    /// Removes the record of an endpoint.
     pub fn remove(&mut self, endpoint: &str) {
         self.endpoints.remove(endpoint);
     }
 
-    /// Forgets the endpoints that do not exist any more.
+    /// Removes the records of deleted endpoints.
     pub fn retain(&mut self, has_endpoint: impl Fn(&str) -> bool) {
         self.endpoints.retain(|id, _| has_endpoint(id));
     }
@@ -105,6 +106,7 @@ impl Tracker {
         self.endpoints.contains_key(endpoint)
     }
 
+    /// Whether HNS returned exactly `ours` after these ACLs were written.
     fn is_known_form(&self, endpoint: &str, desired: &[Acl], ours: &[Acl]) -> bool {
         self.endpoints.get(endpoint).is_some_and(|tracked| {
             tracked.applied == digest(desired) && tracked.seen == digest(ours)
@@ -114,13 +116,14 @@ impl Tracker {
 
 /// Whether an endpoint has the desired ACLs: exactly, or in the form that HNS returned when they
 /// were written.
-pub(crate) fn has_desired_acls(endpoint: &Endpoint, acls: &[Acl], tracker: &Tracker) -> bool {
+pub(crate) fn has_desired_acls(endpoint: &HnsEndpoint, acls: &[Acl], tracker: &Tracker) -> bool {
     let (desired, ours) = (endpoint.desired(acls), endpoint.ours());
     desired == ours || tracker.is_known_form(&endpoint.id, &desired, &ours)
 }
 
-/// The policy of one of our ids: `namespace/name`, after its kind unless it is a NetworkPolicy.
-fn policy(id: &str) -> Option<String> {
+/// The policy in the id of one of our ACLs: `namespace/name`, and its kind before that unless it is
+/// a NetworkPolicy.
+fn policy_of_acl(id: &str) -> Option<String> {
     let (policy, _) = id.strip_prefix(PREFIX)?.rsplit_once('#')?;
     Some(policy.strip_prefix("NetworkPolicy/").unwrap_or(policy).to_owned())
 }
@@ -136,12 +139,12 @@ fn digest(acls: &[Acl]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use crate::{Action, Way};
+    use crate::{AclAction, AclDirection};
 
     use super::*;
 
     fn acl(id: &str) -> Acl {
-        Acl::new(id.into(), Way::In, Action::Allow, 2000)
+        Acl::new(id.into(), AclDirection::In, AclAction::Allow, 2000)
     }
 
     #[test]

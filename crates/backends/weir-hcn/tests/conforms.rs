@@ -15,8 +15,8 @@ use weir_datapath::{
 };
 use weir_engine::{Engine, Locality};
 use weir_hcn::{
-    Endpoint, Hcn, Host, HostError, Inventory, Network, Planner, Settings, StateFile, Step,
-    evaluate,
+    Hcn, HcnSettings, HnsEndpoint, HnsNetwork, Host, HostError, Inventory, Planner, StateFile,
+    Step, evaluate,
 };
 use weir_hns_fake::{Fault, Service};
 use weir_model::{Change, Delta, Direction, Flow, Object, PodId, Program, Verdict};
@@ -96,14 +96,14 @@ impl Host for Hns {
         }
         let networks = self.edit(|state| state.service.list("networks").clone());
         inventory.networks =
-            networks.iter().map(|one| Network::parse(&one.to_string()).unwrap()).collect();
+            networks.iter().map(|one| HnsNetwork::parse(&one.to_string()).unwrap()).collect();
         inventory.addresses = self.edit(|state| state.addresses.clone());
         Ok(inventory)
     }
 
-    fn endpoint(&mut self, id: &str) -> Result<Endpoint, HostError> {
+    fn endpoint(&mut self, id: &str) -> Result<HnsEndpoint, HostError> {
         let text = self.call("Query", id, |service| service.query("endpoints", id))?;
-        Ok(Endpoint::parse(&text).unwrap())
+        Ok(HnsEndpoint::parse(&text).unwrap())
     }
 
     fn modify(&mut self, id: &str, request: &str) -> Result<(), HostError> {
@@ -125,7 +125,7 @@ impl Machine for Hns {
     type Datapath = Hcn<Hns>;
 
     fn start(&mut self) -> Hcn<Hns> {
-        Hcn::new(self.clone(), Settings::default(), None)
+        Hcn::new(self.clone(), HcnSettings::default(), None)
     }
 
     fn verdict(&mut self, flow: &Flow) -> Verdict {
@@ -442,7 +442,7 @@ fn acls_in_an_unexpected_form_are_not_written_again() {
     let hns = hns(&[(1, WEB), (2, API)]);
     let open = || {
         let file = StateFile::at(folder.path()).unwrap();
-        Hcn::new(hns.clone(), Settings { network: None, version: "1" }, Some(file))
+        Hcn::new(hns.clone(), HcnSettings { network: None, version: "1" }, Some(file))
     };
     let apply = || {
         let mut ledger = Ledger::new(open(), Established::Keep);

@@ -137,8 +137,15 @@ fn allow_web_is_three_rules_and_the_default_acls() {
         .filter(|acl| acl.id.contains("/allow-web#"))
         .map(|acl| {
             let Acl { protocols, local_ports, remote_ports, remote_addresses, .. } = acl.clone();
-            let way = acl.direction.to_string();
-            [acl.action.to_string(), way, protocols, local_ports, remote_ports, remote_addresses]
+            let direction = acl.direction.to_string();
+            [
+                acl.action.to_string(),
+                direction,
+                protocols,
+                local_ports,
+                remote_ports,
+                remote_addresses,
+            ]
         })
         .collect();
     assert_eq!(

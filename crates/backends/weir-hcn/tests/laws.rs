@@ -67,8 +67,8 @@ proptest! {
                 prop_assert!(families.len() <= 1, "{} mixes families", acl);
                 prop_assert_eq!(Acl::parse(&acl.policy()).map(|read| read.id), Some(acl.id.clone()));
             }
-            for (way, flow) in [(Direction::Ingress, unmentioned(false)), (Direction::Egress, unmentioned(true))] {
-                let verdict = evaluate(&one.acls, &flow, way);
+            for (direction, flow) in [(Direction::Ingress, unmentioned(false)), (Direction::Egress, unmentioned(true))] {
+                let verdict = evaluate(&one.acls, &flow, direction);
                 prop_assert_eq!(verdict.is_none(), one.acls.is_empty(), "each direction has a default ACL");
             }
             let is_open = program.endpoints[&id].rules.is_open();

@@ -9,7 +9,7 @@ use weir_netfilter::{Connection, Conntrack, ConntrackError, Tuple, block_time};
 use weir_netlink::NetlinkError;
 
 use crate::{
-    Entry, Installed, Kind, Plan, Planner, Ruleset, Step, Variant,
+    ChainsAndSets, Entry, Installed, IpSetKind, Plan, Planner, Step, Variant,
     kernel::{IPSET_ERR_BUSY, Kernel, KernelError},
     replan, skeleton,
 };
@@ -34,12 +34,12 @@ impl Iptables {
     }
 
     /// Whether our rules in the kernel match the plan.
-    fn rules_match(&mut self, desired: &Ruleset) -> Result<bool, KernelError> {
-        let generation = self.kernel.generation()?;
+    fn rules_match(&mut self, desired: &ChainsAndSets) -> Result<bool, KernelError> {
+        let generation = self.kernel.read_generation()?;
         if generation.is_some() && generation == self.verified {
             return Ok(true);
         }
-        let tables = self.kernel.tables()?;
+        let tables = self.kernel.read_tables()?;
         let scripts = tables.iter().map(|(family, table)| replan::rules(desired, *family, table));
         let matches = scripts.into_iter().all(|script| script.is_empty());
         self.verified = generation.filter(|_| matches);
@@ -47,11 +47,11 @@ impl Iptables {
     }
 
     /// Whether our sets in the kernel have the planned number of entries.
-    fn sets_match(&mut self, desired: &Ruleset) -> Result<bool, KernelError> {
-        let sizes: BTreeMap<Name, u32> = self.kernel.sizes()?.into_iter().collect();
-        let matches = |(name, set): (&Name, &crate::Set)| {
+    fn sets_match(&mut self, desired: &ChainsAndSets) -> Result<bool, KernelError> {
+        let sizes: BTreeMap<Name, u32> = self.kernel.read_set_sizes()?.into_iter().collect();
+        let matches = |(name, set): (&Name, &crate::IpSet)| {
             let size = sizes.get(name).map(|size| *size as usize);
-            size.is_some_and(|size| set.kind == Kind::Cut || size == set.entries.len())
+            size.is_some_and(|size| set.kind == IpSetKind::Cut || size == set.entries.len())
         };
         Ok(desired.sets.iter().all(matches))
     }
@@ -65,7 +65,7 @@ impl Datapath for Iptables {
     }
 
     fn installed(&mut self) -> Result<Installed, ApplyError> {
-        self.kernel.read().map_err(failed("cannot read the rules of iptables"))
+        self.kernel.read_installed().map_err(failed("cannot read the rules of iptables"))
     }
 
     fn apply(&mut self, plan: &Plan) -> Result<(), ApplyError> {
@@ -76,7 +76,7 @@ impl Datapath for Iptables {
     }
 
     fn drift(&mut self, planner: &Planner) -> Result<Drift, ApplyError> {
-        let desired = planner.ruleset();
+        let desired = planner.desired();
         let matches = self
             .sets_match(desired)
             .and_then(|sets_match| Ok(sets_match && self.rules_match(desired)?))

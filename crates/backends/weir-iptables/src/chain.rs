@@ -4,233 +4,229 @@
 //! packet that returns from all of them is denied. Policies that would need many lookups share one
 //! chain.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
+use weir_datapath::{Allowed, isolated_by, policy_name, policy_names};
 use weir_model::{
-    Action, Block, Chain as Rules, Direction, IpFamily, Name, Peers, PodId, Ports, Program,
-    Protocol, Rule as Decision, Section,
+    Action, Block, Chain, Direction, IpFamily, Name, Peers, PodId, Ports, Program, Protocol, Rule,
+    Section, SetId,
 };
 
 use crate::{
-    Act, Entry, Kind, Match, Planner, Rule, Side, blocks,
-    feed::Share,
-    merge::Allowed,
+    Entry, IpSetKind, IptablesRule, IptablesTarget, Match, Planner, SrcDst, blocks,
+    chains_and_sets::PASSED,
+    derived_set::EntryForm,
     name::{self, comment},
-    ruleset::PASSED,
     skeleton::{allowed, denied, pass},
 };
 
 /// The number of rules up to which separate chains are as fast as merged ones.
 const MAX_SEPARATE_RULES: usize = 4;
 
-/// The tier of a chain's rules.
+/// Compiles the rules of pods to chains, for one direction and family.
+pub(crate) struct ChainCompiler<'a> {
+    pub(crate) planner: &'a mut Planner,
+    pub(crate) program: &'a Program,
+    pub(crate) direction: Direction,
+    pub(crate) family: IpFamily,
+}
+
+/// The tier of a policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Tier {
+enum SectionTier {
     /// An admin policy, which can pass a packet to the next tier.
     Admin,
     /// A NetworkPolicy, which only allows.
-    Isolation,
+    Namespace,
     /// The baseline policy, for pods that no NetworkPolicy selects.
     Baseline,
 }
 
-/// Adds the chain of a pod for one direction and family. No packet returns from it.
-pub(crate) fn add_pod_chain(
-    planner: &mut Planner,
-    program: &Program,
-    pod: &PodId,
-    rules: &Rules,
-    direction: Direction,
-    family: IpFamily,
-) -> Name {
-    let scope = (direction, family);
-    let admin = separate_chains(planner, program, &rules.admin, scope, Tier::Admin);
-    let mut all = Vec::new();
-    if !admin.is_empty() {
-        // The mark records that an admin policy passed the packet on. It is cleared before other
-        // rules see it.
-        let unmarked = || Rule::new([], Act::Mark { value: 0, mask: PASSED });
-        all.push(unmarked());
-        let jump = |(at, chain)| match at {
-            0 => jump_to(chain),
-            _ => Rule { matches: vec![Match::Unmarked(PASSED)], ..jump_to(chain) },
-        };
-        all.extend(admin.into_iter().enumerate().map(jump));
-        all.push(unmarked());
-    }
-    let chains = match &rules.isolation {
-        Some(sections) => isolation(planner, program, sections, scope),
-        None => separate_chains(planner, program, &rules.baseline, scope, Tier::Baseline),
-    };
-    all.extend(chains.into_iter().map(jump_to));
-    let act = match rules.isolation {
-        Some(_) => Act::Goto(denied(direction)),
-        None => allowed(direction),
-    };
-    let comment = comment(&format!("{pod} {}", isolated_by(rules)));
-    all.push(Rule { act, comment, matches: Vec::new() });
-    let name = name::pod_chain(pod, direction);
-    planner.objects.put_chain(family, &name, all);
-    name
-}
-
-/// Adds the chains of the policies that isolate a pod: one per policy, or a merged one if that is
-/// faster.
-fn isolation(
-    planner: &mut Planner,
-    program: &Program,
-    sections: &[Arc<Section>],
-    (direction, family): (Direction, IpFamily),
-) -> Vec<Name> {
-    let lines = sections.iter().map(|section| section.rules.len()).sum::<usize>();
-    if lines <= MAX_SEPARATE_RULES {
-        return separate_chains(planner, program, sections, (direction, family), Tier::Isolation);
-    }
-    let all: Vec<&Arc<Section>> = sections.iter().collect();
-    let rules =
-        Allowed::from_sections(sections).rules(planner, program, direction, family, &names(&all));
-    let text: Vec<String> = rules.iter().map(Rule::to_string).collect();
-    let name = match sections {
-        [one] => name::policy_chain(&one.policy, family, &text.join("\n")),
-        _ => name::merged_chain(family, &text.join("\n")),
-    };
-    planner.objects.put_chain(family, &name, rules);
-    vec![name]
-}
-
-/// Adds one chain per policy.
-fn separate_chains(
-    planner: &mut Planner,
-    program: &Program,
-    sections: &[Arc<Section>],
-    scope: (Direction, IpFamily),
-    tier: Tier,
-) -> Vec<Name> {
-    let chain = |section: &Arc<Section>| section_chain(planner, program, section, scope, tier);
-    sections.iter().filter_map(chain).collect()
-}
-
-/// Adds the chain of a policy, in which the first match decides. `None` if no rule can match in
-/// this family.
-fn section_chain(
-    planner: &mut Planner,
-    program: &Program,
-    section: &Section,
-    (direction, family): (Direction, IpFamily),
-    tier: Tier,
-) -> Option<Name> {
-    let mut rules = Vec::new();
-    // Consecutive rules with the same action can share sets. Where the action changes, a new group
-    // begins.
-    for (group, same_action) in
-        section.rules.chunk_by(|one, next| one.action == next.action).enumerate()
-    {
-        let group = (tier != Tier::Isolation).then(|| format!("{} {group}", section.policy));
-        for rule in same_action {
-            let act = match rule.action {
-                Action::Allow => allowed(direction),
-                Action::Pass if tier == Tier::Admin => Act::Goto(pass()),
-                Action::Pass => allowed(direction),
-                Action::Deny => Act::Goto(denied(direction)),
+impl ChainCompiler<'_> {
+    /// Adds the chain of a pod. No packet returns from it.
+    pub(crate) fn add_pod_chain(&mut self, pod: &PodId, rules: &Chain) -> Name {
+        let admin = self.add_policy_chains(&rules.admin, SectionTier::Admin);
+        let mut all = Vec::new();
+        if !admin.is_empty() {
+            // An admin policy marks a packet that it passes to the next tier, and the chains of
+            // later admin policies are skipped. The mark is cleared before and after the tier.
+            let clear_mark =
+                || IptablesRule::new([], IptablesTarget::Mark { value: 0, mask: PASSED });
+            all.push(clear_mark());
+            let jump = |(at, chain)| match at {
+                0 => jump_to(chain),
+                _ => IptablesRule { matches: vec![Match::Unmarked(PASSED)], ..jump_to(chain) },
             };
-            rules.extend(decision(
-                planner,
-                program,
-                section,
-                rule,
-                (family, group.as_deref(), &act),
-            ));
+            all.extend(admin.into_iter().enumerate().map(jump));
+            all.push(clear_mark());
+        }
+        let (chains, target) = match &rules.isolation {
+            Some(sections) => {
+                (self.add_isolation_chains(sections), IptablesTarget::Goto(denied(self.direction)))
+            }
+            None => (
+                self.add_policy_chains(&rules.baseline, SectionTier::Baseline),
+                allowed(self.direction),
+            ),
+        };
+        all.extend(chains.into_iter().map(jump_to));
+        let comment = comment(&format!("{pod} {}", isolated_by(rules)));
+        all.push(IptablesRule { target, comment, matches: Vec::new() });
+        let name = name::pod_chain(pod, self.direction);
+        self.planner.objects.put_chain(self.family, &name, all);
+        name
+    }
+
+    /// Adds the chains of the policies that isolate a pod: one per policy, or a merged one if that
+    /// is faster.
+    fn add_isolation_chains(&mut self, sections: &[Arc<Section>]) -> Vec<Name> {
+        let rule_count: usize = sections.iter().map(|section| section.rules.len()).sum();
+        if rule_count <= MAX_SEPARATE_RULES {
+            return self.add_policy_chains(sections, SectionTier::Namespace);
+        }
+        let allowed = Allowed::from_sections(sections);
+        let rules = self.isolation_rules(&allowed, &policy_names(sections));
+        let content = content(&rules);
+        let name = match sections {
+            [one] => name::policy_chain(&one.policy, self.family, &content),
+            _ => name::merged_chain(self.family, &content),
+        };
+        self.planner.objects.put_chain(self.family, &name, rules);
+        vec![name]
+    }
+
+    /// Adds one chain per policy. Policies without a rule for this family get none.
+    fn add_policy_chains(&mut self, sections: &[Arc<Section>], tier: SectionTier) -> Vec<Name> {
+        sections.iter().filter_map(|section| self.add_policy_chain(section, tier)).collect()
+    }
+
+    /// Adds the chain of a policy, in which the first match decides. `None` if no rule can match in
+    /// this family.
+    fn add_policy_chain(&mut self, section: &Section, tier: SectionTier) -> Option<Name> {
+        let mut rules = Vec::new();
+        // Consecutive rules with the same action can share sets. Where the action changes, a new
+        // group begins.
+        for (group, same_action) in
+            section.rules.chunk_by(|one, next| one.action == next.action).enumerate()
+        {
+            let group =
+                (tier != SectionTier::Namespace).then(|| format!("{} {group}", section.policy));
+            for rule in same_action {
+                let target = match rule.action {
+                    Action::Pass if tier == SectionTier::Admin => IptablesTarget::Goto(pass()),
+                    Action::Allow | Action::Pass => allowed(self.direction),
+                    Action::Deny => IptablesTarget::Goto(denied(self.direction)),
+                };
+                rules.extend(self.policy_rule(section, rule, group.as_deref(), &target));
+            }
+        }
+        if rules.is_empty() {
+            return None;
+        }
+        let content = format!("{}\n{}", self.direction, content(&rules));
+        let name = name::policy_chain(&section.policy, self.family, &content);
+        self.planner.objects.put_chain(self.family, &name, rules);
+        Some(name)
+    }
+
+    /// One rule of a policy. Some port lists need several iptables rules.
+    fn policy_rule(
+        &mut self,
+        section: &Section,
+        rule: &Rule,
+        group: Option<&str>,
+        target: &IptablesTarget,
+    ) -> Vec<IptablesRule> {
+        let Some(peers) = self.match_peers(&rule.peers, group) else { return Vec::new() };
+        let origin = comment(&format!("{} {}", policy_name(section), rule.origin));
+        let with_ports = |ports: Option<Match>| {
+            // Comparisons of addresses and ports are faster than set lookups.
+            let (nets, sets): (Vec<_>, Vec<_>) =
+                peers.iter().cloned().partition(|one| matches!(one, Match::At(..)));
+            let matches = nets.into_iter().chain(ports).chain(sets).collect();
+            IptablesRule { matches, target: target.clone(), comment: origin.clone() }
+        };
+        match &rule.ports {
+            Ports::Any => vec![with_ports(None)],
+            Ports::Of(_) => {
+                match_ports(&rule.ports).into_iter().map(|ports| with_ports(Some(ports))).collect()
+            }
         }
     }
-    if rules.is_empty() {
-        return None;
+
+    /// Matches the peers of a rule. `None` if none of them is of this family. `group` names the
+    /// group of an ordered rule, whose sets are not shared.
+    fn match_peers(&mut self, peers: &Peers, group: Option<&str>) -> Option<Vec<Match>> {
+        Some(match peers {
+            Peers::Any => Vec::new(),
+            Peers::Set(set) => {
+                let of = vec![(set.clone(), EntryForm::Own)];
+                vec![self.match_derived_set(IpSetKind::Addresses, of, group)]
+            }
+            Peers::PortSet(set) => {
+                let of = vec![(set.clone(), EntryForm::Own)];
+                vec![self.match_derived_set(IpSetKind::Ports, of, group)]
+            }
+            Peers::Block(block) => self.match_block(block)?,
+        })
     }
-    let text: Vec<String> = rules.iter().map(Rule::to_string).collect();
-    let name =
-        name::policy_chain(&section.policy, family, &format!("{direction}\n{}", text.join("\n")));
-    planner.objects.put_chain(family, &name, rules);
-    Some(name)
+
+    /// Matches a block: by address if it is one network, else by a set.
+    fn match_block(&mut self, block: &Block) -> Option<Vec<Match>> {
+        match &blocks::nets(block, self.family)[..] {
+            [] => None,
+            [all] if all.prefix_len() == 0 => Some(Vec::new()),
+            [one] => Some(vec![Match::At(SrcDst::there(self.direction), *one)]),
+            several => {
+                let entries = several.iter().map(|net| Entry::Block(*net)).collect();
+                Some(vec![self.match_fixed_set(IpSetKind::Blocks, entries)])
+            }
+        }
+    }
+
+    /// Adds a set with the members of program sets, and matches peers in it.
+    pub(crate) fn match_derived_set(
+        &mut self,
+        kind: IpSetKind,
+        of: Vec<(SetId, EntryForm)>,
+        group: Option<&str>,
+    ) -> Match {
+        let scope = (self.direction, self.family);
+        let name = self.planner.add_derived_set(self.program, scope, kind, of, group);
+        self.match_peer_in(name, kind)
+    }
+
+    /// Adds a set with these entries, and matches peers in it.
+    pub(crate) fn match_fixed_set(&mut self, kind: IpSetKind, entries: BTreeSet<Entry>) -> Match {
+        let name = self.planner.add_fixed_set(self.direction, self.family, kind, entries);
+        self.match_peer_in(name, kind)
+    }
+
+    /// Matches the peer, and its port if entries of the set have one.
+    fn match_peer_in(&self, set: Name, kind: IpSetKind) -> Match {
+        let peer = SrcDst::there(self.direction);
+        match kind {
+            IpSetKind::Ports | IpSetKind::BlockPorts => {
+                Match::In(set, vec![peer, SrcDst::Destination])
+            }
+            _ => Match::In(set, vec![peer]),
+        }
+    }
+}
+
+/// The text of rules, for the name of their chain.
+fn content(rules: &[IptablesRule]) -> String {
+    rules.iter().map(IptablesRule::to_string).collect::<Vec<_>>().join("\n")
 }
 
 /// A rule that jumps to a policy's chain. It has no comment, because evaluating a comment costs as
 /// much as many comparisons. The rules in that chain have comments.
-fn jump_to(chain: Name) -> Rule {
-    Rule::new([], Act::Jump(chain))
-}
-
-/// One rule of a policy. Some port lists need several iptables rules.
-fn decision(
-    planner: &mut Planner,
-    program: &Program,
-    section: &Section,
-    rule: &Decision,
-    (family, group, act): (IpFamily, Option<&str>, &Act),
-) -> Vec<Rule> {
-    let Some(peers) = peers(planner, program, rule, family, group) else { return Vec::new() };
-    let origin = comment(&format!("{} {}", policy(section), rule.origin));
-    let with = |to: Option<Match>| {
-        // Comparisons of addresses and ports are faster than set lookups.
-        let (nets, sets): (Vec<_>, Vec<_>) =
-            peers.iter().cloned().partition(|one| matches!(one, Match::At(..)));
-        let matches = nets.into_iter().chain(to).chain(sets).collect();
-        Rule { matches, act: act.clone(), comment: origin.clone() }
-    };
-    match &rule.ports {
-        Ports::Any => vec![with(None)],
-        Ports::Of(_) => ports(&rule.ports).into_iter().map(|to| with(Some(to))).collect(),
-    }
-}
-
-/// Matches the peers of a rule. `None` if none of them is of this family. `group` names the group
-/// of an ordered rule, whose sets are not shared.
-fn peers(
-    planner: &mut Planner,
-    program: &Program,
-    rule: &Decision,
-    family: IpFamily,
-    group: Option<&str>,
-) -> Option<Vec<Match>> {
-    let direction = rule.origin.direction;
-    let scope = (direction, family);
-    let there = Side::there(direction);
-    Some(match &rule.peers {
-        Peers::Any => Vec::new(),
-        Peers::Set(set) => {
-            let of = vec![(set.clone(), Share::Own)];
-            let name = planner.feed(program, scope, Kind::Addresses, of, group);
-            vec![Match::In(name, vec![there])]
-        }
-        Peers::PortSet(set) => {
-            let of = vec![(set.clone(), Share::Own)];
-            let name = planner.feed(program, scope, Kind::Ports, of, group);
-            vec![Match::In(name, vec![there, Side::Destination])]
-        }
-        Peers::Block(block) => block_match(planner, block, direction, family)?,
-    })
-}
-
-/// Matches a block: by address if it is one network, else by a set.
-fn block_match(
-    planner: &mut Planner,
-    block: &Block,
-    direction: Direction,
-    family: IpFamily,
-) -> Option<Vec<Match>> {
-    let there = Side::there(direction);
-    match &blocks::nets(block, family)[..] {
-        [] => None,
-        [all] if all.prefix_len() == 0 => Some(Vec::new()),
-        [one] => Some(vec![Match::At(there, *one)]),
-        several => {
-            let entries = several.iter().map(|net| Entry::Block(*net)).collect();
-            let name = planner.fixed(direction, family, Kind::Blocks, entries);
-            Some(vec![Match::In(name, vec![there])])
-        }
-    }
+fn jump_to(chain: Name) -> IptablesRule {
+    IptablesRule::new([], IptablesTarget::Jump(chain))
 }
 
 /// Matches ports with as few matches as iptables allows.
-pub(crate) fn ports(ports: &Ports) -> Vec<Match> {
+pub(crate) fn match_ports(ports: &Ports) -> Vec<Match> {
     /// The maximum number of ports in one match. A range counts as two.
     const MAX_PORTS: usize = 15;
     let Ports::Of(ranges) = ports else { return Vec::new() };
@@ -256,32 +252,4 @@ pub(crate) fn ports(ports: &Ports) -> Vec<Match> {
         }
     }
     matches
-}
-
-/// The policies that select a pod, for comments.
-pub(crate) fn isolated_by(rules: &Rules) -> String {
-    let isolation = rules.isolation.iter().flatten();
-    let sections: Vec<&Arc<Section>> =
-        rules.admin.iter().chain(isolation).chain(&rules.baseline).collect();
-    if sections.is_empty() {
-        "isolated".to_owned()
-    } else {
-        format!("isolated by {}", names(&sections))
-    }
-}
-
-/// The names of the first three policies, and the number of others.
-fn names(sections: &[&Arc<Section>]) -> String {
-    let first: Vec<String> = sections.iter().take(3).map(|section| policy(section)).collect();
-    match sections.len().saturating_sub(3) {
-        0 => first.join(", "),
-        more => format!("{} and {more} more", first.join(", ")),
-    }
-}
-
-fn policy(section: &Section) -> String {
-    match &*section.policy.namespace {
-        "" => section.policy.name.to_string(),
-        namespace => format!("{namespace}/{}", section.policy.name),
-    }
 }

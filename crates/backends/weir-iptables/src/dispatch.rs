@@ -5,39 +5,48 @@ use std::{collections::BTreeMap, net::IpAddr};
 use ipnet::IpNet;
 use weir_model::{Direction, Name};
 
-use crate::{Act, Match, Rule, Side, name, skeleton};
+use crate::{IptablesRule, IptablesTarget, Match, SrcDst, name, skeleton};
 
-/// The number of addresses that are compared one by one rather than in another branch.
+/// The most addresses that one chain compares one by one. More are divided into branches.
 const MAX_LEAF_ADDRESSES: usize = 16;
 
-/// The chain of each address.
-pub(crate) type Pods = BTreeMap<IpAddr, Name>;
+/// The chain of each pod address.
+pub(crate) type ChainsByAddress = BTreeMap<IpAddr, Name>;
 
-/// The chains of the tree, including the root. A packet with another address returns to the caller.
-pub(crate) fn tree(direction: Direction, pods: &Pods) -> Vec<(Name, Vec<Rule>)> {
+/// The chains of the tree, including the root. A packet without a pod returns to the caller.
+pub(crate) fn dispatch_chains(
+    direction: Direction,
+    pods: &ChainsByAddress,
+) -> Vec<(Name, Vec<IptablesRule>)> {
     let mut chains = Vec::new();
     let all: Vec<_> = pods.iter().collect();
-    grow(direction, skeleton::dispatch(direction), &all, &mut chains);
+    add_branch(direction, skeleton::dispatch(direction), &all, &mut chains);
     chains
 }
 
-fn grow(
+fn add_branch(
     direction: Direction,
     name: Name,
     pods: &[(&IpAddr, &Name)],
-    chains: &mut Vec<(Name, Vec<Rule>)>,
+    chains: &mut Vec<(Name, Vec<IptablesRule>)>,
 ) {
-    let here = Side::here(direction);
+    let here = SrcDst::here(direction);
     let mut rules = Vec::new();
     if pods.len() <= MAX_LEAF_ADDRESSES {
         rules.extend(pods.iter().map(|(address, chain)| {
-            Rule::new([Match::At(here, IpNet::from(**address))], Act::Goto((*chain).clone()))
+            IptablesRule::new(
+                [Match::At(here, IpNet::from(**address))],
+                IptablesTarget::Goto((*chain).clone()),
+            )
         }));
     } else {
-        for (net, inside) in branches(pods) {
+        for (net, inside) in split_by_prefix(pods) {
             let branch = name::branch(direction, &net.to_string());
-            rules.push(Rule::new([Match::At(here, net)], Act::Goto(branch.clone())));
-            grow(direction, branch, inside, chains);
+            rules.push(IptablesRule::new(
+                [Match::At(here, net)],
+                IptablesTarget::Goto(branch.clone()),
+            ));
+            add_branch(direction, branch, inside, chains);
         }
     }
     chains.push((name, rules));
@@ -45,7 +54,7 @@ fn grow(
 
 /// Groups addresses, which are sorted and of one family, by the four bits after their common
 /// prefix.
-fn branches<'a, 'p, T>(pods: &'a [(&'p IpAddr, T)]) -> Vec<(IpNet, &'a [(&'p IpAddr, T)])> {
+fn split_by_prefix<'a, 'p, T>(pods: &'a [(&'p IpAddr, T)]) -> Vec<(IpNet, &'a [(&'p IpAddr, T)])> {
     let (Some((first, _)), Some((last, _))) = (pods.first(), pods.last()) else {
         return Vec::new();
     };
@@ -72,17 +81,20 @@ mod tests {
     use super::*;
 
     /// The chain of an address, or `None`, and the number of rules evaluated.
-    fn leads(chains: &BTreeMap<Name, Vec<Rule>>, address: IpAddr) -> (Option<Name>, usize) {
+    fn look_up(
+        chains: &BTreeMap<Name, Vec<IptablesRule>>,
+        address: IpAddr,
+    ) -> (Option<Name>, usize) {
         let mut chain = skeleton::dispatch(Direction::Ingress);
         let mut evaluated = 0;
         while let Some(rules) = chains.get(&chain) {
-            let fits = |rule: &&Rule| {
+            let fits = |rule: &&IptablesRule| {
                 evaluated += 1;
-                let is_there = |one: &Match| matches!(one, Match::At(Side::Destination, net) if net.contains(&address));
+                let is_there = |one: &Match| matches!(one, Match::At(SrcDst::Destination, net) if net.contains(&address));
                 rule.matches.iter().all(is_there)
             };
             let Some(rule) = rules.iter().find(fits) else { return (None, evaluated) };
-            let Act::Goto(next) = &rule.act else { panic!("every rule is a goto") };
+            let IptablesTarget::Goto(next) = &rule.target else { panic!("every rule is a goto") };
             chain = next.clone();
         }
         (Some(chain), evaluated)
@@ -97,14 +109,16 @@ mod tests {
                     IpAddr::from((0xfd00_u128 << 112 | u128::from(n) << (n % 3 * 16)).to_be_bytes())
                 }
             };
-            let pods: Pods = (1..250).map(|n| (address(n), format!("pod-{n}").into())).collect();
-            let chains: BTreeMap<_, _> = tree(Direction::Ingress, &pods).into_iter().collect();
+            let pods: ChainsByAddress =
+                (1..250).map(|n| (address(n), format!("pod-{n}").into())).collect();
+            let chains: BTreeMap<_, _> =
+                dispatch_chains(Direction::Ingress, &pods).into_iter().collect();
             for (address, chain) in &pods {
-                let (found, evaluated) = leads(&chains, *address);
+                let (found, evaluated) = look_up(&chains, *address);
                 assert_eq!(found.as_ref(), Some(chain));
                 assert!(evaluated <= 64, "{evaluated} rules for {address}");
             }
-            assert_eq!(leads(&chains, address(10_000)).0, None);
+            assert_eq!(look_up(&chains, address(10_000)).0, None);
         }
     }
 }

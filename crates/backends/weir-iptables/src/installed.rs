@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 use weir_model::{IpFamily, Name};
 
 use crate::{
-    Entry, Hook, Kind, Rule, Ruleset, Set, name, skeleton,
+    ChainsAndSets, Entry, Hook, IpSet, IpSetKind, IptablesRule, name, skeleton,
     text::{self, MAXELEM},
     wire,
 };
@@ -17,14 +17,14 @@ pub struct Installed {
 }
 
 impl Installed {
-    /// The installed state after a ruleset was applied, for the tables of some families.
-    pub(crate) fn from_ruleset(
-        ruleset: &Ruleset,
+    /// The installed state after a plan was applied, for the tables of some families.
+    pub(crate) fn from_desired(
+        desired: &ChainsAndSets,
         families: impl Iterator<Item = IpFamily>,
     ) -> Self {
         let sets =
-            ruleset.sets.iter().map(|(name, set)| (name.clone(), InstalledSet::from_set(set)));
-        let tables = families.map(|family| (family, Table::from_ruleset(ruleset, family)));
+            desired.sets.iter().map(|(name, set)| (name.clone(), InstalledSet::from_set(set)));
+        let tables = families.map(|family| (family, Table::from_desired(desired, family)));
         Installed { tables: tables.collect(), sets: sets.collect() }
     }
 
@@ -63,13 +63,13 @@ pub(crate) struct InstalledSet {
 
 impl InstalledSet {
     /// A set in the form in which weir creates it.
-    fn from_set(set: &Set) -> Self {
+    fn from_set(set: &IpSet) -> Self {
         InstalledSet {
             type_name: set.kind.type_name().to_owned(),
-            family: wire::number(set.family),
+            family: wire::family_number(set.family),
             max: MAXELEM,
             commented: is_commented(set.kind),
-            timed: set.kind == Kind::Cut,
+            timed: set.kind == IpSetKind::Cut,
             size: 0,
             entries: set.entries.clone(),
             has_unknown_entries: false,
@@ -77,26 +77,26 @@ impl InstalledSet {
     }
 
     /// Whether its type matches that of a desired set.
-    pub(crate) fn fits(&self, desired: &Set) -> bool {
+    pub(crate) fn fits(&self, desired: &IpSet) -> bool {
         !self.has_unknown_entries
             && self.type_name == desired.kind.type_name()
             && self.max == MAXELEM
-            && self.family == wire::number(desired.family)
+            && self.family == wire::family_number(desired.family)
             && self.commented == is_commented(desired.kind)
-            && self.timed == (desired.kind == Kind::Cut)
+            && self.timed == (desired.kind == IpSetKind::Cut)
     }
 }
 
 /// Whether the entries have comments.
-fn is_commented(kind: Kind) -> bool {
-    matches!(kind, Kind::Pods | Kind::Isolated)
+fn is_commented(kind: IpSetKind) -> bool {
+    matches!(kind, IpSetKind::Pods | IpSetKind::Isolated)
 }
 
 impl Table {
-    /// Our part of a table after a ruleset was applied.
-    fn from_ruleset(ruleset: &Ruleset, family: IpFamily) -> Self {
-        let ours = ruleset.chains.iter().filter(|((of, _), _)| *of == family);
-        let words = |rule: &Rule| text::words(&rule.to_string());
+    /// Our part of a table after a plan was applied.
+    fn from_desired(desired: &ChainsAndSets, family: IpFamily) -> Self {
+        let ours = desired.chains.iter().filter(|((of, _), _)| *of == family);
+        let words = |rule: &IptablesRule| text::words(&rule.to_string());
         let chains =
             ours.map(|((_, name), rules)| (name.clone(), rules.iter().map(words).collect()));
         let jumps = Hook::ALL.map(|hook| (hook, vec![(0, text::jump(hook))]));

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use weir_model::{IpFamily, Name};
 use weir_netfilter::wait_for_packets;
 use weir_netlink::{
-    Body, Header, Malformed, NetlinkError, Protocol, Socket, TooLong, Writer, kind,
+    Body, Header, Malformed, MessageWriter, NetlinkError, NetlinkProtocol, Socket, TooLong, kind,
 };
 
 use crate::{
@@ -98,7 +98,7 @@ impl Kernel {
     /// Opens the rules and sets of the current network namespace of this thread. They stay the same
     /// when the thread moves.
     pub(crate) fn open(variant: Option<Variant>) -> Result<Self, KernelError> {
-        let socket = Socket::open(Protocol::Netfilter).map_err(KernelError::Socket)?;
+        let socket = Socket::open(NetlinkProtocol::Netfilter).map_err(KernelError::Socket)?;
         let middle = match variant {
             Some(Variant::Nft) => "-nft",
             Some(Variant::Legacy) => "-legacy",
@@ -121,18 +121,18 @@ impl Kernel {
     }
 
     /// Reads our rules and sets.
-    pub(crate) fn read(&mut self) -> Result<Installed, KernelError> {
-        let mut installed = Installed { tables: self.tables()?, ..Installed::default() };
+    pub(crate) fn read_installed(&mut self) -> Result<Installed, KernelError> {
+        let mut installed = Installed { tables: self.read_tables()?, ..Installed::default() };
         let mut names = Vec::new();
-        self.list(wire::names, |message| {
-            names.push(wire::name_in(message.attributes(wire::HEADER))?);
+        self.list_sets(wire::request_names, |message| {
+            names.push(wire::parse_name(message.attributes(wire::NFGENMSG_LENGTH))?);
             Ok(())
         })?;
         for name in names.into_iter().filter(|name| name::is_our_set(name)) {
             let mut set = InstalledSet::default();
-            self.list(
-                |body| wire::named(body, &name),
-                |message| wire::parse_message(&mut set, message.attributes(wire::HEADER)),
+            self.list_sets(
+                |body| wire::write_name(body, &name),
+                |message| wire::parse_message(&mut set, message.attributes(wire::NFGENMSG_LENGTH)),
             )?;
             installed.sets.insert(name, set);
         }
@@ -140,21 +140,21 @@ impl Kernel {
     }
 
     /// Reads our rules.
-    pub(crate) fn tables(&self) -> Result<BTreeMap<IpFamily, Table>, KernelError> {
+    pub(crate) fn read_tables(&self) -> Result<BTreeMap<IpFamily, Table>, KernelError> {
         let read = |family: &IpFamily| {
-            let saved = self.run(*family, "save", &["-t", "filter"], "")?;
+            let saved = self.run_program(*family, "save", &["-t", "filter"], "")?;
             Ok((*family, Table::parse(&saved)))
         };
         self.families.iter().map(read).collect()
     }
 
     /// The number of entries of each of our sets.
-    pub(crate) fn sizes(&mut self) -> Result<Vec<(Name, u32)>, KernelError> {
+    pub(crate) fn read_set_sizes(&mut self) -> Result<Vec<(Name, u32)>, KernelError> {
         let mut sizes = Vec::new();
-        self.list(wire::heads, |message| {
-            let name = wire::name_in(message.attributes(wire::HEADER))?;
+        self.list_sets(wire::request_headers, |message| {
+            let name = wire::parse_name(message.attributes(wire::NFGENMSG_LENGTH))?;
             let mut set = InstalledSet::default();
-            wire::parse_message(&mut set, message.attributes(wire::HEADER))?;
+            wire::parse_message(&mut set, message.attributes(wire::NFGENMSG_LENGTH))?;
             sizes.push((name, set.size));
             Ok(())
         })?;
@@ -163,7 +163,7 @@ impl Kernel {
     }
 
     /// A number that changes with every change of rules. `None` with iptables-legacy.
-    pub(crate) fn generation(&mut self) -> Result<Option<u32>, KernelError> {
+    pub(crate) fn read_generation(&mut self) -> Result<Option<u32>, KernelError> {
         /// `NFT_MSG_GETGEN` and its response.
         const GET: u16 = 10 << 8 | 16;
         const NEW: u16 = 10 << 8 | 15;
@@ -175,7 +175,7 @@ impl Kernel {
         self.socket.query(&request, |message| {
             if message.kind == NEW {
                 let first = message
-                    .attributes(wire::HEADER)
+                    .attributes(wire::NFGENMSG_LENGTH)
                     .find(|one| one.as_ref().is_ok_and(|attribute| attribute.kind == 1));
                 generation =
                     first.transpose().and_then(|one| one.map(|one| one.be_u32()).transpose());
@@ -186,29 +186,32 @@ impl Kernel {
 
     /// Runs the steps of a plan in order.
     pub(crate) fn run_plan(&mut self, plan: &Plan) -> Result<(), KernelError> {
-        plan.steps.iter().try_for_each(|step| self.step(step))
+        plan.steps.iter().try_for_each(|step| self.run_step(step))
     }
 
-    fn step(&mut self, step: &Step) -> Result<(), KernelError> {
+    fn run_step(&mut self, step: &Step) -> Result<(), KernelError> {
         match step {
             Step::Create(name, kind, family) => {
-                let create = |body: &mut Body<'_>| wire::create(body, name, *kind, *family);
-                let request = self.request(wire::CREATE, kind::ACK, create)?;
+                let create = |body: &mut Body<'_>| wire::write_set(body, name, *kind, *family);
+                let request = self.request(wire::IPSET_CMD_CREATE, kind::ACK, create)?;
                 self.send_step(&request, || step.to_string())
             }
             Step::Add(name, _, entries) => {
                 let entries = entries.iter().map(|(entry, word)| (entry, &**word));
-                self.entries(wire::ADD, name, entries, None)
+                self.send_entries(wire::IPSET_CMD_ADD, name, entries, None)
             }
-            Step::Remove(name, _, entries) => {
-                self.entries(wire::REMOVE, name, entries.iter().map(|entry| (entry, "")), None)
-            }
-            Step::Restore(script) => self.restore(script),
+            Step::Remove(name, _, entries) => self.send_entries(
+                wire::IPSET_CMD_DEL,
+                name,
+                entries.iter().map(|entry| (entry, "")),
+                None,
+            ),
+            Step::Restore(script) => self.restore_rules(script),
             Step::WaitForPackets => {
                 wait_for_packets();
                 Ok(())
             }
-            Step::Destroy(name) => self.destroy(name),
+            Step::Destroy(name) => self.destroy_set(name),
         }
     }
 
@@ -219,10 +222,15 @@ impl Kernel {
         entries: &[Entry],
         seconds: u32,
     ) -> Result<(), KernelError> {
-        self.entries(wire::ADD, set, entries.iter().map(|entry| (entry, "")), Some(seconds))
+        self.send_entries(
+            wire::IPSET_CMD_ADD,
+            set,
+            entries.iter().map(|entry| (entry, "")),
+            Some(seconds),
+        )
     }
 
-    fn entries<'e>(
+    fn send_entries<'e>(
         &mut self,
         number: u16,
         set: &str,
@@ -232,18 +240,19 @@ impl Kernel {
         let mut entries = entries.peekable();
         while let Some((first, _)) = entries.peek() {
             let first = (*first).clone();
-            let some = |body: &mut Body<'_>| wire::entries(body, set, &mut entries, seconds);
+            let some = |body: &mut Body<'_>| wire::write_entries(body, set, &mut entries, seconds);
             let request = self.request(number, kind::ACK, some)?;
-            let word = if number == wire::ADD { "add" } else { "del" };
+            let word = if number == wire::IPSET_CMD_ADD { "add" } else { "del" };
             self.send_step(&request, || format!("{word} {set} {first} …"))?;
         }
         Ok(())
     }
 
     /// Destroys a set. A set that foreign rules use stays.
-    fn destroy(&mut self, name: &str) -> Result<(), KernelError> {
+    fn destroy_set(&mut self, name: &str) -> Result<(), KernelError> {
         for _ in 0..DESTROY_ATTEMPTS {
-            let request = self.request(wire::DESTROY, kind::ACK, |body| wire::named(body, name))?;
+            let request = self
+                .request(wire::IPSET_CMD_DESTROY, kind::ACK, |body| wire::write_name(body, name))?;
             match self.send_step(&request, || format!("destroy {name}")) {
                 Err(error) if error.code() == Some(IPSET_ERR_BUSY) => {
                     thread::sleep(DESTROY_RETRY_INTERVAL);
@@ -255,15 +264,15 @@ impl Kernel {
         Ok(())
     }
 
-    fn restore(&self, script: &Script) -> Result<(), KernelError> {
+    fn restore_rules(&self, script: &Script) -> Result<(), KernelError> {
         if !self.families.contains(&script.family) {
             return Ok(());
         }
         let arguments = ["-w", "10", "--noflush"];
-        self.run(script.family, "restore", &arguments, &script.to_string()).map(drop)
+        self.run_program(script.family, "restore", &arguments, &script.to_string()).map(drop)
     }
 
-    fn run(
+    fn run_program(
         &self,
         family: IpFamily,
         what: &str,
@@ -285,12 +294,12 @@ impl Kernel {
             .map_err(|source| KernelError::Rejected { step: step(), source })
     }
 
-    fn list(
+    fn list_sets(
         &mut self,
         body: impl FnOnce(&mut Body<'_>),
         mut visit: impl FnMut(weir_netlink::Message<'_>) -> Result<(), Malformed>,
     ) -> Result<(), KernelError> {
-        let request = self.request(wire::LIST, kind::DUMP, body)?;
+        let request = self.request(wire::IPSET_CMD_LIST, kind::DUMP, body)?;
         let mut read = Ok(());
         let listed = self.socket.query(&request, |message| {
             if read.is_ok() {
@@ -311,7 +320,7 @@ impl Kernel {
         body: impl FnOnce(&mut Body<'_>),
     ) -> Result<Vec<u8>, TooLong> {
         self.sequence = self.sequence.wrapping_add(1);
-        let mut writer = Writer::default();
+        let mut writer = MessageWriter::default();
         let flags = kind::REQUEST | flags;
         writer.message(Header { kind: number, flags, sequence: self.sequence }, body)?;
         Ok(writer.bytes().to_vec())

@@ -29,9 +29,10 @@
 mod apply;
 mod blocks;
 mod chain;
+mod chains_and_sets;
+mod common_chains;
+mod derived_set;
 mod dispatch;
-mod feed;
-mod gate;
 mod installed;
 #[cfg(target_os = "linux")]
 mod kernel;
@@ -43,19 +44,20 @@ mod objects;
 mod order;
 mod plan;
 mod planner;
+mod pod_entries;
 mod replan;
-mod ruleset;
 mod skeleton;
-mod slot;
-mod stand_in;
+mod temporary_set;
 mod text;
 mod wire;
 
 #[cfg(target_os = "linux")]
 pub use apply::Iptables;
+pub use chains_and_sets::{
+    ChainsAndSets, Entry, Hook, IpSet, IpSetKind, IptablesRule, IptablesTarget, Match, SrcDst,
+};
 pub use installed::Installed;
 #[cfg(target_os = "linux")]
 pub use kernel::Variant;
 pub use plan::{Plan, Script, Step};
 pub use planner::{Planner, render};
-pub use ruleset::{Act, Entry, Hook, Kind, Match, Rule, Ruleset, Set, Side};

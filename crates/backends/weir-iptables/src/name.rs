@@ -65,7 +65,7 @@ pub(crate) fn peer_set(direction: Direction, family: IpFamily, meaning: &str) ->
 }
 
 /// The temporary set that replaces another one.
-pub(crate) fn stand_in(set: &str, family: IpFamily) -> Name {
+pub(crate) fn temporary_set(set: &str, family: IpFamily) -> Name {
     in_family(family, &hashed(SOURCES, &["/", set, "/stand-in"]))
 }
 

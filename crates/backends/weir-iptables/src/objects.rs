@@ -1,4 +1,4 @@
-//! The chains and sets of a ruleset, with their references and the changes since the last plan.
+//! The desired chains and sets, with their references and the changes since the last plan.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,10 +6,10 @@ use weir_datapath::Uses;
 use weir_model::{IpFamily, Name};
 
 use crate::{
-    Entry, Rule, Ruleset, Set,
+    ChainsAndSets, Entry, IpSet, IptablesRule,
     order::{Chains, EvaluationOrder},
     plan::{Draft, Plan, Script},
-    stand_in,
+    temporary_set,
 };
 
 /// A chain or a set.
@@ -21,15 +21,15 @@ pub(crate) enum ObjectId {
     Set(Name),
 }
 
-/// A ruleset with reference counts. `sweep` removes chains and sets without references.
+/// The desired chains and sets, with reference counts. `sweep` removes chains and sets without references.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Objects {
-    pub(crate) ruleset: Ruleset,
+    pub(crate) desired: ChainsAndSets,
     uses: Uses<ObjectId>,
     /// The sets of ordered rules, which admin policies have.
     ordered_sets: BTreeSet<Name>,
     /// The changed chains with their previous rules, or `None` if they are new.
-    chains: BTreeMap<(IpFamily, Name), Option<Vec<Rule>>>,
+    chains: BTreeMap<(IpFamily, Name), Option<Vec<IptablesRule>>>,
     created: BTreeSet<Name>,
     destroyed: Vec<Name>,
     /// The changed entries with their previous comment, or `None` if they are new.
@@ -38,15 +38,15 @@ pub(crate) struct Objects {
 
 impl Objects {
     /// Sets the rules of a chain.
-    pub(crate) fn put_chain(&mut self, family: IpFamily, name: &Name, rules: Vec<Rule>) {
+    pub(crate) fn put_chain(&mut self, family: IpFamily, name: &Name, rules: Vec<IptablesRule>) {
         let key = (family, name.clone());
-        if self.ruleset.chains.get(&key) == Some(&rules) {
+        if self.desired.chains.get(&key) == Some(&rules) {
             return;
         }
         for object in references(family, &rules) {
             self.uses.add(object);
         }
-        let old = self.ruleset.chains.insert(key.clone(), rules);
+        let old = self.desired.chains.insert(key.clone(), rules);
         for object in references(family, old.as_deref().unwrap_or_default()) {
             self.uses.release(&object);
         }
@@ -57,11 +57,11 @@ impl Objects {
     }
 
     /// Adds a set, unless it exists.
-    pub(crate) fn add_set(&mut self, name: &Name, set: Set) {
-        if self.ruleset.sets.contains_key(name) {
+    pub(crate) fn add_set(&mut self, name: &Name, set: IpSet) {
+        if self.desired.sets.contains_key(name) {
             return;
         }
-        self.ruleset.sets.insert(name.clone(), set);
+        self.desired.sets.insert(name.clone(), set);
         self.created.insert(name.clone());
         self.uses.track(ObjectId::Set(name.clone()));
     }
@@ -83,13 +83,13 @@ impl Objects {
 
     /// The entries of a set.
     pub(crate) fn entries(&self, set: &Name) -> Vec<Entry> {
-        let set = self.ruleset.sets.get(set);
+        let set = self.desired.sets.get(set);
         set.into_iter().flat_map(|set| set.entries.keys().cloned()).collect()
     }
 
     /// The first and the last entry of a set, if it has any.
     pub(crate) fn ends(&self, set: &Name) -> Option<(&Entry, &Entry)> {
-        let entries = &self.ruleset.sets.get(set)?.entries;
+        let entries = &self.desired.sets.get(set)?.entries;
         Some((entries.first_key_value()?.0, entries.last_key_value()?.0))
     }
 
@@ -99,18 +99,18 @@ impl Objects {
     }
 
     /// Adds an entry to an existing set, or changes its comment.
-    pub(crate) fn put_entry(&mut self, set: &Name, entry: Entry, note: &Name) {
-        let Some(there) = self.ruleset.sets.get_mut(set) else { return };
-        if there.entries.get(&entry) == Some(note) {
+    pub(crate) fn put_entry(&mut self, set: &Name, entry: Entry, comment: &Name) {
+        let Some(there) = self.desired.sets.get_mut(set) else { return };
+        if there.entries.get(&entry) == Some(comment) {
             return;
         }
-        let old = there.entries.insert(entry.clone(), note.clone());
+        let old = there.entries.insert(entry.clone(), comment.clone());
         self.touch(set, entry, old);
     }
 
     /// Removes an entry from a set.
     pub(crate) fn remove_entry(&mut self, set: &Name, entry: &Entry) {
-        let Some(there) = self.ruleset.sets.get_mut(set) else { return };
+        let Some(there) = self.desired.sets.get_mut(set) else { return };
         if let Some(old) = there.entries.remove(entry) {
             self.touch(set, entry.clone(), Some(old));
         }
@@ -129,12 +129,12 @@ impl Objects {
             match object {
                 ObjectId::Chain(family, name) => {
                     let key = (family, name);
-                    let Some(rules) = self.ruleset.chains.remove(&key) else { continue };
+                    let Some(rules) = self.desired.chains.remove(&key) else { continue };
                     references(family, &rules).for_each(|object| self.uses.release(&object));
                     self.chains.entry(key).or_insert(Some(rules));
                 }
                 ObjectId::Set(name) => {
-                    self.ruleset.sets.remove(&name);
+                    self.desired.sets.remove(&name);
                     self.entries.remove(&name);
                     self.ordered_sets.remove(&name);
                     if !self.created.remove(&name) {
@@ -147,24 +147,24 @@ impl Objects {
         sets
     }
 
-    /// The steps from the ruleset of the last plan to this one.
+    /// The steps from the last plan to the current chains and sets.
     pub(crate) fn plan(&mut self) -> Plan {
         let mut draft =
             Draft { destroyed: std::mem::take(&mut self.destroyed), ..Draft::default() };
         for name in std::mem::take(&mut self.created) {
-            let Some(Set { kind, family, entries }) = self.ruleset.sets.get(&name) else {
+            let Some(IpSet { kind, family, entries }) = self.desired.sets.get(&name) else {
                 continue;
             };
-            let all = entries.iter().map(|(entry, note)| (entry.clone(), note.clone()));
+            let all = entries.iter().map(|(entry, comment)| (entry.clone(), comment.clone()));
             draft.created.push((name, *kind, *family, all.collect()));
         }
         for (name, touched) in std::mem::take(&mut self.entries) {
-            let Some(set) = self.ruleset.sets.get(&name) else { continue };
+            let Some(set) = self.desired.sets.get(&name) else { continue };
             let (mut added, mut removed) = (Vec::new(), Vec::new());
             for (entry, before) in touched {
                 match set.entries.get(&entry) {
                     now if now == before.as_ref() => (),
-                    Some(note) => added.push((entry, note.clone())),
+                    Some(comment) => added.push((entry, comment.clone())),
                     None => removed.push(entry),
                 }
             }
@@ -175,7 +175,7 @@ impl Objects {
         for family in IpFamily::BOTH {
             let mut script = Script::new(family);
             for ((_, name), before) in touched.iter().filter(|((of, _), _)| *of == family) {
-                match (before, self.ruleset.chains.get(&(family, name.clone()))) {
+                match (before, self.desired.chains.get(&(family, name.clone()))) {
                     (Some(_), None) => script.gone.push(name.clone()),
                     (before, Some(now)) if before.as_ref() != Some(now) => {
                         script.chains.insert(name.clone(), now.clone());
@@ -185,7 +185,7 @@ impl Objects {
             }
             draft.scripts.push(script);
         }
-        let chains = || vec![self.before(&touched), self.ruleset.chains.clone()];
+        let chains = || vec![self.before(&touched), self.desired.chains.clone()];
         let order = EvaluationOrder { ordered_sets: &self.ordered_sets, chains: &chains };
         let moving = order.unorderable(&draft);
         if moving.is_empty() {
@@ -193,12 +193,12 @@ impl Objects {
         }
         let old = moving.iter().filter_map(|name| Some((name.clone(), self.old(name, &draft)?)));
         let (old, before) = (old.collect(), self.before(&touched));
-        stand_in::plan(draft, &old, [&before, &self.ruleset.chains], |rest| rest.plan(&order))
+        temporary_set::plan(draft, &old, [&before, &self.desired.chains], |rest| rest.plan(&order))
     }
 
     /// A set before the changes of a draft.
-    fn old(&self, name: &Name, draft: &Draft) -> Option<Set> {
-        let mut set = self.ruleset.sets.get(name)?.clone();
+    fn old(&self, name: &Name, draft: &Draft) -> Option<IpSet> {
+        let mut set = self.desired.sets.get(name)?.clone();
         let added = draft.added.iter().filter(|(of, ..)| of == name);
         added.flat_map(|(_, _, entries)| entries).for_each(|(entry, _)| {
             set.entries.remove(entry);
@@ -211,8 +211,8 @@ impl Objects {
     }
 
     /// The chains before they were changed.
-    fn before(&self, touched: &BTreeMap<(IpFamily, Name), Option<Vec<Rule>>>) -> Chains {
-        let mut chains = self.ruleset.chains.clone();
+    fn before(&self, touched: &BTreeMap<(IpFamily, Name), Option<Vec<IptablesRule>>>) -> Chains {
+        let mut chains = self.desired.chains.clone();
         for (key, before) in touched {
             match before {
                 Some(rules) => chains.insert(key.clone(), rules.clone()),
@@ -224,7 +224,7 @@ impl Objects {
 }
 
 /// The chains and sets that rules refer to.
-fn references(family: IpFamily, rules: &[Rule]) -> impl Iterator<Item = ObjectId> {
+fn references(family: IpFamily, rules: &[IptablesRule]) -> impl Iterator<Item = ObjectId> {
     rules.iter().flat_map(move |rule| {
         let sets = rule.sets().cloned().map(ObjectId::Set);
         sets.chain(rule.chain().map(|chain| ObjectId::Chain(family, chain.clone())))

@@ -13,10 +13,10 @@ use std::{
 
 use weir_model::{IpFamily, Name};
 
-use crate::{Act, Entry, Kind, Rule, plan::Draft, skeleton};
+use crate::{Entry, IpSetKind, IptablesRule, IptablesTarget, plan::Draft, skeleton};
 
 /// Chains of both families.
-pub(crate) type Chains = BTreeMap<(IpFamily, Name), Vec<Rule>>;
+pub(crate) type Chains = BTreeMap<(IpFamily, Name), Vec<IptablesRule>>;
 
 /// The evaluation order of sets.
 pub(crate) struct EvaluationOrder<'a> {
@@ -27,17 +27,17 @@ pub(crate) struct EvaluationOrder<'a> {
 }
 
 /// A set with some entries to add or remove.
-pub(crate) type Part<T> = (Name, Kind, Vec<T>);
+pub(crate) type SetEntries<T> = (Name, IpSetKind, Vec<T>);
 
 impl EvaluationOrder<'_> {
     /// Groups entries of sets. The sets of each group are evaluated before those of the next.
     pub(crate) fn groups<T>(
         &self,
-        all: Vec<Part<T>>,
+        all: Vec<SetEntries<T>>,
         entry: impl Fn(&T) -> &Entry,
-    ) -> Vec<Vec<Part<T>>> {
+    ) -> Vec<Vec<SetEntries<T>>> {
         let levels = self.levels(&all, entry);
-        let mut groups: BTreeMap<usize, Vec<Part<T>>> = BTreeMap::new();
+        let mut groups: BTreeMap<usize, Vec<SetEntries<T>>> = BTreeMap::new();
         for one in all {
             let level = levels.get(&one.0).copied().unwrap_or_default();
             groups.entry(level).or_default().push(one);
@@ -64,7 +64,7 @@ impl EvaluationOrder<'_> {
         let passing = chains.iter().flat_map(BTreeMap::values).flatten();
         let passing: BTreeSet<&Name> = passing
             .filter(|rule| rule.chain() == Some(&skeleton::pass()))
-            .flat_map(Rule::sets)
+            .flat_map(IptablesRule::sets)
             .collect();
         let is_stuck = |Move { sets, both_ways }: &&Move<'_>| {
             let pairs = || chains.iter().flat_map(|chains| constraints(chains, sets)).collect();
@@ -105,8 +105,12 @@ impl EvaluationOrder<'_> {
 
     /// The level of each set: the number of sets that must precede it. Sets without constraints are
     /// not included.
-    fn levels<T>(&self, all: &[Part<T>], entry: impl Fn(&T) -> &Entry) -> BTreeMap<Name, usize> {
-        let sets = self.shared(all, entry);
+    fn levels<T>(
+        &self,
+        all: &[SetEntries<T>],
+        entry: impl Fn(&T) -> &Entry,
+    ) -> BTreeMap<Name, usize> {
+        let sets = self.contested(all, entry);
         if sets.is_empty() {
             return BTreeMap::new();
         }
@@ -126,27 +130,27 @@ impl EvaluationOrder<'_> {
     }
 
     /// The sets that share a member, if ordered rules use one of them.
-    fn shared<'s, T>(
+    fn contested<'s, T>(
         &self,
-        all: &'s [Part<T>],
+        all: &'s [SetEntries<T>],
         entry: impl Fn(&T) -> &Entry,
     ) -> BTreeSet<&'s Name> {
-        let mut shared = BTreeSet::new();
+        let mut contested = BTreeSet::new();
         if !all.iter().any(|(name, ..)| self.ordered_sets.contains(name)) {
-            return shared;
+            return contested;
         }
         for sets in sets_by_peer(all, entry).into_values().filter(|sets| sets.len() > 1) {
             if sets.iter().any(|name| self.ordered_sets.contains(*name)) {
-                shared.extend(sets);
+                contested.extend(sets);
             }
         }
-        shared
+        contested
     }
 }
 
 /// The sets that each peer joins or leaves.
 fn sets_by_peer<T>(
-    all: &[Part<T>],
+    all: &[SetEntries<T>],
     entry: impl Fn(&T) -> &Entry,
 ) -> BTreeMap<IpAddr, BTreeSet<&Name>> {
     let mut by_peer: BTreeMap<IpAddr, BTreeSet<&Name>> = BTreeMap::new();
@@ -159,11 +163,10 @@ fn sets_by_peer<T>(
 }
 
 /// The peer of an entry in a set of peers.
-fn peer(kind: Kind, entry: &Entry) -> Option<IpAddr> {
+fn peer(kind: IpSetKind, entry: &Entry) -> Option<IpAddr> {
     match (kind, entry) {
-        (Kind::Addresses, Entry::Address(peer)) | (Kind::Ports, Entry::Port(peer, ..)) => {
-            Some(*peer)
-        }
+        (IpSetKind::Addresses, Entry::Address(peer))
+        | (IpSetKind::Ports, Entry::Port(peer, ..)) => Some(*peer),
         _ => None,
     }
 }
@@ -183,27 +186,28 @@ fn constraints<'c>(chains: &'c Chains, sets: &BTreeSet<&Name>) -> Vec<(&'c Name,
     let mut pairs = Vec::new();
     for ((family, _), rules) in chains {
         let mut tier = 0;
-        let mut lookups: Vec<(&Name, &Act, usize)> = Vec::new();
+        let mut lookups: Vec<(&Name, &IptablesTarget, usize)> = Vec::new();
         for rule in rules {
-            let evaluated = match &rule.act {
-                Act::Jump(chain) => {
+            let evaluated = match &rule.target {
+                IptablesTarget::Jump(chain) => {
                     chains.get(&(*family, chain.clone())).map_or(&[][..], |all| all)
                 }
                 _ => std::slice::from_ref(rule),
             };
             // A rule that clears the Pass mark stands before and after the admin tier.
-            tier += usize::from(matches!(rule.act, Act::Mark { .. }));
+            tier += usize::from(matches!(rule.target, IptablesTarget::Mark { .. }));
             for one in evaluated {
                 let used = one.sets().filter(|set| sets.contains(set));
-                lookups.extend(used.map(|set| (set, &one.act, tier)));
+                lookups.extend(used.map(|set| (set, &one.target, tier)));
             }
         }
-        for (at, (first, act, tier)) in lookups.iter().enumerate() {
-            for (then, other_act, later) in &lookups[at + 1..] {
-                if other_act == act || then == first {
+        for (at, (first, target, tier)) in lookups.iter().enumerate() {
+            for (then, other_target, later) in &lookups[at + 1..] {
+                if other_target == target || then == first {
                     continue;
                 }
-                let is_passed_on = later > tier && **act == Act::Goto(skeleton::pass());
+                let is_passed_on =
+                    later > tier && **target == IptablesTarget::Goto(skeleton::pass());
                 pairs.push(if is_passed_on { (*then, *first) } else { (*first, *then) });
             }
         }

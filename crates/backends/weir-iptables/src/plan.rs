@@ -2,7 +2,7 @@ use std::{collections::BTreeMap, fmt};
 
 use weir_model::{IpFamily, Name};
 
-use crate::{Entry, Kind, Rule, order::EvaluationOrder, text};
+use crate::{Entry, IpSetKind, IptablesRule, order::EvaluationOrder, text};
 
 /// The steps from the installed state to the desired one. It displays as equivalent commands.
 ///
@@ -22,11 +22,11 @@ pub struct Plan {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Create an empty set.
-    Create(Name, Kind, IpFamily),
+    Create(Name, IpSetKind, IpFamily),
     /// Add entries to a set, or change their comments.
-    Add(Name, Kind, Vec<(Entry, Name)>),
+    Add(Name, IpSetKind, Vec<(Entry, Name)>),
     /// Remove entries from a set.
-    Remove(Name, Kind, Vec<Entry>),
+    Remove(Name, IpSetKind, Vec<Entry>),
     /// Replace rules atomically.
     Restore(Script),
     /// Wait until all packets in flight have left the chains.
@@ -53,7 +53,7 @@ pub struct Script {
     /// The family of the table.
     pub family: IpFamily,
     /// New and changed chains, with all their rules.
-    pub chains: BTreeMap<Name, Vec<Rule>>,
+    pub chains: BTreeMap<Name, Vec<IptablesRule>>,
     /// Commands for built-in chains.
     pub jumps: Vec<String>,
     /// Chains to delete.
@@ -77,16 +77,16 @@ type Entries = Vec<(Entry, Name)>;
 /// The changes of a plan, without an order.
 #[derive(Debug, Default)]
 pub(crate) struct Draft {
-    pub(crate) created: Vec<(Name, Kind, IpFamily, Entries)>,
-    pub(crate) added: Vec<(Name, Kind, Entries)>,
-    pub(crate) removed: Vec<(Name, Kind, Vec<Entry>)>,
+    pub(crate) created: Vec<(Name, IpSetKind, IpFamily, Entries)>,
+    pub(crate) added: Vec<(Name, IpSetKind, Entries)>,
+    pub(crate) removed: Vec<(Name, IpSetKind, Vec<Entry>)>,
     pub(crate) scripts: Vec<Script>,
     pub(crate) destroyed: Vec<Name>,
 }
 
 impl Draft {
     pub(crate) fn plan(self, order: &EvaluationOrder<'_>) -> Plan {
-        let is_isolated = |kind: Kind| kind == Kind::Isolated;
+        let is_isolated = |kind: IpSetKind| kind == IpSetKind::Isolated;
         let (newly_isolated, opening): (Vec<_>, Vec<_>) =
             self.added.into_iter().partition(|(_, kind, _)| is_isolated(*kind));
         let (no_longer_isolated, leaving): (Vec<_>, Vec<_>) =
@@ -140,9 +140,9 @@ impl fmt::Display for Step {
             Step::Create(name, kind, family) => {
                 writeln!(f, "{}", text::create(name, *kind, *family))
             }
-            Step::Add(name, _, entries) => entries
-                .iter()
-                .try_for_each(|(entry, note)| writeln!(f, "{}", text::add(name, entry, note))),
+            Step::Add(name, _, entries) => entries.iter().try_for_each(|(entry, comment)| {
+                writeln!(f, "{}", text::add(name, entry, comment))
+            }),
             Step::Remove(name, _, entries) => {
                 entries.iter().try_for_each(|entry| writeln!(f, "del {name} {entry}"))
             }

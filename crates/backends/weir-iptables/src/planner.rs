@@ -1,43 +1,37 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use ipnet::IpNet;
-use weir_datapath::{Mode, Planner as _, may_change_grants};
+use weir_datapath::{Followers, Mode, Planner as _};
 use weir_model::{Delta, Direction, IpFamily, Name, PodId, Program, SetDelta, SetId};
 
 use crate::{
-    Entry, Installed, Kind, Plan, Ruleset, Set,
-    dispatch::{self, Pods},
-    feed::{Feed, Share},
-    gate::{self, Gate},
+    ChainsAndSets, Entry, Installed, IpSet, IpSetKind, Plan,
+    common_chains::{self, CommonChains},
+    derived_set::{DerivedSet, EntryForm},
+    dispatch::{self, ChainsByAddress},
     name,
     objects::Objects,
+    pod_entries::{self, PodEntries},
     replan, skeleton,
-    slot::{self, Slot},
 };
 
 /// Turns deltas of the compiled rules into plans.
 ///
-/// *Invariant*: after any deltas, the ruleset equals that of a new planner with their sum.
+/// *Invariant*: after any deltas, the chains and sets equal those of a new planner with
+/// their sum.
 #[derive(Clone, Debug)]
 pub struct Planner {
     mode: Mode,
     pub(crate) objects: Objects,
-    slots: BTreeMap<PodId, Slot>,
+    pods: BTreeMap<PodId, PodEntries>,
     /// The chain of each address.
-    ways: BTreeMap<(Direction, IpFamily), Pods>,
-    gates: BTreeMap<IpFamily, Gate>,
+    pod_chains: BTreeMap<(Direction, IpFamily), ChainsByAddress>,
+    common_chains: BTreeMap<IpFamily, CommonChains>,
     /// Whether connections were terminated.
     has_terminated: bool,
     /// The kernel sets that follow from program sets.
-    feeds: BTreeMap<Name, Feed>,
-    followers: BTreeMap<SetId, Followers>,
-}
-
-/// The parts that depend on a program set.
-#[derive(Clone, Debug, Default)]
-struct Followers {
-    pods: BTreeSet<PodId>,
-    feeds: BTreeSet<Name>,
+    derived_sets: BTreeMap<Name, DerivedSet>,
+    followers: Followers,
 }
 
 impl weir_datapath::Planner for Planner {
@@ -45,14 +39,10 @@ impl weir_datapath::Planner for Planner {
     type Plan = Plan;
 
     fn plan(&mut self, program: &Program, delta: &Delta) -> Plan {
-        let mut touched: BTreeSet<&PodId> = delta.endpoints.keys().collect();
-        let small = delta.sets.iter().filter(|(id, change)| may_change_grants(program, id, change));
-        let pods = small.filter_map(|(id, _)| self.followers.get(id)).flat_map(|them| &them.pods);
-        let pods: Vec<PodId> = pods.cloned().collect();
-        touched.extend(&pods);
+        let touched = self.followers.touched_pods(program, delta);
         self.move_pods(program, &touched);
         if !touched.is_empty() {
-            self.update_gates();
+            self.update_common_chains();
         }
         for (id, change) in &delta.sets {
             self.follow(program, id, change);
@@ -74,48 +64,48 @@ impl weir_datapath::Planner for Planner {
 }
 
 impl Planner {
-    /// A planner whose ruleset isolates no pod.
+    /// A planner whose rules isolate no pod.
     pub fn new(mode: Mode) -> Self {
         let mut planner = Planner {
             mode,
             objects: Objects::default(),
-            slots: BTreeMap::new(),
-            ways: BTreeMap::new(),
-            gates: BTreeMap::new(),
+            pods: BTreeMap::new(),
+            pod_chains: BTreeMap::new(),
+            common_chains: BTreeMap::new(),
             has_terminated: false,
-            feeds: BTreeMap::new(),
-            followers: BTreeMap::new(),
+            derived_sets: BTreeMap::new(),
+            followers: Followers::default(),
         };
         skeleton::add(&mut planner.objects, mode);
         planner
     }
 
-    /// The desired ruleset.
-    pub fn ruleset(&self) -> &Ruleset {
-        &self.objects.ruleset
+    /// The desired chains and sets.
+    pub fn desired(&self) -> &ChainsAndSets {
+        &self.objects.desired
     }
 
     /// Adds the rules that drop replies of terminated connections.
     pub(crate) fn match_terminated(&mut self) -> Plan {
         self.has_terminated = true;
-        self.update_gates();
+        self.update_common_chains();
         self.objects.plan()
     }
 
     /// Updates the rules that all packets pass to the current pods.
-    fn update_gates(&mut self) {
+    fn update_common_chains(&mut self) {
         for family in IpFamily::BOTH {
             let has_chains = |direction| {
-                self.ways.get(&(direction, family)).is_some_and(|pods| !pods.is_empty())
+                self.pod_chains.get(&(direction, family)).is_some_and(|pods| !pods.is_empty())
             };
-            let gate = Gate {
-                net: self.objects.ends(&skeleton::local(family)).and_then(net_of),
+            let common_chains = CommonChains {
+                net: self.objects.ends(&skeleton::local(family)).and_then(covering_net),
                 egress: has_chains(Direction::Egress),
                 ingress: has_chains(Direction::Ingress),
                 has_terminated: self.has_terminated,
             };
-            if self.gates.insert(family, gate) != Some(gate) {
-                for (name, rules) in gate.chains(family) {
+            if self.common_chains.insert(family, common_chains) != Some(common_chains) {
+                for (name, rules) in common_chains.chains(family) {
                     self.objects.put_chain(family, &name, rules);
                 }
             }
@@ -124,49 +114,43 @@ impl Planner {
 
     /// Moves every touched pod. New entries are added before old ones are removed, so that shared
     /// ones stay.
-    fn move_pods(&mut self, program: &Program, touched: &BTreeSet<&PodId>) {
-        let (mut entries, mut ways) = (BTreeSet::new(), BTreeSet::new());
+    fn move_pods(&mut self, program: &Program, touched: &BTreeSet<PodId>) {
+        let (mut entries, mut pod_chains) = (BTreeSet::new(), BTreeSet::new());
         for id in touched {
-            let Some(old) = self.slots.remove(*id) else { continue };
-            for set in &old.follows {
-                self.unfollow(set, |them| {
-                    them.pods.remove(*id);
-                });
-            }
+            let Some(old) = self.pods.remove(id) else { continue };
+            self.followers.remove_pod(id, &old.follows);
             entries.extend(old.entries.into_keys());
-            ways.extend(old.chains.into_keys());
+            pod_chains.extend(old.chains.into_keys());
         }
         let mut turned = BTreeSet::new();
         for id in touched {
-            let Some(endpoint) = program.endpoints.get(*id) else { continue };
-            let slot = slot::compute(self, program, id, endpoint);
-            for set in &slot.follows {
-                self.followers.entry(set.clone()).or_default().pods.insert((*id).clone());
-            }
-            for (key, note) in &slot.entries {
+            let Some(endpoint) = program.endpoints.get(id) else { continue };
+            let pod_entries = pod_entries::compute(self, program, id, endpoint);
+            self.followers.add_pod(id, &pod_entries.follows);
+            for (key, comment) in &pod_entries.entries {
                 entries.remove(key);
-                self.objects.put_entry(&key.0, key.1.clone(), note);
+                self.objects.put_entry(&key.0, key.1.clone(), comment);
             }
-            for (way, chain) in &slot.chains {
-                ways.remove(way);
-                let root = (way.0, IpFamily::from(way.1));
-                let pods = self.ways.entry(root).or_default();
-                pods.insert(way.1, chain.clone());
+            for (pod_address, chain) in &pod_entries.chains {
+                pod_chains.remove(pod_address);
+                let root = (pod_address.0, IpFamily::from(pod_address.1));
+                let pods = self.pod_chains.entry(root).or_default();
+                pods.insert(pod_address.1, chain.clone());
                 turned.insert(root);
             }
-            self.slots.insert((*id).clone(), slot);
+            self.pods.insert(id.clone(), pod_entries);
         }
         entries.iter().for_each(|(set, entry)| self.objects.remove_entry(set, entry));
-        for (direction, address) in ways {
+        for (direction, address) in pod_chains {
             let root = (direction, IpFamily::from(address));
-            if let Some(pods) = self.ways.get_mut(&root) {
+            if let Some(pods) = self.pod_chains.get_mut(&root) {
                 pods.remove(&address);
             }
             turned.insert(root);
         }
         for root in turned {
-            let pods = self.ways.get(&root).cloned().unwrap_or_default();
-            for (name, rules) in dispatch::tree(root.0, &pods) {
+            let pods = self.pod_chains.get(&root).cloned().unwrap_or_default();
+            for (name, rules) in dispatch::dispatch_chains(root.0, &pods) {
                 self.objects.put_chain(root.1, &name, rules);
             }
         }
@@ -174,22 +158,23 @@ impl Planner {
 
     /// Updates the kernel sets that follow from a program set. New ones are already up to date.
     fn follow(&mut self, program: &Program, id: &SetId, change: &SetDelta) {
-        let Some(Followers { feeds, .. }) = self.followers.get(id) else { return };
-        let old = feeds.iter().filter(|name| !self.objects.is_new(name));
+        let old = self.followers.kernel_sets(id).filter(|name| !self.objects.is_new(name));
         let none = Name::from("");
         for name in &old.cloned().collect::<Vec<_>>() {
-            let Some(feed) = self.feeds.get(name) else { continue };
+            let Some(derived_set) = self.derived_sets.get(name) else { continue };
             let desired: Vec<Entry>;
             let doubtful: Vec<Entry>;
             match change {
                 SetDelta::Change { added, removed } => {
-                    let entries = |member| feed.entries_of(id, member);
+                    let entries = |member| derived_set.entries_of(id, member);
                     desired = added.iter().flat_map(entries).collect();
                     doubtful = removed.iter().flat_map(entries).collect();
                 }
                 SetDelta::Put(members) => {
-                    desired =
-                        members.iter().flat_map(|member| feed.entries_of(id, member)).collect();
+                    desired = members
+                        .iter()
+                        .flat_map(|member| derived_set.entries_of(id, member))
+                        .collect();
                     doubtful = self.objects.entries(name);
                 }
                 SetDelta::Gone => {
@@ -198,7 +183,7 @@ impl Planner {
                 }
             }
             // Keep an entry that another program set still needs.
-            let gone = doubtful.into_iter().filter(|entry| !feed.holds(program, entry));
+            let gone = doubtful.into_iter().filter(|entry| !derived_set.holds(program, entry));
             let gone: Vec<Entry> = gone.collect();
             desired.into_iter().for_each(|entry| self.objects.put_entry(name, entry, &none));
             gone.iter().for_each(|entry| self.objects.remove_entry(name, entry));
@@ -207,76 +192,61 @@ impl Planner {
 
     /// Adds a kernel set that follows from program sets. Sets of ordered rules are not shared
     /// between groups.
-    pub(crate) fn feed(
+    pub(crate) fn add_derived_set(
         &mut self,
         program: &Program,
         (direction, family): (Direction, IpFamily),
-        kind: Kind,
-        of: Vec<(SetId, Share)>,
+        kind: IpSetKind,
+        of: Vec<(SetId, EntryForm)>,
         group: Option<&str>,
     ) -> Name {
         let suffix = group.map_or(String::new(), |group| format!(" {group}"));
         let name = name::peer_set(direction, family, &format!("{kind:?} {of:?}{suffix}"));
-        if self.feeds.contains_key(&name) {
+        if self.derived_sets.contains_key(&name) {
             return name;
         }
-        for (set, _) in &of {
-            self.followers.entry(set.clone()).or_default().feeds.insert(name.clone());
-        }
-        let feed = Feed { kind, family, of };
-        self.objects.add_set(&name, Set { kind, family, entries: feed.entries(program) });
+        self.followers.add_kernel_set(&name, of.iter().map(|(set, _)| set));
+        let derived_set = DerivedSet { kind, family, of };
+        self.objects.add_set(&name, IpSet { kind, family, entries: derived_set.entries(program) });
         if group.is_some() {
             self.objects.mark_ordered(&name);
         }
-        self.feeds.insert(name.clone(), feed);
+        self.derived_sets.insert(name.clone(), derived_set);
         name
     }
 
     /// Adds a set with fixed entries.
-    pub(crate) fn fixed(
+    pub(crate) fn add_fixed_set(
         &mut self,
         direction: Direction,
         family: IpFamily,
-        kind: Kind,
+        kind: IpSetKind,
         entries: BTreeSet<Entry>,
     ) -> Name {
         let name = name::peer_set(direction, family, &format!("{kind:?} {entries:?}"));
         let entries = entries.into_iter().map(|entry| (entry, Name::from(""))).collect();
-        self.objects.add_set(&name, Set { kind, family, entries });
+        self.objects.add_set(&name, IpSet { kind, family, entries });
         name
-    }
-
-    fn unfollow(&mut self, set: &SetId, leave: impl FnOnce(&mut Followers)) {
-        if let Some(them) = self.followers.get_mut(set) {
-            leave(them);
-            if them.pods.is_empty() && them.feeds.is_empty() {
-                self.followers.remove(set);
-            }
-        }
     }
 
     /// Stops updating a removed set.
     fn forget(&mut self, name: &Name) {
-        let Some(feed) = self.feeds.remove(name) else { return };
-        for (set, _) in &feed.of {
-            self.unfollow(set, |them| {
-                them.feeds.remove(name);
-            });
-        }
+        let Some(derived_set) = self.derived_sets.remove(name) else { return };
+        self.followers.remove_kernel_set(name, derived_set.of.iter().map(|(set, _)| set));
     }
 }
 
 /// A network that contains the first and the last entry of a set of addresses.
-fn net_of(ends: (&Entry, &Entry)) -> Option<IpNet> {
+fn covering_net(ends: (&Entry, &Entry)) -> Option<IpNet> {
     match ends {
-        (Entry::Address(first), Entry::Address(last)) => gate::around(*first, *last),
+        (Entry::Address(first), Entry::Address(last)) => common_chains::around(*first, *last),
         _ => None,
     }
 }
 
-/// Renders the ruleset that enforces a program.
-pub fn render(program: &Program) -> Ruleset {
+/// Renders the chains and sets that enforce a program.
+pub fn render(program: &Program) -> ChainsAndSets {
     let mut planner = Planner::new(Mode::Enforce);
     planner.plan(program, &Delta::from(program));
-    planner.objects.ruleset
+    planner.objects.desired
 }

@@ -5,18 +5,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use weir_model::{IpFamily, Name};
 
 use crate::{
-    Hook, Kind, Plan, Ruleset, Script, Set, Step,
+    ChainsAndSets, Hook, IpSet, IpSetKind, Plan, Script, Step,
     installed::{Installed, InstalledSet, Table},
     objects::Objects,
     order::EvaluationOrder,
     plan::Draft,
-    stand_in, text,
+    temporary_set, text,
 };
 
 /// The steps from the installed state to the desired one. Parts that are already correct stay
 /// untouched.
 pub(crate) fn replan(objects: &Objects, installed: &Installed) -> Plan {
-    let desired = &objects.ruleset;
+    let desired = &objects.desired;
     let order = EvaluationOrder {
         ordered_sets: objects.ordered_sets(),
         chains: &|| vec![desired.chains.clone()],
@@ -30,9 +30,9 @@ pub(crate) fn replan(objects: &Objects, installed: &Installed) -> Plan {
     }
     // A set has one of our names but another type. It cannot be destroyed while rules use it, so
     // the rules use a temporary set meanwhile.
-    let meanwhile = stand_in::ruleset(desired, &mistyped);
+    let meanwhile = temporary_set::replace_sets(desired, &mistyped);
     let mut plan = difference(&meanwhile, installed, &order);
-    let there = Installed::from_ruleset(&meanwhile, installed.tables.keys().copied());
+    let there = Installed::from_desired(&meanwhile, installed.tables.keys().copied());
     plan.steps.push(Step::WaitForPackets);
     plan.steps.extend(difference(desired, &there, &order).steps);
     plan
@@ -53,15 +53,16 @@ pub(crate) fn removal(installed: &Installed) -> Plan {
     draft.plan(&EvaluationOrder { ordered_sets: &BTreeSet::new(), chains: &Vec::new })
 }
 
-fn difference(desired: &Ruleset, installed: &Installed, order: &EvaluationOrder<'_>) -> Plan {
+fn difference(desired: &ChainsAndSets, installed: &Installed, order: &EvaluationOrder<'_>) -> Plan {
     let mut draft = Draft::default();
     for (name, set) in &desired.sets {
         match installed.sets.get(name) {
             None => {
-                let all = set.entries.iter().map(|(entry, note)| (entry.clone(), note.clone()));
+                let all =
+                    set.entries.iter().map(|(entry, comment)| (entry.clone(), comment.clone()));
                 draft.created.push((name.clone(), set.kind, set.family, all.collect()));
             }
-            Some(there) if set.kind != Kind::Cut => entries(&mut draft, name, set, there),
+            Some(there) if set.kind != IpSetKind::Cut => entries(&mut draft, name, set, there),
             // Skip sets whose entries expire by themselves.
             Some(_) => (),
         }
@@ -74,10 +75,10 @@ fn difference(desired: &Ruleset, installed: &Installed, order: &EvaluationOrder<
     draft.plan(order)
 }
 
-fn entries(draft: &mut Draft, name: &Name, desired: &Set, there: &InstalledSet) {
+fn entries(draft: &mut Draft, name: &Name, desired: &IpSet, there: &InstalledSet) {
     let missing =
-        desired.entries.iter().filter(|(entry, note)| there.entries.get(entry) != Some(note));
-    let added = missing.map(|(entry, note)| (entry.clone(), note.clone())).collect();
+        desired.entries.iter().filter(|(entry, comment)| there.entries.get(entry) != Some(comment));
+    let added = missing.map(|(entry, comment)| (entry.clone(), comment.clone())).collect();
     let extra = there.entries.keys().filter(|entry| !desired.entries.contains_key(entry));
     let removed = extra.cloned().collect();
     draft.added.push((name.clone(), desired.kind, added));
@@ -85,7 +86,7 @@ fn entries(draft: &mut Draft, name: &Name, desired: &Set, there: &InstalledSet) 
 }
 
 /// The iptables-restore script that makes a table have our rules, with the jumps to them first.
-pub(crate) fn rules(desired: &Ruleset, family: IpFamily, table: &Table) -> Script {
+pub(crate) fn rules(desired: &ChainsAndSets, family: IpFamily, table: &Table) -> Script {
     let mut script = Script::new(family);
     let mut there: BTreeMap<&Name, &Vec<Vec<String>>> = table.chains.iter().collect();
     for ((_, name), rules) in desired.chains.iter().filter(|((of, _), _)| *of == family) {

@@ -1,4 +1,4 @@
-//! The sets and chains with fixed names, which every ruleset has.
+//! The sets and chains with fixed names, which exist on every node.
 //!
 //! ```text
 //!   KUBE-NWPLCY-EGRESS, -INGRESS ─ granted? ─► allow
@@ -13,14 +13,14 @@ use weir_datapath::{DropCause, Mode};
 use weir_model::{Direction, IpFamily, Name};
 
 use crate::{
-    Act, Hook, Kind, Match, Rule, Set, Side,
-    gate::Gate,
+    Hook, IpSet, IpSetKind, IptablesRule, IptablesTarget, Match, SrcDst,
+    chains_and_sets::PASSED,
+    common_chains::CommonChains,
     name::{DESTINATIONS, POD, POLICY, SOURCES, comment, in_family},
     objects::{ObjectId, Objects},
-    ruleset::PASSED,
 };
 
-/// Adds them to a ruleset.
+/// Adds them.
 pub(crate) fn add(objects: &mut Objects, mode: Mode) {
     for family in IpFamily::BOTH {
         sets(objects, family);
@@ -30,15 +30,15 @@ pub(crate) fn add(objects: &mut Objects, mode: Mode) {
 
 fn sets(objects: &mut Objects, family: IpFamily) {
     let mut keep = |name: Name, kind| {
-        objects.add_set(&name, Set { kind, family, entries: BTreeMap::new() });
+        objects.add_set(&name, IpSet { kind, family, entries: BTreeMap::new() });
         objects.pin(ObjectId::Set(name));
     };
-    keep(local(family), Kind::Pods);
+    keep(local(family), IpSetKind::Pods);
     for direction in Direction::BOTH {
-        keep(isolated(direction, family), Kind::Isolated);
-        keep(grants(direction, family), Kind::Grants);
+        keep(isolated(direction, family), IpSetKind::Isolated);
+        keep(grants(direction, family), IpSetKind::Grants);
     }
-    cut(family).into_iter().for_each(|name| keep(name, Kind::Cut));
+    cut(family).into_iter().for_each(|name| keep(name, IpSetKind::Cut));
 }
 
 fn chains(objects: &mut Objects, family: IpFamily, mode: Mode) {
@@ -46,44 +46,53 @@ fn chains(objects: &mut Objects, family: IpFamily, mode: Mode) {
         objects.put_chain(family, &name, rules);
         objects.pin(ObjectId::Chain(family, name));
     };
-    let unfiltered = Rule {
+    let unfiltered = IptablesRule {
         comment: comment("traffic between pods and their node is not judged"),
-        ..Rule::new([], Act::Return)
+        ..IptablesRule::new([], IptablesTarget::Return)
     };
     keep(Hook::Input.chain().into(), vec![unfiltered]);
-    keep(Hook::Forward.chain().into(), vec![Rule::new([], Act::Goto(common()))]);
-    for (name, rules) in Gate::default().chains(family) {
+    keep(Hook::Forward.chain().into(), vec![IptablesRule::new([], IptablesTarget::Goto(common()))]);
+    for (name, rules) in CommonChains::default().chains(family) {
         keep(name, rules);
     }
-    keep(terminated(), vec![Rule::new([], Act::Log(DropCause::Answer)), Rule::new([], Act::Drop)]);
-    keep(pass(), vec![Rule::new([], Act::Mark { value: PASSED, mask: PASSED })]);
+    keep(
+        terminated(),
+        vec![
+            IptablesRule::new([], IptablesTarget::Log(DropCause::Answer)),
+            IptablesRule::new([], IptablesTarget::Drop),
+        ],
+    );
+    keep(pass(), vec![IptablesRule::new([], IptablesTarget::Mark { value: PASSED, mask: PASSED })]);
     if family == IpFamily::V6 {
         let discovery = (133..=137).map(Match::NeighbourDiscovery);
-        let pass = |one| Rule::new([one], Act::Goto(tail()));
+        let pass = |one| IptablesRule::new([one], IptablesTarget::Goto(tail()));
         keep(neighbours(), discovery.map(pass).collect());
     }
     for direction in Direction::BOTH {
-        let (here, there) = (Side::here(direction), Side::there(direction));
-        let granted = Match::In(grants(direction, family), vec![here, Side::Destination, there]);
-        let granted = Rule::new([granted], allowed(direction));
-        keep(grant_lookup(direction), vec![granted, Rule::new([], Act::Goto(denied(direction)))]);
+        let (here, there) = (SrcDst::here(direction), SrcDst::there(direction));
+        let granted = Match::In(grants(direction, family), vec![here, SrcDst::Destination, there]);
+        let granted = IptablesRule::new([granted], allowed(direction));
+        keep(
+            grant_lookup(direction),
+            vec![granted, IptablesRule::new([], IptablesTarget::Goto(denied(direction)))],
+        );
         let end = match mode {
-            Mode::Enforce => Act::Drop,
+            Mode::Enforce => IptablesTarget::Drop,
             Mode::Audit => allowed(direction),
         };
-        let itself = Rule::new([Match::Itself(family)], allowed(direction));
-        let log = Rule::new([], Act::Log(DropCause::Rules(direction)));
-        keep(denied(direction), vec![itself, log, Rule::new([], end)]);
+        let itself = IptablesRule::new([Match::Itself(family)], allowed(direction));
+        let log = IptablesRule::new([], IptablesTarget::Log(DropCause::Rules(direction)));
+        keep(denied(direction), vec![itself, log, IptablesRule::new([], end)]);
         keep(dispatch(direction), Vec::new());
     }
 }
 
 /// The action for a packet that the rules of one direction allow. After egress, the ingress rules
 /// of the destination are evaluated.
-pub(crate) fn allowed(direction: Direction) -> Act {
+pub(crate) fn allowed(direction: Direction) -> IptablesTarget {
     match direction {
-        Direction::Ingress => Act::Accept,
-        Direction::Egress => Act::Goto(default()),
+        Direction::Ingress => IptablesTarget::Accept,
+        Direction::Egress => IptablesTarget::Goto(default()),
     }
 }
 

@@ -5,7 +5,9 @@ use std::fmt;
 use weir_model::{IpFamily, Protocol};
 use weir_netfilter::report;
 
-use crate::{Act, Entry, Hook, Kind, Match, Rule, Ruleset, Set, Side, name};
+use crate::{
+    ChainsAndSets, Entry, Hook, IpSet, IpSetKind, IptablesRule, IptablesTarget, Match, SrcDst, name,
+};
 
 /// The rule of a built-in chain that jumps to ours, as kube-router writes it.
 pub(crate) fn jump(hook: Hook) -> String {
@@ -14,24 +16,24 @@ pub(crate) fn jump(hook: Hook) -> String {
     format!("-m comment --comment \"kube-router netpol - {id}\" -j {}", hook.chain())
 }
 
-impl fmt::Display for Rule {
+impl fmt::Display for IptablesRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Rule { matches, act, comment } = self;
+        let IptablesRule { matches, target, comment } = self;
         for one in matches {
             write!(f, "{one} ")?;
         }
         if !comment.is_empty() {
             write!(f, "-m comment --comment \"{comment}\" ")?;
         }
-        act.fmt(f)
+        target.fmt(f)
     }
 }
 
 impl fmt::Display for Match {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Match::At(Side::Source, net) => write!(f, "-s {net}"),
-            Match::At(Side::Destination, net) => write!(f, "-d {net}"),
+            Match::At(SrcDst::Source, net) => write!(f, "-s {net}"),
+            Match::At(SrcDst::Destination, net) => write!(f, "-d {net}"),
             Match::To(protocol, ports) => {
                 let protocol = protocol_name(*protocol);
                 let list: Vec<String> =
@@ -59,7 +61,7 @@ impl fmt::Display for Match {
             }
             Match::Established => f.write_str("-m conntrack --ctstate RELATED,ESTABLISHED"),
             Match::In(set, sides) => {
-                let sides: Vec<String> = sides.iter().map(Side::to_string).collect();
+                let sides: Vec<String> = sides.iter().map(SrcDst::to_string).collect();
                 write!(f, "-m set --match-set {set} {}", sides.join(","))
             }
             Match::Forwarded => f.write_str("-m addrtype ! --src-type LOCAL"),
@@ -71,25 +73,27 @@ impl fmt::Display for Match {
     }
 }
 
-impl fmt::Display for Side {
+impl fmt::Display for SrcDst {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Side::Source => "src",
-            Side::Destination => "dst",
+            SrcDst::Source => "src",
+            SrcDst::Destination => "dst",
         })
     }
 }
 
-impl fmt::Display for Act {
+impl fmt::Display for IptablesTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Act::Accept => f.write_str("-j ACCEPT"),
-            Act::Drop => f.write_str("-j DROP"),
-            Act::Return => f.write_str("-j RETURN"),
-            Act::Jump(chain) => write!(f, "-j {chain}"),
-            Act::Goto(chain) => write!(f, "-g {chain}"),
-            Act::Mark { value, mask } => write!(f, "-j MARK --set-xmark {value:#x}/{mask:#x}"),
-            Act::Log(cause) => write!(
+            IptablesTarget::Accept => f.write_str("-j ACCEPT"),
+            IptablesTarget::Drop => f.write_str("-j DROP"),
+            IptablesTarget::Return => f.write_str("-j RETURN"),
+            IptablesTarget::Jump(chain) => write!(f, "-j {chain}"),
+            IptablesTarget::Goto(chain) => write!(f, "-g {chain}"),
+            IptablesTarget::Mark { value, mask } => {
+                write!(f, "-j MARK --set-xmark {value:#x}/{mask:#x}")
+            }
+            IptablesTarget::Log(cause) => write!(
                 f,
                 "-m limit --limit {}/sec --limit-burst {} -j NFLOG --nflog-prefix \"{}\" --nflog-group {} --nflog-size {}",
                 report::PER_SECOND,
@@ -130,15 +134,15 @@ pub(crate) fn protocol_name(protocol: Protocol) -> &'static str {
     }
 }
 
-impl Kind {
+impl IpSetKind {
     /// The type name of ipset.
     pub(crate) fn type_name(self) -> &'static str {
         match self {
-            Kind::Pods | Kind::Isolated | Kind::Addresses => "hash:ip",
-            Kind::Ports => "hash:ip,port",
-            Kind::Grants | Kind::Cut => "hash:ip,port,ip",
-            Kind::Blocks => "hash:net",
-            Kind::BlockPorts => "hash:net,port",
+            IpSetKind::Pods | IpSetKind::Isolated | IpSetKind::Addresses => "hash:ip",
+            IpSetKind::Ports => "hash:ip,port",
+            IpSetKind::Grants | IpSetKind::Cut => "hash:ip,port,ip",
+            IpSetKind::Blocks => "hash:net",
+            IpSetKind::BlockPorts => "hash:net,port",
         }
     }
 }
@@ -165,14 +169,14 @@ impl fmt::Display for Entry {
 }
 
 /// The `ipset restore` command that creates a set.
-pub(crate) fn create(name: &str, kind: Kind, family: IpFamily) -> String {
+pub(crate) fn create(name: &str, kind: IpSetKind, family: IpFamily) -> String {
     let inet = match family {
         IpFamily::V4 => "inet",
         IpFamily::V6 => "inet6",
     };
     let rest = match kind {
-        Kind::Pods | Kind::Isolated => " comment",
-        Kind::Cut => " timeout 0",
+        IpSetKind::Pods | IpSetKind::Isolated => " comment",
+        IpSetKind::Cut => " timeout 0",
         _ => "",
     };
     format!("create {name} {} family {inet} maxelem {MAXELEM}{rest}", kind.type_name())
@@ -188,10 +192,10 @@ pub(crate) fn add(name: &str, entry: &Entry, comment: &str) -> String {
 
 /// The input of `ipset restore`, `iptables-restore --noflush` and `ip6tables-restore --noflush`,
 /// part by part.
-impl fmt::Display for Ruleset {
+impl fmt::Display for ChainsAndSets {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "# ipset save")?;
-        for (name, Set { kind, family, entries }) in &self.sets {
+        for (name, IpSet { kind, family, entries }) in &self.sets {
             writeln!(f, "{}", create(name, *kind, *family))?;
             for (entry, comment) in entries {
                 writeln!(f, "{}", add(name, entry, comment))?;

@@ -6,161 +6,173 @@ use ipnet::IpNet;
 use weir_model::{IpFamily, Name, Protocol};
 use weir_netlink::{Attribute, Attributes, Body, Malformed};
 
-use crate::{Entry, Kind, installed::InstalledSet, text::MAXELEM};
+use crate::{Entry, IpSetKind, installed::InstalledSet, text::MAXELEM};
 
 /// The netfilter subsystem of ipset.
-const SUBSYSTEM: u16 = 6 << 8;
-pub(crate) const CREATE: u16 = SUBSYSTEM | 2;
-pub(crate) const DESTROY: u16 = SUBSYSTEM | 3;
-pub(crate) const LIST: u16 = SUBSYSTEM | 7;
-pub(crate) const ADD: u16 = SUBSYSTEM | 9;
-pub(crate) const REMOVE: u16 = SUBSYSTEM | 10;
+const NFNL_SUBSYS_IPSET: u16 = 6 << 8;
+pub(crate) const IPSET_CMD_CREATE: u16 = NFNL_SUBSYS_IPSET | 2;
+pub(crate) const IPSET_CMD_DESTROY: u16 = NFNL_SUBSYS_IPSET | 3;
+pub(crate) const IPSET_CMD_LIST: u16 = NFNL_SUBSYS_IPSET | 7;
+pub(crate) const IPSET_CMD_ADD: u16 = NFNL_SUBSYS_IPSET | 9;
+pub(crate) const IPSET_CMD_DEL: u16 = NFNL_SUBSYS_IPSET | 10;
 
 /// The length of the header before the attributes.
-pub(crate) const HEADER: usize = 4;
+pub(crate) const NFGENMSG_LENGTH: usize = 4;
 /// The oldest protocol version, which every kernel supports.
-const VERSION: u8 = 6;
+const IPSET_PROTOCOL: u8 = 6;
 /// The flag of a number in network byte order.
-const NETWORK_ORDER: u16 = 0x4000;
+const NLA_F_NET_BYTEORDER: u16 = 0x4000;
 
-const PROTOCOL: u16 = 1;
-const SET_NAME: u16 = 2;
-const TYPE_NAME: u16 = 3;
-const REVISION: u16 = 4;
-const FAMILY: u16 = 5;
-const FLAGS: u16 = 6;
-const DATA: u16 = 7;
-const ENTRIES: u16 = 8;
-const LINE: u16 = 9;
+const IPSET_ATTR_PROTOCOL: u16 = 1;
+const IPSET_ATTR_SETNAME: u16 = 2;
+const IPSET_ATTR_TYPENAME: u16 = 3;
+const IPSET_ATTR_REVISION: u16 = 4;
+const IPSET_ATTR_FAMILY: u16 = 5;
+const IPSET_ATTR_FLAGS: u16 = 6;
+const IPSET_ATTR_DATA: u16 = 7;
+const IPSET_ATTR_ADT: u16 = 8;
+const IPSET_ATTR_LINENO: u16 = 9;
 
-const IP: u16 = 1;
-const CIDR: u16 = 3;
-const PORT: u16 = 4;
-const TIMEOUT: u16 = 6;
-const PROTO: u16 = 7;
-const SET_FLAGS: u16 = 8;
-const MAX: u16 = 19;
-const IP2: u16 = 20;
-const ELEMENTS: u16 = 24;
-const COMMENT: u16 = 26;
+const IPSET_ATTR_IP: u16 = 1;
+const IPSET_ATTR_CIDR: u16 = 3;
+const IPSET_ATTR_PORT: u16 = 4;
+const IPSET_ATTR_TIMEOUT: u16 = 6;
+const IPSET_ATTR_PROTO: u16 = 7;
+const IPSET_ATTR_CADT_FLAGS: u16 = 8;
+const IPSET_ATTR_MAXELEM: u16 = 19;
+const IPSET_ATTR_IP2: u16 = 20;
+const IPSET_ATTR_ELEMENTS: u16 = 24;
+const IPSET_ATTR_COMMENT: u16 = 26;
 
-const V4: u16 = 1;
-const V6: u16 = 2;
+const IPSET_ATTR_IPADDR_IPV4: u16 = 1;
+const IPSET_ATTR_IPADDR_IPV6: u16 = 2;
 
 /// Entries can have comments.
-const WITH_COMMENT: u32 = 1 << 4;
+const IPSET_FLAG_WITH_COMMENT: u32 = 1 << 4;
 /// List only names.
-const NAMES_ONLY: u32 = 1 << 1;
+const IPSET_FLAG_LIST_SETNAME: u32 = 1 << 1;
 /// List only headers.
-const HEADERS_ONLY: u32 = 1 << 2;
+const IPSET_FLAG_LIST_HEADER: u32 = 1 << 2;
 
 /// The maximum length of an entry with its comment.
 const MAX_ENTRY_LENGTH: usize = 400;
 
 fn begin<'b, 'a>(body: &'b mut Body<'a>, name: &str) -> &'b mut Body<'a> {
-    body.fixed(&[2, 0, 0, 0]).u8(PROTOCOL, VERSION).text(SET_NAME, name)
+    body.fixed(&[2, 0, 0, 0]).u8(IPSET_ATTR_PROTOCOL, IPSET_PROTOCOL).text(IPSET_ATTR_SETNAME, name)
 }
 
 /// Names the set of a request without other attributes.
-pub(crate) fn named(body: &mut Body<'_>, name: &str) {
+pub(crate) fn write_name(body: &mut Body<'_>, name: &str) {
     begin(body, name);
 }
 
 /// Requests the names of all sets.
-pub(crate) fn names(body: &mut Body<'_>) {
-    body.fixed(&[2, 0, 0, 0]).u8(PROTOCOL, VERSION).be_u32(FLAGS | NETWORK_ORDER, NAMES_ONLY);
+pub(crate) fn request_names(body: &mut Body<'_>) {
+    body.fixed(&[2, 0, 0, 0])
+        .u8(IPSET_ATTR_PROTOCOL, IPSET_PROTOCOL)
+        .be_u32(IPSET_ATTR_FLAGS | NLA_F_NET_BYTEORDER, IPSET_FLAG_LIST_SETNAME);
 }
 
 /// Requests the header of each set.
-pub(crate) fn heads(body: &mut Body<'_>) {
-    body.fixed(&[2, 0, 0, 0]).u8(PROTOCOL, VERSION).be_u32(FLAGS | NETWORK_ORDER, HEADERS_ONLY);
+pub(crate) fn request_headers(body: &mut Body<'_>) {
+    body.fixed(&[2, 0, 0, 0])
+        .u8(IPSET_ATTR_PROTOCOL, IPSET_PROTOCOL)
+        .be_u32(IPSET_ATTR_FLAGS | NLA_F_NET_BYTEORDER, IPSET_FLAG_LIST_HEADER);
 }
 
 /// The attributes that create a set.
-pub(crate) fn create(body: &mut Body<'_>, name: &str, kind: Kind, family: IpFamily) {
+pub(crate) fn write_set(body: &mut Body<'_>, name: &str, kind: IpSetKind, family: IpFamily) {
     // New enough for comments and SCTP ports, and old enough for every tool to list it.
     let revision = match kind {
-        Kind::Pods | Kind::Isolated | Kind::Addresses => 4,
-        Kind::Ports | Kind::Grants | Kind::Cut => 5,
-        Kind::Blocks => 6,
-        Kind::BlockPorts => 7,
+        IpSetKind::Pods | IpSetKind::Isolated | IpSetKind::Addresses => 4,
+        IpSetKind::Ports | IpSetKind::Grants | IpSetKind::Cut => 5,
+        IpSetKind::Blocks => 6,
+        IpSetKind::BlockPorts => 7,
     };
     begin(body, name)
-        .text(TYPE_NAME, kind.type_name())
-        .u8(REVISION, revision)
-        .u8(FAMILY, number(family))
-        .nest(DATA, |data| {
-            data.be_u32(MAX | NETWORK_ORDER, MAXELEM);
+        .text(IPSET_ATTR_TYPENAME, kind.type_name())
+        .u8(IPSET_ATTR_REVISION, revision)
+        .u8(IPSET_ATTR_FAMILY, family_number(family))
+        .nest(IPSET_ATTR_DATA, |data| {
+            data.be_u32(IPSET_ATTR_MAXELEM | NLA_F_NET_BYTEORDER, MAXELEM);
             match kind {
-                Kind::Pods | Kind::Isolated => {
-                    _ = data.be_u32(SET_FLAGS | NETWORK_ORDER, WITH_COMMENT)
+                IpSetKind::Pods | IpSetKind::Isolated => {
+                    _ = data.be_u32(
+                        IPSET_ATTR_CADT_FLAGS | NLA_F_NET_BYTEORDER,
+                        IPSET_FLAG_WITH_COMMENT,
+                    )
                 }
-                Kind::Cut => _ = data.be_u32(TIMEOUT | NETWORK_ORDER, 0),
+                IpSetKind::Cut => _ = data.be_u32(IPSET_ATTR_TIMEOUT | NLA_F_NET_BYTEORDER, 0),
                 _ => (),
             }
         });
 }
 
 /// Adds as many entries as fit into one message, and leaves the others.
-pub(crate) fn entries<'e>(
+pub(crate) fn write_entries<'e>(
     body: &mut Body<'_>,
     name: &str,
     entries: &mut Peekable<impl Iterator<Item = (&'e Entry, &'e str)>>,
     seconds: Option<u32>,
 ) {
-    begin(body, name).u32(LINE, 0).nest(ENTRIES, |all| {
+    begin(body, name).u32(IPSET_ATTR_LINENO, 0).nest(IPSET_ATTR_ADT, |all| {
         while all.remaining_capacity() > MAX_ENTRY_LENGTH
-            && let Some((one, note)) = entries.next()
+            && let Some((one, comment)) = entries.next()
         {
-            all.nest(DATA, |data| {
-                entry(data, one);
-                if !note.is_empty() {
-                    data.text(COMMENT, note);
+            all.nest(IPSET_ATTR_DATA, |data| {
+                write_entry(data, one);
+                if !comment.is_empty() {
+                    data.text(IPSET_ATTR_COMMENT, comment);
                 }
                 if let Some(seconds) = seconds {
-                    data.be_u32(TIMEOUT | NETWORK_ORDER, seconds);
+                    data.be_u32(IPSET_ATTR_TIMEOUT | NLA_F_NET_BYTEORDER, seconds);
                 }
             });
         }
     });
 }
 
-fn entry(data: &mut Body<'_>, entry: &Entry) {
+fn write_entry(data: &mut Body<'_>, entry: &Entry) {
     let port = |data: &mut Body<'_>, protocol: Protocol, port: u16| {
-        data.be_u16(PORT | NETWORK_ORDER, port).u8(PROTO, protocol.number());
+        data.be_u16(IPSET_ATTR_PORT | NLA_F_NET_BYTEORDER, port)
+            .u8(IPSET_ATTR_PROTO, protocol.number());
     };
     match *entry {
-        Entry::Address(at) => address(data, IP, at),
+        Entry::Address(at) => write_address(data, IPSET_ATTR_IP, at),
         Entry::Port(at, protocol, number) => {
-            address(data, IP, at);
+            write_address(data, IPSET_ATTR_IP, at);
             port(data, protocol, number);
         }
         Entry::Grant(at, protocol, number, peer) => {
-            address(data, IP, at);
+            write_address(data, IPSET_ATTR_IP, at);
             port(data, protocol, number);
-            address(data, IP2, peer);
+            write_address(data, IPSET_ATTR_IP2, peer);
         }
         Entry::Block(net) => {
-            address(data, IP, net.addr());
-            data.u8(CIDR, net.prefix_len());
+            write_address(data, IPSET_ATTR_IP, net.addr());
+            data.u8(IPSET_ATTR_CIDR, net.prefix_len());
         }
         Entry::BlockPort(net, protocol, number) => {
-            address(data, IP, net.addr());
-            data.u8(CIDR, net.prefix_len());
+            write_address(data, IPSET_ATTR_IP, net.addr());
+            data.u8(IPSET_ATTR_CIDR, net.prefix_len());
             port(data, protocol, number);
         }
     }
 }
 
-fn address(data: &mut Body<'_>, kind: u16, address: IpAddr) {
+fn write_address(data: &mut Body<'_>, kind: u16, address: IpAddr) {
     data.nest(kind, |inside| match address {
-        IpAddr::V4(address) => _ = inside.bytes(V4 | NETWORK_ORDER, &address.octets()),
-        IpAddr::V6(address) => _ = inside.bytes(V6 | NETWORK_ORDER, &address.octets()),
+        IpAddr::V4(address) => {
+            _ = inside.bytes(IPSET_ATTR_IPADDR_IPV4 | NLA_F_NET_BYTEORDER, &address.octets())
+        }
+        IpAddr::V6(address) => {
+            _ = inside.bytes(IPSET_ATTR_IPADDR_IPV6 | NLA_F_NET_BYTEORDER, &address.octets())
+        }
     });
 }
 
-/// The number of a family.
-pub(crate) fn number(family: IpFamily) -> u8 {
+/// The number of an address family in the kernel: `AF_INET` or `AF_INET6`.
+pub(crate) fn family_number(family: IpFamily) -> u8 {
     match family {
         IpFamily::V4 => 2,
         IpFamily::V6 => 10,
@@ -168,10 +180,10 @@ pub(crate) fn number(family: IpFamily) -> u8 {
 }
 
 /// The name of the set in a message.
-pub(crate) fn name_in(attributes: Attributes<'_>) -> Result<Name, Malformed> {
+pub(crate) fn parse_name(attributes: Attributes<'_>) -> Result<Name, Malformed> {
     for attribute in attributes {
         let attribute = attribute?;
-        if attribute.kind == SET_NAME {
+        if attribute.kind == IPSET_ATTR_SETNAME {
             return Ok(attribute.text()?.into());
         }
     }
@@ -186,13 +198,13 @@ pub(crate) fn parse_message(
     for attribute in attributes {
         let attribute = attribute?;
         match attribute.kind {
-            TYPE_NAME => set.type_name = attribute.text()?.to_owned(),
-            FAMILY => set.family = attribute.u8()?,
-            DATA => parse_header(set, attribute.attributes())?,
-            ENTRIES => {
+            IPSET_ATTR_TYPENAME => set.type_name = attribute.text()?.to_owned(),
+            IPSET_ATTR_FAMILY => set.family = attribute.u8()?,
+            IPSET_ATTR_DATA => parse_header(set, attribute.attributes())?,
+            IPSET_ATTR_ADT => {
                 for one in attribute.attributes() {
                     match parse_entry(one?.attributes())? {
-                        Some((entry, note)) => _ = set.entries.insert(entry, note),
+                        Some((entry, comment)) => _ = set.entries.insert(entry, comment),
                         None => set.has_unknown_entries = true,
                     }
                 }
@@ -207,10 +219,12 @@ fn parse_header(set: &mut InstalledSet, attributes: Attributes<'_>) -> Result<()
     for attribute in attributes {
         let attribute = attribute?;
         match attribute.kind {
-            MAX => set.max = attribute.be_u32()?,
-            SET_FLAGS => set.commented = attribute.be_u32()? & WITH_COMMENT != 0,
-            TIMEOUT => set.timed = true,
-            ELEMENTS => set.size = attribute.be_u32()?,
+            IPSET_ATTR_MAXELEM => set.max = attribute.be_u32()?,
+            IPSET_ATTR_CADT_FLAGS => {
+                set.commented = attribute.be_u32()? & IPSET_FLAG_WITH_COMMENT != 0
+            }
+            IPSET_ATTR_TIMEOUT => set.timed = true,
+            IPSET_ATTR_ELEMENTS => set.size = attribute.be_u32()?,
             _ => (),
         }
     }
@@ -220,18 +234,18 @@ fn parse_header(set: &mut InstalledSet, attributes: Attributes<'_>) -> Result<()
 /// Parses an entry and its comment. `None` if weir would not write such an entry.
 fn parse_entry(attributes: Attributes<'_>) -> Result<Option<(Entry, Name)>, Malformed> {
     let (mut ip, mut ip2, mut cidr, mut port, mut protocol) = (None, None, None, None, None);
-    let mut note = Name::from("");
+    let mut comment = Name::from("");
     for attribute in attributes {
         let attribute = attribute?;
         match attribute.kind {
-            IP => ip = parse_address(attribute)?,
-            IP2 => ip2 = parse_address(attribute)?,
-            CIDR => cidr = Some(attribute.u8()?),
-            PORT => port = Some(attribute.be_u16()?),
-            PROTO => protocol = Some(attribute.u8()?),
-            COMMENT => note = attribute.text()?.into(),
+            IPSET_ATTR_IP => ip = parse_address(attribute)?,
+            IPSET_ATTR_IP2 => ip2 = parse_address(attribute)?,
+            IPSET_ATTR_CIDR => cidr = Some(attribute.u8()?),
+            IPSET_ATTR_PORT => port = Some(attribute.be_u16()?),
+            IPSET_ATTR_PROTO => protocol = Some(attribute.u8()?),
+            IPSET_ATTR_COMMENT => comment = attribute.text()?.into(),
             // A network that is excluded from the set (`nomatch`). Ours have none.
-            SET_FLAGS => return Ok(None),
+            IPSET_ATTR_CADT_FLAGS => return Ok(None),
             _ => (),
         }
     }
@@ -255,15 +269,17 @@ fn parse_entry(attributes: Attributes<'_>) -> Result<Option<(Entry, Name)>, Malf
         }
         _ => None,
     };
-    Ok(entry.map(|entry| (entry, note)))
+    Ok(entry.map(|entry| (entry, comment)))
 }
 
 fn parse_address(attribute: Attribute<'_>) -> Result<Option<IpAddr>, Malformed> {
     for inside in attribute.attributes() {
         let inside = inside?;
         match inside.kind {
-            V4 => return inside.array::<4>().map(|octets| Some(octets.into())),
-            V6 => return inside.array::<16>().map(|octets| Some(octets.into())),
+            IPSET_ATTR_IPADDR_IPV4 => return inside.array::<4>().map(|octets| Some(octets.into())),
+            IPSET_ATTR_IPADDR_IPV6 => {
+                return inside.array::<16>().map(|octets| Some(octets.into()));
+            }
             _ => (),
         }
     }
@@ -272,7 +288,7 @@ fn parse_address(attribute: Attribute<'_>) -> Result<Option<IpAddr>, Malformed> 
 
 #[cfg(test)]
 mod tests {
-    use weir_netlink::{Header, Messages, Writer};
+    use weir_netlink::{Header, MessageWriter, Messages};
 
     use super::*;
 
@@ -287,17 +303,17 @@ mod tests {
             Entry::Block("10.0.0.0/8".parse().unwrap()),
             Entry::BlockPort("fd00::/8".parse().unwrap(), Protocol::Tcp, 80),
         ];
-        let mut writer = Writer::default();
-        let header = Header { kind: ADD, flags: 0, sequence: 0 };
+        let mut writer = MessageWriter::default();
+        let header = Header { kind: IPSET_CMD_ADD, flags: 0, sequence: 0 };
         let mut left = all.iter().map(|entry| (entry, "why")).peekable();
-        writer.message(header, |body| entries(body, "S", &mut left, None)).unwrap();
+        writer.message(header, |body| write_entries(body, "S", &mut left, None)).unwrap();
         assert_eq!(left.next(), None);
         let message = Messages::new(writer.bytes()).next().unwrap().unwrap();
-        assert_eq!(&*name_in(message.attributes(HEADER)).unwrap(), "S");
+        assert_eq!(&*parse_name(message.attributes(NFGENMSG_LENGTH)).unwrap(), "S");
         let mut set = InstalledSet::default();
-        parse_message(&mut set, message.attributes(HEADER)).unwrap();
-        let note = Name::from("why");
-        assert_eq!(set.entries, all.into_iter().map(|entry| (entry, note.clone())).collect());
+        parse_message(&mut set, message.attributes(NFGENMSG_LENGTH)).unwrap();
+        let comment = Name::from("why");
+        assert_eq!(set.entries, all.into_iter().map(|entry| (entry, comment.clone())).collect());
         assert!(!set.has_unknown_entries);
     }
 
@@ -306,11 +322,11 @@ mod tests {
         let all: Vec<Entry> =
             (0..10_000_u32).map(|n| Entry::Address(IpAddr::from(n.to_be_bytes()))).collect();
         let mut left = all.iter().map(|entry| (entry, "")).peekable();
-        let header = Header { kind: ADD, flags: 0, sequence: 0 };
+        let header = Header { kind: IPSET_CMD_ADD, flags: 0, sequence: 0 };
         let mut messages = 0;
         while left.peek().is_some() {
-            let mut writer = Writer::default();
-            writer.message(header, |body| entries(body, "S", &mut left, Some(1))).unwrap();
+            let mut writer = MessageWriter::default();
+            writer.message(header, |body| write_entries(body, "S", &mut left, Some(1))).unwrap();
             messages += 1;
         }
         assert!((2..6).contains(&messages), "{messages}");

@@ -3,11 +3,11 @@
 
 use expect_test::{Expect, expect};
 use weir_engine::{Locality, compile};
-use weir_iptables::Ruleset;
+use weir_iptables::ChainsAndSets;
 use weir_model::World;
 
 #[track_caller]
-fn rendered(case: &str) -> Ruleset {
+fn rendered(case: &str) -> ChainsAndSets {
     let anything = "probes: [{from: {ip: 10.9.9.9}, to: {ip: 10.9.9.9}, port: 1, expect: allow}]";
     let text = format!("{case}\n{anything}");
     let mut cases = weir_api::cases("case.yaml".into(), text.as_bytes());

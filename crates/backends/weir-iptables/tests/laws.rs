@@ -15,7 +15,7 @@ proptest! {
         let deltas: Vec<_> = changes.chunks(batch).map(|some| engine.apply(some)).collect();
         conformance::check_planner(
             || Planner::new(Mode::Enforce),
-            Planner::ruleset,
+            Planner::desired,
             render,
             &deltas,
         );

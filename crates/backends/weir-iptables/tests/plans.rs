@@ -4,7 +4,7 @@
 
 use weir_datapath::{Mode, Planner as _};
 use weir_engine::{Engine, Locality};
-use weir_iptables::{Plan, Planner, Ruleset, Step};
+use weir_iptables::{ChainsAndSets, Plan, Planner, Step};
 use weir_model::{Change, Key, PodId, Program};
 
 /// `db` allows peers by selector, `web` and `api` some ports; `far` is on another node.
@@ -65,21 +65,21 @@ fn a_member_that_joins_or_leaves_changes_one_set() {
 }
 
 /// Whether a chain belongs to a pod or a policy.
-fn is_about(ruleset: &Ruleset, chain: &str, word: &str) -> bool {
-    let mut ours = ruleset.chains.iter().filter(|((_, name), _)| &**name == chain);
+fn is_about(desired: &ChainsAndSets, chain: &str, word: &str) -> bool {
+    let mut ours = desired.chains.iter().filter(|((_, name), _)| &**name == chain);
     ours.all(|(_, rules)| rules.iter().any(|rule| rule.comment.contains(word)))
 }
 
 #[test]
 fn a_policy_change_touches_only_its_chains() {
     let mut node = Node::new();
-    let before = node.planner.ruleset().clone();
+    let before = node.planner.desired().clone();
     let policy = CLUSTER
         .split("---")
         .find(|text| text.contains("name: web, namespace: shop}, spec: {podSelector"))
         .expect("the policy");
     let plan = node.plan(&changes(&policy.replace("endPort: 89", "endPort: 99")));
-    let after = node.planner.ruleset();
+    let after = node.planner.desired();
     assert_eq!(after.sets, before.sets, "the policy uses no set");
     assert_eq!(plan.steps.len(), 2, "rules of two families:\n{plan}");
     for step in &plan.steps {

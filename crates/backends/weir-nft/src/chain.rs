@@ -8,7 +8,7 @@ use weir_model::{
 
 use crate::{
     ElementKey, Field, Match, NftChain, NftRule, NftSet, Planner, SetKind, Statement,
-    intervals::intervals,
+    intervals::interval_key,
     merge,
     names::{comment, digest},
     objects::Objects,
@@ -84,26 +84,6 @@ pub(crate) fn add_by_content(
     name
 }
 
-/// A comment with the policies that select a pod.
-pub(crate) fn isolated_by(rules: &Rules) -> String {
-    let isolation = rules.isolation.iter().flatten();
-    let sections = rules.admin.iter().chain(isolation).chain(&rules.baseline);
-    format!("isolated by {}", policy_names(sections))
-}
-
-/// The first policies by name, and the number of the others.
-pub(crate) fn policy_names<'a>(sections: impl IntoIterator<Item = &'a Arc<Section>>) -> String {
-    let mut names = sections.into_iter().map(|section| match &*section.policy.namespace {
-        "" => section.policy.name.to_string(),
-        namespace => format!("{namespace}/{}", section.policy.name),
-    });
-    let first: Vec<String> = names.by_ref().take(3).collect();
-    match names.count() {
-        0 => first.join(", "),
-        more => format!("{} and {more} more", first.join(", ")),
-    }
-}
-
 /// The matches for peers. `None` if none of them has this family.
 pub(crate) fn match_peers(
     planner: &mut Planner,
@@ -135,9 +115,10 @@ pub(crate) fn match_peers(
 
 /// Adds the set of the addresses of a block. `None` if it has none of this family.
 fn add_block(planner: &mut Planner, block: &Block, family: IpFamily) -> Option<Name> {
+    let intervals = block.intervals().into_iter();
     let elements: BTreeMap<_, _> =
-        intervals([block], family).into_iter().map(|interval| (interval, None)).collect();
-    if elements.is_empty() {
+        intervals.map(|interval| (interval_key(interval, family), None)).collect();
+    if elements.is_empty() || IpFamily::from(block.net.addr()) != family {
         return None;
     }
     let name = format!("blocks{}-{}", family.digit(), digest(&format!("{block:?}"))).into();

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use weir_netlink::{Body, Header, TooLong, Writer, kind};
+use weir_netlink::{Body, Header, MessageWriter, TooLong, kind};
 
 use crate::{
     ElementData, ElementKey, Hook, NftRule, SetKind, Step, expr,
@@ -15,7 +15,7 @@ const MAX_ELEMENT_BYTES: usize = 512;
 
 /// Messages that the kernel applies in one transaction.
 pub(crate) struct Batch {
-    writer: Writer,
+    writer: MessageWriter,
     /// The index of the step that each message belongs to, by sequence number.
     owners: Vec<usize>,
     sets: u32,
@@ -54,7 +54,7 @@ impl Batch {
     }
 
     fn begin(generation: Option<u32>) -> Result<Batch, TooLong> {
-        let mut batch = Batch { writer: Writer::default(), owners: Vec::new(), sets: 0 };
+        let mut batch = Batch { writer: MessageWriter::default(), owners: Vec::new(), sets: 0 };
         batch.message(0, NFNL_MSG_BATCH_BEGIN, 0, |body| {
             body.fixed(&wire::BATCH_HEADER);
             if let Some(generation) = generation {

@@ -1,32 +1,8 @@
-use std::{
-    collections::BTreeMap,
-    net::{IpAddr, Ipv4Addr, Ipv6Addr},
-};
+use std::{collections::BTreeMap, net::IpAddr};
 
-use weir_model::{Block, IpFamily};
+use weir_model::{Block, Interval, IpFamily, address_number, numbered_address};
 
 use crate::ElementKey;
-
-/// The addresses from the first to the last one of a family, as numbers.
-type Interval = (u128, u128);
-
-/// The addresses of blocks in one family, as the fewest intervals.
-pub(crate) fn intervals<'a>(
-    blocks: impl IntoIterator<Item = &'a Block>,
-    family: IpFamily,
-) -> Vec<ElementKey> {
-    let ours = blocks.into_iter().filter(|block| IpFamily::from(block.net.addr()) == family);
-    let mut parts: Vec<Interval> = ours.flat_map(parts_of).collect();
-    parts.sort_unstable();
-    let mut joined: Vec<Interval> = Vec::new();
-    for (first, last) in parts {
-        match joined.last_mut() {
-            Some(before) if first <= before.1.saturating_add(1) => before.1 = before.1.max(last),
-            _ => joined.push((first, last)),
-        }
-    }
-    joined.into_iter().map(|interval| key(interval, family)).collect()
-}
 
 /// The addresses of blocks in one family, divided wherever a block begins or ends. Each piece comes
 /// with the blocks that contain it.
@@ -35,8 +11,9 @@ pub(crate) fn segments<'a>(
     family: IpFamily,
 ) -> Vec<(ElementKey, Vec<&'a Block>)> {
     let ours = blocks.into_iter().filter(|block| IpFamily::from(block.net.addr()) == family);
-    let mut parts: Vec<(Interval, &Block)> =
-        ours.flat_map(|block| parts_of(block).into_iter().map(move |part| (part, block))).collect();
+    let mut parts: Vec<(Interval, &Block)> = ours
+        .flat_map(|block| block.intervals().into_iter().map(move |part| (part, block)))
+        .collect();
     let mut cuts: Vec<u128> = parts.iter().map(|((first, _), _)| *first).collect();
     cuts.extend(parts.iter().filter_map(|((_, last), _)| last.checked_add(1)));
     cuts.sort_unstable();
@@ -55,64 +32,25 @@ pub(crate) fn segments<'a>(
             inside.insert((*last, number), block);
         }
         if !inside.is_empty() {
-            pieces.push((key(piece, family), inside.values().copied().collect()));
+            pieces.push((interval_key(piece, family), inside.values().copied().collect()));
         }
     }
     pieces
 }
 
-/// The parts of a block outside its exceptions.
-fn parts_of(block: &Block) -> Vec<Interval> {
-    let (mut first, last) = (number(block.net.network()), number(block.net.broadcast()));
-    let mut holes: Vec<Interval> = block
-        .except
-        .iter()
-        .map(|hole| (number(hole.network()), number(hole.broadcast())))
-        .collect();
-    holes.sort_unstable();
-    let mut parts = Vec::new();
-    for (from, to) in holes.into_iter().filter(|(from, _)| *from <= last) {
-        if from > first {
-            parts.push((first, from - 1));
-        }
-        match to.checked_add(1) {
-            Some(next) => first = first.max(next),
-            None => return parts,
-        }
-    }
-    if first <= last {
-        parts.push((first, last));
-    }
-    parts
-}
-
-fn number(address: IpAddr) -> u128 {
-    match address {
-        IpAddr::V4(address) => u128::from(address.to_bits()),
-        IpAddr::V6(address) => address.to_bits(),
-    }
-}
-
-fn address(number: u128, family: IpFamily) -> IpAddr {
-    match family {
-        IpFamily::V4 => Ipv4Addr::from_bits(u32::try_from(number).unwrap_or(u32::MAX)).into(),
-        IpFamily::V6 => Ipv6Addr::from_bits(number).into(),
-    }
-}
-
-fn key((first, last): Interval, family: IpFamily) -> ElementKey {
-    // The last piece may exceed the addresses of the family.
-    ElementKey::Block(address(first, family), address(last, family))
+/// The key of an interval. The last piece may exceed the addresses of the family.
+pub(crate) fn interval_key((first, last): Interval, family: IpFamily) -> ElementKey {
+    ElementKey::Block(numbered_address(first, family), numbered_address(last, family))
 }
 
 /// An interval as nft prints it: as an address, a prefix or a range.
 pub(crate) fn text(first: IpAddr, last: IpAddr) -> String {
-    let size = number(last).saturating_sub(number(first));
+    let size = address_number(last).saturating_sub(address_number(first));
     let bits = if first.is_ipv4() { 32 } else { 128 };
     if size == 0 {
         return first.to_string();
     }
-    if size & (size.wrapping_add(1)) == 0 && number(first) & size == 0 {
+    if size & (size.wrapping_add(1)) == 0 && address_number(first) & size == 0 {
         return format!("{first}/{}", bits - size.count_ones());
     }
     format!("{first}-{last}")
@@ -129,7 +67,7 @@ mod tests {
     }
 
     fn texts(blocks: &[Block], family: IpFamily) -> Vec<String> {
-        intervals(blocks, family).iter().map(ElementKey::to_string).collect()
+        segments(blocks, family).iter().map(|(key, _)| key.to_string()).collect()
     }
 
     #[test]
@@ -169,10 +107,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn intervals_contain_the_addresses_of_the_blocks(blocks in proptest::collection::vec(small(), 0..5), last in 0_u8..=255) {
+        fn segments_contain_the_addresses_of_the_blocks(blocks in proptest::collection::vec(small(), 0..5), last in 0_u8..=255) {
             let address = IpAddr::from([10, 0, 0, last]);
-            let inside = |key: &ElementKey| matches!(key, ElementKey::Block(first, last) if *first <= address && address <= *last);
-            let held = intervals(&blocks, IpFamily::V4).iter().any(inside);
+            let inside = |(key, _): &(ElementKey, Vec<&Block>)| matches!(key, ElementKey::Block(first, last) if *first <= address && address <= *last);
+            let held = segments(&blocks, IpFamily::V4).iter().any(inside);
             prop_assert_eq!(held, blocks.iter().any(|block| block.contains(address)));
         }
     }

@@ -5,8 +5,8 @@ use std::{io, time::Duration};
 use rustix::io::Errno;
 use weir_netfilter::wait_for_packets;
 use weir_netlink::{
-    Attributes, Body, Header, Malformed, Message, Messages, NetlinkError, Protocol, Rejection,
-    Socket, TooLong, Writer, kind,
+    Attributes, Body, Header, Malformed, Message, MessageWriter, Messages, NetlinkError,
+    NetlinkProtocol, Rejection, Socket, TooLong, kind,
 };
 
 use crate::{
@@ -72,8 +72,8 @@ pub(crate) enum KernelError {
 impl Kernel {
     /// Opens the nf_tables of the calling thread's network namespace.
     pub(crate) fn open() -> Result<Self, KernelError> {
-        let socket = Socket::open(Protocol::Netfilter)?;
-        let changes = Socket::open(Protocol::Netfilter)?;
+        let socket = Socket::open(NetlinkProtocol::Netfilter)?;
+        let changes = Socket::open(NetlinkProtocol::Netfilter)?;
         changes.set_receive_buffer(NOTIFICATION_BUFFER_BYTES)?;
         changes.join(NFNLGRP_NFTABLES)?;
         let port = socket.port()?;
@@ -254,7 +254,7 @@ fn request(
     header: [u8; NFGENMSG_LENGTH],
     body: impl FnOnce(&mut Body<'_>),
 ) -> Result<Vec<u8>, TooLong> {
-    let mut writer = Writer::default();
+    let mut writer = MessageWriter::default();
     let header_of = Header { kind: number, flags: kind::REQUEST | flags, sequence: 1 };
     writer.message(header_of, |message| {
         message.fixed(&header);

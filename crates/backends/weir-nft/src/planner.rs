@@ -1,6 +1,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
-use weir_datapath::{Mode, may_change_grants};
+use weir_datapath::{Followers, Mode};
 use weir_model::{Delta, Direction, IpFamily, Member, Name, PodId, Program, SetDelta, SetId};
 
 use crate::{
@@ -21,7 +21,7 @@ pub struct Planner {
     copies: BTreeMap<Name, SetCopy>,
     /// The maps of the table from members of sets to verdicts.
     pub(crate) maps: BTreeMap<Name, PeerMap>,
-    pub(crate) followers: BTreeMap<SetId, Followers>,
+    pub(crate) followers: Followers,
     /// The chains computed for this plan, by the address of their rule sets in memory.
     pub(crate) chains: BTreeMap<(usize, Direction, IpFamily), Name>,
     /// The chains of admin tiers, by the addresses of their sections.
@@ -35,30 +35,12 @@ struct SetCopy {
     family: IpFamily,
 }
 
-/// Everything that depends on the members of a set.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Followers {
-    pods: BTreeSet<PodId>,
-    pub(crate) copies: BTreeSet<Name>,
-    pub(crate) maps: BTreeSet<Name>,
-}
-
-impl Followers {
-    fn is_empty(&self) -> bool {
-        self.pods.is_empty() && self.copies.is_empty() && self.maps.is_empty()
-    }
-}
-
 impl weir_datapath::Planner for Planner {
     type Installed = Installed;
     type Plan = Transaction;
 
     fn plan(&mut self, program: &Program, delta: &Delta) -> Transaction {
-        let mut touched: BTreeSet<&PodId> = delta.endpoints.keys().collect();
-        let small = delta.sets.iter().filter(|(id, change)| may_change_grants(program, id, change));
-        let pods = small.filter_map(|(id, _)| self.followers.get(id)).flat_map(|them| &them.pods);
-        let pods: Vec<PodId> = pods.cloned().collect();
-        touched.extend(&pods);
+        let touched = self.followers.touched_pods(program, delta);
         // `update_pods` fills new sets with the current members, so existing sets are updated
         // first.
         let stages = Stages::from_delta(self, program, delta);
@@ -83,7 +65,7 @@ impl Planner {
             pods: BTreeMap::new(),
             copies: BTreeMap::new(),
             maps: BTreeMap::new(),
-            followers: BTreeMap::new(),
+            followers: Followers::default(),
             chains: BTreeMap::new(),
             admin_chains: BTreeMap::new(),
         };
@@ -94,7 +76,7 @@ impl Planner {
     /// A planner whose table enforces a program.
     pub fn from_program(program: &Program, mode: Mode) -> Self {
         let mut planner = Planner::new(mode);
-        let pods: BTreeSet<&PodId> = program.endpoints.keys().collect();
+        let pods = program.endpoints.keys().cloned().collect();
         planner.update_pods(program, &pods);
         planner.sweep();
         planner.objects.clear_changes();
@@ -132,29 +114,25 @@ impl Planner {
 
     /// Updates the elements of pods. It adds new elements before it removes old ones, so that the
     /// sets and chains that both need stay.
-    fn update_pods(&mut self, program: &Program, touched: &BTreeSet<&PodId>) {
+    fn update_pods(&mut self, program: &Program, touched: &BTreeSet<PodId>) {
         self.chains.clear();
         self.admin_chains.clear();
         let mut gone = BTreeSet::new();
         for id in touched {
-            let Some(old) = self.pods.remove(*id) else { continue };
-            for set in &old.follows {
-                self.unfollow(set, |them| _ = them.pods.remove(*id));
-            }
+            let Some(old) = self.pods.remove(id) else { continue };
+            self.followers.remove_pod(id, &old.follows);
             gone.extend(old.elements);
         }
         let mut updated = Vec::new();
         for id in touched {
-            let Some(endpoint) = program.endpoints.get(*id) else { continue };
+            let Some(endpoint) = program.endpoints.get(id) else { continue };
             let (pod, elements) = PodElements::compute(self, program, id, endpoint);
-            for set in &pod.follows {
-                self.followers.entry(set.clone()).or_default().pods.insert((*id).clone());
-            }
+            self.followers.add_pod(id, &pod.follows);
             for (name, key, data) in elements {
                 gone.remove(&(name.clone(), key.clone()));
                 self.objects.put_element(&name, key, data);
             }
-            updated.push(((*id).clone(), pod));
+            updated.push((id.clone(), pod));
         }
         gone.iter().for_each(|(set, key)| self.objects.remove_element(set, key));
         self.pods.extend(updated);
@@ -162,8 +140,8 @@ impl Planner {
 
     /// Updates the copies of a changed set.
     pub(crate) fn update_copies(&mut self, program: &Program, id: &SetId, change: &SetDelta) {
-        let Some(Followers { copies, .. }) = self.followers.get(id) else { return };
-        for name in &copies.clone() {
+        let kernel_sets: Vec<Name> = self.followers.kernel_sets(id).cloned().collect();
+        for name in &kernel_sets {
             let Some(SetCopy { family, .. }) = self.copies.get(name).cloned() else { continue };
             for member in self.changed_members(program, id, change, name) {
                 let ours = IpFamily::from(member.address) == family;
@@ -222,36 +200,23 @@ impl Planner {
         let ours = members.filter(|member| IpFamily::from(member.address) == family);
         let elements = ours.map(|member| (key(member), None)).collect();
         self.objects.add_set(name, NftSet { kind, comment, elements });
-        self.followers.entry(of.clone()).or_default().copies.insert(name.clone());
+        self.followers.add_kernel_set(name, [of]);
         self.copies.insert(name.clone(), SetCopy { of: of.clone(), family });
     }
 
     /// Keeps an added map up to date.
     pub(crate) fn register_map(&mut self, name: &Name, map: PeerMap) {
-        for set in map.sets() {
-            self.followers.entry(set.clone()).or_default().maps.insert(name.clone());
-        }
+        self.followers.add_kernel_set(name, map.sets());
         self.maps.insert(name.clone(), map);
-    }
-
-    fn unfollow(&mut self, set: &SetId, leave: impl FnOnce(&mut Followers)) {
-        if let Some(them) = self.followers.get_mut(set) {
-            leave(them);
-            if them.is_empty() {
-                self.followers.remove(set);
-            }
-        }
     }
 
     /// Stops updating a removed set of the table.
     fn forget_set(&mut self, name: &Name) {
         if let Some(SetCopy { of, .. }) = self.copies.remove(name) {
-            self.unfollow(&of, |them| _ = them.copies.remove(name));
+            self.followers.remove_kernel_set(name, [&of]);
         }
         if let Some(map) = self.maps.remove(name) {
-            for set in map.sets() {
-                self.unfollow(set, |them| _ = them.maps.remove(name));
-            }
+            self.followers.remove_kernel_set(name, map.sets());
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use weir_datapath::Granted;
+use weir_datapath::{Granted, isolated_by};
 use weir_model::{Direction, Endpoint, IpFamily, Name, PodId, Program, SetId};
 
 use crate::{
@@ -61,7 +61,7 @@ impl PodElements {
                         }
                     }
                 };
-                let why = comment(&format!("{id} {}", chain::isolated_by(rules)));
+                let why = comment(&format!("{id} {}", isolated_by(rules)));
                 let data = ElementData { verdict: NftVerdict::Jump(chain), comment: why };
                 let map = names::dispatch_map(direction, family);
                 elements.push((map, ElementKey::Address(address), Some(data.into())));

@@ -86,8 +86,7 @@ impl Stages {
     }
 
     fn follow(&mut self, planner: &Planner, program: &Program, id: &SetId, change: &SetDelta) {
-        let Some(followers) = planner.followers.get(id) else { return };
-        for name in &followers.maps {
+        for name in planner.followers.kernel_sets(id) {
             if let Some(map) = planner.maps.get(name) {
                 map.follow(program, id, change, self.maps.entry(name.clone()).or_default());
             }
@@ -149,9 +148,7 @@ impl Stages {
 impl Planner {
     /// Whether a later tier than the admin tier looks up members of a set.
     fn is_used_later(&self, id: &SetId) -> bool {
-        self.followers.get(id).is_some_and(|them| {
-            !them.copies.is_empty() || them.maps.iter().any(|name| !is_admin(self, name))
-        })
+        self.followers.kernel_sets(id).any(|name| !is_admin(self, name))
     }
 }
 

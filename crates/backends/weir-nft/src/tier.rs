@@ -7,6 +7,7 @@ use std::{
     sync::Arc,
 };
 
+use weir_datapath::policy_names;
 use weir_model::{
     Action, Block, Direction, IpFamily, Name, Peers, PortRange, Ports, Program, Protocol,
     Requirement, Section, Selector, SetId, SetKey,
@@ -94,7 +95,7 @@ impl TierCompiler {
             Direction::Ingress => Statement::Accept,
             Direction::Egress => Statement::Goto(names::onward_chain(family)),
         };
-        let why = comment(&format!("decided by {}", chain::policy_names(sections)));
+        let why = comment(&format!("decided by {}", policy_names(sections)));
         let rules = Arc::new(OrderedRules::from_sections(sections));
         TierCompiler { rules, direction, family, end: Action::Pass, allow, why }
     }
@@ -105,7 +106,7 @@ impl TierCompiler {
         direction: Direction,
         family: IpFamily,
     ) -> Self {
-        let why = comment(&format!("decided by {}", chain::policy_names(sections)));
+        let why = comment(&format!("decided by {}", policy_names(sections)));
         let rules = Arc::new(OrderedRules::from_sections(sections));
         TierCompiler { rules, direction, family, end: Action::Allow, allow: Statement::Return, why }
     }

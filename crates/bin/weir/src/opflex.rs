@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, io::Write, path::PathBuf};
 
 use clap::Args;
 use serde::Serialize;
-use weir_aci::{Files, RenderedCluster, Settings};
+use weir_aci::{AciSettings, Files, RenderedCluster};
 use weir_model::{Flow, PolicyKind, World};
 use weir_reach::ReachState;
 
@@ -145,7 +145,7 @@ fn needed(
     node: &str,
     prefix: &str,
 ) -> std::collections::BTreeSet<String> {
-    let mut files = Files::new(&Settings { prefix: prefix.into() }, prefix, node);
+    let mut files = Files::new(&AciSettings { prefix: prefix.into() }, prefix, node);
     for pod in world.pods.values().filter(|pod| pod.node.as_deref() == Some(node)) {
         files.put_pod(pod);
     }
@@ -155,7 +155,7 @@ fn needed(
 }
 
 fn judge(world: &World, prefix: &str) -> Result<RenderedCluster, Failure> {
-    let settings = Settings { prefix: prefix.into() };
+    let settings = AciSettings { prefix: prefix.into() };
     RenderedCluster::new(&settings, prefix, world).map_err(|error| {
         Failure::new(
             format!("internal error: cannot parse the generated opflex files: {error}"),

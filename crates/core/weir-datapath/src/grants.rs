@@ -8,7 +8,7 @@ const MAX_SHARED_GRANTS: usize = 128;
 
 /// Whether a set change can move a pod between the shared grants set and a chain. It cannot while
 /// the set is larger than the limit both before and after the change.
-pub fn may_change_grants(program: &Program, set: &SetId, change: &SetDelta) -> bool {
+pub(crate) fn may_change_grants(program: &Program, set: &SetId, change: &SetDelta) -> bool {
     let now = program.sets.get(set).map_or(0, BTreeSet::len);
     match change {
         SetDelta::Change { added, removed } => {

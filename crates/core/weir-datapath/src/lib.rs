@@ -15,10 +15,13 @@
 //! *Invariant*: the ledger writes nothing before the source is in sync, and nothing where nothing
 //! changed. A pod whose new rules are rejected keeps its old rules and never delays another pod.
 
+mod allowed;
+mod comments;
 pub mod conformance;
 mod datapath;
 mod drops;
 mod error;
+mod followers;
 mod grants;
 mod ledger;
 mod memory;
@@ -26,10 +29,13 @@ mod mode;
 mod planner;
 mod uses;
 
+pub use allowed::Allowed;
+pub use comments::{isolated_by, policy_name, policy_names};
 pub use datapath::{Datapath, Diagnostics, Drift, TerminateFlows};
 pub use drops::{DropCause, Dropped, Drops};
 pub use error::{ApplyError, ApplyErrorKind};
-pub use grants::{Granted, may_change_grants};
+pub use followers::Followers;
+pub use grants::Granted;
 pub use ledger::{Established, Ledger, Outcome, PlannedDelta, Rejected};
 pub use memory::{Memory, MemoryPlan, MemoryPlanner, MemoryState};
 pub use mode::Mode;

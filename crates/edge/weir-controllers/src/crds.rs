@@ -43,12 +43,12 @@ pub const ALL: &[Crd] = &[
     Crd {
         controller: crate::hpp::NAME,
         name: "hostprotpols.aci.hpp",
-        yaml: weir_aci::Kind::Pol.definition(),
+        yaml: weir_aci::HostprotKind::Pol.definition(),
     },
     Crd {
         controller: crate::hpp::NAME,
         name: "hostprotremoteipcontainers.aci.hpp",
-        yaml: weir_aci::Kind::Container.definition(),
+        yaml: weir_aci::HostprotKind::Container.definition(),
     },
 ];
 

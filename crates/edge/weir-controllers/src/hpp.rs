@@ -23,27 +23,27 @@ use std::{
 pub use cleanup::{CleanupError, Removed, cleanup};
 pub(crate) use controller::run;
 use serde_json::Value;
-use weir_aci::{Kind, SEAL};
+use weir_aci::{HostprotKind, SEAL};
 use weir_kube::Resource;
 
 /// The name of the controller.
 pub const NAME: &str = "hpp";
 
 /// HostprotPols.
-const POLS: Resource = resource(Kind::Pol);
+const POLS: Resource = resource(HostprotKind::Pol);
 /// HostprotRemoteIpContainers.
-const CONTAINERS: Resource = resource(Kind::Container);
+const CONTAINERS: Resource = resource(HostprotKind::Container);
 
-const fn resource(kind: Kind) -> Resource {
+const fn resource(kind: HostprotKind) -> Resource {
     let (name, plural) = (kind.name(), kind.plural());
     Resource { group: "aci.hpp", versions: &["v1"], kind: name, plural }
 }
 
 /// The resource of a kind.
-fn resource_of(kind: Kind) -> &'static Resource {
+fn resource_of(kind: HostprotKind) -> &'static Resource {
     match kind {
-        Kind::Container => &CONTAINERS,
-        Kind::Pol => &POLS,
+        HostprotKind::Container => &CONTAINERS,
+        HostprotKind::Pol => &POLS,
     }
 }
 
@@ -60,22 +60,22 @@ pub struct HppSettings {
 
 /// The digest of an observed HostprotPol; `None` if it is invalid.
 fn read_pol(value: Value) -> Option<u64> {
-    read_digest(Kind::Pol, &value)
+    read_digest(HostprotKind::Pol, &value)
 }
 
 /// The digest of an observed HostprotRemoteIpContainer; `None` if it is invalid.
 fn read_container(value: Value) -> Option<u64> {
-    read_digest(Kind::Container, &value)
+    read_digest(HostprotKind::Container, &value)
 }
 
 /// An object without a seal is invalid, and is written again: nodes could not detect missing parts.
-fn read_digest(kind: Kind, value: &Value) -> Option<u64> {
+fn read_digest(kind: HostprotKind, value: &Value) -> Option<u64> {
     value.pointer("/metadata/annotations")?.get(SEAL)?;
-    weir_aci::Object::parse(kind, value).ok().map(|object| digest(&object))
+    weir_aci::HostprotObject::parse(kind, value).ok().map(|object| digest(&object))
 }
 
 /// Distinguishes different contents of the same object.
-fn digest(object: &weir_aci::Object) -> u64 {
+fn digest(object: &weir_aci::HostprotObject) -> u64 {
     let mut hasher = DefaultHasher::new();
     object.manifest("").hash(&mut hasher);
     hasher.finish()

@@ -4,7 +4,7 @@ use std::{
     time::{Instant, SystemTime},
 };
 
-use weir_aci::{Files, Folder, FolderError, Kind, Netpol, ObjectId, Touched};
+use weir_aci::{Files, Folder, FolderError, HostprotId, HostprotKind, Netpol, Touched};
 use weir_kube::{Item, ObjectEvent};
 use weir_model::{Pod, PodId};
 
@@ -16,11 +16,11 @@ pub(crate) struct FileWriter {
     files: Files,
     folder: Folder,
     report: Arc<OpflexReport>,
-    containers: KindState<ObjectId>,
-    pols: KindState<ObjectId>,
+    containers: KindState<HostprotId>,
+    pols: KindState<HostprotId>,
     pods: KindState<PodId>,
     /// The objects that cannot be read, with the reason.
-    unreadable: BTreeMap<ObjectId, String>,
+    unreadable: BTreeMap<HostprotId, String>,
     /// The parts of objects that files cannot express, by file.
     complaints: BTreeMap<String, Vec<String>>,
     failure: Option<String>,
@@ -110,25 +110,27 @@ impl FileWriter {
     pub(crate) fn apply(&mut self, message: OpflexEvent) {
         self.pending_since.get_or_insert_with(Instant::now);
         match message {
-            OpflexEvent::Container(event) => self.apply_object_event(Kind::Container, event),
-            OpflexEvent::Pol(event) => self.apply_object_event(Kind::Pol, event),
+            OpflexEvent::Container(event) => {
+                self.apply_object_event(HostprotKind::Container, event)
+            }
+            OpflexEvent::Pol(event) => self.apply_object_event(HostprotKind::Pol, event),
             OpflexEvent::Pod(event) => self.apply_pod_event(event),
         }
         self.is_confirmed |= self.has_own();
         self.update_report();
     }
 
-    fn apply_object_event(&mut self, kind: Kind, event: ObjectEvent<ParsedObject>) {
+    fn apply_object_event(&mut self, kind: HostprotKind, event: ObjectEvent<ParsedObject>) {
         match event {
             ObjectEvent::Put(item) => self.put_object(kind, item),
             ObjectEvent::Removed(revision) => {
-                self.remove_object(&ObjectId { kind, name: revision.id.name });
+                self.remove_object(&HostprotId { kind, name: revision.id.name });
             }
             ObjectEvent::Listed { items, .. } => {
                 let listed = items.iter().map(|item| object_id(kind, item)).collect();
                 let state = self.kind_state(kind);
                 state.is_listed = true;
-                let gone: Vec<ObjectId> = state.ids.difference(&listed).cloned().collect();
+                let gone: Vec<HostprotId> = state.ids.difference(&listed).cloned().collect();
                 gone.iter().for_each(|id| self.remove_object(id));
                 items.into_iter().for_each(|item| self.put_object(kind, item));
             }
@@ -137,14 +139,14 @@ impl FileWriter {
         }
     }
 
-    fn kind_state(&mut self, kind: Kind) -> &mut KindState<ObjectId> {
+    fn kind_state(&mut self, kind: HostprotKind) -> &mut KindState<HostprotId> {
         match kind {
-            Kind::Container => &mut self.containers,
-            Kind::Pol => &mut self.pols,
+            HostprotKind::Container => &mut self.containers,
+            HostprotKind::Pol => &mut self.pols,
         }
     }
 
-    fn put_object(&mut self, kind: Kind, item: Item<ParsedObject>) {
+    fn put_object(&mut self, kind: HostprotKind, item: Item<ParsedObject>) {
         let id = object_id(kind, &item);
         match item.value {
             Ok(object) => {
@@ -166,7 +168,7 @@ impl FileWriter {
         self.kind_state(kind).ids.insert(id);
     }
 
-    fn remove_object(&mut self, id: &ObjectId) {
+    fn remove_object(&mut self, id: &HostprotId) {
         self.kind_state(id.kind).ids.remove(id);
         self.unreadable.remove(id);
         self.files.remove(id);
@@ -276,7 +278,7 @@ impl FileWriter {
 
     fn is_of_unreadable(&self, file: &str) -> bool {
         let name = file.trim_end_matches(".netpol").replace('_', "-");
-        self.unreadable.contains_key(&ObjectId { kind: Kind::Pol, name })
+        self.unreadable.contains_key(&HostprotId { kind: HostprotKind::Pol, name })
     }
 
     /// Whether another program changed the folder since the last write.
@@ -327,8 +329,8 @@ impl FileWriter {
     }
 }
 
-fn object_id(kind: Kind, item: &Item<ParsedObject>) -> ObjectId {
-    ObjectId { kind, name: item.id().name.clone() }
+fn object_id(kind: HostprotKind, item: &Item<ParsedObject>) -> HostprotId {
+    HostprotId { kind, name: item.id().name.clone() }
 }
 
 fn with_cause(error: &FolderError) -> String {

@@ -1,17 +1,17 @@
 //! The objects that the agent follows, as it keeps them.
 
 use serde_json::Value;
-use weir_aci::{Kind, Object, ObjectError};
+use weir_aci::{HostprotError, HostprotKind, HostprotObject};
 use weir_kube::{OnMissing, Resource, WatchSpec};
 use weir_model::{Labels, Pod, PodId};
 
 /// An object of the ACI kinds, or why it cannot be read.
-pub(crate) type ParsedObject = Result<Object, ObjectError>;
+pub(crate) type ParsedObject = Result<HostprotObject, HostprotError>;
 
 const PODS: Resource = Resource { group: "", versions: &["v1"], kind: "Pod", plural: "pods" };
 
 /// The objects of an ACI kind in a namespace.
-pub(crate) fn objects(kind: Kind, namespace: &str) -> WatchSpec {
+pub(crate) fn objects(kind: HostprotKind, namespace: &str) -> WatchSpec {
     let resource =
         Resource { group: "aci.hpp", versions: &["v1"], kind: kind.name(), plural: kind.plural() };
     let hint = "install it with `weir crds --only hpp | kubectl apply -f -`";
@@ -28,11 +28,11 @@ pub(crate) fn pods(node: &str) -> WatchSpec {
 }
 
 pub(crate) fn parse_container(value: Value) -> ParsedObject {
-    Object::parse(Kind::Container, &value)
+    HostprotObject::parse(HostprotKind::Container, &value)
 }
 
 pub(crate) fn parse_pol(value: Value) -> ParsedObject {
-    Object::parse(Kind::Pol, &value)
+    HostprotObject::parse(HostprotKind::Pol, &value)
 }
 
 /// The parts of a pod that decide which HostprotPols select it.

@@ -9,7 +9,7 @@ use std::{
 
 use futures::future::{Either, select};
 use tokio::{sync::mpsc, task::JoinSet, time::sleep_until};
-use weir_aci::{Files, Folder, FolderError, Kind, Settings};
+use weir_aci::{AciSettings, Files, Folder, FolderError, HostprotKind};
 use weir_kube::{Access, ApiClient, ObjectEvent, RetryPolicy, follow};
 use weir_model::Pod;
 use weir_runtime::{Signal, Signals, http::ListenError};
@@ -119,7 +119,7 @@ pub fn run(options: &OpflexOptions, mode: RunMode) -> Result<Vec<String>, Opflex
             let router = http::router(report.clone());
             tokio::spawn(weir_runtime::http::serve(listener, router));
         }
-        let settings = Settings { prefix: options.prefix.clone() };
+        let settings = AciSettings { prefix: options.prefix.clone() };
         let files = Files::new(&settings, &options.space, &options.node);
         let identity = NodeIdentity {
             namespace: options.namespace.clone(),
@@ -189,8 +189,8 @@ fn start_followers(options: &OpflexOptions, out: &mpsc::Sender<OpflexEvent>) -> 
     let client = ApiClient::new(options.access.clone());
     let policy = options.retry_policy;
     let small = RetryPolicy { page_size: policy.page_size.min(MAX_PAGE_SIZE), ..policy };
-    let containers = object::objects(Kind::Container, &options.namespace);
-    let pols = object::objects(Kind::Pol, &options.namespace);
+    let containers = object::objects(HostprotKind::Container, &options.namespace);
+    let pols = object::objects(HostprotKind::Pol, &options.namespace);
     let pods = object::pods(&options.node);
     let mut followers = JoinSet::new();
     let (to, at) = (|| out.clone(), || client.clone());

@@ -1,7 +1,7 @@
 use std::{fs, sync::Arc};
 
 use serde_json::{Value, json};
-use weir_aci::{Files, Folder, Kind, Settings};
+use weir_aci::{AciSettings, Files, Folder, HostprotKind};
 use weir_kube::{Item, ObjectEvent, WireObject};
 
 use crate::{
@@ -92,7 +92,7 @@ struct TestNode {
 fn file_writer(folder: &tempfile::TempDir) -> (FileWriter, Arc<OpflexReport>) {
     let report = Arc::new(OpflexReport::new("n1"));
     let identity = NodeIdentity { namespace: "aci".into(), node: "n1".into(), prefix: "k".into() };
-    let files = Files::new(&Settings { prefix: "k".into() }, "k", "n1");
+    let files = Files::new(&AciSettings { prefix: "k".into() }, "k", "n1");
     let folder = Folder::open(folder.path()).unwrap();
     (FileWriter::new(identity, files, folder, report.clone()), report)
 }
@@ -246,8 +246,8 @@ fn an_unreadable_object_keeps_its_last_known_good_file() {
 #[test]
 fn an_object_that_lost_a_field_allows_nothing_until_it_is_complete() {
     let sealed =
-        |kind, object: &Value| weir_aci::Object::parse(kind, object).unwrap().manifest("x");
-    let complete = sealed(Kind::Pol, &pol("k_np_1", "web"));
+        |kind, object: &Value| weir_aci::HostprotObject::parse(kind, object).unwrap().manifest("x");
+    let complete = sealed(HostprotKind::Pol, &pol("k_np_1", "web"));
     let mut node = TestNode::with(vec![complete.clone()], vec![pod("a", "web")]);
     let before = node.text("k_np_1.netpol");
     assert!(before.contains("10.0.0.1"));
@@ -263,7 +263,7 @@ fn an_object_that_lost_a_field_allows_nothing_until_it_is_complete() {
     assert_eq!(node.text("k_np_1.netpol"), before);
     assert_eq!(node.report.reasons(), [""; 0]);
     // A container with an invalid seal has no addresses.
-    let mut incomplete = sealed(Kind::Container, &container("10.0.0.1"));
+    let mut incomplete = sealed(HostprotKind::Container, &container("10.0.0.1"));
     incomplete["spec"]["hostprotRemoteIp"][0]["hppEpLabel"] = json!([{"key": "a", "value": "b"}]);
     node.handle(put_container(incomplete));
     assert!(!node.text("k_np_1.netpol").contains("GbpLocalSecGroupRule"));

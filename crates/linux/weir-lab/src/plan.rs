@@ -11,7 +11,7 @@ use crate::{LabError, Layout, Wiring};
 
 /// One of the namespaces of a lab.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum NamespaceId {
+pub(crate) enum LabNamespace {
     /// Everything outside the cluster.
     Outside,
     /// The node with this index.
@@ -30,7 +30,7 @@ pub(crate) struct Plan {
     pub(crate) gateway: IpAddr,
     /// An unused address outside, for measuring the speed of the machine.
     pub(crate) spare: IpAddr,
-    owners: BTreeMap<IpAddr, NamespaceId>,
+    owners: BTreeMap<IpAddr, LabNamespace>,
 }
 
 /// A node. Its host-network pods are part of it.
@@ -56,7 +56,7 @@ impl Plan {
             if index.insert(&node.name, number).is_some() {
                 return Err(LabError::TwoNodes(node.name.clone()));
             }
-            claims.add(&node.addresses, NamespaceId::Node(number), || {
+            claims.add(&node.addresses, LabNamespace::Node(number), || {
                 format!("node {}", node.name)
             })?;
             nodes.push(PlannedNode { name: node.name.clone(), addresses: node.addresses.clone() });
@@ -66,9 +66,9 @@ impl Plan {
             let &node =
                 index.get(&*pod.node).ok_or_else(|| LabError::NoNode(pod.node.to_string()))?;
             let namespace = if pod.host_network {
-                NamespaceId::Node(node)
+                LabNamespace::Node(node)
             } else {
-                NamespaceId::Pod(pods.len())
+                LabNamespace::Pod(pods.len())
             };
             claims.add(&pod.addresses, namespace, || format!("pod {}", pod.id))?;
             if pod.host_network {
@@ -83,7 +83,7 @@ impl Plan {
             let unclaimed = |address: &IpAddr| !claims.owners.contains_key(address);
             node.addresses.extend(free.by_ref().filter(unclaimed).take(2));
             node.addresses.iter().for_each(|address| {
-                claims.owners.insert(*address, NamespaceId::Node(number));
+                claims.owners.insert(*address, LabNamespace::Node(number));
             });
         }
         for node in &mut nodes {
@@ -99,8 +99,8 @@ impl Plan {
     }
 
     /// The namespace of an address. Addresses without an owner are outside.
-    pub(crate) fn namespace_of(&self, address: IpAddr) -> NamespaceId {
-        self.owners.get(&address).copied().unwrap_or(NamespaceId::Outside)
+    pub(crate) fn namespace_of(&self, address: IpAddr) -> LabNamespace {
+        self.owners.get(&address).copied().unwrap_or(LabNamespace::Outside)
     }
 
     /// Adds a pod with these addresses, and returns the ones without a previous owner. An address
@@ -111,10 +111,10 @@ impl Plan {
         addresses: &[IpAddr],
     ) -> Result<Vec<IpAddr>, LabError> {
         let pod = self.pods.len();
-        let who = |namespace: NamespaceId| match namespace {
-            NamespaceId::Outside => "the outside".to_owned(),
-            NamespaceId::Node(node) => format!("node {}", self.nodes[node].name),
-            NamespaceId::Pod(pod) => {
+        let who = |namespace: LabNamespace| match namespace {
+            LabNamespace::Outside => "the outside".to_owned(),
+            LabNamespace::Node(node) => format!("node {}", self.nodes[node].name),
+            LabNamespace::Pod(pod) => {
                 format!("a pod of node {}", self.nodes[self.pods[pod].node].name)
             }
         };
@@ -124,15 +124,15 @@ impl Plan {
                 return Err(LabError::Unusable { address, owner: "a pod".into(), why });
             }
             match self.namespace_of(address) {
-                NamespaceId::Outside => new.push(address),
-                NamespaceId::Pod(other) if self.pods[other].node == node => (),
+                LabNamespace::Outside => new.push(address),
+                LabNamespace::Pod(other) if self.pods[other].node == node => (),
                 namespace => {
                     let second = format!("a pod of node {}", self.nodes[node].name);
                     return Err(LabError::Taken { address, first: who(namespace), second });
                 }
             }
         }
-        self.owners.extend(addresses.iter().map(|address| (*address, NamespaceId::Pod(pod))));
+        self.owners.extend(addresses.iter().map(|address| (*address, LabNamespace::Pod(pod))));
         self.pods.push(PlannedPod { node, addresses: addresses.to_vec() });
         Ok(new)
     }
@@ -163,7 +163,7 @@ pub(crate) fn obstacle(from: IpAddr, to: IpAddr) -> Option<&'static str> {
 /// The assigned addresses and their owners.
 #[derive(Default)]
 struct Claims {
-    owners: BTreeMap<IpAddr, NamespaceId>,
+    owners: BTreeMap<IpAddr, LabNamespace>,
     descriptions: BTreeMap<IpAddr, String>,
 }
 
@@ -171,7 +171,7 @@ impl Claims {
     fn add(
         &mut self,
         addresses: &[IpAddr],
-        namespace: NamespaceId,
+        namespace: LabNamespace,
         who: impl Fn() -> String,
     ) -> Result<(), LabError> {
         for &address in addresses {
@@ -255,11 +255,11 @@ mod tests {
         let plan = Plan::new(&layout).unwrap();
         assert_eq!(plan.nodes[0].addresses, parse(&["198.18.0.3", "fd77:6569:7200::3"]));
         assert_eq!(plan.nodes[1].addresses, parse(&["198.18.0.2", "fd00::2"]));
-        assert_eq!(plan.namespace_of("198.18.0.3".parse().unwrap()), NamespaceId::Node(0));
-        assert_eq!(plan.namespace_of("198.18.0.1".parse().unwrap()), NamespaceId::Pod(0));
-        assert_eq!(plan.namespace_of("8.8.8.8".parse().unwrap()), NamespaceId::Outside);
-        assert_eq!(plan.namespace_of(plan.spare), NamespaceId::Outside);
-        assert_eq!(plan.namespace_of(plan.gateway), NamespaceId::Outside);
+        assert_eq!(plan.namespace_of("198.18.0.3".parse().unwrap()), LabNamespace::Node(0));
+        assert_eq!(plan.namespace_of("198.18.0.1".parse().unwrap()), LabNamespace::Pod(0));
+        assert_eq!(plan.namespace_of("8.8.8.8".parse().unwrap()), LabNamespace::Outside);
+        assert_eq!(plan.namespace_of(plan.spare), LabNamespace::Outside);
+        assert_eq!(plan.namespace_of(plan.gateway), LabNamespace::Outside);
         assert_ne!(plan.spare, plan.gateway);
     }
 

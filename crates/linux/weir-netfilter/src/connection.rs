@@ -186,7 +186,7 @@ const CTA_PROTO_DST_PORT: u16 = 3;
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use weir_netlink::{Header, Messages, Writer};
+    use weir_netlink::{Header, MessageWriter, Messages};
 
     use super::*;
 
@@ -226,7 +226,7 @@ mod tests {
 
     /// The message of the kernel for a connection.
     fn written(connection: &Connection, number: u8, original_zone: Option<u16>) -> Vec<u8> {
-        let mut writer = Writer::default();
+        let mut writer = MessageWriter::default();
         writer
             .message(HEADER, |body| {
                 body.fixed(&nfnetlink::header(nfnetlink::IPV4, 0));
@@ -280,7 +280,7 @@ mod tests {
     #[test]
     fn a_connection_is_identified_by_its_tuple_zone_and_id() {
         let connection = Connection { zone: 5, ..translated() };
-        let mut writer = Writer::default();
+        let mut writer = MessageWriter::default();
         writer.message(HEADER, |body| connection.write(body)).unwrap();
         let message = Messages::new(writer.bytes()).next().unwrap().unwrap();
         assert_eq!(message.payload[..4], [nfnetlink::IPV4, 0, 0, 0]);

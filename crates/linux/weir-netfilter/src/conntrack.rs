@@ -2,7 +2,7 @@ use std::io;
 
 use rustix::io::Errno;
 use weir_model::Flow;
-use weir_netlink::{Body, Header, NetlinkError, Protocol, Socket, Writer, kind};
+use weir_netlink::{Body, Header, MessageWriter, NetlinkError, NetlinkProtocol, Socket, kind};
 
 use crate::{Connection, nfnetlink};
 
@@ -10,7 +10,7 @@ use crate::{Connection, nfnetlink};
 #[derive(Debug)]
 pub struct Conntrack {
     socket: Socket,
-    writer: Writer,
+    writer: MessageWriter,
     sequence: u32,
 }
 
@@ -36,8 +36,8 @@ pub enum ConntrackError {
 impl Conntrack {
     /// Opens the table of the calling thread's network namespace.
     pub fn open() -> Result<Conntrack, ConntrackError> {
-        let socket = Socket::open(Protocol::Netfilter).map_err(ConntrackError::Open)?;
-        Ok(Conntrack { socket, writer: Writer::default(), sequence: 0 })
+        let socket = Socket::open(NetlinkProtocol::Netfilter).map_err(ConntrackError::Open)?;
+        Ok(Conntrack { socket, writer: MessageWriter::default(), sequence: 0 })
     }
 
     /// Visits all connections of protocols that policies can name.

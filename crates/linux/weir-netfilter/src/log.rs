@@ -5,7 +5,7 @@ use std::{
 };
 
 use rustix::io::Errno;
-use weir_netlink::{Header, Messages, NetlinkError, Protocol, Socket, Writer, kind};
+use weir_netlink::{Header, MessageWriter, Messages, NetlinkError, NetlinkProtocol, Socket, kind};
 
 use crate::{Logged, nfnetlink};
 
@@ -58,7 +58,7 @@ const RECEIVE_BUFFER_BYTES: usize = 2 << 20;
 impl PacketLog {
     /// Binds a group in the calling thread's network namespace until the value is dropped.
     pub fn open(group: u16) -> Result<PacketLog, LogError> {
-        let mut socket = Socket::open(Protocol::Netfilter).map_err(LogError::Open)?;
+        let mut socket = Socket::open(NetlinkProtocol::Netfilter).map_err(LogError::Open)?;
         socket.set_receive_buffer(RECEIVE_BUFFER_BYTES).map_err(LogError::Open)?;
         socket.request(configuration(group).bytes()).map_err(|error| match error {
             NetlinkError::Rejected(rejection)
@@ -117,8 +117,8 @@ impl AsFd for PacketLog {
 }
 
 /// A request for a group, with numbered packets.
-fn configuration(group: u16) -> Writer {
-    let mut writer = Writer::default();
+fn configuration(group: u16) -> MessageWriter {
+    let mut writer = MessageWriter::default();
     let header = Header { kind: NFULNL_MSG_CONFIG, flags: kind::REQUEST | kind::ACK, sequence: 1 };
     let [a, b, c, d] = COPY_BYTES.to_be_bytes();
     writer

@@ -96,7 +96,7 @@ const NFULA_SEQ: u16 = 12;
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use weir_netlink::{Body, Header, Messages, Writer};
+    use weir_netlink::{Body, Header, MessageWriter, Messages};
 
     use super::*;
 
@@ -106,7 +106,7 @@ mod tests {
     type Read = Result<(Option<Logged>, Option<u32>), Malformed>;
 
     fn check(body: impl FnOnce(&mut Body<'_>), expected: impl FnOnce(Read)) {
-        let mut writer = Writer::default();
+        let mut writer = MessageWriter::default();
         let header = Header { kind: 0x400, flags: 0, sequence: 0 };
         writer
             .message(header, |message| body(message.fixed(&nfnetlink::header(nfnetlink::IPV4, 7))))

@@ -1,7 +1,7 @@
 //! Netlink: messages, attributes and sockets.
 //!
 //! ```text
-//!   Writer ── messages in one buffer ──► Socket ──► kernel
+//!   MessageWriter ── messages in one buffer ──► Socket ──► kernel
 //!                                                     │
 //!   Attribute ◄── Message ◄── Messages ◄── buffer ◄───┘
 //! ```
@@ -26,5 +26,5 @@ pub use read::{Attribute, Attributes, Malformed, Message, Messages};
 #[cfg(target_os = "linux")]
 pub use rejection::Rejection;
 #[cfg(target_os = "linux")]
-pub use socket::{NetlinkError, Protocol, Socket};
-pub use write::{Body, Header, TooLong, Writer};
+pub use socket::{NetlinkError, NetlinkProtocol, Socket};
+pub use write::{Body, Header, MessageWriter, TooLong};

@@ -179,7 +179,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::{Header, Writer};
+    use crate::{Header, MessageWriter};
 
     /// Decodes everything in every way, and counts the attributes.
     fn walk(attributes: Attributes<'_>, depth: usize) -> usize {
@@ -215,7 +215,7 @@ mod tests {
 
         #[test]
         fn truncated_input_is_an_error(cut in 1..44_usize) {
-            let mut writer = Writer::default();
+            let mut writer = MessageWriter::default();
             let header = Header { kind: 16, flags: 0, sequence: 0 };
             writer.message(header, |body| {
                 body.fixed(&[0; 4]).nest(1, |body| _ = body.u32(2, 3)).text(4, "weir is");

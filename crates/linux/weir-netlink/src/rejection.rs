@@ -114,10 +114,10 @@ const OFFSET: u16 = 2;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Body, Header, Messages, Writer};
+    use crate::{Body, Header, MessageWriter, Messages};
 
     fn rejection(flags: u16, body: impl FnOnce(&mut Body<'_>)) -> Result<(), Rejection> {
-        let mut writer = Writer::default();
+        let mut writer = MessageWriter::default();
         writer.message(Header { kind: ERROR, flags, sequence: 1 }, body).unwrap();
         Messages::new(writer.bytes()).next().unwrap().unwrap().verdict().unwrap()
     }

@@ -24,7 +24,7 @@ pub struct Socket {
 
 /// The netlink protocol of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Protocol {
+pub enum NetlinkProtocol {
     /// Links, addresses and routes.
     Route,
     /// nf_tables, conntrack, ipset and packet logs.
@@ -69,10 +69,10 @@ const DUMP_INTERRUPTED: u16 = 0x10;
 
 impl Socket {
     /// Opens a socket in the network namespace of the calling thread, which may change it later.
-    pub fn open(protocol: Protocol) -> io::Result<Socket> {
+    pub fn open(protocol: NetlinkProtocol) -> io::Result<Socket> {
         let number = match protocol {
-            Protocol::Route => netlink_sys::protocols::NETLINK_ROUTE,
-            Protocol::Netfilter => netlink_sys::protocols::NETLINK_NETFILTER,
+            NetlinkProtocol::Route => netlink_sys::protocols::NETLINK_ROUTE,
+            NetlinkProtocol::Netfilter => netlink_sys::protocols::NETLINK_NETFILTER,
         };
         let socket = netlink_sys::Socket::new(number)?;
         bind(&socket, &SocketAddrNetlink::new(0, 0))?;
@@ -239,20 +239,20 @@ fn receive(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Header, Writer, kind};
+    use crate::{Header, MessageWriter, kind};
 
     const RTM_GETLINK: u16 = 18;
     const UNUSED_LINK: u32 = 0x7fff_fff0;
 
     /// A request for one link, which needs no privilege.
-    fn get_link(writer: &mut Writer, link: u32, flags: u16) {
+    fn get_link(writer: &mut MessageWriter, link: u32, flags: u16) {
         let header = Header { kind: RTM_GETLINK, flags: kind::REQUEST | flags, sequence: link };
         let body = [[0; 4], link.to_ne_bytes(), [0; 4], [0; 4]].concat();
         writer.message(header, |message| _ = message.fixed(&body)).unwrap();
     }
 
-    fn route() -> (Socket, Writer) {
-        (Socket::open(Protocol::Route).unwrap(), Writer::default())
+    fn route() -> (Socket, MessageWriter) {
+        (Socket::open(NetlinkProtocol::Route).unwrap(), MessageWriter::default())
     }
 
     #[test]

@@ -2,7 +2,7 @@ use crate::kind;
 
 /// Encodes messages back to back in one buffer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Writer(Vec<u8>);
+pub struct MessageWriter(Vec<u8>);
 
 /// The header of a message, without its length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,7 +35,7 @@ pub enum TooLong {
     Message(u16),
 }
 
-impl Writer {
+impl MessageWriter {
     /// Adds a message. On error, the buffer is unchanged.
     pub fn message(
         &mut self,
@@ -163,36 +163,36 @@ mod tests {
 
     /// A tree of attributes.
     #[derive(Clone, Debug, PartialEq)]
-    enum Tree {
+    enum AttributeTree {
         Leaf(u16, Vec<u8>),
-        Nest(u16, Vec<Tree>),
+        Nest(u16, Vec<AttributeTree>),
     }
 
-    fn tree() -> impl Strategy<Value = Tree> {
+    fn tree() -> impl Strategy<Value = AttributeTree> {
         let kinds = 0..=kind::ATTRIBUTE;
         let leaf = (kinds.clone(), proptest::collection::vec(any::<u8>(), 0..40))
-            .prop_map(|(kind, bytes)| Tree::Leaf(kind, bytes));
+            .prop_map(|(kind, bytes)| AttributeTree::Leaf(kind, bytes));
         leaf.prop_recursive(4, 40, 6, move |inner| {
             (kinds.clone(), proptest::collection::vec(inner, 0..6))
-                .prop_map(|(kind, trees)| Tree::Nest(kind, trees))
+                .prop_map(|(kind, trees)| AttributeTree::Nest(kind, trees))
         })
     }
 
-    fn write(body: &mut Body<'_>, trees: &[Tree]) {
+    fn write(body: &mut Body<'_>, trees: &[AttributeTree]) {
         for tree in trees {
             match tree {
-                Tree::Leaf(kind, value) => _ = body.bytes(*kind, value),
-                Tree::Nest(kind, inner) => _ = body.nest(*kind, |body| write(body, inner)),
+                AttributeTree::Leaf(kind, value) => _ = body.bytes(*kind, value),
+                AttributeTree::Nest(kind, inner) => _ = body.nest(*kind, |body| write(body, inner)),
             }
         }
     }
 
-    fn read_as(attribute: Attribute<'_>, tree: &Tree) {
+    fn read_as(attribute: Attribute<'_>, tree: &AttributeTree) {
         match tree {
-            Tree::Leaf(kind, value) => {
+            AttributeTree::Leaf(kind, value) => {
                 assert_eq!((attribute.kind, attribute.value), (*kind, &**value));
             }
-            Tree::Nest(kind, inner) => {
+            AttributeTree::Nest(kind, inner) => {
                 assert_eq!(attribute.kind, *kind);
                 let found: Vec<_> = attribute.attributes().map(Result::unwrap).collect();
                 assert_eq!(found.len(), inner.len());
@@ -206,7 +206,7 @@ mod tests {
         fn decoding_reverses_encoding(
             messages in proptest::collection::vec(proptest::collection::vec(tree(), 0..6), 0..4),
         ) {
-            let mut writer = Writer::default();
+            let mut writer = MessageWriter::default();
             for trees in &messages {
                 writer.message(HEADER, |body| write(body.fixed(&[1, 2, 3]), trees)).unwrap();
             }
@@ -224,7 +224,7 @@ mod tests {
 
     #[test]
     fn numbers_and_texts_are_decoded_as_encoded() {
-        let mut writer = Writer::default();
+        let mut writer = MessageWriter::default();
         writer
             .message(HEADER, |body| {
                 body.u8(1, 0x12).u16(2, 0x1234).u32(3, 0x1234_5678).u64(4, 0x1234_5678_9abc_def0);
@@ -247,7 +247,7 @@ mod tests {
 
     #[test]
     fn an_attribute_that_is_too_long_is_an_error_and_changes_nothing() {
-        let mut writer = Writer::default();
+        let mut writer = MessageWriter::default();
         writer.message(HEADER, |body| _ = body.bytes(1, &[0; 0xffff - 4])).unwrap();
         let before = writer.clone();
         let flat = writer.message(HEADER, |body| _ = body.bytes(1, &[0; 0xffff - 3]));
@@ -261,7 +261,7 @@ mod tests {
 
     #[test]
     fn the_remaining_capacity_is_exact() {
-        let mut writer = Writer::default();
+        let mut writer = MessageWriter::default();
         let mut written = 0;
         let result = writer.message(HEADER, |body| {
             body.nest(1, |body| {

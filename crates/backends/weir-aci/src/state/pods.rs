@@ -8,7 +8,7 @@ use super::{Changed, Dirty, GroupKey, Hpp, PeerState};
 use crate::{
     fixed,
     namespace_pods::NamespacePods,
-    object::{ContainerSpec, EpLabel, Kind, Object, ObjectId, RemoteIp},
+    object::{ContainerSpec, EpLabel, HostprotId, HostprotKind, HostprotObject, RemoteIp},
     peer::{NamespaceScope, PeerSelector},
 };
 
@@ -150,8 +150,8 @@ impl Hpp {
         } else {
             self.overflow.insert(namespace.clone(), left_out);
         }
-        let id = ObjectId { kind: Kind::Container, name: namespace.to_string() };
-        self.set_object(id, spec.map(Object::Container), changed);
+        let id = HostprotId { kind: HostprotKind::Container, name: namespace.to_string() };
+        self.set_object(id, spec.map(HostprotObject::Container), changed);
     }
 
     pub(super) fn node(&mut self, node: &Name, changed: &mut Changed) {
@@ -162,8 +162,8 @@ impl Hpp {
         let addresses: BTreeSet<IpAddr> =
             declared.into_iter().flatten().chain(of_pods).copied().collect();
         let exists = declared.is_some() || !addresses.is_empty();
-        let pol = fixed::node(&self.settings.prefix, node, &addresses);
-        let object = Object::Pol(pol);
+        let pol = fixed::node_pol(&self.settings.prefix, node, &addresses);
+        let object = HostprotObject::Pol(pol);
         self.set_object(object.id(), exists.then_some(object), changed);
     }
 }

@@ -14,9 +14,9 @@ use crate::{
     fixed, name,
     namespace_pods::NamespacePods,
     normalized::{NormalizedPolicy, PortName},
-    object::{Choice, Object, ObjectId, Pol, PolSpec},
+    object::{HostprotId, HostprotObject, PodSelection, Pol, PolSpec},
     peer::{self, NamespaceScope, PeerMatch, PeerSelector},
-    rules::{self, Cluster, Numbers},
+    rules::{self, ClusterState, Numbers},
     text,
 };
 
@@ -133,8 +133,8 @@ impl Hpp {
 
     /// Updates the objects of these groups. One group can take over the name that another gives up.
     pub(super) fn pols(&mut self, group_keys: &BTreeSet<GroupKey>, changed: &mut Changed) {
-        let mut desired: BTreeMap<ObjectId, Object> = BTreeMap::new();
-        let mut stale: BTreeSet<ObjectId> = BTreeSet::new();
+        let mut desired: BTreeMap<HostprotId, HostprotObject> = BTreeMap::new();
+        let mut stale: BTreeSet<HostprotId> = BTreeSet::new();
         for key in group_keys {
             let made = self.desired_objects(key);
             stale.extend(self.remember(key, made.keys().cloned().collect()));
@@ -149,19 +149,19 @@ impl Hpp {
     }
 
     /// The objects of a group.
-    fn desired_objects(&self, key: &GroupKey) -> BTreeMap<ObjectId, Object> {
+    fn desired_objects(&self, key: &GroupKey) -> BTreeMap<HostprotId, HostprotObject> {
         let group = self.hashes.get(&key.0).and_then(|all| all.get(&key.1));
         let Some(group) = group.filter(|group| !group.policies.is_empty()) else {
             return BTreeMap::new();
         };
         let classes = self.classes(&group.policy).into_iter();
-        let objects = classes.map(|numbers| Object::Pol(self.pol(group, key, &numbers)));
+        let objects = classes.map(|numbers| HostprotObject::Pol(self.pol(group, key, &numbers)));
         objects.map(|object| (object.id(), object)).collect()
     }
 
     /// Records the new objects of a group, and returns the previous ones. Forgets a group without
     /// policies.
-    fn remember(&mut self, key: &GroupKey, made: BTreeSet<ObjectId>) -> BTreeSet<ObjectId> {
+    fn remember(&mut self, key: &GroupKey, made: BTreeSet<HostprotId>) -> BTreeSet<HostprotId> {
         let (hash, text) = key;
         let Some(same_hash) = self.hashes.get_mut(hash) else { return BTreeSet::new() };
         let Some(group) = same_hash.get_mut(text) else { return BTreeSet::new() };
@@ -206,7 +206,7 @@ impl Hpp {
                     .map(|id| format!("{}/{}", id.namespace, id.name))
                     .collect(),
             },
-            selects: Some(Choice::all(chosen.into_iter())),
+            selects: Some(PodSelection::from_policies(chosen.into_iter())),
         }
     }
 
@@ -224,10 +224,12 @@ impl Hpp {
                 format!("[{name}={}]", list.join(","))
             })
             .collect();
-        let hash = match (is_shared, class.is_empty()) {
-            (false, true) => hash.clone(),
-            (false, false) => name::hash(&format!("{}{class}", group.published)),
-            (true, _) => name::hash(&format!("{}{text}{class}", group.published)),
+        let hash = if is_shared {
+            name::hash(&format!("{}{text}{class}", group.published))
+        } else if class.is_empty() {
+            hash.clone()
+        } else {
+            name::hash(&format!("{}{class}", group.published))
         };
         name::policy_object(&self.settings.prefix, "np", &hash)
     }
@@ -245,8 +247,8 @@ impl Hpp {
     }
 
     pub(super) fn statics(&mut self, changed: &mut Changed) {
-        for pol in fixed::statics(&self.settings.prefix, &self.families) {
-            let object = Object::Pol(pol);
+        for pol in fixed::static_pols(&self.settings.prefix, &self.families) {
+            let object = HostprotObject::Pol(pol);
             self.set_object(object.id(), Some(object), changed);
         }
     }
@@ -290,7 +292,7 @@ impl Hpp {
     }
 }
 
-impl Cluster for Hpp {
+impl ClusterState for Hpp {
     fn matches(&self, peer: &PeerSelector) -> &BTreeMap<Name, BTreeSet<PeerMatch>> {
         static EMPTY: BTreeMap<Name, BTreeSet<PeerMatch>> = BTreeMap::new();
         self.peers.get(peer).map_or(&EMPTY, |state| &state.matches)

@@ -80,13 +80,13 @@ COMMIT
 "#;
 
 /// A family: its programs, and the values of the words in braces.
-struct Kind {
+struct IpSetKind {
     ip: &'static str,
     words: [(&'static str, &'static str); 4],
 }
 
-const KINDS: [Kind; 2] = [
-    Kind {
+const KINDS: [IpSetKind; 2] = [
+    IpSetKind {
         ip: "ip",
         words: [
             ("{pod}", "10.0.0.2/32"),
@@ -95,7 +95,7 @@ const KINDS: [Kind; 2] = [
             ("{set}", "theirs"),
         ],
     },
-    Kind {
+    IpSetKind {
         ip: "ip6",
         words: [
             ("{pod}", "fd00::2/128"),
@@ -109,7 +109,7 @@ const KINDS: [Kind; 2] = [
 /// Writes the foreign rules and sets.
 pub(crate) fn write(lab: &Lab, variant: Variant) {
     node::run(lab, "ipset", &["restore"], SETS);
-    for Kind { ip, words } in KINDS {
+    for IpSetKind { ip, words } in KINDS {
         let rules =
             words.iter().fold(RULES.to_owned(), |rules, (word, is)| rules.replace(word, is));
         let restore = node::program(&format!("{ip}tables-restore"), variant);
@@ -120,7 +120,7 @@ pub(crate) fn write(lab: &Lab, variant: Variant) {
 /// All foreign rules of both families, with their counters, and all foreign sets.
 pub(crate) fn saved(lab: &Lab, variant: Variant) -> Vec<String> {
     let mut lines = Vec::new();
-    for Kind { ip, .. } in KINDS {
+    for IpSetKind { ip, .. } in KINDS {
         let save = node::program(&format!("{ip}tables-save"), variant);
         for table in ["filter", "mangle", "nat"] {
             lines.push(format!("{ip}tables {table}"));
@@ -149,10 +149,12 @@ fn is_ours(line: &str) -> bool {
     let rule = line.split_once("] ").map_or(line, |(_, rule)| rule);
     let chain = line.strip_prefix(':').or(rule.strip_prefix("-A ")).unwrap_or_default();
     let chain = chain.split(' ').next().unwrap_or_default();
-    let ways = ["INPUT", "FORWARD", "OUTPUT"].map(|hook| format!("KUBE-ROUTER-{hook}"));
+    let pod_chains = ["INPUT", "FORWARD", "OUTPUT"].map(|hook| format!("KUBE-ROUTER-{hook}"));
     chain.starts_with("KUBE-POD-FW-")
         || chain.starts_with("KUBE-NWPLCY-")
-        || ways.iter().any(|way| chain == way || rule.ends_with(&format!("-j {way}")))
+        || pod_chains
+            .iter()
+            .any(|hook_chain| chain == hook_chain || rule.ends_with(&format!("-j {hook_chain}")))
 }
 
 /// Removes the counters of built-in chains. Every iptables-legacy command resets them.

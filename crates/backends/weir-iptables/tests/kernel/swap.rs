@@ -11,7 +11,7 @@ use crate::backend::Tables;
 
 /// Policies by which `api` reaches `db` over UDP, and `far` does not: as grants, chains, networks,
 /// and merged.
-fn ways() -> Vec<String> {
+fn rule_lists() -> Vec<String> {
     let from = |app: &str| format!("{{podSelector: {{matchLabels: {{app: {app}}}}}}}");
     let udp = "ports: [{protocol: UDP, port: 80}]";
     let some: Vec<String> = ["api", "web", "db", "absent", "none", "noone"]
@@ -32,13 +32,14 @@ fn ways() -> Vec<String> {
 }
 
 pub(crate) fn no_packet_is_lost_and_none_slips_through(variant: Variant) {
-    let ways = ways();
-    let mut cluster = TrialCluster::with(Tables(variant), &[policy("db", &ways[0])]);
-    let pairs = (0..ways.len()).flat_map(|one| (0..ways.len()).map(move |other| [one, other]));
-    let road: Vec<usize> = pairs.flatten().collect();
+    let rule_lists = rule_lists();
+    let mut cluster = TrialCluster::with(Tables(variant), &[policy("db", &rule_lists[0])]);
+    let pairs =
+        (0..rule_lists.len()).flat_map(|one| (0..rule_lists.len()).map(move |other| [one, other]));
+    let transitions: Vec<usize> = pairs.flatten().collect();
     Traffic::new(&cluster.lab).check_during(|| {
-        for way in road {
-            cluster.put(&policy("db", &ways[way]));
+        for number in transitions {
+            cluster.put(&policy("db", &rule_lists[number]));
         }
     });
 }

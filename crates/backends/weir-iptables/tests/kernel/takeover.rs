@@ -59,12 +59,12 @@ fn rules(names: &Names, extra: &str) -> String {
     lines.push(format!(":{policy} - [0:0]"));
     lines.push(":KUBE-POD-FW-LONGAGOLONGAGOLO - [0:0]".to_owned());
     lines.extend(LOCAL.map(|(_, chain)| format!(":{chain} - [0:0]")));
-    let ways = [
+    let pod_chains = [
         ("INPUT", "4IA2OSFRMVNDXBVV"),
         ("FORWARD", "TEMCG2JMHZYE7H7T"),
         ("OUTPUT", "VEAAIY32XVBHCSCY"),
     ];
-    lines.extend(ways.map(|(hook, id)| {
+    lines.extend(pod_chains.map(|(hook, id)| {
         format!(
             "-I {hook} 1 -m comment --comment \"kube-router netpol - {id}\" -j KUBE-ROUTER-{hook}"
         )

@@ -6,7 +6,7 @@ mod packet;
 use proptest::prelude::*;
 use weir_datapath::{Mode, Planner as _};
 use weir_engine::{Engine, Locality};
-use weir_iptables::{Planner, Ruleset, Set, Step, render};
+use weir_iptables::{ChainsAndSets, IpSet, Planner, Step, render};
 use weir_model::{Change, Delta, Flow, Program, Protocol, Verdict};
 use weir_testkit::Midway;
 
@@ -16,10 +16,10 @@ const SET: &str = "the set exists";
 const STATE: &str = "there is a state";
 
 /// Runs a step.
-fn run_step(Ruleset { chains, sets }: &mut Ruleset, step: &Step) {
+fn run_step(ChainsAndSets { chains, sets }: &mut ChainsAndSets, step: &Step) {
     match step {
         Step::Create(name, kind, family) => {
-            let set = Set { kind: *kind, family: *family, entries: Default::default() };
+            let set = IpSet { kind: *kind, family: *family, entries: Default::default() };
             assert!(sets.insert(name.clone(), set).is_none(), "{name} is there");
         }
         Step::Add(name, _, entries) => {
@@ -42,7 +42,7 @@ fn run_step(Ruleset { chains, sets }: &mut Ruleset, step: &Step) {
         Step::WaitForPackets => (),
         Step::Destroy(name) => {
             assert!(sets.remove(name).is_some(), "no {name}");
-            let uses = |rule: &weir_iptables::Rule| rule.to_string().contains(&**name);
+            let uses = |rule: &weir_iptables::IptablesRule| rule.to_string().contains(&**name);
             assert!(!chains.values().flatten().any(uses), "{name} is in use");
         }
     }
@@ -72,7 +72,7 @@ impl Node {
         let delta = self.engine.apply([change]);
         let midway = Midway::new(&self.program, &delta);
         self.program.apply(delta.clone());
-        let mut states = vec![self.planner.ruleset().clone()];
+        let mut states = vec![self.planner.desired().clone()];
         let plan = self.planner.plan(&self.program, &delta);
         let mut settled = 0;
         for part in plan.steps.split(|step| *step == Step::WaitForPackets) {

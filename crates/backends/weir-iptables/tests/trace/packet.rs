@@ -2,14 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use weir_iptables::{Act, Entry, Hook, Kind, Match, Rule, Ruleset, Set, Side};
+use weir_iptables::{
+    ChainsAndSets, Entry, Hook, IpSet, IpSetKind, IptablesRule, IptablesTarget, Match, SrcDst,
+};
 use weir_model::{Flow, IpFamily, Name, Verdict};
 
 /// The verdicts that the first packet of a connection can get, if it arrives and leaves during
 /// these states.
 ///
 /// The kernel evaluates the rules of one state, but looks up each set in its current state.
-pub(crate) fn verdicts(states: &[Ruleset], flow: &Flow) -> Vec<Verdict> {
+pub(crate) fn verdicts(states: &[ChainsAndSets], flow: &Flow) -> Vec<Verdict> {
     let mut met = Vec::new();
     for start in 0..states.len() {
         let mut schedules = vec![Vec::new()];
@@ -35,8 +37,8 @@ pub(crate) fn verdicts(states: &[Ruleset], flow: &Flow) -> Vec<Verdict> {
 
 /// One packet. The schedule fixes the state of its first lookups; later lookups use the current state.
 struct Packet<'a> {
-    states: &'a [Ruleset],
-    rules: &'a BTreeMap<(IpFamily, Name), Vec<Rule>>,
+    states: &'a [ChainsAndSets],
+    rules: &'a BTreeMap<(IpFamily, Name), Vec<IptablesRule>>,
     time: usize,
     schedule: Vec<usize>,
     /// The state of each lookup.
@@ -54,17 +56,17 @@ impl Packet<'_> {
             if !rule.matches.iter().all(|one| self.fits(one, flow)) {
                 continue;
             }
-            match &rule.act {
-                Act::Accept => return Some(Verdict::Allow),
-                Act::Drop => return Some(Verdict::Deny),
-                Act::Return => return None,
-                Act::Goto(chain) => return self.chain(chain, flow),
-                Act::Jump(chain) => match self.chain(chain, flow) {
+            match &rule.target {
+                IptablesTarget::Accept => return Some(Verdict::Allow),
+                IptablesTarget::Drop => return Some(Verdict::Deny),
+                IptablesTarget::Return => return None,
+                IptablesTarget::Goto(chain) => return self.chain(chain, flow),
+                IptablesTarget::Jump(chain) => match self.chain(chain, flow) {
                     None => continue,
                     decided => return decided,
                 },
-                Act::Mark { value, mask } => self.mark = self.mark & !mask | value,
-                Act::Log(_) => (),
+                IptablesTarget::Mark { value, mask } => self.mark = self.mark & !mask | value,
+                IptablesTarget::Log(_) => (),
             }
         }
         None
@@ -87,7 +89,7 @@ impl Packet<'_> {
         }
     }
 
-    fn is_in(&mut self, set: &Name, sides: &[Side], flow: &Flow) -> bool {
+    fn is_in(&mut self, set: &Name, sides: &[SrcDst], flow: &Flow) -> bool {
         let at = |time: usize| {
             // A destroyed set still exists for packets in flight.
             let set = self.states[..=time].iter().rev().find_map(|state| state.sets.get(set));
@@ -111,21 +113,21 @@ impl Packet<'_> {
     }
 }
 
-fn end(side: Side, flow: &Flow) -> std::net::IpAddr {
+fn end(side: SrcDst, flow: &Flow) -> std::net::IpAddr {
     match side {
-        Side::Source => flow.from,
-        Side::Destination => flow.to,
+        SrcDst::Source => flow.from,
+        SrcDst::Destination => flow.to,
     }
 }
 
-fn contains(set: &Set, sides: &[Side], flow: &Flow) -> bool {
+fn contains(set: &IpSet, sides: &[SrcDst], flow: &Flow) -> bool {
     let Flow { protocol, port, .. } = *flow;
     let first = end(sides[0], flow);
     let entry = match set.kind {
-        Kind::Pods | Kind::Isolated | Kind::Addresses => Entry::Address(first),
-        Kind::Ports => Entry::Port(first, protocol, port),
-        Kind::Grants => Entry::Grant(first, protocol, port, end(sides[2], flow)),
-        Kind::Blocks | Kind::BlockPorts => {
+        IpSetKind::Pods | IpSetKind::Isolated | IpSetKind::Addresses => Entry::Address(first),
+        IpSetKind::Ports => Entry::Port(first, protocol, port),
+        IpSetKind::Grants => Entry::Grant(first, protocol, port, end(sides[2], flow)),
+        IpSetKind::Blocks | IpSetKind::BlockPorts => {
             return set.entries.keys().any(|entry| match entry {
                 Entry::Block(net) => net.contains(&first),
                 Entry::BlockPort(net, of, at) => {
@@ -135,7 +137,7 @@ fn contains(set: &Set, sides: &[Side], flow: &Flow) -> bool {
             });
         }
         // No connection was terminated.
-        Kind::Cut => return false,
+        IpSetKind::Cut => return false,
     };
     set.entries.contains_key(&entry)
 }

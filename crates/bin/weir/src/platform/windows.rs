@@ -8,7 +8,7 @@ use std::{
 };
 
 use weir_datapath::Mode;
-use weir_hcn::{Hcn, Library, Settings, StateFile, Timed};
+use weir_hcn::{Hcn, HcnSettings, Library, StateFile, Timed};
 
 use crate::{
     agent::AgentCommand,
@@ -45,7 +45,7 @@ fn run(agent: &AgentCommand) -> anyhow::Result<Exit> {
         state_file().map_err(|error| tracing::warn!(%error, "running without a state file")).ok();
     // kube-proxy and Calico read the same variable.
     let network = env::var("KUBE_NETWORK").ok().filter(|name| !name.is_empty());
-    let settings = Settings { network, version: options.version };
+    let settings = HcnSettings { network, version: options.version };
     agent.run_datapath(&options, Hcn::new(host, settings, file), None)
 }
 

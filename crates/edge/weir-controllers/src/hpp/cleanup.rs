@@ -11,7 +11,7 @@ use kube::{
     api::{DeleteParams, ListParams},
 };
 use tokio::time::sleep;
-use weir_aci::Kind;
+use weir_aci::HostprotKind;
 use weir_kube::{Access, ApiClient, ApiError, ObjectId, Resource};
 
 use super::{NAME, resource_of};
@@ -81,8 +81,8 @@ pub fn cleanup(access: Access, namespace: &str, own: &ObjectId) -> Result<Remove
         for lease in leases(&client, own).await?.iter().filter(|lease| is_for_hpp(lease)) {
             wait_until_free(&client, lease).await?;
         }
-        let pols = remove(&client, resource_of(Kind::Pol), namespace).await?;
-        let containers = remove(&client, resource_of(Kind::Container), namespace).await?;
+        let pols = remove(&client, resource_of(HostprotKind::Pol), namespace).await?;
+        let containers = remove(&client, resource_of(HostprotKind::Container), namespace).await?;
         Ok(Removed { pols, containers })
     })
 }

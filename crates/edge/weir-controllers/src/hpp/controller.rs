@@ -5,7 +5,7 @@ use std::{
 
 use futures::{StreamExt, stream};
 use serde_json::json;
-use weir_aci::{Hpp, Kind, ObjectId as HppId};
+use weir_aci::{HostprotId, HostprotKind, Hpp};
 use weir_kube::{
     ClusterWatch, EventType, Item, KubeObject, ObjectEvent, ObjectId, Revision, Store, WatchSpec,
 };
@@ -68,7 +68,7 @@ pub(crate) async fn run(context: &ControllerContext, settings: &HppSettings) {
         writer: context.writer(NAME),
         status_server: StatusServer::start(settings.http),
         inputs: HppStores::default(),
-        hpp: Hpp::new(weir_aci::Settings { prefix: settings.prefix.clone() }),
+        hpp: Hpp::new(weir_aci::AciSettings { prefix: settings.prefix.clone() }),
         reported: BTreeSet::new(),
         schema: Schema::Unknown,
         pending: PendingHpp::default(),
@@ -104,21 +104,21 @@ impl HppStores {
         self.cluster_synced && self.containers.is_in_sync() && self.pols.is_in_sync()
     }
 
-    fn store(&self, kind: Kind) -> &Store<Digest> {
+    fn store(&self, kind: HostprotKind) -> &Store<Digest> {
         match kind {
-            Kind::Container => &self.containers,
-            Kind::Pol => &self.pols,
+            HostprotKind::Container => &self.containers,
+            HostprotKind::Pol => &self.pols,
         }
     }
 
-    fn store_mut(&mut self, kind: Kind) -> &mut Store<Digest> {
+    fn store_mut(&mut self, kind: HostprotKind) -> &mut Store<Digest> {
         match kind {
-            Kind::Container => &mut self.containers,
-            Kind::Pol => &mut self.pols,
+            HostprotKind::Container => &mut self.containers,
+            HostprotKind::Pol => &mut self.pols,
         }
     }
 
-    fn ids(&self, kind: Kind) -> impl Iterator<Item = HppId> + '_ {
+    fn ids(&self, kind: HostprotKind) -> impl Iterator<Item = HostprotId> + '_ {
         self.store(kind).iter().map(move |item| hpp_id(kind, item.id()))
     }
 }
@@ -128,15 +128,15 @@ impl HppStores {
 struct PendingHpp {
     /// Whether all objects were queued after the inputs were listed.
     started: bool,
-    queue: WorkQueue<HppId>,
+    queue: WorkQueue<HostprotId>,
     /// The times of recent writes.
-    written: BTreeMap<HppId, Instant>,
+    written: BTreeMap<HostprotId, Instant>,
 }
 
 impl PendingHpp {
     /// Queues objects: immediately, unless one of them was just written. Objects that change
     /// together are written together, because they may refer to each other.
-    fn push(&mut self, touched: BTreeSet<HppId>) {
+    fn push(&mut self, touched: BTreeSet<HostprotId>) {
         let now = Instant::now();
         let last = touched.iter().filter_map(|id| self.written.get(id)).max();
         let due = last.map_or(now, |last| (*last + BATCH_WINDOW).max(now));
@@ -165,20 +165,20 @@ impl Handler for HppController<'_> {
     type Event = HppEvent;
 
     fn apply(&mut self, input: HppEvent) {
-        let touched: BTreeSet<HppId> = match input {
+        let touched: BTreeSet<HostprotId> = match input {
             HppEvent::Cluster(update) => self.apply_update(update),
             HppEvent::Container(event) => {
-                touched(Kind::Container, self.inputs.containers.apply(event))
+                touched(HostprotKind::Container, self.inputs.containers.apply(event))
             }
-            HppEvent::Pol(event) => touched(Kind::Pol, self.inputs.pols.apply(event)),
+            HppEvent::Pol(event) => touched(HostprotKind::Pol, self.inputs.pols.apply(event)),
         };
         if self.pending.started {
             self.pending.push(touched);
         } else if self.inputs.is_synced() {
             self.pending.started = true;
             let desired = self.hpp.objects().keys().cloned();
-            let all = desired.chain(self.inputs.ids(Kind::Container));
-            let all = all.chain(self.inputs.ids(Kind::Pol)).collect();
+            let all = desired.chain(self.inputs.ids(HostprotKind::Container));
+            let all = all.chain(self.inputs.ids(HostprotKind::Pol)).collect();
             self.pending.push(all);
         }
         self.report_readiness();
@@ -213,7 +213,7 @@ impl Handler for HppController<'_> {
 
 impl HppController<'_> {
     /// Applies an update of the cluster. Returns the objects that it changes.
-    fn apply_update(&mut self, update: SourceEvent) -> BTreeSet<HppId> {
+    fn apply_update(&mut self, update: SourceEvent) -> BTreeSet<HostprotId> {
         self.inputs.cluster_synced |= update.in_sync;
         self.inputs.unread = update.unread;
         let changed = self.hpp.apply(&update.changes);
@@ -263,10 +263,10 @@ impl HppController<'_> {
     }
 
     /// Plans the writes of due objects, by phase.
-    fn plan_due(&mut self) -> BTreeMap<WritePhase, Vec<(HppId, Write)>> {
+    fn plan_due(&mut self) -> BTreeMap<WritePhase, Vec<(HostprotId, Write)>> {
         let now = Instant::now();
         self.pending.written.retain(|_, at| *at + BATCH_WINDOW > now);
-        let mut phases: BTreeMap<WritePhase, Vec<(HppId, Write)>> = BTreeMap::new();
+        let mut phases: BTreeMap<WritePhase, Vec<(HostprotId, Write)>> = BTreeMap::new();
         let mut count = 0;
         while count < MAX_WRITES_PER_TURN
             && let Some(id) = self.pending.queue.pop(now)
@@ -276,9 +276,9 @@ impl HppController<'_> {
                 continue;
             };
             let phase = match (id.kind, &write) {
-                (Kind::Container, Write::Delete(_)) => WritePhase::DeleteContainers,
-                (Kind::Container, _) => WritePhase::PutContainers,
-                (Kind::Pol, _) => WritePhase::Pols,
+                (HostprotKind::Container, Write::Delete(_)) => WritePhase::DeleteContainers,
+                (HostprotKind::Container, _) => WritePhase::PutContainers,
+                (HostprotKind::Pol, _) => WritePhase::Pols,
             };
             count += 1;
             phases.entry(phase).or_default().push((id, write));
@@ -287,7 +287,7 @@ impl HppController<'_> {
     }
 
     /// The write that an object needs, if any.
-    fn plan(&self, id: &HppId) -> Option<Write> {
+    fn plan(&self, id: &HostprotId) -> Option<Write> {
         let observed = self.inputs.store(id.kind).get(&self.object_id(id));
         match (self.hpp.objects().get(id), observed) {
             (None, None) => None,
@@ -312,7 +312,7 @@ impl HppController<'_> {
         }
     }
 
-    async fn send_all(&mut self, writes: Vec<(HppId, Write)>) {
+    async fn send_all(&mut self, writes: Vec<(HostprotId, Write)>) {
         let writer = &self.writer;
         let requests = stream::iter(writes).map(|(id, write)| async move {
             let start = Instant::now();
@@ -328,7 +328,7 @@ impl HppController<'_> {
     /// Records the result of a write.
     fn finish(
         &mut self,
-        id: HppId,
+        id: HostprotId,
         result: Result<Option<KubeObject>, WriteError>,
         took: Duration,
     ) {
@@ -341,8 +341,8 @@ impl HppController<'_> {
                     Some(object) => {
                         let object = serde_json::to_value(object).unwrap_or_default();
                         store.put(match id.kind {
-                            Kind::Container => Item::from_object(object, read_container),
-                            Kind::Pol => Item::from_object(object, read_pol),
+                            HostprotKind::Container => Item::from_object(object, read_container),
+                            HostprotKind::Pol => Item::from_object(object, read_pol),
                         });
                     }
                     None => store.remove(&object_id),
@@ -365,17 +365,17 @@ impl HppController<'_> {
         self.context.report.record_reconcile(NAME, outcome, took, self.pending.queue.failing());
     }
 
-    fn object_id(&self, id: &HppId) -> ObjectId {
+    fn object_id(&self, id: &HostprotId) -> ObjectId {
         ObjectId::new(self.settings.namespace.clone(), id.name.clone())
     }
 }
 
-fn touched(kind: Kind, ids: BTreeSet<ObjectId>) -> BTreeSet<HppId> {
+fn touched(kind: HostprotKind, ids: BTreeSet<ObjectId>) -> BTreeSet<HostprotId> {
     ids.iter().map(|id| hpp_id(kind, id)).collect()
 }
 
-fn hpp_id(kind: Kind, id: &ObjectId) -> HppId {
-    HppId { kind, name: id.name.clone() }
+fn hpp_id(kind: HostprotKind, id: &ObjectId) -> HostprotId {
+    HostprotId { kind, name: id.name.clone() }
 }
 
 /// The NetworkPolicy that a finding is about, with the fields that an Event needs.

@@ -2,7 +2,8 @@
 
 use kube::api::PostParams;
 use weir_aci::{
-    ContainerSpec, EpLabel, Filter, FilterContainer, Object, Pol, PolSpec, RemoteIp, Rule, Subj,
+    ContainerSpec, EpLabel, Filter, FilterContainer, HostprotObject, HostprotRule, Pol, PolSpec,
+    RemoteIp, Subj,
 };
 use weir_kube::{ApiClient, ApiError};
 
@@ -36,7 +37,7 @@ pub(super) async fn check(client: &ApiClient, namespace: &str) -> Result<(), Str
             Err(ApiError::Refused { message, .. }) => return Err(incompatible(&message)),
             Err(error) => return Err(format!("{error}; {}", error.hint())),
         };
-        if Object::parse(kind, &stored).ok().as_ref() != Some(&sample) {
+        if HostprotObject::parse(kind, &stored).ok().as_ref() != Some(&sample) {
             return Err(incompatible("it lacks some fields"));
         }
     }
@@ -44,12 +45,12 @@ pub(super) async fn check(client: &ApiClient, namespace: &str) -> Result<(), Str
 }
 
 /// One object of each kind with every field.
-fn samples() -> [Object; 2] {
+fn samples() -> [HostprotObject; 2] {
     let text = |text: &str| text.to_owned();
     let label = EpLabel { key: text("app"), value: text("web") };
     let address = RemoteIp { addr: text("192.0.2.1"), hpp_ep_label: vec![label] };
     let filter = Filter { key: text("app"), operator: text("In"), values: vec![text("web")] };
-    let rule = Rule {
+    let rule = HostprotRule {
         name: text("0-ipv4"),
         direction: text("ingress"),
         ethertype: text("ipv4"),
@@ -66,12 +67,15 @@ fn samples() -> [Object; 2] {
     let spec = PolSpec { name, hostprot_subj: vec![subject], network_policies: vec![text("a/b")] };
     let remotes = vec![address].into();
     let container = ContainerSpec { name: text("weir-sample"), hostprot_remote_ip: remotes };
-    [Object::Container(container), Object::Pol(Pol { spec, selects: Some(Vec::new()) })]
+    [
+        HostprotObject::Container(container),
+        HostprotObject::Pol(Pol { spec, selects: Some(Vec::new()) }),
+    ]
 }
 
 #[cfg(test)]
 mod tests {
-    use weir_aci::Kind;
+    use weir_aci::HostprotKind;
 
     use super::*;
 
@@ -79,8 +83,8 @@ mod tests {
     fn the_samples_survive_a_round_trip_and_the_definitions_have_all_their_fields() {
         for sample in samples() {
             let manifest = sample.manifest("x");
-            assert_eq!(Object::parse(sample.id().kind, &manifest).unwrap(), sample);
-            let text = Kind::definition(sample.id().kind);
+            assert_eq!(HostprotObject::parse(sample.id().kind, &manifest).unwrap(), sample);
+            let text = HostprotKind::definition(sample.id().kind);
             fn keys(value: &serde_json::Value, all: &mut Vec<String>) {
                 match value {
                     serde_json::Value::Object(map) => map.iter().for_each(|(key, value)| {

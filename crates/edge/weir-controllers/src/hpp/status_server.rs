@@ -9,7 +9,7 @@ use std::{
 use axum::{Json, Router, extract::State, routing::get};
 use serde_json::Value;
 use tokio::task::JoinSet;
-use weir_aci::{Kind, Object, ObjectId};
+use weir_aci::{HostprotId, HostprotKind, HostprotObject};
 
 /// The status of each HostprotPol, by its name in ACI.
 type Statuses = Arc<Mutex<BTreeMap<String, Value>>>;
@@ -43,13 +43,18 @@ impl StatusServer {
     }
 
     /// Records an object, or its deletion.
-    pub(super) fn put(&mut self, id: &ObjectId, object: Option<&Object>, namespace: &str) {
-        if id.kind != Kind::Pol {
+    pub(super) fn put(
+        &mut self,
+        id: &HostprotId,
+        object: Option<&HostprotObject>,
+        namespace: &str,
+    ) {
+        if id.kind != HostprotKind::Pol {
             return;
         }
         let status = match object {
-            Some(Object::Pol(pol)) => pol.status(namespace),
-            Some(Object::Container(_)) | None => None,
+            Some(HostprotObject::Pol(pol)) => pol.status(namespace),
+            Some(HostprotObject::Container(_)) | None => None,
         };
         let mut statuses = lock(&self.statuses);
         if let Some(old) = self.names.remove(&id.name) {

@@ -6,10 +6,12 @@ use std::{
     time::{Duration, Instant},
 };
 
+use weir_model::IpFamily;
+
 use super::{
     lab::Lab,
-    namespace::{Namespace, set},
-    rtnetlink::{BRIDGE, Ends, Family, LOOPBACK, Route, RouteKind, Rtnetlink, UPLINK},
+    namespace::{NetNamespace, set},
+    rtnetlink::{BRIDGE, Ends, LOOPBACK, Route, RouteKind, Rtnetlink, UPLINK},
 };
 use crate::{LabError, Wiring, plan::Plan};
 
@@ -26,7 +28,7 @@ const KERNEL_TIMEOUT: Duration = Duration::from_secs(10);
 /// Builds the plan. The calling thread must be free to change its namespace.
 pub(super) fn build(plan: Plan) -> Result<Lab, LabError> {
     let (outside, sky) = router()?;
-    for family in Family::BOTH {
+    for family in IpFamily::BOTH {
         sky.route(&Route { to: None, family, via: None, link: LOOPBACK, kind: RouteKind::Local })?;
     }
     let bridged = plan.wiring != Wiring::Routed;
@@ -74,7 +76,7 @@ pub(super) fn build(plan: Plan) -> Result<Lab, LabError> {
     for (number, (pod, (_, rtnetlink))) in plan.pods.iter().zip(&pods).enumerate() {
         wait_for(&nodes[pod.node].1, downlink(number), rtnetlink, &pod.addresses)?;
     }
-    let keep = |made: Vec<(Namespace, Rtnetlink)>| {
+    let keep = |made: Vec<(NetNamespace, Rtnetlink)>| {
         made.into_iter().map(|(namespace, _)| namespace).collect()
     };
     Ok(Lab { plan, outside, nodes: keep(nodes), pods: keep(pods), next_port: Mutex::new(0) })
@@ -86,8 +88,8 @@ pub(super) fn add_routes_to_node(node: usize, addresses: &[IpAddr]) -> Result<()
 }
 
 /// A new namespace with only a loopback link.
-fn host() -> Result<(Namespace, Rtnetlink), LabError> {
-    let namespace = Namespace::create()?;
+fn host() -> Result<(NetNamespace, Rtnetlink), LabError> {
+    let namespace = NetNamespace::create()?;
     // Without link-local addresses, the kernel sends no unsolicited packets.
     set("ipv6/conf/default/addr_gen_mode", "1")?;
     let rtnetlink = Rtnetlink::open()?;
@@ -96,7 +98,7 @@ fn host() -> Result<(Namespace, Rtnetlink), LabError> {
 }
 
 /// A new namespace that forwards packets from any source.
-fn router() -> Result<(Namespace, Rtnetlink), LabError> {
+fn router() -> Result<(NetNamespace, Rtnetlink), LabError> {
     let made = host()?;
     set("ipv4/ip_forward", "1")?;
     set("ipv6/conf/all/forwarding", "1")?;
@@ -117,7 +119,10 @@ fn bridge(rtnetlink: &Rtnetlink, plan: &Plan) -> Result<(), LabError> {
 }
 
 /// Adds direct routes between the pods of each bridge.
-fn add_routes_between_pods(plan: &Plan, pods: &[(Namespace, Rtnetlink)]) -> Result<(), LabError> {
+fn add_routes_between_pods(
+    plan: &Plan,
+    pods: &[(NetNamespace, Rtnetlink)],
+) -> Result<(), LabError> {
     for (number, (pod, (_, rtnetlink))) in plan.pods.iter().zip(pods).enumerate() {
         for (other, neighbour) in plan.pods.iter().enumerate() {
             if other != number && neighbour.node == pod.node {
@@ -143,7 +148,7 @@ fn add_default_routes(
     rtnetlink: &Rtnetlink,
     gateways: [Option<IpAddr>; 2],
 ) -> Result<(), LabError> {
-    Family::BOTH.into_iter().zip(gateways).try_for_each(|(family, via)| {
+    IpFamily::BOTH.into_iter().zip(gateways).try_for_each(|(family, via)| {
         rtnetlink.route(&Route { to: None, family, via, link: UPLINK, kind: RouteKind::Unicast })
     })
 }
@@ -155,13 +160,7 @@ fn add_routes(
     kind: RouteKind,
 ) -> Result<(), LabError> {
     addresses.iter().try_for_each(|&to| {
-        rtnetlink.route(&Route {
-            to: Some(to),
-            family: Family::from_address(to),
-            via: None,
-            link,
-            kind,
-        })
+        rtnetlink.route(&Route { to: Some(to), family: to.into(), via: None, link, kind })
     })
 }
 

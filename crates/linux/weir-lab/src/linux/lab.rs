@@ -12,22 +12,22 @@ use weir_model::{Flow, Protocol, Verdict};
 use super::{
     build::{add_routes_to_node, build},
     conversation::Conversation,
-    namespace::{Namespace, on_new_thread},
+    namespace::{NetNamespace, on_new_thread},
     ping::ping,
     probe,
 };
 use crate::{
     LabError, Layout,
-    plan::{self, NamespaceId, Plan},
+    plan::{self, LabNamespace, Plan},
 };
 
 /// A running cluster of network namespaces. Dropping it removes them.
 #[derive(Debug)]
 pub struct Lab {
     pub(super) plan: Plan,
-    pub(super) outside: Namespace,
-    pub(super) nodes: Vec<Namespace>,
-    pub(super) pods: Vec<Namespace>,
+    pub(super) outside: NetNamespace,
+    pub(super) nodes: Vec<NetNamespace>,
+    pub(super) pods: Vec<NetNamespace>,
     /// The source port of the next probe. Probes hold the lock, so they run one after the other.
     pub(super) next_port: Mutex<u16>,
 }
@@ -51,7 +51,7 @@ impl Lab {
         let node = self.plan.node(node).ok_or_else(|| LabError::NoNode(node.to_owned()))?;
         let new = self.plan.adopt(node, addresses)?;
         self.pods.push(namespace.into());
-        self.inside(NamespaceId::Outside, || add_routes_to_node(node, &new))?
+        self.inside(LabNamespace::Outside, || add_routes_to_node(node, &new))?
     }
 
     /// Runs a function on a thread in the node's namespace, where the agent runs, and returns its
@@ -66,7 +66,7 @@ impl Lab {
         work: impl FnOnce() -> T + Send,
     ) -> Result<T, LabError> {
         let node = self.plan.node(node).ok_or_else(|| LabError::NoNode(node.to_owned()))?;
-        self.inside(NamespaceId::Node(node), work)
+        self.inside(LabNamespace::Node(node), work)
     }
 
     /// Runs a function on a thread in the namespace that owns the address: a pod, a node or the
@@ -120,17 +120,17 @@ impl Lab {
         probe::next(&mut port, &BTreeSet::from([other]))
     }
 
-    pub(super) fn namespace(&self, namespace: NamespaceId) -> &Namespace {
+    pub(super) fn namespace(&self, namespace: LabNamespace) -> &NetNamespace {
         match namespace {
-            NamespaceId::Outside => &self.outside,
-            NamespaceId::Node(node) => &self.nodes[node],
-            NamespaceId::Pod(pod) => &self.pods[pod],
+            LabNamespace::Outside => &self.outside,
+            LabNamespace::Node(node) => &self.nodes[node],
+            LabNamespace::Pod(pod) => &self.pods[pod],
         }
     }
 
     fn inside<T: Send>(
         &self,
-        namespace: NamespaceId,
+        namespace: LabNamespace,
         work: impl FnOnce() -> T + Send,
     ) -> Result<T, LabError> {
         on_new_thread(|| {

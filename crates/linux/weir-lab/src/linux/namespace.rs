@@ -11,17 +11,17 @@ use crate::LabError;
 /// A network namespace without a name. It exists as long as this handle, a socket in it, or a
 /// thread in it.
 #[derive(Debug)]
-pub(super) struct Namespace(OwnedFd);
+pub(super) struct NetNamespace(OwnedFd);
 
-impl Namespace {
+impl NetNamespace {
     /// Creates a namespace and moves this thread into it.
-    pub(super) fn create() -> Result<Namespace, LabError> {
+    pub(super) fn create() -> Result<NetNamespace, LabError> {
         let what = "create a network namespace";
         unshare(UnshareFlags::NEWNET)
             .map_err(|errno| LabError::Namespace { what, source: errno.into() })?;
         let own = File::open("/proc/thread-self/ns/net")
             .map_err(|source| LabError::Namespace { what, source })?;
-        Ok(Namespace(own.into()))
+        Ok(NetNamespace(own.into()))
     }
 
     /// Moves this thread into the namespace.
@@ -32,13 +32,13 @@ impl Namespace {
     }
 }
 
-impl From<OwnedFd> for Namespace {
+impl From<OwnedFd> for NetNamespace {
     fn from(namespace: OwnedFd) -> Self {
-        Namespace(namespace)
+        NetNamespace(namespace)
     }
 }
 
-impl AsFd for Namespace {
+impl AsFd for NetNamespace {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }

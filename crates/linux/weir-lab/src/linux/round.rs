@@ -16,9 +16,9 @@ use weir_model::Flow;
 use super::{
     client::Client,
     lab::Lab,
-    server::{Server, Service},
+    server::{Server, ServerAddress},
 };
-use crate::{LabError, plan::NamespaceId};
+use crate::{LabError, plan::LabNamespace};
 
 /// A flow to probe, and its source port.
 #[derive(Clone, Copy, Debug)]
@@ -93,9 +93,11 @@ pub(super) fn run(
 
 /// The servers at the far ends, each with one flow that uses it.
 fn servers(lab: &Lab, attempts: &[Attempt]) -> Result<Vec<(Flow, Server)>, LabError> {
-    let mut needed: BTreeMap<(NamespaceId, Service), Flow> = BTreeMap::new();
+    let mut needed: BTreeMap<(LabNamespace, ServerAddress), Flow> = BTreeMap::new();
     for Attempt { flow, .. } in attempts {
-        needed.entry((lab.plan.namespace_of(flow.to), Service::for_flow(flow))).or_insert(*flow);
+        needed
+            .entry((lab.plan.namespace_of(flow.to), ServerAddress::for_flow(flow)))
+            .or_insert(*flow);
     }
     let mut here = None;
     let mut servers = Vec::with_capacity(needed.len());
@@ -127,8 +129,8 @@ fn clients(lab: &Lab, attempts: &[Attempt]) -> Result<Vec<Option<Client>>, LabEr
 /// Moves this thread to a namespace, if it is in another one.
 fn enter_namespace(
     lab: &Lab,
-    here: &mut Option<NamespaceId>,
-    namespace: NamespaceId,
+    here: &mut Option<LabNamespace>,
+    namespace: LabNamespace,
 ) -> Result<(), LabError> {
     if here.replace(namespace) != Some(namespace) {
         lab.namespace(namespace).enter()?;

@@ -5,9 +5,12 @@ use std::{
     os::fd::{AsFd, AsRawFd},
 };
 
-use weir_netlink::{Body, Header, Message, NetlinkError, Protocol, Socket, Writer, kind};
+use weir_model::IpFamily;
+use weir_netlink::{
+    Body, Header, Message, MessageWriter, NetlinkError, NetlinkProtocol, Socket, kind,
+};
 
-use super::namespace::Namespace;
+use super::namespace::NetNamespace;
 use crate::LabError;
 
 /// The index of the loopback link in every namespace.
@@ -38,7 +41,7 @@ pub(super) enum Ends {
 /// A route to one address, or the default route.
 pub(super) struct Route {
     pub(super) to: Option<IpAddr>,
-    pub(super) family: Family,
+    pub(super) family: IpFamily,
     /// The gateway, or `None` if the destination is on the link.
     pub(super) via: Option<IpAddr>,
     pub(super) link: u32,
@@ -56,18 +59,11 @@ pub(super) enum RouteKind {
     Local,
 }
 
-/// An address family, by its number in the kernel.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Family {
-    V4 = 2,
-    V6 = 10,
-}
-
-impl Family {
-    pub(super) const BOTH: [Family; 2] = [Family::V4, Family::V6];
-
-    pub(super) fn from_address(address: IpAddr) -> Family {
-        if address.is_ipv4() { Family::V4 } else { Family::V6 }
+/// The number of an address family in the kernel: `AF_INET` or `AF_INET6`.
+fn family_number(family: IpFamily) -> u8 {
+    match family {
+        IpFamily::V4 => 2,
+        IpFamily::V6 => 10,
     }
 }
 
@@ -76,7 +72,7 @@ impl Rtnetlink {
     /// moves.
     pub(super) fn open() -> Result<Rtnetlink, LabError> {
         let what = || "open a netlink socket".to_owned();
-        let socket = Socket::open(Protocol::Route);
+        let socket = Socket::open(NetlinkProtocol::Route);
         socket
             .map(|socket| Rtnetlink(RefCell::new(socket)))
             .map_err(|source| LabError::Link { what: what(), source })
@@ -88,7 +84,7 @@ impl Rtnetlink {
         &self,
         link: u32,
         name: &str,
-        there: &Namespace,
+        there: &NetNamespace,
         ends: Ends,
     ) -> Result<(), LabError> {
         let there = there.as_fd().as_raw_fd().cast_unsigned();
@@ -134,7 +130,7 @@ impl Rtnetlink {
         let what = || format!("add {address} to a link");
         self.ask(RTM_NEWADDR, kind::CREATE, what, |message| {
             message
-                .fixed(&[Family::from_address(address) as u8, bits, IFA_F_NODAD, 0])
+                .fixed(&[family_number(address.into()), bits, IFA_F_NODAD, 0])
                 .fixed(&link.to_ne_bytes())
                 .bytes(IFA_LOCAL, &bytes)
                 .bytes(IFA_ADDRESS, &bytes);
@@ -157,7 +153,16 @@ impl Rtnetlink {
         let what = || format!("route {} to a link", name());
         self.ask(RTM_NEWROUTE, kind::CREATE, what, |message| {
             message
-                .fixed(&[route.family as u8, bits, 0, 0, table, RTPROT_STATIC, scope, kind])
+                .fixed(&[
+                    family_number(route.family),
+                    bits,
+                    0,
+                    0,
+                    table,
+                    RTPROT_STATIC,
+                    scope,
+                    kind,
+                ])
                 .fixed(&[0; 4])
                 .u32(RTA_OIF, route.link);
             if !to.is_empty() {
@@ -188,7 +193,7 @@ impl Rtnetlink {
         let body = |message: &mut Body<'_>| {
             let bits = (bytes.len() * 8) as u8;
             message
-                .fixed(&[Family::from_address(address) as u8, bits, 0, 0, 0, 0, 0, 0])
+                .fixed(&[family_number(address.into()), bits, 0, 0, 0, 0, 0, 0])
                 .fixed(&[0; 4])
                 .bytes(RTA_DST, &bytes);
         };
@@ -218,7 +223,7 @@ impl Rtnetlink {
         visit: impl FnMut(Message<'_>),
     ) -> Result<(), LabError> {
         let flags = kind::REQUEST | kind::ACK | flags;
-        let mut writer = Writer::default();
+        let mut writer = MessageWriter::default();
         writer
             .message(Header { kind, flags, sequence: 0 }, body)
             .map_err(io::Error::other)

@@ -16,17 +16,17 @@ use super::{
 
 /// The address of a server. One server handles all flows to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Service {
+pub(super) struct ServerAddress {
     address: IpAddr,
     protocol: Protocol,
     /// 0 for SCTP: raw sockets have no ports.
     port: u16,
 }
 
-impl Service {
-    pub(super) fn for_flow(flow: &Flow) -> Service {
+impl ServerAddress {
+    pub(super) fn for_flow(flow: &Flow) -> ServerAddress {
         let port = if flow.protocol == Protocol::Sctp { 0 } else { flow.port };
-        Service { address: flow.to, protocol: flow.protocol, port }
+        ServerAddress { address: flow.to, protocol: flow.protocol, port }
     }
 }
 
@@ -39,7 +39,7 @@ pub(super) struct Server {
 
 impl Server {
     /// Opens a server in the current namespace of this thread.
-    pub(super) fn open(service: Service) -> Result<Server> {
+    pub(super) fn open(service: ServerAddress) -> Result<Server> {
         let socket = open(service.protocol, service.address, service.port)?;
         if service.protocol == Protocol::Tcp {
             listen(&socket, 4096)?;

@@ -14,7 +14,7 @@ use weir_model::{
     Verdict,
 };
 use weir_netfilter::{Connection, Conntrack, Tuple};
-use weir_netlink::{Body, Header, Protocol, Socket, Writer, kind};
+use weir_netlink::{Body, Header, MessageWriter, NetlinkProtocol, Socket, kind};
 
 use crate::node::{A, A6, B, B6, REPLY_TIMEOUT, address, flow, load, node, trial};
 
@@ -168,8 +168,8 @@ fn a_hundred_thousand() {
 
 /// Creates synthetic connections in the kernel.
 fn create(count: u32) -> BTreeSet<weir_model::Flow> {
-    let mut socket = Socket::open(Protocol::Netfilter).unwrap();
-    let mut writer = Writer::default();
+    let mut socket = Socket::open(NetlinkProtocol::Netfilter).unwrap();
+    let mut writer = MessageWriter::default();
     let mut made = BTreeSet::new();
     for number in 0..count {
         let from = IpAddr::V4(Ipv4Addr::from_bits(0x0b00_0000 + number));

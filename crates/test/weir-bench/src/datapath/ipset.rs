@@ -4,7 +4,7 @@ use std::{fmt::Write, net::Ipv4Addr, time::Duration};
 
 use anyhow::{Context, Result, ensure};
 use weir_iptables::Variant;
-use weir_netlink::{Header, Protocol, Socket, Writer, kind};
+use weir_netlink::{Header, MessageWriter, NetlinkProtocol, Socket, kind};
 
 use super::{
     backend::iptables,
@@ -29,8 +29,9 @@ pub(crate) fn bare(
         _ = writeln!(text, "add {SET} {member}");
     }
     IPSET.run(&["restore"], &text)?;
-    let mut socket = Socket::open(Protocol::Netfilter).context("cannot open a netlink socket")?;
-    let mut writer = Writer::default();
+    let mut socket =
+        Socket::open(NetlinkProtocol::Netfilter).context("cannot open a netlink socket")?;
+    let mut writer = MessageWriter::default();
     let each = (0..times).flat_map(|_| [SetChange::Add, SetChange::Remove]);
     each.map(|edit| {
         let (time, done) = cpu(|| -> Result<()> {
@@ -67,7 +68,7 @@ pub(crate) fn weir(cluster: PolicyLoad, times: usize) -> Result<Vec<Duration>> {
     each.collect()
 }
 
-fn write(writer: &mut Writer, change: SetChange, member: Ipv4Addr) -> Result<()> {
+fn write(writer: &mut MessageWriter, change: SetChange, member: Ipv4Addr) -> Result<()> {
     let number = match change {
         SetChange::Add => IPSET_CMD_ADD,
         SetChange::Remove => IPSET_CMD_DEL,

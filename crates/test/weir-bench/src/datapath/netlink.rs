@@ -4,12 +4,12 @@
 use std::net::Ipv4Addr;
 
 use anyhow::{Context, Result};
-use weir_netlink::{Body, Header, Protocol, Socket, TooLong, Writer, kind};
+use weir_netlink::{Body, Header, MessageWriter, NetlinkProtocol, Socket, TooLong, kind};
 
 /// A connection to nf_tables in the namespace that it was opened in.
 pub(crate) struct Netlink {
     socket: Socket,
-    writer: Writer,
+    writer: MessageWriter,
 }
 
 /// A change of a set.
@@ -30,8 +30,9 @@ pub(crate) enum MapVerdict {
 
 impl Netlink {
     pub(crate) fn open() -> Result<Netlink> {
-        let socket = Socket::open(Protocol::Netfilter).context("cannot open a netlink socket")?;
-        Ok(Netlink { socket, writer: Writer::default() })
+        let socket =
+            Socket::open(NetlinkProtocol::Netfilter).context("cannot open a netlink socket")?;
+        Ok(Netlink { socket, writer: MessageWriter::default() })
     }
 
     /// Adds or removes members of a set, in one transaction.
@@ -82,13 +83,13 @@ impl Netlink {
 }
 
 fn write(
-    writer: &mut Writer,
+    writer: &mut MessageWriter,
     change: SetChange,
     set: &str,
     members: &[Ipv4Addr],
     verdict: Option<MapVerdict>,
 ) -> Result<(), TooLong> {
-    let batch = |writer: &mut Writer, kind| {
+    let batch = |writer: &mut MessageWriter, kind| {
         let header = Header { kind, flags: kind::REQUEST, sequence: SEQUENCE };
         writer.message(header, |body| _ = body.fixed(&[0, 0, 0, NFNL_SUBSYS_NFTABLES]))
     };

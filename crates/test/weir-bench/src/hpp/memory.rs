@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use weir_aci::{Files, Hpp, Settings};
+use weir_aci::{AciSettings, Files, Hpp};
 use weir_model::{
     Change, Labels, Namespace, Object, Pod, PodId, Policy, PolicyId, PolicyKind, Requirement,
     Scope, Selector, Who,
@@ -34,7 +34,7 @@ pub(super) fn rows(pods: usize) -> Vec<Figure> {
     let shape = HppClusterSize { pods };
     let (namespaces, policies) = (shape.namespaces(), shape.policies());
     let world = format!("{pods} pods, {namespaces} namespaces, {policies} policies");
-    let settings = Settings { prefix: "demo".into() };
+    let settings = AciSettings { prefix: "demo".into() };
     let changes: Vec<Change> = shape.changes().collect();
     let mut hpp = Hpp::new(settings.clone());
     let (full, all) = cpu(|| hpp.apply(&changes));

@@ -5,38 +5,41 @@ use std::collections::{BTreeMap, BTreeSet};
 use weir_model::{IpFamily, Name};
 
 use crate::{
-    Match, Ruleset, Set, Step, name,
+    ChainsAndSets, IpSet, Match, Step, name,
     order::Chains,
     plan::{Draft, Plan, Script},
 };
 
 /// The same rules, with temporary sets instead of some sets.
-pub(crate) fn ruleset(desired: &Ruleset, mistyped: &BTreeSet<Name>) -> Ruleset {
+pub(crate) fn replace_sets(desired: &ChainsAndSets, mistyped: &BTreeSet<Name>) -> ChainsAndSets {
     let sets = desired.sets.iter().map(|(name, set)| {
         let is_replaced = mistyped.contains(name);
-        (if is_replaced { name::stand_in(name, set.family) } else { name.clone() }, set.clone())
+        (
+            if is_replaced { name::temporary_set(name, set.family) } else { name.clone() },
+            set.clone(),
+        )
     });
     let mut chains = desired.chains.clone();
     replace(&mut chains, mistyped);
-    Ruleset { sets: sets.collect(), chains }
+    ChainsAndSets { sets: sets.collect(), chains }
 }
 
 /// Changes sets while rules do not use them. First the rules switch to temporary copies of the old
 /// sets. After the change they switch back to the sets, together with the rest of the plan.
 pub(crate) fn plan(
     mut draft: Draft,
-    sets: &BTreeMap<Name, Set>,
+    sets: &BTreeMap<Name, IpSet>,
     [before, after]: [&Chains; 2],
     rest: impl FnOnce(Draft) -> Plan,
 ) -> Plan {
     let names: BTreeSet<Name> = sets.keys().cloned().collect();
     let mut steps = Vec::new();
-    for (name, Set { kind, family, entries }) in sets {
-        let stand_in = name::stand_in(name, *family);
-        let entries = entries.iter().map(|(entry, note)| (entry.clone(), note.clone()));
-        steps.push(Step::Create(stand_in.clone(), *kind, *family));
-        steps.push(Step::Add(stand_in.clone(), *kind, entries.collect()));
-        draft.destroyed.push(stand_in);
+    for (name, IpSet { kind, family, entries }) in sets {
+        let temporary_set = name::temporary_set(name, *family);
+        let entries = entries.iter().map(|(entry, comment)| (entry.clone(), comment.clone()));
+        steps.push(Step::Create(temporary_set.clone(), *kind, *family));
+        steps.push(Step::Add(temporary_set.clone(), *kind, entries.collect()));
+        draft.destroyed.push(temporary_set);
     }
     let mut redirected = before.clone();
     redirected.retain(|_, rules| {
@@ -76,7 +79,7 @@ fn replace(chains: &mut Chains, sets: &BTreeSet<Name>) {
             if let Match::In(set, _) = one
                 && sets.contains(set)
             {
-                *set = name::stand_in(set, *family);
+                *set = name::temporary_set(set, *family);
             }
         }
     }

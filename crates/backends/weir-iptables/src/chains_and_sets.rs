@@ -41,18 +41,18 @@ impl Hook {
 /// Everything that weir writes to the kernel: chains of the table `filter` of both families, and
 /// sets.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Ruleset {
+pub struct ChainsAndSets {
     /// The rules of each chain.
-    pub chains: BTreeMap<(IpFamily, Name), Vec<Rule>>,
+    pub chains: BTreeMap<(IpFamily, Name), Vec<IptablesRule>>,
     /// The sets by name.
-    pub sets: BTreeMap<Name, Set>,
+    pub sets: BTreeMap<Name, IpSet>,
 }
 
 /// A set.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Set {
+pub struct IpSet {
     /// The type of its entries.
-    pub kind: Kind,
+    pub kind: IpSetKind,
     /// The family of all its addresses.
     pub family: IpFamily,
     /// The entries with their comments, which can be empty.
@@ -61,7 +61,7 @@ pub struct Set {
 
 /// The type of a set's entries. Its `Debug` text is part of the names of sets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum IpSetKind {
     /// Addresses, each with a comment about its pod.
     Pods,
     /// Addresses of isolated pods, each with a comment.
@@ -97,38 +97,38 @@ pub enum Entry {
 
 /// One end of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Side {
+pub enum SrcDst {
     /// The source.
     Source,
     /// The destination.
     Destination,
 }
 
-impl Side {
+impl SrcDst {
     /// The end of the pod whose rules are evaluated.
     pub(crate) fn here(direction: Direction) -> Self {
         match direction {
-            Direction::Ingress => Side::Destination,
-            Direction::Egress => Side::Source,
+            Direction::Ingress => SrcDst::Destination,
+            Direction::Egress => SrcDst::Source,
         }
     }
 
     /// The end of the peer.
     pub(crate) fn there(direction: Direction) -> Self {
         match direction {
-            Direction::Ingress => Side::Source,
-            Direction::Egress => Side::Destination,
+            Direction::Ingress => SrcDst::Source,
+            Direction::Egress => SrcDst::Destination,
         }
     }
 }
 
 /// A rule: an action for packets that satisfy all matches.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rule {
+pub struct IptablesRule {
     /// The conditions.
     pub matches: Vec<Match>,
     /// The action.
-    pub act: Act,
+    pub target: IptablesTarget,
     /// The origin, for people. Can be empty.
     pub comment: Name,
 }
@@ -137,7 +137,7 @@ pub struct Rule {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Match {
     /// The source or destination is in this network.
-    At(Side, IpNet),
+    At(SrcDst, IpNet),
     /// The destination port is in one of these ranges. An empty list matches the whole protocol.
     To(Protocol, Vec<(u16, u16)>),
     /// Any ICMPv6 message.
@@ -147,7 +147,7 @@ pub enum Match {
     /// Part of an allowed connection, or an error about one.
     Established,
     /// These fields together are in this set.
-    In(Name, Vec<Side>),
+    In(Name, Vec<SrcDst>),
     /// The source is another machine.
     Forwarded,
     /// The source equals the destination, and the destination was translated for a service. Without
@@ -159,7 +159,7 @@ pub enum Match {
 
 /// The action of a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Act {
+pub enum IptablesTarget {
     /// Accept the packet.
     Accept,
     /// Drop the packet.
@@ -184,10 +184,10 @@ pub enum Act {
 /// The mark of a packet that an admin policy passed to the next tier.
 pub(crate) const PASSED: u32 = 0x20000;
 
-impl Rule {
+impl IptablesRule {
     /// A rule without a comment.
-    pub(crate) fn new(matches: impl Into<Vec<Match>>, act: Act) -> Self {
-        Rule { matches: matches.into(), act, comment: Name::from("") }
+    pub(crate) fn new(matches: impl Into<Vec<Match>>, target: IptablesTarget) -> Self {
+        IptablesRule { matches: matches.into(), target, comment: Name::from("") }
     }
 
     /// The sets that it refers to.
@@ -200,8 +200,8 @@ impl Rule {
 
     /// The chain that it jumps or goes to.
     pub(crate) fn chain(&self) -> Option<&Name> {
-        match &self.act {
-            Act::Jump(chain) | Act::Goto(chain) => Some(chain),
+        match &self.target {
+            IptablesTarget::Jump(chain) | IptablesTarget::Goto(chain) => Some(chain),
             _ => None,
         }
     }

@@ -22,7 +22,7 @@ use ipnet::IpNet;
 use weir_model::{Direction, IpFamily, Name};
 
 use crate::{
-    Act, Hook, Match, Rule, Side,
+    Hook, IptablesRule, IptablesTarget, Match, SrcDst,
     dispatch::shared_bits,
     skeleton::{
         common, cut, default, dispatch, grant_lookup, isolated, local, neighbours, tail, terminated,
@@ -31,7 +31,7 @@ use crate::{
 
 /// The state that these rules depend on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Gate {
+pub(crate) struct CommonChains {
     /// A network that contains all pods of this node, or `None` without pods.
     pub(crate) net: Option<IpNet>,
     /// Whether some pod has an egress chain.
@@ -42,23 +42,26 @@ pub(crate) struct Gate {
     pub(crate) has_terminated: bool,
 }
 
-impl Gate {
+impl CommonChains {
     /// The chains, by name.
-    pub(crate) fn chains(self, family: IpFamily) -> Vec<(Name, Vec<Rule>)> {
+    pub(crate) fn chains(self, family: IpFamily) -> Vec<(Name, Vec<IptablesRule>)> {
         let output = self.net.map_or(Vec::new(), |net| {
-            let to = Act::Goto(common());
+            let to = IptablesTarget::Goto(common());
             // A packet that leaves the node with the address of another machine belongs to a
             // service, forwarded by IPVS.
-            let mut sent_on = pod(Side::Destination, net, family);
+            let mut sent_on = pod(SrcDst::Destination, net, family);
             sent_on.push(Match::Forwarded);
-            vec![Rule::new(pod(Side::Source, net, family), to.clone()), Rule::new(sent_on, to)]
+            vec![
+                IptablesRule::new(pod(SrcDst::Source, net, family), to.clone()),
+                IptablesRule::new(sent_on, to),
+            ]
         });
         let ways_out = self.net.map_or(Vec::new(), |net| {
-            let out = |side| Rule::new(pod(side, net, family), Act::Accept);
-            vec![out(Side::Source), out(Side::Destination)]
+            let out = |side| IptablesRule::new(pod(side, net, family), IptablesTarget::Accept);
+            vec![out(SrcDst::Source), out(SrcDst::Destination)]
         });
         let mut admitted = self.pod_rules(Direction::Ingress, family);
-        admitted.push(Rule::new([], Act::Accept));
+        admitted.push(IptablesRule::new([], IptablesTarget::Accept));
         vec![
             (Hook::Output.chain().into(), output),
             (common(), self.common(family)),
@@ -67,52 +70,55 @@ impl Gate {
         ]
     }
 
-    fn common(self, family: IpFamily) -> Vec<Rule> {
-        let mut rules = vec![Rule::new([Match::Established], Act::Goto(tail()))];
+    fn common(self, family: IpFamily) -> Vec<IptablesRule> {
+        let mut rules = vec![IptablesRule::new([Match::Established], IptablesTarget::Goto(tail()))];
         if family == IpFamily::V6 {
-            rules.push(Rule::new([Match::Icmp6], Act::Jump(neighbours())));
+            rules.push(IptablesRule::new([Match::Icmp6], IptablesTarget::Jump(neighbours())));
         }
         if self.has_terminated {
             let [from, to] = cut(family);
             let ended = [
-                Match::In(from, vec![Side::Source, Side::Source, Side::Destination]),
-                Match::In(to, vec![Side::Destination, Side::Destination, Side::Source]),
+                Match::In(from, vec![SrcDst::Source, SrcDst::Source, SrcDst::Destination]),
+                Match::In(to, vec![SrcDst::Destination, SrcDst::Destination, SrcDst::Source]),
             ];
-            rules.push(Rule::new(ended, Act::Goto(terminated())));
+            rules.push(IptablesRule::new(ended, IptablesTarget::Goto(terminated())));
         }
         rules.extend(self.pod_rules(Direction::Egress, family));
         rules.extend(self.pod_rules(Direction::Ingress, family));
-        rules.push(Rule::new([], Act::Goto(tail())));
+        rules.push(IptablesRule::new([], IptablesTarget::Goto(tail())));
         rules
     }
 
     /// The rules that lead to those of a pod. Packets without a pod return.
-    fn pod_rules(self, direction: Direction, family: IpFamily) -> Vec<Rule> {
+    fn pod_rules(self, direction: Direction, family: IpFamily) -> Vec<IptablesRule> {
         let Some(net) = self.net else { return Vec::new() };
         let has_chains = match direction {
             Direction::Egress => self.egress,
             Direction::Ingress => self.ingress,
         };
-        let here = Side::here(direction);
+        let here = SrcDst::here(direction);
         let mut rules = Vec::new();
         if has_chains {
-            rules.push(Rule::new(near(here, net), Act::Jump(dispatch(direction))));
+            rules.push(IptablesRule::new(
+                near(here, net),
+                IptablesTarget::Jump(dispatch(direction)),
+            ));
         }
         let mut matches = near(here, net);
         matches.push(Match::In(isolated(direction, family), vec![here]));
-        rules.push(Rule::new(matches, Act::Goto(grant_lookup(direction))));
+        rules.push(IptablesRule::new(matches, IptablesTarget::Goto(grant_lookup(direction))));
         rules
     }
 }
 
 /// Matches a pod of this node at one end of a packet.
-fn pod(side: Side, net: IpNet, family: IpFamily) -> Vec<Match> {
+fn pod(side: SrcDst, net: IpNet, family: IpFamily) -> Vec<Match> {
     let mut matches = near(side, net);
     matches.push(Match::In(local(family), vec![side]));
     matches
 }
 
-fn near(side: Side, net: IpNet) -> Vec<Match> {
+fn near(side: SrcDst, net: IpNet) -> Vec<Match> {
     // A match of all addresses would be useless.
     (net.prefix_len() > 0).then_some(Match::At(side, net)).into_iter().collect()
 }

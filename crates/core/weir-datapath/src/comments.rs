@@ -1,0 +1,36 @@
+//! Comments of kernel objects, for human readers.
+
+use std::sync::Arc;
+
+use weir_model::{Chain, Section};
+
+/// The most policies that a comment names.
+const MAX_POLICY_NAMES: usize = 3;
+
+/// The policies that select a pod in one direction.
+pub fn isolated_by(rules: &Chain) -> String {
+    let isolation = rules.isolation.iter().flatten();
+    let sections = || rules.admin.iter().chain(isolation.clone()).chain(&rules.baseline);
+    if sections().next().is_none() {
+        return "isolated".to_owned();
+    }
+    format!("isolated by {}", policy_names(sections()))
+}
+
+/// The names of the first policies, and the number of the others.
+pub fn policy_names<'a>(sections: impl IntoIterator<Item = &'a Arc<Section>>) -> String {
+    let mut names = sections.into_iter().map(|section| policy_name(section));
+    let first: Vec<String> = names.by_ref().take(MAX_POLICY_NAMES).collect();
+    match names.count() {
+        0 => first.join(", "),
+        more => format!("{} and {more} more", first.join(", ")),
+    }
+}
+
+/// The name of a policy, after its namespace if it has one.
+pub fn policy_name(section: &Section) -> String {
+    match &*section.policy.namespace {
+        "" => section.policy.name.to_string(),
+        namespace => format!("{namespace}/{}", section.policy.name),
+    }
+}
