@@ -26,7 +26,6 @@
 mod directory;
 mod interest;
 mod merge;
-mod names;
 mod publication;
 mod remote;
 mod retained;

@@ -1,7 +1,7 @@
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use weir_model::{Labels, Name, NamedPort};
+use weir_model::{Labels, Name, NameTable, NamedPort};
 
 /// The id of a pod in another cluster. It sorts by namespace first, because policies treat
 /// namespaces of the same name as one.
@@ -27,6 +27,19 @@ pub struct RemotePod {
     /// Its named ports. Egress rules refer to them by name, and an `ipBlock` rule needs their
     /// numbers.
     pub ports: Vec<NamedPort>,
+}
+
+impl RemotePod {
+    /// The same pod, with interned clusters, namespaces, labels and port names.
+    pub(crate) fn with_shared_names(mut self, names: &mut NameTable) -> Self {
+        self.id.namespace = names.intern(&self.id.namespace);
+        self.id.cluster = names.intern(&self.id.cluster);
+        let labels =
+            self.labels.iter().map(|(key, value)| (names.intern(key), names.intern(value)));
+        self.labels = labels.collect();
+        self.ports.iter_mut().for_each(|port| port.name = names.intern(&port.name));
+        self
+    }
 }
 
 /// The properties of a cluster in the set.

@@ -5,7 +5,7 @@ use weir_model::{Direction, Policy, PolicyRule, PortMatch, PortRange};
 use crate::{
     Interest, RemotePod,
     directory::{InterestId, KnownPod},
-    tree::PortList,
+    tree::AllowedPorts,
 };
 
 /// The part of a rule that selects remote pods.
@@ -16,7 +16,7 @@ pub(crate) struct RemoteRule {
     pub(crate) at: usize,
     /// The peers that select pods: their index in the list, and their interest.
     pub(crate) peers: Vec<(usize, InterestId)>,
-    ports: PortList,
+    ports: AllowedPorts,
 }
 
 /// The interests of all peers of a policy.
@@ -48,7 +48,7 @@ pub(crate) fn remote_rules(
 impl RemoteRule {
     /// The ports that the rule allows for an address: those that it allows for every pod that
     /// claims the address.
-    pub(crate) fn allowed(&self, claimants: &[&KnownPod]) -> Option<PortList> {
+    pub(crate) fn allowed(&self, claimants: &[&KnownPod]) -> Option<AllowedPorts> {
         let mut each = claimants.iter().map(|known| self.allowed_one(known));
         let first = each.next()?;
         each.fold(first, |all, other| all.zip(other).and_then(|(one, other)| common(one, other)))
@@ -60,7 +60,7 @@ impl RemoteRule {
         self.peers.iter().find(selects).map(|(at, _)| *at)
     }
 
-    fn allowed_one(&self, known: &KnownPod) -> Option<PortList> {
+    fn allowed_one(&self, known: &KnownPod) -> Option<AllowedPorts> {
         self.peer(known)?;
         let ports = match (&self.ports, self.direction) {
             (Some(ports), Direction::Egress) => Some(resolve(ports, &known.pod)),
@@ -75,7 +75,7 @@ impl RemoteRule {
 }
 
 /// The ports that are in both lists.
-fn common(one: PortList, other: PortList) -> Option<PortList> {
+fn common(one: AllowedPorts, other: AllowedPorts) -> Option<AllowedPorts> {
     match (one, other) {
         (None, ports) | (ports, None) => Some(ports),
         (Some(one), Some(other)) => {
@@ -126,7 +126,7 @@ fn peers<'a>(
     all.filter_map(|(at, peer)| Some((at, Interest::from_peer(policy, peer)?)))
 }
 
-fn ports(rule: &PolicyRule) -> PortList {
+fn ports(rule: &PolicyRule) -> AllowedPorts {
     let sorted: BTreeSet<PortMatch> =
         rule.ports.as_ref()?.iter().map(|port| port.ports.clone()).collect();
     Some(sorted.into_iter().collect())

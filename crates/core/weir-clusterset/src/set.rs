@@ -9,12 +9,11 @@ use std::{
 
 use ipnet::IpNet;
 pub use outcome::Summary;
-use weir_model::{Labels, Name, Policy, PolicyId};
+use weir_model::{Labels, Name, NameTable, Policy, PolicyId};
 
 use crate::{
     Interest, Merging, RemoteCluster, RemoteId, RemotePod, ShardKey,
     directory::{Directory, InterestId},
-    names::NameTable,
     rules,
     tracked::TrackedPolicy,
 };
@@ -135,7 +134,7 @@ impl ClusterSet {
             }
             _ => (),
         }
-        let pod = Arc::new(self.names.intern_pod(pod));
+        let pod = Arc::new(pod.with_shared_names(&mut self.names));
         received.insert((pod.id.namespace.clone(), pod.id.name.clone()), pod.clone());
         self.admit(&pod);
     }

@@ -8,7 +8,7 @@ use weir_model::{
 
 use crate::{
     merge::merge,
-    tree::{Leaf, PortList},
+    tree::{AllowedPorts, Leaf},
 };
 
 /// The key of a shard: a direction, and the network of its remote addresses.
@@ -107,7 +107,7 @@ pub(crate) fn shard(policy: &Policy, uid: &str, key: &ShardKey, rules: Vec<Polic
 
 /// One rule for each distinct list of ports in a leaf, sorted.
 pub(crate) fn rules(leaf: &Leaf, merging: Merging) -> Vec<PolicyRule> {
-    let mut by_ports: BTreeMap<&PortList, Vec<IpAddr>> = BTreeMap::new();
+    let mut by_ports: BTreeMap<&AllowedPorts, Vec<IpAddr>> = BTreeMap::new();
     for (address, allowed) in &leaf.addresses {
         for ports in allowed {
             by_ports.entry(ports).or_default().push(*address);

@@ -10,7 +10,7 @@ use crate::{
     ShardKey,
     directory::KnownPod,
     rules::RemoteRule,
-    tree::{AddressTree, PortList},
+    tree::{AddressTree, AllowedPorts},
 };
 
 /// A policy and the addresses that it allows.
@@ -88,7 +88,7 @@ impl TrackedPolicy {
         let mut spec = (*self.policy.spec).clone();
         // Port names can resolve to different numbers, so each distinct list of ports gets its own
         // rule.
-        let mut added: BTreeMap<(Direction, usize, PortList), PolicyRule> = BTreeMap::new();
+        let mut added: BTreeMap<(Direction, usize, AllowedPorts), PolicyRule> = BTreeMap::new();
         for address in self.owners.keys() {
             let claimants = claimants(*address);
             let Some(first) = claimants.first() else { continue };

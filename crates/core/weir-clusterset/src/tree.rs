@@ -8,7 +8,7 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use weir_model::PortMatch;
 
 /// The ports that a rule allows, sorted; `None` for all.
-pub(crate) type PortList = Option<Arc<[PortMatch]>>;
+pub(crate) type AllowedPorts = Option<Arc<[PortMatch]>>;
 
 /// Addresses with their allowed ports, in leaves of a bounded weight.
 ///
@@ -26,7 +26,7 @@ pub(crate) struct AddressTree {
 pub(crate) struct Leaf {
     weight: usize,
     /// The allowed ports of each address: sorted, at least one entry.
-    pub(crate) addresses: BTreeMap<IpAddr, Box<[PortList]>>,
+    pub(crate) addresses: BTreeMap<IpAddr, Box<[AllowedPorts]>>,
 }
 
 impl AddressTree {
@@ -46,7 +46,7 @@ impl AddressTree {
 
     /// All addresses.
     #[cfg(test)]
-    pub(crate) fn all(&self) -> impl Iterator<Item = (&IpAddr, &Box<[PortList]>)> {
+    pub(crate) fn all(&self) -> impl Iterator<Item = (&IpAddr, &Box<[AllowedPorts]>)> {
         self.leaves.values().flat_map(|leaf| &leaf.addresses)
     }
 
@@ -54,7 +54,7 @@ impl AddressTree {
     pub(crate) fn set(
         &mut self,
         address: IpAddr,
-        allowed: BTreeSet<PortList>,
+        allowed: BTreeSet<AllowedPorts>,
         touched: &mut BTreeSet<IpNet>,
     ) {
         let network = self.leaf_network(address);
@@ -195,7 +195,7 @@ mod tests {
     }
 
     /// A number of distinct port lists.
-    fn allowed(count: u16) -> BTreeSet<PortList> {
+    fn allowed(count: u16) -> BTreeSet<AllowedPorts> {
         use weir_model::{PortRange, Protocol};
         let one = |port| PortMatch::Range(PortRange::one(Protocol::Tcp, port));
         (1..=count).map(|port| Some(Arc::from([one(port)]))).collect()

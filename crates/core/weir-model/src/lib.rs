@@ -19,6 +19,7 @@ mod finding;
 mod flow;
 mod interval;
 mod label;
+mod name_table;
 mod net;
 mod object;
 mod policy;
@@ -36,6 +37,7 @@ pub use finding::{Finding, Location, ObjectRef, Severity};
 pub use flow::{Direction, Flow, Verdict};
 pub use interval::{Interval, address_number, covering_nets, numbered_address};
 pub use label::{Labels, NAMESPACE_NAME_LABEL, Requirement, Selector};
+pub use name_table::NameTable;
 pub use net::{Block, DomainPattern, PortRange, Protocol};
 pub use object::{Name, NamedPort, Namespace, Node, Pod, PodId};
 pub use policy::{

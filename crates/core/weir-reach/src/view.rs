@@ -19,8 +19,6 @@ pub(crate) type PodView = Vec<AddressView>;
 /// A set that contains an address, by number, with the port that the address has in it.
 pub(crate) type Membership = (u32, Option<(Protocol, u16)>);
 
-type Memberships = Vec<Membership>;
-
 /// The properties of an address that rules can see.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct AddressView {
@@ -30,7 +28,7 @@ pub(crate) struct AddressView {
     /// The first address of the segment that no block divides.
     segment: IpAddr,
     /// The sets that contain the address.
-    sets: Memberships,
+    sets: Vec<Membership>,
 }
 
 /// Looks up the properties in several states. A number has the same meaning in all of them.
@@ -45,7 +43,7 @@ pub(crate) struct View<'a> {
 
 struct StateView<'a> {
     state: &'a ReachState,
-    sets: HashMap<IpAddr, Memberships>,
+    sets: HashMap<IpAddr, Vec<Membership>>,
     rules: HashMap<*const RuleSet, u32>,
 }
 
@@ -59,7 +57,7 @@ impl<'a> View<'a> {
         let mut views = Vec::new();
         for state in states {
             let program = &state.program;
-            let mut sets: HashMap<IpAddr, Memberships> = HashMap::new();
+            let mut sets: HashMap<IpAddr, Vec<Membership>> = HashMap::new();
             for (id, members) in &program.sets {
                 if matches!(**id, SetKey::Node(_)) {
                     continue;

@@ -7,14 +7,15 @@ use std::{
 
 use self::inline::{domains, each, namespace, pod, policy, probe, text, worker};
 use weir_model::{
-    Finding, Key, Location, Name, Object, ObjectRef, Pod, PodId, Scope, Severity, Spec, Who,
+    Finding, Key, Location, Name, NameTable, Object, ObjectRef, Pod, PodId, Scope, Severity, Spec,
+    Who,
 };
 
 use crate::{
     Manifests,
     assemble::{assign_synthetic_addresses, duplicate, location_of},
     document::{self, Tree, TreeValue},
-    lower::{LowerContext, NameTable, UNRESOLVED_NAME},
+    lower::{LowerContext, UNRESOLVED_NAME},
     probe::{Probe, ProbeEnd},
     reader::{repeated, unreadable},
 };

@@ -3,12 +3,12 @@ use std::{
     net::IpAddr,
 };
 
-use weir_model::{Finding, Location, Name, Object, PodId, PolicyId, Severity};
+use weir_model::{Finding, Location, Name, NameTable, Object, PodId, PolicyId, Severity};
 
 use crate::{
     assemble,
     document::{self, DocumentSink, MapEntry, Repeat, SyntaxError, Tree, TreeValue},
-    lower::{self, Guess, ListKind, Lowered, MISPLACED, NOT_AN_OBJECT, NameTable, TOO_MANY, keep},
+    lower::{self, Guess, ListKind, Lowered, MISPLACED, NOT_AN_OBJECT, TOO_MANY, keep},
 };
 
 /// The content of manifests.

@@ -15,8 +15,10 @@ pub(crate) enum ModelKind {
     ClusterNetworkPolicy,
 }
 
-pub(crate) const PODS: Resource = core("Pod", "pods");
-const NAMESPACES: Resource = core("Namespace", "namespaces");
+/// Pods.
+pub const PODS: Resource = core("Pod", "pods");
+/// Namespaces.
+pub const NAMESPACES: Resource = core("Namespace", "namespaces");
 const NODES: Resource = core("Node", "nodes");
 const ADMIN_NETWORK_POLICIES: Resource =
     policy(&["v1alpha1"], "AdminNetworkPolicy", "adminnetworkpolicies");

@@ -7,7 +7,7 @@ use tokio::{
 use weir_api::{Lowering, Tree};
 use weir_model::{Object, Pod};
 
-use crate::{Access, ApiClient, ApiError, WireObject, kind::PODS, wire};
+use crate::{Access, ApiClient, ApiError, PODS, WireObject, wire};
 
 /// How long an answer may take: a CNI request waits for it.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);

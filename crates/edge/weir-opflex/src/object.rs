@@ -2,13 +2,11 @@
 
 use serde_json::Value;
 use weir_aci::{HostprotError, HostprotKind, HostprotObject};
-use weir_kube::{OnMissing, Resource, WatchSpec};
+use weir_kube::{OnMissing, PODS, Resource, WatchSpec};
 use weir_model::{Labels, Pod, PodId};
 
 /// An object of the ACI kinds, or why it cannot be read.
 pub(crate) type ParsedObject = Result<HostprotObject, HostprotError>;
-
-const PODS: Resource = Resource { group: "", versions: &["v1"], kind: "Pod", plural: "pods" };
 
 /// The objects of an ACI kind in a namespace.
 pub(crate) fn objects(kind: HostprotKind, namespace: &str) -> WatchSpec {

@@ -136,7 +136,7 @@ pub fn run(options: &OpflexOptions, mode: RunMode) -> Result<Vec<String>, Opflex
 }
 
 /// The next thing to handle.
-enum Next {
+enum Wakeup {
     Message(Option<Box<OpflexEvent>>),
     Due,
     Signal(Signal),
@@ -155,25 +155,25 @@ async fn run_loop(
         let next = {
             let (message, timer) = (pin!(messages.recv()), pin!(sleep_until(due.into())));
             match select(pin!(signals.next()), select(message, timer)).await {
-                Either::Left((signal, _)) => Next::Signal(signal),
+                Either::Left((signal, _)) => Wakeup::Signal(signal),
                 Either::Right((Either::Left((message, _)), _)) => {
-                    Next::Message(message.map(Box::new))
+                    Wakeup::Message(message.map(Box::new))
                 }
-                Either::Right((Either::Right(_), _)) => Next::Due,
+                Either::Right((Either::Right(_), _)) => Wakeup::Due,
             }
         };
         match next {
-            Next::Signal(Signal::Reload) => {
+            Wakeup::Signal(Signal::Reload) => {
                 writer.distrust();
                 due = Instant::now();
             }
             // `out` keeps the queue open.
-            Next::Signal(Signal::Stop) | Next::Message(None) => return Ok(()),
-            Next::Message(Some(message)) => {
+            Wakeup::Signal(Signal::Stop) | Wakeup::Message(None) => return Ok(()),
+            Wakeup::Message(Some(message)) => {
                 writer.apply(*message);
                 due = due.min(Instant::now() + BATCH_WINDOW);
             }
-            Next::Due => {
+            Wakeup::Due => {
                 writer.flush();
                 due = Instant::now() + CHECK_INTERVAL;
                 if mode == RunMode::Once && (writer.is_in_sync() || writer.is_unconfirmed()) {

@@ -11,7 +11,7 @@ use super::ClusterSet;
 use crate::{
     RemoteId, ShardKey,
     directory::{Directory, InterestId, KnownPod, Shift},
-    tree::PortList,
+    tree::AllowedPorts,
 };
 
 impl ClusterSet {
@@ -53,7 +53,7 @@ impl ClusterSet {
     pub(super) fn evaluate(&mut self, id: &PolicyId, address: IpAddr) {
         let Some(tracked) = self.policies.get_mut(id) else { return };
         let claimants = claimants(&self.claims, &self.directory, address);
-        let mut allowed: [BTreeSet<PortList>; 2] = Default::default();
+        let mut allowed: [BTreeSet<AllowedPorts>; 2] = Default::default();
         // The address lies in the networks of two clusters, and either could have claimed it
         // falsely. Allow neither.
         let holders = self.members.values().filter(|member| member.holds(address));

@@ -1,12 +1,13 @@
 //! The objects and probes of a case itself.
 
 use weir_model::{
-    Finding, IpFamily, Labels, Name, Namespace, Node, Object, Pod, PodId, Protocol, Verdict,
+    Finding, IpFamily, Labels, Name, NameTable, Namespace, Node, Object, Pod, PodId, Protocol,
+    Verdict,
 };
 
 use crate::{
     document::Tree,
-    lower::{self, Fields, LowerContext, Lowered, NameTable},
+    lower::{self, Fields, LowerContext, Lowered},
     probe::{Probe, ProbeEnd},
 };
 

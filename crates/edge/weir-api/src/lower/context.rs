@@ -1,8 +1,7 @@
 use std::fmt;
 
-use weir_model::{Finding, Location, Name, ObjectRef, Severity, closest};
+use weir_model::{Finding, Location, Name, NameTable, ObjectRef, Severity, closest};
 
-use super::NameTable;
 use crate::document::{MapEntry, Tree, TreeValue};
 
 /// The most findings that are kept.
@@ -126,7 +125,7 @@ impl<'a> LowerContext<'a> {
     }
 
     pub(crate) fn name(&mut self, text: &str) -> Name {
-        self.names.name(text)
+        self.names.intern(text)
     }
 
     pub(crate) fn location(&self, line: u32) -> Option<Location> {

@@ -11,7 +11,6 @@ mod context;
 mod kinds;
 mod memcached;
 mod meta;
-mod name_table;
 mod network_policy;
 mod pod;
 mod port;
@@ -20,7 +19,7 @@ mod values;
 
 use std::sync::Arc;
 
-use weir_model::{Finding, Name, Object, Pod, PolicyKind, Severity};
+use weir_model::{Finding, Name, NameTable, Object, Pod, PolicyKind, Severity};
 
 pub(crate) use admin::UNRESOLVED_NAME;
 pub use cidr::address;
@@ -28,7 +27,6 @@ pub(crate) use context::{Fields, LowerContext, PathStep, TOO_MANY, keep};
 use kinds::is_familiar;
 pub(crate) use kinds::{Guess, meant_list};
 pub(crate) use meta::{Home, MISPLACED, Meta, meta};
-pub(crate) use name_table::NameTable;
 pub(crate) use pod::{PROTOCOLS, named_port, with_own_name};
 pub(crate) use selector::labels;
 pub(crate) use values::one_of;
@@ -81,7 +79,6 @@ impl Lowering {
     /// and unsupported kinds are `None`.
     pub fn object(&mut self, tree: &Tree) -> (Option<Object>, Vec<Finding>) {
         let mut findings = Vec::new();
-        self.names.tidy();
         let lowered = lower(&Name::default(), &mut self.names, &mut findings, tree, None);
         let mut object = object_of(lowered);
         object.iter_mut().for_each(without_location);

@@ -8,14 +8,12 @@ use tokio::{
     sync::mpsc,
     time::timeout,
 };
-use weir_kube::{ApiClient, ObjectEvent, Resource, RetryPolicy, Store, WatchSpec, follow};
+use weir_kube::{ApiClient, ObjectEvent, PODS, RetryPolicy, Store, WatchSpec, follow};
 
 use crate::{
     DEADLINE, MS, pod, policy,
     server::{End, Reply, Server},
 };
-
-const PODS: Resource = Resource { group: "", versions: &["v1"], kind: "Pod", plural: "pods" };
 
 /// A follower of pods that keeps their addresses.
 struct Client {

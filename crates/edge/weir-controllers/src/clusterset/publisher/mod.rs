@@ -12,14 +12,14 @@ use std::{
 
 use tokio::sync::watch;
 use weir_clusterset::{Interest, LeaseLimits, RemoteId, Roster};
-use weir_kube::{ApiClient, KubeObject, ObjectEvent, ObjectId, Store, WatchSpec};
+use weir_kube::{ApiClient, KubeObject, NAMESPACES, ObjectEvent, ObjectId, PODS, Store, WatchSpec};
 use weir_model::{Name, Namespace, Pod, PodId};
 use weir_runtime::Backoff;
 
 use self::local::LocalPods;
 use super::{
     BrokerView, ClusterSetSettings,
-    wire::{self, CLUSTER, MEMBERS, NAMESPACES, PODS, REMOTE_NAMESPACES, REMOTE_PODS},
+    wire::{self, CLUSTER, MEMBERS, REMOTE_NAMESPACES, REMOTE_PODS},
 };
 use crate::{
     ControllerContext, crds,
@@ -86,7 +86,7 @@ pub(crate) async fn run(
             own_namespaces: Store::default(),
             members: Store::default(),
         },
-        membership: Membership {
+        membership: BrokerMembership {
             controller: format!("{}/{}", context.namespace, context.lease),
             roster: Roster::new(LeaseLimits { renewal: settings.renewal, expiry: settings.expiry }),
             started: Instant::now(),
@@ -116,7 +116,7 @@ struct Publisher<'a> {
     settings: &'a ClusterSetSettings,
     local: LocalPods,
     broker: Broker,
-    membership: Membership,
+    membership: BrokerMembership,
     pending: PendingPublication,
     /// The interests of this cluster's policies, once the translator has read them.
     interests: Option<BTreeSet<Interest>>,
@@ -138,7 +138,7 @@ impl Broker {
 }
 
 /// The lease of this cluster on the broker, and the liveness of the other clusters.
-struct Membership {
+struct BrokerMembership {
     /// Distinguishes this controller from others of this cluster.
     controller: String,
     roster: Roster,

@@ -45,12 +45,6 @@ pub(crate) const MEMBERS: Resource = Resource {
     kind: "ClusterSetMember",
     plural: "clustersetmembers",
 };
-/// Pods.
-pub(crate) const PODS: Resource =
-    Resource { group: "", versions: &["v1"], kind: "Pod", plural: "pods" };
-/// Namespaces.
-pub(crate) const NAMESPACES: Resource =
-    Resource { group: "", versions: &["v1"], kind: "Namespace", plural: "namespaces" };
 
 /// The label of an object on the broker with the id of its cluster.
 pub const CLUSTER: &str = "submariner-io/clusterID";
