@@ -15,13 +15,8 @@ const CORE_MAY_USE: [&str; 6] =
     ["allocator-api2", "equivalent", "foldhash", "hashbrown", "ipnet", "smallvec"];
 
 /// Duplicate names that are still to be replaced, with the folder of the less central type.
-const DUPLICATE_NAMES: [(&str, &str); 5] = [
-    ("Node", "crates/bin/weir-cni"),
-    ("Plan", "crates/linux/weir-lab"),
-    ("Plan", "crates/backends/weir-iptables"),
-    ("Plan", "crates/backends/weir-hcn"),
-    ("Store", "crates/test/weir-hns-fake"),
-];
+const DUPLICATE_NAMES: [(&str, &str); 2] =
+    [("Node", "crates/bin/weir-cni"), ("Store", "crates/test/weir-hns-fake")];
 
 fn metadata() -> Value {
     let output = Command::new(env!("CARGO"))

@@ -9,8 +9,8 @@ use weir_datapath::{ApplyError, ApplyErrorKind, Datapath, Diagnostics, Drift};
 use weir_model::PodId;
 
 use crate::{
-    Acl, AclAction, AclDirection, ErrorClass, HnsEndpoint, Host, HostError, Installed, Inventory,
-    PREFIX, Plan, Planner, StateFile, Step, Tracker, tracker::has_desired_acls,
+    Acl, AclAction, AclDirection, ErrorClass, HcnPlan, HnsEndpoint, Host, HostError, Installed,
+    Inventory, PREFIX, Planner, StateFile, Step, Tracker, tracker::has_desired_acls,
 };
 
 /// The interval between checks for foreign changes to our ACLs and for orphaned endpoints.
@@ -161,7 +161,7 @@ impl<H: Host> Hcn<H> {
 
     fn run_steps(
         &mut self,
-        plan: &Plan,
+        plan: &HcnPlan,
         inventory: &Inventory,
     ) -> Result<BTreeMap<PodId, String>, HostError> {
         let end = Instant::now() + APPLY_BUDGET;
@@ -287,7 +287,7 @@ impl<H: Host> Datapath for Hcn<H> {
         Ok(Installed { inventory, tracker: self.tracker.clone(), network })
     }
 
-    fn apply(&mut self, plan: &Plan) -> Result<(), ApplyError> {
+    fn apply(&mut self, plan: &HcnPlan) -> Result<(), ApplyError> {
         self.is_stale = self.check_started.is_some();
         let what = "cannot write the ACLs of endpoints";
         let inventory = self.host.inventory().map_err(|error| unavailable(what, error))?;

@@ -39,7 +39,7 @@ pub use host::{ErrorClass, Host, HostError};
 #[cfg(windows)]
 pub use library::Library;
 pub use node::Acls;
-pub use plan::{Plan, Step};
+pub use plan::{HcnPlan, Step};
 pub use planner::{Installed, Planner};
 pub use render::{Rendered, render};
 pub use timed::Timed;

@@ -6,7 +6,7 @@ use crate::Acl;
 
 /// The changes to make, endpoint by endpoint.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Plan {
+pub struct HcnPlan {
     /// The steps. Each changes one endpoint, or does nothing if the endpoint is already up to date.
     pub steps: Vec<Step>,
 }
@@ -30,13 +30,13 @@ pub enum Step {
     },
 }
 
-impl weir_datapath::Plan for Plan {
+impl weir_datapath::Plan for HcnPlan {
     fn is_empty(&self) -> bool {
         self.steps.is_empty()
     }
 }
 
-impl fmt::Display for Plan {
+impl fmt::Display for HcnPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for step in &self.steps {
             match step {

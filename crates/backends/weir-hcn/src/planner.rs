@@ -7,7 +7,7 @@ use weir_datapath::Shortfall;
 use weir_model::{Delta, Direction, Endpoint, Peers, PodId, Program, SetId, SetKey};
 
 use crate::{
-    Acl, HnsEndpoint, Inventory, Plan, Rendered, Step,
+    Acl, HcnPlan, HnsEndpoint, Inventory, Rendered, Step,
     render::render,
     tracker::{Tracker, has_desired_acls},
 };
@@ -44,9 +44,9 @@ struct DesiredPod {
 
 impl weir_datapath::Planner for Planner {
     type Installed = Installed;
-    type Plan = Plan;
+    type Plan = HcnPlan;
 
-    fn plan(&mut self, program: &Program, delta: &Delta) -> Plan {
+    fn plan(&mut self, program: &Program, delta: &Delta) -> HcnPlan {
         let mut touched: BTreeSet<PodId> = delta.endpoints.keys().cloned().collect();
         if !delta.sets.is_empty() {
             let names = |pod: &DesiredPod| delta.sets.keys().any(|set| pod.sets.contains(set));
@@ -85,10 +85,10 @@ impl weir_datapath::Planner for Planner {
         }
         let clear = |(pod, addresses)| Step::Put { pod, addresses, acls: Vec::new() };
         // Clear first, because one endpoint can have addresses of an old and of a new pod.
-        Plan { steps: stale.into_iter().map(clear).chain(steps).collect() }
+        HcnPlan { steps: stale.into_iter().map(clear).chain(steps).collect() }
     }
 
-    fn replan(&mut self, program: &Program, installed: &Installed) -> Plan {
+    fn replan(&mut self, program: &Program, installed: &Installed) -> HcnPlan {
         let Installed { inventory, tracker, network } = installed;
         *self = Planner::new(inventory.addresses.clone());
         for (id, endpoint) in &program.endpoints {
@@ -129,7 +129,7 @@ impl Planner {
         installed: &Inventory,
         tracker: &Tracker,
         network: Option<&str>,
-    ) -> Plan {
+    ) -> HcnPlan {
         let mut steps = Vec::new();
         let mut owned = BTreeSet::new();
         for (id, pod) in self.with_rules() {
@@ -148,7 +148,7 @@ impl Planner {
             endpoint.has_ours() && !endpoint.is_remote && !owned.contains(&endpoint.id)
         });
         let clear = |endpoint: &HnsEndpoint| Step::Clear { endpoint: endpoint.id.clone() };
-        Plan { steps: orphans.map(clear).chain(steps).collect() }
+        HcnPlan { steps: orphans.map(clear).chain(steps).collect() }
     }
 
     /// The pods with ACLs, with their addresses.

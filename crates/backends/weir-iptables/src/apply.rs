@@ -9,7 +9,7 @@ use weir_netfilter::{Connection, Conntrack, ConntrackError, Tuple, block_time};
 use weir_netlink::NetlinkError;
 
 use crate::{
-    ChainsAndSets, Entry, Installed, IpSetKind, Plan, Planner, Step, Variant,
+    ChainsAndSets, Entry, Installed, IpSetKind, IptablesPlan, Planner, Step, Variant,
     kernel::{IPSET_ERR_BUSY, Kernel, KernelError},
     replan, skeleton,
 };
@@ -68,7 +68,7 @@ impl Datapath for Iptables {
         self.kernel.read_installed().map_err(failed("cannot read the rules of iptables"))
     }
 
-    fn apply(&mut self, plan: &Plan) -> Result<(), ApplyError> {
+    fn apply(&mut self, plan: &IptablesPlan) -> Result<(), ApplyError> {
         if plan.steps.iter().any(|step| matches!(step, Step::Restore(_))) {
             self.verified = None;
         }

@@ -17,7 +17,7 @@ use weir_netlink::{
 };
 
 use crate::{
-    Entry, Installed, Plan, Script, Step,
+    Entry, Installed, IptablesPlan, Script, Step,
     installed::{InstalledSet, Table},
     name,
     namespace::NetNamespace,
@@ -185,7 +185,7 @@ impl Kernel {
     }
 
     /// Runs the steps of a plan in order.
-    pub(crate) fn run_plan(&mut self, plan: &Plan) -> Result<(), KernelError> {
+    pub(crate) fn run_plan(&mut self, plan: &IptablesPlan) -> Result<(), KernelError> {
         plan.steps.iter().try_for_each(|step| self.run_step(step))
     }
 

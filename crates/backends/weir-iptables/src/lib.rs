@@ -59,5 +59,5 @@ pub use chains_and_sets::{
 pub use installed::Installed;
 #[cfg(target_os = "linux")]
 pub use kernel::Variant;
-pub use plan::{Plan, Script, Step};
+pub use plan::{IptablesPlan, Script, Step};
 pub use planner::{Planner, render};

@@ -8,7 +8,7 @@ use weir_model::{IpFamily, Name};
 use crate::{
     ChainsAndSets, Entry, IpSet, IptablesRule,
     order::{Chains, EvaluationOrder},
-    plan::{Draft, Plan, Script},
+    plan::{Draft, IptablesPlan, Script},
     temporary_set,
 };
 
@@ -148,7 +148,7 @@ impl Objects {
     }
 
     /// The steps from the last plan to the current chains and sets.
-    pub(crate) fn plan(&mut self) -> Plan {
+    pub(crate) fn plan(&mut self) -> IptablesPlan {
         let mut draft =
             Draft { destroyed: std::mem::take(&mut self.destroyed), ..Draft::default() };
         for name in std::mem::take(&mut self.created) {

@@ -13,7 +13,7 @@ use crate::{Entry, IpSetKind, IptablesRule, order::EvaluationOrder, text};
 /// packet in flight uses the rules of its arrival but the current sets. Therefore the plan waits
 /// for packets in flight before the last part, and between entries whose order matters.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Plan {
+pub struct IptablesPlan {
     /// The steps in order.
     pub steps: Vec<Step>,
 }
@@ -85,7 +85,7 @@ pub(crate) struct Draft {
 }
 
 impl Draft {
-    pub(crate) fn plan(self, order: &EvaluationOrder<'_>) -> Plan {
+    pub(crate) fn plan(self, order: &EvaluationOrder<'_>) -> IptablesPlan {
         let is_isolated = |kind: IpSetKind| kind == IpSetKind::Isolated;
         let (newly_isolated, opening): (Vec<_>, Vec<_>) =
             self.added.into_iter().partition(|(_, kind, _)| is_isolated(*kind));
@@ -118,17 +118,17 @@ impl Draft {
         }
         _ = steps.pop_if(|step| *step == Step::WaitForPackets);
         steps.extend(self.destroyed.into_iter().map(Step::Destroy));
-        Plan { steps }
+        IptablesPlan { steps }
     }
 }
 
-impl weir_datapath::Plan for Plan {
+impl weir_datapath::Plan for IptablesPlan {
     fn is_empty(&self) -> bool {
         self.steps.is_empty()
     }
 }
 
-impl fmt::Display for Plan {
+impl fmt::Display for IptablesPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.steps.iter().try_for_each(|step| step.fmt(f))
     }

@@ -5,7 +5,7 @@ use weir_datapath::{Followers, Mode, Planner as _};
 use weir_model::{Delta, Direction, IpFamily, Name, PodId, Program, SetDelta, SetId};
 
 use crate::{
-    ChainsAndSets, Entry, Installed, IpSet, IpSetKind, Plan,
+    ChainsAndSets, Entry, Installed, IpSet, IpSetKind, IptablesPlan,
     common_chains::{self, CommonChains},
     derived_set::{DerivedSet, EntryForm},
     dispatch::{self, ChainsByAddress},
@@ -36,9 +36,9 @@ pub struct Planner {
 
 impl weir_datapath::Planner for Planner {
     type Installed = Installed;
-    type Plan = Plan;
+    type Plan = IptablesPlan;
 
-    fn plan(&mut self, program: &Program, delta: &Delta) -> Plan {
+    fn plan(&mut self, program: &Program, delta: &Delta) -> IptablesPlan {
         let touched = self.followers.touched_pods(program, delta);
         self.move_pods(program, &touched);
         if !touched.is_empty() {
@@ -53,7 +53,7 @@ impl weir_datapath::Planner for Planner {
         self.objects.plan()
     }
 
-    fn replan(&mut self, program: &Program, installed: &Installed) -> Plan {
+    fn replan(&mut self, program: &Program, installed: &Installed) -> IptablesPlan {
         *self = Planner::new(self.mode);
         if installed.has_terminated() {
             self.match_terminated();
@@ -86,7 +86,7 @@ impl Planner {
     }
 
     /// Adds the rules that drop replies of terminated connections.
-    pub(crate) fn match_terminated(&mut self) -> Plan {
+    pub(crate) fn match_terminated(&mut self) -> IptablesPlan {
         self.has_terminated = true;
         self.update_common_chains();
         self.objects.plan()

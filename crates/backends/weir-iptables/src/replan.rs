@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use weir_model::{IpFamily, Name};
 
 use crate::{
-    ChainsAndSets, Hook, IpSet, IpSetKind, Plan, Script, Step,
+    ChainsAndSets, Hook, IpSet, IpSetKind, IptablesPlan, Script, Step,
     installed::{Installed, InstalledSet, Table},
     objects::Objects,
     order::EvaluationOrder,
@@ -15,7 +15,7 @@ use crate::{
 
 /// The steps from the installed state to the desired one. Parts that are already correct stay
 /// untouched.
-pub(crate) fn replan(objects: &Objects, installed: &Installed) -> Plan {
+pub(crate) fn replan(objects: &Objects, installed: &Installed) -> IptablesPlan {
     let desired = &objects.desired;
     let order = EvaluationOrder {
         ordered_sets: objects.ordered_sets(),
@@ -39,7 +39,7 @@ pub(crate) fn replan(objects: &Objects, installed: &Installed) -> Plan {
 }
 
 /// The steps that remove everything of ours.
-pub(crate) fn removal(installed: &Installed) -> Plan {
+pub(crate) fn removal(installed: &Installed) -> IptablesPlan {
     let mut draft =
         Draft { destroyed: installed.sets.keys().cloned().collect(), ..Draft::default() };
     for (family, table) in &installed.tables {
@@ -53,7 +53,11 @@ pub(crate) fn removal(installed: &Installed) -> Plan {
     draft.plan(&EvaluationOrder { ordered_sets: &BTreeSet::new(), chains: &Vec::new })
 }
 
-fn difference(desired: &ChainsAndSets, installed: &Installed, order: &EvaluationOrder<'_>) -> Plan {
+fn difference(
+    desired: &ChainsAndSets,
+    installed: &Installed,
+    order: &EvaluationOrder<'_>,
+) -> IptablesPlan {
     let mut draft = Draft::default();
     for (name, set) in &desired.sets {
         match installed.sets.get(name) {

@@ -7,7 +7,7 @@ use weir_model::{IpFamily, Name};
 use crate::{
     ChainsAndSets, IpSet, Match, Step, name,
     order::Chains,
-    plan::{Draft, Plan, Script},
+    plan::{Draft, IptablesPlan, Script},
 };
 
 /// The same rules, with temporary sets instead of some sets.
@@ -30,8 +30,8 @@ pub(crate) fn plan(
     mut draft: Draft,
     sets: &BTreeMap<Name, IpSet>,
     [before, after]: [&Chains; 2],
-    rest: impl FnOnce(Draft) -> Plan,
-) -> Plan {
+    rest: impl FnOnce(Draft) -> IptablesPlan,
+) -> IptablesPlan {
     let names: BTreeSet<Name> = sets.keys().cloned().collect();
     let mut steps = Vec::new();
     for (name, IpSet { kind, family, entries }) in sets {
@@ -64,7 +64,7 @@ pub(crate) fn plan(
     }
     steps.retain(Step::is_work);
     steps.extend(rest(draft).steps);
-    Plan { steps }
+    IptablesPlan { steps }
 }
 
 fn script(family: IpFamily, chains: &Chains) -> Script {

@@ -4,7 +4,7 @@
 
 use weir_datapath::{Mode, Planner as _};
 use weir_engine::{Engine, Locality};
-use weir_iptables::{ChainsAndSets, Plan, Planner, Step};
+use weir_iptables::{ChainsAndSets, IptablesPlan, Planner, Step};
 use weir_model::{Change, Key, PodId, Program};
 
 /// `db` allows peers by selector, `web` and `api` some ports; `far` is on another node.
@@ -40,7 +40,7 @@ impl Node {
         node
     }
 
-    fn plan(&mut self, changes: &[Change]) -> Plan {
+    fn plan(&mut self, changes: &[Change]) -> IptablesPlan {
         let delta = self.engine.apply(changes);
         self.program.apply(delta.clone());
         self.planner.plan(&self.program, &delta)

@@ -22,7 +22,7 @@ pub(crate) enum LabNamespace {
 
 /// The namespaces to build.
 #[derive(Debug)]
-pub(crate) struct Plan {
+pub(crate) struct LabPlan {
     pub(crate) nodes: Vec<PlannedNode>,
     pub(crate) pods: Vec<PlannedPod>,
     pub(crate) wiring: Wiring,
@@ -47,8 +47,8 @@ pub(crate) struct PlannedPod {
     pub(crate) addresses: Vec<IpAddr>,
 }
 
-impl Plan {
-    pub(crate) fn new(layout: &Layout) -> Result<Plan, LabError> {
+impl LabPlan {
+    pub(crate) fn new(layout: &Layout) -> Result<LabPlan, LabError> {
         let mut claims = Claims::default();
         let mut nodes = Vec::with_capacity(layout.nodes.len());
         let mut index: BTreeMap<&str, usize> = BTreeMap::new();
@@ -95,7 +95,7 @@ impl Plan {
         // The generator has more than two free addresses. The fallback would still reach itself.
         let mut next = || free.next().unwrap_or(Ipv4Addr::new(198, 18, 0, 1).into());
         let (spare, gateway) = (next(), next());
-        Ok(Plan { nodes, pods, wiring: layout.wiring, gateway, spare, owners })
+        Ok(LabPlan { nodes, pods, wiring: layout.wiring, gateway, spare, owners })
     }
 
     /// The namespace of an address. Addresses without an owner are outside.
@@ -238,7 +238,7 @@ mod tests {
     }
 
     fn refusal(nodes: Vec<LabNode>, pods: Vec<LabPod>) -> String {
-        Plan::new(&Layout { nodes, pods, ..Layout::default() }).unwrap_err().to_string()
+        LabPlan::new(&Layout { nodes, pods, ..Layout::default() }).unwrap_err().to_string()
     }
 
     #[test]
@@ -252,7 +252,7 @@ mod tests {
             outside: parse(&["fd77:6569:7200::2"]),
             wiring: Wiring::Bridged,
         };
-        let plan = Plan::new(&layout).unwrap();
+        let plan = LabPlan::new(&layout).unwrap();
         assert_eq!(plan.nodes[0].addresses, parse(&["198.18.0.3", "fd77:6569:7200::3"]));
         assert_eq!(plan.nodes[1].addresses, parse(&["198.18.0.2", "fd00::2"]));
         assert_eq!(plan.namespace_of("198.18.0.3".parse().unwrap()), LabNamespace::Node(0));

@@ -2,7 +2,7 @@
 
 use weir_datapath::Mode;
 use weir_engine::{Engine, Locality};
-use weir_iptables::{Plan, Step, Variant};
+use weir_iptables::{IptablesPlan, Step, Variant};
 use weir_model::{Change, Program};
 use weir_trials::cluster::{PODS, policy, world};
 
@@ -45,7 +45,7 @@ pub(crate) fn the_next_agent_finishes_the_plan(variant: Variant) {
     );
     for taken in 0..=plan.steps.len() {
         node::sync(&mut open(), &before);
-        let some = Plan { steps: plan.steps[..taken].to_vec() };
+        let some = IptablesPlan { steps: plan.steps[..taken].to_vec() };
         open().apply(&some).unwrap();
         node::sync(&mut open(), &after);
     }

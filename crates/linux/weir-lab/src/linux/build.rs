@@ -13,7 +13,7 @@ use super::{
     namespace::{NetNamespace, set},
     rtnetlink::{BRIDGE, Ends, LOOPBACK, Route, RouteKind, Rtnetlink, UPLINK},
 };
-use crate::{LabError, Wiring, plan::Plan};
+use crate::{LabError, Wiring, plan::LabPlan};
 
 /// The index of the first link to a node or to a pod.
 const DOWNLINKS: u32 = 1000;
@@ -26,7 +26,7 @@ const GATEWAY6: IpAddr = IpAddr::V6(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1));
 const KERNEL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Builds the plan. The calling thread must be free to change its namespace.
-pub(super) fn build(plan: Plan) -> Result<Lab, LabError> {
+pub(super) fn build(plan: LabPlan) -> Result<Lab, LabError> {
     let (outside, sky) = router()?;
     for family in IpFamily::BOTH {
         sky.route(&Route { to: None, family, via: None, link: LOOPBACK, kind: RouteKind::Local })?;
@@ -108,7 +108,7 @@ fn router() -> Result<(NetNamespace, Rtnetlink), LabError> {
 }
 
 /// Creates the bridge of a node. The current namespace of this thread must be the node.
-fn bridge(rtnetlink: &Rtnetlink, plan: &Plan) -> Result<(), LabError> {
+fn bridge(rtnetlink: &Rtnetlink, plan: &LabPlan) -> Result<(), LabError> {
     rtnetlink.bridge()?;
     rtnetlink.up(BRIDGE)?;
     rtnetlink.address(BRIDGE, plan.gateway)?;
@@ -120,7 +120,7 @@ fn bridge(rtnetlink: &Rtnetlink, plan: &Plan) -> Result<(), LabError> {
 
 /// Adds direct routes between the pods of each bridge.
 fn add_routes_between_pods(
-    plan: &Plan,
+    plan: &LabPlan,
     pods: &[(NetNamespace, Rtnetlink)],
 ) -> Result<(), LabError> {
     for (number, (pod, (_, rtnetlink))) in plan.pods.iter().zip(pods).enumerate() {

@@ -18,13 +18,13 @@ use super::{
 };
 use crate::{
     LabError, Layout,
-    plan::{self, LabNamespace, Plan},
+    plan::{self, LabNamespace, LabPlan},
 };
 
 /// A running cluster of network namespaces. Dropping it removes them.
 #[derive(Debug)]
 pub struct Lab {
-    pub(super) plan: Plan,
+    pub(super) plan: LabPlan,
     pub(super) outside: NetNamespace,
     pub(super) nodes: Vec<NetNamespace>,
     pub(super) pods: Vec<NetNamespace>,
@@ -35,7 +35,7 @@ pub struct Lab {
 impl Lab {
     /// Builds the layout. Needs the privileges that [`crate::enter`] gets.
     pub fn build(layout: &Layout) -> Result<Lab, LabError> {
-        let plan = Plan::new(layout)?;
+        let plan = LabPlan::new(layout)?;
         on_new_thread(|| build(plan))
     }
 
