@@ -1,7 +1,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use ipnet::IpNet;
-use weir_datapath::{Followers, Mode, Planner as _};
+use weir_datapath::{Dependents, Mode, Planner as _};
 use weir_model::{Delta, Direction, IpFamily, Name, PodId, Program, SetDelta, SetId};
 
 use crate::{
@@ -29,9 +29,9 @@ pub struct Planner {
     common_chains: BTreeMap<IpFamily, CommonChains>,
     /// Whether connections were terminated.
     has_terminated: bool,
-    /// The kernel sets that follow from program sets.
+    /// The kernel sets that are derived from program sets.
     derived_sets: BTreeMap<Name, DerivedSet>,
-    followers: Followers,
+    dependents: Dependents,
 }
 
 impl weir_datapath::Planner for Planner {
@@ -39,13 +39,13 @@ impl weir_datapath::Planner for Planner {
     type Plan = IptablesPlan;
 
     fn plan(&mut self, program: &Program, delta: &Delta) -> IptablesPlan {
-        let touched = self.followers.touched_pods(program, delta);
+        let touched = self.dependents.touched_pods(program, delta);
         self.move_pods(program, &touched);
         if !touched.is_empty() {
             self.update_common_chains();
         }
         for (id, change) in &delta.sets {
-            self.follow(program, id, change);
+            self.update_derived_sets(program, id, change);
         }
         for dead in self.objects.sweep() {
             self.forget(&dead);
@@ -74,7 +74,7 @@ impl Planner {
             common_chains: BTreeMap::new(),
             has_terminated: false,
             derived_sets: BTreeMap::new(),
-            followers: Followers::default(),
+            dependents: Dependents::default(),
         };
         skeleton::add(&mut planner.objects, mode);
         planner
@@ -118,7 +118,7 @@ impl Planner {
         let (mut entries, mut pod_chains) = (BTreeSet::new(), BTreeSet::new());
         for id in touched {
             let Some(old) = self.pods.remove(id) else { continue };
-            self.followers.remove_pod(id, &old.follows);
+            self.dependents.remove_pod(id, &old.depends_on);
             entries.extend(old.entries.into_keys());
             pod_chains.extend(old.chains.into_keys());
         }
@@ -126,7 +126,7 @@ impl Planner {
         for id in touched {
             let Some(endpoint) = program.endpoints.get(id) else { continue };
             let pod_entries = pod_entries::compute(self, program, id, endpoint);
-            self.followers.add_pod(id, &pod_entries.follows);
+            self.dependents.add_pod(id, &pod_entries.depends_on);
             for (key, comment) in &pod_entries.entries {
                 entries.remove(key);
                 self.objects.put_entry(&key.0, key.1.clone(), comment);
@@ -156,9 +156,9 @@ impl Planner {
         }
     }
 
-    /// Updates the kernel sets that follow from a program set. New ones are already up to date.
-    fn follow(&mut self, program: &Program, id: &SetId, change: &SetDelta) {
-        let old = self.followers.kernel_sets(id).filter(|name| !self.objects.is_new(name));
+    /// Updates the kernel sets that are derived from a program set. New ones are already up to date.
+    fn update_derived_sets(&mut self, program: &Program, id: &SetId, change: &SetDelta) {
+        let old = self.dependents.kernel_sets(id).filter(|name| !self.objects.is_new(name));
         let none = Name::from("");
         for name in &old.cloned().collect::<Vec<_>>() {
             let Some(derived_set) = self.derived_sets.get(name) else { continue };
@@ -190,7 +190,7 @@ impl Planner {
         }
     }
 
-    /// Adds a kernel set that follows from program sets. Sets of ordered rules are not shared
+    /// Adds a kernel set that is derived from program sets. Sets of ordered rules are not shared
     /// between groups.
     pub(crate) fn add_derived_set(
         &mut self,
@@ -205,7 +205,7 @@ impl Planner {
         if self.derived_sets.contains_key(&name) {
             return name;
         }
-        self.followers.add_kernel_set(&name, of.iter().map(|(set, _)| set));
+        self.dependents.add_kernel_set(&name, of.iter().map(|(set, _)| set));
         let derived_set = DerivedSet { kind, family, of };
         self.objects.add_set(&name, IpSet { kind, family, entries: derived_set.entries(program) });
         if group.is_some() {
@@ -232,7 +232,7 @@ impl Planner {
     /// Stops updating a removed set.
     fn forget(&mut self, name: &Name) {
         let Some(derived_set) = self.derived_sets.remove(name) else { return };
-        self.followers.remove_kernel_set(name, derived_set.of.iter().map(|(set, _)| set));
+        self.dependents.remove_kernel_set(name, derived_set.of.iter().map(|(set, _)| set));
     }
 }
 

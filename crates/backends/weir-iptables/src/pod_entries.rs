@@ -18,7 +18,7 @@ pub(crate) struct PodEntries {
     /// The chains of its addresses.
     pub(crate) chains: BTreeMap<(Direction, IpAddr), Name>,
     /// The program sets that these depend on.
-    pub(crate) follows: BTreeSet<SetId>,
+    pub(crate) depends_on: BTreeSet<SetId>,
 }
 
 /// Computes the entries of a pod, and adds its chains.
@@ -41,7 +41,7 @@ pub(crate) fn compute(
             continue;
         }
         let granted = Granted::from_chain(rules);
-        pod_entries.follows.extend(granted.iter().flat_map(|granted| granted.sets()).cloned());
+        pod_entries.depends_on.extend(granted.iter().flat_map(|granted| granted.sets()).cloned());
         let granted = granted.and_then(|granted| granted.list(program));
         let why = comment(&format!("{id} {}", isolated_by(rules)));
         for &address in &endpoint.addresses {

@@ -90,7 +90,7 @@ impl PeerMap {
     }
 
     /// Records in `touched` the new memberships of addresses that a set change may affect.
-    pub(crate) fn follow(
+    pub(crate) fn record_change(
         &self,
         program: &Program,
         id: &SetId,

@@ -1,6 +1,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
-use weir_datapath::{Followers, Mode};
+use weir_datapath::{Dependents, Mode};
 use weir_model::{Delta, Direction, IpFamily, Member, Name, PodId, Program, SetDelta, SetId};
 
 use crate::{
@@ -21,7 +21,7 @@ pub struct Planner {
     copies: BTreeMap<Name, SetCopy>,
     /// The maps of the table from members of sets to verdicts.
     pub(crate) maps: BTreeMap<Name, PeerMap>,
-    pub(crate) followers: Followers,
+    pub(crate) dependents: Dependents,
     /// The chains computed for this plan, by the address of their rule sets in memory.
     pub(crate) chains: BTreeMap<(usize, Direction, IpFamily), Name>,
     /// The chains of admin tiers, by the addresses of their sections.
@@ -40,7 +40,7 @@ impl weir_datapath::Planner for Planner {
     type Plan = Transaction;
 
     fn plan(&mut self, program: &Program, delta: &Delta) -> Transaction {
-        let touched = self.followers.touched_pods(program, delta);
+        let touched = self.dependents.touched_pods(program, delta);
         // `update_pods` fills new sets with the current members, so existing sets are updated
         // first.
         let stages = Stages::from_delta(self, program, delta);
@@ -65,7 +65,7 @@ impl Planner {
             pods: BTreeMap::new(),
             copies: BTreeMap::new(),
             maps: BTreeMap::new(),
-            followers: Followers::default(),
+            dependents: Dependents::default(),
             chains: BTreeMap::new(),
             admin_chains: BTreeMap::new(),
         };
@@ -120,14 +120,14 @@ impl Planner {
         let mut gone = BTreeSet::new();
         for id in touched {
             let Some(old) = self.pods.remove(id) else { continue };
-            self.followers.remove_pod(id, &old.follows);
+            self.dependents.remove_pod(id, &old.depends_on);
             gone.extend(old.elements);
         }
         let mut updated = Vec::new();
         for id in touched {
             let Some(endpoint) = program.endpoints.get(id) else { continue };
             let (pod, elements) = PodElements::compute(self, program, id, endpoint);
-            self.followers.add_pod(id, &pod.follows);
+            self.dependents.add_pod(id, &pod.depends_on);
             for (name, key, data) in elements {
                 gone.remove(&(name.clone(), key.clone()));
                 self.objects.put_element(&name, key, data);
@@ -140,7 +140,7 @@ impl Planner {
 
     /// Updates the copies of a changed set.
     pub(crate) fn update_copies(&mut self, program: &Program, id: &SetId, change: &SetDelta) {
-        let kernel_sets: Vec<Name> = self.followers.kernel_sets(id).cloned().collect();
+        let kernel_sets: Vec<Name> = self.dependents.kernel_sets(id).cloned().collect();
         for name in &kernel_sets {
             let Some(SetCopy { family, .. }) = self.copies.get(name).cloned() else { continue };
             for member in self.changed_members(program, id, change, name) {
@@ -200,23 +200,23 @@ impl Planner {
         let ours = members.filter(|member| IpFamily::from(member.address) == family);
         let elements = ours.map(|member| (key(member), None)).collect();
         self.objects.add_set(name, NftSet { kind, comment, elements });
-        self.followers.add_kernel_set(name, [of]);
+        self.dependents.add_kernel_set(name, [of]);
         self.copies.insert(name.clone(), SetCopy { of: of.clone(), family });
     }
 
     /// Keeps an added map up to date.
     pub(crate) fn register_map(&mut self, name: &Name, map: PeerMap) {
-        self.followers.add_kernel_set(name, map.sets());
+        self.dependents.add_kernel_set(name, map.sets());
         self.maps.insert(name.clone(), map);
     }
 
     /// Stops updating a removed set of the table.
     fn forget_set(&mut self, name: &Name) {
         if let Some(SetCopy { of, .. }) = self.copies.remove(name) {
-            self.followers.remove_kernel_set(name, [&of]);
+            self.dependents.remove_kernel_set(name, [&of]);
         }
         if let Some(map) = self.maps.remove(name) {
-            self.followers.remove_kernel_set(name, map.sets());
+            self.dependents.remove_kernel_set(name, map.sets());
         }
     }
 }

@@ -16,7 +16,7 @@ pub(crate) struct PodElements {
     /// The set or map and the key of each element.
     pub(crate) elements: Vec<(Name, ElementKey)>,
     /// The sets whose members determine the elements.
-    pub(crate) follows: BTreeSet<SetId>,
+    pub(crate) depends_on: BTreeSet<SetId>,
 }
 
 type WireElement = (Name, ElementKey, Option<Arc<ElementData>>);
@@ -30,7 +30,7 @@ impl PodElements {
         endpoint: &Endpoint,
     ) -> (PodElements, Vec<WireElement>) {
         let mut elements: Vec<WireElement> = Vec::new();
-        let mut follows = BTreeSet::new();
+        let mut depends_on = BTreeSet::new();
         if !endpoint.rules.is_open() {
             let own = endpoint.addresses.iter();
             elements.extend(own.map(|&address| {
@@ -43,7 +43,7 @@ impl PodElements {
                 continue;
             }
             let granted = Granted::from_chain(rules);
-            follows.extend(granted.iter().flat_map(|granted| granted.sets()).cloned());
+            depends_on.extend(granted.iter().flat_map(|granted| granted.sets()).cloned());
             let granted = granted.and_then(|granted| granted.list(program));
             for &address in &endpoint.addresses {
                 let family = IpFamily::from(address);
@@ -74,6 +74,6 @@ impl PodElements {
             }
         }
         let keys = elements.iter().map(|(set, key, _)| (set.clone(), key.clone())).collect();
-        (PodElements { elements: keys, follows }, elements)
+        (PodElements { elements: keys, depends_on }, elements)
     }
 }

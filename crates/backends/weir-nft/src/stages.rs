@@ -36,7 +36,7 @@ impl Stages {
         let mut stages = Stages::default();
         // A removed set keeps its members until no rule names it: see `empty_removed`.
         let changes = delta.sets.iter().filter(|(_, change)| **change != SetDelta::Gone);
-        changes.clone().for_each(|(id, change)| stages.follow(planner, program, id, change));
+        changes.clone().for_each(|(id, change)| stages.record_change(planner, program, id, change));
         let admin = stages.maps.iter().any(|(name, _)| is_admin(planner, name))
             || delta.endpoints.values().flatten().any(|endpoint| {
                 !endpoint.rules.ingress.admin.is_empty() || !endpoint.rules.egress.admin.is_empty()
@@ -80,15 +80,21 @@ impl Stages {
         let mut rest = Stages::default();
         for (id, change) in delta.sets.iter().filter(|(_, change)| **change == SetDelta::Gone) {
             planner.update_copies(program, id, change);
-            rest.follow(planner, program, id, change);
+            rest.record_change(planner, program, id, change);
         }
         rest.update_maps(planner, |_| true);
     }
 
-    fn follow(&mut self, planner: &Planner, program: &Program, id: &SetId, change: &SetDelta) {
-        for name in planner.followers.kernel_sets(id) {
+    fn record_change(
+        &mut self,
+        planner: &Planner,
+        program: &Program,
+        id: &SetId,
+        change: &SetDelta,
+    ) {
+        for name in planner.dependents.kernel_sets(id) {
             if let Some(map) = planner.maps.get(name) {
-                map.follow(program, id, change, self.maps.entry(name.clone()).or_default());
+                map.record_change(program, id, change, self.maps.entry(name.clone()).or_default());
             }
         }
     }
@@ -148,7 +154,7 @@ impl Stages {
 impl Planner {
     /// Whether a later tier than the admin tier looks up members of a set.
     fn is_used_later(&self, id: &SetId) -> bool {
-        self.followers.kernel_sets(id).any(|name| !is_admin(self, name))
+        self.dependents.kernel_sets(id).any(|name| !is_admin(self, name))
     }
 }
 

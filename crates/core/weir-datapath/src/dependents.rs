@@ -6,18 +6,18 @@ use crate::grants::may_change_grants;
 
 /// The pods and kernel sets that depend on the members of each program set.
 #[derive(Clone, Debug, Default)]
-pub struct Followers {
-    by_set: BTreeMap<SetId, FollowersOfSet>,
+pub struct Dependents {
+    by_set: BTreeMap<SetId, SetDependents>,
 }
 
 #[derive(Clone, Debug, Default)]
-struct FollowersOfSet {
+struct SetDependents {
     /// The pods whose grants are listed in a shared set.
     pods: BTreeSet<PodId>,
     kernel_sets: BTreeSet<Name>,
 }
 
-impl Followers {
+impl Dependents {
     /// The pods whose rules a delta can change: those that it names, and those whose grants depend
     /// on a changed set.
     pub fn touched_pods(&self, program: &Program, delta: &Delta) -> BTreeSet<PodId> {
@@ -46,12 +46,12 @@ impl Followers {
         }
     }
 
-    /// Removes a pod from the followers of program sets.
+    /// Removes a pod from the dependents of program sets.
     pub fn remove_pod<'s>(&mut self, pod: &PodId, sets: impl IntoIterator<Item = &'s SetId>) {
         self.remove(sets, |all| _ = all.pods.remove(pod));
     }
 
-    /// Removes a kernel set from the followers of program sets.
+    /// Removes a kernel set from the dependents of program sets.
     pub fn remove_kernel_set<'s>(
         &mut self,
         name: &Name,
@@ -63,7 +63,7 @@ impl Followers {
     fn remove<'s>(
         &mut self,
         sets: impl IntoIterator<Item = &'s SetId>,
-        remove_from: impl Fn(&mut FollowersOfSet),
+        remove_from: impl Fn(&mut SetDependents),
     ) {
         for set in sets {
             if let Some(all) = self.by_set.get_mut(set) {
