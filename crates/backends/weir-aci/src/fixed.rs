@@ -51,7 +51,7 @@ pub(crate) fn static_pols(prefix: &str, families: &[IpFamily]) -> Vec<Pol> {
     vec![allow_all("ingress"), allow_all("egress"), discovery]
 }
 
-/// The object of a node. It allows traffic between the node's pods and the node's addresses.
+/// The object of a node. It allows traffic from the node's addresses to its pods, with the replies.
 pub(crate) fn node_pol(prefix: &str, node: &str, addresses: &BTreeSet<IpAddr>) -> Pol {
     let mut rules = Vec::new();
     for family in IpFamily::BOTH {
@@ -61,12 +61,12 @@ pub(crate) fn node_pol(prefix: &str, node: &str, addresses: &BTreeSet<IpAddr>) -
             continue;
         }
         let suffix = if family == IpFamily::V6 { "-v6" } else { "" };
-        rules.extend(["egress", "ingress"].map(|direction| HostprotRule {
-            name: format!("allow-all-{direction}{suffix}"),
-            conn_track: "normal".into(),
-            hostprot_service_remote_ips: of_family.clone(),
-            ..empty_rule(direction, ethertype(family))
-        }));
+        rules.push(HostprotRule {
+            name: format!("allow-all-ingress{suffix}"),
+            conn_track: "reflexive".into(),
+            hostprot_service_remote_ips: of_family,
+            ..empty_rule("ingress", ethertype(family))
+        });
     }
     let mut pol = pol(name::policy_object(prefix, "node", node), "local-node", rules);
     // Omit a subject without rules, so that no reader treats it as one that allows everything.

@@ -277,38 +277,28 @@ fn pods_without_policies_have_static_objects() {
     check(
         &spec(&cluster, "demo-xyz1-node-k8s20-node-1.local.lan"),
         expect![[r#"
-        {
-          "name": "demo_xyz1_node_k8s20-node-1.local.lan",
-          "hostprotSubj": [
             {
-              "name": "local-node",
-              "hostprotRule": [
+              "name": "demo_xyz1_node_k8s20-node-1.local.lan",
+              "hostprotSubj": [
                 {
-                  "name": "allow-all-egress",
-                  "direction": "egress",
-                  "ethertype": "ipv4",
-                  "connTrack": "normal",
-                  "hostprotFilterContainer": {},
-                  "hostprotServiceRemoteIps": [
-                    "192.168.20.1"
-                  ]
-                },
-                {
-                  "name": "allow-all-ingress",
-                  "direction": "ingress",
-                  "ethertype": "ipv4",
-                  "connTrack": "normal",
-                  "hostprotFilterContainer": {},
-                  "hostprotServiceRemoteIps": [
-                    "192.168.20.1"
+                  "name": "local-node",
+                  "hostprotRule": [
+                    {
+                      "name": "allow-all-ingress",
+                      "direction": "ingress",
+                      "ethertype": "ipv4",
+                      "connTrack": "reflexive",
+                      "hostprotFilterContainer": {},
+                      "hostprotServiceRemoteIps": [
+                        "192.168.20.1"
+                      ]
+                    }
                   ]
                 }
+              ],
+              "networkPolicies": [
+                "demo_xyz1_node_k8s20-node-1.local.lan"
               ]
-            }
-          ],
-          "networkPolicies": [
-            "demo_xyz1_node_k8s20-node-1.local.lan"
-          ]
-        }"#]],
+            }"#]],
     );
 }

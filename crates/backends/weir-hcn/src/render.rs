@@ -2,7 +2,7 @@
 //!
 //! | priority  | ACLs                                                                   |
 //! | --------- | ---------------------------------------------------------------------- |
-//! | 300       | Allow between a pod and its node, and itself; neighbour discovery      |
+//! | 300       | Allow from the node to its pod, and the pod itself; neighbour discovery |
 //! | 400–1998  | admin tier, in order; 1999 blocks the rest of one that is too long     |
 //! | 2000      | Allow of NetworkPolicies                                               |
 //! | 2100–2998 | baseline tier, in order; 2999 blocks the rest of one that is too long  |
@@ -101,13 +101,15 @@ struct Renderer<'a> {
 }
 
 impl Renderer<'_> {
-    /// Adds the ACLs that no policy overrides: traffic with the pod's node and the pod itself, and
-    /// IPv6 neighbour discovery.
+    /// Adds the ACLs that no policy overrides: traffic from the pod's node, traffic with the pod
+    /// itself, and IPv6 neighbour discovery.
     fn always_allowed(&mut self, program: &Program, endpoint: &Endpoint, host: &BTreeSet<IpAddr>) {
         let node = endpoint.node.as_ref().map(|node| SetId::new(SetKey::Node(node.clone())));
         let node = node.and_then(|set| program.sets.get(&set)).into_iter().flatten();
-        let own = node.map(|member| member.address).chain(host.iter().copied());
-        let own = Addresses::hosts(own.chain(endpoint.addresses.iter().copied()));
+        let node = node.map(|member| member.address).chain(host.iter().copied());
+        // HNS tracks connections, so that replies to the node need no ACL.
+        let node = node.filter(|_| self.direction == AclDirection::In);
+        let own = Addresses::hosts(node.chain(endpoint.addresses.iter().copied()));
         let clause = |name: &str, addresses, ports| Clause {
             addresses,
             ports,

@@ -121,15 +121,15 @@ fn allow_web_is_three_rules_and_the_default_acls() {
     check(
         ALLOW_WEB,
         expect![[r#"
-        shop/web
-            300 In  Allow remote 10.244.1.7,192.168.0.11  weir:own-in
-           2000 In  Allow protocol 6 remote 0.0.0.0/0 local-ports 80  weir:NetworkPolicy/shop/allow-web#in.0
-           2000 In  Allow protocol 6 remote 0.0.0.0/0 local-ports 443  weir:NetworkPolicy/shop/allow-web#in.0
-           3000 In  Block  weir:tail-in
-            300 Out Allow remote 10.244.1.7,192.168.0.11  weir:own-out
-           2000 Out Allow protocol 17 remote 0.0.0.0/0 remote-ports 53  weir:NetworkPolicy/shop/allow-web#out.0
-           3000 Out Block  weir:tail-out
-    "#]],
+            shop/web
+                300 In  Allow remote 10.244.1.7,192.168.0.11  weir:own-in
+               2000 In  Allow protocol 6 remote 0.0.0.0/0 local-ports 80  weir:NetworkPolicy/shop/allow-web#in.0
+               2000 In  Allow protocol 6 remote 0.0.0.0/0 local-ports 443  weir:NetworkPolicy/shop/allow-web#in.0
+               3000 In  Block  weir:tail-in
+                300 Out Allow remote 10.244.1.7  weir:own-out
+               2000 Out Allow protocol 17 remote 0.0.0.0/0 remote-ports 53  weir:NetworkPolicy/shop/allow-web#out.0
+               3000 Out Block  weir:tail-out
+        "#]],
     );
     let rules = acls(ALLOW_WEB, "web");
     let listed: Vec<_> = rules
@@ -219,7 +219,7 @@ policies:
                2000 In  Allow protocol 6 remote 10.0.0.2,10.8.0.0/24,10.8.2.0/23,10.8.4.0/22,10.8.8.0/21,10.8.16.0/20,10.8.32.0/19,10.8.64.0/18,10.8.128.0/17 local-ports 8000-8080  weir:NetworkPolicy/shop/db#in.0
                2000 In  Allow protocol 6 remote fd00::2 local-ports 8000-8080  weir:NetworkPolicy/shop/db#in.0
                3000 In  Block  weir:tail-in
-                300 Out Allow remote 10.0.0.1,192.168.0.1  weir:own-out
+                300 Out Allow remote 10.0.0.1  weir:own-out
                 300 Out Allow remote fd00::1  weir:own-out
                 300 Out Allow protocol 58 remote fe80::/10,ff02::/16  weir:neighbours-out
                3100 Out Allow  weir:tail-out

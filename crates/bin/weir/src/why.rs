@@ -22,8 +22,8 @@ fn side_reason(direction: Direction, side: &Side) -> Option<String> {
     match side {
         Side::NoPod => None,
         Side::Itself(pod) => Some(format!("{pod} always reaches itself")),
-        Side::OwnNode(pod, node) => {
-            Some(format!("{pod} runs on node {node}, and policies do not apply between the two"))
+        Side::FromNode(pod, node) => {
+            Some(format!("{pod} runs on node {node}, and a node always reaches its pods"))
         }
         Side::Judged(judgement) => {
             Some(format!("{direction} of {}: {}", judgement.pod, reason(direction, judgement)))

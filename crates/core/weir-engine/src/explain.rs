@@ -36,8 +36,8 @@ pub enum Side {
     NoPod,
     /// A pod connects to itself, which is always allowed.
     Itself(PodId),
-    /// A pod connects to the node it runs on, or the node to the pod; this is always allowed.
-    OwnNode(PodId, Name),
+    /// A node connects to a pod that runs on it, which is always allowed.
+    FromNode(PodId, Name),
     /// The rules of a pod decided.
     Judged(Judgement),
 }
@@ -127,7 +127,7 @@ impl Side {
     pub fn verdict(&self) -> Verdict {
         match self {
             Side::Judged(judgement) => judgement.verdict,
-            Side::NoPod | Side::Itself(_) | Side::OwnNode(..) => Verdict::Allow,
+            Side::NoPod | Side::Itself(_) | Side::FromNode(..) => Verdict::Allow,
         }
     }
 }
@@ -139,9 +139,10 @@ fn explain_side(program: &Program, flow: &Flow, direction: Direction) -> Side {
         return Side::Itself(id.clone());
     }
     if let Some(node) = &endpoint.node
+        && direction == Direction::Ingress
         && program.is_own_node(endpoint, there)
     {
-        return Side::OwnNode(id.clone(), node.clone());
+        return Side::FromNode(id.clone(), node.clone());
     }
     Side::Judged(judge(program, flow, direction, id, endpoint))
 }

@@ -92,12 +92,14 @@ impl Program {
     }
 
     /// The endpoint whose rules for this direction apply to the flow. There is none if the address
-    /// belongs to no endpoint here, or if a pod connects to itself or to its own node.
+    /// belongs to no endpoint here, if a pod connects to itself, or if a node connects to a pod that
+    /// runs on it.
     pub fn judged(&self, flow: &Flow, direction: Direction) -> Option<(&PodId, &Endpoint)> {
         let (here, there) = flow.ends(direction);
         let (id, endpoint) = self.owner(here)?;
-        let exempt = endpoint.addresses.contains(&there) || self.is_own_node(endpoint, there);
-        (!exempt).then_some((id, endpoint))
+        let is_from_node = direction == Direction::Ingress && self.is_own_node(endpoint, there);
+        let is_exempt = endpoint.addresses.contains(&there) || is_from_node;
+        (!is_exempt).then_some((id, endpoint))
     }
 
     /// Whether the address belongs to the node that the endpoint runs on.

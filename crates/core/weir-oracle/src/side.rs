@@ -17,10 +17,11 @@ pub(crate) fn allows(world: &World, flow: &Flow, direction: Direction) -> bool {
     // Rules apply only to pods. H1, C21: a host network pod owns no address, so no policy selects
     // it.
     let Some(pod) = owner(world, here) else { return true };
-    // H6, C23: a pod always reaches its own addresses. H5, H7, H8: a pod and its node always reach
-    // each other.
+    // H6, C23: a pod always reaches its own addresses. H5, H7: a node always reaches its pods. H8:
+    // policies apply to the egress of a pod to its node.
     let itself = owner(world, there).is_some_and(|other| other.id == pod.id);
-    if itself || is_own_node(world, pod, there) {
+    let is_from_node = direction == Direction::Ingress && is_own_node(world, pod, there);
+    if itself || is_from_node {
         return true;
     }
     let selecting: Vec<&Policy> =

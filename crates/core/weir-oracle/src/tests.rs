@@ -20,10 +20,10 @@ fn a_policy_without_rules_isolates_the_pods_it_selects() {
 }
 
 #[test]
-fn a_pod_and_its_node_reach_each_other() {
+fn a_node_reaches_its_pods_and_policies_apply_to_the_other_direction() {
     let world = world([policy("lock", Tier::Namespace, Some(vec![]), Some(vec![]))]);
     check(world.clone(), "192.168.0.1 -> 10.0.0.2", Verdict::Allow);
-    check(world.clone(), "10.0.0.2 -> 192.168.0.1", Verdict::Allow);
+    check(world.clone(), "10.0.0.2 -> 192.168.0.1", Verdict::Deny);
     check(world.clone(), "10.0.0.2 -> 192.168.0.2", Verdict::Deny);
     // A host network pod shares its address with the node.
     check(world, "192.168.0.11 -> 10.0.0.2", Verdict::Allow);

@@ -172,8 +172,8 @@ impl<'a> Evaluator<'a> {
     }
 }
 
-/// The two ends that stand for their classes: two different pods, or a pod and an address that is
-/// not its node's. `None` if there is no such pair.
+/// The two ends that stand for their classes: two different pods, a pod and an address outside, or
+/// an address outside and a pod of another node. `None` if there is no such pair.
 fn representatives<'p, 'a>(
     from: &'p EndClass<'a>,
     to: &'p EndClass<'a>,
@@ -181,8 +181,9 @@ fn representatives<'p, 'a>(
     let pairs = from.members.iter().flat_map(|f| to.members.iter().map(move |t| (f, t)));
     pairs.into_iter().find(|(from, to)| match (from.end, to.end) {
         (ReachEnd::Pod(from), ReachEnd::Pod(to)) => !is_one_pod(from, to),
+        (ReachEnd::Pod(_), ReachEnd::Outside(_)) => true,
+        (ReachEnd::Outside(_), ReachEnd::Pod(_)) => from.node.is_none() || from.node != to.node,
         (ReachEnd::Outside(_), ReachEnd::Outside(_)) => false,
-        _ => from.node.is_none() || from.node != to.node,
     })
 }
 
@@ -260,15 +261,14 @@ impl<'a> StateRules<'a> {
         if is_self || from.address == to.address {
             return ALL_PORTS;
         }
-        // Rules exempt traffic between a pod and its node.
-        let applies = |owner: &AddressOwner<'_>, peer: &AddressFacts<'_>| {
-            owner.node.is_none_or(|node| !peer.nodes.contains(&node))
-        };
-        let egress = match from.owner.filter(|owner| applies(owner, to)) {
+        let egress = match from.owner {
             None => ALL_PORTS,
             Some(owner) => self.chains[owner.egress].open(port_sets, view, to),
         };
-        let ingress = match to.owner.filter(|owner| applies(owner, from)) {
+        // Ingress rules exempt traffic from a node to its pods.
+        let applies =
+            |owner: &AddressOwner<'_>| owner.node.is_none_or(|node| !from.nodes.contains(&node));
+        let ingress = match to.owner.filter(applies) {
             None => ALL_PORTS,
             Some(owner) => self.chains[owner.ingress].open(port_sets, view, from),
         };

@@ -118,7 +118,7 @@ fn compile(world: World) -> ReachState {
     ReachState { world, program }
 }
 
-/// Whether the rules of both ends apply: they exempt a pod and itself, and a pod and its node.
+/// Whether the rules of both ends apply: they exempt a pod and itself, and a node and its pods.
 fn is_evaluated(state: &ReachState, flow: &Flow) -> bool {
     let ends = [(Direction::Egress, flow.from), (Direction::Ingress, flow.to)];
     ends.into_iter().all(|(direction, here)| {

@@ -270,11 +270,10 @@ fn side(explanation: &Explanation, direction: Direction, loaded: &Loaded) -> Sid
             view.reason = "itself";
             view.why = "a pod always reaches itself".to_owned();
         }
-        Side::OwnNode(pod, node) => {
+        Side::FromNode(pod, node) => {
             view.pod = Some(pod.to_string());
             view.reason = "own-node";
-            view.why =
-                format!("it runs on node {node}; policies do not apply between a pod and its node");
+            view.why = format!("it runs on node {node}; a node always reaches its pods");
         }
         Side::Judged(judgement) => judged(&mut view, explanation, direction, judgement, loaded),
     }
