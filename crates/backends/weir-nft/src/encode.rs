@@ -168,10 +168,10 @@ impl Batch {
     fn chain(&mut self, index: usize, name: &str, hook: Option<Hook>) -> Result<(), TooLong> {
         self.in_table(index, NFT_MSG_NEWCHAIN, kind::CREATE, |body| {
             body.text(NFTA_CHAIN_NAME, name);
-            if let Some(Hook::Forward) = hook {
-                body.nest(NFTA_CHAIN_HOOK, |hook| {
-                    hook.be_u32(NFTA_HOOK_HOOKNUM, NF_INET_FORWARD)
-                        .bytes(NFTA_HOOK_PRIORITY, &NF_IP_PRI_FILTER.to_be_bytes());
+            if let Some(hook) = hook {
+                body.nest(NFTA_CHAIN_HOOK, |body| {
+                    body.be_u32(NFTA_HOOK_HOOKNUM, hook.number())
+                        .bytes(NFTA_HOOK_PRIORITY, &hook.priority().to_be_bytes());
                 });
                 body.be_u32(NFTA_CHAIN_POLICY, wire::ACCEPT_POLICY).text(NFTA_CHAIN_TYPE, "filter");
             }

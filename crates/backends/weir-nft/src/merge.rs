@@ -7,7 +7,7 @@ use weir_model::{Action, Direction, IpFamily, Peers, Ports, Program, Section};
 
 use crate::{
     NftRule, Planner, Statement, chain,
-    names::{comment, denied_chain},
+    names::{comment, isolated_chain},
     tier::{OrderedRules, TierCompiler},
 };
 
@@ -47,7 +47,7 @@ pub(crate) fn isolation(
     }
     rules.push(NftRule {
         matches: Vec::new(),
-        statement: Statement::Goto(denied_chain(direction)),
+        statement: Statement::Goto(isolated_chain(direction)),
         comment: why,
     });
     rules

@@ -29,9 +29,6 @@ pub(crate) fn comment(text: &str) -> Name {
     clean.into()
 }
 
-/// The base chain, which the kernel calls.
-pub(crate) const FORWARD_CHAIN: &str = "forward";
-
 /// The map from the addresses of pods to the chains with their rules.
 pub(crate) fn dispatch_map(direction: Direction, family: IpFamily) -> Name {
     let word = if direction == Direction::Ingress { "in" } else { "out" };
@@ -48,12 +45,18 @@ pub(crate) fn grants_chain(direction: Direction, family: IpFamily) -> Name {
     format!("{direction}{}", family.digit()).into()
 }
 
-/// The chain for denied packets.
+/// The chain for packets that admin policies deny, and for all packets to drop.
 pub(crate) fn denied_chain(direction: Direction) -> Name {
     format!("{direction}-denied").into()
 }
 
-/// The set that pairs each pod with itself: a pod always reaches itself through a service.
+/// The chain for packets that no NetworkPolicy of an isolated pod allows.
+pub(crate) fn isolated_chain(direction: Direction) -> Name {
+    format!("{direction}-isolated").into()
+}
+
+/// The set that pairs each pod with itself. NetworkPolicies do not apply when a pod reaches itself
+/// through a service.
 pub(crate) fn self_set(family: IpFamily) -> Name {
     format!("self{}", family.digit()).into()
 }
@@ -71,6 +74,11 @@ pub(crate) fn cut_senders_set(family: IpFamily) -> Name {
 /// The chain for packets that belong to no tracked connection.
 pub(crate) fn new_chain(family: IpFamily) -> Name {
     format!("new{}", family.digit()).into()
+}
+
+/// The chain for packets to the node that belong to no tracked connection.
+pub(crate) fn local_chain(family: IpFamily) -> Name {
+    format!("local{}", family.digit()).into()
 }
 
 /// The chain for packets that egress rules let pass: it applies the ingress rules and accepts.

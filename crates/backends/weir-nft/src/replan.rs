@@ -6,8 +6,8 @@ use hashbrown::{HashMap, HashSet};
 use weir_model::Name;
 
 use crate::{
-    ElementData, ElementKey, Hook, Installed, NftChain, NftSet, NftTable, Planner, Step,
-    Transaction, expr,
+    ElementData, ElementKey, Installed, NftChain, NftSet, NftTable, Planner, Step, Transaction,
+    expr,
     installed::{InstalledChain, InstalledSet},
     uapi::*,
     wire::{self, KeyBytes, WireElement},
@@ -99,7 +99,7 @@ fn removal_of_unused(desired: &NftTable, installed: &Installed) -> Vec<Step> {
 
 /// The hook, its priority and the policy of a base chain.
 fn hook(chain: &NftChain) -> Option<(u32, i32, u32)> {
-    chain.hook.map(|Hook::Forward| (NF_INET_FORWARD, NF_IP_PRI_FILTER, wire::ACCEPT_POLICY))
+    chain.hook.map(|hook| (hook.number(), hook.priority(), wire::ACCEPT_POLICY))
 }
 
 fn has_rules(installed: &InstalledChain, desired: &NftChain) -> bool {

@@ -10,23 +10,29 @@ use crate::{Field, Hook, Match, NftChain, NftRule, NftSet, Planner, SetKind, Sta
 impl Planner {
     /// Adds the sets and chains that every table has, whatever the policies are.
     pub(crate) fn add_skeleton(&mut self, mode: Mode) {
-        let mut forward = vec![NftRule::new([Match::Established], Statement::Accept)];
+        let established = NftRule::new([Match::Established], Statement::Accept);
+        let [mut forward, mut input, mut output] = [(); 3].map(|()| vec![established.clone()]);
         for family in IpFamily::BOTH {
-            forward
-                .push(NftRule::new([Match::Of(family)], Statement::Goto(names::new_chain(family))));
+            let of_family = |statement| NftRule::new([Match::Of(family)], statement);
+            forward.push(of_family(Statement::Goto(names::new_chain(family))));
+            input.push(of_family(Statement::Goto(names::local_chain(family))));
+            output.push(drop_cut(family));
             self.add_pinned_set(
                 &names::self_set(family),
                 SetKind::Pairs(family),
                 "pods that reach themselves",
             );
             self.add_cut_chain(family);
-            self.add_new_chain(family);
+            self.add_new_chains(family);
         }
-        Direction::BOTH.into_iter().for_each(|direction| self.add_denied_chain(direction, mode));
-        self.add_pinned_chain(
-            names::FORWARD_CHAIN,
-            NftChain { hook: Some(Hook::Forward), rules: forward },
-        );
+        for direction in Direction::BOTH {
+            self.add_isolated_chain(direction);
+            self.add_denied_chain(direction, mode);
+        }
+        let bases = [(Hook::Forward, forward), (Hook::Input, input), (Hook::Output, output)];
+        for (hook, rules) in bases {
+            self.add_pinned_chain(hook.chain(), NftChain { hook: Some(hook), rules });
+        }
     }
 
     /// Adds the chain that drops the replies of terminated connections.
@@ -50,14 +56,18 @@ impl Planner {
         self.add_pinned_chain(&name, NftChain { hook: None, rules });
     }
 
-    /// Adds the chain for packets that belong to no tracked connection.
-    fn add_new_chain(&mut self, family: IpFamily) {
-        let mut rules = Vec::new();
-        if family == IpFamily::V6 {
-            rules.push(NftRule::new([Match::NeighbourDiscovery], Statement::Accept));
-        }
-        let senders = Match::In(vec![Field::Source(family)], names::cut_senders_set(family));
-        rules.push(NftRule::new([senders], Statement::Jump(names::cut(family))));
+    /// Adds the chains for packets that belong to no tracked connection: those that the node
+    /// forwards, and those that it receives.
+    fn add_new_chains(&mut self, family: IpFamily) {
+        let neighbours = match family {
+            IpFamily::V4 => None,
+            IpFamily::V6 => Some(NftRule::new([Match::NeighbourDiscovery], Statement::Accept)),
+        };
+        let egress = vec![Field::pod(Direction::Egress, family)];
+        let egress = Statement::Map(egress, names::dispatch_map(Direction::Egress, family));
+        let rules = neighbours.iter().cloned().chain([NftRule::new([], egress)]).collect();
+        self.add_pinned_chain(&names::local_chain(family), NftChain { hook: None, rules });
+        let mut rules: Vec<NftRule> = neighbours.into_iter().chain([drop_cut(family)]).collect();
         for direction in [Direction::Egress, Direction::Ingress] {
             let name = names::dispatch_map(direction, family);
             let here = vec![Field::pod(direction, family)];
@@ -86,7 +96,7 @@ impl Planner {
         ];
         let rules = vec![
             NftRule::new([Match::In(key, grants)], Statement::Return),
-            NftRule::new([], Statement::Goto(names::denied_chain(direction))),
+            NftRule::new([], Statement::Goto(names::isolated_chain(direction))),
         ];
         self.add_pinned_chain(
             &names::grants_chain(direction, family),
@@ -94,17 +104,23 @@ impl Planner {
         );
     }
 
-    /// Adds the chain for denied packets.
-    fn add_denied_chain(&mut self, direction: Direction, mode: Mode) {
-        // A pod always reaches itself through a service. Checking that here costs other packets
-        // nothing.
+    /// Adds the chain for packets that no NetworkPolicy of an isolated pod allows.
+    fn add_isolated_chain(&mut self, direction: Direction) {
+        // NetworkPolicies do not apply when a pod reaches itself through a service. Checking that
+        // here costs other packets nothing.
         let own = IpFamily::BOTH.map(|family| {
             let pair = vec![Field::Source(family), Field::Destination(family)];
             let own = Match::In(pair, names::self_set(family));
             NftRule::new([Match::Translated, own], Statement::Return)
         });
         let mut rules = Vec::from(own);
-        rules.push(NftRule::new([], Statement::Log(DropCause::Rules(direction))));
+        rules.push(NftRule::new([], Statement::Goto(names::denied_chain(direction))));
+        self.add_pinned_chain(&names::isolated_chain(direction), NftChain { hook: None, rules });
+    }
+
+    /// Adds the chain that reports and drops denied packets.
+    fn add_denied_chain(&mut self, direction: Direction, mode: Mode) {
+        let mut rules = vec![NftRule::new([], Statement::Log(DropCause::Rules(direction)))];
         match (mode, direction) {
             (Mode::Enforce, _) => rules.push(NftRule::new([], Statement::CountDrop)),
             (Mode::Audit, Direction::Ingress) => {
@@ -134,4 +150,10 @@ impl Planner {
         self.objects.add_chain(&name, chain);
         self.objects.pin(&name);
     }
+}
+
+/// The rule that drops replies of terminated connections.
+fn drop_cut(family: IpFamily) -> NftRule {
+    let senders = Match::In(vec![Field::Source(family)], names::cut_senders_set(family));
+    NftRule::new([senders], Statement::Jump(names::cut(family)))
 }

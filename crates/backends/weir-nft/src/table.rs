@@ -3,6 +3,8 @@ use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
 use weir_datapath::DropCause;
 use weir_model::{Direction, IpFamily, Name, PortRange, Protocol};
 
+use crate::uapi::*;
+
 /// The content of weir's table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NftTable {
@@ -149,6 +151,42 @@ pub struct NftChain {
 pub enum Hook {
     /// Packets that the node forwards.
     Forward,
+    /// Packets that the node receives.
+    Input,
+    /// Packets that the node sends.
+    Output,
+}
+
+impl Hook {
+    /// All hooks.
+    pub(crate) const ALL: [Hook; 3] = [Hook::Forward, Hook::Input, Hook::Output];
+
+    /// The name of the base chain.
+    pub fn chain(self) -> &'static str {
+        match self {
+            Hook::Forward => "forward",
+            Hook::Input => "input",
+            Hook::Output => "output",
+        }
+    }
+
+    /// The kernel's number of the hook.
+    pub(crate) fn number(self) -> u32 {
+        match self {
+            Hook::Input => NF_INET_LOCAL_IN,
+            Hook::Forward => NF_INET_FORWARD,
+            Hook::Output => NF_INET_LOCAL_OUT,
+        }
+    }
+
+    /// The order among the base chains of the hook.
+    pub(crate) fn priority(self) -> i32 {
+        match self {
+            Hook::Forward | Hook::Output => NF_IP_PRI_FILTER,
+            // IPVS redirects packets for its services before, and the node does not receive them.
+            Hook::Input => NF_IP_PRI_NAT_SRC + 1,
+        }
+    }
 }
 
 /// A rule: an action for packets that satisfy all matches.

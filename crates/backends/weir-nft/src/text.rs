@@ -144,10 +144,10 @@ impl NftChain {
 
 impl fmt::Display for Hook {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Hook::Forward => {
-                f.write_str("type filter hook forward priority filter; policy accept;")
-            }
+        let hook = self.chain();
+        match self.priority() {
+            0 => write!(f, "type filter hook {hook} priority filter; policy accept;"),
+            number => write!(f, "type filter hook {hook} priority {number}; policy accept;"),
         }
     }
 }

@@ -277,6 +277,9 @@ impl TierCompiler {
     fn rule(&self, action: Action) -> NftRule {
         let statement = match action {
             Action::Allow => self.allow.clone(),
+            Action::Deny if self.end == Action::Deny => {
+                Statement::Goto(names::isolated_chain(self.direction))
+            }
             Action::Deny => Statement::Goto(names::denied_chain(self.direction)),
             Action::Pass => Statement::Return,
         };

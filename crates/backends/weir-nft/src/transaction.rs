@@ -3,7 +3,7 @@ use std::{collections::BTreeSet, fmt, iter, net::IpAddr, sync::Arc};
 use weir_datapath::Plan;
 use weir_model::Name;
 
-use crate::{ElementData, ElementKey, Hook, NftRule, NftSet, SetKind, names::FORWARD_CHAIN, text};
+use crate::{ElementData, ElementKey, Hook, NftRule, NftSet, SetKind, text};
 
 /// Steps from one table content to another. It displays as equivalent commands of nft.
 ///
@@ -52,9 +52,9 @@ impl Step {
     /// The phase of the step in a transaction with this scope.
     fn phase(&self, SetChanges { new, old, movers }: &SetChanges) -> Phase {
         match self {
-            // No packet enters the table before its base chain exists.
+            // No packet enters the table before its base chains exist.
             Step::AddChain(_, Some(_)) | Step::ReplaceRules(..) => Phase::Switch,
-            Step::AddRules(name, _) if &**name == FORWARD_CHAIN => Phase::Switch,
+            Step::AddRules(name, _) if is_base_chain(name) => Phase::Switch,
             Step::AddTable
             | Step::DeleteTable
             | Step::AddSet(..)
@@ -123,6 +123,10 @@ struct SetChanges {
     old: BTreeSet<Name>,
     /// The addresses that it removes from one set of members and adds to another.
     movers: BTreeSet<IpAddr>,
+}
+
+fn is_base_chain(name: &str) -> bool {
+    Hook::ALL.iter().any(|hook| hook.chain() == name)
 }
 
 /// The addresses in the keys of sets of members.

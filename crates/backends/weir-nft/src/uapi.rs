@@ -59,8 +59,11 @@ pub(crate) const NFTA_CHAIN_POLICY: u16 = 5;
 pub(crate) const NFTA_CHAIN_TYPE: u16 = 7;
 pub(crate) const NFTA_HOOK_HOOKNUM: u16 = 1;
 pub(crate) const NFTA_HOOK_PRIORITY: u16 = 2;
+pub(crate) const NF_INET_LOCAL_IN: u32 = 1;
 pub(crate) const NF_INET_FORWARD: u32 = 2;
+pub(crate) const NF_INET_LOCAL_OUT: u32 = 3;
 pub(crate) const NF_IP_PRI_FILTER: i32 = 0;
+pub(crate) const NF_IP_PRI_NAT_SRC: i32 = 100;
 
 // Rules.
 pub(crate) const NFTA_RULE_TABLE: u16 = 1;

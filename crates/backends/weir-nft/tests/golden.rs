@@ -112,20 +112,24 @@ probes: [{from: {ip: 10.9.9.9}, to: {pod: shop/web}, port: 80, expect: allow}]",
             	}
 
             	chain egress-denied {
-            		ct status dnat ip saddr . ip daddr @self4 return
-            		ct status dnat ip6 saddr . ip6 daddr @self6 return
             		limit rate 100/second burst 100 packets log prefix "weir egress" group 100 snaplen 128
             		counter drop
             	}
 
+            	chain egress-isolated {
+            		ct status dnat ip saddr . ip daddr @self4 return
+            		ct status dnat ip6 saddr . ip6 daddr @self6 return
+            		goto egress-denied
+            	}
+
             	chain egress4 {
             		ip saddr . ip daddr . meta l4proto . th dport @out4-grants return
-            		goto egress-denied
+            		goto egress-isolated
             	}
 
             	chain egress6 {
             		ip6 saddr . ip6 daddr . meta l4proto . th dport @out6-grants return
-            		goto egress-denied
+            		goto egress-isolated
             	}
 
             	chain forward {
@@ -136,20 +140,40 @@ probes: [{from: {ip: 10.9.9.9}, to: {pod: shop/web}, port: 80, expect: allow}]",
             	}
 
             	chain ingress-denied {
-            		ct status dnat ip saddr . ip daddr @self4 return
-            		ct status dnat ip6 saddr . ip6 daddr @self6 return
             		limit rate 100/second burst 100 packets log prefix "weir ingress" group 100 snaplen 128
             		counter drop
             	}
 
+            	chain ingress-isolated {
+            		ct status dnat ip saddr . ip daddr @self4 return
+            		ct status dnat ip6 saddr . ip6 daddr @self6 return
+            		goto ingress-denied
+            	}
+
             	chain ingress4 {
             		ip daddr . ip saddr . meta l4proto . th dport @in4-grants return
-            		goto ingress-denied
+            		goto ingress-isolated
             	}
 
             	chain ingress6 {
             		ip6 daddr . ip6 saddr . meta l4proto . th dport @in6-grants return
-            		goto ingress-denied
+            		goto ingress-isolated
+            	}
+
+            	chain input {
+            		type filter hook input priority 101; policy accept;
+            		ct state established,related accept
+            		meta nfproto ipv4 goto local4
+            		meta nfproto ipv6 goto local6
+            	}
+
+            	chain local4 {
+            		ip saddr vmap @out4
+            	}
+
+            	chain local6 {
+            		ip6 hoplimit 255 icmpv6 type 133-137 accept
+            		ip6 saddr vmap @out6
             	}
 
             	chain new4 {
@@ -173,6 +197,13 @@ probes: [{from: {ip: 10.9.9.9}, to: {pod: shop/web}, port: 80, expect: allow}]",
             	chain onward6 {
             		ip6 daddr vmap @in6
             		accept
+            	}
+
+            	chain output {
+            		type filter hook output priority filter; policy accept;
+            		ct state established,related accept
+            		ip saddr @cut4-senders jump cut4
+            		ip6 saddr @cut6-senders jump cut6
             	}
 
             }
@@ -245,7 +276,7 @@ probes: [{from: {pod: shop/api}, to: {pod: shop/db}, port: 5432, expect: allow}]
             	map in4 {
             		type ipv4_addr : verdict
             		comment "pods that policies select, ingress"
-            		elements = { 10.0.0.2 comment "shop/db isolated by shop/db" : jump ingress4-23994cea1ca1a39b4f7a8cb90bffee1f }
+            		elements = { 10.0.0.2 comment "shop/db isolated by shop/db" : jump ingress4-c904578c7e6bba24a486fef8d82428eb }
             	}
 
             	set in4-grants {
@@ -256,7 +287,7 @@ probes: [{from: {pod: shop/api}, to: {pod: shop/db}, port: 5432, expect: allow}]
             	map in6 {
             		type ipv6_addr : verdict
             		comment "pods that policies select, ingress"
-            		elements = { fd00::2 comment "shop/db isolated by shop/db" : jump ingress6-c8c6f15f89db745db7fe0864cabb3b4b }
+            		elements = { fd00::2 comment "shop/db isolated by shop/db" : jump ingress6-1d19e9b75708d2b539c009cc4318ae0f }
             	}
 
             	set in6-grants {
@@ -329,20 +360,24 @@ probes: [{from: {pod: shop/api}, to: {pod: shop/db}, port: 5432, expect: allow}]
             	}
 
             	chain egress-denied {
-            		ct status dnat ip saddr . ip daddr @self4 return
-            		ct status dnat ip6 saddr . ip6 daddr @self6 return
             		limit rate 100/second burst 100 packets log prefix "weir egress" group 100 snaplen 128
             		counter drop
             	}
 
+            	chain egress-isolated {
+            		ct status dnat ip saddr . ip daddr @self4 return
+            		ct status dnat ip6 saddr . ip6 daddr @self6 return
+            		goto egress-denied
+            	}
+
             	chain egress4 {
             		ip saddr . ip daddr . meta l4proto . th dport @out4-grants return
-            		goto egress-denied
+            		goto egress-isolated
             	}
 
             	chain egress6 {
             		ip6 saddr . ip6 daddr . meta l4proto . th dport @out6-grants return
-            		goto egress-denied
+            		goto egress-isolated
             	}
 
             	chain forward {
@@ -353,31 +388,51 @@ probes: [{from: {pod: shop/api}, to: {pod: shop/db}, port: 5432, expect: allow}]
             	}
 
             	chain ingress-denied {
-            		ct status dnat ip saddr . ip daddr @self4 return
-            		ct status dnat ip6 saddr . ip6 daddr @self6 return
             		limit rate 100/second burst 100 packets log prefix "weir ingress" group 100 snaplen 128
             		counter drop
             	}
 
-            	chain ingress4 {
-            		ip daddr . ip saddr . meta l4proto . th dport @in4-grants return
+            	chain ingress-isolated {
+            		ct status dnat ip saddr . ip daddr @self4 return
+            		ct status dnat ip6 saddr . ip6 daddr @self6 return
             		goto ingress-denied
             	}
 
-            	chain ingress4-23994cea1ca1a39b4f7a8cb90bffee1f {
+            	chain ingress4 {
+            		ip daddr . ip saddr . meta l4proto . th dport @in4-grants return
+            		goto ingress-isolated
+            	}
+
+            	chain ingress4-c904578c7e6bba24a486fef8d82428eb {
             		ip saddr @pods4-7543e6b514c489a1d86808fea30f45c2 meta l4proto . th dport @services-38e42b196d040d166f2c051937e8d5d1 return
             		ip saddr @blocks4-983580524d074eb53b69a745ba52b620 return
-            		goto ingress-denied comment "isolated by shop/db"
+            		goto ingress-isolated comment "isolated by shop/db"
             	}
 
             	chain ingress6 {
             		ip6 daddr . ip6 saddr . meta l4proto . th dport @in6-grants return
-            		goto ingress-denied
+            		goto ingress-isolated
             	}
 
-            	chain ingress6-c8c6f15f89db745db7fe0864cabb3b4b {
+            	chain ingress6-1d19e9b75708d2b539c009cc4318ae0f {
             		ip6 saddr @pods6-7543e6b514c489a1d86808fea30f45c2 meta l4proto . th dport @services-38e42b196d040d166f2c051937e8d5d1 return
-            		goto ingress-denied comment "isolated by shop/db"
+            		goto ingress-isolated comment "isolated by shop/db"
+            	}
+
+            	chain input {
+            		type filter hook input priority 101; policy accept;
+            		ct state established,related accept
+            		meta nfproto ipv4 goto local4
+            		meta nfproto ipv6 goto local6
+            	}
+
+            	chain local4 {
+            		ip saddr vmap @out4
+            	}
+
+            	chain local6 {
+            		ip6 hoplimit 255 icmpv6 type 133-137 accept
+            		ip6 saddr vmap @out6
             	}
 
             	chain new4 {
@@ -401,6 +456,13 @@ probes: [{from: {pod: shop/api}, to: {pod: shop/db}, port: 5432, expect: allow}]
             	chain onward6 {
             		ip6 daddr vmap @in6
             		accept
+            	}
+
+            	chain output {
+            		type filter hook output priority filter; policy accept;
+            		ct state established,related accept
+            		ip saddr @cut4-senders jump cut4
+            		ip6 saddr @cut6-senders jump cut6
             	}
 
             }
@@ -539,20 +601,24 @@ probes: [{from: {pod: spy/spy}, to: {pod: shop/web}, port: 80, expect: deny}]",
             	}
 
             	chain egress-denied {
-            		ct status dnat ip saddr . ip daddr @self4 return
-            		ct status dnat ip6 saddr . ip6 daddr @self6 return
             		limit rate 100/second burst 100 packets log prefix "weir egress" group 100 snaplen 128
             		counter drop
             	}
 
+            	chain egress-isolated {
+            		ct status dnat ip saddr . ip daddr @self4 return
+            		ct status dnat ip6 saddr . ip6 daddr @self6 return
+            		goto egress-denied
+            	}
+
             	chain egress4 {
             		ip saddr . ip daddr . meta l4proto . th dport @out4-grants return
-            		goto egress-denied
+            		goto egress-isolated
             	}
 
             	chain egress6 {
             		ip6 saddr . ip6 daddr . meta l4proto . th dport @out6-grants return
-            		goto egress-denied
+            		goto egress-isolated
             	}
 
             	chain forward {
@@ -563,15 +629,19 @@ probes: [{from: {pod: spy/spy}, to: {pod: shop/web}, port: 80, expect: deny}]",
             	}
 
             	chain ingress-denied {
-            		ct status dnat ip saddr . ip daddr @self4 return
-            		ct status dnat ip6 saddr . ip6 daddr @self6 return
             		limit rate 100/second burst 100 packets log prefix "weir ingress" group 100 snaplen 128
             		counter drop
             	}
 
+            	chain ingress-isolated {
+            		ct status dnat ip saddr . ip daddr @self4 return
+            		ct status dnat ip6 saddr . ip6 daddr @self6 return
+            		goto ingress-denied
+            	}
+
             	chain ingress4 {
             		ip daddr . ip saddr . meta l4proto . th dport @in4-grants return
-            		goto ingress-denied
+            		goto ingress-isolated
             	}
 
             	chain ingress4-28801fb81d276f8282449bd434482119 {
@@ -592,7 +662,23 @@ probes: [{from: {pod: spy/spy}, to: {pod: shop/web}, port: 80, expect: deny}]",
 
             	chain ingress6 {
             		ip6 daddr . ip6 saddr . meta l4proto . th dport @in6-grants return
-            		goto ingress-denied
+            		goto ingress-isolated
+            	}
+
+            	chain input {
+            		type filter hook input priority 101; policy accept;
+            		ct state established,related accept
+            		meta nfproto ipv4 goto local4
+            		meta nfproto ipv6 goto local6
+            	}
+
+            	chain local4 {
+            		ip saddr vmap @out4
+            	}
+
+            	chain local6 {
+            		ip6 hoplimit 255 icmpv6 type 133-137 accept
+            		ip6 saddr vmap @out6
             	}
 
             	chain new4 {
@@ -616,6 +702,13 @@ probes: [{from: {pod: spy/spy}, to: {pod: shop/web}, port: 80, expect: deny}]",
             	chain onward6 {
             		ip6 daddr vmap @in6
             		accept
+            	}
+
+            	chain output {
+            		type filter hook output priority filter; policy accept;
+            		ct state established,related accept
+            		ip saddr @cut4-senders jump cut4
+            		ip6 saddr @cut6-senders jump cut6
             	}
 
             }

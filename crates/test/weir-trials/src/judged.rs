@@ -14,7 +14,7 @@ use weir_netfilter::{PacketLog, report};
 
 use crate::{
     Backend,
-    cluster::{ARRIVAL_TIMEOUT, PODS, TrialCluster, address, flow, ping, policy, world},
+    cluster::{ARRIVAL_TIMEOUT, TrialCluster, DROP_TIMEOUT, PODS, address, flow, ping, policy, world},
     node,
 };
 
@@ -64,13 +64,94 @@ pub(crate) fn a_pod_and_its_node<B: Backend>(backend: B) {
     for wiring in [Wiring::Routed, Wiring::Bridged] {
         let world = world(&format!("{PODS}policies:\n{}", policy("all", LOCKED)));
         let cluster = TrialCluster::new(backend, &world, wiring, Mode::Enforce);
-        for (from, to) in [(NODE, DB), (DB, NODE), (OTHER_NODE, FAR), (FAR, OTHER_NODE)] {
+        for (from, to) in [(NODE, DB), (OTHER_NODE, FAR)] {
             pings(&cluster, from, to, Allow);
             probes(&cluster, from, to, Allow);
         }
-        for (from, to) in [(OTHER_NODE, DB), (DB, OTHER_NODE), (OUTSIDE, DB), (API, DB)] {
+        let denied = [(DB, NODE), (FAR, OTHER_NODE), (OTHER_NODE, DB), (DB, OTHER_NODE)];
+        for (from, to) in denied.into_iter().chain([(OUTSIDE, DB), (API, DB)]) {
             pings(&cluster, from, to, Deny);
             probes(&cluster, from, to, Deny);
+        }
+    }
+}
+
+/// A ClusterNetworkPolicy for all pods.
+fn admin_policy(name: &str, priority: u32, rules: &str) -> String {
+    format!(
+        "- {{apiVersion: policy.networking.k8s.io/v1alpha2, kind: ClusterNetworkPolicy,
+   metadata: {{name: {name}}},
+   spec: {{tier: Admin, priority: {priority}, subject: {{namespaces: {{}}}}, {rules}}}}}\n"
+    )
+}
+
+/// Egress to the node of a pod, with the peers `nodes` of admin policies and an `ipBlock`.
+pub(crate) fn egress_to_the_node<B: Backend>(backend: B) {
+    let db = "podSelector: {matchLabels: {app: db}}, policyTypes: [Egress],
+              egress: [{to: [{ipBlock: {cidr: 192.168.0.1/32}}], ports: [{port: 80}]}]";
+    let nodes = admin_policy(
+        "nodes",
+        1,
+        "egress: [{action: Accept, to: [{nodes: {}}], protocols: [{udp: {destinationPort: {number: 80}}}]},
+                  {action: Deny, to: [{nodes: {}}], protocols: [{sctp: {destinationPort: {number: 80}}}]}]",
+    );
+    for wiring in [Wiring::Routed, Wiring::Bridged] {
+        let text = format!("{PODS}policies:\n{}adminPolicies:\n{nodes}", policy("db", db));
+        let cluster = TrialCluster::new(backend, &world(&text), wiring, Mode::Enforce);
+        let expected = |from: [&str; 2], to: [&str; 2], protocol, verdicts: [Verdict; 2]| {
+            let flows = [0, 1].map(|at| flow(from[at], to[at], protocol, 80));
+            cluster.probe(&flows.into_iter().zip(verdicts).collect::<Vec<_>>());
+        };
+        // Of the node's addresses, the block contains only that of IPv4.
+        expected(DB, NODE, Protocol::Tcp, [Allow, Deny]);
+        expected(API, NODE, Protocol::Tcp, [Allow, Allow]);
+        for pod in [DB, API] {
+            expected(pod, NODE, Protocol::Udp, [Allow, Allow]);
+            expected(pod, NODE, Protocol::Sctp, [Deny, Deny]);
+        }
+        pings(&cluster, DB, NODE, Deny);
+        pings(&cluster, API, NODE, Allow);
+    }
+}
+
+/// A service whose only backend is `db`, as kube-proxy translates it.
+const SERVICE: &str = "
+table ip service {
+ chain prerouting { type nat hook prerouting priority dstnat; ip daddr 10.96.0.1 dnat to 10.0.0.3; }
+ chain postrouting { type nat hook postrouting priority srcnat; ip saddr 10.0.0.3 ip daddr 10.0.0.3 masquerade; }
+}
+table ip6 service {
+ chain prerouting { type nat hook prerouting priority dstnat; ip6 daddr fd96::1 dnat to fd00::3; }
+ chain postrouting { type nat hook postrouting priority srcnat; ip6 saddr fd00::3 ip6 daddr fd00::3 masquerade; }
+}";
+
+/// Whether a datagram from `db` to the service arrives at `db`.
+fn reaches_itself<B: Backend>(cluster: &TrialCluster<B>, at: usize, timeout: Duration) -> bool {
+    let service = ["10.96.0.1", "fd96::1"][at];
+    let received = cluster.lab.at(address(DB[at]), || {
+        let server = UdpSocket::bind(SocketAddr::new(address(DB[at]), 80)).unwrap();
+        let client = UdpSocket::bind(SocketAddr::new(address(DB[at]), 0)).unwrap();
+        client.send_to(b"!", SocketAddr::new(address(service), 80)).unwrap();
+        server.set_read_timeout(Some(timeout)).unwrap();
+        server.recv(&mut [0; 8])
+    });
+    received.unwrap().is_ok()
+}
+
+/// A pod that reaches itself through a service: admin policies apply, NetworkPolicies do not.
+pub(crate) fn a_pod_and_itself_through_a_service<B: Backend>(backend: B) {
+    let mut cluster = TrialCluster::with(backend, &[policy("all", LOCKED)]);
+    node::run(&cluster.lab, "nft", &["-f", "-"], SERVICE);
+    for at in [0, 1] {
+        assert!(reaches_itself(&cluster, at, ARRIVAL_TIMEOUT), "isolated, {at}");
+    }
+    let everyone = "action: Deny, {}: [{namespaces: {}}]";
+    for (peers, direction) in [("from", "ingress"), ("to", "egress")] {
+        let rule = everyone.replacen("{}", peers, 1);
+        let deny = admin_policy("deny", 1, &format!("{direction}: [{{{rule}}}]"));
+        cluster.change(&format!("adminPolicies:\n{deny}"));
+        for at in [0, 1] {
+            assert!(!reaches_itself(&cluster, at, DROP_TIMEOUT), "{direction}, {at}");
         }
     }
 }

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use weir_datapath::{Mode, Planner as _};
 use weir_engine::{Engine, Locality};
 use weir_model::{Change, Delta, Direction, Flow, Program, Protocol, Verdict};
-use weir_nft::{NftChain, NftSet, NftTable, NftVerdict, Planner, Step, render};
+use weir_nft::{Hook, NftChain, NftSet, NftTable, NftVerdict, Planner, Step, render};
 
 use packet::Way;
 
@@ -80,22 +80,30 @@ fn around(before: &Program, delta: &Delta) -> Vec<Program> {
     after.into()
 }
 
-/// Whether the nodes of both ends forward a packet. They do not if a pod sends to itself or to its
-/// node.
-fn is_forwarded(program: &Program, flow: &Flow) -> bool {
-    Direction::BOTH.into_iter().all(|direction| {
+/// The hook that a packet passes. `None` if a pod sends to itself, or a node to its pod.
+fn hook(program: &Program, flow: &Flow) -> Option<Hook> {
+    let is_judged = Direction::BOTH.into_iter().all(|direction| {
         let (here, _) = flow.ends(direction);
         program.owner(here).is_none() || program.judged(flow, direction).is_some()
-    })
+    });
+    let to_node =
+        program.owner(flow.from).is_some_and(|(_, pod)| program.is_own_node(pod, flow.to));
+    is_judged.then_some(if to_node { Hook::Input } else { Hook::Forward })
 }
 
 /// Sends a packet for every moment at which a lookup can meet the change.
 #[track_caller]
-fn check(before: &NftTable, after: &NftTable, flow: &Flow, [may_pass, may_not]: [bool; 2]) {
+fn check(
+    before: &NftTable,
+    after: &NftTable,
+    hook: Hook,
+    flow: &Flow,
+    [may_pass, may_not]: [bool; 2],
+) {
     let mut early = 0;
     loop {
         let mut way = Way { before, after, early, made: 0 };
-        let is_possible = match way.verdict(flow) {
+        let is_possible = match way.verdict(hook, flow) {
             Verdict::Allow => may_pass,
             Verdict::Deny => may_not,
         };
@@ -123,9 +131,13 @@ fn step(
     let transaction = planner.plan(program, &delta);
     for group in transaction.groups() {
         let next = after(state.clone(), &group.steps);
-        let is_met = |flow: &&Flow| programs.iter().all(|program| is_forwarded(program, flow));
-        for flow in flows.iter().filter(is_met) {
-            check(&state, &next, flow, possible(&programs, flow));
+        for flow in flows {
+            let mut hooks = programs.iter().map(|program| hook(program, flow));
+            if let Some(Some(first)) = hooks.next()
+                && hooks.all(|other| other == Some(first))
+            {
+                check(&state, &next, first, flow, possible(&programs, flow));
+            }
         }
         state = next;
     }
@@ -321,7 +333,7 @@ fn the_number_of_lookups_does_not_depend_on_the_number_of_admin_rules() {
                 port: 1010,
             };
             let mut way = Way { before: &table, after: &table, early: 0, made: 0 };
-            way.verdict(&flow);
+            way.verdict(Hook::Forward, &flow);
             way.made
         })
     });

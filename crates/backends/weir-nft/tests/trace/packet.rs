@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use weir_model::{Flow, IpFamily, Name, Verdict};
 use weir_nft::{
-    ElementData, ElementKey, Field, Match, NftSet, NftTable, NftVerdict, SetKind, Statement,
+    ElementData, ElementKey, Field, Hook, Match, NftSet, NftTable, NftVerdict, SetKind, Statement,
 };
 
 /// The rules for a packet, and the sets before and after a change.
@@ -21,9 +21,9 @@ pub(crate) struct Way<'a> {
 }
 
 impl Way<'_> {
-    /// The verdict on the first packet of a connection.
-    pub(crate) fn verdict(&mut self, flow: &Flow) -> Verdict {
-        self.chain("forward", flow).unwrap_or(Verdict::Allow)
+    /// The verdict on the first packet of a connection, at one hook.
+    pub(crate) fn verdict(&mut self, hook: Hook, flow: &Flow) -> Verdict {
+        self.chain(hook.chain(), flow).unwrap_or(Verdict::Allow)
     }
 
     /// The verdict of a chain. `None` if the chain returns to its caller.
