@@ -8,7 +8,7 @@ use weir_netlink::Body;
 
 use crate::uapi::*;
 
-pub(crate) use from_rule::from_rule;
+pub(crate) use from_rule::{first_group, from_rule};
 
 /// An expression. Register numbers count registers of four bytes from 0.
 #[derive(Clone, Debug, PartialEq, Eq)]

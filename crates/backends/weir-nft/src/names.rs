@@ -81,6 +81,15 @@ pub(crate) fn local_chain(family: IpFamily) -> Name {
     format!("local{}", family.digit()).into()
 }
 
+/// The set of the families in which a pod of the node is isolated for ingress.
+pub(crate) const ISOLATED_FAMILIES: &str = "isolated";
+
+/// The chain for packets to all pods on a bridge, or to a group of them, while a pod of the node is
+/// isolated for ingress.
+pub(crate) fn group_chain(family: IpFamily) -> Name {
+    format!("group{}", family.digit()).into()
+}
+
 /// The chain for packets that egress rules let pass: it applies the ingress rules and accepts.
 pub(crate) fn onward_chain(family: IpFamily) -> Name {
     format!("onward{}", family.digit()).into()

@@ -5,7 +5,7 @@ use weir_model::{Delta, Direction, IpFamily, Member, Name, PodId, Program, SetDe
 
 use crate::{
     ElementData, ElementKey, Installed, NftSet, NftTable, NftVerdict, SetKind, Step, Transaction,
-    objects::Objects, peers::PeerMap, pod_elements::PodElements, replan, stages::Stages,
+    names, objects::Objects, peers::PeerMap, pod_elements::PodElements, replan, stages::Stages,
 };
 
 /// Turns deltas of the compiled rules into transactions for the kernel.
@@ -136,6 +136,19 @@ impl Planner {
         }
         gone.iter().for_each(|(set, key)| self.objects.remove_element(set, key));
         self.pods.extend(updated);
+        IpFamily::BOTH.into_iter().for_each(|family| self.update_isolated_family(family));
+    }
+
+    /// Records whether a pod is isolated for ingress in this family.
+    fn update_isolated_family(&mut self, family: IpFamily) {
+        let (isolated, key) = (names::ISOLATED_FAMILIES.into(), ElementKey::Family(family));
+        let pods = names::dispatch_map(Direction::Ingress, family);
+        let has_pods = self.table().sets.get(&pods).is_some_and(|set| !set.elements.is_empty());
+        if has_pods {
+            self.put_once(&isolated, key);
+        } else {
+            self.objects.remove_element(&isolated, &key);
+        }
     }
 
     /// Updates the copies of a changed set.

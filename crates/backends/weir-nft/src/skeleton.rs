@@ -7,6 +7,8 @@ use weir_model::{Direction, IpFamily, Name};
 
 use crate::{Field, Hook, Match, NftChain, NftRule, NftSet, Planner, SetKind, Statement, names};
 
+const IGMP: u8 = 2;
+
 impl Planner {
     /// Adds the sets and chains that every table has, whatever the policies are.
     pub(crate) fn add_skeleton(&mut self, mode: Mode) {
@@ -24,7 +26,10 @@ impl Planner {
             );
             self.add_cut_chain(family);
             self.add_new_chains(family);
+            self.add_group_chain(family);
         }
+        let isolated = Name::from(names::ISOLATED_FAMILIES);
+        self.add_pinned_set(&isolated, SetKind::Families, "families with isolated pods, ingress");
         for direction in Direction::BOTH {
             self.add_isolated_chain(direction);
             self.add_denied_chain(direction, mode);
@@ -76,11 +81,22 @@ impl Planner {
             self.add_pinned_set(&name, SetKind::Chains(family), &comment);
             self.add_grants_chain(direction, family);
         }
-        let apply_ingress = rules.last().cloned();
+        let ingress = rules.last().cloned();
+        let ingress: Vec<NftRule> = ingress.into_iter().chain(to_group_chain(family)).collect();
+        rules.extend(to_group_chain(family));
         self.add_pinned_chain(&names::new_chain(family), NftChain { hook: None, rules });
-        let rules =
-            apply_ingress.into_iter().chain([NftRule::new([], Statement::Accept)]).collect();
+        let rules = ingress.into_iter().chain([NftRule::new([], Statement::Accept)]).collect();
         self.add_pinned_chain(&names::onward_chain(family), NftChain { hook: None, rules });
+    }
+
+    /// Adds the chain for packets on a bridge that have more than one receiver. The rules of these
+    /// receivers cannot apply, because the packet does not have their addresses. So it is denied.
+    fn add_group_chain(&mut self, family: IpFamily) {
+        let denied = Statement::Goto(names::denied_chain(Direction::Ingress));
+        let accepted = link_control(family).into_iter();
+        let accepted = accepted.map(|one| NftRule::new([one], Statement::Accept));
+        let rules = accepted.chain([NftRule::new([], denied)]).collect();
+        self.add_pinned_chain(&names::group_chain(family), NftChain { hook: None, rules });
     }
 
     /// Adds the chain that looks up the grants of pods without a chain.
@@ -156,4 +172,28 @@ impl Planner {
 fn drop_cut(family: IpFamily) -> NftRule {
     let senders = Match::In(vec![Field::Source(family)], names::cut_senders_set(family));
     NftRule::new([senders], Statement::Jump(names::cut(family)))
+}
+
+/// The rules for packets with more than one receiver, while a pod of the node is isolated for
+/// ingress.
+fn to_group_chain(family: IpFamily) -> [NftRule; 2] {
+    [Match::ToStations, Match::ToGroup(family)].map(|group| {
+        let is_isolated = Match::In(vec![Field::Family], names::ISOLATED_FAMILIES.into());
+        NftRule::new([group, is_isolated], Statement::Goto(names::group_chain(family)))
+    })
+}
+
+/// The packets to groups that hosts on a link need: membership reports and DHCP.
+fn link_control(family: IpFamily) -> Vec<Match> {
+    let dhcp = |server: u16, client: u16| {
+        [Match::Udp { from: client, to: server }, Match::Udp { from: server, to: client }]
+    };
+    match family {
+        IpFamily::V4 => [Match::Protocol(IGMP)].into_iter().chain(dhcp(67, 68)).collect(),
+        IpFamily::V6 => {
+            let reports = [(130, 132), (143, 143)];
+            let reports = reports.map(|(first, last)| Match::Icmpv6 { first, last });
+            reports.into_iter().chain(dhcp(547, 546)).collect()
+        }
+    }
 }

@@ -51,11 +51,15 @@ pub enum SetKind {
     Cut(IpFamily),
     /// The senders of these replies. Elements have a timeout.
     CutSenders(IpFamily),
+    /// Address families.
+    Families,
 }
 
 /// A field of a packet, and the part of a key that it is compared with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Field {
+    /// The address family.
+    Family,
     /// The source address.
     Source(IpFamily),
     /// The destination address.
@@ -101,6 +105,8 @@ pub enum ElementKey {
     Block(IpAddr, IpAddr),
     /// Ports.
     Service(PortRange),
+    /// An address family.
+    Family(IpFamily),
 }
 
 /// The data of an element of a verdict map.
@@ -211,6 +217,26 @@ pub enum Match {
     Translated,
     /// Belongs to IPv6 neighbour discovery and was not forwarded by a router.
     NeighbourDiscovery,
+    /// Is a frame to all stations of a link, or to a group of them.
+    ToStations,
+    /// Is sent to a multicast address, or to all hosts of a network.
+    ToGroup(IpFamily),
+    /// Has this protocol.
+    Protocol(u8),
+    /// Is ICMPv6 with one of these types.
+    Icmpv6 {
+        /// The first type.
+        first: u8,
+        /// The last type.
+        last: u8,
+    },
+    /// Is UDP between these ports.
+    Udp {
+        /// The source port.
+        from: u16,
+        /// The destination port.
+        to: u16,
+    },
     /// Has these fields, concatenated, in a set.
     In(Vec<Field>, Name),
     /// Is sent to one of these ports.
@@ -255,6 +281,11 @@ impl NftRule {
             | Match::Translated
             | Match::Of(_)
             | Match::NeighbourDiscovery
+            | Match::ToStations
+            | Match::ToGroup(_)
+            | Match::Protocol(_)
+            | Match::Icmpv6 { .. }
+            | Match::Udp { .. }
             | Match::To(_) => None,
         });
         let (one, other) = match &self.statement {

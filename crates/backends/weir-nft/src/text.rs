@@ -7,7 +7,7 @@ use weir_netfilter::report::{BURST, GROUP, PER_SECOND, SNAPLEN, prefix};
 
 use crate::{
     ElementKey, Field, Hook, Match, NftChain, NftRule, NftSet, NftTable, NftVerdict, SetKind,
-    Statement, intervals,
+    Statement, expr::first_group, intervals,
 };
 
 impl fmt::Display for NftTable {
@@ -67,7 +67,8 @@ impl SetKind {
             | SetKind::Ports(_)
             | SetKind::Grants(_)
             | SetKind::Chains(_)
-            | SetKind::Services => None,
+            | SetKind::Services
+            | SetKind::Families => None,
         }
     }
 }
@@ -92,6 +93,7 @@ impl fmt::Display for SetKind {
                 write!(f, "{} : verdict", address(family))
             }
             SetKind::Services | SetKind::ServiceRanges => f.write_str("inet_proto . inet_service"),
+            SetKind::Families => f.write_str("nf_proto"),
             SetKind::Cut(family) => {
                 let address = address(family);
                 write!(f, "{address} . inet_service . {address} . inet_service . inet_proto")
@@ -113,6 +115,7 @@ impl fmt::Display for ElementKey {
             }
             ElementKey::Block(first, last) => f.write_str(&intervals::text(*first, *last)),
             ElementKey::Service(range) => write!(f, "{} . {}", word(range.protocol), ports(range)),
+            ElementKey::Family(family) => f.write_str(family_word(*family)),
         }
     }
 }
@@ -170,9 +173,17 @@ impl fmt::Display for Match {
         match self {
             Match::Established => f.write_str("ct state established,related"),
             Match::Translated => f.write_str("ct status dnat"),
-            Match::Of(IpFamily::V4) => f.write_str("meta nfproto ipv4"),
-            Match::Of(IpFamily::V6) => f.write_str("meta nfproto ipv6"),
+            Match::Of(family) => write!(f, "meta nfproto {}", family_word(*family)),
             Match::NeighbourDiscovery => f.write_str("ip6 hoplimit 255 icmpv6 type 133-137"),
+            Match::ToStations => f.write_str("meta pkttype != host"),
+            Match::ToGroup(family) => {
+                let first = first_group(*family);
+                write!(f, "{} >= {first}", Field::Destination(*family))
+            }
+            Match::Protocol(number) => write!(f, "meta l4proto {number}"),
+            Match::Icmpv6 { first, last } if first == last => write!(f, "icmpv6 type {first}"),
+            Match::Icmpv6 { first, last } => write!(f, "icmpv6 type {first}-{last}"),
+            Match::Udp { from, to } => write!(f, "udp sport {from} udp dport {to}"),
             Match::In(key, set) => write!(f, "{} @{set}", joined(key)),
             Match::To(range) if *range == PortRange::all(range.protocol) => {
                 write!(f, "meta l4proto {}", word(range.protocol))
@@ -207,6 +218,7 @@ impl fmt::Display for Statement {
 impl fmt::Display for Field {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
+            Field::Family => "meta nfproto",
             Field::Source(IpFamily::V4) => "ip saddr",
             Field::Source(IpFamily::V6) => "ip6 saddr",
             Field::Destination(IpFamily::V4) => "ip daddr",
@@ -220,6 +232,13 @@ impl fmt::Display for Field {
 
 fn joined(fields: &[Field]) -> String {
     fields.iter().map(Field::to_string).collect::<Vec<_>>().join(" . ")
+}
+
+fn family_word(family: IpFamily) -> &'static str {
+    match family {
+        IpFamily::V4 => "ipv4",
+        IpFamily::V6 => "ipv6",
+    }
 }
 
 fn word(protocol: Protocol) -> &'static str {

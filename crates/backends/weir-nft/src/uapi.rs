@@ -137,6 +137,9 @@ pub(crate) const NFTA_META_DREG: u16 = 1;
 pub(crate) const NFTA_META_KEY: u16 = 2;
 pub(crate) const NFT_META_NFPROTO: u32 = 15;
 pub(crate) const NFT_META_L4PROTO: u32 = 16;
+pub(crate) const NFT_META_PKTTYPE: u32 = 19;
+/// The `pkttype` of a frame to this node, from `linux/if_packet.h`.
+pub(crate) const PACKET_HOST: u8 = 0;
 pub(crate) const NFTA_PAYLOAD_DREG: u16 = 1;
 pub(crate) const NFTA_PAYLOAD_BASE: u16 = 2;
 pub(crate) const NFTA_PAYLOAD_OFFSET: u16 = 3;
@@ -184,6 +187,7 @@ pub(crate) const NFTA_LOG_PREFIX: u16 = 2;
 pub(crate) const NFTA_LOG_SNAPLEN: u16 = 3;
 
 // The nft program: types of keys, and the tags of its opaque data.
+pub(crate) const TYPE_NFPROTO: u32 = 2;
 pub(crate) const TYPE_IPADDR: u32 = 7;
 pub(crate) const TYPE_IP6ADDR: u32 = 8;
 pub(crate) const TYPE_INET_PROTOCOL: u32 = 12;

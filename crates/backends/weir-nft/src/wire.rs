@@ -57,6 +57,7 @@ fn fields(kind: SetKind) -> Vec<(u32, u32)> {
         SetKind::Ports(family) => vec![address(family), protocol, port],
         SetKind::Grants(family) => vec![address(family), address(family), protocol, port],
         SetKind::Services | SetKind::ServiceRanges => vec![protocol, port],
+        SetKind::Families => vec![(TYPE_NFPROTO, 1)],
         SetKind::Cut(family) => vec![address(family), port, address(family), port, protocol],
     }
 }
@@ -74,7 +75,8 @@ impl SetKind {
             | SetKind::Pairs(_)
             | SetKind::Ports(_)
             | SetKind::Grants(_)
-            | SetKind::Services => 0,
+            | SetKind::Services
+            | SetKind::Families => 0,
         };
         SetDeclaration {
             flags,
@@ -238,6 +240,15 @@ fn first_key(key: &ElementKey) -> KeyBytes {
         ElementKey::Service(PortRange { protocol, first, .. }) => {
             start.protocol(protocol).port(first)
         }
+        ElementKey::Family(family) => start.push(&[family_number(family)]),
+    }
+}
+
+/// The kernel's number of an address family.
+pub(crate) fn family_number(family: IpFamily) -> u8 {
+    match family {
+        IpFamily::V4 => NFPROTO_IPV4,
+        IpFamily::V6 => NFPROTO_IPV6,
     }
 }
 
@@ -324,6 +335,11 @@ pub(crate) fn key(kind: SetKind, element: &WireElement) -> Option<ElementKey> {
         SetKind::Grants(family) => {
             let (pod, peer) = (address(family, &mut rest)?, address(family, &mut rest)?);
             ElementKey::Grant(pod, peer, protocol(&mut rest)?, port(&mut rest)?)
+        }
+        SetKind::Families => {
+            let number = split_array::<4>(&mut rest)?;
+            let is_it = |family: &IpFamily| number == [family_number(*family), 0, 0, 0];
+            ElementKey::Family(IpFamily::BOTH.into_iter().find(is_it)?)
         }
         SetKind::Blocks(_)
         | SetKind::BlockChains(_)

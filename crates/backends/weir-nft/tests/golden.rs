@@ -71,6 +71,11 @@ probes: [{from: {ip: 10.9.9.9}, to: {pod: shop/web}, port: 80, expect: allow}]",
             		comment "pod, peer and port that policies allow, ingress"
             	}
 
+            	set isolated {
+            		type nf_proto
+            		comment "families with isolated pods, ingress"
+            	}
+
             	map out4 {
             		type ipv4_addr : verdict
             		comment "pods that policies select, egress"
@@ -139,6 +144,21 @@ probes: [{from: {ip: 10.9.9.9}, to: {pod: shop/web}, port: 80, expect: allow}]",
             		meta nfproto ipv6 goto new6
             	}
 
+            	chain group4 {
+            		meta l4proto 2 accept
+            		udp sport 68 udp dport 67 accept
+            		udp sport 67 udp dport 68 accept
+            		goto ingress-denied
+            	}
+
+            	chain group6 {
+            		icmpv6 type 130-132 accept
+            		icmpv6 type 143 accept
+            		udp sport 546 udp dport 547 accept
+            		udp sport 547 udp dport 546 accept
+            		goto ingress-denied
+            	}
+
             	chain ingress-denied {
             		limit rate 100/second burst 100 packets log prefix "weir ingress" group 100 snaplen 128
             		counter drop
@@ -180,6 +200,8 @@ probes: [{from: {ip: 10.9.9.9}, to: {pod: shop/web}, port: 80, expect: allow}]",
             		ip saddr @cut4-senders jump cut4
             		ip saddr vmap @out4
             		ip daddr vmap @in4
+            		meta pkttype != host meta nfproto @isolated goto group4
+            		ip daddr >= 224.0.0.0 meta nfproto @isolated goto group4
             	}
 
             	chain new6 {
@@ -187,15 +209,21 @@ probes: [{from: {ip: 10.9.9.9}, to: {pod: shop/web}, port: 80, expect: allow}]",
             		ip6 saddr @cut6-senders jump cut6
             		ip6 saddr vmap @out6
             		ip6 daddr vmap @in6
+            		meta pkttype != host meta nfproto @isolated goto group6
+            		ip6 daddr >= ff00:: meta nfproto @isolated goto group6
             	}
 
             	chain onward4 {
             		ip daddr vmap @in4
+            		meta pkttype != host meta nfproto @isolated goto group4
+            		ip daddr >= 224.0.0.0 meta nfproto @isolated goto group4
             		accept
             	}
 
             	chain onward6 {
             		ip6 daddr vmap @in6
+            		meta pkttype != host meta nfproto @isolated goto group6
+            		ip6 daddr >= ff00:: meta nfproto @isolated goto group6
             		accept
             	}
 
@@ -295,6 +323,13 @@ probes: [{from: {pod: shop/api}, to: {pod: shop/db}, port: 5432, expect: allow}]
             		comment "pod, peer and port that policies allow, ingress"
             	}
 
+            	set isolated {
+            		type nf_proto
+            		comment "families with isolated pods, ingress"
+            		elements = { ipv4,
+            			     ipv6 }
+            	}
+
             	map out4 {
             		type ipv4_addr : verdict
             		comment "pods that policies select, egress"
@@ -387,6 +422,21 @@ probes: [{from: {pod: shop/api}, to: {pod: shop/db}, port: 5432, expect: allow}]
             		meta nfproto ipv6 goto new6
             	}
 
+            	chain group4 {
+            		meta l4proto 2 accept
+            		udp sport 68 udp dport 67 accept
+            		udp sport 67 udp dport 68 accept
+            		goto ingress-denied
+            	}
+
+            	chain group6 {
+            		icmpv6 type 130-132 accept
+            		icmpv6 type 143 accept
+            		udp sport 546 udp dport 547 accept
+            		udp sport 547 udp dport 546 accept
+            		goto ingress-denied
+            	}
+
             	chain ingress-denied {
             		limit rate 100/second burst 100 packets log prefix "weir ingress" group 100 snaplen 128
             		counter drop
@@ -439,6 +489,8 @@ probes: [{from: {pod: shop/api}, to: {pod: shop/db}, port: 5432, expect: allow}]
             		ip saddr @cut4-senders jump cut4
             		ip saddr vmap @out4
             		ip daddr vmap @in4
+            		meta pkttype != host meta nfproto @isolated goto group4
+            		ip daddr >= 224.0.0.0 meta nfproto @isolated goto group4
             	}
 
             	chain new6 {
@@ -446,15 +498,21 @@ probes: [{from: {pod: shop/api}, to: {pod: shop/db}, port: 5432, expect: allow}]
             		ip6 saddr @cut6-senders jump cut6
             		ip6 saddr vmap @out6
             		ip6 daddr vmap @in6
+            		meta pkttype != host meta nfproto @isolated goto group6
+            		ip6 daddr >= ff00:: meta nfproto @isolated goto group6
             	}
 
             	chain onward4 {
             		ip daddr vmap @in4
+            		meta pkttype != host meta nfproto @isolated goto group4
+            		ip daddr >= 224.0.0.0 meta nfproto @isolated goto group4
             		accept
             	}
 
             	chain onward6 {
             		ip6 daddr vmap @in6
+            		meta pkttype != host meta nfproto @isolated goto group6
+            		ip6 daddr >= ff00:: meta nfproto @isolated goto group6
             		accept
             	}
 
@@ -545,6 +603,12 @@ probes: [{from: {pod: spy/spy}, to: {pod: shop/web}, port: 80, expect: deny}]",
             		comment "pod, peer and port that policies allow, ingress"
             	}
 
+            	set isolated {
+            		type nf_proto
+            		comment "families with isolated pods, ingress"
+            		elements = { ipv4 }
+            	}
+
             	map out4 {
             		type ipv4_addr : verdict
             		comment "pods that policies select, egress"
@@ -628,6 +692,21 @@ probes: [{from: {pod: spy/spy}, to: {pod: shop/web}, port: 80, expect: deny}]",
             		meta nfproto ipv6 goto new6
             	}
 
+            	chain group4 {
+            		meta l4proto 2 accept
+            		udp sport 68 udp dport 67 accept
+            		udp sport 67 udp dport 68 accept
+            		goto ingress-denied
+            	}
+
+            	chain group6 {
+            		icmpv6 type 130-132 accept
+            		icmpv6 type 143 accept
+            		udp sport 546 udp dport 547 accept
+            		udp sport 547 udp dport 546 accept
+            		goto ingress-denied
+            	}
+
             	chain ingress-denied {
             		limit rate 100/second burst 100 packets log prefix "weir ingress" group 100 snaplen 128
             		counter drop
@@ -685,6 +764,8 @@ probes: [{from: {pod: spy/spy}, to: {pod: shop/web}, port: 80, expect: deny}]",
             		ip saddr @cut4-senders jump cut4
             		ip saddr vmap @out4
             		ip daddr vmap @in4
+            		meta pkttype != host meta nfproto @isolated goto group4
+            		ip daddr >= 224.0.0.0 meta nfproto @isolated goto group4
             	}
 
             	chain new6 {
@@ -692,15 +773,21 @@ probes: [{from: {pod: spy/spy}, to: {pod: shop/web}, port: 80, expect: deny}]",
             		ip6 saddr @cut6-senders jump cut6
             		ip6 saddr vmap @out6
             		ip6 daddr vmap @in6
+            		meta pkttype != host meta nfproto @isolated goto group6
+            		ip6 daddr >= ff00:: meta nfproto @isolated goto group6
             	}
 
             	chain onward4 {
             		ip daddr vmap @in4
+            		meta pkttype != host meta nfproto @isolated goto group4
+            		ip daddr >= 224.0.0.0 meta nfproto @isolated goto group4
             		accept
             	}
 
             	chain onward6 {
             		ip6 daddr vmap @in6
+            		meta pkttype != host meta nfproto @isolated goto group6
+            		ip6 daddr >= ff00:: meta nfproto @isolated goto group6
             		accept
             	}
 

@@ -16,6 +16,7 @@ mod agreement;
 pub mod cluster;
 mod conforms;
 mod established;
+mod group;
 mod icmp;
 mod judged;
 mod moving;
@@ -76,6 +77,7 @@ pub fn trials<B: Backend>(name: &str, backend: B) -> Vec<Trial> {
             judged::a_pod_and_itself_through_a_service,
         ),
         ("packets_without_a_pod_at_either_end_are_not_filtered", judged::no_pod_at_either_end),
+        ("isolated_pods_hear_no_group_on_a_bridge", group::isolated_pods_hear_no_group),
         ("a_pod_that_moves_between_sets_is_always_filtered", moving::between_sets),
         ("a_pod_that_is_no_longer_passed_is_always_filtered", moving::passed_on),
         ("in_audit_mode_denials_pass_and_are_reported", judged::in_audit_mode),

@@ -1,10 +1,12 @@
 //! The expressions that carry out a rule.
 
-use weir_model::{IpFamily, Name, PortRange};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use weir_model::{IpFamily, Name, PortRange, Protocol};
 use weir_netfilter::report::{BURST, GROUP, PER_SECOND, SNAPLEN, prefix};
 
 use super::{Expr, WireVerdict};
-use crate::{Field, Match, NftRule, Statement, uapi::*};
+use crate::{Field, Match, NftRule, Statement, uapi::*, wire};
 
 /// The connection states that need no verdict.
 const ACCEPTED_STATES: u32 = CT_STATE_ESTABLISHED | CT_STATE_RELATED;
@@ -27,6 +29,15 @@ const IPV6_DESTINATION: (u32, u32) = (24, 16);
 const ICMP_TYPE: (u32, u32) = (0, 1);
 const SOURCE_PORT: (u32, u32) = (0, 2);
 const DESTINATION_PORT: (u32, u32) = (2, 2);
+const BOTH_PORTS: (u32, u32) = (0, 4);
+
+/// The first multicast address. IPv4 broadcast follows after these addresses.
+pub(crate) fn first_group(family: IpFamily) -> IpAddr {
+    match family {
+        IpFamily::V4 => Ipv4Addr::new(224, 0, 0, 0).into(),
+        IpFamily::V6 => Ipv6Addr::new(0xff00, 0, 0, 0, 0, 0, 0, 0).into(),
+    }
+}
 
 /// The expressions of a rule.
 pub(crate) fn from_rule(rule: &NftRule) -> Vec<Expr> {
@@ -69,6 +80,32 @@ fn push_match(one: &Match, all: &mut Vec<Expr>) {
                 compare(NFT_CMP_LTE, &[ND_REDIRECT]),
             ]);
         }
+        Match::ToStations => all.extend([
+            Expr::Meta { key: NFT_META_PKTTYPE, to: 0 },
+            compare(NFT_CMP_NEQ, &[PACKET_HOST]),
+        ]),
+        Match::ToGroup(family) => {
+            push_fields(&[Field::Destination(*family)], all);
+            let first = match first_group(*family) {
+                IpAddr::V4(first) => first.octets().to_vec(),
+                IpAddr::V6(first) => first.octets().to_vec(),
+            };
+            all.push(compare(NFT_CMP_GTE, &first));
+        }
+        Match::Protocol(number) => push_protocol(*number, all),
+        Match::Icmpv6 { first, last } => {
+            push_protocol(ICMPV6, all);
+            all.push(payload(NFT_PAYLOAD_TRANSPORT_HEADER, ICMP_TYPE, 0));
+            push_range(&[*first], &[*last], all);
+        }
+        Match::Udp { from, to } => {
+            push_protocol(Protocol::Udp.number(), all);
+            let [from, to] = [from, to].map(|port| port.to_be_bytes());
+            all.extend([
+                payload(NFT_PAYLOAD_TRANSPORT_HEADER, BOTH_PORTS, 0),
+                compare(NFT_CMP_EQ, &[from, to].concat()),
+            ]);
+        }
         Match::In(key, set) => {
             push_fields(key, all);
             all.push(Expr::Lookup { set: set.clone(), register: 0 });
@@ -100,10 +137,7 @@ fn push_statement(statement: &Statement, all: &mut Vec<Expr>) {
 }
 
 fn push_family(family: IpFamily, all: &mut Vec<Expr>) {
-    let number = match family {
-        IpFamily::V4 => NFPROTO_IPV4,
-        IpFamily::V6 => NFPROTO_IPV6,
-    };
+    let number = wire::family_number(family);
     all.extend([Expr::Meta { key: NFT_META_NFPROTO, to: 0 }, compare(NFT_CMP_EQ, &[number])]);
 }
 
@@ -116,7 +150,7 @@ fn push_verdict_map(key: &[Field], map: &Name, all: &mut Vec<Expr>) {
 fn push_fields(key: &[Field], all: &mut Vec<Expr>) {
     let first = key.iter().find_map(|field| match field {
         Field::Source(family) | Field::Destination(family) => Some(*family),
-        Field::Protocol | Field::SourcePort | Field::DestinationPort => None,
+        Field::Family | Field::Protocol | Field::SourcePort | Field::DestinationPort => None,
     });
     first.into_iter().for_each(|first| push_family(first, all));
     let mut to = 0;
@@ -128,6 +162,7 @@ fn push_fields(key: &[Field], all: &mut Vec<Expr>) {
             Field::Destination(IpFamily::V4) => network(IPV4_DESTINATION),
             Field::Source(IpFamily::V6) => network(IPV6_SOURCE),
             Field::Destination(IpFamily::V6) => network(IPV6_DESTINATION),
+            Field::Family => Expr::Meta { key: NFT_META_NFPROTO, to },
             Field::Protocol => Expr::Meta { key: NFT_META_L4PROTO, to },
             Field::SourcePort => transport(SOURCE_PORT),
             Field::DestinationPort => transport(DESTINATION_PORT),
@@ -140,18 +175,23 @@ fn push_fields(key: &[Field], all: &mut Vec<Expr>) {
 }
 
 fn push_ports(range: &PortRange, all: &mut Vec<Expr>) {
-    all.extend([
-        Expr::Meta { key: NFT_META_L4PROTO, to: 0 },
-        compare(NFT_CMP_EQ, &[range.protocol.number()]),
-    ]);
+    push_protocol(range.protocol.number(), all);
     if *range == PortRange::all(range.protocol) {
         return;
     }
     all.push(payload(NFT_PAYLOAD_TRANSPORT_HEADER, DESTINATION_PORT, 0));
-    let (first, last) = (range.first.to_be_bytes(), range.last.to_be_bytes());
+    push_range(&range.first.to_be_bytes(), &range.last.to_be_bytes(), all);
+}
+
+fn push_protocol(number: u8, all: &mut Vec<Expr>) {
+    all.extend([Expr::Meta { key: NFT_META_L4PROTO, to: 0 }, compare(NFT_CMP_EQ, &[number])]);
+}
+
+/// Compares the loaded value with both ends of a range.
+fn push_range(first: &[u8], last: &[u8], all: &mut Vec<Expr>) {
     if first == last {
-        all.push(compare(NFT_CMP_EQ, &first));
+        all.push(compare(NFT_CMP_EQ, first));
     } else {
-        all.extend([compare(NFT_CMP_GTE, &first), compare(NFT_CMP_LTE, &last)]);
+        all.extend([compare(NFT_CMP_GTE, first), compare(NFT_CMP_LTE, last)]);
     }
 }

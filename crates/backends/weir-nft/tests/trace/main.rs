@@ -86,8 +86,8 @@ fn hook(program: &Program, flow: &Flow) -> Option<Hook> {
         let (here, _) = flow.ends(direction);
         program.owner(here).is_none() || program.judged(flow, direction).is_some()
     });
-    let to_node =
-        program.owner(flow.from).is_some_and(|(_, pod)| program.is_own_node(pod, flow.to));
+    let from_pod = program.owner(flow.from).filter(|_| program.owner(flow.to).is_none());
+    let to_node = from_pod.is_some_and(|(_, pod)| program.is_own_node(pod, flow.to));
     is_judged.then_some(if to_node { Hook::Input } else { Hook::Forward })
 }
 

@@ -73,6 +73,12 @@ impl Way<'_> {
         match one {
             // The packet opens its connection, is not translated, and is not neighbour discovery.
             Match::Established | Match::Translated | Match::NeighbourDiscovery => false,
+            // It has one receiver, and the node routes it.
+            Match::ToStations
+            | Match::ToGroup(_)
+            | Match::Protocol(_)
+            | Match::Icmpv6 { .. }
+            | Match::Udp { .. } => false,
             Match::Of(family) => IpFamily::from(flow.from) == *family,
             Match::In(fields, set) => self.find(fields, set, flow).is_some(),
             Match::To(range) => {
@@ -99,7 +105,7 @@ fn look_up(fields: &[Field], set: &NftSet, flow: &Flow) -> Option<Option<Arc<Ele
     let mut addresses = fields.iter().filter_map(|field| match field {
         Field::Source(family) => Some((flow.from, *family)),
         Field::Destination(family) => Some((flow.to, *family)),
-        Field::Protocol | Field::SourcePort | Field::DestinationPort => None,
+        Field::Family | Field::Protocol | Field::SourcePort | Field::DestinationPort => None,
     });
     if addresses.clone().any(|(address, family)| IpFamily::from(address) != family) {
         return None;
@@ -125,6 +131,7 @@ fn look_up(fields: &[Field], set: &NftSet, flow: &Flow) -> Option<Option<Arc<Ele
             };
             set.elements.keys().find(holds)?.clone()
         }
+        SetKind::Families => ElementKey::Family(flow.from.into()),
         // No connection was terminated.
         SetKind::Cut(_) | SetKind::CutSenders(_) => return None,
     };
