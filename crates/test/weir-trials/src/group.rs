@@ -12,7 +12,7 @@ use weir_lab::Wiring;
 
 use crate::{
     Backend,
-    cluster::{ARRIVAL_TIMEOUT, Cluster, DROP_TIMEOUT, PODS, address, policy, world},
+    cluster::{ARRIVAL_TIMEOUT, DROP_TIMEOUT, PODS, TrialCluster, address, policy, world},
     judged::{API, DB, WEB},
 };
 
@@ -25,7 +25,7 @@ const ONLY_API: &str = "podSelector: {matchLabels: {app: db}}, ingress: [{from: 
 
 /// Whether a datagram from one pod to a group arrives at another pod.
 fn hears<B: Backend>(
-    cluster: &Cluster<B>,
+    cluster: &TrialCluster<B>,
     from: [&str; 2],
     to: [&str; 2],
     group: &str,
@@ -92,7 +92,7 @@ fn interface() -> io::Result<u32> {
 
 /// An isolated pod hears no group, except for what the link needs.
 pub(crate) fn isolated_pods_hear_no_group<B: Backend>(backend: B) {
-    let mut cluster = Cluster::new(backend, &world(PODS), Wiring::Bridged, Mode::Enforce);
+    let mut cluster = TrialCluster::new(backend, &world(PODS), Wiring::Bridged, Mode::Enforce);
     let ports = (PORT, PORT);
     for group in GROUPS {
         assert!(hears(&cluster, WEB, DB, group, ports, ARRIVAL_TIMEOUT), "{group}, open");

@@ -14,7 +14,9 @@ use weir_netfilter::{PacketLog, report};
 
 use crate::{
     Backend,
-    cluster::{ARRIVAL_TIMEOUT, TrialCluster, DROP_TIMEOUT, PODS, address, flow, ping, policy, world},
+    cluster::{
+        ARRIVAL_TIMEOUT, DROP_TIMEOUT, PODS, TrialCluster, address, flow, ping, policy, world,
+    },
     node,
 };
 
