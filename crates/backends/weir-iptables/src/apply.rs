@@ -3,8 +3,10 @@ use std::{
     net::IpAddr,
 };
 
-use weir_datapath::{ApplyError, ApplyErrorKind, Datapath, Drift, Mode, Plan as _, TerminateFlows};
-use weir_model::{Flow, IpFamily, Name};
+use weir_datapath::{
+    ApplyError, ApplyErrorKind, Datapath, Drift, EndingFlows, Mode, Plan as _, TerminateFlows,
+};
+use weir_model::{IpFamily, Name};
 use weir_netfilter::{Connection, Conntrack, ConntrackError, Tuple, block_time};
 use weir_netlink::NetlinkError;
 
@@ -98,11 +100,10 @@ impl TerminateFlows<Planner> for Iptables {
     fn terminate(
         &mut self,
         planner: &mut Planner,
-        addresses: &BTreeSet<IpAddr>,
-        is_forbidden: &dyn Fn(&Flow) -> bool,
+        ending: &EndingFlows<'_>,
     ) -> Result<usize, ApplyError> {
         let Iptables { kernel, conntrack, verified, .. } = self;
-        conntrack.terminate(addresses, is_forbidden, |connections| {
+        conntrack.terminate(ending, |connections| {
             let blocked = block_replies(kernel, connections);
             blocked.map_err(failed("cannot block the replies of terminated connections"))?;
             // The rules match such replies only after the first connection was terminated.
@@ -137,13 +138,20 @@ fn block_replies(
 /// The source of the server's packets, and the peer.
 fn sender(connection: &Connection) -> Entry {
     let Tuple { source, destination, source_port, .. } = connection.reply;
-    Entry::Grant(source, connection.protocol, source_port, destination)
+    entry(connection, source, source_port, destination)
 }
 
 /// The destination of the server's packets, and the peer.
 fn receiver(connection: &Connection) -> Entry {
     let Tuple { source, destination, destination_port, .. } = connection.reply;
-    Entry::Grant(destination, connection.protocol, destination_port, source)
+    entry(connection, destination, destination_port, source)
+}
+
+fn entry(connection: &Connection, at: IpAddr, port: u16, peer: IpAddr) -> Entry {
+    match connection.port() {
+        Some((protocol, _)) => Entry::Grant(at, protocol, port, peer),
+        None => Entry::Pair(at, connection.protocol, peer),
+    }
 }
 
 fn failed(what: &'static str) -> impl Fn(KernelError) -> ApplyError {

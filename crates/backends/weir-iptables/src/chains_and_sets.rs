@@ -89,6 +89,8 @@ pub enum Entry {
     Port(IpAddr, Protocol, u16),
     /// An address, a port, and another address.
     Grant(IpAddr, Protocol, u16, IpAddr),
+    /// An address, the number of a protocol without ports, and another address.
+    Pair(IpAddr, u8, IpAddr),
     /// A network.
     Block(IpNet),
     /// A network and a port there.

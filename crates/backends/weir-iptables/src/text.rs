@@ -160,6 +160,7 @@ impl fmt::Display for Entry {
             Entry::Grant(address, protocol, port, peer) => {
                 write!(f, "{address},{}:{port},{peer}", protocol_name(*protocol))
             }
+            Entry::Pair(address, protocol, peer) => write!(f, "{address},{protocol}:0,{peer}"),
             Entry::Block(net) => net.fmt(f),
             Entry::BlockPort(net, protocol, port) => {
                 write!(f, "{net},{}:{port}", protocol_name(*protocol))

@@ -133,9 +133,11 @@ pub(crate) fn write_entries<'e>(
 }
 
 fn write_entry(data: &mut Body<'_>, entry: &Entry) {
+    let write_port = |data: &mut Body<'_>, protocol: u8, port: u16| {
+        data.be_u16(IPSET_ATTR_PORT | NLA_F_NET_BYTEORDER, port).u8(IPSET_ATTR_PROTO, protocol);
+    };
     let port = |data: &mut Body<'_>, protocol: Protocol, port: u16| {
-        data.be_u16(IPSET_ATTR_PORT | NLA_F_NET_BYTEORDER, port)
-            .u8(IPSET_ATTR_PROTO, protocol.number());
+        write_port(data, protocol.number(), port);
     };
     match *entry {
         Entry::Address(at) => write_address(data, IPSET_ATTR_IP, at),
@@ -146,6 +148,11 @@ fn write_entry(data: &mut Body<'_>, entry: &Entry) {
         Entry::Grant(at, protocol, number, peer) => {
             write_address(data, IPSET_ATTR_IP, at);
             port(data, protocol, number);
+            write_address(data, IPSET_ATTR_IP2, peer);
+        }
+        Entry::Pair(at, protocol, peer) => {
+            write_address(data, IPSET_ATTR_IP, at);
+            write_port(data, protocol, 0);
             write_address(data, IPSET_ATTR_IP2, peer);
         }
         Entry::Block(net) => {
@@ -252,7 +259,11 @@ fn parse_entry(attributes: Attributes<'_>) -> Result<Option<(Entry, Name)>, Malf
     let protocol = match protocol {
         None => None,
         Some(number) => match Protocol::from_number(number) {
-            None => return Ok(None),
+            None => {
+                let pair = ip.zip(ip2).filter(|_| cidr.is_none() && port == Some(0));
+                let pair = pair.map(|(ip, peer)| Entry::Pair(ip, number, peer));
+                return Ok(pair.map(|entry| (entry, comment)));
+            }
             known => known,
         },
     };
@@ -300,6 +311,7 @@ mod tests {
             Entry::Address(a),
             Entry::Port(b, Protocol::Sctp, 7),
             Entry::Grant(a, Protocol::Udp, 53, a),
+            Entry::Pair(a, 47, a),
             Entry::Block("10.0.0.0/8".parse().unwrap()),
             Entry::BlockPort("fd00::/8".parse().unwrap(), Protocol::Tcp, 80),
         ];

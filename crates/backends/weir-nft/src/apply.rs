@@ -1,11 +1,12 @@
 use std::{
-    collections::{BTreeMap, BTreeSet},
-    net::IpAddr,
+    collections::BTreeMap,
     time::{Duration, Instant},
 };
 
-use weir_datapath::{ApplyError, ApplyErrorKind, Datapath, Drift, Mode, TerminateFlows};
-use weir_model::{Flow, IpFamily, Name, Protocol};
+use weir_datapath::{
+    ApplyError, ApplyErrorKind, Datapath, Drift, EndingFlows, Mode, TerminateFlows,
+};
+use weir_model::{IpFamily, Name, Protocol};
 use weir_netfilter::{Connection, Conntrack, ConntrackError, Tuple, block_time};
 
 use crate::{
@@ -74,11 +75,10 @@ impl TerminateFlows<Planner> for Nft {
     fn terminate(
         &mut self,
         _: &mut Planner,
-        addresses: &BTreeSet<IpAddr>,
-        is_forbidden: &dyn Fn(&Flow) -> bool,
+        ending: &EndingFlows<'_>,
     ) -> Result<usize, ApplyError> {
         let Nft { kernel, conntrack, blocked, .. } = self;
-        conntrack.terminate(addresses, is_forbidden, |connections| {
+        conntrack.terminate(ending, |connections| {
             blocked.block(kernel, connections.iter().flat_map(replies).collect())
         })
     }
@@ -122,7 +122,7 @@ impl BlockedReplies {
         let remaining = |until: &Instant| until.saturating_duration_since(now);
         let ours = self.ours.iter().map(|((set, key), until)| (set, *key, remaining(until)));
         let found = self.found.iter().filter(|reply| !self.ours.contains_key(*reply));
-        let found = found.map(|(set, key)| (set, *key, block_time(Protocol::Tcp)));
+        let found = found.map(|(set, key)| (set, *key, block_time(Protocol::Tcp.number())));
         let all = ours.chain(found).filter(|(_, _, time)| !time.is_zero());
         all.map(|(set, key, time)| (set.clone(), key, time)).collect()
     }
@@ -131,13 +131,19 @@ impl BlockedReplies {
 /// The elements that block the replies of a connection: the reply tuple and its sender.
 fn replies(connection: &Connection) -> [(Name, KeyBytes, Duration); 2] {
     let Tuple { source, destination, source_port, destination_port } = connection.reply;
-    let (from, to) = ((source, source_port), (destination, destination_port));
     let time = block_time(connection.protocol);
     let family = IpFamily::from(source);
-    [
-        (names::cut(family), wire::cut_key(from, to, connection.protocol), time),
-        (names::cut_senders_set(family), wire::sender_key(source), time),
-    ]
+    let tuple = match connection.port() {
+        Some((protocol, _)) => {
+            let (from, to) = ((source, source_port), (destination, destination_port));
+            (names::cut(family), wire::cut_key(from, to, protocol), time)
+        }
+        None => {
+            let key = wire::cut_pair_key(source, destination, connection.protocol);
+            (names::cut_pairs_set(family), key, time)
+        }
+    };
+    [tuple, (names::cut_senders_set(family), wire::sender_key(source), time)]
 }
 
 fn failed(what: &'static str) -> impl Fn(KernelError) -> ApplyError {

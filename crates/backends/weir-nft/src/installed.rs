@@ -52,6 +52,7 @@ impl Installed {
         let names = IpFamily::BOTH.into_iter().flat_map(|family| {
             [
                 (names::cut(family), SetKind::Cut(family)),
+                (names::cut_pairs_set(family), SetKind::CutPairs(family)),
                 (names::cut_senders_set(family), SetKind::CutSenders(family)),
             ]
         });

@@ -66,6 +66,11 @@ pub(crate) fn cut(family: IpFamily) -> Name {
     format!("cut{}", family.digit()).into()
 }
 
+/// The set for the replies of terminated connections of protocols without ports.
+pub(crate) fn cut_pairs_set(family: IpFamily) -> Name {
+    format!("cut{}-pairs", family.digit()).into()
+}
+
 /// The set of the senders of these replies.
 pub(crate) fn cut_senders_set(family: IpFamily) -> Name {
     format!("cut{}-senders", family.digit()).into()

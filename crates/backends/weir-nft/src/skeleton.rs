@@ -53,11 +53,16 @@ impl Planner {
         self.add_pinned_set(&name, SetKind::Cut(family), "replies of terminated connections");
         let senders = names::cut_senders_set(family);
         self.add_pinned_set(&senders, SetKind::CutSenders(family), "their senders");
-        let ended = || Match::In(ends.clone(), name.clone());
-        let rules = vec![
-            NftRule::new([ended()], Statement::Log(DropCause::Answer)),
-            NftRule::new([ended()], Statement::CountDrop),
-        ];
+        let pairs = names::cut_pairs_set(family);
+        let comment = "the same for protocols without ports";
+        self.add_pinned_set(&pairs, SetKind::CutPairs(family), comment);
+        let pair = vec![from, Field::Destination(family), Field::Protocol];
+        let mut rules = Vec::new();
+        for ended in [Match::In(ends, name.clone()), Match::In(pair, pairs)] {
+            for statement in [Statement::Log(DropCause::Answer), Statement::CountDrop] {
+                rules.push(NftRule::new([ended.clone()], statement));
+            }
+        }
         self.add_pinned_chain(&name, NftChain { hook: None, rules });
     }
 

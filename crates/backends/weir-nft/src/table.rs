@@ -49,6 +49,8 @@ pub enum SetKind {
     /// The replies of terminated connections: both addresses and ports, and the protocol. Elements
     /// have a timeout.
     Cut(IpFamily),
+    /// The same for protocols without ports: both addresses and the protocol.
+    CutPairs(IpFamily),
     /// The senders of these replies. Elements have a timeout.
     CutSenders(IpFamily),
     /// Address families.

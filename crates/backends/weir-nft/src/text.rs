@@ -61,7 +61,7 @@ impl SetKind {
             SetKind::Blocks(_) | SetKind::BlockChains(_) | SetKind::ServiceRanges => {
                 Some("interval")
             }
-            SetKind::Cut(_) | SetKind::CutSenders(_) => Some("timeout"),
+            SetKind::Cut(_) | SetKind::CutPairs(_) | SetKind::CutSenders(_) => Some("timeout"),
             SetKind::Addresses(_)
             | SetKind::Pairs(_)
             | SetKind::Ports(_)
@@ -94,6 +94,7 @@ impl fmt::Display for SetKind {
             }
             SetKind::Services | SetKind::ServiceRanges => f.write_str("inet_proto . inet_service"),
             SetKind::Families => f.write_str("nf_proto"),
+            SetKind::CutPairs(family) => write!(f, "{0} . {0} . inet_proto", address(family)),
             SetKind::Cut(family) => {
                 let address = address(family);
                 write!(f, "{address} . inet_service . {address} . inet_service . inet_proto")

@@ -59,6 +59,7 @@ fn fields(kind: SetKind) -> Vec<(u32, u32)> {
         SetKind::Services | SetKind::ServiceRanges => vec![protocol, port],
         SetKind::Families => vec![(TYPE_NFPROTO, 1)],
         SetKind::Cut(family) => vec![address(family), port, address(family), port, protocol],
+        SetKind::CutPairs(family) => vec![address(family), address(family), protocol],
     }
 }
 
@@ -70,7 +71,7 @@ impl SetKind {
             SetKind::BlockChains(_) => NFT_SET_INTERVAL | NFT_SET_MAP,
             SetKind::Chains(_) => NFT_SET_MAP,
             SetKind::ServiceRanges => NFT_SET_INTERVAL | NFT_SET_CONCAT,
-            SetKind::Cut(_) | SetKind::CutSenders(_) => NFT_SET_TIMEOUT,
+            SetKind::Cut(_) | SetKind::CutPairs(_) | SetKind::CutSenders(_) => NFT_SET_TIMEOUT,
             SetKind::Addresses(_)
             | SetKind::Pairs(_)
             | SetKind::Ports(_)
@@ -182,6 +183,11 @@ pub(crate) fn cut_key(
 ) -> KeyBytes {
     let key = KeyBytes::default().address(source.0).port(source.1);
     key.address(destination.0).port(destination.1).protocol(protocol)
+}
+
+/// The key for the replies of a terminated connection of a protocol without ports.
+pub(crate) fn cut_pair_key(source: IpAddr, destination: IpAddr, protocol: u8) -> KeyBytes {
+    KeyBytes::default().address(source).address(destination).push(&[protocol])
 }
 
 /// An element as the kernel stores it. An interval takes two elements.
@@ -346,6 +352,7 @@ pub(crate) fn key(kind: SetKind, element: &WireElement) -> Option<ElementKey> {
         | SetKind::Services
         | SetKind::ServiceRanges
         | SetKind::Cut(_)
+        | SetKind::CutPairs(_)
         | SetKind::CutSenders(_) => return None,
     };
     rest.is_empty().then_some(key)

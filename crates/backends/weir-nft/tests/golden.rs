@@ -33,6 +33,12 @@ probes: [{from: {ip: 10.9.9.9}, to: {pod: shop/web}, port: 80, expect: allow}]",
             		comment "replies of terminated connections"
             	}
 
+            	set cut4-pairs {
+            		type ipv4_addr . ipv4_addr . inet_proto
+            		flags timeout
+            		comment "the same for protocols without ports"
+            	}
+
             	set cut4-senders {
             		type ipv4_addr
             		flags timeout
@@ -43,6 +49,12 @@ probes: [{from: {ip: 10.9.9.9}, to: {pod: shop/web}, port: 80, expect: allow}]",
             		type ipv6_addr . inet_service . ipv6_addr . inet_service . inet_proto
             		flags timeout
             		comment "replies of terminated connections"
+            	}
+
+            	set cut6-pairs {
+            		type ipv6_addr . ipv6_addr . inet_proto
+            		flags timeout
+            		comment "the same for protocols without ports"
             	}
 
             	set cut6-senders {
@@ -109,11 +121,15 @@ probes: [{from: {ip: 10.9.9.9}, to: {pod: shop/web}, port: 80, expect: allow}]",
             	chain cut4 {
             		ip saddr . th sport . ip daddr . th dport . meta l4proto @cut4 limit rate 100/second burst 100 packets log prefix "weir answer" group 100 snaplen 128
             		ip saddr . th sport . ip daddr . th dport . meta l4proto @cut4 counter drop
+            		ip saddr . ip daddr . meta l4proto @cut4-pairs limit rate 100/second burst 100 packets log prefix "weir answer" group 100 snaplen 128
+            		ip saddr . ip daddr . meta l4proto @cut4-pairs counter drop
             	}
 
             	chain cut6 {
             		ip6 saddr . th sport . ip6 daddr . th dport . meta l4proto @cut6 limit rate 100/second burst 100 packets log prefix "weir answer" group 100 snaplen 128
             		ip6 saddr . th sport . ip6 daddr . th dport . meta l4proto @cut6 counter drop
+            		ip6 saddr . ip6 daddr . meta l4proto @cut6-pairs limit rate 100/second burst 100 packets log prefix "weir answer" group 100 snaplen 128
+            		ip6 saddr . ip6 daddr . meta l4proto @cut6-pairs counter drop
             	}
 
             	chain egress-denied {
@@ -283,6 +299,12 @@ probes: [{from: {pod: shop/api}, to: {pod: shop/db}, port: 5432, expect: allow}]
             		comment "replies of terminated connections"
             	}
 
+            	set cut4-pairs {
+            		type ipv4_addr . ipv4_addr . inet_proto
+            		flags timeout
+            		comment "the same for protocols without ports"
+            	}
+
             	set cut4-senders {
             		type ipv4_addr
             		flags timeout
@@ -293,6 +315,12 @@ probes: [{from: {pod: shop/api}, to: {pod: shop/db}, port: 5432, expect: allow}]
             		type ipv6_addr . inet_service . ipv6_addr . inet_service . inet_proto
             		flags timeout
             		comment "replies of terminated connections"
+            	}
+
+            	set cut6-pairs {
+            		type ipv6_addr . ipv6_addr . inet_proto
+            		flags timeout
+            		comment "the same for protocols without ports"
             	}
 
             	set cut6-senders {
@@ -387,11 +415,15 @@ probes: [{from: {pod: shop/api}, to: {pod: shop/db}, port: 5432, expect: allow}]
             	chain cut4 {
             		ip saddr . th sport . ip daddr . th dport . meta l4proto @cut4 limit rate 100/second burst 100 packets log prefix "weir answer" group 100 snaplen 128
             		ip saddr . th sport . ip daddr . th dport . meta l4proto @cut4 counter drop
+            		ip saddr . ip daddr . meta l4proto @cut4-pairs limit rate 100/second burst 100 packets log prefix "weir answer" group 100 snaplen 128
+            		ip saddr . ip daddr . meta l4proto @cut4-pairs counter drop
             	}
 
             	chain cut6 {
             		ip6 saddr . th sport . ip6 daddr . th dport . meta l4proto @cut6 limit rate 100/second burst 100 packets log prefix "weir answer" group 100 snaplen 128
             		ip6 saddr . th sport . ip6 daddr . th dport . meta l4proto @cut6 counter drop
+            		ip6 saddr . ip6 daddr . meta l4proto @cut6-pairs limit rate 100/second burst 100 packets log prefix "weir answer" group 100 snaplen 128
+            		ip6 saddr . ip6 daddr . meta l4proto @cut6-pairs counter drop
             	}
 
             	chain egress-denied {
@@ -564,6 +596,12 @@ probes: [{from: {pod: spy/spy}, to: {pod: shop/web}, port: 80, expect: deny}]",
             		comment "replies of terminated connections"
             	}
 
+            	set cut4-pairs {
+            		type ipv4_addr . ipv4_addr . inet_proto
+            		flags timeout
+            		comment "the same for protocols without ports"
+            	}
+
             	set cut4-senders {
             		type ipv4_addr
             		flags timeout
@@ -574,6 +612,12 @@ probes: [{from: {pod: spy/spy}, to: {pod: shop/web}, port: 80, expect: deny}]",
             		type ipv6_addr . inet_service . ipv6_addr . inet_service . inet_proto
             		flags timeout
             		comment "replies of terminated connections"
+            	}
+
+            	set cut6-pairs {
+            		type ipv6_addr . ipv6_addr . inet_proto
+            		flags timeout
+            		comment "the same for protocols without ports"
             	}
 
             	set cut6-senders {
@@ -657,11 +701,15 @@ probes: [{from: {pod: spy/spy}, to: {pod: shop/web}, port: 80, expect: deny}]",
             	chain cut4 {
             		ip saddr . th sport . ip daddr . th dport . meta l4proto @cut4 limit rate 100/second burst 100 packets log prefix "weir answer" group 100 snaplen 128
             		ip saddr . th sport . ip daddr . th dport . meta l4proto @cut4 counter drop
+            		ip saddr . ip daddr . meta l4proto @cut4-pairs limit rate 100/second burst 100 packets log prefix "weir answer" group 100 snaplen 128
+            		ip saddr . ip daddr . meta l4proto @cut4-pairs counter drop
             	}
 
             	chain cut6 {
             		ip6 saddr . th sport . ip6 daddr . th dport . meta l4proto @cut6 limit rate 100/second burst 100 packets log prefix "weir answer" group 100 snaplen 128
             		ip6 saddr . th sport . ip6 daddr . th dport . meta l4proto @cut6 counter drop
+            		ip6 saddr . ip6 daddr . meta l4proto @cut6-pairs limit rate 100/second burst 100 packets log prefix "weir answer" group 100 snaplen 128
+            		ip6 saddr . ip6 daddr . meta l4proto @cut6-pairs counter drop
             	}
 
             	chain egress-denied {

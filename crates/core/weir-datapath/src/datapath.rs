@@ -1,6 +1,6 @@
 use std::{collections::BTreeSet, net::IpAddr};
 
-use weir_model::Flow;
+use weir_model::{Flow, Program, Protocol, Verdict};
 
 use crate::{ApplyError, Planner};
 
@@ -51,13 +51,43 @@ pub enum Drift {
 
 /// Ends established connections. Backends whose machine tracks connections implement it.
 pub trait TerminateFlows<P> {
-    /// Ends the forbidden connections that involve one of `addresses`. Returns how many it ended.
-    fn terminate(
-        &mut self,
-        planner: &mut P,
-        addresses: &BTreeSet<IpAddr>,
-        is_forbidden: &dyn Fn(&Flow) -> bool,
-    ) -> Result<usize, ApplyError>;
+    /// Ends the connections that must end. Returns how many it ended.
+    fn terminate(&mut self, planner: &mut P, ending: &EndingFlows<'_>)
+    -> Result<usize, ApplyError>;
+}
+
+/// The connections that must end after a change.
+#[derive(Clone, Copy, Debug)]
+pub struct EndingFlows<'a> {
+    pub(crate) program: &'a Program,
+    /// The addresses that take part in connections which the rules may forbid now.
+    pub(crate) touched: &'a BTreeSet<IpAddr>,
+    /// The addresses that no longer belong to the pod that they belonged to.
+    pub(crate) released: &'a BTreeSet<IpAddr>,
+}
+
+impl EndingFlows<'_> {
+    /// Whether a connection between two addresses may have to end.
+    pub fn concern(&self, from: IpAddr, to: IpAddr) -> bool {
+        let concern = |address| self.touched.contains(&address) || self.released.contains(&address);
+        concern(from) || concern(to)
+    }
+
+    /// Whether a connection belonged to a pod that no longer has its address. A new pod with the
+    /// address must not inherit it.
+    pub fn are_of_released(&self, from: IpAddr, to: IpAddr) -> bool {
+        self.released.contains(&from) || self.released.contains(&to)
+    }
+
+    /// Whether policies forbid a connection to a port, or, without one, of a protocol that has no
+    /// ports.
+    pub fn are_forbidden(&self, from: IpAddr, to: IpAddr, port: Option<(Protocol, u16)>) -> bool {
+        let verdict = match port {
+            Some((protocol, port)) => self.program.verdict(&Flow { from, to, protocol, port }),
+            None => self.program.verdict_without_ports(from, to),
+        };
+        verdict == Verdict::Deny
+    }
 }
 
 /// Facts about the machine that only some backends have.

@@ -63,6 +63,8 @@ pub struct Ledger<D: Datapath> {
     established: Established,
     /// Addresses that take part in connections which the rules may forbid now.
     touched: BTreeSet<IpAddr>,
+    /// Addresses that no longer belong to the pod that they belonged to.
+    released: BTreeSet<IpAddr>,
     /// Sets named by a rule that denies or passes on: a new member may lose connections.
     denying: BTreeSet<SetId>,
 }
@@ -113,6 +115,7 @@ impl<D: Datapath> Ledger<D> {
             failures: 0,
             established,
             touched: BTreeSet::new(),
+            released: BTreeSet::new(),
             denying: BTreeSet::new(),
         }
     }

@@ -31,7 +31,7 @@ mod uses;
 
 pub use allowed::Allowed;
 pub use comments::{isolated_by, policy_name, policy_names};
-pub use datapath::{Datapath, Diagnostics, Drift, TerminateFlows};
+pub use datapath::{Datapath, Diagnostics, Drift, EndingFlows, TerminateFlows};
 pub use dependents::Dependents;
 pub use drops::{DropCause, Dropped, Drops};
 pub use error::{ApplyError, ApplyErrorKind};

@@ -1,8 +1,10 @@
-use std::{cell::RefCell, collections::BTreeSet, fmt, mem, net::IpAddr, rc::Rc};
+use std::{cell::RefCell, collections::BTreeSet, fmt, mem, rc::Rc};
 
 use weir_model::{Delta, Direction, Flow, PodId, Program, Verdict};
 
-use crate::{ApplyError, ApplyErrorKind, Datapath, Drift, Plan, Planner, TerminateFlows};
+use crate::{
+    ApplyError, ApplyErrorKind, Datapath, Drift, EndingFlows, Plan, Planner, TerminateFlows,
+};
 
 /// The simplest datapath: a machine in memory, for tests. Clones share one machine.
 #[derive(Clone, Debug, Default)]
@@ -152,15 +154,16 @@ impl TerminateFlows<MemoryPlanner> for Memory {
     fn terminate(
         &mut self,
         _: &mut MemoryPlanner,
-        addresses: &BTreeSet<IpAddr>,
-        is_forbidden: &dyn Fn(&Flow) -> bool,
+        ending: &EndingFlows<'_>,
     ) -> Result<usize, ApplyError> {
         let mut machine = self.0.borrow_mut();
         machine.check_reachable()?;
         let before = machine.connections.len();
         machine.connections.retain(|flow| {
-            let is_involved = addresses.contains(&flow.from) || addresses.contains(&flow.to);
-            !(is_involved && is_forbidden(flow))
+            let Flow { from, to, protocol, port } = *flow;
+            let is_ending = ending.are_of_released(from, to)
+                || ending.are_forbidden(from, to, Some((protocol, port)));
+            !(ending.concern(from, to) && is_ending)
         });
         Ok(before - machine.connections.len())
     }

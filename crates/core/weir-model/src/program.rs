@@ -1,11 +1,12 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::IpAddr,
+    sync::Arc,
 };
 
 use crate::{
-    Action, Chain, Delta, Direction, Endpoint, Flow, Member, Peers, PodId, Rule, Section, SetDelta,
-    SetId, SetKey, Verdict,
+    Action, Chain, Delta, Direction, Endpoint, Flow, Member, Peers, PodId, Ports, Protocol, Rule,
+    Section, SetDelta, SetId, SetKey, Verdict,
 };
 
 /// Everything in force: the sum of all deltas. It is the reference that every datapath must agree
@@ -85,9 +86,32 @@ impl Program {
     /// The verdict of the rules for one direction. Without an endpoint to which they apply, the
     /// flow is allowed.
     pub fn side(&self, flow: &Flow, direction: Direction) -> Verdict {
+        let matches = |rule: &Rule| self.matches(rule, flow);
+        self.side_by(flow, direction, &matches)
+    }
+
+    /// The verdict on packets of a protocol without ports, such as ICMP. A rule with ports does not
+    /// match them.
+    pub fn verdict_without_ports(&self, from: IpAddr, to: IpAddr) -> Verdict {
+        // The protocol and the port are not evaluated.
+        let flow = Flow { from, to, protocol: Protocol::Tcp, port: 0 };
+        let matches = |rule: &Rule| {
+            let has_ports = rule.ports != Ports::Any || matches!(rule.peers, Peers::PortSet(_));
+            !has_ports && self.matches_peer(rule, &flow)
+        };
+        let sides = Direction::BOTH.map(|direction| self.side_by(&flow, direction, &matches));
+        sides.into_iter().fold(Verdict::Allow, Verdict::and)
+    }
+
+    fn side_by(
+        &self,
+        flow: &Flow,
+        direction: Direction,
+        matches: &dyn Fn(&Rule) -> bool,
+    ) -> Verdict {
         match self.judged(flow, direction) {
             None => Verdict::Allow,
-            Some((_, endpoint)) => self.chain(endpoint.rules.chain(direction), flow),
+            Some((_, endpoint)) => chain_verdict(endpoint.rules.chain(direction), matches),
         }
     }
 
@@ -109,28 +133,6 @@ impl Program {
         self.sets.get(&set).is_some_and(|members| members.contains(&address.into()))
     }
 
-    fn chain(&self, chain: &Chain, flow: &Flow) -> Verdict {
-        match self.first_match(&chain.admin, flow) {
-            Some(Action::Allow) => return Verdict::Allow,
-            Some(Action::Deny) => return Verdict::Deny,
-            Some(Action::Pass) | None => (),
-        }
-        match &chain.isolation {
-            Some(sections) if self.first_match(sections, flow).is_some() => Verdict::Allow,
-            Some(_) => Verdict::Deny,
-            None if self.first_match(&chain.baseline, flow) == Some(Action::Deny) => Verdict::Deny,
-            None => Verdict::Allow,
-        }
-    }
-
-    fn first_match(&self, sections: &[std::sync::Arc<Section>], flow: &Flow) -> Option<Action> {
-        sections
-            .iter()
-            .flat_map(|section| &section.rules)
-            .find(|rule| self.matches(rule, flow))
-            .map(|rule| rule.action)
-    }
-
     /// Whether a rule matches a flow in the direction of the rule.
     pub fn matches(&self, rule: &Rule, flow: &Flow) -> bool {
         rule.ports.contains(flow.protocol, flow.port) && self.matches_peer(rule, flow)
@@ -150,5 +152,23 @@ impl Program {
                 contains(set, Member { address: there, port: Some((flow.protocol, flow.port)) })
             }
         }
+    }
+}
+
+fn chain_verdict(chain: &Chain, matches: &dyn Fn(&Rule) -> bool) -> Verdict {
+    let first_match = |sections: &[Arc<Section>]| {
+        let mut rules = sections.iter().flat_map(|section| &section.rules);
+        rules.find(|rule| matches(rule)).map(|rule| rule.action)
+    };
+    match first_match(&chain.admin) {
+        Some(Action::Allow) => return Verdict::Allow,
+        Some(Action::Deny) => return Verdict::Deny,
+        Some(Action::Pass) | None => (),
+    }
+    match &chain.isolation {
+        Some(sections) if first_match(sections).is_some() => Verdict::Allow,
+        Some(_) => Verdict::Deny,
+        None if first_match(&chain.baseline) == Some(Action::Deny) => Verdict::Deny,
+        None => Verdict::Allow,
     }
 }

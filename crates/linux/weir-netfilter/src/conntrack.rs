@@ -1,7 +1,6 @@
 use std::io;
 
 use rustix::io::Errno;
-use weir_model::Flow;
 use weir_netlink::{Body, Header, MessageWriter, NetlinkError, NetlinkProtocol, Socket, kind};
 
 use crate::{Connection, nfnetlink};
@@ -10,6 +9,8 @@ use crate::{Connection, nfnetlink};
 #[derive(Debug)]
 pub struct Conntrack {
     socket: Socket,
+    /// The socket for the addresses of the machine.
+    pub(crate) route: Socket,
     writer: MessageWriter,
     sequence: u32,
 }
@@ -20,14 +21,17 @@ pub enum ConntrackError {
     /// The socket cannot be opened.
     #[error("cannot open a netlink socket for connections")]
     Open(#[source] io::Error),
+    /// The addresses of the machine cannot be read.
+    #[error("cannot list the addresses of this machine")]
+    Addresses(#[source] NetlinkError),
     /// The list is incomplete, or an entry cannot be decoded. All other entries were visited.
     #[error("cannot list the tracked connections")]
     List(#[source] NetlinkError),
     /// The kernel did not delete a connection.
-    #[error("cannot delete the tracked connection {flow}")]
+    #[error("cannot delete the tracked connection {connection}")]
     Delete {
         /// The connection.
-        flow: Flow,
+        connection: Box<Connection>,
         /// The cause.
         source: NetlinkError,
     },
@@ -36,11 +40,12 @@ pub enum ConntrackError {
 impl Conntrack {
     /// Opens the table of the calling thread's network namespace.
     pub fn open() -> Result<Conntrack, ConntrackError> {
-        let socket = Socket::open(NetlinkProtocol::Netfilter).map_err(ConntrackError::Open)?;
-        Ok(Conntrack { socket, writer: MessageWriter::default(), sequence: 0 })
+        let open = |protocol| Socket::open(protocol).map_err(ConntrackError::Open);
+        let (socket, route) = (open(NetlinkProtocol::Netfilter)?, open(NetlinkProtocol::Route)?);
+        Ok(Conntrack { socket, route, writer: MessageWriter::default(), sequence: 0 })
     }
 
-    /// Visits all connections of protocols that policies can name.
+    /// Visits all connections.
     ///
     /// The table changes meanwhile. A connection that exists throughout is visited at least once.
     /// One that starts or ends meanwhile may be visited.
@@ -51,7 +56,7 @@ impl Conntrack {
         });
         self.socket
             .query(self.writer.bytes(), |message| match Connection::read(&message) {
-                Ok(connection) => connection.into_iter().for_each(&mut visit),
+                Ok(connection) => visit(connection),
                 Err(error) => malformed = Some(error.into()),
             })
             .and(malformed.map_or(Ok(()), Err))
@@ -68,7 +73,8 @@ impl Conntrack {
                 Ok(())
             }
             result => {
-                result.map_err(|source| ConntrackError::Delete { flow: connection.flow(), source })
+                let connection = || Box::new(*connection);
+                result.map_err(|source| ConntrackError::Delete { connection: connection(), source })
             }
         }
     }

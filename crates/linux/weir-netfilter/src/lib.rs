@@ -13,9 +13,13 @@
 //!
 //! *Invariant*: an opened object stays in the network namespace of the thread that opened it.
 
+#[cfg(target_os = "linux")]
+mod address;
 mod connection;
 #[cfg(target_os = "linux")]
 mod conntrack;
+#[cfg(target_os = "linux")]
+mod ending;
 #[cfg(target_os = "linux")]
 mod log;
 mod logged;

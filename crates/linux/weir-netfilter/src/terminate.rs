@@ -1,12 +1,12 @@
 //! Ending established connections, for backends whose rules accept tracked connections.
 
-use std::{collections::BTreeSet, net::IpAddr, thread, time::Duration};
+use std::{collections::BTreeSet, thread, time::Duration};
 
 use rustix::thread::{MembarrierCommand, membarrier};
-use weir_datapath::{ApplyError, ApplyErrorKind};
-use weir_model::{Flow, Protocol};
+use weir_datapath::{ApplyError, ApplyErrorKind, EndingFlows};
+use weir_model::Protocol;
 
-use crate::{Connection, Conntrack, ConntrackError};
+use crate::{Connection, Conntrack, ConntrackError, address::own_addresses, ending::Endings};
 
 /// How long a backend blocks the replies of a terminated TCP or SCTP connection.
 const BLOCK_REPLIES: Duration = Duration::from_secs(24 * 60 * 60);
@@ -14,14 +14,18 @@ const BLOCK_REPLIES: Duration = Duration::from_secs(24 * 60 * 60);
 /// The same for UDP, where any packet may open a connection: the kernel's own timeout.
 const BLOCK_UDP_REPLIES: Duration = Duration::from_secs(120);
 
+/// The same for all other protocols: the kernel's own timeout.
+const BLOCK_OTHER_REPLIES: Duration = Duration::from_secs(600);
+
 /// The upper bound of the time a packet spends in the rules, for kernels without `membarrier`.
 const PACKET_TIME: Duration = Duration::from_millis(20);
 
 /// How long a backend blocks the replies of a terminated connection.
-pub fn block_time(protocol: Protocol) -> Duration {
-    match protocol {
-        Protocol::Udp => BLOCK_UDP_REPLIES,
-        Protocol::Tcp | Protocol::Sctp => BLOCK_REPLIES,
+pub fn block_time(protocol: u8) -> Duration {
+    match Protocol::from_number(protocol) {
+        Some(Protocol::Udp) => BLOCK_UDP_REPLIES,
+        Some(Protocol::Tcp | Protocol::Sctp) => BLOCK_REPLIES,
+        None => BLOCK_OTHER_REPLIES,
     }
 }
 
@@ -34,35 +38,31 @@ pub fn wait_for_packets() {
 }
 
 impl Conntrack {
-    /// Ends the forbidden connections that involve one of `addresses`. Returns how many it ended.
+    /// Ends connections. Returns how many it ended.
     ///
     /// `block_replies` must make the rules drop the replies of these connections. Otherwise a reply
     /// in flight would look like a new connection in the other direction.
     pub fn terminate(
         &mut self,
-        addresses: &BTreeSet<IpAddr>,
-        is_forbidden: &dyn Fn(&Flow) -> bool,
+        ending: &EndingFlows<'_>,
         block_replies: impl FnOnce(&BTreeSet<Connection>) -> Result<(), ApplyError>,
     ) -> Result<usize, ApplyError> {
+        let own = own_addresses(&mut self.route).map_err(ConntrackError::into_apply_error)?;
         // A connection that the old rules have just accepted is listed only afterwards.
         wait_for_packets();
-        let mut forbidden = BTreeSet::new();
-        let listed = self.list(|connection| {
-            let flow = connection.flow();
-            let is_involved = addresses.contains(&flow.from) || addresses.contains(&flow.to);
-            if is_involved && is_forbidden(&flow) {
-                forbidden.insert(connection);
-            }
-        });
+        let mut endings = Endings::default();
+        let listed = self.list(|connection| endings.add(connection, ending, &own));
         listed.map_err(ConntrackError::into_apply_error)?;
-        block_replies(&forbidden)?;
+        endings.add_announced();
+        let Endings { all, to_block, .. } = endings;
+        block_replies(&to_block)?;
         // An error on one connection must not keep the others alive.
         let mut first_error = None;
-        for connection in &forbidden {
+        for connection in &all {
             let deleted = self.delete(connection).map_err(ConntrackError::into_apply_error);
             first_error = first_error.or(deleted.err());
         }
-        first_error.map_or(Ok(forbidden.len()), Err)
+        first_error.map_or(Ok(all.len()), Err)
     }
 }
 

@@ -5,7 +5,7 @@ use std::{net::IpAddr, time::Duration};
 use weir_datapath::{Established, Ledger, Mode, Outcome};
 use weir_engine::{Engine, Locality};
 use weir_lab::{Lab, Layout, Wiring};
-use weir_model::{Change, Flow, Key, Name, PolicyId, PolicyKind, Protocol, Verdict, World};
+use weir_model::{Change, Flow, Key, Name, PodId, PolicyId, PolicyKind, Protocol, Verdict, World};
 
 use crate::{Backend, node};
 
@@ -107,6 +107,11 @@ impl<B: Backend> TrialCluster<B> {
         let (kind, namespace) = (PolicyKind::NetworkPolicy, "shop".into());
         let id = PolicyId { kind, namespace, name: name.into() };
         self.apply(vec![Change::Remove(Key::Policy(id))]);
+    }
+
+    /// Removes a pod.
+    pub fn remove_pod(&mut self, namespace: &str, name: &str) {
+        self.apply(vec![Change::Remove(Key::Pod(PodId::new(namespace, name)))]);
     }
 
     fn apply(&mut self, changes: Vec<Change>) {

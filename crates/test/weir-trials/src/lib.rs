@@ -15,6 +15,7 @@
 mod agreement;
 pub mod cluster;
 mod conforms;
+mod ending;
 mod established;
 mod group;
 mod icmp;
@@ -62,6 +63,13 @@ pub fn trials<B: Backend>(name: &str, backend: B) -> Vec<Trial> {
         ("denied_connections_are_cut_to_another_node", established::to_another_node),
         ("cut_connections_stay_cut_after_a_restart_and_a_repair", established::stays_cut),
         ("answers_on_cut_connections_are_reported", established::answers_are_reported),
+        ("protocols_without_ports_are_cut", ending::other_protocols),
+        ("a_running_ping_is_cut", ending::ping),
+        ("a_pod_does_not_inherit_the_connections_of_its_address", ending::a_reused_address),
+        ("the_nodes_own_connections_are_never_cut", ending::connections_of_the_node),
+        ("equal_ports_at_both_ends_leave_the_other_direction", ending::the_same_port_at_both_ends),
+        ("a_picked_up_connection_is_not_cut", ending::a_connection_that_was_picked_up),
+        ("an_announced_connection_ends_with_the_other_one", ending::an_announced_connection),
         ("echo_needs_a_rule_without_ports", icmp::echo_needs_a_rule_without_ports),
         ("egress_rules_apply_to_echo", icmp::echo_on_the_way_out),
         ("echo_needs_a_rule_without_ports_among_many_rules", icmp::echo_among_many),

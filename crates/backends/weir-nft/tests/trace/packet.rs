@@ -133,7 +133,7 @@ fn look_up(fields: &[Field], set: &NftSet, flow: &Flow) -> Option<Option<Arc<Ele
         }
         SetKind::Families => ElementKey::Family(flow.from.into()),
         // No connection was terminated.
-        SetKind::Cut(_) | SetKind::CutSenders(_) => return None,
+        SetKind::Cut(_) | SetKind::CutPairs(_) | SetKind::CutSenders(_) => return None,
     };
     set.elements.get(&key).cloned()
 }

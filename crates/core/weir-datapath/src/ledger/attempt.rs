@@ -9,7 +9,10 @@ use std::{
 
 use weir_model::{Chain, Delta, Direction, Endpoint, Peers, PodId, Rule, RuleSet, SetDelta, SetId};
 
-use super::{Established, Ledger, Rejected, connections::denying_sets};
+use super::{
+    Established, Ledger, Rejected,
+    connections::{denying_sets, released_by},
+};
 use crate::{ApplyError, ApplyErrorKind, Datapath, Plan, Planner};
 
 /// A delta with its plan. [`Ledger::apply`] applies it.
@@ -115,6 +118,7 @@ impl<D: Datapath> Ledger<D> {
             self.denying = denying_sets(&self.program);
         }
         if self.established == Established::Cut {
+            self.released.extend(released_by(&undo, &self.program));
             if written != Written::Nothing {
                 self.touched.extend(touched);
             }

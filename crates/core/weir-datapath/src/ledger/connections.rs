@@ -2,10 +2,10 @@
 
 use std::{collections::BTreeSet, net::IpAddr};
 
-use weir_model::{Action, Delta, Direction, Program, SetDelta, SetId, Verdict};
+use weir_model::{Action, Delta, Direction, Program, SetDelta, SetId};
 
 use super::{Ledger, attempt::set_named_by};
-use crate::{ApplyError, Datapath};
+use crate::{ApplyError, Datapath, EndingFlows};
 
 /// The fate of established connections that a change forbids.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,21 +19,23 @@ pub enum Established {
 impl<D: Datapath> Ledger<D> {
     /// Whether established connections may have to be ended.
     pub fn has_flows_to_terminate(&self) -> bool {
-        self.trusted && !self.touched.is_empty()
+        self.trusted && !(self.touched.is_empty() && self.released.is_empty())
     }
 
-    /// Ends the established connections that the program forbids. Returns how many it ended.
+    /// Ends the established connections that the program forbids, and those of addresses that left
+    /// their pods. Returns how many it ended.
     pub fn terminate_flows(&mut self) -> Result<usize, ApplyError> {
         if !self.has_flows_to_terminate() {
             return Ok(0);
         }
-        let program = &self.program;
-        let is_forbidden = |flow: &_| program.verdict(flow) == Verdict::Deny;
+        let Ledger { program, touched, released, .. } = self;
+        let ending = EndingFlows { program, touched, released };
         let terminated = match self.datapath.flows() {
-            Some(flows) => flows.terminate(&mut self.planner, &self.touched, &is_forbidden)?,
+            Some(flows) => flows.terminate(&mut self.planner, &ending)?,
             None => 0,
         };
         self.touched.clear();
+        self.released.clear();
         Ok(terminated)
     }
 
@@ -71,6 +73,14 @@ impl<D: Datapath> Ledger<D> {
         }
         touched
     }
+}
+
+/// The addresses that no longer belong to the pod that they belonged to before a delta.
+pub(super) fn released_by(undo: &Delta, program: &Program) -> BTreeSet<IpAddr> {
+    let old = undo.endpoints.iter().filter_map(|(id, old)| Some((id, old.as_ref()?)));
+    let addresses = old.flat_map(|(id, old)| old.addresses.iter().map(move |one| (id, *one)));
+    let is_released = |id, address| program.owner(address).is_none_or(|(owner, _)| owner != id);
+    addresses.filter(|(id, one)| is_released(*id, *one)).map(|(_, address)| address).collect()
 }
 
 /// The sets named by a rule that does not allow. Only admin policies have such rules.

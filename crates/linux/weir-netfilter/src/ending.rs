@@ -1,0 +1,81 @@
+//! The decision which tracked connections end.
+
+use std::{collections::BTreeSet, net::IpAddr};
+
+use weir_datapath::EndingFlows;
+
+use crate::{Connection, Tuple};
+
+/// The connections that end.
+#[derive(Debug, Default)]
+pub(crate) struct Endings {
+    pub(crate) all: BTreeSet<Connection>,
+    /// Those whose replies must not pass as new connections.
+    pub(crate) to_block: BTreeSet<Connection>,
+    /// The connections that continue.
+    kept: Vec<Tuple>,
+    /// Forbidden connections that another one announced. They continue as long as it does.
+    announced: Vec<(Connection, Tuple)>,
+}
+
+const ICMP: u8 = 1;
+const ICMPV6: u8 = 58;
+
+impl Endings {
+    /// Decides about a connection. `own` are the addresses of the machine.
+    pub(crate) fn add(
+        &mut self,
+        connection: Connection,
+        ending: &EndingFlows<'_>,
+        own: &BTreeSet<IpAddr>,
+    ) {
+        let (from, to) = connection.ends();
+        if !ending.concern(from, to) {
+            return;
+        }
+        if ending.are_of_released(from, to) {
+            // Rules apply to the next packet of either side. A reply is a new connection.
+            self.all.insert(connection);
+            return;
+        }
+        // A node always reaches its pods, from each of its addresses.
+        let is_forbidden =
+            !own.contains(&from) && ending.are_forbidden(from, to, connection.port());
+        if let (true, Some(by)) = (is_forbidden, connection.announced_by) {
+            self.announced.push((connection, by));
+            return;
+        }
+        let is_reverse_allowed = || !ending.are_forbidden(to, from, connection.reverse_port());
+        // The original sender of a connection that was picked up may be the server of an allowed
+        // one.
+        if !is_forbidden || connection.is_picked_up && is_reverse_allowed() {
+            self.kept.push(connection.original);
+            return;
+        }
+        self.all.insert(connection);
+        // With equal ports, a reply looks like a connection of the other side. If policies allow
+        // that connection, it must not be blocked.
+        let is_ambiguous = connection.port().is_some()
+            && connection.original.source_port == connection.reply.source_port
+            && is_reverse_allowed();
+        // A reply of ICMP never opens a connection.
+        let is_icmp = matches!(connection.protocol, ICMP | ICMPV6);
+        if !is_ambiguous && !is_icmp {
+            self.to_block.insert(connection);
+        }
+    }
+
+    /// Adds the announced connections whose announcing connection does not continue.
+    pub(crate) fn add_announced(&mut self) {
+        if self.announced.is_empty() {
+            return;
+        }
+        let kept: BTreeSet<&Tuple> = self.kept.iter().collect();
+        for (connection, by) in self.announced.drain(..) {
+            if !kept.contains(&by) {
+                self.all.insert(connection);
+                self.to_block.insert(connection);
+            }
+        }
+    }
+}

@@ -1,0 +1,255 @@
+//! Which connections a change ends, and which it leaves alone.
+
+use std::{
+    io::{Read, Write},
+    net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket},
+    os::fd::OwnedFd,
+    time::Duration,
+};
+
+use rustix::net::{self, RecvFlags, SendFlags, sockopt};
+use weir_model::{Protocol, Verdict};
+use weir_netfilter::Conntrack;
+
+use crate::{
+    Backend,
+    cluster::{ARRIVAL_TIMEOUT, DROP_TIMEOUT, TrialCluster, address, flow, policy},
+    judged::{API, DB, LOCKED, WEB},
+    node,
+};
+
+/// `db` allows no ingress, and all egress.
+const CLOSED: &str = "podSelector: {matchLabels: {app: db}}";
+
+/// A raw socket of a protocol, between two pods.
+struct Raw {
+    socket: OwnedFd,
+    peer: IpAddr,
+}
+
+impl Raw {
+    fn open<B: Backend>(cluster: &TrialCluster<B>, number: u8, [here, peer]: [&str; 2]) -> Raw {
+        let (here, peer) = (address(here), address(peer));
+        let open = || {
+            let family = match here {
+                IpAddr::V4(_) => net::AddressFamily::INET,
+                IpAddr::V6(_) => net::AddressFamily::INET6,
+            };
+            let protocol = net::Protocol::from_raw(u32::from(number).try_into().unwrap());
+            let socket = net::socket(family, net::SocketType::RAW, Some(protocol)).unwrap();
+            net::bind(&socket, &SocketAddr::new(here, 0)).unwrap();
+            socket
+        };
+        Raw { socket: cluster.lab.at(here, open).unwrap(), peer }
+    }
+
+    fn send(&self, content: &[u8]) {
+        let to = SocketAddr::new(self.peer, 0);
+        net::sendto(&self.socket, content, SendFlags::empty(), &to).unwrap();
+    }
+
+    /// Whether a packet with this end arrives from the peer.
+    fn receives(&self, content: &[u8], timeout: Duration) -> bool {
+        sockopt::set_socket_timeout(&self.socket, sockopt::Timeout::Recv, Some(timeout)).unwrap();
+        let mut buffer = [0; 256];
+        while let Ok((length, ..)) = net::recv(&self.socket, &mut buffer, RecvFlags::empty()) {
+            if buffer[..length].ends_with(content) {
+                return true;
+            }
+        }
+        false
+    }
+}
+
+/// A message of a protocol, which its header starts with.
+fn message(number: u8, text: &str) -> Vec<u8> {
+    let header: &[u8] = match number {
+        // GRE, version 0.
+        47 => &[0, 0, 8, 0],
+        // ESP: an index and a number.
+        50 => &[0, 0, 1, 0, 0, 0, 0, 1],
+        _ => &[],
+    };
+    [header, text.as_bytes()].concat()
+}
+
+/// Protocols without ports: GRE, ESP and one that the kernel does not know.
+pub(crate) fn other_protocols<B: Backend>(backend: B) {
+    for number in [47, 50, 253] {
+        for at in [0, 1] {
+            let mut cluster = TrialCluster::with(backend, &[]);
+            let client = Raw::open(&cluster, number, [WEB[at], DB[at]]);
+            let server = Raw::open(&cluster, number, [DB[at], WEB[at]]);
+            let exchange = |from: &Raw, to: &Raw, text: &str, timeout| {
+                from.send(&message(number, text));
+                to.receives(text.as_bytes(), timeout)
+            };
+            assert!(exchange(&client, &server, "one", ARRIVAL_TIMEOUT), "{number}: open");
+            assert!(exchange(&server, &client, "two", ARRIVAL_TIMEOUT), "{number}: answer");
+            cluster.put(&policy("tight", CLOSED));
+            assert!(cluster.cut()[0] >= 1, "{number}: cut");
+            assert!(!exchange(&server, &client, "three", DROP_TIMEOUT), "{number}: reversed");
+            assert!(!exchange(&client, &server, "four", DROP_TIMEOUT), "{number}: closed");
+        }
+    }
+}
+
+/// A ping that goes on under one id.
+pub(crate) fn ping<B: Backend>(backend: B) {
+    let mut cluster = TrialCluster::with(backend, &[]);
+    let client = Raw::open(&cluster, 1, [WEB[0], DB[0]]);
+    let echo = |sequence: u8| {
+        let mut packet = vec![8, 0, 0, 0, 0x12, 0x34, 0, sequence];
+        let sum: u32 = packet.chunks(2).map(|two| u32::from(two[0]) << 8 | u32::from(two[1])).sum();
+        let sum = !((sum & 0xffff) + (sum >> 16)) as u16;
+        packet[2..4].copy_from_slice(&sum.to_be_bytes());
+        packet
+    };
+    let answered = |sequence: u8, timeout| {
+        client.send(&echo(sequence));
+        client.receives(&[0x12, 0x34, 0, sequence], timeout)
+    };
+    assert!(answered(1, ARRIVAL_TIMEOUT));
+    cluster.put(&policy("tight", CLOSED));
+    cluster.cut();
+    assert!(!answered(2, DROP_TIMEOUT));
+}
+
+/// A new pod does not inherit what the old owner of its address had begun.
+pub(crate) fn a_reused_address<B: Backend>(backend: B) {
+    let mut cluster = TrialCluster::with(backend, &[]);
+    let bind = |at: &str, port| {
+        let bind = || UdpSocket::bind(SocketAddr::new(address(at), port)).unwrap();
+        let socket = cluster.lab.at(address(at), bind).unwrap();
+        socket.set_read_timeout(Some(DROP_TIMEOUT)).unwrap();
+        socket
+    };
+    let (old, peer) = (bind(DB[0], 5000), bind(API[0], 6000));
+    let (to_old, to_peer) = (old.local_addr().unwrap(), peer.local_addr().unwrap());
+    let mut buffer = [0; 8];
+    old.send_to(b"1", to_peer).unwrap();
+    assert!(peer.recv(&mut buffer).is_ok());
+    peer.send_to(b"2", to_old).unwrap();
+    assert!(old.recv(&mut buffer).is_ok());
+    // The pod `db` is deleted, and `new` gets its address. It allows no ingress.
+    cluster.put(&policy("tight", "podSelector: {matchLabels: {app: new}}"));
+    cluster.remove_pod("shop", "db");
+    cluster.change(
+        "pods: [{namespace: shop, name: new, labels: {app: new}, ips: [10.0.0.3], node: n1}]",
+    );
+    cluster.cut();
+    peer.send_to(b"3", to_old).unwrap();
+    assert!(old.recv(&mut buffer).is_err(), "the flow goes on");
+}
+
+/// The node's own connections, from an address that its Node object does not have.
+pub(crate) fn connections_of_the_node<B: Backend>(backend: B) {
+    let mut cluster = TrialCluster::with(backend, &[]);
+    node::does(&cluster.lab, "ip address add 10.77.0.1/32 dev lo");
+    let there = SocketAddr::new(address(DB[0]), 80);
+    let listener = cluster.lab.at(there.ip(), || TcpListener::bind(there).unwrap()).unwrap();
+    let connect = || {
+        let (family, kind) = (net::AddressFamily::INET, net::SocketType::STREAM);
+        let socket = net::socket(family, kind, None).unwrap();
+        net::bind(&socket, &SocketAddr::new(address("10.77.0.1"), 0)).unwrap();
+        net::connect(&socket, &there).unwrap();
+        TcpStream::from(socket)
+    };
+    // The pod needs a route to the address.
+    let mut client = cluster.lab.on_node("n1", connect).unwrap();
+    let (mut server, _) = listener.accept().unwrap();
+    cluster.put(&policy("tight", LOCKED));
+    assert_eq!(cluster.cut(), [0, 0], "the node's connection stays");
+    client.set_read_timeout(Some(ARRIVAL_TIMEOUT)).unwrap();
+    server.write_all(b"!").unwrap();
+    assert_eq!(client.read(&mut [0; 8]).unwrap(), 1);
+}
+
+/// Peers that use one UDP port at both ends, as gossip does: one direction is forbidden, and the
+/// other one stays allowed.
+pub(crate) fn the_same_port_at_both_ends<B: Backend>(backend: B) {
+    let mut cluster = TrialCluster::with(backend, &[]);
+    let bind = |at: &str| {
+        let bind = || UdpSocket::bind(SocketAddr::new(address(at), 7000)).unwrap();
+        let socket = cluster.lab.at(address(at), bind).unwrap();
+        socket.set_read_timeout(Some(DROP_TIMEOUT)).unwrap();
+        socket
+    };
+    let (web, db) = (bind(WEB[0]), bind(DB[0]));
+    let (to_web, to_db) = (web.local_addr().unwrap(), db.local_addr().unwrap());
+    let mut buffer = [0; 8];
+    web.send_to(b"1", to_db).unwrap();
+    assert!(db.recv(&mut buffer).is_ok());
+    cluster.put(&policy("tight", CLOSED));
+    assert_eq!(cluster.cut(), [1, 0]);
+    web.send_to(b"2", to_db).unwrap();
+    assert!(db.recv(&mut buffer).is_err(), "closed");
+    db.send_to(b"3", to_web).unwrap();
+    assert!(web.recv(&mut buffer).is_ok(), "allowed in the other direction");
+}
+
+/// A connection that conntrack lost, and picked up when the server sent first.
+pub(crate) fn a_connection_that_was_picked_up<B: Backend>(backend: B) {
+    let mut cluster = TrialCluster::with(backend, &[]);
+    let allowed = flow(API[0], DB[0], Protocol::Tcp, 80);
+    let mut open = cluster.lab.converse(allowed, ARRIVAL_TIMEOUT).unwrap();
+    let mut conntrack = cluster.lab.on_node("n1", || Conntrack::open().unwrap()).unwrap();
+    let mut all = Vec::new();
+    conntrack.list(|connection| all.push(connection)).unwrap();
+    all.iter().for_each(|connection| conntrack.delete(connection).unwrap());
+    assert_eq!(open.call_back(ARRIVAL_TIMEOUT).unwrap(), Verdict::Allow);
+    // `db` allows ingress from all, and no egress.
+    let db = "podSelector: {matchLabels: {app: db}}, policyTypes: [Egress]";
+    cluster.put(&policy("tight", db));
+    assert_eq!(cluster.cut(), [0, 0]);
+    assert_eq!(open.exchange(ARRIVAL_TIMEOUT).unwrap(), Verdict::Allow);
+    assert_eq!(open.call_back(ARRIVAL_TIMEOUT).unwrap(), Verdict::Allow);
+}
+
+/// The helper that finds announcements of FTP data connections.
+const FTP_HELPER: &str = "
+table inet helper {
+ ct helper ftp { type \"ftp\" protocol tcp; }
+ chain prerouting { type filter hook prerouting priority 0; tcp dport 21 ct helper set \"ftp\"; }
+}";
+
+/// A data connection that no rule allows, announced by an allowed FTP connection.
+pub(crate) fn an_announced_connection<B: Backend>(backend: B) {
+    // `api` allows no ingress, so that only the announcement lets the data connection pass.
+    let api = "podSelector: {matchLabels: {app: api}}";
+    let mut cluster = TrialCluster::with(backend, &[policy("api", api)]);
+    node::run(&cluster.lab, "nft", &["-f", "-"], FTP_HELPER);
+    let (client, server) = (address(API[0]), address(DB[0]));
+    let listen = |at, port| {
+        let listen = || TcpListener::bind(SocketAddr::new(at, port)).unwrap();
+        cluster.lab.at(at, listen).unwrap()
+    };
+    let connect = |from, to, port| {
+        let there = SocketAddr::new(to, port);
+        let connect = || TcpStream::connect_timeout(&there, ARRIVAL_TIMEOUT).unwrap();
+        cluster.lab.at(from, connect).unwrap()
+    };
+    let (control_listener, data_listener) = (listen(server, 21), listen(client, 5555));
+    let mut control = connect(client, server, 21);
+    let (mut server_control, _) = control_listener.accept().unwrap();
+    // The kernel parses lines after the first one. Port 5555 is 21 * 256 + 179.
+    for line in ["USER api\r\n", "PORT 10,0,0,1,21,179\r\n"] {
+        control.write_all(line.as_bytes()).unwrap();
+        server_control.read_exact(&mut vec![0; line.len()]).unwrap();
+    }
+    let mut server_data = connect(server, client, 5555);
+    let (mut data, _) = data_listener.accept().unwrap();
+    data.set_read_timeout(Some(ARRIVAL_TIMEOUT)).unwrap();
+    let mut goes_on = |what: &str| {
+        server_data.write_all(b"!").unwrap();
+        assert_eq!(data.read(&mut [0; 8]).unwrap(), 1, "{what}");
+    };
+    goes_on("announced");
+    // Another policy allows something else.
+    cluster.put(&policy("api", &format!("{api}, ingress: [{{ports: [{{port: 80}}]}}]")));
+    assert_eq!(cluster.cut(), [0, 0]);
+    goes_on("after the change");
+    // The announcing connection becomes forbidden: both end.
+    cluster.put(&policy("db", CLOSED));
+    assert_eq!(cluster.cut(), [2, 0]);
+}
