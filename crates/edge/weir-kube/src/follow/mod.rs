@@ -67,6 +67,8 @@ pub(crate) struct Follower<S> {
     /// Set after a silence, until a watch works again.
     is_probing: bool,
     missing_since: Option<Instant>,
+    /// The generation of the kind's CustomResourceDefinition at the last list. `None` if unknown.
+    definition: Option<i64>,
 }
 
 /// The next request of a follower.
@@ -120,6 +122,7 @@ impl<S: ObjectSink> Follower<S> {
             reported: None,
             is_probing: false,
             missing_since: None,
+            definition: None,
         }
     }
 

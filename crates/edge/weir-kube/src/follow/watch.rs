@@ -7,6 +7,7 @@ use std::{
 
 use futures::future::{Either, select};
 use tokio::time::sleep_until;
+use weir_runtime::jitter;
 
 use super::{Closed, Follower, Interrupted, NextRequest, ObjectSink, reloaded};
 use crate::{
@@ -38,6 +39,15 @@ impl<S: ObjectSink> Follower<S> {
         let seconds = if self.is_probing { self.probe_seconds() } else { WATCH_SECONDS };
         let opening = wire::watch(&client, &self.spec, self.served, &self.position, seconds);
         let mut watch = opening.await?;
+        // With another schema, the API server returns the same objects with other fields. It ends
+        // all watches of the kind when the definition changes.
+        let definition = self.definition_generation(&client).await;
+        if self.definition.zip(definition).is_some_and(|(old, new)| old != new) {
+            self.sink.distrust();
+            self.pause(jitter(self.policy.first_retry)).await;
+            return Ok(NextRequest::List);
+        }
+        self.definition = self.definition.or(definition);
         let opened = Instant::now();
         let mut last_event = None;
         loop {

@@ -4,11 +4,16 @@ mod list;
 mod request;
 mod watch_stream;
 
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use k8s_openapi::jiff::Timestamp;
-use kube::{Client, api::ListParams, core::Request, core::TypeMeta};
+use kube::{
+    Client,
+    api::{GetParams, ListParams},
+    core::{Request, TypeMeta},
+};
 use serde_json::Value;
+use tokio::time::timeout;
 use weir_api::Tree;
 
 use crate::{ApiError, WatchSpec, WireObject, kind};
@@ -46,12 +51,27 @@ pub(crate) enum Definition {
     OtherVersions,
 }
 
+/// How long to wait for the generation of a definition. Meanwhile, events of the watch wait.
+const GENERATION_TIMEOUT: Duration = Duration::from_secs(5);
+const DEFINITIONS: &str = "customresourcedefinitions.apiextensions.k8s.io";
+const DEFINITIONS_PATH: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+
+/// The generation of the CustomResourceDefinition of a kind, which changes with its schema and its
+/// versions. `None` if it cannot be read.
+pub(crate) async fn definition_generation(client: &Client, spec: &WatchSpec) -> Option<i64> {
+    let request = Request::new(DEFINITIONS_PATH);
+    let request = request.get_metadata(&spec.resource.name(), &GetParams::default());
+    let answer = answer(client, request, "get", DEFINITIONS, MAX_OBJECT_BYTES);
+    let bytes = timeout(GENERATION_TIMEOUT, answer).await.ok()?.ok()?;
+    let root: Value = parse(&bytes, DEFINITIONS).ok()?;
+    root["metadata"]["generation"].as_i64()
+}
+
 /// Looks up the CustomResourceDefinition of a kind. The discovery API lags behind it, above all
 /// after a start of the API server.
 pub(crate) async fn definition(client: &Client, spec: &WatchSpec) -> Result<Definition, ApiError> {
-    const DEFINITIONS: &str = "customresourcedefinitions.apiextensions.k8s.io";
-    const PATH: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
-    let root: Value = match get(client, PATH, &spec.resource.name(), DEFINITIONS).await {
+    let root: Value = match get(client, DEFINITIONS_PATH, &spec.resource.name(), DEFINITIONS).await
+    {
         Err(ApiError::Missing { .. }) => return Ok(Definition::Absent),
         root => root?,
     };

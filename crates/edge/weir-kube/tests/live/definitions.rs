@@ -130,6 +130,39 @@ fn policies_follow_the_definition_of_their_kind() {
     assert!(seen.world.policies.contains_key(&base));
 }
 
+/// A schema that prunes the egress rules of a policy, as an old definition does with new fields.
+fn without_egress() -> Value {
+    let any = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
+    let rules = json!({"type": "array", "items": any});
+    json!({"type": "object", "properties": {"spec": {"type": "object", "properties": {
+        "priority": {"type": "integer"}, "subject": any, "ingress": rules,
+    }}}})
+}
+
+#[test]
+fn objects_are_read_again_when_the_schema_changes() {
+    let cluster = Cluster::start().unwrap();
+    let admin = definition("adminnetworkpolicies", "AdminNetworkPolicy", "v1alpha1");
+    cluster.create(DEFINITIONS, &admin).unwrap();
+    let mut policy = admin_policy("deny", 10);
+    policy["spec"]["egress"] = json!([{"action": "Deny", "to": [{"namespaces": {}}]}]);
+    create_when_served(&cluster, ADMIN, &policy);
+    let path = format!("{DEFINITIONS}/adminnetworkpolicies.policy.networking.k8s.io");
+    let whole = admin["spec"]["versions"][0].clone();
+    let mut pruned = whole.clone();
+    pruned["schema"]["openAPIV3Schema"] = without_egress();
+    let mut seen = Observer::start(cluster.admin());
+    let deny = policy_id(PolicyKind::AdminNetworkPolicy, "", "deny");
+    for (version, has_egress) in [(&whole, true), (&pruned, false), (&whole, true)] {
+        cluster.patch(&path, &json!({"spec": {"versions": [version]}})).unwrap();
+        seen.until("the fields of the schema", |seen| {
+            let policy = seen.world.policies.get(&deny);
+            policy.is_some_and(|policy| policy.spec.egress.is_some() == has_egress)
+        });
+    }
+    assert_eq!(seen.removed, []);
+}
+
 #[test]
 fn an_unknown_version_is_reported() {
     let cluster = Cluster::start().unwrap();
