@@ -181,6 +181,7 @@ impl AgentCommand {
         let options = AgentOptions {
             source: self.source()?,
             node: self.node.as_deref().unwrap_or_default().into(),
+            machine_addresses: platform::MACHINE_ADDRESSES,
             datapath: self.datapath.profile().name,
             mode: if self.audit { Mode::Audit } else { Mode::Enforce },
             established: match self.established {

@@ -93,7 +93,7 @@ impl<D: Datapath> Agent<D> {
         Agent {
             engine: Engine::new(Locality::Node(options.node.clone())),
             ledger: Ledger::new(datapath, options.established()),
-            input: InputState::new(options.node.clone()),
+            input: InputState::new(options.node.clone(), options.machine_addresses),
             plugins: None,
             applies: Applies::default(),
             bridges: Bridges::here(),

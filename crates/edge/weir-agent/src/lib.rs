@@ -34,5 +34,5 @@ pub use bridge::Sysctls;
 pub use cni::PodReader;
 use event::AgentEvent;
 pub use lock::LockError;
-pub use run::{AgentError, AgentOptions, cleanup, once, run};
+pub use run::{AgentError, AgentOptions, MachineAddresses, cleanup, once, run};
 pub use source::Source;

@@ -1,8 +1,9 @@
 //! The entry points: run, once, cleanup.
 
 use std::{
+    collections::BTreeSet,
     io,
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -33,6 +34,9 @@ const QUEUE_LENGTH: usize = 4096;
 /// The longest time that `once` waits for the source.
 const ONCE_TIMEOUT: Duration = Duration::from_secs(120);
 
+/// Lists the addresses of the machine.
+pub type MachineAddresses = fn() -> io::Result<BTreeSet<IpAddr>>;
+
 /// The configuration of an agent.
 #[derive(Clone, Debug)]
 pub struct AgentOptions {
@@ -40,6 +44,9 @@ pub struct AgentOptions {
     pub source: Source,
     /// The node whose pods the agent enforces rules for.
     pub node: Name,
+    /// Lists the addresses of this machine, to recognise the name of another node. `None` if the
+    /// platform cannot.
+    pub machine_addresses: Option<MachineAddresses>,
     /// The name of the datapath.
     pub datapath: &'static str,
     /// Whether denied packets are dropped or only reported.

@@ -57,6 +57,7 @@ fn options(source: &Path) -> AgentOptions {
     AgentOptions {
         source: Source::Folder(source.into()),
         node: "n1".into(),
+        machine_addresses: None,
         datapath: "memory",
         mode: Mode::Enforce,
         established: Established::Cut,
@@ -238,6 +239,31 @@ fn a_source_that_does_not_know_the_node_changes_nothing() {
     fs::remove_file(bench.disk.path().join("node.yaml")).unwrap();
     bench.turn();
     assert_eq!(bench.reasons().len(), 0, "the node can lose its last pod later");
+}
+
+/// The addresses of a machine, as the kernel would list them.
+fn machine() -> std::io::Result<std::collections::BTreeSet<IpAddr>> {
+    Ok([IpAddr::from([127, 0, 0, 1]), IpAddr::from([192, 168, 0, 1])].into())
+}
+
+#[test]
+fn the_name_of_another_node_changes_nothing() {
+    let bench = Bench::started();
+    let node = |addresses: &str| {
+        let node =
+            "{apiVersion: v1, kind: Node, metadata: {name: n1}, status: {addresses: [ADDRESSES]}}";
+        bench.write("node.yaml", &node.replace("ADDRESSES", addresses));
+        let options =
+            AgentOptions { machine_addresses: Some(machine), ..options(bench.disk.path()) };
+        run::unlocked_once(&options, bench.memory.clone()).unwrap()
+    };
+    let writes = bench.writes();
+    let reasons = node("{type: InternalIP, address: 192.168.0.2}, {type: Hostname, address: n1}");
+    let reason = "Node n1 has the addresses 192.168.0.2, and this machine has none of them";
+    assert_eq!(reasons[0], reason, "{reasons:?}");
+    assert_eq!(bench.writes(), writes);
+    let both = "{type: InternalIP, address: 192.168.0.1}, {type: ExternalIP, address: 203.0.113.1}";
+    assert_eq!(node(both), [""; 0]);
 }
 
 #[test]

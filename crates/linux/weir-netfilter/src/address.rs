@@ -1,13 +1,19 @@
 //! The addresses of the machine.
 
-use std::{collections::BTreeSet, net::IpAddr};
+use std::{collections::BTreeSet, io, net::IpAddr};
 
-use weir_netlink::{Attributes, Header, Malformed, MessageWriter, Socket, kind};
+use weir_netlink::{
+    Attributes, Header, Malformed, MessageWriter, NetlinkError, NetlinkProtocol, Socket, kind,
+};
 
-use crate::ConntrackError;
+/// Lists the addresses of all interfaces in the network namespace of the calling thread.
+pub fn own_addresses() -> io::Result<BTreeSet<IpAddr>> {
+    let mut route = Socket::open(NetlinkProtocol::Route)?;
+    addresses_over(&mut route).map_err(io::Error::other)
+}
 
 /// Lists the addresses of all interfaces in the network namespace of the socket.
-pub(crate) fn own_addresses(route: &mut Socket) -> Result<BTreeSet<IpAddr>, ConntrackError> {
+pub(crate) fn addresses_over(route: &mut Socket) -> Result<BTreeSet<IpAddr>, NetlinkError> {
     let mut writer = MessageWriter::default();
     let header = Header { kind: RTM_GETADDR, flags: kind::REQUEST | kind::DUMP, sequence: 1 };
     let request = writer.message(header, |body| _ = body.fixed(&[0; IFADDRMSG_LENGTH]));
@@ -18,8 +24,7 @@ pub(crate) fn own_addresses(route: &mut Socket) -> Result<BTreeSet<IpAddr>, Conn
             Ok(address) => addresses.extend(address),
             Err(error) => malformed = Some(error.into()),
         })
-        .and(malformed.map_or(Ok(()), Err))
-        .map_err(ConntrackError::Addresses)?;
+        .and(malformed.map_or(Ok(()), Err))?;
     Ok(addresses)
 }
 

@@ -29,6 +29,8 @@ pub mod report;
 #[cfg(target_os = "linux")]
 mod terminate;
 
+#[cfg(target_os = "linux")]
+pub use address::own_addresses;
 pub use connection::{Connection, Tuple};
 #[cfg(target_os = "linux")]
 pub use conntrack::{Conntrack, ConntrackError};

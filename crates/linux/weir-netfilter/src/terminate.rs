@@ -6,7 +6,7 @@ use rustix::thread::{MembarrierCommand, membarrier};
 use weir_datapath::{ApplyError, ApplyErrorKind, EndingFlows};
 use weir_model::Protocol;
 
-use crate::{Connection, Conntrack, ConntrackError, address::own_addresses, ending::Endings};
+use crate::{Connection, Conntrack, ConntrackError, address::addresses_over, ending::Endings};
 
 /// How long a backend blocks the replies of a terminated TCP or SCTP connection.
 const BLOCK_REPLIES: Duration = Duration::from_secs(24 * 60 * 60);
@@ -47,7 +47,8 @@ impl Conntrack {
         ending: &EndingFlows<'_>,
         block_replies: impl FnOnce(&BTreeSet<Connection>) -> Result<(), ApplyError>,
     ) -> Result<usize, ApplyError> {
-        let own = own_addresses(&mut self.route).map_err(ConntrackError::into_apply_error)?;
+        let own = addresses_over(&mut self.route).map_err(ConntrackError::Addresses);
+        let own = own.map_err(ConntrackError::into_apply_error)?;
         // A connection that the old rules have just accepted is listed only afterwards.
         wait_for_packets();
         let mut endings = Endings::default();

@@ -19,6 +19,10 @@ use crate::{
 /// The datapath of an agent that names none.
 pub(crate) const DEFAULT: DatapathKind = DatapathKind::Nftables;
 
+/// Lists the addresses of this machine.
+pub(crate) const MACHINE_ADDRESSES: Option<weir_agent::MachineAddresses> =
+    Some(weir_netfilter::own_addresses);
+
 pub(crate) const NFTABLES: PacketFilter = packet_filter::<Nft>();
 pub(crate) const IPTABLES: PacketFilter = packet_filter::<Iptables>();
 pub(crate) const HCN: Option<RunAgent> = None;

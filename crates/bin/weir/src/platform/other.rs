@@ -8,6 +8,9 @@ use crate::{
 /// The datapath of an agent that names none.
 pub(crate) const DEFAULT: DatapathKind = DatapathKind::Nftables;
 
+/// Lists the addresses of this machine.
+pub(crate) const MACHINE_ADDRESSES: Option<weir_agent::MachineAddresses> = None;
+
 pub(crate) const NFTABLES: PacketFilter = UNAVAILABLE;
 pub(crate) const IPTABLES: PacketFilter = UNAVAILABLE;
 pub(crate) const HCN: Option<RunAgent> = None;

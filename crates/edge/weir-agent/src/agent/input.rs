@@ -5,6 +5,7 @@ use std::time::{Instant, SystemTime};
 use weir_model::{Change, Name};
 
 use super::nodes::KnownNodes;
+use crate::MachineAddresses;
 
 /// The most events whose latency is measured at a time.
 const MAX_TIMED: usize = 10_000;
@@ -27,16 +28,16 @@ pub(super) struct InputState {
 pub(crate) enum SourceState {
     /// The source has not read everything yet.
     Reading,
-    /// The source is complete but does not mention this node, for this reason.
+    /// The source is complete but not meant for this machine, for this reason.
     WrongNode(String),
     /// The source is complete. This state is final.
     InSync,
 }
 
 impl InputState {
-    pub(super) fn new(node: Name) -> Self {
+    pub(super) fn new(node: Name, machine_addresses: Option<MachineAddresses>) -> Self {
         InputState {
-            nodes: KnownNodes::new(node),
+            nodes: KnownNodes::new(node, machine_addresses),
             sync: SourceState::Reading,
             changes: Vec::new(),
             received: Vec::new(),

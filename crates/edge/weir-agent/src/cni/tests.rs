@@ -78,6 +78,7 @@ impl Bench {
         let options = AgentOptions {
             source: Source::Folder(disk.path().into()),
             node: "n1".into(),
+            machine_addresses: None,
             datapath: "memory",
             mode: Mode::Enforce,
             established: Established::Cut,
