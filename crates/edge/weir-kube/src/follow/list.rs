@@ -16,7 +16,7 @@ impl<S: ObjectSink> Follower<S> {
     /// objects are gone when the list is complete.
     pub(super) async fn list(&mut self) -> Result<NextRequest, Interrupted> {
         let client = self.connect().await?;
-        self.definition = self.definition_generation(&client).await;
+        self.definition = wire::definition_generation(&client, &self.spec).await;
         let Some((version, mut page)) = self.first_page(&client).await? else {
             return self.not_served(&client).await;
         };
@@ -40,17 +40,6 @@ impl<S: ObjectSink> Follower<S> {
         self.list_problem = None;
         self.report().await?;
         Ok(NextRequest::Watch)
-    }
-
-    /// The generation of the kind's CustomResourceDefinition. `None` if it has none, or if it cannot
-    /// be read.
-    pub(super) async fn definition_generation(&self, client: &Client) -> Option<i64> {
-        match self.spec.on_missing {
-            OnMissing::Fail => None,
-            OnMissing::FailWithHint(_) | OnMissing::TreatAsEmpty => {
-                wire::definition_generation(client, &self.spec).await
-            }
-        }
     }
 
     /// The first page in the first version that is served; `None` if no version is.

@@ -41,7 +41,7 @@ impl<S: ObjectSink> Follower<S> {
         let mut watch = opening.await?;
         // With another schema, the API server returns the same objects with other fields. It ends
         // all watches of the kind when the definition changes.
-        let definition = self.definition_generation(&client).await;
+        let definition = wire::definition_generation(&client, &self.spec).await;
         if self.definition.zip(definition).is_some_and(|(old, new)| old != new) {
             self.sink.distrust();
             self.pause(jitter(self.policy.first_retry)).await;

@@ -16,7 +16,7 @@ use serde_json::Value;
 use tokio::time::timeout;
 use weir_api::Tree;
 
-use crate::{ApiError, WatchSpec, WireObject, kind};
+use crate::{ApiError, OnMissing, WatchSpec, WireObject, kind};
 
 pub(crate) use list::{ListPage, Unread, page_bytes};
 use request::{MAX_OBJECT_BYTES, answer, get, parse};
@@ -57,8 +57,11 @@ const DEFINITIONS: &str = "customresourcedefinitions.apiextensions.k8s.io";
 const DEFINITIONS_PATH: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 
 /// The generation of the CustomResourceDefinition of a kind, which changes with its schema and its
-/// versions. `None` if it cannot be read.
+/// versions. `None` if the kind has no definition, or if it cannot be read.
 pub(crate) async fn definition_generation(client: &Client, spec: &WatchSpec) -> Option<i64> {
+    if spec.on_missing == OnMissing::Fail {
+        return None;
+    }
     let request = Request::new(DEFINITIONS_PATH);
     let request = request.get_metadata(&spec.resource.name(), &GetParams::default());
     let answer = answer(client, request, "get", DEFINITIONS, MAX_OBJECT_BYTES);
