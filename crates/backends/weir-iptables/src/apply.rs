@@ -51,11 +51,20 @@ impl Iptables {
     /// Whether our sets in the kernel have the planned number of entries.
     fn sets_match(&mut self, desired: &ChainsAndSets) -> Result<bool, KernelError> {
         let sizes: BTreeMap<Name, u32> = self.kernel.read_set_sizes()?.into_iter().collect();
-        let matches = |(name, set): (&Name, &crate::IpSet)| {
-            let size = sizes.get(name).map(|size| *size as usize);
-            size.is_some_and(|size| set.kind == IpSetKind::Cut || size == set.entries.len())
-        };
-        Ok(desired.sets.iter().all(matches))
+        for (name, set) in &desired.sets {
+            let Some(size) = sizes.get(name).map(|size| *size as usize) else { return Ok(false) };
+            match set.kind {
+                IpSetKind::Cut => (),
+                IpSetKind::Ipvs => {
+                    if !self.kernel.has_ipvs_entries(set.family, size) {
+                        self.kernel.update_ipvs_sets()?;
+                    }
+                }
+                _ if size != set.entries.len() => return Ok(false),
+                _ => (),
+            }
+        }
+        Ok(true)
     }
 }
 
@@ -74,13 +83,16 @@ impl Datapath for Iptables {
         if plan.steps.iter().any(|step| matches!(step, Step::Restore(_))) {
             self.verified = None;
         }
-        self.kernel.run_plan(plan).map_err(failed("cannot write the rules of iptables"))
+        let applied = self.kernel.run_plan(plan).and_then(|()| self.kernel.update_ipvs_sets());
+        applied.map_err(failed("cannot write the rules of iptables"))
     }
 
     fn drift(&mut self, planner: &Planner) -> Result<Drift, ApplyError> {
         let desired = planner.desired();
         let matches = self
-            .sets_match(desired)
+            .kernel
+            .update_ipvs_sets()
+            .and_then(|()| self.sets_match(desired))
             .and_then(|sets_match| Ok(sets_match && self.rules_match(desired)?))
             .map_err(failed("cannot check the rules of iptables"))?;
         Ok(if matches { Drift::None } else { Drift::Changed })

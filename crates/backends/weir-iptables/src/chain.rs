@@ -1,8 +1,9 @@
 //! The chains of pods and of policies.
 //!
-//! A pod's chain calls the chains of its policies in order. An allowed packet leaves immediately. A
-//! packet that returns from all of them is denied. Policies that would need many lookups share one
-//! chain.
+//! A pod's chain calls the chains of its admin policies in order. They mark an allowed or passed
+//! packet, and the pod's chain tests the mark. Then it goes to one chain with the rules of all
+//! NetworkPolicies that isolate the pod. An allowed packet leaves that chain immediately, and the
+//! last rule denies the others.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -14,10 +15,10 @@ use weir_model::{
 
 use crate::{
     Entry, IpSetKind, IptablesRule, IptablesTarget, Match, Planner, SrcDst, blocks,
-    chains_and_sets::PASSED,
+    chains_and_sets::{ALLOWED, PASSED},
     derived_set::EntryForm,
     name::{self, comment},
-    skeleton::{allowed, denied, pass},
+    skeleton::{allow, allowed, clear_marks, denied, marked_allowed, not_allowed, pass},
 };
 
 /// The number of rules up to which separate chains are as fast as merged ones.
@@ -43,33 +44,39 @@ enum SectionTier {
 }
 
 impl ChainCompiler<'_> {
-    /// Adds the chain of a pod. No packet returns from it.
+    /// Adds the chain of a pod. A packet leaves it by goto or RETURN.
     pub(crate) fn add_pod_chain(&mut self, pod: &PodId, rules: &Chain) -> Name {
         let admin = self.add_policy_chains(&rules.admin, SectionTier::Admin);
         let mut all = Vec::new();
         if !admin.is_empty() {
-            // An admin policy marks a packet that it passes to the next tier, and the chains of
-            // later admin policies are skipped. The mark is cleared before and after the tier.
-            let clear_mark =
-                || IptablesRule::new([], IptablesTarget::Mark { value: 0, mask: PASSED });
-            all.push(clear_mark());
-            let jump = |(at, chain)| match at {
-                0 => jump_to(chain),
-                _ => IptablesRule { matches: vec![Match::Unmarked(PASSED)], ..jump_to(chain) },
-            };
-            all.extend(admin.into_iter().enumerate().map(jump));
-            all.push(clear_mark());
-        }
-        let (chains, target) = match &rules.isolation {
-            Some(sections) => {
-                (self.add_isolation_chains(sections), IptablesTarget::Goto(denied(self.direction)))
+            all.push(clear_marks(ALLOWED | PASSED));
+            for (at, chain) in admin.into_iter().enumerate() {
+                // Later admin policies do not apply to a packet that one of them passed.
+                let matches = if at == 0 { Vec::new() } else { vec![Match::Unmarked(PASSED)] };
+                all.push(IptablesRule::new(matches, IptablesTarget::Jump(chain)));
+                all.push(self.leave_if_allowed());
             }
-            None => (
-                self.add_policy_chains(&rules.baseline, SectionTier::Baseline),
-                allowed(self.direction),
-            ),
+            all.push(clear_marks(PASSED));
+        }
+        let target = match &rules.isolation {
+            Some(sections) => {
+                let chain = self.add_isolation_chain(sections);
+                all.push(IptablesRule::new([], IptablesTarget::Goto(chain)));
+                // No packet reaches the last rule, whose comment names the pod.
+                IptablesTarget::Goto(not_allowed(self.direction))
+            }
+            None => {
+                let baseline = self.add_policy_chains(&rules.baseline, SectionTier::Baseline);
+                if all.is_empty() && !baseline.is_empty() {
+                    all.push(clear_marks(ALLOWED));
+                }
+                for chain in baseline {
+                    all.push(IptablesRule::new([], IptablesTarget::Jump(chain)));
+                    all.push(self.leave_if_allowed());
+                }
+                allowed(self.direction)
+            }
         };
-        all.extend(chains.into_iter().map(jump_to));
         let comment = comment(&format!("{pod} {}", isolated_by(rules)));
         all.push(IptablesRule { target, comment, matches: Vec::new() });
         let name = name::pod_chain(pod, self.direction);
@@ -77,22 +84,33 @@ impl ChainCompiler<'_> {
         name
     }
 
-    /// Adds the chains of the policies that isolate a pod: one per policy, or a merged one if that
-    /// is faster.
-    fn add_isolation_chains(&mut self, sections: &[Arc<Section>]) -> Vec<Name> {
+    /// The rule for packets that an admin policy allowed.
+    fn leave_if_allowed(&self) -> IptablesRule {
+        let target = IptablesTarget::Goto(marked_allowed(self.direction));
+        IptablesRule::new([Match::Marked(ALLOWED)], target)
+    }
+
+    /// Adds the chain of the policies that isolate a pod. It contains their rules, or merged rules
+    /// if that is faster.
+    fn add_isolation_chain(&mut self, sections: &[Arc<Section>]) -> Name {
         let rule_count: usize = sections.iter().map(|section| section.rules.len()).sum();
-        if rule_count <= MAX_SEPARATE_RULES {
-            return self.add_policy_chains(sections, SectionTier::Namespace);
+        let mut rules = if rule_count <= MAX_SEPARATE_RULES {
+            let each = sections.iter();
+            each.flat_map(|section| self.policy_rules(section, SectionTier::Namespace)).collect()
+        } else {
+            self.isolation_rules(&Allowed::from_sections(sections), &policy_names(sections))
+        };
+        if rules.is_empty() {
+            return not_allowed(self.direction);
         }
-        let allowed = Allowed::from_sections(sections);
-        let rules = self.isolation_rules(&allowed, &policy_names(sections));
+        rules.push(IptablesRule::new([], IptablesTarget::Goto(not_allowed(self.direction))));
         let content = content(&rules);
         let name = match sections {
             [one] => name::policy_chain(&one.policy, self.family, &content),
             _ => name::merged_chain(self.family, &content),
         };
         self.planner.objects.put_chain(self.family, &name, rules);
-        vec![name]
+        name
     }
 
     /// Adds one chain per policy. Policies without a rule for this family get none.
@@ -103,6 +121,18 @@ impl ChainCompiler<'_> {
     /// Adds the chain of a policy, in which the first match decides. `None` if no rule can match in
     /// this family.
     fn add_policy_chain(&mut self, section: &Section, tier: SectionTier) -> Option<Name> {
+        let rules = self.policy_rules(section, tier);
+        if rules.is_empty() {
+            return None;
+        }
+        let content = format!("{}\n{}", self.direction, content(&rules));
+        let name = name::policy_chain(&section.policy, self.family, &content);
+        self.planner.objects.put_chain(self.family, &name, rules);
+        Some(name)
+    }
+
+    /// The rules of a policy, in order.
+    fn policy_rules(&mut self, section: &Section, tier: SectionTier) -> Vec<IptablesRule> {
         let mut rules = Vec::new();
         // Consecutive rules with the same action can share sets. Where the action changes, a new
         // group begins.
@@ -112,21 +142,18 @@ impl ChainCompiler<'_> {
             let group =
                 (tier != SectionTier::Namespace).then(|| format!("{} {group}", section.policy));
             for rule in same_action {
-                let target = match rule.action {
-                    Action::Pass if tier == SectionTier::Admin => IptablesTarget::Goto(pass()),
-                    Action::Allow | Action::Pass => allowed(self.direction),
-                    Action::Deny => IptablesTarget::Goto(denied(self.direction)),
+                let target = match (rule.action, tier) {
+                    (Action::Deny, _) => IptablesTarget::Goto(denied(self.direction)),
+                    (Action::Allow | Action::Pass, SectionTier::Namespace) => {
+                        allowed(self.direction)
+                    }
+                    (Action::Pass, SectionTier::Admin) => IptablesTarget::Goto(pass()),
+                    (Action::Allow | Action::Pass, _) => IptablesTarget::Goto(allow()),
                 };
                 rules.extend(self.policy_rule(section, rule, group.as_deref(), &target));
             }
         }
-        if rules.is_empty() {
-            return None;
-        }
-        let content = format!("{}\n{}", self.direction, content(&rules));
-        let name = name::policy_chain(&section.policy, self.family, &content);
-        self.planner.objects.put_chain(self.family, &name, rules);
-        Some(name)
+        rules
     }
 
     /// One rule of a policy. Some port lists need several iptables rules.
@@ -217,12 +244,6 @@ impl ChainCompiler<'_> {
 /// The text of rules, for the name of their chain.
 fn content(rules: &[IptablesRule]) -> String {
     rules.iter().map(IptablesRule::to_string).collect::<Vec<_>>().join("\n")
-}
-
-/// A rule that jumps to a policy's chain. It has no comment, because evaluating a comment costs as
-/// much as many comparisons. The rules in that chain have comments.
-fn jump_to(chain: Name) -> IptablesRule {
-    IptablesRule::new([], IptablesTarget::Jump(chain))
 }
 
 /// Matches ports with as few matches as iptables allows.

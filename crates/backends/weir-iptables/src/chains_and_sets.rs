@@ -78,6 +78,16 @@ pub enum IpSetKind {
     BlockPorts,
     /// One end of a packet with its port, and the other end. Entries expire.
     Cut,
+    /// Addresses of IPVS services. The datapath reads them from the machine, not from a plan.
+    Ipvs,
+}
+
+impl IpSetKind {
+    /// Whether plans determine all entries. Other sets have entries that expire, or that the
+    /// datapath reads from the machine.
+    pub(crate) fn is_planned(self) -> bool {
+        !matches!(self, IpSetKind::Cut | IpSetKind::Ipvs)
+    }
 }
 
 /// An entry of a set. Its `Debug` text is part of the names of sets.
@@ -150,6 +160,8 @@ pub enum Match {
     Established,
     /// These fields together are in this set.
     In(Name, Vec<SrcDst>),
+    /// These fields together are not in this set.
+    NotIn(Name, Vec<SrcDst>),
     /// The source is another machine.
     Forwarded,
     /// The source equals the destination, and the destination was translated for a service. Without
@@ -157,6 +169,8 @@ pub enum Match {
     Itself(IpFamily),
     /// The bits of this mask are clear.
     Unmarked(u32),
+    /// The bits of this mask are set.
+    Marked(u32),
 }
 
 /// The action of a rule.
@@ -183,6 +197,8 @@ pub enum IptablesTarget {
     Log(DropCause),
 }
 
+/// The mark of a packet that an admin policy allowed.
+pub(crate) const ALLOWED: u32 = 0x10000;
 /// The mark of a packet that an admin policy passed to the next tier.
 pub(crate) const PASSED: u32 = 0x20000;
 
@@ -195,7 +211,7 @@ impl IptablesRule {
     /// The sets that it refers to.
     pub(crate) fn sets(&self) -> impl Iterator<Item = &Name> {
         self.matches.iter().filter_map(|one| match one {
-            Match::In(set, _) => Some(set),
+            Match::In(set, _) | Match::NotIn(set, _) => Some(set),
             _ => None,
         })
     }

@@ -1,17 +1,21 @@
 //! The chains that every packet passes before and after the rules of pods.
 //!
 //! ```text
-//!   KUBE-NWPLCY-COMMON ─ established? ─────────► KUBE-NWPLCY-TAIL: of a pod? accept
+//!   KUBE-NWPLCY-COMMON ─ established? ─► RETURN
 //!     │ terminated? ─► KUBE-NWPLCY-CUT: drop
-//!     ├ from a pod with a chain? ─► KUBE-POD-FW-EGRESS ─ by address ─► KUBE-POD-FW-…
-//!     │                               └► KUBE-NWPLCY-… ─► KUBE-NWPLCY-DEFAULT
-//!     ├ from an isolated pod? ────► KUBE-NWPLCY-EGRESS ─ granted? ─► KUBE-NWPLCY-DEFAULT
-//!     │                               KUBE-NWPLCY-DEFAULT: the next two lines, or accept
-//!     ├ to a pod with a chain? ───► KUBE-POD-FW-INGRESS ─ by address ─► KUBE-POD-FW-…
-//!     │                               └► KUBE-NWPLCY-…: accept
-//!     ├ to an isolated pod? ──────► KUBE-NWPLCY-INGRESS ─ granted? accept
-//!     └► KUBE-NWPLCY-TAIL
+//!     ├ from the pods' network? ─► KUBE-POD-FW-EGRESS ─ by address ─► KUBE-POD-FW-…
+//!     │                              │                  └► KUBE-NWPLCY-… ─► KUBE-NWPLCY-DEFAULT
+//!     │                              └► KUBE-NWPLCY-EGRESS ─ granted? ─► KUBE-NWPLCY-DEFAULT
+//!     │                            KUBE-NWPLCY-DEFAULT: the next line
+//!     └ to the pods' network? ───► KUBE-POD-FW-INGRESS ─ by address ─► KUBE-POD-FW-…
+//!                                    │                  └► KUBE-NWPLCY-… ─► RETURN
+//!                                    └► KUBE-NWPLCY-INGRESS ─ granted? ─► RETURN
 //! ```
+//!
+//! Packets to the node pass KUBE-ROUTER-INPUT, which leads to the same chains for egress.
+//!
+//! Every arrow is a goto. So RETURN leaves all of these chains, and the packet continues with the
+//! rules of other programs in the built-in chain.
 //!
 //! A set lookup costs as much as comparing an address with fifteen to thirty others. Therefore one
 //! comparison precedes each lookup, and only addresses near those of pods are looked up.
@@ -25,7 +29,7 @@ use crate::{
     Hook, IptablesRule, IptablesTarget, Match, SrcDst,
     dispatch::shared_bits,
     skeleton::{
-        common, cut, default, dispatch, grant_lookup, isolated, local, neighbours, tail, terminated,
+        common, cut, default, dispatch, grant_lookup, ipvs, local, neighbours, tail, terminated,
     },
 };
 
@@ -45,70 +49,109 @@ pub(crate) struct CommonChains {
 impl CommonChains {
     /// The chains, by name.
     pub(crate) fn chains(self, family: IpFamily) -> Vec<(Name, Vec<IptablesRule>)> {
-        let output = self.net.map_or(Vec::new(), |net| {
-            let to = IptablesTarget::Goto(common());
-            // A packet that leaves the node with the address of another machine belongs to a
-            // service, forwarded by IPVS.
-            let mut sent_on = pod(SrcDst::Destination, net, family);
-            sent_on.push(Match::Forwarded);
-            vec![
-                IptablesRule::new(pod(SrcDst::Source, net, family), to.clone()),
-                IptablesRule::new(sent_on, to),
-            ]
-        });
         let ways_out = self.net.map_or(Vec::new(), |net| {
             let out = |side| IptablesRule::new(pod(side, net, family), IptablesTarget::Accept);
             vec![out(SrcDst::Source), out(SrcDst::Destination)]
         });
-        let mut admitted = self.pod_rules(Direction::Ingress, family);
-        admitted.push(IptablesRule::new([], IptablesTarget::Accept));
-        vec![
-            (Hook::Output.chain().into(), output),
+        let mut all = vec![
+            (Hook::Input.chain().into(), self.input(family)),
+            (Hook::Output.chain().into(), self.output(family)),
             (common(), self.common(family)),
-            (default(), admitted),
+            (default(), self.pod_rules(Direction::Ingress)),
             (tail(), ways_out),
-        ]
+        ];
+        if family == IpFamily::V6 {
+            let mut rules: Vec<_> = neighbour_discovery(Vec::new()).collect();
+            rules.extend(self.new_packets(family));
+            all.push((neighbours(), rules));
+        }
+        all
     }
 
     fn common(self, family: IpFamily) -> Vec<IptablesRule> {
-        let mut rules = vec![IptablesRule::new([Match::Established], IptablesTarget::Goto(tail()))];
+        let mut rules = vec![IptablesRule::new([Match::Established], IptablesTarget::Return)];
         if family == IpFamily::V6 {
-            rules.push(IptablesRule::new([Match::Icmp6], IptablesTarget::Jump(neighbours())));
+            rules.push(IptablesRule::new([Match::Icmp6], IptablesTarget::Goto(neighbours())));
         }
-        if self.has_terminated {
-            let [from, to] = cut(family);
-            let ended = [
-                Match::In(from, vec![SrcDst::Source, SrcDst::Source, SrcDst::Destination]),
-                Match::In(to, vec![SrcDst::Destination, SrcDst::Destination, SrcDst::Source]),
-            ];
-            rules.push(IptablesRule::new(ended, IptablesTarget::Goto(terminated())));
-        }
-        rules.extend(self.pod_rules(Direction::Egress, family));
-        rules.extend(self.pod_rules(Direction::Ingress, family));
-        rules.push(IptablesRule::new([], IptablesTarget::Goto(tail())));
+        rules.extend(self.new_packets(family));
         rules
     }
 
-    /// The rules that lead to those of a pod. Packets without a pod return.
-    fn pod_rules(self, direction: Direction, family: IpFamily) -> Vec<IptablesRule> {
+    /// The rules for packets from pods to this node: policies apply to their egress.
+    fn input(self, family: IpFamily) -> Vec<IptablesRule> {
+        let Some(net) = self.net else { return Vec::new() };
+        let with = |one: Match| [near(SrcDst::Source, net), vec![one]].concat();
+        let established = with(Match::Established);
+        let mut rules = vec![IptablesRule::new(established, IptablesTarget::Return)];
+        if family == IpFamily::V6 {
+            rules.extend(neighbour_discovery(near(SrcDst::Source, net)));
+        }
+        // INPUT comes before IPVS. It sends such packets on, and policies apply in OUTPUT.
+        let service = with(Match::In(ipvs(family), vec![SrcDst::Destination]));
+        rules.push(IptablesRule::new(service, IptablesTarget::Return));
+        rules.extend(self.pod_rules(Direction::Egress));
+        rules
+    }
+
+    /// The rules for packets that the node sends. Only those of pods that IPVS forwards, and
+    /// replies of terminated connections, are filtered.
+    fn output(self, family: IpFamily) -> Vec<IptablesRule> {
+        let Some(net) = self.net else { return Vec::new() };
+        let mut rules = Vec::new();
+        if self.has_terminated {
+            rules.push(IptablesRule::new([Match::Established], IptablesTarget::Return));
+            rules.push(drop_terminated(family));
+        }
+        let to = IptablesTarget::Goto(common());
+        // A packet that leaves the node with the address of another machine belongs to a service,
+        // forwarded by IPVS.
+        let mut sent_on = pod(SrcDst::Destination, net, family);
+        sent_on.push(Match::Forwarded);
+        rules.push(IptablesRule::new(pod(SrcDst::Source, net, family), to.clone()));
+        rules.push(IptablesRule::new(sent_on, to));
+        rules
+    }
+
+    /// The rules for packets that belong to no known connection.
+    fn new_packets(self, family: IpFamily) -> Vec<IptablesRule> {
+        let mut rules = Vec::new();
+        if self.has_terminated {
+            rules.push(drop_terminated(family));
+        }
+        rules.extend(self.pod_rules(Direction::Egress));
+        rules.extend(self.pod_rules(Direction::Ingress));
+        rules
+    }
+
+    /// The rule that leads to those of a pod.
+    fn pod_rules(self, direction: Direction) -> Vec<IptablesRule> {
         let Some(net) = self.net else { return Vec::new() };
         let has_chains = match direction {
             Direction::Egress => self.egress,
             Direction::Ingress => self.ingress,
         };
-        let here = SrcDst::here(direction);
-        let mut rules = Vec::new();
-        if has_chains {
-            rules.push(IptablesRule::new(
-                near(here, net),
-                IptablesTarget::Jump(dispatch(direction)),
-            ));
-        }
-        let mut matches = near(here, net);
-        matches.push(Match::In(isolated(direction, family), vec![here]));
-        rules.push(IptablesRule::new(matches, IptablesTarget::Goto(grant_lookup(direction))));
-        rules
+        let to = if has_chains { dispatch(direction) } else { grant_lookup(direction) };
+        vec![IptablesRule::new(near(SrcDst::here(direction), net), IptablesTarget::Goto(to))]
     }
+}
+
+/// The rule for replies of terminated connections.
+fn drop_terminated(family: IpFamily) -> IptablesRule {
+    let [from, to] = cut(family);
+    let ended = [
+        Match::In(from, vec![SrcDst::Source, SrcDst::Source, SrcDst::Destination]),
+        Match::In(to, vec![SrcDst::Destination, SrcDst::Destination, SrcDst::Source]),
+    ];
+    IptablesRule::new(ended, IptablesTarget::Goto(terminated()))
+}
+
+/// The rules that let neighbour discovery pass.
+fn neighbour_discovery(matches: Vec<Match>) -> impl Iterator<Item = IptablesRule> {
+    (133..=137).map(move |number| {
+        let mut matches = matches.clone();
+        matches.push(Match::NeighbourDiscovery(number));
+        IptablesRule::new(matches, IptablesTarget::Return)
+    })
 }
 
 /// Matches a pod of this node at one end of a packet.

@@ -13,7 +13,8 @@ const MAX_LEAF_ADDRESSES: usize = 16;
 /// The chain of each pod address.
 pub(crate) type ChainsByAddress = BTreeMap<IpAddr, Name>;
 
-/// The chains of the tree, including the root. A packet without a pod returns to the caller.
+/// The chains of the tree, including the root. A packet whose pod has no chain goes to the lookup of
+/// grants.
 pub(crate) fn dispatch_chains(
     direction: Direction,
     pods: &ChainsByAddress,
@@ -49,7 +50,13 @@ fn add_branch(
             add_branch(direction, branch, inside, chains);
         }
     }
+    rules.push(no_chain(direction));
     chains.push((name, rules));
+}
+
+/// The last rule of each chain of the tree.
+pub(crate) fn no_chain(direction: Direction) -> IptablesRule {
+    IptablesRule::new([], IptablesTarget::Goto(skeleton::grant_lookup(direction)))
 }
 
 /// Groups addresses, which are sorted and of one family, by the four bits after their common
@@ -87,17 +94,18 @@ mod tests {
     ) -> (Option<Name>, usize) {
         let mut chain = skeleton::dispatch(Direction::Ingress);
         let mut evaluated = 0;
+        let grants = skeleton::grant_lookup(Direction::Ingress);
         while let Some(rules) = chains.get(&chain) {
             let fits = |rule: &&IptablesRule| {
                 evaluated += 1;
                 let is_there = |one: &Match| matches!(one, Match::At(SrcDst::Destination, net) if net.contains(&address));
                 rule.matches.iter().all(is_there)
             };
-            let Some(rule) = rules.iter().find(fits) else { return (None, evaluated) };
+            let rule = rules.iter().find(fits).expect("the last rule matches all packets");
             let IptablesTarget::Goto(next) = &rule.target else { panic!("every rule is a goto") };
             chain = next.clone();
         }
-        (Some(chain), evaluated)
+        (Some(chain).filter(|chain| *chain != grants), evaluated)
     }
 
     #[test]

@@ -1,8 +1,9 @@
 //! The I/O of this crate: kernel sets over netlink, and rules through the iptables programs.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     io::{self, Write},
+    net::IpAddr,
     path::Path,
     process::{Command, Stdio},
     thread,
@@ -17,11 +18,12 @@ use weir_netlink::{
 };
 
 use crate::{
-    Entry, Installed, IptablesPlan, Script, Step,
+    Entry, Installed, IpSetKind, IptablesPlan, Script, Step,
     installed::{InstalledSet, Table},
+    ipvs::IpvsAddresses,
     name,
     namespace::NetNamespace,
-    wire,
+    skeleton, wire,
 };
 
 /// The iptables variant. Each has separate tables in the kernel.
@@ -39,6 +41,9 @@ pub(crate) struct Kernel {
     namespace: NetNamespace,
     socket: Socket,
     sequence: u32,
+    ipvs: IpvsAddresses,
+    /// The entries of the sets of IPVS addresses, unless unknown.
+    ipvs_written: Option<BTreeSet<IpAddr>>,
     families: Vec<IpFamily>,
     variant: Variant,
     /// The infix of the names of the programs.
@@ -54,6 +59,9 @@ pub(crate) enum KernelError {
     /// Sets cannot be listed.
     #[error("the kernel's sets cannot be read")]
     Read(#[from] NetlinkError),
+    /// The addresses of IPVS services cannot be read.
+    #[error("the addresses of IPVS services cannot be read")]
+    Ipvs(#[source] NetlinkError),
     /// A response is invalid.
     #[error("the kernel's sets cannot be read")]
     Malformed(#[from] Malformed),
@@ -99,6 +107,7 @@ impl Kernel {
     /// when the thread moves.
     pub(crate) fn open(variant: Option<Variant>) -> Result<Self, KernelError> {
         let socket = Socket::open(NetlinkProtocol::Netfilter).map_err(KernelError::Socket)?;
+        let ipvs = IpvsAddresses::open().map_err(KernelError::Socket)?;
         let middle = match variant {
             Some(Variant::Nft) => "-nft",
             Some(Variant::Legacy) => "-legacy",
@@ -114,6 +123,8 @@ impl Kernel {
             namespace: NetNamespace::current(),
             socket,
             sequence: 0,
+            ipvs,
+            ipvs_written: None,
             families,
             variant,
             middle,
@@ -129,14 +140,58 @@ impl Kernel {
             Ok(())
         })?;
         for name in names.into_iter().filter(|name| name::is_our_set(name)) {
-            let mut set = InstalledSet::default();
-            self.list_sets(
-                |body| wire::write_name(body, &name),
-                |message| wire::parse_message(&mut set, message.attributes(wire::NFGENMSG_LENGTH)),
-            )?;
+            let set = self.read_set(&name)?;
             installed.sets.insert(name, set);
         }
         Ok(installed)
+    }
+
+    /// Reads a set with its entries. It has no type if the set does not exist.
+    fn read_set(&mut self, name: &str) -> Result<InstalledSet, KernelError> {
+        let mut set = InstalledSet::default();
+        self.list_sets(
+            |body| wire::write_name(body, name),
+            |message| wire::parse_message(&mut set, message.attributes(wire::NFGENMSG_LENGTH)),
+        )?;
+        Ok(set)
+    }
+
+    /// Writes the addresses of IPVS services to their sets, if these exist.
+    pub(crate) fn update_ipvs_sets(&mut self) -> Result<(), KernelError> {
+        let addresses = self.ipvs.read().map_err(KernelError::Ipvs)?;
+        let Some(addresses) = addresses.filter(|now| Some(now) != self.ipvs_written.as_ref())
+        else {
+            return Ok(());
+        };
+        self.ipvs_written = None;
+        for family in IpFamily::BOTH {
+            let name = skeleton::ipvs(family);
+            let installed = self.read_set(&name)?;
+            if installed.type_name.is_empty() {
+                return Ok(());
+            }
+            let of_family = addresses.iter().filter(|one| IpFamily::from(**one) == family);
+            let desired: BTreeSet<Entry> = of_family.copied().map(Entry::Address).collect();
+            let missing = desired.iter().filter(|one| !installed.entries.contains_key(*one));
+            let added = missing.map(|entry| (entry, ""));
+            self.send_entries(wire::IPSET_CMD_ADD, &name, added, None)?;
+            let extra = installed.entries.keys().filter(|one| !desired.contains(*one));
+            let removed = extra.map(|entry| (entry, ""));
+            self.send_entries(wire::IPSET_CMD_DEL, &name, removed, None)?;
+        }
+        self.ipvs_written = Some(addresses);
+        Ok(())
+    }
+
+    /// Whether the set of a family has as many entries as there are addresses of IPVS services. If
+    /// not, the next update reads and writes it.
+    pub(crate) fn has_ipvs_entries(&mut self, family: IpFamily, size: usize) -> bool {
+        let written = self.ipvs_written.iter().flatten();
+        let matches = written.filter(|one| IpFamily::from(**one) == family).count() == size;
+        if !matches {
+            self.ipvs_written = None;
+        }
+        matches
     }
 
     /// Reads our rules.
@@ -194,7 +249,13 @@ impl Kernel {
             Step::Create(name, kind, family) => {
                 let create = |body: &mut Body<'_>| wire::write_set(body, name, *kind, *family);
                 let request = self.request(wire::IPSET_CMD_CREATE, kind::ACK, create)?;
-                self.send_step(&request, || step.to_string())
+                self.send_step(&request, || step.to_string())?;
+                // Fill it before a rule uses it.
+                if *kind == IpSetKind::Ipvs {
+                    self.ipvs_written = None;
+                    self.update_ipvs_sets()?;
+                }
+                Ok(())
             }
             Step::Add(name, _, entries) => {
                 let entries = entries.iter().map(|(entry, word)| (entry, &**word));

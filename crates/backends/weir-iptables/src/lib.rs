@@ -35,6 +35,8 @@ mod derived_set;
 mod dispatch;
 mod installed;
 #[cfg(target_os = "linux")]
+mod ipvs;
+#[cfg(target_os = "linux")]
 mod kernel;
 mod merge;
 mod name;

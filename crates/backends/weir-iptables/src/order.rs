@@ -11,7 +11,7 @@ use std::{
     net::IpAddr,
 };
 
-use weir_model::{IpFamily, Name};
+use weir_model::{Direction, IpFamily, Name};
 
 use crate::{Entry, IpSetKind, IptablesRule, IptablesTarget, plan::Draft, skeleton};
 
@@ -188,13 +188,9 @@ fn constraints<'c>(chains: &'c Chains, sets: &BTreeSet<&Name>) -> Vec<(&'c Name,
         let mut tier = 0;
         let mut lookups: Vec<(&Name, &IptablesTarget, usize)> = Vec::new();
         for rule in rules {
-            let evaluated = match &rule.target {
-                IptablesTarget::Jump(chain) => {
-                    chains.get(&(*family, chain.clone())).map_or(&[][..], |all| all)
-                }
-                _ => std::slice::from_ref(rule),
-            };
-            // A rule that clears the Pass mark stands before and after the admin tier.
+            let called = rule.chain().and_then(|chain| chains.get(&(*family, chain.clone())));
+            let evaluated = std::iter::once(rule).chain(called.into_iter().flatten());
+            // A rule that clears marks stands before and after the admin tier.
             tier += usize::from(matches!(rule.target, IptablesTarget::Mark { .. }));
             for one in evaluated {
                 let used = one.sets().filter(|set| sets.contains(set));
@@ -203,7 +199,7 @@ fn constraints<'c>(chains: &'c Chains, sets: &BTreeSet<&Name>) -> Vec<(&'c Name,
         }
         for (at, (first, target, tier)) in lookups.iter().enumerate() {
             for (then, other_target, later) in &lookups[at + 1..] {
-                if other_target == target || then == first {
+                if is_same_action(target, other_target) || then == first {
                     continue;
                 }
                 let is_passed_on =
@@ -213,6 +209,16 @@ fn constraints<'c>(chains: &'c Chains, sets: &BTreeSet<&Name>) -> Vec<(&'c Name,
         }
     }
     pairs
+}
+
+/// Whether two rules treat a packet equally. Admin policies mark a packet that they allow, and
+/// NetworkPolicies let it leave.
+fn is_same_action(one: &IptablesTarget, other: &IptablesTarget) -> bool {
+    let allows = |target: &IptablesTarget| {
+        *target == IptablesTarget::Goto(skeleton::allow())
+            || Direction::BOTH.into_iter().any(|direction| *target == skeleton::allowed(direction))
+    };
+    one == other || allows(one) && allows(other)
 }
 
 /// Whether the order is cyclic.

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use weir_model::{IpFamily, Name};
 
 use crate::{
-    ChainsAndSets, Hook, IpSet, IpSetKind, IptablesPlan, Script, Step,
+    ChainsAndSets, Hook, IpSet, IptablesPlan, Script, Step,
     installed::{Installed, InstalledSet, Table},
     objects::Objects,
     order::EvaluationOrder,
@@ -66,8 +66,7 @@ fn difference(
                     set.entries.iter().map(|(entry, comment)| (entry.clone(), comment.clone()));
                 draft.created.push((name.clone(), set.kind, set.family, all.collect()));
             }
-            Some(there) if set.kind != IpSetKind::Cut => entries(&mut draft, name, set, there),
-            // Skip sets whose entries expire by themselves.
+            Some(there) if set.kind.is_planned() => entries(&mut draft, name, set, there),
             Some(_) => (),
         }
     }

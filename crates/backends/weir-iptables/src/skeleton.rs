@@ -1,11 +1,16 @@
 //! The sets and chains with fixed names, which exist on every node.
 //!
 //! ```text
-//!   KUBE-NWPLCY-EGRESS, -INGRESS ─ granted? ─► allow
-//!    └► KUBE-NWPLCY-DENIED-EGRESS, -INGRESS ─ from the pod itself, through a service? ─► allow
-//!        └► report, drop
+//!   KUBE-NWPLCY-EGRESS, -INGRESS ─ not isolated, or granted? ─► allowed
+//!    └► KUBE-NWPLCY-ISOLATED-EGRESS, -INGRESS ─ from the pod itself, through a service? ─► allowed
+//!        └► KUBE-NWPLCY-DENIED-EGRESS, -INGRESS: report, drop
 //!   KUBE-NWPLCY-CUT: report and drop replies of terminated connections
+//!   KUBE-NWPLCY-ALLOW, -PASS: mark the decision of an admin policy
+//!   KUBE-NWPLCY-ALLOWED-EGRESS, -INGRESS: clear the mark, allowed
 //! ```
+//!
+//! Allowed means, for egress: continue in KUBE-NWPLCY-DEFAULT; for ingress: return to the built-in
+//! chain. Packets enter the chains of pods by goto only, so that RETURN leaves all of our chains.
 
 use std::collections::BTreeMap;
 
@@ -14,9 +19,10 @@ use weir_model::{Direction, IpFamily, Name};
 
 use crate::{
     Hook, IpSet, IpSetKind, IptablesRule, IptablesTarget, Match, SrcDst,
-    chains_and_sets::PASSED,
+    chains_and_sets::{ALLOWED, PASSED},
     common_chains::CommonChains,
-    name::{DESTINATIONS, POD, POLICY, SOURCES, comment, in_family},
+    dispatch::no_chain,
+    name::{DESTINATIONS, POD, POLICY, SOURCES, in_family},
     objects::{ObjectId, Objects},
 };
 
@@ -39,6 +45,7 @@ fn sets(objects: &mut Objects, family: IpFamily) {
         keep(grants(direction, family), IpSetKind::Grants);
     }
     cut(family).into_iter().for_each(|name| keep(name, IpSetKind::Cut));
+    keep(ipvs(family), IpSetKind::Ipvs);
 }
 
 fn chains(objects: &mut Objects, family: IpFamily, mode: Mode) {
@@ -46,12 +53,13 @@ fn chains(objects: &mut Objects, family: IpFamily, mode: Mode) {
         objects.put_chain(family, &name, rules);
         objects.pin(ObjectId::Chain(family, name));
     };
-    let unfiltered = IptablesRule {
-        comment: comment("traffic between pods and their node is not judged"),
-        ..IptablesRule::new([], IptablesTarget::Return)
-    };
-    keep(Hook::Input.chain().into(), vec![unfiltered]);
-    keep(Hook::Forward.chain().into(), vec![IptablesRule::new([], IptablesTarget::Goto(common()))]);
+    keep(
+        Hook::Forward.chain().into(),
+        vec![
+            IptablesRule::new([], IptablesTarget::Jump(common())),
+            IptablesRule::new([], IptablesTarget::Goto(tail())),
+        ],
+    );
     for (name, rules) in CommonChains::default().chains(family) {
         keep(name, rules);
     }
@@ -62,36 +70,67 @@ fn chains(objects: &mut Objects, family: IpFamily, mode: Mode) {
             IptablesRule::new([], IptablesTarget::Drop),
         ],
     );
-    keep(pass(), vec![IptablesRule::new([], IptablesTarget::Mark { value: PASSED, mask: PASSED })]);
-    if family == IpFamily::V6 {
-        let discovery = (133..=137).map(Match::NeighbourDiscovery);
-        let pass = |one| IptablesRule::new([one], IptablesTarget::Goto(tail()));
-        keep(neighbours(), discovery.map(pass).collect());
+    for (name, mark) in [(allow(), ALLOWED), (pass(), PASSED)] {
+        keep(name, vec![set_mark(mark)]);
     }
     for direction in Direction::BOTH {
         let (here, there) = (SrcDst::here(direction), SrcDst::there(direction));
+        let open = Match::NotIn(isolated(direction, family), vec![here]);
         let granted = Match::In(grants(direction, family), vec![here, SrcDst::Destination, there]);
-        let granted = IptablesRule::new([granted], allowed(direction));
         keep(
             grant_lookup(direction),
-            vec![granted, IptablesRule::new([], IptablesTarget::Goto(denied(direction)))],
+            vec![
+                IptablesRule::new([open], allowed(direction)),
+                IptablesRule::new([granted], allowed(direction)),
+                IptablesRule::new([], IptablesTarget::Goto(not_allowed(direction))),
+            ],
         );
+        keep(
+            marked_allowed(direction),
+            vec![clear_marks(ALLOWED), IptablesRule::new([], allowed(direction))],
+        );
+        keep(not_allowed(direction), not_allowed_rules(direction, family, mode));
+        // The chains of admin policies return to that of the pod. In audit mode, it treats the
+        // packet as allowed.
         let end = match mode {
-            Mode::Enforce => IptablesTarget::Drop,
-            Mode::Audit => allowed(direction),
+            Mode::Enforce => IptablesRule::new([], IptablesTarget::Drop),
+            Mode::Audit => set_mark(ALLOWED),
         };
-        let itself = IptablesRule::new([Match::Itself(family)], allowed(direction));
         let log = IptablesRule::new([], IptablesTarget::Log(DropCause::Rules(direction)));
-        keep(denied(direction), vec![itself, log, IptablesRule::new([], end)]);
-        keep(dispatch(direction), Vec::new());
+        keep(denied(direction), vec![log, end]);
+        keep(dispatch(direction), vec![no_chain(direction)]);
     }
 }
 
+/// The rules for packets that no NetworkPolicy of an isolated pod allows. NetworkPolicies do not
+/// apply when a pod reaches itself through a service.
+fn not_allowed_rules(direction: Direction, family: IpFamily, mode: Mode) -> Vec<IptablesRule> {
+    let mut rules = vec![IptablesRule::new([Match::Itself(family)], allowed(direction))];
+    match mode {
+        Mode::Enforce => rules.push(IptablesRule::new([], IptablesTarget::Goto(denied(direction)))),
+        Mode::Audit => {
+            rules.push(IptablesRule::new([], IptablesTarget::Jump(denied(direction))));
+            rules.push(IptablesRule::new([], IptablesTarget::Goto(marked_allowed(direction))));
+        }
+    }
+    rules
+}
+
+/// A rule that sets a mark.
+fn set_mark(mark: u32) -> IptablesRule {
+    IptablesRule::new([], IptablesTarget::Mark { value: mark, mask: mark })
+}
+
+/// A rule that clears marks.
+pub(crate) fn clear_marks(mask: u32) -> IptablesRule {
+    IptablesRule::new([], IptablesTarget::Mark { value: 0, mask })
+}
+
 /// The action for a packet that the rules of one direction allow. After egress, the ingress rules
-/// of the destination are evaluated.
+/// of the destination are evaluated. After ingress, the packet returns to the built-in chain.
 pub(crate) fn allowed(direction: Direction) -> IptablesTarget {
     match direction {
-        Direction::Ingress => IptablesTarget::Accept,
+        Direction::Ingress => IptablesTarget::Return,
         Direction::Egress => IptablesTarget::Goto(default()),
     }
 }
@@ -130,7 +169,12 @@ pub(crate) fn cut(family: IpFamily) -> [Name; 2] {
     [SOURCES, DESTINATIONS].map(|prefix| in_family(family, &format!("{prefix}CUT")))
 }
 
-/// The chain that all packets enter.
+/// The set of addresses of IPVS services.
+pub(crate) fn ipvs(family: IpFamily) -> Name {
+    in_family(family, &format!("{DESTINATIONS}IPVS"))
+}
+
+/// The chain that all forwarded packets enter.
 pub(crate) fn common() -> Name {
     format!("{POLICY}COMMON").into()
 }
@@ -160,9 +204,24 @@ pub(crate) fn grant_lookup(direction: Direction) -> Name {
     format!("{POLICY}{}", upper_case(direction)).into()
 }
 
+/// The chain that marks a packet as allowed by an admin policy.
+pub(crate) fn allow() -> Name {
+    format!("{POLICY}ALLOW").into()
+}
+
 /// The chain that marks a packet as passed to the next tier.
 pub(crate) fn pass() -> Name {
     format!("{POLICY}PASS").into()
+}
+
+/// The chain of packets that are marked as allowed.
+pub(crate) fn marked_allowed(direction: Direction) -> Name {
+    format!("{POLICY}ALLOWED-{}", upper_case(direction)).into()
+}
+
+/// The chain of packets that no NetworkPolicy of an isolated pod allows.
+pub(crate) fn not_allowed(direction: Direction) -> Name {
+    format!("{POLICY}ISOLATED-{}", upper_case(direction)).into()
 }
 
 /// The chain of denied packets.

@@ -76,7 +76,7 @@ fn script(family: IpFamily, chains: &Chains) -> Script {
 fn replace(chains: &mut Chains, sets: &BTreeSet<Name>) {
     for ((family, _), rules) in chains {
         for one in rules.iter_mut().flat_map(|rule| &mut rule.matches) {
-            if let Match::In(set, _) = one
+            if let Match::In(set, _) | Match::NotIn(set, _) = one
                 && sets.contains(set)
             {
                 *set = name::temporary_set(set, *family);

@@ -64,11 +64,16 @@ impl fmt::Display for Match {
                 let sides: Vec<String> = sides.iter().map(SrcDst::to_string).collect();
                 write!(f, "-m set --match-set {set} {}", sides.join(","))
             }
+            Match::NotIn(set, sides) => {
+                let sides: Vec<String> = sides.iter().map(SrcDst::to_string).collect();
+                write!(f, "-m set ! --match-set {set} {}", sides.join(","))
+            }
             Match::Forwarded => f.write_str("-m addrtype ! --src-type LOCAL"),
             Match::Itself(family) => {
                 write!(f, "-m bpf --bytecode \"{}\" -m conntrack --ctstate DNAT", itself(*family))
             }
             Match::Unmarked(mask) => write!(f, "-m mark --mark 0x0/{mask:#x}"),
+            Match::Marked(mask) => write!(f, "-m mark --mark {mask:#x}/{mask:#x}"),
         }
     }
 }
@@ -138,7 +143,9 @@ impl IpSetKind {
     /// The type name of ipset.
     pub(crate) fn type_name(self) -> &'static str {
         match self {
-            IpSetKind::Pods | IpSetKind::Isolated | IpSetKind::Addresses => "hash:ip",
+            IpSetKind::Pods | IpSetKind::Isolated | IpSetKind::Addresses | IpSetKind::Ipvs => {
+                "hash:ip"
+            }
             IpSetKind::Ports => "hash:ip,port",
             IpSetKind::Grants | IpSetKind::Cut => "hash:ip,port,ip",
             IpSetKind::Blocks => "hash:net",

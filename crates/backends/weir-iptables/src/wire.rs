@@ -84,7 +84,7 @@ pub(crate) fn request_headers(body: &mut Body<'_>) {
 pub(crate) fn write_set(body: &mut Body<'_>, name: &str, kind: IpSetKind, family: IpFamily) {
     // New enough for comments and SCTP ports, and old enough for every tool to list it.
     let revision = match kind {
-        IpSetKind::Pods | IpSetKind::Isolated | IpSetKind::Addresses => 4,
+        IpSetKind::Pods | IpSetKind::Isolated | IpSetKind::Addresses | IpSetKind::Ipvs => 4,
         IpSetKind::Ports | IpSetKind::Grants | IpSetKind::Cut => 5,
         IpSetKind::Blocks => 6,
         IpSetKind::BlockPorts => 7,

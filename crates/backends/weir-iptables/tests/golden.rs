@@ -41,6 +41,7 @@ fn without_policies_the_ruleset_is_the_skeleton() {
             # ipset save
             create KUBE-DST-CUT hash:ip,port,ip family inet maxelem 4294967295 timeout 0
             create KUBE-DST-GRANTS hash:ip,port,ip family inet maxelem 4294967295
+            create KUBE-DST-IPVS hash:ip family inet maxelem 4294967295
             create KUBE-DST-ISOLATED hash:ip family inet maxelem 4294967295 comment
             create KUBE-DST-LOCAL hash:ip family inet maxelem 4294967295 comment
             add KUBE-DST-LOCAL 10.0.0.1 comment "shop/web"
@@ -49,6 +50,7 @@ fn without_policies_the_ruleset_is_the_skeleton() {
             create KUBE-SRC-ISOLATED hash:ip family inet maxelem 4294967295 comment
             create inet6:KUBE-DST-CUT hash:ip,port,ip family inet6 maxelem 4294967295 timeout 0
             create inet6:KUBE-DST-GRANTS hash:ip,port,ip family inet6 maxelem 4294967295
+            create inet6:KUBE-DST-IPVS hash:ip family inet6 maxelem 4294967295
             create inet6:KUBE-DST-ISOLATED hash:ip family inet6 maxelem 4294967295 comment
             create inet6:KUBE-DST-LOCAL hash:ip family inet6 maxelem 4294967295 comment
             create inet6:KUBE-SRC-CUT hash:ip,port,ip family inet6 maxelem 4294967295 timeout 0
@@ -57,6 +59,9 @@ fn without_policies_the_ruleset_is_the_skeleton() {
 
             # iptables-save -t filter
             *filter
+            :KUBE-NWPLCY-ALLOW - [0:0]
+            :KUBE-NWPLCY-ALLOWED-EGRESS - [0:0]
+            :KUBE-NWPLCY-ALLOWED-INGRESS - [0:0]
             :KUBE-NWPLCY-COMMON - [0:0]
             :KUBE-NWPLCY-CUT - [0:0]
             :KUBE-NWPLCY-DEFAULT - [0:0]
@@ -64,6 +69,8 @@ fn without_policies_the_ruleset_is_the_skeleton() {
             :KUBE-NWPLCY-DENIED-INGRESS - [0:0]
             :KUBE-NWPLCY-EGRESS - [0:0]
             :KUBE-NWPLCY-INGRESS - [0:0]
+            :KUBE-NWPLCY-ISOLATED-EGRESS - [0:0]
+            :KUBE-NWPLCY-ISOLATED-INGRESS - [0:0]
             :KUBE-NWPLCY-PASS - [0:0]
             :KUBE-NWPLCY-TAIL - [0:0]
             :KUBE-POD-FW-EGRESS - [0:0]
@@ -74,35 +81,50 @@ fn without_policies_the_ruleset_is_the_skeleton() {
             -A INPUT -m comment --comment "kube-router netpol - 4IA2OSFRMVNDXBVV" -j KUBE-ROUTER-INPUT
             -A FORWARD -m comment --comment "kube-router netpol - TEMCG2JMHZYE7H7T" -j KUBE-ROUTER-FORWARD
             -A OUTPUT -m comment --comment "kube-router netpol - VEAAIY32XVBHCSCY" -j KUBE-ROUTER-OUTPUT
-            -A KUBE-NWPLCY-COMMON -m conntrack --ctstate RELATED,ESTABLISHED -g KUBE-NWPLCY-TAIL
-            -A KUBE-NWPLCY-COMMON -s 10.0.0.0/24 -m set --match-set KUBE-SRC-ISOLATED src -g KUBE-NWPLCY-EGRESS
-            -A KUBE-NWPLCY-COMMON -d 10.0.0.0/24 -m set --match-set KUBE-DST-ISOLATED dst -g KUBE-NWPLCY-INGRESS
-            -A KUBE-NWPLCY-COMMON -g KUBE-NWPLCY-TAIL
+            -A KUBE-NWPLCY-ALLOW -j MARK --set-xmark 0x10000/0x10000
+            -A KUBE-NWPLCY-ALLOWED-EGRESS -j MARK --set-xmark 0x0/0x10000
+            -A KUBE-NWPLCY-ALLOWED-EGRESS -g KUBE-NWPLCY-DEFAULT
+            -A KUBE-NWPLCY-ALLOWED-INGRESS -j MARK --set-xmark 0x0/0x10000
+            -A KUBE-NWPLCY-ALLOWED-INGRESS -j RETURN
+            -A KUBE-NWPLCY-COMMON -m conntrack --ctstate RELATED,ESTABLISHED -j RETURN
+            -A KUBE-NWPLCY-COMMON -s 10.0.0.0/24 -g KUBE-NWPLCY-EGRESS
+            -A KUBE-NWPLCY-COMMON -d 10.0.0.0/24 -g KUBE-NWPLCY-INGRESS
             -A KUBE-NWPLCY-CUT -m limit --limit 100/sec --limit-burst 100 -j NFLOG --nflog-prefix "weir answer" --nflog-group 100 --nflog-size 128
             -A KUBE-NWPLCY-CUT -j DROP
-            -A KUBE-NWPLCY-DEFAULT -d 10.0.0.0/24 -m set --match-set KUBE-DST-ISOLATED dst -g KUBE-NWPLCY-INGRESS
-            -A KUBE-NWPLCY-DEFAULT -j ACCEPT
-            -A KUBE-NWPLCY-DENIED-EGRESS -m bpf --bytecode "6,32 0 0 12,7 0 0 0,32 0 0 16,29 0 1 0,6 0 0 1,6 0 0 0" -m conntrack --ctstate DNAT -g KUBE-NWPLCY-DEFAULT
+            -A KUBE-NWPLCY-DEFAULT -d 10.0.0.0/24 -g KUBE-NWPLCY-INGRESS
             -A KUBE-NWPLCY-DENIED-EGRESS -m limit --limit 100/sec --limit-burst 100 -j NFLOG --nflog-prefix "weir egress" --nflog-group 100 --nflog-size 128
             -A KUBE-NWPLCY-DENIED-EGRESS -j DROP
-            -A KUBE-NWPLCY-DENIED-INGRESS -m bpf --bytecode "6,32 0 0 12,7 0 0 0,32 0 0 16,29 0 1 0,6 0 0 1,6 0 0 0" -m conntrack --ctstate DNAT -j ACCEPT
             -A KUBE-NWPLCY-DENIED-INGRESS -m limit --limit 100/sec --limit-burst 100 -j NFLOG --nflog-prefix "weir ingress" --nflog-group 100 --nflog-size 128
             -A KUBE-NWPLCY-DENIED-INGRESS -j DROP
+            -A KUBE-NWPLCY-EGRESS -m set ! --match-set KUBE-SRC-ISOLATED src -g KUBE-NWPLCY-DEFAULT
             -A KUBE-NWPLCY-EGRESS -m set --match-set KUBE-SRC-GRANTS src,dst,dst -g KUBE-NWPLCY-DEFAULT
-            -A KUBE-NWPLCY-EGRESS -g KUBE-NWPLCY-DENIED-EGRESS
-            -A KUBE-NWPLCY-INGRESS -m set --match-set KUBE-DST-GRANTS dst,dst,src -j ACCEPT
-            -A KUBE-NWPLCY-INGRESS -g KUBE-NWPLCY-DENIED-INGRESS
+            -A KUBE-NWPLCY-EGRESS -g KUBE-NWPLCY-ISOLATED-EGRESS
+            -A KUBE-NWPLCY-INGRESS -m set ! --match-set KUBE-DST-ISOLATED dst -j RETURN
+            -A KUBE-NWPLCY-INGRESS -m set --match-set KUBE-DST-GRANTS dst,dst,src -j RETURN
+            -A KUBE-NWPLCY-INGRESS -g KUBE-NWPLCY-ISOLATED-INGRESS
+            -A KUBE-NWPLCY-ISOLATED-EGRESS -m bpf --bytecode "6,32 0 0 12,7 0 0 0,32 0 0 16,29 0 1 0,6 0 0 1,6 0 0 0" -m conntrack --ctstate DNAT -g KUBE-NWPLCY-DEFAULT
+            -A KUBE-NWPLCY-ISOLATED-EGRESS -g KUBE-NWPLCY-DENIED-EGRESS
+            -A KUBE-NWPLCY-ISOLATED-INGRESS -m bpf --bytecode "6,32 0 0 12,7 0 0 0,32 0 0 16,29 0 1 0,6 0 0 1,6 0 0 0" -m conntrack --ctstate DNAT -j RETURN
+            -A KUBE-NWPLCY-ISOLATED-INGRESS -g KUBE-NWPLCY-DENIED-INGRESS
             -A KUBE-NWPLCY-PASS -j MARK --set-xmark 0x20000/0x20000
             -A KUBE-NWPLCY-TAIL -s 10.0.0.0/24 -m set --match-set KUBE-DST-LOCAL src -j ACCEPT
             -A KUBE-NWPLCY-TAIL -d 10.0.0.0/24 -m set --match-set KUBE-DST-LOCAL dst -j ACCEPT
-            -A KUBE-ROUTER-FORWARD -g KUBE-NWPLCY-COMMON
-            -A KUBE-ROUTER-INPUT -m comment --comment "traffic between pods and their node is not judged" -j RETURN
+            -A KUBE-POD-FW-EGRESS -g KUBE-NWPLCY-EGRESS
+            -A KUBE-POD-FW-INGRESS -g KUBE-NWPLCY-INGRESS
+            -A KUBE-ROUTER-FORWARD -j KUBE-NWPLCY-COMMON
+            -A KUBE-ROUTER-FORWARD -g KUBE-NWPLCY-TAIL
+            -A KUBE-ROUTER-INPUT -s 10.0.0.0/24 -m conntrack --ctstate RELATED,ESTABLISHED -j RETURN
+            -A KUBE-ROUTER-INPUT -s 10.0.0.0/24 -m set --match-set KUBE-DST-IPVS dst -j RETURN
+            -A KUBE-ROUTER-INPUT -s 10.0.0.0/24 -g KUBE-NWPLCY-EGRESS
             -A KUBE-ROUTER-OUTPUT -s 10.0.0.0/24 -m set --match-set KUBE-DST-LOCAL src -g KUBE-NWPLCY-COMMON
             -A KUBE-ROUTER-OUTPUT -d 10.0.0.0/24 -m set --match-set KUBE-DST-LOCAL dst -m addrtype ! --src-type LOCAL -g KUBE-NWPLCY-COMMON
             COMMIT
 
             # ip6tables-save -t filter
             *filter
+            :KUBE-NWPLCY-ALLOW - [0:0]
+            :KUBE-NWPLCY-ALLOWED-EGRESS - [0:0]
+            :KUBE-NWPLCY-ALLOWED-INGRESS - [0:0]
             :KUBE-NWPLCY-COMMON - [0:0]
             :KUBE-NWPLCY-CUT - [0:0]
             :KUBE-NWPLCY-DEFAULT - [0:0]
@@ -110,6 +132,8 @@ fn without_policies_the_ruleset_is_the_skeleton() {
             :KUBE-NWPLCY-DENIED-INGRESS - [0:0]
             :KUBE-NWPLCY-EGRESS - [0:0]
             :KUBE-NWPLCY-INGRESS - [0:0]
+            :KUBE-NWPLCY-ISOLATED-EGRESS - [0:0]
+            :KUBE-NWPLCY-ISOLATED-INGRESS - [0:0]
             :KUBE-NWPLCY-NEIGHBOURS - [0:0]
             :KUBE-NWPLCY-PASS - [0:0]
             :KUBE-NWPLCY-TAIL - [0:0]
@@ -121,30 +145,39 @@ fn without_policies_the_ruleset_is_the_skeleton() {
             -A INPUT -m comment --comment "kube-router netpol - 4IA2OSFRMVNDXBVV" -j KUBE-ROUTER-INPUT
             -A FORWARD -m comment --comment "kube-router netpol - TEMCG2JMHZYE7H7T" -j KUBE-ROUTER-FORWARD
             -A OUTPUT -m comment --comment "kube-router netpol - VEAAIY32XVBHCSCY" -j KUBE-ROUTER-OUTPUT
-            -A KUBE-NWPLCY-COMMON -m conntrack --ctstate RELATED,ESTABLISHED -g KUBE-NWPLCY-TAIL
-            -A KUBE-NWPLCY-COMMON -p ipv6-icmp -j KUBE-NWPLCY-NEIGHBOURS
-            -A KUBE-NWPLCY-COMMON -g KUBE-NWPLCY-TAIL
+            -A KUBE-NWPLCY-ALLOW -j MARK --set-xmark 0x10000/0x10000
+            -A KUBE-NWPLCY-ALLOWED-EGRESS -j MARK --set-xmark 0x0/0x10000
+            -A KUBE-NWPLCY-ALLOWED-EGRESS -g KUBE-NWPLCY-DEFAULT
+            -A KUBE-NWPLCY-ALLOWED-INGRESS -j MARK --set-xmark 0x0/0x10000
+            -A KUBE-NWPLCY-ALLOWED-INGRESS -j RETURN
+            -A KUBE-NWPLCY-COMMON -m conntrack --ctstate RELATED,ESTABLISHED -j RETURN
+            -A KUBE-NWPLCY-COMMON -p ipv6-icmp -g KUBE-NWPLCY-NEIGHBOURS
             -A KUBE-NWPLCY-CUT -m limit --limit 100/sec --limit-burst 100 -j NFLOG --nflog-prefix "weir answer" --nflog-group 100 --nflog-size 128
             -A KUBE-NWPLCY-CUT -j DROP
-            -A KUBE-NWPLCY-DEFAULT -j ACCEPT
-            -A KUBE-NWPLCY-DENIED-EGRESS -m bpf --bytecode "18,32 0 0 8,7 0 0 0,32 0 0 24,29 0 13 0,32 0 0 12,7 0 0 0,32 0 0 28,29 0 9 0,32 0 0 16,7 0 0 0,32 0 0 32,29 0 5 0,32 0 0 20,7 0 0 0,32 0 0 36,29 0 1 0,6 0 0 1,6 0 0 0" -m conntrack --ctstate DNAT -g KUBE-NWPLCY-DEFAULT
             -A KUBE-NWPLCY-DENIED-EGRESS -m limit --limit 100/sec --limit-burst 100 -j NFLOG --nflog-prefix "weir egress" --nflog-group 100 --nflog-size 128
             -A KUBE-NWPLCY-DENIED-EGRESS -j DROP
-            -A KUBE-NWPLCY-DENIED-INGRESS -m bpf --bytecode "18,32 0 0 8,7 0 0 0,32 0 0 24,29 0 13 0,32 0 0 12,7 0 0 0,32 0 0 28,29 0 9 0,32 0 0 16,7 0 0 0,32 0 0 32,29 0 5 0,32 0 0 20,7 0 0 0,32 0 0 36,29 0 1 0,6 0 0 1,6 0 0 0" -m conntrack --ctstate DNAT -j ACCEPT
             -A KUBE-NWPLCY-DENIED-INGRESS -m limit --limit 100/sec --limit-burst 100 -j NFLOG --nflog-prefix "weir ingress" --nflog-group 100 --nflog-size 128
             -A KUBE-NWPLCY-DENIED-INGRESS -j DROP
+            -A KUBE-NWPLCY-EGRESS -m set ! --match-set inet6:KUBE-SRC-ISOLATED src -g KUBE-NWPLCY-DEFAULT
             -A KUBE-NWPLCY-EGRESS -m set --match-set inet6:KUBE-SRC-GRANTS src,dst,dst -g KUBE-NWPLCY-DEFAULT
-            -A KUBE-NWPLCY-EGRESS -g KUBE-NWPLCY-DENIED-EGRESS
-            -A KUBE-NWPLCY-INGRESS -m set --match-set inet6:KUBE-DST-GRANTS dst,dst,src -j ACCEPT
-            -A KUBE-NWPLCY-INGRESS -g KUBE-NWPLCY-DENIED-INGRESS
-            -A KUBE-NWPLCY-NEIGHBOURS -p ipv6-icmp -m icmp6 --icmpv6-type 133 -m hl --hl-eq 255 -g KUBE-NWPLCY-TAIL
-            -A KUBE-NWPLCY-NEIGHBOURS -p ipv6-icmp -m icmp6 --icmpv6-type 134 -m hl --hl-eq 255 -g KUBE-NWPLCY-TAIL
-            -A KUBE-NWPLCY-NEIGHBOURS -p ipv6-icmp -m icmp6 --icmpv6-type 135 -m hl --hl-eq 255 -g KUBE-NWPLCY-TAIL
-            -A KUBE-NWPLCY-NEIGHBOURS -p ipv6-icmp -m icmp6 --icmpv6-type 136 -m hl --hl-eq 255 -g KUBE-NWPLCY-TAIL
-            -A KUBE-NWPLCY-NEIGHBOURS -p ipv6-icmp -m icmp6 --icmpv6-type 137 -m hl --hl-eq 255 -g KUBE-NWPLCY-TAIL
+            -A KUBE-NWPLCY-EGRESS -g KUBE-NWPLCY-ISOLATED-EGRESS
+            -A KUBE-NWPLCY-INGRESS -m set ! --match-set inet6:KUBE-DST-ISOLATED dst -j RETURN
+            -A KUBE-NWPLCY-INGRESS -m set --match-set inet6:KUBE-DST-GRANTS dst,dst,src -j RETURN
+            -A KUBE-NWPLCY-INGRESS -g KUBE-NWPLCY-ISOLATED-INGRESS
+            -A KUBE-NWPLCY-ISOLATED-EGRESS -m bpf --bytecode "18,32 0 0 8,7 0 0 0,32 0 0 24,29 0 13 0,32 0 0 12,7 0 0 0,32 0 0 28,29 0 9 0,32 0 0 16,7 0 0 0,32 0 0 32,29 0 5 0,32 0 0 20,7 0 0 0,32 0 0 36,29 0 1 0,6 0 0 1,6 0 0 0" -m conntrack --ctstate DNAT -g KUBE-NWPLCY-DEFAULT
+            -A KUBE-NWPLCY-ISOLATED-EGRESS -g KUBE-NWPLCY-DENIED-EGRESS
+            -A KUBE-NWPLCY-ISOLATED-INGRESS -m bpf --bytecode "18,32 0 0 8,7 0 0 0,32 0 0 24,29 0 13 0,32 0 0 12,7 0 0 0,32 0 0 28,29 0 9 0,32 0 0 16,7 0 0 0,32 0 0 32,29 0 5 0,32 0 0 20,7 0 0 0,32 0 0 36,29 0 1 0,6 0 0 1,6 0 0 0" -m conntrack --ctstate DNAT -j RETURN
+            -A KUBE-NWPLCY-ISOLATED-INGRESS -g KUBE-NWPLCY-DENIED-INGRESS
+            -A KUBE-NWPLCY-NEIGHBOURS -p ipv6-icmp -m icmp6 --icmpv6-type 133 -m hl --hl-eq 255 -j RETURN
+            -A KUBE-NWPLCY-NEIGHBOURS -p ipv6-icmp -m icmp6 --icmpv6-type 134 -m hl --hl-eq 255 -j RETURN
+            -A KUBE-NWPLCY-NEIGHBOURS -p ipv6-icmp -m icmp6 --icmpv6-type 135 -m hl --hl-eq 255 -j RETURN
+            -A KUBE-NWPLCY-NEIGHBOURS -p ipv6-icmp -m icmp6 --icmpv6-type 136 -m hl --hl-eq 255 -j RETURN
+            -A KUBE-NWPLCY-NEIGHBOURS -p ipv6-icmp -m icmp6 --icmpv6-type 137 -m hl --hl-eq 255 -j RETURN
             -A KUBE-NWPLCY-PASS -j MARK --set-xmark 0x20000/0x20000
-            -A KUBE-ROUTER-FORWARD -g KUBE-NWPLCY-COMMON
-            -A KUBE-ROUTER-INPUT -m comment --comment "traffic between pods and their node is not judged" -j RETURN
+            -A KUBE-POD-FW-EGRESS -g KUBE-NWPLCY-EGRESS
+            -A KUBE-POD-FW-INGRESS -g KUBE-NWPLCY-INGRESS
+            -A KUBE-ROUTER-FORWARD -j KUBE-NWPLCY-COMMON
+            -A KUBE-ROUTER-FORWARD -g KUBE-NWPLCY-TAIL
             COMMIT
         "##]],
     );
@@ -177,19 +210,32 @@ policies:
             add inet6:KUBE-DST-LOCAL fd00::1 comment "shop/db"
             add inet6:KUBE-DST-LOCAL fd00::2 comment "shop/api"
             # iptables-save -t filter
-            -A KUBE-NWPLCY-COMMON -s 10.0.0.0/24 -m set --match-set KUBE-SRC-ISOLATED src -g KUBE-NWPLCY-EGRESS
-            -A KUBE-NWPLCY-COMMON -d 10.0.0.0/24 -m set --match-set KUBE-DST-ISOLATED dst -g KUBE-NWPLCY-INGRESS
-            -A KUBE-NWPLCY-DEFAULT -d 10.0.0.0/24 -m set --match-set KUBE-DST-ISOLATED dst -g KUBE-NWPLCY-INGRESS
+            -A KUBE-NWPLCY-COMMON -s 10.0.0.0/24 -g KUBE-NWPLCY-EGRESS
+            -A KUBE-NWPLCY-COMMON -d 10.0.0.0/24 -g KUBE-NWPLCY-INGRESS
+            -A KUBE-NWPLCY-DEFAULT -d 10.0.0.0/24 -g KUBE-NWPLCY-INGRESS
             -A KUBE-NWPLCY-TAIL -s 10.0.0.0/24 -m set --match-set KUBE-DST-LOCAL src -j ACCEPT
             -A KUBE-NWPLCY-TAIL -d 10.0.0.0/24 -m set --match-set KUBE-DST-LOCAL dst -j ACCEPT
+            -A KUBE-ROUTER-INPUT -s 10.0.0.0/24 -m conntrack --ctstate RELATED,ESTABLISHED -j RETURN
+            -A KUBE-ROUTER-INPUT -s 10.0.0.0/24 -m set --match-set KUBE-DST-IPVS dst -j RETURN
+            -A KUBE-ROUTER-INPUT -s 10.0.0.0/24 -g KUBE-NWPLCY-EGRESS
             -A KUBE-ROUTER-OUTPUT -s 10.0.0.0/24 -m set --match-set KUBE-DST-LOCAL src -g KUBE-NWPLCY-COMMON
             -A KUBE-ROUTER-OUTPUT -d 10.0.0.0/24 -m set --match-set KUBE-DST-LOCAL dst -m addrtype ! --src-type LOCAL -g KUBE-NWPLCY-COMMON
             # ip6tables-save -t filter
-            -A KUBE-NWPLCY-COMMON -s fd00::/112 -m set --match-set inet6:KUBE-SRC-ISOLATED src -g KUBE-NWPLCY-EGRESS
-            -A KUBE-NWPLCY-COMMON -d fd00::/112 -m set --match-set inet6:KUBE-DST-ISOLATED dst -g KUBE-NWPLCY-INGRESS
-            -A KUBE-NWPLCY-DEFAULT -d fd00::/112 -m set --match-set inet6:KUBE-DST-ISOLATED dst -g KUBE-NWPLCY-INGRESS
+            -A KUBE-NWPLCY-COMMON -s fd00::/112 -g KUBE-NWPLCY-EGRESS
+            -A KUBE-NWPLCY-COMMON -d fd00::/112 -g KUBE-NWPLCY-INGRESS
+            -A KUBE-NWPLCY-DEFAULT -d fd00::/112 -g KUBE-NWPLCY-INGRESS
+            -A KUBE-NWPLCY-NEIGHBOURS -s fd00::/112 -g KUBE-NWPLCY-EGRESS
+            -A KUBE-NWPLCY-NEIGHBOURS -d fd00::/112 -g KUBE-NWPLCY-INGRESS
             -A KUBE-NWPLCY-TAIL -s fd00::/112 -m set --match-set inet6:KUBE-DST-LOCAL src -j ACCEPT
             -A KUBE-NWPLCY-TAIL -d fd00::/112 -m set --match-set inet6:KUBE-DST-LOCAL dst -j ACCEPT
+            -A KUBE-ROUTER-INPUT -s fd00::/112 -m conntrack --ctstate RELATED,ESTABLISHED -j RETURN
+            -A KUBE-ROUTER-INPUT -s fd00::/112 -p ipv6-icmp -m icmp6 --icmpv6-type 133 -m hl --hl-eq 255 -j RETURN
+            -A KUBE-ROUTER-INPUT -s fd00::/112 -p ipv6-icmp -m icmp6 --icmpv6-type 134 -m hl --hl-eq 255 -j RETURN
+            -A KUBE-ROUTER-INPUT -s fd00::/112 -p ipv6-icmp -m icmp6 --icmpv6-type 135 -m hl --hl-eq 255 -j RETURN
+            -A KUBE-ROUTER-INPUT -s fd00::/112 -p ipv6-icmp -m icmp6 --icmpv6-type 136 -m hl --hl-eq 255 -j RETURN
+            -A KUBE-ROUTER-INPUT -s fd00::/112 -p ipv6-icmp -m icmp6 --icmpv6-type 137 -m hl --hl-eq 255 -j RETURN
+            -A KUBE-ROUTER-INPUT -s fd00::/112 -m set --match-set inet6:KUBE-DST-IPVS dst -j RETURN
+            -A KUBE-ROUTER-INPUT -s fd00::/112 -g KUBE-NWPLCY-EGRESS
             -A KUBE-ROUTER-OUTPUT -s fd00::/112 -m set --match-set inet6:KUBE-DST-LOCAL src -g KUBE-NWPLCY-COMMON
             -A KUBE-ROUTER-OUTPUT -d fd00::/112 -m set --match-set inet6:KUBE-DST-LOCAL dst -m addrtype ! --src-type LOCAL -g KUBE-NWPLCY-COMMON
         "##]],
@@ -230,29 +276,29 @@ policies:
             add KUBE-SRC-XA2C7BJIHUJDO4CB 10.0.0.0/30
             add KUBE-SRC-XA2C7BJIHUJDO4CB 10.0.0.6/31
             # iptables-save -t filter
-            :KUBE-NWPLCY-35CWYR5E6XRNAPR6 - [0:0]
-            :KUBE-NWPLCY-IZIMXXRWZMERCT74 - [0:0]
-            :KUBE-NWPLCY-ZEQQIGZ2F4TESV3R - [0:0]
+            :KUBE-NWPLCY-33TF7JKRDAF7TUEO - [0:0]
+            :KUBE-NWPLCY-TNTXK6C5SRSHSZ4B - [0:0]
             :KUBE-POD-FW-2RI25T3Q76IA5TZQ - [0:0]
             :KUBE-POD-FW-PQS4CPMQ3AQ6OESX - [0:0]
-            -A KUBE-NWPLCY-35CWYR5E6XRNAPR6 -p udp -m udp --dport 53 -m comment --comment "shop/blocks egress[0].to[0]" -g KUBE-NWPLCY-DEFAULT
-            -A KUBE-NWPLCY-COMMON -s 10.0.0.0/24 -j KUBE-POD-FW-EGRESS
-            -A KUBE-NWPLCY-COMMON -s 10.0.0.0/24 -m set --match-set KUBE-SRC-ISOLATED src -g KUBE-NWPLCY-EGRESS
-            -A KUBE-NWPLCY-COMMON -d 10.0.0.0/24 -j KUBE-POD-FW-INGRESS
-            -A KUBE-NWPLCY-COMMON -d 10.0.0.0/24 -m set --match-set KUBE-DST-ISOLATED dst -g KUBE-NWPLCY-INGRESS
-            -A KUBE-NWPLCY-DEFAULT -d 10.0.0.0/24 -j KUBE-POD-FW-INGRESS
-            -A KUBE-NWPLCY-DEFAULT -d 10.0.0.0/24 -m set --match-set KUBE-DST-ISOLATED dst -g KUBE-NWPLCY-INGRESS
-            -A KUBE-NWPLCY-IZIMXXRWZMERCT74 -m set --match-set KUBE-SRC-DBAMONH7DG2DDNBN src -m comment --comment "shop/pods ingress[0].from[0]" -j ACCEPT
+            -A KUBE-NWPLCY-33TF7JKRDAF7TUEO -p udp -m udp --dport 53 -m comment --comment "shop/blocks egress[0].to[0]" -g KUBE-NWPLCY-DEFAULT
+            -A KUBE-NWPLCY-33TF7JKRDAF7TUEO -g KUBE-NWPLCY-ISOLATED-EGRESS
+            -A KUBE-NWPLCY-COMMON -s 10.0.0.0/24 -g KUBE-POD-FW-EGRESS
+            -A KUBE-NWPLCY-COMMON -d 10.0.0.0/24 -g KUBE-POD-FW-INGRESS
+            -A KUBE-NWPLCY-DEFAULT -d 10.0.0.0/24 -g KUBE-POD-FW-INGRESS
             -A KUBE-NWPLCY-TAIL -s 10.0.0.0/24 -m set --match-set KUBE-DST-LOCAL src -j ACCEPT
             -A KUBE-NWPLCY-TAIL -d 10.0.0.0/24 -m set --match-set KUBE-DST-LOCAL dst -j ACCEPT
-            -A KUBE-NWPLCY-ZEQQIGZ2F4TESV3R -p tcp -m multiport --dports 80,443,8000:8100 -m set --match-set KUBE-SRC-XA2C7BJIHUJDO4CB src -m comment --comment "shop/blocks ingress[0].from[0]" -j ACCEPT
-            -A KUBE-POD-FW-2RI25T3Q76IA5TZQ -j KUBE-NWPLCY-35CWYR5E6XRNAPR6
-            -A KUBE-POD-FW-2RI25T3Q76IA5TZQ -m comment --comment "shop/db isolated by shop/blocks" -g KUBE-NWPLCY-DENIED-EGRESS
+            -A KUBE-NWPLCY-TNTXK6C5SRSHSZ4B -p tcp -m multiport --dports 80,443,8000:8100 -m set --match-set KUBE-SRC-XA2C7BJIHUJDO4CB src -m comment --comment "shop/blocks ingress[0].from[0]" -j RETURN
+            -A KUBE-NWPLCY-TNTXK6C5SRSHSZ4B -m set --match-set KUBE-SRC-DBAMONH7DG2DDNBN src -m comment --comment "shop/pods ingress[0].from[0]" -j RETURN
+            -A KUBE-NWPLCY-TNTXK6C5SRSHSZ4B -g KUBE-NWPLCY-ISOLATED-INGRESS
+            -A KUBE-POD-FW-2RI25T3Q76IA5TZQ -g KUBE-NWPLCY-33TF7JKRDAF7TUEO
+            -A KUBE-POD-FW-2RI25T3Q76IA5TZQ -m comment --comment "shop/db isolated by shop/blocks" -g KUBE-NWPLCY-ISOLATED-EGRESS
             -A KUBE-POD-FW-EGRESS -s 10.0.0.1/32 -g KUBE-POD-FW-2RI25T3Q76IA5TZQ
             -A KUBE-POD-FW-INGRESS -d 10.0.0.1/32 -g KUBE-POD-FW-PQS4CPMQ3AQ6OESX
-            -A KUBE-POD-FW-PQS4CPMQ3AQ6OESX -j KUBE-NWPLCY-ZEQQIGZ2F4TESV3R
-            -A KUBE-POD-FW-PQS4CPMQ3AQ6OESX -j KUBE-NWPLCY-IZIMXXRWZMERCT74
-            -A KUBE-POD-FW-PQS4CPMQ3AQ6OESX -m comment --comment "shop/db isolated by shop/blocks, shop/pods" -g KUBE-NWPLCY-DENIED-INGRESS
+            -A KUBE-POD-FW-PQS4CPMQ3AQ6OESX -g KUBE-NWPLCY-TNTXK6C5SRSHSZ4B
+            -A KUBE-POD-FW-PQS4CPMQ3AQ6OESX -m comment --comment "shop/db isolated by shop/blocks, shop/pods" -g KUBE-NWPLCY-ISOLATED-INGRESS
+            -A KUBE-ROUTER-INPUT -s 10.0.0.0/24 -m conntrack --ctstate RELATED,ESTABLISHED -j RETURN
+            -A KUBE-ROUTER-INPUT -s 10.0.0.0/24 -m set --match-set KUBE-DST-IPVS dst -j RETURN
+            -A KUBE-ROUTER-INPUT -s 10.0.0.0/24 -g KUBE-POD-FW-EGRESS
             -A KUBE-ROUTER-OUTPUT -s 10.0.0.0/24 -m set --match-set KUBE-DST-LOCAL src -g KUBE-NWPLCY-COMMON
             -A KUBE-ROUTER-OUTPUT -d 10.0.0.0/24 -m set --match-set KUBE-DST-LOCAL dst -m addrtype ! --src-type LOCAL -g KUBE-NWPLCY-COMMON
             # ip6tables-save -t filter
@@ -301,24 +347,26 @@ policies:
             add KUBE-SRC-XEMJIR3AAL4GZUFV 10.0.0.3
             create KUBE-SRC-YMVBNEL6DMWUZWJ5 hash:ip family inet maxelem 4294967295
             # iptables-save -t filter
-            :KUBE-NWPLCY-NJ3ZOUCHY5TAWVL4 - [0:0]
+            :KUBE-NWPLCY-2PJHHICQMXVL6BB4 - [0:0]
             :KUBE-POD-FW-PQS4CPMQ3AQ6OESX - [0:0]
-            -A KUBE-NWPLCY-COMMON -s 10.0.0.0/24 -m set --match-set KUBE-SRC-ISOLATED src -g KUBE-NWPLCY-EGRESS
-            -A KUBE-NWPLCY-COMMON -d 10.0.0.0/24 -j KUBE-POD-FW-INGRESS
-            -A KUBE-NWPLCY-COMMON -d 10.0.0.0/24 -m set --match-set KUBE-DST-ISOLATED dst -g KUBE-NWPLCY-INGRESS
-            -A KUBE-NWPLCY-DEFAULT -d 10.0.0.0/24 -j KUBE-POD-FW-INGRESS
-            -A KUBE-NWPLCY-DEFAULT -d 10.0.0.0/24 -m set --match-set KUBE-DST-ISOLATED dst -g KUBE-NWPLCY-INGRESS
-            -A KUBE-NWPLCY-NJ3ZOUCHY5TAWVL4 -m set --match-set KUBE-SRC-7YTXRQJ2J7TUWVUB src,dst -m comment --comment "shop/many" -j ACCEPT
-            -A KUBE-NWPLCY-NJ3ZOUCHY5TAWVL4 -m set --match-set KUBE-SRC-YMVBNEL6DMWUZWJ5 src -m comment --comment "shop/many" -j ACCEPT
-            -A KUBE-NWPLCY-NJ3ZOUCHY5TAWVL4 -p tcp -m tcp --dport 90:99 -m set --match-set KUBE-SRC-XEMJIR3AAL4GZUFV src -m comment --comment "shop/many" -j ACCEPT
-            -A KUBE-NWPLCY-NJ3ZOUCHY5TAWVL4 -m set --match-set KUBE-SRC-TNRDIITNKGNQ7UOE src,dst -m comment --comment "shop/many" -j ACCEPT
-            -A KUBE-NWPLCY-NJ3ZOUCHY5TAWVL4 -m set --match-set KUBE-SRC-DFP7GDBVRVS6WW6F src -m comment --comment "shop/many" -j ACCEPT
-            -A KUBE-NWPLCY-NJ3ZOUCHY5TAWVL4 -p udp -m udp --dport 1:5 -m comment --comment "shop/many" -j ACCEPT
+            -A KUBE-NWPLCY-2PJHHICQMXVL6BB4 -m set --match-set KUBE-SRC-7YTXRQJ2J7TUWVUB src,dst -m comment --comment "shop/many" -j RETURN
+            -A KUBE-NWPLCY-2PJHHICQMXVL6BB4 -m set --match-set KUBE-SRC-YMVBNEL6DMWUZWJ5 src -m comment --comment "shop/many" -j RETURN
+            -A KUBE-NWPLCY-2PJHHICQMXVL6BB4 -p tcp -m tcp --dport 90:99 -m set --match-set KUBE-SRC-XEMJIR3AAL4GZUFV src -m comment --comment "shop/many" -j RETURN
+            -A KUBE-NWPLCY-2PJHHICQMXVL6BB4 -m set --match-set KUBE-SRC-TNRDIITNKGNQ7UOE src,dst -m comment --comment "shop/many" -j RETURN
+            -A KUBE-NWPLCY-2PJHHICQMXVL6BB4 -m set --match-set KUBE-SRC-DFP7GDBVRVS6WW6F src -m comment --comment "shop/many" -j RETURN
+            -A KUBE-NWPLCY-2PJHHICQMXVL6BB4 -p udp -m udp --dport 1:5 -m comment --comment "shop/many" -j RETURN
+            -A KUBE-NWPLCY-2PJHHICQMXVL6BB4 -g KUBE-NWPLCY-ISOLATED-INGRESS
+            -A KUBE-NWPLCY-COMMON -s 10.0.0.0/24 -g KUBE-NWPLCY-EGRESS
+            -A KUBE-NWPLCY-COMMON -d 10.0.0.0/24 -g KUBE-POD-FW-INGRESS
+            -A KUBE-NWPLCY-DEFAULT -d 10.0.0.0/24 -g KUBE-POD-FW-INGRESS
             -A KUBE-NWPLCY-TAIL -s 10.0.0.0/24 -m set --match-set KUBE-DST-LOCAL src -j ACCEPT
             -A KUBE-NWPLCY-TAIL -d 10.0.0.0/24 -m set --match-set KUBE-DST-LOCAL dst -j ACCEPT
             -A KUBE-POD-FW-INGRESS -d 10.0.0.1/32 -g KUBE-POD-FW-PQS4CPMQ3AQ6OESX
-            -A KUBE-POD-FW-PQS4CPMQ3AQ6OESX -j KUBE-NWPLCY-NJ3ZOUCHY5TAWVL4
-            -A KUBE-POD-FW-PQS4CPMQ3AQ6OESX -m comment --comment "shop/db isolated by shop/many" -g KUBE-NWPLCY-DENIED-INGRESS
+            -A KUBE-POD-FW-PQS4CPMQ3AQ6OESX -g KUBE-NWPLCY-2PJHHICQMXVL6BB4
+            -A KUBE-POD-FW-PQS4CPMQ3AQ6OESX -m comment --comment "shop/db isolated by shop/many" -g KUBE-NWPLCY-ISOLATED-INGRESS
+            -A KUBE-ROUTER-INPUT -s 10.0.0.0/24 -m conntrack --ctstate RELATED,ESTABLISHED -j RETURN
+            -A KUBE-ROUTER-INPUT -s 10.0.0.0/24 -m set --match-set KUBE-DST-IPVS dst -j RETURN
+            -A KUBE-ROUTER-INPUT -s 10.0.0.0/24 -g KUBE-NWPLCY-EGRESS
             -A KUBE-ROUTER-OUTPUT -s 10.0.0.0/24 -m set --match-set KUBE-DST-LOCAL src -g KUBE-NWPLCY-COMMON
             -A KUBE-ROUTER-OUTPUT -d 10.0.0.0/24 -m set --match-set KUBE-DST-LOCAL dst -m addrtype ! --src-type LOCAL -g KUBE-NWPLCY-COMMON
             # ip6tables-save -t filter
@@ -375,32 +423,38 @@ adminPolicies:
             add KUBE-SRC-TUBKY6WKPM7UPV3K 10.0.0.1
             add KUBE-SRC-TUBKY6WKPM7UPV3K 10.0.0.2
             # iptables-save -t filter
+            :KUBE-NWPLCY-AWVQQJN5TU6WEVQC - [0:0]
             :KUBE-NWPLCY-B7H7WTP5GH5SS7CA - [0:0]
-            :KUBE-NWPLCY-EPXG5DFAQGKIJSHE - [0:0]
             :KUBE-NWPLCY-MSDYZOGOSD7WELLS - [0:0]
             :KUBE-POD-FW-PQS4CPMQ3AQ6OESX - [0:0]
             :KUBE-POD-FW-QMGFJDRLKKCIEIQ5 - [0:0]
+            -A KUBE-NWPLCY-AWVQQJN5TU6WEVQC -m set --match-set KUBE-SRC-ICYLGIZZGCMT7ZEB src -m comment --comment "second ingress[0].from[0]" -g KUBE-NWPLCY-ALLOW
             -A KUBE-NWPLCY-B7H7WTP5GH5SS7CA -m set --match-set KUBE-SRC-TUBKY6WKPM7UPV3K src -m comment --comment "default ingress[0].from[0]" -g KUBE-NWPLCY-DENIED-INGRESS
-            -A KUBE-NWPLCY-COMMON -s 10.0.0.0/24 -m set --match-set KUBE-SRC-ISOLATED src -g KUBE-NWPLCY-EGRESS
-            -A KUBE-NWPLCY-COMMON -d 10.0.0.0/24 -j KUBE-POD-FW-INGRESS
-            -A KUBE-NWPLCY-COMMON -d 10.0.0.0/24 -m set --match-set KUBE-DST-ISOLATED dst -g KUBE-NWPLCY-INGRESS
-            -A KUBE-NWPLCY-DEFAULT -d 10.0.0.0/24 -j KUBE-POD-FW-INGRESS
-            -A KUBE-NWPLCY-DEFAULT -d 10.0.0.0/24 -m set --match-set KUBE-DST-ISOLATED dst -g KUBE-NWPLCY-INGRESS
-            -A KUBE-NWPLCY-EPXG5DFAQGKIJSHE -m set --match-set KUBE-SRC-ICYLGIZZGCMT7ZEB src -m comment --comment "second ingress[0].from[0]" -j ACCEPT
+            -A KUBE-NWPLCY-COMMON -s 10.0.0.0/24 -g KUBE-NWPLCY-EGRESS
+            -A KUBE-NWPLCY-COMMON -d 10.0.0.0/24 -g KUBE-POD-FW-INGRESS
+            -A KUBE-NWPLCY-DEFAULT -d 10.0.0.0/24 -g KUBE-POD-FW-INGRESS
             -A KUBE-NWPLCY-MSDYZOGOSD7WELLS -m set --match-set KUBE-SRC-RRXZW3GVRWUD2UVY src -m comment --comment "first ingress[0].from[0]" -g KUBE-NWPLCY-PASS
             -A KUBE-NWPLCY-MSDYZOGOSD7WELLS -p tcp -m tcp --dport 22 -m set --match-set KUBE-SRC-6UVU4ZGSDWZOG3RD src -m comment --comment "first ingress[1].from[0]" -g KUBE-NWPLCY-DENIED-INGRESS
             -A KUBE-NWPLCY-TAIL -s 10.0.0.0/24 -m set --match-set KUBE-DST-LOCAL src -j ACCEPT
             -A KUBE-NWPLCY-TAIL -d 10.0.0.0/24 -m set --match-set KUBE-DST-LOCAL dst -j ACCEPT
             -A KUBE-POD-FW-INGRESS -d 10.0.0.1/32 -g KUBE-POD-FW-PQS4CPMQ3AQ6OESX
             -A KUBE-POD-FW-INGRESS -d 10.0.0.2/32 -g KUBE-POD-FW-QMGFJDRLKKCIEIQ5
-            -A KUBE-POD-FW-PQS4CPMQ3AQ6OESX -j MARK --set-xmark 0x0/0x20000
+            -A KUBE-POD-FW-PQS4CPMQ3AQ6OESX -j MARK --set-xmark 0x0/0x30000
             -A KUBE-POD-FW-PQS4CPMQ3AQ6OESX -j KUBE-NWPLCY-MSDYZOGOSD7WELLS
-            -A KUBE-POD-FW-PQS4CPMQ3AQ6OESX -m mark --mark 0x0/0x20000 -j KUBE-NWPLCY-EPXG5DFAQGKIJSHE
+            -A KUBE-POD-FW-PQS4CPMQ3AQ6OESX -m mark --mark 0x10000/0x10000 -g KUBE-NWPLCY-ALLOWED-INGRESS
+            -A KUBE-POD-FW-PQS4CPMQ3AQ6OESX -m mark --mark 0x0/0x20000 -j KUBE-NWPLCY-AWVQQJN5TU6WEVQC
+            -A KUBE-POD-FW-PQS4CPMQ3AQ6OESX -m mark --mark 0x10000/0x10000 -g KUBE-NWPLCY-ALLOWED-INGRESS
             -A KUBE-POD-FW-PQS4CPMQ3AQ6OESX -j MARK --set-xmark 0x0/0x20000
             -A KUBE-POD-FW-PQS4CPMQ3AQ6OESX -j KUBE-NWPLCY-B7H7WTP5GH5SS7CA
-            -A KUBE-POD-FW-PQS4CPMQ3AQ6OESX -m comment --comment "shop/db isolated by first, second, default" -j ACCEPT
+            -A KUBE-POD-FW-PQS4CPMQ3AQ6OESX -m mark --mark 0x10000/0x10000 -g KUBE-NWPLCY-ALLOWED-INGRESS
+            -A KUBE-POD-FW-PQS4CPMQ3AQ6OESX -m comment --comment "shop/db isolated by first, second, default" -j RETURN
+            -A KUBE-POD-FW-QMGFJDRLKKCIEIQ5 -j MARK --set-xmark 0x0/0x10000
             -A KUBE-POD-FW-QMGFJDRLKKCIEIQ5 -j KUBE-NWPLCY-B7H7WTP5GH5SS7CA
-            -A KUBE-POD-FW-QMGFJDRLKKCIEIQ5 -m comment --comment "shop/a isolated by default" -j ACCEPT
+            -A KUBE-POD-FW-QMGFJDRLKKCIEIQ5 -m mark --mark 0x10000/0x10000 -g KUBE-NWPLCY-ALLOWED-INGRESS
+            -A KUBE-POD-FW-QMGFJDRLKKCIEIQ5 -m comment --comment "shop/a isolated by default" -j RETURN
+            -A KUBE-ROUTER-INPUT -s 10.0.0.0/24 -m conntrack --ctstate RELATED,ESTABLISHED -j RETURN
+            -A KUBE-ROUTER-INPUT -s 10.0.0.0/24 -m set --match-set KUBE-DST-IPVS dst -j RETURN
+            -A KUBE-ROUTER-INPUT -s 10.0.0.0/24 -g KUBE-NWPLCY-EGRESS
             -A KUBE-ROUTER-OUTPUT -s 10.0.0.0/24 -m set --match-set KUBE-DST-LOCAL src -g KUBE-NWPLCY-COMMON
             -A KUBE-ROUTER-OUTPUT -d 10.0.0.0/24 -m set --match-set KUBE-DST-LOCAL dst -m addrtype ! --src-type LOCAL -g KUBE-NWPLCY-COMMON
             # ip6tables-save -t filter

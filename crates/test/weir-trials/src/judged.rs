@@ -116,6 +116,27 @@ pub(crate) fn egress_to_the_node<B: Backend>(backend: B) {
     }
 }
 
+/// A connection from a pod to its node that a new policy forbids is terminated, also for data that
+/// the node sends.
+pub(crate) fn a_connection_to_the_node_is_cut<B: Backend>(backend: B) {
+    let mut cluster = TrialCluster::with(backend, &[]);
+    let pairs = WEB.into_iter().zip(NODE);
+    let flows = pairs.flat_map(|(from, to)| {
+        [Protocol::Tcp, Protocol::Udp].map(|protocol| flow(from, to, protocol, 80))
+    });
+    let open = |flow| cluster.lab.converse(flow, ARRIVAL_TIMEOUT).unwrap();
+    let mut all: Vec<_> = flows.map(open).collect();
+    let web = "podSelector: {matchLabels: {app: web}}, policyTypes: [Egress]";
+    cluster.put(&policy("web", web));
+    assert_eq!(cluster.cut(), [all.len(), 0]);
+    for one in &mut all {
+        assert_eq!(one.call_back(DROP_TIMEOUT).unwrap(), Deny);
+        assert_eq!(one.exchange(DROP_TIMEOUT).unwrap(), Deny);
+        assert_eq!(one.call_back(DROP_TIMEOUT).unwrap(), Deny);
+    }
+    assert_eq!(cluster.cut(), [0, 0], "no cut connection was recorded again");
+}
+
 /// A service whose only backend is `db`, as kube-proxy translates it.
 const SERVICE: &str = "
 table ip service {

@@ -79,6 +79,7 @@ pub fn trials<B: Backend>(name: &str, backend: B) -> Vec<Trial> {
         ("packet_too_big_passes_for_allowed_flows", icmp::packet_too_big),
         ("a_node_reaches_its_pods_and_policies_apply_to_their_egress", judged::a_pod_and_its_node),
         ("policies_apply_to_egress_to_the_node", judged::egress_to_the_node),
+        ("denied_connections_are_cut_to_the_own_node", judged::a_connection_to_the_node_is_cut),
         ("a_pod_always_reaches_itself", judged::a_pod_and_itself),
         (
             "admin_policies_apply_to_a_pod_that_reaches_itself_through_a_service",

@@ -16,6 +16,8 @@ mod foreign;
 #[cfg(target_os = "linux")]
 mod interrupted;
 #[cfg(target_os = "linux")]
+mod ipvs;
+#[cfg(target_os = "linux")]
 mod node;
 #[cfg(target_os = "linux")]
 mod policies;
@@ -44,7 +46,7 @@ fn main() -> ExitCode {
 
 #[cfg(target_os = "linux")]
 fn ours(name: &str, variant: weir_iptables::Variant) -> Vec<libtest_mimic::Trial> {
-    let all: [weir_trials::Named<weir_iptables::Variant>; 14] = [
+    let all: [weir_trials::Named<weir_iptables::Variant>; 15] = [
         ("foreign_changes_to_our_rules_are_repaired", repair::foreign_changes_are_repaired),
         ("foreign_rules_and_sets_stay", repair::foreign_rules_stay),
         ("a_set_of_another_kind_is_replaced", repair::a_set_of_another_kind_is_replaced),
@@ -83,6 +85,7 @@ fn ours(name: &str, variant: weir_iptables::Variant) -> Vec<libtest_mimic::Trial
             crafted::a_packet_with_a_spoofed_own_address_is_filtered,
         ),
         ("packets_forwarded_by_ipvs_are_filtered", crafted::packets_forwarded_by_ipvs_are_filtered),
+        ("packets_to_ipvs_services_pass_input", ipvs::packets_to_ipvs_services_pass_input),
     ];
     let trial = |(what, test): weir_trials::Named<weir_iptables::Variant>| {
         libtest_mimic::Trial::test(format!("{name}::{what}"), move || {

@@ -77,17 +77,14 @@ pub(crate) fn a_pod_reaches_itself_through_a_service(variant: Variant) {
         let received = received.unwrap();
         // Egress and ingress were both evaluated, and both allowed.
         for direction in ["EGRESS", "INGRESS"] {
-            let chain = format!("KUBE-NWPLCY-DENIED-{direction}");
-            let listed = node::run(&cluster.lab, &iptables, &["-vxnL", &chain], "");
-            let count = |what: &str| {
+            let count = |chain: &str, what: &str| {
+                let chain = format!("KUBE-NWPLCY-{chain}-{direction}");
+                let listed = node::run(&cluster.lab, &iptables, &["-vxnL", &chain], "");
                 let line = listed.lines().find(|line| line.contains(what)).unwrap();
                 line.split_whitespace().next().unwrap().parse::<u64>().unwrap()
             };
-            assert_eq!(
-                (count("match bpf"), count(" DROP ")),
-                (1, 0),
-                "{pod}: {received:?}\n{listed}"
-            );
+            let counts = (count("ISOLATED", "match bpf"), count("DENIED", " DROP "));
+            assert_eq!(counts, (1, 0), "{pod}: {received:?}");
         }
     }
 }

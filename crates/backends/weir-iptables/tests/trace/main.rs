@@ -6,7 +6,7 @@ mod packet;
 use proptest::prelude::*;
 use weir_datapath::{Mode, Planner as _};
 use weir_engine::{Engine, Locality};
-use weir_iptables::{ChainsAndSets, IpSet, Planner, Step, render};
+use weir_iptables::{ChainsAndSets, Hook, IpSet, Planner, Step, render};
 use weir_model::{Change, Delta, Flow, Program, Protocol, Verdict};
 use weir_testkit::Midway;
 
@@ -65,6 +65,14 @@ impl Node {
         Node { engine, program, planner }
     }
 
+    /// The hook that a packet passes.
+    fn hook(&self, flow: &Flow) -> Hook {
+        let from_pod = self.program.owner(flow.from);
+        let from_pod = from_pod.filter(|_| self.program.owner(flow.to).is_none());
+        let to_node = from_pod.is_some_and(|(_, pod)| self.program.is_own_node(pod, flow.to));
+        if to_node { Hook::Input } else { Hook::Forward }
+    }
+
     /// Applies one change, and checks the packets of some connections meanwhile. Returns the number
     /// of waits for packets.
     #[track_caller]
@@ -82,7 +90,7 @@ impl Node {
                 states.push(next);
             }
             for flow in flows.iter().filter(|flow| midway.is_forwarded(flow)) {
-                for verdict in packet::verdicts(&states, flow) {
+                for verdict in packet::verdicts(&states, self.hook(flow), flow) {
                     assert!(
                         midway.may_be(flow, verdict),
                         "{flow} met {verdict}\n{change:?}\n{plan}"

@@ -11,7 +11,7 @@ use weir_model::{Flow, IpFamily, Name, Verdict};
 /// these states.
 ///
 /// The kernel evaluates the rules of one state, but looks up each set in its current state.
-pub(crate) fn verdicts(states: &[ChainsAndSets], flow: &Flow) -> Vec<Verdict> {
+pub(crate) fn verdicts(states: &[ChainsAndSets], hook: Hook, flow: &Flow) -> Vec<Verdict> {
     let mut met = Vec::new();
     for start in 0..states.len() {
         let mut schedules = vec![Vec::new()];
@@ -25,7 +25,7 @@ pub(crate) fn verdicts(states: &[ChainsAndSets], flow: &Flow) -> Vec<Verdict> {
                 mark: 0,
                 others: Vec::new(),
             };
-            let verdict = packet.chain(Hook::Forward.chain(), flow).unwrap_or(Verdict::Allow);
+            let verdict = packet.chain(hook.chain(), flow).unwrap_or(Verdict::Allow);
             if !met.contains(&verdict) {
                 met.push(verdict);
             }
@@ -84,8 +84,10 @@ impl Packet<'_> {
                 false
             }
             Match::In(set, sides) => self.is_in(set, sides, flow),
+            Match::NotIn(set, sides) => !self.is_in(set, sides, flow),
             Match::Forwarded => true,
             Match::Unmarked(mask) => self.mark & mask == 0,
+            Match::Marked(mask) => self.mark & mask == *mask,
         }
     }
 
@@ -136,8 +138,8 @@ fn contains(set: &IpSet, sides: &[SrcDst], flow: &Flow) -> bool {
                 _ => false,
             });
         }
-        // No connection was terminated.
-        IpSetKind::Cut => return false,
+        // No connection was terminated, and there is no IPVS service.
+        IpSetKind::Cut | IpSetKind::Ipvs => return false,
     };
     set.entries.contains_key(&entry)
 }
