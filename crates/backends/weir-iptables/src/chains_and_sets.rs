@@ -156,6 +156,19 @@ pub enum Match {
     Icmp6,
     /// An ICMPv6 message of neighbour discovery, by type.
     NeighbourDiscovery(u8),
+    /// An ICMPv6 message of this type.
+    Icmp6Type(u8),
+    /// A message about membership in a multicast group (IPv4).
+    Igmp,
+    /// A UDP datagram with these ports.
+    Udp {
+        /// The source port.
+        from: u16,
+        /// The destination port.
+        to: u16,
+    },
+    /// The frame is not addressed to one station.
+    ToStations,
     /// Part of an allowed connection, or an error about one.
     Established,
     /// These fields together are in this set.

@@ -7,9 +7,11 @@
 //!     │                              │                  └► KUBE-NWPLCY-… ─► KUBE-NWPLCY-DEFAULT
 //!     │                              └► KUBE-NWPLCY-EGRESS ─ granted? ─► KUBE-NWPLCY-DEFAULT
 //!     │                            KUBE-NWPLCY-DEFAULT: the next line
-//!     └ to the pods' network? ───► KUBE-POD-FW-INGRESS ─ by address ─► KUBE-POD-FW-…
-//!                                    │                  └► KUBE-NWPLCY-… ─► RETURN
-//!                                    └► KUBE-NWPLCY-INGRESS ─ granted? ─► RETURN
+//!     ├ to the pods' network? ───► KUBE-POD-FW-INGRESS ─ by address ─► KUBE-POD-FW-…
+//!     │                              │                  └► KUBE-NWPLCY-… ─► RETURN
+//!     │                              └► KUBE-NWPLCY-INGRESS ─ granted? ─► RETURN
+//!     │                                   └ not isolated? ─► KUBE-NWPLCY-GROUPS: the next line
+//!     └ to a group? ─────────────► KUBE-NWPLCY-GROUP ─ IGMP, DHCP? ─► RETURN; else deny
 //! ```
 //!
 //! Packets to the node pass KUBE-ROUTER-INPUT, which leads to the same chains for egress.
@@ -20,7 +22,7 @@
 //! A set lookup costs as much as comparing an address with fifteen to thirty others. Therefore one
 //! comparison precedes each lookup, and only addresses near those of pods are looked up.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 
 use ipnet::IpNet;
 use weir_model::{Direction, IpFamily, Name};
@@ -29,9 +31,13 @@ use crate::{
     Hook, IptablesRule, IptablesTarget, Match, SrcDst,
     dispatch::shared_bits,
     skeleton::{
-        common, cut, default, dispatch, grant_lookup, ipvs, local, neighbours, tail, terminated,
+        common, cut, default, dispatch, grant_lookup, group, groups, ipvs, local, neighbours, tail,
+        terminated,
     },
 };
+
+/// The network of the multicast addresses of IPv6.
+const ALL_GROUPS_V6: Ipv6Addr = Ipv6Addr::new(0xff00, 0, 0, 0, 0, 0, 0, 0);
 
 /// The state that these rules depend on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -42,6 +48,8 @@ pub(crate) struct CommonChains {
     pub(crate) egress: bool,
     /// Whether some pod has an ingress chain.
     pub(crate) ingress: bool,
+    /// Whether some pod is isolated for ingress, so that the rules must deny packets to groups.
+    pub(crate) denies_groups: bool,
     /// Whether connections were terminated, so that the rules must drop their replies.
     pub(crate) has_terminated: bool,
 }
@@ -57,7 +65,8 @@ impl CommonChains {
             (Hook::Input.chain().into(), self.input(family)),
             (Hook::Output.chain().into(), self.output(family)),
             (common(), self.common(family)),
-            (default(), self.pod_rules(Direction::Ingress)),
+            (default(), self.receiver_rules(family)),
+            (groups(), self.group_rules(family)),
             (tail(), ways_out),
         ];
         if family == IpFamily::V6 {
@@ -119,8 +128,31 @@ impl CommonChains {
             rules.push(drop_terminated(family));
         }
         rules.extend(self.pod_rules(Direction::Egress));
-        rules.extend(self.pod_rules(Direction::Ingress));
+        rules.extend(self.receiver_rules(family));
         rules
+    }
+
+    /// The rules for the receivers of a packet.
+    fn receiver_rules(self, family: IpFamily) -> Vec<IptablesRule> {
+        let mut rules = self.pod_rules(Direction::Ingress);
+        rules.extend(self.group_rules(family));
+        rules
+    }
+
+    /// The rules for packets on a bridge that have more than one receiver. The rules of these
+    /// receivers cannot apply, because the packet does not have their addresses. So it is denied.
+    fn group_rules(self, family: IpFamily) -> Vec<IptablesRule> {
+        if !self.denies_groups {
+            return Vec::new();
+        }
+        let to = |net: [u8; 4], length| IpNet::new_assert(net.into(), length);
+        let nets = match family {
+            IpFamily::V4 => vec![to([224, 0, 0, 0], 4), to([255; 4], 32)],
+            IpFamily::V6 => vec![IpNet::new_assert(ALL_GROUPS_V6.into(), 8)],
+        };
+        let nets = nets.into_iter().map(|net| Match::At(SrcDst::Destination, net));
+        let rule = |one| IptablesRule::new([one], IptablesTarget::Goto(group()));
+        nets.chain([Match::ToStations]).map(rule).collect()
     }
 
     /// The rule that leads to those of a pod.

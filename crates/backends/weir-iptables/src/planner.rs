@@ -102,6 +102,10 @@ impl Planner {
                 net: self.objects.ends(&skeleton::local(family)).and_then(covering_net),
                 egress: has_chains(Direction::Egress),
                 ingress: has_chains(Direction::Ingress),
+                denies_groups: self
+                    .objects
+                    .ends(&skeleton::isolated(Direction::Ingress, family))
+                    .is_some(),
                 has_terminated: self.has_terminated,
             };
             if self.common_chains.insert(family, common_chains) != Some(common_chains) {

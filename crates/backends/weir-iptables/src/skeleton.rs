@@ -70,17 +70,26 @@ fn chains(objects: &mut Objects, family: IpFamily, mode: Mode) {
             IptablesRule::new([], IptablesTarget::Drop),
         ],
     );
+    let denied_groups = IptablesTarget::Goto(not_allowed(Direction::Ingress));
+    let pass_rules = link_control(family).into_iter();
+    let pass_rules = pass_rules.map(|one| IptablesRule::new([one], IptablesTarget::Return));
+    keep(group(), pass_rules.chain([IptablesRule::new([], denied_groups)]).collect());
     for (name, mark) in [(allow(), ALLOWED), (pass(), PASSED)] {
         keep(name, vec![set_mark(mark)]);
     }
     for direction in Direction::BOTH {
         let (here, there) = (SrcDst::here(direction), SrcDst::there(direction));
         let open = Match::NotIn(isolated(direction, family), vec![here]);
+        // An address that is not isolated can be that of a broadcast.
+        let open_target = match direction {
+            Direction::Egress => allowed(direction),
+            Direction::Ingress => IptablesTarget::Goto(groups()),
+        };
         let granted = Match::In(grants(direction, family), vec![here, SrcDst::Destination, there]);
         keep(
             grant_lookup(direction),
             vec![
-                IptablesRule::new([open], allowed(direction)),
+                IptablesRule::new([open], open_target),
                 IptablesRule::new([granted], allowed(direction)),
                 IptablesRule::new([], IptablesTarget::Goto(not_allowed(direction))),
             ],
@@ -114,6 +123,20 @@ fn not_allowed_rules(direction: Direction, family: IpFamily, mode: Mode) -> Vec<
         }
     }
     rules
+}
+
+/// The packets to groups that hosts on a link need: membership reports and DHCP.
+fn link_control(family: IpFamily) -> Vec<Match> {
+    let dhcp = |server: u16, client: u16| {
+        [Match::Udp { from: client, to: server }, Match::Udp { from: server, to: client }]
+    };
+    match family {
+        IpFamily::V4 => [Match::Igmp].into_iter().chain(dhcp(67, 68)).collect(),
+        IpFamily::V6 => {
+            let reports = [130, 131, 132, 143].map(Match::Icmp6Type);
+            reports.into_iter().chain(dhcp(547, 546)).collect()
+        }
+    }
 }
 
 /// A rule that sets a mark.
@@ -197,6 +220,16 @@ pub(crate) fn tail() -> Name {
 /// The chain that allows neighbour discovery.
 pub(crate) fn neighbours() -> Name {
     format!("{POLICY}NEIGHBOURS").into()
+}
+
+/// The chain of packets to no isolated pod, which finds those to groups.
+pub(crate) fn groups() -> Name {
+    format!("{POLICY}GROUPS").into()
+}
+
+/// The chain of packets with more than one receiver.
+pub(crate) fn group() -> Name {
+    format!("{POLICY}GROUP").into()
 }
 
 /// The chain that looks up the grants of a pod.

@@ -9,6 +9,9 @@ use crate::{
     ChainsAndSets, Entry, Hook, IpSet, IpSetKind, IptablesRule, IptablesTarget, Match, SrcDst, name,
 };
 
+/// The number of the protocol IGMP.
+const IGMP: &str = "2";
+
 /// The rule of a built-in chain that jumps to ours, as kube-router writes it.
 pub(crate) fn jump(hook: Hook) -> String {
     let words = ["-m", "comment", "--comment", "kube-router netpol", "-j", hook.chain()];
@@ -59,6 +62,12 @@ impl fmt::Display for Match {
             Match::NeighbourDiscovery(number) => {
                 write!(f, "-p ipv6-icmp -m icmp6 --icmpv6-type {number} -m hl --hl-eq 255")
             }
+            Match::Icmp6Type(number) => {
+                write!(f, "-p ipv6-icmp -m icmp6 --icmpv6-type {number}")
+            }
+            Match::Igmp => write!(f, "-p {IGMP}"),
+            Match::Udp { from, to } => write!(f, "-p udp -m udp --sport {from} --dport {to}"),
+            Match::ToStations => f.write_str("-m pkttype ! --pkt-type unicast"),
             Match::Established => f.write_str("-m conntrack --ctstate RELATED,ESTABLISHED"),
             Match::In(set, sides) => {
                 let sides: Vec<String> = sides.iter().map(SrcDst::to_string).collect();
@@ -233,7 +242,8 @@ impl fmt::Display for ChainsAndSets {
     }
 }
 
-/// Splits an iptables rule into words without quotes. The comment moves to the end.
+/// Splits an iptables rule into words without quotes. The comment moves to the end. The name of IGMP
+/// becomes its number: iptables-save prints the name only where `/etc/protocols` has it.
 pub(crate) fn words(line: &str) -> Vec<String> {
     let mut words = Vec::new();
     let mut word: Option<String> = None;
@@ -251,6 +261,11 @@ pub(crate) fn words(line: &str) -> Vec<String> {
         }
     }
     words.extend(word);
+    for at in 1..words.len() {
+        if words[at - 1] == "-p" && words[at] == "igmp" {
+            words[at] = IGMP.to_owned();
+        }
+    }
     if let Some(at) = words.windows(3).position(|w| w[0] == "-m" && w[1] == "comment") {
         let end = words.len().min(at + 4);
         let comment: Vec<String> = words.drain(at..end).collect();
@@ -279,6 +294,12 @@ mod tests {
             words("-A C -m comment --comment \"it\\'s  \\\"so\\\"\" -p tcp  -j X"),
             ["-A", "C", "-p", "tcp", "-j", "X", "-m", "comment", "--comment", "it's  \"so\""]
         );
+    }
+
+    #[test]
+    fn igmp_has_a_name_on_some_systems() {
+        assert_eq!(words("-p igmp -j RETURN"), words(&format!("{} -j RETURN", Match::Igmp)));
+        assert_eq!(words("-p ip -j igmp"), ["-p", "ip", "-j", "igmp"]);
     }
 
     #[test]

@@ -68,6 +68,8 @@ fn without_policies_the_ruleset_is_the_skeleton() {
             :KUBE-NWPLCY-DENIED-EGRESS - [0:0]
             :KUBE-NWPLCY-DENIED-INGRESS - [0:0]
             :KUBE-NWPLCY-EGRESS - [0:0]
+            :KUBE-NWPLCY-GROUP - [0:0]
+            :KUBE-NWPLCY-GROUPS - [0:0]
             :KUBE-NWPLCY-INGRESS - [0:0]
             :KUBE-NWPLCY-ISOLATED-EGRESS - [0:0]
             :KUBE-NWPLCY-ISOLATED-INGRESS - [0:0]
@@ -99,7 +101,11 @@ fn without_policies_the_ruleset_is_the_skeleton() {
             -A KUBE-NWPLCY-EGRESS -m set ! --match-set KUBE-SRC-ISOLATED src -g KUBE-NWPLCY-DEFAULT
             -A KUBE-NWPLCY-EGRESS -m set --match-set KUBE-SRC-GRANTS src,dst,dst -g KUBE-NWPLCY-DEFAULT
             -A KUBE-NWPLCY-EGRESS -g KUBE-NWPLCY-ISOLATED-EGRESS
-            -A KUBE-NWPLCY-INGRESS -m set ! --match-set KUBE-DST-ISOLATED dst -j RETURN
+            -A KUBE-NWPLCY-GROUP -p 2 -j RETURN
+            -A KUBE-NWPLCY-GROUP -p udp -m udp --sport 68 --dport 67 -j RETURN
+            -A KUBE-NWPLCY-GROUP -p udp -m udp --sport 67 --dport 68 -j RETURN
+            -A KUBE-NWPLCY-GROUP -g KUBE-NWPLCY-ISOLATED-INGRESS
+            -A KUBE-NWPLCY-INGRESS -m set ! --match-set KUBE-DST-ISOLATED dst -g KUBE-NWPLCY-GROUPS
             -A KUBE-NWPLCY-INGRESS -m set --match-set KUBE-DST-GRANTS dst,dst,src -j RETURN
             -A KUBE-NWPLCY-INGRESS -g KUBE-NWPLCY-ISOLATED-INGRESS
             -A KUBE-NWPLCY-ISOLATED-EGRESS -m bpf --bytecode "6,32 0 0 12,7 0 0 0,32 0 0 16,29 0 1 0,6 0 0 1,6 0 0 0" -m conntrack --ctstate DNAT -g KUBE-NWPLCY-DEFAULT
@@ -131,6 +137,8 @@ fn without_policies_the_ruleset_is_the_skeleton() {
             :KUBE-NWPLCY-DENIED-EGRESS - [0:0]
             :KUBE-NWPLCY-DENIED-INGRESS - [0:0]
             :KUBE-NWPLCY-EGRESS - [0:0]
+            :KUBE-NWPLCY-GROUP - [0:0]
+            :KUBE-NWPLCY-GROUPS - [0:0]
             :KUBE-NWPLCY-INGRESS - [0:0]
             :KUBE-NWPLCY-ISOLATED-EGRESS - [0:0]
             :KUBE-NWPLCY-ISOLATED-INGRESS - [0:0]
@@ -161,7 +169,14 @@ fn without_policies_the_ruleset_is_the_skeleton() {
             -A KUBE-NWPLCY-EGRESS -m set ! --match-set inet6:KUBE-SRC-ISOLATED src -g KUBE-NWPLCY-DEFAULT
             -A KUBE-NWPLCY-EGRESS -m set --match-set inet6:KUBE-SRC-GRANTS src,dst,dst -g KUBE-NWPLCY-DEFAULT
             -A KUBE-NWPLCY-EGRESS -g KUBE-NWPLCY-ISOLATED-EGRESS
-            -A KUBE-NWPLCY-INGRESS -m set ! --match-set inet6:KUBE-DST-ISOLATED dst -j RETURN
+            -A KUBE-NWPLCY-GROUP -p ipv6-icmp -m icmp6 --icmpv6-type 130 -j RETURN
+            -A KUBE-NWPLCY-GROUP -p ipv6-icmp -m icmp6 --icmpv6-type 131 -j RETURN
+            -A KUBE-NWPLCY-GROUP -p ipv6-icmp -m icmp6 --icmpv6-type 132 -j RETURN
+            -A KUBE-NWPLCY-GROUP -p ipv6-icmp -m icmp6 --icmpv6-type 143 -j RETURN
+            -A KUBE-NWPLCY-GROUP -p udp -m udp --sport 546 --dport 547 -j RETURN
+            -A KUBE-NWPLCY-GROUP -p udp -m udp --sport 547 --dport 546 -j RETURN
+            -A KUBE-NWPLCY-GROUP -g KUBE-NWPLCY-ISOLATED-INGRESS
+            -A KUBE-NWPLCY-INGRESS -m set ! --match-set inet6:KUBE-DST-ISOLATED dst -g KUBE-NWPLCY-GROUPS
             -A KUBE-NWPLCY-INGRESS -m set --match-set inet6:KUBE-DST-GRANTS dst,dst,src -j RETURN
             -A KUBE-NWPLCY-INGRESS -g KUBE-NWPLCY-ISOLATED-INGRESS
             -A KUBE-NWPLCY-ISOLATED-EGRESS -m bpf --bytecode "18,32 0 0 8,7 0 0 0,32 0 0 24,29 0 13 0,32 0 0 12,7 0 0 0,32 0 0 28,29 0 9 0,32 0 0 16,7 0 0 0,32 0 0 32,29 0 5 0,32 0 0 20,7 0 0 0,32 0 0 36,29 0 1 0,6 0 0 1,6 0 0 0" -m conntrack --ctstate DNAT -g KUBE-NWPLCY-DEFAULT
@@ -212,7 +227,16 @@ policies:
             # iptables-save -t filter
             -A KUBE-NWPLCY-COMMON -s 10.0.0.0/24 -g KUBE-NWPLCY-EGRESS
             -A KUBE-NWPLCY-COMMON -d 10.0.0.0/24 -g KUBE-NWPLCY-INGRESS
+            -A KUBE-NWPLCY-COMMON -d 224.0.0.0/4 -g KUBE-NWPLCY-GROUP
+            -A KUBE-NWPLCY-COMMON -d 255.255.255.255/32 -g KUBE-NWPLCY-GROUP
+            -A KUBE-NWPLCY-COMMON -m pkttype ! --pkt-type unicast -g KUBE-NWPLCY-GROUP
             -A KUBE-NWPLCY-DEFAULT -d 10.0.0.0/24 -g KUBE-NWPLCY-INGRESS
+            -A KUBE-NWPLCY-DEFAULT -d 224.0.0.0/4 -g KUBE-NWPLCY-GROUP
+            -A KUBE-NWPLCY-DEFAULT -d 255.255.255.255/32 -g KUBE-NWPLCY-GROUP
+            -A KUBE-NWPLCY-DEFAULT -m pkttype ! --pkt-type unicast -g KUBE-NWPLCY-GROUP
+            -A KUBE-NWPLCY-GROUPS -d 224.0.0.0/4 -g KUBE-NWPLCY-GROUP
+            -A KUBE-NWPLCY-GROUPS -d 255.255.255.255/32 -g KUBE-NWPLCY-GROUP
+            -A KUBE-NWPLCY-GROUPS -m pkttype ! --pkt-type unicast -g KUBE-NWPLCY-GROUP
             -A KUBE-NWPLCY-TAIL -s 10.0.0.0/24 -m set --match-set KUBE-DST-LOCAL src -j ACCEPT
             -A KUBE-NWPLCY-TAIL -d 10.0.0.0/24 -m set --match-set KUBE-DST-LOCAL dst -j ACCEPT
             -A KUBE-ROUTER-INPUT -s 10.0.0.0/24 -m conntrack --ctstate RELATED,ESTABLISHED -j RETURN
@@ -223,9 +247,17 @@ policies:
             # ip6tables-save -t filter
             -A KUBE-NWPLCY-COMMON -s fd00::/112 -g KUBE-NWPLCY-EGRESS
             -A KUBE-NWPLCY-COMMON -d fd00::/112 -g KUBE-NWPLCY-INGRESS
+            -A KUBE-NWPLCY-COMMON -d ff00::/8 -g KUBE-NWPLCY-GROUP
+            -A KUBE-NWPLCY-COMMON -m pkttype ! --pkt-type unicast -g KUBE-NWPLCY-GROUP
             -A KUBE-NWPLCY-DEFAULT -d fd00::/112 -g KUBE-NWPLCY-INGRESS
+            -A KUBE-NWPLCY-DEFAULT -d ff00::/8 -g KUBE-NWPLCY-GROUP
+            -A KUBE-NWPLCY-DEFAULT -m pkttype ! --pkt-type unicast -g KUBE-NWPLCY-GROUP
+            -A KUBE-NWPLCY-GROUPS -d ff00::/8 -g KUBE-NWPLCY-GROUP
+            -A KUBE-NWPLCY-GROUPS -m pkttype ! --pkt-type unicast -g KUBE-NWPLCY-GROUP
             -A KUBE-NWPLCY-NEIGHBOURS -s fd00::/112 -g KUBE-NWPLCY-EGRESS
             -A KUBE-NWPLCY-NEIGHBOURS -d fd00::/112 -g KUBE-NWPLCY-INGRESS
+            -A KUBE-NWPLCY-NEIGHBOURS -d ff00::/8 -g KUBE-NWPLCY-GROUP
+            -A KUBE-NWPLCY-NEIGHBOURS -m pkttype ! --pkt-type unicast -g KUBE-NWPLCY-GROUP
             -A KUBE-NWPLCY-TAIL -s fd00::/112 -m set --match-set inet6:KUBE-DST-LOCAL src -j ACCEPT
             -A KUBE-NWPLCY-TAIL -d fd00::/112 -m set --match-set inet6:KUBE-DST-LOCAL dst -j ACCEPT
             -A KUBE-ROUTER-INPUT -s fd00::/112 -m conntrack --ctstate RELATED,ESTABLISHED -j RETURN
@@ -284,7 +316,16 @@ policies:
             -A KUBE-NWPLCY-33TF7JKRDAF7TUEO -g KUBE-NWPLCY-ISOLATED-EGRESS
             -A KUBE-NWPLCY-COMMON -s 10.0.0.0/24 -g KUBE-POD-FW-EGRESS
             -A KUBE-NWPLCY-COMMON -d 10.0.0.0/24 -g KUBE-POD-FW-INGRESS
+            -A KUBE-NWPLCY-COMMON -d 224.0.0.0/4 -g KUBE-NWPLCY-GROUP
+            -A KUBE-NWPLCY-COMMON -d 255.255.255.255/32 -g KUBE-NWPLCY-GROUP
+            -A KUBE-NWPLCY-COMMON -m pkttype ! --pkt-type unicast -g KUBE-NWPLCY-GROUP
             -A KUBE-NWPLCY-DEFAULT -d 10.0.0.0/24 -g KUBE-POD-FW-INGRESS
+            -A KUBE-NWPLCY-DEFAULT -d 224.0.0.0/4 -g KUBE-NWPLCY-GROUP
+            -A KUBE-NWPLCY-DEFAULT -d 255.255.255.255/32 -g KUBE-NWPLCY-GROUP
+            -A KUBE-NWPLCY-DEFAULT -m pkttype ! --pkt-type unicast -g KUBE-NWPLCY-GROUP
+            -A KUBE-NWPLCY-GROUPS -d 224.0.0.0/4 -g KUBE-NWPLCY-GROUP
+            -A KUBE-NWPLCY-GROUPS -d 255.255.255.255/32 -g KUBE-NWPLCY-GROUP
+            -A KUBE-NWPLCY-GROUPS -m pkttype ! --pkt-type unicast -g KUBE-NWPLCY-GROUP
             -A KUBE-NWPLCY-TAIL -s 10.0.0.0/24 -m set --match-set KUBE-DST-LOCAL src -j ACCEPT
             -A KUBE-NWPLCY-TAIL -d 10.0.0.0/24 -m set --match-set KUBE-DST-LOCAL dst -j ACCEPT
             -A KUBE-NWPLCY-TNTXK6C5SRSHSZ4B -p tcp -m multiport --dports 80,443,8000:8100 -m set --match-set KUBE-SRC-XA2C7BJIHUJDO4CB src -m comment --comment "shop/blocks ingress[0].from[0]" -j RETURN
@@ -358,7 +399,16 @@ policies:
             -A KUBE-NWPLCY-2PJHHICQMXVL6BB4 -g KUBE-NWPLCY-ISOLATED-INGRESS
             -A KUBE-NWPLCY-COMMON -s 10.0.0.0/24 -g KUBE-NWPLCY-EGRESS
             -A KUBE-NWPLCY-COMMON -d 10.0.0.0/24 -g KUBE-POD-FW-INGRESS
+            -A KUBE-NWPLCY-COMMON -d 224.0.0.0/4 -g KUBE-NWPLCY-GROUP
+            -A KUBE-NWPLCY-COMMON -d 255.255.255.255/32 -g KUBE-NWPLCY-GROUP
+            -A KUBE-NWPLCY-COMMON -m pkttype ! --pkt-type unicast -g KUBE-NWPLCY-GROUP
             -A KUBE-NWPLCY-DEFAULT -d 10.0.0.0/24 -g KUBE-POD-FW-INGRESS
+            -A KUBE-NWPLCY-DEFAULT -d 224.0.0.0/4 -g KUBE-NWPLCY-GROUP
+            -A KUBE-NWPLCY-DEFAULT -d 255.255.255.255/32 -g KUBE-NWPLCY-GROUP
+            -A KUBE-NWPLCY-DEFAULT -m pkttype ! --pkt-type unicast -g KUBE-NWPLCY-GROUP
+            -A KUBE-NWPLCY-GROUPS -d 224.0.0.0/4 -g KUBE-NWPLCY-GROUP
+            -A KUBE-NWPLCY-GROUPS -d 255.255.255.255/32 -g KUBE-NWPLCY-GROUP
+            -A KUBE-NWPLCY-GROUPS -m pkttype ! --pkt-type unicast -g KUBE-NWPLCY-GROUP
             -A KUBE-NWPLCY-TAIL -s 10.0.0.0/24 -m set --match-set KUBE-DST-LOCAL src -j ACCEPT
             -A KUBE-NWPLCY-TAIL -d 10.0.0.0/24 -m set --match-set KUBE-DST-LOCAL dst -j ACCEPT
             -A KUBE-POD-FW-INGRESS -d 10.0.0.1/32 -g KUBE-POD-FW-PQS4CPMQ3AQ6OESX
@@ -432,7 +482,16 @@ adminPolicies:
             -A KUBE-NWPLCY-B7H7WTP5GH5SS7CA -m set --match-set KUBE-SRC-TUBKY6WKPM7UPV3K src -m comment --comment "default ingress[0].from[0]" -g KUBE-NWPLCY-DENIED-INGRESS
             -A KUBE-NWPLCY-COMMON -s 10.0.0.0/24 -g KUBE-NWPLCY-EGRESS
             -A KUBE-NWPLCY-COMMON -d 10.0.0.0/24 -g KUBE-POD-FW-INGRESS
+            -A KUBE-NWPLCY-COMMON -d 224.0.0.0/4 -g KUBE-NWPLCY-GROUP
+            -A KUBE-NWPLCY-COMMON -d 255.255.255.255/32 -g KUBE-NWPLCY-GROUP
+            -A KUBE-NWPLCY-COMMON -m pkttype ! --pkt-type unicast -g KUBE-NWPLCY-GROUP
             -A KUBE-NWPLCY-DEFAULT -d 10.0.0.0/24 -g KUBE-POD-FW-INGRESS
+            -A KUBE-NWPLCY-DEFAULT -d 224.0.0.0/4 -g KUBE-NWPLCY-GROUP
+            -A KUBE-NWPLCY-DEFAULT -d 255.255.255.255/32 -g KUBE-NWPLCY-GROUP
+            -A KUBE-NWPLCY-DEFAULT -m pkttype ! --pkt-type unicast -g KUBE-NWPLCY-GROUP
+            -A KUBE-NWPLCY-GROUPS -d 224.0.0.0/4 -g KUBE-NWPLCY-GROUP
+            -A KUBE-NWPLCY-GROUPS -d 255.255.255.255/32 -g KUBE-NWPLCY-GROUP
+            -A KUBE-NWPLCY-GROUPS -m pkttype ! --pkt-type unicast -g KUBE-NWPLCY-GROUP
             -A KUBE-NWPLCY-MSDYZOGOSD7WELLS -m set --match-set KUBE-SRC-RRXZW3GVRWUD2UVY src -m comment --comment "first ingress[0].from[0]" -g KUBE-NWPLCY-PASS
             -A KUBE-NWPLCY-MSDYZOGOSD7WELLS -p tcp -m tcp --dport 22 -m set --match-set KUBE-SRC-6UVU4ZGSDWZOG3RD src -m comment --comment "first ingress[1].from[0]" -g KUBE-NWPLCY-DENIED-INGRESS
             -A KUBE-NWPLCY-TAIL -s 10.0.0.0/24 -m set --match-set KUBE-DST-LOCAL src -j ACCEPT

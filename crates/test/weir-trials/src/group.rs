@@ -3,7 +3,7 @@
 use std::{
     io,
     net::{Ipv6Addr, SocketAddr, UdpSocket},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use rustix::net::{self, sockopt};
@@ -48,7 +48,19 @@ fn hears<B: Backend>(
         }
         Ok(socket)
     };
-    let listener = cluster.lab.at(address(to[at]), listen).unwrap().unwrap();
+    // A process that another thread forks can hold the closed socket of the last call open.
+    let begun = Instant::now();
+    let listener = loop {
+        match cluster.lab.at(address(to[at]), listen).unwrap() {
+            Err(error)
+                if error.kind() == io::ErrorKind::AddrInUse
+                    && begun.elapsed() < ARRIVAL_TIMEOUT =>
+            {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            listener => break listener.unwrap(),
+        }
+    };
     let send = || -> io::Result<()> {
         let socket = UdpSocket::bind(SocketAddr::new(address(from[at]), source))?;
         socket.set_broadcast(true)?;

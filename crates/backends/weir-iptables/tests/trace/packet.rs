@@ -79,10 +79,16 @@ impl Packet<'_> {
                 let holds = |(first, last): &(u16, u16)| (*first..=*last).contains(&flow.port);
                 *protocol == flow.protocol && (ports.is_empty() || ports.iter().any(holds))
             }
-            // It is the first packet of its connection, not translated, and not ICMP.
-            Match::Icmp6 | Match::NeighbourDiscovery(_) | Match::Established | Match::Itself(_) => {
-                false
-            }
+            // It is the first packet of its connection, not translated, and not ICMP. It has one
+            // receiver.
+            Match::Icmp6
+            | Match::NeighbourDiscovery(_)
+            | Match::Icmp6Type(_)
+            | Match::Igmp
+            | Match::Udp { .. }
+            | Match::ToStations
+            | Match::Established
+            | Match::Itself(_) => false,
             Match::In(set, sides) => self.is_in(set, sides, flow),
             Match::NotIn(set, sides) => !self.is_in(set, sides, flow),
             Match::Forwarded => true,
