@@ -71,7 +71,7 @@ fn rules(cluster: PolicyLoad) -> String {
             rule("router-forward", &format!("{end} {address} {bridged} {to}"));
         }
         rule(&chain, "-j common");
-        rule(&chain, &format!("-d {address} -m addrtype --src-type LOCAL_PODS -j ACCEPT"));
+        rule(&chain, &format!("-d {address} -m addrtype --src-type LOCAL -j ACCEPT"));
         let policies = if address == server() {
             (0..cluster.policies).map(|policy| policy.to_string()).collect()
         } else {
