@@ -18,8 +18,8 @@ use weir_runtime::{SourceEvent, delay, jitter};
 
 use crate::{
     AgentEvent, AgentOptions, Sysctls,
-    bridge::Bridges,
     drops::Drop,
+    kernel_settings::KernelSettings,
     reporter::{Attempt, Reporter},
 };
 
@@ -50,7 +50,7 @@ pub(crate) struct Agent<D: Datapath> {
     /// The CNI plugin's requests, if the agent serves it.
     plugins: Option<Plugins>,
     applies: Applies,
-    bridges: Bridges,
+    kernel: KernelSettings,
     sysctls: Sysctls,
     due: Schedule,
     reporter: Reporter,
@@ -96,7 +96,7 @@ impl<D: Datapath> Agent<D> {
             input: InputState::new(options.node.clone(), options.machine_addresses),
             plugins: None,
             applies: Applies::default(),
-            bridges: Bridges::here(),
+            kernel: KernelSettings::here(),
             sysctls: options.sysctls,
             due: Schedule {
                 apply: now,
@@ -163,7 +163,7 @@ impl<D: Datapath> Agent<D> {
         self.reporter.remind(now);
         if now >= self.due.bridges {
             self.due.bridges = now + BRIDGE_INTERVAL;
-            self.reporter.set_bridge_warnings(self.bridges.check(self.sysctls));
+            self.reporter.set_bridge_warnings(self.kernel.check(self.sysctls));
         }
         if self.due.needs_count && now >= self.due.count {
             self.due.count = now + COUNT_INTERVAL;
@@ -330,10 +330,10 @@ impl<D: Datapath> Agent<D> {
         reporter.set_datapath_warnings(&ledger.shortfalls(), ledger.warnings());
     }
 
-    /// Checks these bridges instead of the machine's.
+    /// Checks these settings instead of the machine's.
     #[cfg(test)]
-    pub(crate) fn set_bridges(&mut self, bridges: Bridges) {
-        self.bridges = bridges;
+    pub(crate) fn set_kernel_settings(&mut self, kernel: KernelSettings) {
+        self.kernel = kernel;
     }
 }
 

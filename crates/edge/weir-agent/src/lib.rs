@@ -14,11 +14,11 @@
 //! than the loop can examine them, it only counts them.
 
 mod agent;
-mod bridge;
 mod cni;
 mod drops;
 mod event;
 mod http;
+mod kernel_settings;
 mod lock;
 mod metrics;
 mod policy_events;
@@ -30,9 +30,9 @@ mod source;
 mod tests;
 mod threads;
 
-pub use bridge::Sysctls;
 pub use cni::PodReader;
 use event::AgentEvent;
+pub use kernel_settings::Sysctls;
 pub use lock::LockError;
 pub use run::{AgentError, AgentOptions, MachineAddresses, cleanup, once, run};
 pub use source::Source;

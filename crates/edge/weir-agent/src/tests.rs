@@ -25,8 +25,8 @@ use weir_source::{Folder, WriteState};
 use crate::{
     AgentError, AgentEvent, AgentOptions, Source, Sysctls,
     agent::Agent,
-    bridge::Bridges,
     http::{self, Offer},
+    kernel_settings::KernelSettings,
     report::AgentReport,
     reporter::Reporter,
     run,
@@ -353,9 +353,10 @@ fn packet() -> Dropped {
 #[test]
 fn a_bridge_whose_packets_bypass_the_rules_is_a_reason() {
     let mut bench = Bench::started();
-    let links = bench.disk.path().join("..links");
+    let folder = bench.disk.path().join("..kernel");
+    let links = folder.join("links");
     fs::create_dir_all(links.join("cni0/bridge")).unwrap();
-    bench.agent.set_bridges(Bridges::at(bench.disk.path().join("..none"), links.clone()));
+    bench.agent.set_kernel_settings(KernelSettings::at(&folder));
     bench.turn();
     let reasons = bench.reasons();
     assert!(reasons.len() == 1 && reasons[0].contains("br_netfilter is not loaded"), "{reasons:?}");
